@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mpi.h - communicators over MPI. Only in libraries built with TAMIS_MPI; the header is C11 and
+ * C++17, the calls are described as in tamis.h.
+ */
+#ifndef TAMIS_MPI_H
+#define TAMIS_MPI_H
+
+#include <mpi.h>
+#include <tamis/tamis.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Make a communicator of the ranks of an MPI communicator.
+ *
+ * The MPI communicator is duplicated, so traffic never mixes with the caller's. With
+ * MPI_THREAD_MULTIPLE a thread of the library drives the exchange while the caller computes;
+ * with less the exchange runs inside tamis_reduce_wait, on the caller's thread.
+ *
+ * MPI must be initialised, and must not be finalised before tamis_comm_destroy. After a lost
+ * communicator (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: leave by
+ * MPI_Abort or _exit, and keep gradient buffers allocated until then.
+ *
+ * Collective: yes, over `parent`   Threads:  the calling thread may call MPI
+ * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, TRANSPORT; nothing is lost
+ */
+TAMIS_API tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
+                                             tamis_comm **out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis.h - sparse gradient exchange for data-parallel training.
+ *
+ * A tamis is a drum sieve: it lets the fine through and keeps what is large. Every rank keeps a
+ * residual; in every step only the largest entries of the accumulated gradient travel, and what
+ * does not travel stays in the residual for later. Nothing is lost, it is only late.
+ *
+ *     tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm);            who      (tamis/mpi.h)
+ *     tamis_layout_create(segments, nsegments, &layout);             what
+ *     tamis_reducer_config cfg = TAMIS_REDUCER_CONFIG_INIT;          how: scheme "tamis", 1 %
+ *     tamis_reducer_create(comm, layout, &cfg, &red);
+ *     for (;;) {
+ *         backward(grads);
+ *         tamis_step step = TAMIS_STEP_INIT;
+ *         step.grad = grads;
+ *         tamis_reduce_start(red, &step);
+ *         tamis_reduce_wait(red);              grads now holds the mean of the chosen entries
+ *         optimizer(params, grads);            and zero elsewhere, the same bits on all ranks
+ *     }
+ *
+ * You may stop reading after any section: 1 rules, 2 status, 3 communicators, 4 layouts,
+ * 5 reducers, 6 steps, 7 results and statistics, 8 state files, 9 settings.
+ *
+ *
+ * 1. Rules, stated once
+ *
+ * Ownership    Who creates destroys. Destroy takes NULL and cannot fail. A reducer borrows its
+ *              communicator and copies what it needs of its layout, so destroy reducers before
+ *              their communicator; a layout may go as soon as the reducer exists.
+ * Outputs      Output arguments come last and are written only on TAMIS_OK.
+ * Threads      One thread at a time per handle. tamis_comm_abort may come from any thread.
+ * Collective   Calls marked "collective" are made by all ranks in the same order on reducers of
+ *              one communicator.
+ * Buffers      What a step points to belongs to the library from start until wait returns.
+ * Errors       A wrong argument has no effect. Statuses are grouped by what is lost: nothing, the
+ *              step, or the communicator (section 2). tamis_last_error() holds one sentence.
+ * Deadlines    No call blocks longer than the communicator's timeout (plus one second).
+ * Process      The library never exits, aborts, raises a signal or writes to stdout. Messages go
+ *              to stderr or a log file, by default only warnings and errors.
+ * Structs      Every struct with a `size` field is set by its _INIT macro. Fields are only ever
+ *              added at the end, so a program built with an older header keeps working.
+ * Numbers      Gradients and residuals are IEEE binary32 in host memory. Sums over ranks are made
+ *              in rank order: all ranks, all runs and all transports give the same bits.
+ * Network      The exchange is as trusted as its transport: use it on networks you trust.
+ */
+#ifndef TAMIS_TAMIS_H
+#define TAMIS_TAMIS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TAMIS_API __attribute__((visibility("default")))
+#else
+#define TAMIS_API
+#endif
+
+#define TAMIS_VERSION_MAJOR 0
+#define TAMIS_VERSION_MINOR 1
+#define TAMIS_VERSION_PATCH 0
+#define TAMIS_VERSION                                                                              \
+    (TAMIS_VERSION_MAJOR * 10000 + TAMIS_VERSION_MINOR * 100 + TAMIS_VERSION_PATCH)
+
+/** Version of the linked library, as TAMIS_VERSION. Compare it with the header's. */
+TAMIS_API int tamis_version(void);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 2. Status                                                                                    */
+
+/** What a call returns. Numbers are frozen. */
+typedef enum tamis_status {
+    TAMIS_OK = 0,
+
+    /* Nothing is lost: the call had no effect; put it right and call again. */
+    TAMIS_E_ARGUMENT = 1,    /* an argument is NULL, out of range, misaligned or overlapping */
+    TAMIS_E_STATE = 2,       /* the call came out of order (wait without start, start twice) */
+    TAMIS_E_NOMEM = 3,       /* memory could not be allocated */
+    TAMIS_E_UNSUPPORTED = 4, /* a valid wish that this build or this combination cannot fulfil */
+    TAMIS_E_MISMATCH = 5,    /* the ranks were configured differently; said on all ranks */
+    TAMIS_E_IO = 6,          /* a file could not be read or written */
+    TAMIS_E_FORMAT = 7,      /* a state file is damaged, truncated, or belongs to something else */
+
+    /* The step is lost: nothing was applied; residuals are finite; go on with the next step. */
+    TAMIS_E_NONFINITE = 32, /* NaN or Inf in the gradient of at least one rank; on all ranks */
+
+    /* The communicator is lost: every later call on it returns the same status. Save the state
+     * of the reducers (no communication is needed) and leave. */
+    TAMIS_E_TIMEOUT = 64,   /* a rank did not answer before the deadline */
+    TAMIS_E_TRANSPORT = 65, /* the transport below (MPI, the caller's callback) reported an error */
+    TAMIS_E_PROTOCOL = 66,  /* a message was refused (wrong step, wrong hash, damaged), or the
+                               ranks were found to hold different results */
+    TAMIS_E_ABORTED = 67    /* tamis_comm_abort was called on this rank, or a rank said so */
+} tamis_status;
+
+/** What a status costs. */
+typedef enum tamis_loss {
+    TAMIS_LOST_NOTHING = 0,
+    TAMIS_LOST_STEP = 1,
+    TAMIS_LOST_COMM = 2
+} tamis_loss;
+
+/** Name of a status ("TAMIS_E_TIMEOUT"); "unknown status" for other numbers. Never NULL. */
+TAMIS_API const char *tamis_status_name(tamis_status status);
+
+/** One sentence on what a status means. Never NULL. */
+TAMIS_API const char *tamis_status_text(tamis_status status);
+
+/** One sentence on what to do about a status. Never NULL. */
+TAMIS_API const char *tamis_status_remedy(tamis_status status);
+
+/** What is lost with a status. Unknown numbers count as TAMIS_LOST_COMM. */
+TAMIS_API tamis_loss tamis_status_loss(tamis_status status);
+
+/** The index-th status of the table behind docs/errors.md. @return 0 past its end, else 1. */
+TAMIS_API int tamis_status_list(size_t index, tamis_status *out);
+
+/**
+ * The sentence of the last call that failed on this thread: what, where, which rank, what to do.
+ *
+ * Lifetime: until the next failing call on the same thread. Never NULL; "" if none failed yet.
+ */
+TAMIS_API const char *tamis_last_error(void);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 3. Communicators: who takes part                                                             */
+
+typedef struct tamis_comm tamis_comm;
+
+/** Options of every communicator. Pass NULL for the defaults. */
+typedef struct tamis_comm_config {
+    size_t size;
+    uint32_t timeout_ms; /* deadline of every wait; 0: TAMIS_TIMEOUT_MS, else 300,000 */
+} tamis_comm_config;
+
+#define TAMIS_COMM_CONFIG_INIT                                                                     \
+    { sizeof(tamis_comm_config), 0 }
+
+/**
+ * Make the communicators of `nranks` ranks that are threads of this process.
+ *
+ * For tests and for training on one machine. Each communicator is then used by one thread.
+ *
+ * @param  nranks  [in]   1 to 1024
+ * @param  comms   [out]  tamis_comm *[nranks]; comms[r] is rank r; all or none are set
+ *
+ * Lifetime:   the shared part lives until the last of them is destroyed
+ * Errors:     ARGUMENT, NOMEM; nothing is lost
+ */
+TAMIS_API tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
+                                               tamis_comm **comms);
+
+/**
+ * The caller's own all-gather, with which the library can run on any launcher or network.
+ *
+ * `allgather` takes `bytes` bytes of `send` from every rank and leaves nranks * bytes bytes in
+ * `recv`, rank after rank. It is called from the thread that calls into the library, may block
+ * (its own deadline is the caller's duty), and returns TAMIS_OK or a status that is passed on.
+ */
+typedef struct tamis_callbacks {
+    size_t size;
+    uint32_t rank, nranks;
+    tamis_status (*allgather)(void *context, const void *send, void *recv, size_t bytes);
+    void *context;
+} tamis_callbacks;
+
+#define TAMIS_CALLBACKS_INIT                                                                       \
+    { sizeof(tamis_callbacks), 0, 0, NULL, NULL }
+
+/**
+ * Make a communicator over the caller's all-gather.
+ *
+ * Cost:       sums travel as all-gathers, so values cost nranks / 2 times the bytes that MPI needs
+ * Errors:     ARGUMENT, NOMEM; nothing is lost
+ */
+TAMIS_API tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
+                                                  const tamis_comm_config *config,
+                                                  tamis_comm **out);
+
+/** Rank of this communicator, 0 to nranks - 1; 0 for NULL. */
+TAMIS_API uint32_t tamis_comm_rank(const tamis_comm *comm);
+
+/** Number of ranks; 0 for NULL. */
+TAMIS_API uint32_t tamis_comm_nranks(const tamis_comm *comm);
+
+/** Name of the transport: "local", "mpi", "callback"; "" for NULL. */
+TAMIS_API const char *tamis_comm_transport(const tamis_comm *comm);
+
+/** TAMIS_OK, or the status that poisoned the communicator. Any thread. */
+TAMIS_API tamis_status tamis_comm_status(const tamis_comm *comm);
+
+/**
+ * Give the communicator up, from any thread: calls in progress return TAMIS_E_ABORTED soon.
+ *
+ * The other ranks learn it at once (local) or at their deadline (MPI, callback).
+ */
+TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
+
+/**
+ * Destroy a communicator. Its reducers must be gone. NULL is fine.
+ *
+ * Not collective. A poisoned communicator leaves behind what the transport may still touch.
+ */
+TAMIS_API void tamis_comm_destroy(tamis_comm *comm);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 4. Layouts: the meaning of the flat gradient                                                 */
+
+typedef struct tamis_layout tamis_layout;
+
+/** One parameter tensor ("layer"): a run of the flat gradient. Segments follow each other. */
+typedef struct tamis_segment {
+    const char *name; /* for messages; copied; NULL gives "segment <i>" */
+    uint64_t length;  /* elements, at least 1 */
+} tamis_segment;
+
+/**
+ * Make a layout of `nsegments` consecutive segments.
+ *
+ * @param  segments   [in]  tamis_segment[nsegments]; borrowed for the call
+ * @param  nsegments  [in]  at least 1
+ *
+ * Shape:      n = sum of the lengths, at most 2^32 - 2^16 (indices travel as 32 bits; use several
+ *             reducers beyond that)
+ * Errors:     ARGUMENT, NOMEM; nothing is lost
+ */
+TAMIS_API tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments,
+                                           tamis_layout **out);
+
+/** Elements of the whole gradient; 0 for NULL. */
+TAMIS_API uint64_t tamis_layout_length(const tamis_layout *layout);
+
+TAMIS_API void tamis_layout_destroy(tamis_layout *layout);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 5. Reducers: how, and the state                                                              */
+
+typedef struct tamis_reducer tamis_reducer;
+
+/** What wait leaves behind (section 6). */
+typedef enum tamis_output {
+    TAMIS_OUTPUT_DENSE = 0, /* in step.grad: the result at the chosen entries, zero elsewhere */
+    TAMIS_OUTPUT_SPARSE = 1 /* only tamis_reduce_result; step.grad is read and left as it is */
+} tamis_output;
+
+/** Whether the result is the mean or the sum over ranks. */
+typedef enum tamis_average { TAMIS_AVERAGE_MEAN = 0, TAMIS_AVERAGE_SUM = 1 } tamis_average;
+
+/** What all ranks do together when any rank met NaN or Inf. The residual stays finite in each
+ * case: an entry that would make it non-finite is dropped, the others are accumulated. Scheme
+ * "dense" looks at the sums instead, which are the same on all ranks. */
+typedef enum tamis_nonfinite {
+    TAMIS_NONFINITE_ERROR = 0, /* apply nothing, wait returns TAMIS_E_NONFINITE on all ranks */
+    TAMIS_NONFINITE_SKIP = 1,  /* apply nothing, wait returns TAMIS_OK, stats.skipped is 1 */
+    TAMIS_NONFINITE_DROP = 2   /* drop the bad entries and go on */
+} tamis_nonfinite;
+
+/**
+ * Options of a reducer. All ranks must give the same values but for `threads`.
+ *
+ * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
+ * segment), threshold (how the cut is found), exchange (how the picks travel):
+ *
+ *     ownership   all | rotate | bins | cyclic
+ *     budget      global | norm
+ *     threshold   exact | step | predict
+ *     exchange    union | pairs
+ *
+ * A preset is a row of four: see tamis_scheme_list. Not every combination has a meaning; the ones
+ * that have none are refused with a sentence. docs/algorithm.md describes each.
+ */
+typedef struct tamis_reducer_config {
+    size_t size;
+    const char *scheme;        /* preset or "ownership+budget+threshold+exchange"; NULL: "tamis" */
+    double density;            /* share of the entries that travel, in (0, 1]; k = max(1, floor) */
+    tamis_output output;       /* dense */
+    tamis_average average;     /* mean */
+    tamis_nonfinite nonfinite; /* error */
+    uint32_t block;            /* unit of cyclic ownership, elements: multiple of 32, <= 65536; 0:
+                                  the largest power of two <= 4096 that leaves 64 blocks a rank */
+    double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 2 */
+    double capacity;           /* step: slot size in units of k / ranks; what does not fit stays in
+                                  the residual. 0: slots grow to the longest list, as published */
+    double threshold;          /* step: first threshold; 0: 1 / (2 sqrt(k)), as published */
+    uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
+} tamis_reducer_config;
+
+#define TAMIS_REDUCER_CONFIG_INIT                                                                  \
+    {                                                                                              \
+        sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
+            TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0                                             \
+    }
+
+/** A preset: its name, its four policies and where it comes from. */
+typedef struct tamis_scheme_info {
+    const char *name, *ownership, *budget, *threshold, *exchange, *source;
+} tamis_scheme_info;
+
+/** The index-th preset. @return 0 past the end of the table, else 1. */
+TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
+
+/**
+ * Make a reducer: residual (zero), plan, buffers. All memory is taken here, none in a step.
+ *
+ * Collective: yes. The ranks exchange a descriptor (version, layout, scheme, density, ...); if one
+ *             differs, ALL ranks get TAMIS_E_MISMATCH with a sentence naming field and rank. If
+ *             one rank fails for another reason (memory, argument), all ranks get its status.
+ * Shape:      residual float32[n]; further buffers O(k) for exact-count schemes, up to 6 n floats
+ *             for `step` without capacity and for `bins`
+ * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT: the comm
+ */
+TAMIS_API tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
+                                            const tamis_reducer_config *config,
+                                            tamis_reducer **out);
+
+/** Destroy a reducer. Between start and wait this waits for the exchange first. NULL is fine. */
+TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 6. Steps                                                                                     */
+
+/** One step: where the gradient is. Exactly one of `grad` and `grads` is set. */
+typedef struct tamis_step {
+    size_t size;
+    float *grad;         /* [in,out] float32[n], 4-byte aligned */
+    float *const *grads; /* [in,out] one pointer per segment, float32[length of the segment] */
+    float scale;         /* factor on the gradient when it is accumulated (1) */
+} tamis_step;
+
+#define TAMIS_STEP_INIT                                                                            \
+    { sizeof(tamis_step), NULL, NULL, 1.0f }
+
+/**
+ * Begin a step: accumulate the gradient into the residual, and start the exchange.
+ *
+ * acc = residual + scale * grad, multiplied and added with one rounding each. With
+ * TAMIS_OUTPUT_DENSE the gradient is cleared in the same pass: from here on its content lives in
+ * the residual, also if the exchange fails.
+ *
+ * Collective: yes              Order:  returns when the gradient has been read; the exchange runs
+ *                                      on the library's thread (mpi) or inside wait (local,
+ *                                      callback, MPI without THREAD_MULTIPLE)
+ * Cost:       one pass, 12 bytes per element (16 with dense output); no allocation
+ * Errors:     ARGUMENT, STATE: no effect; the comm's status if it is poisoned: no effect
+ * Source:     error feedback as in Deep Gradient Compression (arXiv 1712.01887) without momentum
+ *             correction; zeroing at the union after the exchange as in MiCRO (arXiv 2310.00967)
+ */
+TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_step *step);
+
+/**
+ * Finish the step that start began.
+ *
+ * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reduce_result. On
+ * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
+ * residual holds everything that was accumulated: nothing was applied anywhere on this rank.
+ * Scheme "dense" has no residual: such an error leaves its gradient partly reduced.
+ *
+ * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
+ *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED: the comm
+ */
+TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 7. Results and statistics                                                                    */
+
+/** Sparse view of the last finished step: the same on all ranks. */
+typedef struct tamis_result {
+    size_t count;            /* entries; 0 after a skipped step; n for scheme "dense" */
+    const uint32_t *indices; /* ascending, no duplicates; NULL for scheme "dense" */
+    const float *values;     /* mean or sum over ranks; NULL for scheme "dense" */
+} tamis_result;
+
+/**
+ * Where the result of the last step lies.
+ *
+ * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
+ */
+TAMIS_API tamis_status tamis_reduce_result(const tamis_reducer *reducer, tamis_result *out);
+
+/**
+ * The residual of this rank, float32[n]. NULL for scheme "dense", which has none.
+ *
+ * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
+ */
+TAMIS_API tamis_status tamis_reducer_residual(const tamis_reducer *reducer, const float **out);
+
+/** Figures of the last finished step, of this rank unless said otherwise. Times are monotonic. */
+typedef struct tamis_stats {
+    size_t size;
+    uint64_t steps;      /* steps finished since create or load */
+    uint64_t length;     /* n */
+    uint64_t target;     /* k = max(1, floor(density * n)); n for "dense" */
+    uint64_t selected;   /* entries in the result, the same on all ranks */
+    uint64_t picked;     /* entries this rank sent; scheme `deft` has groups that all ranks take
+                               whole and nobody sends */
+    uint64_t picked_max; /* the most any rank sent */
+    uint64_t deferred;   /* entries that did not fit a slot and stay in the residual, all ranks */
+    uint64_t candidates; /* entries over the threshold, all ranks */
+    uint64_t rescans;    /* ranks that had to search their part again in this step */
+    uint64_t rescans_total; /* the same, summed over all steps */
+    uint64_t nonfinite;     /* bad entries dropped, all ranks */
+    uint64_t skipped;       /* 1 if nothing was applied because of them */
+    double density;         /* selected / n */
+    double threshold;       /* smallest magnitude this rank sent; with budget norm in units of its
+                               group's level */
+    double acc_norm;        /* L2 norm of this rank's accumulated gradient */
+    double residual_norm;   /* L2 norm of what stayed */
+    uint64_t wire_bytes;    /* sent by this rank in this step, headers included */
+    uint64_t wire_bytes_total;
+    double accumulate_s; /* wall time of each phase on this rank */
+    double cut_s;
+    double exchange_s; /* transport calls */
+    double apply_s;    /* union, gather, write back, control */
+    double wait_s;     /* inside tamis_reduce_wait, of which the phases above may be a part */
+} tamis_stats;
+
+#define TAMIS_STATS_INIT                                                                           \
+    {                                                                                              \
+        sizeof(tamis_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0,    \
+            0.0, 0.0, 0.0, 0.0                                                                     \
+    }
+
+/** Read the figures of the last finished step into a struct set by TAMIS_STATS_INIT. */
+TAMIS_API tamis_status tamis_reducer_stats(const tamis_reducer *reducer, tamis_stats *out);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 8. State files                                                                               */
+
+/**
+ * Write residual, thresholds and step number of this rank into a file. One file per rank.
+ *
+ * The file is written beside `path`, flushed and renamed, so `path` is either the old file or the
+ * new one. Works on a reducer whose communicator is lost: this is how a failed job saves its work.
+ *
+ * Collective: no               Errors:  ARGUMENT, STATE (between start and wait), IO, NOMEM
+ */
+TAMIS_API tamis_status tamis_reducer_save(const tamis_reducer *reducer, const char *path);
+
+/**
+ * Take the state back from a file. The run then goes on bit for bit as if it had not stopped.
+ *
+ * Everything is checked first (version, byte order, lengths, checksums, layout, scheme, density,
+ * rank and number of ranks); on any error the reducer is as it was.
+ *
+ * Collective: no, but all ranks must load the same step; the next step notices if they did not
+ * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM
+ */
+TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 9. Settings                                                                                  */
+
+/** One environment variable that the library reads. docs/environment.md is made from these. */
+typedef struct tamis_setting {
+    const char *name, *values, *fallback, *help;
+    const char *value;  /* in force */
+    const char *origin; /* "default" or "environment" */
+} tamis_setting;
+
+/** The index-th setting. @return 0 past the end of the table, else 1. */
+TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
+
+/** A part of the library that may be missing: "mpi", "openmp", "portable", "avx2", "avx512". */
+typedef struct tamis_feature {
+    const char *name;
+    int available;
+    const char *reason; /* why it is there or why not */
+} tamis_feature;
+
+/** The index-th feature. @return 0 past the end of the table, else 1. */
+TAMIS_API int tamis_feature_list(size_t index, tamis_feature *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

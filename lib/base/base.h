@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What every file of the library may use: errors, log, settings, memory, clock, numbers.
+ */
+#ifndef TAM_BASE_BASE_H
+#define TAM_BASE_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <tamis/tamis.h>
+
+/* -- status.c: who knows the cause says one sentence, the rest pass the status on ------------- */
+
+/** Remember the sentence for tamis_last_error, log it at level info, return `status`. */
+tamis_status tam_fail(tamis_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#define TAM_TRY(call)                                                                              \
+    do {                                                                                           \
+        tamis_status tam_try_status_ = (call);                                                     \
+        if (tam_try_status_ != TAMIS_OK)                                                           \
+            return tam_try_status_;                                                                \
+    } while (0)
+
+/* -- log.c: TAMIS_LOG, TAMIS_LOG_FILE --------------------------------------------------------- */
+
+typedef enum tam_log_level { TAM_ERROR, TAM_WARN, TAM_INFO, TAM_DEBUG } tam_log_level;
+
+void tam_log(tam_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* -- settings.c: the table of environment variables ------------------------------------------- */
+
+typedef enum tam_setting_id {
+    TAM_SETTING_CPU,
+    TAM_SETTING_LOG,
+    TAM_SETTING_LOG_FILE,
+    TAM_SETTING_THREADS,
+    TAM_SETTING_TIMEOUT_MS,
+    TAM_SETTINGS
+} tam_setting_id;
+
+/** Value in force as text; read from the environment once per process. */
+const char *tam_setting_text(tam_setting_id id);
+
+/** Value in force of a whole-number setting, or the index of a choice in its list of values. */
+uint32_t tam_setting_number(tam_setting_id id);
+
+/* -- memory.c: every allocation of the library ------------------------------------------------ */
+
+/** `bytes` bytes, zeroed, 64-byte aligned; NULL if there are none left. bytes 0 gives 1. */
+void *tam_alloc(size_t bytes);
+
+/** As tam_alloc for count * size bytes; NULL also when the product overflows. */
+void *tam_alloc_array(size_t count, size_t size);
+
+char *tam_strdup(const char *text);
+void tam_free(void *memory);
+
+/** For tests: the next `count` allocations succeed, then all fail; negative: no limit. */
+void tam_alloc_budget(long count);
+
+/** For tests: allocations made, and allocations not freed, since the process began. */
+uint64_t tam_alloc_made(void);
+uint64_t tam_alloc_live(void);
+
+/* -- clock.c ---------------------------------------------------------------------------------- */
+
+uint64_t tam_clock_ns(void); /* monotonic */
+
+/** Give the processor away: a yield at first, short sleeps when `tries` grows. */
+void tam_relax(unsigned tries);
+
+/* -- structs.c -------------------------------------------------------------------------------- */
+
+/**
+ * Copy a caller's size-first struct over defaults of ours: older callers give less, newer ones
+ * more, of which the part that we do not know must be zero.
+ *
+ * @param  name      [in]  for the sentence
+ * @param  required  [in]  bytes that the first version of the struct had
+ */
+tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size_t required,
+                             const void *theirs);
+
+/* -- sort.c ----------------------------------------------------------------------------------- */
+
+typedef struct tam_pair {
+    uint64_t key;
+    uint64_t value;
+} tam_pair;
+
+/** Sort ascending by key, then value, in place. Not qsort: that may allocate. */
+void tam_sort(tam_pair *pairs, size_t count);
+
+/* -- numbers ---------------------------------------------------------------------------------- */
+
+static inline uint32_t tam_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float tam_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline uint32_t tam_magnitude(float x) {
+    return tam_bits(x) & 0x7fffffffu;
+}
+
+/** Logarithm and power of two, to about 1e-7, from +, -, *, / alone: the same bits on every
+ * processor and library, which libm does not promise. log2: x > 0; exp2: |x| <= 1000. */
+double tam_log2(double x);
+double tam_exp2(double x);
+
+#endif

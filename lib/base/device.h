@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The device contract: the mathematics of a step. The reducer calls it, kernels implement it.
+ *
+ * The flat vector is cut into tiles: runs that lie in one block, one group and one part.
+ *
+ *     elements   0 ............................................................. n-1
+ *     groups     |------- 0 -------|-- 1 --|--------------- 2 ---------------|  budget, norms
+ *     parts      |   A   |   B   |   C   |   A   |   B   |   C   |   A   |   B |  ownership
+ *     tiles      |   0   | 1 | 2 | 3 | 4 |   5   |   6   | ...
+ *
+ * A rank selects in the tiles whose part is its own at this step. Every device gives the same
+ * bits: multiply, then add, each rounded; magnitudes are compared as integers; sums of squares
+ * in the fixed order of tile.h; ties go to the lowest index.
+ */
+#ifndef TAM_BASE_DEVICE_H
+#define TAM_BASE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+#define TAM_PART_ALL UINT32_MAX          /* as `mine`: every tile is mine */
+#define TAM_PART_COMMON (UINT32_MAX - 1) /* of a tile: all ranks take the whole tile, unsent */
+#define TAM_INFINITE_BITS 0x7f800000u    /* magnitude bits from here on are Inf and NaN */
+
+typedef struct tam_tile {
+    uint32_t begin, length;
+    uint32_t group;
+    uint32_t part; /* changes between steps only for ownership `bins` */
+} tam_tile;
+
+/** A run of the vector with one budget: a segment, or a piece of one. */
+typedef struct tam_group {
+    uint32_t begin, length;
+    uint32_t segment;
+    uint32_t first_tile, ntiles;
+} tam_group;
+
+/** The vector and its division; fixed for the life of a reducer but for tam_tile.part. */
+typedef struct tam_grid {
+    uint64_t n;
+    tam_tile *tiles;
+    tam_group *groups;
+    uint32_t ntiles, ngroups;
+} tam_grid;
+
+/** Candidates of the own tiles: every entry at or over its threshold, index ascending. */
+typedef struct tam_candidates {
+    uint32_t *index;     /* [capacity], owned by the device */
+    uint32_t *magnitude; /* bits of |acc| */
+    size_t count;
+    bool complete; /* false: there were more than fit; the list is useless */
+} tam_candidates;
+
+typedef struct tam_accumulate {
+    float *acc;                /* [in,out] residual in, accumulated gradient out */
+    float *grad;               /* flat gradient, or NULL: then by segment */
+    float *const *grads;       /* gradient of each segment */
+    const uint32_t *seg_begin; /* first element of each segment */
+    float scale;
+    bool clear;                 /* write zeros to the gradient in the same pass */
+    uint32_t mine;              /* part to take candidates from, or TAM_PART_ALL */
+    const uint32_t *thresholds; /* per group, magnitude bits; TAM_INFINITE_BITS: no candidates */
+} tam_accumulate;
+
+typedef struct tam_accumulated {
+    tam_candidates candidates;
+    double *group_sums; /* [ngroups] sum of acc squared, owned by the device */
+    uint64_t nonfinite; /* entries dropped because acc would not be finite */
+} tam_accumulated;
+
+typedef enum tam_cut_kind {
+    TAM_CUT_TOTAL,  /* the k entries with the largest |acc| * weight of their group */
+    TAM_CUT_GROUPS, /* in every own group the budgets[group] entries with the largest |acc| */
+    TAM_CUT_ALL     /* every candidate; if more than k, the k largest */
+} tam_cut_kind;
+
+typedef struct tam_cut {
+    tam_cut_kind kind;
+    const float *acc;
+    uint32_t mine;
+    size_t k;                         /* of TOTAL; most of ALL and GROUPS */
+    const float *weights;             /* TOTAL: per group; NULL: all 1 */
+    const uint32_t *budgets;          /* GROUPS */
+    float floor_key;                  /* TOTAL: candidates are complete only for keys above this */
+    const tam_candidates *candidates; /* NULL: none were taken, search the own tiles */
+} tam_cut;
+
+typedef struct tam_cut_result {
+    size_t count;      /* indices written, ascending */
+    size_t candidates; /* considered */
+    size_t deferred;   /* would have been chosen but for `k` (ALL, GROUPS) */
+    float key;         /* smallest key chosen; 0 if none */
+    bool rescanned;    /* the candidates did not suffice */
+} tam_cut_result;
+
+/** Contract. Statuses: NOMEM from open; the others cannot fail on a CPU. */
+typedef struct tam_device {
+    const char *name;
+
+    /** @param capacity  candidates that one step may take; @param threads  at least 1 */
+    tamis_status (*open)(const tam_grid *grid, size_t capacity, uint32_t threads, void **out);
+    void (*close)(void *self);
+
+    /** Memory for vectors that the kernels read and write: 64-byte aligned, zeroed. */
+    void *(*alloc)(void *self, size_t bytes);
+    void (*release)(void *self, void *memory);
+
+    /** One pass: acc += scale * grad, group sums, candidates, non-finite entries kept out. */
+    tamis_status (*accumulate)(void *self, const tam_accumulate *job, tam_accumulated *out);
+
+    /** Candidates -> chosen indices, ascending. Exact: the result depends on acc alone. */
+    tamis_status (*cut)(void *self, const tam_cut *job, uint32_t *indices, tam_cut_result *out);
+
+    /** values[i] = acc[indices[i]] */
+    tamis_status (*gather)(void *self, const float *acc, const uint32_t *indices, size_t count,
+                           float *values);
+
+    /** values[i] /= divisor; grad[indices[i]] = values[i] where a gradient is given. */
+    tamis_status (*apply)(void *self, const tam_accumulate *target, const uint32_t *indices,
+                          size_t count, float divisor, float *values);
+
+    /** acc[indices[i]] = 0. Separate, for `pairs` clears less than it applies. */
+    tamis_status (*clear)(void *self, float *acc, const uint32_t *indices, size_t count);
+} tam_device;
+
+#endif

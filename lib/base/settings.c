@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The environment variables: one table drives reading, the info program, docs/environment.md and
+ * the warning about unknown names. Read once per process; what changes results is never a
+ * variable but a field of the configuration.
+ */
+#include "lib/base/base.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+extern char **environ;
+
+typedef enum setting_kind { CHOICE, NUMBER, PATH } setting_kind;
+
+typedef struct setting_row {
+    const char *name;
+    setting_kind kind;
+    const char *values; /* CHOICE: separated by '|'; NUMBER: "low to high" */
+    uint32_t low, high;
+    const char *fallback;
+    const char *help;
+} setting_row;
+
+/* In the order of tam_setting_id. */
+static const setting_row rows[TAM_SETTINGS] = {
+    {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512", 0, 0, "auto",
+     "Instruction set of the CPU kernels; all give the same bits."},
+    {"TAMIS_LOG", CHOICE, "error|warn|info|debug", 0, 0, "warn",
+     "Least important messages that are written."},
+    {"TAMIS_LOG_FILE", PATH, "a path", 0, 0, "",
+     "File that messages are appended to; empty: stderr."},
+    {"TAMIS_THREADS", NUMBER, "1 to 256", 1, 256, "1",
+     "Threads of the CPU kernels where the configuration says 0; needs a build with OpenMP."},
+    {"TAMIS_TIMEOUT_MS", NUMBER, "1 to 86400000", 1, 86400000, "300000",
+     "Deadline of every wait where the configuration says 0, in milliseconds."},
+};
+
+typedef struct setting_value {
+    char text[256];
+    uint32_t number;
+    bool given;
+} setting_value;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static setting_value values[TAM_SETTINGS];
+
+/* Not tam_log: the log level itself may be what is wrong. */
+static void warn(const char *name, const char *value, const char *what) {
+    fprintf(stderr, "tamis warn: %s=%s %s\n", name, value, what);
+}
+
+static bool parse_choice(const setting_row *row, const char *text, uint32_t *out) {
+    uint32_t index = 0;
+    const char *at = row->values;
+    for (;; index++) {
+        size_t length = strcspn(at, "|");
+        if (strlen(text) == length && strncmp(at, text, length) == 0) {
+            *out = index;
+            return true;
+        }
+        if (at[length] == '\0')
+            return false;
+        at += length + 1;
+    }
+}
+
+static bool parse_number(const setting_row *row, const char *text, uint32_t *out) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || number < row->low || number > row->high)
+        return false;
+    *out = (uint32_t)number;
+    return true;
+}
+
+static bool parse(const setting_row *row, const char *text, setting_value *out) {
+    if (strlen(text) >= sizeof out->text)
+        return false;
+    if (row->kind == CHOICE && !parse_choice(row, text, &out->number))
+        return false;
+    if (row->kind == NUMBER && !parse_number(row, text, &out->number))
+        return false;
+    strcpy(out->text, text);
+    return true;
+}
+
+static size_t common_prefix(const char *a, const char *b) {
+    size_t i = 0;
+    while (a[i] && a[i] == b[i])
+        i++;
+    return i;
+}
+
+/* `name` begins with TAMIS_ and is none of ours. */
+static void warn_unknown(const char *name, size_t length) {
+    char copy[128], hint[192];
+    snprintf(copy, sizeof copy, "%.*s", (int)length, name);
+    const setting_row *nearest = &rows[0];
+    for (size_t i = 0; i < TAM_SETTINGS; i++) {
+        if (common_prefix(copy, rows[i].name) > common_prefix(copy, nearest->name))
+            nearest = &rows[i];
+    }
+    snprintf(hint, sizeof hint, "is not a setting of this version; did you mean %s?",
+             nearest->name);
+    warn(copy, strchr(name, '=') + 1, hint);
+}
+
+static void look_for_unknown(void) {
+    for (char **entry = environ; entry && *entry; entry++) {
+        const char *equals = strchr(*entry, '=');
+        if (!equals || strncmp(*entry, "TAMIS_", 6) != 0)
+            continue;
+        size_t length = (size_t)(equals - *entry), i = 0;
+        while (i < TAM_SETTINGS &&
+               (strlen(rows[i].name) != length || strncmp(rows[i].name, *entry, length) != 0))
+            i++;
+        if (i == TAM_SETTINGS)
+            warn_unknown(*entry, length);
+    }
+}
+
+static void read_environment(void) {
+    for (size_t i = 0; i < TAM_SETTINGS; i++) {
+        const setting_row *row = &rows[i];
+        const char *text = getenv(row->name);
+        parse(row, row->fallback, &values[i]);
+        if (!text || text[0] == '\0')
+            continue;
+        values[i].given = parse(row, text, &values[i]);
+        if (!values[i].given) {
+            char what[256];
+            snprintf(what, sizeof what, "is not one of: %s; using %s", row->values, row->fallback);
+            warn(row->name, text, what);
+        }
+    }
+    look_for_unknown();
+}
+
+static const setting_value *get(size_t id) {
+    pthread_once(&once, read_environment);
+    return &values[id];
+}
+
+const char *tam_setting_text(tam_setting_id id) {
+    return get(id)->text;
+}
+
+uint32_t tam_setting_number(tam_setting_id id) {
+    return get(id)->number;
+}
+
+int tamis_setting_list(size_t index, tamis_setting *out) {
+    if (index >= TAM_SETTINGS || !out)
+        return 0;
+    const setting_row *row = &rows[index];
+    *out = (tamis_setting){
+        .name = row->name,
+        .values = row->values,
+        .fallback = row->fallback,
+        .help = row->help,
+        .value = get(index)->text,
+        .origin = get(index)->given ? "environment" : "default",
+    };
+    return 1;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The status table (docs/errors.md is made from it) and the last sentence of each thread.
+ */
+#include "lib/base/base.h"
+
+#include <stdio.h>
+
+typedef struct status_row {
+    tamis_status status;
+    const char *name, *text, *remedy;
+} status_row;
+
+static const status_row rows[] = {
+    {TAMIS_OK, "TAMIS_OK", "The call did what it promises.", "Nothing."},
+    {TAMIS_E_ARGUMENT, "TAMIS_E_ARGUMENT",
+     "An argument is NULL, out of range, misaligned or overlapping.",
+     "Read the sentence, correct the call and make it again."},
+    {TAMIS_E_STATE, "TAMIS_E_STATE", "The call came out of order.",
+     "Pair every start with one wait; save and load only between steps."},
+    {TAMIS_E_NOMEM, "TAMIS_E_NOMEM", "Memory could not be allocated.",
+     "Free memory, use fewer ranks a node or a smaller capacity, and create again."},
+    {TAMIS_E_UNSUPPORTED, "TAMIS_E_UNSUPPORTED",
+     "A valid wish that this build or this combination cannot fulfil.",
+     "Read the sentence; tamis_info says what was built and which schemes there are."},
+    {TAMIS_E_MISMATCH, "TAMIS_E_MISMATCH",
+     "The ranks were configured differently; every rank got this status.",
+     "Give the named field the same value on all ranks."},
+    {TAMIS_E_IO, "TAMIS_E_IO", "A file could not be read or written.",
+     "Check the path, the rights and the free space; the file that was there is intact."},
+    {TAMIS_E_FORMAT, "TAMIS_E_FORMAT",
+     "A state file is damaged, truncated, or belongs to another reducer.",
+     "Take an older file, or one of this rank, layout, scheme and number of ranks."},
+    {TAMIS_E_NONFINITE, "TAMIS_E_NONFINITE",
+     "The gradient of at least one rank held NaN or Inf; every rank got this status and applied "
+     "nothing.",
+     "Look for the cause (learning rate, loss scale, input); the next step may follow as it is."},
+    {TAMIS_E_TIMEOUT, "TAMIS_E_TIMEOUT", "A rank did not answer before the deadline.",
+     "Save the state and leave; look for the rank that stopped; raise TAMIS_TIMEOUT_MS if the "
+     "ranks are only uneven."},
+    {TAMIS_E_TRANSPORT, "TAMIS_E_TRANSPORT",
+     "The transport below (MPI, the caller's callback) reported an error.",
+     "Save the state and leave; the sentence holds the transport's own words."},
+    {TAMIS_E_PROTOCOL, "TAMIS_E_PROTOCOL",
+     "A message was refused (wrong step, wrong hash, damaged), or the ranks were found to hold "
+     "different results.",
+     "Save the state and leave; ranks made different calls, or the network damages data."},
+    {TAMIS_E_ABORTED, "TAMIS_E_ABORTED", "The communicator was aborted.",
+     "Save the state and leave; the rank that aborted knows why."},
+};
+
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+static _Thread_local char last_error[512];
+
+static const status_row *find(tamis_status status) {
+    for (size_t i = 0; i < ROWS; i++) {
+        if (rows[i].status == status)
+            return &rows[i];
+    }
+    return NULL;
+}
+
+int tamis_version(void) {
+    return TAMIS_VERSION;
+}
+
+const char *tamis_status_name(tamis_status status) {
+    const status_row *row = find(status);
+    return row ? row->name : "unknown status";
+}
+
+const char *tamis_status_text(tamis_status status) {
+    const status_row *row = find(status);
+    return row ? row->text : "A status that this version of the library does not know.";
+}
+
+const char *tamis_status_remedy(tamis_status status) {
+    const status_row *row = find(status);
+    return row ? row->remedy : "Treat the communicator as lost.";
+}
+
+tamis_loss tamis_status_loss(tamis_status status) {
+    if (!find(status) || (int)status >= 64)
+        return TAMIS_LOST_COMM;
+    return (int)status >= 32 ? TAMIS_LOST_STEP : TAMIS_LOST_NOTHING;
+}
+
+int tamis_status_list(size_t index, tamis_status *out) {
+    if (index >= ROWS || !out)
+        return 0;
+    *out = rows[index].status;
+    return 1;
+}
+
+const char *tamis_last_error(void) {
+    return last_error;
+}
+
+tamis_status tam_fail(tamis_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(last_error, sizeof last_error, format, args);
+    va_end(args);
+    tam_log(TAM_INFO, "%s: %s", tamis_status_name(status), last_error);
+    return status;
+}

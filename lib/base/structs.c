@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/base/base.h"
+
+tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size_t required,
+                             const void *theirs) {
+    size_t size;
+    memcpy(&size, theirs, sizeof size);
+    if (size < required || size > 65536)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "%s.size is %zu, not at least %zu: set the struct by its _INIT macro", name,
+                        size, required);
+    const unsigned char *bytes = theirs;
+    for (size_t i = our_size; i < size; i++) {
+        if (bytes[i] != 0)
+            return tam_fail(TAMIS_E_UNSUPPORTED,
+                            "%s has a field at byte %zu that version %d.%d does not know", name, i,
+                            TAMIS_VERSION_MAJOR, TAMIS_VERSION_MINOR);
+    }
+    memcpy(ours, theirs, size < our_size ? size : our_size);
+    memcpy(ours, &our_size, sizeof our_size);
+    return TAMIS_OK;
+}

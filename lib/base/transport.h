@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The transport contract: how bytes travel between ranks. Six entries and capability bits.
+ *
+ * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
+ * has nothing to do does nothing, so callers never test a pointer. Calls are made in the same
+ * order on all ranks, one at a time. A call returns by its deadline; after a failure the
+ * communicator is poisoned by the caller and the transport is only ever closed.
+ */
+#ifndef TAM_BASE_TRANSPORT_H
+#define TAM_BASE_TRANSPORT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+enum {
+    TAM_CAP_HOST_MEMORY = 1, /* buffers lie in host memory */
+    TAM_CAP_THREADED = 2,    /* calls may come from a thread of the library */
+    TAM_CAP_LINGERS = 4      /* after a failure it may still write to buffers it was given */
+};
+
+/** What bounds a call, and what it cost. */
+typedef struct tam_call {
+    uint64_t deadline_ns;     /* on tam_clock_ns */
+    const atomic_int *poison; /* a status: when it becomes non-zero, return it soon */
+    uint64_t wire_bytes;      /* [in,out] bytes sent by this rank, added up */
+} tam_call;
+
+typedef struct tam_transport {
+    const char *name;
+    uint32_t capabilities;
+
+    /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv do not overlap.
+     */
+    tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
+                              tam_call *call);
+
+    /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. */
+    tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
+
+    /** Make what is under way advance, and report a failure that nobody asked about. */
+    tamis_status (*progress)(void *self);
+
+    /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */
+    void (*abort)(void *self);
+
+    /** Free everything. `clean` is 0 after a failure: then leave alone what may still be used. */
+    void (*close)(void *self, int clean);
+} tam_transport;
+
+/** A transport in use: what the exchange works with during one step. */
+typedef struct tam_link {
+    const tam_transport *transport;
+    void *self;
+    uint32_t rank, nranks;
+    tam_call call;
+} tam_link;
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Where the threshold of the next step lies. Computed on every rank from numbers that all ranks
+ * share, with arithmetic that gives the same bits everywhere, so the thresholds stay equal.
+ *
+ * step     MiCRO: one threshold that moves by fixed factors.
+ *
+ * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and the k_r
+ *          largest keys of a rank travel. Candidates are the entries with key >= margin, margin
+ *          such that there should be over * k of them. After the step:
+ *
+ *              level   kappa_r, the key at which rank r cut; tau *= their mean (all groups)
+ *              spread  sigma, rms of log2 kappa_r: how far the prediction was off, per rank
+ *              slope   alpha of count ~ key^-alpha between margin and kappa, least squares over
+ *                      the last steps; error feedback makes it steep (8 to 50)
+ *              margin  low enough for over * k candidates and for a miss of 2 sigma:
+ *                      2^-max(log2(over) / alpha, 2 sigma)
+ *              shape   group g was given s_g of b_g: tau_g *= ((s_g + 2) / (b_g + 2))^(1/2 alpha)
+ *
+ *          The prediction decides only what a step costs: the cut makes the count exact, and a
+ *          rank whose candidates do not suffice searches its part again.
+ *
+ * Where it comes from: over-selection with an exact cut is this library's; that the slope of the
+ * count must be measured, since no fixed gain is right, is from our simulations
+ * (docs/algorithm.md). The budgets b_g are DEFT's.
+ */
+#ifndef TAM_POLICY_CONTROL_H
+#define TAM_POLICY_CONTROL_H
+
+#include "lib/base/base.h"
+#include "lib/base/device.h"
+#include "lib/policy/scheme.h"
+
+typedef struct tam_control {
+    tam_scheme scheme;
+    const tam_grid *grid;
+    uint64_t k;
+    double over;
+
+    /* State: saved and loaded. */
+    uint64_t primed;  /* predict: 0 until a step has shown the level */
+    double threshold; /* step: magnitude */
+    double drift;     /* predict: log2 of the level change expected per step */
+    double spread;    /* predict: sigma squared */
+    double fit_xx;    /* predict: mean of distance squared and of distance * count, in log2, */
+    double fit_xy;    /*          between margin and cut; alpha is their ratio */
+    double margin;    /* predict: log2 of the margin, below 0 */
+    double *levels;   /* predict: [ngroups] log2 tau_g */
+
+    /* Derived from the state by tam_control_prepare. */
+    uint32_t *thresholds; /* [ngroups] magnitude bits */
+    float *weights;       /* [ngroups] 1 / tau_g */
+    float floor_key;      /* candidates are complete above this key */
+
+    uint32_t *budgets; /* [ngroups] b_g of the last step */
+    double *norms;     /* [ngroups] scratch */
+    tam_pair *order;   /* [ngroups] scratch */
+} tam_control;
+
+/** What all ranks know after a step. */
+typedef struct tam_observed {
+    uint64_t picked;              /* all ranks together, before any slot limit */
+    uint64_t candidates;          /* all ranks; 0 if unknown */
+    bool cut_known;               /* some rank cut */
+    double cut_log2;              /* mean over the ranks that cut, of log2 of their smallest key */
+    double cut_square;            /* mean of the squares of the same */
+    const double *group_sums;     /* [ngroups] mean over ranks of the sums of acc squared */
+    const uint32_t *group_picked; /* [ngroups] */
+} tam_observed;
+
+/** @param  threshold  first one of the step rule; 0: 1 / (2 sqrt(k)) */
+tamis_status tam_control_open(tam_scheme scheme, const tam_grid *grid, uint64_t k, double over,
+                              double threshold, tam_control *out);
+void tam_control_close(tam_control *control);
+
+/** Compute thresholds, weights and floor_key from the state. */
+void tam_control_prepare(tam_control *control);
+
+/** alpha */
+double tam_control_slope(const tam_control *control);
+
+/** Learn from a finished step, then prepare the next. */
+void tam_control_update(tam_control *control, const tam_observed *seen);
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/policy/grid.h"
+
+enum { BLOCK_MIN = 32, BLOCK_MAX = 4096, BLOCKS_PER_RANK = 64 };
+
+/* Many blocks a rank make the parts, and so the picks, even; large ones make long runs. */
+static uint32_t choose_block(uint64_t n, uint32_t nranks, tam_ownership ownership) {
+    uint32_t block = BLOCK_MAX;
+    if (ownership != TAM_OWN_CYCLIC)
+        return block;
+    while (block > BLOCK_MIN && n / block < (uint64_t)BLOCKS_PER_RANK * nranks)
+        block /= 2;
+    return block;
+}
+
+/* DEFT, section 4(a) of its algorithm: a tensor with more than n/P elements is cut into P pieces,
+ * the first (length mod P) of them one longer. */
+static uint32_t pieces_of(const tamis_layout *layout, uint32_t segment, tam_scheme scheme,
+                          uint32_t nranks) {
+    uint32_t length = tam_segment_length(layout, segment);
+    if (scheme.ownership != TAM_OWN_BINS || length <= layout->length / nranks)
+        return 1;
+    return length < nranks ? length : nranks;
+}
+
+static void fill_groups(const tamis_layout *layout, tam_division *d) {
+    tam_group *group = d->grid.groups;
+    for (uint32_t s = 0; s < layout->nsegments; s++) {
+        uint32_t pieces = pieces_of(layout, s, d->scheme, d->nranks);
+        uint32_t length = tam_segment_length(layout, s), begin = layout->begins[s];
+        for (uint32_t i = 0; i < pieces; i++, group++) {
+            group->segment = s;
+            group->begin = begin;
+            group->length = length / pieces + (i < length % pieces);
+            begin += group->length;
+        }
+    }
+}
+
+/* First element of part p when the vector is cut into P contiguous parts. */
+static uint64_t range_begin(uint64_t n, uint32_t nranks, uint32_t p) {
+    uint64_t rest = n % nranks;
+    return n / nranks * p + (p < rest ? p : rest);
+}
+
+/* The part of the element at `at`, and where that part ends. */
+static uint32_t part_at(const tam_division *d, uint64_t at, uint64_t *end) {
+    uint64_t n = d->grid.n;
+    *end = n;
+    if (d->scheme.ownership == TAM_OWN_CYCLIC) {
+        uint64_t block = at / d->block;
+        *end = (block + 1) * d->block;
+        return (uint32_t)(block % d->nranks);
+    }
+    if (d->scheme.ownership != TAM_OWN_ROTATE)
+        return 0;
+    uint64_t share = n / d->nranks, rest = n % d->nranks;
+    uint64_t part =
+        at < rest * (share + 1) ? at / (share + 1) : rest + (at - rest * (share + 1)) / share;
+    *end = range_begin(n, d->nranks, (uint32_t)part + 1);
+    return (uint32_t)part;
+}
+
+/* Walks the tiles; `tiles` NULL only counts them. */
+static uint32_t fill_tiles(tam_division *d, tam_tile *tiles) {
+    uint32_t count = 0;
+    for (uint32_t g = 0; g < d->grid.ngroups; g++) {
+        tam_group *group = &d->grid.groups[g];
+        uint64_t at = group->begin, group_end = at + group->length;
+        group->first_tile = count;
+        while (at < group_end) {
+            uint64_t end, block_end = (at / d->block + 1) * d->block;
+            uint32_t part = part_at(d, at, &end);
+            end = end < block_end ? end : block_end;
+            end = end < group_end ? end : group_end;
+            if (tiles)
+                tiles[count] = (tam_tile){(uint32_t)at, (uint32_t)(end - at), g, part};
+            count++;
+            at = end;
+        }
+        group->ntiles = count - group->first_tile;
+    }
+    return count;
+}
+
+static void measure_parts(tam_division *d) {
+    if (d->scheme.ownership != TAM_OWN_CYCLIC && d->scheme.ownership != TAM_OWN_ROTATE)
+        return;
+    for (uint32_t t = 0; t < d->grid.ntiles; t++)
+        d->part_sizes[d->grid.tiles[t].part] += d->grid.tiles[t].length;
+}
+
+tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, uint32_t nranks,
+                               uint32_t block, tam_division *out) {
+    tam_division d = {.scheme = scheme, .nranks = nranks};
+    d.grid.n = layout->length;
+    d.block = block ? block : choose_block(layout->length, nranks, scheme.ownership);
+    for (uint32_t s = 0; s < layout->nsegments; s++)
+        d.grid.ngroups += pieces_of(layout, s, scheme, nranks);
+
+    d.part_sizes = tam_alloc_array(nranks, sizeof d.part_sizes[0]);
+    d.grid.groups = tam_alloc_array(d.grid.ngroups, sizeof d.grid.groups[0]);
+    if (!d.part_sizes || !d.grid.groups)
+        goto err_close;
+    fill_groups(layout, &d);
+    d.grid.ntiles = fill_tiles(&d, NULL);
+    d.grid.tiles = tam_alloc_array(d.grid.ntiles, sizeof d.grid.tiles[0]);
+    if (!d.grid.tiles)
+        goto err_close;
+    fill_tiles(&d, d.grid.tiles);
+    measure_parts(&d);
+    *out = d;
+    return TAMIS_OK;
+
+err_close:
+    tam_division_close(&d);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for the division of %llu elements",
+                    (unsigned long long)layout->length);
+}
+
+void tam_division_close(tam_division *d) {
+    tam_free(d->grid.tiles);
+    tam_free(d->grid.groups);
+    tam_free(d->part_sizes);
+    *d = (tam_division){0};
+}
+
+uint32_t tam_part_of(const tam_division *d, uint64_t step, uint32_t rank) {
+    if (d->scheme.ownership == TAM_OWN_ALL)
+        return TAM_PART_ALL;
+    return (uint32_t)((step % d->nranks + rank) % d->nranks);
+}
+
+uint32_t tam_owner_of(const tam_division *d, uint64_t step, uint32_t part) {
+    return (uint32_t)((part + d->nranks - step % d->nranks) % d->nranks);
+}
+
+size_t tam_share_of(const tam_division *d, uint64_t step, uint32_t rank, uint64_t k) {
+    if (d->scheme.ownership == TAM_OWN_ALL)
+        return (size_t)k;
+    uint64_t before = 0;
+    for (uint32_t r = 0; r < rank; r++)
+        before += d->part_sizes[tam_part_of(d, step, r)];
+    uint64_t upto = before + d->part_sizes[tam_part_of(d, step, rank)];
+    /* k and n are below 2^32: the products fit. */
+    return (size_t)(k * upto / d->grid.n - k * before / d->grid.n);
+}
+
+size_t tam_share_max(const tam_division *d, uint64_t k) {
+    if (d->scheme.ownership == TAM_OWN_ALL)
+        return (size_t)k;
+    uint64_t own = tam_own_max(d);
+    return (size_t)((k * own + d->grid.n - 1) / d->grid.n);
+}
+
+size_t tam_own_max(const tam_division *d) {
+    if (d->scheme.ownership == TAM_OWN_ALL || d->scheme.ownership == TAM_OWN_BINS)
+        return (size_t)d->grid.n;
+    uint32_t most = 0;
+    for (uint32_t p = 0; p < d->nranks; p++)
+        most = d->part_sizes[p] > most ? d->part_sizes[p] : most;
+    return most;
+}

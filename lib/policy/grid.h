@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Who selects where: division of the vector into groups, parts and tiles, and the rotation.
+ *
+ * At step t rank r selects in part (t + r) mod P, so part p belongs to rank (p - t) mod P and no
+ * rank judges the same entries for ever. With P = 3 and six blocks, ownership cyclic:
+ *
+ *     block   0 1 2 3 4 5
+ *     part    0 1 2 0 1 2
+ *     step 0  0 1 2 0 1 2     owner
+ *     step 1  2 0 1 2 0 1
+ *     step 2  1 2 0 1 2 0
+ */
+#ifndef TAM_POLICY_GRID_H
+#define TAM_POLICY_GRID_H
+
+#include "lib/base/device.h"
+#include "lib/policy/layout.h"
+#include "lib/policy/scheme.h"
+
+typedef struct tam_division {
+    tam_grid grid;
+    tam_scheme scheme;
+    uint32_t nranks;
+    uint32_t block;       /* elements */
+    uint32_t *part_sizes; /* [nranks] elements of each part; bins: unknown, 0 */
+} tam_division;
+
+/** @param  block  0: chosen here */
+tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, uint32_t nranks,
+                               uint32_t block, tam_division *out);
+void tam_division_close(tam_division *division);
+
+/** The part in which `rank` selects at `step`; TAM_PART_ALL for ownership `all`. */
+uint32_t tam_part_of(const tam_division *division, uint64_t step, uint32_t rank);
+
+/** The rank that selects in `part` at `step`. */
+uint32_t tam_owner_of(const tam_division *division, uint64_t step, uint32_t part);
+
+/** Entries that `rank` picks at `step` so that all ranks together pick k: in proportion to what
+ * it owns, floor(k before + own) - floor(k before), so never more than it owns. `all`: k. */
+size_t tam_share_of(const tam_division *division, uint64_t step, uint32_t rank, uint64_t k);
+
+/** Most that tam_share_of can be, for any rank and step. */
+size_t tam_share_max(const tam_division *division, uint64_t k);
+
+/** Most elements that one rank can own. */
+size_t tam_own_max(const tam_division *division);
+
+#endif

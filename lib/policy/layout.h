@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the flat vector means: segments one after another.
+ */
+#ifndef TAM_POLICY_LAYOUT_H
+#define TAM_POLICY_LAYOUT_H
+
+#include "lib/base/base.h"
+
+#define TAM_LENGTH_MAX (UINT64_C(0xffffffff) - 0xffff) /* so that begin + length fits 32 bits */
+
+struct tamis_layout {
+    uint64_t length;
+    uint32_t nsegments;
+    uint32_t *begins; /* [nsegments + 1]; the last is the length */
+    char **names;
+    uint64_t hash; /* of the lengths, not of the names */
+};
+
+/** A deep copy, so that a reducer outlives its layout. */
+tamis_status tam_layout_copy(const tamis_layout *from, tamis_layout **out);
+
+static inline uint32_t tam_segment_length(const tamis_layout *layout, uint32_t segment) {
+    return layout->begins[segment + 1] - layout->begins[segment];
+}
+
+#endif

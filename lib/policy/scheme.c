@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/policy/scheme.h"
+
+#include <stdio.h>
+
+static const char *const ownerships[] = {"all", "rotate", "bins", "cyclic", NULL};
+static const char *const budgets[] = {"global", "norm", NULL};
+static const char *const thresholds[] = {"exact", "step", "predict", NULL};
+static const char *const exchanges[] = {"union", "pairs", "dense", NULL};
+
+static const tamis_scheme_info presets[] = {
+    {"tamis", "cyclic", "norm", "predict", "union",
+     "this library; exclusive selection of MiCRO, budgets of DEFT"},
+    {"dense", "all", "global", "exact", "dense", "all-reduce of everything, no residual"},
+    {"topk", "all", "global", "exact", "union",
+     "Top-k with error feedback (Aji and Heafield, EMNLP 2017), reduced at the union"},
+    {"deft", "bins", "norm", "exact", "union", "DEFT (Yoon and Oh, ICPP 2023, arXiv 2307.03500)"},
+    {"micro", "rotate", "global", "step", "union",
+     "MiCRO (Yoon and Oh, HiPC 2023, arXiv 2310.00967)"},
+};
+
+enum { PRESETS = sizeof presets / sizeof presets[0] };
+
+int tamis_scheme_list(size_t index, tamis_scheme_info *out) {
+    if (index >= PRESETS || !out)
+        return 0;
+    *out = presets[index];
+    return 1;
+}
+
+/* Index of the word in the list, or -1. */
+static int look_up(const char *const *list, const char *word, size_t length) {
+    for (int i = 0; list[i]; i++) {
+        if (strlen(list[i]) == length && strncmp(list[i], word, length) == 0)
+            return i;
+    }
+    return -1;
+}
+
+static tamis_status parse_words(const char *text, tam_scheme *out) {
+    static const char *const *const lists[] = {ownerships, budgets, thresholds, exchanges};
+    static const char *const kinds[] = {"ownership (all, rotate, bins, cyclic)",
+                                        "budget (global, norm)", "threshold (exact, step, predict)",
+                                        "exchange (union, pairs)"};
+    int found[4];
+    const char *at = text;
+    for (int i = 0; i < 4; i++) {
+        size_t length = strcspn(at, "+");
+        bool last = i == 3;
+        found[i] = look_up(lists[i], at, length);
+        if (found[i] < 0 || (at[length] == '\0') != last)
+            return tam_fail(TAMIS_E_ARGUMENT,
+                            "scheme \"%s\": neither a preset (tamis, dense, topk, deft, micro) nor "
+                            "four policies joined by '+'; word %d must be the %s",
+                            text, i + 1, kinds[i]);
+        at += length + 1;
+    }
+    *out = (tam_scheme){(tam_ownership)found[0], (tam_budget)found[1], (tam_threshold)found[2],
+                        (tam_exchange)found[3]};
+    return TAMIS_OK;
+}
+
+static tamis_status check(const char *text, tam_scheme s) {
+    const char *why = NULL;
+    if (s.exchange == TAM_EXCHANGE_DENSE)
+        why = "exchange dense selects nothing; use the preset dense";
+    else if (s.ownership == TAM_OWN_BINS &&
+             (s.budget != TAM_BUDGET_NORM || s.threshold != TAM_THRESHOLD_EXACT))
+        why = "bins are packed by the cost of exact norm budgets; use bins+norm+exact";
+    else if (s.ownership == TAM_OWN_BINS && s.exchange == TAM_EXCHANGE_PAIRS)
+        why = "groups that are taken whole are not sent, so there are no pairs of them; use union";
+    else if (s.threshold == TAM_THRESHOLD_STEP && s.budget != TAM_BUDGET_GLOBAL)
+        why = "the step rule steers one threshold for the whole vector; use budget global";
+    if (why)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "scheme \"%s\": %s", text, why);
+    return TAMIS_OK;
+}
+
+tamis_status tam_scheme_parse(const char *text, tam_scheme *out) {
+    if (!text)
+        text = presets[0].name;
+    for (size_t i = 0; i < PRESETS; i++) {
+        const tamis_scheme_info *p = &presets[i];
+        if (strcmp(p->name, text) != 0)
+            continue;
+        char words[64];
+        snprintf(words, sizeof words, "%s+%s+%s+%s", p->ownership, p->budget, p->threshold,
+                 p->exchange);
+        return parse_words(words, out);
+    }
+    tam_scheme scheme;
+    TAM_TRY(parse_words(text, &scheme));
+    TAM_TRY(check(text, scheme));
+    *out = scheme;
+    return TAMIS_OK;
+}
+
+bool tam_scheme_by_group(tam_scheme s) {
+    return s.budget == TAM_BUDGET_NORM && s.threshold == TAM_THRESHOLD_EXACT &&
+           (s.ownership == TAM_OWN_BINS || s.ownership == TAM_OWN_ALL);
+}
+
+bool tam_scheme_weighted(tam_scheme s) {
+    return s.budget == TAM_BUDGET_NORM && !tam_scheme_by_group(s);
+}
+
+bool tam_scheme_exact_count(tam_scheme s) {
+    return s.threshold != TAM_THRESHOLD_STEP && !tam_scheme_by_group(s);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A scheme is four policies. A preset is a row of names, not a code path.
+ */
+#ifndef TAM_POLICY_SCHEME_H
+#define TAM_POLICY_SCHEME_H
+
+#include "lib/base/base.h"
+
+typedef enum tam_ownership {
+    TAM_OWN_ALL,    /* every rank selects everywhere */
+    TAM_OWN_ROTATE, /* P contiguous ranges, moved on by one each step (MiCRO) */
+    TAM_OWN_BINS,   /* groups packed into P bins of equal cost, moved on by one (DEFT) */
+    TAM_OWN_CYCLIC  /* block b belongs to part b mod P, moved on by one */
+} tam_ownership;
+
+typedef enum tam_budget {
+    TAM_BUDGET_GLOBAL, /* one cut for the whole vector */
+    TAM_BUDGET_NORM    /* a budget per group in proportion to its norm (DEFT) */
+} tam_budget;
+
+typedef enum tam_threshold {
+    TAM_THRESHOLD_EXACT,  /* search for the k largest */
+    TAM_THRESHOLD_STEP,   /* a threshold that moves by fixed factors (MiCRO) */
+    TAM_THRESHOLD_PREDICT /* predict, over-select, cut to exactly k */
+} tam_threshold;
+
+typedef enum tam_exchange {
+    TAM_EXCHANGE_UNION, /* indices gathered, everybody's values reduced at the union */
+    TAM_EXCHANGE_PAIRS, /* (index, value) gathered, everybody gives only what it picked */
+    TAM_EXCHANGE_DENSE  /* everything */
+} tam_exchange;
+
+typedef struct tam_scheme {
+    tam_ownership ownership;
+    tam_budget budget;
+    tam_threshold threshold;
+    tam_exchange exchange;
+} tam_scheme;
+
+/** @param  text  preset or "ownership+budget+threshold+exchange"; NULL: the default preset */
+tamis_status tam_scheme_parse(const char *text, tam_scheme *out);
+
+/** What follows from a scheme; each rule in one place. */
+bool tam_scheme_by_group(tam_scheme s);    /* exact counts group by group (DEFT) */
+bool tam_scheme_weighted(tam_scheme s);    /* one count, entries weighed by their group */
+bool tam_scheme_exact_count(tam_scheme s); /* every rank sends a count known beforehand */
+
+#endif
