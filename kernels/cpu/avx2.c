@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tile kernel for AVX2. Blocks of 32 entries: one test says whether a block holds anything;
+ * if so, the set bits of its comparison masks are walked. Squares are summed chunk by chunk from
+ * the cache: 128 lanes do not fit into 16 registers.
+ */
+#include "kernels/cpu/tile.h"
+
+#include "lib/base/base.h"
+#include "lib/base/device.h"
+
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { WIDTH = 8, VECTORS = 4, BLOCK = WIDTH * VECTORS };
+
+INLINE __m256i magnitude(__m256 x) {
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+}
+
+/* Magnitudes at or over under + 1. The comparison is signed; the top bit is never set. */
+INLINE uint32_t over(__m256i m, __m256i under) {
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(m, under)));
+}
+
+INLINE bool reaches(const __m256i m[VECTORS], __m256i under) {
+    __m256i most = _mm256_max_epi32(_mm256_max_epi32(m[0], m[1]), _mm256_max_epi32(m[2], m[3]));
+    __m256i hit = _mm256_cmpgt_epi32(most, under);
+    return !_mm256_testz_si256(hit, hit);
+}
+
+INLINE uint32_t hits(const __m256i m[VECTORS], __m256i under) {
+    return over(m[0], under) | over(m[1], under) << 8 | over(m[2], under) << 16 |
+           over(m[3], under) << 24;
+}
+
+/* Where s is not finite take acc again. @return how often */
+static uint64_t keep_finite(const __m256 a[VECTORS], __m256 s[VECTORS], __m256i m[VECTORS]) {
+    __m256i under = _mm256_set1_epi32(TAM_INFINITE_BITS - 1);
+    uint64_t bad = (uint64_t)__builtin_popcount(hits(m, under));
+    for (int v = 0; v < VECTORS; v++) {
+        __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(m[v], under));
+        s[v] = _mm256_blendv_ps(s[v], a[v], mask);
+        m[v] = magnitude(s[v]);
+    }
+    return bad;
+}
+
+/* `mask`: which entries of acc, whose first is number `base`. */
+INLINE void append(const float *acc, uint32_t base, uint32_t mask, tam_tile_out *out) {
+    size_t count = out->count;
+    for (; mask; mask &= mask - 1) {
+        uint32_t l = (uint32_t)__builtin_ctz(mask);
+        out->index[count] = base + l;
+        out->magnitude[count] = tam_magnitude(acc[l]);
+        count++;
+    }
+    out->count = count;
+}
+
+INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, tam_tile_out *out) {
+    float *acc = job->acc + at, *grad = job->grad + at;
+    const __m256 scale = _mm256_set1_ps(job->scale);
+    const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
+    __m256 a[VECTORS], s[VECTORS];
+    __m256i m[VECTORS];
+    uint32_t mask = 0;
+    for (int v = 0; v < VECTORS; v++) {
+        a[v] = _mm256_loadu_ps(acc + v * WIDTH);
+        s[v] = _mm256_add_ps(a[v], _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH)));
+        m[v] = magnitude(s[v]);
+    }
+    if (reaches(m, under)) {
+        if (reaches(m, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
+            out->nonfinite += keep_finite(a, s, m);
+        if (job->threshold < TAM_INFINITE_BITS)
+            mask = hits(m, under);
+    }
+    for (int v = 0; v < VECTORS; v++) {
+        _mm256_storeu_ps(acc + v * WIDTH, s[v]);
+        if (clear)
+            _mm256_storeu_ps(grad + v * WIDTH, _mm256_setzero_ps());
+    }
+    append(acc, job->base + at, mask, out);
+}
+
+/* The last entries of a tile, fewer than a block. */
+static void accumulate_tail(const tam_tile_job *job, uint32_t at, tam_tile_out *out) {
+    for (; at < job->length; at++) {
+        float s = job->acc[at] + job->scale * job->grad[at];
+        if (tam_magnitude(s) >= TAM_INFINITE_BITS)
+            out->nonfinite++;
+        else
+            job->acc[at] = s;
+        if (job->clear)
+            job->grad[at] = 0.0f;
+        uint32_t m = tam_magnitude(job->acc[at]);
+        if (m >= job->threshold && job->threshold < TAM_INFINITE_BITS)
+            append(job->acc + at, job->base + at, 1, out);
+    }
+}
+
+INLINE __m256 square(const float *s) {
+    __m256 x = _mm256_loadu_ps(s);
+    return _mm256_mul_ps(x, x);
+}
+
+/* Lanes l to l + 7 of a chunk; see tile.h. */
+INLINE __m256 lanes(const float *s, uint32_t l) {
+    __m256 u = square(s + l);
+    for (uint32_t row = TAM_TILE_LANES; row < TAM_TILE_CHUNK; row += TAM_TILE_LANES)
+        u = _mm256_add_ps(u, square(s + row + l));
+    return u;
+}
+
+static float sum_chunk(const float *s) {
+    __m256 u[8];
+    for (uint32_t i = 0; i < 8; i++)
+        u[i] = _mm256_add_ps(lanes(s, i * WIDTH), lanes(s, i * WIDTH + 64));
+    __m256 a = _mm256_add_ps(_mm256_add_ps(u[0], u[4]), _mm256_add_ps(u[2], u[6]));
+    __m256 b = _mm256_add_ps(_mm256_add_ps(u[1], u[5]), _mm256_add_ps(u[3], u[7]));
+    __m256 w8 = _mm256_add_ps(a, b);
+    __m128 w4 = _mm_add_ps(_mm256_castps256_ps128(w8), _mm256_extractf128_ps(w8, 1));
+    __m128 w2 = _mm_add_ps(w4, _mm_movehl_ps(w4, w4));
+    return _mm_cvtss_f32(_mm_add_ss(w2, _mm_movehdup_ps(w2)));
+}
+
+static float sum_tail(const float *s, uint32_t length) {
+    float padded[TAM_TILE_CHUNK] = {0};
+    memcpy(padded, s, length * sizeof s[0]);
+    return sum_chunk(padded);
+}
+
+INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear) {
+    uint32_t at = 0, begin;
+    out->sum = 0.0;
+    for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK) {
+        for (uint32_t i = at; i < at + TAM_TILE_CHUNK; i += BLOCK)
+            accumulate_block(job, i, clear, out);
+        out->sum += (double)sum_chunk(job->acc + at);
+    }
+    if (at == job->length)
+        return;
+    for (begin = at; at + BLOCK <= job->length; at += BLOCK)
+        accumulate_block(job, at, clear, out);
+    accumulate_tail(job, at, out);
+    out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
+}
+
+static void search(const tam_tile_job *job, tam_tile_out *out) {
+    const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
+    uint32_t at = 0;
+    if (job->threshold >= TAM_INFINITE_BITS)
+        return;
+    for (; at + BLOCK <= job->length; at += BLOCK) {
+        __m256i m[VECTORS];
+        for (int v = 0; v < VECTORS; v++)
+            m[v] = magnitude(_mm256_loadu_ps(job->acc + at + v * WIDTH));
+        if (reaches(m, under))
+            append(job->acc + at, job->base + at, hits(m, under), out);
+    }
+    for (; at < job->length; at++)
+        append(job->acc + at, job->base + at, tam_magnitude(job->acc[at]) >= job->threshold, out);
+}
+
+static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
+    accumulate(job, out, false);
+}
+
+static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
+    accumulate(job, out, true);
+}
+
+void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
+    if (!job->grad)
+        search(job, out);
+    else if (job->clear)
+        accumulate_clear(job, out);
+    else
+        accumulate_keep(job, out);
+}

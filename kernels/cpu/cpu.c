@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The device row of the CPU, and the walks over chosen indices.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include "kernels/cpu/select.h"
+#include "kernels/cpu/sweep.h"
+#include "lib/base/base.h"
+
+/* Indices ascend but lie far apart: the processor does not foresee them. */
+enum { AHEAD = 24 };
+
+typedef struct cpu_device {
+    const tam_grid *grid;
+    tam_sweep sweep;
+    tam_select select;
+    double *group_sums;
+} cpu_device;
+
+static void cpu_close(void *self) {
+    cpu_device *cpu = self;
+    if (!cpu)
+        return;
+    tam_free(cpu->group_sums);
+    tam_select_close(&cpu->select);
+    tam_sweep_close(&cpu->sweep);
+    tam_free(cpu);
+}
+
+static tamis_status cpu_open(const tam_grid *grid, size_t capacity, uint32_t threads, void **out) {
+    tamis_status status = TAMIS_E_NOMEM;
+    cpu_device *cpu = tam_alloc(sizeof *cpu);
+    if (!cpu)
+        return tam_fail(status, "no memory for a device");
+    cpu->grid = grid;
+    status = tam_sweep_open(grid, capacity, threads, &cpu->sweep);
+    if (status != TAMIS_OK)
+        goto err_close;
+    status = tam_select_open(&cpu->sweep, &cpu->select);
+    if (status != TAMIS_OK)
+        goto err_close;
+    cpu->group_sums = tam_alloc_array(grid->ngroups, sizeof cpu->group_sums[0]);
+    if (!cpu->group_sums) {
+        status = tam_fail(TAMIS_E_NOMEM, "no memory for sums of %u groups", grid->ngroups);
+        goto err_close;
+    }
+    *out = cpu;
+    return TAMIS_OK;
+
+err_close:
+    cpu_close(cpu);
+    return status;
+}
+
+static void *cpu_alloc(void *self, size_t bytes) {
+    (void)self;
+    return tam_alloc(bytes);
+}
+
+static void cpu_release(void *self, void *memory) {
+    (void)self;
+    tam_free(memory);
+}
+
+static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_accumulated *out) {
+    cpu_device *cpu = self;
+    const tam_grid *grid = cpu->grid;
+    tam_span all = {0, grid->ntiles};
+    out->nonfinite = tam_sweep_run(&cpu->sweep, job, all, 0, &out->candidates);
+    out->group_sums = cpu->group_sums;
+    for (uint32_t g = 0; g < grid->ngroups; g++) {
+        const tam_group *group = &grid->groups[g];
+        cpu->group_sums[g] = 0.0;
+        for (uint32_t t = 0; t < group->ntiles; t++)
+            cpu->group_sums[g] += cpu->sweep.tile_sums[group->first_tile + t];
+        cpu->select.last_thresholds[g] = job->thresholds[g];
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status cpu_cut(void *self, const tam_cut *job, uint32_t *indices,
+                            tam_cut_result *out) {
+    cpu_device *cpu = self;
+    tam_select_cut(&cpu->select, job, indices, out);
+    return TAMIS_OK;
+}
+
+static uint32_t ahead(const uint32_t *indices, size_t i, size_t count) {
+    return indices[i + AHEAD < count ? i + AHEAD : count - 1];
+}
+
+static tamis_status cpu_gather(void *self, const float *acc, const uint32_t *indices, size_t count,
+                               float *values) {
+    (void)self;
+    for (size_t i = 0; i < count; i++) {
+        __builtin_prefetch(&acc[ahead(indices, i, count)]);
+        values[i] = acc[indices[i]];
+    }
+    return TAMIS_OK;
+}
+
+static void scatter(float *to, const uint32_t *indices, size_t count, const float *values) {
+    for (size_t i = 0; i < count; i++) {
+        __builtin_prefetch(&to[ahead(indices, i, count)], 1);
+        to[indices[i]] = values[i];
+    }
+}
+
+/* Each segment has a gradient of its own. */
+static void scatter_segments(const tam_grid *grid, const tam_accumulate *target,
+                             const uint32_t *indices, size_t count, const float *values) {
+    size_t i = 0;
+    for (uint32_t g = 0; g < grid->ngroups && i < count; g++) {
+        const tam_group *group = &grid->groups[g];
+        float *to = target->grads[group->segment];
+        uint32_t begin = target->seg_begin[group->segment];
+        uint64_t end = (uint64_t)group->begin + group->length;
+        for (; i < count && indices[i] < end; i++)
+            to[indices[i] - begin] = values[i];
+    }
+}
+
+static tamis_status cpu_apply(void *self, const tam_accumulate *target, const uint32_t *indices,
+                              size_t count, float divisor, float *values) {
+    cpu_device *cpu = self;
+    for (size_t i = 0; i < count; i++)
+        values[i] /= divisor;
+    if (target->grad)
+        scatter(target->grad, indices, count, values);
+    else if (target->grads)
+        scatter_segments(cpu->grid, target, indices, count, values);
+    return TAMIS_OK;
+}
+
+static tamis_status cpu_clear(void *self, float *acc, const uint32_t *indices, size_t count) {
+    (void)self;
+    for (size_t i = 0; i < count; i++) {
+        __builtin_prefetch(&acc[ahead(indices, i, count)], 1);
+        acc[indices[i]] = 0.0f;
+    }
+    return TAMIS_OK;
+}
+
+bool tam_cpu_threaded(void) {
+#ifdef _OPENMP
+    return true;
+#else
+    return false;
+#endif
+}
+
+const tam_device tam_device_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .release = cpu_release,
+    .accumulate = cpu_accumulate,
+    .cut = cpu_cut,
+    .gather = cpu_gather,
+    .apply = cpu_apply,
+    .clear = cpu_clear,
+};

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tile kernel in plain C: the oracle of the others, and what runs where they cannot. Written
+ * so that compilers vectorise the dense loops; entries are looked at one by one only in blocks
+ * that hold a candidate or a non-finite value.
+ */
+#include "kernels/cpu/tile.h"
+
+#include "lib/base/base.h"
+#include "lib/base/device.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { BLOCK = 32, STRIP = 4 };
+
+/* As int32_t, for which plain SSE2 has a comparison; magnitudes never have the top bit. */
+static int32_t magnitude(float x) {
+    return (int32_t)tam_magnitude(x);
+}
+
+/* s = acc + scale * grad. @return whether anything is at or over `threshold` */
+INLINE bool add(const float *acc, const float *grad, float scale, uint32_t length,
+                int32_t threshold, float *restrict s) {
+    int32_t hit = 0;
+    for (uint32_t l = 0; l < length; l++) {
+        s[l] = acc[l] + scale * grad[l];
+        hit |= magnitude(s[l]) >= threshold;
+    }
+    return hit != 0;
+}
+
+INLINE bool any(const float *acc, uint32_t length, int32_t threshold) {
+    int32_t hit = 0;
+    for (uint32_t l = 0; l < length; l++)
+        hit |= magnitude(acc[l]) >= threshold;
+    return hit != 0;
+}
+
+static uint64_t keep_finite(const float *acc, uint32_t length, float *s) {
+    uint64_t bad = 0;
+    for (uint32_t l = 0; l < length; l++) {
+        if (tam_magnitude(s[l]) >= TAM_INFINITE_BITS) {
+            s[l] = acc[l];
+            bad++;
+        }
+    }
+    return bad;
+}
+
+/* A branch per entry would be foreseen badly, so every entry is written and most are overwritten:
+ * the lists have slack. */
+INLINE void append_strip(const float *s, uint32_t length, uint32_t base, uint32_t threshold,
+                         tam_tile_out *out) {
+    size_t count = out->count;
+    for (uint32_t l = 0; l < length; l++) {
+        uint32_t m = tam_magnitude(s[l]);
+        out->index[count] = base + l;
+        out->magnitude[count] = m;
+        count += m >= threshold;
+    }
+    out->count = count;
+}
+
+INLINE void append(const float *s, uint32_t length, uint32_t base, uint32_t threshold,
+                   tam_tile_out *out) {
+    uint32_t l = 0;
+    if (threshold >= TAM_INFINITE_BITS)
+        return;
+    for (; l + STRIP <= length; l += STRIP) {
+        if (any(s + l, STRIP, (int32_t)threshold))
+            append_strip(s + l, STRIP, base + l, threshold, out);
+    }
+    append_strip(s + l, length - l, base + l, threshold, out);
+}
+
+static float square(float x) {
+    return x * x;
+}
+
+INLINE void fold(float *u, uint32_t half) {
+    for (uint32_t l = 0; l < half; l++)
+        u[l] += u[l + half];
+}
+
+/* Sum of squares of a chunk, in the order that tile.h fixes. */
+static float sum_chunk(const float *s) {
+    enum { L = TAM_TILE_LANES };
+    float u[L];
+    for (uint32_t l = 0; l < L; l++)
+        u[l] = ((square(s[l]) + square(s[l + L])) + square(s[l + 2 * L])) + square(s[l + 3 * L]);
+    fold(u, 64);
+    fold(u, 32);
+    fold(u, 16);
+    fold(u, 8);
+    fold(u, 4);
+    fold(u, 2);
+    return u[0] + u[1];
+}
+
+static float sum_tail(const float *s, uint32_t length) {
+    float padded[TAM_TILE_CHUNK] = {0};
+    memcpy(padded, s, length * sizeof s[0]);
+    return sum_chunk(padded);
+}
+
+static uint32_t least(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, uint32_t length,
+                             tam_tile_out *out) {
+    float s[BLOCK];
+    float *acc = job->acc + at, *grad = job->grad + at;
+    if (add(acc, grad, job->scale, length, (int32_t)job->threshold, s)) {
+        if (any(s, length, (int32_t)TAM_INFINITE_BITS))
+            out->nonfinite += keep_finite(acc, length, s);
+        append(s, length, job->base + at, job->threshold, out);
+    }
+    memcpy(acc, s, length * sizeof s[0]);
+    if (job->clear)
+        memset(grad, 0, length * sizeof grad[0]);
+}
+
+static void accumulate(const tam_tile_job *job, tam_tile_out *out) {
+    out->sum = 0.0;
+    for (uint32_t at = 0; at < job->length; at += TAM_TILE_CHUNK) {
+        uint32_t end = least(job->length, at + TAM_TILE_CHUNK), i = at;
+        for (; i + BLOCK <= end; i += BLOCK)
+            accumulate_block(job, i, BLOCK, out);
+        if (i < end)
+            accumulate_block(job, i, end - i, out);
+        out->sum += (double)(end - at == TAM_TILE_CHUNK ? sum_chunk(job->acc + at)
+                                                        : sum_tail(job->acc + at, end - at));
+    }
+}
+
+static void search(const tam_tile_job *job, tam_tile_out *out) {
+    for (uint32_t at = 0; at < job->length; at += BLOCK) {
+        uint32_t length = least(job->length - at, BLOCK);
+        if (any(job->acc + at, length, (int32_t)job->threshold))
+            append(job->acc + at, length, job->base + at, job->threshold, out);
+    }
+}
+
+void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out) {
+    if (job->grad)
+        accumulate(job, out);
+    else
+        search(job, out);
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cpu/select.h"
+
+#include "kernels/cpu/scan.h"
+#include "lib/base/base.h"
+
+#include <float.h>
+
+enum {
+    SMALL = 1 << 15,         /* entries whose keys are looked at without a guess */
+    SAMPLE_LEAST = 1 << 13,  /* keys in a sample */
+    SAMPLE_SHARE = 256,      /* one entry of so many is sampled, ... */
+    SAMPLE_LARGEST = 32,     /* ... or more, up to one of these, ... */
+    SAMPLE_CHOSEN = 64,      /* ... so that about this many chosen ones are among them */
+    GUESSES = 3
+};
+
+tamis_status tam_select_open(tam_sweep *sweep, tam_select *out) {
+    const tam_grid *grid = sweep->grid;
+    tam_select s = {.sweep = sweep, .room = SMALL};
+    if (s.room < grid->n / SAMPLE_LARGEST)
+        s.room = grid->n / SAMPLE_LARGEST;
+    if (s.room < sweep->capacity)
+        s.room = sweep->capacity;
+    s.keys = tam_alloc_array(s.room, sizeof s.keys[0]);
+    s.spare = tam_alloc_array(s.room, sizeof s.spare[0]);
+    s.thresholds = tam_alloc_array(grid->ngroups, sizeof s.thresholds[0]);
+    s.last_thresholds = tam_alloc_array(grid->ngroups, sizeof s.last_thresholds[0]);
+    s.cutoffs = tam_alloc_array(grid->ngroups, sizeof s.cutoffs[0]);
+    if (!s.keys || !s.spare || !s.thresholds || !s.last_thresholds || !s.cutoffs)
+        goto err_close;
+    for (uint32_t g = 0; g < grid->ngroups; g++)
+        s.last_thresholds[g] = TAM_INFINITE_BITS;
+    *out = s;
+    return TAMIS_OK;
+
+err_close:
+    tam_select_close(&s);
+    return tam_fail(TAMIS_E_NOMEM, "no memory to select from %zu candidates", sweep->capacity);
+}
+
+void tam_select_close(tam_select *s) {
+    tam_free(s->keys);
+    tam_free(s->spare);
+    tam_free(s->thresholds);
+    tam_free(s->last_thresholds);
+    tam_free(s->cutoffs);
+    *s = (tam_select){0};
+}
+
+/* -- from a list ------------------------------------------------------------------------------ */
+
+/* The first entry of the list, from `from` on, whose index is at or after `end`. */
+static size_t lower_bound(const tam_candidates *list, size_t from, uint64_t end) {
+    size_t to = list->count;
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        if (list->index[middle] < end)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static uint64_t group_end(const tam_group *group) {
+    return (uint64_t)group->begin + group->length;
+}
+
+/* Keys of the list: its magnitudes, or those times the weights, in s->keys. */
+static const uint32_t *list_keys(tam_select *s, const tam_scope *scope,
+                                 const tam_candidates *list) {
+    if (!scope->weights)
+        return list->magnitude;
+    uint32_t g = scope->grid->tiles[scope->span.first].group;
+    for (size_t i = 0; i < list->count; g++) {
+        size_t end = lower_bound(list, i, group_end(&scope->grid->groups[g]));
+        float weight = scope->weights[g];
+        for (; i < end; i++)
+            s->keys[i] = tam_key(list->magnitude[i], weight);
+    }
+    return s->keys;
+}
+
+static void emit_list(const tam_candidates *list, const uint32_t *keys, tam_cutoff cutoff,
+                      size_t k, uint32_t *indices) {
+    for (size_t i = 0, count = 0; count < k; i++) {
+        indices[count] = list->index[i];
+        if (keys[i] == cutoff.key)
+            count += tam_chosen(keys[i], cutoff.key, &cutoff.ties) != 0;
+        else
+            count += keys[i] > cutoff.key; /* as often as not: better without a branch */
+    }
+}
+
+/* Choose k of a list that holds every entry whose key is at or over `floor`.
+ * @return  whether it holds enough of them */
+static bool cut_list(tam_select *s, const tam_scope *scope, const tam_candidates *list,
+                     uint32_t floor, size_t k, uint32_t *indices, tam_cutoff *cutoff) {
+    if (!list->complete || list->count < k)
+        return false;
+    const uint32_t *keys = list_keys(s, scope, list);
+    *cutoff = tam_kth(keys, list->count, k, s->spare);
+    if (cutoff->key < floor)
+        return false;
+    if (indices)
+        emit_list(list, keys, *cutoff, k, indices);
+    return true;
+}
+
+/* -- from the tiles --------------------------------------------------------------------------- */
+
+/* A magnitude at or under the least one whose key, rounded, reaches `key`. */
+static uint32_t threshold_of(uint32_t key, float weight) {
+    /* Half way to the next lower key the product rounds up; exact in binary64. */
+    double middle = key >= TAM_INFINITE_BITS
+                        ? 0x1.ffffffp127
+                        : ((double)tam_float(key) + (double)tam_float(key - 1)) / 2.0;
+    double bound = middle / (double)weight * (1.0 - 0x1p-50);
+    if (!(bound < (double)FLT_MAX))
+        return TAM_INFINITE_BITS - 1;
+    uint32_t bits = tam_bits((float)bound);
+    if ((double)tam_float(bits) > bound)
+        bits--;
+    return bits > 0 ? bits : 1;
+}
+
+static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key, size_t keep) {
+    tam_candidates found;
+    const tam_tile *tiles = scope->grid->tiles;
+    uint32_t last = tiles[scope->span.end - 1].group;
+    for (uint32_t g = tiles[scope->span.first].group; g <= last; g++)
+        s->thresholds[g] = threshold_of(key, tam_weight(scope->weights, g));
+    tam_accumulate job = {
+        .acc = (float *)scope->acc, /* without a gradient it is only read */
+        .mine = scope->mine,
+        .thresholds = s->thresholds,
+    };
+    tam_sweep_run(s->sweep, &job, scope->span, keep, &found);
+    return found;
+}
+
+static size_t greater(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t lesser(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* How many keys to sample, so that the rank of the guess means something. */
+static size_t sample_size(const tam_select *s, size_t own, size_t k) {
+    double wanted = (double)own * SAMPLE_CHOSEN / (double)k;
+    size_t size = greater(own / SAMPLE_SHARE, SAMPLE_LEAST);
+    if (wanted > (double)size)
+        size = wanted < (double)own ? (size_t)wanted : own;
+    return lesser(size, lesser(s->room, greater(own / SAMPLE_LARGEST, SAMPLE_LEAST)));
+}
+
+/* Search for about one and a half times k entries; too many or too few change the aim. */
+static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t k, size_t keep,
+                       uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
+    size_t most = s->sweep->capacity - keep, aim = 0;
+    if (k + k / 8 > most || k > own / 2) /* hardly a guess would fit */
+        return false;
+    for (int guess = 0; guess < GUESSES; guess++) {
+        size_t stride = own / sample_size(s, own, k);
+        size_t size = tam_scan_sample(scope, stride, s->room, s->keys);
+        size_t chosen = (size_t)((double)k * (double)size / (double)own);
+        if (guess == 0) {
+            aim = chosen + chosen / 2 + 8;
+            aim = lesser(aim, (size_t)(0.8 * (double)most * (double)size / (double)own));
+        }
+        aim = lesser(greater(aim, 1), size);
+        uint32_t key = greater(tam_kth(s->keys, size, aim, s->spare).key, 1);
+        tam_candidates found = search(s, scope, key, keep);
+        *considered = found.count;
+        if (cut_list(s, scope, &found, key, k, indices, cutoff))
+            return true;
+        if (found.complete && key == 1) /* there are zeros among the k */
+            return false;
+        aim = found.complete ? 2 * aim + 8 : chosen + (greater(aim, chosen) - chosen) / 4;
+    }
+    return false;
+}
+
+static void cut_tiles(tam_select *s, const tam_scope *scope, size_t own, size_t k, size_t keep,
+                      uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
+    if (own > SMALL && cut_search(s, scope, own, k, keep, indices, cutoff, considered))
+        return;
+    *considered = own;
+    if (own <= SMALL) {
+        tam_scan_keys(scope, s->keys);
+        *cutoff = tam_kth(s->keys, own, k, s->spare);
+    } else {
+        *cutoff = tam_scan_kth(scope, k);
+    }
+    if (indices)
+        tam_scan_emit(scope, *cutoff, k, indices);
+}
+
+/* -- the three kinds -------------------------------------------------------------------------- */
+
+static tam_scope whole(const tam_select *s, const tam_cut *job) {
+    return (tam_scope){
+        .grid = s->sweep->grid,
+        .acc = job->acc,
+        .span = {0, s->sweep->grid->ntiles},
+        .mine = job->mine,
+    };
+}
+
+static void cut_total(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+    tam_scope scope = whole(s, job);
+    scope.weights = job->weights;
+    size_t own = tam_scan_length(&scope), k = lesser(job->k, own);
+    tam_cutoff cutoff;
+    if (k == 0)
+        return;
+    uint32_t floor = (job->floor_key > 0.0f ? tam_bits(job->floor_key) : 0) + 1;
+    if (job->candidates)
+        out->candidates = job->candidates->count;
+    if (!job->candidates || !cut_list(s, &scope, job->candidates, floor, k, indices, &cutoff)) {
+        cut_tiles(s, &scope, own, k, 0, indices, &cutoff, &out->candidates);
+        out->rescanned = true;
+    }
+    out->count = k;
+    out->key = tam_float(cutoff.key);
+}
+
+/* Choose k of the entries that s->cutoffs let pass, by magnitude. */
+static void trim(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+    tam_scope scope = whole(s, job);
+    scope.only = s->cutoffs;
+    size_t all = tam_scan_count(&scope), k = lesser(job->k, all);
+    out->count = k;
+    out->deferred = all - k;
+    out->rescanned = true;
+    if (k == 0)
+        return;
+    tam_cutoff cutoff = tam_scan_kth(&scope, k);
+    tam_scan_emit(&scope, cutoff, k, indices);
+    out->key = tam_float(cutoff.key);
+}
+
+static void cut_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+    const tam_candidates *list = job->candidates;
+    if (!list || !list->complete) {
+        for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++) {
+            bool any = s->last_thresholds[g] < TAM_INFINITE_BITS;
+            s->cutoffs[g] = (tam_cutoff){s->last_thresholds[g], any ? SIZE_MAX : 0};
+        }
+        trim(s, job, indices, out);
+        out->candidates = out->count + out->deferred;
+        return;
+    }
+    size_t k = lesser(job->k, list->count);
+    out->candidates = list->count;
+    out->count = k;
+    out->deferred = list->count - k;
+    if (k == 0)
+        return;
+    tam_cutoff cutoff = tam_kth(list->magnitude, list->count, k, s->spare);
+    emit_list(list, list->magnitude, cutoff, k, indices);
+    out->key = tam_float(cutoff.key);
+}
+
+/* The scope and the candidates of one group. */
+static size_t enter_group(const tam_cut *job, uint32_t g, tam_scope *scope, tam_candidates *list,
+                          size_t *at) {
+    const tam_group *group = &scope->grid->groups[g];
+    scope->span = (tam_span){group->first_tile, group->first_tile + group->ntiles};
+    if (job->candidates && job->candidates->complete) {
+        size_t end = lower_bound(job->candidates, *at, group_end(group));
+        *list = (tam_candidates){job->candidates->index + *at, job->candidates->magnitude + *at,
+                                 end - *at, true};
+        *at = end;
+    }
+    return lesser(job->budgets[g], tam_scan_length(scope));
+}
+
+/* Entries that the budgets ask for. */
+static size_t count_budgets(const tam_cut *job, tam_scope scope) {
+    size_t total = 0, at = 0;
+    tam_candidates list;
+    for (uint32_t g = 0; g < scope.grid->ngroups; g++)
+        total += enter_group(job, g, &scope, &list, &at);
+    return total;
+}
+
+static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices,
+                       tam_cut_result *out) {
+    tam_scope scope = whole(s, job);
+    tam_candidates list = {0};
+    size_t total = count_budgets(job, scope), at = 0;
+    size_t keep = job->candidates && job->candidates->complete ? job->candidates->count : 0;
+    bool fits = total <= job->k;
+    uint32_t least = UINT32_MAX;
+    for (uint32_t g = 0; g < scope.grid->ngroups; g++) {
+        size_t k = enter_group(job, g, &scope, &list, &at), considered = list.count;
+        uint32_t *to = fits && k > 0 ? indices + out->count : NULL;
+        s->cutoffs[g] = (tam_cutoff){UINT32_MAX, 0};
+        if (k > 0 && !cut_list(s, &scope, &list, 1, k, to, &s->cutoffs[g])) {
+            cut_tiles(s, &scope, tam_scan_length(&scope), k, keep, to, &s->cutoffs[g],
+                      &considered);
+            out->rescanned = true;
+        }
+        least = (uint32_t)lesser(least, s->cutoffs[g].key);
+        out->count += k;
+        out->candidates += considered;
+    }
+    if (!fits)
+        trim(s, job, indices, out);
+    else if (total > 0)
+        out->key = tam_float(least);
+}
+
+void tam_select_cut(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+    *out = (tam_cut_result){0};
+    switch (job->kind) {
+    case TAM_CUT_TOTAL:
+        cut_total(s, job, indices, out);
+        break;
+    case TAM_CUT_GROUPS:
+        cut_groups(s, job, indices, out);
+        break;
+    case TAM_CUT_ALL:
+        cut_all(s, job, indices, out);
+        break;
+    }
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+#include "kernels/cpu/sweep.h"
+
+#include "lib/base/base.h"
+
+enum { WORTH_A_THREAD = 1 << 16 }; /* elements: some 10 us of work, about what a start costs */
+
+static uint32_t longest_tile(const tam_grid *grid) {
+    uint32_t most = 0;
+    for (uint32_t t = 0; t < grid->ntiles; t++)
+        most = grid->tiles[t].length > most ? grid->tiles[t].length : most;
+    return most;
+}
+
+tamis_status tam_sweep_open(const tam_grid *grid, size_t capacity, uint32_t threads,
+                            tam_sweep *out) {
+    /* A tile may begin as long as the list is not overfull, and then needs room for itself. */
+    size_t room = capacity + longest_tile(grid) + TAM_TILE_SLACK;
+    tam_sweep s = {.grid = grid, .level = tam_tile_best(), .capacity = capacity, .threads = 1};
+#ifdef _OPENMP
+    s.threads = threads > 0 ? threads : 1;
+#else
+    (void)threads;
+#endif
+    s.tile_sums = tam_alloc_array(grid->ntiles, sizeof s.tile_sums[0]);
+    s.lanes = tam_alloc_array(s.threads, sizeof s.lanes[0]);
+    if (!s.tile_sums || !s.lanes)
+        goto err_close;
+    for (uint32_t i = 0; i < s.threads; i++) {
+        s.lanes[i].index = tam_alloc_array(room, sizeof(uint32_t));
+        s.lanes[i].magnitude = tam_alloc_array(room, sizeof(uint32_t));
+        if (!s.lanes[i].index || !s.lanes[i].magnitude)
+            goto err_close;
+    }
+    *out = s;
+    return TAMIS_OK;
+
+err_close:
+    tam_sweep_close(&s);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for lists of %zu candidates", capacity);
+}
+
+void tam_sweep_close(tam_sweep *s) {
+    for (uint32_t i = 0; s->lanes && i < s->threads; i++) {
+        tam_free(s->lanes[i].index);
+        tam_free(s->lanes[i].magnitude);
+    }
+    tam_free(s->lanes);
+    tam_free(s->tile_sums);
+    *s = (tam_sweep){0};
+}
+
+float *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_tile *tile) {
+    if (job->grad)
+        return job->grad + tile->begin;
+    if (!job->grads)
+        return NULL;
+    uint32_t segment = grid->groups[tile->group].segment;
+    return job->grads[segment] + (tile->begin - job->seg_begin[segment]);
+}
+
+/* The first tile of `span` that begins at or after `element`. */
+static uint32_t tile_at(const tam_grid *grid, tam_span span, uint64_t element) {
+    while (span.first < span.end) {
+        uint32_t middle = span.first + (span.end - span.first) / 2;
+        if (grid->tiles[middle].begin < element)
+            span.first = middle + 1;
+        else
+            span.end = middle;
+    }
+    return span.first;
+}
+
+static uint64_t span_length(const tam_grid *grid, tam_span span) {
+    const tam_tile *last = &grid->tiles[span.end - 1];
+    return (uint64_t)last->begin + last->length - grid->tiles[span.first].begin;
+}
+
+/* The share of thread i of `threads`, equal in elements. */
+static tam_span share(const tam_grid *grid, tam_span span, uint32_t i, uint32_t threads) {
+    uint64_t begin = grid->tiles[span.first].begin, length = span_length(grid, span);
+    return (tam_span){tile_at(grid, span, begin + length * i / threads),
+                      tile_at(grid, span, begin + length * (i + 1) / threads)};
+}
+
+static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, size_t keep,
+                      tam_lane *lane) {
+    tam_tile_out out = {.index = lane->index + keep, .magnitude = lane->magnitude + keep};
+    size_t most = s->capacity - keep;
+    for (uint32_t t = span.first; t < span.end; t++) {
+        const tam_tile *tile = &s->grid->tiles[t];
+        bool select = tam_owns(job->mine, tile) && out.count <= most;
+        tam_tile_job one = {
+            .acc = job->acc + tile->begin,
+            .grad = tam_tile_grad(s->grid, job, tile),
+            .scale = job->scale,
+            .clear = job->clear,
+            .length = tile->length,
+            .base = tile->begin,
+            .threshold = select ? job->thresholds[tile->group] : TAM_INFINITE_BITS,
+        };
+        if (!one.grad && !select)
+            continue;
+        s->level->run(&one, &out);
+        if (one.grad)
+            s->tile_sums[t] = out.sum;
+    }
+    lane->count = out.count;
+    lane->nonfinite = out.nonfinite;
+}
+
+/* Bring the lists of all threads into the first. Those too long for it are not worth it. */
+static void join(tam_sweep *s, uint32_t threads, size_t keep, tam_candidates *found) {
+    tam_lane *first = &s->lanes[0];
+    size_t count = first->count, most = s->capacity - keep;
+    for (uint32_t i = 1; i < threads; i++) {
+        const tam_lane *lane = &s->lanes[i];
+        if (count <= most && lane->count <= most - count) {
+            memcpy(first->index + keep + count, lane->index, lane->count * sizeof(uint32_t));
+            memcpy(first->magnitude + keep + count, lane->magnitude,
+                   lane->count * sizeof(uint32_t));
+        }
+        count += lane->count;
+    }
+    *found = (tam_candidates){
+        .index = first->index + keep,
+        .magnitude = first->magnitude + keep,
+        .count = count <= most ? count : 0,
+        .complete = count <= most,
+    };
+}
+
+uint64_t tam_sweep_run(tam_sweep *s, const tam_accumulate *job, tam_span span, size_t keep,
+                       tam_candidates *found) {
+    uint32_t threads = 1;
+    if (span.first < span.end && span_length(s->grid, span) >= WORTH_A_THREAD)
+        threads = s->threads;
+    if (threads == 1) {
+        run_tiles(s, job, span, keep, &s->lanes[0]);
+    } else {
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+#endif
+        for (uint32_t i = 0; i < threads; i++)
+            run_tiles(s, job, share(s->grid, span, i, threads), i == 0 ? keep : 0, &s->lanes[i]);
+    }
+    uint64_t nonfinite = 0;
+    for (uint32_t i = 0; i < threads; i++)
+        nonfinite += s->lanes[i].nonfinite;
+    join(s, threads, keep, found);
+    return nonfinite;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tile kernel: one pass over a run of at most 2^16 elements. Three versions (portable C, AVX2,
+ * AVX-512) give the same bits; the portable one is the oracle.
+ *
+ *     s = acc[i] + scale * grad[i]          multiply, then add, each rounded to nearest
+ *     if s is not finite:  s = acc[i], count it
+ *     acc[i] = s;  grad[i] = 0 if asked
+ *     if bits(|s|) >= threshold: append (base + i, bits(|s|))
+ *     sum of s * s in the order below
+ *
+ * Order of the sum of squares. Lane l of a chunk of 512 elements adds, in binary32,
+ *     u[l] = ((s[l]^2 + s[l+128]^2) + s[l+256]^2) + s[l+384]^2          l = 0..127
+ * then halves fold: u[l] += u[l+64], u[l+32], ..., u[l+1]; u[0] is the chunk's sum. Chunks are
+ * added in order in binary64. Elements past the end count as +0. A warp of 32 threads with four
+ * elements each can do the same.
+ */
+#ifndef TAM_CPU_TILE_H
+#define TAM_CPU_TILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    TAM_TILE_CHUNK = 512,
+    TAM_TILE_LANES = 128,
+    TAM_TILE_SLACK = 64 /* entries that a kernel may write past the last candidate */
+};
+
+typedef struct tam_tile_job {
+    float *acc;
+    float *grad; /* NULL: acc is only searched, not changed (scale, clear have no meaning) */
+    float scale;
+    bool clear;
+    uint32_t length;
+    uint32_t base;      /* index of the first element */
+    uint32_t threshold; /* magnitude bits, 1 to TAM_INFINITE_BITS; the latter: no candidates */
+} tam_tile_job;
+
+/** Candidates are appended at index[count], magnitude[count]; there is room for `length` entries
+ * and TAM_TILE_SLACK beyond. */
+typedef struct tam_tile_out {
+    uint32_t *index;
+    uint32_t *magnitude;
+    size_t count;       /* [in,out] */
+    uint64_t nonfinite; /* [in,out] */
+    double sum;         /* [out] sum of squares of this tile; of a search: unspecified */
+} tam_tile_out;
+
+typedef void (*tam_tile_kernel)(const tam_tile_job *job, tam_tile_out *out);
+
+/** One instruction set level. */
+typedef struct tam_tile_level {
+    const char *name; /* "portable", "avx2", "avx512" */
+    tam_tile_kernel run;
+    bool (*available)(void);
+    const char *needs; /* for messages: what the processor must have */
+} tam_tile_level;
+
+/** Levels from the plainest to the fastest, NULL-terminated by a row without a name. */
+extern const tam_tile_level tam_tile_levels[];
+
+/** The fastest level available here, or the one named by the setting TAMIS_CPU. */
+const tam_tile_level *tam_tile_best(void);
+
+void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out);
+void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out);
+void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out);
+
+#endif
