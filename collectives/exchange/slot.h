@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Slots: the message by which every rank tells what it picked.
+ *
+ *     +------ 72 bytes ------+-- nstats floats --+---- stride u32 -----+-- stride floats --+
+ *     | header               | sums of squares   | indices, ascending  | values (pairs)    |
+ *     +----------------------+-------------------+---------------------+-------------------+
+ *      <----------------- head ------------------> <--------------- payload ---------------->
+ *
+ * Fixed slots: stride is the capacity, head and payload travel in one all-gather, sizes never
+ * change. Growing slots (schemes whose counts are unknown beforehand): the heads travel first, the
+ * payload follows with stride = the longest list.
+ *
+ * Three ranks, k = 6, fixed slots of 2; the union is the merge of three disjoint lists:
+ *
+ *     rank 0 sends   | h | 3 17 |        every rank receives  | h | 3 17 | h | 5 8 | h | 12 20 |
+ *     rank 1 sends   | h | 5  8 |        union                3 5 8 12 17 20
+ *     rank 2 sends   | h | 12 20 |
+ *
+ * Nothing that arrives is trusted: counts are bounded by the stride, indices must ascend and lie
+ * where their sender may select, the checksum covers header, stats and payload. The values that
+ * are summed afterwards carry no checksum; a damage that left the ranks with different results is
+ * found by the next step, whose headers carry a hash of the last.
+ */
+#ifndef TAM_EXCHANGE_SLOT_H
+#define TAM_EXCHANGE_SLOT_H
+
+#include "lib/base/base.h"
+#include "lib/base/transport.h"
+
+enum { TAM_SLOT_RESCANNED = 1, TAM_SLOT_HAS_KEY = 2 };
+
+typedef struct tam_slot_header {
+    uint64_t magic;
+    uint64_t step;
+    uint64_t config; /* hash of what all ranks agreed on: descriptor, packing of the step */
+    uint64_t checksum;
+    uint64_t last_result; /* hash of the values of the step before: ranks that drifted apart show */
+    uint32_t rank;
+    uint32_t count;      /* indices that follow */
+    uint32_t deferred;   /* picks that did not fit */
+    uint32_t candidates; /* entries over the threshold; UINT32_MAX: unknown */
+    uint32_t nonfinite;
+    uint32_t flags;
+    float key; /* smallest key picked */
+    uint32_t zero;
+} tam_slot_header;
+
+typedef struct tam_slots {
+    uint32_t rank, nranks, nstats;
+    size_t capacity; /* most indices a rank may send */
+    bool growing, with_values;
+    uint64_t config;
+
+    size_t head_bytes; /* header and stats, a multiple of 8 */
+    size_t stride;     /* indices per payload in this step */
+    unsigned char *send;
+    unsigned char *heads, *payloads; /* of all ranks, as received */
+    size_t head_step, payload_step;  /* bytes from one rank's to the next */
+    unsigned char *memory;
+} tam_slots;
+
+/** Takes all memory that the exchange of slots will ever need. `out` carries the choices in. */
+tamis_status tam_slots_open(tam_slots *slots);
+void tam_slots_close(tam_slots *slots);
+
+/** Where this rank writes, before tam_slots_exchange. */
+tam_slot_header *tam_slot_own_header(tam_slots *slots);
+float *tam_slot_own_stats(tam_slots *slots);
+uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for capacity */
+float *tam_slot_own_values(tam_slots *slots);     /* room for capacity, pairs only */
+
+/**
+ * Seal the own slot (step, count, ... are set; magic, rank, config, checksum are filled in here),
+ * all-gather, and check what came: TAMIS_E_PROTOCOL names the rank and the field.
+ *
+ * Bytes:  fixed    (P - 1) * (head + 4 * capacity)              sent per rank
+ *         growing  (P - 1) * (head + 4 * longest)
+ */
+tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
+
+/** What rank `r` sent, after tam_slots_exchange. */
+const tam_slot_header *tam_slot_header_of(const tam_slots *slots, uint32_t r);
+const float *tam_slot_stats_of(const tam_slots *slots, uint32_t r);
+const uint32_t *tam_slot_indices_of(const tam_slots *slots, uint32_t r);
+const float *tam_slot_values_of(const tam_slots *slots, uint32_t r);
+
+#endif

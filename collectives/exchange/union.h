@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * From the slots of all ranks to one ascending list without duplicates.
+ */
+#ifndef TAM_EXCHANGE_UNION_H
+#define TAM_EXCHANGE_UNION_H
+
+#include "collectives/exchange/slot.h"
+#include "lib/base/device.h"
+
+/**
+ * Exclusive ownership: interleave the lists tile by tile, each index in a tile of its sender.
+ *
+ * Tiles of TAM_PART_COMMON are taken whole. `owner_of_part` maps parts to ranks at this step.
+ *
+ * Cost:    O(count + tiles)        Errors:  PROTOCOL if an index lies where its sender may not
+ *                                           select, or the indices do not ascend
+ */
+tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
+                                 const uint32_t *owner_of_part, size_t *cursors, uint32_t *indices,
+                                 size_t *count);
+
+/**
+ * Everybody selects everywhere: merge the lists, equal indices once.
+ *
+ * @param  scratch  [scratch]  uint32[as many as `indices`]
+ *
+ * Cost:    O(sum of counts * log P)   Errors:  PROTOCOL as above
+ */
+tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, uint32_t *scratch,
+                             uint32_t *indices, size_t *count);
+
+/** pairs: values[i] = sum, in rank order, of the values sent for indices[i]. */
+void tam_union_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
+                         float *values);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Agreement: before anything else travels, all ranks show each other what they were asked for.
+ * Uses the communicator's board, so that a rank without memory can still say so.
+ */
+#include "collectives/reducer/reducer.h"
+
+#include <stdio.h>
+#include <xxhash.h>
+
+_Static_assert(sizeof(tam_agreement) <= TAM_BOARD_BYTES, "an agreement fits the board");
+
+typedef enum field_kind { WHOLE, REAL, HEX } field_kind;
+
+static const struct {
+    const char *name;
+    field_kind kind;
+} fields[TAM_FIELDS] = {
+    [TAM_FIELD_VERSION] = {"library version", WHOLE},
+    [TAM_FIELD_LENGTH] = {"layout length", WHOLE},
+    [TAM_FIELD_NSEGMENTS] = {"number of segments", WHOLE},
+    [TAM_FIELD_SEGMENTS] = {"segment lengths", HEX},
+    [TAM_FIELD_SCHEME] = {"scheme", HEX},
+    [TAM_FIELD_DENSITY] = {"density", REAL},
+    [TAM_FIELD_OUTPUT] = {"output", WHOLE},
+    [TAM_FIELD_AVERAGE] = {"average", WHOLE},
+    [TAM_FIELD_NONFINITE] = {"nonfinite", WHOLE},
+    [TAM_FIELD_BLOCK] = {"block", WHOLE},
+    [TAM_FIELD_OVER] = {"over", REAL},
+    [TAM_FIELD_CAPACITY] = {"capacity", REAL},
+    [TAM_FIELD_THRESHOLD] = {"threshold", REAL},
+};
+
+static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {
+    double real;
+    memcpy(&real, &value, sizeof real);
+    if (kind == REAL)
+        snprintf(text, size, "%.9g", real);
+    else
+        snprintf(text, size, kind == HEX ? "%#llx" : "%llu", (unsigned long long)value);
+}
+
+static int first_difference(const tam_agreement *a, const tam_agreement *b) {
+    for (int f = 0; f < TAM_FIELDS; f++) {
+        if (a->fields[f] != b->fields[f])
+            return f;
+    }
+    return -1;
+}
+
+bool tam_agreement_differs(const tam_agreement *a, const tam_agreement *b, char *text,
+                           size_t size) {
+    char here[40], there[40];
+    int f = first_difference(a, b);
+    if (f < 0)
+        return false;
+    print_value(a->fields[f], fields[f].kind, here, sizeof here);
+    print_value(b->fields[f], fields[f].kind, there, sizeof there);
+    snprintf(text, size, "%s (%s here, %s there)", fields[f].name, here, there);
+    return true;
+}
+
+uint64_t tam_agreement_hash(const tam_agreement *agreement) {
+    return XXH3_64bits(agreement->fields, sizeof agreement->fields);
+}
+
+typedef struct agreement_job {
+    tam_job job;
+    tam_agreement mine;
+    unsigned char *board;
+} agreement_job;
+
+static const tam_agreement *entry(const agreement_job *a, uint32_t rank) {
+    return (const tam_agreement *)(const void *)(a->board + rank * sizeof(tam_agreement));
+}
+
+/* The same sentence on every rank: rank 0 against the first that differs from it. */
+static tamis_status compare(const agreement_job *a, uint32_t nranks) {
+    for (uint32_t r = 0; r < nranks; r++) {
+        tamis_status status = (tamis_status)entry(a, r)->status;
+        if (status != TAMIS_OK)
+            return tam_fail(status, "rank %u could not create its reducer: %s", r,
+                            tamis_status_name(status));
+    }
+    for (uint32_t r = 1; r < nranks; r++) {
+        int f = first_difference(entry(a, 0), entry(a, r));
+        if (f < 0)
+            continue;
+        char first[40], other[40];
+        print_value(entry(a, 0)->fields[f], fields[f].kind, first, sizeof first);
+        print_value(entry(a, r)->fields[f], fields[f].kind, other, sizeof other);
+        return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank 0 has %s, rank %u has %s",
+                        fields[f].name, first, r, other);
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status run(tam_job *job, tam_link *link) {
+    agreement_job *a = (agreement_job *)(void *)job;
+    TAM_TRY(
+        link->transport->allgather(link->self, &a->mine, sizeof a->mine, a->board, &link->call));
+    return compare(a, link->nranks);
+}
+
+tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine) {
+    agreement_job a = {.job = {.run = run}, .mine = *mine, .board = comm->board};
+    return tam_comm_run(comm, &a.job);
+}

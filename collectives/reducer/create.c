@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Making and unmaking a reducer: check, agree, take all memory, agree that all ranks have it.
+ */
+#include "collectives/reducer/reducer.h"
+
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { SPARE_CANDIDATES = 4096 };
+
+static tamis_status refuse(const char *field, double value, const char *range) {
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.%s is %g, not %s", field, value, range);
+}
+
+static bool within(double x, double low, double high) {
+    return x >= low && x <= high; /* false for NaN */
+}
+
+static tamis_status check_numbers(const tamis_reducer_config *c) {
+    if (!(c->density > 0.0 && c->density <= 1.0))
+        return refuse("density", c->density, "in (0, 1]");
+    if (c->over != 0.0 && !within(c->over, 1.1, 8.0))
+        return refuse("over", c->over, "0 or 1.1 to 8");
+    if (c->capacity != 0.0 && !within(c->capacity, 0.1, 1e6))
+        return refuse("capacity", c->capacity, "0 or 0.1 to 1e6");
+    if (c->threshold != 0.0 && !within(c->threshold, 1e-38, 1e38))
+        return refuse("threshold", c->threshold, "0 or a positive magnitude");
+    if (c->block != 0 && (c->block % 32 != 0 || c->block > 65536))
+        return refuse("block", c->block, "0 or a multiple of 32 up to 65536");
+    if (c->threads > 256)
+        return refuse("threads", c->threads, "0 to 256");
+    if ((unsigned)c->output > 1 || (unsigned)c->average > 1 || (unsigned)c->nonfinite > 2)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_config: output, average or nonfinite is none of its enum");
+    return TAMIS_OK;
+}
+
+/* Copy the caller's options, check them alone and together, fill in defaults. */
+static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *theirs) {
+    tamis_reducer_config c = TAMIS_REDUCER_CONFIG_INIT;
+    if (theirs)
+        TAM_TRY(tam_struct_copy("tamis_reducer_config", &c, sizeof c, sizeof c, theirs));
+    TAM_TRY(check_numbers(&c));
+    TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
+    if (r->scheme.exchange == TAM_EXCHANGE_DENSE && c.output == TAMIS_OUTPUT_SPARSE)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
+    c.scheme = NULL; /* the caller's memory */
+    c.over = c.over != 0.0 ? c.over : 2.0;
+    c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
+    r->config = c;
+    return TAMIS_OK;
+}
+
+static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
+                          const tamis_reducer_config *config, tamis_reducer **out) {
+    if (!layout || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
+                        layout ? "out" : "layout");
+    return read_config(r, config);
+}
+
+static uint64_t real_bits(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static void describe(tamis_reducer *r, const tamis_layout *layout) {
+    const tamis_reducer_config *c = &r->config;
+    const tam_scheme *s = &r->scheme;
+    uint64_t *f = r->agreement.fields;
+    f[TAM_FIELD_VERSION] = TAMIS_VERSION;
+    f[TAM_FIELD_LENGTH] = layout->length;
+    f[TAM_FIELD_NSEGMENTS] = layout->nsegments;
+    f[TAM_FIELD_SEGMENTS] = layout->hash;
+    f[TAM_FIELD_SCHEME] = (uint64_t)s->ownership << 12 | (uint64_t)s->budget << 8 |
+                          (uint64_t)s->threshold << 4 | (uint64_t)s->exchange;
+    f[TAM_FIELD_DENSITY] = real_bits(c->density);
+    f[TAM_FIELD_OUTPUT] = c->output;
+    f[TAM_FIELD_AVERAGE] = c->average;
+    f[TAM_FIELD_NONFINITE] = c->nonfinite;
+    f[TAM_FIELD_BLOCK] = c->block;
+    f[TAM_FIELD_OVER] = real_bits(c->over);
+    f[TAM_FIELD_CAPACITY] = real_bits(c->capacity);
+    f[TAM_FIELD_THRESHOLD] = real_bits(c->threshold);
+    r->config_hash = tam_agreement_hash(&r->agreement);
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+/* Most indices that one rank sends in one step. */
+static size_t slot_capacity(const tamis_reducer *r, bool *growing) {
+    size_t own = tam_own_max(&r->division);
+    *growing = false;
+    if (tam_scheme_exact_count(r->scheme))
+        return tam_share_max(&r->division, r->k);
+    if (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0) {
+        double ranks = r->scheme.ownership == TAM_OWN_ALL ? 1.0 : r->division.nranks;
+        double capacity = ceil(r->config.capacity * (double)r->k / ranks);
+        return capacity < (double)own ? (size_t)capacity : own;
+    }
+    *growing = true;
+    /* Group by group at least one entry each can exceed k by the number of groups. */
+    size_t most = (size_t)r->k + r->division.grid.ngroups;
+    return r->scheme.threshold == TAM_THRESHOLD_STEP ? own : most < own ? most : own;
+}
+
+static size_t candidate_capacity(const tamis_reducer *r) {
+    size_t own = tam_own_max(&r->division), most = own;
+    if (r->scheme.threshold != TAM_THRESHOLD_STEP)
+        most = (size_t)(8.0 * r->config.over * (double)tam_share_max(&r->division, r->k));
+    if (r->scheme.ownership == TAM_OWN_BINS)
+        most = (size_t)(2.0 * r->config.over * (double)r->k);
+    most += SPARE_CANDIDATES;
+    return most < own ? most : own;
+}
+
+static tamis_status open_exchange(tamis_reducer *r) {
+    const tam_grid *grid = &r->division.grid;
+    uint32_t nranks = r->comm->nranks;
+    r->slots.rank = r->comm->rank;
+    r->slots.nranks = nranks;
+    r->slots.nstats = tam_scheme_weighted(r->scheme) ? grid->ngroups : 0;
+    r->slots.capacity = slot_capacity(r, &r->slots.growing);
+    r->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
+    r->slots.config = r->config_hash;
+    TAM_TRY(tam_slots_open(&r->slots));
+
+    /* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
+    uint64_t sent = (uint64_t)r->slots.capacity * nranks;
+    bool shared = r->scheme.ownership == TAM_OWN_ALL;
+    r->union_max = (size_t)(shared || sent < grid->n ? sent : grid->n);
+    if (r->scheme.ownership == TAM_OWN_BINS)
+        r->union_max = (size_t)grid->n;
+    r->indices = tam_alloc_array(r->union_max, sizeof r->indices[0]);
+    r->values = tam_alloc_array(r->union_max, sizeof r->values[0]);
+    r->scratch = tam_alloc_array(shared ? r->union_max : 0, sizeof r->scratch[0]);
+    r->owners = tam_alloc_array(nranks, sizeof r->owners[0]);
+    r->cursors = tam_alloc_array(nranks, sizeof r->cursors[0]);
+    r->group_means = tam_alloc_array(grid->ngroups, sizeof r->group_means[0]);
+    r->group_picked = tam_alloc_array(grid->ngroups, sizeof r->group_picked[0]);
+    if (!r->indices || !r->values || !r->scratch || !r->owners || !r->cursors || !r->group_means ||
+        !r->group_picked)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", r->union_max);
+    return TAMIS_OK;
+}
+
+static tamis_status open_packing(tamis_reducer *r) {
+    size_t ngroups = r->division.grid.ngroups, nranks = r->comm->nranks;
+    tam_packing *p = &r->packing;
+    if (!tam_scheme_by_group(r->scheme))
+        return TAMIS_OK;
+    p->budgets = tam_alloc_array(ngroups, sizeof p->budgets[0]);
+    p->parts = tam_alloc_array(ngroups, sizeof p->parts[0]);
+    p->all = tam_alloc_array(ngroups * nranks, sizeof p->all[0]);
+    p->loads = tam_alloc_array(nranks, sizeof p->loads[0]);
+    if (!p->budgets || !p->parts || !p->all || !p->loads)
+        return tam_fail(TAMIS_E_NOMEM, "no memory to pack %zu groups", ngroups);
+    return TAMIS_OK;
+}
+
+static tamis_status open_sparse(tamis_reducer *r) {
+    const tamis_reducer_config *c = &r->config;
+    TAM_TRY(tam_division_open(r->layout, r->scheme, r->comm->nranks, c->block, &r->division));
+    TAM_TRY(
+        tam_control_open(r->scheme, &r->division.grid, r->k, c->over, c->threshold, &r->control));
+    TAM_TRY(r->device->open(&r->division.grid, candidate_capacity(r), c->threads, &r->kernels));
+    r->acc = r->device->alloc(r->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
+    if (!r->acc)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
+                        (unsigned long long)r->layout->length);
+    TAM_TRY(open_exchange(r));
+    return open_packing(r);
+}
+
+static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
+    TAM_TRY(tam_layout_copy(layout, &r->layout));
+    double k = floor(r->config.density * (double)layout->length);
+    r->k = k >= 1.0 ? (uint64_t)k : 1;
+    r->overlaps = tam_alloc_array(layout->nsegments, sizeof r->overlaps[0]);
+    if (!r->overlaps)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u segments", layout->nsegments);
+    if (r->scheme.exchange != TAM_EXCHANGE_DENSE)
+        return open_sparse(r);
+    r->k = layout->length;
+    return TAMIS_OK;
+}
+
+static void release(tamis_reducer *r) {
+    /* What a transport was given to write to stays if it may still do so. */
+    bool lingers = r->comm->transport->capabilities & TAM_CAP_LINGERS &&
+                   tamis_comm_status(r->comm) != TAMIS_OK;
+    if (!lingers) {
+        tam_slots_close(&r->slots);
+        tam_free(r->values);
+        tam_free(r->packing.all);
+    }
+    if (r->kernels) {
+        r->device->release(r->kernels, r->acc);
+        r->device->close(r->kernels);
+    }
+    tam_control_close(&r->control);
+    tam_division_close(&r->division);
+    tamis_layout_destroy(r->layout);
+    tam_free(r->packing.budgets);
+    tam_free(r->packing.parts);
+    tam_free(r->packing.loads);
+    tam_free(r->indices);
+    tam_free(r->scratch);
+    tam_free(r->owners);
+    tam_free(r->cursors);
+    tam_free(r->group_means);
+    tam_free(r->group_picked);
+    tam_free(r->overlaps);
+    tam_free(r);
+}
+
+/* -- public ----------------------------------------------------------------------------------- */
+
+/* This rank's own failure is what it reports, but the others must hear of it first. */
+static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, tamis_status own) {
+    char sentence[512];
+    snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
+    tam_agreement none = {.status = TAMIS_E_NOMEM};
+    if (r)
+        r->agreement.status = (uint64_t)own;
+    tamis_status status = tam_agree(comm, r ? &r->agreement : &none);
+    return own != TAMIS_OK ? tam_fail(own, "%s", sentence) : status;
+}
+
+static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
+                                const tamis_reducer_config *config, tamis_reducer **out) {
+    tamis_status status = check(r, layout, config, out);
+    if (status == TAMIS_OK)
+        describe(r, layout);
+    TAM_TRY(agree_on(r, r->comm, status));
+    return agree_on(r, r->comm, open_all(r, layout));
+}
+
+tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
+                                  const tamis_reducer_config *config, tamis_reducer **out) {
+    if (!comm)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: comm is NULL");
+    TAM_TRY(tam_comm_check(comm));
+    tamis_reducer *r = tam_alloc(sizeof *r);
+    if (!r)
+        return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"));
+    r->comm = comm;
+    r->device = &tam_device_cpu;
+    r->stats = (tamis_stats)TAMIS_STATS_INIT;
+    tamis_status status = open_agreed(r, layout, config, out);
+    if (status != TAMIS_OK) {
+        release(r);
+        return status;
+    }
+    r->job.run = r->scheme.exchange == TAM_EXCHANGE_DENSE ? tam_step_dense : tam_step_sparse;
+    tam_log(TAM_INFO, "reducer: rank %u, %llu elements, k = %llu, slots of %zu", comm->rank,
+            (unsigned long long)layout->length, (unsigned long long)r->k, r->slots.capacity);
+    *out = r;
+    return TAMIS_OK;
+}
+
+void tamis_reducer_destroy(tamis_reducer *r) {
+    if (!r)
+        return;
+    if (r->started)
+        tamis_reduce_wait(r);
+    if (r->abandoned) {
+        tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory stays",
+                r->comm->rank);
+        return;
+    }
+    release(r);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What this build has, and why something is missing.
+ */
+#include "lib/base/base.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/tile.h"
+
+static tamis_feature mpi_feature(void) {
+#ifdef TAM_HAVE_MPI
+    return (tamis_feature){"mpi", 1, "built with MPI"};
+#else
+    return (tamis_feature){"mpi", 0, "built without MPI (TAMIS_MPI)"};
+#endif
+}
+
+static tamis_feature openmp_feature(void) {
+    if (tam_cpu_threaded())
+        return (tamis_feature){"openmp", 1, "built with OpenMP; TAMIS_THREADS or config.threads"};
+    return (tamis_feature){"openmp", 0, "built without OpenMP (TAMIS_OPENMP): one thread"};
+}
+
+static tamis_feature cpu_feature(const tam_tile_level *level) {
+    bool best = tam_tile_best() == level;
+    if (best)
+        return (tamis_feature){level->name, 1, "in use"};
+    if (level->available())
+        return (tamis_feature){level->name, 1, "available, not in use (TAMIS_CPU chooses)"};
+    return (tamis_feature){level->name, 0, level->needs};
+}
+
+int tamis_feature_list(size_t index, tamis_feature *out) {
+    size_t levels = 0;
+    while (tam_tile_levels[levels].name)
+        levels++;
+    if (!out || index >= 2 + levels)
+        return 0;
+    *out = index == 0   ? mpi_feature()
+           : index == 1 ? openmp_feature()
+                        : cpu_feature(&tam_tile_levels[index - 2]);
+    return 1;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A reducer from inside: policies, kernels, exchange and transport meet here and nowhere else.
+ */
+#ifndef TAM_REDUCER_REDUCER_H
+#define TAM_REDUCER_REDUCER_H
+
+#include "collectives/exchange/slot.h"
+#include "collectives/transport/comm.h"
+#include "lib/policy/control.h"
+#include "lib/policy/grid.h"
+
+/** What all ranks must have in common; names in agree.c. */
+typedef enum tam_field {
+    TAM_FIELD_VERSION,
+    TAM_FIELD_LENGTH,
+    TAM_FIELD_NSEGMENTS,
+    TAM_FIELD_SEGMENTS,
+    TAM_FIELD_SCHEME,
+    TAM_FIELD_DENSITY,
+    TAM_FIELD_OUTPUT,
+    TAM_FIELD_AVERAGE,
+    TAM_FIELD_NONFINITE,
+    TAM_FIELD_BLOCK,
+    TAM_FIELD_OVER,
+    TAM_FIELD_CAPACITY,
+    TAM_FIELD_THRESHOLD,
+    TAM_FIELDS
+} tam_field;
+
+typedef struct tam_agreement {
+    uint64_t status; /* of this rank, so far */
+    uint64_t fields[TAM_FIELDS];
+} tam_agreement;
+
+/** DEFT's plan of the step, made by one rank and sent to all. */
+typedef struct tam_packing {
+    uint32_t *budgets; /* [ngroups] of this rank, from its own norms */
+    uint32_t *parts;   /* [ngroups] as this rank would pack */
+    uint32_t *all;     /* [nranks * ngroups] as every rank would; the delegate's counts */
+    double *loads;     /* [nranks] scratch */
+} tam_packing;
+
+struct tamis_reducer {
+    tam_job job; /* first: the exchange of the step under way */
+    tamis_comm *comm;
+    tamis_layout *layout;
+    tamis_reducer_config config; /* defaults resolved */
+    tam_scheme scheme;
+    tam_agreement agreement;
+    uint64_t config_hash, k;
+
+    const tam_device *device;
+    void *kernels;
+    tam_division division;
+    tam_control control;
+    float *acc; /* residual between steps */
+
+    tam_slots slots;
+    uint32_t *owners;  /* [nranks] rank of each part at this step */
+    size_t *cursors;   /* [nranks] */
+    uint32_t *indices; /* [union_max] */
+    uint32_t *scratch; /* [union_max], ownership `all` only */
+    float *values;     /* [union_max] */
+    size_t union_max;
+    double *group_means;    /* [ngroups] */
+    uint32_t *group_picked; /* [ngroups] */
+    tam_packing packing;
+    tam_pair *overlaps; /* [nsegments] scratch of the check of step.grads */
+
+    bool started, abandoned, has_result;
+    uint64_t step;
+    uint64_t last_result; /* hash of the values of the last step */
+    tam_accumulate target;
+    tam_accumulated accumulated;
+    double picked_sum; /* of acc squared over what leaves the residual */
+    size_t count;      /* of the result */
+    tamis_stats stats; /* of the last finished step */
+};
+
+/** agree.c: all ranks compare; the first difference is said on all. */
+tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine);
+uint64_t tam_agreement_hash(const tam_agreement *agreement);
+/** First field in which two agreements differ, as words: "density (0.01 here, 0.1 there)".
+ * @return false if there is none */
+bool tam_agreement_differs(const tam_agreement *a, const tam_agreement *b, char *text, size_t size);
+
+/** exchange.c: the job of a step, from the accumulated gradient to the result. */
+tamis_status tam_step_sparse(tam_job *job, tam_link *link);
+tamis_status tam_step_dense(tam_job *job, tam_link *link);
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * State files: one per rank.
+ *
+ *     | header, 64-bit words | levels: double[ngroups] | residual: float[n] |
+ *
+ * The header holds what the file belongs to (the agreement, rank, ranks), the small state, and
+ * checksums of the three parts; its own comes last. Saving writes beside the target, flushes,
+ * renames and flushes the folder. Loading reads into memory of its own and changes the reducer
+ * only when all is well.
+ */
+#include "collectives/reducer/reducer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define MAGIC UINT64_C(0x0a1a65746174734d) /* changes with the format; odd bytes on purpose */
+#define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
+
+typedef struct state_header {
+    uint64_t magic, byte_order, bytes; /* of the whole file */
+    tam_agreement agreement;
+    uint64_t rank, nranks, ngroups;
+    uint64_t step, steps, rescans_total, wire_bytes_total;
+    uint64_t last_result, primed;
+    double threshold, drift, spread, fit_xx, fit_xy, margin;
+    uint64_t levels_hash, residual_hash;
+    uint64_t header_hash; /* last */
+} state_header;
+
+typedef struct state_sizes {
+    size_t levels, residual;
+} state_sizes;
+
+static state_sizes sizes_of(const tamis_reducer *r) {
+    if (!r->acc)
+        return (state_sizes){0, 0};
+    return (state_sizes){r->division.grid.ngroups * sizeof(double),
+                         (size_t)r->layout->length * sizeof(float)};
+}
+
+static uint64_t hash_header(const state_header *h) {
+    return XXH3_64bits(h, offsetof(state_header, header_hash));
+}
+
+static void fill_header(const tamis_reducer *r, state_header *h) {
+    state_sizes sizes = sizes_of(r);
+    const tam_control *c = &r->control;
+    memset(h, 0, sizeof *h);
+    h->magic = MAGIC;
+    h->byte_order = BYTE_ORDER_MARK;
+    h->bytes = sizeof *h + sizes.levels + sizes.residual;
+    h->agreement = r->agreement;
+    h->rank = r->comm->rank;
+    h->nranks = r->comm->nranks;
+    h->ngroups = r->division.grid.ngroups;
+    h->step = r->step;
+    h->last_result = r->last_result;
+    h->steps = r->stats.steps;
+    h->rescans_total = r->stats.rescans_total;
+    h->wire_bytes_total = r->stats.wire_bytes_total;
+    h->primed = c->primed;
+    h->threshold = c->threshold;
+    h->drift = c->drift;
+    h->spread = c->spread;
+    h->fit_xx = c->fit_xx;
+    h->fit_xy = c->fit_xy;
+    h->margin = c->margin;
+    h->levels_hash = XXH3_64bits(c->levels, sizes.levels);
+    h->residual_hash = XXH3_64bits(r->acc, sizes.residual);
+    h->header_hash = hash_header(h);
+}
+
+/* -- save ------------------------------------------------------------------------------------- */
+
+static tamis_status fail_io(const char *what, const char *path) {
+    return tam_fail(TAMIS_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static bool write_all(int fd, const void *memory, size_t bytes) {
+    const char *at = memory;
+    while (bytes > 0) {
+        ssize_t done = write(fd, at, bytes < 1 << 30 ? bytes : 1 << 30);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return false;
+        at += done;
+        bytes -= (size_t)done;
+    }
+    return true;
+}
+
+static bool write_state(int fd, const tamis_reducer *r) {
+    state_header header;
+    state_sizes sizes = sizes_of(r);
+    fill_header(r, &header);
+    return write_all(fd, &header, sizeof header) &&
+           write_all(fd, r->control.levels, sizes.levels) &&
+           write_all(fd, r->acc, sizes.residual) && fsync(fd) == 0;
+}
+
+/* A rename survives a crash only when the folder has been flushed. */
+static tamis_status flush_folder(const char *path) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (!slash)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder] = '\0';
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_io("open the folder", folder);
+    int failed = fsync(fd);
+    close(fd);
+    return failed ? fail_io("flush the folder", folder) : TAMIS_OK;
+}
+
+static tamis_status check_call(const tamis_reducer *r, const char *path, const char *call) {
+    if (!r || !path || path[0] == '\0')
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: %s", call,
+                        r ? "the path is empty" : "reducer is NULL");
+    if (r->started || r->abandoned)
+        return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reduce_wait first",
+                        call);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_reducer_save(const tamis_reducer *r, const char *path) {
+    char beside[PATH_MAX];
+    TAM_TRY(check_call(r, path, "tamis_reducer_save"));
+    if ((size_t)snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= sizeof beside)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_save: the path is too long");
+    int fd = mkostemp(beside, O_CLOEXEC); /* a new file, mode 0600, never a link */
+    if (fd < 0)
+        return fail_io("make a file beside", path);
+    tamis_status status = write_state(fd, r) ? TAMIS_OK : fail_io("write", beside);
+    if (close(fd) != 0 && status == TAMIS_OK)
+        status = fail_io("close", beside);
+    if (status == TAMIS_OK && rename(beside, path) != 0)
+        status = fail_io("rename to", path);
+    if (status != TAMIS_OK) {
+        unlink(beside);
+        return status;
+    }
+    return flush_folder(path);
+}
+
+/* -- load ------------------------------------------------------------------------------------- */
+
+typedef struct state_buffers {
+    state_header header;
+    double *levels;
+    float *residual;
+} state_buffers;
+
+static bool read_all(int fd, void *memory, size_t bytes) {
+    char *at = memory;
+    while (bytes > 0) {
+        ssize_t done = read(fd, at, bytes < 1 << 30 ? bytes : 1 << 30);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0) {
+            errno = done == 0 ? 0 : errno;
+            return false;
+        }
+        at += done;
+        bytes -= (size_t)done;
+    }
+    return true;
+}
+
+static tamis_status refuse(const char *path, const char *why) {
+    return tam_fail(TAMIS_E_FORMAT, "%s: %s", path, why);
+}
+
+static tamis_status fail_read(const char *path) {
+    return errno == 0 ? refuse(path, "the file is truncated") : fail_io("read", path);
+}
+
+/* Is it a state file, whole, and ours? */
+static tamis_status check_header(const tamis_reducer *r, const state_header *h, int fd,
+                                 const char *path) {
+    struct stat file;
+    char text[160], sentence[256];
+    if (h->magic != MAGIC)
+        return refuse(path, "not a tamis state file of this version");
+    if (h->byte_order != BYTE_ORDER_MARK)
+        return refuse(path, "written on a machine with another byte order");
+    if (h->header_hash != hash_header(h))
+        return refuse(path, "the header is damaged (checksum)");
+    if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != h->bytes)
+        return refuse(path, "the file is truncated or has something appended");
+    if (tam_agreement_differs(&r->agreement, &h->agreement, text, sizeof text)) {
+        snprintf(sentence, sizeof sentence, "it belongs to another reducer: %s", text);
+        return refuse(path, sentence);
+    }
+    if (h->rank != r->comm->rank || h->nranks != r->comm->nranks) {
+        snprintf(sentence, sizeof sentence,
+                 "it belongs to rank %llu of %llu, this is rank %u of %u",
+                 (unsigned long long)h->rank, (unsigned long long)h->nranks, r->comm->rank,
+                 r->comm->nranks);
+        return refuse(path, sentence);
+    }
+    state_sizes sizes = sizes_of(r);
+    if (h->ngroups != r->division.grid.ngroups ||
+        h->bytes != sizeof *h + sizes.levels + sizes.residual)
+        return refuse(path, "its parts have other sizes than this reducer's");
+    return TAMIS_OK;
+}
+
+static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
+                               state_buffers *in) {
+    state_sizes sizes = sizes_of(r);
+    if (!read_all(fd, &in->header, sizeof in->header))
+        return fail_read(path);
+    TAM_TRY(check_header(r, &in->header, fd, path));
+    in->levels = tam_alloc(sizes.levels);
+    in->residual = tam_alloc(sizes.residual);
+    if (!in->levels || !in->residual)
+        return tam_fail(TAMIS_E_NOMEM, "no memory to read %s", path);
+    if (!read_all(fd, in->levels, sizes.levels) || !read_all(fd, in->residual, sizes.residual))
+        return fail_read(path);
+    if (in->header.levels_hash != XXH3_64bits(in->levels, sizes.levels) ||
+        in->header.residual_hash != XXH3_64bits(in->residual, sizes.residual))
+        return refuse(path, "its content is damaged (checksum)");
+    return TAMIS_OK;
+}
+
+static void take_over(tamis_reducer *r, const state_buffers *in) {
+    const state_header *h = &in->header;
+    tam_control *c = &r->control;
+    r->step = h->step;
+    r->last_result = h->last_result;
+    r->has_result = false;
+    r->stats.steps = h->steps;
+    r->stats.rescans_total = h->rescans_total;
+    r->stats.wire_bytes_total = h->wire_bytes_total;
+    if (!r->acc)
+        return;
+    c->primed = h->primed;
+    c->threshold = h->threshold;
+    c->drift = h->drift;
+    c->spread = h->spread;
+    c->fit_xx = h->fit_xx;
+    c->fit_xy = h->fit_xy;
+    c->margin = h->margin;
+    memcpy(c->levels, in->levels, sizes_of(r).levels);
+    memcpy(r->acc, in->residual, sizes_of(r).residual);
+    tam_control_prepare(c);
+}
+
+tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
+    state_buffers in = {0};
+    TAM_TRY(check_call(r, path, "tamis_reducer_load"));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_io("open", path);
+    tamis_status status = read_state(r, fd, path, &in);
+    if (status == TAMIS_OK)
+        take_over(r, &in);
+    tam_free(in.levels);
+    tam_free(in.residual);
+    close(fd);
+    return status;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The caller's own all-gather. Sums are gathered chunk by chunk and added here in rank order.
+ */
+#include "lib/base/base.h"
+#include "collectives/transport/comm.h"
+
+enum { CHUNK = 65536 }; /* floats per rank and round */
+
+typedef struct callback {
+    tamis_callbacks user;
+    float *gathered; /* [nranks * CHUNK] */
+} callback;
+
+static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
+                              tam_call *call) {
+    callback *self = arg;
+    tamis_status poison = (tamis_status)atomic_load(call->poison);
+    if (poison != TAMIS_OK)
+        return tam_fail(poison, "rank %u: the communicator was given up", self->user.rank);
+    tamis_status status = self->user.allgather(self->user.context, send, recv, bytes);
+    call->wire_bytes += (uint64_t)bytes * (self->user.nranks - 1);
+    if (status == TAMIS_OK)
+        return TAMIS_OK;
+    return tam_fail(tamis_status_loss(status) == TAMIS_LOST_COMM ? status : TAMIS_E_TRANSPORT,
+                    "rank %u: the all-gather callback returned %d (%s)", self->user.rank,
+                    (int)status, tamis_status_name(status));
+}
+
+static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+    callback *self = arg;
+    for (size_t at = 0; at < count; at += CHUNK) {
+        size_t length = count - at < CHUNK ? count - at : CHUNK;
+        TAM_TRY(allgather(arg, values + at, length * sizeof values[0], self->gathered, call));
+        for (size_t i = 0; i < length; i++) {
+            float sum = self->gathered[i];
+            for (uint32_t r = 1; r < self->user.nranks; r++)
+                sum += self->gathered[r * length + i];
+            values[at + i] = sum;
+        }
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status progress(void *arg) {
+    (void)arg;
+    return TAMIS_OK;
+}
+
+static void abort_callback(void *arg) {
+    (void)arg; /* a callback that blocks is the caller's to wake */
+}
+
+static void close_callback(void *arg, int clean) {
+    callback *self = arg;
+    (void)clean;
+    tam_free(self->gathered);
+    tam_free(self);
+}
+
+static const tam_transport transport = {
+    .name = "callback",
+    .capabilities = TAM_CAP_HOST_MEMORY,
+    .allgather = allgather,
+    .allreduce_sum = allreduce_sum,
+    .progress = progress,
+    .abort = abort_callback,
+    .close = close_callback,
+};
+
+static tamis_status check(const tamis_callbacks *user) {
+    if (!user->allgather)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks.allgather is NULL");
+    if (user->nranks == 0 || user->nranks > 65536 || user->rank >= user->nranks)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks: rank %u of %u", user->rank,
+                        user->nranks);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
+                                        const tamis_comm_config *config, tamis_comm **out) {
+    tamis_callbacks user = TAMIS_CALLBACKS_INIT;
+    uint64_t timeout_ns;
+    if (!callbacks || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_callback: callbacks or out is NULL");
+    TAM_TRY(tam_struct_copy("tamis_callbacks", &user, sizeof user, sizeof user, callbacks));
+    TAM_TRY(check(&user));
+    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
+    callback *self = tam_alloc(sizeof *self);
+    if (!self)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
+    self->user = user;
+    self->gathered = tam_alloc_array((size_t)CHUNK * user.nranks, sizeof self->gathered[0]);
+    if (!self->gathered) {
+        tam_free(self);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the sums of %u ranks", user.nranks);
+    }
+    return tam_comm_open(&transport, self, user.rank, user.nranks, config, out);
+}

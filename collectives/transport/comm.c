@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/transport/comm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+
+/* How long after the deadline of a job its caller goes on without it. */
+#define GRACE_NS UINT64_C(500000000)
+
+tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns) {
+    tamis_comm_config own = TAMIS_COMM_CONFIG_INIT;
+    if (config)
+        TAM_TRY(tam_struct_copy("tamis_comm_config", &own, sizeof own, sizeof own, config));
+    uint32_t ms = own.timeout_ms ? own.timeout_ms : tam_setting_number(TAM_SETTING_TIMEOUT_MS);
+    *out_ns = (uint64_t)ms * 1000000u;
+    return TAMIS_OK;
+}
+
+static void poison(tamis_comm *comm, tamis_status status, const char *cause) {
+    int none = TAMIS_OK;
+    pthread_mutex_lock(&comm->lock);
+    if (atomic_compare_exchange_strong(&comm->poison, &none, (int)status))
+        snprintf(comm->cause, sizeof comm->cause, "%s", cause);
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+tamis_status tam_comm_check(tamis_comm *comm) {
+    tamis_status status = (tamis_status)atomic_load(&comm->poison);
+    if (status == TAMIS_OK)
+        return TAMIS_OK;
+    char cause[sizeof comm->cause];
+    pthread_mutex_lock(&comm->lock);
+    memcpy(cause, comm->cause, sizeof cause);
+    pthread_mutex_unlock(&comm->lock);
+    return tam_fail(status, "rank %u: the communicator is lost: %.440s", comm->rank, cause);
+}
+
+/* -- jobs ------------------------------------------------------------------------------------- */
+
+static bool move_on(tam_job *job, int from, int to) {
+    return atomic_compare_exchange_strong(&job->state, &from, to);
+}
+
+bool tam_job_commit(tam_job *job) {
+    return move_on(job, TAM_JOB_RUNNING, TAM_JOB_COMMITTED);
+}
+
+static void run_job(tamis_comm *comm, tam_job *job) {
+    if (!move_on(job, TAM_JOB_QUEUED, TAM_JOB_RUNNING))
+        return;
+    tam_link link = {
+        .transport = comm->transport,
+        .self = comm->self,
+        .rank = comm->rank,
+        .nranks = comm->nranks,
+        .call = {.deadline_ns = tam_clock_ns() + comm->timeout_ns, .poison = &comm->poison},
+    };
+    tamis_status status = tam_comm_check(comm);
+    if (status == TAMIS_OK)
+        status = job->run(job, &link);
+    if (atomic_load(&job->state) == TAM_JOB_ABANDONED)
+        return;
+    if (status != TAMIS_OK)
+        snprintf(job->message, sizeof job->message, "%s", tamis_last_error());
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+        poison(comm, status, tamis_last_error());
+    job->status = status;
+    job->wire_bytes = link.call.wire_bytes;
+    int running = TAM_JOB_RUNNING;
+    if (!atomic_compare_exchange_strong(&job->state, &running, TAM_JOB_DONE))
+        move_on(job, TAM_JOB_COMMITTED, TAM_JOB_DONE);
+}
+
+static tam_job *take_job(tamis_comm *comm) {
+    pthread_mutex_lock(&comm->lock);
+    while (!comm->first && !comm->closing)
+        pthread_cond_wait(&comm->changed, &comm->lock);
+    tam_job *job = comm->first;
+    if (job) {
+        comm->first = job->next;
+        if (!comm->first)
+            comm->last = NULL;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return job;
+}
+
+static void *drive(void *argument) {
+    tamis_comm *comm = argument;
+    for (tam_job *job; (job = take_job(comm));) {
+        run_job(comm, job);
+        pthread_mutex_lock(&comm->lock);
+        pthread_cond_broadcast(&comm->changed);
+        pthread_mutex_unlock(&comm->lock);
+    }
+    return NULL;
+}
+
+void tam_comm_submit(tamis_comm *comm, tam_job *job) {
+    job->next = NULL;
+    job->message[0] = '\0';
+    atomic_store(&job->state, TAM_JOB_QUEUED);
+    if (!comm->threaded)
+        return;
+    pthread_mutex_lock(&comm->lock);
+    if (comm->last)
+        comm->last->next = job;
+    else
+        comm->first = job;
+    comm->last = job;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void wait_for(tamis_comm *comm, tam_job *job) {
+    uint64_t until_ns = tam_clock_ns() + comm->timeout_ns + GRACE_NS;
+    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                             .tv_nsec = (long)(until_ns % 1000000000u)};
+    pthread_mutex_lock(&comm->lock);
+    while (atomic_load(&job->state) != TAM_JOB_DONE) {
+        if (pthread_cond_timedwait(&comm->changed, &comm->lock, &until) != ETIMEDOUT)
+            continue;
+        if (move_on(job, TAM_JOB_QUEUED, TAM_JOB_ABANDONED) ||
+            move_on(job, TAM_JOB_RUNNING, TAM_JOB_ABANDONED))
+            break;
+        until.tv_sec += 1; /* committed: only memory is being written, it ends by itself */
+    }
+    pthread_mutex_unlock(&comm->lock);
+}
+
+tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job) {
+    if (!comm->threaded)
+        run_job(comm, job);
+    else
+        wait_for(comm, job);
+    if (atomic_load(&job->state) == TAM_JOB_ABANDONED) {
+        poison(comm, TAMIS_E_TIMEOUT, "the transport did not come back by its deadline");
+        return tam_comm_check(comm);
+    }
+    atomic_store(&job->state, TAM_JOB_IDLE);
+    if (job->status != TAMIS_OK)
+        return tam_fail(job->status, "%s", job->message);
+    return TAMIS_OK;
+}
+
+tamis_status tam_comm_run(tamis_comm *comm, tam_job *job) {
+    tam_comm_submit(comm, job);
+    return tam_comm_finish(comm, job);
+}
+
+/* -- life ------------------------------------------------------------------------------------- */
+
+static tamis_status open_lock(tamis_comm *comm) {
+    pthread_condattr_t monotonic;
+    if (pthread_mutex_init(&comm->lock, NULL) != 0)
+        return TAMIS_E_NOMEM;
+    if (pthread_condattr_init(&monotonic) != 0)
+        goto err_mutex;
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    int failed = pthread_cond_init(&comm->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (!failed)
+        return TAMIS_OK;
+err_mutex:
+    pthread_mutex_destroy(&comm->lock);
+    return TAMIS_E_NOMEM;
+}
+
+tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
+                           uint32_t nranks, const tamis_comm_config *config, tamis_comm **out) {
+    tamis_comm *comm = tam_alloc(sizeof *comm);
+    if (!comm)
+        goto err_close;
+    comm->transport = transport;
+    comm->self = self;
+    comm->rank = rank;
+    comm->nranks = nranks;
+    comm->board = tam_alloc_array(nranks, TAM_BOARD_BYTES);
+    if (!comm->board || tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
+        open_lock(comm) != TAMIS_OK)
+        goto err_free;
+    comm->threaded = transport->capabilities & TAM_CAP_THREADED;
+    if (comm->threaded && pthread_create(&comm->thread, NULL, drive, comm) != 0)
+        goto err_lock;
+    tam_log(TAM_INFO, "communicator: rank %u of %u over %s%s", rank, nranks, transport->name,
+            comm->threaded ? ", driven by a thread" : "");
+    *out = comm;
+    return TAMIS_OK;
+
+err_lock:
+    pthread_cond_destroy(&comm->changed);
+    pthread_mutex_destroy(&comm->lock);
+err_free:
+    tam_free(comm->board);
+    tam_free(comm);
+err_close:
+    transport->close(self, 1);
+    return tam_fail(TAMIS_E_NOMEM, "no memory or no thread for a communicator");
+}
+
+uint32_t tamis_comm_rank(const tamis_comm *comm) {
+    return comm ? comm->rank : 0;
+}
+
+uint32_t tamis_comm_nranks(const tamis_comm *comm) {
+    return comm ? comm->nranks : 0;
+}
+
+const char *tamis_comm_transport(const tamis_comm *comm) {
+    return comm ? comm->transport->name : "";
+}
+
+tamis_status tamis_comm_status(const tamis_comm *comm) {
+    return comm ? (tamis_status)atomic_load(&comm->poison) : TAMIS_E_ARGUMENT;
+}
+
+tamis_status tamis_comm_abort(tamis_comm *comm) {
+    if (!comm)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_abort: comm is NULL");
+    poison(comm, TAMIS_E_ABORTED, "tamis_comm_abort was called on this rank");
+    comm->transport->abort(comm->self);
+    return TAMIS_OK;
+}
+
+/* Jobs that were never waited for are waited for here: the thread ends when the queue is empty. */
+static bool stop_thread(tamis_comm *comm) {
+    uint64_t until_ns = tam_clock_ns() + comm->timeout_ns + GRACE_NS;
+    struct timespec until;
+    pthread_mutex_lock(&comm->lock);
+    comm->closing = true;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+    /* pthread_timedjoin_np counts on the realtime clock. */
+    clock_gettime(CLOCK_REALTIME, &until);
+    until_ns -= tam_clock_ns();
+    until.tv_sec += (time_t)(until_ns / 1000000000u) + 1;
+    return pthread_timedjoin_np(comm->thread, NULL, &until) == 0;
+}
+
+void tamis_comm_destroy(tamis_comm *comm) {
+    if (!comm)
+        return;
+    if (comm->threaded && !stop_thread(comm)) {
+        tam_log(TAM_WARN, "rank %u: the transport's thread does not end; its memory stays",
+                comm->rank);
+        return;
+    }
+    comm->transport->close(comm->self, atomic_load(&comm->poison) == TAMIS_OK);
+    pthread_cond_destroy(&comm->changed);
+    pthread_mutex_destroy(&comm->lock);
+    tam_free(comm->board);
+    tam_free(comm);
+}

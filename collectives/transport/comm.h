@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A communicator: a transport, its fate (poison), and the thread that drives it.
+ *
+ * Jobs are the exchanges of steps. With TAM_CAP_THREADED they run one after another on the
+ * communicator's thread; otherwise inside tam_comm_finish, on the caller's. Both ways they run in
+ * the order of submission, which is the same on all ranks.
+ */
+#ifndef TAM_TRANSPORT_COMM_H
+#define TAM_TRANSPORT_COMM_H
+
+#include "lib/base/base.h"
+#include "lib/base/transport.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef enum tam_job_state {
+    TAM_JOB_IDLE,
+    TAM_JOB_QUEUED,
+    TAM_JOB_RUNNING,
+    TAM_JOB_COMMITTED, /* changes what the caller sees: can no longer be given up */
+    TAM_JOB_DONE,
+    TAM_JOB_ABANDONED /* the caller went away; nothing of it may be touched any more */
+} tam_job_state;
+
+typedef struct tam_job {
+    tamis_status (*run)(struct tam_job *job, tam_link *link);
+    atomic_int state;
+    tamis_status status;
+    char message[512]; /* of a failure */
+    uint64_t wire_bytes;
+    struct tam_job *next;
+} tam_job;
+
+enum { TAM_BOARD_BYTES = 256 }; /* per rank */
+
+struct tamis_comm {
+    const tam_transport *transport;
+    void *self;
+    uint32_t rank, nranks;
+    uint64_t timeout_ns;
+    unsigned char *board; /* [nranks * TAM_BOARD_BYTES] for agreements, which must not allocate */
+
+    atomic_int poison; /* a status; set once */
+    char cause[512];   /* sentence of the first failure, under the lock */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    tam_job *first, *last;
+    bool threaded, closing;
+    pthread_t thread;
+};
+
+/** Takes `self` over, also on failure. */
+tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
+                           uint32_t nranks, const tamis_comm_config *config, tamis_comm **out);
+
+/** Timeout of a configuration in ns. */
+tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns);
+
+/** The poison, with a sentence for tamis_last_error; TAMIS_OK if there is none. */
+tamis_status tam_comm_check(tamis_comm *comm);
+
+/** Begin a job. It must stay allocated until it is done. */
+void tam_comm_submit(tamis_comm *comm, tam_job *job);
+
+/** Wait for a job, or run it. Failures other than TAMIS_LOST_STEP have poisoned the comm. */
+tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job);
+
+/** Submit and finish. */
+tamis_status tam_comm_run(tamis_comm *comm, tam_job *job);
+
+/** From inside a job, before it changes anything of the caller's.
+ * @return false: the caller has gone; leave everything alone */
+bool tam_job_commit(tam_job *job);
+
+#endif

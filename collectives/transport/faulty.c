@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/transport/faulty.h"
+
+#include <time.h>
+
+typedef struct faulty {
+    tam_transport row; /* what the communicator sees */
+    const tam_transport *inner;
+    void *self;
+    uint32_t nranks;
+    tam_fault fault;
+    uint64_t nth, count;
+    uint32_t argument;
+} faulty;
+
+static void sleep_ms(uint64_t ms) {
+    nanosleep(&(struct timespec){(time_t)(ms / 1000), (long)(ms % 1000) * 1000000}, NULL);
+}
+
+static tamis_status stay_silent(const tam_call *call) {
+    while (tam_clock_ns() < call->deadline_ns && atomic_load(call->poison) == TAMIS_OK)
+        sleep_ms(1);
+    return tam_fail(TAMIS_E_TIMEOUT, "injected fault: this rank stayed silent");
+}
+
+/* What happens before the real call. */
+static tamis_status before(faulty *f, bool hit, const tam_call *call) {
+    if (hit && f->fault == TAM_FAULT_ERROR)
+        return tam_fail(TAMIS_E_TRANSPORT, "injected fault: the transport failed");
+    if (hit && f->fault == TAM_FAULT_SILENT)
+        return stay_silent(call);
+    if (hit && f->fault == TAM_FAULT_DELAY)
+        sleep_ms(f->argument);
+    return TAMIS_OK;
+}
+
+static void after(faulty *f, bool hit, void *memory, size_t bytes) {
+    if (hit && f->fault == TAM_FAULT_FLIP && bytes > 0)
+        ((unsigned char *)memory)[f->argument / 8 % bytes] ^=
+            (unsigned char)(1u << f->argument % 8);
+}
+
+static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
+                              tam_call *call) {
+    faulty *f = arg;
+    bool hit = f->count++ == f->nth;
+    TAM_TRY(before(f, hit, call));
+    TAM_TRY(f->inner->allgather(f->self, send, bytes, recv, call));
+    after(f, hit, recv, bytes * f->nranks);
+    return TAMIS_OK;
+}
+
+static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+    faulty *f = arg;
+    bool hit = f->count++ == f->nth;
+    TAM_TRY(before(f, hit, call));
+    TAM_TRY(f->inner->allreduce_sum(f->self, values, count, call));
+    after(f, hit, values, count * sizeof values[0]);
+    return TAMIS_OK;
+}
+
+static tamis_status progress(void *arg) {
+    faulty *f = arg;
+    return f->inner->progress(f->self);
+}
+
+static void abort_faulty(void *arg) {
+    faulty *f = arg;
+    f->inner->abort(f->self);
+}
+
+static void close_faulty(void *arg, int clean) {
+    faulty *f = arg;
+    f->inner->close(f->self, clean);
+    tam_free(f);
+}
+
+tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
+                                uint32_t argument) {
+    faulty *f = tam_alloc(sizeof *f);
+    if (!f)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a faulty transport");
+    *f = (faulty){
+        .row = {.name = comm->transport->name,
+                .capabilities = comm->transport->capabilities,
+                .allgather = allgather,
+                .allreduce_sum = allreduce_sum,
+                .progress = progress,
+                .abort = abort_faulty,
+                .close = close_faulty},
+        .inner = comm->transport,
+        .self = comm->self,
+        .nranks = comm->nranks,
+        .fault = fault,
+        .nth = nth,
+        .argument = argument,
+    };
+    comm->transport = &f->row;
+    comm->self = f;
+    return TAMIS_OK;
+}

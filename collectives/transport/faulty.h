@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * For tests: makes one operation of one rank go wrong. Not part of the library.
+ */
+#ifndef TAM_TRANSPORT_FAULTY_H
+#define TAM_TRANSPORT_FAULTY_H
+
+#include "collectives/transport/comm.h"
+
+typedef enum tam_fault {
+    TAM_FAULT_NONE,
+    TAM_FAULT_ERROR,  /* returns TAMIS_E_TRANSPORT without doing anything */
+    TAM_FAULT_DELAY,  /* sleeps `argument` milliseconds first */
+    TAM_FAULT_SILENT, /* never joins; returns TAMIS_E_TIMEOUT at its deadline */
+    TAM_FAULT_FLIP    /* flips bit number `argument` (modulo the size) of what it received */
+} tam_fault;
+
+/** Wrap the transport of a communicator: its operation number `nth`, counted from 0 over
+ * all-gathers and all-reduces from now on, goes wrong. */
+tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth, uint32_t argument);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Ranks as threads of one process. Every operation is: publish a pointer, meet, read the others,
+ * meet. Three ranks all-gather:
+ *
+ *     rank 0   post a   |        | copies a b c |        |
+ *     rank 1   post b   | meet   | copies a b c | meet   |
+ *     rank 2   post c   |        | copies a b c |        |
+ */
+#include "lib/base/base.h"
+#include "collectives/transport/comm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+
+enum { RANKS_MAX = 1024 };
+
+typedef struct hub {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t nranks, users;
+    uint32_t arrived;
+    uint64_t round; /* meetings held */
+    tamis_status broken;
+    char cause[256];
+    const void **posted; /* [nranks] */
+    bool *here;          /* [nranks] arrived at the current meeting */
+} hub;
+
+typedef struct local {
+    hub *hub;
+    uint32_t rank;
+} local;
+
+static void list_missing(const hub *h, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t r = 0; r < h->nranks && used + 16 < size; r++) {
+        if (!h->here[r])
+            used += (size_t)snprintf(text + used, size - used, " %u", r);
+    }
+}
+
+/* With the lock held. */
+static void break_hub(hub *h, tamis_status status, const char *cause) {
+    if (h->broken == TAMIS_OK) {
+        h->broken = status;
+        snprintf(h->cause, sizeof h->cause, "%s", cause);
+    }
+    pthread_cond_broadcast(&h->changed);
+}
+
+static void break_by_deadline(hub *h, uint32_t rank) {
+    char missing[128], cause[256];
+    list_missing(h, missing, sizeof missing);
+    snprintf(cause, sizeof cause, "rank %u waited until its deadline for rank(s)%s", rank, missing);
+    break_hub(h, TAMIS_E_TIMEOUT, cause);
+}
+
+static void await_round(local *self, uint64_t round, const tam_call *call) {
+    hub *h = self->hub;
+    struct timespec until = {.tv_sec = (time_t)(call->deadline_ns / 1000000000u),
+                             .tv_nsec = (long)(call->deadline_ns % 1000000000u)};
+    while (h->round == round && h->broken == TAMIS_OK) {
+        int rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
+        if (rc == ETIMEDOUT && h->round == round && h->broken == TAMIS_OK)
+            break_by_deadline(h, self->rank);
+    }
+}
+
+/* All ranks come here; nobody leaves before all have. */
+static tamis_status meet(local *self, const tam_call *call) {
+    hub *h = self->hub;
+    pthread_mutex_lock(&h->lock);
+    uint64_t round = h->round;
+    h->here[self->rank] = true;
+    if (h->broken == TAMIS_OK && ++h->arrived == h->nranks) {
+        h->arrived = 0;
+        memset(h->here, 0, h->nranks * sizeof h->here[0]);
+        h->round++;
+        pthread_cond_broadcast(&h->changed);
+    }
+    await_round(self, round, call);
+    bool passed = h->round != round;
+    tamis_status status = passed ? TAMIS_OK : h->broken;
+    char cause[sizeof h->cause];
+    memcpy(cause, h->cause, sizeof cause);
+    pthread_mutex_unlock(&h->lock);
+    return status == TAMIS_OK ? TAMIS_OK : tam_fail(status, "rank %u: %s", self->rank, cause);
+}
+
+static tamis_status post(local *self, const void *memory, const tam_call *call) {
+    self->hub->posted[self->rank] = memory;
+    return meet(self, call);
+}
+
+static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
+                              tam_call *call) {
+    local *self = arg;
+    TAM_TRY(post(self, send, call));
+    for (uint32_t r = 0; r < self->hub->nranks; r++)
+        memcpy((char *)recv + r * bytes, self->hub->posted[r], bytes);
+    call->wire_bytes += (uint64_t)bytes * (self->hub->nranks - 1);
+    return meet(self, call);
+}
+
+static size_t border(size_t count, uint32_t r, uint32_t nranks) {
+    return (size_t)((unsigned __int128)count * r / nranks);
+}
+
+/* Own slice: sum over ranks in rank order. Only this rank writes it, nobody reads it meanwhile. */
+static void sum_slice(local *self, float *values, size_t begin, size_t end) {
+    const float *const *others = (const float *const *)(const void *)self->hub->posted;
+    for (size_t i = begin; i < end; i++) {
+        float sum = others[0][i];
+        for (uint32_t r = 1; r < self->hub->nranks; r++)
+            sum += others[r][i];
+        values[i] = sum;
+    }
+}
+
+static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+    local *self = arg;
+    hub *h = self->hub;
+    size_t begin = border(count, self->rank, h->nranks);
+    size_t end = border(count, self->rank + 1, h->nranks);
+    TAM_TRY(post(self, values, call));
+    sum_slice(self, values, begin, end);
+    TAM_TRY(meet(self, call));
+    for (uint32_t r = 0; r < h->nranks; r++) {
+        size_t from = border(count, r, h->nranks), to = border(count, r + 1, h->nranks);
+        if (r != self->rank && from < to)
+            memcpy(values + from, (const float *)h->posted[r] + from,
+                   (to - from) * sizeof values[0]);
+    }
+    /* What a network would carry: others' slices out, the own sum to all others. */
+    call->wire_bytes += 4 * (uint64_t)(count - (end - begin) + (end - begin) * (h->nranks - 1));
+    return meet(self, call);
+}
+
+static tamis_status progress(void *arg) {
+    hub *h = ((local *)arg)->hub;
+    pthread_mutex_lock(&h->lock);
+    tamis_status status = h->broken;
+    pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+static void abort_hub(void *arg) {
+    local *self = arg;
+    char cause[64];
+    snprintf(cause, sizeof cause, "rank %u aborted the communicator", self->rank);
+    pthread_mutex_lock(&self->hub->lock);
+    break_hub(self->hub, TAMIS_E_ABORTED, cause);
+    pthread_mutex_unlock(&self->hub->lock);
+}
+
+static void free_hub(hub *h) {
+    pthread_cond_destroy(&h->changed);
+    pthread_mutex_destroy(&h->lock);
+    tam_free(h->posted);
+    tam_free(h->here);
+    tam_free(h);
+}
+
+static void close_local(void *arg, int clean) {
+    local *self = arg;
+    hub *h = self->hub;
+    (void)clean; /* nobody touches the memory of others outside a call */
+    pthread_mutex_lock(&h->lock);
+    /* Its users need not wait for their deadline to learn that this rank has gone. */
+    break_hub(h, TAMIS_E_ABORTED, "a rank destroyed its communicator");
+    bool last = --h->users == 0;
+    pthread_mutex_unlock(&h->lock);
+    if (last)
+        free_hub(h);
+    tam_free(self);
+}
+
+static const tam_transport transport = {
+    .name = "local",
+    .capabilities = TAM_CAP_HOST_MEMORY,
+    .allgather = allgather,
+    .allreduce_sum = allreduce_sum,
+    .progress = progress,
+    .abort = abort_hub,
+    .close = close_local,
+};
+
+static tamis_status open_hub(uint32_t nranks, hub **out) {
+    pthread_condattr_t monotonic;
+    hub *h = tam_alloc(sizeof *h);
+    if (!h)
+        goto err;
+    h->nranks = nranks;
+    h->posted = tam_alloc_array(nranks, sizeof h->posted[0]);
+    h->here = tam_alloc_array(nranks, sizeof h->here[0]);
+    if (!h->posted || !h->here || pthread_mutex_init(&h->lock, NULL) != 0)
+        goto err_free;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    int failed = pthread_cond_init(&h->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (failed)
+        goto err_mutex;
+    *out = h;
+    return TAMIS_OK;
+
+err_mutex:
+    pthread_mutex_destroy(&h->lock);
+err_free:
+    tam_free(h->posted);
+    tam_free(h->here);
+    tam_free(h);
+err:
+    return tam_fail(TAMIS_E_NOMEM, "no memory for a local communicator of %u ranks", nranks);
+}
+
+/* One rank's end. Whoever makes it counts as a user of the hub until it is closed. */
+static tamis_status open_rank(hub *h, uint32_t rank, const tamis_comm_config *config,
+                              tamis_comm **out) {
+    local *self = tam_alloc(sizeof *self);
+    if (!self)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for rank %u of a local communicator", rank);
+    *self = (local){h, rank};
+    h->users++;
+    return tam_comm_open(&transport, self, rank, h->nranks, config, out);
+}
+
+tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
+                                     tamis_comm **comms) {
+    uint64_t timeout_ns;
+    if (!comms)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_local: comms is NULL");
+    if (nranks == 0 || nranks > RANKS_MAX)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_local: %u ranks, not 1 to %d", nranks,
+                        RANKS_MAX);
+    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
+
+    tamis_comm **made = tam_alloc_array(nranks, sizeof made[0]);
+    hub *h = NULL;
+    if (!made)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u ranks", nranks);
+    tamis_status status = open_hub(nranks, &h);
+    if (status != TAMIS_OK)
+        goto out_free;
+    h->users = 1; /* this function */
+    uint32_t count = 0;
+    while (count < nranks && status == TAMIS_OK) {
+        status = open_rank(h, count, config, &made[count]);
+        count += status == TAMIS_OK;
+    }
+    if (status == TAMIS_OK)
+        memcpy(comms, made, nranks * sizeof made[0]);
+    for (uint32_t r = 0; status != TAMIS_OK && r < count; r++)
+        tamis_comm_destroy(made[r]);
+    if (--h->users == 0)
+        free_hub(h);
+out_free:
+    tam_free(made);
+    return status;
+}

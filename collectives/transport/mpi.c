@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * MPI: the only file of the library that knows it. Point-to-point messages, nonblocking, polled
+ * until a deadline: a blocking collective could not be left when a rank is gone.
+ *
+ * All-gather: every rank sends its bytes to all others, starting with its right neighbour so that
+ * no rank is everybody's first target.
+ *
+ * Sum: rank r owns slice r and adds it up in rank order, whatever order the parts arrive in, so
+ * that every rank gets the same bits. Slices travel in pieces; piece j is gathered while piece j+1
+ * is on its way. Three ranks, one piece, x.y = slice y of rank x:
+ *
+ *     rank 0   gets 1.0 2.0   sums S0 = 0.0 + 1.0 + 2.0   sends S0 to 1, 2   gets S1 S2
+ *     rank 1   gets 0.1 2.1   sums S1 = 0.1 + 1.1 + 2.1   sends S1 to 0, 2   gets S0 S2
+ *     rank 2   gets 0.2 1.2   sums S2 = 0.2 + 1.2 + 2.2   sends S2 to 0, 1   gets S0 S1
+ *
+ * Sent per rank: n - n/P out, n/P to P - 1 others = 2 n (P - 1) / P values.
+ */
+#include "lib/base/base.h"
+#include "collectives/transport/comm.h"
+
+#include <stdio.h>
+#include <tamis/mpi.h>
+
+enum {
+    TAG_GATHER = 1,
+    TAG_SCATTER = 2,
+    PIECE = 65536,        /* floats of a slice that travel at once */
+    MESSAGE_MAX = 1 << 30 /* bytes: counts of MPI are int */
+};
+
+/* Requests that are waited for together: 2 (P - 1) at most. */
+typedef struct batch {
+    MPI_Request *requests;
+    int *peers; /* whom each request talks to */
+    int count;
+} batch;
+
+typedef struct mpi {
+    MPI_Comm comm;
+    int rank, nranks;
+    batch gather[2], scatter[2];
+    float *pieces[2]; /* [nranks * PIECE] parts of the own slice that arrived */
+    void *memory;
+} mpi;
+
+static tamis_status translate(const mpi *self, int code, const char *what) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    if (code == MPI_SUCCESS)
+        return TAMIS_OK;
+    MPI_Error_string(code, text, &length);
+    return tam_fail(TAMIS_E_TRANSPORT, "rank %d: %s: %s", self->rank, what, text);
+}
+
+static tamis_status receive(mpi *self, batch *b, void *memory, size_t bytes, int from, int tag) {
+    int i = b->count++;
+    b->peers[i] = from;
+    return translate(
+        self, MPI_Irecv(memory, (int)bytes, MPI_BYTE, from, tag, self->comm, &b->requests[i]),
+        "MPI_Irecv");
+}
+
+static tamis_status dispatch(mpi *self, batch *b, const void *memory, size_t bytes, int to, int tag,
+                             tam_call *call) {
+    int i = b->count++;
+    b->peers[i] = to;
+    call->wire_bytes += bytes;
+    return translate(self,
+                     MPI_Isend(memory, (int)bytes, MPI_BYTE, to, tag, self->comm, &b->requests[i]),
+                     "MPI_Isend");
+}
+
+/* Name who is missing, then withdraw what can be withdrawn: receives that did not begin. */
+static tamis_status give_up(mpi *self, batch *b, tamis_status status, const char *why) {
+    char missing[128];
+    size_t used = 0;
+    missing[0] = '\0';
+    for (int i = 0; i < b->count; i++) {
+        int done = 0;
+        if (MPI_Test(&b->requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done)
+            continue;
+        char name[16];
+        int length = snprintf(name, sizeof name, " %d", b->peers[i]);
+        bool listed = used >= (size_t)length && strcmp(missing + used - (size_t)length, name) == 0;
+        if (!listed && used + (size_t)length < sizeof missing) {
+            memcpy(missing + used, name, (size_t)length + 1);
+            used += (size_t)length;
+        }
+        MPI_Cancel(&b->requests[i]);
+    }
+    return tam_fail(status, "rank %d %s rank(s)%s", self->rank, why, missing);
+}
+
+static tamis_status wait_all(mpi *self, batch *b, const tam_call *call) {
+    for (unsigned tries = 0;; tries++) {
+        int done = 0;
+        TAM_TRY(translate(self, MPI_Testall(b->count, b->requests, &done, MPI_STATUSES_IGNORE),
+                          "MPI_Testall"));
+        if (done)
+            break;
+        tamis_status poison = (tamis_status)atomic_load(call->poison);
+        if (poison != TAMIS_OK)
+            return give_up(self, b, poison, "stopped waiting for");
+        if (tries % 16 == 15 && tam_clock_ns() > call->deadline_ns)
+            return give_up(self, b, TAMIS_E_TIMEOUT, "waited until its deadline for");
+        tam_relax(tries);
+    }
+    b->count = 0;
+    return TAMIS_OK;
+}
+
+static int right(const mpi *self, int distance) {
+    return (self->rank + distance) % self->nranks;
+}
+
+static int left(const mpi *self, int distance) {
+    return (self->rank - distance + self->nranks) % self->nranks;
+}
+
+static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
+                              tam_call *call) {
+    mpi *self = arg;
+    batch *b = &self->gather[0];
+    char *out = recv;
+    for (size_t at = 0; at < bytes; at += MESSAGE_MAX) {
+        size_t length = bytes - at < MESSAGE_MAX ? bytes - at : MESSAGE_MAX;
+        for (int d = 1; d < self->nranks; d++)
+            TAM_TRY(receive(self, b, out + (size_t)left(self, d) * bytes + at, length,
+                            left(self, d), TAG_GATHER));
+        for (int d = 1; d < self->nranks; d++)
+            TAM_TRY(dispatch(self, b, (const char *)send + at, length, right(self, d), TAG_GATHER,
+                             call));
+        TAM_TRY(wait_all(self, b, call));
+    }
+    memcpy(out + (size_t)self->rank * bytes, send, bytes);
+    return TAMIS_OK;
+}
+
+/* A vector being summed. */
+typedef struct sum {
+    float *values;
+    size_t count, npieces;
+} sum;
+
+/* Piece j of slice r. */
+static float *piece(const mpi *self, const sum *s, int r, size_t j, size_t *length) {
+    size_t begin = (size_t)((unsigned __int128)s->count * (unsigned)r / (unsigned)self->nranks);
+    size_t end = (size_t)((unsigned __int128)s->count * (unsigned)(r + 1) / (unsigned)self->nranks);
+    size_t at = begin + j * PIECE;
+    *length = at >= end ? 0 : end - at < PIECE ? end - at : PIECE;
+    return s->values + (at < end ? at : end);
+}
+
+/* Send piece j of every other slice to its owner, receive piece j of mine from everybody. */
+static tamis_status post_scatter(mpi *self, const sum *s, size_t j, tam_call *call) {
+    batch *b = &self->scatter[j % 2];
+    size_t own, length;
+    piece(self, s, self->rank, j, &own);
+    for (int d = 1; d < self->nranks && own > 0; d++)
+        TAM_TRY(receive(self, b, self->pieces[j % 2] + (size_t)left(self, d) * PIECE, own * 4,
+                        left(self, d), TAG_SCATTER));
+    for (int d = 1; d < self->nranks; d++) {
+        const float *part = piece(self, s, right(self, d), j, &length);
+        if (length > 0)
+            TAM_TRY(dispatch(self, b, part, length * 4, right(self, d), TAG_SCATTER, call));
+    }
+    return TAMIS_OK;
+}
+
+/* Send my summed piece j to everybody, receive the others'. */
+static tamis_status post_gather(mpi *self, const sum *s, size_t j, tam_call *call) {
+    batch *b = &self->gather[j % 2];
+    size_t own, length;
+    const float *mine = piece(self, s, self->rank, j, &own);
+    for (int d = 1; d < self->nranks; d++) {
+        float *part = piece(self, s, left(self, d), j, &length);
+        if (length > 0)
+            TAM_TRY(receive(self, b, part, length * 4, left(self, d), TAG_GATHER));
+    }
+    for (int d = 1; d < self->nranks && own > 0; d++)
+        TAM_TRY(dispatch(self, b, mine, own * 4, right(self, d), TAG_GATHER, call));
+    return TAMIS_OK;
+}
+
+/* The own piece, in rank order: 0, 1, ..., P - 1. */
+static void add_up(mpi *self, const sum *s, size_t j) {
+    size_t length;
+    float *mine = piece(self, s, self->rank, j, &length), *parts = self->pieces[j % 2];
+    memcpy(parts + (size_t)self->rank * PIECE, mine, length * sizeof mine[0]);
+    memcpy(mine, parts, length * sizeof mine[0]);
+    for (int r = 1; r < self->nranks; r++) {
+        const float *part = parts + (size_t)r * PIECE;
+        for (size_t i = 0; i < length; i++)
+            mine[i] += part[i];
+    }
+}
+
+static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+    mpi *self = arg;
+    size_t longest = (count + (size_t)self->nranks - 1) / (size_t)self->nranks;
+    sum s = {values, count, (longest + PIECE - 1) / PIECE};
+    if (self->nranks == 1 || count == 0)
+        return TAMIS_OK;
+    TAM_TRY(post_scatter(self, &s, 0, call));
+    for (size_t j = 0; j < s.npieces; j++) {
+        if (j + 1 < s.npieces)
+            TAM_TRY(post_scatter(self, &s, j + 1, call));
+        TAM_TRY(wait_all(self, &self->scatter[j % 2], call));
+        add_up(self, &s, j);
+        if (j > 0)
+            TAM_TRY(wait_all(self, &self->gather[(j - 1) % 2], call));
+        TAM_TRY(post_gather(self, &s, j, call));
+    }
+    return wait_all(self, &self->gather[(s.npieces - 1) % 2], call);
+}
+
+static tamis_status progress(void *arg) {
+    int flag;
+    mpi *self = arg;
+    return translate(self,
+                     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self->comm, &flag, MPI_STATUS_IGNORE),
+                     "MPI_Iprobe");
+}
+
+static void abort_mpi(void *arg) {
+    (void)arg; /* the poison ends the polling here; the others meet their deadline */
+}
+
+/* After a failure messages may still be under way: leave the communicator and the buffers that
+ * the library gave to MPI to the end of the process. */
+static void close_mpi(void *arg, int clean) {
+    mpi *self = arg;
+    int finalized = 1;
+    MPI_Finalized(&finalized);
+    if (!clean)
+        return;
+    if (!finalized)
+        MPI_Comm_free(&self->comm);
+    tam_free(self->memory);
+    tam_free(self);
+}
+
+static const tam_transport inline_transport = {
+    .name = "mpi",
+    .capabilities = TAM_CAP_HOST_MEMORY | TAM_CAP_LINGERS,
+    .allgather = allgather,
+    .allreduce_sum = allreduce_sum,
+    .progress = progress,
+    .abort = abort_mpi,
+    .close = close_mpi,
+};
+
+static const tam_transport threaded_transport = {
+    .name = "mpi",
+    .capabilities = TAM_CAP_HOST_MEMORY | TAM_CAP_LINGERS | TAM_CAP_THREADED,
+    .allgather = allgather,
+    .allreduce_sum = allreduce_sum,
+    .progress = progress,
+    .abort = abort_mpi,
+    .close = close_mpi,
+};
+
+/* pieces 0 | pieces 1 | requests of four batches | peers of four batches */
+static tamis_status open_buffers(mpi *self) {
+    size_t ranks = (size_t)self->nranks, most = 2 * ranks;
+    size_t pieces = ranks * PIECE * sizeof(float);
+    size_t requests = most * sizeof(MPI_Request), peers = most * sizeof(int);
+    char *at = tam_alloc(2 * pieces + 4 * requests + 4 * peers);
+    if (!at)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %d ranks", self->nranks);
+    self->memory = at;
+    batch *batches[] = {&self->gather[0], &self->gather[1], &self->scatter[0], &self->scatter[1]};
+    for (int i = 0; i < 2; i++, at += pieces)
+        self->pieces[i] = (float *)(void *)at;
+    for (int i = 0; i < 4; i++, at += requests)
+        batches[i]->requests = (MPI_Request *)(void *)at;
+    for (int i = 0; i < 4; i++, at += peers)
+        batches[i]->peers = (int *)(void *)at;
+    return TAMIS_OK;
+}
+
+static tamis_status check_mpi(int *level) {
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    if (initialized)
+        MPI_Finalized(&finalized);
+    if (!initialized || finalized)
+        return tam_fail(TAMIS_E_STATE, "tamis_comm_create_mpi: MPI is %s",
+                        finalized ? "already finalised" : "not initialised; call MPI_Init_thread");
+    MPI_Query_thread(level);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
+                                   tamis_comm **out) {
+    int level = MPI_THREAD_SINGLE;
+    uint64_t timeout_ns;
+    if (!out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: out is NULL");
+    TAM_TRY(check_mpi(&level));
+    if (parent == MPI_COMM_NULL)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: the communicator is "
+                                          "MPI_COMM_NULL");
+    int inter = 0;
+    MPI_Comm_test_inter(parent, &inter);
+    if (inter)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: an intercommunicator has two "
+                                          "groups; merge them first");
+    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
+
+    mpi *self = tam_alloc(sizeof *self);
+    if (!self)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
+    MPI_Comm_rank(parent, &self->rank);
+    MPI_Comm_size(parent, &self->nranks);
+    tamis_status status = open_buffers(self);
+    if (status != TAMIS_OK)
+        goto err_free;
+    status = translate(self, MPI_Comm_dup(parent, &self->comm), "MPI_Comm_dup");
+    if (status != TAMIS_OK)
+        goto err_buffers;
+    MPI_Comm_set_errhandler(self->comm, MPI_ERRORS_RETURN);
+    bool threaded = level == MPI_THREAD_MULTIPLE;
+    return tam_comm_open(threaded ? &threaded_transport : &inline_transport, self,
+                         (uint32_t)self->rank, (uint32_t)self->nranks, config, out);
+
+err_buffers:
+    tam_free(self->memory);
+err_free:
+    tam_free(self);
+    return status;
+}
