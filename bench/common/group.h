@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The ranks of a bench program: threads of this process (local) or processes (MPI). A group can
+ * do what a program needs beside the library: compare figures, wait for each other, fail together.
+ */
+#ifndef TAMIS_BENCH_GROUP_H
+#define TAMIS_BENCH_GROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+typedef enum bench_transport { BENCH_LOCAL = 0, BENCH_MPI = 1 } bench_transport;
+
+#define BENCH_TRANSPORTS "local|mpi" /* in the order of bench_transport */
+
+/** One rank's view. */
+typedef struct bench_group {
+    uint32_t rank, nranks;
+    bench_transport transport;
+    tamis_comm *comm;
+    struct bench_shared *shared; /* local only */
+} bench_group;
+
+typedef int (*bench_main)(bench_group *group, void *context);
+
+/** Rank and number of ranks that a launcher (mpirun, srun) gave to this process; 0 and 1 else. */
+uint32_t bench_launched_rank(void);
+uint32_t bench_launched_ranks(void);
+
+/**
+ * Fill in what the command line left open, and refuse what cannot be (status 2).
+ *
+ * @param transport  -1: MPI under an MPI launcher, else local
+ * @param ranks      0: one local rank, or as many as MPI has
+ */
+void bench_launch_check(int *transport, uint64_t *ranks);
+
+/** Run `body` on every rank, with a communicator each. @return the largest status of a rank. */
+int bench_launch(bench_transport transport, uint32_t ranks, bench_main body, void *context);
+
+void bench_barrier(bench_group *group);
+
+/** `bytes` bytes of every rank, rank after rank. */
+void bench_allgather(bench_group *group, const void *send, size_t bytes, void *recv);
+
+double bench_sum(bench_group *group, double value);
+double bench_max(bench_group *group, double value);
+
+/** Whether all ranks hold the same 64 bits. */
+bool bench_same(bench_group *group, uint64_t value);
+
+/** out = sum over ranks by MPI's own all-reduce; false if the group has none (local). */
+bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t count);
+
+/** Go on if `status` is TAMIS_OK; else print rank, `what` and tamis_last_error(), and end all
+ * ranks with status 1. */
+void bench_try(bench_group *group, tamis_status status, const char *what);
+
+/** Print the rank and a sentence, and end all ranks with status 1. */
+_Noreturn void bench_fail(bench_group *group, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

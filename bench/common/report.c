@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+#define _DEFAULT_SOURCE /* gethostname */
+#include "bench/common/report.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/common/options.h"
+
+FILE *bench_report_open(const char *path) {
+    if (!path)
+        return NULL;
+    if (strcmp(path, "-") == 0)
+        return stdout;
+    FILE *file = fopen(path, "w");
+    if (!file)
+        bench_usage("--json %s cannot be written: %s", path, strerror(errno));
+    return file;
+}
+
+void bench_report_write(FILE *file, json_t *record) {
+    if (file && record) {
+        json_dumpf(record, file, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        fputc('\n', file);
+        fflush(file);
+    }
+    json_decref(record);
+}
+
+void bench_report_close(FILE *file) {
+    if (file && file != stdout)
+        fclose(file);
+}
+
+json_t *bench_report_new(const char *kind) {
+    char host[256] = "unknown";
+    gethostname(host, sizeof host - 1);
+    return json_pack("{ss ss ss}", "record", kind, "host", host, "version", bench_version());
+}
+
+const char *bench_version(void) {
+    static _Thread_local char text[32];
+    int version = tamis_version();
+    snprintf(text, sizeof text, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    return text;
+}
+
+static bool has_feature(const char *name) {
+    tamis_feature feature;
+    for (size_t i = 0; tamis_feature_list(i, &feature); i++) {
+        if (strcmp(feature.name, name) == 0)
+            return feature.available;
+    }
+    return false;
+}
+
+const char *bench_cpu_level(void) {
+    const char *levels[] = {"avx512", "avx2", "portable"};
+    tamis_setting setting;
+    size_t first = 0;
+    for (size_t i = 0; tamis_setting_list(i, &setting); i++) {
+        for (size_t l = 0; strcmp(setting.name, "TAMIS_CPU") == 0 && l < 3; l++) {
+            if (strcmp(setting.value, levels[l]) == 0)
+                first = l;
+        }
+    }
+    while (first < 2 && !has_feature(levels[first]))
+        first++;
+    return levels[first];
+}
+
+bool bench_scheme_find(const char *name, bench_scheme *out) {
+    tamis_scheme_info info;
+    char end;
+    for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
+        if (strcmp(info.name, name) == 0) {
+            snprintf(out->ownership, sizeof out->ownership, "%s", info.ownership);
+            snprintf(out->budget, sizeof out->budget, "%s", info.budget);
+            snprintf(out->threshold, sizeof out->threshold, "%s", info.threshold);
+            snprintf(out->exchange, sizeof out->exchange, "%s", info.exchange);
+            return true;
+        }
+    }
+    return sscanf(name, "%15[^+]+%15[^+]+%15[^+]+%15[^+]%c", out->ownership, out->budget,
+                  out->threshold, out->exchange, &end) == 4;
+}
+
+bool bench_scheme_exact(const bench_scheme *scheme) {
+    bool per_group = strcmp(scheme->ownership, "bins") == 0;
+    return strcmp(scheme->threshold, "step") != 0 && strcmp(scheme->ownership, "all") != 0 &&
+           !per_group;
+}
+
+static tamis_status try_scheme(const char *name, double density) {
+    const tamis_segment segments[] = {{"a", 4096}, {"b", 4096}};
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_comm *comm = NULL;
+    tamis_layout *layout = NULL;
+    tamis_reducer *reducer = NULL;
+    config.scheme = name;
+    config.density = density;
+
+    tamis_status status = tamis_comm_create_local(1, NULL, &comm);
+    if (status == TAMIS_OK)
+        status = tamis_layout_create(segments, 2, &layout);
+    if (status == TAMIS_OK)
+        status = tamis_reducer_create(comm, layout, &config, &reducer);
+    tamis_reducer_destroy(reducer);
+    tamis_layout_destroy(layout);
+    tamis_comm_destroy(comm);
+    return status;
+}
+
+void bench_scheme_check(const char *name, double density) {
+    if (try_scheme(name, density) != TAMIS_OK)
+        bench_usage("--scheme %s --density %g: %s", name, density, tamis_last_error());
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Records as JSON Lines, and what every record says about where it was made.
+ */
+#ifndef TAMIS_BENCH_REPORT_H
+#define TAMIS_BENCH_REPORT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <tamis/tamis.h>
+
+/** Open FILE for JSON Lines: NULL gives NULL, "-" stdout. Wrong paths are a usage error. */
+FILE *bench_report_open(const char *path);
+
+/** Write one object on one line and give its reference up. A NULL file only gives it up. */
+void bench_report_write(FILE *file, json_t *record);
+
+void bench_report_close(FILE *file);
+
+/** {"record": kind, "host": ..., "version": ...} */
+json_t *bench_report_new(const char *kind);
+
+/** Version of the linked library, "0.1.0". */
+const char *bench_version(void);
+
+/** Level of the CPU kernels in use: "portable", "avx2" or "avx512". */
+const char *bench_cpu_level(void);
+
+/** Policies of a scheme, also for presets; false if it is neither a preset nor four words. */
+typedef struct bench_scheme {
+    char ownership[16], budget[16], threshold[16], exchange[16];
+} bench_scheme;
+
+bool bench_scheme_find(const char *name, bench_scheme *out);
+
+/** Refuse a scheme that the library refuses (status 2), before any rank has started. */
+void bench_scheme_check(const char *name, double density);
+
+/** Whether the scheme promises exactly k entries in every step. */
+bool bench_scheme_exact(const bench_scheme *scheme);
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Steps on whole numbers, where every sum is exact, compared element by element with what the
+ * rules of the library say:
+ *
+ *     all ranks hold the same indices and values, indices ascending
+ *     values[i] = (sum over ranks of what left the accumulated gradient there) / ranks
+ *     residual at the result: 0 (union), or 0 or untouched (pairs); elsewhere: untouched
+ *     dense output: the gradient is the result and zero elsewhere; sparse: it is as it was
+ *     schemes with an exact count: k entries
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "bench/common/measure.h"
+#include "bench/perf/perf.h"
+
+enum { STEPS = 4, PART = 1 << 15 };
+
+typedef struct check {
+    const perf_case *c;
+    tamis_reducer *reducer;
+    float *grad, *given, *acc; /* after the step; as given; residual before + given */
+    const float *residual;     /* after the step; NULL for the scheme dense */
+    tamis_result result;
+} check;
+
+static uint32_t index_at(const check *k, size_t i) {
+    return k->result.indices ? k->result.indices[i] : (uint32_t)i;
+}
+
+static float value_at(const check *k, size_t i) {
+    return k->result.values ? k->result.values[i] : k->grad[i];
+}
+
+static void step(check *k, uint64_t number) {
+    bench_group *group = k->c->group;
+    size_t n = k->c->shape.n;
+    const float *before;
+    perf_gradient_whole(&k->c->shape, k->c->settings->seed + 1, STEPS * group->rank + number,
+                        k->given);
+    bench_try(group, tamis_reducer_residual(k->reducer, &before), "residual before a step");
+    for (size_t i = 0; i < n; i++)
+        k->acc[i] = k->given[i] + (before ? before[i] : 0.0f);
+    memcpy(k->grad, k->given, n * sizeof *k->grad);
+    perf_step(k->c, k->reducer, k->grad);
+    bench_try(group, tamis_reduce_result(k->reducer, &k->result), "result of a step");
+    bench_try(group, tamis_reducer_residual(k->reducer, &k->residual), "residual after a step");
+}
+
+/* Ranks that disagree count as one wrong element each; then values cannot be compared. */
+static bool agree(const check *k) {
+    const tamis_result *r = &k->result;
+    const float *values = r->values ? r->values : k->grad;
+    if (!bench_same(k->c->group, r->count))
+        return false;
+    uint64_t hash = XXH3_64bits(values, r->count * sizeof *values);
+    if (r->indices)
+        hash = XXH3_64bits_withSeed(r->indices, r->count * sizeof *r->indices, hash);
+    return bench_same(k->c->group, hash);
+}
+
+/* Each rank checks all values against what left the ranks, gathered in parts. */
+static double wrong_values(const check *k) {
+    bench_group *group = k->c->group;
+    uint32_t ranks = group->nranks;
+    float *send = bench_alloc(PART, sizeof *send), *all = bench_alloc(ranks * PART, sizeof *all);
+    double wrong = 0;
+    for (size_t first = 0; first < k->result.count; first += PART) {
+        size_t count = k->result.count - first < PART ? k->result.count - first : PART;
+        for (size_t i = 0; i < count; i++) {
+            uint32_t at = index_at(k, first + i);
+            send[i] = k->acc[at] - (k->residual ? k->residual[at] : 0.0f);
+        }
+        bench_allgather(group, send, count * sizeof *send, all);
+        for (size_t i = 0; i < count; i++) {
+            float sum = 0.0f;
+            for (uint32_t r = 0; r < ranks; r++)
+                sum += all[r * count + i];
+            wrong += value_at(k, first + i) != sum / (float)ranks;
+        }
+    }
+    free(all);
+    free(send);
+    return wrong;
+}
+
+/* Residual and gradient of this rank, in and outside the result. */
+static double wrong_rest(const check *k) {
+    bool sparse = k->c->settings->output == TAMIS_OUTPUT_SPARSE && k->result.indices;
+    bool pairs = strcmp(k->c->scheme.exchange, "pairs") == 0;
+    double wrong = 0;
+    size_t next = 0;
+    for (size_t i = 0; i < k->c->shape.n; i++) {
+        bool chosen = next < k->result.count && index_at(k, next) == i;
+        float grad = sparse ? k->given[i] : chosen ? value_at(k, next) : 0.0f;
+        wrong += k->grad[i] != grad;
+        if (k->residual) {
+            bool untouched = k->residual[i] == k->acc[i];
+            wrong += chosen ? k->residual[i] != 0.0f && !(pairs && untouched) : !untouched;
+        }
+        next += chosen;
+    }
+    return wrong + (double)(k->result.count - next); /* not ascending, or past the end */
+}
+
+static double wrong_count(const check *k) {
+    tamis_stats stats = TAMIS_STATS_INIT;
+    bench_try(k->c->group, tamis_reducer_stats(k->reducer, &stats), "statistics of a step");
+    bool exact = k->residual && bench_scheme_exact(&k->c->scheme);
+    return exact && stats.selected != stats.target ? 1.0 : 0.0;
+}
+
+double perf_check(const perf_case *c) {
+    check k = {.c = c};
+    size_t n = c->shape.n;
+    double wrong = 0;
+    k.reducer = perf_reducer(c, c->settings->scheme, (tamis_output)c->settings->output);
+    k.grad = bench_alloc(n, sizeof(float));
+    k.given = bench_alloc(n, sizeof(float));
+    k.acc = bench_alloc(n, sizeof(float));
+    for (uint64_t s = 0; s < STEPS; s++) {
+        step(&k, s);
+        wrong += agree(&k) ? wrong_values(&k) : 1.0;
+        wrong += wrong_rest(&k) + wrong_count(&k);
+    }
+    free(k.acc);
+    free(k.given);
+    free(k.grad);
+    tamis_reducer_destroy(k.reducer);
+    return bench_sum(c->group, wrong);
+}

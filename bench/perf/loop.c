@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The timed repetitions. Each one alternates three things of the same n on every rank, so that
+ * what disturbs the machine disturbs all three:
+ *
+ *     axpy    r += s * g                        own time of the slowest rank
+ *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks
+ *     step    tamis_reduce_start, _wait
+ *
+ * The last two count from barrier to barrier, which is never less than the time of the slowest
+ * rank and includes the barrier itself. The axpy does not, so that ratios to it are not flattered.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/common/measure.h"
+#include "bench/perf/axpy.h"
+#include "bench/perf/perf.h"
+
+enum { BUFFERS = 4 };
+
+typedef struct loop {
+    const perf_case *c;
+    tamis_reducer *reducer, *dense; /* dense: local ranks only */
+    float *grads[BUFFERS];
+    float *work; /* what may be overwritten */
+    float *r, *sum;
+    bool baseline, in_place;
+} loop;
+
+static void open_loop(const perf_case *c, loop *out) {
+    const perf_settings *s = c->settings;
+    bool local = c->group->transport == BENCH_LOCAL;
+    size_t n = c->shape.n;
+    *out = (loop){.c = c};
+    out->baseline = s->op != PERF_ACCUMULATE && !(local && s->op == PERF_DENSE);
+    out->in_place = s->output == TAMIS_OUTPUT_DENSE;
+    out->reducer = perf_reducer(c, s->scheme, (tamis_output)s->output);
+    if (out->baseline && local)
+        out->dense = perf_reducer(c, "dense", TAMIS_OUTPUT_DENSE);
+    for (uint64_t b = 0; b < BUFFERS; b++) {
+        out->grads[b] = bench_alloc(n, sizeof(float));
+        perf_gradient(&c->shape, s->seed, BUFFERS * c->group->rank + b, out->grads[b]);
+    }
+    out->work = bench_alloc(out->in_place || out->dense ? n : 1, sizeof(float));
+    out->sum = bench_alloc(out->baseline && !local ? n : 1, sizeof(float));
+    out->r = bench_alloc(n, sizeof(float));
+}
+
+static void close_loop(loop *l) {
+    free(l->r);
+    free(l->sum);
+    free(l->work);
+    for (int b = 0; b < BUFFERS; b++)
+        free(l->grads[b]);
+    tamis_reducer_destroy(l->dense);
+    tamis_reducer_destroy(l->reducer);
+}
+
+/* A copy of the gradient where the operation writes into it, else the gradient itself. */
+static float *input(loop *l, float *grad, bool overwritten) {
+    if (!overwritten)
+        return grad;
+    memcpy(l->work, grad, l->c->shape.n * sizeof *grad);
+    return l->work;
+}
+
+static double time_axpy(loop *l, float *grad, uint64_t iteration) {
+    float *g = input(l, grad, l->in_place);           /* from the same cache state as the step */
+    float s = iteration / BUFFERS % 2 ? -0.5f : 0.5f; /* r stays bounded */
+    bench_barrier(l->c->group);
+    double start = bench_now_s();
+    perf_axpy(l->r, g, s, l->c->shape.n, (unsigned)l->c->settings->threads);
+    return bench_now_s() - start;
+}
+
+static double time_dense(loop *l, float *grad) {
+    bench_group *group = l->c->group;
+    float *g = input(l, grad, l->dense != NULL);
+    bench_barrier(group);
+    double start = bench_now_s();
+    if (!bench_mpi_sum(group, g, l->sum, l->c->shape.n))
+        perf_step(l->c, l->dense, g);
+    bench_barrier(group);
+    return bench_now_s() - start;
+}
+
+static double time_step(loop *l, float *grad) {
+    bench_group *group = l->c->group;
+    float *g = input(l, grad, l->in_place);
+    bench_barrier(group);
+    double start = bench_now_s();
+    perf_step(l->c, l->reducer, g);
+    bench_barrier(group);
+    return bench_now_s() - start;
+}
+
+static perf_sample repeat(loop *l, uint64_t iteration) {
+    float *grad = l->grads[iteration % BUFFERS];
+    tamis_stats stats = TAMIS_STATS_INIT;
+    perf_sample sample = {0};
+    sample.axpy = time_axpy(l, grad, iteration);
+    sample.dense = l->baseline ? time_dense(l, grad) : 0.0;
+    sample.step = time_step(l, grad);
+
+    bench_try(l->c->group, tamis_reducer_stats(l->reducer, &stats), "statistics of a step");
+    sample.accumulate = stats.accumulate_s;
+    sample.select = stats.accumulate_s + stats.cut_s;
+    sample.cut = stats.cut_s;
+    sample.exchange = stats.exchange_s;
+    sample.apply = stats.apply_s;
+    sample.wire_bytes = (double)stats.wire_bytes;
+    sample.picked = (double)stats.picked;
+    sample.selected = (double)stats.selected;
+    sample.target = (double)stats.target;
+    sample.rescans = (double)stats.rescans;
+    return sample;
+}
+
+/* Of each figure of each repetition the largest of all ranks. */
+static void take_slowest(const perf_case *c, perf_sample *samples, size_t count) {
+    size_t bytes = count * sizeof *samples, figures = bytes / sizeof(double);
+    double *all = bench_alloc(c->group->nranks * figures, sizeof *all);
+    double *own = (double *)samples;
+    bench_allgather(c->group, samples, bytes, all);
+    for (size_t i = 0; i < c->group->nranks * figures; i++) {
+        if (all[i] > own[i % figures])
+            own[i % figures] = all[i];
+    }
+    free(all);
+}
+
+perf_sample *perf_loop(const perf_case *c) {
+    const perf_settings *s = c->settings;
+    perf_sample *samples = bench_alloc(s->iterations, sizeof *samples);
+    loop l;
+    open_loop(c, &l);
+    for (uint64_t i = 0; i < s->warmup; i++)
+        repeat(&l, i);
+    for (uint64_t i = 0; i < s->iterations; i++)
+        samples[i] = repeat(&l, s->warmup + i);
+    take_slowest(c, samples, s->iterations);
+    close_loop(&l);
+    return samples;
+}

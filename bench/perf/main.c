@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis_perf: one operation over sizes and densities, always beside a dense all-reduce and an
+ * axpy. Ends with status 1 if a check found something wrong.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/perf/perf.h"
+
+tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output output) {
+    tamis_layout *layout;
+    tamis_reducer *reducer;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.scheme = scheme;
+    config.density = c->density;
+    config.output = output;
+    config.threads = (uint32_t)c->settings->threads;
+    bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),
+              "cannot make a layout");
+    bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &reducer),
+              "cannot make a reducer");
+    tamis_layout_destroy(layout);
+    return reducer;
+}
+
+void perf_step(const perf_case *c, tamis_reducer *reducer, float *grad) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = grad;
+    bench_try(c->group, tamis_reduce_start(reducer, &step), "start of a step");
+    bench_try(c->group, tamis_reduce_wait(reducer), "end of a step");
+}
+
+static double run_case(bench_group *group, const perf_settings *settings, size_t n,
+                       double density) {
+    perf_case c = {.group = group, .settings = settings, .density = density};
+    perf_shape_make(n, settings->segments, settings->seed, &c.shape);
+    bench_scheme_find(settings->scheme, &c.scheme);
+    perf_sample *samples = perf_loop(&c);
+    double wrong = settings->check ? perf_check(&c) : 0.0;
+    if (group->rank == 0)
+        perf_table_row(&c, samples, wrong);
+    free(samples);
+    perf_shape_free(&c.shape);
+    return wrong;
+}
+
+static int run(bench_group *group, void *context) {
+    const perf_settings *s = context;
+    double wrong = 0;
+    if (group->rank == 0)
+        perf_table_header(s, group);
+    for (uint64_t bytes = s->min_bytes; bytes <= s->max_bytes; bytes *= s->factor) {
+        for (size_t d = 0; d < s->ndensities; d++)
+            wrong += run_case(group, s, bytes / 4, s->densities[d]);
+    }
+    if (group->rank == 0 && s->check)
+        fprintf(s->table, "# wrong elements: %.0f %s\n", wrong, wrong > 0 ? "FAILED" : "OK");
+    return wrong > 0;
+}
+
+int main(int argc, char **argv) {
+    static perf_settings settings;
+    perf_settings_read(argc, argv, &settings);
+    int status =
+        bench_launch((bench_transport)settings.transport, (uint32_t)settings.ranks, run, &settings);
+    bench_report_close(settings.report);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One case: an operation at one size and density, on all ranks.
+ */
+#ifndef TAMIS_PERF_PERF_H
+#define TAMIS_PERF_PERF_H
+
+#include "bench/common/group.h"
+#include "bench/common/report.h"
+#include "bench/perf/gradients.h"
+#include "bench/perf/settings.h"
+
+typedef struct perf_case {
+    bench_group *group;
+    const perf_settings *settings;
+    perf_shape shape;
+    bench_scheme scheme;
+    double density;
+} perf_case;
+
+/** One repetition. Seconds; of each figure the largest of all ranks. */
+typedef struct perf_sample {
+    double axpy, dense, step;
+    double accumulate, select; /* select: accumulate + cut */
+    double cut, exchange, apply;
+    double wire_bytes, picked, selected, target, rescans;
+} perf_sample;
+
+/** A reducer for the case, or for the scheme `dense`; ends all ranks if it cannot be made. */
+tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output output);
+
+/** Start and wait. */
+void perf_step(const perf_case *c, tamis_reducer *reducer, float *grad);
+
+/** loop.c: the timed repetitions; the same samples on all ranks. Free with free(). */
+perf_sample *perf_loop(const perf_case *c);
+
+/** check.c: wrong elements of some steps, over all ranks. */
+double perf_check(const perf_case *c);
+
+/** table.c */
+void perf_table_header(const perf_settings *settings, const bench_group *group);
+void perf_table_row(const perf_case *c, perf_sample *samples, double wrong);
+
+#endif

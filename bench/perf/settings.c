@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/perf/settings.h"
+
+#include "bench/common/group.h"
+#include "bench/common/options.h"
+#include "bench/common/report.h"
+
+static const char *const purpose =
+    "Time one operation over sizes, beside a dense all-reduce and an in-place axpy of the same n.";
+
+static void check_settings(perf_settings *s) {
+    s->ndensities =
+        bench_parse_list("density", s->density_list, 0.0, 1.0, PERF_DENSITIES, s->densities);
+    if (s->max_bytes < s->min_bytes)
+        bench_usage("--maxbytes is less than --minbytes");
+    if (s->elements)
+        s->min_bytes = s->max_bytes = 4 * s->elements;
+    if (s->op == PERF_DENSE) {
+        s->scheme = "dense";
+        s->output = TAMIS_OUTPUT_DENSE;
+        s->densities[0] = 1.0;
+        s->ndensities = 1;
+    }
+    if (s->op == PERF_ACCUMULATE) {
+        if (s->ranks > 1 || s->transport == BENCH_MPI || bench_launched_ranks() > 1)
+            bench_usage("--op accumulate needs no exchange: one local rank, without mpirun");
+        s->transport = BENCH_LOCAL;
+        s->ranks = 1;
+    }
+    bench_launch_check(&s->transport, &s->ranks);
+    for (size_t i = 0; i < s->ndensities; i++)
+        bench_scheme_check(s->scheme, s->densities[i]);
+}
+
+void perf_settings_read(int argc, char **argv, perf_settings *out) {
+    *out = (perf_settings){
+        .op = PERF_STEP,
+        .output = TAMIS_OUTPUT_SPARSE,
+        .transport = -1,
+        .min_bytes = 4 << 20,
+        .max_bytes = 64 << 20,
+        .factor = 4,
+        .iterations = 20,
+        .warmup = 5,
+        .check = 1,
+        .threads = 1,
+        .segments = 16,
+        .seed = 1,
+        .scheme = "tamis",
+        .density_list = "0.01",
+    };
+    const double big = 16e9; /* more than the library's 2^32 elements would need */
+    const bench_option options[] = {
+        {"op", 0, BENCH_CHOICE, &out->op, PERF_OPS, 0, 0, "accumulate: one local rank"},
+        {"minbytes", 'b', BENCH_BYTES, &out->min_bytes, "SIZE", 4, big, "4 n; suffix K, M, G"},
+        {"maxbytes", 'e', BENCH_BYTES, &out->max_bytes, "SIZE", 4, big, ""},
+        {"stepfactor", 'f', BENCH_COUNT, &out->factor, "F", 2, 1e6, "between sizes"},
+        {"elements", 0, BENCH_COUNT, &out->elements, "N", 1, big / 4, "this n instead of -b -e"},
+        {"iters", 'n', BENCH_COUNT, &out->iterations, "N", 1, 1e6, "repetitions that count"},
+        {"warmup_iters", 'w', BENCH_COUNT, &out->warmup, "N", 0, 1e6, "repetitions before"},
+        {"check", 'c', BENCH_COUNT, &out->check, "0|1", 0, 1, "check steps on whole numbers"},
+        {"threads", 'T', BENCH_COUNT, &out->threads, "N", 1, 256, "of the kernels and the axpy"},
+        {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
+        {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0, ""},
+        {"output", 0, BENCH_CHOICE, &out->output, PERF_OUTPUTS, 0, 0, "form of the result"},
+        {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 65536, "of uneven length and scale"},
+        {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
+         "default: mpi under mpirun, else local"},
+        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},
+        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of the synthetic gradients"},
+        {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0,
+         "records; - for stdout, then the table goes to stderr"},
+    };
+    bench_options_parse("tamis_perf", purpose, options, sizeof options / sizeof options[0], argc,
+                        argv);
+    check_settings(out);
+    if (bench_launched_rank() == 0) {
+        out->report = bench_report_open(out->json);
+        out->table = out->report == stdout ? stderr : stdout;
+    }
+}

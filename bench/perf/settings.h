@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the command line of tamis_perf says. Letters as in nccl-tests where they exist there.
+ */
+#ifndef TAMIS_PERF_SETTINGS_H
+#define TAMIS_PERF_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <tamis/tamis.h>
+
+typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE } perf_op;
+
+#define PERF_OPS "step|accumulate|exchange|dense"
+#define PERF_OUTPUTS "dense|sparse" /* in the order of tamis_output */
+
+enum { PERF_DENSITIES = 16 };
+
+typedef struct perf_settings {
+    int op, output, transport;
+    uint64_t min_bytes, max_bytes, factor, elements, iterations, warmup, check, threads, segments;
+    uint64_t ranks, seed;
+    const char *scheme, *density_list, *json;
+    double densities[PERF_DENSITIES];
+    size_t ndensities;
+    FILE *report, *table; /* first rank only; table is stderr when the records go to stdout */
+} perf_settings;
+
+/** Parse and check. Ends the process on wrong usage. */
+void perf_settings_read(int argc, char **argv, perf_settings *out);
+
+#endif

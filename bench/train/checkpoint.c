@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The library saves the residual; parameters and momentum are the program's own. A crash between
+ * the two writes of a rank would leave files of two steps under one name, so use a new prefix for
+ * each save that must not be lost.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "bench/train/trainer.h"
+
+static const char magic[8] = "TAMTRN1";
+
+/* In the byte order of the machine; on another, `length` would not fit. */
+typedef struct header {
+    char magic[8];
+    uint64_t length, step, seed, batch, optimizer, rank, nranks;
+    uint64_t checksum; /* XXH3 of what follows */
+} header;
+
+static header expected(const trainer *t) {
+    header h = {
+        .length = t->model.length,
+        .step = t->step,
+        .seed = t->settings->seed,
+        .batch = t->settings->batch,
+        .optimizer = (uint64_t)t->settings->optimizer,
+        .rank = t->group->rank,
+        .nranks = t->group->nranks,
+    };
+    memcpy(h.magic, magic, sizeof magic);
+    return h;
+}
+
+static uint64_t checksum(const trainer *t) {
+    size_t bytes = t->model.length * sizeof(float);
+    uint64_t sum = XXH3_64bits(t->params, bytes);
+    return t->velocity ? XXH3_64bits_withSeed(t->velocity, bytes, sum) : sum;
+}
+
+static void file_name(trainer *t, const char *prefix, const char *end, char out[1024]) {
+    int length = snprintf(out, 1024, "%s.rank%u.%s", prefix, t->group->rank, end);
+    if (length < 0 || length >= 1024)
+        bench_fail(t->group, "the path %s is too long", prefix);
+}
+
+static bool write_model(trainer *t, const char *path) {
+    size_t n = t->model.length;
+    header h = expected(t);
+    h.checksum = checksum(t);
+    FILE *file = fopen(path, "wb");
+    if (!file)
+        return false;
+    bool ok = fwrite(&h, sizeof h, 1, file) == 1 && fwrite(t->params, sizeof(float), n, file) == n;
+    ok = ok && (!t->velocity || fwrite(t->velocity, sizeof(float), n, file) == n);
+    return fclose(file) == 0 && ok;
+}
+
+void trainer_save(trainer *t, const char *prefix) {
+    char path[1024], partial[1024];
+    file_name(t, prefix, "model", path);
+    file_name(t, prefix, "model.part", partial);
+    if (!write_model(t, partial) || rename(partial, path) != 0)
+        bench_fail(t->group, "cannot write %s: %s", path, strerror(errno));
+    file_name(t, prefix, "residual", path);
+    bench_try(t->group, tamis_reducer_save(t->reducer, path), "cannot save the residual");
+}
+
+static const char *difference(const header *found, const header *wanted) {
+    return memcmp(found->magic, wanted->magic, sizeof magic) != 0 ? "it is no model file"
+           : found->length != wanted->length                      ? "its --hidden differs"
+           : found->seed != wanted->seed                          ? "its --seed differs"
+           : found->batch != wanted->batch                        ? "its --batch differs"
+           : found->optimizer != wanted->optimizer                ? "its --optimizer differs"
+           : found->nranks != wanted->nranks                      ? "its number of ranks differs"
+           : found->rank != wanted->rank                          ? "it is of another rank"
+                                                                  : NULL;
+}
+
+static const char *read_model(trainer *t, FILE *file) {
+    size_t n = t->model.length;
+    header found, wanted = expected(t);
+    if (fread(&found, sizeof found, 1, file) != 1)
+        return "it is truncated";
+    const char *why = difference(&found, &wanted);
+    if (why)
+        return why;
+    if (fread(t->params, sizeof(float), n, file) != n ||
+        (t->velocity && fread(t->velocity, sizeof(float), n, file) != n))
+        return "it is truncated";
+    if (fgetc(file) != EOF || checksum(t) != found.checksum)
+        return "it is damaged";
+    t->step = found.step;
+    return NULL;
+}
+
+void trainer_load(trainer *t, const char *prefix) {
+    char path[1024];
+    file_name(t, prefix, "model", path);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        bench_fail(t->group, "cannot read %s: %s", path, strerror(errno));
+    const char *why = read_model(t, file);
+    fclose(file);
+    if (why)
+        bench_fail(t->group, "cannot go on from %s: %s", path, why);
+    if (!bench_same(t->group, t->step))
+        bench_fail(t->group, "%s is of step %llu, files of other ranks are not", path,
+                   (unsigned long long)t->step);
+    file_name(t, prefix, "residual", path);
+    bench_try(t->group, tamis_reducer_load(t->reducer, path), "cannot load the residual");
+}

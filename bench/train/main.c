@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis_train: data-parallel training of a small model on Fashion-MNIST, dense or sparse.
+ */
+#include <cblas.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "bench/common/measure.h"
+#include "bench/common/report.h"
+#include "bench/train/trainer.h"
+
+typedef struct run {
+    train_settings settings;
+    idx_set train, test;
+} run;
+
+/* On a terminal one line that is rewritten, else a line every ten seconds. */
+static void show_progress(const trainer *t, double accuracy, double *last) {
+    bool terminal = isatty(STDERR_FILENO);
+    double now = bench_now_s();
+    if (t->group->rank != 0 || t->settings->quiet || now - *last < (terminal ? 0.2 : 10.0))
+        return;
+    *last = now;
+    fprintf(stderr, "%sstep %llu of %llu, loss %.4f, test accuracy %.4f%s", terminal ? "\r" : "",
+            (unsigned long long)t->step, (unsigned long long)t->steps,
+            t->tally.losses[(t->tally.steps - 1) % TRAIN_LOSSES], accuracy,
+            terminal ? "\033[K" : "\n");
+}
+
+static void end_progress(const trainer *t) {
+    if (t->group->rank == 0 && !t->settings->quiet && isatty(STDERR_FILENO))
+        fputc('\n', stderr);
+}
+
+static int train(bench_group *group, void *context) {
+    run *r = context;
+    const train_settings *s = &r->settings;
+    trainer t;
+    trainer_open(group, s, &r->train, &r->test, &t);
+    if (s->load)
+        trainer_load(&t, s->load);
+
+    uint64_t every = s->eval_every ? s->eval_every : t.epoch_steps;
+    uint64_t end = s->stop && s->stop < t.steps ? s->stop : t.steps;
+    double accuracy = 0.0, last_line = bench_now_s();
+    while (t.step < end) {
+        trainer_step(&t);
+        if (t.step % every == 0) {
+            accuracy = trainer_accuracy(&t);
+            trainer_report_step(&t, accuracy);
+        }
+        show_progress(&t, accuracy, &last_line);
+    }
+    end_progress(&t);
+    if (s->save)
+        trainer_save(&t, s->save);
+    trainer_report_summary(&t);
+    trainer_close(&t);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static run r;
+    char error[1400];
+    train_settings_read(argc, argv, &r.settings);
+    openblas_set_num_threads(1); /* the ranks are the parallelism */
+    if (!idx_load(r.settings.data, "train", &r.train, error, sizeof error) ||
+        !idx_load(r.settings.data, "t10k", &r.test, error, sizeof error)) {
+        fprintf(stderr, "tamis_train: %s\n", error);
+        return 1;
+    }
+    int status =
+        bench_launch((bench_transport)r.settings.transport, (uint32_t)r.settings.ranks, train, &r);
+    idx_free(&r.test);
+    idx_free(&r.train);
+    bench_report_close(r.settings.report);
+    return status;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The order of samples depends on seed and epoch alone; step s of an epoch takes the samples
+ * s * G .. (s + 1) * G - 1 of it, G = ranks * batch, rank after rank. So all schemes see the same
+ * samples in the same order, also with other ranks and batches of the same product.
+ */
+#include "bench/train/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "bench/common/measure.h"
+#include "bench/common/random.h"
+
+static void make_reducer(trainer *t) {
+    tamis_segment segments[MLP_SEGMENTS];
+    tamis_layout *layout;
+    mlp_segments(&t->model, segments);
+    bench_try(t->group, tamis_layout_create(segments, MLP_SEGMENTS, &layout),
+              "cannot make a layout");
+
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.scheme = t->settings->scheme;
+    config.density = t->settings->density;
+    config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
+    bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
+              "cannot make a reducer");
+    tamis_layout_destroy(layout);
+}
+
+void trainer_open(bench_group *group, const train_settings *settings, const idx_set *train,
+                  const idx_set *test, trainer *out) {
+    bool momentum = settings->optimizer == TRAIN_MOMENTUM;
+    *out = (trainer){.settings = settings, .train = train, .test = test, .group = group};
+    out->sparse = !momentum && strcmp(settings->scheme, "dense") != 0;
+    out->tally.count_exact = true;
+    out->tally.density_min = INFINITY;
+
+    out->epoch_steps = train->count / (group->nranks * settings->batch);
+    if (out->epoch_steps == 0)
+        bench_fail(group, "%u ranks with batch %llu need more than the %zu samples there are",
+                   group->nranks, (unsigned long long)settings->batch, train->count);
+    out->steps = settings->steps ? settings->steps : settings->epochs * out->epoch_steps;
+
+    mlp_open(settings->hidden, settings->batch, &out->model);
+    out->params = bench_alloc(out->model.length, sizeof(float));
+    out->grad = bench_alloc(out->model.length, sizeof(float));
+    out->velocity = momentum ? bench_alloc(out->model.length, sizeof(float)) : NULL;
+    out->order = bench_alloc(train->count, sizeof *out->order);
+    mlp_init(&out->model, settings->seed, out->params);
+    make_reducer(out);
+}
+
+void trainer_close(trainer *t) {
+    tamis_reducer_destroy(t->reducer);
+    free(t->order);
+    free(t->velocity);
+    free(t->grad);
+    free(t->params);
+    mlp_close(&t->model);
+}
+
+/* Fisher and Yates. */
+static void shuffle(trainer *t, uint64_t epoch) {
+    uint64_t key = bench_key(t->settings->seed, 2, epoch);
+    uint32_t count = (uint32_t)t->train->count;
+    for (uint32_t i = 0; i < count; i++)
+        t->order[i] = i;
+    for (uint32_t i = count - 1; i > 0; i--) {
+        uint32_t j = (uint32_t)(((bench_random(key, i) >> 32) * (i + 1)) >> 32);
+        uint32_t swap = t->order[i];
+        t->order[i] = t->order[j];
+        t->order[j] = swap;
+    }
+    t->epoch = epoch + 1;
+}
+
+static const uint32_t *next_samples(trainer *t) {
+    uint64_t epoch = t->step / t->epoch_steps, place = t->step % t->epoch_steps;
+    if (t->epoch != epoch + 1)
+        shuffle(t, epoch);
+    return t->order + (place * t->group->nranks + t->group->rank) * t->settings->batch;
+}
+
+double trainer_rate(const trainer *t, uint64_t step) {
+    if (t->settings->decay == TRAIN_CONSTANT)
+        return t->settings->lr;
+    return t->settings->lr * 0.5 * (1.0 + cos(acos(-1.0) * (double)step / (double)t->steps));
+}
+
+static void reduce(trainer *t) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = t->grad;
+    bench_try(t->group, tamis_reduce_start(t->reducer, &step), "start of a step");
+    bench_try(t->group, tamis_reduce_wait(t->reducer), "end of a step");
+}
+
+static void update(trainer *t) {
+    float rate = (float)trainer_rate(t, t->step), momentum = (float)t->settings->momentum;
+    size_t n = t->model.length;
+    if (t->sparse) {
+        tamis_result result;
+        bench_try(t->group, tamis_reduce_result(t->reducer, &result), "result of a step");
+        for (size_t i = 0; i < result.count; i++)
+            t->params[result.indices[i]] -= rate * result.values[i];
+        return;
+    }
+    for (size_t i = 0; t->velocity && i < n; i++)
+        t->velocity[i] = momentum * t->velocity[i] + t->grad[i];
+    const float *direction = t->velocity ? t->velocity : t->grad;
+    for (size_t i = 0; i < n; i++)
+        t->params[i] -= rate * direction[i];
+}
+
+static void count_step(trainer *t, double loss, const double at[4]) {
+    train_tally *tally = &t->tally;
+    t->last = (tamis_stats)TAMIS_STATS_INIT;
+    bench_try(t->group, tamis_reducer_stats(t->reducer, &t->last), "statistics of a step");
+    const tamis_stats *stats = &t->last;
+
+    tally->losses[tally->steps++ % TRAIN_LOSSES] = loss;
+    tally->compute_s += at[1] - at[0] + at[3] - at[2];
+    tally->exposed_s += at[2] - at[1];
+    tally->accumulate_s += stats->accumulate_s;
+    tally->cut_s += stats->cut_s;
+    tally->exchange_s += stats->exchange_s;
+    tally->apply_s += stats->apply_s;
+    tally->wait_s += stats->wait_s;
+    tally->wire_bytes += stats->wire_bytes;
+    tally->rescans += stats->rescans;
+    tally->density_sum += stats->density;
+    tally->density_min = fmin(tally->density_min, stats->density);
+    tally->density_max = fmax(tally->density_max, stats->density);
+    tally->count_exact = tally->count_exact && stats->selected == stats->target;
+    tally->time_s += bench_now_s() - at[0];
+}
+
+void trainer_step(trainer *t) {
+    double at[4];
+    at[0] = bench_now_s();
+    double loss = mlp_gradient(&t->model, t->params, t->train, next_samples(t), t->grad);
+    at[1] = bench_now_s();
+    reduce(t);
+    at[2] = bench_now_s();
+    update(t);
+    at[3] = bench_now_s();
+    t->step++;
+    count_step(t, loss, at);
+}
+
+double trainer_accuracy(trainer *t) {
+    size_t count = t->test->count, ranks = t->group->nranks, rank = t->group->rank;
+    size_t first = count * rank / ranks, past = count * (rank + 1) / ranks;
+    size_t correct = mlp_correct(&t->model, t->params, t->test, first, past - first);
+    return bench_sum(t->group, (double)correct) / (double)count;
+}
+
+double trainer_loss(trainer *t) {
+    uint64_t count = t->tally.steps < TRAIN_LOSSES ? t->tally.steps : TRAIN_LOSSES;
+    double sum = 0.0;
+    for (uint64_t i = 0; i < count; i++)
+        sum += t->tally.losses[i];
+    return bench_sum(t->group, sum) / ((double)(count ? count : 1) * t->group->nranks);
+}
+
+bool trainer_replicas_identical(trainer *t) {
+    return bench_same(t->group, XXH3_64bits(t->params, t->model.length * sizeof *t->params));
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One rank of a training run: model, reducer, place in the run, and what was measured.
+ */
+#ifndef TAMIS_TRAIN_TRAINER_H
+#define TAMIS_TRAIN_TRAINER_H
+
+#include "bench/common/group.h"
+#include "bench/train/mlp.h"
+#include "bench/train/settings.h"
+
+enum { TRAIN_LOSSES = 100 }; /* steps that a reported training loss is the mean of */
+
+/** Sums over the steps of this run, of this rank. Evaluation and files are in none of them. */
+typedef struct train_tally {
+    double time_s;    /* the steps, from first to last */
+    double compute_s; /* gradient and optimizer */
+    double exposed_s; /* inside start and wait: what the exchange adds to a step */
+    double accumulate_s, cut_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
+    double density_sum, density_min, density_max;
+    double losses[TRAIN_LOSSES]; /* of the last steps, a ring */
+    uint64_t steps, wire_bytes, rescans;
+    bool count_exact; /* selected == k in every step */
+} train_tally;
+
+typedef struct trainer {
+    const train_settings *settings;
+    const idx_set *train, *test;
+    bench_group *group;
+    mlp model;
+    tamis_reducer *reducer;
+    float *params, *grad, *velocity; /* velocity: momentum only */
+    uint32_t *order;                 /* permutation of the samples in the current epoch */
+    uint64_t epoch;                  /* that `order` belongs to, plus 1 */
+    uint64_t step, steps;            /* done and wanted, counted from the first run on */
+    uint64_t epoch_steps;
+    bool sparse; /* plain SGD: only the chosen parameters are touched */
+    train_tally tally;
+    tamis_stats last; /* of the last step */
+} trainer;
+
+void trainer_open(bench_group *group, const train_settings *settings, const idx_set *train,
+                  const idx_set *test, trainer *out);
+void trainer_close(trainer *t);
+
+/** One step: gradient, exchange, optimizer. */
+void trainer_step(trainer *t);
+
+double trainer_rate(const trainer *t, uint64_t step);
+
+/** Share of the test images classified rightly; collective, each rank takes a part of them. */
+double trainer_accuracy(trainer *t);
+
+/** Mean loss over ranks and the last TRAIN_LOSSES steps; collective. */
+double trainer_loss(trainer *t);
+
+/** Whether the parameters have the same bits on all ranks; collective. */
+bool trainer_replicas_identical(trainer *t);
+
+/* checkpoint.c: one pair of files per rank, PREFIX.rankR.model and PREFIX.rankR.residual */
+void trainer_save(trainer *t, const char *prefix);
+void trainer_load(trainer *t, const char *prefix);
+
+/* summary.c */
+void trainer_report_step(trainer *t, double accuracy);
+void trainer_report_summary(trainer *t);
+
+#endif
