@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+#
+# Headers, library, CMake package and pkg-config file. The installed tree may be moved.
+include(CMakePackageConfigHelpers)
+
+install(FILES include/tamis/tamis.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
+if(TAM_HAVE_MPI)
+    install(FILES include/tamis/mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
+endif()
+install(TARGETS tamis EXPORT tamis-targets)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tamis)
+install(EXPORT tamis-targets NAMESPACE tamis:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/tamis-config.cmake.in
+    ${PROJECT_BINARY_DIR}/tamis-config.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tamis-config-version.cmake
+    COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tamis-config.cmake
+              ${PROJECT_BINARY_DIR}/tamis-config-version.cmake DESTINATION ${package_dir})
+
+# For pkg-config, what a static link needs besides: other packages, and the rest by name.
+set(TAM_PC_REQUIRES libxxhash)
+set(TAM_PC_LIBS "-lm -pthread")
+if(TAM_HAVE_MPI)
+    pkg_search_module(TAM_MPI QUIET ompi-c mpich)
+    if(TAM_MPI_FOUND)
+        string(APPEND TAM_PC_REQUIRES " ${TAM_MPI_MODULE_NAME}")
+    endif()
+endif()
+if(TAM_HAVE_OPENMP)
+    string(APPEND TAM_PC_LIBS " ${OpenMP_C_FLAGS}")
+endif()
+set(TAM_PC_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH TAM_PC_TO_PREFIX /prefix/${TAM_PC_DIR} /prefix)
+configure_file(cmake/tamis.pc.in tamis.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tamis.pc DESTINATION ${TAM_PC_DIR})

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+#
+# The library `tamis` and, of the same objects, the archive through which tests reach internals.
+include(GNUInstallDirs)
+
+get_property(objects GLOBAL PROPERTY TAM_OBJECTS)
+
+function(tam_library target)
+    target_sources(${target} PRIVATE ${objects})
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
+    target_include_directories(${target} PUBLIC
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(${target} PRIVATE Threads::Threads PkgConfig::XXHASH m)
+    if(TAM_HAVE_MPI)
+        target_link_libraries(${target} PRIVATE MPI::MPI_C)
+    endif()
+    if(TAM_HAVE_OPENMP)
+        target_link_libraries(${target} PRIVATE OpenMP::OpenMP_C)
+    endif()
+endfunction()
+
+add_library(tamis)
+add_library(tamis::tamis ALIAS tamis)
+tam_library(tamis)
+set_target_properties(tamis PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+if(BUILD_SHARED_LIBS)
+    target_link_options(tamis PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/tamis.map)
+    set_property(TARGET tamis PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/tamis.map)
+endif()
+
+if(TAMIS_TESTS)
+    add_library(tamis_static STATIC)
+    tam_library(tamis_static)
+endif()

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# headers.sh INCLUDE CC CXX [FLAG...]: every public header compiles alone, as C11 and as C++17.
+# FLAG... say where mpi.h is; without them tamis/mpi.h is left out. Exit 77: no C++ compiler.
+set -eu
+
+include=$1 cc=$2 cxx=$3
+shift 3
+strict="-fsyntax-only -Wall -Wextra -Wpedantic -Werror -pedantic-errors"
+
+check() { # header, flags for what it includes...
+    local header=$1
+    shift
+    echo "#include <tamis/$header>" |
+        "$cc" -std=c11 $strict -Wstrict-prototypes -I"$include" "$@" -x c -
+    echo "tamis/$header: C11"
+    if [ -x "$cxx" ]; then
+        echo "#include <tamis/$header>" |
+            "$cxx" -std=c++17 $strict -I"$include" "$@" -DOMPI_SKIP_MPICXX -x c++ -
+        echo "tamis/$header: C++17"
+    fi
+}
+
+check tamis.h
+[ $# -eq 0 ] || check mpi.h "$@"
+if [ ! -x "$cxx" ]; then
+    echo "no C++ compiler was found: C++17 was not checked"
+    exit 77
+fi

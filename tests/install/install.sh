@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# install.sh SOURCES BUILD CC CXX: installs BUILD, moves the tree, and builds and runs programs
+# outside the project against it, by find_package and by pkg-config. Exit 77: no C++ compiler.
+set -eu
+
+sources=$1 build=$2 cc=$3 cxx=$4
+if [ ! -x "$cxx" ]; then
+    echo "no C++ compiler was found"
+    exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/first" >/dev/null
+mv "$work/first" "$work/prefix"
+
+echo "== find_package"
+cmake -S "$sources" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+    -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" >"$work/log" 2>&1 || {
+    cat "$work/log"
+    exit 1
+}
+cmake --build "$work/build" >"$work/log" 2>&1 || {
+    cat "$work/log"
+    exit 1
+}
+"$work/build/consumer"
+"$work/build/consumer_cpp"
+
+echo "== pkg-config"
+pc=$(find "$work/prefix" -name tamis.pc)
+libdir=$(dirname "$(dirname "$pc")")
+static=
+[ -e "$libdir/libtamis.so" ] || static=--static
+export PKG_CONFIG_PATH=${pc%/tamis.pc}${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+"$cc" -std=c11 -Wall -Werror "$sources/consumer.c" -o "$work/consumer_pc" \
+    $(pkg-config $static --cflags --libs tamis)
+LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/consumer_pc"

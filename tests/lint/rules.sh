@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# rules.sh TREE: who may include and call what, in the C files of TREE. A floor uses what lies below
+# it; a vendor's API is known in one place; the library never ends the process or prints to stdout.
+set -u
+shopt -s lastpipe # so that refuse, at the end of a pipe, can set `bad`
+cd "$1" || exit 1
+
+bad=0
+refuse() { # reason; offending lines "file:line:text" on standard input
+    local lines
+    lines=$(cat)
+    [ -n "$lines" ] || return 0
+    printf '%s\n  ^ %s\n' "$lines" "$1"
+    bad=1
+}
+
+# Code without comments and without what stands in quotes, as file:line:text. Includes keep theirs.
+code() {
+    find "$@" -name '*.[ch]' 2>/dev/null | sort | while read -r file; do
+        awk -v file="$file" '
+            {
+                line = $0
+                if (line !~ /^[ \t]*#[ \t]*include/) gsub(/"([^"\\]|\\.)*"/, "\"\"", line)
+                out = ""
+                while (line != "") {
+                    if (inside) {
+                        end = index(line, "*/")
+                        if (!end) break
+                        line = substr(line, end + 2); inside = 0
+                    } else {
+                        begin = match(line, /\/\*|\/\//)
+                        if (!begin) { out = out line; break }
+                        out = out substr(line, 1, begin - 1)
+                        if (substr(line, begin, 2) == "//") break
+                        line = substr(line, begin + 2); inside = 1
+                    }
+                }
+                if (out ~ /[^ \t]/) print file ":" NR ":" out
+            }' "$file"
+    done
+}
+
+all=$(code include lib kernels collectives bench examples tests)
+includes=$(grep -E '^[^:]*:[0-9]+:[ \t]*#[ \t]*include' <<<"$all")
+
+# Quoted includes: relative to the top folder, and only of these folders.
+may_include() { # folder, pattern of what it may include
+    grep "^$1" <<<"$includes" | grep '"' | grep -vE "include[ \t]*\"$2" |
+        refuse "$1 may include only \"$2"
+}
+may_include include/ '$'
+may_include lib/base/ 'lib/base/'
+may_include lib/policy/ 'lib/'
+may_include kernels/ '(lib|kernels)/'
+may_include collectives/transport/ '(lib|collectives/transport)/'
+may_include collectives/exchange/ '(lib|collectives/exchange)/'
+may_include collectives/reducer/ '(lib|kernels|collectives)/'
+may_include bench/ '(bench/|[^/"]+")'
+may_include examples/ '[^/"]+"'
+
+# Vendors' headers: where each may be known.
+known_in() { # pattern of the header, pattern of the files
+    grep -E "include[ \t]*[<\"]$1" <<<"$includes" | grep -vE "^($2)" | refuse "$1 only in: $2"
+}
+known_in '(tamis/)?mpi\.h' 'collectives/transport/mpi\.c|include/tamis/mpi\.h|bench/|examples/|tests/'
+known_in '([a-z0-9_/]*/)?(cuda|nccl|nvml|cub)[a-z0-9_/]*\.h' 'nothing'
+known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
+known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/'
+
+# Calls that end the process or write to stdout. A member may have such a name, a function may not.
+calls='(printf|puts|putchar|vprintf|exit|_exit|_Exit|quick_exit|abort|raise|assert)'
+grep -E '^(lib|kernels|collectives)/' <<<"$all" |
+    grep -E "[^A-Za-z0-9_.>]$calls[ \t]*\(|[^A-Za-z0-9_]stdout[^A-Za-z0-9_]|<assert\.h>" |
+    refuse "the library does not exit, abort, assert or write to stdout"
+
+exit $bad

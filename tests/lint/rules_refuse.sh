@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# rules.sh refuses what it should and nothing else. Each planted line gets a file of its own: those
+# marked 1 in a tree where every file must be named, those marked 0 in one where none may be.
+set -u
+
+rules=$(dirname "${BASH_SOURCE[0]}")/rules.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+bad=0 planted=0
+plant() { # 1: must be refused, 0: may not be; file, where % becomes a number; line
+    local file=$work/$1/${2/\%/$((++planted))}
+    mkdir -p "$(dirname "$file")"
+    printf '/* printf() in a\n * comment: abort() */\n%s\n' "$3" >"$file"
+}
+
+plant 1 lib/base/%.c                '#include "lib/policy/b.h"'
+plant 1 lib/policy/%.c              '#include "kernels/cpu/tile.h"'
+plant 1 lib/policy/%.c              '#include "collectives/exchange/slot.h"'
+plant 1 lib/policy/%.h              '#include "plan.h"'
+plant 1 lib/policy/%.c              '# include <mpi.h>'
+plant 1 kernels/cpu/%.c             '#include "collectives/exchange/slot.h"'
+plant 1 kernels/cpu/%.c             '#include <immintrin.h>'
+plant 1 kernels/cpu/%.c             '#include <tamis/mpi.h>'
+plant 1 collectives/transport/%.c   '#include "collectives/exchange/slot.h"'
+plant 1 collectives/transport/%.c   '#include "kernels/cpu/cpu.h"'
+plant 1 collectives/transport/%.c   '#include <mpi.h>'
+plant 1 collectives/exchange/%.c    '#include "collectives/transport/comm.h"'
+plant 1 collectives/exchange/%.c    '#include "kernels/cpu/cpu.h"'
+plant 1 collectives/reducer/%.c     '#include <cuda_runtime.h>'
+plant 1 bench/%.c                   '#include "lib/base/base.h"'
+plant 1 bench/%.c                   '#include <lib/base/base.h>'
+plant 1 bench/%.c                   '#include <nccl.h>'
+plant 1 tests/unit/%.c              '#include <nvml.h>'
+plant 1 examples/%.c                '#include "bench/data.h"'
+plant 1 include/tamis/%.h           '#include "lib/base/base.h"'
+plant 1 lib/base/%.c                '    printf("x");'
+plant 1 lib/base/%.c                'exit(1);'
+plant 1 lib/base/%.c                'fprintf(stdout, "x");'
+plant 1 kernels/cpu/%.c             '    assert(x);'
+plant 1 collectives/reducer/%.c     '    x = 1; abort();'
+
+plant 0 lib/policy/%.c              '#include "lib/base/base.h"'
+plant 0 kernels/cpu/avx2.c          '#include <immintrin.h>'
+plant 0 kernels/cpu/%.c             '#include "kernels/cpu/tile.h"'
+plant 0 collectives/transport/mpi.c '#include <tamis/mpi.h>'
+plant 0 collectives/reducer/%.c     '#include "kernels/cpu/cpu.h"'
+plant 0 collectives/reducer/%.c     '    comm->transport->abort(self); void (*abort)(void *self);'
+plant 0 lib/base/%.c                '    snprintf(text, size, "abort() or exit(%d)", 1); // exit(1)'
+plant 0 lib/base/%.c                '_Static_assert(1, "x"); fprintf(stderr, "x");'
+plant 0 bench/%.c                   '#include "bench/common/data.h"'
+plant 0 bench/%.c                   '#include <mpi.h>'
+plant 0 bench/%.c                   '    printf("x");'
+plant 0 tests/unit/%.c              '#include "collectives/exchange/slot.h"'
+
+if bash "$rules" "$work/1" >"$work/refused"; then
+    echo "rules.sh exits with 0 in spite of what it found"
+    bad=1
+fi
+for file in $(cd "$work/1" && find . -type f); do
+    if ! grep -q "^${file#./}:3:" "$work/refused"; then
+        echo "not refused: $(tail -n 1 "$work/1/$file") in ${file#./}"
+        bad=1
+    fi
+done
+if ! bash "$rules" "$work/0"; then
+    echo "^ refused, but allowed"
+    bad=1
+fi
+echo "$planted planted lines"
+exit $bad

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * MPI without MPI_THREAD_MULTIPLE: the exchange runs inside wait, on the thread that calls it.
+ * Also what tamis_comm_create_mpi refuses.
+ */
+#include "tests/support/data.h"
+#include "tests/support/mpi_ranks.h"
+#include <pthread.h>
+#include <string.h>
+
+enum { N = 5000, STEPS = 20, TIMEOUT_MS = 20000 };
+
+static void check_refusals(void) {
+    tamis_comm *comm = NULL;
+    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
+    MPI_STATUS(TAMIS_E_ARGUMENT, tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, NULL));
+    MPI_STATUS(TAMIS_E_ARGUMENT, tamis_comm_create_mpi(MPI_COMM_NULL, NULL, &comm));
+    config.size = 1;
+    MPI_STATUS(TAMIS_E_ARGUMENT, tamis_comm_create_mpi(MPI_COMM_WORLD, &config, &comm));
+    MPI_CHECK(!comm, "an output was written");
+}
+
+static void check_steps(tamis_comm *comm) {
+    static float gradient[N];
+    tamis_reducer *reducer = NULL;
+    tamis_layout *layout = data_layout(N);
+    tamis_step step = TAMIS_STEP_INIT;
+    tamis_result result = {0, NULL, NULL};
+    uint64_t hash = 0;
+    step.grad = gradient;
+    MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
+    for (uint32_t number = 0; number < STEPS; number++) {
+        data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradient);
+        MPI_OK(tamis_reduce_start(reducer, &step));
+        MPI_OK(tamis_reduce_wait(reducer));
+        MPI_OK(tamis_reduce_result(reducer, &result));
+        MPI_CHECK(result.count == N / 100, "%zu entries", result.count);
+        hash = data_hash(hash, gradient, sizeof gradient);
+    }
+    uint64_t first = hash;
+    MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    MPI_CHECK(hash == first, "other bits than rank 0");
+    tamis_reducer_destroy(reducer);
+    tamis_layout_destroy(layout);
+}
+
+int main(int argc, char **argv) {
+    tamis_comm *too_early = NULL;
+    tamis_status before = tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &too_early);
+    mpi_begin(&argc, &argv, MPI_THREAD_FUNNELED);
+    MPI_STATUS(TAMIS_E_STATE, before);
+    MPI_CHECK(!too_early, "an output was written");
+    check_refusals();
+    for (int round = 0; round < 5; round++) {
+        tamis_comm *comm = mpi_comm(TIMEOUT_MS);
+        check_steps(comm);
+        tamis_comm_destroy(comm);
+    }
+    return mpi_end();
+}

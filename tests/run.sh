@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# Builds the library three ways (release; dev: address and undefined-behaviour sanitizers; tsan:
+# thread sanitizer) and runs all tests in each. The last line is "N passed, N failed[, N skipped]".
+#
+#     bash tests/run.sh [--quick] [--no-install]
+#
+#     --quick        release only, without the tests labelled `slow`
+#     --no-install   do not install missing Debian packages, name them and stop
+#
+# TAMIS_WERROR=ON makes compiler warnings errors in release too.
+set -u
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$top" || exit 1
+exec </dev/null
+. tests/support/packages.sh
+
+builds="release dev tsan"
+select=()
+install=()
+for argument in "$@"; do
+    case $argument in
+        --quick) builds=release select=(--label-exclude '^slow$') ;;
+        --no-install) install=(--no-install) ;;
+        *) echo "usage: bash tests/run.sh [--quick] [--no-install]" >&2; exit 2 ;;
+    esac
+done
+
+need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config libopenmpi-dev \
+    openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
+    dataset-fashion-mnist || exit 1
+
+TMPDIR=$(mktemp -d) || exit 1
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+
+passed=0 failed=0 skipped=0
+count() { # lines of the report of one build that hold a text
+    grep -c "$1" "$junit"
+}
+
+# ThreadSanitizer of gcc 12 cannot start where the kernel spreads addresses more widely than it
+# was written for; without spreading it can.
+steady=
+setarch -R true 2>/dev/null && steady="setarch -R"
+
+for build in $builds; do
+    echo "== $build"
+    log=$TMPDIR/$build.log
+    if ! { cmake --preset "$build" ${TAMIS_WERROR:+-DTAMIS_WERROR=$TAMIS_WERROR} &&
+           cmake --build --preset "$build"; } >"$log" 2>&1; then
+        cat "$log"
+        echo "The build \"$build\" failed."
+        failed=$((failed + 1))
+        continue
+    fi
+    grep -E '^-- (MPI|OPENMP|CUDA|NCCL):' "$log"
+    junit=$TMPDIR/$build.xml
+    $steady ctest --preset "$build" -j "$(nproc)" --no-tests=error --output-junit "$junit" \
+        "${select[@]}"
+    status=$?
+    [ -f "$junit" ] || : >"$junit"
+    # A test whose program is missing is reported as "notrun" too: that is a failure.
+    away=$(count '<skipped message="SKIP_')
+    bad=$(($(count ' status="fail"') + $(count ' status="notrun"') - away))
+    [ $status -eq 0 ] || [ $bad -gt 0 ] || bad=1
+    passed=$((passed + $(count ' status="run"')))
+    failed=$((failed + bad))
+    skipped=$((skipped + away + $(count ' status="disabled"')))
+done
+
+if [ $skipped -gt 0 ]; then
+    echo "$passed passed, $failed failed, $skipped skipped"
+else
+    echo "$passed passed, $failed failed"
+fi
+[ $failed -eq 0 ]

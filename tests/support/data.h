@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Gradients for tests. Every value is a whole number of at most 2^16 in magnitude, so sums over
+ * up to 256 gradients (ranks times steps) are exact in binary32 in any order, and tests compare
+ * for equality.
+ */
+#ifndef TEST_DATA_H
+#define TEST_DATA_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+typedef enum data_pattern {
+    DATA_HEAVY,  /* heavy tail: half of the magnitudes doubles at each power of two; zeros */
+    DATA_TIES,   /* only 0, 1, 2, 4 with signs */
+    DATA_ZERO,   /* nothing at all */
+    DATA_EQUAL,  /* 3 everywhere */
+    DATA_SPIKE,  /* one entry, elsewhere in each step */
+    DATA_DROP,   /* from step 6 on 1024 times smaller */
+    DATA_BURSTS, /* heavy in odd steps, zero in even ones */
+    DATA_PATTERNS
+} data_pattern;
+
+const char *data_name(data_pattern pattern);
+
+/** The gradient of one rank in one step, float[n]. The same arguments give the same values. */
+void data_fill(data_pattern pattern, uint32_t rank, uint32_t step, size_t n, float *out);
+
+/** Numbers with many different exponents and full mantissas, for which order of summation shows. */
+void data_fill_real(uint32_t rank, uint32_t step, size_t n, float *out);
+
+/** Hash of bytes, started with 0 or with an earlier hash. */
+uint64_t data_hash(uint64_t hash, const void *memory, size_t bytes);
+
+/** Mixes 64 bits; a random sequence is data_mix(0), data_mix(1), ... */
+uint64_t data_mix(uint64_t x);
+
+enum { DATA_SEGMENTS_MOST = 64 };
+
+/** Cut n elements into at most DATA_SEGMENTS_MOST segments of odd sizes. @return their number. */
+size_t data_segments(size_t n, tamis_segment out[DATA_SEGMENTS_MOST]);
+
+/** A layout of data_segments, or NULL. */
+tamis_layout *data_layout(size_t n);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * For programs under mpirun: checks that print and count instead of stopping, so that no rank waits
+ * for one that has given up; the verdict is the sum over all ranks.
+ */
+#ifndef TEST_MPI_RANKS_H
+#define TEST_MPI_RANKS_H
+
+#include "tests/support/ranks.h"
+#include <mpi.h>
+#include <stdio.h>
+#include <tamis/mpi.h>
+#include <unistd.h>
+
+static int mpi_rank, mpi_nranks, mpi_failures;
+
+#define MPI_CHECK(condition, ...)                                                                  \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            mpi_failures++;                                                                        \
+            fprintf(stderr, "rank %d of %d, %s:%d: ", mpi_rank, mpi_nranks, __FILE__, __LINE__);   \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fprintf(stderr, "\n");                                                                 \
+        }                                                                                          \
+    } while (0)
+
+#define MPI_STATUS(expected, call)                                                                 \
+    do {                                                                                           \
+        tamis_status status_ = (call);                                                             \
+        MPI_CHECK(status_ == (expected), "%s gave %s, not %s: %s", #call,                          \
+                  tamis_status_name(status_), tamis_status_name(expected), tamis_last_error());    \
+    } while (0)
+
+#define MPI_OK(call) MPI_STATUS(TAMIS_OK, call)
+
+static inline void mpi_begin(int *argc, char ***argv, int level) {
+    int provided;
+    MPI_Init_thread(argc, argv, level, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &mpi_nranks);
+    MPI_CHECK(provided >= level, "MPI gives thread level %d, not %d", provided, level);
+}
+
+static inline tamis_comm *mpi_comm(uint32_t timeout_ms) {
+    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
+    tamis_comm *comm = NULL;
+    config.timeout_ms = timeout_ms;
+    MPI_OK(tamis_comm_create_mpi(MPI_COMM_WORLD, &config, &comm));
+    if (!comm)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    return comm;
+}
+
+/** Failures of all ranks, the same on all of them. */
+static inline int mpi_verdict(void) {
+    int all = 1;
+    MPI_Allreduce(&mpi_failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    return all;
+}
+
+/** The usual end. @return the exit status */
+static inline int mpi_end(void) {
+    int all = mpi_verdict();
+    MPI_Finalize();
+    return all != 0;
+}
+
+/**
+ * The end after a lost communicator, when MPI_Finalize may hang.
+ *
+ * The launcher takes a rank that leaves without MPI_Finalize for a crash, whatever its exit status;
+ * the status of MPI_Abort it passes on, 0 included.
+ */
+static inline void mpi_leave(void) {
+    int all = mpi_verdict();
+    fflush(NULL);
+    if (mpi_rank == 0)
+        MPI_Abort(MPI_COMM_WORLD, all != 0);
+    for (;;)
+        pause();
+}
+
+#endif

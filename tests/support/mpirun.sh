@@ -1,0 +1,20 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# mpirun.sh RANKS SECONDS PROGRAM [ARGUMENT...]
+#
+# Runs ranks on one machine, more than it has cores if need be, and never longer than SECONDS.
+# Single-copy shared memory is off: containers commonly forbid the system calls it needs.
+set -eu
+
+ranks=$1
+seconds=$2
+shift 2
+
+export OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism:-none}"
+
+root=
+[ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
+exec timeout -k 5 "$seconds" \
+    mpirun $root --oversubscribe --bind-to none -np "$ranks" "$@" </dev/null

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Every scheme there is.
+ */
+#include "tests/support/schemes.h"
+#include <stdio.h>
+#include <string.h>
+#include <tamis/tamis.h>
+
+static bool is(const char *text, const char *word) {
+    return text && strcmp(text, word) == 0;
+}
+
+static void fill(const tamis_scheme_info *info, scheme_case *out) {
+    *out = (scheme_case){.dense = false};
+    snprintf(out->name, sizeof out->name, "%s", info->name);
+    out->dense = is(info->name, "dense");
+    out->exclusive = is(info->ownership, "cyclic") || is(info->ownership, "rotate");
+    out->all = is(info->ownership, "all") && !out->dense;
+    out->counted = is(info->threshold, "exact") || is(info->threshold, "predict");
+    out->by_segment =
+        out->counted && is(info->budget, "norm") && is(info->threshold, "exact") && !out->exclusive;
+    out->all_at_once = out->dense || (out->counted && !out->by_segment &&
+                                      (out->all || is(info->exchange, "union")));
+}
+
+bool scheme_preset(size_t index, scheme_case *out) {
+    tamis_scheme_info info;
+    if (!tamis_scheme_list(index, &info))
+        return false;
+    fill(&info, out);
+    return true;
+}
+
+bool scheme_combination(size_t index, scheme_case *out) {
+    static const char *const ownership[] = {"all", "rotate", "bins", "cyclic"};
+    static const char *const budget[] = {"global", "norm"};
+    static const char *const threshold[] = {"exact", "step", "predict"};
+    static const char *const exchange[] = {"union", "pairs"};
+    char name[sizeof out->name];
+    if (index >= 4 * 2 * 3 * 2)
+        return false;
+    tamis_scheme_info info = {.name = name,
+                              .ownership = ownership[index / 12],
+                              .budget = budget[index / 6 % 2],
+                              .threshold = threshold[index / 2 % 3],
+                              .exchange = exchange[index % 2]};
+    snprintf(name, sizeof name, "%s+%s+%s+%s", info.ownership, info.budget, info.threshold,
+             info.exchange);
+    fill(&info, out);
+    return true;
+}

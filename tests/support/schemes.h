@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Every scheme there is: the presets and all free combinations, with what follows from their names.
+ */
+#ifndef TEST_SCHEMES_H
+#define TEST_SCHEMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct scheme_case {
+    char name[64];
+    bool dense;       /* everything travels; no residual */
+    bool exclusive;   /* ownership cyclic or rotate: one owner per entry, fixed by position */
+    bool all;         /* ownership all: every rank picks from everything */
+    bool counted;     /* threshold exact or predict: the count is not left to a threshold */
+    bool all_at_once; /* with density 1 everything of every rank is applied in each step; not so
+                         for pairs of one owner, who sends its own value only */
+    bool by_segment;  /* counts are rounded segment by segment, as DEFT has it */
+} scheme_case;
+
+/** The index-th preset. @return false past the end. */
+bool scheme_preset(size_t index, scheme_case *out);
+
+/** The index-th of all combinations of the four policies. @return false past the end. */
+bool scheme_combination(size_t index, scheme_case *out);
+
+#endif

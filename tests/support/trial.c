@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A trial: run a scheme on P ranks and write everything down.
+ */
+#include "tests/support/trial.h"
+#include "tests/support/ranks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+trial trial_usual(const char *scheme, uint32_t nranks, size_t n, double density) {
+    return (trial){.scheme = scheme,
+                   .density = density,
+                   .n = n,
+                   .nranks = nranks,
+                   .steps = 12,
+                   .pattern = DATA_HEAVY,
+                   .average = TAMIS_AVERAGE_SUM,
+                   .scale = 1};
+}
+
+void trial_fill(const trial *what, uint32_t rank, uint32_t step, float *out) {
+    if (what->real)
+        data_fill_real(rank, step, what->n, out);
+    else
+        data_fill(what->pattern, rank, step, what->n, out);
+}
+
+uint64_t trial_target(const trial *what) {
+    uint64_t k = (uint64_t)(what->density * (double)what->n);
+    return k > 0 ? k : 1;
+}
+
+moment *record_moment(const trial_record *record, uint32_t step, uint32_t rank) {
+    return &record->moments[step * record->trial.nranks + rank];
+}
+
+float *record_residual(const trial_record *record, uint32_t step, uint32_t rank) {
+    return record->residuals + ((size_t)step * record->trial.nranks + rank) * record->trial.n;
+}
+
+float *record_result(const trial_record *record, uint32_t step) {
+    return record->results + (size_t)step * record->trial.n;
+}
+
+/* What the threads of one trial share. */
+typedef struct shared_trial {
+    const trial *trial;
+    tamis_segment segments[DATA_SEGMENTS_MOST];
+    size_t nsegments;
+    trial_record *record;
+} shared_trial;
+
+/* The gradient of one rank as the library gets it, flat or in pieces. */
+typedef struct trial_gradient {
+    float *flat;
+    float **pieces; /* NULL: flat */
+    const shared_trial *shared;
+} trial_gradient;
+
+static void gradient_close(trial_gradient *g) {
+    for (size_t s = 0; g->pieces && s < g->shared->nsegments; s++)
+        free(g->pieces[s]);
+    free(g->pieces);
+    free(g->flat);
+}
+
+static bool gradient_open(const shared_trial *shared, trial_gradient *out) {
+    *out = (trial_gradient){.shared = shared};
+    out->flat = calloc(shared->trial->n, sizeof(float));
+    if (!out->flat || !shared->trial->by_segment)
+        return out->flat != NULL;
+    out->pieces = calloc(shared->nsegments, sizeof(float *));
+    for (size_t s = 0; out->pieces && s < shared->nsegments; s++)
+        if (!(out->pieces[s] = calloc(shared->segments[s].length, sizeof(float))))
+            return false;
+    return out->pieces != NULL;
+}
+
+static void gradient_copy(trial_gradient *g, bool to_pieces) {
+    float *flat = g->flat;
+    for (size_t s = 0; g->pieces && s < g->shared->nsegments; s++) {
+        size_t length = g->shared->segments[s].length;
+        if (to_pieces)
+            memcpy(g->pieces[s], flat, length * sizeof(float));
+        else
+            memcpy(flat, g->pieces[s], length * sizeof(float));
+        flat += length;
+    }
+}
+
+static void keep_result(trial_record *record, uint32_t step, const tamis_result *result,
+                        const float *gradient) {
+    size_t n = record->trial.n;
+    float *dense = record_result(record, step);
+    record->has_indices = result->indices != NULL;
+    if (result->indices) {
+        memcpy(record->indices + step * n, result->indices, result->count * sizeof(uint32_t));
+        memcpy(record->values + step * n, result->values, result->count * sizeof(float));
+    }
+    if (record->trial.output == TAMIS_OUTPUT_DENSE)
+        memcpy(dense, gradient, n * sizeof(float));
+    else
+        for (size_t i = 0; result->indices && i < result->count; i++)
+            dense[result->indices[i]] = result->values[i];
+}
+
+static bool result_valid(const tamis_result *result, size_t n) {
+    return result->count <= n && !result->indices == !result->values;
+}
+
+/* Write down what the step left behind. */
+static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
+                      const float *gradient) {
+    const shared_trial *shared = self->shared;
+    trial_record *record = shared->record;
+    size_t n = shared->trial->n;
+    moment *m = record_moment(record, step, self->id);
+    const float *residual = NULL;
+    tamis_result result;
+    m->stats = (tamis_stats)TAMIS_STATS_INIT;
+    RANK_OK(self, tamis_reducer_stats(reducer, &m->stats));
+    RANK_OK(self, tamis_reduce_result(reducer, &result));
+    RANK_OK(self, tamis_reducer_residual(reducer, &residual));
+    RANK_CHECK(self, result_valid(&result, n), "count %zu of %zu, indices %p, values %p",
+               result.count, n, (const void *)result.indices, (const void *)result.values);
+    m->count = result.count;
+    m->dense_hash = data_hash(0, gradient, n * sizeof(float));
+    if (result.indices) {
+        m->sparse_hash = data_hash(result.count, result.indices, result.count * sizeof(uint32_t));
+        m->sparse_hash = data_hash(m->sparse_hash, result.values, result.count * sizeof(float));
+    }
+    if (residual)
+        memcpy(record_residual(record, step, self->id), residual, n * sizeof(float));
+    if (self->id == 0) {
+        record->has_residual = residual != NULL;
+        keep_result(record, step, &result, gradient);
+    }
+}
+
+static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, trial_gradient *g) {
+    const shared_trial *shared = self->shared;
+    const trial *what = shared->trial;
+    tamis_step step = TAMIS_STEP_INIT;
+    trial_fill(what, self->id, number, g->flat);
+    uint64_t before = data_hash(0, g->flat, what->n * sizeof(float));
+    gradient_copy(g, true);
+    step.scale = what->scale;
+    step.grad = g->pieces ? NULL : g->flat;
+    step.grads = g->pieces;
+    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reduce_wait(reducer));
+    gradient_copy(g, false);
+    uint64_t after = data_hash(0, g->flat, what->n * sizeof(float));
+    RANK_CHECK(self, what->output == TAMIS_OUTPUT_DENSE || before == after,
+               "step %u: sparse output changed the gradient", number);
+    keep_step(self, reducer, number, g->flat);
+}
+
+static tamis_status create_reducer(test_rank *self, tamis_reducer **out) {
+    const shared_trial *shared = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.scheme = shared->trial->scheme;
+    config.density = shared->trial->density;
+    config.output = shared->trial->output;
+    config.average = shared->trial->average;
+    config.threads = shared->trial->threads;
+    config.block = shared->trial->block;
+    config.capacity = shared->trial->capacity;
+    self->where = "tamis_reducer_create";
+    tamis_layout *layout = data_layout(shared->trial->n);
+    tamis_status status = tamis_reducer_create(self->comm, layout, &config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+static void run_rank_trial(test_rank *self) {
+    const shared_trial *shared = self->shared;
+    trial_record *record = shared->record;
+    tamis_reducer *reducer = NULL;
+    trial_gradient g;
+    record->created[self->id] = create_reducer(self, &reducer);
+    if (record->created[self->id] != TAMIS_OK) {
+        snprintf(record->sentence[self->id], sizeof record->sentence[0], "%s", tamis_last_error());
+        return;
+    }
+    if (!gradient_open(shared, &g))
+        rank_fail(self, __FILE__, __LINE__, "no memory for a gradient");
+    for (uint32_t step = 0; step < shared->trial->steps && !self->failure[0]; step++)
+        run_step(self, reducer, step, &g);
+    tamis_reducer_destroy(reducer);
+    gradient_close(&g);
+}
+
+static void record_open(const trial *what, trial_record *out) {
+    size_t steps = what->steps, n = what->n;
+    *out = (trial_record){.trial = *what};
+    out->created = calloc(what->nranks, sizeof *out->created);
+    out->sentence = calloc(what->nranks, sizeof *out->sentence);
+    out->moments = calloc(steps * what->nranks, sizeof *out->moments);
+    out->residuals = calloc(steps * what->nranks * n, sizeof(float));
+    out->results = calloc(steps * n, sizeof(float));
+    out->indices = calloc(steps * n, sizeof(uint32_t));
+    out->values = calloc(steps * n, sizeof(float));
+    assert_true(out->created && out->sentence && out->moments && out->residuals && out->results &&
+                out->indices && out->values);
+}
+
+void record_free(trial_record *record) {
+    free(record->created);
+    free(record->sentence);
+    free(record->moments);
+    free(record->residuals);
+    free(record->results);
+    free(record->indices);
+    free(record->values);
+}
+
+bool trial_run(const trial *what, trial_record *out) {
+    shared_trial shared = {.trial = what, .record = out};
+    shared.nsegments = data_segments(what->n, shared.segments);
+    record_open(what, out);
+    test_context("%s P=%u n=%zu density=%g %s%s%s%s threads=%u", what->scheme, what->nranks,
+                 what->n, what->density, what->real ? "real" : data_name(what->pattern),
+                 what->by_segment ? " by segment" : "",
+                 what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
+                 what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads);
+    ranks_run(what->nranks, 0, run_rank_trial, &shared);
+    for (uint32_t r = 0; r < what->nranks; r++)
+        if (out->created[r] != TAMIS_OK)
+            return false;
+    return true;
+}

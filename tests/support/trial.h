@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A trial: one reducer per rank, a few steps on known gradients, everything written down. The
+ * checks look at the record afterwards, on the main thread, and know nothing of threads.
+ */
+#ifndef TEST_TRIAL_H
+#define TEST_TRIAL_H
+
+#include "tests/support/data.h"
+#include <stdbool.h>
+
+typedef struct trial {
+    const char *scheme;
+    double density;
+    size_t n;
+    uint32_t nranks, steps;
+    data_pattern pattern;
+    tamis_output output;
+    tamis_average average; /* trial_usual sets SUM, for which all figures are exact */
+    float scale;
+    uint32_t threads, block;
+    double capacity;
+    bool by_segment; /* one pointer per segment, each in memory of its own */
+    bool real;       /* data_fill_real in place of the pattern */
+} trial;
+
+/** A trial of 12 steps with heavy-tailed data; change what matters. */
+trial trial_usual(const char *scheme, uint32_t nranks, size_t n, double density);
+
+/** One step as one rank saw it. */
+typedef struct moment {
+    tamis_status status;
+    size_t count;
+    uint64_t sparse_hash; /* of indices and values */
+    uint64_t dense_hash;  /* of the gradient after wait */
+    tamis_stats stats;
+} moment;
+
+typedef struct trial_record {
+    trial trial;
+    tamis_status *created; /* [rank] */
+    char (*sentence)[256]; /* [rank] tamis_last_error if create failed */
+    moment *moments;       /* [step][rank] */
+    float *residuals;      /* [step][rank][n]; zero for a scheme without */
+    float *results;        /* [step][n] of rank 0, dense */
+    uint32_t *indices;     /* [step][n] of rank 0; not set for a scheme without */
+    float *values;         /* [step][n] of rank 0 */
+    bool has_residual, has_indices;
+} trial_record;
+
+/** Run and write down. Fails the test only if a step or the frame fails; a refused create is
+ * written down. @return whether all ranks created their reducer. */
+bool trial_run(const trial *what, trial_record *out);
+void record_free(trial_record *record);
+
+moment *record_moment(const trial_record *record, uint32_t step, uint32_t rank);
+float *record_residual(const trial_record *record, uint32_t step, uint32_t rank);
+float *record_result(const trial_record *record, uint32_t step);
+
+/** Gradient of a rank in a step of this trial. */
+void trial_fill(const trial *what, uint32_t rank, uint32_t step, float *out);
+
+/** k as the header defines it. */
+uint64_t trial_target(const trial *what);
+
+/* -- checks: each fails the running test with a description of the trial ------------------------
+ */
+
+/** All ranks hold the same bits in every step. */
+void check_alike(const trial_record *record);
+
+/** Sum over ranks of gradients = applied + change of the sum of residuals, at every entry. */
+void check_conservation(const trial_record *record);
+
+/** Ascending, no duplicates, in range; the dense result is the sparse one, zero elsewhere. */
+void check_union(const trial_record *record);
+
+/** Every step selected exactly k, and the statistics say so. */
+void check_count(const trial_record *record);
+
+/** Statistics that every scheme owes. */
+void check_stats(const trial_record *record);
+
+/** The result is the dense sum of the gradients in the first step, and the residual is zero. */
+void check_all_applied(const trial_record *record);
+
+/** Both records hold the same results and residuals, bit for bit. */
+void check_same(const trial_record *a, const trial_record *b);
+
+#endif
