@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Builds the library three ways (release; dev: address and undefined-behaviour sanitizers; tsan:
-# thread sanitizer) and runs all tests in each. The last line is "N passed, N failed[, N skipped]".
+# Builds the library three ways and runs the tests in each: release; dev, with the sanitizers of
+# addresses and undefined behaviour; tsan, with that of threads and without the tests labelled
+# `slow`. The last line is "N passed, N failed[, N skipped]".
 #
 #     bash tests/run.sh [--quick] [--no-install]
 #

@@ -141,10 +141,11 @@ static tamis_status open_exchange(tamis_reducer *r) {
     r->scratch = tam_alloc_array(shared ? r->union_max : 0, sizeof r->scratch[0]);
     r->owners = tam_alloc_array(nranks, sizeof r->owners[0]);
     r->cursors = tam_alloc_array(nranks, sizeof r->cursors[0]);
+    r->cuts = tam_alloc_array(nranks, sizeof r->cuts[0]);
     r->group_means = tam_alloc_array(grid->ngroups, sizeof r->group_means[0]);
     r->group_picked = tam_alloc_array(grid->ngroups, sizeof r->group_picked[0]);
-    if (!r->indices || !r->values || !r->scratch || !r->owners || !r->cursors || !r->group_means ||
-        !r->group_picked)
+    if (!r->indices || !r->values || !r->scratch || !r->owners || !r->cursors || !r->cuts ||
+        !r->group_means || !r->group_picked)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", r->union_max);
     return TAMIS_OK;
 }
@@ -213,6 +214,7 @@ static void release(tamis_reducer *r) {
     tam_free(r->scratch);
     tam_free(r->owners);
     tam_free(r->cursors);
+    tam_free(r->cuts);
     tam_free(r->group_means);
     tam_free(r->group_picked);
     tam_free(r->overlaps);

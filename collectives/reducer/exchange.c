@@ -225,31 +225,23 @@ static void count_groups(tamis_reducer *r) {
 static void control(tamis_reducer *r) {
     tam_observed seen = {
         .candidates = r->stats.candidates,
+        .cuts = r->cuts,
         .group_sums = r->group_means,
         .group_picked = r->group_picked,
     };
-    uint32_t known = 0;
     for (uint32_t i = 0; i < r->slots.nranks; i++) {
         const tam_slot_header *h = tam_slot_header_of(&r->slots, i);
         seen.picked += h->count + h->deferred;
-        if (h->flags & TAM_SLOT_HAS_KEY) {
-            double cut_log2 = tam_log2(h->key);
-            seen.cut_log2 += cut_log2;
-            seen.cut_square += cut_log2 * cut_log2;
-            known++;
-        }
+        if (h->flags & TAM_SLOT_HAS_KEY)
+            r->cuts[seen.ncuts++] = tam_log2(h->key);
     }
-    seen.cut_known = known > 0;
-    seen.cut_log2 /= known ? known : 1;
-    seen.cut_square /= known ? known : 1;
     average_stats(r);
     count_groups(r);
     tam_log(TAM_DEBUG,
-            "step %llu: picked %llu of %llu candidates, cut 2^%.3f, margin 2^%.3f, slope %.1f, "
-            "%llu rescans",
+            "step %llu: picked %llu of %llu candidates, margin 2^%.3f, slope %.1f, %llu rescans",
             (unsigned long long)r->step, (unsigned long long)seen.picked,
-            (unsigned long long)seen.candidates, seen.cut_log2, r->control.margin,
-            tam_control_slope(&r->control), (unsigned long long)r->stats.rescans);
+            (unsigned long long)seen.candidates, r->control.margin, tam_control_slope(&r->control),
+            (unsigned long long)r->stats.rescans);
     tam_control_update(&r->control, &seen);
 }
 

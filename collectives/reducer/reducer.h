@@ -63,6 +63,7 @@ struct tamis_reducer {
     uint32_t *scratch; /* [union_max], ownership `all` only */
     float *values;     /* [union_max] */
     size_t union_max;
+    double *cuts;           /* [nranks] */
     double *group_means;    /* [ngroups] */
     uint32_t *group_picked; /* [ngroups] */
     tam_packing packing;

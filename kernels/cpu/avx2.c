@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The tile kernel for AVX2. Blocks of 32 entries: one test says whether a block holds anything;
- * if so, the set bits of its comparison masks are walked. Squares are summed chunk by chunk from
- * the cache: 128 lanes do not fit into 16 registers.
+ * if so, four compresses without further branches, by permutations from a table. Each writes a
+ * whole vector at the cursor, so the lists need slack at their end. Squares are summed chunk by
+ * chunk from the cache: 128 lanes do not fit into 16 registers.
  */
 #include "kernels/cpu/tile.h"
 
@@ -30,33 +31,55 @@ INLINE bool reaches(const __m256i m[VECTORS], __m256i under) {
     return !_mm256_testz_si256(hit, hit);
 }
 
-INLINE uint32_t hits(const __m256i m[VECTORS], __m256i under) {
-    return over(m[0], under) | over(m[1], under) << 8 | over(m[2], under) << 16 |
-           over(m[3], under) << 24;
-}
-
 /* Where s is not finite take acc again. @return how often */
 static uint64_t keep_finite(const __m256 a[VECTORS], __m256 s[VECTORS], __m256i m[VECTORS]) {
     __m256i under = _mm256_set1_epi32(TAM_INFINITE_BITS - 1);
-    uint64_t bad = (uint64_t)__builtin_popcount(hits(m, under));
+    uint64_t bad = 0;
     for (int v = 0; v < VECTORS; v++) {
         __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(m[v], under));
+        bad += (uint64_t)__builtin_popcount(over(m[v], under));
         s[v] = _mm256_blendv_ps(s[v], a[v], mask);
         m[v] = magnitude(s[v]);
     }
     return bad;
 }
 
-/* `mask`: which entries of acc, whose first is number `base`. */
-INLINE void append(const float *acc, uint32_t base, uint32_t mask, tam_tile_out *out) {
+/* Row m of the table: the positions of the set bits of m, one a byte, then zeros. */
+#define PLACE(m, i)                                                                                \
+    ((m) >> (i)&1 ? (uint64_t)(i) << 8 * __builtin_popcount((m) & ((1u << (i)) - 1)) : 0)
+#define ROW(m)                                                                                     \
+    (PLACE(m, 0) | PLACE(m, 1) | PLACE(m, 2) | PLACE(m, 3) | PLACE(m, 4) | PLACE(m, 5) |           \
+     PLACE(m, 6) | PLACE(m, 7))
+#define ROWS4(m) ROW(m), ROW((m) + 1), ROW((m) + 2), ROW((m) + 3)
+#define ROWS16(m) ROWS4(m), ROWS4((m) + 4), ROWS4((m) + 8), ROWS4((m) + 12)
+#define ROWS64(m) ROWS16(m), ROWS16((m) + 16), ROWS16((m) + 32), ROWS16((m) + 48)
+
+static const uint64_t compress[256] = {ROWS64(0u), ROWS64(64u), ROWS64(128u), ROWS64(192u)};
+
+INLINE void append(const __m256i m[VECTORS], __m256i under, uint32_t base, tam_tile_out *out) {
+    __m256i index =
+        _mm256_add_epi32(_mm256_set1_epi32((int)base), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     size_t count = out->count;
-    for (; mask; mask &= mask - 1) {
-        uint32_t l = (uint32_t)__builtin_ctz(mask);
-        out->index[count] = base + l;
-        out->magnitude[count] = tam_magnitude(acc[l]);
-        count++;
+    for (int v = 0; v < VECTORS; v++) {
+        uint32_t hit = over(m[v], under);
+        __m256i order = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)&compress[hit]));
+        _mm256_storeu_si256((__m256i *)(out->index + count),
+                            _mm256_permutevar8x32_epi32(index, order));
+        _mm256_storeu_si256((__m256i *)(out->magnitude + count),
+                            _mm256_permutevar8x32_epi32(m[v], order));
+        count += (size_t)__builtin_popcount(hit);
+        index = _mm256_add_epi32(index, _mm256_set1_epi32(WIDTH));
     }
     out->count = count;
+}
+
+static void append_one(float x, uint32_t index, uint32_t threshold, tam_tile_out *out) {
+    uint32_t m = tam_magnitude(x);
+    if (m < threshold || threshold >= TAM_INFINITE_BITS)
+        return;
+    out->index[out->count] = index;
+    out->magnitude[out->count] = m;
+    out->count++;
 }
 
 INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, tam_tile_out *out) {
@@ -65,7 +88,6 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, t
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
     __m256 a[VECTORS], s[VECTORS];
     __m256i m[VECTORS];
-    uint32_t mask = 0;
     for (int v = 0; v < VECTORS; v++) {
         a[v] = _mm256_loadu_ps(acc + v * WIDTH);
         s[v] = _mm256_add_ps(a[v], _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH)));
@@ -75,14 +97,13 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, t
         if (reaches(m, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
             out->nonfinite += keep_finite(a, s, m);
         if (job->threshold < TAM_INFINITE_BITS)
-            mask = hits(m, under);
+            append(m, under, job->base + at, out);
     }
     for (int v = 0; v < VECTORS; v++) {
         _mm256_storeu_ps(acc + v * WIDTH, s[v]);
         if (clear)
             _mm256_storeu_ps(grad + v * WIDTH, _mm256_setzero_ps());
     }
-    append(acc, job->base + at, mask, out);
 }
 
 /* The last entries of a tile, fewer than a block. */
@@ -95,9 +116,7 @@ static void accumulate_tail(const tam_tile_job *job, uint32_t at, tam_tile_out *
             job->acc[at] = s;
         if (job->clear)
             job->grad[at] = 0.0f;
-        uint32_t m = tam_magnitude(job->acc[at]);
-        if (m >= job->threshold && job->threshold < TAM_INFINITE_BITS)
-            append(job->acc + at, job->base + at, 1, out);
+        append_one(job->acc[at], job->base + at, job->threshold, out);
     }
 }
 
@@ -158,10 +177,10 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
         for (int v = 0; v < VECTORS; v++)
             m[v] = magnitude(_mm256_loadu_ps(job->acc + at + v * WIDTH));
         if (reaches(m, under))
-            append(job->acc + at, job->base + at, hits(m, under), out);
+            append(m, under, job->base + at, out);
     }
     for (; at < job->length; at++)
-        append(job->acc + at, job->base + at, tam_magnitude(job->acc[at]) >= job->threshold, out);
+        append_one(job->acc[at], job->base + at, job->threshold, out);
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {

@@ -52,8 +52,7 @@ INLINE bool reaches(const __m512i m[VECTORS], __m512i bound) {
 }
 
 /* Where s is not finite take acc again. */
-INLINE void keep_finite(const __m512 a[VECTORS], cursor *c, __m512 s[VECTORS],
-                        __m512i m[VECTORS]) {
+INLINE void keep_finite(const __m512 a[VECTORS], cursor *c, __m512 s[VECTORS], __m512i m[VECTORS]) {
     for (int v = 0; v < VECTORS; v++) {
         __mmask16 bad = _mm512_cmpge_epu32_mask(m[v], _mm512_set1_epi32(TAM_INFINITE_BITS));
         s[v] = _mm512_mask_mov_ps(s[v], bad, a[v]);
@@ -84,8 +83,7 @@ INLINE void accumulate_block(float *acc, float *grad, uint32_t base, bool clear,
     for (int v = 0; v < VECTORS; v++) {
         mask[v] = whole ? 0xffff : mask_of(left, (uint32_t)v);
         a[v] = load(acc + v * WIDTH, whole, mask[v]);
-        s[v] = _mm512_add_ps(
-            a[v], _mm512_mul_ps(c->scale, load(grad + v * WIDTH, whole, mask[v])));
+        s[v] = _mm512_add_ps(a[v], _mm512_mul_ps(c->scale, load(grad + v * WIDTH, whole, mask[v])));
         if (!whole) /* 0 * scale need not be 0 */
             s[v] = _mm512_maskz_mov_ps(mask[v], s[v]);
         m[v] = magnitude(s[v]);
@@ -128,8 +126,8 @@ INLINE float accumulate_chunk(float *acc, float *grad, uint32_t base, bool clear
     for (uint32_t at = 0; at < TAM_TILE_CHUNK; at += 2 * BLOCK) {
         accumulate_block(acc + at, grad + at, base + at, clear, true, 0, c, s);
         square(s, u);
-        accumulate_block(acc + at + BLOCK, grad + at + BLOCK, base + at + BLOCK, clear, true, 0,
-                         c, s);
+        accumulate_block(acc + at + BLOCK, grad + at + BLOCK, base + at + BLOCK, clear, true, 0, c,
+                         s);
         square(s, u + VECTORS);
     }
     return fold(u);

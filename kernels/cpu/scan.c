@@ -37,8 +37,9 @@ static filter filter_begin(const tam_scope *scope) {
 size_t tam_scan_length(const tam_scope *scope) {
     size_t length = 0;
     const tam_tile *tile;
-    FOR_OWN_TILES(scope, t, tile)
+    FOR_OWN_TILES(scope, t, tile) {
         length += tile->length;
+    }
     return length;
 }
 

@@ -7,11 +7,11 @@
 #include <float.h>
 
 enum {
-    SMALL = 1 << 15,         /* entries whose keys are looked at without a guess */
-    SAMPLE_LEAST = 1 << 13,  /* keys in a sample */
-    SAMPLE_SHARE = 256,      /* one entry of so many is sampled, ... */
-    SAMPLE_LARGEST = 32,     /* ... or more, up to one of these, ... */
-    SAMPLE_CHOSEN = 64,      /* ... so that about this many chosen ones are among them */
+    SMALL = 1 << 15,        /* entries whose keys are looked at without a guess */
+    SAMPLE_LEAST = 1 << 13, /* keys in a sample */
+    SAMPLE_SHARE = 256,     /* one entry of so many is sampled, ... */
+    SAMPLE_LARGEST = 32,    /* ... or more, up to one of these, ... */
+    SAMPLE_CHOSEN = 64,     /* ... so that about this many chosen ones are among them */
     GUESSES = 3
 };
 
@@ -82,8 +82,8 @@ static const uint32_t *list_keys(tam_select *s, const tam_scope *scope,
     return s->keys;
 }
 
-static void emit_list(const tam_candidates *list, const uint32_t *keys, tam_cutoff cutoff,
-                      size_t k, uint32_t *indices) {
+static void emit_list(const tam_candidates *list, const uint32_t *keys, tam_cutoff cutoff, size_t k,
+                      uint32_t *indices) {
     for (size_t i = 0, count = 0; count < k; i++) {
         indices[count] = list->index[i];
         if (keys[i] == cutoff.key)
@@ -288,8 +288,7 @@ static size_t count_budgets(const tam_cut *job, tam_scope scope) {
     return total;
 }
 
-static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices,
-                       tam_cut_result *out) {
+static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
     tam_scope scope = whole(s, job);
     tam_candidates list = {0};
     size_t total = count_budgets(job, scope), at = 0;
@@ -301,8 +300,7 @@ static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices,
         uint32_t *to = fits && k > 0 ? indices + out->count : NULL;
         s->cutoffs[g] = (tam_cutoff){UINT32_MAX, 0};
         if (k > 0 && !cut_list(s, &scope, &list, 1, k, to, &s->cutoffs[g])) {
-            cut_tiles(s, &scope, tam_scan_length(&scope), k, keep, to, &s->cutoffs[g],
-                      &considered);
+            cut_tiles(s, &scope, tam_scan_length(&scope), k, keep, to, &s->cutoffs[g], &considered);
             out->rescanned = true;
         }
         least = (uint32_t)lesser(least, s->cutoffs[g].key);

@@ -31,7 +31,6 @@ tamis_status tam_select_open(tam_sweep *sweep, tam_select *out);
 void tam_select_close(tam_select *select);
 
 /** As tam_device.cut. */
-void tam_select_cut(tam_select *select, const tam_cut *job, uint32_t *indices,
-                    tam_cut_result *out);
+void tam_select_cut(tam_select *select, const tam_cut *job, uint32_t *indices, tam_cut_result *out);
 
 #endif

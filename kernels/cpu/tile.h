@@ -6,7 +6,7 @@
  *     s = acc[i] + scale * grad[i]          multiply, then add, each rounded to nearest
  *     if s is not finite:  s = acc[i], count it
  *     acc[i] = s;  grad[i] = 0 if asked
- *     if bits(|s|) >= threshold: append (base + i, bits(|s|))
+ *     if bits(|s|) >= threshold: append (base + i, bits(|s|)), NaN and Inf in acc included
  *     sum of s * s in the order below
  *
  * Order of the sum of squares. Lane l of a chunk of 512 elements adds, in binary32,
@@ -44,7 +44,7 @@ typedef struct tam_tile_out {
     uint32_t *index;
     uint32_t *magnitude;
     size_t count;       /* [in,out] */
-    uint64_t nonfinite; /* [in,out] */
+    uint64_t nonfinite; /* [in,out] entries where s was not finite; a search leaves it */
     double sum;         /* [out] sum of squares of this tile; of a search: unspecified */
 } tam_tile_out;
 

@@ -21,7 +21,7 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-#define TAM_PART_ALL UINT32_MAX          /* as `mine`: every tile is mine */
+#define TAM_PART_ALL UINT32_MAX          /* as `mine`: every tile but common ones is mine */
 #define TAM_PART_COMMON (UINT32_MAX - 1) /* of a tile: all ranks take the whole tile, unsent */
 #define TAM_INFINITE_BITS 0x7f800000u    /* magnitude bits from here on are Inf and NaN */
 
@@ -46,12 +46,13 @@ typedef struct tam_grid {
     uint32_t ntiles, ngroups;
 } tam_grid;
 
-/** Candidates of the own tiles: every entry at or over its threshold, index ascending. */
+/** Candidates of the own tiles: every entry at or over its threshold, index ascending. Valid until
+ * the next accumulate or cut. */
 typedef struct tam_candidates {
     uint32_t *index;     /* [capacity], owned by the device */
     uint32_t *magnitude; /* bits of |acc| */
     size_t count;
-    bool complete; /* false: there were more than fit; the list is useless */
+    bool complete; /* false: there were more than fit; the list is useless, the count 0 */
 } tam_candidates;
 
 typedef struct tam_accumulate {

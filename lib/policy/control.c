@@ -16,7 +16,7 @@ double tam_control_slope(const tam_control *c) {
 
 static double choose_margin(const tam_control *c) {
     double for_count = tam_log2(c->over) / tam_control_slope(c);
-    double for_miss = 2.0 * sqrt(c->spread);
+    double for_miss = 3.0 * sqrt(c->spread);
     return -(for_count > for_miss ? for_count : for_miss);
 }
 
@@ -26,7 +26,7 @@ tamis_status tam_control_open(tam_scheme scheme, const tam_grid *grid, uint64_t 
     c.threshold = threshold > 0.0 ? threshold : 0.5 / sqrt((double)k);
     c.fit_xx = 0.01;
     c.fit_xy = 6.0 * c.fit_xx;
-    c.spread = 0.01;
+    c.spread = 0.002;
     c.margin = choose_margin(&c);
     c.levels = tam_alloc_array(grid->ngroups, sizeof c.levels[0]);
     c.thresholds = tam_alloc_array(grid->ngroups, sizeof c.thresholds[0]);
@@ -132,8 +132,8 @@ static void update_slope(tam_control *c, const tam_observed *seen, double cut) {
     double distance = cut - c->margin;
     if (seen->candidates == 0 || fabs(distance) > 1.0)
         return;
-    c->fit_xx = 0.9 * c->fit_xx + 0.1 * clip(distance * distance, 1e-6, 1.0);
-    c->fit_xy = 0.9 * c->fit_xy + 0.1 * distance * count;
+    c->fit_xx = 0.8 * c->fit_xx + 0.2 * clip(distance * distance, 1e-6, 1.0);
+    c->fit_xy = 0.8 * c->fit_xy + 0.2 * distance * count;
 }
 
 /* Move the levels by what the cut showed: part of a small miss, the whole of a jump. */
@@ -147,15 +147,19 @@ static double level_shift(tam_control *c, double cut) {
 }
 
 static void update_predict(tam_control *c, const tam_observed *seen) {
-    if (!seen->cut_known)
+    /* Keys of budget norm are relative to the levels already, magnitudes are not. */
+    double used = c->primed && c->scheme.budget == TAM_BUDGET_GLOBAL ? c->levels[0] : 0.0;
+    double cut = 0.0, short_of = 0.0;
+    if (seen->ncuts == 0)
         return;
-    double cut = seen->cut_log2, shift = cut;
+    for (uint32_t i = 0; i < seen->ncuts; i++) {
+        double one = seen->cuts[i] - used;
+        cut += one / seen->ncuts;
+        short_of += one < 0.0 ? one * one / seen->ncuts : 0.0;
+    }
+    double shift = cut;
     if (c->primed) {
-        /* Under budget norm keys are relative to the levels already. */
-        double used = c->scheme.budget == TAM_BUDGET_GLOBAL ? c->levels[0] : 0.0;
-        double miss = seen->cut_square - 2.0 * used * cut + used * used;
-        cut -= used;
-        c->spread = 0.9 * c->spread + 0.1 * clip(miss, 1e-6, 0.1);
+        c->spread = 0.9 * c->spread + 0.1 * clip(short_of, 1e-6, 0.1);
         update_slope(c, seen, cut);
         shift = level_shift(c, cut);
     }

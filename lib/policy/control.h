@@ -10,11 +10,11 @@
  *          such that there should be over * k of them. After the step:
  *
  *              level   kappa_r, the key at which rank r cut; tau *= their mean (all groups)
- *              spread  sigma, rms of log2 kappa_r: how far the prediction was off, per rank
+ *              spread  sigma, rms of log2 kappa_r where negative: how far a rank fell short
  *              slope   alpha of count ~ key^-alpha between margin and kappa, least squares over
  *                      the last steps; error feedback makes it steep (8 to 50)
- *              margin  low enough for over * k candidates and for a miss of 2 sigma:
- *                      2^-max(log2(over) / alpha, 2 sigma)
+ *              margin  low enough for over * k candidates and for a miss of 3 sigma:
+ *                      2^-max(log2(over) / alpha, 3 sigma)
  *              shape   group g was given s_g of b_g: tau_g *= ((s_g + 2) / (b_g + 2))^(1/2 alpha)
  *
  *          The prediction decides only what a step costs: the cut makes the count exact, and a
@@ -59,11 +59,10 @@ typedef struct tam_control {
 
 /** What all ranks know after a step. */
 typedef struct tam_observed {
-    uint64_t picked;              /* all ranks together, before any slot limit */
-    uint64_t candidates;          /* all ranks; 0 if unknown */
-    bool cut_known;               /* some rank cut */
-    double cut_log2;              /* mean over the ranks that cut, of log2 of their smallest key */
-    double cut_square;            /* mean of the squares of the same */
+    uint64_t picked;     /* all ranks together, before any slot limit */
+    uint64_t candidates; /* all ranks; 0 if unknown */
+    const double *cuts;  /* [ncuts] log2 of the smallest key of every rank that cut */
+    uint32_t ncuts;
     const double *group_sums;     /* [ngroups] mean over ranks of the sums of acc squared */
     const uint32_t *group_picked; /* [ngroups] */
 } tam_observed;

@@ -53,6 +53,7 @@ static void check_poisoned(test_rank *self, tamis_reducer *reducer, tamis_status
     float gradient[N], before[N];
     tamis_step step = TAMIS_STEP_INIT;
     tamis_reducer *another = NULL;
+    tamis_result result;
     data_fill(DATA_HEAVY, self->id, 9, N, gradient);
     memcpy(before, gradient, sizeof before);
     step.grad = gradient;
@@ -60,6 +61,7 @@ static void check_poisoned(test_rank *self, tamis_reducer *reducer, tamis_status
     RANK_STATUS(self, cause, tamis_comm_status(self->comm));
     RANK_STATUS(self, cause, tamis_reduce_start(reducer, &step));
     RANK_CHECK(self, memcmp(before, gradient, sizeof before) == 0, "the gradient was changed");
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_result(reducer, &result)); /* there is none */
     RANK_STATUS(self, cause, create(self, "tamis", &another));
     RANK_CHECK(self, another == NULL, "an output was written");
     RANK_CHECK(self, now_ms() - start_ms < TIMEOUT_MS / 2 * test_slowness(),

@@ -105,15 +105,16 @@ static void check_refusal(const scheme_case *scheme) {
 }
 
 static void test_combinations_keep_all_rules_or_are_refused(void **state) {
-    static const uint32_t ranks_of[] = {1, 3, 8};
+    static const uint32_t ranks_of[] = {3, 1, 8};
     static const size_t sizes[] = {7, 1000, 4097};
     static const double densities[] = {1, 0.1, 0.003};
     scheme_case scheme;
+    size_t counts = test_slowness() > 1 ? 1 : COUNT(ranks_of);
     unsigned refused = 0;
     (void)state;
     for (size_t s = 0; scheme_combination(s, &scheme); s++) {
         bool ran = true;
-        for (size_t p = 0; ran && p < COUNT(ranks_of); p++)
+        for (size_t p = 0; ran && p < counts; p++)
             for (size_t n = 0; ran && n < COUNT(sizes); n++)
                 for (size_t d = 0; ran && d < COUNT(densities); d++) {
                     trial what = trial_usual(scheme.name, ranks_of[p], sizes[n], densities[d]);

@@ -117,6 +117,8 @@ static void run_apart(test_rank *self) {
     RANK_OK(self, tamis_reducer_load(reducer, path));
     tamis_status status = step_once(reducer, self->id, 3, N, &hash);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
+    RANK_CHECK(self, status != TAMIS_E_PROTOCOL || has_word(tamis_last_error(), "at step"),
+               "\"%s\" does not name the steps", tamis_last_error());
     tamis_reducer_destroy(reducer);
 }
 

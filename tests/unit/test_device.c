@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The CPU device against plain oracles. Part one: every tile kernel gives the bits of a loop that
- * follows tile.h word for word. Part two: every way to a cut gives the entries that sorting gives.
+ * The CPU device against plain oracles: every way to a cut gives the entries that sorting gives.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tile.h"
@@ -17,215 +16,6 @@
 #include <cmocka.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-
-/* -- part one: tiles -------------------------------------------------------------------------- */
-
-enum { TILE_MOST = 65536, GUARD = 16, BEFORE = 3 };
-
-typedef struct tile_case {
-    uint32_t length;
-    int pattern;
-    uint32_t threshold;
-    unsigned acc_shift, grad_shift; /* floats past a 64-byte boundary */
-    bool clear, search;
-    float scale;
-} tile_case;
-
-/* All that a kernel may write, with guards around it. */
-typedef struct tile_memory {
-    float acc[TILE_MOST + 2 * GUARD], grad[TILE_MOST + 2 * GUARD];
-    uint32_t index[TILE_MOST + BEFORE + TAM_TILE_SLACK + GUARD];
-    uint32_t magnitude[TILE_MOST + BEFORE + TAM_TILE_SLACK + GUARD];
-} tile_memory;
-
-enum { SMOOTH, FEW_VALUES, ZEROS, TINY, BAD_GRADIENT, OVERFLOWING, BAD_RESIDUAL, TILE_PATTERNS };
-
-static float pick(uint64_t random, const float *values, size_t count) {
-    return values[random % count];
-}
-
-static void fill_tile(int pattern, uint32_t i, float *acc, float *grad) {
-    static const float few[] = {0, -0.0f, 1, -1, 2};
-    static const float tiny[] = {0, -0.0f, 1e-45f, -1e-45f, 1e-39f, FLT_MIN, -FLT_MIN};
-    static const float bad[] = {NAN, INFINITY, -INFINITY, -NAN};
-    static const float huge[] = {FLT_MAX, -FLT_MAX, FLT_MAX / 2, 1};
-    uint64_t a = data_mix(2 * (uint64_t)i), b = data_mix(2 * (uint64_t)i + 1);
-    float smooth = (float)(int64_t)(a >> 40) / 16777216.0f - 0.5f;
-    *acc = smooth * smooth * smooth * 8;
-    *grad = (float)(int64_t)(b >> 40) / 16777216.0f - 0.5f;
-    if (pattern == FEW_VALUES) {
-        *acc = pick(a, few, LENGTH(few));
-        *grad = pick(b, few, LENGTH(few));
-    } else if (pattern == ZEROS) {
-        *acc = a & 1 ? 0 : -0.0f;
-        *grad = b & 1 ? 0 : -0.0f;
-    } else if (pattern == TINY) {
-        *acc = pick(a, tiny, LENGTH(tiny));
-        *grad = pick(b, tiny, LENGTH(tiny));
-    } else if (pattern == BAD_GRADIENT && b % 97 == 0) {
-        *grad = pick(a, bad, LENGTH(bad));
-    } else if (pattern == OVERFLOWING) {
-        *acc = pick(a, huge, LENGTH(huge));
-        *grad = pick(b, huge, LENGTH(huge));
-    } else if (pattern == BAD_RESIDUAL && a % 61 == 0) {
-        *acc = pick(b, bad, LENGTH(bad));
-    }
-}
-
-static void prepare(const tile_case *c, tile_memory *m) {
-    for (size_t i = 0; i < LENGTH(m->acc); i++)
-        m->acc[i] = m->grad[i] = 12345;
-    for (uint32_t i = 0; i < c->length; i++)
-        fill_tile(c->pattern, i, &m->acc[c->acc_shift + i], &m->grad[c->grad_shift + i]);
-    memset(m->index, 0x5a, sizeof m->index);
-    memset(m->magnitude, 0x5a, sizeof m->magnitude);
-}
-
-static tam_tile_job job_of(const tile_case *c, tile_memory *m) {
-    return (tam_tile_job){
-        .acc = m->acc + c->acc_shift,
-        .grad = c->search ? NULL : m->grad + c->grad_shift,
-        .scale = c->scale,
-        .clear = c->clear,
-        .length = c->length,
-        .base = 1000,
-        .threshold = c->threshold,
-    };
-}
-
-static void oracle_append(const tam_tile_job *job, uint32_t i, tam_tile_out *out) {
-    uint32_t m = tam_magnitude(job->acc[i]);
-    if (m < job->threshold || job->threshold == TAM_INFINITE_BITS)
-        return;
-    out->index[out->count] = job->base + i;
-    out->magnitude[out->count++] = m;
-}
-
-static double oracle_sum(const float *s, uint32_t length) {
-    double sum = 0;
-    for (uint32_t at = 0; at < length; at += TAM_TILE_CHUNK) {
-        float u[TAM_TILE_LANES] = {0};
-        for (uint32_t i = at; i < length && i < at + TAM_TILE_CHUNK; i++)
-            u[i % TAM_TILE_LANES] += s[i] * s[i];
-        for (int half = TAM_TILE_LANES / 2; half > 0; half /= 2) {
-            for (int l = 0; l < half; l++)
-                u[l] += u[l + half];
-        }
-        sum += (double)u[0];
-    }
-    return sum;
-}
-
-static void oracle_tile(const tam_tile_job *job, tam_tile_out *out) {
-    for (uint32_t i = 0; i < job->length; i++) {
-        if (job->grad) {
-            float s = job->acc[i] + job->scale * job->grad[i];
-            if (isfinite(s))
-                job->acc[i] = s;
-            else
-                out->nonfinite++;
-            if (job->clear)
-                job->grad[i] = 0;
-        }
-        oracle_append(job, i, out);
-    }
-    out->sum = oracle_sum(job->acc, job->length);
-}
-
-static bool same_sum(double a, double b) {
-    return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
-}
-
-static void check_tile(const tam_tile_level *level, const tile_case *c) {
-    static tile_memory want_memory, have_memory;
-    tile_memory *w = &want_memory, *h = &have_memory;
-    prepare(c, w);
-    prepare(c, h);
-    tam_tile_job want_job = job_of(c, w), have_job = job_of(c, h);
-    tam_tile_out want = {w->index, w->magnitude, BEFORE, 5, 0.0}, have = want;
-    have.index = h->index;
-    have.magnitude = h->magnitude;
-    oracle_tile(&want_job, &want);
-    level->run(&have_job, &have);
-
-    bool ok = have.count == want.count && have.nonfinite == want.nonfinite;
-    ok = ok && (c->search || same_sum(have.sum, want.sum));
-    ok = ok && memcmp(h->acc, w->acc, sizeof h->acc) == 0;
-    ok = ok && memcmp(h->grad, w->grad, sizeof h->grad) == 0;
-    ok = ok && memcmp(h->index, w->index, want.count * sizeof w->index[0]) == 0;
-    ok = ok && memcmp(h->magnitude, w->magnitude, want.count * sizeof w->magnitude[0]) == 0;
-    size_t end = BEFORE + c->length + TAM_TILE_SLACK;
-    ok = ok && h->index[end] == 0x5a5a5a5au && h->magnitude[end] == 0x5a5a5a5au;
-    if (!ok)
-        fail_msg("%s: length %u, pattern %d, threshold %08x, shifts %u %u, clear %d, search %d: "
-                 "count %zu for %zu, sum %a for %a",
-                 level->name, c->length, c->pattern, c->threshold, c->acc_shift, c->grad_shift,
-                 c->clear, c->search, have.count, want.count, have.sum, want.sum);
-}
-
-static void check_lengths(const tam_tile_level *level, tile_case c) {
-    static const uint32_t lengths[] = {0,   1,   31,  32,  33,   63,   64,   65,   127,  128,
-                                       129, 480, 511, 512, 513, 1000, 1023, 1024, 4096, 4097};
-    for (size_t i = 0; i < LENGTH(lengths); i++) {
-        c.length = lengths[i];
-        check_tile(level, &c);
-    }
-}
-
-static void check_level(const tam_tile_level *level) {
-    const uint32_t thresholds[] = {1, 2, tam_bits(0.25f), tam_bits(0.9f), tam_bits(2.0f),
-                                   TAM_INFINITE_BITS - 1, TAM_INFINITE_BITS};
-    for (int pattern = 0; pattern < TILE_PATTERNS; pattern++) {
-        for (size_t t = 0; t < LENGTH(thresholds); t++) {
-            for (unsigned mode = 0; mode < 3; mode++)
-                check_lengths(level, (tile_case){.pattern = pattern, .threshold = thresholds[t],
-                                                 .clear = mode == 1, .search = mode == 2,
-                                                 .acc_shift = t % 4, .grad_shift = mode,
-                                                 .scale = pattern == FEW_VALUES ? -1.0f : 0.7f});
-        }
-    }
-}
-
-static void test_every_level_gives_the_bits_of_the_plain_loop(void **state) {
-    (void)state;
-    for (const tam_tile_level *level = tam_tile_levels; level->name; level++) {
-        if (level->available())
-            check_level(level);
-        else
-            print_message("level %s skipped: needs %s\n", level->name, level->needs);
-    }
-}
-
-static void test_the_longest_tile_gives_the_bits_of_the_plain_loop(void **state) {
-    (void)state;
-    for (const tam_tile_level *level = tam_tile_levels; level->name; level++) {
-        for (unsigned mode = 0; level->available() && mode < 3; mode++)
-            check_tile(level, &(tile_case){.length = TILE_MOST, .pattern = BAD_GRADIENT,
-                                           .threshold = tam_bits(0.5f), .clear = mode == 1,
-                                           .search = mode == 2, .acc_shift = 1, .scale = 0.3f});
-    }
-}
-
-static void test_an_infinite_scale_changes_nothing_but_the_count_of_bad_entries(void **state) {
-    (void)state;
-    for (const tam_tile_level *level = tam_tile_levels; level->name; level++) {
-        if (level->available())
-            check_lengths(level, (tile_case){.pattern = SMOOTH, .threshold = 1, .clear = true,
-                                             .scale = INFINITY});
-    }
-}
-
-static void test_the_level_in_use_is_in_the_table_and_available(void **state) {
-    (void)state;
-    const tam_tile_level *best = tam_tile_best();
-    assert_non_null(best);
-    assert_true(best->available());
-    const char *name = tam_setting_text(TAM_SETTING_CPU);
-    if (strcmp(name, "portable") == 0)
-        assert_string_equal(best->name, name);
-}
-
-/* -- part two: the device --------------------------------------------------------------------- */
 
 enum { GROUPS = 5, BLOCK = 1000, PARTS = 3 };
 
@@ -254,8 +44,8 @@ static void add_tiles(world *w, int parts, uint32_t g) {
     group->first_tile = w->grid.ntiles;
     for (uint32_t at = 0; at < group->length; at += BLOCK) {
         uint32_t left = group->length - at, t = w->grid.ntiles++;
-        w->grid.tiles[t] = (tam_tile){group->begin + at, left < BLOCK ? left : BLOCK, g,
-                                      part_of(parts, t, g)};
+        w->grid.tiles[t] =
+            (tam_tile){group->begin + at, left < BLOCK ? left : BLOCK, g, part_of(parts, t, g)};
     }
     group->ntiles = w->grid.ntiles - group->first_tile;
 }
@@ -290,14 +80,29 @@ static float value_of(int pattern, uint32_t i, uint32_t n) {
     uint64_t random = data_mix(i + 99);
     float u = ((float)(random >> 40) + 1) / 16777217.0f, x = 1 / (u * u * u);
     switch (pattern) {
-    case TIES: x = (float)(random >> 8 & 3); break;
-    case ZERO: x = 0; break;
-    case EQUAL: x = 3; break;
-    case SPARSE: x = random % 500 == 7 ? x : 0; break;
-    case DENORMAL: x = tam_float((uint32_t)(random >> 45)); break;
-    case LARGE: x = u > 0.7f ? FLT_MAX : u * FLT_MAX; break;
-    case CLUSTERED: x = i > n - n / 40 ? x * 1e6f : u; break;
-    default: break;
+    case TIES:
+        x = (float)(random >> 8 & 3);
+        break;
+    case ZERO:
+        x = 0;
+        break;
+    case EQUAL:
+        x = 3;
+        break;
+    case SPARSE:
+        x = random % 500 == 7 ? x : 0;
+        break;
+    case DENORMAL:
+        x = tam_float((uint32_t)(random >> 45));
+        break;
+    case LARGE:
+        x = u > 0.7f ? FLT_MAX : u * FLT_MAX;
+        break;
+    case CLUSTERED:
+        x = i > n - n / 40 ? x * 1e6f : u;
+        break;
+    default:
+        break;
     }
     return random & 1 ? -x : x;
 }
@@ -310,8 +115,8 @@ static void fill_world(world *w, int pattern) {
 /* Accumulate a zero gradient: the residual stays, candidates are taken. */
 static void take(world *w, uint32_t mine, const uint32_t thresholds[GROUPS]) {
     float *zero = test_calloc(w->grid.n, sizeof zero[0]);
-    tam_accumulate job = {.acc = w->acc, .grad = zero, .scale = 1, .mine = mine,
-                          .thresholds = thresholds};
+    tam_accumulate job = {
+        .acc = w->acc, .grad = zero, .scale = 1, .mine = mine, .thresholds = thresholds};
     assert_int_equal(tam_device_cpu.accumulate(w->device, &job, &w->seen), TAMIS_OK);
     test_free(zero);
 }
@@ -392,8 +197,8 @@ static void check_ways(uint32_t n, int pattern, uint32_t mine, size_t k, const f
         world w;
         open_world(&w, n, LAST_COMMON, capacities[i], 1);
         fill_world(&w, pattern);
-        tam_cut job = {.kind = TAM_CUT_TOTAL, .acc = w.acc, .mine = mine, .k = k,
-                       .weights = weights};
+        tam_cut job = {
+            .kind = TAM_CUT_TOTAL, .acc = w.acc, .mine = mine, .k = k, .weights = weights};
         check_total(&w, &job);
         take_uniform(&w, mine, 1);
         job.candidates = &w.seen.candidates;
@@ -433,8 +238,12 @@ static void test_candidates_that_reach_below_the_cut_are_not_searched_again(void
     take_uniform(&w, TAM_PART_ALL, tam_bits(50000.0f));
     assert_true(w.seen.candidates.complete);
     assert_in_range(w.seen.candidates.count, 1000, 4000);
-    tam_cut job = {.kind = TAM_CUT_TOTAL, .acc = w.acc, .mine = TAM_PART_ALL, .k = 1000,
-                   .floor_key = 60000.0f, .candidates = &w.seen.candidates};
+    tam_cut job = {.kind = TAM_CUT_TOTAL,
+                   .acc = w.acc,
+                   .mine = TAM_PART_ALL,
+                   .k = 1000,
+                   .floor_key = 60000.0f,
+                   .candidates = &w.seen.candidates};
     assert_false(cut(&w, &job).rescanned);
     check_total(&w, &job);
     job.floor_key = 1e30f; /* as if the list held nothing of use */
@@ -451,8 +260,12 @@ static void test_a_cut_at_the_floor_itself_is_searched_again(void **state) {
     open_world(&w, 50000, BY_TILE, 50000, 1);
     fill_world(&w, EQUAL);
     take(&w, TAM_PART_ALL, thresholds); /* the first group is as large as the others: 3 */
-    tam_cut job = {.kind = TAM_CUT_TOTAL, .acc = w.acc, .mine = TAM_PART_ALL, .k = 100,
-                   .floor_key = 3.0f, .candidates = &w.seen.candidates};
+    tam_cut job = {.kind = TAM_CUT_TOTAL,
+                   .acc = w.acc,
+                   .mine = TAM_PART_ALL,
+                   .k = 100,
+                   .floor_key = 3.0f,
+                   .candidates = &w.seen.candidates};
     check_total(&w, &job);
     close_world(&w);
 }
@@ -462,8 +275,8 @@ static void test_a_search_considers_few_entries(void **state) {
     world w;
     open_world(&w, 400000, BY_TILE, 8000, 1);
     fill_world(&w, HEAVY);
-    tam_cut_result result = cut(&w, &(tam_cut){.kind = TAM_CUT_TOTAL, .acc = w.acc,
-                                               .mine = TAM_PART_ALL, .k = 4000});
+    tam_cut_result result =
+        cut(&w, &(tam_cut){.kind = TAM_CUT_TOTAL, .acc = w.acc, .mine = TAM_PART_ALL, .k = 4000});
     assert_in_range(result.candidates, 4000, 8000);
     close_world(&w);
 }
@@ -489,8 +302,8 @@ static void check_group_budgets(int pattern, size_t capacity, size_t most) {
     fill_world(&w, pattern);
     for (uint32_t part = 0; part <= PARTS; part++) {
         uint32_t mine = part < PARTS ? part : TAM_PART_ALL;
-        tam_cut job = {.kind = TAM_CUT_GROUPS, .acc = w.acc, .mine = mine, .k = most,
-                       .budgets = budgets};
+        tam_cut job = {
+            .kind = TAM_CUT_GROUPS, .acc = w.acc, .mine = mine, .k = most, .budgets = budgets};
         check_groups(&w, &job);
         take_uniform(&w, mine, tam_bits(4000.0f));
         job.candidates = &w.seen.candidates;
@@ -541,7 +354,10 @@ static void test_all_takes_what_reaches_its_threshold_and_defers_the_rest(void *
             fill_world(&w, pattern);
             uint32_t mine = i % 4 < 2 ? 0 : TAM_PART_ALL;
             take(&w, mine, thresholds);
-            tam_cut job = {.kind = TAM_CUT_ALL, .acc = w.acc, .mine = mine, .k = most[i / 2],
+            tam_cut job = {.kind = TAM_CUT_ALL,
+                           .acc = w.acc,
+                           .mine = mine,
+                           .k = most[i / 2],
                            .candidates = &w.seen.candidates};
             check_all(&w, &job, thresholds);
             close_world(&w);
@@ -601,11 +417,20 @@ static void test_only_own_tiles_give_candidates_and_all_tiles_give_sums(void **s
 /* One step on a gradient with bad entries; everything it leaves behind. */
 static void step(world *w, float *grad, float *const *grads, bool clear) {
     const uint32_t thresholds[GROUPS] = {tam_bits(30.0f), 1, tam_bits(10.0f), 1, tam_bits(90.0f)};
-    tam_accumulate job = {.acc = w->acc, .grad = grad, .grads = grads, .seg_begin = w->begins,
-                          .scale = 0.7f, .clear = clear, .mine = 1, .thresholds = thresholds};
+    tam_accumulate job = {.acc = w->acc,
+                          .grad = grad,
+                          .grads = grads,
+                          .seg_begin = w->begins,
+                          .scale = 0.7f,
+                          .clear = clear,
+                          .mine = 1,
+                          .thresholds = thresholds};
     assert_int_equal(tam_device_cpu.accumulate(w->device, &job, &w->seen), TAMIS_OK);
-    tam_cut_result r = cut(w, &(tam_cut){.kind = TAM_CUT_TOTAL, .acc = w->acc, .mine = 1,
-                                         .k = 2000, .candidates = &w->seen.candidates,
+    tam_cut_result r = cut(w, &(tam_cut){.kind = TAM_CUT_TOTAL,
+                                         .acc = w->acc,
+                                         .mine = 1,
+                                         .k = 2000,
+                                         .candidates = &w->seen.candidates,
                                          .floor_key = 91.0f});
     assert_int_equal(r.count, 2000);
 }
@@ -725,8 +550,9 @@ static void test_no_call_after_open_allocates(void **state) {
     uint64_t made = tam_alloc_made();
     take_uniform(&w, TAM_PART_ALL, tam_bits(1e6f));
     for (int kind = TAM_CUT_TOTAL; kind <= TAM_CUT_ALL; kind++) {
-        cut(&w, &(tam_cut){.kind = kind, .acc = w.acc, .mine = TAM_PART_ALL, .k = 2000,
-                           .budgets = budgets});
+        cut(&w,
+            &(tam_cut){
+                .kind = kind, .acc = w.acc, .mine = TAM_PART_ALL, .k = 2000, .budgets = budgets});
     }
     assert_int_equal(tam_alloc_made(), made);
     close_world(&w);
@@ -752,13 +578,8 @@ static void test_open_without_memory_fails_and_leaves_nothing(void **state) {
     assert_int_equal(tam_alloc_live(), live);
     close_world(&w);
 }
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_level_gives_the_bits_of_the_plain_loop),
-        cmocka_unit_test(test_the_longest_tile_gives_the_bits_of_the_plain_loop),
-        cmocka_unit_test(test_an_infinite_scale_changes_nothing_but_the_count_of_bad_entries),
-        cmocka_unit_test(test_the_level_in_use_is_in_the_table_and_available),
         cmocka_unit_test(test_total_equals_sorting_by_list_search_and_scan),
         cmocka_unit_test(test_total_weighs_groups_with_one_rounding),
         cmocka_unit_test(test_candidates_that_reach_below_the_cut_are_not_searched_again),
