@@ -21,7 +21,8 @@ typedef struct hub {
     pthread_cond_t changed;
     uint32_t nranks, users;
     uint32_t arrived;
-    uint64_t round; /* meetings held */
+    uint32_t reading; /* ranks that still read what others have posted */
+    uint64_t round;   /* meetings held */
     tamis_status broken;
     char cause[256];
     const void **posted; /* [nranks] */
@@ -31,6 +32,7 @@ typedef struct hub {
 typedef struct local {
     hub *hub;
     uint32_t rank;
+    bool reading;
 } local;
 
 static void list_missing(const hub *h, char *text, size_t size) {
@@ -69,20 +71,32 @@ static void await_round(local *self, uint64_t round, const tam_call *call) {
     }
 }
 
-/* All ranks come here; nobody leaves before all have. */
-static tamis_status meet(local *self, const tam_call *call) {
+static void stop_reading(local *self) {
+    if (self->reading && --self->hub->reading == 0)
+        pthread_cond_broadcast(&self->hub->changed);
+    self->reading = false;
+}
+
+/* All ranks come here; nobody leaves before all have. With `reads` they go on to read what the
+ * others posted, and a rank that has to give up stays until all have read: its memory may go. */
+static tamis_status meet(local *self, bool reads, const tam_call *call) {
     hub *h = self->hub;
     pthread_mutex_lock(&h->lock);
+    stop_reading(self);
     uint64_t round = h->round;
     h->here[self->rank] = true;
     if (h->broken == TAMIS_OK && ++h->arrived == h->nranks) {
         h->arrived = 0;
         memset(h->here, 0, h->nranks * sizeof h->here[0]);
         h->round++;
+        h->reading = reads ? h->nranks : 0;
         pthread_cond_broadcast(&h->changed);
     }
     await_round(self, round, call);
     bool passed = h->round != round;
+    self->reading = passed && reads;
+    while (!passed && h->reading > 0) /* only copies, so not for long */
+        pthread_cond_wait(&h->changed, &h->lock);
     tamis_status status = passed ? TAMIS_OK : h->broken;
     char cause[sizeof h->cause];
     memcpy(cause, h->cause, sizeof cause);
@@ -92,7 +106,7 @@ static tamis_status meet(local *self, const tam_call *call) {
 
 static tamis_status post(local *self, const void *memory, const tam_call *call) {
     self->hub->posted[self->rank] = memory;
-    return meet(self, call);
+    return meet(self, true, call);
 }
 
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
@@ -102,7 +116,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     for (uint32_t r = 0; r < self->hub->nranks; r++)
         memcpy((char *)recv + r * bytes, self->hub->posted[r], bytes);
     call->wire_bytes += (uint64_t)bytes * (self->hub->nranks - 1);
-    return meet(self, call);
+    return meet(self, false, call);
 }
 
 static size_t border(size_t count, uint32_t r, uint32_t nranks) {
@@ -127,7 +141,7 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     size_t end = border(count, self->rank + 1, h->nranks);
     TAM_TRY(post(self, values, call));
     sum_slice(self, values, begin, end);
-    TAM_TRY(meet(self, call));
+    TAM_TRY(meet(self, true, call));
     for (uint32_t r = 0; r < h->nranks; r++) {
         size_t from = border(count, r, h->nranks), to = border(count, r + 1, h->nranks);
         if (r != self->rank && from < to)
@@ -136,7 +150,7 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     }
     /* What a network would carry: others' slices out, the own sum to all others. */
     call->wire_bytes += 4 * (uint64_t)(count - (end - begin) + (end - begin) * (h->nranks - 1));
-    return meet(self, call);
+    return meet(self, false, call);
 }
 
 static tamis_status progress(void *arg) {
@@ -223,7 +237,7 @@ static tamis_status open_rank(hub *h, uint32_t rank, const tamis_comm_config *co
     local *self = tam_alloc(sizeof *self);
     if (!self)
         return tam_fail(TAMIS_E_NOMEM, "no memory for rank %u of a local communicator", rank);
-    *self = (local){h, rank};
+    *self = (local){h, rank, false};
     h->users++;
     return tam_comm_open(&transport, self, rank, h->nranks, config, out);
 }

@@ -391,7 +391,7 @@ TAMIS_API tamis_status tamis_reducer_residual(const tamis_reducer *reducer, cons
 /** Figures of the last finished step, of this rank unless said otherwise. Times are monotonic. */
 typedef struct tamis_stats {
     size_t size;
-    uint64_t steps;      /* steps finished since create or load */
+    uint64_t steps;      /* steps finished, those before a loaded state included */
     uint64_t length;     /* n */
     uint64_t target;     /* k = max(1, floor(density * n)); n for "dense" */
     uint64_t selected;   /* entries in the result, the same on all ranks */

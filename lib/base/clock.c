@@ -11,10 +11,10 @@ uint64_t tam_clock_ns(void) {
 }
 
 void tam_relax(unsigned tries) {
-    /* Ranks often share cores: spinning would take the core from the rank that is waited for. */
-    if (tries < 20000) {
+    /* Ranks often share cores. Yielding answers soon when each has one; long waits sleep, and so
+     * leave the core to the rank that is waited for. */
+    if (tries < 1000)
         sched_yield();
-        return;
-    }
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    else
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }

@@ -135,7 +135,7 @@ static void check_policy(tamis_nonfinite policy) {
     scheme_case scheme;
     assert_non_null(plan);
     for (size_t s = 0; scheme_preset(s, &scheme); s++)
-        for (size_t p = 0; !scheme.dense && p < 3; p++) /* dense passes on what it is given */
+        for (size_t p = 0; p < 3; p++)
             for (uint32_t bad = 0; bad < nranks_of[p]; bad += 2) {
                 test_context("%s P=%u policy %d on rank %u", scheme.name, nranks_of[p], policy,
                              bad);
@@ -146,7 +146,8 @@ static void check_policy(tamis_nonfinite policy) {
                 ranks_run(nranks_of[p], 0, run_plan, plan);
                 check_alike(plan, nranks_of[p]);
                 check_bad_step(plan, nranks_of[p]);
-                check_entries(plan, nranks_of[p]);
+                if (!scheme.dense) /* without a residual a lost step is lost */
+                    check_entries(plan, nranks_of[p]);
             }
     free(plan);
 }

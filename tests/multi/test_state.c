@@ -89,13 +89,13 @@ static void run_and_resume(test_rank *self) {
 }
 
 static void test_a_resumed_run_is_bit_identical(void **state) {
-    static const uint32_t nranks_of[] = {1, 2, 3, 5};
+    static const uint32_t nranks_of[] = {1, 3}; /* every save flushes a disk */
     char path[SCRATCH_PATH];
     scheme_case scheme;
     (void)state;
     scratch_path("first", path);
     for (size_t s = 0; scheme_preset(s, &scheme); s++)
-        for (size_t p = 0; p < 4; p++) {
+        for (size_t p = 0; p < 2; p++) {
             test_context("%s P=%u, resume", scheme.name, nranks_of[p]);
             ranks_run(nranks_of[p], 0, run_and_resume, scheme.name);
         }
