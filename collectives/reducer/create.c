@@ -49,7 +49,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
     c.scheme = NULL; /* the caller's memory */
-    c.over = c.over != 0.0 ? c.over : 2.0;
+    c.over = c.over != 0.0 ? c.over : 1.5;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     r->config = c;
     return TAMIS_OK;

@@ -282,7 +282,7 @@ typedef struct tamis_reducer_config {
     tamis_nonfinite nonfinite; /* error */
     uint32_t block;            /* unit of cyclic ownership, elements: multiple of 32, <= 65536; 0:
                                   the largest power of two <= 4096 that leaves 64 blocks a rank */
-    double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 2 */
+    double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
     double capacity;           /* step: slot size in units of k / ranks; what does not fit stays in
                                   the residual. 0: slots grow to the longest list, as published */
     double threshold;          /* step: first threshold; 0: 1 / (2 sqrt(k)), as published */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tile kernel for AVX2. Blocks of 32 entries: one test says whether a block holds anything;
- * if so, four compresses without further branches, by permutations from a table. Each writes a
- * whole vector at the cursor, so the lists need slack at their end. Squares are summed chunk by
- * chunk from the cache: 128 lanes do not fit into 16 registers.
+ * The tile kernel for AVX2. Blocks of 64 entries: one test says whether a block holds anything;
+ * if so, eight compresses without further branches, by permutations from a table. Each writes a
+ * whole vector at the cursor, so the lists need slack at their end. Smaller blocks make the test
+ * a coin toss where a few per cent are candidates. Squares are summed chunk by chunk from the
+ * cache: 128 lanes do not fit into 16 registers.
  */
 #include "kernels/cpu/tile.h"
 
@@ -14,7 +15,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { WIDTH = 8, VECTORS = 4, BLOCK = WIDTH * VECTORS };
+enum { WIDTH = 8, VECTORS = 8, BLOCK = WIDTH * VECTORS };
 
 INLINE __m256i magnitude(__m256 x) {
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
@@ -25,21 +26,23 @@ INLINE uint32_t over(__m256i m, __m256i under) {
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(m, under)));
 }
 
-INLINE bool reaches(const __m256i m[VECTORS], __m256i under) {
-    __m256i most = _mm256_max_epi32(_mm256_max_epi32(m[0], m[1]), _mm256_max_epi32(m[2], m[3]));
+INLINE bool reaches(const __m256 s[VECTORS], __m256i under) {
+    __m256i most = magnitude(s[0]);
+    for (int v = 1; v < VECTORS; v++)
+        most = _mm256_max_epi32(most, magnitude(s[v]));
     __m256i hit = _mm256_cmpgt_epi32(most, under);
     return !_mm256_testz_si256(hit, hit);
 }
 
 /* Where s is not finite take acc again. @return how often */
-static uint64_t keep_finite(const __m256 a[VECTORS], __m256 s[VECTORS], __m256i m[VECTORS]) {
+static uint64_t keep_finite(const float *acc, __m256 s[VECTORS]) {
     __m256i under = _mm256_set1_epi32(TAM_INFINITE_BITS - 1);
     uint64_t bad = 0;
     for (int v = 0; v < VECTORS; v++) {
-        __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(m[v], under));
-        bad += (uint64_t)__builtin_popcount(over(m[v], under));
-        s[v] = _mm256_blendv_ps(s[v], a[v], mask);
-        m[v] = magnitude(s[v]);
+        __m256i m = magnitude(s[v]);
+        __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(m, under));
+        bad += (uint64_t)__builtin_popcount(over(m, under));
+        s[v] = _mm256_blendv_ps(s[v], _mm256_loadu_ps(acc + v * WIDTH), mask);
     }
     return bad;
 }
@@ -56,17 +59,18 @@ static uint64_t keep_finite(const __m256 a[VECTORS], __m256 s[VECTORS], __m256i 
 
 static const uint64_t compress[256] = {ROWS64(0u), ROWS64(64u), ROWS64(128u), ROWS64(192u)};
 
-INLINE void append(const __m256i m[VECTORS], __m256i under, uint32_t base, tam_tile_out *out) {
+INLINE void append(const __m256 s[VECTORS], __m256i under, uint32_t base, tam_tile_out *out) {
     __m256i index =
         _mm256_add_epi32(_mm256_set1_epi32((int)base), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     size_t count = out->count;
     for (int v = 0; v < VECTORS; v++) {
-        uint32_t hit = over(m[v], under);
+        __m256i m = magnitude(s[v]);
+        uint32_t hit = over(m, under);
         __m256i order = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)&compress[hit]));
         _mm256_storeu_si256((__m256i *)(out->index + count),
                             _mm256_permutevar8x32_epi32(index, order));
         _mm256_storeu_si256((__m256i *)(out->magnitude + count),
-                            _mm256_permutevar8x32_epi32(m[v], order));
+                            _mm256_permutevar8x32_epi32(m, order));
         count += (size_t)__builtin_popcount(hit);
         index = _mm256_add_epi32(index, _mm256_set1_epi32(WIDTH));
     }
@@ -86,18 +90,15 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, t
     float *acc = job->acc + at, *grad = job->grad + at;
     const __m256 scale = _mm256_set1_ps(job->scale);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
-    __m256 a[VECTORS], s[VECTORS];
-    __m256i m[VECTORS];
-    for (int v = 0; v < VECTORS; v++) {
-        a[v] = _mm256_loadu_ps(acc + v * WIDTH);
-        s[v] = _mm256_add_ps(a[v], _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH)));
-        m[v] = magnitude(s[v]);
-    }
-    if (reaches(m, under)) {
-        if (reaches(m, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
-            out->nonfinite += keep_finite(a, s, m);
+    __m256 s[VECTORS];
+    for (int v = 0; v < VECTORS; v++)
+        s[v] = _mm256_add_ps(_mm256_loadu_ps(acc + v * WIDTH),
+                             _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH)));
+    if (reaches(s, under)) {
+        if (reaches(s, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
+            out->nonfinite += keep_finite(acc, s);
         if (job->threshold < TAM_INFINITE_BITS)
-            append(m, under, job->base + at, out);
+            append(s, under, job->base + at, out);
     }
     for (int v = 0; v < VECTORS; v++) {
         _mm256_storeu_ps(acc + v * WIDTH, s[v]);
@@ -173,11 +174,11 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
     if (job->threshold >= TAM_INFINITE_BITS)
         return;
     for (; at + BLOCK <= job->length; at += BLOCK) {
-        __m256i m[VECTORS];
+        __m256 s[VECTORS];
         for (int v = 0; v < VECTORS; v++)
-            m[v] = magnitude(_mm256_loadu_ps(job->acc + at + v * WIDTH));
-        if (reaches(m, under))
-            append(m, under, job->base + at, out);
+            s[v] = _mm256_loadu_ps(job->acc + at + v * WIDTH);
+        if (reaches(s, under))
+            append(s, under, job->base + at, out);
     }
     for (; at < job->length; at++)
         append_one(job->acc[at], job->base + at, job->threshold, out);
