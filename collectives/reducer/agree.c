@@ -70,6 +70,8 @@ typedef struct agreement_job {
     unsigned char *board;
 } agreement_job;
 
+_Static_assert(sizeof(agreement_job) <= TAM_DESK_BYTES, "an agreement fits the desk");
+
 static const tam_agreement *entry(const agreement_job *a, uint32_t rank) {
     return (const tam_agreement *)(const void *)(a->board + rank * sizeof(tam_agreement));
 }
@@ -103,6 +105,7 @@ static tamis_status run(tam_job *job, tam_link *link) {
 }
 
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine) {
-    agreement_job a = {.job = {.run = run}, .mine = *mine, .board = comm->board};
-    return tam_comm_run(comm, &a.job);
+    agreement_job *a = (agreement_job *)(void *)comm->desk;
+    *a = (agreement_job){.job = {.run = run}, .mine = *mine, .board = comm->board};
+    return tam_comm_run(comm, &a->job);
 }

@@ -42,11 +42,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return TAMIS_OK;
 }
 
-static tamis_status progress(void *arg) {
-    (void)arg;
-    return TAMIS_OK;
-}
-
 static void abort_callback(void *arg) {
     (void)arg; /* a callback that blocks is the caller's to wake */
 }
@@ -60,10 +55,8 @@ static void close_callback(void *arg, int clean) {
 
 static const tam_transport transport = {
     .name = "callback",
-    .capabilities = TAM_CAP_HOST_MEMORY,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .progress = progress,
     .abort = abort_callback,
     .close = close_callback,
 };

@@ -178,7 +178,8 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->rank = rank;
     comm->nranks = nranks;
     comm->board = tam_alloc_array(nranks, TAM_BOARD_BYTES);
-    if (!comm->board || tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
+    comm->desk = tam_alloc(TAM_DESK_BYTES);
+    if (!comm->board || !comm->desk || tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
         open_lock(comm) != TAMIS_OK)
         goto err_free;
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
@@ -193,6 +194,7 @@ err_lock:
     pthread_cond_destroy(&comm->changed);
     pthread_mutex_destroy(&comm->lock);
 err_free:
+    tam_free(comm->desk);
     tam_free(comm->board);
     tam_free(comm);
 err_close:
@@ -250,6 +252,7 @@ void tamis_comm_destroy(tamis_comm *comm) {
     comm->transport->close(comm->self, atomic_load(&comm->poison) == TAMIS_OK);
     pthread_cond_destroy(&comm->changed);
     pthread_mutex_destroy(&comm->lock);
+    tam_free(comm->desk);
     tam_free(comm->board);
     tam_free(comm);
 }

@@ -33,7 +33,10 @@ typedef struct tam_job {
     struct tam_job *next;
 } tam_job;
 
-enum { TAM_BOARD_BYTES = 256 }; /* per rank */
+enum {
+    TAM_BOARD_BYTES = 256, /* per rank */
+    TAM_DESK_BYTES = 1024
+};
 
 struct tamis_comm {
     const tam_transport *transport;
@@ -41,6 +44,7 @@ struct tamis_comm {
     uint32_t rank, nranks;
     uint64_t timeout_ns;
     unsigned char *board; /* [nranks * TAM_BOARD_BYTES] for agreements, which must not allocate */
+    unsigned char *desk;  /* [TAM_DESK_BYTES] the job of an agreement: it may outlive its call */
 
     atomic_int poison; /* a status; set once */
     char cause[512];   /* sentence of the first failure, under the lock */

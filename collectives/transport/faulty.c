@@ -59,11 +59,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return TAMIS_OK;
 }
 
-static tamis_status progress(void *arg) {
-    faulty *f = arg;
-    return f->inner->progress(f->self);
-}
-
 static void abort_faulty(void *arg) {
     faulty *f = arg;
     f->inner->abort(f->self);
@@ -85,7 +80,6 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
                 .capabilities = comm->transport->capabilities,
                 .allgather = allgather,
                 .allreduce_sum = allreduce_sum,
-                .progress = progress,
                 .abort = abort_faulty,
                 .close = close_faulty},
         .inner = comm->transport,

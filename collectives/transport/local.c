@@ -153,14 +153,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return meet(self, false, call);
 }
 
-static tamis_status progress(void *arg) {
-    hub *h = ((local *)arg)->hub;
-    pthread_mutex_lock(&h->lock);
-    tamis_status status = h->broken;
-    pthread_mutex_unlock(&h->lock);
-    return status;
-}
-
 static void abort_hub(void *arg) {
     local *self = arg;
     char cause[64];
@@ -194,10 +186,8 @@ static void close_local(void *arg, int clean) {
 
 static const tam_transport transport = {
     .name = "local",
-    .capabilities = TAM_CAP_HOST_MEMORY,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .progress = progress,
     .abort = abort_hub,
     .close = close_local,
 };

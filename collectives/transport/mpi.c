@@ -22,12 +22,15 @@
 #include <stdio.h>
 #include <tamis/mpi.h>
 
-enum {
-    TAG_GATHER = 1,
-    TAG_SCATTER = 2,
-    PIECE = 65536,        /* floats of a slice that travel at once */
-    MESSAGE_MAX = 1 << 30 /* bytes: counts of MPI are int */
-};
+/* Tests make these small. */
+#ifndef TAM_MPI_PIECE
+#define TAM_MPI_PIECE 65536 /* floats of a slice that travel at once */
+#endif
+#ifndef TAM_MPI_MESSAGE_MAX
+#define TAM_MPI_MESSAGE_MAX (1 << 30) /* bytes: counts of MPI are int */
+#endif
+
+enum { TAG_GATHER = 1, TAG_SCATTER = 2, PIECE = TAM_MPI_PIECE, MESSAGE_MAX = TAM_MPI_MESSAGE_MAX };
 
 /* Requests that are waited for together: 2 (P - 1) at most. */
 typedef struct batch {
@@ -215,14 +218,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return wait_all(self, &self->gather[(s.npieces - 1) % 2], call);
 }
 
-static tamis_status progress(void *arg) {
-    int flag;
-    mpi *self = arg;
-    return translate(self,
-                     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self->comm, &flag, MPI_STATUS_IGNORE),
-                     "MPI_Iprobe");
-}
-
 static void abort_mpi(void *arg) {
     (void)arg; /* the poison ends the polling here; the others meet their deadline */
 }
@@ -243,20 +238,18 @@ static void close_mpi(void *arg, int clean) {
 
 static const tam_transport inline_transport = {
     .name = "mpi",
-    .capabilities = TAM_CAP_HOST_MEMORY | TAM_CAP_LINGERS,
+    .capabilities = TAM_CAP_LINGERS,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .progress = progress,
     .abort = abort_mpi,
     .close = close_mpi,
 };
 
 static const tam_transport threaded_transport = {
     .name = "mpi",
-    .capabilities = TAM_CAP_HOST_MEMORY | TAM_CAP_LINGERS | TAM_CAP_THREADED,
+    .capabilities = TAM_CAP_LINGERS | TAM_CAP_THREADED,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .progress = progress,
     .abort = abort_mpi,
     .close = close_mpi,
 };

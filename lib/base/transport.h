@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport contract: how bytes travel between ranks. Six entries and capability bits.
+ * The transport contract: how bytes travel between ranks. Four entries and capability bits.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
  * has nothing to do does nothing, so callers never test a pointer. Calls are made in the same
@@ -16,9 +16,8 @@
 #include <tamis/tamis.h>
 
 enum {
-    TAM_CAP_HOST_MEMORY = 1, /* buffers lie in host memory */
-    TAM_CAP_THREADED = 2,    /* calls may come from a thread of the library */
-    TAM_CAP_LINGERS = 4      /* after a failure it may still write to buffers it was given */
+    TAM_CAP_THREADED = 1, /* calls may come from a thread of the library */
+    TAM_CAP_LINGERS = 2   /* after a failure it may still write to buffers it was given */
 };
 
 /** What bounds a call, and what it cost. */
@@ -39,9 +38,6 @@ typedef struct tam_transport {
 
     /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. */
     tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
-
-    /** Make what is under way advance, and report a failure that nobody asked about. */
-    tamis_status (*progress)(void *self);
 
     /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */
     void (*abort)(void *self);

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Long messages travel in pieces: the MPI transport once more, with pieces so small that short
+ * vectors need many. Stands for counts beyond what an int can hold.
+ */
+#define TAM_MPI_PIECE 16
+#define TAM_MPI_MESSAGE_MAX 100
+#include "collectives/transport/mpi.c"
+
+#include "tests/support/mpi_ranks.h"
+
+#include <stdlib.h>
+
+enum { MOST = 5000 };
+
+static float value_of(int rank, size_t i) {
+    return (float)((int)((i * 37 + (size_t)rank * 101) % 1009) - 500);
+}
+
+static tam_call new_call(tamis_comm *comm) {
+    return (tam_call){.deadline_ns = tam_clock_ns() + comm->timeout_ns, .poison = &comm->poison};
+}
+
+static void check_sum(tamis_comm *comm, size_t count) {
+    float *values = malloc((count + 1) * sizeof *values);
+    tam_call call = new_call(comm);
+    for (size_t i = 0; i <= count; i++)
+        values[i] = value_of(mpi_rank, i);
+    MPI_OK(comm->transport->allreduce_sum(comm->self, values, count, &call));
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        float expected = 0.0f;
+        for (int r = 0; r < mpi_nranks; r++)
+            expected += value_of(r, i);
+        wrong += values[i] != expected;
+    }
+    MPI_CHECK(wrong == 0, "%zu of %zu sums are wrong", wrong, count);
+    MPI_CHECK(values[count] == value_of(mpi_rank, count), "the end of %zu was overrun", count);
+    free(values);
+}
+
+static void check_gather(tamis_comm *comm, size_t bytes) {
+    size_t all = bytes * (size_t)mpi_nranks;
+    unsigned char *send = malloc(bytes + 1), *recv = malloc(all + 1);
+    tam_call call = new_call(comm);
+    for (size_t i = 0; i < bytes; i++)
+        send[i] = (unsigned char)(i * 7 + (size_t)mpi_rank);
+    recv[all] = 171;
+    MPI_OK(comm->transport->allgather(comm->self, send, bytes, recv, &call));
+    size_t wrong = 0;
+    for (size_t i = 0; i < all; i++)
+        wrong += recv[i] != (unsigned char)(i % bytes * 7 + i / bytes);
+    MPI_CHECK(wrong == 0, "%zu of %zu bytes are wrong", wrong, all);
+    MPI_CHECK(recv[all] == 171, "the end of %zu bytes was overrun", all);
+    MPI_CHECK(call.wire_bytes == bytes * (size_t)(mpi_nranks - 1), "%zu bytes: %llu sent", bytes,
+              (unsigned long long)call.wire_bytes);
+    free(send);
+    free(recv);
+}
+
+int main(int argc, char **argv) {
+    mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
+    tamis_comm *comm = mpi_comm(10000);
+    static const size_t counts[] = {0, 1, 2, 3, 15, 16, 17, 31, 47, 63, 64, 65, 1000, 4097, MOST};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        check_sum(comm, counts[i]);
+    for (size_t bytes = 1; bytes <= MOST; bytes = bytes * 2 + 1)
+        check_gather(comm, bytes);
+    tamis_comm_destroy(comm);
+    int failures = mpi_verdict();
+    MPI_Finalize();
+    return failures != 0;
+}
