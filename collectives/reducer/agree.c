@@ -8,9 +8,15 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-_Static_assert(sizeof(tam_agreement) <= TAM_BOARD_BYTES, "an agreement fits the board");
+/* As it travels: as long in every version, so that versions that differ can say so. */
+typedef union board_entry {
+    tam_agreement agreement;
+    unsigned char bytes[TAM_BOARD_BYTES];
+} board_entry;
 
-typedef enum field_kind { WHOLE, REAL, HEX } field_kind;
+_Static_assert(sizeof(board_entry) == TAM_BOARD_BYTES, "an agreement fits the board");
+
+typedef enum field_kind { WHOLE, REAL, HEX, SCHEME } field_kind;
 
 static const struct {
     const char *name;
@@ -20,7 +26,7 @@ static const struct {
     [TAM_FIELD_LENGTH] = {"layout length", WHOLE},
     [TAM_FIELD_NSEGMENTS] = {"number of segments", WHOLE},
     [TAM_FIELD_SEGMENTS] = {"segment lengths", HEX},
-    [TAM_FIELD_SCHEME] = {"scheme", HEX},
+    [TAM_FIELD_SCHEME] = {"scheme", SCHEME},
     [TAM_FIELD_DENSITY] = {"density", REAL},
     [TAM_FIELD_OUTPUT] = {"output", WHOLE},
     [TAM_FIELD_AVERAGE] = {"average", WHOLE},
@@ -34,7 +40,9 @@ static const struct {
 static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {
     double real;
     memcpy(&real, &value, sizeof real);
-    if (kind == REAL)
+    if (kind == SCHEME)
+        tam_scheme_print(value, text, size);
+    else if (kind == REAL)
         snprintf(text, size, "%.9g", real);
     else
         snprintf(text, size, kind == HEX ? "%#llx" : "%llu", (unsigned long long)value);
@@ -48,15 +56,15 @@ static int first_difference(const tam_agreement *a, const tam_agreement *b) {
     return -1;
 }
 
-bool tam_agreement_differs(const tam_agreement *a, const tam_agreement *b, char *text,
+bool tam_agreement_differs(const tam_agreement *ours, const tam_agreement *file, char *text,
                            size_t size) {
-    char here[40], there[40];
-    int f = first_difference(a, b);
+    char here[64], there[64];
+    int f = first_difference(ours, file);
     if (f < 0)
         return false;
-    print_value(a->fields[f], fields[f].kind, here, sizeof here);
-    print_value(b->fields[f], fields[f].kind, there, sizeof there);
-    snprintf(text, size, "%s (%s here, %s there)", fields[f].name, here, there);
+    print_value(ours->fields[f], fields[f].kind, here, sizeof here);
+    print_value(file->fields[f], fields[f].kind, there, sizeof there);
+    snprintf(text, size, "%s is %s in the file, %s here", fields[f].name, there, here);
     return true;
 }
 
@@ -66,14 +74,14 @@ uint64_t tam_agreement_hash(const tam_agreement *agreement) {
 
 typedef struct agreement_job {
     tam_job job;
-    tam_agreement mine;
-    unsigned char *board;
+    board_entry mine;
+    const board_entry *board; /* [nranks] */
 } agreement_job;
 
 _Static_assert(sizeof(agreement_job) <= TAM_DESK_BYTES, "an agreement fits the desk");
 
 static const tam_agreement *entry(const agreement_job *a, uint32_t rank) {
-    return (const tam_agreement *)(const void *)(a->board + rank * sizeof(tam_agreement));
+    return &a->board[rank].agreement;
 }
 
 /* The same sentence on every rank: rank 0 against the first that differs from it. */
@@ -88,7 +96,7 @@ static tamis_status compare(const agreement_job *a, uint32_t nranks) {
         int f = first_difference(entry(a, 0), entry(a, r));
         if (f < 0)
             continue;
-        char first[40], other[40];
+        char first[64], other[64];
         print_value(entry(a, 0)->fields[f], fields[f].kind, first, sizeof first);
         print_value(entry(a, r)->fields[f], fields[f].kind, other, sizeof other);
         return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank 0 has %s, rank %u has %s",
@@ -99,13 +107,16 @@ static tamis_status compare(const agreement_job *a, uint32_t nranks) {
 
 static tamis_status run(tam_job *job, tam_link *link) {
     agreement_job *a = (agreement_job *)(void *)job;
-    TAM_TRY(
-        link->transport->allgather(link->self, &a->mine, sizeof a->mine, a->board, &link->call));
+    TAM_TRY(link->transport->allgather(link->self, &a->mine, sizeof a->mine, (void *)a->board,
+                                       &link->call));
     return compare(a, link->nranks);
 }
 
-tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine) {
+tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns) {
     agreement_job *a = (agreement_job *)(void *)comm->desk;
-    *a = (agreement_job){.job = {.run = run}, .mine = *mine, .board = comm->board};
+    *a = (agreement_job){.job = {.run = run, .deadline_ns = deadline_ns},
+                         .board = (const board_entry *)(void *)comm->board};
+    a->mine.agreement = *mine;
+    comm->agreements++;
     return tam_comm_run(comm, &a->job);
 }

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <xxhash.h>
 
 enum { SPARE_CANDIDATES = 4096 };
 
@@ -48,7 +49,9 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     if (r->scheme.exchange == TAM_EXCHANGE_DENSE && c.output == TAMIS_OUTPUT_SPARSE)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
-    c.scheme = NULL; /* the caller's memory */
+    c.scheme = NULL;   /* the caller's memory */
+    c.capacity += 0.0; /* no negative zeros: bits are compared */
+    c.threshold += 0.0;
     c.over = c.over != 0.0 ? c.over : 1.5;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     r->config = c;
@@ -71,14 +74,12 @@ static uint64_t real_bits(double x) {
 
 static void describe(tamis_reducer *r, const tamis_layout *layout) {
     const tamis_reducer_config *c = &r->config;
-    const tam_scheme *s = &r->scheme;
     uint64_t *f = r->agreement.fields;
     f[TAM_FIELD_VERSION] = TAMIS_VERSION;
     f[TAM_FIELD_LENGTH] = layout->length;
     f[TAM_FIELD_NSEGMENTS] = layout->nsegments;
     f[TAM_FIELD_SEGMENTS] = layout->hash;
-    f[TAM_FIELD_SCHEME] = (uint64_t)s->ownership << 12 | (uint64_t)s->budget << 8 |
-                          (uint64_t)s->threshold << 4 | (uint64_t)s->exchange;
+    f[TAM_FIELD_SCHEME] = tam_scheme_code(r->scheme);
     f[TAM_FIELD_DENSITY] = real_bits(c->density);
     f[TAM_FIELD_OUTPUT] = c->output;
     f[TAM_FIELD_AVERAGE] = c->average;
@@ -127,6 +128,9 @@ static tamis_status open_exchange(tamis_reducer *r) {
     r->slots.nstats = tam_scheme_weighted(r->scheme) ? grid->ngroups : 0;
     r->slots.capacity = slot_capacity(r, &r->slots.growing);
     r->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
+    /* Reducers of one communicator may be configured alike and must not be mixed up. */
+    r->config_hash =
+        XXH3_64bits_withSeed(&r->config_hash, sizeof r->config_hash, r->comm->agreements);
     r->slots.config = r->config_hash;
     TAM_TRY(tam_slots_open(&r->slots));
 
@@ -198,6 +202,7 @@ static void release(tamis_reducer *r) {
     if (!lingers) {
         tam_slots_close(&r->slots);
         tam_free(r->values);
+        tam_free(r->packing.parts);
         tam_free(r->packing.all);
     }
     if (r->kernels) {
@@ -208,7 +213,6 @@ static void release(tamis_reducer *r) {
     tam_division_close(&r->division);
     tamis_layout_destroy(r->layout);
     tam_free(r->packing.budgets);
-    tam_free(r->packing.parts);
     tam_free(r->packing.loads);
     tam_free(r->indices);
     tam_free(r->scratch);
@@ -224,23 +228,25 @@ static void release(tamis_reducer *r) {
 /* -- public ----------------------------------------------------------------------------------- */
 
 /* This rank's own failure is what it reports, but the others must hear of it first. */
-static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, tamis_status own) {
+static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, tamis_status own,
+                             uint64_t deadline_ns) {
     char sentence[512];
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
     tam_agreement none = {.status = TAMIS_E_NOMEM};
     if (r)
         r->agreement.status = (uint64_t)own;
-    tamis_status status = tam_agree(comm, r ? &r->agreement : &none);
+    tamis_status status = tam_agree(comm, r ? &r->agreement : &none, deadline_ns);
     return own != TAMIS_OK ? tam_fail(own, "%s", sentence) : status;
 }
 
 static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
                                 const tamis_reducer_config *config, tamis_reducer **out) {
+    uint64_t deadline_ns = tam_clock_ns() + r->comm->timeout_ns;
     tamis_status status = check(r, layout, config, out);
     if (status == TAMIS_OK)
         describe(r, layout);
-    TAM_TRY(agree_on(r, r->comm, status));
-    return agree_on(r, r->comm, open_all(r, layout));
+    TAM_TRY(agree_on(r, r->comm, status, deadline_ns));
+    return agree_on(r, r->comm, open_all(r, layout), deadline_ns);
 }
 
 tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
@@ -250,10 +256,10 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
     TAM_TRY(tam_comm_check(comm));
     tamis_reducer *r = tam_alloc(sizeof *r);
     if (!r)
-        return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"));
+        return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"), 0);
     r->comm = comm;
     r->device = &tam_device_cpu;
-    r->stats = (tamis_stats)TAMIS_STATS_INIT;
+    r->stats = r->now = (tamis_stats)TAMIS_STATS_INIT;
     tamis_status status = open_agreed(r, layout, config, out);
     if (status != TAMIS_OK) {
         release(r);

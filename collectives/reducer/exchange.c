@@ -115,7 +115,7 @@ static tamis_status cut(tamis_reducer *r, const tam_link *link) {
     uint32_t *indices = tam_slot_own_indices(&r->slots);
     TAM_TRY(r->device->cut(r->kernels, &job, indices, &result));
     fill_header(r, &result);
-    r->stats.picked = result.count;
+    r->now.picked = result.count;
     if (r->slots.with_values)
         TAM_TRY(r->device->gather(r->kernels, r->acc, indices, result.count,
                                   tam_slot_own_values(&r->slots)));
@@ -137,7 +137,7 @@ static tamis_status compare_results(const tamis_reducer *r) {
 }
 
 static void add_up_headers(tamis_reducer *r) {
-    tamis_stats *s = &r->stats;
+    tamis_stats *s = &r->now;
     bool known = true;
     s->picked_max = s->deferred = s->candidates = s->rescans = s->nonfinite = 0;
     for (uint32_t i = 0; i < r->slots.nranks; i++) {
@@ -173,8 +173,7 @@ static double sum_of_squares(const float *values, size_t count) {
 /* What this rank gives, and so no longer holds. */
 static tamis_status collect(tamis_reducer *r) {
     if (r->slots.with_values) {
-        r->picked_sum =
-            sum_of_squares(tam_slot_values_of(&r->slots, r->slots.rank), r->stats.picked);
+        r->picked_sum = sum_of_squares(tam_slot_values_of(&r->slots, r->slots.rank), r->now.picked);
         tam_union_sum_pairs(&r->slots, r->indices, r->count, r->values);
         return TAMIS_OK;
     }
@@ -197,8 +196,7 @@ static tamis_status apply(tamis_reducer *r) {
     }
     TAM_TRY(r->device->apply(r->kernels, &target, r->indices, r->count, divisor(r), r->values));
     if (r->slots.with_values)
-        return r->device->clear(r->kernels, r->acc, tam_slot_own_indices(&r->slots),
-                                r->stats.picked);
+        return r->device->clear(r->kernels, r->acc, tam_slot_own_indices(&r->slots), r->now.picked);
     return r->device->clear(r->kernels, r->acc, r->indices, r->count);
 }
 
@@ -224,7 +222,7 @@ static void count_groups(tamis_reducer *r) {
 
 static void control(tamis_reducer *r) {
     tam_observed seen = {
-        .candidates = r->stats.candidates,
+        .candidates = r->now.candidates,
         .cuts = r->cuts,
         .group_sums = r->group_means,
         .group_picked = r->group_picked,
@@ -238,10 +236,11 @@ static void control(tamis_reducer *r) {
     average_stats(r);
     count_groups(r);
     tam_log(TAM_DEBUG,
-            "step %llu: picked %llu of %llu candidates, margin 2^%.3f, slope %.1f, %llu rescans",
-            (unsigned long long)r->step, (unsigned long long)seen.picked,
+            "rank %u, step %llu: picked %llu of %llu candidates, margin 2^%.3f, slope %.1f, "
+            "%llu rescans",
+            r->comm->rank, (unsigned long long)r->step, (unsigned long long)seen.picked,
             (unsigned long long)seen.candidates, r->control.margin, tam_control_slope(&r->control),
-            (unsigned long long)r->stats.rescans);
+            (unsigned long long)r->now.rescans);
     tam_control_update(&r->control, &seen);
 }
 
@@ -250,53 +249,77 @@ static void note_norms(tamis_reducer *r) {
     for (uint32_t g = 0; g < r->division.grid.ngroups; g++)
         total += r->accumulated.group_sums[g];
     double rest = total - r->picked_sum;
-    r->stats.acc_norm = sqrt(total);
-    r->stats.residual_norm = rest > 0.0 ? sqrt(rest) : 0.0;
-    r->stats.threshold = tam_slot_own_header(&r->slots)->key;
+    r->now.acc_norm = sqrt(total);
+    r->now.residual_norm = rest > 0.0 ? sqrt(rest) : 0.0;
+    r->now.threshold = tam_slot_own_header(&r->slots)->key;
 }
 
 /* -- the job ---------------------------------------------------------------------------------- */
 
-static tamis_status finish(tamis_reducer *r, tam_job *job) {
-    if (!tam_job_commit(job))
-        return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for this step any more",
-                        r->comm->rank);
-    TAM_TRY(apply(r));
-    note_norms(r);
-    control(r);
-    r->last_result = XXH3_64bits(r->values, r->count * sizeof r->values[0]);
-    r->stats.rescans_total += r->stats.rescans;
-    return TAMIS_OK;
+static tamis_status commit(const tamis_reducer *r, tam_job *job) {
+    if (tam_job_commit(job))
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for step %llu any more", r->comm->rank,
+                    (unsigned long long)r->step);
 }
 
 static tamis_status say_skipped(const tamis_reducer *r, const char *where) {
     if (r->config.nonfinite == TAMIS_NONFINITE_SKIP)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_NONFINITE,
-                    "step %llu: %llu gradient entries were NaN or Inf, the first of them on %s; no "
-                    "rank applied anything",
-                    (unsigned long long)r->step, (unsigned long long)r->stats.nonfinite, where);
+                    "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied anything",
+                    (unsigned long long)r->step, (unsigned long long)r->now.nonfinite, where);
 }
 
-/* All ranks met the same headers and so come to the same decision. */
-static tamis_status skip(tamis_reducer *r, tam_job *job) {
+/* All ranks met the same headers, or the same sums, and so come to the same decision. */
+static tamis_status skip(tamis_reducer *r, const char *where) {
     r->count = 0;
     r->picked_sum = 0.0;
-    if (!tam_job_commit(job))
-        return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for this step any more",
-                        r->comm->rank);
+    r->now.skipped = 1;
     note_norms(r);
+    return say_skipped(r, where);
+}
+
+static tamis_status skip_step(tamis_reducer *r, tam_job *job) {
+    char where[32];
     uint32_t first = 0;
+    TAM_TRY(commit(r, job));
     while (tam_slot_header_of(&r->slots, first)->nonfinite == 0)
         first++;
-    char where[32];
-    snprintf(where, sizeof where, "rank %u", first);
-    return say_skipped(r, where);
+    snprintf(where, sizeof where, "first on rank %u", first);
+    return skip(r, where);
+}
+
+/* Finite values whose sum is not. Such entries are dropped, else every later step would meet them
+ * again. @return how many */
+static uint64_t drop_infinite_sums(tamis_reducer *r) {
+    uint64_t bad = 0;
+    for (size_t i = 0; i < r->count; i++)
+        bad += !isfinite(r->values[i]);
+    for (size_t i = 0; bad > 0 && i < r->count; i++) {
+        if (isfinite(r->values[i]))
+            continue;
+        r->values[i] = 0.0f;
+        r->device->clear(r->kernels, r->acc, &r->indices[i], 1);
+    }
+    r->now.nonfinite += bad;
+    return bad;
+}
+
+static tamis_status finish(tamis_reducer *r, tam_job *job) {
+    TAM_TRY(commit(r, job));
+    if (drop_infinite_sums(r) > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP)
+        return skip(r, "in the sum over ranks");
+    TAM_TRY(apply(r));
+    note_norms(r);
+    control(r);
+    r->last_result = XXH3_64bits(r->values, r->count * sizeof r->values[0]);
+    return TAMIS_OK;
 }
 
 tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     tamis_reducer *r = (tamis_reducer *)(void *)job;
-    tamis_stats *s = &r->stats;
+    tamis_stats *s = &r->now;
     stopwatch watch = {tam_clock_ns()};
     s->cut_s = s->exchange_s = s->apply_s = 0.0;
 
@@ -309,7 +332,7 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     TAM_TRY(compare_results(r));
     add_up_headers(r);
     if (s->skipped)
-        return skip(r, job);
+        return skip_step(r, job);
     TAM_TRY(unite(r, link));
     TAM_TRY(collect(r));
     lap(&watch, &s->apply_s);
@@ -339,7 +362,7 @@ static tamis_status reduce_run(tamis_reducer *r, tam_link *link, float *values, 
     for (size_t i = 0; r->target.scale != 1.0f && i < count; i++)
         values[i] *= r->target.scale;
     TAM_TRY(link->transport->allreduce_sum(link->self, values, count, &link->call));
-    r->stats.nonfinite +=
+    r->now.nonfinite +=
         divide(values, count, divisor(r), r->config.nonfinite == TAMIS_NONFINITE_DROP);
     return TAMIS_OK;
 }
@@ -355,21 +378,19 @@ static void clear_gradient(tamis_reducer *r) {
 tamis_status tam_step_dense(tam_job *job, tam_link *link) {
     tamis_reducer *r = (tamis_reducer *)(void *)job;
     stopwatch watch = {tam_clock_ns()};
-    r->stats.exchange_s = 0.0;
-    r->stats.nonfinite = 0;
+    r->now.exchange_s = 0.0;
+    r->now.nonfinite = 0;
     if (r->target.grad)
         TAM_TRY(reduce_run(r, link, r->target.grad, (size_t)r->layout->length));
     for (uint32_t s = 0; !r->target.grad && s < r->layout->nsegments; s++)
         TAM_TRY(reduce_run(r, link, r->target.grads[s], tam_segment_length(r->layout, s)));
-    if (!tam_job_commit(job))
-        return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for this step any more",
-                        r->comm->rank);
-    lap(&watch, &r->stats.exchange_s);
+    TAM_TRY(commit(r, job));
+    lap(&watch, &r->now.exchange_s);
     r->count = (size_t)r->layout->length;
-    r->stats.skipped = r->stats.nonfinite > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP;
-    if (!r->stats.skipped)
+    r->now.skipped = r->now.nonfinite > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP;
+    if (!r->now.skipped)
         return TAMIS_OK;
     r->count = 0;
     clear_gradient(r);
-    return say_skipped(r, "the sum");
+    return say_skipped(r, "in the sum over ranks");
 }

@@ -76,11 +76,12 @@ struct tamis_reducer {
     tam_accumulated accumulated;
     double picked_sum; /* of acc squared over what leaves the residual */
     size_t count;      /* of the result */
+    tamis_stats now;   /* of the step under way */
     tamis_stats stats; /* of the last finished step */
 };
 
 /** agree.c: all ranks compare; the first difference is said on all. */
-tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine);
+tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns);
 uint64_t tam_agreement_hash(const tam_agreement *agreement);
 /** First field in which two agreements differ, as words: "density (0.01 here, 0.1 there)".
  * @return false if there is none */

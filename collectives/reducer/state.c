@@ -117,17 +117,17 @@ static tamis_status flush_folder(const char *path) {
         slash[slash == folder] = '\0';
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return fail_io("open the folder", folder);
+        return fail_io("flush the folder of the new file,", folder);
     int failed = fsync(fd);
     close(fd);
-    return failed ? fail_io("flush the folder", folder) : TAMIS_OK;
+    return failed ? fail_io("flush the folder of the new file,", folder) : TAMIS_OK;
 }
 
 static tamis_status check_call(const tamis_reducer *r, const char *path, const char *call) {
     if (!r || !path || path[0] == '\0')
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s", call,
-                        r ? "the path is empty" : "reducer is NULL");
-    if (r->started || r->abandoned)
+                        r ? "the path is NULL or empty" : "reducer is NULL");
+    if (r->started)
         return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reduce_wait first",
                         call);
     return TAMIS_OK;
@@ -136,6 +136,9 @@ static tamis_status check_call(const tamis_reducer *r, const char *path, const c
 tamis_status tamis_reducer_save(const tamis_reducer *r, const char *path) {
     char beside[PATH_MAX];
     TAM_TRY(check_call(r, path, "tamis_reducer_save"));
+    struct stat there;
+    if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode))
+        return tam_fail(TAMIS_E_IO, "cannot save to %s: what is there is not a regular file", path);
     if ((size_t)snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= sizeof beside)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_save: the path is too long");
     int fd = mkostemp(beside, O_CLOEXEC); /* a new file, mode 0600, never a link */
@@ -219,6 +222,9 @@ static tamis_status check_header(const tamis_reducer *r, const state_header *h, 
 static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
                                state_buffers *in) {
     state_sizes sizes = sizes_of(r);
+    struct stat there;
+    if (fstat(fd, &there) != 0 || !S_ISREG(there.st_mode))
+        return tam_fail(TAMIS_E_IO, "cannot load %s: it is not a regular file", path);
     if (!read_all(fd, &in->header, sizeof in->header))
         return fail_read(path);
     TAM_TRY(check_header(r, &in->header, fd, path));
@@ -260,7 +266,10 @@ static void take_over(tamis_reducer *r, const state_buffers *in) {
 tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
     state_buffers in = {0};
     TAM_TRY(check_call(r, path, "tamis_reducer_load"));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (r->abandoned)
+        return tam_fail(TAMIS_E_STATE,
+                        "tamis_reducer_load: the last exchange never ended; make a new reducer");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
     if (fd < 0)
         return fail_io("open", path);
     tamis_status status = read_state(r, fd, path, &in);

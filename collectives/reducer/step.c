@@ -61,7 +61,7 @@ static tamis_status accumulate(tamis_reducer *r) {
     if (!r->acc)
         return TAMIS_OK;
     TAM_TRY(r->device->accumulate(r->kernels, &r->target, &r->accumulated));
-    r->stats.accumulate_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
+    r->now.accumulate_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
     return TAMIS_OK;
 }
 
@@ -96,15 +96,17 @@ tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
 
 /* Figures that the job cannot know. */
 static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
-    tamis_stats *s = &r->stats;
-    s->steps++;
+    tamis_stats *s = &r->now;
+    s->steps = r->stats.steps + 1;
     s->length = r->layout->length;
     s->target = r->k;
     s->selected = r->count;
     s->density = (double)r->count / (double)r->layout->length;
     s->wire_bytes = r->job.wire_bytes;
-    s->wire_bytes_total += r->job.wire_bytes;
+    s->wire_bytes_total = r->stats.wire_bytes_total + s->wire_bytes;
+    s->rescans_total = r->stats.rescans_total + s->rescans;
     s->wait_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
+    r->stats = *s;
 }
 
 tamis_status tamis_reduce_wait(tamis_reducer *r) {

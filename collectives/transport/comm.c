@@ -2,6 +2,7 @@
 #include "collectives/transport/comm.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -47,7 +48,16 @@ bool tam_job_commit(tam_job *job) {
     return move_on(job, TAM_JOB_RUNNING, TAM_JOB_COMMITTED);
 }
 
-static void run_job(tamis_comm *comm, tam_job *job) {
+static struct timespec to_timespec(uint64_t ns) {
+    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
+    uint64_t deadline_ns = job->deadline_ns ? job->deadline_ns : tam_clock_ns() + comm->timeout_ns;
     if (!move_on(job, TAM_JOB_QUEUED, TAM_JOB_RUNNING))
         return;
     tam_link link = {
@@ -55,7 +65,7 @@ static void run_job(tamis_comm *comm, tam_job *job) {
         .self = comm->self,
         .rank = comm->rank,
         .nranks = comm->nranks,
-        .call = {.deadline_ns = tam_clock_ns() + comm->timeout_ns, .poison = &comm->poison},
+        .call = {.deadline_ns = earlier(deadline_ns, latest_ns), .poison = &comm->poison},
     };
     tamis_status status = tam_comm_check(comm);
     if (status == TAMIS_OK)
@@ -64,8 +74,10 @@ static void run_job(tamis_comm *comm, tam_job *job) {
         return;
     if (status != TAMIS_OK)
         snprintf(job->message, sizeof job->message, "%s", tamis_last_error());
-    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM) {
         poison(comm, status, tamis_last_error());
+        status = (tamis_status)atomic_load(&comm->poison); /* somebody may have been first */
+    }
     job->status = status;
     job->wire_bytes = link.call.wire_bytes;
     int running = TAM_JOB_RUNNING;
@@ -90,11 +102,15 @@ static tam_job *take_job(tamis_comm *comm) {
 static void *drive(void *argument) {
     tamis_comm *comm = argument;
     for (tam_job *job; (job = take_job(comm));) {
-        run_job(comm, job);
+        run_job(comm, job, UINT64_MAX);
         pthread_mutex_lock(&comm->lock);
         pthread_cond_broadcast(&comm->changed);
         pthread_mutex_unlock(&comm->lock);
     }
+    pthread_mutex_lock(&comm->lock);
+    comm->finished = true;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
     return NULL;
 }
 
@@ -102,8 +118,6 @@ void tam_comm_submit(tamis_comm *comm, tam_job *job) {
     job->next = NULL;
     job->message[0] = '\0';
     atomic_store(&job->state, TAM_JOB_QUEUED);
-    if (!comm->threaded)
-        return;
     pthread_mutex_lock(&comm->lock);
     if (comm->last)
         comm->last->next = job;
@@ -114,10 +128,16 @@ void tam_comm_submit(tamis_comm *comm, tam_job *job) {
     pthread_mutex_unlock(&comm->lock);
 }
 
+static void run_until(tamis_comm *comm, tam_job *job) {
+    uint64_t latest_ns = tam_clock_ns() + comm->timeout_ns;
+    while (atomic_load(&job->state) == TAM_JOB_QUEUED)
+        run_job(comm, take_job(comm), latest_ns);
+}
+
 static void wait_for(tamis_comm *comm, tam_job *job) {
-    uint64_t until_ns = tam_clock_ns() + comm->timeout_ns + GRACE_NS;
-    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
-                             .tv_nsec = (long)(until_ns % 1000000000u)};
+    uint64_t until_ns = tam_clock_ns() + comm->timeout_ns;
+    until_ns = GRACE_NS + (job->deadline_ns ? earlier(until_ns, job->deadline_ns) : until_ns);
+    struct timespec until = to_timespec(until_ns);
     pthread_mutex_lock(&comm->lock);
     while (atomic_load(&job->state) != TAM_JOB_DONE) {
         if (pthread_cond_timedwait(&comm->changed, &comm->lock, &until) != ETIMEDOUT)
@@ -131,10 +151,10 @@ static void wait_for(tamis_comm *comm, tam_job *job) {
 }
 
 tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job) {
-    if (!comm->threaded)
-        run_job(comm, job);
-    else
+    if (comm->threaded)
         wait_for(comm, job);
+    else
+        run_until(comm, job);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED) {
         poison(comm, TAMIS_E_TIMEOUT, "the transport did not come back by its deadline");
         return tam_comm_check(comm);
@@ -168,6 +188,16 @@ err_mutex:
     return TAMIS_E_NOMEM;
 }
 
+/* The process's signals are for the caller's threads. */
+static bool start_thread(tamis_comm *comm) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&comm->thread, NULL, drive, comm);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0;
+}
+
 tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
                            uint32_t nranks, const tamis_comm_config *config, tamis_comm **out) {
     tamis_comm *comm = tam_alloc(sizeof *comm);
@@ -183,7 +213,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
         open_lock(comm) != TAMIS_OK)
         goto err_free;
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
-    if (comm->threaded && pthread_create(&comm->thread, NULL, drive, comm) != 0)
+    if (comm->threaded && !start_thread(comm))
         goto err_lock;
     tam_log(TAM_INFO, "communicator: rank %u of %u over %s%s", rank, nranks, transport->name,
             comm->threaded ? ", driven by a thread" : "");
@@ -228,17 +258,18 @@ tamis_status tamis_comm_abort(tamis_comm *comm) {
 
 /* Jobs that were never waited for are waited for here: the thread ends when the queue is empty. */
 static bool stop_thread(tamis_comm *comm) {
-    uint64_t until_ns = tam_clock_ns() + comm->timeout_ns + GRACE_NS;
-    struct timespec until;
+    struct timespec until = to_timespec(tam_clock_ns() + comm->timeout_ns + GRACE_NS);
     pthread_mutex_lock(&comm->lock);
     comm->closing = true;
     pthread_cond_broadcast(&comm->changed);
+    int rc = 0;
+    while (!comm->finished && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&comm->changed, &comm->lock, &until);
+    bool finished = comm->finished;
     pthread_mutex_unlock(&comm->lock);
-    /* pthread_timedjoin_np counts on the realtime clock. */
-    clock_gettime(CLOCK_REALTIME, &until);
-    until_ns -= tam_clock_ns();
-    until.tv_sec += (time_t)(until_ns / 1000000000u) + 1;
-    return pthread_timedjoin_np(comm->thread, NULL, &until) == 0;
+    if (finished)
+        pthread_join(comm->thread, NULL);
+    return finished;
 }
 
 void tamis_comm_destroy(tamis_comm *comm) {
@@ -249,10 +280,13 @@ void tamis_comm_destroy(tamis_comm *comm) {
                 comm->rank);
         return;
     }
-    comm->transport->close(comm->self, atomic_load(&comm->poison) == TAMIS_OK);
+    bool clean = atomic_load(&comm->poison) == TAMIS_OK;
+    if (clean || !(comm->transport->capabilities & TAM_CAP_LINGERS)) {
+        tam_free(comm->desk);
+        tam_free(comm->board);
+    }
+    comm->transport->close(comm->self, clean);
     pthread_cond_destroy(&comm->changed);
     pthread_mutex_destroy(&comm->lock);
-    tam_free(comm->desk);
-    tam_free(comm->board);
     tam_free(comm);
 }

@@ -3,8 +3,9 @@
  * A communicator: a transport, its fate (poison), and the thread that drives it.
  *
  * Jobs are the exchanges of steps. With TAM_CAP_THREADED they run one after another on the
- * communicator's thread; otherwise inside tam_comm_finish, on the caller's. Both ways they run in
- * the order of submission, which is the same on all ranks.
+ * communicator's thread; otherwise inside tam_comm_finish, on the caller's, which first runs those
+ * that were submitted before. Both ways they run in the order of submission, which is the same on
+ * all ranks.
  */
 #ifndef TAM_TRANSPORT_COMM_H
 #define TAM_TRANSPORT_COMM_H
@@ -28,7 +29,8 @@ typedef struct tam_job {
     tamis_status (*run)(struct tam_job *job, tam_link *link);
     atomic_int state;
     tamis_status status;
-    char message[512]; /* of a failure */
+    char message[512];    /* of a failure */
+    uint64_t deadline_ns; /* 0: the timeout, from when it runs */
     uint64_t wire_bytes;
     struct tam_job *next;
 } tam_job;
@@ -46,13 +48,15 @@ struct tamis_comm {
     unsigned char *board; /* [nranks * TAM_BOARD_BYTES] for agreements, which must not allocate */
     unsigned char *desk;  /* [TAM_DESK_BYTES] the job of an agreement: it may outlive its call */
 
+    uint64_t agreements; /* held so far: tells reducers of one communicator apart */
+
     atomic_int poison; /* a status; set once */
     char cause[512];   /* sentence of the first failure, under the lock */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     tam_job *first, *last;
-    bool threaded, closing;
+    bool threaded, closing, finished;
     pthread_t thread;
 };
 

@@ -92,7 +92,9 @@ static tamis_status give_up(mpi *self, batch *b, tamis_status status, const char
         }
         MPI_Cancel(&b->requests[i]);
     }
-    return tam_fail(status, "rank %d %s rank(s)%s", self->rank, why, missing);
+    return tam_fail(status, "rank %d %s rank(s)%s%s", self->rank, why, missing,
+                    status == TAMIS_E_TIMEOUT ? "; the one that most ranks name is the culprit"
+                                              : "");
 }
 
 static tamis_status wait_all(mpi *self, batch *b, const tam_call *call) {
@@ -285,6 +287,38 @@ static tamis_status check_mpi(int *level) {
     return TAMIS_OK;
 }
 
+static tamis_status await_duplicate(const mpi *self, MPI_Request *request, uint64_t timeout_ns) {
+    uint64_t deadline_ns = tam_clock_ns() + timeout_ns;
+    int done = 0;
+    for (unsigned tries = 0; !done; tries++) {
+        TAM_TRY(translate(self, MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup"));
+        if (!done && tam_clock_ns() > deadline_ns)
+            return tam_fail(TAMIS_E_TIMEOUT,
+                            "rank %d waited %llu ms for all ranks to call tamis_comm_create_mpi",
+                            self->rank, (unsigned long long)(timeout_ns / 1000000u));
+        tam_relax(tries);
+    }
+    return TAMIS_OK;
+}
+
+/* A communicator of our own. Errors come back instead of ending the process, whatever handler the
+ * caller has set; his is put back afterwards. */
+static tamis_status duplicate(mpi *self, MPI_Comm parent, uint64_t timeout_ns) {
+    MPI_Errhandler before;
+    MPI_Request request;
+    MPI_Comm_get_errhandler(parent, &before);
+    MPI_Comm_set_errhandler(parent, MPI_ERRORS_RETURN);
+    tamis_status status =
+        translate(self, MPI_Comm_idup(parent, &self->comm, &request), "MPI_Comm_idup");
+    if (status == TAMIS_OK)
+        status = await_duplicate(self, &request, timeout_ns);
+    MPI_Comm_set_errhandler(parent, before);
+    MPI_Errhandler_free(&before);
+    if (status == TAMIS_OK)
+        MPI_Comm_set_errhandler(self->comm, MPI_ERRORS_RETURN);
+    return status;
+}
+
 tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
                                    tamis_comm **out) {
     int level = MPI_THREAD_SINGLE;
@@ -310,10 +344,11 @@ tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *con
     tamis_status status = open_buffers(self);
     if (status != TAMIS_OK)
         goto err_free;
-    status = translate(self, MPI_Comm_dup(parent, &self->comm), "MPI_Comm_dup");
+    status = duplicate(self, parent, timeout_ns);
+    if (status == TAMIS_E_TIMEOUT)
+        return status; /* MPI may still write into `self` */
     if (status != TAMIS_OK)
         goto err_buffers;
-    MPI_Comm_set_errhandler(self->comm, MPI_ERRORS_RETURN);
     bool threaded = level == MPI_THREAD_MULTIPLE;
     return tam_comm_open(threaded ? &threaded_transport : &inline_transport, self,
                          (uint32_t)self->rank, (uint32_t)self->nranks, config, out);

@@ -24,8 +24,10 @@ extern "C" {
  * communicator (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: leave by
  * MPI_Abort or _exit, and keep gradient buffers allocated until then.
  *
- * Collective: yes, over `parent`   Threads:  the calling thread may call MPI
- * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, TRANSPORT; nothing is lost
+ * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate
+ * Threads:    the calling thread may call MPI
+ * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, TRANSPORT, TIMEOUT (a rank did not
+ *             come); there is no communicator then
  */
 TAMIS_API tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
                                              tamis_comm **out);

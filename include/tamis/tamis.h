@@ -120,7 +120,8 @@ TAMIS_API tamis_loss tamis_status_loss(tamis_status status);
 TAMIS_API int tamis_status_list(size_t index, tamis_status *out);
 
 /**
- * The sentence of the last call that failed on this thread: what, where, which rank, what to do.
+ * The sentence of the last call that failed on this thread: what, where and, if it matters, on
+ * which rank. tamis_status_remedy says what to do.
  *
  * Lifetime: until the next failing call on the same thread. Never NULL; "" if none failed yet.
  */
@@ -159,7 +160,8 @@ TAMIS_API tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm
  *
  * `allgather` takes `bytes` bytes of `send` from every rank and leaves nranks * bytes bytes in
  * `recv`, rank after rank. It is called from the thread that calls into the library, may block
- * (its own deadline is the caller's duty), and returns TAMIS_OK or a status that is passed on.
+ * (its own deadline is the caller's duty), and returns TAMIS_OK or a status: one that loses the
+ * communicator is passed on, any other becomes TAMIS_E_TRANSPORT.
  */
 typedef struct tamis_callbacks {
     size_t size;
@@ -203,7 +205,8 @@ TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
  *
- * Not collective. A poisoned communicator leaves behind what the transport may still touch.
+ * Not collective (but for MPI, see mpi.h). A poisoned communicator leaves behind what the transport
+ * may still touch.
  */
 TAMIS_API void tamis_comm_destroy(tamis_comm *comm);
 
@@ -251,8 +254,8 @@ typedef enum tamis_output {
 typedef enum tamis_average { TAMIS_AVERAGE_MEAN = 0, TAMIS_AVERAGE_SUM = 1 } tamis_average;
 
 /** What all ranks do together when any rank met NaN or Inf. The residual stays finite in each
- * case: an entry that would make it non-finite is dropped, the others are accumulated. Scheme
- * "dense" looks at the sums instead, which are the same on all ranks. */
+ * case: an entry that would make it non-finite is dropped, the others are accumulated. Sums over
+ * ranks that are not finite count alike; scheme "dense" looks at the sums alone. */
 typedef enum tamis_nonfinite {
     TAMIS_NONFINITE_ERROR = 0, /* apply nothing, wait returns TAMIS_E_NONFINITE on all ranks */
     TAMIS_NONFINITE_SKIP = 1,  /* apply nothing, wait returns TAMIS_OK, stats.skipped is 1 */
@@ -283,8 +286,8 @@ typedef struct tamis_reducer_config {
     uint32_t block;            /* unit of cyclic ownership, elements: multiple of 32, <= 65536; 0:
                                   the largest power of two <= 4096 that leaves 64 blocks a rank */
     double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
-    double capacity;           /* step: slot size in units of k / ranks; what does not fit stays in
-                                  the residual. 0: slots grow to the longest list, as published */
+    double capacity;           /* step: slot size in units of k / ranks (ownership `all`: of k);
+                                  what does not fit stays in the residual. 0: slots grow to the longest list, as published */
     double threshold;          /* step: first threshold; 0: 1 / (2 sqrt(k)), as published */
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
 } tamis_reducer_config;
@@ -309,8 +312,8 @@ TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
  * Collective: yes. The ranks exchange a descriptor (version, layout, scheme, density, ...); if one
  *             differs, ALL ranks get TAMIS_E_MISMATCH with a sentence naming field and rank. If
  *             one rank fails for another reason (memory, argument), all ranks get its status.
- * Shape:      residual float32[n]; further buffers O(k) for exact-count schemes, up to 6 n floats
- *             for `step` without capacity and for `bins`
+ * Shape:      residual float32[n]; further buffers O(ranks * k) for exact counts, some 9 n floats
+ *             for `step` without capacity (ownership `all`: 4 n for every rank), 2 n for `bins`
  * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT: the comm
  */
 TAMIS_API tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,

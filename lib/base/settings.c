@@ -104,8 +104,9 @@ static void warn_unknown(const char *name, size_t length) {
         if (common_prefix(copy, rows[i].name) > common_prefix(copy, nearest->name))
             nearest = &rows[i];
     }
-    snprintf(hint, sizeof hint, "is not a setting of this version; did you mean %s?",
-             nearest->name);
+    bool near = common_prefix(copy, nearest->name) > strlen("TAMIS_");
+    snprintf(hint, sizeof hint, "is not a setting of this version%s%s%s",
+             near ? "; did you mean " : "", near ? nearest->name : "", near ? "?" : "");
     warn(copy, strchr(name, '=') + 1, hint);
 }
 
@@ -133,7 +134,8 @@ static void read_environment(void) {
         values[i].given = parse(row, text, &values[i]);
         if (!values[i].given) {
             char what[256];
-            snprintf(what, sizeof what, "is not one of: %s; using %s", row->values, row->fallback);
+            snprintf(what, sizeof what, "is not %s%s; using %s",
+                     row->kind == CHOICE ? "one of " : "", row->values, row->fallback);
             warn(row->name, text, what);
         }
     }

@@ -17,7 +17,7 @@
 
 enum {
     TAM_CAP_THREADED = 1, /* calls may come from a thread of the library */
-    TAM_CAP_LINGERS = 2   /* after a failure it may still write to buffers it was given */
+    TAM_CAP_LINGERS = 2   /* after a failure it may still read or write what it was given */
 };
 
 /** What bounds a call, and what it cost. */

@@ -6,6 +6,8 @@
 
 enum { LEVEL_LIMIT = 120 }; /* |log2 tau|: 1 / tau stays a normal number */
 
+#define SUM_LIMIT 2.9e38 /* sums travel as floats, larger ones cut off */
+
 static double clip(double x, double low, double high) {
     return x < low ? low : x > high ? high : x;
 }
@@ -116,13 +118,17 @@ static void update_shape(tam_control *c, const tam_observed *seen, double shift)
     tam_budget_norm(c->k, c->norms, c->grid, c->order, c->budgets);
     double slope = tam_control_slope(c);
     for (uint32_t g = 0; g < c->grid->ngroups; g++) {
-        if (!(seen->group_sums[g] > 0.0)) /* silent so far: nothing to learn */
+        double sum = seen->group_sums[g], level = c->levels[g] + shift;
+        bool measured = sum > 0.0 && sum < SUM_LIMIT; /* squares of extreme entries are not */
+        if (!measured && seen->group_picked[g] == 0)  /* silent: nothing to learn */
             continue;
-        double guess = guess_level(seen->group_sums[g], c->grid->groups[g].length, c->budgets[g]);
         double miss = tam_log2((seen->group_picked[g] + 2.0) / (c->budgets[g] + 2.0));
-        double level = c->levels[g] + shift + 0.5 * clip(miss, -2.0, 2.0) / slope;
-        c->levels[g] = clip(c->primed ? level : guess, guess - 3.0, guess + 3.0);
-        c->levels[g] = clip(c->levels[g], -LEVEL_LIMIT, LEVEL_LIMIT);
+        level += c->primed ? 0.5 * clip(miss, -2.0, 2.0) / slope : 0.0;
+        if (measured) {
+            double guess = guess_level(sum, c->grid->groups[g].length, c->budgets[g]);
+            level = clip(c->primed ? level : guess, guess - 3.0, guess + 3.0);
+        }
+        c->levels[g] = clip(level, -LEVEL_LIMIT, LEVEL_LIMIT);
     }
 }
 

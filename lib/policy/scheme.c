@@ -46,13 +46,18 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
     const char *at = text;
     for (int i = 0; i < 4; i++) {
         size_t length = strcspn(at, "+");
-        bool last = i == 3;
         found[i] = look_up(lists[i], at, length);
-        if (found[i] < 0 || (at[length] == '\0') != last)
+        if (found[i] < 0)
             return tam_fail(TAMIS_E_ARGUMENT,
                             "scheme \"%s\": neither a preset (tamis, dense, topk, deft, micro) nor "
                             "four policies joined by '+'; word %d must be the %s",
                             text, i + 1, kinds[i]);
+        if (i < 3 && at[length] == '\0')
+            return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes the %s", text,
+                            i + 1, kinds[i + 1]);
+        if (i == 3 && at[length] != '\0')
+            return tam_fail(TAMIS_E_ARGUMENT,
+                            "scheme \"%s\": nothing comes after word 4, the exchange", text);
         at += length + 1;
     }
     *out = (tam_scheme){(tam_ownership)found[0], (tam_budget)found[1], (tam_threshold)found[2],
@@ -106,4 +111,22 @@ bool tam_scheme_weighted(tam_scheme s) {
 
 bool tam_scheme_exact_count(tam_scheme s) {
     return s.threshold != TAM_THRESHOLD_STEP && !tam_scheme_by_group(s);
+}
+
+uint64_t tam_scheme_code(tam_scheme s) {
+    return (uint64_t)s.ownership << 12 | (uint64_t)s.budget << 8 | (uint64_t)s.threshold << 4 |
+           (uint64_t)s.exchange;
+}
+
+static const char *word(const char *const *list, uint64_t index) {
+    for (uint64_t i = 0; list[i]; i++) {
+        if (i == index)
+            return list[i];
+    }
+    return "?";
+}
+
+void tam_scheme_print(uint64_t code, char *text, size_t size) {
+    snprintf(text, size, "%s+%s+%s+%s", word(ownerships, code >> 12), word(budgets, code >> 8 & 15),
+             word(thresholds, code >> 4 & 15), word(exchanges, code & 15));
 }

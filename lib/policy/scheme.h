@@ -41,6 +41,10 @@ typedef struct tam_scheme {
 /** @param  text  preset or "ownership+budget+threshold+exchange"; NULL: the default preset */
 tamis_status tam_scheme_parse(const char *text, tam_scheme *out);
 
+/** A scheme as one number, and such a number, also one that means nothing, as words. */
+uint64_t tam_scheme_code(tam_scheme scheme);
+void tam_scheme_print(uint64_t code, char *text, size_t size);
+
 /** What follows from a scheme; each rule in one place. */
 bool tam_scheme_by_group(tam_scheme s);    /* exact counts group by group (DEFT) */
 bool tam_scheme_weighted(tam_scheme s);    /* one count, entries weighed by their group */

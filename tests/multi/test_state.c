@@ -363,6 +363,21 @@ static void test_bad_paths_are_io_errors(void **state) {
     pair_close(&pair);
 }
 
+static void test_what_is_no_regular_file_is_left_alone(void **state) {
+    pair_case pair = pair_open("tamis");
+    char pipe[SCRATCH_PATH];
+    struct stat there;
+    (void)state;
+    assert_int_equal(mkfifo(scratch_path("pipe", pipe), 0600), 0);
+    assert_int_equal(tamis_reducer_save(pair.tried, pipe), TAMIS_E_IO);
+    assert_int_equal(tamis_reducer_load(pair.tried, pipe), TAMIS_E_IO);
+    assert_int_equal(lstat(pipe, &there), 0);
+    assert_true(S_ISFIFO(there.st_mode));
+    assert_int_equal(unlink(pipe), 0);
+    pair_step(&pair);
+    pair_close(&pair);
+}
+
 static void test_a_folder_without_write_permission_is_an_io_error(void **state) {
     pair_case pair;
     char folder[SCRATCH_PATH], inside[SCRATCH_PATH + 8];
@@ -457,6 +472,7 @@ int main(void) {
         cmocka_unit_test(test_files_of_another_reducer_are_refused),
         cmocka_unit_test(test_files_of_another_division_are_refused),
         cmocka_unit_test(test_bad_paths_are_io_errors),
+        cmocka_unit_test(test_what_is_no_regular_file_is_left_alone),
         cmocka_unit_test(test_a_folder_without_write_permission_is_an_io_error),
         cmocka_unit_test(test_a_failed_save_leaves_the_previous_file),
         cmocka_unit_test(test_save_replaces_the_file_and_leaves_no_other),

@@ -295,18 +295,15 @@ static void check_groups(world *w, const tam_cut *job) {
     test_free(chosen);
 }
 
-static void check_group_budgets(int pattern, size_t capacity, size_t most) {
+static void check_group_budgets(int pattern, size_t capacity, size_t most, uint32_t threads) {
     const uint32_t budgets[GROUPS] = {700, 5, 0, 30, 2000};
     world w;
-    open_world(&w, 200000, BY_GROUP, capacity, 1);
+    open_world(&w, 200000, BY_GROUP, capacity, threads);
     fill_world(&w, pattern);
     for (uint32_t part = 0; part <= PARTS; part++) {
         uint32_t mine = part < PARTS ? part : TAM_PART_ALL;
         tam_cut job = {
             .kind = TAM_CUT_GROUPS, .acc = w.acc, .mine = mine, .k = most, .budgets = budgets};
-        check_groups(&w, &job);
-        take_uniform(&w, mine, tam_bits(4000.0f));
-        job.candidates = &w.seen.candidates;
         check_groups(&w, &job);
     }
     close_world(&w);
@@ -317,8 +314,9 @@ static void test_groups_equals_sorting_each_group(void **state) {
     const size_t capacities[] = {200000, 6000, 10};
     for (int pattern = 0; pattern < PATTERNS; pattern++) {
         for (size_t i = 0; i < LENGTH(capacities); i++) {
-            check_group_budgets(pattern, capacities[i], 5000);
-            check_group_budgets(pattern, capacities[i], 500);
+            check_group_budgets(pattern, capacities[i], 5000, 1);
+            check_group_budgets(pattern, capacities[i], 5000, 3);
+            check_group_budgets(pattern, capacities[i], 500, 3);
         }
     }
 }
@@ -385,7 +383,7 @@ static void test_an_overfull_list_is_incomplete_and_the_pass_is_not_affected(voi
 
 static void test_a_list_that_is_just_full_is_complete(void **state) {
     (void)state;
-    for (uint32_t threads = 1; threads <= 3; threads += 2) {
+    for (uint32_t threads = 1; threads <= 7; threads += 2) {
         for (size_t missing = 0; missing < 2; missing++) {
             world w;
             open_world(&w, 80000, BY_TILE, 80000 - missing, threads);

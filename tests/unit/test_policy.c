@@ -78,9 +78,9 @@ static void a_scheme_that_means_nothing_is_refused_with_a_reason(void **state) {
     } cases[] = {
         {"", TAMIS_E_ARGUMENT, "ownership"},
         {"tamiss", TAMIS_E_ARGUMENT, "preset"},
-        {"cyclic+norm+predict", TAMIS_E_ARGUMENT, "threshold"},
+        {"cyclic+norm+predict", TAMIS_E_ARGUMENT, "after word 3 comes the exchange"},
         {"cyclic+norm+guess+union", TAMIS_E_ARGUMENT, "threshold (exact"},
-        {"cyclic+norm+predict+union+more", TAMIS_E_ARGUMENT, "exchange"},
+        {"cyclic+norm+predict+union+more", TAMIS_E_ARGUMENT, "after word 4"},
         {"all+global+exact+dense", TAMIS_E_UNSUPPORTED, "preset dense"},
         {"bins+global+exact+union", TAMIS_E_UNSUPPORTED, "bins"},
         {"bins+norm+exact+pairs", TAMIS_E_UNSUPPORTED, "union"},
