@@ -109,7 +109,7 @@ def print_table(groups):
     rows = [above, head] + [table_row(group) for group in groups]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     print(f"{first['workload']}, {first['ranks']} ranks, {first['steps']} steps; {first['metric']}; "
-          f"dense sends {first['dense_bytes_per_step']:,.0f} bytes per step")
+          f"a dense all-reduce would send {first['dense_bytes_per_step']:,.0f} bytes per step")
     for i, row in enumerate(rows):
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
         print("  ".join([row[0].ljust(widths[0])] + cells))

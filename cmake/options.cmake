@@ -14,6 +14,9 @@ option(TAMIS_WERROR "Treat compiler warnings as errors" OFF)
 foreach(part MPI OPENMP CUDA NCCL)
     set(TAMIS_${part} AUTO CACHE STRING "AUTO, ON or OFF")
     set_property(CACHE TAMIS_${part} PROPERTY STRINGS AUTO ON OFF)
+    if(NOT TAMIS_${part} MATCHES "^(AUTO|ON|OFF)$")
+        message(FATAL_ERROR "TAMIS_${part}=${TAMIS_${part}} is none of AUTO, ON, OFF.")
+    endif()
 endforeach()
 
 # tam_decide(<part> <found> <why it is missing>): sets TAM_HAVE_<part>.

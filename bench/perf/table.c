@@ -169,10 +169,10 @@ void perf_table_header(const perf_settings *settings, const bench_group *group) 
     if (!out)
         return;
     bool mpi = group->transport == BENCH_MPI;
-    fprintf(out, "# tamis_perf %s: op %s, scheme %s, output %s, %u %s ranks, kernels %s\n",
+    fprintf(out, "# tamis_perf %s: op %s, scheme %s, output %s, %u %s rank%s, kernels %s\n",
             bench_version(), bench_choice(PERF_OPS, settings->op), settings->scheme,
             settings->output == TAMIS_OUTPUT_DENSE ? "dense" : "sparse", group->nranks,
-            tamis_comm_transport(group->comm), bench_cpu_level());
+            tamis_comm_transport(group->comm), group->nranks == 1 ? "" : "s", bench_cpu_level());
     fprintf(out, "# %llu repetitions after %llu, %llu kernel threads, axpy on %u\n",
             (unsigned long long)settings->iterations, (unsigned long long)settings->warmup,
             (unsigned long long)settings->threads, perf_axpy_threads((unsigned)settings->threads));

@@ -42,7 +42,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"eval-every", 0, BENCH_COUNT, &out->eval_every, "N", 1, 1e12,
          "steps between test runs (default: an epoch)"},
         {"save", 0, BENCH_TEXT, &out->save, "PREFIX", 0, 0,
-         "write PREFIX.rankR.{model,residual} at the end"},
+         "write PREFIX.rankR.{model,residual} at the end of the run"},
         {"load", 0, BENCH_TEXT, &out->load, "PREFIX", 0, 0, "go on from such files"},
         {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0, "records, - for stdout"},
         {"quiet", 'q', BENCH_FLAG, &out->quiet, "", 0, 0, "no progress on stderr"},

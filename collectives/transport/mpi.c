@@ -92,9 +92,7 @@ static tamis_status give_up(mpi *self, batch *b, tamis_status status, const char
         }
         MPI_Cancel(&b->requests[i]);
     }
-    return tam_fail(status, "rank %d %s rank(s)%s%s", self->rank, why, missing,
-                    status == TAMIS_E_TIMEOUT ? "; the one that most ranks name is the culprit"
-                                              : "");
+    return tam_fail(status, "rank %d %s rank(s)%s", self->rank, why, missing);
 }
 
 static tamis_status wait_all(mpi *self, batch *b, const tam_call *call) {

@@ -36,8 +36,8 @@ static const status_row rows[] = {
      "nothing.",
      "Look for the cause (learning rate, loss scale, input); the next step may follow as it is."},
     {TAMIS_E_TIMEOUT, "TAMIS_E_TIMEOUT", "A rank did not answer before the deadline.",
-     "Save the state and leave; look for the rank that stopped; raise TAMIS_TIMEOUT_MS if the "
-     "ranks are only uneven."},
+     "Save the state and leave; look for the rank that most sentences name; raise "
+     "TAMIS_TIMEOUT_MS if the ranks are only uneven."},
     {TAMIS_E_TRANSPORT, "TAMIS_E_TRANSPORT",
      "The transport below (MPI, the caller's callback) reported an error.",
      "Save the state and leave; the sentence holds the transport's own words."},
