@@ -67,7 +67,7 @@ static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_ac
     cpu_device *cpu = self;
     const tam_grid *grid = cpu->grid;
     tam_span all = {0, grid->ntiles};
-    out->nonfinite = tam_sweep_run(&cpu->sweep, job, all, 0, &out->candidates);
+    out->nonfinite = tam_sweep_run(&cpu->sweep, job, all, &out->candidates);
     out->group_sums = cpu->group_sums;
     for (uint32_t g = 0; g < grid->ngroups; g++) {
         const tam_group *group = &grid->groups[g];

@@ -125,5 +125,7 @@ void tam_scan_emit(const tam_scope *scope, tam_cutoff cutoff, size_t k, uint32_t
             indices[count] = tile->begin + i;
             count += in;
         }
+        if (count == k)
+            return;
     }
 }

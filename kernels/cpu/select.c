@@ -125,7 +125,7 @@ static uint32_t threshold_of(uint32_t key, float weight) {
     return bits > 0 ? bits : 1;
 }
 
-static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key, size_t keep) {
+static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key) {
     tam_candidates found;
     const tam_tile *tiles = scope->grid->tiles;
     uint32_t last = tiles[scope->span.end - 1].group;
@@ -136,7 +136,7 @@ static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key
         .mine = scope->mine,
         .thresholds = s->thresholds,
     };
-    tam_sweep_run(s->sweep, &job, scope->span, keep, &found);
+    tam_sweep_run(s->sweep, &job, scope->span, &found);
     return found;
 }
 
@@ -158,14 +158,15 @@ static size_t sample_size(const tam_select *s, size_t own, size_t k) {
 }
 
 /* Search for about one and a half times k entries; too many or too few change the aim. */
-static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t k, size_t keep,
+static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t k,
                        uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
-    size_t most = s->sweep->capacity - keep, aim = 0;
+    size_t most = s->sweep->capacity, size = 0, aim = 0;
     if (k + k / 8 > most || k > own / 2) /* hardly a guess would fit */
         return false;
+    size_t stride = own / sample_size(s, own, k);
     for (int guess = 0; guess < GUESSES; guess++) {
-        size_t stride = own / sample_size(s, own, k);
-        size_t size = tam_scan_sample(scope, stride, s->room, s->keys);
+        if (guess == 0 || scope->weights) /* the keys of a weighted list overwrite the sample */
+            size = tam_scan_sample(scope, stride, s->room, s->keys);
         size_t chosen = (size_t)((double)k * (double)size / (double)own);
         if (guess == 0) {
             aim = chosen + chosen / 2 + 8;
@@ -173,7 +174,7 @@ static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t
         }
         aim = lesser(greater(aim, 1), size);
         uint32_t key = greater(tam_kth(s->keys, size, aim, s->spare).key, 1);
-        tam_candidates found = search(s, scope, key, keep);
+        tam_candidates found = search(s, scope, key);
         *considered = found.count;
         if (cut_list(s, scope, &found, key, k, indices, cutoff))
             return true;
@@ -184,9 +185,9 @@ static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t
     return false;
 }
 
-static void cut_tiles(tam_select *s, const tam_scope *scope, size_t own, size_t k, size_t keep,
+static void cut_tiles(tam_select *s, const tam_scope *scope, size_t own, size_t k,
                       uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
-    if (own > SMALL && cut_search(s, scope, own, k, keep, indices, cutoff, considered))
+    if (own > SMALL && cut_search(s, scope, own, k, indices, cutoff, considered))
         return;
     *considered = own;
     if (own <= SMALL) {
@@ -221,7 +222,7 @@ static void cut_total(tam_select *s, const tam_cut *job, uint32_t *indices, tam_
     if (job->candidates)
         out->candidates = job->candidates->count;
     if (!job->candidates || !cut_list(s, &scope, job->candidates, floor, k, indices, &cutoff)) {
-        cut_tiles(s, &scope, own, k, 0, indices, &cutoff, &out->candidates);
+        cut_tiles(s, &scope, own, k, indices, &cutoff, &out->candidates);
         out->rescanned = true;
     }
     out->count = k;
@@ -265,48 +266,37 @@ static void cut_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cu
     out->key = tam_float(cutoff.key);
 }
 
-/* The scope and the candidates of one group. */
-static size_t enter_group(const tam_cut *job, uint32_t g, tam_scope *scope, tam_candidates *list,
-                          size_t *at) {
+/* Narrow the scope to one group. @return  entries to choose there */
+static size_t enter_group(const tam_cut *job, uint32_t g, tam_scope *scope) {
     const tam_group *group = &scope->grid->groups[g];
     scope->span = (tam_span){group->first_tile, group->first_tile + group->ntiles};
-    if (job->candidates && job->candidates->complete) {
-        size_t end = lower_bound(job->candidates, *at, group_end(group));
-        *list = (tam_candidates){job->candidates->index + *at, job->candidates->magnitude + *at,
-                                 end - *at, true};
-        *at = end;
-    }
     return lesser(job->budgets[g], tam_scan_length(scope));
 }
 
 /* Entries that the budgets ask for. */
 static size_t count_budgets(const tam_cut *job, tam_scope scope) {
-    size_t total = 0, at = 0;
-    tam_candidates list;
+    size_t total = 0;
     for (uint32_t g = 0; g < scope.grid->ngroups; g++)
-        total += enter_group(job, g, &scope, &list, &at);
+        total += enter_group(job, g, &scope);
     return total;
 }
 
 static void cut_groups(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
     tam_scope scope = whole(s, job);
-    tam_candidates list = {0};
-    size_t total = count_budgets(job, scope), at = 0;
-    size_t keep = job->candidates && job->candidates->complete ? job->candidates->count : 0;
+    size_t total = count_budgets(job, scope);
     bool fits = total <= job->k;
     uint32_t least = UINT32_MAX;
     for (uint32_t g = 0; g < scope.grid->ngroups; g++) {
-        size_t k = enter_group(job, g, &scope, &list, &at), considered = list.count;
-        uint32_t *to = fits && k > 0 ? indices + out->count : NULL;
+        size_t k = enter_group(job, g, &scope), considered = 0;
+        uint32_t *to = fits ? indices + out->count : NULL;
         s->cutoffs[g] = (tam_cutoff){UINT32_MAX, 0};
-        if (k > 0 && !cut_list(s, &scope, &list, 1, k, to, &s->cutoffs[g])) {
-            cut_tiles(s, &scope, tam_scan_length(&scope), k, keep, to, &s->cutoffs[g], &considered);
-            out->rescanned = true;
-        }
+        if (k > 0)
+            cut_tiles(s, &scope, tam_scan_length(&scope), k, to, &s->cutoffs[g], &considered);
         least = (uint32_t)lesser(least, s->cutoffs[g].key);
         out->count += k;
         out->candidates += considered;
     }
+    out->rescanned = total > 0;
     if (!fits)
         trim(s, job, indices, out);
     else if (total > 0)

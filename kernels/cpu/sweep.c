@@ -14,8 +14,6 @@ static uint32_t longest_tile(const tam_grid *grid) {
 
 tamis_status tam_sweep_open(const tam_grid *grid, size_t capacity, uint32_t threads,
                             tam_sweep *out) {
-    /* A tile may begin as long as the list is not overfull, and then needs room for itself. */
-    size_t room = capacity + longest_tile(grid) + TAM_TILE_SLACK;
     tam_sweep s = {.grid = grid, .level = tam_tile_best(), .capacity = capacity, .threads = 1};
 #ifdef _OPENMP
     s.threads = threads > 0 ? threads : 1;
@@ -26,7 +24,11 @@ tamis_status tam_sweep_open(const tam_grid *grid, size_t capacity, uint32_t thre
     s.lanes = tam_alloc_array(s.threads, sizeof s.lanes[0]);
     if (!s.tile_sums || !s.lanes)
         goto err_close;
+    /* A tile may begin as long as the list is not overfull, and then needs room for itself. The
+     * first lane takes the joined list; another no more than its share, see there. */
+    size_t beyond = longest_tile(grid) + TAM_TILE_SLACK, share_most = grid->n / s.threads;
     for (uint32_t i = 0; i < s.threads; i++) {
+        size_t room = (i > 0 && share_most < capacity ? share_most : capacity) + beyond;
         s.lanes[i].index = tam_alloc_array(room, sizeof(uint32_t));
         s.lanes[i].magnitude = tam_alloc_array(room, sizeof(uint32_t));
         if (!s.lanes[i].index || !s.lanes[i].magnitude)
@@ -76,20 +78,19 @@ static uint64_t span_length(const tam_grid *grid, tam_span span) {
     return (uint64_t)last->begin + last->length - grid->tiles[span.first].begin;
 }
 
-/* The share of thread i of `threads`, equal in elements. */
+/* The share of thread i of `threads`: the tiles that begin in its equal part of the elements, hence
+ * at most length / threads elements and the longest tile. */
 static tam_span share(const tam_grid *grid, tam_span span, uint32_t i, uint32_t threads) {
     uint64_t begin = grid->tiles[span.first].begin, length = span_length(grid, span);
     return (tam_span){tile_at(grid, span, begin + length * i / threads),
                       tile_at(grid, span, begin + length * (i + 1) / threads)};
 }
 
-static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, size_t keep,
-                      tam_lane *lane) {
-    tam_tile_out out = {.index = lane->index + keep, .magnitude = lane->magnitude + keep};
-    size_t most = s->capacity - keep;
+static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
+    tam_tile_out out = {.index = lane->index, .magnitude = lane->magnitude};
     for (uint32_t t = span.first; t < span.end; t++) {
         const tam_tile *tile = &s->grid->tiles[t];
-        bool select = tam_owns(job->mine, tile) && out.count <= most;
+        bool select = tam_owns(job->mine, tile) && out.count <= s->capacity;
         tam_tile_job one = {
             .acc = job->acc + tile->begin,
             .grad = tam_tile_grad(s->grid, job, tile),
@@ -110,43 +111,42 @@ static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, si
 }
 
 /* Bring the lists of all threads into the first. Those too long for it are not worth it. */
-static void join(tam_sweep *s, uint32_t threads, size_t keep, tam_candidates *found) {
+static void join(tam_sweep *s, uint32_t threads, tam_candidates *found) {
     tam_lane *first = &s->lanes[0];
-    size_t count = first->count, most = s->capacity - keep;
+    size_t count = first->count, most = s->capacity;
     for (uint32_t i = 1; i < threads; i++) {
         const tam_lane *lane = &s->lanes[i];
         if (count <= most && lane->count <= most - count) {
-            memcpy(first->index + keep + count, lane->index, lane->count * sizeof(uint32_t));
-            memcpy(first->magnitude + keep + count, lane->magnitude,
-                   lane->count * sizeof(uint32_t));
+            memcpy(first->index + count, lane->index, lane->count * sizeof(uint32_t));
+            memcpy(first->magnitude + count, lane->magnitude, lane->count * sizeof(uint32_t));
         }
         count += lane->count;
     }
     *found = (tam_candidates){
-        .index = first->index + keep,
-        .magnitude = first->magnitude + keep,
+        .index = first->index,
+        .magnitude = first->magnitude,
         .count = count <= most ? count : 0,
         .complete = count <= most,
     };
 }
 
-uint64_t tam_sweep_run(tam_sweep *s, const tam_accumulate *job, tam_span span, size_t keep,
+uint64_t tam_sweep_run(tam_sweep *s, const tam_accumulate *job, tam_span span,
                        tam_candidates *found) {
     uint32_t threads = 1;
     if (span.first < span.end && span_length(s->grid, span) >= WORTH_A_THREAD)
         threads = s->threads;
     if (threads == 1) {
-        run_tiles(s, job, span, keep, &s->lanes[0]);
+        run_tiles(s, job, span, &s->lanes[0]);
     } else {
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
 #endif
         for (uint32_t i = 0; i < threads; i++)
-            run_tiles(s, job, share(s->grid, span, i, threads), i == 0 ? keep : 0, &s->lanes[i]);
+            run_tiles(s, job, share(s->grid, span, i, threads), &s->lanes[i]);
     }
     uint64_t nonfinite = 0;
     for (uint32_t i = 0; i < threads; i++)
         nonfinite += s->lanes[i].nonfinite;
-    join(s, threads, keep, found);
+    join(s, threads, found);
     return nonfinite;
 }

@@ -16,7 +16,7 @@ typedef struct tam_span {
 } tam_span;
 
 typedef struct tam_lane {
-    uint32_t *index, *magnitude; /* [room] */
+    uint32_t *index, *magnitude; /* the first lane's: room for the joined list */
     size_t count;
     uint64_t nonfinite;
 } tam_lane;
@@ -46,13 +46,12 @@ float *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_
 /**
  * Run the kernel over the tiles of `span`; a job without a gradient only searches the own ones.
  *
- * @param  keep       [in]   entries at the front of the list that stay: from an earlier pass
- * @param  found      [out]  the list after those; complete unless keep and it exceed the capacity
+ * @param  found      [out]  complete unless it would exceed the capacity
  * @return            entries that were not finite
  *
  * Lifetime:   the list stays until the next pass
  */
-uint64_t tam_sweep_run(tam_sweep *sweep, const tam_accumulate *job, tam_span span, size_t keep,
+uint64_t tam_sweep_run(tam_sweep *sweep, const tam_accumulate *job, tam_span span,
                        tam_candidates *found);
 
 #endif

@@ -86,7 +86,7 @@ typedef struct tam_cut {
     const float *weights;             /* TOTAL: per group; NULL: all 1 */
     const uint32_t *budgets;          /* GROUPS */
     float floor_key;                  /* TOTAL: candidates are complete only for keys above this */
-    const tam_candidates *candidates; /* NULL: search the own tiles; GROUPS ignores them: NULL */
+    const tam_candidates *candidates; /* NULL: search the own tiles; GROUPS: ignored, NULL */
 } tam_cut;
 
 typedef struct tam_cut_result {
