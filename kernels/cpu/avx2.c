@@ -3,8 +3,7 @@
  * The tile kernel for AVX2. Blocks of 64 entries: one test says whether a block holds anything;
  * if so, eight compresses without further branches, by permutations from a table. Each writes a
  * whole vector at the cursor, so the lists need slack at their end. Smaller blocks make the test
- * a coin toss where a few per cent are candidates. Squares are summed chunk by chunk from the
- * cache: 128 lanes do not fit into 16 registers.
+ * a coin toss where a few per cent are candidates.
  */
 #include "kernels/cpu/tile.h"
 
@@ -86,11 +85,12 @@ static void append_one(float x, uint32_t index, uint32_t threshold, tam_tile_out
     out->count++;
 }
 
-INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, tam_tile_out *out) {
+/* One block; s: what acc is now. */
+INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, tam_tile_out *out,
+                             __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
     const __m256 scale = _mm256_set1_ps(job->scale);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
-    __m256 s[VECTORS];
     for (int v = 0; v < VECTORS; v++)
         s[v] = _mm256_add_ps(_mm256_loadu_ps(acc + v * WIDTH),
                              _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH)));
@@ -121,49 +121,62 @@ static void accumulate_tail(const tam_tile_job *job, uint32_t at, tam_tile_out *
     }
 }
 
-INLINE __m256 square(const float *s) {
-    __m256 x = _mm256_loadu_ps(s);
-    return _mm256_mul_ps(x, x);
+/* The row of a chunk that a block is half of; u lies in the cache, 16 registers do not hold it. */
+INLINE void square(const __m256 s[VECTORS], bool first_row, __m256 u[VECTORS]) {
+    for (int v = 0; v < VECTORS; v++) {
+        __m256 x = _mm256_mul_ps(s[v], s[v]);
+        u[v] = first_row ? x : _mm256_add_ps(u[v], x);
+    }
 }
 
-/* Lanes l to l + 7 of a chunk; see tile.h. */
-INLINE __m256 lanes(const float *s, uint32_t l) {
-    __m256 u = square(s + l);
-    for (uint32_t row = TAM_TILE_LANES; row < TAM_TILE_CHUNK; row += TAM_TILE_LANES)
-        u = _mm256_add_ps(u, square(s + row + l));
-    return u;
-}
-
-static float sum_chunk(const float *s) {
-    __m256 u[8];
-    for (uint32_t i = 0; i < 8; i++)
-        u[i] = _mm256_add_ps(lanes(s, i * WIDTH), lanes(s, i * WIDTH + 64));
-    __m256 a = _mm256_add_ps(_mm256_add_ps(u[0], u[4]), _mm256_add_ps(u[2], u[6]));
-    __m256 b = _mm256_add_ps(_mm256_add_ps(u[1], u[5]), _mm256_add_ps(u[3], u[7]));
+/* u[l] += u[l + 64], then 32, ... 1; see tile.h. */
+INLINE float fold(const __m256 u[2 * VECTORS]) {
+    __m256 w[VECTORS];
+    for (int v = 0; v < VECTORS; v++)
+        w[v] = _mm256_add_ps(u[v], u[v + VECTORS]);
+    __m256 a = _mm256_add_ps(_mm256_add_ps(w[0], w[4]), _mm256_add_ps(w[2], w[6]));
+    __m256 b = _mm256_add_ps(_mm256_add_ps(w[1], w[5]), _mm256_add_ps(w[3], w[7]));
     __m256 w8 = _mm256_add_ps(a, b);
     __m128 w4 = _mm_add_ps(_mm256_castps256_ps128(w8), _mm256_extractf128_ps(w8, 1));
     __m128 w2 = _mm_add_ps(w4, _mm_movehl_ps(w4, w4));
     return _mm_cvtss_f32(_mm_add_ss(w2, _mm_movehdup_ps(w2)));
 }
 
+INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t at, bool clear, tam_tile_out *out) {
+    __m256 s[VECTORS], u[2 * VECTORS];
+#pragma GCC unroll 1
+    for (uint32_t i = 0; i < TAM_TILE_CHUNK; i += 2 * BLOCK) {
+        accumulate_block(job, at + i, clear, out, s);
+        square(s, i == 0, u);
+        accumulate_block(job, at + i + BLOCK, clear, out, s);
+        square(s, i == 0, u + VECTORS);
+    }
+    return fold(u);
+}
+
 static float sum_tail(const float *s, uint32_t length) {
     float padded[TAM_TILE_CHUNK] = {0};
+    __m256 x[VECTORS], u[2 * VECTORS];
     memcpy(padded, s, length * sizeof s[0]);
-    return sum_chunk(padded);
+    for (uint32_t i = 0; i < TAM_TILE_CHUNK; i += BLOCK) {
+        for (int v = 0; v < VECTORS; v++)
+            x[v] = _mm256_loadu_ps(padded + i + v * WIDTH);
+        square(x, i < 2 * BLOCK, u + i / BLOCK % 2 * VECTORS);
+    }
+    return fold(u);
 }
 
 INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear) {
     uint32_t at = 0, begin;
     out->sum = 0.0;
-    for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK) {
-        for (uint32_t i = at; i < at + TAM_TILE_CHUNK; i += BLOCK)
-            accumulate_block(job, i, clear, out);
-        out->sum += (double)sum_chunk(job->acc + at);
-    }
+    for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
+        out->sum += (double)accumulate_chunk(job, at, clear, out);
     if (at == job->length)
         return;
-    for (begin = at; at + BLOCK <= job->length; at += BLOCK)
-        accumulate_block(job, at, clear, out);
+    for (begin = at; at + BLOCK <= job->length; at += BLOCK) {
+        __m256 s[VECTORS];
+        accumulate_block(job, at, clear, out, s);
+    }
     accumulate_tail(job, at, out);
     out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
 }
