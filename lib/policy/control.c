@@ -116,13 +116,16 @@ static void update_shape(tam_control *c, const tam_observed *seen, double shift)
     for (uint32_t g = 0; g < c->grid->ngroups; g++)
         c->norms[g] = sqrt(seen->group_sums[g]);
     tam_budget_norm(c->k, c->norms, c->grid, c->order, c->budgets);
-    double slope = tam_control_slope(c);
+    double slope = tam_control_slope(c), united = 0.0;
+    for (uint32_t g = 0; g < c->grid->ngroups; g++)
+        united += seen->group_picked[g];
+    double share = united > 0.0 ? (double)c->k / united : 1.0; /* not 1 for ownership `all` */
     for (uint32_t g = 0; g < c->grid->ngroups; g++) {
         double sum = seen->group_sums[g], level = c->levels[g] + shift;
         bool measured = sum > 0.0 && sum < SUM_LIMIT; /* squares of extreme entries are not */
         if (!measured && seen->group_picked[g] == 0)  /* silent: nothing to learn */
             continue;
-        double miss = tam_log2((seen->group_picked[g] + 2.0) / (c->budgets[g] + 2.0));
+        double miss = tam_log2((share * seen->group_picked[g] + 2.0) / (c->budgets[g] + 2.0));
         level += c->primed ? 0.5 * clip(miss, -2.0, 2.0) / slope : 0.0;
         if (measured) {
             double guess = guess_level(sum, c->grid->groups[g].length, c->budgets[g]);
@@ -134,7 +137,7 @@ static void update_shape(tam_control *c, const tam_observed *seen, double shift)
 
 /* `cut` and the margin are relative to the levels that were used. */
 static void update_slope(tam_control *c, const tam_observed *seen, double cut) {
-    double count = tam_log2(((double)seen->candidates + 0.5) / ((double)c->k + 0.5));
+    double count = tam_log2(((double)seen->candidates + 0.5) / ((double)seen->picked + 0.5));
     double distance = cut - c->margin;
     if (seen->candidates == 0 || fabs(distance) > 1.0)
         return;

@@ -297,7 +297,7 @@ static void prediction_finds_level_and_slope_of_a_steady_tail(void **state) {
     assert_int_equal(tam_control_open(scheme, &c.grid, 1000, 2.0, 0.0, &control), TAMIS_OK);
     assert_int_equal(control.thresholds[0], TAM_INFINITE_BITS); /* the first step searches */
     for (int step = 0; step < 60; step++) {
-        tam_observed seen = {.cuts = (double[]){log2(level)}, .ncuts = 1};
+        tam_observed seen = {.picked = 1000, .cuts = (double[]){log2(level)}, .ncuts = 1};
         double threshold = tam_float(control.thresholds[0]);
         if (control.primed)
             seen.candidates = (uint64_t)(k * pow(threshold / level, -slope));
