@@ -63,7 +63,7 @@ static tamis_status plan(tamis_reducer *r, tam_link *link) {
 
 static bool candidates_taken(const tamis_reducer *r) {
     return r->scheme.threshold == TAM_THRESHOLD_STEP ||
-           (r->scheme.threshold == TAM_THRESHOLD_PREDICT && r->control.primed);
+           (r->scheme.threshold == TAM_THRESHOLD_PREDICT && r->control.state.primed);
 }
 
 static tam_cut choose_cut(const tamis_reducer *r, const tam_link *link) {
@@ -239,8 +239,8 @@ static void control(tamis_reducer *r) {
             "rank %u, step %llu: picked %llu of %llu candidates, margin 2^%.3f, slope %.1f, "
             "%llu rescans",
             r->comm->rank, (unsigned long long)r->step, (unsigned long long)seen.picked,
-            (unsigned long long)seen.candidates, r->control.margin, tam_control_slope(&r->control),
-            (unsigned long long)r->now.rescans);
+            (unsigned long long)seen.candidates, r->control.state.margin,
+            tam_control_slope(&r->control), (unsigned long long)r->now.rescans);
     tam_control_update(&r->control, &seen);
 }
 

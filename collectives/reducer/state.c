@@ -28,8 +28,8 @@ typedef struct state_header {
     tam_agreement agreement;
     uint64_t rank, nranks, ngroups;
     uint64_t step, steps, rescans_total, wire_bytes_total;
-    uint64_t last_result, primed;
-    double threshold, drift, spread, fit_xx, fit_xy, margin;
+    uint64_t last_result;
+    tam_control_state control;
     uint64_t levels_hash, residual_hash;
     uint64_t header_hash; /* last */
 } state_header;
@@ -51,7 +51,6 @@ static uint64_t hash_header(const state_header *h) {
 
 static void fill_header(const tamis_reducer *r, state_header *h) {
     state_sizes sizes = sizes_of(r);
-    const tam_control *c = &r->control;
     memset(h, 0, sizeof *h);
     h->magic = MAGIC;
     h->byte_order = BYTE_ORDER_MARK;
@@ -65,14 +64,8 @@ static void fill_header(const tamis_reducer *r, state_header *h) {
     h->steps = r->stats.steps;
     h->rescans_total = r->stats.rescans_total;
     h->wire_bytes_total = r->stats.wire_bytes_total;
-    h->primed = c->primed;
-    h->threshold = c->threshold;
-    h->drift = c->drift;
-    h->spread = c->spread;
-    h->fit_xx = c->fit_xx;
-    h->fit_xy = c->fit_xy;
-    h->margin = c->margin;
-    h->levels_hash = XXH3_64bits(c->levels, sizes.levels);
+    h->control = r->control.state;
+    h->levels_hash = XXH3_64bits(r->control.levels, sizes.levels);
     h->residual_hash = XXH3_64bits(r->acc, sizes.residual);
     h->header_hash = hash_header(h);
 }
@@ -242,7 +235,6 @@ static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
 
 static void take_over(tamis_reducer *r, const state_buffers *in) {
     const state_header *h = &in->header;
-    tam_control *c = &r->control;
     r->step = h->step;
     r->last_result = h->last_result;
     r->has_result = false;
@@ -251,16 +243,10 @@ static void take_over(tamis_reducer *r, const state_buffers *in) {
     r->stats.wire_bytes_total = h->wire_bytes_total;
     if (!r->acc)
         return;
-    c->primed = h->primed;
-    c->threshold = h->threshold;
-    c->drift = h->drift;
-    c->spread = h->spread;
-    c->fit_xx = h->fit_xx;
-    c->fit_xy = h->fit_xy;
-    c->margin = h->margin;
-    memcpy(c->levels, in->levels, sizes_of(r).levels);
+    r->control.state = h->control;
+    memcpy(r->control.levels, in->levels, sizes_of(r).levels);
     memcpy(r->acc, in->residual, sizes_of(r).residual);
-    tam_control_prepare(c);
+    tam_control_prepare(&r->control);
 }
 
 tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {

@@ -13,23 +13,23 @@ static double clip(double x, double low, double high) {
 }
 
 double tam_control_slope(const tam_control *c) {
-    return clip(c->fit_xy / c->fit_xx, 1.0, 60.0);
+    return clip(c->state.fit_xy / c->state.fit_xx, 1.0, 60.0);
 }
 
 static double choose_margin(const tam_control *c) {
     double for_count = tam_log2(c->over) / tam_control_slope(c);
-    double for_miss = 3.0 * sqrt(c->spread);
+    double for_miss = 3.0 * sqrt(c->state.spread);
     return -(for_count > for_miss ? for_count : for_miss);
 }
 
 tamis_status tam_control_open(tam_scheme scheme, const tam_grid *grid, uint64_t k, double over,
                               double threshold, tam_control *out) {
     tam_control c = {.scheme = scheme, .grid = grid, .k = k, .over = over};
-    c.threshold = threshold > 0.0 ? threshold : 0.5 / sqrt((double)k);
-    c.fit_xx = 0.01;
-    c.fit_xy = 6.0 * c.fit_xx;
-    c.spread = 0.002;
-    c.margin = choose_margin(&c);
+    c.state.threshold = threshold > 0.0 ? threshold : 0.5 / sqrt((double)k);
+    c.state.fit_xx = 0.01;
+    c.state.fit_xy = 6.0 * c.state.fit_xx;
+    c.state.spread = 0.002;
+    c.state.margin = choose_margin(&c);
     c.levels = tam_alloc_array(grid->ngroups, sizeof c.levels[0]);
     c.thresholds = tam_alloc_array(grid->ngroups, sizeof c.thresholds[0]);
     c.weights = tam_alloc_array(grid->ngroups, sizeof c.weights[0]);
@@ -65,9 +65,9 @@ static uint32_t threshold_bits(double magnitude) {
 
 static void prepare_predict(tam_control *c) {
     /* Weights round, thresholds round: a key this close to the margin may have been missed. */
-    c->floor_key = (float)(tam_exp2(c->margin) * (1.0 + 1e-5));
+    c->floor_key = (float)(tam_exp2(c->state.margin) * (1.0 + 1e-5));
     for (uint32_t g = 0; g < c->grid->ngroups; g++) {
-        c->thresholds[g] = threshold_bits(tam_exp2(c->levels[g] + c->margin));
+        c->thresholds[g] = threshold_bits(tam_exp2(c->levels[g] + c->state.margin));
         c->weights[g] = (float)tam_exp2(-c->levels[g]);
     }
     if (c->scheme.budget == TAM_BUDGET_GLOBAL) /* the cut compares magnitudes as they are */
@@ -76,14 +76,14 @@ static void prepare_predict(tam_control *c) {
 
 void tam_control_prepare(tam_control *c) {
     bool predict = c->scheme.threshold == TAM_THRESHOLD_PREDICT;
-    if (c->primed)
+    if (c->state.primed)
         prepare_predict(c);
     for (uint32_t g = 0; g < c->grid->ngroups; g++) {
-        if (!c->primed)
+        if (!c->state.primed)
             c->weights[g] = 1.0f;
         if (c->scheme.threshold == TAM_THRESHOLD_STEP)
-            c->thresholds[g] = threshold_bits(c->threshold);
-        else if (!predict || !c->primed)
+            c->thresholds[g] = threshold_bits(c->state.threshold);
+        else if (!predict || !c->state.primed)
             c->thresholds[g] = TAM_INFINITE_BITS;
     }
 }
@@ -93,14 +93,14 @@ void tam_control_prepare(tam_control *c) {
 static void update_step(tam_control *c, uint64_t picked) {
     double q = (double)picked / (double)c->k;
     if (q > 1.1)
-        c->threshold *= 1.005;
+        c->state.threshold *= 1.005;
     else if (q > 1.0)
-        c->threshold *= 1.00125;
+        c->state.threshold *= 1.00125;
     else if (q > 1.0 / 1.1)
-        c->threshold *= 0.9987;
+        c->state.threshold *= 0.9987;
     else
-        c->threshold *= 0.995;
-    c->threshold = clip(c->threshold, 1e-38, 1e38);
+        c->state.threshold *= 0.995;
+    c->state.threshold = clip(c->state.threshold, 1e-38, 1e38);
 }
 
 /* log2 of the magnitude over which `budget` entries lie, if |acc| were Laplacian: a first guess,
@@ -126,10 +126,10 @@ static void update_shape(tam_control *c, const tam_observed *seen, double shift)
         if (!measured && seen->group_picked[g] == 0)  /* silent: nothing to learn */
             continue;
         double miss = tam_log2((share * seen->group_picked[g] + 2.0) / (c->budgets[g] + 2.0));
-        level += c->primed ? 0.5 * clip(miss, -2.0, 2.0) / slope : 0.0;
+        level += c->state.primed ? 0.5 * clip(miss, -2.0, 2.0) / slope : 0.0;
         if (measured) {
             double guess = guess_level(sum, c->grid->groups[g].length, c->budgets[g]);
-            level = clip(c->primed ? level : guess, guess - 3.0, guess + 3.0);
+            level = clip(c->state.primed ? level : guess, guess - 3.0, guess + 3.0);
         }
         c->levels[g] = clip(level, -LEVEL_LIMIT, LEVEL_LIMIT);
     }
@@ -138,26 +138,26 @@ static void update_shape(tam_control *c, const tam_observed *seen, double shift)
 /* `cut` and the margin are relative to the levels that were used. */
 static void update_slope(tam_control *c, const tam_observed *seen, double cut) {
     double count = tam_log2(((double)seen->candidates + 0.5) / ((double)seen->picked + 0.5));
-    double distance = cut - c->margin;
+    double distance = cut - c->state.margin;
     if (seen->candidates == 0 || fabs(distance) > 1.0)
         return;
-    c->fit_xx = 0.8 * c->fit_xx + 0.2 * clip(distance * distance, 1e-6, 1.0);
-    c->fit_xy = 0.8 * c->fit_xy + 0.2 * distance * count;
+    c->state.fit_xx = 0.8 * c->state.fit_xx + 0.2 * clip(distance * distance, 1e-6, 1.0);
+    c->state.fit_xy = 0.8 * c->state.fit_xy + 0.2 * distance * count;
 }
 
 /* Move the levels by what the cut showed: part of a small miss, the whole of a jump. */
 static double level_shift(tam_control *c, double cut) {
     if (fabs(cut) > 0.6) {
-        c->drift = 0.0;
+        c->state.drift = 0.0;
         return cut;
     }
-    c->drift = 0.8 * c->drift + 0.15 * cut;
-    return 0.7 * cut + c->drift;
+    c->state.drift = 0.8 * c->state.drift + 0.15 * cut;
+    return 0.7 * cut + c->state.drift;
 }
 
 static void update_predict(tam_control *c, const tam_observed *seen) {
     /* Keys of budget norm are relative to the levels already, magnitudes are not. */
-    double used = c->primed && c->scheme.budget == TAM_BUDGET_GLOBAL ? c->levels[0] : 0.0;
+    double used = c->state.primed && c->scheme.budget == TAM_BUDGET_GLOBAL ? c->levels[0] : 0.0;
     double cut = 0.0, short_of = 0.0;
     if (seen->ncuts == 0)
         return;
@@ -167,8 +167,8 @@ static void update_predict(tam_control *c, const tam_observed *seen) {
         short_of += one < 0.0 ? one * one / seen->ncuts : 0.0;
     }
     double shift = cut;
-    if (c->primed) {
-        c->spread = 0.9 * c->spread + 0.1 * clip(short_of, 1e-6, 0.1);
+    if (c->state.primed) {
+        c->state.spread = 0.9 * c->state.spread + 0.1 * clip(short_of, 1e-6, 0.1);
         update_slope(c, seen, cut);
         shift = level_shift(c, cut);
     }
@@ -178,8 +178,8 @@ static void update_predict(tam_control *c, const tam_observed *seen) {
         for (uint32_t g = 0; g < c->grid->ngroups; g++)
             c->levels[g] = clip(c->levels[g] + shift, -LEVEL_LIMIT, LEVEL_LIMIT);
     }
-    c->margin = choose_margin(c);
-    c->primed = 1;
+    c->state.margin = choose_margin(c);
+    c->state.primed = 1;
 }
 
 void tam_control_update(tam_control *c, const tam_observed *seen) {

@@ -31,13 +31,8 @@
 #include "lib/base/device.h"
 #include "lib/policy/scheme.h"
 
-typedef struct tam_control {
-    tam_scheme scheme;
-    const tam_grid *grid;
-    uint64_t k;
-    double over;
-
-    /* State: saved and loaded. */
+/** What is saved and loaded, as it lies in state files. */
+typedef struct tam_control_state {
     uint64_t primed;  /* predict: 0 until a step has shown the level */
     double threshold; /* step: magnitude */
     double drift;     /* predict: log2 of the level change expected per step */
@@ -45,7 +40,16 @@ typedef struct tam_control {
     double fit_xx;    /* predict: mean of distance squared and of distance * count, in log2, */
     double fit_xy;    /*          between margin and cut; alpha is their ratio */
     double margin;    /* predict: log2 of the margin, below 0 */
-    double *levels;   /* predict: [ngroups] log2 tau_g */
+} tam_control_state;
+
+typedef struct tam_control {
+    tam_scheme scheme;
+    const tam_grid *grid;
+    uint64_t k;
+    double over;
+
+    tam_control_state state;
+    double *levels; /* predict: [ngroups] log2 tau_g; saved with the state */
 
     /* Derived from the state by tam_control_prepare. */
     uint32_t *thresholds; /* [ngroups] magnitude bits */

@@ -270,17 +270,17 @@ static void micro_threshold_moves_by_the_published_factors(void **state) {
     make_groups(&c, (uint32_t[]){10000}, 1);
     assert_int_equal(tam_scheme_parse("micro", &scheme), TAMIS_OK);
     assert_int_equal(tam_control_open(scheme, &c.grid, 100, 2.0, 0.0, &control), TAMIS_OK);
-    assert_true(control.threshold == 0.05); /* 1 / (2 sqrt(100)) */
+    assert_true(control.state.threshold == 0.05); /* 1 / (2 sqrt(100)) */
     static const struct {
         uint64_t picked;
         double factor;
     } steps[] = {{111, 1.005}, {110, 1.00125}, {101, 1.00125}, {100, 0.9987},
                  {92, 0.9987}, {90, 0.995},    {0, 0.995}};
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        double before = control.threshold;
+        double before = control.state.threshold;
         tam_control_update(&control, &(tam_observed){.picked = steps[i].picked});
-        assert_true(fabs(control.threshold / before - steps[i].factor) < 1e-12);
-        assert_int_equal(control.thresholds[0], tam_bits((float)control.threshold));
+        assert_true(fabs(control.state.threshold / before - steps[i].factor) < 1e-12);
+        assert_int_equal(control.thresholds[0], tam_bits((float)control.state.threshold));
     }
     tam_control_close(&control);
 }
@@ -299,7 +299,7 @@ static void prediction_finds_level_and_slope_of_a_steady_tail(void **state) {
     for (int step = 0; step < 60; step++) {
         tam_observed seen = {.picked = 1000, .cuts = (double[]){log2(level)}, .ncuts = 1};
         double threshold = tam_float(control.thresholds[0]);
-        if (control.primed)
+        if (control.state.primed)
             seen.candidates = (uint64_t)(k * pow(threshold / level, -slope));
         tam_control_update(&control, &seen);
     }
