@@ -35,6 +35,9 @@ static const struct {
     [TAM_FIELD_OVER] = {"over", REAL},
     [TAM_FIELD_CAPACITY] = {"capacity", REAL},
     [TAM_FIELD_THRESHOLD] = {"threshold", REAL},
+    [TAM_FIELD_DEVICE] = {"device", WHOLE},
+    [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
+    [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},
 };
 
 static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {
@@ -48,8 +51,8 @@ static void print_value(uint64_t value, field_kind kind, char *text, size_t size
         snprintf(text, size, kind == HEX ? "%#llx" : "%llu", (unsigned long long)value);
 }
 
-static int first_difference(const tam_agreement *a, const tam_agreement *b) {
-    for (int f = 0; f < TAM_FIELDS; f++) {
+static int first_difference(const tam_agreement *a, const tam_agreement *b, int nfields) {
+    for (int f = 0; f < nfields; f++) {
         if (a->fields[f] != b->fields[f])
             return f;
     }
@@ -59,7 +62,7 @@ static int first_difference(const tam_agreement *a, const tam_agreement *b) {
 bool tam_agreement_differs(const tam_agreement *ours, const tam_agreement *file, char *text,
                            size_t size) {
     char here[64], there[64];
-    int f = first_difference(ours, file);
+    int f = first_difference(ours, file, TAM_FIELDS_OF_STATE);
     if (f < 0)
         return false;
     print_value(ours->fields[f], fields[f].kind, here, sizeof here);
@@ -93,7 +96,7 @@ static tamis_status compare(const agreement_job *a, uint32_t nranks) {
                             tamis_status_name(status));
     }
     for (uint32_t r = 1; r < nranks; r++) {
-        int f = first_difference(entry(a, 0), entry(a, r));
+        int f = first_difference(entry(a, 0), entry(a, r), TAM_FIELDS);
         if (f < 0)
             continue;
         char first[64], other[64];

@@ -4,8 +4,6 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include "kernels/cpu/cpu.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <xxhash.h>
@@ -33,9 +31,10 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
         return refuse("block", c->block, "0 or a multiple of 32 up to 65536");
     if (c->threads > 256)
         return refuse("threads", c->threads, "0 to 256");
-    if ((unsigned)c->output > 1 || (unsigned)c->average > 1 || (unsigned)c->nonfinite > 2)
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_reducer_config: output, average or nonfinite is none of its enum");
+    if ((unsigned)c->output > 1 || (unsigned)c->average > 1 || (unsigned)c->nonfinite > 2 ||
+        (unsigned)c->grad_type > 2)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config: output, average, nonfinite or "
+                                          "grad_type is none of its enum");
     return TAMIS_OK;
 }
 
@@ -63,7 +62,8 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
     if (!layout || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
-    return read_config(r, config);
+    TAM_TRY(read_config(r, config));
+    return tam_device_find(r->config.device, &r->device);
 }
 
 static uint64_t real_bits(double x) {
@@ -88,6 +88,9 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_OVER] = real_bits(c->over);
     f[TAM_FIELD_CAPACITY] = real_bits(c->capacity);
     f[TAM_FIELD_THRESHOLD] = real_bits(c->threshold);
+    f[TAM_FIELD_DEVICE] = c->device;
+    f[TAM_FIELD_GRAD_TYPE] = c->grad_type;
+    f[TAM_FIELD_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);
     r->config_hash = tam_agreement_hash(&r->agreement);
 }
 
@@ -120,52 +123,17 @@ static size_t candidate_capacity(const tamis_reducer *r) {
     return most < own ? most : own;
 }
 
-static tamis_status open_exchange(tamis_reducer *r) {
-    const tam_grid *grid = &r->division.grid;
-    uint32_t nranks = r->comm->nranks;
+/* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
+static void prepare_slots(tamis_reducer *r) {
     r->slots.rank = r->comm->rank;
-    r->slots.nranks = nranks;
-    r->slots.nstats = tam_scheme_weighted(r->scheme) ? grid->ngroups : 0;
+    r->slots.nranks = r->comm->nranks;
+    r->slots.nstats = tam_scheme_weighted(r->scheme) ? r->division.grid.ngroups : 0;
     r->slots.capacity = slot_capacity(r, &r->slots.growing);
     r->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
     /* Reducers of one communicator may be configured alike and must not be mixed up. */
     r->config_hash =
         XXH3_64bits_withSeed(&r->config_hash, sizeof r->config_hash, r->comm->agreements);
     r->slots.config = r->config_hash;
-    TAM_TRY(tam_slots_open(&r->slots));
-
-    /* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
-    uint64_t sent = (uint64_t)r->slots.capacity * nranks;
-    bool shared = r->scheme.ownership == TAM_OWN_ALL;
-    r->union_max = (size_t)(shared || sent < grid->n ? sent : grid->n);
-    if (r->scheme.ownership == TAM_OWN_BINS)
-        r->union_max = (size_t)grid->n;
-    r->indices = tam_alloc_array(r->union_max, sizeof r->indices[0]);
-    r->values = tam_alloc_array(r->union_max, sizeof r->values[0]);
-    r->scratch = tam_alloc_array(shared ? r->union_max : 0, sizeof r->scratch[0]);
-    r->owners = tam_alloc_array(nranks, sizeof r->owners[0]);
-    r->cursors = tam_alloc_array(nranks, sizeof r->cursors[0]);
-    r->cuts = tam_alloc_array(nranks, sizeof r->cuts[0]);
-    r->group_means = tam_alloc_array(grid->ngroups, sizeof r->group_means[0]);
-    r->group_picked = tam_alloc_array(grid->ngroups, sizeof r->group_picked[0]);
-    if (!r->indices || !r->values || !r->scratch || !r->owners || !r->cursors || !r->cuts ||
-        !r->group_means || !r->group_picked)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", r->union_max);
-    return TAMIS_OK;
-}
-
-static tamis_status open_packing(tamis_reducer *r) {
-    size_t ngroups = r->division.grid.ngroups, nranks = r->comm->nranks;
-    tam_packing *p = &r->packing;
-    if (!tam_scheme_by_group(r->scheme))
-        return TAMIS_OK;
-    p->budgets = tam_alloc_array(ngroups, sizeof p->budgets[0]);
-    p->parts = tam_alloc_array(ngroups, sizeof p->parts[0]);
-    p->all = tam_alloc_array(ngroups * nranks, sizeof p->all[0]);
-    p->loads = tam_alloc_array(nranks, sizeof p->loads[0]);
-    if (!p->budgets || !p->parts || !p->all || !p->loads)
-        return tam_fail(TAMIS_E_NOMEM, "no memory to pack %zu groups", ngroups);
-    return TAMIS_OK;
 }
 
 static tamis_status open_sparse(tamis_reducer *r) {
@@ -178,8 +146,18 @@ static tamis_status open_sparse(tamis_reducer *r) {
     if (!r->acc)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
                         (unsigned long long)r->layout->length);
-    TAM_TRY(open_exchange(r));
-    return open_packing(r);
+    prepare_slots(r);
+    return r->driver->open(r);
+}
+
+/* Kernels are opened for memory that the host cannot reach. */
+static tamis_status open_dense(tamis_reducer *r) {
+    r->k = r->layout->length;
+    if (r->config.device != TAMIS_DEVICE_CPU) {
+        TAM_TRY(tam_division_open(r->layout, r->scheme, r->comm->nranks, 0, &r->division));
+        TAM_TRY(r->device->open(&r->division.grid, 0, r->config.threads, &r->kernels));
+    }
+    return r->driver->open(r);
 }
 
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
@@ -189,22 +167,13 @@ static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     r->overlaps = tam_alloc_array(layout->nsegments, sizeof r->overlaps[0]);
     if (!r->overlaps)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u segments", layout->nsegments);
-    if (r->scheme.exchange != TAM_EXCHANGE_DENSE)
-        return open_sparse(r);
-    r->k = layout->length;
-    return TAMIS_OK;
+    r->driver = tam_driver_find(r);
+    return r->scheme.exchange == TAM_EXCHANGE_DENSE ? open_dense(r) : open_sparse(r);
 }
 
 static void release(tamis_reducer *r) {
-    /* What a transport was given to write to stays if it may still do so. */
-    bool lingers = r->comm->transport->capabilities & TAM_CAP_LINGERS &&
-                   tamis_comm_status(r->comm) != TAMIS_OK;
-    if (!lingers) {
-        tam_slots_close(&r->slots);
-        tam_free(r->values);
-        tam_free(r->packing.parts);
-        tam_free(r->packing.all);
-    }
+    if (r->driver)
+        r->driver->close(r);
     if (r->kernels) {
         r->device->release(r->kernels, r->acc);
         r->device->close(r->kernels);
@@ -212,15 +181,8 @@ static void release(tamis_reducer *r) {
     tam_control_close(&r->control);
     tam_division_close(&r->division);
     tamis_layout_destroy(r->layout);
-    tam_free(r->packing.budgets);
-    tam_free(r->packing.loads);
-    tam_free(r->indices);
-    tam_free(r->scratch);
-    tam_free(r->owners);
-    tam_free(r->cursors);
-    tam_free(r->cuts);
-    tam_free(r->group_means);
-    tam_free(r->group_picked);
+    if (!tam_reducer_lingers(r))
+        tam_free(r->staging);
     tam_free(r->overlaps);
     tam_free(r);
 }
@@ -246,7 +208,8 @@ static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
     if (status == TAMIS_OK)
         describe(r, layout);
     TAM_TRY(agree_on(r, r->comm, status, deadline_ns));
-    return agree_on(r, r->comm, open_all(r, layout), deadline_ns);
+    TAM_TRY(agree_on(r, r->comm, open_all(r, layout), deadline_ns));
+    return agree_on(r, r->comm, r->driver->arm(r), deadline_ns);
 }
 
 tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
@@ -258,16 +221,16 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
     if (!r)
         return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"), 0);
     r->comm = comm;
-    r->device = &tam_device_cpu;
     r->stats = r->now = (tamis_stats)TAMIS_STATS_INIT;
     tamis_status status = open_agreed(r, layout, config, out);
     if (status != TAMIS_OK) {
         release(r);
         return status;
     }
-    r->job.run = r->scheme.exchange == TAM_EXCHANGE_DENSE ? tam_step_dense : tam_step_sparse;
-    tam_log(TAM_INFO, "reducer: rank %u, %llu elements, k = %llu, slots of %zu", comm->rank,
-            (unsigned long long)layout->length, (unsigned long long)r->k, r->slots.capacity);
+    tam_log(TAM_INFO,
+            "reducer: rank %u on %s, driven by the %s, %llu elements, k = %llu, slots of %zu",
+            comm->rank, r->device->name, r->driver->name, (unsigned long long)layout->length,
+            (unsigned long long)r->k, r->slots.capacity);
     *out = r;
     return TAMIS_OK;
 }
@@ -277,6 +240,7 @@ void tamis_reducer_destroy(tamis_reducer *r) {
         return;
     if (r->started)
         tamis_reduce_wait(r);
+    r->driver->settle(r); /* joined steps end first; how they fare no longer matters */
     if (r->abandoned) {
         tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory stays",
                 r->comm->rank);

@@ -12,6 +12,7 @@
 #include "collectives/reducer/reducer.h"
 
 #include "collectives/exchange/union.h"
+#include "lib/base/half.h"
 #include "lib/policy/budget.h"
 
 #include <math.h>
@@ -358,7 +359,29 @@ static uint64_t divide(float *values, size_t count, float by, bool drop) {
     return bad;
 }
 
-static tamis_status reduce_run(tamis_reducer *r, tam_link *link, float *values, size_t count) {
+/* What is done to a run of the gradient. */
+typedef tamis_status (*visitor)(tamis_reducer *r, tam_link *link, void *run, size_t count);
+
+static tamis_status visit_run(tamis_reducer *r, tam_link *link, visitor visit, void *run,
+                              size_t length) {
+    size_t most = r->staging ? TAM_DENSE_PIECE : length, bytes = tam_type_bytes(r->target.type);
+    for (size_t at = 0; at < length; at += most) {
+        size_t count = length - at < most ? length - at : most;
+        TAM_TRY(visit(r, link, (unsigned char *)run + at * bytes, count));
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status visit_gradient(tamis_reducer *r, tam_link *link, visitor visit) {
+    const tamis_layout *l = r->layout;
+    if (r->target.grad)
+        return visit_run(r, link, visit, r->target.grad, (size_t)l->length);
+    for (uint32_t s = 0; s < l->nsegments; s++)
+        TAM_TRY(visit_run(r, link, visit, r->target.grads[s], tam_segment_length(l, s)));
+    return TAMIS_OK;
+}
+
+static tamis_status reduce_values(tamis_reducer *r, tam_link *link, float *values, size_t count) {
     for (size_t i = 0; r->target.scale != 1.0f && i < count; i++)
         values[i] *= r->target.scale;
     TAM_TRY(link->transport->allreduce_sum(link->self, values, count, &link->call));
@@ -367,11 +390,28 @@ static tamis_status reduce_run(tamis_reducer *r, tam_link *link, float *values, 
     return TAMIS_OK;
 }
 
-static void clear_gradient(tamis_reducer *r) {
-    for (uint32_t s = 0; s < r->layout->nsegments; s++) {
-        float *run = r->target.grad ? r->target.grad + r->layout->begins[s] : r->target.grads[s];
-        memset(run, 0, tam_segment_length(r->layout, s) * sizeof run[0]);
-    }
+/* Floats in memory of the host are summed where they lie; all else goes by way of the staging area:
+ *
+ *     staging   | float[TAM_DENSE_PIECE], summed | as many of the gradient's type, as they are |
+ */
+static tamis_status reduce_run(tamis_reducer *r, tam_link *link, void *run, size_t count) {
+    if (!r->staging)
+        return reduce_values(r, link, run, count);
+    tamis_type type = r->target.type;
+    size_t bytes = count * tam_type_bytes(type);
+    float *values = r->staging, *raw = values + TAM_DENSE_PIECE;
+    TAM_TRY(r->device->read(r->kernels, run, bytes, raw));
+    tam_widen(type, raw, count, values);
+    TAM_TRY(reduce_values(r, link, values, count));
+    tam_narrow(values, count, type, raw);
+    return r->device->write(r->kernels, raw, bytes, run);
+}
+
+static tamis_status clear_run(tamis_reducer *r, tam_link *link, void *run, size_t count) {
+    size_t bytes = count * tam_type_bytes(r->target.type);
+    (void)link;
+    memset(r->staging ? r->staging : run, 0, bytes);
+    return r->staging ? r->device->write(r->kernels, r->staging, bytes, run) : TAMIS_OK;
 }
 
 /* In place: a failure leaves the gradient partly reduced. There is no residual to keep it in. */
@@ -380,10 +420,7 @@ tamis_status tam_step_dense(tam_job *job, tam_link *link) {
     stopwatch watch = {tam_clock_ns()};
     r->now.exchange_s = 0.0;
     r->now.nonfinite = 0;
-    if (r->target.grad)
-        TAM_TRY(reduce_run(r, link, r->target.grad, (size_t)r->layout->length));
-    for (uint32_t s = 0; !r->target.grad && s < r->layout->nsegments; s++)
-        TAM_TRY(reduce_run(r, link, r->target.grads[s], tam_segment_length(r->layout, s)));
+    TAM_TRY(visit_gradient(r, link, reduce_run));
     TAM_TRY(commit(r, job));
     lap(&watch, &r->now.exchange_s);
     r->count = (size_t)r->layout->length;
@@ -391,6 +428,6 @@ tamis_status tam_step_dense(tam_job *job, tam_link *link) {
     if (!r->now.skipped)
         return TAMIS_OK;
     r->count = 0;
-    clear_gradient(r);
+    TAM_TRY(visit_gradient(r, link, clear_run));
     return say_skipped(r, "in the sum over ranks");
 }

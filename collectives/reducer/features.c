@@ -6,6 +6,9 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tile.h"
+#ifdef TAM_HAVE_CUDA
+#include "kernels/cuda/cuda.h"
+#endif
 
 static tamis_feature mpi_feature(void) {
 #ifdef TAM_HAVE_MPI
@@ -21,6 +24,25 @@ static tamis_feature openmp_feature(void) {
     return (tamis_feature){"openmp", 0, "built without OpenMP (TAMIS_OPENMP): one thread"};
 }
 
+static tamis_feature cuda_feature(void) {
+#ifdef TAM_HAVE_CUDA
+    const char *reason = tam_cuda_reason();
+    if (reason)
+        return (tamis_feature){"cuda", 0, reason};
+    return (tamis_feature){"cuda", 1, tam_cuda_version()};
+#else
+    return (tamis_feature){"cuda", 0, "built without CUDA (TAMIS_CUDA)"};
+#endif
+}
+
+static tamis_feature nccl_feature(void) {
+#ifdef TAM_HAVE_NCCL
+    return (tamis_feature){"nccl", 1, "built with NCCL; needs a CUDA device"};
+#else
+    return (tamis_feature){"nccl", 0, "built without NCCL (TAMIS_NCCL)"};
+#endif
+}
+
 static tamis_feature cpu_feature(const tam_tile_level *level) {
     bool best = tam_tile_best() == level;
     if (best)
@@ -31,13 +53,14 @@ static tamis_feature cpu_feature(const tam_tile_level *level) {
 }
 
 int tamis_feature_list(size_t index, tamis_feature *out) {
+    static tamis_feature (*const parts[])(void) = {mpi_feature, openmp_feature, cuda_feature,
+                                                   nccl_feature};
+    enum { PARTS = sizeof parts / sizeof parts[0] };
     size_t levels = 0;
     while (tam_tile_levels[levels].name)
         levels++;
-    if (!out || index >= 2 + levels)
+    if (!out || index >= PARTS + levels)
         return 0;
-    *out = index == 0   ? mpi_feature()
-           : index == 1 ? openmp_feature()
-                        : cpu_feature(&tam_tile_levels[index - 2]);
+    *out = index < PARTS ? parts[index]() : cpu_feature(&tam_tile_levels[index - PARTS]);
     return 1;
 }

@@ -20,8 +20,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0a1a65746174734d) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0a1a65746174744d) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
+
+enum { PIECE_BYTES = 1 << 22 }; /* of the residual, on its way through host memory */
 
 typedef struct state_header {
     uint64_t magic, byte_order, bytes; /* of the whole file */
@@ -35,13 +37,16 @@ typedef struct state_header {
 } state_header;
 
 typedef struct state_sizes {
+    uint32_t ngroups;
     size_t levels, residual;
 } state_sizes;
 
+/* Scheme dense has none of them, also where kernels need a division. */
 static state_sizes sizes_of(const tamis_reducer *r) {
+    uint32_t ngroups = r->division.grid.ngroups;
     if (!r->acc)
-        return (state_sizes){0, 0};
-    return (state_sizes){r->division.grid.ngroups * sizeof(double),
+        return (state_sizes){0};
+    return (state_sizes){ngroups, ngroups * sizeof(double),
                          (size_t)r->layout->length * sizeof(float)};
 }
 
@@ -49,7 +54,7 @@ static uint64_t hash_header(const state_header *h) {
     return XXH3_64bits(h, offsetof(state_header, header_hash));
 }
 
-static void fill_header(const tamis_reducer *r, state_header *h) {
+static void fill_header(const tamis_reducer *r, uint64_t residual_hash, state_header *h) {
     state_sizes sizes = sizes_of(r);
     memset(h, 0, sizeof *h);
     h->magic = MAGIC;
@@ -58,7 +63,7 @@ static void fill_header(const tamis_reducer *r, state_header *h) {
     h->agreement = r->agreement;
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
-    h->ngroups = r->division.grid.ngroups;
+    h->ngroups = sizes.ngroups;
     h->step = r->step;
     h->last_result = r->last_result;
     h->steps = r->stats.steps;
@@ -66,7 +71,7 @@ static void fill_header(const tamis_reducer *r, state_header *h) {
     h->wire_bytes_total = r->stats.wire_bytes_total;
     h->control = r->control.state;
     h->levels_hash = XXH3_64bits(r->control.levels, sizes.levels);
-    h->residual_hash = XXH3_64bits(r->acc, sizes.residual);
+    h->residual_hash = residual_hash;
     h->header_hash = hash_header(h);
 }
 
@@ -90,13 +95,37 @@ static bool write_all(int fd, const void *memory, size_t bytes) {
     return true;
 }
 
-static bool write_state(int fd, const tamis_reducer *r) {
-    state_header header;
-    state_sizes sizes = sizes_of(r);
-    fill_header(r, &header);
-    return write_all(fd, &header, sizeof header) &&
-           write_all(fd, r->control.levels, sizes.levels) &&
-           write_all(fd, r->acc, sizes.residual) && fsync(fd) == 0;
+/* Each piece is hashed on top of those before it. */
+static uint64_t hash_piece(const void *memory, size_t bytes, uint64_t before) {
+    return XXH3_64bits_withSeed(memory, bytes, before);
+}
+
+static tamis_status write_residual(const tamis_reducer *r, int fd, const char *path, void *piece,
+                                   uint64_t *hash) {
+    size_t bytes = sizes_of(r).residual;
+    *hash = 0;
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        size_t length = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        TAM_TRY(r->device->read(r->kernels, (const char *)r->acc + at, length, piece));
+        *hash = hash_piece(piece, length, *hash);
+        if (!write_all(fd, piece, length))
+            return fail_io("write", path);
+    }
+    return TAMIS_OK;
+}
+
+/* The header comes last, for it holds the hash of what follows it. */
+static tamis_status write_state(const tamis_reducer *r, int fd, const char *path, void *piece) {
+    state_header header = {0};
+    uint64_t hash;
+    if (!write_all(fd, &header, sizeof header) ||
+        !write_all(fd, r->control.levels, sizes_of(r).levels))
+        return fail_io("write", path);
+    TAM_TRY(write_residual(r, fd, path, piece, &hash));
+    fill_header(r, hash, &header);
+    if (lseek(fd, 0, SEEK_SET) != 0 || !write_all(fd, &header, sizeof header) || fsync(fd) != 0)
+        return fail_io("write", path);
+    return TAMIS_OK;
 }
 
 /* A rename survives a crash only when the folder has been flushed. */
@@ -126,9 +155,9 @@ static tamis_status check_call(const tamis_reducer *r, const char *path, const c
     return TAMIS_OK;
 }
 
-tamis_status tamis_reducer_save(const tamis_reducer *r, const char *path) {
+/* A new file beside `path`, complete, that replaces it. */
+static tamis_status save_to(const tamis_reducer *r, const char *path, void *piece) {
     char beside[PATH_MAX];
-    TAM_TRY(check_call(r, path, "tamis_reducer_save"));
     struct stat there;
     if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode))
         return tam_fail(TAMIS_E_IO, "cannot save to %s: what is there is not a regular file", path);
@@ -137,7 +166,7 @@ tamis_status tamis_reducer_save(const tamis_reducer *r, const char *path) {
     int fd = mkostemp(beside, O_CLOEXEC); /* a new file, mode 0600, never a link */
     if (fd < 0)
         return fail_io("make a file beside", path);
-    tamis_status status = write_state(fd, r) ? TAMIS_OK : fail_io("write", beside);
+    tamis_status status = write_state(r, fd, beside, piece);
     if (close(fd) != 0 && status == TAMIS_OK)
         status = fail_io("close", beside);
     if (status == TAMIS_OK && rename(beside, path) != 0)
@@ -147,6 +176,17 @@ tamis_status tamis_reducer_save(const tamis_reducer *r, const char *path) {
         return status;
     }
     return flush_folder(path);
+}
+
+tamis_status tamis_reducer_save(tamis_reducer *r, const char *path) {
+    TAM_TRY(check_call(r, path, "tamis_reducer_save"));
+    TAM_TRY(r->driver->settle(r));
+    void *piece = tam_alloc(PIECE_BYTES);
+    if (!piece)
+        return tam_fail(TAMIS_E_NOMEM, "no memory to save to %s", path);
+    tamis_status status = save_to(r, path, piece);
+    tam_free(piece);
+    return status;
 }
 
 /* -- load ------------------------------------------------------------------------------------- */
@@ -206,10 +246,17 @@ static tamis_status check_header(const tamis_reducer *r, const state_header *h, 
         return refuse(path, sentence);
     }
     state_sizes sizes = sizes_of(r);
-    if (h->ngroups != r->division.grid.ngroups ||
-        h->bytes != sizeof *h + sizes.levels + sizes.residual)
+    if (h->ngroups != sizes.ngroups || h->bytes != sizeof *h + sizes.levels + sizes.residual)
         return refuse(path, "its parts have other sizes than this reducer's");
     return TAMIS_OK;
+}
+
+static uint64_t hash_residual(const void *residual, size_t bytes) {
+    uint64_t hash = 0;
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES)
+        hash = hash_piece((const char *)residual + at,
+                          bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES, hash);
+    return hash;
 }
 
 static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
@@ -228,25 +275,27 @@ static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
     if (!read_all(fd, in->levels, sizes.levels) || !read_all(fd, in->residual, sizes.residual))
         return fail_read(path);
     if (in->header.levels_hash != XXH3_64bits(in->levels, sizes.levels) ||
-        in->header.residual_hash != XXH3_64bits(in->residual, sizes.residual))
+        in->header.residual_hash != hash_residual(in->residual, sizes.residual))
         return refuse(path, "its content is damaged (checksum)");
     return TAMIS_OK;
 }
 
-static void take_over(tamis_reducer *r, const state_buffers *in) {
+static tamis_status take_over(tamis_reducer *r, const state_buffers *in) {
     const state_header *h = &in->header;
+    if (r->acc) /* first, for it alone can fail */
+        TAM_TRY(r->device->write(r->kernels, in->residual, sizes_of(r).residual, r->acc));
     r->step = h->step;
     r->last_result = h->last_result;
     r->has_result = false;
     r->stats.steps = h->steps;
     r->stats.rescans_total = h->rescans_total;
     r->stats.wire_bytes_total = h->wire_bytes_total;
-    if (!r->acc)
-        return;
-    r->control.state = h->control;
-    memcpy(r->control.levels, in->levels, sizes_of(r).levels);
-    memcpy(r->acc, in->residual, sizes_of(r).residual);
-    tam_control_prepare(&r->control);
+    if (r->acc) {
+        r->control.state = h->control;
+        memcpy(r->control.levels, in->levels, sizes_of(r).levels);
+        tam_control_prepare(&r->control);
+    }
+    return r->driver->reload(r);
 }
 
 tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
@@ -255,12 +304,13 @@ tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
     if (r->abandoned)
         return tam_fail(TAMIS_E_STATE,
                         "tamis_reducer_load: the last exchange never ended; make a new reducer");
+    TAM_TRY(r->driver->settle(r)); /* what was joined ends; its outcome is replaced */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
     if (fd < 0)
         return fail_io("open", path);
     tamis_status status = read_state(r, fd, path, &in);
     if (status == TAMIS_OK)
-        take_over(r, &in);
+        status = take_over(r, &in);
     tam_free(in.levels);
     tam_free(in.residual);
     close(fd);

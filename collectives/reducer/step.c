@@ -1,43 +1,51 @@
 /* SPDX-License-Identifier: MIT
  *
- * start, wait, and what can be read between steps.
+ * start, wait, join, and what can be read between steps.
  */
 #include "collectives/reducer/reducer.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* -- start ------------------------------------------------------------------------------------ */
 
-static tamis_status check_pointer(const float *grad, const char *where) {
+static size_t element_bytes(const tamis_reducer *r) {
+    return r->config.grad_type == TAMIS_TYPE_FLOAT32 ? 4 : 2;
+}
+
+static tamis_status check_pointer(const tamis_reducer *r, const void *grad, const char *where) {
+    char what[128];
     if (!grad)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is NULL", where);
-    if ((uintptr_t)grad % sizeof *grad != 0)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is not 4-byte aligned",
-                        where);
-    return TAMIS_OK;
+    if ((uintptr_t)grad % element_bytes(r) != 0)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is not %zu-byte aligned",
+                        where, element_bytes(r));
+    snprintf(what, sizeof what, "tamis_step: the gradient of %s", where);
+    return r->device->check(r->kernels, grad, what);
 }
 
 /* The residual may be handed out for reading, so it may come back as a gradient by mistake. */
-static tamis_status check_residual(const tamis_reducer *r, const float *grad, uint64_t length,
+static tamis_status check_residual(const tamis_reducer *r, const void *grad, uint64_t length,
                                    const char *where) {
-    const float *end = grad + length;
-    if (r->acc && grad < r->acc + r->layout->length && end > r->acc)
+    const char *begin = grad, *end = begin + length * element_bytes(r);
+    if (r->acc && begin < (const char *)(r->acc + r->layout->length) && end > (const char *)r->acc)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_step: the gradient of %s overlaps the reducer's residual", where);
     return TAMIS_OK;
 }
 
-static tamis_status check_segments(tamis_reducer *r, float *const *grads) {
+static tamis_status check_segments(tamis_reducer *r, void *const *grads) {
     const tamis_layout *l = r->layout;
     for (uint32_t s = 0; s < l->nsegments; s++) {
-        TAM_TRY(check_pointer(grads[s], l->names[s]));
+        TAM_TRY(check_pointer(r, grads[s], l->names[s]));
         TAM_TRY(check_residual(r, grads[s], tam_segment_length(l, s), l->names[s]));
         r->overlaps[s] = (tam_pair){(uintptr_t)grads[s], s};
     }
     tam_sort(r->overlaps, l->nsegments);
     for (uint32_t i = 1; i < l->nsegments; i++) {
         uint32_t before = (uint32_t)r->overlaps[i - 1].value, s = (uint32_t)r->overlaps[i].value;
-        if (grads[before] + tam_segment_length(l, before) > grads[s])
+        if ((char *)grads[before] + tam_segment_length(l, before) * element_bytes(r) >
+            (char *)grads[s])
             return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradients of %s and %s overlap",
                             l->names[before], l->names[s]);
     }
@@ -52,17 +60,8 @@ static tamis_status check_step(tamis_reducer *r, const tamis_step *step) {
                         (double)step->scale);
     if (!step->grad)
         return check_segments(r, step->grads);
-    TAM_TRY(check_pointer(step->grad, "the step"));
+    TAM_TRY(check_pointer(r, step->grad, "the step"));
     return check_residual(r, step->grad, r->layout->length, "the step");
-}
-
-static tamis_status accumulate(tamis_reducer *r) {
-    uint64_t begin_ns = tam_clock_ns();
-    if (!r->acc)
-        return TAMIS_OK;
-    TAM_TRY(r->device->accumulate(r->kernels, &r->target, &r->accumulated));
-    r->now.accumulate_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
-    return TAMIS_OK;
 }
 
 tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
@@ -80,34 +79,21 @@ tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
         .grad = own.grad,
         .grads = own.grads,
         .seg_begin = r->layout->begins,
+        .type = r->config.grad_type,
         .scale = own.scale,
         .clear = r->config.output == TAMIS_OUTPUT_DENSE,
         .mine = tam_part_of(&r->division, r->step, r->comm->rank),
         .thresholds = r->control.thresholds,
     };
     r->has_result = false;
-    TAM_TRY(accumulate(r));
-    r->started = true;
-    tam_comm_submit(r->comm, &r->job);
-    return TAMIS_OK;
+    tamis_status status = r->driver->start(r, own.stream);
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+        tam_comm_lose(r->comm, status); /* half a step may be under way */
+    r->started = status == TAMIS_OK;
+    return status;
 }
 
 /* -- wait ------------------------------------------------------------------------------------- */
-
-/* Figures that the job cannot know. */
-static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
-    tamis_stats *s = &r->now;
-    s->steps = r->stats.steps + 1;
-    s->length = r->layout->length;
-    s->target = r->k;
-    s->selected = r->count;
-    s->density = (double)r->count / (double)r->layout->length;
-    s->wire_bytes = r->job.wire_bytes;
-    s->wire_bytes_total = r->stats.wire_bytes_total + s->wire_bytes;
-    s->rescans_total = r->stats.rescans_total + s->rescans;
-    s->wait_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
-    r->stats = *s;
-}
 
 tamis_status tamis_reduce_wait(tamis_reducer *r) {
     if (!r)
@@ -115,16 +101,20 @@ tamis_status tamis_reduce_wait(tamis_reducer *r) {
     if (!r->started)
         return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_wait without tamis_reduce_start",
                         r->comm->rank);
-    uint64_t begin_ns = tam_clock_ns();
-    tamis_status status = tam_comm_finish(r->comm, &r->job);
     r->started = false;
-    r->abandoned = atomic_load(&r->job.state) == TAM_JOB_ABANDONED;
-    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
-        return status;
-    complete_stats(r, begin_ns);
-    r->step++;
-    r->has_result = true;
+    tamis_status status = r->driver->wait(r);
+    r->has_result = tamis_status_loss(status) != TAMIS_LOST_COMM;
     return status;
+}
+
+tamis_status tamis_reduce_join(tamis_reducer *r, void *stream) {
+    if (!r)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reduce_join: reducer is NULL");
+    if (!r->started)
+        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_join without tamis_reduce_start",
+                        r->comm->rank);
+    r->started = false;
+    return r->driver->join(r, stream);
 }
 
 /* -- results ---------------------------------------------------------------------------------- */
@@ -142,11 +132,7 @@ tamis_status tamis_reduce_result(const tamis_reducer *r, tamis_result *out) {
     TAM_TRY(check_idle(r, out, "tamis_reduce_result"));
     if (!r->has_result)
         return tam_fail(TAMIS_E_STATE, "tamis_reduce_result: no step has been finished");
-    *out = (tamis_result){.count = r->count};
-    if (r->acc) {
-        out->indices = r->indices;
-        out->values = r->values;
-    }
+    r->driver->result(r, out);
     return TAMIS_OK;
 }
 
@@ -156,8 +142,9 @@ tamis_status tamis_reducer_residual(const tamis_reducer *r, const float **out) {
     return TAMIS_OK;
 }
 
-tamis_status tamis_reducer_stats(const tamis_reducer *r, tamis_stats *out) {
+tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {
     TAM_TRY(check_idle(r, out, "tamis_reducer_stats"));
+    r->driver->look(r);
     size_t theirs = out->size; /* a newer program's struct is longer; this version has no more */
     if (theirs < sizeof *out || theirs > 65536)
         return tam_fail(TAMIS_E_ARGUMENT,

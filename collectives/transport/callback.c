@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The caller's own all-gather. Sums are gathered chunk by chunk and added here in rank order.
+ * The caller's own all-gather. Sums are gathered chunk by chunk.
  */
 #include "lib/base/base.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/sum.h"
 
 enum { CHUNK = 65536 }; /* floats per rank and round */
 
@@ -27,19 +28,16 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
                     (int)status, tamis_status_name(status));
 }
 
+static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, const void **out,
+                                 tam_call *call) {
+    callback *self = arg;
+    *out = self->gathered;
+    return allgather(arg, send, bytes, self->gathered, call);
+}
+
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     callback *self = arg;
-    for (size_t at = 0; at < count; at += CHUNK) {
-        size_t length = count - at < CHUNK ? count - at : CHUNK;
-        TAM_TRY(allgather(arg, values + at, length * sizeof values[0], self->gathered, call));
-        for (size_t i = 0; i < length; i++) {
-            float sum = self->gathered[i];
-            for (uint32_t r = 1; r < self->user.nranks; r++)
-                sum += self->gathered[r * length + i];
-            values[at + i] = sum;
-        }
-    }
-    return TAMIS_OK;
+    return tam_sum_by_gather(gather_chunk, self, self->user.nranks, CHUNK, values, count, call);
 }
 
 static void abort_callback(void *arg) {

@@ -101,6 +101,7 @@ static tam_job *take_job(tamis_comm *comm) {
 
 static void *drive(void *argument) {
     tamis_comm *comm = argument;
+    tam_thread_claim();
     for (tam_job *job; (job = take_job(comm));) {
         run_job(comm, job, UINT64_MAX);
         pthread_mutex_lock(&comm->lock);
@@ -246,6 +247,11 @@ const char *tamis_comm_transport(const tamis_comm *comm) {
 
 tamis_status tamis_comm_status(const tamis_comm *comm) {
     return comm ? (tamis_status)atomic_load(&comm->poison) : TAMIS_E_ARGUMENT;
+}
+
+void tam_comm_lose(tamis_comm *comm, tamis_status status) {
+    poison(comm, status, tamis_last_error());
+    comm->transport->abort(comm->self);
 }
 
 tamis_status tamis_comm_abort(tamis_comm *comm) {

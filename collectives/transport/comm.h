@@ -70,6 +70,9 @@ tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns)
 /** The poison, with a sentence for tamis_last_error; TAMIS_OK if there is none. */
 tamis_status tam_comm_check(tamis_comm *comm);
 
+/** Give the communicator up for `status`, whose sentence is tamis_last_error; wakes who waits. */
+void tam_comm_lose(tamis_comm *comm, tamis_status status);
+
 /** Begin a job. It must stay allocated until it is done. */
 void tam_comm_submit(tamis_comm *comm, tam_job *job);
 

@@ -78,6 +78,7 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
     *f = (faulty){
         .row = {.name = comm->transport->name,
                 .capabilities = comm->transport->capabilities,
+                .stream = comm->transport->stream,
                 .allgather = allgather,
                 .allreduce_sum = allreduce_sum,
                 .abort = abort_faulty,

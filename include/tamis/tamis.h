@@ -40,8 +40,11 @@
  *              to stderr or a log file, by default only warnings and errors.
  * Structs      Every struct with a `size` field is set by its _INIT macro. Fields are only ever
  *              added at the end, so a program built with an older header keeps working.
- * Numbers      Gradients and residuals are IEEE binary32 in host memory. Sums over ranks are made
- *              in rank order: all ranks, all runs and all transports give the same bits.
+ * Memory       A reducer works where its device does: on TAMIS_DEVICE_CPU every pointer is to host
+ *              memory, on TAMIS_DEVICE_CUDA gradients, residual and results are device memory.
+ * Numbers      Residuals are IEEE binary32, gradients binary32, binary16 or bfloat16. Sums over
+ *              ranks are made in rank order: all ranks, all runs, all transports and all devices
+ *              give the same bits.
  * Network      The exchange is as trusted as its transport: use it on networks you trust.
  */
 #ifndef TAMIS_TAMIS_H
@@ -91,10 +94,11 @@ typedef enum tamis_status {
     /* The communicator is lost: every later call on it returns the same status. Save the state
      * of the reducers (no communication is needed) and leave. */
     TAMIS_E_TIMEOUT = 64,   /* a rank did not answer before the deadline */
-    TAMIS_E_TRANSPORT = 65, /* the transport below (MPI, the caller's callback) reported an error */
+    TAMIS_E_TRANSPORT = 65, /* the transport below (MPI, NCCL, a callback) reported an error */
     TAMIS_E_PROTOCOL = 66,  /* a message was refused (wrong step, wrong hash, damaged), or the
                                ranks were found to hold different results */
-    TAMIS_E_ABORTED = 67    /* tamis_comm_abort was called on this rank, or a rank said so */
+    TAMIS_E_ABORTED = 67,   /* tamis_comm_abort was called on this rank, or a rank said so */
+    TAMIS_E_DEVICE = 68     /* the accelerator reported an error */
 } tamis_status;
 
 /** What a status costs. */
@@ -189,7 +193,7 @@ TAMIS_API uint32_t tamis_comm_rank(const tamis_comm *comm);
 /** Number of ranks; 0 for NULL. */
 TAMIS_API uint32_t tamis_comm_nranks(const tamis_comm *comm);
 
-/** Name of the transport: "local", "mpi", "callback"; "" for NULL. */
+/** Name of the transport: "local", "mpi", "callback", "nccl"; "" for NULL. */
 TAMIS_API const char *tamis_comm_transport(const tamis_comm *comm);
 
 /** TAMIS_OK, or the status that poisoned the communicator. Any thread. */
@@ -244,6 +248,19 @@ TAMIS_API void tamis_layout_destroy(tamis_layout *layout);
 
 typedef struct tamis_reducer tamis_reducer;
 
+/** Where a reducer computes. */
+typedef enum tamis_device {
+    TAMIS_DEVICE_CPU = 0,
+    TAMIS_DEVICE_CUDA = 1 /* the CUDA device that is current on the thread that creates it */
+} tamis_device;
+
+/** Elements of a gradient. */
+typedef enum tamis_type {
+    TAMIS_TYPE_FLOAT32 = 0,
+    TAMIS_TYPE_FLOAT16 = 1, /* IEEE binary16; a result that exceeds it becomes infinite */
+    TAMIS_TYPE_BFLOAT16 = 2
+} tamis_type;
+
 /** What wait leaves behind (section 6). */
 typedef enum tamis_output {
     TAMIS_OUTPUT_DENSE = 0, /* in step.grad: the result at the chosen entries, zero elsewhere */
@@ -264,6 +281,11 @@ typedef enum tamis_nonfinite {
 
 /**
  * Options of a reducer. All ranks must give the same values but for `threads`.
+ *
+ * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
+ * no host synchronisation, if its messages have a fixed size: every preset with an exact count
+ * (tamis, topk), `step` with `capacity`, dense. In all other cases the host drives the step and
+ * moves k entries (dense: the gradient) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -290,12 +312,14 @@ typedef struct tamis_reducer_config {
                                   what does not fit stays in the residual. 0: slots grow to the longest list, as published */
     double threshold;          /* step: first threshold; 0: 1 / (2 sqrt(k)), as published */
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
+    tamis_device device;       /* cpu */
+    tamis_type grad_type;      /* float32 */
 } tamis_reducer_config;
 
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
     {                                                                                              \
         sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
-            TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0                                             \
+            TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32       \
     }
 
 /** A preset: its name, its four policies and where it comes from. */
@@ -329,13 +353,14 @@ TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
 /** One step: where the gradient is. Exactly one of `grad` and `grads` is set. */
 typedef struct tamis_step {
     size_t size;
-    float *grad;         /* [in,out] float32[n], 4-byte aligned */
-    float *const *grads; /* [in,out] one pointer per segment, float32[length of the segment] */
-    float scale;         /* factor on the gradient when it is accumulated (1) */
+    void *grad;         /* [in,out] config.grad_type[n], aligned to an element */
+    void *const *grads; /* [in,out] one pointer per segment, grad_type[length of the segment] */
+    float scale;        /* factor on the gradient when it is accumulated (1) */
+    void *stream;       /* CUDA: the cudaStream_t that produces the gradient; NULL: the default */
 } tamis_step;
 
 #define TAMIS_STEP_INIT                                                                            \
-    { sizeof(tamis_step), NULL, NULL, 1.0f }
+    { sizeof(tamis_step), NULL, NULL, 1.0f, NULL }
 
 /**
  * Begin a step: accumulate the gradient into the residual, and start the exchange.
@@ -346,8 +371,12 @@ typedef struct tamis_step {
  *
  * Collective: yes              Order:  returns when the gradient has been read; the exchange runs
  *                                      on the library's thread (mpi) or inside wait (local,
- *                                      callback, MPI without THREAD_MULTIPLE)
- * Cost:       one pass, 12 bytes per element (16 with dense output); no allocation
+ *                                      callback, MPI without THREAD_MULTIPLE). CUDA: returns at
+ *                                      once if the communicator works in stream order (nccl) and
+ *                                      the slots have a fixed size (section 5); else it waits for
+ *                                      the pass, whose input `stream` produced
+ * Cost:       one pass, 12 bytes per element (16 with dense output; 2 and 4 less for 16-bit
+ *             gradients); no allocation
  * Errors:     ARGUMENT, STATE: no effect; the comm's status if it is poisoned: no effect
  * Source:     error feedback as in Deep Gradient Compression (arXiv 1712.01887) without momentum
  *             correction; zeroing at the union after the exchange as in MiCRO (arXiv 2310.00967)
@@ -367,6 +396,24 @@ TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_st
  */
 TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
 
+/**
+ * Finish the step in the order of a CUDA stream: what is enqueued on `stream` from here on finds the
+ * result of wait. The host waits for nothing, and may be up to eight steps ahead.
+ *
+ * How the step fared is known later: an error that loses the communicator is what the next start
+ * or wait returns (the gradient is then zero, its content in the residual), a step without result
+ * (NONFINITE) is logged and seen in tamis_stats.skipped, tamis_reducer_stats tells of the last step
+ * that has ended. A step that the host must drive (see start) is waited for, as by tamis_reduce_wait.
+ *
+ * When `stream` is being captured, so is the step: start and join become part of the caller's
+ * graph, on all ranks or on none. Gradients given by segment must be those of the step before.
+ *
+ * @param  stream  [in]  cudaStream_t; NULL: the default stream. Nothing on TAMIS_DEVICE_CPU
+ *
+ * Collective: yes              Errors:  as tamis_reduce_wait, of this or an earlier step
+ */
+TAMIS_API tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
+
 /* ------------------------------------------------------------------------------------------- */
 /* 7. Results and statistics                                                                    */
 
@@ -375,17 +422,20 @@ typedef struct tamis_result {
     size_t count;            /* entries; 0 after a skipped step; n for scheme "dense" */
     const uint32_t *indices; /* ascending, no duplicates; NULL for scheme "dense" */
     const float *values;     /* mean or sum over ranks; NULL for scheme "dense" */
+    tamis_device memory;     /* where indices and values lie */
 } tamis_result;
 
 /**
  * Where the result of the last step lies.
  *
- * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
+ * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE (no step was
+ *                                                           waited for; a joined step has none)
  */
 TAMIS_API tamis_status tamis_reduce_result(const tamis_reducer *reducer, tamis_result *out);
 
 /**
- * The residual of this rank, float32[n]. NULL for scheme "dense", which has none.
+ * The residual of this rank, float32[n], in memory of its device. NULL for scheme "dense", which
+ * has none. After a join it is complete in the order of the joined stream.
  *
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
  */
@@ -414,7 +464,8 @@ typedef struct tamis_stats {
     double residual_norm;   /* L2 norm of what stayed */
     uint64_t wire_bytes;    /* sent by this rank in this step, headers included */
     uint64_t wire_bytes_total;
-    double accumulate_s; /* wall time of each phase on this rank */
+    double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
+                            by itself, for the host has no clock there */
     double cut_s;
     double exchange_s; /* transport calls */
     double apply_s;    /* union, gather, write back, control */
@@ -428,7 +479,7 @@ typedef struct tamis_stats {
     }
 
 /** Read the figures of the last finished step into a struct set by TAMIS_STATS_INIT. */
-TAMIS_API tamis_status tamis_reducer_stats(const tamis_reducer *reducer, tamis_stats *out);
+TAMIS_API tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 8. State files                                                                               */
@@ -438,10 +489,12 @@ TAMIS_API tamis_status tamis_reducer_stats(const tamis_reducer *reducer, tamis_s
  *
  * The file is written beside `path`, flushed and renamed, so `path` is either the old file or the
  * new one. Works on a reducer whose communicator is lost: this is how a failed job saves its work.
+ * Steps that were joined and have not ended are waited for. The file does not depend on the device.
  *
- * Collective: no               Errors:  ARGUMENT, STATE (between start and wait), IO, NOMEM
+ * Collective: no               Errors:  ARGUMENT, STATE (between start and wait), IO, NOMEM;
+ *                                       DEVICE: its memory could not be read, `path` is as it was
  */
-TAMIS_API tamis_status tamis_reducer_save(const tamis_reducer *reducer, const char *path);
+TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *path);
 
 /**
  * Take the state back from a file. The run then goes on bit for bit as if it had not stopped.
@@ -467,7 +520,8 @@ typedef struct tamis_setting {
 /** The index-th setting. @return 0 past the end of the table, else 1. */
 TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
 
-/** A part of the library that may be missing: "mpi", "openmp", "portable", "avx2", "avx512". */
+/** A part of the library that may be missing: "mpi", "openmp", "cuda", "nccl", "portable", "avx2",
+ * "avx512". */
 typedef struct tamis_feature {
     const char *name;
     int available;

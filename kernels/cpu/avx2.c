@@ -9,6 +9,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/device.h"
+#include "lib/base/half.h"
 
 #include <immintrin.h>
 
@@ -168,7 +169,6 @@ static float sum_tail(const float *s, uint32_t length) {
 
 INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear) {
     uint32_t at = 0, begin;
-    out->sum = 0.0;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
         out->sum += (double)accumulate_chunk(job, at, clear, out);
     if (at == job->length)
@@ -212,4 +212,8 @@ void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
         accumulate_clear(job, out);
     else
         accumulate_keep(job, out);
+}
+
+void tam_widen_avx2(tamis_type type, const void *from, size_t count, float *to) {
+    tam_widen(type, from, count, to);
 }

@@ -9,6 +9,7 @@
 #include "kernels/cpu/tile.h"
 
 #include "lib/base/device.h"
+#include "lib/base/half.h"
 
 #include <immintrin.h>
 
@@ -160,7 +161,7 @@ INLINE cursor begin(const tam_tile_job *job, const tam_tile_out *out) {
 
 INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear) {
     cursor c = begin(job, out);
-    double sum = 0.0;
+    double sum = out->sum;
     uint32_t at = 0;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
         sum += (double)accumulate_chunk(job->acc + at, job->grad + at, job->base + at, clear, &c);
@@ -207,4 +208,8 @@ void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out) {
         accumulate_clear(job, out);
     else
         accumulate_keep(job, out);
+}
+
+void tam_widen_avx512(tamis_type type, const void *from, size_t count, float *to) {
+    tam_widen(type, from, count, to);
 }

@@ -7,6 +7,7 @@
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/sweep.h"
 #include "lib/base/base.h"
+#include "lib/base/half.h"
 
 /* Indices ascend but lie far apart: the processor does not foresee them. */
 enum { AHEAD = 24 };
@@ -63,6 +64,49 @@ static void cpu_release(void *self, void *memory) {
     tam_free(memory);
 }
 
+static tamis_status cpu_read(void *self, const void *device, size_t bytes, void *host) {
+    (void)self;
+    memcpy(host, device, bytes);
+    return TAMIS_OK;
+}
+
+static tamis_status cpu_write(void *self, const void *host, size_t bytes, void *device) {
+    (void)self;
+    memcpy(device, host, bytes);
+    return TAMIS_OK;
+}
+
+/* Any pointer may be host memory; that it is not cannot be found out cheaply. */
+static tamis_status cpu_check(void *self, const void *memory, const char *what) {
+    (void)self;
+    (void)memory;
+    (void)what;
+    return TAMIS_OK;
+}
+
+/* In the order that tile.h fixes. Lanes that have no tile would add +0, so they are left out. */
+static double sum_group(const tam_sweep *sweep, const tam_group *group) {
+    double u[TAM_GROUP_LANES];
+    uint32_t lanes = TAM_GROUP_LANES;
+    while (lanes > 1 && lanes / 2 >= group->ntiles)
+        lanes /= 2;
+    memset(u, 0, lanes * sizeof u[0]);
+    for (uint32_t t = 0; t < group->ntiles; t++)
+        u[t % lanes] += sweep->tile_sums[group->first_tile + t];
+    for (uint32_t half = lanes / 2; half > 0; half /= 2) {
+        for (uint32_t j = 0; j < half; j++)
+            u[j] += u[j + half];
+    }
+    return u[0];
+}
+
+/* Nothing runs but what has returned. */
+static tamis_status cpu_follow(void *self, void *stream) {
+    (void)self;
+    (void)stream;
+    return TAMIS_OK;
+}
+
 static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_accumulated *out) {
     cpu_device *cpu = self;
     const tam_grid *grid = cpu->grid;
@@ -70,10 +114,7 @@ static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_ac
     out->nonfinite = tam_sweep_run(&cpu->sweep, job, all, &out->candidates);
     out->group_sums = cpu->group_sums;
     for (uint32_t g = 0; g < grid->ngroups; g++) {
-        const tam_group *group = &grid->groups[g];
-        cpu->group_sums[g] = 0.0;
-        for (uint32_t t = 0; t < group->ntiles; t++)
-            cpu->group_sums[g] += cpu->sweep.tile_sums[group->first_tile + t];
+        cpu->group_sums[g] = sum_group(&cpu->sweep, &grid->groups[g]);
         cpu->select.last_thresholds[g] = job->thresholds[g];
     }
     return TAMIS_OK;
@@ -107,17 +148,25 @@ static void scatter(float *to, const uint32_t *indices, size_t count, const floa
     }
 }
 
+static void scatter_narrow(uint16_t *to, tamis_type type, const uint32_t *indices, size_t count,
+                           const float *values) {
+    for (size_t i = 0; i < count; i++) {
+        __builtin_prefetch(&to[ahead(indices, i, count)], 1);
+        tam_narrow(&values[i], 1, type, &to[indices[i]]);
+    }
+}
+
 /* Each segment has a gradient of its own. */
 static void scatter_segments(const tam_grid *grid, const tam_accumulate *target,
                              const uint32_t *indices, size_t count, const float *values) {
-    size_t i = 0;
+    size_t i = 0, bytes = tam_type_bytes(target->type);
     for (uint32_t g = 0; g < grid->ngroups && i < count; g++) {
         const tam_group *group = &grid->groups[g];
-        float *to = target->grads[group->segment];
+        unsigned char *to = target->grads[group->segment];
         uint32_t begin = target->seg_begin[group->segment];
         uint64_t end = (uint64_t)group->begin + group->length;
         for (; i < count && indices[i] < end; i++)
-            to[indices[i] - begin] = values[i];
+            tam_narrow(&values[i], 1, target->type, to + (indices[i] - begin) * bytes);
     }
 }
 
@@ -126,7 +175,9 @@ static tamis_status cpu_apply(void *self, const tam_accumulate *target, const ui
     cpu_device *cpu = self;
     for (size_t i = 0; i < count; i++)
         values[i] /= divisor;
-    if (target->grad)
+    if (target->grad && target->type != TAMIS_TYPE_FLOAT32)
+        scatter_narrow(target->grad, target->type, indices, count, values);
+    else if (target->grad)
         scatter(target->grad, indices, count, values);
     else if (target->grads)
         scatter_segments(cpu->grid, target, indices, count, values);
@@ -156,6 +207,10 @@ const tam_device tam_device_cpu = {
     .close = cpu_close,
     .alloc = cpu_alloc,
     .release = cpu_release,
+    .read = cpu_read,
+    .write = cpu_write,
+    .check = cpu_check,
+    .follow = cpu_follow,
     .accumulate = cpu_accumulate,
     .cut = cpu_cut,
     .gather = cpu_gather,

@@ -8,6 +8,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/device.h"
+#include "lib/base/half.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -122,7 +123,6 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, uint32_t leng
 }
 
 static void accumulate(const tam_tile_job *job, tam_tile_out *out) {
-    out->sum = 0.0;
     for (uint32_t at = 0; at < job->length; at += TAM_TILE_CHUNK) {
         uint32_t end = least(job->length, at + TAM_TILE_CHUNK), i = at;
         for (; i + BLOCK <= end; i += BLOCK)
@@ -147,4 +147,8 @@ void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out) {
         accumulate(job, out);
     else
         search(job, out);
+}
+
+void tam_widen_portable(tamis_type type, const void *from, size_t count, float *to) {
+    tam_widen(type, from, count, to);
 }

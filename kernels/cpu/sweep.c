@@ -2,8 +2,12 @@
 #include "kernels/cpu/sweep.h"
 
 #include "lib/base/base.h"
+#include "lib/base/half.h"
 
-enum { WORTH_A_THREAD = 1 << 16 }; /* elements: some 10 us of work, about what a start costs */
+enum {
+    WORTH_A_THREAD = 1 << 16, /* elements: some 10 us of work, about what a start costs */
+    PIECE = 2048              /* elements of 16 bits widened at a time: stay in the first cache */
+};
 
 static uint32_t longest_tile(const tam_grid *grid) {
     uint32_t most = 0;
@@ -52,13 +56,14 @@ void tam_sweep_close(tam_sweep *s) {
     *s = (tam_sweep){0};
 }
 
-float *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_tile *tile) {
+void *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_tile *tile) {
+    size_t bytes = tam_type_bytes(job->type);
     if (job->grad)
-        return job->grad + tile->begin;
+        return (char *)job->grad + tile->begin * bytes;
     if (!job->grads)
         return NULL;
     uint32_t segment = grid->groups[tile->group].segment;
-    return job->grads[segment] + (tile->begin - job->seg_begin[segment]);
+    return (char *)job->grads[segment] + (tile->begin - job->seg_begin[segment]) * bytes;
 }
 
 /* The first tile of `span` that begins at or after `element`. */
@@ -86,24 +91,49 @@ static tam_span share(const tam_grid *grid, tam_span span, uint32_t i, uint32_t 
                       tile_at(grid, span, begin + length * (i + 1) / threads)};
 }
 
+/* A tile whose gradient has 16 bits: widened piece by piece into the cache, which the kernel then
+ * reads. Pieces are whole chunks, so all bits are those of a gradient that was wide already. */
+static void run_narrow(const tam_tile_level *level, const tam_tile_job *tile, tamis_type type,
+                       uint16_t *grad, tam_tile_out *out) {
+    _Alignas(64) float wide[PIECE];
+    _Static_assert(PIECE % TAM_TILE_CHUNK == 0, "a piece is made of whole chunks");
+    for (uint32_t at = 0; at < tile->length; at += PIECE) {
+        tam_tile_job one = *tile;
+        one.length = tile->length - at < PIECE ? tile->length - at : PIECE;
+        one.acc += at;
+        one.base += at;
+        one.grad = wide;
+        one.clear = false;
+        level->widen(type, grad + at, one.length, wide);
+        if (tile->clear)
+            memset(grad + at, 0, one.length * sizeof grad[0]);
+        level->run(&one, out);
+    }
+}
+
 static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
     tam_tile_out out = {.index = lane->index, .magnitude = lane->magnitude};
     for (uint32_t t = span.first; t < span.end; t++) {
         const tam_tile *tile = &s->grid->tiles[t];
+        void *grad = tam_tile_grad(s->grid, job, tile);
         bool select = tam_owns(job->mine, tile) && out.count <= s->capacity;
         tam_tile_job one = {
             .acc = job->acc + tile->begin,
-            .grad = tam_tile_grad(s->grid, job, tile),
+            .grad = grad,
             .scale = job->scale,
             .clear = job->clear,
             .length = tile->length,
             .base = tile->begin,
             .threshold = select ? job->thresholds[tile->group] : TAM_INFINITE_BITS,
         };
-        if (!one.grad && !select)
+        if (!grad && !select)
             continue;
-        s->level->run(&one, &out);
-        if (one.grad)
+        out.sum = 0.0;
+        if (grad && job->type != TAMIS_TYPE_FLOAT32)
+            run_narrow(s->level, &one, job->type, grad, &out);
+        else
+            s->level->run(&one, &out);
+        if (grad)
             s->tile_sums[t] = out.sum;
     }
     lane->count = out.count;

@@ -40,8 +40,8 @@ static inline bool tam_owns(uint32_t mine, const tam_tile *tile) {
     return tile->part == mine || (mine == TAM_PART_ALL && tile->part != TAM_PART_COMMON);
 }
 
-/** The gradient of a tile; NULL if the job has none. */
-float *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_tile *tile);
+/** The gradient of a tile, of the job's type; NULL if the job has none. */
+void *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_tile *tile);
 
 /**
  * Run the kernel over the tiles of `span`; a job without a gradient only searches the own ones.

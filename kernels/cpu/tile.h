@@ -14,6 +14,10 @@
  * then halves fold: u[l] += u[l+64], u[l+32], ..., u[l+1]; u[0] is the chunk's sum. Chunks are
  * added in order in binary64. Elements past the end count as +0. A warp of 32 threads with four
  * elements each can do the same.
+ *
+ * Order of the sum of a group, from those of its tiles. Lane j of 256 adds, in binary64, from 0, the
+ * sums of the group's tiles j, j + 256, j + 512, ...; then halves fold: u[j] += u[j+128], u[j+64],
+ * ..., u[j+1]; u[0] is the group's sum. A block of 256 threads can do the same.
  */
 #ifndef TAM_CPU_TILE_H
 #define TAM_CPU_TILE_H
@@ -21,10 +25,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <tamis/tamis.h>
 
 enum {
     TAM_TILE_CHUNK = 512,
     TAM_TILE_LANES = 128,
+    TAM_GROUP_LANES = 256,
     TAM_TILE_SLACK = 64 /* entries that a kernel may write past the last candidate */
 };
 
@@ -45,15 +51,19 @@ typedef struct tam_tile_out {
     uint32_t *magnitude;
     size_t count;       /* [in,out] */
     uint64_t nonfinite; /* [in,out] entries where s was not finite; a search leaves it */
-    double sum;         /* [out] sum of squares of this tile; of a search: unspecified */
+    double sum;         /* [in,out] chunk by chunk added up; a search leaves it */
 } tam_tile_out;
 
 typedef void (*tam_tile_kernel)(const tam_tile_job *job, tam_tile_out *out);
+
+/** As tam_widen of half.h: one loop, compiled for each level. */
+typedef void (*tam_tile_widen)(tamis_type type, const void *from, size_t count, float *to);
 
 /** One instruction set level. */
 typedef struct tam_tile_level {
     const char *name; /* "portable", "avx2", "avx512" */
     tam_tile_kernel run;
+    tam_tile_widen widen;
     bool (*available)(void);
     const char *needs; /* for messages: what the processor must have */
 } tam_tile_level;
@@ -67,5 +77,8 @@ const tam_tile_level *tam_tile_best(void);
 void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out);
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out);
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out);
+void tam_widen_portable(tamis_type type, const void *from, size_t count, float *to);
+void tam_widen_avx2(tamis_type type, const void *from, size_t count, float *to);
+void tam_widen_avx512(tamis_type type, const void *from, size_t count, float *to);
 
 #endif

@@ -5,6 +5,8 @@
 #ifndef TAM_BASE_BASE_H
 #define TAM_BASE_BASE_H
 
+#include "lib/base/numbers.h"
+
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,6 +37,7 @@ void tam_log(tam_log_level level, const char *format, ...) __attribute__((format
 
 typedef enum tam_setting_id {
     TAM_SETTING_CPU,
+    TAM_SETTING_GRAPHS,
     TAM_SETTING_LOG,
     TAM_SETTING_LOG_FILE,
     TAM_SETTING_THREADS,
@@ -73,6 +76,12 @@ uint64_t tam_clock_ns(void); /* monotonic */
 /** Give the processor away: a yield at first, short sleeps when `tries` grows. */
 void tam_relax(unsigned tries);
 
+/* -- thread.c --------------------------------------------------------------------------------- */
+
+/** The calling thread was made by the library: nobody minds which device is current on it. */
+void tam_thread_claim(void);
+bool tam_thread_ours(void);
+
 /* -- structs.c -------------------------------------------------------------------------------- */
 
 /**
@@ -95,27 +104,8 @@ typedef struct tam_pair {
 /** Sort ascending by key, then value, in place. Not qsort: that may allocate. */
 void tam_sort(tam_pair *pairs, size_t count);
 
-/* -- numbers ---------------------------------------------------------------------------------- */
-
-static inline uint32_t tam_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float tam_float(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 static inline uint32_t tam_magnitude(float x) {
     return tam_bits(x) & 0x7fffffffu;
 }
-
-/** Logarithm and power of two, to about 1e-7, from +, -, *, / alone: the same bits on every
- * processor and library, which libm does not promise. log2: x > 0; exp2: |x| <= 1000. */
-double tam_log2(double x);
-double tam_exp2(double x);
 
 #endif

@@ -57,8 +57,9 @@ typedef struct tam_candidates {
 
 typedef struct tam_accumulate {
     float *acc;                /* [in,out] residual in, accumulated gradient out */
-    float *grad;               /* flat gradient, or NULL: then by segment */
-    float *const *grads;       /* gradient of each segment */
+    void *grad;                /* flat gradient, or NULL: then by segment */
+    void *const *grads;        /* gradient of each segment */
+    tamis_type type;           /* of the gradient; 16 bits are widened exactly */
     const uint32_t *seg_begin; /* first element of each segment */
     float scale;
     bool clear;                 /* write zeros to the gradient in the same pass */
@@ -97,7 +98,11 @@ typedef struct tam_cut_result {
     bool rescanned;    /* the candidates did not suffice */
 } tam_cut_result;
 
-/** Contract. Statuses: NOMEM from open; the others cannot fail on a CPU. */
+/**
+ * Contract. Statuses: NOMEM from open; the others cannot fail on a CPU. Gradient, acc and what
+ * alloc gives are memory of the device; all else (indices, values, results) is host memory. A call
+ * returns when its results are there.
+ */
 typedef struct tam_device {
     const char *name;
 
@@ -109,6 +114,16 @@ typedef struct tam_device {
     void *(*alloc)(void *self, size_t bytes);
     void (*release)(void *self, void *memory);
 
+    /** Copy into host memory, and from it. */
+    tamis_status (*read)(void *self, const void *device, size_t bytes, void *host);
+    tamis_status (*write)(void *self, const void *host, size_t bytes, void *device);
+
+    /** Whether `memory` may be given as a gradient, else a sentence that begins with `what`. */
+    tamis_status (*check)(void *self, const void *memory, const char *what);
+
+    /** What is asked from here on comes after the work that `stream`, the caller's, holds now. */
+    tamis_status (*follow)(void *self, void *stream);
+
     /** One pass: acc += scale * grad, group sums, candidates, non-finite entries kept out. */
     tamis_status (*accumulate)(void *self, const tam_accumulate *job, tam_accumulated *out);
 
@@ -119,7 +134,8 @@ typedef struct tam_device {
     tamis_status (*gather)(void *self, const float *acc, const uint32_t *indices, size_t count,
                            float *values);
 
-    /** values[i] /= divisor; grad[indices[i]] = values[i] where a gradient is given. */
+    /** values[i] /= divisor; grad[indices[i]] = values[i] where a gradient is given, rounded to
+     * nearest even if it has 16 bits. */
     tamis_status (*apply)(void *self, const tam_accumulate *target, const uint32_t *indices,
                           size_t count, float divisor, float *values);
 

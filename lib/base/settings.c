@@ -28,6 +28,9 @@ typedef struct setting_row {
 static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512", 0, 0, "auto",
      "Instruction set of the CPU kernels; all give the same bits."},
+    {"TAMIS_GRAPHS", CHOICE, "off|on", 0, 0, "on",
+     "Whether steps that a CUDA device runs by itself are launched as one graph; the same on all "
+     "ranks."},
     {"TAMIS_LOG", CHOICE, "error|warn|info|debug", 0, 0, "warn",
      "Least important messages that are written."},
     {"TAMIS_LOG_FILE", PATH, "a path", 0, 0, "",

@@ -39,7 +39,7 @@ static const status_row rows[] = {
      "Save the state and leave; look for the rank that most sentences name; raise "
      "TAMIS_TIMEOUT_MS if the ranks are only uneven."},
     {TAMIS_E_TRANSPORT, "TAMIS_E_TRANSPORT",
-     "The transport below (MPI, the caller's callback) reported an error.",
+     "The transport below (MPI, NCCL, the caller's callback) reported an error.",
      "Save the state and leave; the sentence holds the transport's own words."},
     {TAMIS_E_PROTOCOL, "TAMIS_E_PROTOCOL",
      "A message was refused (wrong step, wrong hash, damaged), or the ranks were found to hold "
@@ -47,6 +47,9 @@ static const status_row rows[] = {
      "Save the state and leave; ranks made different calls, or the network damages data."},
     {TAMIS_E_ABORTED, "TAMIS_E_ABORTED", "The communicator was aborted.",
      "Save the state and leave; the rank that aborted knows why."},
+    {TAMIS_E_DEVICE, "TAMIS_E_DEVICE", "The accelerator reported an error.",
+     "Save the state and leave. After some errors (an illegal address, a device that fell off the "
+     "bus) the device's memory is gone and saving says so: go on from the last state file."},
 };
 
 enum { ROWS = sizeof rows / sizeof rows[0] };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport contract: how bytes travel between ranks. Four entries and capability bits.
+ * The transport contract: how bytes travel between ranks. Four entries and capability bits; a
+ * transport that can work on device memory in stream order has a second table of three.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
  * has nothing to do does nothing, so callers never test a pointer. Calls are made in the same
@@ -27,9 +28,27 @@ typedef struct tam_call {
     uint64_t wire_bytes;      /* [in,out] bytes sent by this rank, added up */
 } tam_call;
 
+/**
+ * Collectives on device memory. They run in the order of `stream` and return at once; a captured
+ * stream captures them. Calls are made in the same order on all ranks, also among streams.
+ */
+typedef struct tam_stream_transport {
+    /** As tam_transport.allgather; send may lie at its place in recv, recv + rank * bytes. */
+    tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
+                              void *stream);
+
+    /** send[r * bytes] goes to rank r, recv[r * bytes] came from it. No overlap. */
+    tamis_status (*alltoall)(void *self, const void *send, size_t bytes, void *recv,
+                             void *stream);
+
+    /** How what was enqueued fares: an error that was found since. Any thread. */
+    tamis_status (*poll)(void *self);
+} tam_stream_transport;
+
 typedef struct tam_transport {
     const char *name;
     uint32_t capabilities;
+    const tam_stream_transport *stream; /* NULL: host memory only */
 
     /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv do not overlap.
      */

@@ -1,33 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/budget.h"
-
-/* Sort key of a value >= 0 such that larger values come first. */
-static uint64_t descending(double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return ~bits;
-}
+#include "lib/policy/rules.h"
 
 static void sort_descending(const double *values, uint32_t count, tam_pair *order) {
     for (uint32_t i = 0; i < count; i++)
-        order[i] = (tam_pair){descending(values[i]), i};
+        order[i] = (tam_pair){tam_rule_descending(values[i]), i};
     tam_sort(order, count);
 }
 
 void tam_budget_norm(uint64_t k, const double *norms, const tam_grid *grid, tam_pair *order,
                      uint32_t *budgets) {
-    double total = 0.0, left = (double)k;
+    tam_rest rest = {(double)k, 0.0};
     for (uint32_t g = 0; g < grid->ngroups; g++)
-        total += norms[g];
+        rest.norms += norms[g];
     sort_descending(norms, grid->ngroups, order);
     for (uint32_t i = 0; i < grid->ngroups; i++) {
         uint32_t g = (uint32_t)order[i].value;
-        double share = total > 0.0 ? left * norms[g] / total : 0.0;
-        double most = grid->groups[g].length;
-        budgets[g] = share >= most ? grid->groups[g].length : share >= 1.0 ? (uint32_t)share : 1;
-        left -= budgets[g];
-        left = left > 0.0 ? left : 0.0;
-        total -= norms[g];
+        budgets[g] = tam_rule_budget(&rest, norms[g], grid->groups[g].length);
     }
 }
 
@@ -38,7 +27,7 @@ static double cost_of(uint32_t budget, uint32_t length) {
 void tam_bins_pack(const uint32_t *budgets, const tam_grid *grid, uint32_t nbins, tam_pair *order,
                    double *loads, uint32_t *parts) {
     for (uint32_t g = 0; g < grid->ngroups; g++)
-        order[g] = (tam_pair){descending(cost_of(budgets[g], grid->groups[g].length)), g};
+        order[g] = (tam_pair){tam_rule_descending(cost_of(budgets[g], grid->groups[g].length)), g};
     tam_sort(order, grid->ngroups);
     memset(loads, 0, nbins * sizeof loads[0]);
     for (uint32_t i = 0; i < grid->ngroups; i++) {

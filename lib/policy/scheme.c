@@ -100,19 +100,6 @@ tamis_status tam_scheme_parse(const char *text, tam_scheme *out) {
     return TAMIS_OK;
 }
 
-bool tam_scheme_by_group(tam_scheme s) {
-    return s.budget == TAM_BUDGET_NORM && s.threshold == TAM_THRESHOLD_EXACT &&
-           (s.ownership == TAM_OWN_BINS || s.ownership == TAM_OWN_ALL);
-}
-
-bool tam_scheme_weighted(tam_scheme s) {
-    return s.budget == TAM_BUDGET_NORM && !tam_scheme_by_group(s);
-}
-
-bool tam_scheme_exact_count(tam_scheme s) {
-    return s.threshold != TAM_THRESHOLD_STEP && !tam_scheme_by_group(s);
-}
-
 uint64_t tam_scheme_code(tam_scheme s) {
     return (uint64_t)s.ownership << 12 | (uint64_t)s.budget << 8 | (uint64_t)s.threshold << 4 |
            (uint64_t)s.exchange;

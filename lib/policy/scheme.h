@@ -6,6 +6,7 @@
 #define TAM_POLICY_SCHEME_H
 
 #include "lib/base/base.h"
+#include "lib/base/numbers.h"
 
 typedef enum tam_ownership {
     TAM_OWN_ALL,    /* every rank selects everywhere */
@@ -45,9 +46,27 @@ tamis_status tam_scheme_parse(const char *text, tam_scheme *out);
 uint64_t tam_scheme_code(tam_scheme scheme);
 void tam_scheme_print(uint64_t code, char *text, size_t size);
 
-/** What follows from a scheme; each rule in one place. */
-bool tam_scheme_by_group(tam_scheme s);    /* exact counts group by group (DEFT) */
-bool tam_scheme_weighted(tam_scheme s);    /* one count, entries weighed by their group */
-bool tam_scheme_exact_count(tam_scheme s); /* every rank sends a count known beforehand */
+/* What follows from a scheme; each rule in one place. */
+
+/** Exact counts group by group (DEFT). */
+TAM_SHARED bool tam_scheme_by_group(tam_scheme s) {
+    return s.budget == TAM_BUDGET_NORM && s.threshold == TAM_THRESHOLD_EXACT &&
+           (s.ownership == TAM_OWN_BINS || s.ownership == TAM_OWN_ALL);
+}
+
+/** One count, entries weighed by their group. */
+TAM_SHARED bool tam_scheme_weighted(tam_scheme s) {
+    return s.budget == TAM_BUDGET_NORM && !tam_scheme_by_group(s);
+}
+
+/** Every rank sends a count known beforehand. */
+TAM_SHARED bool tam_scheme_exact_count(tam_scheme s) {
+    return s.threshold != TAM_THRESHOLD_STEP && !tam_scheme_by_group(s);
+}
+
+/** Levels are learned: needed for candidates, or for weights. */
+TAM_SHARED bool tam_scheme_has_levels(tam_scheme s) {
+    return s.threshold == TAM_THRESHOLD_PREDICT || tam_scheme_weighted(s);
+}
 
 #endif

@@ -22,7 +22,8 @@ if ! grep -q 'SONAME.*\[libtamis\.so\.[0-9]*\]' <<<"$dynamic"; then
     echo "no SONAME libtamis.so.<major>"
     bad=1
 fi
-allowed='^(libc|libm|libpthread|libxxhash|libmpi|libgomp|libomp|lib[a-z]*san|ld-linux[-a-z0-9_]*)\.so'
+allowed='^(libc|libm|libpthread|libxxhash|libmpi|libcudart|libnccl|libgomp|libomp|lib[a-z]*san'
+allowed+='|ld-linux[-a-z0-9_]*)\.so'
 if sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic" | grep -vE "$allowed"; then
     echo "^ needed, but not allowed"
     bad=1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# rules.sh TREE: who may include and call what, in the C files of TREE. A floor uses what lies below
+# rules.sh TREE: who may include and call what, in the C, C++ and CUDA files of TREE. A floor uses what lies below
 # it; a vendor's API is known in one place; the library never ends the process or prints to stdout.
 set -u
 shopt -s lastpipe # so that refuse, at the end of a pipe, can set `bad`
@@ -18,7 +18,7 @@ refuse() { # reason; offending lines "file:line:text" on standard input
 
 # Code without comments and without what stands in quotes, as file:line:text. Includes keep theirs.
 code() {
-    find "$@" -name '*.[ch]' 2>/dev/null | sort | while read -r file; do
+    find "$@" -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort | while read -r file; do
         awk -v file="$file" '
             {
                 line = $0
@@ -65,7 +65,14 @@ known_in() { # pattern of the header, pattern of the files
     grep -E "include[ \t]*[<\"]$1" <<<"$includes" | grep -vE "^($2)" | refuse "$1 only in: $2"
 }
 known_in '(tamis/)?mpi\.h' 'collectives/transport/mpi\.c|include/tamis/mpi\.h|bench/|examples/|tests/'
-known_in '([a-z0-9_/]*/)?(cuda|nccl|nvml|cub)[a-z0-9_/]*\.h' 'nothing'
+cuda='((cub|thrust|cccl|nv|crt|cooperative_groups|cuda/std)/|tamis/cuda\.h|(cuda[a-zA-Z0-9_]*|cupti'
+cuda+='|nvtx[a-zA-Z0-9_]*|cooperative_groups|vector_types|vector_functions|driver_types'
+cuda+='|device_launch_parameters)\.(h|hpp|cuh)[>"])'
+known_in "$cuda" \
+    'kernels/cuda/|collectives/transport/nccl\.c|include/tamis/(cuda|nccl)\.h|bench/|examples/|tests/'
+known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
+    'collectives/transport/nccl\.c|include/tamis/nccl\.h|bench/|examples/|tests/'
+known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
 known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
 known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/'
 

@@ -96,7 +96,7 @@ typedef struct steady_case {
 static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, float *gradient) {
     const steady_case *steady = self->shared;
     tamis_segment segments[DATA_SEGMENTS_MOST];
-    float *pieces[DATA_SEGMENTS_MOST];
+    void *pieces[DATA_SEGMENTS_MOST];
     tamis_result result;
     tamis_stats stats = TAMIS_STATS_INIT;
     tamis_step step = TAMIS_STEP_INIT;

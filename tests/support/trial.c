@@ -3,6 +3,7 @@
  * A trial: run a scheme on P ranks and write everything down.
  */
 #include "tests/support/trial.h"
+#include "lib/base/half.h"
 #include "tests/support/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,6 +29,12 @@ void trial_fill(const trial *what, uint32_t rank, uint32_t step, float *out) {
         data_fill_real(rank, step, what->n, out);
     else
         data_fill(what->pattern, rank, step, what->n, out);
+    for (size_t i = 0; what->fits != TAMIS_TYPE_FLOAT32 && i < what->n; i++) {
+        uint16_t narrow[2];    /* room for any type */
+        float x = out[i] / 64; /* far from the largest of 16 bits, for sums */
+        tam_narrow(&x, 1, what->fits, narrow);
+        tam_widen(what->fits, narrow, 1, &out[i]);
+    }
 }
 
 uint64_t trial_target(const trial *what) {
@@ -58,39 +65,62 @@ typedef struct shared_trial {
 /* The gradient of one rank as the library gets it, flat or in pieces. */
 typedef struct trial_gradient {
     float *flat;
-    float **pieces; /* NULL: flat */
+    void *narrow;  /* flat as 16 bits; NULL: as floats, or in pieces */
+    void **pieces; /* NULL: flat */
     const shared_trial *shared;
 } trial_gradient;
 
+static void *take(const trial *what, size_t bytes) {
+    return what->place ? what->place->alloc(bytes) : calloc(bytes, 1);
+}
+
+static void give_back(const trial *what, void *memory) {
+    if (what->place)
+        what->place->release(memory);
+    else
+        free(memory);
+}
+
 static void gradient_close(trial_gradient *g) {
     for (size_t s = 0; g->pieces && s < g->shared->nsegments; s++)
-        free(g->pieces[s]);
+        give_back(g->shared->trial, g->pieces[s]);
     free(g->pieces);
-    free(g->flat);
+    give_back(g->shared->trial, g->narrow);
+    give_back(g->shared->trial, g->flat);
 }
 
 static bool gradient_open(const shared_trial *shared, trial_gradient *out) {
     *out = (trial_gradient){.shared = shared};
-    out->flat = calloc(shared->trial->n, sizeof(float));
+    out->flat = take(shared->trial, shared->trial->n * sizeof(float));
+    if (shared->trial->type != TAMIS_TYPE_FLOAT32 &&
+        !(out->narrow = take(shared->trial, shared->trial->n * sizeof(uint16_t))))
+        return false;
     if (!out->flat || !shared->trial->by_segment)
         return out->flat != NULL;
-    out->pieces = calloc(shared->nsegments, sizeof(float *));
+    out->pieces = calloc(shared->nsegments, sizeof(void *));
+    size_t bytes = tam_type_bytes(shared->trial->type);
     for (size_t s = 0; out->pieces && s < shared->nsegments; s++)
-        if (!(out->pieces[s] = calloc(shared->segments[s].length, sizeof(float))))
+        if (!(out->pieces[s] = take(shared->trial, shared->segments[s].length * bytes)))
             return false;
     return out->pieces != NULL;
+}
+
+static void copy(const trial *what, float *flat, size_t length, void *given, bool to_given) {
+    if (to_given)
+        tam_narrow(flat, length, what->type, given);
+    else
+        tam_widen(what->type, given, length, flat);
 }
 
 static void gradient_copy(trial_gradient *g, bool to_pieces) {
     float *flat = g->flat;
     for (size_t s = 0; g->pieces && s < g->shared->nsegments; s++) {
         size_t length = g->shared->segments[s].length;
-        if (to_pieces)
-            memcpy(g->pieces[s], flat, length * sizeof(float));
-        else
-            memcpy(flat, g->pieces[s], length * sizeof(float));
+        copy(g->shared->trial, flat, length, g->pieces[s], to_pieces);
         flat += length;
     }
+    if (g->narrow && !g->pieces)
+        copy(g->shared->trial, flat, g->shared->trial->n, g->narrow, to_pieces);
 }
 
 static void keep_result(trial_record *record, uint32_t step, const tamis_result *result,
@@ -150,7 +180,7 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, t
     uint64_t before = data_hash(0, g->flat, what->n * sizeof(float));
     gradient_copy(g, true);
     step.scale = what->scale;
-    step.grad = g->pieces ? NULL : g->flat;
+    step.grad = g->pieces ? NULL : g->narrow ? g->narrow : g->flat;
     step.grads = g->pieces;
     RANK_OK(self, tamis_reduce_start(reducer, &step));
     RANK_OK(self, tamis_reduce_wait(reducer));
@@ -161,7 +191,7 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, t
     keep_step(self, reducer, number, g->flat);
 }
 
-static tamis_status create_reducer(test_rank *self, tamis_reducer **out) {
+static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_reducer **out) {
     const shared_trial *shared = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = shared->trial->scheme;
@@ -171,19 +201,21 @@ static tamis_status create_reducer(test_rank *self, tamis_reducer **out) {
     config.threads = shared->trial->threads;
     config.block = shared->trial->block;
     config.capacity = shared->trial->capacity;
+    config.grad_type = shared->trial->type;
+    config.device = shared->trial->place ? shared->trial->place->device : TAMIS_DEVICE_CPU;
     self->where = "tamis_reducer_create";
     tamis_layout *layout = data_layout(shared->trial->n);
-    tamis_status status = tamis_reducer_create(self->comm, layout, &config, out);
+    tamis_status status = tamis_reducer_create(comm, layout, &config, out);
     tamis_layout_destroy(layout);
     return status;
 }
 
-static void run_rank_trial(test_rank *self) {
+static void run_steps(test_rank *self, tamis_comm *comm) {
     const shared_trial *shared = self->shared;
     trial_record *record = shared->record;
     tamis_reducer *reducer = NULL;
     trial_gradient g;
-    record->created[self->id] = create_reducer(self, &reducer);
+    record->created[self->id] = create_reducer(self, comm, &reducer);
     if (record->created[self->id] != TAMIS_OK) {
         snprintf(record->sentence[self->id], sizeof record->sentence[0], "%s", tamis_last_error());
         return;
@@ -194,6 +226,18 @@ static void run_rank_trial(test_rank *self) {
         run_step(self, reducer, step, &g);
     tamis_reducer_destroy(reducer);
     gradient_close(&g);
+}
+
+static void run_rank_trial(test_rank *self) {
+    const trial_place *place = ((const shared_trial *)self->shared)->trial->place;
+    self->where = "connect";
+    tamis_comm *comm = place ? place->connect(self->id, self->comm) : self->comm;
+    RANK_CHECK(self, comm, "no communicator: %s", tamis_last_error());
+    run_steps(self, comm);
+    if (self->failure[0] && comm != self->comm)
+        tamis_comm_abort(comm);
+    if (comm != self->comm)
+        tamis_comm_destroy(comm);
 }
 
 static void record_open(const trial *what, trial_record *out) {
@@ -224,11 +268,12 @@ bool trial_run(const trial *what, trial_record *out) {
     shared_trial shared = {.trial = what, .record = out};
     shared.nsegments = data_segments(what->n, shared.segments);
     record_open(what, out);
-    test_context("%s P=%u n=%zu density=%g %s%s%s%s threads=%u", what->scheme, what->nranks,
-                 what->n, what->density, what->real ? "real" : data_name(what->pattern),
-                 what->by_segment ? " by segment" : "",
-                 what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
-                 what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads);
+    test_context(
+        "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u", what->place ? what->place->name : "",
+        what->place ? ": " : "", what->scheme, what->nranks, what->n, what->density,
+        what->real ? "real" : data_name(what->pattern), what->by_segment ? " by segment" : "",
+        what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
+        what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads);
     ranks_run(what->nranks, 0, run_rank_trial, &shared);
     for (uint32_t r = 0; r < what->nranks; r++)
         if (out->created[r] != TAMIS_OK)

@@ -9,6 +9,18 @@
 #include "tests/support/data.h"
 #include <stdbool.h>
 
+/** Where a trial runs when it is not the CPU over local communicators. */
+typedef struct trial_place {
+    const char *name;
+    tamis_device device;
+    /* Memory for a gradient, zeroed, that the test can read as it is between steps. */
+    void *(*alloc)(size_t bytes);
+    void (*release)(void *memory);
+    /* Makes the calling thread ready and gives the communicator to use: one made over `local`,
+     * which the trial destroys, or `local` itself. NULL: tamis_last_error says why. */
+    tamis_comm *(*connect)(uint32_t rank, tamis_comm *local);
+} trial_place;
+
 typedef struct trial {
     const char *scheme;
     double density;
@@ -20,8 +32,11 @@ typedef struct trial {
     float scale;
     uint32_t threads, block;
     double capacity;
-    bool by_segment; /* one pointer per segment, each in memory of its own */
-    bool real;       /* data_fill_real in place of the pattern */
+    bool by_segment;          /* one pointer per segment, each in memory of its own */
+    bool real;                /* data_fill_real in place of the pattern */
+    tamis_type type;          /* of the gradients that the library gets */
+    tamis_type fits;          /* gradients hold only numbers that this type has */
+    const trial_place *place; /* NULL: host memory, local communicators */
 } trial;
 
 /** A trial of 12 steps with heavy-tailed data; change what matters. */

@@ -34,6 +34,31 @@ static void logarithm_and_power_are_inverse_and_near_libm(void **state) {
     assert_true(fabs(tam_log2(5e-324) + 1074.0) < 1e-6);
 }
 
+/* On every processor, compiler and version: thresholds of ranks must agree. */
+static void logarithm_and_power_have_these_bits(void **state) {
+    (void)state;
+    static const double logarithms[][2] = {
+        {0x1p-1074, -0x1.0c8p+10},
+        {0x1.56e1fc2f8f359p-997, -0x1.f24a09f1a8b89p+9},
+        {0x1.a9fbe76c8b439p-7, -0x1.90fb67c6d8434p+2},
+        {0x1.6666666666666p-1, -0x1.0776228967d13p-1},
+        {0x1.8p+1, 0x1.95c01a39fbd68p+0},
+        {0x1.e42d130773b76p+1023, 0x1.fff5ae814b531p+9},
+    };
+    static const double powers[][2] = {
+        {-0x1.f4p+9, 0x1p-1000},
+        {-0x1.abd70a3d70a3dp+3, 0x1.8c2d382bb2f2ep-14},
+        {-0x1.0624dd2f1a9fcp-10, 0x1.ffa52de61bfe3p-1},
+        {0x1.3333333333333p-2, 0x1.3b2c47bff8329p+0},
+        {0x1.36ccccccccccdp+6, 0x1.9fdf8bcce534ap+77},
+        {0x1.f3cp+9, 0x1.6a09e667f3bcep+999},
+    };
+    for (size_t i = 0; i < 6; i++) {
+        assert_true(tam_log2(logarithms[i][0]) == logarithms[i][1]);
+        assert_true(tam_exp2(powers[i][0]) == powers[i][1]);
+    }
+}
+
 static void sort_orders_by_key_then_value(void **state) {
     (void)state;
     tam_pair pairs[97];
@@ -309,9 +334,79 @@ static void prediction_finds_level_and_slope_of_a_steady_tail(void **state) {
     tam_control_close(&control);
 }
 
+/* Slow waves of the cut, a group that wakes in step 10, a jump of all in step 25. */
+static void learn_step(tam_control *control, uint32_t step) {
+    double wave = step % 7 * 0.05 - 0.2, scale = step < 25 ? 1e-3 : 1e-6;
+    tam_observed seen = {
+        .picked = 700,
+        .candidates = step % 5 ? 1000 + 31 * step : 0,
+        .cuts = (double[]){wave, 0.5 * wave, step == 25 ? -5.0 : 0.01},
+        .ncuts = 3,
+        .group_sums = (double[]){71.0 * scale, 0.3 * scale, step > 9 ? scale : 0.0},
+        .group_picked = (uint32_t[]){600 + step, 90 - step, step > 9 ? step % 4 : 0},
+    };
+    tam_control_update(control, &seen);
+}
+
+/* A saved state must lead on to the same thresholds in every later version. */
+static void prediction_ends_a_history_with_these_bits(void **state) {
+    (void)state;
+    budget_case c;
+    tam_control control;
+    tam_scheme scheme;
+    make_groups(&c, (uint32_t[]){70000, 300, 9}, 3);
+    assert_int_equal(tam_scheme_parse("tamis", &scheme), TAMIS_OK);
+    assert_int_equal(tam_control_open(scheme, &c.grid, 700, 1.5, 0.0, &control), TAMIS_OK);
+    for (uint32_t step = 0; step < 40; step++)
+        learn_step(&control, step);
+    assert_true(control.state.drift == -0x1.1b2e4988dd82fp-6);
+    assert_true(control.state.spread == 0x1.a860f68bb136ap-8);
+    assert_true(control.state.fit_xx == 0x1.163049d8d79ecp-4);
+    assert_true(control.state.fit_xy == 0x1.9730abe4a0575p-2);
+    assert_true(control.state.margin == -0x1.ee6932a7d4384p-3);
+    assert_true(control.floor_key == 0x1.b11d2cp-1f);
+    static const struct {
+        double level;
+        uint32_t threshold, weight, budget;
+    } expected[] = {
+        {-0x1.5b4e28576f75dp+3, 0x39efbc33, 0x44e73f3a, 591},
+        {-0x1.b6a77341ce3aap+3, 0x388492cb, 0x46511593, 99},
+        {-0x1.8446b825605cdp+3, 0x3945659d, 0x458c6c38, 9},
+    };
+    for (int g = 0; g < 3; g++) {
+        assert_true(control.levels[g] == expected[g].level);
+        assert_int_equal(control.thresholds[g], expected[g].threshold);
+        assert_int_equal(tam_bits(control.weights[g]), expected[g].weight);
+        assert_int_equal(control.budgets[g], expected[g].budget);
+    }
+    tam_control_close(&control);
+}
+
+/* What is prepared follows from the state alone, whatever the state before was. */
+static void a_new_beginning_forgets_the_floor(void **state) {
+    (void)state;
+    budget_case c;
+    tam_control control;
+    tam_scheme scheme;
+    make_groups(&c, (uint32_t[]){70000, 300, 9}, 3);
+    assert_int_equal(tam_scheme_parse("tamis", &scheme), TAMIS_OK);
+    assert_int_equal(tam_control_open(scheme, &c.grid, 700, 1.5, 0.0, &control), TAMIS_OK);
+    tam_control_state first = control.state;
+    assert_true(control.floor_key == 0.0f);
+    learn_step(&control, 0);
+    assert_true(control.floor_key > 0.0f);
+    control.state = first;
+    tam_control_prepare(&control);
+    assert_true(control.floor_key == 0.0f);
+    assert_true(control.weights[0] == 1.0f);
+    assert_int_equal(control.thresholds[0], TAM_INFINITE_BITS);
+    tam_control_close(&control);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logarithm_and_power_are_inverse_and_near_libm),
+        cmocka_unit_test(logarithm_and_power_have_these_bits),
         cmocka_unit_test(sort_orders_by_key_then_value),
         cmocka_unit_test(every_preset_is_its_four_policies),
         cmocka_unit_test(a_scheme_that_means_nothing_is_refused_with_a_reason),
@@ -324,6 +419,8 @@ int main(void) {
         cmocka_unit_test(bins_take_the_costliest_into_the_lightest),
         cmocka_unit_test(micro_threshold_moves_by_the_published_factors),
         cmocka_unit_test(prediction_finds_level_and_slope_of_a_steady_tail),
+        cmocka_unit_test(prediction_ends_a_history_with_these_bits),
+        cmocka_unit_test(a_new_beginning_forgets_the_floor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

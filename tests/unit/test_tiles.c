@@ -98,8 +98,7 @@ static void oracle_append(const tam_tile_job *job, uint32_t i, tam_tile_out *out
     out->magnitude[out->count++] = m;
 }
 
-static double oracle_sum(const float *s, uint32_t length) {
-    double sum = 0;
+static void oracle_sum(const float *s, uint32_t length, double *sum) {
     for (uint32_t at = 0; at < length; at += TAM_TILE_CHUNK) {
         float u[TAM_TILE_LANES] = {0};
         for (uint32_t i = at; i < length && i < at + TAM_TILE_CHUNK; i++)
@@ -108,9 +107,8 @@ static double oracle_sum(const float *s, uint32_t length) {
             for (int l = 0; l < half; l++)
                 u[l] += u[l + half];
         }
-        sum += (double)u[0];
+        *sum += (double)u[0];
     }
-    return sum;
 }
 
 static void oracle_tile(const tam_tile_job *job, tam_tile_out *out) {
@@ -126,7 +124,8 @@ static void oracle_tile(const tam_tile_job *job, tam_tile_out *out) {
         }
         oracle_append(job, i, out);
     }
-    out->sum = oracle_sum(job->acc, job->length);
+    if (job->grad)
+        oracle_sum(job->acc, job->length, &out->sum);
 }
 
 static bool same_sum(double a, double b) {
@@ -139,14 +138,14 @@ static void check_tile(const tam_tile_level *level, const tile_case *c) {
     prepare(c, w);
     prepare(c, h);
     tam_tile_job want_job = job_of(c, w), have_job = job_of(c, h);
-    tam_tile_out want = {w->index, w->magnitude, BEFORE, 5, 0.0}, have = want;
+    tam_tile_out want = {w->index, w->magnitude, BEFORE, 5, 0.3}, have = want;
     have.index = h->index;
     have.magnitude = h->magnitude;
     oracle_tile(&want_job, &want);
     level->run(&have_job, &have);
 
     bool ok = have.count == want.count && have.nonfinite == want.nonfinite;
-    ok = ok && (c->search || same_sum(have.sum, want.sum));
+    ok = ok && same_sum(have.sum, want.sum);
     ok = ok && memcmp(h->acc, w->acc, sizeof h->acc) == 0;
     ok = ok && memcmp(h->grad, w->grad, sizeof h->grad) == 0;
     ok = ok && memcmp(h->index, w->index, want.count * sizeof w->index[0]) == 0;

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Which kernels a reducer works with, and who drives its steps.
+ */
+#include "collectives/reducer/reducer.h"
+
+#include "kernels/cpu/cpu.h"
+#ifdef TAM_HAVE_CUDA
+#include "kernels/cuda/cuda.h"
+#endif
+
+static tamis_status find_cuda(const tam_device **out) {
+#ifdef TAM_HAVE_CUDA
+    const char *reason = tam_cuda_reason();
+    if (reason)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "TAMIS_DEVICE_CUDA: %s", reason);
+    *out = &tam_device_cuda;
+    return TAMIS_OK;
+#else
+    (void)out;
+    return tam_fail(TAMIS_E_UNSUPPORTED,
+                    "TAMIS_DEVICE_CUDA: this library was built without CUDA (TAMIS_CUDA)");
+#endif
+}
+
+tamis_status tam_device_find(tamis_device device, const tam_device **out) {
+    switch (device) {
+    case TAMIS_DEVICE_CPU:
+        *out = &tam_device_cpu;
+        return TAMIS_OK;
+    case TAMIS_DEVICE_CUDA:
+        return find_cuda(out);
+    }
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.device is %d, none of its enum",
+                    (int)device);
+}
+
+/* Without the host only if nothing must be known of a step before it can go on: messages of a fixed
+ * size, no plan that ranks agree on step by step. */
+const tam_driver *tam_driver_find(const tamis_reducer *r) {
+#ifdef TAM_HAVE_CUDA
+    bool fixed = r->scheme.exchange == TAM_EXCHANGE_DENSE || tam_scheme_exact_count(r->scheme) ||
+                 (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0);
+    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && fixed)
+        return &tam_driver_stream;
+#else
+    (void)r;
+#endif
+    return &tam_driver_host;
+}

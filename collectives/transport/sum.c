@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/transport/sum.h"
+
+static void add_up(const float *gathered, uint32_t nranks, size_t length, float *values) {
+    for (size_t i = 0; i < length; i++) {
+        float sum = gathered[i];
+        for (uint32_t r = 1; r < nranks; r++)
+            sum += gathered[r * length + i];
+        values[i] = sum;
+    }
+}
+
+tamis_status tam_sum_by_gather(tam_gather_chunk gather, void *self, uint32_t nranks, size_t chunk,
+                               float *values, size_t count, tam_call *call) {
+    for (size_t at = 0; at < count; at += chunk) {
+        size_t length = count - at < chunk ? count - at : chunk;
+        const void *gathered;
+        TAM_TRY(gather(self, values + at, length * sizeof values[0], &gathered, call));
+        add_up(gathered, nranks, length, values + at);
+    }
+    return TAMIS_OK;
+}

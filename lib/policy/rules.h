@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The arithmetic of control and budgets: one group, or one scalar, at a time. control.c and
+ * budget.c loop over it; kernels give a group to a thread. Both compile this text, so the numbers
+ * have the same bits wherever they are computed (lib/base/numbers.h says what that asks for).
+ * control.h and budget.h say what the rules mean and where they come from.
+ */
+#ifndef TAM_POLICY_RULES_H
+#define TAM_POLICY_RULES_H
+
+#include "lib/base/numbers.h"
+#include "lib/policy/control.h"
+
+#include <math.h> /* sqrt alone: IEEE rounds it exactly everywhere */
+
+enum { TAM_LEVEL_LIMIT = 120 }; /* |log2 tau|: 1 / tau stays a normal number */
+
+#define TAM_SUM_LIMIT 2.9e38 /* sums travel as floats, larger ones cut off */
+
+TAM_SHARED double tam_rule_clip(double x, double low, double high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+TAM_SHARED double tam_rule_clip_level(double level) {
+    return tam_rule_clip(level, -TAM_LEVEL_LIMIT, TAM_LEVEL_LIMIT);
+}
+
+/* -- budgets ---------------------------------------------------------------------------------- */
+
+/** Sort key of a value >= 0 such that larger values come first. */
+TAM_SHARED uint64_t tam_rule_descending(double value) {
+    return ~tam_bits64(value);
+}
+
+/** What is left for the groups that follow; begins with k and the sum of all norms. */
+typedef struct tam_rest {
+    double left, norms;
+} tam_rest;
+
+/** The budget of the next group in descending order of norms. */
+TAM_SHARED uint32_t tam_rule_budget(tam_rest *rest, double norm, uint32_t length) {
+    double share = rest->norms > 0.0 ? rest->left * norm / rest->norms : 0.0;
+    double most = length;
+    uint32_t budget = share >= most ? length : share >= 1.0 ? (uint32_t)share : 1;
+    rest->left -= budget;
+    rest->left = rest->left > 0.0 ? rest->left : 0.0;
+    rest->norms -= norm;
+    return budget;
+}
+
+/* -- learning: what concerns all groups ------------------------------------------------------- */
+
+TAM_SHARED double tam_rule_slope(const tam_control_state *s) {
+    return tam_rule_clip(s->fit_xy / s->fit_xx, 1.0, 60.0);
+}
+
+TAM_SHARED double tam_rule_margin(const tam_control_state *s, double over) {
+    double for_count = tam_log2(over) / tam_rule_slope(s);
+    double for_miss = 3.0 * sqrt(s->spread);
+    return -(for_count > for_miss ? for_count : for_miss);
+}
+
+/** MiCRO, threshold scaling. In its public code the third branch cannot be reached, because it asks
+ * for q > 0 where q > 1 is meant; here it can (docs/algorithm.md). */
+TAM_SHARED double tam_rule_step(double threshold, uint64_t picked, uint64_t k) {
+    double q = (double)picked / (double)k;
+    if (q > 1.1)
+        threshold *= 1.005;
+    else if (q > 1.0)
+        threshold *= 1.00125;
+    else if (q > 1.0 / 1.1)
+        threshold *= 0.9987;
+    else
+        threshold *= 0.995;
+    return tam_rule_clip(threshold, 1e-38, 1e38);
+}
+
+/* `cut` and the margin are relative to the levels that were used. */
+TAM_SHARED void tam_rule_fit(const tam_observed *seen, double cut, tam_control_state *s) {
+    double distance = cut - s->margin;
+    if (seen->candidates == 0 || distance > 1.0 || distance < -1.0)
+        return;
+    double count = tam_log2(((double)seen->candidates + 0.5) / ((double)seen->picked + 0.5));
+    s->fit_xx = 0.8 * s->fit_xx + 0.2 * tam_rule_clip(distance * distance, 1e-6, 1.0);
+    s->fit_xy = 0.8 * s->fit_xy + 0.2 * distance * count;
+}
+
+/* Move the levels by what the cut showed: part of a small miss, the whole of a jump. */
+TAM_SHARED double tam_rule_shift(double cut, tam_control_state *s) {
+    if (cut > 0.6 || cut < -0.6) {
+        s->drift = 0.0;
+        return cut;
+    }
+    s->drift = 0.8 * s->drift + 0.15 * cut;
+    return 0.7 * cut + s->drift;
+}
+
+/** What a step teaches every group. */
+typedef struct tam_lesson {
+    double shift; /* add to the level */
+    double slope;
+    double share; /* of what a group was given that counts against its budget; budget norm */
+    bool primed;  /* the levels had been measured before */
+} tam_lesson;
+
+/** The union is larger than k for ownership `all`: only k of it count against the budgets. */
+TAM_SHARED double tam_rule_share(uint64_t k, double united) {
+    return united > 0.0 ? (double)k / united : 1.0;
+}
+
+/**
+ * Learn what concerns all groups; `share` of the lesson is left to the caller.
+ *
+ * @param  seen    [in]  ncuts at least 1; of the groups nothing is looked at
+ * @param  level   [in]  of the first group, as used in the step
+ */
+TAM_SHARED tam_lesson tam_rule_learn(const tam_observed *seen, tam_budget budget, double over,
+                                     double level, tam_control_state *s) {
+    /* Keys of budget norm are relative to the levels already, magnitudes are not. */
+    double used = s->primed && budget == TAM_BUDGET_GLOBAL ? level : 0.0;
+    double cut = 0.0, short_of = 0.0;
+    for (uint32_t i = 0; i < seen->ncuts; i++) {
+        double one = seen->cuts[i] - used;
+        cut += one / seen->ncuts;
+        short_of += one < 0.0 ? one * one / seen->ncuts : 0.0;
+    }
+    tam_lesson lesson = {cut, 0.0, 1.0, s->primed != 0};
+    if (s->primed) {
+        s->spread = 0.9 * s->spread + 0.1 * tam_rule_clip(short_of, 1e-6, 0.1);
+        tam_rule_fit(seen, cut, s);
+        lesson.shift = tam_rule_shift(cut, s);
+    }
+    lesson.slope = tam_rule_slope(s);
+    s->margin = tam_rule_margin(s, over);
+    s->primed = 1;
+    return lesson;
+}
+
+/* -- learning: one group ---------------------------------------------------------------------- */
+
+/** log2 of the magnitude over which `budget` entries lie, if |acc| were Laplacian: a first guess,
+ * and the middle of the range in which the measured level may move. */
+TAM_SHARED double tam_rule_guess(double sum, uint32_t length, uint32_t budget) {
+    double ratio = (double)length / budget;
+    double spread = 0.7071 * 0.69315 * tam_log2(ratio > 2.0 ? ratio : 2.0);
+    return 0.5 * tam_log2(sum / length) + tam_log2(spread);
+}
+
+/** The next level of a group for budget norm, from its own figures.
+ * @param  sum  of acc squared, mean over ranks; @param  picked  entries of the union */
+TAM_SHARED double tam_rule_level(const tam_lesson *lesson, double level, double sum,
+                                 uint32_t picked, uint32_t budget, uint32_t length) {
+    bool measured = sum > 0.0 && sum < TAM_SUM_LIMIT; /* squares of extreme entries are not */
+    if (!measured && picked == 0)                     /* silent: nothing to learn */
+        return level;
+    double next = level + lesson->shift;
+    if (lesson->primed) {
+        double miss = tam_log2((lesson->share * picked + 2.0) / (budget + 2.0));
+        next += 0.5 * tam_rule_clip(miss, -2.0, 2.0) / lesson->slope;
+    }
+    if (measured) {
+        double guess = tam_rule_guess(sum, length, budget);
+        next = tam_rule_clip(lesson->primed ? next : guess, guess - 3.0, guess + 3.0);
+    }
+    return tam_rule_clip_level(next);
+}
+
+/* -- what follows from the state -------------------------------------------------------------- */
+
+/** Bits of a positive magnitude; never 0, for zeros are not candidates. */
+TAM_SHARED uint32_t tam_rule_bits(double magnitude) {
+    if (magnitude >= 3e38)
+        return TAM_INFINITE_BITS - 1;
+    uint32_t bits = tam_bits((float)magnitude);
+    return bits ? bits : 1;
+}
+
+/** Candidates are the entries with magnitude bits at or over this. */
+TAM_SHARED uint32_t tam_rule_threshold(tam_threshold rule, const tam_control_state *s,
+                                       double level) {
+    if (rule == TAM_THRESHOLD_STEP)
+        return tam_rule_bits(s->threshold);
+    if (rule == TAM_THRESHOLD_PREDICT && s->primed)
+        return tam_rule_bits(tam_exp2(level + s->margin));
+    return TAM_INFINITE_BITS;
+}
+
+TAM_SHARED float tam_rule_weight(const tam_control_state *s, double level) {
+    return s->primed ? (float)tam_exp2(-level) : 1.0f;
+}
+
+/** Candidates are complete above this key. @param  level  of the first group */
+TAM_SHARED float tam_rule_floor(tam_budget budget, const tam_control_state *s, double level) {
+    if (!s->primed)
+        return 0.0f;
+    if (budget == TAM_BUDGET_GLOBAL) /* the cut compares magnitudes as they are */
+        return tam_float(tam_rule_bits(tam_exp2(level + s->margin)) - 1);
+    /* Weights round, thresholds round: a key this close to the margin may have been missed. */
+    return (float)(tam_exp2(s->margin) * (1.0 + 1e-5));
+}
+
+/** Whether the cut may start from the candidates. */
+TAM_SHARED bool tam_rule_listed(tam_threshold rule, const tam_control_state *s) {
+    return rule == TAM_THRESHOLD_STEP || (rule == TAM_THRESHOLD_PREDICT && s->primed);
+}
+
+#endif

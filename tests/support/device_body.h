@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tests that every row of the device contract passes, on the CPU, on a GPU and in the
+ * emulation: against plain oracles, and bit for bit against the CPU's row.
+ */
+#ifndef TEST_DEVICE_BODY_H
+#define TEST_DEVICE_BODY_H
+
+#include "lib/base/device.h"
+
+/**
+ * @param  longest  the longest vector that is tried; at least 1000. The CPU does 400,000.
+ * @return          tests that failed
+ */
+int device_body(const tam_device *row, uint32_t longest);
+
+/** Its parts: device_cuts.c, device_passes.c, device_types.c. */
+int device_cuts(void);
+int device_passes(void);
+int device_types(void);
+
+#endif
