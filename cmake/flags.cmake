@@ -10,12 +10,21 @@ set(CMAKE_C_EXTENSIONS ON)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-# -ffp-contract=off: a fused multiply-add rounds once where the contract of the kernels says twice.
+# -ffp-contract=off, -fmad=false: a fused multiply-add rounds once where the contract of the kernels
+# says twice. -lineinfo costs nothing at run time and lets profilers and sanitizers name lines.
+# -fno-threadsafe-statics: else nvcc's launch stubs, which nobody calls, want libstdc++.
 add_library(tam_common INTERFACE)
+set(flags -ffp-contract=off -Wall -Wextra -Wshadow)
+set(cuda_flags -fmad=false -lineinfo
+    -Xcompiler=-ffp-contract=off,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall)
+if(TAMIS_WERROR)
+    list(APPEND flags -Werror)
+    list(APPEND cuda_flags "SHELL:-Werror all-warnings")
+endif()
 target_compile_options(tam_common INTERFACE
-    -ffp-contract=off
-    -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
-    $<$<BOOL:${TAMIS_WERROR}>:-Werror>)
+    "$<$<COMPILE_LANGUAGE:C,CXX>:${flags}>"
+    "$<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes;-Wmissing-prototypes>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 
 add_library(tam_internal INTERFACE)
 target_link_libraries(tam_internal INTERFACE tam_common Threads::Threads PkgConfig::XXHASH)
@@ -34,19 +43,25 @@ if(TAM_COMPILES_AVX2 AND TAM_COMPILES_AVX512)
     set(TAM_HAVE_X86_KERNELS ON)
 endif()
 
-foreach(part MPI OPENMP X86_KERNELS)
+foreach(part MPI OPENMP CUDA NCCL X86_KERNELS)
     if(TAM_HAVE_${part})
         target_compile_definitions(tam_internal INTERFACE TAM_HAVE_${part}=1)
     endif()
 endforeach()
 
+# tam_objects(<target> <source>...): an object target of the library.
+function(tam_objects target)
+    add_library(${target} OBJECT ${ARGN})
+    target_link_libraries(${target} PRIVATE tam_internal)
+    set_property(GLOBAL APPEND PROPERTY TAM_OBJECTS $<TARGET_OBJECTS:${target}>)
+endfunction()
+
 # tam_folder(<target> <folder> [EXCEPT <file>...]): all sources of a folder as one object target.
 function(tam_folder target folder)
     cmake_parse_arguments(PARSE_ARGV 2 arg "" "" EXCEPT)
-    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.c)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.c
+                                        ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cu)
     list(TRANSFORM arg_EXCEPT PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/)
     list(REMOVE_ITEM sources ${arg_EXCEPT})
-    add_library(${target} OBJECT ${sources})
-    target_link_libraries(${target} PRIVATE tam_internal)
-    set_property(GLOBAL APPEND PROPERTY TAM_OBJECTS $<TARGET_OBJECTS:${target}>)
+    tam_objects(${target} ${sources})
 endfunction()

@@ -59,5 +59,4 @@ endif()
 tam_decide(OPENMP "${OpenMP_C_FOUND}"
            "the compiler ${CMAKE_C_COMPILER} has no OpenMP (clang on Debian: libomp-dev).")
 
-tam_decide(CUDA OFF "this version has no CUDA kernels yet.")
-tam_decide(NCCL OFF "this version has no CUDA kernels yet.")
+include(cmake/cuda.cmake)

@@ -8,7 +8,10 @@
 #     bash tests/run.sh [--quick] [--no-install]
 #
 #     --quick        release only, without the tests labelled `slow`
-#     --no-install   do not install missing Debian packages, name them and stop
+#     --no-install   do not install missing Debian packages, name them and stop; nor nvcc
+#
+# CUDA is tested without a GPU (tests/cuda); compiling it for one needs nvcc, which is put into
+# build/nvcc where the machine has none and the Python package index can be reached.
 #
 # TAMIS_WERROR=ON makes compiler warnings errors in release too.
 set -u
@@ -32,6 +35,7 @@ done
 need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config libopenmpi-dev \
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
     dataset-fashion-mnist || exit 1
+find_nvcc "${install[@]}" "$top/build/nvcc"
 
 TMPDIR=$(mktemp -d) || exit 1
 export TMPDIR

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # headers.sh INCLUDE CC CXX [FLAG...]: every public header compiles alone, as C11 and as C++17.
-# FLAG... say where mpi.h is; without them tamis/mpi.h is left out. Exit 77: no C++ compiler.
+# FLAG... say where vendors' headers are (mpi.h, cuda_runtime_api.h); a header of ours whose vendor
+# is not found is left out, and named. Exit 77: no C++ compiler.
 set -eu
 
 include=$1 cc=$2 cxx=$3
@@ -22,8 +23,18 @@ check() { # header, flags for what it includes...
     fi
 }
 
+check_with() { # header, the vendor's header that it includes, flags...
+    if echo "#include <$2>" | "$cc" -fsyntax-only -w "${@:3}" -x c - 2>/dev/null; then
+        check "$1" "${@:3}"
+    else
+        echo "tamis/$1: left out, there is no $2"
+    fi
+}
+
 check tamis.h
-[ $# -eq 0 ] || check mpi.h "$@"
+check nccl.h
+check_with mpi.h mpi.h "$@"
+check_with cuda.h cuda_runtime_api.h "$@"
 if [ ! -x "$cxx" ]; then
     echo "no C++ compiler was found: C++17 was not checked"
     exit 77

@@ -28,6 +28,7 @@ cmake --build "$work/build" >"$work/log" 2>&1 || {
 }
 "$work/build/consumer"
 "$work/build/consumer_cpp"
+[ ! -e "$work/build/consumer_nccl" ] || "$work/build/consumer_nccl"
 
 echo "== pkg-config"
 pc=$(find "$work/prefix" -name tamis.pc)

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: MIT
 #
 # need_packages [--no-install] NAME...: see that Debian packages are there, installing the missing
-# ones as root or with sudo. To be sourced.
+# ones as root or with sudo.
+#
+# find_nvcc [--no-install] FOLDER: see that there is a compiler for CUDA, putting one of the Python
+# package index into FOLDER if there is none; sets CUDA_HOME and NCCL_HOME then. Tests go on without.
+#
+# To be sourced.
 
 missing_packages() {
     local name
@@ -36,4 +41,34 @@ need_packages() {
     $as_root apt-get update -qq </dev/null &&
         $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
             --no-install-recommends $missing </dev/null >/dev/null
+}
+
+# Parts of one toolkit: of its own accord nvcc would take the newest of the others.
+nvcc_packages="nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.*
+    nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.* nvidia-nccl-cu13==2.28.*"
+
+find_nvcc() {
+    local install=yes folder home
+    if [ "$1" = --no-install ]; then
+        install=no
+        shift
+    fi
+    folder=$1
+    if command -v nvcc >/dev/null || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+        return 0
+    fi
+    if [ $install = yes ] && [ ! -e "$folder/complete" ]; then
+        echo "Installing nvcc from the Python package index into $folder"
+        { python3 -m venv "$folder" &&
+            timeout 300 "$folder/bin/pip" install -q $nvcc_packages &&
+            touch "$folder/complete"; } </dev/null >/dev/null 2>&1
+    fi
+    for home in "$folder"/lib/python3*/site-packages/nvidia; do
+        if [ -e "$folder/complete" ] && [ -x "$home/cu13/bin/nvcc" ]; then
+            export CUDA_HOME=$home/cu13 NCCL_HOME=$home/nccl
+            return 0
+        fi
+    done
+    echo "No nvcc: tests of compiled CUDA code are skipped."
+    return 1
 }

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The pass over the gradient: acc += scale * grad, candidates, sums of squares, in the bits of
+ * kernels/cpu/tile.h. One warp takes one chunk at a time and waits for nobody; a lane holds 16 of
+ * its elements in registers:
+ *
+ *     register 4 j + c        vector: element 128 j + 4 t + c      j, c = 0..3, lane t
+ *                             else:   element 128 j + 32 c + t
+ *
+ * Either way a lane first adds the squares of j = 0..3, as the order of tile.h wants, and every
+ * load of the warp is one run of memory. TAM_VECTOR loads 4 elements at a time; it needs a whole chunk
+ * whose elements lie at a multiple of that.
+ */
+#include "kernels/cuda/kernel.cuh"
+
+#include "kernels/cuda/chunk.cuh"
+#include "lib/base/half.h"
+
+/* -- types of gradients: how they are stored, how they are widened ---------------------------- */
+
+struct float32 {
+    using element = float;
+    using row = float4; /* four neighbours */
+    static __device__ void widen(row x, float to[4]) {
+        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    }
+    static __device__ float widen(element x) {
+        return x;
+    }
+};
+
+/* As tam_float16_widen, with fewer registers: the fraction moved to its place, one exact product by
+ * a power of two puts the exponent right, also where the number was subnormal. */
+static __device__ __forceinline__ float widen_float16(uint16_t half) {
+    uint32_t magnitude = (half & 0x7fffu) << 13;
+    uint32_t x = __float_as_uint(__fmul_rn(__uint_as_float(magnitude), 0x1p112f));
+    if (magnitude >= 0x0f800000u) /* Inf and NaN */
+        x = magnitude | 0x7f800000u;
+    return __uint_as_float(x | (half & 0x8000u) << 16);
+}
+
+/* Two elements in a word, the first in its lower half. */
+template <float (*WIDEN)(uint16_t)> struct bits16 {
+    using element = unsigned short;
+    using row = uint2;
+    static __device__ void widen(row x, float to[4]) {
+        to[0] = WIDEN((uint16_t)x.x), to[1] = WIDEN((uint16_t)(x.x >> 16));
+        to[2] = WIDEN((uint16_t)x.y), to[3] = WIDEN((uint16_t)(x.y >> 16));
+    }
+    static __device__ float widen(element x) {
+        return WIDEN(x);
+    }
+};
+
+using float16 = bits16<widen_float16>;
+using bfloat16 = bits16<tam_bfloat16_widen>;
+
+/* -- where candidates go ---------------------------------------------------------------------- */
+
+/* The rest of the batch of the pool that a warp has taken. The same in all lanes. */
+struct cursor {
+    uint32_t at, left;
+    bool full; /* the pool is used up: count on, write nothing */
+};
+
+/* Room for `count` neighbours. A full pool is not asked again, so its cursor cannot wrap. */
+static __device__ bool make_room(const tam_cuda_accumulate &job, uint32_t count, cursor *c) {
+    if (count > c->left && !c->full) {
+        uint32_t at = 0;
+        if (threadIdx.x % 32 == 0)
+            at = atomicAdd(&job.found->pool_used, (uint32_t)TAM_BATCH);
+        c->at = __shfl_sync(TAM_WARP, at, 0);
+        c->left = TAM_BATCH;
+        c->full = c->at + TAM_BATCH > job.candidates.pool_capacity;
+    }
+    return !c->full;
+}
+
+/* The lane's place among the hits of its chunk: of its first hit of row j, for TAM_VECTOR in byte j of
+ * `before`. Bytes cannot overflow: a row has 128 elements. */
+static __device__ uint32_t count_before(uint32_t hits, uint32_t *all) {
+    uint32_t lane = threadIdx.x % 32, own = 0, before;
+    for (uint32_t j = 0; j < 4; j++)
+        own |= (uint32_t)__popc(hits >> 4 * j & 15u) << 8 * j;
+    before = own;
+    for (uint32_t step = 1; step < 32; step *= 2) {
+        uint32_t other = __shfl_up_sync(TAM_WARP, before, step);
+        before += lane >= step ? other : 0;
+    }
+    *all = __shfl_sync(TAM_WARP, before, 31);
+    return before - own;
+}
+
+/* The magnitude is read back, which costs little, so that no register must keep it till here. */
+static __device__ void put(const tam_cuda_accumulate &job, uint32_t at, uint32_t index) {
+    job.candidates.pool_index[at] = index;
+    job.candidates.pool_magnitude[at] = tam_magnitude_of(job.acc[index]);
+}
+
+/* Write the hits (bit r: register r) in the order of their elements. @return their number */
+static __device__ uint32_t append_rows(const tam_cuda_accumulate &job, uint32_t begin,
+                                       uint32_t hits, cursor *c) {
+    uint32_t lane = threadIdx.x % 32, all, before = count_before(hits, &all);
+    uint32_t count = (all & 255u) + (all >> 8 & 255u) + (all >> 16 & 255u) + (all >> 24);
+    if (!make_room(job, count, c))
+        return count;
+    for (uint32_t left = hits; left != 0; left &= left - 1) {
+        uint32_t r = (uint32_t)__ffs((int)left) - 1, j = r / 4, at = c->at;
+        for (uint32_t row = 0; row < j; row++)
+            at += all >> 8 * row & 255u;
+        at += (before >> 8 * j & 255u) + (uint32_t)__popc(hits >> 4 * j & ((1u << r % 4) - 1));
+        put(job, at, begin + tam_place<TAM_VECTOR>(lane, r));
+    }
+    return count;
+}
+
+/* The same for the other mapping, where all lanes' elements of one register are neighbours. */
+static __device__ uint32_t append_columns(const tam_cuda_accumulate &job, uint32_t begin,
+                                          uint32_t hits, cursor *c) {
+    uint32_t lane = threadIdx.x % 32, count = 0;
+    for (uint32_t r = 0; r < 16; r++)
+        count += (uint32_t)__popc(__ballot_sync(TAM_WARP, hits >> r & 1));
+    if (!make_room(job, count, c))
+        return count;
+    uint32_t at = c->at;
+#pragma unroll 1
+    for (uint32_t r = 0; r < 16; r++) {
+        uint32_t column = __ballot_sync(TAM_WARP, hits >> r & 1);
+        if (hits >> r & 1)
+            put(job, at + (uint32_t)__popc(column & ((1u << lane) - 1)),
+                begin + tam_place<TAM_PART>(lane, r));
+        at += (uint32_t)__popc(column);
+    }
+    return count;
+}
+
+/* -- one chunk -------------------------------------------------------------------------------- */
+
+template <typename TYPE, tam_form FORM>
+static __device__ void load_gradient(const typename TYPE::element *from, uint32_t length,
+                                     float g[16]) {
+    uint32_t lane = threadIdx.x % 32;
+    if (FORM == TAM_VECTOR) {
+        using row = typename TYPE::row;
+        row raw[4];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            raw[j] = __ldcs(reinterpret_cast<const row *>(from) + 32 * j + lane);
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            TYPE::widen(raw[j], g + 4 * j);
+    } else {
+#pragma unroll
+        for (uint32_t r = 0; r < 16; r++) {
+            uint32_t i = tam_place<FORM>(lane, r);
+            g[r] = tam_inside<FORM>(i, length) ? TYPE::widen(__ldcs(from + i)) : 0.0f;
+        }
+    }
+}
+
+template <typename TYPE, tam_form FORM>
+static __device__ void clear_gradient(typename TYPE::element *to, uint32_t length) {
+    uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r += FORM == TAM_VECTOR ? 4 : 1) {
+        if (FORM == TAM_VECTOR)
+            __stcs(reinterpret_cast<typename TYPE::row *>(to) + 8 * r + lane, typename TYPE::row{});
+        else if (tam_inside<FORM>(tam_place<FORM>(lane, r), length))
+            __stcs(to + tam_place<FORM>(lane, r), typename TYPE::element{});
+    }
+}
+
+/* Own chunks are read again by the cut and may stay in the cache; others should not push them out.
+ */
+template <tam_form FORM>
+static __device__ void store(float *to, uint32_t length, bool own, const float s[16]) {
+    uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r += FORM == TAM_VECTOR ? 4 : 1) {
+        if (FORM == TAM_VECTOR) {
+            float4 x = {s[r], s[r + 1], s[r + 2], s[r + 3]};
+            float4 *at = reinterpret_cast<float4 *>(to) + 8 * r + lane;
+            if (own)
+                *at = x;
+            else
+                __stcs(at, x);
+        } else {
+            uint32_t i = tam_place<FORM>(lane, r);
+            if (tam_inside<FORM>(i, length))
+                to[i] = s[r];
+        }
+    }
+}
+
+/* The sum of squares of a chunk, in lane 0: rows, then halves fold. */
+template <tam_form FORM> static __device__ float sum_squares(const float s[16]) {
+    float u[4];
+#pragma unroll
+    for (uint32_t c = 0; c < 4; c++) {
+        u[c] = __fmul_rn(s[c], s[c]);
+#pragma unroll
+        for (uint32_t j = 1; j < 4; j++)
+            u[c] = __fadd_rn(u[c], __fmul_rn(s[4 * j + c], s[4 * j + c]));
+    }
+    if (FORM == TAM_VECTOR) { /* u[c] of lane t is number 4 t + c */
+#pragma unroll
+        for (uint32_t step = 16; step > 0; step /= 2)
+#pragma unroll
+            for (uint32_t c = 0; c < 4; c++)
+                u[c] = __fadd_rn(u[c], __shfl_down_sync(TAM_WARP, u[c], step));
+        return __fadd_rn(__fadd_rn(u[0], u[2]), __fadd_rn(u[1], u[3]));
+    }
+    float sum = __fadd_rn(__fadd_rn(u[0], u[2]), __fadd_rn(u[1], u[3])); /* number 32 c + t */
+#pragma unroll
+    for (uint32_t step = 16; step > 0; step /= 2)
+        sum = __fadd_rn(sum, __shfl_down_sync(TAM_WARP, sum, step));
+    return sum;
+}
+
+/* What a warp finds on its way. */
+struct tally {
+    uint32_t total;
+    uint32_t nonfinite; /* of this lane */
+    cursor pool;
+};
+
+template <typename TYPE, tam_form FORM, bool CLEAR>
+static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t number,
+                                  const tam_cuda_chunk &chunk, bool own, uint32_t threshold,
+                                  typename TYPE::element *grad, tally *t) {
+    uint32_t lane = threadIdx.x % 32, hits = 0, count = 0, offset = 0;
+    float s[16], g[16], scale = *const_cast<const volatile float *>(&job.source->scale);
+    float *acc = job.acc + chunk.begin;
+    tam_load_chunk<FORM>(acc, chunk.length, s);
+    load_gradient<TYPE, FORM>(grad, chunk.length, g);
+    if (CLEAR)
+        clear_gradient<TYPE, FORM>(grad, chunk.length);
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r++) {
+        float x = __fadd_rn(s[r], __fmul_rn(scale, g[r]));
+        bool inside = tam_inside<FORM>(tam_place<FORM>(lane, r), chunk.length);
+        bool finite = tam_magnitude_of(x) < TAM_INFINITE_BITS;
+        s[r] = inside && finite ? x : s[r];
+        t->nonfinite += inside && !finite;
+        hits |= (uint32_t)(inside && tam_magnitude_of(s[r]) >= threshold) << r;
+    }
+    store<FORM>(acc, chunk.length, own, s);
+    float sum = sum_squares<FORM>(s);
+    if (threshold < TAM_INFINITE_BITS && __ballot_sync(TAM_WARP, hits != 0) != 0) {
+        count = FORM == TAM_VECTOR ? append_rows(job, chunk.begin, hits, &t->pool)
+                                   : append_columns(job, chunk.begin, hits, &t->pool);
+        t->total += count;
+        offset = t->pool.at;
+        t->pool.at += count;
+        t->pool.left -= count;
+    }
+    if (lane == 0) {
+        job.chunk_sums[number] = sum;
+        if (own) {
+            job.candidates.chunk_offset[number] = offset;
+            job.candidates.chunk_count[number] = count;
+        }
+    }
+}
+
+/* -- the kernel ------------------------------------------------------------------------------- */
+
+/* Read anew for every chunk: registers are short. */
+template <typename ELEMENT>
+static __device__ ELEMENT *gradient_of(const tam_cuda_accumulate &job,
+                                       const tam_cuda_chunk &chunk) {
+    void *flat = *const_cast<void *const volatile *>(&job.source->grad);
+    if (flat)
+        return static_cast<ELEMENT *>(flat) + chunk.begin;
+    uint32_t segment = job.grid.groups[chunk.group].segment;
+    return static_cast<ELEMENT *>(job.source->grads[segment]) +
+           (chunk.begin - job.seg_begin[segment]);
+}
+
+/* Add up what the warps of the block found. */
+static __device__ void report(const tam_cuda_accumulate &job, const tally &t) {
+    __shared__ uint64_t total[TAM_BLOCK_WARPS], nonfinite[TAM_BLOCK_WARPS];
+    uint32_t warp = threadIdx.x / 32, bad = t.nonfinite;
+    for (uint32_t step = 16; step > 0; step /= 2)
+        bad += __shfl_down_sync(TAM_WARP, bad, step);
+    if (threadIdx.x % 32 == 0) {
+        total[warp] = t.total;
+        nonfinite[warp] = bad;
+    }
+    __syncthreads();
+    if (threadIdx.x > 0)
+        return;
+    for (warp = 1; warp < TAM_BLOCK_WARPS; warp++) {
+        total[0] += total[warp];
+        nonfinite[0] += nonfinite[warp];
+    }
+    job.candidates.block_count[blockIdx.x] = (uint32_t)total[0];
+    if (total[0] > 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&job.found->total), total[0]);
+    if (nonfinite[0] > 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&job.found->nonfinite), nonfinite[0]);
+}
+
+template <typename TYPE, bool CLEAR>
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 4)
+    accumulate(const tam_cuda_accumulate job) {
+    using element = typename TYPE::element;
+    tam_run run = tam_run_of(0, job.grid.nchunks, blockIdx.x, gridDim.x);
+    uint32_t mine = job.turn->mine, i = run.first + threadIdx.x / 32;
+    tally t = {};
+    tam_cuda_chunk next = tam_chunk_of(job.grid, i < run.end ? i : 0);
+    for (; i < run.end; i += TAM_BLOCK_WARPS) {
+        tam_cuda_chunk chunk = next;
+        next = tam_chunk_of(job.grid, i + TAM_BLOCK_WARPS < run.end ? i + TAM_BLOCK_WARPS : i);
+        bool own = tam_owns_part(mine, chunk.part);
+        uint32_t threshold = own ? __ldg(job.thresholds + chunk.group) : TAM_INFINITE_BITS;
+        element *grad = gradient_of<element>(job, chunk);
+        bool aligned =
+            tam_aligned(job.acc + chunk.begin, 16) && tam_aligned(grad, sizeof(typename TYPE::row));
+        if (chunk.length < TAM_CHUNK)
+            take_chunk<TYPE, TAM_PART, CLEAR>(job, i, chunk, own, threshold, grad, &t);
+        else if (aligned)
+            take_chunk<TYPE, TAM_VECTOR, CLEAR>(job, i, chunk, own, threshold, grad, &t);
+        else
+            take_chunk<TYPE, TAM_WHOLE, CLEAR>(job, i, chunk, own, threshold, grad, &t);
+    }
+    report(job, t);
+}
+
+template <typename TYPE> static int launch(const tam_cuda_accumulate *job, void *stream) {
+    if (job->clear)
+        return tam_launch(accumulate<TYPE, true>, job->grid.blocks, stream, *job);
+    return tam_launch(accumulate<TYPE, false>, job->grid.blocks, stream, *job);
+}
+
+extern "C" int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream) {
+    switch (job->type) {
+    case TAMIS_TYPE_FLOAT16:
+        return launch<float16>(job, stream);
+    case TAMIS_TYPE_BFLOAT16:
+        return launch<bfloat16>(job, stream);
+    default:
+        return launch<float32>(job, stream);
+    }
+}

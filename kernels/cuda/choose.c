@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The rest of the device row of CUDA: cuts and walks whose indices and values go to host memory.
+ * The pool is free by then: what is chosen is written there.
+ */
+#include "kernels/cuda/row.h"
+#include "lib/base/base.h"
+
+static size_t lesser(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* -- cuts ------------------------------------------------------------------------------------- */
+
+/* Own entries in tiles `first` to `end` - 1, or `most` if there are more. */
+static size_t count_own(const tam_grid *grid, uint32_t mine, uint32_t first, uint32_t end,
+                        size_t most) {
+    size_t count = 0;
+    for (uint32_t t = first; t < end && count < most; t++) {
+        const tam_tile *tile = &grid->tiles[t];
+        bool own = tile->part == mine || (mine == TAM_PART_ALL && tile->part != TAM_PART_COMMON);
+        count += own ? tile->length : 0;
+    }
+    return lesser(count, most);
+}
+
+static tamis_status check_room(const tam_cuda_row *row, size_t count) {
+    uint32_t room = row->device.candidates.pool_capacity;
+    if (count > room)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "%zu indices in one cut; this reducer has device memory for %u", count,
+                        room);
+    return TAMIS_OK;
+}
+
+static tam_cuda_cut prepare(const tam_cuda_row *row, const tam_cut *job) {
+    const tam_cuda_device *d = &row->device;
+    return (tam_cuda_cut){
+        .grid = d->grid,
+        .acc = job->acc,
+        .kind = job->kind == TAM_CUT_ALL ? TAM_CUT_ALL : TAM_CUT_TOTAL,
+        .end_chunk = d->grid.nchunks,
+        .turn = row->inbox.turns,
+        .thresholds = row->inbox.thresholds,
+        .candidates = d->candidates,
+        .found = d->found,
+        .select = d->select,
+        .indices = d->candidates.pool_index,
+        .picked = d->picked,
+    };
+}
+
+static tamis_status launch(const tam_cuda_row *row, const tam_cuda_cut *cut) {
+    cudaStream_t stream = row->work.stream;
+    TAM_CUDA_TRY(tam_launch_reset(NULL, cut->select, cut->picked, stream), "launching a cut");
+    TAM_CUDA_TRY(tam_launch_cut(cut, stream), "launching a cut");
+    return TAMIS_OK;
+}
+
+/* Wait for picked[0..n-1]; of the indices, of which there are at most `most`, those of the first
+ * cut come along as far as they fit. */
+static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t *from, size_t most,
+                            uint32_t *indices) {
+    const tam_cuda_picked *picked = row->outbox.picked;
+    size_t along = lesser(most, TAM_CUDA_STAGING / sizeof from[0]);
+    TAM_TRY(tam_cuda_fetch(row, row->device.picked, n * sizeof *picked, row->outbox.picked));
+    if (along > 0)
+        TAM_TRY(tam_cuda_fetch(row, from, along * sizeof from[0], row->work.staging));
+    TAM_TRY(tam_cuda_lane_wait(&row->work, "cut"));
+    size_t count = n == 1 ? lesser(picked[0].count, most) : most, here = lesser(count, along);
+    if (here > 0)
+        memcpy(indices, row->work.staging, here * sizeof indices[0]);
+    return tam_cuda_lane_read(&row->work, from + here, (count - here) * sizeof from[0],
+                              indices + here);
+}
+
+tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
+                                tam_cut_result *out) {
+    const tam_grid *grid = row->device.source;
+    tam_cuda_cut cut = prepare(row, job);
+    size_t k = count_own(grid, job->mine, 0, grid->ntiles, job->k);
+    TAM_TRY(check_room(row, k));
+    row->host.turns[0] = (tam_cuda_turn){
+        .mine = job->mine,
+        .k = (uint32_t)k,
+        .floor = (job->floor_key > 0.0f ? tam_bits(job->floor_key) : 0) + 1,
+        .listed = job->candidates && job->candidates->complete,
+    };
+    TAM_TRY(tam_cuda_send(row, row->host.turns, sizeof row->host.turns[0], row->inbox.turns));
+    if (job->kind == TAM_CUT_TOTAL && job->weights) {
+        size_t bytes = grid->ngroups * sizeof job->weights[0];
+        memcpy(row->host.weights, job->weights, bytes);
+        TAM_TRY(tam_cuda_send(row, row->host.weights, bytes, row->inbox.weights));
+        cut.weights = row->inbox.weights;
+    }
+    TAM_TRY(launch(row, &cut));
+    TAM_TRY(receive(row, 1, cut.indices, k, indices));
+    const tam_cuda_picked *picked = row->outbox.picked;
+    *out = (tam_cut_result){
+        .count = picked->count,
+        .candidates = picked->candidates,
+        .deferred = picked->deferred,
+        .key = tam_float(picked->key),
+        .rescanned = picked->rescanned != 0,
+    };
+    return TAMIS_OK;
+}
+
+/* Choose k of the `all` indices at the beginning of the pool, by magnitude; behind them. */
+static tamis_status trim(tam_cuda_row *row, const tam_cut *job, size_t all, size_t k,
+                         uint32_t *indices, tam_cut_result *out) {
+    tam_cuda_cut cut = prepare(row, job);
+    tam_cuda_candidates *list = &cut.candidates;
+    list->index = list->pool_index;
+    list->magnitude = list->pool_magnitude;
+    cut.found = row->inbox.list;
+    cut.indices = list->pool_index + all;
+    row->host.turns[0] = (tam_cuda_turn){.mine = job->mine, .k = (uint32_t)k, .listed = 1};
+    *row->host.list = (tam_cuda_found){.total = all, .complete = 1, .count = (uint32_t)all};
+    *row->host.count = (uint32_t)all;
+    TAM_TRY(tam_cuda_send(row, row->host.turns, sizeof row->host.turns[0], row->inbox.turns));
+    TAM_TRY(tam_cuda_send(row, row->host.list, sizeof *row->host.list, row->inbox.list));
+    TAM_TRY(tam_cuda_send(row, row->host.count, sizeof *row->host.count, row->inbox.count));
+    /* Signed values serve as magnitudes: a cut looks at them without their sign. */
+    TAM_CUDA_TRY(tam_launch_gather(job->acc, list->index, row->inbox.count, (uint32_t)all,
+                                   (float *)list->magnitude, row->work.stream),
+                 "launching gather");
+    TAM_TRY(launch(row, &cut));
+    TAM_TRY(receive(row, 1, cut.indices, k, indices));
+    out->count = k;
+    out->deferred = all - k;
+    out->key = tam_float(row->outbox.picked->key);
+    return TAMIS_OK;
+}
+
+/* One cut after another, each over its group's chunks; lists follow each other in the pool. */
+static tamis_status launch_groups(tam_cuda_row *row, const tam_cut *job) {
+    const tam_grid *grid = row->device.source;
+    TAM_TRY(tam_cuda_send(row, row->host.turns, grid->ngroups * sizeof row->host.turns[0],
+                          row->inbox.turns));
+    for (uint32_t g = 0, at = 0; g < grid->ngroups; g++) {
+        tam_cuda_cut cut = prepare(row, job);
+        cut.first_chunk = row->tile_chunks[grid->groups[g].first_tile];
+        cut.end_chunk = row->tile_chunks[grid->groups[g].first_tile + grid->groups[g].ntiles];
+        cut.turn += g;
+        cut.picked += g;
+        cut.indices += at;
+        uint32_t most = (cut.end_chunk - cut.first_chunk + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
+        cut.grid.blocks = (uint32_t)lesser(cut.grid.blocks, most);
+        at += row->host.turns[g].k;
+        if (row->host.turns[g].k > 0)
+            TAM_TRY(launch(row, &cut));
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
+                                 tam_cut_result *out) {
+    const tam_grid *grid = row->device.source;
+    uint32_t least = UINT32_MAX;
+    size_t all = 0;
+    for (uint32_t g = 0; g < grid->ngroups; g++) {
+        const tam_group *group = &grid->groups[g];
+        size_t k = count_own(grid, job->mine, group->first_tile, group->first_tile + group->ntiles,
+                             job->budgets[g]);
+        row->host.turns[g] = (tam_cuda_turn){.mine = job->mine, .k = (uint32_t)k};
+        all += k;
+    }
+    size_t k = lesser(all, job->k);
+    TAM_TRY(check_room(row, k < all ? all + k : all));
+    if (all == 0)
+        return TAMIS_OK;
+    TAM_TRY(launch_groups(row, job));
+    TAM_TRY(
+        receive(row, grid->ngroups, row->device.candidates.pool_index, k < all ? 0 : all, indices));
+    for (uint32_t g = 0; g < grid->ngroups; g++) {
+        if (row->host.turns[g].k == 0)
+            continue;
+        out->candidates += row->outbox.picked[g].candidates;
+        least = (uint32_t)lesser(least, row->outbox.picked[g].key);
+    }
+    out->count = all;
+    out->rescanned = true;
+    out->key = tam_float(least);
+    return k < all ? trim(row, job, all, k, indices, out) : TAMIS_OK;
+}
+
+/* -- walks: in pieces through the staging memory, indices in its first half, values behind ----- */
+
+static tamis_status send_piece(tam_cuda_row *row, const uint32_t *indices, size_t count,
+                               const float *values) {
+    unsigned char *staging = row->work.staging;
+    *row->host.count = (uint32_t)count;
+    memcpy(staging, indices, count * sizeof indices[0]);
+    TAM_TRY(tam_cuda_send(row, row->host.count, sizeof *row->host.count, row->inbox.count));
+    TAM_TRY(tam_cuda_send(row, staging, count * sizeof indices[0], row->indices));
+    if (!values)
+        return TAMIS_OK;
+    staging += TAM_CUDA_STAGING / 2;
+    memcpy(staging, values, count * sizeof values[0]);
+    return tam_cuda_send(row, staging, count * sizeof values[0], row->values);
+}
+
+static tamis_status receive_values(tam_cuda_row *row, size_t count, const char *what,
+                                   float *values) {
+    unsigned char *staging = row->work.staging + TAM_CUDA_STAGING / 2;
+    TAM_TRY(tam_cuda_fetch(row, row->values, count * sizeof values[0], staging));
+    TAM_TRY(tam_cuda_lane_wait(&row->work, what));
+    memcpy(values, staging, count * sizeof values[0]);
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t *indices,
+                             size_t count, float *values) {
+    for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
+        uint32_t piece = (uint32_t)lesser(count - at, TAM_CUDA_WALK);
+        TAM_TRY(send_piece(row, indices + at, piece, NULL));
+        TAM_CUDA_TRY(tam_launch_gather(acc, row->indices, row->inbox.count, piece, row->values,
+                                       row->work.stream),
+                     "launching gather");
+        TAM_TRY(receive_values(row, piece, "gather", values + at));
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
+                            const uint32_t *indices, size_t count, float divisor, float *values) {
+    tam_cuda_accumulate launch;
+    if (count == 0) /* nobody would wait for the copy of the target's pointers */
+        return TAMIS_OK;
+    TAM_TRY(tam_cuda_target(row, target, &launch));
+    for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
+        uint32_t piece = (uint32_t)lesser(count - at, TAM_CUDA_WALK);
+        TAM_TRY(send_piece(row, indices + at, piece, values + at));
+        TAM_CUDA_TRY(tam_launch_apply(&launch, row->indices, row->inbox.count, piece, divisor,
+                                      row->values, row->work.stream),
+                     "launching apply");
+        TAM_TRY(receive_values(row, piece, "apply", values + at));
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_clear(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count) {
+    for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
+        uint32_t piece = (uint32_t)lesser(count - at, TAM_CUDA_WALK);
+        TAM_TRY(send_piece(row, indices + at, piece, NULL));
+        TAM_CUDA_TRY(tam_launch_clear(acc, row->indices, row->inbox.count, piece, row->work.stream),
+                     "launching clear");
+        TAM_TRY(tam_cuda_lane_wait(&row->work, "clear"));
+    }
+    return TAMIS_OK;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * After the pass: the pool becomes one ascending list, sums of chunks become sums of groups. Some
+ * blocks of one launch do the one, the others the other.
+ *
+ * Order of a group's sum, in binary64: chunks of a tile are added in order to +0; lane j of 256
+ * adds the sums of the group's tiles j, j + 256, ... in order to +0; then halves fold:
+ * u[j] += u[j + 128], u[j + 64], ..., u[j + 1].
+ */
+#include "kernels/cuda/kernel.cuh"
+
+#include "kernels/cuda/chunk.cuh"
+
+/* -- sums ------------------------------------------------------------------------------------- */
+
+enum {
+    TILES_AT_ONCE = 4, /* read ahead of the additions, which wait for each other */
+    CHUNKS_AT_ONCE = 8 /* a tile seldom has more */
+};
+
+/* Adds the sums of tiles t, t + stride, ... (TILES_AT_ONCE of them, those before `end`) to u. */
+static __device__ double add_tiles(const tam_cuda_accumulate &job, uint64_t t, uint64_t end,
+                                   double u) {
+    uint32_t first[TILES_AT_ONCE], count[TILES_AT_ONCE];
+    float x[TILES_AT_ONCE][CHUNKS_AT_ONCE];
+#pragma unroll
+    for (uint32_t q = 0; q < TILES_AT_ONCE; q++) {
+        uint64_t tile = t + q * TAM_BLOCK_THREADS;
+        first[q] = tile < end ? job.grid.tile_chunks[tile] : 0;
+        count[q] = tile < end ? job.grid.tile_chunks[tile + 1] - first[q] : 0;
+    }
+#pragma unroll
+    for (uint32_t q = 0; q < TILES_AT_ONCE; q++)
+#pragma unroll
+        for (uint32_t c = 0; c < CHUNKS_AT_ONCE; c++)
+            x[q][c] = c < count[q] ? job.chunk_sums[first[q] + c] : 0.0f;
+#pragma unroll
+    for (uint32_t q = 0; q < TILES_AT_ONCE; q++) {
+        double sum = 0.0; /* + 0 for chunks that are not there changes nothing */
+#pragma unroll
+        for (uint32_t c = 0; c < CHUNKS_AT_ONCE; c++)
+            sum += (double)x[q][c];
+        for (uint32_t c = CHUNKS_AT_ONCE; c < count[q]; c++)
+            sum += (double)job.chunk_sums[first[q] + c];
+        u += sum;
+    }
+    return u;
+}
+
+static __device__ void sum_group(const tam_cuda_accumulate &job, uint32_t g) {
+    __shared__ double u[TAM_BLOCK_THREADS];
+    const tam_group group = job.grid.groups[g];
+    uint64_t end = (uint64_t)group.first_tile + group.ntiles;
+    double sum = 0.0;
+    for (uint64_t t = group.first_tile + threadIdx.x; t < end;
+         t += TILES_AT_ONCE * TAM_BLOCK_THREADS)
+        sum = add_tiles(job, t, end, sum);
+    u[threadIdx.x] = sum;
+    for (uint32_t step = TAM_BLOCK_THREADS / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (threadIdx.x < step)
+            u[threadIdx.x] += u[threadIdx.x + step];
+    }
+    if (threadIdx.x == 0)
+        job.group_sums[g] = u[0];
+    __syncthreads();
+}
+
+/* -- the list --------------------------------------------------------------------------------- */
+
+/* Candidates of as many chunks as the block has threads. */
+struct batch {
+    uint32_t before[TAM_BLOCK_THREADS]; /* candidates of the chunks before */
+    uint32_t offset[TAM_BLOCK_THREADS]; /* in the pool */
+    uint32_t group[TAM_BLOCK_THREADS];
+};
+
+/* The last chunk of the batch that has at most `entry` candidates before it. */
+static __device__ uint32_t chunk_with(const batch &b, uint32_t entry) {
+    uint32_t chunk = 0;
+    for (uint32_t step = TAM_BLOCK_THREADS / 2; step > 0; step /= 2)
+        chunk += b.before[chunk + step] <= entry ? step : 0;
+    return chunk;
+}
+
+/* @return  candidates in chunks `first` to first + 255, before `end` */
+static __device__ uint32_t fill_batch(const tam_cuda_accumulate &job, uint32_t first, uint32_t end,
+                                      batch *b) {
+    using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
+    __shared__ typename scan::TempStorage memory;
+    uint32_t count = 0, before, all, i = first + threadIdx.x;
+    __syncthreads(); /* the batch before has been copied */
+    if (i < end) {
+        tam_cuda_chunk chunk = tam_chunk_of(job.grid, i);
+        if (tam_owns_part(job.turn->mine, chunk.part)) {
+            count = job.candidates.chunk_count[i];
+            b->offset[threadIdx.x] = job.candidates.chunk_offset[i];
+            b->group[threadIdx.x] = chunk.group;
+        }
+    }
+    scan(memory).ExclusiveSum(count, before, all);
+    b->before[threadIdx.x] = before;
+    __syncthreads();
+    return all;
+}
+
+/* Block b of `blocks` copies the candidates of its run of chunks. */
+static __device__ void list_run(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks) {
+    __shared__ batch now;
+    const tam_cuda_candidates &list = job.candidates;
+    tam_run run = tam_run_of(0, job.grid.nchunks, b, blocks);
+    uint32_t to = tam_sum_before(list.block_count, b);
+    for (uint32_t i = run.first; i < run.end; i += TAM_BLOCK_THREADS) {
+        uint32_t all = fill_batch(job, i, run.end, &now);
+        for (uint32_t entry = threadIdx.x; entry < all; entry += TAM_BLOCK_THREADS) {
+            uint32_t chunk = chunk_with(now, entry);
+            uint32_t from = now.offset[chunk] + (entry - now.before[chunk]);
+            list.index[to + entry] = list.pool_index[from];
+            list.magnitude[to + entry] = list.pool_magnitude[from];
+            list.group[to + entry] = now.group[chunk];
+        }
+        to += all;
+    }
+}
+
+/* -- the kernel ------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    collect(const tam_cuda_accumulate job, uint32_t summing) {
+    if (blockIdx.x < summing) {
+        for (uint32_t g = blockIdx.x; g < job.grid.ngroups; g += summing)
+            sum_group(job, g);
+        return;
+    }
+    uint64_t total = job.found->total;
+    bool complete =
+        total <= job.candidates.capacity && job.found->pool_used <= job.candidates.pool_capacity;
+    if (blockIdx.x == summing && threadIdx.x == 0) {
+        job.found->complete = complete;
+        job.found->count = complete ? (uint32_t)total : 0;
+    }
+    if (complete)
+        list_run(job, blockIdx.x - summing, gridDim.x - summing);
+}
+
+extern "C" int tam_launch_collect(const tam_cuda_accumulate *job, void *stream) {
+    uint32_t most = job->grid.blocks, ngroups = job->grid.ngroups;
+    uint32_t summing = ngroups < most ? ngroups : most;
+    return tam_launch(collect, summing + job->grid.blocks, stream, *job, summing);
+}

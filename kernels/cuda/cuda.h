@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the reducer sees of CUDA.
+ *
+ * tam_device_cuda fulfils the device contract: results come back to the host, which waits for them
+ * (it polls, under a deadline). It serves every scheme over every transport.
+ *
+ * tam_cuda_step is a whole step on the device without the host: for schemes whose slots have a
+ * fixed size, over a transport that works in stream order. The reducer joins its phases with the
+ * collectives:
+ *
+ *     begin    accumulate, cut, seal the slot
+ *              ... all-gather of the slots ...
+ *     unite    check the slots, union, my values there
+ *              ... all-to-all of shares of the values ...
+ *     add      sum the shares in rank order
+ *              ... all-gather of the sums ...
+ *     settle   gradient, residual
+ *
+ * then run adds what nobody waits for: control of the next step, report. A collective that is given
+ * up midway does no harm: what it left unwritten is found, by every rank, before anything is
+ * applied (exchange.h).
+ *
+ *  Three ranks, five values at the union, shares of two (padded to six):
+ *
+ *     rank 0  a0 a1 a2 a3 a4 --     all-to-all    rank 0 has  a0 a1 | b0 b1 | c0 c1   adds to  s0 s1
+ *     rank 1  b0 b1 b2 b3 b4 --                   rank 1      a2 a3 | b2 b3 | c2 c3            s2 s3
+ *     rank 2  c0 c1 c2 c3 c4 --                   rank 2      a4 -- | b4 -- | c4 --            s4 --
+ *                                   all-gather    every rank  s0 s1 s2 s3 s4 --
+ */
+#ifndef TAM_CUDA_CUDA_H
+#define TAM_CUDA_CUDA_H
+
+#include "lib/base/device.h"
+#include "lib/policy/control.h"
+
+extern const tam_device tam_device_cuda; /* open takes the current CUDA device */
+
+/** @return NULL if a CUDA device can be used here, else why not. Lives as long as the thread. */
+const char *tam_cuda_reason(void);
+
+/** A version, "CUDA 13.0, driver 13.0, NVIDIA H200 (9.0)", or what there is. As above. */
+const char *tam_cuda_version(void);
+
+typedef struct tam_cuda_step tam_cuda_step;
+
+/** What a step needs to know; fixed for its life. Copied, but for `grid` and `control`. */
+typedef struct tam_cuda_plan {
+    const tam_grid *grid;
+    uint32_t rank, nranks;
+    bool exclusive;        /* the own part at step t is (t + rank) mod nranks; else TAM_PART_ALL */
+    tam_cut_kind kind;     /* TOTAL or ALL */
+    bool weighted;         /* keys are weighed by control->weights */
+    const uint32_t *picks; /* [nranks] entries to pick at step t: picks[t mod nranks]; at most the
+                              slot's capacity */
+    uint32_t slot_capacity, union_max;
+    uint32_t nstats;  /* ngroups: sums of squares ride in the slot; or 0 */
+    bool with_values; /* exchange `pairs` */
+    bool dense_output;
+    tamis_type type; /* of gradients */
+    float divisor;
+    tamis_nonfinite nonfinite;
+    tam_control *control; /* thresholds; taken at load, given back at save */
+} tam_cuda_plan;
+
+/** What the collectives of a step carry. All pointers are device memory. */
+typedef struct tam_cuda_mail {
+    void *stream;
+    unsigned char *slots; /* [nranks * slot_bytes]; mine, sealed, lies at its place */
+    size_t slot_bytes;
+    float *values; /* [nranks * share] at the union, padded with zeros */
+    float *shares; /* [nranks * share] received */
+    float *sums;   /* [share]; lies at its place in values */
+    size_t share;  /* floats; 0 for pairs, whose values ride in the slots */
+} tam_cuda_mail;
+
+/** Figures of a finished step, as the device left them in pinned memory. */
+typedef struct tam_cuda_report {
+    uint64_t serial;  /* counts the calls of begin, from 1 */
+    uint64_t step;    /* its number */
+    uint32_t status;  /* a tamis_status: OK, NONFINITE (also for skip), PROTOCOL */
+    uint32_t refused; /* PROTOCOL: why, an index of tam_cuda_refusal */
+    uint32_t rank;    /* PROTOCOL: whose slot, or this rank if sums were missing; NONFINITE:
+                               first rank that met it */
+    uint32_t in_sums; /* NONFINITE: in the sum over ranks */
+    uint32_t picked, picked_max, selected;
+    uint32_t rescans;
+    uint64_t deferred, candidates, nonfinite;
+    float key;            /* smallest this rank sent */
+    double acc_sum;       /* of squares of acc */
+    double picked_sum;    /* of squares of what left */
+    double margin, slope; /* for the log */
+} tam_cuda_report;
+
+/** Words for tam_cuda_report.refused. */
+const char *tam_cuda_refusal(uint32_t refused);
+
+/** @param device  of tam_device_cuda.open, on the same grid; @param acc  of its alloc */
+tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *acc,
+                                tam_cuda_step **out);
+void tam_cuda_step_close(tam_cuda_step *step);
+
+/** Start from this step number, hashes, and the state in plan.control. Nothing is under way. To be
+ * called before the first step. */
+tamis_status tam_cuda_step_load(tam_cuda_step *step, uint64_t number, uint64_t config,
+                                uint64_t last_result);
+
+/** Bring step number, hash and plan.control back to the host. Waits for all steps, by its deadline;
+ * acc is then complete too. */
+tamis_status tam_cuda_step_save(tam_cuda_step *step, uint64_t *number, uint64_t *last_result);
+
+/** Enqueues the phases and the collectives between them: the reducer's. */
+typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
+
+/**
+ * Capture begin to settle, with the collectives between them, as the graph that every later run
+ * launches. Where the gradient lies and its scale are read from device memory, so the graph serves
+ * all steps. Whether a collective is captured must be the same on all ranks: all call this once,
+ * or none does. To be called after the first load.
+ *
+ * Errors:  DEVICE if it cannot be captured; what `enqueue` returns
+ */
+tamis_status tam_cuda_step_capture(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
+
+/**
+ * One step. Orders itself behind `stream`, then launches the graph, or enqueues if there is none.
+ * When `stream` is being captured by the caller everything becomes part of the caller's graph.
+ *
+ * In a graph of the caller: gradients by segment must be those of the step before; launches of the
+ * graph must not overlap each other or other steps; the graph goes before the step is closed.
+ *
+ * @param  target  [in]   gradient and scale; by segment `grads` is a host array of device pointers
+ * @param  serial  [out]  names the step for poll; 0 if the caller captures it
+ */
+tamis_status tam_cuda_step_run(tam_cuda_step *step, const tam_accumulate *target, void *stream,
+                               tam_cuda_enqueue enqueue, void *context, uint64_t *serial);
+
+/** The phases, called by `enqueue` in this order. */
+tamis_status tam_cuda_step_begin(tam_cuda_step *step);
+tamis_status tam_cuda_step_unite(tam_cuda_step *step);
+tamis_status tam_cuda_step_add(tam_cuda_step *step);
+tamis_status tam_cuda_step_settle(tam_cuda_step *step);
+const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *step);
+
+/** Whether step `serial` has ended; never waits. Any thread. Serial 0: the newest report of a graph
+ * of the caller, `done` if there is one. @return OK: then *out is set if it is `done`; DEVICE: it
+ * never will; STATE: too late, a later report lies in its place */
+tamis_status tam_cuda_step_poll(tam_cuda_step *step, uint64_t serial, bool *done,
+                                tam_cuda_report *out);
+
+/** Steps whose reports are kept: run may be called for step s when s - TAM_CUDA_STEPS has ended. */
+enum { TAM_CUDA_STEPS = 8 };
+
+/** Work enqueued on `stream` from here on comes after the result of the last step. STATE if one of
+ * run and join is captured by the caller and the other is not. */
+tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
+
+/**
+ * Scheme dense: a step of the same kind in all but its phases. The gradient goes in pieces, so that
+ * memory is bounded; there is no slot and no residual.
+ *
+ *     begin
+ *     for every piece:  widen    values = scale * gradient
+ *                                ... all-to-all of shares of the values ...
+ *                       add      sum the shares in rank order
+ *                                ... all-gather of the sums ...
+ *                       narrow   gradient = sum / divisor
+ *     settle            verdict; zeros if the step is skipped
+ *
+ * A collective that is given up midway is noticed (verdict PROTOCOL), but the pieces before it are
+ * already reduced.
+ *
+ * @param  plan   only grid, rank, nranks, divisor and nonfinite are read
+ * @param  piece  most elements of a piece, at least TAM_CHUNK
+ */
+tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32_t piece,
+                                 tam_cuda_step **out);
+uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
+tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece); /* no slots */
+tamis_status tam_cuda_dense_begin(tam_cuda_step *step);
+tamis_status tam_cuda_dense_widen(tam_cuda_step *step, uint32_t piece);
+tamis_status tam_cuda_dense_add(tam_cuda_step *step, uint32_t piece);
+tamis_status tam_cuda_dense_narrow(tam_cuda_step *step, uint32_t piece);
+tamis_status tam_cuda_dense_settle(tam_cuda_step *step);
+
+/** The result of a sparse step, in device memory: indices[*count], values[*count]. */
+typedef struct tam_cuda_result {
+    const uint32_t *count, *indices;
+    const float *values;
+} tam_cuda_result;
+tam_cuda_result tam_cuda_step_result(const tam_cuda_step *step);
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Scheme dense: the gradient to floats and back, piece by piece. One warp takes one chunk of the
+ * grid at a time; a lane takes four neighbours, if both sides lie at a multiple of that:
+ *
+ *     gradient   ... | chunk | chunk | chunk | ...            float32, or 16 bits
+ *                     \                     /
+ *     values           | 0 .. share - 1 | .. 2 share - 1 | .. 0 0 |     one share for every rank
+ *
+ * In between the shares travel and are added in rank order (settle.cu). What has not arrived shows
+ * as TAM_CUDA_ABSENT; such entries of the gradient stay as they are, so that a step that was given
+ * up leaves it partly reduced, as tamis.h says of scheme dense.
+ */
+#include "kernels/cuda/slots.cuh"
+
+#include "kernels/cuda/chunk.cuh"
+#include "lib/base/half.h"
+
+static __device__ __forceinline__ uint32_t warp_of_grid(void) {
+    return blockIdx.x * TAM_BLOCK_WARPS + threadIdx.x / 32;
+}
+
+static __device__ __forceinline__ uint32_t warps_of_grid(void) {
+    return gridDim.x * TAM_BLOCK_WARPS;
+}
+
+/* -- types of gradients: four neighbours at once, or one -------------------------------------- */
+
+struct as_float32 {
+    using element = float;
+    using row = float4;
+    static __device__ __forceinline__ void widen(row x, float to[4]) {
+        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    }
+    static __device__ __forceinline__ row narrow(const float x[4]) {
+        return make_float4(x[0], x[1], x[2], x[3]);
+    }
+    static __device__ __forceinline__ float widen(element x) {
+        return x;
+    }
+    static __device__ __forceinline__ element narrow(float x) {
+        return x;
+    }
+};
+
+/* Two elements in a word, the first in its lower half. */
+template <float (*WIDEN)(uint16_t), uint16_t (*NARROW)(float)> struct as_bits16 {
+    using element = unsigned short;
+    using row = uint2;
+    static __device__ __forceinline__ void widen(row x, float to[4]) {
+        to[0] = WIDEN((uint16_t)x.x), to[1] = WIDEN((uint16_t)(x.x >> 16));
+        to[2] = WIDEN((uint16_t)x.y), to[3] = WIDEN((uint16_t)(x.y >> 16));
+    }
+    static __device__ __forceinline__ row narrow(const float x[4]) {
+        row to;
+        to.x = NARROW(x[0]) | (uint32_t)NARROW(x[1]) << 16;
+        to.y = NARROW(x[2]) | (uint32_t)NARROW(x[3]) << 16;
+        return to;
+    }
+    static __device__ __forceinline__ float widen(element x) {
+        return WIDEN(x);
+    }
+    static __device__ __forceinline__ element narrow(float x) {
+        return NARROW(x);
+    }
+};
+
+using as_float16 = as_bits16<tam_float16_widen, tam_float16_narrow>;
+using as_bfloat16 = as_bits16<tam_bfloat16_widen, tam_bfloat16_narrow>;
+
+/* -- where a chunk lies ----------------------------------------------------------------------- */
+
+template <typename ELEMENT>
+static __device__ __forceinline__ ELEMENT *gradient_of(const tam_cuda_accumulate &target,
+                                                       const tam_cuda_chunk &chunk) {
+    void *flat = target.source->grad;
+    if (flat)
+        return static_cast<ELEMENT *>(flat) + chunk.begin;
+    uint32_t segment = target.grid.groups[chunk.group].segment;
+    return static_cast<ELEMENT *>(target.source->grads[segment]) +
+           (chunk.begin - target.seg_begin[segment]);
+}
+
+/* Rows that can be moved at once; what follows them goes one by one. */
+template <typename TYPE>
+static __device__ __forceinline__ uint32_t rows_of(const typename TYPE::element *grad,
+                                                   const float *values, uint32_t length) {
+    bool aligned = tam_aligned(grad, sizeof(typename TYPE::row)) && tam_aligned(values, 16);
+    return aligned ? length / 4 : 0;
+}
+
+/* -- widen ------------------------------------------------------------------------------------ */
+
+/* The product also makes a signalling NaN a quiet one, so no gradient looks absent. A rank whose
+ * exchange is broken gives absent values, and so all ranks refuse the step. */
+static __device__ __forceinline__ float give(float x, float scale, bool broken) {
+    return broken ? __uint_as_float(TAM_CUDA_ABSENT) : __fmul_rn(x, scale);
+}
+
+template <typename TYPE>
+static __device__ void widen_chunk(const typename TYPE::element *from, uint32_t length, float scale,
+                                   bool broken, float *to) {
+    uint32_t lane = threadIdx.x % 32, nrows = rows_of<TYPE>(from, to, length);
+#pragma unroll 4
+    for (uint32_t i = lane; i < nrows; i += 32) {
+        float x[4];
+        TYPE::widen(__ldcs(reinterpret_cast<const typename TYPE::row *>(from) + i), x);
+        reinterpret_cast<float4 *>(to)[i] =
+            make_float4(give(x[0], scale, broken), give(x[1], scale, broken),
+                        give(x[2], scale, broken), give(x[3], scale, broken));
+    }
+    for (uint32_t i = 4 * nrows + lane; i < length; i += 32)
+        to[i] = give(TYPE::widen(__ldcs(from + i)), scale, broken);
+}
+
+/* Zeros behind the piece, so that shares are whole; and nothing has arrived yet. */
+static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_piece &piece) {
+    uint64_t thread = (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
+    uint64_t threads = (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
+    float a = __uint_as_float(TAM_CUDA_ABSENT);
+    for (uint64_t i = piece.count + thread; i < x.room; i += threads)
+        x.values[i] = 0.0f;
+    for (uint64_t i = thread; i < x.room / 4; i += threads)
+        reinterpret_cast<float4 *>(x.shares)[i] = make_float4(a, a, a, a);
+}
+
+template <typename TYPE>
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    widen(const tam_cuda_exchange x, const tam_cuda_accumulate target, const tam_cuda_piece piece) {
+    bool broken = x.turn->broken != 0;
+    float scale = target.source->scale;
+    prepare_mail(x, piece);
+    for (uint32_t c = piece.first_chunk + warp_of_grid(); c < piece.end_chunk;
+         c += warps_of_grid()) {
+        tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
+        widen_chunk<TYPE>(gradient_of<typename TYPE::element>(target, chunk), chunk.length, scale,
+                          broken, x.values + (chunk.begin - piece.begin));
+    }
+}
+
+/* -- narrow ----------------------------------------------------------------------------------- */
+
+/* What a lane met. */
+struct witness {
+    uint64_t bad;
+    bool absent;
+};
+
+static __device__ __forceinline__ bool arrived(float sum, witness *seen) {
+    bool absent = tam_bits_of(sum) == TAM_CUDA_ABSENT;
+    seen->absent = seen->absent || absent;
+    return !absent;
+}
+
+/* A sum that is not finite becomes 0; if it is not to be dropped all of the gradient will. */
+static __device__ __forceinline__ float divide(float sum, float divisor, witness *seen) {
+    float value = __fdiv_rn(sum, divisor);
+    bool finite = tam_magnitude_of(value) < TAM_INFINITE_BITS;
+    seen->bad += !finite;
+    return finite ? value : 0.0f;
+}
+
+template <typename TYPE>
+static __device__ void narrow_row(float4 sums, float divisor, witness *seen,
+                                  typename TYPE::row *to) {
+    float x[4] = {sums.x, sums.y, sums.z, sums.w};
+    bool whole = true;
+#pragma unroll
+    for (uint32_t c = 0; c < 4; c++) {
+        whole = arrived(x[c], seen) && whole;
+        x[c] = divide(x[c], divisor, seen);
+    }
+    if (whole)
+        __stcs(to, TYPE::narrow(x));
+}
+
+template <typename TYPE>
+static __device__ void narrow_chunk(const float *from, uint32_t length, float divisor,
+                                    witness *seen, typename TYPE::element *to) {
+    uint32_t lane = threadIdx.x % 32, nrows = rows_of<TYPE>(to, from, length);
+#pragma unroll 4
+    for (uint32_t i = lane; i < nrows; i += 32)
+        narrow_row<TYPE>(reinterpret_cast<const float4 *>(from)[i], divisor, seen,
+                         reinterpret_cast<typename TYPE::row *>(to) + i);
+    for (uint32_t i = 4 * nrows + lane; i < length; i += 32) {
+        float sum = from[i];
+        if (arrived(sum, seen))
+            __stcs(to + i, TYPE::narrow(divide(sum, divisor, seen)));
+    }
+}
+
+template <typename TYPE>
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    narrow(const tam_cuda_exchange x, const tam_cuda_accumulate target,
+           const tam_cuda_piece piece) {
+    witness seen = {};
+    for (uint32_t c = piece.first_chunk + warp_of_grid(); c < piece.end_chunk;
+         c += warps_of_grid()) {
+        tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
+        narrow_chunk<TYPE>(x.values + (chunk.begin - piece.begin), chunk.length, x.divisor, &seen,
+                           gradient_of<typename TYPE::element>(target, chunk));
+    }
+    if (seen.bad > 0)
+        tam_add64(&x.scratch->bad, seen.bad);
+    if (seen.absent)
+        atomicOr(&x.scratch->absent, 1u);
+}
+
+/* -- settle ----------------------------------------------------------------------------------- */
+
+template <typename ELEMENT> static __device__ void clear_all(const tam_cuda_accumulate &target) {
+    for (uint32_t c = warp_of_grid(); c < target.grid.nchunks; c += warps_of_grid()) {
+        tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
+        ELEMENT *to = gradient_of<ELEMENT>(target, chunk);
+        for (uint32_t i = threadIdx.x % 32; i < chunk.length; i += 32)
+            to[i] = ELEMENT();
+    }
+}
+
+/* Who met absent sums refuses the step and, from then on, all that follow. */
+static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
+    bool before = x.turn->broken != 0;
+    verdict->status = TAMIS_E_PROTOCOL;
+    verdict->refused = before ? x.ledger->refused : TAM_CUDA_REFUSED_ABSENT;
+    verdict->rank = before ? x.ledger->rank : x.slots.rank;
+}
+
+/* All ranks have the same sums, and so come to the same verdict. */
+static __device__ void conclude(const tam_cuda_exchange &x, uint64_t n, bool refused, bool skipped,
+                                tam_cuda_turn *turn) {
+    tam_cuda_verdict *verdict = &x.scratch->verdict;
+    verdict->step = turn->step++;
+    verdict->nonfinite = refused ? 0 : x.scratch->bad;
+    verdict->count = refused || skipped ? 0 : (uint32_t)n;
+    if (refused) {
+        refuse(x, verdict);
+        turn->broken = TAMIS_E_PROTOCOL;
+    } else if (skipped) {
+        verdict->status = TAMIS_E_NONFINITE;
+        verdict->in_sums = 1;
+    }
+}
+
+/* A broken exchange has absent sums in every step. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    settle(const tam_cuda_exchange x, const tam_cuda_accumulate target, tam_cuda_turn *turn) {
+    bool refused = x.scratch->absent != 0;
+    bool skipped = !refused && x.scratch->bad > 0 && x.nonfinite != TAMIS_NONFINITE_DROP;
+    if (skipped && target.type == TAMIS_TYPE_FLOAT32)
+        clear_all<float>(target);
+    else if (skipped)
+        clear_all<uint16_t>(target);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        conclude(x, target.grid.n, refused, skipped, turn);
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+/* A chunk for every warp. */
+static unsigned blocks_for(const tam_cuda_exchange *job, uint32_t nchunks) {
+    uint32_t blocks = (nchunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
+    return blocks < job->blocks ? blocks : job->blocks;
+}
+
+typedef void (*mover)(const tam_cuda_exchange, const tam_cuda_accumulate, const tam_cuda_piece);
+
+static int move(const mover of_type[3], const tam_cuda_exchange *job,
+                const tam_cuda_accumulate *target, const tam_cuda_piece *piece, void *stream) {
+    unsigned blocks = blocks_for(job, piece->end_chunk - piece->first_chunk);
+    return tam_launch(of_type[target->type], blocks, stream, *job, *target, *piece);
+}
+
+extern "C" int tam_launch_dense_widen(const tam_cuda_exchange *job,
+                                      const tam_cuda_accumulate *target,
+                                      const tam_cuda_piece *piece, void *stream) {
+    static const mover of_type[] = {widen<as_float32>, widen<as_float16>, widen<as_bfloat16>};
+    return move(of_type, job, target, piece, stream);
+}
+
+extern "C" int tam_launch_dense_narrow(const tam_cuda_exchange *job,
+                                       const tam_cuda_accumulate *target,
+                                       const tam_cuda_piece *piece, void *stream) {
+    static const mover of_type[] = {narrow<as_float32>, narrow<as_float16>, narrow<as_bfloat16>};
+    return move(of_type, job, target, piece, stream);
+}
+
+extern "C" int tam_launch_dense_settle(const tam_cuda_exchange *job,
+                                       const tam_cuda_accumulate *target, tam_cuda_turn *turn,
+                                       void *stream) {
+    return tam_launch(settle, blocks_for(job, target->grid.nchunks), stream, *job, *target, turn);
+}

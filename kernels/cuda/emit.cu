@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The end of a cut. Chosen are all keys over the cutoff and, of those equal to it, the first few:
+ * an entry's place in the result follows from how many of both kinds come before it.
+ *
+ *     count_cutoff   counts both kinds by block, and by chunk
+ *     emit           prefix sums tell every block, chunk and lane its place
+ */
+#include "kernels/cuda/select.cuh"
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_cutoff(const tam_cuda_cut job) {
+    using reduce = cub::BlockReduce<uint32_t, TAM_BLOCK_THREADS>;
+    __shared__ typename reduce::TempStorage memory[2];
+    uint32_t source = job.select.search->source, cutoff = job.select.search->key;
+    uint32_t more = 0, ties = 0; /* of this thread: in this chunk */
+    uint32_t all_more = 0, all_ties = 0;
+    auto visit = [&](uint32_t key) {
+        more += key > cutoff;
+        ties += key == cutoff;
+    };
+    auto leave = [&](uint32_t chunk) {
+        uint32_t both = more << 16 | ties;
+        for (uint32_t step = 16; step > 0; step /= 2)
+            both += __shfl_down_sync(TAM_WARP, both, step);
+        if (threadIdx.x % 32 == 0) {
+            job.candidates.chunk_count[chunk] = both >> 16;
+            job.candidates.chunk_offset[chunk] = both & 0xffffu;
+        }
+        all_more += more;
+        all_ties += ties;
+        more = ties = 0;
+    };
+    if (source == TAM_FROM_NOTHING)
+        return;
+    if (source == TAM_FROM_LIST)
+        tam_walk_list(job, visit);
+    else
+        tam_walk_chunks(job, visit, leave);
+    more = reduce(memory[0]).Sum(more + all_more);
+    ties = reduce(memory[1]).Sum(ties + all_ties);
+    if (threadIdx.x == 0) {
+        job.select.block_more[blockIdx.x] = more;
+        job.select.block_ties[blockIdx.x] = ties;
+    }
+}
+
+/* -- the result ------------------------------------------------------------------------------- */
+
+struct writer {
+    uint32_t *indices;
+    uint32_t cutoff, ties; /* how many of those equal to the cutoff are taken */
+    uint32_t more, equal;  /* before the next entry of this block; the same in all threads */
+    uint64_t checksum;     /* of what this thread wrote */
+};
+
+static __device__ void put(writer *w, uint32_t key, uint32_t more, uint32_t equal, uint32_t index) {
+    if (key < w->cutoff || (key == w->cutoff && equal >= w->ties))
+        return;
+    uint32_t place = more + (equal < w->ties ? equal : w->ties);
+    w->indices[place] = index;
+    w->checksum += tam_mix(place, index);
+}
+
+static __device__ void emit_list(const tam_cuda_cut &job, writer *w) {
+    using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
+    __shared__ typename scan::TempStorage memory;
+    tam_run run = tam_list_run(job);
+    for (uint32_t at = run.first; at < run.end; at += TAM_BLOCK_THREADS) {
+        uint32_t i = at + threadIdx.x, key = 0, both = 0, before, all;
+        if (i < run.end) {
+            key = tam_list_key(job, i);
+            both = key > w->cutoff ? 1u << 16 : key == w->cutoff;
+        }
+        scan(memory).ExclusiveSum(both, before, all);
+        if (both > 0)
+            put(w, key, w->more + (before >> 16), w->equal + (before & 0xffffu),
+                job.candidates.index[i]);
+        w->more += all >> 16;
+        w->equal += all & 0xffffu;
+        __syncthreads(); /* memory is used again */
+    }
+}
+
+/* One warp, one chunk; elements of one register are neighbours. */
+static __device__ void emit_chunk(const tam_cuda_cut &job, const tam_cuda_chunk &chunk,
+                                  uint32_t more, uint32_t equal, writer *w) {
+    uint32_t lane = threadIdx.x % 32, below = (1u << lane) - 1;
+    tam_rule rule = tam_rule_of(job, chunk.group);
+    for (uint32_t r = 0; r < 16; r++) {
+        uint32_t i = tam_place<TAM_PART>(lane, r), key = 0;
+        bool takes_part = false;
+        if (i < chunk.length) {
+            uint32_t magnitude = tam_magnitude_of(job.acc[chunk.begin + i]);
+            key = tam_key_by(rule, magnitude);
+            takes_part = magnitude >= rule.least;
+        }
+        uint32_t overs = __ballot_sync(TAM_WARP, takes_part && key > w->cutoff);
+        uint32_t equals = __ballot_sync(TAM_WARP, takes_part && key == w->cutoff);
+        if (takes_part)
+            put(w, key, more + (uint32_t)__popc(overs & below),
+                equal + (uint32_t)__popc(equals & below), chunk.begin + i);
+        more += (uint32_t)__popc(overs);
+        equal += (uint32_t)__popc(equals);
+    }
+}
+
+static __device__ void emit_chunks(const tam_cuda_cut &job, writer *w) {
+    using scan = cub::BlockScan<uint64_t, TAM_BLOCK_THREADS>;
+    __shared__ typename scan::TempStorage memory;
+    __shared__ uint32_t more[TAM_BLOCK_THREADS], equal[TAM_BLOCK_THREADS], any[TAM_BLOCK_THREADS];
+    tam_run run = tam_chunk_run(job);
+    for (uint32_t at = run.first; at < run.end; at += TAM_BLOCK_THREADS) {
+        uint32_t i = at + threadIdx.x, left = run.end - at;
+        uint64_t both = 0, before, all;
+        if (i < run.end)
+            both = (uint64_t)job.candidates.chunk_count[i] << 32 | job.candidates.chunk_offset[i];
+        scan(memory).ExclusiveSum(both, before, all);
+        more[threadIdx.x] = w->more + (uint32_t)(before >> 32);
+        equal[threadIdx.x] = w->equal + (uint32_t)before;
+        any[threadIdx.x] = both >> 32 > 0 || (both > 0 && equal[threadIdx.x] < w->ties);
+        __syncthreads();
+        for (uint32_t c = threadIdx.x / 32; c < TAM_BLOCK_THREADS && c < left; c += TAM_BLOCK_WARPS)
+            if (any[c])
+                emit_chunk(job, tam_chunk_of(job.grid, at + c), more[c], equal[c], w);
+        w->more += (uint32_t)(all >> 32);
+        w->equal += (uint32_t)all;
+        __syncthreads(); /* what is shared is used again */
+    }
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) emit(const tam_cuda_cut job) {
+    using reduce = cub::BlockReduce<uint64_t, TAM_BLOCK_THREADS>;
+    __shared__ typename reduce::TempStorage memory;
+    const tam_cuda_search search = *job.select.search;
+    if (search.source == TAM_FROM_NOTHING)
+        return;
+    writer w = {job.indices, search.key, search.rank, 0, 0, 0};
+    w.more = tam_sum_before(job.select.block_more, blockIdx.x);
+    w.equal = tam_sum_before(job.select.block_ties, blockIdx.x);
+    if (search.source == TAM_FROM_LIST)
+        emit_list(job, &w);
+    else
+        emit_chunks(job, &w);
+    uint64_t checksum = reduce(memory).Sum(w.checksum);
+    if (threadIdx.x == 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&job.picked->checksum),
+                  (unsigned long long)checksum);
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+extern "C" int tam_launch_emit(const tam_cuda_cut *job, void *stream) {
+    int error = tam_launch(count_cutoff, job->grid.blocks, stream, *job);
+    return error ? error : tam_launch(emit, job->grid.blocks, stream, *job);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The exchange on the device: slots as they travel in device memory, what all ranks conclude from
+ * them, and the launchers between two collectives.
+ *
+ *     +------ 72 bytes ------+-- nstats floats --+--- capacity u32 ----+-- capacity floats --+
+ *     | header               | sums of squares   | indices, ascending  | values (pairs)      |
+ *     +----------------------+-------------------+---------------------+---------------------+
+ *     rounded up to 16 bytes; slots of all ranks lie one after another
+ *
+ *     tam_launch_seal     header and checksum of the own slot
+ *                         ... all-gather of the slots ...
+ *     tam_launch_check    every slot, every index; the first verdict
+ *     tam_launch_count    entries of the union in every range
+ *     tam_launch_unite    the union, the values there
+ *                         ... all-to-all of the values ...
+ *     tam_launch_add      sums in rank order
+ *                         ... all-gather of the sums ...
+ *     tam_launch_survey   are the sums complete and finite; the last verdict
+ *     tam_launch_settle   gradient, residual, hash of the result
+ *     tam_launch_report   figures into pinned memory
+ *
+ * The host does not look between two of these, and a collective that was given up leaves its
+ * buffers half written. So nothing is believed: the slots of the step before lose their magic
+ * number, damaged ones show by their checksum, and what a collective of floats should overwrite is
+ * filled with TAM_CUDA_ABSENT before.
+ * A rank that refuses the slots gives TAM_CUDA_ABSENT in place of its values, and so all ranks
+ * refuse the step together.
+ */
+#ifndef TAM_CUDA_EXCHANGE_H
+#define TAM_CUDA_EXCHANGE_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/view.h"
+#include "lib/policy/control.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TAM_CUDA_MAGIC UINT64_C(0x32746f6c73d1a734) /* changes with the format */
+
+/* A NaN that no arithmetic makes. Values that are given are finite, so none of them is this. */
+#define TAM_CUDA_ABSENT 0xffa51edfu
+
+enum { TAM_CUDA_RESCANNED = 1, TAM_CUDA_HAS_KEY = 2 };
+
+/** Why a step is refused. The order in which a slot is looked at; words in step.c. */
+enum {
+    TAM_CUDA_REFUSED_NOTHING,
+    TAM_CUDA_REFUSED_MAGIC,
+    TAM_CUDA_REFUSED_RANK,
+    TAM_CUDA_REFUSED_CONFIG,
+    TAM_CUDA_REFUSED_STEP,
+    TAM_CUDA_REFUSED_COUNT,
+    TAM_CUDA_REFUSED_CHECKSUM,
+    TAM_CUDA_REFUSED_RESULT,
+    TAM_CUDA_REFUSED_ORDER,
+    TAM_CUDA_REFUSED_OWNER,
+    TAM_CUDA_REFUSED_ABSENT, /* of sums: a rank refused, or a collective was given up */
+    TAM_CUDA_REFUSALS
+};
+
+typedef struct tam_cuda_header {
+    uint64_t magic, step, config;
+    uint64_t checksum;    /* of header (without this), sums, indices and values: slots.cuh */
+    uint64_t last_result; /* sum of tam_mix over the values of the step before */
+    uint32_t rank, count, deferred;
+    uint32_t candidates; /* UINT32_MAX: unknown */
+    uint32_t nonfinite, flags;
+    uint32_t key; /* bits */
+    uint32_t zero;
+} tam_cuda_header;
+
+typedef struct tam_cuda_slots {
+    unsigned char *memory; /* [nranks * bytes] */
+    size_t bytes;          /* of a slot */
+    uint32_t rank, nranks, nstats, capacity;
+    uint32_t with_values;
+} tam_cuda_slots;
+
+/** What all ranks conclude, the same on each but for `status` PROTOCOL. Device memory, cleared at
+ * the beginning of a step. */
+typedef struct tam_cuda_verdict {
+    uint32_t status;  /* a tamis_status: OK, NONFINITE (nothing is applied), PROTOCOL */
+    uint32_t refused; /* index of tam_cuda_refusal */
+    uint32_t rank;    /* of whom */
+    uint32_t in_sums; /* NONFINITE: met in the sums */
+    uint32_t known;   /* every rank told its candidates */
+    uint32_t rescans, picked_max;
+    uint32_t count;    /* of the union, then of the result */
+    uint64_t picked;   /* counts and deferred, all ranks */
+    uint64_t deferred; /* all ranks, as the next two */
+    uint64_t candidates, nonfinite;
+    uint64_t result;   /* sum of tam_mix over the values applied */
+    double picked_sum; /* of squares of what this rank gave */
+    uint64_t step;     /* of the slots */
+} tam_cuda_verdict;
+
+/* -- from the slots to the result ------------------------------------------------------------- */
+
+enum {
+    TAM_RANGE = 32768, /* elements of which one block makes the union at a time */
+    TAM_RANGE_WORDS = TAM_RANGE / 32,
+    TAM_PIECE = 2048 /* entries of a list that one block takes at a time */
+};
+
+/** What is known of one slot while it is being checked. */
+typedef struct tam_cuda_tally {
+    uint64_t checksum;
+    uint32_t faults; /* bits: 1 << TAM_CUDA_REFUSED_ORDER, 1 << TAM_CUDA_REFUSED_OWNER */
+    uint32_t zero;
+} tam_cuda_tally;
+
+/** Scratch of one step, cleared when it begins. Tickets count the blocks of a launch that have
+ * ended: the last one does the rest. */
+typedef struct tam_cuda_scratch {
+    tam_cuda_verdict verdict;
+    uint64_t sent; /* checksum of the values in the own slot */
+    uint64_t bad;  /* sums that are not finite */
+    uint32_t absent;
+    uint32_t sealed, checked, counted, united, surveyed, applied; /* tickets */
+    uint32_t zero;
+} tam_cuda_scratch;
+
+/** What outlives a step. */
+typedef struct tam_cuda_ledger {
+    uint64_t serials[2]; /* reports made: of steps that the host launched, of the caller's graphs */
+    uint64_t config;     /* what the slots of all ranks must carry */
+    uint64_t last_result;
+    uint32_t refused, rank; /* of the refusal that broke the exchange */
+} tam_cuda_ledger;
+
+/**
+ * The vector in ranges of TAM_RANGE elements. A range of the union is made in shared memory:
+ *
+ *     list of rank 0   .. 3  17 | 40 ..      |  one bit per element of the range is set for every
+ *     list of rank 1   .. 17 21 | 35 ..      |  entry between runs[range] and runs[range + 1];
+ *     bits             0001...1...1......    |  ascending and without duplicates by itself
+ */
+typedef struct tam_cuda_ranges {
+    uint32_t count;
+    const uint32_t *first_chunk; /* [count + 1] chunk of its first element; exclusive owners only */
+    uint32_t *runs;              /* [(count + 1) * nranks] entries of a rank's list before it */
+    uint32_t *entries;           /* [count] of the union */
+    uint32_t *offsets;           /* [count + 1] where they lie in the union */
+    double *sums;                /* [count] of squares of this rank's values */
+} tam_cuda_ranges;
+
+/** All that the launchers above work on. Copied into every launch. */
+typedef struct tam_cuda_exchange {
+    tam_cuda_grid grid;
+    tam_cuda_slots slots;
+    tam_cuda_ranges ranges;
+    uint32_t exclusive;
+    uint32_t nonfinite; /* a tamis_nonfinite */
+    float divisor;
+    uint32_t blocks; /* CUDA blocks of every launch, at most */
+
+    const tam_cuda_turn *turn;
+    const tam_cuda_found *found;
+    const tam_cuda_picked *picked;
+    const double *group_sums;
+    float *acc;
+
+    uint64_t share; /* floats, a multiple of 4; 0 for pairs */
+    uint64_t room;  /* floats that `values` has: nranks * share, or the largest union */
+    uint32_t *indices;
+    float *values, *shares;
+
+    tam_cuda_tally *tallies; /* [nranks], cleared when a step begins */
+    double *piece_sums;      /* pairs: [pieces of the own list] of squares */
+    tam_cuda_scratch *scratch;
+    tam_cuda_ledger *ledger;
+} tam_cuda_exchange;
+
+int tam_launch_seal(const tam_cuda_exchange *job, void *stream);
+int tam_launch_check(const tam_cuda_exchange *job, void *stream);
+int tam_launch_count(const tam_cuda_exchange *job, void *stream);
+int tam_launch_unite(const tam_cuda_exchange *job, void *stream);
+int tam_launch_add(const tam_cuda_exchange *job, void *stream);
+int tam_launch_survey(const tam_cuda_exchange *job, void *stream);
+
+/** @param target  gradient (device pointers), or none: then only the result is made */
+int tam_launch_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
+                      void *stream);
+
+/** @param lane  which of ledger.serials counts  @param ring  tam_cuda_report[TAM_CUDA_STEPS] */
+int tam_launch_report(const tam_cuda_exchange *job, const tam_control_state *state, uint32_t lane,
+                      tam_cuda_report *ring, void *stream);
+
+/* -- scheme dense: the whole gradient, a piece at a time -------------------------------------- */
+
+/** Whole chunks that follow each other. While it is worked on, the exchange has its share and room:
+ * as many floats as travel. */
+typedef struct tam_cuda_piece {
+    uint32_t first_chunk, end_chunk;
+    uint32_t begin, count; /* elements */
+} tam_cuda_piece;
+
+/** values = scale * gradient, padded with zeros; shares are marked absent. Then the shares travel,
+ * tam_launch_add, and the sums travel. */
+int tam_launch_dense_widen(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
+                           const tam_cuda_piece *piece, void *stream);
+
+/** gradient = values / divisor, rounded to its type; what is absent or not finite is noted. */
+int tam_launch_dense_narrow(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
+                            const tam_cuda_piece *piece, void *stream);
+
+/** After the last piece: the verdict, a gradient of zeros if the step is skipped, the next turn. */
+int tam_launch_dense_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
+                            tam_cuda_turn *turn, void *stream);
+
+/* -- the control of the next step ------------------------------------------------------------- */
+
+/** The control of the next step. Runs last; nobody waits for it but the next accumulate. */
+typedef struct tam_cuda_control {
+    tam_cuda_grid grid;
+    tam_scheme scheme;
+    uint64_t k;
+    double over;
+    uint32_t exclusive;
+    const uint32_t *picks; /* [nranks] */
+    tam_cuda_slots slots;
+    const uint32_t *indices; /* the union, verdict->count of them */
+    const tam_cuda_verdict *verdict;
+
+    tam_cuda_turn *turn; /* of the next step: written here */
+    tam_control_state *state;
+    double *levels;         /* [ngroups] */
+    uint32_t *thresholds;   /* [ngroups] */
+    float *weights;         /* [ngroups] */
+    uint32_t *budgets;      /* [ngroups] scratch */
+    double *norms;          /* [ngroups] scratch */
+    double *means;          /* [ngroups] scratch */
+    uint32_t *group_picked; /* [ngroups] scratch */
+    uint32_t *order;        /* [ngroups] scratch */
+    double *cuts;           /* [nranks] scratch */
+} tam_cuda_control;
+
+/**
+ * Learn from the step (unless its verdict is not OK), prepare thresholds, weights and turn of the
+ * next: turn->step + 1, mine, k, floor, listed. After PROTOCOL only turn->broken is set.
+ */
+int tam_launch_control(const tam_cuda_control *job, void *stream);
+
+/** The first turn: thresholds, weights and turn from *state, levels and the step number given. */
+int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

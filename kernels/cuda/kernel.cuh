@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What every file of kernels begins with: the vendor's headers, the launch, small helpers. Tests
+ * replace the vendor by a header that runs the same text on the CPU (TAM_CUDA_EMULATED names it).
+ */
+#ifndef TAM_CUDA_KERNEL_CUH
+#define TAM_CUDA_KERNEL_CUH
+
+#include "kernels/cuda/view.h"
+
+#ifdef TAM_CUDA_EMULATED
+#include TAM_CUDA_EMULATED
+#else
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+/** Enqueue. @return a cudaError_t: of this launch alone, not what somebody left behind */
+template <typename... Parameters, typename... Arguments>
+static int tam_launch(void (*kernel)(Parameters...), unsigned blocks, void *stream,
+                      Arguments... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(TAM_BLOCK_THREADS);
+    config.stream = static_cast<cudaStream_t>(stream);
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+#endif
+
+/* All lanes of a warp take part in every warp-wide call: a kernel never leaves one early. */
+#define TAM_WARP 0xffffffffu
+
+static __device__ __forceinline__ uint32_t tam_bits_of(float x) {
+    return __float_as_uint(x);
+}
+
+static __device__ __forceinline__ uint32_t tam_magnitude_of(float x) {
+    return __float_as_uint(x) & 0x7fffffffu;
+}
+
+/** The key of an entry: |acc| * weight, one rounding; as integer, larger is larger. */
+static __device__ __forceinline__ uint32_t tam_key_of(uint32_t magnitude, float weight) {
+    return tam_magnitude_of(__fmul_rn(__uint_as_float(magnitude), weight));
+}
+
+static __device__ __forceinline__ bool tam_owns_part(uint32_t mine, uint32_t part) {
+    return part == mine || (mine == TAM_PART_ALL && part != TAM_PART_COMMON);
+}
+
+/** For checksums: sums of these do not depend on the order of addition. */
+static __device__ __forceinline__ uint64_t tam_mix(uint64_t position, uint32_t word) {
+    uint64_t x = (position << 32 | word) + 0x9e3779b97f4a7c15ull * (position + 1);
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+#endif

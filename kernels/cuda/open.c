@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Opening the device row of CUDA: the grid in device memory, lists and scratch, and what was taken
+ * given back.
+ */
+#include "kernels/cuda/row.h"
+#include "lib/base/base.h"
+
+enum { BLOCKS_PER_MULTIPROCESSOR = 4 }; /* what the registers of accumulate allow */
+static const uint64_t POOL_LEAST = 1 << 20;
+static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
+
+static uint32_t chunks_in(const tam_tile *tile) {
+    return (tile->length + TAM_CHUNK - 1) / TAM_CHUNK;
+}
+
+static tamis_status copy_grid(tam_cuda_row *row, const tam_grid *grid) {
+    tam_cuda_grid *view = &row->device.grid;
+    row->tile_chunks = tam_alloc_array((size_t)grid->ntiles + 1, sizeof row->tile_chunks[0]);
+    if (!row->tile_chunks)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u tiles", grid->ntiles);
+    for (uint32_t t = 0; t < grid->ntiles; t++)
+        row->tile_chunks[t + 1] = row->tile_chunks[t] + chunks_in(&grid->tiles[t]);
+    *view = (tam_cuda_grid){
+        .n = grid->n,
+        .ntiles = grid->ntiles,
+        .ngroups = grid->ngroups,
+        .nchunks = row->tile_chunks[grid->ntiles],
+    };
+    row->chunks = tam_alloc_array(view->nchunks, sizeof row->chunks[0]);
+    if (!row->chunks)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u chunks", view->nchunks);
+    for (uint32_t t = 0; t < grid->ntiles; t++) {
+        const tam_tile *tile = &grid->tiles[t];
+        tam_cuda_chunk *to = row->chunks + row->tile_chunks[t];
+        for (uint32_t at = 0; at < tile->length; at += TAM_CHUNK) {
+            uint32_t left = tile->length - at;
+            *to++ = (tam_cuda_chunk){tile->begin + at, left < TAM_CHUNK ? left : TAM_CHUNK,
+                                     tile->group, tile->part};
+        }
+    }
+    return TAMIS_OK;
+}
+
+/* Blocks, and lists that fit what the walk may leave in them; see view.h. */
+static void size_up(tam_cuda_device *d, size_t capacity) {
+    tam_cuda_grid *grid = &d->grid;
+    uint32_t most = (grid->nchunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
+    grid->blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+    if (grid->blocks > most)
+        grid->blocks = most;
+    uint64_t batches = (uint64_t)TAM_BATCH * ((uint64_t)grid->blocks * TAM_BLOCK_WARPS + 1);
+    uint64_t pool = 2 * (uint64_t)capacity + batches;
+    uint64_t enough = (uint64_t)TAM_CHUNK * grid->nchunks + grid->n;
+    pool = pool > POOL_LEAST ? pool : POOL_LEAST; /* cuts write there, see choose.c */
+    pool = pool < enough ? pool : enough;
+    if (pool > UINT32_MAX - batches) /* the cursor of the pool must not wrap */
+        pool = UINT32_MAX - batches;
+    d->candidates.capacity = capacity < UINT32_MAX ? (uint32_t)capacity : UINT32_MAX;
+    d->candidates.pool_capacity = (uint32_t)pool;
+}
+
+static void lay_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_inbox *out) {
+    uint32_t ngroups = d->grid.ngroups;
+    out->turns = tam_cuda_take(a, ngroups, sizeof out->turns[0]);
+    out->thresholds = tam_cuda_take(a, ngroups, sizeof out->thresholds[0]);
+    out->weights = tam_cuda_take(a, ngroups, sizeof out->weights[0]);
+    out->source = tam_cuda_take(a, 1, sizeof *out->source);
+    out->grads = tam_cuda_take(a, d->nsegments, sizeof out->grads[0]);
+    out->count = tam_cuda_take(a, 1, sizeof out->count[0]);
+    out->list = tam_cuda_take(a, 1, sizeof out->list[0]);
+}
+
+static void lay_pinned(tam_cuda_row *row, tam_cuda_arena *a) {
+    uint32_t ngroups = row->device.grid.ngroups;
+    lay_inbox(&row->device, a, &row->host);
+    row->outbox.found = tam_cuda_take(a, 1, sizeof row->outbox.found[0]);
+    row->outbox.picked = tam_cuda_take(a, ngroups, sizeof row->outbox.picked[0]);
+    row->outbox.group_sums = tam_cuda_take(a, ngroups, sizeof row->outbox.group_sums[0]);
+}
+
+static void lay_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a, tam_cuda_candidates *c) {
+    c->pool_index = tam_cuda_take(a, c->pool_capacity, sizeof c->pool_index[0]);
+    c->pool_magnitude = tam_cuda_take(a, c->pool_capacity, sizeof c->pool_magnitude[0]);
+    c->chunk_offset = tam_cuda_take(a, grid->nchunks, sizeof c->chunk_offset[0]);
+    c->chunk_count = tam_cuda_take(a, grid->nchunks, sizeof c->chunk_count[0]);
+    c->block_count = tam_cuda_take(a, grid->blocks, sizeof c->block_count[0]);
+    c->index = tam_cuda_take(a, c->capacity, sizeof c->index[0]);
+    c->magnitude = tam_cuda_take(a, c->capacity, sizeof c->magnitude[0]);
+    c->group = tam_cuda_take(a, c->capacity, sizeof c->group[0]);
+}
+
+static void lay_memory(tam_cuda_row *row, tam_cuda_arena *a) {
+    tam_cuda_device *d = &row->device;
+    tam_cuda_grid *grid = &d->grid;
+    grid->chunks = tam_cuda_take(a, grid->nchunks, sizeof grid->chunks[0]);
+    grid->tile_chunks = tam_cuda_take(a, (size_t)grid->ntiles + 1, sizeof grid->tile_chunks[0]);
+    grid->groups = tam_cuda_take(a, grid->ngroups, sizeof grid->groups[0]);
+    d->seg_begin = tam_cuda_take(a, d->nsegments, sizeof d->seg_begin[0]);
+    d->found = tam_cuda_take(a, 1, sizeof d->found[0]);
+    d->picked = tam_cuda_take(a, grid->ngroups, sizeof d->picked[0]);
+    d->chunk_sums = tam_cuda_take(a, grid->nchunks, sizeof d->chunk_sums[0]);
+    d->group_sums = tam_cuda_take(a, grid->ngroups, sizeof d->group_sums[0]);
+    d->select.histogram = tam_cuda_take(a, 3 * TAM_DIGITS, sizeof d->select.histogram[0]);
+    d->select.block_more = tam_cuda_take(a, grid->blocks, sizeof d->select.block_more[0]);
+    d->select.block_ties = tam_cuda_take(a, grid->blocks, sizeof d->select.block_ties[0]);
+    d->select.search = tam_cuda_take(a, 1, sizeof d->select.search[0]);
+    lay_candidates(grid, a, &d->candidates);
+    lay_inbox(d, a, &row->inbox);
+    row->indices = tam_cuda_take(a, TAM_CUDA_WALK, sizeof row->indices[0]);
+    row->values = tam_cuda_take(a, TAM_CUDA_WALK, sizeof row->values[0]);
+}
+
+static tamis_status allocate(tam_cuda_row *row) {
+    tam_cuda_arena memory = {0}, pinned = {0};
+    lay_memory(row, &memory);
+    lay_pinned(row, &pinned);
+    TAM_TRY(tam_cuda_alloc(memory.used, "candidates and tables", &row->memory));
+    TAM_TRY(tam_cuda_alloc_pinned(pinned.used, "parameters and results", &row->pinned));
+    memory = (tam_cuda_arena){.base = row->memory};
+    pinned = (tam_cuda_arena){.base = row->pinned};
+    lay_memory(row, &memory);
+    lay_pinned(row, &pinned);
+    TAM_TRY(tam_cuda_lane_open(&row->work));
+    TAM_TRY(tam_cuda_lane_open(&row->copy));
+    return tam_cuda_event_open(&row->caller);
+}
+
+/* The tables of the device; arrays of constants are written here alone. */
+static tamis_status upload(tam_cuda_row *row, const tam_grid *grid) {
+    const tam_cuda_device *d = &row->device;
+    const tam_cuda_lane *lane = &row->work;
+    uint32_t *begins = tam_alloc_array(d->nsegments, sizeof begins[0]);
+    if (!begins)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u segments", d->nsegments);
+    for (uint32_t g = grid->ngroups; g > 0; g--) /* backwards: the first group of each stays */
+        begins[grid->groups[g - 1].segment] = grid->groups[g - 1].begin;
+    for (uint32_t g = 0; g < grid->ngroups; g++)
+        row->host.thresholds[g] = TAM_INFINITE_BITS;
+    tamis_status status =
+        tam_cuda_lane_write(lane, begins, d->nsegments * sizeof begins[0], (void *)d->seg_begin);
+    tam_free(begins);
+    TAM_TRY(status);
+    TAM_TRY(tam_cuda_lane_write(lane, row->chunks, d->grid.nchunks * sizeof row->chunks[0],
+                                (void *)d->grid.chunks));
+    TAM_TRY(tam_cuda_lane_write(lane, row->tile_chunks,
+                                ((size_t)grid->ntiles + 1) * sizeof row->tile_chunks[0],
+                                (void *)d->grid.tile_chunks));
+    TAM_TRY(tam_cuda_lane_write(lane, row->host.thresholds,
+                                grid->ngroups * sizeof row->host.thresholds[0],
+                                row->inbox.thresholds));
+    return tam_cuda_lane_write(lane, grid->groups, grid->ngroups * sizeof grid->groups[0],
+                               (void *)d->grid.groups);
+}
+
+bool tam_cuda_row_idle(const tam_cuda_row *row) {
+    uint64_t deadline = tam_clock_ns() + GRACE_NS;
+    return tam_cuda_drain(row->work.stream, deadline) && tam_cuda_drain(row->copy.stream, deadline);
+}
+
+void tam_cuda_row_close(tam_cuda_row *row) {
+    if (!tam_cuda_row_idle(row)) {
+        tam_log(TAM_WARN, "device memory of a reducer is not freed: the device still works on it");
+    } else {
+        tam_cuda_event_close(row->caller);
+        tam_cuda_lane_close(&row->copy);
+        tam_cuda_lane_close(&row->work);
+        tam_cuda_free_pinned(row->pinned);
+        tam_cuda_free(row->memory);
+    }
+    tam_free(row->chunks);
+    tam_free(row->tile_chunks);
+    tam_free(row);
+}
+
+tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t capacity) {
+    tam_cuda_device *d = &row->device;
+    int multiprocessors = 0;
+    TAM_CUDA_TRY(
+        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, d->device),
+        "asking for the number of multiprocessors");
+    d->multiprocessors = multiprocessors > 0 ? (uint32_t)multiprocessors : 1;
+    d->source = grid;
+    d->nsegments = grid->groups[grid->ngroups - 1].segment + 1;
+    TAM_TRY(copy_grid(row, grid));
+    size_up(d, capacity);
+    TAM_TRY(allocate(row));
+    return upload(row, grid);
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What lies behind the row tam_device_cuda: open.c opens it, device.c accumulates,
+ * choose.c cuts and walks over indices.
+ */
+#ifndef TAM_CUDA_ROW_H
+#define TAM_CUDA_ROW_H
+
+#include "kernels/cuda/runtime.h"
+
+/** What a launch is told: once in pinned memory, once in device memory, laid out alike. */
+typedef struct tam_cuda_inbox {
+    tam_cuda_turn *turns; /* [ngroups]; the first serves all that is not by group */
+    uint32_t *thresholds; /* [ngroups] of the last accumulate */
+    float *weights;       /* [ngroups] */
+    tam_cuda_source *source;
+    void **grads;         /* [nsegments] */
+    uint32_t *count;      /* of indices in the walk */
+    tam_cuda_found *list; /* of a list that was not collected */
+} tam_cuda_inbox;
+
+/** What comes back, in pinned memory. */
+typedef struct tam_cuda_outbox {
+    tam_cuda_found *found;
+    tam_cuda_picked *picked; /* [ngroups] */
+    double *group_sums;      /* [ngroups] */
+} tam_cuda_outbox;
+
+enum { TAM_CUDA_WALK = TAM_CUDA_STAGING / 8 }; /* indices, and values, at a time */
+
+typedef struct tam_cuda_row {
+    tam_cuda_device device; /* first: `self` of the row is a tam_cuda_device */
+    tam_cuda_chunk *chunks; /* as on the device */
+    uint32_t *tile_chunks;  /* [ntiles + 1] as on the device */
+    void *memory, *pinned;  /* all that follows lies in these */
+    tam_cuda_inbox host, inbox;
+    tam_cuda_outbox outbox;
+    uint32_t *indices; /* [TAM_CUDA_WALK] device memory */
+    float *values;     /* [TAM_CUDA_WALK] device memory */
+
+    tam_cuda_lane work;
+    tam_cuda_lane copy; /* of read and write, which may come while an abandoned job still works */
+    cudaEvent_t caller; /* what the caller's stream held when follow was called */
+} tam_cuda_row;
+
+/* open.c, with the device current */
+
+/** Fill a zeroed row whose device.device is set; closed it must be after a failure too. Close also
+ * frees the row. */
+tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t capacity);
+void tam_cuda_row_close(tam_cuda_row *row);
+
+/** Whether the device has done all that it was given; waits for it a moment. Freeing would wait
+ * without a deadline, so what a device that hangs may still use is left alone. */
+bool tam_cuda_row_idle(const tam_cuda_row *row);
+
+/* device.c */
+
+/** Enqueue copies of pinned memory to where it lies on the device, and back. */
+tamis_status tam_cuda_send(const tam_cuda_row *row, const void *pinned, size_t bytes, void *device);
+tamis_status tam_cuda_fetch(const tam_cuda_row *row, const void *device, size_t bytes,
+                            void *pinned);
+
+/** Launch parameters of this target; enqueues the copy of its pointers. */
+tamis_status tam_cuda_target(tam_cuda_row *row, const tam_accumulate *job,
+                             tam_cuda_accumulate *out);
+
+/* choose.c: entries of tam_device, with the device current */
+tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
+                                tam_cut_result *out); /* and ALL */
+tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
+                                 tam_cut_result *out);
+tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t *indices,
+                             size_t count, float *values);
+tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
+                            const uint32_t *indices, size_t count, float divisor, float *values);
+tamis_status tam_cuda_clear(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the host code of this folder does with the CUDA runtime, and the opened device.
+ *
+ * Every call of the library into CUDA stands between enter and leave: the caller's device comes
+ * back, and what we ask does not disturb a capture that the caller has under way. Nothing here
+ * blocks in the driver: waits poll, under a deadline.
+ */
+#ifndef TAM_CUDA_RUNTIME_H
+#define TAM_CUDA_RUNTIME_H
+
+#include "kernels/cuda/view.h"
+
+#include <cuda_runtime_api.h>
+
+/* -- errors and the current device ------------------------------------------------------------ */
+
+/** Say "<what>: <name of the error>, <its text>" and forget the error in the runtime. @param error
+ * not 0; NOMEM if memory ran out, else DEVICE */
+tamis_status tam_cuda_failed(int error, const char *what);
+
+/** For calls and launchers that return a cudaError_t (as int). */
+#define TAM_CUDA_TRY(call, what)                                                                   \
+    do {                                                                                           \
+        int tam_cuda_try_error_ = (int)(call);                                                     \
+        if (tam_cuda_try_error_ != cudaSuccess)                                                    \
+            return tam_cuda_failed(tam_cuda_try_error_, what);                                     \
+    } while (0)
+
+/** What leave puts back. */
+typedef struct tam_cuda_guard {
+    int ours, device;
+    enum cudaStreamCaptureMode mode;
+} tam_cuda_guard;
+
+tamis_status tam_cuda_enter(int device, tam_cuda_guard *out);
+void tam_cuda_leave(const tam_cuda_guard *guard);
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+/** Device memory: zeroed when the call returns, 256-byte aligned. bytes 0 gives 1. */
+tamis_status tam_cuda_alloc(size_t bytes, const char *what, void **out);
+void tam_cuda_free(void *memory); /* NULL is fine */
+
+/** Host memory that kernels and copies reach: zeroed, the same address on both sides. */
+tamis_status tam_cuda_alloc_pinned(size_t bytes, const char *what, void **out);
+void tam_cuda_free_pinned(void *memory);
+
+/**
+ * One allocation for many arrays. The same function takes them twice: first with base NULL, which
+ * only adds up `used`, then with base set to that many bytes.
+ */
+typedef struct tam_cuda_arena {
+    unsigned char *base;
+    size_t used;
+} tam_cuda_arena;
+
+/** The next array, 256-byte aligned; NULL while base is NULL. */
+void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size);
+
+/* -- streams, events, waiting ----------------------------------------------------------------- */
+
+/** A stream that does not wait for the legacy one. */
+tamis_status tam_cuda_stream_open(cudaStream_t *out);
+void tam_cuda_stream_close(cudaStream_t stream); /* NULL is fine */
+
+/** An event without times. */
+tamis_status tam_cuda_event_open(cudaEvent_t *out);
+void tam_cuda_event_close(cudaEvent_t event); /* NULL is fine */
+
+/** On tam_clock_ns: now and what TAMIS_TIMEOUT_MS allows. */
+uint64_t tam_cuda_deadline(void);
+
+/** Until the event has come. DEVICE when the deadline passes or the device reports an error. */
+tamis_status tam_cuda_wait(cudaEvent_t event, uint64_t deadline_ns, const char *what);
+
+/** Before memory is freed that a failure may have left in use: until nothing is under way on the
+ * stream, or the device is broken. @return false: the deadline passed; NULL is fine */
+bool tam_cuda_drain(cudaStream_t stream, uint64_t deadline_ns);
+
+/** A stream with an event to wait for it and pinned memory to copy through. */
+typedef struct tam_cuda_lane {
+    cudaStream_t stream;
+    cudaEvent_t event;
+    unsigned char *staging; /* [TAM_CUDA_STAGING], pinned; free to use when the stream is idle */
+} tam_cuda_lane;
+
+enum { TAM_CUDA_STAGING = 1 << 22 };
+
+tamis_status tam_cuda_lane_open(tam_cuda_lane *out);
+void tam_cuda_lane_close(tam_cuda_lane *lane);
+
+/** Until all that was enqueued on the lane has been done. */
+tamis_status tam_cuda_lane_wait(const tam_cuda_lane *lane, const char *what);
+
+/** Copy through the staging memory; return when it is done. */
+tamis_status tam_cuda_lane_read(const tam_cuda_lane *lane, const void *device, size_t bytes,
+                                void *host);
+tamis_status tam_cuda_lane_write(const tam_cuda_lane *lane, const void *host, size_t bytes,
+                                 void *device);
+
+/* -- the opened device ------------------------------------------------------------------------ */
+
+/** What tam_device_cuda.open gives. The whole step (step.c) borrows grid and scratch; then nothing
+ * but alloc, release, read, write, check may be called on the row. */
+typedef struct tam_cuda_device {
+    int device;
+    uint32_t multiprocessors;
+    const tam_grid *source; /* of the reducer, on the host */
+
+    /* In device memory; the pointers are the host's to copy into launches. */
+    tam_cuda_grid grid;
+    tam_cuda_candidates candidates;
+    tam_cuda_found *found;
+    tam_cuda_select select;
+    tam_cuda_picked *picked;
+    float *chunk_sums;
+    double *group_sums;
+    const uint32_t *seg_begin; /* [segments] */
+    uint32_t nsegments;
+} tam_cuda_device;
+
+#endif

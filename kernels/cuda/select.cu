@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The cut: exactly k indices, ascending, ties to the lowest. Radix selection over keys of 31 bits
+ * in digits of 11, 11 and 9. Each pass adds to a histogram; the last block to finish finds the
+ * digit that holds the k-th largest key.
+ *
+ *     count_list     digit 1 of the list, and whether the list serves at all
+ *     count_chunks   digit 1 of the own chunks, if it does not
+ *     count_digit    digits 2 and 3 of what was chosen
+ *     emit.cu        counts entries over the cutoff and at it, writes the indices
+ *
+ * What serves is found out on the device; passes that are not needed return at once.
+ */
+#include "kernels/cuda/select.cuh"
+
+enum { DIGITS = 3 };
+
+static __device__ uint32_t shift_of(uint32_t digit) {
+    return digit == 0 ? 20 : digit == 1 ? 9 : 0;
+}
+
+/* -- histograms ------------------------------------------------------------------------------- */
+
+/* Whether this block is the last of the grid to come here; then it sees what all have written. */
+static __device__ bool last_to_finish(uint32_t *ticket) {
+    __shared__ uint32_t turn;
+    __syncthreads();
+    if (threadIdx.x == 0) { /* its fences hold for what the barrier brought together */
+        __threadfence();
+        turn = atomicAdd(ticket, 1u);
+        __threadfence();
+    }
+    __syncthreads();
+    return turn == gridDim.x - 1;
+}
+
+static __device__ void clear_bins(uint32_t *bins) {
+    for (uint32_t i = threadIdx.x; i < TAM_DIGITS; i += TAM_BLOCK_THREADS)
+        bins[i] = 0;
+    __syncthreads();
+}
+
+static __device__ void add_bins(const uint32_t *bins, uint32_t *histogram) {
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < TAM_DIGITS; i += TAM_BLOCK_THREADS) {
+        if (bins[i] > 0)
+            atomicAdd(histogram + i, bins[i]);
+    }
+}
+
+/* Entries in the histogram, in all threads. */
+static __device__ uint32_t sum_bins(const volatile uint32_t *histogram) {
+    using reduce = cub::BlockReduce<uint32_t, TAM_BLOCK_THREADS>;
+    __shared__ typename reduce::TempStorage memory;
+    __shared__ uint32_t all;
+    uint32_t sum = 0;
+    for (uint32_t i = threadIdx.x; i < TAM_DIGITS; i += TAM_BLOCK_THREADS)
+        sum += histogram[i];
+    sum = reduce(memory).Sum(sum);
+    if (threadIdx.x == 0)
+        all = sum;
+    __syncthreads();
+    return all;
+}
+
+/* Finds the digit that holds the rank-th largest key; the rank becomes its rank in there. Threads
+ * take 8 bins each, the largest first. */
+static __device__ void find_digit(const volatile uint32_t *histogram, uint32_t digit,
+                                  tam_cuda_search *search) {
+    enum { BINS = TAM_DIGITS / TAM_BLOCK_THREADS };
+    using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
+    __shared__ typename scan::TempStorage memory;
+    uint32_t rank = search->rank, sum = 0, before;
+    uint32_t highest = TAM_DIGITS - 1 - BINS * threadIdx.x;
+    for (uint32_t i = 0; i < BINS; i++)
+        sum += histogram[highest - i];
+    scan(memory).ExclusiveSum(sum, before); /* all have read the rank when this returns */
+    if (before >= rank || rank - before > sum)
+        return;
+    uint32_t bin = highest;
+    for (rank -= before; histogram[bin] < rank; bin--)
+        rank -= histogram[bin];
+    search->key |= bin << shift_of(digit);
+    search->rank = rank;
+}
+
+/* -- passes ----------------------------------------------------------------------------------- */
+
+/* The last block of the first pass that served: how many to choose, and the first digit. */
+static __device__ void begin_search(const tam_cuda_cut &job, uint32_t source, uint32_t eligible) {
+    tam_cuda_search *search = job.select.search;
+    uint32_t k = job.turn->k < eligible ? job.turn->k : eligible;
+    if (threadIdx.x == 0) {
+        job.picked->count = k;
+        job.picked->candidates = eligible;
+        job.picked->deferred = job.kind == TAM_CUT_ALL ? eligible - k : 0;
+        job.picked->rescanned = source == TAM_FROM_CHUNKS;
+        search->source = k > 0 ? source : (uint32_t)TAM_FROM_NOTHING;
+        search->rank = k;
+    }
+    __syncthreads();
+    if (k > 0)
+        find_digit(job.select.histogram, 0, search);
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_list(const tam_cuda_cut job) {
+    __shared__ uint32_t bins[TAM_DIGITS];
+    __shared__ uint32_t reach;
+    const tam_cuda_turn turn = *job.turn;
+    tam_cuda_search *search = job.select.search;
+    bool total = job.kind == TAM_CUT_TOTAL;
+    if (turn.broken || (total && turn.k == 0))
+        return;
+    bool serves = turn.listed && job.found->complete;
+    if (serves) {
+        uint32_t mine = 0;
+        clear_bins(bins);
+        tam_walk_list(job, [&](uint32_t key) {
+            atomicAdd(&bins[key >> shift_of(0)], 1u);
+            mine += key >= turn.floor;
+        });
+        add_bins(bins, job.select.histogram);
+        if (threadIdx.x == 0)
+            reach = 0;
+        __syncthreads();
+        atomicAdd(&reach, mine);
+        __syncthreads();
+        if (threadIdx.x == 0 && reach > 0)
+            atomicAdd(&search->reach, reach);
+    }
+    if (!last_to_finish(&search->ticket[0]))
+        return;
+    if (serves && (!total || *(volatile uint32_t *)&search->reach >= turn.k)) {
+        begin_search(job, TAM_FROM_LIST, job.found->count);
+        return;
+    }
+    clear_bins(job.select.histogram);
+    if (threadIdx.x == 0)
+        search->source = TAM_FROM_CHUNKS;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const tam_cuda_cut job) {
+    __shared__ uint32_t bins[TAM_DIGITS];
+    if (job.select.search->source != TAM_FROM_CHUNKS)
+        return;
+    clear_bins(bins);
+    tam_walk_chunks(
+        job, [&](uint32_t key) { atomicAdd(&bins[key >> shift_of(0)], 1u); }, [](uint32_t) {});
+    add_bins(bins, job.select.histogram);
+    if (last_to_finish(&job.select.search->ticket[1]))
+        begin_search(job, TAM_FROM_CHUNKS, sum_bins(job.select.histogram));
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    count_digit(const tam_cuda_cut job, uint32_t digit) {
+    __shared__ uint32_t bins[TAM_DIGITS];
+    tam_cuda_search *search = job.select.search;
+    uint32_t source = search->source, shift = shift_of(digit), above = shift_of(digit - 1);
+    uint32_t prefix = search->key >> above, *histogram = job.select.histogram + digit * TAM_DIGITS;
+    if (source == TAM_FROM_NOTHING)
+        return;
+    auto visit = [&](uint32_t key) {
+        if (key >> above == prefix)
+            atomicAdd(&bins[key >> shift & ((1u << (above - shift)) - 1)], 1u);
+    };
+    clear_bins(bins);
+    if (source == TAM_FROM_LIST)
+        tam_walk_list(job, visit);
+    else
+        tam_walk_chunks(job, visit, [](uint32_t) {});
+    add_bins(bins, histogram);
+    if (!last_to_finish(&search->ticket[1 + digit]))
+        return;
+    find_digit(histogram, digit, search);
+    __syncthreads();
+    if (digit == DIGITS - 1 && threadIdx.x == 0)
+        job.picked->key = *(volatile uint32_t *)&search->key;
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked) {
+    uint32_t i = blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
+    if (i < DIGITS * TAM_DIGITS)
+        select.histogram[i] = 0;
+    if (i > 0)
+        return;
+    if (found)
+        *found = tam_cuda_found{};
+    *select.search = tam_cuda_search{};
+    *picked = tam_cuda_picked{};
+}
+
+extern "C" int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select,
+                                tam_cuda_picked *picked, void *stream) {
+    return tam_launch(reset, DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS, stream, found, select,
+                      picked);
+}
+
+extern "C" int tam_launch_cut(const tam_cuda_cut *job, void *stream) {
+    uint32_t blocks = job->grid.blocks;
+    int error = tam_launch(count_list, blocks, stream, *job);
+    if (!error)
+        error = tam_launch(count_chunks, blocks, stream, *job);
+    for (uint32_t digit = 1; digit < DIGITS && !error; digit++)
+        error = tam_launch(count_digit, blocks, stream, *job, digit);
+    return error ? error : tam_launch_emit(job, stream);
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The messages of a step: the own slot is sealed, and those of all ranks are checked before anything
+ * is made of them. The last block of a check says what all ranks conclude.
+ */
+#include "kernels/cuda/slots.cuh"
+
+/* -- seal ------------------------------------------------------------------------------------- */
+
+/* pairs: the values of one piece of the own list, their checksum and their squares. */
+static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, uint32_t piece) {
+    const uint32_t *indices = tam_indices_of(x.slots, x.slots.rank);
+    float *values = tam_values_of(x.slots, x.slots.rank);
+    uint64_t end = (uint64_t)(piece + 1) * TAM_PIECE, sum = 0;
+    double squares = 0.0;
+    end = end < x.picked->count ? end : x.picked->count;
+    for (uint64_t i = (uint64_t)piece * TAM_PIECE + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
+        float value = x.acc[indices[i]];
+        values[i] = value;
+        sum += tam_mix(TAM_AREA_VALUES + i, tam_bits_of(value));
+        squares += (double)value * value;
+    }
+    sum = tam_block_sum(sum);
+    squares = tam_block_fold(squares);
+    if (threadIdx.x == 0) {
+        tam_add64(&x.scratch->sent, sum);
+        x.piece_sums[piece] = squares;
+    }
+}
+
+static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_cuda_header *h) {
+    const tam_cuda_picked *picked = x.picked;
+    bool known = x.turn->listed && x.found->complete;
+    bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
+    uint64_t nonfinite = x.found->nonfinite;
+    h->magic = TAM_CUDA_MAGIC;
+    h->step = x.turn->step;
+    h->config = x.ledger->config;
+    h->checksum = 0;
+    h->last_result = x.ledger->last_result;
+    h->rank = x.slots.rank;
+    h->count = picked->count;
+    h->deferred = picked->deferred;
+    h->candidates = known ? (uint32_t)x.found->total : UINT32_MAX;
+    h->nonfinite = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
+    h->flags = (picked->rescanned ? TAM_CUDA_RESCANNED : 0u) | (key ? TAM_CUDA_HAS_KEY : 0u);
+    h->key = picked->key;
+    h->zero = 0;
+}
+
+/* Of the last step; what this step's gather does not overwrite must not look like a slot. */
+static __device__ __forceinline__ void forget_slots(const tam_cuda_exchange &x) {
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+        if (r != x.slots.rank)
+            tam_header_of(x.slots, r)->magic = 0;
+    }
+}
+
+/* A broken exchange stays so: the verdict of the step that broke it stands. */
+static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, double squares) {
+    tam_cuda_verdict *verdict = &x.scratch->verdict;
+    verdict->step = x.turn->step;
+    verdict->picked_sum = squares;
+    if (x.turn->broken == 0)
+        return;
+    verdict->status = x.turn->broken;
+    verdict->refused = x.ledger->refused;
+    verdict->rank = x.ledger->rank;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
+    uint32_t count = x.slots.with_values ? x.picked->count : 0;
+    uint32_t pieces = (uint32_t)(((uint64_t)count + TAM_PIECE - 1) / TAM_PIECE);
+    for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
+        gather_piece(x, piece);
+    if (!tam_last_block(&x.scratch->sealed))
+        return;
+    forget_slots(x);
+    tam_cuda_header *h = tam_header_of(x.slots, x.slots.rank);
+    float *stats = tam_stats_of(x.slots, x.slots.rank);
+    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS) {
+        double sum = x.group_sums[g];
+        stats[g] = sum < 3e38 ? (float)sum : 3e38f;
+    }
+    double squares = tam_block_fold_list(x.piece_sums, pieces);
+    if (threadIdx.x == 0) {
+        fill_header(x, h);
+        open_verdict(x, squares);
+    }
+    __syncthreads();
+    uint64_t head = tam_block_sum(tam_sum_head(x.slots, x.slots.rank));
+    if (threadIdx.x == 0)
+        h->checksum = head + x.picked->checksum + x.scratch->sent;
+}
+
+/* -- check: lists ----------------------------------------------------------------------------- */
+
+/* The entries of a list before `end`. The list may be out of order; the answer is then any. */
+static __device__ uint32_t search(const uint32_t *list, uint32_t count, uint64_t end) {
+    uint32_t from = 0;
+    while (from < count) {
+        uint32_t middle = from + (count - from) / 2;
+        if (list[middle] < end)
+            from = middle + 1;
+        else
+            count = middle;
+    }
+    return from;
+}
+
+/* Where every list enters every range: searched here, where other warps wait for memory anyway. */
+static __device__ void search_runs(const tam_cuda_exchange &x) {
+    uint64_t tasks = (uint64_t)(x.ranges.count + 1) * x.slots.nranks;
+    uint64_t task = (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
+    for (; task < tasks; task += (uint64_t)gridDim.x * TAM_BLOCK_THREADS) {
+        uint32_t r = (uint32_t)(task % x.slots.nranks);
+        uint64_t range = task / x.slots.nranks;
+        x.ranges.runs[task] =
+            search(tam_indices_of(x.slots, r), tam_count_of(x.slots, r), range * TAM_RANGE);
+    }
+}
+
+/* The part of an element below n. */
+static __device__ uint32_t part_of(const tam_cuda_exchange &x, uint32_t index) {
+    uint32_t from = x.ranges.first_chunk[index / TAM_RANGE];
+    uint32_t last = x.ranges.first_chunk[index / TAM_RANGE + 1];
+    while (from < last) { /* the last chunk that begins at or before it */
+        uint32_t middle = from + (last - from + 1) / 2;
+        if (x.grid.chunks[middle].begin <= index)
+            from = middle;
+        else
+            last = middle - 1;
+    }
+    return x.grid.chunks[from].part;
+}
+
+/* Where rank r selects: at step t part p belongs to rank (p - t) mod P. */
+static __device__ uint32_t part_at(const tam_cuda_exchange &x, uint32_t r) {
+    uint32_t nranks = x.slots.nranks, turned = (uint32_t)(x.turn->step % nranks);
+    return (r + turned) % nranks;
+}
+
+static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, const uint32_t *list,
+                                    uint32_t i) {
+    uint32_t index = list[i];
+    if (index >= x.grid.n || (i > 0 && index <= list[i - 1]))
+        return 1u << TAM_CUDA_REFUSED_ORDER;
+    if (x.exclusive && part_of(x, index) != part)
+        return 1u << TAM_CUDA_REFUSED_OWNER;
+    return 0;
+}
+
+/* One piece of the list of rank r; the first piece takes the head along. */
+static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint32_t piece) {
+    const uint32_t *list = tam_indices_of(x.slots, r);
+    const float *values = tam_values_of(x.slots, r);
+    uint64_t count = tam_count_of(x.slots, r), begin = (uint64_t)piece * TAM_PIECE;
+    uint64_t end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
+    uint64_t sum = 0;
+    uint32_t faults = 0, part = part_at(x, r);
+    if (piece > 0 && begin >= count) /* all threads alike */
+        return;
+    if (piece == 0)
+        sum = tam_sum_head(x.slots, r);
+    for (uint64_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
+        sum += tam_mix(i, list[i]);
+        if (x.slots.with_values)
+            sum += tam_mix(TAM_AREA_VALUES + i, tam_bits_of(values[i]));
+        faults |= fault_of(x, part, list, (uint32_t)i);
+    }
+    sum = tam_block_sum(sum);
+    if (threadIdx.x == 0)
+        tam_add64(&x.tallies[r].checksum, sum);
+    if (faults)
+        atomicOr(&x.tallies[r].faults, faults);
+}
+
+/* -- check: the verdict ----------------------------------------------------------------------- */
+
+static __device__ uint32_t refuse(const tam_cuda_exchange &x, uint32_t r) {
+    const tam_cuda_header *h = tam_header_of(x.slots, r);
+    const tam_cuda_tally *tally = &x.tallies[r];
+    if (h->magic != TAM_CUDA_MAGIC)
+        return TAM_CUDA_REFUSED_MAGIC;
+    if (h->rank != r)
+        return TAM_CUDA_REFUSED_RANK;
+    if (h->config != x.ledger->config)
+        return TAM_CUDA_REFUSED_CONFIG;
+    if (h->step != x.turn->step)
+        return TAM_CUDA_REFUSED_STEP;
+    if (h->count > x.slots.capacity)
+        return TAM_CUDA_REFUSED_COUNT;
+    if (h->checksum != tally->checksum)
+        return TAM_CUDA_REFUSED_CHECKSUM;
+    if (h->last_result != x.ledger->last_result)
+        return TAM_CUDA_REFUSED_RESULT;
+    if (tally->faults & 1u << TAM_CUDA_REFUSED_ORDER)
+        return TAM_CUDA_REFUSED_ORDER;
+    return tally->faults ? TAM_CUDA_REFUSED_OWNER : TAM_CUDA_REFUSED_NOTHING;
+}
+
+/* Sums over the ranks, of whole numbers: the order of addition does not show. */
+struct totals {
+    unsigned long long picked, candidates, deferred, nonfinite;
+    uint32_t unknown, rescans, picked_max;
+    uint32_t refused;       /* the first rank whose slot is refused, or nranks */
+    uint32_t met_nonfinite; /* the first rank that met NaN or Inf, or nranks */
+};
+
+static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals *all) {
+    const tam_cuda_header *h = tam_header_of(x.slots, r);
+    if (refuse(x, r))
+        atomicMin(&all->refused, r);
+    if (h->nonfinite)
+        atomicMin(&all->met_nonfinite, r);
+    if (h->candidates == UINT32_MAX)
+        atomicOr(&all->unknown, 1u);
+    if (h->flags & TAM_CUDA_RESCANNED)
+        atomicAdd(&all->rescans, 1u);
+    atomicMax(&all->picked_max, h->count);
+    atomicAdd(&all->picked, (unsigned long long)h->count + h->deferred);
+    atomicAdd(&all->deferred, (unsigned long long)h->deferred);
+    atomicAdd(&all->candidates, (unsigned long long)h->candidates);
+    atomicAdd(&all->nonfinite, (unsigned long long)h->nonfinite);
+}
+
+static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
+    tam_cuda_verdict *verdict = &x.scratch->verdict;
+    verdict->picked = all.picked;
+    verdict->picked_max = all.picked_max;
+    verdict->deferred = all.deferred;
+    verdict->known = !all.unknown;
+    verdict->candidates = all.unknown ? 0 : all.candidates;
+    verdict->rescans = all.rescans;
+    verdict->nonfinite = all.nonfinite;
+    if (all.refused < x.slots.nranks) {
+        verdict->status = TAMIS_E_PROTOCOL;
+        verdict->refused = refuse(x, all.refused);
+        verdict->rank = all.refused;
+    } else if (all.nonfinite > 0 && x.nonfinite != TAMIS_NONFINITE_DROP) {
+        verdict->status = TAMIS_E_NONFINITE;
+        verdict->rank = all.met_nonfinite;
+    }
+    if (verdict->status != TAMIS_OK)
+        verdict->picked_sum = 0.0;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) check(const tam_cuda_exchange x) {
+    __shared__ totals all;
+    uint32_t capacity = x.slots.capacity;
+    uint32_t pieces = (uint32_t)(((uint64_t)capacity + TAM_PIECE - 1) / TAM_PIECE);
+    if (x.turn->broken)
+        return;
+    for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.slots.nranks; i += gridDim.x)
+        check_piece(x, (uint32_t)(i / pieces), (uint32_t)(i % pieces));
+    search_runs(x);
+    if (!tam_last_block(&x.scratch->checked))
+        return;
+    if (threadIdx.x == 0) {
+        all = totals();
+        all.refused = all.met_nonfinite = x.slots.nranks;
+    }
+    __syncthreads();
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS)
+        add_header(x, r, &all);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        conclude(x, all);
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+/* Enough blocks for `count` tasks of one block each, as far as there are any. */
+static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t count) {
+    if (count > job->blocks)
+        count = job->blocks;
+    return count > 0 ? (unsigned)count : 1;
+}
+
+extern "C" int tam_launch_seal(const tam_cuda_exchange *job, void *stream) {
+    uint64_t pieces = ((uint64_t)job->slots.capacity + TAM_PIECE - 1) / TAM_PIECE;
+    return tam_launch(seal, blocks_for(job, job->slots.with_values ? pieces : 1), stream, *job);
+}
+
+extern "C" int tam_launch_check(const tam_cuda_exchange *job, void *stream) {
+    uint64_t pieces = ((uint64_t)job->slots.capacity + TAM_PIECE - 1) / TAM_PIECE;
+    return tam_launch(check, blocks_for(job, pieces * job->slots.nranks), stream, *job);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Small parts of the kernels of the exchange: slots, checksums, sums in a fixed order.
+ */
+#ifndef TAM_CUDA_SLOTS_CUH
+#define TAM_CUDA_SLOTS_CUH
+
+#include "kernels/cuda/kernel.cuh"
+
+#include "kernels/cuda/exchange.h"
+
+/* Where the words of a slot stand in its checksum; a list has fewer than 2^32. */
+#define TAM_AREA_VALUES (UINT64_C(1) << 32)
+#define TAM_AREA_HEAD (UINT64_C(2) << 32)
+
+/* -- slots ------------------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ tam_cuda_header *tam_header_of(const tam_cuda_slots &s,
+                                                                 uint32_t r) {
+    return reinterpret_cast<tam_cuda_header *>(s.memory + r * s.bytes);
+}
+
+static __device__ __forceinline__ float *tam_stats_of(const tam_cuda_slots &s, uint32_t r) {
+    return reinterpret_cast<float *>(tam_header_of(s, r) + 1);
+}
+
+static __device__ __forceinline__ uint32_t *tam_indices_of(const tam_cuda_slots &s, uint32_t r) {
+    return reinterpret_cast<uint32_t *>(tam_stats_of(s, r) + s.nstats);
+}
+
+static __device__ __forceinline__ float *tam_values_of(const tam_cuda_slots &s, uint32_t r) {
+    return reinterpret_cast<float *>(tam_indices_of(s, r) + s.capacity);
+}
+
+/** Entries of a list, also of one that lies. */
+static __device__ __forceinline__ uint32_t tam_count_of(const tam_cuda_slots &s, uint32_t r) {
+    uint32_t count = tam_header_of(s, r)->count;
+    return count < s.capacity ? count : s.capacity;
+}
+
+/** This thread's share of the checksum of header and sums; the header's checksum counts as 0. */
+static __device__ __forceinline__ uint64_t tam_sum_head(const tam_cuda_slots &s, uint32_t r) {
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(tam_header_of(s, r));
+    uint32_t nwords = sizeof(tam_cuda_header) / 4 + s.nstats;
+    uint32_t hole = offsetof(tam_cuda_header, checksum) / 4;
+    uint64_t sum = 0;
+    for (uint32_t i = threadIdx.x; i < nwords; i += TAM_BLOCK_THREADS)
+        sum += tam_mix(TAM_AREA_HEAD + i, i / 2 == hole / 2 ? 0 : words[i]);
+    return sum;
+}
+
+/* -- the whole block -------------------------------------------------------------------------- */
+
+/** Whether this block is the last of its launch to come here; it then sees what all others wrote.
+ * All threads come. */
+static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {
+    __shared__ uint32_t before;
+    __syncthreads();
+    if (threadIdx.x == 0) { /* its fences hold for what the barrier brought together */
+        __threadfence();
+        before = atomicAdd(ticket, 1u);
+        __threadfence();
+    }
+    __syncthreads();
+    return before == gridDim.x - 1;
+}
+
+/** Sum over the block, for all threads. Wraps. */
+static __device__ __forceinline__ uint64_t tam_block_sum(uint64_t mine) {
+    typedef cub::BlockReduce<unsigned long long, TAM_BLOCK_THREADS> reduce;
+    __shared__ typename reduce::TempStorage space;
+    __shared__ uint64_t all;
+    uint64_t sum = reduce(space).Sum(mine);
+    if (threadIdx.x == 0)
+        all = sum;
+    __syncthreads();
+    sum = all;
+    __syncthreads(); /* `space` and `all` may be used again */
+    return sum;
+}
+
+/** Sum over the block for all threads, in an order that never changes: halves fold. */
+static __device__ __forceinline__ double tam_block_fold(double mine) {
+    __shared__ double warps[TAM_BLOCK_WARPS];
+    for (int by = 16; by > 0; by /= 2)
+        mine += __shfl_down_sync(TAM_WARP, mine, by);
+    if (threadIdx.x % 32 == 0)
+        warps[threadIdx.x / 32] = mine;
+    __syncthreads();
+    double sum = ((warps[0] + warps[4]) + (warps[2] + warps[6])) +
+                 ((warps[1] + warps[5]) + (warps[3] + warps[7]));
+    __syncthreads();
+    return sum;
+}
+
+/** The same of a list. */
+static __device__ __forceinline__ double tam_block_fold_list(const double *list, uint32_t count) {
+    double mine = 0.0;
+    for (uint32_t i = threadIdx.x; i < count; i += TAM_BLOCK_THREADS)
+        mine += list[i];
+    return tam_block_fold(mine);
+}
+
+static __device__ __forceinline__ void tam_add64(uint64_t *to, uint64_t value) {
+    atomicAdd(reinterpret_cast<unsigned long long *>(to), (unsigned long long)value);
+}
+
+#endif

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A whole step of a sparse scheme: its memory, its phases, its control.
+ */
+#include "kernels/cuda/step.h"
+
+#include "lib/base/base.h"
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static tamis_status check(const tam_cuda_plan *plan) {
+    uint64_t n = plan->grid->n, sent = (uint64_t)plan->slot_capacity * plan->nranks;
+    if (plan->slot_capacity == 0 || plan->rank >= plan->nranks)
+        return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send slots of %u indices",
+                        plan->rank, plan->nranks, plan->slot_capacity);
+    if (plan->union_max < (sent < n ? sent : n))
+        return tam_fail(TAMIS_E_ARGUMENT, "a union of %u entries cannot hold %u slots of %u",
+                        plan->union_max, plan->nranks, plan->slot_capacity);
+    return TAMIS_OK;
+}
+
+static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
+    size_t words = plan->nstats + (size_t)plan->slot_capacity * (plan->with_values ? 2 : 1);
+    return (tam_cuda_slots){
+        .bytes = tam_cuda_round_up(sizeof(tam_cuda_header) + words * 4, 16),
+        .rank = plan->rank,
+        .nranks = plan->nranks,
+        .nstats = plan->nstats,
+        .capacity = plan->slot_capacity,
+        .with_values = plan->with_values,
+    };
+}
+
+static void describe(tam_cuda_step *s, float *acc) {
+    enum { BLOCKS_PER_MULTIPROCESSOR = 8 };
+    const tam_cuda_plan *plan = &s->plan;
+    const tam_cuda_device *d = s->device;
+    uint64_t share = tam_cuda_round_up((plan->union_max + plan->nranks - 1) / plan->nranks, 4);
+    share = plan->with_values ? 0 : share;
+    s->exchange = (tam_cuda_exchange){
+        .grid = d->grid,
+        .slots = describe_slots(plan),
+        .ranges.count = (uint32_t)((d->grid.n + TAM_RANGE - 1) / TAM_RANGE),
+        .exclusive = plan->exclusive,
+        .nonfinite = plan->nonfinite,
+        .divisor = plan->divisor,
+        .blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
+        .found = d->found,
+        .picked = d->picked,
+        .group_sums = d->group_sums,
+        .acc = acc,
+        .share = share,
+        .room = plan->with_values ? plan->union_max : share * plan->nranks,
+    };
+    s->control = (tam_cuda_control){
+        .grid = d->grid,
+        .scheme = plan->control->scheme,
+        .k = plan->control->k,
+        .over = plan->control->over,
+        .exclusive = plan->exclusive,
+    };
+}
+
+/* What is sent or received lies here too: the transport may use it until the stream is idle. */
+static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
+    tam_cuda_exchange *x = &s->exchange;
+    uint32_t nranks = s->plan.nranks;
+    size_t ranges = x->ranges.count, pieces = (s->plan.slot_capacity + TAM_PIECE - 1) / TAM_PIECE;
+    x->slots.memory = tam_cuda_take(arena, nranks, x->slots.bytes);
+    s->first_chunk = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
+    x->ranges.first_chunk = s->first_chunk;
+    x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nranks, sizeof(uint32_t));
+    x->ranges.entries = tam_cuda_take(arena, ranges, sizeof(uint32_t));
+    x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
+    x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
+    x->indices = tam_cuda_take(arena, s->plan.union_max, sizeof(uint32_t));
+    x->values = tam_cuda_take(arena, x->room, sizeof(float));
+    x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
+    x->piece_sums = tam_cuda_take(arena, x->slots.with_values ? pieces : 1, sizeof(double));
+}
+
+static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
+    tam_cuda_control *c = &s->control;
+    uint32_t ngroups = s->device->grid.ngroups;
+    s->picks = tam_cuda_take(arena, s->plan.nranks, sizeof s->picks[0]);
+    c->picks = s->picks;
+    c->levels = tam_cuda_take(arena, ngroups, sizeof c->levels[0]);
+    c->thresholds = tam_cuda_take(arena, ngroups, sizeof c->thresholds[0]);
+    c->weights = tam_cuda_take(arena, ngroups, sizeof c->weights[0]);
+    c->budgets = tam_cuda_take(arena, ngroups, sizeof c->budgets[0]);
+    c->norms = tam_cuda_take(arena, ngroups, sizeof c->norms[0]);
+    c->means = tam_cuda_take(arena, ngroups, sizeof c->means[0]);
+    c->group_picked = tam_cuda_take(arena, ngroups, sizeof c->group_picked[0]);
+    c->order = tam_cuda_take(arena, ngroups, sizeof c->order[0]);
+    c->cuts = tam_cuda_take(arena, s->plan.nranks, sizeof c->cuts[0]);
+}
+
+static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
+    take_exchange(s, arena);
+    take_control(s, arena);
+}
+
+/* Chunks follow each other as tiles do, TAM_CHUNK elements apart in a tile. */
+static void find_first_chunks(const tam_grid *grid, uint32_t nranges, uint32_t *first_chunk) {
+    uint32_t chunk = 0, range = 0;
+    for (uint32_t t = 0; t < grid->ntiles; t++) {
+        const tam_tile *tile = &grid->tiles[t];
+        uint64_t end = (uint64_t)tile->begin + tile->length;
+        for (; range < nranges && (uint64_t)range * TAM_RANGE < end; range++)
+            first_chunk[range] = chunk + (range * (uint32_t)TAM_RANGE - tile->begin) / TAM_CHUNK;
+        chunk += (tile->length + TAM_CHUNK - 1) / TAM_CHUNK;
+    }
+    first_chunk[nranges] = chunk - 1;
+}
+
+static tamis_status upload(tam_cuda_step *s) {
+    uint32_t nranges = s->exchange.ranges.count;
+    uint32_t *first_chunk = tam_alloc_array((size_t)nranges + 1, sizeof first_chunk[0]);
+    if (!first_chunk)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u ranges", nranges);
+    find_first_chunks(s->plan.grid, nranges, first_chunk);
+    tamis_status status = tam_cuda_lane_write(
+        &s->lane, first_chunk, ((size_t)nranges + 1) * sizeof first_chunk[0], s->first_chunk);
+    tam_free(first_chunk);
+    TAM_TRY(status);
+    return tam_cuda_lane_write(&s->lane, s->plan.picks, s->plan.nranks * sizeof s->plan.picks[0],
+                               s->picks);
+}
+
+static void describe_mail(tam_cuda_step *s) {
+    const tam_cuda_exchange *x = &s->exchange;
+    s->mail = (tam_cuda_mail){
+        .stream = s->lane.stream,
+        .slots = x->slots.memory,
+        .slot_bytes = x->slots.bytes,
+        .values = x->values,
+        .shares = x->shares,
+        .sums = x->values + x->slots.rank * x->share,
+        .share = (size_t)x->share,
+    };
+}
+
+static tamis_status fill(tam_cuda_step *s) {
+    s->control.indices = s->exchange.indices;
+    s->control.verdict = &s->exchange.scratch->verdict;
+    s->control.slots = s->exchange.slots;
+    describe_mail(s);
+    return upload(s);
+}
+
+/* -- state ------------------------------------------------------------------------------------ */
+
+static tamis_status load(tam_cuda_step *s, uint64_t number) {
+    const tam_control *c = s->plan.control;
+    tam_cuda_control *mine = &s->control;
+    tam_cuda_turn turn = {0};
+    TAM_TRY(tam_cuda_lane_write(&s->lane, &c->state, sizeof c->state, mine->state));
+    TAM_TRY(tam_cuda_lane_write(&s->lane, c->levels, c->grid->ngroups * sizeof c->levels[0],
+                                mine->levels));
+    TAM_TRY(tam_cuda_lane_write(&s->lane, &turn, sizeof turn, mine->turn));
+    TAM_CUDA_LAUNCH(tam_launch_prepare(mine, number, s->lane.stream));
+    return TAMIS_OK;
+}
+
+static tamis_status save(tam_cuda_step *s) {
+    tam_control *c = s->plan.control;
+    TAM_TRY(tam_cuda_lane_read(&s->lane, s->control.levels, c->grid->ngroups * sizeof c->levels[0],
+                               c->levels));
+    TAM_TRY(tam_cuda_lane_read(&s->lane, s->control.state, sizeof c->state, &c->state));
+    tam_control_prepare(c);
+    return TAMIS_OK;
+}
+
+/* -- phases ----------------------------------------------------------------------------------- */
+
+tamis_status tam_cuda_step_begin(tam_cuda_step *s) {
+    const tam_cuda_device *d = s->device;
+    void *stream = s->lane.stream;
+    tam_cuda_cut cut = {
+        .grid = d->grid,
+        .acc = s->exchange.acc,
+        .kind = s->plan.kind,
+        .end_chunk = d->grid.nchunks,
+        .turn = s->control.turn,
+        .thresholds = s->control.thresholds,
+        .weights = s->plan.weighted ? s->control.weights : NULL,
+        .candidates = d->candidates,
+        .found = d->found,
+        .select = d->select,
+        .indices = (uint32_t *)(void *)(s->mail.slots + s->plan.rank * s->mail.slot_bytes +
+                                        sizeof(tam_cuda_header) + (size_t)s->plan.nstats * 4),
+        .picked = d->picked,
+    };
+    TAM_TRY(tam_cuda_step_clear(s));
+    TAM_CUDA_LAUNCH(tam_launch_reset(d->found, d->select, d->picked, stream));
+    TAM_CUDA_LAUNCH(tam_launch_accumulate(&s->target, stream));
+    TAM_CUDA_LAUNCH(tam_launch_collect(&s->target, stream));
+    TAM_CUDA_LAUNCH(tam_launch_cut(&cut, stream));
+    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
+    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_unite(&s->exchange, s->lane.stream));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_step_add(tam_cuda_step *s) {
+    if (!s->plan.with_values)
+        TAM_CUDA_LAUNCH(tam_launch_add(&s->exchange, s->lane.stream));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_step_settle(tam_cuda_step *s) {
+    tam_cuda_accumulate target = s->target;
+    if (!s->plan.dense_output)
+        target.source = NULL;
+    TAM_CUDA_LAUNCH(tam_launch_survey(&s->exchange, s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_settle(&s->exchange, &target, s->lane.stream));
+    return TAMIS_OK;
+}
+
+static tamis_status finish(tam_cuda_step *s, uint32_t by) {
+    TAM_CUDA_LAUNCH(tam_launch_control(&s->control, s->lane.stream));
+    TAM_CUDA_LAUNCH(
+        tam_launch_report(&s->exchange, s->control.state, by, s->reports[by], s->lane.stream));
+    return TAMIS_OK;
+}
+
+/* -- open ------------------------------------------------------------------------------------- */
+
+static const tam_cuda_kind sparse = {
+    .take = take,
+    .fill = fill,
+    .load = load,
+    .save = save,
+    .finish = finish,
+};
+
+tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *acc,
+                                tam_cuda_step **out) {
+    TAM_TRY(check(plan));
+    tam_cuda_step *s = tam_alloc(sizeof *s);
+    if (!s)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a step");
+    s->kind = &sparse;
+    s->device = device;
+    s->plan = *plan;
+    describe(s, acc);
+    return tam_cuda_step_make(s, out);
+}
+
+const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *s) {
+    return &s->mail;
+}
+
+tam_cuda_result tam_cuda_step_result(const tam_cuda_step *s) {
+    return (tam_cuda_result){
+        .count = &s->exchange.scratch->verdict.count,
+        .indices = s->exchange.indices,
+        .values = s->exchange.values,
+    };
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * From the lists of all ranks to one ascending list without duplicates, and the values there.
+ *
+ * One block makes one range of the union: the lists' entries in it set bits in shared memory, and
+ * the bits, read in order, are the union. Any number of ranks, any overlap. `count` says how many
+ * entries each range has, so that `unite` knows where they go.
+ */
+#include "kernels/cuda/slots.cuh"
+
+enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each thread */
+
+/* -- one range -------------------------------------------------------------------------------- */
+
+/* The bits of a range. Warps take ranks, lanes take entries. All threads come and leave together. */
+static __device__ __forceinline__ void set_bits(const tam_cuda_exchange &x, uint32_t range,
+                                                uint32_t bits[TAM_RANGE_WORDS]) {
+    const uint32_t *runs = x.ranges.runs + (uint64_t)range * x.slots.nranks;
+    __syncthreads(); /* the range before may still be read */
+    for (uint32_t i = threadIdx.x; i < TAM_RANGE_WORDS; i += TAM_BLOCK_THREADS)
+        bits[i] = 0;
+    __syncthreads();
+    for (uint32_t r = threadIdx.x / 32; r < x.slots.nranks; r += TAM_BLOCK_WARPS) {
+        const uint32_t *list = tam_indices_of(x.slots, r);
+        uint32_t end = runs[x.slots.nranks + r];
+        for (uint32_t i = runs[r] + threadIdx.x % 32; i < end; i += 32) {
+            uint32_t at = list[i] % TAM_RANGE;
+            atomicOr(&bits[at / 32], 1u << at % 32);
+        }
+    }
+    __syncthreads();
+}
+
+/* Set bits among the words of this thread, which lie side by side. */
+static __device__ __forceinline__ uint32_t own_bits(const uint32_t bits[TAM_RANGE_WORDS]) {
+    uint32_t count = 0;
+    for (uint32_t w = 0; w < WORDS; w++)
+        count += __popc(bits[threadIdx.x * WORDS + w]);
+    return count;
+}
+
+/* -- count ------------------------------------------------------------------------------------ */
+
+/* Lists of exclusive owners cannot overlap. */
+static __device__ void count_exclusive(const tam_cuda_exchange &x) {
+    uint32_t nranks = x.slots.nranks;
+    uint32_t range = blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
+    for (; range < x.ranges.count; range += gridDim.x * TAM_BLOCK_THREADS) {
+        const uint32_t *runs = x.ranges.runs + (uint64_t)range * nranks;
+        uint32_t entries = 0;
+        for (uint32_t r = 0; r < nranks; r++)
+            entries += runs[nranks + r] - runs[r];
+        x.ranges.entries[range] = entries;
+    }
+}
+
+static __device__ void count_shared(const tam_cuda_exchange &x) {
+    __shared__ uint32_t bits[TAM_RANGE_WORDS];
+    for (uint32_t range = blockIdx.x; range < x.ranges.count; range += gridDim.x) {
+        set_bits(x, range, bits);
+        uint64_t entries = tam_block_sum(own_bits(bits));
+        if (threadIdx.x == 0)
+            x.ranges.entries[range] = (uint32_t)entries;
+    }
+}
+
+/* The last block: offsets of the ranges. Every thread takes some that lie side by side. */
+static __device__ void place_ranges(const tam_cuda_exchange &x) {
+    typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
+    __shared__ typename scan::TempStorage space;
+    uint64_t ranges = x.ranges.count;
+    uint32_t first = (uint32_t)(ranges * threadIdx.x / TAM_BLOCK_THREADS);
+    uint32_t end = (uint32_t)(ranges * (threadIdx.x + 1) / TAM_BLOCK_THREADS);
+    uint32_t entries = 0, offset, all;
+    for (uint32_t range = first; range < end; range++)
+        entries += x.ranges.entries[range];
+    scan(space).ExclusiveSum(entries, offset, all);
+    for (uint32_t range = first; range < end; range++) {
+        x.ranges.offsets[range] = offset;
+        offset += x.ranges.entries[range];
+    }
+    if (threadIdx.x == 0) {
+        x.ranges.offsets[ranges] = all;
+        x.scratch->verdict.count = all;
+    }
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda_exchange x) {
+    if (x.scratch->verdict.status != TAMIS_OK)
+        return;
+    if (x.exclusive)
+        count_exclusive(x);
+    else
+        count_shared(x);
+    if (tam_last_block(&x.scratch->counted))
+        place_ranges(x);
+}
+
+/* -- unite ------------------------------------------------------------------------------------ */
+
+/* Writes the entries of this thread's words. @param at  of the first, from the range's begin */
+static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at,
+                                                     const uint32_t bits[TAM_RANGE_WORDS],
+                                                     uint32_t *indices) {
+    for (uint32_t w = threadIdx.x * WORDS; w < (threadIdx.x + 1) * WORDS; w++) {
+        for (uint32_t rest = bits[w]; rest; rest &= rest - 1)
+            indices[at++] = range * TAM_RANGE + w * 32 + (uint32_t)__ffs((int)rest) - 1;
+    }
+}
+
+/* exchange `union`: what this rank has there, and the sum of its squares. */
+static __device__ __forceinline__ double
+gather_range(const tam_cuda_exchange &x, const uint32_t *indices, uint32_t entries, float *values) {
+    double squares = 0.0;
+    for (uint32_t i = threadIdx.x; i < entries; i += TAM_BLOCK_THREADS) {
+        float value = x.acc[indices[i]];
+        values[i] = value;
+        squares += (double)value * value;
+    }
+    return squares;
+}
+
+/* pairs: the values that were sent, added in rank order: one rank at a time, each of whose entries
+ * has its place. @param starts  entries before the words of every thread */
+static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range, uint32_t entries,
+                                 const uint32_t bits[TAM_RANGE_WORDS],
+                                 const uint32_t starts[TAM_BLOCK_THREADS], float *values) {
+    const uint32_t *runs = x.ranges.runs + (uint64_t)range * x.slots.nranks;
+    for (uint32_t i = threadIdx.x; i < entries; i += TAM_BLOCK_THREADS)
+        values[i] = 0.0f;
+    for (uint32_t r = 0; r < x.slots.nranks; r++) {
+        const uint32_t *list = tam_indices_of(x.slots, r);
+        const float *sent = tam_values_of(x.slots, r);
+        uint32_t end = runs[x.slots.nranks + r];
+        if (runs[r] == end) /* all threads alike */
+            continue;
+        __syncthreads();
+        for (uint32_t i = runs[r] + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
+            uint32_t word = list[i] % TAM_RANGE / 32, owner = word / WORDS, at = starts[owner];
+            for (uint32_t w = owner * WORDS; w < word; w++)
+                at += __popc(bits[w]);
+            at += __popc(bits[word] & ((1u << list[i] % 32) - 1));
+            values[at] = __fadd_rn(values[at], sent[i]);
+        }
+    }
+}
+
+static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
+    typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
+    __shared__ typename scan::TempStorage space;
+    __shared__ uint32_t bits[TAM_RANGE_WORDS], starts[TAM_BLOCK_THREADS];
+    uint32_t offset = x.ranges.offsets[range], entries = x.ranges.entries[range], at;
+    double squares = 0.0;
+    if (entries > 0) { /* all threads alike */
+        set_bits(x, range, bits);
+        scan(space).ExclusiveSum(own_bits(bits), at);
+        starts[threadIdx.x] = at;
+        write_indices(range, at, bits, x.indices + offset);
+        __syncthreads();
+        if (x.slots.with_values)
+            add_pairs(x, range, entries, bits, starts, x.values + offset);
+        else
+            squares = gather_range(x, x.indices + offset, entries, x.values + offset);
+    }
+    squares = tam_block_fold(squares);
+    if (threadIdx.x == 0)
+        x.ranges.sums[range] = squares;
+}
+
+/* Zeros past the union, or no values at all; and what the all-to-all must overwrite. */
+static __device__ void pad(const tam_cuda_exchange &x, uint64_t count, bool refused) {
+    const float absent = __uint_as_float(TAM_CUDA_ABSENT);
+    uint64_t i = (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
+    uint64_t stride = (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
+    uint64_t sent = x.share * x.slots.nranks;
+    for (uint64_t at = i; at < sent; at += stride)
+        x.shares[at] = absent;
+    for (uint64_t at = i + (refused ? 0 : count); at < x.room; at += stride)
+        x.values[at] = refused ? absent : 0.0f;
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unite(const tam_cuda_exchange x) {
+    tam_cuda_verdict *verdict = &x.scratch->verdict;
+    uint32_t status = verdict->status;
+    pad(x, verdict->count, status == TAMIS_E_PROTOCOL);
+    if (status != TAMIS_OK)
+        return;
+    for (uint32_t range = blockIdx.x; range < x.ranges.count; range += gridDim.x)
+        unite_range(x, range);
+    if (x.slots.with_values || !tam_last_block(&x.scratch->united))
+        return;
+    double squares = tam_block_fold_list(x.ranges.sums, x.ranges.count);
+    if (threadIdx.x == 0)
+        verdict->picked_sum = squares;
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+static unsigned blocks_of(const tam_cuda_exchange *job) {
+    return job->ranges.count < job->blocks ? job->ranges.count : job->blocks;
+}
+
+extern "C" int tam_launch_count(const tam_cuda_exchange *job, void *stream) {
+    return tam_launch(count, blocks_of(job), stream, *job);
+}
+
+extern "C" int tam_launch_unite(const tam_cuda_exchange *job, void *stream) {
+    return tam_launch(unite, blocks_of(job), stream, *job);
+}

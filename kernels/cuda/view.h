@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What host code and kernels share: plain data in device memory and the launchers that work on it.
+ * C11 and CUDA C++17.
+ *
+ * Nothing here waits. A launcher enqueues on a stream; whatever changes from step to step (who owns
+ * what, how many to pick, thresholds) is read from device memory, so that a captured step can be
+ * replayed. Grids are fixed at open; every kernel gives the same bits for every grid.
+ *
+ *     tam_launch_accumulate   acc += scale * grad; candidates into a pool; sums per chunk
+ *     tam_launch_collect      pool -> ordered list; sums per group
+ *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
+ *     tam_launch_gather/apply/clear   walks over chosen indices
+ */
+#ifndef TAM_CUDA_VIEW_H
+#define TAM_CUDA_VIEW_H
+
+#include "lib/base/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    TAM_CHUNK = 512, /* elements that a warp takes at a time; the chunk of kernels/cpu/tile.h */
+    TAM_BLOCK_THREADS = 256, /* of every kernel */
+    TAM_BLOCK_WARPS = TAM_BLOCK_THREADS / 32,
+    TAM_DIGITS = 2048, /* 11 bits of a key at a time */
+    TAM_BATCH = 512    /* entries of the pool that a warp takes at a time */
+};
+
+/** A run of at most TAM_CHUNK elements inside one tile. Every tile begins a new chunk. */
+typedef struct tam_cuda_chunk {
+    uint32_t begin, length;
+    uint32_t group;
+    uint32_t part; /* of its tile */
+} tam_cuda_chunk;
+
+/** The grid of the reducer, in device memory. */
+typedef struct tam_cuda_grid {
+    uint64_t n;
+    uint32_t nchunks, ntiles, ngroups;
+    const tam_cuda_chunk *chunks;
+    const uint32_t *tile_chunks; /* [ntiles + 1] first chunk of each tile */
+    const tam_group *groups;     /* [ngroups] */
+    uint32_t blocks;             /* CUDA blocks of every kernel that walks the chunks */
+} tam_cuda_grid;
+
+/** Block b of the walk takes chunks [nchunks * b / blocks, nchunks * (b + 1) / blocks); so runs
+ * ascend with b, and lists joined by block ascend. */
+
+/** What changes from step to step. In device memory, written by the control kernel, or by the host
+ * in stream order. */
+typedef struct tam_cuda_turn {
+    uint64_t step;
+    uint32_t mine;   /* part to select in, or TAM_PART_ALL */
+    uint32_t k;      /* TOTAL: entries to pick; ALL: the most */
+    uint32_t floor;  /* TOTAL: the list is complete for keys at or above these bits */
+    uint32_t listed; /* 1: the candidates of this step may be used */
+    uint32_t broken; /* a tamis_status: the exchange is over; only accumulate still works */
+    uint32_t zero;
+} tam_cuda_turn;
+
+/** Candidates of the own chunks. First scattered over the pool, chunk by chunk, then listed. */
+typedef struct tam_cuda_candidates {
+    uint32_t capacity;        /* most that count; beyond it the list is incomplete */
+    uint32_t pool_capacity;   /* 2 * capacity + TAM_BATCH * (warps of the walk + 1), or TAM_CHUNK *
+                                  nchunks: enough */
+    uint32_t *pool_index;     /* [pool_capacity] */
+    uint32_t *pool_magnitude; /* [pool_capacity] */
+    uint32_t *chunk_offset;   /* [nchunks] where a chunk's candidates lie in the pool */
+    uint32_t *chunk_count;    /* [nchunks] written for own chunks only */
+    uint32_t *block_count;    /* [blocks] */
+    uint32_t *index;          /* [capacity] the list, ascending */
+    uint32_t *magnitude;      /* [capacity] */
+    uint32_t *group;          /* [capacity] */
+} tam_cuda_candidates;
+
+/** What accumulate and collect found. Device memory; cleared by tam_launch_accumulate's caller
+ * through tam_launch_reset before every step. */
+typedef struct tam_cuda_found {
+    uint64_t nonfinite;
+    uint64_t total;     /* candidates, also those that did not fit */
+    uint32_t pool_used; /* cursor */
+    uint32_t complete;  /* set by collect: total <= capacity, and the pool held them */
+    uint32_t count;     /* set by collect: entries in the list, 0 if incomplete */
+    uint32_t zero;
+} tam_cuda_found;
+
+/** Where the gradient of a step lies. In device memory, written in stream order: a captured step
+ * can be given another gradient. */
+typedef struct tam_cuda_source {
+    void *grad;         /* flat, or NULL */
+    void *const *grads; /* device array of one pointer per segment, or NULL */
+    float scale;
+    uint32_t zero;
+} tam_cuda_source;
+
+typedef struct tam_cuda_accumulate {
+    tam_cuda_grid grid;
+    float *acc;
+    const tam_cuda_source *source; /* NULL: there is no gradient to write a result to */
+    const uint32_t *seg_begin;     /* device array */
+    tamis_type type;               /* of the gradient */
+    bool clear;
+    const tam_cuda_turn *turn;
+    const uint32_t *thresholds; /* [ngroups] */
+    tam_cuda_candidates candidates;
+    tam_cuda_found *found;
+    float *chunk_sums;  /* [nchunks] */
+    double *group_sums; /* [ngroups] by collect */
+} tam_cuda_accumulate;
+
+/** Result of a cut, in device memory. */
+typedef struct tam_cuda_picked {
+    uint64_t checksum;   /* sum over i < count of tam_mix(i, indices[i]), modulo 2^64 */
+    uint32_t count;      /* indices written */
+    uint32_t deferred;   /* ALL: over the threshold but beyond k */
+    uint32_t candidates; /* considered */
+    uint32_t key;        /* bits of the smallest key chosen; 0 if none */
+    uint32_t rescanned;
+    uint32_t zero;
+} tam_cuda_picked;
+
+/** What a cut is chosen from. */
+enum { TAM_FROM_NOTHING, TAM_FROM_LIST, TAM_FROM_CHUNKS };
+
+/** State between the passes of a cut. */
+typedef struct tam_cuda_search {
+    uint32_t ticket[4]; /* blocks that have finished a pass */
+    uint32_t source;    /* TAM_FROM_... */
+    uint32_t reach;     /* entries of the list whose key reaches the floor */
+    uint32_t key;       /* the digits found so far; in the end the cutoff */
+    uint32_t rank; /* of the last chosen among the keys that begin so; in the end: ties to take */
+} tam_cuda_search;
+
+/** Scratch of a cut. A cut from the chunks also overwrites the candidates' chunk_offset and
+ * chunk_count. */
+typedef struct tam_cuda_select {
+    uint32_t *histogram;  /* [3 * TAM_DIGITS] one per digit, cleared by tam_launch_reset */
+    uint32_t *block_more; /* [blocks] entries over the cutoff */
+    uint32_t *block_ties; /* [blocks] entries equal to it */
+    tam_cuda_search *search;
+} tam_cuda_select;
+
+typedef struct tam_cuda_cut {
+    tam_cuda_grid grid;
+    const float *acc;
+    tam_cut_kind kind;               /* TOTAL or ALL; GROUPS is a row of TOTALs, one per group */
+    uint32_t first_chunk, end_chunk; /* select in these */
+    const tam_cuda_turn *turn;
+    const uint32_t *thresholds; /* ALL: an entry must reach that of its group */
+    const float *weights;       /* TOTAL: per group; NULL: all 1 */
+    tam_cuda_candidates candidates;
+    const tam_cuda_found *found;
+    tam_cuda_select select;
+    uint32_t *indices; /* room for turn->k */
+    tam_cuda_picked *picked;
+} tam_cuda_cut;
+
+/** Clears found (unless NULL), histograms, search and picked: the first node of a step and before
+ * every other cut. */
+int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked,
+                     void *stream);
+int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream);
+int tam_launch_collect(const tam_cuda_accumulate *job, void *stream);
+int tam_launch_cut(const tam_cuda_cut *job, void *stream);
+
+/** *to = value. The value is part of the launch, and so of a graph that captures it. */
+int tam_launch_source(tam_cuda_source *to, tam_cuda_source value, void *stream);
+
+/** values[i] = acc[indices[i]]; count lies in device memory. `most`: bound of the grid. */
+int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,
+                      uint32_t most, float *values, void *stream);
+/** values[i] /= divisor; gradient (where given) at indices[i] = values[i], rounded to its type. */
+int tam_launch_apply(const tam_cuda_accumulate *target, const uint32_t *indices,
+                     const uint32_t *count, uint32_t most, float divisor, float *values,
+                     void *stream);
+int tam_launch_clear(float *acc, const uint32_t *indices, const uint32_t *count, uint32_t most,
+                     void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The collectives of an exchange between ranks of one process: in stream order, with damage.
+ */
+#include "tests/cuda/exchange_world.h"
+#include "tests/cuda/fake.h"
+#include <string.h>
+
+/* -- meetings --------------------------------------------------------------------------------- */
+
+/* @return whether all streams are here; else somebody never comes, and his memory may go */
+static bool meet(exchange_group *g) {
+    pthread_mutex_lock(&g->lock);
+    uint64_t generation = g->generation;
+    if (++g->waiting == g->trial.nranks) {
+        g->waiting = 0;
+        g->generation++;
+        pthread_cond_broadcast(&g->changed);
+    }
+    while (g->generation == generation && !g->gone)
+        pthread_cond_wait(&g->changed, &g->lock);
+    bool complete = !g->gone;
+    pthread_mutex_unlock(&g->lock);
+    return complete;
+}
+
+void exchange_leave(exchange_group *g) {
+    pthread_mutex_lock(&g->lock);
+    g->gone = true;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* -- slots ------------------------------------------------------------------------------------ */
+
+tam_cuda_header *exchange_header(const exchange_seat *s, uint32_t rank) {
+    return (tam_cuda_header *)(void *)(s->mail->slots + rank * s->mail->slot_bytes);
+}
+
+float *exchange_stats(const exchange_seat *s, uint32_t rank) {
+    return (float *)(void *)(exchange_header(s, rank) + 1);
+}
+
+static uint32_t nstats_of(const exchange_seat *s) {
+    return tam_scheme_weighted(s->scheme) ? s->division.grid.ngroups : 0;
+}
+
+uint32_t *exchange_list(const exchange_seat *s, uint32_t rank) {
+    return (uint32_t *)(void *)exchange_stats(s, rank) + nstats_of(s);
+}
+
+/* As kernel.cuh has it, written once more: whoever changes one notices. */
+static uint64_t mix(uint64_t position, uint32_t word) {
+    uint64_t x = (position << 32 | word) + 0x9e3779b97f4a7c15u * (position + 1);
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static uint64_t sum_words(uint64_t area, const void *memory, size_t count) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t word; /* also of fields of 64 bits */
+        memcpy(&word, (const char *)memory + i * sizeof word, sizeof word);
+        sum += mix((area << 32) + i, word);
+    }
+    return sum;
+}
+
+void exchange_reseal(const exchange_seat *s, uint32_t rank) {
+    tam_cuda_header *h = exchange_header(s, rank);
+    uint32_t capacity = (uint32_t)tam_share_max(&s->division, s->control.k);
+    uint32_t count = h->count < capacity ? h->count : capacity;
+    const uint32_t *list = exchange_list(s, rank);
+    size_t head = sizeof *h / sizeof list[0] + nstats_of(s);
+    h->checksum = 0;
+    h->checksum = sum_words(2, h, head) + sum_words(0, list, count);
+    if (s->scheme.exchange == TAM_EXCHANGE_PAIRS)
+        h->checksum += sum_words(1, list + capacity, count);
+}
+
+/* -- collectives ------------------------------------------------------------------------------ */
+
+static void copy(exchange_seat *me, exchange_leg leg) {
+    const tam_cuda_mail *to = me->mail;
+    uint32_t rank = me->self->id;
+    for (uint32_t q = 0; q < me->trial->nranks; q++) {
+        const tam_cuda_mail *from = me->group->seats[q].mail;
+        size_t slot = q * to->slot_bytes, share = q * to->share;
+        if (leg == LEG_SLOTS && q != rank)
+            memcpy(to->slots + slot, from->slots + slot, to->slot_bytes);
+        if (leg == LEG_VALUES)
+            memcpy(to->shares + share, from->values + rank * to->share, to->share * sizeof(float));
+        if (leg == LEG_SUMS && q != rank)
+            memcpy(to->values + share, from->values + share, to->share * sizeof(float));
+    }
+}
+
+static void run_collective(void *context) {
+    const struct exchange_ticket *ticket = context;
+    exchange_seat *me = ticket->seat;
+    const exchange_trial *t = me->trial;
+    bool hit =
+        t->leg == ticket->leg && me->round++ == t->fault_step && (t->victims >> me->self->id & 1);
+    if (!meet(me->group))
+        return;
+    if (!hit || t->damage)
+        copy(me, ticket->leg);
+    if (hit && t->damage)
+        t->damage(me);
+    if (ticket->leg == LEG_SLOTS)
+        memcpy(me->earlier, me->mail->slots, t->nranks * me->mail->slot_bytes);
+    (void)meet(me->group);
+}
+
+static tamis_status collect(exchange_seat *me, exchange_leg leg) {
+    int error =
+        fake_cuda_enqueue(me->mail->stream, "collective", run_collective, &me->tickets[leg], NULL);
+    return error ? TAMIS_E_TRANSPORT : TAMIS_OK;
+}
+
+tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
+    exchange_seat *me = context;
+    TAM_TRY(tam_cuda_step_begin(step));
+    TAM_TRY(collect(me, LEG_SLOTS));
+    TAM_TRY(tam_cuda_step_unite(step));
+    if (me->mail->share > 0) {
+        TAM_TRY(collect(me, LEG_VALUES));
+        TAM_TRY(tam_cuda_step_add(step));
+        TAM_TRY(collect(me, LEG_SUMS));
+    }
+    return tam_cuda_step_settle(step);
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Ranks that exchange on the device, without reducer and transport: every rank is a thread with a
+ * fake device and a tam_cuda_step; collectives copy between their mails in stream order and can be
+ * spoiled. Beside each works a reducer on the CPU, which is given the same gradients.
+ *
+ *     host    exchange_step ------------------------------------------> report   exchange_follow
+ *     stream  begin  [slots]  unite  [values]  add  [sums]  settle      control   (CPU, compare)
+ *                       \________________|____________/
+ *                         meet, copy, damage, meet: exchange_mail.c
+ */
+#ifndef TEST_CUDA_EXCHANGE_WORLD_H
+#define TEST_CUDA_EXCHANGE_WORLD_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/exchange.h"
+#include "lib/policy/grid.h"
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+enum { EXCHANGE_CONFIG = 0x1234567, EXCHANGE_NO_STEP = UINT32_MAX };
+
+typedef enum exchange_leg { LEG_SLOTS, LEG_VALUES, LEG_SUMS, LEGS } exchange_leg;
+
+typedef struct exchange_seat exchange_seat;
+
+typedef struct exchange_trial {
+    const char *scheme; /* of those with an exact count */
+    uint32_t nranks;
+    size_t n;
+    double density;
+    bool real; /* data_fill_real; else whole numbers, whose sums are exact */
+    tamis_output output;
+    tamis_nonfinite policy;
+    bool by_segment;
+    bool direct; /* no graph: kernels are launched one by one */
+    /* Changes a gradient; NULL: as it is. */
+    void (*touch)(uint32_t rank, uint32_t step, size_t n, float *grad);
+
+    /* What goes wrong, once: in this step, leg, and on these ranks (bits). `damage` spoils what
+     * came from the last rank; NULL: the collective is given up, and nothing comes. */
+    uint32_t fault_step;
+    exchange_leg leg;
+    uint32_t victims;
+    void (*damage)(exchange_seat *at);
+} exchange_trial;
+
+typedef struct exchange_group exchange_group;
+
+struct exchange_seat {
+    test_rank *self;
+    exchange_group *group;
+    const exchange_trial *trial;
+
+    tamis_layout *layout;
+    tamis_segment segments[DATA_SEGMENTS_MOST];
+    size_t nsegments;
+    tamis_reducer *cpu;
+    tam_scheme scheme;
+    tam_division division;
+    tam_control control;
+    uint32_t picks[RANKS_MOST];
+
+    void *device;
+    float *acc;
+    tam_cuda_step *step;
+    const tam_cuda_mail *mail;
+    struct exchange_ticket {
+        exchange_seat *seat;
+        exchange_leg leg;
+    } tickets[LEGS];
+    uint32_t round;         /* runs of the leg that is to fail */
+    unsigned char *earlier; /* slots of the step before */
+
+    cudaStream_t stream;
+    float *grads[2]; /* device: two places for the gradient */
+    void *pointers[DATA_SEGMENTS_MOST];
+    cudaGraphExec_t graph;      /* a step on grads[0], captured as a caller does; NULL: not yet */
+    float *given;               /* pinned: gradient of the step */
+    float *owed;                /* gradients that the CPU was not given yet, added */
+    float *before;              /* acc before the step */
+    uint32_t made;              /* calls of exchange_step */
+    uint64_t number;            /* of the step that comes; a step that is refused has none */
+    uint64_t serial, by_caller; /* reports that were made */
+
+    float *grad; /* of the last step, and its report */
+    tam_cuda_report report;
+};
+
+struct exchange_group {
+    exchange_trial trial;
+    void (*work)(exchange_seat *seat);
+    exchange_seat seats[RANKS_MOST];
+    uint64_t last_result; /* of rank 0 */
+
+    pthread_mutex_t lock; /* meetings of the streams */
+    pthread_cond_t changed;
+    uint32_t waiting;
+    uint64_t generation;
+    bool gone; /* a rank has left: nobody waits any more */
+};
+
+/* -- exchange_mail.c -------------------------------------------------------------------------- */
+
+/** What a reducer would enqueue. @param context  the seat */
+tamis_status exchange_enqueue(void *context, tam_cuda_step *step);
+
+/** No rank waits for this one from here on. */
+void exchange_leave(exchange_group *group);
+
+/* Parts of a slot in the mail of a seat. */
+tam_cuda_header *exchange_header(const exchange_seat *seat, uint32_t rank);
+uint32_t *exchange_list(const exchange_seat *seat, uint32_t rank);
+float *exchange_stats(const exchange_seat *seat, uint32_t rank);
+
+/** Correct the checksum after a change: what a rank would send that is wrong, not what was damaged
+ * on its way. */
+void exchange_reseal(const exchange_seat *seat, uint32_t rank);
+
+/* -- exchange_world.c ------------------------------------------------------------------------- */
+
+/** Three ranks, tamis, a short vector of whole numbers; nothing goes wrong. */
+exchange_trial exchange_usual(void);
+
+/** Run `work` on every rank; fails the test if a rank failed or something stayed behind. */
+void exchange_run(const exchange_trial *trial, void (*work)(exchange_seat *seat));
+
+/* In `work`. Whoever finds something wrong leaves a sentence in seat->self->failure. */
+
+/** A step on the device to its end. @param place  which of `grads` */
+void exchange_step(exchange_seat *seat, int place);
+
+/** The same by launching a graph of the caller, on place 0. */
+void exchange_step_by_graph(exchange_seat *seat);
+
+/** The step on the CPU, with all that it is owed; compared, if asked, in every bit and figure. */
+void exchange_follow(exchange_seat *seat, bool compared);
+
+/** Steps on place 0 that are in good health, compared. */
+void exchange_go_on(exchange_seat *seat, uint32_t steps);
+
+/** The step was refused: nothing was applied, acc is what it was plus the gradient. */
+void exchange_check_kept(exchange_seat *seat, uint32_t refused, uint32_t rank, const char *words);
+
+/** Bring the state to the host and start from it again, the result of rank 0 taken as right. */
+void exchange_reload(exchange_seat *seat, uint64_t config);
+
+static inline bool exchange_failed(const exchange_seat *seat) {
+    return seat->self->failure[0] != '\0';
+}
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/cuda/place.h"
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <tamis/nccl.h>
+
+static void *take(size_t bytes) {
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes) != cudaSuccess)
+        return NULL;
+    return cudaMemset(memory, 0, bytes) == cudaSuccess ? memory : NULL;
+}
+
+static void give_back(void *memory) {
+    cudaFree(memory);
+}
+
+static tamis_comm *stay(uint32_t rank, tamis_comm *local) {
+    return cudaSetDevice((int)rank) == cudaSuccess ? local : NULL;
+}
+
+static tamis_comm *connect_nccl(uint32_t rank, tamis_comm *local) {
+    tamis_comm *comm = NULL;
+    if (cudaSetDevice((int)rank) != cudaSuccess)
+        return NULL;
+    return tamis_comm_create_nccl(local, NULL, &comm) == TAMIS_OK ? comm : NULL;
+}
+
+const trial_place place_host_driven = {"cuda, host-driven", TAMIS_DEVICE_CUDA, take, give_back,
+                                       stay};
+const trial_place place_stream = {"cuda, stream", TAMIS_DEVICE_CUDA, take, give_back, connect_nccl};

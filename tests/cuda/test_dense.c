@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Kernels on the CPU and host path on a fake runtime: scheme dense on the device, in many small
+ * pieces and below the reducer. Collectives are copies between ranks that are threads, so that one
+ * of them can be left out. Also what the reducer must keep of a step number alone: graphs of the
+ * caller, states.
+ */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/view.h"
+#include "lib/base/half.h"
+#include "lib/policy/grid.h"
+#include "tests/cuda/fake.h"
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include "tests/support/scratch.h"
+#include <cuda_runtime_api.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tamis/nccl.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { N = 5203, RANKS = 3, PIECE = 700, NOWHERE = -1 };
+
+#define SCALE 0.37f
+
+#define RANK_CUDA(self, call)                                                                      \
+    RANK_CHECK(self, (call) == cudaSuccess, "%s: %s", #call, cudaGetErrorName(cudaGetLastError()))
+
+typedef enum leg { SHARES, SUMS } leg;
+
+/* One trial, the same for all ranks. */
+typedef struct trial {
+    tamis_type type;
+    bool by_segment;
+    uint32_t shift; /* of every gradient, in elements: misaligned */
+    float scale;
+    tamis_nonfinite policy;
+    int lost_piece; /* its collective `lost` brings nothing to rank 1; NOWHERE: all is well */
+    leg lost;
+    tam_cuda_mail mails[RANKS]; /* of the piece that travels */
+} trial;
+
+typedef struct seat {
+    test_rank *self;
+    trial *trial;
+    tamis_layout *layout;
+    tam_division division;
+    void *device;
+    tam_cuda_step *step;
+    cudaStream_t stream;
+    char *memory; /* device: segments one after another, each `shift` after a multiple of 16 */
+    void *grads[DATA_SEGMENTS_MOST];
+    char *expected; /* [N] in the gradient's type */
+    bool over;      /* nothing is lost any more */
+} seat;
+
+/* -- a seat ----------------------------------------------------------------------------------- */
+
+static size_t room_of(size_t count) {
+    return (count * 4 + 64) & ~(size_t)15;
+}
+
+enum { AROUND = 0xa5, MEMORY = N * 4 + DATA_SEGMENTS_MOST * 64 };
+
+static uint32_t gradients_of(const seat *s) {
+    return s->trial->by_segment ? s->layout->nsegments : 1;
+}
+
+static size_t length_of(const seat *s, uint32_t gradient) {
+    return s->trial->by_segment ? tam_segment_length(s->layout, gradient) : N;
+}
+
+/* Gradients by segment lie apart; a flat one is a single segment. */
+static void place_gradients(seat *s) {
+    size_t at = 0, bytes = tam_type_bytes(s->trial->type);
+    memset(s->memory, AROUND, MEMORY);
+    for (uint32_t i = 0; i < gradients_of(s); i++) {
+        s->grads[i] = s->memory + at + s->trial->shift * bytes;
+        at += room_of(length_of(s, i));
+    }
+}
+
+/* What lies behind the gradients is nobody's to write. */
+static void check_around(const seat *s) {
+    size_t bytes = tam_type_bytes(s->trial->type);
+    for (uint32_t i = 0; i < gradients_of(s); i++) {
+        const unsigned char *end = (unsigned char *)s->grads[i] + length_of(s, i) * bytes;
+        size_t left = room_of(length_of(s, i)) - (length_of(s, i) + s->trial->shift) * bytes;
+        for (size_t b = 0; b < left; b++)
+            RANK_CHECK(s->self, end[b] == AROUND, "type %d: byte %zu behind gradient %u is written",
+                       (int)s->trial->type, b, i);
+    }
+}
+
+static void *element(const seat *s, size_t index) {
+    size_t bytes = tam_type_bytes(s->trial->type);
+    uint32_t i = 0;
+    if (!s->trial->by_segment)
+        return (char *)s->grads[0] + index * bytes;
+    while (i + 1 < s->layout->nsegments && s->layout->begins[i + 1] <= index)
+        i++;
+    return (char *)s->grads[i] + (index - s->layout->begins[i]) * bytes;
+}
+
+/* Also the reference for the CPU: element by element, as it is given. */
+static void fill_gradients(seat *s, uint32_t step, char *flat) {
+    size_t bytes = tam_type_bytes(s->trial->type);
+    float *values = malloc(N * sizeof *values);
+    data_fill_real(s->self->id, step, N, values);
+    tam_narrow(values, N, s->trial->type, flat);
+    for (size_t i = 0; i < N; i++)
+        memcpy(element(s, i), flat + i * bytes, bytes);
+    free(values);
+}
+
+static void sit_down(test_rank *self, seat *s) {
+    trial *what = self->shared;
+    tam_scheme scheme;
+    *s = (seat){.self = self, .trial = what, .layout = data_layout(N), .expected = malloc(N * 4)};
+    RANK_CHECK(self, s->layout && s->expected, "no memory");
+    RANK_CUDA(self, cudaSetDevice((int)self->id));
+    RANK_OK(self, tam_scheme_parse("dense", &scheme));
+    RANK_OK(self, tam_division_open(s->layout, scheme, RANKS, 0, &s->division));
+    RANK_OK(self, tam_device_cuda.open(&s->division.grid, 0, 1, &s->device));
+    RANK_CUDA(self, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
+    RANK_CUDA(self, cudaMalloc((void **)&s->memory, MEMORY));
+    tam_cuda_plan plan = {
+        .grid = &s->division.grid,
+        .rank = self->id,
+        .nranks = RANKS,
+        .type = what->type,
+        .divisor = RANKS,
+        .nonfinite = what->policy,
+    };
+    RANK_OK(self, tam_cuda_dense_open(s->device, &plan, PIECE, &s->step));
+    RANK_OK(self, tam_cuda_step_load(s->step, 7, 0, 0));
+    place_gradients(s);
+}
+
+static void stand_up(seat *s) {
+    tam_cuda_step_close(s->step);
+    cudaFree(s->memory);
+    cudaStreamDestroy(s->stream);
+    tam_device_cuda.close(s->device);
+    tam_division_close(&s->division);
+    tamis_layout_destroy(s->layout);
+    free(s->expected);
+}
+
+/* -- collectives ------------------------------------------------------------------------------ */
+
+/* All ranks have come as far, and nothing runs. */
+static tamis_status meet(const seat *s, void *stream) {
+    return cudaStreamSynchronize(stream) == cudaSuccess && rank_barrier(s->self) ? TAMIS_OK
+                                                                                 : TAMIS_E_ABORTED;
+}
+
+static tamis_status exchange(const seat *s, const tam_cuda_mail *mine, leg which, int piece) {
+    tam_cuda_mail *mails = s->trial->mails;
+    uint32_t own = s->self->id;
+    mails[own] = *mine;
+    TAM_TRY(meet(s, mine->stream));
+    bool lost = !s->over && piece == s->trial->lost_piece && which == s->trial->lost && own == 1;
+    for (uint32_t r = 0; r < RANKS && !lost; r++) {
+        if (which == SHARES)
+            memcpy(mine->shares + r * mine->share, mails[r].values + own * mine->share,
+                   mine->share * sizeof(float));
+        else if (r != own)
+            memcpy(mine->values + r * mine->share, mails[r].sums, mine->share * sizeof(float));
+    }
+    return meet(s, mine->stream);
+}
+
+static tamis_status enqueue(void *context, tam_cuda_step *step) {
+    const seat *s = context;
+    TAM_TRY(tam_cuda_dense_begin(step));
+    for (uint32_t p = 0; p < tam_cuda_dense_pieces(step); p++) {
+        tam_cuda_mail mail = tam_cuda_dense_mail(step, p);
+        TAM_TRY(tam_cuda_dense_widen(step, p));
+        TAM_TRY(exchange(s, &mail, SHARES, (int)p));
+        TAM_TRY(tam_cuda_dense_add(step, p));
+        TAM_TRY(exchange(s, &mail, SUMS, (int)p));
+        TAM_TRY(tam_cuda_dense_narrow(step, p));
+    }
+    return tam_cuda_dense_settle(step);
+}
+
+/* -- a step ----------------------------------------------------------------------------------- */
+
+static tamis_status run(seat *s, float scale, tam_cuda_report *out) {
+    bool done = false;
+    uint64_t serial = 0, since = now_ms();
+    tam_accumulate target = {
+        .grad = s->trial->by_segment ? NULL : s->grads[0],
+        .grads = s->grads,
+        .type = s->trial->type,
+        .scale = scale,
+    };
+    TAM_TRY(tam_cuda_step_run(s->step, &target, s->stream, enqueue, s, &serial));
+    while (!done && now_ms() - since < RANKS_TIMEOUT_MS)
+        TAM_TRY(tam_cuda_step_poll(s->step, serial, &done, out));
+    return done ? TAMIS_OK : TAMIS_E_TIMEOUT;
+}
+
+/* `expected` becomes what the CPU makes of it. */
+static void reduce_on_cpu(seat *s) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    tamis_step step = TAMIS_STEP_INIT;
+    config.scheme = "dense";
+    config.grad_type = s->trial->type;
+    config.nonfinite =
+        s->trial->policy == TAMIS_NONFINITE_ERROR ? TAMIS_NONFINITE_SKIP : s->trial->policy;
+    config.average = TAMIS_AVERAGE_MEAN;
+    step.grad = s->expected;
+    step.scale = s->trial->scale;
+    RANK_OK(s->self, tamis_reducer_create(s->self->comm, s->layout, &config, &reducer));
+    RANK_OK(s->self, tamis_reduce_start(reducer, &step));
+    RANK_OK(s->self, tamis_reduce_wait(reducer));
+    tamis_reducer_destroy(reducer);
+}
+
+static void compare(seat *s) {
+    size_t bytes = tam_type_bytes(s->trial->type);
+    for (size_t i = 0; i < N; i++)
+        RANK_CHECK(s->self, memcmp(element(s, i), s->expected + i * bytes, bytes) == 0,
+                   "type %d, shift %u: element %zu differs from the CPU's", (int)s->trial->type,
+                   s->trial->shift, i);
+    check_around(s);
+}
+
+static void reduce(test_rank *self) {
+    seat s;
+    tam_cuda_report report;
+    sit_down(self, &s);
+    if (self->failure[0])
+        return;
+    RANK_CHECK(self, tam_cuda_dense_pieces(s.step) > N / PIECE, "too few pieces");
+    fill_gradients(&s, 0, s.expected);
+    RANK_OK(self, run(&s, s.trial->scale, &report));
+    RANK_CHECK(self, report.status == TAMIS_OK && report.selected == N && report.step == 7,
+               "status %u, %u entries, step %u", report.status, report.selected,
+               (unsigned)report.step);
+    reduce_on_cpu(&s);
+    if (!self->failure[0])
+        compare(&s);
+    stand_up(&s);
+}
+
+static trial usual(void) {
+    return (trial){.scale = SCALE, .lost_piece = NOWHERE};
+}
+
+static void test_pieces_of_every_type_give_the_bits_of_the_cpu(void **state) {
+    (void)state;
+    for (int type = 0; type < 3; type++) {
+        for (uint32_t shape = 0; shape < 4; shape++) {
+            trial what = usual();
+            what.type = (tamis_type)type;
+            what.by_segment = shape & 1;
+            what.shift = shape / 2;
+            what.scale = shape == 3 ? 1.0f : SCALE;
+            ranks_run(RANKS, 0, reduce, &what);
+        }
+    }
+}
+
+/* -- not finite ------------------------------------------------------------------------------- */
+
+static void put(seat *s, size_t index, uint32_t bits) {
+    size_t bytes = tam_type_bytes(s->trial->type);
+    memcpy(element(s, index), &bits, bytes); /* the lower half, on the machines that have CUDA */
+    memcpy(s->expected + index * bytes, &bits, bytes);
+}
+
+/* Of one rank an Inf, or what marks absent values; of all, 2^127 or what else overflows. */
+static void meet_bad(test_rank *self) {
+    static const uint32_t one[] = {0xffa51edfu, 0x7c00, 0x7f80},
+                          all[] = {0x7f000000u, 0x7c00, 0x7f00};
+    seat s;
+    tam_cuda_report report;
+    sit_down(self, &s);
+    if (self->failure[0])
+        return;
+    bool drop = s.trial->policy == TAMIS_NONFINITE_DROP;
+    fill_gradients(&s, 0, s.expected);
+    if (self->id == 2)
+        put(&s, 40, one[s.trial->type]);
+    put(&s, N - 1, all[s.trial->type]);
+    RANK_OK(self, run(&s, s.trial->scale, &report));
+    RANK_CHECK(self, report.nonfinite == 2, "%u bad entries", (unsigned)report.nonfinite);
+    RANK_CHECK(self, report.status == (drop ? TAMIS_OK : TAMIS_E_NONFINITE), "status %u",
+               report.status);
+    RANK_CHECK(self, report.selected == (drop ? N : 0), "%u entries", report.selected);
+    reduce_on_cpu(&s);
+    if (!self->failure[0])
+        compare(&s);
+    stand_up(&s);
+}
+
+static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state) {
+    static const tamis_nonfinite policies[] = {TAMIS_NONFINITE_ERROR, TAMIS_NONFINITE_SKIP,
+                                               TAMIS_NONFINITE_DROP};
+    (void)state;
+    for (size_t i = 0; i < 9; i++) {
+        trial what = usual();
+        what.policy = policies[i / 3];
+        what.type = (tamis_type)(i % 3);
+        what.by_segment = i % 2;
+        what.scale = 1.0f;
+        ranks_run(RANKS, 0, meet_bad, &what);
+    }
+}
+
+/* -- collectives that are given up ------------------------------------------------------------ */
+
+/* Rank 1 must refuse; whoever needs its sums too. Then nobody reduces anything any more. */
+static void lose_one(test_rank *self) {
+    seat s;
+    tam_cuda_report report;
+    sit_down(self, &s);
+    if (self->failure[0])
+        return;
+    bool meets = self->id == 1 || s.trial->lost == SHARES;
+    fill_gradients(&s, 0, s.expected);
+    RANK_OK(self, run(&s, s.trial->scale, &report));
+    RANK_CHECK(self, report.status == (meets ? TAMIS_E_PROTOCOL : TAMIS_OK), "status %u",
+               report.status);
+    RANK_CHECK(self, !meets || report.selected == 0, "%u entries", report.selected);
+    fill_gradients(&s, 1, s.expected);
+    s.over = true;
+    RANK_OK(self, run(&s, 2.0f, &report));
+    RANK_CHECK(self, report.status == TAMIS_E_PROTOCOL && report.step == 8, "status %u, step %u",
+               report.status, (unsigned)report.step);
+    compare(&s);
+    stand_up(&s);
+}
+
+static void test_a_collective_that_is_given_up_is_noticed(void **state) {
+    (void)state;
+    for (int piece = 0; piece < 8; piece += 7) {
+        for (int which = SHARES; which <= SUMS; which++) {
+            trial what = usual();
+            what.lost_piece = piece;
+            what.lost = (leg)which;
+            ranks_run(RANKS, 0, lose_one, &what);
+        }
+    }
+}
+
+/* -- the step number -------------------------------------------------------------------------- */
+
+enum { STEPS = 6 };
+
+static void start_and_join(test_rank *self, tamis_reducer *reducer, float *grad,
+                           cudaStream_t stream) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = grad;
+    step.stream = stream;
+    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reduce_join(reducer, stream));
+}
+
+static void replay(test_rank *self, tamis_reducer *reducer, float *grad, cudaStream_t stream) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    RANK_CUDA(self, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    start_and_join(self, reducer, grad, stream);
+    RANK_CUDA(self, cudaStreamEndCapture(stream, &graph));
+    RANK_CUDA(self, cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < STEPS; i++)
+        RANK_CUDA(self, cudaGraphLaunch(exec, stream));
+    RANK_CUDA(self, cudaStreamSynchronize(stream));
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+}
+
+/* What a failing step says is how its number shows. */
+static void expect_number(test_rank *self, tamis_reducer *reducer, float *grad, const char *words) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = grad;
+    grad[0] = 0.0f / 0.0f;
+    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reduce_wait(reducer));
+    RANK_CHECK(self, has_word(tamis_last_error(), words), "%s", tamis_last_error());
+}
+
+/* Sums of ones: P after the first step, P^2 after the second. */
+static void count_steps(test_rank *self) {
+    char own[32], path[SCRATCH_PATH];
+    tamis_comm *comm = NULL;
+    tamis_reducer *reducer = NULL, *cpu = NULL;
+    tamis_layout *layout = data_layout(N);
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    const float *residual = &(float){0};
+    cudaStream_t stream;
+    float *grad;
+    config.scheme = "dense";
+    config.device = TAMIS_DEVICE_CUDA;
+    config.average = TAMIS_AVERAGE_SUM;
+    snprintf(own, sizeof own, "dense.%u", self->id);
+    scratch_path(own, path);
+    RANK_CUDA(self, cudaSetDevice((int)self->id));
+    RANK_OK(self, tamis_comm_create_nccl(self->comm, NULL, &comm));
+    RANK_OK(self, tamis_reducer_create(comm, layout, &config, &reducer));
+    RANK_CUDA(self, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    RANK_CUDA(self, cudaMalloc((void **)&grad, N * sizeof *grad));
+    for (size_t i = 0; i < N; i++)
+        grad[i] = 1.0f;
+    for (int i = 0; i < 2 && !self->failure[0]; i++)
+        start_and_join(self, reducer, grad, stream);
+    RANK_OK(self, tamis_reducer_save(reducer, path)); /* waits */
+    config.device = TAMIS_DEVICE_CPU;
+    RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &cpu));
+    RANK_OK(self, tamis_reducer_load(cpu, path));
+    RANK_OK(self, tamis_reducer_stats(cpu, &stats));
+    RANK_CHECK(self, stats.steps == 2, "%u steps", (unsigned)stats.steps);
+    RANK_CHECK(self, grad[0] == 9.0f && grad[N - 1] == 9.0f, "%g", (double)grad[0]);
+    replay(self, reducer, grad, stream);
+    if (self->failure[0])
+        return;
+    RANK_CHECK(self, grad[0] == 6561.0f && grad[N - 1] == 6561.0f, "%g", (double)grad[0]);
+    RANK_OK(self, tamis_reducer_stats(reducer, &stats));
+    RANK_CHECK(self, stats.steps == 2 + STEPS && stats.selected == N, "%u steps",
+               (unsigned)stats.steps);
+    RANK_OK(self, tamis_reducer_load(reducer, path));
+    RANK_OK(self, tamis_reducer_save(reducer, path));
+    RANK_OK(self, tamis_reducer_load(reducer, path));
+    expect_number(self, reducer, grad, "step 2:");
+    RANK_OK(self, tamis_reducer_residual(reducer, &residual));
+    RANK_CHECK(self, !residual, "a residual");
+    tamis_reducer_destroy(cpu);
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+    tamis_layout_destroy(layout);
+    cudaFree(grad);
+    cudaStreamDestroy(stream);
+}
+
+static void test_graphs_of_the_caller_and_states_count_steps(void **state) {
+    char path[SCRATCH_PATH];
+    (void)state;
+    scratch_path("dense", path);
+    ranks_run(RANKS, 0, count_steps, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pieces_of_every_type_give_the_bits_of_the_cpu),
+        cmocka_unit_test(test_sums_that_are_not_finite_are_treated_as_on_the_cpu),
+        cmocka_unit_test(test_a_collective_that_is_given_up_is_noticed),
+        cmocka_unit_test(test_graphs_of_the_caller_and_states_count_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Kernels on the CPU and host path on a fake runtime: messages of an exchange on the device that are
+ * damaged, stale, forged or missing are refused, by all ranks, before anything is applied.
+ */
+#include "tests/cuda/exchange_world.h"
+#include "tests/cuda/fake.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { ALL = 7, SENDER = 2, NOT_SENDER = ALL & ~(1 << SENDER), ONE = 1 << 1 };
+enum { DIRECT = 0, REPLAYED = 2 }; /* steps: those that begin with step 0 have no graph */
+
+#define PAIRS "all+global+exact+pairs"
+#define WORDS_ABSENT "sums are missing"
+
+/* -- damage: to what came from rank SENDER ---------------------------------------------------- */
+
+static uint32_t *last_index(exchange_seat *at) {
+    return exchange_list(at, SENDER) + exchange_header(at, SENDER)->count - 1;
+}
+
+static void lose(exchange_seat *at) {
+    memset(exchange_header(at, SENDER), 0, at->mail->slot_bytes);
+}
+
+static void break_off(exchange_seat *at) {
+    unsigned char *slot = at->mail->slots + SENDER * at->mail->slot_bytes;
+    memset(slot + at->mail->slot_bytes / 2, 0xab, at->mail->slot_bytes / 2);
+}
+
+static void rename_rank(exchange_seat *at) {
+    exchange_header(at, SENDER)->rank = 0;
+    exchange_reseal(at, SENDER);
+}
+
+static void change_config(exchange_seat *at) {
+    exchange_header(at, SENDER)->config ^= 1;
+    exchange_reseal(at, SENDER);
+}
+
+/* The slot of the step before, whole and sound. Not for the first step. */
+static void repeat(exchange_seat *at) {
+    size_t bytes = at->mail->slot_bytes;
+    memcpy(exchange_header(at, SENDER), at->earlier + SENDER * bytes, bytes);
+}
+
+static void raise_count(exchange_seat *at) {
+    exchange_header(at, SENDER)->count = (uint32_t)tam_share_max(&at->division, at->control.k) + 1;
+    exchange_reseal(at, SENDER);
+}
+
+static void raise_count_to_nonsense(exchange_seat *at) {
+    exchange_header(at, SENDER)->count = 0xfffffff0u;
+    exchange_reseal(at, SENDER);
+}
+
+static void flip_index(exchange_seat *at) {
+    *last_index(at) ^= 1;
+}
+
+static void flip_deferred(exchange_seat *at) {
+    exchange_header(at, SENDER)->deferred ^= 1;
+}
+
+static void flip_nonfinite(exchange_seat *at) {
+    exchange_header(at, SENDER)->nonfinite ^= 1;
+}
+
+static void flip_stats(exchange_seat *at) {
+    ((uint32_t *)(void *)exchange_stats(at, SENDER))[at->division.grid.ngroups - 1] ^= 1;
+}
+
+static void flip_value(exchange_seat *at) {
+    uint32_t *values = exchange_list(at, SENDER) + tam_share_max(&at->division, at->control.k);
+    values[3] ^= 1;
+}
+
+static void exchange_neighbours(exchange_seat *at) {
+    uint32_t *list = exchange_list(at, SENDER), first = list[0];
+    list[0] = list[1];
+    list[1] = first;
+    exchange_reseal(at, SENDER);
+}
+
+static void repeat_index(exchange_seat *at) {
+    uint32_t *last = last_index(at);
+    last[-1] = *last;
+    exchange_reseal(at, SENDER);
+}
+
+/* Where one block ends and another begins to check. */
+static void repeat_index_between_pieces(exchange_seat *at) {
+    uint32_t *list = exchange_list(at, SENDER);
+    list[TAM_PIECE] = list[TAM_PIECE - 1];
+    exchange_reseal(at, SENDER);
+}
+
+static void point_past_the_end(exchange_seat *at) {
+    *last_index(at) = (uint32_t)at->trial->n;
+    exchange_reseal(at, SENDER);
+}
+
+static uint32_t part_of(const tam_grid *grid, uint32_t index) {
+    uint32_t t = 0;
+    while (grid->tiles[t].begin + grid->tiles[t].length <= index)
+        t++;
+    return grid->tiles[t].part;
+}
+
+/* One index that is not the sender's, the order intact; the last for which there is room. */
+static void take_from_others(exchange_seat *at) {
+    const tam_grid *grid = &at->division.grid;
+    uint32_t *list = exchange_list(at, SENDER), end = (uint32_t)grid->n;
+    for (uint32_t i = exchange_header(at, SENDER)->count; i-- > 0; end = list[i])
+        for (uint32_t index = i > 0 ? list[i - 1] + 1 : 0; index < end; index++)
+            if (part_of(grid, index) != part_of(grid, list[i])) {
+                list[i] = index;
+                exchange_reseal(at, SENDER);
+                return;
+            }
+}
+
+/* A sum that others do not see so: what no checksum covers. */
+static void change_sum(exchange_seat *at) {
+    at->mail->values[SENDER * at->mail->share] += 1.0f;
+}
+
+/* -- faults that all ranks learn of in the same step ------------------------------------------ */
+
+typedef struct fault {
+    const char *what, *scheme;
+    void (*damage)(exchange_seat *at);
+    exchange_leg leg;
+    uint32_t victims;
+    uint32_t refused; /* by the victims */
+    const char *words;
+    size_t n; /* 0: usual */
+} fault;
+
+static const fault faults[] = {
+    {"slots given up", "tamis", NULL, LEG_SLOTS, ALL, TAM_CUDA_REFUSED_MAGIC, "did not arrive", 0},
+    {"slots given up, pairs", PAIRS, NULL, LEG_SLOTS, ALL, TAM_CUDA_REFUSED_MAGIC, "did not arrive",
+     0},
+    {"slots given up on one rank", "topk", NULL, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_MAGIC,
+     "did not arrive", 0},
+    {"a slot is lost", "tamis", lose, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_MAGIC, "did not arrive", 0},
+    {"half a slot", "topk", break_off, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum", 0},
+    {"another rank", "topk", rename_rank, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_RANK,
+     "another rank", 0},
+    {"another configuration", "topk", change_config, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_CONFIG,
+     "another configuration", 0},
+    {"another step", "tamis", repeat, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_STEP, "another step", 0},
+    {"one entry too many", "topk", raise_count, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_COUNT,
+     "exceeds the slot", 0},
+    {"far too many entries", "topk", raise_count_to_nonsense, LEG_SLOTS, ONE,
+     TAM_CUDA_REFUSED_COUNT, "exceeds the slot", 0},
+    {"an index", "topk", flip_index, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum", 0},
+    {"a count that is only told", "topk", flip_deferred, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM,
+     "checksum", 0},
+    {"entries that are not finite", "topk", flip_nonfinite, LEG_SLOTS, ONE,
+     TAM_CUDA_REFUSED_CHECKSUM, "checksum", 0},
+    {"a sum of squares", "tamis", flip_stats, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum",
+     0},
+    {"neighbours", "tamis", exchange_neighbours, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_ORDER,
+     "do not ascend", 0},
+    {"an index twice", "topk", repeat_index, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_ORDER,
+     "do not ascend", 0},
+    {"an index twice, in a long list", "topk", repeat_index_between_pieces, LEG_SLOTS, ONE,
+     TAM_CUDA_REFUSED_ORDER, "do not ascend", 50001},
+    {"an index past the end", "topk", point_past_the_end, LEG_SLOTS, NOT_SENDER,
+     TAM_CUDA_REFUSED_ORDER, "past the end", 0},
+    {"a foreign index", "tamis", take_from_others, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_OWNER,
+     "not its to pick", 0},
+    {"a foreign index, ranges", "rotate+global+exact+union", take_from_others, LEG_SLOTS, ONE,
+     TAM_CUDA_REFUSED_OWNER, "not its to pick", 40001},
+    {"values given up", "tamis", NULL, LEG_VALUES, ALL, TAM_CUDA_REFUSED_ABSENT, WORDS_ABSENT, 0},
+    {"values given up on one rank", "topk", NULL, LEG_VALUES, ONE, TAM_CUDA_REFUSED_ABSENT,
+     WORDS_ABSENT, 0},
+    {"sums given up", "topk", NULL, LEG_SUMS, ALL, TAM_CUDA_REFUSED_ABSENT, WORDS_ABSENT, 0},
+};
+
+static const fault *now; /* set by the main thread between runs */
+
+static exchange_trial trial_of(const fault *f, uint32_t step) {
+    exchange_trial t = exchange_usual();
+    t.scheme = f->scheme;
+    t.n = f->n > 0 ? f->n : t.n;
+    t.damage = f->damage;
+    t.leg = f->leg;
+    t.victims = f->victims;
+    t.fault_step = step;
+    t.direct = step == DIRECT;
+    test_context("%s, in step %u", f->what, step);
+    return t;
+}
+
+static bool is_victim(const exchange_seat *s) {
+    return s->trial->victims >> s->self->id & 1;
+}
+
+/* A rank refuses the first slot that is wrong; nobody refuses his own. */
+static void check_refused(exchange_seat *s) {
+    uint32_t rank = s->trial->damage ? SENDER : s->self->id == 0 ? 1 : 0;
+    if (is_victim(s) && now->refused != TAM_CUDA_REFUSED_ABSENT)
+        exchange_check_kept(s, now->refused, rank, now->words);
+    else
+        exchange_check_kept(s, TAM_CUDA_REFUSED_ABSENT, s->self->id, WORDS_ABSENT);
+}
+
+/* All that was kept goes into the next step. The graph is still the old one; the configuration is
+ * read from memory. */
+static void start_again(exchange_seat *s) {
+    exchange_reload(s, EXCHANGE_CONFIG + 1);
+    if (exchange_failed(s))
+        return;
+    exchange_step(s, s->self->id == 0);
+    exchange_follow(s, true);
+    exchange_go_on(s, 1);
+}
+
+static void meet_fault(exchange_seat *s) {
+    exchange_go_on(s, s->trial->fault_step);
+    for (int i = 0; i < 2 && !exchange_failed(s); i++) {
+        exchange_step(s, 0);
+        check_refused(s);
+    }
+    if (!exchange_failed(s))
+        start_again(s);
+}
+
+static void run_fault(uint32_t step) {
+    exchange_trial t = trial_of(now, step);
+    fake_cuda_reset();
+    exchange_run(&t, meet_fault);
+    assert_int_equal(fake_cuda_calls("cudaGraphLaunch"), t.direct ? 0 : (step + 4) * t.nranks);
+}
+
+static void test_a_fault_is_refused_by_all_and_costs_nothing(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        now = &faults[i];
+        run_fault(REPLAYED);
+        if (i % 3 == 0) /* the kernels are the same */
+            run_fault(DIRECT);
+    }
+}
+
+static void meet_fault_in_graph(exchange_seat *s) {
+    exchange_go_on(s, s->trial->fault_step);
+    for (int i = 0; i < 2 && !exchange_failed(s); i++) {
+        exchange_step_by_graph(s);
+        check_refused(s);
+    }
+    if (exchange_failed(s))
+        return;
+    exchange_step(s, 0);
+    check_refused(s);
+    if (!exchange_failed(s))
+        start_again(s);
+}
+
+static void test_a_fault_in_a_graph_of_the_caller_is_refused_by_all(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i += 7) {
+        now = &faults[i];
+        exchange_trial t = trial_of(now, 2);
+        t.output = i % 2 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
+        t.by_segment = i == 7;
+        exchange_run(&t, meet_fault_in_graph);
+    }
+}
+
+/* -- faults that the others learn of one step later ------------------------------------------- */
+
+/* Pairs have one collective, and after the sums there is none. The rank that refused stands still,
+ * and the others see that its slot is of another step. */
+static void meet_late(exchange_seat *s) {
+    exchange_go_on(s, s->trial->fault_step);
+    if (exchange_failed(s))
+        return;
+    exchange_step(s, 0);
+    if (is_victim(s)) {
+        uint32_t rank = now->leg == LEG_SLOTS ? SENDER : s->self->id;
+        exchange_check_kept(s, now->refused, rank, now->words);
+    }
+    exchange_follow(s, !is_victim(s));
+    for (int i = 0; i < 2 && !exchange_failed(s); i++) {
+        exchange_step(s, 0);
+        if (!is_victim(s)) {
+            exchange_check_kept(s, TAM_CUDA_REFUSED_STEP, 1, "another step");
+            continue;
+        }
+        s->number--;
+        exchange_check_kept(s, now->refused, now->leg == LEG_SLOTS ? SENDER : s->self->id,
+                            now->words);
+        s->number++;
+    }
+}
+
+static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(void **state) {
+    static const fault late[] = {
+        {"a slot is lost, pairs", PAIRS, lose, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_MAGIC,
+         "did not arrive", 0},
+        {"an index, pairs", PAIRS, flip_index, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM,
+         "checksum", 0},
+        {"a value, pairs", PAIRS, flip_value, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum",
+         0},
+        {"neighbours, pairs", PAIRS, exchange_neighbours, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_ORDER,
+         "do not ascend", 0},
+        {"sums given up on one rank", "tamis", NULL, LEG_SUMS, ONE, TAM_CUDA_REFUSED_ABSENT,
+         WORDS_ABSENT, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
+        now = &late[i];
+        exchange_trial t = trial_of(now, i % 2 ? DIRECT : REPLAYED);
+        exchange_run(&t, meet_late);
+    }
+}
+
+static void check_result_refused(exchange_seat *s) {
+    exchange_check_kept(s, TAM_CUDA_REFUSED_RESULT, is_victim(s) ? 0 : 1, "result of the step");
+}
+
+static void meet_other_result(exchange_seat *s) {
+    exchange_go_on(s, s->trial->fault_step);
+    if (exchange_failed(s))
+        return;
+    exchange_step(s, 0);
+    exchange_follow(s, !is_victim(s));
+    for (int i = 0; i < 2 && !exchange_failed(s); i++) {
+        exchange_step(s, 0);
+        check_result_refused(s);
+    }
+    if (!exchange_failed(s))
+        start_again(s);
+}
+
+static void test_results_that_differ_are_refused_in_the_next_step(void **state) {
+    static const fault other = {
+        "a sum", "tamis", change_sum, LEG_SUMS, ONE, TAM_CUDA_REFUSED_RESULT, "result", 0};
+    (void)state;
+    for (uint32_t step = DIRECT; step <= REPLAYED; step += REPLAYED) {
+        exchange_trial t = trial_of(&other, step);
+        exchange_run(&t, meet_other_result);
+    }
+}
+
+/* After another refusal, whose reason must be forgotten. */
+static void load_differently(exchange_seat *s) {
+    bool odd = s->self->id == 1;
+    exchange_go_on(s, s->trial->fault_step);
+    if (exchange_failed(s))
+        return;
+    exchange_step(s, 0);
+    check_refused(s);
+    exchange_reload(s, odd ? EXCHANGE_CONFIG + 7 : EXCHANGE_CONFIG);
+    for (int i = 0; i < 2 && !exchange_failed(s); i++) {
+        exchange_step(s, 0);
+        exchange_check_kept(s, TAM_CUDA_REFUSED_CONFIG, odd ? 0 : 1, "another configuration");
+    }
+    if (!exchange_failed(s))
+        start_again(s);
+}
+
+static void test_ranks_that_loaded_differently_refuse_each_other(void **state) {
+    (void)state;
+    now = &faults[0];
+    exchange_trial t = trial_of(now, REPLAYED);
+    test_context("another configuration on one rank");
+    exchange_run(&t, load_differently);
+}
+
+static void test_every_refusal_has_its_case_and_its_words(void **state) {
+    uint32_t met = 1u << TAM_CUDA_REFUSED_NOTHING | 1u << TAM_CUDA_REFUSED_RESULT; /* see above */
+    (void)state;
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        met |= 1u << faults[i].refused;
+    assert_int_equal(met, (1u << TAM_CUDA_REFUSALS) - 1);
+    for (uint32_t i = 0; i < TAM_CUDA_REFUSALS; i++)
+        for (uint32_t other = 0; other < i; other++)
+            assert_string_not_equal(tam_cuda_refusal(i), tam_cuda_refusal(other));
+    assert_string_equal(tam_cuda_refusal(TAM_CUDA_REFUSALS), "unknown reason");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_fault_is_refused_by_all_and_costs_nothing),
+        cmocka_unit_test(test_a_fault_in_a_graph_of_the_caller_is_refused_by_all),
+        cmocka_unit_test(test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later),
+        cmocka_unit_test(test_results_that_differ_are_refused_in_the_next_step),
+        cmocka_unit_test(test_ranks_that_loaded_differently_refuse_each_other),
+        cmocka_unit_test(test_every_refusal_has_its_case_and_its_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

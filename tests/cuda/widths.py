@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Compiled code: what nvcc makes of the kernels, on a machine without a GPU or a disassembler.
+
+    widths.py NVCC TREE hot    the accumulate kernels move 128 bits at a time and spill nothing
+    widths.py NVCC TREE all    all kernels compile for all processors and spill nothing
+
+A cubin is an ELF file with a section .text.NAME for each kernel. From sm_70 on an instruction has
+16 bytes: the operation in bits 0 to 11, the width of a memory access in bits 73 to 75. That is not
+documented, so widths.cu, where it is known what must come out, is compiled and counted first.
+"""
+import collections
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+OPERATIONS = {0x981: "LDG", 0x986: "STG", 0x983: "LDL", 0x387: "STL"}
+BITS = {0: 8, 1: 8, 2: 16, 3: 16, 4: 32, 5: 64, 6: 128}
+
+CONTROL = {"words": {"LDG.32", "STG.32"}, "pairs": {"LDG.64", "STG.64"},
+           "quads": {"LDG.128", "STG.128"}}
+
+# Kernel -> what a warp needs to take a chunk of 512 elements, 16 in each lane, in the fewest
+# accesses: residual in and out, gradient in and, in the `Lb1` ones, zeros out. More may be there:
+# the same for memory that stays in cache, and narrow ones for chunks that are short or misaligned.
+HOT = {r"accumulateI7float32Lb0E": {"LDG.128": 8, "STG.128": 4},
+       r"accumulateI7float32Lb1E": {"LDG.128": 8, "STG.128": 8},
+       r"accumulateI6bits16.*Lb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4},
+       r"accumulateI6bits16.*Lb1E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4, "STG.64": 4}}
+MOST_REGISTERS = 64 # so that four blocks of 256 threads fit a multiprocessor
+
+failures = []
+
+
+def demand(true, words):
+    if not true:
+        failures.append(words)
+        print("FAILED:", words)
+
+
+def sections(path):
+    """Name and bytes of every section of a 64-bit little-endian ELF file."""
+    data = path.read_bytes()
+    if data[:6] != b"\x7fELF\x02\x01":
+        sys.exit(f"{path} is no 64-bit ELF file")
+    table, = struct.unpack_from("<Q", data, 40)
+    size, count, names = struct.unpack_from("<HHH", data, 58)
+    heads = [struct.unpack_from("<IIQQQQ", data, table + size * i) for i in range(count)]
+    for name, _, _, _, begin, length in heads:
+        start = heads[names][4] + name
+        yield data[start:data.index(b"\0", start)].decode(), data[begin:begin + length]
+
+
+def count_accesses(code):
+    """{"LDG.128": 8, ...} of one kernel."""
+    counts = collections.Counter()
+    for low, high in struct.iter_unpack("<QQ", code):
+        operation = OPERATIONS.get(low & 0xFFF)
+        if operation:
+            counts[f"{operation}.{BITS.get(high >> 9 & 7, '?')}"] += 1
+    return counts
+
+
+def kernels_of(cubin):
+    return {name[6:]: count_accesses(code) for name, code in sections(cubin)
+            if name.startswith(".text.")}
+
+
+def build(nvcc, tree, source, arch, folder):
+    """@return the compiled file and what ptxas said of it, or nothing if it does not compile"""
+    out = folder / f"{source.stem}.{arch}"
+    kind = "-ptx" if arch.startswith("compute") else "-cubin"
+    done = subprocess.run(
+        [nvcc, "-std=c++17", kind, f"-arch={arch}", "-fmad=false", "-Xptxas=-v", f"-I{tree}",
+         f"-I{tree}/include", "-o", out, source], capture_output=True, text=True)
+    demand(done.returncode == 0, f"{source.name} does not compile for {arch}:\n{done.stderr}")
+    return (out, done.stderr) if done.returncode == 0 else None
+
+
+def check_spills(source, arch, report, most=255):
+    """What ptxas says of each kernel."""
+    names = re.findall(r"Compiling entry function '(\S+)'", report)
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    registers = re.findall(r"Used (\d+) registers", report)
+    demand(names and len(names) == len(registers) <= len(spills), f"ptxas said nothing of {source}")
+    demand(all(pair == ("0", "0") for pair in spills), f"{source} spills on {arch}: {spills}")
+    for name, number in zip(names, map(int, registers)):
+        print(f"{arch} {number:3} registers  {name[:70]}")
+        demand(number <= most, f"{name} needs {number} registers on {arch}, more than {most}")
+
+
+def check_control(nvcc, tree, arch, folder):
+    built = build(nvcc, tree, tree / "tests/cuda/widths.cu", arch, folder)
+    if not built:
+        return
+    found = {re.sub(r"^_Z\d+([a-z]+).*", r"\1", name): set(counts)
+             for name, counts in kernels_of(built[0]).items()}
+    for name, expected in CONTROL.items():
+        demand(found.get(name) == expected,
+               f"the table does not hold on {arch}: {name} has {found.get(name)}")
+    local = {access[:3] for access in found.get("spilled", ())}
+    demand({"LDL", "STL"} <= local, f"the table does not hold on {arch}: spilled has {local}")
+
+
+def check_hot(nvcc, tree, folder):
+    arch = "sm_90"
+    check_control(nvcc, tree, arch, folder)
+    built = build(nvcc, tree, tree / "kernels/cuda/accumulate.cu", arch, folder)
+    if not built:
+        return
+    check_spills("accumulate.cu", arch, built[1], MOST_REGISTERS)
+    found = kernels_of(built[0])
+    for pattern, least in HOT.items():
+        matching = [name for name in found if re.search(pattern, name)]
+        demand(matching, f"no kernel is called {pattern}")
+        for name in matching:
+            counts = found[name]
+            print(pattern, dict(sorted(counts.items())))
+            for access, number in least.items():
+                demand(counts[access] >= number,
+                       f"{pattern} has {counts[access]} {access}, not {number}")
+            demand(not any(a[:3] in ("LDL", "STL") for a in counts),
+                   f"{pattern} uses local memory")
+
+
+def check_all(nvcc, tree, folder):
+    for source in sorted(tree.glob("kernels/cuda/*.cu")):
+        for arch in "sm_80", "sm_90", "compute_90":
+            built = build(nvcc, tree, source, arch, folder)
+            if built and arch != "compute_90":
+                check_spills(source.name, arch, built[1])
+
+
+def main():
+    if len(sys.argv) != 4 or sys.argv[3] not in ("hot", "all"):
+        sys.exit(__doc__)
+    nvcc, tree, what = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+    with tempfile.TemporaryDirectory() as folder:
+        (check_hot if what == "hot" else check_all)(nvcc, tree, pathlib.Path(folder))
+    sys.exit(len(failures) > 0)
+
+
+if __name__ == "__main__":
+    main()
