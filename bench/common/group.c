@@ -13,6 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifdef TAMIS_BENCH_NCCL
+#include <tamis/nccl.h>
+#endif
+
+#include "bench/common/device.h"
 #include "bench/common/group_mpi.h"
 #include "bench/common/options.h"
 
@@ -39,22 +44,36 @@ uint32_t bench_launched_ranks(void) {
     return ranks ? ranks : getenv("PMIX_RANK") ? environment_number(steps, 1) : 1;
 }
 
+uint32_t bench_machine_rank(const bench_group *group) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID", NULL};
+    return group->transport == BENCH_MPI ? environment_number(names, group->rank) : group->rank;
+}
+
 static bool under_mpi_launcher(void) {
     return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_SIZE");
+}
+
+/* NCCL starts from a group of the kind that the launcher suggests. */
+static bench_transport kind_of(int transport) {
+    if (transport != BENCH_NCCL)
+        return (bench_transport)transport;
+    return under_mpi_launcher() && bench_mpi_built() ? BENCH_MPI : BENCH_LOCAL;
 }
 
 void bench_launch_check(int *transport, uint64_t *ranks) {
     if (*transport < 0)
         *transport = under_mpi_launcher() && bench_mpi_built() ? BENCH_MPI : BENCH_LOCAL;
     if (*transport == BENCH_MPI && !bench_mpi_built())
-        bench_usage("--transport mpi is not in this build; allowed: local");
-    if (*transport == BENCH_MPI && *ranks)
-        bench_usage("--ranks is for --transport local; with mpi the launcher says how many "
+        bench_usage("--transport mpi is not in this build");
+    if (kind_of(*transport) == BENCH_MPI && *ranks)
+        bench_usage("--ranks is for ranks that are threads; under mpirun it says how many "
                     "(mpirun -np %llu)",
                     (unsigned long long)*ranks);
-    if (*transport == BENCH_LOCAL && bench_launched_ranks() > 1)
-        bench_usage("--transport local runs all ranks in one process; start it without mpirun");
-    if (*transport == BENCH_LOCAL && *ranks == 0)
+    if (kind_of(*transport) == BENCH_LOCAL && bench_launched_ranks() > 1)
+        bench_usage("--transport %s runs all ranks in one process here; start it without mpirun",
+                    bench_choice(BENCH_TRANSPORTS, *transport));
+    if (kind_of(*transport) == BENCH_LOCAL && *ranks == 0)
         *ranks = 1;
 }
 
@@ -140,9 +159,44 @@ free_arrays:
 
 /* -- both kinds ------------------------------------------------------------------------------- */
 
-int bench_launch(bench_transport transport, uint32_t ranks, bench_main body, void *context) {
-    return transport == BENCH_MPI ? bench_mpi_launch(body, context)
-                                  : launch_local(ranks, body, context);
+typedef struct launch {
+    bench_transport transport;
+    tamis_device device;
+    bench_main body;
+    void *context;
+} launch;
+
+#ifdef TAMIS_BENCH_NCCL
+static void make_nccl(bench_group *group, tamis_comm **out) {
+    bench_try(group, tamis_comm_create_nccl(group->comm, NULL, out),
+              "cannot make an NCCL communicator");
+}
+#else
+static void make_nccl(bench_group *group, tamis_comm **out) {
+    (void)out;
+    bench_fail(group, "this build has no NCCL");
+}
+#endif
+
+static int run_rank(bench_group *group, void *context) {
+    const launch *l = context;
+    tamis_comm *outer = group->comm, *nccl = NULL;
+    bench_device_use(group, l->device);
+    if (l->transport == BENCH_NCCL) {
+        make_nccl(group, &nccl);
+        group->comm = nccl;
+    }
+    int status = l->body(group, l->context);
+    tamis_comm_destroy(nccl);
+    group->comm = outer;
+    return status;
+}
+
+int bench_launch(bench_transport transport, tamis_device device, uint32_t ranks, bench_main body,
+                 void *context) {
+    launch l = {transport, device, body, context};
+    return kind_of(transport) == BENCH_MPI ? bench_mpi_launch(run_rank, &l)
+                                           : launch_local(ranks, run_rank, &l);
 }
 
 void bench_barrier(bench_group *group) {

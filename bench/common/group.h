@@ -2,6 +2,7 @@
  *
  * The ranks of a bench program: threads of this process (local) or processes (MPI). A group can
  * do what a program needs beside the library: compare figures, wait for each other, fail together.
+ * Transport nccl is a communicator made over either kind, one rank per CUDA device.
  */
 #ifndef TAMIS_BENCH_GROUP_H
 #define TAMIS_BENCH_GROUP_H
@@ -11,15 +12,15 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-typedef enum bench_transport { BENCH_LOCAL = 0, BENCH_MPI = 1 } bench_transport;
+typedef enum bench_transport { BENCH_LOCAL = 0, BENCH_MPI = 1, BENCH_NCCL = 2 } bench_transport;
 
-#define BENCH_TRANSPORTS "local|mpi" /* in the order of bench_transport */
+#define BENCH_TRANSPORTS "local|mpi|nccl" /* in the order of bench_transport */
 
 /** One rank's view. */
 typedef struct bench_group {
     uint32_t rank, nranks;
-    bench_transport transport;
-    tamis_comm *comm;
+    bench_transport transport;   /* of the group: local or MPI */
+    tamis_comm *comm;            /* what the program asked for */
     struct bench_shared *shared; /* local only */
 } bench_group;
 
@@ -29,6 +30,9 @@ typedef int (*bench_main)(bench_group *group, void *context);
 uint32_t bench_launched_rank(void);
 uint32_t bench_launched_ranks(void);
 
+/** Rank among those on this machine: that of the launcher, where it gave one. */
+uint32_t bench_machine_rank(const bench_group *group);
+
 /**
  * Fill in what the command line left open, and refuse what cannot be (status 2).
  *
@@ -37,8 +41,10 @@ uint32_t bench_launched_ranks(void);
  */
 void bench_launch_check(int *transport, uint64_t *ranks);
 
-/** Run `body` on every rank, with a communicator each. @return the largest status of a rank. */
-int bench_launch(bench_transport transport, uint32_t ranks, bench_main body, void *context);
+/** Run `body` on every rank, with a communicator each and the device chosen. @return the largest
+ * status of a rank. */
+int bench_launch(bench_transport transport, tamis_device device, uint32_t ranks, bench_main body,
+                 void *context);
 
 void bench_barrier(bench_group *group);
 

@@ -6,13 +6,15 @@
  *     all ranks hold the same indices and values, indices ascending
  *     values[i] = (sum over ranks of what left the accumulated gradient there) / ranks
  *     residual at the result: 0 (union), or 0 or untouched (pairs); elsewhere: untouched
- *     dense output: the gradient is the result and zero elsewhere; sparse: it is as it was
+ *     dense output: the gradient is the result, rounded to its type, and zero elsewhere; sparse:
+ *     it is as it was
  *     schemes with an exact count: k entries
  */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
+#include "bench/common/half.h"
 #include "bench/common/measure.h"
 #include "bench/perf/perf.h"
 
@@ -21,8 +23,9 @@ enum { STEPS = 4, PART = 1 << 15 };
 typedef struct check {
     const perf_case *c;
     tamis_reducer *reducer;
-    float *grad, *given, *acc; /* after the step; as given; residual before + given */
-    const float *residual;     /* after the step; NULL for the scheme dense */
+    void *grad;            /* what the step works on */
+    float *given, *acc;    /* the gradient before the step; residual before + given */
+    const float *residual; /* after the step; NULL for the scheme dense */
     tamis_result result;
 } check;
 
@@ -31,7 +34,7 @@ static uint32_t index_at(const check *k, size_t i) {
 }
 
 static float value_at(const check *k, size_t i) {
-    return k->result.values ? k->result.values[i] : k->grad[i];
+    return k->result.values ? k->result.values[i] : bench_widened(k->c->type, k->grad, i);
 }
 
 static void step(check *k, uint64_t number) {
@@ -41,9 +44,11 @@ static void step(check *k, uint64_t number) {
     perf_gradient_whole(&k->c->shape, k->c->settings->seed + 1, STEPS * group->rank + number,
                         k->given);
     bench_try(group, tamis_reducer_residual(k->reducer, &before), "residual before a step");
-    for (size_t i = 0; i < n; i++)
+    bench_narrow(k->c->type, k->given, n, k->grad);
+    for (size_t i = 0; i < n; i++) {
+        k->given[i] = bench_widened(k->c->type, k->grad, i);
         k->acc[i] = k->given[i] + (before ? before[i] : 0.0f);
-    memcpy(k->grad, k->given, n * sizeof *k->grad);
+    }
     perf_step(k->c, k->reducer, k->grad);
     bench_try(group, tamis_reduce_result(k->reducer, &k->result), "result of a step");
     bench_try(group, tamis_reducer_residual(k->reducer, &k->residual), "residual after a step");
@@ -52,13 +57,19 @@ static void step(check *k, uint64_t number) {
 /* Ranks that disagree count as one wrong element each; then values cannot be compared. */
 static bool agree(const check *k) {
     const tamis_result *r = &k->result;
-    const float *values = r->values ? r->values : k->grad;
     if (!bench_same(k->c->group, r->count))
         return false;
-    uint64_t hash = XXH3_64bits(values, r->count * sizeof *values);
+    uint64_t hash = r->values ? XXH3_64bits(r->values, r->count * sizeof *r->values)
+                              : XXH3_64bits(k->grad, k->c->grad_bytes);
     if (r->indices)
         hash = XXH3_64bits_withSeed(r->indices, r->count * sizeof *r->indices, hash);
     return bench_same(k->c->group, hash);
+}
+
+/* Scheme dense has its values in the gradient alone, so they are rounded. */
+static float expected_value(const check *k, float sum) {
+    float mean = sum / (float)k->c->group->nranks;
+    return k->result.values ? mean : bench_rounded(k->c->type, mean);
 }
 
 /* Each rank checks all values against what left the ranks, gathered in parts. */
@@ -78,7 +89,7 @@ static double wrong_values(const check *k) {
             float sum = 0.0f;
             for (uint32_t r = 0; r < ranks; r++)
                 sum += all[r * count + i];
-            wrong += value_at(k, first + i) != sum / (float)ranks;
+            wrong += value_at(k, first + i) != expected_value(k, sum);
         }
     }
     free(all);
@@ -95,7 +106,7 @@ static double wrong_rest(const check *k) {
     for (size_t i = 0; i < k->c->shape.n; i++) {
         bool chosen = next < k->result.count && index_at(k, next) == i;
         float grad = sparse ? k->given[i] : chosen ? value_at(k, next) : 0.0f;
-        wrong += k->grad[i] != grad;
+        wrong += bench_widened(k->c->type, k->grad, i) != bench_rounded(k->c->type, grad);
         if (k->residual) {
             bool untouched = k->residual[i] == k->acc[i];
             wrong += chosen ? k->residual[i] != 0.0f && !(pairs && untouched) : !untouched;
@@ -116,8 +127,9 @@ double perf_check(const perf_case *c) {
     check k = {.c = c};
     size_t n = c->shape.n;
     double wrong = 0;
-    k.reducer = perf_reducer(c, c->settings->scheme, (tamis_output)c->settings->output);
-    k.grad = bench_alloc(n, sizeof(float));
+    k.reducer =
+        perf_reducer(c, c->settings->scheme, (tamis_output)c->settings->output, TAMIS_DEVICE_CPU);
+    k.grad = bench_alloc(c->grad_bytes, 1);
     k.given = bench_alloc(n, sizeof(float));
     k.acc = bench_alloc(n, sizeof(float));
     for (uint64_t s = 0; s < STEPS; s++) {

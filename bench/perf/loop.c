@@ -9,10 +9,12 @@
  *
  * The last two count from barrier to barrier, which is never less than the time of the slowest
  * rank and includes the barrier itself. The axpy does not, so that ratios to it are not flattered.
+ * On a CUDA device whose steps the host drives only the step is timed.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/common/device.h"
 #include "bench/common/measure.h"
 #include "bench/perf/axpy.h"
 #include "bench/perf/perf.h"
@@ -22,8 +24,9 @@ enum { BUFFERS = 4 };
 typedef struct loop {
     const perf_case *c;
     tamis_reducer *reducer, *dense; /* dense: local ranks only */
-    float *grads[BUFFERS];
-    float *work; /* what may be overwritten */
+    void *grads[BUFFERS];
+    void *work;   /* what may be overwritten */
+    float *plain; /* a gradient in binary32 for axpy and dense; NULL: grads are that already */
     float *r, *sum;
     bool baseline, in_place;
 } loop;
@@ -33,61 +36,73 @@ static void open_loop(const perf_case *c, loop *out) {
     bool local = c->group->transport == BENCH_LOCAL;
     size_t n = c->shape.n;
     *out = (loop){.c = c};
-    out->baseline = s->op != PERF_ACCUMULATE && !(local && s->op == PERF_DENSE);
+    bool cpu = c->device == TAMIS_DEVICE_CPU;
+    out->baseline = cpu && s->op != PERF_ACCUMULATE && !(local && s->op == PERF_DENSE);
     out->in_place = s->output == TAMIS_OUTPUT_DENSE;
-    out->reducer = perf_reducer(c, s->scheme, (tamis_output)s->output);
+    out->reducer = perf_reducer(c, s->scheme, (tamis_output)s->output, c->device);
     if (out->baseline && local)
-        out->dense = perf_reducer(c, "dense", TAMIS_OUTPUT_DENSE);
+        out->dense = perf_reducer(c, "dense", TAMIS_OUTPUT_DENSE, c->device);
+    float *scratch = bench_alloc(n, sizeof(float));
     for (uint64_t b = 0; b < BUFFERS; b++) {
-        out->grads[b] = bench_alloc(n, sizeof(float));
-        perf_gradient(&c->shape, s->seed, BUFFERS * c->group->rank + b, out->grads[b]);
+        out->grads[b] = bench_device_alloc(c->device, c->grad_bytes);
+        perf_gradient_put(c, BUFFERS * c->group->rank + b, scratch, out->grads[b]);
     }
-    out->work = bench_alloc(out->in_place || out->dense ? n : 1, sizeof(float));
+    if (cpu && c->type != TAMIS_TYPE_FLOAT32) {
+        perf_gradient(&c->shape, s->seed, BUFFERS * c->group->rank, scratch);
+        out->plain = scratch;
+    } else {
+        free(scratch);
+    }
+    out->work = bench_device_alloc(c->device, out->in_place || out->dense ? 4 * n : 4);
     out->sum = bench_alloc(out->baseline && !local ? n : 1, sizeof(float));
-    out->r = bench_alloc(n, sizeof(float));
+    out->r = bench_alloc(cpu ? n : 1, sizeof(float));
 }
 
 static void close_loop(loop *l) {
     free(l->r);
     free(l->sum);
-    free(l->work);
+    free(l->plain);
+    bench_device_free(l->c->device, l->work);
     for (int b = 0; b < BUFFERS; b++)
-        free(l->grads[b]);
+        bench_device_free(l->c->device, l->grads[b]);
     tamis_reducer_destroy(l->dense);
     tamis_reducer_destroy(l->reducer);
 }
 
 /* A copy of the gradient where the operation writes into it, else the gradient itself. */
-static float *input(loop *l, float *grad, bool overwritten) {
+static void *input(loop *l, void *grad, size_t bytes, bool overwritten) {
     if (!overwritten)
         return grad;
-    memcpy(l->work, grad, l->c->shape.n * sizeof *grad);
+    bench_device_copy(l->c->device, grad, bytes, l->work);
     return l->work;
 }
 
-static double time_axpy(loop *l, float *grad, uint64_t iteration) {
-    float *g = input(l, grad, l->in_place);           /* from the same cache state as the step */
-    float s = iteration / BUFFERS % 2 ? -0.5f : 0.5f; /* r stays bounded */
+static double time_axpy(loop *l, void *grad, uint64_t iteration) {
+    size_t bytes = l->c->shape.n * sizeof(float);
+    if (l->c->device != TAMIS_DEVICE_CPU)
+        return 0.0;
+    float *g = input(l, l->plain ? l->plain : grad, bytes, l->in_place); /* the cache as for step */
+    float s = iteration / BUFFERS % 2 ? -0.5f : 0.5f;                    /* r stays bounded */
     bench_barrier(l->c->group);
     double start = bench_now_s();
     perf_axpy(l->r, g, s, l->c->shape.n, (unsigned)l->c->settings->threads);
     return bench_now_s() - start;
 }
 
-static double time_dense(loop *l, float *grad) {
+static double time_dense(loop *l, void *grad) {
     bench_group *group = l->c->group;
-    float *g = input(l, grad, l->dense != NULL);
+    void *g = input(l, grad, l->c->grad_bytes, l->dense != NULL);
     bench_barrier(group);
     double start = bench_now_s();
-    if (!bench_mpi_sum(group, g, l->sum, l->c->shape.n))
+    if (!bench_mpi_sum(group, l->plain ? l->plain : g, l->sum, l->c->shape.n))
         perf_step(l->c, l->dense, g);
     bench_barrier(group);
     return bench_now_s() - start;
 }
 
-static double time_step(loop *l, float *grad) {
+static double time_step(loop *l, void *grad) {
     bench_group *group = l->c->group;
-    float *g = input(l, grad, l->in_place);
+    void *g = input(l, grad, l->c->grad_bytes, l->in_place);
     bench_barrier(group);
     double start = bench_now_s();
     perf_step(l->c, l->reducer, g);
@@ -96,7 +111,7 @@ static double time_step(loop *l, float *grad) {
 }
 
 static perf_sample repeat(loop *l, uint64_t iteration) {
-    float *grad = l->grads[iteration % BUFFERS];
+    void *grad = l->grads[iteration % BUFFERS];
     tamis_stats stats = TAMIS_STATS_INIT;
     perf_sample sample = {0};
     sample.axpy = time_axpy(l, grad, iteration);
@@ -117,8 +132,7 @@ static perf_sample repeat(loop *l, uint64_t iteration) {
     return sample;
 }
 
-/* Of each figure of each repetition the largest of all ranks. */
-static void take_slowest(const perf_case *c, perf_sample *samples, size_t count) {
+void perf_take_slowest(const perf_case *c, perf_sample *samples, size_t count) {
     size_t bytes = count * sizeof *samples, figures = bytes / sizeof(double);
     double *all = bench_alloc(c->group->nranks * figures, sizeof *all);
     double *own = (double *)samples;
@@ -139,7 +153,7 @@ perf_sample *perf_loop(const perf_case *c) {
         repeat(&l, i);
     for (uint64_t i = 0; i < s->iterations; i++)
         samples[i] = repeat(&l, s->warmup + i);
-    take_slowest(c, samples, s->iterations);
+    perf_take_slowest(c, samples, s->iterations);
     close_loop(&l);
     return samples;
 }

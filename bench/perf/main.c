@@ -6,16 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/common/device.h"
+#include "bench/common/half.h"
 #include "bench/perf/perf.h"
 
-tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output output) {
+tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output output,
+                            tamis_device device) {
     tamis_layout *layout;
     tamis_reducer *reducer;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = scheme;
     config.density = c->density;
     config.output = output;
+    config.capacity = c->settings->capacity;
     config.threads = (uint32_t)c->settings->threads;
+    config.device = device;
+    config.grad_type = c->type;
     bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),
               "cannot make a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &reducer),
@@ -24,20 +30,42 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     return reducer;
 }
 
-void perf_step(const perf_case *c, tamis_reducer *reducer, float *grad) {
+void perf_step(const perf_case *c, tamis_reducer *reducer, void *grad) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     bench_try(c->group, tamis_reduce_start(reducer, &step), "start of a step");
     bench_try(c->group, tamis_reduce_wait(reducer), "end of a step");
 }
 
+/* Residual read and written, gradient read and, for dense output, cleared. */
+double perf_pass_bytes(const perf_case *c) {
+    bool dense = c->settings->output == TAMIS_OUTPUT_DENSE;
+    return (8.0 + (dense ? 2.0 : 1.0) * (double)bench_type_bytes(c->type)) * (double)c->shape.n;
+}
+
+void perf_gradient_put(const perf_case *c, uint64_t stream, float *scratch, void *out) {
+    perf_gradient(&c->shape, c->settings->seed, stream, scratch);
+    bench_narrow(c->type, scratch, c->shape.n, scratch);
+    bench_device_write(c->device, scratch, c->grad_bytes, out);
+}
+
+static perf_case make_case(bench_group *group, const perf_settings *s, size_t n, double density) {
+    perf_case c = {.group = group, .settings = s, .density = density};
+    c.device = (tamis_device)s->device;
+    c.type = (tamis_type)s->grad;
+    c.grad_bytes = n * bench_type_bytes(c.type);
+    perf_shape_make(n, s->segments, s->seed, &c.shape);
+    bench_scheme_find(s->scheme, &c.scheme);
+    return c;
+}
+
 static double run_case(bench_group *group, const perf_settings *settings, size_t n,
                        double density) {
-    perf_case c = {.group = group, .settings = settings, .density = density};
-    perf_shape_make(n, settings->segments, settings->seed, &c.shape);
-    bench_scheme_find(settings->scheme, &c.scheme);
-    perf_sample *samples = perf_loop(&c);
-    double wrong = settings->check ? perf_check(&c) : 0.0;
+    perf_case c = make_case(group, settings, n, density);
+    perf_sample *samples = perf_replays(&c) ? perf_replay(&c) : perf_loop(&c);
+    double wrong = !settings->check                ? 0.0
+                   : c.device == TAMIS_DEVICE_CUDA ? perf_parity(&c)
+                                                   : perf_check(&c);
     if (group->rank == 0)
         perf_table_row(&c, samples, wrong);
     free(samples);
@@ -62,8 +90,8 @@ static int run(bench_group *group, void *context) {
 int main(int argc, char **argv) {
     static perf_settings settings;
     perf_settings_read(argc, argv, &settings);
-    int status =
-        bench_launch((bench_transport)settings.transport, (uint32_t)settings.ranks, run, &settings);
+    int status = bench_launch((bench_transport)settings.transport, (tamis_device)settings.device,
+                              (uint32_t)settings.ranks, run, &settings);
     bench_report_close(settings.report);
     return status;
 }

@@ -16,6 +16,9 @@ typedef struct perf_case {
     perf_shape shape;
     bench_scheme scheme;
     double density;
+    tamis_device device;
+    tamis_type type;
+    size_t grad_bytes;
 } perf_case;
 
 /** One repetition. Seconds; of each figure the largest of all ranks. */
@@ -24,19 +27,38 @@ typedef struct perf_sample {
     double accumulate, select; /* select: accumulate + cut */
     double cut, exchange, apply;
     double wire_bytes, picked, selected, target, rescans;
+    double copy;                    /* CUDA: what a copy of as many bytes takes */
+    double host, blocking, queries; /* CUDA over nccl: time and calls of the host in a step */
 } perf_sample;
 
 /** A reducer for the case, or for the scheme `dense`; ends all ranks if it cannot be made. */
-tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output output);
+tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output output,
+                            tamis_device device);
 
 /** Start and wait. */
-void perf_step(const perf_case *c, tamis_reducer *reducer, float *grad);
+void perf_step(const perf_case *c, tamis_reducer *reducer, void *grad);
+
+/** Memory traffic of the accumulate pass. */
+double perf_pass_bytes(const perf_case *c);
+
+/** Gradient of `stream` as the case has it: in its type, in memory of its device. */
+void perf_gradient_put(const perf_case *c, uint64_t stream, float *scratch, void *out);
 
 /** loop.c: the timed repetitions; the same samples on all ranks. Free with free(). */
 perf_sample *perf_loop(const perf_case *c);
 
+/** Of each figure of each repetition the largest of all ranks. */
+void perf_take_slowest(const perf_case *c, perf_sample *samples, size_t count);
+
+/** replay.c: whether a step runs on the device alone, and what perf_loop does then. */
+bool perf_replays(const perf_case *c);
+perf_sample *perf_replay(const perf_case *c);
+
 /** check.c: wrong elements of some steps, over all ranks. */
 double perf_check(const perf_case *c);
+
+/** parity.c: the same of steps on a CUDA device, compared with the CPU bit for bit. */
+double perf_parity(const perf_case *c);
 
 /** table.c */
 void perf_table_header(const perf_settings *settings, const bench_group *group);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/perf/settings.h"
 
+#include "bench/common/device.h"
 #include "bench/common/group.h"
+#include "bench/common/half.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 
@@ -21,13 +23,18 @@ static void check_settings(perf_settings *s) {
         s->densities[0] = 1.0;
         s->ndensities = 1;
     }
+    if (s->device == TAMIS_DEVICE_CUDA && (s->op == PERF_ACCUMULATE || s->op == PERF_EXCHANGE))
+        bench_usage("--op %s is for --device cpu: a step on a CUDA device cannot be divided from "
+                    "outside; use --op step",
+                    bench_choice(PERF_OPS, s->op));
     if (s->op == PERF_ACCUMULATE) {
-        if (s->ranks > 1 || s->transport == BENCH_MPI || bench_launched_ranks() > 1)
+        if (s->ranks > 1 || s->transport > BENCH_LOCAL || bench_launched_ranks() > 1)
             bench_usage("--op accumulate needs no exchange: one local rank, without mpirun");
         s->transport = BENCH_LOCAL;
         s->ranks = 1;
     }
     bench_launch_check(&s->transport, &s->ranks);
+    bench_device_check(s->device, s->transport);
     for (size_t i = 0; i < s->ndensities; i++)
         bench_scheme_check(s->scheme, s->densities[i]);
 }
@@ -64,6 +71,10 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0, ""},
         {"output", 0, BENCH_CHOICE, &out->output, PERF_OUTPUTS, 0, 0, "form of the result"},
         {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 65536, "of uneven length and scale"},
+        {"capacity", 0, BENCH_REAL, &out->capacity, "C", 0, 1e6,
+         "threshold step: slot size in units of k / ranks; 0: slots grow"},
+        {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0, "where the kernels run"},
+        {"grad", 0, BENCH_CHOICE, &out->grad, BENCH_GRADS, 0, 0, "elements of the gradient"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},

@@ -18,11 +18,11 @@ typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE } p
 enum { PERF_DENSITIES = 16 };
 
 typedef struct perf_settings {
-    int op, output, transport;
+    int op, output, transport, device, grad; /* device, grad: tamis_device, tamis_type */
     uint64_t min_bytes, max_bytes, factor, elements, iterations, warmup, check, threads, segments;
     uint64_t ranks, seed;
     const char *scheme, *density_list, *json;
-    double densities[PERF_DENSITIES];
+    double densities[PERF_DENSITIES], capacity;
     size_t ndensities;
     FILE *report, *table; /* first rank only; table is stderr when the records go to stdout */
 } perf_settings;

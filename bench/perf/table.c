@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/common/device.h"
+#include "bench/common/half.h"
 #include "bench/common/measure.h"
 #include "bench/common/options.h"
 #include "bench/perf/axpy.h"
@@ -17,8 +19,10 @@ static const char *const legend =
     "# times in us; each repetition alternates axpy, dense and the operation on every rank\n"
     "#   time     the operation: median, minimum, 99th percentile; step and dense count from\n"
     "#            barrier to barrier, exchange is step - accumulate\n"
-    "#   axpy     r += s * g in place, same n, slowest rank; dense: %s\n"
-    "#   mem      accumulate phase / axpy; exact: (accumulate + cut) / axpy\n"
+    "#   axpy     r += s * g in place, binary32, same n, slowest rank; dense: %s\n"
+    "#   mem      accumulate phase / axpy; exact: (accumulate + cut) / axpy; on a CUDA device step "
+    "/\n"
+    "#            (memory traffic of its one pass / copy rate of the device)\n"
     "#   over     step / accumulate phase, both of the slowest rank\n"
     "#   speedup  dense / step; after: dense / (step - accumulate)\n"
     "#   wire     bytes sent in a step by the rank that sent most; model: indices and values\n"
@@ -45,7 +49,11 @@ FIGURE(wire, s->wire_bytes)
 FIGURE(picked, s->picked)
 FIGURE(selected, s->selected)
 FIGURE(count_error, fabs(s->selected - s->target))
-FIGURE(memory_ratio, s->accumulate / s->axpy)
+FIGURE(copy, s->copy)
+FIGURE(host, s->host)
+FIGURE(blocking, s->blocking)
+FIGURE(queries, s->queries)
+FIGURE(memory_ratio, s->copy > 0 ? s->step / s->copy : s->accumulate / s->axpy)
 FIGURE(exact_ratio, s->select / s->axpy)
 FIGURE(over, s->step / s->accumulate)
 FIGURE(speedup, s->dense / s->step)
@@ -91,11 +99,9 @@ static double wire_model(const perf_case *c, samples s) {
     return 4 * median(s, picked) * others + 8 * median(s, selected) * others / p;
 }
 
-/* Memory traffic of the accumulate pass; of the dense operation what goes over the wire. */
+/* Of the accumulate pass; of the dense operation what goes over the wire. */
 static double bytes_moved(const perf_case *c, samples s) {
-    if (c->settings->op == PERF_DENSE)
-        return wire_model(c, s);
-    return (c->settings->output == TAMIS_OUTPUT_DENSE ? 16.0 : 12.0) * (double)c->shape.n;
+    return c->settings->op == PERF_DENSE ? wire_model(c, s) : perf_pass_bytes(c);
 }
 
 static figure timed(const perf_case *c) {
@@ -114,7 +120,10 @@ static json_t *number_if(bool known, double value) {
     return known && isfinite(value) ? json_real(value) : json_null();
 }
 
+/* Of a replayed step nobody knows them. */
 static json_t *phases(samples s) {
+    if (median(s, copy) > 0)
+        return json_null();
     return json_pack("{so so so so}", "accumulate", us(median(s, accumulate)), "cut",
                      us(median(s, cut)), "exchange", us(median(s, exchange)), "apply",
                      us(median(s, apply)));
@@ -139,17 +148,34 @@ static json_t *what(const perf_case *c, samples s) {
     json_object_update(record, more);
     json_decref(more);
     json_object_set_new(record, "output", json_string(bench_choice(PERF_OUTPUTS, set->output)));
+    json_object_set_new(record, "device", json_string(bench_choice(BENCH_DEVICES, set->device)));
+    json_object_set_new(record, "grad", json_string(bench_choice(BENCH_GRADS, set->grad)));
     return record;
+}
+
+/* What only a CUDA device has. Steps that the host drives have no figures of replays. */
+static void add_device(const perf_case *c, samples s, json_t *record) {
+    bool replayed = median(s, copy) > 0, counted = replayed && median(s, blocking) >= 0;
+    double gb_s = replayed ? 1e-9 * perf_pass_bytes(c) / median(s, copy) : 0.0;
+    json_t *more = json_pack("{ss sb so so so so}", "device_name", bench_device_name(c->device),
+                             "replayed", replayed, "copy_gb_s", number_if(replayed, gb_s),
+                             "host_us", number_if(replayed, 1e6 * median(s, host)), "host_syncs",
+                             number_if(counted, quantile(s, blocking, 1.0)), "host_queries",
+                             number_if(counted, quantile(s, queries, 1.0)));
+    json_object_update(record, more);
+    json_decref(more);
 }
 
 static json_t *make_record(const perf_case *c, samples s, double wrong) {
     bool baseline = median(s, dense) > 0, sparse = c->settings->op != PERF_DENSE;
-    bool phase = sparse && median(s, accumulate) > 0;
+    bool phase = sparse && median(s, accumulate) > 0, axpys = median(s, axpy) > 0;
+    bool memory = phase || median(s, copy) > 0;
     json_t *record = what(c, s), *more;
     more = json_pack(
         "{so sf so so so so sf sf so so so so sf sf so}", "time_us", times(c, s), "bytes_moved",
-        bytes_moved(c, s), "memory_ratio", number_if(phase, median(s, memory_ratio)), "exact_ratio",
-        number_if(phase, median(s, exact_ratio)), "axpy_us", us(median(s, axpy)), "dense_us",
+        bytes_moved(c, s), "memory_ratio", number_if(memory, median(s, memory_ratio)),
+        "exact_ratio", number_if(phase, median(s, exact_ratio)), "axpy_us",
+        number_if(axpys, 1e6 * median(s, axpy)), "dense_us",
         number_if(baseline, 1e6 * median(s, dense)), "wire_bytes", quantile(s, wire, 1.0),
         "wire_bytes_model", wire_model(c, s), "phase_us", phases(s), "step_over_accumulate",
         number_if(phase, median(s, over)), "speedup_vs_dense",
@@ -159,6 +185,7 @@ static json_t *make_record(const perf_case *c, samples s, double wrong) {
         number_if(c->settings->check, wrong));
     json_object_update(record, more);
     json_decref(more);
+    add_device(c, s, record);
     return record;
 }
 
@@ -169,10 +196,12 @@ void perf_table_header(const perf_settings *settings, const bench_group *group) 
     if (!out)
         return;
     bool mpi = group->transport == BENCH_MPI;
+    bool cuda = settings->device == TAMIS_DEVICE_CUDA;
     fprintf(out, "# tamis_perf %s: op %s, scheme %s, output %s, %u %s rank%s, kernels %s\n",
             bench_version(), bench_choice(PERF_OPS, settings->op), settings->scheme,
             settings->output == TAMIS_OUTPUT_DENSE ? "dense" : "sparse", group->nranks,
-            tamis_comm_transport(group->comm), group->nranks == 1 ? "" : "s", bench_cpu_level());
+            tamis_comm_transport(group->comm), group->nranks == 1 ? "" : "s",
+            cuda ? bench_device_name(TAMIS_DEVICE_CUDA) : bench_cpu_level());
     fprintf(out, "# %llu repetitions after %llu, %llu kernel threads, axpy on %u\n",
             (unsigned long long)settings->iterations, (unsigned long long)settings->warmup,
             (unsigned long long)settings->threads, perf_axpy_threads((unsigned)settings->threads));

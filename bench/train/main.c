@@ -72,7 +72,8 @@ int main(int argc, char **argv) {
         return 1;
     }
     int status =
-        bench_launch((bench_transport)r.settings.transport, (uint32_t)r.settings.ranks, train, &r);
+        bench_launch((bench_transport)r.settings.transport, (tamis_device)r.settings.device,
+                     (uint32_t)r.settings.ranks, train, &r);
     idx_free(&r.test);
     idx_free(&r.train);
     bench_report_close(r.settings.report);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/train/settings.h"
 
+#include "bench/common/device.h"
 #include "bench/common/group.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
@@ -38,7 +39,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of parameters and order of samples"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
-        {"device", 0, BENCH_CHOICE, &out->device, "cpu", 0, 0, "where the kernels run"},
+        {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
+         "of the reducer; the model stays on the CPU (cuda: to check results, not for speed)"},
         {"values", 0, BENCH_CHOICE, &out->values, "fp32", 0, 0, "as they travel"},
         {"reduce", 0, BENCH_CHOICE, &out->reduce, "gradient", 0, 0, "what is reduced"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, "off", 0, 0, "of exchange and backward"},
@@ -60,6 +62,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (!out->steps && !out->epochs)
         out->epochs = 5;
     bench_launch_check(&out->transport, &out->ranks);
+    bench_device_check(out->device, out->transport);
     bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)
         out->report = bench_report_open(out->json);

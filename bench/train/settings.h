@@ -18,7 +18,8 @@ enum { TRAIN_CONSTANT = 0, TRAIN_COSINE = 1 };
 typedef struct train_settings {
     const char *data, *scheme, *json, *save, *load;
     int workload, optimizer, decay, transport;
-    int device, values, reduce, overlap; /* each with one choice so far */
+    int device;                  /* tamis_device */
+    int values, reduce, overlap; /* each with one choice so far */
     uint64_t steps, epochs, stop, batch, hidden, seed, ranks, eval_every;
     double density, momentum, lr;
     bool quiet;

@@ -17,6 +17,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "bench/common/device.h"
+#include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/train/trainer.h"
 
@@ -26,9 +28,10 @@ static double mean(trainer *t, double value) {
 
 static void add_settings(const trainer *t, json_t *record) {
     const train_settings *s = t->settings;
-    json_t *more = json_pack("{ss ss ss sI sf ss sf so ss sI sI sI sI}", "workload", "mlp",
-                             "scheme", s->scheme, "transport", tamis_comm_transport(t->group->comm),
-                             "ranks", (json_int_t)t->group->nranks, "density_target", s->density,
+    json_t *more = json_pack("{ss ss ss ss sI sf ss sf so ss sI sI sI sI}", "workload", "mlp",
+                             "device", bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme,
+                             "transport", tamis_comm_transport(t->group->comm), "ranks",
+                             (json_int_t)t->group->nranks, "density_target", s->density,
                              "optimizer", s->optimizer == TRAIN_MOMENTUM ? "momentum" : "sgd", "lr",
                              s->lr, "momentum", t->velocity ? json_real(s->momentum) : json_null(),
                              "lr_decay", s->decay == TRAIN_COSINE ? "cosine" : "constant", "batch",

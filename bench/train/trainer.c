@@ -11,6 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "bench/common/device.h"
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 
@@ -25,9 +26,29 @@ static void make_reducer(trainer *t) {
     config.scheme = t->settings->scheme;
     config.density = t->settings->density;
     config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
+    config.device = t->device;
     bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
               "cannot make a reducer");
     tamis_layout_destroy(layout);
+}
+
+/* Correct and slow: gradient and result go through host memory in every step. */
+static void open_device(trainer *t) {
+    size_t n = t->model.length;
+    t->device = (tamis_device)t->settings->device;
+    t->device_grad = t->grad;
+    if (t->device == TAMIS_DEVICE_CPU)
+        return;
+    t->device_grad = bench_device_alloc(t->device, n * sizeof(float));
+    t->indices = bench_alloc(n, sizeof *t->indices);
+    t->values = bench_alloc(n, sizeof *t->values);
+}
+
+static void close_device(trainer *t) {
+    free(t->values);
+    free(t->indices);
+    if (t->device != TAMIS_DEVICE_CPU)
+        bench_device_free(t->device, t->device_grad);
 }
 
 void trainer_open(bench_group *group, const train_settings *settings, const idx_set *train,
@@ -50,11 +71,13 @@ void trainer_open(bench_group *group, const train_settings *settings, const idx_
     out->velocity = momentum ? bench_alloc(out->model.length, sizeof(float)) : NULL;
     out->order = bench_alloc(train->count, sizeof *out->order);
     mlp_init(&out->model, settings->seed, out->params);
+    open_device(out);
     make_reducer(out);
 }
 
 void trainer_close(trainer *t) {
     tamis_reducer_destroy(t->reducer);
+    close_device(t);
     free(t->order);
     free(t->velocity);
     free(t->grad);
@@ -91,18 +114,35 @@ double trainer_rate(const trainer *t, uint64_t step) {
 }
 
 static void reduce(trainer *t) {
+    size_t bytes = t->model.length * sizeof(float);
+    bool elsewhere = t->device != TAMIS_DEVICE_CPU;
     tamis_step step = TAMIS_STEP_INIT;
-    step.grad = t->grad;
+    step.grad = t->device_grad;
+    if (elsewhere)
+        bench_device_write(t->device, t->grad, bytes, t->device_grad);
     bench_try(t->group, tamis_reduce_start(t->reducer, &step), "start of a step");
     bench_try(t->group, tamis_reduce_wait(t->reducer), "end of a step");
+    if (elsewhere && !t->sparse)
+        bench_device_read(t->device, t->device_grad, bytes, t->grad);
+}
+
+static tamis_result sparse_result(trainer *t) {
+    tamis_result result;
+    bench_try(t->group, tamis_reduce_result(t->reducer, &result), "result of a step");
+    if (result.memory == TAMIS_DEVICE_CPU)
+        return result;
+    bench_device_read(result.memory, result.indices, result.count * sizeof *t->indices, t->indices);
+    bench_device_read(result.memory, result.values, result.count * sizeof *t->values, t->values);
+    result.indices = t->indices;
+    result.values = t->values;
+    return result;
 }
 
 static void update(trainer *t) {
     float rate = (float)trainer_rate(t, t->step), momentum = (float)t->settings->momentum;
     size_t n = t->model.length;
     if (t->sparse) {
-        tamis_result result;
-        bench_try(t->group, tamis_reduce_result(t->reducer, &result), "result of a step");
+        tamis_result result = sparse_result(t);
         for (size_t i = 0; i < result.count; i++)
             t->params[result.indices[i]] -= rate * result.values[i];
         return;

@@ -30,9 +30,13 @@ typedef struct trainer {
     mlp model;
     tamis_reducer *reducer;
     float *params, *grad, *velocity; /* velocity: momentum only */
-    uint32_t *order;                 /* permutation of the samples in the current epoch */
-    uint64_t epoch;                  /* that `order` belongs to, plus 1 */
-    uint64_t step, steps;            /* done and wanted, counted from the first run on */
+    tamis_device device;             /* of the reducer */
+    void *device_grad;               /* the gradient where the reducer works; CPU: grad itself */
+    uint32_t *indices;               /* a sparse result in host memory; CUDA only */
+    float *values;
+    uint32_t *order;      /* permutation of the samples in the current epoch */
+    uint64_t epoch;       /* that `order` belongs to, plus 1 */
+    uint64_t step, steps; /* done and wanted, counted from the first run on */
     uint64_t epoch_steps;
     bool sparse; /* plain SGD: only the chosen parameters are touched */
     train_tally tally;

@@ -1,0 +1,250 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# Everything that needs a GPU, in one command and under 8 minutes: parity with the CPU, checkers,
+# several NCCL ranks on one device, replayed graphs, speed and baselines. Records go to
+# bench/results/<gpu>-<date>.jsonl, a summary to stdout; the last line is
+# "N passed, N failed, N skipped".
+#
+#     bash tests/gpu.sh [--build-only]
+#
+#     --build-only   build what the rest needs, and stop; needs no GPU
+#
+# Needs bash, cmake, ninja or make, nvcc, pkg-config and xxhash. NCCL, jansson (for tamis_perf),
+# cmocka (for one parity test), compute-sanitizer and PyTorch are optional: what needs them is
+# skipped, with a count. No network, no MPI. Without a GPU it builds, says so and ends with 77.
+#
+#     TAMIS_DEPS=DIR     unpacked Debian packages that hold what the system does not
+#     TAMIS_COMMIT       what to call a tree without git
+#     TAMIS_GPU_BUILD    another build folder than build/gpu
+#     TAMIS_GPU_ARCH     another architecture than that of the GPU
+set -u
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$top" || exit 1
+exec </dev/null
+
+build_only=
+case "$*" in
+    "") ;;
+    --build-only) build_only=yes ;;
+    *) echo "usage: bash tests/gpu.sh [--build-only]" >&2; exit 2 ;;
+esac
+
+TOTAL_S=470 # of it all, the build included
+build=${TAMIS_GPU_BUILD:-build/gpu}
+mkdir -p "$build/logs" || exit 1
+build=$(cd "$build" && pwd)
+logs=$build/logs
+results=$logs/results.jsonl
+: >"$results"
+
+# -- what the machine has ----------------------------------------------------------------------
+
+if [ -n "${TAMIS_DEPS:-}" ]; then
+    deps=$(cd "$TAMIS_DEPS" && pwd) || exit 1
+    multi=$deps/usr/lib/x86_64-linux-gnu
+    export PATH=$PATH:$deps/usr/bin
+    export CPATH=$deps/usr/include${CPATH:+:$CPATH}
+    export LIBRARY_PATH=$multi${LIBRARY_PATH:+:$LIBRARY_PATH}
+    export LD_LIBRARY_PATH=$multi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export CMAKE_PREFIX_PATH=$deps/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+    export PKG_CONFIG_PATH=$multi/pkgconfig:$deps/usr/share/pkgconfig:$deps/pkgconfig
+fi
+[ -x /usr/local/cuda/bin/nvcc ] && PATH=$PATH:/usr/local/cuda/bin
+export PATH
+case $(nvidia-smi -L 2>/dev/null) in
+    GPU*) gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1) architecture=${TAMIS_GPU_ARCH:-native} ;;
+    *) gpu= architecture=${TAMIS_GPU_ARCH:-90-real} ;;
+esac
+cores=$(nproc)
+commit=${TAMIS_COMMIT:-unknown}
+# Words to this script, not to the library, which warns about settings that it does not know.
+unset TAMIS_DEPS TAMIS_GPU_BUILD TAMIS_GPU_ARCH TAMIS_COMMIT
+
+# -- steps -------------------------------------------------------------------------------------
+
+passed=0 failed=0 skipped=0
+SECONDS=0
+
+skip() { # name, reason
+    printf 'SKIP  %-28s %s\n' "$1" "$2"
+    skipped=$((skipped + 1))
+}
+
+# step NAME SECONDS COMMAND...: run under a time limit; lines of JSON on stdout become records.
+step() {
+    local name=$1 limit=$2 log=$logs/$1.log begin=$SECONDS status left
+    shift 2
+    left=$((TOTAL_S - SECONDS))
+    if [ $left -lt 5 ]; then
+        skip "$name" "no time is left of $TOTAL_S s"
+        return 1
+    fi
+    [ $left -lt "$limit" ] && limit=$left
+    timeout -k 5 "$limit" "$@" >"$log" 2>&1
+    status=$?
+    grep '^{"record"' "$log" | grep -v '^{"record":"syncs"' >>"$results"
+    case $status in
+        0)
+            printf 'PASS  %-28s %s s\n' "$name" $((SECONDS - begin))
+            passed=$((passed + 1))
+            return 0 ;;
+        77)
+            skip "$name" "$(tail -n 1 "$log")" ;;
+        *)
+            printf 'FAIL  %-28s %s s, status %s%s\n' "$name" $((SECONDS - begin)) $status \
+                "$([ $status -eq 124 ] && echo " (over its limit)")"
+            tail -n 15 "$log" | sed 's/^/      /'
+            failed=$((failed + 1)) ;;
+    esac
+    return 1
+}
+
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ $failed -eq 0 ] || exit 1
+    exit "${1:-0}"
+}
+
+# -- build -------------------------------------------------------------------------------------
+
+configure() {
+    local generator=() tests=OFF
+    command -v ninja >/dev/null && generator=(-G Ninja)
+    pkg-config --exists cmocka && tests=ON
+    cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTAMIS_MPI=OFF \
+        -DTAMIS_CUDA=ON -DTAMIS_TESTS=$tests -DTAMIS_BENCH=ON \
+        -DCMAKE_CUDA_ARCHITECTURES=$architecture
+}
+
+# Not everything: the suite of the CPU is for tests/run.sh.
+build_programs() {
+    local wanted=(tamis) have target
+    have=$(cmake --build "$build" --target help) || return 1
+    for target in tamis_info tamis_perf tamis_syncs tamis_cub gpu_test_step gpu_nccl_ranks gpu_pass \
+        test_gpu_device; do
+        grep -qw "$target" <<<"$have" && wanted+=("$target")
+    done
+    echo "Targets: ${wanted[*]}"
+    cmake --build "$build" -j "$cores" --target "${wanted[@]}"
+}
+
+export build architecture cores
+export -f configure build_programs
+step configure 90 bash -c configure || finish 1
+step build 270 bash -c build_programs || finish 1
+grep -E '^-- (CUDA|NCCL|bench):' "$logs/configure.log"
+[ -n "$build_only" ] && finish
+
+if [ -z "$gpu" ]; then
+    echo "There is no GPU here (nvidia-smi finds none): nothing was run, only built."
+    finish 77
+fi
+
+program() { # file name -> path; empty if it was not built
+    find "$build" -name "$1" -type f -perm -u+x | head -n 1
+}
+info=$(program tamis_info) perf=$(program tamis_perf) cub=$(program tamis_cub)
+test_device=$(find "$build/tests/gpu" -name test_device -type f 2>/dev/null)
+test_step=$(program gpu_test_step) nccl_ranks=$(program gpu_nccl_ranks) pass=$(program gpu_pass)
+syncs=$(find "$build" -name 'libtamis_syncs.so' | head -n 1)
+
+# The first record: what the figures below belong to.
+describe() {
+    local driver
+    commit=$(git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo "$commit")
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+    printf '{"record":"machine","gpu":"%s","driver":"%s","nvcc":"%s",' "$gpu" "$driver" \
+        "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
+    printf '"commit":"%s","date":"%s","kernel":"%s","cores":%s}\n' "$commit" \
+        "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$(uname -r)" "$cores"
+}
+describe >"$logs/machine.jsonl"
+cat "$logs/machine.jsonl" >>"$results"
+echo "$gpu, $(date -u +%F)"
+
+# -- device and parity -------------------------------------------------------------------------
+
+# run NAME PROGRAM SECONDS COMMAND...: a step, or a skip where the program was not built.
+run() {
+    local name=$1 needs=$2 limit=$3
+    shift 3
+    if [ -z "$needs" ]; then
+        skip "$name" "its program was not built (see $logs/configure.log)"
+        return 1
+    fi
+    step "$name" "$limit" "$@"
+}
+
+[ -n "$info" ] && "$info" >"$logs/info.log" 2>&1
+run device "$cub" 30 "$cub" device
+run parity_kernels "$test_device" 60 "$test_device"
+for ranks in 1 2 3; do
+    run parity_step_$ranks "$test_step" 60 "$test_step" $ranks
+done
+
+# -- several NCCL ranks on one device: correctness only, never timed -------------------------------
+
+# Ranks pass for machines, joined by sockets over the loopback; every other path, and what would
+# start more threads, is off. Few blocks, for the ranks' kernels must run at the same time.
+nccl_one_gpu=(env NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo
+    NCCL_SOCKET_FAMILY=AF_INET NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0
+    NCCL_NVLS_ENABLE=0 NCCL_GIN_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0
+    NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple CUDA_DEVICE_MAX_CONNECTIONS=8
+    CUDA_MODULE_LOADING=EAGER)
+for ranks in 1 2 3; do
+    run nccl_$ranks "$nccl_ranks" 90 "${nccl_one_gpu[@]}" "$nccl_ranks" $ranks small
+done
+run nccl_dead "$nccl_ranks" 60 "${nccl_one_gpu[@]}" "$nccl_ranks" 3 dead
+
+# -- speed -------------------------------------------------------------------------------------
+
+# perf NAME ARGUMENTS...: steps replayed as a graph, calls that wait counted, bits compared.
+transport=nccl
+[ -n "$nccl_ranks" ] || transport=local # then the host drives the steps: nothing is replayed
+perf() {
+    local name=$1
+    shift
+    run "$name" "$perf" 60 env LD_PRELOAD="$syncs" "$perf" --device cuda --transport $transport \
+        --output sparse --iters 30 --threads "$cores" --segments 161 --json - "$@"
+}
+
+both=0.01,0.001
+for n in 25000000 138000000; do
+    for grad in fp32 bf16; do
+        perf perf_${n}_$grad --elements $n --grad $grad --density $both
+    done
+    run pass_$n "$pass" 40 "$pass" $n
+done
+perf perf_dense_output --elements 138000000 --density 0.01 --output dense
+perf perf_exact --elements 138000000 --density 0.01 --check 0 --scheme cyclic+global+predict+union
+perf perf_threshold --elements 138000000 --density 0.01 --check 0 --capacity 1.5 \
+    --scheme cyclic+global+step+union
+for n in 25000000 138000000; do
+    for density in 0.01 0.001; do
+        run cub_${n}_$density "$cub" 30 "$cub" $n $density
+        run torch_${n}_$density yes 60 python3 bench/gpu/torch_topk.py $n $density
+    done
+done
+
+# -- checkers: slow, so last -------------------------------------------------------------------
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+for tool in memcheck racecheck; do
+    if [ -z "$sanitizer" ]; then
+        skip "sanitizer_$tool" "compute-sanitizer was not found"
+    else
+        run sanitizer_$tool "$test_step" 90 "$sanitizer" --tool $tool --error-exitcode 1 \
+            "$test_step" 1 small
+    fi
+done
+
+# -- results -----------------------------------------------------------------------------------
+
+run goals "$(command -v python3)" 20 python3 tests/gpu/goals.py "$results"
+cat "$logs/goals.log" 2>/dev/null
+name=$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
+out=bench/results/$name-$(date -u +%F).jsonl
+cp "$results" "$out" && echo "Records: $out; logs: $logs"
+finish

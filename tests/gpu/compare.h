@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Whole steps on a CUDA device beside the same steps on the CPU. Everything that a step leaves
+ * behind must have the same bits: result, residual, gradient, counts.
+ */
+#ifndef TAMIS_GPU_COMPARE_H
+#define TAMIS_GPU_COMPARE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+/** How all steps but the last are finished; the last one is waited for. */
+typedef enum compare_mode {
+    COMPARE_WAIT,
+    COMPARE_JOIN,   /* host far ahead; the library may replay graphs of its own */
+    COMPARE_CAPTURE /* the step is part of a graph of the caller's, replayed */
+} compare_mode;
+
+typedef struct compare_case {
+    const char *scheme;
+    double density, capacity;
+    tamis_type type;
+    tamis_output output;
+    tamis_nonfinite nonfinite;
+    uint64_t n;
+    unsigned steps;
+    bool by_segment; /* a pointer per segment, the second one misaligned to 16 bytes */
+    bool poison;     /* put NaN and Inf into the gradient of rank 0 at step 2 */
+    compare_mode mode;
+} compare_case;
+
+/** The index-th case of the list that every test goes through; `small` for slow devices: an
+ * emulated one, or one under a checker. @return false past its end */
+bool compare_list(unsigned index, bool small, compare_case *out);
+
+/** Words for a case, valid until the next call. */
+const char *compare_name(const compare_case *c);
+
+/** A CUDA device that can be used; chosen for this thread. Else a reason is printed. */
+bool compare_device(void);
+
+/**
+ * Run a case.
+ *
+ * @param  cuda, cpu  [in]  communicators of the same ranks
+ * @return elements that differ, or UINT64_MAX if a call failed (its sentence is printed)
+ */
+uint64_t compare_run(tamis_comm *cuda, tamis_comm *cpu, const compare_case *c);
+
+#endif
