@@ -5,8 +5,6 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include <math.h>
-
 /* -- memory ----------------------------------------------------------------------------------- */
 
 static tamis_status open_exchange(tamis_reducer *r) {

@@ -101,9 +101,9 @@ tamis_status tamis_reduce_wait(tamis_reducer *r) {
     if (!r->started)
         return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_wait without tamis_reduce_start",
                         r->comm->rank);
-    r->started = false;
     tamis_status status = r->driver->wait(r);
-    r->has_result = tamis_status_loss(status) != TAMIS_LOST_COMM;
+    r->started = status == TAMIS_E_STATE; /* which had no effect */
+    r->has_result = !r->started && tamis_status_loss(status) != TAMIS_LOST_COMM;
     return status;
 }
 
@@ -113,8 +113,9 @@ tamis_status tamis_reduce_join(tamis_reducer *r, void *stream) {
     if (!r->started)
         return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_join without tamis_reduce_start",
                         r->comm->rank);
-    r->started = false;
-    return r->driver->join(r, stream);
+    tamis_status status = r->driver->join(r, stream);
+    r->started = status == TAMIS_E_STATE; /* which had no effect */
+    return status;
 }
 
 /* -- results ---------------------------------------------------------------------------------- */

@@ -111,9 +111,7 @@ static tamis_status explain_nonfinite(const tam_cuda_report *report) {
                     (unsigned long long)report->step, (unsigned long long)report->nonfinite, where);
 }
 
-static tamis_status explain(const flight *f) {
-    const tam_cuda_report *report = &f->report;
-    const tamis_reducer *r = f->reducer;
+static tamis_status explain_report(const tamis_reducer *r, const tam_cuda_report *report) {
     if (report->status == TAMIS_E_PROTOCOL)
         return explain_refusal(report, r->comm->rank);
     if (report->status == TAMIS_E_NONFINITE && r->config.nonfinite == TAMIS_NONFINITE_ERROR)
@@ -135,8 +133,8 @@ static tamis_status look_out(const flight *f, const tam_link *link) {
     return TAMIS_OK;
 }
 
-/* The job of a flight. A failure also ends the collectives that wait on the device, so that streams
- * run dry and the residual can be saved. */
+/* The job of a flight. After a failure the communicator ends the collectives that wait on devices, so
+ * that streams run dry and the residual can be saved. */
 static tamis_status watch(tam_job *job, tam_link *link) {
     flight *f = (flight *)(void *)job;
     tam_cuda_step *step = f->reducer->flights->step;
@@ -150,13 +148,12 @@ static tamis_status watch(tam_job *job, tam_link *link) {
                 return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for the step any more",
                                 link->rank);
             f->report = report;
-            return explain(f);
+            return explain_report(f->reducer, &report);
         }
         if (status == TAMIS_OK)
             status = look_out(f, link);
         tam_relax(tries);
     }
-    link->transport->abort(link->self);
     return status;
 }
 
@@ -181,6 +178,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
     s.acc_norm = sqrt(report->acc_sum);
     s.residual_norm = rest > 0.0 ? sqrt(rest) : 0.0;
     s.wire_bytes = r->flights->wire_bytes;
+    s.wait_s = 0.0;
     r->stats = s;
     r->count = report->selected;
     if (is_dense(r))
@@ -245,6 +243,11 @@ static void look_at_replays(tamis_reducer *r) {
         return;
     note(r, &report, report.serial - s->replay);
     s->replay = report.serial;
+    tamis_status status = explain_report(r, &report);
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+        tam_comm_lose(r->comm, status);
+    else if (status != TAMIS_OK)
+        tam_log(TAM_WARN, "rank %u: %s", r->comm->rank, tamis_last_error());
 }
 
 static void stream_look(tamis_reducer *r) {
@@ -257,18 +260,34 @@ static void stream_look(tamis_reducer *r) {
 
 /* -- start, wait, join ------------------------------------------------------------------------ */
 
+/* Collectives of one communicator must come in the same order on all ranks. Those of a reducer that
+ * the host drives come at a time of their own; those of another device-driven one are waited for. */
+static tamis_status line_up(tamis_reducer *r) {
+    const tam_cuda_step *last = r->comm->last_flight;
+    if (atomic_load(&r->comm->exchanges) > 0)
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: another reducer of this communicator, which the host drives, has "
+                        "a step under way; wait for it first",
+                        r->comm->rank);
+    if (last && last != r->flights->step)
+        return tam_cuda_step_follow(r->flights->step, last);
+    return TAMIS_OK;
+}
+
 static tamis_status stream_start(tamis_reducer *r, void *caller) {
     tam_flights *s = r->flights;
     uint64_t serial;
     if (s->serial - s->landed == TAM_CUDA_STEPS)
         TAM_TRY(land_joined(r));
+    TAM_TRY(line_up(r));
     TAM_TRY(tam_cuda_step_run(s->step, &r->target, caller, enqueue_of(r), r->comm, &serial));
     s->captured = serial == 0;
     if (s->captured)
         return TAMIS_OK;
+    r->comm->last_flight = s->step;
     s->serial = serial;
     flight *f = flight_of(s, serial);
-    *f = (flight){.job = {.run = watch}, .reducer = r, .serial = serial};
+    *f = (flight){.job = {.run = watch, .watches = true}, .reducer = r, .serial = serial};
     tam_comm_submit(r->comm, &f->job);
     return TAMIS_OK;
 }
@@ -293,6 +312,7 @@ static tamis_status stream_join(tamis_reducer *r, void *caller) {
 
 static tamis_status stream_settle(tamis_reducer *r) {
     land_until(r, r->flights->serial); /* a lost communicator does not keep anybody from saving */
+    look_at_replays(r);
     return tam_cuda_step_save(r->flights->step, &r->step, &r->last_result);
 }
 
@@ -336,6 +356,7 @@ static tamis_status open_step(tamis_reducer *r, uint32_t *picks) {
         .type = r->config.grad_type,
         .divisor = divisor(r),
         .nonfinite = r->config.nonfinite,
+        .timeout_ns = r->comm->timeout_ns,
         .control = &r->control,
     };
     TAM_TRY(tam_cuda_step_open(r->kernels, &plan, r->acc, &r->flights->step));
@@ -364,6 +385,7 @@ static tamis_status open_dense(tamis_reducer *r) {
         .type = r->config.grad_type,
         .divisor = divisor(r),
         .nonfinite = r->config.nonfinite,
+        .timeout_ns = r->comm->timeout_ns,
     };
     TAM_TRY(tam_cuda_dense_open(r->kernels, &plan, PIECE, &r->flights->step));
     for (uint32_t p = 0; p < tam_cuda_dense_pieces(r->flights->step); p++) {
@@ -390,6 +412,8 @@ static tamis_status stream_arm(tamis_reducer *r) {
 static void stream_close(tamis_reducer *r) {
     if (!r->flights)
         return;
+    if (r->comm->last_flight == r->flights->step)
+        r->comm->last_flight = NULL;
     tam_cuda_step_close(r->flights->step);
     tam_free(r->flights);
     r->flights = NULL;

@@ -56,10 +56,25 @@ static uint64_t earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+/* What lies enqueued on devices will never meet its partners. */
+static void release_streams(tamis_comm *comm) {
+    if (comm->transport->stream)
+        comm->transport->abort(comm->self);
+}
+
+/* Before its caller can know that the job has ended. */
+static void leave(tamis_comm *comm, bool exchange) {
+    if (exchange)
+        atomic_fetch_sub(&comm->exchanges, 1);
+}
+
 static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
     uint64_t deadline_ns = job->deadline_ns ? job->deadline_ns : tam_clock_ns() + comm->timeout_ns;
-    if (!move_on(job, TAM_JOB_QUEUED, TAM_JOB_RUNNING))
+    bool exchange = !job->watches;
+    if (!move_on(job, TAM_JOB_QUEUED, TAM_JOB_RUNNING)) {
+        leave(comm, exchange);
         return;
+    }
     tam_link link = {
         .transport = comm->transport,
         .self = comm->self,
@@ -70,12 +85,14 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
     tamis_status status = tam_comm_check(comm);
     if (status == TAMIS_OK)
         status = job->run(job, &link);
+    leave(comm, exchange);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED)
         return;
     if (status != TAMIS_OK)
         snprintf(job->message, sizeof job->message, "%s", tamis_last_error());
     if (tamis_status_loss(status) == TAMIS_LOST_COMM) {
         poison(comm, status, tamis_last_error());
+        release_streams(comm);
         status = (tamis_status)atomic_load(&comm->poison); /* somebody may have been first */
     }
     job->status = status;
@@ -118,6 +135,8 @@ static void *drive(void *argument) {
 void tam_comm_submit(tamis_comm *comm, tam_job *job) {
     job->next = NULL;
     job->message[0] = '\0';
+    if (!job->watches)
+        atomic_fetch_add(&comm->exchanges, 1);
     atomic_store(&job->state, TAM_JOB_QUEUED);
     pthread_mutex_lock(&comm->lock);
     if (comm->last)

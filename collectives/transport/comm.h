@@ -32,6 +32,7 @@ typedef struct tam_job {
     char message[512];    /* of a failure */
     uint64_t deadline_ns; /* 0: the timeout, from when it runs */
     uint64_t wire_bytes;
+    bool watches; /* only looks on: its collectives have been enqueued when it is submitted */
     struct tam_job *next;
 } tam_job;
 
@@ -49,6 +50,9 @@ struct tamis_comm {
     unsigned char *desk;  /* [TAM_DESK_BYTES] the job of an agreement: it may outlive its call */
 
     uint64_t agreements; /* held so far: tells reducers of one communicator apart */
+
+    atomic_int exchanges; /* jobs under way that do not only watch */
+    const void *last_flight; /* of stream transports: the step object that enqueued last */
 
     atomic_int poison; /* a status; set once */
     char cause[512];   /* sentence of the first failure, under the lock */

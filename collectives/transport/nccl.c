@@ -69,13 +69,18 @@ static tamis_status nccl_failed(const nccl *self, ncclResult_t code, const char 
 }
 
 static tamis_status cuda_failed(const nccl *self, cudaError_t code, const char *what) {
+    return tam_fail(TAMIS_E_DEVICE, "rank %u: %s: %s (%s)", self->rank, what,
+                    cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+/* Of a call that makes something and has no other effect. */
+static tamis_status cuda_refused(const nccl *self, cudaError_t code, const char *what) {
     bool absent = code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
                   code == cudaErrorStubLibrary;
-    tamis_status status = absent                              ? TAMIS_E_UNSUPPORTED
-                          : code == cudaErrorMemoryAllocation ? TAMIS_E_NOMEM
-                                                              : TAMIS_E_DEVICE;
-    return tam_fail(status, "rank %u: %s: %s (%s)", self->rank, what, cudaGetErrorString(code),
-                    cudaGetErrorName(code));
+    tamis_status status = cuda_failed(self, code, what);
+    return absent                              ? TAMIS_E_UNSUPPORTED
+           : code == cudaErrorMemoryAllocation ? TAMIS_E_NOMEM
+                                               : status;
 }
 
 static tamis_status over(const nccl *self) {
@@ -458,16 +463,16 @@ static tamis_status take_buffers(nccl *self) {
     size_t bytes = self->nranks * self->piece;
     cudaError_t code = cudaGetDevice(&self->device);
     if (code != cudaSuccess)
-        return cuda_failed(self, code, "no CUDA device");
+        return cuda_refused(self, code, "no CUDA device");
     code = cudaMalloc((void **)&self->memory, bytes);
     if (code != cudaSuccess)
-        return cuda_failed(self, code, "cudaMalloc");
+        return cuda_refused(self, code, "cudaMalloc");
     code = cudaMallocHost((void **)&self->pinned, bytes + self->piece);
     if (code != cudaSuccess)
-        return cuda_failed(self, code, "cudaMallocHost");
+        return cuda_refused(self, code, "cudaMallocHost");
     code = cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking);
     if (code != cudaSuccess)
-        return cuda_failed(self, code, "cudaStreamCreateWithFlags");
+        return cuda_refused(self, code, "cudaStreamCreateWithFlags");
     return TAMIS_OK;
 }
 
@@ -528,6 +533,7 @@ static tamis_status join(nccl *self, const tamis_comm *bootstrap, const ncclUniq
 tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_config *config,
                                     tamis_comm **out) {
     nccl *self = NULL;
+    tamis_comm *comm = NULL;
     ncclUniqueId id = {{0}};
     if (!bootstrap)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_nccl: bootstrap is NULL");
@@ -536,11 +542,20 @@ tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_conf
     status = tam_meet(bootstrap, "NCCL communicator", status, &id);
     if (status == TAMIS_OK) {
         status = join(self, bootstrap, &id);
+        if (status == TAMIS_OK) {
+            status = tam_comm_open(&transport, self, self->rank, self->nranks, config, &comm);
+            self = NULL; /* it has been taken over, also on failure */
+        }
         status = tam_meet(bootstrap, "NCCL communicator", status, &id);
     }
-    if (status == TAMIS_OK)
-        return tam_comm_open(&transport, self, self->rank, self->nranks, config, out);
+    if (status == TAMIS_OK) {
+        *out = comm;
+        return TAMIS_OK;
+    }
     if (self)
         close_nccl(self, 0);
+    if (comm) /* another rank has none */
+        tam_comm_lose(comm, status);
+    tamis_comm_destroy(comm);
     return status;
 }

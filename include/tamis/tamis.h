@@ -32,10 +32,12 @@
  * Threads      One thread at a time per handle. tamis_comm_abort may come from any thread.
  * Collective   Calls marked "collective" are made by all ranks in the same order on reducers of
  *              one communicator.
- * Buffers      What a step points to belongs to the library from start until wait returns.
+ * Buffers      What a step points to belongs to the library from start until wait returns, or
+ *              until the joined stream has passed the join.
  * Errors       A wrong argument has no effect. Statuses are grouped by what is lost: nothing, the
  *              step, or the communicator (section 2). tamis_last_error() holds one sentence.
- * Deadlines    No call blocks longer than the communicator's timeout (plus one second).
+ * Deadlines    No call blocks longer than the communicator's timeout (plus one second). Waits for
+ *              a CUDA device that the host drives, and destroying, take TAMIS_TIMEOUT_MS at most.
  * Process      The library never exits, aborts, raises a signal or writes to stdout. Messages go
  *              to stderr or a log file, by default only warnings and errors.
  * Structs      Every struct with a `size` field is set by its _INIT macro. Fields are only ever
@@ -202,7 +204,7 @@ TAMIS_API tamis_status tamis_comm_status(const tamis_comm *comm);
 /**
  * Give the communicator up, from any thread: calls in progress return TAMIS_E_ABORTED soon.
  *
- * The other ranks learn it at once (local) or at their deadline (MPI, callback).
+ * The other ranks learn it at once (local) or at their deadline (MPI, NCCL, callback).
  */
 TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
 
@@ -338,7 +340,8 @@ TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
  *             one rank fails for another reason (memory, argument), all ranks get its status.
  * Shape:      residual float32[n]; further buffers O(ranks * k) for exact counts, some 9 n floats
  *             for `step` without capacity (ownership `all`: 4 n for every rank), 2 n for `bins`
- * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT: the comm
+ * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT, DEVICE:
+ *             the comm
  */
 TAMIS_API tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
                                             const tamis_reducer_config *config,
@@ -377,7 +380,9 @@ typedef struct tamis_step {
  *                                      the pass, whose input `stream` produced
  * Cost:       one pass, 12 bytes per element (16 with dense output; 2 and 4 less for 16-bit
  *             gradients); no allocation
- * Errors:     ARGUMENT, STATE: no effect; the comm's status if it is poisoned: no effect
+ * Errors:     ARGUMENT, STATE, UNSUPPORTED (a captured stream where the host must drive): no
+ *             effect; the comm's status if it is poisoned: no effect; DEVICE, TRANSPORT, TIMEOUT:
+ *             the comm
  * Source:     error feedback as in Deep Gradient Compression (arXiv 1712.01887) without momentum
  *             correction; zeroing at the union after the exchange as in MiCRO (arXiv 2310.00967)
  */
@@ -392,7 +397,7 @@ TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_st
  * Scheme "dense" has no residual: such an error leaves its gradient partly reduced.
  *
  * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
- *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED: the comm
+ *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED, DEVICE: the comm
  */
 TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
 
@@ -406,7 +411,9 @@ TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
  * that has ended. A step that the host must drive (see start) is waited for, as by tamis_reduce_wait.
  *
  * When `stream` is being captured, so is the step: start and join become part of the caller's
- * graph, on all ranks or on none. Gradients given by segment must be those of the step before.
+ * graph, on all ranks or on none. Gradients given by segment must be those of the step before and
+ * stay so. Nobody watches replays: they have no deadline, and a failure is found by the next
+ * tamis_reducer_stats or tamis_reducer_save.
  *
  * @param  stream  [in]  cudaStream_t; NULL: the default stream. Nothing on TAMIS_DEVICE_CPU
  *
@@ -489,7 +496,8 @@ TAMIS_API tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *
  *
  * The file is written beside `path`, flushed and renamed, so `path` is either the old file or the
  * new one. Works on a reducer whose communicator is lost: this is how a failed job saves its work.
- * Steps that were joined and have not ended are waited for. The file does not depend on the device.
+ * Steps that were joined and have not ended are waited for; launches of captured graphs must have
+ * ended. The file does not depend on the device.
  *
  * Collective: no               Errors:  ARGUMENT, STATE (between start and wait), IO, NOMEM;
  *                                       DEVICE: its memory could not be read, `path` is as it was
@@ -503,7 +511,7 @@ TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *pa
  * rank and number of ranks); on any error the reducer is as it was.
  *
  * Collective: no, but all ranks must load the same step; the next step notices if they did not
- * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM
+ * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is of no use any more
  */
 TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
 

@@ -60,6 +60,7 @@ typedef struct tam_cuda_plan {
     tamis_type type; /* of gradients */
     float divisor;
     tamis_nonfinite nonfinite;
+    uint64_t timeout_ns;  /* of every wait; 0: TAMIS_TIMEOUT_MS */
     tam_control *control; /* thresholds; taken at load, given back at save */
 } tam_cuda_plan;
 
@@ -76,7 +77,7 @@ typedef struct tam_cuda_mail {
 
 /** Figures of a finished step, as the device left them in pinned memory. */
 typedef struct tam_cuda_report {
-    uint64_t serial;  /* counts the calls of begin, from 1 */
+    uint64_t serial;  /* counts the reports of its launcher, from 1 */
     uint64_t step;    /* its number */
     uint32_t status;  /* a tamis_status: OK, NONFINITE (also for skip), PROTOCOL */
     uint32_t refused; /* PROTOCOL: why, an index of tam_cuda_refusal */
@@ -150,6 +151,10 @@ tamis_status tam_cuda_step_poll(tam_cuda_step *step, uint64_t serial, bool *done
 
 /** Steps whose reports are kept: run may be called for step s when s - TAM_CUDA_STEPS has ended. */
 enum { TAM_CUDA_STEPS = 8 };
+
+/** What is launched from here on comes after the last step of `other`: reducers of one communicator
+ * must not let their collectives overtake each other. */
+tamis_status tam_cuda_step_follow(tam_cuda_step *step, const tam_cuda_step *other);
 
 /** Work enqueued on `stream` from here on comes after the result of the last step. STATE if one of
  * run and join is captured by the caller and the other is not. */

@@ -155,7 +155,8 @@ static tamis_status upload(tam_cuda_row *row, const tam_grid *grid) {
 
 bool tam_cuda_row_idle(const tam_cuda_row *row) {
     uint64_t deadline = tam_clock_ns() + GRACE_NS;
-    return tam_cuda_drain(row->work.stream, deadline) && tam_cuda_drain(row->copy.stream, deadline);
+    return !row->device.hangs && tam_cuda_drain(row->work.stream, deadline) &&
+           tam_cuda_drain(row->copy.stream, deadline);
 }
 
 void tam_cuda_row_close(tam_cuda_row *row) {

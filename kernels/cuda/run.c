@@ -31,20 +31,35 @@ static tamis_status find_capture(void *stream, bool *captured) {
     return TAMIS_OK;
 }
 
-/* The pointers of the segments go to the device when they changed. Those of eight steps may be on
- * their way; the ninth step waits for the report of the first. */
-static tamis_status send_pointers(tam_cuda_step *s, void *const *grads, bool captured) {
-    size_t count = s->device->nsegments, bytes = count * sizeof grads[0];
-    void **sent = s->grads_sent + (s->serial + 1) % TAM_CUDA_STEPS * count;
-    if (memcmp(s->grads_now, grads, bytes) == 0)
+static bool same_pointers(const tam_cuda_step *s, void *const *grads) {
+    return memcmp(s->grads_now, grads, s->device->nsegments * sizeof grads[0]) == 0;
+}
+
+/* A graph of the caller reads the pointers where the last step left them. */
+static tamis_status check_pointers(const tam_cuda_step *s, const tam_accumulate *target,
+                                   bool captured) {
+    if (target->grad || same_pointers(s, target->grads))
         return TAMIS_OK;
     if (captured)
         return tam_fail(TAMIS_E_STATE, "tamis_step.grads: a step that is captured needs the "
                                        "pointers of the step before; make a step with them first");
-    memcpy(sent, grads, bytes);
+    if (s->captured)
+        return tam_fail(TAMIS_E_STATE, "tamis_step.grads: a captured graph works on the pointers "
+                                       "of the segments, which cannot be others now");
+    return TAMIS_OK;
+}
+
+/* The pointers of the segments go to the device when they changed. Those of eight steps may be on
+ * their way; the ninth step waits for the report of the first. */
+static tamis_status send_pointers(tam_cuda_step *s, const tam_accumulate *target) {
+    size_t count = s->device->nsegments, bytes = count * sizeof target->grads[0];
+    void **sent = s->grads_sent + (s->serial + 1) % TAM_CUDA_STEPS * count;
+    if (target->grad || same_pointers(s, target->grads))
+        return TAMIS_OK;
+    memcpy(sent, target->grads, bytes);
     TAM_CUDA_TRY(cudaMemcpyAsync(s->grads, sent, bytes, cudaMemcpyHostToDevice, s->lane.stream),
                  "sending the pointers of the segments");
-    memcpy(s->grads_now, grads, bytes);
+    memcpy(s->grads_now, target->grads, bytes);
     return TAMIS_OK;
 }
 
@@ -93,6 +108,8 @@ static cudaError_t capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *con
         error = cudaGraphInstantiate(&s->graph, graph, 0);
     if (graph && cudaGraphDestroy(graph) != cudaSuccess)
         (void)cudaGetLastError();
+    if (error == cudaSuccess && *status == TAMIS_OK) /* else the first launch would take memory */
+        error = cudaGraphUpload(s->graph, s->lane.stream);
     return error;
 }
 
@@ -104,10 +121,12 @@ tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, v
     cudaError_t error = capture(s, enqueue, context, &status);
     if (error != cudaSuccess)
         (void)cudaGetLastError();
+    else if (status == TAMIS_OK)
+        status = tam_cuda_lane_wait(&s->lane, "uploading a graph");
     tam_cuda_leave(&guard);
     TAM_TRY(status);
     if (error != cudaSuccess)
-        return tam_fail(TAMIS_E_DEVICE,
+        return tam_fail(error == cudaErrorMemoryAllocation ? TAMIS_E_NOMEM : TAMIS_E_DEVICE,
                         "rank %u: a step cannot be captured as a graph (%s); with TAMIS_GRAPHS=off "
                         "on all ranks its kernels are launched one by one",
                         s->plan.rank, cudaGetErrorName(error));
@@ -128,6 +147,7 @@ static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target,
     TAM_CUDA_TRY(cudaEventRecord(s->given, stream), "following the gradient's stream");
     TAM_CUDA_TRY(cudaStreamWaitEvent(s->lane.stream, s->given, 0),
                  "following the gradient's stream");
+    TAM_TRY(send_pointers(s, target));
     TAM_TRY(aim(s, target, TAM_CUDA_BY_HOST));
     TAM_TRY(play(s, enqueue, context));
     TAM_CUDA_TRY(cudaEventRecord(s->ready, s->lane.stream), "marking a result");
@@ -144,7 +164,8 @@ static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target,
 static tamis_status run_captured(tam_cuda_step *s, const tam_accumulate *target, void *stream,
                                  tam_cuda_enqueue enqueue, void *context, uint64_t *serial) {
     if (s->serial > 0)
-        TAM_TRY(tam_cuda_wait(s->done, tam_cuda_deadline(), "the step before a capture"));
+        TAM_TRY(tam_cuda_wait(s->done, tam_cuda_deadline(s->plan.timeout_ns),
+                              "the step before a capture"));
     TAM_CUDA_TRY(cudaEventRecord(s->fork, stream), "following a captured stream");
     TAM_CUDA_TRY(cudaStreamWaitEvent(s->lane.stream, s->fork, 0), "following a captured stream");
     TAM_TRY(aim(s, target, TAM_CUDA_BY_CALLER));
@@ -161,8 +182,7 @@ static tamis_status run(tam_cuda_step *s, const tam_accumulate *target, void *st
                         tam_cuda_enqueue enqueue, void *context, uint64_t *serial) {
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
-    if (!target->grad)
-        TAM_TRY(send_pointers(s, target->grads, captured));
+    TAM_TRY(check_pointers(s, target, captured));
     if (captured)
         return run_captured(s, target, stream, enqueue, context, serial);
     return run_directly(s, target, stream, enqueue, context, serial);
@@ -175,6 +195,14 @@ tamis_status tam_cuda_step_run(tam_cuda_step *s, const tam_accumulate *target, v
     tamis_status status = run(s, target, stream, enqueue, context, serial);
     tam_cuda_leave(&guard);
     return status;
+}
+
+tamis_status tam_cuda_step_follow(tam_cuda_step *s, const tam_cuda_step *other) {
+    tam_cuda_guard guard;
+    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
+    cudaError_t error = cudaStreamWaitEvent(s->lane.stream, other->ready, 0);
+    tam_cuda_leave(&guard);
+    return error ? tam_cuda_failed((int)error, "following another reducer's step") : TAMIS_OK;
 }
 
 static tamis_status join(tam_cuda_step *s, void *stream) {

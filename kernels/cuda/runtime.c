@@ -13,8 +13,12 @@ enum { LEAST_MAJOR = 8 }; /* compute capability that the kernels are compiled fo
 tamis_status tam_cuda_failed(int error, const char *what) {
     cudaError_t e = (cudaError_t)error;
     (void)cudaGetLastError(); /* else the caller's next check would find it */
-    return tam_fail(e == cudaErrorMemoryAllocation ? TAMIS_E_NOMEM : TAMIS_E_DEVICE, "%s: %s, %s",
-                    what, cudaGetErrorName(e), cudaGetErrorString(e));
+    return tam_fail(TAMIS_E_DEVICE, "%s: %s, %s", what, cudaGetErrorName(e), cudaGetErrorString(e));
+}
+
+tamis_status tam_cuda_refused(int error, const char *what) {
+    tamis_status status = tam_cuda_failed(error, what);
+    return error == (int)cudaErrorMemoryAllocation ? TAMIS_E_NOMEM : status;
 }
 
 tamis_status tam_cuda_enter(int device, tam_cuda_guard *out) {
@@ -51,10 +55,10 @@ static tamis_status zero(void *memory, size_t bytes) {
     cudaError_t error = cudaMemsetAsync(memory, 0, bytes, stream);
     if (error == cudaSuccess)
         error = cudaEventRecord(event, stream);
-    status = error == cudaSuccess ? tam_cuda_wait(event, tam_cuda_deadline(), "clearing memory")
+    status = error == cudaSuccess ? tam_cuda_wait(event, tam_cuda_deadline(0), "clearing memory")
                                   : tam_cuda_failed((int)error, "clearing memory");
     if (status != TAMIS_OK)
-        (void)tam_cuda_drain(stream, tam_cuda_deadline());
+        (void)tam_cuda_drain(stream, tam_cuda_deadline(0));
     tam_cuda_event_close(event);
 
 err_stream:
@@ -121,8 +125,8 @@ void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size) {
 /* -- streams, events, waiting ----------------------------------------------------------------- */
 
 tamis_status tam_cuda_stream_open(cudaStream_t *out) {
-    TAM_CUDA_TRY(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking), "creating a CUDA stream");
-    return TAMIS_OK;
+    cudaError_t error = cudaStreamCreateWithFlags(out, cudaStreamNonBlocking);
+    return error ? tam_cuda_refused((int)error, "creating a CUDA stream") : TAMIS_OK;
 }
 
 void tam_cuda_stream_close(cudaStream_t stream) {
@@ -131,8 +135,8 @@ void tam_cuda_stream_close(cudaStream_t stream) {
 }
 
 tamis_status tam_cuda_event_open(cudaEvent_t *out) {
-    TAM_CUDA_TRY(cudaEventCreateWithFlags(out, cudaEventDisableTiming), "creating a CUDA event");
-    return TAMIS_OK;
+    cudaError_t error = cudaEventCreateWithFlags(out, cudaEventDisableTiming);
+    return error ? tam_cuda_refused((int)error, "creating a CUDA event") : TAMIS_OK;
 }
 
 void tam_cuda_event_close(cudaEvent_t event) {
@@ -140,8 +144,10 @@ void tam_cuda_event_close(cudaEvent_t event) {
         (void)cudaGetLastError();
 }
 
-uint64_t tam_cuda_deadline(void) {
-    return tam_clock_ns() + tam_setting_number(TAM_SETTING_TIMEOUT_MS) * UINT64_C(1000000);
+uint64_t tam_cuda_deadline(uint64_t timeout_ns) {
+    if (timeout_ns == 0)
+        timeout_ns = tam_setting_number(TAM_SETTING_TIMEOUT_MS) * UINT64_C(1000000);
+    return tam_clock_ns() + timeout_ns;
 }
 
 tamis_status tam_cuda_wait(cudaEvent_t event, uint64_t deadline_ns, const char *what) {
@@ -197,7 +203,7 @@ void tam_cuda_lane_close(tam_cuda_lane *lane) {
 
 tamis_status tam_cuda_lane_wait(const tam_cuda_lane *lane, const char *what) {
     TAM_CUDA_TRY(cudaEventRecord(lane->event, lane->stream), what);
-    return tam_cuda_wait(lane->event, tam_cuda_deadline(), what);
+    return tam_cuda_wait(lane->event, tam_cuda_deadline(lane->timeout_ns), what);
 }
 
 static size_t lesser(size_t a, size_t b) {

@@ -16,8 +16,11 @@
 /* -- errors and the current device ------------------------------------------------------------ */
 
 /** Say "<what>: <name of the error>, <its text>" and forget the error in the runtime. @param error
- * not 0; NOMEM if memory ran out, else DEVICE */
+ * not 0; always DEVICE: work may be half enqueued */
 tamis_status tam_cuda_failed(int error, const char *what);
+
+/** The same of a call that makes something and has no other effect: NOMEM if memory ran out. */
+tamis_status tam_cuda_refused(int error, const char *what);
 
 /** For calls and launchers that return a cudaError_t (as int). */
 #define TAM_CUDA_TRY(call, what)                                                                   \
@@ -68,8 +71,8 @@ void tam_cuda_stream_close(cudaStream_t stream); /* NULL is fine */
 tamis_status tam_cuda_event_open(cudaEvent_t *out);
 void tam_cuda_event_close(cudaEvent_t event); /* NULL is fine */
 
-/** On tam_clock_ns: now and what TAMIS_TIMEOUT_MS allows. */
-uint64_t tam_cuda_deadline(void);
+/** On tam_clock_ns: from now on, with 0 as long as TAMIS_TIMEOUT_MS allows. */
+uint64_t tam_cuda_deadline(uint64_t timeout_ns);
 
 /** Until the event has come. DEVICE when the deadline passes or the device reports an error. */
 tamis_status tam_cuda_wait(cudaEvent_t event, uint64_t deadline_ns, const char *what);
@@ -82,6 +85,7 @@ bool tam_cuda_drain(cudaStream_t stream, uint64_t deadline_ns);
 typedef struct tam_cuda_lane {
     cudaStream_t stream;
     cudaEvent_t event;
+    uint64_t timeout_ns;    /* of a wait; 0: TAMIS_TIMEOUT_MS */
     unsigned char *staging; /* [TAM_CUDA_STAGING], pinned; free to use when the stream is idle */
 } tam_cuda_lane;
 
@@ -107,6 +111,7 @@ typedef struct tam_cuda_device {
     int device;
     uint32_t multiprocessors;
     const tam_grid *source; /* of the reducer, on the host */
+    bool hangs; /* work that never ended may still use what lies on the device: free nothing */
 
     /* In device memory; the pointers are the host's to copy into launches. */
     tam_cuda_grid grid;

@@ -81,6 +81,7 @@ static tamis_status take_events(tam_cuda_step *s) {
 
 static tamis_status fill(tam_cuda_step *s) {
     TAM_TRY(tam_cuda_lane_open(&s->lane));
+    s->lane.timeout_ns = s->plan.timeout_ns;
     TAM_TRY(take_events(s));
     TAM_TRY(take_device(s));
     TAM_TRY(take_host(s));
@@ -132,14 +133,16 @@ void tam_cuda_step_close(tam_cuda_step *s) {
     if (!s)
         return;
     if (tam_cuda_enter(s->device->device, &guard) != TAMIS_OK) {
+        s->device->hangs = true;
         forget(s); /* a broken device: nothing runs there, and nothing can be freed there */
         return;
     }
-    if (tam_cuda_lane_wait(&s->lane, "the last step") == TAMIS_OK)
-        release(s);
-    else
+    s->device->hangs = tam_cuda_lane_wait(&s->lane, "the last step") != TAMIS_OK;
+    if (s->device->hangs)
         tam_log(TAM_WARN, "rank %u: a step on the CUDA device never ended; its memory stays",
                 s->plan.rank);
+    else
+        release(s);
     tam_cuda_leave(&guard);
 }
 

@@ -562,6 +562,129 @@ static void test_too_little_memory_is_a_clean_error(void **state) {
     ranks_run(1, 0, run_out_of_memory, NULL);
 }
 
+/* Rank 1 goes on from another step than the others believe; rank 0 is steps ahead by then. What rank
+ * 0 has enqueued never meets its partners, and must not keep it from saving. */
+static void fall_out_of_step(test_rank *self) {
+    seat s;
+    char own[48], path[SCRATCH_PATH];
+    sit_down(self, 0, TAMIS_NONFINITE_ERROR, &s);
+    if (self->failure[0])
+        return;
+    snprintf(own, sizeof own, "ahead.%u", self->id);
+    scratch_path(own, path);
+    wait_step(self, &s, 0);
+    RANK_OK(self, tamis_reducer_save(s.reducer, path));
+    wait_step(self, &s, 1);
+    if (self->id == 1)
+        RANK_OK(self, tamis_reducer_load(s.reducer, path));
+    tamis_step step = step_of(&s);
+    for (uint32_t i = 0; i < (self->id == 0 ? 4 : 1); i++) {
+        tamis_status status = tamis_reduce_start(s.reducer, &step);
+        RANK_CHECK(self, status == TAMIS_OK || (i > 0 && status == TAMIS_E_PROTOCOL), "%s",
+                   tamis_last_error());
+        if (status == TAMIS_OK)
+            RANK_OK(self, tamis_reduce_join(s.reducer, s.stream));
+    }
+    uint64_t begin = now_ms();
+    self->where = "save after a refusal";
+    RANK_OK(self, tamis_reducer_save(s.reducer, path));
+    RANK_CHECK(self, now_ms() - begin < RANKS_TIMEOUT_MS / 2, "saving took %llu ms",
+               (unsigned long long)(now_ms() - begin));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_start(s.reducer, &step));
+    RANK_CHECK(self, rank_barrier(self), "a rank has left");
+    stand_up(&s);
+}
+
+static void test_a_rank_ahead_of_a_refusal_can_save(void **state) {
+    char path[SCRATCH_PATH];
+    (void)state;
+    scratch_path("ahead", path);
+    ranks_run(2, 0, fall_out_of_step, NULL);
+}
+
+/* deft needs the host in every step; its collectives must not meet those of `tamis`. */
+static void mix_drivers(test_rank *self) {
+    seat s;
+    tamis_reducer *other = NULL;
+    tamis_reducer_config config = usual_config(TAMIS_DEVICE_CUDA);
+    sit_down(self, 0, TAMIS_NONFINITE_ERROR, &s);
+    if (self->failure[0])
+        return;
+    config.scheme = "deft";
+    RANK_OK(self, make(s.comm, &config, &other));
+    tamis_step step = step_of(&s);
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(self, tamis_reduce_start(s.reducer, &step));
+        RANK_OK(self, tamis_reduce_join(s.reducer, s.stream));
+        RANK_OK(self, tamis_reduce_start(other, &step));
+        tamis_status status = tamis_reduce_start(s.reducer, &step);
+        RANK_CHECK(self, status == TAMIS_OK || status == TAMIS_E_STATE, "%s", tamis_last_error());
+        RANK_OK(self, tamis_reduce_wait(other));
+        RANK_CHECK(self, rank_barrier(self), "a rank has left");
+        if (status == TAMIS_E_STATE)
+            RANK_OK(self, tamis_reduce_start(s.reducer, &step));
+        RANK_OK(self, tamis_reduce_wait(s.reducer));
+    }
+    tamis_reducer_destroy(other);
+    stand_up(&s);
+}
+
+static void test_drivers_of_one_communicator_do_not_mix(void **state) {
+    (void)state;
+    ranks_run(2, 0, mix_drivers, NULL);
+}
+
+/* Two reducers that devices drive, both under way. */
+static void run_two(test_rank *self) {
+    seat s;
+    tamis_reducer *other = NULL;
+    tamis_reducer_config config = usual_config(TAMIS_DEVICE_CUDA);
+    sit_down(self, 0, TAMIS_NONFINITE_ERROR, &s);
+    if (self->failure[0])
+        return;
+    config.scheme = "topk";
+    RANK_OK(self, make(s.comm, &config, &other));
+    for (uint32_t i = 0; i < 6 && !self->failure[0]; i++) {
+        tamis_step step = step_of(&s);
+        enqueue_step(self, &s, i);
+        RANK_OK(self, tamis_reduce_start(other, &step));
+        RANK_OK(self, tamis_reduce_join(other, s.stream));
+    }
+    RANK_CUDA(self, cudaStreamSynchronize(s.stream));
+    compare_steps(self, 0, 6, s.got);
+    tamis_reducer_destroy(other);
+    stand_up(&s);
+}
+
+static void test_two_reducers_of_one_communicator_run_one_after_another(void **state) {
+    (void)state;
+    ranks_run(RANKS, 0, run_two, NULL);
+}
+
+/* STATE has no effect: the right call can follow. */
+static void wait_for_captured(test_rank *self) {
+    seat s;
+    cudaGraph_t graph = NULL;
+    tamis_result result;
+    sit_down(self, 0, TAMIS_NONFINITE_ERROR, &s);
+    if (self->failure[0])
+        return;
+    tamis_step step = step_of(&s);
+    RANK_CUDA(self, cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal));
+    RANK_OK(self, tamis_reduce_start(s.reducer, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_wait(s.reducer));
+    RANK_OK(self, tamis_reduce_join(s.reducer, s.stream));
+    RANK_CUDA(self, cudaStreamEndCapture(s.stream, &graph));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_result(s.reducer, &result));
+    RANK_CUDA(self, cudaGraphDestroy(graph));
+    stand_up(&s);
+}
+
+static void test_a_captured_step_can_only_be_joined(void **state) {
+    (void)state;
+    ranks_run(1, 0, wait_for_captured, NULL);
+}
+
 static void give_host_memory(test_rank *self) {
     seat s;
     static float host[RANKS_MOST][N];
@@ -615,6 +738,10 @@ int main(void) {
         cmocka_unit_test(test_a_failing_launch_is_named_and_the_state_saved),
         cmocka_unit_test(test_a_broken_device_is_named_and_the_last_file_stays),
         cmocka_unit_test(test_too_little_memory_is_a_clean_error),
+        cmocka_unit_test(test_a_rank_ahead_of_a_refusal_can_save),
+        cmocka_unit_test(test_drivers_of_one_communicator_do_not_mix),
+        cmocka_unit_test(test_two_reducers_of_one_communicator_run_one_after_another),
+        cmocka_unit_test(test_a_captured_step_can_only_be_joined),
         cmocka_unit_test(test_host_memory_is_refused_without_effect),
         cmocka_unit_test(test_ranks_that_differ_are_told_on_all),
     };
