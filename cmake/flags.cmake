@@ -12,7 +12,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
 # -ffp-contract=off, -fmad=false: a fused multiply-add rounds once where the contract of the kernels
 # says twice. -lineinfo costs nothing at run time and lets profilers and sanitizers name lines.
-# -fno-threadsafe-statics: else nvcc's launch stubs, which nobody calls, want libstdc++.
+# -fno-threadsafe-statics: else nvcc's launch functions want libstdc++.
 add_library(tam_common INTERFACE)
 set(flags -ffp-contract=off -Wall -Wextra -Wshadow)
 set(cuda_flags -fmad=false -lineinfo

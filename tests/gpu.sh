@@ -196,6 +196,8 @@ nccl_one_gpu=(env NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_IB_DISABLE=1 NCCL_SO
 for ranks in 1 2 3; do
     run nccl_$ranks "$nccl_ranks" 90 "${nccl_one_gpu[@]}" "$nccl_ranks" $ranks small
 done
+# As users run it, kernels loaded when they are first needed.
+run nccl_lazy "$nccl_ranks" 90 "${nccl_one_gpu[@]}" CUDA_MODULE_LOADING=LAZY "$nccl_ranks" 2 small
 run nccl_dead "$nccl_ranks" 60 "${nccl_one_gpu[@]}" "$nccl_ranks" 3 dead
 
 # -- speed -------------------------------------------------------------------------------------
@@ -234,9 +236,12 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanit
 for tool in memcheck racecheck; do
     if [ -z "$sanitizer" ]; then
         skip "sanitizer_$tool" "compute-sanitizer was not found"
+        skip "sanitizer_nccl_$tool" "compute-sanitizer was not found"
     else
-        run sanitizer_$tool "$test_step" 90 "$sanitizer" --tool $tool --error-exitcode 1 \
-            "$test_step" 1 small
+        run sanitizer_$tool "$test_step" 90 "$sanitizer" --tool $tool --target-processes all \
+            --error-exitcode 1 "$test_step" 1 small
+        run sanitizer_nccl_$tool "$nccl_ranks" 90 "${nccl_one_gpu[@]}" "$sanitizer" --tool $tool \
+            --target-processes all --error-exitcode 1 "$nccl_ranks" 1 small
     fi
 done
 

@@ -9,7 +9,7 @@
  *
  * The last two count from barrier to barrier, which is never less than the time of the slowest
  * rank and includes the barrier itself. The axpy does not, so that ratios to it are not flattered.
- * On a CUDA device whose steps the host drives only the step is timed.
+ * On a CUDA device only the step is timed here; what is replayed as a graph is timed in replay.c.
  */
 #include <stdlib.h>
 #include <string.h>
