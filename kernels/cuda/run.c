@@ -31,21 +31,24 @@ static tamis_status find_capture(void *stream, bool *captured) {
     return TAMIS_OK;
 }
 
-static bool same_pointers(const tam_cuda_step *s, void *const *grads) {
-    return memcmp(s->grads_now, grads, s->device->nsegments * sizeof grads[0]) == 0;
+static bool same_pointers(const tam_cuda_step *s, void *const *a, void *const *b) {
+    return memcmp(a, b, s->device->nsegments * sizeof a[0]) == 0;
 }
 
-/* A graph of the caller reads the pointers where the last step left them. */
-static tamis_status check_pointers(const tam_cuda_step *s, const tam_accumulate *target,
-                                   bool captured) {
-    if (target->grad || same_pointers(s, target->grads))
+/* Graphs of the caller have an array of pointers of their own, the same for all of them. It is a
+ * copy of what the last step used: nothing can be sent while a stream is being captured. */
+static tamis_status capture_pointers(tam_cuda_step *s, const tam_accumulate *target) {
+    size_t bytes = s->device->nsegments * sizeof s->grads_now[0];
+    if (target->grad)
         return TAMIS_OK;
-    if (captured)
+    if (!same_pointers(s, s->grads_now, target->grads))
         return tam_fail(TAMIS_E_STATE, "tamis_step.grads: a step that is captured needs the "
                                        "pointers of the step before; make a step with them first");
-    if (s->captured)
-        return tam_fail(TAMIS_E_STATE, "tamis_step.grads: a captured graph works on the pointers "
-                                       "of the segments, which cannot be others now");
+    if (s->grads_captured[0] && !same_pointers(s, s->grads_captured, target->grads))
+        return tam_fail(TAMIS_E_STATE, "tamis_step.grads: another captured step works on other "
+                                       "pointers");
+    TAM_TRY(tam_cuda_lane_write(&s->lane, target->grads, bytes, s->grads[TAM_CUDA_BY_CALLER]));
+    memcpy(s->grads_captured, target->grads, bytes);
     return TAMIS_OK;
 }
 
@@ -54,10 +57,11 @@ static tamis_status check_pointers(const tam_cuda_step *s, const tam_accumulate 
 static tamis_status send_pointers(tam_cuda_step *s, const tam_accumulate *target) {
     size_t count = s->device->nsegments, bytes = count * sizeof target->grads[0];
     void **sent = s->grads_sent + (s->serial + 1) % TAM_CUDA_STEPS * count;
-    if (target->grad || same_pointers(s, target->grads))
+    if (target->grad || same_pointers(s, s->grads_now, target->grads))
         return TAMIS_OK;
     memcpy(sent, target->grads, bytes);
-    TAM_CUDA_TRY(cudaMemcpyAsync(s->grads, sent, bytes, cudaMemcpyHostToDevice, s->lane.stream),
+    TAM_CUDA_TRY(cudaMemcpyAsync(s->grads[TAM_CUDA_BY_HOST], sent, bytes, cudaMemcpyHostToDevice,
+                                 s->lane.stream),
                  "sending the pointers of the segments");
     memcpy(s->grads_now, target->grads, bytes);
     return TAMIS_OK;
@@ -85,7 +89,7 @@ static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
 static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t by) {
     tam_cuda_source source = {
         .grad = target->grad,
-        .grads = target->grad ? NULL : s->grads,
+        .grads = target->grad ? NULL : s->grads[by],
         .scale = target->scale,
     };
     s->target = target_of(s, by);
@@ -166,6 +170,7 @@ static tamis_status run_captured(tam_cuda_step *s, const tam_accumulate *target,
     if (s->serial > 0)
         TAM_TRY(tam_cuda_wait(s->done, tam_cuda_deadline(s->plan.timeout_ns),
                               "the step before a capture"));
+    TAM_TRY(capture_pointers(s, target));
     TAM_CUDA_TRY(cudaEventRecord(s->fork, stream), "following a captured stream");
     TAM_CUDA_TRY(cudaStreamWaitEvent(s->lane.stream, s->fork, 0), "following a captured stream");
     TAM_TRY(aim(s, target, TAM_CUDA_BY_CALLER));
@@ -182,7 +187,6 @@ static tamis_status run(tam_cuda_step *s, const tam_accumulate *target, void *st
                         tam_cuda_enqueue enqueue, void *context, uint64_t *serial) {
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
-    TAM_TRY(check_pointers(s, target, captured));
     if (captured)
         return run_captured(s, target, stream, enqueue, context, serial);
     return run_directly(s, target, stream, enqueue, context, serial);

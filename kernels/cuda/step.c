@@ -41,7 +41,8 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     s->control.turn = tam_cuda_take(arena, 1, sizeof(tam_cuda_turn));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
     s->sources = tam_cuda_take(arena, TAM_CUDA_LANES, sizeof s->sources[0]);
-    s->grads = tam_cuda_take(arena, s->device->nsegments, sizeof s->grads[0]);
+    for (int i = 0; i < TAM_CUDA_LANES; i++)
+        s->grads[i] = tam_cuda_take(arena, s->device->nsegments, sizeof s->grads[i][0]);
     s->kind->take(s, arena);
 }
 
@@ -67,7 +68,8 @@ static tamis_status take_host(tam_cuda_step *s) {
         s->reports[i] = (tam_cuda_report *)(void *)(s->pinned + (size_t)i * ring);
     s->grads_sent = (void **)(void *)(s->pinned + TAM_CUDA_LANES * ring);
     s->grads_now = tam_alloc_array(nsegments, sizeof s->grads_now[0]);
-    if (!s->grads_now)
+    s->grads_captured = tam_alloc_array(nsegments, sizeof s->grads_captured[0]);
+    if (!s->grads_now || !s->grads_captured)
         return tam_fail(TAMIS_E_NOMEM, "no memory for pointers to %u segments", nsegments);
     return TAMIS_OK;
 }
@@ -92,6 +94,7 @@ static tamis_status fill(tam_cuda_step *s) {
 static void forget(tam_cuda_step *s) {
     tam_free(s->pieces);
     tam_free(s->grads_now);
+    tam_free(s->grads_captured);
     tam_free(s);
 }
 

@@ -44,7 +44,7 @@ struct tam_cuda_step {
     uint32_t *first_chunk;    /* sparse: exchange.ranges.first_chunk */
     tam_cuda_source
         *sources; /* [TAM_CUDA_LANES] where the gradient lies: of each launcher's steps */
-    void **grads; /* [nsegments] */
+    void **grads[TAM_CUDA_LANES]; /* [nsegments] for each launcher */
 
     tam_cuda_piece *pieces; /* dense, host: [npieces] */
     uint32_t npieces;
@@ -52,7 +52,8 @@ struct tam_cuda_step {
     unsigned char *pinned;
     tam_cuda_report *reports[TAM_CUDA_LANES]; /* [TAM_CUDA_STEPS] */
     void **grads_sent;                        /* [TAM_CUDA_STEPS * nsegments] on their way */
-    void **grads_now;                         /* host: [nsegments] what `grads` will hold */
+    void **grads_now;                         /* host: [nsegments] what the host's will hold */
+    void **grads_captured;                    /* host: [nsegments] what the caller's hold; NULLs */
 
     tam_cuda_accumulate target; /* of the step that is being enqueued */
     cudaGraphExec_t graph;      /* begin to settle of any step that the host launches; or NULL */

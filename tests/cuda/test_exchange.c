@@ -94,11 +94,12 @@ static void test_one_graph_serves_every_buffer(void **state) {
 }
 
 static void step_by_both(exchange_seat *s) {
-    for (const char *how = "hhhggghgh"; *how && !exchange_failed(s); how++) {
+    /* h, H: by the host, on one or the other gradient; g: the graph, which works on the first */
+    for (const char *how = "hhhgggHghgHHg"; *how && !exchange_failed(s); how++) {
         if (*how == 'g')
             exchange_step_by_graph(s);
         else
-            exchange_step(s, 0);
+            exchange_step(s, *how == 'H');
         exchange_follow(s, true);
     }
 }
