@@ -57,4 +57,18 @@ static __device__ __forceinline__ uint64_t tam_mix(uint64_t position, uint32_t w
     return x ^ x >> 31;
 }
 
+/** Whether this block is the last of its launch to come here; it then sees what all others wrote.
+ * All threads come. */
+static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {
+    __shared__ uint32_t before;
+    __syncthreads();
+    if (threadIdx.x == 0) { /* its fences hold for what the barrier brought together */
+        __threadfence();
+        before = atomicAdd(ticket, 1u);
+        __threadfence();
+    }
+    __syncthreads();
+    return before == gridDim.x - 1;
+}
+
 #endif

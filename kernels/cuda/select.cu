@@ -21,19 +21,6 @@ static __device__ uint32_t shift_of(uint32_t digit) {
 
 /* -- histograms ------------------------------------------------------------------------------- */
 
-/* Whether this block is the last of the grid to come here; then it sees what all have written. */
-static __device__ bool last_to_finish(uint32_t *ticket) {
-    __shared__ uint32_t turn;
-    __syncthreads();
-    if (threadIdx.x == 0) { /* its fences hold for what the barrier brought together */
-        __threadfence();
-        turn = atomicAdd(ticket, 1u);
-        __threadfence();
-    }
-    __syncthreads();
-    return turn == gridDim.x - 1;
-}
-
 static __device__ void clear_bins(uint32_t *bins) {
     for (uint32_t i = threadIdx.x; i < TAM_DIGITS; i += TAM_BLOCK_THREADS)
         bins[i] = 0;
@@ -128,7 +115,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_list(const tam
         if (threadIdx.x == 0 && reach > 0)
             atomicAdd(&search->reach, reach);
     }
-    if (!last_to_finish(&search->ticket[0]))
+    if (!tam_last_block(&search->ticket[0]))
         return;
     if (serves && (!total || *(volatile uint32_t *)&search->reach >= turn.k)) {
         begin_search(job, TAM_FROM_LIST, job.found->count);
@@ -147,7 +134,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const t
     tam_walk_chunks(
         job, [&](uint32_t key) { atomicAdd(&bins[key >> shift_of(0)], 1u); }, [](uint32_t) {});
     add_bins(bins, job.select.histogram);
-    if (last_to_finish(&job.select.search->ticket[1]))
+    if (tam_last_block(&job.select.search->ticket[1]))
         begin_search(job, TAM_FROM_CHUNKS, sum_bins(job.select.histogram));
 }
 
@@ -169,7 +156,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     else
         tam_walk_chunks(job, visit, [](uint32_t) {});
     add_bins(bins, histogram);
-    if (!last_to_finish(&search->ticket[1 + digit]))
+    if (!tam_last_block(&search->ticket[1 + digit]))
         return;
     find_digit(histogram, digit, search);
     __syncthreads();

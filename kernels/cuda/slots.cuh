@@ -51,20 +51,6 @@ static __device__ __forceinline__ uint64_t tam_sum_head(const tam_cuda_slots &s,
 
 /* -- the whole block -------------------------------------------------------------------------- */
 
-/** Whether this block is the last of its launch to come here; it then sees what all others wrote.
- * All threads come. */
-static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {
-    __shared__ uint32_t before;
-    __syncthreads();
-    if (threadIdx.x == 0) { /* its fences hold for what the barrier brought together */
-        __threadfence();
-        before = atomicAdd(ticket, 1u);
-        __threadfence();
-    }
-    __syncthreads();
-    return before == gridDim.x - 1;
-}
-
 /** Sum over the block, for all threads. Wraps. */
 static __device__ __forceinline__ uint64_t tam_block_sum(uint64_t mine) {
     typedef cub::BlockReduce<unsigned long long, TAM_BLOCK_THREADS> reduce;
