@@ -115,8 +115,7 @@ static __device__ void widen_chunk(const typename TYPE::element *from, uint32_t 
 
 /* Zeros behind the piece, so that shares are whole; and nothing has arrived yet. */
 static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_piece &piece) {
-    uint64_t thread = (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
-    uint64_t threads = (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
+    uint64_t thread = tam_thread_of_grid(), threads = tam_threads_of_grid();
     float a = __uint_as_float(TAM_CUDA_ABSENT);
     for (uint64_t i = piece.count + thread; i < x.room; i += threads)
         x.values[i] = 0.0f;

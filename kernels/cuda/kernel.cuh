@@ -57,6 +57,15 @@ static __device__ __forceinline__ uint64_t tam_mix(uint64_t position, uint32_t w
     return x ^ x >> 31;
 }
 
+/** Number of this thread in its launch, and how many there are. */
+static __device__ __forceinline__ uint64_t tam_thread_of_grid(void) {
+    return (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
+}
+
+static __device__ __forceinline__ uint64_t tam_threads_of_grid(void) {
+    return (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
+}
+
 /** Whether this block is the last of its launch to come here; it then sees what all others wrote.
  * All threads come. */
 static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {

@@ -5,16 +5,8 @@
  */
 #include "kernels/cuda/slots.cuh"
 
-#include "lib/base/half.h"
+#include "kernels/cuda/gradient.cuh"
 #include "lib/policy/rules.h"
-
-static __device__ __forceinline__ uint64_t thread_of_grid(void) {
-    return (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
-}
-
-static __device__ __forceinline__ uint64_t threads_of_grid(void) {
-    return (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
-}
 
 /* -- add -------------------------------------------------------------------------------------- */
 
@@ -47,7 +39,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam
     float4 *values = reinterpret_cast<float4 *>(x.values);
     float a = __uint_as_float(TAM_CUDA_ABSENT);
     uint64_t share = x.share / 4, mine = x.slots.rank * share;
-    for (uint64_t i = thread_of_grid(); i < share * x.slots.nranks; i += threads_of_grid())
+    for (uint64_t i = tam_thread_of_grid(); i < share * x.slots.nranks; i += tam_threads_of_grid())
         values[i] =
             i >= mine && i < mine + share ? add_ranks(x, i - mine) : make_float4(a, a, a, a);
 }
@@ -80,7 +72,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
     bool incomplete = false;
     if (verdict->status != TAMIS_OK)
         return;
-    for (uint64_t i = thread_of_grid(); i < count; i += threads_of_grid()) {
+    for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         float sum = x.values[i];
         bad += tam_magnitude_of(sum) >= TAM_INFINITE_BITS;
         incomplete = incomplete || absent(sum);
@@ -95,42 +87,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
 
 /* -- settle ----------------------------------------------------------------------------------- */
 
-/* Groups lie one after another, and so do the segments they belong to. */
-static __device__ uint32_t segment_of(const tam_cuda_grid &grid, uint32_t index) {
-    uint32_t from = 0, last = grid.ngroups - 1;
-    while (from < last) {
-        uint32_t middle = from + (last - from + 1) / 2;
-        if (grid.groups[middle].begin <= index)
-            from = middle;
-        else
-            last = middle - 1;
-    }
-    return grid.groups[from].segment;
-}
-
-static __device__ __forceinline__ void write_gradient(const tam_cuda_exchange &x,
-                                                      const tam_cuda_accumulate &target,
-                                                      uint32_t index, float value) {
-    if (!target.source)
-        return;
-    void *to = target.source->grad;
-    if (!to) {
-        uint32_t segment = segment_of(x.grid, index);
-        to = target.source->grads[segment];
-        index -= target.seg_begin[segment];
-    }
-    if (target.type == TAMIS_TYPE_FLOAT32)
-        static_cast<float *>(to)[index] = value;
-    else
-        static_cast<uint16_t *>(to)[index] = target.type == TAMIS_TYPE_FLOAT16
-                                                 ? tam_float16_narrow(value)
-                                                 : tam_bfloat16_narrow(value);
-}
-
 /* What the own list holds has been given, whatever became of the others'. */
 static __device__ void clear_picks(const tam_cuda_exchange &x) {
     const uint32_t *indices = tam_indices_of(x.slots, x.slots.rank);
-    for (uint64_t i = thread_of_grid(); i < x.picked->count; i += threads_of_grid())
+    for (uint64_t i = tam_thread_of_grid(); i < x.picked->count; i += tam_threads_of_grid())
         x.acc[indices[i]] = 0.0f;
 }
 
@@ -139,7 +99,7 @@ static __device__ void clear_picks(const tam_cuda_exchange &x) {
 static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda_accumulate &target,
                                       bool applied) {
     uint64_t hash = 0, count = x.scratch->verdict.count;
-    for (uint64_t i = thread_of_grid(); i < count; i += threads_of_grid()) {
+    for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = x.indices[i];
         float value = x.values[i];
         bool finite = tam_magnitude_of(value) < TAM_INFINITE_BITS;
@@ -149,7 +109,8 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
             continue;
         value = __fdiv_rn(finite ? value : 0.0f, x.divisor);
         x.values[i] = value;
-        write_gradient(x, target, index, value);
+        if (target.source)
+            tam_write_gradient(target, *target.source, index, value);
         hash += tam_mix(i, tam_bits_of(value));
     }
     return hash;

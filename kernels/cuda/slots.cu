@@ -111,8 +111,7 @@ static __device__ uint32_t search(const uint32_t *list, uint32_t count, uint64_t
 /* Where every list enters every range: searched here, where other warps wait for memory anyway. */
 static __device__ void search_runs(const tam_cuda_exchange &x) {
     uint64_t tasks = (uint64_t)(x.ranges.count + 1) * x.slots.nranks;
-    uint64_t task = (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
-    for (; task < tasks; task += (uint64_t)gridDim.x * TAM_BLOCK_THREADS) {
+    for (uint64_t task = tam_thread_of_grid(); task < tasks; task += tam_threads_of_grid()) {
         uint32_t r = (uint32_t)(task % x.slots.nranks);
         uint64_t range = task / x.slots.nranks;
         x.ranges.runs[task] =

@@ -170,8 +170,7 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
 /* Zeros past the union, or no values at all; and what the all-to-all must overwrite. */
 static __device__ void pad(const tam_cuda_exchange &x, uint64_t count, bool refused) {
     const float absent = __uint_as_float(TAM_CUDA_ABSENT);
-    uint64_t i = (uint64_t)blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
-    uint64_t stride = (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
+    uint64_t i = tam_thread_of_grid(), stride = tam_threads_of_grid();
     uint64_t sent = x.share * x.slots.nranks;
     for (uint64_t at = i; at < sent; at += stride)
         x.shares[at] = absent;
