@@ -186,13 +186,7 @@ static tamis_status refresh_parts(tam_cuda_row *row) {
 static tamis_status follow(tam_cuda_row *row, cudaStream_t stream) {
     static const char what[] = "waiting for the caller's stream";
     enum cudaStreamCaptureStatus capture;
-    cudaError_t error = cudaStreamIsCapturing(stream, &capture);
-    if (error == cudaErrorStreamCaptureImplicit) { /* the legacy stream waits for captured ones */
-        (void)cudaGetLastError();
-        return tam_fail(TAMIS_E_STATE, "the step's stream is the default one, which cannot be used "
-                                       "while another is captured; give the step its own");
-    }
-    TAM_CUDA_TRY(error, what);
+    TAM_TRY(tam_cuda_find_capture(stream, &capture));
     if (capture != cudaStreamCaptureStatusNone)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "the step's stream is being captured, but this scheme and transport need "

@@ -15,15 +15,9 @@
 /* -- the target ------------------------------------------------------------------------------- */
 
 static tamis_status find_capture(void *stream, bool *captured) {
-    enum cudaStreamCaptureStatus found = cudaStreamCaptureStatusNone;
+    enum cudaStreamCaptureStatus found;
     *captured = false;
-    cudaError_t error = cudaStreamIsCapturing(stream, &found);
-    if (error == cudaErrorStreamCaptureImplicit) { /* the legacy stream waits for captured ones */
-        (void)cudaGetLastError();
-        return tam_fail(TAMIS_E_STATE, "the step's stream is the default one, which cannot be used "
-                                       "while another is captured; give the step its own");
-    }
-    TAM_CUDA_TRY(error, "asking whether a stream is captured");
+    TAM_TRY(tam_cuda_find_capture(stream, &found));
     if (found == cudaStreamCaptureStatusInvalidated)
         return tam_fail(TAMIS_E_STATE, "the capture of the step's stream has failed already; end "
                                        "it and call again");

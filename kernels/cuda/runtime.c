@@ -134,6 +134,17 @@ void tam_cuda_stream_close(cudaStream_t stream) {
         (void)cudaGetLastError();
 }
 
+tamis_status tam_cuda_find_capture(cudaStream_t stream, enum cudaStreamCaptureStatus *out) {
+    cudaError_t error = cudaStreamIsCapturing(stream, out);
+    if (error == cudaErrorStreamCaptureImplicit) { /* the legacy stream waits for captured ones */
+        (void)cudaGetLastError();
+        return tam_fail(TAMIS_E_STATE, "the step's stream is the default one, which cannot be used "
+                                       "while another is captured; give the step its own");
+    }
+    TAM_CUDA_TRY(error, "asking whether a stream is captured");
+    return TAMIS_OK;
+}
+
 tamis_status tam_cuda_event_open(cudaEvent_t *out) {
     cudaError_t error = cudaEventCreateWithFlags(out, cudaEventDisableTiming);
     return error ? tam_cuda_refused((int)error, "creating a CUDA event") : TAMIS_OK;

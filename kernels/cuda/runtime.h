@@ -67,6 +67,10 @@ void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size);
 tamis_status tam_cuda_stream_open(cudaStream_t *out);
 void tam_cuda_stream_close(cudaStream_t stream); /* NULL is fine */
 
+/** Whether a stream of the caller's is being captured. STATE: it is the legacy one, which cannot be
+ * used while another is captured. */
+tamis_status tam_cuda_find_capture(cudaStream_t stream, enum cudaStreamCaptureStatus *out);
+
 /** An event without times. */
 tamis_status tam_cuda_event_open(cudaEvent_t *out);
 void tam_cuda_event_close(cudaEvent_t event); /* NULL is fine */
