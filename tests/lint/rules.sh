@@ -69,9 +69,9 @@ cuda='((cub|thrust|cccl|nv|crt|cooperative_groups|cuda/std)/|tamis/cuda\.h|(cuda
 cuda+='|nvtx[a-zA-Z0-9_]*|cooperative_groups|vector_types|vector_functions|driver_types'
 cuda+='|device_launch_parameters)\.(h|hpp|cuh)[>"])'
 known_in "$cuda" \
-    'kernels/cuda/|collectives/transport/nccl\.c|include/tamis/(cuda|nccl)\.h|bench/|examples/|tests/'
+    'kernels/cuda/|collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/(cuda|nccl)\.h|bench/|examples/|tests/'
 known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
-    'collectives/transport/nccl\.c|include/tamis/nccl\.h|bench/|examples/|tests/'
+    'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|bench/|examples/|tests/'
 known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
 known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
 known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/'

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * NCCL's communicator from inside: nccl.c has the collectives, nccl_open.c its beginning and end.
+ */
+#ifndef TAM_TRANSPORT_NCCL_COMM_H
+#define TAM_TRANSPORT_NCCL_COMM_H
+
+#include "lib/base/base.h"
+#include "lib/base/transport.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct tam_nccl {
+    uint32_t rank, nranks;
+    int device;
+    uint64_t timeout_ns;
+    cudaStream_t stream; /* for what comes from host memory */
+    size_t piece;        /* bytes that a rank gives at a time */
+    char *pinned;        /* [(1 + nranks) * piece] what goes | what comes */
+    char *memory;        /* [nranks * piece] on the device */
+
+    pthread_mutex_t lock; /* of comm while not `ending`: abort may come from any thread */
+    ncclComm_t comm;      /* NCCL's threads write it too, until its creation has ended */
+    bool ending;
+    bool clean;       /* end by finalizing */
+    pthread_t helper; /* if `helped` */
+    bool helped;
+    atomic_bool ended;
+} tam_nccl;
+
+/* The thread's device and capture mode: our calls must not break a capture of the caller's. */
+typedef struct tam_nccl_mode {
+    int device, ours;
+    enum cudaStreamCaptureMode capture;
+} tam_nccl_mode;
+
+/* nccl.c */
+
+extern const tam_transport tam_nccl_transport;
+
+/** Say "rank <r>: <what>: <what NCCL or CUDA says of the code>". */
+tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what);
+tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const char *what);
+
+/** Until a call that gave `code` is enqueued. */
+tamis_status tam_nccl_complete(tam_nccl *self, ncclResult_t code, const char *what,
+                               const tam_call *call);
+
+/** Whether our stream is empty: cudaErrorNotReady while it is not. */
+cudaError_t tam_nccl_query(const tam_nccl *self);
+
+/** Calls into CUDA stand between these two; no leave where enter failed. */
+cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before);
+void tam_nccl_leave(tam_nccl_mode *before);
+
+/** The first use of a new communicator. */
+tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call);
+
+/* nccl_open.c: of the row */
+void tam_nccl_abort(void *arg);
+void tam_nccl_close(void *arg, int clean);
+
+#endif
