@@ -120,34 +120,13 @@ inline void __syncthreads(int line = __builtin_LINE()) {
     emulate_meet_block("__syncthreads", line, false, nullptr, nullptr);
 }
 
-inline int __syncthreads_or(int mine, int line = __builtin_LINE()) {
-    return emulate_meet_block("__syncthreads_or", line, mine != 0, nullptr, nullptr) > 0;
-}
-
-inline int __syncthreads_and(int mine, int line = __builtin_LINE()) {
-    return emulate_meet_block("__syncthreads_and", line, mine != 0, nullptr, nullptr) ==
-           TAM_BLOCK_THREADS;
-}
-
 inline int __syncthreads_count(int mine, int line = __builtin_LINE()) {
     unsigned met = emulate_meet_block("__syncthreads_count", line, mine != 0, nullptr, nullptr);
     return static_cast<int>(met);
 }
 
-inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
-    emulate_meet_warp("__syncwarp", line, mask, 0);
-}
-
 inline unsigned __ballot_sync(unsigned mask, int mine, int line = __builtin_LINE()) {
     return emulate_ballot("__ballot_sync", line, mask, mine != 0);
-}
-
-inline int __any_sync(unsigned mask, int mine, int line = __builtin_LINE()) {
-    return emulate_ballot("__any_sync", line, mask, mine != 0) != 0;
-}
-
-inline int __all_sync(unsigned mask, int mine, int line = __builtin_LINE()) {
-    return emulate_ballot("__all_sync", line, mask, mine != 0) == 0xffffffffu;
 }
 
 /* Value of lane `from`; a lane past either end reads its own, as on the device. */
@@ -194,9 +173,6 @@ inline T __shfl_xor_sync(unsigned mask, T mine, int with, int line = __builtin_L
     inline T atomicOr(T *at, T with) {                                                             \
         return __atomic_fetch_or(at, with, __ATOMIC_SEQ_CST);                                      \
     }                                                                                              \
-    inline T atomicAnd(T *at, T with) {                                                            \
-        return __atomic_fetch_and(at, with, __ATOMIC_SEQ_CST);                                     \
-    }                                                                                              \
     inline T atomicExch(T *at, T with) {                                                           \
         return __atomic_exchange_n(at, with, __ATOMIC_SEQ_CST);                                    \
     }                                                                                              \
@@ -223,39 +199,26 @@ EMULATE_ATOMICS(unsigned long long)
 #undef EMULATE_ATOMICS
 
 /* Every atomic is a fence already, and ThreadSanitizer knows no others. */
-inline void __threadfence_block() {}
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 
 /* ------------------------------------------------------------------------------------------- */
 /* Loads and stores                                                                             */
 
-template <typename T> inline T emulate_load(const char *what, const T *from) {
-    if (reinterpret_cast<uintptr_t>(from) % sizeof(T))
+template <typename T> inline T *emulate_aligned(const char *what, T *at) {
+    if (reinterpret_cast<uintptr_t>(at) % sizeof(T))
         emulate_fail("%s of %zu bytes at a misaligned address", what, sizeof(T));
-    return *from;
-}
-
-template <typename T> inline void emulate_store(const char *what, T *to, T value) {
-    if (reinterpret_cast<uintptr_t>(to) % sizeof(T))
-        emulate_fail("%s of %zu bytes at a misaligned address", what, sizeof(T));
-    *to = value;
+    return at;
 }
 
 template <typename T> inline T __ldg(const T *from) {
-    return emulate_load("__ldg", from);
+    return *emulate_aligned("__ldg", from);
 }
 template <typename T> inline T __ldcs(const T *from) {
-    return emulate_load("__ldcs", from);
-}
-template <typename T> inline T __ldcg(const T *from) {
-    return emulate_load("__ldcg", from);
+    return *emulate_aligned("__ldcs", from);
 }
 template <typename T> inline void __stcs(T *to, T value) {
-    emulate_store("__stcs", to, value);
-}
-template <typename T> inline void __stcg(T *to, T value) {
-    emulate_store("__stcg", to, value);
+    *emulate_aligned("__stcs", to) = value;
 }
 
 /* ------------------------------------------------------------------------------------------- */
@@ -264,35 +227,11 @@ template <typename T> inline void __stcg(T *to, T value) {
 inline float __fadd_rn(float a, float b) {
     return a + b;
 }
-inline float __fsub_rn(float a, float b) {
-    return a - b;
-}
 inline float __fmul_rn(float a, float b) {
     return a * b;
 }
 inline float __fdiv_rn(float a, float b) {
     return a / b;
-}
-inline float __fsqrt_rn(float a) {
-    return sqrtf(a);
-}
-inline double __dadd_rn(double a, double b) {
-    return a + b;
-}
-inline double __dsub_rn(double a, double b) {
-    return a - b;
-}
-inline double __dmul_rn(double a, double b) {
-    return a * b;
-}
-inline double __ddiv_rn(double a, double b) {
-    return a / b;
-}
-inline double __dsqrt_rn(double a) {
-    return sqrt(a);
-}
-inline float __double2float_rn(double a) {
-    return static_cast<float>(a);
 }
 
 template <typename To, typename From> inline To emulate_bits(From from) {
@@ -304,51 +243,15 @@ template <typename To, typename From> inline To emulate_bits(From from) {
 inline unsigned __float_as_uint(float a) {
     return emulate_bits<unsigned>(a);
 }
-inline int __float_as_int(float a) {
-    return emulate_bits<int>(a);
-}
 inline float __uint_as_float(unsigned a) {
     return emulate_bits<float>(a);
-}
-inline float __int_as_float(int a) {
-    return emulate_bits<float>(a);
-}
-inline long long __double_as_longlong(double a) {
-    return emulate_bits<long long>(a);
-}
-inline double __longlong_as_double(long long a) {
-    return emulate_bits<double>(a);
 }
 
 inline int __popc(unsigned a) {
     return __builtin_popcount(a);
 }
-inline int __popcll(unsigned long long a) {
-    return __builtin_popcountll(a);
-}
 inline int __ffs(int a) {
     return __builtin_ffs(a);
-}
-inline int __ffsll(long long a) {
-    return __builtin_ffsll(a);
-}
-inline int __clz(int a) {
-    return a ? __builtin_clz(static_cast<unsigned>(a)) : 32;
-}
-inline int __clzll(long long a) {
-    return a ? __builtin_clzll(static_cast<unsigned long long>(a)) : 64;
-}
-inline unsigned __brev(unsigned a) {
-    unsigned reversed = 0;
-    for (int bit = 0; bit < 32; bit++)
-        reversed |= (a >> bit & 1u) << (31 - bit);
-    return reversed;
-}
-inline unsigned __umulhi(unsigned a, unsigned b) {
-    return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32);
-}
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-    return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
 template <typename A, typename B> constexpr std::common_type_t<A, B> min(A a, B b) {
