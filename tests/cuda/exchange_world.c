@@ -4,6 +4,7 @@
  */
 #include "tests/cuda/exchange_world.h"
 #include "tests/cuda/fake.h"
+#include "tests/cuda/rank.h"
 #include <math.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -15,9 +16,6 @@
 #include <cmocka.h>
 
 enum { REPORT_MS = 20000 };
-
-#define RANK_CUDA(self, call)                                                                      \
-    RANK_CHECK(self, (call) == cudaSuccess, "%s: %s", #call, cudaGetErrorName(cudaGetLastError()))
 
 exchange_trial exchange_usual(void) {
     return (exchange_trial){
@@ -363,6 +361,6 @@ void exchange_reload(exchange_seat *s, uint64_t config) {
                (unsigned long long)number, (unsigned long long)s->number);
     if (s->self->id == 0)
         s->group->last_result = last_result;
-    RANK_CHECK(s->self, rank_barrier(s->self), "a rank has left");
+    RANK_MEET(s->self);
     RANK_OK(s->self, tam_cuda_step_load(s->step, number, config, s->group->last_result));
 }

@@ -10,8 +10,8 @@
 #include "lib/base/half.h"
 #include "lib/policy/grid.h"
 #include "tests/cuda/fake.h"
+#include "tests/cuda/rank.h"
 #include "tests/support/data.h"
-#include "tests/support/ranks.h"
 #include "tests/support/scratch.h"
 #include <cuda_runtime_api.h>
 #include <setjmp.h>
@@ -26,9 +26,6 @@
 enum { N = 5203, RANKS = 3, PIECE = 700, NOWHERE = -1 };
 
 #define SCALE 0.37f
-
-#define RANK_CUDA(self, call)                                                                      \
-    RANK_CHECK(self, (call) == cudaSuccess, "%s: %s", #call, cudaGetErrorName(cudaGetLastError()))
 
 typedef enum leg { SHARES, SUMS } leg;
 

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+#include "tests/cuda/seat.h"
+
+#include "tests/support/data.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tamis/nccl.h>
+
+tamis_reducer_config seat_config(tamis_device device, const char *scheme) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.scheme = scheme ? scheme : "tamis";
+    config.density = 0.05;
+    config.device = device;
+    return config;
+}
+
+void seat_connect(test_rank *self, uint32_t timeout_ms, tamis_comm **out) {
+    tamis_comm_config limit = TAMIS_COMM_CONFIG_INIT;
+    limit.timeout_ms = timeout_ms;
+    RANK_CUDA(self, cudaSetDevice((int)self->id));
+    RANK_OK(self, tamis_comm_create_nccl(self->comm, &limit, out));
+}
+
+tamis_status seat_reducer(tamis_comm *comm, const tamis_reducer_config *config,
+                          tamis_reducer **out) {
+    tamis_layout *layout = data_layout(SEAT_N);
+    tamis_status status = tamis_reducer_create(comm, layout, config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+static void furnish(test_rank *self, const seat_order *order, seat *s) {
+    tamis_reducer_config config = seat_config(TAMIS_DEVICE_CUDA, order->scheme);
+    config.nonfinite = order->nonfinite;
+    RANK_OK(self, seat_reducer(s->comm, &config, &s->reducer));
+    RANK_CUDA(self, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
+    RANK_CUDA(self, cudaMalloc((void **)&s->grad, SEAT_BYTES));
+    RANK_CUDA(self, cudaMallocHost((void **)&s->given, (size_t)SEAT_STEPS * SEAT_BYTES));
+    RANK_CUDA(self, cudaMallocHost((void **)&s->got, (size_t)SEAT_STEPS * SEAT_BYTES));
+    for (uint32_t i = 0; i < SEAT_STEPS; i++)
+        data_fill_real(self->id, i, SEAT_N, s->given + i * SEAT_N);
+}
+
+bool seat_open(test_rank *self, const seat_order *order, seat *out) {
+    static const seat_order usual = {.nonfinite = TAMIS_NONFINITE_ERROR};
+    if (!order)
+        order = &usual;
+    *out = (seat){0};
+    seat_connect(self, order->timeout_ms, &out->comm);
+    if (!self->failure[0])
+        furnish(self, order, out);
+    return !self->failure[0];
+}
+
+void seat_close(seat *s) {
+    tamis_reducer_destroy(s->reducer);
+    tamis_comm_destroy(s->comm);
+    cudaStreamDestroy(s->stream);
+    cudaFree(s->grad);
+    cudaFreeHost(s->given);
+    cudaFreeHost(s->got);
+}
+
+/* -- steps ------------------------------------------------------------------------------------ */
+
+tamis_step seat_step(const seat *s) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = s->grad;
+    step.stream = s->stream;
+    return step;
+}
+
+void seat_put(test_rank *self, const seat *s, uint32_t number) {
+    RANK_CUDA(self, cudaMemcpyAsync(s->grad, s->given + number * SEAT_N, SEAT_BYTES,
+                                    cudaMemcpyHostToDevice, s->stream));
+}
+
+void seat_fetch(test_rank *self, const seat *s, uint32_t number) {
+    RANK_CUDA(self, cudaMemcpyAsync(s->got + number * SEAT_N, s->grad, SEAT_BYTES,
+                                    cudaMemcpyDeviceToHost, s->stream));
+}
+
+static void join_one(test_rank *self, const seat *s, uint32_t number) {
+    tamis_step step = seat_step(s);
+    seat_put(self, s, number);
+    RANK_OK(self, tamis_reduce_start(s->reducer, &step));
+    RANK_OK(self, tamis_reduce_join(s->reducer, s->stream));
+    seat_fetch(self, s, number);
+}
+
+void seat_join(test_rank *self, const seat *s, uint32_t first, uint32_t end) {
+    for (uint32_t i = first; i < end && !self->failure[0]; i++)
+        join_one(self, s, i);
+}
+
+static void wait_one(test_rank *self, const seat *s, uint32_t number) {
+    tamis_step step = seat_step(s);
+    seat_put(self, s, number);
+    RANK_OK(self, tamis_reduce_start(s->reducer, &step));
+    RANK_OK(self, tamis_reduce_wait(s->reducer));
+    memcpy(s->got + number * SEAT_N, s->grad, SEAT_BYTES);
+}
+
+void seat_wait(test_rank *self, const seat *s, uint32_t first, uint32_t end) {
+    for (uint32_t i = first; i < end && !self->failure[0]; i++)
+        wait_one(self, s, i);
+}
+
+tamis_status seat_try(const seat *s) {
+    tamis_step step = seat_step(s);
+    tamis_status status = tamis_reduce_start(s->reducer, &step);
+    return status == TAMIS_OK ? tamis_reduce_wait(s->reducer) : status;
+}
+
+/* -- the same on the CPU ---------------------------------------------------------------------- */
+
+void seat_compute(test_rank *self, uint32_t first, uint32_t end, tamis_reducer *cpu, float *out) {
+    tamis_step step = TAMIS_STEP_INIT;
+    for (uint32_t i = first; i < end; i++) {
+        step.grad = out + i * SEAT_N;
+        data_fill_real(self->id, i, SEAT_N, step.grad);
+        RANK_OK(self, tamis_reduce_start(cpu, &step));
+        RANK_OK(self, tamis_reduce_wait(cpu));
+    }
+}
+
+void seat_compare(test_rank *self, const char *scheme, uint32_t first, uint32_t end,
+                  const float *got) {
+    tamis_reducer_config config = seat_config(TAMIS_DEVICE_CPU, scheme);
+    tamis_reducer *cpu = NULL;
+    float *expected = malloc((size_t)SEAT_STEPS * SEAT_BYTES);
+    RANK_CHECK(self, expected, "no memory");
+    RANK_OK(self, seat_reducer(self->comm, &config, &cpu));
+    seat_compute(self, 0, end, cpu, expected);
+    for (uint32_t i = first; i < end && !self->failure[0]; i++)
+        if (memcmp(got + i * SEAT_N, expected + i * SEAT_N, SEAT_BYTES) != 0)
+            rank_fail(self, __FILE__, __LINE__, "step %u differs from the CPU's", i);
+    tamis_reducer_destroy(cpu);
+    free(expected);
+}
+
+void seat_path(const test_rank *self, const char *name, char out[SCRATCH_PATH]) {
+    char own[48];
+    snprintf(own, sizeof own, "%s.%u", name, self->id);
+    scratch_path(own, out);
+}

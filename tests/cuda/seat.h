@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What one rank needs for steps that its device runs by itself: a communicator of NCCL, a reducer,
+ * gradients of many steps in pinned memory, and the same steps on the CPU to compare with.
+ */
+#ifndef TEST_CUDA_SEAT_H
+#define TEST_CUDA_SEAT_H
+
+#include "tests/cuda/rank.h"
+#include "tests/support/scratch.h"
+#include <cuda_runtime_api.h>
+
+enum { SEAT_N = 2100, SEAT_STEPS = 24, SEAT_BYTES = SEAT_N * sizeof(float) };
+
+typedef struct seat {
+    tamis_comm *comm;
+    tamis_reducer *reducer;
+    cudaStream_t stream;
+    float *grad;        /* device: [SEAT_N] */
+    float *given, *got; /* pinned: [SEAT_STEPS * SEAT_N] what goes in, what comes out */
+} seat;
+
+/* What makes a seat other than usual. */
+typedef struct seat_order {
+    const char *scheme;  /* NULL: tamis */
+    uint32_t timeout_ms; /* of the communicator; 0: the usual */
+    tamis_nonfinite nonfinite;
+} seat_order;
+
+/** Every rank on a device of its own. @param order  NULL: as usual; @return false: it failed */
+bool seat_open(test_rank *self, const seat_order *order, seat *out);
+void seat_close(seat *s);
+
+/** The configuration of a seat's reducer. @param scheme  NULL: tamis */
+tamis_reducer_config seat_config(tamis_device device, const char *scheme);
+
+/** A communicator alone, on the device of this rank. */
+void seat_connect(test_rank *self, uint32_t timeout_ms, tamis_comm **out);
+tamis_status seat_reducer(tamis_comm *comm, const tamis_reducer_config *config,
+                          tamis_reducer **out);
+
+tamis_step seat_step(const seat *s);
+
+/** Enqueue: the gradient of a step to the device; the device's to `got`. */
+void seat_put(test_rank *self, const seat *s, uint32_t number);
+void seat_fetch(test_rank *self, const seat *s, uint32_t number);
+
+/** Steps first to end - 1: joined, all in stream order; or each waited for. They stop at a failure.
+ */
+void seat_join(test_rank *self, const seat *s, uint32_t first, uint32_t end);
+void seat_wait(test_rank *self, const seat *s, uint32_t first, uint32_t end);
+
+/** Start and wait. @return the status of what failed */
+tamis_status seat_try(const seat *s);
+
+/** The same steps with a reducer on the CPU. @param out  [SEAT_STEPS * SEAT_N] */
+void seat_compute(test_rank *self, uint32_t first, uint32_t end, tamis_reducer *cpu, float *out);
+
+/** Whether steps first to end - 1 gave the bits of the CPU, which makes them from step 0 on over the
+ * rank's local communicator. @param scheme  NULL: tamis */
+void seat_compare(test_rank *self, const char *scheme, uint32_t first, uint32_t end,
+                  const float *got);
+
+/** A file of this rank's own in the scratch folder, which scratch_path has made. */
+void seat_path(const test_rank *self, const char *name, char out[SCRATCH_PATH]);
+
+#endif

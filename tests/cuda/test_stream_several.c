@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Host path on a fake runtime (with the kernels on the CPU below it): several reducers of one
+ * communicator. Those that devices drive run one after another, and not beside those of the host.
+ */
+#include "tests/cuda/seat.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { RANKS = 3 };
+
+/* A seat, and a second reducer of its communicator. */
+static bool open_two(test_rank *self, const char *scheme, seat *s, tamis_reducer **other) {
+    tamis_reducer_config config = seat_config(TAMIS_DEVICE_CUDA, scheme);
+    if (!seat_open(self, NULL, s))
+        return false;
+    return rank_status(self, __FILE__, __LINE__, "a second reducer", TAMIS_OK,
+                       seat_reducer(s->comm, &config, other));
+}
+
+/* deft needs the host in every step; its collectives must not meet those of `tamis`. */
+static void mix_drivers(test_rank *self) {
+    seat s;
+    tamis_reducer *other = NULL;
+    if (!open_two(self, "deft", &s, &other))
+        return;
+    tamis_step step = seat_step(&s);
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(self, tamis_reduce_start(s.reducer, &step));
+        RANK_OK(self, tamis_reduce_join(s.reducer, s.stream));
+        RANK_OK(self, tamis_reduce_start(other, &step));
+        tamis_status status = tamis_reduce_start(s.reducer, &step);
+        RANK_CHECK(self, status == TAMIS_OK || status == TAMIS_E_STATE, "%s", tamis_last_error());
+        RANK_OK(self, tamis_reduce_wait(other));
+        RANK_MEET(self);
+        if (status == TAMIS_E_STATE)
+            RANK_OK(self, tamis_reduce_start(s.reducer, &step));
+        RANK_OK(self, tamis_reduce_wait(s.reducer));
+    }
+    tamis_reducer_destroy(other);
+    seat_close(&s);
+}
+
+static void test_drivers_of_one_communicator_do_not_mix(void **state) {
+    (void)state;
+    ranks_run(2, 0, mix_drivers, NULL);
+}
+
+/* Two reducers that devices drive, both under way. */
+static void run_two(test_rank *self) {
+    seat s;
+    tamis_reducer *other = NULL;
+    if (!open_two(self, "topk", &s, &other))
+        return;
+    tamis_step step = seat_step(&s);
+    for (uint32_t i = 0; i < 6 && !self->failure[0]; i++) {
+        seat_join(self, &s, i, i + 1);
+        RANK_OK(self, tamis_reduce_start(other, &step));
+        RANK_OK(self, tamis_reduce_join(other, s.stream));
+    }
+    RANK_CUDA(self, cudaStreamSynchronize(s.stream));
+    seat_compare(self, NULL, 0, 6, s.got);
+    tamis_reducer_destroy(other);
+    seat_close(&s);
+}
+
+static void test_two_reducers_of_one_communicator_run_one_after_another(void **state) {
+    (void)state;
+    ranks_run(RANKS, 0, run_two, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_drivers_of_one_communicator_do_not_mix),
+        cmocka_unit_test(test_two_reducers_of_one_communicator_run_one_after_another),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
