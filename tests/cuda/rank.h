@@ -14,4 +14,8 @@
 /* Until all ranks have come here. */
 #define RANK_MEET(self) RANK_CHECK(self, rank_barrier(self), "a rank has left")
 
+/* Whether the last sentence of the library has one of the words. */
+#define RANK_SAYS(self, words)                                                                     \
+    RANK_CHECK(self, has_word(tamis_last_error(), words), "it says: %s", tamis_last_error())
+
 #endif
