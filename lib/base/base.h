@@ -73,12 +73,14 @@ uint64_t tam_alloc_live(void);
 
 uint64_t tam_clock_ns(void); /* monotonic */
 
-/** Give the processor away: a yield at first, short sleeps when `tries` grows. */
+/** Give the processor away between two looks at what is waited for, the first with tries 0: yields
+ * and then short sleeps; on threads of the library naps that grow with the wait. */
 void tam_relax(unsigned tries);
 
 /* -- thread.c --------------------------------------------------------------------------------- */
 
-/** The calling thread was made by the library: nobody minds which device is current on it. */
+/** The calling thread was made by the library: nobody minds which device is current on it, and it
+ * waits in short naps. */
 void tam_thread_claim(void);
 bool tam_thread_ours(void);
 

@@ -10,10 +10,26 @@ uint64_t tam_clock_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* A thread of the library waits beside threads that compute, perhaps on their core. There a yield
+ * costs a time slice of milliseconds, a nap only itself: its timer brings the thread back. Naps of an
+ * eighth of the time waited so far make a wait an eighth longer at most. */
+static void nap(unsigned tries) {
+    enum { LEAST_NS = 2000, MOST_NS = 500000 };
+    static _Thread_local uint64_t begin_ns;
+    uint64_t now_ns = tam_clock_ns();
+    if (tries == 0)
+        begin_ns = now_ns;
+    uint64_t length_ns = (now_ns - begin_ns) / 8;
+    length_ns = length_ns < LEAST_NS ? LEAST_NS : length_ns > MOST_NS ? MOST_NS : length_ns;
+    nanosleep(&(struct timespec){.tv_nsec = (long)length_ns}, NULL);
+}
+
 void tam_relax(unsigned tries) {
     /* Ranks often share cores. Yielding answers soon when each has one; long waits sleep, and so
      * leave the core to the rank that is waited for. */
-    if (tries < 1000)
+    if (tam_thread_ours())
+        nap(tries);
+    else if (tries < 1000)
         sched_yield();
     else
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
