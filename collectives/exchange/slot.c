@@ -3,7 +3,7 @@
 
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x31746f6c73d1a734) /* changes with the format */
+#define MAGIC UINT64_C(0x32746f6c73d1a734) /* changes with the format */
 
 _Static_assert(sizeof(tam_slot_header) == 72, "the header is part of the wire format");
 
@@ -17,7 +17,6 @@ static size_t payload_bytes(const tam_slots *s, size_t stride) {
 
 tamis_status tam_slots_open(tam_slots *s) {
     s->head_bytes = sizeof(tam_slot_header) + ((size_t)s->nstats * 4 + 7) / 8 * 8;
-    s->stride = s->capacity;
     size_t payload = payload_bytes(s, s->capacity), slot = s->head_bytes + payload;
     size_t bytes;
     if (__builtin_mul_overflow(slot, (size_t)s->nranks + 1, &bytes))
@@ -28,14 +27,20 @@ tamis_status tam_slots_open(tam_slots *s) {
         return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of slots", bytes);
     s->send = s->memory;
     s->heads = s->memory + slot;
+    tam_slots_limit(s, s->capacity);
+    return TAMIS_OK;
+}
+
+void tam_slots_limit(tam_slots *s, size_t limit) {
+    s->limit = limit;
     if (s->growing) {
         s->head_step = s->head_bytes;
         s->payloads = s->heads + s->nranks * s->head_bytes;
     } else {
-        s->head_step = s->payload_step = slot;
+        s->stride = limit;
+        s->head_step = s->payload_step = s->head_bytes + payload_bytes(s, limit);
         s->payloads = s->heads + s->head_bytes;
     }
-    return TAMIS_OK;
 }
 
 void tam_slots_close(tam_slots *s) {
@@ -56,7 +61,7 @@ uint32_t *tam_slot_own_indices(tam_slots *s) {
 }
 
 float *tam_slot_own_values(tam_slots *s) {
-    return (float *)(void *)(tam_slot_own_indices(s) + s->capacity);
+    return (float *)(void *)(tam_slot_own_indices(s) + s->limit);
 }
 
 const tam_slot_header *tam_slot_header_of(const tam_slots *s, uint32_t r) {
@@ -95,7 +100,6 @@ static void seal(tam_slots *s) {
     h->magic = MAGIC;
     h->config = s->config;
     h->rank = s->rank;
-    h->zero = 0;
     h->checksum = checksum(s, h, tam_slot_own_indices(s), tam_slot_own_values(s));
 }
 
@@ -116,7 +120,7 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
     if (h->step != step)
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u is at step %llu, this rank at step %llu", r,
                         (unsigned long long)h->step, (unsigned long long)step);
-    if (h->count > s->capacity)
+    if (h->count > s->limit)
         return refuse(r, "its count exceeds the slot");
     return TAMIS_OK;
 }

@@ -7,8 +7,8 @@
  *     +----------------------+-------------------+---------------------+-------------------+
  *      <----------------- head ------------------> <--------------- payload ---------------->
  *
- * Fixed slots: stride is the capacity, head and payload travel in one all-gather, sizes never
- * change. Growing slots (schemes whose counts are unknown beforehand): the heads travel first, the
+ * Fixed slots: stride is the limit of the step, head and payload travel in one all-gather. Growing
+ * slots (schemes whose counts are unknown beforehand): the heads travel first, the
  * payload follows with stride = the longest list.
  *
  * Three ranks, k = 6, fixed slots of 2; the union is the merge of three disjoint lists:
@@ -42,13 +42,14 @@ typedef struct tam_slot_header {
     uint32_t candidates; /* entries over the threshold; UINT32_MAX: unknown */
     uint32_t nonfinite;
     uint32_t flags;
-    float key; /* smallest key picked */
-    uint32_t zero;
+    float key;        /* smallest key picked */
+    uint32_t busy_us; /* since the step before; 0: unknown */
 } tam_slot_header;
 
 typedef struct tam_slots {
     uint32_t rank, nranks, nstats;
-    size_t capacity; /* most indices a rank may send */
+    size_t capacity; /* most indices a rank may ever send */
+    size_t limit;    /* in this step, known to all ranks; at most the capacity */
     bool growing, with_values;
     uint64_t config;
 
@@ -67,14 +68,17 @@ void tam_slots_close(tam_slots *slots);
 /** Where this rank writes, before tam_slots_exchange. */
 tam_slot_header *tam_slot_own_header(tam_slots *slots);
 float *tam_slot_own_stats(tam_slots *slots);
-uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for capacity */
-float *tam_slot_own_values(tam_slots *slots);     /* room for capacity, pairs only */
+uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for limit */
+float *tam_slot_own_values(tam_slots *slots);     /* room for limit, pairs only */
+
+/** Bound the next step: before anything is written for it. */
+void tam_slots_limit(tam_slots *slots, size_t limit);
 
 /**
  * Seal the own slot (step, count, ... are set; magic, rank, config, checksum are filled in here),
  * all-gather, and check what came: TAMIS_E_PROTOCOL names the rank and the field.
  *
- * Bytes:  fixed    (P - 1) * (head + 4 * capacity)              sent per rank
+ * Bytes:  fixed    (P - 1) * (head + 4 * limit)                 sent per rank
  *         growing  (P - 1) * (head + 4 * longest)
  */
 tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);

@@ -5,10 +5,6 @@
 #include "collectives/reducer/reducer.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <xxhash.h>
-
-enum { SPARE_CANDIDATES = 4096 };
 
 static tamis_status refuse(const char *field, double value, const char *range) {
     return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.%s is %g, not %s", field, value, range);
@@ -21,6 +17,12 @@ static bool within(double x, double low, double high) {
 static tamis_status check_numbers(const tamis_reducer_config *c) {
     if (!(c->density > 0.0 && c->density <= 1.0))
         return refuse("density", c->density, "in (0, 1]");
+    if (c->density_max != 0.0 && !within(c->density_max, c->density, 1.0))
+        return refuse("density_max", c->density_max, "0 or from density to 1");
+    if (c->link_latency_us != 0.0 && !within(c->link_latency_us, 1e-3, 1e7))
+        return refuse("link_latency_us", c->link_latency_us, "0 or 0.001 to 1e7");
+    if (c->link_gbit != 0.0 && !within(c->link_gbit, 1e-6, 1e6))
+        return refuse("link_gbit", c->link_gbit, "0 or 1e-6 to 1e6");
     if (c->over != 0.0 && !within(c->over, 1.1, 8.0))
         return refuse("over", c->over, "0 or 1.1 to 8");
     if (c->capacity != 0.0 && !within(c->capacity, 0.1, 1e6))
@@ -32,9 +34,9 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
     if (c->threads > 256)
         return refuse("threads", c->threads, "0 to 256");
     if ((unsigned)c->output > 1 || (unsigned)c->average > 1 || (unsigned)c->nonfinite > 2 ||
-        (unsigned)c->grad_type > 2)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config: output, average, nonfinite or "
-                                          "grad_type is none of its enum");
+        (unsigned)c->grad_type > 2 || (unsigned)c->share > 1 || (unsigned)c->worker > 1)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config: output, average, nonfinite, "
+                                          "grad_type, share or worker is none of its enum");
     return TAMIS_OK;
 }
 
@@ -52,6 +54,9 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.capacity += 0.0; /* no negative zeros: bits are compared */
     c.threshold += 0.0;
     c.over = c.over != 0.0 ? c.over : 1.5;
+    c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
+    c.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
+    c.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     r->config = c;
     return TAMIS_OK;
@@ -88,117 +93,72 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_OVER] = real_bits(c->over);
     f[TAM_FIELD_CAPACITY] = real_bits(c->capacity);
     f[TAM_FIELD_THRESHOLD] = real_bits(c->threshold);
+    f[TAM_FIELD_BUCKET_LENGTH] = c->bucket_length;
+    f[TAM_FIELD_LINK_LATENCY] = real_bits(c->link_latency_us);
+    f[TAM_FIELD_LINK_GBIT] = real_bits(c->link_gbit);
+    f[TAM_FIELD_SHARE] = c->share;
+    f[TAM_FIELD_DENSITY_MAX] = real_bits(c->density_max);
     f[TAM_FIELD_DEVICE] = c->device;
     f[TAM_FIELD_GRAD_TYPE] = c->grad_type;
     f[TAM_FIELD_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);
-    r->config_hash = tam_agreement_hash(&r->agreement);
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Most indices that one rank sends in one step. */
-static size_t slot_capacity(const tamis_reducer *r, bool *growing) {
-    size_t own = tam_own_max(&r->division);
-    *growing = false;
-    if (tam_scheme_exact_count(r->scheme))
-        return tam_share_max(&r->division, r->k);
-    if (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0) {
-        double ranks = r->scheme.ownership == TAM_OWN_ALL ? 1.0 : r->division.nranks;
-        double capacity = ceil(r->config.capacity * (double)r->k / ranks);
-        return capacity < (double)own ? (size_t)capacity : own;
-    }
-    *growing = true;
-    /* Group by group at least one entry each can exceed k by the number of groups. */
-    size_t most = (size_t)r->k + r->division.grid.ngroups;
-    return r->scheme.threshold == TAM_THRESHOLD_STEP ? own : most < own ? most : own;
-}
-
-static size_t candidate_capacity(const tamis_reducer *r) {
-    size_t own = tam_own_max(&r->division), most = own;
-    if (r->scheme.threshold != TAM_THRESHOLD_STEP)
-        most = (size_t)(8.0 * r->config.over * (double)tam_share_max(&r->division, r->k));
-    if (r->scheme.ownership == TAM_OWN_BINS)
-        most = (size_t)(2.0 * r->config.over * (double)r->k);
-    most += SPARE_CANDIDATES;
-    return most < own ? most : own;
-}
-
-/* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
-static void prepare_slots(tamis_reducer *r) {
-    r->slots.rank = r->comm->rank;
-    r->slots.nranks = r->comm->nranks;
-    r->slots.nstats = tam_scheme_weighted(r->scheme) ? r->division.grid.ngroups : 0;
-    r->slots.capacity = slot_capacity(r, &r->slots.growing);
-    r->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
-    /* Reducers of one communicator may be configured alike and must not be mixed up. */
-    r->config_hash =
-        XXH3_64bits_withSeed(&r->config_hash, sizeof r->config_hash, r->comm->agreements);
-    r->slots.config = r->config_hash;
-}
-
-static tamis_status open_sparse(tamis_reducer *r) {
-    const tamis_reducer_config *c = &r->config;
-    TAM_TRY(tam_division_open(r->layout, r->scheme, r->comm->nranks, c->block, &r->division));
-    TAM_TRY(
-        tam_control_open(r->scheme, &r->division.grid, r->k, c->over, c->threshold, &r->control));
-    TAM_TRY(r->device->open(&r->division.grid, candidate_capacity(r), c->threads, &r->kernels));
-    r->acc = r->device->alloc(r->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
-    if (!r->acc)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
-                        (unsigned long long)r->layout->length);
-    prepare_slots(r);
-    return r->driver->open(r);
-}
-
-/* Kernels are opened for memory that the host cannot reach. */
-static tamis_status open_dense(tamis_reducer *r) {
-    r->k = r->layout->length;
-    if (r->config.device != TAMIS_DEVICE_CPU) {
-        TAM_TRY(tam_division_open(r->layout, r->scheme, r->comm->nranks, 0, &r->division));
-        TAM_TRY(r->device->open(&r->division.grid, 0, r->config.threads, &r->kernels));
-    }
-    return r->driver->open(r);
+static uint64_t entries(double density, uint64_t length) {
+    double k = floor(density * (double)length);
+    return k >= 1.0 ? (uint64_t)k : 1;
 }
 
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
-    TAM_TRY(tam_layout_copy(layout, &r->layout));
-    double k = floor(r->config.density * (double)layout->length);
-    r->k = k >= 1.0 ? (uint64_t)k : 1;
-    r->overlaps = tam_alloc_array(layout->nsegments, sizeof r->overlaps[0]);
-    if (!r->overlaps)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for %u segments", layout->nsegments);
-    r->driver = tam_driver_find(r);
-    return r->scheme.exchange == TAM_EXCHANGE_DENSE ? open_dense(r) : open_sparse(r);
+    bool dense = r->scheme.exchange == TAM_EXCHANGE_DENSE;
+    TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
+    r->k = dense ? layout->length : entries(r->config.density, layout->length);
+    r->k_max = dense ? layout->length : entries(r->config.density_max, layout->length);
+    return tam_buckets_open(r);
 }
 
 static void release(tamis_reducer *r) {
-    if (r->driver)
-        r->driver->close(r);
-    if (r->kernels) {
-        r->device->release(r->kernels, r->acc);
-        r->device->close(r->kernels);
-    }
-    tam_control_close(&r->control);
-    tam_division_close(&r->division);
+    tam_buckets_close(r);
     tamis_layout_destroy(r->layout);
-    if (!tam_reducer_lingers(r))
-        tam_free(r->staging);
-    tam_free(r->overlaps);
+    tam_lock_close(&r->lock, &r->progress);
     tam_free(r);
+}
+
+tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
+    if (!r)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_set_density: reducer is NULL");
+    if (r->started)
+        return tam_fail(TAMIS_E_STATE, "tamis_reducer_set_density: a step is under way; call "
+                                       "tamis_reduce_wait first");
+    if (r->scheme.exchange == TAM_EXCHANGE_DENSE || r->driver != &tam_driver_host)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_reducer_set_density: %s, so it cannot change",
+                        r->driver == &tam_driver_host ? "scheme dense sends everything"
+                                                      : "a device runs the steps by itself");
+    if (!(density > 0.0 && density <= r->config.density_max))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_set_density: %g is not in (0, density_max = %g]", density,
+                        r->config.density_max);
+    uint64_t k = entries(density, r->layout->length);
+    if (k < r->nbuckets)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_set_density: %g gives %llu entries for %u buckets, which "
+                        "need one each",
+                        density, (unsigned long long)k, r->nbuckets);
+    r->k = k;
+    tam_buckets_share(r);
+    return TAMIS_OK;
 }
 
 /* -- public ----------------------------------------------------------------------------------- */
 
-/* This rank's own failure is what it reports, but the others must hear of it first. */
+/* The others must hear of a failure of this rank. @param r  NULL: there is no memory for one */
 static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, tamis_status own,
                              uint64_t deadline_ns) {
-    char sentence[512];
-    snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
     tam_agreement none = {.status = TAMIS_E_NOMEM};
     if (r)
         r->agreement.status = (uint64_t)own;
-    tamis_status status = tam_agree(comm, r ? &r->agreement : &none, deadline_ns);
-    return own != TAMIS_OK ? tam_fail(own, "%s", sentence) : status;
+    return tam_agree(comm, r ? &r->agreement : &none, deadline_ns);
 }
 
 static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
@@ -218,19 +178,22 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: comm is NULL");
     TAM_TRY(tam_comm_check(comm));
     tamis_reducer *r = tam_alloc(sizeof *r);
-    if (!r)
+    if (!r || !tam_lock_open(&r->lock, &r->progress)) {
+        tam_free(r);
         return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"), 0);
+    }
     r->comm = comm;
-    r->stats = r->now = (tamis_stats)TAMIS_STATS_INIT;
+    r->stats = (tamis_stats)TAMIS_STATS_INIT;
+    r->stats.straggler = UINT32_MAX;
     tamis_status status = open_agreed(r, layout, config, out);
     if (status != TAMIS_OK) {
         release(r);
         return status;
     }
     tam_log(TAM_INFO,
-            "reducer: rank %u on %s, driven by the %s, %llu elements, k = %llu, slots of %zu",
+            "reducer: rank %u on %s, driven by the %s, %llu elements, k = %llu, buckets: %u",
             comm->rank, r->device->name, r->driver->name, (unsigned long long)layout->length,
-            (unsigned long long)r->k, r->slots.capacity);
+            (unsigned long long)r->k, r->nbuckets);
     *out = r;
     return TAMIS_OK;
 }

@@ -7,35 +7,35 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static tamis_status open_exchange(tamis_reducer *r) {
-    const tam_grid *grid = &r->division.grid;
-    uint32_t nranks = r->comm->nranks;
-    TAM_TRY(tam_slots_open(&r->slots));
+static tamis_status open_exchange(tam_bucket *b) {
+    const tam_grid *grid = &b->division.grid;
+    uint32_t nranks = b->reducer->comm->nranks;
+    TAM_TRY(tam_slots_open(&b->slots));
 
     /* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
-    uint64_t sent = (uint64_t)r->slots.capacity * nranks;
-    bool shared = r->scheme.ownership == TAM_OWN_ALL;
-    r->union_max = (size_t)(shared || sent < grid->n ? sent : grid->n);
-    if (r->scheme.ownership == TAM_OWN_BINS)
-        r->union_max = (size_t)grid->n;
-    r->indices = tam_alloc_array(r->union_max, sizeof r->indices[0]);
-    r->values = tam_alloc_array(r->union_max, sizeof r->values[0]);
-    r->scratch = tam_alloc_array(shared ? r->union_max : 0, sizeof r->scratch[0]);
-    r->owners = tam_alloc_array(nranks, sizeof r->owners[0]);
-    r->cursors = tam_alloc_array(nranks, sizeof r->cursors[0]);
-    r->cuts = tam_alloc_array(nranks, sizeof r->cuts[0]);
-    r->group_means = tam_alloc_array(grid->ngroups, sizeof r->group_means[0]);
-    r->group_picked = tam_alloc_array(grid->ngroups, sizeof r->group_picked[0]);
-    if (!r->indices || !r->values || !r->scratch || !r->owners || !r->cursors || !r->cuts ||
-        !r->group_means || !r->group_picked)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", r->union_max);
+    uint64_t sent = (uint64_t)b->slots.capacity * nranks;
+    bool shared = b->reducer->scheme.ownership == TAM_OWN_ALL;
+    b->union_max = (size_t)(shared || sent < grid->n ? sent : grid->n);
+    if (b->reducer->scheme.ownership == TAM_OWN_BINS)
+        b->union_max = (size_t)grid->n;
+    b->indices = tam_alloc_array(b->union_max, sizeof b->indices[0]);
+    b->values = tam_alloc_array(b->union_max, sizeof b->values[0]);
+    b->scratch = tam_alloc_array(shared ? b->union_max : 0, sizeof b->scratch[0]);
+    b->owners = tam_alloc_array(nranks, sizeof b->owners[0]);
+    b->cursors = tam_alloc_array(nranks, sizeof b->cursors[0]);
+    b->cuts = tam_alloc_array(nranks, sizeof b->cuts[0]);
+    b->group_means = tam_alloc_array(grid->ngroups, sizeof b->group_means[0]);
+    b->group_picked = tam_alloc_array(grid->ngroups, sizeof b->group_picked[0]);
+    if (!b->indices || !b->values || !b->scratch || !b->owners || !b->cursors || !b->cuts ||
+        !b->group_means || !b->group_picked)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", b->union_max);
     return TAMIS_OK;
 }
 
-static tamis_status open_packing(tamis_reducer *r) {
-    size_t ngroups = r->division.grid.ngroups, nranks = r->comm->nranks;
-    tam_packing *p = &r->packing;
-    if (!tam_scheme_by_group(r->scheme))
+static tamis_status open_packing(tam_bucket *b) {
+    size_t ngroups = b->division.grid.ngroups, nranks = b->reducer->comm->nranks;
+    tam_packing *p = &b->packing;
+    if (!tam_scheme_by_group(b->reducer->scheme))
         return TAMIS_OK;
     p->budgets = tam_alloc_array(ngroups, sizeof p->budgets[0]);
     p->parts = tam_alloc_array(ngroups, sizeof p->parts[0]);
@@ -46,77 +46,95 @@ static tamis_status open_packing(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-/* Gradients that the host cannot reach, or that must be widened, pass through a staging area; else
- * they are summed where they lie. */
-static tamis_status open_staging(tamis_reducer *r) {
-    if (r->config.device == TAMIS_DEVICE_CPU && r->config.grad_type == TAMIS_TYPE_FLOAT32)
+static tamis_status host_open(tam_bucket *b) {
+    if (b->reducer->scheme.exchange == TAM_EXCHANGE_DENSE)
         return TAMIS_OK;
-    r->staging = tam_alloc_array(TAM_DENSE_PIECE, 2 * sizeof(float));
-    if (!r->staging)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for pieces of the gradient");
-    return TAMIS_OK;
+    TAM_TRY(open_exchange(b));
+    return open_packing(b);
 }
 
-static tamis_status host_open(tamis_reducer *r) {
-    if (r->scheme.exchange == TAM_EXCHANGE_DENSE)
-        return open_staging(r);
-    TAM_TRY(open_exchange(r));
-    return open_packing(r);
-}
-
-static void host_close(tamis_reducer *r) {
-    if (!tam_reducer_lingers(r)) {
-        tam_slots_close(&r->slots);
-        tam_free(r->values);
-        tam_free(r->packing.parts);
-        tam_free(r->packing.all);
+static void host_close(tam_bucket *b) {
+    if (!tam_reducer_lingers(b->reducer)) {
+        tam_slots_close(&b->slots);
+        tam_free(b->values);
+        tam_free(b->packing.parts);
+        tam_free(b->packing.all);
     }
-    tam_free(r->packing.budgets);
-    tam_free(r->packing.loads);
-    tam_free(r->indices);
-    tam_free(r->scratch);
-    tam_free(r->owners);
-    tam_free(r->cursors);
-    tam_free(r->cuts);
-    tam_free(r->group_means);
-    tam_free(r->group_picked);
+    tam_free(b->packing.budgets);
+    tam_free(b->packing.loads);
+    tam_free(b->indices);
+    tam_free(b->scratch);
+    tam_free(b->owners);
+    tam_free(b->cursors);
+    tam_free(b->cuts);
+    tam_free(b->group_means);
+    tam_free(b->group_picked);
 }
 
 /* -- a step ----------------------------------------------------------------------------------- */
 
-static tamis_status host_start(tamis_reducer *r, void *stream) {
-    uint64_t begin_ns = tam_clock_ns();
+static tamis_status host_launch(tam_bucket *b, void *stream) {
+    tamis_reducer *r = b->reducer;
     bool dense = r->scheme.exchange == TAM_EXCHANGE_DENSE;
-    TAM_TRY(r->device->follow(r->kernels, stream));
-    if (!dense) {
-        TAM_TRY(r->device->accumulate(r->kernels, &r->target, &r->accumulated));
-        r->now.accumulate_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
-    }
-    r->job.run = dense ? tam_step_dense : tam_step_sparse;
-    tam_comm_submit(r->comm, &r->job);
+    if (b == tam_last_bucket(r) && r->ended_ns > 0)
+        r->busy_us = (tam_clock_ns() - r->ended_ns) / 1000 + 1;
+    TAM_TRY(r->device->follow(b->kernels, stream));
+    if (!dense && r->config.worker == TAMIS_WORKER_CALLER)
+        TAM_TRY(tam_step_accumulate(b));
+    b->job.run = dense ? tam_step_dense : tam_step_sparse;
+    tam_comm_submit(r->comm, &b->job);
     return TAMIS_OK;
 }
 
-/* Figures that the job cannot know. */
+static tamis_status host_accumulate(tam_bucket *b, void *stream) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t begin_ns = tam_clock_ns();
+    tam_accumulated seen;
+    TAM_TRY(r->device->follow(b->kernels, stream));
+    TAM_TRY(r->device->accumulate(b->kernels, &b->target, &seen));
+    tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->index, begin_ns, &b->early_s);
+    b->early_nonfinite += seen.nonfinite;
+    return TAMIS_OK;
+}
+
+static bool host_test(tamis_reducer *r) {
+    return tam_comm_test(r->comm, &r->buckets[r->nbuckets - 1].job);
+}
+
+/* What the job of the last bucket cannot know. */
 static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
     tamis_stats *s = &r->now;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        s->accumulate_s += b->early_s + b->now.accumulate_s;
+        s->cut_s += b->now.cut_s;
+        s->exchange_s += b->now.exchange_s;
+        s->wire_bytes += b->job.wire_bytes;
+        b->early_nonfinite = 0;
+        b->early_s = 0.0;
+    }
     s->steps = r->stats.steps + 1;
     s->length = r->layout->length;
     s->target = r->k;
     s->selected = r->count;
     s->density = (double)r->count / (double)r->layout->length;
-    s->wire_bytes = r->job.wire_bytes;
+    s->exchange_s_total = r->stats.exchange_s_total + s->exchange_s;
     s->wire_bytes_total = r->stats.wire_bytes_total + s->wire_bytes;
     s->rescans_total = r->stats.rescans_total + s->rescans;
-    s->wait_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
+    r->ended_ns = tam_phase_end(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET, begin_ns, &s->wait_s);
     r->stats = *s;
 }
 
-static tamis_status host_wait(tamis_reducer *r) {
-    uint64_t begin_ns = tam_clock_ns();
-    tamis_status status = tam_comm_finish(r->comm, &r->job);
-    r->abandoned = atomic_load(&r->job.state) == TAM_JOB_ABANDONED;
-    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+/* Jobs run in order: after the last the others have ended too. */
+static tamis_status host_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns) {
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; i < r->launched; i++) {
+        tam_bucket *b = &r->buckets[i];
+        tamis_status one = tam_comm_finish(r->comm, &b->job, until_ns);
+        r->abandoned = r->abandoned || atomic_load(&b->job.state) == TAM_JOB_ABANDONED;
+        status = status == TAMIS_OK ? one : status;
+    }
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM || r->launched < r->nbuckets)
         return status;
     complete_stats(r, begin_ns);
     r->step++;
@@ -124,9 +142,10 @@ static tamis_status host_wait(tamis_reducer *r) {
 }
 
 /* The result is there when wait returns, so it precedes whatever is enqueued anywhere. */
-static tamis_status host_join(tamis_reducer *r, void *stream) {
+static tamis_status host_join(tamis_reducer *r, void *stream, uint64_t begin_ns,
+                              uint64_t until_ns) {
     (void)stream;
-    return host_wait(r);
+    return host_wait(r, begin_ns, until_ns);
 }
 
 /* -- between steps: everything is on the host already ----------------------------------------- */
@@ -143,8 +162,8 @@ static tamis_status host_keep(tamis_reducer *r) {
 static void host_result(const tamis_reducer *r, tamis_result *out) {
     *out = (tamis_result){.count = r->count};
     if (r->acc) {
-        out->indices = r->indices;
-        out->values = r->values;
+        out->indices = r->indices ? r->indices : r->buckets[0].indices;
+        out->values = r->values ? r->values : r->buckets[0].values;
     }
 }
 
@@ -153,7 +172,9 @@ const tam_driver tam_driver_host = {
     .open = host_open,
     .arm = host_keep,
     .close = host_close,
-    .start = host_start,
+    .launch = host_launch,
+    .accumulate = host_accumulate,
+    .test = host_test,
     .wait = host_wait,
     .join = host_join,
     .look = host_look,

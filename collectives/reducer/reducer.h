@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
  * A reducer from inside: policies, kernels, exchange and transport meet here and nowhere else.
+ *
+ * A reducer is a row of buckets, each with a division, thresholds, slots and a job of its own, and
+ * what they share: the residual, the place in the run, the end of a step.
+ *
+ *     residual   0 ........................................................ n-1
+ *     buckets    |     3     |      2      |     1     |         0         |
+ *     a step     jobs run in the order 0 1 2 3; the last of them ends the step for all
  */
 #ifndef TAM_REDUCER_REDUCER_H
 #define TAM_REDUCER_REDUCER_H
 
 #include "collectives/exchange/slot.h"
 #include "collectives/transport/comm.h"
+#include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/grid.h"
 
@@ -25,6 +33,11 @@ typedef enum tam_field {
     TAM_FIELD_OVER,
     TAM_FIELD_CAPACITY,
     TAM_FIELD_THRESHOLD,
+    TAM_FIELD_BUCKET_LENGTH,
+    TAM_FIELD_LINK_LATENCY,
+    TAM_FIELD_LINK_GBIT,
+    TAM_FIELD_SHARE,
+    TAM_FIELD_DENSITY_MAX,
     TAM_FIELDS_OF_STATE, /* a state does not depend on what follows */
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
@@ -49,18 +62,63 @@ typedef struct tam_packing {
 
 typedef struct tam_flights tam_flights; /* stream.c */
 
+/** A run of segments that is exchanged by itself. Elements are counted from its begin. */
+typedef struct tam_bucket {
+    tam_job job; /* first: the exchange of the step under way */
+    tamis_reducer *reducer;
+    uint32_t index; /* in the order of the exchange */
+    uint32_t first_segment;
+    uint64_t begin;       /* element of the whole vector */
+    tamis_layout *layout; /* of its segments alone */
+    uint64_t config_hash;
+    uint64_t k, k_max; /* entries of this step, and the most there can be */
+
+    void *kernels;
+    tam_division division;
+    tam_control control;
+    float *acc;      /* where its part of the residual begins */
+    uint32_t *never; /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
+
+    tam_slots slots;
+    uint32_t *owners;  /* [nranks] rank of each part at this step */
+    size_t *cursors;   /* [nranks] */
+    uint32_t *indices; /* [union_max] */
+    uint32_t *scratch; /* [union_max], ownership `all` only */
+    float *values;     /* [union_max] */
+    size_t union_max;
+    double *cuts;           /* [nranks] */
+    double *group_means;    /* [ngroups] */
+    uint32_t *group_picked; /* [ngroups] */
+    tam_packing packing;
+
+    uint32_t unready; /* segments of this step that are not ready yet */
+    tam_accumulate target;
+    tam_accumulated accumulated;
+    uint64_t early_nonfinite; /* dropped from micro-batches before this step, */
+    double early_s;           /* which took so long */
+    double picked_sum;        /* of acc squared over what leaves the residual */
+    size_t count;             /* of the result */
+    uint64_t last_result;     /* hash of the values of the last step */
+    tamis_stats now;          /* its part in the figures of the step */
+} tam_bucket;
+
 /** Who drives the steps: the host, phase by phase, or the device by itself. */
 typedef struct tam_driver {
     const char *name;
-    tamis_status (*open)(tamis_reducer *r); /* what it needs beside residual and kernels */
-    tamis_status (*arm)(tamis_reducer *r);  /* collective: all ranks have opened */
-    void (*close)(tamis_reducer *r);        /* what open took, also if it failed half way */
+    tamis_status (*open)(tam_bucket *b);   /* what it needs beside residual and kernels */
+    tamis_status (*arm)(tamis_reducer *r); /* collective: all ranks have opened */
+    void (*close)(tam_bucket *b);          /* what open took, also if it failed half way */
 
-    /** r->target is set and checked. @param stream  of the caller */
-    tamis_status (*start)(tamis_reducer *r, void *stream);
-    /** Ends the step that was started. A status that does not lose the comm moves on r->step. */
-    tamis_status (*wait)(tamis_reducer *r);
-    tamis_status (*join)(tamis_reducer *r, void *stream);
+    /** b->target is set and checked. @param stream  of the caller */
+    tamis_status (*launch)(tam_bucket *b, void *stream);
+    /** Only add the gradient to the residual. */
+    tamis_status (*accumulate)(tam_bucket *b, void *stream);
+    /** Whether wait would return at once. */
+    bool (*test)(tamis_reducer *r);
+    /** Ends the step whose buckets 0 to r->launched - 1 were launched. A status that does not lose
+     * the comm moves on r->step. @param begin_ns  when the caller began to wait */
+    tamis_status (*wait)(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns);
+    tamis_status (*join)(tamis_reducer *r, void *stream, uint64_t begin_ns, uint64_t until_ns);
 
     /** Take note of joined steps that have ended; never waits. */
     void (*look)(tamis_reducer *r);
@@ -74,46 +132,51 @@ extern const tam_driver tam_driver_host;   /* host.c */
 extern const tam_driver tam_driver_stream; /* stream.c, with CUDA */
 
 struct tamis_reducer {
-    tam_job job; /* first: the exchange of the step under way */
     tamis_comm *comm;
     tamis_layout *layout;
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
     tam_agreement agreement;
-    uint64_t config_hash, k;
+    uint64_t k, k_max; /* entries of a step of all buckets together */
 
     const tam_device *device;
-    void *kernels;
-    tam_division division;
-    tam_control control;
-    float *acc;    /* residual between steps */
-    void *staging; /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
     const tam_driver *driver;
     tam_flights *flights; /* driver stream */
+    tam_bucket *buckets;  /* [nbuckets] in the order of the exchange */
+    uint32_t nbuckets;
+    uint32_t *bucket_of; /* [nsegments] */
+    float *acc;          /* residual between steps */
+    void *staging;       /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
+    uint32_t *indices;   /* [sum of union_max] the result of several buckets joined; else NULL */
+    float *values;
+    uint64_t *lengths, *shares; /* [nbuckets] */
+    double *norms;              /* [nbuckets] of the last step */
+    uint64_t *picked;           /* [nranks] scratch of the statistics */
 
-    tam_slots slots;
-    uint32_t *owners;  /* [nranks] rank of each part at this step */
-    size_t *cursors;   /* [nranks] */
-    uint32_t *indices; /* [union_max] */
-    uint32_t *scratch; /* [union_max], ownership `all` only */
-    float *values;     /* [union_max] */
-    size_t union_max;
-    double *cuts;           /* [nranks] */
-    double *group_means;    /* [ngroups] */
-    uint32_t *group_picked; /* [ngroups] */
-    tam_packing packing;
-    tam_pair *overlaps; /* [nsegments] scratch of the check of step.grads */
+    /* The step under way. Ready may come from one thread while another waits: both look at these
+     * under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t progress; /* a bucket was launched, or none ever will be */
+    bool started;            /* a step is under way, */
+    bool rest;               /* and start has been called for it */
+    bool *ready;             /* [nsegments] */
+    tam_pair *places; /* [nplaces] address and segment of gradients given by segment, ascending */
+    uint32_t nplaces;
+    uint32_t launched; /* buckets */
+    tamis_status launch_status;
+    tamis_step given; /* what the first call of the step gave */
 
-    bool started, abandoned, has_result;
+    bool abandoned, has_result, has_norms;
     uint64_t step;
-    uint64_t last_result; /* hash of the values of the last step */
-    tam_accumulate target;
-    tam_accumulated accumulated;
-    double picked_sum; /* of acc squared over what leaves the residual */
-    size_t count;      /* of the result */
-    tamis_stats now;   /* of the step under way */
-    tamis_stats stats; /* of the last finished step */
+    uint64_t ended_ns, busy_us; /* end of the step before; from there to the last accumulate */
+    size_t count;               /* of the result */
+    tamis_stats now;            /* of the step under way */
+    tamis_stats stats;          /* of the last finished step */
 };
+
+static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
+    return &r->buckets[r->nbuckets - 1];
+}
 
 /** agree.c: all ranks compare; the first difference is said on all. */
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns);
@@ -122,9 +185,32 @@ uint64_t tam_agreement_hash(const tam_agreement *agreement);
  * @return false if there is none */
 bool tam_agreement_differs(const tam_agreement *a, const tam_agreement *b, char *text, size_t size);
 
-/** exchange.c: the job of a step, from the accumulated gradient to the result. */
+/** buckets.c: division of the layout, and all that one bucket needs. */
+tamis_status tam_buckets_open(tamis_reducer *r);
+void tam_buckets_close(tamis_reducer *r);
+/** Divide k among the buckets for the next step. */
+void tam_buckets_share(tamis_reducer *r);
+/** Most indices that one rank sends of a bucket when it may take k. */
+size_t tam_bucket_slot(const tam_bucket *b, uint64_t k);
+
+/** exchange.c and dense.c: the job of a bucket, from the accumulated gradient to the sums; that of
+ * the last one ends the step for all. */
+tamis_status tam_step_accumulate(tam_bucket *b);
 tamis_status tam_step_sparse(tam_job *job, tam_link *link);
 tamis_status tam_step_dense(tam_job *job, tam_link *link);
+
+/** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
+tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
+/** The caller is still there: from here on the job may change what he sees. */
+tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
+float tam_divisor(const tamis_reducer *r);
+/** NONFINITE with a sentence, or OK where the configuration says to skip. */
+tamis_status tam_say_skipped(const tamis_reducer *r, const char *where);
+
+/** phase.c: a phase that began at `begin_ns` ends now: into the seconds of the statistics, and to
+ * whom listens. @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */
+uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
+                       uint64_t begin_ns, double *seconds);
 
 /** Whether the transport may still write to what it was given: such memory is never freed. */
 static inline bool tam_reducer_lingers(const tamis_reducer *r) {

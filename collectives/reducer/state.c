@@ -2,10 +2,10 @@
  *
  * State files: one per rank.
  *
- *     | header, 64-bit words | levels: double[ngroups] | residual: float[n] |
+ *     | header, 64-bit words | a row per bucket | levels: double[groups of all] | residual: float[n] |
  *
- * The header holds what the file belongs to (the agreement, rank, ranks), the small state, and
- * checksums of the three parts; its own comes last. Saving writes beside the target, flushes,
+ * The header holds what the file belongs to (the agreement, rank, ranks), the place in the run, and
+ * checksums of the parts; its own comes last. Saving writes beside the target, flushes,
  * renames and flushes the folder. Loading reads into memory of its own and changes the reducer
  * only when all is well.
  */
@@ -20,7 +20,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0a1a65746174744d) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0a1b65746174744d) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 enum { PIECE_BYTES = 1 << 22 }; /* of the residual, on its way through host memory */
@@ -28,51 +28,67 @@ enum { PIECE_BYTES = 1 << 22 }; /* of the residual, on its way through host memo
 typedef struct state_header {
     uint64_t magic, byte_order, bytes; /* of the whole file */
     tam_agreement agreement;
-    uint64_t rank, nranks, ngroups;
+    uint64_t rank, nranks, nbuckets, ngroups;
     uint64_t step, steps, rescans_total, wire_bytes_total;
-    uint64_t last_result;
-    tam_control_state control;
-    uint64_t levels_hash, residual_hash;
+    uint64_t k, has_norms;
+    uint64_t rows_hash, levels_hash, residual_hash;
     uint64_t header_hash; /* last */
 } state_header;
 
+typedef struct state_row {
+    tam_control_state control;
+    uint64_t last_result, early_nonfinite;
+    double norm;
+} state_row;
+
 typedef struct state_sizes {
-    uint32_t ngroups;
-    size_t levels, residual;
+    uint64_t ngroups;
+    size_t rows, levels, residual;
 } state_sizes;
 
-/* Scheme dense has none of them, also where kernels need a division. */
+/* Scheme dense has neither levels nor residual, also where kernels need a division. */
 static state_sizes sizes_of(const tamis_reducer *r) {
-    uint32_t ngroups = r->division.grid.ngroups;
+    state_sizes sizes = {.rows = r->nbuckets * sizeof(state_row)};
     if (!r->acc)
-        return (state_sizes){0};
-    return (state_sizes){ngroups, ngroups * sizeof(double),
-                         (size_t)r->layout->length * sizeof(float)};
+        return sizes;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        sizes.ngroups += r->buckets[i].division.grid.ngroups;
+    sizes.levels = sizes.ngroups * sizeof(double);
+    sizes.residual = (size_t)r->layout->length * sizeof(float);
+    return sizes;
+}
+
+static uint64_t file_bytes(state_sizes sizes) {
+    return sizeof(state_header) + sizes.rows + sizes.levels + sizes.residual;
 }
 
 static uint64_t hash_header(const state_header *h) {
     return XXH3_64bits(h, offsetof(state_header, header_hash));
 }
 
-static void fill_header(const tamis_reducer *r, uint64_t residual_hash, state_header *h) {
+/* The hashes of the parts are there already. */
+static void fill_header(const tamis_reducer *r, state_header *h) {
     state_sizes sizes = sizes_of(r);
-    memset(h, 0, sizeof *h);
     h->magic = MAGIC;
     h->byte_order = BYTE_ORDER_MARK;
-    h->bytes = sizeof *h + sizes.levels + sizes.residual;
+    h->bytes = file_bytes(sizes);
     h->agreement = r->agreement;
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
+    h->nbuckets = r->nbuckets;
     h->ngroups = sizes.ngroups;
     h->step = r->step;
-    h->last_result = r->last_result;
     h->steps = r->stats.steps;
     h->rescans_total = r->stats.rescans_total;
     h->wire_bytes_total = r->stats.wire_bytes_total;
-    h->control = r->control.state;
-    h->levels_hash = XXH3_64bits(r->control.levels, sizes.levels);
-    h->residual_hash = residual_hash;
+    h->k = r->k;
+    h->has_norms = r->has_norms;
     h->header_hash = hash_header(h);
+}
+
+static state_row row_of(const tam_bucket *b) {
+    return (state_row){b->control.state, b->last_result, b->early_nonfinite,
+                       b->reducer->norms[b->index]};
 }
 
 /* -- save ------------------------------------------------------------------------------------- */
@@ -106,7 +122,7 @@ static tamis_status write_residual(const tamis_reducer *r, int fd, const char *p
     *hash = 0;
     for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
         size_t length = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        TAM_TRY(r->device->read(r->kernels, (const char *)r->acc + at, length, piece));
+        TAM_TRY(r->device->read(r->buckets[0].kernels, (const char *)r->acc + at, length, piece));
         *hash = hash_piece(piece, length, *hash);
         if (!write_all(fd, piece, length))
             return fail_io("write", path);
@@ -114,15 +130,39 @@ static tamis_status write_residual(const tamis_reducer *r, int fd, const char *p
     return TAMIS_OK;
 }
 
-/* The header comes last, for it holds the hash of what follows it. */
+static tamis_status write_rows(const tamis_reducer *r, int fd, const char *path, uint64_t *hash) {
+    *hash = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        state_row row = row_of(&r->buckets[i]);
+        *hash = hash_piece(&row, sizeof row, *hash);
+        if (!write_all(fd, &row, sizeof row))
+            return fail_io("write", path);
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status write_levels(const tamis_reducer *r, int fd, const char *path, uint64_t *hash) {
+    *hash = 0;
+    for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
+        const tam_bucket *b = &r->buckets[i];
+        size_t bytes = b->division.grid.ngroups * sizeof(double);
+        *hash = hash_piece(b->control.levels, bytes, *hash);
+        if (!write_all(fd, b->control.levels, bytes))
+            return fail_io("write", path);
+    }
+    return TAMIS_OK;
+}
+
+/* The header comes last, for it holds the hashes of what follows it. */
 static tamis_status write_state(const tamis_reducer *r, int fd, const char *path, void *piece) {
-    state_header header = {0};
-    uint64_t hash;
-    if (!write_all(fd, &header, sizeof header) ||
-        !write_all(fd, r->control.levels, sizes_of(r).levels))
+    state_header header;
+    memset(&header, 0, sizeof header);
+    if (!write_all(fd, &header, sizeof header))
         return fail_io("write", path);
-    TAM_TRY(write_residual(r, fd, path, piece, &hash));
-    fill_header(r, hash, &header);
+    TAM_TRY(write_rows(r, fd, path, &header.rows_hash));
+    TAM_TRY(write_levels(r, fd, path, &header.levels_hash));
+    TAM_TRY(write_residual(r, fd, path, piece, &header.residual_hash));
+    fill_header(r, &header);
     if (lseek(fd, 0, SEEK_SET) != 0 || !write_all(fd, &header, sizeof header) || fsync(fd) != 0)
         return fail_io("write", path);
     return TAMIS_OK;
@@ -193,6 +233,7 @@ tamis_status tamis_reducer_save(tamis_reducer *r, const char *path) {
 
 typedef struct state_buffers {
     state_header header;
+    state_row *rows;
     double *levels;
     float *residual;
 } state_buffers;
@@ -246,17 +287,36 @@ static tamis_status check_header(const tamis_reducer *r, const state_header *h, 
         return refuse(path, sentence);
     }
     state_sizes sizes = sizes_of(r);
-    if (h->ngroups != sizes.ngroups || h->bytes != sizeof *h + sizes.levels + sizes.residual)
+    if (h->nbuckets != r->nbuckets || h->ngroups != sizes.ngroups || h->bytes != file_bytes(sizes))
         return refuse(path, "its parts have other sizes than this reducer's");
     return TAMIS_OK;
 }
 
-static uint64_t hash_residual(const void *residual, size_t bytes) {
+/* In the pieces in which it was written. */
+static uint64_t hash_pieces(const void *memory, size_t bytes, size_t piece) {
     uint64_t hash = 0;
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES)
-        hash = hash_piece((const char *)residual + at,
-                          bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES, hash);
+    for (size_t at = 0; at < bytes; at += piece)
+        hash = hash_piece((const char *)memory + at, bytes - at < piece ? bytes - at : piece, hash);
     return hash;
+}
+
+static uint64_t hash_levels(const tamis_reducer *r, const double *levels) {
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
+        uint32_t ngroups = r->buckets[i].division.grid.ngroups;
+        hash = hash_piece(levels, ngroups * sizeof levels[0], hash);
+        levels += ngroups;
+    }
+    return hash;
+}
+
+static bool is_sound(const tamis_reducer *r, const state_buffers *in) {
+    const state_header *h = &in->header;
+    state_sizes sizes = sizes_of(r);
+    return h->rows_hash == hash_pieces(in->rows, sizes.rows, sizeof in->rows[0]) &&
+           h->levels_hash == hash_levels(r, in->levels) &&
+           h->residual_hash == hash_pieces(in->residual, sizes.residual, PIECE_BYTES) &&
+           h->k >= r->nbuckets && h->k <= r->k_max;
 }
 
 static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
@@ -268,33 +328,52 @@ static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
     if (!read_all(fd, &in->header, sizeof in->header))
         return fail_read(path);
     TAM_TRY(check_header(r, &in->header, fd, path));
+    in->rows = tam_alloc(sizes.rows);
     in->levels = tam_alloc(sizes.levels);
     in->residual = tam_alloc(sizes.residual);
-    if (!in->levels || !in->residual)
+    if (!in->rows || !in->levels || !in->residual)
         return tam_fail(TAMIS_E_NOMEM, "no memory to read %s", path);
-    if (!read_all(fd, in->levels, sizes.levels) || !read_all(fd, in->residual, sizes.residual))
+    if (!read_all(fd, in->rows, sizes.rows) || !read_all(fd, in->levels, sizes.levels) ||
+        !read_all(fd, in->residual, sizes.residual))
         return fail_read(path);
-    if (in->header.levels_hash != XXH3_64bits(in->levels, sizes.levels) ||
-        in->header.residual_hash != hash_residual(in->residual, sizes.residual))
+    if (!is_sound(r, in))
         return refuse(path, "its content is damaged (checksum)");
     return TAMIS_OK;
 }
 
+/* The shares follow from k and the norms; levels were saved as they were after that. */
+static void take_over_buckets(tamis_reducer *r, const state_buffers *in) {
+    const double *levels = in->levels;
+    r->k = in->header.k;
+    r->has_norms = in->header.has_norms;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        r->norms[i] = in->rows[i].norm;
+    tam_buckets_share(r);
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        uint32_t ngroups = b->division.grid.ngroups;
+        b->control.state = in->rows[i].control;
+        memcpy(b->control.levels, levels, ngroups * sizeof levels[0]);
+        levels += ngroups;
+        tam_control_prepare(&b->control);
+        b->last_result = in->rows[i].last_result;
+        b->early_nonfinite = in->rows[i].early_nonfinite;
+    }
+}
+
 static tamis_status take_over(tamis_reducer *r, const state_buffers *in) {
     const state_header *h = &in->header;
-    if (r->acc) /* first, for it alone can fail */
-        TAM_TRY(r->device->write(r->kernels, in->residual, sizes_of(r).residual, r->acc));
+    if (r->acc) { /* first, for it alone can fail */
+        TAM_TRY(
+            r->device->write(r->buckets[0].kernels, in->residual, sizes_of(r).residual, r->acc));
+        take_over_buckets(r, in);
+    }
     r->step = h->step;
-    r->last_result = h->last_result;
     r->has_result = false;
+    r->ended_ns = 0;
     r->stats.steps = h->steps;
     r->stats.rescans_total = h->rescans_total;
     r->stats.wire_bytes_total = h->wire_bytes_total;
-    if (r->acc) {
-        r->control.state = h->control;
-        memcpy(r->control.levels, in->levels, sizes_of(r).levels);
-        tam_control_prepare(&r->control);
-    }
     return r->driver->reload(r);
 }
 
@@ -311,6 +390,7 @@ tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
     tamis_status status = read_state(r, fd, path, &in);
     if (status == TAMIS_OK)
         status = take_over(r, &in);
+    tam_free(in.rows);
     tam_free(in.levels);
     tam_free(in.residual);
     close(fd);

@@ -1,157 +1,297 @@
 /* SPDX-License-Identifier: MIT
  *
- * start, wait, join, and what can be read between steps.
+ * A step begins: by start, which marks all segments ready, or by ready, segment after segment.
+ * Whoever completes the bucket whose turn it is launches it.
  */
 #include "collectives/reducer/reducer.h"
+
+#include "lib/base/half.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* -- start ------------------------------------------------------------------------------------ */
+/* -- gradients -------------------------------------------------------------------------------- */
 
-static size_t element_bytes(const tamis_reducer *r) {
-    return r->config.grad_type == TAMIS_TYPE_FLOAT32 ? 4 : 2;
+static size_t segment_bytes(const tamis_reducer *r, uint32_t segment) {
+    return tam_segment_length(r->layout, segment) * tam_type_bytes(r->config.grad_type);
 }
 
-static tamis_status check_pointer(const tamis_reducer *r, const void *grad, const char *where) {
+/* A run of the gradient. The residual may be handed out for reading, so it may come back here by
+ * mistake. */
+static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t bytes,
+                              const char *where) {
+    size_t element = tam_type_bytes(r->config.grad_type);
+    const char *begin = grad, *end = begin + bytes;
     char what[128];
     if (!grad)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is NULL", where);
-    if ((uintptr_t)grad % element_bytes(r) != 0)
+    if ((uintptr_t)grad % element != 0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is not %zu-byte aligned",
-                        where, element_bytes(r));
-    snprintf(what, sizeof what, "tamis_step: the gradient of %s", where);
-    return r->device->check(r->kernels, grad, what);
-}
-
-/* The residual may be handed out for reading, so it may come back as a gradient by mistake. */
-static tamis_status check_residual(const tamis_reducer *r, const void *grad, uint64_t length,
-                                   const char *where) {
-    const char *begin = grad, *end = begin + length * element_bytes(r);
+                        where, element);
     if (r->acc && begin < (const char *)(r->acc + r->layout->length) && end > (const char *)r->acc)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_step: the gradient of %s overlaps the reducer's residual", where);
+    snprintf(what, sizeof what, "tamis_step: the gradient of %s", where);
+    return r->device->check(r->buckets[0].kernels, grad, what);
+}
+
+static tamis_status check_neighbours(const tamis_reducer *r, const tam_pair *low,
+                                     const tam_pair *high) {
+    uint32_t a = (uint32_t)low->value, b = (uint32_t)high->value;
+    if (low->key + segment_bytes(r, a) <= high->key)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradients of %s and %s overlap",
+                    r->layout->names[a], r->layout->names[b]);
+}
+
+/* Where a gradient belongs among those that were given before in this step. */
+static uint32_t find_place(const tamis_reducer *r, uint64_t key) {
+    uint32_t low = 0, high = r->nplaces;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (r->places[middle].key < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Of a gradient given by segment: is it sound, and apart from the others? Leaves the reducer as it
+ * is on failure. */
+static tamis_status place_segment(tamis_reducer *r, uint32_t segment, void *grad) {
+    TAM_TRY(check_run(r, grad, segment_bytes(r, segment), r->layout->names[segment]));
+    tam_pair own = {(uintptr_t)grad, segment};
+    uint32_t at = find_place(r, own.key);
+    if (at > 0)
+        TAM_TRY(check_neighbours(r, &r->places[at - 1], &own));
+    if (at < r->nplaces)
+        TAM_TRY(check_neighbours(r, &own, &r->places[at]));
+    memmove(&r->places[at + 1], &r->places[at], (r->nplaces - at) * sizeof own);
+    r->places[at] = own;
+    r->nplaces++;
     return TAMIS_OK;
 }
 
-static tamis_status check_segments(tamis_reducer *r, void *const *grads) {
-    const tamis_layout *l = r->layout;
-    for (uint32_t s = 0; s < l->nsegments; s++) {
-        TAM_TRY(check_pointer(r, grads[s], l->names[s]));
-        TAM_TRY(check_residual(r, grads[s], tam_segment_length(l, s), l->names[s]));
-        r->overlaps[s] = (tam_pair){(uintptr_t)grads[s], s};
+/* Take back the places of segments that are not ready. */
+static void withdraw_places(tamis_reducer *r) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < r->nplaces; i++) {
+        if (r->ready[r->places[i].value])
+            r->places[kept++] = r->places[i];
     }
-    tam_sort(r->overlaps, l->nsegments);
-    for (uint32_t i = 1; i < l->nsegments; i++) {
-        uint32_t before = (uint32_t)r->overlaps[i - 1].value, s = (uint32_t)r->overlaps[i].value;
-        if ((char *)grads[before] + tam_segment_length(l, before) * element_bytes(r) >
-            (char *)grads[s])
-            return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradients of %s and %s overlap",
-                            l->names[before], l->names[s]);
-    }
-    return TAMIS_OK;
+    r->nplaces = kept;
 }
 
-static tamis_status check_step(tamis_reducer *r, const tamis_step *step) {
-    if (!step->grad == !step->grads)
+/* All segments that are not ready; sorted at once, for there may be many. */
+static tamis_status place_rest(tamis_reducer *r, void *const *grads) {
+    tamis_status status = TAMIS_OK;
+    uint32_t count = r->nplaces;
+    for (uint32_t s = 0; s < r->layout->nsegments; s++) {
+        if (r->ready[s])
+            continue;
+        TAM_TRY(check_run(r, grads[s], segment_bytes(r, s), r->layout->names[s]));
+        r->places[count++] = (tam_pair){(uintptr_t)grads[s], s};
+    }
+    r->nplaces = count;
+    tam_sort(r->places, count);
+    for (uint32_t i = 1; i < count && status == TAMIS_OK; i++)
+        status = check_neighbours(r, &r->places[i - 1], &r->places[i]);
+    if (status != TAMIS_OK)
+        withdraw_places(r);
+    return status;
+}
+
+/* -- arguments -------------------------------------------------------------------------------- */
+
+static tamis_status check_same(const tamis_reducer *r, const tamis_step *step) {
+    const tamis_step *given = &r->given;
+    if (step->grad == given->grad && step->grads == given->grads && step->scale == given->scale &&
+        step->stream == given->stream)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_ARGUMENT,
+                    "rank %u: grad, grads, scale and stream must be the same in "
+                    "all calls of a step",
+                    r->comm->rank);
+}
+
+static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, const char *call,
+                              tamis_step *out) {
+    *out = (tamis_step)TAMIS_STEP_INIT;
+    if (!r || !theirs)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "step" : "reducer");
+    TAM_TRY(tam_comm_check(r->comm));
+    TAM_TRY(tam_struct_copy("tamis_step", out, sizeof *out, sizeof *out, theirs));
+    if (!out->grad == !out->grads)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: set exactly one of grad and grads");
-    if (!isfinite(step->scale))
+    if (!isfinite(out->scale))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step.scale is %g, not a finite number",
-                        (double)step->scale);
-    if (!step->grad)
-        return check_segments(r, step->grads);
-    TAM_TRY(check_pointer(r, step->grad, "the step"));
-    return check_residual(r, step->grad, r->layout->length, "the step");
+                        (double)out->scale);
+    return r->started ? check_same(r, out) : TAMIS_OK;
+}
+
+static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
+    size_t bytes = (size_t)r->layout->length * tam_type_bytes(r->config.grad_type);
+    return check_run(r, step->grad, bytes, "the step");
+}
+
+/* -- begin and launch ------------------------------------------------------------------------- */
+
+/* Aim a bucket at its part of the gradient. */
+static void aim(tam_bucket *b, const tamis_step *step) {
+    const tamis_reducer *r = b->reducer;
+    size_t bytes = tam_type_bytes(r->config.grad_type);
+    b->target = (tam_accumulate){
+        .acc = b->acc,
+        .grad = step->grad ? (char *)step->grad + b->begin * bytes : NULL,
+        .grads = step->grads ? step->grads + b->first_segment : NULL,
+        .seg_begin = b->layout->begins,
+        .type = r->config.grad_type,
+        .scale = step->scale,
+        .clear = r->config.output == TAMIS_OUTPUT_DENSE,
+        .mine = tam_part_of(&b->division, r->step, r->comm->rank),
+        .thresholds = b->control.thresholds,
+    };
+}
+
+static void begin(tamis_reducer *r, const tamis_step *step) {
+    memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
+    r->now = (tamis_stats)TAMIS_STATS_INIT;
+    r->now.straggler = UINT32_MAX;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        b->now = (tamis_stats)TAMIS_STATS_INIT;
+        b->unready = b->layout->nsegments;
+        aim(b, step);
+    }
+    r->given = *step;
+    r->launched = 0;
+    r->launch_status = TAMIS_OK;
+    r->has_result = false;
+    r->rest = false;
+    r->started = true;
+}
+
+static void mark(tamis_reducer *r, uint32_t segment) {
+    r->ready[segment] = true;
+    r->buckets[r->bucket_of[segment]].unready--;
+}
+
+static void note_launch(tamis_reducer *r, tamis_status status) {
+    pthread_mutex_lock(&r->lock);
+    r->launch_status = status;
+    r->launched += status == TAMIS_OK;
+    pthread_cond_broadcast(&r->progress);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Buckets whose turn it is and whose segments are ready. */
+static tamis_status launch(tamis_reducer *r) {
+    tamis_status status = TAMIS_OK;
+    while (status == TAMIS_OK && r->launched < r->nbuckets &&
+           r->buckets[r->launched].unready == 0) {
+        status = r->driver->launch(&r->buckets[r->launched], r->given.stream);
+        bool half = status != TAMIS_OK && r->launched > 0;
+        if (half && tamis_status_loss(status) != TAMIS_LOST_COMM)
+            status = tam_fail(TAMIS_E_TRANSPORT, "rank %u: a step ended half way: %s",
+                              r->comm->rank, tamis_status_name(status));
+        if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+            tam_comm_lose(r->comm, status);
+        note_launch(r, status);
+    }
+    return status;
+}
+
+/* -- public ----------------------------------------------------------------------------------- */
+
+static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
+    if (r->started && r->rest)
+        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_start twice without a wait",
+                        r->comm->rank);
+    if (step->grad)
+        return check_flat(r, step);
+    if (!r->started) {
+        memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
+        r->nplaces = 0;
+    }
+    return place_rest(r, step->grads);
 }
 
 tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
-    tamis_step own = TAMIS_STEP_INIT;
-    if (!r || !step)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reduce_start: %s is NULL", r ? "step" : "reducer");
-    TAM_TRY(tam_comm_check(r->comm));
+    tamis_step own;
+    TAM_TRY(read_step(r, step, "tamis_reduce_start", &own));
+    TAM_TRY(check_start(r, &own));
+    if (!r->started)
+        begin(r, &own);
+    r->rest = true;
+    for (uint32_t s = 0; s < r->layout->nsegments; s++) {
+        if (!r->ready[s])
+            mark(r, s);
+    }
+    tamis_status status = launch(r);
+    if (status == TAMIS_OK)
+        return TAMIS_OK;
+    if (r->launched > 0) { /* those end first */
+        r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
+        status = tam_comm_check(r->comm);
+    }
+    r->started = false;
+    return status;
+}
+
+static tamis_status check_ready(const tamis_reducer *r, uint32_t segment) {
+    if (segment >= r->layout->nsegments)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_grad_ready: there is no segment %u of %u", segment,
+                        r->layout->nsegments);
+    if (r->started && (r->rest || r->ready[segment]))
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: the gradient of %s was marked ready before in this step, which "
+                        "has not been waited for",
+                        r->comm->rank, r->layout->names[segment]);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
+    tamis_step own;
+    TAM_TRY(read_step(r, step, "tamis_grad_ready", &own));
+    TAM_TRY(check_ready(r, segment));
+    if (!r->started)
+        r->nplaces = 0;
+    if (own.grads)
+        TAM_TRY(place_segment(r, segment, own.grads[segment]));
+    else if (!r->started)
+        TAM_TRY(check_flat(r, &own));
+    pthread_mutex_lock(&r->lock);
+    if (!r->started)
+        begin(r, &own);
+    mark(r, segment);
+    pthread_mutex_unlock(&r->lock);
+    return launch(r);
+}
+
+static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
     if (r->started)
-        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_start twice without a wait",
+        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_grad_accumulate while a step is under way",
                         r->comm->rank);
-    TAM_TRY(tam_struct_copy("tamis_step", &own, sizeof own, sizeof own, step));
-    TAM_TRY(check_step(r, &own));
-    r->target = (tam_accumulate){
-        .acc = r->acc,
-        .grad = own.grad,
-        .grads = own.grads,
-        .seg_begin = r->layout->begins,
-        .type = r->config.grad_type,
-        .scale = own.scale,
-        .clear = r->config.output == TAMIS_OUTPUT_DENSE,
-        .mine = tam_part_of(&r->division, r->step, r->comm->rank),
-        .thresholds = r->control.thresholds,
-    };
+    if (r->scheme.exchange == TAM_EXCHANGE_DENSE)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_grad_accumulate: scheme dense has no residual; "
+                                             "add up micro-batches before start");
+    return check_start(r, step);
+}
+
+tamis_status tamis_grad_accumulate(tamis_reducer *r, const tamis_step *step) {
+    tamis_step own;
+    TAM_TRY(read_step(r, step, "tamis_grad_accumulate", &own));
+    TAM_TRY(check_accumulate(r, &own));
+    tamis_status status = TAMIS_OK;
     r->has_result = false;
-    tamis_status status = r->driver->start(r, own.stream);
+    for (uint32_t i = 0; i < r->nbuckets && status == TAMIS_OK; i++) {
+        tam_bucket *b = &r->buckets[i];
+        aim(b, &own);
+        b->target.thresholds = b->never;
+        status = r->driver->accumulate(b, own.stream);
+    }
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)
-        tam_comm_lose(r->comm, status); /* half a step may be under way */
-    r->started = status == TAMIS_OK;
+        tam_comm_lose(r->comm, status);
     return status;
-}
-
-/* -- wait ------------------------------------------------------------------------------------- */
-
-tamis_status tamis_reduce_wait(tamis_reducer *r) {
-    if (!r)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reduce_wait: reducer is NULL");
-    if (!r->started)
-        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_wait without tamis_reduce_start",
-                        r->comm->rank);
-    tamis_status status = r->driver->wait(r);
-    r->started = status == TAMIS_E_STATE; /* which had no effect */
-    r->has_result = !r->started && tamis_status_loss(status) != TAMIS_LOST_COMM;
-    return status;
-}
-
-tamis_status tamis_reduce_join(tamis_reducer *r, void *stream) {
-    if (!r)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reduce_join: reducer is NULL");
-    if (!r->started)
-        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_join without tamis_reduce_start",
-                        r->comm->rank);
-    tamis_status status = r->driver->join(r, stream);
-    r->started = status == TAMIS_E_STATE; /* which had no effect */
-    return status;
-}
-
-/* -- results ---------------------------------------------------------------------------------- */
-
-static tamis_status check_idle(const tamis_reducer *r, const void *out, const char *call) {
-    if (!r || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "out" : "reducer");
-    if (r->started)
-        return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reduce_wait first",
-                        call);
-    return TAMIS_OK;
-}
-
-tamis_status tamis_reduce_result(const tamis_reducer *r, tamis_result *out) {
-    TAM_TRY(check_idle(r, out, "tamis_reduce_result"));
-    if (!r->has_result)
-        return tam_fail(TAMIS_E_STATE, "tamis_reduce_result: no step has been finished");
-    r->driver->result(r, out);
-    return TAMIS_OK;
-}
-
-tamis_status tamis_reducer_residual(const tamis_reducer *r, const float **out) {
-    TAM_TRY(check_idle(r, out, "tamis_reducer_residual"));
-    *out = r->acc;
-    return TAMIS_OK;
-}
-
-tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {
-    TAM_TRY(check_idle(r, out, "tamis_reducer_stats"));
-    r->driver->look(r);
-    size_t theirs = out->size; /* a newer program's struct is longer; this version has no more */
-    if (theirs < sizeof *out || theirs > 65536)
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_stats.size is %zu: set the struct by TAMIS_STATS_INIT", theirs);
-    memset(out, 0, theirs);
-    memcpy(out, &r->stats, sizeof *out);
-    out->size = theirs;
-    return TAMIS_OK;
 }

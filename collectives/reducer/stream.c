@@ -208,7 +208,7 @@ static flight *flight_of(tam_flights *s, uint64_t serial) {
 /* Wait for the oldest flight and take note of it. */
 static tamis_status land(tamis_reducer *r) {
     flight *f = flight_of(r->flights, ++r->flights->landed);
-    tamis_status status = tam_comm_finish(r->comm, &f->job);
+    tamis_status status = tam_comm_finish(r->comm, &f->job, tam_comm_deadline(r->comm));
     r->abandoned = r->abandoned || atomic_load(&f->job.state) == TAM_JOB_ABANDONED;
     if (tamis_status_loss(status) != TAMIS_LOST_COMM)
         note(r, &f->report, 1);
@@ -274,13 +274,14 @@ static tamis_status line_up(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-static tamis_status stream_start(tamis_reducer *r, void *caller) {
+static tamis_status stream_launch(tam_bucket *b, void *caller) {
+    tamis_reducer *r = b->reducer;
     tam_flights *s = r->flights;
     uint64_t serial;
     if (s->serial - s->landed == TAM_CUDA_STEPS)
         TAM_TRY(land_joined(r));
     TAM_TRY(line_up(r));
-    TAM_TRY(tam_cuda_step_run(s->step, &r->target, caller, enqueue_of(r), r->comm, &serial));
+    TAM_TRY(tam_cuda_step_run(s->step, &b->target, caller, enqueue_of(r), r->comm, &serial));
     s->captured = serial == 0;
     if (s->captured)
         return TAMIS_OK;
@@ -292,19 +293,37 @@ static tamis_status stream_start(tamis_reducer *r, void *caller) {
     return TAMIS_OK;
 }
 
-static tamis_status stream_wait(tamis_reducer *r) {
-    uint64_t begin_ns = tam_clock_ns();
+static tamis_status stream_accumulate(tam_bucket *b, void *caller) {
+    (void)caller;
+    return tam_fail(
+        TAMIS_E_UNSUPPORTED,
+        "rank %u: tamis_grad_accumulate where a device runs the steps by itself; add up "
+        "micro-batches in the gradient",
+        b->reducer->comm->rank);
+}
+
+static bool stream_test(tamis_reducer *r) {
+    tam_flights *s = r->flights;
+    return s->captured || atomic_load(&flight_of(s, s->serial)->job.state) == TAM_JOB_DONE;
+}
+
+static tamis_status stream_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns) {
+    (void)until_ns;
     if (r->flights->captured)
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: a captured step cannot be waited for; use tamis_reduce_join",
                         r->comm->rank);
     TAM_TRY(land_until(r, r->flights->serial - 1));
     tamis_status status = land(r);
-    r->stats.wait_s = (double)(tam_clock_ns() - begin_ns) * 1e-9;
+    r->stats.wait_s = 0.0;
+    tam_phase_end(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET, begin_ns, &r->stats.wait_s);
     return status;
 }
 
-static tamis_status stream_join(tamis_reducer *r, void *caller) {
+static tamis_status stream_join(tamis_reducer *r, void *caller, uint64_t begin_ns,
+                                uint64_t until_ns) {
+    (void)begin_ns;
+    (void)until_ns;
     return tam_cuda_step_join(r->flights->step, caller);
 }
 
@@ -313,12 +332,13 @@ static tamis_status stream_join(tamis_reducer *r, void *caller) {
 static tamis_status stream_settle(tamis_reducer *r) {
     land_until(r, r->flights->serial); /* a lost communicator does not keep anybody from saving */
     look_at_replays(r);
-    return tam_cuda_step_save(r->flights->step, &r->step, &r->last_result);
+    return tam_cuda_step_save(r->flights->step, &r->step, &r->buckets[0].last_result);
 }
 
 static tamis_status stream_reload(tamis_reducer *r) {
+    const tam_bucket *b = &r->buckets[0];
     r->flights->shown = r->step;
-    return tam_cuda_step_load(r->flights->step, r->step, r->config_hash, r->last_result);
+    return tam_cuda_step_load(r->flights->step, r->step, b->config_hash, b->last_result);
 }
 
 static void stream_result(const tamis_reducer *r, tamis_result *out) {
@@ -330,64 +350,63 @@ static void stream_result(const tamis_reducer *r, tamis_result *out) {
 
 /* -- open and close --------------------------------------------------------------------------- */
 
-static float divisor(const tamis_reducer *r) {
-    return r->config.average == TAMIS_AVERAGE_MEAN ? (float)r->comm->nranks : 1.0f;
-}
-
-static tamis_status open_step(tamis_reducer *r, uint32_t *picks) {
+static tamis_status open_step(tam_bucket *b, uint32_t *picks) {
+    tamis_reducer *r = b->reducer;
     uint32_t nranks = r->comm->nranks;
     bool exact = tam_scheme_exact_count(r->scheme);
     for (uint32_t t = 0; t < nranks; t++)
-        picks[t] = (uint32_t)(exact ? tam_share_of(&r->division, t, r->comm->rank, r->k)
-                                    : r->slots.capacity);
+        picks[t] = (uint32_t)(exact ? tam_share_of(&b->division, t, r->comm->rank, b->k)
+                                    : b->slots.capacity);
     tam_cuda_plan plan = {
-        .grid = &r->division.grid,
+        .grid = &b->division.grid,
         .rank = r->comm->rank,
         .nranks = nranks,
         .exclusive = r->scheme.ownership != TAM_OWN_ALL,
         .kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL,
         .weighted = tam_scheme_weighted(r->scheme),
         .picks = picks,
-        .slot_capacity = (uint32_t)r->slots.capacity,
-        .union_max = (uint32_t)r->union_max,
-        .nstats = r->slots.nstats,
-        .with_values = r->slots.with_values,
+        .slot_capacity = (uint32_t)b->slots.capacity,
+        .union_max = (uint32_t)b->union_max,
+        .nstats = b->slots.nstats,
+        .with_values = b->slots.with_values,
         .dense_output = r->config.output == TAMIS_OUTPUT_DENSE,
         .type = r->config.grad_type,
-        .divisor = divisor(r),
+        .divisor = tam_divisor(r),
         .nonfinite = r->config.nonfinite,
         .timeout_ns = r->comm->timeout_ns,
-        .control = &r->control,
+        .control = &b->control,
     };
-    TAM_TRY(tam_cuda_step_open(r->kernels, &plan, r->acc, &r->flights->step));
+    TAM_TRY(tam_cuda_step_open(b->kernels, &plan, r->acc, &r->flights->step));
     r->flights->wire_bytes = count_wire_bytes(tam_cuda_step_mail(r->flights->step), nranks);
     return stream_reload(r);
 }
 
-static tamis_status open_sparse(tamis_reducer *r) {
-    uint64_t sent = (uint64_t)r->slots.capacity * r->comm->nranks;
+static tamis_status open_sparse(tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t sent = (uint64_t)b->slots.capacity * r->comm->nranks;
     uint32_t *picks = tam_alloc_array(r->comm->nranks, sizeof picks[0]);
-    r->union_max = (size_t)(sent < r->division.grid.n ? sent : r->division.grid.n);
+    b->union_max = (size_t)(sent < b->division.grid.n ? sent : b->division.grid.n);
     if (!picks)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps of %u ranks", r->comm->nranks);
-    tamis_status status = open_step(r, picks);
+    tamis_status status = open_step(b, picks);
     tam_free(picks);
     return status;
 }
 
-static tamis_status open_dense(tamis_reducer *r) {
+static tamis_status open_dense(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
     enum { PIECE = 1 << 22 }; /* elements: two buffers of 16 MiB */
     uint32_t nranks = r->comm->nranks;
     tam_cuda_plan plan = {
-        .grid = &r->division.grid,
+        .grid = &b->division.grid,
         .rank = r->comm->rank,
         .nranks = nranks,
         .type = r->config.grad_type,
-        .divisor = divisor(r),
+        .divisor = tam_divisor(r),
         .nonfinite = r->config.nonfinite,
         .timeout_ns = r->comm->timeout_ns,
     };
-    TAM_TRY(tam_cuda_dense_open(r->kernels, &plan, PIECE, &r->flights->step));
+    TAM_TRY(tam_cuda_dense_open(b->kernels, &plan, PIECE, &r->flights->step));
     for (uint32_t p = 0; p < tam_cuda_dense_pieces(r->flights->step); p++) {
         tam_cuda_mail mail = tam_cuda_dense_mail(r->flights->step, p);
         r->flights->wire_bytes += count_wire_bytes(&mail, nranks);
@@ -395,11 +414,12 @@ static tamis_status open_dense(tamis_reducer *r) {
     return stream_reload(r);
 }
 
-static tamis_status stream_open(tamis_reducer *r) {
+static tamis_status stream_open(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
     r->flights = tam_alloc(sizeof *r->flights);
     if (!r->flights)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
-    return is_dense(r) ? open_dense(r) : open_sparse(r);
+    return is_dense(r) ? open_dense(b) : open_sparse(b);
 }
 
 /* A captured collective is one for all ranks, and so this is for all or none. */
@@ -409,7 +429,8 @@ static tamis_status stream_arm(tamis_reducer *r) {
     return tam_cuda_step_capture(r->flights->step, enqueue_of(r), r->comm);
 }
 
-static void stream_close(tamis_reducer *r) {
+static void stream_close(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
     if (!r->flights)
         return;
     if (r->comm->last_flight == r->flights->step)
@@ -424,7 +445,9 @@ const tam_driver tam_driver_stream = {
     .open = stream_open,
     .arm = stream_arm,
     .close = stream_close,
-    .start = stream_start,
+    .launch = stream_launch,
+    .accumulate = stream_accumulate,
+    .test = stream_test,
     .wait = stream_wait,
     .join = stream_join,
     .look = stream_look,

@@ -148,33 +148,40 @@ void tam_comm_submit(tamis_comm *comm, tam_job *job) {
     pthread_mutex_unlock(&comm->lock);
 }
 
-static void run_until(tamis_comm *comm, tam_job *job) {
-    uint64_t latest_ns = tam_clock_ns() + comm->timeout_ns;
+static void run_until(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
     while (atomic_load(&job->state) == TAM_JOB_QUEUED)
-        run_job(comm, take_job(comm), latest_ns);
+        run_job(comm, take_job(comm), until_ns);
 }
 
-static void wait_for(tamis_comm *comm, tam_job *job) {
-    uint64_t until_ns = tam_clock_ns() + comm->timeout_ns;
+static void wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
     until_ns = GRACE_NS + (job->deadline_ns ? earlier(until_ns, job->deadline_ns) : until_ns);
-    struct timespec until = to_timespec(until_ns);
     pthread_mutex_lock(&comm->lock);
     while (atomic_load(&job->state) != TAM_JOB_DONE) {
-        if (pthread_cond_timedwait(&comm->changed, &comm->lock, &until) != ETIMEDOUT)
+        if (tam_lock_wait(&comm->lock, &comm->changed, until_ns))
             continue;
         if (move_on(job, TAM_JOB_QUEUED, TAM_JOB_ABANDONED) ||
             move_on(job, TAM_JOB_RUNNING, TAM_JOB_ABANDONED))
             break;
-        until.tv_sec += 1; /* committed: only memory is being written, it ends by itself */
+        until_ns += GRACE_NS; /* committed: only memory is being written, it ends by itself */
     }
     pthread_mutex_unlock(&comm->lock);
 }
 
-tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job) {
+bool tam_comm_test(tamis_comm *comm, tam_job *job) {
+    if (!comm->threaded)
+        run_until(comm, job, tam_comm_deadline(comm));
+    return atomic_load(&job->state) == TAM_JOB_DONE;
+}
+
+uint64_t tam_comm_deadline(const tamis_comm *comm) {
+    return tam_clock_ns() + comm->timeout_ns;
+}
+
+tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
     if (comm->threaded)
-        wait_for(comm, job);
+        wait_for(comm, job, until_ns);
     else
-        run_until(comm, job);
+        run_until(comm, job, until_ns);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED) {
         poison(comm, TAMIS_E_TIMEOUT, "the transport did not come back by its deadline");
         return tam_comm_check(comm);
@@ -187,25 +194,35 @@ tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job) {
 
 tamis_status tam_comm_run(tamis_comm *comm, tam_job *job) {
     tam_comm_submit(comm, job);
-    return tam_comm_finish(comm, job);
+    return tam_comm_finish(comm, job, tam_comm_deadline(comm));
 }
 
 /* -- life ------------------------------------------------------------------------------------- */
 
-static tamis_status open_lock(tamis_comm *comm) {
+bool tam_lock_open(pthread_mutex_t *lock, pthread_cond_t *changed) {
     pthread_condattr_t monotonic;
-    if (pthread_mutex_init(&comm->lock, NULL) != 0)
-        return TAMIS_E_NOMEM;
+    if (pthread_mutex_init(lock, NULL) != 0)
+        return false;
     if (pthread_condattr_init(&monotonic) != 0)
         goto err_mutex;
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    int failed = pthread_cond_init(&comm->changed, &monotonic);
+    int failed = pthread_cond_init(changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     if (!failed)
-        return TAMIS_OK;
+        return true;
 err_mutex:
-    pthread_mutex_destroy(&comm->lock);
-    return TAMIS_E_NOMEM;
+    pthread_mutex_destroy(lock);
+    return false;
+}
+
+void tam_lock_close(pthread_mutex_t *lock, pthread_cond_t *changed) {
+    pthread_cond_destroy(changed);
+    pthread_mutex_destroy(lock);
+}
+
+bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t until_ns) {
+    struct timespec until = to_timespec(until_ns);
+    return pthread_cond_timedwait(changed, lock, &until) != ETIMEDOUT;
 }
 
 /* The process's signals are for the caller's threads. */
@@ -230,7 +247,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->board = tam_alloc_array(nranks, TAM_BOARD_BYTES);
     comm->desk = tam_alloc(TAM_DESK_BYTES);
     if (!comm->board || !comm->desk || tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
-        open_lock(comm) != TAMIS_OK)
+        !tam_lock_open(&comm->lock, &comm->changed))
         goto err_free;
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
     if (comm->threaded && !start_thread(comm))
@@ -241,8 +258,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     return TAMIS_OK;
 
 err_lock:
-    pthread_cond_destroy(&comm->changed);
-    pthread_mutex_destroy(&comm->lock);
+    tam_lock_close(&comm->lock, &comm->changed);
 err_free:
     tam_free(comm->desk);
     tam_free(comm->board);
@@ -283,13 +299,12 @@ tamis_status tamis_comm_abort(tamis_comm *comm) {
 
 /* Jobs that were never waited for are waited for here: the thread ends when the queue is empty. */
 static bool stop_thread(tamis_comm *comm) {
-    struct timespec until = to_timespec(tam_clock_ns() + comm->timeout_ns + GRACE_NS);
+    uint64_t until_ns = tam_comm_deadline(comm) + GRACE_NS;
     pthread_mutex_lock(&comm->lock);
     comm->closing = true;
     pthread_cond_broadcast(&comm->changed);
-    int rc = 0;
-    while (!comm->finished && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&comm->changed, &comm->lock, &until);
+    while (!comm->finished && tam_lock_wait(&comm->lock, &comm->changed, until_ns))
+        ;
     bool finished = comm->finished;
     pthread_mutex_unlock(&comm->lock);
     if (finished)
@@ -311,7 +326,6 @@ void tamis_comm_destroy(tamis_comm *comm) {
         tam_free(comm->board);
     }
     comm->transport->close(comm->self, clean);
-    pthread_cond_destroy(&comm->changed);
-    pthread_mutex_destroy(&comm->lock);
+    tam_lock_close(&comm->lock, &comm->changed);
     tam_free(comm);
 }

@@ -51,7 +51,7 @@ struct tamis_comm {
 
     uint64_t agreements; /* held so far: tells reducers of one communicator apart */
 
-    atomic_int exchanges; /* jobs under way that do not only watch */
+    atomic_int exchanges;    /* jobs under way that do not only watch */
     const void *last_flight; /* of stream transports: the step object that enqueued last */
 
     atomic_int poison; /* a status; set once */
@@ -77,11 +77,25 @@ tamis_status tam_comm_check(tamis_comm *comm);
 /** Give the communicator up for `status`, whose sentence is tamis_last_error; wakes who waits. */
 void tam_comm_lose(tamis_comm *comm, tamis_status status);
 
+/** A lock and a condition on the clock of tam_clock_ns; false: none left. */
+bool tam_lock_open(pthread_mutex_t *lock, pthread_cond_t *changed);
+void tam_lock_close(pthread_mutex_t *lock, pthread_cond_t *changed);
+
+/** Wait, with the lock held, for a change. @return false: it is later than `until_ns` */
+bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t until_ns);
+
 /** Begin a job. It must stay allocated until it is done. */
 void tam_comm_submit(tamis_comm *comm, tam_job *job);
 
-/** Wait for a job, or run it. Failures other than TAMIS_LOST_STEP have poisoned the comm. */
-tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job);
+/** Now and the timeout. */
+uint64_t tam_comm_deadline(const tamis_comm *comm);
+
+/** Wait for a job until then at most, or run it. Failures other than TAMIS_LOST_STEP have poisoned
+ * the comm. */
+tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns);
+
+/** Whether finish would return at once; without a thread the job is run. */
+bool tam_comm_test(tamis_comm *comm, tam_job *job);
 
 /** Submit and finish. */
 tamis_status tam_comm_run(tamis_comm *comm, tam_job *job);

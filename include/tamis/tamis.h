@@ -20,7 +20,8 @@
  *     }
  *
  * You may stop reading after any section: 1 rules, 2 status, 3 communicators, 4 layouts,
- * 5 reducers, 6 steps, 7 results and statistics, 8 state files, 9 settings.
+ * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 state files,
+ * 10 settings.
  *
  *
  * 1. Rules, stated once
@@ -29,7 +30,9 @@
  *              communicator and copies what it needs of its layout, so destroy reducers before
  *              their communicator; a layout may go as soon as the reducer exists.
  * Outputs      Output arguments come last and are written only on TAMIS_OK.
- * Threads      One thread at a time per handle. tamis_comm_abort may come from any thread.
+ * Threads      One thread at a time per handle, with two exceptions: tamis_comm_abort may come
+ *              from any thread, and tamis_grad_ready from one thread while another is inside
+ *              tamis_reduce_wait.
  * Collective   Calls marked "collective" are made by all ranks in the same order on reducers of
  *              one communicator.
  * Buffers      What a step points to belongs to the library from start until wait returns, or
@@ -263,7 +266,7 @@ typedef enum tamis_type {
     TAMIS_TYPE_BFLOAT16 = 2
 } tamis_type;
 
-/** What wait leaves behind (section 6). */
+/** What wait leaves behind (section 8). */
 typedef enum tamis_output {
     TAMIS_OUTPUT_DENSE = 0, /* in step.grad: the result at the chosen entries, zero elsewhere */
     TAMIS_OUTPUT_SPARSE = 1 /* only tamis_reduce_result; step.grad is read and left as it is */
@@ -281,8 +284,51 @@ typedef enum tamis_nonfinite {
     TAMIS_NONFINITE_DROP = 2   /* drop the bad entries and go on */
 } tamis_nonfinite;
 
+/** How the k entries of a step are divided among several buckets (section 7). */
+typedef enum tamis_share {
+    TAMIS_SHARE_NORM = 0,  /* by the norms of the layers in the step before; a bucket gets between
+                              half and twice what its length would give it */
+    TAMIS_SHARE_LENGTH = 1 /* by length: constant counts */
+} tamis_share;
+
+/** Which thread makes the accumulate pass of a step that the host drives. */
+typedef enum tamis_worker {
+    TAMIS_WORKER_CALLER = 0, /* the one that calls start or ready */
+    TAMIS_WORKER_THREAD = 1  /* the library's, if the communicator has one (mpi); else the one that
+                                waits. ready then takes no longer than a note */
+} tamis_worker;
+
+/** What a reducer does. Phases of one bucket follow each other; `wait` is the caller's. */
+typedef enum tamis_phase {
+    TAMIS_PHASE_ACCUMULATE = 0,
+    TAMIS_PHASE_CUT = 1,
+    TAMIS_PHASE_EXCHANGE = 2, /* transport calls, and the union between them */
+    TAMIS_PHASE_APPLY = 3,    /* of all buckets, at the end of the step */
+    TAMIS_PHASE_WAIT = 4,     /* a thread of the caller is blocked: exposed time */
+    TAMIS_PHASE_DEVICE = 5,   /* a step that a CUDA device runs by itself, as the host sees it */
+    TAMIS_PHASES
+} tamis_phase;
+
+/** "accumulate", "cut", ...; "" for other numbers. */
+TAMIS_API const char *tamis_phase_name(tamis_phase phase);
+
+#define TAMIS_NO_BUCKET UINT32_MAX
+
+/** A phase that has ended. */
+typedef struct tamis_phase_event {
+    size_t size;
+    tamis_phase phase;
+    uint32_t rank;
+    uint32_t bucket; /* TAMIS_NO_BUCKET: of the whole step */
+    uint64_t step;
+    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
+} tamis_phase_event;
+
+#define TAMIS_BUCKETS_PLANNED UINT64_MAX
+
 /**
- * Options of a reducer. All ranks must give the same values but for `threads`.
+ * Options of a reducer. All ranks must give the same values but for `threads`, `worker` and
+ * `on_phase`.
  *
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
  * no host synchronisation, if its messages have a fixed size: every preset with an exact count
@@ -316,12 +362,25 @@ typedef struct tamis_reducer_config {
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
     tamis_device device;       /* cpu */
     tamis_type grad_type;      /* float32 */
+    uint64_t bucket_length;    /* elements of a bucket (section 7). 0: all segments are one bucket;
+                                  TAMIS_BUCKETS_PLANNED: as the link below suggests; else segments
+                                  are joined until they have so many. At most 64 buckets, and k */
+    tamis_share share;         /* norm */
+    tamis_worker worker;       /* caller */
+    double density_max;        /* the most that tamis_reducer_set_density may ask; 0: density */
+    double link_latency_us;    /* for planned buckets: time of an empty message; 0: 50 */
+    double link_gbit;          /* for planned buckets: 10^9 bits a second of one rank; 0: 1 */
+    /* Called at the end of every phase, from whatever thread made it, which may be the library's.
+     * It must return soon and must not call the library. NULL: nobody listens. */
+    void (*on_phase)(void *context, const tamis_phase_event *event);
+    void *on_phase_context;
 } tamis_reducer_config;
 
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
     {                                                                                              \
         sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
-            TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32       \
+            TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32, 0,   \
+            TAMIS_SHARE_NORM, TAMIS_WORKER_CALLER, 0.0, 0.0, 0.0, NULL, NULL                       \
     }
 
 /** A preset: its name, its four policies and where it comes from. */
@@ -350,6 +409,16 @@ TAMIS_API tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout
 /** Destroy a reducer. Between start and wait this waits for the exchange first. NULL is fine. */
 TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
 
+/**
+ * Change the density from the next step on.
+ *
+ * Collective: all ranks must ask the same before the same step; the step notices if they did not
+ * @param  density  [in]  in (0, config.density_max]
+ * Errors:     ARGUMENT; STATE (a step is under way); UNSUPPORTED: scheme dense, and steps that a
+ *             CUDA device runs by itself, whose messages have a fixed size. No effect
+ */
+TAMIS_API tamis_status tamis_reducer_set_density(tamis_reducer *reducer, double density);
+
 /* ------------------------------------------------------------------------------------------- */
 /* 6. Steps                                                                                     */
 
@@ -372,8 +441,8 @@ typedef struct tamis_step {
  * TAMIS_OUTPUT_DENSE the gradient is cleared in the same pass: from here on its content lives in
  * the residual, also if the exchange fails.
  *
- * Collective: yes              Order:  returns when the gradient has been read; the exchange runs
- *                                      on the library's thread (mpi) or inside wait (local,
+ * Collective: yes              Order:  returns when the gradient has been read (worker `caller`);
+ *                                      the exchange runs on the library's thread (mpi) or inside wait (local,
  *                                      callback, MPI without THREAD_MULTIPLE). CUDA: returns at
  *                                      once if the communicator works in stream order (nccl) and
  *                                      the slots have a fixed size (section 5); else it waits for
@@ -422,7 +491,83 @@ TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
 TAMIS_API tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
 
 /* ------------------------------------------------------------------------------------------- */
-/* 7. Results and statistics                                                                    */
+/* 7. Overlap: buckets, readiness, micro-batches                                                */
+/*
+ * A reducer may divide its segments into buckets, each exchanged by itself while the backward pass
+ * still computes others. Buckets are runs of whole segments. They are exchanged from the last
+ * segment to the first, the order in which backward produces gradients, on every rank alike; a
+ * bucket that is ready out of turn waits for those before it, so no order of readiness can lead to
+ * a deadlock.
+ *
+ *     segments     W1 b1 | W2 b2 | W3 b3 | W4 b4        buckets  3 2 1 0
+ *     backward     ......................... W4 b4 W3 b3 W2 b2 W1 b1
+ *     ready                                        0     1     2     3   then wait
+ *     exchange                                     [ 0 ] [ 1 ] [ 2 ] [ 3 ]
+ *
+ * A step may begin with ready in place of start; start, if it is called then, means "the rest". The
+ * result, all at once and for all buckets together, is there after wait: nothing is written to a
+ * gradient before every bucket has been exchanged, and a step that fails has applied nothing.
+ * The bits depend on the buckets, not on who marked what when.
+ */
+
+/**
+ * The gradient of one segment is complete; it belongs to the library until wait.
+ *
+ * The first call begins a step. All calls of a step, and start, give the same `grad` or `grads`,
+ * `scale` and `stream`; of `grads` only this segment's pointer is read. When this completes the
+ * bucket whose turn it is, that bucket is accumulated (worker `caller`: here) and its exchange
+ * begins, and so with any later ones that waited for it.
+ *
+ * Collective: no: any order, which may differ between ranks
+ * Cost:       less than a microsecond, where no bucket begins; no allocation
+ * Errors:     ARGUMENT; STATE: marked twice, or the last step has not been waited for: no effect;
+ *             else as tamis_reduce_start
+ */
+TAMIS_API tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment,
+                                        const tamis_step *step);
+
+/**
+ * Add a gradient to the residual and exchange nothing: one micro-batch of several. The gradient of
+ * the last micro-batch goes by start or ready. No second buffer is needed; dense output clears the
+ * gradient as start does.
+ *
+ * Collective: no               Order:  when it returns the gradient has been read; CUDA: in the
+ *                                      order of step.stream where the device runs steps by itself
+ * Cost:       one pass, as start      Errors:  ARGUMENT, STATE (a step is under way), UNSUPPORTED
+ *                                              (scheme dense, which has no residual): no effect;
+ *                                              DEVICE: the comm
+ */
+TAMIS_API tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis_step *step);
+
+/**
+ * Whether wait would return at once. Over transports without a thread of their own (local, callback,
+ * MPI without THREAD_MULTIPLE) this makes the exchange, and so may take as long as wait.
+ *
+ * @param  done  [out]  1 or 0; still 0 while segments are not ready
+ * Errors:     ARGUMENT, STATE (no step is under way)
+ */
+TAMIS_API tamis_status tamis_reduce_test(tamis_reducer *reducer, int *done);
+
+/** One bucket of a reducer. */
+typedef struct tamis_bucket {
+    size_t size;
+    uint32_t first_segment, nsegments;
+    uint64_t begin, length; /* elements */
+    uint64_t target;        /* entries it will send in the next step, all ranks together */
+} tamis_bucket;
+
+#define TAMIS_BUCKET_INIT                                                                          \
+    { sizeof(tamis_bucket), 0, 0, 0, 0, 0 }
+
+/** Number of buckets; 0 for NULL. */
+TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
+
+/** The index-th bucket in the order of the exchange: 0 holds the last segment. */
+TAMIS_API tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, uint32_t index,
+                                            tamis_bucket *out);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 8. Results and statistics                                                                    */
 
 /** Sparse view of the last finished step: the same on all ranks. */
 typedef struct tamis_result {
@@ -474,22 +619,27 @@ typedef struct tamis_stats {
     double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
                             by itself, for the host has no clock there */
     double cut_s;
-    double exchange_s; /* transport calls */
-    double apply_s;    /* union, gather, write back, control */
+    double exchange_s; /* transport calls, and the union between them */
+    double apply_s;    /* write back, control */
     double wait_s;     /* inside tamis_reduce_wait, of which the phases above may be a part */
+    double exchange_s_total; /* of all steps since the reducer was made */
+    double slack_s;     /* how much later than here the last gradient was ready on the slowest rank,
+                           both counted from the end of the step before; 0 if unknown: scheme dense,
+                           the first step, or a device runs the steps */
+    uint32_t straggler; /* that rank; UINT32_MAX if unknown */
 } tamis_stats;
 
 #define TAMIS_STATS_INIT                                                                           \
     {                                                                                              \
         sizeof(tamis_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0,    \
-            0.0, 0.0, 0.0, 0.0                                                                     \
+            0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0                                                        \
     }
 
 /** Read the figures of the last finished step into a struct set by TAMIS_STATS_INIT. */
 TAMIS_API tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *out);
 
 /* ------------------------------------------------------------------------------------------- */
-/* 8. State files                                                                               */
+/* 9. State files                                                                               */
 
 /**
  * Write residual, thresholds and step number of this rank into a file. One file per rank.
@@ -516,7 +666,7 @@ TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *pa
 TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
 
 /* ------------------------------------------------------------------------------------------- */
-/* 9. Settings                                                                                  */
+/* 10. Settings                                                                                 */
 
 /** One environment variable that the library reads. docs/environment.md is made from these. */
 typedef struct tamis_setting {

@@ -96,6 +96,9 @@ bool tam_thread_ours(void);
 tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size_t required,
                              const void *theirs);
 
+/** Fill a caller's size-first struct, which may be longer than ours: the rest becomes zero. */
+tamis_status tam_struct_give(const char *name, const void *ours, size_t our_size, void *theirs);
+
 /* -- sort.c ----------------------------------------------------------------------------------- */
 
 typedef struct tam_pair {

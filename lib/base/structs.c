@@ -20,3 +20,15 @@ tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size
     memcpy(ours, &our_size, sizeof our_size);
     return TAMIS_OK;
 }
+
+tamis_status tam_struct_give(const char *name, const void *ours, size_t our_size, void *theirs) {
+    size_t size;
+    memcpy(&size, theirs, sizeof size);
+    if (size < our_size || size > 65536)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s.size is %zu: set the struct by its _INIT macro", name,
+                        size);
+    memset(theirs, 0, size);
+    memcpy(theirs, ours, our_size);
+    memcpy(theirs, &size, sizeof size);
+    return TAMIS_OK;
+}

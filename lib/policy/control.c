@@ -50,6 +50,18 @@ void tam_control_prepare(tam_control *c) {
     c->floor_key = tam_rule_floor(c->scheme.budget, &c->state, c->levels[0]);
 }
 
+void tam_control_aim(tam_control *c, uint64_t k) {
+    if (k == c->k)
+        return;
+    double shift = tam_log2((double)c->k / (double)k) / tam_rule_slope(&c->state);
+    c->k = k;
+    if (!tam_scheme_has_levels(c->scheme) || !c->state.primed)
+        return;
+    for (uint32_t g = 0; g < c->grid->ngroups; g++)
+        c->levels[g] = tam_rule_clip_level(c->levels[g] + shift);
+    tam_control_prepare(c);
+}
+
 /* Levels of the groups for budget norm, each from its own figures. */
 static void update_shape(tam_control *c, const tam_observed *seen, tam_lesson *lesson) {
     double united = 0.0;

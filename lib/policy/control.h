@@ -82,6 +82,9 @@ void tam_control_prepare(tam_control *control);
 /** alpha */
 double tam_control_slope(const tam_control *control);
 
+/** The next step is to find k: levels that were learned move along. */
+void tam_control_aim(tam_control *control, uint64_t k);
+
 /** Learn from a finished step, then prepare the next. */
 void tam_control_update(tam_control *control, const tam_observed *seen);
 

@@ -61,13 +61,14 @@ err_destroy:
     return tam_fail(TAMIS_E_NOMEM, "no memory for a layout of %zu segments", nsegments);
 }
 
-tamis_status tam_layout_copy(const tamis_layout *from, tamis_layout **out) {
-    tamis_segment *segments = tam_alloc_array(from->nsegments, sizeof *segments);
+tamis_status tam_layout_part(const tamis_layout *from, uint32_t first, uint32_t nsegments,
+                             tamis_layout **out) {
+    tamis_segment *segments = tam_alloc_array(nsegments, sizeof *segments);
     if (!segments)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a layout of %u segments", from->nsegments);
-    for (uint32_t i = 0; i < from->nsegments; i++)
-        segments[i] = (tamis_segment){from->names[i], tam_segment_length(from, i)};
-    tamis_status status = tamis_layout_create(segments, from->nsegments, out);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a layout of %u segments", nsegments);
+    for (uint32_t i = 0; i < nsegments; i++)
+        segments[i] = (tamis_segment){from->names[first + i], tam_segment_length(from, first + i)};
+    tamis_status status = tamis_layout_create(segments, nsegments, out);
     tam_free(segments);
     return status;
 }

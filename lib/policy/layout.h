@@ -17,8 +17,9 @@ struct tamis_layout {
     uint64_t hash; /* of the lengths, not of the names */
 };
 
-/** A deep copy, so that a reducer outlives its layout. */
-tamis_status tam_layout_copy(const tamis_layout *from, tamis_layout **out);
+/** A deep copy of some of its segments, so that a reducer outlives its layout. */
+tamis_status tam_layout_part(const tamis_layout *from, uint32_t first_segment, uint32_t nsegments,
+                             tamis_layout **out);
 
 static inline uint32_t tam_segment_length(const tamis_layout *layout, uint32_t segment) {
     return layout->begins[segment + 1] - layout->begins[segment];

@@ -128,7 +128,7 @@ static void capture_beside(test_rank *self) {
     RANK_CUDA(self, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     RANK_CUDA(self, cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     tam_comm_submit(self->comm, &a.job);
-    RANK_OK(self, tam_comm_finish(self->comm, &a.job));
+    RANK_OK(self, tam_comm_finish(self->comm, &a.job, tam_comm_deadline(self->comm)));
     RANK_CUDA(self, cudaStreamEndCapture(stream, &graph));
     for (uint32_t r = 0; r < self->nranks; r++)
         RANK_CHECK(self, over_is_filled(r, sizeof mine, all + r * sizeof mine), "rank %u is wrong",

@@ -89,7 +89,7 @@ static void test_the_counter_counts(void **state) {
 typedef struct steady_case {
     const char *scheme;
     data_pattern pattern;
-    bool by_segment;
+    bool by_segment, buckets;  /* buckets: several, marked ready one by one */
     uint64_t made[RANKS_MOST]; /* tam_alloc_made during the counted steps */
 } steady_case;
 
@@ -107,7 +107,12 @@ static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, f
     step.grad = steady->by_segment ? NULL : gradient;
     step.grads = steady->by_segment ? pieces : NULL;
     counting = number >= 2;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    if (steady->buckets && strcmp(steady->scheme, "dense") != 0)
+        RANK_OK(self, tamis_grad_accumulate(reducer, &step));
+    for (uint32_t s = 0; steady->buckets && s < count_of; s++)
+        RANK_OK(self, tamis_grad_ready(reducer, s, &step));
+    if (!steady->buckets)
+        RANK_OK(self, tamis_reduce_start(reducer, &step));
     RANK_OK(self, tamis_reduce_wait(reducer));
     RANK_OK(self, tamis_reduce_result(reducer, &result));
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
@@ -122,6 +127,7 @@ static void run_steady(test_rank *self) {
     tamis_layout *layout = data_layout(N);
     config.scheme = steady->scheme;
     config.density = 0.02;
+    config.bucket_length = steady->buckets ? N / 4 : 0;
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     for (uint32_t number = 0; number < 2; number++)
         one_step(self, reducer, number, gradients[self->id]);
@@ -160,6 +166,7 @@ static void test_a_step_allocates_nothing(void **state) {
             for (size_t p = 0; p < sizeof patterns / sizeof patterns[0]; p++) {
                 steady_case steady = {.scheme = scheme.name, .pattern = patterns[p]};
                 steady.by_segment = p % 2;
+                steady.buckets = p % 3 == 1;
                 check_steady(&steady, nranks);
             }
 }
@@ -248,6 +255,7 @@ static void run_scarce(test_rank *self) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_layout *layout = data_layout(N);
     config.scheme = scarce->scheme;
+    config.bucket_length = self->nranks > 1 ? N / 2 : 0;
     rank_barrier(self);
     if (self->id == 0)
         tam_alloc_budget(scarce->budget);

@@ -172,6 +172,28 @@ static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
     }
 }
 
+/* Marks segments in an order of its own; one step in four leaves some to start. */
+static void begin_step(test_rank *self, tamis_reducer *reducer, uint32_t number,
+                       const tamis_step *step) {
+    const shared_trial *shared = self->shared;
+    uint32_t order[DATA_SEGMENTS_MOST], count = (uint32_t)shared->nsegments;
+    uint64_t seed = data_mix(shared->trial->disorder + 1000 * number + self->id);
+    if (shared->trial->disorder == 0) {
+        RANK_OK(self, tamis_reduce_start(reducer, step));
+        return;
+    }
+    for (uint32_t s = 0; s < count; s++) {
+        uint32_t at = (uint32_t)(data_mix(seed + s) % (s + 1));
+        order[s] = order[at];
+        order[at] = s;
+    }
+    uint32_t marked = seed % 4 == 0 ? (uint32_t)(seed / 4 % count) : count;
+    for (uint32_t i = 0; i < marked; i++)
+        RANK_OK(self, tamis_grad_ready(reducer, order[i], step));
+    if (marked < count)
+        RANK_OK(self, tamis_reduce_start(reducer, step));
+}
+
 static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, trial_gradient *g) {
     const shared_trial *shared = self->shared;
     const trial *what = shared->trial;
@@ -182,7 +204,9 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, t
     step.scale = what->scale;
     step.grad = g->pieces ? NULL : g->narrow ? g->narrow : g->flat;
     step.grads = g->pieces;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    begin_step(self, reducer, number, &step);
+    if (self->failure[0])
+        return;
     RANK_OK(self, tamis_reduce_wait(reducer));
     gradient_copy(g, false);
     uint64_t after = data_hash(0, g->flat, what->n * sizeof(float));
@@ -201,6 +225,9 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.threads = shared->trial->threads;
     config.block = shared->trial->block;
     config.capacity = shared->trial->capacity;
+    config.bucket_length = shared->trial->bucket_length;
+    config.share = shared->trial->share;
+    config.worker = shared->trial->worker;
     config.grad_type = shared->trial->type;
     config.device = shared->trial->place ? shared->trial->place->device : TAMIS_DEVICE_CPU;
     self->where = "tamis_reducer_create";
@@ -269,11 +296,12 @@ bool trial_run(const trial *what, trial_record *out) {
     shared.nsegments = data_segments(what->n, shared.segments);
     record_open(what, out);
     test_context(
-        "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u", what->place ? what->place->name : "",
-        what->place ? ": " : "", what->scheme, what->nranks, what->n, what->density,
-        what->real ? "real" : data_name(what->pattern), what->by_segment ? " by segment" : "",
-        what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
-        what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads);
+        "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u buckets of %llu, disorder %u",
+        what->place ? what->place->name : "", what->place ? ": " : "", what->scheme, what->nranks,
+        what->n, what->density, what->real ? "real" : data_name(what->pattern),
+        what->by_segment ? " by segment" : "", what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
+        what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads,
+        (unsigned long long)what->bucket_length, what->disorder);
     ranks_run(what->nranks, 0, run_rank_trial, &shared);
     for (uint32_t r = 0; r < what->nranks; r++)
         if (out->created[r] != TAMIS_OK)

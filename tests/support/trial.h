@@ -32,10 +32,15 @@ typedef struct trial {
     float scale;
     uint32_t threads, block;
     double capacity;
-    bool by_segment;          /* one pointer per segment, each in memory of its own */
-    bool real;                /* data_fill_real in place of the pattern */
-    tamis_type type;          /* of the gradients that the library gets */
-    tamis_type fits;          /* gradients hold only numbers that this type has */
+    bool by_segment;        /* one pointer per segment, each in memory of its own */
+    bool real;              /* data_fill_real in place of the pattern */
+    tamis_type type;        /* of the gradients that the library gets */
+    tamis_type fits;        /* gradients hold only numbers that this type has */
+    uint64_t bucket_length; /* as in the configuration */
+    tamis_share share;
+    tamis_worker worker;
+    uint32_t disorder; /* 0: start marks all segments; else a seed: ready marks them one by one, in
+                          another order on every rank in every step, and start perhaps the rest */
     const trial_place *place; /* NULL: host memory, local communicators */
 } trial;
 

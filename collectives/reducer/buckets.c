@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The buckets of a reducer: where the layout is cut, what each of them needs, and how many entries
+ * of a step each gets.
+ */
+#include "collectives/reducer/reducer.h"
+
+#include <math.h>
+#include <xxhash.h>
+
+enum { SPARE_CANDIDATES = 4096 };
+
+static bool is_dense(const tamis_reducer *r) {
+    return r->scheme.exchange == TAM_EXCHANGE_DENSE;
+}
+
+static bool shared_by_norm(const tamis_reducer *r) {
+    return r->nbuckets > 1 && r->config.share == TAMIS_SHARE_NORM;
+}
+
+/* -- sizes ------------------------------------------------------------------------------------ */
+
+size_t tam_bucket_slot(const tam_bucket *b, uint64_t k) {
+    const tamis_reducer *r = b->reducer;
+    size_t own = tam_own_max(&b->division);
+    if (tam_scheme_exact_count(r->scheme))
+        return tam_share_max(&b->division, k);
+    if (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0) {
+        double ranks = r->scheme.ownership == TAM_OWN_ALL ? 1.0 : b->division.nranks;
+        double capacity = ceil(r->config.capacity * (double)k / ranks);
+        return capacity < (double)own ? (size_t)capacity : own;
+    }
+    /* Group by group at least one entry each can exceed k by the number of groups. */
+    size_t most = (size_t)k + b->division.grid.ngroups;
+    return r->scheme.threshold == TAM_THRESHOLD_STEP ? own : most < own ? most : own;
+}
+
+/* The count of such schemes is not known before the step. */
+static bool slots_grow(const tamis_reducer *r) {
+    return !tam_scheme_exact_count(r->scheme) &&
+           !(r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0);
+}
+
+static size_t candidate_capacity(const tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    size_t own = tam_own_max(&b->division), most = own;
+    if (r->scheme.threshold != TAM_THRESHOLD_STEP)
+        most = (size_t)(8.0 * r->config.over * (double)tam_share_max(&b->division, b->k_max));
+    if (r->scheme.ownership == TAM_OWN_BINS)
+        most = (size_t)(2.0 * r->config.over * (double)b->k_max);
+    most += SPARE_CANDIDATES;
+    return most < own ? most : own;
+}
+
+/* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
+static void prepare_slots(tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    bool sums = tam_scheme_weighted(r->scheme) || shared_by_norm(r);
+    b->slots.rank = r->comm->rank;
+    b->slots.nranks = r->comm->nranks;
+    b->slots.nstats = sums ? b->division.grid.ngroups : 0;
+    b->slots.capacity = tam_bucket_slot(b, b->k_max);
+    b->slots.growing = slots_grow(r);
+    b->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
+    /* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
+    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
+    b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
+}
+
+/* -- one bucket ------------------------------------------------------------------------------- */
+
+static tamis_status open_never(tam_bucket *b) {
+    uint32_t ngroups = b->division.grid.ngroups;
+    b->never = tam_alloc_array(ngroups, sizeof b->never[0]);
+    if (!b->never)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u groups", ngroups);
+    for (uint32_t g = 0; g < ngroups; g++)
+        b->never[g] = TAM_INFINITE_BITS;
+    return TAMIS_OK;
+}
+
+static tamis_status open_sparse(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    const tamis_reducer_config *c = &r->config;
+    TAM_TRY(tam_division_open(b->layout, r->scheme, r->comm->nranks, c->block, &b->division));
+    TAM_TRY(
+        tam_control_open(r->scheme, &b->division.grid, b->k, c->over, c->threshold, &b->control));
+    TAM_TRY(r->device->open(&b->division.grid, candidate_capacity(b), c->threads, &b->kernels));
+    TAM_TRY(open_never(b));
+    if (!r->acc) /* by the kernels of the first bucket, for all */
+        r->acc = r->device->alloc(b->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
+    if (!r->acc)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
+                        (unsigned long long)r->layout->length);
+    b->acc = r->acc + b->begin;
+    prepare_slots(b);
+    return r->driver->open(b);
+}
+
+/* Kernels are opened for memory that the host cannot reach. */
+static tamis_status open_dense(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    if (r->config.device != TAMIS_DEVICE_CPU) {
+        TAM_TRY(tam_division_open(b->layout, r->scheme, r->comm->nranks, 0, &b->division));
+        TAM_TRY(r->device->open(&b->division.grid, 0, r->config.threads, &b->kernels));
+    }
+    return r->driver->open(b);
+}
+
+static tamis_status open_bucket(tam_bucket *b, const tam_bucket_range *range) {
+    tamis_reducer *r = b->reducer;
+    b->first_segment = range->first_segment;
+    b->k = r->shares[b->index];
+    b->begin = r->layout->begins[range->first_segment];
+    TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
+    b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->length, r->config.share,
+                                    r->nbuckets);
+    return is_dense(r) ? open_dense(b) : open_sparse(b);
+}
+
+static void close_bucket(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    r->driver->close(b);
+    if (r->acc && b->index == 0)
+        r->device->release(b->kernels, r->acc);
+    if (b->kernels)
+        r->device->close(b->kernels);
+    tam_free(b->never);
+    tam_control_close(&b->control);
+    tam_division_close(&b->division);
+    tamis_layout_destroy(b->layout);
+}
+
+/* -- all of them ------------------------------------------------------------------------------ */
+
+static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
+    const tamis_reducer_config *c = &r->config;
+    tam_link_model link = {c->link_latency_us * 1e-6, 8.0 / (c->link_gbit * 1e9)};
+    return tam_bucket_plan(r->layout, c->bucket_length, c->density, r->comm->nranks, is_dense(r),
+                           &link, ranges);
+}
+
+/* Arrays that have one entry per bucket or segment. */
+static tamis_status open_rows(tamis_reducer *r) {
+    uint32_t nbuckets = r->nbuckets, nsegments = r->layout->nsegments;
+    r->buckets = tam_alloc_array(nbuckets, sizeof r->buckets[0]);
+    r->lengths = tam_alloc_array(nbuckets, sizeof r->lengths[0]);
+    r->shares = tam_alloc_array(2 * (size_t)nbuckets, sizeof r->shares[0]);
+    r->norms = tam_alloc_array(nbuckets, sizeof r->norms[0]);
+    r->picked = tam_alloc_array(r->comm->nranks, sizeof r->picked[0]);
+    r->bucket_of = tam_alloc_array(nsegments, sizeof r->bucket_of[0]);
+    r->ready = tam_alloc_array(nsegments, sizeof r->ready[0]);
+    r->places = tam_alloc_array(nsegments, sizeof r->places[0]);
+    if (!r->buckets || !r->lengths || !r->shares || !r->norms || !r->picked || !r->bucket_of ||
+        !r->ready || !r->places)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets of %u segments", nbuckets,
+                        nsegments);
+    return TAMIS_OK;
+}
+
+static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        const tam_bucket_range *range = &ranges[i];
+        uint32_t end = range->first_segment + range->nsegments;
+        r->buckets[i].reducer = r;
+        r->buckets[i].index = i;
+        r->lengths[i] = r->layout->begins[end] - r->layout->begins[range->first_segment];
+        for (uint32_t s = range->first_segment; s < end; s++)
+            r->bucket_of[s] = i;
+    }
+}
+
+/* Room for the result of all buckets. */
+static tamis_status open_result(tamis_reducer *r) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        most += r->buckets[i].union_max;
+    if (r->nbuckets == 1 || is_dense(r) || r->driver != &tam_driver_host)
+        return TAMIS_OK;
+    r->indices = tam_alloc_array(most, sizeof r->indices[0]);
+    r->values = tam_alloc_array(most, sizeof r->values[0]);
+    if (!r->indices || !r->values)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a result of %zu entries", most);
+    return TAMIS_OK;
+}
+
+/* Gradients that the host cannot reach, or that must be widened, pass through a staging area; else
+ * they are summed where they lie. */
+static tamis_status open_staging(tamis_reducer *r) {
+    if (!is_dense(r) || r->driver != &tam_driver_host ||
+        (r->config.device == TAMIS_DEVICE_CPU && r->config.grad_type == TAMIS_TYPE_FLOAT32))
+        return TAMIS_OK;
+    r->staging = tam_alloc_array(TAM_DENSE_PIECE, 2 * sizeof(float));
+    if (!r->staging)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for pieces of the gradient");
+    return TAMIS_OK;
+}
+
+tamis_status tam_buckets_open(tamis_reducer *r) {
+    tam_bucket_range ranges[TAM_BUCKETS_MAX];
+    r->nbuckets = plan(r, ranges);
+    TAM_TRY(open_rows(r));
+    assign(r, ranges);
+    tam_bucket_shares(r->k, r->nbuckets, r->lengths, NULL, r->shares + r->nbuckets, r->shares);
+    r->driver = tam_driver_find(r);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        TAM_TRY(open_bucket(&r->buckets[i], &ranges[i]));
+    TAM_TRY(open_staging(r));
+    TAM_TRY(open_result(r));
+    tam_buckets_share(r);
+    return TAMIS_OK;
+}
+
+void tam_buckets_close(tamis_reducer *r) {
+    for (uint32_t i = r->nbuckets; r->driver && i-- > 0;)
+        close_bucket(&r->buckets[i]);
+    if (!tam_reducer_lingers(r))
+        tam_free(r->staging);
+    tam_free(r->values);
+    tam_free(r->indices);
+    tam_free(r->places);
+    tam_free(r->ready);
+    tam_free(r->bucket_of);
+    tam_free(r->picked);
+    tam_free(r->norms);
+    tam_free(r->shares);
+    tam_free(r->lengths);
+    tam_free(r->buckets);
+}
+
+void tam_buckets_share(tamis_reducer *r) {
+    const double *norms = shared_by_norm(r) && r->has_norms ? r->norms : NULL;
+    tam_bucket_shares(r->k, r->nbuckets, r->lengths, norms, r->shares + r->nbuckets, r->shares);
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        b->k = r->shares[i];
+        tam_control_aim(&b->control, b->k);
+        if (b->slots.memory && !b->slots.growing)
+            tam_slots_limit(&b->slots, tam_bucket_slot(b, b->k));
+    }
+}
+
+/* -- public ----------------------------------------------------------------------------------- */
+
+uint32_t tamis_reducer_nbuckets(const tamis_reducer *r) {
+    return r ? r->nbuckets : 0;
+}
+
+tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_bucket *out) {
+    if (!r || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: %s is NULL",
+                        r ? "out" : "reducer");
+    if (index >= r->nbuckets)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
+                        index, r->nbuckets);
+    const tam_bucket *b = &r->buckets[index];
+    tamis_bucket own = {sizeof own, b->first_segment,  b->layout->nsegments,
+                        b->begin,   b->layout->length, is_dense(r) ? b->layout->length : b->k};
+    return tam_struct_give("tamis_bucket", &own, sizeof own, out);
+}

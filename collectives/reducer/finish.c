@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The end of a step, when all its buckets have been exchanged: either all of it is applied, or
+ * nothing. Runs inside the job of the last bucket.
+ *
+ *     decide   what is not finite, in gradients or sums
+ *     apply    results to the gradient, residual cleared
+ *     control  thresholds of the next step from what all ranks know
+ *     share    k of the next step among the buckets
+ */
+#include "collectives/reducer/reducer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <xxhash.h>
+
+float tam_divisor(const tamis_reducer *r) {
+    return r->config.average == TAMIS_AVERAGE_MEAN ? (float)r->comm->nranks : 1.0f;
+}
+
+/* -- decide ----------------------------------------------------------------------------------- */
+
+tamis_status tam_say_skipped(const tamis_reducer *r, const char *where) {
+    if (r->config.nonfinite == TAMIS_NONFINITE_SKIP)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_NONFINITE,
+                    "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied anything",
+                    (unsigned long long)r->step, (unsigned long long)r->now.nonfinite, where);
+}
+
+/* All ranks met the same headers, or the same sums, and so come to the same decision. */
+static tamis_status skip(tamis_reducer *r, const char *where) {
+    r->count = 0;
+    r->now.skipped = 1;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        r->buckets[i].count = 0;
+        r->buckets[i].picked_sum = 0.0;
+    }
+    return tam_say_skipped(r, where);
+}
+
+static tamis_status skip_bad_gradients(tamis_reducer *r) {
+    char where[32];
+    uint32_t first = r->comm->nranks;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        for (uint32_t rank = 0; rank < first; rank++) {
+            if (tam_slot_header_of(&r->buckets[i].slots, rank)->nonfinite > 0)
+                first = rank;
+        }
+    }
+    snprintf(where, sizeof where, "first on rank %u", first);
+    return skip(r, where);
+}
+
+/* Finite values whose sum is not. Such entries are dropped, else every later step would meet them
+ * again. @return how many */
+static uint64_t drop_infinite_sums(tam_bucket *b) {
+    const tam_device *device = b->reducer->device;
+    uint64_t bad = 0;
+    for (size_t i = 0; i < b->count; i++)
+        bad += !isfinite(b->values[i]);
+    for (size_t i = 0; bad > 0 && i < b->count; i++) {
+        if (isfinite(b->values[i]))
+            continue;
+        b->values[i] = 0.0f;
+        device->clear(b->kernels, b->acc, &b->indices[i], 1);
+    }
+    return bad;
+}
+
+/* -- apply ------------------------------------------------------------------------------------ */
+
+static tamis_status apply(tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    tam_accumulate target = b->target;
+    if (r->config.output == TAMIS_OUTPUT_SPARSE) {
+        target.grad = NULL;
+        target.grads = NULL;
+    }
+    TAM_TRY(r->device->apply(b->kernels, &target, b->indices, b->count, tam_divisor(r), b->values));
+    b->last_result = XXH3_64bits(b->values, b->count * sizeof b->values[0]);
+    if (b->slots.with_values)
+        return r->device->clear(b->kernels, b->acc, tam_slot_own_indices(&b->slots), b->now.picked);
+    return r->device->clear(b->kernels, b->acc, b->indices, b->count);
+}
+
+/* Several lists become one that ascends: the last bucket holds the first segments. */
+static void join_results(tamis_reducer *r) {
+    size_t at = 0;
+    for (uint32_t i = r->nbuckets; i-- > 0 && r->indices;) {
+        const tam_bucket *b = &r->buckets[i];
+        for (size_t j = 0; j < b->count; j++)
+            r->indices[at + j] = b->indices[j] + (uint32_t)b->begin;
+        memcpy(r->values + at, b->values, b->count * sizeof b->values[0]);
+        at += b->count;
+    }
+}
+
+/* -- control ---------------------------------------------------------------------------------- */
+
+static void average_stats(tam_bucket *b) {
+    double *norm = &b->reducer->norms[b->index];
+    *norm = 0.0;
+    for (uint32_t g = 0; g < b->slots.nstats; g++) {
+        double sum = 0.0;
+        for (uint32_t i = 0; i < b->slots.nranks; i++)
+            sum += tam_slot_stats_of(&b->slots, i)[g];
+        b->group_means[g] = sum / b->slots.nranks;
+        *norm += sqrt(b->group_means[g]);
+    }
+}
+
+static void count_groups(tam_bucket *b) {
+    const tam_grid *grid = &b->division.grid;
+    for (size_t g = 0, i = 0; g < grid->ngroups; g++) {
+        uint32_t end = grid->groups[g].begin + grid->groups[g].length;
+        size_t first = i;
+        while (i < b->count && b->indices[i] < end)
+            i++;
+        b->group_picked[g] = (uint32_t)(i - first);
+    }
+}
+
+static void control(tam_bucket *b) {
+    tam_observed seen = {
+        .candidates = b->now.candidates,
+        .cuts = b->cuts,
+        .group_sums = b->group_means,
+        .group_picked = b->group_picked,
+    };
+    for (uint32_t i = 0; i < b->slots.nranks; i++) {
+        const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
+        seen.picked += h->count + h->deferred;
+        if (h->flags & TAM_SLOT_HAS_KEY)
+            b->cuts[seen.ncuts++] = tam_log2(h->key);
+    }
+    average_stats(b);
+    count_groups(b);
+    tam_log(TAM_DEBUG,
+            "rank %u, step %llu, bucket %u: picked %llu of %llu candidates, margin 2^%.3f, slope "
+            "%.1f, %llu rescans",
+            b->reducer->comm->rank, (unsigned long long)b->reducer->step, b->index,
+            (unsigned long long)seen.picked, (unsigned long long)seen.candidates,
+            b->control.state.margin, tam_control_slope(&b->control),
+            (unsigned long long)b->now.rescans);
+    tam_control_update(&b->control, &seen);
+}
+
+/* -- statistics ------------------------------------------------------------------------------- */
+
+/* Who was busy longest since the step before, as the headers of the last bucket tell. */
+static void find_straggler(tamis_reducer *r) {
+    const tam_slots *slots = &tam_last_bucket(r)->slots;
+    uint32_t slowest = 0, known = 0;
+    for (uint32_t i = 0; i < slots->nranks; i++) {
+        known += tam_slot_header_of(slots, i)->busy_us > 0;
+        if (tam_slot_header_of(slots, i)->busy_us > tam_slot_header_of(slots, slowest)->busy_us)
+            slowest = i;
+    }
+    if (known < slots->nranks)
+        return;
+    r->now.straggler = slowest;
+    r->now.slack_s = 1e-6 * (tam_slot_header_of(slots, slowest)->busy_us -
+                             tam_slot_header_of(slots, slots->rank)->busy_us);
+}
+
+/* What the headers of all buckets say together. */
+static void add_up(tamis_reducer *r) {
+    tamis_stats *s = &r->now;
+    memset(r->picked, 0, r->comm->nranks * sizeof r->picked[0]);
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        const tam_bucket *b = &r->buckets[i];
+        s->deferred += b->now.deferred;
+        s->candidates += b->now.candidates;
+        s->rescans += b->now.rescans;
+        s->nonfinite += b->now.nonfinite;
+        for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
+            r->picked[rank] += tam_slot_header_of(&b->slots, rank)->count;
+    }
+    for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
+        s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
+    s->picked = r->picked[r->comm->rank];
+    find_straggler(r);
+}
+
+static void note_norms(tamis_reducer *r) {
+    double total = 0.0, left = 0.0;
+    float least = 0.0f;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        float key = tam_slot_own_header(&b->slots)->key;
+        for (uint32_t g = 0; g < b->division.grid.ngroups; g++)
+            total += b->accumulated.group_sums[g];
+        left += b->picked_sum;
+        if (key > 0.0f && (least == 0.0f || key < least))
+            least = key;
+    }
+    double rest = total - left;
+    r->now.acc_norm = sqrt(total);
+    r->now.residual_norm = rest > 0.0 ? sqrt(rest) : 0.0;
+    r->now.threshold = least;
+}
+
+/* -- the end ---------------------------------------------------------------------------------- */
+
+static tamis_status apply_all(tamis_reducer *r) {
+    r->count = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        TAM_TRY(apply(&r->buckets[i]));
+        r->count += r->buckets[i].count;
+    }
+    join_results(r);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        control(&r->buckets[i]);
+    r->has_norms = r->buckets[0].slots.nstats > 0;
+    tam_buckets_share(r);
+    return TAMIS_OK;
+}
+
+static tamis_status decide(tamis_reducer *r) {
+    uint64_t bad = 0;
+    add_up(r);
+    if (r->now.skipped)
+        return skip_bad_gradients(r);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        bad += drop_infinite_sums(&r->buckets[i]);
+    r->now.nonfinite += bad;
+    if (bad > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP)
+        return skip(r, "in the sum over ranks");
+    return apply_all(r);
+}
+
+tamis_status tam_step_finish(tamis_reducer *r, tam_job *job) {
+    uint64_t begin_ns = tam_clock_ns();
+    TAM_TRY(tam_step_commit(r, job));
+    tamis_status status = decide(r);
+    note_norms(r);
+    tam_phase_end(r, TAMIS_PHASE_APPLY, TAMIS_NO_BUCKET, begin_ns, &r->now.apply_s);
+    return status;
+}
+
+tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job) {
+    if (tam_job_commit(job))
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for step %llu any more", r->comm->rank,
+                    (unsigned long long)r->step);
+}

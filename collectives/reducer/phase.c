@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Phases as the caller hears of them.
+ */
+#include "collectives/reducer/reducer.h"
+
+static const char *const names[TAMIS_PHASES] = {
+    [TAMIS_PHASE_ACCUMULATE] = "accumulate",
+    [TAMIS_PHASE_CUT] = "cut",
+    [TAMIS_PHASE_EXCHANGE] = "exchange",
+    [TAMIS_PHASE_APPLY] = "apply",
+    [TAMIS_PHASE_WAIT] = "wait",
+    [TAMIS_PHASE_DEVICE] = "device",
+};
+
+const char *tamis_phase_name(tamis_phase phase) {
+    return (unsigned)phase < TAMIS_PHASES ? names[phase] : "";
+}
+
+uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
+                       uint64_t begin_ns, double *seconds) {
+    uint64_t now_ns = tam_clock_ns();
+    *seconds += (double)(now_ns - begin_ns) * 1e-9;
+    if (r->config.on_phase) {
+        tamis_phase_event event = {sizeof event, phase,    r->comm->rank, bucket,
+                                   r->step,      begin_ns, now_ns};
+        r->config.on_phase(r->config.on_phase_context, &event);
+    }
+    return now_ns;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A step ends: wait, test, join, and what can be read between steps.
+ */
+#include "collectives/reducer/reducer.h"
+
+/* -- wait ------------------------------------------------------------------------------------- */
+
+/* How long a look at the fate of the communicator may be put off. */
+#define LOOK_NS UINT64_C(20000000)
+
+static tamis_status name_missing(const tamis_reducer *r) {
+    uint32_t nsegments = r->layout->nsegments, first = nsegments, missing = 0;
+    for (uint32_t s = nsegments; s-- > 0;) {
+        if (r->ready[s])
+            continue;
+        first = s;
+        missing++;
+    }
+    if (missing == 0)
+        return tam_fail(TAMIS_E_TIMEOUT,
+                        "rank %u waited until its deadline for a thread inside tamis_grad_ready",
+                        r->comm->rank);
+    return tam_fail(TAMIS_E_TIMEOUT,
+                    "rank %u waited until its deadline for the gradient of %s (segment %u), which "
+                    "was never marked ready; %u of %u segments are missing",
+                    r->comm->rank, r->layout->names[first], first, missing, nsegments);
+}
+
+static bool is_started(tamis_reducer *r) {
+    pthread_mutex_lock(&r->lock);
+    bool started = r->started;
+    pthread_mutex_unlock(&r->lock);
+    return started;
+}
+
+/* Until all buckets are launched, by another thread. */
+static tamis_status await_launches(tamis_reducer *r, uint64_t until_ns) {
+    tamis_status status = TAMIS_OK;
+    pthread_mutex_lock(&r->lock);
+    while (status == TAMIS_OK && r->launched < r->nbuckets) {
+        uint64_t now_ns = tam_clock_ns(), look_ns = now_ns + LOOK_NS;
+        status = r->launch_status != TAMIS_OK ? r->launch_status : tamis_comm_status(r->comm);
+        if (status == TAMIS_OK && now_ns >= until_ns) {
+            status = name_missing(r);
+            tam_comm_lose(r->comm, status);
+        }
+        if (status == TAMIS_OK)
+            tam_lock_wait(&r->lock, &r->progress, look_ns < until_ns ? look_ns : until_ns);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return status;
+}
+
+static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void *stream) {
+    uint64_t begin_ns = tam_clock_ns();
+    if (!r)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: reducer is NULL", call);
+    if (!is_started(r))
+        return tam_fail(TAMIS_E_STATE, "rank %u: %s without tamis_reduce_start or tamis_grad_ready",
+                        r->comm->rank, call);
+    uint64_t until_ns = tam_comm_deadline(r->comm);
+    tamis_status lost = await_launches(r, until_ns);
+    tamis_status status = joins ? r->driver->join(r, stream, begin_ns, until_ns)
+                                : r->driver->wait(r, begin_ns, until_ns);
+    if (lost != TAMIS_OK)
+        status = tam_comm_check(r->comm);
+    if (lost != TAMIS_OK && status == TAMIS_OK)
+        status =
+            tam_fail(lost, "rank %u: tamis_grad_ready could not begin a bucket", r->comm->rank);
+    r->started = status == TAMIS_E_STATE; /* which had no effect */
+    r->has_result = !joins && !r->started && tamis_status_loss(status) != TAMIS_LOST_COMM;
+    return status;
+}
+
+tamis_status tamis_reduce_wait(tamis_reducer *r) {
+    return finish(r, "tamis_reduce_wait", false, NULL);
+}
+
+tamis_status tamis_reduce_join(tamis_reducer *r, void *stream) {
+    return finish(r, "tamis_reduce_join", true, stream);
+}
+
+tamis_status tamis_reduce_test(tamis_reducer *r, int *done) {
+    if (!r || !done)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reduce_test: %s is NULL", r ? "done" : "reducer");
+    if (!is_started(r))
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: tamis_reduce_test without tamis_reduce_start or tamis_grad_ready",
+                        r->comm->rank);
+    pthread_mutex_lock(&r->lock);
+    bool launched = r->launched == r->nbuckets, failed = r->launch_status != TAMIS_OK;
+    pthread_mutex_unlock(&r->lock);
+    failed = failed || tamis_comm_status(r->comm) != TAMIS_OK;
+    *done = failed || (launched && r->driver->test(r));
+    return TAMIS_OK;
+}
+
+/* -- results ---------------------------------------------------------------------------------- */
+
+static tamis_status check_idle(const tamis_reducer *r, const void *out, const char *call) {
+    if (!r || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "out" : "reducer");
+    if (r->started)
+        return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reduce_wait first",
+                        call);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_reduce_result(const tamis_reducer *r, tamis_result *out) {
+    TAM_TRY(check_idle(r, out, "tamis_reduce_result"));
+    if (!r->has_result)
+        return tam_fail(TAMIS_E_STATE, "tamis_reduce_result: no step has been finished");
+    r->driver->result(r, out);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_reducer_residual(const tamis_reducer *r, const float **out) {
+    TAM_TRY(check_idle(r, out, "tamis_reducer_residual"));
+    *out = r->acc;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {
+    TAM_TRY(check_idle(r, out, "tamis_reducer_stats"));
+    r->driver->look(r);
+    return tam_struct_give("tamis_stats", &r->stats, sizeof r->stats, out);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The board of a communicator: all ranks show each other a few words and judge them alike. It is
+ * memory of the communicator, so that a rank without any left can still say so, and so that what
+ * outlives its call stays allocated.
+ */
+#ifndef TAM_TRANSPORT_BOARD_H
+#define TAM_TRANSPORT_BOARD_H
+
+#include "collectives/transport/comm.h"
+
+/** Looks at what all ranks show, and at nothing else; the same answer on all of them. */
+typedef tamis_status (*tam_board_judge)(const unsigned char *board, uint32_t nranks);
+
+/**
+ * Show what this rank has, see what the others have, judge.
+ *
+ * @param  mine         [in]  begins with a uint64: the status of this rank so far
+ * @param  bytes        [in]  at most TAM_BOARD_BYTES
+ * @param  deadline_ns  [in]  as of a job
+ * @return                    this rank's own failure, with its sentence; else that of the exchange;
+ *                            else what `judge` says. comm->board then holds what was shown
+ */
+tamis_status tam_board_show(tamis_comm *comm, const void *mine, size_t bytes, tam_board_judge judge,
+                            uint64_t deadline_ns);
+
+/** For judges: the first failure, "rank 2 could not <what>: TAMIS_E_NOMEM". */
+tamis_status tam_board_failure(const unsigned char *board, uint32_t nranks, const char *what);
+
+static inline const void *tam_board_entry(const unsigned char *board, uint32_t rank) {
+    return board + (size_t)rank * TAM_BOARD_BYTES;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/policy/bucket.h"
+
+#define TIMES_LATENCY 4.0 /* what transfer must be at least; then a fifth at most is latency */
+
+static uint32_t ceil_log2(uint32_t x) {
+    uint32_t bits = 0;
+    while (bits < 32 && UINT64_C(1) << bits < x)
+        bits++;
+    return bits;
+}
+
+static double planned_length(double density, uint32_t nranks, bool dense,
+                             const tam_link_model *link) {
+    double rounds = (dense ? 2.0 : 3.0) * ceil_log2(nranks);
+    double bytes = (dense ? 8.0 : 12.0 * density) * (nranks - 1) / nranks;
+    return TIMES_LATENCY * rounds * link->latency_s / (bytes * link->seconds_per_byte);
+}
+
+static double least_length(double n, uint64_t bucket_length, double density, uint32_t nranks,
+                           bool dense, const tam_link_model *link) {
+    double least = bucket_length == TAMIS_BUCKETS_PLANNED
+                       ? planned_length(density, nranks, dense, link)
+                       : (double)bucket_length;
+    if (bucket_length == 0 || !(least < n)) /* also NaN */
+        return n;
+    double entries = dense ? n : density * n;
+    double most = entries >= TAM_BUCKETS_MAX ? TAM_BUCKETS_MAX
+                  : entries >= 1.0           ? (double)(uint32_t)entries
+                                             : 1.0;
+    return least > n / most ? least : n / most;
+}
+
+uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
+                         uint32_t nranks, bool dense, const tam_link_model *link,
+                         tam_bucket_range *out) {
+    double least =
+        least_length((double)layout->length, bucket_length, density, nranks, dense, link);
+    uint32_t count = 0, end = layout->nsegments;
+    for (uint32_t s = end; s-- > 0;) {
+        if ((double)(layout->begins[end] - layout->begins[s]) < least && s > 0)
+            continue;
+        out[count++] = (tam_bucket_range){s, end - s};
+        end = s;
+    }
+    return count;
+}
+
+uint64_t tam_bucket_share_max(uint64_t k, uint64_t length, uint64_t n, tamis_share share,
+                              uint32_t nbuckets) {
+    if (k < nbuckets)
+        return k > 0;
+    uint64_t rest = k - nbuckets, room = n - nbuckets;
+    uint64_t most = 1 + (room ? (rest * (length - 1) + room - 1) / room : 0);
+    if (share == TAMIS_SHARE_NORM)
+        most = tam_bucket_bounds(most, length).high;
+    return most < rest + 1 ? most : rest + 1; /* the others get one at least */
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Buckets: runs of whole segments that are exchanged one after another, from the last segment to
+ * the first, and how the entries of a step are divided among them.
+ *
+ *     segments   0    1    2    3    4    5
+ *     buckets    |  2 |      1       |  0 |
+ *
+ * The shares are text that kernels compile too (as rules.h): +, -, *, / in a fixed order.
+ */
+#ifndef TAM_POLICY_BUCKET_H
+#define TAM_POLICY_BUCKET_H
+
+#include "lib/policy/layout.h"
+
+enum { TAM_BUCKETS_MAX = 64 };
+
+/* -- where the cuts lie ----------------------------------------------------------------------- */
+
+typedef struct tam_bucket_range {
+    uint32_t first_segment, nsegments;
+} tam_bucket_range;
+
+typedef struct tam_link_model {
+    double latency_s; /* of an empty message */
+    double seconds_per_byte;
+} tam_link_model;
+
+/**
+ * Join segments, from the last to the first, until a bucket has at least so many elements.
+ *
+ * Planned, so many that the latency of its exchange is paid for: transfer >= 4 * latency, with
+ *
+ *              latency                               transfer, n_b elements
+ *     sparse   3 ceil(log2 P) alpha                  12 density n_b (P - 1) / P bytes
+ *     dense    2 ceil(log2 P) alpha                   8 n_b (P - 1) / P bytes
+ *
+ * Rounds: indices of all, values to who sums them, sums to all; P - 1 direct messages of a round
+ * overlap, so it counts as a tree would. Where nothing travels or the link has no speed (one rank,
+ * NaN) there is one bucket. There are never more than TAM_BUCKETS_MAX, nor more than entries of a
+ * step; the least length grows for that.
+ *
+ * The first segments, exchanged last, may make a shorter bucket: kept apart it costs at most one
+ * latency; joined, its neighbour's whole transfer would begin only when backward has ended.
+ *
+ * @param  bucket_length  [in]   as in tamis_reducer_config
+ * @param  dense          [in]   scheme dense: density does not matter
+ * @param  link           [in]   looked at for TAMIS_BUCKETS_PLANNED alone
+ * @param  out            [out]  tam_bucket_range[min(nsegments, TAM_BUCKETS_MAX)], in the order of
+ *                               the exchange
+ * @return                       their number, at least 1
+ */
+uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
+                         uint32_t nranks, bool dense, const tam_link_model *link,
+                         tam_bucket_range *out);
+
+/** Most entries that a bucket of `length` of n elements gets for k and for every smaller k. */
+uint64_t tam_bucket_share_max(uint64_t k, uint64_t length, uint64_t n, tamis_share share,
+                              uint32_t nbuckets);
+
+/* -- how many entries each gets --------------------------------------------------------------- */
+
+/** floor(a * b / c), exactly. a, b <= c; 0 < c < 2^47 */
+TAM_SHARED uint64_t tam_bucket_part(uint64_t a, uint64_t b, uint64_t c) {
+    uint64_t quotient = 0, rest = 0;
+    if (c >> 32 == 0)
+        return a * b / c;
+    for (int shift = 32; shift >= 0; shift -= 16) {
+        rest = (rest << 16) + a * (b >> shift & 0xffff);
+        quotient = (quotient << 16) + rest / c;
+        rest %= c;
+    }
+    return quotient;
+}
+
+/**
+ * Shares by length: one each, the others in proportion to length - 1 by differences of
+ * floor((k - nbuckets) * elements so far / all). They sum to k, and none exceeds its length.
+ *
+ * With fewer entries than buckets the first k buckets get one each and the others none: what they
+ * hold waits in the residual for a larger k.
+ *
+ * @param  k  [in]  at most the sum of the lengths, which is below 2^47
+ */
+TAM_SHARED void tam_bucket_even(uint64_t k, uint32_t nbuckets, const uint64_t *lengths,
+                                uint64_t *shares) {
+    uint64_t room = 0, upto = 0, given = 0;
+    for (uint32_t b = 0; b < nbuckets; b++)
+        room += lengths[b] - 1;
+    for (uint32_t b = 0; b < nbuckets; b++) {
+        upto += lengths[b] - 1;
+        uint64_t sum = room && k >= nbuckets ? tam_bucket_part(k - nbuckets, upto, room) : 0;
+        shares[b] = sum - given + (b < k);
+        given = sum;
+    }
+}
+
+/** What a bucket gets at least and at most. */
+typedef struct tam_bounds {
+    uint64_t low, high;
+} tam_bounds;
+
+/** Half of the even share, rounded up, to twice as much. @param  even  at least 1 */
+TAM_SHARED tam_bounds tam_bucket_bounds(uint64_t even, uint64_t length) {
+    tam_bounds bounds = {(even + 1) / 2, 2 * even < length ? 2 * even : length};
+    return bounds;
+}
+
+/** Wishes that become whole numbers, one bucket after another. */
+typedef struct tam_rounding {
+    uint64_t given, left;
+    tam_bounds rest; /* of the buckets that follow, together */
+    double upto;     /* sum of the wishes so far */
+} tam_rounding;
+
+TAM_SHARED tam_rounding tam_rounding_begin(uint64_t k, uint32_t nbuckets, const uint64_t *lengths,
+                                           const uint64_t *even) {
+    tam_rounding r = {0, k, {0, 0}, 0.0};
+    for (uint32_t b = 0; b < nbuckets; b++) {
+        tam_bounds bounds = tam_bucket_bounds(even[b], lengths[b]);
+        r.rest.low += bounds.low;
+        r.rest.high += bounds.high;
+    }
+    return r;
+}
+
+/** What the rounded sum of the wishes lacks, such that those that follow can have what they must
+ * and can take what is left: bounds and sum hold whatever the wishes are. */
+TAM_SHARED uint64_t tam_rounding_next(tam_rounding *r, tam_bounds bounds, double wish) {
+    uint64_t low = bounds.low, high = bounds.high;
+    r->rest.low -= low;
+    r->rest.high -= high;
+    low = r->left > r->rest.high + low ? r->left - r->rest.high : low;
+    high = r->left < r->rest.low + high ? r->left - r->rest.low : high;
+    r->upto += wish;
+    double lacks = r->upto + 0.5 - (double)r->given;
+    uint64_t share = lacks >= (double)high ? high : lacks > (double)low ? (uint64_t)lacks : low;
+    r->given += share;
+    r->left -= share;
+    return share;
+}
+
+/** Buckets that share what is left in one proportion, and those that are settled at a bound. */
+typedef struct tam_bucket_pool {
+    uint32_t nbuckets;
+    const uint64_t *lengths, *even;
+    const double *norms; /* NULL: by even share */
+    uint64_t *settled;   /* 0: not settled */
+    double left, weight; /* of those that are not */
+} tam_bucket_pool;
+
+/** What a bucket gets, or would get if nothing were bounded or rounded. */
+TAM_SHARED double tam_bucket_wish(const tam_bucket_pool *p, uint32_t b) {
+    double weight = p->norms ? p->norms[b] : (double)p->even[b];
+    return p->settled[b] ? (double)p->settled[b] : p->left * (weight / p->weight);
+}
+
+TAM_SHARED void tam_bucket_weigh(uint64_t k, tam_bucket_pool *p) {
+    double by_norm = 0.0, by_even = 0.0;
+    p->left = (double)k;
+    for (uint32_t b = 0; b < p->nbuckets; b++) {
+        p->left -= (double)p->settled[b];
+        by_norm += p->norms && !p->settled[b] ? p->norms[b] : 0.0;
+        by_even += p->settled[b] ? 0.0 : (double)p->even[b];
+    }
+    if (!(by_norm > 0.0)) /* only silent ones are left */
+        p->norms = NULL;
+    p->weight = p->norms ? by_norm : by_even;
+}
+
+/* How far a bucket that is not settled is moved by its bounds. */
+TAM_SHARED double tam_bucket_moved(const tam_bucket_pool *p, uint32_t b) {
+    tam_bounds bounds = tam_bucket_bounds(p->even[b], p->lengths[b]);
+    double low = (double)bounds.low, high = (double)bounds.high, wish = tam_bucket_wish(p, b);
+    if (p->settled[b])
+        return 0.0;
+    return wish < low ? low - wish : wish > high ? high - wish : 0.0;
+}
+
+/* Where bounds add more than they take, the others will get less: who is at the lower bound stays
+ * there. Else who is at the upper. @return whether any was settled */
+TAM_SHARED bool tam_bucket_settle(tam_bucket_pool *p) {
+    double added = 0.0;
+    bool any = false;
+    for (uint32_t b = 0; b < p->nbuckets; b++)
+        added += tam_bucket_moved(p, b);
+    for (uint32_t b = 0; b < p->nbuckets; b++) {
+        tam_bounds bounds = tam_bucket_bounds(p->even[b], p->lengths[b]);
+        double moved = tam_bucket_moved(p, b);
+        if ((moved > 0.0 && added >= 0.0) || (moved < 0.0 && added <= 0.0)) {
+            p->settled[b] = moved > 0.0 ? bounds.low : bounds.high;
+            any = true;
+        }
+    }
+    return any;
+}
+
+/**
+ * Shares in proportion to norms, each between half and twice the share by length; what the bounds
+ * take or give is shared among the others in the same proportion. They sum to k.
+ *
+ * Without norms, with none above 0, one that is negative or NaN, or too large a sum: by length. So
+ * also with fewer entries than buckets.
+ *
+ * @param  norms  [in]       double[nbuckets], or NULL
+ * @param  even   [scratch]  uint64[nbuckets]: the shares by length
+ */
+TAM_SHARED void tam_bucket_shares(uint64_t k, uint32_t nbuckets, const uint64_t *lengths,
+                                  const double *norms, uint64_t *even, uint64_t *shares) {
+    bool usable = norms != NULL && k >= nbuckets;
+    double sum = 0.0;
+    tam_bucket_even(k, nbuckets, lengths, even);
+    for (uint32_t b = 0; b < nbuckets; b++) {
+        usable = usable && norms[b] >= 0.0;
+        sum += usable ? norms[b] : 0.0;
+        shares[b] = even[b];
+    }
+    if (!usable || !(sum > 0.0 && sum < 1e300))
+        return;
+
+    tam_bucket_pool pool = {nbuckets, lengths, even, norms, shares, 0.0, 0.0};
+    for (uint32_t b = 0; b < nbuckets; b++)
+        shares[b] = 0;
+    do
+        tam_bucket_weigh(k, &pool);
+    while (tam_bucket_settle(&pool));
+    tam_rounding rounding = tam_rounding_begin(k, nbuckets, lengths, even);
+    for (uint32_t b = 0; b < nbuckets; b++)
+        shares[b] = tam_rounding_next(&rounding, tam_bucket_bounds(even[b], lengths[b]),
+                                      tam_bucket_wish(&pool, b));
+}
+
+#endif

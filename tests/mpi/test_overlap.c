@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Buckets over MPI, whose exchanges run while the caller marks others ready: the same bits as all
+ * at once, whoever makes the accumulate pass; and a segment that one rank forgets.
+ */
+#include "tests/support/data.h"
+#include "tests/support/mpi_ranks.h"
+#include <string.h>
+
+enum { SEGMENTS = 10, LENGTH = 3001, N = SEGMENTS * LENGTH, STEPS = 8 };
+enum { TIMEOUT_MS = 20000, SHORT_MS = 400 };
+
+static float gradient[N];
+
+static tamis_reducer *make(tamis_comm *comm, const char *scheme, tamis_worker worker) {
+    tamis_reducer *reducer = NULL;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_segment segments[SEGMENTS];
+    tamis_layout *layout;
+    for (int s = 0; s < SEGMENTS; s++)
+        segments[s] = (tamis_segment){NULL, LENGTH};
+    MPI_OK(tamis_layout_create(segments, SEGMENTS, &layout));
+    config.scheme = scheme;
+    config.bucket_length = 1;
+    config.worker = worker;
+    MPI_OK(tamis_reducer_create(comm, layout, &config, &reducer));
+    tamis_layout_destroy(layout);
+    return reducer;
+}
+
+static void shuffle(uint64_t seed, uint32_t *order) {
+    for (uint32_t s = 0; s < SEGMENTS; s++) {
+        uint32_t at = (uint32_t)(data_mix(seed + s) % (s + 1));
+        order[s] = order[at];
+        order[at] = s;
+    }
+}
+
+static void mark_all(tamis_reducer *reducer, uint32_t number) {
+    uint32_t order[SEGMENTS];
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = gradient;
+    shuffle(1000 * number + (uint32_t)mpi_rank, order);
+    for (uint32_t i = 0; i < SEGMENTS; i++)
+        MPI_OK(tamis_grad_ready(reducer, order[i], &step));
+}
+
+/* @return a hash of all results */
+static uint64_t run(tamis_comm *comm, const char *scheme, tamis_worker worker, bool marked) {
+    tamis_reducer *reducer = make(comm, scheme, worker);
+    uint64_t hash = 0;
+    int done = 0;
+    for (uint32_t number = 0; number < STEPS; number++) {
+        tamis_step step = TAMIS_STEP_INIT;
+        step.grad = gradient;
+        data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradient);
+        if (marked)
+            mark_all(reducer, number);
+        else
+            MPI_OK(tamis_reduce_start(reducer, &step));
+        for (done = 0; !done && number % 2; sleep_ms(1))
+            MPI_OK(tamis_reduce_test(reducer, &done));
+        MPI_OK(tamis_reduce_wait(reducer));
+        hash = data_hash(hash, gradient, sizeof gradient);
+    }
+    MPI_CHECK(tamis_reducer_nbuckets(reducer) == SEGMENTS, "%u buckets",
+              tamis_reducer_nbuckets(reducer));
+    tamis_reducer_destroy(reducer);
+    return hash;
+}
+
+static void check_bits(tamis_comm *comm, const char *scheme) {
+    uint64_t straight = run(comm, scheme, TAMIS_WORKER_CALLER, false), first = straight;
+    MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    MPI_CHECK(straight == first, "%s: other bits than rank 0", scheme);
+    MPI_CHECK(run(comm, scheme, TAMIS_WORKER_CALLER, true) == straight, "%s: marked", scheme);
+    MPI_CHECK(run(comm, scheme, TAMIS_WORKER_THREAD, true) == straight, "%s: marked, by the thread",
+              scheme);
+    MPI_CHECK(run(comm, scheme, TAMIS_WORKER_THREAD, false) == straight, "%s: by the thread",
+              scheme);
+}
+
+/* The last rank forgets a segment in the middle; the others wait for the last rank. */
+static void check_forgotten(void) {
+    tamis_comm *comm = mpi_comm(SHORT_MS * test_slowness());
+    tamis_reducer *reducer = make(comm, "tamis", TAMIS_WORKER_CALLER);
+    bool forgets = mpi_rank == mpi_nranks - 1;
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = gradient;
+    data_fill(DATA_HEAVY, (uint32_t)mpi_rank, 0, N, gradient);
+    for (uint32_t s = 0; s < SEGMENTS; s++) {
+        if (s != SEGMENTS / 2 || !forgets)
+            MPI_OK(tamis_grad_ready(reducer, s, &step));
+    }
+    uint64_t begin_ms = now_ms();
+    MPI_STATUS(TAMIS_E_TIMEOUT, tamis_reduce_wait(reducer));
+    MPI_CHECK(now_ms() - begin_ms < (SHORT_MS + 1000) * test_slowness(), "it took %llu ms",
+              (unsigned long long)(now_ms() - begin_ms));
+    char word[32];
+    snprintf(word, sizeof word, forgets ? "segment %u" : "rank(s) %u",
+             forgets ? SEGMENTS / 2 : (uint32_t)mpi_nranks - 1);
+    MPI_CHECK(has_word(tamis_last_error(), word), "\"%s\" does not say \"%s\"", tamis_last_error(),
+              word);
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+}
+
+int main(int argc, char **argv) {
+    static const char *const schemes[] = {"tamis", "micro", "deft", "topk", "dense"};
+    mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
+    tamis_comm *comm = mpi_comm(TIMEOUT_MS);
+    for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++)
+        check_bits(comm, schemes[s]);
+    tamis_comm_destroy(comm);
+    check_forgotten();
+    mpi_leave();
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Where buckets are cut, and how the entries of a step are divided among them.
+ */
+#include "lib/policy/bucket.h"
+#include "tests/support/data.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+/* -- the plan --------------------------------------------------------------------------------- */
+
+enum { SEGMENTS_MOST = 300 };
+
+static tamis_layout *make_layout(const uint64_t *lengths, size_t count) {
+    tamis_segment segments[SEGMENTS_MOST];
+    tamis_layout *layout;
+    for (size_t i = 0; i < count; i++)
+        segments[i] = (tamis_segment){NULL, lengths[i]};
+    assert_int_equal(tamis_layout_create(segments, count, &layout), TAMIS_OK);
+    return layout;
+}
+
+/* 50 us and 1 Gbit/s. */
+static const tam_link_model usual_link = {50e-6, 8e-9};
+
+static void check_plan(const uint64_t *lengths, size_t count, uint64_t bucket_length,
+                       double density, uint32_t nranks, const char *expected) {
+    tam_bucket_range ranges[SEGMENTS_MOST];
+    tamis_layout *layout = make_layout(lengths, count);
+    uint32_t n =
+        tam_bucket_plan(layout, bucket_length, density, nranks, false, &usual_link, ranges);
+    char got[256] = "";
+    for (uint32_t b = 0; b < n; b++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u+%u", b ? " " : "",
+                 ranges[b].first_segment, ranges[b].nsegments);
+    assert_string_equal(got, expected);
+    tamis_layout_destroy(layout);
+}
+
+static void segments_are_joined_until_there_are_enough(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {5, 30, 10, 20, 40, 50};
+    check_plan(lengths, 6, 0, 1.0, 4, "0+6");
+    check_plan(lengths, 6, 1, 1.0, 4, "5+1 4+1 3+1 2+1 1+1 0+1");
+    check_plan(lengths, 6, 50, 1.0, 4, "5+1 3+2 0+3"); /* 50; 40 + 20; 10 + 30 + 5, the rest */
+    check_plan(lengths, 6, 51, 1.0, 4, "4+2 1+3 0+1"); /* 90; 20 + 10 + 30; 5 */
+    check_plan(lengths, 6, 155, 1.0, 4, "0+6");
+    check_plan(lengths, 6, UINT64_MAX - 1, 1.0, 4, "0+6");
+    check_plan(lengths, 1, 2, 1.0, 4, "0+1");
+    check_plan(lengths, 6, 50, 1.0, 1, "5+1 3+2 0+3");
+}
+
+/* P = 4: latency 3 * 2 * 50 us = 300 us. An element at density 0.01: 12 * 0.01 * 3/4 = 0.09 bytes,
+ * 0.72 ns. Four times the latency is 1.2 ms: 1,666,667 elements. */
+static void a_planned_bucket_pays_for_its_latency(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {1000, 1666666, 1, 1666666, 1666667};
+    check_plan(lengths, 5, TAMIS_BUCKETS_PLANNED, 0.01, 4, "4+1 2+2 0+2");
+    static const uint64_t small[] = {1666666, 1000};
+    check_plan(small, 2, TAMIS_BUCKETS_PLANNED, 0.01, 4, "0+2");
+    check_plan(lengths, 5, TAMIS_BUCKETS_PLANNED, 0.01, 1, "0+5");
+}
+
+/* P = 2: latency 2 * 1 * 50 us, an element 8 * 1/2 * 8 ns = 32 ns: 12,500 elements. */
+static void scheme_dense_has_rounds_and_bytes_of_its_own(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {12499, 12500, 1, 12499};
+    tam_bucket_range ranges[4];
+    tamis_layout *layout = make_layout(lengths, 4);
+    uint32_t n = tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, 1e-9, 2, true, &usual_link, ranges);
+    assert_int_equal(n, 3);
+    assert_int_equal(ranges[0].first_segment, 2);
+    assert_int_equal(ranges[1].first_segment, 1);
+    assert_int_equal(ranges[2].first_segment, 0);
+    tamis_layout_destroy(layout);
+}
+
+static void a_link_without_speed_gives_one_bucket(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {1000000, 1000000, 1000000, 1000000};
+    static const tam_link_model links[] = {
+        {50e-6, 0.0}, {NAN, 8e-9}, {50e-6, NAN}, {INFINITY, 8e-9}, {0.0, 0.0}};
+    tam_bucket_range ranges[4];
+    tamis_layout *layout = make_layout(lengths, 4);
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++)
+        assert_int_equal(
+            tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, 0.01, 4, false, &links[i], ranges), 1);
+    const tam_link_model instant = {0.0, 8e-9};
+    assert_int_equal(
+        tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, 0.01, 4, false, &instant, ranges), 4);
+    assert_int_equal(
+        tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, NAN, 4, false, &usual_link, ranges), 1);
+    tamis_layout_destroy(layout);
+}
+
+static void buckets_cover_every_segment_once_from_last_to_first(void **state) {
+    (void)state;
+    static const double densities[] = {1.0, 0.1, 0.01, 0.001};
+    uint64_t lengths[SEGMENTS_MOST];
+    tam_bucket_range ranges[TAM_BUCKETS_MAX];
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        size_t count = 1 + data_mix(seed) % SEGMENTS_MOST;
+        for (size_t i = 0; i < count; i++)
+            lengths[i] = 1 + data_mix(seed * 1000 + i) % (i % 3 ? 5000 : 10);
+        tamis_layout *layout = make_layout(lengths, count);
+        uint64_t least = data_mix(seed + 77) % (seed % 2 ? 20 : 20000);
+        double density = densities[seed % 4];
+        uint32_t n = tam_bucket_plan(layout, least, density, 3, false, &usual_link, ranges);
+        uint32_t end = layout->nsegments;
+        assert_true(n >= 1 && n <= TAM_BUCKETS_MAX);
+        assert_true(n == 1 || n <= density * (double)layout->length);
+        for (uint32_t b = 0; b < n; b++) {
+            uint64_t length = layout->begins[end] - layout->begins[ranges[b].first_segment];
+            assert_true(ranges[b].nsegments > 0);
+            assert_int_equal(ranges[b].first_segment + ranges[b].nsegments, end);
+            end = ranges[b].first_segment;
+            assert_true(length >= least || b == n - 1);
+        }
+        assert_int_equal(end, 0);
+        tamis_layout_destroy(layout);
+    }
+}
+
+static void many_segments_make_64_buckets(void **state) {
+    (void)state;
+    uint64_t lengths[SEGMENTS_MOST];
+    for (size_t i = 0; i < SEGMENTS_MOST; i++)
+        lengths[i] = 1000;
+    tam_bucket_range ranges[TAM_BUCKETS_MAX];
+    tamis_layout *layout = make_layout(lengths, 256);
+    assert_int_equal(tam_bucket_plan(layout, 1, 0.1, 4, false, NULL, ranges), 64);
+    /* k = 25, so 10,240 elements at least: 23 buckets of 11 segments, and 3 are left */
+    assert_int_equal(tam_bucket_plan(layout, 1, 1e-4, 4, false, NULL, ranges), 24);
+    assert_int_equal(tam_bucket_plan(layout, 1, 1e-9, 4, false, NULL, ranges), 1);
+    tamis_layout_destroy(layout);
+}
+
+/* -- parts ------------------------------------------------------------------------------------ */
+
+__extension__ typedef unsigned __int128 wide;
+
+static void parts_are_exact_beyond_64_bits(void **state) {
+    (void)state;
+    static const uint64_t limits[] = {1, 1000, UINT32_MAX, UINT64_C(1) << 32,
+                                      (UINT64_C(1) << 47) - 1};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        for (uint64_t seed = 0; seed < 3000; seed++) {
+            uint64_t c = limits[i] - data_mix(seed) % (limits[i] / 2 + 1);
+            uint64_t a = seed % 5 ? data_mix(seed + 1) % (c + 1) : c;
+            uint64_t b = seed % 7 ? data_mix(seed + 2) % (c + 1) : c;
+            assert_true(tam_bucket_part(a, b, c) == (uint64_t)((wide)a * b / c));
+        }
+    }
+}
+
+/* -- shares ----------------------------------------------------------------------------------- */
+
+enum { BUCKETS = TAM_BUCKETS_MAX };
+
+typedef struct share_case {
+    uint32_t nbuckets;
+    uint64_t k, n, lengths[BUCKETS], even[BUCKETS], shares[BUCKETS];
+    double norms[BUCKETS];
+} share_case;
+
+static double uniform(uint64_t seed) {
+    return (double)(data_mix(seed) >> 11) / 9007199254740992.0;
+}
+
+/* Norms of 1e-290 to 1e290, of nearly the same size, mostly zero, or as lengths would give. */
+static double draw_norm(uint64_t kind, uint64_t seed, uint64_t length) {
+    switch (kind) {
+    case 0:
+        return pow(10.0, 580.0 * uniform(seed) - 290.0);
+    case 1:
+        return 1.0 + 1e-3 * uniform(seed);
+    case 2:
+        return uniform(seed) < 0.8 ? 0.0 : uniform(seed + 1);
+    default:
+        return sqrt((double)length) * (0.2 + uniform(seed));
+    }
+}
+
+static void draw(uint64_t seed, share_case *c) {
+    uint64_t base = data_mix(seed) << 8;
+    *c = (share_case){.nbuckets = 1 + (uint32_t)(data_mix(base) % BUCKETS)};
+    for (uint32_t b = 0; b < c->nbuckets; b++) {
+        uint64_t r = data_mix(base + 2 * b + 10);
+        c->lengths[b] = r % 5 == 0 ? 1 : 1 + (r >> 8) % (r % 5 == 1 ? 60000000 : 3000);
+        c->norms[b] = draw_norm(seed % 4, base + 2 * b + 11, c->lengths[b]);
+        c->n += c->lengths[b];
+    }
+    uint64_t r = data_mix(base + 1);
+    c->k = r % 7 == 0 ? c->n : r % 7 == 1 ? (r >> 8) % c->n : (r >> 8) % (c->n / 50 + 1);
+    c->k = c->k ? c->k : 1;
+}
+
+static uint64_t sum_of(const uint64_t *values, uint32_t count) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++)
+        sum += values[i];
+    return sum;
+}
+
+static uint64_t share_max(const share_case *c, uint32_t b, tamis_share share) {
+    return tam_bucket_share_max(c->k, c->lengths[b], c->n, share, c->nbuckets);
+}
+
+static void shares_sum_to_k_within_their_bounds(void **state) {
+    (void)state;
+    share_case c;
+    for (uint64_t seed = 0; seed < 40000; seed++) {
+        draw(seed, &c);
+        tam_bucket_shares(c.k, c.nbuckets, c.lengths, c.norms, c.even, c.shares);
+        assert_int_equal(sum_of(c.shares, c.nbuckets), c.k);
+        assert_int_equal(sum_of(c.even, c.nbuckets), c.k);
+        for (uint32_t b = 0; b < c.nbuckets; b++) {
+            assert_true(c.even[b] <= c.lengths[b] && c.shares[b] <= c.lengths[b]);
+            assert_true(c.k < c.nbuckets || c.shares[b] >= 1);
+            assert_true(2 * c.shares[b] >= c.even[b] && c.shares[b] <= 2 * c.even[b]);
+            assert_true(c.even[b] <= share_max(&c, b, TAMIS_SHARE_LENGTH));
+            assert_true(c.shares[b] <= share_max(&c, b, TAMIS_SHARE_NORM));
+            assert_true(share_max(&c, b, TAMIS_SHARE_NORM) <= c.lengths[b]);
+        }
+    }
+}
+
+/* Buffers are sized for the largest k, and smaller ones are asked for later. */
+static void the_most_a_bucket_gets_does_not_fall_with_k(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {1, 500, 20, 3};
+    for (uint32_t b = 0; b < 4; b++) {
+        for (int share = TAMIS_SHARE_NORM; share <= TAMIS_SHARE_LENGTH; share++) {
+            uint64_t before = 0;
+            for (uint64_t k = 1; k <= 524; k++) {
+                uint64_t most = tam_bucket_share_max(k, lengths[b], 524, (tamis_share)share, 4);
+                assert_true(most >= before);
+                before = most;
+            }
+            assert_int_equal(before, lengths[b]); /* k = n */
+        }
+    }
+    assert_int_equal(tam_bucket_share_max(100, 5000, 5000, TAMIS_SHARE_NORM, 1), 100);
+}
+
+static void by_length_is_in_proportion_to_length(void **state) {
+    (void)state;
+    share_case c;
+    for (uint64_t seed = 0; seed < 5000; seed++) {
+        draw(seed, &c);
+        tam_bucket_shares(c.k, c.nbuckets, c.lengths, NULL, c.even, c.shares);
+        assert_memory_equal(c.shares, c.even, c.nbuckets * sizeof c.even[0]);
+        for (uint32_t b = 0; b < c.nbuckets && c.k >= c.nbuckets; b++) {
+            double exact = 1.0 + (double)(c.k - c.nbuckets) * (double)(c.lengths[b] - 1) /
+                                     fmax(1.0, (double)(c.n - c.nbuckets));
+            assert_true(fabs((double)c.shares[b] - exact) < 1.0 + 1e-6);
+        }
+    }
+}
+
+static void with_fewer_entries_than_buckets_the_first_get_one(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {4, 400, 40, 1};
+    static const double norms[] = {0.0, 1.0, 9.0, 1e9};
+    uint64_t even[4], shares[4];
+    tam_bucket_shares(2, 4, lengths, norms, even, shares);
+    assert_memory_equal(shares, ((uint64_t[]){1, 1, 0, 0}), sizeof shares);
+    tam_bucket_shares(4, 4, lengths, norms, even, shares);
+    assert_memory_equal(shares, ((uint64_t[]){1, 1, 1, 1}), sizeof shares);
+}
+
+/* Even shares are 100 each of 1000 elements, so bounds are 50 and 200. */
+static void check_by_norm(const double norms[4], const uint64_t expected[4]) {
+    static const uint64_t lengths[] = {1000, 1000, 1000, 1000};
+    uint64_t even[4], shares[4];
+    tam_bucket_shares(400, 4, lengths, norms, even, shares);
+    assert_memory_equal(even, ((uint64_t[]){100, 100, 100, 100}), sizeof even);
+    assert_memory_equal(shares, expected, sizeof shares);
+}
+
+static void examples_by_norm_worked_by_hand(void **state) {
+    (void)state;
+    check_by_norm((double[]){1, 1, 1, 1}, (uint64_t[]){100, 100, 100, 100});
+    check_by_norm((double[]){2, 3, 4, 1}, (uint64_t[]){78, 116, 156, 50}); /* 350 at 2:3:4 */
+    check_by_norm((double[]){6, 1, 1, 1}, (uint64_t[]){200, 67, 66, 67});  /* 200 among three */
+    check_by_norm((double[]){9, 0, 0, 0}, (uint64_t[]){200, 67, 66, 67});  /* silent: by length */
+    check_by_norm((double[]){1e-300, 1e280, 1e280, 1e-300}, (uint64_t[]){50, 150, 150, 50});
+    /* 4, 120, 236, 40: once the small ones have their 50, 300 at 3:5.9 do not exceed 200 */
+    check_by_norm((double[]){0.1, 3, 5.9, 1}, (uint64_t[]){50, 101, 199, 50});
+}
+
+static void norms_that_say_nothing_leave_shares_by_length(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {10, 2000, 300, 1};
+    static const double useless[][4] = {{0, 0, 0, 0},        {1, NAN, 1, 1},
+                                        {1, 1, INFINITY, 1}, {1e300, 1e300, 1e300, 1},
+                                        {1, 1, 1, -1},       {-0.0, 0, 0, 0}};
+    uint64_t even[4], shares[4];
+    for (size_t i = 0; i < sizeof useless / sizeof useless[0]; i++) {
+        memset(shares, 0xff, sizeof shares);
+        tam_bucket_shares(231, 4, lengths, useless[i], even, shares);
+        assert_memory_equal(shares, even, sizeof even);
+    }
+}
+
+static void a_larger_norm_gets_more(void **state) {
+    (void)state;
+    uint64_t lengths[BUCKETS], even[BUCKETS], shares[BUCKETS];
+    double norms[BUCKETS];
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        uint32_t nbuckets = 2 + (uint32_t)(seed % (BUCKETS - 1));
+        double norm = 0.01;
+        for (uint32_t b = 0; b < nbuckets; b++) {
+            lengths[b] = 4096;
+            norms[b] = norm;
+            norm *= 1.0 + uniform(seed * BUCKETS + b) * (seed % 3 ? 0.1 : 2.0);
+        }
+        tam_bucket_shares((1 + seed % 97) * nbuckets, nbuckets, lengths, norms, even, shares);
+        for (uint32_t b = 1; b < nbuckets; b++)
+            assert_true(shares[b] + 1 >= shares[b - 1]); /* both are rounded */
+    }
+}
+
+static double bounded(const share_case *c, uint32_t b, double scale) {
+    double wish = scale * c->norms[b];
+    double low = (double)((c->even[b] + 1) / 2), high = (double)(2 * c->even[b]);
+    high = fmin(high, (double)c->lengths[b]);
+    return fmin(fmax(wish, low), high);
+}
+
+/* The factor at which bounded norms sum to k, by bisection of its logarithm. */
+static double find_scale(const share_case *c) {
+    double low = -1000.0, high = 1000.0;
+    for (int i = 0; i < 100; i++) {
+        double middle = 0.5 * (low + high), sum = 0.0;
+        for (uint32_t b = 0; b < c->nbuckets; b++)
+            sum += bounded(c, b, exp2(middle));
+        *(sum < (double)c->k ? &low : &high) = middle;
+    }
+    return exp2(high);
+}
+
+static void shares_are_bounded_norms_in_one_proportion(void **state) {
+    (void)state;
+    share_case c;
+    for (uint64_t seed = 0; seed < 4000; seed++) {
+        draw(seed, &c);
+        if (seed % 4 == 2 || c.k < c.nbuckets) /* zeros have no proportion */
+            continue;
+        tam_bucket_shares(c.k, c.nbuckets, c.lengths, c.norms, c.even, c.shares);
+        double scale = find_scale(&c);
+        for (uint32_t b = 0; b < c.nbuckets; b++)
+            assert_true(fabs((double)c.shares[b] - bounded(&c, b, scale)) < 1.01);
+    }
+}
+
+/* Away from the bounds shares are norms up to rounding, so their scale does not matter. */
+static void between_the_bounds_shares_are_norms(void **state) {
+    (void)state;
+    uint64_t lengths[8], even[8], shares[8];
+    double norms[8];
+    for (uint64_t seed = 0; seed < 1000; seed++) {
+        double sum = 0.0, scale = pow(10.0, 400.0 * uniform(seed + 5) - 200.0);
+        for (uint32_t b = 0; b < 8; b++) {
+            lengths[b] = 100000;
+            norms[b] = scale * (0.8 + 0.4 * uniform(seed * 8 + b));
+            sum += norms[b];
+        }
+        tam_bucket_shares(8000, 8, lengths, norms, even, shares);
+        for (uint32_t b = 0; b < 8; b++)
+            assert_true(fabs((double)shares[b] - 8000.0 * norms[b] / sum) < 1.0 + 1e-6);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(segments_are_joined_until_there_are_enough),
+        cmocka_unit_test(a_planned_bucket_pays_for_its_latency),
+        cmocka_unit_test(scheme_dense_has_rounds_and_bytes_of_its_own),
+        cmocka_unit_test(a_link_without_speed_gives_one_bucket),
+        cmocka_unit_test(buckets_cover_every_segment_once_from_last_to_first),
+        cmocka_unit_test(many_segments_make_64_buckets),
+        cmocka_unit_test(parts_are_exact_beyond_64_bits),
+        cmocka_unit_test(shares_sum_to_k_within_their_bounds),
+        cmocka_unit_test(the_most_a_bucket_gets_does_not_fall_with_k),
+        cmocka_unit_test(by_length_is_in_proportion_to_length),
+        cmocka_unit_test(with_fewer_entries_than_buckets_the_first_get_one),
+        cmocka_unit_test(examples_by_norm_worked_by_hand),
+        cmocka_unit_test(norms_that_say_nothing_leave_shares_by_length),
+        cmocka_unit_test(a_larger_norm_gets_more),
+        cmocka_unit_test(shares_are_bounded_norms_in_one_proportion),
+        cmocka_unit_test(between_the_bounds_shares_are_norms),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
