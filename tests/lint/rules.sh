@@ -57,6 +57,7 @@ may_include kernels/ '(lib|kernels)/'
 may_include collectives/transport/ '(lib|collectives/transport)/'
 may_include collectives/exchange/ '(lib|collectives/exchange)/'
 may_include collectives/reducer/ '(lib|kernels|collectives)/'
+may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
 may_include bench/ '(bench/|[^/"]+")'
 may_include examples/ '[^/"]+"'
 

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Making a pipeline: check, take all memory, agree. Marks, and what can be read.
+ */
+#include "collectives/pipeline/pipeline.h"
+#include "lib/policy/bubble.h"
+
+#include <float.h>
+#include <stdio.h>
+
+enum { STAGES_MAX = 1 << 14 }; /* so that their lengths together stay below 2^47 */
+
+/* -- agreement -------------------------------------------------------------------------------- */
+
+typedef enum field {
+    FIELD_VERSION,
+    FIELD_NSTAGES,
+    FIELD_MICRO_BATCHES,
+    FIELD_DENSITY,
+    FIELDS_COMMON, /* the others belong to a stage */
+    FIELD_STAGE = FIELDS_COMMON,
+    FIELD_LENGTH,
+    FIELDS
+} field;
+
+static const char *const names[FIELDS_COMMON] = {"library version", "nstages", "micro_batches",
+                                                 "density"};
+
+typedef struct creation {
+    tam_pipeline_head head;
+    uint64_t fields[FIELDS];
+} creation;
+
+_Static_assert(sizeof(creation) <= TAM_BOARD_BYTES, "a creation fits the board");
+
+tamis_status tam_pipeline_heads(const unsigned char *board, uint32_t nranks, tam_pipeline_call call,
+                                const char *what) {
+    for (uint32_t r = 0; r < nranks; r++) {
+        const tam_pipeline_head *head = tam_board_entry(board, r);
+        if (head->call != (uint64_t)call)
+            return tam_fail(TAMIS_E_MISMATCH, "rank %u makes another collective call, where to %s",
+                            r, what);
+    }
+    return tam_board_failure(board, nranks, what);
+}
+
+static uint64_t shown(const unsigned char *board, uint32_t rank, field f) {
+    return ((const creation *)tam_board_entry(board, rank))->fields[f];
+}
+
+static void print_value(uint64_t value, field f, char *text, size_t size) {
+    double real;
+    memcpy(&real, &value, sizeof real);
+    if (f == FIELD_DENSITY)
+        snprintf(text, size, "%.9g", real);
+    else
+        snprintf(text, size, "%llu", (unsigned long long)value);
+}
+
+static tamis_status compare(const unsigned char *board, uint32_t a, uint32_t b, field f,
+                            const char *name) {
+    char first[32], other[32];
+    if (shown(board, a, f) == shown(board, b, f))
+        return TAMIS_OK;
+    print_value(shown(board, a, f), f, first, sizeof first);
+    print_value(shown(board, b, f), f, other, sizeof other);
+    return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank %u has %s, rank %u has %s", name, a, first,
+                    b, other);
+}
+
+/* A stage has ranks, and they give one length. */
+static tamis_status check_stage(const unsigned char *board, uint32_t nranks, uint64_t stage) {
+    char name[48];
+    uint32_t first = nranks;
+    snprintf(name, sizeof name, "length of stage %llu", (unsigned long long)stage);
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (shown(board, r, FIELD_STAGE) != stage)
+            continue;
+        first = first < nranks ? first : r;
+        TAM_TRY(compare(board, first, r, FIELD_LENGTH, name));
+    }
+    if (first == nranks)
+        return tam_fail(TAMIS_E_MISMATCH, "stage %llu of %llu has no rank",
+                        (unsigned long long)stage,
+                        (unsigned long long)shown(board, 0, FIELD_NSTAGES));
+    return TAMIS_OK;
+}
+
+static tamis_status judge(const unsigned char *board, uint32_t nranks) {
+    TAM_TRY(tam_pipeline_heads(board, nranks, TAM_PIPELINE_CREATE, "create its pipeline"));
+    for (uint32_t r = 1; r < nranks; r++) {
+        for (field f = 0; f < FIELDS_COMMON; f++)
+            TAM_TRY(compare(board, 0, r, f, names[f]));
+    }
+    for (uint64_t s = 0; s < shown(board, 0, FIELD_NSTAGES); s++)
+        TAM_TRY(check_stage(board, nranks, s));
+    return TAMIS_OK;
+}
+
+static void describe(const tamis_pipeline_config *c, uint64_t *fields) {
+    fields[FIELD_VERSION] = TAMIS_VERSION;
+    fields[FIELD_NSTAGES] = c->nstages;
+    fields[FIELD_MICRO_BATCHES] = c->micro_batches;
+    fields[FIELD_DENSITY] = tam_bits64(c->density);
+    fields[FIELD_STAGE] = c->stage;
+    fields[FIELD_LENGTH] = c->length;
+}
+
+/* -- creation --------------------------------------------------------------------------------- */
+
+static tamis_status check(const tamis_pipeline_config *c) {
+    if (c->nstages == 0 || c->nstages > STAGES_MAX)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.nstages is %u, not 1 to %d",
+                        c->nstages, STAGES_MAX);
+    if (c->stage >= c->nstages)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.stage is %u, and there are %u",
+                        c->stage, c->nstages);
+    if (c->micro_batches == 0)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.micro_batches is 0");
+    if (c->length == 0 || c->length > TAM_LENGTH_MAX)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.length is %llu, not 1 to %llu",
+                        (unsigned long long)c->length, (unsigned long long)TAM_LENGTH_MAX);
+    if (!(c->density > 0.0 && c->density <= 1.0))
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.density is %g, not in (0, 1]",
+                        c->density);
+    return TAMIS_OK;
+}
+
+/* What this rank can do alone. */
+static tamis_status prepare(tamis_comm *world, const tamis_pipeline_config *config,
+                            tamis_pipeline **out, tamis_pipeline **made) {
+    tamis_pipeline_config own = TAMIS_PIPELINE_CONFIG_INIT;
+    if (!config || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_create: %s is NULL",
+                        config ? "out" : "config");
+    TAM_TRY(tam_struct_copy("tamis_pipeline_config", &own, sizeof own, sizeof own, config));
+    TAM_TRY(check(&own));
+    tamis_pipeline *p = *made = tam_alloc(sizeof *p);
+    if (!p)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a pipeline");
+    p->world = world;
+    p->config = own;
+    p->stages = tam_alloc_array(own.nstages, sizeof p->stages[0]);
+    p->stage_of = tam_alloc_array(world->nranks, sizeof p->stage_of[0]);
+    p->lengths = tam_alloc_array(own.nstages, sizeof p->lengths[0]);
+    p->shares = tam_alloc_array(own.nstages, sizeof p->shares[0]);
+    p->learned = tam_alloc_array(own.nstages, sizeof p->learned[0]);
+    p->even = tam_alloc_array(own.nstages, sizeof p->even[0]);
+    p->wanted = tam_alloc_array(own.nstages, sizeof p->wanted[0]);
+    p->windows_s = tam_alloc_array(own.nstages, sizeof p->windows_s[0]);
+    p->entry_s = tam_alloc_array(own.nstages, sizeof p->entry_s[0]);
+    if (!p->stages || !p->stage_of || !p->lengths || !p->shares || !p->learned || !p->even ||
+        !p->wanted || !p->windows_s || !p->entry_s)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a pipeline of %u stages", own.nstages);
+    return TAMIS_OK;
+}
+
+double tam_pipeline_density(uint64_t entries, uint64_t length) {
+    /* A little more, so that rounding cannot lose one when density * length is cut off. */
+    double density = (double)entries / (double)length * (1.0 + 2.0 * DBL_EPSILON);
+    return density < 1.0 ? density : 1.0;
+}
+
+/* From what was agreed on: who is where, and even shares. */
+static void divide_evenly(tamis_pipeline *p) {
+    const unsigned char *board = p->world->board;
+    uint32_t nstages = p->config.nstages;
+    uint64_t length = 0;
+    for (uint32_t s = 0; s < nstages; s++)
+        p->stages[s] = (tamis_stage){.size = sizeof p->stages[s], .straggler = UINT32_MAX};
+    for (uint32_t r = 0; r < p->world->nranks; r++) {
+        p->stage_of[r] = (uint32_t)shown(board, r, FIELD_STAGE);
+        p->lengths[p->stage_of[r]] = shown(board, r, FIELD_LENGTH);
+        p->stages[p->stage_of[r]].nranks++;
+    }
+    for (uint32_t s = 0; s < nstages; s++)
+        length += p->lengths[s];
+    p->budget = (uint64_t)(p->config.density * (double)length);
+    p->budget = p->budget > nstages ? p->budget : nstages;
+    tam_bucket_even(p->budget, nstages, p->lengths, p->shares);
+    for (uint32_t s = 0; s < nstages; s++) {
+        uint64_t most = tam_bucket_bounds(p->shares[s], p->lengths[s]).high;
+        p->stages[s].length = p->lengths[s];
+        p->stages[s].density = tam_pipeline_density(p->shares[s], p->lengths[s]);
+        p->stages[s].density_max = tam_pipeline_density(most, p->lengths[s]);
+    }
+}
+
+tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_config *config,
+                                   tamis_pipeline **out) {
+    if (!world)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_create: world is NULL");
+    TAM_TRY(tam_comm_check(world));
+    tamis_pipeline *p = NULL;
+    creation mine = {.head.call = TAM_PIPELINE_CREATE};
+    tamis_status status = prepare(world, config, out, &p);
+    mine.head.status = (uint64_t)status;
+    if (status == TAMIS_OK)
+        describe(&p->config, mine.fields);
+    status = tam_board_show(world, &mine, sizeof mine, judge, 0);
+    if (status != TAMIS_OK) {
+        tamis_pipeline_destroy(p);
+        return status;
+    }
+    divide_evenly(p);
+    tam_log(TAM_INFO, "pipeline: rank %u is in stage %u of %u, %llu entries for all", world->rank,
+            p->config.stage, p->config.nstages, (unsigned long long)p->budget);
+    *out = p;
+    return TAMIS_OK;
+}
+
+void tamis_pipeline_destroy(tamis_pipeline *p) {
+    if (!p)
+        return;
+    tam_free(p->entry_s);
+    tam_free(p->windows_s);
+    tam_free(p->wanted);
+    tam_free(p->even);
+    tam_free(p->learned);
+    tam_free(p->shares);
+    tam_free(p->lengths);
+    tam_free(p->stage_of);
+    tam_free(p->stages);
+    tam_free(p);
+}
+
+/* -- marks ------------------------------------------------------------------------------------ */
+
+tamis_status tamis_pipeline_mark(tamis_pipeline *p, tamis_mark mark) {
+    uint64_t now_ns = tam_clock_ns();
+    if (!p)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_mark: pipeline is NULL");
+    if (mark != TAMIS_MARK_INPUT && mark != TAMIS_MARK_BACKWARD)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_mark: %d is no mark", (int)mark);
+    if (mark != p->next)
+        return tam_fail(TAMIS_E_STATE, "tamis_pipeline_mark: it is the turn of TAMIS_MARK_%s",
+                        mark == TAMIS_MARK_INPUT ? "BACKWARD" : "INPUT");
+    if (mark == TAMIS_MARK_BACKWARD) {
+        p->busy_ns += now_ns - p->marked_ns;
+        p->steps++;
+    } else if (p->marked_ns) {
+        p->window_ns += now_ns - p->marked_ns;
+        p->windows++;
+    }
+    p->marked_ns = now_ns;
+    p->next = mark == TAMIS_MARK_INPUT ? TAMIS_MARK_BACKWARD : TAMIS_MARK_INPUT;
+    return TAMIS_OK;
+}
+
+/* -- reading ---------------------------------------------------------------------------------- */
+
+tamis_status tamis_pipeline_stage(const tamis_pipeline *p, uint32_t stage, tamis_stage *out) {
+    if (!p || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage: %s is NULL",
+                        p ? "out" : "pipeline");
+    if (stage >= p->config.nstages)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage: there is no stage %u of %u", stage,
+                        p->config.nstages);
+    return tam_struct_give("tamis_stage", &p->stages[stage], sizeof *out, out);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A pipeline from inside: pipeline.c makes it and takes the marks, balance.c divides the budget.
+ *
+ * What ranks show each other goes over the board of their communicator: a head, then what the call
+ * is about.
+ */
+#ifndef TAM_PIPELINE_PIPELINE_H
+#define TAM_PIPELINE_PIPELINE_H
+
+#include "collectives/transport/board.h"
+
+struct tamis_pipeline {
+    tamis_comm *world;
+    tamis_pipeline_config config;
+    uint64_t budget;     /* entries of all stages together */
+    tamis_stage *stages; /* [nstages] */
+    uint32_t *stage_of;  /* [nranks] of the world */
+    uint64_t *lengths;   /* [nstages] */
+    uint64_t *shares;    /* [nstages] entries that each stage has now */
+
+    /* Of this rank, since the last balance. */
+    tamis_mark next;
+    uint64_t marked_ns; /* the last mark; 0: the time since then does not count */
+    uint64_t window_ns, busy_ns;
+    double exchanged_s; /* of the reducer, until then */
+    uint64_t windows, steps; /* measured */
+
+    /* [nstages] scratch of balance. */
+    tamis_stage *learned;
+    uint64_t *even, *wanted;
+    double *windows_s, *entry_s;
+};
+
+/** What a call shows on the board. */
+typedef enum tam_pipeline_call {
+    TAM_PIPELINE_CREATE = 0x70697065, /* no first field of another agreement */
+    TAM_PIPELINE_MEASURES,
+    TAM_PIPELINE_DENSITY
+} tam_pipeline_call;
+
+typedef struct tam_pipeline_head {
+    uint64_t status, call;
+} tam_pipeline_head;
+
+/** For judges: all ranks are in this call, and none has failed. */
+tamis_status tam_pipeline_heads(const unsigned char *board, uint32_t nranks, tam_pipeline_call call,
+                                const char *what);
+
+/** The density with which a reducer of `length` elements sends so many entries. */
+double tam_pipeline_density(uint64_t entries, uint64_t length);
+
+#endif
