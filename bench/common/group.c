@@ -137,7 +137,7 @@ static int launch_local(uint32_t ranks, bench_main body, void *context) {
         goto free_arrays;
     }
     for (uint32_t r = 0; r < ranks; r++) {
-        all[r].group = (bench_group){r, ranks, BENCH_LOCAL, comms[r], &shared};
+        all[r].group = (bench_group){r, ranks, BENCH_LOCAL, comms[r], &shared, NULL};
         if (r && pthread_create(&all[r].thread, NULL, local_thread, &all[r]) != 0)
             bench_fail(&all[r].group, "the thread of this rank could not be started");
     }
@@ -201,14 +201,14 @@ int bench_launch(bench_transport transport, tamis_device device, uint32_t ranks,
 
 void bench_barrier(bench_group *group) {
     if (group->transport == BENCH_MPI)
-        bench_mpi_barrier();
+        bench_mpi_barrier(group);
     else
         local_barrier(group);
 }
 
 void bench_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
     if (group->transport == BENCH_MPI)
-        bench_mpi_allgather(send, bytes, recv);
+        bench_mpi_allgather(group, send, bytes, recv);
     else
         local_allgather(group, send, bytes, recv);
 }
@@ -252,7 +252,7 @@ bool bench_same(bench_group *group, uint64_t value) {
 bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t count) {
     if (group->transport != BENCH_MPI)
         return false;
-    bench_mpi_allreduce(send, out, count);
+    bench_mpi_allreduce(group, send, out, count);
     return true;
 }
 
@@ -270,7 +270,8 @@ void bench_fail(bench_group *group, const char *format, ...) {
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
-    fprintf(stderr, "rank %u: %s\n", group->rank, sentence);
+    uint32_t rank = group->transport == BENCH_MPI ? bench_mpi_rank() : group->rank;
+    fprintf(stderr, "rank %u: %s\n", rank, sentence);
     leave(group);
 }
 

@@ -22,6 +22,7 @@ typedef struct bench_group {
     bench_transport transport;   /* of the group: local or MPI */
     tamis_comm *comm;            /* what the program asked for */
     struct bench_shared *shared; /* local only */
+    struct bench_mpi *mpi;       /* MPI: the ranks of a part; NULL: all */
 } bench_group;
 
 typedef int (*bench_main)(bench_group *group, void *context);
@@ -46,6 +47,13 @@ void bench_launch_check(int *transport, uint64_t *ranks);
 int bench_launch(bench_transport transport, tamis_device device, uint32_t ranks, bench_main body,
                  void *context);
 
+/**
+ * Divide an MPI group: ranks that give the same `part` become a group of their own, in the order of
+ * their ranks, with a communicator each. Collective, as is closing a part.
+ */
+void bench_split(bench_group *group, uint32_t part, bench_group *out);
+void bench_split_close(bench_group *part);
+
 void bench_barrier(bench_group *group);
 
 /** `bytes` bytes of every rank, rank after rank. */
@@ -59,6 +67,25 @@ bool bench_same(bench_group *group, uint64_t value);
 
 /** out = sum over ranks by MPI's own all-reduce; false if the group has none (local). */
 bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t count);
+
+/** A message between two ranks of an MPI group. Its data belong to it until it has ended. Messages
+ * from one rank to another arrive in the order in which they were sent. */
+typedef struct bench_message {
+    bool pending;  /* zero: there is none, or it has ended */
+    void *request; /* MPI's */
+} bench_message;
+
+/** Begin a message and return at once. */
+void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
+                bench_message *out);
+void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from, bench_message *out);
+
+/** Whether it has ended. */
+bool bench_message_test(bench_message *message);
+void bench_message_wait(bench_message *message);
+
+/** Give up a message that nobody will send. */
+void bench_message_cancel(bench_message *message);
 
 /** Go on if `status` is TAMIS_OK; else print rank, `what` and tamis_last_error(), and end all
  * ranks with status 1. */

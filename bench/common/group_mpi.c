@@ -10,7 +10,16 @@
 #ifdef TAMIS_BENCH_MPI
 
 #include <limits.h>
+#include <string.h>
 #include <tamis/mpi.h>
+
+struct bench_mpi {
+    MPI_Comm comm;
+};
+
+static MPI_Comm comm_of(const bench_group *group) {
+    return group->mpi ? group->mpi->comm : MPI_COMM_WORLD;
+}
 
 bool bench_mpi_built(void) {
     return true;
@@ -39,7 +48,7 @@ int bench_mpi_launch(bench_main body, void *context) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
 
-    bench_group group = {(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, NULL, NULL};
+    bench_group group = {(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, NULL, NULL, NULL};
     if (!alone_by_mistake(nranks)) {
         bench_try(&group, tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &group.comm),
                   "cannot make a communicator");
@@ -50,20 +59,106 @@ int bench_mpi_launch(bench_main body, void *context) {
     return status;
 }
 
-void bench_mpi_barrier(void) {
-    MPI_Barrier(MPI_COMM_WORLD);
+uint32_t bench_mpi_rank(void) {
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return (uint32_t)rank;
 }
 
-void bench_mpi_allgather(const void *send, size_t bytes, void *recv) {
-    MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, MPI_COMM_WORLD);
+void bench_split(bench_group *group, uint32_t part, bench_group *out) {
+    struct bench_mpi *mpi = malloc(sizeof *mpi);
+    int rank, nranks;
+    if (!mpi)
+        bench_fail(group, "no memory");
+    MPI_Comm_split(comm_of(group), (int)part, (int)group->rank, &mpi->comm);
+    MPI_Comm_rank(mpi->comm, &rank);
+    MPI_Comm_size(mpi->comm, &nranks);
+    *out = (bench_group){(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, NULL, NULL, mpi};
+    bench_try(out, tamis_comm_create_mpi(mpi->comm, NULL, &out->comm),
+              "cannot make a communicator of a part of the ranks");
 }
 
-void bench_mpi_allreduce(const float *send, float *out, size_t count) {
+void bench_split_close(bench_group *part) {
+    tamis_comm_destroy(part->comm);
+    MPI_Comm_free(&part->mpi->comm);
+    free(part->mpi);
+}
+
+void bench_mpi_barrier(bench_group *group) {
+    MPI_Barrier(comm_of(group));
+}
+
+void bench_mpi_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
+    MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, comm_of(group));
+}
+
+void bench_mpi_allreduce(bench_group *group, const float *send, float *out, size_t count) {
     for (size_t done = 0; done < count;) {
         size_t part = count - done < INT_MAX ? count - done : INT_MAX;
-        MPI_Allreduce(send + done, out + done, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        MPI_Allreduce(send + done, out + done, (int)part, MPI_FLOAT, MPI_SUM, comm_of(group));
         done += part;
     }
+}
+
+/* -- messages --------------------------------------------------------------------------------- */
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request must fit bench_message");
+
+static int count_of(bench_group *group, size_t bytes) {
+    if (bytes > INT_MAX)
+        bench_fail(group, "a message of %zu bytes is more than MPI takes (%d)", bytes, INT_MAX);
+    return (int)bytes;
+}
+
+static void keep(MPI_Request request, bench_message *out) {
+    out->pending = true;
+    memcpy(&out->request, &request, sizeof request);
+}
+
+static MPI_Request request_of(const bench_message *message) {
+    MPI_Request request;
+    memcpy(&request, &message->request, sizeof request);
+    return request;
+}
+
+void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
+                bench_message *out) {
+    MPI_Request request;
+    MPI_Isend(data, count_of(group, bytes), MPI_BYTE, (int)to, 0, comm_of(group), &request);
+    keep(request, out);
+}
+
+void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from,
+                   bench_message *out) {
+    MPI_Request request;
+    MPI_Irecv(data, count_of(group, bytes), MPI_BYTE, (int)from, 0, comm_of(group), &request);
+    keep(request, out);
+}
+
+bool bench_message_test(bench_message *message) {
+    int ended = 1;
+    if (message->pending) {
+        MPI_Request request = request_of(message);
+        MPI_Test(&request, &ended, MPI_STATUS_IGNORE);
+    }
+    message->pending = !ended;
+    return ended;
+}
+
+void bench_message_wait(bench_message *message) {
+    if (message->pending) {
+        MPI_Request request = request_of(message);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+    }
+    message->pending = false;
+}
+
+void bench_message_cancel(bench_message *message) {
+    if (message->pending) {
+        MPI_Request request = request_of(message);
+        MPI_Cancel(&request);
+    }
+    bench_message_wait(message);
 }
 
 void bench_mpi_abort(void) {
@@ -84,18 +179,62 @@ int bench_mpi_launch(bench_main body, void *context) {
     return 1;
 }
 
-void bench_mpi_barrier(void) {}
+uint32_t bench_mpi_rank(void) {
+    return 0;
+}
 
-void bench_mpi_allgather(const void *send, size_t bytes, void *recv) {
+void bench_split(bench_group *group, uint32_t part, bench_group *out) {
+    (void)part;
+    (void)out;
+    bench_fail(group, "this build has no MPI");
+}
+
+void bench_split_close(bench_group *part) {
+    (void)part;
+}
+
+void bench_mpi_barrier(bench_group *group) {
+    (void)group;
+}
+
+void bench_mpi_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
+    (void)group;
     (void)send;
     (void)bytes;
     (void)recv;
 }
 
-void bench_mpi_allreduce(const float *send, float *out, size_t count) {
+void bench_mpi_allreduce(bench_group *group, const float *send, float *out, size_t count) {
+    (void)group;
     (void)send;
     (void)out;
     (void)count;
+}
+
+void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
+                bench_message *out) {
+    (void)data;
+    (void)bytes;
+    (void)to;
+    (void)out;
+    bench_fail(group, "this build has no MPI");
+}
+
+void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from,
+                   bench_message *out) {
+    bench_send(group, data, bytes, from, out);
+}
+
+bool bench_message_test(bench_message *message) {
+    return !message->pending;
+}
+
+void bench_message_wait(bench_message *message) {
+    (void)message;
+}
+
+void bench_message_cancel(bench_message *message) {
+    (void)message;
 }
 
 void bench_mpi_abort(void) {

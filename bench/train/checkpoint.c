@@ -71,13 +71,13 @@ void trainer_save(trainer *t, const char *prefix) {
 
 static const char *difference(const header *found, const header *wanted) {
     return memcmp(found->magic, wanted->magic, sizeof magic) != 0 ? "it is no model file"
-           : found->length != wanted->length                      ? "its --hidden differs"
-           : found->seed != wanted->seed                          ? "its --seed differs"
-           : found->batch != wanted->batch                        ? "its --batch differs"
-           : found->optimizer != wanted->optimizer                ? "its --optimizer differs"
-           : found->nranks != wanted->nranks                      ? "its number of ranks differs"
-           : found->rank != wanted->rank                          ? "it is of another rank"
-                                                                  : NULL;
+           : found->length != wanted->length       ? "its --hidden or --depth differs"
+           : found->seed != wanted->seed           ? "its --seed differs"
+           : found->batch != wanted->batch         ? "its --batch differs"
+           : found->optimizer != wanted->optimizer ? "its --optimizer differs"
+           : found->nranks != wanted->nranks       ? "its number of ranks differs"
+           : found->rank != wanted->rank           ? "it is of another rank"
+                                                   : NULL;
 }
 
 static const char *read_model(trainer *t, FILE *file) {

@@ -16,11 +16,16 @@ typedef struct run {
     idx_set train, test;
 } run;
 
+/* The first rank that knows the loss. */
+static bool tells(const trainer *t) {
+    return t->group->rank == 0 && pipeline_is_last(&t->pipeline) && !t->settings->quiet;
+}
+
 /* On a terminal one line that is rewritten, else a line every ten seconds. */
 static void show_progress(const trainer *t, double accuracy, double *last) {
     bool terminal = isatty(STDERR_FILENO);
     double now = bench_now_s();
-    if (t->group->rank != 0 || t->settings->quiet || now - *last < (terminal ? 0.2 : 10.0))
+    if (!tells(t) || now - *last < (terminal ? 0.2 : 10.0))
         return;
     *last = now;
     fprintf(stderr, "%sstep %llu of %llu, loss %.4f, test accuracy %.4f%s", terminal ? "\r" : "",
@@ -30,7 +35,7 @@ static void show_progress(const trainer *t, double accuracy, double *last) {
 }
 
 static void end_progress(const trainer *t) {
-    if (t->group->rank == 0 && !t->settings->quiet && isatty(STDERR_FILENO))
+    if (tells(t) && isatty(STDERR_FILENO))
         fputc('\n', stderr);
 }
 

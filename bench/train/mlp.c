@@ -3,6 +3,7 @@
 
 #include <cblas.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,75 +15,155 @@ enum { IN = IDX_PIXELS, OUT = IDX_CLASSES };
 /* Mean and deviation of the pixels of Fashion-MNIST's training images, in units of 255. */
 static const float pixel_mean = 0.2860f, pixel_deviation = 0.3530f;
 
-typedef struct views {
-    float *w1, *b1, *w2, *b2;
-} views;
+/* One layer of a slot: y = x W' + b, and ReLU but for the last layer of all. */
+typedef struct linear {
+    size_t inputs, outputs;
+    size_t offset; /* of W in the flat vector; b follows it */
+    float *x, *y;  /* [batch][inputs], [batch][outputs] */
+} linear;
 
-static views split(const mlp *model, const float *flat) {
-    float *w1 = (float *)flat, *b1 = w1 + model->hidden * IN, *w2 = b1 + model->hidden;
-    return (views){w1, b1, w2, w2 + OUT * model->hidden};
+size_t mlp_inputs(mlp_shape shape, size_t layer) {
+    return layer == 0 ? IN : shape.hidden;
 }
 
-void mlp_open(size_t hidden, size_t batch, mlp *out) {
-    *out = (mlp){
-        .hidden = hidden,
-        .batch = batch,
-        .length = hidden * IN + hidden + OUT * hidden + OUT,
-        .inputs = bench_alloc(batch * IN, sizeof(float)),
-        .active = bench_alloc(batch * hidden, sizeof(float)),
-        .scores = bench_alloc(batch * OUT, sizeof(float)),
-        .back = bench_alloc(batch * hidden, sizeof(float)),
-        .labels = bench_alloc(batch, 1),
+size_t mlp_outputs(mlp_shape shape, size_t layer) {
+    return layer == shape.depth ? OUT : shape.hidden;
+}
+
+size_t mlp_length(mlp_shape shape, size_t first, size_t count) {
+    size_t length = 0;
+    for (size_t l = first; l < first + count; l++)
+        length += mlp_outputs(shape, l) * (mlp_inputs(shape, l) + 1);
+    return length;
+}
+
+static bool holds_first(const mlp *model) {
+    return model->first == 0;
+}
+
+static bool holds_last(const mlp *model) {
+    return model->first + model->count == model->shape.depth + 1;
+}
+
+/* The i-th layer held. */
+static linear layer_at(const mlp *model, size_t slot, size_t i) {
+    float **values = model->values + slot * (model->count + 1);
+    return (linear){
+        .inputs = mlp_inputs(model->shape, model->first + i),
+        .outputs = mlp_outputs(model->shape, model->first + i),
+        .offset = mlp_length(model->shape, model->first, i),
+        .x = values[i],
+        .y = values[i + 1],
     };
 }
 
-void mlp_close(mlp *model) {
-    free(model->inputs);
-    free(model->active);
-    free(model->scores);
-    free(model->back);
-    free(model->labels);
+void mlp_open(mlp_shape shape, size_t first, size_t count, size_t batch, size_t slots, mlp *out) {
+    *out = (mlp){
+        .shape = shape,
+        .first = first,
+        .count = count,
+        .batch = batch,
+        .slots = slots,
+        .length = mlp_length(shape, first, count),
+        .values = bench_alloc(slots * (count + 1), sizeof(float *)),
+        .back = bench_alloc(batch * shape.hidden, sizeof(float)),
+        .labels = bench_alloc(slots * batch, 1),
+        .names = bench_alloc(2 * count, sizeof *out->names),
+    };
+    for (size_t i = 0; i < count; i++) {
+        snprintf(out->names[2 * i], sizeof *out->names, "W%zu", first + i + 1);
+        snprintf(out->names[2 * i + 1], sizeof *out->names, "b%zu", first + i + 1);
+    }
+    for (size_t i = 0; i < slots * (count + 1); i++) {
+        size_t at = i % (count + 1);
+        size_t width = at == 0 ? mlp_inputs(shape, first) : mlp_outputs(shape, first + at - 1);
+        out->values[i] = bench_alloc(batch * width, sizeof(float));
+    }
 }
 
-void mlp_segments(const mlp *model, tamis_segment out[MLP_SEGMENTS]) {
-    out[0] = (tamis_segment){"W1", model->hidden * IN};
-    out[1] = (tamis_segment){"b1", model->hidden};
-    out[2] = (tamis_segment){"W2", OUT * model->hidden};
-    out[3] = (tamis_segment){"b2", OUT};
+void mlp_close(mlp *model) {
+    for (size_t i = 0; i < model->slots * (model->count + 1); i++)
+        free(model->values[i]);
+    free((void *)model->values);
+    free(model->back);
+    free(model->labels);
+    free(model->names);
+}
+
+void mlp_segments(const mlp *model, tamis_segment *out) {
+    for (size_t i = 0; i < model->count; i++) {
+        linear l = layer_at(model, 0, i);
+        out[2 * i] = (tamis_segment){model->names[2 * i], l.outputs * l.inputs};
+        out[2 * i + 1] = (tamis_segment){model->names[2 * i + 1], l.outputs};
+    }
 }
 
 void mlp_init(const mlp *model, uint64_t seed, float *params) {
-    views p = split(model, params);
-    double deviation1 = sqrt(2.0 / IN), deviation2 = sqrt(2.0 / (double)model->hidden);
     memset(params, 0, model->length * sizeof *params);
-    for (size_t i = 0; i < model->hidden * IN; i++)
-        p.w1[i] = (float)(deviation1 * bench_normal(bench_key(seed, 1, 0), i));
-    for (size_t i = 0; i < OUT * model->hidden; i++)
-        p.w2[i] = (float)(deviation2 * bench_normal(bench_key(seed, 1, 1), i));
+    for (size_t i = 0; i < model->count; i++) {
+        linear l = layer_at(model, 0, i);
+        double deviation = sqrt(2.0 / (double)l.inputs);
+        uint64_t key = bench_key(seed, 1, model->first + i);
+        for (size_t w = 0; w < l.outputs * l.inputs; w++)
+            params[l.offset + w] = (float)(deviation * bench_normal(key, w));
+    }
 }
 
-/* One sample into row `row` of the batch. */
-static void take_sample(mlp *model, const idx_set *set, size_t sample, size_t row) {
-    const uint8_t *pixels = set->images + sample * IN;
+static void take_image(const uint8_t *pixels, float *row) {
     const float factor = 1.0f / (255.0f * pixel_deviation);
     const float offset = pixel_mean / pixel_deviation;
     for (size_t i = 0; i < IN; i++)
-        model->inputs[row * IN + i] = (float)pixels[i] * factor - offset;
-    model->labels[row] = set->labels[sample];
+        row[i] = (float)pixels[i] * factor - offset;
 }
 
-static void forward(mlp *model, const views *p, size_t rows) {
-    int b = (int)rows, h = (int)model->hidden;
+void mlp_take(mlp *model, size_t slot, const idx_set *set, const uint32_t *order, size_t first,
+              size_t rows) {
     for (size_t r = 0; r < rows; r++) {
-        memcpy(model->active + r * model->hidden, p->b1, model->hidden * sizeof(float));
-        memcpy(model->scores + r * OUT, p->b2, OUT * sizeof(float));
+        size_t sample = order ? order[r] : first + r;
+        if (holds_first(model))
+            take_image(set->images + sample * IN, mlp_input(model, slot) + r * IN);
+        if (holds_last(model))
+            model->labels[slot * model->batch + r] = set->labels[sample];
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, b, h, IN, 1.0f, model->inputs, IN, p->w1,
-                IN, 1.0f, model->active, h);
-    for (size_t i = 0; i < rows * model->hidden; i++)
-        model->active[i] = model->active[i] > 0.0f ? model->active[i] : 0.0f;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, b, OUT, h, 1.0f, model->active, h, p->w2,
-                h, 1.0f, model->scores, OUT);
+}
+
+float *mlp_input(const mlp *model, size_t slot) {
+    return model->values[slot * (model->count + 1)];
+}
+
+float *mlp_output(const mlp *model, size_t slot) {
+    return model->values[slot * (model->count + 1) + model->count];
+}
+
+void mlp_forward(mlp *model, const float *params, size_t slot) {
+    for (size_t i = 0; i < model->count; i++) {
+        linear l = layer_at(model, slot, i);
+        const float *w = params + l.offset, *b = w + l.outputs * l.inputs;
+        int rows = (int)model->batch, in = (int)l.inputs, out = (int)l.outputs;
+        for (size_t r = 0; r < model->batch; r++)
+            memcpy(l.y + r * l.outputs, b, l.outputs * sizeof *b);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, out, in, 1.0f, l.x, in, w, in,
+                    1.0f, l.y, out);
+        if (model->first + i == model->shape.depth)
+            return;
+        for (size_t v = 0; v < model->batch * l.outputs; v++)
+            l.y[v] = l.y[v] > 0.0f ? l.y[v] : 0.0f;
+    }
+}
+
+static size_t best_class(const float *scores) {
+    size_t best = 0;
+    for (size_t c = 1; c < OUT; c++)
+        best = scores[c] > scores[best] ? c : best;
+    return best;
+}
+
+size_t mlp_correct(const mlp *model, size_t slot, size_t rows) {
+    const float *scores = mlp_output(model, slot);
+    size_t correct = 0;
+    for (size_t r = 0; r < rows; r++)
+        correct += best_class(scores + r * OUT) == model->labels[slot * model->batch + r];
+    return correct;
 }
 
 /* Scores of one sample -> gradient of the mean loss with respect to them. @return its loss. */
@@ -98,60 +179,50 @@ static double softmax_gradient(float *scores, uint8_t label, size_t rows) {
     return loss + log((double)sum);
 }
 
+double mlp_loss(mlp *model, size_t slot) {
+    float *scores = mlp_output(model, slot);
+    double loss = 0.0;
+    for (size_t r = 0; r < model->batch; r++)
+        loss += softmax_gradient(scores + r * OUT, model->labels[slot * model->batch + r],
+                                 model->batch);
+    return loss / (double)model->batch;
+}
+
 static void add_columns(const float *matrix, size_t rows, size_t columns, float *out) {
-    memset(out, 0, columns * sizeof *out);
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < columns; c++)
             out[c] += matrix[r * columns + c];
     }
 }
 
-static void backward(mlp *model, const views *p, const views *g) {
-    size_t rows = model->batch;
-    int b = (int)rows, h = (int)model->hidden;
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, OUT, h, b, 1.0f, model->scores, OUT,
-                model->active, h, 0.0f, g->w2, h);
-    add_columns(model->scores, rows, OUT, g->b2);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, b, h, OUT, 1.0f, model->scores, OUT,
-                p->w2, h, 0.0f, model->back, h);
-    for (size_t i = 0; i < rows * model->hidden; i++)
-        model->back[i] = model->active[i] > 0.0f ? model->back[i] : 0.0f;
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, h, IN, b, 1.0f, model->back, h,
-                model->inputs, IN, 0.0f, g->w1, IN);
-    add_columns(model->back, rows, model->hidden, g->b1);
+/* Gradient of y, in its place -> gradient of W and b. */
+static void weights_gradient(const mlp *model, const linear *l, bool add, float *grad) {
+    int rows = (int)model->batch, in = (int)l->inputs, out = (int)l->outputs;
+    float *w = grad + l->offset, *b = w + l->outputs * l->inputs;
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, out, in, rows, 1.0f, l->y, out, l->x, in,
+                add ? 1.0f : 0.0f, w, in);
+    if (!add)
+        memset(b, 0, l->outputs * sizeof *b);
+    add_columns(l->y, model->batch, l->outputs, b);
 }
 
-double mlp_gradient(mlp *model, const float *params, const idx_set *set, const uint32_t *order,
-                    float *grad) {
-    views p = split(model, params), g = split(model, grad);
-    double loss = 0.0;
-    for (size_t r = 0; r < model->batch; r++)
-        take_sample(model, set, order[r], r);
-    forward(model, &p, model->batch);
-    for (size_t r = 0; r < model->batch; r++)
-        loss += softmax_gradient(model->scores + r * OUT, model->labels[r], model->batch);
-    backward(model, &p, &g);
-    return loss / (double)model->batch;
+/* Gradient of y -> gradient of the sums that x was made of by ReLU, in the place of x. */
+static void propagate(const mlp *model, const linear *l, const float *params) {
+    int rows = (int)model->batch, in = (int)l->inputs, out = (int)l->outputs;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, in, out, 1.0f, l->y, out,
+                params + l->offset, in, 0.0f, model->back, in);
+    for (size_t v = 0; v < model->batch * l->inputs; v++)
+        l->x[v] = l->x[v] > 0.0f ? model->back[v] : 0.0f;
 }
 
-static size_t best_class(const float *scores) {
-    size_t best = 0;
-    for (size_t c = 1; c < OUT; c++)
-        best = scores[c] > scores[best] ? c : best;
-    return best;
-}
-
-size_t mlp_correct(mlp *model, const float *params, const idx_set *set, size_t first,
-                   size_t count) {
-    views p = split(model, params);
-    size_t correct = 0;
-    for (size_t done = 0, rows; done < count; done += rows) {
-        rows = count - done < model->batch ? count - done : model->batch;
-        for (size_t r = 0; r < rows; r++)
-            take_sample(model, set, first + done + r, r);
-        forward(model, &p, rows);
-        for (size_t r = 0; r < rows; r++)
-            correct += best_class(model->scores + r * OUT) == model->labels[r];
+void mlp_backward(mlp *model, const float *params, size_t slot, bool add, float *grad,
+                  mlp_hook hook, void *context) {
+    for (size_t i = model->count; i-- > 0;) {
+        linear l = layer_at(model, slot, i);
+        weights_gradient(model, &l, add, grad);
+        if (hook)
+            hook(context, i);
+        if (model->first + i > 0)
+            propagate(model, &l, params);
     }
-    return correct;
 }

@@ -1,44 +1,103 @@
 /* SPDX-License-Identifier: MIT
  *
- * The workload mlp: 784 inputs, one hidden layer with ReLU, 10 classes, softmax cross-entropy.
- * Parameters are one flat vector of four segments, and so is the gradient:
+ * The workload mlp: 784 inputs, `depth` hidden layers with ReLU, 10 classes, softmax cross-entropy.
+ * Layer l of 0 .. depth turns mlp_inputs(l) numbers into mlp_outputs(l). Parameters are one flat
+ * vector, two segments a layer, and so is the gradient:
  *
- *     W1 [hidden][784]   b1 [hidden]   W2 [10][hidden]   b2 [10]
+ *     W1 [hidden][784]  b1 [hidden]  W2 [hidden][hidden]  b2 [hidden]  ...  W [10][hidden]  b [10]
+ *
+ * A model holds all layers, or those of one stage of a pipeline. A slot is one batch on its way
+ * through them. Its arrays hold values after forward, and after backward the gradient in the same
+ * place:
+ *
+ *     forward     x0 --layer--> x1 --layer--> x2 --layer--> x3        x0: mlp_input
+ *     backward    g0 <--layer-- g1 <--layer-- g2 <--layer-- g3        x3, g3: mlp_output
+ *
+ * g is the gradient with respect to the sums that ReLU made x of; on the last stage mlp_loss turns
+ * scores into g, on the first stage g0 is not computed. So what a stage sends back is what the one
+ * before expects: mlp_output of a stage and mlp_input of the next hold the same numbers, x and
+ * later g. Who sends an array from here without blocking must have ended that before the slot is
+ * written again.
  */
 #ifndef TAMIS_TRAIN_MLP_H
 #define TAMIS_TRAIN_MLP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <tamis/tamis.h>
 
 #include "bench/train/idx.h"
 
-enum { MLP_SEGMENTS = 4 };
+enum { MLP_MOST_DEPTH = 64, MLP_MOST_SEGMENTS = 2 * (MLP_MOST_DEPTH + 1) };
 
-/** Scratch of one rank for batches of up to `batch` samples. */
+typedef struct mlp_shape {
+    size_t hidden; /* width of the hidden layers */
+    size_t depth;  /* number of them, 1 to MLP_MOST_DEPTH; there are depth + 1 layers */
+} mlp_shape;
+
+size_t mlp_inputs(mlp_shape shape, size_t layer);
+size_t mlp_outputs(mlp_shape shape, size_t layer);
+
+/** Parameters of layers first .. first + count - 1. */
+size_t mlp_length(mlp_shape shape, size_t first, size_t count);
+
+/** Layers first .. first + count - 1, and what one rank needs to work on them. */
 typedef struct mlp {
-    size_t hidden, batch, length; /* length: of the flat vector */
-    float *inputs;                /* [batch][784] */
-    float *active;                /* [batch][hidden], after ReLU */
-    float *scores;                /* [batch][10]; then probabilities, then their gradient */
-    float *back;                  /* [batch][hidden] */
-    uint8_t *labels;              /* [batch] */
+    mlp_shape shape;
+    size_t first, count;
+    size_t batch, slots;
+    size_t length;     /* of the flat vector of these layers */
+    float **values;    /* [slots][count + 1], each [batch][width] */
+    float *back;       /* [batch][hidden] */
+    uint8_t *labels;   /* [slots][batch] */
+    char (*names)[24]; /* [2 * count], of the segments */
 } mlp;
 
-void mlp_open(size_t hidden, size_t batch, mlp *out);
+/** All memory is taken here. The whole model is layers 0 .. depth: first 0, count depth + 1. */
+void mlp_open(mlp_shape shape, size_t first, size_t count, size_t batch, size_t slots, mlp *out);
 void mlp_close(mlp *model);
 
-void mlp_segments(const mlp *model, tamis_segment out[MLP_SEGMENTS]);
+/** The 2 * count segments of these layers: W and b of the i-th are 2 * i and 2 * i + 1. Their names
+ * live as long as the model. */
+void mlp_segments(const mlp *model, tamis_segment *out);
 
-/** He et al. 2015: normal with variance 2 / inputs; biases zero. The same on all ranks. */
+/** He et al. 2015: normal with variance 2 / inputs; biases zero. The same on all ranks, and the
+ * same for a layer wherever it is held. */
 void mlp_init(const mlp *model, uint64_t seed, float *params);
 
-/** Gradient of the mean loss over the samples `set[order[0..batch)]`. @return that loss. */
-double mlp_gradient(mlp *model, const float *params, const idx_set *set, const uint32_t *order,
-                    float *grad);
+/** Put `rows` samples into a slot: order[0 .. rows), or first .. first + rows - 1 if it is NULL.
+ * The first stage takes images, the last one labels, another nothing. */
+void mlp_take(mlp *model, size_t slot, const idx_set *set, const uint32_t *order, size_t first,
+              size_t rows);
 
-/** How many of the samples first .. first + count - 1 are classified rightly. */
-size_t mlp_correct(mlp *model, const float *params, const idx_set *set, size_t first, size_t count);
+/** [batch][mlp_inputs(first)]; written by mlp_take on the first stage, else by the caller. After
+ * backward it holds the gradient, but on the first stage, which computes none. */
+float *mlp_input(const mlp *model, size_t slot);
+
+/** [batch][mlp_outputs(last)]: values after ReLU, or scores of the classes. A stage that is not the
+ * last expects its gradient here before mlp_backward. */
+float *mlp_output(const mlp *model, size_t slot);
+
+void mlp_forward(mlp *model, const float *params, size_t slot);
+
+/** Last stage, after forward: how many of the first `rows` samples are classified rightly. */
+size_t mlp_correct(const mlp *model, size_t slot, size_t rows);
+
+/** Last stage, after forward: replace the scores by the gradient of the mean loss. @return it. */
+double mlp_loss(mlp *model, size_t slot);
+
+/** The gradient of the i-th layer held is complete. */
+typedef void (*mlp_hook)(void *context, size_t i);
+
+/**
+ * Write the gradient of every layer, the last one first.
+ *
+ * @param add   add it to what is in `grad`
+ * @param hook  called as soon as W and b of a layer are written, before the gradient goes on to
+ *              the layer below; NULL: nobody listens
+ */
+void mlp_backward(mlp *model, const float *params, size_t slot, bool add, float *grad,
+                  mlp_hook hook, void *context);
 
 #endif

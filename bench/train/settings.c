@@ -1,13 +1,53 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/train/settings.h"
 
+#include <string.h>
+
 #include "bench/common/device.h"
 #include "bench/common/group.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
+#include "bench/common/trace.h"
+#include "bench/train/mlp.h"
 
 static const char *const purpose =
     "Train a real model on real data with sparse gradient exchange and report JSON Lines.";
+
+bool train_is_dense(const train_settings *settings) {
+    return strcmp(settings->scheme, "dense") == 0;
+}
+
+static void check_pipeline(const train_settings *s) {
+    uint32_t ranks = bench_launched_ranks();
+    if (s->batch % s->micro_batches)
+        bench_usage("--micro-batches %llu must divide --batch %llu",
+                    (unsigned long long)s->micro_batches, (unsigned long long)s->batch);
+    if (s->device != TAMIS_DEVICE_CPU && s->stages * s->micro_batches > 1)
+        bench_usage("--stages and --micro-batches need --device cpu");
+    if (s->stages == 1)
+        return;
+    if (s->transport != BENCH_MPI)
+        bench_usage("--stages %llu needs --transport mpi: start it under mpirun",
+                    (unsigned long long)s->stages);
+    if (s->stages > s->depth + 1)
+        bench_usage("--stages %llu is more than the %llu layers of --depth %llu",
+                    (unsigned long long)s->stages, (unsigned long long)s->depth + 1,
+                    (unsigned long long)s->depth);
+    if (ranks % s->stages)
+        bench_usage("--stages %llu must divide the number of ranks, which is %u",
+                    (unsigned long long)s->stages, ranks);
+    if (s->save || s->load)
+        bench_usage("--save and --load need --stages 1: a file holds the whole model");
+}
+
+/* Before memory is taken for them. */
+static void check_size(const train_settings *s) {
+    mlp_shape shape = {s->hidden, s->depth};
+    size_t length = mlp_length(shape, 0, shape.depth + 1), most = ((size_t)1 << 32) - (1 << 16);
+    if (length > most)
+        bench_usage("--hidden %zu --depth %zu make %zu parameters; one reducer takes up to %zu",
+                    shape.hidden, shape.depth, length, most);
+}
 
 void train_settings_read(int argc, char **argv, train_settings *out) {
     *out = (train_settings){
@@ -16,6 +56,10 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .transport = -1,
         .batch = 32,
         .hidden = 256,
+        .depth = 1,
+        .stages = 1,
+        .micro_batches = 1,
+        .balance_every = 20,
         .seed = 1,
         .density = 0.01,
         .momentum = 0.9,
@@ -23,7 +67,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     };
     const bench_option options[] = {
         {"workload", 0, BENCH_CHOICE, &out->workload, "mlp", 0, 0,
-         "784-hidden-10, ReLU, cross-entropy"},
+         "784-hidden-...-10, ReLU, cross-entropy"},
         {"data", 0, BENCH_TEXT, &out->data, "DIR", 0, 0, "IDX files, .gz or plain"},
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
         {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that travel"},
@@ -31,7 +75,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"epochs", 0, BENCH_COUNT, &out->epochs, "N", 1, 1e6, "the same in epochs (default 5)"},
         {"stop", 0, BENCH_COUNT, &out->stop, "N", 1, 1e12, "end early, after step N"},
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536, "samples per rank and step"},
-        {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "width of the hidden layer"},
+        {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "width of the hidden layers"},
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MOST_DEPTH, "number of hidden layers"},
         {"optimizer", 0, BENCH_CHOICE, &out->optimizer, TRAIN_OPTIMIZERS, 0, 0, ""},
         {"momentum", 0, BENCH_REAL, &out->momentum, "M", 0, 1, "of --optimizer momentum"},
         {"lr", 0, BENCH_REAL, &out->lr, "X", 0, 1e6, "learning rate"},
@@ -43,7 +88,20 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "of the reducer; the model stays on the CPU (cuda: to check results, not for speed)"},
         {"values", 0, BENCH_CHOICE, &out->values, "fp32", 0, 0, "as they travel"},
         {"reduce", 0, BENCH_CHOICE, &out->reduce, "gradient", 0, 0, "what is reduced"},
-        {"overlap", 0, BENCH_CHOICE, &out->overlap, "off", 0, 0, "of exchange and backward"},
+        {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
+         "of exchange and backward: layers are handed over as they are ready"},
+        {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
+         "that the layers are divided into (planned: for a link of 1 Gbit/s), or"},
+        {"bucket-length", 0, BENCH_COUNT, &out->bucket_length, "N", 1, 1e12,
+         "layers are joined until they have N parameters"},
+        {"worker", 0, BENCH_CHOICE, &out->worker, TRAIN_WORKERS, 0, 0,
+         "who accumulates: this program's thread, or the library's (mpi)"},
+        {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, MLP_MOST_DEPTH + 1,
+         "of a pipeline over which the layers are divided (mpi)"},
+        {"micro-batches", 0, BENCH_COUNT, &out->micro_batches, "N", 1, 65536,
+         "into which a batch is divided"},
+        {"balance-every", 0, BENCH_COUNT, &out->balance_every, "N", 0, 1e12,
+         "steps between divisions of the budget over the stages; 0: none"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},
         {"eval-every", 0, BENCH_COUNT, &out->eval_every, "N", 1, 1e12,
          "steps between test runs (default: an epoch)"},
@@ -51,6 +109,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "write PREFIX.rankR.{model,residual} at the end of the run"},
         {"load", 0, BENCH_TEXT, &out->load, "PREFIX", 0, 0, "go on from such files"},
         {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0, "records, - for stdout"},
+        {"trace", 0, BENCH_TEXT, &out->trace, "FILE", 0, 0,
+         "what every rank did when, for chrome://tracing and Perfetto"},
         {"quiet", 'q', BENCH_FLAG, &out->quiet, "", 0, 0, "no progress on stderr"},
     };
     bench_options_parse("tamis_train", purpose, options, sizeof options / sizeof options[0], argc,
@@ -59,11 +119,21 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         bench_usage("--steps and --epochs exclude each other; give one");
     if (out->momentum >= 1)
         bench_usage("--momentum must be less than 1");
+    check_size(out);
+    if (out->buckets == TRAIN_PLANNED && out->bucket_length)
+        bench_usage("--buckets planned and --bucket-length exclude each other; give one");
+    if (out->overlap && out->device != TAMIS_DEVICE_CPU)
+        bench_usage("--overlap on needs --device cpu: here the gradient goes to a device as a "
+                    "whole, after the backward pass");
+    if (out->buckets == TRAIN_PLANNED)
+        out->bucket_length = TAMIS_BUCKETS_PLANNED;
     if (!out->steps && !out->epochs)
         out->epochs = 5;
     bench_launch_check(&out->transport, &out->ranks);
+    check_pipeline(out);
     bench_device_check(out->device, out->transport);
     bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)
         out->report = bench_report_open(out->json);
+    out->trace_file = bench_trace_file(out->trace);
 }

@@ -11,22 +11,35 @@
 
 enum { TRAIN_SGD = 0, TRAIN_MOMENTUM = 1 };
 enum { TRAIN_CONSTANT = 0, TRAIN_COSINE = 1 };
+enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 
 #define TRAIN_OPTIMIZERS "sgd|momentum"
 #define TRAIN_DECAYS "constant|cosine"
+#define TRAIN_OVERLAPS "off|on"
+#define TRAIN_BUCKETS "one|planned"
+#define TRAIN_WORKERS "caller|thread" /* in the order of tamis_worker */
 
 typedef struct train_settings {
-    const char *data, *scheme, *json, *save, *load;
+    const char *data, *scheme, *json, *trace, *save, *load;
     int workload, optimizer, decay, transport;
-    int device;                  /* tamis_device */
-    int values, reduce, overlap; /* each with one choice so far */
-    uint64_t steps, epochs, stop, batch, hidden, seed, ranks, eval_every;
+    int device;         /* tamis_device */
+    int values, reduce; /* each with one choice so far */
+    int overlap;        /* 1: layers are marked in the backward pass */
+    int buckets, worker;
+    uint64_t bucket_length; /* as in tamis_reducer_config; `buckets` is part of it */
+    uint64_t stages, micro_batches, balance_every;
+    uint64_t steps, epochs, stop, batch, hidden, depth, seed, ranks, eval_every;
     double density, momentum, lr;
     bool quiet;
-    FILE *report; /* NULL: the summary goes to stdout as text */
+    FILE *report;     /* NULL: the summary goes to stdout as text */
+    FILE *trace_file; /* of rank 0; with `trace` only */
 } train_settings;
 
-/** Parse and check; fills `report`, `transport` and `ranks`. Ends the process on wrong usage. */
+/** Parse and check; fills `report`, `trace_file`, `transport` and `ranks`. Ends the process on
+ * wrong usage. */
 void train_settings_read(int argc, char **argv, train_settings *out);
+
+/** Whether the scheme is the one that has no residual. */
+bool train_is_dense(const train_settings *settings);
 
 #endif

@@ -5,51 +5,76 @@
  *     steps        of this run; epochs: since the first run, if this one was resumed
  *     time_s       the steps without evaluation and files, slowest rank
  *     phase_s      seconds in all steps, mean over ranks; compute is gradient and optimizer, the
- *                  others are as in tamis_stats (wait overlaps with those that run inside it)
- *     exposed_s    inside tamis_reduce_start and _wait, mean over ranks
- *     density_*    entries in the result / n, over the steps; count_exact: selected == k in each
+ *                  others are as in tamis_stats (wait overlaps with those that run inside it);
+ *                  message is waiting for values and gradients of other stages
+ *     exposed_s    inside tamis_grad_ready, _accumulate, tamis_reduce_start and _wait, mean over
+ *                  ranks: all that a thread of the program spends on the exchange, be it work or
+ *                  waiting. In a pipeline the next input may be no earlier than its end
+ *     buckets      that the reducer of the first stage made of its layers
+ *     slack_s, straggler   of the last step, as tamis_stats counts them; slack_s the largest of a
+ *                  rank; null if unknown or if there are stages
+ *     stages       a pipeline's, as in tamis_stage when the budget was last divided; density_mean
+ *                  over the steps; null if it never was
+ *     density_*    entries in the result / n, over the steps; count_exact: selected == k in each.
+ *                  Of several stages: the mean over all parameters, and the extremes of a stage
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
- *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P
+ *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
  *     train_loss   mean over ranks and the last 100 steps
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
  *                     ranks; null for the scheme dense, which has no residual
  */
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "bench/common/device.h"
+#include "bench/common/measure.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/train/trainer.h"
 
 static double mean(trainer *t, double value) {
-    return bench_sum(t->group, value) / t->group->nranks;
+    return bench_sum(t->world, value) / t->world->nranks;
 }
 
-static void add_settings(const trainer *t, json_t *record) {
+/* Of all stages together. */
+static double sum_stages(trainer *t, double value) {
+    return bench_sum(t->world, value) / t->group->nranks;
+}
+
+static void add_settings(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
-    json_t *more = json_pack("{ss ss ss ss sI sf ss sf so ss sI sI sI sI}", "workload", "mlp",
-                             "device", bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme,
-                             "transport", tamis_comm_transport(t->group->comm), "ranks",
-                             (json_int_t)t->group->nranks, "density_target", s->density,
-                             "optimizer", s->optimizer == TRAIN_MOMENTUM ? "momentum" : "sgd", "lr",
-                             s->lr, "momentum", t->velocity ? json_real(s->momentum) : json_null(),
-                             "lr_decay", s->decay == TRAIN_COSINE ? "cosine" : "constant", "batch",
-                             (json_int_t)s->batch, "seed", (json_int_t)s->seed, "hidden",
-                             (json_int_t)s->hidden, "parameters", (json_int_t)t->model.length);
+    double parameters = sum_stages(t, (double)t->model.length);
+    json_t *more = json_pack(
+        "{ss ss ss ss sI sI sf ss sf so ss sI sI sI sI sI ss ss sI}", "workload", "mlp", "device",
+        bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
+        tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks,
+        "micro_batches", (json_int_t)s->micro_batches, "density_target", s->density, "optimizer",
+        s->optimizer == TRAIN_MOMENTUM ? "momentum" : "sgd", "lr", s->lr, "momentum",
+        t->velocity ? json_real(s->momentum) : json_null(), "lr_decay",
+        s->decay == TRAIN_COSINE ? "cosine" : "constant", "batch", (json_int_t)s->batch, "seed",
+        (json_int_t)s->seed, "hidden", (json_int_t)s->hidden, "depth", (json_int_t)s->depth,
+        "parameters", (json_int_t)parameters, "overlap", s->overlap ? "on" : "off", "worker",
+        s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller", "buckets",
+        (json_int_t)tamis_reducer_nbuckets(t->reducer));
     json_object_update_missing(record, more);
     json_decref(more);
 }
 
+/* A share of this stage's parameters -> of all. */
+static double mean_stages(trainer *t, double density) {
+    double n = (double)t->model.length;
+    return sum_stages(t, density * n) / sum_stages(t, n);
+}
+
 void trainer_report_step(trainer *t, double accuracy) {
-    double loss = trainer_loss(t);
+    double loss = trainer_loss(t), density = mean_stages(t, t->last.density);
     if (!t->settings->report)
         return;
     json_t *record = bench_report_new("step");
     json_t *more = json_pack("{sI sf sf sf sf sf sf}", "step", (json_int_t)t->step, "epoch",
                              (double)t->step / (double)t->epoch_steps, "lr",
                              trainer_rate(t, t->step), "train_loss", loss, "test_accuracy",
-                             accuracy, "density", t->last.density, "time_s", t->tally.time_s);
+                             accuracy, "density", density, "time_s", t->tally.time_s);
     json_object_update(record, more);
     json_decref(more);
     bench_report_write(t->settings->report, record);
@@ -57,42 +82,79 @@ void trainer_report_step(trainer *t, double accuracy) {
 
 static json_t *phases(trainer *t) {
     const train_tally *a = &t->tally;
-    return json_pack("{sf sf sf sf sf sf}", "compute", mean(t, a->compute_s), "accumulate",
+    return json_pack("{sf sf sf sf sf sf sf}", "compute", mean(t, a->compute_s), "accumulate",
                      mean(t, a->accumulate_s), "cut", mean(t, a->cut_s), "exchange",
                      mean(t, a->exchange_s), "apply", mean(t, a->apply_s), "wait",
-                     mean(t, a->wait_s));
+                     mean(t, a->wait_s), "message", mean(t, a->message_s));
 }
 
 static json_t *residual_ratio(trainer *t) {
     double ratio = t->last.acc_norm > 0 ? t->last.residual_norm / t->last.acc_norm : 0.0;
     ratio = mean(t, ratio);
-    return strcmp(t->settings->scheme, "dense") == 0 ? json_null() : json_real(ratio);
+    return t->dense ? json_null() : json_real(ratio);
+}
+
+static void add_straggler(trainer *t, json_t *record) {
+    double slack = bench_max(t->world, t->last.slack_s);
+    bool known = t->tally.steps > 0 && t->last.straggler != UINT32_MAX && t->pipeline.nstages == 1;
+    json_object_set_new(record, "slack_s", known ? json_real(slack) : json_null());
+    json_object_set_new(record, "straggler", known ? json_integer(t->last.straggler) : json_null());
+}
+
+static json_t *one_stage(trainer *t, uint32_t index, double density_mean) {
+    tamis_stage s = TAMIS_STAGE_INIT;
+    bench_try(t->world, tamis_pipeline_stage(t->pipeline.budget, index, &s), "figures of a stage");
+    return json_pack("{sI sI sI sf sf sf sf sf sI sf}", "stage", (json_int_t)index, "ranks",
+                     (json_int_t)s.nranks, "parameters", (json_int_t)s.length, "density", s.density,
+                     "density_mean", density_mean, "window_s", s.window_s, "busy_s", s.busy_s,
+                     "exchange_s", s.exchange_s, "straggler", (json_int_t)s.straggler,
+                     "straggler_s", s.straggler_s);
+}
+
+static json_t *stages(trainer *t) {
+    tamis_stage first = TAMIS_STAGE_INIT;
+    if (t->pipeline.budget)
+        bench_try(t->world, tamis_pipeline_stage(t->pipeline.budget, 0, &first), "first stage");
+    if (!t->pipeline.budget || first.straggler == UINT32_MAX)
+        return json_null();
+    double mine = t->tally.density_sum / (double)t->tally.steps;
+    double *all = bench_alloc(t->world->nranks, sizeof *all);
+    bench_allgather(t->world, &mine, sizeof mine, all);
+    json_t *list = json_array();
+    for (uint32_t s = 0; s < t->pipeline.nstages; s++)
+        json_array_append_new(list, one_stage(t, s, all[s * t->group->nranks]));
+    free(all);
+    return list;
 }
 
 /* Collective: every rank builds the record, the first one writes it. */
 static json_t *summary(trainer *t) {
     const train_tally *a = &t->tally;
     double steps = a->steps ? (double)a->steps : 1.0, p = t->group->nranks;
-    double exposed = mean(t, a->exposed_s), time = bench_max(t->group, a->time_s);
-    double wire = bench_max(t->group, (double)a->wire_bytes / steps);
-    double exact = -bench_max(t->group, a->count_exact ? -1.0 : 0.0);
+    double exposed = mean(t, a->exposed_s), time = bench_max(t->world, a->time_s);
+    double wire = bench_max(t->world, (double)a->wire_bytes / steps);
+    double dense_wire = bench_max(t->world, 8.0 * (double)t->model.length * (p - 1) / p);
+    double density = mean_stages(t, a->density_sum / steps);
+    double density_max = bench_max(t->world, a->density_max);
+    double density_min = -bench_max(t->world, a->steps ? -a->density_min : 0.0);
+    double exact = -bench_max(t->world, a->count_exact ? -1.0 : 0.0);
     double loss = trainer_loss(t), accuracy = trainer_accuracy(t);
     bool identical = trainer_replicas_identical(t);
 
     json_t *record = bench_report_new("summary");
     add_settings(t, record);
     json_t *more = json_pack(
-        "{sf sf sf sb sI sf sf so sf sf sf ss sf sf sb so sI sn ss}", "density_mean",
-        a->density_sum / steps, "density_max", a->density_max, "density_min",
-        a->steps ? a->density_min : 0.0, "count_exact", exact > 0, "steps", (json_int_t)a->steps,
-        "epochs", (double)t->step / (double)t->epoch_steps, "time_s", time, "phase_s", phases(t),
-        "exposed_s", exposed, "wire_bytes_per_step", wire, "dense_bytes_per_step",
-        8.0 * (double)t->model.length * (p - 1) / p, "metric", "test_accuracy", "metric_value",
+        "{sf sf sf sb sI sf sf so so sf sf sf ss sf sf sb so sI sn ss}", "density_mean", density,
+        "density_max", density_max, "density_min", density_min, "count_exact", exact > 0, "steps",
+        (json_int_t)a->steps, "epochs", (double)t->step / (double)t->epoch_steps, "time_s", time,
+        "phase_s", phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step",
+        wire, "dense_bytes_per_step", dense_wire, "metric", "test_accuracy", "metric_value",
         accuracy, "train_loss", loss, "replicas_identical", identical, "residual_ratio",
         residual_ratio(t), "rescans", (json_int_t)a->rescans, "energy_j", "energy_reason",
         "not measured by this program yet");
     json_object_update(record, more);
     json_decref(more);
+    add_straggler(t, record);
     return record;
 }
 
@@ -117,7 +179,7 @@ static void print_text(const json_t *record) {
 
 void trainer_report_summary(trainer *t) {
     json_t *record = summary(t);
-    if (t->group->rank == 0 && !t->settings->report)
+    if (t->world->rank == 0 && !t->settings->report)
         print_text(record);
-    bench_report_write(t->group->rank == 0 ? t->settings->report : NULL, record);
+    bench_report_write(t->world->rank == 0 ? t->settings->report : NULL, record);
 }

@@ -16,17 +16,22 @@
 #include "bench/common/random.h"
 
 static void make_reducer(trainer *t) {
-    tamis_segment segments[MLP_SEGMENTS];
+    tamis_segment segments[MLP_MOST_SEGMENTS];
     tamis_layout *layout;
     mlp_segments(&t->model, segments);
-    bench_try(t->group, tamis_layout_create(segments, MLP_SEGMENTS, &layout),
+    bench_try(t->group, tamis_layout_create(segments, 2 * t->model.count, &layout),
               "cannot make a layout");
 
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = t->settings->scheme;
     config.density = t->settings->density;
+    pipeline_density(&t->pipeline, &config);
     config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
     config.device = t->device;
+    config.bucket_length = t->settings->bucket_length;
+    config.worker = (tamis_worker)t->settings->worker;
+    config.on_phase = t->trace ? bench_trace_phase : NULL;
+    config.on_phase_context = t->trace;
     bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
               "cannot make a reducer");
     tamis_layout_destroy(layout);
@@ -51,38 +56,42 @@ static void close_device(trainer *t) {
         bench_device_free(t->device, t->device_grad);
 }
 
-void trainer_open(bench_group *group, const train_settings *settings, const idx_set *train,
+void trainer_open(bench_group *world, const train_settings *settings, const idx_set *train,
                   const idx_set *test, trainer *out) {
     bool momentum = settings->optimizer == TRAIN_MOMENTUM;
-    *out = (trainer){.settings = settings, .train = train, .test = test, .group = group};
-    out->sparse = !momentum && strcmp(settings->scheme, "dense") != 0;
+    *out = (trainer){.settings = settings, .train = train, .test = test, .world = world};
+    out->dense = train_is_dense(settings);
+    out->sparse = !momentum && !out->dense;
     out->tally.count_exact = true;
     out->tally.density_min = INFINITY;
 
-    out->epoch_steps = train->count / (group->nranks * settings->batch);
+    pipeline_open(world, settings, &out->model, &out->pipeline);
+    out->group = out->pipeline.group;
+    out->epoch_steps = train->count / (out->group->nranks * settings->batch);
     if (out->epoch_steps == 0)
-        bench_fail(group, "%u ranks with batch %llu need more than the %zu samples there are",
-                   group->nranks, (unsigned long long)settings->batch, train->count);
+        bench_fail(world, "%u ranks with batch %llu need more than the %zu samples there are",
+                   out->group->nranks, (unsigned long long)settings->batch, train->count);
     out->steps = settings->steps ? settings->steps : settings->epochs * out->epoch_steps;
 
-    mlp_open(settings->hidden, settings->batch, &out->model);
     out->params = bench_alloc(out->model.length, sizeof(float));
     out->grad = bench_alloc(out->model.length, sizeof(float));
     out->velocity = momentum ? bench_alloc(out->model.length, sizeof(float)) : NULL;
     out->order = bench_alloc(train->count, sizeof *out->order);
     mlp_init(&out->model, settings->seed, out->params);
     open_device(out);
+    out->trace = settings->trace ? bench_trace_open(world) : NULL;
     make_reducer(out);
 }
 
 void trainer_close(trainer *t) {
     tamis_reducer_destroy(t->reducer);
+    bench_trace_close(t->trace, t->settings->trace_file);
     close_device(t);
     free(t->order);
     free(t->velocity);
     free(t->grad);
     free(t->params);
-    mlp_close(&t->model);
+    pipeline_close(&t->pipeline);
 }
 
 /* Fisher and Yates. */
@@ -113,14 +122,63 @@ double trainer_rate(const trainer *t, uint64_t step) {
     return t->settings->lr * 0.5 * (1.0 + cos(acos(-1.0) * (double)step / (double)t->steps));
 }
 
+/* A micro-batch counts as much as its share of the samples. */
+static tamis_step step_of(const trainer *t) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = t->device_grad;
+    step.scale = 1.0f / (float)t->pipeline.micro_batches;
+    return step;
+}
+
+/* What is not the last micro-batch goes into the residual, by itself. */
+static void keep_gradient(void *context) {
+    trainer *t = context;
+    tamis_step step = step_of(t);
+    double begin = bench_now_s();
+    bench_try(t->group, tamis_grad_accumulate(t->reducer, &step), "gradient of a micro-batch");
+    t->ready_s += bench_now_s() - begin;
+}
+
+static void layer_ready(void *context, size_t layer) {
+    trainer *t = context;
+    tamis_step step = step_of(t);
+    uint32_t weights = 2 * (uint32_t)layer, biases = weights + 1;
+    double begin = bench_now_s();
+    bench_try(t->group, tamis_grad_ready(t->reducer, biases, &step), "biases of a layer");
+    bench_try(t->group, tamis_grad_ready(t->reducer, weights, &step), "weights of a layer");
+    t->ready_s += bench_now_s() - begin;
+}
+
+/* Forward and backward. @return the loss. */
+static double compute(trainer *t) {
+    pipeline_step step = {
+        .number = t->step,
+        .params = t->params,
+        .grad = t->grad,
+        .set = t->train,
+        .order = next_samples(t),
+        .micro_batch = t->dense ? NULL : keep_gradient,
+        .layer = t->settings->overlap ? layer_ready : NULL,
+        .context = t,
+        .trace = t->trace,
+    };
+    double waited = pipeline_waited_s(&t->pipeline);
+    t->ready_s = 0.0;
+    double loss = pipeline_passes(&t->pipeline, &step);
+    t->message_s = pipeline_waited_s(&t->pipeline) - waited;
+    return loss;
+}
+
+/* What is left of the exchange after the backward pass. */
 static void reduce(trainer *t) {
     size_t bytes = t->model.length * sizeof(float);
     bool elsewhere = t->device != TAMIS_DEVICE_CPU;
-    tamis_step step = TAMIS_STEP_INIT;
-    step.grad = t->device_grad;
+    tamis_step step = step_of(t);
     if (elsewhere)
         bench_device_write(t->device, t->grad, bytes, t->device_grad);
-    bench_try(t->group, tamis_reduce_start(t->reducer, &step), "start of a step");
+    if (!t->settings->overlap)
+        bench_try(t->group, tamis_reduce_start(t->reducer, &step), "start of a step");
+    pipeline_watch(&t->pipeline, t->step, t->reducer, t->trace);
     bench_try(t->group, tamis_reduce_wait(t->reducer), "end of a step");
     if (elsewhere && !t->sparse)
         bench_device_read(t->device, t->device_grad, bytes, t->grad);
@@ -161,8 +219,9 @@ static void count_step(trainer *t, double loss, const double at[4]) {
     const tamis_stats *stats = &t->last;
 
     tally->losses[tally->steps++ % TRAIN_LOSSES] = loss;
-    tally->compute_s += at[1] - at[0] + at[3] - at[2];
-    tally->exposed_s += at[2] - at[1];
+    tally->compute_s += at[1] - at[0] - t->ready_s - t->message_s + at[3] - at[2];
+    tally->message_s += t->message_s;
+    tally->exposed_s += t->ready_s + at[2] - at[1];
     tally->accumulate_s += stats->accumulate_s;
     tally->cut_s += stats->cut_s;
     tally->exchange_s += stats->exchange_s;
@@ -174,27 +233,29 @@ static void count_step(trainer *t, double loss, const double at[4]) {
     tally->density_min = fmin(tally->density_min, stats->density);
     tally->density_max = fmax(tally->density_max, stats->density);
     tally->count_exact = tally->count_exact && stats->selected == stats->target;
-    tally->time_s += bench_now_s() - at[0];
 }
 
 void trainer_step(trainer *t) {
     double at[4];
     at[0] = bench_now_s();
-    double loss = mlp_gradient(&t->model, t->params, t->train, next_samples(t), t->grad);
+    double loss = compute(t);
     at[1] = bench_now_s();
     reduce(t);
     at[2] = bench_now_s();
     update(t);
     at[3] = bench_now_s();
+    bench_trace_add(t->trace, "optimizer", t->step, BENCH_PART_STEP, 0, at[2], at[3]);
     t->step++;
     count_step(t, loss, at);
+    pipeline_balance(&t->pipeline, t->step, t->reducer);
+    t->tally.time_s += bench_now_s() - at[0];
 }
 
 double trainer_accuracy(trainer *t) {
     size_t count = t->test->count, ranks = t->group->nranks, rank = t->group->rank;
-    size_t first = count * rank / ranks, past = count * (rank + 1) / ranks;
-    size_t correct = mlp_correct(&t->model, t->params, t->test, first, past - first);
-    return bench_sum(t->group, (double)correct) / (double)count;
+    size_t correct = pipeline_correct(&t->pipeline, t->params, t->test, count * rank / ranks,
+                                      count * (rank + 1) / ranks);
+    return bench_sum(t->world, (double)correct) / (double)count;
 }
 
 double trainer_loss(trainer *t) {
@@ -202,9 +263,10 @@ double trainer_loss(trainer *t) {
     double sum = 0.0;
     for (uint64_t i = 0; i < count; i++)
         sum += t->tally.losses[i];
-    return bench_sum(t->group, sum) / ((double)(count ? count : 1) * t->group->nranks);
+    return bench_sum(t->world, sum) / ((double)(count ? count : 1) * t->group->nranks);
 }
 
 bool trainer_replicas_identical(trainer *t) {
-    return bench_same(t->group, XXH3_64bits(t->params, t->model.length * sizeof *t->params));
+    bool same = bench_same(t->group, XXH3_64bits(t->params, t->model.length * sizeof *t->params));
+    return bench_max(t->world, same ? 0.0 : 1.0) == 0.0;
 }

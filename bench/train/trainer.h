@@ -6,7 +6,9 @@
 #define TAMIS_TRAIN_TRAINER_H
 
 #include "bench/common/group.h"
+#include "bench/common/trace.h"
 #include "bench/train/mlp.h"
+#include "bench/train/pipeline.h"
 #include "bench/train/settings.h"
 
 enum { TRAIN_LOSSES = 100 }; /* steps that a reported training loss is the mean of */
@@ -15,7 +17,8 @@ enum { TRAIN_LOSSES = 100 }; /* steps that a reported training loss is the mean 
 typedef struct train_tally {
     double time_s;    /* the steps, from first to last */
     double compute_s; /* gradient and optimizer */
-    double exposed_s; /* inside start and wait: what the exchange adds to a step */
+    double exposed_s; /* inside ready, start and wait: what the exchange adds to a step */
+    double message_s; /* waiting for other stages of the pipeline */
     double accumulate_s, cut_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
     double density_sum, density_min, density_max;
     double losses[TRAIN_LOSSES]; /* of the last steps, a ring */
@@ -26,7 +29,9 @@ typedef struct train_tally {
 typedef struct trainer {
     const train_settings *settings;
     const idx_set *train, *test;
-    bench_group *group;
+    bench_group *world; /* all ranks */
+    bench_group *group; /* those that hold the same parameters: all, or a stage */
+    pipeline pipeline;
     mlp model;
     tamis_reducer *reducer;
     float *params, *grad, *velocity; /* velocity: momentum only */
@@ -38,12 +43,16 @@ typedef struct trainer {
     uint64_t epoch;       /* that `order` belongs to, plus 1 */
     uint64_t step, steps; /* done and wanted, counted from the first run on */
     uint64_t epoch_steps;
-    bool sparse; /* plain SGD: only the chosen parameters are touched */
+    bool dense;         /* the scheme: no residual */
+    bool sparse;        /* plain SGD: only the chosen parameters are touched */
+    double ready_s;     /* inside tamis_grad_ready and _accumulate, this step */
+    double message_s;   /* waiting for other stages, this step */
+    bench_trace *trace; /* NULL: none */
     train_tally tally;
     tamis_stats last; /* of the last step */
 } trainer;
 
-void trainer_open(bench_group *group, const train_settings *settings, const idx_set *train,
+void trainer_open(bench_group *world, const train_settings *settings, const idx_set *train,
                   const idx_set *test, trainer *out);
 void trainer_close(trainer *t);
 

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a pass of a micro-batch moves; a slot of the model in the middle, arrows are messages:
+ *
+ *     forward    stage before  --->  arrivals  copied into  input | layers | output  --->  stage after
+ *     backward   stage before  <---  input | layers | output  copied from  arrivals  <---  stage after
+ *
+ * Arrays of the model are sent from where they lie, so a pass first waits until what it will write
+ * to has left. Whoever takes it has posted the receive long ago: this waits for no computing.
+ */
+#include "bench/train/pipeline.h"
+
+#include <time.h>
+
+#include "bench/common/measure.h"
+
+_Static_assert(MLP_MOST_DEPTH + 1 <= SCHEDULE_LAYERS, "all layers of a model can be divided");
+
+static bool is_first(const pipeline *p) {
+    return p->stage == 0;
+}
+
+bool pipeline_is_last(const pipeline *p) {
+    return p->stage + 1 == p->nstages;
+}
+
+/* -- opening ---------------------------------------------------------------------------------- */
+
+static void divide_ranks(pipeline *p) {
+    uint32_t width = p->world->nranks / p->nstages;
+    p->stage = p->world->rank / width;
+    p->group = p->world;
+    if (p->nstages == 1)
+        return;
+    bench_split(p->world, p->stage, &p->part);
+    p->group = &p->part;
+}
+
+static void divide_layers(pipeline *p, const train_settings *settings) {
+    mlp_shape shape = {settings->hidden, settings->depth};
+    uint64_t lengths[SCHEDULE_LAYERS];
+    for (size_t l = 0; l <= shape.depth; l++)
+        lengths[l] = mlp_length(shape, l, 1);
+    schedule_layers(lengths, (uint32_t)shape.depth + 1, p->nstages, p->first);
+    uint32_t first = p->first[p->stage], past = p->first[p->stage + 1];
+    mlp_open(shape, first, past - first, settings->batch / settings->micro_batches,
+             schedule_in_flight(p->stage, p->nstages, p->micro_batches), p->model);
+}
+
+static void meet_neighbours(pipeline *p) {
+    const mlp *m = p->model;
+    uint32_t rank = p->world->rank, width = p->group->nranks;
+    size_t column = m->batch * sizeof(float), last = m->first + m->count - 1;
+    if (!is_first(p))
+        neighbour_open(p->world, rank - width, column * mlp_inputs(m->shape, m->first), m->slots,
+                       &p->before);
+    if (!pipeline_is_last(p))
+        neighbour_open(p->world, rank + width, column * mlp_outputs(m->shape, last), m->slots,
+                       &p->after);
+}
+
+static void share_budget(pipeline *p, const train_settings *settings) {
+    tamis_pipeline_config config = TAMIS_PIPELINE_CONFIG_INIT;
+    config.stage = p->stage;
+    config.nstages = p->nstages;
+    config.micro_batches = p->micro_batches;
+    config.length = p->model->length;
+    config.density = settings->density;
+    p->balance_every = settings->balance_every;
+    if (p->nstages == 1 || p->balance_every == 0 || train_is_dense(settings))
+        return;
+    bench_try(p->world, tamis_pipeline_create(p->world->comm, &config, &p->budget),
+              "cannot share the budget of all stages");
+}
+
+void pipeline_open(bench_group *world, const train_settings *settings, mlp *model, pipeline *out) {
+    *out = (pipeline){.world = world, .model = model};
+    out->nstages = (uint32_t)settings->stages;
+    out->micro_batches = (uint32_t)settings->micro_batches;
+    divide_ranks(out);
+    divide_layers(out, settings);
+    meet_neighbours(out);
+    share_budget(out, settings);
+}
+
+void pipeline_close(pipeline *p) {
+    tamis_pipeline_destroy(p->budget);
+    neighbour_close(&p->after);
+    neighbour_close(&p->before);
+    mlp_close(p->model);
+    if (p->group == &p->part)
+        bench_split_close(&p->part);
+}
+
+double pipeline_waited_s(const pipeline *p) {
+    return p->before.waited_s + p->after.waited_s;
+}
+
+/* -- budget ----------------------------------------------------------------------------------- */
+
+void pipeline_density(const pipeline *p, tamis_reducer_config *config) {
+    tamis_stage stage = TAMIS_STAGE_INIT;
+    if (!p->budget)
+        return;
+    bench_try(p->world, tamis_pipeline_stage(p->budget, p->stage, &stage), "density of a stage");
+    config->density = stage.density;
+    config->density_max = stage.density_max;
+}
+
+static bool balance_is_due(const pipeline *p, uint64_t steps) {
+    return p->budget && steps % p->balance_every == 0;
+}
+
+void pipeline_balance(pipeline *p, uint64_t steps, tamis_reducer *reducer) {
+    if (balance_is_due(p, steps))
+        bench_try(p->world, tamis_pipeline_balance(p->budget, reducer), "balance of the stages");
+}
+
+static void mark_input(pipeline *p) {
+    if (p->budget && !p->input_marked)
+        bench_try(p->world, tamis_pipeline_mark(p->budget, TAMIS_MARK_INPUT), "mark of an input");
+    p->input_marked = true;
+}
+
+static void mark_backward(pipeline *p) {
+    if (p->budget)
+        bench_try(p->world, tamis_pipeline_mark(p->budget, TAMIS_MARK_BACKWARD), "mark of a step");
+    p->input_marked = false;
+}
+
+/* Noted only after the exchange, an input that it has delayed would seem to come just in time, and
+ * the stage would never be given less. The first stage delays what comes next itself: its input is
+ * there when its exchange has ended. A window in which the budget is divided does not count. */
+void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_trace *trace) {
+    const struct timespec nap = {0, 20000};
+    double begin = bench_now_s();
+    int ended = 0;
+    if (!p->budget || is_first(p) || balance_is_due(p, number + 1))
+        return;
+    while (!ended && !neighbour_arrived(&p->before)) {
+        nanosleep(&nap, NULL);
+        bench_try(p->group, tamis_reduce_test(reducer, &ended), "test of a step");
+    }
+    if (!ended)
+        mark_input(p);
+    bench_trace_add(trace, "watch", number, BENCH_PART_STEP, 0, begin, bench_now_s());
+}
+
+/* -- passes ----------------------------------------------------------------------------------- */
+
+static void fill(pipeline *p, size_t slot, const idx_set *set, const uint32_t *order, size_t first,
+                 size_t rows) {
+    neighbour_sent(&p->before, slot);
+    neighbour_sent(&p->after, slot);
+    mlp_take(p->model, slot, set, order, first, rows);
+    if (!is_first(p))
+        neighbour_take(&p->before, mlp_input(p->model, slot));
+    mark_input(p);
+}
+
+static void hand_on(pipeline *p, size_t slot) {
+    if (!pipeline_is_last(p))
+        neighbour_send(&p->after, slot, mlp_output(p->model, slot));
+}
+
+static double forward(pipeline *p, const pipeline_step *step, size_t slot, uint32_t micro) {
+    size_t rows = p->model->batch;
+    fill(p, slot, step->set, step->order + micro * rows, 0, rows);
+    double begin = bench_now_s();
+    mlp_forward(p->model, step->params, slot);
+    hand_on(p, slot);
+    double loss = pipeline_is_last(p) ? mlp_loss(p->model, slot) : 0.0;
+    bench_trace_add(step->trace, "forward", step->number, BENCH_PART_MICRO_BATCH, micro, begin,
+                    bench_now_s());
+    return loss;
+}
+
+/* A backward pass that is under way. */
+typedef struct descent {
+    const pipeline_step *step;
+    bool last;      /* of the step */
+    double begin_s; /* of the layer that it is at */
+} descent;
+
+/* What was computed since the layer above is this layer's: how its output enters the loss, then the
+ * gradient of its weights. */
+static void layer_done(void *context, size_t layer) {
+    descent *d = context;
+    bench_trace_add(d->step->trace, "backward", d->step->number, BENCH_PART_LAYER, (uint32_t)layer,
+                    d->begin_s, bench_now_s());
+    if (d->last && d->step->layer)
+        d->step->layer(d->step->context, layer);
+    d->begin_s = bench_now_s();
+}
+
+static void backward(pipeline *p, const pipeline_step *step, size_t slot, uint32_t micro) {
+    neighbour_sent(&p->after, slot);
+    if (!pipeline_is_last(p))
+        neighbour_take(&p->after, mlp_output(p->model, slot));
+    descent d = {step, micro + 1 == p->micro_batches, bench_now_s()};
+    bool add = !step->micro_batch && micro > 0;
+    mlp_backward(p->model, step->params, slot, add, step->grad, layer_done, &d);
+    if (!is_first(p))
+        neighbour_send(&p->before, slot, mlp_input(p->model, slot));
+    if (step->micro_batch && !d.last)
+        step->micro_batch(step->context);
+}
+
+double pipeline_passes(pipeline *p, const pipeline_step *step) {
+    double loss = 0.0;
+    for (uint32_t i = 0; i < 2 * p->micro_batches; i++) {
+        schedule_pass pass = schedule_1f1b(p->stage, p->nstages, p->micro_batches, i);
+        size_t slot = pass.micro % p->model->slots;
+        if (pass.backward)
+            backward(p, step, slot, pass.micro);
+        else
+            loss += forward(p, step, slot, pass.micro);
+    }
+    mark_backward(p);
+    return loss / p->micro_batches;
+}
+
+/* A last batch that is short keeps rows of the one before, which nobody counts. */
+size_t pipeline_correct(pipeline *p, const float *params, const idx_set *set, size_t first,
+                        size_t past) {
+    size_t correct = 0, slot = 0, batch = p->model->batch;
+    for (size_t at = first; at < past; at += batch, slot = (slot + 1) % p->model->slots) {
+        size_t rows = past - at < batch ? past - at : batch;
+        fill(p, slot, set, NULL, at, rows);
+        mlp_forward(p->model, params, slot);
+        hand_on(p, slot);
+        if (pipeline_is_last(p))
+            correct += mlp_correct(p->model, slot, rows);
+    }
+    return correct;
+}

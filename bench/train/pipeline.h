@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A step as a pipeline of S stages with D = P / S ranks each. Rank r is number r % D of stage r / D:
+ * launchers put neighbours onto one machine, and the ranks of a stage have the most to tell each
+ * other, their gradients; the values between stages are few. P = 6, S = 3:
+ *
+ *     stage 0    0   1    left to right: a group with a communicator and a reducer of its own, in
+ *                |   |                   which number q has the samples of rank q in a plain run
+ *     stage 1    2   3                   with D ranks
+ *                |   |    top to bottom: the values for a micro-batch, and back the gradient of them
+ *     stage 2    4   5
+ *
+ * A plain run is a pipeline of one stage: it has no messages, and needs no MPI.
+ */
+#ifndef TAMIS_TRAIN_PIPELINE_H
+#define TAMIS_TRAIN_PIPELINE_H
+
+#include "bench/common/group.h"
+#include "bench/common/trace.h"
+#include "bench/train/mlp.h"
+#include "bench/train/neighbour.h"
+#include "bench/train/schedule.h"
+#include "bench/train/settings.h"
+
+typedef struct pipeline {
+    uint32_t stage, nstages, micro_batches;
+    uint32_t first[SCHEDULE_LAYERS + 1]; /* stage s has the layers first[s] .. first[s + 1] - 1 */
+    bench_group *world;                  /* all ranks */
+    bench_group *group;                  /* of this stage; it may be `part` */
+    bench_group part;
+    mlp *model;              /* the layers of this stage */
+    neighbour before, after; /* zero before the first stage and after the last one */
+    tamis_pipeline *budget;  /* of all stages; NULL: the density stays as it is */
+    uint64_t balance_every;  /* steps */
+    bool input_marked;       /* the input that comes next */
+} pipeline;
+
+/** Divide the ranks and the layers, and open those of this stage in `model`. Both outputs must stay
+ * where they are. Collective. */
+void pipeline_open(bench_group *world, const train_settings *settings, mlp *model, pipeline *out);
+
+/** Closes the model too. The reducer must be gone. Collective. */
+void pipeline_close(pipeline *p);
+
+bool pipeline_is_last(const pipeline *p);
+
+/** Set the densities of this stage's reducer. */
+void pipeline_density(const pipeline *p, tamis_reducer_config *config);
+
+/** Divide the budget anew, if that is due after `steps` steps. Collective. */
+void pipeline_balance(pipeline *p, uint64_t steps, tamis_reducer *reducer);
+
+/** Before the wait for the exchange of a step, `number`: see whether the next input comes earlier
+ * than the end. */
+void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_trace *trace);
+
+/** Seconds spent waiting for messages of neighbours, since open. */
+double pipeline_waited_s(const pipeline *p);
+
+/** What a step works on, and who hears of it. */
+typedef struct pipeline_step {
+    uint64_t number;
+    const float *params;
+    const idx_set *set;
+    const uint32_t *order; /* micro_batches * model->batch samples */
+    float *grad;           /* of the mean loss over a micro-batch, of one after the other; the sum
+                              of them if `micro_batch` is NULL */
+    void (*micro_batch)(void *context); /* grad is complete, of one that is not the last */
+    mlp_hook layer; /* a layer is complete, of the last micro-batch; NULL: nobody listens */
+    void *context;
+    bench_trace *trace;
+} pipeline_step;
+
+/** All passes of a step. @return the mean loss over its samples; 0 but on the last stage. */
+double pipeline_passes(pipeline *p, const pipeline_step *step);
+
+/** How many of the samples first .. past - 1 are classified rightly; 0 but on the last stage. All
+ * ranks of one number ask for the same samples. */
+size_t pipeline_correct(pipeline *p, const float *params, const idx_set *set, size_t first,
+                        size_t past);
+
+#endif
