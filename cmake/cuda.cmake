@@ -7,6 +7,7 @@
 #     TAM_CUDA_INCLUDE_DIR, TAM_NCCL_INCLUDE_DIR     wherever headers are found, built or not:
 #                                                    tests need only these
 #     CUDA::cudart, NCCL::nccl                       the shared libraries, with their headers
+#     tam_nvtx                                       ranges for profilers, if NVTX's headers are there
 include(CheckLanguage)
 
 set(TAMIS_CUDA_ROOT "" CACHE PATH "CUDA: a toolkit, or .../site-packages/nvidia/cu13")
@@ -32,6 +33,7 @@ set(nccl_roots $ENV{NCCL_HOME} ${cuda_roots})
 foreach(folder IN LISTS packages)
     list(APPEND cuda_roots ${folder}/cu13)
     list(APPEND nccl_roots ${folder}/nccl)
+    list(APPEND nvtx_roots ${folder}/nvtx ${folder}/cu13)
 endforeach()
 if(TAMIS_CUDA_ROOT)
     set(cuda_roots ${TAMIS_CUDA_ROOT})
@@ -115,6 +117,20 @@ if(TAM_HAVE_CUDA)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
     tam_shared_library(CUDA::cudart ${TAM_CUDART_LIBRARY} "${TAM_CUDA_INCLUDE_DIR}")
+endif()
+
+# NVTX: headers alone, which load a profiler's library if one is there. Without them profilers see
+# no named ranges, and that is all.
+if(TAM_HAVE_CUDA)
+    find_path(TAM_NVTX_INCLUDE_DIR nvtx3/nvToolsExt.h HINTS ${TAM_CUDA_INCLUDE_DIR} ${nvtx_roots}
+              PATH_SUFFIXES include NO_DEFAULT_PATH)
+    mark_as_advanced(TAM_NVTX_INCLUDE_DIR)
+    add_library(tam_nvtx INTERFACE)
+    if(TAM_NVTX_INCLUDE_DIR)
+        target_compile_definitions(tam_nvtx INTERFACE TAM_HAVE_NVTX=1)
+        target_include_directories(tam_nvtx SYSTEM INTERFACE ${TAM_NVTX_INCLUDE_DIR})
+        set_property(TARGET CUDA::cudart PROPERTY INTERFACE_LINK_LIBRARIES ${CMAKE_DL_LIBS})
+    endif()
 endif()
 
 # -- NCCL ----------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include <math.h>
+#include "lib/policy/rules.h"
+
 #include <xxhash.h>
 
 enum { SPARE_CANDIDATES = 4096 };
@@ -27,8 +28,7 @@ size_t tam_bucket_slot(const tam_bucket *b, uint64_t k) {
         return tam_share_max(&b->division, k);
     if (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0) {
         double ranks = r->scheme.ownership == TAM_OWN_ALL ? 1.0 : b->division.nranks;
-        double capacity = ceil(r->config.capacity * (double)k / ranks);
-        return capacity < (double)own ? (size_t)capacity : own;
+        return (size_t)tam_rule_capacity(r->config.capacity, k, ranks, own);
     }
     /* Group by group at least one entry each can exceed k by the number of groups. */
     size_t most = (size_t)k + b->division.grid.ngroups;

@@ -36,13 +36,12 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
 }
 
 /* Without the host only if nothing must be known of a step before it can go on: messages of a fixed
- * size, no plan that ranks agree on step by step, and one bucket. */
+ * size, and no plan that ranks agree on step by step. */
 const tam_driver *tam_driver_find(const tamis_reducer *r) {
 #ifdef TAM_HAVE_CUDA
     bool fixed = r->scheme.exchange == TAM_EXCHANGE_DENSE || tam_scheme_exact_count(r->scheme) ||
                  (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0);
-    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && fixed &&
-        r->nbuckets == 1)
+    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && fixed)
         return &tam_driver_stream;
 #else
     (void)r;

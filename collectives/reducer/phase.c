@@ -17,14 +17,17 @@ const char *tamis_phase_name(tamis_phase phase) {
     return (unsigned)phase < TAMIS_PHASES ? names[phase] : "";
 }
 
+void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
+                    uint64_t begin_ns, uint64_t end_ns) {
+    tamis_phase_event event = {sizeof event, phase, r->comm->rank, bucket, step, begin_ns, end_ns};
+    if (r->config.on_phase)
+        r->config.on_phase(r->config.on_phase_context, &event);
+}
+
 uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
                        uint64_t begin_ns, double *seconds) {
     uint64_t now_ns = tam_clock_ns();
     *seconds += (double)(now_ns - begin_ns) * 1e-9;
-    if (r->config.on_phase) {
-        tamis_phase_event event = {sizeof event, phase,    r->comm->rank, bucket,
-                                   r->step,      begin_ns, now_ns};
-        r->config.on_phase(r->config.on_phase_context, &event);
-    }
+    tam_phase_tell(r, phase, bucket, r->step, begin_ns, now_ns);
     return now_ns;
 }

@@ -60,7 +60,7 @@ typedef struct tam_packing {
     double *loads;     /* [nranks] scratch */
 } tam_packing;
 
-typedef struct tam_flights tam_flights; /* stream.c */
+typedef struct tam_flights tam_flights; /* flight.h */
 
 /** A run of segments that is exchanged by itself. Elements are counted from its begin. */
 typedef struct tam_bucket {
@@ -211,6 +211,10 @@ tamis_status tam_say_skipped(const tamis_reducer *r, const char *where);
  * whom listens. @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */
 uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
                        uint64_t begin_ns, double *seconds);
+
+/** The same of another step than the one under way, and of whom it is told alone. */
+void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
+                    uint64_t begin_ns, uint64_t end_ns);
 
 /** Whether the transport may still write to what it was given: such memory is never freed. */
 static inline bool tam_reducer_lingers(const tamis_reducer *r) {

@@ -480,9 +480,8 @@ TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
  * that has ended. A step that the host must drive (see start) is waited for, as by tamis_reduce_wait.
  *
  * When `stream` is being captured, so is the step: start and join become part of the caller's
- * graph, on all ranks or on none. Gradients given by segment must be those of the step before, and
- * the same in all captured steps. Nobody watches replays: they have no deadline, and a failure is found by the next
- * tamis_reducer_stats or tamis_reducer_save.
+ * graph, on all ranks or on none. Nobody watches replays: they have no deadline, and a failure is
+ * found by the next tamis_reducer_stats or tamis_reducer_save.
  *
  * @param  stream  [in]  cudaStream_t; NULL: the default stream. Nothing on TAMIS_DEVICE_CPU
  *

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * The control on the device, in one block: what the reducer observes, control.c learns and budget.c
- * shares out on a host, with the same bits (lib/policy/rules.h).
+ * The control on the device, in one block for each bucket: what the reducer observes, control.c
+ * learns and budget.c shares out on a host, with the same bits (lib/policy/rules.h).
  *
  *     observe     ranks and groups to threads    cuts, means of the sums, picks of each group
  *     learn       thread 0                       state; the lesson for all groups
  *     share out   all sort, thread 0 walks       budgets
  *     levels      groups to threads
+ *     divide      thread 0 of the last block     k among the buckets; in a second launch:
+ *     aim         groups to threads              levels, for another k
  *     prepare     groups to threads              thresholds, weights; thread 0: the turn
  *
  * Cost, counted and not measured: thread 0 has a division after a division for each group, some 250
@@ -14,9 +16,9 @@
  * other, some 1000 cycles each. With 161 groups and 8 ranks that is 90,000 cycles, 50 us at 1.8 GHz.
  * The sort is G log^2 G / 512 rounds of a thread. Thousands of groups cost 0.15 us each.
  */
-#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/slots.cuh"
 
-#include "kernels/cuda/exchange.h"
+#include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
 
 #define NO_CUT 4096.0 /* no logarithm of a float is as large */
@@ -33,13 +35,9 @@ struct desk {
 
 /* -- observe ---------------------------------------------------------------------------------- */
 
-static __device__ const tam_cuda_header *header_of(const tam_cuda_slots &slots, uint32_t rank) {
-    return reinterpret_cast<const tam_cuda_header *>(slots.memory + rank * slots.bytes);
-}
-
 static __device__ void read_cuts(const tam_cuda_control &job) {
     for (uint32_t r = threadIdx.x; r < job.slots.nranks; r += TAM_BLOCK_THREADS) {
-        const tam_cuda_header *h = header_of(job.slots, r);
+        const tam_cuda_header *h = tam_header_of(job.slots, r);
         bool cut = h->flags & TAM_CUDA_HAS_KEY;
         job.cuts[r] = cut ? tam_log2(__uint_as_float(h->key)) : NO_CUT;
     }
@@ -82,17 +80,31 @@ static __device__ void find_groups(const tam_cuda_control &job) {
 static __device__ double mean_sum(const tam_cuda_slots &slots, uint32_t g) {
     double sum = 0.0;
     for (uint32_t r = 0; r < slots.nranks; r++)
-        sum += reinterpret_cast<const float *>(header_of(slots, r) + 1)[g];
+        sum += tam_stats_of(slots, r)[g];
     return sum / slots.nranks;
 }
 
+/* If sums ride in the slots. */
 static __device__ void measure_groups(const tam_cuda_control &job) {
-    for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS) {
+    for (uint32_t g = threadIdx.x; g < job.slots.nstats; g += TAM_BLOCK_THREADS) {
         double mean = mean_sum(job.slots, g);
         job.means[g] = mean;
         job.norms[g] = sqrt(mean);
-        job.group_picked[g] = job.order[g] - (g > 0 ? job.order[g - 1] : 0);
     }
+}
+
+/* Thread 0: the norm of the bucket. */
+static __device__ void add_norms(const tam_cuda_control &job) {
+    double sum = 0.0;
+    for (uint32_t g = 0; g < job.slots.nstats; g++)
+        sum += job.norms[g];
+    *job.norm = sum;
+    job.common->has_norms = job.slots.nstats > 0;
+}
+
+static __device__ void count_picks(const tam_cuda_control &job) {
+    for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS)
+        job.group_picked[g] = job.order[g] - (g > 0 ? job.order[g - 1] : 0);
 }
 
 /* -- share out -------------------------------------------------------------------------------- */
@@ -129,9 +141,7 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
 /* Every budget depends on those before it: thread 0 walks, the others fetch and put away. */
 static __device__ void share_out(const tam_cuda_control &job, desk &shared) {
     uint32_t ngroups = job.grid.ngroups;
-    tam_rest rest = {static_cast<double>(job.k), 0.0};
-    for (uint32_t g = 0; threadIdx.x == 0 && g < ngroups; g++)
-        rest.norms += job.norms[g];
+    tam_rest rest = {static_cast<double>(*job.k), *job.norm}; /* thread 0's */
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
         uint32_t count = min(ngroups - first, static_cast<uint32_t>(TAM_BLOCK_THREADS));
         uint32_t g = threadIdx.x < count ? job.order[first + threadIdx.x] : 0;
@@ -160,22 +170,19 @@ static __device__ void shape_levels(const tam_cuda_control &job, const tam_lesso
                                        job.budgets[g], job.grid.groups[g].length);
 }
 
+/* Cuts and groups have been found. */
 static __device__ void learn_levels(const tam_cuda_control &job, desk &shared) {
     bool by_norm = job.scheme.budget == TAM_BUDGET_NORM;
-    read_cuts(job);
-    if (by_norm)
-        find_groups(job);
-    __syncthreads();
     if (threadIdx.x == 0) {
         shared.seen = observe(job);
         if (shared.seen.ncuts > 0)
             shared.lesson = tam_rule_learn(&shared.seen, job.scheme.budget, job.over, job.levels[0],
                                            &shared.state);
         /* The groups cover the vector: all of the union lies in some group. */
-        shared.lesson.share = tam_rule_share(job.k, job.verdict->count);
+        shared.lesson.share = tam_rule_share(*job.k, job.verdict->count);
     }
     if (by_norm)
-        measure_groups(job);
+        count_picks(job);
     __syncthreads();
     if (shared.seen.ncuts == 0)
         return;
@@ -189,23 +196,40 @@ static __device__ void learn_levels(const tam_cuda_control &job, desk &shared) {
 }
 
 static __device__ void learn(const tam_cuda_control &job, desk &shared) {
-    if (tam_scheme_has_levels(job.scheme))
+    bool has_levels = tam_scheme_has_levels(job.scheme);
+    measure_groups(job);
+    if (has_levels)
+        read_cuts(job);
+    if (has_levels && job.scheme.budget == TAM_BUDGET_NORM)
+        find_groups(job);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        add_norms(job);
+    if (has_levels)
         learn_levels(job, shared);
     else if (job.scheme.threshold == TAM_THRESHOLD_STEP && threadIdx.x == 0)
-        shared.state.threshold = tam_rule_step(shared.state.threshold, job.verdict->picked, job.k);
+        shared.state.threshold = tam_rule_step(shared.state.threshold, job.verdict->picked, *job.k);
     if (threadIdx.x == 0)
         *job.state = shared.state;
 }
 
 /* -- prepare ---------------------------------------------------------------------------------- */
 
+static __device__ uint32_t picks_of(const tam_cuda_control &job, uint64_t k, uint32_t at) {
+    const tam_cuda_quota &quota = job.quota;
+    if (quota.capacity > 0.0)
+        return static_cast<uint32_t>(tam_rule_capacity(quota.capacity, k, quota.ranks, quota.own));
+    const tam_cuda_span &span = quota.spans[at];
+    return static_cast<uint32_t>(tam_rule_pick(k, job.grid.n, span.before, span.upto));
+}
+
 static __device__ void write_turn(const tam_cuda_control &job, const tam_control_state &state,
-                                  uint64_t step) {
+                                  uint64_t k, uint64_t step) {
     uint32_t nranks = job.slots.nranks, at = static_cast<uint32_t>(step % nranks);
     float floor_key = tam_rule_floor(job.scheme.budget, &state, job.levels[0]);
     job.turn->step = step;
     job.turn->mine = job.exclusive ? (at + job.slots.rank) % nranks : TAM_PART_ALL;
-    job.turn->k = job.picks[at];
+    job.turn->k = picks_of(job, k, at);
     job.turn->floor = tam_bits(floor_key) + 1;
     job.turn->listed = tam_rule_listed(job.scheme.threshold, &state);
 }
@@ -218,11 +242,33 @@ static __device__ void prepare(const tam_cuda_control &job, const tam_control_st
     }
 }
 
+/* The next step, which is to find k entries: levels that were learned move along. */
+static __device__ void turn_over(const tam_cuda_control &job, const tam_control_state &state,
+                                 uint64_t k) {
+    if (k != *job.k && state.primed && tam_scheme_has_levels(job.scheme))
+        shift_levels(job, tam_rule_aim(&state, *job.k, k));
+    prepare(job, state);
+    __syncthreads(); /* all have read k */
+    if (threadIdx.x > 0)
+        return;
+    *job.k = k;
+    write_turn(job, state, k, job.turn->step + 1);
+}
+
 /* -- kernels ---------------------------------------------------------------------------------- */
 
-static __global__ void control(const tam_cuda_control job) {
+/* The last block: all norms are known. */
+static __device__ void divide(const tam_cuda_shares &s, tam_cuda_common *common) {
+    if (!tam_last_block(&common->learned) || threadIdx.x > 0)
+        return;
+    common->learned = 0;
+    tam_bucket_shares(s.k, s.nbuckets, s.lengths, s.norms, s.even, s.next);
+}
+
+static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_shares shares) {
     __shared__ desk shared;
-    uint32_t status = job.verdict->status;
+    const tam_cuda_control &job = jobs[blockIdx.x];
+    uint32_t status = job.common->verdict.status;
     if (status != TAMIS_OK && status != TAMIS_E_NONFINITE) {
         if (threadIdx.x == 0)
             job.turn->broken = status;
@@ -235,22 +281,40 @@ static __global__ void control(const tam_cuda_control job) {
     if (status == TAMIS_OK)
         learn(job, shared);
     __syncthreads();
-    prepare(job, shared.state);
+    if (!shares.by_norm || status != TAMIS_OK) {
+        turn_over(job, shared.state, *job.k);
+        return;
+    }
+    divide(shares, job.common);
+}
+
+/* After a step that was applied, if it divides k anew. */
+static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares shares) {
+    __shared__ tam_control_state state;
+    const tam_cuda_control &job = jobs[blockIdx.x];
+    if (job.common->verdict.status != TAMIS_OK || job.turn->broken != TAMIS_OK)
+        return;
     if (threadIdx.x == 0)
-        write_turn(job, shared.state, job.turn->step + 1);
+        state = *job.state;
+    __syncthreads();
+    turn_over(job, state, shares.next[blockIdx.x]);
 }
 
 static __global__ void first_turn(const tam_cuda_control job, uint64_t step) {
     prepare(job, *job.state);
     if (threadIdx.x > 0)
         return;
-    write_turn(job, *job.state, step);
+    write_turn(job, *job.state, *job.k, step);
     job.turn->broken = TAMIS_OK;
     job.turn->zero = 0;
 }
 
-extern "C" int tam_launch_control(const tam_cuda_control *job, void *stream) {
-    return tam_launch(control, 1, stream, *job);
+extern "C" int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares,
+                                  void *stream) {
+    int error = tam_launch(control, shares->nbuckets, stream, jobs, *shares);
+    if (error || !shares->by_norm)
+        return error;
+    return tam_launch(aim, shares->nbuckets, stream, jobs, *shares);
 }
 
 extern "C" int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream) {

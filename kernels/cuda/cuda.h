@@ -5,21 +5,36 @@
  * tam_device_cuda fulfils the device contract: results come back to the host, which waits for them
  * (it polls, under a deadline). It serves every scheme over every transport.
  *
- * tam_cuda_step is a whole step on the device without the host: for schemes whose slots have a
- * fixed size, over a transport that works in stream order. The reducer joins its phases with the
- * collectives:
+ * tam_cuda_step is a whole step of a bucket on the device without the host: for schemes whose slots
+ * have a fixed size, over a transport that works in stream order. The reducer says how phases and
+ * collectives follow each other, run does the rest:
  *
  *     begin    accumulate, cut, seal the slot
- *              ... all-gather of the slots ...
- *     unite    check the slots, union, my values there
+ *     enqueue  ... all-gather of the slots ...
+ *              unite    check the slots, union, my values there
  *              ... all-to-all of shares of the values ...
- *     add      sum the shares in rank order
+ *              add      sum the shares in rank order
  *              ... all-gather of the sums ...
- *     settle   gradient, residual
+ *     survey   are the sums complete and finite
  *
- * then run adds what nobody waits for: control of the next step, report. A collective that is given
- * up midway does no harm: what it left unwritten is found, by every rank, before anything is
- * applied (exchange.h).
+ * and when this has been run of every bucket, for all of them
+ *
+ *     settle   gradient, residual == result ==
+ *     finish   what nobody waits for: control of the next step, report
+ *
+ * A collective that is given up midway does no harm: what it left unwritten is found, by every
+ * rank, before anything is applied (exchange.h).
+ *
+ * Buckets. A step of several buckets has a tam_cuda_step for each; the first leads: it has what
+ * they share, and is asked what concerns all. Two streams work on them: one compresses, the other
+ * carries messages and does what lies between them, so that bucket 1 is compressed while bucket 0
+ * travels:
+ *
+ *     gradient   ready 0       ready 1        ready 2
+ *     compress     [begin 0]     [begin 1]      [begin 2]
+ *     travel                [enqueue 0, survey][enqueue 1, survey][...][settle 0 1 2] finish
+ *
+ * With one bucket there is nothing that could overlap: one stream does it all.
  *
  *  Three ranks, five values at the union, shares of two (padded to six):
  *
@@ -32,6 +47,7 @@
 #define TAM_CUDA_CUDA_H
 
 #include "lib/base/device.h"
+#include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 
 extern const tam_device tam_device_cuda; /* open takes the current CUDA device */
@@ -44,15 +60,38 @@ const char *tam_cuda_version(void);
 
 typedef struct tam_cuda_step tam_cuda_step;
 
+/** Elements that this rank owns, when the parts of all are lined up by rank: before to upto - 1. */
+typedef struct tam_cuda_span {
+    uint32_t before, upto;
+} tam_cuda_span;
+
+/** How many entries this rank picks in a step that is to find k; at most the slot's capacity. */
+typedef struct tam_cuda_quota {
+    const tam_cuda_span *spans; /* [nranks] at step t: spans[t mod nranks]. Its part of k */
+    double capacity;            /* above 0: in place of that, up to capacity * k / ranks, of the */
+    double ranks;               /* `own` that it owns */
+    uint64_t own;
+} tam_cuda_quota;
+
+/** What the steps of all buckets have in common. */
+typedef struct tam_cuda_whole {
+    uint32_t nbuckets;
+    uint64_t k;              /* of all together */
+    bool by_norm;            /* shared by norms: then nstats of every plan is not 0 */
+    const uint64_t *lengths; /* [nbuckets] elements */
+} tam_cuda_whole;
+
 /** What a step needs to know; fixed for its life. Copied, but for `grid` and `control`. */
 typedef struct tam_cuda_plan {
-    const tam_grid *grid;
+    const tam_cuda_whole *whole; /* NULL: there is one bucket */
+    tam_cuda_step *first;        /* of bucket 0; NULL: this is it. Opened in the order of buckets */
+    uint32_t bucket, begin;      /* which, and where in the whole vector */
+    const tam_grid *grid;        /* of the bucket, as all that follows */
     uint32_t rank, nranks;
-    bool exclusive;        /* the own part at step t is (t + rank) mod nranks; else TAM_PART_ALL */
-    tam_cut_kind kind;     /* TOTAL or ALL */
-    bool weighted;         /* keys are weighed by control->weights */
-    const uint32_t *picks; /* [nranks] entries to pick at step t: picks[t mod nranks]; at most the
-                              slot's capacity */
+    bool exclusive;    /* the own part at step t is (t + rank) mod nranks; else TAM_PART_ALL */
+    tam_cut_kind kind; /* TOTAL or ALL */
+    bool weighted;     /* keys are weighed by control->weights */
+    tam_cuda_quota quota;
     uint32_t slot_capacity, union_max;
     uint32_t nstats;  /* ngroups: sums of squares ride in the slot; or 0 */
     bool with_values; /* exchange `pairs` */
@@ -61,7 +100,7 @@ typedef struct tam_cuda_plan {
     float divisor;
     tamis_nonfinite nonfinite;
     uint64_t timeout_ns;  /* of every wait; 0: TAMIS_TIMEOUT_MS */
-    tam_control *control; /* thresholds; taken at load, given back at save */
+    tam_control *control; /* thresholds and k; taken at load, given back at save */
 } tam_cuda_plan;
 
 /** What the collectives of a step carry. All pointers are device memory. */
@@ -75,7 +114,7 @@ typedef struct tam_cuda_mail {
     size_t share;  /* floats; 0 for pairs, whose values ride in the slots */
 } tam_cuda_mail;
 
-/** Figures of a finished step, as the device left them in pinned memory. */
+/** Figures of a finished step of all buckets, as the device left them in pinned memory. */
 typedef struct tam_cuda_report {
     uint64_t serial;  /* counts the reports of its launcher, from 1 */
     uint64_t step;    /* its number */
@@ -87,10 +126,11 @@ typedef struct tam_cuda_report {
     uint32_t picked, picked_max, selected;
     uint32_t rescans;
     uint64_t deferred, candidates, nonfinite;
-    float key;            /* smallest this rank sent */
-    double acc_sum;       /* of squares of acc */
-    double picked_sum;    /* of squares of what left */
-    double margin, slope; /* for the log */
+    float key;                         /* smallest this rank sent */
+    double acc_sum;                    /* of squares of acc */
+    double picked_sum;                 /* of squares of what left */
+    double margin, slope;              /* of the first bucket, for the log */
+    uint32_t targets[TAM_BUCKETS_MAX]; /* entries of each bucket in the next step; dense: 0 */
 } tam_cuda_report;
 
 /** Words for tam_cuda_report.refused. */
@@ -101,47 +141,63 @@ tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *
                                 tam_cuda_step **out);
 void tam_cuda_step_close(tam_cuda_step *step);
 
-/** Start from this step number, hashes, and the state in plan.control. Nothing is under way. To be
- * called before the first step. */
-tamis_status tam_cuda_step_load(tam_cuda_step *step, uint64_t number, uint64_t config,
-                                uint64_t last_result);
+/** What a step goes on from, beside plan.control and acc. */
+typedef struct tam_cuda_past {
+    uint64_t number; /* of the next step */
+    uint64_t last_result, early_nonfinite;
+    double norm;    /* of the bucket in the last step */
+    bool has_norms; /* of all buckets */
+} tam_cuda_past;
 
-/** Bring step number, hash and plan.control back to the host. Waits for all steps, by its deadline;
- * acc is then complete too. */
-tamis_status tam_cuda_step_save(tam_cuda_step *step, uint64_t *number, uint64_t *last_result);
+/** Start from `past` and the state in plan.control: every bucket, before the first step. Nothing is
+ * under way. @param config  what the slots of all ranks must carry */
+tamis_status tam_cuda_step_load(tam_cuda_step *step, uint64_t config, const tam_cuda_past *past);
 
-/** Enqueues the phases and the collectives between them: the reducer's. */
+/** Bring past and plan.control back to the host. Waits for all steps, by its deadline; acc is then
+ * complete too. */
+tamis_status tam_cuda_step_save(tam_cuda_step *step, tam_cuda_past *past);
+
+/** Enqueues the collectives and the phases between them: the reducer's. */
 typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
 
 /**
- * Capture begin to settle, with the collectives between them, as the graph that every later run
- * launches. Where the gradient lies and its scale are read from device memory, so the graph serves
- * all steps. Whether a collective is captured must be the same on all ranks: all call this once,
- * or none does. To be called after the first load.
+ * Capture begin to settle, with the collectives between them, as graphs that every later run
+ * launches. Where the gradient lies and its scale are read from device memory, so they serve all
+ * steps. Whether a collective is captured must be the same on all ranks: all call this once for
+ * every bucket, or none does. To be called after the first load of all.
  *
  * Errors:  DEVICE if it cannot be captured; what `enqueue` returns
  */
 tamis_status tam_cuda_step_capture(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
 
 /**
- * One step. Orders itself behind `stream`, then launches the graph, or enqueues if there is none.
- * When `stream` is being captured by the caller everything becomes part of the caller's graph.
+ * A bucket of a step, in their order; the last one settles the step. Orders itself behind `stream`,
+ * then launches the graphs, or enqueues if there are none. When `stream` is being captured by the
+ * caller everything becomes part of the caller's graph: all buckets of a step, or none.
  *
- * In a graph of the caller: gradients by segment must be those of the step before; launches of the
- * graph must not overlap each other or other steps; the graph goes before the step is closed.
+ * In a graph of the caller: launches of the graph must not overlap each other or other steps; the
+ * graph goes before the step is closed.
  *
  * @param  target  [in]   gradient and scale; by segment `grads` is a host array of device pointers
- * @param  serial  [out]  names the step for poll; 0 if the caller captures it
+ * @param  serial  [out]  names the step for poll, the same for all its buckets; 0 if the caller
+ *                        captures it
  */
 tamis_status tam_cuda_step_run(tam_cuda_step *step, const tam_accumulate *target, void *stream,
                                tam_cuda_enqueue enqueue, void *context, uint64_t *serial);
 
-/** The phases, called by `enqueue` in this order. */
-tamis_status tam_cuda_step_begin(tam_cuda_step *step);
+/** Only add the gradient to acc, in the order of `stream`, which goes on when it has been read. */
+tamis_status tam_cuda_step_accumulate(tam_cuda_step *step, const tam_accumulate *target,
+                                      void *stream);
+
+/** The phases that `enqueue` calls, in this order. */
 tamis_status tam_cuda_step_unite(tam_cuda_step *step);
 tamis_status tam_cuda_step_add(tam_cuda_step *step);
-tamis_status tam_cuda_step_settle(tam_cuda_step *step);
 const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *step);
+
+/* Of the first bucket's, for all. */
+
+/** Whether some buckets of a step have been run, and others have not. */
+bool tam_cuda_step_halfway(const tam_cuda_step *first);
 
 /** Whether step `serial` has ended; never waits. Any thread. Serial 0: the newest report of a graph
  * of the caller, `done` if there is one. @return OK: then *out is set if it is `done`; DEVICE: it
@@ -153,7 +209,7 @@ tamis_status tam_cuda_step_poll(tam_cuda_step *step, uint64_t serial, bool *done
 enum { TAM_CUDA_STEPS = 8 };
 
 /** What is launched from here on comes after the last step of `other`: reducers of one communicator
- * must not let their collectives overtake each other. */
+ * must not let their collectives overtake each other. Both are between steps. */
 tamis_status tam_cuda_step_follow(tam_cuda_step *step, const tam_cuda_step *other);
 
 /** Work enqueued on `stream` from here on comes after the result of the last step. STATE if one of
@@ -170,29 +226,28 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
  *                       add      sum the shares in rank order
  *                                ... all-gather of the sums ...
  *                       narrow   gradient = sum / divisor
- *     settle            verdict; zeros if the step is skipped
+ *     for all buckets:  settle   verdict; zeros if the step is skipped
  *
  * A collective that is given up midway is noticed (verdict PROTOCOL), but the pieces before it are
  * already reduced.
  *
- * @param  plan   only grid, rank, nranks, divisor and nonfinite are read
- * @param  piece  most elements of a piece, at least TAM_CHUNK
+ * @param  plan   of what concerns slots and control nothing is read
+ * @param  piece  most elements of a piece, at least TAM_CHUNK; the same for all buckets
  */
 tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32_t piece,
                                  tam_cuda_step **out);
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece); /* no slots */
-tamis_status tam_cuda_dense_begin(tam_cuda_step *step);
 tamis_status tam_cuda_dense_widen(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_add(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_narrow(tam_cuda_step *step, uint32_t piece);
-tamis_status tam_cuda_dense_settle(tam_cuda_step *step);
 
-/** The result of a sparse step, in device memory: indices[*count], values[*count]. */
+/** The result of a sparse step, of all buckets, in device memory: indices[*count], values[*count].
+ */
 typedef struct tam_cuda_result {
     const uint32_t *count, *indices;
     const float *values;
 } tam_cuda_result;
-tam_cuda_result tam_cuda_step_result(const tam_cuda_step *step);
+tam_cuda_result tam_cuda_step_result(const tam_cuda_step *first);
 
 #endif

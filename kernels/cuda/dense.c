@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * A whole step of scheme dense: its memory, its phases. A piece is a run of whole chunks; it travels
- * through one pair of buffers, which hold the largest:
+ * A whole step of scheme dense, of one bucket: its memory, its phases. A piece is a run of whole
+ * chunks; it travels through one pair of buffers, the same for all buckets, which hold the largest:
  *
  *     values, shares   | share | share | share |      share * nranks >= elements of the piece
+ *
+ * All of it runs where the collectives do: a piece begins when the one before has left the buffers.
  */
 #include "kernels/cuda/step.h"
 
@@ -49,6 +51,14 @@ static tam_cuda_exchange exchange_of(const tam_cuda_step *s, uint32_t piece) {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
+/* Elements of the largest bucket. */
+static uint64_t longest(const tam_cuda_plan *plan) {
+    uint64_t most = plan->grid->n;
+    for (uint32_t b = 0; plan->whole && b < plan->whole->nbuckets; b++)
+        most = plan->whole->lengths[b] > most ? plan->whole->lengths[b] : most;
+    return most;
+}
+
 static tamis_status describe(tam_cuda_step *s, uint32_t most) {
     enum { BLOCKS_PER_MULTIPROCESSOR = 8 };
     const tam_cuda_plan *plan = &s->plan;
@@ -57,8 +67,9 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
     if (!s->pieces)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u pieces of the gradient", s->npieces);
     cut_pieces(plan->grid, most, s->pieces);
-    uint64_t share = share_of(s, most < plan->grid->n ? most : plan->grid->n);
+    uint64_t n = longest(plan), share = share_of(s, most < n ? most : n);
     s->exchange = (tam_cuda_exchange){
+        .grid.n = plan->grid->n, /* no groups: nobody asks for norms */
         .slots = {.rank = plan->rank, .nranks = plan->nranks},
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
@@ -73,6 +84,11 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
+    if (s->plan.first) {
+        s->exchange.values = s->plan.first->exchange.values;
+        s->exchange.shares = s->plan.first->exchange.shares;
+        return;
+    }
     s->exchange.values = tam_cuda_take(arena, s->exchange.room, sizeof(float));
     s->exchange.shares = tam_cuda_take(arena, s->exchange.room, sizeof(float));
 }
@@ -86,7 +102,7 @@ static tamis_status fill(tam_cuda_step *s) {
 
 static tamis_status load(tam_cuda_step *s, uint64_t number) {
     tam_cuda_turn turn = {.step = number};
-    return tam_cuda_lane_write(&s->lane, &turn, sizeof turn, s->control.turn);
+    return tam_cuda_lane_write(&s->round->lane, &turn, sizeof turn, s->control.turn);
 }
 
 static tamis_status save(tam_cuda_step *s) {
@@ -96,37 +112,44 @@ static tamis_status save(tam_cuda_step *s) {
 
 /* -- phases ----------------------------------------------------------------------------------- */
 
-tamis_status tam_cuda_dense_begin(tam_cuda_step *s) {
+static tamis_status begin(tam_cuda_step *s) {
     return tam_cuda_step_clear(s);
 }
 
 tamis_status tam_cuda_dense_widen(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_dense_add(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_add(&x, s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_dense_narrow(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_dense_settle(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(
-        tam_launch_dense_settle(&s->exchange, &s->target, s->control.turn, s->lane.stream));
+/* What there is to be seen has been seen by the last narrow. */
+static tamis_status survey(tam_cuda_step *s) {
+    (void)s;
     return TAMIS_OK;
 }
 
-static tamis_status finish(tam_cuda_step *s, uint32_t by) {
+static tamis_status settle(tam_cuda_step *s) {
     TAM_CUDA_LAUNCH(
-        tam_launch_report(&s->exchange, s->control.state, by, s->reports[by], s->lane.stream));
+        tam_launch_dense_settle(&s->exchange, &s->target, s->control.turn, tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+static tamis_status finish(tam_cuda_step *first, uint32_t by) {
+    const tam_cuda_round *r = first->round;
+    TAM_CUDA_LAUNCH(tam_launch_report(&first->exchange, first->control.state, NULL, by,
+                                      r->reports[by], r->travel));
     return TAMIS_OK;
 }
 
@@ -137,7 +160,7 @@ uint32_t tam_cuda_dense_pieces(const tam_cuda_step *s) {
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     return (tam_cuda_mail){
-        .stream = s->lane.stream,
+        .stream = tam_cuda_travel(s),
         .values = x.values,
         .shares = x.shares,
         .sums = x.values + s->plan.rank * x.share,
@@ -152,6 +175,9 @@ static const tam_cuda_kind dense = {
     .fill = fill,
     .load = load,
     .save = save,
+    .begin = begin,
+    .survey = survey,
+    .settle = settle,
     .finish = finish,
 };
 

@@ -220,21 +220,24 @@ template <typename ELEMENT> static __device__ void clear_all(const tam_cuda_accu
 static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
     bool before = x.turn->broken != 0;
     verdict->status = TAMIS_E_PROTOCOL;
-    verdict->refused = before ? x.ledger->refused : TAM_CUDA_REFUSED_ABSENT;
-    verdict->rank = before ? x.ledger->rank : x.slots.rank;
+    verdict->refused = before ? x.common->refused : TAM_CUDA_REFUSED_ABSENT;
+    verdict->rank = before ? x.common->rank : x.slots.rank;
 }
 
 /* All ranks have the same sums, and so come to the same verdict. */
-static __device__ void conclude(const tam_cuda_exchange &x, uint64_t n, bool refused, bool skipped,
-                                tam_cuda_turn *turn) {
-    tam_cuda_verdict *verdict = &x.scratch->verdict;
-    verdict->step = turn->step++;
-    verdict->nonfinite = refused ? 0 : x.scratch->bad;
-    verdict->count = refused || skipped ? 0 : (uint32_t)n;
+static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool skipped) {
+    tam_cuda_verdict *verdict = &x.common->verdict;
+    *verdict = {};
+    verdict->step = x.turn->step;
     if (refused) {
         refuse(x, verdict);
-        turn->broken = TAMIS_E_PROTOCOL;
-    } else if (skipped) {
+        return;
+    }
+    for (uint32_t b = 0; b < x.nbuckets; b++) {
+        verdict->nonfinite += x.all[b].scratch->bad;
+        verdict->count += skipped ? 0 : (uint32_t)x.all[b].grid.n;
+    }
+    if (skipped) {
         verdict->status = TAMIS_E_NONFINITE;
         verdict->in_sums = 1;
     }
@@ -243,14 +246,21 @@ static __device__ void conclude(const tam_cuda_exchange &x, uint64_t n, bool ref
 /* A broken exchange has absent sums in every step. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     settle(const tam_cuda_exchange x, const tam_cuda_accumulate target, tam_cuda_turn *turn) {
-    bool refused = x.scratch->absent != 0;
-    bool skipped = !refused && x.scratch->bad > 0 && x.nonfinite != TAMIS_NONFINITE_DROP;
+    bool there = threadIdx.x < x.nbuckets;
+    bool refused = __syncthreads_count(there && x.all[threadIdx.x].scratch->absent) > 0;
+    bool bad = __syncthreads_count(there && x.all[threadIdx.x].scratch->bad > 0) > 0;
+    bool skipped = bad && !refused && x.nonfinite != TAMIS_NONFINITE_DROP;
     if (skipped && target.type == TAMIS_TYPE_FLOAT32)
         clear_all<float>(target);
     else if (skipped)
         clear_all<uint16_t>(target);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        conclude(x, target.grid.n, refused, skipped, turn);
+    if (blockIdx.x > 0 || threadIdx.x > 0)
+        return;
+    if (x.bucket == x.nbuckets - 1)
+        conclude(x, refused, skipped);
+    turn->step++;
+    if (refused)
+        turn->broken = TAMIS_E_PROTOCOL;
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */

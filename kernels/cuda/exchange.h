@@ -16,9 +16,10 @@
  *                         ... all-to-all of the values ...
  *     tam_launch_add      sums in rank order
  *                         ... all-gather of the sums ...
- *     tam_launch_survey   are the sums complete and finite; the last verdict
- *     tam_launch_settle   gradient, residual, hash of the result
- *     tam_launch_report   figures into pinned memory
+ *     tam_launch_survey   are the sums complete and finite; of the last bucket: the verdict of all
+ *                         ... when all buckets have come so far ...
+ *     tam_launch_settle   gradient, residual, hash of the result; bucket by bucket
+ *     tam_launch_report   figures into pinned memory, of all
  *
  * The host does not look between two of these, and a collective that was given up leaves its
  * buffers half written. So nothing is believed: the slots of the step before lose their magic
@@ -79,8 +80,8 @@ typedef struct tam_cuda_slots {
     uint32_t with_values;
 } tam_cuda_slots;
 
-/** What all ranks conclude, the same on each but for `status` PROTOCOL. Device memory, cleared at
- * the beginning of a step. */
+/** What all ranks conclude, the same on each but for `status` PROTOCOL: of a bucket, cleared at the
+ * beginning of its step, and of all together. */
 typedef struct tam_cuda_verdict {
     uint32_t status;  /* a tamis_status: OK, NONFINITE (nothing is applied), PROTOCOL */
     uint32_t refused; /* index of tam_cuda_refusal */
@@ -88,7 +89,9 @@ typedef struct tam_cuda_verdict {
     uint32_t in_sums; /* NONFINITE: met in the sums */
     uint32_t known;   /* every rank told its candidates */
     uint32_t rescans, picked_max;
-    uint32_t count;    /* of the union, then of the result */
+    uint32_t count;  /* of the union, then of the result */
+    uint32_t offset; /* where the result begins in that of all buckets */
+    uint32_t zero;
     uint64_t picked;   /* counts and deferred, all ranks */
     uint64_t deferred; /* all ranks, as the next two */
     uint64_t candidates, nonfinite;
@@ -123,13 +126,21 @@ typedef struct tam_cuda_scratch {
     uint32_t zero;
 } tam_cuda_scratch;
 
-/** What outlives a step. */
+/** What outlives a step of a bucket. */
 typedef struct tam_cuda_ledger {
-    uint64_t serials[2]; /* reports made: of steps that the host launched, of the caller's graphs */
-    uint64_t config;     /* what the slots of all ranks must carry */
+    uint64_t config; /* what the slots of all ranks must carry */
     uint64_t last_result;
-    uint32_t refused, rank; /* of the refusal that broke the exchange */
+    tam_cuda_found early; /* nonfinite: dropped from micro-batches since the last step */
 } tam_cuda_ledger;
+
+/** What the buckets have in common. */
+typedef struct tam_cuda_common {
+    tam_cuda_verdict verdict; /* of the step, once the last bucket has been exchanged */
+    uint64_t serials[2]; /* reports made: of steps that the host launched, of the caller's graphs */
+    uint32_t refused, rank; /* of the refusal that broke the exchange */
+    uint32_t has_norms;     /* of a step: tam_cuda_shares.norms */
+    uint32_t learned;       /* ticket of the control */
+} tam_cuda_common;
 
 /**
  * The vector in ranges of TAM_RANGE elements. A range of the union is made in shared memory:
@@ -147,7 +158,7 @@ typedef struct tam_cuda_ranges {
     double *sums;                /* [count] of squares of this rank's values */
 } tam_cuda_ranges;
 
-/** All that the launchers above work on. Copied into every launch. */
+/** All that the launchers above work on, of one bucket. Copied into every launch. */
 typedef struct tam_cuda_exchange {
     tam_cuda_grid grid;
     tam_cuda_slots slots;
@@ -172,6 +183,12 @@ typedef struct tam_cuda_exchange {
     double *piece_sums;      /* pairs: [pieces of the own list] of squares */
     tam_cuda_scratch *scratch;
     tam_cuda_ledger *ledger;
+
+    uint32_t bucket, nbuckets, begin;    /* its place among them, and in the whole vector */
+    const struct tam_cuda_exchange *all; /* [nbuckets] device memory: of each */
+    tam_cuda_common *common;
+    uint32_t *all_indices; /* the result of several buckets, as of one; else NULL */
+    float *all_values;
 } tam_cuda_exchange;
 
 int tam_launch_seal(const tam_cuda_exchange *job, void *stream);
@@ -185,9 +202,11 @@ int tam_launch_survey(const tam_cuda_exchange *job, void *stream);
 int tam_launch_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                       void *stream);
 
-/** @param lane  which of ledger.serials counts  @param ring  tam_cuda_report[TAM_CUDA_STEPS] */
-int tam_launch_report(const tam_cuda_exchange *job, const tam_control_state *state, uint32_t lane,
-                      tam_cuda_report *ring, void *stream);
+/** Of all buckets. @param job  of any  @param state  of any, for the log
+ * @param targets  [nbuckets] of the next step, or NULL  @param lane  which of common.serials counts
+ * @param ring  tam_cuda_report[TAM_CUDA_STEPS] */
+int tam_launch_report(const tam_cuda_exchange *job, const tam_control_state *state,
+                      const uint64_t *targets, uint32_t lane, tam_cuda_report *ring, void *stream);
 
 /* -- scheme dense: the whole gradient, a piece at a time -------------------------------------- */
 
@@ -207,23 +226,26 @@ int tam_launch_dense_widen(const tam_cuda_exchange *job, const tam_cuda_accumula
 int tam_launch_dense_narrow(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                             const tam_cuda_piece *piece, void *stream);
 
-/** After the last piece: the verdict, a gradient of zeros if the step is skipped, the next turn. */
+/** After the last piece of the last bucket, for each bucket: a gradient of zeros if the step is
+ * skipped, the next turn; of the last bucket: the verdict of all. */
 int tam_launch_dense_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                             tam_cuda_turn *turn, void *stream);
 
 /* -- the control of the next step ------------------------------------------------------------- */
 
-/** The control of the next step. Runs last; nobody waits for it but the next accumulate. */
+/** The control of a bucket for the next step. Runs last; nobody waits for it but the next pass. */
 typedef struct tam_cuda_control {
     tam_cuda_grid grid;
     tam_scheme scheme;
-    uint64_t k;
     double over;
     uint32_t exclusive;
-    const uint32_t *picks; /* [nranks] */
+    tam_cuda_quota quota; /* spans: in device memory */
     tam_cuda_slots slots;
     const uint32_t *indices; /* the union, verdict->count of them */
     const tam_cuda_verdict *verdict;
+    tam_cuda_common *common;
+    uint64_t *k;  /* entries of a step: of the next, when all is done */
+    double *norm; /* of this step: what the shares of the next follow */
 
     tam_cuda_turn *turn; /* of the next step: written here */
     tam_control_state *state;
@@ -238,13 +260,28 @@ typedef struct tam_cuda_control {
     double *cuts;           /* [nranks] scratch */
 } tam_cuda_control;
 
-/**
- * Learn from the step (unless its verdict is not OK), prepare thresholds, weights and turn of the
- * next: turn->step + 1, mine, k, floor, listed. After PROTOCOL only turn->broken is set.
- */
-int tam_launch_control(const tam_cuda_control *job, void *stream);
+/** How the entries of a step are divided among buckets (lib/policy/bucket.h); in device memory. */
+typedef struct tam_cuda_shares {
+    uint32_t nbuckets;
+    uint32_t by_norm; /* else every bucket keeps its k */
+    uint64_t k;       /* of all together */
+    const uint64_t *lengths;
+    double *norms;
+    uint64_t *even; /* scratch */
+    uint64_t *next;
+    uint64_t *now; /* the k of each */
+} tam_cuda_shares;
 
-/** The first turn: thresholds, weights and turn from *state, levels and the step number given. */
+/**
+ * Learn from the step (unless its verdict is not OK), share k among the buckets, prepare
+ * thresholds, weights and turn of the next: turn->step + 1, mine, k, floor, listed. After PROTOCOL
+ * only turn->broken is set.
+ *
+ * @param jobs  [nbuckets] in device memory
+ */
+int tam_launch_control(const tam_cuda_control *jobs, const tam_cuda_shares *shares, void *stream);
+
+/** The first turn: thresholds, weights and turn from *state, levels, *k and the step number. */
 int tam_launch_prepare(const tam_cuda_control *job, uint64_t step, void *stream);
 
 #ifdef __cplusplus

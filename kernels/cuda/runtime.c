@@ -46,7 +46,7 @@ void tam_cuda_leave(const tam_cuda_guard *guard) {
 static tamis_status zero(void *memory, size_t bytes) {
     cudaStream_t stream;
     cudaEvent_t event;
-    tamis_status status = tam_cuda_stream_open(&stream);
+    tamis_status status = tam_cuda_stream_open(TAM_CUDA_PATIENT, &stream);
     if (status != TAMIS_OK)
         return status;
     status = tam_cuda_event_open(&event);
@@ -124,8 +124,12 @@ void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size) {
 
 /* -- streams, events, waiting ----------------------------------------------------------------- */
 
-tamis_status tam_cuda_stream_open(cudaStream_t *out) {
-    cudaError_t error = cudaStreamCreateWithFlags(out, cudaStreamNonBlocking);
+tamis_status tam_cuda_stream_open(tam_cuda_urgency urgency, cudaStream_t *out) {
+    int least = 0, greatest = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithPriority(out, cudaStreamNonBlocking,
+                                             urgency == TAM_CUDA_URGENT ? greatest : least);
     return error ? tam_cuda_refused((int)error, "creating a CUDA stream") : TAMIS_OK;
 }
 
@@ -191,7 +195,7 @@ bool tam_cuda_drain(cudaStream_t stream, uint64_t deadline_ns) {
 
 tamis_status tam_cuda_lane_open(tam_cuda_lane *out) {
     tam_cuda_lane lane = {0};
-    tamis_status status = tam_cuda_stream_open(&lane.stream);
+    tamis_status status = tam_cuda_stream_open(TAM_CUDA_PATIENT, &lane.stream);
     if (status == TAMIS_OK)
         status = tam_cuda_event_open(&lane.event);
     void *staging = NULL;

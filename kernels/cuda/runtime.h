@@ -63,8 +63,11 @@ void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size);
 
 /* -- streams, events, waiting ----------------------------------------------------------------- */
 
+/** Whose blocks come first when several streams have some that wait. */
+typedef enum tam_cuda_urgency { TAM_CUDA_PATIENT, TAM_CUDA_URGENT } tam_cuda_urgency;
+
 /** A stream that does not wait for the legacy one. */
-tamis_status tam_cuda_stream_open(cudaStream_t *out);
+tamis_status tam_cuda_stream_open(tam_cuda_urgency urgency, cudaStream_t *out);
 void tam_cuda_stream_close(cudaStream_t stream); /* NULL is fine */
 
 /** Whether a stream of the caller's is being captured. STATE: it is the legacy one, which cannot be
@@ -95,7 +98,7 @@ typedef struct tam_cuda_lane {
 
 enum { TAM_CUDA_STAGING = 1 << 22 };
 
-tamis_status tam_cuda_lane_open(tam_cuda_lane *out);
+tamis_status tam_cuda_lane_open(tam_cuda_lane *out); /* patient */
 void tam_cuda_lane_close(tam_cuda_lane *lane);
 
 /** Until all that was enqueued on the lane has been done. */

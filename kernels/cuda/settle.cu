@@ -6,6 +6,7 @@
 #include "kernels/cuda/slots.cuh"
 
 #include "kernels/cuda/gradient.cuh"
+#include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
 
 /* -- add -------------------------------------------------------------------------------------- */
@@ -44,34 +45,108 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam
             i >= mine && i < mine + share ? add_ranks(x, i - mine) : make_float4(a, a, a, a);
 }
 
-/* -- survey ----------------------------------------------------------------------------------- */
+/* -- decide: for all buckets ------------------------------------------------------------------ */
 
-/* All ranks see the same sums, and so come to the same verdict. */
-static __device__ void conclude(const tam_cuda_exchange &x) {
-    tam_cuda_verdict *verdict = &x.scratch->verdict;
-    uint64_t bad = x.scratch->bad;
-    if (x.scratch->absent) {
-        verdict->status = TAMIS_E_PROTOCOL;
-        verdict->refused = TAM_CUDA_REFUSED_ABSENT;
-        verdict->rank = x.slots.rank;
-    } else if (bad > 0) {
-        verdict->nonfinite += bad;
-        if (x.nonfinite != TAMIS_NONFINITE_DROP) {
-            verdict->status = TAMIS_E_NONFINITE;
-            verdict->in_sums = 1;
-            verdict->rank = 0;
-        }
-    }
-    if (verdict->status != TAMIS_OK)
-        verdict->picked_sum = 0.0;
+/* Sums over the buckets, by a thread for each; what is first is the least. */
+struct council {
+    unsigned long long picked, deferred, candidates, nonfinite, bad;
+    uint32_t rescans, picked_max;
+    uint32_t refused;       /* the first bucket of which a slot or sums are refused, or nbuckets */
+    uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or nranks */
+    uint32_t counts[TAM_BUCKETS_MAX];
+    double squares[TAM_BUCKETS_MAX];
+};
+
+static __device__ void hear(const tam_cuda_exchange &x, uint32_t b, council *all) {
+    const tam_cuda_scratch *scratch = x.all[b].scratch;
+    const tam_cuda_verdict *v = &scratch->verdict;
+    if (v->status == TAMIS_E_PROTOCOL)
+        atomicMin(&all->refused, b);
+    else if (v->status == TAMIS_E_NONFINITE)
+        atomicMin(&all->met_nonfinite, v->rank);
+    atomicAdd(&all->picked, (unsigned long long)v->picked);
+    atomicAdd(&all->deferred, (unsigned long long)v->deferred);
+    atomicAdd(&all->candidates, (unsigned long long)v->candidates);
+    atomicAdd(&all->nonfinite, (unsigned long long)v->nonfinite);
+    atomicAdd(&all->bad, (unsigned long long)scratch->bad);
+    atomicAdd(&all->rescans, v->rescans);
+    all->counts[b] = v->count;
+    all->squares[b] = v->picked_sum;
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cuda_exchange x) {
-    const tam_cuda_verdict *verdict = &x.scratch->verdict;
-    uint64_t bad = 0, count = verdict->count;
-    bool incomplete = false;
-    if (verdict->status != TAMIS_OK)
+/* What rank r sent in all buckets. Slots that are refused may say anything. */
+static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t r) {
+    uint32_t count = 0;
+    for (uint32_t b = 0; b < x.nbuckets; b++)
+        count += tam_count_of(x.all[b].slots, r);
+    return count;
+}
+
+/* All ranks have the same headers and sums, and so come to the same verdict. A step that the headers
+ * end is not looked at any further. */
+static __device__ void conclude(const tam_cuda_exchange &x, const council &all) {
+    tam_cuda_verdict *verdict = &x.common->verdict;
+    *verdict = {};
+    verdict->step = x.scratch->verdict.step;
+    verdict->picked = all.picked;
+    verdict->picked_max = all.picked_max;
+    verdict->deferred = all.deferred;
+    verdict->candidates = all.candidates;
+    verdict->rescans = all.rescans;
+    verdict->nonfinite = all.nonfinite;
+    if (all.refused < x.nbuckets) {
+        const tam_cuda_verdict *why = &x.all[all.refused].scratch->verdict;
+        verdict->status = TAMIS_E_PROTOCOL;
+        verdict->refused = why->refused;
+        verdict->rank = why->rank;
         return;
+    }
+    if (all.met_nonfinite < x.slots.nranks) {
+        verdict->status = TAMIS_E_NONFINITE;
+        verdict->rank = all.met_nonfinite;
+        return;
+    }
+    verdict->nonfinite += all.bad;
+    if (all.bad > 0 && x.nonfinite != TAMIS_NONFINITE_DROP) {
+        verdict->status = TAMIS_E_NONFINITE;
+        verdict->in_sums = 1;
+        return;
+    }
+    for (uint32_t b = 0; b < x.nbuckets; b++) {
+        verdict->count += all.counts[b];
+        verdict->picked_sum += all.squares[b];
+    }
+}
+
+/* The last bucket holds the first elements: its result comes first. */
+static __device__ void decide(const tam_cuda_exchange &x) {
+    __shared__ council all;
+    uint32_t b = threadIdx.x, offset = 0;
+    if (b == 0) {
+        all = council();
+        all.refused = x.nbuckets;
+        all.met_nonfinite = x.slots.nranks;
+    }
+    __syncthreads();
+    if (b < x.nbuckets)
+        hear(x, b, &all);
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS)
+        atomicMax(&all.picked_max, count_of(x, r));
+    __syncthreads();
+    if (b == 0)
+        conclude(x, all);
+    for (uint32_t later = b + 1; later < x.nbuckets; later++)
+        offset += all.counts[later];
+    if (b < x.nbuckets)
+        x.all[b].scratch->verdict.offset = offset;
+}
+
+/* -- survey ----------------------------------------------------------------------------------- */
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cuda_exchange x) {
+    tam_cuda_verdict *verdict = &x.scratch->verdict;
+    uint64_t bad = 0, count = verdict->status == TAMIS_OK ? verdict->count : 0;
+    bool incomplete = false;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         float sum = x.values[i];
         bad += tam_magnitude_of(sum) >= TAM_INFINITE_BITS;
@@ -81,8 +156,16 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
         tam_add64(&x.scratch->bad, bad);
     if (incomplete)
         atomicOr(&x.scratch->absent, 1u);
-    if (tam_last_block(&x.scratch->surveyed) && threadIdx.x == 0)
-        conclude(x);
+    if (!tam_last_block(&x.scratch->surveyed))
+        return;
+    if (threadIdx.x == 0 && x.scratch->absent) {
+        verdict->status = TAMIS_E_PROTOCOL;
+        verdict->refused = TAM_CUDA_REFUSED_ABSENT;
+        verdict->rank = x.slots.rank;
+    }
+    __syncthreads();
+    if (x.bucket == x.nbuckets - 1)
+        decide(x);
 }
 
 /* -- settle ----------------------------------------------------------------------------------- */
@@ -94,11 +177,12 @@ static __device__ void clear_picks(const tam_cuda_exchange &x) {
         x.acc[indices[i]] = 0.0f;
 }
 
-/* A sum that is not finite is dropped with what made it, also where the step is skipped: else every
- * later step would meet it again. */
+/* A sum that is not finite is dropped with what made it, also where that is why the step is skipped:
+ * else every later step would meet it again. */
 static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda_accumulate &target,
                                       bool applied) {
-    uint64_t hash = 0, count = x.scratch->verdict.count;
+    const tam_cuda_verdict *verdict = &x.scratch->verdict;
+    uint64_t hash = 0, count = verdict->count;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = x.indices[i];
         float value = x.values[i];
@@ -109,6 +193,10 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
             continue;
         value = __fdiv_rn(finite ? value : 0.0f, x.divisor);
         x.values[i] = value;
+        if (x.all_indices) {
+            x.all_indices[verdict->offset + i] = index + x.begin;
+            x.all_values[verdict->offset + i] = value;
+        }
         if (target.source)
             tam_write_gradient(target, *target.source, index, value);
         hash += tam_mix(i, tam_bits_of(value));
@@ -118,9 +206,10 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     settle(const tam_cuda_exchange x, const tam_cuda_accumulate target) {
+    const tam_cuda_verdict *all = &x.common->verdict;
     tam_cuda_verdict *verdict = &x.scratch->verdict;
-    bool applied = verdict->status == TAMIS_OK;
-    if (verdict->status != TAMIS_E_PROTOCOL) {
+    bool applied = all->status == TAMIS_OK;
+    if (applied || all->in_sums) {
         uint64_t hash = tam_block_sum(settle_all(x, target, applied));
         if (applied && x.slots.with_values)
             clear_picks(x);
@@ -129,6 +218,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     }
     if (!tam_last_block(&x.scratch->applied) || threadIdx.x > 0)
         return;
+    if (all->status != TAMIS_E_PROTOCOL) /* all ranks know of them now */
+        x.ledger->early.nonfinite = 0;
     if (applied)
         x.ledger->last_result = verdict->result;
     else
@@ -138,9 +229,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 /* -- report ----------------------------------------------------------------------------------- */
 
 /* In the order in which the host adds them; the others bring them near. */
-static __device__ double add_groups(const double *sums, uint32_t ngroups) {
+static __device__ double add_groups(const double *sums, uint32_t ngroups, double all) {
     __shared__ double near[TAM_BLOCK_THREADS];
-    double all = 0.0;
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
         uint32_t most = ngroups - first < TAM_BLOCK_THREADS ? ngroups - first : TAM_BLOCK_THREADS;
         if (threadIdx.x < most)
@@ -153,23 +243,50 @@ static __device__ double add_groups(const double *sums, uint32_t ngroups) {
     return all;
 }
 
+/* Of this rank, over the buckets; a thread brings the figures of each. */
+struct own_figures {
+    uint32_t picked[TAM_BUCKETS_MAX], keys[TAM_BUCKETS_MAX], targets[TAM_BUCKETS_MAX];
+};
+
+static __device__ void bring_figures(const tam_cuda_exchange &x, const uint64_t *targets,
+                                     own_figures *out) {
+    uint32_t b = threadIdx.x;
+    if (b < x.nbuckets) {
+        out->picked[b] = x.all[b].picked->count;
+        out->keys[b] = x.all[b].picked->key;
+        out->targets[b] = targets ? (uint32_t)targets[b] : 0;
+    }
+    __syncthreads();
+}
+
+/* Keys are not negative: their bits compare as they do. */
+static __device__ void describe_own(const own_figures &own, uint32_t nbuckets,
+                                    tam_cuda_report *out) {
+    uint32_t least = 0;
+    out->picked = 0;
+    for (uint32_t b = 0; b < nbuckets; b++) {
+        out->picked += own.picked[b];
+        out->targets[b] = own.targets[b];
+        if (own.keys[b] > 0 && (least == 0 || own.keys[b] < least))
+            least = own.keys[b];
+    }
+    out->key = __uint_as_float(least);
+}
+
 /* All but the serial. */
-static __device__ void describe(const tam_cuda_exchange &x, const tam_control_state *state,
+static __device__ void describe(const tam_cuda_verdict *verdict, const tam_control_state *state,
                                 double acc_sum, tam_cuda_report *out) {
-    const tam_cuda_verdict *verdict = &x.scratch->verdict;
     out->step = verdict->step;
     out->status = verdict->status;
     out->refused = verdict->refused;
     out->rank = verdict->rank;
     out->in_sums = verdict->in_sums;
-    out->picked = x.picked->count;
     out->picked_max = verdict->picked_max;
     out->selected = verdict->count;
     out->rescans = verdict->rescans;
     out->deferred = verdict->deferred;
     out->candidates = verdict->candidates;
     out->nonfinite = verdict->nonfinite;
-    out->key = __uint_as_float(x.picked->key);
     out->picked_sum = verdict->picked_sum;
     out->margin = state->margin;
     out->slope = tam_rule_slope(state);
@@ -177,12 +294,12 @@ static __device__ void describe(const tam_cuda_exchange &x, const tam_control_st
 }
 
 /* A broken exchange goes on to report why it broke. */
-static __device__ void remember_refusal(const tam_cuda_exchange &x) {
-    const tam_cuda_verdict *verdict = &x.scratch->verdict;
-    if (verdict->status != TAMIS_E_PROTOCOL || x.ledger->refused)
+static __device__ void remember_refusal(tam_cuda_common *common) {
+    const tam_cuda_verdict *verdict = &common->verdict;
+    if (verdict->status != TAMIS_E_PROTOCOL || common->refused)
         return;
-    x.ledger->refused = verdict->refused;
-    x.ledger->rank = verdict->rank;
+    common->refused = verdict->refused;
+    common->rank = verdict->rank;
 }
 
 /* The serial comes last: who sees it sees the rest. */
@@ -197,16 +314,21 @@ static __device__ void publish(uint64_t *to, uint64_t serial) {
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    report(const tam_cuda_exchange x, const tam_control_state *state, uint32_t lane,
-           tam_cuda_report *ring) {
-    double acc_sum = add_groups(x.group_sums, x.grid.ngroups);
+    report(const tam_cuda_exchange x, const tam_control_state *state, const uint64_t *targets,
+           uint32_t lane, tam_cuda_report *ring) {
+    __shared__ own_figures own;
+    double acc_sum = 0.0;
+    for (uint32_t b = 0; b < x.nbuckets; b++)
+        acc_sum = add_groups(x.all[b].group_sums, x.all[b].grid.ngroups, acc_sum);
+    bring_figures(x, targets, &own);
     if (threadIdx.x > 0)
         return;
-    uint64_t serial = ++x.ledger->serials[lane];
+    uint64_t serial = ++x.common->serials[lane];
     tam_cuda_report *to = &ring[serial % TAM_CUDA_STEPS];
-    remember_refusal(x);
+    remember_refusal(x.common);
     publish(&to->serial, 0); /* what lies there is being overwritten */
-    describe(x, state, acc_sum, to);
+    describe(&x.common->verdict, state, acc_sum, to);
+    describe_own(own, x.nbuckets, to);
     publish(&to->serial, serial);
 }
 
@@ -233,6 +355,7 @@ extern "C" int tam_launch_settle(const tam_cuda_exchange *job, const tam_cuda_ac
 }
 
 extern "C" int tam_launch_report(const tam_cuda_exchange *job, const tam_control_state *state,
-                                 uint32_t lane, tam_cuda_report *ring, void *stream) {
-    return tam_launch(report, 1, stream, *job, state, lane, ring);
+                                 const uint64_t *targets, uint32_t lane, tam_cuda_report *ring,
+                                 void *stream) {
+    return tam_launch(report, 1, stream, *job, state, targets, lane, ring);
 }

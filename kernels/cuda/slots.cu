@@ -32,7 +32,7 @@ static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, t
     const tam_cuda_picked *picked = x.picked;
     bool known = x.turn->listed && x.found->complete;
     bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
-    uint64_t nonfinite = x.found->nonfinite;
+    uint64_t nonfinite = x.found->nonfinite + x.ledger->early.nonfinite;
     h->magic = TAM_CUDA_MAGIC;
     h->step = x.turn->step;
     h->config = x.ledger->config;
@@ -64,8 +64,8 @@ static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, 
     if (x.turn->broken == 0)
         return;
     verdict->status = x.turn->broken;
-    verdict->refused = x.ledger->refused;
-    verdict->rank = x.ledger->rank;
+    verdict->refused = x.common->refused;
+    verdict->rank = x.common->rank;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
@@ -201,7 +201,7 @@ static __device__ uint32_t refuse(const tam_cuda_exchange &x, uint32_t r) {
 /* Sums over the ranks, of whole numbers: the order of addition does not show. */
 struct totals {
     unsigned long long picked, candidates, deferred, nonfinite;
-    uint32_t unknown, rescans, picked_max;
+    uint32_t unknown, rescans;
     uint32_t refused;       /* the first rank whose slot is refused, or nranks */
     uint32_t met_nonfinite; /* the first rank that met NaN or Inf, or nranks */
 };
@@ -216,7 +216,6 @@ static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals
         atomicOr(&all->unknown, 1u);
     if (h->flags & TAM_CUDA_RESCANNED)
         atomicAdd(&all->rescans, 1u);
-    atomicMax(&all->picked_max, h->count);
     atomicAdd(&all->picked, (unsigned long long)h->count + h->deferred);
     atomicAdd(&all->deferred, (unsigned long long)h->deferred);
     atomicAdd(&all->candidates, (unsigned long long)h->candidates);
@@ -226,7 +225,6 @@ static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals
 static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     verdict->picked = all.picked;
-    verdict->picked_max = all.picked_max;
     verdict->deferred = all.deferred;
     verdict->known = !all.unknown;
     verdict->candidates = all.unknown ? 0 : all.candidates;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A whole step of a sparse scheme: its memory, its phases, its control.
+ * A whole step of a sparse scheme, of one bucket: its memory, its phases, its control.
  */
 #include "kernels/cuda/step.h"
 
@@ -55,9 +55,9 @@ static void describe(tam_cuda_step *s, float *acc) {
     s->control = (tam_cuda_control){
         .grid = d->grid,
         .scheme = plan->control->scheme,
-        .k = plan->control->k,
         .over = plan->control->over,
         .exclusive = plan->exclusive,
+        .quota = plan->quota,
     };
 }
 
@@ -82,8 +82,9 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
 static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_control *c = &s->control;
     uint32_t ngroups = s->device->grid.ngroups;
-    s->picks = tam_cuda_take(arena, s->plan.nranks, sizeof s->picks[0]);
-    c->picks = s->picks;
+    s->nobody = tam_cuda_take(arena, 1, sizeof *s->nobody);
+    s->spans = tam_cuda_take(arena, s->plan.nranks, sizeof s->spans[0]);
+    c->quota.spans = s->spans;
     c->levels = tam_cuda_take(arena, ngroups, sizeof c->levels[0]);
     c->thresholds = tam_cuda_take(arena, ngroups, sizeof c->thresholds[0]);
     c->weights = tam_cuda_take(arena, ngroups, sizeof c->weights[0]);
@@ -119,18 +120,19 @@ static tamis_status upload(tam_cuda_step *s) {
     if (!first_chunk)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u ranges", nranges);
     find_first_chunks(s->plan.grid, nranges, first_chunk);
-    tamis_status status = tam_cuda_lane_write(
-        &s->lane, first_chunk, ((size_t)nranges + 1) * sizeof first_chunk[0], s->first_chunk);
+    tamis_status status =
+        tam_cuda_lane_write(&s->round->lane, first_chunk,
+                            ((size_t)nranges + 1) * sizeof first_chunk[0], s->first_chunk);
     tam_free(first_chunk);
     TAM_TRY(status);
-    return tam_cuda_lane_write(&s->lane, s->plan.picks, s->plan.nranks * sizeof s->plan.picks[0],
-                               s->picks);
+    return tam_cuda_lane_write(&s->round->lane, s->plan.quota.spans,
+                               s->plan.nranks * sizeof s->spans[0], s->spans);
 }
 
 static void describe_mail(tam_cuda_step *s) {
     const tam_cuda_exchange *x = &s->exchange;
     s->mail = (tam_cuda_mail){
-        .stream = s->lane.stream,
+        .stream = tam_cuda_travel(s),
         .slots = x->slots.memory,
         .slot_bytes = x->slots.bytes,
         .values = x->values,
@@ -145,6 +147,8 @@ static tamis_status fill(tam_cuda_step *s) {
     s->control.verdict = &s->exchange.scratch->verdict;
     s->control.slots = s->exchange.slots;
     describe_mail(s);
+    tam_cuda_turn nobody = {.mine = TAM_PART_COMMON};
+    TAM_TRY(tam_cuda_lane_write(&s->round->lane, &nobody, sizeof nobody, s->nobody));
     return upload(s);
 }
 
@@ -153,29 +157,33 @@ static tamis_status fill(tam_cuda_step *s) {
 static tamis_status load(tam_cuda_step *s, uint64_t number) {
     const tam_control *c = s->plan.control;
     tam_cuda_control *mine = &s->control;
+    const tam_cuda_lane *lane = &s->round->lane;
     tam_cuda_turn turn = {0};
-    TAM_TRY(tam_cuda_lane_write(&s->lane, &c->state, sizeof c->state, mine->state));
-    TAM_TRY(tam_cuda_lane_write(&s->lane, c->levels, c->grid->ngroups * sizeof c->levels[0],
-                                mine->levels));
-    TAM_TRY(tam_cuda_lane_write(&s->lane, &turn, sizeof turn, mine->turn));
-    TAM_CUDA_LAUNCH(tam_launch_prepare(mine, number, s->lane.stream));
+    TAM_TRY(tam_cuda_lane_write(lane, &c->state, sizeof c->state, mine->state));
+    TAM_TRY(
+        tam_cuda_lane_write(lane, c->levels, c->grid->ngroups * sizeof c->levels[0], mine->levels));
+    TAM_TRY(tam_cuda_lane_write(lane, &c->k, sizeof c->k, mine->k));
+    TAM_TRY(tam_cuda_lane_write(lane, &turn, sizeof turn, mine->turn));
+    TAM_CUDA_LAUNCH(tam_launch_prepare(mine, number, lane->stream));
     return TAMIS_OK;
 }
 
 static tamis_status save(tam_cuda_step *s) {
     tam_control *c = s->plan.control;
-    TAM_TRY(tam_cuda_lane_read(&s->lane, s->control.levels, c->grid->ngroups * sizeof c->levels[0],
+    const tam_cuda_lane *lane = &s->round->lane;
+    TAM_TRY(tam_cuda_lane_read(lane, s->control.levels, c->grid->ngroups * sizeof c->levels[0],
                                c->levels));
-    TAM_TRY(tam_cuda_lane_read(&s->lane, s->control.state, sizeof c->state, &c->state));
+    TAM_TRY(tam_cuda_lane_read(lane, s->control.k, sizeof c->k, &c->k));
+    TAM_TRY(tam_cuda_lane_read(lane, s->control.state, sizeof c->state, &c->state));
     tam_control_prepare(c);
     return TAMIS_OK;
 }
 
 /* -- phases ----------------------------------------------------------------------------------- */
 
-tamis_status tam_cuda_step_begin(tam_cuda_step *s) {
+static tamis_status begin(tam_cuda_step *s) {
     const tam_cuda_device *d = s->device;
-    void *stream = s->lane.stream;
+    void *stream = s->round->lane.stream;
     tam_cuda_cut cut = {
         .grid = d->grid,
         .acc = s->exchange.acc,
@@ -201,31 +209,36 @@ tamis_status tam_cuda_step_begin(tam_cuda_step *s) {
 }
 
 tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, s->lane.stream));
-    TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, s->lane.stream));
-    TAM_CUDA_LAUNCH(tam_launch_unite(&s->exchange, s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_travel(s)));
+    TAM_CUDA_LAUNCH(tam_launch_unite(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_step_add(tam_cuda_step *s) {
     if (!s->plan.with_values)
-        TAM_CUDA_LAUNCH(tam_launch_add(&s->exchange, s->lane.stream));
+        TAM_CUDA_LAUNCH(tam_launch_add(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_step_settle(tam_cuda_step *s) {
+static tamis_status survey(tam_cuda_step *s) {
+    TAM_CUDA_LAUNCH(tam_launch_survey(&s->exchange, tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+static tamis_status settle(tam_cuda_step *s) {
     tam_cuda_accumulate target = s->target;
     if (!s->plan.dense_output)
         target.source = NULL;
-    TAM_CUDA_LAUNCH(tam_launch_survey(&s->exchange, s->lane.stream));
-    TAM_CUDA_LAUNCH(tam_launch_settle(&s->exchange, &target, s->lane.stream));
+    TAM_CUDA_LAUNCH(tam_launch_settle(&s->exchange, &target, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
-static tamis_status finish(tam_cuda_step *s, uint32_t by) {
-    TAM_CUDA_LAUNCH(tam_launch_control(&s->control, s->lane.stream));
-    TAM_CUDA_LAUNCH(
-        tam_launch_report(&s->exchange, s->control.state, by, s->reports[by], s->lane.stream));
+static tamis_status finish(tam_cuda_step *first, uint32_t by) {
+    const tam_cuda_round *r = first->round;
+    TAM_CUDA_LAUNCH(tam_launch_control(r->controls, &r->shares, r->travel));
+    TAM_CUDA_LAUNCH(tam_launch_report(&first->exchange, first->control.state, r->shares.now, by,
+                                      r->reports[by], r->travel));
     return TAMIS_OK;
 }
 
@@ -236,6 +249,9 @@ static const tam_cuda_kind sparse = {
     .fill = fill,
     .load = load,
     .save = save,
+    .begin = begin,
+    .survey = survey,
+    .settle = settle,
     .finish = finish,
 };
 
@@ -256,10 +272,11 @@ const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *s) {
     return &s->mail;
 }
 
-tam_cuda_result tam_cuda_step_result(const tam_cuda_step *s) {
+tam_cuda_result tam_cuda_step_result(const tam_cuda_step *first) {
+    const tam_cuda_exchange *x = &first->exchange;
     return (tam_cuda_result){
-        .count = &s->exchange.scratch->verdict.count,
-        .indices = s->exchange.indices,
-        .values = s->exchange.values,
+        .count = &x->common->verdict.count,
+        .indices = x->all_indices ? x->all_indices : x->indices,
+        .values = x->all_indices ? x->all_values : x->values,
     };
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * A whole step on the device, whatever its kind: its memory, its life, its state.
+ * A whole step of a bucket, whatever its kind: its memory, its life, its state.
  */
 #include "kernels/cuda/step.h"
 
 #include "lib/base/base.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 const char *tam_cuda_refusal(uint32_t refused) {
     static const char *const words[TAM_CUDA_REFUSALS] = {
@@ -46,69 +47,67 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     s->kind->take(s, arena);
 }
 
-static tamis_status take_device(tam_cuda_step *s) {
+static tamis_status take_memory(tam_cuda_step *s) {
     tam_cuda_arena arena = {0};
     void *memory = NULL;
     take(s, &arena);
     TAM_TRY(tam_cuda_alloc(arena.used, "the exchange", &memory));
     arena = (tam_cuda_arena){.base = s->memory = memory};
     take(s, &arena);
-    s->exchange.turn = s->control.turn;
+    s->grads_now = tam_alloc_array(s->device->nsegments, sizeof s->grads_now[0]);
+    if (!s->grads_now)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for pointers to %u segments",
+                        s->device->nsegments);
     return TAMIS_OK;
 }
 
-static tamis_status take_host(tam_cuda_step *s) {
-    uint32_t nsegments = s->device->nsegments;
-    size_t ring = TAM_CUDA_STEPS * sizeof(tam_cuda_report);
-    size_t sent = (size_t)TAM_CUDA_STEPS * nsegments * sizeof(void *);
-    void *pinned = NULL;
-    TAM_TRY(tam_cuda_alloc_pinned(TAM_CUDA_LANES * ring + sent, "reports", &pinned));
-    s->pinned = pinned;
-    for (int i = 0; i < TAM_CUDA_LANES; i++)
-        s->reports[i] = (tam_cuda_report *)(void *)(s->pinned + (size_t)i * ring);
-    s->grads_sent = (void **)(void *)(s->pinned + TAM_CUDA_LANES * ring);
-    s->grads_now = tam_alloc_array(nsegments, sizeof s->grads_now[0]);
-    s->grads_captured = tam_alloc_array(nsegments, sizeof s->grads_captured[0]);
-    if (!s->grads_now || !s->grads_captured)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for pointers to %u segments", nsegments);
-    return TAMIS_OK;
+/* What the round has for this bucket. */
+static void connect(tam_cuda_step *s) {
+    const tam_cuda_round *r = s->round;
+    tam_cuda_exchange *x = &s->exchange;
+    x->turn = s->control.turn;
+    x->bucket = s->plan.bucket;
+    x->nbuckets = r->nbuckets;
+    x->begin = s->plan.begin;
+    x->all = r->exchanges;
+    x->common = s->control.common = r->common;
+    s->control.k = &r->shares.now[s->plan.bucket];
+    s->control.norm = &r->shares.norms[s->plan.bucket];
 }
 
-static tamis_status take_events(tam_cuda_step *s) {
-    cudaEvent_t *events[] = {&s->given, &s->ready, &s->done, &s->fork, &s->merge};
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
-        TAM_TRY(tam_cuda_event_open(events[i]));
-    return TAMIS_OK;
+static void name_parts(tam_cuda_step *s) {
+    const char *first = s->round->nbuckets > 1 ? "accumulate" : "step";
+    snprintf(s->names[0], sizeof s->names[0], "tamis bucket %u %s", s->plan.bucket, first);
+    snprintf(s->names[1], sizeof s->names[1], "tamis bucket %u exchange", s->plan.bucket);
 }
 
 static tamis_status fill(tam_cuda_step *s) {
-    TAM_TRY(tam_cuda_lane_open(&s->lane));
-    s->lane.timeout_ns = s->plan.timeout_ns;
-    TAM_TRY(take_events(s));
-    TAM_TRY(take_device(s));
-    TAM_TRY(take_host(s));
-    return s->kind->fill(s);
+    if (s->plan.first)
+        s->round = s->plan.first->round;
+    else
+        TAM_TRY(tam_cuda_round_open(s));
+    TAM_TRY(take_memory(s));
+    connect(s);
+    name_parts(s);
+    TAM_TRY(s->kind->fill(s));
+    return tam_cuda_round_join(s);
 }
 
 /* What the host alone has. */
 static void forget(tam_cuda_step *s) {
     tam_free(s->pieces);
     tam_free(s->grads_now);
-    tam_free(s->grads_captured);
     tam_free(s);
 }
 
 static void release(tam_cuda_step *s) {
-    if (s->graph && cudaGraphExecDestroy(s->graph) != cudaSuccess)
-        (void)cudaGetLastError();
-    tam_cuda_event_close(s->merge);
-    tam_cuda_event_close(s->fork);
-    tam_cuda_event_close(s->done);
-    tam_cuda_event_close(s->ready);
-    tam_cuda_event_close(s->given);
-    tam_cuda_lane_close(&s->lane);
-    tam_cuda_free_pinned(s->pinned);
+    for (int i = 0; i < 2; i++) {
+        if (s->graphs[i] && cudaGraphExecDestroy(s->graphs[i]) != cudaSuccess)
+            (void)cudaGetLastError();
+    }
     tam_cuda_free(s->memory);
+    if (!s->plan.first && s->round)
+        tam_cuda_round_close(s->round);
     forget(s);
 }
 
@@ -136,15 +135,14 @@ void tam_cuda_step_close(tam_cuda_step *s) {
     if (!s)
         return;
     if (tam_cuda_enter(s->device->device, &guard) != TAMIS_OK) {
-        s->device->hangs = true;
-        forget(s); /* a broken device: nothing runs there, and nothing can be freed there */
+        s->device->hangs = true; /* broken: nothing runs there, and nothing can be freed there */
+        if (!s->plan.first)
+            tam_cuda_round_forget(s->round);
+        forget(s);
         return;
     }
-    s->device->hangs = tam_cuda_lane_wait(&s->lane, "the last step") != TAMIS_OK;
-    if (s->device->hangs)
-        tam_log(TAM_WARN, "rank %u: a step on the CUDA device never ended; its memory stays",
-                s->plan.rank);
-    else
+    s->device->hangs = !tam_cuda_round_idle(s->round, s->plan.rank);
+    if (!s->device->hangs)
         release(s);
     tam_cuda_leave(&guard);
 }
@@ -152,49 +150,65 @@ void tam_cuda_step_close(tam_cuda_step *s) {
 /* -- state ------------------------------------------------------------------------------------ */
 
 /* After the serials, which count on: forget what broke the exchange. */
-static tamis_status load_ledger(tam_cuda_step *s, uint64_t config, uint64_t last_result) {
-    tam_cuda_ledger ledger = {.config = config, .last_result = last_result};
-    size_t first = offsetof(tam_cuda_ledger, config);
-    return tam_cuda_lane_write(&s->lane, (const char *)&ledger + first, sizeof ledger - first,
-                               (char *)s->exchange.ledger + first);
+static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *past) {
+    tam_cuda_common common = {.has_norms = past->has_norms};
+    size_t first = offsetof(tam_cuda_common, refused);
+    return tam_cuda_lane_write(&s->round->lane, (const char *)&common + first,
+                               sizeof common - first, (char *)s->round->common + first);
 }
 
-static tamis_status load(tam_cuda_step *s, uint64_t number, uint64_t config, uint64_t last_result) {
-    TAM_TRY(load_ledger(s, config, last_result));
-    TAM_TRY(s->kind->load(s, number));
-    return tam_cuda_lane_wait(&s->lane, "loading a state");
+static tamis_status load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
+    tam_cuda_ledger ledger = {
+        .config = config,
+        .last_result = past->last_result,
+        .early.nonfinite = past->early_nonfinite,
+    };
+    const tam_cuda_lane *lane = &s->round->lane;
+    TAM_TRY(load_common(s, past));
+    TAM_TRY(tam_cuda_lane_write(lane, &ledger, sizeof ledger, s->exchange.ledger));
+    TAM_TRY(tam_cuda_lane_write(lane, &past->norm, sizeof past->norm, s->control.norm));
+    TAM_TRY(s->kind->load(s, past->number));
+    return tam_cuda_lane_wait(lane, "loading a state");
 }
 
-tamis_status tam_cuda_step_load(tam_cuda_step *s, uint64_t number, uint64_t config,
-                                uint64_t last_result) {
+tamis_status tam_cuda_step_load(tam_cuda_step *s, uint64_t config, const tam_cuda_past *past) {
     tam_cuda_guard guard;
     TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = load(s, number, config, last_result);
+    tamis_status status = load(s, config, past);
     tam_cuda_leave(&guard);
     return status;
 }
 
-static tamis_status save(tam_cuda_step *s, tam_cuda_turn *turn, tam_cuda_ledger *ledger) {
-    TAM_TRY(tam_cuda_lane_read(&s->lane, s->control.turn, sizeof *turn, turn));
-    TAM_TRY(tam_cuda_lane_read(&s->lane, s->exchange.ledger, sizeof *ledger, ledger));
+static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
+    const tam_cuda_lane *lane = &s->round->lane;
+    tam_cuda_common common;
+    tam_cuda_ledger ledger;
+    tam_cuda_turn turn;
+    TAM_TRY(tam_cuda_round_gather(s->round));
+    TAM_TRY(tam_cuda_lane_read(lane, s->control.turn, sizeof turn, &turn));
+    TAM_TRY(tam_cuda_lane_read(lane, s->exchange.ledger, sizeof ledger, &ledger));
+    TAM_TRY(tam_cuda_lane_read(lane, s->round->common, sizeof common, &common));
+    past->number = turn.step;
+    past->last_result = ledger.last_result;
+    past->early_nonfinite = ledger.early.nonfinite;
+    past->has_norms = common.has_norms != 0;
+    TAM_TRY(tam_cuda_lane_read(lane, s->control.norm, sizeof past->norm, &past->norm));
     return s->kind->save(s);
 }
 
-tamis_status tam_cuda_step_save(tam_cuda_step *s, uint64_t *number, uint64_t *last_result) {
-    tam_cuda_turn turn;
-    tam_cuda_ledger ledger;
+tamis_status tam_cuda_step_save(tam_cuda_step *s, tam_cuda_past *past) {
+    tam_cuda_past own;
     tam_cuda_guard guard;
     TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = save(s, &turn, &ledger);
+    tamis_status status = save(s, &own);
     tam_cuda_leave(&guard);
-    TAM_TRY(status);
-    *number = turn.step;
-    *last_result = ledger.last_result;
-    return TAMIS_OK;
+    if (status == TAMIS_OK)
+        *past = own;
+    return status;
 }
 
 tamis_status tam_cuda_step_clear(tam_cuda_step *s) {
-    TAM_CUDA_TRY(cudaMemsetAsync(s->exchange.scratch, 0, scratch_bytes(s), s->lane.stream),
+    TAM_CUDA_TRY(cudaMemsetAsync(s->exchange.scratch, 0, scratch_bytes(s), s->round->lane.stream),
                  "clearing the scratch of a step");
     return TAMIS_OK;
 }

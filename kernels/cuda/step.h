@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * A whole step from inside: step.c has what all kinds have in common, their memory and state;
- * sparse.c and dense.c have the two kinds, with their phases; run.c enqueues a step, directly or as
- * a graph, and follows it.
+ * sparse.c and dense.c have the two kinds, with their phases; round.c has what the buckets share;
+ * run.c enqueues, directly or as graphs; report.c follows what was enqueued.
  */
 #ifndef TAM_CUDA_STEP_H
 #define TAM_CUDA_STEP_H
@@ -22,25 +22,59 @@ typedef struct tam_cuda_kind {
     /** State beside the ledger: enqueued on the lane. */
     tamis_status (*load)(tam_cuda_step *step, uint64_t number);
     tamis_status (*save)(tam_cuda_step *step);
-    /** What follows the result, the report at the end. @param by  whose */
-    tamis_status (*finish)(tam_cuda_step *step, uint32_t by);
+
+    /** Before the collectives; after them; when those of all buckets are over. */
+    tamis_status (*begin)(tam_cuda_step *step);
+    tamis_status (*survey)(tam_cuda_step *step);
+    tamis_status (*settle)(tam_cuda_step *step);
+    /** What follows the result, of all buckets; the report at the end. @param by  whose */
+    tamis_status (*finish)(tam_cuda_step *first, uint32_t by);
 } tam_cuda_kind;
 
-struct tam_cuda_step {
-    const tam_cuda_kind *kind;
-    tam_cuda_device *device;
-    tam_cuda_plan plan;
-    tam_cuda_lane lane;      /* the stream of all steps */
+/** What the steps of all buckets share; the first one's. */
+typedef struct tam_cuda_round {
+    uint32_t nbuckets;
+    tam_cuda_step **steps; /* [nbuckets] */
+
+    tam_cuda_lane lane;      /* compresses; of one bucket: does everything */
+    cudaStream_t travel;     /* collectives and all that follows; of one bucket: lane.stream */
     cudaEvent_t given;       /* recorded by the caller's stream: the gradient is there */
+    cudaEvent_t sealed;      /* the slot of a bucket can travel */
     cudaEvent_t ready;       /* the result is there */
     cudaEvent_t done;        /* the report too */
     cudaEvent_t fork, merge; /* inside a graph of the caller, in place of given and done */
+    bool hangs;              /* what was enqueued never ended */
+
+    unsigned char *memory; /* device: all that follows */
+    tam_cuda_common *common;
+    tam_cuda_exchange *exchanges; /* [nbuckets] */
+    tam_cuda_control *controls;   /* [nbuckets] */
+    tam_cuda_shares shares;
+    uint64_t *lengths;     /* shares.lengths */
+    unsigned char *result; /* device: of several buckets */
+
+    unsigned char *pinned;
+    tam_cuda_report *reports[TAM_CUDA_LANES]; /* [TAM_CUDA_STEPS] */
+
+    uint64_t asked_ns; /* when poll last asked the driver */
+    uint64_t serial;   /* of the last step that the host launched */
+    uint32_t begun;    /* buckets of the step under way that were run; 0 between steps */
+    uint32_t by;       /* TAM_CUDA_BY_HOST, or TAM_CUDA_BY_CALLER */
+    bool captured;     /* a graph of the caller holds a step */
+} tam_cuda_round;
+
+struct tam_cuda_step {
+    const tam_cuda_kind *kind;
+    tam_cuda_round *round;
+    tam_cuda_device *device;
+    tam_cuda_plan plan;
 
     unsigned char *memory; /* device: everything below */
     tam_cuda_exchange exchange;
     tam_cuda_control control; /* dense: turn and state alone */
     tam_cuda_mail mail;       /* sparse */
-    uint32_t *picks;          /* sparse: control.picks */
+    tam_cuda_span *spans;     /* sparse: control.quota.spans */
+    tam_cuda_turn *nobody;    /* sparse: a turn in which no element is anybody's to select */
     uint32_t *first_chunk;    /* sparse: exchange.ranges.first_chunk */
     tam_cuda_source
         *sources; /* [TAM_CUDA_LANES] where the gradient lies: of each launcher's steps */
@@ -48,19 +82,12 @@ struct tam_cuda_step {
 
     tam_cuda_piece *pieces; /* dense, host: [npieces] */
     uint32_t npieces;
-
-    unsigned char *pinned;
-    tam_cuda_report *reports[TAM_CUDA_LANES]; /* [TAM_CUDA_STEPS] */
-    void **grads_sent;                        /* [TAM_CUDA_STEPS * nsegments] on their way */
-    void **grads_now;                         /* host: [nsegments] what the host's will hold */
-    void **grads_captured;                    /* host: [nsegments] what the caller's hold; NULLs */
+    void **grads_now; /* host: [nsegments] what the host's will hold */
 
     tam_cuda_accumulate target; /* of the step that is being enqueued */
-    cudaGraphExec_t graph;      /* begin to settle of any step that the host launches; or NULL */
-    uint64_t asked_ns;          /* when poll last asked the driver */
-    uint64_t serial;            /* of the last step that the host launched */
-    uint32_t by;                /* TAM_CUDA_BY_HOST, or TAM_CUDA_BY_CALLER */
-    bool captured;              /* a graph of the caller holds a step */
+    /* Of any step that the host launches: on the lane; on `travel`, if that is another. Or NULL. */
+    cudaGraphExec_t graphs[2];
+    char names[2][40]; /* of these parts, for profilers */
 };
 
 /** Take over a step of which kind, device, plan, sizes of the exchange and `pieces` are set: give it
@@ -69,6 +96,34 @@ tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
 /** A step begins: clear its scratch. */
 tamis_status tam_cuda_step_clear(tam_cuda_step *step);
+
+/** The stream of collectives. */
+static inline cudaStream_t tam_cuda_travel(const tam_cuda_step *step) {
+    return step->round->travel;
+}
+
+static inline bool tam_cuda_is_last(const tam_cuda_step *step) {
+    return step->plan.bucket == step->round->nbuckets - 1;
+}
+
+/* round.c, with the device current */
+
+/** Of the first step, whose plan is set. */
+tamis_status tam_cuda_round_open(tam_cuda_step *first);
+
+/** The memory of a step is there: it joins its round, and the last one completes it. */
+tamis_status tam_cuda_round_join(tam_cuda_step *step);
+
+/** What is enqueued on the lane from here on comes after all that was enqueued on `travel`. */
+tamis_status tam_cuda_round_gather(tam_cuda_round *round);
+
+/** Until nothing is under way. @return false: it never ended */
+bool tam_cuda_round_idle(tam_cuda_round *round, uint32_t rank);
+
+void tam_cuda_round_close(tam_cuda_round *round);
+
+/** Where nothing of a device can be freed any more: what the host alone has. */
+void tam_cuda_round_forget(tam_cuda_round *round);
 
 #define TAM_CUDA_LAUNCH(call) TAM_CUDA_TRY(call, "launching a kernel")
 

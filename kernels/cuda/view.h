@@ -169,6 +169,12 @@ int tam_launch_cut(const tam_cuda_cut *job, void *stream);
 /** *to = value. The value is part of the launch, and so of a graph that captures it. */
 int tam_launch_source(tam_cuda_source *to, tam_cuda_source value, void *stream);
 
+enum { TAM_POINTERS = 64 }; /* that one launch carries */
+
+/** to[i] = values[i], host memory that may change at once: they too are part of the launch.
+ * @param count  at most TAM_POINTERS */
+int tam_launch_pointers(void **to, void *const *values, uint32_t count, void *stream);
+
 /** values[i] = acc[indices[i]]; count lies in device memory. `most`: bound of the grid. */
 int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,
                       uint32_t most, float *values, void *stream);

@@ -47,6 +47,22 @@ extern "C" int tam_launch_source(tam_cuda_source *to, tam_cuda_source value, voi
     return tam_launch(set_source, 1, stream, to, value);
 }
 
+struct pointers {
+    void *of[TAM_POINTERS];
+};
+
+static __global__ void set_pointers(void **to, const pointers values, uint32_t count) {
+    if (threadIdx.x < count)
+        to[threadIdx.x] = values.of[threadIdx.x];
+}
+
+extern "C" int tam_launch_pointers(void **to, void *const *values, uint32_t count, void *stream) {
+    pointers copy = {};
+    for (uint32_t i = 0; i < count; i++)
+        copy.of[i] = values[i];
+    return tam_launch(set_pointers, 1, stream, to, copy, count);
+}
+
 extern "C" int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,
                                  uint32_t most, float *values, void *stream) {
     return tam_launch(gather, blocks_for(most), stream, acc, indices, count, values);

@@ -53,7 +53,7 @@ void tam_control_prepare(tam_control *c) {
 void tam_control_aim(tam_control *c, uint64_t k) {
     if (k == c->k)
         return;
-    double shift = tam_log2((double)c->k / (double)k) / tam_rule_slope(&c->state);
+    double shift = tam_rule_aim(&c->state, c->k, k);
     c->k = k;
     if (!tam_scheme_has_levels(c->scheme) || !c->state.primed)
         return;

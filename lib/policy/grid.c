@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/grid.h"
 
+#include "lib/policy/rules.h"
+
 enum { BLOCK_MIN = 32, BLOCK_MAX = 4096, BLOCKS_PER_RANK = 64 };
 
 /* Many blocks a rank make the parts, and so the picks, even; large ones make long runs. */
@@ -135,15 +137,21 @@ uint32_t tam_owner_of(const tam_division *d, uint64_t step, uint32_t part) {
     return (uint32_t)((part + d->nranks - step % d->nranks) % d->nranks);
 }
 
-size_t tam_share_of(const tam_division *d, uint64_t step, uint32_t rank, uint64_t k) {
+void tam_share_span(const tam_division *d, uint64_t step, uint32_t rank, uint64_t *before,
+                    uint64_t *upto) {
+    *before = 0;
+    *upto = d->grid.n;
     if (d->scheme.ownership == TAM_OWN_ALL)
-        return (size_t)k;
-    uint64_t before = 0;
+        return;
     for (uint32_t r = 0; r < rank; r++)
-        before += d->part_sizes[tam_part_of(d, step, r)];
-    uint64_t upto = before + d->part_sizes[tam_part_of(d, step, rank)];
-    /* k and n are below 2^32: the products fit. */
-    return (size_t)(k * upto / d->grid.n - k * before / d->grid.n);
+        *before += d->part_sizes[tam_part_of(d, step, r)];
+    *upto = *before + d->part_sizes[tam_part_of(d, step, rank)];
+}
+
+size_t tam_share_of(const tam_division *d, uint64_t step, uint32_t rank, uint64_t k) {
+    uint64_t before, upto;
+    tam_share_span(d, step, rank, &before, &upto);
+    return (size_t)tam_rule_pick(k, d->grid.n, before, upto);
 }
 
 size_t tam_share_max(const tam_division *d, uint64_t k) {

@@ -37,6 +37,11 @@ uint32_t tam_part_of(const tam_division *division, uint64_t step, uint32_t rank)
 /** The rank that selects in `part` at `step`. */
 uint32_t tam_owner_of(const tam_division *division, uint64_t step, uint32_t part);
 
+/** The elements that `rank` owns at `step`, when the parts are lined up by rank: before to upto - 1.
+ * `all`: every one. */
+void tam_share_span(const tam_division *division, uint64_t step, uint32_t rank, uint64_t *before,
+                    uint64_t *upto);
+
 /** Entries that `rank` picks at `step` so that all ranks together pick k: in proportion to what
  * it owns, floor(k before + own) - floor(k before), so never more than it owns. `all`: k. */
 size_t tam_share_of(const tam_division *division, uint64_t step, uint32_t rank, uint64_t k);

@@ -11,7 +11,7 @@
 #include "lib/base/numbers.h"
 #include "lib/policy/control.h"
 
-#include <math.h> /* sqrt alone: IEEE rounds it exactly everywhere */
+#include <math.h> /* sqrt and ceil alone: exact everywhere */
 
 enum { TAM_LEVEL_LIMIT = 120 }; /* |log2 tau|: 1 / tau stays a normal number */
 
@@ -46,6 +46,20 @@ TAM_SHARED uint32_t tam_rule_budget(tam_rest *rest, double norm, uint32_t length
     rest->left = rest->left > 0.0 ? rest->left : 0.0;
     rest->norms -= norm;
     return budget;
+}
+
+/* -- counts ----------------------------------------------------------------------------------- */
+
+/** Entries that a rank picks of k if it owns entries `before` to `upto` - 1 of n, when all owners'
+ * are lined up: never more than it owns. k and n are below 2^32: the products fit. */
+TAM_SHARED uint64_t tam_rule_pick(uint64_t k, uint64_t n, uint64_t before, uint64_t upto) {
+    return k * upto / n - k * before / n;
+}
+
+/** Entries that a slot holds which has room for `capacity` times its part of k. */
+TAM_SHARED uint64_t tam_rule_capacity(double capacity, uint64_t k, double ranks, uint64_t own) {
+    double most = ceil(capacity * (double)k / ranks);
+    return most < (double)own ? (uint64_t)most : own;
 }
 
 /* -- learning: what concerns all groups ------------------------------------------------------- */
@@ -197,6 +211,11 @@ TAM_SHARED float tam_rule_floor(tam_budget budget, const tam_control_state *s, d
         return tam_float(tam_rule_bits(tam_exp2(level + s->margin)) - 1);
     /* Weights round, thresholds round: a key this close to the margin may have been missed. */
     return (float)(tam_exp2(s->margin) * (1.0 + 1e-5));
+}
+
+/** What the levels move by when the next step is to find `to` entries in place of `from`. */
+TAM_SHARED double tam_rule_aim(const tam_control_state *s, uint64_t from, uint64_t to) {
+    return tam_log2((double)from / (double)to) / tam_rule_slope(s);
 }
 
 /** Whether the cut may start from the candidates. */

@@ -121,13 +121,11 @@ static tamis_status collect(exchange_seat *me, exchange_leg leg) {
 
 tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
     exchange_seat *me = context;
-    TAM_TRY(tam_cuda_step_begin(step));
     TAM_TRY(collect(me, LEG_SLOTS));
     TAM_TRY(tam_cuda_step_unite(step));
-    if (me->mail->share > 0) {
-        TAM_TRY(collect(me, LEG_VALUES));
-        TAM_TRY(tam_cuda_step_add(step));
-        TAM_TRY(collect(me, LEG_SUMS));
-    }
-    return tam_cuda_step_settle(step);
+    if (me->mail->share == 0)
+        return TAMIS_OK;
+    TAM_TRY(collect(me, LEG_VALUES));
+    TAM_TRY(tam_cuda_step_add(step));
+    return collect(me, LEG_SUMS);
 }

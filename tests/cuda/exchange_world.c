@@ -41,8 +41,11 @@ static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
     const exchange_trial *t = s->trial;
     uint32_t nranks = t->nranks, capacity = (uint32_t)tam_share_max(&s->division, k);
     uint64_t sent = (uint64_t)capacity * nranks;
-    for (uint32_t i = 0; i < nranks; i++)
-        s->picks[i] = (uint32_t)tam_share_of(&s->division, i, s->self->id, k);
+    for (uint32_t i = 0; i < nranks; i++) {
+        uint64_t before, upto;
+        tam_share_span(&s->division, i, s->self->id, &before, &upto);
+        s->spans[i] = (tam_cuda_span){(uint32_t)before, (uint32_t)upto};
+    }
     return (tam_cuda_plan){
         .grid = &s->division.grid,
         .rank = s->self->id,
@@ -50,7 +53,7 @@ static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
         .exclusive = s->scheme.ownership != TAM_OWN_ALL,
         .kind = TAM_CUT_TOTAL,
         .weighted = tam_scheme_weighted(s->scheme),
-        .picks = s->picks,
+        .quota.spans = s->spans,
         .slot_capacity = capacity,
         .union_max = (uint32_t)(sent < t->n ? sent : t->n),
         .nstats = tam_scheme_weighted(s->scheme) ? s->division.grid.ngroups : 0,
@@ -78,7 +81,7 @@ static void open_step(exchange_seat *s) {
     s->acc = tam_device_cuda.alloc(s->device, bytes_of(s));
     RANK_CHECK(self, s->acc, "no memory");
     RANK_OK(self, tam_cuda_step_open(s->device, &plan, s->acc, &s->step));
-    RANK_OK(self, tam_cuda_step_load(s->step, 0, EXCHANGE_CONFIG, 0));
+    RANK_OK(self, tam_cuda_step_load(s->step, EXCHANGE_CONFIG, &(tam_cuda_past){0}));
     s->mail = tam_cuda_step_mail(s->step);
     if (!t->direct)
         RANK_OK(self, tam_cuda_step_capture(s->step, exchange_enqueue, s));
@@ -353,14 +356,15 @@ void exchange_check_kept(exchange_seat *s, uint32_t refused, uint32_t rank, cons
 }
 
 void exchange_reload(exchange_seat *s, uint64_t config) {
-    uint64_t number = 0, last_result = 0;
+    tam_cuda_past past = {0};
     if (exchange_failed(s))
         return;
-    RANK_OK(s->self, tam_cuda_step_save(s->step, &number, &last_result));
-    RANK_CHECK(s->self, number == s->number, "the state is of step %llu, not %llu",
-               (unsigned long long)number, (unsigned long long)s->number);
+    RANK_OK(s->self, tam_cuda_step_save(s->step, &past));
+    RANK_CHECK(s->self, past.number == s->number, "the state is of step %llu, not %llu",
+               (unsigned long long)past.number, (unsigned long long)s->number);
     if (s->self->id == 0)
-        s->group->last_result = last_result;
+        s->group->last_result = past.last_result;
     RANK_MEET(s->self);
-    RANK_OK(s->self, tam_cuda_step_load(s->step, number, config, s->group->last_result));
+    past.last_result = s->group->last_result;
+    RANK_OK(s->self, tam_cuda_step_load(s->step, config, &past));
 }

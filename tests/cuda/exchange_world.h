@@ -61,7 +61,7 @@ struct exchange_seat {
     tam_scheme scheme;
     tam_division division;
     tam_control control;
-    uint32_t picks[RANKS_MOST];
+    tam_cuda_span spans[RANKS_MOST];
 
     void *device;
     float *acc;

@@ -23,9 +23,11 @@ typedef struct twins {
     tam_control host;
     tam_cuda_control job;
     tam_cuda_verdict verdict;
+    tam_cuda_common common;
     tam_cuda_turn turn;
     tam_control_state state;
-    uint64_t step;
+    uint64_t step, k;
+    double norm;
 
     /* What the host observes, as the reducer does. */
     double *cuts, *means;
@@ -67,20 +69,26 @@ static void open_groups(twins *t, uint32_t ngroups) {
 static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
     const tam_grid *grid = &t->division.grid;
     bool weighted = tam_scheme_weighted(t->division.scheme);
-    uint32_t *picks = take(nranks, sizeof picks[0]), nstats = weighted ? grid->ngroups : 0;
-    for (uint32_t r = 0; r < nranks; r++)
-        picks[r] = below(t, 1000);
+    tam_cuda_span *spans = take(nranks, sizeof spans[0]);
+    uint32_t nstats = weighted ? grid->ngroups : 0;
+    for (uint32_t r = 0; r < nranks; r++) {
+        spans[r].before = below(t, (uint32_t)grid->n);
+        spans[r].upto = spans[r].before + below(t, (uint32_t)grid->n - spans[r].before + 1);
+    }
+    t->k = t->host.k;
     size_t bytes = (sizeof(tam_cuda_header) + nstats * sizeof(float) + 15) / 16 * 16;
     t->job = (tam_cuda_control){
         .grid = {.n = grid->n, .ngroups = grid->ngroups, .groups = grid->groups},
         .scheme = t->division.scheme,
-        .k = t->host.k,
         .over = t->host.over,
         .exclusive = t->division.scheme.ownership != TAM_OWN_ALL,
-        .picks = picks,
+        .quota.spans = spans,
         .slots = {take(nranks, bytes), bytes, rank, nranks, nstats, 0, 0},
         .indices = take((size_t)grid->ngroups * PICKED_MOST, sizeof(uint32_t)),
         .verdict = &t->verdict,
+        .common = &t->common,
+        .k = &t->k,
+        .norm = &t->norm,
         .turn = &t->turn,
         .state = &t->state,
         .levels = take(grid->ngroups, sizeof(double)),
@@ -99,6 +107,13 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
 static void finish(int error) {
     assert_int_equal(error, cudaSuccess);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+/* Of the only bucket there is. */
+static void launch_control(twins *t) {
+    const tam_cuda_shares shares = {.nbuckets = 1};
+    t->common.verdict = t->verdict;
+    finish(tam_launch_control(&t->job, &shares, NULL));
 }
 
 static void open_twins(twins *t, const char *name, uint32_t ngroups, uint32_t rank,
@@ -126,7 +141,7 @@ static void open_twins(twins *t, const char *name, uint32_t ngroups, uint32_t ra
 
 static void close_twins(twins *t) {
     void *owned[] = {t->division.grid.groups,
-                     (void *)t->job.picks,
+                     (void *)t->job.quota.spans,
                      t->job.slots.memory,
                      (void *)t->job.indices,
                      t->job.levels,
@@ -249,7 +264,9 @@ static void check_turn(const twins *t) {
                   (scheme.threshold == TAM_THRESHOLD_PREDICT && t->host.state.primed);
     assert_int_equal(t->turn.step, t->step);
     assert_int_equal(t->turn.mine, tam_part_of(&t->division, t->step, t->job.slots.rank));
-    assert_int_equal(t->turn.k, t->job.picks[t->step % t->division.nranks]);
+    const tam_cuda_span *span = &t->job.quota.spans[t->step % t->division.nranks];
+    uint64_t n = t->division.grid.n;
+    assert_int_equal(t->turn.k, t->k * span->upto / n - t->k * span->before / n);
     assert_int_equal(t->turn.floor, floor_bits + 1);
     assert_int_equal(t->turn.listed, listed);
     assert_int_equal(t->turn.broken, TAMIS_OK);
@@ -272,7 +289,7 @@ static void run_steps(twins *t, int steps) {
         exchange(t);
         tam_control_update(&t->host, &t->seen);
         t->step++;
-        finish(tam_launch_control(&t->job, NULL));
+        launch_control(t);
         check_twins(t);
     }
 }
@@ -327,7 +344,7 @@ static void a_step_that_was_skipped_teaches_nothing_but_the_turn_goes_on(void **
             exchange(&t);
             t.verdict.status = TAMIS_E_NONFINITE;
             t.step++;
-            finish(tam_launch_control(&t.job, NULL));
+            launch_control(&t);
             check_twins(&t);
         }
         close_twins(&t);
@@ -341,10 +358,10 @@ static void after_a_refusal_only_the_turn_says_so(void **state) {
     run_steps(&t, 3);
     exchange(&t);
     t.verdict.status = TAMIS_E_PROTOCOL;
-    finish(tam_launch_control(&t.job, NULL));
+    launch_control(&t);
     assert_int_equal(t.turn.broken, TAMIS_E_PROTOCOL);
     t.verdict.status = TAMIS_OK; /* a later step cannot heal it */
-    finish(tam_launch_control(&t.job, NULL));
+    launch_control(&t);
     assert_int_equal(t.turn.broken, TAMIS_E_PROTOCOL);
     t.turn.broken = TAMIS_OK;
     check_twins(&t);

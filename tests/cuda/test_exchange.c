@@ -95,7 +95,7 @@ static void test_one_graph_serves_every_buffer(void **state) {
 
 static void step_by_both(exchange_seat *s) {
     /* h, H: by the host, on one or the other gradient; g: the graph, which works on the first */
-    for (const char *how = "hhhgggHghgHHg"; *how && !exchange_failed(s); how++) {
+    for (const char *how = "hhHgggHghgHHg"; *how && !exchange_failed(s); how++) {
         if (*how == 'g')
             exchange_step_by_graph(s);
         else
@@ -146,21 +146,13 @@ static void ask_wrongly(exchange_seat *s) {
     test_rank *self = s->self;
     cudaGraph_t graph = NULL;
     tam_cuda_report report;
-    uint64_t serial = 0;
     bool done = false;
-    void *others[DATA_SEGMENTS_MOST];
     exchange_go_on(s, TAM_CUDA_STEPS + 1);
     if (exchange_failed(s))
         return;
     RANK_STATUS(self, TAMIS_E_STATE, tam_cuda_step_poll(s->step, 1, &done, &report));
     RANK_CHECK(self, has_word(tamis_last_error(), "overwritten"), "%s", tamis_last_error());
-    for (size_t i = 0; i < s->nsegments; i++)
-        others[i] = (float *)s->pointers[i] - s->grads[0] + s->grads[1];
-    tam_accumulate target = {.grads = others, .scale = 1.0f, .clear = true};
     RANK_CHECK(self, !cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "begin");
-    RANK_STATUS(self, TAMIS_E_STATE,
-                tam_cuda_step_run(s->step, &target, s->stream, exchange_enqueue, s, &serial));
-    RANK_CHECK(self, has_word(tamis_last_error(), "pointers"), "%s", tamis_last_error());
     RANK_STATUS(self, TAMIS_E_STATE, tam_cuda_step_join(s->step, s->stream));
     RANK_CHECK(self, has_word(tamis_last_error(), "both"), "%s", tamis_last_error());
     RANK_CHECK(self, !cudaStreamEndCapture(s->stream, &graph), "the capture was disturbed");

@@ -47,6 +47,7 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
         .poison = variant == 2 || variant == 3,
         .mode = (compare_mode)((index + variant) % 3),
     };
+    out->bucket_length = index % 2 ? out->n / 4 : 0;
     if (strcmp(out->scheme, "dense") == 0)
         out->output = TAMIS_OUTPUT_DENSE;
     return true;
@@ -55,10 +56,11 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
 const char *compare_name(const compare_case *c) {
     static const char *const modes[] = {"wait", "join", "capture"};
     static char text[160];
-    snprintf(text, sizeof text, "%s capacity %g density %g type %d output %d n %llu%s%s, %s",
+    snprintf(text, sizeof text,
+             "%s capacity %g density %g type %d output %d n %llu, buckets of %llu%s%s, %s",
              c->scheme, c->capacity, c->density, (int)c->type, (int)c->output,
-             (unsigned long long)c->n, c->by_segment ? " by segment" : "",
-             c->poison ? " with NaN" : "", modes[c->mode]);
+             (unsigned long long)c->n, (unsigned long long)c->bucket_length,
+             c->by_segment ? " by segment" : "", c->poison ? " with NaN" : "", modes[c->mode]);
     return text;
 }
 
@@ -122,6 +124,7 @@ static bool make_reducer(side *s) {
     config.density = c->density;
     config.capacity = c->capacity;
     config.output = c->output;
+    config.bucket_length = c->bucket_length;
     config.nonfinite = c->nonfinite;
     config.grad_type = c->type;
     config.device = s->cuda ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU;

@@ -25,8 +25,9 @@ typedef struct compare_case {
     tamis_nonfinite nonfinite;
     uint64_t n;
     unsigned steps;
-    bool by_segment; /* a pointer per segment, the second one misaligned to 16 bytes */
-    bool poison;     /* put NaN and Inf into the gradient of rank 0 at step 2 */
+    uint64_t bucket_length; /* 0: one bucket */
+    bool by_segment;        /* a pointer per segment, the second one misaligned to 16 bytes */
+    bool poison;            /* put NaN and Inf into the gradient of rank 0 at step 2 */
     compare_mode mode;
 } compare_case;
 

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A flight is a step between the launch of its first bucket and its report. Flights end in order; up
+ * to TAM_CUDA_STEPS may be aloft. What the host learns of a step it learns when the flight has
+ * landed: by wait, or by a later call that finds it done. A step that the caller captures is no
+ * flight: nobody watches the replays of a graph, their reports are only looked at.
+ */
+#include "collectives/reducer/reducer.h"
+
+#ifdef TAM_HAVE_CUDA
+
+#include "collectives/reducer/flight.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static bool is_dense(const tamis_reducer *r) {
+    return r->scheme.exchange == TAM_EXCHANGE_DENSE;
+}
+
+/* -- watch ------------------------------------------------------------------------------------ */
+
+static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank) {
+    const char *why = tam_cuda_refusal(report->refused);
+    if (report->rank == rank) /* nobody refuses his own slot */
+        return tam_fail(TAMIS_E_PROTOCOL, "rank %u, step %llu: %s", rank,
+                        (unsigned long long)report->step, why);
+    return tam_fail(TAMIS_E_PROTOCOL, "step %llu: the slot of rank %u was refused: %s",
+                    (unsigned long long)report->step, report->rank, why);
+}
+
+static tamis_status explain_nonfinite(const tam_cuda_report *report) {
+    char where[48] = "in the sum over ranks";
+    if (!report->in_sums)
+        snprintf(where, sizeof where, "first on rank %u", report->rank);
+    return tam_fail(TAMIS_E_NONFINITE,
+                    "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied anything",
+                    (unsigned long long)report->step, (unsigned long long)report->nonfinite, where);
+}
+
+static tamis_status explain_report(const tamis_reducer *r, const tam_cuda_report *report) {
+    if (report->status == TAMIS_E_PROTOCOL)
+        return explain_refusal(report, r->comm->rank);
+    if (report->status == TAMIS_E_NONFINITE && r->config.nonfinite == TAMIS_NONFINITE_ERROR)
+        return explain_nonfinite(report);
+    return TAMIS_OK;
+}
+
+/* Its time begins when all of it has been launched, for until then it is the caller who takes his
+ * time, and the steps before it have ended. */
+static bool is_late(const tam_flight *f, const tam_link *link) {
+    uint64_t complete_ns = atomic_load(&f->complete_ns), now_ns = tam_clock_ns();
+    return complete_ns > 0 && now_ns >= complete_ns + f->reducer->comm->timeout_ns &&
+           now_ns >= link->call.deadline_ns;
+}
+
+/* What the transport or the clock has to say while a step is under way. */
+static tamis_status look_out(const tam_flight *f, const tam_link *link) {
+    TAM_TRY(link->transport->stream->poll(link->self));
+    tamis_status poison = (tamis_status)atomic_load(link->call.poison);
+    if (poison != TAMIS_OK)
+        return tam_fail(poison, "rank %u: the communicator was given up", link->rank);
+    if (is_late(f, link))
+        return tam_fail(TAMIS_E_TIMEOUT,
+                        "rank %u: step %llu on the device did not end by its deadline; a rank "
+                        "that is missing, or work before it on the caller's stream",
+                        link->rank, (unsigned long long)f->serial);
+    return TAMIS_OK;
+}
+
+/* To whom listens: every bucket was under way from its launch to now, as far as the host can tell. */
+static void tell(const tam_flight *f) {
+    const tamis_reducer *r = f->reducer;
+    uint64_t now_ns = tam_clock_ns();
+    for (uint32_t b = 0; b < r->nbuckets; b++)
+        tam_phase_tell(r, TAMIS_PHASE_DEVICE, b, f->report.step, f->begin_ns[b], now_ns);
+}
+
+/* The job of a flight. After a failure the communicator ends the collectives that wait on devices, so
+ * that streams run dry and the residual can be saved. */
+static tamis_status watch(tam_job *job, tam_link *link) {
+    tam_flight *f = (tam_flight *)(void *)job;
+    tam_cuda_step *step = f->reducer->flights->steps[0];
+    tamis_status status = TAMIS_OK;
+    bool done = false;
+    for (unsigned tries = 0; status == TAMIS_OK; tries++) {
+        tam_cuda_report report;
+        status = tam_cuda_step_poll(step, f->serial, &done, &report);
+        if (status == TAMIS_OK && done && atomic_load(&f->complete_ns) > 0) {
+            if (!tam_job_commit(job))
+                return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for the step any more",
+                                link->rank);
+            f->report = report;
+            tell(f);
+            return explain_report(f->reducer, &report);
+        }
+        if (status == TAMIS_OK)
+            status = look_out(f, link);
+        tam_relax(tries);
+    }
+    return status;
+}
+
+/* -- landing ---------------------------------------------------------------------------------- */
+
+/* The statistics become those of this step. */
+static void show(tamis_reducer *r, const tam_cuda_report *report) {
+    double rest = report->acc_sum - report->picked_sum;
+    tamis_stats s = r->stats;
+    s.length = r->layout->length;
+    s.target = r->k;
+    s.selected = report->selected;
+    s.picked = report->picked;
+    s.picked_max = report->picked_max;
+    s.deferred = report->deferred;
+    s.candidates = report->candidates;
+    s.rescans = report->rescans;
+    s.nonfinite = report->nonfinite;
+    s.skipped = report->status == TAMIS_E_NONFINITE;
+    s.density = (double)report->selected / (double)r->layout->length;
+    s.threshold = report->key;
+    s.acc_norm = sqrt(report->acc_sum);
+    s.residual_norm = rest > 0.0 ? sqrt(rest) : 0.0;
+    s.wire_bytes = r->flights->wire_bytes;
+    s.wait_s = 0.0;
+    r->stats = s;
+    r->count = report->selected;
+    if (is_dense(r))
+        return;
+    tam_log(TAM_DEBUG,
+            "rank %u, step %llu: picked %u, %llu candidates, margin 2^%.3f, slope %.1f, %u rescans",
+            r->comm->rank, (unsigned long long)report->step, report->picked,
+            (unsigned long long)report->candidates, report->margin, report->slope, report->rescans);
+}
+
+/* What each bucket sends next. */
+static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
+    for (uint32_t b = 0; b < r->nbuckets && !is_dense(r); b++)
+        r->buckets[b].k = report->targets[b];
+}
+
+/* One report, which ends `steps` steps. Reports of replays may be looked at after those of later
+ * steps. */
+static void note(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
+    r->stats.steps += steps;
+    r->stats.rescans_total += report->rescans;
+    r->stats.wire_bytes_total += steps * r->flights->wire_bytes;
+    if (report->step < r->flights->shown)
+        return;
+    r->flights->shown = r->step = report->step + 1;
+    note_targets(r, report);
+    show(r, report);
+}
+
+tam_flight *tam_flight_of(tam_flights *s, uint64_t serial) {
+    return &s->ring[serial % TAM_CUDA_STEPS];
+}
+
+tam_flight *tam_flight_begin(tamis_reducer *r, uint64_t serial, uint64_t begin_ns) {
+    tam_flight *f = tam_flight_of(r->flights, serial);
+    *f = (tam_flight){.job = {.run = watch, .watches = true}, .reducer = r, .serial = serial};
+    f->begin_ns[0] = begin_ns;
+    r->flights->serial = serial;
+    return f;
+}
+
+tamis_status tam_flight_land(tamis_reducer *r) {
+    tam_flight *f = tam_flight_of(r->flights, ++r->flights->landed);
+    tamis_status status = tam_comm_finish(r->comm, &f->job, tam_comm_deadline(r->comm));
+    r->abandoned = r->abandoned || atomic_load(&f->job.state) == TAM_JOB_ABANDONED;
+    if (tamis_status_loss(status) != TAMIS_LOST_COMM)
+        note(r, &f->report, 1);
+    return status;
+}
+
+tamis_status tam_flight_land_joined(tamis_reducer *r) {
+    tamis_status status = tam_flight_land(r);
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+        return status;
+    if (status != TAMIS_OK)
+        tam_log(TAM_WARN, "rank %u: %s", r->comm->rank, tamis_last_error());
+    return TAMIS_OK;
+}
+
+tamis_status tam_flight_land_until(tamis_reducer *r, uint64_t serial) {
+    tamis_status status = TAMIS_OK;
+    while (r->flights->landed < serial) {
+        tamis_status one = tam_flight_land_joined(r);
+        status = status == TAMIS_OK ? one : status;
+    }
+    return status;
+}
+
+void tam_flight_look_at_replays(tamis_reducer *r) {
+    tam_flights *s = r->flights;
+    tam_cuda_report report;
+    bool any = false;
+    if (tam_cuda_step_poll(s->steps[0], 0, &any, &report) != TAMIS_OK || !any ||
+        report.serial <= s->replay)
+        return;
+    note(r, &report, report.serial - s->replay);
+    s->replay = report.serial;
+    tamis_status status = explain_report(r, &report);
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+        tam_comm_lose(r->comm, status);
+    else if (status != TAMIS_OK)
+        tam_log(TAM_WARN, "rank %u: %s", r->comm->rank, tamis_last_error());
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How steps have fared: reports that the device left in pinned memory.
+ */
+#include "kernels/cuda/step.h"
+
+#include "lib/base/base.h"
+
+/* On the device, as far as the host can see without asking. */
+static uint64_t last_report(const tam_cuda_step *s, uint64_t serial) {
+    return __atomic_load_n(&s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS].serial,
+                           __ATOMIC_ACQUIRE);
+}
+
+/* A copy word by word, if the device did not begin to write the next report there meanwhile.
+ * @return its serial, or 0 */
+static uint64_t read_report(const tam_cuda_report *from, tam_cuda_report *out) {
+    const uint64_t *words = (const uint64_t *)(const void *)from;
+    uint64_t copy[sizeof *from / sizeof words[0]];
+    for (size_t i = 0; i < sizeof copy / sizeof copy[0]; i++)
+        copy[i] = __atomic_load_n(&words[i], __ATOMIC_ACQUIRE);
+    memcpy(out, copy, sizeof copy);
+    return __atomic_load_n(&from->serial, __ATOMIC_ACQUIRE) == out->serial ? out->serial : 0;
+}
+
+/* The newest report of the caller's graphs: nobody counts how often they are launched. */
+static bool find_newest(const tam_cuda_report *ring, tam_cuda_report *out) {
+    _Static_assert(sizeof(tam_cuda_report) % 8 == 0, "read word by word");
+    tam_cuda_report report;
+    uint64_t newest = 0;
+    for (int i = 0; i < TAM_CUDA_STEPS; i++) {
+        uint64_t serial = read_report(&ring[i], &report);
+        if (serial <= newest)
+            continue;
+        newest = serial;
+        *out = report;
+    }
+    return newest > 0;
+}
+
+static tamis_status find_report(const tam_cuda_step *s, uint64_t serial, bool *done,
+                                tam_cuda_report *out) {
+    const tam_cuda_report *at = &s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS];
+    uint64_t there = last_report(s, serial);
+    *done = there == serial;
+    if (*done)
+        *out = *at;
+    if (there > serial)
+        return tam_fail(TAMIS_E_STATE, "the report of step %llu has been overwritten",
+                        (unsigned long long)serial);
+    return TAMIS_OK;
+}
+
+static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda_report *out) {
+    uint64_t launched = __atomic_load_n(&s->round->serial, __ATOMIC_ACQUIRE);
+    cudaError_t error = cudaEventQuery(s->round->done);
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return TAMIS_OK;
+    }
+    TAM_CUDA_TRY(error, "a step on the CUDA device");
+    if (launched < serial) /* not all of its buckets: the event is of a step before */
+        return TAMIS_OK;
+    TAM_TRY(find_report(s, serial, done, out));
+    if (!*done)
+        return tam_fail(TAMIS_E_DEVICE,
+                        "rank %u: the CUDA device has ended step %llu without a "
+                        "report",
+                        s->plan.rank, (unsigned long long)serial);
+    return TAMIS_OK;
+}
+
+/* The driver's locks are for those who launch: a failure may be learnt a little later. */
+static bool time_to_ask(tam_cuda_step *s) {
+    enum { ASK_EVERY_NS = 500000 };
+    uint64_t now_ns = tam_clock_ns();
+    if (now_ns - __atomic_load_n(&s->round->asked_ns, __ATOMIC_RELAXED) < ASK_EVERY_NS)
+        return false;
+    __atomic_store_n(&s->round->asked_ns, now_ns, __ATOMIC_RELAXED);
+    return true;
+}
+
+tamis_status tam_cuda_step_poll(tam_cuda_step *s, uint64_t serial, bool *done,
+                                tam_cuda_report *out) {
+    tam_cuda_guard guard;
+    if (serial == 0) {
+        *done = find_newest(s->round->reports[TAM_CUDA_BY_CALLER], out);
+        return TAMIS_OK;
+    }
+    TAM_TRY(find_report(s, serial, done, out));
+    if (*done || !time_to_ask(s))
+        return TAMIS_OK;
+    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
+    tamis_status status = poll(s, serial, done, out);
+    tam_cuda_leave(&guard);
+    return status;
+}

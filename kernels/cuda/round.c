@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the steps of all buckets share: streams and events, the verdict, shares of k, the joined
+ * result, reports.
+ */
+#include "kernels/cuda/step.h"
+
+#include "lib/base/base.h"
+
+static const tam_cuda_whole alone = {.nbuckets = 1};
+
+static const tam_cuda_whole *whole_of(const tam_cuda_step *first) {
+    return first->plan.whole ? first->plan.whole : &alone;
+}
+
+/* -- open ------------------------------------------------------------------------------------- */
+
+/* Priorities. While backward makes the gradients of later buckets, nothing of ours should delay it:
+ * compression takes what is left over. Messages must not wait behind the blocks of backward, for
+ * every other rank waits with them; they are few blocks, which hardly delay anybody. */
+static tamis_status open_streams(tam_cuda_round *r) {
+    cudaEvent_t *events[] = {&r->given, &r->sealed, &r->ready, &r->done, &r->fork, &r->merge};
+    TAM_TRY(tam_cuda_lane_open(&r->lane));
+    r->travel = r->lane.stream;
+    if (r->nbuckets > 1)
+        TAM_TRY(tam_cuda_stream_open(TAM_CUDA_URGENT, &r->travel));
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        TAM_TRY(tam_cuda_event_open(events[i]));
+    return TAMIS_OK;
+}
+
+static void take(tam_cuda_round *r, tam_cuda_arena *arena) {
+    tam_cuda_shares *s = &r->shares;
+    r->common = tam_cuda_take(arena, 1, sizeof *r->common);
+    r->exchanges = tam_cuda_take(arena, r->nbuckets, sizeof r->exchanges[0]);
+    r->controls = tam_cuda_take(arena, r->nbuckets, sizeof r->controls[0]);
+    r->lengths = tam_cuda_take(arena, r->nbuckets, sizeof r->lengths[0]);
+    s->lengths = r->lengths;
+    s->norms = tam_cuda_take(arena, r->nbuckets, sizeof s->norms[0]);
+    s->even = tam_cuda_take(arena, r->nbuckets, sizeof s->even[0]);
+    s->next = tam_cuda_take(arena, r->nbuckets, sizeof s->next[0]);
+    s->now = tam_cuda_take(arena, r->nbuckets, sizeof s->now[0]);
+}
+
+static tamis_status take_memory(tam_cuda_round *r) {
+    size_t ring = TAM_CUDA_STEPS * sizeof(tam_cuda_report);
+    tam_cuda_arena arena = {0};
+    void *memory = NULL, *pinned = NULL;
+    take(r, &arena);
+    TAM_TRY(tam_cuda_alloc(arena.used, "what buckets share", &memory));
+    arena = (tam_cuda_arena){.base = r->memory = memory};
+    take(r, &arena);
+    TAM_TRY(tam_cuda_alloc_pinned(TAM_CUDA_LANES * ring, "reports", &pinned));
+    r->pinned = pinned;
+    for (int i = 0; i < TAM_CUDA_LANES; i++)
+        r->reports[i] = (tam_cuda_report *)(void *)(r->pinned + (size_t)i * ring);
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_round_open(tam_cuda_step *first) {
+    const tam_cuda_whole *whole = whole_of(first);
+    tam_cuda_round *r = first->round = tam_alloc(sizeof *r);
+    if (!r)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a step");
+    r->nbuckets = whole->nbuckets;
+    r->steps = tam_alloc_array(r->nbuckets, sizeof(tam_cuda_step *));
+    if (!r->steps)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u buckets", r->nbuckets);
+    r->shares.nbuckets = r->nbuckets;
+    r->shares.by_norm = whole->by_norm;
+    r->shares.k = whole->k;
+    TAM_TRY(open_streams(r));
+    r->lane.timeout_ns = first->plan.timeout_ns;
+    TAM_TRY(take_memory(r));
+    if (r->nbuckets == 1)
+        return TAMIS_OK;
+    return tam_cuda_lane_write(&r->lane, whole->lengths, r->nbuckets * sizeof r->lengths[0],
+                               r->lengths);
+}
+
+/* Several lists become one that ascends; scheme dense has none. */
+static tamis_status take_result(tam_cuda_round *r) {
+    size_t entries = 0;
+    void *memory = NULL;
+    for (uint32_t b = 0; b < r->nbuckets; b++)
+        entries += r->steps[b]->plan.union_max;
+    if (r->nbuckets == 1 || entries == 0)
+        return TAMIS_OK;
+    TAM_TRY(tam_cuda_alloc(entries * (sizeof(uint32_t) + sizeof(float)), "the result", &memory));
+    r->result = memory;
+    for (uint32_t b = 0; b < r->nbuckets; b++) {
+        tam_cuda_exchange *x = &r->steps[b]->exchange;
+        x->all_indices = memory;
+        x->all_values = (float *)(x->all_indices + entries);
+    }
+    return TAMIS_OK;
+}
+
+/* Kernels that look at all buckets find each here. */
+static tamis_status complete(tam_cuda_round *r) {
+    TAM_TRY(take_result(r));
+    for (uint32_t b = 0; b < r->nbuckets; b++) {
+        const tam_cuda_step *s = r->steps[b];
+        TAM_TRY(tam_cuda_lane_write(&r->lane, &s->exchange, sizeof s->exchange, &r->exchanges[b]));
+        TAM_TRY(tam_cuda_lane_write(&r->lane, &s->control, sizeof s->control, &r->controls[b]));
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_round_join(tam_cuda_step *s) {
+    s->round->steps[s->plan.bucket] = s;
+    return tam_cuda_is_last(s) ? complete(s->round) : TAMIS_OK;
+}
+
+/* -- close ------------------------------------------------------------------------------------ */
+
+tamis_status tam_cuda_round_gather(tam_cuda_round *r) {
+    if (r->travel == r->lane.stream)
+        return TAMIS_OK;
+    TAM_CUDA_TRY(cudaEventRecord(r->sealed, r->travel), "gathering streams");
+    TAM_CUDA_TRY(cudaStreamWaitEvent(r->lane.stream, r->sealed, 0), "gathering streams");
+    return TAMIS_OK;
+}
+
+bool tam_cuda_round_idle(tam_cuda_round *r, uint32_t rank) {
+    if (r->hangs)
+        return false;
+    r->hangs = tam_cuda_round_gather(r) != TAMIS_OK ||
+               tam_cuda_lane_wait(&r->lane, "the last step") != TAMIS_OK;
+    if (r->hangs)
+        tam_log(TAM_WARN, "rank %u: a step on the CUDA device never ended; its memory stays", rank);
+    return !r->hangs;
+}
+
+void tam_cuda_round_close(tam_cuda_round *r) {
+    tam_cuda_event_close(r->merge);
+    tam_cuda_event_close(r->fork);
+    tam_cuda_event_close(r->done);
+    tam_cuda_event_close(r->ready);
+    tam_cuda_event_close(r->sealed);
+    tam_cuda_event_close(r->given);
+    if (r->travel != r->lane.stream)
+        tam_cuda_stream_close(r->travel);
+    tam_cuda_lane_close(&r->lane);
+    tam_cuda_free_pinned(r->pinned);
+    tam_cuda_free(r->result);
+    tam_cuda_free(r->memory);
+    tam_cuda_round_forget(r);
+}
+
+void tam_cuda_round_forget(tam_cuda_round *r) {
+    tam_free(r->steps);
+    tam_free(r);
+}
