@@ -116,7 +116,7 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
     if (h->rank != r)
         return refuse(r, "it names another rank");
     if (h->config != s->config)
-        return refuse(r, "it comes from another configuration or packing");
+        return refuse(r, "it comes from another configuration, density or packing");
     if (h->step != step)
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u is at step %llu, this rank at step %llu", r,
                         (unsigned long long)h->step, (unsigned long long)step);

@@ -33,7 +33,7 @@ enum { TAM_SLOT_RESCANNED = 1, TAM_SLOT_HAS_KEY = 2 };
 typedef struct tam_slot_header {
     uint64_t magic;
     uint64_t step;
-    uint64_t config; /* hash of what all ranks agreed on: descriptor, packing of the step */
+    uint64_t config; /* hash of what all ranks agreed on: descriptor, k and packing of the step */
     uint64_t checksum;
     uint64_t last_result; /* hash of the values of the step before: ranks that drifted apart show */
     uint32_t rank;

@@ -35,7 +35,7 @@ static tamis_status plan(tam_bucket *b, tam_link *link) {
     TAM_TRY(link->transport->allgather(link->self, p->parts, bytes, p->all, &link->call));
     const uint32_t *agreed = p->all + r->step % link->nranks * grid->ngroups;
     /* The headers that follow show whether all ranks received the same packing. */
-    b->slots.config = XXH3_64bits_withSeed(agreed, bytes, b->config_hash);
+    b->slots.config = XXH3_64bits_withSeed(agreed, bytes, b->slots.config);
     for (uint32_t t = 0; t < grid->ntiles; t++) {
         uint32_t part = agreed[grid->tiles[t].group];
         if (part >= link->nranks && part != TAM_PART_COMMON)
@@ -207,6 +207,7 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     if (r->config.worker == TAMIS_WORKER_THREAD)
         TAM_TRY(tam_step_accumulate(b));
     uint64_t at_ns = tam_clock_ns();
+    b->slots.config = b->config_hash + b->k; /* slots of another density may be as long */
     if (b->packing.all) {
         TAM_TRY(plan(b, link));
         at_ns = tam_phase_end(r, TAMIS_PHASE_EXCHANGE, b->index, at_ns, &b->now.exchange_s);
