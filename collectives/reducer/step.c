@@ -284,7 +284,6 @@ tamis_status tamis_grad_accumulate(tamis_reducer *r, const tamis_step *step) {
     TAM_TRY(read_step(r, step, "tamis_grad_accumulate", &own));
     TAM_TRY(check_accumulate(r, &own));
     tamis_status status = TAMIS_OK;
-    r->has_result = false;
     for (uint32_t i = 0; i < r->nbuckets && status == TAMIS_OK; i++) {
         tam_bucket *b = &r->buckets[i];
         aim(b, &own);

@@ -84,9 +84,38 @@ static void test_densities_that_differ_are_noticed(void **state) {
     }
 }
 
+/* -- results and micro-batches ---------------------------------------------------------------- */
+
+static void accumulate_after(test_rank *self) {
+    tamis_reducer *r = NULL;
+    tamis_reducer_config config = usual();
+    tamis_result before, after;
+    float grad[N];
+    RANK_OK(self, make(self->comm, &config, &r));
+    run_step(self, r, 0);
+    RANK_OK(self, tamis_reduce_result(r, &before));
+    uint64_t hash = data_hash(0, before.values, before.count * sizeof before.values[0]);
+    tamis_step step = flat(grad);
+    data_fill(DATA_HEAVY, self->id, 1, N, grad);
+    RANK_OK(self, tamis_grad_accumulate(r, &step));
+    RANK_OK(self, tamis_reduce_result(r, &after));
+    RANK_CHECK(self,
+               after.count == before.count &&
+                   data_hash(0, after.values, after.count * sizeof after.values[0]) == hash,
+               "the result has changed");
+    tamis_reducer_destroy(r);
+}
+
+static void test_a_result_lasts_until_the_next_start(void **state) {
+    (void)state;
+    test_context("accumulate after a step");
+    ranks_run(2, 0, accumulate_after, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_densities_that_differ_are_noticed),
+        cmocka_unit_test(test_a_result_lasts_until_the_next_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
