@@ -156,15 +156,16 @@ struct tamis_reducer {
     /* The step under way. Ready may come from one thread while another waits: both look at these
      * under the lock. */
     pthread_mutex_t lock;
-    pthread_cond_t progress; /* a bucket was launched, or none ever will be */
+    pthread_cond_t progress; /* a bucket was launched, or could not be */
     bool started;            /* a step is under way, */
     bool rest;               /* and start has been called for it */
     bool *ready;             /* [nsegments] */
     tam_pair *places; /* [nplaces] address and segment of gradients given by segment, ascending */
     uint32_t nplaces;
     uint32_t launched; /* buckets */
-    tamis_status launch_status;
-    tamis_step given; /* what the first call of the step gave */
+    bool launching;    /* a thread is about to launch the next one, and who waits minds */
+    bool given_up;     /* who waits does so no more: no bucket may begin */
+    tamis_step given;  /* what the first call of the step gave */
 
     bool abandoned, has_result, has_norms;
     uint64_t step;

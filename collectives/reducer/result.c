@@ -9,6 +9,9 @@
 /* How long a look at the fate of the communicator may be put off. */
 #define LOOK_NS UINT64_C(20000000)
 
+/* How long after the end of a wait a thread may still be busy with its bucket. */
+#define GRACE_NS UINT64_C(500000000)
+
 static tamis_status name_missing(const tamis_reducer *r) {
     uint32_t nsegments = r->layout->nsegments, first = nsegments, missing = 0;
     for (uint32_t s = nsegments; s-- > 0;) {
@@ -34,13 +37,24 @@ static bool is_started(tamis_reducer *r) {
     return started;
 }
 
+/* With the lock held: no bucket begins from here on. One whose launch goes on for too long may still
+ * use the reducer, whose memory therefore stays. */
+static void give_up(tamis_reducer *r) {
+    uint64_t until_ns = tam_clock_ns() + GRACE_NS;
+    r->given_up = true;
+    while (r->launching && tam_lock_wait(&r->lock, &r->progress, until_ns))
+        ;
+    r->abandoned = r->abandoned || r->launching;
+    r->launching = false;
+}
+
 /* Until all buckets are launched, by another thread. */
 static tamis_status await_launches(tamis_reducer *r, uint64_t until_ns) {
     tamis_status status = TAMIS_OK;
     pthread_mutex_lock(&r->lock);
     while (status == TAMIS_OK && r->launched < r->nbuckets) {
         uint64_t now_ns = tam_clock_ns(), look_ns = now_ns + LOOK_NS;
-        status = r->launch_status != TAMIS_OK ? r->launch_status : tamis_comm_status(r->comm);
+        status = tamis_comm_status(r->comm);
         if (status == TAMIS_OK && now_ns >= until_ns) {
             status = name_missing(r);
             tam_comm_lose(r->comm, status);
@@ -48,8 +62,17 @@ static tamis_status await_launches(tamis_reducer *r, uint64_t until_ns) {
         if (status == TAMIS_OK)
             tam_lock_wait(&r->lock, &r->progress, look_ns < until_ns ? look_ns : until_ns);
     }
+    if (status != TAMIS_OK)
+        give_up(r);
+    status = r->launched == r->nbuckets ? TAMIS_OK : status;
     pthread_mutex_unlock(&r->lock);
     return status;
+}
+
+static void end(tamis_reducer *r) {
+    pthread_mutex_lock(&r->lock);
+    r->started = false;
+    pthread_mutex_unlock(&r->lock);
 }
 
 static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void *stream) {
@@ -65,11 +88,10 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
                                 : r->driver->wait(r, begin_ns, until_ns);
     if (lost != TAMIS_OK)
         status = tam_comm_check(r->comm);
-    if (lost != TAMIS_OK && status == TAMIS_OK)
-        status =
-            tam_fail(lost, "rank %u: tamis_grad_ready could not begin a bucket", r->comm->rank);
-    r->started = status == TAMIS_E_STATE; /* which had no effect */
-    r->has_result = !joins && !r->started && tamis_status_loss(status) != TAMIS_LOST_COMM;
+    if (status == TAMIS_E_STATE) /* which had no effect */
+        return status;
+    r->has_result = !joins && tamis_status_loss(status) != TAMIS_LOST_COMM;
+    end(r);
     return status;
 }
 
@@ -89,9 +111,9 @@ tamis_status tamis_reduce_test(tamis_reducer *r, int *done) {
                         "rank %u: tamis_reduce_test without tamis_reduce_start or tamis_grad_ready",
                         r->comm->rank);
     pthread_mutex_lock(&r->lock);
-    bool launched = r->launched == r->nbuckets, failed = r->launch_status != TAMIS_OK;
+    bool launched = r->launched == r->nbuckets;
     pthread_mutex_unlock(&r->lock);
-    failed = failed || tamis_comm_status(r->comm) != TAMIS_OK;
+    bool failed = tamis_comm_status(r->comm) != TAMIS_OK;
     *done = failed || (launched && r->driver->test(r));
     return TAMIS_OK;
 }

@@ -166,7 +166,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     }
     r->given = *step;
     r->launched = 0;
-    r->launch_status = TAMIS_OK;
+    r->launching = r->given_up = false;
     r->has_result = false;
     r->rest = false;
     r->started = true;
@@ -177,28 +177,52 @@ static void mark(tamis_reducer *r, uint32_t segment) {
     r->buckets[r->bucket_of[segment]].unready--;
 }
 
-static void note_launch(tamis_reducer *r, tamis_status status) {
+/* With the lock held: whether the caller is to launch the bucket whose turn it is. */
+static bool claim_next(tamis_reducer *r) {
+    r->launching =
+        !r->given_up && r->launched < r->nbuckets && r->buckets[r->launched].unready == 0;
+    return r->launching;
+}
+
+static bool claim(tamis_reducer *r) {
     pthread_mutex_lock(&r->lock);
-    r->launch_status = status;
-    r->launched += status == TAMIS_OK;
+    bool claimed = claim_next(r);
+    pthread_mutex_unlock(&r->lock);
+    return claimed;
+}
+
+/* One look at the reducer, for when the last bucket has been noted the next step may begin.
+ * @param status  [in,out]  of the launch; lost if nobody waits for it any more
+ * @return                  whether the next bucket is to be launched */
+static bool note_launch(tamis_reducer *r, tamis_status *status) {
+    pthread_mutex_lock(&r->lock);
+    bool left = !r->launching, launched = *status == TAMIS_OK;
+    r->launched += launched && !left;
+    if (launched && r->given_up)
+        *status = tam_comm_check(r->comm);
+    bool more = launched && claim_next(r);
+    r->launching = more;
     pthread_cond_broadcast(&r->progress);
     pthread_mutex_unlock(&r->lock);
+    return more;
+}
+
+static tamis_status launch_one(tamis_reducer *r) {
+    tamis_status status = r->driver->launch(&r->buckets[r->launched], r->given.stream);
+    bool half = status != TAMIS_OK && r->launched > 0;
+    if (half && tamis_status_loss(status) != TAMIS_LOST_COMM)
+        status = tam_fail(TAMIS_E_TRANSPORT, "rank %u: a step ended half way: %s", r->comm->rank,
+                          tamis_status_name(status));
+    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
+        tam_comm_lose(r->comm, status);
+    return status;
 }
 
 /* Buckets whose turn it is and whose segments are ready. */
 static tamis_status launch(tamis_reducer *r) {
     tamis_status status = TAMIS_OK;
-    while (status == TAMIS_OK && r->launched < r->nbuckets &&
-           r->buckets[r->launched].unready == 0) {
-        status = r->driver->launch(&r->buckets[r->launched], r->given.stream);
-        bool half = status != TAMIS_OK && r->launched > 0;
-        if (half && tamis_status_loss(status) != TAMIS_LOST_COMM)
-            status = tam_fail(TAMIS_E_TRANSPORT, "rank %u: a step ended half way: %s",
-                              r->comm->rank, tamis_status_name(status));
-        if (tamis_status_loss(status) == TAMIS_LOST_COMM)
-            tam_comm_lose(r->comm, status);
-        note_launch(r, status);
-    }
+    for (bool more = claim(r); more; more = note_launch(r, &status))
+        status = launch_one(r);
     return status;
 }
 
@@ -251,7 +275,8 @@ static tamis_status check_ready(const tamis_reducer *r, uint32_t segment) {
     return TAMIS_OK;
 }
 
-tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
+/* With the lock held: another thread may be about to end the step. */
+static tamis_status mark_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
     tamis_step own;
     TAM_TRY(read_step(r, step, "tamis_grad_ready", &own));
     TAM_TRY(check_ready(r, segment));
@@ -261,12 +286,19 @@ tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_st
         TAM_TRY(place_segment(r, segment, own.grads[segment]));
     else if (!r->started)
         TAM_TRY(check_flat(r, &own));
-    pthread_mutex_lock(&r->lock);
     if (!r->started)
         begin(r, &own);
     mark(r, segment);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
+    if (!r)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_grad_ready: reducer is NULL");
+    pthread_mutex_lock(&r->lock);
+    tamis_status status = mark_ready(r, segment, step);
     pthread_mutex_unlock(&r->lock);
-    return launch(r);
+    return status == TAMIS_OK ? launch(r) : status;
 }
 
 static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {

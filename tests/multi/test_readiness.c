@@ -112,10 +112,83 @@ static void test_a_result_lasts_until_the_next_start(void **state) {
     ranks_run(2, 0, accumulate_after, NULL);
 }
 
+/* -- who waits leaves, who marks is late ------------------------------------------------------ */
+
+enum { SHORT_MS = 300 };
+
+typedef struct late {
+    tamis_reducer *reducer;
+    tamis_step step;
+    tamis_status status;
+    uint32_t sleep_ms, bucket;
+} late;
+
+/* The accumulate pass of one bucket takes long. */
+static void dawdle(void *context, const tamis_phase_event *event) {
+    const late *l = context;
+    if (event->phase == TAMIS_PHASE_ACCUMULATE && event->bucket == l->bucket)
+        sleep_ms(l->sleep_ms);
+}
+
+static void *mark_late(void *context) {
+    late *l = context;
+    for (uint32_t s = SEGMENTS - 1; s-- > 0 && l->status == TAMIS_OK;)
+        l->status = tamis_grad_ready(l->reducer, s, &l->step);
+    return NULL;
+}
+
+static void come_late(test_rank *self) {
+    const uint32_t *extra_ms = self->shared;
+    late l = {.bucket = SEGMENTS - 1};
+    tamis_reducer_config config = usual();
+    float grad[N];
+    pthread_t thread;
+    l.sleep_ms = SHORT_MS * test_slowness() + *extra_ms;
+    config.on_phase = dawdle;
+    config.on_phase_context = &l;
+    RANK_OK(self, make(self->comm, &config, &l.reducer));
+    l.step = flat(grad);
+    data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    RANK_OK(self, tamis_grad_ready(l.reducer, SEGMENTS - 1, &l.step));
+    RANK_CHECK(self, pthread_create(&thread, NULL, mark_late, &l) == 0, "no thread");
+    uint64_t begin = now_ms();
+    tamis_status status = tamis_reduce_wait(l.reducer);
+    uint64_t took_ms = now_ms() - begin;
+    pthread_join(thread, NULL);
+    RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
+    RANK_CHECK(self, took_ms < SHORT_MS * test_slowness() + 1000, "it took %llu ms",
+               (unsigned long long)took_ms);
+    RANK_CHECK(self, tamis_status_loss(l.status) == TAMIS_LOST_COMM, "ready says %s",
+               tamis_status_name(l.status));
+    tamis_reducer_destroy(l.reducer);
+}
+
+static void test_a_bucket_that_comes_too_late_is_left_out(void **state) {
+    uint32_t extra_ms = 200;
+    (void)state;
+    test_context("a late bucket");
+    ranks_run(1, SHORT_MS * test_slowness(), come_late, &extra_ms);
+}
+
+/* Its job must not stay in the queue of a communicator that outlives the reducer. */
+static void leave_queue_empty(test_rank *self) {
+    come_late(self);
+    RANK_CHECK(self, self->comm->first == NULL, "a job of the reducer is left");
+}
+
+static void test_a_late_bucket_leaves_no_job_behind(void **state) {
+    uint32_t extra_ms = 200;
+    (void)state;
+    test_context("the queue after a late bucket");
+    ranks_run(1, SHORT_MS * test_slowness(), leave_queue_empty, &extra_ms);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_densities_that_differ_are_noticed),
         cmocka_unit_test(test_a_result_lasts_until_the_next_start),
+        cmocka_unit_test(test_a_bucket_that_comes_too_late_is_left_out),
+        cmocka_unit_test(test_a_late_bucket_leaves_no_job_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
