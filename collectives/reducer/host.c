@@ -76,8 +76,8 @@ static void host_close(tam_bucket *b) {
 static tamis_status host_launch(tam_bucket *b, void *stream) {
     tamis_reducer *r = b->reducer;
     bool dense = r->scheme.exchange == TAM_EXCHANGE_DENSE;
-    if (b == tam_last_bucket(r) && r->ended_ns > 0)
-        r->busy_us = (tam_clock_ns() - r->ended_ns) / 1000 + 1;
+    if (b == tam_last_bucket(r))
+        r->busy_us = r->ended_ns > 0 ? (tam_clock_ns() - r->ended_ns) / 1000 + 1 : 0;
     TAM_TRY(r->device->follow(b->kernels, stream));
     if (!dense && r->config.worker == TAMIS_WORKER_CALLER)
         TAM_TRY(tam_step_accumulate(b));

@@ -169,10 +169,11 @@ struct tamis_reducer {
 
     bool abandoned, has_result, has_norms;
     uint64_t step;
-    uint64_t ended_ns, busy_us; /* end of the step before; from there to the last accumulate */
-    size_t count;               /* of the result */
-    tamis_stats now;            /* of the step under way */
-    tamis_stats stats;          /* of the last finished step */
+    uint64_t ended_ns,
+        busy_us;       /* end of the step before; from there to the last launch; 0: unknown */
+    size_t count;      /* of the result */
+    tamis_stats now;   /* of the step under way */
+    tamis_stats stats; /* of the last finished step */
 };
 
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {

@@ -372,6 +372,7 @@ static tamis_status take_over(tamis_reducer *r, const state_buffers *in) {
     r->has_result = false;
     r->ended_ns = 0;
     r->stats.steps = h->steps;
+    r->stats.length = r->layout->length;
     r->stats.rescans_total = h->rescans_total;
     r->stats.wire_bytes_total = h->wire_bytes_total;
     return r->driver->reload(r);

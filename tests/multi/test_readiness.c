@@ -183,12 +183,55 @@ static void test_a_late_bucket_leaves_no_job_behind(void **state) {
     ranks_run(1, SHORT_MS * test_slowness(), leave_queue_empty, &extra_ms);
 }
 
+/* -- after a load ----------------------------------------------------------------------------- */
+
+static void load_and_go(test_rank *self) {
+    tamis_reducer *r = NULL;
+    tamis_pipeline *pipeline = NULL;
+    tamis_reducer_config config = usual();
+    tamis_pipeline_config stage = TAMIS_PIPELINE_CONFIG_INIT;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    char name[16], path[SCRATCH_PATH];
+    snprintf(name, sizeof name, "ready%u", self->id);
+    scratch_path(name, path);
+    RANK_OK(self, make(self->comm, &config, &r));
+    for (uint32_t number = 0; number < 3; number++)
+        run_step(self, r, number);
+    RANK_OK(self, tamis_reducer_stats(r, &stats));
+    RANK_CHECK(self, stats.straggler != UINT32_MAX, "the last rank is not known");
+    RANK_OK(self, tamis_reducer_save(r, path));
+    RANK_OK(self, tamis_reducer_load(r, path));
+    run_step(self, r, 3);
+    RANK_OK(self, tamis_reducer_stats(r, &stats));
+    RANK_CHECK(self, stats.straggler == UINT32_MAX && stats.slack_s == 0.0,
+               "rank %u is said to be last", stats.straggler);
+    tamis_reducer_destroy(r);
+
+    RANK_OK(self, make(self->comm, &config, &r));
+    RANK_OK(self, tamis_reducer_load(r, path));
+    stage.length = N;
+    stage.density = 0.05;
+    RANK_OK(self, tamis_pipeline_create(self->comm, &stage, &pipeline));
+    RANK_OK(self, tamis_pipeline_balance(pipeline, r));
+    tamis_pipeline_destroy(pipeline);
+    tamis_reducer_destroy(r);
+}
+
+static void test_a_loaded_reducer_knows_its_length_and_no_old_times(void **state) {
+    (void)state;
+    test_context("load");
+    char path[SCRATCH_PATH];
+    scratch_path("first", path); /* makes the folder before threads start */
+    ranks_run(2, 0, load_and_go, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_densities_that_differ_are_noticed),
         cmocka_unit_test(test_a_result_lasts_until_the_next_start),
         cmocka_unit_test(test_a_bucket_that_comes_too_late_is_left_out),
         cmocka_unit_test(test_a_late_bucket_leaves_no_job_behind),
+        cmocka_unit_test(test_a_loaded_reducer_knows_its_length_and_no_old_times),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
