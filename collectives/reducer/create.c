@@ -201,8 +201,8 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
 void tamis_reducer_destroy(tamis_reducer *r) {
     if (!r)
         return;
-    if (r->started)
-        tamis_reduce_wait(r);
+    if (r->started && r->launched > 0) /* segments that are not ready never will be */
+        r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
     r->driver->settle(r); /* joined steps end first; how they fare no longer matters */
     if (r->abandoned) {
         tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory stays",

@@ -225,12 +225,39 @@ static void test_a_loaded_reducer_knows_its_length_and_no_old_times(void **state
     ranks_run(2, 0, load_and_go, NULL);
 }
 
+/* -- destroyed in the middle of a step -------------------------------------------------------- */
+
+static void leave_early(test_rank *self) {
+    tamis_reducer *r = NULL;
+    tamis_reducer_config config = usual();
+    float grad[N];
+    RANK_OK(self, make(self->comm, &config, &r));
+    tamis_step step = flat(grad);
+    data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    RANK_OK(self, tamis_grad_ready(r, SEGMENTS - 1, &step));
+    RANK_OK(self, tamis_grad_ready(r, 0, &step));
+    uint64_t begin = now_ms();
+    tamis_reducer_destroy(r);
+    RANK_CHECK(self, now_ms() - begin < RANKS_TIMEOUT_MS / 4, "it took %llu ms",
+               (unsigned long long)(now_ms() - begin));
+    RANK_OK(self, make(self->comm, &config, &r)); /* nothing is lost */
+    run_step(self, r, 0);
+    tamis_reducer_destroy(r);
+}
+
+static void test_destroying_does_not_wait_for_segments_nobody_can_mark(void **state) {
+    (void)state;
+    test_context("destroyed in the middle");
+    ranks_run(2, RANKS_TIMEOUT_MS / 2, leave_early, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_densities_that_differ_are_noticed),
         cmocka_unit_test(test_a_result_lasts_until_the_next_start),
         cmocka_unit_test(test_a_bucket_that_comes_too_late_is_left_out),
         cmocka_unit_test(test_a_late_bucket_leaves_no_job_behind),
+        cmocka_unit_test(test_destroying_does_not_wait_for_segments_nobody_can_mark),
         cmocka_unit_test(test_a_loaded_reducer_knows_its_length_and_no_old_times),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
