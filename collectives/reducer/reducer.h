@@ -115,8 +115,9 @@ typedef struct tam_driver {
     tamis_status (*accumulate)(tam_bucket *b, void *stream);
     /** Whether wait would return at once. */
     bool (*test)(tamis_reducer *r);
-    /** Ends the step whose buckets 0 to r->launched - 1 were launched. A status that does not lose
-     * the comm moves on r->step. @param begin_ns  when the caller began to wait */
+    /** Ends the step of which buckets 0 to r->launched - 1, at least one, were launched. A status
+     * that does not lose the comm moves on r->step. @param begin_ns  when the caller began to wait
+     */
     tamis_status (*wait)(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns);
     tamis_status (*join)(tamis_reducer *r, void *stream, uint64_t begin_ns, uint64_t until_ns);
 

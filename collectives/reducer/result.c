@@ -83,9 +83,10 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
         return tam_fail(TAMIS_E_STATE, "rank %u: %s without tamis_reduce_start or tamis_grad_ready",
                         r->comm->rank, call);
     uint64_t until_ns = tam_comm_deadline(r->comm);
-    tamis_status lost = await_launches(r, until_ns);
-    tamis_status status = joins ? r->driver->join(r, stream, begin_ns, until_ns)
-                                : r->driver->wait(r, begin_ns, until_ns);
+    tamis_status lost = await_launches(r, until_ns), status = lost;
+    if (r->launched > 0)
+        status = joins ? r->driver->join(r, stream, begin_ns, until_ns)
+                       : r->driver->wait(r, begin_ns, until_ns);
     if (lost != TAMIS_OK)
         status = tam_comm_check(r->comm);
     if (status == TAMIS_E_STATE) /* which had no effect */

@@ -61,6 +61,30 @@ static void test_a_silent_rank_is_a_timeout_and_nothing_is_lost(void **state) {
     ranks_run(RANKS, SHORT_MS, stay_silent, NULL);
 }
 
+/* One segment is marked and no more, after a step that ended well. */
+static void forget_segments(test_rank *self) {
+    seat s;
+    if (!seat_open(self, &impatient, &s))
+        return;
+    tamis_step step = seat_step(&s);
+    RANK_MEET(self);
+    seat_wait(self, &s, 0, 1);
+    RANK_OK(self, tamis_grad_ready(s.reducer, 0, &step));
+    uint64_t begin_ms = now_ms();
+    self->where = "wait for segments that are never ready";
+    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reduce_wait(s.reducer));
+    RANK_CHECK(self, now_ms() - begin_ms <= (SHORT_MS + 1000) * test_slowness(), "%llu ms",
+               (unsigned long long)(now_ms() - begin_ms));
+    RANK_SAYS(self, "segments are missing");
+    RANK_MEET(self);
+    seat_close(&s);
+}
+
+static void test_a_segment_never_ready_is_a_timeout(void **state) {
+    (void)state;
+    ranks_run(1, SHORT_MS, forget_segments, NULL);
+}
+
 /* Rank 0 goes on for some steps, rank 1 for one. */
 static void start_apart(test_rank *self, seat *s) {
     tamis_step step = seat_step(s);
@@ -286,6 +310,7 @@ int main(void) {
     char path[SCRATCH_PATH];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_silent_rank_is_a_timeout_and_nothing_is_lost),
+        cmocka_unit_test(test_a_segment_never_ready_is_a_timeout),
         cmocka_unit_test(test_a_rank_ahead_of_a_refusal_can_save),
         cmocka_unit_test(test_a_failing_launch_is_named_and_the_state_saved),
         cmocka_unit_test(test_a_broken_device_is_named_and_the_last_file_stays),
