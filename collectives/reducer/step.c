@@ -245,7 +245,8 @@ tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
     tamis_step own;
     TAM_TRY(read_step(r, step, "tamis_reduce_start", &own));
     TAM_TRY(check_start(r, &own));
-    if (!r->started)
+    bool first = !r->started;
+    if (first)
         begin(r, &own);
     r->rest = true;
     for (uint32_t s = 0; s < r->layout->nsegments; s++) {
@@ -259,7 +260,8 @@ tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
         r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
         status = tam_comm_check(r->comm);
     }
-    r->started = false;
+    r->rest = false; /* where nothing is lost, start may be called again */
+    r->started = !first && tamis_status_loss(status) == TAMIS_LOST_NOTHING;
     return status;
 }
 
@@ -292,13 +294,28 @@ static tamis_status mark_ready(tamis_reducer *r, uint32_t segment, const tamis_s
     return TAMIS_OK;
 }
 
+/* The bucket could not be launched, and nothing is lost. */
+static void take_back(tamis_reducer *r, uint32_t segment, bool first) {
+    pthread_mutex_lock(&r->lock);
+    r->ready[segment] = false;
+    r->buckets[r->bucket_of[segment]].unready++;
+    r->started = !first;
+    withdraw_places(r);
+    pthread_mutex_unlock(&r->lock);
+}
+
 tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_grad_ready: reducer is NULL");
     pthread_mutex_lock(&r->lock);
+    bool first = !r->started;
     tamis_status status = mark_ready(r, segment, step);
     pthread_mutex_unlock(&r->lock);
-    return status == TAMIS_OK ? launch(r) : status;
+    TAM_TRY(status);
+    status = launch(r);
+    if (status != TAMIS_OK && tamis_status_loss(status) == TAMIS_LOST_NOTHING)
+        take_back(r, segment, first);
+    return status;
 }
 
 static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {

@@ -49,6 +49,56 @@ static void test_drivers_of_one_communicator_do_not_mix(void **state) {
     ranks_run(2, 0, mix_drivers, NULL);
 }
 
+/* While the host drives the other reducer, neither the last segment nor the rest can be given; once it
+ * has ended they can. */
+static void mark_beside(test_rank *self, const seat *s, bool by_start) {
+    tamis_bucket all = TAMIS_BUCKET_INIT;
+    tamis_step step = seat_step(s);
+    RANK_OK(self, tamis_reducer_bucket(s->reducer, 0, &all));
+    for (uint32_t i = by_start ? all.nsegments - 1 : 1; i < all.nsegments; i++)
+        RANK_OK(self, tamis_grad_ready(s->reducer, i, &step));
+    if (by_start)
+        RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_start(s->reducer, &step));
+    else
+        RANK_STATUS(self, TAMIS_E_STATE, tamis_grad_ready(s->reducer, 0, &step));
+    RANK_CHECK(self, has_word(tamis_last_error(), "wait for it first"), "%s", tamis_last_error());
+}
+
+static void finish_marked(test_rank *self, const seat *s, bool by_start) {
+    tamis_step step = seat_step(s);
+    if (by_start || self->id != 0)
+        RANK_OK(self, tamis_reduce_start(s->reducer, &step));
+    else
+        RANK_OK(self, tamis_grad_ready(s->reducer, 0, &step));
+    RANK_OK(self, tamis_reduce_wait(s->reducer));
+}
+
+static void refuse_beside(test_rank *self) {
+    seat s;
+    tamis_reducer *other = NULL;
+    if (!open_two(self, "deft", &s, &other))
+        return;
+    tamis_step step = seat_step(&s);
+    for (int by_start = 0; by_start < 2 && !self->failure[0]; by_start++) {
+        if (self->id == 0) { /* whose exchange lasts until the other rank comes */
+            RANK_OK(self, tamis_reduce_start(other, &step));
+            mark_beside(self, &s, by_start);
+        }
+        RANK_MEET(self);
+        if (self->id != 0)
+            RANK_OK(self, tamis_reduce_start(other, &step));
+        RANK_OK(self, tamis_reduce_wait(other));
+        finish_marked(self, &s, by_start);
+    }
+    tamis_reducer_destroy(other);
+    seat_close(&s);
+}
+
+static void test_a_refused_launch_has_no_effect(void **state) {
+    (void)state;
+    ranks_run(2, 0, refuse_beside, NULL);
+}
+
 /* Two reducers that devices drive, both under way. */
 static void run_two(test_rank *self) {
     seat s;
@@ -75,6 +125,7 @@ static void test_two_reducers_of_one_communicator_run_one_after_another(void **s
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drivers_of_one_communicator_do_not_mix),
+        cmocka_unit_test(test_a_refused_launch_has_no_effect),
         cmocka_unit_test(test_two_reducers_of_one_communicator_run_one_after_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
