@@ -262,6 +262,11 @@ static tamis_status fail_read(const char *path) {
     return errno == 0 ? refuse(path, "the file is truncated") : fail_io("read", path);
 }
 
+/* As tamis_reducer_set_density. */
+static bool can_send(const tamis_reducer *r, uint64_t k) {
+    return k == r->k || (r->driver == &tam_driver_host && k >= r->nbuckets && k <= r->k_max);
+}
+
 /* Is it a state file, whole, and ours? */
 static tamis_status check_header(const tamis_reducer *r, const state_header *h, int fd,
                                  const char *path) {
@@ -284,6 +289,12 @@ static tamis_status check_header(const tamis_reducer *r, const state_header *h, 
                  "it belongs to rank %llu of %llu, this is rank %u of %u",
                  (unsigned long long)h->rank, (unsigned long long)h->nranks, r->comm->rank,
                  r->comm->nranks);
+        return refuse(path, sentence);
+    }
+    if (!can_send(r, h->k)) {
+        snprintf(sentence, sizeof sentence,
+                 "its density was set to %llu entries a step, which this reducer cannot send",
+                 (unsigned long long)h->k);
         return refuse(path, sentence);
     }
     state_sizes sizes = sizes_of(r);
@@ -315,8 +326,7 @@ static bool is_sound(const tamis_reducer *r, const state_buffers *in) {
     state_sizes sizes = sizes_of(r);
     return h->rows_hash == hash_pieces(in->rows, sizes.rows, sizeof in->rows[0]) &&
            h->levels_hash == hash_levels(r, in->levels) &&
-           h->residual_hash == hash_pieces(in->residual, sizes.residual, PIECE_BYTES) &&
-           h->k >= r->nbuckets && h->k <= r->k_max;
+           h->residual_hash == hash_pieces(in->residual, sizes.residual, PIECE_BYTES);
 }
 
 static tamis_status read_state(const tamis_reducer *r, int fd, const char *path,
