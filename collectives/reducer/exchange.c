@@ -185,6 +185,14 @@ tamis_status tam_step_accumulate(tam_bucket *b) {
     return TAMIS_OK;
 }
 
+/* On the communicator's thread: while gradient and residual are written, who waits stays. */
+static tamis_status accumulate_committed(tam_bucket *b) {
+    TAM_TRY(tam_step_commit(b->reducer, &b->job));
+    tamis_status status = tam_step_accumulate(b);
+    tam_job_release(&b->job);
+    return status;
+}
+
 /* Slots and values. A step that will be skipped is known as such by all ranks from the headers, and
  * needs no more. */
 static tamis_status exchange(tam_bucket *b, tam_link *link) {
@@ -205,7 +213,7 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     tam_bucket *b = (tam_bucket *)(void *)job;
     tamis_reducer *r = b->reducer;
     if (r->config.worker == TAMIS_WORKER_THREAD)
-        TAM_TRY(tam_step_accumulate(b));
+        TAM_TRY(accumulate_committed(b));
     uint64_t at_ns = tam_clock_ns();
     b->slots.config = b->config_hash + b->k; /* slots of another density may be as long */
     if (b->packing.all) {

@@ -48,6 +48,10 @@ bool tam_job_commit(tam_job *job) {
     return move_on(job, TAM_JOB_RUNNING, TAM_JOB_COMMITTED);
 }
 
+void tam_job_release(tam_job *job) {
+    move_on(job, TAM_JOB_COMMITTED, TAM_JOB_RUNNING);
+}
+
 static struct timespec to_timespec(uint64_t ns) {
     return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 }

@@ -20,7 +20,7 @@ typedef enum tam_job_state {
     TAM_JOB_IDLE,
     TAM_JOB_QUEUED,
     TAM_JOB_RUNNING,
-    TAM_JOB_COMMITTED, /* changes what the caller sees: can no longer be given up */
+    TAM_JOB_COMMITTED, /* changes what the caller sees: cannot be given up */
     TAM_JOB_DONE,
     TAM_JOB_ABANDONED /* the caller went away; nothing of it may be touched any more */
 } tam_job_state;
@@ -103,5 +103,8 @@ tamis_status tam_comm_run(tamis_comm *comm, tam_job *job);
 /** From inside a job, before it changes anything of the caller's.
  * @return false: the caller has gone; leave everything alone */
 bool tam_job_commit(tam_job *job);
+
+/** What was changed is whole again; from here on the job may be given up as before. */
+void tam_job_release(tam_job *job);
 
 #endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Steps that the communicator's own thread drives, without MPI, so that sanitizers see it: ranks are
+ * threads here, and each has a thread of the library beside it.
+ */
+#include "collectives/reducer/reducer.h"
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { SEGMENTS = 6, LENGTH = 500, N = SEGMENTS * LENGTH, RANKS = 3, STEPS = 6 };
+
+/* -- the local transport, on a thread --------------------------------------------------------- */
+
+static tamis_status gather(void *self, const void *send, size_t bytes, void *recv, tam_call *call) {
+    tamis_comm *inner = self;
+    return inner->transport->allgather(inner->self, send, bytes, recv, call);
+}
+
+static tamis_status sum(void *self, float *values, size_t count, tam_call *call) {
+    tamis_comm *inner = self;
+    return inner->transport->allreduce_sum(inner->self, values, count, call);
+}
+
+static void give_up(void *self) {
+    tamis_comm *inner = self;
+    inner->transport->abort(inner->self);
+}
+
+static void close_inner(void *self, int clean) {
+    (void)clean;
+    tamis_comm_destroy(self);
+}
+
+static const tam_transport driven = {.name = "driven",
+                                     .capabilities = TAM_CAP_THREADED,
+                                     .allgather = gather,
+                                     .allreduce_sum = sum,
+                                     .abort = give_up,
+                                     .close = close_inner};
+
+static void run_driven(uint32_t nranks, uint32_t timeout_ms, rank_body body, void *shared) {
+    tamis_comm *inner[RANKS], *comms[RANKS];
+    tamis_comm_config limit = TAMIS_COMM_CONFIG_INIT;
+    limit.timeout_ms = timeout_ms;
+    assert_int_equal(tamis_comm_create_local(nranks, &limit, inner), TAMIS_OK);
+    for (uint32_t r = 0; r < nranks; r++)
+        assert_int_equal(tam_comm_open(&driven, inner[r], r, nranks, &limit, &comms[r]), TAMIS_OK);
+    ranks_run_on(comms, nranks, body, shared);
+    for (uint32_t r = 0; r < nranks; r++)
+        tamis_comm_destroy(comms[r]);
+}
+
+static tamis_status make(tamis_comm *comm, tamis_worker worker, uint64_t bucket_length,
+                         tamis_reducer **out) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_segment segments[SEGMENTS];
+    tamis_layout *layout;
+    for (int s = 0; s < SEGMENTS; s++)
+        segments[s] = (tamis_segment){NULL, LENGTH};
+    tamis_status status = tamis_layout_create(segments, SEGMENTS, &layout);
+    if (status != TAMIS_OK)
+        return status;
+    config.density = 0.05;
+    config.bucket_length = bucket_length;
+    config.worker = worker;
+    status = tamis_reducer_create(comm, layout, &config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+/* -- three threads a rank --------------------------------------------------------------------- */
+
+typedef struct backward {
+    tamis_reducer *reducer;
+    tamis_step step;
+    tamis_status status;
+} backward;
+
+static void *mark_all(void *context) {
+    backward *b = context;
+    for (uint32_t s = SEGMENTS - 1; s-- > 0;) {
+        tamis_status status = tamis_grad_ready(b->reducer, s, &b->step);
+        b->status = b->status == TAMIS_OK ? status : b->status;
+    }
+    return NULL;
+}
+
+/* Every segment is a bucket. The thread that marks is not joined before the next step begins, only in the end. */
+static void overlap(test_rank *self) {
+    backward marks[STEPS] = {0};
+    pthread_t threads[STEPS];
+    tamis_reducer *r = NULL;
+    float grad[N];
+    RANK_OK(self, make(self->comm, *(tamis_worker *)self->shared, LENGTH, &r));
+    for (uint32_t i = 0; i < STEPS; i++) {
+        backward *b = &marks[i];
+        *b = (backward){r, TAMIS_STEP_INIT, TAMIS_OK};
+        b->step.grad = grad;
+        data_fill(DATA_HEAVY, self->id, i, N, grad);
+        RANK_OK(self, tamis_grad_ready(r, SEGMENTS - 1, &b->step));
+        RANK_CHECK(self, pthread_create(&threads[i], NULL, mark_all, b) == 0, "no thread");
+        RANK_OK(self, tamis_reduce_wait(r));
+    }
+    for (uint32_t i = 0; i < STEPS; i++) {
+        pthread_join(threads[i], NULL);
+        RANK_OK(self, marks[i].status);
+    }
+    tamis_reducer_destroy(r);
+}
+
+static void test_threads_that_mark_wait_and_exchange(void **state) {
+    static tamis_worker workers[] = {TAMIS_WORKER_CALLER, TAMIS_WORKER_THREAD};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        test_context("worker %d", workers[i]);
+        run_driven(RANKS, 0, overlap, &workers[i]);
+    }
+}
+
+/* -- a pass that takes longer than the caller waits ------------------------------------------- */
+
+enum { SHORT_MS = 100, SLOW_MS = 900 };
+
+static const tam_device *usual; /* kernels, and the same with a slow pass */
+static tam_device slow;
+
+static tamis_status accumulate_slowly(void *self, const tam_accumulate *job, tam_accumulated *out) {
+    sleep_ms(SLOW_MS);
+    return usual->accumulate(self, job, out);
+}
+
+/* What belongs to the caller again is left alone. */
+static void outlast(test_rank *self) {
+    tamis_reducer *r = NULL;
+    float grad[N], seen[N];
+    RANK_OK(self, make(self->comm, TAMIS_WORKER_THREAD, 0, &r));
+    usual = r->device;
+    slow = *usual;
+    slow.accumulate = accumulate_slowly;
+    r->device = &slow;
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = grad;
+    data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    RANK_OK(self, tamis_reduce_start(r, &step));
+    RANK_OK(self, tamis_reduce_wait(r)); /* a pass that has begun is let end */
+    memcpy(seen, grad, sizeof seen);
+    sleep_ms(2 * SLOW_MS);
+    RANK_CHECK(self, memcmp(seen, grad, sizeof seen) == 0, "a gradient changed after wait");
+    tamis_reducer_destroy(r);
+}
+
+static void test_no_gradient_is_touched_after_wait(void **state) {
+    (void)state;
+    test_context("a slow pass");
+    run_driven(1, SHORT_MS, outlast, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_that_mark_wait_and_exchange),
+        cmocka_unit_test(test_no_gradient_is_touched_after_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
