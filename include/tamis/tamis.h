@@ -505,8 +505,12 @@ TAMIS_API tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
  *
  * A step may begin with ready in place of start; start, if it is called then, means "the rest". The
  * result, all at once and for all buckets together, is there after wait: nothing is written to a
- * gradient before every bucket has been exchanged, and a step that fails has applied nothing.
+ * gradient before every bucket has been exchanged, and a step that fails has applied nothing; a
+ * gradient whose bucket never began is as it was. (Scheme "dense" sums in place, see wait.)
  * The bits depend on the buckets, not on who marked what when.
+ *
+ * Several reducers of one communicator are in step only if their buckets begin in the same order on
+ * all ranks; where that is not so, let each have a communicator.
  */
 
 /**
@@ -517,7 +521,7 @@ TAMIS_API tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
  * bucket whose turn it is, that bucket is accumulated (worker `caller`: here) and its exchange
  * begins, and so with any later ones that waited for it.
  *
- * Collective: no: any order, which may differ between ranks
+ * Collective: no: any order, which may differ between ranks, within one reducer
  * Cost:       less than a microsecond, where no bucket begins; no allocation
  * Errors:     ARGUMENT; STATE: marked twice, or the last step has not been waited for: no effect;
  *             else as tamis_reduce_start
