@@ -21,10 +21,10 @@ static size_t segment_bytes(const tamis_reducer *r, uint32_t segment) {
 static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t bytes,
                               const char *where) {
     size_t element = tam_type_bytes(r->config.grad_type);
-    const char *begin = grad, *end = begin + bytes;
     char what[128];
     if (!grad)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is NULL", where);
+    const char *begin = grad, *end = begin + bytes;
     if ((uintptr_t)grad % element != 0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is not %zu-byte aligned",
                         where, element);

@@ -357,7 +357,8 @@ typedef struct tamis_reducer_config {
                                   the largest power of two <= 4096 that leaves 64 blocks a rank */
     double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
     double capacity;           /* step: slot size in units of k / ranks (ownership `all`: of k);
-                                  what does not fit stays in the residual. 0: slots grow to the longest list, as published */
+                                  what does not fit stays in the residual. 0: slots grow to the
+                                  longest list, as published */
     double threshold;          /* step: first threshold; 0: 1 / (2 sqrt(k)), as published */
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
     tamis_device device;       /* cpu */
@@ -442,8 +443,9 @@ typedef struct tamis_step {
  * the residual, also if the exchange fails.
  *
  * Collective: yes              Order:  returns when the gradient has been read (worker `caller`);
- *                                      the exchange runs on the library's thread (mpi) or inside wait (local,
- *                                      callback, MPI without THREAD_MULTIPLE). CUDA: returns at
+ *                                      the exchange runs on the library's thread (mpi) or inside
+ *                                      wait (local, callback, MPI without THREAD_MULTIPLE). CUDA:
+ *                                      returns at
  *                                      once if the communicator works in stream order (nccl) and
  *                                      the slots have a fixed size (section 5); else it waits for
  *                                      the pass, whose input `stream` produced
@@ -471,13 +473,14 @@ TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_st
 TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
 
 /**
- * Finish the step in the order of a CUDA stream: what is enqueued on `stream` from here on finds the
- * result of wait. The host waits for nothing, and may be up to eight steps ahead.
+ * Finish the step in the order of a CUDA stream: what is enqueued on `stream` from here on finds
+ * the result of wait. The host waits for nothing, and may be up to eight steps ahead.
  *
  * How the step fared is known later: an error that loses the communicator is what the next start
  * or wait returns (the gradient is then zero, its content in the residual), a step without result
  * (NONFINITE) is logged and seen in tamis_stats.skipped, tamis_reducer_stats tells of the last step
- * that has ended. A step that the host must drive (see start) is waited for, as by tamis_reduce_wait.
+ * that has ended. A step that the host must drive (see start) is waited for, as by
+ * tamis_reduce_wait.
  *
  * When `stream` is being captured, so is the step: start and join become part of the caller's
  * graph, on all ranks or on none. Nobody watches replays: they have no deadline, and a failure is
@@ -543,8 +546,8 @@ TAMIS_API tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment
 TAMIS_API tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis_step *step);
 
 /**
- * Whether wait would return at once. Over transports without a thread of their own (local, callback,
- * MPI without THREAD_MULTIPLE) this makes the exchange, and so may take as long as wait.
+ * Whether wait would return at once. Over transports without a thread of their own (local,
+ * callback, MPI without THREAD_MULTIPLE) this makes the exchange, and so may take as long as wait.
  *
  * @param  done  [out]  1 or 0; still 0 while segments are not ready
  * Errors:     ARGUMENT, STATE (no step is under way)
@@ -607,7 +610,7 @@ typedef struct tamis_stats {
                                whole and nobody sends */
     uint64_t picked_max; /* the most any rank sent */
     uint64_t deferred;   /* entries that did not fit a slot and stay in the residual, all ranks */
-    uint64_t candidates; /* entries over the threshold, all ranks */
+    uint64_t candidates; /* entries over the threshold, all ranks; 0 if not counted */
     uint64_t rescans;    /* ranks that had to search their part again in this step */
     uint64_t rescans_total; /* the same, summed over all steps */
     uint64_t nonfinite;     /* bad entries dropped, all ranks */
