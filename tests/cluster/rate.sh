@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# rate.sh CLUSTER_SH CLUSTER_LINK: MPI between two hosts gets what the cable is set to, not more, and
+# more only without a limit. Exit 77: not permitted here.
+set -u
+
+cluster=$1 link=$2
+
+reached() { # Mbit/s, one way, median, of messages of 2 MiB
+    "$cluster" run 2 50 "$link" 2097152 |
+        sed -n 's/.*"ranks_per_host": 1,.*"one_way": {[^}]*"median": \([0-9.e+-]*\).*/\1/p' |
+        awk '{ print int(1000 * $1) }'
+}
+
+if [ "${3:-}" = inside ]; then
+    reached
+    "$cluster" rate 100mbit
+    reached
+    "$cluster" rate none
+    reached
+    exit
+fi
+
+"$cluster" check || exit
+mapfile -t mbit < <("$cluster" with 2 200mbit bash "${BASH_SOURCE[0]}" "$@" inside)
+echo "at 200 Mbit/s: ${mbit[0]-}, at 100 Mbit/s: ${mbit[1]-}, without a limit: ${mbit[2]-}"
+[ ${#mbit[@]} -eq 3 ] || exit 1
+
+# A pause fills the buckets, so that 160 of 2048 KiB are free. A busy machine may be slower.
+[ "${mbit[0]}" -le 220 ] && [ "${mbit[0]}" -ge 70 ] &&
+    [ "${mbit[1]}" -le 110 ] && [ "${mbit[1]}" -ge 40 ] && [ "${mbit[2]}" -ge 300 ]
