@@ -42,6 +42,7 @@ typedef struct overlap_variant {
 typedef struct overlap_sample {
     double step;       /* from the barrier to the end of the update */
     double compute;    /* forward, backward (without `ready`) and update */
+    double cpu;        /* that all threads of the process took for it */
     double calls;      /* inside ready, start and wait; MPI: inside MPI_Allreduce */
     double exposed;    /* calls, less the accumulate pass where it is made inside them */
     double wait;       /* inside wait, longest; MPI: inside MPI_Allreduce */

@@ -4,6 +4,7 @@
  */
 #include "bench/overlap/overlap.h"
 
+#include <time.h>
 #include <xxhash.h>
 
 #include "bench/common/measure.h"
@@ -96,12 +97,18 @@ static uint64_t hash_result(overlap_run *run, const overlap_variant *v) {
     return XXH3_64bits_withSeed(result.values, result.count * sizeof *result.values, hash);
 }
 
+static double cpu_now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 uint64_t overlap_step(overlap_run *run, overlap_variant *v, overlap_sample *out) {
     hook h = {.run = run, .variant = v, .step = TAMIS_STEP_INIT};
     h.step.grad = run->grad;
     *out = (overlap_sample){0};
     bench_barrier(run->group);
-    double begin = bench_now_s();
+    double cpu = cpu_now_s(), begin = bench_now_s();
     mlp_forward(&run->model, run->params, 0);
     mlp_loss(&run->model, 0);
     mlp_backward(&run->model, run->params, 0, run->grad, v->overlapped ? layer_done : NULL, &h);
@@ -109,6 +116,7 @@ uint64_t overlap_step(overlap_run *run, overlap_variant *v, overlap_sample *out)
     exchange(run, v, &h.step, out);
     update(run, v);
     out->step = bench_now_s() - begin;
+    out->cpu = cpu_now_s() - cpu;
     out->compute = out->step - out->calls;
     take_stats(run, v, out);
     return hash_result(run, v);

@@ -17,6 +17,7 @@ static const char *const legend =
     "# variant on the same parameters and samples, and ratios are made in each round.\n"
     "#   step     from a barrier to the end of the update; q1, q3: quartiles\n"
     "#   x comp   step / step without exchange; speedup: step of dense-mpi / step\n"
+    "#   cpu      that all threads of a rank took in a step\n"
     "#   exposed  inside ready, start and wait, less the accumulate pass where the caller makes "
     "it\n"
     "#   wait     inside wait; least: on the rank that waits least, the last to have computed: "
@@ -37,6 +38,7 @@ typedef double (*figure)(const overlap_sample *);
 
 FIGURE(step)
 FIGURE(compute)
+FIGURE(cpu)
 FIGURE(exposed)
 FIGURE(wait)
 FIGURE(wait_least)
@@ -157,10 +159,11 @@ static json_t *make_record(const row *r) {
     const overlap_variant *compute_only = first_of(r->run, OVERLAP_COMPUTE);
     const overlap_variant *dense_mpi = first_of(r->run, OVERLAP_MPI);
     json_t *record = what(r);
-    merge(record, json_pack("{so so so so so so}", "step_s", seconds(r, step), "over_compute",
-                            ratios(r, step, v, compute_only), "speedup_vs_dense",
-                            ratios(r, step, dense_mpi, v), "compute_s", seconds(r, compute),
-                            "exposed_s", seconds(r, exposed), "wait_s", seconds(r, wait)));
+    merge(record,
+          json_pack("{so so so so so so so}", "step_s", seconds(r, step), "over_compute",
+                    ratios(r, step, v, compute_only), "speedup_vs_dense",
+                    ratios(r, step, dense_mpi, v), "compute_s", seconds(r, compute), "cpu_s",
+                    seconds(r, cpu), "exposed_s", seconds(r, exposed), "wait_s", seconds(r, wait)));
     merge(record,
           json_pack("{so so so so so so so}", "wait_least_s", seconds(r, wait_least), "exchange_s",
                     seconds(r, exchange), "accumulate_s", seconds(r, accumulate), "cut_s",
@@ -185,11 +188,12 @@ static void print_header(const overlap_run *run) {
             (unsigned long long)s->hidden, run->model.length, (unsigned long long)s->batch,
             bench_cpu_level(), (unsigned long long)s->rounds, (unsigned long long)s->warmup, load(),
             s->baseline, legend);
-    fprintf(s->table,
-            "#%-14s %7s %4s %6s %8s %8s %8s %6s %7s %8s %8s %8s %6s %8s %7s %7s %7s %7s %10s %5s\n",
-            "variant", "density", "bkts", "worker", "step", "q1", "q3", "x comp", "speedup",
-            "exposed", "wait", "least", "hidden", "exch", "acc", "cut", "apply", "hook us", "wire",
-            "wrong");
+    fprintf(
+        s->table,
+        "#%-14s %7s %4s %6s %8s %8s %8s %6s %7s %8s %8s %8s %8s %6s %8s %7s %7s %7s %7s %10s %5s\n",
+        "variant", "density", "bkts", "worker", "step", "q1", "q3", "x comp", "speedup", "cpu",
+        "exposed", "wait", "least", "hidden", "exch", "acc", "cut", "apply", "hook us", "wire",
+        "wrong");
 }
 
 /* The median where there are quartiles. */
@@ -218,6 +222,7 @@ static void print_row(FILE *out, const json_t *record) {
             1e3 * value_of(record, "step_s", "q3"));
     print_cell(out, record, "%6.3f", "over_compute", 1);
     print_cell(out, record, "%7.2f", "speedup_vs_dense", 1);
+    print_cell(out, record, "%8.2f", "cpu_s", 1e3);
     print_cell(out, record, "%8.2f", "exposed_s", 1e3);
     print_cell(out, record, "%8.2f", "wait_s", 1e3);
     print_cell(out, record, "%8.2f", "wait_least_s", 1e3);
