@@ -111,7 +111,8 @@ uint64_t overlap_step(overlap_run *run, overlap_variant *v, overlap_sample *out)
     double cpu = cpu_now_s(), begin = bench_now_s();
     mlp_forward(&run->model, run->params, 0);
     mlp_loss(&run->model, 0);
-    mlp_backward(&run->model, run->params, 0, run->grad, v->overlapped ? layer_done : NULL, &h);
+    mlp_backward(&run->model, run->params, 0, false, run->grad, v->overlapped ? layer_done : NULL,
+                 &h);
     out->calls = h.seconds;
     exchange(run, v, &h.step, out);
     update(run, v);
