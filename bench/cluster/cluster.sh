@@ -109,7 +109,10 @@ run_mpi() { # ranks, seconds, program...
     export OMPI_MCA_plm_rsh_agent="/dev/shm/cluster.sh _rsh" OMPI_MCA_plm_rsh_no_tree_spawn=1
     export OMPI_MCA_orte_tmpdir_base=/dev/shm OMPI_MCA_oob_tcp_if_include=$NET.0/24
     export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_tcp_if_include=$NET.0/24
-    exec "$(dirname "$self")/../../tests/support/mpirun.sh" "$1" "$2" --host "$list" "${@:3}"
+    # In one session: where the kernel shares CPUs by session (autogroup) it does not let the thread
+    # of one rank, however short its work, in before the computing of a rank on another host.
+    exec "$(dirname "$self")/../../tests/support/mpirun.sh" "$1" "$2" --leave-session-attached \
+        --host "$list" "${@:3}"
 }
 
 # -- making one -----------------------------------------------------------------------------------

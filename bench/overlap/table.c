@@ -136,7 +136,7 @@ static json_t *what(const row *r) {
     merge(record,
           json_pack("{ss ss ss sI sI sI sI sI sI so}", "variant", name_of(v), "link", s->link,
                     "baseline", s->baseline, "ranks", (json_int_t)r->run->group->nranks, "n",
-                    (json_int_t)r->run->model.length, "hidden", (json_int_t)s->hidden, "depth",
+                    (json_int_t)r->run->model.length, "width", (json_int_t)s->hidden, "depth",
                     (json_int_t)s->depth, "batch", (json_int_t)s->batch, "rounds",
                     (json_int_t)s->rounds, "load", number_if(true, load())));
     merge(record,
