@@ -2,6 +2,7 @@
 #include "lib/base/base.h"
 
 #ifdef __linux__
+#include <linux/sched/types.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,34 +11,27 @@
 static _Thread_local bool ours;
 
 #ifdef __linux__
-/* struct sched_attr as the first kernel that knew it had it: the C library gives none. */
-typedef struct scheduling {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t slice_ns, deadline_ns, period_ns; /* slice: of ordinary threads since Linux 6.12 */
-} scheduling;
-
-/* A thread that works in bursts of microseconds, beside others that compute: a short slice lets it
- * run as soon as it wakes, and timers must not be late by the 50 us that the kernel allows itself.
- * Neither needs a privilege, nor does a refusal matter. */
-static void ask_for_promptness(void) {
-    scheduling s = {.size = sizeof s};
-    if (syscall(SYS_sched_getattr, 0, &s, sizeof s, 0) == 0 && s.policy == 0) {
-        s.slice_ns = 100000; /* the least there is */
-        syscall(SYS_sched_setattr, 0, &s, 0);
-    }
-    prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
-}
-#else
-static void ask_for_promptness(void) {
+/* MPI may yield in every poll (mpi_yield_when_idle). Who yields forfeits the rest of its time
+ * slice, and beside threads that compute, on their core, then waits for theirs: some 10 ms a poll.
+ * Of a short slice little is lost. Priority and share of the core stay as they are. Linux 6.12 and
+ * later; others take no note of it. */
+static void shorten_slices(void) {
+    enum { SLICE_NS = 100000 }; /* the least there is */
+    struct sched_attr attr = {0};
+    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) != 0 || attr.sched_policy != 0)
+        return; /* 0: the policy of ordinary threads, which alone has such slices */
+    attr.sched_runtime = SLICE_NS;
+    syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 #endif
 
+/* Timers of the kernel may be late by 50 us, so that several end together; not ours. */
 void tam_thread_claim(void) {
     ours = true;
-    ask_for_promptness();
+#ifdef __linux__
+    prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
+    shorten_slices();
+#endif
 }
 
 bool tam_thread_ours(void) {
