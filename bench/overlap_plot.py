@@ -32,13 +32,14 @@ def read(path):
 def draw(axes, records):
     first = records[0]
     for variant, (label, colour, line) in LINES.items():
-        points = sorted((r["buckets"], r["wait_s"]) for r in records if r["variant"] == variant)
+        points = {r["buckets"]: r["wait_s"] for r in records if r["variant"] == variant}
         if not points:
             continue
-        x = [buckets for buckets, _ in points]
-        y = [1e3 * wait["median"] for _, wait in points]
-        below = [1e3 * (wait["median"] - wait["q1"]) for _, wait in points]
-        above = [1e3 * (wait["q3"] - wait["median"]) for _, wait in points]
+        x = sorted(points)
+        waits = [points[buckets] for buckets in x]
+        y = [1e3 * wait["median"] for wait in waits]
+        below = [1e3 * (wait["median"] - wait["q1"]) for wait in waits]
+        above = [1e3 * (wait["q3"] - wait["median"]) for wait in waits]
         axes.errorbar(x, y, yerr=[below, above], label=label, color=colour, linestyle=line,
                       marker="o", markersize=4, capsize=2)
     for variant, label, colour in (("dense-mpi", "MPI_Allreduce, tuned", "#D55E00"),

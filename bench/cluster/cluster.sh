@@ -28,8 +28,8 @@ self=$(readlink -f "${BASH_SOURCE[0]}")
 PATH=$PATH:/usr/sbin:/sbin # iproute2, for users too
 
 NET=10.77.0
-BURST=80kb # a bucket below the largest packet, 64 KiB, has each one cut up, which takes the CPU
-QUEUE=1mb  # before a packet is lost, and 200 ms with it
+BUCKET_US=200 # what a cable passes at once after a pause
+QUEUE=1mb     # before a packet is lost, and with it 200 ms
 
 usage() {
     [ $# -eq 0 ] || echo "cluster.sh: $1" >&2
@@ -73,15 +73,28 @@ on() { # process that holds a host, command...
         taskset -c "$(cpus_of "$1")" env -C "$PWD" "${@:2}"
 }
 
-limit() { # rate, device, what runs tc there...
-    local rate=$1 device=$2
+# The largest packet, in bytes: a bucket has to hold it, or each one is cut up, which takes the CPU.
+# 64 KiB are the kernel's own limit; less than two frames would be too slow again.
+packet_of() { # rate
+    awk -v rate="$1" -v us=$BUCKET_US 'BEGIN {
+        bit = rate ~ /k/ ? 1e3 : rate ~ /m/ ? 1e6 : 1e9
+        bytes = rate == "none" ? 65536 : rate * bit / 8 * us * 1e-6
+        print int(bytes < 3200 ? 3200 : bytes > 65536 ? 65536 : bytes)
+    }'
+}
+
+limit() { # rate, device, what runs a command where the device is...
+    local rate=$1 device=$2 packet
     shift 2
+    packet=$(packet_of "$rate")
+    need "limit of packet sizes" "$@" ip link set dev "$device" gso_max_size "$packet"
     if [ "$rate" = none ]; then
         "$@" tc qdisc del dev "$device" root 2>/dev/null || true
     else
+        # A quarter more, for the headers that the packet is sent with, frame by frame.
         need "token buckets (kernel option NET_SCH_TBF)" \
             "$@" tc qdisc replace dev "$device" root \
-            tbf rate "$rate" burst $BURST limit $QUEUE
+            tbf rate "$rate" burst $((packet * 5 / 4)) limit $QUEUE
     fi
 }
 
@@ -103,6 +116,7 @@ show_hosts() {
 
 run_mpi() { # ranks, seconds, program...
     local i list='' each=$((($1 + ${#hosts[@]} - 1) / ${#hosts[@]}))
+    command -v mpirun >/dev/null || refuse "not found: mpirun (Debian: apt-get install openmpi-bin)"
     for i in "${!hosts[@]}"; do
         list+=${list:+,}node$i:$each
     done
@@ -200,11 +214,11 @@ watch_pipe() {
 
 find_tools() {
     local tool absent=''
-    for tool in ip tc mount nsenter taskset unshare; do
+    for tool in hostname ip mount nsenter taskset tc unshare; do
         command -v $tool >/dev/null || absent+=" $tool"
     done
     [ -z "$absent" ] ||
-        refuse "not found:$absent (Debian: apt-get install iproute2 mount util-linux)"
+        refuse "not found:$absent (Debian: apt-get install hostname iproute2 mount util-linux)"
 }
 
 may_isolate() { # options of unshare...
