@@ -167,20 +167,16 @@ static void find_straggler(tamis_reducer *r) {
 /* What the headers of all buckets say together. */
 static void add_up(tamis_reducer *r) {
     tamis_stats *s = &r->now;
-    bool known = true;
     memset(r->picked, 0, r->comm->nranks * sizeof r->picked[0]);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         s->deferred += b->now.deferred;
-        known = known && b->now.candidates > 0;
         s->candidates += b->now.candidates;
         s->rescans += b->now.rescans;
         s->nonfinite += b->now.nonfinite;
         for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
             r->picked[rank] += tam_slot_header_of(&b->slots, rank)->count;
     }
-    if (!known)
-        s->candidates = 0;
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
         s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
     s->picked = r->picked[r->comm->rank];

@@ -610,7 +610,7 @@ typedef struct tamis_stats {
                                whole and nobody sends */
     uint64_t picked_max; /* the most any rank sent */
     uint64_t deferred;   /* entries that did not fit a slot and stay in the residual, all ranks */
-    uint64_t candidates; /* entries over the threshold, all ranks; 0 if not counted */
+    uint64_t candidates; /* entries over the threshold, all ranks, of buckets that counted them */
     uint64_t rescans;    /* ranks that had to search their part again in this step */
     uint64_t rescans_total; /* the same, summed over all steps */
     uint64_t nonfinite;     /* bad entries dropped, all ranks */
