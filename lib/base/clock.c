@@ -14,7 +14,7 @@ uint64_t tam_clock_ns(void) {
  * costs a time slice of milliseconds, a nap only itself: its timer brings the thread back. Naps of an
  * eighth of the time waited so far make a wait an eighth longer at most. */
 static void nap(unsigned tries) {
-    enum { LEAST_NS = 2000, MOST_NS = 500000 };
+    enum { LEAST_NS = 2000, MOST_NS = 200000 };
     static _Thread_local uint64_t begin_ns;
     uint64_t now_ns = tam_clock_ns();
     if (tries == 0)
