@@ -10,22 +10,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/common/group.h"
 
-enum { MOST_OPTIONS = 40, FIRST_LONG = 256 };
+enum { MOST_OPTIONS = 40, FIRST_LONG = 256, OTHERS_WAIT_S = 2 };
 
 static const char *program_name = "bench";
 
+/* A launcher ends all ranks as soon as one leaves. So rank 0 speaks first, and another one only if
+ * rank 0 found nothing to say. */
 void bench_usage(const char *format, ...) {
-    if (bench_launched_rank() == 0) {
-        va_list args;
-        va_start(args, format);
-        fprintf(stderr, "%s: ", program_name);
-        vfprintf(stderr, format, args);
-        fputs("\n", stderr);
-        va_end(args);
-    }
+    va_list args;
+    if (bench_launched_rank() != 0)
+        sleep(OTHERS_WAIT_S);
+    va_start(args, format);
+    fprintf(stderr, "%s: ", program_name);
+    vfprintf(stderr, format, args);
+    fputs("\n", stderr);
+    va_end(args);
     exit(2);
 }
 
