@@ -30,13 +30,8 @@ static void read_plans(overlap_settings *s) {
         bench_usage("--buckets needs a number or the word planned");
 }
 
-/* Before memory is taken for them. */
 static void check_settings(overlap_settings *s) {
-    size_t most = ((size_t)1 << 32) - (1 << 16);
-    size_t length = mlp_length(overlap_shape(s), 0, s->depth + 1);
-    if (length > most)
-        bench_usage("--hidden %llu --depth %llu make %zu parameters; one reducer takes up to %zu",
-                    (unsigned long long)s->hidden, (unsigned long long)s->depth, length, most);
+    mlp_check_shape(overlap_shape(s));
     s->ndensities =
         bench_parse_list("density", s->density_list, 0.0, 1.0, OVERLAP_DENSITIES, s->densities);
     for (size_t i = 0; i < s->ndensities; i++)

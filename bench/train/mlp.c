@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bench/common/measure.h"
+#include "bench/common/options.h"
 #include "bench/common/random.h"
 
 enum { IN = IDX_PIXELS, OUT = IDX_CLASSES };
@@ -35,6 +36,13 @@ size_t mlp_length(mlp_shape shape, size_t first, size_t count) {
     for (size_t l = first; l < first + count; l++)
         length += mlp_outputs(shape, l) * (mlp_inputs(shape, l) + 1);
     return length;
+}
+
+void mlp_check_shape(mlp_shape shape) {
+    size_t length = mlp_length(shape, 0, shape.depth + 1), most = ((size_t)1 << 32) - (1 << 16);
+    if (length > most)
+        bench_usage("--hidden %zu --depth %zu make %zu parameters; one reducer takes up to %zu",
+                    shape.hidden, shape.depth, length, most);
 }
 
 static bool holds_first(const mlp *model) {

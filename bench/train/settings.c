@@ -40,15 +40,6 @@ static void check_pipeline(const train_settings *s) {
         bench_usage("--save and --load need --stages 1: a file holds the whole model");
 }
 
-/* Before memory is taken for them. */
-static void check_size(const train_settings *s) {
-    mlp_shape shape = {s->hidden, s->depth};
-    size_t length = mlp_length(shape, 0, shape.depth + 1), most = ((size_t)1 << 32) - (1 << 16);
-    if (length > most)
-        bench_usage("--hidden %zu --depth %zu make %zu parameters; one reducer takes up to %zu",
-                    shape.hidden, shape.depth, length, most);
-}
-
 void train_settings_read(int argc, char **argv, train_settings *out) {
     *out = (train_settings){
         .data = "/usr/share/datasets/fashion-mnist",
@@ -119,7 +110,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         bench_usage("--steps and --epochs exclude each other; give one");
     if (out->momentum >= 1)
         bench_usage("--momentum must be less than 1");
-    check_size(out);
+    mlp_check_shape((mlp_shape){out->hidden, out->depth});
     if (out->buckets == TRAIN_PLANNED && out->bucket_length)
         bench_usage("--buckets planned and --bucket-length exclude each other; give one");
     if (out->overlap && out->device != TAMIS_DEVICE_CPU)
