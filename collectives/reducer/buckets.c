@@ -11,10 +11,6 @@
 
 enum { SPARE_CANDIDATES = 4096 };
 
-static bool is_dense(const tamis_reducer *r) {
-    return r->scheme.exchange == TAM_EXCHANGE_DENSE;
-}
-
 static bool shared_by_norm(const tamis_reducer *r) {
     return r->nbuckets > 1 && r->config.share == TAMIS_SHARE_NORM;
 }
@@ -115,7 +111,7 @@ static tamis_status open_bucket(tam_bucket *b, const tam_bucket_range *range) {
     TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
     b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->length, r->config.share,
                                     r->nbuckets);
-    return is_dense(r) ? open_dense(b) : open_sparse(b);
+    return tam_scheme_dense(r->scheme) ? open_dense(b) : open_sparse(b);
 }
 
 static void close_bucket(tam_bucket *b) {
@@ -136,8 +132,8 @@ static void close_bucket(tam_bucket *b) {
 static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
     const tamis_reducer_config *c = &r->config;
     tam_link_model link = {c->link_latency_us * 1e-6, 8.0 / (c->link_gbit * 1e9)};
-    return tam_bucket_plan(r->layout, c->bucket_length, c->density, r->comm->nranks, is_dense(r),
-                           &link, ranges);
+    return tam_bucket_plan(r->layout, c->bucket_length, c->density, r->comm->nranks,
+                           tam_scheme_dense(r->scheme), &link, ranges);
 }
 
 /* Arrays that have one entry per bucket or segment. */
@@ -175,7 +171,7 @@ static tamis_status open_result(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         most += r->buckets[i].union_max;
-    if (r->nbuckets == 1 || is_dense(r) || r->driver != &tam_driver_host)
+    if (r->nbuckets == 1 || tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host)
         return TAMIS_OK;
     r->indices = tam_alloc_array(most, sizeof r->indices[0]);
     r->values = tam_alloc_array(most, sizeof r->values[0]);
@@ -187,7 +183,7 @@ static tamis_status open_result(tamis_reducer *r) {
 /* Gradients that the host cannot reach, or that must be widened, pass through a staging area; else
  * they are summed where they lie. */
 static tamis_status open_staging(tamis_reducer *r) {
-    if (!is_dense(r) || r->driver != &tam_driver_host ||
+    if (!tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host ||
         (r->config.device == TAMIS_DEVICE_CPU && r->config.grad_type == TAMIS_TYPE_FLOAT32))
         return TAMIS_OK;
     r->staging = tam_alloc_array(TAM_DENSE_PIECE, 2 * sizeof(float));
@@ -254,7 +250,8 @@ tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
-    tamis_bucket own = {sizeof own, b->first_segment,  b->layout->nsegments,
-                        b->begin,   b->layout->length, is_dense(r) ? b->layout->length : b->k};
+    tamis_bucket own = {
+        sizeof own, b->first_segment,  b->layout->nsegments,
+        b->begin,   b->layout->length, tam_scheme_dense(r->scheme) ? b->layout->length : b->k};
     return tam_struct_give("tamis_bucket", &own, sizeof own, out);
 }

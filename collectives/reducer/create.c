@@ -47,7 +47,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
         TAM_TRY(tam_struct_copy("tamis_reducer_config", &c, sizeof c, sizeof c, theirs));
     TAM_TRY(check_numbers(&c));
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
-    if (r->scheme.exchange == TAM_EXCHANGE_DENSE && c.output == TAMIS_OUTPUT_SPARSE)
+    if (tam_scheme_dense(r->scheme) && c.output == TAMIS_OUTPUT_SPARSE)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
     c.scheme = NULL;   /* the caller's memory */
@@ -111,7 +111,7 @@ static uint64_t entries(double density, uint64_t length) {
 }
 
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
-    bool dense = r->scheme.exchange == TAM_EXCHANGE_DENSE;
+    bool dense = tam_scheme_dense(r->scheme);
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
     r->k = dense ? layout->length : entries(r->config.density, layout->length);
     r->k_max = dense ? layout->length : entries(r->config.density_max, layout->length);
@@ -131,7 +131,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
     if (r->started)
         return tam_fail(TAMIS_E_STATE, "tamis_reducer_set_density: a step is under way; call "
                                        "tamis_reduce_wait first");
-    if (r->scheme.exchange == TAM_EXCHANGE_DENSE || r->driver != &tam_driver_host)
+    if (tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host)
         return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_reducer_set_density: %s, so it cannot change",
                         r->driver == &tam_driver_host ? "scheme dense sends everything"
                                                       : "a device runs the steps by itself");

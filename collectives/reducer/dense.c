@@ -97,7 +97,7 @@ static tamis_status finish(tamis_reducer *r, tam_job *job, tam_link *link) {
         return TAMIS_OK;
     r->count = 0;
     TAM_TRY(clear_all(r, link));
-    return tam_say_skipped(r, "in the sum over ranks");
+    return tam_say_skipped(r, r->step, r->now.nonfinite, "in the sum over ranks");
 }
 
 tamis_status tam_step_dense(tam_job *job, tam_link *link) {

@@ -39,7 +39,7 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
  * size, and no plan that ranks agree on step by step. */
 const tam_driver *tam_driver_find(const tamis_reducer *r) {
 #ifdef TAM_HAVE_CUDA
-    bool fixed = r->scheme.exchange == TAM_EXCHANGE_DENSE || tam_scheme_exact_count(r->scheme) ||
+    bool fixed = tam_scheme_dense(r->scheme) || tam_scheme_exact_count(r->scheme) ||
                  (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0);
     if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && fixed)
         return &tam_driver_stream;

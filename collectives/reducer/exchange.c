@@ -131,10 +131,9 @@ static tamis_status compare_results(const tam_bucket *b) {
 static void add_up_headers(tam_bucket *b) {
     tamis_stats *s = &b->now;
     bool known = true;
-    s->picked_max = s->deferred = s->candidates = s->rescans = s->nonfinite = 0;
+    s->deferred = s->candidates = s->rescans = s->nonfinite = 0;
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
         const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
-        s->picked_max = h->count > s->picked_max ? h->count : s->picked_max;
         s->deferred += h->deferred;
         known = known && h->candidates != UINT32_MAX;
         s->candidates += h->candidates;

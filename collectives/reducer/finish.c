@@ -20,12 +20,13 @@ float tam_divisor(const tamis_reducer *r) {
 
 /* -- decide ----------------------------------------------------------------------------------- */
 
-tamis_status tam_say_skipped(const tamis_reducer *r, const char *where) {
+tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
+                             const char *where) {
     if (r->config.nonfinite == TAMIS_NONFINITE_SKIP)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_NONFINITE,
                     "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied anything",
-                    (unsigned long long)r->step, (unsigned long long)r->now.nonfinite, where);
+                    (unsigned long long)step, (unsigned long long)bad, where);
 }
 
 /* All ranks met the same headers, or the same sums, and so come to the same decision. */
@@ -36,7 +37,7 @@ static tamis_status skip(tamis_reducer *r, const char *where) {
         r->buckets[i].count = 0;
         r->buckets[i].picked_sum = 0.0;
     }
-    return tam_say_skipped(r, where);
+    return tam_say_skipped(r, r->step, r->now.nonfinite, where);
 }
 
 static tamis_status skip_bad_gradients(tamis_reducer *r) {

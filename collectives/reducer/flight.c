@@ -14,10 +14,6 @@
 #include <math.h>
 #include <stdio.h>
 
-static bool is_dense(const tamis_reducer *r) {
-    return r->scheme.exchange == TAM_EXCHANGE_DENSE;
-}
-
 /* -- watch ------------------------------------------------------------------------------------ */
 
 static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank) {
@@ -29,20 +25,18 @@ static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank
                     (unsigned long long)report->step, report->rank, why);
 }
 
-static tamis_status explain_nonfinite(const tam_cuda_report *report) {
+static tamis_status explain_nonfinite(const tamis_reducer *r, const tam_cuda_report *report) {
     char where[48] = "in the sum over ranks";
     if (!report->in_sums)
         snprintf(where, sizeof where, "first on rank %u", report->rank);
-    return tam_fail(TAMIS_E_NONFINITE,
-                    "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied anything",
-                    (unsigned long long)report->step, (unsigned long long)report->nonfinite, where);
+    return tam_say_skipped(r, report->step, report->nonfinite, where);
 }
 
 static tamis_status explain_report(const tamis_reducer *r, const tam_cuda_report *report) {
     if (report->status == TAMIS_E_PROTOCOL)
         return explain_refusal(report, r->comm->rank);
-    if (report->status == TAMIS_E_NONFINITE && r->config.nonfinite == TAMIS_NONFINITE_ERROR)
-        return explain_nonfinite(report);
+    if (report->status == TAMIS_E_NONFINITE)
+        return explain_nonfinite(r, report);
     return TAMIS_OK;
 }
 
@@ -68,7 +62,8 @@ static tamis_status look_out(const tam_flight *f, const tam_link *link) {
     return TAMIS_OK;
 }
 
-/* To whom listens: every bucket was under way from its launch to now, as far as the host can tell. */
+/* To whom listens: every bucket was under way from its launch to now, as far as the host can
+ * tell. */
 static void tell(const tam_flight *f) {
     const tamis_reducer *r = f->reducer;
     uint64_t now_ns = tam_clock_ns();
@@ -125,7 +120,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
     s.wait_s = 0.0;
     r->stats = s;
     r->count = report->selected;
-    if (is_dense(r))
+    if (tam_scheme_dense(r->scheme))
         return;
     tam_log(TAM_DEBUG,
             "rank %u, step %llu: picked %u, %llu candidates, margin 2^%.3f, slope %.1f, %u rescans",
@@ -135,7 +130,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
 
 /* What each bucket sends next. */
 static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
-    for (uint32_t b = 0; b < r->nbuckets && !is_dense(r); b++)
+    for (uint32_t b = 0; b < r->nbuckets && !tam_scheme_dense(r->scheme); b++)
         r->buckets[b].k = report->targets[b];
 }
 

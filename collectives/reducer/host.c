@@ -47,7 +47,7 @@ static tamis_status open_packing(tam_bucket *b) {
 }
 
 static tamis_status host_open(tam_bucket *b) {
-    if (b->reducer->scheme.exchange == TAM_EXCHANGE_DENSE)
+    if (tam_scheme_dense(b->reducer->scheme))
         return TAMIS_OK;
     TAM_TRY(open_exchange(b));
     return open_packing(b);
@@ -75,7 +75,7 @@ static void host_close(tam_bucket *b) {
 
 static tamis_status host_launch(tam_bucket *b, void *stream) {
     tamis_reducer *r = b->reducer;
-    bool dense = r->scheme.exchange == TAM_EXCHANGE_DENSE;
+    bool dense = tam_scheme_dense(r->scheme);
     if (b == tam_last_bucket(r))
         r->busy_us = r->ended_ns > 0 ? (tam_clock_ns() - r->ended_ns) / 1000 + 1 : 0;
     TAM_TRY(r->device->follow(b->kernels, stream));

@@ -208,7 +208,8 @@ tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
 float tam_divisor(const tamis_reducer *r);
 /** NONFINITE with a sentence, or OK where the configuration says to skip. */
-tamis_status tam_say_skipped(const tamis_reducer *r, const char *where);
+tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
+                             const char *where);
 
 /** phase.c: a phase that began at `begin_ns` ends now: into the seconds of the statistics, and to
  * whom listens. @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */

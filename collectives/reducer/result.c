@@ -37,8 +37,8 @@ static bool is_started(tamis_reducer *r) {
     return started;
 }
 
-/* With the lock held: no bucket begins from here on. One whose launch goes on for too long may still
- * use the reducer, whose memory therefore stays. */
+/* With the lock held: no bucket begins from here on. One whose launch goes on for too long may
+ * still use the reducer, whose memory therefore stays. */
 static void give_up(tamis_reducer *r) {
     uint64_t until_ns = tam_clock_ns() + GRACE_NS;
     r->given_up = true;

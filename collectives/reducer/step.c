@@ -184,13 +184,6 @@ static bool claim_next(tamis_reducer *r) {
     return r->launching;
 }
 
-static bool claim(tamis_reducer *r) {
-    pthread_mutex_lock(&r->lock);
-    bool claimed = claim_next(r);
-    pthread_mutex_unlock(&r->lock);
-    return claimed;
-}
-
 /* One look at the reducer, for when the last bucket has been noted the next step may begin.
  * @param status  [in,out]  of the launch; lost if nobody waits for it any more
  * @return                  whether the next bucket is to be launched */
@@ -219,9 +212,9 @@ static tamis_status launch_one(tamis_reducer *r) {
 }
 
 /* Buckets whose turn it is and whose segments are ready. */
-static tamis_status launch(tamis_reducer *r) {
+static tamis_status launch(tamis_reducer *r, bool claimed) {
     tamis_status status = TAMIS_OK;
-    for (bool more = claim(r); more; more = note_launch(r, &status))
+    for (bool more = claimed; more; more = note_launch(r, &status))
         status = launch_one(r);
     return status;
 }
@@ -245,6 +238,7 @@ tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
     tamis_step own;
     TAM_TRY(read_step(r, step, "tamis_reduce_start", &own));
     TAM_TRY(check_start(r, &own));
+    pthread_mutex_lock(&r->lock);
     bool first = !r->started;
     if (first)
         begin(r, &own);
@@ -253,7 +247,9 @@ tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
         if (!r->ready[s])
             mark(r, s);
     }
-    tamis_status status = launch(r);
+    bool claimed = claim_next(r);
+    pthread_mutex_unlock(&r->lock);
+    tamis_status status = launch(r, claimed);
     if (status == TAMIS_OK)
         return TAMIS_OK;
     if (r->launched > 0) { /* those end first */
@@ -310,9 +306,10 @@ tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_st
     pthread_mutex_lock(&r->lock);
     bool first = !r->started;
     tamis_status status = mark_ready(r, segment, step);
+    bool claimed = status == TAMIS_OK && claim_next(r);
     pthread_mutex_unlock(&r->lock);
     TAM_TRY(status);
-    status = launch(r);
+    status = launch(r, claimed);
     if (status != TAMIS_OK && tamis_status_loss(status) == TAMIS_LOST_NOTHING)
         take_back(r, segment, first);
     return status;
@@ -322,7 +319,7 @@ static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
     if (r->started)
         return tam_fail(TAMIS_E_STATE, "rank %u: tamis_grad_accumulate while a step is under way",
                         r->comm->rank);
-    if (r->scheme.exchange == TAM_EXCHANGE_DENSE)
+    if (tam_scheme_dense(r->scheme))
         return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_grad_accumulate: scheme dense has no residual; "
                                              "add up micro-batches before start");
     return check_start(r, step);

@@ -18,10 +18,6 @@
 
 #include "collectives/reducer/flight.h"
 
-static bool is_dense(const tamis_reducer *r) {
-    return r->scheme.exchange == TAM_EXCHANGE_DENSE;
-}
-
 static bool is_first(const tam_bucket *b) {
     return b->index == 0;
 }
@@ -66,7 +62,7 @@ static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
 }
 
 static tam_cuda_enqueue enqueue_of(const tamis_reducer *r) {
-    return is_dense(r) ? enqueue_dense : enqueue;
+    return tam_scheme_dense(r->scheme) ? enqueue_dense : enqueue;
 }
 
 /* Bytes that this rank sends in a step, or for a piece of it: always the same. */
@@ -179,7 +175,7 @@ static tamis_status settle_bucket(tam_bucket *b) {
     r->step = past.number;
     b->last_result = past.last_result;
     b->early_nonfinite = past.early_nonfinite;
-    if (is_dense(r))
+    if (tam_scheme_dense(r->scheme))
         return TAMIS_OK;
     b->k = b->control.k;
     r->norms[b->index] = past.norm;
@@ -217,7 +213,7 @@ static tamis_status stream_reload(tamis_reducer *r) {
 
 static void stream_result(const tamis_reducer *r, tamis_result *out) {
     tam_cuda_result result = {0};
-    if (!is_dense(r))
+    if (!tam_scheme_dense(r->scheme))
         result = tam_cuda_step_result(leader(r));
     *out = (tamis_result){r->count, result.indices, result.values, TAMIS_DEVICE_CUDA};
 }
@@ -317,7 +313,7 @@ static tamis_status stream_open(tam_bucket *b) {
         r->flights = tam_alloc(sizeof *r->flights);
     if (!r->flights)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
-    return is_dense(r) ? open_dense(b) : open_sparse(b);
+    return tam_scheme_dense(r->scheme) ? open_dense(b) : open_sparse(b);
 }
 
 /* A captured collective is one for all ranks, and so this is for all or none. */

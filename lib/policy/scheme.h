@@ -48,6 +48,11 @@ void tam_scheme_print(uint64_t code, char *text, size_t size);
 
 /* What follows from a scheme; each rule in one place. */
 
+/** Everything travels: no picks, no residual. */
+TAM_SHARED bool tam_scheme_dense(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_DENSE;
+}
+
 /** Exact counts group by group (DEFT). */
 TAM_SHARED bool tam_scheme_by_group(tam_scheme s) {
     return s.budget == TAM_BUDGET_NORM && s.threshold == TAM_THRESHOLD_EXACT &&
