@@ -299,13 +299,18 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     return give(enqueue(stream, "event wait", awaits(event->state, ticket, stream->device)));
 }
 
+/* Why the host may not ask about an event now; the lock is held. */
+static cudaError_t refusal_of(cudaEvent_t event) {
+    if (event->in)
+        return cudaErrorCapturedEvent;
+    return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     ENTER();
     guard held(world.lock);
-    if (event->in)
-        return give(cudaErrorCapturedEvent);
-    if (forbidden())
-        return give(cudaErrorStreamCaptureUnsupported);
+    if (cudaError_t refused = refusal_of(event))
+        return give(refused);
     if (world.errors[event->device])
         return give(static_cast<cudaError_t>(world.errors[event->device]));
     return event->state->completed < event->state->recorded ? cudaErrorNotReady : cudaSuccess;
@@ -314,10 +319,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     ENTER();
     guard held(world.lock);
-    if (event->in)
-        return give(cudaErrorCapturedEvent);
-    if (forbidden())
-        return give(cudaErrorStreamCaptureUnsupported);
+    if (cudaError_t refused = refusal_of(event))
+        return give(refused);
     while (event->state->completed < event->state->recorded && !world.errors[event->device])
         pause_for(event->state->changed, held, 20);
     return give(static_cast<cudaError_t>(world.errors[event->device]));

@@ -2,6 +2,7 @@
 #include "tests/cuda/pair.h"
 
 #include "lib/base/half.h"
+#include "tests/support/data.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +26,6 @@ tamis_reducer_config pair_config(const pair_order *order) {
     return config;
 }
 
-tamis_status pair_reducer(tamis_comm *comm, const tamis_reducer_config *config,
-                          tamis_reducer **out) {
-    tamis_layout *layout = data_layout(PAIR_N);
-    tamis_status status = tamis_reducer_create(comm, layout, config, out);
-    tamis_layout_destroy(layout);
-    return status;
-}
-
 /* -- open and close --------------------------------------------------------------------------- */
 
 /* Segments lie in the order of their numbers, or even ones before odd ones. */
@@ -53,11 +46,11 @@ static void furnish(test_rank *self, pair *p) {
     limit.timeout_ms = p->order->timeout_ms;
     RANK_CUDA(self, cudaSetDevice((int)self->id));
     RANK_OK(self, tamis_comm_create_nccl(self->comm, &limit, &p->comm));
-    RANK_OK(self, pair_reducer(self->comm, &config, &p->cpu));
+    RANK_OK(self, data_reducer(self->comm, PAIR_N, &config, &p->cpu));
     config.device = TAMIS_DEVICE_CUDA;
     config.on_phase = p->order->on_phase;
     config.on_phase_context = p;
-    RANK_OK(self, pair_reducer(p->comm, &config, &p->cuda));
+    RANK_OK(self, data_reducer(p->comm, PAIR_N, &config, &p->cuda));
     RANK_CUDA(self, cudaStreamCreateWithFlags(&p->stream, cudaStreamNonBlocking));
     RANK_CUDA(self, cudaMalloc(&p->grad, p->bytes));
     RANK_CUDA(self, cudaMallocHost(&p->given, p->bytes));

@@ -55,8 +55,6 @@ void pair_close(pair *p);
 
 /** The configuration that both have, but for the device. */
 tamis_reducer_config pair_config(const pair_order *order);
-tamis_status pair_reducer(tamis_comm *comm, const tamis_reducer_config *config,
-                          tamis_reducer **out);
 
 /** The gradient of this rank with that number, into host and, enqueued, into device memory. */
 void pair_fill(pair *p, uint32_t number);

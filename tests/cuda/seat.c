@@ -22,18 +22,10 @@ void seat_connect(test_rank *self, uint32_t timeout_ms, tamis_comm **out) {
     RANK_OK(self, tamis_comm_create_nccl(self->comm, &limit, out));
 }
 
-tamis_status seat_reducer(tamis_comm *comm, const tamis_reducer_config *config,
-                          tamis_reducer **out) {
-    tamis_layout *layout = data_layout(SEAT_N);
-    tamis_status status = tamis_reducer_create(comm, layout, config, out);
-    tamis_layout_destroy(layout);
-    return status;
-}
-
 static void furnish(test_rank *self, const seat_order *order, seat *s) {
     tamis_reducer_config config = seat_config(TAMIS_DEVICE_CUDA, order->scheme);
     config.nonfinite = order->nonfinite;
-    RANK_OK(self, seat_reducer(s->comm, &config, &s->reducer));
+    RANK_OK(self, data_reducer(s->comm, SEAT_N, &config, &s->reducer));
     RANK_CUDA(self, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
     RANK_CUDA(self, cudaMalloc((void **)&s->grad, SEAT_BYTES));
     RANK_CUDA(self, cudaMallocHost((void **)&s->given, (size_t)SEAT_STEPS * SEAT_BYTES));
@@ -131,7 +123,7 @@ void seat_compare(test_rank *self, const char *scheme, uint32_t first, uint32_t 
     tamis_reducer *cpu = NULL;
     float *expected = malloc((size_t)SEAT_STEPS * SEAT_BYTES);
     RANK_CHECK(self, expected, "no memory");
-    RANK_OK(self, seat_reducer(self->comm, &config, &cpu));
+    RANK_OK(self, data_reducer(self->comm, SEAT_N, &config, &cpu));
     seat_compute(self, 0, end, cpu, expected);
     for (uint32_t i = first; i < end && !self->failure[0]; i++)
         if (memcmp(got + i * SEAT_N, expected + i * SEAT_N, SEAT_BYTES) != 0)

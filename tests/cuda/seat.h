@@ -36,8 +36,6 @@ tamis_reducer_config seat_config(tamis_device device, const char *scheme);
 
 /** A communicator alone, on the device of this rank. */
 void seat_connect(test_rank *self, uint32_t timeout_ms, tamis_comm **out);
-tamis_status seat_reducer(tamis_comm *comm, const tamis_reducer_config *config,
-                          tamis_reducer **out);
 
 tamis_step seat_step(const seat *s);
 

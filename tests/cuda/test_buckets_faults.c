@@ -6,6 +6,7 @@
 #include "collectives/reducer/flight.h"
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"
+#include "tests/support/data.h"
 #include "tests/support/scratch.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -217,7 +218,7 @@ static void interleave(test_rank *self) {
         return;
     tamis_reducer_config config = pair_config(p.order);
     config.device = TAMIS_DEVICE_CUDA;
-    RANK_OK(self, pair_reducer(p.comm, &config, &other));
+    RANK_OK(self, data_reducer(p.comm, PAIR_N, &config, &other));
     step.grad = p.grad;
     step.stream = p.stream;
     for (s = p.nsegments; s-- > 0 && p.cuda->launched == 0;)

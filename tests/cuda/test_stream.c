@@ -6,6 +6,7 @@
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/seat.h"
+#include "tests/support/data.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -168,7 +169,7 @@ static void save_on_cuda_load_on_cpu(test_rank *self) {
         return;
     seat_join(self, &s, 0, FIRST);
     RANK_OK(self, tamis_reducer_save(s.reducer, path)); /* waits for what was joined */
-    RANK_OK(self, seat_reducer(self->comm, &config, &resumed));
+    RANK_OK(self, data_reducer(self->comm, SEAT_N, &config, &resumed));
     RANK_OK(self, tamis_reducer_load(resumed, path));
     seat_compute(self, FIRST, second, resumed, s.got);
     RANK_OK(self, tamis_reducer_save(resumed, path));
@@ -193,7 +194,7 @@ static void load_other_density(test_rank *self) {
     seat_path(self, "sparser", path);
     if (!seat_open(self, NULL, &s))
         return;
-    RANK_OK(self, seat_reducer(self->comm, &config, &sparser));
+    RANK_OK(self, data_reducer(self->comm, SEAT_N, &config, &sparser));
     RANK_OK(self, tamis_reducer_set_density(sparser, 0.02));
     RANK_OK(self, tamis_reducer_save(sparser, path));
     RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load(s.reducer, path));

@@ -6,6 +6,7 @@
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/seat.h"
+#include "tests/support/data.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -229,7 +230,7 @@ static tamis_status create_short(test_rank *self, tamis_comm *comm, const char *
     fake_cuda_reset();
     fake_cuda_objects before = fake_cuda_alive();
     fake_cuda_fail(function, nth, cudaErrorMemoryAllocation);
-    tamis_status status = seat_reducer(comm, &config, &reducer);
+    tamis_status status = data_reducer(comm, SEAT_N, &config, &reducer);
     if ((status == TAMIS_OK) != (reducer != NULL))
         rank_fail(self, __FILE__, __LINE__, "an output was written");
     if (status != TAMIS_OK && status != TAMIS_E_NOMEM)
@@ -284,7 +285,7 @@ static void test_host_memory_is_refused_without_effect(void **state) {
 static void refuse(test_rank *self, tamis_comm *comm, const tamis_reducer_config *config,
                    const char *word) {
     tamis_reducer *reducer = NULL;
-    RANK_STATUS(self, TAMIS_E_MISMATCH, seat_reducer(comm, config, &reducer));
+    RANK_STATUS(self, TAMIS_E_MISMATCH, data_reducer(comm, SEAT_N, config, &reducer));
     RANK_SAYS(self, word);
 }
 

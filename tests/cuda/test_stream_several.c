@@ -4,6 +4,7 @@
  * communicator. Those that devices drive run one after another, and not beside those of the host.
  */
 #include "tests/cuda/seat.h"
+#include "tests/support/data.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,7 @@ static bool open_two(test_rank *self, const char *scheme, seat *s, tamis_reducer
     if (!seat_open(self, NULL, s))
         return false;
     return rank_status(self, __FILE__, __LINE__, "a second reducer", TAMIS_OK,
-                       seat_reducer(s->comm, &config, other));
+                       data_reducer(s->comm, SEAT_N, &config, other));
 }
 
 /* deft needs the host in every step; its collectives must not meet those of `tamis`. */

@@ -14,17 +14,11 @@ static float gradient[N];
 
 static tamis_reducer *make(tamis_comm *comm, const char *scheme, tamis_worker worker) {
     tamis_reducer *reducer = NULL;
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    tamis_segment segments[SEGMENTS];
-    tamis_layout *layout;
-    for (int s = 0; s < SEGMENTS; s++)
-        segments[s] = (tamis_segment){NULL, LENGTH};
-    MPI_OK(tamis_layout_create(segments, SEGMENTS, &layout));
+    tamis_reducer_config config = data_even_config(LENGTH);
     config.scheme = scheme;
-    config.bucket_length = 1;
+    config.density = 0.01;
     config.worker = worker;
-    MPI_OK(tamis_reducer_create(comm, layout, &config, &reducer));
-    tamis_layout_destroy(layout);
+    MPI_OK(data_even_reducer(comm, SEGMENTS, LENGTH, &config, &reducer));
     return reducer;
 }
 

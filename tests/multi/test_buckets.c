@@ -5,7 +5,6 @@
  */
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
-#include "tests/support/scratch.h"
 #include "tests/support/trial.h"
 #include <math.h>
 #include <pthread.h>
@@ -97,42 +96,13 @@ static void test_a_thousand_orders_of_readiness_give_the_same_bits(void **state)
 
 enum { SEGMENTS = 6, LENGTH = 500, N = SEGMENTS * LENGTH };
 
-/* Every segment is a bucket. */
-static tamis_reducer_config usual(void) {
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    config.density = 0.05;
-    config.bucket_length = LENGTH;
-    return config;
-}
-
-static tamis_status make(tamis_comm *comm, const tamis_reducer_config *config,
-                         tamis_reducer **out) {
-    static const char *const names[SEGMENTS] = {"zero", "one", "two", "three", "four", "five"};
-    tamis_segment segments[SEGMENTS];
-    tamis_layout *layout;
-    for (int s = 0; s < SEGMENTS; s++)
-        segments[s] = (tamis_segment){names[s], LENGTH};
-    tamis_status status = tamis_layout_create(segments, SEGMENTS, &layout);
-    if (status != TAMIS_OK)
-        return status;
-    status = tamis_reducer_create(comm, layout, config, out);
-    tamis_layout_destroy(layout);
-    return status;
-}
-
-static tamis_step flat(float *grad) {
-    tamis_step step = TAMIS_STEP_INIT;
-    step.grad = grad;
-    return step;
-}
-
 /* The sum of targets is k in every step, and shares follow the norms within their bounds. */
 static void share(test_rank *self) {
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
     uint64_t first[SEGMENTS];
-    RANK_OK(self, make(self->comm, &config, &r));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     RANK_CHECK(self, tamis_reducer_nbuckets(r) == SEGMENTS, "%u buckets",
                tamis_reducer_nbuckets(r));
     for (uint32_t number = 0; number < 8; number++) {
@@ -152,7 +122,7 @@ static void share(test_rank *self) {
         data_fill(DATA_HEAVY, self->id, number, N, grad);
         for (uint32_t i = 0; i < N; i++)
             grad[i] *= i / LENGTH == 5 ? 100.0f : i / LENGTH == 0 ? 0.01f : 1.0f;
-        tamis_step step = flat(grad);
+        tamis_step step = data_step(grad);
         RANK_OK(self, tamis_reduce_start(r, &step));
         RANK_OK(self, tamis_reduce_wait(r));
     }
@@ -172,12 +142,12 @@ static void test_shares_follow_norms_and_sum_to_k(void **state) {
 /* NaN in the bucket that is exchanged last, when the others have been exchanged already. */
 static void meet_nan(test_rank *self) {
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     const float *residual;
     float grad[N], before[N];
     tamis_result result;
-    RANK_OK(self, make(self->comm, &config, &r));
-    tamis_step step = flat(grad);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
     RANK_OK(self, tamis_reduce_start(r, &step));
     RANK_OK(self, tamis_reduce_wait(r));
@@ -215,12 +185,12 @@ static void test_nan_in_one_bucket_applies_nothing_of_any(void **state) {
 
 static void misuse(test_rank *self) {
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     static float grads[2][N];
     float *grad = grads[self->id];
     int done = -1;
-    RANK_OK(self, make(self->comm, &config, &r));
-    tamis_step step = flat(grad), other = flat(grad + 1);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    tamis_step step = data_step(grad), other = data_step(grad + 1);
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(NULL, 0, &step));
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, 0, NULL));
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, SEGMENTS, &step));
@@ -259,10 +229,10 @@ static void test_wrong_calls_have_no_effect(void **state) {
 
 static void overlap(test_rank *self) {
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     float memory[N + LENGTH];
     void *grads[SEGMENTS];
-    RANK_OK(self, make(self->comm, &config, &r));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     data_fill(DATA_HEAVY, self->id, 0, N + LENGTH, memory);
     for (uint32_t s = 0; s < SEGMENTS; s++)
         grads[s] = memory + s * LENGTH;
@@ -294,10 +264,10 @@ static void test_gradients_that_overlap_are_refused_one_by_one(void **state) {
 
 static void forget(test_rank *self) {
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
-    RANK_OK(self, make(self->comm, &config, &r));
-    tamis_step step = flat(grad);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
     for (uint32_t s = 0; s < SEGMENTS; s++) {
         if (s != 2 || self->id != 0)
@@ -324,33 +294,17 @@ static void test_a_segment_never_ready_is_named_at_the_deadline(void **state) {
 
 /* -- ready on one thread, wait on another ----------------------------------------------------- */
 
-typedef struct backward {
-    tamis_reducer *reducer;
-    tamis_step step;
-    tamis_status status;
-} backward;
-
-static void *mark_all(void *context) {
-    backward *b = context;
-    for (uint32_t s = SEGMENTS - 1; s-- > 0;) {
-        tamis_status status = tamis_grad_ready(b->reducer, s, &b->step);
-        b->status = b->status == TAMIS_OK ? status : b->status;
-        sleep_ms(1);
-    }
-    return NULL;
-}
-
 static void two_threads(test_rank *self) {
-    backward b = {0};
-    tamis_reducer_config config = usual();
+    data_marks b = {.nsegments = SEGMENTS, .pause_ms = 1};
+    tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
     pthread_t thread;
-    RANK_OK(self, make(self->comm, &config, &b.reducer));
-    b.step = flat(grad);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &b.reducer));
+    b.step = data_step(grad);
     for (uint32_t number = 0; number < 5; number++) {
         data_fill(DATA_HEAVY, self->id, number, N, grad);
         RANK_OK(self, tamis_grad_ready(b.reducer, SEGMENTS - 1, &b.step));
-        RANK_CHECK(self, pthread_create(&thread, NULL, mark_all, &b) == 0, "no thread");
+        RANK_CHECK(self, pthread_create(&thread, NULL, data_mark_all, &b) == 0, "no thread");
         tamis_status status = tamis_reduce_wait(b.reducer);
         pthread_join(thread, NULL);
         RANK_OK(self, status);
@@ -363,111 +317,6 @@ static void test_one_thread_marks_while_another_waits(void **state) {
     (void)state;
     test_context("two threads");
     ranks_run(3, 0, two_threads, NULL);
-}
-
-/* -- micro-batches ---------------------------------------------------------------------------- */
-
-/* Four gradients, three of them accumulated, conserve mass as one step with their sum. */
-static void micro_batches(test_rank *self) {
-    tamis_reducer *parts = NULL, *whole = NULL;
-    tamis_reducer_config config = usual();
-    float grad[N], sum[N];
-    const float *a, *b;
-    RANK_OK(self, make(self->comm, &config, &parts));
-    RANK_OK(self, make(self->comm, &config, &whole));
-    tamis_step step = flat(grad), together = flat(sum);
-    for (uint32_t number = 0; number < 6; number++) {
-        memset(sum, 0, sizeof sum);
-        for (uint32_t m = 0; m < 4; m++) {
-            data_fill(DATA_HEAVY, self->id, 4 * number + m, N, grad);
-            for (uint32_t i = 0; i < N; i++)
-                sum[i] += grad[i];
-            if (m < 3)
-                RANK_OK(self, tamis_grad_accumulate(parts, &step));
-        }
-        RANK_OK(self, tamis_reduce_start(parts, &step));
-        RANK_OK(self, tamis_reduce_wait(parts));
-        RANK_OK(self, tamis_reduce_start(whole, &together));
-        RANK_OK(self, tamis_reduce_wait(whole));
-        RANK_CHECK(self, memcmp(grad, sum, sizeof sum) == 0, "results differ in step %u", number);
-        RANK_OK(self, tamis_reducer_residual(parts, &a));
-        RANK_OK(self, tamis_reducer_residual(whole, &b));
-        RANK_CHECK(self, memcmp(a, b, sizeof sum) == 0, "residuals differ in step %u", number);
-    }
-    data_fill(DATA_HEAVY, self->id, 99, N, grad); /* what is bad counts in the step to come */
-    grad[7] = self->id == 0 ? INFINITY : 0.0f;
-    RANK_OK(self, tamis_grad_accumulate(parts, &step));
-    RANK_OK(self, tamis_reduce_start(parts, &step));
-    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reduce_wait(parts));
-    RANK_OK(self, tamis_reduce_start(parts, &step));
-    RANK_OK(self, tamis_reduce_wait(parts));
-    tamis_reducer_destroy(parts);
-    tamis_reducer_destroy(whole);
-}
-
-static void test_micro_batches_equal_their_sum(void **state) {
-    (void)state;
-    test_context("micro-batches");
-    ranks_run(3, 0, micro_batches, NULL);
-}
-
-/* -- density, state --------------------------------------------------------------------------- */
-
-static void run_steps(test_rank *self, tamis_reducer *r, uint32_t from, uint32_t to,
-                      uint64_t *hash) {
-    float grad[N];
-    tamis_step step = flat(grad);
-    for (uint32_t number = from; number < to; number++) {
-        tamis_stats stats = TAMIS_STATS_INIT;
-        double density = 0.02 + 0.01 * (number % 4);
-        data_fill(DATA_HEAVY, self->id, number, N, grad);
-        RANK_OK(self, tamis_reducer_set_density(r, density));
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_OK(self, tamis_reduce_wait(r));
-        RANK_OK(self, tamis_reducer_stats(r, &stats));
-        RANK_CHECK(self, stats.selected == (uint64_t)floor(density * N), "%llu entries for %g",
-                   (unsigned long long)stats.selected, density);
-        *hash = data_hash(*hash, grad, sizeof grad);
-    }
-}
-
-static void change_and_resume(test_rank *self) {
-    tamis_reducer *straight = NULL, *first = NULL, *second = NULL;
-    tamis_reducer_config config = usual();
-    char name[16], path[SCRATCH_PATH];
-    uint64_t expected = 0, got = 0;
-    snprintf(name, sizeof name, "buckets%u", self->id);
-    scratch_path(name, path);
-    config.density_max = 0.05;
-    config.density = 0.03;
-    RANK_OK(self, make(self->comm, &config, &straight));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_set_density(straight, 0.051));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_set_density(straight, NAN));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_set_density(straight, 0.001));
-    run_steps(self, straight, 0, 14, &expected);
-    tamis_reducer_destroy(straight);
-
-    RANK_OK(self, make(self->comm, &config, &first));
-    run_steps(self, first, 0, 7, &got);
-    RANK_OK(self, tamis_reducer_save(first, path));
-    tamis_reducer_destroy(first);
-    RANK_OK(self, make(self->comm, &config, &second));
-    RANK_OK(self, tamis_reducer_load(second, path));
-    run_steps(self, second, 7, 14, &got);
-    RANK_CHECK(self, got == expected, "the resumed run has other bits");
-    config.share = TAMIS_SHARE_LENGTH;
-    tamis_reducer_destroy(second);
-    RANK_OK(self, make(self->comm, &config, &second));
-    RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load(second, path));
-    tamis_reducer_destroy(second);
-}
-
-static void test_density_changes_and_states_resume(void **state) {
-    (void)state;
-    test_context("density and state");
-    char path[SCRATCH_PATH];
-    scratch_path("first", path); /* makes the folder before threads start */
-    ranks_run(3, 0, change_and_resume, NULL);
 }
 
 /* -- phases ----------------------------------------------------------------------------------- */
@@ -489,13 +338,13 @@ static void hear(void *context, const tamis_phase_event *event) {
 static void listen(test_rank *self) {
     heard h = {.sound = true};
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     tamis_stats stats = TAMIS_STATS_INIT;
     float grad[N];
     config.on_phase = hear;
     config.on_phase_context = &h;
-    RANK_OK(self, make(self->comm, &config, &r));
-    tamis_step step = flat(grad);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    tamis_step step = data_step(grad);
     for (uint32_t number = 0; number < 3; number++) {
         data_fill(DATA_HEAVY, self->id, number, N, grad);
         sleep_ms(self->id == 1 ? 30 : 0);
@@ -534,8 +383,6 @@ int main(void) {
         cmocka_unit_test(test_gradients_that_overlap_are_refused_one_by_one),
         cmocka_unit_test(test_a_segment_never_ready_is_named_at_the_deadline),
         cmocka_unit_test(test_one_thread_marks_while_another_waits),
-        cmocka_unit_test(test_micro_batches_equal_their_sum),
-        cmocka_unit_test(test_density_changes_and_states_resume),
         cmocka_unit_test(test_phases_are_told_and_the_straggler_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

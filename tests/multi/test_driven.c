@@ -58,53 +58,27 @@ static void run_driven(uint32_t nranks, uint32_t timeout_ms, rank_body body, voi
 
 static tamis_status make(tamis_comm *comm, tamis_worker worker, uint64_t bucket_length,
                          tamis_reducer **out) {
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    tamis_segment segments[SEGMENTS];
-    tamis_layout *layout;
-    for (int s = 0; s < SEGMENTS; s++)
-        segments[s] = (tamis_segment){NULL, LENGTH};
-    tamis_status status = tamis_layout_create(segments, SEGMENTS, &layout);
-    if (status != TAMIS_OK)
-        return status;
-    config.density = 0.05;
-    config.bucket_length = bucket_length;
+    tamis_reducer_config config = data_even_config(bucket_length);
     config.worker = worker;
-    status = tamis_reducer_create(comm, layout, &config, out);
-    tamis_layout_destroy(layout);
-    return status;
+    return data_even_reducer(comm, SEGMENTS, LENGTH, &config, out);
 }
 
 /* -- three threads a rank --------------------------------------------------------------------- */
 
-typedef struct backward {
-    tamis_reducer *reducer;
-    tamis_step step;
-    tamis_status status;
-} backward;
-
-static void *mark_all(void *context) {
-    backward *b = context;
-    for (uint32_t s = SEGMENTS - 1; s-- > 0;) {
-        tamis_status status = tamis_grad_ready(b->reducer, s, &b->step);
-        b->status = b->status == TAMIS_OK ? status : b->status;
-    }
-    return NULL;
-}
-
-/* Every segment is a bucket. The thread that marks is not joined before the next step begins, only in the end. */
+/* Every segment is a bucket. The thread that marks is not joined before the next step begins, only
+ * in the end. */
 static void overlap(test_rank *self) {
-    backward marks[STEPS] = {0};
+    data_marks marks[STEPS] = {0};
     pthread_t threads[STEPS];
     tamis_reducer *r = NULL;
     float grad[N];
     RANK_OK(self, make(self->comm, *(tamis_worker *)self->shared, LENGTH, &r));
     for (uint32_t i = 0; i < STEPS; i++) {
-        backward *b = &marks[i];
-        *b = (backward){r, TAMIS_STEP_INIT, TAMIS_OK};
-        b->step.grad = grad;
+        data_marks *b = &marks[i];
+        *b = (data_marks){.reducer = r, .nsegments = SEGMENTS, .step = data_step(grad)};
         data_fill(DATA_HEAVY, self->id, i, N, grad);
         RANK_OK(self, tamis_grad_ready(r, SEGMENTS - 1, &b->step));
-        RANK_CHECK(self, pthread_create(&threads[i], NULL, mark_all, b) == 0, "no thread");
+        RANK_CHECK(self, pthread_create(&threads[i], NULL, data_mark_all, b) == 0, "no thread");
         RANK_OK(self, tamis_reduce_wait(r));
     }
     for (uint32_t i = 0; i < STEPS; i++) {

@@ -18,37 +18,9 @@
 
 enum { SEGMENTS = 4, LENGTH = 500, N = SEGMENTS * LENGTH };
 
-/* Every segment is a bucket. */
-static tamis_reducer_config usual(void) {
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    config.density = 0.05;
-    config.bucket_length = LENGTH;
-    return config;
-}
-
-static tamis_status make(tamis_comm *comm, const tamis_reducer_config *config,
-                         tamis_reducer **out) {
-    tamis_segment segments[SEGMENTS];
-    tamis_layout *layout;
-    for (int s = 0; s < SEGMENTS; s++)
-        segments[s] = (tamis_segment){NULL, LENGTH};
-    tamis_status status = tamis_layout_create(segments, SEGMENTS, &layout);
-    if (status != TAMIS_OK)
-        return status;
-    status = tamis_reducer_create(comm, layout, config, out);
-    tamis_layout_destroy(layout);
-    return status;
-}
-
-static tamis_step flat(float *grad) {
-    tamis_step step = TAMIS_STEP_INIT;
-    step.grad = grad;
-    return step;
-}
-
 static void run_step(test_rank *self, tamis_reducer *r, uint32_t number) {
     float grad[N];
-    tamis_step step = flat(grad);
+    tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, number, N, grad);
     RANK_OK(self, tamis_reduce_start(r, &step));
     RANK_OK(self, tamis_reduce_wait(r));
@@ -60,14 +32,14 @@ static void run_step(test_rank *self, tamis_reducer *r, uint32_t number) {
 static void ask_apart(test_rank *self) {
     const char *const *scheme = self->shared;
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
     config.scheme = *scheme;
     config.bucket_length = 0;
-    RANK_OK(self, make(self->comm, &config, &r));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     run_step(self, r, 0);
     RANK_OK(self, tamis_reducer_set_density(r, self->id == 0 ? 11.5 / N : 12.5 / N));
-    tamis_step step = flat(grad);
+    tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 1, N, grad);
     RANK_OK(self, tamis_reduce_start(r, &step));
     RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_wait(r));
@@ -88,14 +60,14 @@ static void test_densities_that_differ_are_noticed(void **state) {
 
 static void accumulate_after(test_rank *self) {
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     tamis_result before, after;
     float grad[N];
-    RANK_OK(self, make(self->comm, &config, &r));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     run_step(self, r, 0);
     RANK_OK(self, tamis_reduce_result(r, &before));
     uint64_t hash = data_hash(0, before.values, before.count * sizeof before.values[0]);
-    tamis_step step = flat(grad);
+    tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 1, N, grad);
     RANK_OK(self, tamis_grad_accumulate(r, &step));
     RANK_OK(self, tamis_reduce_result(r, &after));
@@ -140,14 +112,14 @@ static void *mark_late(void *context) {
 static void come_late(test_rank *self) {
     const uint32_t *extra_ms = self->shared;
     late l = {.bucket = SEGMENTS - 1};
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
     pthread_t thread;
     l.sleep_ms = SHORT_MS * test_slowness() + *extra_ms;
     config.on_phase = dawdle;
     config.on_phase_context = &l;
-    RANK_OK(self, make(self->comm, &config, &l.reducer));
-    l.step = flat(grad);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &l.reducer));
+    l.step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
     RANK_OK(self, tamis_grad_ready(l.reducer, SEGMENTS - 1, &l.step));
     RANK_CHECK(self, pthread_create(&thread, NULL, mark_late, &l) == 0, "no thread");
@@ -188,13 +160,13 @@ static void test_a_late_bucket_leaves_no_job_behind(void **state) {
 static void load_and_go(test_rank *self) {
     tamis_reducer *r = NULL;
     tamis_pipeline *pipeline = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     tamis_pipeline_config stage = TAMIS_PIPELINE_CONFIG_INIT;
     tamis_stats stats = TAMIS_STATS_INIT;
     char name[16], path[SCRATCH_PATH];
     snprintf(name, sizeof name, "ready%u", self->id);
     scratch_path(name, path);
-    RANK_OK(self, make(self->comm, &config, &r));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     for (uint32_t number = 0; number < 3; number++)
         run_step(self, r, number);
     RANK_OK(self, tamis_reducer_stats(r, &stats));
@@ -207,7 +179,7 @@ static void load_and_go(test_rank *self) {
                "rank %u is said to be last", stats.straggler);
     tamis_reducer_destroy(r);
 
-    RANK_OK(self, make(self->comm, &config, &r));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     RANK_OK(self, tamis_reducer_load(r, path));
     stage.length = N;
     stage.density = 0.05;
@@ -229,10 +201,10 @@ static void test_a_loaded_reducer_knows_its_length_and_no_old_times(void **state
 
 static void leave_early(test_rank *self) {
     tamis_reducer *r = NULL;
-    tamis_reducer_config config = usual();
+    tamis_reducer_config config = data_even_config(LENGTH);
     float grad[N];
-    RANK_OK(self, make(self->comm, &config, &r));
-    tamis_step step = flat(grad);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
     RANK_OK(self, tamis_grad_ready(r, SEGMENTS - 1, &step));
     RANK_OK(self, tamis_grad_ready(r, 0, &step));
@@ -240,7 +212,8 @@ static void leave_early(test_rank *self) {
     tamis_reducer_destroy(r);
     RANK_CHECK(self, now_ms() - begin < RANKS_TIMEOUT_MS / 4, "it took %llu ms",
                (unsigned long long)(now_ms() - begin));
-    RANK_OK(self, make(self->comm, &config, &r)); /* nothing is lost */
+    RANK_OK(self,
+            data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r)); /* nothing is lost */
     run_step(self, r, 0);
     tamis_reducer_destroy(r);
 }

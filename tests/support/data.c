@@ -3,6 +3,7 @@
  * Gradients for tests: exact whole numbers from a counter-based generator.
  */
 #include "tests/support/data.h"
+#include "tests/support/ranks.h"
 #include <string.h>
 
 static const char *const names[DATA_PATTERNS] = {"heavy", "ties", "zero",  "equal",
@@ -112,4 +113,55 @@ tamis_layout *data_layout(size_t n) {
     tamis_layout *layout = NULL;
     size_t count = data_segments(n, segments);
     return tamis_layout_create(segments, count, &layout) == TAMIS_OK ? layout : NULL;
+}
+
+static tamis_status make_reducer(tamis_comm *comm, const tamis_segment *segments, size_t count,
+                                 const tamis_reducer_config *config, tamis_reducer **out) {
+    tamis_layout *layout;
+    tamis_status status = tamis_layout_create(segments, count, &layout);
+    if (status != TAMIS_OK)
+        return status;
+    status = tamis_reducer_create(comm, layout, config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+tamis_status data_reducer(tamis_comm *comm, size_t n, const tamis_reducer_config *config,
+                          tamis_reducer **out) {
+    tamis_segment segments[DATA_SEGMENTS_MOST];
+    size_t count = data_segments(n, segments);
+    return make_reducer(comm, segments, count, config, out);
+}
+
+tamis_status data_even_reducer(tamis_comm *comm, uint32_t nsegments, size_t length,
+                               const tamis_reducer_config *config, tamis_reducer **out) {
+    static const char *const words[] = {"zero", "one", "two", "three", "four", "five"};
+    tamis_segment segments[DATA_SEGMENTS_MOST];
+    for (uint32_t s = 0; s < nsegments; s++)
+        segments[s] = (tamis_segment){s < 6 ? words[s] : NULL, length};
+    return make_reducer(comm, segments, nsegments, config, out);
+}
+
+tamis_reducer_config data_even_config(size_t length) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.density = 0.05;
+    config.bucket_length = length;
+    return config;
+}
+
+tamis_step data_step(float *grad) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = grad;
+    return step;
+}
+
+void *data_mark_all(void *context) {
+    data_marks *m = context;
+    for (uint32_t s = m->nsegments - 1; s-- > 0;) {
+        tamis_status status = tamis_grad_ready(m->reducer, s, &m->step);
+        m->status = m->status == TAMIS_OK ? status : m->status;
+        if (m->pause_ms > 0)
+            sleep_ms(m->pause_ms);
+    }
+    return NULL;
 }

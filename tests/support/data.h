@@ -44,4 +44,28 @@ size_t data_segments(size_t n, tamis_segment out[DATA_SEGMENTS_MOST]);
 /** A layout of data_segments, or NULL. */
 tamis_layout *data_layout(size_t n);
 
+/** A reducer of that layout. */
+tamis_status data_reducer(tamis_comm *comm, size_t n, const tamis_reducer_config *config,
+                          tamis_reducer **out);
+
+/** A reducer of `nsegments` segments, "zero", "one", "two", ..., of one length. */
+tamis_status data_even_reducer(tamis_comm *comm, uint32_t nsegments, size_t length,
+                               const tamis_reducer_config *config, tamis_reducer **out);
+
+/** Density 5 %, and every segment of data_even_reducer is a bucket. */
+tamis_reducer_config data_even_config(size_t length);
+
+/** A step on a flat gradient. */
+tamis_step data_step(float *grad);
+
+/** What a thread needs that marks all segments but the last, from the last to the first. */
+typedef struct data_marks {
+    tamis_reducer *reducer;
+    uint32_t nsegments, pause_ms;
+    tamis_step step;
+    tamis_status status; /* the first failure */
+} data_marks;
+
+void *data_mark_all(void *marks);
+
 #endif
