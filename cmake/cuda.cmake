@@ -61,12 +61,16 @@ function(tam_shared_library target file include)
         INTERFACE_INCLUDE_DIRECTORIES "${include}")
 endfunction()
 
+# tam_find_header(<variable> <file> <given root> <roots>): where the user says, else anywhere.
+function(tam_find_header variable file given roots)
+    find_path(${variable} ${file} HINTS ${roots} PATH_SUFFIXES include NO_DEFAULT_PATH)
+    if(NOT given)
+        find_path(${variable} ${file})
+    endif()
+endfunction()
+
 # -- CUDA: headers, then the runtime and a compiler that works -----------------------------------
-find_path(TAM_CUDA_INCLUDE_DIR cuda_runtime_api.h
-          HINTS ${cuda_roots} PATH_SUFFIXES include NO_DEFAULT_PATH)
-if(NOT TAMIS_CUDA_ROOT)
-    find_path(TAM_CUDA_INCLUDE_DIR cuda_runtime_api.h)
-endif()
+tam_find_header(TAM_CUDA_INCLUDE_DIR cuda_runtime_api.h "${TAMIS_CUDA_ROOT}" "${cuda_roots}")
 cmake_path(GET TAM_CUDA_INCLUDE_DIR PARENT_PATH cuda_root)
 tam_read_version("${TAM_CUDA_INCLUDE_DIR}/cuda_runtime_api.h" CUDART_VERSION cuda_version)
 
@@ -134,11 +138,7 @@ if(TAM_HAVE_CUDA)
 endif()
 
 # -- NCCL ----------------------------------------------------------------------------------------
-find_path(TAM_NCCL_INCLUDE_DIR nccl.h
-          HINTS ${nccl_roots} PATH_SUFFIXES include NO_DEFAULT_PATH)
-if(NOT TAMIS_NCCL_ROOT)
-    find_path(TAM_NCCL_INCLUDE_DIR nccl.h)
-endif()
+tam_find_header(TAM_NCCL_INCLUDE_DIR nccl.h "${TAMIS_NCCL_ROOT}" "${nccl_roots}")
 tam_read_version("${TAM_NCCL_INCLUDE_DIR}/nccl.h" NCCL_MAJOR nccl_major)
 tam_read_version("${TAM_NCCL_INCLUDE_DIR}/nccl.h" NCCL_MINOR nccl_minor)
 
