@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/comm.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
-#include <time.h>
 
 /* How long after the deadline of a job its caller goes on without it. */
 #define GRACE_NS UINT64_C(500000000)
@@ -50,10 +47,6 @@ bool tam_job_commit(tam_job *job) {
 
 void tam_job_release(tam_job *job) {
     move_on(job, TAM_JOB_COMMITTED, TAM_JOB_RUNNING);
-}
-
-static struct timespec to_timespec(uint64_t ns) {
-    return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) {
@@ -203,42 +196,6 @@ tamis_status tam_comm_run(tamis_comm *comm, tam_job *job) {
 
 /* -- life ------------------------------------------------------------------------------------- */
 
-bool tam_lock_open(pthread_mutex_t *lock, pthread_cond_t *changed) {
-    pthread_condattr_t monotonic;
-    if (pthread_mutex_init(lock, NULL) != 0)
-        return false;
-    if (pthread_condattr_init(&monotonic) != 0)
-        goto err_mutex;
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    int failed = pthread_cond_init(changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    if (!failed)
-        return true;
-err_mutex:
-    pthread_mutex_destroy(lock);
-    return false;
-}
-
-void tam_lock_close(pthread_mutex_t *lock, pthread_cond_t *changed) {
-    pthread_cond_destroy(changed);
-    pthread_mutex_destroy(lock);
-}
-
-bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t until_ns) {
-    struct timespec until = to_timespec(until_ns);
-    return pthread_cond_timedwait(changed, lock, &until) != ETIMEDOUT;
-}
-
-/* The process's signals are for the caller's threads. */
-static bool start_thread(tamis_comm *comm) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&comm->thread, NULL, drive, comm);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed == 0;
-}
-
 tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
                            uint32_t nranks, const tamis_comm_config *config, tamis_comm **out) {
     tamis_comm *comm = tam_alloc(sizeof *comm);
@@ -254,7 +211,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
         !tam_lock_open(&comm->lock, &comm->changed))
         goto err_free;
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
-    if (comm->threaded && !start_thread(comm))
+    if (comm->threaded && !tam_thread_start(&comm->thread, drive, comm))
         goto err_lock;
     tam_log(TAM_INFO, "communicator: rank %u of %u over %s%s", rank, nranks, transport->name,
             comm->threaded ? ", driven by a thread" : "");

@@ -10,10 +10,9 @@
 #ifndef TAM_TRANSPORT_COMM_H
 #define TAM_TRANSPORT_COMM_H
 
-#include "lib/base/base.h"
+#include "lib/base/sync.h"
 #include "lib/base/transport.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 typedef enum tam_job_state {
@@ -76,13 +75,6 @@ tamis_status tam_comm_check(tamis_comm *comm);
 
 /** Give the communicator up for `status`, whose sentence is tamis_last_error; wakes who waits. */
 void tam_comm_lose(tamis_comm *comm, tamis_status status);
-
-/** A lock and a condition on the clock of tam_clock_ns; false: none left. */
-bool tam_lock_open(pthread_mutex_t *lock, pthread_cond_t *changed);
-void tam_lock_close(pthread_mutex_t *lock, pthread_cond_t *changed);
-
-/** Wait, with the lock held, for a change. @return false: it is later than `until_ns` */
-bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t until_ns);
 
 /** Begin a job. It must stay allocated until it is done. */
 void tam_comm_submit(tamis_comm *comm, tam_job *job);

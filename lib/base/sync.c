@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/base/sync.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+
+bool tam_lock_open(pthread_mutex_t *lock, pthread_cond_t *changed) {
+    pthread_condattr_t monotonic;
+    if (pthread_mutex_init(lock, NULL) != 0)
+        return false;
+    if (pthread_condattr_init(&monotonic) != 0)
+        goto err_mutex;
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    int failed = pthread_cond_init(changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (!failed)
+        return true;
+err_mutex:
+    pthread_mutex_destroy(lock);
+    return false;
+}
+
+void tam_lock_close(pthread_mutex_t *lock, pthread_cond_t *changed) {
+    pthread_cond_destroy(changed);
+    pthread_mutex_destroy(lock);
+}
+
+bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t until_ns) {
+    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    return pthread_cond_timedwait(changed, lock, &until) != ETIMEDOUT;
+}
+
+/* The process's signals are for the caller's threads. */
+bool tam_thread_start(pthread_t *thread, void *(*body)(void *), void *context) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, body, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0;
+}
