@@ -77,7 +77,9 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
         .self = comm->self,
         .rank = comm->rank,
         .nranks = comm->nranks,
-        .call = {.deadline_ns = earlier(deadline_ns, latest_ns), .poison = &comm->poison},
+        .call = {.deadline_ns = earlier(deadline_ns, latest_ns),
+                 .poison = &comm->poison,
+                 .waiting = (tamis_waiting)atomic_load(&comm->waiting)},
     };
     tamis_status status = tam_comm_check(comm);
     if (status == TAMIS_OK)
@@ -205,6 +207,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->self = self;
     comm->rank = rank;
     comm->nranks = nranks;
+    atomic_init(&comm->waiting, (int)tam_setting_number(TAM_SETTING_WAIT));
     comm->board = tam_alloc_array(nranks, TAM_BOARD_BYTES);
     comm->desk = tam_alloc(TAM_DESK_BYTES);
     if (!comm->board || !comm->desk || tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
@@ -243,6 +246,16 @@ const char *tamis_comm_transport(const tamis_comm *comm) {
 
 tamis_status tamis_comm_status(const tamis_comm *comm) {
     return comm ? (tamis_status)atomic_load(&comm->poison) : TAMIS_E_ARGUMENT;
+}
+
+tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting) {
+    if (!comm)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: comm is NULL");
+    if ((unsigned)waiting > TAMIS_WAITING_NAP)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: %d is no tamis_waiting",
+                        (int)waiting);
+    atomic_store(&comm->waiting, (int)waiting);
+    return TAMIS_OK;
 }
 
 void tam_comm_lose(tamis_comm *comm, tamis_status status) {

@@ -53,8 +53,9 @@ struct tamis_comm {
     atomic_int exchanges;    /* jobs under way that do not only watch */
     const void *last_flight; /* of stream transports: the step object that enqueued last */
 
-    atomic_int poison; /* a status; set once */
-    char cause[512];   /* sentence of the first failure, under the lock */
+    atomic_int waiting; /* tamis_waiting, of jobs that begin from here on */
+    atomic_int poison;  /* a status; set once */
+    char cause[512];    /* sentence of the first failure, under the lock */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -107,7 +107,7 @@ static tamis_status wait_all(mpi *self, batch *b, const tam_call *call) {
             return give_up(self, b, poison, "stopped waiting for");
         if (tries % 16 == 15 && tam_clock_ns() > call->deadline_ns)
             return give_up(self, b, TAMIS_E_TIMEOUT, "waited until its deadline for");
-        tam_relax(tries);
+        tam_relax_for(call->waiting, tries);
     }
     b->count = 0;
     return TAMIS_OK;

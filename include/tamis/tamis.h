@@ -211,6 +211,24 @@ TAMIS_API tamis_status tamis_comm_status(const tamis_comm *comm);
  */
 TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
 
+/** How threads wait for other ranks. It changes times and energy, never results. */
+typedef enum tamis_waiting {
+    TAMIS_WAITING_AUTO = 0, /* the library's thread naps, an eighth of the time waited so far, 2 to
+                               200 us; a thread of the caller first yields for 0.4 ms */
+    TAMIS_WAITING_SPIN = 1, /* never give the processor away: answers soonest, burns the core */
+    TAMIS_WAITING_NAP = 2   /* naps on every thread from the first look on */
+} tamis_waiting;
+
+/**
+ * Choose how this rank waits, from the next exchange on. Any thread. Until then: TAMIS_WAIT.
+ *
+ * It matters where messages are polled for: mpi. Over local and callback a rank that waits sleeps
+ * in the kernel, or does what the callback does.
+ *
+ * Errors:     ARGUMENT: no effect
+ */
+TAMIS_API tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting);
+
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
  *

@@ -42,6 +42,7 @@ typedef enum tam_setting_id {
     TAM_SETTING_LOG_FILE,
     TAM_SETTING_THREADS,
     TAM_SETTING_TIMEOUT_MS,
+    TAM_SETTING_WAIT,
     TAM_SETTINGS
 } tam_setting_id;
 
@@ -76,6 +77,9 @@ uint64_t tam_clock_ns(void); /* monotonic */
 /** Give the processor away between two looks at what is waited for, the first with tries 0: yields
  * and then short sleeps; on threads of the library naps that grow with the wait. */
 void tam_relax(unsigned tries);
+
+/** The same while other ranks are waited for, as the communicator was told to. */
+void tam_relax_for(tamis_waiting waiting, unsigned tries);
 
 /* -- thread.c --------------------------------------------------------------------------------- */
 

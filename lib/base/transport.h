@@ -25,6 +25,7 @@ enum {
 typedef struct tam_call {
     uint64_t deadline_ns;     /* on tam_clock_ns */
     const atomic_int *poison; /* a status: when it becomes non-zero, return it soon */
+    tamis_waiting waiting;    /* how to wait for other ranks, where they are polled for */
     uint64_t wire_bytes;      /* [in,out] bytes sent by this rank, added up */
 } tam_call;
 
