@@ -3,9 +3,9 @@
 
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x32746f6c73d1a734) /* changes with the format */
+#define MAGIC UINT64_C(0x33746f6c73d1a734) /* changes with the format */
 
-_Static_assert(sizeof(tam_slot_header) == 72, "the header is part of the wire format");
+_Static_assert(sizeof(tam_slot_header) == 80, "the header is part of the wire format");
 
 static size_t words_per_index(const tam_slots *s) {
     return s->with_values ? 2 : 1;

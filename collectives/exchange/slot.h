@@ -2,7 +2,7 @@
  *
  * Slots: the message by which every rank tells what it picked.
  *
- *     +------ 72 bytes ------+-- nstats floats --+---- stride u32 -----+-- stride floats --+
+ *     +------ 80 bytes ------+-- nstats floats --+---- stride u32 -----+-- stride floats --+
  *     | header               | sums of squares   | indices, ascending  | values (pairs)    |
  *     +----------------------+-------------------+---------------------+-------------------+
  *      <----------------- head ------------------> <--------------- payload ---------------->
@@ -42,8 +42,14 @@ typedef struct tam_slot_header {
     uint32_t candidates; /* entries over the threshold; UINT32_MAX: unknown */
     uint32_t nonfinite;
     uint32_t flags;
-    float key;        /* smallest key picked */
-    uint32_t busy_us; /* since the step before; 0: unknown */
+    float key; /* smallest key picked */
+
+    /* Since what all ranks came through at about the same time, an exchange; 0: unknown. No clock
+     * is common to the ranks, and none is needed. */
+    uint32_t
+        busy_us; /* last bucket: from the end of the step before until its gradient was ready */
+    uint32_t began_us; /* from the exchange before until this one began */
+    uint32_t step_us;  /* last bucket: that the step before took */
 } tam_slot_header;
 
 typedef struct tam_slots {

@@ -115,11 +115,13 @@ static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
     r->k = dense ? layout->length : entries(r->config.density, layout->length);
     r->k_max = dense ? layout->length : entries(r->config.density_max, layout->length);
-    return tam_buckets_open(r);
+    TAM_TRY(tam_buckets_open(r));
+    return tam_reducer_observes(r) ? tam_forecast_open(&r->forecast, r->comm->nranks) : TAMIS_OK;
 }
 
 static void release(tamis_reducer *r) {
     tam_buckets_close(r);
+    tam_forecast_close(&r->forecast);
     tamis_layout_destroy(r->layout);
     tam_lock_close(&r->lock, &r->progress);
     tam_free(r);

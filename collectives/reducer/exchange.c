@@ -88,6 +88,7 @@ static void fill_header(tam_bucket *b, const tam_cut_result *result) {
     h->candidates = known ? (uint32_t)seen->count : UINT32_MAX;
     h->nonfinite = at_most_32_bits(b->accumulated.nonfinite + b->early_nonfinite);
     h->busy_us = b == tam_last_bucket(r) ? at_most_32_bits(r->busy_us) : 0;
+    h->step_us = b == tam_last_bucket(r) ? at_most_32_bits(r->step_us) : 0;
     h->key = result->key;
     h->flags = result->rescanned ? TAM_SLOT_RESCANNED : 0;
     if (result->count > 0 && result->key > 0.0f && isfinite(result->key))
@@ -213,15 +214,22 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     tamis_reducer *r = b->reducer;
     if (r->config.worker == TAMIS_WORKER_THREAD)
         TAM_TRY(accumulate_committed(b));
-    uint64_t at_ns = tam_clock_ns();
+    bool meets_early = r->scheme.ownership == TAM_OWN_BINS; /* to plan, before it cuts */
+    uint64_t begin_ns = tam_clock_ns(), planned_ns = begin_ns;
     b->slots.config = b->config_hash + b->k; /* slots of another density may be as long */
-    if (b->packing.all) {
+    if (b->packing.all)
         TAM_TRY(plan(b, link));
-        at_ns = tam_phase_end(r, TAMIS_PHASE_EXCHANGE, b->index, at_ns, &b->now.exchange_s);
-    }
+    if (meets_early)
+        planned_ns = tam_clock_ns();
     TAM_TRY(cut(b, link));
-    at_ns = tam_phase_end(r, TAMIS_PHASE_CUT, b->index, at_ns, &b->now.cut_s);
+    uint64_t cut_ns = tam_phase_end(r, TAMIS_PHASE_CUT, b->index, planned_ns, &b->now.cut_s);
+    tam_slot_own_header(&b->slots)->began_us =
+        at_most_32_bits(tam_arrive_us(r->met_ns, meets_early ? begin_ns : cut_ns));
     TAM_TRY(exchange(b, link));
-    tam_phase_end(r, TAMIS_PHASE_EXCHANGE, b->index, at_ns, &b->now.exchange_s);
+    uint64_t end_ns = tam_clock_ns();
+    tam_arrive_tell(b, meets_early ? begin_ns : cut_ns, meets_early ? planned_ns : end_ns);
+    if (meets_early)
+        tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->index, cut_ns, end_ns, &b->now.exchange_s);
+    tam_arrive_met(b, end_ns);
     return b == tam_last_bucket(r) ? tam_step_finish(r, job) : TAMIS_OK;
 }

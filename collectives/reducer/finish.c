@@ -149,22 +149,6 @@ static void control(tam_bucket *b) {
 
 /* -- statistics ------------------------------------------------------------------------------- */
 
-/* Who was busy longest since the step before, as the headers of the last bucket tell. */
-static void find_straggler(tamis_reducer *r) {
-    const tam_slots *slots = &tam_last_bucket(r)->slots;
-    uint32_t slowest = 0, known = 0;
-    for (uint32_t i = 0; i < slots->nranks; i++) {
-        known += tam_slot_header_of(slots, i)->busy_us > 0;
-        if (tam_slot_header_of(slots, i)->busy_us > tam_slot_header_of(slots, slowest)->busy_us)
-            slowest = i;
-    }
-    if (known < slots->nranks)
-        return;
-    r->now.straggler = slowest;
-    r->now.slack_s = 1e-6 * (tam_slot_header_of(slots, slowest)->busy_us -
-                             tam_slot_header_of(slots, slots->rank)->busy_us);
-}
-
 /* What the headers of all buckets say together. */
 static void add_up(tamis_reducer *r) {
     tamis_stats *s = &r->now;
@@ -181,7 +165,7 @@ static void add_up(tamis_reducer *r) {
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
         s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
     s->picked = r->picked[r->comm->rank];
-    find_straggler(r);
+    tam_arrive_note(r);
 }
 
 static void note_norms(tamis_reducer *r) {

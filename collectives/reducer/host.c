@@ -77,7 +77,7 @@ static tamis_status host_launch(tam_bucket *b, void *stream) {
     tamis_reducer *r = b->reducer;
     bool dense = tam_scheme_dense(r->scheme);
     if (b == tam_last_bucket(r))
-        r->busy_us = r->ended_ns > 0 ? (tam_clock_ns() - r->ended_ns) / 1000 + 1 : 0;
+        r->busy_us = tam_arrive_us(r->ended_ns, tam_clock_ns());
     TAM_TRY(r->device->follow(b->kernels, stream));
     if (!dense && r->config.worker == TAMIS_WORKER_CALLER)
         TAM_TRY(tam_step_accumulate(b));
@@ -108,7 +108,8 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
         tam_bucket *b = &r->buckets[i];
         s->accumulate_s += b->early_s + b->now.accumulate_s;
         s->cut_s += b->now.cut_s;
-        s->exchange_s += b->now.exchange_s;
+        s->arrive_s += b->now.arrive_s;
+        s->exchange_s += b->now.arrive_s + b->now.exchange_s;
         s->wire_bytes += b->job.wire_bytes;
         b->early_nonfinite = 0;
         b->early_s = 0.0;
@@ -121,7 +122,7 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
     s->exchange_s_total = r->stats.exchange_s_total + s->exchange_s;
     s->wire_bytes_total = r->stats.wire_bytes_total + s->wire_bytes;
     s->rescans_total = r->stats.rescans_total + s->rescans;
-    r->ended_ns = tam_phase_end(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET, begin_ns, &s->wait_s);
+    tam_phase_end(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET, begin_ns, &s->wait_s);
     r->stats = *s;
 }
 

@@ -16,6 +16,7 @@
 #include "collectives/transport/comm.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
+#include "lib/policy/forecast.h"
 #include "lib/policy/grid.h"
 
 /** What all ranks must have in common; names in agree.c. */
@@ -170,8 +171,11 @@ struct tamis_reducer {
 
     bool abandoned, has_result, has_norms;
     uint64_t step;
-    uint64_t ended_ns,
-        busy_us;       /* end of the step before; from there to the last launch; 0: unknown */
+    uint64_t met_ns;   /* end of the exchange before, about the same time on all ranks */
+    uint64_t ended_ns; /* the same of the last bucket of the step before; 0: unknown */
+    uint64_t busy_us;  /* from there to the launch of the last bucket; 0: unknown */
+    uint64_t step_us;  /* that the step before took; 0: unknown */
+    tam_forecast forecast;
     size_t count;      /* of the result */
     tamis_stats now;   /* of the step under way */
     tamis_stats stats; /* of the last finished step */
@@ -215,6 +219,21 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
  * whom listens. @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */
 uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
                        uint64_t begin_ns, double *seconds);
+/** The same of one that has ended before. */
+void tam_phase_note(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t begin_ns,
+                    uint64_t end_ns, double *seconds);
+
+/** arrive.c: microseconds from `since_ns` to `at_ns`, at least 1; 0: unknown, for since_ns is 0. */
+uint64_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
+/** The part of an exchange in which the ranks met has ended, and the headers are here: tell how long
+ * the others were waited for, and what was left. */
+void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns);
+/** All ranks come to the end of this exchange at about the same time: count from here. */
+void tam_arrive_met(tam_bucket *b, uint64_t now_ns);
+/** The times known so far are of another run. */
+void tam_arrive_forget(tamis_reducer *r);
+/** From the headers of the last bucket: who was last, by how much, and the history of it. */
+void tam_arrive_note(tamis_reducer *r);
 
 /** The same of another step than the one under way, and of whom it is told alone. */
 void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
@@ -224,6 +243,11 @@ void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, 
 static inline bool tam_reducer_lingers(const tamis_reducer *r) {
     return r->comm->transport->capabilities & TAM_CAP_LINGERS &&
            tamis_comm_status(r->comm) != TAMIS_OK;
+}
+
+/** Whether the host sees when which rank comes to an exchange. */
+static inline bool tam_reducer_observes(const tamis_reducer *r) {
+    return r->driver == &tam_driver_host && !tam_scheme_dense(r->scheme);
 }
 
 /** devices.c: the row of config.device; UNSUPPORTED says why there is none. */

@@ -380,7 +380,7 @@ static tamis_status take_over(tamis_reducer *r, const state_buffers *in) {
     }
     r->step = h->step;
     r->has_result = false;
-    r->ended_ns = 0;
+    tam_arrive_forget(r);
     r->stats.steps = h->steps;
     r->stats.length = r->layout->length;
     r->stats.rescans_total = h->rescans_total;

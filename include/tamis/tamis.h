@@ -320,14 +320,17 @@ typedef enum tamis_worker {
 typedef enum tamis_phase {
     TAMIS_PHASE_ACCUMULATE = 0,
     TAMIS_PHASE_CUT = 1,
-    TAMIS_PHASE_EXCHANGE = 2, /* transport calls, and the union between them */
+    TAMIS_PHASE_EXCHANGE = 2, /* transport calls, and the union between them, less ARRIVE */
     TAMIS_PHASE_APPLY = 3,    /* of all buckets, at the end of the step */
     TAMIS_PHASE_WAIT = 4,     /* a thread of the caller is blocked: exposed time */
     TAMIS_PHASE_DEVICE = 5,   /* a step that a CUDA device runs by itself, as the host sees it */
+    TAMIS_PHASE_ARRIVE = 6,   /* waiting in the exchange until the last rank has come to it; told
+                                 when the exchange has ended. Where that is unknown (scheme
+                                 dense, the first exchange) EXCHANGE holds it */
     TAMIS_PHASES
 } tamis_phase;
 
-/** "accumulate", "cut", ...; "" for other numbers. */
+/** "accumulate", "cut", ..., "arrive"; "" for other numbers. */
 TAMIS_API const char *tamis_phase_name(tamis_phase phase);
 
 #define TAMIS_NO_BUCKET UINT32_MAX
@@ -643,20 +646,22 @@ typedef struct tamis_stats {
     double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
                             by itself, for the host has no clock there */
     double cut_s;
-    double exchange_s; /* transport calls, and the union between them */
+    double exchange_s; /* transport calls, waiting for others included, and the union */
     double apply_s;    /* write back, control */
     double wait_s;     /* inside tamis_reduce_wait, of which the phases above may be a part */
     double exchange_s_total; /* of all steps since the reducer was made */
     double slack_s;     /* how much later than here the last gradient was ready on the slowest rank,
-                           both counted from the end of the step before; 0 if unknown: scheme dense,
-                           the first step, or a device runs the steps */
+                           both counted from the end of the last exchange of the step before; 0 if
+                           unknown: scheme dense, the first step, or a device runs the steps */
     uint32_t straggler; /* that rank; UINT32_MAX if unknown */
+    double arrive_s;    /* of exchange_s, waiting for other ranks to come to the exchanges of the
+                           buckets; 0 where unknown. The rest is what the transfer took */
 } tamis_stats;
 
 #define TAMIS_STATS_INIT                                                                           \
     {                                                                                              \
         sizeof(tamis_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0,    \
-            0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0                                                        \
+            0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0                                                   \
     }
 
 /** Read the figures of the last finished step into a struct set by TAMIS_STATS_INIT. */

@@ -103,6 +103,11 @@ tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size
 /** Fill a caller's size-first struct, which may be longer than ours: the rest becomes zero. */
 tamis_status tam_struct_give(const char *name, const void *ours, size_t our_size, void *theirs);
 
+/** The same of a struct that has grown: older callers, who give `required` bytes or more, get the
+ * part that they know. */
+tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our_size,
+                                  size_t required, void *theirs);
+
 /* -- sort.c ----------------------------------------------------------------------------------- */
 
 typedef struct tam_pair {

@@ -22,13 +22,18 @@ tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size
 }
 
 tamis_status tam_struct_give(const char *name, const void *ours, size_t our_size, void *theirs) {
+    return tam_struct_give_part(name, ours, our_size, our_size, theirs);
+}
+
+tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our_size,
+                                  size_t required, void *theirs) {
     size_t size;
     memcpy(&size, theirs, sizeof size);
-    if (size < our_size || size > 65536)
+    if (size < required || size > 65536)
         return tam_fail(TAMIS_E_ARGUMENT, "%s.size is %zu: set the struct by its _INIT macro", name,
                         size);
     memset(theirs, 0, size);
-    memcpy(theirs, ours, our_size);
+    memcpy(theirs, ours, size < our_size ? size : our_size);
     memcpy(theirs, &size, sizeof size);
     return TAMIS_OK;
 }

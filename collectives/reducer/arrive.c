@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * When the ranks come to an exchange. Each counts from the end of the exchange before, which all
+ * ranks pass at about the same time, and the headers carry the counts to all; so no common clock is
+ * needed, and what one rank knows of another's times all ranks know:
+ *
+ *     rank 0   | began      arrive        | exchange |           slack 0 = max - own = 5 - 2
+ *     rank 1   |                   began  | exchange |           slack 1 = 0
+ *              0     2                  5
+ *
+ * "About" is the skew with which the last messages of an exchange arrive, and the nap that a rank
+ * may be in just then: 0.2 ms at most.
+ */
+#include "collectives/reducer/reducer.h"
+
+uint64_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns) {
+    return since_ns > 0 ? (at_ns - since_ns) / 1000 + 1 : 0;
+}
+
+void tam_arrive_met(tam_bucket *b, uint64_t now_ns) {
+    tamis_reducer *r = b->reducer;
+    r->met_ns = now_ns;
+    if (b != tam_last_bucket(r))
+        return;
+    r->step_us = tam_arrive_us(r->ended_ns, now_ns);
+    r->ended_ns = now_ns;
+}
+
+void tam_arrive_forget(tamis_reducer *r) {
+    r->met_ns = r->ended_ns = r->step_us = 0;
+    tam_forecast_forget(&r->forecast);
+}
+
+/* How much later than here the last rank began. @return false: unknown */
+static bool find_slack(const tam_slots *slots, uint64_t *out_ns) {
+    uint32_t own = tam_slot_header_of(slots, slots->rank)->began_us, latest = own;
+    for (uint32_t i = 0; i < slots->nranks; i++) {
+        uint32_t began = tam_slot_header_of(slots, i)->began_us;
+        if (began == 0)
+            return false;
+        latest = began > latest ? began : latest;
+    }
+    *out_ns = (uint64_t)(latest - own) * 1000;
+    return true;
+}
+
+void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t slack_ns = 0, arrived_ns = begin_ns;
+    if (find_slack(&b->slots, &slack_ns)) {
+        arrived_ns = slack_ns < end_ns - begin_ns ? begin_ns + slack_ns : end_ns;
+        tam_phase_note(r, TAMIS_PHASE_ARRIVE, b->index, begin_ns, arrived_ns, &b->now.arrive_s);
+    }
+    tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->index, arrived_ns, end_ns, &b->now.exchange_s);
+}
+
+/* Who took longest until its last gradient was ready. @return false: unknown */
+static bool find_straggler(const tam_slots *slots, uint32_t *out) {
+    *out = 0;
+    for (uint32_t i = 0; i < slots->nranks; i++) {
+        uint32_t busy = tam_slot_header_of(slots, i)->busy_us;
+        if (busy == 0)
+            return false;
+        if (busy > tam_slot_header_of(slots, *out)->busy_us)
+            *out = i;
+    }
+    return true;
+}
+
+static void add_to_history(tamis_reducer *r, const tam_slots *slots) {
+    uint32_t *busy_us = tam_forecast_next(&r->forecast), step_us = 0, before;
+    for (uint32_t i = 0; i < slots->nranks; i++) {
+        const tam_slot_header *h = tam_slot_header_of(slots, i);
+        busy_us[i] = h->busy_us;
+        step_us = h->step_us > step_us ? h->step_us : step_us;
+    }
+    before = r->forecast.straggler;
+    tam_forecast_note(&r->forecast, step_us);
+    if (before != UINT32_MAX && before != r->forecast.straggler)
+        tam_log(TAM_INFO, "step %llu: rank %u is not expected to be last any more",
+                (unsigned long long)r->step, before);
+    if (r->forecast.straggler != UINT32_MAX && before != r->forecast.straggler)
+        tam_log(TAM_INFO, "step %llu: rank %u is expected to be last from here on",
+                (unsigned long long)r->step, r->forecast.straggler);
+}
+
+void tam_arrive_note(tamis_reducer *r) {
+    const tam_slots *slots = &tam_last_bucket(r)->slots;
+    uint32_t slowest;
+    if (!find_straggler(slots, &slowest))
+        return;
+    r->now.straggler = slowest;
+    r->now.slack_s = 1e-6 * (tam_slot_header_of(slots, slowest)->busy_us -
+                             tam_slot_header_of(slots, slots->rank)->busy_us);
+    if (tam_slot_header_of(slots, slots->rank)->step_us > 0)
+        add_to_history(r, slots);
+}

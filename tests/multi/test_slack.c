@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A rank that is late: the exchange is split into waiting for it and what follows, the forecast
+ * finds it and its delay, the same on all ranks, and who waits for it takes little processor time.
+ */
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include "tests/support/scratch.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <tamis/forecast.h>
+#include <time.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { SEGMENTS = 4, LENGTH = 500, N = SEGMENTS * LENGTH, LATE = 1, LATE_MS = 30 };
+
+static bool run_step(test_rank *self, tamis_reducer *r, uint32_t number, uint32_t late_ms) {
+    float grad[N];
+    tamis_step step = data_step(grad);
+    data_fill(DATA_HEAVY, self->id, number, N, grad);
+    rank_barrier(self); /* what the threads of the test do is no lateness */
+    sleep_ms(self->id == LATE ? late_ms : 0);
+    self->where = "a step";
+    return rank_status(self, __FILE__, __LINE__, "start", TAMIS_OK, tamis_reduce_start(r, &step)) &&
+           rank_status(self, __FILE__, __LINE__, "wait", TAMIS_OK, tamis_reduce_wait(r));
+}
+
+/* -- the split -------------------------------------------------------------------------------- */
+
+typedef struct heard {
+    double arrive_s, exchange_s; /* of the step under way */
+    uint64_t arrived_ns;         /* where the last ARRIVE ended */
+    uint32_t arrives, exchanges, gaps;
+} heard;
+
+static void hear(void *context, const tamis_phase_event *event) {
+    heard *h = context;
+    double seconds = 1e-9 * (double)(event->end_ns - event->begin_ns);
+    if (event->phase == TAMIS_PHASE_ARRIVE) {
+        h->arrive_s += seconds;
+        h->arrives++;
+        h->arrived_ns = event->end_ns;
+    } else if (event->phase == TAMIS_PHASE_EXCHANGE) {
+        h->exchange_s += seconds;
+        h->exchanges++;
+        h->gaps += h->arrived_ns != 0 && h->arrived_ns != event->begin_ns;
+        h->arrived_ns = 0;
+    }
+}
+
+/* A scheme and how often it is told of ARRIVE and EXCHANGE in a step of one bucket. */
+typedef struct split_case {
+    const char *scheme;
+    uint32_t arrives, exchanges;
+} split_case;
+
+static void split(test_rank *self) {
+    const split_case *c = self->shared;
+    heard h = {0};
+    tamis_reducer *r = NULL;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    tamis_reducer_config config = data_even_config(LENGTH);
+    double arrives[9], least = 1.0;
+    config.scheme = c->scheme;
+    config.bucket_length = 0;
+    config.on_phase = hear;
+    config.on_phase_context = &h;
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    for (uint32_t number = 0; number < 10; number++) {
+        h = (heard){0};
+        if (!run_step(self, r, number, LATE_MS))
+            return;
+        RANK_OK(self, tamis_reducer_stats(r, &stats));
+        uint32_t arrive = number == 0 ? 0 : c->arrives; /* unknown in the first step */
+        RANK_CHECK(self, h.arrives == arrive && h.exchanges == c->exchanges && h.gaps == 0,
+                   "step %u: %u times arrive, %u times exchange, %u gaps", number, h.arrives,
+                   h.exchanges, h.gaps);
+        RANK_CHECK(self, fabs(h.arrive_s - stats.arrive_s) < 1e-9, "arrive is %g s, in all %g s",
+                   h.arrive_s, stats.arrive_s);
+        RANK_CHECK(self, fabs(h.exchange_s + h.arrive_s - stats.exchange_s) < 1e-9,
+                   "parts of %g s and %g s do not add up to %g s", h.arrive_s, h.exchange_s,
+                   stats.exchange_s);
+        if (number > 0)
+            arrives[number - 1] = stats.arrive_s;
+    }
+    for (uint32_t i = 0; i < 9; i++)
+        least = arrives[i] < least ? arrives[i] : least;
+    /* Others may keep the machine busy: that delays now this rank and now that one. */
+    if (self->id == LATE)
+        RANK_CHECK(self, least < 0.005 * test_slowness(), "the late rank waits %g s", least);
+    else
+        RANK_CHECK(self, least > 0.020 && least < 0.031 + 0.02 * test_slowness(),
+                   "an early rank waits %g s for one that is 0.03 s late", least);
+    tamis_reducer_destroy(r);
+}
+
+static void test_waiting_is_split_from_the_transfer(void **state) {
+    /* bins meets to plan, and so tells of an exchange twice */
+    static split_case cases[] = {{"tamis", 1, 1}, {"topk", 1, 1}, {"micro", 1, 1}, {"deft", 1, 2}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        test_context("split of %s", cases[i].scheme);
+        ranks_run(3, 0, split, &cases[i]);
+    }
+}
+
+/* The first bucket waits for the late rank, the others have nothing to wait for. */
+static void split_buckets(test_rank *self) {
+    heard h = {0};
+    tamis_reducer *r = NULL;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    tamis_reducer_config config = data_even_config(LENGTH);
+    double least = 1.0;
+    config.on_phase = hear;
+    config.on_phase_context = &h;
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    for (uint32_t number = 0; number < 10; number++) {
+        h = (heard){0};
+        if (!run_step(self, r, number, LATE_MS))
+            return;
+        RANK_OK(self, tamis_reducer_stats(r, &stats));
+        RANK_CHECK(self, h.arrives == SEGMENTS - (number == 0) && h.exchanges == SEGMENTS,
+                   "step %u: %u times arrive, %u times exchange", number, h.arrives, h.exchanges);
+        RANK_CHECK(self, stats.arrive_s <= stats.exchange_s, "arrive %g s of %g s", stats.arrive_s,
+                   stats.exchange_s);
+        if (number > 0)
+            least = stats.arrive_s < least ? stats.arrive_s : least;
+    }
+    RANK_CHECK(self,
+               self->id == LATE ? least < 0.005 * test_slowness()
+                                : least > 0.020 && least < 0.031 + 0.02 * test_slowness(),
+               "rank %u waits %g s", self->id, least);
+    tamis_reducer_destroy(r);
+}
+
+static void test_buckets_do_not_wait_twice_for_one_delay(void **state) {
+    (void)state;
+    test_context("split of buckets");
+    ranks_run(2, 0, split_buckets, NULL);
+}
+
+/* -- the forecast ----------------------------------------------------------------------------- */
+
+enum { FORESEEN = 40 };
+
+typedef struct foresight {
+    tamis_forecast of[4][4]; /* of a rank, as another holds it */
+} foresight;
+
+static void foresee(test_rank *self) {
+    foresight *all = self->shared;
+    tamis_reducer *r = NULL;
+    tamis_reducer_config config = data_even_config(LENGTH);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    for (uint32_t number = 0; number < FORESEEN; number++) {
+        if (!run_step(self, r, number, LATE_MS))
+            return;
+        tamis_forecast early = TAMIS_FORECAST_INIT;
+        RANK_OK(self, tamis_reducer_forecast(r, 0, &early));
+        RANK_CHECK(self, early.steps == (number < 2 ? 0 : number - 1), "%u steps after %u",
+                   early.steps, number + 1);
+    }
+    for (uint32_t rank = 0; rank < self->nranks; rank++) {
+        all->of[self->id][rank] = (tamis_forecast)TAMIS_FORECAST_INIT;
+        RANK_OK(self, tamis_reducer_forecast(r, rank, &all->of[self->id][rank]));
+    }
+    tamis_reducer_destroy(r);
+}
+
+static void test_the_forecast_finds_the_late_rank_and_is_the_same_everywhere(void **state) {
+    static foresight all;
+    (void)state;
+    test_context("forecast");
+    ranks_run(3, 0, foresee, &all);
+    for (uint32_t holder = 1; holder < 3; holder++)
+        assert_memory_equal(all.of[holder], all.of[0], 3 * sizeof(tamis_forecast));
+    const tamis_forecast *early = &all.of[0][0], *late = &all.of[0][LATE];
+    if (late->straggler != LATE)
+        fail_msg("straggler is %u", late->straggler);
+    if (late->late_p50_s < 0.020 || late->late_p50_s > 0.031 + 0.02 * test_slowness())
+        fail_msg("rank %d is %g s late", LATE, late->late_p50_s);
+    if (early->slack_p50_s < 0.020 || early->slack_p50_s > 0.031 + 0.02 * test_slowness())
+        fail_msg("rank 0 has %g s", early->slack_p50_s);
+    if (late->slack_p50_s != 0.0 || early->late_p05_s > 0.005)
+        fail_msg("%g s, %g s", late->slack_p50_s, early->late_p05_s);
+    if (early->slack_p05_s > early->slack_p50_s || early->slack_p50_s > early->slack_p95_s)
+        fail_msg("quantiles do not ascend");
+    if (late->step_s < 0.03 || late->step_s > 0.05 * test_slowness())
+        fail_msg("a step is said to take %g s", late->step_s);
+}
+
+static void ask_wrongly(test_rank *self) {
+    tamis_reducer *r = NULL;
+    tamis_forecast out = TAMIS_FORECAST_INIT;
+    tamis_reducer_config config = data_even_config(LENGTH);
+    char name[16], path[SCRATCH_PATH];
+    float grad[N];
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(NULL, 0, &out));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(r, 0, NULL));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(r, 2, &out));
+    out.size = 8;
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(r, 0, &out));
+    out.size = sizeof out;
+    tamis_step step = data_step(grad);
+    data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    RANK_OK(self, tamis_reduce_start(r, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_forecast(r, 0, &out));
+    RANK_OK(self, tamis_reduce_wait(r));
+    for (uint32_t number = 1; number < 4; number++) {
+        if (!run_step(self, r, number, 0))
+            return;
+    }
+    RANK_OK(self, tamis_reducer_forecast(r, 0, &out));
+    RANK_CHECK(self, out.steps == 2 && out.straggler == UINT32_MAX, "%u steps", out.steps);
+    snprintf(name, sizeof name, "slack%u", self->id);
+    scratch_path(name, path);
+    RANK_OK(self, tamis_reducer_save(r, path));
+    RANK_OK(self, tamis_reducer_load(r, path));
+    RANK_OK(self, tamis_reducer_forecast(r, 0, &out));
+    RANK_CHECK(self, out.steps == 0 && out.step_s == 0.0, "old times are remembered");
+    tamis_reducer_destroy(r);
+    config.scheme = "dense";
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_forecast(r, 0, &out));
+    RANK_CHECK(self, has_word(tamis_last_error(), "scheme dense"), "%s", tamis_last_error());
+    tamis_reducer_destroy(r);
+}
+
+static void test_wrong_questions_are_answered_with_a_sentence(void **state) {
+    char path[SCRATCH_PATH];
+    (void)state;
+    test_context("wrong questions");
+    scratch_path("first", path); /* makes the folder before threads start */
+    ranks_run(2, 0, ask_wrongly, NULL);
+}
+
+/* -- scheme dense, older programs, waiting ---------------------------------------------------- */
+
+static void stay_dense(test_rank *self) {
+    heard h = {0};
+    tamis_reducer *r = NULL;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    tamis_reducer_config config = data_even_config(LENGTH);
+    config.scheme = "dense";
+    config.on_phase = hear;
+    config.on_phase_context = &h;
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    for (uint32_t number = 0; number < 3; number++) {
+        if (!run_step(self, r, number, 5))
+            return;
+    }
+    RANK_OK(self, tamis_reducer_stats(r, &stats));
+    RANK_CHECK(self, h.arrives == 0 && h.exchanges == 3 * SEGMENTS && stats.arrive_s == 0.0,
+               "%u times arrive, %g s", h.arrives, stats.arrive_s);
+    tamis_reducer_destroy(r);
+}
+
+static void test_scheme_dense_does_not_know_who_is_late(void **state) {
+    (void)state;
+    test_context("dense");
+    ranks_run(2, 0, stay_dense, NULL);
+}
+
+/* A program built before arrive_s: its struct ends there. */
+static void read_as_before(test_rank *self) {
+    tamis_reducer *r = NULL;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    tamis_reducer_config config = data_even_config(LENGTH);
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    for (uint32_t number = 0; number < 2; number++) {
+        if (!run_step(self, r, number, 5))
+            return;
+    }
+    stats.size = offsetof(tamis_stats, arrive_s);
+    stats.arrive_s = -1.0;
+    RANK_OK(self, tamis_reducer_stats(r, &stats));
+    RANK_CHECK(self, stats.steps == 2 && stats.exchange_s > 0.0 && stats.arrive_s == -1.0,
+               "%llu steps, %g s", (unsigned long long)stats.steps, stats.arrive_s);
+    RANK_CHECK(self, stats.size == offsetof(tamis_stats, arrive_s), "its size changed");
+    tamis_reducer_destroy(r);
+}
+
+static void test_a_shorter_struct_of_an_older_program_is_filled_as_far_as_it_goes(void **state) {
+    (void)state;
+    test_context("older programs");
+    ranks_run(2, 0, read_as_before, NULL);
+}
+
+static double thread_cpu_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void wait_long(test_rank *self) {
+    tamis_reducer *r = NULL;
+    tamis_reducer_config config = data_even_config(LENGTH);
+    float grad[N];
+    RANK_OK(self, tamis_comm_set_waiting(self->comm, *(tamis_waiting *)self->shared));
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
+    tamis_step step = data_step(grad);
+    data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    sleep_ms(self->id == LATE ? 200 : 0);
+    RANK_OK(self, tamis_reduce_start(r, &step));
+    double cpu_s = thread_cpu_s();
+    RANK_OK(self, tamis_reduce_wait(r));
+    cpu_s = thread_cpu_s() - cpu_s;
+    RANK_CHECK(self, self->id == LATE || cpu_s < 0.02 * test_slowness(),
+               "it took %g s of processor time to wait for 0.2 s", cpu_s);
+    tamis_reducer_destroy(r);
+}
+
+static void test_a_thread_that_waits_for_a_local_rank_sleeps(void **state) {
+    (void)state;
+    for (tamis_waiting w = TAMIS_WAITING_AUTO; w <= TAMIS_WAITING_NAP; w++) {
+        test_context("waiting %d", (int)w);
+        ranks_run(2, 0, wait_long, &w);
+    }
+}
+
+static void choose(test_rank *self) {
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_set_waiting(NULL, TAMIS_WAITING_NAP));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_set_waiting(self->comm, (tamis_waiting)3));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_set_waiting(self->comm, (tamis_waiting)-1));
+}
+
+static void test_ways_to_wait_that_there_are_not_are_refused(void **state) {
+    (void)state;
+    test_context("no such waiting");
+    ranks_run(1, 0, choose, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waiting_is_split_from_the_transfer),
+        cmocka_unit_test(test_buckets_do_not_wait_twice_for_one_delay),
+        cmocka_unit_test(test_the_forecast_finds_the_late_rank_and_is_the_same_everywhere),
+        cmocka_unit_test(test_wrong_questions_are_answered_with_a_sentence),
+        cmocka_unit_test(test_scheme_dense_does_not_know_who_is_late),
+        cmocka_unit_test(test_a_shorter_struct_of_an_older_program_is_filled_as_far_as_it_goes),
+        cmocka_unit_test(test_a_thread_that_waits_for_a_local_rank_sleeps),
+        cmocka_unit_test(test_ways_to_wait_that_there_are_not_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
