@@ -29,6 +29,19 @@ void tam_arrive_met(tam_bucket *b, uint64_t now_ns) {
 void tam_arrive_forget(tamis_reducer *r) {
     r->met_ns = r->ended_ns = r->step_us = 0;
     tam_forecast_forget(&r->forecast);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        r->buckets[i].nslack = 0;
+}
+
+/* What the last steps waited at least. A rank that has been late so often alike is late again, or
+ * else it is noticed a little later (transport/wait.c); one that is late by fits and starts has a
+ * least of nothing. */
+uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns) {
+    enum { EARLY_US = 100, WORTH_US = 500 }; /* to be awake again by then; to be worth it */
+    uint32_t least = b->nslack < TAM_SLACK_STEPS ? 0 : UINT32_MAX;
+    for (uint32_t i = 0; i < TAM_SLACK_STEPS && least > 0; i++)
+        least = b->slack_us[i] < least ? b->slack_us[i] : least;
+    return least < WORTH_US ? 0 : begin_ns + (uint64_t)(least - EARLY_US) * 1000;
 }
 
 /* How much later than here the last rank began. @return false: unknown */
@@ -48,6 +61,7 @@ void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns) {
     const tamis_reducer *r = b->reducer;
     uint64_t slack_ns = 0, arrived_ns = begin_ns;
     if (find_slack(&b->slots, &slack_ns)) {
+        b->slack_us[b->nslack++ % TAM_SLACK_STEPS] = (uint32_t)(slack_ns / 1000);
         arrived_ns = slack_ns < end_ns - begin_ns ? begin_ns + slack_ns : end_ns;
         tam_phase_note(r, TAMIS_PHASE_ARRIVE, b->index, begin_ns, arrived_ns, &b->now.arrive_s);
     }

@@ -217,6 +217,8 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     bool meets_early = r->scheme.ownership == TAM_OWN_BINS; /* to plan, before it cuts */
     uint64_t begin_ns = tam_clock_ns(), planned_ns = begin_ns;
     b->slots.config = b->config_hash + b->k; /* slots of another density may be as long */
+    if (meets_early)
+        link->call.quiet_until_ns = tam_arrive_expected_ns(b, begin_ns);
     if (b->packing.all)
         TAM_TRY(plan(b, link));
     if (meets_early)
@@ -225,6 +227,8 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     uint64_t cut_ns = tam_phase_end(r, TAMIS_PHASE_CUT, b->index, planned_ns, &b->now.cut_s);
     tam_slot_own_header(&b->slots)->began_us =
         at_most_32_bits(tam_arrive_us(r->met_ns, meets_early ? begin_ns : cut_ns));
+    if (!meets_early)
+        link->call.quiet_until_ns = tam_arrive_expected_ns(b, cut_ns);
     TAM_TRY(exchange(b, link));
     uint64_t end_ns = tam_clock_ns();
     tam_arrive_tell(b, meets_early ? begin_ns : cut_ns, meets_early ? planned_ns : end_ns);

@@ -46,6 +46,7 @@ typedef enum tam_field {
     TAM_FIELDS
 } tam_field;
 
+enum { TAM_SLACK_STEPS = 16 };      /* after which a rank that was late is expected late */
 enum { TAM_DENSE_PIECE = 1 << 20 }; /* elements that scheme dense moves at a time */
 
 typedef struct tam_agreement {
@@ -101,6 +102,9 @@ typedef struct tam_bucket {
     size_t count;             /* of the result */
     uint64_t last_result;     /* hash of the values of the last step */
     tamis_stats now;          /* its part in the figures of the step */
+
+    uint32_t slack_us[TAM_SLACK_STEPS]; /* of the last steps in turn: before the last rank came */
+    uint32_t nslack;                    /* steps noted */
 } tam_bucket;
 
 /** Who drives the steps: the host, phase by phase, or the device by itself. */
@@ -225,6 +229,8 @@ void tam_phase_note(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, 
 
 /** arrive.c: microseconds from `since_ns` to `at_ns`, at least 1; 0: unknown, for since_ns is 0. */
 uint64_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
+/** Nobody else is expected at an exchange that begins now before then. */
+uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns);
 /** The part of an exchange in which the ranks met has ended, and the headers are here: tell how long
  * the others were waited for, and what was left. */
 void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns);

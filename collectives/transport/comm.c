@@ -79,7 +79,8 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
         .nranks = comm->nranks,
         .call = {.deadline_ns = earlier(deadline_ns, latest_ns),
                  .poison = &comm->poison,
-                 .waiting = (tamis_waiting)atomic_load(&comm->waiting)},
+                 .waiting = (tamis_waiting)atomic_load(&comm->waiting),
+                 .blocked = &comm->blocked},
     };
     tamis_status status = tam_comm_check(comm);
     if (status == TAMIS_OK)
@@ -154,6 +155,7 @@ static void run_until(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
 
 static void wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
     until_ns = GRACE_NS + (job->deadline_ns ? earlier(until_ns, job->deadline_ns) : until_ns);
+    atomic_fetch_add(&comm->blocked, 1);
     pthread_mutex_lock(&comm->lock);
     while (atomic_load(&job->state) != TAM_JOB_DONE) {
         if (tam_lock_wait(&comm->lock, &comm->changed, until_ns))
@@ -164,6 +166,7 @@ static void wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
         until_ns += GRACE_NS; /* committed: only memory is being written, it ends by itself */
     }
     pthread_mutex_unlock(&comm->lock);
+    atomic_fetch_sub(&comm->blocked, 1);
 }
 
 bool tam_comm_test(tamis_comm *comm, tam_job *job) {

@@ -51,6 +51,7 @@ struct tamis_comm {
     uint64_t agreements; /* held so far: tells reducers of one communicator apart */
 
     atomic_int exchanges;    /* jobs under way that do not only watch */
+    atomic_int blocked;      /* threads that wait for a job */
     const void *last_flight; /* of stream transports: the step object that enqueued last */
 
     atomic_int waiting; /* tamis_waiting, of jobs that begin from here on */

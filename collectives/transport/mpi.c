@@ -18,6 +18,7 @@
  */
 #include "lib/base/base.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/wait.h"
 
 #include <stdio.h>
 #include <tamis/mpi.h>
@@ -95,11 +96,20 @@ static tamis_status give_up(mpi *self, batch *b, tamis_status status, const char
     return tam_fail(status, "rank %d %s rank(s)%s", self->rank, why, missing);
 }
 
-static tamis_status wait_all(mpi *self, batch *b, const tam_call *call) {
+/* Open MPI looks first and makes progress then: what that has brought shows in a second look, which
+ * must not wait for the end of a nap. */
+static tamis_status look(const mpi *self, batch *b, int *done) {
+    for (int i = 0; i < 2 && !*done; i++)
+        TAM_TRY(translate(self, MPI_Testall(b->count, b->requests, done, MPI_STATUSES_IGNORE),
+                          "MPI_Testall"));
+    return TAMIS_OK;
+}
+
+static tamis_status wait_all(mpi *self, batch *b, tam_call *call) {
+    tam_wait wait = tam_wait_begin(call);
     for (unsigned tries = 0;; tries++) {
         int done = 0;
-        TAM_TRY(translate(self, MPI_Testall(b->count, b->requests, &done, MPI_STATUSES_IGNORE),
-                          "MPI_Testall"));
+        TAM_TRY(look(self, b, &done));
         if (done)
             break;
         tamis_status poison = (tamis_status)atomic_load(call->poison);
@@ -107,9 +117,10 @@ static tamis_status wait_all(mpi *self, batch *b, const tam_call *call) {
             return give_up(self, b, poison, "stopped waiting for");
         if (tries % 16 == 15 && tam_clock_ns() > call->deadline_ns)
             return give_up(self, b, TAMIS_E_TIMEOUT, "waited until its deadline for");
-        tam_relax_for(call->waiting, tries);
+        tam_wait_pause(&wait);
     }
     b->count = 0;
+    tam_wait_end(&wait);
     return TAMIS_OK;
 }
 

@@ -213,14 +213,19 @@ TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
 
 /** How threads wait for other ranks. It changes times and energy, never results. */
 typedef enum tamis_waiting {
-    TAMIS_WAITING_AUTO = 0, /* the library's thread naps, an eighth of the time waited so far, 2 to
-                               200 us; a thread of the caller first yields for 0.4 ms */
-    TAMIS_WAITING_SPIN = 1, /* never give the processor away: answers soonest, burns the core */
-    TAMIS_WAITING_NAP = 2   /* naps on every thread from the first look on */
+    TAMIS_WAITING_AUTO = 0, /* stay awake for a moment, then nap: an eighth of the time waited so
+                               far, 2 to 200 us. The moment is 15 us on the library's thread, 50
+                               while the caller waits for it, 400 on a thread of the caller */
+    TAMIS_WAITING_SPIN = 1, /* never give the processor away: it burns a core, and delays whoever
+                               shares it, perhaps the rank that is waited for */
+    TAMIS_WAITING_NAP = 2   /* naps from the first look on */
 } tamis_waiting;
 
 /**
  * Choose how this rank waits, from the next exchange on. Any thread. Until then: TAMIS_WAIT.
+ *
+ * With AUTO and NAP, a rank that had to wait in each of the last 16 steps naps longer until shortly
+ * before the least of these waits has passed.
  *
  * It matters where messages are polled for: mpi. Over local and callback a rank that waits sleeps
  * in the kernel, or does what the callback does.

@@ -78,8 +78,9 @@ uint64_t tam_clock_ns(void); /* monotonic */
  * and then short sleeps; on threads of the library naps that grow with the wait. */
 void tam_relax(unsigned tries);
 
-/** The same while other ranks are waited for, as the communicator was told to. */
-void tam_relax_for(tamis_waiting waiting, unsigned tries);
+/** Sleep for an eighth of the time waited so far, 2 to 200 us. */
+void tam_nap(uint64_t waited_ns);
+void tam_sleep(uint64_t ns);
 
 /* -- thread.c --------------------------------------------------------------------------------- */
 

@@ -25,8 +25,12 @@ enum {
 typedef struct tam_call {
     uint64_t deadline_ns;     /* on tam_clock_ns */
     const atomic_int *poison; /* a status: when it becomes non-zero, return it soon */
-    tamis_waiting waiting;    /* how to wait for other ranks, where they are polled for */
     uint64_t wire_bytes;      /* [in,out] bytes sent by this rank, added up */
+
+    /* Where other ranks are polled for. */
+    tamis_waiting waiting;
+    const atomic_int *blocked; /* threads of the caller that wait for this to end */
+    uint64_t quiet_until_ns;   /* on tam_clock_ns; the last rank is not expected before */
 } tam_call;
 
 /**

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { N = 5000, STEPS = 20, TIMEOUT_MS = 20000 };
+enum { N = 5000, STEPS = 20, TIMEOUT_MS = 20000, LATE_MS = 150 };
 
 static void check_refusals(void) {
     tamis_comm *comm = NULL;
@@ -44,6 +44,26 @@ static void check_steps(tamis_comm *comm) {
     tamis_layout_destroy(layout);
 }
 
+/* The thread that waits is the caller's own. */
+static void check_waiting(tamis_comm *comm) {
+    tamis_reducer *reducer = NULL;
+    tamis_layout *layout = data_layout(N);
+    static float gradient[N];
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = gradient;
+    MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
+    data_fill(DATA_HEAVY, (uint32_t)mpi_rank, 0, N, gradient);
+    sleep_ms(mpi_rank == mpi_nranks - 1 ? LATE_MS : 0);
+    MPI_OK(tamis_reduce_start(reducer, &step));
+    double cpu_s = mpi_cpu_s();
+    MPI_OK(tamis_reduce_wait(reducer));
+    cpu_s = mpi_cpu_s() - cpu_s;
+    MPI_CHECK(mpi_rank == mpi_nranks - 1 || cpu_s < 0.3e-3 * LATE_MS,
+              "%g s of the processor to wait for %d ms", cpu_s, LATE_MS);
+    tamis_reducer_destroy(reducer);
+    tamis_layout_destroy(layout);
+}
+
 int main(int argc, char **argv) {
     tamis_comm *too_early = NULL;
     tamis_status before = tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &too_early);
@@ -54,6 +74,7 @@ int main(int argc, char **argv) {
     for (int round = 0; round < 5; round++) {
         tamis_comm *comm = mpi_comm(TIMEOUT_MS);
         check_steps(comm);
+        check_waiting(comm);
         tamis_comm_destroy(comm);
     }
     return mpi_end();

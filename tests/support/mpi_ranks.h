@@ -10,6 +10,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <tamis/mpi.h>
+#include <time.h>
 #include <unistd.h>
 
 static int mpi_rank, mpi_nranks, mpi_failures;
@@ -49,6 +50,13 @@ static inline tamis_comm *mpi_comm(uint32_t timeout_ms) {
     if (!comm)
         MPI_Abort(MPI_COMM_WORLD, 1);
     return comm;
+}
+
+/** Processor time that this process has taken. */
+static inline double mpi_cpu_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /** Failures of all ranks, the same on all of them. */

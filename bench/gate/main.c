@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/gate/gate.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "bench/common/measure.h"
+#include "bench/common/random.h"
+#include "bench/common/report.h"
+
+static double cpu_now_s(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* -- one step --------------------------------------------------------------------------------- */
+
+/* As a rank that has more to do: it keeps its core. */
+static void compute(double seconds) {
+    double until = bench_now_s() + seconds;
+    while (bench_now_s() < until)
+        ;
+}
+
+static void exchange(gate_run *run, const gate_variant *v, tamis_reducer *reducer) {
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = run->grad;
+    if (v->sum) {
+        bench_mpi_sum(run->group, run->grad, run->sum, run->settings->elements);
+        return;
+    }
+    bench_try(run->group, tamis_reduce_start(reducer, &step), "start of a step");
+    bench_try(run->group, tamis_reduce_wait(reducer), "end of a step");
+}
+
+/* Values of many sizes, others in each step. */
+static void fill(gate_run *run, uint64_t round) {
+    uint64_t key = bench_key(1, run->group->rank, round);
+    for (size_t i = 0; i < run->settings->elements; i++) {
+        uint64_t bits = bench_random(key, i);
+        run->grad[i] = (float)(bits % 2001) - 1000.0f;
+    }
+}
+
+static gate_sample measure(gate_run *run, const gate_variant *v, bool late, uint64_t round) {
+    clockid_t all =
+        run->group->transport == BENCH_LOCAL ? CLOCK_THREAD_CPUTIME_ID : CLOCK_PROCESS_CPUTIME_ID;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    gate_sample out = {0};
+    bench_try(run->group, tamis_comm_set_waiting(run->group->comm, v->waiting), "way to wait");
+    fill(run, round);
+    bench_barrier(run->group);
+    double begin = bench_now_s(), cpu = cpu_now_s(all), caller = cpu_now_s(CLOCK_THREAD_CPUTIME_ID);
+    if (late && run->group->rank == run->group->nranks - 1)
+        compute(1e-3 * run->settings->late_ms);
+    exchange(run, v, run->reducers[late]);
+    out.step = bench_now_s() - begin;
+    out.cpu = cpu_now_s(all) - cpu;
+    out.caller = cpu_now_s(CLOCK_THREAD_CPUTIME_ID) - caller;
+    if (!v->sum) {
+        bench_try(run->group, tamis_reducer_stats(run->reducers[late], &stats), "statistics of a step");
+        out.arrive = stats.arrive_s;
+    }
+    return out;
+}
+
+/* -- all rounds ------------------------------------------------------------------------------- */
+
+static void open_variants(gate_run *run) {
+    if (run->group->transport != BENCH_LOCAL) {
+        run->variants[run->nvariants++] = (gate_variant){"mpi", true, TAMIS_WAITING_AUTO};
+        run->variants[run->nvariants++] = (gate_variant){"spin", false, TAMIS_WAITING_SPIN};
+    }
+    run->variants[run->nvariants++] = (gate_variant){"auto", false, TAMIS_WAITING_AUTO};
+    run->variants[run->nvariants++] = (gate_variant){"nap", false, TAMIS_WAITING_NAP};
+}
+
+static void open_run(bench_group *group, const gate_settings *s, gate_run *out) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_segment segment = {"gradient", s->elements};
+    tamis_layout *layout;
+    *out = (gate_run){.group = group, .settings = s};
+    open_variants(out);
+    out->grad = bench_alloc(s->elements, sizeof *out->grad);
+    out->sum = bench_alloc(s->elements, sizeof *out->sum);
+    out->measured = bench_alloc(2 * out->nvariants * s->rounds, sizeof *out->measured);
+    config.density = s->density;
+    bench_try(group, tamis_layout_create(&segment, 1, &layout), "cannot make a layout");
+    for (int i = 0; i < 2; i++)
+        bench_try(group, tamis_reducer_create(group->comm, layout, &config, &out->reducers[i]),
+                  "cannot make a reducer");
+    tamis_layout_destroy(layout);
+}
+
+static void close_run(gate_run *run) {
+    tamis_reducer_destroy(run->reducers[0]);
+    tamis_reducer_destroy(run->reducers[1]);
+    free(run->measured);
+    free(run->sum);
+    free(run->grad);
+}
+
+/* Each variant is first in turn. */
+static void play_round(gate_run *run, uint64_t round) {
+    uint64_t warmup = run->settings->warmup;
+    for (int late = 0; late < 2; late++) {
+        for (size_t i = 0; i < run->nvariants; i++) {
+            size_t at = (i + round) % run->nvariants;
+            gate_sample sample = measure(run, &run->variants[at], late, round);
+            if (round >= warmup)
+                gate_samples(run, late, at)[round - warmup] = sample;
+        }
+    }
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+static void reduce_samples(gate_run *run) {
+    size_t count = 2 * run->nvariants * run->settings->rounds;
+    uint32_t nranks = run->group->nranks;
+    gate_sample *all = bench_alloc(nranks * count, sizeof *all);
+    bench_allgather(run->group, run->measured, count * sizeof *all, all);
+    for (size_t i = 0; i < count; i++) {
+        gate_sample *out = &run->measured[i];
+        *out = (gate_sample){.step = all[(nranks - 1) * count + i].step};
+        for (uint32_t r = 0; r < nranks - 1; r++) {
+            const gate_sample *one = &all[r * count + i];
+            out->step = larger(out->step, one->step);
+            out->cpu = larger(out->cpu, one->cpu);
+            out->caller = larger(out->caller, one->caller);
+            out->arrive = larger(out->arrive, one->arrive);
+        }
+    }
+    free(all);
+}
+
+static int play(bench_group *group, void *context) {
+    const gate_settings *s = context;
+    gate_run run;
+    if (group->nranks < 2)
+        bench_fail(group, "one rank waits for nobody: mpirun -np 2");
+    open_run(group, s, &run);
+    for (uint64_t round = 0; round < s->warmup + s->rounds; round++)
+        play_round(&run, round);
+    reduce_samples(&run);
+    if (group->rank == 0)
+        gate_report(&run);
+    close_run(&run);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static gate_settings settings;
+    gate_settings_read(argc, argv, &settings);
+    int status = bench_launch((bench_transport)settings.transport, TAMIS_DEVICE_CPU,
+                              (uint32_t)settings.ranks, play, &settings);
+    bench_report_close(settings.report);
+    return status;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A wait, from its begin to the arrival of the last rank:
+ *
+ *     quiet   nobody is expected yet: 16 long naps, the last of which ends with it
+ *     eager   most waits are short, and even a nap of 2 us costs 15 us of the processor
+ *     naps    of an eighth of the time that has passed since quiet
+ *
+ * Quiet has its length from the last steps (arrive.c) and is 0 where these were not alike. If the
+ * rank comes while it lasts, it is noticed a sixteenth of it too late at most.
+ */
+#include "collectives/transport/wait.h"
+
+#include <sched.h>
+
+enum {
+    QUIET_NAPS = 16,
+    QUIET_LEAST_NS = 200000,
+    QUIET_MOST_NS = 5000000, /* who aborts is noticed by then */
+    SPIN_NS = 15000,         /* what a nap costs of the processor */
+    SPIN_ALONE_NS = 50000,
+    YIELD_NS = 400000 /* naps of the caller's threads end 50 us late (thread.c): an eighth of it */
+};
+
+tam_wait tam_wait_begin(tam_call *call) {
+    return (tam_wait){call, tam_clock_ns()};
+}
+
+static void nap_quietly(const tam_wait *w, uint64_t now_ns) {
+    uint64_t left_ns = w->call->quiet_until_ns - now_ns;
+    uint64_t length_ns = (w->call->quiet_until_ns - w->begin_ns) / QUIET_NAPS;
+    if (length_ns < QUIET_LEAST_NS)
+        length_ns = QUIET_LEAST_NS;
+    if (length_ns > QUIET_MOST_NS)
+        length_ns = QUIET_MOST_NS;
+    tam_sleep(length_ns < left_ns ? length_ns : left_ns);
+}
+
+/* The library's thread has a core to itself only while the caller sleeps; it spins, for a yield may
+ * cost it a time slice. @return  whether it is too early for a nap */
+static bool stay_awake(const tam_call *call, uint64_t waited_ns) {
+    if (call->waiting == TAMIS_WAITING_NAP)
+        return false;
+    if (tam_thread_ours())
+        return waited_ns < (atomic_load(call->blocked) > 0 ? SPIN_ALONE_NS : SPIN_NS);
+    if (waited_ns >= YIELD_NS)
+        return false;
+    sched_yield();
+    return true;
+}
+
+void tam_wait_pause(const tam_wait *w) {
+    const tam_call *call = w->call;
+    if (call->waiting == TAMIS_WAITING_SPIN)
+        return;
+    uint64_t now_ns = tam_clock_ns();
+    if (now_ns < call->quiet_until_ns) {
+        nap_quietly(w, now_ns);
+        return;
+    }
+    uint64_t from_ns = w->begin_ns > call->quiet_until_ns ? w->begin_ns : call->quiet_until_ns;
+    if (!stay_awake(call, now_ns - from_ns))
+        tam_nap(now_ns - from_ns);
+}
+
+void tam_wait_end(const tam_wait *w) {
+    w->call->quiet_until_ns = 0;
+}
