@@ -41,8 +41,9 @@ static void nap_quietly(const tam_wait *w, uint64_t now_ns) {
 static bool stay_awake(const tam_call *call, uint64_t waited_ns) {
     if (call->waiting == TAMIS_WAITING_NAP)
         return false;
+    bool alone = call->blocked && atomic_load(call->blocked) > 0;
     if (tam_thread_ours())
-        return waited_ns < (atomic_load(call->blocked) > 0 ? SPIN_ALONE_NS : SPIN_NS);
+        return waited_ns < (alone ? SPIN_ALONE_NS : SPIN_NS);
     if (waited_ns >= YIELD_NS)
         return false;
     sched_yield();

@@ -29,7 +29,7 @@ typedef struct tam_call {
 
     /* Where other ranks are polled for. */
     tamis_waiting waiting;
-    const atomic_int *blocked; /* threads of the caller that wait for this to end */
+    const atomic_int *blocked; /* threads of the caller that wait for this to end; NULL: none */
     uint64_t quiet_until_ns;   /* on tam_clock_ns; the last rank is not expected before */
 } tam_call;
 
