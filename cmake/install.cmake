@@ -3,7 +3,9 @@
 # Headers, library, CMake package and pkg-config file. The installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
-install(FILES include/tamis/tamis.h include/tamis/forecast.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
+install(FILES include/tamis/tamis.h include/tamis/energy.h include/tamis/forecast.h
+             
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
 if(TAM_HAVE_MPI)
     install(FILES include/tamis/mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
 endif()

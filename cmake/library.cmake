@@ -11,7 +11,7 @@ function(tam_library target)
     target_include_directories(${target} PUBLIC
         $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(${target} PRIVATE Threads::Threads PkgConfig::XXHASH m)
+    target_link_libraries(${target} PRIVATE Threads::Threads PkgConfig::XXHASH m ${CMAKE_DL_LIBS})
     if(TAM_HAVE_MPI)
         target_link_libraries(${target} PRIVATE MPI::MPI_C)
     endif()

@@ -37,9 +37,12 @@ void tam_log(tam_log_level level, const char *format, ...) __attribute__((format
 
 typedef enum tam_setting_id {
     TAM_SETTING_CPU,
+    TAM_SETTING_ENERGY,
     TAM_SETTING_GRAPHS,
     TAM_SETTING_LOG,
     TAM_SETTING_LOG_FILE,
+    TAM_SETTING_NVML_PATH,
+    TAM_SETTING_SYSFS_ROOT,
     TAM_SETTING_THREADS,
     TAM_SETTING_TIMEOUT_MS,
     TAM_SETTING_WAIT,

@@ -13,7 +13,7 @@
 
 extern char **environ;
 
-typedef enum setting_kind { CHOICE, NUMBER, PATH } setting_kind;
+typedef enum setting_kind { CHOICE, NUMBER, TEXT } setting_kind;
 
 typedef struct setting_row {
     const char *name;
@@ -28,13 +28,20 @@ typedef struct setting_row {
 static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512", 0, 0, "auto",
      "Instruction set of the CPU kernels; all give the same bits."},
+    {"TAMIS_ENERGY", TEXT, "off, auto, or names of sources joined by ','", 0, 0, "auto",
+     "Counters of energy that a meter reads where the configuration names none: nvml, rapl, file, "
+     "callback."},
     {"TAMIS_GRAPHS", CHOICE, "off|on", 0, 0, "on",
      "Whether steps that a CUDA device runs by itself are launched as one graph; the same on all "
      "ranks."},
     {"TAMIS_LOG", CHOICE, "error|warn|info|debug", 0, 0, "warn",
      "Least important messages that are written."},
-    {"TAMIS_LOG_FILE", PATH, "a path", 0, 0, "",
+    {"TAMIS_LOG_FILE", TEXT, "a path", 0, 0, "",
      "File that messages are appended to; empty: stderr."},
+    {"TAMIS_NVML_PATH", TEXT, "a path", 0, 0, "",
+     "NVIDIA's management library; empty: libnvidia-ml.so.1 where the loader finds it."},
+    {"TAMIS_SYSFS_ROOT", TEXT, "a path", 0, 0, "",
+     "Folder put before every path under /sys and /proc that a meter reads (containers, tests)."},
     {"TAMIS_THREADS", NUMBER, "1 to 256", 1, 256, "1",
      "Threads of the CPU kernels where the configuration says 0; needs a build with OpenMP."},
     {"TAMIS_TIMEOUT_MS", NUMBER, "1 to 86400000", 1, 86400000, "300000",

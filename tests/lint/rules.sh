@@ -52,12 +52,17 @@ may_include() { # folder, pattern of what it may include
 }
 may_include include/ '$'
 may_include lib/base/ 'lib/base/'
-may_include lib/policy/ 'lib/'
+may_include lib/policy/ 'lib/(base|policy)/'
+for folder in source attribute cluster log govern; do
+    may_include "lib/energy/$folder/" "lib/(base|energy/$folder)/"
+done
+may_include lib/energy/meter/ 'lib/(base|energy)/'
 may_include kernels/ '(lib|kernels)/'
 may_include collectives/transport/ '(lib|collectives/transport)/'
 may_include collectives/exchange/ '(lib|collectives/exchange)/'
 may_include collectives/reducer/ '(lib|kernels|collectives)/'
 may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
+may_include collectives/energy/ '(lib|collectives/(transport|energy))/'
 may_include bench/ '(bench/|[^/"]+")'
 may_include examples/ '[^/"]+"'
 

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis/energy.h - joules of a training run: per phase, counted once, honest when unknown.
+ *
+ *     tamis_energy_config cfg = TAMIS_ENERGY_CONFIG_INIT;
+ *     tamis_energy_open(&cfg, &energy);                  finds counters; none is a normal state
+ *     reducer_config.on_phase = tamis_energy_on_phase;   the reducer's phases, as they end
+ *     reducer_config.on_phase_context = energy;
+ *     for (;;) {
+ *         tamis_energy_begin(energy, TAMIS_ENERGY_COMPUTE);
+ *         backward(grads);
+ *         tamis_energy_end(energy, TAMIS_ENERGY_COMPUTE);
+ *         ... a step of the reducer ...
+ *         tamis_energy_step(energy, &stats);
+ *     }
+ *     tamis_energy_report(energy, comm, &report);        all ranks together, each counter once
+ *     tamis_energy_close(energy);
+ *
+ * Counters tick slowly, GPUs about every 100 ms, while phases last milliseconds. So joules are not
+ * read at the ends of phases: they are attributed, by a regression of what the counter gained
+ * between two ticks on the time that each phase was under way between them. The joules of all
+ * phases and `unattributed` add up to what the counters measured, to the microjoule.
+ *
+ * Nothing here synchronises a device, and no call waits for a counter's driver unless it says so.
+ *
+ * Threads      begin, end, span and on_phase from any thread, the others one at a time.
+ * Unknown      What cannot be measured is never 0: `known` is 0 and `missing` says why.
+ */
+#ifndef TAMIS_ENERGY_H
+#define TAMIS_ENERGY_H
+
+#include <math.h>
+#include <tamis/tamis.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------------------------------- */
+/* 1. Domains: what is measured                                                                 */
+
+/** What a counter covers. A wider one contains narrower ones on the same host; sums never add
+ * both (section 4). */
+typedef enum tamis_energy_kind {
+    TAMIS_ENERGY_NODE = 0,    /* the whole host */
+    TAMIS_ENERGY_PSYS = 1,    /* platform: packages, DRAM and more */
+    TAMIS_ENERGY_MODULE = 2,  /* GPU, CPU and memory of one module (Grace Hopper) */
+    TAMIS_ENERGY_PACKAGE = 3, /* processor socket, or one die of it; without DRAM */
+    TAMIS_ENERGY_DRAM = 4,
+    TAMIS_ENERGY_CORE = 5,   /* inside its package */
+    TAMIS_ENERGY_UNCORE = 6, /* inside its package */
+    TAMIS_ENERGY_GPU = 7,
+    TAMIS_ENERGY_OTHER = 8,
+    TAMIS_ENERGY_KINDS
+} tamis_energy_kind;
+
+/** Whether a domain can be read, and if not, why. */
+typedef enum tamis_energy_status {
+    TAMIS_ENERGY_OK = 0,
+    TAMIS_ENERGY_STALE = 1,       /* no answer for a while: the driver hangs, or a file is late */
+    TAMIS_ENERGY_FROZEN = 2,      /* it answers, but its counter has stood still for too long */
+    TAMIS_ENERGY_RESET = 3,       /* the counter went back or leapt; what it lost is not counted */
+    TAMIS_ENERGY_LOST = 4,        /* it answered once and is gone */
+    TAMIS_ENERGY_DENIED = 5,      /* no permission */
+    TAMIS_ENERGY_UNSUPPORTED = 6, /* the device, driver or library has no such counter */
+    TAMIS_ENERGY_ABSENT = 7,      /* no such library, driver, folder or file */
+    TAMIS_ENERGY_FAILED = 8,      /* an error of reading */
+    TAMIS_ENERGY_GARBLED = 9,     /* the answer is no number, or out of range */
+    TAMIS_ENERGY_STATUSES
+} tamis_energy_status;
+
+/** "gpu", "package", ...; "ok", "stale", ...; "" for other numbers. Never NULL. */
+TAMIS_API const char *tamis_energy_kind_name(tamis_energy_kind kind);
+TAMIS_API const char *tamis_energy_status_name(tamis_energy_status status);
+
+enum { TAMIS_ENERGY_TEXT = 192 };
+
+/** A domain as it is now. */
+typedef struct tamis_energy_domain {
+    size_t size;
+    char id[64];     /* unique on its host: "rapl:package-0", "nvml:GPU-5a1c...", "file:node" */
+    char source[16]; /* "rapl", "nvml", "file", "callback" */
+    tamis_energy_kind kind;
+    tamis_energy_status status;
+    char reason[TAMIS_ENERGY_TEXT]; /* what is wrong and what to do; "" when ok */
+    int counted;                    /* part of totals: 0 for what a wider domain contains */
+    uint64_t uj;                    /* since open; wraps undone, resets left out */
+    uint32_t wraps, resets;
+    double tick_s; /* between two changes of the counter, as learnt; 0: not yet */
+    double lag_s;  /* by which the counter is late */
+    double duty;   /* share of the time at which its sensor looks; 0: not yet known */
+} tamis_energy_domain;
+
+#define TAMIS_ENERGY_DOMAIN_INIT                                                                   \
+    { .size = sizeof(tamis_energy_domain) }
+
+/* ------------------------------------------------------------------------------------------- */
+/* 2. Phases                                                                                    */
+
+/** Phases are numbers below 32: those of tamis_phase, and these. */
+enum {
+    TAMIS_ENERGY_COMPUTE = 16, /* forward and backward, where they are not told apart */
+    TAMIS_ENERGY_FORWARD = 17,
+    TAMIS_ENERGY_BACKWARD = 18,
+    TAMIS_ENERGY_OPTIMIZER = 19,
+    TAMIS_ENERGY_INPUT = 20, /* reading data */
+    TAMIS_ENERGY_USER = 21,  /* to 30: the caller's own */
+    TAMIS_ENERGY_IDLE = 31,  /* no phase is under way; never marked */
+    TAMIS_ENERGY_PHASES = 32
+};
+
+/** "compute", "exchange", "user0", ..., "idle"; "" for other numbers. Never NULL. */
+TAMIS_API const char *tamis_energy_phase_name(uint32_t phase);
+
+/** How joules of a phase were found. */
+typedef enum tamis_energy_method {
+    TAMIS_ENERGY_NONE = 0,       /* no joules */
+    TAMIS_ENERGY_COUNTER = 1,    /* it was the only phase */
+    TAMIS_ENERGY_REGRESSED = 2,  /* increments of the counter regressed on exposure */
+    TAMIS_ENERGY_TIME_SHARE = 3, /* too little is known: by time, no interval */
+    TAMIS_ENERGY_METHODS
+} tamis_energy_method;
+
+TAMIS_API const char *tamis_energy_method_name(tamis_energy_method method);
+
+/** Joules of one phase. */
+typedef struct tamis_energy_share {
+    double seconds; /* exposure: time under way, added over the threads of this process */
+    int64_t uj;
+    int64_t low_uj, high_uj; /* 95 % interval; equal to uj where the method gives none */
+    uint32_t group;          /* phases that cannot be told apart from it, itself included, as bits:
+                                the interval is wide for each and holds for their sum */
+    tamis_energy_method method;
+} tamis_energy_share;
+
+/** Joules of a stretch of time. shares and unattributed_uj add up to uj. */
+typedef struct tamis_energy_totals {
+    size_t size;
+    double seconds;
+    uint64_t steps, wire_bytes; /* as told by tamis_energy_step */
+    int known;                  /* 0: nothing could be measured, uj is no figure; see missing */
+    int64_t uj;                 /* of the counted domains */
+    int64_t unattributed_uj;
+    tamis_energy_share shares[TAMIS_ENERGY_PHASES];
+    double grams;                    /* CO2; NAN: unknown */
+    char missing[TAMIS_ENERGY_TEXT]; /* domains that are not in uj, and why; "" if complete */
+} tamis_energy_totals;
+
+#define TAMIS_ENERGY_TOTALS_INIT                                                                   \
+    { .size = sizeof(tamis_energy_totals) }
+
+/* ------------------------------------------------------------------------------------------- */
+/* 3. A meter: one per process                                                                  */
+
+typedef struct tamis_energy tamis_energy;
+
+/** Options. Texts may be NULL for the default; they are copied. */
+typedef struct tamis_energy_config {
+    size_t size;
+    const char *sources;    /* names joined by ',': rapl, nvml, file, callback; "auto": all;
+                                "none". NULL: TAMIS_ENERGY */
+    const char *sysfs_root; /* put before every path under /sys and /proc. NULL:
+                                TAMIS_SYSFS_ROOT */
+    const char *nvml_path;  /* of NVML. NULL: TAMIS_NVML_PATH, else libnvidia-ml.so.1 */
+    const char *gpus;       /* UUIDs or PCI bus ids joined by ','. NULL: all of the host */
+    const char *files;      /* other counters: name=path:unit joined by ',', unit uJ, mJ, J, uW, mW
+                                or W; a name that begins with that of a kind is of this kind */
+    tamis_status (*callback)(void *context, uint64_t *out_uj); /* a counter of the program's own */
+    void *callback_context;
+    const char *callback_name; /* "callback" */
+
+    const char *json, *csv, *prometheus; /* files to write (docs/energy.md) */
+    int zeus_columns;                    /* 1: the CSV has the columns of Zeus alone */
+    uint64_t rotate_bytes;               /* of the JSON file; 0: never */
+    double window_s;                     /* between two lines of the files (5) */
+    double settle_s;                     /* a phase is told at most so long after it began (2) */
+    const char *run;                     /* name in the files */
+    uint32_t rank, nranks;               /* in the files */
+    double pue;                          /* power of the site / power of the computers (1) */
+    double g_per_kwh;                    /* CO2 of the power, everywhere and always; NAN: unknown */
+    const char *intensity; /* CSV "time,g_per_kwh", Unix seconds: CO2 of the power over time */
+} tamis_energy_config;
+
+#define TAMIS_ENERGY_CONFIG_INIT                                                                   \
+    {                                                                                              \
+        .size = sizeof(tamis_energy_config), .window_s = 5.0, .settle_s = 2.0, .nranks = 1,        \
+        .pue = 1.0, .g_per_kwh = (double)NAN                                                       \
+    }
+
+/**
+ * Find the counters and begin to read them, on threads of the library.
+ *
+ * A host without counters, without the right to read them or without a driver gives a meter whose
+ * domains say so. Every rank of a host may open one: tamis_energy_report counts nothing twice.
+ *
+ * Collective: no               Errors:  ARGUMENT, NOMEM; IO, FORMAT: a file of the configuration
+ * Cost:       less than 0.5 % of a core; no call on a device's stream
+ */
+TAMIS_API tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out);
+
+/** Write what is left to the files and free everything; waits for a last reading, half a second at
+ * most. Nobody may mark any more. A thread that hangs in a driver is left behind. NULL is fine. */
+TAMIS_API void tamis_energy_close(tamis_energy *energy);
+
+TAMIS_API uint32_t tamis_energy_ndomains(const tamis_energy *energy);
+
+/** Figures of a domain up to now. Errors: ARGUMENT */
+TAMIS_API tamis_status tamis_energy_domain_at(tamis_energy *energy, uint32_t index,
+                                              tamis_energy_domain *out);
+
+/**
+ * A phase begins, or ends, on this thread now. Phases nest and overlap as they like; of one phase
+ * that begins twice on a thread the second begin does nothing.
+ *
+ * Cost: reading a clock and a store; no lock, no allocation after a thread's first mark, no system
+ * call. Marks that come faster than they are read are dropped and counted.
+ */
+TAMIS_API void tamis_energy_begin(tamis_energy *energy, uint32_t phase);
+TAMIS_API void tamis_energy_end(tamis_energy *energy, uint32_t phase);
+
+/** A phase that has ended, in the nanoseconds of CLOCK_MONOTONIC. Cost: as begin. */
+TAMIS_API void tamis_energy_span(tamis_energy *energy, uint32_t phase, uint64_t begin_ns,
+                                 uint64_t end_ns);
+
+/** The phases of a reducer: its config.on_phase, with the meter as on_phase_context. Not
+ * TAMIS_PHASE_WAIT, in which a thread is blocked: it would run beside the phases waited for. */
+TAMIS_API void tamis_energy_on_phase(void *energy, const tamis_phase_event *event);
+
+/** A step has ended: its bytes and entries, for figures per step and per bit. Cost: as begin. */
+TAMIS_API void tamis_energy_step(tamis_energy *energy, const tamis_stats *stats);
+
+/**
+ * Joules since open, and before it those of a state (resume), as far as they have been attributed:
+ * some seconds ago (settle_s and a tick). Never waits.
+ *
+ * Errors: ARGUMENT
+ */
+TAMIS_API tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_totals *out);
+
+/**
+ * Joules between two moments: begin and end take the time and return. The result is known when the
+ * counters have moved past the end, a tick later.
+ *
+ * @param name     [in]   of its line in the files; NULL: it has none
+ * @param wait_ms  [in]   for the counters, at most; 0: do not wait
+ *
+ * At most 16 windows are open at a time; result closes one. Phases that are under way when a window
+ * ends must have been begun by then; spans that end later are told too late for it.
+ *
+ * Errors: ARGUMENT; UNSUPPORTED: too many are open; STATE (result): it is not known yet, try again
+ */
+TAMIS_API tamis_status tamis_energy_window_begin(tamis_energy *energy, const char *name,
+                                                 uint32_t *out_window);
+TAMIS_API tamis_status tamis_energy_window_end(tamis_energy *energy, uint32_t window);
+TAMIS_API tamis_status tamis_energy_window_result(tamis_energy *energy, uint32_t window,
+                                                  uint32_t wait_ms, tamis_energy_totals *out);
+
+/**
+ * Write a record of the program's own into the JSON file, after those that are due: one object
+ * without newline, at most 1023 bytes, for example of tamis_governor_line. Never waits for the
+ * disk; 16 may be on their way.
+ *
+ * Errors: ARGUMENT; UNSUPPORTED: there is no JSON file; STATE: too many are on their way
+ */
+TAMIS_API tamis_status tamis_energy_note(tamis_energy *energy, const char *line);
+
+/**
+ * Totals of earlier parts of this run are added to all that read gives from here on.
+ *
+ * Save the totals that read gives beside the model and give them to the meter of the run that goes
+ * on: a run that was interrupted ends with the joules of all its parts.
+ *
+ * Errors: ARGUMENT (totals that do not add up)
+ */
+TAMIS_API tamis_status tamis_energy_resume(tamis_energy *energy,
+                                           const tamis_energy_totals *earlier);
+
+/* ------------------------------------------------------------------------------------------- */
+/* 4. All ranks together                                                                        */
+/*
+ * Many ranks see the same counters: all those of a node its packages, MIG instances their GPU, some
+ * are denied. Each domain of the cluster is counted once, by the lowest rank that can read it, and
+ * of domains that contain one another only the widest readable ones are part of the sum.
+ *
+ * Sums are whole microjoules since the first meter of a domain was opened, and the same on all
+ * ranks. They go on when a rank is gone or no longer allowed to read: the next rank that sees the
+ * domain takes it over, and what was gained since the last report is found from the counter itself,
+ * to one tick. They also go on over another communicator, with other or fewer ranks: domains are
+ * known by host, not by rank, and ranks that missed reports, or whose meters are new, take over
+ * what the others know.
+ *
+ * Two domains of different width are not read at one moment: when the sum goes over from one to
+ * the other, joules of one tick may count twice or not at all.
+ */
+
+/**
+ * Count the joules of all ranks since their meters were opened. For now and then: every few
+ * seconds or minutes, and at the end.
+ *
+ * Joules of phases are those that the owners of the domains have attributed; what they have not is
+ * unattributed. `seconds` and `steps` are of the rank with the most of them; `wire_bytes` and the
+ * seconds of phases are sums over the ranks that take part. A phase's `method` is the least certain
+ * of its domains, low_uj and high_uj are uj. `grams` are by the intensity that this rank was given.
+ * What was given to tamis_energy_resume is added: give all ranks the same.
+ *
+ * @param  energy  [in,out]  this rank's; also one that found no domain
+ * @param  comm    [in]      borrowed, of any transport; also another than at the last report
+ * @param  out     [out]     set by TAMIS_ENERGY_TOTALS_INIT; untouched on failure
+ *
+ * Collective: over `comm`, between steps or at the same place of a step on all ranks
+ * Cost:       two all-gathers; one more and memory, when domains have been added
+ * Errors:     ARGUMENT, NOMEM, MISMATCH: on all ranks, nothing is lost and the next report counts
+ *             it all; else the comm, and a report over another communicator goes on
+ */
+TAMIS_API tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm,
+                                           tamis_energy_totals *out);
+
+/** A domain of the cluster, as of the last report. */
+typedef struct tamis_energy_shared {
+    size_t size;
+    uint64_t host; /* hash of its boot id; with `id`, what the domain is known by */
+    char id[64];   /* as tamis_energy_domain.id */
+    tamis_energy_kind kind;
+    tamis_energy_status status;     /* LOST: no rank shows it any more */
+    char reason[TAMIS_ENERGY_TEXT]; /* what is wrong and what to do; "" when ok */
+    uint32_t owner;                 /* rank that counts it; UINT32_MAX: nobody can */
+    uint32_t by;                    /* rank whose status and reason these are; or UINT32_MAX */
+    int counted;                    /* part of the sum in the last report */
+    uint64_t uj;                    /* its own, whether counted or not */
+    uint64_t counted_uj;            /* of them, part of the sum */
+    uint64_t refused;               /* readings that could not be true and were left out */
+} tamis_energy_shared;
+
+#define TAMIS_ENERGY_SHARED_INIT                                                                   \
+    { .size = sizeof(tamis_energy_shared) }
+
+/** Domains of the cluster as of the last report; 0 before it and for NULL. */
+TAMIS_API uint32_t tamis_energy_shared_count(const tamis_energy *energy);
+
+/** Read the index-th, in order of host and id. Not collective. Errors: ARGUMENT. */
+TAMIS_API tamis_status tamis_energy_shared_read(const tamis_energy *energy, uint32_t index,
+                                                tamis_energy_shared *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

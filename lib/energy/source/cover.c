@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What contains what, and which domains make up a sum. Sources know it of their own domains
+ * (`inside`); across sources the kinds say it:
+ *
+ *     node     all of the host
+ *     psys     package, dram, core, uncore
+ *     module   package, dram, core, uncore   (hosts with modules have no other processors)
+ */
+#include "lib/energy/source/domain.h"
+
+#include <stdio.h>
+
+typedef struct list {
+    const tam_energy_domain *domains;
+    uint32_t count;
+} list;
+
+/* What has broken down before it ever counted is no part of a sum. */
+static bool usable(const tam_energy_domain *d) {
+    return d->status == TAMIS_ENERGY_OK || d->total_uj > 0;
+}
+
+static bool same_source(const tam_energy_domain *a, const tam_energy_domain *b) {
+    size_t length = strcspn(a->place.id, ":");
+    return strcspn(b->place.id, ":") == length && strncmp(a->place.id, b->place.id, length) == 0;
+}
+
+static bool is_processor(tamis_energy_kind kind) {
+    return kind == TAMIS_ENERGY_PACKAGE || kind == TAMIS_ENERGY_DRAM || kind == TAMIS_ENERGY_CORE ||
+           kind == TAMIS_ENERGY_UNCORE;
+}
+
+/* Two that measure the whole host, or the platform by two sources, are one: the first that is usable
+ * counts. */
+static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain *b) {
+    tamis_energy_kind outer = a->place.kind, inner = b->place.kind;
+    if (outer == inner && a > b && usable(b))
+        return false;
+    if (outer == TAMIS_ENERGY_NODE)
+        return true;
+    if (b->place.inside[0]) /* its source knows */
+        return false;
+    if (outer == TAMIS_ENERGY_PSYS && inner == TAMIS_ENERGY_PSYS)
+        return !same_source(a, b);
+    return (outer == TAMIS_ENERGY_PSYS || outer == TAMIS_ENERGY_MODULE) && is_processor(inner);
+}
+
+static const tam_energy_domain *find(const list *l, const char *id) {
+    for (uint32_t i = 0; id[0] && i < l->count; i++) {
+        if (strcmp(l->domains[i].place.id, id) == 0)
+            return &l->domains[i];
+    }
+    return NULL;
+}
+
+static bool is_contained(const list *l, const tam_energy_domain *d) {
+    for (uint32_t depth = 0; d && depth <= l->count; depth++) { /* a ring would have no end */
+        for (uint32_t i = 0; i < l->count; i++) {
+            const tam_energy_domain *outer = &l->domains[i];
+            if (outer != d && usable(outer) && contains_by_kind(outer, d))
+                return true;
+        }
+        d = find(l, d->place.inside);
+        if (d && usable(d))
+            return true;
+    }
+    return false;
+}
+
+/* What the sum lacks because of one domain; "" if nothing. Of a package that cannot be read its
+ * cores need not be named as well. */
+static void explain(const list *l, uint32_t i, bool counted, char line[TAMIS_ENERGY_TEXT]) {
+    const tam_energy_domain *d = &l->domains[i];
+    const tam_energy_domain *outer = find(l, d->place.inside);
+    line[0] = '\0';
+    if (!counted && (is_contained(l, d) || (outer && !usable(outer))))
+        return;
+    if (d->status != TAMIS_ENERGY_OK)
+        tam_energy_say(line, "%s: %s", d->place.id, d->reason);
+    else if (d->resets > 0)
+        tam_energy_say(line, "%s: was reset %u times; what it lost is not counted", d->place.id,
+                       d->resets);
+}
+
+/* As many as there is room for, with a note of how many more. */
+static void name_missing(const list *l, const bool *counted, char *missing) {
+    enum { NOTE = 16 };
+    char line[TAMIS_ENERGY_TEXT];
+    uint32_t more = 0;
+    size_t used = 0;
+    missing[0] = '\0';
+    for (uint32_t i = 0; i < l->count; i++) {
+        explain(l, i, counted[i], line);
+        size_t length = strlen(line);
+        if (length == 0)
+            continue;
+        if (used > 0 && used + 2 + length + NOTE > TAMIS_ENERGY_TEXT) {
+            more++;
+            continue;
+        }
+        used += (size_t)snprintf(missing + used, TAMIS_ENERGY_TEXT - used, "%s%.*s",
+                                 used ? "; " : "", TAMIS_ENERGY_TEXT - NOTE - 1, line);
+    }
+    if (more > 0)
+        snprintf(missing + used, TAMIS_ENERGY_TEXT - used, "; and %u more", more);
+}
+
+void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, bool *counted, char *missing) {
+    list l = {domains, n};
+    for (uint32_t i = 0; i < n; i++)
+        counted[i] = usable(&domains[i]) && !is_contained(&l, &domains[i]);
+    name_missing(&l, counted, missing);
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/energy/source/domain.h"
+
+#define SECOND UINT64_C(1000000000)
+
+enum { QUICK = 8 }; /* changes in a row: it ticks faster than it is read */
+
+#define JITTER_NS UINT64_C(300000)
+#define SPACING_NS UINT64_C(500000)
+#define SPACING_MOST_NS UINT64_C(50000000) /* some drivers answer 0 when asked sooner */
+#define PAUSE_MOST_NS (SECOND / 2)
+#define RETRY_NS SECOND
+#define STALE_NS (2 * SECOND)
+#define GAP_NS (2 * SECOND) /* of power: nobody knows what was drawn in a longer one */
+
+static double seconds(uint64_t ns) {
+    return (double)ns * 1e-9;
+}
+
+static uint64_t to_ns(double s) {
+    return (uint64_t)(s * 1e9);
+}
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static void set_status(tam_energy_domain *d, tamis_energy_status status, const char *reason) {
+    d->status = status;
+    if (reason != d->reason)
+        tam_energy_say(d->reason, "%s", reason);
+}
+
+void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place) {
+    *d = (tam_energy_domain){.place = *place, .least_ns = SPACING_NS};
+    set_status(d, place->status, place->status == TAMIS_ENERGY_OK ? "" : place->reason);
+}
+
+/* -- ticks ------------------------------------------------------------------------------------ */
+
+enum { TICKS = sizeof((tam_energy_domain *)NULL)->ticks / sizeof(double), TICKS_LEAST = 3 };
+
+static double median(const double *values, uint32_t count) {
+    double sorted[TICKS];
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = i;
+        for (; at > 0 && sorted[at - 1] > values[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = values[i];
+    }
+    return sorted[count / 2];
+}
+
+/* The mean over all, for errors of single dates cancel in it; some have missed ticks in them. */
+static void learn_tick(tam_energy_domain *d, uint64_t interval_ns) {
+    d->ticks[d->nticks++ % TICKS] = seconds(interval_ns);
+    uint32_t known = d->nticks < TICKS ? d->nticks : TICKS;
+    if (known < TICKS_LEAST)
+        return;
+    double usual_s = median(d->ticks, known), sum_s = 0.0, count = 0.0;
+    for (uint32_t i = 0; i < known; i++) {
+        double ticks = (double)(uint64_t)(d->ticks[i] / usual_s + 0.5);
+        sum_s += d->ticks[i];
+        count += ticks > 1.0 ? ticks : 1.0;
+    }
+    d->tick_s = sum_s / count;
+}
+
+/* How far the next change may be from where it is expected. */
+static uint64_t doubt_of_next(const tam_energy_domain *d) {
+    return d->changed_err_ns + d->changed_err_ns / 4 + to_ns(d->tick_s / 1024.0) + JITTER_NS;
+}
+
+/* -- counters --------------------------------------------------------------------------------- */
+
+/* A gain since `raw` was answered at read_ns, which the counter had got at changed_ns. What was
+ * gained while it stood still may come at once; a range may have been gone through unseen. */
+static bool follows(const tam_energy_domain *d, uint64_t raw, uint64_t read_ns, uint64_t changed_ns,
+                    const tam_energy_reading *r, uint64_t *gain) {
+    double slack_s = d->tick_s > 0.0 ? 0.1 + 2.0 * d->tick_s : 2.0;
+    double most_uj = 1e6 * d->place.most_w * (seconds(r->at_ns - changed_ns) + slack_s);
+    double unseen_uj = 1e6 * d->place.most_w * seconds(r->at_ns - read_ns);
+    uint64_t range = d->place.range_uj;
+    if (r->value < raw && range == 0)
+        return false;
+    if (range > 0 && unseen_uj >= (double)range)
+        return false;
+    *gain = r->value >= raw ? r->value - raw : range - raw + r->value;
+    return (double)*gain <= most_uj;
+}
+
+static void explain_reset(tam_energy_domain *d, const tam_energy_reading *r) {
+    uint64_t silent_ns = r->at_ns - d->read_ns;
+    unsigned long long from = d->raw, to = r->value;
+    bool unseen = d->place.range_uj > 0 &&
+                  1e6 * d->place.most_w * seconds(silent_ns) >= (double)d->place.range_uj;
+    d->status = TAMIS_ENERGY_RESET;
+    if (unseen)
+        tam_energy_say(d->reason,
+                       "silent for %.0f s, in which its range may have passed unseen; what it "
+                       "gained then is not counted",
+                       seconds(silent_ns));
+    else if (to < from && d->place.range_uj == 0)
+        tam_energy_say(d->reason,
+                       "went back from %llu to %llu uJ (driver reloaded?); what it lost is not "
+                       "counted%s%s",
+                       from, to, d->place.reason[0] ? "; " : "", d->place.reason);
+    else
+        tam_energy_say(d->reason,
+                       "leapt from %llu to %llu uJ, more than %.0f W could; this is not counted",
+                       from, to, d->place.most_w);
+}
+
+/* Polled too fast, some counters answer 0. If the next answer follows from 0 it was a reset. */
+static void doubt(tam_energy_domain *d, const tam_energy_reading *r) {
+    d->has_doubt = true;
+    d->told = r->value != 0;
+    d->doubt = r->value;
+    d->doubt_ns = r->at_ns;
+    if (d->told) {
+        d->resets++;
+        explain_reset(d, r);
+        return;
+    }
+    d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+    d->status = TAMIS_ENERGY_GARBLED;
+    tam_energy_say(d->reason, "answers 0 after %llu uJ: asked too often, or reset",
+                   (unsigned long long)d->raw);
+}
+
+/* What was doubted was true: go on from there. */
+static void believe(tam_energy_domain *d, const tam_energy_reading *r) {
+    if (!d->told) {
+        d->resets++;
+        explain_reset(d, r);
+    }
+    d->raw = d->doubt;
+    d->read_ns = d->changed_ns = d->doubt_ns;
+    d->changed_err_ns = 0;
+    d->has_doubt = d->still = d->moved = false;
+}
+
+/* When the counter changed: between the last two answers, and about a tick after the last change.
+ * Of one that changes in every read it is only known that it ticks faster than it is read: then its
+ * last tick was shortly before. */
+static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading *r,
+                            uint64_t *err_ns) {
+    uint64_t low_ns = d->read_ns, high_ns = r->at_ns;
+    *err_ns = r->err_ns;
+    if (r->stamped)
+        return r->at_ns;
+    if (!d->still && (d->tick_s == 0.0 || d->streak >= QUICK)) {
+        *err_ns += (high_ns - low_ns) / 8;
+        return high_ns;
+    }
+    if (d->tick_s > 0.0) {
+        double ticks = (double)(uint64_t)(seconds(high_ns - d->changed_ns) / d->tick_s + 0.5);
+        uint64_t expected_ns = d->changed_ns + to_ns(d->tick_s * (ticks > 1.0 ? ticks : 1.0));
+        uint64_t doubt_ns = doubt_of_next(d);
+        if (expected_ns - doubt_ns < high_ns && expected_ns + doubt_ns > low_ns) {
+            low_ns = most(low_ns, expected_ns - doubt_ns);
+            high_ns = least(high_ns, expected_ns + doubt_ns);
+        }
+    }
+    *err_ns += (high_ns - low_ns) / 2;
+    return low_ns + (high_ns - low_ns) / 2;
+}
+
+static void accept(tam_energy_domain *d, const tam_energy_reading *r, uint64_t uj,
+                   tam_energy_gain *out) {
+    uint64_t err_ns, when_ns = date_change(d, r, &err_ns);
+    *out = (tam_energy_gain){d->changed_ns, when_ns, most(err_ns, d->changed_err_ns), uj};
+    if (d->moved) /* else the first tick began before it was looked at */
+        learn_tick(d, when_ns - d->changed_ns);
+    else
+        out->err_ns = most(out->err_ns, when_ns - d->changed_ns);
+    d->wraps += r->value < d->raw;
+    d->total_uj += uj;
+    d->streak = d->still ? 0 : d->streak + 1;
+    d->moved = true;
+    d->still = d->has_doubt = false;
+    d->raw = r->value;
+    d->read_ns = r->at_ns;
+    d->changed_ns = when_ns;
+    d->changed_err_ns = err_ns;
+    set_status(d, TAMIS_ENERGY_OK, "");
+}
+
+static void stand_still(tam_energy_domain *d, const tam_energy_reading *r) {
+    uint64_t latest_ns = d->changed_ns + d->changed_err_ns; /* the read may have hung */
+    uint64_t still_ns = r->at_ns > latest_ns ? r->at_ns - latest_ns : 0;
+    double limit_s = d->moved ? 2.0 : 10.0; /* who never moved may be slow */
+    double ticks_s = 20.0 * (d->tick_s > 0.0 ? d->tick_s : d->place.period_s);
+    d->still = true;
+    d->has_doubt = false;
+    d->streak = 0;
+    d->read_ns = r->at_ns;
+    if (seconds(still_ns) > (limit_s > ticks_s ? limit_s : ticks_s)) {
+        d->status = TAMIS_ENERGY_FROZEN;
+        tam_energy_say(d->reason,
+                       "has stood still at %llu uJ for %.0f s: asleep, off or broken%s%s",
+                       (unsigned long long)d->raw, seconds(still_ns),
+                       d->place.reason[0] ? "; " : "", d->place.reason);
+    } else if (d->status != TAMIS_ENERGY_RESET) {
+        set_status(d, TAMIS_ENERGY_OK, "");
+    }
+}
+
+static void begin(tam_energy_domain *d, const tam_energy_reading *r) {
+    d->has_raw = true;
+    d->raw = r->value;
+    d->watts_uw = d->place.power ? r->value : 0;
+    d->read_ns = d->changed_ns = r->at_ns;
+    set_status(d, TAMIS_ENERGY_OK, "");
+}
+
+static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_energy_gain *out) {
+    uint64_t uj;
+    if (d->place.range_uj > 0 && r->value > d->place.range_uj) {
+        d->status = TAMIS_ENERGY_GARBLED;
+        tam_energy_say(d->reason, "%llu uJ is beyond its range of %llu uJ",
+                       (unsigned long long)r->value, (unsigned long long)d->place.range_uj);
+        return false;
+    }
+    if (!d->has_raw) {
+        begin(d, r);
+        return false;
+    }
+    if (r->value == d->raw) {
+        stand_still(d, r);
+        return false;
+    }
+    if (!follows(d, d->raw, d->read_ns, d->changed_ns, r, &uj)) {
+        if (!d->has_doubt || !follows(d, d->doubt, d->doubt_ns, d->doubt_ns, r, &uj)) {
+            doubt(d, r);
+            return false;
+        }
+        bool told = d->told;
+        believe(d, r);
+        if (uj == 0) {
+            d->status = told ? d->status : TAMIS_ENERGY_RESET;
+            return false;
+        }
+    }
+    accept(d, r, uj, out);
+    return true;
+}
+
+/* -- power ------------------------------------------------------------------------------------ */
+
+static bool is_power(tam_energy_domain *d, const tam_energy_reading *r) {
+    bool device = d->place.kind == TAMIS_ENERGY_GPU || d->place.kind == TAMIS_ENERGY_MODULE;
+    if ((double)r->value <= 1e6 * d->place.most_w && (r->value > 0 || !device))
+        return true;
+    d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+    d->status = TAMIS_ENERGY_GARBLED;
+    tam_energy_say(d->reason, "%llu uW is no power of such a device", (unsigned long long)r->value);
+    return false;
+}
+
+/* Trapezoids, to the microjoule: what is left over is kept for the next. */
+static uint64_t integrate(tam_energy_domain *d, uint64_t uw, uint64_t ns) {
+    const uint64_t unit = 2 * SECOND;
+    __uint128_t sum = (__uint128_t)(d->watts_uw + uw) * ns + d->rest;
+    d->rest = (uint64_t)(sum % unit);
+    return (uint64_t)(sum / unit);
+}
+
+static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_energy_gain *out) {
+    if (!is_power(d, r))
+        return false;
+    uint64_t gap_ns = r->at_ns - d->read_ns;
+    bool first = !d->has_raw;
+    if (first || gap_ns > most(GAP_NS, to_ns(20.0 * d->place.period_s))) {
+        begin(d, r);
+        if (first)
+            return false;
+        d->resets++;
+        d->status = TAMIS_ENERGY_RESET;
+        tam_energy_say(d->reason, "no power was read for %.1f s; what it took then is not counted",
+                       seconds(gap_ns));
+        return false;
+    }
+    *out = (tam_energy_gain){d->read_ns, r->at_ns, r->err_ns, integrate(d, r->value, gap_ns)};
+    learn_tick(d, gap_ns);
+    d->total_uj += out->uj;
+    d->moved = true;
+    begin(d, r);
+    return out->uj > 0;
+}
+
+/* -- answers ---------------------------------------------------------------------------------- */
+
+static void fail(tam_energy_domain *d, const tam_energy_reading *r) {
+    bool gone = r->status == TAMIS_ENERGY_ABSENT && d->has_raw;
+    if (r->status == TAMIS_ENERGY_GARBLED || r->status == TAMIS_ENERGY_UNSUPPORTED)
+        d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+    set_status(d, gone ? TAMIS_ENERGY_LOST : r->status, r->reason);
+}
+
+bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading,
+                     tam_energy_gain *out) {
+    tam_energy_reading r = *reading;
+    r.at_ns = most(r.at_ns, d->read_ns); /* time stamps may be late */
+    d->heard_ns = most(r.at_ns, d->heard_ns);
+    if (r.status != TAMIS_ENERGY_OK) {
+        fail(d, &r);
+        return false;
+    }
+    return d->place.power ? take_power(d, &r, out) : take_counter(d, &r, out);
+}
+
+void tam_domain_age(tam_energy_domain *d, uint64_t now_ns) {
+    bool well = d->status == TAMIS_ENERGY_OK || d->status == TAMIS_ENERGY_RESET ||
+                d->status == TAMIS_ENERGY_FROZEN || d->status == TAMIS_ENERGY_STALE;
+    if (d->heard_ns == 0)
+        d->heard_ns = now_ns;
+    if (!well || now_ns < d->heard_ns + STALE_NS)
+        return;
+    d->status = TAMIS_ENERGY_STALE;
+    tam_energy_say(d->reason, "no answer for %.1f s: its driver hangs, or the machine is too busy",
+                   seconds(now_ns - d->heard_ns));
+}
+
+/* -- when to read ----------------------------------------------------------------------------- */
+
+/* In the middle of where the change may be, at the end of it, and then less and less often: each
+ * change narrows it by half, down to the jitter. */
+static uint64_t around_change(const tam_energy_domain *d, uint64_t period_ns) {
+    uint64_t at_ns = d->changed_ns + to_ns(d->tick_s);
+    for (uint64_t step_ns = doubt_of_next(d); at_ns <= d->heard_ns; step_ns *= 2) {
+        if (step_ns > period_ns)
+            return d->heard_ns + period_ns;
+        at_ns += step_ns;
+    }
+    return at_ns;
+}
+
+static uint64_t pause_most(const tam_energy_domain *d) {
+    if (d->place.range_uj == 0)
+        return PAUSE_MOST_NS;
+    double quarter_s = (double)d->place.range_uj / (4e6 * d->place.most_w);
+    return quarter_s < seconds(PAUSE_MOST_NS) ? to_ns(quarter_s) : PAUSE_MOST_NS;
+}
+
+uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
+    uint64_t period_ns = to_ns(d->place.period_s), at_ns = d->heard_ns + period_ns;
+    if (d->place.status != TAMIS_ENERGY_OK)
+        return UINT64_MAX;
+    if (!d->has_raw && d->status == TAMIS_ENERGY_OK)
+        return now_ns;
+    if (d->status == TAMIS_ENERGY_LOST || d->status == TAMIS_ENERGY_DENIED ||
+        d->status == TAMIS_ENERGY_UNSUPPORTED || d->status == TAMIS_ENERGY_ABSENT ||
+        d->status == TAMIS_ENERGY_FAILED)
+        return most(now_ns, d->heard_ns + RETRY_NS);
+    if (d->status == TAMIS_ENERGY_FROZEN)
+        at_ns = d->heard_ns + PAUSE_MOST_NS;
+    else if (!d->place.power && d->tick_s > 0.0 && d->streak < QUICK)
+        at_ns = around_change(d, period_ns);
+    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + pause_most(d));
+    return most(now_ns, at_ns);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A domain: readings become joules since open. Pure: no clock, no thread, no file.
+ *
+ *     raw      97 98 99 |  0  1  2  |  2  2  2 ...  | 55           range 100
+ *     total     0  1  2 |  3  4  5  |  5  5  5 ...  |  5
+ *                        wrap          frozen         reset: implies more than most_w
+ */
+#ifndef TAM_ENERGY_DOMAIN_H
+#define TAM_ENERGY_DOMAIN_H
+
+#include "lib/energy/source/source.h"
+
+/** What a counter gained between two of its changes, or between the ends of a gap. */
+typedef struct tam_energy_gain {
+    uint64_t begin_ns, end_ns; /* when the counter was seen to change; err_ns either way */
+    uint64_t err_ns;
+    uint64_t uj;
+} tam_energy_gain;
+
+typedef struct tam_energy_domain {
+    tam_energy_place place;
+    tamis_energy_status status;
+    char reason[TAMIS_ENERGY_TEXT];
+    uint64_t total_uj;
+    uint32_t wraps, resets;
+    double tick_s;       /* mean of the last changes; 0: not yet known */
+    bool has_raw;        /* the next four hold */
+    uint64_t raw;        /* last good answer */
+    uint64_t read_ns;    /* when it came */
+    uint64_t changed_ns; /* when the counter got it, as far as it was seen */
+    uint64_t changed_err_ns;
+    uint64_t watts_uw; /* last power, for domains that answer it */
+    double ticks[16];  /* last intervals between changes */
+    uint32_t nticks;
+
+    uint64_t heard_ns; /* last answer, good or not; before: when it was first asked for */
+    bool moved;        /* the counter has changed since open */
+    bool still;        /* the last good answer was the one before */
+    uint32_t streak;   /* changes in a row that no answer without one came between */
+    bool has_doubt;    /* an answer that cannot follow from raw: if the next follows from it, */
+    bool told;         /* it was a reset, which has been counted if it has been told */
+    uint64_t doubt, doubt_ns;
+    uint64_t least_ns; /* between two reads */
+    uint64_t rest;     /* of integrated power: below a microjoule */
+} tam_energy_domain;
+
+/** OK until something else is heard, or what the place says. */
+void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place);
+
+/** Take note of an answer. @return whether the counter has gained, and *out says what */
+bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading, tam_energy_gain *out);
+
+/** Nothing has been heard until now: OK may become STALE. */
+void tam_domain_age(tam_energy_domain *d, uint64_t now_ns);
+
+/** When to read next so that the next change is seen closely with few reads. */
+uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns);
+
+/**
+ * counted[i]: whether domain i is part of a sum that counts nothing twice: of domains that contain
+ * each other the widest that can be read. One that broke down on the way stays in, with what it has
+ * counted; a sum does not jump.
+ *
+ * @param  missing  [out]  [TAMIS_ENERGY_TEXT] what is not in it and why; "" if nothing
+ */
+void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, bool *counted, char *missing);
+
+#endif

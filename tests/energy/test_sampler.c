@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The thread of a source: what it costs, that no joule is lost between it and who takes the gains,
+ * and that nobody waits for a driver that hangs.
+ */
+#include "lib/energy/source/sampler.h"
+#include "tests/energy/pretended/pretended.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tree.h"
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+#define MS UINT64_C(1000000)
+
+static pretended *library;
+
+static int load(void **state) {
+    (void)state;
+    void *handle = dlopen(PRETENDED_WHOLE, RTLD_NOW | RTLD_LOCAL);
+    library = handle ? dlsym(handle, PRETENDED_STATE) : NULL;
+    return library ? 0 : -1;
+}
+
+static void furnish(uint32_t ngpus, uint32_t tick_ms) {
+    memset(library, 0, sizeof *library);
+    atomic_store(&library->ngpus, ngpus);
+    for (uint32_t i = 0; i < ngpus; i++) {
+        pretended_gpu *gpu = &library->gpus[i];
+        snprintf(gpu->uuid, sizeof gpu->uuid, "GPU-%u", i);
+        atomic_store(&gpu->board, (int)i);
+        atomic_store(&gpu->field_code, 3);
+        atomic_store(&gpu->module_code, 3);
+        atomic_store(&gpu->watts, 100 * (i + 1));
+        atomic_store(&gpu->tick_ms, tick_ms);
+    }
+}
+
+static tam_sampler *open_sampler(const tam_energy_source *source, const tam_energy_setup *setup) {
+    tam_sampler *sampler;
+    void *self;
+    assert_int_equal(source->open(setup, &self), TAMIS_OK);
+    assert_int_equal(tam_sampler_open(source, self, &sampler), TAMIS_OK);
+    return sampler;
+}
+
+static tam_sampler *open_gpus(void) {
+    return open_sampler(&tam_source_nvml, &(tam_energy_setup){.nvml_path = PRETENDED_WHOLE});
+}
+
+static tam_energy_domain look(tam_sampler *s, uint32_t index) {
+    tam_energy_domain d;
+    tam_sampler_look(s, index, &d);
+    return d;
+}
+
+/* -- gains ------------------------------------------------------------------------------------ */
+
+static void check_gains_meet_totals(uint32_t run_ms) {
+    tam_sampler *s = open_gpus();
+    uint64_t sums[2] = {0}, ends_ns[2] = {0};
+    uint32_t index;
+    tam_energy_gain gain;
+    sleep_ms(run_ms);
+    atomic_store(&library->gpus[0].tick_ms, 0); /* the counters stand still, or went back */
+    atomic_store(&library->gpus[1].tick_ms, 0);
+    assert_true(tam_sampler_hurry(s, tam_clock_ns() + 20000 * MS));
+    while (tam_sampler_take(s, &index, &gain)) {
+        assert_true(gain.begin_ns < gain.end_ns);
+        assert_true(ends_ns[index] == 0 || gain.begin_ns == ends_ns[index]);
+        ends_ns[index] = gain.end_ns;
+        sums[index] += gain.uj;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(sums[i] > 0);
+        assert_int_equal(sums[i], look(s, i).total_uj);
+    }
+    tam_sampler_close(s);
+}
+
+static void gains_add_up_to_the_totals(void **state) {
+    (void)state;
+    furnish(2, 100);
+    check_gains_meet_totals(500);
+}
+
+static void gains_that_nobody_takes_are_merged(void **state) {
+    (void)state;
+    furnish(2, 1);
+    for (int i = 0; i < 2; i++) /* every read gains: 40 a second each */
+        atomic_store(&library->gpus[i].watts, 1000);
+    check_gains_meet_totals(4500);
+}
+
+static void ticks_are_learnt_on_the_way(void **state) {
+    (void)state;
+    furnish(1, 100);
+    tam_sampler *s = open_gpus();
+    sleep_ms(2000);
+    tam_energy_domain d = look(s, 0);
+    assert_int_equal(d.status, TAMIS_ENERGY_OK);
+    assert_true(d.tick_s > 0.095 && d.tick_s < 0.105);
+    double watts = (double)d.total_uj * 1e-6 / 2.0;
+    assert_true(watts > 80.0 && watts < 120.0);
+    tam_sampler_close(s);
+}
+
+static void hurry_reads_what_is_there_now(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_zone(root, "intel-rapl:0", "package-0", 1000, UINT64_C(262143328850));
+    tam_sampler *s = open_sampler(&tam_source_rapl, &(tam_energy_setup){.sysfs_root = root});
+    assert_true(tam_sampler_hurry(s, tam_clock_ns() + 20000 * MS));
+    for (uint64_t uj = 1001; uj <= 1020; uj++) {
+        tree_energy(root, "intel-rapl:0", uj);
+        assert_true(tam_sampler_hurry(s, tam_clock_ns() + 20000 * MS));
+        assert_int_equal(look(s, 0).total_uj, uj - 1000);
+    }
+    tam_sampler_close(s);
+}
+
+static void what_cannot_be_read_needs_no_thread(void **state) {
+    (void)state;
+    furnish(1, 100);
+    atomic_store(&library->init_code, 9);
+    tam_sampler *s = open_gpus();
+    uint32_t index;
+    tam_energy_gain gain;
+    assert_int_equal(tam_sampler_count(s), 1);
+    assert_true(tam_sampler_hurry(s, 0));
+    assert_false(tam_sampler_take(s, &index, &gain));
+    tam_energy_domain d = look(s, 0);
+    assert_int_equal(d.status, TAMIS_ENERGY_ABSENT);
+    assert_non_null(strstr(d.reason, "modprobe nvidia"));
+    tam_sampler_close(s);
+}
+
+static void a_gpu_lost_on_the_way_keeps_its_joules(void **state) {
+    (void)state;
+    furnish(2, 20);
+    tam_sampler *s = open_gpus();
+    sleep_ms(300);
+    atomic_store(&library->gpus[0].energy_code, 15);
+    assert_true(tam_sampler_hurry(s, tam_clock_ns() + 20000 * MS));
+    tam_energy_domain lost = look(s, 0);
+    assert_int_equal(lost.status, TAMIS_ENERGY_LOST);
+    assert_non_null(strstr(lost.reason, "fallen off the bus"));
+    assert_true(lost.total_uj > 0);
+    assert_int_equal(look(s, 1).status, TAMIS_ENERGY_OK);
+    tam_sampler_close(s);
+}
+
+/* -- a driver that hangs ---------------------------------------------------------------------- */
+
+static double worst_ms;
+
+static void note_worst(uint64_t begin_ns) {
+    double ms = (double)(tam_clock_ns() - begin_ns) * 1e-6;
+    worst_ms = ms > worst_ms ? ms : worst_ms;
+}
+
+/* Looks and takes for a while; the longest call. */
+static void look_on(tam_sampler *s, uint32_t run_ms) {
+    worst_ms = 0.0;
+    for (uint64_t end_ms = now_ms() + run_ms; now_ms() < end_ms;) {
+        uint32_t index;
+        tam_energy_gain gain;
+        tam_energy_domain d;
+        uint64_t begin_ns = tam_clock_ns();
+        tam_sampler_look(s, 0, &d);
+        note_worst(begin_ns);
+        begin_ns = tam_clock_ns();
+        tam_sampler_take(s, &index, &gain);
+        note_worst(begin_ns);
+        sleep_ms(1);
+    }
+}
+
+static void nobody_waits_for_a_driver_that_hangs(void **state) {
+    (void)state;
+    furnish(2, 20);
+    uint64_t live = tam_alloc_live();
+    tam_sampler *s = open_gpus();
+    sleep_ms(300);
+    uint64_t before_uj = look(s, 0).total_uj;
+    atomic_store(&library->hang, 1);
+    uint64_t hangs_ms = now_ms();
+    look_on(s, 2600);
+    double looks_ms = worst_ms;
+    tam_energy_domain d = look(s, 1);
+    assert_int_equal(d.status, TAMIS_ENERGY_STALE);
+    assert_non_null(strstr(d.reason, "its driver hangs"));
+    uint64_t begin_ns = tam_clock_ns();
+    assert_false(tam_sampler_hurry(s, begin_ns + 30 * MS));
+    double hurry_ms = (double)(tam_clock_ns() - begin_ns) * 1e-6;
+    while (now_ms() < hangs_ms + 5000)
+        sleep_ms(1);
+    atomic_store(&library->hang, 0); /* 5 s later it answers: nothing was lost */
+    assert_true(tam_sampler_hurry(s, tam_clock_ns() + 20000 * MS));
+    assert_int_equal(look(s, 0).status, TAMIS_ENERGY_OK);
+    assert_int_equal(look(s, 0).resets, 0);
+    double gained_j = (double)(look(s, 0).total_uj - before_uj) * 1e-6;
+    assert_true(gained_j > 490.0 && gained_j < 600.0);
+
+    atomic_store(&library->hang, 1); /* and again when it is closed */
+    sleep_ms(600);
+    begin_ns = tam_clock_ns();
+    tam_sampler_close(s);
+    double close_ms = (double)(tam_clock_ns() - begin_ns) * 1e-6;
+    print_message("beside a hang: look and take %.3f ms, hurry of 30 ms %.1f ms, close %.1f ms\n",
+                  looks_ms, hurry_ms, close_ms);
+    assert_true(looks_ms < 20.0 * test_slowness());
+    assert_true(hurry_ms < 30.0 + 50.0 * test_slowness());
+    assert_true(close_ms < 100.0 + 50.0 * test_slowness());
+    assert_true(tam_alloc_live() > live); /* the thread has it */
+    atomic_store(&library->hang, 0);
+    for (int i = 0; i < 5000 && tam_alloc_live() != live; i++)
+        sleep_ms(1);
+    assert_int_equal(tam_alloc_live(), live);
+    assert_int_equal(atomic_load(&library->begun), 0);
+}
+
+/* -- cost ------------------------------------------------------------------------------------- */
+
+static double cpu_s(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+}
+
+/* Share of a core that the sampler's thread takes once it has learnt the ticks. */
+static double share_of_core(tam_sampler *s, uint32_t run_ms) {
+    sleep_ms(1500);
+    double before_s = cpu_s();
+    uint64_t begin_ns = tam_clock_ns();
+    sleep_ms(run_ms);
+    double share = (cpu_s() - before_s) / ((double)(tam_clock_ns() - begin_ns) * 1e-9);
+    tam_sampler_close(s);
+    return share;
+}
+
+static void four_gpus_cost_less_than_half_a_percent_of_a_core(void **state) {
+    (void)state;
+    furnish(4, 100);
+    tam_sampler *s = open_gpus();
+    sleep_ms(1000);
+    uint64_t calls = atomic_load(&library->calls), begin_ms = now_ms();
+    double share = share_of_core(s, 4000);
+    double rate =
+        (double)(atomic_load(&library->calls) - calls) * 1e3 / (double)(now_ms() - begin_ms);
+    print_message("4 GPUs, tick 100 ms: %.3f %% of a core, %.1f reads a second\n", 100.0 * share,
+                  rate);
+    assert_true(share <= 0.005 * test_slowness());
+    assert_true(rate <= 4 * 30.0);
+}
+
+static uint64_t zone_reads;
+
+static tamis_status open_counting(const tam_energy_setup *setup, void **out) {
+    return tam_source_rapl.open(setup, out);
+}
+
+static uint32_t count_counting(const void *self) {
+    return tam_source_rapl.count(self);
+}
+
+static void place_counting(const void *self, uint32_t index, tam_energy_place *out) {
+    tam_source_rapl.place(self, index, out);
+}
+
+/* The real path through the kernel, and a counter that has moved every time. */
+static void read_counting(void *self, uint32_t index, tam_energy_reading *out) {
+    tam_source_rapl.read(self, index, out);
+    out->value = tam_clock_ns() / MS * 100000 % UINT64_C(262143328850);
+    __atomic_fetch_add(&zone_reads, 1, __ATOMIC_RELAXED);
+}
+
+static void close_counting(void *self) {
+    tam_source_rapl.close(self);
+}
+
+static void four_zones_of_a_millisecond_are_read_twenty_times_a_second(void **state) {
+    (void)state;
+    static const tam_energy_source counting = {
+        .name = "rapl",
+        .open = open_counting,
+        .count = count_counting,
+        .place = place_counting,
+        .read = read_counting,
+        .close = close_counting,
+    };
+    const char *root = tree_make();
+    tree_zone(root, "intel-rapl:0", "package-0", 1, UINT64_C(262143328850));
+    tree_zone(root, "intel-rapl:0:0", "dram", 1, UINT64_C(262143328850));
+    tree_zone(root, "intel-rapl:1", "package-1", 1, UINT64_C(262143328850));
+    tree_zone(root, "intel-rapl:1:0", "dram", 1, UINT64_C(262143328850));
+    tam_sampler *s = open_sampler(&counting, &(tam_energy_setup){.sysfs_root = root});
+    uint64_t begin_ms = now_ms();
+    double share = share_of_core(s, 4000);
+    double rate = (double)__atomic_load_n(&zone_reads, __ATOMIC_RELAXED) * 1e3 /
+                  (double)(now_ms() - begin_ms) / 4.0;
+    print_message("4 zones, tick 1 ms: %.3f %% of a core, %.1f reads a second each\n",
+                  100.0 * share, rate);
+    assert_true(share <= 0.005 * test_slowness());
+    assert_true(rate <= 22.0);
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    furnish(2, 100);
+    uint64_t live = tam_alloc_live();
+    tam_sampler *s = NULL;
+    for (long budget = 0; !s; budget++) {
+        void *self;
+        assert_int_equal(
+            tam_source_nvml.open(&(tam_energy_setup){.nvml_path = PRETENDED_WHOLE}, &self),
+            TAMIS_OK);
+        tam_alloc_budget(budget);
+        tamis_status status = tam_sampler_open(&tam_source_nvml, self, &s);
+        tam_alloc_budget(-1);
+        assert_int_equal(status, s ? TAMIS_OK : TAMIS_E_NOMEM);
+        assert_true(s || strstr(tamis_last_error(), "nvml"));
+        assert_true(s || tam_alloc_live() == live);
+        assert_true(!s || budget == 3);
+    }
+    tam_sampler_close(s);
+    tam_sampler_close(NULL);
+    assert_int_equal(tam_alloc_live(), live);
+    assert_int_equal(atomic_load(&library->begun), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gains_add_up_to_the_totals),
+        cmocka_unit_test(gains_that_nobody_takes_are_merged),
+        cmocka_unit_test(ticks_are_learnt_on_the_way),
+        cmocka_unit_test(hurry_reads_what_is_there_now),
+        cmocka_unit_test(what_cannot_be_read_needs_no_thread),
+        cmocka_unit_test(a_gpu_lost_on_the_way_keeps_its_joules),
+        cmocka_unit_test(nobody_waits_for_a_driver_that_hangs),
+        cmocka_unit_test(four_gpus_cost_less_than_half_a_percent_of_a_core),
+        cmocka_unit_test(four_zones_of_a_millisecond_are_read_twenty_times_a_second),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, load, NULL);
+}

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Counters in files: processors as powercap shows them, any file by a list, and the application's
+ * callback. Whatever is broken about them has its status and its sentence.
+ */
+#include "tests/support/scratch.h"
+#include "tests/support/sources.h"
+#include "tests/support/tree.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+#define RANGE UINT64_C(262143328850)
+
+static opened open_rapl(const char *root) {
+    return source_open(&tam_source_rapl, &(tam_energy_setup){.sysfs_root = root});
+}
+
+static opened open_files(const char *root, const char *list) {
+    return source_open(&tam_source_file, &(tam_energy_setup){.sysfs_root = root, .files = list});
+}
+
+static void sources_are_found_by_name(void **state) {
+    (void)state;
+    assert_ptr_equal(tam_energy_source_find("nvml"), &tam_source_nvml);
+    assert_ptr_equal(tam_energy_source_find("rapl"), &tam_source_rapl);
+    assert_ptr_equal(tam_energy_source_find("file"), &tam_source_file);
+    assert_ptr_equal(tam_energy_source_find("callback"), &tam_source_callback);
+    assert_null(tam_energy_source_find("magic"));
+    assert_null(tam_energy_source_find(NULL));
+    assert_null(tam_energy_source_at(4));
+}
+
+static void where_the_setup_names_no_root_the_setting_does(void **state) {
+    (void)state;
+    tree_zone(getenv("TAMIS_SYSFS_ROOT"), "intel-rapl:0", "package-7", 77, RANGE);
+    opened o = open_rapl(NULL);
+    source_expect_value(&o, "rapl:package-7", 77);
+    source_close(&o);
+}
+
+/* -- powercap --------------------------------------------------------------------------------- */
+
+static const char *one_package(void) {
+    const char *root = tree_make();
+    tree_zone(root, "intel-rapl:0", "package-0", 1000, RANGE);
+    return root;
+}
+
+static void without_powercap_the_source_is_absent(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    opened o = open_rapl(root);
+    source_expect_place(&o, "rapl", TAMIS_ENERGY_ABSENT, "a virtual machine, a container");
+    source_close(&o);
+    tree_folder(root, "/sys/class/powercap/intel-rapl");
+    o = open_rapl(root);
+    assert_int_equal(o.source->count(o.self), 1);
+    source_expect_place(&o, "rapl", TAMIS_ENERGY_ABSENT, "no zones");
+    source_close(&o);
+}
+
+static void zones_are_what_their_names_say(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_zone(root, "intel-rapl:0", "package-1", 11, RANGE); /* listed before package 0 */
+    tree_zone(root, "intel-rapl:1", "package-0", 10, RANGE);
+    tree_zone(root, "intel-rapl:0:0", "dram", 12, 65532610987);
+    tree_zone(root, "intel-rapl:0:1", "core", 13, RANGE);
+    tree_zone(root, "intel-rapl:1/intel-rapl:1:0", "uncore", 14, RANGE); /* in its parent alone */
+    tree_zone(root, "intel-rapl:2", "package-2-die-1", 15, RANGE);
+    opened o = open_rapl(root);
+    assert_int_equal(o.source->count(o.self), 6);
+    source_expect_value(&o, "rapl:package-1", 11);
+    source_expect_value(&o, "rapl:package-0", 10);
+    source_expect_value(&o, "rapl:package-1/dram", 12);
+    source_expect_value(&o, "rapl:package-1/core", 13);
+    source_expect_value(&o, "rapl:package-0/uncore", 14);
+    source_expect_value(&o, "rapl:package-2-die-1", 15);
+    assert_int_equal(source_place(&o, "rapl:package-1/dram").range_uj, 65532610987);
+    assert_int_equal(source_place(&o, "rapl:package-1/dram").kind, TAMIS_ENERGY_DRAM);
+    assert_int_equal(source_place(&o, "rapl:package-2-die-1").kind, TAMIS_ENERGY_PACKAGE);
+    assert_string_equal(source_place(&o, "rapl:package-1/dram").inside, "");
+    assert_string_equal(source_place(&o, "rapl:package-1/core").inside, "rapl:package-1");
+    assert_string_equal(source_place(&o, "rapl:package-0/uncore").inside, "rapl:package-0");
+    source_close(&o);
+}
+
+static void the_platform_contains_packages_and_memory(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_zone(root, "intel-rapl:0", "package-0", 1, RANGE);
+    tree_zone(root, "intel-rapl:0:0", "dram", 2, RANGE);
+    tree_zone(root, "intel-rapl:1", "psys", 3, RANGE);
+    tree_zone(root, "intel-rapl:2", "package-1", 4, RANGE);
+    opened o = open_rapl(root);
+    assert_string_equal(source_place(&o, "rapl:package-0").inside, "rapl:psys");
+    assert_string_equal(source_place(&o, "rapl:package-0/dram").inside, "rapl:psys");
+    assert_string_equal(source_place(&o, "rapl:package-1").inside, "rapl:psys");
+    assert_string_equal(source_place(&o, "rapl:psys").inside, "");
+    source_close(&o);
+    tree_zone(root, "intel-rapl:3", "psys-1", 5, RANGE);
+    o = open_rapl(root);
+    assert_string_equal(source_place(&o, "rapl:package-0").inside, "rapl:psys");
+    assert_string_equal(source_place(&o, "rapl:package-1").inside, "rapl:psys-1");
+    source_close(&o);
+}
+
+static void a_zone_that_is_found_twice_is_one_counter(void **state) {
+    (void)state;
+    const char *root = one_package();
+    tree_zone(root, "intel-rapl:0/intel-rapl:0:0", "core", 21, RANGE);
+    tree_zone(root, "intel-rapl:0:0", "core", 21, RANGE);
+    tree_zone(root, "intel-rapl-mmio:0", "package-0", 9, RANGE);
+    tree_write(root, "/sys/class/powercap/dtpm:0/name", "dtpm\n"); /* has no counter */
+    opened o = open_rapl(root);
+    assert_int_equal(o.source->count(o.self), 2);
+    source_expect_value(&o, "rapl:package-0", 1000);
+    source_close(&o);
+}
+
+static void a_zone_of_unknown_name_is_not_counted(void **state) {
+    (void)state;
+    const char *root = one_package();
+    tree_zone(root, "intel-rapl:5", "gizmo", 1, RANGE);
+    opened o = open_rapl(root);
+    source_expect_place(&o, "rapl:gizmo", TAMIS_ENERGY_UNSUPPORTED, "zone \"gizmo\"");
+    source_expect_value(&o, "rapl:package-0", 1000);
+    source_close(&o);
+}
+
+static void a_zone_without_name_is_absent(void **state) {
+    (void)state;
+    const char *root = one_package();
+    tree_remove(root, "/sys/class/powercap/intel-rapl:0/name");
+    opened o = open_rapl(root);
+    source_expect_place(&o, "rapl:intel-rapl:0", TAMIS_ENERGY_ABSENT, "/name");
+    source_close(&o);
+}
+
+static void a_disabled_zone_is_read_and_says_why_it_may_stand_still(void **state) {
+    (void)state;
+    const char *root = one_package();
+    tree_write(root, "/sys/class/powercap/intel-rapl:0/enabled", "0\n");
+    opened o = open_rapl(root);
+    source_expect_value(&o, "rapl:package-0", 1000);
+    source_expect_place(&o, "rapl:package-0", TAMIS_ENERGY_OK, "disabled, echo 1 >");
+    source_close(&o);
+}
+
+static void a_missing_range_is_said(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_zone(root, "intel-rapl:0", "package-0", 1000, 0);
+    opened o = open_rapl(root);
+    source_expect_place(&o, "rapl:package-0", TAMIS_ENERGY_OK, "range is not known");
+    assert_int_equal(source_place(&o, "rapl:package-0").range_uj, 0);
+    source_close(&o);
+}
+
+/* What replaces the counter of the package, and what is said then. */
+static void check_content(const char *content, tamis_energy_status status, const char *words) {
+    const char *root = one_package();
+    opened o = open_rapl(root);
+    source_expect_value(&o, "rapl:package-0", 1000);
+    tree_write(root, "/sys/class/powercap/intel-rapl:0/energy_uj", "%s", content);
+    source_expect_read(&o, "rapl:package-0", status, words);
+    tree_energy(root, "intel-rapl:0", 1001);
+    source_expect_value(&o, "rapl:package-0", 1001); /* it recovers */
+    source_close(&o);
+}
+
+static void garbage_is_garbled(void **state) {
+    (void)state;
+    check_content("gargle\n", TAMIS_ENERGY_GARBLED, "\"gargle\" is no number");
+    check_content("12 monkeys\n", TAMIS_ENERGY_GARBLED, "\"12 monkeys\" is no number");
+    check_content("12.5\n", TAMIS_ENERGY_GARBLED, "no number");
+}
+
+static void a_negative_number_is_garbled(void **state) {
+    (void)state;
+    check_content("-5\n", TAMIS_ENERGY_GARBLED, "\"-5\" is no number");
+}
+
+static void a_number_beyond_64_bits_is_garbled(void **state) {
+    (void)state;
+    check_content("18446744073709551616\n", TAMIS_ENERGY_GARBLED, "no number");
+    check_content("99999999999999999999999999999999\n", TAMIS_ENERGY_GARBLED, "no number");
+}
+
+static void an_empty_file_is_garbled(void **state) {
+    (void)state;
+    check_content("", TAMIS_ENERGY_GARBLED, "it is empty");
+    check_content("\n", TAMIS_ENERGY_GARBLED, "it is empty");
+}
+
+static void a_file_that_vanishes_is_absent(void **state) {
+    (void)state;
+    const char *root = one_package();
+    opened o = open_rapl(root);
+    tree_remove(root, "/sys/class/powercap/intel-rapl:0/energy_uj");
+    source_expect_read(&o, "rapl:package-0", TAMIS_ENERGY_ABSENT, "there is no");
+    source_close(&o);
+    tree_zone(root, "intel-rapl:1", "package-1", 1, RANGE);
+    o = open_rapl(root);
+    source_expect_place(&o, "rapl:package-0", TAMIS_ENERGY_ABSENT, "energy_uj");
+    source_close(&o);
+}
+
+static void a_folder_that_vanishes_is_absent(void **state) {
+    (void)state;
+    const char *root = one_package();
+    opened o = open_rapl(root);
+    tree_remove(root, "/sys/class/powercap/intel-rapl:0");
+    source_expect_read(&o, "rapl:package-0", TAMIS_ENERGY_ABSENT, "there is no");
+    source_close(&o);
+}
+
+static void an_error_of_reading_is_failed(void **state) {
+    (void)state;
+    const char *root = one_package();
+    opened o = open_rapl(root);
+    tree_remove(root, "/sys/class/powercap/intel-rapl:0/energy_uj");
+    tree_folder(root, "/sys/class/powercap/intel-rapl:0/energy_uj");
+    source_expect_read(&o, "rapl:package-0", TAMIS_ENERGY_FAILED, "cannot be read (error 21");
+    source_close(&o);
+}
+
+/* What somebody without rights sees: the place, through a pipe. */
+static tam_energy_place look_unprivileged(const char *root, const char *id) {
+    tam_energy_place place = {0};
+    int ends[2], status;
+    char folder[SCRATCH_PATH];
+    assert_int_equal(chmod(scratch_path("", folder), 0755), 0);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+            _exit(1);
+        opened o = open_rapl(root);
+        place = source_place(&o, id);
+        source_close(&o);
+        _exit(write(ends[1], &place, sizeof place) != sizeof place);
+    }
+    assert_int_equal(read(ends[0], &place, sizeof place), sizeof place);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    close(ends[0]);
+    close(ends[1]);
+    return place;
+}
+
+static void without_permission_the_remedy_is_named(void **state) {
+    (void)state;
+    char path[2 * SCRATCH_PATH];
+    const char *root = one_package();
+    snprintf(path, sizeof path, "%s/sys/class/powercap/intel-rapl:0/energy_uj", root);
+    assert_int_equal(chmod(path, getuid() == 0 ? 0400 : 0), 0);
+    tam_energy_place place = look_unprivileged(root, "rapl:package-0");
+    assert_int_equal(place.status, TAMIS_ENERGY_DENIED);
+    assert_non_null(strstr(place.reason, "run as root, or chmod a+r"));
+    snprintf(path, sizeof path, "%s/sys/class/powercap", root);
+    assert_int_equal(chmod(path, 0), 0);
+    place = look_unprivileged(root, "rapl");
+    assert_int_equal(place.status, TAMIS_ENERGY_DENIED);
+    assert_non_null(strstr(place.reason, "permission denied"));
+    assert_int_equal(chmod(path, 0755), 0);
+}
+
+static void a_root_that_is_too_long_is_failed(void **state) {
+    (void)state;
+    char root[700];
+    memset(root, 'x', sizeof root);
+    root[0] = '/';
+    root[sizeof root - 1] = '\0';
+    opened o = open_rapl(root);
+    source_expect_place(&o, "rapl", TAMIS_ENERGY_FAILED, "cannot be read (error 36");
+    source_close(&o);
+}
+
+/* -- files by a list -------------------------------------------------------------------------- */
+
+static void units_are_exact(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_write(root, "/sys/a", "123\n");
+    tree_write(root, "/sys/b", "12.3456789 J 1700000000 us\n");
+    opened o = open_files(root, "a=/sys/a:uJ,b=/sys/a:mJ,c=/sys/a:J,d=/sys/a:uW,e=/sys/a:mW,"
+                                "f=/sys/a:W,g=/sys/b:J");
+    assert_int_equal(o.source->count(o.self), 7);
+    source_expect_value(&o, "file:a", 123);
+    source_expect_value(&o, "file:b", 123000);
+    source_expect_value(&o, "file:c", 123000000);
+    source_expect_value(&o, "file:d", 123);
+    source_expect_value(&o, "file:e", 123000);
+    source_expect_value(&o, "file:f", 123000000);
+    source_expect_value(&o, "file:g", 12345678);
+    assert_false(source_place(&o, "file:c").power);
+    assert_true(source_place(&o, "file:d").power);
+    source_close(&o);
+}
+
+static void kinds_are_told_by_names(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_write(root, "/sys/a", "1\n");
+    opened o = open_files(root, "node=/sys/a:J,gpu0=/sys/a:J,package-1=/sys/a:J,gpus=/sys/a:J");
+    assert_int_equal(source_place(&o, "file:node").kind, TAMIS_ENERGY_NODE);
+    assert_int_equal(source_place(&o, "file:gpu0").kind, TAMIS_ENERGY_GPU);
+    assert_int_equal(source_place(&o, "file:package-1").kind, TAMIS_ENERGY_PACKAGE);
+    assert_int_equal(source_place(&o, "file:gpus").kind, TAMIS_ENERGY_OTHER);
+    source_close(&o);
+}
+
+static void an_unknown_unit_is_unsupported(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_write(root, "/sys/a", "1\n");
+    opened o = open_files(root, "a=/sys/a:kWh,b=/sys/a:J");
+    source_expect_place(&o, "file:a", TAMIS_ENERGY_UNSUPPORTED, "uJ, mJ, J, uW, mW, W: kWh");
+    source_expect_value(&o, "file:b", 1000000);
+    source_close(&o);
+}
+
+static void an_item_of_another_form_is_failed(void **state) {
+    (void)state;
+    static const char *const items[] = {"/sys/a", "a=/sys/a", "=/sys/a:J", "a=:J", "a", ":", "="};
+    for (size_t i = 0; i < sizeof items / sizeof items[0]; i++) {
+        opened o = open_files("", items[i]);
+        assert_int_equal(o.source->count(o.self), 1);
+        source_expect_place(&o, "file:0", TAMIS_ENERGY_FAILED, "not name=path:unit");
+        source_close(&o);
+    }
+    opened o = open_files("", "a=/nonexistent:J,");
+    assert_int_equal(o.source->count(o.self), 2);
+    source_expect_place(&o, "file:1", TAMIS_ENERGY_FAILED, "not name=path:unit");
+    source_close(&o);
+    o = open_files("", NULL);
+    assert_int_equal(o.source->count(o.self), 0);
+    source_close(&o);
+}
+
+static void two_items_of_one_name_are_refused(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_write(root, "/sys/a", "1\n");
+    opened o = open_files(root, "a=/sys/a:J,a=/sys/a:J");
+    source_expect_value(&o, "file:a", 1000000);
+    source_expect_place(&o, "file:1", TAMIS_ENERGY_FAILED, "two items have the same name: a");
+    source_close(&o);
+}
+
+static void a_listed_file_that_is_not_there_is_absent(void **state) {
+    (void)state;
+    opened o = open_files("", "a=/nonexistent/energy:J");
+    source_expect_place(&o, "file:a", TAMIS_ENERGY_ABSENT, "there is no /nonexistent/energy");
+    source_close(&o);
+}
+
+static void another_unit_behind_the_number_is_garbled(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    tree_write(root, "/sys/a", "5 W\n");
+    opened o = open_files(root, "a=/sys/a:J");
+    source_expect_read(&o, "file:a", TAMIS_ENERGY_GARBLED, "\"5 W\" is no number of J");
+    tree_write(root, "/sys/a", "nan\n");
+    source_expect_read(&o, "file:a", TAMIS_ENERGY_GARBLED, "\"nan\"");
+    tree_write(root, "/sys/a", "1e3\n");
+    source_expect_read(&o, "file:a", TAMIS_ENERGY_GARBLED, "\"1e3\"");
+    source_close(&o);
+}
+
+static void a_pipe_in_place_of_a_file_holds_nobody_up(void **state) {
+    (void)state;
+    char path[SCRATCH_PATH], list[2 * SCRATCH_PATH];
+    const char *root = tree_make();
+    snprintf(path, sizeof path, "%.400s/pipe", root);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    snprintf(list, sizeof list, "a=%s:J", path);
+    opened o = open_files(root, list);
+    source_expect_read(&o, "file:a", TAMIS_ENERGY_GARBLED, "it is empty");
+    source_close(&o);
+}
+
+static uint64_t given_time(void *context) {
+    return *(uint64_t *)context;
+}
+
+static void a_counter_that_nobody_brings_up_to_date_is_stale(void **state) {
+    (void)state;
+    const char *root = tree_make();
+    uint64_t now_ns = 1000000000;
+    tree_write(root, "/sys/cray/pm_counters/energy", "100 J\n");
+    tree_write(root, "/sys/cray/pm_counters/freshness", "7\n");
+    opened o = source_open(&tam_source_file,
+                           &(tam_energy_setup){.sysfs_root = root,
+                                               .files = "node=/sys/cray/pm_counters/energy:J",
+                                               .clock_ns = given_time,
+                                               .clock_context = &now_ns});
+    source_expect_value(&o, "file:node", 100000000);
+    now_ns += 1900000000;
+    source_expect_value(&o, "file:node", 100000000);
+    now_ns += 200000000;
+    source_expect_read(&o, "file:node", TAMIS_ENERGY_STALE, "up to date for 2.1 s");
+    tree_write(root, "/sys/cray/pm_counters/freshness", "8\n");
+    source_expect_value(&o, "file:node", 100000000);
+    source_close(&o);
+}
+
+/* -- the callback ----------------------------------------------------------------------------- */
+
+static tamis_status answer(void *context, uint64_t *out_uj) {
+    const uint64_t *value = context;
+    *out_uj = *value;
+    return *value == 13 ? TAMIS_E_IO : TAMIS_OK;
+}
+
+static void a_callback_that_fails_says_so_and_recovers(void **state) {
+    (void)state;
+    uint64_t value = 42;
+    opened o = source_open(&tam_source_callback, &(tam_energy_setup){.callback = answer,
+                                                                     .callback_context = &value,
+                                                                     .callback_name = "rack"});
+    source_expect_value(&o, "callback:rack", 42);
+    value = 13;
+    source_expect_read(&o, "callback:rack", TAMIS_ENERGY_FAILED, "returned TAMIS_E_IO");
+    value = 43;
+    source_expect_value(&o, "callback:rack", 43);
+    source_close(&o);
+    o = source_open(&tam_source_callback, &(tam_energy_setup){0});
+    assert_int_equal(o.source->count(o.self), 0);
+    source_close(&o);
+}
+
+static void a_callback_that_goes_back_is_a_reset(void **state) {
+    (void)state;
+    uint64_t value = 5000, now_ns = 1000000000;
+    opened o = source_open(&tam_source_callback, &(tam_energy_setup){.callback = answer,
+                                                                     .callback_context = &value,
+                                                                     .clock_ns = given_time,
+                                                                     .clock_context = &now_ns});
+    tam_energy_place place = source_place(&o, "callback:0");
+    tam_energy_domain d;
+    tam_energy_gain gain;
+    tam_domain_init(&d, &place);
+    for (int i = 0; i < 3; i++, value += 10, now_ns += 100000000) {
+        tam_energy_reading reading = source_read(&o, "callback:0");
+        tam_domain_take(&d, &reading, &gain);
+    }
+    value = 100;
+    tam_energy_reading reading = source_read(&o, "callback:0");
+    assert_false(tam_domain_take(&d, &reading, &gain));
+    assert_int_equal(d.status, TAMIS_ENERGY_RESET);
+    assert_non_null(strstr(d.reason, "went back from 5020 to 100"));
+    assert_int_equal(d.total_uj, 20);
+    source_close(&o);
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    const char *root = tree_make(), *empty = tree_make();
+    for (unsigned i = 0; i < 20; i++) {
+        char folder[32], name[32];
+        snprintf(folder, sizeof folder, "intel-rapl:%u", i);
+        snprintf(name, sizeof name, "package-%u", i);
+        tree_zone(root, folder, name, 1, RANGE);
+    }
+    source_check_memory(&tam_source_rapl, &(tam_energy_setup){.sysfs_root = root});
+    source_check_memory(&tam_source_rapl, &(tam_energy_setup){.sysfs_root = empty});
+    source_check_memory(&tam_source_file, &(tam_energy_setup){.files = "a=/b:J,c=/d:W"});
+    source_check_memory(&tam_source_callback, &(tam_energy_setup){.callback = answer});
+}
+
+int main(void) {
+    setenv("TAMIS_SYSFS_ROOT", tree_make(), 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sources_are_found_by_name),
+        cmocka_unit_test(where_the_setup_names_no_root_the_setting_does),
+        cmocka_unit_test(without_powercap_the_source_is_absent),
+        cmocka_unit_test(zones_are_what_their_names_say),
+        cmocka_unit_test(the_platform_contains_packages_and_memory),
+        cmocka_unit_test(a_zone_that_is_found_twice_is_one_counter),
+        cmocka_unit_test(a_zone_of_unknown_name_is_not_counted),
+        cmocka_unit_test(a_zone_without_name_is_absent),
+        cmocka_unit_test(a_disabled_zone_is_read_and_says_why_it_may_stand_still),
+        cmocka_unit_test(a_missing_range_is_said),
+        cmocka_unit_test(garbage_is_garbled),
+        cmocka_unit_test(a_negative_number_is_garbled),
+        cmocka_unit_test(a_number_beyond_64_bits_is_garbled),
+        cmocka_unit_test(an_empty_file_is_garbled),
+        cmocka_unit_test(a_file_that_vanishes_is_absent),
+        cmocka_unit_test(a_folder_that_vanishes_is_absent),
+        cmocka_unit_test(an_error_of_reading_is_failed),
+        cmocka_unit_test(without_permission_the_remedy_is_named),
+        cmocka_unit_test(a_root_that_is_too_long_is_failed),
+        cmocka_unit_test(units_are_exact),
+        cmocka_unit_test(kinds_are_told_by_names),
+        cmocka_unit_test(an_unknown_unit_is_unsupported),
+        cmocka_unit_test(an_item_of_another_form_is_failed),
+        cmocka_unit_test(two_items_of_one_name_are_refused),
+        cmocka_unit_test(a_listed_file_that_is_not_there_is_absent),
+        cmocka_unit_test(another_unit_behind_the_number_is_garbled),
+        cmocka_unit_test(a_pipe_in_place_of_a_file_holds_nobody_up),
+        cmocka_unit_test(a_counter_that_nobody_brings_up_to_date_is_stale),
+        cmocka_unit_test(a_callback_that_fails_says_so_and_recovers),
+        cmocka_unit_test(a_callback_that_goes_back_is_a_reset),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
