@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A ring of spans per thread: the thread fills it, the meter's thread empties it. What has begun and
+ * not ended stands beside the ring, so that a full ring loses whole spans and never one end of one.
+ */
+#include "lib/energy/attribute/attribute.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum {
+    SEATS = 4, /* meters that a thread marks for without searching */
+    LINE = 64,
+    NOBODY = 0
+};
+
+typedef struct ring {
+    _Alignas(LINE) _Atomic uint64_t head; /* written by the thread */
+    uint64_t tail_seen;
+    uint32_t depth[TAMIS_ENERGY_PHASES];
+    _Atomic uint64_t open_ns[TAMIS_ENERGY_PHASES]; /* begin of what is under way; 0: it is not */
+    _Atomic uint64_t dropped, strays;
+    _Alignas(LINE) _Atomic uint64_t tail; /* written by who drains */
+    tam_span spans[TAM_MARKS_DEPTH];
+} ring;
+
+struct tam_marks {
+    uint64_t id;
+    tam_marks *next;           /* of the open ones, under the lock */
+    _Atomic uint64_t homeless; /* marks of threads that found no ring */
+    _Atomic(ring *) rings[TAM_MARKS_THREADS];
+    _Atomic uint64_t owners[TAM_MARKS_THREADS]; /* numbers of threads; a free ring may hold spans */
+};
+
+/* Which ring of a meter is this thread's. No two meters have one id: a closed one is never met. */
+typedef struct seat {
+    uint64_t id;
+    ring *ring;
+} seat;
+
+static _Atomic uint64_t last_number;
+static _Thread_local uint64_t number; /* of this thread; 0: it has not marked yet */
+static _Thread_local seat seats[SEATS];
+static _Thread_local uint32_t next_seat;
+
+/* Of threads that end and of meters that open and close; marks never take it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tam_marks *first;
+static uint64_t last_id;
+static pthread_key_t key; /* exists while a meter is open: its destructor sees threads end */
+
+/* Never without a deadline: in the child of a fork the lock may be held by nobody that lives. */
+static bool take_lock(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    return pthread_mutex_timedlock(&lock, &until) == 0;
+}
+
+/* Only its own thread writes such a count. */
+static void count(_Atomic uint64_t *counter) {
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
+static void push(ring *r, uint32_t phase, bool nested, uint64_t begin_ns, uint64_t end_ns) {
+    uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+    if (head - r->tail_seen >= TAM_MARKS_DEPTH)
+        r->tail_seen = atomic_load_explicit(&r->tail, memory_order_acquire);
+    if (head - r->tail_seen >= TAM_MARKS_DEPTH) {
+        count(&r->dropped);
+        return;
+    }
+    r->spans[head % TAM_MARKS_DEPTH] = (tam_span){phase, nested, begin_ns, end_ns};
+    atomic_store_explicit(&r->head, head + 1, memory_order_release);
+}
+
+/* -- threads come and go ------------------------------------------------------------------------ */
+
+static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
+    uint64_t begin_ns = atomic_load_explicit(&r->open_ns[phase], memory_order_relaxed);
+    r->depth[phase] = 0;
+    if (begin_ns == 0)
+        return;
+    if (now_ns > begin_ns)
+        push(r, phase, true, begin_ns, now_ns);
+    /* After the span: who drains sees it as under way, as ended, or as both, never as neither. */
+    atomic_store_explicit(&r->open_ns[phase], 0, memory_order_release);
+}
+
+/* Phases under way end with their thread. */
+static void leave(tam_marks *marks) {
+    uint64_t now_ns = tam_clock_ns();
+    for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
+        if (atomic_load_explicit(&marks->owners[i], memory_order_relaxed) != number)
+            continue;
+        ring *r = atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
+        for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
+            close_phase(r, phase, now_ns);
+        atomic_store_explicit(&marks->owners[i], NOBODY, memory_order_release);
+    }
+}
+
+static void thread_ends(void *unused) {
+    (void)unused;
+    if (!take_lock())
+        return;
+    for (tam_marks *m = first; m; m = m->next)
+        leave(m);
+    pthread_mutex_unlock(&lock);
+}
+
+static ring *find(tam_marks *marks) {
+    for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
+        if (atomic_load_explicit(&marks->owners[i], memory_order_relaxed) == number)
+            return atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
+    }
+    return NULL;
+}
+
+static ring *claim_slot(tam_marks *marks, uint32_t i) {
+    uint64_t owner = atomic_load_explicit(&marks->owners[i], memory_order_relaxed);
+    if (owner != NOBODY || !atomic_compare_exchange_strong(&marks->owners[i], &owner, number))
+        return NULL;
+    ring *r = atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
+    if (!r && (r = tam_alloc(sizeof *r)))
+        atomic_store_explicit(&marks->rings[i], r, memory_order_release);
+    if (!r || pthread_setspecific(key, seats) != 0) {
+        atomic_store_explicit(&marks->owners[i], NOBODY, memory_order_release);
+        return NULL;
+    }
+    return r;
+}
+
+static ring *claim(tam_marks *marks) {
+    ring *r = NULL;
+    if (number == NOBODY)
+        number = atomic_fetch_add(&last_number, 1) + 1;
+    else
+        r = find(marks);
+    for (uint32_t i = 0; i < TAM_MARKS_THREADS && !r; i++)
+        r = claim_slot(marks, i);
+    if (r)
+        seats[next_seat++ % SEATS] = (seat){marks->id, r};
+    return r;
+}
+
+static inline ring *ring_of(tam_marks *marks) {
+    for (uint32_t i = 0; i < SEATS; i++) {
+        if (seats[i].id == marks->id)
+            return seats[i].ring;
+    }
+    return claim(marks);
+}
+
+/* -- open and close ----------------------------------------------------------------------------- */
+
+tamis_status tam_marks_open(tam_marks **out) {
+    tam_marks *marks = tam_alloc(sizeof *marks);
+    if (!marks)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the marks of phases");
+    if (!take_lock()) {
+        tam_free(marks);
+        return tam_fail(TAMIS_E_STATE, "marks of phases: their lock is held by a thread that does "
+                                       "not exist; open the meter before the process forks");
+    }
+    if (!first && pthread_key_create(&key, thread_ends) != 0) {
+        pthread_mutex_unlock(&lock);
+        tam_free(marks);
+        return tam_fail(TAMIS_E_NOMEM, "marks of phases: the process has no thread key left");
+    }
+    marks->id = ++last_id;
+    marks->next = first;
+    first = marks;
+    pthread_mutex_unlock(&lock);
+    *out = marks;
+    return TAMIS_OK;
+}
+
+void tam_marks_close(tam_marks *marks) {
+    if (!marks || !take_lock()) /* better some bytes lost than a list that two change */
+        return;
+    for (tam_marks **link = &first; *link; link = &(*link)->next) {
+        if (*link == marks) {
+            *link = marks->next;
+            break;
+        }
+    }
+    if (!first)
+        pthread_key_delete(key);
+    pthread_mutex_unlock(&lock);
+    for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++)
+        tam_free(atomic_load(&marks->rings[i]));
+    tam_free(marks);
+}
+
+/* -- marks -------------------------------------------------------------------------------------- */
+
+static bool markable(uint32_t phase) {
+    return phase < TAMIS_ENERGY_IDLE;
+}
+
+static void lose(tam_marks *marks) {
+    atomic_fetch_add_explicit(&marks->homeless, 1, memory_order_relaxed);
+}
+
+void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
+    ring *r = ring_of(marks);
+    if (!r)
+        lose(marks);
+    else if (!markable(phase))
+        count(&r->strays);
+    else if (r->depth[phase]++ == 0)
+        atomic_store_explicit(&r->open_ns[phase], now_ns ? now_ns : 1, memory_order_relaxed);
+}
+
+void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
+    ring *r = ring_of(marks);
+    if (!r)
+        lose(marks);
+    else if (!markable(phase) || r->depth[phase] == 0)
+        count(&r->strays);
+    else if (--r->depth[phase] == 0)
+        close_phase(r, phase, now_ns);
+}
+
+void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_t end_ns) {
+    ring *r = ring_of(marks);
+    if (!r)
+        lose(marks);
+    else if (!markable(phase) || end_ns < begin_ns)
+        count(&r->strays);
+    else if (end_ns > begin_ns)
+        push(r, phase, false, begin_ns, end_ns);
+}
+
+/* -- what they come to -------------------------------------------------------------------------- */
+
+static uint64_t sum(const tam_marks *marks, bool strays) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
+        const ring *r = atomic_load_explicit(&marks->rings[i], memory_order_acquire);
+        if (r)
+            all += atomic_load_explicit(strays ? &r->strays : &r->dropped, memory_order_relaxed);
+    }
+    return all;
+}
+
+uint64_t tam_marks_dropped(const tam_marks *marks) {
+    return sum(marks, false) + atomic_load_explicit(&marks->homeless, memory_order_relaxed);
+}
+
+uint64_t tam_marks_strays(const tam_marks *marks) {
+    return sum(marks, true);
+}
+
+static void drain(ring *r, void (*take)(void *context, const tam_span *span), void *context) {
+    uint64_t open_ns[TAMIS_ENERGY_PHASES];
+    for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
+        open_ns[phase] = atomic_load_explicit(&r->open_ns[phase], memory_order_acquire);
+
+    uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire);
+    uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+    for (; tail != head; tail++) {
+        const tam_span *span = &r->spans[tail % TAM_MARKS_DEPTH];
+        take(context, span);
+        if (span->nested && span->begin_ns == open_ns[span->phase])
+            open_ns[span->phase] = 0; /* it has ended meanwhile */
+    }
+    atomic_store_explicit(&r->tail, tail, memory_order_release);
+
+    for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
+        if (open_ns[phase])
+            take(context, &(tam_span){phase, true, open_ns[phase], TAM_SPAN_OPEN});
+    }
+}
+
+void tam_marks_drain(tam_marks *marks, void (*take)(void *context, const tam_span *span),
+                     void *context) {
+    for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
+        ring *r = atomic_load_explicit(&marks->rings[i], memory_order_acquire);
+        if (r)
+            drain(r, take, context);
+    }
+}
