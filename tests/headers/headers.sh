@@ -33,6 +33,7 @@ check_with() { # header, the vendor's header that it includes, flags...
 
 check tamis.h
 check energy.h
+check governor.h
 check forecast.h
 check nccl.h
 check_with mpi.h mpi.h "$@"

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Energy logs as JSON Lines (schema tamis.energy/1), as far as a governor is concerned. A log with
+ * decisions gives those and the windows that they hold; else the windows that the meter wrote.
+ */
+#ifndef TAMIS_REPLAY_LOG_H
+#define TAMIS_REPLAY_LOG_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <tamis/governor.h>
+
+typedef struct replay_entry {
+    size_t line;
+    bool budget; /* nothing but a new budget: the next three */
+    double watts, g_per_h;
+    uint64_t until_step;
+    tamis_governor_window window;
+    double unix_s; /* of its end; NAN: unknown */
+    bool decided;  /* `decision` is what was decided then */
+    tamis_governor_decision decision;
+} replay_entry;
+
+typedef struct replay_log {
+    replay_entry *entries;
+    size_t count, room;
+    bool decisions; /* all windows are of decisions */
+    bool cut;       /* the last line is incomplete and was left out */
+    double t0_unix;
+} replay_log;
+
+/** Ends the process with status 2, naming file and line, where it is no such log. */
+void replay_log_read(const char *path, replay_log *out);
+void replay_log_free(replay_log *log);
+
+#endif

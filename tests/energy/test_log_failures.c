@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What is said, and what is left, when files of the energy log cannot be opened or written.
+ */
+#include "tests/support/records.h"
+#include "tests/support/scratch.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char library_log[SCRATCH_PATH];
+
+static size_t open_files(void) {
+    size_t count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir))
+        count++;
+    closedir(dir);
+    return count;
+}
+
+static void check_refused(tam_energy_log_setup *setup, const char *path, const char *words) {
+    tam_energy_log *log = NULL;
+    const char **places[] = {&setup->json, &setup->csv, &setup->prometheus};
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t live = tam_alloc_live();
+        size_t files = open_files();
+        *places[i] = path;
+        assert_int_equal(record_try_log(setup, &log), TAMIS_E_IO);
+        if (!strstr(tamis_last_error(), path) || !strstr(tamis_last_error(), words))
+            fail_msg("\"%s\" does not name %s and %s", tamis_last_error(), path, words);
+        assert_null(log);
+        assert_int_equal(tam_alloc_live(), live);
+        assert_int_equal(open_files(), files);
+        *places[i] = NULL;
+    }
+}
+
+static void what_cannot_be_opened_is_named(void **state) {
+    (void)state;
+    char path[SCRATCH_PATH];
+    tam_energy_log_setup setup = record_setup();
+    check_refused(&setup, scratch_path("no/such/folder", path), "No such file or directory");
+    assert_int_equal(mkdir(scratch_path("folder", path), 0755), 0);
+    check_refused(&setup, path, "Is a directory");
+    rmdir(path);
+    assert_int_equal(scratch_write(scratch_path("plain", path), (const unsigned char *)"x\n", 2),
+                     0);
+    strcat(path, "/log");
+    check_refused(&setup, path, "Not a directory");
+    setup.json = "/dev/full";
+    tam_energy_log *log = NULL;
+    assert_int_equal(record_try_log(&setup, &log), TAMIS_E_IO);
+    assert_non_null(strstr(tamis_last_error(), "No space left on device"));
+}
+
+static void a_pipe_is_refused_at_once(void **state) {
+    (void)state;
+    char path[SCRATCH_PATH];
+    tam_energy_log_setup setup = record_setup();
+    assert_int_equal(mkfifo(scratch_path("pipe", path), 0644), 0);
+    check_refused(&setup, path, "");
+    setup.json = path;
+    tam_energy_log *log = NULL;
+    assert_int_equal(record_try_log(&setup, &log), TAMIS_E_IO);
+    assert_non_null(strstr(tamis_last_error(), "pipe"));
+}
+
+static void csv_with_other_columns_is_refused(void **state) {
+    (void)state;
+    char path[SCRATCH_PATH];
+    tam_energy_log_setup setup = record_setup();
+    tam_energy_log *log = NULL;
+    setup.csv = scratch_path("columns.csv", path);
+    for (int run = 0; run < 2; run++) {
+        log = record_log(&setup);
+        record_add(log, 0);
+        tam_energy_log_close(log);
+    }
+    assert_int_equal(record_count_in(path, "start_time"), 1);
+    assert_int_equal(record_count_in(path, "\n"), 3);
+    setup.zeus_only = 1;
+    assert_int_equal(record_try_log(&setup, &log), TAMIS_E_IO);
+    assert_non_null(strstr(tamis_last_error(), "other columns"));
+}
+
+/* A device of its own, for code that is wrong would take the system's away. */
+static void a_device_is_never_renamed_or_replaced(void **state) {
+    (void)state;
+    char path[SCRATCH_PATH];
+    struct stat about;
+    tam_energy_log_setup setup = record_setup();
+    int fd = -1;
+    if (mknod(scratch_path("null", path), S_IFCHR | 0644, makedev(1, 3)) == 0)
+        fd = open(path, O_RDWR);
+    if (fd < 0) {
+        print_message("no device can be made here\n");
+        return;
+    }
+    close(fd);
+    setup.json = setup.csv = path;
+    setup.rotate_bytes = 1;
+    tam_energy_log *log = record_log(&setup);
+    for (uint64_t seq = 0; seq < 5; seq++)
+        record_add(log, seq);
+    assert_int_equal(tam_energy_log_lost(log), 0);
+    tam_energy_log_close(log);
+    setup = record_setup();
+    setup.prometheus = path;
+    assert_int_equal(record_try_log(&setup, &log), TAMIS_E_IO);
+    assert_non_null(strstr(tamis_last_error(), "no regular file"));
+    assert_true(stat(path, &about) == 0 && S_ISCHR(about.st_mode));
+}
+
+static void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* The limit cuts a write short and fails the next, as a disk that fills up. */
+static void of_a_line_that_does_not_fit_nothing_stays(void **state) {
+    (void)state;
+    char path[SCRATCH_PATH], csv[SCRATCH_PATH];
+    tam_energy_log_setup setup = record_setup();
+    setup.json = scratch_path("full.jsonl", path);
+    setup.csv = scratch_path("full.csv", csv);
+    tam_energy_log *log = record_log(&setup);
+    record_add(log, 0);
+    limit_files(8000);
+    for (uint64_t seq = 1; seq < 10; seq++)
+        record_add(log, seq);
+    size_t lines = record_lines(path);
+    uint64_t lost = tam_energy_log_lost(log);
+    limit_files(RLIM_INFINITY);
+    assert_int_equal(lines + lost, 11);
+    assert_true(lines > 1 && lost > 0);
+    record_add(log, 10); /* there is room again */
+    assert_int_equal(tam_energy_log_lost(log), lost);
+    tam_energy_log_close(log);
+    assert_int_equal(record_lines(path), lines + 1);
+    assert_int_equal(record_count_in(csv, "\n"), 12);
+    assert_int_equal(
+        record_count_in(library_log, "full.jsonl' could not be written: File too large"), 1);
+}
+
+/* A page that cannot be renewed stays as it was. */
+static void a_page_is_whole_or_the_one_before(void **state) {
+    (void)state;
+    char page[SCRATCH_PATH], beside[SCRATCH_PATH + 8];
+    tam_energy_log_setup setup = record_setup();
+    setup.prometheus = scratch_path("full.prom", page);
+    snprintf(beside, sizeof beside, "%s.tmp", page);
+    tam_energy_log *log = record_log(&setup);
+    record_add(log, 0);
+    limit_files(2000);
+    record_add(log, 1);
+    record_add(log, 2);
+    limit_files(RLIM_INFINITY);
+    assert_int_equal(tam_energy_log_lost(log), 2);
+    assert_int_equal(record_count_in(page, "tamis_steps_total{node=\"node-a\",rank=\"2\"} 58\n"),
+                     1);
+    assert_int_equal(record_count_in(page, "tamis_energy_domain_ok{"),
+                     RECORD_DOMAINS); /* the last lines */
+    assert_int_not_equal(access(beside, F_OK), 0);
+    record_add(log, 3);
+    tam_energy_log_close(log);
+    assert_int_equal(record_count_in(page, "tamis_steps_total{node=\"node-a\",rank=\"2\"} 232\n"),
+                     1);
+    assert_int_equal(
+        record_count_in(page, "tamis_energy_lost_lines_total{node=\"node-a\",rank=\"2\"} 2"), 1);
+    assert_int_equal(
+        record_count_in(library_log, "full.prom' could not be renewed: File too large"), 1);
+}
+
+/* The new file has no room for its header: it gets one before anything else. */
+static void a_header_that_does_not_fit_comes_later(void **state) {
+    (void)state;
+    char path[SCRATCH_PATH], older[SCRATCH_PATH];
+    tam_energy_log_setup setup = record_setup();
+    setup.json = scratch_path("header.jsonl", path);
+    setup.rotate_bytes = 4000;
+    tam_energy_log *log = record_log(&setup);
+    record_add(log, 0);
+    limit_files(900);
+    for (uint64_t seq = 1; seq < 6; seq++)
+        record_add(log, seq);
+    limit_files(RLIM_INFINITY);
+    uint64_t lost = tam_energy_log_lost(log);
+    assert_int_equal(record_lines(scratch_path("header.jsonl.1", older)) + lost, 7);
+    record_add(log, 6);
+    tam_energy_log_close(log);
+    assert_int_equal(record_lines(path), 2);
+}
+
+/* With the i-th allocation failing, whichever it is. */
+static void short_memory_loses_lines_and_nothing_else(void **state) {
+    (void)state;
+    char json[SCRATCH_PATH], csv[SCRATCH_PATH], page[SCRATCH_PATH];
+    tam_energy_log_setup setup = record_setup();
+    uint64_t live = tam_alloc_live(), lost_before = UINT64_MAX, lost = 1;
+    bool refused = false;
+    setup.json = scratch_path("memory.jsonl", json);
+    setup.csv = scratch_path("memory.csv", csv);
+    setup.prometheus = scratch_path("memory.prom", page);
+    for (long budget = 0; lost > 0 && budget < 100; budget++) {
+        tam_energy_log *log = NULL;
+        tam_alloc_budget(budget);
+        if (record_try_log(&setup, &log) == TAMIS_OK) {
+            record_add(log, 0);
+            tam_energy_log_event(log, RECORD_T0_NS, "wrap", NULL, NULL);
+            lost = tam_energy_log_lost(log);
+            assert_true(lost <= lost_before);
+            lost_before = lost;
+            tam_energy_log_close(log);
+        } else
+            refused = true;
+        tam_alloc_budget(-1);
+        assert_int_equal(tam_alloc_live(), live);
+    }
+    assert_true(refused && lost == 0 && lost_before == 0);
+    record_lines(json);
+}
+
+int main(void) {
+    signal(SIGXFSZ, SIG_IGN);
+    setenv("TAMIS_LOG_FILE", scratch_path("library.log", library_log), 1);
+    tam_log(TAM_WARN, "opened, so that the files that are open can be counted");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_cannot_be_opened_is_named),
+        cmocka_unit_test(a_pipe_is_refused_at_once),
+        cmocka_unit_test(csv_with_other_columns_is_refused),
+        cmocka_unit_test(a_device_is_never_renamed_or_replaced),
+        cmocka_unit_test(of_a_line_that_does_not_fit_nothing_stays),
+        cmocka_unit_test(a_page_is_whole_or_the_one_before),
+        cmocka_unit_test(a_header_that_does_not_fit_comes_later),
+        cmocka_unit_test(short_memory_loses_lines_and_nothing_else),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

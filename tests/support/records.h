@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Windows of a meter, made up, for the tests of what is written about them.
+ */
+#ifndef TEST_RECORDS_H
+#define TEST_RECORDS_H
+
+#include "lib/energy/log/log.h"
+
+enum { RECORD_DOMAINS = 5 };
+
+/** A window of a host with two GPUs, two packages and memory that may not be read. */
+typedef struct test_record {
+    tamis_energy_domain domains[RECORD_DOMAINS];
+    int64_t unattributed_uj[RECORD_DOMAINS], idle_uj[RECORD_DOMAINS];
+    tam_energy_record record;
+} test_record;
+
+/** Time at which all logs of these tests begin: 1000 s, and 1700000000.25 in Unix seconds. */
+#define RECORD_T0_NS UINT64_C(1000000000000)
+#define RECORD_T0_UNIX 1700000000.25
+
+/** A setup without files. */
+tam_energy_log_setup record_setup(void);
+
+/** Window `seq`, 5 s long. All is known but for the memory. It points into itself. */
+void record_known(test_record *out, uint64_t seq);
+
+/** The same window of a host on which nothing can be measured. */
+void record_unknown(test_record *out, uint64_t seq);
+
+/* -- logs -------------------------------------------------------------------------------------- */
+
+/** A log of the domains of record_known. */
+tamis_status record_try_log(const tam_energy_log_setup *setup, tam_energy_log **out);
+tam_energy_log *record_log(const tam_energy_log_setup *setup);
+
+/** Write window `seq`. */
+void record_add(tam_energy_log *log, uint64_t seq);
+
+/** How often the words are in a file; a missing file has none. */
+size_t record_count_in(const char *path, const char *words);
+
+/** Lines of a JSON file, which must all be whole and the first of them a header. */
+size_t record_lines(const char *path);
+
+/** Write files of all kinds into a folder, for check_log.py. @return an exit code */
+int record_samples(const char *folder);
+
+#endif
