@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a meter writes to its files. Lines are prepared with the lock held and written without it.
+ */
+#include "lib/energy/meter/meter.h"
+
+#include <math.h>
+
+/* -- open, close ------------------------------------------------------------------------------ */
+
+tamis_status tam_meter_open_log(tamis_energy *e, const tam_energy_log_setup *setup) {
+    tam_line *l = &e->line;
+    l->domains = tam_alloc_array(e->nchannels, sizeof l->domains[0]);
+    l->last.domains = tam_alloc_array(e->nchannels, sizeof l->last.domains[0]);
+    l->unattributed_uj = tam_alloc_array(e->nchannels, sizeof l->unattributed_uj[0]);
+    l->idle_uj = tam_alloc_array(e->nchannels, sizeof l->idle_uj[0]);
+    e->notes = tam_alloc_array(TAM_METER_NOTES, sizeof e->notes[0]);
+    if (!l->domains || !l->last.domains || !l->unattributed_uj || !l->idle_uj || !e->notes)
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        tam_channel_show(&e->channels[i], &e->channels[i].now, &l->domains[i]);
+    l->last.at_ns = e->open_ns;
+    return tam_energy_log_open(setup, l->domains, e->nchannels, &e->log);
+}
+
+void tam_meter_close_log(tamis_energy *e) {
+    tam_energy_log_close(e->log);
+    tam_free(e->notes);
+    tam_free(e->line.idle_uj);
+    tam_free(e->line.unattributed_uj);
+    tam_free(e->line.last.domains);
+    tam_free(e->line.domains);
+}
+
+/* -- slack ------------------------------------------------------------------------------------ */
+
+/* Doubles that are not negative have the order of their bits. */
+static double slack_of(const tam_pair *pair) {
+    double value;
+    memcpy(&value, &pair->key, sizeof value);
+    return value;
+}
+
+static void fill_slack(const tam_told *told, uint64_t begin, uint64_t end, tam_energy_record *r) {
+    tam_pair slacks[TAM_METER_SLACKS];
+    size_t n = 0;
+    for (uint64_t step = end; step > begin && n < TAM_METER_SLACKS; step--, n++) {
+        double slack = fmax(atomic_load(&told->slacks[(step - 1) % TAM_METER_SLACKS]), 0.0);
+        slacks[n].value = 0;
+        memcpy(&slacks[n].key, &slack, sizeof slack);
+    }
+    r->slack_p50_s = r->slack_p95_s = r->slack_max_s = NAN;
+    r->straggler = atomic_load(&told->straggler);
+    if (n == 0 || r->straggler == UINT32_MAX)
+        return;
+    tam_sort(slacks, n);
+    r->slack_p50_s = slack_of(&slacks[n / 2]);
+    r->slack_p95_s = slack_of(&slacks[(n - 1) * 95 / 100]);
+    r->slack_max_s = slack_of(&slacks[n - 1]);
+}
+
+/* -- a line ----------------------------------------------------------------------------------- */
+
+static void fill_domain(const tam_channel *c, const struct tam_past_domain *past, tam_line *l,
+                        uint32_t index) {
+    tamis_energy_domain *d = &l->domains[index];
+    tam_channel_show(c, &c->now, d);
+    d->uj = c->claimed_uj - past->uj;
+    d->wraps -= past->wraps;
+    d->resets -= past->resets;
+    l->unattributed_uj[index] = c->unattributed_uj - past->unattributed_uj;
+    l->idle_uj[index] = c->idle_uj - past->idle_uj;
+}
+
+/* Of the domain that used most. */
+static void fill_quality(const tamis_energy *e, tam_energy_record *r) {
+    const tam_channel *most = NULL;
+    r->residual_w = r->condition = NAN;
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        const tam_channel *c = &e->channels[i];
+        if (c->counted && (!most || c->claimed_uj > most->claimed_uj))
+            most = c;
+    }
+    if (most)
+        tam_fit_quality(most->fit, &r->residual_w, &r->condition);
+}
+
+static double intensity(const tamis_energy *e, const tamis_energy_totals *t) {
+    return t->uj > 0 ? t->grams * 3.6e12 / ((double)t->uj * e->pue) : NAN;
+}
+
+/* All between a moment of the past and the last chunk; the lock is held. */
+static void fill(tamis_energy *e, const char *name, const tam_past *past) {
+    tam_line *l = &e->line;
+    tam_energy_record *r = &l->record;
+    *r = (tam_energy_record){.name = name, .begin_ns = past->at_ns, .end_ns = e->claimed_ns};
+    tam_totals_since(&past->totals, &e->totals, &r->totals);
+    r->step0 = past->totals.steps;
+    r->step1 = e->totals.steps;
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        fill_domain(&e->channels[i], &past->domains[i], l, i);
+    r->domains = l->domains;
+    r->unattributed_uj = l->unattributed_uj;
+    r->idle_uj = l->idle_uj;
+    r->ndomains = e->nchannels;
+    r->elements_offered = e->offered - past->offered;
+    r->elements_sent = e->sent - past->sent;
+    r->density_asked = r->step1 > 0 ? atomic_load(&e->told.density) : NAN;
+    r->residual_norm = r->step1 > 0 ? atomic_load(&e->told.residual_norm) : NAN;
+    fill_slack(&e->told, r->step0, r->step1, r);
+    fill_quality(e, r);
+    r->intensity_g_per_kwh = intensity(e, &r->totals);
+    r->dropped = tam_marks_dropped(e->marks);
+}
+
+void tam_past_note(const tamis_energy *e, tam_past *past) {
+    past->at_ns = e->claimed_ns;
+    past->totals = e->totals;
+    past->offered = e->offered;
+    past->sent = e->sent;
+    for (uint32_t i = 0; past->domains && i < e->nchannels; i++) {
+        const tam_channel *c = &e->channels[i];
+        past->domains[i] = (struct tam_past_domain){c->claimed_uj, c->unattributed_uj, c->idle_uj,
+                                                    c->now.wraps, c->now.resets};
+    }
+}
+
+/* A window that a caller ended here. */
+static tam_window *find_ended(tamis_energy *e) {
+    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+        tam_window *w = &e->windows[i];
+        if (w->open && w->has_end && !w->written)
+            return w;
+    }
+    return NULL;
+}
+
+bool tam_meter_line_next(tamis_energy *e, bool flush) {
+    tam_line *l = &e->line;
+    tam_window *w = e->log ? find_ended(e) : NULL;
+    if (w) {
+        fill(e, w->name, &w->begin);
+        l->record.overlaps = true;
+        w->written = true;
+        return true;
+    }
+    if (e->claimed_ns < e->line_ns && !flush)
+        return false;
+    while (e->line_ns <= e->claimed_ns)
+        e->line_ns += e->window_ns;
+    if (!e->log || l->last.at_ns == e->claimed_ns)
+        return false;
+    fill(e, "window", &l->last);
+    tam_past_note(e, &l->last);
+    return true;
+}
+
+void tam_meter_line_write(tamis_energy *e) {
+    tam_energy_log_window(e->log, &e->line.record);
+}
+
+void tam_meter_summary(tamis_energy *e) {
+    tam_past *past = &e->line.last;
+    if (!e->log)
+        return;
+    memset(past->domains, 0, e->nchannels * sizeof past->domains[0]);
+    *past = (tam_past){.at_ns = e->open_ns, .domains = past->domains};
+    fill(e, "run", past);
+    if (e->earlier.size > 0)
+        tam_totals_join(&e->line.record.totals, &e->earlier);
+    tam_energy_log_summary(e->log, &e->line.record);
+}
+
+/* -- notes ------------------------------------------------------------------------------------ */
+
+static bool pop_note(tamis_energy *e, char *line) {
+    pthread_mutex_lock(&e->lock);
+    bool some = e->nnotes > 0;
+    if (some) {
+        memcpy(line, e->notes[0], sizeof e->notes[0]);
+        memmove(e->notes[0], e->notes[1], --e->nnotes * sizeof e->notes[0]);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return some;
+}
+
+void tam_meter_write_notes(tamis_energy *e) {
+    char line[TAM_METER_NOTE_BYTES];
+    while (e->log && pop_note(e, line))
+        tam_energy_log_note(e->log, line);
+}
+
+/* -- events ----------------------------------------------------------------------------------- */
+
+void tam_meter_events(tamis_energy *e, uint64_t now_ns) {
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        tam_channel *c = &e->channels[i];
+        const tam_energy_domain *d = &c->now;
+        const char *name = NULL;
+        if (d->resets != c->told_resets)
+            name = "reset";
+        else if (d->wraps != c->told_wraps)
+            name = "wrap";
+        else if (d->status != c->told_status)
+            name = tamis_energy_status_name(d->status);
+        c->told_resets = d->resets;
+        c->told_wraps = d->wraps;
+        c->told_status = d->status;
+        if (!name)
+            continue;
+        tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id, name, d->reason[0] ? ", " : "",
+                d->reason);
+        if (e->log)
+            tam_energy_log_event(e->log, now_ns, name, d->place.id, d->reason);
+    }
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The meter's life: sources, samplers, channels, files, its thread.
+ */
+#include "lib/energy/meter/meter.h"
+
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
+
+#define OPENING_NS UINT64_C(3000000000)
+
+/* -- thread ----------------------------------------------------------------------------------- */
+
+double tam_meter_unix(const tamis_energy *e, uint64_t at_ns) {
+    return e->unix_minus_s + (double)at_ns * 1e-9;
+}
+
+/* One chunk, and the lines that end with it. Files are written without the lock: a slow disk holds
+ * up nobody else. @return whether one could be closed */
+static bool advance(tamis_energy *e, uint64_t now_ns, bool flush) {
+    pthread_mutex_lock(&e->lock);
+    tam_meter_take(e, now_ns);
+    bool closed = tam_meter_close_next(e, now_ns, flush);
+    while (closed && tam_meter_line_next(e, flush)) {
+        pthread_mutex_unlock(&e->lock);
+        tam_meter_line_write(e);
+        pthread_mutex_lock(&e->lock);
+    }
+    if (closed)
+        pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    tam_meter_events(e, now_ns);
+    tam_meter_write_notes(e);
+    return closed;
+}
+
+static bool rest(tamis_energy *e) {
+    pthread_mutex_lock(&e->lock);
+    if (!e->closing)
+        tam_lock_wait(&e->lock, &e->changed, tam_clock_ns() + LOOK_NS);
+    bool closing = e->closing;
+    pthread_mutex_unlock(&e->lock);
+    return !closing;
+}
+
+static void *run(void *context) {
+    tamis_energy *e = context;
+    do {
+        while (advance(e, tam_clock_ns(), false))
+            continue;
+    } while (rest(e));
+    return NULL;
+}
+
+/* -- open ------------------------------------------------------------------------------------- */
+
+static tamis_status check_numbers(const tamis_energy_config *c) {
+    if (!(c->window_s >= 0.1 && c->window_s <= 86400.0))
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: window_s is %g, not 0.1 to 86400", c->window_s);
+    if (!(c->settle_s >= 0.0 && c->settle_s <= 600.0))
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: settle_s is %g, not 0 to 600", c->settle_s);
+    if (!(c->pue >= 1.0 && c->pue <= 100.0))
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: pue is %g, not 1 to 100", c->pue);
+    if (c->g_per_kwh < 0.0 || c->g_per_kwh > 1e6)
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: g_per_kwh is %g, not 0 to 1e6", c->g_per_kwh);
+    if (c->nranks == 0 || c->rank >= c->nranks)
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: rank %u of %u", c->rank, c->nranks);
+    return TAMIS_OK;
+}
+
+/* What the caller left open. */
+static void resolve(tamis_energy_config *c) {
+    if (!c->sources)
+        c->sources = tam_setting_text(TAM_SETTING_ENERGY);
+    if (!c->sysfs_root)
+        c->sysfs_root = tam_setting_text(TAM_SETTING_SYSFS_ROOT);
+    if (!c->nvml_path)
+        c->nvml_path = tam_setting_text(TAM_SETTING_NVML_PATH);
+}
+
+/* Initialising a driver may hang, too. */
+static tamis_status open_source(tamis_energy *e, const tam_energy_source *source,
+                                const tam_energy_setup *setup) {
+    void *self;
+    TAM_TRY(tam_energy_source_open(source, setup, tam_clock_ns() + OPENING_NS, &source, &self));
+    TAM_TRY(tam_sampler_open(source, self, &e->samplers[e->nsamplers]));
+    e->nsamplers++;
+    return TAMIS_OK;
+}
+
+/* Those that are listed by the caller only where he has listed something. */
+static tamis_status open_all(tamis_energy *e, const tam_energy_setup *setup) {
+    const tam_energy_source *source;
+    for (uint32_t i = 0; (source = tam_energy_source_at(i)) != NULL; i++) {
+        bool files = source != &tam_source_file || (setup->files && setup->files[0]);
+        if (files && (source != &tam_source_callback || setup->callback))
+            TAM_TRY(open_source(e, source, setup));
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status open_named(tamis_energy *e, const char *names, const tam_energy_setup *setup) {
+    char name[32];
+    for (const char *at = names; *at; at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        at += length;
+        const tam_energy_source *source = tam_energy_source_find(name);
+        if (!source)
+            return tam_fail(TAMIS_E_ARGUMENT,
+                            "energy: there is no source \"%s\"; known are rapl, nvml, file, "
+                            "callback, and auto or none alone",
+                            name);
+        if (e->nsamplers == TAM_METER_SOURCES)
+            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names one twice", names);
+        TAM_TRY(open_source(e, source, setup));
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) {
+    tam_energy_setup setup = {
+        .sysfs_root = c->sysfs_root,
+        .nvml_path = c->nvml_path,
+        .gpus = c->gpus,
+        .files = c->files,
+        .callback = c->callback,
+        .callback_context = c->callback_context,
+        .callback_name = c->callback_name,
+    };
+    if (strcmp(c->sources, "none") == 0)
+        return TAMIS_OK;
+    return strcmp(c->sources, "auto") == 0 ? open_all(e, &setup)
+                                           : open_named(e, c->sources, &setup);
+}
+
+static tamis_status open_pasts(tamis_energy *e) {
+    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+        tam_past *p = &e->windows[i].begin;
+        p->domains = tam_alloc_array(e->nchannels, sizeof p->domains[0]);
+        if (!p->domains)
+            return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", TAM_METER_WINDOWS);
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status open_channels(tamis_energy *e) {
+    for (uint32_t s = 0; s < e->nsamplers; s++)
+        e->nchannels += tam_sampler_count(e->samplers[s]);
+    e->channels = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
+    e->cover_domains = tam_alloc_array(e->nchannels, sizeof e->cover_domains[0]);
+    e->cover_counted = tam_alloc_array(e->nchannels, sizeof e->cover_counted[0]);
+    if (!e->channels || !e->cover_domains || !e->cover_counted)
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
+    TAM_TRY(open_pasts(e));
+    tam_channel *c = e->channels;
+    for (uint32_t s = 0; s < e->nsamplers; s++) {
+        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++, c++) {
+            c->sampler = e->samplers[s];
+            c->index = i;
+            c->gains = tam_alloc_array(TAM_METER_GAINS, sizeof c->gains[0]);
+            if (!c->gains)
+                return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
+            TAM_TRY(tam_fit_open(&c->fit));
+            tam_sampler_look(c->sampler, i, &c->now);
+        }
+    }
+    return TAMIS_OK;
+}
+
+/* As the kernel names this boot; containers of one host share it. */
+static void read_boot_id(const char *root, char *out, size_t size) {
+    char path[512] = "";
+    snprintf(path, sizeof path, "%s/proc/sys/kernel/random/boot_id", root);
+    out[0] = '\0';
+    FILE *file = fopen(path, "r");
+    if (file && fgets(out, (int)size, file))
+        out[strcspn(out, "\n")] = '\0';
+    if (file)
+        fclose(file);
+    if (!out[0])
+        gethostname(out, size - 1);
+}
+
+static tamis_status open_files(tamis_energy *e, const tamis_energy_config *c, const char *boot_id) {
+    char host[128] = "";
+    if (!c->json && !c->csv && !c->prometheus)
+        return TAMIS_OK;
+    gethostname(host, sizeof host - 1);
+    tam_energy_log_setup setup = {
+        .json = c->json,
+        .csv = c->csv,
+        .prometheus = c->prometheus,
+        .zeus_only = c->zeus_columns,
+        .rotate_bytes = c->rotate_bytes,
+        .run = c->run,
+        .host = host,
+        .boot_id = boot_id,
+        .rank = c->rank,
+        .nranks = c->nranks,
+        .t0_ns = e->open_ns,
+        .pue = c->pue,
+    };
+    return tam_meter_open_log(e, &setup);
+}
+
+static void set_clocks(tamis_energy *e, const tamis_energy_config *c) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    e->open_ns = tam_clock_ns();
+    e->unix_minus_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
+    e->claimed_ns = e->reported_ns = e->open_ns;
+    e->window_ns = (uint64_t)(c->window_s * 1e9);
+    e->settle_ns = (uint64_t)(c->settle_s * 1e9);
+    e->line_ns = e->open_ns + e->window_ns;
+}
+
+static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
+    char boot_id[128];
+    bool constant = c->g_per_kwh == c->g_per_kwh;
+    set_clocks(e, c);
+    e->pue = c->pue;
+    e->pid = (int)getpid();
+    read_boot_id(c->sysfs_root, boot_id, sizeof boot_id);
+    e->host = XXH3_64bits(boot_id, strlen(boot_id));
+    TAM_TRY(tam_marks_open(&e->marks));
+    TAM_TRY(tam_spans_open(&e->spans));
+    TAM_TRY(tam_ledger_open(&e->ledger));
+    if (constant || (c->intensity && c->intensity[0]))
+        TAM_TRY(tam_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
+    TAM_TRY(open_sources(e, c));
+    TAM_TRY(open_channels(e));
+    return open_files(e, c, boot_id);
+}
+
+static void free_parts(tamis_energy *e) {
+    tam_meter_close_log(e);
+    for (uint32_t i = 0; e->channels && i < e->nchannels; i++) {
+        tam_fit_close(e->channels[i].fit);
+        tam_free(e->channels[i].gains);
+    }
+    for (uint32_t s = 0; s < e->nsamplers; s++)
+        tam_sampler_close(e->samplers[s]);
+    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++)
+        tam_free(e->windows[i].begin.domains);
+    tam_carbon_close(e->carbon);
+    tam_ledger_close(e->ledger);
+    tam_spans_close(e->spans);
+    tam_marks_close(e->marks);
+    tam_free(e->cover_counted);
+    tam_free(e->cover_domains);
+    tam_free(e->channels);
+    tam_free(e);
+}
+
+static tamis_status start(tamis_energy *e) {
+    if (!tam_lock_open(&e->lock, &e->changed))
+        return tam_fail(TAMIS_E_NOMEM, "energy: no lock");
+    if (tam_thread_start(&e->thread, run, e))
+        return TAMIS_OK;
+    tam_lock_close(&e->lock, &e->changed);
+    return tam_fail(TAMIS_E_NOMEM, "energy: no thread");
+}
+
+static void tell_domains(const tamis_energy *e) {
+    for (uint32_t i = 0; e->channels && i < e->nchannels; i++) {
+        const tam_energy_domain *d = &e->channels[i].now;
+        tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id, tamis_energy_status_name(d->status),
+                d->reason[0] ? ", " : "", d->reason);
+    }
+}
+
+tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out) {
+    tamis_energy_config c = TAMIS_ENERGY_CONFIG_INIT;
+    if (!out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_open: out is NULL");
+    if (config)
+        TAM_TRY(tam_struct_copy("tamis_energy_config", &c, sizeof c, sizeof c, config));
+    TAM_TRY(check_numbers(&c));
+    resolve(&c);
+    tamis_energy *e = tam_alloc(sizeof *e);
+    if (!e)
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
+    e->totals.size = sizeof e->totals;
+    e->told.straggler = UINT32_MAX;
+    tamis_status status = open_parts(e, &c);
+    tell_domains(e);
+    if (status == TAMIS_OK)
+        status = start(e);
+    if (status != TAMIS_OK) {
+        free_parts(e);
+        return status;
+    }
+    *out = e;
+    return TAMIS_OK;
+}
+
+/* -- close ------------------------------------------------------------------------------------ */
+
+static void stop(tamis_energy *e) {
+    pthread_mutex_lock(&e->lock);
+    e->closing = true;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    pthread_join(e->thread, NULL);
+}
+
+static void finish(tamis_energy *e) {
+    uint64_t until_ns = tam_clock_ns() + LAST_READING_NS;
+    for (uint32_t s = 0; s < e->nsamplers; s++)
+        tam_sampler_hurry(e->samplers[s], until_ns);
+    uint64_t now_ns = tam_clock_ns();
+    while (advance(e, now_ns, true))
+        continue;
+    tam_meter_summary(e);
+}
+
+void tamis_energy_close(tamis_energy *e) {
+    if (!e || e->pid != (int)getpid())
+        return; /* in a child that was forked there are no threads, and the files are the parent's */
+    stop(e);
+    finish(e);
+    tam_lock_close(&e->lock, &e->changed);
+    free_parts(e);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What callers do with a meter while it runs.
+ */
+#include "lib/energy/meter/meter.h"
+
+#include <stdio.h>
+
+/* -- marks ------------------------------------------------------------------------------------ */
+
+static bool is_phase(const tamis_energy *e, uint32_t phase) {
+    return e && phase < TAMIS_ENERGY_IDLE;
+}
+
+void tamis_energy_begin(tamis_energy *e, uint32_t phase) {
+    if (is_phase(e, phase))
+        tam_marks_begin(e->marks, phase, tam_clock_ns());
+}
+
+void tamis_energy_end(tamis_energy *e, uint32_t phase) {
+    if (is_phase(e, phase))
+        tam_marks_end(e->marks, phase, tam_clock_ns());
+}
+
+void tamis_energy_span(tamis_energy *e, uint32_t phase, uint64_t begin_ns, uint64_t end_ns) {
+    if (is_phase(e, phase) && begin_ns < end_ns)
+        tam_marks_span(e->marks, phase, begin_ns, end_ns);
+}
+
+/* A thread that is blocked uses nothing; what runs meanwhile is told by itself. */
+void tamis_energy_on_phase(void *energy, const tamis_phase_event *event) {
+    if (event && event->phase != TAMIS_PHASE_WAIT)
+        tamis_energy_span(energy, (uint32_t)event->phase, event->begin_ns, event->end_ns);
+}
+
+void tamis_energy_step(tamis_energy *e, const tamis_stats *stats) {
+    if (!e || !stats)
+        return;
+    tam_told *t = &e->told;
+    uint64_t step = atomic_fetch_add(&t->steps, 1);
+    atomic_fetch_add(&t->wire_bytes, stats->wire_bytes);
+    atomic_fetch_add(&t->offered, stats->length);
+    atomic_fetch_add(&t->sent, stats->selected);
+    atomic_store(&t->density, (double)stats->target / (double)(stats->length | 1));
+    atomic_store(&t->residual_norm, stats->residual_norm);
+    atomic_store(&t->slacks[step % TAM_METER_SLACKS], stats->slack_s);
+    atomic_store(&t->straggler, stats->straggler);
+}
+
+/* -- domains, totals -------------------------------------------------------------------------- */
+
+uint32_t tamis_energy_ndomains(const tamis_energy *e) {
+    return e ? e->nchannels : 0;
+}
+
+void tam_channel_show(const tam_channel *c, const tam_energy_domain *d, tamis_energy_domain *out) {
+    *out = (tamis_energy_domain)TAMIS_ENERGY_DOMAIN_INIT;
+    snprintf(out->id, sizeof out->id, "%s", d->place.id);
+    snprintf(out->source, sizeof out->source, "%.*s", (int)strcspn(d->place.id, ":"), d->place.id);
+    snprintf(out->reason, sizeof out->reason, "%s", d->reason);
+    out->kind = d->place.kind;
+    out->status = d->status;
+    out->counted = c->counted;
+    out->uj = d->total_uj;
+    out->wraps = d->wraps;
+    out->resets = d->resets;
+    out->tick_s = d->tick_s;
+    tam_fit_sensor(c->fit, &out->lag_s, &out->duty);
+}
+
+tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energy_domain *out) {
+    tamis_energy_domain own;
+    tam_energy_domain now;
+    if (!e || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_domain_at: %s is NULL",
+                        e ? "out" : "energy");
+    if (index >= e->nchannels)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_domain_at: there is no domain %u of %u",
+                        index, e->nchannels);
+    pthread_mutex_lock(&e->lock);
+    const tam_channel *c = &e->channels[index];
+    tam_sampler_look(c->sampler, c->index, &now);
+    tam_channel_show(c, &now, &own);
+    pthread_mutex_unlock(&e->lock);
+    return tam_struct_give("tamis_energy_domain", &own, sizeof own, out);
+}
+
+tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
+    if (!e || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_read: %s is NULL", e ? "out" : "energy");
+    pthread_mutex_lock(&e->lock);
+    tamis_energy_totals own = e->totals;
+    if (e->earlier.size > 0)
+        tam_totals_join(&own, &e->earlier);
+    pthread_mutex_unlock(&e->lock);
+    own.size = sizeof own;
+    return tam_struct_give("tamis_energy_totals", &own, sizeof own, out);
+}
+
+tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *earlier) {
+    tamis_energy_totals own = TAMIS_ENERGY_TOTALS_INIT;
+    if (!e || !earlier)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: %s is NULL",
+                        e ? "earlier" : "energy");
+    TAM_TRY(tam_struct_copy("tamis_energy_totals", &own, sizeof own, sizeof own, earlier));
+    if (!tam_totals_sound(&own))
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: joules of phases and what is "
+                                          "unattributed do not add up to the whole");
+    pthread_mutex_lock(&e->lock);
+    e->earlier = own;
+    pthread_mutex_unlock(&e->lock);
+    return TAMIS_OK;
+}
+
+/* -- notes ------------------------------------------------------------------------------------ */
+
+/* With the lock held. */
+static tamis_status push_note(tamis_energy *e, const char *line, size_t length) {
+    if (e->nnotes == TAM_METER_NOTES)
+        return tam_fail(TAMIS_E_STATE,
+                        "tamis_energy_note: %u notes are on their way; the disk is "
+                        "slow, or they come too fast",
+                        e->nnotes);
+    memcpy(e->notes[e->nnotes++], line, length + 1);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_energy_note(tamis_energy *e, const char *line) {
+    if (!e || !line)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_note: %s is NULL", e ? "line" : "energy");
+    size_t length = strnlen(line, TAM_METER_NOTE_BYTES);
+    if (line[0] != '{' || length == TAM_METER_NOTE_BYTES || strchr(line, '\n'))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_energy_note: the line is no JSON object without "
+                        "newline, of less than %d bytes",
+                        TAM_METER_NOTE_BYTES);
+    if (!e->notes)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_energy_note: the meter writes no JSON file");
+    pthread_mutex_lock(&e->lock);
+    tamis_status status = push_note(e, line, length);
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* -- windows ---------------------------------------------------------------------------------- */
+
+tamis_status tamis_energy_window_begin(tamis_energy *e, const char *name, uint32_t *out) {
+    if (!e || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_begin: %s is NULL",
+                        e ? "out_window" : "energy");
+    pthread_mutex_lock(&e->lock);
+    uint32_t i = 0;
+    while (i < TAM_METER_WINDOWS && e->windows[i].open)
+        i++;
+    if (i < TAM_METER_WINDOWS) {
+        tam_window *w = &e->windows[i];
+        *w = (tam_window){
+            .open = true,
+            .written = !name,
+            .begin_ns = tam_clock_ns(),
+            .begin.domains = w->begin.domains,
+        };
+        snprintf(w->name, sizeof w->name, "%s", name ? name : "");
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (i == TAM_METER_WINDOWS)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_energy_window_begin: %u windows are open; "
+                        "tamis_energy_window_result closes one",
+                        i);
+    *out = i;
+    return TAMIS_OK;
+}
+
+/* With the lock held. */
+static tamis_status find_window(tamis_energy *e, const char *call, uint32_t window,
+                                tam_window **out) {
+    if (window >= TAM_METER_WINDOWS || !e->windows[window].open)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: there is no window %u", call, window);
+    *out = &e->windows[window];
+    return TAMIS_OK;
+}
+
+static tamis_status end_window(tamis_energy *e, uint32_t window) {
+    tam_window *w = NULL;
+    TAM_TRY(find_window(e, "tamis_energy_window_end", window, &w));
+    if (w->ended)
+        return tam_fail(TAMIS_E_STATE, "tamis_energy_window_end: window %u has ended", window);
+    w->ended = true;
+    w->end_ns = e->told_ns = tam_clock_ns();
+    pthread_cond_broadcast(&e->changed);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
+    if (!e)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_end: energy is NULL");
+    pthread_mutex_lock(&e->lock);
+    tamis_status status = end_window(e, window);
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* Its line is written first: taking the result gives the window up. */
+static bool is_known(const tamis_energy *e, const tam_window *w) {
+    return w->has_end && (w->written || !e->log);
+}
+
+static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
+                                tamis_energy_totals *out) {
+    tam_window *w = NULL;
+    TAM_TRY(find_window(e, "tamis_energy_window_result", window, &w));
+    if (!w->ended)
+        return tam_fail(TAMIS_E_STATE, "tamis_energy_window_result: window %u has not ended",
+                        window);
+    while (!is_known(e, w) && tam_lock_wait(&e->lock, &e->changed, until_ns))
+        continue;
+    if (!is_known(e, w))
+        return tam_fail(TAMIS_E_STATE,
+                        "tamis_energy_window_result: the counters have not moved "
+                        "past the end of window %u yet; ask again later",
+                        window);
+    tam_totals_since(&w->begin.totals, &w->end, out);
+    w->open = false;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_energy_window_result(tamis_energy *e, uint32_t window, uint32_t wait_ms,
+                                        tamis_energy_totals *out) {
+    tamis_energy_totals own;
+    if (!e || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_result: %s is NULL",
+                        e ? "out" : "energy");
+    uint64_t until_ns = tam_clock_ns() + (uint64_t)wait_ms * 1000000u;
+    pthread_mutex_lock(&e->lock);
+    tamis_status status = take_result(e, window, until_ns, &own);
+    pthread_mutex_unlock(&e->lock);
+    TAM_TRY(status);
+    return tam_struct_give("tamis_energy_totals", &own, sizeof own, out);
+}
