@@ -33,7 +33,7 @@ typedef struct bench_option {
 void bench_options_parse(const char *program, const char *purpose, const bench_option *options,
                          size_t count, int argc, char **argv);
 
-/** One sentence to stderr, from the first rank only, and the end of the process with status 2. */
+/** One sentence to stderr, of rank 0 if it comes here too, and the end of the process with status 2. */
 _Noreturn void bench_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** The index-th word of a list as in bench_option.values; valid until the next call. */

@@ -85,7 +85,9 @@ static double time_axpy(loop *l, void *grad, uint64_t iteration) {
     float s = iteration / BUFFERS % 2 ? -0.5f : 0.5f;                    /* r stays bounded */
     bench_barrier(l->c->group);
     double start = bench_now_s();
+    tamis_energy_begin(l->c->meter, PERF_AXPY);
     perf_axpy(l->r, g, s, l->c->shape.n, (unsigned)l->c->settings->threads);
+    tamis_energy_end(l->c->meter, PERF_AXPY);
     return bench_now_s() - start;
 }
 
@@ -94,8 +96,10 @@ static double time_dense(loop *l, void *grad) {
     void *g = input(l, grad, l->c->grad_bytes, l->dense != NULL);
     bench_barrier(group);
     double start = bench_now_s();
+    tamis_energy_begin(l->c->meter, PERF_BASELINE);
     if (!bench_mpi_sum(group, l->plain ? l->plain : g, l->sum, l->c->shape.n))
         perf_step(l->c, l->dense, g);
+    tamis_energy_end(l->c->meter, PERF_BASELINE);
     bench_barrier(group);
     return bench_now_s() - start;
 }
@@ -119,6 +123,7 @@ static perf_sample repeat(loop *l, uint64_t iteration) {
     sample.step = time_step(l, grad);
 
     bench_try(l->c->group, tamis_reducer_stats(l->reducer, &stats), "statistics of a step");
+    tamis_energy_step(l->c->meter, &stats);
     sample.accumulate = stats.accumulate_s;
     sample.select = stats.accumulate_s + stats.cut_s;
     sample.cut = stats.cut_s;
@@ -144,15 +149,21 @@ void perf_take_slowest(const perf_case *c, perf_sample *samples, size_t count) {
     free(all);
 }
 
-perf_sample *perf_loop(const perf_case *c) {
+perf_sample *perf_loop(perf_case *c) {
     const perf_settings *s = c->settings;
     perf_sample *samples = bench_alloc(s->iterations, sizeof *samples);
+    bench_energy energy;
     loop l;
     open_loop(c, &l);
     for (uint64_t i = 0; i < s->warmup; i++)
         repeat(&l, i);
+    bench_energy_open(c->group, &(bench_energy_files){0}, &energy);
+    c->meter = energy.meter;
     for (uint64_t i = 0; i < s->iterations; i++)
         samples[i] = repeat(&l, s->warmup + i);
+    bench_energy_totals(&energy, &c->joules);
+    c->meter = NULL;
+    bench_energy_close(&energy);
     perf_take_slowest(c, samples, s->iterations);
     close_loop(&l);
     return samples;

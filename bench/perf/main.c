@@ -10,6 +10,11 @@
 #include "bench/common/half.h"
 #include "bench/perf/perf.h"
 
+static void hear_phase(void *context, const tamis_phase_event *event) {
+    const perf_case *c = context;
+    tamis_energy_on_phase(c->meter, event);
+}
+
 tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output output,
                             tamis_device device) {
     tamis_layout *layout;
@@ -22,6 +27,10 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     config.threads = (uint32_t)c->settings->threads;
     config.device = device;
     config.grad_type = c->type;
+    if (strcmp(scheme, c->settings->scheme) == 0) { /* the baseline is one phase as a whole */
+        config.on_phase = hear_phase;
+        config.on_phase_context = (void *)c;
+    }
     bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),
               "cannot make a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &reducer),

@@ -5,7 +5,7 @@
 #ifndef TAMIS_PERF_PERF_H
 #define TAMIS_PERF_PERF_H
 
-#include "bench/common/group.h"
+#include "bench/common/energy.h"
 #include "bench/common/report.h"
 #include "bench/perf/gradients.h"
 #include "bench/perf/settings.h"
@@ -19,7 +19,12 @@ typedef struct perf_case {
     tamis_device device;
     tamis_type type;
     size_t grad_bytes;
+    tamis_energy *meter;        /* of the repetitions of perf_loop; NULL: not now */
+    tamis_energy_totals joules; /* of them all */
 } perf_case;
+
+/** Phases of joules beside those of the reducer. */
+enum { PERF_AXPY = TAMIS_ENERGY_USER, PERF_BASELINE = TAMIS_ENERGY_USER + 1 };
 
 /** One repetition. Seconds; of each figure the largest of all ranks. */
 typedef struct perf_sample {
@@ -44,8 +49,8 @@ double perf_pass_bytes(const perf_case *c);
 /** Gradient of `stream` as the case has it: in its type, in memory of its device. */
 void perf_gradient_put(const perf_case *c, uint64_t stream, float *scratch, void *out);
 
-/** loop.c: the timed repetitions; the same samples on all ranks. Free with free(). */
-perf_sample *perf_loop(const perf_case *c);
+/** loop.c: the timed repetitions; the same samples, and joules, on all ranks. Free with free(). */
+perf_sample *perf_loop(perf_case *c);
 
 /** Of each figure of each repetition the largest of all ranks. */
 void perf_take_slowest(const perf_case *c, perf_sample *samples, size_t count);

@@ -166,6 +166,8 @@ static void add_device(const perf_case *c, samples s, json_t *record) {
     json_decref(more);
 }
 
+static const char *const joules_of[] = {"axpy", "dense", NULL};
+
 static json_t *make_record(const perf_case *c, samples s, double wrong) {
     bool baseline = median(s, dense) > 0, sparse = c->settings->op != PERF_DENSE;
     bool phase = sparse && median(s, accumulate) > 0, axpys = median(s, axpy) > 0;
@@ -186,6 +188,7 @@ static json_t *make_record(const perf_case *c, samples s, double wrong) {
     json_object_update(record, more);
     json_decref(more);
     add_device(c, s, record);
+    bench_energy_add(&c->joules, (double)s.count, TAMIS_ENERGY_PHASES, joules_of, record);
     return record;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The library saves the residual; parameters and momentum are the program's own. A crash between
- * the two writes of a rank would leave files of two steps under one name, so use a new prefix for
- * each save that must not be lost.
+ * The library saves the residual; parameters, momentum and the joules so far are the program's own.
+ * A crash between the two writes of a rank would leave files of two steps under one name, so use a
+ * new prefix for each save that must not be lost.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,13 +12,14 @@
 
 #include "bench/train/trainer.h"
 
-static const char magic[8] = "TAMTRN1";
+static const char magic[8] = "TAMTRN2";
 
 /* In the byte order of the machine; on another, `length` would not fit. */
 typedef struct header {
     char magic[8];
     uint64_t length, step, seed, batch, optimizer, rank, nranks;
-    uint64_t checksum; /* XXH3 of what follows */
+    uint64_t checksum;          /* XXH3 of what follows and of the joules */
+    tamis_energy_totals joules; /* of all ranks until then */
 } header;
 
 static header expected(const trainer *t) {
@@ -35,9 +36,10 @@ static header expected(const trainer *t) {
     return h;
 }
 
-static uint64_t checksum(const trainer *t) {
+static uint64_t checksum(const trainer *t, const header *h) {
     size_t bytes = t->model.length * sizeof(float);
-    uint64_t sum = XXH3_64bits(t->params, bytes);
+    uint64_t sum = XXH3_64bits(&h->joules, sizeof h->joules);
+    sum = XXH3_64bits_withSeed(t->params, bytes, sum);
     return t->velocity ? XXH3_64bits_withSeed(t->velocity, bytes, sum) : sum;
 }
 
@@ -47,10 +49,11 @@ static void file_name(trainer *t, const char *prefix, const char *end, char out[
         bench_fail(t->group, "the path %s is too long", prefix);
 }
 
-static bool write_model(trainer *t, const char *path) {
+static bool write_model(trainer *t, const tamis_energy_totals *joules, const char *path) {
     size_t n = t->model.length;
     header h = expected(t);
-    h.checksum = checksum(t);
+    h.joules = *joules;
+    h.checksum = checksum(t, &h);
     FILE *file = fopen(path, "wb");
     if (!file)
         return false;
@@ -61,9 +64,11 @@ static bool write_model(trainer *t, const char *path) {
 
 void trainer_save(trainer *t, const char *prefix) {
     char path[1024], partial[1024];
+    tamis_energy_totals joules;
+    bench_energy_totals(&t->energy, &joules);
     file_name(t, prefix, "model", path);
     file_name(t, prefix, "model.part", partial);
-    if (!write_model(t, partial) || rename(partial, path) != 0)
+    if (!write_model(t, &joules, partial) || rename(partial, path) != 0)
         bench_fail(t->group, "cannot write %s: %s", path, strerror(errno));
     file_name(t, prefix, "residual", path);
     bench_try(t->group, tamis_reducer_save(t->reducer, path), "cannot save the residual");
@@ -91,8 +96,9 @@ static const char *read_model(trainer *t, FILE *file) {
     if (fread(t->params, sizeof(float), n, file) != n ||
         (t->velocity && fread(t->velocity, sizeof(float), n, file) != n))
         return "it is truncated";
-    if (fgetc(file) != EOF || checksum(t) != found.checksum)
+    if (fgetc(file) != EOF || checksum(t, &found) != found.checksum)
         return "it is damaged";
+    bench_energy_resume(&t->energy, &found.joules);
     t->step = found.step;
     return NULL;
 }

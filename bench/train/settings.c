@@ -51,6 +51,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .stages = 1,
         .micro_batches = 1,
         .balance_every = 20,
+        .govern_every = 200,
         .seed = 1,
         .density = 0.01,
         .momentum = 0.9,
@@ -102,12 +103,30 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0, "records, - for stdout"},
         {"trace", 0, BENCH_TEXT, &out->trace, "FILE", 0, 0,
          "what every rank did when, for chrome://tracing and Perfetto"},
+        {"energy-log", 0, BENCH_TEXT, &out->energy_log, "FILE", 0, 0,
+         "joules every five seconds, JSON Lines; ranks of other processes write FILE.rankR"},
+        {"intensity", 0, BENCH_TEXT, &out->intensity, "FILE", 0, 0,
+         "CO2 of the power over time: CSV, Unix seconds and g/kWh"},
+        {"budget", 0, BENCH_REAL, &out->budget_w, "W", 0, 1e9,
+         "watts of all ranks, kept by what --density-min and --pace-max permit"},
+        {"density-min", 0, BENCH_REAL, &out->density_min, "D", 0, 1,
+         "least density under --budget (default: --density)"},
+        {"pace-max", 0, BENCH_REAL, &out->pace_max, "S", 0, 3600,
+         "longest pause after a step under --budget"},
+        {"govern-every", 0, BENCH_COUNT, &out->govern_every, "N", 1, 1e12,
+         "steps between decisions under --budget"},
         {"quiet", 'q', BENCH_FLAG, &out->quiet, "", 0, 0, "no progress on stderr"},
     };
     bench_options_parse("tamis_train", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);
     if (out->steps && out->epochs)
         bench_usage("--steps and --epochs exclude each other; give one");
+    if (out->density_min == 0)
+        out->density_min = out->density;
+    if (out->density_min > out->density)
+        bench_usage("--density-min is more than --density");
+    if (out->budget_w > 0 && out->stages > 1)
+        bench_usage("--budget needs --stages 1");
     if (out->momentum >= 1)
         bench_usage("--momentum must be less than 1");
     mlp_check_shape((mlp_shape){out->hidden, out->depth});

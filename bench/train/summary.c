@@ -20,6 +20,8 @@
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
  *     train_loss   mean over ranks and the last 100 steps
+ *     energy_*     as bench/common/energy.h says, of all ranks from the first step to here; a step's
+ *                  joules leave out those of the phase evaluate
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
  *                     ranks; null for the scheme dense, which has no residual
  */
@@ -127,6 +129,13 @@ static json_t *stages(trainer *t) {
     return list;
 }
 
+static void add_energy(trainer *t, json_t *record) {
+    static const char *const names[] = {"evaluate", NULL};
+    tamis_energy_totals totals;
+    bench_energy_totals(&t->energy, &totals);
+    bench_energy_add(&totals, (double)t->tally.steps, TRAIN_EVALUATE, names, record);
+}
+
 /* Collective: every rank builds the record, the first one writes it. */
 static json_t *summary(trainer *t) {
     const train_tally *a = &t->tally;
@@ -144,17 +153,17 @@ static json_t *summary(trainer *t) {
     json_t *record = bench_report_new("summary");
     add_settings(t, record);
     json_t *more = json_pack(
-        "{sf sf sf sb sI sf sf so so sf sf sf ss sf sf sb so sI sn ss}", "density_mean", density,
+        "{sf sf sf sb sI sf sf so so sf sf sf ss sf sf sb so sI}", "density_mean", density,
         "density_max", density_max, "density_min", density_min, "count_exact", exact > 0, "steps",
         (json_int_t)a->steps, "epochs", (double)t->step / (double)t->epoch_steps, "time_s", time,
         "phase_s", phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step",
         wire, "dense_bytes_per_step", dense_wire, "metric", "test_accuracy", "metric_value",
         accuracy, "train_loss", loss, "replicas_identical", identical, "residual_ratio",
-        residual_ratio(t), "rescans", (json_int_t)a->rescans, "energy_j", "energy_reason",
-        "not measured by this program yet");
+        residual_ratio(t), "rescans", (json_int_t)a->rescans);
     json_object_update(record, more);
     json_decref(more);
     add_straggler(t, record);
+    add_energy(t, record);
     return record;
 }
 

@@ -15,6 +15,13 @@
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 
+static void hear_phase(void *context, const tamis_phase_event *event) {
+    trainer *t = context;
+    if (t->trace)
+        bench_trace_phase(t->trace, event);
+    tamis_energy_on_phase(t->energy.meter, event);
+}
+
 static void make_reducer(trainer *t) {
     tamis_segment segments[MLP_MOST_SEGMENTS];
     tamis_layout *layout;
@@ -30,8 +37,8 @@ static void make_reducer(trainer *t) {
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
     config.worker = (tamis_worker)t->settings->worker;
-    config.on_phase = t->trace ? bench_trace_phase : NULL;
-    config.on_phase_context = t->trace;
+    config.on_phase = hear_phase;
+    config.on_phase_context = t;
     bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
               "cannot make a reducer");
     tamis_layout_destroy(layout);
@@ -80,11 +87,16 @@ void trainer_open(bench_group *world, const train_settings *settings, const idx_
     mlp_init(&out->model, settings->seed, out->params);
     open_device(out);
     out->trace = settings->trace ? bench_trace_open(world) : NULL;
+    bench_energy_files files = {settings->energy_log, settings->intensity};
+    bench_energy_open(world, &files, &out->energy);
+    govern_open(settings, world, &out->governor);
     make_reducer(out);
 }
 
 void trainer_close(trainer *t) {
     tamis_reducer_destroy(t->reducer);
+    govern_close(&t->governor);
+    bench_energy_close(&t->energy);
     bench_trace_close(t->trace, t->settings->trace_file);
     close_device(t);
     free(t->order);
@@ -130,23 +142,34 @@ static tamis_step step_of(const trainer *t) {
     return step;
 }
 
+/* In the backward pass: what the reducer does is a phase of its own. */
+static double begin_ready(trainer *t) {
+    tamis_energy_end(t->energy.meter, TAMIS_ENERGY_COMPUTE);
+    return bench_now_s();
+}
+
+static void end_ready(trainer *t, double begin) {
+    t->ready_s += bench_now_s() - begin;
+    tamis_energy_begin(t->energy.meter, TAMIS_ENERGY_COMPUTE);
+}
+
 /* What is not the last micro-batch goes into the residual, by itself. */
 static void keep_gradient(void *context) {
     trainer *t = context;
     tamis_step step = step_of(t);
-    double begin = bench_now_s();
+    double begin = begin_ready(t);
     bench_try(t->group, tamis_grad_accumulate(t->reducer, &step), "gradient of a micro-batch");
-    t->ready_s += bench_now_s() - begin;
+    end_ready(t, begin);
 }
 
 static void layer_ready(void *context, size_t layer) {
     trainer *t = context;
     tamis_step step = step_of(t);
     uint32_t weights = 2 * (uint32_t)layer, biases = weights + 1;
-    double begin = bench_now_s();
+    double begin = begin_ready(t);
     bench_try(t->group, tamis_grad_ready(t->reducer, biases, &step), "biases of a layer");
     bench_try(t->group, tamis_grad_ready(t->reducer, weights, &step), "weights of a layer");
-    t->ready_s += bench_now_s() - begin;
+    end_ready(t, begin);
 }
 
 /* Forward and backward. @return the loss. */
@@ -164,7 +187,9 @@ static double compute(trainer *t) {
     };
     double waited = pipeline_waited_s(&t->pipeline);
     t->ready_s = 0.0;
+    tamis_energy_begin(t->energy.meter, TAMIS_ENERGY_COMPUTE);
     double loss = pipeline_passes(&t->pipeline, &step);
+    tamis_energy_end(t->energy.meter, TAMIS_ENERGY_COMPUTE);
     t->message_s = pipeline_waited_s(&t->pipeline) - waited;
     return loss;
 }
@@ -217,6 +242,7 @@ static void count_step(trainer *t, double loss, const double at[4]) {
     t->last = (tamis_stats)TAMIS_STATS_INIT;
     bench_try(t->group, tamis_reducer_stats(t->reducer, &t->last), "statistics of a step");
     const tamis_stats *stats = &t->last;
+    tamis_energy_step(t->energy.meter, stats);
 
     tally->losses[tally->steps++ % TRAIN_LOSSES] = loss;
     tally->compute_s += at[1] - at[0] - t->ready_s - t->message_s + at[3] - at[2];
@@ -242,19 +268,24 @@ void trainer_step(trainer *t) {
     at[1] = bench_now_s();
     reduce(t);
     at[2] = bench_now_s();
+    tamis_energy_begin(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
     update(t);
+    tamis_energy_end(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
     at[3] = bench_now_s();
     bench_trace_add(t->trace, "optimizer", t->step, BENCH_PART_STEP, 0, at[2], at[3]);
     t->step++;
     count_step(t, loss, at);
     pipeline_balance(&t->pipeline, t->step, t->reducer);
+    govern_step(&t->governor, &t->energy, t->step, t->reducer);
     t->tally.time_s += bench_now_s() - at[0];
 }
 
 double trainer_accuracy(trainer *t) {
     size_t count = t->test->count, ranks = t->group->nranks, rank = t->group->rank;
+    tamis_energy_begin(t->energy.meter, TRAIN_EVALUATE);
     size_t correct = pipeline_correct(&t->pipeline, t->params, t->test, count * rank / ranks,
                                       count * (rank + 1) / ranks);
+    tamis_energy_end(t->energy.meter, TRAIN_EVALUATE);
     return bench_sum(t->world, (double)correct) / (double)count;
 }
 

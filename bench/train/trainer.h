@@ -5,13 +5,16 @@
 #ifndef TAMIS_TRAIN_TRAINER_H
 #define TAMIS_TRAIN_TRAINER_H
 
-#include "bench/common/group.h"
+#include "bench/common/energy.h"
 #include "bench/common/trace.h"
+#include "bench/train/govern.h"
 #include "bench/train/mlp.h"
 #include "bench/train/pipeline.h"
 #include "bench/train/settings.h"
 
 enum { TRAIN_LOSSES = 100 }; /* steps that a reported training loss is the mean of */
+
+enum { TRAIN_EVALUATE = TAMIS_ENERGY_USER }; /* phase of joules that are no part of a step */
 
 /** Sums over the steps of this run, of this rank. Evaluation and files are in none of them. */
 typedef struct train_tally {
@@ -48,6 +51,8 @@ typedef struct trainer {
     double ready_s;     /* inside tamis_grad_ready and _accumulate, this step */
     double message_s;   /* waiting for other stages, this step */
     bench_trace *trace; /* NULL: none */
+    bench_energy energy;
+    govern governor;
     train_tally tally;
     tamis_stats last; /* of the last step */
 } trainer;

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/common/energy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench/common/measure.h"
+
+enum { COUNTERS_MS = 3000 };
+
+static bool is_local(const bench_group *group) {
+    return group->transport == BENCH_LOCAL;
+}
+
+/* The meter of the first rank, for all of this process. */
+static void share_meter(bench_group *group, tamis_energy **meter) {
+    tamis_energy *all[1024];
+    bench_allgather(group, meter, sizeof all[0], all);
+    *meter = all[0];
+}
+
+void bench_energy_open(bench_group *group, const bench_energy_files *files, bench_energy *out) {
+    tamis_energy_config config = TAMIS_ENERGY_CONFIG_INIT;
+    char path[4096];
+    *out = (bench_energy){.group = group};
+    config.intensity = files->intensity;
+    config.rank = group->rank;
+    config.nranks = group->nranks;
+    if (files->log) {
+        snprintf(path, sizeof path, group->rank == 0 ? "%s" : "%s.rank%u", files->log, group->rank);
+        config.json = path;
+    }
+    if (group->rank == 0 || !is_local(group))
+        bench_try(group, tamis_energy_open(&config, &out->meter), "cannot open a meter");
+    if (is_local(group))
+        share_meter(group, &out->meter);
+}
+
+void bench_energy_close(bench_energy *e) {
+    if (is_local(e->group))
+        bench_barrier(e->group); /* nobody marks any more */
+    if (e->group->rank == 0 || !is_local(e->group))
+        tamis_energy_close(e->meter);
+}
+
+/* All phases have been told: attribute them, once the counters have ticked. One that stands still is
+ * no reason to give up: what is known is reported. */
+static void settle(bench_energy *e) {
+    tamis_energy_totals moment = TAMIS_ENERGY_TOTALS_INIT;
+    uint32_t window;
+    bench_try(e->group, tamis_energy_window_begin(e->meter, NULL, &window), "a window");
+    bench_try(e->group, tamis_energy_window_end(e->meter, window), "end of a window");
+    tamis_energy_window_result(e->meter, window, COUNTERS_MS, &moment);
+}
+
+/* That of the first rank, on all. */
+static void share_totals(bench_group *group, tamis_energy_totals *totals) {
+    tamis_energy_totals *all = bench_alloc(group->nranks, sizeof *all);
+    bench_allgather(group, totals, sizeof *totals, all);
+    *totals = all[0];
+    free(all);
+}
+
+void bench_energy_peek(bench_energy *e, tamis_energy_totals *out) {
+    *out = (tamis_energy_totals)TAMIS_ENERGY_TOTALS_INIT;
+    if (!is_local(e->group)) {
+        bench_try(e->group, tamis_energy_report(e->meter, e->group->comm, out), "joules of all");
+        return;
+    }
+    if (e->group->rank == 0)
+        bench_try(e->group, tamis_energy_read(e->meter, out), "joules");
+    share_totals(e->group, out);
+}
+
+void bench_energy_totals(bench_energy *e, tamis_energy_totals *out) {
+    if (e->group->rank == 0 || !is_local(e->group))
+        settle(e);
+    bench_energy_peek(e, out);
+}
+
+void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier) {
+    bench_try(e->group, tamis_energy_resume(e->meter, earlier), "joules of an earlier run");
+}
+
+/* -- record ----------------------------------------------------------------------------------- */
+
+static double joules(int64_t uj) {
+    return 1e-6 * (double)uj;
+}
+
+static json_t *known(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static const char *name_of(uint32_t phase, const char *const *user_names) {
+    for (uint32_t i = 0; user_names && user_names[i]; i++) {
+        if (phase == TAMIS_ENERGY_USER + i)
+            return user_names[i];
+    }
+    return tamis_energy_phase_name(phase);
+}
+
+static json_t *others(const tamis_energy_share *share, uint32_t phase,
+                      const char *const *user_names) {
+    json_t *list = json_array();
+    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++) {
+        if (p != phase && share->group >> p & 1)
+            json_array_append_new(list, json_string(name_of(p, user_names)));
+    }
+    return list;
+}
+
+static json_t *phases(const tamis_energy_totals *t, const char *const *user_names) {
+    json_t *all = json_object();
+    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++) {
+        const tamis_energy_share *s = &t->shares[p];
+        if (s->uj == 0 && s->seconds == 0.0)
+            continue;
+        json_t *one =
+            json_pack("{sf sf sf sf ss so}", "j", joules(s->uj), "low_j", joules(s->low_uj),
+                      "high_j", joules(s->high_uj), "s", s->seconds, "method",
+                      tamis_energy_method_name(s->method), "with", others(s, p, user_names));
+        json_object_set_new(all, name_of(p, user_names), one);
+    }
+    return all;
+}
+
+static json_t *details(const tamis_energy_totals *t, double steps, uint32_t apart,
+                       const char *const *user_names) {
+    int64_t step_uj = t->uj - (apart < TAMIS_ENERGY_PHASES ? t->shares[apart].uj : 0);
+    double exchange = joules(t->shares[TAMIS_PHASE_EXCHANGE].uj);
+    double bits = 8.0 * (double)t->wire_bytes;
+    return json_pack("{so so sf so so}", "step_j", known(steps > 0 ? joules(step_uj) / steps : NAN),
+                     "phases", phases(t, user_names), "unattributed_j", joules(t->unattributed_uj),
+                     "pj_per_bit", known(bits > 0 && exchange > 0 ? 1e12 * exchange / bits : NAN),
+                     "co2_g", known(t->grams));
+}
+
+void bench_energy_add(const tamis_energy_totals *t, double steps, uint32_t apart,
+                      const char *const *user_names, json_t *record) {
+    json_object_set_new(record, "energy_j", t->known ? json_real(joules(t->uj)) : json_null());
+    json_object_set_new(record, "energy_reason",
+                        t->missing[0] ? json_string(t->missing) : json_null());
+    json_object_set_new(record, "energy",
+                        t->known ? details(t, steps, apart, user_names) : json_null());
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Joules of a bench program. There is one meter per process: local ranks, which are threads, share
+ * that of the first.
+ */
+#ifndef TAMIS_BENCH_ENERGY_H
+#define TAMIS_BENCH_ENERGY_H
+
+#include <jansson.h>
+#include <tamis/energy.h>
+
+#include "bench/common/group.h"
+
+typedef struct bench_energy_files {
+    const char *log;       /* JSON Lines, of the first rank; others append ".rankR". NULL: none */
+    const char *intensity; /* CSV "time,g_per_kwh"; NULL: unknown */
+} bench_energy_files;
+
+typedef struct bench_energy {
+    tamis_energy *meter;
+    bench_group *group;
+} bench_energy;
+
+/** Collective, as all below. From here on joules count. */
+void bench_energy_open(bench_group *group, const bench_energy_files *files, bench_energy *out);
+void bench_energy_close(bench_energy *e);
+
+/** Joules of all ranks since open, each counter once; waits for the counters to tick. `wire_bytes`
+ * is the sum over ranks. */
+void bench_energy_totals(bench_energy *e, tamis_energy_totals *out);
+
+/** The same without waiting: joules as they were last read. */
+void bench_energy_peek(bench_energy *e, tamis_energy_totals *out);
+
+/** The run goes on one that came to these totals. */
+void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier);
+
+/**
+ * Add to a record:
+ *
+ *     energy_j        all that could be measured, since open; null: nothing, energy_reason says why
+ *     energy_reason   what could not be measured; null: nothing is missing
+ *     energy          null, or {step_j: (energy_j - joules of `apart`) / steps, phases: {NAME:
+ *                     {j, low_j, high_j (95 % interval), s, method, with: [phases that it cannot be
+ *                     told apart from]}}, unattributed_j, pj_per_bit: joules of exchange / bits sent
+ *                     by all ranks, co2_g or null}
+ *
+ * @param steps       of each rank
+ * @param apart       a phase that is no part of a step, TAMIS_ENERGY_PHASES: none
+ * @param user_names  of phases TAMIS_ENERGY_USER and on, ends with NULL
+ */
+void bench_energy_add(const tamis_energy_totals *totals, double steps, uint32_t apart,
+                      const char *const *user_names, json_t *record);
+
+#endif

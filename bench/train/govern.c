@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/train/govern.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "bench/common/measure.h"
+#include "bench/common/options.h"
+
+void govern_open(const train_settings *s, bench_group *group, govern *out) {
+    tamis_governor_config config = TAMIS_GOVERNOR_CONFIG_INIT;
+    *out = (govern){.every = s->govern_every, .density = s->density, .at_s = bench_now_s()};
+    if (s->budget_w <= 0)
+        return;
+    config.policy = "budget";
+    config.budget_w = s->budget_w;
+    config.density_min = s->density_min;
+    config.density_max = s->density;
+    config.pace_max_s = s->pace_max;
+    out->writes = s->energy_log && group->rank == 0;
+    out->next = (tamis_governor_decision)TAMIS_GOVERNOR_DECISION_INIT;
+    out->next.step = UINT64_MAX;
+    bench_try(group, tamis_governor_create(&config, &out->governor), "cannot make a governor");
+}
+
+void govern_close(govern *g) {
+    tamis_governor_destroy(g->governor);
+}
+
+static void apply(govern *g, bench_group *group, tamis_reducer *reducer) {
+    if (g->next.density != g->density)
+        bench_try(group, tamis_reducer_set_density(reducer, g->next.density), "another density");
+    g->density = g->next.density;
+    g->pace_s = g->next.pace_s;
+    g->next.step = UINT64_MAX;
+}
+
+static void rest(double seconds) {
+    struct timespec pause = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
+    nanosleep(&pause, NULL);
+}
+
+/* The same on all ranks: joules are of all, and the time is that of the slowest. */
+static tamis_governor_window look(govern *g, bench_energy *energy, uint64_t step) {
+    tamis_energy_totals totals;
+    tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
+    bench_energy_peek(energy, &totals);
+    double now_s = bench_now_s();
+    w.step = step;
+    w.steps = step - g->at_step;
+    w.seconds = bench_max(energy->group, now_s - g->at_s);
+    w.uj = totals.uj - g->uj;
+    w.known = (uint64_t)totals.known;
+    w.density = g->density;
+    w.pace_s = g->pace_s;
+    w.cap_w = 0.0;
+    g->uj = totals.uj;
+    g->at_s = now_s;
+    g->at_step = step;
+    return w;
+}
+
+static void decide(govern *g, bench_energy *energy, uint64_t step) {
+    char line[TAMIS_GOVERNOR_LINE_BYTES];
+    tamis_governor_window w = look(g, energy, step);
+    bench_try(energy->group, tamis_governor_decide(g->governor, &w, &g->next), "a decision");
+    if (!g->writes)
+        return;
+    bench_try(energy->group, tamis_governor_line(&w, &g->next, line, sizeof line), "its line");
+    bench_try(energy->group, tamis_energy_note(energy->meter, line), "a note in the energy log");
+}
+
+void govern_step(govern *g, bench_energy *energy, uint64_t step, tamis_reducer *reducer) {
+    if (!g->governor)
+        return;
+    if (step == g->next.step)
+        apply(g, energy->group, reducer);
+    if (g->pace_s > 0.0)
+        rest(g->pace_s);
+    if (step % g->every == 0)
+        decide(g, energy, step);
+}

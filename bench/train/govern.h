@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A budget of watts for a run: every so many steps all ranks report their joules, come to the same
+ * decision, and apply it from the same step on.
+ */
+#ifndef TAMIS_TRAIN_GOVERN_H
+#define TAMIS_TRAIN_GOVERN_H
+
+#include <tamis/governor.h>
+
+#include "bench/common/energy.h"
+#include "bench/train/settings.h"
+
+typedef struct govern {
+    tamis_governor *governor; /* NULL: no budget */
+    uint64_t every;
+    tamis_governor_decision next; /* from next.step on */
+    double density, pace_s;       /* as they are */
+    int64_t uj;                   /* at the last decision */
+    double at_s;
+    uint64_t at_step;
+    bool writes; /* decisions into the energy log */
+} govern;
+
+void govern_open(const train_settings *settings, bench_group *group, govern *out);
+void govern_close(govern *g);
+
+/** Collective. After a step: apply what was decided for it, pause, decide. @param step  done */
+void govern_step(govern *g, bench_energy *energy, uint64_t step, tamis_reducer *reducer);
+
+#endif
