@@ -51,36 +51,60 @@ static void settle(bench_energy *e) {
     uint32_t window;
     bench_try(e->group, tamis_energy_window_begin(e->meter, NULL, &window), "a window");
     bench_try(e->group, tamis_energy_window_end(e->meter, window), "end of a window");
-    tamis_energy_window_result(e->meter, window, COUNTERS_MS, &moment);
+    if (tamis_energy_window_result(e->meter, window, COUNTERS_MS, &moment) != TAMIS_OK)
+        tamis_energy_window_result(e->meter, window, 0, NULL);
 }
 
-/* That of the first rank, on all. */
-static void share_totals(bench_group *group, tamis_energy_totals *totals) {
-    tamis_energy_totals *all = bench_alloc(group->nranks, sizeof *all);
-    bench_allgather(group, totals, sizeof *totals, all);
-    *totals = all[0];
+static bool sum_domains(bench_energy *e, int64_t *out_uj) {
+    bool known = false;
+    *out_uj = 0;
+    for (uint32_t i = 0; i < tamis_energy_ndomains(e->meter); i++) {
+        tamis_energy_domain d = TAMIS_ENERGY_DOMAIN_INIT;
+        bench_try(e->group, tamis_energy_domain_at(e->meter, i, &d), "a domain");
+        *out_uj += d.counted ? (int64_t)d.uj : 0;
+        known = known || (d.counted && d.status == TAMIS_ENERGY_OK);
+    }
+    return known;
+}
+
+bool bench_energy_peek(bench_energy *e, int64_t *out_uj) {
+    tamis_energy_totals totals = TAMIS_ENERGY_TOTALS_INIT;
+    if (!is_local(e->group)) {
+        bench_try(e->group, tamis_energy_report(e->meter, e->group->comm, &totals), "joules");
+        *out_uj = totals.uj - e->earlier.uj;
+        return totals.known;
+    }
+    int64_t mine[2] = {0}, *all = bench_alloc(2 * e->group->nranks, sizeof *all);
+    if (e->group->rank == 0)
+        mine[0] = sum_domains(e, &mine[1]);
+    bench_allgather(e->group, mine, sizeof mine, all);
+    *out_uj = all[1];
+    bool known = all[0] != 0;
     free(all);
+    return known;
 }
 
-void bench_energy_peek(bench_energy *e, tamis_energy_totals *out) {
+void bench_energy_totals(bench_energy *e, tamis_energy_totals *out) {
     *out = (tamis_energy_totals)TAMIS_ENERGY_TOTALS_INIT;
+    if (e->group->rank == 0 || !is_local(e->group))
+        settle(e);
     if (!is_local(e->group)) {
         bench_try(e->group, tamis_energy_report(e->meter, e->group->comm, out), "joules of all");
         return;
     }
     if (e->group->rank == 0)
         bench_try(e->group, tamis_energy_read(e->meter, out), "joules");
-    share_totals(e->group, out);
+    tamis_energy_totals *all = bench_alloc(e->group->nranks, sizeof *all);
+    bench_allgather(e->group, out, sizeof *out, all);
+    *out = all[0];
+    free(all);
 }
 
-void bench_energy_totals(bench_energy *e, tamis_energy_totals *out) {
-    if (e->group->rank == 0 || !is_local(e->group))
-        settle(e);
-    bench_energy_peek(e, out);
-}
-
+/* A meter that several ranks share is told by the first of them. */
 void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier) {
-    bench_try(e->group, tamis_energy_resume(e->meter, earlier), "joules of an earlier run");
+    e->earlier = *earlier;
+    if (e->group->rank == 0 || !is_local(e->group))
+        bench_try(e->group, tamis_energy_resume(e->meter, earlier), "joules of an earlier run");
 }
 
 /* -- record ----------------------------------------------------------------------------------- */
@@ -126,22 +150,27 @@ static json_t *phases(const tamis_energy_totals *t, const char *const *user_name
     return all;
 }
 
-static json_t *details(const tamis_energy_totals *t, double steps, uint32_t apart,
-                       const char *const *user_names) {
-    int64_t step_uj = t->uj - (apart < TAMIS_ENERGY_PHASES ? t->shares[apart].uj : 0);
+/* Joules of the steps of this run alone. */
+static int64_t step_uj(const tamis_energy_totals *t, uint32_t apart) {
+    return t->uj - (apart < TAMIS_ENERGY_PHASES ? t->shares[apart].uj : 0);
+}
+
+static json_t *details(const bench_energy *e, const tamis_energy_totals *t, double steps,
+                       uint32_t apart, const char *const *user_names) {
+    int64_t uj = step_uj(t, apart) - step_uj(&e->earlier, apart);
     double exchange = joules(t->shares[TAMIS_PHASE_EXCHANGE].uj);
     double bits = 8.0 * (double)t->wire_bytes;
-    return json_pack("{so so sf so so}", "step_j", known(steps > 0 ? joules(step_uj) / steps : NAN),
+    return json_pack("{so so sf so so}", "step_j", known(steps > 0 ? joules(uj) / steps : NAN),
                      "phases", phases(t, user_names), "unattributed_j", joules(t->unattributed_uj),
                      "pj_per_bit", known(bits > 0 && exchange > 0 ? 1e12 * exchange / bits : NAN),
                      "co2_g", known(t->grams));
 }
 
-void bench_energy_add(const tamis_energy_totals *t, double steps, uint32_t apart,
-                      const char *const *user_names, json_t *record) {
+void bench_energy_add(const bench_energy *e, const tamis_energy_totals *t, double steps,
+                      uint32_t apart, const char *const *user_names, json_t *record) {
     json_object_set_new(record, "energy_j", t->known ? json_real(joules(t->uj)) : json_null());
     json_object_set_new(record, "energy_reason",
                         t->missing[0] ? json_string(t->missing) : json_null());
     json_object_set_new(record, "energy",
-                        t->known ? details(t, steps, apart, user_names) : json_null());
+                        t->known ? details(e, t, steps, apart, user_names) : json_null());
 }

@@ -19,6 +19,7 @@ typedef struct bench_energy_files {
 typedef struct bench_energy {
     tamis_energy *meter;
     bench_group *group;
+    tamis_energy_totals earlier; /* of the run that this one goes on */
 } bench_energy;
 
 /** Collective, as all below. From here on joules count. */
@@ -29,8 +30,9 @@ void bench_energy_close(bench_energy *e);
  * is the sum over ranks. */
 void bench_energy_totals(bench_energy *e, tamis_energy_totals *out);
 
-/** The same without waiting: joules as they were last read. */
-void bench_energy_peek(bench_energy *e, tamis_energy_totals *out);
+/** Microjoules of all ranks since open, as they were last read; does not wait.
+ * @return whether anything could be measured */
+bool bench_energy_peek(bench_energy *e, int64_t *out_uj);
 
 /** The run goes on one that came to these totals. */
 void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier);
@@ -38,9 +40,10 @@ void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier);
 /**
  * Add to a record:
  *
- *     energy_j        all that could be measured, since open; null: nothing, energy_reason says why
+ *     energy_j        all that could be measured, since open and in the runs that this one goes on;
+ *                     null: nothing, energy_reason says why
  *     energy_reason   what could not be measured; null: nothing is missing
- *     energy          null, or {step_j: (energy_j - joules of `apart`) / steps, phases: {NAME:
+ *     energy          null, or {step_j: (joules of this run - those of `apart`) / steps, phases: {NAME:
  *                     {j, low_j, high_j (95 % interval), s, method, with: [phases that it cannot be
  *                     told apart from]}}, unattributed_j, pj_per_bit: joules of exchange / bits sent
  *                     by all ranks, co2_g or null}
@@ -49,7 +52,7 @@ void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier);
  * @param apart       a phase that is no part of a step, TAMIS_ENERGY_PHASES: none
  * @param user_names  of phases TAMIS_ENERGY_USER and on, ends with NULL
  */
-void bench_energy_add(const tamis_energy_totals *totals, double steps, uint32_t apart,
-                      const char *const *user_names, json_t *record);
+void bench_energy_add(const bench_energy *e, const tamis_energy_totals *totals, double steps,
+                      uint32_t apart, const char *const *user_names, json_t *record);
 
 #endif

@@ -187,8 +187,9 @@ static json_t *make_record(const perf_case *c, samples s, double wrong) {
         number_if(c->settings->check, wrong));
     json_object_update(record, more);
     json_decref(more);
+    static const bench_energy none; /* no earlier run */
     add_device(c, s, record);
-    bench_energy_add(&c->joules, (double)s.count, TAMIS_ENERGY_PHASES, joules_of, record);
+    bench_energy_add(&none, &c->joules, (double)s.count, TAMIS_ENERGY_PHASES, joules_of, record);
     return record;
 }
 

@@ -187,8 +187,12 @@ void replay_log_read(const char *path, replay_log *out) {
             break;
         }
         json_t *record = json_loadb(text, (size_t)length, 0, &error);
+        if (!record) { /* of a run that was killed, when another one went on in its file */
+            out->cut = true;
+            continue;
+        }
         if (!json_is_object(record))
-            refuse(&r, record ? "it is no JSON object" : error.text);
+            refuse(&r, "it is no JSON object");
         read_record(&r, record);
         json_decref(record);
     }

@@ -42,22 +42,26 @@ static void rest(double seconds) {
 
 /* The same on all ranks: joules are of all, and the time is that of the slowest. */
 static tamis_governor_window look(govern *g, bench_energy *energy, uint64_t step) {
-    tamis_energy_totals totals;
+    int64_t uj;
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
-    bench_energy_peek(energy, &totals);
+    w.known = bench_energy_peek(energy, &uj);
     double now_s = bench_now_s();
     w.step = step;
     w.steps = step - g->at_step;
     w.seconds = bench_max(energy->group, now_s - g->at_s);
-    w.uj = totals.uj - g->uj;
-    w.known = (uint64_t)totals.known;
+    w.uj = uj - g->uj;
     w.density = g->density;
     w.pace_s = g->pace_s;
     w.cap_w = 0.0;
-    g->uj = totals.uj;
+    g->uj = uj;
     g->at_s = now_s;
     g->at_step = step;
     return w;
+}
+
+void govern_start(govern *g, bench_energy *energy, uint64_t step) {
+    if (g->governor)
+        look(g, energy, step);
 }
 
 static void decide(govern *g, bench_energy *energy, uint64_t step) {

@@ -25,6 +25,9 @@ typedef struct govern {
 void govern_open(const train_settings *settings, bench_group *group, govern *out);
 void govern_close(govern *g);
 
+/** Collective. The first window begins here, after `step` steps. */
+void govern_start(govern *g, bench_energy *energy, uint64_t step);
+
 /** Collective. After a step: apply what was decided for it, pause, decide. @param step  done */
 void govern_step(govern *g, bench_energy *energy, uint64_t step, tamis_reducer *reducer);
 

@@ -46,6 +46,7 @@ static int train(bench_group *group, void *context) {
     trainer_open(group, s, &r->train, &r->test, &t);
     if (s->load)
         trainer_load(&t, s->load);
+    govern_start(&t.governor, &t.energy, t.step);
 
     uint64_t every = s->eval_every ? s->eval_every : t.epoch_steps;
     uint64_t end = s->stop && s->stop < t.steps ? s->stop : t.steps;

@@ -20,8 +20,8 @@
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
  *     train_loss   mean over ranks and the last 100 steps
- *     energy_*     as bench/common/energy.h says, of all ranks from the first step to here; a step's
- *                  joules leave out those of the phase evaluate
+ *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of the
+ *                  phase evaluate
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
  *                     ranks; null for the scheme dense, which has no residual
  */
@@ -133,7 +133,7 @@ static void add_energy(trainer *t, json_t *record) {
     static const char *const names[] = {"evaluate", NULL};
     tamis_energy_totals totals;
     bench_energy_totals(&t->energy, &totals);
-    bench_energy_add(&totals, (double)t->tally.steps, TRAIN_EVALUATE, names, record);
+    bench_energy_add(&t->energy, &totals, (double)t->tally.steps, TRAIN_EVALUATE, names, record);
 }
 
 /* Collective: every rank builds the record, the first one writes it. */

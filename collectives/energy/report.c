@@ -14,6 +14,7 @@ static tamis_status prepare(tamis_energy *energy, tamis_energy_totals *out,
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_energy_totals.size is %zu: set the struct by its _INIT macro",
                         out->size);
+    TAM_TRY(tam_meter_present(energy, "tamis_energy_report"));
     uint32_t most = tam_meter_entries(energy, NULL, 0);
     TAM_TRY(tam_ledger_shelf(tam_meter_ledger(energy), most, entries));
     uint32_t found = tam_meter_entries(energy, *entries, most);

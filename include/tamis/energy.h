@@ -25,6 +25,7 @@
  *
  * Threads      begin, end, span and on_phase from any thread, the others one at a time.
  * Unknown      What cannot be measured is never 0: `known` is 0 and `missing` says why.
+ * Fork         A child that was forked can mark, to no effect; all else is refused with STATE.
  */
 #ifndef TAMIS_ENERGY_H
 #define TAMIS_ENERGY_H
@@ -167,13 +168,14 @@ typedef struct tamis_energy_config {
                                 or W; a name that begins with that of a kind is of this kind */
     tamis_status (*callback)(void *context, uint64_t *out_uj); /* a counter of the program's own */
     void *callback_context;
-    const char *callback_name; /* "callback" */
+    const char *callback_name; /* "callback". Ranks of a host whose counters differ give different
+                                  names: one name is one counter */
 
     const char *json, *csv, *prometheus; /* files to write (docs/energy.md) */
     int zeus_columns;                    /* 1: the CSV has the columns of Zeus alone */
     uint64_t rotate_bytes;               /* of the JSON file; 0: never */
     double window_s;                     /* between two lines of the files (5) */
-    double settle_s;                     /* a phase is told at most so long after it began (2) */
+    double settle_s;                     /* a phase is told at most so long after it began (2; 0 to 5) */
     const char *run;                     /* name in the files */
     uint32_t rank, nranks;               /* in the files */
     double pue;                          /* power of the site / power of the computers (1) */
@@ -243,6 +245,7 @@ TAMIS_API tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_tota
  *
  * @param name     [in]   of its line in the files; NULL: it has none
  * @param wait_ms  [in]   for the counters, at most; 0: do not wait
+ * @param out      [out]  NULL: give the window up
  *
  * At most 16 windows are open at a time; result closes one. Phases that are under way when a window
  * ends must have been begun by then; spans that end later are told too late for it.

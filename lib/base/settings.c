@@ -28,7 +28,7 @@ typedef struct setting_row {
 static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512", 0, 0, "auto",
      "Instruction set of the CPU kernels; all give the same bits."},
-    {"TAMIS_ENERGY", TEXT, "off, auto, or names of sources joined by ','", 0, 0, "auto",
+    {"TAMIS_ENERGY", TEXT, "auto, none, or names of sources joined by ','", 0, 0, "auto",
      "Counters of energy that a meter reads where the configuration names none: nvml, rapl, file, "
      "callback."},
     {"TAMIS_GRAPHS", CHOICE, "off|on", 0, 0, "on",

@@ -65,7 +65,7 @@ expect 0 "unknown intensity" "$replay" --log "$dir/windows" --policy carbon-prop
 
 # Wrong files and wrong usage.
 echo 'not JSON' >"$dir/garbage"
-expect 2 "line 1" "$replay" --log "$dir/garbage"
+expect 2 "neither a window nor a decision" "$replay" --log "$dir/garbage"
 printf '{"type":"window","t0":0,"t1":1,"step0":5,"step1":2}\n' >"$dir/garbage"
 expect 2 "step1 is less" "$replay" --log "$dir/garbage"
 printf '{"type":"event"}\n' >"$dir/garbage"

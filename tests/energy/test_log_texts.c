@@ -208,7 +208,7 @@ static void what_is_unknown_is_null_and_never_zero(void **state) {
                     "\"status\":\"lost\",\"counted\":true,\"wraps\":0,\"resets\":0}");
     check_has(path, "{\"id\":\"rapl:package-0\",\"uj\":null,");
     check_has(path, "{\"id\":\"nvml:GPU-77e0\",\"uj\":0,");
-    check_has(path, "{\"name\":\"wait\",\"group\":[],\"t_s\":0.7,\"uj\":null,\"lo_uj\":null,"
+    check_has(path, "{\"name\":\"arrive\",\"group\":[],\"t_s\":0.7,\"uj\":null,\"lo_uj\":null,"
                     "\"hi_uj\":null,\"method\":\"none\"}");
     check_has(path, "\"density\":null");
     check_has(path, "\"last_rank\":null,\"wait_uj\":null");
@@ -225,7 +225,7 @@ static void phases_say_how_well_they_are_known(void **state) {
     tam_energy_log_close(log);
     check_has(path, "{\"name\":\"cut\",\"group\":[],\"t_s\":0.1,\"uj\":50000000,\"lo_uj\":null,"
                     "\"hi_uj\":null,\"method\":\"time_share\"}");
-    check_has(path, "{\"name\":\"wait\",\"group\":[],\"t_s\":0.7,\"uj\":200000000,"
+    check_has(path, "{\"name\":\"arrive\",\"group\":[],\"t_s\":0.7,\"uj\":200000000,"
                     "\"lo_uj\":190000000,\"hi_uj\":210000000,\"method\":\"regressed\"}");
     check_has(path, "{\"name\":\"forward\",\"group\":[\"forward\",\"backward\"],");
 }
@@ -339,7 +339,7 @@ static void the_page_says_what_it_should(void **state) {
     window.record.overlaps = true;
     tam_energy_log_window(log, &window.record);
     tam_energy_log_close(log);
-    check_has(path, "tamis_energy_joules_total" WHO ",domain=\"total\",phase=\"wait\"} 400\n");
+    check_has(path, "tamis_energy_joules_total" WHO ",domain=\"total\",phase=\"arrive\"} 400\n");
     check_has(path, "tamis_energy_joules_total" WHO
                     ",domain=\"total\",phase=\"unattributed\"} 100.000002\n");
     check_has(path, "tamis_energy_domain_joules_total" WHO

@@ -192,6 +192,32 @@ static void test_windows_called_out_of_order_are_refused(void **state) {
     for (int i = 0; i < TAM_METER_WINDOWS; i++)
         assert_int_equal(tamis_energy_window_begin(e, NULL, &window), TAMIS_OK);
     assert_int_equal(tamis_energy_window_begin(e, NULL, &window), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(tamis_energy_window_result(e, 3, 0, NULL), TAMIS_OK); /* given up */
+    assert_int_equal(tamis_energy_window_begin(e, NULL, &window), TAMIS_OK);
+    assert_int_equal(window, 3);
+    tamis_energy_close(e);
+}
+
+static void test_a_window_has_its_own_steps(void **state) {
+    (void)state;
+    uint32_t window;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    tamis_energy_totals got = TAMIS_ENERGY_TOTALS_INIT;
+    tamis_energy *e = open_blind();
+    stats.wire_bytes = 100;
+    for (int part = 0; part < 3; part++) { /* before, in and after the window */
+        if (part == 1)
+            assert_int_equal(tamis_energy_window_begin(e, NULL, &window), TAMIS_OK);
+        for (int step = 0; step < 10; step++)
+            tamis_energy_step(e, &stats);
+        if (part == 1)
+            assert_int_equal(tamis_energy_window_end(e, window), TAMIS_OK);
+    }
+    assert_int_equal(tamis_energy_window_result(e, window, 5000, &got), TAMIS_OK);
+    assert_int_equal(got.steps, 10);
+    assert_int_equal(got.wire_bytes, 1000);
+    assert_false(got.known);
+    assert_string_equal(got.missing, "no source of energy is open");
     tamis_energy_close(e);
 }
 
@@ -257,7 +283,7 @@ static void test_a_counter_that_hangs_holds_up_nobody(void **state) {
 
 static void test_wrong_configurations_are_refused(void **state) {
     (void)state;
-    enum { WAYS = 9 };
+    enum { WAYS = 11 };
     tamis_energy *e = NULL;
     tamis_energy_config good = TAMIS_ENERGY_CONFIG_INIT, bad[WAYS];
     good.sources = "none";
@@ -272,6 +298,8 @@ static void test_wrong_configurations_are_refused(void **state) {
     bad[6].nranks = 0;
     bad[7].rank = 3;
     bad[8].size = 8;
+    bad[9].sources = "rapl,rapl";
+    bad[10].settle_s = 5.1;
     for (size_t i = 0; i < WAYS; i++) {
         assert_int_equal(tamis_energy_open(&bad[i], &e), TAMIS_E_ARGUMENT);
         assert_true(strlen(tamis_last_error()) > 0);
@@ -335,7 +363,8 @@ static void test_a_run_that_goes_on_has_the_joules_of_all_its_parts(void **state
     tamis_energy_totals first = TAMIS_ENERGY_TOTALS_INIT, all = first, wrong;
     first.uj = 5000000;
     first.unattributed_uj = 1000000;
-    first.shares[TAMIS_ENERGY_COMPUTE].uj = 4000000;
+    first.shares[TAMIS_ENERGY_COMPUTE] = (tamis_energy_share){
+        .uj = 4000000, .low_uj = 3000000, .high_uj = 4500000, .method = TAMIS_ENERGY_REGRESSED};
     first.seconds = 2.0;
     first.steps = 7;
     first.known = 1;
@@ -344,6 +373,9 @@ static void test_a_run_that_goes_on_has_the_joules_of_all_its_parts(void **state
     switch_on(&m);
     tamis_energy_config config = on_machine(&m);
     tamis_energy *e = open_meter(&config);
+    assert_int_equal(tamis_energy_resume(e, &wrong), TAMIS_E_ARGUMENT);
+    wrong = first;
+    wrong.unattributed_uj = INT64_MAX;
     assert_int_equal(tamis_energy_resume(e, &wrong), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_energy_resume(e, &first), TAMIS_OK);
     assert_int_equal(tamis_energy_read(e, &all), TAMIS_OK);
@@ -360,6 +392,9 @@ static void test_a_child_that_was_forked_leaves_the_meter_alone(void **state) {
         alarm(10);
         tamis_energy_begin(e, TAMIS_ENERGY_COMPUTE);
         tamis_energy_end(e, TAMIS_ENERGY_COMPUTE);
+        tamis_energy_totals none = TAMIS_ENERGY_TOTALS_INIT;
+        if (tamis_energy_read(e, &none) != TAMIS_E_STATE)
+            _exit(8);
         tamis_energy_close(e);
         _exit(7);
     }
@@ -374,6 +409,7 @@ int main(void) {
         cmocka_unit_test(test_a_window_has_the_joules_of_its_phases),
         cmocka_unit_test(test_windows_may_overlap),
         cmocka_unit_test(test_windows_called_out_of_order_are_refused),
+        cmocka_unit_test(test_a_window_has_its_own_steps),
         cmocka_unit_test(test_without_counters_nothing_is_known_and_it_says_why),
         cmocka_unit_test(test_a_counter_that_hangs_holds_up_nobody),
         cmocka_unit_test(test_wrong_configurations_are_refused),

@@ -67,8 +67,8 @@ static void fill_totals(tamis_energy_totals *totals) {
                              810000000,
                              1u << TAMIS_ENERGY_BACKWARD | 1u << TAMIS_ENERGY_FORWARD,
                              TAMIS_ENERGY_REGRESSED};
-    totals->shares[TAMIS_PHASE_WAIT] = (tamis_energy_share){
-        0.7, 200000000, 190000000, 210000000, 1u << TAMIS_PHASE_WAIT, TAMIS_ENERGY_REGRESSED};
+    totals->shares[TAMIS_PHASE_ARRIVE] = (tamis_energy_share){
+        0.7, 200000000, 190000000, 210000000, 1u << TAMIS_PHASE_ARRIVE, TAMIS_ENERGY_REGRESSED};
     totals->shares[TAMIS_PHASE_CUT] =
         (tamis_energy_share){0.1, 50000000, 50000000, 50000000, 0, TAMIS_ENERGY_TIME_SHARE};
     totals->shares[TAMIS_PHASE_APPLY].seconds = 0.001;
@@ -226,7 +226,7 @@ static void write_known(tam_energy_log *log, const char *folder) {
         window.record.name = seq == 2 ? "a,\"name\"\n" : "window";
         window.record.overlaps = seq == 3;
         window.record.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
-        window.record.totals.shares[TAMIS_PHASE_WAIT].uj += seq == 1 ? 70000000 : 0;
+        window.record.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
         tam_energy_log_window(log, &window.record);
         if (!window.record.overlaps)
             keep_page(folder, seq);

@@ -216,9 +216,13 @@ uint64_t tam_spans_dropped(const tam_spans *spans) {
     return spans->dropped;
 }
 
-/* Exposure of what has ended. `past` events lie at or before. */
+/* Exposure of what has ended. `past` events lie at or before. What lies before the oldest event has
+ * been forgotten: there nothing is added to what it began with. */
 static uint64_t closed(const track *t, uint32_t past, uint64_t at_ns) {
-    return past > 0 ? upto(t, &events_of(t)[past - 1], at_ns) : 0;
+    const event *first = events_of(t);
+    if (past > 0)
+        return upto(t, &first[past - 1], at_ns);
+    return t->count > 0 ? first->ns : 0;
 }
 
 static uint64_t still_open(const track *t, uint64_t at_ns) {

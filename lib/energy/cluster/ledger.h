@@ -118,6 +118,9 @@ void tam_meter_run(tamis_energy *energy, tam_energy_run *out);
 /** Opened and closed with the meter. */
 tam_ledger *tam_meter_ledger(const tamis_energy *energy);
 
+/** STATE in a child that was forked. */
+tamis_status tam_meter_present(const tamis_energy *energy, const char *call);
+
 /** Totals of the cluster get what the meter knows: grams, and the earlier parts of the run. */
 void tam_meter_complete(tamis_energy *energy, tamis_energy_totals *cluster);
 

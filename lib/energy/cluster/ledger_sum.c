@@ -134,6 +134,21 @@ static int64_t add(int64_t a, int64_t b) {
     return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
 
+/* Phases are attributed later than counters are read: where they would have more than there is, the
+ * largest give it back. @return what is left unattributed */
+static int64_t give_back(tamis_energy_totals *t, int64_t attributed) {
+    int64_t excess = attributed - t->uj;
+    for (uint32_t pass = 0; pass < TAMIS_ENERGY_PHASES && excess > 0; pass++) {
+        tamis_energy_share *most = &t->shares[0];
+        for (uint32_t k = 1; k < TAMIS_ENERGY_PHASES; k++)
+            most = t->shares[k].uj > most->uj ? &t->shares[k] : most;
+        int64_t back = most->uj < excess ? most->uj : excess;
+        most->uj -= back;
+        excess -= back;
+    }
+    return excess < 0 ? -excess : 0;
+}
+
 void tam_ledger_totals(const tam_ledger *ledger, tamis_energy_totals *out) {
     *out = (tamis_energy_totals){.size = sizeof *out,
                                  .seconds = (double)ledger->run.time_ns * 1e-9,
@@ -156,9 +171,10 @@ void tam_ledger_totals(const tam_ledger *ledger, tamis_energy_totals *out) {
     for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++) {
         tamis_energy_share *share = &out->shares[k];
         share->seconds = (double)ledger->run.exposure_ns[k] * 1e-9;
-        share->low_uj = share->high_uj = share->uj;
         share->group = UINT32_C(1) << k;
     }
-    out->unattributed_uj = out->uj - attributed;
+    out->unattributed_uj = give_back(out, attributed);
+    for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
+        out->shares[k].low_uj = out->shares[k].high_uj = out->shares[k].uj;
     name_missing(ledger, out->missing);
 }

@@ -212,8 +212,8 @@ static void add_slack(const tam_energy_record *record, tam_text *out) {
     add_number(out, "p95_s", record->slack_p95_s);
     add_number(out, "max_s", record->slack_max_s);
     add_uj(out, "last_rank", record->straggler != UINT32_MAX, record->straggler);
-    add_uj(out, "wait_uj", attributed(&record->totals, TAMIS_PHASE_WAIT),
-           record->totals.shares[TAMIS_PHASE_WAIT].uj);
+    add_uj(out, "wait_uj", attributed(&record->totals, TAMIS_PHASE_ARRIVE),
+           record->totals.shares[TAMIS_PHASE_ARRIVE].uj);
     close_value(out, "}");
 }
 

@@ -6,7 +6,15 @@
 
 #include <math.h>
 
-enum { PATIENCE_NS = 1000000000 }; /* for a counter that has not moved past the end of a chunk */
+enum {
+    PATIENCE_NS = 1000000000, /* for a counter that has not moved past the end of a chunk */
+    NOTE_NS = 20000000        /* between two notes of steps */
+};
+
+/* Not below 0: a clock may begin at a boot, or where its namespace does. */
+static uint64_t less(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
 
 /* -- gains ------------------------------------------------------------------------------------ */
 
@@ -63,7 +71,7 @@ static double expected(const tamis_energy *e, const tam_channel *c, uint64_t beg
                        uint64_t end_ns) {
     double seconds[TAMIS_ENERGY_PHASES];
     uint64_t lag = lag_ns(c);
-    tam_spans_seconds(e->spans, begin_ns - lag, end_ns - lag, seconds);
+    tam_spans_seconds(e->spans, less(begin_ns, lag), less(end_ns, lag), seconds);
     return tam_fit_expect(c->fit, seconds);
 }
 
@@ -116,7 +124,7 @@ static void claim(tamis_energy *e, tam_channel *c, uint64_t end_ns, tamis_energy
     uint64_t until = joules_until(e, c, end_ns), lag = lag_ns(c);
     int64_t uj = (int64_t)(until - c->claimed_uj);
     c->claimed_uj = until;
-    tam_spans_seconds(e->spans, e->claimed_ns - lag, end_ns - lag, seconds);
+    tam_spans_seconds(e->spans, less(e->claimed_ns, lag), less(end_ns, lag), seconds);
     tam_fit_divide(c->fit, seconds, uj, shares, &rest);
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++) {
         c->phases_uj[p] += shares[p].uj;
@@ -137,39 +145,86 @@ static void claim(tamis_energy *e, tam_channel *c, uint64_t end_ns, tamis_energy
 
 /* Which domains count now: it may change when one is lost, and then nothing is counted twice, for
  * each claims its joules whether they count or not. */
-static void choose_domains(tamis_energy *e, tamis_energy_totals *chunk) {
+void tam_meter_choose(tamis_energy *e, char missing[TAMIS_ENERGY_TEXT]) {
     for (uint32_t i = 0; i < e->nchannels; i++)
         e->cover_domains[i] = e->channels[i].now;
-    tam_domain_cover(e->cover_domains, e->nchannels, e->cover_counted, chunk->missing);
+    tam_domain_cover(e->cover_domains, e->nchannels, e->cover_counted, missing);
     for (uint32_t i = 0; i < e->nchannels; i++)
         e->channels[i].counted = e->cover_counted[i];
 }
 
 static double grams(const tamis_energy *e, uint64_t end_ns, const tamis_energy_totals *chunk) {
-    if (!e->carbon || !chunk->known)
+    if (!e->carbon)
         return NAN;
+    if (chunk->uj == 0)
+        return 0.0;
     return tam_carbon_grams(e->carbon, tam_meter_unix(e, e->claimed_ns), tam_meter_unix(e, end_ns),
                             chunk->uj, e->pue);
+}
+
+/* What steps had told by a time; of a time between two notes, by the one before. */
+static const tam_steps *steps_until(const tamis_energy *e, uint64_t at_ns) {
+    uint64_t kept = e->nsteps < TAM_METER_STEPS ? e->nsteps : TAM_METER_STEPS;
+    for (uint64_t i = e->nsteps; i > e->nsteps - kept; i--) {
+        const tam_steps *s = &e->steps[(i - 1) % TAM_METER_STEPS];
+        if (s->at_ns <= at_ns || i == e->nsteps - kept + 1)
+            return s;
+    }
+    return &e->steps[0];
+}
+
+void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns) {
+    e->steps[e->nsteps++ % TAM_METER_STEPS] =
+        (tam_steps){now_ns, atomic_load(&e->told.steps), atomic_load(&e->told.wire_bytes),
+                    atomic_load(&e->told.offered), atomic_load(&e->told.sent)};
+}
+
+static void note_steps_sometimes(tamis_energy *e, uint64_t now_ns) {
+    if (e->nsteps == 0 ||
+        less(now_ns, e->steps[(e->nsteps - 1) % TAM_METER_STEPS].at_ns) >= NOTE_NS)
+        tam_meter_note_steps(e, now_ns);
+}
+
+/* Spans before that are no longer needed: gains that the fit has not seen go back to their begin. */
+static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
+    uint64_t begin_ns = end_ns;
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        const tam_channel *c = &e->channels[i];
+        if (c->ngains > 0 && c->gains[0].begin_ns < begin_ns)
+            begin_ns = c->gains[0].begin_ns;
+    }
+    return less(begin_ns, TAM_METER_MEMORY_NS);
+}
+
+static void see(tamis_energy *e, const tamis_energy_totals *chunk) {
+    tam_seen_add(&e->line.last.seen, chunk);
+    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+        tam_window *w = &e->windows[i];
+        if (w->open && w->has_begin && !w->has_end)
+            tam_seen_add(&w->begin.seen, chunk);
+    }
 }
 
 static void close_chunk(tamis_energy *e, uint64_t end_ns) {
     tamis_energy_totals chunk = TAMIS_ENERGY_TOTALS_INIT;
     double seconds[TAMIS_ENERGY_PHASES];
-    choose_domains(e, &chunk);
+    const tam_steps *steps = steps_until(e, end_ns);
+    tam_meter_choose(e, chunk.missing);
     for (uint32_t i = 0; i < e->nchannels; i++)
         claim(e, &e->channels[i], end_ns, &chunk);
     tam_spans_seconds(e->spans, e->claimed_ns, end_ns, seconds);
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
         chunk.shares[p].seconds = seconds[p];
     chunk.seconds = (double)(end_ns - e->claimed_ns) * 1e-9;
-    chunk.steps = atomic_load(&e->told.steps) - e->totals.steps;
-    chunk.wire_bytes = atomic_load(&e->told.wire_bytes) - e->totals.wire_bytes;
+    chunk.steps = steps->steps - e->totals.steps;
+    chunk.wire_bytes = steps->wire_bytes - e->totals.wire_bytes;
     chunk.grams = grams(e, end_ns, &chunk);
     tam_totals_add(&e->totals, &chunk);
-    e->offered = atomic_load(&e->told.offered);
-    e->sent = atomic_load(&e->told.sent);
+    see(e, &chunk);
+    e->offered = steps->offered;
+    e->sent = steps->sent;
     e->claimed_ns = end_ns;
-    tam_spans_forget(e->spans, end_ns - TAM_METER_MEMORY_NS);
+    tam_spans_forget(e->spans, memory_begins(e, end_ns));
 }
 
 /* -- ends of chunks --------------------------------------------------------------------------- */
@@ -220,7 +275,8 @@ static bool note_windows(tamis_energy *e) {
 }
 
 void tam_meter_take(tamis_energy *e, uint64_t now_ns) {
-    uint64_t settled_ns = now_ns - e->settle_ns;
+    uint64_t settled_ns = less(now_ns, e->settle_ns);
+    note_steps_sometimes(e, now_ns);
     take_gains(e);
     tam_spans_drain(e->spans, e->marks);
     for (uint32_t i = 0; i < e->nchannels; i++) {
@@ -231,7 +287,7 @@ void tam_meter_take(tamis_energy *e, uint64_t now_ns) {
 }
 
 bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush) {
-    uint64_t end_ns = next_end(e), settled_ns = now_ns - e->settle_ns;
+    uint64_t end_ns = next_end(e), settled_ns = less(now_ns, e->settle_ns);
     if (flush)
         end_ns = sooner(end_ns, now_ns);
     bool told = flush || end_ns <= settled_ns || end_ns <= e->told_ns;

@@ -57,8 +57,8 @@ tam_ledger *tam_meter_ledger(const tamis_energy *e) {
 /* Grams of what has been counted since the last report are by the intensity since then. */
 void tam_meter_complete(tamis_energy *e, tamis_energy_totals *cluster) {
     uint64_t now_ns = tam_clock_ns();
-    double grams = NAN;
-    if (e->carbon && cluster->known)
+    double grams = e->carbon && cluster->uj == e->reported_uj ? 0.0 : NAN;
+    if (e->carbon && cluster->uj != e->reported_uj)
         grams = tam_carbon_grams(e->carbon, tam_meter_unix(e, e->reported_ns),
                                  tam_meter_unix(e, now_ns), cluster->uj - e->reported_uj, e->pue);
     e->reported_grams += grams;

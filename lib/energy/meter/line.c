@@ -5,6 +5,7 @@
 #include "lib/energy/meter/meter.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* -- open, close ------------------------------------------------------------------------------ */
 
@@ -93,8 +94,10 @@ static double intensity(const tamis_energy *e, const tamis_energy_totals *t) {
 static void fill(tamis_energy *e, const char *name, const tam_past *past) {
     tam_line *l = &e->line;
     tam_energy_record *r = &l->record;
-    *r = (tam_energy_record){.name = name, .begin_ns = past->at_ns, .end_ns = e->claimed_ns};
-    tam_totals_since(&past->totals, &e->totals, &r->totals);
+    snprintf(l->name, sizeof l->name, "%s", name);
+    *r = (tam_energy_record){.name = l->name, .begin_ns = past->at_ns, .end_ns = e->claimed_ns};
+    tam_totals_since(past, &e->totals, &r->totals);
+    tam_totals_explain(&r->totals, e->nchannels);
     r->step0 = past->totals.steps;
     r->step1 = e->totals.steps;
     for (uint32_t i = 0; i < e->nchannels; i++)
@@ -110,7 +113,7 @@ static void fill(tamis_energy *e, const char *name, const tam_past *past) {
     fill_slack(&e->told, r->step0, r->step1, r);
     fill_quality(e, r);
     r->intensity_g_per_kwh = intensity(e, &r->totals);
-    r->dropped = tam_marks_dropped(e->marks);
+    r->dropped = tam_marks_dropped(e->marks) + tam_spans_dropped(e->spans);
 }
 
 void tam_past_note(const tamis_energy *e, tam_past *past) {
@@ -118,6 +121,7 @@ void tam_past_note(const tamis_energy *e, tam_past *past) {
     past->totals = e->totals;
     past->offered = e->offered;
     past->sent = e->sent;
+    past->seen = (tam_seen){0};
     for (uint32_t i = 0; past->domains && i < e->nchannels; i++) {
         const tam_channel *c = &e->channels[i];
         past->domains[i] = (struct tam_past_domain){c->claimed_uj, c->unattributed_uj, c->idle_uj,
@@ -141,7 +145,7 @@ bool tam_meter_line_next(tamis_energy *e, bool flush) {
     if (w) {
         fill(e, w->name, &w->begin);
         l->record.overlaps = true;
-        w->written = true;
+        l->window = w;
         return true;
     }
     if (e->claimed_ns < e->line_ns && !flush)
@@ -159,12 +163,19 @@ void tam_meter_line_write(tamis_energy *e) {
     tam_energy_log_window(e->log, &e->line.record);
 }
 
+void tam_meter_line_written(tamis_energy *e) {
+    if (e->line.window)
+        e->line.window->written = true;
+    e->line.window = NULL;
+}
+
 void tam_meter_summary(tamis_energy *e) {
     tam_past *past = &e->line.last;
     if (!e->log)
         return;
     memset(past->domains, 0, e->nchannels * sizeof past->domains[0]);
     *past = (tam_past){.at_ns = e->open_ns, .domains = past->domains};
+    tam_seen_add(&past->seen, &e->totals);
     fill(e, "run", past);
     if (e->earlier.size > 0)
         tam_totals_join(&e->line.record.totals, &e->earlier);
@@ -192,25 +203,32 @@ void tam_meter_write_notes(tamis_energy *e) {
 
 /* -- events ----------------------------------------------------------------------------------- */
 
+/* What is new of a domain, one thing at a time; NULL: nothing. */
+static const char *find_news(tam_channel *c) {
+    const tam_energy_domain *d = &c->now;
+    if (d->resets != c->told_resets) {
+        c->told_resets = d->resets;
+        return "reset";
+    }
+    if (d->wraps != c->told_wraps) {
+        c->told_wraps = d->wraps;
+        return "wrap";
+    }
+    if (d->status == c->told_status)
+        return NULL;
+    c->told_status = d->status;
+    return tamis_energy_status_name(d->status);
+}
+
 void tam_meter_events(tamis_energy *e, uint64_t now_ns) {
     for (uint32_t i = 0; i < e->nchannels; i++) {
         tam_channel *c = &e->channels[i];
-        const tam_energy_domain *d = &c->now;
-        const char *name = NULL;
-        if (d->resets != c->told_resets)
-            name = "reset";
-        else if (d->wraps != c->told_wraps)
-            name = "wrap";
-        else if (d->status != c->told_status)
-            name = tamis_energy_status_name(d->status);
-        c->told_resets = d->resets;
-        c->told_wraps = d->wraps;
-        c->told_status = d->status;
-        if (!name)
-            continue;
-        tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id, name, d->reason[0] ? ", " : "",
-                d->reason);
-        if (e->log)
-            tam_energy_log_event(e->log, now_ns, name, d->place.id, d->reason);
+        const tam_energy_place *place = &c->now.place;
+        const char *reason = c->now.reason, *name;
+        while ((name = find_news(c)) != NULL) {
+            tam_log(TAM_INFO, "energy: %s: %s%s%s", place->id, name, reason[0] ? ", " : "", reason);
+            if (e->log)
+                tam_energy_log_event(e->log, now_ns, name, place->id, reason);
+        }
     }
 }

@@ -29,6 +29,7 @@ static bool advance(tamis_energy *e, uint64_t now_ns, bool flush) {
         pthread_mutex_unlock(&e->lock);
         tam_meter_line_write(e);
         pthread_mutex_lock(&e->lock);
+        tam_meter_line_written(e);
     }
     if (closed)
         pthread_cond_broadcast(&e->changed);
@@ -56,13 +57,22 @@ static void *run(void *context) {
     return NULL;
 }
 
+tamis_status tam_meter_present(const tamis_energy *e, const char *call) {
+    if (e->pid == (int)getpid())
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_STATE,
+                    "%s: the meter is that of the process from which this one was "
+                    "forked; open another one",
+                    call);
+}
+
 /* -- open ------------------------------------------------------------------------------------- */
 
 static tamis_status check_numbers(const tamis_energy_config *c) {
     if (!(c->window_s >= 0.1 && c->window_s <= 86400.0))
         return tam_fail(TAMIS_E_ARGUMENT, "energy: window_s is %g, not 0.1 to 86400", c->window_s);
-    if (!(c->settle_s >= 0.0 && c->settle_s <= 600.0))
-        return tam_fail(TAMIS_E_ARGUMENT, "energy: settle_s is %g, not 0 to 600", c->settle_s);
+    if (!(c->settle_s >= 0.0 && c->settle_s <= 5.0)) /* as far back as gains are kept, and more */
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: settle_s is %g, not 0 to 5", c->settle_s);
     if (!(c->pue >= 1.0 && c->pue <= 100.0))
         return tam_fail(TAMIS_E_ARGUMENT, "energy: pue is %g, not 1 to 100", c->pue);
     if (c->g_per_kwh < 0.0 || c->g_per_kwh > 1e6)
@@ -103,8 +113,16 @@ static tamis_status open_all(tamis_energy *e, const tam_energy_setup *setup) {
     return TAMIS_OK;
 }
 
+static uint32_t bit_of(const tam_energy_source *source) {
+    uint32_t index = 0;
+    while (tam_energy_source_at(index) != source)
+        index++;
+    return 1u << index;
+}
+
 static tamis_status open_named(tamis_energy *e, const char *names, const tam_energy_setup *setup) {
     char name[32];
+    uint32_t opened = 0;
     for (const char *at = names; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
@@ -115,8 +133,9 @@ static tamis_status open_named(tamis_energy *e, const char *names, const tam_ene
                             "energy: there is no source \"%s\"; known are rapl, nvml, file, "
                             "callback, and auto or none alone",
                             name);
-        if (e->nsamplers == TAM_METER_SOURCES)
-            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names one twice", names);
+        if (opened & bit_of(source))
+            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names, name);
+        opened |= bit_of(source);
         TAM_TRY(open_source(e, source, setup));
     }
     return TAMIS_OK;
@@ -169,6 +188,7 @@ static tamis_status open_channels(tamis_energy *e) {
             tam_sampler_look(c->sampler, i, &c->now);
         }
     }
+    tam_meter_choose(e, e->totals.missing);
     return TAMIS_OK;
 }
 

@@ -28,7 +28,8 @@ enum {
     TAM_METER_SOURCES = 4,
     TAM_METER_GAINS = 512, /* of a domain, that no chunk has taken whole */
     TAM_METER_WINDOWS = 16,
-    TAM_METER_NOTES = 16, /* on their way into a file */
+    TAM_METER_STEPS = 512, /* moments at which steps are known, 20 ms apart or more */
+    TAM_METER_NOTES = 16,  /* on their way into a file */
     TAM_METER_NOTE_BYTES = 1024,
     TAM_METER_SLACKS = 256 /* of the last steps */
 };
@@ -53,11 +54,24 @@ typedef struct tam_channel {
     uint32_t told_wraps, told_resets;
 } tam_channel;
 
+/** What steps had told by a time. */
+typedef struct tam_steps {
+    uint64_t at_ns, steps, wire_bytes, offered, sent;
+} tam_steps;
+
+/** How the joules of a stretch were found; joules themselves are differences of totals. */
+typedef struct tam_seen {
+    int known;
+    uint8_t methods[TAMIS_ENERGY_PHASES];
+    uint32_t groups[TAMIS_ENERGY_PHASES];
+} tam_seen;
+
 /** A moment between two chunks. */
 typedef struct tam_past {
     uint64_t at_ns;
     tamis_energy_totals totals;
     uint64_t offered, sent;
+    tam_seen seen; /* since then */
     struct tam_past_domain {
         uint64_t uj;
         int64_t unattributed_uj, idle_uj;
@@ -85,6 +99,8 @@ typedef struct tam_told {
 /** What is about to be written; of the meter's thread alone. */
 typedef struct tam_line {
     tam_energy_record record;
+    char name[64];                /* of the record */
+    tam_window *window;           /* whose line it is; NULL: none */
     tamis_energy_domain *domains; /* [nchannels] of the record */
     int64_t *unattributed_uj, *idle_uj;
     tam_past last; /* where the last line ended */
@@ -118,9 +134,11 @@ struct tamis_energy {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a chunk was closed, a window ended, the meter closes */
     bool closing;
-    uint64_t told_ns;            /* phases up to here have been told: a window has ended */
-    uint64_t claimed_ns;         /* end of the last chunk, */
-    uint64_t offered, sent;      /* and elements until then */
+    uint64_t told_ns;                 /* phases up to here have been told: a window has ended */
+    uint64_t claimed_ns;              /* end of the last chunk, */
+    uint64_t offered, sent;           /* and elements until then */
+    tam_steps steps[TAM_METER_STEPS]; /* a ring */
+    uint64_t nsteps;
     uint64_t line_ns;            /* end of the next line */
     tamis_energy_totals totals;  /* of all chunks */
     tamis_energy_totals earlier; /* of the runs that this one goes on */
@@ -145,6 +163,8 @@ void tam_meter_close_log(tamis_energy *e);
  * @return whether there is one */
 bool tam_meter_line_next(tamis_energy *e, bool flush);
 void tam_meter_line_write(tamis_energy *e);
+/** With the lock held, after a line was written. */
+void tam_meter_line_written(tamis_energy *e);
 /** Write what callers have noted. */
 void tam_meter_write_notes(tamis_energy *e);
 /** With the lock held: note where things are. */
@@ -156,11 +176,19 @@ void tam_meter_events(tamis_energy *e, uint64_t now_ns);
 /** A domain as the caller sees it. @param now  of this channel */
 void tam_channel_show(const tam_channel *c, const tam_energy_domain *now, tamis_energy_domain *out);
 
+/** With the lock held: note what steps have told by now. */
+void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns);
+/** Which domains count, and what is missing. */
+void tam_meter_choose(tamis_energy *e, char missing[TAMIS_ENERGY_TEXT]);
+
 /** totals.c: sums and differences of totals. */
 void tam_totals_add(tamis_energy_totals *sum, const tamis_energy_totals *more);
 /** What lies between two totals of one meter. */
-void tam_totals_since(const tamis_energy_totals *before, const tamis_energy_totals *after,
+void tam_totals_since(const tam_past *before, const tamis_energy_totals *after,
                       tamis_energy_totals *out);
+void tam_seen_add(tam_seen *seen, const tamis_energy_totals *chunk);
+/** Where nothing is known there is a reason. */
+void tam_totals_explain(tamis_energy_totals *t, uint32_t ndomains);
 bool tam_totals_sound(const tamis_energy_totals *t);
 
 /** Add totals of another run, and keep what is missing in this one. */

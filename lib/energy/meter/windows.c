@@ -9,7 +9,8 @@
 /* -- marks ------------------------------------------------------------------------------------ */
 
 static bool is_phase(const tamis_energy *e, uint32_t phase) {
-    return e && phase < TAMIS_ENERGY_IDLE;
+    return e && phase < TAMIS_ENERGY_IDLE &&
+           (phase >= TAMIS_ENERGY_COMPUTE || phase < TAMIS_PHASES);
 }
 
 void tamis_energy_begin(tamis_energy *e, uint32_t phase) {
@@ -74,6 +75,7 @@ tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energ
     if (!e || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_domain_at: %s is NULL",
                         e ? "out" : "energy");
+    TAM_TRY(tam_meter_present(e, "tamis_energy_domain_at"));
     if (index >= e->nchannels)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_domain_at: there is no domain %u of %u",
                         index, e->nchannels);
@@ -88,12 +90,14 @@ tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energ
 tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
     if (!e || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_read: %s is NULL", e ? "out" : "energy");
+    TAM_TRY(tam_meter_present(e, "tamis_energy_read"));
     pthread_mutex_lock(&e->lock);
     tamis_energy_totals own = e->totals;
     if (e->earlier.size > 0)
         tam_totals_join(&own, &e->earlier);
     pthread_mutex_unlock(&e->lock);
     own.size = sizeof own;
+    tam_totals_explain(&own, e->nchannels);
     return tam_struct_give("tamis_energy_totals", &own, sizeof own, out);
 }
 
@@ -102,6 +106,7 @@ tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *ear
     if (!e || !earlier)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: %s is NULL",
                         e ? "earlier" : "energy");
+    TAM_TRY(tam_meter_present(e, "tamis_energy_resume"));
     TAM_TRY(tam_struct_copy("tamis_energy_totals", &own, sizeof own, sizeof own, earlier));
     if (!tam_totals_sound(&own))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: joules of phases and what is "
@@ -128,6 +133,7 @@ static tamis_status push_note(tamis_energy *e, const char *line, size_t length) 
 tamis_status tamis_energy_note(tamis_energy *e, const char *line) {
     if (!e || !line)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_note: %s is NULL", e ? "line" : "energy");
+    TAM_TRY(tam_meter_present(e, "tamis_energy_note"));
     size_t length = strnlen(line, TAM_METER_NOTE_BYTES);
     if (line[0] != '{' || length == TAM_METER_NOTE_BYTES || strchr(line, '\n'))
         return tam_fail(TAMIS_E_ARGUMENT,
@@ -148,6 +154,7 @@ tamis_status tamis_energy_window_begin(tamis_energy *e, const char *name, uint32
     if (!e || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_begin: %s is NULL",
                         e ? "out_window" : "energy");
+    TAM_TRY(tam_meter_present(e, "tamis_energy_window_begin"));
     pthread_mutex_lock(&e->lock);
     uint32_t i = 0;
     while (i < TAM_METER_WINDOWS && e->windows[i].open)
@@ -161,6 +168,7 @@ tamis_status tamis_energy_window_begin(tamis_energy *e, const char *name, uint32
             .begin.domains = w->begin.domains,
         };
         snprintf(w->name, sizeof w->name, "%s", name ? name : "");
+        tam_meter_note_steps(e, w->begin_ns);
     }
     pthread_mutex_unlock(&e->lock);
     if (i == TAM_METER_WINDOWS)
@@ -188,6 +196,7 @@ static tamis_status end_window(tamis_energy *e, uint32_t window) {
         return tam_fail(TAMIS_E_STATE, "tamis_energy_window_end: window %u has ended", window);
     w->ended = true;
     w->end_ns = e->told_ns = tam_clock_ns();
+    tam_meter_note_steps(e, w->end_ns);
     pthread_cond_broadcast(&e->changed);
     return TAMIS_OK;
 }
@@ -195,6 +204,7 @@ static tamis_status end_window(tamis_energy *e, uint32_t window) {
 tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
     if (!e)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_end: energy is NULL");
+    TAM_TRY(tam_meter_present(e, "tamis_energy_window_end"));
     pthread_mutex_lock(&e->lock);
     tamis_status status = end_window(e, window);
     pthread_mutex_unlock(&e->lock);
@@ -220,21 +230,36 @@ static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until
                         "tamis_energy_window_result: the counters have not moved "
                         "past the end of window %u yet; ask again later",
                         window);
-    tam_totals_since(&w->begin.totals, &w->end, out);
+    tam_totals_since(&w->begin, &w->end, out);
+    tam_totals_explain(out, e->nchannels);
     w->open = false;
+    return TAMIS_OK;
+}
+
+/* With the lock held. */
+static tamis_status give_up(tamis_energy *e, uint32_t window) {
+    tam_window *w = NULL;
+    TAM_TRY(find_window(e, "tamis_energy_window_result", window, &w));
+    w->open = false;
+    if (e->line.window == w)
+        e->line.window = NULL;
     return TAMIS_OK;
 }
 
 tamis_status tamis_energy_window_result(tamis_energy *e, uint32_t window, uint32_t wait_ms,
                                         tamis_energy_totals *out) {
     tamis_energy_totals own;
-    if (!e || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_result: %s is NULL",
-                        e ? "out" : "energy");
+    if (!e)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_result: energy is NULL");
+    TAM_TRY(tam_meter_present(e, "tamis_energy_window_result"));
+    if (out && (out->size < sizeof *out || out->size > 65536))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_energy_totals.size is %zu: set the struct by its _INIT macro",
+                        out->size);
     uint64_t until_ns = tam_clock_ns() + (uint64_t)wait_ms * 1000000u;
     pthread_mutex_lock(&e->lock);
-    tamis_status status = take_result(e, window, until_ns, &own);
+    tamis_status status = out ? take_result(e, window, until_ns, &own) : give_up(e, window);
     pthread_mutex_unlock(&e->lock);
     TAM_TRY(status);
-    return tam_struct_give("tamis_energy_totals", &own, sizeof own, out);
+    return out ? tam_struct_give("tamis_energy_totals", &own, sizeof own, out) : TAMIS_OK;
 }
