@@ -179,7 +179,9 @@ void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns) {
                     atomic_load(&e->told.offered), atomic_load(&e->told.sent)};
 }
 
-static void note_steps_sometimes(tamis_energy *e, uint64_t now_ns) {
+/* Times of notes ascend, for they are taken under the lock. */
+static void note_steps_sometimes(tamis_energy *e) {
+    uint64_t now_ns = tam_clock_ns();
     if (e->nsteps == 0 ||
         less(now_ns, e->steps[(e->nsteps - 1) % TAM_METER_STEPS].at_ns) >= NOTE_NS)
         tam_meter_note_steps(e, now_ns);
@@ -276,7 +278,7 @@ static bool note_windows(tamis_energy *e) {
 
 void tam_meter_take(tamis_energy *e, uint64_t now_ns) {
     uint64_t settled_ns = less(now_ns, e->settle_ns);
-    note_steps_sometimes(e, now_ns);
+    note_steps_sometimes(e);
     take_gains(e);
     tam_spans_drain(e->spans, e->marks);
     for (uint32_t i = 0; i < e->nchannels; i++) {
