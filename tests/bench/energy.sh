@@ -89,4 +89,5 @@ for path in ("log.jsonl", "log.jsonl.rank1"):
     windows = [line for line in lines if line["type"] == "window" and not line["overlaps"]]
     sums = sum(w["domains"][0]["uj"] for w in windows)
     assert sums == lines[-1]["domains"][0]["uj"], (sums, lines[-1])
+    assert lines[-1]["steps"] == 1500, lines[-1]
 PYTHON

@@ -329,11 +329,20 @@ static void stop(tamis_energy *e) {
     pthread_join(e->thread, NULL);
 }
 
+/* @return when: all steps until then are in the last chunk */
+static uint64_t note_end(tamis_energy *e) {
+    pthread_mutex_lock(&e->lock);
+    uint64_t now_ns = tam_clock_ns();
+    tam_meter_note_steps(e, now_ns);
+    pthread_mutex_unlock(&e->lock);
+    return now_ns;
+}
+
 static void finish(tamis_energy *e) {
     uint64_t until_ns = tam_clock_ns() + LAST_READING_NS;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_hurry(e->samplers[s], until_ns);
-    uint64_t now_ns = tam_clock_ns();
+    uint64_t now_ns = note_end(e);
     while (advance(e, now_ns, true))
         continue;
     tam_meter_summary(e);
