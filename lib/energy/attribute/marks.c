@@ -21,7 +21,10 @@ typedef struct ring {
     uint32_t depth[TAMIS_ENERGY_PHASES];
     _Atomic uint64_t open_ns[TAMIS_ENERGY_PHASES]; /* begin of what is under way; 0: it is not */
     _Atomic uint64_t dropped, strays;
-    _Alignas(LINE) _Atomic uint64_t tail; /* written by who drains */
+    _Alignas(LINE) _Atomic uint64_t tail; /* written by who drains, */
+    uint64_t
+        ended_ns[TAMIS_ENERGY_PHASES]; /* for whom this is the begin of the last that ended: its
+                                               thread may not have come to clear open_ns yet */
     tam_span spans[TAM_MARKS_DEPTH];
 } ring;
 
@@ -61,19 +64,19 @@ static bool take_lock(void) {
 /* Only its own thread writes such a count. */
 static void count(_Atomic uint64_t *counter) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
+                          memory_order_release);
 }
 
-static void push(ring *r, uint32_t phase, bool nested, uint64_t begin_ns, uint64_t end_ns) {
+/* @return false: the ring is full, and the span has to be counted as dropped */
+static bool push(ring *r, uint32_t phase, bool nested, uint64_t begin_ns, uint64_t end_ns) {
     uint64_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
     if (head - r->tail_seen >= TAM_MARKS_DEPTH)
         r->tail_seen = atomic_load_explicit(&r->tail, memory_order_acquire);
-    if (head - r->tail_seen >= TAM_MARKS_DEPTH) {
-        count(&r->dropped);
-        return;
-    }
+    if (head - r->tail_seen >= TAM_MARKS_DEPTH)
+        return false;
     r->spans[head % TAM_MARKS_DEPTH] = (tam_span){phase, nested, begin_ns, end_ns};
     atomic_store_explicit(&r->head, head + 1, memory_order_release);
+    return true;
 }
 
 /* -- threads come and go ------------------------------------------------------------------------ */
@@ -83,10 +86,12 @@ static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
     r->depth[phase] = 0;
     if (begin_ns == 0)
         return;
-    if (now_ns > begin_ns)
-        push(r, phase, true, begin_ns, now_ns);
-    /* After the span: who drains sees it as under way, as ended, or as both, never as neither. */
+    bool kept = now_ns <= begin_ns || push(r, phase, true, begin_ns, now_ns);
+    /* After the span: who drains sees it as under way, as ended, or as both, never as neither. Before
+     * the count: what has been counted as dropped is no longer under way. */
     atomic_store_explicit(&r->open_ns[phase], 0, memory_order_release);
+    if (!kept)
+        count(&r->dropped);
 }
 
 /* Phases under way end with their thread. */
@@ -231,8 +236,8 @@ void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_
         lose(marks);
     else if (!markable(phase) || end_ns < begin_ns)
         count(&r->strays);
-    else if (end_ns > begin_ns)
-        push(r, phase, false, begin_ns, end_ns);
+    else if (end_ns > begin_ns && !push(r, phase, false, begin_ns, end_ns))
+        count(&r->dropped);
 }
 
 /* -- what they come to -------------------------------------------------------------------------- */
@@ -242,7 +247,7 @@ static uint64_t sum(const tam_marks *marks, bool strays) {
     for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
         const ring *r = atomic_load_explicit(&marks->rings[i], memory_order_acquire);
         if (r)
-            all += atomic_load_explicit(strays ? &r->strays : &r->dropped, memory_order_relaxed);
+            all += atomic_load_explicit(strays ? &r->strays : &r->dropped, memory_order_acquire);
     }
     return all;
 }
@@ -265,13 +270,16 @@ static void drain(ring *r, void (*take)(void *context, const tam_span *span), vo
     for (; tail != head; tail++) {
         const tam_span *span = &r->spans[tail % TAM_MARKS_DEPTH];
         take(context, span);
-        if (span->nested && span->begin_ns == open_ns[span->phase])
+        if (!span->nested)
+            continue;
+        r->ended_ns[span->phase] = span->begin_ns;
+        if (span->begin_ns == open_ns[span->phase])
             open_ns[span->phase] = 0; /* it has ended meanwhile */
     }
     atomic_store_explicit(&r->tail, tail, memory_order_release);
 
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
-        if (open_ns[phase])
+        if (open_ns[phase] && open_ns[phase] != r->ended_ns[phase])
             take(context, &(tam_span){phase, true, open_ns[phase], TAM_SPAN_OPEN});
     }
 }
