@@ -262,8 +262,11 @@ uint64_t tam_marks_strays(const tam_marks *marks) {
 
 static void drain(ring *r, void (*take)(void *context, const tam_span *span), void *context) {
     uint64_t open_ns[TAMIS_ENERGY_PHASES];
-    for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
+    for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
         open_ns[phase] = atomic_load_explicit(&r->open_ns[phase], memory_order_acquire);
+        if (open_ns[phase] == r->ended_ns[phase])
+            open_ns[phase] = 0; /* it has ended before, and was told */
+    }
 
     uint64_t head = atomic_load_explicit(&r->head, memory_order_acquire);
     uint64_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
@@ -279,7 +282,7 @@ static void drain(ring *r, void (*take)(void *context, const tam_span *span), vo
     atomic_store_explicit(&r->tail, tail, memory_order_release);
 
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
-        if (open_ns[phase] && open_ns[phase] != r->ended_ns[phase])
+        if (open_ns[phase])
             take(context, &(tam_span){phase, true, open_ns[phase], TAM_SPAN_OPEN});
     }
 }
