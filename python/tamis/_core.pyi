@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""The C extension: libtamis as Python sees it. Use `tamis` and `tamis.torch`, which wrap it.
+
+Every blocking call lets other threads of Python run. One thread at a time per object, with two
+exceptions, as in tamis.h: `Comm.abort` from any thread, `Reducer.ready` from one thread while another
+is inside `Reducer.wait`. What is not allowed raises `Error` and does no harm.
+"""
+
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+# An object with __dlpack__ and __dlpack_device__: a tensor of torch, an array of numpy >= 1.22, ...
+Tensor = Any
+
+class Error(Exception):
+    """A call of the library failed. str() is the library's sentence and what to do about it."""
+
+    status: str  # "TAMIS_E_TIMEOUT"
+    lost: str  # "nothing", "step", "comm"
+    remedy: str
+
+class Comm:
+    """Who takes part. Made by its static methods. Reducers keep their Comm alive."""
+
+    @staticmethod
+    def local(nranks: int, timeout_ms: int = 0) -> List["Comm"]:
+        """Ranks that are threads of this process."""
+    @staticmethod
+    def callback(
+        rank: int,
+        nranks: int,
+        allgather: Callable[[memoryview, memoryview], None],
+        timeout_ms: int = 0,
+    ) -> "Comm":
+        """Over an all-gather in Python: allgather(send, recv); send is read-only, B bytes; recv is
+        writable, nranks * B bytes, rank after rank; both are void after it returned. What it
+        raises, the call that needed it raises (as Error, with the exception as __cause__)."""
+    @staticmethod
+    def mpi(module: str, timeout_ms: int = 0) -> "Comm":
+        """Over MPI_COMM_WORLD. `module` is the path of the shared object that knows MPI, loaded at
+        the first call; MPI is initialised if nobody did, and then finalised by `mpi_finalize`."""
+    @staticmethod
+    def nccl(module: str, bootstrap: "Comm", timeout_ms: int = 0) -> "Comm": ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def nranks(self) -> int: ...
+    @property
+    def transport(self) -> str: ...
+    @property
+    def status(self) -> str:
+        """"TAMIS_OK", or the status that lost it."""
+    def set_waiting(self, waiting: str) -> None:
+        """"auto", "spin" or "nap"."""
+    def abort(self) -> None: ...
+    def close(self) -> None:
+        """Error (STATE) while it has reducers or another thread is inside one of its calls."""
+
+class Layout:
+    """What the gradient is: named runs of elements, one after another."""
+
+    def __init__(self, segments: Sequence[Tuple[str, int]]) -> None: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def names(self) -> Tuple[str, ...]: ...
+    @property
+    def lengths(self) -> Tuple[int, ...]: ...
+
+class Plan:
+    """Gradients of some segments, checked once: where they lie. Holds the tensors."""
+
+    @property
+    def segments(self) -> Tuple[int, ...]: ...
+
+class Reducer:
+    """How, and the state. Every option is as the field of that name in tamis_reducer_config."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        layout: Layout,
+        *,
+        scheme: str = "tamis",
+        density: float = 0.01,
+        dtype: str = "float32",  # "float16", "bfloat16"
+        device: str = "cpu",  # "cuda": the current device
+        output: str = "dense",  # "sparse"
+        average: str = "mean",  # "sum"
+        nonfinite: str = "error",  # "skip", "drop"
+        bucket_length: Union[int, str] = 0,  # elements, or "planned"
+        share: str = "norm",  # "length"
+        worker: str = "caller",  # "thread"
+        block: int = 0,
+        over: float = 0.0,
+        capacity: float = 0.0,
+        threshold: float = 0.0,
+        threads: int = 0,
+        density_max: float = 0.0,
+        link_latency_us: float = 0.0,
+        link_gbit: float = 0.0,
+    ) -> None: ...
+    comm: Comm
+    layout: Layout
+
+    # Gradients are one tensor of layout.length elements, or a sequence of one per segment. They are
+    # written in place (never copied), and held until the step has ended. `stream`: cudaStream_t as
+    # an integer, 0 is the default stream; CUDA only.
+    def start(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
+    def plan(self, segments: Sequence[int], tensors: Sequence[Tensor]) -> Plan:
+        """Check the gradients of some segments once, for many steps in which they lie there."""
+    def ready(self, plan: Plan, scale: float = 1.0, stream: int = 0) -> None:
+        """tamis_grad_ready for each segment of the plan: one call of Python, no allocation. Within
+        a step scale and stream must not change."""
+    def accumulate(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
+    def test(self) -> bool: ...
+    def wait(self) -> None: ...
+    def join(self, stream: int = 0) -> None: ...
+    def result(self) -> Tuple[bytes, bytes]:
+        """Indices (uint32) and values (float32) of the last step, copied. CPU only."""
+    def residual(self, out: Tensor) -> None:
+        """Copy the residual into `out`: float32, layout.length elements, in host memory."""
+    def control(self) -> bytes:
+        """The rest of the state: thresholds, step number, what they belong to."""
+    def restore(self, control: Optional[bytes], residual: Optional[Tensor]) -> None:
+        """Take back what control() and residual() gave. One of them may be None: then that part
+        stays as it is."""
+    def save(self, path: str) -> None: ...
+    def load(self, path: str) -> None: ...
+    def set_density(self, density: float) -> None: ...
+    def stats(self) -> Dict[str, Union[int, float]]:
+        """Fields of tamis_stats by name."""
+    def buckets(self) -> List[Dict[str, int]]: ...
+    def close(self) -> None:
+        """Error (STATE) while another thread is inside one of its calls."""
+
+def version() -> Tuple[int, int, int]: ...
+def schemes() -> List[Dict[str, str]]: ...
+def features() -> List[Dict[str, Union[str, bool]]]: ...
+def settings() -> List[Dict[str, str]]: ...
+def mpi_state() -> str:
+    """"absent" (module never loaded), "foreign" (somebody else initialised MPI), "own" (we did),
+    "finalized"."""
+def mpi_finalize() -> None:
+    """Finalise MPI if it is our own and every Comm over it was closed in good health; else nothing."""
