@@ -45,6 +45,7 @@ typedef enum tam_setting_id {
     TAM_SETTING_SYSFS_ROOT,
     TAM_SETTING_THREADS,
     TAM_SETTING_TIMEOUT_MS,
+    TAM_SETTING_TRANSPORT,
     TAM_SETTING_WAIT,
     TAM_SETTINGS
 } tam_setting_id;

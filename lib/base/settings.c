@@ -46,6 +46,8 @@ static const setting_row rows[TAM_SETTINGS] = {
      "Threads of the CPU kernels where the configuration says 0; needs a build with OpenMP."},
     {"TAMIS_TIMEOUT_MS", NUMBER, "1 to 86400000", 1, 86400000, "300000",
      "Deadline of every wait where the configuration says 0, in milliseconds."},
+    {"TAMIS_TRANSPORT", CHOICE, "auto|mpi|torch|nccl|local", 0, 0, "auto",
+     "What the Python package makes a communicator of where the caller does not say."},
     {"TAMIS_WAIT", CHOICE, "auto|spin|nap", 0, 0, "auto",
      "How threads wait for other ranks until tamis_comm_set_waiting says otherwise."},
 };
