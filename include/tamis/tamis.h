@@ -20,7 +20,7 @@
  *     }
  *
  * You may stop reading after any section: 1 rules, 2 status, 3 communicators, 4 layouts,
- * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 pipelines, 10 state files,
+ * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 pipelines, 10 state,
  * 11 settings.
  *
  *
@@ -759,7 +759,7 @@ TAMIS_API tamis_status tamis_pipeline_stage(const tamis_pipeline *pipeline, uint
                                             tamis_stage *out);
 
 /* ------------------------------------------------------------------------------------------- */
-/* 10. State files                                                                              */
+/* 10. State: files and memory                                                                  */
 
 /**
  * Write residual, thresholds and step number of this rank into a file. One file per rank.
@@ -784,6 +784,61 @@ TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *pa
  * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is of no use any more
  */
 TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
+
+/*
+ * For callers that keep checkpoints of their own, the same in memory, in two parts:
+ *
+ *     control    what a state file holds but for the residual: what it belongs to, step number,
+ *                thresholds; a few KiB
+ *     residual   float32[n] in the order of the layout, in host memory
+ *
+ * Neither needs communication, and both work on a reducer whose communicator is lost. Order with
+ * steps as for tamis_reducer_save.
+ */
+
+/** Bytes of the control part, constant over the life of a reducer. Errors: ARGUMENT. */
+TAMIS_API tamis_status tamis_reducer_control_bytes(const tamis_reducer *reducer, size_t *out);
+
+/**
+ * Write the control part.
+ *
+ * @param  memory  [out]  any alignment
+ * @param  bytes   [in]   as tamis_reducer_control_bytes says
+ *
+ * Cost:       reads the residual once, for its checksum
+ * Errors:     ARGUMENT, STATE (between start and wait), NOMEM; DEVICE
+ */
+TAMIS_API tamis_status tamis_reducer_control_save(tamis_reducer *reducer, void *memory,
+                                                  size_t bytes);
+
+/**
+ * Copy the residual.
+ *
+ * @param  out  [out]  float32[n], host memory, also for a CUDA device
+ *
+ * Errors:     ARGUMENT, STATE (between start and wait), UNSUPPORTED (scheme dense has none), NOMEM;
+ *             DEVICE: part of it may have been written
+ */
+TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float *out);
+
+/**
+ * Take one part or both back.
+ *
+ * Both, of one moment: the run goes on bit for bit, as after tamis_reducer_load, and all that is
+ * checked there is checked here. The residual alone, from wherever it comes: it replaces what the
+ * reducer holds and all else stays; so a run goes on with another number of ranks when the new
+ * residuals sum to what the old ones did. The control part alone: thresholds and step number.
+ *
+ * @param  control   [in]  NULL: stays as it is
+ * @param  residual  [in]  float32[n], finite, host memory; NULL: stays as it is
+ *
+ * Collective: no, but all ranks must restore the same step; the next step notices if they did not
+ * Errors:     ARGUMENT (both NULL, an element is not finite), STATE, UNSUPPORTED (a residual for
+ *             scheme dense), FORMAT, NOMEM: the reducer is as it was; DEVICE: it is of no use any
+ *             more
+ */
+TAMIS_API tamis_status tamis_reducer_restore(tamis_reducer *reducer, const void *control,
+                                             size_t control_bytes, const float *residual);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 11. Settings                                                                                 */

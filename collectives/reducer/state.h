@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The state of a rank between steps, in files and in memory.
+ *
+ *     control                                                             residual
+ *     | header, 64-bit words | a row per bucket | levels: double[groups] | float[n] |
+ *
+ * The header holds what the state belongs to (the agreement, rank, ranks), the place in the run, and
+ * checksums of the parts; its own comes last. Taking a state over changes the reducer only when all
+ * is well.
+ */
+#ifndef TAM_REDUCER_STATE_H
+#define TAM_REDUCER_STATE_H
+
+#include "collectives/reducer/reducer.h"
+
+enum { TAM_STATE_PIECE = 1 << 22 }; /* bytes of the residual that are moved and hashed at a time */
+
+typedef struct tam_state_header {
+    uint64_t magic, byte_order;
+    uint64_t control_bytes, residual_bytes;
+    tam_agreement agreement;
+    uint64_t rank, nranks, nbuckets, ngroups;
+    uint64_t step, steps, rescans_total, wire_bytes_total;
+    uint64_t k, has_norms;
+    uint64_t parts_hash; /* of rows and levels */
+    uint64_t residual_hash;
+    uint64_t header_hash; /* last */
+} tam_state_header;
+
+typedef struct tam_state_sizes {
+    uint64_t ngroups;
+    size_t control, residual; /* bytes */
+} tam_state_sizes;
+
+/** Scheme dense has neither levels nor residual. */
+tam_state_sizes tam_state_sizes_of(const tamis_reducer *r);
+
+/** The reducer is between steps, and those that were joined have ended. */
+tamis_status tam_state_settle(tamis_reducer *r, const char *call);
+
+/** The same before a state is taken over. */
+tamis_status tam_state_settle_to_load(tamis_reducer *r, const char *call);
+
+/** What to do with a piece of the residual, which starts at byte `at`. */
+typedef tamis_status (*tam_state_sink)(void *arg, size_t at, const void *piece, size_t bytes);
+
+/** Hand the residual over piece by piece, through host memory. */
+tamis_status tam_state_residual(const tamis_reducer *r, tam_state_sink sink, void *arg,
+                                uint64_t *out_hash);
+
+/** @param control  [out]  sizes.control bytes, 8-byte aligned */
+void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, void *control);
+
+/** FORMAT: "where: why". */
+tamis_status tam_state_refuse(const char *where, const char *why);
+
+/** Is it a header, undamaged, and of a state of this reducer? */
+tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h,
+                                    const char *where);
+
+/** Are the parts behind a checked header undamaged? @param residual  NULL: not looked at */
+tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
+                                   const float *residual, const char *where);
+
+/** Both are sound. @param control, residual  NULL: this part stays as it is */
+tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *residual);
+
+#endif
