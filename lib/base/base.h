@@ -123,6 +123,9 @@ typedef struct tam_pair {
 /** Sort ascending by key, then value, in place. Not qsort: that may allocate. */
 void tam_sort(tam_pair *pairs, size_t count);
 
+/** The upper one of two in the middle. Sorts a few values in place. @param count  at least 1 */
+double tam_median(double *values, uint32_t count);
+
 static inline uint32_t tam_magnitude(float x) {
     return tam_bits(x) & 0x7fffffffu;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Heap sort: in place, no allocation, no bad case.
+ * Heap sort: in place, no allocation, no bad case. Insertion for the median of a few.
  */
 #include "lib/base/base.h"
 
@@ -29,4 +29,15 @@ void tam_sort(tam_pair *pairs, size_t count) {
         pairs[end] = largest;
         sift(pairs, 0, end);
     }
+}
+
+double tam_median(double *values, uint32_t count) {
+    for (uint32_t i = 1; i < count; i++) {
+        double moving = values[i];
+        uint32_t at = i;
+        for (; at > 0 && values[at - 1] > moving; at--)
+            values[at] = values[at - 1];
+        values[at] = moving;
+    }
+    return values[count / 2];
 }

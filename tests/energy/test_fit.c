@@ -2,7 +2,7 @@
  *
  * Joules of phases against a run of which the truth is known.
  */
-#include "lib/energy/attribute/attribute.h"
+#include "lib/energy/attribute/fit.h"
 #include "tests/support/generator.h"
 
 #include <math.h>
@@ -147,7 +147,7 @@ static void take_seed(const generator_config *config, uint32_t seed, tally *t) {
     tam_fit_sensor(r.fit, &lag_s, &duty);
     assert_true(duty == config->duty);
     assert_true(fabs(lag_s - config->lag_s) <= 0.003);
-    assert_int_equal(tam_fit_changes(r.fit), 0);
+    assert_int_equal(r.fit->changes, 0);
     for (uint32_t k = 0; k < PHASES; k++)
         seconds += r.truth.seconds[k];
     for (uint32_t k = 0; k < PHASES; k++) {
@@ -291,13 +291,13 @@ static void watts_that_change_are_learnt_anew(void **state) {
         run r = run_open(&config);
         generator_truth before;
         assert_true(run_until(&r, 118.0));
-        assert_int_equal(tam_fit_changes(r.fit), 0);
+        assert_int_equal(r.fit->changes, 0);
         assert_true(run_until(&r, 150.0));
-        assert_int_equal(tam_fit_changes(r.fit), 1);
+        assert_int_equal(r.fit->changes, 1);
         generator_look(r.g, &before);
         run_until(&r, 241.0);
         run_divide(&r, &before);
-        assert_int_equal(tam_fit_changes(r.fit), 1);
+        assert_int_equal(r.fit->changes, 1);
         assert_true(error_of(&r, TAMIS_ENERGY_BACKWARD) < 0.02);
         assert_true(error_of(&r, TAMIS_ENERGY_FORWARD) < 0.04);
         assert_true(error_of(&r, TAMIS_PHASE_EXCHANGE) < 0.10);
@@ -370,7 +370,7 @@ static void one_wild_gain_among_many_does_little(void **state) {
     while (generator_next(r.g, r.spans, &begin_ns, &end_ns, &uj))
         tam_fit_take(r.fit, r.spans, begin_ns, end_ns, ++n == 700 ? 40 * uj : uj);
     run_divide(&r, &(generator_truth){0});
-    assert_int_equal(tam_fit_changes(r.fit), 0);
+    assert_int_equal(r.fit->changes, 0);
     assert_true(error_of(&r, TAMIS_ENERGY_BACKWARD) < 0.02);
     assert_true(error_of(&r, TAMIS_PHASE_EXCHANGE) < 0.08);
     run_close(&r);

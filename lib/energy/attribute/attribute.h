@@ -127,7 +127,4 @@ void tam_fit_divide(const tam_fit *fit, const double seconds[TAMIS_ENERGY_PHASES
 /** One line on the state of the fit for logs: residual in watts and condition. */
 void tam_fit_quality(const tam_fit *fit, double *residual_w, double *condition);
 
-/** Times that the watts were seen to change, so that what was learnt before was let go. */
-uint32_t tam_fit_changes(const tam_fit *fit);
-
 #endif

@@ -30,23 +30,18 @@ void tam_fit_close(tam_fit *fit) {
 
 /* -- ticks -------------------------------------------------------------------------------------- */
 
-static double median(const double *values, uint32_t count) {
+static void learn_tick(tam_fit *fit, double length_s) {
     double sorted[TAM_FIT_TICKS];
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t place = i;
-        for (; place > 0 && sorted[place - 1] > values[i]; place--)
-            sorted[place] = sorted[place - 1];
-        sorted[place] = values[i];
-    }
-    return sorted[count / 2];
+    fit->ticks_s[fit->nticks++ % TAM_FIT_TICKS] = length_s;
+    memcpy(sorted, fit->ticks_s, sizeof sorted);
+    fit->tick_s = tam_median(sorted, fit->nticks < TAM_FIT_TICKS ? fit->nticks : TAM_FIT_TICKS);
 }
 
 /* If ticks come evenly, the second differences of their times have 6 times the variance of what
  * they are seen wrong by. */
 static void note_tick(tam_fit *fit, uint64_t begin_ns, uint64_t end_ns) {
     double length_s = (double)(end_ns - begin_ns) * 1e-9;
-    fit->ticks_s[fit->nticks++ % TAM_FIT_TICKS] = length_s;
-    fit->tick_s = median(fit->ticks_s, fit->nticks < TAM_FIT_TICKS ? fit->nticks : TAM_FIT_TICKS);
+    learn_tick(fit, length_s);
     if (begin_ns == fit->last_end_ns) {
         double second_s = length_s - fit->last_s;
         double seen = fmin(second_s * second_s / 6.0, 9.0 * jitter_most_s * jitter_most_s);
@@ -175,8 +170,4 @@ void tam_fit_sensor(const tam_fit *fit, double *lag_s, double *duty) {
 void tam_fit_quality(const tam_fit *fit, double *residual_w, double *condition) {
     *residual_w = fit->solution.valid ? sqrt(fit->solution.variance) / fit->tick_s : NAN;
     *condition = fit->solution.valid ? fit->solution.condition : NAN;
-}
-
-uint32_t tam_fit_changes(const tam_fit *fit) {
-    return fit->changes;
 }

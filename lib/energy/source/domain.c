@@ -44,24 +44,15 @@ void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place) {
 
 enum { TICKS = sizeof((tam_energy_domain *)NULL)->ticks / sizeof(double), TICKS_LEAST = 3 };
 
-static double median(const double *values, uint32_t count) {
-    double sorted[TICKS];
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t at = i;
-        for (; at > 0 && sorted[at - 1] > values[i]; at--)
-            sorted[at] = sorted[at - 1];
-        sorted[at] = values[i];
-    }
-    return sorted[count / 2];
-}
-
 /* The mean over all, for errors of single dates cancel in it; some have missed ticks in them. */
 static void learn_tick(tam_energy_domain *d, uint64_t interval_ns) {
     d->ticks[d->nticks++ % TICKS] = seconds(interval_ns);
     uint32_t known = d->nticks < TICKS ? d->nticks : TICKS;
     if (known < TICKS_LEAST)
         return;
-    double usual_s = median(d->ticks, known), sum_s = 0.0, count = 0.0;
+    double sorted[TICKS], sum_s = 0.0, count = 0.0;
+    memcpy(sorted, d->ticks, sizeof sorted);
+    double usual_s = tam_median(sorted, known);
     for (uint32_t i = 0; i < known; i++) {
         double ticks = (double)(uint64_t)(d->ticks[i] / usual_s + 0.5);
         sum_s += d->ticks[i];
