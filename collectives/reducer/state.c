@@ -67,7 +67,7 @@ tamis_status tam_state_residual(const tamis_reducer *r, tam_state_sink sink, voi
     size_t bytes = tam_state_sizes_of(r).residual;
     tamis_status status = TAMIS_OK;
     uint64_t hash = 0;
-    void *piece = tam_alloc(TAM_STATE_PIECE);
+    void *piece = tam_alloc(piece_at(0, bytes));
     if (!piece)
         return tam_fail(TAMIS_E_NOMEM, "no memory to read the residual");
     for (size_t at = 0; at < bytes && status == TAMIS_OK; at += TAM_STATE_PIECE) {
