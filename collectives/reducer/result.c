@@ -50,9 +50,23 @@ static void give_up(tamis_reducer *r) {
     r->launching = false;
 }
 
+/* With the lock held, and released meanwhile: exchange what has been launched, where that is up to
+ * the thread that waits. */
+static bool drive(tamis_reducer *r, uint32_t *driven, uint64_t until_ns) {
+    if (r->comm->threaded || r->driver != &tam_driver_host || *driven == r->launched)
+        return false;
+    *driven = r->launched;
+    tam_job *job = &r->buckets[r->launched - 1].job;
+    pthread_mutex_unlock(&r->lock);
+    tam_comm_drive(r->comm, job, until_ns);
+    pthread_mutex_lock(&r->lock);
+    return true;
+}
+
 /* Until all buckets are launched, by another thread. */
 static tamis_status await_launches(tamis_reducer *r, uint64_t until_ns) {
     tamis_status status = TAMIS_OK;
+    uint32_t driven = 0;
     pthread_mutex_lock(&r->lock);
     while (status == TAMIS_OK && r->launched < r->nbuckets) {
         uint64_t now_ns = tam_clock_ns(), look_ns = now_ns + LOOK_NS;
@@ -61,7 +75,7 @@ static tamis_status await_launches(tamis_reducer *r, uint64_t until_ns) {
             status = name_missing(r);
             tam_comm_lose(r->comm, status);
         }
-        if (status == TAMIS_OK)
+        if (status == TAMIS_OK && !drive(r, &driven, until_ns))
             tam_lock_wait(&r->lock, &r->progress, look_ns < until_ns ? look_ns : until_ns);
     }
     if (status != TAMIS_OK)

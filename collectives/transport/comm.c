@@ -169,6 +169,11 @@ static void wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
     atomic_fetch_sub(&comm->blocked, 1);
 }
 
+void tam_comm_drive(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
+    if (!comm->threaded)
+        run_until(comm, job, until_ns);
+}
+
 bool tam_comm_test(tamis_comm *comm, tam_job *job) {
     if (!comm->threaded)
         run_until(comm, job, tam_comm_deadline(comm));

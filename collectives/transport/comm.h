@@ -91,6 +91,9 @@ tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns);
 /** Whether finish would return at once; without a thread the job is run. */
 bool tam_comm_test(tamis_comm *comm, tam_job *job);
 
+/** Without a thread: run a job, and those before it. With one: nothing. */
+void tam_comm_drive(tamis_comm *comm, tam_job *job, uint64_t until_ns);
+
 /** Submit and finish. */
 tamis_status tam_comm_run(tamis_comm *comm, tam_job *job);
 

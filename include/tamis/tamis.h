@@ -538,6 +538,9 @@ TAMIS_API tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
  * gradient whose bucket never began is as it was. (Scheme "dense" sums in place, see wait.)
  * The bits depend on the buckets, not on who marked what when.
  *
+ * Over transports without a thread of their own (section 6) the exchange overlaps with backward if
+ * another thread is inside wait meanwhile: it exchanges the buckets as they become ready.
+ *
  * Several reducers of one communicator are in step only if their buckets begin in the same order on
  * all ranks; where that is not so, let each have a communicator.
  */

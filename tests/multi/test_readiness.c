@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,56 @@ static void test_a_result_lasts_until_the_next_start(void **state) {
     (void)state;
     test_context("accumulate after a step");
     ranks_run(2, 0, accumulate_after, NULL);
+}
+
+/* -- who waits exchanges what is there -------------------------------------------------------- */
+
+typedef struct early {
+    tamis_reducer *reducer;
+    tamis_status status;
+    atomic_bool exchanged; /* the first bucket */
+} early;
+
+static void note_exchange(void *context, const tamis_phase_event *event) {
+    early *e = context;
+    if (event->phase == TAMIS_PHASE_EXCHANGE && event->bucket == 0)
+        atomic_store(&e->exchanged, true);
+}
+
+static void *wait_early(void *context) {
+    early *e = context;
+    e->status = tamis_reduce_wait(e->reducer);
+    return NULL;
+}
+
+/* The communicator has no thread, so the one that waits makes the exchange. */
+static void mark_and_watch(test_rank *self) {
+    early e = {0};
+    tamis_reducer_config config = data_even_config(LENGTH);
+    float grad[N];
+    pthread_t thread;
+    config.on_phase = note_exchange;
+    config.on_phase_context = &e;
+    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &e.reducer));
+    tamis_step step = data_step(grad);
+    data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    RANK_OK(self, tamis_grad_ready(e.reducer, SEGMENTS - 1, &step));
+    RANK_CHECK(self, pthread_create(&thread, NULL, wait_early, &e) == 0, "no thread");
+    for (uint64_t begin = now_ms();
+         !atomic_load(&e.exchanged) && now_ms() - begin < RANKS_TIMEOUT_MS / 2;)
+        sleep_ms(1);
+    RANK_CHECK(self, atomic_load(&e.exchanged), "nobody exchanged the bucket that is ready");
+    for (uint32_t s = SEGMENTS - 1; s-- > 0;)
+        RANK_OK(self, tamis_grad_ready(e.reducer, s, &step));
+    pthread_join(thread, NULL);
+    RANK_OK(self, e.status);
+    tamis_reducer_destroy(e.reducer);
+}
+
+static void test_who_waits_exchanges_buckets_while_others_are_missing(void **state) {
+    (void)state;
+    test_context("wait on another thread");
+    ranks_run(2, 0, mark_and_watch, NULL);
 }
 
 /* -- who waits leaves, who marks is late ------------------------------------------------------ */
@@ -228,6 +279,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_densities_that_differ_are_noticed),
         cmocka_unit_test(test_a_result_lasts_until_the_next_start),
+        cmocka_unit_test(test_who_waits_exchanges_buckets_while_others_are_missing),
         cmocka_unit_test(test_a_bucket_that_comes_too_late_is_left_out),
         cmocka_unit_test(test_a_late_bucket_leaves_no_job_behind),
         cmocka_unit_test(test_destroying_does_not_wait_for_segments_nobody_can_mark),
