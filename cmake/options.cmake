@@ -11,7 +11,7 @@ option(TAMIS_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TAMIS_BENCH "Build tamis_train, tamis_perf and tamis_info" ${PROJECT_IS_TOP_LEVEL})
 option(TAMIS_WERROR "Treat compiler warnings as errors" OFF)
 
-foreach(part MPI OPENMP CUDA NCCL)
+foreach(part MPI OPENMP CUDA NCCL PYTHON)
     set(TAMIS_${part} AUTO CACHE STRING "AUTO, ON or OFF")
     set_property(CACHE TAMIS_${part} PROPERTY STRINGS AUTO ON OFF)
     if(NOT TAMIS_${part} MATCHES "^(AUTO|ON|OFF)$")
@@ -60,3 +60,4 @@ tam_decide(OPENMP "${OpenMP_C_FOUND}"
            "the compiler ${CMAKE_C_COMPILER} has no OpenMP (clang on Debian: libomp-dev).")
 
 include(cmake/cuda.cmake)
+include(cmake/python.cmake)

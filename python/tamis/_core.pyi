@@ -32,8 +32,13 @@ class Comm:
         timeout_ms: int = 0,
     ) -> "Comm":
         """Over an all-gather in Python: allgather(send, recv); send is read-only, B bytes; recv is
-        writable, nranks * B bytes, rank after rank; both are void after it returned. What it
-        raises, the call that needed it raises (as Error, with the exception as __cause__)."""
+        writable, nranks * B bytes, rank after rank. It is called on the thread that needed it.
+
+        Both are void after it returned: views of them must be gone by then, and arrays made from
+        them, else the communicator is lost, with a BufferError. (Tensors of torch.frombuffer are
+        not seen, and must be gone all the same.) What it raises, the call that needed it raises, as
+        Error with the exception as __cause__: TAMIS_E_TIMEOUT for a TimeoutError, else
+        TAMIS_E_TRANSPORT."""
     @staticmethod
     def mpi(module: str, timeout_ms: int = 0) -> "Comm":
         """Over MPI_COMM_WORLD. `module` is the path of the shared object that knows MPI, loaded at
@@ -107,10 +112,13 @@ class Reducer:
     # an integer, 0 is the default stream; CUDA only.
     def start(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
     def plan(self, segments: Sequence[int], tensors: Sequence[Tensor]) -> Plan:
-        """Check the gradients of some segments once, for many steps in which they lie there."""
+        """Check the gradients of some segments once, for many steps in which they lie there. At any
+        time. The Plan is for this reducer, and keeps the memory of the tensors; do not resize their
+        storage. At least one segment."""
     def ready(self, plan: Plan, scale: float = 1.0, stream: int = 0) -> None:
         """tamis_grad_ready for each segment of the plan: one call of Python, no allocation. Within
-        a step scale and stream must not change."""
+        a step scale and stream must not change. If one segment of the plan was marked before in
+        this step, none is marked now."""
     def accumulate(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
     def test(self) -> bool: ...
     def wait(self) -> None: ...

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis.Comm. The all-gather of Comm.callback is in callback.c, the modules for MPI and NCCL are in
+ * loader.c.
+ */
+#include "core.h"
+
+#include <structmember.h>
+
+PyTypeObject *tam_py_comm_type;
+
+/* -- calls in progress ------------------------------------------------------------------------ */
+
+static bool is_open(const tam_py_comm *self, const char *call) {
+    if (self->handle)
+        return true;
+    tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "%s: this Comm was closed", call);
+    return false;
+}
+
+bool tam_py_comm_enter(tam_py_comm *self, const char *call) {
+    if (!is_open(self, call))
+        return false;
+    if (self->inside) {
+        tam_py_raise_own(TAMIS_E_STATE, "Use a Comm from one thread at a time.",
+                         "%s: another call on the Comm of rank %u is in progress, %s", call,
+                         (unsigned)self->rank, self->inside);
+        return false;
+    }
+    self->inside = call;
+    return true;
+}
+
+void tam_py_comm_leave(tam_py_comm *self) {
+    self->inside = NULL;
+}
+
+bool tam_py_comm_lingers(const tam_py_comm *self) {
+    return tamis_comm_status(self->handle) != TAMIS_OK && strcmp(self->transport, "local") != 0 &&
+           strcmp(self->transport, "callback") != 0;
+}
+
+/* -- making ----------------------------------------------------------------------------------- */
+
+static tam_py_comm *alloc(void) {
+    return (tam_py_comm *)PyType_GenericAlloc(tam_py_comm_type, 0);
+}
+
+static void adopt(tam_py_comm *self, tamis_comm *handle) {
+    self->handle = handle;
+    self->rank = tamis_comm_rank(handle);
+    self->nranks = tamis_comm_nranks(handle);
+    self->transport = tamis_comm_transport(handle);
+    self->mpi = strcmp(self->transport, "mpi") == 0;
+}
+
+static void destroy(tamis_comm *handle) {
+    Py_BEGIN_ALLOW_THREADS tamis_comm_destroy(handle);
+    Py_END_ALLOW_THREADS
+}
+
+tam_py_comm *tam_py_comm_wrap(tamis_comm *handle) {
+    tam_py_comm *self = alloc();
+    if (self)
+        adopt(self, handle);
+    else
+        destroy(handle);
+    return self;
+}
+
+static PyObject *wrap_all(tamis_comm **handles, uint32_t count) {
+    PyObject *list = PyList_New(count);
+    for (uint32_t i = 0; i < count; i++) {
+        PyObject *one = list ? (PyObject *)tam_py_comm_wrap(handles[i]) : NULL;
+        if (one)
+            PyList_SetItem(list, i, one);
+        else if (!list)
+            destroy(handles[i]);
+        else
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *comm_local(PyObject *none, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"nranks", "timeout_ms", NULL};
+    PyObject *number, *timeout = NULL;
+    uint32_t nranks;
+    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
+    (void)none;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:Comm.local", names, &number, &timeout) ||
+        !tam_py_as_u32(number, "nranks", &nranks) ||
+        (timeout && !tam_py_as_u32(timeout, "timeout_ms", &config.timeout_ms)))
+        return NULL;
+    tamis_comm **handles = PyMem_Calloc(nranks > 0 ? nranks : 1, sizeof handles[0]);
+    if (!handles)
+        return PyErr_NoMemory();
+    tamis_status status = tamis_comm_create_local(nranks, &config, handles);
+    PyObject *list = status == TAMIS_OK ? wrap_all(handles, nranks) : tam_py_raise(status);
+    PyMem_Free(handles);
+    return list;
+}
+
+static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"rank", "nranks", "allgather", "timeout_ms", NULL};
+    PyObject *rank, *nranks, *allgather, *timeout = NULL;
+    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
+    tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
+    tamis_comm *handle;
+    (void)none;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|O:Comm.callback", names, &rank, &nranks,
+                                     &allgather, &timeout) ||
+        !tam_py_as_u32(rank, "rank", &callbacks.rank) ||
+        !tam_py_as_u32(nranks, "nranks", &callbacks.nranks) ||
+        (timeout && !tam_py_as_u32(timeout, "timeout_ms", &config.timeout_ms)))
+        return NULL;
+    if (!PyCallable_Check(allgather))
+        return PyErr_Format(PyExc_TypeError, "allgather is %R, which cannot be called", allgather);
+    tam_py_comm *self = alloc();
+    if (!self)
+        return NULL;
+    callbacks.allgather = tam_py_callback;
+    callbacks.context = self; /* which outlives the handle */
+    tamis_status status = tamis_comm_create_callback(&callbacks, &config, &handle);
+    if (status != TAMIS_OK) {
+        Py_DECREF(self);
+        return tam_py_raise(status);
+    }
+    Py_INCREF(allgather);
+    self->allgather = allgather;
+    adopt(self, handle);
+    return (PyObject *)self;
+}
+
+static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)type, (void)args, (void)keywords;
+    PyErr_SetString(PyExc_TypeError,
+                    "a Comm is made by Comm.local, Comm.callback, Comm.mpi or Comm.nccl");
+    return NULL;
+}
+
+/* -- methods ---------------------------------------------------------------------------------- */
+
+static PyObject *get_rank(PyObject *object, void *none) {
+    (void)none;
+    return PyLong_FromUnsignedLong(((tam_py_comm *)object)->rank);
+}
+
+static PyObject *get_nranks(PyObject *object, void *none) {
+    (void)none;
+    return PyLong_FromUnsignedLong(((tam_py_comm *)object)->nranks);
+}
+
+static PyObject *get_transport(PyObject *object, void *none) {
+    (void)none;
+    return PyUnicode_FromString(((tam_py_comm *)object)->transport);
+}
+
+static tamis_status status_of(const tam_py_comm *self) {
+    return self->handle ? tamis_comm_status(self->handle) : self->last;
+}
+
+static PyObject *get_status(PyObject *object, void *none) {
+    (void)none;
+    return PyUnicode_FromString(tamis_status_name(status_of((tam_py_comm *)object)));
+}
+
+static PyObject *comm_set_waiting(PyObject *object, PyObject *value) {
+    static tam_py_words words = {"auto", "spin", "nap", NULL};
+    tam_py_comm *self = (tam_py_comm *)object;
+    int waiting;
+    if (!is_open(self, "Comm.set_waiting") || !tam_py_as_word(value, "waiting", words, &waiting))
+        return NULL;
+    tamis_status status = tamis_comm_set_waiting(self->handle, (tamis_waiting)waiting);
+    if (status != TAMIS_OK)
+        return tam_py_raise(status);
+    Py_RETURN_NONE;
+}
+
+/* Without the GIL: it takes locks that a thread inside a callback, which wants the GIL, may hold. */
+static PyObject *comm_abort(PyObject *object, PyObject *none) {
+    tam_py_comm *self = (tam_py_comm *)object;
+    tamis_status status;
+    (void)none;
+    if (!is_open(self, "Comm.abort"))
+        return NULL;
+    self->aborting++;
+    Py_BEGIN_ALLOW_THREADS status = tamis_comm_abort(self->handle);
+    Py_END_ALLOW_THREADS self->aborting--;
+    if (status != TAMIS_OK)
+        return tam_py_raise(status);
+    Py_RETURN_NONE;
+}
+
+static void close_handle(tam_py_comm *self) {
+    tamis_comm *handle = self->handle;
+    self->last = tamis_comm_status(handle);
+    self->handle = NULL;
+    destroy(handle);
+    tam_py_cause_drop();
+    if (self->mpi)
+        tam_py_loader_mpi_closed(self->last);
+}
+
+static PyObject *comm_close(PyObject *object, PyObject *none) {
+    tam_py_comm *self = (tam_py_comm *)object;
+    (void)none;
+    if (!self->handle)
+        Py_RETURN_NONE;
+    if (self->inside || self->aborting > 0)
+        return tam_py_raise_own(TAMIS_E_STATE, "Let it return first; Comm.abort makes it return.",
+                                "Comm.close: another call is in progress, %s",
+                                self->inside ? self->inside : "Comm.abort");
+    if (self->reducers > 0)
+        return tam_py_raise_own(TAMIS_E_STATE, "Close its reducers first.",
+                                "Comm.close: %u reducer(s) still use it", self->reducers);
+    close_handle(self);
+    Py_RETURN_NONE;
+}
+
+/* -- type ------------------------------------------------------------------------------------- */
+
+static int comm_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((tam_py_comm *)object)->allgather);
+    return 0;
+}
+
+/* The handle stays until the reducers over it are gone. */
+static int comm_clear(PyObject *object) {
+    Py_CLEAR(((tam_py_comm *)object)->allgather);
+    return 0;
+}
+
+static void comm_dealloc(PyObject *object) {
+    tam_py_comm *self = (tam_py_comm *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject *error, *value, *trace;
+    PyObject_GC_UnTrack(object);
+    PyErr_Fetch(&error, &value, &trace);
+    if (self->weak)
+        PyObject_ClearWeakRefs(object);
+    if (self->handle)
+        close_handle(self);
+    Py_CLEAR(self->allgather);
+    PyErr_Restore(error, value, trace);
+    PyObject_GC_Del(object);
+    Py_DECREF(type);
+}
+
+static PyObject *comm_repr(PyObject *object) {
+    const tam_py_comm *self = (tam_py_comm *)object;
+    return PyUnicode_FromFormat("<tamis.Comm: rank %u of %u over %s%s>", (unsigned)self->rank,
+                                (unsigned)self->nranks, self->transport,
+                                self->handle ? "" : ", closed");
+}
+
+static PyMethodDef methods[] = {
+    {"local", (PyCFunction)(void (*)(void))comm_local, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "local(nranks, timeout_ms=0)\n--\n\nA list of ranks that are threads of this process."},
+    {"callback", (PyCFunction)(void (*)(void))comm_callback,
+     METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "callback(rank, nranks, allgather, timeout_ms=0)\n--\n\n"
+     "Over an all-gather in Python: allgather(send, recv), memoryviews of B and nranks * B\n"
+     "bytes, rank after rank. They are released when it returns; copy what is to be kept.\n"
+     "What it raises becomes the __cause__ of the Error of the call that needed it."},
+    {"mpi", (PyCFunction)(void (*)(void))tam_py_loader_mpi,
+     METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "mpi(module, timeout_ms=0)\n--\n\n"
+     "Over MPI_COMM_WORLD. `module` is the path of the shared object that knows MPI."},
+    {"nccl", (PyCFunction)(void (*)(void))tam_py_loader_nccl,
+     METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "nccl(module, bootstrap, timeout_ms=0)\n--\n\n"
+     "Over NCCL, for the ranks of `bootstrap`, which may be closed afterwards."},
+    {"set_waiting", comm_set_waiting, METH_O,
+     "set_waiting(waiting)\n--\n\nHow threads wait for other ranks: \"auto\", \"spin\" or "
+     "\"nap\"."},
+    {"abort", comm_abort, METH_NOARGS,
+     "abort()\n--\n\nGive it up, from any thread: calls in progress raise Error soon."},
+    {"close", comm_close, METH_NOARGS,
+     "close()\n--\n\nError (STATE) while it has reducers or a call is in progress."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"rank", get_rank, NULL, "0 to nranks - 1", NULL},
+    {"nranks", get_nranks, NULL, "number of ranks", NULL},
+    {"transport", get_transport, NULL, "\"local\", \"callback\", \"mpi\" or \"nccl\"", NULL},
+    {"status", get_status, NULL, "\"TAMIS_OK\", or the status that lost it", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(tam_py_comm, weak), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Who takes part. Reducers keep their Comm alive."},
+    {Py_tp_new, TAM_PY_SLOT(comm_new)},
+    {Py_tp_dealloc, TAM_PY_SLOT(comm_dealloc)},
+    {Py_tp_traverse, TAM_PY_SLOT(comm_traverse)},
+    {Py_tp_clear, TAM_PY_SLOT(comm_clear)},
+    {Py_tp_repr, TAM_PY_SLOT(comm_repr)},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "tamis._core.Comm",
+    .basicsize = sizeof(tam_py_comm),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+bool tam_py_comm_type_open(PyObject *module) {
+    return tam_py_type_open(module, "Comm", &spec, &tam_py_comm_type);
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis._core: libtamis for Python, by CPython's limited API of 3.9. One file per kind of object.
+ *
+ * Rules of the files here
+ *
+ * GIL          Released around every call of the library that may block or take long. Counters of
+ *              calls in progress are changed only with the GIL, so a call that comes at the wrong
+ *              time (close while another thread waits) is refused instead of a crash.
+ * Exceptions   A function that returns NULL or false has raised one. A status of the library is
+ *              raised by tam_py_raise, on the thread that got it and before any other Python code
+ *              runs, for the sentence is kept per thread.
+ * Interpreter  One per process: callbacks take the GIL by PyGILState_Ensure, which knows only the
+ *              main one. Builds without a GIL load no abi3 module, so there is nothing to declare
+ *              for them (Py_mod_gil is not part of 3.9's limited API).
+ */
+#ifndef TAM_PYTHON_CORE_H
+#define TAM_PYTHON_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+/** A function as the value of a slot. ISO C has no such cast, and POSIX needs it (dlsym). */
+#define TAM_PY_SLOT(function) ((void *)(uintptr_t)(function))
+
+/* -- error.c ---------------------------------------------------------------------------------- */
+
+/** Raise tamis.Error with the sentence of tamis_last_error. @return NULL */
+PyObject *tam_py_raise(tamis_status status);
+
+/** Raise tamis.Error with a sentence and a remedy of ours; NULL: the status' own remedy. An
+ * exception that is set becomes its cause. @return NULL */
+PyObject *tam_py_raise_own(tamis_status status, const char *remedy, const char *format, ...);
+
+/** A callback of this thread has raised: the next tam_py_raise here makes it the cause. */
+void tam_py_cause_keep(void);
+
+/** Let go of the frames, and so of the variables, in the traceback of what was kept. */
+void tam_py_cause_clear_frames(void);
+
+/** Nobody will raise it. */
+void tam_py_cause_drop(void);
+
+bool tam_py_error_open(PyObject *module);
+
+/* -- module.c --------------------------------------------------------------------------------- */
+
+/** Make a type, once per process, and put it into the module. */
+bool tam_py_type_open(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **type);
+
+/* -- options.c -------------------------------------------------------------------------------- */
+
+/** Names of an enum of the library in the order of its numbers; ends with NULL. */
+typedef const char *const tam_py_words[];
+
+/** @param what  [in]  name of the option, for the sentence */
+bool tam_py_as_word(PyObject *value, const char *what, const char *const *words, int *out);
+bool tam_py_as_u32(PyObject *value, const char *what, uint32_t *out);
+bool tam_py_as_u64(PyObject *value, const char *what, uint64_t *out);
+
+/** UTF-8 of a str that has no NUL inside. Lives as long as `*out_owner`, a new reference. */
+bool tam_py_as_text(PyObject *value, const char *what, PyObject **out_owner, const char **out);
+
+/** Keywords of Reducer(). `*out_owner`, a new reference or NULL, holds the texts of the config. */
+bool tam_py_options_read(PyObject *keywords, tamis_reducer_config *out, PyObject **out_owner);
+
+/* -- tensor.c --------------------------------------------------------------------------------- */
+
+/** What a tensor must be. */
+typedef struct tam_py_want {
+    const char *what; /* "the gradient of fc1.weight" */
+    tamis_type type;
+    tamis_device device;
+    bool writable;
+    uint64_t length; /* elements */
+} tam_py_want;
+
+/** Borrow a tensor by DLPack, without a copy. `*out_capsule`, a new reference, keeps its memory. */
+bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **out_capsule,
+                          void **out_data);
+
+/* -- comm.c ----------------------------------------------------------------------------------- */
+
+typedef struct tam_py_comm {
+    PyObject_HEAD PyObject *weak;
+    tamis_comm *handle;    /* NULL: closed */
+    PyObject *allgather;   /* callback only */
+    const char *transport; /* of the library, static */
+    uint32_t rank, nranks;
+    tamis_status last;  /* when it was closed */
+    const char *inside; /* name of the call in progress, or NULL */
+    unsigned aborting;  /* calls of abort in progress */
+    unsigned reducers;  /* not yet closed */
+    bool mpi;
+} tam_py_comm;
+
+extern PyTypeObject *tam_py_comm_type;
+
+/** The all-gather of Comm.callback; `context` is the Comm. In callback.c. */
+tamis_status tam_py_callback(void *context, const void *send, void *recv, size_t bytes);
+
+/** A call that uses the communicator begins and ends. Only one at a time. */
+bool tam_py_comm_enter(tam_py_comm *self, const char *call);
+void tam_py_comm_leave(tam_py_comm *self);
+
+/** Lost, and a thread of the transport may still write to what a step was lent (mpi.h). */
+bool tam_py_comm_lingers(const tam_py_comm *self);
+
+/** Wrap a handle, which is destroyed on failure. */
+tam_py_comm *tam_py_comm_wrap(tamis_comm *handle);
+
+bool tam_py_comm_type_open(PyObject *module);
+
+/* -- loader.c --------------------------------------------------------------------------------- */
+
+PyObject *tam_py_loader_mpi(PyObject *type, PyObject *args, PyObject *keywords);
+PyObject *tam_py_loader_nccl(PyObject *type, PyObject *args, PyObject *keywords);
+PyObject *tam_py_loader_mpi_state(PyObject *module, PyObject *none);
+PyObject *tam_py_loader_mpi_finalize(PyObject *module, PyObject *none);
+
+/** A communicator over MPI has been destroyed. */
+void tam_py_loader_mpi_closed(tamis_status last);
+
+/* -- layout.c --------------------------------------------------------------------------------- */
+
+typedef struct tam_py_layout {
+    PyObject_HEAD tamis_layout *handle;
+    PyObject *names, *lengths; /* tuples */
+    uint64_t *sizes;           /* [count] elements */
+    uint32_t count;
+} tam_py_layout;
+
+extern PyTypeObject *tam_py_layout_type;
+bool tam_py_layout_type_open(PyObject *module);
+
+/* -- plan.c ----------------------------------------------------------------------------------- */
+
+typedef struct tam_py_plan {
+    PyObject_HEAD PyObject *capsules; /* tuple: they keep the memory of the tensors */
+    PyObject *segments;               /* tuple */
+    uint64_t owner;                   /* serial of the reducer that it was made for */
+    uint32_t count;
+    uint32_t *index; /* [count] */
+    void **data;     /* [count] */
+} tam_py_plan;
+
+extern PyTypeObject *tam_py_plan_type;
+
+/** Reducer.plan. */
+PyObject *tam_py_plan_make(PyObject *reducer, PyObject *args, PyObject *keywords);
+
+bool tam_py_plan_type_open(PyObject *module);
+
+/* -- reducer.c, step.c, state.c ---------------------------------------------------------------- */
+
+/** What a call does, and so what else may go on at the same time. */
+typedef enum tam_py_call {
+    TAM_PY_LOOK,  /* alone in the reducer */
+    TAM_PY_STEP,  /* alone in the reducer and in its communicator */
+    TAM_PY_WAIT,  /* the same, but for ready */
+    TAM_PY_READY, /* alone, but for wait */
+} tam_py_call;
+
+typedef struct tam_py_reducer {
+    PyObject_HEAD PyObject *weak;
+    tamis_reducer *handle; /* NULL: closed */
+    tam_py_comm *comm;
+    tam_py_layout *layout;
+    tamis_device device;
+    tamis_type type;
+    bool writes;        /* dense output: gradients must be writable */
+    uint64_t serial;    /* of this object in the process */
+    const char *inside; /* name of the call in progress, other than ready, or NULL */
+    bool waiting;       /* it is wait */
+    bool readying;      /* ready is in progress */
+    void **grads;       /* [segments] of the step under way */
+    bool *marked;       /* [segments] ready in this step */
+    PyObject **held;    /* [segments + 1] what keeps the tensors of this step */
+    uint32_t nheld;
+    PyObject *before; /* of the step before, see step.c */
+} tam_py_reducer;
+
+extern PyTypeObject *tam_py_reducer_type;
+
+/** A call begins, unless it may not meet those in progress; and ends. */
+bool tam_py_reducer_enter(tam_py_reducer *self, tam_py_call kind, const char *call);
+void tam_py_reducer_leave(tam_py_reducer *self, tam_py_call kind);
+
+/** None, or the exception of a status. */
+PyObject *tam_py_reducer_answer(tamis_status status);
+
+/** Let go of what the step was lent. */
+void tam_py_reducer_release(tam_py_reducer *self);
+
+/** The gradient of a segment. */
+bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
+                            PyObject **out_capsule, void **out_data);
+
+PyObject *tam_py_step_start(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_step_ready(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_step_accumulate(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_step_test(PyObject *reducer, PyObject *none);
+PyObject *tam_py_step_wait(PyObject *reducer, PyObject *none);
+PyObject *tam_py_step_join(PyObject *reducer, PyObject *args, PyObject *keywords);
+
+PyObject *tam_py_state_result(PyObject *reducer, PyObject *none);
+PyObject *tam_py_state_residual(PyObject *reducer, PyObject *out);
+PyObject *tam_py_state_control(PyObject *reducer, PyObject *none);
+PyObject *tam_py_state_restore(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_state_save(PyObject *reducer, PyObject *path);
+PyObject *tam_py_state_load(PyObject *reducer, PyObject *path);
+PyObject *tam_py_state_set_density(PyObject *reducer, PyObject *value);
+PyObject *tam_py_state_stats(PyObject *reducer, PyObject *none);
+PyObject *tam_py_state_buckets(PyObject *reducer, PyObject *none);
+
+bool tam_py_reducer_type_open(PyObject *module);
+
+#endif

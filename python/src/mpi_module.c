@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis/_mpi.so: the library's transport over MPI, for _core. Whoever initialises MPI finalises it:
+ * the program (mpi4py, say) its own, we ours.
+ *
+ * Python and _core load this RTLD_LOCAL. The plug-ins of Open MPI name none of its libraries as
+ * needed and find them in the global scope alone; from 3.0 on MPI_Init itself puts libmpi there
+ * (tried with Debian's 4.1.4), so that nothing need be done here.
+ *
+ * What cannot be met with a sentence: MPI_Init_thread ends the process where it fails, for example
+ * under a launcher that does not know this MPI; before it no error handler can be set.
+ */
+#include "lib/base/base.h"
+#include "module.h"
+
+#include <pthread.h>
+#include <tamis/mpi.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `own`, and of beginning and ending */
+static bool own;
+
+static int state(void) {
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    if (finalized)
+        return TAM_PYTHON_MPI_FINALIZED;
+    if (!initialized)
+        return TAM_PYTHON_MPI_ABSENT;
+    return own ? TAM_PYTHON_MPI_OWN : TAM_PYTHON_MPI_FOREIGN;
+}
+
+static tamis_status begin(void) {
+    int level;
+    if (state() != TAM_PYTHON_MPI_ABSENT)
+        return TAMIS_OK;
+    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    if (code != MPI_SUCCESS)
+        return tam_fail(TAMIS_E_TRANSPORT, "MPI_Init_thread returned %d", code);
+    own = true;
+    return TAMIS_OK;
+}
+
+static tamis_status open_mpi(const tamis_comm_config *config, tamis_comm **out) {
+    pthread_mutex_lock(&lock);
+    tamis_status status = begin();
+    pthread_mutex_unlock(&lock);
+    TAM_TRY(status);
+    return tamis_comm_create_mpi(MPI_COMM_WORLD, config, out);
+}
+
+static int state_mpi(void) {
+    pthread_mutex_lock(&lock);
+    int now = state();
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
+static tamis_status finalize_mpi(void) {
+    pthread_mutex_lock(&lock);
+    int code = state() == TAM_PYTHON_MPI_OWN ? MPI_Finalize() : MPI_SUCCESS;
+    pthread_mutex_unlock(&lock);
+    if (code == MPI_SUCCESS)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_TRANSPORT, "MPI_Finalize returned %d", code);
+}
+
+TAMIS_API const tam_python_mpi tam_python_mpi_table = {
+    .size = sizeof(tam_python_mpi),
+    .version = TAMIS_VERSION,
+    .open = open_mpi,
+    .state = state_mpi,
+    .finalize = finalize_mpi,
+};

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis.Plan: where the gradients of some segments lie, checked once. The capsules keep the memory,
+ * so an address stays that of its tensor.
+ */
+#include "core.h"
+
+PyTypeObject *tam_py_plan_type;
+
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)type, (void)args, (void)keywords;
+    PyErr_SetString(PyExc_TypeError, "a Plan is made by Reducer.plan");
+    return NULL;
+}
+
+static int plan_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((tam_py_plan *)object)->capsules);
+    return 0;
+}
+
+static void plan_dealloc(PyObject *object) {
+    tam_py_plan *self = (tam_py_plan *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_CLEAR(self->capsules);
+    Py_CLEAR(self->segments);
+    PyMem_Free(self->index);
+    PyMem_Free(self->data);
+    PyObject_GC_Del(object);
+    Py_DECREF(type);
+}
+
+static PyObject *get_segments(PyObject *object, void *none) {
+    PyObject *segments = ((tam_py_plan *)object)->segments;
+    (void)none;
+    Py_INCREF(segments);
+    return segments;
+}
+
+static PyObject *plan_repr(PyObject *object) {
+    return PyUnicode_FromFormat("<tamis.Plan: segments %R>", ((tam_py_plan *)object)->segments);
+}
+
+static PyGetSetDef getters[] = {
+    {"segments", get_segments, NULL, "their numbers, in the order that they were given", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Gradients of some segments, checked once: where they lie. Holds their memory."},
+    {Py_tp_new, TAM_PY_SLOT(plan_new)},
+    {Py_tp_dealloc, TAM_PY_SLOT(plan_dealloc)},
+    {Py_tp_traverse, TAM_PY_SLOT(plan_traverse)},
+    {Py_tp_repr, TAM_PY_SLOT(plan_repr)},
+    {Py_tp_getset, getters},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "tamis._core.Plan",
+    .basicsize = sizeof(tam_py_plan),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+bool tam_py_plan_type_open(PyObject *module) {
+    return tam_py_type_open(module, "Plan", &spec, &tam_py_plan_type);
+}
+
+/* -- making ----------------------------------------------------------------------------------- */
+
+static bool read_indices(tam_py_plan *plan, const tam_py_reducer *r) {
+    bool *seen = PyMem_Calloc(r->layout->count, sizeof seen[0]);
+    bool ok = seen != NULL;
+    if (!ok)
+        PyErr_NoMemory();
+    for (uint32_t i = 0; ok && i < plan->count; i++) {
+        uint32_t *segment = &plan->index[i];
+        ok = tam_py_as_u32(PyTuple_GetItem(plan->segments, i), "segment", segment);
+        if (!ok || (*segment < r->layout->count && !seen[*segment])) {
+            if (ok)
+                seen[*segment] = true;
+            continue;
+        }
+        tam_py_raise_own(TAMIS_E_ARGUMENT, NULL,
+                         *segment < r->layout->count ? "Reducer.plan: segment %u is given twice"
+                                                     : "Reducer.plan: there is no segment %u of %u",
+                         (unsigned)*segment, (unsigned)r->layout->count);
+        ok = false;
+    }
+    PyMem_Free(seen);
+    return ok;
+}
+
+/* `tensors` is a tuple. */
+static bool borrow_all(tam_py_plan *plan, const tam_py_reducer *r, PyObject *tensors) {
+    Py_ssize_t given = PyTuple_Size(tensors);
+    if (plan->count == 0 || given != (Py_ssize_t)plan->count) {
+        tam_py_raise_own(TAMIS_E_ARGUMENT, NULL, "Reducer.plan: %u segment(s) and %zd tensor(s)",
+                         (unsigned)plan->count, given);
+        return false;
+    }
+    plan->index = PyMem_Calloc(plan->count, sizeof plan->index[0]);
+    plan->data = PyMem_Calloc(plan->count, sizeof plan->data[0]);
+    plan->capsules = PyTuple_New(given);
+    if (!plan->index || !plan->data || !plan->capsules) {
+        if (!PyErr_Occurred())
+            PyErr_NoMemory();
+        return false;
+    }
+    if (!read_indices(plan, r))
+        return false;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        PyObject *capsule;
+        if (!tam_py_gradient_borrow(r, PyTuple_GetItem(tensors, i), plan->index[i], &capsule,
+                                    &plan->data[i]))
+            return false;
+        PyTuple_SetItem(plan->capsules, i, capsule);
+    }
+    return true;
+}
+
+/* `segments` and `tensors` are tuples. */
+static PyObject *make_plan(const tam_py_reducer *r, PyObject *segments, PyObject *tensors) {
+    tam_py_plan *plan = (tam_py_plan *)PyType_GenericAlloc(tam_py_plan_type, 0);
+    if (!plan)
+        return NULL;
+    plan->owner = r->serial;
+    plan->count = (uint32_t)PyTuple_Size(segments);
+    Py_INCREF(segments);
+    plan->segments = segments;
+    if (!borrow_all(plan, r, tensors))
+        Py_CLEAR(plan);
+    return (PyObject *)plan;
+}
+
+/* Does not touch the handle, so it may be called at any time. */
+PyObject *tam_py_plan_make(PyObject *reducer, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"segments", "tensors", NULL};
+    PyObject *segments, *tensors, *plan = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO:Reducer.plan", names, &segments, &tensors))
+        return NULL;
+    segments = PySequence_Tuple(segments);
+    tensors = segments ? PySequence_Tuple(tensors) : NULL;
+    if (tensors)
+        plan = make_plan((tam_py_reducer *)reducer, segments, tensors);
+    Py_XDECREF(tensors);
+    Py_XDECREF(segments);
+    return plan;
+}

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tamis.Reducer: its life, and which calls may meet. Steps are in step.c, the state in state.c.
+ */
+#include "core.h"
+
+#include <structmember.h>
+
+PyTypeObject *tam_py_reducer_type;
+
+/* -- calls in progress ------------------------------------------------------------------------ */
+
+static bool refuse(const char *call, const char *other) {
+    tam_py_raise_own(TAMIS_E_STATE,
+                     "Use a Reducer from one thread at a time; only ready may meet wait.",
+                     "%s: another call is in progress, %s", call, other);
+    return false;
+}
+
+static bool enter_ready(tam_py_reducer *self, const char *call) {
+    if (self->readying)
+        return refuse(call, "Reducer.ready");
+    if (self->inside && !self->waiting)
+        return refuse(call, self->inside);
+    self->readying = true;
+    return true;
+}
+
+bool tam_py_reducer_enter(tam_py_reducer *self, tam_py_call kind, const char *call) {
+    if (!self->handle) {
+        tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "%s: this Reducer was closed", call);
+        return false;
+    }
+    if (kind == TAM_PY_READY)
+        return enter_ready(self, call);
+    if (self->inside)
+        return refuse(call, self->inside);
+    if (self->readying && kind != TAM_PY_WAIT)
+        return refuse(call, "Reducer.ready");
+    if (kind != TAM_PY_LOOK && !tam_py_comm_enter(self->comm, call))
+        return false;
+    self->inside = call;
+    self->waiting = kind == TAM_PY_WAIT;
+    return true;
+}
+
+void tam_py_reducer_leave(tam_py_reducer *self, tam_py_call kind) {
+    if (kind == TAM_PY_READY) {
+        self->readying = false;
+        return;
+    }
+    if (kind != TAM_PY_LOOK)
+        tam_py_comm_leave(self->comm);
+    self->inside = NULL;
+    self->waiting = false;
+}
+
+PyObject *tam_py_reducer_answer(tamis_status status) {
+    if (status != TAMIS_OK)
+        return tam_py_raise(status);
+    Py_RETURN_NONE;
+}
+
+/* -- making ----------------------------------------------------------------------------------- */
+
+static bool alloc_arrays(tam_py_reducer *self) {
+    size_t count = self->layout->count;
+    self->grads = PyMem_Calloc(count, sizeof self->grads[0]);
+    self->marked = PyMem_Calloc(count, sizeof self->marked[0]);
+    self->held = PyMem_Calloc(count + 1, sizeof self->held[0]);
+    if (self->grads && self->marked && self->held)
+        return true;
+    PyErr_NoMemory();
+    return false;
+}
+
+static bool create(tam_py_reducer *self, const tamis_reducer_config *config) {
+    tamis_status status;
+    tam_py_comm *comm = self->comm;
+    if (!tam_py_comm_enter(comm, "Reducer()"))
+        return false;
+    Py_BEGIN_ALLOW_THREADS status =
+        tamis_reducer_create(comm->handle, self->layout->handle, config, &self->handle);
+    Py_END_ALLOW_THREADS tam_py_comm_leave(comm);
+    if (status == TAMIS_OK)
+        comm->reducers++;
+    else
+        tam_py_raise(status);
+    return status == TAMIS_OK;
+}
+
+static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout,
+                            const tamis_reducer_config *config) {
+    static uint64_t serials;
+    tam_py_reducer *self = (tam_py_reducer *)PyType_GenericAlloc(type, 0);
+    if (!self)
+        return NULL;
+    Py_INCREF(comm);
+    Py_INCREF(layout);
+    self->comm = (tam_py_comm *)comm;
+    self->layout = (tam_py_layout *)layout;
+    self->device = config->device;
+    self->type = config->grad_type;
+    self->writes = config->output == TAMIS_OUTPUT_DENSE;
+    self->serial = ++serials;
+    if (!alloc_arrays(self) || !create(self, config))
+        Py_CLEAR(self);
+    return self;
+}
+
+/* Moves comm and layout, if they were given by name, out of a copy of the keywords. */
+static bool split(PyObject *args, PyObject *keywords, PyObject **comm, PyObject **layout) {
+    static char *names[] = {"comm", "layout", NULL};
+    PyObject *own = PyDict_New();
+    bool ok = own != NULL;
+    for (int i = 0; ok && keywords && names[i]; i++) {
+        PyObject *value = PyDict_GetItemString(keywords, names[i]);
+        if (value)
+            ok = PyDict_SetItemString(own, names[i], value) == 0 &&
+                 PyDict_DelItemString(keywords, names[i]) == 0;
+    }
+    ok = ok && PyArg_ParseTupleAndKeywords(args, own, "O!O!:Reducer", names, tam_py_comm_type, comm,
+                                           tam_py_layout_type, layout);
+    if (ok) {
+        Py_INCREF(*comm);
+        Py_INCREF(*layout);
+    }
+    Py_XDECREF(own);
+    return ok;
+}
+
+static PyObject *reducer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    PyObject *comm, *layout, *owner, *options = keywords ? PyDict_Copy(keywords) : NULL;
+    tam_py_reducer *self = NULL;
+    if (keywords && !options)
+        return NULL;
+    if (split(args, options, &comm, &layout)) {
+        if (tam_py_options_read(options, &config, &owner)) {
+            self = make(type, comm, layout, &config);
+            Py_XDECREF(owner);
+        }
+        Py_DECREF(layout);
+        Py_DECREF(comm);
+    }
+    Py_XDECREF(options);
+    return (PyObject *)self;
+}
+
+/* -- the end ---------------------------------------------------------------------------------- */
+
+/* The caller has entered, or is the last to know this object. */
+static void destroy(tam_py_reducer *self) {
+    tamis_reducer *handle = self->handle;
+    self->handle = NULL;
+    Py_BEGIN_ALLOW_THREADS tamis_reducer_destroy(handle);
+    Py_END_ALLOW_THREADS tam_py_cause_drop();
+    self->comm->reducers--;
+    if (tam_py_comm_lingers(self->comm))
+        self->nheld = 0; /* stays for good */
+    tam_py_reducer_release(self);
+    Py_CLEAR(self->before);
+}
+
+static PyObject *reducer_close(PyObject *object, PyObject *none) {
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    (void)none;
+    if (!self->handle)
+        Py_RETURN_NONE;
+    if (!tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.close"))
+        return NULL;
+    destroy(self);
+    tam_py_reducer_leave(self, TAM_PY_STEP);
+    Py_RETURN_NONE;
+}
+
+/* A step under way ends first, by the communicator. If that is in use just now, by another reducer
+ * in another thread, then the reducer stays in memory, and with it the communicator. */
+static void end_of_life(tam_py_reducer *self) {
+    if (!self->handle)
+        return;
+    if (self->nheld > 0 && self->comm->inside) {
+        Py_INCREF((PyObject *)self->comm);
+        self->handle = NULL;
+        self->nheld = 0;
+        return;
+    }
+    destroy(self);
+}
+
+static int reducer_traverse(PyObject *object, visitproc visit, void *arg) {
+    const tam_py_reducer *self = (tam_py_reducer *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT((PyObject *)self->comm);
+    Py_VISIT(self->before);
+    for (uint32_t i = 0; i < self->nheld; i++)
+        Py_VISIT(self->held[i]);
+    return 0;
+}
+
+/* Its comm stays: the handle of that must outlive ours. */
+static int reducer_clear(PyObject *object) {
+    end_of_life((tam_py_reducer *)object);
+    return 0;
+}
+
+static void reducer_dealloc(PyObject *object) {
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject *error, *value, *trace;
+    PyObject_GC_UnTrack(object);
+    PyErr_Fetch(&error, &value, &trace);
+    if (self->weak)
+        PyObject_ClearWeakRefs(object);
+    end_of_life(self);
+    PyMem_Free(self->grads);
+    PyMem_Free(self->marked);
+    PyMem_Free(self->held);
+    Py_XDECREF((PyObject *)self->layout);
+    Py_XDECREF((PyObject *)self->comm);
+    PyErr_Restore(error, value, trace);
+    PyObject_GC_Del(object);
+    Py_DECREF(type);
+}
+
+/* -- type ------------------------------------------------------------------------------------- */
+
+static PyObject *get_comm(PyObject *object, void *none) {
+    PyObject *comm = (PyObject *)((tam_py_reducer *)object)->comm;
+    (void)none;
+    Py_INCREF(comm);
+    return comm;
+}
+
+static PyObject *get_layout(PyObject *object, void *none) {
+    PyObject *layout = (PyObject *)((tam_py_reducer *)object)->layout;
+    (void)none;
+    Py_INCREF(layout);
+    return layout;
+}
+
+static PyObject *reducer_repr(PyObject *object) {
+    const tam_py_reducer *self = (tam_py_reducer *)object;
+    return PyUnicode_FromFormat("<tamis.Reducer: %R over %R%s>", (PyObject *)self->layout,
+                                (PyObject *)self->comm, self->handle ? "" : ", closed");
+}
+
+#define WITH_KEYWORDS(call) (PyCFunction)(void (*)(void)) call, METH_VARARGS | METH_KEYWORDS
+
+static PyMethodDef methods[] = {
+    {"start", WITH_KEYWORDS(tam_py_step_start),
+     "start(grad, scale=1.0, stream=0)\n--\n\n"
+     "Begin a step. `grad`: one tensor of layout.length elements, or a sequence of one per\n"
+     "segment; written in place, and held until the step has ended."},
+    {"plan", WITH_KEYWORDS(tam_py_plan_make),
+     "plan(segments, tensors)\n--\n\n"
+     "Check the gradients of some segments once, for many steps in which they lie there."},
+    {"ready", WITH_KEYWORDS(tam_py_step_ready),
+     "ready(plan, scale=1.0, stream=0)\n--\n\n"
+     "The gradients of a plan are complete. Scale and stream must not change within a step."},
+    {"accumulate", WITH_KEYWORDS(tam_py_step_accumulate),
+     "accumulate(grad, scale=1.0, stream=0)\n--\n\n"
+     "Add a gradient to the residual and exchange nothing: one micro-batch of several."},
+    {"test", tam_py_step_test, METH_NOARGS, "test()\n--\n\nWhether wait would return at once."},
+    {"wait", tam_py_step_wait, METH_NOARGS, "wait()\n--\n\nFinish the step that start began."},
+    {"join", WITH_KEYWORDS(tam_py_step_join),
+     "join(stream=0)\n--\n\nFinish the step in the order of a CUDA stream."},
+    {"result", tam_py_state_result, METH_NOARGS,
+     "result()\n--\n\nIndices (uint32) and values (float32) of the last step, as bytes."},
+    {"residual", tam_py_state_residual, METH_O,
+     "residual(out)\n--\n\n"
+     "Copy the residual into `out`: float32, layout.length elements, in host memory."},
+    {"control", tam_py_state_control, METH_NOARGS,
+     "control()\n--\n\nThe rest of the state, as bytes: thresholds, step number."},
+    {"restore", WITH_KEYWORDS(tam_py_state_restore),
+     "restore(control, residual)\n--\n\n"
+     "Take back what control() and residual() gave. What is None stays as it is."},
+    {"save", tam_py_state_save, METH_O, "save(path)\n--\n\nWrite the state of this rank."},
+    {"load", tam_py_state_load, METH_O, "load(path)\n--\n\nTake the state of this rank back."},
+    {"set_density", tam_py_state_set_density, METH_O,
+     "set_density(density)\n--\n\nFrom the next step on, at most density_max."},
+    {"stats", tam_py_state_stats, METH_NOARGS,
+     "stats()\n--\n\nFigures of the last finished step, by name."},
+    {"buckets", tam_py_state_buckets, METH_NOARGS,
+     "buckets()\n--\n\nThe buckets in the order of the exchange."},
+    {"close", reducer_close, METH_NOARGS,
+     "close()\n--\n\nError (STATE) while another thread is inside one of its calls."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getters[] = {
+    {"comm", get_comm, NULL, "who takes part", NULL},
+    {"layout", get_layout, NULL, "what the gradient is", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(tam_py_reducer, weak), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Reducer(comm, layout, **options)\n--\n\n"
+                "How gradients travel, and the state. The options are named as the fields of\n"
+                "tamis_reducer_config, with dtype for grad_type."},
+    {Py_tp_new, TAM_PY_SLOT(reducer_new)},
+    {Py_tp_dealloc, TAM_PY_SLOT(reducer_dealloc)},
+    {Py_tp_traverse, TAM_PY_SLOT(reducer_traverse)},
+    {Py_tp_clear, TAM_PY_SLOT(reducer_clear)},
+    {Py_tp_repr, TAM_PY_SLOT(reducer_repr)},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "tamis._core.Reducer",
+    .basicsize = sizeof(tam_py_reducer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+bool tam_py_reducer_type_open(PyObject *module) {
+    return tam_py_type_open(module, "Reducer", &spec, &tam_py_reducer_type);
+}

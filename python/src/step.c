@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Steps of a reducer. What a step was lent is held here until it has ended:
+ *
+ *     held      capsules and plans of the step under way
+ *     before    CUDA: those of the last step that was joined, or accumulated. The device may still
+ *               work on them, so they stay until the next step has ended. That is not what keeps
+ *               them sound: allocators of tensor libraries hand memory out again in the order of
+ *               the stream that it was used on, and the joined stream comes after the step. It only
+ *               spares a caller who joined one stream and frees on another.
+ */
+#include "core.h"
+
+/* -- what is held ----------------------------------------------------------------------------- */
+
+void tam_py_reducer_release(tam_py_reducer *self) {
+    while (self->nheld > 0) {
+        PyObject *one = self->held[--self->nheld];
+        self->held[self->nheld] = NULL;
+        Py_DECREF(one);
+    }
+}
+
+/* There is room: every one but the last, of start, brings a segment of its own. */
+static void hold(tam_py_reducer *self, PyObject *one) {
+    Py_INCREF(one);
+    self->held[self->nheld++] = one;
+}
+
+static void let_go_last(tam_py_reducer *self) {
+    PyObject *one = self->held[--self->nheld];
+    self->held[self->nheld] = NULL;
+    Py_DECREF(one);
+}
+
+/* `all`: a new reference or NULL. */
+static void keep_before(tam_py_reducer *self, PyObject *all) {
+    PyObject *old = self->before;
+    self->before = all;
+    Py_XDECREF(old);
+}
+
+static PyObject *held_as_tuple(const tam_py_reducer *self) {
+    PyObject *all = PyTuple_New(self->nheld);
+    for (uint32_t i = 0; all && i < self->nheld; i++) {
+        Py_INCREF(self->held[i]);
+        PyTuple_SetItem(all, i, self->held[i]);
+    }
+    return all;
+}
+
+/* A wait or join has returned; with STATE it had no effect. Destructors of others run here, which
+ * must not meet an exception. */
+static PyObject *end_step(tam_py_reducer *self, tamis_status status, bool joined) {
+    PyObject *answer = tam_py_reducer_answer(status);
+    PyObject *type, *value, *trace;
+    if (status == TAMIS_E_STATE || tam_py_comm_lingers(self->comm))
+        return answer;
+    PyErr_Fetch(&type, &value, &trace);
+    memset(self->marked, 0, self->layout->count * sizeof self->marked[0]);
+    keep_before(self, joined && self->device == TAMIS_DEVICE_CUDA ? held_as_tuple(self) : NULL);
+    tam_py_reducer_release(self);
+    PyErr_Restore(type, value, trace);
+    return answer;
+}
+
+/* -- gradients -------------------------------------------------------------------------------- */
+
+bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
+                            PyObject **out_capsule, void **out_data) {
+    PyObject *name = PyTuple_GetItem(self->layout->names, segment), *owner, *text;
+    tam_py_want want = {
+        .type = self->type,
+        .device = self->device,
+        .writable = self->writes,
+        .length = self->layout->sizes[segment],
+    };
+    text = PyUnicode_FromFormat("the gradient of %U", name);
+    if (!text || !tam_py_as_text(text, "name", &owner, &want.what)) {
+        Py_XDECREF(text);
+        return false;
+    }
+    bool ok = tam_py_tensor_borrow(tensor, &want, out_capsule, out_data);
+    Py_DECREF(owner);
+    Py_DECREF(text);
+    return ok;
+}
+
+/* @return a tuple of capsules; segments that were marked ready keep the gradient that they have */
+static PyObject *borrow_segments(tam_py_reducer *self, PyObject *tensors) {
+    uint32_t count = self->layout->count;
+    Py_ssize_t given = PyTuple_Size(tensors);
+    if (given != (Py_ssize_t)count)
+        return tam_py_raise_own(TAMIS_E_ARGUMENT, "Give one tensor for every segment.",
+                                "%zd gradient(s) for a layout of %u segment(s)", given,
+                                (unsigned)count);
+    PyObject *capsules = PyTuple_New(given);
+    for (uint32_t i = 0; capsules && i < count; i++) {
+        PyObject *capsule;
+        void *data;
+        if (tam_py_gradient_borrow(self, PyTuple_GetItem(tensors, i), i, &capsule, &data)) {
+            PyTuple_SetItem(capsules, i, capsule);
+            self->grads[i] = self->marked[i] ? self->grads[i] : data;
+        } else {
+            Py_CLEAR(capsules);
+        }
+    }
+    return capsules;
+}
+
+static PyObject *borrow_flat(const tam_py_reducer *self, PyObject *tensor, void **out_data) {
+    PyObject *capsule;
+    tam_py_want want = {
+        .what = "the gradient",
+        .type = self->type,
+        .device = self->device,
+        .writable = self->writes,
+        .length = tamis_layout_length(self->layout->handle),
+    };
+    return tam_py_tensor_borrow(tensor, &want, &capsule, out_data) ? capsule : NULL;
+}
+
+/* A tensor, or a sequence of them. @return what keeps them */
+static PyObject *borrow(tam_py_reducer *self, PyObject *grad, tamis_step *step) {
+    bool sequence = PyList_Check(grad) || PyTuple_Check(grad);
+    if (!sequence && PyObject_HasAttrString(grad, "__dlpack__"))
+        return borrow_flat(self, grad, &step->grad);
+    PyObject *tensors = PySequence_Tuple(grad);
+    if (!tensors) {
+        PyErr_Clear();
+        return tam_py_raise_own(TAMIS_E_ARGUMENT,
+                                "Give one tensor of all elements, or a sequence of one for every "
+                                "segment.",
+                                "the gradient is %R, which is no tensor and no sequence of them",
+                                (PyObject *)Py_TYPE(grad));
+    }
+    PyObject *keeper = borrow_segments(self, tensors);
+    step->grads = self->grads;
+    Py_DECREF(tensors);
+    return keeper;
+}
+
+/* -- arguments -------------------------------------------------------------------------------- */
+
+static bool read_stream(const tam_py_reducer *self, PyObject *stream, void **out) {
+    uint64_t handle = 0;
+    if (stream && !tam_py_as_u64(stream, "stream", &handle))
+        return false;
+    *out = (void *)(uintptr_t)handle;
+    if (handle == 0 || self->device == TAMIS_DEVICE_CUDA)
+        return true;
+    tam_py_raise_own(TAMIS_E_ARGUMENT, "Leave it out, or make the reducer with device=\"cuda\".",
+                     "stream is %llu, and the reducer's device is cpu, which has none",
+                     (unsigned long long)handle);
+    return false;
+}
+
+/* The arguments of start and accumulate, and of ready. `what` is borrowed. */
+static bool read_args(const tam_py_reducer *self, PyObject *args, PyObject *keywords,
+                      const char *format, char *first, PyObject **what, tamis_step *out) {
+    char *names[] = {first, "scale", "stream", NULL};
+    PyObject *stream = NULL;
+    double scale = 1.0;
+    *out = (tamis_step)TAMIS_STEP_INIT;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, what, &scale, &stream) ||
+        !read_stream(self, stream, &out->stream))
+        return false;
+    out->scale = (float)scale;
+    return true;
+}
+
+/* -- start and accumulate --------------------------------------------------------------------- */
+
+static tamis_status run(tamis_status (*call)(tamis_reducer *, const tamis_step *),
+                        tamis_reducer *handle, const tamis_step *step) {
+    tamis_status status;
+    Py_BEGIN_ALLOW_THREADS status = call(handle, step);
+    Py_END_ALLOW_THREADS return status;
+}
+
+/* With the call entered. Takes the reference to `keeper`. */
+static PyObject *start_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
+    tamis_status status = run(tamis_reduce_start, self->handle, step);
+    bool lent = status == TAMIS_OK || tam_py_comm_lingers(self->comm);
+    PyObject *answer = tam_py_reducer_answer(status);
+    if (status == TAMIS_OK)
+        memset(self->marked, 1, self->layout->count * sizeof self->marked[0]);
+    if (lent && self->nheld <= self->layout->count)
+        hold(self, keeper);
+    Py_DECREF(keeper);
+    return answer;
+}
+
+PyObject *tam_py_step_start(PyObject *object, PyObject *args, PyObject *keywords) {
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    PyObject *grad, *answer = NULL;
+    tamis_step step;
+    if (!read_args(self, args, keywords, "O|dO:Reducer.start", "grad", &grad, &step) ||
+        !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.start"))
+        return NULL;
+    PyObject *keeper = borrow(self, grad, &step);
+    if (keeper)
+        answer = start_with(self, keeper, &step);
+    tam_py_reducer_leave(self, TAM_PY_STEP);
+    return answer;
+}
+
+/* On the CPU the gradient has been read when the library returns; on CUDA see the head of the
+ * file. Takes the reference to `keeper`. */
+static PyObject *accumulate_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
+    PyObject *answer = tam_py_reducer_answer(run(tamis_grad_accumulate, self->handle, step));
+    if (self->device == TAMIS_DEVICE_CUDA)
+        keep_before(self, keeper);
+    else
+        Py_DECREF(keeper);
+    return answer;
+}
+
+PyObject *tam_py_step_accumulate(PyObject *object, PyObject *args, PyObject *keywords) {
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    PyObject *grad, *answer = NULL;
+    tamis_step step;
+    if (!read_args(self, args, keywords, "O|dO:Reducer.accumulate", "grad", &grad, &step) ||
+        !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.accumulate"))
+        return NULL;
+    PyObject *keeper = borrow(self, grad, &step);
+    if (keeper)
+        answer = accumulate_with(self, keeper, &step);
+    tam_py_reducer_leave(self, TAM_PY_STEP);
+    return answer;
+}
+
+/* -- ready ------------------------------------------------------------------------------------ */
+
+/* The library reads the pointers of a step until it ends, so those of marked segments must not be
+ * written: a segment that is marked is refused here, and not first there. */
+static bool check_plan(const tam_py_reducer *self, const tam_py_plan *plan) {
+    if (plan->owner != self->serial) {
+        tam_py_raise_own(TAMIS_E_ARGUMENT, "Make it with the reducer that is to use it.",
+                         "Reducer.ready: the plan was made by another reducer");
+        return false;
+    }
+    for (uint32_t i = 0; i < plan->count; i++) {
+        if (!self->marked[plan->index[i]])
+            continue;
+        tam_py_raise_own(TAMIS_E_STATE, "Call wait or join before the next step begins.",
+                         "Reducer.ready: the gradient of %U was marked ready before in this step, "
+                         "which has not been waited for",
+                         PyTuple_GetItem(self->layout->names, plan->index[i]));
+        return false;
+    }
+    return true;
+}
+
+static void mark(tam_py_reducer *self, const tam_py_plan *plan) {
+    for (uint32_t i = 0; i < plan->count; i++) {
+        self->grads[plan->index[i]] = plan->data[i];
+        self->marked[plan->index[i]] = true;
+    }
+}
+
+/* Without the GIL. @return how many were marked */
+static uint32_t mark_ready(tamis_reducer *handle, const tam_py_plan *plan, const tamis_step *step,
+                           tamis_status *status) {
+    for (uint32_t i = 0; i < plan->count; i++) {
+        *status = tamis_grad_ready(handle, plan->index[i], step);
+        if (*status != TAMIS_OK)
+            return i;
+    }
+    return plan->count;
+}
+
+/* The step may have ended before this returns, by a wait in another thread, and then nothing of it
+ * is held or marked any more. */
+static PyObject *ready_failed(tam_py_reducer *self, const tam_py_plan *plan, uint32_t done,
+                              tamis_status status) {
+    bool lost = tamis_status_loss(status) == TAMIS_LOST_COMM;
+    PyObject *answer = tam_py_raise(status);
+    for (uint32_t i = done; i < plan->count && !lost; i++)
+        self->marked[plan->index[i]] = false;
+    if (done == 0 && !lost && self->nheld > 0 &&
+        self->held[self->nheld - 1] == (const PyObject *)plan)
+        let_go_last(self);
+    return answer;
+}
+
+static PyObject *ready_with(tam_py_reducer *self, tam_py_plan *plan, tamis_step *step) {
+    tamis_reducer *handle = self->handle;
+    tamis_status status = TAMIS_OK;
+    uint32_t done;
+    if (!check_plan(self, plan))
+        return NULL;
+    step->grads = self->grads;
+    mark(self, plan);
+    hold(self, (PyObject *)plan);
+    Py_BEGIN_ALLOW_THREADS done = mark_ready(handle, plan, step, &status);
+    Py_END_ALLOW_THREADS if (status != TAMIS_OK) return ready_failed(self, plan, done, status);
+    Py_RETURN_NONE;
+}
+
+PyObject *tam_py_step_ready(PyObject *object, PyObject *args, PyObject *keywords) {
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    PyObject *plan, *answer;
+    tamis_step step;
+    if (!read_args(self, args, keywords, "O|dO:Reducer.ready", "plan", &plan, &step))
+        return NULL;
+    if (Py_TYPE(plan) != tam_py_plan_type)
+        return PyErr_Format(PyExc_TypeError, "plan is %R, not a Plan made by Reducer.plan",
+                            (PyObject *)Py_TYPE(plan));
+    if (!tam_py_reducer_enter(self, TAM_PY_READY, "Reducer.ready"))
+        return NULL;
+    answer = ready_with(self, (tam_py_plan *)plan, &step);
+    tam_py_reducer_leave(self, TAM_PY_READY);
+    return answer;
+}
+
+/* -- the end of a step ------------------------------------------------------------------------ */
+
+PyObject *tam_py_step_test(PyObject *object, PyObject *none) {
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    tamis_status status;
+    int done;
+    (void)none;
+    if (!tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.test"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS status = tamis_reduce_test(self->handle, &done);
+    Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_STEP);
+    return status == TAMIS_OK ? PyBool_FromLong(done) : tam_py_raise(status);
+}
+
+PyObject *tam_py_step_wait(PyObject *object, PyObject *none) {
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    tamis_status status;
+    (void)none;
+    if (!tam_py_reducer_enter(self, TAM_PY_WAIT, "Reducer.wait"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS status = tamis_reduce_wait(self->handle);
+    Py_END_ALLOW_THREADS PyObject *answer = end_step(self, status, false);
+    tam_py_reducer_leave(self, TAM_PY_WAIT);
+    return answer;
+}
+
+PyObject *tam_py_step_join(PyObject *object, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"stream", NULL};
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    PyObject *given = NULL;
+    void *stream;
+    tamis_status status;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:Reducer.join", names, &given) ||
+        !read_stream(self, given, &stream) ||
+        !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.join"))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS status = tamis_reduce_join(self->handle, stream);
+    Py_END_ALLOW_THREADS PyObject *answer = end_step(self, status, true);
+    tam_py_reducer_leave(self, TAM_PY_STEP);
+    return answer;
+}
