@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""Sparse gradient exchange for data-parallel training.
+
+    comm = tamis.comm()                                        # MPI, torch, or one process
+    reducer = tamis.Reducer(comm, tamis.Layout([("w", w.size)]), density=0.01)
+    reducer.start(grad)
+    reducer.wait()                      # grad: mean of the chosen entries, zero elsewhere
+
+Gradients are objects that speak DLPack: arrays of NumPy (1.22 or later), tensors of PyTorch. They
+are written in place. For PyTorch see `tamis.torch`, which is imported by name and only then needs
+torch. docs/python.md is the manual, include/tamis/tamis.h says what each option means.
+"""
+
+try:
+    from . import _core
+except ImportError as error:
+    raise ImportError(
+        f"tamis._core, the compiled part of tamis, cannot be loaded ({error}). It is built for"
+        " CPython 3.9 or later with the global interpreter lock; docs/python.md says how."
+    ) from error
+
+from ._core import Comm, Error, Layout, Plan, Reducer, features, schemes, settings, version
+from .group import init_process_group
+from .launch import comm, mpi_module, nccl_module
+from .launcher import local_rank
+
+__all__ = [
+    "Comm",
+    "Error",
+    "Layout",
+    "Plan",
+    "Reducer",
+    "comm",
+    "features",
+    "init_process_group",
+    "local_rank",
+    "mpi_module",
+    "nccl_module",
+    "schemes",
+    "settings",
+    "version",
+]
+__version__ = ".".join(str(part) for part in version())

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""torch's process group under any launcher: DDP wants one, whatever carries the gradients."""
+
+import os
+import socket
+from typing import Any
+
+from . import launch, launcher
+from ._core import Comm, Layout, Reducer
+
+
+def init_process_group(backend: str = "gloo") -> None:
+    """torch.distributed.init_process_group under any launcher; nothing if somebody did it.
+
+    With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT it is torch's env://. With MASTER_ADDR and
+    MASTER_PORT alone, under srun, rank and size are Slurm's. Under MPI nothing need be set: rank 0
+    opens torch's store at a free port and tells the others over MPI. Without a launcher: one rank.
+    """
+    dist = launcher.torch_distributed()
+    if dist is None:
+        raise launcher.error(
+            "torch.distributed cannot be imported.", "Install torch.", "TAMIS_E_UNSUPPORTED"
+        )
+    if dist.is_initialized():
+        return
+    if launcher.env_init():
+        dist.init_process_group(backend, init_method="env://")
+    elif launcher.mpi_launched() or launcher.mpi_initialised() or not _slurm_meets():
+        _meet(dist, backend)
+    else:
+        rank, size = launcher.number("SLURM_PROCID"), launcher.number("SLURM_STEP_NUM_TASKS")
+        dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
+
+
+def _slurm_meets() -> bool:
+    names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "MASTER_ADDR", "MASTER_PORT")
+    return all(os.environ.get(name) for name in names)
+
+
+def _meet(dist: Any, backend: str) -> None:
+    meeting = launch.open_carrier()
+    rank, nranks = meeting.rank, meeting.nranks
+    if nranks == 1:
+        store = dist.HashStore()
+    elif rank == 0:
+        host = _address(nranks)
+        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        _tell(meeting, f"{host}:{store.port}")
+    else:
+        host, _, port = _tell(meeting, "").rpartition(":")
+        store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    meeting.close()
+    dist.init_process_group(backend, store=store, rank=rank, world_size=nranks)
+
+
+def _tell(meeting: Comm, text: str) -> str:
+    """What rank 0 says, to all: a dense sum over bytes, to which the others add zeros."""
+    import torch
+
+    letters = list(text.encode())
+    note = torch.zeros(256)
+    note[: len(letters)] = torch.tensor(letters, dtype=torch.float32)
+    reducer = Reducer(meeting, Layout([("address", 256)]), scheme="dense", average="sum")
+    reducer.start(note)
+    reducer.wait()
+    reducer.close()
+    return bytes(int(letter) for letter in note.tolist() if letter).decode()
+
+
+def _address(nranks: int) -> str:
+    """An address of this host that the other ranks reach."""
+    given = os.environ.get("MASTER_ADDR")
+    if given:
+        return given
+    if launcher.number("OMPI_COMM_WORLD_LOCAL_SIZE") == nranks:
+        return "127.0.0.1"
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = "127.0.0.1"
+    if address.startswith("127.") and launcher.number("OMPI_COMM_WORLD_LOCAL_SIZE") is not None:
+        raise launcher.error(
+            f"The name of this host, {socket.gethostname()}, leads to {address}, where ranks on"
+            " other hosts cannot reach it.",
+            "Set MASTER_ADDR to the address of the first host (mpirun -x MASTER_ADDR=...).",
+        )
+    return address

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""Who takes part: the communicator that fits the launcher, and a guard against one that does not.
+
+A process that MPI or torch believes to be alone would train by itself, in silence, next to the
+others. So every number of processes that a launcher announces is compared with the communicator's.
+"""
+
+import atexit
+import gc
+import logging
+import os
+import sys
+import weakref
+from typing import Any, Callable, List, NamedTuple, Optional
+
+from . import _core, launcher
+from ._core import Comm, Error, Reducer
+
+log = logging.getLogger("tamis")
+
+TRANSPORTS = ("auto", "mpi", "torch", "nccl", "local")
+
+
+def mpi_module() -> Optional[str]:
+    """Path of the shared object that knows MPI; None where it was not built."""
+    return _beside_core("_mpi.so")
+
+
+def nccl_module() -> Optional[str]:
+    """Path of the shared object that knows NCCL; None where it was not built."""
+    return _beside_core("_nccl.so")
+
+
+def _beside_core(name: str) -> Optional[str]:
+    path = os.path.join(os.path.dirname(os.path.abspath(_core.__file__)), name)
+    return path if os.path.exists(path) else None
+
+
+# --- the choice
+
+
+class Choice(NamedTuple):
+    transport: str
+    reason: str
+
+
+def choose(transport: str = "auto", device: str = "cpu") -> Choice:
+    """The transport that `comm` would take, and why."""
+    if transport not in TRANSPORTS:
+        raise launcher.error(
+            f"There is no transport {transport!r}.", f"Take one of {', '.join(TRANSPORTS)}."
+        )
+    if transport != "auto":
+        return Choice(transport, "it was asked for")
+    setting = _setting()
+    if setting != "auto":
+        return Choice(setting, f"TAMIS_TRANSPORT={setting}")
+    carrier = _carrier()
+    if device == "cuda" and carrier.transport != "local" and nccl_module():
+        return Choice("nccl", f"gradients lie on a CUDA device, and {carrier.reason}")
+    return carrier
+
+
+def _setting() -> str:
+    row = next(row for row in _core.settings() if row["name"] == "TAMIS_TRANSPORT")
+    text = os.environ.get("TAMIS_TRANSPORT", "")
+    if text and row["origin"] == "default":  # the library warned, and would go on with auto
+        raise launcher.error(
+            f"TAMIS_TRANSPORT={text} is not a transport.",
+            f"Take one of {', '.join(row['values'].split('|'))}, or unset it.",
+        )
+    return row["value"]
+
+
+def _carrier() -> Choice:
+    """What the launcher offers. NCCL is never among it: it needs one of these to begin with."""
+    launched = launcher.mpi_launched()
+    if launched and not mpi_module() and launcher.torch_initialised():
+        return Choice("torch", f"{launched} is set, but MPI was not built; torch.distributed runs")
+    if launched:
+        return Choice("mpi", f"{launched} is set")
+    if launcher.mpi_initialised() and not launcher.torchrun():
+        return Choice("mpi", "MPI is initialised")
+    if launcher.torch_initialised():
+        return Choice("torch", "torch.distributed is initialised")
+    if launcher.env_init() and launcher.torch_distributed():
+        return Choice("torch", "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set")
+    return Choice("local", "no launcher was found")
+
+
+def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str = "cpu") -> Comm:
+    """The communicator of all processes of this job.
+
+    transport  "mpi"; "torch": torch.distributed carries; "nccl": CUDA, the ranks find each other
+               over MPI or torch; "local": this process alone. "auto": TAMIS_TRANSPORT if it is
+               set, else mpi under mpirun or srun --mpi=..., or if MPI is initialised, else torch
+               if torch.distributed is, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else
+               local. The choice is logged (logger "tamis", level info).
+    timeout_s  deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
+    device     where gradients lie. "cuda": auto takes nccl, where it was built, on the current
+               device
+
+    Collective: all processes call it. What is still open at exit is closed then, and MPI is
+    finalised if it is our own; when an exception ends the process, nobody is waited for.
+
+    Errors: `Error` if the transport is not to be had, or if a launcher announced another number
+    of processes than the communicator has.
+    """
+    transport, reason = choose(transport, device)
+    _check_announced()
+    if transport == "nccl":
+        made = _open_nccl(timeout_s)
+    else:
+        made = _open(transport, timeout_s)
+    _remember(made)
+    log.info("transport %s, rank %d of %d: %s", transport, made.rank, made.nranks, reason)
+    return made
+
+
+def _milliseconds(timeout_s: Optional[float]) -> int:
+    """As the extension takes it; 0 leaves it to TAMIS_TIMEOUT_MS."""
+    if timeout_s is None:
+        return 0
+    if not 0.001 <= timeout_s <= 86400:
+        raise launcher.error(f"timeout_s is {timeout_s}, out of range.", "Take 0.001 to 86400.")
+    return round(timeout_s * 1000)
+
+
+def _open(transport: str, timeout_s: Optional[float]) -> Comm:
+    """A communicator of all processes, guarded."""
+    if transport == "mpi":
+        made = _open_mpi(timeout_s)
+    elif transport == "torch":
+        made = _open_torch(timeout_s)
+    else:
+        made = Comm.local(1, _milliseconds(timeout_s))[0]
+    guard(made)
+    return made
+
+
+def open_carrier(timeout_s: Optional[float] = None) -> Comm:
+    """What the launcher offers, whatever was asked for: for ranks to find each other."""
+    return _open(_carrier().transport, timeout_s)
+
+
+def _open_mpi(timeout_s: Optional[float]) -> Comm:
+    module = mpi_module()
+    if module is None:
+        raise launcher.error(
+            "MPI was asked for, but this build of tamis has none: _mpi.so is not beside _core.",
+            "Install an MPI with its headers (Debian: libopenmpi-dev) and build tamis again, or"
+            " start the processes with torchrun and pass transport='torch'.",
+            "TAMIS_E_UNSUPPORTED",
+        )
+    return Comm.mpi(module, _milliseconds(timeout_s))
+
+
+def _open_torch(timeout_s: Optional[float]) -> Comm:
+    if launcher.torch_distributed() is None:
+        raise launcher.error(
+            "Transport torch was asked for, but torch.distributed cannot be imported.",
+            "Install torch, or start the processes with mpirun and pass transport='mpi'.",
+            "TAMIS_E_UNSUPPORTED",
+        )
+    from . import group
+    from . import torch as binding
+
+    group.init_process_group()
+    return binding.carrier(timeout_s=timeout_s)
+
+
+def _open_nccl(timeout_s: Optional[float]) -> Comm:
+    module = nccl_module()
+    if module is None:
+        raise launcher.error(
+            "NCCL was asked for, but this build of tamis has none: _nccl.so is not beside _core.",
+            "Build tamis with CUDA and NCCL, or pass transport='mpi' or 'torch'.",
+            "TAMIS_E_UNSUPPORTED",
+        )
+    bootstrap = open_carrier(timeout_s)
+    try:
+        return Comm.nccl(module, bootstrap, _milliseconds(timeout_s))
+    finally:
+        bootstrap.close()
+
+
+# --- the guard
+
+
+def guard(comm: Comm) -> None:
+    """`Error` unless `comm` has as many ranks as each launcher announced and torch believes.
+
+    It needs no communication, so each process finds out by itself and none waits for another.
+    """
+    numbers = launcher.announced()
+    world = launcher.torch_world()
+    if world is not None:
+        numbers["torch.distributed"] = world
+    for source, number in numbers.items():
+        if number != comm.nranks:
+            raise launcher.error(
+                f"{source}={number}, but the communicator over {comm.transport} has"
+                f" {comm.nranks} rank{'s' if comm.nranks != 1 else ''}: replicas would silently"
+                " drift apart.",
+                _right_launcher(source, number, comm.transport),
+            )
+
+
+def _check_announced() -> None:
+    """What can be known before MPI_Init is called, which may hang if it is started wrongly."""
+    numbers = launcher.announced()
+    if len(set(numbers.values())) > 1:
+        told = " but ".join(f"{name}={number}" for name, number in numbers.items())
+        raise launcher.error(
+            f"Launchers disagree on the number of processes: {told}.",
+            "Unset the variables that are left over from another job.",
+        )
+
+
+def _right_launcher(source: str, number: int, transport: str) -> str:
+    script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "script.py"
+    mpirun = f"mpirun -np {number} python3 {script}"
+    if source == "SLURM_STEP_NUM_TASKS":
+        return f"Start it with srun --mpi=pmix -n {number} python3 {script}."
+    if transport != "mpi":
+        return (
+            f"Start it with {mpirun}, or with torchrun --nproc-per-node {number} {script} and call"
+            " torch.distributed.init_process_group first, and leave the transport to tamis."
+        )
+    if source in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        return (
+            "The launcher belongs to another MPI than the one that tamis was built with: start it"
+            f" with that one's {mpirun}, or build tamis with the launcher's MPI."
+        )
+    return f"Start it with {mpirun}, or pass transport='torch' (TAMIS_TRANSPORT=torch)."
+
+
+# --- the exit
+
+_made: List["weakref.ref[Comm]"] = []  # in order, so that all ranks close in the same order
+
+
+def _remember(made: Comm) -> None:
+    _made[:] = [reference for reference in _made if reference() is not None]
+    _made.append(weakref.ref(made))
+
+
+@atexit.register
+def _leave() -> None:
+    """Close what is open, in the same order on all ranks, and finalise MPI if it is our own.
+
+    After an exception others may still be waiting for this rank: MPI_Finalize would wait for them
+    in turn. The process then leaves as it is, and its exit status tells the launcher.
+    """
+    failed = getattr(sys, "last_value", None) is not None
+    reducers = [item for item in gc.get_objects() if type(item) is Reducer]
+    comms = [made for made in (reference() for reference in _made) if made is not None]
+    if failed:
+        _each(comms, Comm.abort)
+    _each(reducers, Reducer.close)
+    _each(comms, Comm.close)
+    if not failed:
+        _core.mpi_finalize()
+
+
+def _each(items: List[Any], do: Callable[[Any], None]) -> None:
+    for item in items:
+        try:
+            do(item)
+        except Error as error:
+            log.debug("at exit: %s", error)
