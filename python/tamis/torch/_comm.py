@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: MIT
+"""Communicators over torch.distributed, and what is done once before training."""
+
+import ctypes
+import datetime
+import hashlib
+import os
+import weakref
+from typing import Any, Iterable, List, Optional, Union
+
+import torch
+import torch.distributed as dist
+
+from .. import _core
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+def distributed() -> bool:
+    """Whether torch.distributed runs."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def seconds(timeout_s: Optional[float]) -> float:
+    """The deadline in force where `timeout_s` was asked for."""
+    if timeout_s is not None:
+        return float(timeout_s)
+    text = os.environ.get("TAMIS_TIMEOUT_MS", "")
+    return int(text) / 1000 if text.isdigit() and int(text) else DEFAULT_TIMEOUT_S
+
+
+class _Gather:
+    """The all-gather of a process group, for bytes in host memory."""
+
+    def __init__(self, group: Any, own: bool) -> None:
+        self.group = group
+        self.own = own
+        self.nranks = dist.get_world_size(group)
+        # Gloo has the call with one output since after torch 1.13; there it refuses at once.
+        self.flat = getattr(dist, "all_gather_into_tensor", None)
+
+    def __call__(self, send: memoryview, recv: memoryview) -> None:
+        group = self.group
+        if group is None:
+            raise RuntimeError("this rank gave the process group up")
+        received = torch.frombuffer(recv, dtype=torch.uint8)
+        sent = torch.frombuffer(bytearray(send), dtype=torch.uint8)  # wants what can be written
+        if self.flat:
+            try:
+                self.flat(received, sent, group=group)
+                return
+            except (RuntimeError, NotImplementedError) as error:
+                if "support" not in str(error):
+                    raise
+                self.flat = None
+        dist.all_gather(list(received.view(self.nranks, -1)), sent, group=group)
+
+    def leave(self) -> None:
+        """Ranks that wait in the group, or come to it, learn at once that this one has gone."""
+        group, self.group = self.group, None
+        if self.own and group is not None and distributed():
+            dist.destroy_process_group(group)
+
+
+# A Comm does not say what carries it.
+_gathers: "weakref.WeakKeyDictionary[_core.Comm, _Gather]" = weakref.WeakKeyDictionary()
+
+
+def leave(comm: _core.Comm) -> None:
+    """Give the process group below a communicator up, if there is one."""
+    gather = _gathers.pop(comm, None)
+    if gather is not None:
+        gather.leave()
+
+
+def carrier(group: Optional[Any] = None, timeout_s: Optional[float] = None) -> _core.Comm:
+    """A communicator over a process group of torch: the one given, or a new one over all ranks.
+
+    group      a group for host memory (gloo), used by nobody else while reducers of this
+               communicator live; it is the caller's to destroy. None: dist.new_group("gloo").
+    timeout_s  deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s; a given group has its own
+
+    Collective: yes, over the group
+    Errors:     RuntimeError if torch.distributed is not initialised or the group is not for host
+                memory
+    """
+    if not distributed():
+        raise RuntimeError(
+            "torch.distributed is not initialised: call torch.distributed.init_process_group first"
+        )
+    limit_s = seconds(timeout_s)
+    own = group is None
+    if own:
+        group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=limit_s))
+    elif "gloo" not in dist.get_backend(group):
+        raise RuntimeError(
+            f"a process group over {dist.get_backend(group)} does not carry host memory: make one"
+            ' with torch.distributed.new_group(ranks, backend="gloo")'
+        )
+    gather = _Gather(group, own)
+    comm = _core.Comm.callback(
+        dist.get_rank(group), gather.nranks, gather, round(limit_s * 1000)
+    )
+    _gathers[comm] = gather
+    return comm
+
+
+# ------------------------------------------------------------------------- once before training
+
+Tensors = Union[torch.nn.Module, torch.Tensor, Iterable[torch.Tensor]]
+
+
+def _tensors(source: Tensors, buffers: bool) -> List[torch.Tensor]:
+    if isinstance(source, torch.Tensor):
+        return [source.detach()]
+    if isinstance(source, torch.nn.Module):
+        found = list(source.parameters()) + (list(source.buffers()) if buffers else [])
+    else:
+        found = [row[1] if isinstance(row, tuple) else row for row in source]
+    if not all(isinstance(tensor, torch.Tensor) for tensor in found):
+        raise TypeError("give a module, a tensor, or tensors (with or without names)")
+    return [tensor.detach() for tensor in found]
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, in the order of its axes, in host memory: a view where possible."""
+    return tensor.cpu().contiguous().view(-1).view(torch.uint8)
+
+
+def _sum_bytes(comm: _core.Comm, data: torch.Tensor) -> torch.Tensor:
+    """Bytes of which at most one rank holds others than zero, summed: a gather or a broadcast.
+
+    A communicator has no call for bytes, but its dense sum of float32 is exact for whole numbers.
+    """
+    values = data.to(torch.float32)
+    layout = _core.Layout([("bytes", values.numel())])
+    reducer = _core.Reducer(comm, layout, scheme="dense", density=1.0, average="sum")
+    try:
+        reducer.start(values)
+        reducer.wait()
+    finally:
+        reducer.close()
+    return values.to(torch.uint8)
+
+
+def broadcast_parameters(module_or_tensors: Tensors, comm: Optional[_core.Comm] = None) -> None:
+    """Give every rank the bits that rank 0 has: parameters and buffers of a module, or tensors.
+
+    Over `comm` if it is given, else over torch.distributed's default group. Any dtype, any device;
+    DistributedDataParallel does it by itself.
+
+    Collective: yes, with the same shapes on all ranks
+    Errors:     RuntimeError without `comm` and torch.distributed; `Error` from the communicator
+    """
+    tensors = [tensor for tensor in _tensors(module_or_tensors, True) if tensor.numel()]
+    for tensor in tensors:
+        data = _bytes_of(tensor)
+        if comm is not None:
+            mine = data if comm.rank == 0 else torch.zeros_like(data)
+            data = _sum_bytes(comm, mine)
+        else:
+            data = _broadcast(data)
+        same = data.view(tensor.dtype).view(tensor.shape)
+        tensor.copy_(same)
+
+
+def _broadcast(data: torch.Tensor) -> torch.Tensor:
+    _need_distributed()
+    if "nccl" in dist.get_backend():
+        on_device = data.cuda()
+        dist.broadcast(on_device, 0)
+        return on_device.cpu()
+    data = data.clone()
+    dist.broadcast(data, 0)
+    return data
+
+
+def replicas_identical(module_or_tensors: Tensors, comm: Optional[_core.Comm] = None) -> bool:
+    """Whether the parameters have the same bits on all ranks: their hashes are compared.
+
+    Collective: yes              Errors: as broadcast_parameters
+    """
+    digest = hashlib.blake2b(digest_size=32)
+    for tensor in _tensors(module_or_tensors, False):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            data = _bytes_of(tensor)
+            digest.update((ctypes.c_char * data.numel()).from_address(data.data_ptr()))
+    own = torch.tensor(list(digest.digest()), dtype=torch.uint8)
+    rows = _gather(own, comm)
+    return bool((rows == own).all())
+
+
+def _gather(own: torch.Tensor, comm: Optional[_core.Comm]) -> torch.Tensor:
+    if comm is not None:
+        rows = torch.zeros((comm.nranks, own.numel()), dtype=torch.uint8)
+        rows[comm.rank] = own
+        return _sum_bytes(comm, rows.view(-1)).view_as(rows)
+    _need_distributed()
+    if "nccl" in dist.get_backend():
+        own = own.cuda()
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own)
+    return torch.stack(parts).cpu()
+
+
+def _need_distributed() -> None:
+    if not distributed():
+        raise RuntimeError(
+            "there is nobody to speak to: give a communicator (comm=state.comm), or call"
+            " torch.distributed.init_process_group first"
+        )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""Figures of the steps: of the last one, and in total since the state was made."""
+
+from typing import Any, Dict, List
+
+from ._group import Group
+
+PHASES = ("accumulate", "cut", "exchange", "apply")
+
+
+class Figures:
+    """Sums over steps. Times are of this rank, in seconds."""
+
+    def __init__(self) -> None:
+        self.steps = self.lost = 0
+        self.wire_bytes = self.dense_bytes = 0
+        self.seconds = dict.fromkeys(PHASES + ("exposed",), 0.0)
+        self.last: Dict[str, Any] = {}
+
+    def add(
+        self, groups: List[Group], rows: List[Dict[str, Any]], exposed_s: float, lost: bool
+    ) -> None:
+        """A step has ended, for whose end backward (or step) was held up for `exposed_s`."""
+        last = {
+            "length": sum(row["length"] for row in rows),
+            "selected": 0 if lost else sum(row["selected"] for row in rows),
+            "wire_bytes": sum(row["wire_bytes"] for row in rows),
+            "dense_bytes": sum(dense_bytes(group) for group in groups),
+            "seconds": {phase: sum(row[phase + "_s"] for row in rows) for phase in PHASES},
+        }
+        last["seconds"]["exposed"] = exposed_s
+        self.last = last
+        self.steps += 1
+        self.lost += lost
+        self.wire_bytes += last["wire_bytes"]
+        self.dense_bytes += last["dense_bytes"]
+        for phase, value in last["seconds"].items():
+            self.seconds[phase] += value
+
+    def read(self, groups: List[Group]) -> Dict[str, Any]:
+        last = dict(self.last, seconds=dict(self.last["seconds"])) if self.last else {}
+        if last:
+            last["density"] = last["selected"] / last["length"]
+        return {
+            "step": last,
+            "total": {
+                "steps": self.steps,
+                "lost_steps": self.lost,
+                "wire_bytes": self.wire_bytes,
+                "dense_bytes": self.dense_bytes,
+                "seconds": dict(self.seconds),
+            },
+            "groups": [
+                dict(group.reducer.stats(), dtype=str(group.dtype).split(".")[1])
+                for group in groups
+            ],
+        }
+
+
+def dense_bytes(group: Group) -> int:
+    """What this rank would send for a ring all-reduce of the gradient."""
+    nranks = group.comm.nranks
+    size = group.parameters[0].element_size()
+    return 2 * (nranks - 1) * group.layout.length * size // nranks

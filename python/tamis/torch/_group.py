@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""Parameters of one dtype: one communicator, one reducer, and the thread that waits for it."""
+
+import threading
+import weakref
+from queue import Empty, SimpleQueue
+from typing import Any, Dict, List, Tuple
+
+import torch
+
+from .. import _core
+from ._parameters import DTYPES, shaped
+
+
+class Waiter:
+    """A thread that waits for reducers whose transport has no thread of its own."""
+
+    def __init__(self) -> None:
+        self._todo: "SimpleQueue[Any]" = SimpleQueue()
+        self._done: "SimpleQueue[Any]" = SimpleQueue()
+        self._waiting = False
+        # A daemon: a process that ends by an exception must not wait for other ranks.
+        threading.Thread(target=self._run, name="tamis-wait", daemon=True).start()
+
+    def _run(self) -> None:
+        for reducer in iter(self._todo.get, None):
+            try:
+                reducer.wait()
+                self._done.put(None)
+            except BaseException as error:  # whatever it is, the thread that joins raises it
+                self._done.put(error)
+            reducer = None
+
+    def begin(self, reducer: _core.Reducer) -> None:
+        """Wait for the step that `reducer` has begun. Nothing if that is under way."""
+        if not self._waiting:
+            self._waiting = True
+            self._todo.put(reducer)
+
+    def join(self) -> None:
+        """Return, or raise, as the wait that was begun did."""
+        error = self._done.get()
+        self._waiting = False
+        if error is not None:
+            raise error
+
+    @property
+    def waiting(self) -> bool:
+        return self._waiting
+
+    def settle(self, limit_s: float) -> None:
+        """After the communicator was given up: let the wait that was begun end, for so long."""
+        try:
+            if self._waiting:
+                self._done.get(timeout=limit_s)
+                self._waiting = False
+        except Empty:  # whoever needs the reducer learns that it is in use
+            pass
+
+    def stop(self) -> None:
+        self._todo.put(None)
+
+
+class Place:
+    """Where the gradients of some segments lie. Holds the tensors, so nothing else comes there."""
+
+    __slots__ = ("group", "segments", "tensors", "plan", "whole")
+
+    def __init__(
+        self,
+        group: "Group",
+        segments: List[int],
+        tensors: List[torch.Tensor],
+        whole: torch.Tensor,
+    ) -> None:
+        self.group, self.segments, self.tensors = group, segments, tensors
+        self.whole = whole  # a tensor with the elements of all of them
+        self.plan = group.reducer.plan(segments, tensors)
+
+
+class Group:
+    """The parameters of one dtype. Segment i of the layout is parameter i."""
+
+    def __init__(
+        self,
+        rows: List[Tuple[str, torch.Tensor]],
+        comm: _core.Comm,
+        options: Dict[str, Any],
+        warmup: bool,
+        overlap: bool,
+        host_waits: bool,
+    ) -> None:
+        self.names = [name for name, _ in rows]
+        self.parameters = [parameter for _, parameter in rows]
+        self.dtype = rows[0][1].dtype
+        self.comm = comm
+        self.layout = _core.Layout([(name, p.numel()) for name, p in rows])
+        options = dict(options, dtype=DTYPES[self.dtype])
+        self.sparse = _core.Reducer(comm, self.layout, **options)
+        self.dense = None
+        if warmup:
+            common = ("dtype", "device", "average", "nonfinite", "bucket_length", "worker")
+            shared = {name: options[name] for name in common if name in options}
+            self.dense = _core.Reducer(comm, self.layout, scheme="dense", density=1.0, **shared)
+        self.reducer = self.dense or self.sparse
+        threadless = comm.transport in ("callback", "local")
+        self.waiter = None
+        if overlap and threadless and comm.nranks > 1:
+            self.waiter = Waiter()
+            weakref.finalize(self, self.waiter.stop)
+        self.host_waits = host_waits
+
+    def choose(self, warm: bool) -> bool:
+        """Take the reducer of the next steps. True if it changed: plans of the other are void."""
+        before = self.reducer
+        self.reducer = self.sparse if warm or self.dense is None else self.dense
+        return self.reducer is not before
+
+    def ready(self, plan: _core.Plan, scale: float, stream: int) -> None:
+        self.reducer.ready(plan, scale, stream)
+        if self.waiter is not None:
+            self.waiter.begin(self.reducer)
+
+    def finish(self, stream: int) -> None:
+        """Put the result into the gradients (CUDA: in the order of the stream), or raise."""
+        if self.waiter is not None and self.waiter.waiting:
+            self.waiter.join()
+        elif self.host_waits:
+            self.reducer.wait()
+        else:
+            self.reducer.join(stream)
+
+    def residual(self) -> torch.Tensor:
+        """The residual of this rank, a copy: float32, one element per element of the layout."""
+        out = torch.empty(self.layout.length, dtype=torch.float32)
+        self.sparse.residual(out)
+        return out
+
+    def pieces(self, whole: torch.Tensor) -> Dict[str, torch.Tensor]:
+        """The runs of `whole` that belong to the parameters, in their shapes. Views."""
+        runs = whole.split([p.numel() for p in self.parameters])
+        rows = zip(self.names, runs, self.parameters)
+        return {name: shaped(run, parameter) for name, run, parameter in rows}
+
+    def settle(self, limit_s: float) -> None:
+        """After a failure, before the reducer is asked for its state: end the step it is in."""
+        if self.waiter is not None:
+            self.waiter.settle(limit_s)
+        try:
+            self.reducer.wait()
+        except _core.Error:  # that the communicator is lost, or that no step is under way
+            pass
+
+    def close(self) -> None:
+        """Errors: `Error` while the waiting thread is inside a call."""
+        if self.waiter is not None:
+            self.waiter.stop()
+        self.sparse.close()
+        if self.dense is not None:
+            self.dense.close()

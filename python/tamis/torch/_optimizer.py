@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: MIT
+"""An optimizer that exchanges gradients sparsely, for loops without DistributedDataParallel."""
+
+import contextlib
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
+
+import torch
+
+from ._group import Place
+from ._parameters import Parameters, flat
+from ._state import SparseState
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer: its step() sees the mean over ranks of the chosen entries.
+
+        opt = tamis.torch.DistributedOptimizer(SGD(model.parameters(), 0.1), model, density=0.01)
+        tamis.torch.broadcast_parameters(model, opt.tamis.comm)
+        for x, y in loader:
+            opt.zero_grad()
+            loss(model(x), y).backward()          # gradients leave as they come
+            opt.step()                            # waits for them, then steps
+
+    parameters  a module, or pairs of name and parameter, as in SparseState
+    options     those of SparseState; the state is the attribute `tamis`
+
+    To clip, or to use a torch.amp.GradScaler, call synchronize() first: it waits and leaves the
+    result in the gradients; step() then only steps. Micro-batches go into `with opt.no_sync():`,
+    but for the last. A parameter without a gradient contributes zeros. zero_grad() keeps gradients
+    where they are, unless asked otherwise, for new places cost time in every step.
+
+    Everything else is the wrapped optimizer's: param_groups, state, defaults, hooks, ... so that
+    schedulers work with either of them. add_param_group is refused, as are closures.
+
+    Collective: made, stepped and synchronized by all ranks
+    Errors:     as SparseState; backward, synchronize and step raise what an exchange raises
+    """
+
+    # So that a GradScaler unscales by itself, and does not leave it to a fused optimizer.
+    _step_supports_amp_scaling = False
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Parameters,
+        density: float = 0.01,
+        **options: Any,
+    ) -> None:
+        # Not Optimizer.__init__: groups and state are those of the wrapped one (__getattr__).
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"a {type(optimizer).__name__} is no torch.optim.Optimizer")
+        if isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                "DistributedDataParallel exchanges the gradients itself: use tamis.torch.attach and"
+                " the optimizer as it is"
+            )
+        self.optimizer = optimizer
+        self.tamis = SparseState(parameters, density, **options)
+        self._targets = [
+            (group, segment, parameter)
+            for group in self.tamis.groups
+            for segment, parameter in enumerate(group.parameters)
+        ]
+        self._check_groups()
+        self._ready = [False] * len(self._targets)
+        self._syncing = True
+        self._synchronized = False
+        self._handles = [self._watch(index) for index in range(len(self._targets))]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def _check_groups(self) -> None:
+        """What the optimizer changes must be exchanged, or the replicas drift apart."""
+        known = {id(parameter) for _, _, parameter in self._targets}
+        for number, group in enumerate(self.optimizer.param_groups):
+            for parameter in group["params"]:
+                if parameter.requires_grad and parameter.numel() and id(parameter) not in known:
+                    raise ValueError(
+                        f"param_groups[{number}] has a parameter of shape {tuple(parameter.shape)}"
+                        " that was not named: give all parameters that the optimizer changes"
+                    )
+
+    # ------------------------------------------------------------------------------ gradients
+
+    def _watch(self, index: int) -> Any:
+        """Be called when the gradient of a parameter has been accumulated in backward."""
+        parameter = self._targets[index][2]
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
+            return parameter.register_post_accumulate_grad_hook(lambda _: self._arrived(index))
+        # The node lives as long as somebody holds it.
+        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        node.register_hook(lambda *_: self._arrived(index))
+        return node
+
+    def _arrived(self, index: int) -> None:
+        if not self._syncing:
+            return
+        try:
+            if self._synchronized:
+                raise RuntimeError(
+                    "backward() came after synchronize(): call step() between them"
+                )
+            if self._ready[index]:
+                group, segment, _ = self._targets[index]
+                raise RuntimeError(
+                    f"the gradient of {group.names[segment]!r} came twice before step(): wrap all"
+                    " backward passes of a step but the last in `with optimizer.no_sync():`"
+                )
+            self._mark(index)
+        except BaseException as error:
+            self._end_step(error)
+            raise
+
+    def _mark(self, index: int) -> None:
+        group, segment, parameter = self._targets[index]
+        gradient = parameter.grad
+        place = self.tamis._cache.get(index)
+        if place is None or place.tensors[0].data_ptr() != gradient.data_ptr():
+            place = self._locate(index)
+        self.tamis._mark(place)
+        self._ready[index] = True
+
+    def _locate(self, index: int) -> Place:
+        group, segment, parameter = self._targets[index]
+        gradient, name = parameter.grad, group.names[segment]
+        if gradient.is_sparse:
+            raise TypeError(
+                f"the gradient of {name!r} is sparse, which is not supported: make the embedding"
+                " with sparse=False"
+            )
+        if gradient.requires_grad:
+            raise RuntimeError(
+                f"the gradient of {name!r} requires a gradient itself: backward(create_graph=True)"
+                " is not supported, for the exchange changes gradients in place"
+            )
+        if gradient.stride() != parameter.stride() and not gradient.is_contiguous():
+            raise ValueError(f"the gradient of {name!r} lies in memory in another order than it")
+        run = flat(gradient)
+        place = Place(group, [segment], [run], run)
+        self.tamis._cache[index] = place
+        return place
+
+    def _end_step(self, error: Optional[BaseException]) -> None:
+        if error is not None:
+            self.tamis._fail(error)
+        self._ready = [False] * len(self._targets)
+
+    # ------------------------------------------------------------------------------ the caller
+
+    def synchronize(self) -> None:
+        """Wait until the result of the exchange is in the gradients of all parameters."""
+        try:
+            for index, (_, _, parameter) in enumerate(self._targets):
+                if not self._ready[index]:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    self._mark(index)
+            self.tamis._finish()
+        except BaseException as error:
+            self._end_step(error)
+            raise
+        self._end_step(None)
+        self._synchronized = True
+
+    def step(self, closure: Optional[Callable[[], float]] = None) -> None:
+        """Exchange, unless synchronize() did, and let the wrapped optimizer step."""
+        if closure is not None:
+            raise ValueError(
+                "step(closure) is not supported: it would compute gradients that are not exchanged;"
+                " call backward() before step()"
+            )
+        if not self._synchronized:
+            self.synchronize()
+        self._synchronized = False
+        self.optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """As of the wrapped optimizer, but gradients keep their place unless it is asked for."""
+        if any(self._ready):
+            raise RuntimeError(
+                "zero_grad() came between backward() and step(), while gradients are exchanged"
+            )
+        self._synchronized = False
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only add to the gradients; the next one outside exchanges."""
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def state_dict(self) -> Dict[str, Any]:
+        """That of the wrapped optimizer, and SparseState.state_dict() under "tamis"."""
+        return dict(self.optimizer.state_dict(), tamis=self.tamis.state_dict())
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Take back what state_dict gave on this rank."""
+        saved = dict(state_dict)
+        if "tamis" not in saved:
+            raise ValueError(
+                "no residual was saved (no key 'tamis'): to begin with none, load the state of the"
+                " optimizer into the wrapped one, by optimizer.optimizer.load_state_dict"
+            )
+        self.tamis.load_state_dict(saved.pop("tamis"))
+        self.optimizer.load_state_dict(saved)
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> NoReturn:
+        raise RuntimeError(
+            "parameters cannot be added: residuals belong to the ones that were there when the"
+            " optimizer was wrapped; make a new DistributedOptimizer"
+        )
+
+    def close(self) -> None:
+        """Stop listening to gradients, and close the state."""
+        for handle in self._handles:
+            if hasattr(handle, "remove"):
+                handle.remove()
+        self._handles = []
+        self._syncing = False
+        self.tamis.close()
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r}, density={self.tamis.density})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a DistributedOptimizer can be neither copied nor pickled: save state_dict() instead"
+        )

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""Which parameters of a model are exchanged, and where their elements lie."""
+
+from typing import Any, Dict, Iterable, List, Tuple, Union
+
+import torch
+
+Parameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]]]
+
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
+    """Name and parameter, in order, of all that want a gradient and hold an element.
+
+    Errors: TypeError, ValueError for parameters that cannot be exchanged.
+    """
+    if isinstance(source, torch.nn.Module):
+        rows = _of_module(source)
+    else:
+        rows = list(source)
+    if any(not isinstance(row, tuple) or len(row) != 2 for row in rows):
+        raise TypeError(
+            "parameters must be a module, or pairs of name and tensor: model.named_parameters(),"
+            " not model.parameters()"
+        )
+    rows = [(name, p) for name, p in rows if p.requires_grad and p.numel()]
+    if not rows:
+        raise ValueError("no parameter wants a gradient (requires_grad), so nothing is exchanged")
+    _refuse_repeats(rows)
+    for name, parameter in rows:
+        _check(name, parameter)
+    _check_devices(rows)
+    return rows
+
+
+def _of_module(module: torch.nn.Module) -> List[Tuple[str, torch.Tensor]]:
+    sharded = ("FullyShardedDataParallel", "FSDPModule")
+    for part in module.modules():
+        if any(base.__name__ in sharded for base in type(part).__mro__):
+            raise TypeError(
+                "FSDP shards parameters and reduces gradients itself, so there is no whole gradient"
+                " to exchange: use DistributedDataParallel"
+            )
+        if isinstance(part, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and part.sparse:
+            raise TypeError(
+                f"{part} has sparse gradients, which are not supported: make it with sparse=False"
+            )
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        ignored = module.parameters_to_ignore
+        return [row for row in module.module.named_parameters() if row[0] not in ignored]
+    return list(module.named_parameters())
+
+
+def _refuse_repeats(rows: List[Tuple[str, torch.Tensor]]) -> None:
+    names: Dict[str, int] = {}
+    seen: Dict[int, str] = {}
+    for name, parameter in rows:
+        if name in names:
+            raise ValueError(f"two parameters are named {name!r}: names must differ")
+        if id(parameter) in seen:
+            raise ValueError(
+                f"{name!r} and {seen[id(parameter)]!r} are the same parameter: give it once"
+            )
+        names[name] = 1
+        seen[id(parameter)] = name
+
+
+def _check(name: str, p: torch.Tensor) -> None:
+    if p.dtype not in DTYPES:
+        raise TypeError(
+            f"parameter {name!r} is {p.dtype}; gradients are exchanged as float32, float16 or"
+            " bfloat16: convert the model, for example by model.float()"
+        )
+    if type(p).__name__ == "DTensor" or p.layout != torch.strided:
+        raise TypeError(f"parameter {name!r} is sharded or sparse; only plain tensors will do")
+    if not is_dense(p):
+        raise ValueError(
+            f"parameter {name!r} has strides {tuple(p.stride())} for shape {tuple(p.shape)}, with"
+            " holes or overlaps: make it contiguous"
+        )
+
+
+def _check_devices(rows: List[Tuple[str, torch.Tensor]]) -> None:
+    first_name, first = rows[0]
+    for name, parameter in rows:
+        if parameter.device != first.device:
+            raise ValueError(
+                f"parameter {first_name!r} is on {first.device}, {name!r} on {parameter.device}:"
+                " a state serves one device"
+            )
+    if first.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"parameters are on {first.device}; only cpu and cuda are supported")
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie side by side, in whatever order of the axes (channels_last)."""
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape)):
+        if extent == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in the order of memory, as DDP's buckets hold them. A view."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def shaped(run: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A run of elements in the order of memory, seen with shape and axes of `like`. A view."""
+    return run.as_strided(like.shape, like.stride(), run.storage_offset())
+
+
+def by_dtype(rows: List[Tuple[str, torch.Tensor]]) -> Dict[torch.dtype, List[Tuple[str, Any]]]:
+    """Rows of one dtype each, in the order in which the dtypes first appear: on all ranks alike."""
+    groups: Dict[torch.dtype, List[Tuple[str, Any]]] = {}
+    for name, parameter in rows:
+        groups.setdefault(parameter.dtype, []).append((name, parameter))
+    return groups

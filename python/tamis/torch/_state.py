@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: MIT
+"""The state of sparse training: reducers, residuals, and the step that is under way."""
+
+import time
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
+
+import torch
+
+from .. import _core, launch
+from . import _checkpoint, _comm, _parameters
+from ._figures import Figures
+from ._group import Group, Place
+
+
+class SparseState:
+    """Sparse exchange of the gradients of some parameters. For DDP: the state of `sparse_hook`.
+
+    parameters     a module, or pairs of name and parameter; those that want a gradient take part.
+                   float32, float16 and bfloat16, on one device. Names, order, shapes and dtypes are
+                   the same on all ranks
+    density        share of the entries that travel
+    scheme         a preset, or four policies joined by '+' (tamis.schemes())
+    transport      "auto", "mpi", "torch", "nccl", "local": see tamis.comm
+    overlap        exchange while backward still computes. It changes times, never bits
+    bucket_length  elements that are exchanged together, or "planned". It changes the bits
+    nonfinite      what happens when a gradient holds NaN or Inf on any rank. "error": backward (or
+                   synchronize, step) raises tamis.Error on all ranks, all gradients are zero, and
+                   the next step works; "skip": gradients are zero; "drop": without the bad entries
+    average        "mean" or "sum"
+    warmup         so many first steps exchange whole gradients; the residual is zero until then
+    scaler         a torch.amp.GradScaler. The residual is then kept in unscaled units, so the scale
+                   may change, and a step with NaN or Inf leaves Inf in the gradients of all ranks,
+                   which makes the scaler skip it and lower its scale. nonfinite is then "skip"
+    timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
+    comm           a communicator to use instead of a transport; with parameters of several dtypes
+                   one for each dtype, in the order in which they first appear
+    options        what else tamis.Reducer takes: density_max, threads, link_gbit, ...
+
+    Collective: yes, and so are the steps: every rank makes the state at the same place.
+
+    One state serves one model, whose parameters stay the same. It can be neither copied nor
+    pickled; state_dict() is what a checkpoint holds. A failure that loses the communicator ends the
+    state: it gives its communicators up, so that no rank waits for it longer than the deadline, and
+    every later step raises the first cause again. state_dict() still works.
+
+    Parameters on CUDA need a build with CUDA and work on the current stream; where NCCL carries
+    parameters of one dtype the host waits for nothing, so an error of a step is raised by a later
+    one. Nothing of this was ever run on a GPU.
+
+    Errors: TypeError, ValueError for what is wrong with the parameters; `Error` as tamis.Reducer
+    """
+
+    def __init__(
+        self,
+        parameters: _parameters.Parameters,
+        density: float = 0.01,
+        scheme: str = "tamis",
+        transport: str = "auto",
+        overlap: bool = True,
+        bucket_length: Union[int, str] = "planned",
+        nonfinite: str = "error",
+        average: str = "mean",
+        warmup: int = 0,
+        scaler: Optional[Any] = None,
+        timeout_s: Optional[float] = None,
+        comm: Union[_core.Comm, Sequence[_core.Comm], None] = None,
+        **options: Any,
+    ) -> None:
+        rows = _parameters.collect(parameters)
+        families = list(_parameters.by_dtype(rows).values())
+        if warmup < 0:
+            raise ValueError(f"warmup is {warmup}; it is a number of steps, 0 or more")
+        self.device = rows[0][1].device
+        _need_cuda(self.device)
+        self.density, self.scheme, self.average, self.warmup = density, scheme, average, warmup
+        self.overlap, self.scaler = overlap, scaler
+        self.nonfinite = nonfinite if scaler is None else "skip"
+        options.setdefault("worker", "thread" if overlap else "caller")
+        options.update(
+            scheme=scheme,
+            density=density,
+            device=self.device.type,
+            average=average,
+            nonfinite=self.nonfinite,
+            bucket_length=bucket_length,
+        )
+        comms = _communicators(comm, len(families), transport, timeout_s, self.device)
+        _check_ranks(parameters, comms)
+        self._own_comms = comms if comm is None else []
+        host_waits = self.device.type == "cpu" or len(families) > 1 or scaler is not None
+        try:
+            self.groups = [
+                Group(family, one, options, warmup > 0, overlap, host_waits)
+                for family, one in zip(families, comms)
+            ]
+        except BaseException:
+            self._leave_comms()
+            raise
+        self.comm = comms[0]
+        self._index = {
+            id(parameter): (group, segment)
+            for group in self.groups
+            for segment, parameter in enumerate(group.parameters)
+        }
+        self.steps = 0
+        self.figures = Figures()
+        self._limit_s = _comm.seconds(timeout_s) + 1.0
+        self.error: Optional[BaseException] = None
+        self._closed = False
+        self._cache: Dict[int, Place] = {}
+        self._futures: List[Tuple[Any, torch.Tensor]] = []
+        self._telling = False  # an error is on its way to backward()
+        self._clear_step()
+
+    # ---------------------------------------------------------------------------------- a step
+
+    def _clear_step(self) -> None:
+        self._places: List[Place] = []
+        self._marked = 0
+        self._scale = 1.0
+        self._stream = 0
+
+    def _locate(self, parameter: torch.Tensor) -> Tuple[Group, int]:
+        found = self._index.get(id(parameter))
+        if found is None:
+            raise RuntimeError(
+                f"rank {self.comm.rank}: a gradient came for a parameter of shape"
+                f" {tuple(parameter.shape)} that the state does not know: a state serves the one"
+                " model that it was made for, with the parameters that wanted a gradient then"
+            )
+        return found
+
+    def _mark(self, place: Place) -> None:
+        """Gradients are complete; they lie where the place says."""
+        if not self._marked:
+            self._begin()
+        self._marked += len(place.segments)
+        self._places.append(place)
+        if self.overlap:
+            place.group.ready(place.plan, self._scale, self._stream)
+
+    def _begin(self) -> None:
+        self.check()
+        if self.scaler is not None:
+            self._scale = 1.0 / self.scaler.get_scale()
+        if self.device.type == "cuda":
+            self._stream = torch.cuda.current_stream(self.device).cuda_stream
+
+    def _finish(self) -> None:
+        """The result is in the gradients after this, of all groups or of none."""
+        begin = time.perf_counter()
+        if self._marked != len(self._index):
+            raise RuntimeError(self._missing())
+        if not self.overlap:
+            for place in self._places:
+                place.group.ready(place.plan, self._scale, self._stream)
+        failure = None
+        for group in self.groups:
+            try:
+                group.finish(self._stream)
+            except _core.Error as error:
+                if error.lost != "step":
+                    raise
+                failure = error
+        rows = [group.reducer.stats() for group in self.groups]
+        lost = failure is not None or any(row["skipped"] for row in rows)
+        if lost and len(self.groups) > 1:
+            self._take_back([group for group, row in zip(self.groups, rows) if not row["skipped"]])
+        if self.scaler is not None:
+            self._rescale(lost)
+        self.steps += 1
+        self.figures.add(self.groups, rows, time.perf_counter() - begin, lost)
+        self._clear_step()
+        self._choose()
+        if failure is not None:
+            raise failure
+
+    def _choose(self) -> None:
+        warm = self.steps >= self.warmup
+        if any([group.choose(warm) for group in self.groups]):
+            self._cache.clear()
+
+    def _take_back(self, applied: List[Group]) -> None:
+        """Another group lost the step, so that it counts for none: results become residual again.
+
+        Every rank keeps the mean, so the sum over ranks is what it was.
+        """
+        for group in applied:
+            views = {}
+            for place in self._places:
+                if place.group is group:
+                    views.update(zip(place.segments, place.tensors))
+            if self.scheme == "dense":
+                for view in views.values():
+                    view.zero_()
+            else:
+                share = 1.0 if self.average == "mean" else 1.0 / group.comm.nranks
+                grads = [views[segment] for segment in range(len(views))]
+                group.sparse.accumulate(grads, share, self._stream)
+
+    def _rescale(self, lost: bool) -> None:
+        """Give the scaler what it expects: gradients times its scale, or Inf on all ranks."""
+        if lost:
+            self._places[0].whole.view(-1)[0] = float("inf")
+            return
+        for place in self._places:
+            place.whole.mul_(1.0 / self._scale)
+
+    def _fail(self, error: BaseException) -> None:
+        """A step raised: the next one begins anew, or the state ends here."""
+        self._clear_step()
+        if self.error is not None or (isinstance(error, _core.Error) and error.lost == "step"):
+            return
+        self.error = error
+        for group in self.groups:
+            group.comm.abort()
+        self._leave_comms()
+
+    def _settle(self) -> None:
+        """After a failure a thread may still be on its way out of the step."""
+        if self.error is not None:
+            for group in self.groups:
+                group.settle(self._limit_s)
+
+    def _leave_comms(self) -> None:
+        for comm in self._own_comms:
+            _comm.leave(comm)
+
+    def _missing(self) -> str:
+        found = {(id(place.group), s) for place in self._places for s in place.segments}
+        names = [
+            name
+            for group in self.groups
+            for segment, name in enumerate(group.names)
+            if (id(group), segment) not in found
+        ]
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        return (
+            f"rank {self.comm.rank}: {len(names)} of {len(self._index)} parameters of the state got"
+            f" no gradient in this step ({some}): the state belongs to another model, or this one"
+            " has changed since the state was made"
+        )
+
+    # ------------------------------------------------------------------------------ the caller
+
+    def check(self) -> None:
+        """Raise what ended the state, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+    def stats(self) -> Dict[str, Any]:
+        """Figures of this rank.
+
+        "density_asked"; "step": of the last step, "total": of all since the state was made, both
+        merged over dtypes: "wire_bytes" (sent by this rank), "dense_bytes" (what a ring all-reduce
+        would send), "seconds" by phase, among them "exposed", for which the step was held up, and,
+        per step, "density" (real) and "selected"; "groups": tamis_stats of each dtype.
+        """
+        return dict(self.figures.read(self.groups), density_asked=self.density)
+
+    def residual_norm(self) -> float:
+        """L2 norm of what this rank has kept for later."""
+        if self.scheme == "dense":
+            return 0.0
+        self._settle()
+        squares = [group.residual().double().square().sum().item() for group in self.groups]
+        return sum(squares) ** 0.5
+
+    def set_density(self, density: float) -> None:
+        """From the next step on. All ranks do it between the same steps; at most density_max."""
+        for group in self.groups:
+            group.sparse.set_density(density)
+        self.density = density
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a checkpoint of this rank needs beside model and optimizer. Tensors are copies.
+
+        Each rank has its own. The residual holds gradient that was not applied yet: a run that goes
+        on without it loses that. Also possible after a failure, but not within a step.
+        """
+        self._settle()
+        return _checkpoint.save(self)
+
+    def load_state_dict(self, state_dict: Dict[str, Any], strict: bool = True) -> List[str]:
+        """Take back what state_dict gave on this rank. The run goes on bit for bit.
+
+        strict  False: take residuals by parameter name, where name and shape agree, and nothing
+                else; for another number of ranks, density or scheme
+        @return names of parameters whose residual was taken
+
+        All ranks load the same step.
+        Errors: ValueError naming what differs; the state is then as it was
+        """
+        return _checkpoint.load(self, state_dict, strict)
+
+    def close(self) -> None:
+        """Free reducers, and communicators that the state made. Does nothing the second time.
+
+        Errors: `Error` if another thread is inside a step
+        """
+        if self._closed:
+            return
+        self._settle()
+        self._cache.clear()
+        for group in self.groups:
+            group.close()
+        self._closed = True
+        for comm in self._own_comms:
+            comm.close()
+        self._leave_comms()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a SparseState can be neither copied nor pickled: it holds connections to other"
+            " processes; save state_dict() instead"
+        )
+
+
+def _need_cuda(device: torch.device) -> None:
+    if device.type != "cuda":
+        return
+    feature = next(row for row in _core.features() if row["name"] == "cuda")
+    if not feature["available"]:
+        raise RuntimeError(
+            f"the parameters are on {device}, but this tamis has no CUDA ({feature['reason']}):"
+            " build it with CUDA, or train on the CPU"
+        )
+
+
+def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:
+    """Replicas of a DDP that exchange with fewer than all of them would silently drift apart."""
+    if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
+        return
+    world = torch.distributed.get_world_size(parameters.process_group)
+    for comm in comms:
+        if comm.nranks != world:
+            raise ValueError(
+                f"DistributedDataParallel has {world} ranks, the communicator over"
+                f" {comm.transport} has {comm.nranks}: give both the same processes"
+            )
+
+
+def _communicators(
+    given: Union[_core.Comm, Sequence[_core.Comm], None],
+    number: int,
+    transport: str,
+    timeout_s: Optional[float],
+    device: torch.device,
+) -> List[_core.Comm]:
+    """One for each dtype: reducers of one would have to begin in one order on all ranks."""
+    if given is None:
+        return [launch.comm(transport, timeout_s, device.type) for _ in range(number)]
+    comms = [given] if isinstance(given, _core.Comm) else list(given)
+    if len(comms) != number:
+        raise ValueError(
+            f"the parameters have {number} dtypes, which need a communicator each, but"
+            f" {len(comms)} came: give comm=[...] in the order in which the dtypes first appear"
+        )
+    return comms
