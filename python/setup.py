@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""Lets pip build the package with CMake, which knows how: this file names no source.
+
+    pip install ./python                                    # needs a package index, for setuptools
+    pip install --no-build-isolation ./python               # with those of the system
+    CMAKE_ARGS="-DTAMIS_MPI=OFF" pip install ./python       # options of CMake, see cmake/options.cmake
+
+Everything that is made lies in a temporary folder, nothing in the source tree.
+"""
+
+import atexit
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.develop import develop
+from setuptools.command.editable_wheel import editable_wheel
+from setuptools.command.sdist import sdist
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HEADER = os.path.join(TOP, "include", "tamis", "tamis.h")
+
+
+def version():
+    """The version that the public header names."""
+    if not os.path.exists(HEADER):
+        raise SystemExit(
+            f"tamis: {HEADER} is missing. The package is built from a whole checkout of libtamis,"
+            " in place: pip 21.3 or later, and pip install ./python."
+        )
+    with open(HEADER, encoding="utf-8") as header:
+        text = header.read()
+    parts = ("MAJOR", "MINOR", "PATCH")
+    return ".".join(re.search(rf"#define TAMIS_VERSION_{part} (\d+)", text)[1] for part in parts)
+
+
+def find_tools():
+    """Say what to install where CMake could not, or less clearly."""
+    compilers = [shlex.split(os.environ["CC"])[0]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
+    for tools, package in ((["cmake"], "cmake"), (compilers, "gcc libc6-dev")):
+        if not any(shutil.which(tool) for tool in tools):
+            raise SystemExit(
+                f"tamis: no {' or '.join(tools)} was found"
+                f" (Debian: apt-get install {package} make pkg-config libxxhash-dev)."
+            )
+
+
+class build_with_cmake(build_ext):
+    def run(self):
+        find_tools()
+        configure = ["cmake", "-S", TOP, "-B", self.build_temp, "-DCMAKE_BUILD_TYPE=Release"]
+        if "CMAKE_GENERATOR" not in os.environ and shutil.which("ninja"):
+            configure.append("-GNinja")
+        configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        configure += ["-DTAMIS_PYTHON=ON", "-DTAMIS_PYTHON_DIR=.", "-DTAMIS_TESTS=OFF"]
+        configure += ["-DTAMIS_BENCH=OFF", f"-DPython3_EXECUTABLE={sys.executable}"]
+        build = ["cmake", "--build", self.build_temp, "--config", "Release"]
+        build += ["--target", "tamis_python"]
+        if "CMAKE_BUILD_PARALLEL_LEVEL" not in os.environ:
+            build += ["--parallel", str(len(os.sched_getaffinity(0)))]
+        install = ["cmake", "--install", self.build_temp, "--config", "Release", "--strip"]
+        install += ["--component", "python", "--prefix", os.path.abspath(self.build_lib)]
+        for command in (configure, build, install):
+            if subprocess.call(command) != 0:
+                raise SystemExit(f"tamis: {shlex.join(command[:2])} failed; its message is above.")
+
+
+def refused(command, sentence):
+    """A command of setuptools that cannot be had."""
+
+    def run(self):
+        raise SystemExit(f"tamis: {sentence}")
+
+    return type(command.__name__, (command,), {"run": run})
+
+
+NO_EDITABLE = "there is no editable install. Build with CMake; PYTHONPATH=<build>/python."
+NO_SOURCE = (
+    "there is no source distribution: its folder would lack the C sources above it. Build a wheel:"
+    " pip wheel ./python, or python -m build --wheel."
+)
+scratch = tempfile.mkdtemp(prefix="tamis-python-")
+atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+
+setup(
+    version=version(),
+    license="MIT",
+    packages=[],
+    py_modules=[],
+    ext_modules=[Extension("tamis._core", [], py_limited_api=True)],  # a wheel of one platform
+    cmdclass={
+        "build_ext": build_with_cmake,
+        "develop": refused(develop, NO_EDITABLE),
+        "editable_wheel": refused(editable_wheel, NO_EDITABLE),
+        "sdist": refused(sdist, NO_SOURCE),
+    },
+    options={
+        "bdist_wheel": {"py_limited_api": "cp39"},
+        "build": {"build_base": scratch},
+        "egg_info": {"egg_base": scratch},
+    },
+)
