@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Starts N processes on this machine as torchrun does (env://), and ends all when one fails.
+
+    examples/launch.py -n 4 examples/ddp_fashion_mnist.py --epochs 2
+
+For machines without a torchrun that works: that of torch 1.13 does not under Python 3.11. Each
+process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and
+OMP_NUM_THREADS=1 unless it is set. The exit status is that of the first process that failed.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+
+def free_port():
+    """A port that was free a moment ago. Rank 0 binds it again; who comes between is told."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start(rank, nranks, port, command):
+    environment = dict(
+        os.environ,
+        RANK=str(rank),
+        WORLD_SIZE=str(nranks),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(nranks),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    return subprocess.Popen(command, env=environment)
+
+
+def wait(processes, timeout):
+    """Exit status of the job: 0, or that of the first process seen to have failed."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        states = [process.poll() for process in processes]
+        for rank, state in enumerate(states):
+            if state:
+                how = f"signal {-state}" if state < 0 else f"exit status {state}"
+                print(f"launch.py: rank {rank} ended with {how}", file=sys.stderr)
+                return state if state > 0 else 128 - state
+        if all(state == 0 for state in states):
+            return 0
+        if deadline is not None and time.monotonic() > deadline:
+            print(f"launch.py: not done after {timeout:g} s", file=sys.stderr)
+            return 124
+        time.sleep(0.05)
+
+
+def end(processes, grace_s=5):
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + grace_s
+    for process in processes:
+        try:
+            process.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-n", "--nranks", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--timeout", type=float, metavar="S", help="end the job after S seconds")
+    parser.add_argument("script", help="Python script, run by the Python that runs this one")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    options = parser.parse_args()
+    if options.nranks < 1:
+        parser.error("-n must be at least 1")
+
+    signal.signal(signal.SIGTERM, interrupt)
+    command = [sys.executable, options.script, *options.arguments]
+    port = free_port()
+    processes = []
+    try:
+        for rank in range(options.nranks):
+            processes.append(start(rank, options.nranks, port, command))
+        return wait(processes, options.timeout)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        end(processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
