@@ -10,6 +10,9 @@
 #     --quick        release only, without the tests labelled `slow`
 #     --no-install   do not install missing Debian packages, name them and stop; nor nvcc
 #
+# The Python package is built and tested in release only, with Debian's Python and torch; its wheel in
+# every CPython of the machine.
+#
 # CUDA is tested without a GPU (tests/cuda); compiling it for one needs nvcc, which is put into
 # build/nvcc where the machine has none and the Python package index can be reached.
 #
@@ -34,7 +37,8 @@ done
 
 need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config libopenmpi-dev \
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
-    dataset-fashion-mnist iproute2 || exit 1
+    dataset-fashion-mnist iproute2 python3-dev python3-numpy python3-torch python3-mpi4py \
+    python3-pytest python3-pip python3-setuptools python3-wheel || exit 1
 find_nvcc "${install[@]}" "$top/build/nvcc"
 
 TMPDIR=$(mktemp -d) || exit 1
@@ -65,7 +69,7 @@ for build in $builds; do
         failed=$((failed + 1))
         continue
     fi
-    grep -E '^-- (MPI|OPENMP|CUDA|NCCL):' "$log"
+    grep -E '^-- (MPI|OPENMP|CUDA|NCCL|PYTHON):' "$log"
     junit=$TMPDIR/$build.xml
     $steady ctest --preset "$build" -j "$(nproc)" --no-tests=error --output-junit "$junit" \
         "${select[@]}"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""The examples, under each launcher, on a part of the data."""
+
+import json
+import pathlib
+
+import pytest
+
+import jobs
+from jobs import needs_mpi
+
+EXAMPLES = jobs.TREE / "examples"
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
+FEW = ["--limit", "4000", "--epochs", "2", "--seed", "3"]
+
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="dataset-fashion-mnist is missing")
+
+
+def train(launch, folder, *arguments):
+    """Results of the one run that was made."""
+    pytest.importorskip("torch")
+    path = folder / "result.json"
+    path.unlink(missing_ok=True)
+    script = EXAMPLES / "ddp_fashion_mnist.py"
+    job = launch(2, script, *FEW, "--json", path, *arguments, seconds=120)
+    assert job.status == 0, job
+    return json.loads(path.read_text())
+
+
+@needs_data
+@needs_mpi
+def test_ddp_under_mpirun_learns_and_keeps_replicas_identical(tmp_path):
+    told = train(jobs.mpirun, tmp_path)
+    assert told["identical"] and told["transport"] == "mpi"
+    assert told["accuracy"] > 60  # 10 is chance
+    assert told["bytes_per_step"] < 0.1 * told["dense_bytes_per_step"]
+
+
+@needs_data
+@needs_mpi
+def test_ddp_gives_the_same_bits_under_either_launcher(tmp_path):
+    under_mpi = train(jobs.mpirun, tmp_path)
+    under_env = train(jobs.env_init, tmp_path)
+    assert under_env["transport"] == "callback"
+    assert under_env["hash"] == under_mpi["hash"]
+
+
+@needs_data
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path):
+    more = ["--momentum", "0.9", "--lr", "0.02"]
+    whole = train(jobs.env_init, tmp_path, *more)
+    saved = tmp_path / "saved"
+    half = train(jobs.env_init, tmp_path, *more, "--stop-after", "1", "--save", saved)
+    assert half["hash"] != whole["hash"]
+    resumed = train(jobs.env_init, tmp_path, *more, "--resume", saved)
+    assert resumed["hash"] == whole["hash"]
+    assert resumed["epochs"] == 2
+
+
+@needs_data
+def test_ddp_trains_densely_and_a_cnn(tmp_path):
+    dense = train(jobs.env_init, tmp_path, "--dense")
+    assert dense["identical"] and dense["accuracy"] > 60
+    cnn = train(jobs.env_init, tmp_path, "--model", "cnn", "--limit", "1000", "--lr", "0.1")
+    assert cnn["identical"]
+
+
+@needs_mpi
+def test_numpy_regression_finds_the_line():
+    pytest.importorskip("numpy")
+    job = jobs.mpirun(2, EXAMPLES / "numpy_regression.py", seconds=120)
+    assert job.status == 0 and "2 ranks over mpi" in job.out, job

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""Launchers and torch: env://, torch's transport under mpirun, and process groups."""
+
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tamis import launch, launcher
+
+import jobs
+from jobs import needs_mpi, say, say_error
+
+
+def test_env_init_takes_torch(tmp_path):
+    job = jobs.env_init(2, say(), folder=tmp_path)
+    assert (job.status, job.lines) == (0, ["callback 0 2", "callback 1 2"]), job
+
+
+@needs_mpi
+def test_a_world_of_torch_that_differs_from_mpi_is_refused():
+    torch_alone = """
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+    job = jobs.mpirun(2, torch_alone + say_error())
+    assert len(job.lines) == 2, job
+    for line in job.lines:
+        assert "torch.distributed=1, but the communicator over mpi has 2 ranks" in line
+
+
+@needs_mpi
+@pytest.mark.parametrize("how", ["setting", "argument"])
+def test_torch_under_mpirun_needs_no_variables(how):
+    if how == "setting":
+        job = jobs.mpirun(2, say(), TAMIS_TRANSPORT="torch")
+    else:
+        job = jobs.mpirun(2, say('"torch"'), TAMIS_TRANSPORT="mpi")
+    assert (job.status, job.lines) == (0, ["callback 0 2", "callback 1 2"]), job
+
+
+@needs_mpi
+def test_a_process_group_under_mpirun_finds_itself():
+    job = jobs.mpirun(
+        2,
+        """
+import tamis, torch, torch.distributed as dist
+tamis.init_process_group()
+tamis.init_process_group()  # nothing the second time
+total = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(total)
+print(dist.get_world_size(), total.item(), tamis.local_rank() == dist.get_rank(), flush=True)
+""",
+    )
+    assert (job.status, job.lines) == (0, ["2 3.0 True"] * 2), job
+
+
+def test_torchrun_inside_mpirun_takes_torch(monkeypatch):
+    outer = {"OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+    inner = {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
+    monkeypatch.delenv("TAMIS_TRANSPORT", raising=False)
+    for name, value in {**outer, **inner}.items():
+        monkeypatch.setenv(name, value)
+    assert launch.choose().transport == "torch"
+    assert launcher.announced() == {"WORLD_SIZE": 8}
+
+
+FAIL = """
+import torch, tamis, tamis.torch
+tamis.init_process_group()
+torch.manual_seed(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for layer in range(4)])
+ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.5)
+state = tamis.torch.attach(ddp, bucket_length=90000)
+def fail(gradient):
+    raise ValueError("the first layer fails")
+for step in range(4):
+    if step == 3 and torch.distributed.get_rank() == 1:
+        model[0].weight.register_hook(fail)  # the exchange of the last layers is under way
+    ddp(torch.ones(2, 300)).sum().backward()
+    print("step", step, flush=True)
+"""
+
+
+def ends_soon(job, begin):
+    assert job.status not in (0, 124, 137), job
+    assert "the first layer fails" in job.err, job
+    assert job.lines.count("step 2") == 2 and "step 3" not in job.lines, job
+    assert time.monotonic() - begin < 40, job
+
+
+def test_a_backward_that_fails_on_one_rank_ends_the_job_under_env_init(tmp_path):
+    begin = time.monotonic()
+    ends_soon(jobs.env_init(2, FAIL, folder=tmp_path), begin)
+
+
+@needs_mpi
+def test_a_backward_that_fails_on_one_rank_ends_the_job_under_mpirun():
+    begin = time.monotonic()
+    ends_soon(jobs.mpirun(2, FAIL), begin)
