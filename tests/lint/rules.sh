@@ -42,7 +42,7 @@ code() {
     done
 }
 
-all=$(code include lib kernels collectives bench examples tests)
+all=$(code include lib kernels collectives python bench examples tests)
 includes=$(grep -E '^[^:]*:[0-9]+:[ \t]*#[ \t]*include' <<<"$all")
 
 # Quoted includes: relative to the top folder, and only of these folders.
@@ -63,6 +63,7 @@ may_include collectives/exchange/ '(lib|collectives/exchange)/'
 may_include collectives/reducer/ '(lib|kernels|collectives)/'
 may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
 may_include collectives/energy/ '(lib|collectives/(transport|energy))/'
+may_include python/src/ '([^/"]+"|lib/base/base\.h)'
 may_include bench/ '(bench/|[^/"]+")'
 may_include examples/ '[^/"]+"'
 
@@ -70,21 +71,23 @@ may_include examples/ '[^/"]+"'
 known_in() { # pattern of the header, pattern of the files
     grep -E "include[ \t]*[<\"]$1" <<<"$includes" | grep -vE "^($2)" | refuse "$1 only in: $2"
 }
-known_in '(tamis/)?mpi\.h' 'collectives/transport/mpi\.c|include/tamis/mpi\.h|bench/|examples/|tests/'
+known_in 'Python\.h' 'python/src/'
+known_in '(tamis/)?mpi\.h' \
+    'collectives/transport/mpi\.c|include/tamis/mpi\.h|python/src/mpi_module\.c|bench/|examples/|tests/'
 cuda='((cub|thrust|cccl|nv|crt|cooperative_groups|cuda/std)/|tamis/cuda\.h|(cuda[a-zA-Z0-9_]*|cupti'
 cuda+='|nvtx[a-zA-Z0-9_]*|cooperative_groups|vector_types|vector_functions|driver_types'
 cuda+='|device_launch_parameters)\.(h|hpp|cuh)[>"])'
 known_in "$cuda" \
     'kernels/cuda/|collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/(cuda|nccl)\.h|bench/|examples/|tests/'
 known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
-    'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|bench/|examples/|tests/'
+    'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|python/src/nccl_module\.c|bench/|examples/|tests/'
 known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
 known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
-known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/'
+known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/|python/src/(mpi|nccl)_module\.c'
 
 # Calls that end the process or write to stdout. A member may have such a name, a function may not.
 calls='(printf|puts|putchar|vprintf|exit|_exit|_Exit|quick_exit|abort|raise|assert)'
-grep -E '^(lib|kernels|collectives)/' <<<"$all" |
+grep -E '^(lib|kernels|collectives|python)/' <<<"$all" |
     grep -E "[^A-Za-z0-9_.>]$calls[ \t]*\(|[^A-Za-z0-9_]stdout[^A-Za-z0-9_]|<assert\.h>" |
     refuse "the library does not exit, abort, assert or write to stdout"
 
