@@ -17,6 +17,7 @@ typedef struct tam_cuda_inbox {
     void **grads;         /* [nsegments] */
     uint32_t *count;      /* of indices in the walk */
     tam_cuda_found *list; /* of a list that was not collected */
+    uint64_t *reaching;   /* entries counted */
 } tam_cuda_inbox;
 
 /** What comes back, in pinned memory. */
@@ -75,5 +76,6 @@ tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t
 tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
                             const uint32_t *indices, size_t count, float divisor, float *values);
 tamis_status tam_cuda_clear(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count);
+tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t threshold, uint64_t *out);
 
 #endif
