@@ -204,7 +204,7 @@ static void check_cuts(const char *scheme) {
 static void test_a_file_cut_anywhere_is_refused(void **state) {
     (void)state;
     check_cuts("tamis");
-    check_cuts("micro");
+    check_cuts("exdyna");
     check_cuts("dense");
 }
 
@@ -228,7 +228,7 @@ static void check_flips(const char *scheme) {
 static void test_a_file_with_any_bit_flipped_is_refused(void **state) {
     (void)state;
     check_flips("tamis");
-    check_flips("micro");
+    check_flips("exdyna");
     check_flips("dense");
 }
 
