@@ -122,12 +122,13 @@ static void count_groups(tam_bucket *b) {
     }
 }
 
-/* Ownership balanced: what each part held decides which part it is in the next step. */
+/* Ownership balanced: what was found in each part decides what the parts of the next step are. */
 static void balance(tam_bucket *b, uint64_t found) {
     const tamis_reducer *r = b->reducer;
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
         const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
-        b->division.topology.loads[tam_part_of(&b->division, r->step, i)] = h->count + h->deferred;
+        uint32_t part = tam_part_of(&b->division, r->step, i);
+        b->division.topology.loads[part] = (uint64_t)h->count + h->deferred;
     }
     tam_division_balance(&b->division, found);
 }

@@ -11,7 +11,7 @@
 /** What a launch is told: once in pinned memory, once in device memory, laid out alike. */
 typedef struct tam_cuda_inbox {
     tam_cuda_turn *turns; /* [ngroups]; the first serves all that is not by group */
-    uint32_t *thresholds; /* [ngroups] of the last accumulate */
+    uint32_t *thresholds; /* [ngroups] of the last accumulate, or of a cut since */
     float *weights;       /* [ngroups] */
     tam_cuda_source *source;
     void **grads;         /* [nsegments] */

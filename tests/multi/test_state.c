@@ -25,6 +25,8 @@ static tamis_reducer_config usual_config(const char *scheme) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = scheme;
     config.density = 0.05;
+    config.block = 32;       /* so that parts have blocks that can move, */
+    config.threshold = 60.0; /* by counts that differ */
     return config;
 }
 
