@@ -317,8 +317,8 @@ static void test_slots_hold_what_capacity_allows(void **state) {
             if (!trial_run(&what, &record))
                 fail_msg("[%s] was refused", test_context_text());
             check_scheme(&scheme, &record);
-            double ranks = c / COUNT(capacities) < 2 ? what.nranks : 1; /* that share k */
-            double most = what.capacity * (double)trial_target(&what) / ranks + 1;
+            double sharing = c / COUNT(capacities) < 2 ? what.nranks : 1; /* ranks that divide k */
+            double most = what.capacity * (double)trial_target(&what) / sharing + 1;
             uint64_t deferred = 0;
             for (uint32_t step = 0; step < what.steps; step++) {
                 const tamis_stats *s = &record_moment(&record, step, 0)->stats;
