@@ -87,9 +87,10 @@ bool bench_scheme_find(const char *name, bench_scheme *out) {
 }
 
 bool bench_scheme_exact(const bench_scheme *scheme) {
-    bool per_group = strcmp(scheme->ownership, "bins") == 0;
-    return strcmp(scheme->threshold, "step") != 0 && strcmp(scheme->ownership, "all") != 0 &&
-           !per_group;
+    bool counted =
+        strcmp(scheme->threshold, "exact") == 0 || strcmp(scheme->threshold, "predict") == 0;
+    return counted && strcmp(scheme->ownership, "all") != 0 &&
+           strcmp(scheme->ownership, "bins") != 0;
 }
 
 static tamis_status try_scheme(const char *name, double density) {

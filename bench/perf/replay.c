@@ -29,10 +29,13 @@ typedef struct rounds {
 } rounds;
 
 bool perf_replays(const perf_case *c) {
-    bool fixed = strcmp(c->scheme.threshold, "step") != 0 || c->settings->capacity > 0;
-    return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && fixed &&
+    const char *threshold = c->scheme.threshold, *ownership = c->scheme.ownership;
+    bool counted = strcmp(threshold, "exact") == 0 || strcmp(threshold, "predict") == 0;
+    bool bounded = c->settings->capacity > 0 && strcmp(threshold, "sage") != 0 &&
+                   strcmp(ownership, "balanced") != 0;
+    return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && (counted || bounded) &&
            strcmp(tamis_comm_transport(c->group->comm), "nccl") == 0 &&
-           strcmp(c->scheme.ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0;
+           strcmp(ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0;
 }
 
 static void enqueue_step(const rounds *r, void *grad, void *stream) {

@@ -72,7 +72,7 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         {"output", 0, BENCH_CHOICE, &out->output, PERF_OUTPUTS, 0, 0, "form of the result"},
         {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 65536, "of uneven length and scale"},
         {"capacity", 0, BENCH_REAL, &out->capacity, "C", 0, 1e6,
-         "threshold step: slot size in units of k / ranks; 0: slots grow"},
+         "step, fixed, sage: slot size in units of k / ranks; 0: slots grow"},
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0, "where the kernels run"},
         {"grad", 0, BENCH_CHOICE, &out->grad, BENCH_GRADS, 0, 0, "elements of the gradient"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,

@@ -22,25 +22,25 @@ size_t tam_bucket_slot(const tam_bucket *b, uint64_t k) {
     size_t own = tam_own_max(&b->division);
     if (tam_scheme_exact_count(r->scheme))
         return tam_share_max(&b->division, k);
-    if (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0) {
-        double ranks = r->scheme.ownership == TAM_OWN_ALL ? 1.0 : b->division.nranks;
+    if (tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0) {
+        double ranks = tam_scheme_undivided(r->scheme) ? 1.0 : b->division.nranks;
         return (size_t)tam_rule_capacity(r->config.capacity, k, ranks, own);
     }
     /* Group by group at least one entry each can exceed k by the number of groups. */
     size_t most = (size_t)k + b->division.grid.ngroups;
-    return r->scheme.threshold == TAM_THRESHOLD_STEP ? own : most < own ? most : own;
+    return tam_scheme_by_threshold(r->scheme) ? own : most < own ? most : own;
 }
 
 /* The count of such schemes is not known before the step. */
 static bool slots_grow(const tamis_reducer *r) {
     return !tam_scheme_exact_count(r->scheme) &&
-           !(r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0);
+           !(tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0);
 }
 
 static size_t candidate_capacity(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     size_t own = tam_own_max(&b->division), most = own;
-    if (r->scheme.threshold != TAM_THRESHOLD_STEP)
+    if (!tam_scheme_by_threshold(r->scheme))
         most = (size_t)(8.0 * r->config.over * (double)tam_share_max(&b->division, b->k_max));
     if (r->scheme.ownership == TAM_OWN_BINS)
         most = (size_t)(2.0 * r->config.over * (double)b->k_max);

@@ -35,13 +35,21 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
                     (int)device);
 }
 
-/* Without the host only if nothing must be known of a step before it can go on: messages of a fixed
- * size, and no plan that ranks agree on step by step. */
+#ifdef TAM_HAVE_CUDA
+/* Whether nothing must be known of a step before it can go on: messages have a fixed size, ranks
+ * agree on no plan step by step, the threshold is known before the pass, parts stay. */
+static bool runs_by_itself(const tamis_reducer *r) {
+    tam_scheme s = r->scheme;
+    if (tam_scheme_dense(s) || tam_scheme_exact_count(s))
+        return true;
+    return tam_scheme_by_threshold(s) && s.threshold != TAM_THRESHOLD_SAGE &&
+           s.ownership != TAM_OWN_BALANCED && r->config.capacity > 0.0;
+}
+#endif
+
 const tam_driver *tam_driver_find(const tamis_reducer *r) {
 #ifdef TAM_HAVE_CUDA
-    bool fixed = tam_scheme_dense(r->scheme) || tam_scheme_exact_count(r->scheme) ||
-                 (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0);
-    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && fixed)
+    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && runs_by_itself(r))
         return &tam_driver_stream;
 #else
     (void)r;

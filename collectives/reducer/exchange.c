@@ -4,6 +4,7 @@
  * line, one function a phase. Nothing that the caller sees changes here.
  *
  *     plan     bins only: one rank packs, all learn where they select
+ *     aim      sage only: this rank's threshold, from a sample and a count
  *     cut      candidates -> my indices, ascending, into my slot
  *     gather   slots to all ranks; union of the indices
  *     reduce   my acc at the union, summed over ranks
@@ -46,6 +47,24 @@ static tamis_status plan(tam_bucket *b, tam_link *link) {
     return TAMIS_OK;
 }
 
+/* -- aim -------------------------------------------------------------------------------------- */
+
+/* SAGE. @return bits of the threshold */
+static tamis_status aim(tam_bucket *b, uint32_t *out) {
+    const tamis_reducer *r = b->reducer;
+    tam_sage *s = &b->control.sage;
+    uint64_t counted;
+    tam_sage_draw(s, r->comm->rank, b->index, r->step);
+    TAM_TRY(r->device->gather(b->kernels, b->acc, s->positions, s->count, s->values));
+    *out = tam_rule_bits(tam_sage_measure(s, &b->control.state));
+    if (!b->control.state.primed)
+        return TAMIS_OK;
+    TAM_TRY(r->device->count(b->kernels, b->acc, *out, &counted));
+    tam_sage_correct(s, counted, b->k);
+    *out = tam_rule_bits(s->threshold);
+    return TAMIS_OK;
+}
+
 /* -- cut -------------------------------------------------------------------------------------- */
 
 static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
@@ -63,7 +82,7 @@ static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
     if (tam_scheme_by_group(r->scheme)) {
         cut.kind = TAM_CUT_GROUPS;
         cut.budgets = b->packing.budgets;
-    } else if (r->scheme.threshold == TAM_THRESHOLD_STEP) {
+    } else if (tam_scheme_by_threshold(r->scheme)) {
         cut.kind = TAM_CUT_ALL;
     } else {
         cut.k = tam_share_of(&b->division, r->step, link->rank, b->k);
@@ -104,6 +123,8 @@ static tamis_status cut(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
     tam_cut job = choose_cut(b, link);
     tam_cut_result result = {0};
+    if (r->scheme.threshold == TAM_THRESHOLD_SAGE)
+        TAM_TRY(aim(b, &job.threshold));
     uint32_t *indices = tam_slot_own_indices(&b->slots);
     TAM_TRY(r->device->cut(b->kernels, &job, indices, &result));
     fill_header(b, &result);

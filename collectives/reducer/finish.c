@@ -122,6 +122,17 @@ static void count_groups(tam_bucket *b) {
     }
 }
 
+/* Ownership balanced: what was found in each part decides what the parts of the next step are. */
+static void balance(tam_bucket *b, uint64_t found) {
+    const tamis_reducer *r = b->reducer;
+    for (uint32_t i = 0; i < b->slots.nranks; i++) {
+        const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
+        uint32_t part = tam_part_of(&b->division, r->step, i);
+        b->division.topology.loads[part] = (uint64_t)h->count + h->deferred;
+    }
+    tam_division_balance(&b->division, found);
+}
+
 static void control(tam_bucket *b) {
     tam_observed seen = {
         .candidates = b->now.candidates,
@@ -145,6 +156,8 @@ static void control(tam_bucket *b) {
             b->control.state.margin, tam_control_slope(&b->control),
             (unsigned long long)b->now.rescans);
     tam_control_update(&b->control, &seen);
+    if (b->reducer->scheme.ownership == TAM_OWN_BALANCED)
+        balance(b, seen.picked);
 }
 
 /* -- statistics ------------------------------------------------------------------------------- */

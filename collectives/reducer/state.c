@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0a1b65746174744e) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0a1b65746174744f) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct state_row {
@@ -21,6 +21,18 @@ static double *levels_in(const tamis_reducer *r, const void *control) {
     return (double *)(void *)(rows_in(control) + r->nbuckets);
 }
 
+static bool has_parts(const tamis_reducer *r) {
+    return r->acc && r->scheme.ownership == TAM_OWN_BALANCED;
+}
+
+/* The blocks of each part of a bucket. */
+static uint64_t *parts_in(const tamis_reducer *r, const void *control, uint32_t bucket) {
+    const double *levels = levels_in(r, control);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        levels += r->buckets[i].division.grid.ngroups;
+    return (uint64_t *)(void *)(uintptr_t)levels + (size_t)bucket * r->comm->nranks;
+}
+
 tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
     tam_state_sizes sizes = {.control = sizeof(tam_state_header) + r->nbuckets * sizeof(state_row)};
     if (!r->acc) /* also where the kernels of scheme dense need a division */
@@ -28,6 +40,8 @@ tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++)
         sizes.ngroups += r->buckets[i].division.grid.ngroups;
     sizes.control += sizes.ngroups * sizeof(double);
+    if (has_parts(r))
+        sizes.control += (size_t)r->nbuckets * r->comm->nranks * sizeof(uint64_t);
     sizes.residual = (size_t)r->layout->length * sizeof(float);
     return sizes;
 }
@@ -106,6 +120,9 @@ static void pack_parts(const tamis_reducer *r, void *control) {
         if (ngroups > 0)
             memcpy(levels, b->control.levels, ngroups * sizeof levels[0]);
         levels += ngroups;
+        if (has_parts(r))
+            memcpy(parts_in(r, control, i), b->division.topology.blocks,
+                   r->comm->nranks * sizeof(uint64_t));
     }
 }
 
@@ -191,6 +208,10 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
     tam_state_sizes sizes = tam_state_sizes_of(r);
     if (h->parts_hash != hash_parts(control, sizes.control))
         return tam_state_refuse(where, "its content is damaged (checksum)");
+    for (uint32_t i = 0; i < r->nbuckets && has_parts(r); i++) {
+        if (!tam_topology_valid(&r->buckets[i].division.topology, parts_in(r, control, i)))
+            return tam_state_refuse(where, "its parts do not make up the vector");
+    }
     if (residual && h->residual_hash != hash_residual(residual, sizes.residual))
         return tam_state_refuse(where, "its residual is damaged or of another moment (checksum)");
     return TAMIS_OK;
@@ -215,6 +236,11 @@ static void take_buckets(tamis_reducer *r, const void *control) {
         tam_control_prepare(&b->control);
         b->last_result = rows[i].last_result;
         b->early_nonfinite = rows[i].early_nonfinite;
+        if (!has_parts(r))
+            continue;
+        memcpy(b->division.topology.blocks, parts_in(r, control, i),
+               r->comm->nranks * sizeof(uint64_t));
+        tam_division_follow(&b->division);
     }
 }
 

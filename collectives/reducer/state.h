@@ -2,8 +2,10 @@
  *
  * The state of a rank between steps, in files and in memory.
  *
- *     control                                                             residual
- *     | header, 64-bit words | a row per bucket | levels: double[groups] | float[n] |
+ *     control                                                                      residual
+ *     | header, 64-bit words | a row per bucket | levels: double[groups] | parts | | float[n] |
+ *
+ * Parts are there for ownership balanced alone: uint64[ranks] blocks of each, for every bucket.
  *
  * The header holds what the state belongs to (the agreement, rank, ranks), the place in the run, and
  * checksums of the parts; its own comes last. Taking a state over changes the reducer only when all
@@ -23,7 +25,7 @@ typedef struct tam_state_header {
     uint64_t rank, nranks, nbuckets, ngroups;
     uint64_t step, steps, rescans_total, wire_bytes_total;
     uint64_t k, has_norms;
-    uint64_t parts_hash; /* of rows and levels */
+    uint64_t parts_hash; /* of all behind the header */
     uint64_t residual_hash;
     uint64_t header_hash; /* last */
 } tam_state_header;

@@ -259,16 +259,15 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
 static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->flights->steps[b->index];
-    bool exact = tam_scheme_exact_count(r->scheme), all = r->scheme.ownership == TAM_OWN_ALL;
+    bool exact = tam_scheme_exact_count(r->scheme);
     const tam_cuda_whole whole = whole_of(r);
     tam_cuda_plan plan = plan_of(b, &whole);
     fill_spans(b, spans);
-    plan.exclusive = !all;
     plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
     plan.weighted = tam_scheme_weighted(r->scheme);
     plan.quota.spans = spans;
     plan.quota.capacity = exact ? 0.0 : r->config.capacity;
-    plan.quota.ranks = all ? 1.0 : plan.nranks;
+    plan.quota.ranks = tam_scheme_undivided(r->scheme) ? 1.0 : plan.nranks;
     plan.quota.own = tam_own_max(&b->division);
     plan.slot_capacity = (uint32_t)b->slots.capacity;
     plan.union_max = (uint32_t)b->union_max;

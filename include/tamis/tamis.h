@@ -358,15 +358,16 @@ typedef struct tamis_phase_event {
  *
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
  * no host synchronisation, if its messages have a fixed size: every preset with an exact count
- * (tamis, topk), `step` with `capacity`, dense. In all other cases the host drives the step and
- * moves k entries (dense: the gradient) through pinned memory.
+ * (tamis, topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`,
+ * whose parts move). In all other cases the host drives the step and moves k entries (dense: the
+ * gradient) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
  *
- *     ownership   all | rotate | bins | cyclic
+ *     ownership   all | rotate | bins | cyclic | leader | balanced
  *     budget      global | norm
- *     threshold   exact | step | predict
+ *     threshold   exact | step | predict | fixed | sage
  *     exchange    union | pairs
  *
  * A preset is a row of four: see tamis_scheme_list. Not every combination has a meaning; the ones
@@ -379,13 +380,15 @@ typedef struct tamis_reducer_config {
     tamis_output output;       /* dense */
     tamis_average average;     /* mean */
     tamis_nonfinite nonfinite; /* error */
-    uint32_t block;            /* unit of cyclic ownership, elements: multiple of 32, <= 65536; 0:
-                                  the largest power of two <= 4096 that leaves 64 blocks a rank */
+    uint32_t block;            /* unit of cyclic and balanced ownership, elements: multiple of 32,
+                                  <= 65536; 0: the largest power of two <= 4096 that leaves 64
+                                  blocks a rank; balanced: 1024 blocks, as published */
     double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
-    double capacity;           /* step: slot size in units of k / ranks (ownership `all`: of k);
-                                  what does not fit stays in the residual. 0: slots grow to the
-                                  longest list, as published */
-    double threshold;          /* step: first threshold; 0: 1 / (2 sqrt(k)), as published */
+    double capacity;           /* step, fixed, sage: slot size in units of k / ranks (ownership
+                                  `all`, `leader`: of k); what does not fit stays in the residual.
+                                  0: slots grow to the longest list, as published */
+    double threshold;          /* step, sage: the first threshold, fixed: the threshold; 0:
+                                  1 / (2 sqrt(k)), as published */
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
     tamis_device device;       /* cpu */
     tamis_type grad_type;      /* float32 */
@@ -425,7 +428,8 @@ TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
  *             differs, ALL ranks get TAMIS_E_MISMATCH with a sentence naming field and rank. If
  *             one rank fails for another reason (memory, argument), all ranks get its status.
  * Shape:      residual float32[n]; further buffers O(ranks * k) for exact counts, some 9 n floats
- *             for `step` without capacity (ownership `all`: 4 n for every rank), 2 n for `bins`
+ *             for `step`, `fixed` and `sage` without capacity (ownership `all` and `leader`: 4 n
+ *             for every rank, `balanced` up to three quarters of that), 2 n for `bins`
  * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT, DEVICE:
  *             the comm
  */

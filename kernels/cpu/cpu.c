@@ -12,6 +12,8 @@
 /* Indices ascend but lie far apart: the processor does not foresee them. */
 enum { AHEAD = 24 };
 
+enum { COUNTED = 1 << 16 }; /* elements in a run: worth a thread */
+
 typedef struct cpu_device {
     const tam_grid *grid;
     tam_sweep sweep;
@@ -120,6 +122,29 @@ static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_ac
     return TAMIS_OK;
 }
 
+/* Whole numbers of 32 bits within a run, so that compilers vectorise it. */
+static uint64_t count_run(const float *acc, size_t length, int32_t threshold) {
+    int32_t count = 0;
+    for (size_t i = 0; i < length; i++)
+        count += (int32_t)tam_magnitude(acc[i]) >= threshold;
+    return (uint64_t)count;
+}
+
+static tamis_status cpu_count(void *self, const float *acc, uint32_t threshold, uint64_t *out) {
+    const cpu_device *cpu = self;
+    const size_t n = cpu->grid->n, runs = (n + COUNTED - 1) / COUNTED;
+    uint64_t count = 0;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(cpu->sweep.threads) reduction(+ : count) if (runs > 1)
+#endif
+    for (size_t i = 0; i < runs; i++) {
+        size_t left = n - i * COUNTED;
+        count += count_run(acc + i * COUNTED, left < COUNTED ? left : COUNTED, (int32_t)threshold);
+    }
+    *out = count;
+    return TAMIS_OK;
+}
+
 static tamis_status cpu_cut(void *self, const tam_cut *job, uint32_t *indices,
                             tam_cut_result *out) {
     cpu_device *cpu = self;
@@ -212,6 +237,7 @@ const tam_device tam_device_cpu = {
     .check = cpu_check,
     .follow = cpu_follow,
     .accumulate = cpu_accumulate,
+    .count = cpu_count,
     .cut = cpu_cut,
     .gather = cpu_gather,
     .apply = cpu_apply,

@@ -125,12 +125,9 @@ static uint32_t threshold_of(uint32_t key, float weight) {
     return bits > 0 ? bits : 1;
 }
 
-static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key) {
+/* What reaches s->thresholds. */
+static tam_candidates sweep(tam_select *s, const tam_scope *scope) {
     tam_candidates found;
-    const tam_tile *tiles = scope->grid->tiles;
-    uint32_t last = tiles[scope->span.end - 1].group;
-    for (uint32_t g = tiles[scope->span.first].group; g <= last; g++)
-        s->thresholds[g] = threshold_of(key, tam_weight(scope->weights, g));
     tam_accumulate job = {
         .acc = (float *)scope->acc, /* without a gradient it is only read */
         .mine = scope->mine,
@@ -138,6 +135,14 @@ static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key
     };
     tam_sweep_run(s->sweep, &job, scope->span, &found);
     return found;
+}
+
+static tam_candidates search(tam_select *s, const tam_scope *scope, uint32_t key) {
+    const tam_tile *tiles = scope->grid->tiles;
+    uint32_t last = tiles[scope->span.end - 1].group;
+    for (uint32_t g = tiles[scope->span.first].group; g <= last; g++)
+        s->thresholds[g] = threshold_of(key, tam_weight(scope->weights, g));
+    return sweep(s, scope);
 }
 
 static size_t greater(size_t a, size_t b) {
@@ -244,15 +249,29 @@ static void trim(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_r
     out->key = tam_float(cutoff.key);
 }
 
+/* All that reaches s->thresholds, without a list. */
+static void trim_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+    for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++) {
+        bool any = s->thresholds[g] < TAM_INFINITE_BITS;
+        s->cutoffs[g] = (tam_cutoff){s->thresholds[g], any ? SIZE_MAX : 0};
+    }
+    trim(s, job, indices, out);
+    out->candidates = out->count + out->deferred;
+}
+
 static void cut_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
     const tam_candidates *list = job->candidates;
+    tam_scope scope = whole(s, job);
+    tam_candidates found;
+    out->rescanned = job->threshold != 0;
+    for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++)
+        s->thresholds[g] = job->threshold ? job->threshold : s->last_thresholds[g];
+    if (job->threshold) {
+        found = sweep(s, &scope);
+        list = &found;
+    }
     if (!list || !list->complete) {
-        for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++) {
-            bool any = s->last_thresholds[g] < TAM_INFINITE_BITS;
-            s->cutoffs[g] = (tam_cutoff){s->last_thresholds[g], any ? SIZE_MAX : 0};
-        }
-        trim(s, job, indices, out);
-        out->candidates = out->count + out->deferred;
+        trim_all(s, job, indices, out);
         return;
     }
     size_t k = lesser(job->k, list->count);

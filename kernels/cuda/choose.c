@@ -74,6 +74,15 @@ static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t 
                               indices + here);
 }
 
+/* One for all groups, in place of those of the last accumulate. */
+static tamis_status send_threshold(const tam_cuda_row *row, uint32_t threshold) {
+    uint32_t ngroups = row->device.grid.ngroups;
+    for (uint32_t g = 0; g < ngroups; g++)
+        row->host.thresholds[g] = threshold;
+    return tam_cuda_send(row, row->host.thresholds, ngroups * sizeof row->host.thresholds[0],
+                         row->inbox.thresholds);
+}
+
 tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t *indices,
                                 tam_cut_result *out) {
     const tam_grid *grid = row->device.source;
@@ -84,9 +93,11 @@ tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t 
         .mine = job->mine,
         .k = (uint32_t)k,
         .floor = (job->floor_key > 0.0f ? tam_bits(job->floor_key) : 0) + 1,
-        .listed = job->candidates && job->candidates->complete,
+        .listed = !job->threshold && job->candidates && job->candidates->complete,
     };
     TAM_TRY(tam_cuda_send(row, row->host.turns, sizeof row->host.turns[0], row->inbox.turns));
+    if (job->kind == TAM_CUT_ALL && job->threshold)
+        TAM_TRY(send_threshold(row, job->threshold));
     if (job->kind == TAM_CUT_TOTAL && job->weights) {
         size_t bytes = grid->ngroups * sizeof job->weights[0];
         memcpy(row->host.weights, job->weights, bytes);
@@ -183,6 +194,22 @@ tamis_status tam_cuda_cut_groups(tam_cuda_row *row, const tam_cut *job, uint32_t
     out->rescanned = true;
     out->key = tam_float(least);
     return k < all ? trim(row, job, all, k, indices, out) : TAMIS_OK;
+}
+
+/* -- count ------------------------------------------------------------------------------------ */
+
+tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t threshold,
+                            uint64_t *out) {
+    uint64_t *host = row->host.reaching, *device = row->inbox.reaching;
+    *host = 0;
+    TAM_TRY(tam_cuda_send(row, host, sizeof *host, device));
+    TAM_CUDA_TRY(tam_launch_count_reaching(acc, row->device.grid.n, threshold,
+                                           row->device.grid.blocks, device, row->work.stream),
+                 "launching count");
+    TAM_TRY(tam_cuda_fetch(row, device, sizeof *host, host));
+    TAM_TRY(tam_cuda_lane_wait(&row->work, "count"));
+    *out = *host;
+    return TAMIS_OK;
 }
 
 /* -- walks: in pieces through the staging memory, indices in its first half, values behind ----- */

@@ -228,7 +228,9 @@ static __device__ void write_turn(const tam_cuda_control &job, const tam_control
     uint32_t nranks = job.slots.nranks, at = static_cast<uint32_t>(step % nranks);
     float floor_key = tam_rule_floor(job.scheme.budget, &state, job.levels[0]);
     job.turn->step = step;
-    job.turn->mine = job.exclusive ? (at + job.slots.rank) % nranks : TAM_PART_ALL;
+    job.turn->mine = job.scheme.ownership == TAM_OWN_ALL
+                         ? TAM_PART_ALL
+                         : tam_scheme_part(job.scheme, step, job.slots.rank, nranks);
     job.turn->k = picks_of(job, k, at);
     job.turn->floor = tam_bits(floor_key) + 1;
     job.turn->listed = tam_rule_listed(job.scheme.threshold, &state);

@@ -88,7 +88,6 @@ typedef struct tam_cuda_plan {
     uint32_t bucket, begin;      /* which, and where in the whole vector */
     const tam_grid *grid;        /* of the bucket, as all that follows */
     uint32_t rank, nranks;
-    bool exclusive;    /* the own part at step t is (t + rank) mod nranks; else TAM_PART_ALL */
     tam_cut_kind kind; /* TOTAL or ALL */
     bool weighted;     /* keys are weighed by control->weights */
     tam_cuda_quota quota;

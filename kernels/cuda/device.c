@@ -164,7 +164,7 @@ tamis_status tam_cuda_target(tam_cuda_row *row, const tam_accumulate *job,
     return tam_cuda_send(row, row->host.source, sizeof *row->host.source, row->inbox.source);
 }
 
-/* Ownership `bins` moves groups from rank to rank between steps. */
+/* Ownership `bins` moves groups from rank to rank between steps, `balanced` blocks. */
 static tamis_status refresh_parts(tam_cuda_row *row) {
     const tam_grid *grid = row->device.source;
     bool changed = false;
@@ -253,6 +253,11 @@ static tamis_status cuda_cut(void *self, const tam_cut *job, uint32_t *indices,
     WITH_DEVICE(row, cut(row, job, indices, out));
 }
 
+static tamis_status cuda_count(void *self, const float *acc, uint32_t threshold, uint64_t *out) {
+    tam_cuda_row *row = self;
+    WITH_DEVICE(row, tam_cuda_count(row, acc, threshold, out));
+}
+
 static tamis_status cuda_gather(void *self, const float *acc, const uint32_t *indices, size_t count,
                                 float *values) {
     tam_cuda_row *row = self;
@@ -281,6 +286,7 @@ const tam_device tam_device_cuda = {
     .check = cuda_check,
     .follow = cuda_follow,
     .accumulate = cuda_accumulate,
+    .count = cuda_count,
     .cut = cuda_cut,
     .gather = cuda_gather,
     .apply = cuda_apply,

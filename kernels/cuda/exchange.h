@@ -163,7 +163,7 @@ typedef struct tam_cuda_exchange {
     tam_cuda_grid grid;
     tam_cuda_slots slots;
     tam_cuda_ranges ranges;
-    uint32_t exclusive;
+    tam_scheme scheme;
     uint32_t nonfinite; /* a tamis_nonfinite */
     float divisor;
     uint32_t blocks; /* CUDA blocks of every launch, at most */
@@ -238,7 +238,6 @@ typedef struct tam_cuda_control {
     tam_cuda_grid grid;
     tam_scheme scheme;
     double over;
-    uint32_t exclusive;
     tam_cuda_quota quota; /* spans: in device memory */
     tam_cuda_slots slots;
     const uint32_t *indices; /* the union, verdict->count of them */

@@ -69,6 +69,7 @@ static void lay_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_inbo
     out->grads = tam_cuda_take(a, d->nsegments, sizeof out->grads[0]);
     out->count = tam_cuda_take(a, 1, sizeof out->count[0]);
     out->list = tam_cuda_take(a, 1, sizeof out->list[0]);
+    out->reaching = tam_cuda_take(a, 1, sizeof out->reaching[0]);
 }
 
 static void lay_pinned(tam_cuda_row *row, tam_cuda_arena *a) {

@@ -11,12 +11,13 @@
 /** What a launch is told: once in pinned memory, once in device memory, laid out alike. */
 typedef struct tam_cuda_inbox {
     tam_cuda_turn *turns; /* [ngroups]; the first serves all that is not by group */
-    uint32_t *thresholds; /* [ngroups] of the last accumulate */
+    uint32_t *thresholds; /* [ngroups] of the last accumulate, or of a cut since */
     float *weights;       /* [ngroups] */
     tam_cuda_source *source;
     void **grads;         /* [nsegments] */
     uint32_t *count;      /* of indices in the walk */
     tam_cuda_found *list; /* of a list that was not collected */
+    uint64_t *reaching;   /* entries counted */
 } tam_cuda_inbox;
 
 /** What comes back, in pinned memory. */
@@ -75,5 +76,6 @@ tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t
 tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
                             const uint32_t *indices, size_t count, float divisor, float *values);
 tamis_status tam_cuda_clear(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count);
+tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t threshold, uint64_t *out);
 
 #endif

@@ -133,18 +133,12 @@ static __device__ uint32_t part_of(const tam_cuda_exchange &x, uint32_t index) {
     return x.grid.chunks[from].part;
 }
 
-/* Where rank r selects: at step t part p belongs to rank (p - t) mod P. */
-static __device__ uint32_t part_at(const tam_cuda_exchange &x, uint32_t r) {
-    uint32_t nranks = x.slots.nranks, turned = (uint32_t)(x.turn->step % nranks);
-    return (r + turned) % nranks;
-}
-
 static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, const uint32_t *list,
                                     uint32_t i) {
     uint32_t index = list[i];
     if (index >= x.grid.n || (i > 0 && index <= list[i - 1]))
         return 1u << TAM_CUDA_REFUSED_ORDER;
-    if (x.exclusive && part_of(x, index) != part)
+    if (x.scheme.ownership != TAM_OWN_ALL && part_of(x, index) != part)
         return 1u << TAM_CUDA_REFUSED_OWNER;
     return 0;
 }
@@ -156,7 +150,7 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
     uint64_t count = tam_count_of(x.slots, r), begin = (uint64_t)piece * TAM_PIECE;
     uint64_t end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
     uint64_t sum = 0;
-    uint32_t faults = 0, part = part_at(x, r);
+    uint32_t faults = 0, part = tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
     if (piece > 0 && begin >= count) /* all threads alike */
         return;
     if (piece == 0)

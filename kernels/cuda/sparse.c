@@ -41,7 +41,7 @@ static void describe(tam_cuda_step *s, float *acc) {
         .grid = d->grid,
         .slots = describe_slots(plan),
         .ranges.count = (uint32_t)((d->grid.n + TAM_RANGE - 1) / TAM_RANGE),
-        .exclusive = plan->exclusive,
+        .scheme = plan->control->scheme,
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
         .blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
@@ -56,7 +56,6 @@ static void describe(tam_cuda_step *s, float *acc) {
         .grid = d->grid,
         .scheme = plan->control->scheme,
         .over = plan->control->over,
-        .exclusive = plan->exclusive,
         .quota = plan->quota,
     };
 }

@@ -88,7 +88,7 @@ static __device__ void place_ranges(const tam_cuda_exchange &x) {
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda_exchange x) {
     if (x.scratch->verdict.status != TAMIS_OK)
         return;
-    if (x.exclusive)
+    if (x.scheme.ownership != TAM_OWN_ALL)
         count_exclusive(x);
     else
         count_shared(x);

@@ -175,6 +175,10 @@ enum { TAM_POINTERS = 64 }; /* that one launch carries */
  * @param count  at most TAM_POINTERS */
 int tam_launch_pointers(void **to, void *const *values, uint32_t count, void *stream);
 
+/** *count += entries of acc, of n, whose magnitude bits reach `threshold`. `blocks` of CUDA. */
+int tam_launch_count_reaching(const float *acc, uint64_t n, uint32_t threshold, uint32_t blocks,
+                              uint64_t *count, void *stream);
+
 /** values[i] = acc[indices[i]]; count lies in device memory. `most`: bound of the grid. */
 int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,
                       uint32_t most, float *values, void *stream);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Walks over chosen indices. Their number lies in device memory; the grid is bounded by `most`.
+ * Walks over chosen indices, whose number lies in device memory (the grid is bounded by `most`), and
+ * the one over all entries that only counts.
  */
 #include "kernels/cuda/gradient.cuh"
 
@@ -38,6 +39,18 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     }
 }
 
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    count_reaching(const float *acc, uint64_t n, uint32_t threshold, uint64_t *count) {
+    using reduce = cub::BlockReduce<uint64_t, TAM_BLOCK_THREADS>;
+    __shared__ typename reduce::TempStorage memory;
+    uint64_t mine = 0;
+    for (uint64_t i = tam_thread_of_grid(); i < n; i += tam_threads_of_grid())
+        mine += tam_magnitude_of(__ldcs(acc + i)) >= threshold;
+    mine = reduce(memory).Sum(mine);
+    if (threadIdx.x == 0 && mine > 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(count), (unsigned long long)mine);
+}
+
 static __global__ void set_source(tam_cuda_source *to, const tam_cuda_source value) {
     if (threadIdx.x == 0)
         *to = value;
@@ -61,6 +74,11 @@ extern "C" int tam_launch_pointers(void **to, void *const *values, uint32_t coun
     for (uint32_t i = 0; i < count; i++)
         copy.of[i] = values[i];
     return tam_launch(set_pointers, 1, stream, to, copy, count);
+}
+
+extern "C" int tam_launch_count_reaching(const float *acc, uint64_t n, uint32_t threshold,
+                                         uint32_t blocks, uint64_t *count, void *stream) {
+    return tam_launch(count_reaching, blocks, stream, acc, n, threshold, count);
 }
 
 extern "C" int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,

@@ -28,7 +28,7 @@
 typedef struct tam_tile {
     uint32_t begin, length;
     uint32_t group;
-    uint32_t part; /* changes between steps only for ownership `bins` */
+    uint32_t part; /* changes between steps only for ownership `bins` and `balanced` */
 } tam_tile;
 
 /** A run of the vector with one budget: a segment, or a piece of one. */
@@ -76,7 +76,7 @@ typedef struct tam_accumulated {
 typedef enum tam_cut_kind {
     TAM_CUT_TOTAL,  /* the k entries with the largest |acc| * weight of their group */
     TAM_CUT_GROUPS, /* in every own group the budgets[group] entries with the largest |acc| */
-    TAM_CUT_ALL     /* every candidate; if more than k, the k largest */
+    TAM_CUT_ALL     /* every entry that reaches the threshold; if more than k, the k largest */
 } tam_cut_kind;
 
 typedef struct tam_cut {
@@ -86,6 +86,8 @@ typedef struct tam_cut {
     size_t k;                         /* of TOTAL; most of ALL and GROUPS */
     const float *weights;             /* TOTAL: per group; NULL: all 1 */
     const uint32_t *budgets;          /* GROUPS */
+    uint32_t threshold;               /* ALL: magnitude bits, then without candidates; 0: those of
+                                         the last accumulate */
     float floor_key;                  /* TOTAL: candidates are complete only for keys above this */
     const tam_candidates *candidates; /* NULL: search the own tiles; GROUPS: ignored, NULL */
 } tam_cut;
@@ -126,6 +128,9 @@ typedef struct tam_device {
 
     /** One pass: acc += scale * grad, group sums, candidates, non-finite entries kept out. */
     tamis_status (*accumulate)(void *self, const tam_accumulate *job, tam_accumulated *out);
+
+    /** Entries of acc, in every tile, whose magnitude bits reach `threshold`, which is not 0. */
+    tamis_status (*count)(void *self, const float *acc, uint32_t threshold, uint64_t *out);
 
     /** Candidates -> chosen indices, ascending. Exact: the result depends on acc alone. */
     tamis_status (*cut)(void *self, const tam_cut *job, uint32_t *indices, tam_cut_result *out);

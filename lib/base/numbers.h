@@ -37,6 +37,14 @@ TAM_SHARED uint64_t tam_bits64(double x) {
     return bits;
 }
 
+/** A random number that depends on key and counter alone: SplitMix64 (Steele, Lea, Flood, 2014). */
+TAM_SHARED uint64_t tam_random(uint64_t key, uint64_t counter) {
+    uint64_t x = key + (counter + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
 TAM_SHARED double tam_power_of_two(int exponent) {
     uint64_t bits = (uint64_t)(exponent + 1023) << 52;
     double x;

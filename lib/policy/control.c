@@ -19,9 +19,14 @@ tamis_status tam_control_open(tam_scheme scheme, const tam_grid *grid, uint64_t 
     c.budgets = tam_alloc_array(grid->ngroups, sizeof c.budgets[0]);
     c.norms = tam_alloc_array(grid->ngroups, sizeof c.norms[0]);
     c.order = tam_alloc_array(grid->ngroups, sizeof c.order[0]);
-    if (!c.levels || !c.thresholds || !c.weights || !c.budgets || !c.norms || !c.order) {
+    tamis_status status = TAMIS_OK;
+    if (!c.levels || !c.thresholds || !c.weights || !c.budgets || !c.norms || !c.order)
+        status = tam_fail(TAMIS_E_NOMEM, "no memory to steer %u groups", grid->ngroups);
+    else if (scheme.threshold == TAM_THRESHOLD_SAGE)
+        status = tam_sage_open(grid->n, &c.sage);
+    if (status != TAMIS_OK) {
         tam_control_close(&c);
-        return tam_fail(TAMIS_E_NOMEM, "no memory to steer %u groups", grid->ngroups);
+        return status;
     }
     tam_control_prepare(&c);
     *out = c;
@@ -35,6 +40,7 @@ void tam_control_close(tam_control *c) {
     tam_free(c->budgets);
     tam_free(c->norms);
     tam_free(c->order);
+    tam_sage_close(&c->sage);
     *c = (tam_control){0};
 }
 
@@ -92,6 +98,8 @@ static void update_levels(tam_control *c, const tam_observed *seen) {
 void tam_control_update(tam_control *c, const tam_observed *seen) {
     if (c->scheme.threshold == TAM_THRESHOLD_STEP)
         c->state.threshold = tam_rule_step(c->state.threshold, seen->picked, c->k);
+    else if (c->scheme.threshold == TAM_THRESHOLD_SAGE)
+        tam_sage_keep(&c->sage, &c->state);
     else if (tam_scheme_has_levels(c->scheme))
         update_levels(c, seen);
     tam_control_prepare(c);

@@ -5,6 +5,10 @@
  *
  * step     MiCRO: one threshold that moves by fixed factors.
  *
+ * fixed    One threshold that does not move.
+ *
+ * sage     Each rank has a threshold of its own: sage.h. Nothing of it is common to the ranks.
+ *
  * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and the k_r
  *          largest keys of a rank travel. Candidates are the entries with key >= margin, margin
  *          such that there should be over * k of them. After the step:
@@ -29,18 +33,20 @@
 
 #include "lib/base/base.h"
 #include "lib/base/device.h"
+#include "lib/policy/sage.h"
 #include "lib/policy/scheme.h"
 
 /** What is saved and loaded, as it lies in state files. */
-typedef struct tam_control_state {
-    uint64_t primed;  /* predict: 0 until a step has shown the level */
-    double threshold; /* step: magnitude */
+struct tam_control_state {
+    uint64_t primed;  /* predict, sage: 0 until a step has shown the level */
+    double threshold; /* step, fixed, sage: magnitude */
     double drift;     /* predict: log2 of the level change expected per step */
     double spread;    /* predict: sigma squared */
     double fit_xx;    /* predict: mean of distance squared and of distance * count, in log2, */
     double fit_xy;    /*          between margin and cut; alpha is their ratio */
     double margin;    /* predict: log2 of the margin, below 0 */
-} tam_control_state;
+    double mean;      /* sage: of |acc| in the sample of the last step */
+};
 
 typedef struct tam_control {
     tam_scheme scheme;
@@ -50,6 +56,7 @@ typedef struct tam_control {
 
     tam_control_state state;
     double *levels; /* predict: [ngroups] log2 tau_g; saved with the state */
+    tam_sage sage;  /* sage: the step under way */
 
     /* Derived from the state by tam_control_prepare. */
     uint32_t *thresholds; /* [ngroups] magnitude bits */
@@ -71,7 +78,7 @@ typedef struct tam_observed {
     const uint32_t *group_picked; /* [ngroups] */
 } tam_observed;
 
-/** @param  threshold  first one of the step rule; 0: 1 / (2 sqrt(k)) */
+/** @param  threshold  first one of step and sage, the one of fixed; 0: 1 / (2 sqrt(k)) */
 tamis_status tam_control_open(tam_scheme scheme, const tam_grid *grid, uint64_t k, double over,
                               double threshold, tam_control *out);
 void tam_control_close(tam_control *control);

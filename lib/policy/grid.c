@@ -39,6 +39,16 @@ static void fill_groups(const tamis_layout *layout, tam_division *d) {
     }
 }
 
+/* Contiguous parts: those of MiCRO, and ExDyna's where the vector is too short for its blocks. */
+static bool in_ranges(const tam_division *d) {
+    return d->scheme.ownership == TAM_OWN_ROTATE ||
+           (d->scheme.ownership == TAM_OWN_BALANCED && d->topology.nblocks == 0);
+}
+
+static bool in_blocks(const tam_division *d) {
+    return d->scheme.ownership == TAM_OWN_BALANCED && d->topology.nblocks > 0;
+}
+
 /* First element of part p when the vector is cut into P contiguous parts. */
 static uint64_t range_begin(uint64_t n, uint32_t nranks, uint32_t p) {
     uint64_t rest = n % nranks;
@@ -54,7 +64,11 @@ static uint32_t part_at(const tam_division *d, uint64_t at, uint64_t *end) {
         *end = (block + 1) * d->block;
         return (uint32_t)(block % d->nranks);
     }
-    if (d->scheme.ownership != TAM_OWN_ROTATE)
+    if (in_blocks(d)) { /* parts come later, and end where blocks do */
+        uint64_t block = at / d->topology.block + 1;
+        *end = block < d->topology.nblocks ? block * d->topology.block : n;
+    }
+    if (!in_ranges(d))
         return 0;
     uint64_t share = n / d->nranks, rest = n % d->nranks;
     uint64_t part =
@@ -86,17 +100,37 @@ static uint32_t fill_tiles(tam_division *d, tam_tile *tiles) {
 }
 
 static void measure_parts(tam_division *d) {
-    if (d->scheme.ownership != TAM_OWN_CYCLIC && d->scheme.ownership != TAM_OWN_ROTATE)
+    memset(d->part_sizes, 0, d->nranks * sizeof d->part_sizes[0]);
+    if (d->scheme.ownership == TAM_OWN_ALL || d->scheme.ownership == TAM_OWN_BINS)
         return;
     for (uint32_t t = 0; t < d->grid.ntiles; t++)
         d->part_sizes[d->grid.tiles[t].part] += d->grid.tiles[t].length;
 }
 
+void tam_division_follow(tam_division *d) {
+    uint32_t part = 0;
+    uint64_t end = in_blocks(d) ? tam_topology_end(&d->topology, 0, 0) : 0;
+    for (uint32_t t = 0; t < d->grid.ntiles && in_blocks(d); t++) {
+        for (; d->grid.tiles[t].begin >= end; part++)
+            end = tam_topology_end(&d->topology, part + 1, end);
+        d->grid.tiles[t].part = part;
+    }
+    measure_parts(d);
+}
+
+void tam_division_balance(tam_division *d, uint64_t found) {
+    if (tam_topology_move(&d->topology, found))
+        tam_division_follow(d);
+}
+
 tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, uint32_t nranks,
                                uint32_t block, tam_division *out) {
     tam_division d = {.scheme = scheme, .nranks = nranks};
+    bool balanced = scheme.ownership == TAM_OWN_BALANCED;
     d.grid.n = layout->length;
-    d.block = block ? block : choose_block(layout->length, nranks, scheme.ownership);
+    d.block = block && !balanced ? block : choose_block(d.grid.n, nranks, scheme.ownership);
+    if (balanced)
+        TAM_TRY(tam_topology_open(d.grid.n, nranks, block, &d.topology));
     for (uint32_t s = 0; s < layout->nsegments; s++)
         d.grid.ngroups += pieces_of(layout, s, scheme, nranks);
 
@@ -110,7 +144,7 @@ tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, ui
     if (!d.grid.tiles)
         goto err_close;
     fill_tiles(&d, d.grid.tiles);
-    measure_parts(&d);
+    tam_division_follow(&d);
     *out = d;
     return TAMIS_OK;
 
@@ -124,17 +158,20 @@ void tam_division_close(tam_division *d) {
     tam_free(d->grid.tiles);
     tam_free(d->grid.groups);
     tam_free(d->part_sizes);
+    tam_topology_close(&d->topology);
     *d = (tam_division){0};
 }
 
 uint32_t tam_part_of(const tam_division *d, uint64_t step, uint32_t rank) {
     if (d->scheme.ownership == TAM_OWN_ALL)
         return TAM_PART_ALL;
-    return (uint32_t)((step % d->nranks + rank) % d->nranks);
+    return tam_scheme_part(d->scheme, step, rank, d->nranks);
 }
 
 uint32_t tam_owner_of(const tam_division *d, uint64_t step, uint32_t part) {
-    return (uint32_t)((part + d->nranks - step % d->nranks) % d->nranks);
+    uint32_t turned = (uint32_t)(step % d->nranks);
+    bool leader = d->scheme.ownership == TAM_OWN_LEADER;
+    return (leader ? part + turned : part + d->nranks - turned) % d->nranks;
 }
 
 void tam_share_span(const tam_division *d, uint64_t step, uint32_t rank, uint64_t *before,
@@ -164,6 +201,8 @@ size_t tam_share_max(const tam_division *d, uint64_t k) {
 size_t tam_own_max(const tam_division *d) {
     if (d->scheme.ownership == TAM_OWN_ALL || d->scheme.ownership == TAM_OWN_BINS)
         return (size_t)d->grid.n;
+    if (in_blocks(d))
+        return (size_t)tam_topology_most(&d->topology);
     uint32_t most = 0;
     for (uint32_t p = 0; p < d->nranks; p++)
         most = d->part_sizes[p] > most ? d->part_sizes[p] : most;

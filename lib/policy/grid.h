@@ -10,6 +10,8 @@
  *     step 0  0 1 2 0 1 2     owner
  *     step 1  2 0 1 2 0 1
  *     step 2  1 2 0 1 2 0
+ *
+ * With a leader there is one part, the whole vector, which belongs to rank t mod P.
  */
 #ifndef TAM_POLICY_GRID_H
 #define TAM_POLICY_GRID_H
@@ -17,19 +19,28 @@
 #include "lib/base/device.h"
 #include "lib/policy/layout.h"
 #include "lib/policy/scheme.h"
+#include "lib/policy/topology.h"
 
 typedef struct tam_division {
     tam_grid grid;
     tam_scheme scheme;
     uint32_t nranks;
-    uint32_t block;       /* elements */
-    uint32_t *part_sizes; /* [nranks] elements of each part; bins: unknown, 0 */
+    uint32_t block;        /* elements */
+    uint32_t *part_sizes;  /* [nranks] elements of each part; bins: unknown, 0 */
+    tam_topology topology; /* balanced: what tam_tile.part follows; else empty */
 } tam_division;
 
 /** @param  block  0: chosen here */
 tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, uint32_t nranks,
                                uint32_t block, tam_division *out);
 void tam_division_close(tam_division *division);
+
+/** After a step in which so many entries were found, with topology.loads by part: parts of the next
+ * step. Ownership balanced alone. */
+void tam_division_balance(tam_division *division, uint64_t found);
+
+/** The tiles follow topology.blocks, which were set. */
+void tam_division_follow(tam_division *division);
 
 /** The part in which `rank` selects at `step`; TAM_PART_ALL for ownership `all`. */
 uint32_t tam_part_of(const tam_division *division, uint64_t step, uint32_t rank);

@@ -89,6 +89,19 @@ TAM_SHARED double tam_rule_step(double threshold, uint64_t picked, uint64_t k) {
     return tam_rule_clip(threshold, 1e-38, 1e38);
 }
 
+/** SAGE: what the threshold is multiplied by before entries over it are counted. A sample that met
+ * only zeros says nothing of the scale. */
+TAM_SHARED double tam_rule_sage_scale(double mean, double mean_before) {
+    return mean > 0.0 && mean_before > 0.0 ? mean / mean_before : 1.0;
+}
+
+/** SAGE: and after that. @param density  asked for; @param found  of the entries counted */
+TAM_SHARED double tam_rule_sage_correction(double density, double found) {
+    double beta = 2.0 / (1.0 + tam_exp2((density - found) / TAM_LN2));
+    double ratio = found / density;
+    return beta * (ratio < 0.1 ? 0.95 : ratio > 10.0 ? 1.05 : 1.0);
+}
+
 /* `cut` and the margin are relative to the levels that were used. */
 TAM_SHARED void tam_rule_fit(const tam_observed *seen, double cut, tam_control_state *s) {
     double distance = cut - s->margin;
@@ -192,7 +205,7 @@ TAM_SHARED uint32_t tam_rule_bits(double magnitude) {
 /** Candidates are the entries with magnitude bits at or over this. */
 TAM_SHARED uint32_t tam_rule_threshold(tam_threshold rule, const tam_control_state *s,
                                        double level) {
-    if (rule == TAM_THRESHOLD_STEP)
+    if (rule == TAM_THRESHOLD_STEP || rule == TAM_THRESHOLD_FIXED)
         return tam_rule_bits(s->threshold);
     if (rule == TAM_THRESHOLD_PREDICT && s->primed)
         return tam_rule_bits(tam_exp2(level + s->margin));
@@ -220,7 +233,8 @@ TAM_SHARED double tam_rule_aim(const tam_control_state *s, uint64_t from, uint64
 
 /** Whether the cut may start from the candidates. */
 TAM_SHARED bool tam_rule_listed(tam_threshold rule, const tam_control_state *s) {
-    return rule == TAM_THRESHOLD_STEP || (rule == TAM_THRESHOLD_PREDICT && s->primed);
+    return rule == TAM_THRESHOLD_STEP || rule == TAM_THRESHOLD_FIXED ||
+           (rule == TAM_THRESHOLD_PREDICT && s->primed);
 }
 
 #endif

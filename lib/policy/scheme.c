@@ -3,9 +3,10 @@
 
 #include <stdio.h>
 
-static const char *const ownerships[] = {"all", "rotate", "bins", "cyclic", NULL};
+static const char *const ownerships[] = {"all",    "rotate",   "bins", "cyclic",
+                                         "leader", "balanced", NULL};
 static const char *const budgets[] = {"global", "norm", NULL};
-static const char *const thresholds[] = {"exact", "step", "predict", NULL};
+static const char *const thresholds[] = {"exact", "step", "predict", "fixed", "sage", NULL};
 static const char *const exchanges[] = {"union", "pairs", "dense", NULL};
 
 static const tamis_scheme_info presets[] = {
@@ -14,9 +15,17 @@ static const tamis_scheme_info presets[] = {
     {"dense", "all", "global", "exact", "dense", "all-reduce of everything, no residual"},
     {"topk", "all", "global", "exact", "union",
      "Top-k with error feedback (Aji and Heafield, EMNLP 2017), reduced at the union"},
+    {"cltk", "leader", "global", "exact", "union",
+     "CLT-k of ScaleCom (Chen et al., NeurIPS 2020, arXiv 2104.11125)"},
+    {"threshold", "all", "global", "fixed", "union",
+     "hard threshold (Sahu et al., NeurIPS 2021, arXiv 2108.00951), reduced at the union"},
+    {"sage", "all", "global", "sage", "union",
+     "SAGE (Yoon, Jeong and Oh, Journal of Supercomputing, 2023), reduced at the union"},
     {"deft", "bins", "norm", "exact", "union", "DEFT (Yoon and Oh, ICPP 2023, arXiv 2307.03500)"},
     {"micro", "rotate", "global", "step", "union",
      "MiCRO (Yoon and Oh, HiPC 2023, arXiv 2310.00967)"},
+    {"exdyna", "balanced", "global", "step", "union",
+     "ExDyna (Yoon and Oh, CCGrid 2024, arXiv 2402.13781)"},
 };
 
 enum { PRESETS = sizeof presets / sizeof presets[0] };
@@ -39,9 +48,9 @@ static int look_up(const char *const *list, const char *word, size_t length) {
 
 static tamis_status parse_words(const char *text, tam_scheme *out) {
     static const char *const *const lists[] = {ownerships, budgets, thresholds, exchanges};
-    static const char *const kinds[] = {"ownership (all, rotate, bins, cyclic)",
-                                        "budget (global, norm)", "threshold (exact, step, predict)",
-                                        "exchange (union, pairs)"};
+    static const char *const kinds[] = {
+        "ownership (all, rotate, bins, cyclic, leader, balanced)", "budget (global, norm)",
+        "threshold (exact, step, predict, fixed, sage)", "exchange (union, pairs)"};
     int found[4];
     const char *at = text;
     for (int i = 0; i < 4; i++) {
@@ -49,8 +58,9 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
         found[i] = look_up(lists[i], at, length);
         if (found[i] < 0)
             return tam_fail(TAMIS_E_ARGUMENT,
-                            "scheme \"%s\": neither a preset (tamis, dense, topk, deft, micro) nor "
-                            "four policies joined by '+'; word %d must be the %s",
+                            "scheme \"%s\": neither a preset (tamis, dense, topk, cltk, threshold, "
+                            "sage, deft, micro, exdyna) nor four policies joined by '+'; word %d "
+                            "must be the %s",
                             text, i + 1, kinds[i]);
         if (i < 3 && at[length] == '\0')
             return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes the %s", text,
@@ -74,8 +84,11 @@ static tamis_status check(const char *text, tam_scheme s) {
         why = "bins are packed by the cost of exact norm budgets; use bins+norm+exact";
     else if (s.ownership == TAM_OWN_BINS && s.exchange == TAM_EXCHANGE_PAIRS)
         why = "groups that are taken whole are not sent, so there are no pairs of them; use union";
-    else if (s.threshold == TAM_THRESHOLD_STEP && s.budget != TAM_BUDGET_GLOBAL)
-        why = "the step rule steers one threshold for the whole vector; use budget global";
+    else if (tam_scheme_by_threshold(s) && s.budget != TAM_BUDGET_GLOBAL)
+        why = "step, fixed and sage have one threshold for the whole vector; use budget global";
+    else if (s.ownership == TAM_OWN_BALANCED && !tam_scheme_by_threshold(s))
+        why = "parts are balanced by the counts that a threshold finds, and this count is known "
+              "beforehand; use step, fixed or sage";
     if (why)
         return tam_fail(TAMIS_E_UNSUPPORTED, "scheme \"%s\": %s", text, why);
     return TAMIS_OK;

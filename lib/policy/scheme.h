@@ -9,10 +9,12 @@
 #include "lib/base/numbers.h"
 
 typedef enum tam_ownership {
-    TAM_OWN_ALL,    /* every rank selects everywhere */
-    TAM_OWN_ROTATE, /* P contiguous ranges, moved on by one each step (MiCRO) */
-    TAM_OWN_BINS,   /* groups packed into P bins of equal cost, moved on by one (DEFT) */
-    TAM_OWN_CYCLIC  /* block b belongs to part b mod P, moved on by one */
+    TAM_OWN_ALL,     /* every rank selects everywhere */
+    TAM_OWN_ROTATE,  /* P contiguous ranges, moved on by one each step (MiCRO) */
+    TAM_OWN_BINS,    /* groups packed into P bins of equal cost, moved on by one (DEFT) */
+    TAM_OWN_CYCLIC,  /* block b belongs to part b mod P, moved on by one */
+    TAM_OWN_LEADER,  /* one rank selects, everywhere; the next one in the next step (CLT-k) */
+    TAM_OWN_BALANCED /* runs of blocks that neighbouring parts hand on, moved on by one (ExDyna) */
 } tam_ownership;
 
 typedef enum tam_budget {
@@ -21,9 +23,11 @@ typedef enum tam_budget {
 } tam_budget;
 
 typedef enum tam_threshold {
-    TAM_THRESHOLD_EXACT,  /* search for the k largest */
-    TAM_THRESHOLD_STEP,   /* a threshold that moves by fixed factors (MiCRO) */
-    TAM_THRESHOLD_PREDICT /* predict, over-select, cut to exactly k */
+    TAM_THRESHOLD_EXACT,   /* search for the k largest */
+    TAM_THRESHOLD_STEP,    /* a threshold that moves by fixed factors (MiCRO) */
+    TAM_THRESHOLD_PREDICT, /* predict, over-select, cut to exactly k */
+    TAM_THRESHOLD_FIXED,   /* a threshold that stays */
+    TAM_THRESHOLD_SAGE     /* one of each rank's own, from samples and a count (SAGE) */
 } tam_threshold;
 
 typedef enum tam_exchange {
@@ -53,6 +57,12 @@ TAM_SHARED bool tam_scheme_dense(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_DENSE;
 }
 
+/** What reaches a threshold travels, however much that is. */
+TAM_SHARED bool tam_scheme_by_threshold(tam_scheme s) {
+    return s.threshold == TAM_THRESHOLD_STEP || s.threshold == TAM_THRESHOLD_FIXED ||
+           s.threshold == TAM_THRESHOLD_SAGE;
+}
+
 /** Exact counts group by group (DEFT). */
 TAM_SHARED bool tam_scheme_by_group(tam_scheme s) {
     return s.budget == TAM_BUDGET_NORM && s.threshold == TAM_THRESHOLD_EXACT &&
@@ -66,12 +76,24 @@ TAM_SHARED bool tam_scheme_weighted(tam_scheme s) {
 
 /** Every rank sends a count known beforehand. */
 TAM_SHARED bool tam_scheme_exact_count(tam_scheme s) {
-    return s.threshold != TAM_THRESHOLD_STEP && !tam_scheme_by_group(s);
+    return !tam_scheme_by_threshold(s) && !tam_scheme_by_group(s);
+}
+
+/** Whoever selects may take all of k: it is not divided among the ranks. */
+TAM_SHARED bool tam_scheme_undivided(tam_scheme s) {
+    return s.ownership == TAM_OWN_ALL || s.ownership == TAM_OWN_LEADER;
 }
 
 /** Levels are learned: needed for candidates, or for weights. */
 TAM_SHARED bool tam_scheme_has_levels(tam_scheme s) {
     return s.threshold == TAM_THRESHOLD_PREDICT || tam_scheme_weighted(s);
+}
+
+/** The part in which a rank selects at a step; for `all` it means nothing. Parts go round one way,
+ * the leader the other: the whole vector is part 0, and the other parts are empty. */
+TAM_SHARED uint32_t tam_scheme_part(tam_scheme s, uint64_t step, uint32_t rank, uint32_t nranks) {
+    uint32_t turned = (uint32_t)(step % nranks);
+    return (s.ownership == TAM_OWN_LEADER ? rank + nranks - turned : rank + turned) % nranks;
 }
 
 #endif

@@ -50,7 +50,6 @@ static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
         .grid = &s->division.grid,
         .rank = s->self->id,
         .nranks = nranks,
-        .exclusive = s->scheme.ownership != TAM_OWN_ALL,
         .kind = TAM_CUT_TOTAL,
         .weighted = tam_scheme_weighted(s->scheme),
         .quota.spans = s->spans,

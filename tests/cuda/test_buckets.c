@@ -45,6 +45,8 @@ static void test_every_scheme_gives_the_bits_of_the_cpu(void **state) {
                    {"rotate+norm+exact+union", 0.0},
                    {"all+norm+predict+union", 0.0},
                    {"micro", 1.5},
+                   {"threshold", 1.5},
+                   {"cltk", 0.0},
                    {"dense", 0.0}};
     (void)state;
     for (uint32_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {

@@ -81,7 +81,6 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
         .grid = {.n = grid->n, .ngroups = grid->ngroups, .groups = grid->groups},
         .scheme = t->division.scheme,
         .over = t->host.over,
-        .exclusive = t->division.scheme.ownership != TAM_OWN_ALL,
         .quota.spans = spans,
         .slots = {take(nranks, bytes), bytes, rank, nranks, nstats, 0, 0},
         .indices = take((size_t)grid->ngroups * PICKED_MOST, sizeof(uint32_t)),
@@ -261,6 +260,7 @@ static void check_turn(const twins *t) {
     const tam_scheme scheme = t->host.scheme;
     uint32_t floor_bits = t->host.floor_key > 0.0f ? tam_bits(t->host.floor_key) : 0;
     bool listed = scheme.threshold == TAM_THRESHOLD_STEP ||
+                  scheme.threshold == TAM_THRESHOLD_FIXED ||
                   (scheme.threshold == TAM_THRESHOLD_PREDICT && t->host.state.primed);
     assert_int_equal(t->turn.step, t->step);
     assert_int_equal(t->turn.mine, tam_part_of(&t->division, t->step, t->job.slots.rank));
@@ -304,6 +304,8 @@ static const char *const schemes[] = {
     "rotate+norm+exact+union",
     "micro",
     "topk",
+    "threshold",
+    "cltk",
 };
 
 enum { SCHEMES = sizeof schemes / sizeof schemes[0] };

@@ -21,6 +21,11 @@ static const struct {
     {"deft", 0},
     {"micro", 0},
     {"micro", 1.5},
+    {"cltk", 0},
+    {"threshold", 0},
+    {"threshold", 1.5},
+    {"sage", 0},
+    {"exdyna", 0},
     {"dense", 0},
     {"all+global+exact+pairs", 0},
     {"cyclic+global+predict+union", 0},
@@ -233,7 +238,7 @@ static bool capture(side *s) {
 
 /* Only a communicator that works in stream order can be captured; others are joined. */
 static bool captures(const side *s) {
-    bool fixed = strstr("tamis dense topk all+global+exact+pairs cyclic+global+predict+union "
+    bool fixed = strstr("tamis dense topk cltk all+global+exact+pairs cyclic+global+predict+union "
                         "rotate+global+exact+union",
                         s->c->scheme) ||
                  s->c->capacity > 0;

@@ -125,8 +125,8 @@ static void test_combinations_keep_all_rules_or_are_refused(void **state) {
             refused++;
         }
     }
-    print_message("%u of 48 combinations are refused\n", refused);
-    assert_true(refused < 40);
+    print_message("%u of 120 combinations are refused\n", refused);
+    assert_int_equal(refused, 57);
 }
 
 static void test_hard_gradients_keep_all_rules(void **state) {
@@ -304,18 +304,21 @@ static void test_scale_multiplies_the_gradient(void **state) {
 
 static void test_slots_hold_what_capacity_allows(void **state) {
     static const double capacities[] = {1, 1.5, 4};
-    scheme_case micro = {.name = "micro"};
+    static const char *const names[] = {"micro", "exdyna", "threshold", "sage",
+                                        "leader+global+step+union"};
     (void)state;
-    for (size_t c = 0; c < COUNT(capacities); c++)
+    for (size_t c = 0; c < COUNT(capacities) * COUNT(names); c++)
         for (size_t p = 0; p < COUNT(all_ranks); p++) {
-            trial what = trial_usual("micro", all_ranks[p], 4097, 0.01);
+            scheme_case scheme = {.dense = false};
+            trial what = trial_usual(names[c / COUNT(capacities)], all_ranks[p], 4097, 0.01);
             trial_record record;
-            what.capacity = capacities[c];
+            what.capacity = capacities[c % COUNT(capacities)];
             what.pattern = p % 2 ? DATA_BURSTS : DATA_HEAVY;
             if (!trial_run(&what, &record))
                 fail_msg("[%s] was refused", test_context_text());
-            check_scheme(&micro, &record);
-            double most = capacities[c] * (double)trial_target(&what) / what.nranks + 1;
+            check_scheme(&scheme, &record);
+            double sharing = c / COUNT(capacities) < 2 ? what.nranks : 1; /* ranks that divide k */
+            double most = what.capacity * (double)trial_target(&what) / sharing + 1;
             uint64_t deferred = 0;
             for (uint32_t step = 0; step < what.steps; step++) {
                 const tamis_stats *s = &record_moment(&record, step, 0)->stats;

@@ -201,9 +201,9 @@ static void run_overflow(test_rank *self) {
 }
 
 static void test_overflow_does_not_reach_the_residual(void **state) {
-    const char *schemes[] = {"tamis", "topk", "micro"};
+    const char *schemes[] = {"tamis", "topk", "micro", "sage", "exdyna"};
     (void)state;
-    for (size_t s = 0; s < 3; s++) {
+    for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++) {
         test_context("%s, overflow", schemes[s]);
         ranks_run(2, 0, run_overflow, &schemes[s]);
     }

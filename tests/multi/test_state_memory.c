@@ -49,6 +49,8 @@ static tamis_status make(tamis_comm *comm, const char *scheme, size_t n, uint64_
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = scheme;
     config.density = 0.05;
+    config.block = 32;       /* so that parts have blocks that can move, */
+    config.threshold = 60.0; /* by counts that differ */
     config.bucket_length = bucket_length;
     return data_reducer(comm, n, &config, out);
 }

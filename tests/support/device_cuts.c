@@ -239,6 +239,32 @@ static void test_all_takes_what_reaches_its_threshold_and_defers_the_rest(void *
     }
 }
 
+/* Whatever the last accumulate looked for. */
+static void test_all_with_a_threshold_of_its_own_needs_no_candidates(void **state) {
+    (void)state;
+    const uint32_t thresholds[] = {1, tam_bits(2.0f), tam_bits(900.0f)};
+    uint32_t n = world_length(60000);
+    const size_t capacities[] = {n, n / 200}, most[] = {n, 100, 0};
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        for (size_t i = 0; i < 2 * LENGTH(most); i++) {
+            world w;
+            uint32_t mine = i % 4 < 2 ? 0 : TAM_PART_ALL, all[GROUPS];
+            world_open(&w, (world_plan){.n = n, .capacity = capacities[i % 2]});
+            world_fill(&w, pattern);
+            world_take_uniform(&w, mine, i % 3 ? TAM_INFINITE_BITS : tam_bits(30.0f));
+            for (uint32_t g = 0; g < GROUPS; g++)
+                all[g] = thresholds[i % LENGTH(thresholds)];
+            tam_cut job = {.kind = TAM_CUT_ALL,
+                           .acc = w.acc,
+                           .mine = mine,
+                           .k = most[i / 2],
+                           .threshold = all[0]};
+            check_all(&w, &job, all);
+            world_close(&w);
+        }
+    }
+}
+
 int device_cuts(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_total_equals_sorting_by_list_search_and_scan),
@@ -247,6 +273,7 @@ int device_cuts(void) {
         cmocka_unit_test(test_a_cut_at_the_floor_itself_is_searched_again),
         cmocka_unit_test(test_groups_equals_sorting_each_group),
         cmocka_unit_test(test_all_takes_what_reaches_its_threshold_and_defers_the_rest),
+        cmocka_unit_test(test_all_with_a_threshold_of_its_own_needs_no_candidates),
     };
     return cmocka_run_group_tests_name("cuts", tests, NULL, NULL);
 }

@@ -87,6 +87,34 @@ static void test_only_own_tiles_give_candidates_and_all_tiles_give_sums(void **s
     world_close(&w);
 }
 
+static uint64_t count_reaching(const world *w, uint32_t threshold) {
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < w->grid.n; i++)
+        count += tam_magnitude(w->mirror[i]) >= threshold;
+    return count;
+}
+
+static void test_all_entries_that_reach_a_threshold_are_counted(void **state) {
+    (void)state;
+    const uint32_t lengths[] = {300, 511, 1000, 70000, 200000};
+    for (size_t i = 0; i < LENGTH(lengths); i++) {
+        uint32_t n = world_length(lengths[i]);
+        world w;
+        world_open(&w, (world_plan){.n = n, .capacity = 10, .threads = 1 + i % 3});
+        for (int pattern = 0; pattern < PATTERNS; pattern++) {
+            world_fill(&w, pattern);
+            const uint32_t thresholds[] = {1, tam_bits(3.0f), tam_bits(3.0f) + 1, tam_bits(1e6f),
+                                           TAM_INFINITE_BITS - 1};
+            for (size_t t = 0; t < LENGTH(thresholds); t++) {
+                uint64_t count = 99;
+                assert_int_equal(w.row->count(w.device, w.acc, thresholds[t], &count), TAMIS_OK);
+                assert_int_equal(count, count_reaching(&w, thresholds[t]));
+            }
+        }
+        world_close(&w);
+    }
+}
+
 static void test_an_overfull_list_is_incomplete_and_the_pass_is_not_affected(void **state) {
     (void)state;
     uint32_t n = world_length(50000);
@@ -198,7 +226,9 @@ static void test_no_call_after_open_allocates(void **state) {
     for (int kind = TAM_CUT_TOTAL; kind <= TAM_CUT_ALL; kind++) {
         tam_cut job = {
             .kind = kind, .acc = w.acc, .mine = TAM_PART_ALL, .k = n / 150, .budgets = budgets};
+        uint64_t counted;
         size_t count = world_cut(&w, &job).count;
+        w.row->count(w.device, w.acc, 1, &counted);
         w.row->gather(w.device, w.acc, w.indices, count, values);
         w.row->apply(w.device, &(tam_accumulate){.grad = w.zero}, w.indices, count, 2.0f, values);
         w.row->clear(w.device, w.acc, w.indices, count);
@@ -233,6 +263,7 @@ int device_passes(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums_are_added_in_the_fixed_order),
         cmocka_unit_test(test_only_own_tiles_give_candidates_and_all_tiles_give_sums),
+        cmocka_unit_test(test_all_entries_that_reach_a_threshold_are_counted),
         cmocka_unit_test(test_an_overfull_list_is_incomplete_and_the_pass_is_not_affected),
         cmocka_unit_test(test_a_list_that_is_just_full_is_complete),
         cmocka_unit_test(test_chosen_entries_are_gathered_divided_written_and_cleared),

@@ -15,7 +15,8 @@ static void fill(const tamis_scheme_info *info, scheme_case *out) {
     *out = (scheme_case){.dense = false};
     snprintf(out->name, sizeof out->name, "%s", info->name);
     out->dense = is(info->name, "dense");
-    out->exclusive = is(info->ownership, "cyclic") || is(info->ownership, "rotate");
+    out->exclusive = is(info->ownership, "cyclic") || is(info->ownership, "rotate") ||
+                     is(info->ownership, "leader") || is(info->ownership, "balanced");
     out->all = is(info->ownership, "all") && !out->dense;
     out->counted = is(info->threshold, "exact") || is(info->threshold, "predict");
     out->by_segment =
@@ -33,17 +34,18 @@ bool scheme_preset(size_t index, scheme_case *out) {
 }
 
 bool scheme_combination(size_t index, scheme_case *out) {
-    static const char *const ownership[] = {"all", "rotate", "bins", "cyclic"};
+    static const char *const ownership[] = {"all",    "rotate", "bins",
+                                            "cyclic", "leader", "balanced"};
     static const char *const budget[] = {"global", "norm"};
-    static const char *const threshold[] = {"exact", "step", "predict"};
+    static const char *const threshold[] = {"exact", "step", "predict", "fixed", "sage"};
     static const char *const exchange[] = {"union", "pairs"};
     char name[sizeof out->name];
-    if (index >= 4 * 2 * 3 * 2)
+    if (index >= 6 * 2 * 5 * 2)
         return false;
     tamis_scheme_info info = {.name = name,
-                              .ownership = ownership[index / 12],
-                              .budget = budget[index / 6 % 2],
-                              .threshold = threshold[index / 2 % 3],
+                              .ownership = ownership[index / 20],
+                              .budget = budget[index / 10 % 2],
+                              .threshold = threshold[index / 2 % 5],
                               .exchange = exchange[index % 2]};
     snprintf(name, sizeof name, "%s+%s+%s+%s", info.ownership, info.budget, info.threshold,
              info.exchange);

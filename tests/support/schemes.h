@@ -11,7 +11,7 @@
 typedef struct scheme_case {
     char name[64];
     bool dense;       /* everything travels; no residual */
-    bool exclusive;   /* ownership cyclic or rotate: one owner per entry, fixed by position */
+    bool exclusive;   /* one owner per entry, known before the step: all ownerships but all, bins */
     bool all;         /* ownership all: every rank picks from everything */
     bool counted;     /* threshold exact or predict: the count is not left to a threshold */
     bool all_at_once; /* with density 1 everything of every rank is applied in each step; not so

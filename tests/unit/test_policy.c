@@ -110,6 +110,9 @@ static void a_scheme_that_means_nothing_is_refused_with_a_reason(void **state) {
         {"bins+global+exact+union", TAMIS_E_UNSUPPORTED, "bins"},
         {"bins+norm+exact+pairs", TAMIS_E_UNSUPPORTED, "union"},
         {"rotate+norm+step+union", TAMIS_E_UNSUPPORTED, "budget global"},
+        {"all+norm+fixed+union", TAMIS_E_UNSUPPORTED, "budget global"},
+        {"all+norm+sage+union", TAMIS_E_UNSUPPORTED, "budget global"},
+        {"balanced+global+exact+union", TAMIS_E_UNSUPPORTED, "use step, fixed or sage"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         tam_scheme scheme;
@@ -120,7 +123,8 @@ static void a_scheme_that_means_nothing_is_refused_with_a_reason(void **state) {
 
 /* -- division and ownership ------------------------------------------------------------------- */
 
-static const char *const divided[] = {"tamis", "micro", "deft", "cyclic+global+exact+union"};
+static const char *const divided[] = {"tamis", "micro",  "deft",
+                                      "cltk",  "exdyna", "cyclic+global+exact+union"};
 
 static void check_division(const tamis_layout *layout, const char *name, uint32_t nranks) {
     tam_scheme scheme;
@@ -163,10 +167,12 @@ static void tiles_cover_every_element_once(void **state) {
 static void ownership_is_exclusive_and_visits_every_rank(void **state) {
     (void)state;
     tamis_layout *layout = make_layout((uint64_t[]){1000, 24}, 2);
+    static const char *const names[] = {"tamis", "cltk", "exdyna"};
     tam_scheme scheme;
     tam_division d;
-    assert_int_equal(tam_scheme_parse("tamis", &scheme), TAMIS_OK);
-    for (uint32_t nranks = 1; nranks <= 7; nranks++) {
+    for (uint32_t i = 0; i < 21; i++) {
+        uint32_t nranks = 1 + i % 7;
+        assert_int_equal(tam_scheme_parse(names[i / 7], &scheme), TAMIS_OK);
         assert_int_equal(tam_division_open(layout, scheme, nranks, 32, &d), TAMIS_OK);
         for (uint32_t part = 0; part < nranks; part++) {
             uint32_t visited = 0;
@@ -185,11 +191,11 @@ static void ownership_is_exclusive_and_visits_every_rank(void **state) {
 static void shares_sum_to_k_and_never_exceed_what_is_owned(void **state) {
     (void)state;
     static const uint64_t lengths[] = {1, 7, 33, 1000, 20011};
-    static const char *const names[] = {"tamis", "rotate+global+exact+union"};
+    static const char *const names[] = {"tamis", "rotate+global+exact+union", "cltk"};
     for (size_t i = 0; i < 5; i++) {
         tamis_layout *layout = make_layout(&lengths[i], 1);
         for (uint32_t nranks = 1; nranks <= 8; nranks++) {
-            for (size_t s = 0; s < 2; s++) {
+            for (size_t s = 0; s < 3; s++) {
                 tam_scheme scheme;
                 tam_division d;
                 assert_int_equal(tam_scheme_parse(names[s], &scheme), TAMIS_OK);
@@ -211,6 +217,22 @@ static void shares_sum_to_k_and_never_exceed_what_is_owned(void **state) {
         }
         tamis_layout_destroy(layout);
     }
+}
+
+static void the_leader_of_step_t_is_rank_t_mod_p_and_takes_all_of_k(void **state) {
+    (void)state;
+    tamis_layout *layout = make_layout((uint64_t[]){1000}, 1);
+    tam_scheme scheme;
+    tam_division d;
+    assert_int_equal(tam_scheme_parse("cltk", &scheme), TAMIS_OK);
+    assert_int_equal(tam_division_open(layout, scheme, 5, 0, &d), TAMIS_OK);
+    for (uint64_t step = 0; step < 12; step++) {
+        for (uint32_t r = 0; r < 5; r++)
+            assert_int_equal(tam_share_of(&d, step, r, 70), r == step % 5 ? 70 : 0);
+        assert_int_equal(tam_owner_of(&d, step, d.grid.tiles[0].part), step % 5);
+    }
+    tam_division_close(&d);
+    tamis_layout_destroy(layout);
 }
 
 /* DEFT: a tensor with more than n/P elements is cut into exactly P pieces, the first longer. */
@@ -306,6 +328,23 @@ static void micro_threshold_moves_by_the_published_factors(void **state) {
         tam_control_update(&control, &(tam_observed){.picked = steps[i].picked});
         assert_true(fabs(control.state.threshold / before - steps[i].factor) < 1e-12);
         assert_int_equal(control.thresholds[0], tam_bits((float)control.state.threshold));
+    }
+    tam_control_close(&control);
+}
+
+static void a_fixed_threshold_stays(void **state) {
+    (void)state;
+    budget_case c;
+    tam_control control;
+    tam_scheme scheme;
+    make_groups(&c, (uint32_t[]){10000}, 1);
+    assert_int_equal(tam_scheme_parse("threshold", &scheme), TAMIS_OK);
+    assert_int_equal(tam_control_open(scheme, &c.grid, 100, 2.0, 0.0, &control), TAMIS_OK);
+    for (uint64_t picked = 0; picked < 10000; picked += 999) {
+        assert_true(control.state.threshold == 0.05);
+        assert_int_equal(control.thresholds[0], tam_bits(0.05f));
+        tam_control_update(&control, &(tam_observed){.picked = picked});
+        tam_control_aim(&control, 100 + picked);
     }
     tam_control_close(&control);
 }
@@ -413,11 +452,13 @@ int main(void) {
         cmocka_unit_test(tiles_cover_every_element_once),
         cmocka_unit_test(ownership_is_exclusive_and_visits_every_rank),
         cmocka_unit_test(shares_sum_to_k_and_never_exceed_what_is_owned),
+        cmocka_unit_test(the_leader_of_step_t_is_rank_t_mod_p_and_takes_all_of_k),
         cmocka_unit_test(deft_cuts_large_tensors_into_one_piece_per_rank),
         cmocka_unit_test(budgets_follow_norms_and_surplus_flows_on),
         cmocka_unit_test(budgets_are_at_least_one_even_without_norms),
         cmocka_unit_test(bins_take_the_costliest_into_the_lightest),
         cmocka_unit_test(micro_threshold_moves_by_the_published_factors),
+        cmocka_unit_test(a_fixed_threshold_stays),
         cmocka_unit_test(prediction_finds_level_and_slope_of_a_steady_tail),
         cmocka_unit_test(prediction_ends_a_history_with_these_bits),
         cmocka_unit_test(a_new_beginning_forgets_the_floor),

@@ -1,0 +1,517 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Golden vectors: what every sparse preset must select, from the published formulas.
+
+    make.py            write <preset>.txt beside this file
+    make.py --check    compare them with what would be written; exit 77 without NumPy
+
+P ranks are simulated in one process, with NumPy, with none of the library's code: top-k is a stable
+sort, sums are sums. tests/multi/test_golden.c runs the library on the same gradients and compares.
+
+Gradients are whole numbers times 2^unit, so sums over ranks and steps are exact in binary32 and their
+order does not matter. Both sides make them from one integer hash, SplitMix64: with
+x = random(random(random(seed, rank), step), index), zero if (x >> 1) % 8 = 0, else
+
+    e = number of trailing zeros of x >> 4, at most `tail`     P(e) = 2^-(e+1)
+    magnitude = 2^e + (x >> 40) mod 2^e, negative if x is odd
+
+times the factors of all lines `scale FROM TO BEGIN END FACTOR` for which FROM <= step < TO and
+BEGIN <= index < END. A file holds cases; a case is a head of settings, then for each step
+
+    step T
+    threshold ...    what ranks cut at: one number if they have it in common, else one per rank
+    levels ...       tamis alone: log2 of the level of each group, used in this step
+    picks ...        entries that each rank sent
+    union I:V ...    index and applied sum, in units
+    residual H ...   of each rank: sum over i of (residual[i] in units) * random(0, i), modulo 2^64
+"""
+import math
+import os
+import sys
+
+try:
+    import numpy as np
+except ImportError:
+    print("skipped: no numpy")
+    sys.exit(77)
+
+# -- random numbers and gradients ---------------------------------------------------------------
+
+MASK = (1 << 64) - 1
+
+
+def random(key, counter):
+    """SplitMix64; counter may be an array."""
+    with np.errstate(over="ignore"):
+        x = np.uint64(key) + (np.asarray(counter, np.uint64) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15)
+        x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+        return x ^ x >> np.uint64(31)
+
+
+def trailing_zeros(x):
+    return np.array([(int(v) & -int(v)).bit_length() - 1 for v in x])
+
+
+def gradient(case, rank, step):
+    """In units."""
+    key = random(random(case["seed"], rank), step)
+    x = random(key, np.arange(case["n"]))
+    e = trailing_zeros(x >> np.uint64(4) | np.uint64(1 << case["tail"])).astype(np.uint64)
+    whole = (np.uint64(1) << e) + ((x >> np.uint64(40)) & ((np.uint64(1) << e) - np.uint64(1)))
+    g = whole.astype(np.float64)
+    g[(x >> np.uint64(1)) % np.uint64(8) == 0] = 0
+    g[x % np.uint64(2) == 1] *= -1
+    for first, last, begin, end, factor in case["scale"]:
+        if first <= step < last:
+            g[begin:end] *= factor
+    return g
+
+
+# -- pieces of rules ----------------------------------------------------------------------------
+
+
+def largest(keys, k):
+    """Indices of the k largest, ties to the lowest index, ascending."""
+    return np.sort(np.argsort(-keys, kind="stable")[:k])
+
+
+def reaching(acc, threshold):
+    """A threshold is compared as binary32, and zeros are never selected."""
+    return np.flatnonzero((np.abs(acc) >= np.float32(threshold)) & (acc != 0))
+
+
+def contiguous(n, parts):
+    """Ends of `parts` runs of n elements, the first n mod parts one longer."""
+    return np.cumsum([n // parts + (p < n % parts) for p in range(parts)])
+
+
+def budgets_by_norm(k, norms, lengths):
+    """DEFT: by descending norm, floor(K norm / N), at least 1, at most all."""
+    left, rest, out = float(k), float(sum(norms)), [0] * len(norms)
+    for g in sorted(range(len(norms)), key=lambda g: (-norms[g], g)):
+        share = left * norms[g] / rest if rest > 0 else 0.0
+        out[g] = min(max(math.floor(share), 1), lengths[g])
+        left, rest = max(left - out[g], 0.0), rest - norms[g]
+    return out
+
+
+def exact_sum_of_squares(acc):
+    """Binary32 adds these without rounding, so their order is of no matter."""
+    total = float(np.sum(acc * acc))
+    assert total < 2**24, "choose smaller numbers: sums of squares must be exact"
+    return total
+
+
+class Scheme:
+    """select: one index array per rank, and what they cut at; learn: after the step."""
+
+    def __init__(self, case, seen):
+        self.case, self.seen = case, seen
+        self.n, self.P = case["n"], case["ranks"]
+        self.k = max(1, math.floor(case["density"] * self.n))
+        self.delta = case["threshold"] or 1 / (2 * math.sqrt(self.k))
+
+    def learn(self, t, acc, picks, union):
+        pass
+
+    def common(self):
+        """Taken by all ranks without being sent."""
+        return np.array([], int)
+
+
+def smallest(acc, picks):
+    return [float(np.min(np.abs(acc[r][p]))) if len(p) else 0.0 for r, p in enumerate(picks)]
+
+
+# -- the presets --------------------------------------------------------------------------------
+
+
+class TopK(Scheme):
+    """Every rank the k largest of its own."""
+
+    def select(self, t, acc):
+        picks = [largest(np.abs(a), self.k) for a in acc]
+        return picks, smallest(acc, picks)
+
+
+class CLTK(Scheme):
+    """The k largest of rank t mod P."""
+
+    def select(self, t, acc):
+        nothing = np.array([], int)
+        picks = [largest(np.abs(acc[r]), self.k) if r == t % self.P else nothing
+                 for r in range(self.P)]
+        return picks, smallest(acc, picks)
+
+
+class Threshold(Scheme):
+    """|acc| >= delta, a constant."""
+
+    def select(self, t, acc):
+        return [reaching(a, self.delta) for a in acc], [self.delta]
+
+
+class SAGE(Scheme):
+    """Each rank its own delta."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.size = max(1, math.floor(self.n / (1 + self.n * 0.05**2)))
+        self.deltas, self.means = [self.delta] * self.P, [None] * self.P
+
+    def sample(self, t, rank):
+        """The library's choice; published: uniform, with a seed of each rank's own. Bucket 0."""
+        x = random(random(random(rank, 0), t), np.arange(self.size))
+        return ((x >> np.uint64(32)) * np.uint64(self.n) >> np.uint64(32)).astype(int)
+
+    def step(self, acc, rank, mean):
+        before, d = self.means[rank], self.k / self.n
+        # Published: m_t / m_(t-1) without a test.
+        alpha = mean / before if before > 0 and mean > 0 else 1.0
+        self.seen.add("alpha" if before > 0 and mean > 0 else "no alpha")
+        found = len(reaching(acc, self.deltas[rank] * alpha)) / self.n
+        beta = 2 / (1 + math.exp(d - found))
+        gamma = 0.95 if found / d < 0.1 else 1.05 if found / d > 10 else 1.0
+        self.seen.add("gamma %g" % gamma)
+        return self.deltas[rank] * alpha * beta * gamma
+
+    def select(self, t, acc):
+        for r in range(self.P):
+            mean = float(np.sum(np.abs(acc[r][self.sample(t, r)]))) / self.size
+            if t > 0:
+                self.deltas[r] = self.step(acc[r], r, mean)
+            self.means[r] = mean
+        return [reaching(a, d) for a, d in zip(acc, self.deltas)], list(self.deltas)
+
+
+class Stepped(Scheme):
+    """MiCRO's threshold over parts that rotate; `ends` are the parts' in this step."""
+
+    def select(self, t, acc):
+        self.used, picks = self.delta, []
+        for r in range(self.P):
+            part = (t + r) % self.P
+            begin, end = self.ends[part - 1] if part else 0, self.ends[part]
+            # Published: a rank that finds nothing sends one made-up index.
+            picks.append(begin + reaching(acc[r][begin:end], self.delta))
+        return picks, [self.delta]
+
+    def learn(self, t, acc, picks, union):
+        q = sum(len(p) for p in picks) / self.k
+        # Published: the third test is q > 0, so 0.9987 cannot be reached; q > 1 is meant.
+        factor = 1.005 if q > 1.1 else 1.00125 if q > 1 else 0.9987 if q > 1 / 1.1 else 0.995
+        self.seen.add("factor %g" % factor)
+        self.delta *= factor
+
+
+class MiCRO(Stepped):
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.ends = contiguous(self.n, self.P)
+
+
+class ExDyna(Stepped):
+    """MiCRO over runs of blocks, which move by one between neighbours."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        blocks = 1024
+        self.size = self.n // blocks
+        if self.size >= 32:
+            self.size -= self.size % 32
+        if case["block"]:  # published: always 1024 blocks
+            self.size, blocks = case["block"], self.n // case["block"]
+        # Published: B / (4 P); with few blocks here, at least one.
+        self.least = max(1, blocks // (4 * self.P))
+        self.blocks = [blocks // self.P + (c < blocks % self.P) for c in range(self.P)]
+        self.place()
+
+    def place(self):
+        self.ends = np.cumsum(self.blocks) * self.size
+        self.ends[-1] = self.n
+
+    def move(self, load, a, b, shift):
+        if self.blocks[a] - 1 < self.least:
+            self.seen.add("least")
+            return
+        self.seen.add("forward" if a < b else "backward")
+        self.blocks[a] -= 1
+        self.blocks[b] += 1
+        load[a] -= shift
+        load[b] += shift
+
+    def learn(self, t, acc, picks, union):
+        super().learn(t, acc, picks, union)
+        load = [0] * self.P
+        for r in range(self.P):
+            load[(t + r) % self.P] = len(picks[r])
+        found = sum(load)
+        average, shift = max(found // self.P, 1), self.size * found // self.n
+        for c in range(self.P - 1):
+            a, b = load[c] / average, load[c + 1] / average
+            if a > 1.05 and b < 1 / 1.05:
+                self.move(load, c, c + 1, shift)
+            elif a < 1 / 1.05 and b > 1.05:
+                self.move(load, c + 1, c, shift)
+        self.place()
+
+
+class DEFT(Scheme):
+    """Layers, budgets by norm, bins by cost; rank t mod P packs for all."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.groups, begin = [], 0
+        for length in case["segments"]:
+            pieces = min(self.P, length) if length > self.n // self.P else 1
+            ends = begin + contiguous(length, pieces)
+            for end in map(int, ends):
+                self.groups.append((begin, end))
+                begin = end
+        self.lengths = [end - begin for begin, end in self.groups]
+
+    def pack(self, budgets):
+        """The bin of each layer; None: taken whole by all."""
+        cost = [n * math.log2(k) if k > 1 else n for n, k in zip(self.lengths, budgets)]
+        bins, loads = [None] * len(cost), [0.0] * self.P
+        for g in sorted(range(len(cost)), key=lambda g: (-cost[g], g)):
+            if budgets[g] < self.lengths[g]:
+                bins[g] = loads.index(min(loads))
+                loads[bins[g]] += cost[g]
+        return bins
+
+    def select(self, t, acc):
+        budgets = [budgets_by_norm(self.k, [math.sqrt(exact_sum_of_squares(a[b:e]))
+                                            for b, e in self.groups], self.lengths) for a in acc]
+        bins = self.pack(budgets[t % self.P])
+        picks = [[np.array([], int)] for _ in acc]
+        self.whole = [np.array([], int)]
+        for g, (begin, end) in enumerate(self.groups):
+            if bins[g] is None:
+                self.whole.append(np.arange(begin, end))
+                self.seen.add("common")
+                continue
+            r = (bins[g] - t) % self.P
+            self.seen.add("piece" if end - begin not in self.case["segments"] else "layer")
+            picks[r].append(begin + largest(np.abs(acc[r][begin:end]), budgets[r][g]))
+        picks = [np.concatenate(p) for p in picks]
+        return picks, smallest(acc, picks)
+
+    def common(self):
+        return np.concatenate(self.whole)
+
+
+class Tamis(Scheme):
+    """Blocks dealt out in turn, levels by layer that are learned, exactly k."""
+
+    over = 1.5
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        ends = np.cumsum(case["segments"])
+        self.groups = [(int(e) - length, int(e)) for e, length in zip(ends, case["segments"])]
+        self.lengths = list(case["segments"])
+        self.group_of = np.repeat(np.arange(len(self.groups)), self.lengths)
+        self.part_of = np.arange(self.n) // case["block"] % self.P
+        self.levels, self.primed = [0.0] * len(self.groups), False
+        self.drift, self.spread, self.xx, self.xy = 0.0, 0.002, 0.01, 0.06
+        self.set_margin()
+
+    def slope(self):
+        return min(max(self.xy / self.xx, 1.0), 60.0)
+
+    def set_margin(self):
+        self.margin = -max(math.log2(self.over) / self.slope(), 3 * math.sqrt(self.spread))
+
+    def keys(self, acc):
+        """|acc| / tau of the group, in binary32."""
+        weights = np.array([2.0**-level for level in self.levels], np.float32)
+        weights = weights if self.primed else np.ones_like(weights)
+        return np.abs(acc).astype(np.float32) * weights[self.group_of]
+
+    def candidates(self, acc, own):
+        least = np.array([2.0**(level + self.margin) for level in self.levels], np.float32)
+        return int(np.sum((np.abs(acc) >= least[self.group_of])[own] & (acc[own] != 0)))
+
+    def select(self, t, acc):
+        self.cuts, self.found, picks, before = [], 0, [], 0
+        for r in range(self.P):
+            own = np.flatnonzero(self.part_of == (t + r) % self.P)
+            share = self.k * (before + len(own)) // self.n - self.k * before // self.n
+            before += len(own)
+            keys = self.keys(acc[r])
+            picks.append(own[largest(keys[own], share)])
+            self.cuts.append(float(np.min(keys[picks[r]])) if share else 0.0)
+            self.found += self.candidates(acc[r], own) if self.primed else 0
+        return picks, list(self.cuts)
+
+    def fit(self, cut):
+        """Slope of the count, from the candidates between margin and cut."""
+        distance = cut - self.margin
+        if self.found == 0 or abs(distance) > 1:
+            return
+        count = math.log2((self.found + 0.5) / (self.k + 0.5))
+        self.xx = 0.8 * self.xx + 0.2 * min(max(distance * distance, 1e-6), 1.0)
+        self.xy = 0.8 * self.xy + 0.2 * distance * count
+
+    def shift(self, cut):
+        if abs(cut) > 0.6:
+            self.seen.add("jump")
+            self.drift = 0.0
+            return cut
+        self.seen.add("drift")
+        self.drift = 0.8 * self.drift + 0.15 * cut
+        return 0.7 * cut + self.drift
+
+    def level(self, g, shift, share, mean, picked, budget):
+        """Of a group: with all, and by what it was given of its budget; near a Laplacian's."""
+        if mean == 0 and picked == 0:
+            self.seen.add("silent")
+            return self.levels[g]
+        ratio = max(self.lengths[g] / budget, 2.0)
+        guess = 0.5 * math.log2(mean / self.lengths[g])
+        guess += math.log2(0.7071 * 0.69315 * math.log2(ratio))
+        if not self.primed:
+            return guess
+        miss = math.log2((share * picked + 2) / (budget + 2))
+        level = self.levels[g] + shift + 0.5 * min(max(miss, -2.0), 2.0) / self.slope()
+        self.seen.add("free" if abs(level - guess) <= 3 else "bounded")
+        return min(max(level, guess - 3), guess + 3)
+
+    def learn(self, t, acc, picks, union):
+        cuts = [math.log2(cut) for cut in self.cuts if cut > 0]
+        if not cuts:
+            return
+        cut = sum(cuts) / len(cuts)
+        shift = cut
+        if self.primed:
+            short = sum(c * c for c in cuts if c < 0) / len(cuts)
+            self.spread = 0.9 * self.spread + 0.1 * min(max(short, 1e-6), 0.1)
+            self.fit(cut)
+            shift = self.shift(cut)
+        means = [sum(exact_sum_of_squares(a[b:e]) for a in acc) / self.P for b, e in self.groups]
+        budgets = budgets_by_norm(self.k, [math.sqrt(m) for m in means], self.lengths)
+        picked = np.bincount(self.group_of[union], minlength=len(self.groups))
+        share = self.k / len(union)
+        self.levels = [self.level(g, shift, share, means[g], int(picked[g]), budgets[g])
+                       for g in range(len(self.groups))]
+        self.set_margin()
+        self.primed = True
+
+
+PRESETS = {"topk": TopK, "cltk": CLTK, "threshold": Threshold, "sage": SAGE, "deft": DEFT,
+           "micro": MiCRO, "exdyna": ExDyna, "tamis": Tamis}
+
+# -- cases --------------------------------------------------------------------------------------
+# Two for each preset: one that goes its way, and one with a drop of scale or a hot layer. `branches`
+# are those of the rules that the two must take together.
+
+USUAL = {"ranks": 3, "segments": [700, 40, 500, 7, 253], "density": 0.02, "threshold": 0.0,
+         "block": 0, "steps": 16, "tail": 9, "unit": -10, "seed": 1, "scale": []}
+DROP = {"ranks": 4, "seed": 2, "unit": -14, "scale": [(0, 8, 0, 1500, 16)]}
+HOT = {"ranks": 4, "seed": 2, "scale": [(0, 8, 0, 300, 8), (8, 16, 1200, 1500, 8)]}
+SMALL = {"tail": 4, "unit": 0}  # sums of squares stay exact
+WARM = dict(SMALL, ranks=4, seed=2, scale=[(0, 8, 0, 300, 4), (8, 16, 1200, 1500, 4),
+                                           (4, 16, 1240, 1247, 16)])
+
+CASES = {
+    "topk": [{}, DROP],
+    "cltk": [{}, HOT],
+    "threshold": [{}, dict(DROP, threshold=0.2)],
+    "sage": [{}, dict(DROP, steps=18, threshold=0.003, scale=[
+        (0, 1, 0, 1500, 0), (1, 8, 0, 1500, 16), (2, 4, 0, 1500, 8)])],
+    "deft": [SMALL, WARM],
+    "micro": [{"density": 0.04}, DROP],
+    "exdyna": [{"density": 0.04, "segments": [2100, 40, 860]}, dict(HOT, block=128)],
+    "tamis": [dict(SMALL, block=32, scale=[(0, 4, 700, 740, 0)]), dict(WARM, block=32)],
+}
+
+BRANCHES = {
+    "sage": {"alpha", "no alpha", "gamma 0.95", "gamma 1", "gamma 1.05"},
+    "deft": {"common", "piece", "layer"},
+    "micro": {"factor 1.005", "factor 1.00125", "factor 0.9987", "factor 0.995"},
+    "exdyna": {"factor 1.005", "factor 0.995", "forward", "backward", "least"},
+    "tamis": {"drift", "jump", "free", "bounded", "silent"},
+}
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+def show(numbers):
+    return " ".join("%.17g" % x for x in numbers)
+
+
+def head(name, case):
+    yield "scheme %s" % name
+    yield "ranks %d" % case["ranks"]
+    yield "segments " + " ".join(map(str, case["segments"]))
+    yield "density %.17g" % case["density"]
+    yield "first_threshold %.17g" % case["threshold"]
+    for word in ("block", "steps", "tail", "unit", "seed"):
+        yield "%s %d" % (word, case[word])
+    for line in case["scale"]:
+        yield "scale %d %d %d %d %d" % line
+
+
+def whole(x):
+    """A number of units, which must be one."""
+    assert x == np.rint(x) and abs(x) < 2**24
+    return int(x)
+
+
+def hash_of(residual):
+    weights = random(0, np.arange(len(residual)))
+    return sum(whole(x) * int(w) for x, w in zip(residual, weights) if x) & MASK
+
+
+def simulate(name, case, seen):
+    scheme, unit = PRESETS[name](case, seen), 2.0 ** case["unit"]
+    acc = [np.zeros(case["n"]) for _ in range(case["ranks"])]
+    for t in range(case["steps"]):
+        for r in range(case["ranks"]):
+            acc[r] += gradient(case, r, t) * unit
+        levels = list(getattr(scheme, "levels", []))
+        picks, thresholds = scheme.select(t, acc)
+        union = np.unique(np.concatenate(picks + [scheme.common()])).astype(int)
+        scheme.learn(t, acc, picks, union)
+        applied = sum(a[union] for a in acc) / unit
+        for a in acc:  # everybody gave its own values at all of the union
+            a[union] = 0
+        yield "step %d" % t
+        yield "threshold " + show(thresholds)
+        if levels:
+            yield "levels " + show(levels)
+        yield "picks " + " ".join(str(len(p)) for p in picks)
+        yield "union " + " ".join("%d:%d" % (i, whole(v)) for i, v in zip(union, applied))
+        yield "residual " + " ".join("%016x" % hash_of(a / unit) for a in acc)
+
+
+def make(name):
+    lines, seen = [], set()
+    for settings in CASES[name]:
+        case = dict(USUAL, **settings)
+        case["n"] = sum(case["segments"])
+        lines += head(name, case)
+        lines += simulate(name, case, seen)
+    missing = BRANCHES.get(name, set()) - seen
+    assert not missing, "%s: never taken: %s" % (name, ", ".join(sorted(missing)))
+    return "\n".join(lines) + "\nend\n"
+
+
+def main(check):
+    folder, failed = os.path.dirname(os.path.abspath(__file__)), False
+    for name in PRESETS:
+        path, text = os.path.join(folder, name + ".txt"), make(name)
+        if not check:
+            with open(path, "w") as file:
+                file.write(text)
+        elif not os.path.exists(path) or open(path).read() != text:
+            print("%s is not what make.py writes" % path)
+            failed = True
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] == ["--check"]))
