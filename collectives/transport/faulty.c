@@ -59,6 +59,16 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return TAMIS_OK;
 }
 
+static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
+                                           tam_call *call) {
+    faulty *f = arg;
+    bool hit = f->count++ == f->nth;
+    TAM_TRY(before(f, hit, call));
+    TAM_TRY(f->inner->allreduce_sum_bfloat16(f->self, values, count, lost, call));
+    after(f, hit, values, count * sizeof values[0]);
+    return TAMIS_OK;
+}
+
 static void abort_faulty(void *arg) {
     faulty *f = arg;
     f->inner->abort(f->self);
@@ -81,6 +91,7 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
                 .stream = comm->transport->stream,
                 .allgather = allgather,
                 .allreduce_sum = allreduce_sum,
+                .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
                 .abort = abort_faulty,
                 .close = close_faulty},
         .inner = comm->transport,
