@@ -38,6 +38,8 @@ static const struct {
     [TAM_FIELD_DEVICE] = {"device", WHOLE},
     [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
     [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},
+    [TAM_FIELD_INDEX_FORMAT] = {"index_format", WHOLE},
+    [TAM_FIELD_WIRE_TYPE] = {"wire_type", WHOLE},
 };
 
 static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {

@@ -35,13 +35,23 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
                     (int)device);
 }
 
+#ifdef TAM_HAVE_CUDA
+/* The messages that kernels write and read. */
+static bool plain_messages(const tamis_reducer_config *c) {
+    return c->wire_type == TAMIS_TYPE_FLOAT32 &&
+           (c->index_format == TAMIS_INDEX_AUTO || c->index_format == TAMIS_INDEX_U32);
+}
+#endif
+
 /* Without the host only if nothing must be known of a step before it can go on: messages of a fixed
  * size, and no plan that ranks agree on step by step. */
 const tam_driver *tam_driver_find(const tamis_reducer *r) {
 #ifdef TAM_HAVE_CUDA
-    bool fixed = tam_scheme_dense(r->scheme) || tam_scheme_exact_count(r->scheme) ||
+    bool dense = tam_scheme_dense(r->scheme);
+    bool fixed = dense || tam_scheme_exact_count(r->scheme) ||
                  (r->scheme.threshold == TAM_THRESHOLD_STEP && r->config.capacity > 0.0);
-    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && fixed)
+    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && fixed &&
+        (dense || plain_messages(&r->config)))
         return &tam_driver_stream;
 #else
     (void)r;

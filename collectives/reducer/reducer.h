@@ -43,6 +43,8 @@ typedef enum tam_field {
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
     TAM_FIELD_GRAPHS,
+    TAM_FIELD_INDEX_FORMAT,
+    TAM_FIELD_WIRE_TYPE,
     TAM_FIELDS
 } tam_field;
 
@@ -82,11 +84,15 @@ typedef struct tam_bucket {
     uint32_t *never; /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
 
     tam_slots slots;
-    uint32_t *owners;  /* [nranks] rank of each part at this step */
-    size_t *cursors;   /* [nranks] */
-    uint32_t *indices; /* [union_max] */
-    uint32_t *scratch; /* [union_max], ownership `all` only */
-    float *values;     /* [union_max] */
+    uint32_t *owners;   /* [nranks] rank of each part at this step */
+    tam_reach *reaches; /* [nranks] where each rank selects at this step */
+    size_t *cursors;    /* [nranks] */
+    uint32_t *indices;  /* [union_max] */
+    uint32_t *scratch;  /* [union_max], ownership `all` only */
+    float *values;      /* [union_max] */
+    uint16_t *halves;   /* [union_max] values as they travel; bfloat16 and union only */
+    float *rest; /* [union_max] what rounding takes from what this rank gives, at its place in
+                          the union (pairs: in the own list); NULL: nothing */
     size_t union_max;
     double *cuts;           /* [nranks] */
     double *group_means;    /* [ngroups] */
