@@ -43,7 +43,8 @@ typedef enum tam_field {
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
     TAM_FIELD_GRAPHS,
-    TAM_FIELD_INDEX_FORMAT,
+    TAM_FIELDS_IN_STATE, /* nor does it hold these */
+    TAM_FIELD_INDEX_FORMAT = TAM_FIELDS_IN_STATE,
     TAM_FIELD_WIRE_TYPE,
     TAM_FIELDS
 } tam_field;
@@ -198,9 +199,10 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
 /** agree.c: all ranks compare; the first difference is said on all. */
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns);
 uint64_t tam_agreement_hash(const tam_agreement *agreement);
-/** First field in which two agreements differ, as words: "density (0.01 here, 0.1 there)".
+/** First field in which an agreement differs from those of a state, as words.
  * @return false if there is none */
-bool tam_agreement_differs(const tam_agreement *a, const tam_agreement *b, char *text, size_t size);
+bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
+                           size_t size);
 
 /** buckets.c: division of the layout, and all that one bucket needs. */
 tamis_status tam_buckets_open(tamis_reducer *r);
