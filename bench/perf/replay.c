@@ -30,7 +30,8 @@ typedef struct rounds {
 
 bool perf_replays(const perf_case *c) {
     bool fixed = strcmp(c->scheme.threshold, "step") != 0 || c->settings->capacity > 0;
-    return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && fixed &&
+    bool plain = c->settings->values == 0 && c->settings->index <= 1; /* as kernels send */
+    return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && fixed && plain &&
            strcmp(tamis_comm_transport(c->group->comm), "nccl") == 0 &&
            strcmp(c->scheme.ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0;
 }
