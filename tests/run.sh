@@ -34,7 +34,7 @@ done
 
 need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config libopenmpi-dev \
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
-    dataset-fashion-mnist iproute2 || exit 1
+    dataset-fashion-mnist iproute2 clang libclang-rt-14-dev || exit 1
 find_nvcc "${install[@]}" "$top/build/nvcc"
 
 TMPDIR=$(mktemp -d) || exit 1

@@ -7,7 +7,6 @@ static uint64_t u32_bytes(uint64_t span, uint64_t count) {
 
 static const tam_codec u32 = {.name = "u32", .bytes = u32_bytes};
 
-/* From the one that is read fastest to the one that is read slowest. */
 static const tam_codec *const rows[] = {
     [TAMIS_INDEX_U32] = &u32,
     [TAMIS_INDEX_BLOCK16] = &tam_codec_block16,
@@ -21,9 +20,11 @@ const tam_codec *tam_codec_of(tamis_index_format format) {
 
 tamis_index_format tam_codec_choose(uint64_t span, uint64_t count) {
     tamis_index_format best = TAMIS_INDEX_U32;
-    for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f <= TAMIS_INDEX_BITMAP; f++) {
-        if (rows[f]->bytes(span, count) < rows[best]->bytes(span, count))
-            best = f;
-    }
-    return best;
+    if (tam_codec_block16.bytes(span, count) < rows[best]->bytes(span, count))
+        best = TAMIS_INDEX_BLOCK16;
+    if (3 * tam_codec_gap8.bytes(span, count) <= 2 * rows[best]->bytes(span, count))
+        best = TAMIS_INDEX_GAP8;
+    if (tam_codec_bitmap.bytes(span, count) < rows[best]->bytes(span, count))
+        best = TAMIS_INDEX_BITMAP;
+    return count > 0 ? best : TAMIS_INDEX_U32;
 }

@@ -161,8 +161,8 @@ static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
         {TAMIS_INDEX_BLOCK16, TAMIS_TYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
         {TAMIS_INDEX_GAP8, TAMIS_TYPE_FLOAT32, "gap8", 1311 + (131072 - 1311) / 255},
         {TAMIS_INDEX_BITMAP, TAMIS_TYPE_FLOAT32, "bitmap", 131072 / 8},
-        {TAMIS_INDEX_AUTO, TAMIS_TYPE_FLOAT32, "gap8", 1311 + (131072 - 1311) / 255},
-        {TAMIS_INDEX_AUTO, TAMIS_TYPE_BFLOAT16, "gap8", 1311 + (131072 - 1311) / 255},
+        {TAMIS_INDEX_AUTO, TAMIS_TYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_AUTO, TAMIS_TYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
         {TAMIS_INDEX_BLOCK16, TAMIS_TYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
     };
     (void)state;

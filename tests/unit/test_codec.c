@@ -249,7 +249,9 @@ static void test_the_choice_follows_the_density(void **state) {
     } cases[] = {
         {3675000, 10, TAMIS_INDEX_U32},        /* few: no count for every block */
         {3675000, 3675, TAMIS_INDEX_BLOCK16},  /* 0.1 % */
-        {3675000, 36750, TAMIS_INDEX_GAP8},    /* 1 % */
+        {3675000, 36750, TAMIS_INDEX_BLOCK16}, /* 1 % */
+        {3675000, 44000, TAMIS_INDEX_GAP8},    /* 1.2 % */
+        {3675000, 257250, TAMIS_INDEX_GAP8},   /* 7 % */
         {3675000, 367500, TAMIS_INDEX_GAP8},   /* 10 % */
         {3675000, 735000, TAMIS_INDEX_BITMAP}, /* 20 % */
         {3675000, 3675000, TAMIS_INDEX_BITMAP}, {1, 1, TAMIS_INDEX_GAP8}, {1, 0, TAMIS_INDEX_U32},
