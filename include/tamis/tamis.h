@@ -323,10 +323,10 @@ typedef enum tamis_worker {
 
 /** How indices travel (docs/exchange.md). The results are the same. */
 typedef enum tamis_index_format {
-    TAMIS_INDEX_AUTO = 0,    /* bucket by bucket what takes few bytes, by the counts known at creation
+    TAMIS_INDEX_AUTO = 0, /* bucket by bucket what takes few bytes, by the counts known at creation
                                 (gap8 only if a third less than others, for it takes longer to
                                 read); u32 where a CUDA device runs the steps */
-    TAMIS_INDEX_U32 = 1,     /* 4 bytes each */
+    TAMIS_INDEX_U32 = 1,  /* 4 bytes each */
     TAMIS_INDEX_BLOCK16 = 2, /* 2 bytes each, and a count for every 65,536 entries */
     TAMIS_INDEX_GAP8 = 3,    /* a byte each, and one for every 255 entries */
     TAMIS_INDEX_BITMAP = 4   /* a bit for every entry */
