@@ -38,7 +38,8 @@ done
 need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config libopenmpi-dev \
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
     dataset-fashion-mnist iproute2 python3-dev python3-numpy python3-torch python3-mpi4py \
-    python3-pytest python3-pip python3-setuptools python3-wheel || exit 1
+    python3-pytest python3-pip python3-setuptools python3-wheel \
+    clang libclang-rt-14-dev || exit 1
 find_nvcc "${install[@]}" "$top/build/nvcc"
 
 TMPDIR=$(mktemp -d) || exit 1

@@ -13,6 +13,12 @@
 #include <tamis/tamis.h>
 
 #define BENCH_GRADS "fp32|fp16|bf16" /* in the order of tamis_type */
+#define BENCH_VALUES "fp32|bf16"     /* of values as they travel */
+
+/** @param  choice  index into BENCH_VALUES */
+static inline tamis_type bench_values_type(int choice) {
+    return choice == 0 ? TAMIS_TYPE_FLOAT32 : TAMIS_TYPE_BFLOAT16;
+}
 
 static inline size_t bench_type_bytes(tamis_type type) {
     return type == TAMIS_TYPE_FLOAT32 ? 4 : 2;

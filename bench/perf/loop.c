@@ -4,7 +4,8 @@
  * what disturbs the machine disturbs all three:
  *
  *     axpy    r += s * g                        own time of the slowest rank
- *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks
+ *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks; with --beside plain
+ *             the same scheme with indices of u32 and values of fp32
  *     step    tamis_reduce_start, _wait
  *
  * The last two count from barrier to barrier, which is never less than the time of the slowest
@@ -23,7 +24,7 @@ enum { BUFFERS = 4 };
 
 typedef struct loop {
     const perf_case *c;
-    tamis_reducer *reducer, *dense; /* dense: local ranks only */
+    tamis_reducer *reducer, *dense; /* dense: local ranks, or plain */
     void *grads[BUFFERS];
     void *work;   /* what may be overwritten */
     float *plain; /* a gradient in binary32 for axpy and dense; NULL: grads are that already */
@@ -31,7 +32,18 @@ typedef struct loop {
     bool baseline, in_place;
 } loop;
 
-static void open_loop(const perf_case *c, loop *out) {
+/* The scheme as it is without formats of its own, and unheard. */
+static tamis_reducer *plain_reducer(const perf_case *c) {
+    perf_settings plain = *c->settings;
+    perf_case twin = *c;
+    plain.index = TAMIS_INDEX_U32;
+    plain.values = 0;
+    plain.scheme = ""; /* not the one whose phases are heard */
+    twin.settings = &plain;
+    return perf_reducer(&twin, c->settings->scheme, (tamis_output)plain.output, c->device);
+}
+
+static void open_loop(perf_case *c, loop *out) {
     const perf_settings *s = c->settings;
     bool local = c->group->transport == BENCH_LOCAL;
     size_t n = c->shape.n;
@@ -40,7 +52,12 @@ static void open_loop(const perf_case *c, loop *out) {
     out->baseline = cpu && s->op != PERF_ACCUMULATE && !(local && s->op == PERF_DENSE);
     out->in_place = s->output == TAMIS_OUTPUT_DENSE;
     out->reducer = perf_reducer(c, s->scheme, (tamis_output)s->output, c->device);
-    if (out->baseline && local)
+    tamis_bucket bucket = TAMIS_BUCKET_INIT;
+    bench_try(c->group, tamis_reducer_bucket(out->reducer, 0, &bucket), "no bucket");
+    c->index_format = bucket.index_format;
+    if (out->baseline && s->beside == PERF_BESIDE_PLAIN)
+        out->dense = plain_reducer(c);
+    else if (out->baseline && local)
         out->dense = perf_reducer(c, "dense", TAMIS_OUTPUT_DENSE, c->device);
     float *scratch = bench_alloc(n, sizeof(float));
     for (uint64_t b = 0; b < BUFFERS; b++) {
@@ -93,11 +110,12 @@ static double time_axpy(loop *l, void *grad, uint64_t iteration) {
 
 static double time_dense(loop *l, void *grad) {
     bench_group *group = l->c->group;
-    void *g = input(l, grad, l->c->grad_bytes, l->dense != NULL);
+    bool beside_dense = l->c->settings->beside == PERF_BESIDE_DENSE;
+    void *g = input(l, grad, l->c->grad_bytes, l->dense && (beside_dense || l->in_place));
     bench_barrier(group);
     double start = bench_now_s();
     tamis_energy_begin(l->c->meter, PERF_BASELINE);
-    if (!bench_mpi_sum(group, l->plain ? l->plain : g, l->sum, l->c->shape.n))
+    if (l->dense || !bench_mpi_sum(group, l->plain ? l->plain : g, l->sum, l->c->shape.n))
         perf_step(l->c, l->dense, g);
     tamis_energy_end(l->c->meter, PERF_BASELINE);
     bench_barrier(group);

@@ -27,6 +27,9 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     config.threads = (uint32_t)c->settings->threads;
     config.device = device;
     config.grad_type = c->type;
+    config.index_format = (tamis_index_format)c->settings->index;
+    if (strcmp(scheme, "dense") != 0) /* which has no residual to keep what rounding takes */
+        config.wire_type = bench_values_type(c->settings->values);
     if (strcmp(scheme, c->settings->scheme) == 0) { /* the baseline is one phase as a whole */
         config.on_phase = hear_phase;
         config.on_phase_context = (void *)c;
@@ -62,6 +65,7 @@ static perf_case make_case(bench_group *group, const perf_settings *s, size_t n,
     perf_case c = {.group = group, .settings = s, .density = density};
     c.device = (tamis_device)s->device;
     c.type = (tamis_type)s->grad;
+    c.index_format = "u32"; /* where a device runs the steps */
     c.grad_bytes = n * bench_type_bytes(c.type);
     perf_shape_make(n, s->segments, s->seed, &c.shape);
     bench_scheme_find(s->scheme, &c.scheme);

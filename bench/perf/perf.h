@@ -18,6 +18,7 @@ typedef struct perf_case {
     double density;
     tamis_device device;
     tamis_type type;
+    const char *index_format; /* of the reducer that is timed; "none": scheme dense */
     size_t grad_bytes;
     tamis_energy *meter;        /* of the repetitions of perf_loop; NULL: not now */
     tamis_energy_totals joules; /* of them all */
@@ -64,6 +65,10 @@ double perf_check(const perf_case *c);
 
 /** parity.c: the same of steps on a CUDA device, compared with the CPU bit for bit. */
 double perf_parity(const perf_case *c);
+
+/** model.c: bytes that a rank sends, without headers; from what the rank that picked most picked, and the
+ * size of the union. */
+double perf_wire_model(const perf_case *c, double picked, double selected);
 
 /** table.c */
 void perf_table_header(const perf_settings *settings, const bench_group *group);

@@ -33,8 +33,9 @@ bool perf_replays(const perf_case *c) {
     bool counted = strcmp(threshold, "exact") == 0 || strcmp(threshold, "predict") == 0;
     bool bounded = c->settings->capacity > 0 && strcmp(threshold, "sage") != 0 &&
                    strcmp(ownership, "balanced") != 0;
+    bool plain = c->settings->values == 0 && c->settings->index <= 1; /* as kernels send */
     return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && (counted || bounded) &&
-           strcmp(tamis_comm_transport(c->group->comm), "nccl") == 0 &&
+           plain && strcmp(tamis_comm_transport(c->group->comm), "nccl") == 0 &&
            strcmp(ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0;
 }
 

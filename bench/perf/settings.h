@@ -13,12 +13,17 @@
 typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE } perf_op;
 
 #define PERF_OPS "step|accumulate|exchange|dense"
-#define PERF_OUTPUTS "dense|sparse" /* in the order of tamis_output */
+#define PERF_OUTPUTS "dense|sparse"                 /* in the order of tamis_output */
+#define PERF_INDICES "auto|u32|block16|gap8|bitmap" /* in the order of tamis_index_format */
+
+typedef enum perf_beside { PERF_BESIDE_DENSE, PERF_BESIDE_PLAIN } perf_beside;
+#define PERF_BESIDES "dense|plain"
 
 enum { PERF_DENSITIES = 16 };
 
 typedef struct perf_settings {
     int op, output, transport, device, grad; /* device, grad: tamis_device, tamis_type */
+    int index, values, beside;               /* of PERF_INDICES, BENCH_VALUES, PERF_BESIDES */
     uint64_t min_bytes, max_bytes, factor, elements, iterations, warmup, check, threads, segments;
     uint64_t ranks, seed;
     const char *scheme, *density_list, *json;

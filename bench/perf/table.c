@@ -84,19 +84,8 @@ static double rescans(samples s) {
     return sum;
 }
 
-/* Bytes that a rank sends, P ranks, p indices of its own, u in the union (medians):
- *     union   all-gather of p 4-byte indices to P - 1 others, all-reduce of u 4-byte values:
- *             4 p (P - 1) + 8 u (P - 1) / P; with exclusive picks, p = k/P and u = k, this is
- *             k (P - 1) / P * (4 + 8)
- *     pairs   all-gather of p pairs: 8 p (P - 1)
- *     dense   all-reduce of n values: 8 n (P - 1) / P */
 static double wire_model(const perf_case *c, samples s) {
-    double p = c->group->nranks, others = p - 1;
-    if (strcmp(c->scheme.exchange, "pairs") == 0)
-        return 8 * median(s, picked) * others;
-    if (strcmp(c->scheme.exchange, "dense") == 0)
-        return 8 * (double)c->shape.n * others / p;
-    return 4 * median(s, picked) * others + 8 * median(s, selected) * others / p;
+    return perf_wire_model(c, median(s, picked), median(s, selected));
 }
 
 /* Of the accumulate pass; of the dense operation what goes over the wire. */
@@ -150,6 +139,9 @@ static json_t *what(const perf_case *c, samples s) {
     json_object_set_new(record, "output", json_string(bench_choice(PERF_OUTPUTS, set->output)));
     json_object_set_new(record, "device", json_string(bench_choice(BENCH_DEVICES, set->device)));
     json_object_set_new(record, "grad", json_string(bench_choice(BENCH_GRADS, set->grad)));
+    json_object_set_new(record, "beside", json_string(bench_choice(PERF_BESIDES, set->beside)));
+    json_object_set_new(record, "index", json_string(c->index_format));
+    json_object_set_new(record, "values", json_string(bench_choice(BENCH_VALUES, set->values)));
     return record;
 }
 
@@ -209,7 +201,11 @@ void perf_table_header(const perf_settings *settings, const bench_group *group) 
     fprintf(out, "# %llu repetitions after %llu, %llu kernel threads, axpy on %u\n",
             (unsigned long long)settings->iterations, (unsigned long long)settings->warmup,
             (unsigned long long)settings->threads, perf_axpy_threads((unsigned)settings->threads));
-    fprintf(out, legend, mpi ? "MPI_Allreduce, as MPI is tuned" : "scheme dense of the library");
+    bool plain = settings->beside == PERF_BESIDE_PLAIN;
+    fprintf(out, legend,
+            plain ? "the scheme with u32 and fp32"
+            : mpi ? "MPI_Allreduce, as MPI is tuned"
+                  : "scheme dense of the library");
     fprintf(out,
             "#%11s %10s %9s %9s %10s %10s %10s %10s %10s %6s %6s %7s %7s %7s %10s %10s %6s %6s "
             "%5s\n",

@@ -5,6 +5,7 @@
 
 #include "bench/common/device.h"
 #include "bench/common/group.h"
+#include "bench/common/half.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/trace.h"
@@ -78,7 +79,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "default: mpi under mpirun, else local"},
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "of the reducer; the model stays on the CPU (cuda: to check results, not for speed)"},
-        {"values", 0, BENCH_CHOICE, &out->values, "fp32", 0, 0, "as they travel"},
+        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel"},
         {"reduce", 0, BENCH_CHOICE, &out->reduce, "gradient", 0, 0, "what is reduced"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "of exchange and backward: layers are handed over as they are ready"},

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "bench/common/device.h"
+#include "bench/common/half.h"
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 
@@ -37,6 +38,7 @@ static void make_reducer(trainer *t) {
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
     config.worker = (tamis_worker)t->settings->worker;
+    config.wire_type = bench_values_type(t->settings->values);
     config.on_phase = hear_phase;
     config.on_phase_context = t;
     bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),

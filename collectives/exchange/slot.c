@@ -1,23 +1,47 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/slot.h"
 
+#include "lib/base/half.h"
+
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x33746f6c73d1a734) /* changes with the format */
+#define MAGIC UINT64_C(0x34746f6c73d1a734) /* changes with the format */
 
-_Static_assert(sizeof(tam_slot_header) == 80, "the header is part of the wire format");
+_Static_assert(sizeof(tam_slot_header) == 88, "the header is part of the wire format");
 
-static size_t words_per_index(const tam_slots *s) {
-    return s->with_values ? 2 : 1;
+/* -- memory ----------------------------------------------------------------------------------- */
+
+/* Lists of u32 are what the caller works with: they are picked and read where they travel. */
+static bool in_place(const tam_slots *s) {
+    return s->format == TAMIS_INDEX_U32;
 }
 
-static size_t payload_bytes(const tam_slots *s, size_t stride) {
-    return (stride * words_per_index(s) * 4 + 7) / 8 * 8;
+static size_t round_up(size_t bytes) {
+    return (bytes + 7) / 8 * 8;
+}
+
+static size_t index_room(const tam_slots *s, size_t limit) {
+    return round_up((size_t)tam_codec_of(s->format)->bytes(s->span, limit));
+}
+
+static size_t value_room(const tam_slots *s, size_t limit) {
+    return s->with_values ? round_up(limit * tam_type_bytes(s->type)) : 0;
+}
+
+static tamis_status open_lists(tam_slots *s) {
+    if (in_place(s))
+        return TAMIS_OK;
+    s->own = tam_alloc_array(s->capacity, sizeof s->own[0]);
+    s->lists = tam_alloc_array(s->capacity, s->nranks * sizeof s->lists[0]);
+    if (!s->own || !s->lists)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for lists of %zu indices of %u ranks",
+                        s->capacity, s->nranks);
+    return TAMIS_OK;
 }
 
 tamis_status tam_slots_open(tam_slots *s) {
-    s->head_bytes = sizeof(tam_slot_header) + ((size_t)s->nstats * 4 + 7) / 8 * 8;
-    size_t payload = payload_bytes(s, s->capacity), slot = s->head_bytes + payload;
+    s->head_bytes = sizeof(tam_slot_header) + round_up((size_t)s->nstats * 4);
+    size_t slot = s->head_bytes + index_room(s, s->capacity) + value_room(s, s->capacity);
     size_t bytes;
     if (__builtin_mul_overflow(slot, (size_t)s->nranks + 1, &bytes))
         return tam_fail(TAMIS_E_NOMEM, "slots of %zu indices on %u ranks exceed the address space",
@@ -28,25 +52,31 @@ tamis_status tam_slots_open(tam_slots *s) {
     s->send = s->memory;
     s->heads = s->memory + slot;
     tam_slots_limit(s, s->capacity);
-    return TAMIS_OK;
+    return open_lists(s);
 }
 
 void tam_slots_limit(tam_slots *s, size_t limit) {
     s->limit = limit;
+    s->index_step = index_room(s, limit);
+    s->value_step = value_room(s, limit);
     if (s->growing) {
         s->head_step = s->head_bytes;
         s->payloads = s->heads + s->nranks * s->head_bytes;
     } else {
-        s->stride = limit;
-        s->head_step = s->payload_step = s->head_bytes + payload_bytes(s, limit);
+        s->head_step = s->payload_step = s->head_bytes + s->index_step + s->value_step;
         s->payloads = s->heads + s->head_bytes;
     }
 }
 
 void tam_slots_close(tam_slots *s) {
     tam_free(s->memory);
+    tam_free(s->own);
+    tam_free(s->lists);
     s->memory = NULL;
+    s->own = s->lists = NULL;
 }
+
+/* -- where things lie ------------------------------------------------------------------------- */
 
 tam_slot_header *tam_slot_own_header(tam_slots *s) {
     return (tam_slot_header *)(void *)s->send;
@@ -56,12 +86,17 @@ float *tam_slot_own_stats(tam_slots *s) {
     return (float *)(void *)(s->send + sizeof(tam_slot_header));
 }
 
-uint32_t *tam_slot_own_indices(tam_slots *s) {
-    return (uint32_t *)(void *)(s->send + s->head_bytes);
+static unsigned char *own_payload(tam_slots *s) {
+    return s->send + s->head_bytes;
 }
 
-float *tam_slot_own_values(tam_slots *s) {
-    return (float *)(void *)(tam_slot_own_indices(s) + s->limit);
+uint32_t *tam_slot_own_indices(tam_slots *s) {
+    return in_place(s) ? (uint32_t *)(void *)own_payload(s) : s->own;
+}
+
+/* Until a growing slot is sent its values lie behind the room for any list. */
+void *tam_slot_own_values(tam_slots *s) {
+    return own_payload(s) + index_room(s, s->limit);
 }
 
 const tam_slot_header *tam_slot_header_of(const tam_slots *s, uint32_t r) {
@@ -72,27 +107,43 @@ const float *tam_slot_stats_of(const tam_slots *s, uint32_t r) {
     return (const float *)(const void *)(tam_slot_header_of(s, r) + 1);
 }
 
+static const unsigned char *payload_of(const tam_slots *s, uint32_t r) {
+    return s->payloads + r * s->payload_step;
+}
+
 const uint32_t *tam_slot_indices_of(const tam_slots *s, uint32_t r) {
-    return (const uint32_t *)(const void *)(s->payloads + r * s->payload_step);
+    return in_place(s) ? (const uint32_t *)(const void *)payload_of(s, r)
+                       : s->lists + r * s->capacity;
 }
 
-const float *tam_slot_values_of(const tam_slots *s, uint32_t r) {
-    return (const float *)(const void *)(tam_slot_indices_of(s, r) + s->stride);
+const void *tam_slot_values_of(const tam_slots *s, uint32_t r) {
+    return payload_of(s, r) + s->index_step;
 }
 
-/* Over the head with a zero checksum, then indices, then values. */
-static uint64_t checksum(const tam_slots *s, const void *head, const uint32_t *indices,
-                         const float *values) {
+/* -- send ------------------------------------------------------------------------------------- */
+
+/* Over the head with a zero checksum, then indices as they travel, then values. */
+static uint64_t checksum(const tam_slots *s, const void *head, const void *indices,
+                         const void *values) {
     tam_slot_header header;
     memcpy(&header, head, sizeof header);
     header.checksum = 0;
     uint64_t hash = XXH3_64bits(&header, sizeof header);
     hash = XXH3_64bits_withSeed((const char *)head + sizeof header, s->head_bytes - sizeof header,
                                 hash);
-    hash = XXH3_64bits_withSeed(indices, (size_t)header.count * 4, hash);
+    hash = XXH3_64bits_withSeed(indices, (size_t)header.index_bytes, hash);
     if (s->with_values)
-        hash = XXH3_64bits_withSeed(values, (size_t)header.count * 4, hash);
+        hash = XXH3_64bits_withSeed(values, header.count * tam_type_bytes(s->type), hash);
     return hash;
+}
+
+/* The place for what came from this rank serves for its positions. */
+static size_t encode(tam_slots *s, size_t count) {
+    uint32_t *positions = s->lists + s->rank * s->capacity;
+    if (in_place(s))
+        return 4 * count;
+    tam_reach_number(&s->reaches[s->rank], s->own, count, positions);
+    return tam_codec_of(s->format)->encode(positions, count, s->span, own_payload(s));
 }
 
 static void seal(tam_slots *s) {
@@ -100,8 +151,11 @@ static void seal(tam_slots *s) {
     h->magic = MAGIC;
     h->config = s->config;
     h->rank = s->rank;
-    h->checksum = checksum(s, h, tam_slot_own_indices(s), tam_slot_own_values(s));
+    h->index_bytes = encode(s, h->count);
+    h->checksum = checksum(s, h, own_payload(s), tam_slot_own_values(s));
 }
+
+/* -- check ------------------------------------------------------------------------------------ */
 
 static tamis_status refuse(uint32_t r, const char *what) {
     return tam_fail(TAMIS_E_PROTOCOL, "the slot of rank %u was refused: %s", r, what);
@@ -122,15 +176,32 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
                         (unsigned long long)h->step, (unsigned long long)step);
     if (h->count > s->limit)
         return refuse(r, "its count exceeds the slot");
+    uint64_t most = tam_codec_of(s->format)->bytes(s->span, h->count);
+    if (h->index_bytes > most || (in_place(s) && h->index_bytes != 4 * (uint64_t)h->count))
+        return refuse(r, "its indices cannot take so many bytes");
     return TAMIS_OK;
 }
 
 static tamis_status check_payload(const tam_slots *s, uint32_t r) {
     const tam_slot_header *h = tam_slot_header_of(s, r);
-    if (h->checksum != checksum(s, h, tam_slot_indices_of(s, r), tam_slot_values_of(s, r)))
+    if (h->checksum != checksum(s, h, payload_of(s, r), tam_slot_values_of(s, r)))
         return refuse(r, "its checksum is wrong");
     return TAMIS_OK;
 }
+
+static tamis_status decode(tam_slots *s, uint32_t r) {
+    const tam_slot_header *h = tam_slot_header_of(s, r);
+    uint32_t *list = s->lists + r * s->capacity;
+    const tam_codec *codec = tam_codec_of(s->format);
+    if (!codec->decode(payload_of(s, r), (size_t)h->index_bytes, s->span, h->count, list))
+        return refuse(r, "its indices cannot be read");
+    if (h->count > 0 && list[h->count - 1] >= s->reaches[r].length)
+        return refuse(r, "its indices reach beyond its part");
+    tam_reach_locate(&s->reaches[r], list, h->count, list);
+    return TAMIS_OK;
+}
+
+/* -- exchange --------------------------------------------------------------------------------- */
 
 static tamis_status gather(tam_link *link, const void *send, size_t bytes, void *recv) {
     return link->transport->allgather(link->self, send, bytes, recv, &link->call);
@@ -144,26 +215,32 @@ static tamis_status exchange_fixed(tam_slots *s, tam_link *link) {
 }
 
 static tamis_status exchange_growing(tam_slots *s, tam_link *link) {
+    size_t most = 0, bytes = 0;
     TAM_TRY(gather(link, s->send, s->head_bytes, s->heads));
-    s->stride = 0;
     for (uint32_t r = 0; r < s->nranks; r++) {
         TAM_TRY(check_head(s, r));
-        size_t count = tam_slot_header_of(s, r)->count;
-        s->stride = count > s->stride ? count : s->stride;
+        const tam_slot_header *h = tam_slot_header_of(s, r);
+        most = h->count > most ? h->count : most;
+        bytes = h->index_bytes > bytes ? (size_t)h->index_bytes : bytes;
     }
-    s->payload_step = payload_bytes(s, s->stride);
+    s->index_step = round_up(bytes);
+    s->value_step = value_room(s, most);
+    s->payload_step = s->index_step + s->value_step;
     if (s->with_values) /* close the gap between indices and values */
-        memmove(tam_slot_own_indices(s) + s->stride, tam_slot_own_values(s),
-                tam_slot_own_header(s)->count * sizeof(float));
-    if (s->stride == 0)
+        memmove(own_payload(s) + s->index_step, tam_slot_own_values(s),
+                tam_slot_own_header(s)->count * tam_type_bytes(s->type));
+    if (s->payload_step == 0)
         return TAMIS_OK;
-    return gather(link, s->send + s->head_bytes, s->payload_step, s->payloads);
+    return gather(link, own_payload(s), s->payload_step, s->payloads);
 }
 
 tamis_status tam_slots_exchange(tam_slots *s, tam_link *link) {
     seal(s);
     TAM_TRY(s->growing ? exchange_growing(s, link) : exchange_fixed(s, link));
-    for (uint32_t r = 0; r < s->nranks; r++)
+    for (uint32_t r = 0; r < s->nranks; r++) {
         TAM_TRY(check_payload(s, r));
+        if (!in_place(s))
+            TAM_TRY(decode(s, r));
+    }
     return TAMIS_OK;
 }

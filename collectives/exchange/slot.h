@@ -2,14 +2,14 @@
  *
  * Slots: the message by which every rank tells what it picked.
  *
- *     +------ 80 bytes ------+-- nstats floats --+---- stride u32 -----+-- stride floats --+
- *     | header               | sums of squares   | indices, ascending  | values (pairs)    |
- *     +----------------------+-------------------+---------------------+-------------------+
- *      <----------------- head ------------------> <--------------- payload ---------------->
+ *     +------ 88 bytes ------+-- nstats floats --+---- index_step -----+---- value_step ----+
+ *     | header               | sums of squares   | indices (codec.h)   | values (pairs)     |
+ *     +----------------------+-------------------+---------------------+--------------------+
+ *      <----------------- head ------------------> <--------------- payload ----------------->
  *
- * Fixed slots: stride is the limit of the step, head and payload travel in one all-gather. Growing
- * slots (schemes whose counts are unknown beforehand): the heads travel first, the
- * payload follows with stride = the longest list.
+ * Fixed slots: room for the limit of the step, whatever indices come; head and payload travel in one
+ * all-gather. Growing slots (schemes whose counts are unknown beforehand): the heads travel first,
+ * the payload follows with room for the longest encoding and the longest list.
  *
  * Three ranks, k = 6, fixed slots of 2; the union is the merge of three disjoint lists:
  *
@@ -17,7 +17,7 @@
  *     rank 1 sends   | h | 5  8 |        union                3 5 8 12 17 20
  *     rank 2 sends   | h | 12 20 |
  *
- * Nothing that arrives is trusted: counts are bounded by the stride, indices must ascend and lie
+ * Nothing that arrives is trusted: counts are bounded by the limit, indices must ascend and lie
  * where their sender may select, the checksum covers header, stats and payload. The values that
  * are summed afterwards carry no checksum; a damage that left the ranks with different results is
  * found by the next step, whose headers carry a hash of the last.
@@ -25,8 +25,9 @@
 #ifndef TAM_EXCHANGE_SLOT_H
 #define TAM_EXCHANGE_SLOT_H
 
-#include "lib/base/base.h"
+#include "collectives/exchange/codec.h"
 #include "lib/base/transport.h"
+#include "lib/policy/reach.h"
 
 enum { TAM_SLOT_RESCANNED = 1, TAM_SLOT_HAS_KEY = 2 };
 
@@ -36,6 +37,7 @@ typedef struct tam_slot_header {
     uint64_t config; /* hash of what all ranks agreed on: descriptor, k and packing of the step */
     uint64_t checksum;
     uint64_t last_result; /* hash of the values of the step before: ranks that drifted apart show */
+    uint64_t index_bytes; /* that the indices take */
     uint32_t rank;
     uint32_t count;      /* indices that follow */
     uint32_t deferred;   /* picks that did not fit */
@@ -57,14 +59,20 @@ typedef struct tam_slots {
     size_t capacity; /* most indices a rank may ever send */
     size_t limit;    /* in this step, known to all ranks; at most the capacity */
     bool growing, with_values;
+    tamis_type type;           /* of the values: float32 or bfloat16 */
+    tamis_index_format format; /* not AUTO */
+    uint64_t span;             /* most elements in which one rank may select */
+    const tam_reach *reaches;  /* [nranks] where each may in this step; not looked at for u32 */
     uint64_t config;
 
-    size_t head_bytes; /* header and stats, a multiple of 8 */
-    size_t stride;     /* indices per payload in this step */
+    size_t head_bytes;             /* header and stats, a multiple of 8 */
+    size_t index_step, value_step; /* room in a payload of this step, multiples of 8 */
     unsigned char *send;
     unsigned char *heads, *payloads; /* of all ranks, as received */
     size_t head_step, payload_step;  /* bytes from one rank's to the next */
     unsigned char *memory;
+    uint32_t *own;   /* [capacity] what this rank picked; NULL for u32: picked where it travels */
+    uint32_t *lists; /* [nranks * capacity] what came, decoded; NULL for u32: read where it came */
 } tam_slots;
 
 /** Takes all memory that the exchange of slots will ever need. `out` carries the choices in. */
@@ -75,7 +83,7 @@ void tam_slots_close(tam_slots *slots);
 tam_slot_header *tam_slot_own_header(tam_slots *slots);
 float *tam_slot_own_stats(tam_slots *slots);
 uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for limit */
-float *tam_slot_own_values(tam_slots *slots);     /* room for limit, pairs only */
+void *tam_slot_own_values(tam_slots *slots);      /* room for limit, pairs only */
 
 /** Bound the next step: before anything is written for it. */
 void tam_slots_limit(tam_slots *slots, size_t limit);
@@ -84,8 +92,9 @@ void tam_slots_limit(tam_slots *slots, size_t limit);
  * Seal the own slot (step, count, ... are set; magic, rank, config, checksum are filled in here),
  * all-gather, and check what came: TAMIS_E_PROTOCOL names the rank and the field.
  *
- * Bytes:  fixed    (P - 1) * (head + 4 * limit)                 sent per rank
- *         growing  (P - 1) * (head + 4 * longest)
+ * Bytes:  fixed    (P - 1) * (head + most that limit indices of the span take)    sent per rank
+ *         growing  (P - 1) * (head + longest encoding)
+ *         pairs    and (P - 1) * the size of a value * (limit, or longest list)
  */
 tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
 
@@ -93,6 +102,6 @@ tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
 const tam_slot_header *tam_slot_header_of(const tam_slots *slots, uint32_t r);
 const float *tam_slot_stats_of(const tam_slots *slots, uint32_t r);
 const uint32_t *tam_slot_indices_of(const tam_slots *slots, uint32_t r);
-const float *tam_slot_values_of(const tam_slots *slots, uint32_t r);
+const void *tam_slot_values_of(const tam_slots *slots, uint32_t r);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/union.h"
 
+#include "lib/base/half.h"
+
 static tamis_status refuse(uint32_t rank, uint32_t index) {
     return tam_fail(TAMIS_E_PROTOCOL,
                     "the slot of rank %u was refused: index %u is out of order or not its to pick",
@@ -91,17 +93,33 @@ tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, uint32_t *scrat
     return TAMIS_OK;
 }
 
+static void add_floats(const uint32_t *list, size_t length, const float *sent,
+                       const uint32_t *indices, float *values) {
+    for (size_t i = 0, j = 0; j < length; j++, i++) {
+        while (indices[i] != list[j])
+            i++;
+        values[i] += sent[j];
+    }
+}
+
+static void add_halves(const uint32_t *list, size_t length, const uint16_t *sent,
+                       const uint32_t *indices, float *values) {
+    for (size_t i = 0, j = 0; j < length; j++, i++) {
+        while (indices[i] != list[j])
+            i++;
+        values[i] += tam_bfloat16_widen(sent[j]);
+    }
+}
+
 void tam_union_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
                          float *values) {
     memset(values, 0, count * sizeof values[0]);
     for (uint32_t r = 0; r < slots->nranks; r++) {
         const uint32_t *list = tam_slot_indices_of(slots, r);
-        const float *sent = tam_slot_values_of(slots, r);
         size_t length = tam_slot_header_of(slots, r)->count;
-        for (size_t i = 0, j = 0; j < length; j++, i++) {
-            while (indices[i] != list[j])
-                i++;
-            values[i] += sent[j];
-        }
+        if (slots->type == TAMIS_TYPE_FLOAT32)
+            add_floats(list, length, tam_slot_values_of(slots, r), indices, values);
+        else
+            add_halves(list, length, tam_slot_values_of(slots, r), indices, values);
     }
 }

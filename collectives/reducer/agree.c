@@ -38,6 +38,8 @@ static const struct {
     [TAM_FIELD_DEVICE] = {"device", WHOLE},
     [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
     [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},
+    [TAM_FIELD_INDEX_FORMAT] = {"index_format", WHOLE},
+    [TAM_FIELD_WIRE_TYPE] = {"wire_type", WHOLE},
 };
 
 static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {
@@ -51,22 +53,22 @@ static void print_value(uint64_t value, field_kind kind, char *text, size_t size
         snprintf(text, size, kind == HEX ? "%#llx" : "%llu", (unsigned long long)value);
 }
 
-static int first_difference(const tam_agreement *a, const tam_agreement *b, int nfields) {
+static int first_difference(const uint64_t *a, const uint64_t *b, int nfields) {
     for (int f = 0; f < nfields; f++) {
-        if (a->fields[f] != b->fields[f])
+        if (a[f] != b[f])
             return f;
     }
     return -1;
 }
 
-bool tam_agreement_differs(const tam_agreement *ours, const tam_agreement *file, char *text,
+bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
                            size_t size) {
     char here[64], there[64];
-    int f = first_difference(ours, file, TAM_FIELDS_OF_STATE);
+    int f = first_difference(ours->fields, state, TAM_FIELDS_OF_STATE);
     if (f < 0)
         return false;
     print_value(ours->fields[f], fields[f].kind, here, sizeof here);
-    print_value(file->fields[f], fields[f].kind, there, sizeof there);
+    print_value(state[f], fields[f].kind, there, sizeof there);
     snprintf(text, size, "%s is %s in the file, %s here", fields[f].name, there, here);
     return true;
 }
@@ -81,7 +83,7 @@ static tamis_status compare(const unsigned char *board, uint32_t nranks) {
     const tam_agreement *first = tam_board_entry(board, 0);
     for (uint32_t r = 1; r < nranks; r++) {
         const tam_agreement *other = tam_board_entry(board, r);
-        int f = first_difference(first, other, TAM_FIELDS);
+        int f = first_difference(first->fields, other->fields, TAM_FIELDS);
         if (f < 0)
             continue;
         char here[64], there[64];

@@ -48,6 +48,19 @@ static size_t candidate_capacity(const tam_bucket *b) {
     return most < own ? most : own;
 }
 
+/* From numbers that all ranks share. Of growing slots, which may be as long as the part, the count
+ * that is aimed at counts. */
+static tamis_index_format choose_format(const tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t ranks = r->scheme.ownership == TAM_OWN_ALL ? 1 : r->comm->nranks;
+    uint64_t count = tam_bucket_slot(b, b->k), aimed = (b->k + ranks - 1) / ranks;
+    if (r->config.index_format != TAMIS_INDEX_AUTO)
+        return r->config.index_format;
+    if (r->driver != &tam_driver_host)
+        return TAMIS_INDEX_U32;
+    return tam_codec_choose(b->slots.span, slots_grow(r) && aimed < count ? aimed : count);
+}
+
 /* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
 static void prepare_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
@@ -58,6 +71,9 @@ static void prepare_slots(tam_bucket *b) {
     b->slots.capacity = tam_bucket_slot(b, b->k_max);
     b->slots.growing = slots_grow(r);
     b->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
+    b->slots.type = r->config.wire_type;
+    b->slots.span = tam_own_max(&b->division);
+    b->slots.format = choose_format(b);
     /* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
     uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
     b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
@@ -250,8 +266,14 @@ tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
-    tamis_bucket own = {
-        sizeof own, b->first_segment,  b->layout->nsegments,
-        b->begin,   b->layout->length, tam_scheme_dense(r->scheme) ? b->layout->length : b->k};
-    return tam_struct_give("tamis_bucket", &own, sizeof own, out);
+    bool dense = tam_scheme_dense(r->scheme);
+    tamis_bucket own = {sizeof own,
+                        b->first_segment,
+                        b->layout->nsegments,
+                        b->begin,
+                        b->layout->length,
+                        dense ? b->layout->length : b->k,
+                        dense ? "none" : tam_codec_of(b->slots.format)->name};
+    return tam_struct_give_part("tamis_bucket", &own, sizeof own,
+                                offsetof(tamis_bucket, index_format), out);
 }

@@ -34,9 +34,23 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
     if (c->threads > 256)
         return refuse("threads", c->threads, "0 to 256");
     if ((unsigned)c->output > 1 || (unsigned)c->average > 1 || (unsigned)c->nonfinite > 2 ||
-        (unsigned)c->grad_type > 2 || (unsigned)c->share > 1 || (unsigned)c->worker > 1)
+        (unsigned)c->grad_type > 2 || (unsigned)c->share > 1 || (unsigned)c->worker > 1 ||
+        (unsigned)c->index_format > TAMIS_INDEX_BITMAP || (unsigned)c->wire_type > 2)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config: output, average, nonfinite, "
-                                          "grad_type, share or worker is none of its enum");
+                                          "grad_type, share, worker, index_format or wire_type is "
+                                          "none of its enum");
+    return TAMIS_OK;
+}
+
+static tamis_status check_wire(tam_scheme scheme, tamis_type type) {
+    if (type == TAMIS_TYPE_FLOAT16)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_reducer_config.wire_type: values beyond 65504 or below 6e-8 would "
+                        "need a scale that all ranks agree on; use TAMIS_TYPE_BFLOAT16");
+    if (type != TAMIS_TYPE_FLOAT32 && tam_scheme_dense(scheme))
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_reducer_config.wire_type: scheme dense has no residual to keep what "
+                        "rounding takes; use TAMIS_TYPE_FLOAT32");
     return TAMIS_OK;
 }
 
@@ -50,6 +64,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     if (tam_scheme_dense(r->scheme) && c.output == TAMIS_OUTPUT_SPARSE)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
+    TAM_TRY(check_wire(r->scheme, c.wire_type));
     c.scheme = NULL;   /* the caller's memory */
     c.capacity += 0.0; /* no negative zeros: bits are compared */
     c.threshold += 0.0;
@@ -101,6 +116,8 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_DEVICE] = c->device;
     f[TAM_FIELD_GRAD_TYPE] = c->grad_type;
     f[TAM_FIELD_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);
+    f[TAM_FIELD_INDEX_FORMAT] = c->index_format;
+    f[TAM_FIELD_WIRE_TYPE] = c->wire_type;
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */

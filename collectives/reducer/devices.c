@@ -36,14 +36,23 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
 }
 
 #ifdef TAM_HAVE_CUDA
+/* The messages that kernels write and read. */
+static bool plain_messages(const tamis_reducer_config *c) {
+    return c->wire_type == TAMIS_TYPE_FLOAT32 &&
+           (c->index_format == TAMIS_INDEX_AUTO || c->index_format == TAMIS_INDEX_U32);
+}
+
 /* Whether nothing must be known of a step before it can go on: messages have a fixed size, ranks
  * agree on no plan step by step, the threshold is known before the pass, parts stay. */
 static bool runs_by_itself(const tamis_reducer *r) {
     tam_scheme s = r->scheme;
-    if (tam_scheme_dense(s) || tam_scheme_exact_count(s))
+    if (tam_scheme_dense(s))
         return true;
+    if (tam_scheme_exact_count(s))
+        return plain_messages(&r->config);
     return tam_scheme_by_threshold(s) && s.threshold != TAM_THRESHOLD_SAGE &&
-           s.ownership != TAM_OWN_BALANCED && r->config.capacity > 0.0;
+           s.ownership != TAM_OWN_BALANCED && r->config.capacity > 0.0 &&
+           plain_messages(&r->config);
 }
 #endif
 

@@ -8,10 +8,21 @@
  *     cut      candidates -> my indices, ascending, into my slot
  *     gather   slots to all ranks; union of the indices
  *     reduce   my acc at the union, summed over ranks
+ *
+ * Values that travel as bfloat16 are rounded twice, and what that takes has a place: at union index
+ * i, of 3 ranks, whose slice rank 1 sums,
+ *
+ *     rank 0   gives bf16(v0), keeps v0 - bf16(v0)
+ *     rank 1   gives bf16(v1), keeps v1 - bf16(v1) + (S - bf16(S)),  S = bf16(v0) + bf16(v1) + bf16(v2)
+ *     rank 2   gives bf16(v2), keeps v2 - bf16(v2)                   result bf16(S)
+ *
+ * so that what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or,
+ * divided afterwards, the mean.
  */
 #include "collectives/reducer/reducer.h"
 
 #include "collectives/exchange/union.h"
+#include "lib/base/half.h"
 #include "lib/policy/budget.h"
 #include "lib/policy/rules.h"
 
@@ -67,6 +78,13 @@ static tamis_status aim(tam_bucket *b, uint32_t *out) {
 
 /* -- cut -------------------------------------------------------------------------------------- */
 
+static double sum_of_squares(const float *values, size_t count) {
+    double sum = 0.0;
+    for (size_t i = 0; i < count; i++)
+        sum += (double)values[i] * values[i];
+    return sum;
+}
+
 static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
     tam_cut cut = {
@@ -119,6 +137,27 @@ static void fill_header(tam_bucket *b, const tam_cut_result *result) {
     }
 }
 
+/* Values as they travel, and what stays of them. Loops over one operation each are vectorised. */
+static void round_values(const float *values, size_t count, uint16_t *halves, float *rest) {
+    for (size_t i = 0; i < count; i++)
+        halves[i] = tam_bfloat16_clamp(values[i]);
+    for (size_t i = 0; i < count; i++)
+        rest[i] = tam_bfloat16_rest(values[i], halves[i]);
+}
+
+/* pairs: what is picked travels with its value. */
+static tamis_status fill_values(tam_bucket *b, const uint32_t *indices, size_t count) {
+    const tam_device *device = b->reducer->device;
+    float *values = b->rest ? b->values : tam_slot_own_values(&b->slots);
+    TAM_TRY(device->gather(b->kernels, b->acc, indices, count, values));
+    b->picked_sum = sum_of_squares(values, count);
+    if (!b->rest)
+        return TAMIS_OK;
+    round_values(values, count, tam_slot_own_values(&b->slots), b->rest);
+    b->picked_sum -= sum_of_squares(b->rest, count);
+    return TAMIS_OK;
+}
+
 static tamis_status cut(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
     tam_cut job = choose_cut(b, link);
@@ -129,10 +168,7 @@ static tamis_status cut(tam_bucket *b, const tam_link *link) {
     TAM_TRY(r->device->cut(b->kernels, &job, indices, &result));
     fill_header(b, &result);
     b->now.picked = result.count;
-    if (b->slots.with_values)
-        TAM_TRY(r->device->gather(b->kernels, b->acc, indices, result.count,
-                                  tam_slot_own_values(&b->slots)));
-    return TAMIS_OK;
+    return b->slots.with_values ? fill_values(b, indices, result.count) : TAMIS_OK;
 }
 
 /* -- gather and reduce ------------------------------------------------------------------------ */
@@ -177,22 +213,18 @@ static tamis_status unite(tam_bucket *b, const tam_link *link) {
                                &b->count);
 }
 
-static double sum_of_squares(const float *values, size_t count) {
-    double sum = 0.0;
-    for (size_t i = 0; i < count; i++)
-        sum += (double)values[i] * values[i];
-    return sum;
-}
-
-/* What this rank gives, and so no longer holds. */
-static tamis_status collect(tam_bucket *b) {
-    if (b->slots.with_values) {
-        b->picked_sum = sum_of_squares(tam_slot_values_of(&b->slots, b->slots.rank), b->now.picked);
-        tam_union_sum_pairs(&b->slots, b->indices, b->count, b->values);
-        return TAMIS_OK;
-    }
-    TAM_TRY(b->reducer->device->gather(b->kernels, b->acc, b->indices, b->count, b->values));
-    b->picked_sum = sum_of_squares(b->values, b->count);
+/* union: what this rank gives, and so no longer holds, becomes the sum over ranks. */
+static tamis_status reduce(tam_bucket *b, tam_link *link) {
+    const tam_transport *t = link->transport;
+    size_t count = b->count;
+    TAM_TRY(b->reducer->device->gather(b->kernels, b->acc, b->indices, count, b->values));
+    b->picked_sum = sum_of_squares(b->values, count);
+    if (!b->rest)
+        return t->allreduce_sum(link->self, b->values, count, &link->call);
+    round_values(b->values, count, b->halves, b->rest);
+    TAM_TRY(t->allreduce_sum_bfloat16(link->self, b->halves, count, b->rest, &link->call));
+    b->picked_sum -= sum_of_squares(b->rest, count);
+    tam_widen(TAMIS_TYPE_BFLOAT16, b->halves, count, b->values);
     return TAMIS_OK;
 }
 
@@ -217,6 +249,8 @@ static tamis_status accumulate_committed(tam_bucket *b) {
 /* Slots and values. A step that will be skipped is known as such by all ranks from the headers, and
  * needs no more. */
 static tamis_status exchange(tam_bucket *b, tam_link *link) {
+    for (uint32_t i = 0; i < link->nranks; i++)
+        b->reaches[i] = tam_reach_of(&b->division, tam_part_of(&b->division, b->reducer->step, i));
     TAM_TRY(tam_slots_exchange(&b->slots, link));
     TAM_TRY(compare_results(b));
     add_up_headers(b);
@@ -224,10 +258,10 @@ static tamis_status exchange(tam_bucket *b, tam_link *link) {
     if (b->reducer->now.skipped)
         return TAMIS_OK;
     TAM_TRY(unite(b, link));
-    TAM_TRY(collect(b));
-    if (b->slots.with_values)
-        return TAMIS_OK;
-    return link->transport->allreduce_sum(link->self, b->values, b->count, &link->call);
+    if (!b->slots.with_values)
+        return reduce(b, link);
+    tam_union_sum_pairs(&b->slots, b->indices, b->count, b->values);
+    return TAMIS_OK;
 }
 
 tamis_status tam_step_sparse(tam_job *job, tam_link *link) {

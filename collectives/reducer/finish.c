@@ -4,7 +4,7 @@
  * nothing. Runs inside the job of the last bucket.
  *
  *     decide   what is not finite, in gradients or sums
- *     apply    results to the gradient, residual cleared
+ *     apply    results to the gradient, residual cleared but for what rounding took
  *     control  thresholds of the next step from what all ranks know
  *     share    k of the next step among the buckets
  */
@@ -53,6 +53,18 @@ static tamis_status skip_bad_gradients(tamis_reducer *r) {
     return skip(r, where);
 }
 
+/* Of such an entry nothing is kept, also not what rounding took: where that is kept, in the list of
+ * `pairs` or in the union. */
+static void forget_rest(tam_bucket *b, size_t i) {
+    const uint32_t *own = tam_slot_own_indices(&b->slots);
+    for (size_t j = 0; b->slots.with_values && j < b->now.picked; j++) {
+        if (own[j] == b->indices[i])
+            b->rest[j] = 0.0f;
+    }
+    if (!b->slots.with_values)
+        b->rest[i] = 0.0f;
+}
+
 /* Finite values whose sum is not. Such entries are dropped, else every later step would meet them
  * again. @return how many */
 static uint64_t drop_infinite_sums(tam_bucket *b) {
@@ -64,7 +76,9 @@ static uint64_t drop_infinite_sums(tam_bucket *b) {
         if (isfinite(b->values[i]))
             continue;
         b->values[i] = 0.0f;
-        device->clear(b->kernels, b->acc, &b->indices[i], 1);
+        if (b->rest)
+            forget_rest(b, i);
+        device->put(b->kernels, b->acc, &b->indices[i], 1, NULL);
     }
     return bad;
 }
@@ -81,8 +95,9 @@ static tamis_status apply(tam_bucket *b) {
     TAM_TRY(r->device->apply(b->kernels, &target, b->indices, b->count, tam_divisor(r), b->values));
     b->last_result = XXH3_64bits(b->values, b->count * sizeof b->values[0]);
     if (b->slots.with_values)
-        return r->device->clear(b->kernels, b->acc, tam_slot_own_indices(&b->slots), b->now.picked);
-    return r->device->clear(b->kernels, b->acc, b->indices, b->count);
+        return r->device->put(b->kernels, b->acc, tam_slot_own_indices(&b->slots), b->now.picked,
+                              b->rest);
+    return r->device->put(b->kernels, b->acc, b->indices, b->count, b->rest);
 }
 
 /* Several lists become one that ascends: the last bucket holds the first segments. */

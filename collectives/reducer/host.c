@@ -22,13 +22,26 @@ static tamis_status open_exchange(tam_bucket *b) {
     b->values = tam_alloc_array(b->union_max, sizeof b->values[0]);
     b->scratch = tam_alloc_array(shared ? b->union_max : 0, sizeof b->scratch[0]);
     b->owners = tam_alloc_array(nranks, sizeof b->owners[0]);
+    b->reaches = tam_alloc_array(nranks, sizeof b->reaches[0]);
     b->cursors = tam_alloc_array(nranks, sizeof b->cursors[0]);
     b->cuts = tam_alloc_array(nranks, sizeof b->cuts[0]);
     b->group_means = tam_alloc_array(grid->ngroups, sizeof b->group_means[0]);
     b->group_picked = tam_alloc_array(grid->ngroups, sizeof b->group_picked[0]);
-    if (!b->indices || !b->values || !b->scratch || !b->owners || !b->cursors || !b->cuts ||
-        !b->group_means || !b->group_picked)
+    if (!b->indices || !b->values || !b->scratch || !b->owners || !b->reaches || !b->cursors ||
+        !b->cuts || !b->group_means || !b->group_picked)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", b->union_max);
+    b->slots.reaches = b->reaches;
+    return TAMIS_OK;
+}
+
+/* For values that are rounded on their way. */
+static tamis_status open_rounding(tam_bucket *b) {
+    if (b->reducer->config.wire_type == TAMIS_TYPE_FLOAT32)
+        return TAMIS_OK;
+    b->rest = tam_alloc_array(b->union_max, sizeof b->rest[0]);
+    b->halves = tam_alloc_array(b->slots.with_values ? 0 : b->union_max, sizeof b->halves[0]);
+    if (!b->rest || !b->halves)
+        return tam_fail(TAMIS_E_NOMEM, "no memory to round %zu entries", b->union_max);
     return TAMIS_OK;
 }
 
@@ -50,6 +63,7 @@ static tamis_status host_open(tam_bucket *b) {
     if (tam_scheme_dense(b->reducer->scheme))
         return TAMIS_OK;
     TAM_TRY(open_exchange(b));
+    TAM_TRY(open_rounding(b));
     return open_packing(b);
 }
 
@@ -57,6 +71,7 @@ static void host_close(tam_bucket *b) {
     if (!tam_reducer_lingers(b->reducer)) {
         tam_slots_close(&b->slots);
         tam_free(b->values);
+        tam_free(b->halves);
         tam_free(b->packing.parts);
         tam_free(b->packing.all);
     }
@@ -64,7 +79,9 @@ static void host_close(tam_bucket *b) {
     tam_free(b->packing.loads);
     tam_free(b->indices);
     tam_free(b->scratch);
+    tam_free(b->rest);
     tam_free(b->owners);
+    tam_free(b->reaches);
     tam_free(b->cursors);
     tam_free(b->cuts);
     tam_free(b->group_means);

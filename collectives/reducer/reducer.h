@@ -43,6 +43,9 @@ typedef enum tam_field {
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
     TAM_FIELD_GRAPHS,
+    TAM_FIELDS_IN_STATE, /* nor does it hold these */
+    TAM_FIELD_INDEX_FORMAT = TAM_FIELDS_IN_STATE,
+    TAM_FIELD_WIRE_TYPE,
     TAM_FIELDS
 } tam_field;
 
@@ -82,11 +85,15 @@ typedef struct tam_bucket {
     uint32_t *never; /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
 
     tam_slots slots;
-    uint32_t *owners;  /* [nranks] rank of each part at this step */
-    size_t *cursors;   /* [nranks] */
-    uint32_t *indices; /* [union_max] */
-    uint32_t *scratch; /* [union_max], ownership `all` only */
-    float *values;     /* [union_max] */
+    uint32_t *owners;   /* [nranks] rank of each part at this step */
+    tam_reach *reaches; /* [nranks] where each rank selects at this step */
+    size_t *cursors;    /* [nranks] */
+    uint32_t *indices;  /* [union_max] */
+    uint32_t *scratch;  /* [union_max], ownership `all` only */
+    float *values;      /* [union_max] */
+    uint16_t *halves;   /* [union_max] values as they travel; bfloat16 and union only */
+    float *rest; /* [union_max] what rounding takes from what this rank gives, at its place in
+                          the union (pairs: in the own list); NULL: nothing */
     size_t union_max;
     double *cuts;           /* [nranks] */
     double *group_means;    /* [ngroups] */
@@ -192,9 +199,10 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
 /** agree.c: all ranks compare; the first difference is said on all. */
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns);
 uint64_t tam_agreement_hash(const tam_agreement *agreement);
-/** First field in which two agreements differ, as words: "density (0.01 here, 0.1 there)".
+/** First field in which an agreement differs from those of a state, as words.
  * @return false if there is none */
-bool tam_agreement_differs(const tam_agreement *a, const tam_agreement *b, char *text, size_t size);
+bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
+                           size_t size);
 
 /** buckets.c: division of the layout, and all that one bucket needs. */
 tamis_status tam_buckets_open(tamis_reducer *r);

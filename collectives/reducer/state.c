@@ -135,7 +135,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, void *contro
     h->byte_order = BYTE_ORDER_MARK;
     h->control_bytes = sizes.control;
     h->residual_bytes = sizes.residual;
-    h->agreement = r->agreement;
+    memcpy(h->fields, r->agreement.fields, sizeof h->fields);
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
     h->nbuckets = r->nbuckets;
@@ -165,7 +165,7 @@ static bool can_send(const tamis_reducer *r, uint64_t k) {
 static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *h,
                                 const char *where) {
     char text[160];
-    if (tam_agreement_differs(&r->agreement, &h->agreement, text, sizeof text))
+    if (tam_agreement_differs(&r->agreement, h->fields, text, sizeof text))
         return tam_fail(TAMIS_E_FORMAT, "%s: it belongs to another reducer: %s", where, text);
     if (h->rank == r->comm->rank && h->nranks == r->comm->nranks)
         return TAMIS_OK;

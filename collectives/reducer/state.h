@@ -21,7 +21,8 @@ enum { TAM_STATE_PIECE = 1 << 22 }; /* bytes of the residual that are moved and 
 typedef struct tam_state_header {
     uint64_t magic, byte_order;
     uint64_t control_bytes, residual_bytes;
-    tam_agreement agreement;
+    uint64_t status;                      /* 0 */
+    uint64_t fields[TAM_FIELDS_IN_STATE]; /* of the agreement */
     uint64_t rank, nranks, nbuckets, ngroups;
     uint64_t step, steps, rescans_total, wire_bytes_total;
     uint64_t k, has_norms;

@@ -40,6 +40,13 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return tam_sum_by_gather(gather_chunk, self, self->user.nranks, CHUNK, values, count, call);
 }
 
+static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
+                                           tam_call *call) {
+    callback *self = arg;
+    return tam_sum_by_gather_bfloat16(gather_chunk, self, self->user.rank, self->user.nranks, CHUNK,
+                                      values, count, lost, call);
+}
+
 static void abort_callback(void *arg) {
     (void)arg; /* a callback that blocks is the caller's to wake */
 }
@@ -55,6 +62,7 @@ static const tam_transport transport = {
     .name = "callback",
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
+    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .abort = abort_callback,
     .close = close_callback,
 };

@@ -34,18 +34,28 @@ static tamis_status before(faulty *f, bool hit, const tam_call *call) {
     return TAMIS_OK;
 }
 
-static void after(faulty *f, bool hit, void *memory, size_t bytes) {
-    if (hit && f->fault == TAM_FAULT_FLIP && bytes > 0)
+static void flip(const faulty *f, void *memory, size_t bytes) {
+    if (bytes > 0)
         ((unsigned char *)memory)[f->argument / 8 % bytes] ^=
             (unsigned char)(1u << f->argument % 8);
+}
+
+static void after(const faulty *f, bool hit, void *memory, size_t bytes) {
+    if (hit && f->fault == TAM_FAULT_FLIP)
+        flip(f, memory, bytes);
 }
 
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
                               tam_call *call) {
     faulty *f = arg;
-    bool hit = f->count++ == f->nth;
+    bool hit = f->count++ == f->nth, spoilt = hit && f->fault == TAM_FAULT_SPOIL;
     TAM_TRY(before(f, hit, call));
-    TAM_TRY(f->inner->allgather(f->self, send, bytes, recv, call));
+    if (spoilt)
+        flip(f, (void *)(uintptr_t)send, bytes);
+    tamis_status status = f->inner->allgather(f->self, send, bytes, recv, call);
+    if (spoilt) /* and as it was */
+        flip(f, (void *)(uintptr_t)send, bytes);
+    TAM_TRY(status);
     after(f, hit, recv, bytes * f->nranks);
     return TAMIS_OK;
 }
@@ -55,6 +65,16 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     bool hit = f->count++ == f->nth;
     TAM_TRY(before(f, hit, call));
     TAM_TRY(f->inner->allreduce_sum(f->self, values, count, call));
+    after(f, hit, values, count * sizeof values[0]);
+    return TAMIS_OK;
+}
+
+static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
+                                           tam_call *call) {
+    faulty *f = arg;
+    bool hit = f->count++ == f->nth;
+    TAM_TRY(before(f, hit, call));
+    TAM_TRY(f->inner->allreduce_sum_bfloat16(f->self, values, count, lost, call));
     after(f, hit, values, count * sizeof values[0]);
     return TAMIS_OK;
 }
@@ -81,6 +101,7 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
                 .stream = comm->transport->stream,
                 .allgather = allgather,
                 .allreduce_sum = allreduce_sum,
+                .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
                 .abort = abort_faulty,
                 .close = close_faulty},
         .inner = comm->transport,

@@ -9,6 +9,7 @@
  */
 #include "lib/base/base.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/sum.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -119,10 +120,6 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     return meet(self, false, call);
 }
 
-static size_t border(size_t count, uint32_t r, uint32_t nranks) {
-    return (size_t)((unsigned __int128)count * r / nranks);
-}
-
 /* Own slice: sum over ranks in rank order. Only this rank writes it, nobody reads it meanwhile. */
 static void sum_slice(local *self, float *values, size_t begin, size_t end) {
     const float *const *others = (const float *const *)(const void *)self->hub->posted;
@@ -134,23 +131,47 @@ static void sum_slice(local *self, float *values, size_t begin, size_t end) {
     }
 }
 
-static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
-    local *self = arg;
-    hub *h = self->hub;
-    size_t begin = border(count, self->rank, h->nranks);
-    size_t end = border(count, self->rank + 1, h->nranks);
-    TAM_TRY(post(self, values, call));
-    sum_slice(self, values, begin, end);
+/* Sums have been made: take those of the others. @param size  bytes of a value */
+static tamis_status take_slices(local *self, char *values, size_t count, size_t size,
+                                tam_call *call) {
+    const hub *h = self->hub;
+    size_t own = tam_slice_begin(count, self->rank + 1, h->nranks) -
+                 tam_slice_begin(count, self->rank, h->nranks);
     TAM_TRY(meet(self, true, call));
     for (uint32_t r = 0; r < h->nranks; r++) {
-        size_t from = border(count, r, h->nranks), to = border(count, r + 1, h->nranks);
+        size_t from = size * tam_slice_begin(count, r, h->nranks);
+        size_t to = size * tam_slice_begin(count, r + 1, h->nranks);
         if (r != self->rank && from < to)
-            memcpy(values + from, (const float *)h->posted[r] + from,
-                   (to - from) * sizeof values[0]);
+            memcpy(values + from, (const char *)h->posted[r] + from, to - from);
     }
     /* What a network would carry: others' slices out, the own sum to all others. */
-    call->wire_bytes += 4 * (uint64_t)(count - (end - begin) + (end - begin) * (h->nranks - 1));
+    call->wire_bytes += size * (uint64_t)(count - own + own * (h->nranks - 1));
     return meet(self, false, call);
+}
+
+static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+    local *self = arg;
+    uint32_t nranks = self->hub->nranks;
+    TAM_TRY(post(self, values, call));
+    sum_slice(self, values, tam_slice_begin(count, self->rank, nranks),
+              tam_slice_begin(count, self->rank + 1, nranks));
+    return take_slices(self, (char *)values, count, sizeof values[0], call);
+}
+
+static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
+                                           tam_call *call) {
+    local *self = arg;
+    uint32_t nranks = self->hub->nranks;
+    size_t end = tam_slice_begin(count, self->rank + 1, nranks);
+    float sums[TAM_SUMS];
+    TAM_TRY(post(self, values, call));
+    for (size_t at = tam_slice_begin(count, self->rank, nranks); at < end; at += TAM_SUMS) {
+        size_t length = end - at < TAM_SUMS ? end - at : TAM_SUMS;
+        for (uint32_t r = 0; r < nranks; r++)
+            tam_sums_add((const uint16_t *)self->hub->posted[r] + at, length, r == 0, sums);
+        tam_sums_round(sums, length, values + at, lost + at);
+    }
+    return take_slices(self, (char *)values, count, sizeof values[0], call);
 }
 
 static void abort_hub(void *arg) {
@@ -188,6 +209,7 @@ static const tam_transport transport = {
     .name = "local",
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
+    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .abort = abort_hub,
     .close = close_local,
 };

@@ -18,6 +18,7 @@
  */
 #include "lib/base/base.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/sum.h"
 #include "collectives/transport/wait.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@
 
 /* Tests make these small. */
 #ifndef TAM_MPI_PIECE
-#define TAM_MPI_PIECE 65536 /* floats of a slice that travel at once */
+#define TAM_MPI_PIECE 65536 /* values of a slice that travel at once */
 #endif
 #ifndef TAM_MPI_MESSAGE_MAX
 #define TAM_MPI_MESSAGE_MAX (1 << 30) /* bytes: counts of MPI are int */
@@ -44,7 +45,7 @@ typedef struct mpi {
     MPI_Comm comm;
     int rank, nranks;
     batch gather[2], scatter[2];
-    float *pieces[2]; /* [nranks * PIECE] parts of the own slice that arrived */
+    char *pieces[2]; /* [nranks * PIECE] floats: parts of the own slice that arrived */
     void *memory;
 } mpi;
 
@@ -153,31 +154,43 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
 
 /* A vector being summed. */
 typedef struct sum {
-    float *values;
+    char *values;
+    size_t size; /* bytes of a value: float, or bfloat16 */
     size_t count, npieces;
+    float *lost; /* bfloat16 */
 } sum;
 
-/* Piece j of slice r. */
-static float *piece(const mpi *self, const sum *s, int r, size_t j, size_t *length) {
-    size_t begin = (size_t)((unsigned __int128)s->count * (unsigned)r / (unsigned)self->nranks);
-    size_t end = (size_t)((unsigned __int128)s->count * (unsigned)(r + 1) / (unsigned)self->nranks);
+/* Where piece j of slice r begins. */
+static size_t piece_begin(const mpi *self, const sum *s, int r, size_t j, size_t *length) {
+    size_t begin = tam_slice_begin(s->count, (uint32_t)r, (uint32_t)self->nranks);
+    size_t end = tam_slice_begin(s->count, (uint32_t)r + 1, (uint32_t)self->nranks);
     size_t at = begin + j * PIECE;
     *length = at >= end ? 0 : end - at < PIECE ? end - at : PIECE;
-    return s->values + (at < end ? at : end);
+    return at < end ? at : end;
+}
+
+static char *piece(const mpi *self, const sum *s, int r, size_t j, size_t *bytes) {
+    size_t length, begin = piece_begin(self, s, r, j, &length);
+    *bytes = length * s->size;
+    return s->values + begin * s->size;
+}
+
+/* Piece j of the own slice as rank r has it. */
+static char *part(const mpi *self, const sum *s, int r, size_t j) {
+    return self->pieces[j % 2] + (size_t)r * PIECE * s->size;
 }
 
 /* Send piece j of every other slice to its owner, receive piece j of mine from everybody. */
 static tamis_status post_scatter(mpi *self, const sum *s, size_t j, tam_call *call) {
     batch *b = &self->scatter[j % 2];
-    size_t own, length;
+    size_t own, bytes;
     piece(self, s, self->rank, j, &own);
     for (int d = 1; d < self->nranks && own > 0; d++)
-        TAM_TRY(receive(self, b, self->pieces[j % 2] + (size_t)left(self, d) * PIECE, own * 4,
-                        left(self, d), TAG_SCATTER));
+        TAM_TRY(receive(self, b, part(self, s, left(self, d), j), own, left(self, d), TAG_SCATTER));
     for (int d = 1; d < self->nranks; d++) {
-        const float *part = piece(self, s, right(self, d), j, &length);
-        if (length > 0)
-            TAM_TRY(dispatch(self, b, part, length * 4, right(self, d), TAG_SCATTER, call));
+        const char *theirs = piece(self, s, right(self, d), j, &bytes);
+        if (bytes > 0)
+            TAM_TRY(dispatch(self, b, theirs, bytes, right(self, d), TAG_SCATTER, call));
     }
     return TAMIS_OK;
 }
@@ -185,48 +198,80 @@ static tamis_status post_scatter(mpi *self, const sum *s, size_t j, tam_call *ca
 /* Send my summed piece j to everybody, receive the others'. */
 static tamis_status post_gather(mpi *self, const sum *s, size_t j, tam_call *call) {
     batch *b = &self->gather[j % 2];
-    size_t own, length;
-    const float *mine = piece(self, s, self->rank, j, &own);
+    size_t own, bytes;
+    const char *mine = piece(self, s, self->rank, j, &own);
     for (int d = 1; d < self->nranks; d++) {
-        float *part = piece(self, s, left(self, d), j, &length);
-        if (length > 0)
-            TAM_TRY(receive(self, b, part, length * 4, left(self, d), TAG_GATHER));
+        char *theirs = piece(self, s, left(self, d), j, &bytes);
+        if (bytes > 0)
+            TAM_TRY(receive(self, b, theirs, bytes, left(self, d), TAG_GATHER));
     }
     for (int d = 1; d < self->nranks && own > 0; d++)
-        TAM_TRY(dispatch(self, b, mine, own * 4, right(self, d), TAG_GATHER, call));
+        TAM_TRY(dispatch(self, b, mine, own, right(self, d), TAG_GATHER, call));
     return TAMIS_OK;
 }
 
 /* The own piece, in rank order: 0, 1, ..., P - 1. */
-static void add_up(mpi *self, const sum *s, size_t j) {
-    size_t length;
-    float *mine = piece(self, s, self->rank, j, &length), *parts = self->pieces[j % 2];
-    memcpy(parts + (size_t)self->rank * PIECE, mine, length * sizeof mine[0]);
-    memcpy(mine, parts, length * sizeof mine[0]);
+static void add_floats(const mpi *self, const sum *s, size_t j, size_t length, float *mine) {
+    memcpy(mine, part(self, s, 0, j), length * sizeof mine[0]);
     for (int r = 1; r < self->nranks; r++) {
-        const float *part = parts + (size_t)r * PIECE;
+        const float *theirs = (const float *)(const void *)part(self, s, r, j);
         for (size_t i = 0; i < length; i++)
-            mine[i] += part[i];
+            mine[i] += theirs[i];
     }
+}
+
+static void add_halves(const mpi *self, const sum *s, size_t j, size_t length, uint16_t *mine,
+                       float *lost) {
+    float sums[TAM_SUMS];
+    for (size_t at = 0; at < length; at += TAM_SUMS) {
+        size_t count = length - at < TAM_SUMS ? length - at : TAM_SUMS;
+        for (int r = 0; r < self->nranks; r++) {
+            const uint16_t *theirs = (const uint16_t *)(const void *)part(self, s, r, j);
+            tam_sums_add(theirs + at, count, r == 0, sums);
+        }
+        tam_sums_round(sums, count, mine + at, lost + at);
+    }
+}
+
+static void add_up(const mpi *self, const sum *s, size_t j) {
+    size_t length, begin = piece_begin(self, s, self->rank, j, &length);
+    void *mine = s->values + begin * s->size;
+    memcpy(part(self, s, self->rank, j), mine, length * s->size);
+    if (s->lost)
+        add_halves(self, s, j, length, mine, s->lost + begin);
+    else
+        add_floats(self, s, j, length, mine);
+}
+
+static tamis_status reduce(mpi *self, sum *s, tam_call *call) {
+    size_t longest = (s->count + (size_t)self->nranks - 1) / (size_t)self->nranks;
+    s->npieces = (longest + PIECE - 1) / PIECE;
+    if (s->count == 0)
+        return TAMIS_OK;
+    TAM_TRY(post_scatter(self, s, 0, call));
+    for (size_t j = 0; j < s->npieces; j++) {
+        if (j + 1 < s->npieces)
+            TAM_TRY(post_scatter(self, s, j + 1, call));
+        TAM_TRY(wait_all(self, &self->scatter[j % 2], call));
+        add_up(self, s, j);
+        if (j > 0)
+            TAM_TRY(wait_all(self, &self->gather[(j - 1) % 2], call));
+        TAM_TRY(post_gather(self, s, j, call));
+    }
+    return wait_all(self, &self->gather[(s->npieces - 1) % 2], call);
 }
 
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     mpi *self = arg;
-    size_t longest = (count + (size_t)self->nranks - 1) / (size_t)self->nranks;
-    sum s = {values, count, (longest + PIECE - 1) / PIECE};
-    if (self->nranks == 1 || count == 0)
-        return TAMIS_OK;
-    TAM_TRY(post_scatter(self, &s, 0, call));
-    for (size_t j = 0; j < s.npieces; j++) {
-        if (j + 1 < s.npieces)
-            TAM_TRY(post_scatter(self, &s, j + 1, call));
-        TAM_TRY(wait_all(self, &self->scatter[j % 2], call));
-        add_up(self, &s, j);
-        if (j > 0)
-            TAM_TRY(wait_all(self, &self->gather[(j - 1) % 2], call));
-        TAM_TRY(post_gather(self, &s, j, call));
-    }
-    return wait_all(self, &self->gather[(s.npieces - 1) % 2], call);
+    sum s = {.values = (char *)values, .size = sizeof values[0], .count = count};
+    return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
+}
+
+static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
+                                           tam_call *call) {
+    mpi *self = arg;
+    sum s = {.values = (char *)values, .size = sizeof values[0], .count = count, .lost = lost};
+    return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
 }
 
 static void abort_mpi(void *arg) {
@@ -252,6 +297,7 @@ static const tam_transport inline_transport = {
     .capabilities = TAM_CAP_LINGERS,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
+    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .abort = abort_mpi,
     .close = close_mpi,
 };
@@ -261,6 +307,7 @@ static const tam_transport threaded_transport = {
     .capabilities = TAM_CAP_LINGERS | TAM_CAP_THREADED,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
+    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .abort = abort_mpi,
     .close = close_mpi,
 };
@@ -276,7 +323,7 @@ static tamis_status open_buffers(mpi *self) {
     self->memory = at;
     batch *batches[] = {&self->gather[0], &self->gather[1], &self->scatter[0], &self->scatter[1]};
     for (int i = 0; i < 2; i++, at += pieces)
-        self->pieces[i] = (float *)(void *)at;
+        self->pieces[i] = at;
     for (int i = 0; i < 4; i++, at += requests)
         batches[i]->requests = (MPI_Request *)(void *)at;
     for (int i = 0; i < 4; i++, at += peers)

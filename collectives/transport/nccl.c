@@ -277,6 +277,13 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
                              values, count, call);
 }
 
+static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
+                                           tam_call *call) {
+    tam_nccl *self = arg;
+    return tam_sum_by_gather_bfloat16(gather_piece, self, self->rank, self->nranks,
+                                      self->piece / sizeof values[0], values, count, lost, call);
+}
+
 /* -- the first time ---------------------------------------------------------------------------- */
 
 /* NCCL connects ranks when they first need it, which a capture could not bear: run every kind of
@@ -299,6 +306,7 @@ const tam_transport tam_nccl_transport = {
     .stream = &stream_row,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
+    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .abort = tam_nccl_abort,
     .close = tam_nccl_close,
 };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/sum.h"
 
+#include "lib/base/half.h"
+
 static void add_up(const float *gathered, uint32_t nranks, size_t length, float *values) {
     for (size_t i = 0; i < length; i++) {
         float sum = gathered[i];
@@ -17,6 +19,58 @@ tamis_status tam_sum_by_gather(tam_gather_chunk gather, void *self, uint32_t nra
         const void *gathered;
         TAM_TRY(gather(self, values + at, length * sizeof values[0], &gathered, call));
         add_up(gathered, nranks, length, values + at);
+    }
+    return TAMIS_OK;
+}
+
+/* -- bfloat16 --------------------------------------------------------------------------------- */
+
+void tam_sums_add(const uint16_t *from, size_t count, bool first, float *sums) {
+    if (first)
+        tam_widen(TAMIS_TYPE_BFLOAT16, from, count, sums);
+    for (size_t i = 0; !first && i < count; i++)
+        sums[i] += tam_bfloat16_widen(from[i]);
+}
+
+void tam_sums_round(const float *sums, size_t count, uint16_t *values, float *lost) {
+    for (size_t i = 0; i < count; i++)
+        values[i] = tam_bfloat16_clamp(sums[i]);
+    for (size_t i = 0; lost && i < count; i++)
+        lost[i] += tam_bfloat16_rest(sums[i], values[i]);
+}
+
+/* A chunk of the sums, all of one owner. */
+static void add_up_bfloat16(const uint16_t *gathered, size_t stride, uint32_t nranks, size_t length,
+                            uint16_t *values, float *lost) {
+    float sums[TAM_SUMS];
+    for (size_t at = 0; at < length; at += TAM_SUMS) {
+        size_t count = length - at < TAM_SUMS ? length - at : TAM_SUMS;
+        for (uint32_t r = 0; r < nranks; r++)
+            tam_sums_add(gathered + r * stride + at, count, r == 0, sums);
+        tam_sums_round(sums, count, values + at, lost ? lost + at : NULL);
+    }
+}
+
+static size_t clip(size_t x, size_t low, size_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+tamis_status tam_sum_by_gather_bfloat16(tam_gather_chunk gather, void *self, uint32_t rank,
+                                        uint32_t nranks, size_t chunk, uint16_t *values,
+                                        size_t count, float *lost, tam_call *call) {
+    size_t own = tam_slice_begin(count, rank, nranks);
+    size_t own_end = tam_slice_begin(count, rank + 1, nranks);
+    for (size_t at = 0; at < count; at += chunk) {
+        size_t length = count - at < chunk ? count - at : chunk;
+        const void *came;
+        TAM_TRY(gather(self, values + at, length * sizeof values[0], &came, call));
+        /* before the own slice, in it, behind it */
+        const size_t borders[] = {at, clip(own, at, at + length), clip(own_end, at, at + length),
+                                  at + length};
+        for (int i = 0; i < 3; i++)
+            add_up_bfloat16((const uint16_t *)came + (borders[i] - at), length, nranks,
+                            borders[i + 1] - borders[i], values + borders[i],
+                            i == 1 ? lost + borders[i] : NULL);
     }
     return TAMIS_OK;
 }

@@ -321,6 +321,17 @@ typedef enum tamis_worker {
                                 waits. ready then takes no longer than a note */
 } tamis_worker;
 
+/** How indices travel (docs/exchange.md). The results are the same. */
+typedef enum tamis_index_format {
+    TAMIS_INDEX_AUTO = 0, /* bucket by bucket what takes few bytes, by the counts known at creation
+                                (gap8 only if a third less than others, for it takes longer to
+                                read); u32 where a CUDA device runs the steps */
+    TAMIS_INDEX_U32 = 1,  /* 4 bytes each */
+    TAMIS_INDEX_BLOCK16 = 2, /* 2 bytes each, and a count for every 65,536 entries */
+    TAMIS_INDEX_GAP8 = 3,    /* a byte each, and one for every 255 entries */
+    TAMIS_INDEX_BITMAP = 4   /* a bit for every entry */
+} tamis_index_format;
+
 /** What a reducer does. Phases of one bucket follow each other; `wait` is the caller's. */
 typedef enum tamis_phase {
     TAMIS_PHASE_ACCUMULATE = 0,
@@ -404,13 +415,19 @@ typedef struct tamis_reducer_config {
      * It must return soon and must not call the library. NULL: nobody listens. */
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
+    tamis_index_format index_format; /* auto */
+    tamis_type wire_type; /* of values that travel: float32, or bfloat16, which rounds what a
+                                  rank sends, and the sum once more. What rounding takes stays in a
+                                  residual: late, not lost. float16 is refused: values beyond 65504
+                                  or below 6e-8 would need a scale that all ranks agree on */
 } tamis_reducer_config;
 
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
     {                                                                                              \
         sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
             TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32, 0,   \
-            TAMIS_SHARE_NORM, TAMIS_WORKER_CALLER, 0.0, 0.0, 0.0, NULL, NULL                       \
+            TAMIS_SHARE_NORM, TAMIS_WORKER_CALLER, 0.0, 0.0, 0.0, NULL, NULL, TAMIS_INDEX_AUTO,    \
+            TAMIS_TYPE_FLOAT32                                                                     \
     }
 
 /** A preset: its name, its four policies and where it comes from. */
@@ -591,12 +608,14 @@ TAMIS_API tamis_status tamis_reduce_test(tamis_reducer *reducer, int *done);
 typedef struct tamis_bucket {
     size_t size;
     uint32_t first_segment, nsegments;
-    uint64_t begin, length; /* elements */
-    uint64_t target;        /* entries it will send in the next step, all ranks together */
+    uint64_t begin, length;   /* elements */
+    uint64_t target;          /* entries it will send in the next step, all ranks together */
+    const char *index_format; /* how its indices travel: "u32", "block16", "gap8" or "bitmap";
+                                 "none" for scheme dense */
 } tamis_bucket;
 
 #define TAMIS_BUCKET_INIT                                                                          \
-    { sizeof(tamis_bucket), 0, 0, 0, 0, 0 }
+    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL }
 
 /** Number of buckets; 0 for NULL. */
 TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
@@ -658,9 +677,9 @@ typedef struct tamis_stats {
     double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
                             by itself, for the host has no clock there */
     double cut_s;
-    double exchange_s; /* transport calls, waiting for others included, and the union */
-    double apply_s;    /* write back, control */
-    double wait_s;     /* inside tamis_reduce_wait, of which the phases above may be a part */
+    double exchange_s;       /* transport calls, waiting for others included, and the union */
+    double apply_s;          /* write back, control */
+    double wait_s;           /* inside tamis_reduce_wait, of which the phases above may be a part */
     double exchange_s_total; /* of all steps since the reducer was made */
     double slack_s;     /* how much later than here the last gradient was ready on the slowest rank,
                            both counted from the end of the last exchange of the step before; 0 if
@@ -749,13 +768,13 @@ typedef struct tamis_stage {
     size_t size;
     uint32_t nranks;
     uint64_t length;
-    double density;         /* now: what config.density of its reducer must be at creation */
-    double density_max;     /* the most it can become: config.density_max */
-    double window_s;        /* from its last backward pass to its next input: slack */
-    double busy_s;          /* from its first input to the end of its last backward pass */
-    double exchange_s;      /* of a step, as its reducers measured it */
-    uint32_t straggler;     /* world rank of the stage that was busy longest; UINT32_MAX: unknown */
-    double straggler_s;     /* by how much longer than the mean of the stage */
+    double density;     /* now: what config.density of its reducer must be at creation */
+    double density_max; /* the most it can become: config.density_max */
+    double window_s;    /* from its last backward pass to its next input: slack */
+    double busy_s;      /* from its first input to the end of its last backward pass */
+    double exchange_s;  /* of a step, as its reducers measured it */
+    uint32_t straggler; /* world rank of the stage that was busy longest; UINT32_MAX: unknown */
+    double straggler_s; /* by how much longer than the mean of the stage */
 } tamis_stage;
 
 #define TAMIS_STAGE_INIT                                                                           \

@@ -209,9 +209,12 @@ static tamis_status cpu_apply(void *self, const tam_accumulate *target, const ui
     return TAMIS_OK;
 }
 
-static tamis_status cpu_clear(void *self, float *acc, const uint32_t *indices, size_t count) {
+static tamis_status cpu_put(void *self, float *acc, const uint32_t *indices, size_t count,
+                            const float *values) {
     (void)self;
-    for (size_t i = 0; i < count; i++) {
+    if (values)
+        scatter(acc, indices, count, values);
+    for (size_t i = 0; !values && i < count; i++) {
         __builtin_prefetch(&acc[ahead(indices, i, count)], 1);
         acc[indices[i]] = 0.0f;
     }
@@ -241,5 +244,5 @@ const tam_device tam_device_cpu = {
     .cut = cpu_cut,
     .gather = cpu_gather,
     .apply = cpu_apply,
-    .clear = cpu_clear,
+    .put = cpu_put,
 };

@@ -267,13 +267,15 @@ tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_clear(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count) {
+tamis_status tam_cuda_put(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count,
+                          const float *values) {
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {
         uint32_t piece = (uint32_t)lesser(count - at, TAM_CUDA_WALK);
-        TAM_TRY(send_piece(row, indices + at, piece, NULL));
-        TAM_CUDA_TRY(tam_launch_clear(acc, row->indices, row->inbox.count, piece, row->work.stream),
-                     "launching clear");
-        TAM_TRY(tam_cuda_lane_wait(&row->work, "clear"));
+        TAM_TRY(send_piece(row, indices + at, piece, values ? values + at : NULL));
+        TAM_CUDA_TRY(tam_launch_put(acc, row->indices, row->inbox.count, piece,
+                                    values ? row->values : NULL, row->work.stream),
+                     "launching put");
+        TAM_TRY(tam_cuda_lane_wait(&row->work, "put"));
     }
     return TAMIS_OK;
 }

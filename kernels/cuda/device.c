@@ -270,9 +270,10 @@ static tamis_status cuda_apply(void *self, const tam_accumulate *target, const u
     WITH_DEVICE(row, tam_cuda_apply(row, target, indices, count, divisor, values));
 }
 
-static tamis_status cuda_clear(void *self, float *acc, const uint32_t *indices, size_t count) {
+static tamis_status cuda_put(void *self, float *acc, const uint32_t *indices, size_t count,
+                             const float *values) {
     tam_cuda_row *row = self;
-    WITH_DEVICE(row, tam_cuda_clear(row, acc, indices, count));
+    WITH_DEVICE(row, tam_cuda_put(row, acc, indices, count, values));
 }
 
 const tam_device tam_device_cuda = {
@@ -290,5 +291,5 @@ const tam_device tam_device_cuda = {
     .cut = cuda_cut,
     .gather = cuda_gather,
     .apply = cuda_apply,
-    .clear = cuda_clear,
+    .put = cuda_put,
 };

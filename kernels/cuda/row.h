@@ -75,7 +75,8 @@ tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t
                              size_t count, float *values);
 tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
                             const uint32_t *indices, size_t count, float divisor, float *values);
-tamis_status tam_cuda_clear(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count);
+tamis_status tam_cuda_put(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count,
+                          const float *values);
 tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t threshold, uint64_t *out);
 
 #endif

@@ -10,7 +10,7 @@
  *     tam_launch_accumulate   acc += scale * grad; candidates into a pool; sums per chunk
  *     tam_launch_collect      pool -> ordered list; sums per group
  *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
- *     tam_launch_gather/apply/clear   walks over chosen indices
+ *     tam_launch_gather/apply/put     walks over chosen indices
  */
 #ifndef TAM_CUDA_VIEW_H
 #define TAM_CUDA_VIEW_H
@@ -186,8 +186,9 @@ int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t 
 int tam_launch_apply(const tam_cuda_accumulate *target, const uint32_t *indices,
                      const uint32_t *count, uint32_t most, float divisor, float *values,
                      void *stream);
-int tam_launch_clear(float *acc, const uint32_t *indices, const uint32_t *count, uint32_t most,
-                     void *stream);
+/** acc[indices[i]] = values[i]; NULL: 0. */
+int tam_launch_put(float *acc, const uint32_t *indices, const uint32_t *count, uint32_t most,
+                   const float *values, void *stream);
 
 #ifdef __cplusplus
 }

@@ -20,10 +20,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    clear(float *acc, const uint32_t *indices, const uint32_t *count) {
+    put(float *acc, const uint32_t *indices, const uint32_t *count, const float *values) {
     uint32_t end = *count;
     for (uint64_t i = tam_thread_of_grid(); i < end; i += tam_threads_of_grid())
-        acc[indices[i]] = 0.0f;
+        acc[indices[i]] = values ? values[i] : 0.0f;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
@@ -92,7 +92,7 @@ extern "C" int tam_launch_apply(const tam_cuda_accumulate *target, const uint32_
     return tam_launch(apply, blocks_for(most), stream, *target, indices, count, divisor, values);
 }
 
-extern "C" int tam_launch_clear(float *acc, const uint32_t *indices, const uint32_t *count,
-                                uint32_t most, void *stream) {
-    return tam_launch(clear, blocks_for(most), stream, acc, indices, count);
+extern "C" int tam_launch_put(float *acc, const uint32_t *indices, const uint32_t *count,
+                              uint32_t most, const float *values, void *stream) {
+    return tam_launch(put, blocks_for(most), stream, acc, indices, count, values);
 }

@@ -144,8 +144,9 @@ typedef struct tam_device {
     tamis_status (*apply)(void *self, const tam_accumulate *target, const uint32_t *indices,
                           size_t count, float divisor, float *values);
 
-    /** acc[indices[i]] = 0. Separate, for `pairs` clears less than it applies. */
-    tamis_status (*clear)(void *self, float *acc, const uint32_t *indices, size_t count);
+    /** acc[indices[i]] = values[i]; NULL: 0. Separate, for `pairs` clears less than it applies. */
+    tamis_status (*put)(void *self, float *acc, const uint32_t *indices, size_t count,
+                        const float *values);
 } tam_device;
 
 #endif

@@ -16,6 +16,7 @@
 
 #include "lib/base/numbers.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <tamis/tamis.h>
 
@@ -66,6 +67,18 @@ TAM_SHARED uint16_t tam_bfloat16_narrow(float x) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) /* NaN, quiet: its payload must not round to Inf */
         return (uint16_t)(bits >> 16 | 0x40u);
     return (uint16_t)tam_half_round_(bits, 16);
+}
+
+/** The same of what must stay finite: what exceeds the format becomes its largest number. */
+TAM_SHARED uint16_t tam_bfloat16_clamp(float x) {
+    uint16_t half = tam_bfloat16_narrow(x);
+    bool exceeds = (half & 0x7fffu) == 0x7f80u && (tam_bits(x) & 0x7fffffffu) < 0x7f800000u;
+    return (uint16_t)(half - exceeds);
+}
+
+/** What x has beyond `half`, which is near it: exact. 0 if x is not finite. */
+TAM_SHARED float tam_bfloat16_rest(float x, uint16_t half) {
+    return (tam_bits(x) & 0x7fffffffu) < 0x7f800000u ? x - tam_bfloat16_widen(half) : 0.0f;
 }
 
 /** to[i] = from[i], as float. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport contract: how bytes travel between ranks. Four entries and capability bits; a
+ * The transport contract: how bytes travel between ranks. Five entries and capability bits; a
  * transport that can work on device memory in stream order has a second table of three.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
@@ -39,12 +39,10 @@ typedef struct tam_call {
  */
 typedef struct tam_stream_transport {
     /** As tam_transport.allgather; send may lie at its place in recv, recv + rank * bytes. */
-    tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
-                              void *stream);
+    tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv, void *stream);
 
     /** send[r * bytes] goes to rank r, recv[r * bytes] came from it. No overlap. */
-    tamis_status (*alltoall)(void *self, const void *send, size_t bytes, void *recv,
-                             void *stream);
+    tamis_status (*alltoall)(void *self, const void *send, size_t bytes, void *recv, void *stream);
 
     /** How what was enqueued fares: an error that was found since. Any thread. */
     tamis_status (*poll)(void *self);
@@ -62,6 +60,12 @@ typedef struct tam_transport {
 
     /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. */
     tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
+
+    /** The same of bfloat16: added in binary32, each sum rounded (tam_bfloat16_clamp). lost[i] grows
+     * by what that took, on rank r for i of its slice alone, count * r / P to count * (r + 1) / P - 1:
+     * each loss is told once. */
+    tamis_status (*allreduce_sum_bfloat16)(void *self, uint16_t *values, size_t count, float *lost,
+                                           tam_call *call);
 
     /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */
     void (*abort)(void *self);

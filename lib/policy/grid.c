@@ -168,6 +168,17 @@ uint32_t tam_part_of(const tam_division *d, uint64_t step, uint32_t rank) {
     return tam_scheme_part(d->scheme, step, rank, d->nranks);
 }
 
+tam_reach tam_reach_of(const tam_division *d, uint32_t part) {
+    tam_reach reach = {0, d->grid.n, d->grid.n, d->grid.n};
+    if (d->scheme.ownership == TAM_OWN_CYCLIC)
+        reach = (tam_reach){(uint64_t)part * d->block, d->block, (uint64_t)d->nranks * d->block,
+                            d->part_sizes[part]};
+    if (d->scheme.ownership == TAM_OWN_ROTATE)
+        reach = (tam_reach){range_begin(d->grid.n, d->nranks, part), d->grid.n, d->grid.n,
+                            d->part_sizes[part]};
+    return reach;
+}
+
 uint32_t tam_owner_of(const tam_division *d, uint64_t step, uint32_t part) {
     uint32_t turned = (uint32_t)(step % d->nranks);
     bool leader = d->scheme.ownership == TAM_OWN_LEADER;

@@ -17,6 +17,8 @@ typedef struct run_case {
     size_t n;
     double density;
     bool real; /* numbers for which the order of summation shows */
+    tamis_index_format format;
+    tamis_type wire;
     /* per rank and step, of gradient, result and residual */
     uint64_t hash[RANKS_MOST][STEPS];
     double mass[RANKS_MOST]; /* put in less what is held; rank 0: less what was applied */
@@ -81,6 +83,8 @@ static tamis_status run_rank(run_case *run, tamis_comm *comm) {
     config.scheme = run->scheme;
     config.density = run->density;
     config.average = TAMIS_AVERAGE_SUM;
+    config.index_format = run->format;
+    config.wire_type = run->wire;
     tamis_status status = tamis_reducer_create(comm, layout, &config, &reducer);
     if (status == TAMIS_OK)
         status = run_steps(run, reducer, tamis_comm_rank(comm), gradient);
@@ -131,6 +135,20 @@ static void check_same_bits(tamis_comm *comm) {
     compare(comm, &pairs);
 }
 
+/* 16 bits, and every format of indices. */
+static void check_wire(tamis_comm *comm) {
+    static const char *const schemes[] = {"tamis", "topk", "micro", "cyclic+norm+predict+pairs"};
+    for (int s = 0; s < 4; s++)
+        for (tamis_index_format f = TAMIS_INDEX_AUTO; f <= TAMIS_INDEX_BITMAP; f++) {
+            run_case run = {.scheme = schemes[s], .n = 50021, .density = 0.05, .format = f};
+            compare(comm, &run);
+            run.wire = TAMIS_TYPE_BFLOAT16;
+            compare(comm, &run);
+            run.real = true;
+            compare(comm, &run);
+        }
+}
+
 static void check_dense(tamis_comm *comm) {
     enum { N = 30011 };
     static float gradient[N], expected[N];
@@ -165,6 +183,7 @@ int main(int argc, char **argv) {
     MPI_CHECK(tamis_comm_nranks(comm) == (uint32_t)mpi_nranks, "%u ranks", tamis_comm_nranks(comm));
     MPI_CHECK(strcmp(tamis_comm_transport(comm), "mpi") == 0, "%s", tamis_comm_transport(comm));
     check_same_bits(comm);
+    check_wire(comm);
     check_dense(comm);
     tamis_comm_destroy(comm);
     return mpi_end();

@@ -155,6 +155,18 @@ static void change_bad_size(struct wish *wish) {
     wish->config.size = 3;
 }
 
+static void change_index_format(struct wish *wish) {
+    wish->config.index_format = TAMIS_INDEX_BLOCK16;
+}
+
+static void change_wire_type(struct wish *wish) {
+    wish->config.wire_type = TAMIS_TYPE_BFLOAT16;
+}
+
+static void change_to_float16(struct wish *wish) {
+    wish->config.wire_type = TAMIS_TYPE_FLOAT16;
+}
+
 static const struct difference differences[] = {
     {"length", "layout|length|n |segment", "tamis", change_length, TAMIS_E_MISMATCH},
     {"segment border", "layout|segment", "tamis", change_border, TAMIS_E_MISMATCH},
@@ -168,6 +180,8 @@ static const struct difference differences[] = {
     {"over", "over", "tamis", change_over, TAMIS_E_MISMATCH},
     {"capacity", "capacity", "micro", change_capacity, TAMIS_E_MISMATCH},
     {"threshold", "threshold", "micro", change_threshold, TAMIS_E_MISMATCH},
+    {"index format", "index_format", "tamis", change_index_format, TAMIS_E_MISMATCH},
+    {"wire type", "wire_type", "tamis", change_wire_type, TAMIS_E_MISMATCH},
 };
 
 /* One rank is refused for a reason of its own; the others learn it, with its status. */
@@ -176,6 +190,8 @@ static const struct difference refusals[] = {
     {"bad density", "density|rank 0|rank 2", "tamis", change_bad_density, TAMIS_E_ARGUMENT},
     {"bad scheme", "scheme|rank 0|rank 2", "tamis", change_bad_scheme, TAMIS_E_ARGUMENT},
     {"bad size", "size|rank 0|rank 2", "tamis", change_bad_size, TAMIS_E_ARGUMENT},
+    {"float16 on the wire", "scale|rank 0|rank 2", "tamis", change_to_float16, TAMIS_E_UNSUPPORTED},
+    {"dense in 16 bits", "residual|rank 0|rank 2", "dense", change_wire_type, TAMIS_E_UNSUPPORTED},
 };
 
 static void check_difference(const struct difference *difference) {

@@ -27,6 +27,12 @@ static tamis_status sum(void *self, float *values, size_t count, tam_call *call)
     return inner->transport->allreduce_sum(inner->self, values, count, call);
 }
 
+static tamis_status sum_bfloat16(void *self, uint16_t *values, size_t count, float *lost,
+                                 tam_call *call) {
+    tamis_comm *inner = self;
+    return inner->transport->allreduce_sum_bfloat16(inner->self, values, count, lost, call);
+}
+
 static void give_up(void *self) {
     tamis_comm *inner = self;
     inner->transport->abort(inner->self);
@@ -41,6 +47,7 @@ static const tam_transport driven = {.name = "driven",
                                      .capabilities = TAM_CAP_THREADED,
                                      .allgather = gather,
                                      .allreduce_sum = sum,
+                                     .allreduce_sum_bfloat16 = sum_bfloat16,
                                      .abort = give_up,
                                      .close = close_inner};
 

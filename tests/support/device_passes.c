@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The passes of the device contract: accumulate, gather, apply, clear, copies, memory.
+ * The passes of the device contract: accumulate, gather, apply, put, copies, memory.
  */
 #include "tests/support/device_body.h"
 #include "tests/support/world.h"
@@ -175,13 +175,37 @@ static void test_chosen_entries_are_gathered_divided_written_and_cleared(void **
     }
     w.row->apply(w.device, &(tam_accumulate){0}, indices, LENGTH(indices), 2.0f, values);
     assert_true(values[0] == written[0] / 2.0f); /* without a gradient values are still divided */
-    w.row->clear(w.device, w.acc, indices, LENGTH(indices));
+    w.row->put(w.device, w.acc, indices, LENGTH(indices), NULL);
     world_look(&w);
     for (uint32_t i = 0, at = 0; i < N; i++) {
         bool cleared = at < LENGTH(indices) && indices[at] == i;
         at += cleared;
         assert_true(w.mirror[i] == (cleared ? 0.0f : world_value(HEAVY, i, N)));
     }
+    world_close(&w);
+}
+
+/* More of them than a device takes at a time. */
+static void test_values_are_put_where_they_belong(void **state) {
+    (void)state;
+    uint32_t n = world_length(200000), count = 0;
+    world w;
+    world_open(&w, (world_plan){.n = n, .capacity = 10});
+    world_fill(&w, HEAVY);
+    float *values = calloc(n, sizeof *values);
+    assert_non_null(values);
+    for (uint32_t i = 0; i < n; i += 1 + i % 2) {
+        w.indices[count] = i;
+        values[count++] = (float)i - 0.5f;
+    }
+    assert_int_equal(w.row->put(w.device, w.acc, w.indices, count, values), TAMIS_OK);
+    world_look(&w);
+    for (uint32_t i = 0, at = 0; i < n; i++) {
+        bool chosen = at < count && w.indices[at] == i;
+        assert_true(w.mirror[i] == (chosen ? values[at] : world_value(HEAVY, i, n)));
+        at += chosen;
+    }
+    free(values);
     world_close(&w);
 }
 
@@ -231,7 +255,7 @@ static void test_no_call_after_open_allocates(void **state) {
         w.row->count(w.device, w.acc, 1, &counted);
         w.row->gather(w.device, w.acc, w.indices, count, values);
         w.row->apply(w.device, &(tam_accumulate){.grad = w.zero}, w.indices, count, 2.0f, values);
-        w.row->clear(w.device, w.acc, w.indices, count);
+        w.row->put(w.device, w.acc, w.indices, count, values);
     }
     world_look(&w);
     assert_int_equal(tam_alloc_made(), made);
@@ -267,6 +291,7 @@ int device_passes(void) {
         cmocka_unit_test(test_an_overfull_list_is_incomplete_and_the_pass_is_not_affected),
         cmocka_unit_test(test_a_list_that_is_just_full_is_complete),
         cmocka_unit_test(test_chosen_entries_are_gathered_divided_written_and_cleared),
+        cmocka_unit_test(test_values_are_put_where_they_belong),
         cmocka_unit_test(test_memory_is_zeroed_and_copied_both_ways),
         cmocka_unit_test(test_no_call_after_open_allocates),
         cmocka_unit_test(test_open_without_memory_fails_and_leaves_nothing),

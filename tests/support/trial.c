@@ -229,6 +229,8 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.share = shared->trial->share;
     config.worker = shared->trial->worker;
     config.grad_type = shared->trial->type;
+    config.index_format = shared->trial->format;
+    config.wire_type = shared->trial->wire;
     config.device = shared->trial->place ? shared->trial->place->device : TAMIS_DEVICE_CPU;
     self->where = "tamis_reducer_create";
     tamis_layout *layout = data_layout(shared->trial->n);
@@ -296,12 +298,14 @@ bool trial_run(const trial *what, trial_record *out) {
     shared.nsegments = data_segments(what->n, shared.segments);
     record_open(what, out);
     test_context(
-        "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u buckets of %llu, disorder %u",
+        "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u buckets of %llu, disorder %u, "
+        "indices %d, wire %d",
         what->place ? what->place->name : "", what->place ? ": " : "", what->scheme, what->nranks,
         what->n, what->density, what->real ? "real" : data_name(what->pattern),
         what->by_segment ? " by segment" : "", what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
         what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads,
-        (unsigned long long)what->bucket_length, what->disorder);
+        (unsigned long long)what->bucket_length, what->disorder, (int)what->format,
+        (int)what->wire);
     ranks_run(what->nranks, 0, run_rank_trial, &shared);
     for (uint32_t r = 0; r < what->nranks; r++)
         if (out->created[r] != TAMIS_OK)

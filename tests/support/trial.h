@@ -42,6 +42,8 @@ typedef struct trial {
     uint32_t disorder; /* 0: start marks all segments; else a seed: ready marks them one by one, in
                           another order on every rank in every step, and start perhaps the rest */
     const trial_place *place; /* NULL: host memory, local communicators */
+    tamis_index_format format;
+    tamis_type wire;
 } trial;
 
 /** A trial of 12 steps with heavy-tailed data; change what matters. */

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Bytes that a rank sends, P ranks, p indices of its own, u in the union, i bytes for the indices of a
+ * slot, v for a value (4, bf16: 2):
+ *
+ *     union   all-gather of the indices to P - 1 others, all-reduce of u values:
+ *             i (P - 1) + 2 v u (P - 1) / P; with exclusive picks, p = k/P and u = k, and u32, this
+ *             is k (P - 1) / P * (4 + 8)
+ *     pairs   all-gather of p pairs: (i + v p) (P - 1)
+ *     dense   all-reduce of n values: 8 n (P - 1) / P
+ */
+#include <math.h>
+#include <string.h>
+
+#include "bench/common/half.h"
+#include "bench/perf/perf.h"
+
+/* Elements among which a rank's indices lie. */
+static double span_of(const perf_case *c) {
+    const char *owner = c->scheme.ownership;
+    bool fixed = strcmp(owner, "cyclic") == 0 || strcmp(owner, "rotate") == 0;
+    return fixed ? (double)c->shape.n / c->group->nranks : (double)c->shape.n;
+}
+
+/* Slots whose size is not known beforehand carry gaps as they are: of random picks. */
+static bool slots_grow(const perf_case *c) {
+    return !bench_scheme_exact(&c->scheme) && c->settings->capacity == 0;
+}
+
+static double index_bytes(const perf_case *c, double count) {
+    double span = span_of(c), blocks = ceil(span / 65536);
+    if (strcmp(c->index_format, "block16") == 0)
+        return 2 * count + blocks + fmin(blocks, count / 128) + fmin(blocks, count / 16384);
+    if (strcmp(c->index_format, "gap8") == 0)
+        return slots_grow(c) ? count / (1 - pow(1 - count / span, 255))
+                             : count + (span - count) / 255;
+    if (strcmp(c->index_format, "bitmap") == 0)
+        return span / 8;
+    return 4 * count;
+}
+
+double perf_wire_model(const perf_case *c, double picked, double selected) {
+    double p = c->group->nranks, others = p - 1;
+    double value = (double)bench_type_bytes(bench_values_type(c->settings->values));
+    if (strcmp(c->scheme.exchange, "dense") == 0)
+        return 8 * (double)c->shape.n * others / p;
+    double indices = index_bytes(c, picked) * others;
+    if (strcmp(c->scheme.exchange, "pairs") == 0)
+        return indices + value * picked * others;
+    return indices + 2 * value * selected * others / p;
+}

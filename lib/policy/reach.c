@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/policy/reach.h"
+
+/* Both walk run by run: a division for each run that is met, none for an element. */
+
+void tam_reach_number(const tam_reach *reach, const uint32_t *elements, size_t count,
+                      uint32_t *positions) {
+    uint64_t end = reach->first + reach->run, shift = reach->first;
+    for (size_t i = 0; i < count; i++) {
+        if (elements[i] >= end) {
+            uint64_t run = (elements[i] - reach->first) / reach->stride;
+            shift = reach->first + run * (reach->stride - reach->run);
+            end = reach->first + run * reach->stride + reach->run;
+        }
+        positions[i] = (uint32_t)(elements[i] - shift);
+    }
+}
+
+void tam_reach_locate(const tam_reach *reach, const uint32_t *positions, size_t count,
+                      uint32_t *elements) {
+    uint64_t end = reach->run, shift = reach->first;
+    for (size_t i = 0; i < count; i++) {
+        if (positions[i] >= end) {
+            uint64_t run = positions[i] / reach->run;
+            shift = reach->first + run * (reach->stride - reach->run);
+            end = (run + 1) * reach->run;
+        }
+        elements[i] = (uint32_t)(positions[i] + shift);
+    }
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The elements in which one rank may select, numbered without gaps: what travels is a position in
+ * them, and gaps between positions are P times smaller than those between elements.
+ *
+ *     element     0 1 2 3 4 5 6 7 8 9 10 11 12 13     P = 3, blocks of 2, part 1
+ *     part        0 0 1 1 2 2 0 0 1 1  2  2  0  0
+ *     position        0 1         2 3
+ */
+#ifndef TAM_POLICY_REACH_H
+#define TAM_POLICY_REACH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** Runs of `run` elements, one every `stride`, the last perhaps shorter. */
+typedef struct tam_reach {
+    uint64_t first; /* element of position 0 */
+    uint64_t run, stride;
+    uint64_t length; /* elements of all runs */
+} tam_reach;
+
+/** @param  elements  [in]  ascending, all of this reach; may be `positions` */
+void tam_reach_number(const tam_reach *reach, const uint32_t *elements, size_t count,
+                      uint32_t *positions);
+
+/** @param  positions  [in]  ascending, below the length; may be `elements` */
+void tam_reach_locate(const tam_reach *reach, const uint32_t *positions, size_t count,
+                      uint32_t *elements);
+
+#endif

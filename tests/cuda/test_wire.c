@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Kernels on the CPU and host path on a fake runtime: whatever travels, steps give the bits that the
+ * CPU gives; the host drives where kernels do not know the messages.
+ */
+#include "tests/cuda/place.h"
+#include "tests/support/schemes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+static const trial_place *const places[] = {&place_host_driven, &place_stream};
+
+static trial_record run(const trial *what) {
+    trial_record record;
+    if (!trial_run(what, &record))
+        fail_msg("[%s] was refused: %s", what->scheme, record.sentence[0]);
+    check_alike(&record);
+    return record;
+}
+
+static void compare(trial what, const trial_place *place) {
+    trial_record cpu = run(&what);
+    what.place = place;
+    trial_record cuda = run(&what);
+    check_same(&cpu, &cuda);
+    record_free(&cpu);
+    record_free(&cuda);
+}
+
+static void test_every_way_to_travel_gives_the_bits_of_the_cpu(void **state) {
+    static const char *const schemes[] = {"tamis", "topk", "micro", "cyclic+norm+predict+pairs"};
+    (void)state;
+    for (int s = 0; s < 4; s++)
+        for (tamis_index_format f = TAMIS_INDEX_AUTO; f <= TAMIS_INDEX_BITMAP; f++) {
+            trial what = trial_usual(schemes[s], 3, 1601, 0.05);
+            what.steps = 3;
+            what.real = true;
+            what.format = f;
+            what.bucket_length = f % 2 ? 400 : 0;
+            what.wire = f == TAMIS_INDEX_BLOCK16 ? TAMIS_TYPE_FLOAT32 : TAMIS_TYPE_BFLOAT16;
+            compare(what, places[0]);
+            compare(what, places[1]);
+        }
+}
+
+/* A step that the device drives by itself has no time of its own on the host. */
+static void check_driver(tamis_index_format format, tamis_type wire, bool host) {
+    trial what = trial_usual("tamis", 2, 1601, 0.05);
+    what.steps = 2;
+    what.format = format;
+    what.wire = wire;
+    what.place = &place_stream;
+    trial_record record = run(&what);
+    assert_int_equal(record_moment(&record, 1, 0)->stats.accumulate_s > 0.0, host);
+    record_free(&record);
+}
+
+static void test_the_host_drives_what_kernels_cannot_send(void **state) {
+    (void)state;
+    check_driver(TAMIS_INDEX_AUTO, TAMIS_TYPE_FLOAT32, false);
+    check_driver(TAMIS_INDEX_U32, TAMIS_TYPE_FLOAT32, false);
+    check_driver(TAMIS_INDEX_BLOCK16, TAMIS_TYPE_FLOAT32, true);
+    check_driver(TAMIS_INDEX_AUTO, TAMIS_TYPE_BFLOAT16, true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_way_to_travel_gives_the_bits_of_the_cpu),
+        cmocka_unit_test(test_the_host_drives_what_kernels_cannot_send),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Slots that a rank sealed well but filled with what it may not send: refused, before anybody works
+ * with them. The functions that seal are not public, so this is slot.c once more.
+ */
+#include "collectives/exchange/slot.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { SPAN = 600, LIMIT = 20, HALF = SPAN / 2 };
+
+/* Two ranks, of which this is rank 0; rank 1 sends what lies here. */
+typedef struct wire {
+    unsigned char forged[4096];
+    tam_slots *slots;
+} wire;
+
+static tamis_status deliver(void *self, const void *send, size_t bytes, void *recv,
+                            tam_call *call) {
+    const wire *w = self;
+    size_t from = send == w->slots->send ? 0 : w->slots->head_bytes; /* growing: the payload */
+    (void)call;
+    memcpy(recv, send, bytes);
+    memcpy((char *)recv + bytes, w->forged + from, bytes);
+    return TAMIS_OK;
+}
+
+/* Rank 0 may pick from blocks 0, 2, ...; rank 1 from 1, 3, ... of 50 elements. */
+static const tam_reach reaches[] = {{0, 50, 100, HALF}, {50, 50, 100, HALF}};
+
+static tam_slots open_slots(tamis_index_format format, bool growing) {
+    tam_slots s = {.nranks = 2,
+                   .capacity = LIMIT,
+                   .growing = growing,
+                   .format = format,
+                   .span = HALF,
+                   .reaches = reaches,
+                   .config = 7};
+    assert_int_equal(tam_slots_open(&s), TAMIS_OK);
+    return s;
+}
+
+/* Make rank 0's slot with these bytes for indices, as rank 1's. */
+static void forge(tam_slots *s, wire *w, uint32_t count, const void *indices, size_t bytes) {
+    tam_slot_header *h = tam_slot_own_header(s);
+    memset(w, 0, sizeof *w);
+    w->slots = s;
+    *h = (tam_slot_header){.magic = MAGIC, .config = s->config, .rank = 1, .count = count};
+    h->index_bytes = bytes;
+    memcpy(w->forged + s->head_bytes, indices, bytes);
+    h->checksum = checksum(s, h, w->forged + s->head_bytes, NULL);
+    memcpy(w->forged, s->send, s->head_bytes);
+    h->count = 0; /* of rank 0 */
+}
+
+static tamis_status exchange(tam_slots *s, wire *w) {
+    static const tam_transport transport = {.allgather = deliver};
+    tam_link link = {.transport = &transport, .self = w, .nranks = 2};
+    return tam_slots_exchange(s, &link);
+}
+
+static void check(tamis_index_format format, uint32_t count, const void *indices, size_t bytes,
+                  tamis_status expected) {
+    for (int growing = 0; growing < 2; growing++) {
+        static wire w;
+        tam_slots s = open_slots(format, growing);
+        forge(&s, &w, count, indices, bytes);
+        assert_int_equal(exchange(&s, &w), expected);
+        if (expected != TAMIS_OK)
+            assert_non_null(strstr(tamis_last_error(), "the slot of rank 1 was refused"));
+        tam_slots_close(&s);
+    }
+}
+
+static void test_what_a_codec_reads_is_where_its_sender_may_pick(void **state) {
+    static wire w;
+    const unsigned char gaps[] = {3, 255, 39}; /* positions 3 and 298 */
+    (void)state;
+    tam_slots s = open_slots(TAMIS_INDEX_GAP8, false);
+    forge(&s, &w, 2, gaps, sizeof gaps);
+    assert_int_equal(exchange(&s, &w), TAMIS_OK);
+    assert_int_equal(tam_slot_indices_of(&s, 1)[0], 53);
+    assert_int_equal(tam_slot_indices_of(&s, 1)[1], 5 * 100 + 50 + 48);
+    tam_slots_close(&s);
+}
+
+static void test_sealed_indices_that_no_list_has_are_refused(void **state) {
+    const unsigned char gaps[] = {3, 255, 39}, far[] = {3, 255, 41}, open[] = {3, 4, 255};
+    const uint16_t equal[] = {9, 9}, good[] = {9, 10};
+    unsigned char blocks[5] = {2}, map[38] = {0};
+    (void)state;
+    check(TAMIS_INDEX_GAP8, 2, gaps, sizeof gaps, TAMIS_OK);
+    check(TAMIS_INDEX_GAP8, 2, far, sizeof far, TAMIS_E_PROTOCOL);
+    check(TAMIS_INDEX_GAP8, 2, open, sizeof open, TAMIS_E_PROTOCOL);
+    check(TAMIS_INDEX_GAP8, 3, gaps, sizeof gaps, TAMIS_E_PROTOCOL);
+    check(TAMIS_INDEX_GAP8, 1, gaps, sizeof gaps, TAMIS_E_PROTOCOL);
+    memcpy(blocks + 1, good, sizeof good);
+    check(TAMIS_INDEX_BLOCK16, 2, blocks, sizeof blocks, TAMIS_OK);
+    memcpy(blocks + 1, equal, sizeof equal);
+    check(TAMIS_INDEX_BLOCK16, 2, blocks, sizeof blocks, TAMIS_E_PROTOCOL);
+    map[5] = 1;
+    check(TAMIS_INDEX_BITMAP, 1, map, sizeof map, TAMIS_OK);
+    check(TAMIS_INDEX_BITMAP, 2, map, sizeof map, TAMIS_E_PROTOCOL);
+    map[37] = 0x10; /* position 300 of 300 */
+    check(TAMIS_INDEX_BITMAP, 2, map, sizeof map, TAMIS_E_PROTOCOL);
+}
+
+/* A shorter part than the longest: the last block of a vector. */
+static void test_positions_beyond_the_part_of_their_sender_are_refused(void **state) {
+    static const tam_reach uneven[] = {{0, 50, 100, HALF}, {50, 50, 100, HALF - 20}};
+    static wire w;
+    (void)state;
+    for (unsigned char last = 20; last < 30; last++) {
+        const unsigned char gaps[] = {255, last}; /* position 255 + last */
+        tam_slots s = open_slots(TAMIS_INDEX_GAP8, false);
+        s.reaches = uneven;
+        forge(&s, &w, 1, gaps, sizeof gaps);
+        assert_int_equal(exchange(&s, &w), last < 25 ? TAMIS_OK : TAMIS_E_PROTOCOL);
+        tam_slots_close(&s);
+    }
+}
+
+static void test_counts_and_lengths_beyond_the_slot_are_refused(void **state) {
+    static const uint32_t list[LIMIT + 1] = {1};
+    const unsigned char gaps[LIMIT + 3] = {0};
+    (void)state;
+    check(TAMIS_INDEX_U32, 1, list, 4, TAMIS_OK);
+    check(TAMIS_INDEX_U32, 1, list, 3, TAMIS_E_PROTOCOL);
+    check(TAMIS_INDEX_U32, 1, list, 8, TAMIS_E_PROTOCOL);
+    check(TAMIS_INDEX_U32, LIMIT + 1, list, sizeof list, TAMIS_E_PROTOCOL);
+    check(TAMIS_INDEX_GAP8, LIMIT, gaps, LIMIT, TAMIS_OK);
+    check(TAMIS_INDEX_GAP8, LIMIT + 1, gaps, LIMIT + 1, TAMIS_E_PROTOCOL);
+    check(TAMIS_INDEX_GAP8, LIMIT, gaps, LIMIT + 2,
+          TAMIS_E_PROTOCOL); /* most that 20 can take: 21 */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_a_codec_reads_is_where_its_sender_may_pick),
+        cmocka_unit_test(test_sealed_indices_that_no_list_has_are_refused),
+        cmocka_unit_test(test_positions_beyond_the_part_of_their_sender_are_refused),
+        cmocka_unit_test(test_counts_and_lengths_beyond_the_slot_are_refused),
+    };
+    return cmocka_run_group_tests_name("slot", tests, NULL, NULL);
+}
