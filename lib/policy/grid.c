@@ -168,15 +168,22 @@ uint32_t tam_part_of(const tam_division *d, uint64_t step, uint32_t rank) {
     return tam_scheme_part(d->scheme, step, rank, d->nranks);
 }
 
+/* Contiguous parts lie in their order. */
+static uint64_t before_part(const tam_division *d, uint32_t part) {
+    uint64_t before = 0;
+    for (uint32_t p = 0; p < part; p++)
+        before += d->part_sizes[p];
+    return before;
+}
+
 tam_reach tam_reach_of(const tam_division *d, uint32_t part) {
-    tam_reach reach = {0, d->grid.n, d->grid.n, d->grid.n};
+    uint64_t n = d->grid.n;
     if (d->scheme.ownership == TAM_OWN_CYCLIC)
-        reach = (tam_reach){(uint64_t)part * d->block, d->block, (uint64_t)d->nranks * d->block,
-                            d->part_sizes[part]};
-    if (d->scheme.ownership == TAM_OWN_ROTATE)
-        reach = (tam_reach){range_begin(d->grid.n, d->nranks, part), d->grid.n, d->grid.n,
-                            d->part_sizes[part]};
-    return reach;
+        return (tam_reach){(uint64_t)part * d->block, d->block, (uint64_t)d->nranks * d->block,
+                           d->part_sizes[part]};
+    if (in_ranges(d) || in_blocks(d))
+        return (tam_reach){before_part(d, part), n, n, d->part_sizes[part]};
+    return (tam_reach){0, n, n, n};
 }
 
 uint32_t tam_owner_of(const tam_division *d, uint64_t step, uint32_t part) {

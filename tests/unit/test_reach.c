@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Where a part lies: its elements, in order, are numbered 0, 1, 2, ... without gaps, for every way
- * of dividing a vector whose parts are fixed.
+ * of dividing a vector into parts.
  */
 #include "lib/policy/grid.h"
 #include "tests/support/data.h"
@@ -65,6 +65,8 @@ static void test_elements_of_a_part_are_numbered_without_gaps(void **state) {
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; n++)
         for (uint32_t nranks = 1; nranks < 9; nranks++) {
             check_division("rotate+global+step+union", sizes[n], nranks, 0);
+            check_division("exdyna", sizes[n], nranks, 0);
+            check_division("exdyna", sizes[n], nranks, 32);
             for (size_t b = 0; b < sizeof blocks / sizeof blocks[0]; b++)
                 check_division("tamis", sizes[n], nranks, blocks[b]);
         }
