@@ -55,9 +55,9 @@ typedef struct tam_codec {
 /** @param  format  not AUTO */
 const tam_codec *tam_codec_of(tamis_index_format format);
 
-/** The format that takes the fewest bytes at most; gap8, which is read byte after byte, only where it
- * takes no more than two thirds of u32 and block16: from about 1.2 % of the span
- * on gap8, from about 12 % on bitmap. */
+/** The format that takes the fewest bytes at most; but gap8, which is read byte after byte, only
+ * where it takes no more than two thirds of u32 and block16. So block16 up to about 1.2 % of the
+ * span, gap8 up to about 12 %, then bitmap. */
 tamis_index_format tam_codec_choose(uint64_t span, uint64_t count);
 
 /* The rows. */
