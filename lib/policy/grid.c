@@ -168,12 +168,12 @@ uint32_t tam_part_of(const tam_division *d, uint64_t step, uint32_t rank) {
     return tam_scheme_part(d->scheme, step, rank, d->nranks);
 }
 
-/* Contiguous parts lie in their order. */
-static uint64_t before_part(const tam_division *d, uint32_t part) {
-    uint64_t before = 0;
+/* First element of a part that is a run of blocks. */
+static uint64_t blocks_begin(const tam_division *d, uint32_t part) {
+    uint64_t begin = 0;
     for (uint32_t p = 0; p < part; p++)
-        before += d->part_sizes[p];
-    return before;
+        begin += d->part_sizes[p];
+    return begin;
 }
 
 tam_reach tam_reach_of(const tam_division *d, uint32_t part) {
@@ -181,8 +181,10 @@ tam_reach tam_reach_of(const tam_division *d, uint32_t part) {
     if (d->scheme.ownership == TAM_OWN_CYCLIC)
         return (tam_reach){(uint64_t)part * d->block, d->block, (uint64_t)d->nranks * d->block,
                            d->part_sizes[part]};
-    if (in_ranges(d) || in_blocks(d))
-        return (tam_reach){before_part(d, part), n, n, d->part_sizes[part]};
+    if (in_ranges(d))
+        return (tam_reach){range_begin(n, d->nranks, part), n, n, d->part_sizes[part]};
+    if (in_blocks(d))
+        return (tam_reach){blocks_begin(d, part), n, n, d->part_sizes[part]};
     return (tam_reach){0, n, n, n};
 }
 
