@@ -109,6 +109,7 @@ static tam_py_words devices = {"cpu", "cuda", NULL};
 static tam_py_words types = {"float32", "float16", "bfloat16", NULL};
 static tam_py_words shares = {"norm", "length", NULL};
 static tam_py_words workers = {"caller", "thread", NULL};
+static tam_py_words formats = {"auto", "u32", "block16", "gap8", "bitmap", NULL};
 
 #define FIELD(name) offsetof(tamis_reducer_config, name)
 
@@ -131,11 +132,14 @@ static const option options[] = {
     {"density_max", REAL, FIELD(density_max), NULL},
     {"link_latency_us", REAL, FIELD(link_latency_us), NULL},
     {"link_gbit", REAL, FIELD(link_gbit), NULL},
+    {"index_format", WORD, FIELD(index_format), formats},
+    {"wire_type", WORD, FIELD(wire_type), types},
 };
 
 enum { OPTIONS = sizeof options / sizeof options[0] };
 
-_Static_assert(sizeof(tamis_type) == sizeof(int) && sizeof(tamis_worker) == sizeof(int),
+_Static_assert(sizeof(tamis_type) == sizeof(int) && sizeof(tamis_worker) == sizeof(int) &&
+                   sizeof(tamis_index_format) == sizeof(int),
                "words are stored as int");
 
 static const option *find(PyObject *name) {

@@ -103,6 +103,8 @@ class Reducer:
         density_max: float = 0.0,
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
+        index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap"
+        wire_type: str = "float32",  # "bfloat16"
     ) -> None: ...
     comm: Comm
     layout: Layout
@@ -137,7 +139,7 @@ class Reducer:
     def set_density(self, density: float) -> None: ...
     def stats(self) -> Dict[str, Union[int, float]]:
         """Fields of tamis_stats by name."""
-    def buckets(self) -> List[Dict[str, int]]: ...
+    def buckets(self) -> List[Dict[str, Union[int, str, None]]]: ...
     def close(self) -> None:
         """Error (STATE) while another thread is inside one of its calls."""
 

@@ -186,6 +186,17 @@ def test_options_reach_the_reducer():
     assert reducer.stats()["selected"] == 32 and reducer.stats()["steps"] == 1
     assert alone(bucket_length="planned").buckets()
     assert alone(dtype="float16").layout.length == N
+    assert alone(index_format="bitmap").buckets()[0]["index_format"] == "bitmap"
+
+
+def test_values_that_travel_as_bfloat16_leave_the_rest_behind():
+    reducer = alone(density=1.0, wire_type="bfloat16")
+    a = np.full(N, 1.0 + 2.0**-9, dtype=np.float32)  # halfway between two bfloat16, and to even
+    rest = np.empty(N, dtype=np.float32)
+    reducer.start(a)
+    reducer.wait()
+    reducer.residual(rest)
+    assert (a == 1.0).all() and (rest == 2.0**-9).all()
 
 
 @pytest.mark.parametrize(
@@ -200,6 +211,8 @@ def test_options_reach_the_reducer():
         (dict(threads=-1), "threads is -1, not a number from 0 to 4294967295"),
         (dict(block=2**32), "not a number from 0"),
         (dict(link_gbit="fast"), "link_gbit is 'fast', not a number"),
+        (dict(index_format="u16"), 'not "auto", "u32", "block16", "gap8" or "bitmap"'),
+        (dict(wire_type="float16"), "a scale that all ranks agree on"),
         (dict(scheme=3), "scheme is 3, not a str"),
         (dict(densty=0.1), "no option 'densty'; it has: scheme, density"),
     ],

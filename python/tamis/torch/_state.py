@@ -34,7 +34,7 @@ class SparseState:
     timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
     comm           a communicator to use instead of a transport; with parameters of several dtypes
                    one for each dtype, in the order in which they first appear
-    options        what else tamis.Reducer takes: density_max, threads, link_gbit, ...
+    options        what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same place.
 
