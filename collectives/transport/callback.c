@@ -11,6 +11,7 @@ enum { CHUNK = 65536 }; /* floats per rank and round */
 typedef struct callback {
     tamis_callbacks user;
     float *gathered; /* [nranks * CHUNK] */
+    tam_alltoall_scratch runs;
 } callback;
 
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
@@ -47,6 +48,13 @@ static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t c
                                       values, count, lost, call);
 }
 
+static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                             const size_t *recv_at, tam_call *call) {
+    callback *self = arg;
+    return tam_alltoall_by_gather(gather_chunk, self, self->user.rank, self->user.nranks,
+                                  &self->runs, send, send_at, recv, recv_at, call);
+}
+
 static void abort_callback(void *arg) {
     (void)arg; /* a callback that blocks is the caller's to wake */
 }
@@ -55,6 +63,7 @@ static void close_callback(void *arg, int clean) {
     callback *self = arg;
     (void)clean;
     tam_free(self->gathered);
+    tam_alltoall_scratch_close(&self->runs);
     tam_free(self);
 }
 
@@ -63,6 +72,7 @@ static const tam_transport transport = {
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
     .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
+    .alltoall = alltoall,
     .abort = abort_callback,
     .close = close_callback,
 };
@@ -90,8 +100,9 @@ tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     self->user = user;
     self->gathered = tam_alloc_array((size_t)CHUNK * user.nranks, sizeof self->gathered[0]);
-    if (!self->gathered) {
-        tam_free(self);
+    if (!tam_alltoall_scratch_open(user.nranks, CHUNK * sizeof self->gathered[0], &self->runs) ||
+        !self->gathered) {
+        close_callback(self, 0);
         return tam_fail(TAMIS_E_NOMEM, "no memory for the sums of %u ranks", user.nranks);
     }
     return tam_comm_open(&transport, self, user.rank, user.nranks, config, out);

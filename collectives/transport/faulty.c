@@ -79,6 +79,21 @@ static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t c
     return TAMIS_OK;
 }
 
+static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                             const size_t *recv_at, tam_call *call) {
+    faulty *f = arg;
+    bool hit = f->count++ == f->nth, spoilt = hit && f->fault == TAM_FAULT_SPOIL;
+    TAM_TRY(before(f, hit, call));
+    if (spoilt)
+        flip(f, (void *)(uintptr_t)send, send_at[f->nranks]);
+    tamis_status status = f->inner->alltoall(f->self, send, send_at, recv, recv_at, call);
+    if (spoilt) /* and as it was */
+        flip(f, (void *)(uintptr_t)send, send_at[f->nranks]);
+    TAM_TRY(status);
+    after(f, hit, recv, recv_at[f->nranks]);
+    return TAMIS_OK;
+}
+
 static void abort_faulty(void *arg) {
     faulty *f = arg;
     f->inner->abort(f->self);
@@ -102,6 +117,7 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
                 .allgather = allgather,
                 .allreduce_sum = allreduce_sum,
                 .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
+                .alltoall = alltoall,
                 .abort = abort_faulty,
                 .close = close_faulty},
         .inner = comm->transport,

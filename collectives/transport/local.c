@@ -174,6 +174,34 @@ static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t c
     return take_slices(self, (char *)values, count, sizeof values[0], call);
 }
 
+/* What a rank has for the others. */
+typedef struct runs {
+    const char *send;
+    const size_t *at;
+} runs;
+
+static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                             const size_t *recv_at, tam_call *call) {
+    local *self = arg;
+    uint32_t rank = self->rank, nranks = self->hub->nranks, odd = nranks;
+    runs own = {send, send_at};
+    TAM_TRY(post(self, &own, call));
+    for (uint32_t r = 0; r < nranks; r++) {
+        const runs *theirs = self->hub->posted[r];
+        size_t length = theirs->at[rank + 1] - theirs->at[rank];
+        if (length == recv_at[r + 1] - recv_at[r])
+            memcpy((char *)recv + recv_at[r], theirs->send + theirs->at[rank], length);
+        else
+            odd = r;
+    }
+    call->wire_bytes += send_at[nranks] - (send_at[rank + 1] - send_at[rank]);
+    TAM_TRY(meet(self, false, call)); /* first, for the others still read */
+    if (odd < nranks)
+        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sent more or less than it had said",
+                        rank, odd);
+    return TAMIS_OK;
+}
+
 static void abort_hub(void *arg) {
     local *self = arg;
     char cause[64];
@@ -210,6 +238,7 @@ static const tam_transport transport = {
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
     .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
+    .alltoall = alltoall,
     .abort = abort_hub,
     .close = close_local,
 };

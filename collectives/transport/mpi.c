@@ -6,6 +6,9 @@
  * All-gather: every rank sends its bytes to all others, starting with its right neighbour so that
  * no rank is everybody's first target.
  *
+ * All-to-all: the same with a run for each. What comes longer than expected MPI refuses (truncated),
+ * what comes shorter the receiver's checksums find.
+ *
  * Sum: rank r owns slice r and adds it up in rank order, whatever order the parts arrive in, so
  * that every rank gets the same bits. Slices travel in pieces; piece j is gathered while piece j+1
  * is on its way. Three ranks, one piece, x.y = slice y of rank x:
@@ -32,7 +35,13 @@
 #define TAM_MPI_MESSAGE_MAX (1 << 30) /* bytes: counts of MPI are int */
 #endif
 
-enum { TAG_GATHER = 1, TAG_SCATTER = 2, PIECE = TAM_MPI_PIECE, MESSAGE_MAX = TAM_MPI_MESSAGE_MAX };
+enum {
+    TAG_GATHER = 1,
+    TAG_SCATTER = 2,
+    TAG_RUNS = 3,
+    PIECE = TAM_MPI_PIECE,
+    MESSAGE_MAX = TAM_MPI_MESSAGE_MAX
+};
 
 /* Requests that are waited for together: 2 (P - 1) at most. */
 typedef struct batch {
@@ -150,6 +159,45 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     }
     memcpy(out + (size_t)self->rank * bytes, send, bytes);
     return TAMIS_OK;
+}
+
+/* The part of a run that travels in this round. */
+static size_t part_of_run(const size_t *at, int r, size_t done, size_t *begin) {
+    size_t length = at[r + 1] - at[r];
+    *begin = at[r] + done;
+    return done >= length ? 0 : length - done < MESSAGE_MAX ? length - done : MESSAGE_MAX;
+}
+
+static tamis_status post_runs(mpi *self, const char *send, const size_t *send_at, char *recv,
+                              const size_t *recv_at, size_t done, tam_call *call) {
+    batch *b = &self->scatter[0];
+    size_t begin;
+    for (int d = 1; d < self->nranks; d++) {
+        size_t bytes = part_of_run(recv_at, left(self, d), done, &begin);
+        if (bytes > 0)
+            TAM_TRY(receive(self, b, recv + begin, bytes, left(self, d), TAG_RUNS));
+    }
+    for (int d = 1; d < self->nranks; d++) {
+        size_t bytes = part_of_run(send_at, right(self, d), done, &begin);
+        if (bytes > 0)
+            TAM_TRY(dispatch(self, b, send + begin, bytes, right(self, d), TAG_RUNS, call));
+    }
+    return TAMIS_OK;
+}
+
+/* Rounds are the rank's own: two ranks count the messages between them alike. */
+static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                             const size_t *recv_at, tam_call *call) {
+    mpi *self = arg;
+    size_t own = (size_t)self->rank;
+    memcpy((char *)recv + recv_at[own], (const char *)send + send_at[own],
+           recv_at[own + 1] - recv_at[own]);
+    for (size_t done = 0;; done += MESSAGE_MAX) {
+        TAM_TRY(post_runs(self, send, send_at, recv, recv_at, done, call));
+        if (self->scatter[0].count == 0)
+            return TAMIS_OK;
+        TAM_TRY(wait_all(self, &self->scatter[0], call));
+    }
 }
 
 /* A vector being summed. */
@@ -298,6 +346,7 @@ static const tam_transport inline_transport = {
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
     .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
+    .alltoall = alltoall,
     .abort = abort_mpi,
     .close = close_mpi,
 };
@@ -308,6 +357,7 @@ static const tam_transport threaded_transport = {
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
     .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
+    .alltoall = alltoall,
     .abort = abort_mpi,
     .close = close_mpi,
 };

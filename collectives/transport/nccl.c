@@ -284,6 +284,13 @@ static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t c
                                       self->piece / sizeof values[0], values, count, lost, call);
 }
 
+static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                             const size_t *recv_at, tam_call *call) {
+    tam_nccl *self = arg;
+    return tam_alltoall_by_gather(gather_piece, self, self->rank, self->nranks, &self->runs, send,
+                                  send_at, recv, recv_at, call);
+}
+
 /* -- the first time ---------------------------------------------------------------------------- */
 
 /* NCCL connects ranks when they first need it, which a capture could not bear: run every kind of
@@ -307,6 +314,7 @@ const tam_transport tam_nccl_transport = {
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
     .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
+    .alltoall = alltoall,
     .abort = tam_nccl_abort,
     .close = tam_nccl_close,
 };

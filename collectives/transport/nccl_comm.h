@@ -6,6 +6,7 @@
 #define TAM_TRANSPORT_NCCL_COMM_H
 
 #include "lib/base/base.h"
+#include "collectives/transport/sum.h"
 #include "lib/base/transport.h"
 
 #include <cuda_runtime_api.h>
@@ -21,6 +22,7 @@ typedef struct tam_nccl {
     size_t piece;        /* bytes that a rank gives at a time */
     char *pinned;        /* [(1 + nranks) * piece] what goes | what comes */
     char *memory;        /* [nranks * piece] on the device */
+    tam_alltoall_scratch runs;
 
     pthread_mutex_t lock; /* of comm while not `ending`: abort may come from any thread */
     ncclComm_t comm;      /* NCCL's threads write it too, until its creation has ended */

@@ -43,6 +43,8 @@ static tamis_status cuda_refused(const tam_nccl *self, cudaError_t code, const c
 static tamis_status take_buffers(tam_nccl *self) {
     self->piece = choose_piece(self->nranks);
     size_t bytes = self->nranks * self->piece;
+    if (!tam_alltoall_scratch_open(self->nranks, self->piece, &self->runs))
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for %zu bytes", self->rank, self->piece);
     cudaError_t code = cudaGetDevice(&self->device);
     if (code != cudaSuccess)
         return cuda_refused(self, code, "no CUDA device");
@@ -222,6 +224,7 @@ static void free_all(tam_nccl *self) {
     if (self->pinned)
         cudaFreeHost(self->pinned);
     pthread_mutex_destroy(&self->lock);
+    tam_alltoall_scratch_close(&self->runs);
     tam_free(self);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport contract: how bytes travel between ranks. Five entries and capability bits; a
+ * The transport contract: how bytes travel between ranks. Six entries and capability bits; a
  * transport that can work on device memory in stream order has a second table of three.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
@@ -66,6 +66,13 @@ typedef struct tam_transport {
      * each loss is told once. */
     tamis_status (*allreduce_sum_bfloat16)(void *self, uint16_t *values, size_t count, float *lost,
                                            tam_call *call);
+
+    /** Run b of send, from byte send_at[b] to send_at[b + 1], goes to rank b; run a of recv came from
+     * rank a. All ranks know the lengths of what they get: a run that is longer or shorter than its
+     * receiver expects is an error there. send and recv do not overlap.
+     * @param  send_at, recv_at  [in]  [nranks + 1], ascending from 0 */
+    tamis_status (*alltoall)(void *self, const void *send, const size_t *send_at, void *recv,
+                             const size_t *recv_at, tam_call *call);
 
     /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */
     void (*abort)(void *self);

@@ -88,6 +88,34 @@ static void check_gather(tamis_comm *comm, size_t bytes) {
     free(recv);
 }
 
+/* Rank a sends rank b (a + b + unit) % 5 times `unit` bytes, so some get nothing. */
+static void check_alltoall(tamis_comm *comm, size_t unit) {
+    size_t all = (size_t)mpi_nranks, rank = (size_t)mpi_rank, send_at[17] = {0}, recv_at[17] = {0};
+    tam_call call = new_call(comm);
+    for (size_t r = 0; r < all; r++) {
+        send_at[r + 1] = recv_at[r + 1] = (rank + r + unit) % 5 * unit;
+        send_at[r + 1] += send_at[r];
+        recv_at[r + 1] += recv_at[r];
+    }
+    unsigned char *send = malloc(send_at[all] + 1), *recv = malloc(recv_at[all] + 1);
+    for (size_t r = 0; r < all; r++)
+        for (size_t i = send_at[r]; i < send_at[r + 1]; i++)
+            send[i] = (unsigned char)((i - send_at[r]) * 7 + rank * 16 + r);
+    recv[recv_at[all]] = 171;
+    MPI_OK(comm->transport->alltoall(comm->self, send, send_at, recv, recv_at, &call));
+    size_t wrong = 0;
+    for (size_t r = 0; r < all; r++)
+        for (size_t i = recv_at[r]; i < recv_at[r + 1]; i++)
+            wrong += recv[i] != (unsigned char)((i - recv_at[r]) * 7 + r * 16 + rank);
+    MPI_CHECK(wrong == 0, "%zu bytes of runs of %zu are wrong", wrong, unit);
+    MPI_CHECK(recv[recv_at[all]] == 171, "the end of runs of %zu was overrun", unit);
+    size_t own = send_at[rank + 1] - send_at[rank];
+    MPI_CHECK(call.wire_bytes == send_at[all] - own, "runs of %zu: %llu bytes sent", unit,
+              (unsigned long long)call.wire_bytes);
+    free(send);
+    free(recv);
+}
+
 int main(int argc, char **argv) {
     mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
     tamis_comm *comm = mpi_comm(10000);
@@ -95,7 +123,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         check_sum(comm, counts[i]), check_rounded_sum(comm, counts[i]);
     for (size_t bytes = 1; bytes <= MOST; bytes = bytes * 2 + 1)
-        check_gather(comm, bytes);
+        check_gather(comm, bytes), check_alltoall(comm, bytes);
     tamis_comm_destroy(comm);
     int failures = mpi_verdict();
     MPI_Finalize();

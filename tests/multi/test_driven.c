@@ -33,6 +33,12 @@ static tamis_status sum_bfloat16(void *self, uint16_t *values, size_t count, flo
     return inner->transport->allreduce_sum_bfloat16(inner->self, values, count, lost, call);
 }
 
+static tamis_status to_all(void *self, const void *send, const size_t *send_at, void *recv,
+                           const size_t *recv_at, tam_call *call) {
+    tamis_comm *inner = self;
+    return inner->transport->alltoall(inner->self, send, send_at, recv, recv_at, call);
+}
+
 static void give_up(void *self) {
     tamis_comm *inner = self;
     inner->transport->abort(inner->self);
@@ -48,6 +54,7 @@ static const tam_transport driven = {.name = "driven",
                                      .allgather = gather,
                                      .allreduce_sum = sum,
                                      .allreduce_sum_bfloat16 = sum_bfloat16,
+                                     .alltoall = to_all,
                                      .abort = give_up,
                                      .close = close_inner};
 

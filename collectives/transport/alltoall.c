@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * An all-to-all of ranks that only gather. Where the run for this rank lies in what the others send
+ * comes first, from their tables of begins; then all that everybody sends, a chunk at a time:
+ *
+ *     table of rank a     | 0 | begin of run 1 | ... | end |      rank b keeps begin and end of run b
+ *     chunks of rank a    | run 0 | run 1 | ...            |      and copies what of it is in them
+ */
+#include "collectives/transport/sum.h"
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+typedef struct tables {
+    size_t *begins; /* [nranks] of the run for this rank */
+    size_t longest; /* bytes that any rank sends */
+    uint32_t odd;   /* a rank whose run is not as long as expected; else nranks */
+} tables;
+
+/* Entries `at` to at + count - 1 of the tables of all ranks. */
+static void read_tables(const size_t *came, size_t at, size_t count, uint32_t rank, uint32_t nranks,
+                        const size_t *recv_at, tables *t) {
+    for (uint32_t a = 0; a < nranks; a++) {
+        const size_t *theirs = came + a * count;
+        if (rank >= at && rank - at < count)
+            t->begins[a] = theirs[rank - at];
+        if (rank + 1 >= at && rank + 1 - at < count &&
+            theirs[rank + 1 - at] - t->begins[a] != recv_at[a + 1] - recv_at[a])
+            t->odd = a;
+        if (at + count > nranks && theirs[nranks - at] > t->longest)
+            t->longest = theirs[nranks - at];
+    }
+}
+
+/* What of run `r` lies in the bytes `at` to at + length - 1 of its sender. */
+static void copy_part(const char *came, size_t at, size_t length, size_t begin, size_t bytes,
+                      char *out) {
+    size_t from = begin > at ? begin : at, end = least(begin + bytes, at + length);
+    if (from < end)
+        memcpy(out + (from - begin), came + (from - at), end - from);
+}
+
+static tamis_status gather_tables(tam_gather_chunk gather, void *self, uint32_t rank,
+                                  uint32_t nranks, size_t room, const size_t *send_at,
+                                  const size_t *recv_at, tables *t, tam_call *call) {
+    size_t entries = (size_t)nranks + 1, most = room / sizeof send_at[0];
+    for (size_t at = 0; at < entries; at += most) {
+        size_t count = least(entries - at, most);
+        const void *came;
+        TAM_TRY(gather(self, send_at + at, count * sizeof send_at[0], &came, call));
+        read_tables(came, at, count, rank, nranks, recv_at, t);
+    }
+    if (t->odd < nranks)
+        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sends more or less than it had said",
+                        rank, t->odd);
+    return TAMIS_OK;
+}
+
+/* What a rank gives in the chunk from byte `at` on, filled up where it has less to send. */
+static const void *fill_chunk(const void *send, size_t total, size_t at, size_t length,
+                              char *chunk) {
+    if (at + length <= total)
+        return (const char *)send + at;
+    size_t left = total > at ? total - at : 0;
+    if (left > 0)
+        memcpy(chunk, (const char *)send + at, left);
+    memset(chunk + left, 0, length - left);
+    return chunk;
+}
+
+tamis_status tam_alltoall_by_gather(tam_gather_chunk gather, void *self, uint32_t rank,
+                                    uint32_t nranks, const tam_alltoall_scratch *scratch,
+                                    const void *send, const size_t *send_at, void *recv,
+                                    const size_t *recv_at, tam_call *call) {
+    tables t = {.begins = scratch->begins, .odd = nranks};
+    size_t room = scratch->room;
+    TAM_TRY(gather_tables(gather, self, rank, nranks, room, send_at, recv_at, &t, call));
+    for (size_t at = 0; at < t.longest; at += room) {
+        size_t length = least(t.longest - at, room);
+        const void *came, *own = fill_chunk(send, send_at[nranks], at, length, scratch->chunk);
+        TAM_TRY(gather(self, own, length, &came, call));
+        for (uint32_t a = 0; a < nranks; a++)
+            copy_part((const char *)came + a * length, at, length, t.begins[a],
+                      recv_at[a + 1] - recv_at[a], (char *)recv + recv_at[a]);
+    }
+    return TAMIS_OK;
+}
+
+/* -- scratch ---------------------------------------------------------------------------------- */
+
+bool tam_alltoall_scratch_open(uint32_t nranks, size_t room, tam_alltoall_scratch *out) {
+    *out = (tam_alltoall_scratch){.room = room};
+    out->begins = tam_alloc_array(nranks, sizeof out->begins[0]);
+    out->chunk = tam_alloc(room);
+    return out->begins && out->chunk;
+}
+
+void tam_alltoall_scratch_close(tam_alltoall_scratch *scratch) {
+    tam_free(scratch->begins);
+    tam_free(scratch->chunk);
+}
