@@ -40,7 +40,7 @@ static tamis_status open_lists(tam_slots *s) {
 }
 
 tamis_status tam_slots_open(tam_slots *s) {
-    s->head_bytes = sizeof(tam_slot_header) + round_up((size_t)s->nstats * 4);
+    s->head_bytes = sizeof(tam_slot_header) + round_up(((size_t)s->nstats + s->nwords) * 4);
     size_t slot = s->head_bytes + index_room(s, s->capacity) + value_room(s, s->capacity);
     size_t bytes;
     if (__builtin_mul_overflow(slot, (size_t)s->nranks + 1, &bytes))
@@ -99,12 +99,20 @@ void *tam_slot_own_values(tam_slots *s) {
     return own_payload(s) + index_room(s, s->limit);
 }
 
+uint32_t *tam_slot_own_words(tam_slots *s) {
+    return (uint32_t *)(void *)(tam_slot_own_stats(s) + s->nstats);
+}
+
 const tam_slot_header *tam_slot_header_of(const tam_slots *s, uint32_t r) {
     return (const tam_slot_header *)(const void *)(s->heads + r * s->head_step);
 }
 
 const float *tam_slot_stats_of(const tam_slots *s, uint32_t r) {
     return (const float *)(const void *)(tam_slot_header_of(s, r) + 1);
+}
+
+const uint32_t *tam_slot_words_of(const tam_slots *s, uint32_t r) {
+    return (const uint32_t *)(const void *)(tam_slot_stats_of(s, r) + s->nstats);
 }
 
 static const unsigned char *payload_of(const tam_slots *s, uint32_t r) {
@@ -131,6 +139,8 @@ static uint64_t checksum(const tam_slots *s, const void *head, const void *indic
     uint64_t hash = XXH3_64bits(&header, sizeof header);
     hash = XXH3_64bits_withSeed((const char *)head + sizeof header, s->head_bytes - sizeof header,
                                 hash);
+    if (s->heads_only)
+        return hash;
     hash = XXH3_64bits_withSeed(indices, (size_t)header.index_bytes, hash);
     if (s->with_values)
         hash = XXH3_64bits_withSeed(values, header.count * tam_type_bytes(s->type), hash);
@@ -217,8 +227,11 @@ static tamis_status exchange_fixed(tam_slots *s, tam_link *link) {
 static tamis_status exchange_growing(tam_slots *s, tam_link *link) {
     size_t most = 0, bytes = 0;
     TAM_TRY(gather(link, s->send, s->head_bytes, s->heads));
-    for (uint32_t r = 0; r < s->nranks; r++) {
+    for (uint32_t r = 0; r < s->nranks; r++)
         TAM_TRY(check_head(s, r));
+    if (s->heads_only)
+        return TAMIS_OK;
+    for (uint32_t r = 0; r < s->nranks; r++) {
         const tam_slot_header *h = tam_slot_header_of(s, r);
         most = h->count > most ? h->count : most;
         bytes = h->index_bytes > bytes ? (size_t)h->index_bytes : bytes;

@@ -56,6 +56,8 @@ typedef struct tam_slot_header {
 
 typedef struct tam_slots {
     uint32_t rank, nranks, nstats;
+    uint32_t nwords; /* further words of a head */
+    bool heads_only; /* lists go another way (regions.h): `growing` slots without a payload */
     size_t capacity; /* most indices a rank may ever send */
     size_t limit;    /* in this step, known to all ranks; at most the capacity */
     bool growing, with_values;
@@ -82,6 +84,7 @@ void tam_slots_close(tam_slots *slots);
 /** Where this rank writes, before tam_slots_exchange. */
 tam_slot_header *tam_slot_own_header(tam_slots *slots);
 float *tam_slot_own_stats(tam_slots *slots);
+uint32_t *tam_slot_own_words(tam_slots *slots);
 uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for limit */
 void *tam_slot_own_values(tam_slots *slots);      /* room for limit, pairs only */
 
@@ -101,6 +104,7 @@ tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
 /** What rank `r` sent, after tam_slots_exchange. */
 const tam_slot_header *tam_slot_header_of(const tam_slots *slots, uint32_t r);
 const float *tam_slot_stats_of(const tam_slots *slots, uint32_t r);
+const uint32_t *tam_slot_words_of(const tam_slots *slots, uint32_t r);
 const uint32_t *tam_slot_indices_of(const tam_slots *slots, uint32_t r);
 const void *tam_slot_values_of(const tam_slots *slots, uint32_t r);
 

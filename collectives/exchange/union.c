@@ -71,25 +71,25 @@ static size_t merge(const uint32_t *a, size_t na, const uint32_t *b, size_t nb, 
     return count + nb - j;
 }
 
-/* Lists first..last-1 into `out`, halves first; `scratch` is as large as all of them. */
-static size_t merge_range(const tam_slots *slots, uint32_t first, uint32_t last, uint32_t *scratch,
-                          uint32_t *out) {
-    if (last - first == 1) {
-        size_t length = tam_slot_header_of(slots, first)->count;
-        memcpy(out, tam_slot_indices_of(slots, first), length * sizeof out[0]);
-        return length;
+/* Halves first; `scratch` is as large as all lists. */
+size_t tam_union_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out) {
+    if (nlists == 1) {
+        memcpy(out, lists[0].indices, lists[0].count * sizeof out[0]);
+        return lists[0].count;
     }
-    uint32_t middle = first + (last - first) / 2;
-    size_t left = merge_range(slots, first, middle, out, scratch);
-    size_t right = merge_range(slots, middle, last, out + left, scratch + left);
+    uint32_t half = nlists / 2;
+    size_t left = tam_union_lists(lists, half, out, scratch);
+    size_t right = tam_union_lists(lists + half, nlists - half, out + left, scratch + left);
     return merge(scratch, left, scratch + left, right, out);
 }
 
-tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, uint32_t *scratch,
+tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, tam_list *lists, uint32_t *scratch,
                              uint32_t *indices, size_t *count) {
-    for (uint32_t r = 0; r < slots->nranks; r++)
+    for (uint32_t r = 0; r < slots->nranks; r++) {
         TAM_TRY(check_ascending(slots, r, n));
-    *count = merge_range(slots, 0, slots->nranks, scratch, indices);
+        lists[r] = (tam_list){tam_slot_indices_of(slots, r), tam_slot_header_of(slots, r)->count};
+    }
+    *count = tam_union_lists(lists, slots->nranks, scratch, indices);
     return TAMIS_OK;
 }
 

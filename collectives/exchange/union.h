@@ -8,6 +8,16 @@
 #include "collectives/exchange/slot.h"
 #include "lib/base/device.h"
 
+/** Ascending indices. */
+typedef struct tam_list {
+    const uint32_t *indices;
+    size_t count;
+} tam_list;
+
+/** Merge lists, equal indices once. @param scratch, out  as many as all lists together
+ * @return how many there are */
+size_t tam_union_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out);
+
 /**
  * Exclusive ownership: interleave the lists tile by tile, each index in a tile of its sender.
  *
@@ -23,11 +33,12 @@ tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
 /**
  * Everybody selects everywhere: merge the lists, equal indices once.
  *
+ * @param  lists    [scratch]  [nranks]
  * @param  scratch  [scratch]  uint32[as many as `indices`]
  *
  * Cost:    O(sum of counts * log P)   Errors:  PROTOCOL as above
  */
-tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, uint32_t *scratch,
+tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, tam_list *lists, uint32_t *scratch,
                              uint32_t *indices, size_t *count);
 
 /** pairs: values[i] = sum, in rank order, of the values sent for indices[i]. */

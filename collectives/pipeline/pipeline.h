@@ -23,7 +23,7 @@ struct tamis_pipeline {
     tamis_mark next;
     uint64_t marked_ns; /* the last mark; 0: the time since then does not count */
     uint64_t window_ns, busy_ns;
-    double exchanged_s; /* of the reducer, until then */
+    double exchanged_s;      /* of the reducer, until then */
     uint64_t windows, steps; /* measured */
 
     /* [nstages] scratch of balance. */

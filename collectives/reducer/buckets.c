@@ -9,7 +9,7 @@
 
 #include <xxhash.h>
 
-enum { SPARE_CANDIDATES = 4096 };
+enum { SPARE_CANDIDATES = 4096, REUSE_ROOM = 4 }; /* of reuse: times k that one rank may pick */
 
 static bool shared_by_norm(const tamis_reducer *r) {
     return r->nbuckets > 1 && r->config.share == TAMIS_SHARE_NORM;
@@ -22,6 +22,8 @@ size_t tam_bucket_slot(const tam_bucket *b, uint64_t k) {
     size_t own = tam_own_max(&b->division);
     if (tam_scheme_exact_count(r->scheme))
         return tam_share_max(&b->division, k);
+    if (r->scheme.threshold == TAM_THRESHOLD_REUSE && r->config.capacity == 0.0)
+        return (size_t)tam_rule_capacity(REUSE_ROOM, k, 1.0, own);
     if (tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0) {
         double ranks = tam_scheme_undivided(r->scheme) ? 1.0 : b->division.nranks;
         return (size_t)tam_rule_capacity(r->config.capacity, k, ranks, own);
@@ -33,6 +35,8 @@ size_t tam_bucket_slot(const tam_bucket *b, uint64_t k) {
 
 /* The count of such schemes is not known before the step. */
 static bool slots_grow(const tamis_reducer *r) {
+    if (tam_scheme_regional(r->scheme))
+        return true;
     return !tam_scheme_exact_count(r->scheme) &&
            !(tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0);
 }
@@ -56,7 +60,7 @@ static tamis_index_format choose_format(const tam_bucket *b) {
     uint64_t count = tam_bucket_slot(b, b->k), aimed = (b->k + ranks - 1) / ranks;
     if (r->config.index_format != TAMIS_INDEX_AUTO)
         return r->config.index_format;
-    if (r->driver != &tam_driver_host)
+    if (r->driver != &tam_driver_host || tam_scheme_regional(r->scheme))
         return TAMIS_INDEX_U32;
     return tam_codec_choose(b->slots.span, slots_grow(r) && aimed < count ? aimed : count);
 }
@@ -70,7 +74,9 @@ static void prepare_slots(tam_bucket *b) {
     b->slots.nstats = sums ? b->division.grid.ngroups : 0;
     b->slots.capacity = tam_bucket_slot(b, b->k_max);
     b->slots.growing = slots_grow(r);
-    b->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
+    b->slots.with_values = tam_scheme_gives_picks(r->scheme);
+    b->slots.heads_only = tam_scheme_regional(r->scheme);
+    b->slots.nwords = b->slots.heads_only ? tam_regions_head_words(r->comm->nranks) : 0;
     b->slots.type = r->config.wire_type;
     b->slots.span = tam_own_max(&b->division);
     b->slots.format = choose_format(b);

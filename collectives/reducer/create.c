@@ -42,7 +42,13 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
     return TAMIS_OK;
 }
 
-static tamis_status check_wire(tam_scheme scheme, tamis_type type) {
+static tamis_status check_wire(tam_scheme scheme, tamis_type type, tamis_index_format format) {
+    if (tam_scheme_regional(scheme) &&
+        (type != TAMIS_TYPE_FLOAT32 || (format != TAMIS_INDEX_AUTO && format != TAMIS_INDEX_U32)))
+        return tam_fail(
+            TAMIS_E_UNSUPPORTED,
+            "tamis_reducer_config: exchange balanced-pairs sends pairs of a 32-bit index "
+            "and a float32; use index_format auto or u32 and wire_type float32");
     if (type == TAMIS_TYPE_FLOAT16)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "tamis_reducer_config.wire_type: values beyond 65504 or below 6e-8 would "
@@ -64,7 +70,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     if (tam_scheme_dense(r->scheme) && c.output == TAMIS_OUTPUT_SPARSE)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
-    TAM_TRY(check_wire(r->scheme, c.wire_type));
+    TAM_TRY(check_wire(r->scheme, c.wire_type, c.index_format));
     c.scheme = NULL;   /* the caller's memory */
     c.capacity += 0.0; /* no negative zeros: bits are compared */
     c.threshold += 0.0;

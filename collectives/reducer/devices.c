@@ -48,11 +48,13 @@ static bool runs_by_itself(const tamis_reducer *r) {
     tam_scheme s = r->scheme;
     if (tam_scheme_dense(s))
         return true;
+    if (tam_scheme_regional(s))
+        return false;
     if (tam_scheme_exact_count(s))
         return plain_messages(&r->config);
     return tam_scheme_by_threshold(s) && s.threshold != TAM_THRESHOLD_SAGE &&
-           s.ownership != TAM_OWN_BALANCED && r->config.capacity > 0.0 &&
-           plain_messages(&r->config);
+           s.threshold != TAM_THRESHOLD_REUSE && s.ownership != TAM_OWN_BALANCED &&
+           r->config.capacity > 0.0 && plain_messages(&r->config);
 }
 #endif
 

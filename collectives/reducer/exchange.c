@@ -85,6 +85,13 @@ static double sum_of_squares(const float *values, size_t count) {
     return sum;
 }
 
+/* What reaches a threshold is picked, however many that are: not while reuse looks for one. */
+static bool has_threshold(const tam_bucket *b) {
+    tam_scheme s = b->reducer->scheme;
+    return tam_scheme_by_threshold(s) &&
+           (s.threshold != TAM_THRESHOLD_REUSE || b->control.state.primed > 0);
+}
+
 static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
     tam_cut cut = {
@@ -100,10 +107,11 @@ static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
     if (tam_scheme_by_group(r->scheme)) {
         cut.kind = TAM_CUT_GROUPS;
         cut.budgets = b->packing.budgets;
-    } else if (tam_scheme_by_threshold(r->scheme)) {
+    } else if (has_threshold(b)) {
         cut.kind = TAM_CUT_ALL;
     } else {
-        cut.k = tam_share_of(&b->division, r->step, link->rank, b->k);
+        size_t share = tam_share_of(&b->division, r->step, link->rank, b->k);
+        cut.k = share < b->slots.limit ? share : b->slots.limit;
         cut.weights = tam_scheme_weighted(r->scheme) ? b->control.weights : NULL;
     }
     return cut;
@@ -168,6 +176,8 @@ static tamis_status cut(tam_bucket *b, const tam_link *link) {
     TAM_TRY(r->device->cut(b->kernels, &job, indices, &result));
     fill_header(b, &result);
     b->now.picked = result.count;
+    if (tam_scheme_regional(r->scheme))
+        tam_regions_divide(&b->regions, indices, result.count, tam_slot_own_words(&b->slots));
     return b->slots.with_values ? fill_values(b, indices, result.count) : TAMIS_OK;
 }
 
@@ -206,7 +216,8 @@ static void add_up_headers(tam_bucket *b) {
 static tamis_status unite(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
     if (r->scheme.ownership == TAM_OWN_ALL)
-        return tam_union_merge(&b->slots, b->division.grid.n, b->scratch, b->indices, &b->count);
+        return tam_union_merge(&b->slots, b->division.grid.n, b->lists, b->scratch, b->indices,
+                               &b->count);
     for (uint32_t p = 0; p < link->nranks; p++)
         b->owners[p] = tam_owner_of(&b->division, r->step, p);
     return tam_union_exclusive(&b->slots, &b->division.grid, b->owners, b->cursors, b->indices,
@@ -225,6 +236,17 @@ static tamis_status reduce(tam_bucket *b, tam_link *link) {
     TAM_TRY(t->allreduce_sum_bfloat16(link->self, b->halves, count, b->rest, &link->call));
     b->picked_sum -= sum_of_squares(b->rest, count);
     tam_widen(TAMIS_TYPE_BFLOAT16, b->halves, count, b->values);
+    return TAMIS_OK;
+}
+
+/* balanced-pairs: what this rank picked leaves its residual only where the sum survives. */
+static tamis_status exchange_regions(tam_bucket *b, tam_link *link) {
+    uint32_t *own = tam_slot_own_indices(&b->slots);
+    float *given = tam_slot_own_values(&b->slots);
+    TAM_TRY(tam_regions_exchange(&b->regions, &b->slots, b->k, link, b->scratch, b->indices,
+                                 b->values, &b->count));
+    b->now.picked = tam_regions_given(b->indices, b->count, own, given, b->now.picked);
+    b->picked_sum = sum_of_squares(given, b->now.picked);
     return TAMIS_OK;
 }
 
@@ -257,6 +279,8 @@ static tamis_status exchange(tam_bucket *b, tam_link *link) {
     b->reducer->now.skipped |= b->now.skipped;
     if (b->reducer->now.skipped)
         return TAMIS_OK;
+    if (tam_scheme_regional(b->reducer->scheme))
+        return exchange_regions(b, link);
     TAM_TRY(unite(b, link));
     if (!b->slots.with_values)
         return reduce(b, link);

@@ -154,6 +154,7 @@ static void control(tam_bucket *b) {
         .cuts = b->cuts,
         .group_sums = b->group_means,
         .group_picked = b->group_picked,
+        .key = tam_slot_own_header(&b->slots)->key,
     };
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
         const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
@@ -173,6 +174,8 @@ static void control(tam_bucket *b) {
     tam_control_update(&b->control, &seen);
     if (b->reducer->scheme.ownership == TAM_OWN_BALANCED)
         balance(b, seen.picked);
+    if (tam_scheme_regional(b->reducer->scheme))
+        tam_regions_learn(&b->regions, &b->slots, b->k);
 }
 
 /* -- statistics ------------------------------------------------------------------------------- */

@@ -24,11 +24,12 @@ static tamis_status open_exchange(tam_bucket *b) {
     b->owners = tam_alloc_array(nranks, sizeof b->owners[0]);
     b->reaches = tam_alloc_array(nranks, sizeof b->reaches[0]);
     b->cursors = tam_alloc_array(nranks, sizeof b->cursors[0]);
+    b->lists = tam_alloc_array(nranks, sizeof b->lists[0]);
     b->cuts = tam_alloc_array(nranks, sizeof b->cuts[0]);
     b->group_means = tam_alloc_array(grid->ngroups, sizeof b->group_means[0]);
     b->group_picked = tam_alloc_array(grid->ngroups, sizeof b->group_picked[0]);
     if (!b->indices || !b->values || !b->scratch || !b->owners || !b->reaches || !b->cursors ||
-        !b->cuts || !b->group_means || !b->group_picked)
+        !b->lists || !b->cuts || !b->group_means || !b->group_picked)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", b->union_max);
     b->slots.reaches = b->reaches;
     return TAMIS_OK;
@@ -64,12 +65,16 @@ static tamis_status host_open(tam_bucket *b) {
         return TAMIS_OK;
     TAM_TRY(open_exchange(b));
     TAM_TRY(open_rounding(b));
+    if (tam_scheme_regional(b->reducer->scheme))
+        TAM_TRY(tam_regions_open(b->slots.rank, b->slots.nranks, b->division.grid.n,
+                                 b->slots.capacity, &b->regions));
     return open_packing(b);
 }
 
 static void host_close(tam_bucket *b) {
     if (!tam_reducer_lingers(b->reducer)) {
         tam_slots_close(&b->slots);
+        tam_regions_close(&b->regions);
         tam_free(b->values);
         tam_free(b->halves);
         tam_free(b->packing.parts);
@@ -83,6 +88,7 @@ static void host_close(tam_bucket *b) {
     tam_free(b->owners);
     tam_free(b->reaches);
     tam_free(b->cursors);
+    tam_free(b->lists);
     tam_free(b->cuts);
     tam_free(b->group_means);
     tam_free(b->group_picked);

@@ -12,6 +12,7 @@
 #ifndef TAM_REDUCER_REDUCER_H
 #define TAM_REDUCER_REDUCER_H
 
+#include "collectives/exchange/regions.h"
 #include "collectives/exchange/slot.h"
 #include "collectives/transport/comm.h"
 #include "lib/policy/bucket.h"
@@ -85,13 +86,15 @@ typedef struct tam_bucket {
     uint32_t *never; /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
 
     tam_slots slots;
-    uint32_t *owners;   /* [nranks] rank of each part at this step */
-    tam_reach *reaches; /* [nranks] where each rank selects at this step */
-    size_t *cursors;    /* [nranks] */
-    uint32_t *indices;  /* [union_max] */
-    uint32_t *scratch;  /* [union_max], ownership `all` only */
-    float *values;      /* [union_max] */
-    uint16_t *halves;   /* [union_max] values as they travel; bfloat16 and union only */
+    uint32_t *owners;    /* [nranks] rank of each part at this step */
+    tam_reach *reaches;  /* [nranks] where each rank selects at this step */
+    size_t *cursors;     /* [nranks] */
+    tam_list *lists;     /* [nranks] */
+    tam_regions regions; /* exchange balanced-pairs only */
+    uint32_t *indices;   /* [union_max] */
+    uint32_t *scratch;   /* [union_max], ownership `all` only */
+    float *values;       /* [union_max] */
+    uint16_t *halves;    /* [union_max] values as they travel; bfloat16 and union only */
     float *rest; /* [union_max] what rounding takes from what this rank gives, at its place in
                           the union (pairs: in the own list); NULL: nothing */
     size_t union_max;

@@ -21,16 +21,30 @@ static double *levels_in(const tamis_reducer *r, const void *control) {
     return (double *)(void *)(rows_in(control) + r->nbuckets);
 }
 
-static bool has_parts(const tamis_reducer *r) {
-    return r->acc && r->scheme.ownership == TAM_OWN_BALANCED;
+/* What a bucket keeps beside control: blocks of each part, or threshold and borders of regions. */
+static uint64_t *parts_of(const tam_bucket *b) {
+    return tam_scheme_regional(b->reducer->scheme) ? b->regions.state : b->division.topology.blocks;
 }
 
-/* The blocks of each part of a bucket. */
+/* Words of it. */
+static size_t parts_length(const tamis_reducer *r) {
+    if (r->acc && tam_scheme_regional(r->scheme))
+        return tam_regions_words(r->comm->nranks);
+    return r->acc && r->scheme.ownership == TAM_OWN_BALANCED ? r->comm->nranks : 0;
+}
+
+static bool parts_valid(const tam_bucket *b, const uint64_t *parts) {
+    return tam_scheme_regional(b->reducer->scheme)
+               ? tam_regions_valid(parts, b->reducer->comm->nranks, b->division.grid.n)
+               : tam_topology_valid(&b->division.topology, parts);
+}
+
+/* The parts of a bucket in a state. */
 static uint64_t *parts_in(const tamis_reducer *r, const void *control, uint32_t bucket) {
     const double *levels = levels_in(r, control);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         levels += r->buckets[i].division.grid.ngroups;
-    return (uint64_t *)(void *)(uintptr_t)levels + (size_t)bucket * r->comm->nranks;
+    return (uint64_t *)(void *)(uintptr_t)levels + bucket * parts_length(r);
 }
 
 tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
@@ -40,8 +54,7 @@ tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++)
         sizes.ngroups += r->buckets[i].division.grid.ngroups;
     sizes.control += sizes.ngroups * sizeof(double);
-    if (has_parts(r))
-        sizes.control += (size_t)r->nbuckets * r->comm->nranks * sizeof(uint64_t);
+    sizes.control += r->nbuckets * parts_length(r) * sizeof(uint64_t);
     sizes.residual = (size_t)r->layout->length * sizeof(float);
     return sizes;
 }
@@ -120,9 +133,8 @@ static void pack_parts(const tamis_reducer *r, void *control) {
         if (ngroups > 0)
             memcpy(levels, b->control.levels, ngroups * sizeof levels[0]);
         levels += ngroups;
-        if (has_parts(r))
-            memcpy(parts_in(r, control, i), b->division.topology.blocks,
-                   r->comm->nranks * sizeof(uint64_t));
+        if (parts_length(r) > 0)
+            memcpy(parts_in(r, control, i), parts_of(b), parts_length(r) * sizeof(uint64_t));
     }
 }
 
@@ -208,8 +220,8 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
     tam_state_sizes sizes = tam_state_sizes_of(r);
     if (h->parts_hash != hash_parts(control, sizes.control))
         return tam_state_refuse(where, "its content is damaged (checksum)");
-    for (uint32_t i = 0; i < r->nbuckets && has_parts(r); i++) {
-        if (!tam_topology_valid(&r->buckets[i].division.topology, parts_in(r, control, i)))
+    for (uint32_t i = 0; i < r->nbuckets && parts_length(r) > 0; i++) {
+        if (!parts_valid(&r->buckets[i], parts_in(r, control, i)))
             return tam_state_refuse(where, "its parts do not make up the vector");
     }
     if (residual && h->residual_hash != hash_residual(residual, sizes.residual))
@@ -236,11 +248,11 @@ static void take_buckets(tamis_reducer *r, const void *control) {
         tam_control_prepare(&b->control);
         b->last_result = rows[i].last_result;
         b->early_nonfinite = rows[i].early_nonfinite;
-        if (!has_parts(r))
+        if (parts_length(r) == 0)
             continue;
-        memcpy(b->division.topology.blocks, parts_in(r, control, i),
-               r->comm->nranks * sizeof(uint64_t));
-        tam_division_follow(&b->division);
+        memcpy(parts_of(b), parts_in(r, control, i), parts_length(r) * sizeof(uint64_t));
+        if (r->scheme.ownership == TAM_OWN_BALANCED)
+            tam_division_follow(&b->division);
     }
 }
 

@@ -5,7 +5,8 @@
  *     control                                                                      residual
  *     | header, 64-bit words | a row per bucket | levels: double[groups] | parts | | float[n] |
  *
- * Parts are there for ownership balanced alone: uint64[ranks] blocks of each, for every bucket.
+ * Parts are there for ownership balanced alone: uint64[ranks] blocks of each, for every bucket; and
+ * for exchange balanced-pairs: the words of regions.h.
  *
  * The header holds what the state belongs to (the agreement, rank, ranks), the place in the run, and
  * checksums of the parts; its own comes last. Taking a state over changes the reducer only when all

@@ -61,6 +61,10 @@ void tam_control_aim(tam_control *c, uint64_t k) {
         return;
     double shift = tam_rule_aim(&c->state, c->k, k);
     c->k = k;
+    if (c->scheme.threshold == TAM_THRESHOLD_REUSE) { /* of another k */
+        c->state.primed = 0;
+        tam_control_prepare(c);
+    }
     if (!tam_scheme_has_levels(c->scheme) || !c->state.primed)
         return;
     for (uint32_t g = 0; g < c->grid->ngroups; g++)
@@ -100,6 +104,8 @@ void tam_control_update(tam_control *c, const tam_observed *seen) {
         c->state.threshold = tam_rule_step(c->state.threshold, seen->picked, c->k);
     else if (c->scheme.threshold == TAM_THRESHOLD_SAGE)
         tam_sage_keep(&c->sage, &c->state);
+    else if (c->scheme.threshold == TAM_THRESHOLD_REUSE)
+        tam_rule_reuse(&c->state, seen->key);
     else if (tam_scheme_has_levels(c->scheme))
         update_levels(c, seen);
     tam_control_prepare(c);

@@ -9,6 +9,9 @@
  *
  * sage     Each rank has a threshold of its own: sage.h. Nothing of it is common to the ranks.
  *
+ * reuse    Each rank has a threshold of its own: the smallest of the k largest that it picked, kept
+ *          for the 31 steps that follow, in which whatever reaches it is picked (Ok-Topk).
+ *
  * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and the k_r
  *          largest keys of a rank travel. Candidates are the entries with key >= margin, margin
  *          such that there should be over * k of them. After the step:
@@ -38,8 +41,10 @@
 
 /** What is saved and loaded, as it lies in state files. */
 struct tam_control_state {
-    uint64_t primed;  /* predict, sage: 0 until a step has shown the level */
-    double threshold; /* step, fixed, sage: magnitude */
+    uint64_t
+        primed; /* predict, sage: 0 until a step has shown the level; reuse: steps left for which
+                         the threshold holds */
+    double threshold; /* step, fixed, sage, reuse: magnitude */
     double drift;     /* predict: log2 of the level change expected per step */
     double spread;    /* predict: sigma squared */
     double fit_xx;    /* predict: mean of distance squared and of distance * count, in log2, */
@@ -76,6 +81,7 @@ typedef struct tam_observed {
     uint32_t ncuts;
     const double *group_sums;     /* [ngroups] mean over ranks of the sums of acc squared */
     const uint32_t *group_picked; /* [ngroups] */
+    float key;                    /* smallest that this rank picked; 0: none */
 } tam_observed;
 
 /** @param  threshold  first one of step and sage, the one of fixed; 0: 1 / (2 sqrt(k)) */

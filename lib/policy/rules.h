@@ -102,6 +102,16 @@ TAM_SHARED double tam_rule_sage_correction(double density, double found) {
     return beta * (ratio < 0.1 ? 0.95 : ratio > 10.0 ? 1.05 : 1.0);
 }
 
+enum { TAM_REUSE_STEPS = 32 }; /* Ok-Topk's tau' */
+
+/** Reuse: after a step. `key` is the smallest that was picked, if that was an exact choice. Where k
+ * entries other than zero were not there, the next choice is exact too. */
+TAM_SHARED void tam_rule_reuse(tam_control_state *s, float key) {
+    if (s->primed == 0)
+        s->threshold = (double)key;
+    s->primed = s->primed > 0 ? s->primed - 1 : key > 0.0f ? TAM_REUSE_STEPS - 1 : 0;
+}
+
 /* `cut` and the margin are relative to the levels that were used. */
 TAM_SHARED void tam_rule_fit(const tam_observed *seen, double cut, tam_control_state *s) {
     double distance = cut - s->margin;
@@ -207,6 +217,8 @@ TAM_SHARED uint32_t tam_rule_threshold(tam_threshold rule, const tam_control_sta
                                        double level) {
     if (rule == TAM_THRESHOLD_STEP || rule == TAM_THRESHOLD_FIXED)
         return tam_rule_bits(s->threshold);
+    if (rule == TAM_THRESHOLD_REUSE && s->primed)
+        return tam_rule_bits(s->threshold);
     if (rule == TAM_THRESHOLD_PREDICT && s->primed)
         return tam_rule_bits(tam_exp2(level + s->margin));
     return TAM_INFINITE_BITS;
@@ -234,7 +246,7 @@ TAM_SHARED double tam_rule_aim(const tam_control_state *s, uint64_t from, uint64
 /** Whether the cut may start from the candidates. */
 TAM_SHARED bool tam_rule_listed(tam_threshold rule, const tam_control_state *s) {
     return rule == TAM_THRESHOLD_STEP || rule == TAM_THRESHOLD_FIXED ||
-           (rule == TAM_THRESHOLD_PREDICT && s->primed);
+           ((rule == TAM_THRESHOLD_PREDICT || rule == TAM_THRESHOLD_REUSE) && s->primed);
 }
 
 #endif

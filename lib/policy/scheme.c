@@ -6,8 +6,9 @@
 static const char *const ownerships[] = {"all",    "rotate",   "bins", "cyclic",
                                          "leader", "balanced", NULL};
 static const char *const budgets[] = {"global", "norm", NULL};
-static const char *const thresholds[] = {"exact", "step", "predict", "fixed", "sage", NULL};
-static const char *const exchanges[] = {"union", "pairs", "dense", NULL};
+static const char *const thresholds[] = {"exact", "step",  "predict", "fixed",
+                                         "sage",  "reuse", NULL};
+static const char *const exchanges[] = {"union", "pairs", "dense", "balanced-pairs", NULL};
 
 static const tamis_scheme_info presets[] = {
     {"tamis", "cyclic", "norm", "predict", "union",
@@ -26,6 +27,8 @@ static const tamis_scheme_info presets[] = {
      "MiCRO (Yoon and Oh, HiPC 2023, arXiv 2310.00967)"},
     {"exdyna", "balanced", "global", "step", "union",
      "ExDyna (Yoon and Oh, CCGrid 2024, arXiv 2402.13781)"},
+    {"oktopk", "all", "global", "reuse", "balanced-pairs",
+     "Ok-Topk (Li and Hoefler, PPoPP 2022, arXiv 2201.07598)"},
 };
 
 enum { PRESETS = sizeof presets / sizeof presets[0] };
@@ -48,20 +51,22 @@ static int look_up(const char *const *list, const char *word, size_t length) {
 
 static tamis_status parse_words(const char *text, tam_scheme *out) {
     static const char *const *const lists[] = {ownerships, budgets, thresholds, exchanges};
-    static const char *const kinds[] = {
-        "ownership (all, rotate, bins, cyclic, leader, balanced)", "budget (global, norm)",
-        "threshold (exact, step, predict, fixed, sage)", "exchange (union, pairs)"};
+    static const char *const kinds[] = {"ownership (all, rotate, bins, cyclic, leader, balanced)",
+                                        "budget (global, norm)",
+                                        "threshold (exact, step, predict, fixed, sage, reuse)",
+                                        "exchange (union, pairs, balanced-pairs)"};
     int found[4];
     const char *at = text;
     for (int i = 0; i < 4; i++) {
         size_t length = strcspn(at, "+");
         found[i] = look_up(lists[i], at, length);
         if (found[i] < 0)
-            return tam_fail(TAMIS_E_ARGUMENT,
-                            "scheme \"%s\": neither a preset (tamis, dense, topk, cltk, threshold, "
-                            "sage, deft, micro, exdyna) nor four policies joined by '+'; word %d "
-                            "must be the %s",
-                            text, i + 1, kinds[i]);
+            return tam_fail(
+                TAMIS_E_ARGUMENT,
+                "scheme \"%s\": neither a preset (tamis, dense, topk, cltk, threshold, "
+                "sage, deft, micro, exdyna, oktopk) nor four policies joined by '+'; word %d "
+                "must be the %s",
+                text, i + 1, kinds[i]);
         if (i < 3 && at[length] == '\0')
             return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes the %s", text,
                             i + 1, kinds[i + 1]);
@@ -85,7 +90,12 @@ static tamis_status check(const char *text, tam_scheme s) {
     else if (s.ownership == TAM_OWN_BINS && s.exchange == TAM_EXCHANGE_PAIRS)
         why = "groups that are taken whole are not sent, so there are no pairs of them; use union";
     else if (tam_scheme_by_threshold(s) && s.budget != TAM_BUDGET_GLOBAL)
-        why = "step, fixed and sage have one threshold for the whole vector; use budget global";
+        why = "step, fixed, sage and reuse have one threshold for the whole vector; use budget "
+              "global";
+    else if (tam_scheme_regional(s) && s.ownership != TAM_OWN_ALL)
+        why = "balanced-pairs adds up what several ranks pick of one region; use ownership all";
+    else if (s.threshold == TAM_THRESHOLD_REUSE && s.ownership != TAM_OWN_ALL)
+        why = "the threshold of one part says nothing of the next one; reuse needs ownership all";
     else if (s.ownership == TAM_OWN_BALANCED && !tam_scheme_by_threshold(s))
         why = "parts are balanced by the counts that a threshold finds, and this count is known "
               "beforehand; use step, fixed or sage";

@@ -27,13 +27,15 @@ typedef enum tam_threshold {
     TAM_THRESHOLD_STEP,    /* a threshold that moves by fixed factors (MiCRO) */
     TAM_THRESHOLD_PREDICT, /* predict, over-select, cut to exactly k */
     TAM_THRESHOLD_FIXED,   /* a threshold that stays */
-    TAM_THRESHOLD_SAGE     /* one of each rank's own, from samples and a count (SAGE) */
+    TAM_THRESHOLD_SAGE,    /* one of each rank's own, from samples and a count (SAGE) */
+    TAM_THRESHOLD_REUSE    /* the k largest every 32nd step, their threshold in between (Ok-Topk) */
 } tam_threshold;
 
 typedef enum tam_exchange {
-    TAM_EXCHANGE_UNION, /* indices gathered, everybody's values reduced at the union */
-    TAM_EXCHANGE_PAIRS, /* (index, value) gathered, everybody gives only what it picked */
-    TAM_EXCHANGE_DENSE  /* everything */
+    TAM_EXCHANGE_UNION,  /* indices gathered, everybody's values reduced at the union */
+    TAM_EXCHANGE_PAIRS,  /* (index, value) gathered, everybody gives only what it picked */
+    TAM_EXCHANGE_DENSE,  /* everything */
+    TAM_EXCHANGE_REGIONS /* pairs to the owners of regions, the largest sums to all (Ok-Topk) */
 } tam_exchange;
 
 typedef struct tam_scheme {
@@ -57,10 +59,19 @@ TAM_SHARED bool tam_scheme_dense(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_DENSE;
 }
 
+/** Ranks give what they picked, not what they hold at the union. */
+TAM_SHARED bool tam_scheme_gives_picks(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_PAIRS || s.exchange == TAM_EXCHANGE_REGIONS;
+}
+
+TAM_SHARED bool tam_scheme_regional(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_REGIONS;
+}
+
 /** What reaches a threshold travels, however much that is. */
 TAM_SHARED bool tam_scheme_by_threshold(tam_scheme s) {
     return s.threshold == TAM_THRESHOLD_STEP || s.threshold == TAM_THRESHOLD_FIXED ||
-           s.threshold == TAM_THRESHOLD_SAGE;
+           s.threshold == TAM_THRESHOLD_SAGE || s.threshold == TAM_THRESHOLD_REUSE;
 }
 
 /** Exact counts group by group (DEFT). */

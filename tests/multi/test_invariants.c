@@ -125,8 +125,8 @@ static void test_combinations_keep_all_rules_or_are_refused(void **state) {
             refused++;
         }
     }
-    print_message("%u of 120 combinations are refused\n", refused);
-    assert_int_equal(refused, 57);
+    print_message("%u of 216 combinations are refused\n", refused);
+    assert_int_equal(refused, 143);
 }
 
 static void test_hard_gradients_keep_all_rules(void **state) {

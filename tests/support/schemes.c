@@ -37,16 +37,16 @@ bool scheme_combination(size_t index, scheme_case *out) {
     static const char *const ownership[] = {"all",    "rotate", "bins",
                                             "cyclic", "leader", "balanced"};
     static const char *const budget[] = {"global", "norm"};
-    static const char *const threshold[] = {"exact", "step", "predict", "fixed", "sage"};
-    static const char *const exchange[] = {"union", "pairs"};
+    static const char *const threshold[] = {"exact", "step", "predict", "fixed", "sage", "reuse"};
+    static const char *const exchange[] = {"union", "pairs", "balanced-pairs"};
     char name[sizeof out->name];
-    if (index >= 6 * 2 * 5 * 2)
+    if (index >= 6 * 2 * 6 * 3)
         return false;
     tamis_scheme_info info = {.name = name,
-                              .ownership = ownership[index / 20],
-                              .budget = budget[index / 10 % 2],
-                              .threshold = threshold[index / 2 % 5],
-                              .exchange = exchange[index % 2]};
+                              .ownership = ownership[index / 36],
+                              .budget = budget[index / 18 % 2],
+                              .threshold = threshold[index / 3 % 6],
+                              .exchange = exchange[index % 3]};
     snprintf(name, sizeof name, "%s+%s+%s+%s", info.ownership, info.budget, info.threshold,
              info.exchange);
     fill(&info, out);

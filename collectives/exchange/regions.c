@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Borders, and the way of the picks to the owners of their regions.
+ */
+#include "collectives/exchange/regions.h"
+
+#include <xxhash.h>
+
+enum { BORDER_STEPS = 64, CUT_STEPS = 32 }; /* Ok-Topk's tau and tau' */
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static uint32_t end_of(const tam_regions *g, uint32_t region) {
+    return (uint32_t)g->state[TAM_REGIONS_ENDS + region];
+}
+
+static uint32_t begin_of(const tam_regions *g, uint32_t region) {
+    return region > 0 ? end_of(g, region - 1) : 0;
+}
+
+/* Shares that are not evened out are longer by a quarter at most. */
+static size_t room_for_all(const tam_regions *g) {
+    size_t even = g->capacity + 1;
+    return g->nranks * (even + even / 4 + 1);
+}
+
+tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t capacity,
+                              tam_regions *out) {
+    tam_regions g = {.rank = rank, .nranks = nranks, .n = n, .capacity = capacity};
+    size_t most = nranks * capacity;
+    g.state = tam_alloc_array(tam_regions_words(nranks), sizeof g.state[0]);
+    g.send = tam_alloc_array(capacity + nranks, sizeof g.send[0]);
+    g.recv = tam_alloc_array(most + nranks, sizeof g.recv[0]);
+    g.all = tam_alloc_array(room_for_all(&g), sizeof g.all[0]);
+    g.send_at = tam_alloc_array(2 * ((size_t)nranks + 1), sizeof g.send_at[0]);
+    g.recv_at = g.send_at + nranks + 1;
+    g.picks = tam_alloc_array(most, sizeof g.picks[0]);
+    g.lists = tam_alloc_array(nranks, sizeof g.lists[0]);
+    g.histogram = tam_alloc_array(256, sizeof g.histogram[0]);
+    g.histograms = tam_alloc_array(256 * (size_t)nranks, sizeof g.histograms[0]);
+    g.head = tam_alloc(TAM_REGIONS_HEAD_BYTES);
+    g.heads = tam_alloc_array(nranks, TAM_REGIONS_HEAD_BYTES);
+    if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.picks || !g.lists ||
+        !g.histogram || !g.histograms || !g.head || !g.heads) {
+        tam_regions_close(&g);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for regions of %zu pairs", most);
+    }
+    for (uint32_t r = 0; r < nranks; r++)
+        g.state[TAM_REGIONS_ENDS + r] = n * (r + 1) / nranks;
+    *out = g;
+    return TAMIS_OK;
+}
+
+void tam_regions_close(tam_regions *g) {
+    tam_free(g->state);
+    tam_free(g->send);
+    tam_free(g->recv);
+    tam_free(g->all);
+    tam_free(g->send_at);
+    tam_free(g->picks);
+    tam_free(g->lists);
+    tam_free(g->histogram);
+    tam_free(g->histograms);
+    tam_free(g->head);
+    tam_free(g->heads);
+    *g = (tam_regions){0};
+}
+
+bool tam_regions_valid(const uint64_t *state, uint32_t nranks, uint64_t n) {
+    uint64_t least = 0;
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (state[TAM_REGIONS_ENDS + r] < least)
+            return false;
+        least = state[TAM_REGIONS_ENDS + r];
+    }
+    return least == n && state[TAM_REGIONS_CUT] < TAM_INFINITE_BITS &&
+           state[TAM_REGIONS_CUT_STEPS] < CUT_STEPS &&
+           state[TAM_REGIONS_BORDER_STEPS] < BORDER_STEPS;
+}
+
+/* -- heads ------------------------------------------------------------------------------------ */
+
+void tam_regions_divide(const tam_regions *g, const uint32_t *indices, size_t count,
+                        uint32_t *words) {
+    size_t at = 0;
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        size_t first = at;
+        while (at < count && indices[at] < end_of(g, r))
+            at++;
+        words[r] = (uint32_t)(at - first);
+    }
+    for (uint32_t r = 1; r < g->nranks; r++)
+        words[g->nranks + r - 1] =
+            count > 0 ? indices[count * r / g->nranks] : (uint32_t)(g->n * r / g->nranks);
+    words[2 * g->nranks - 1] = (uint32_t)g->n;
+}
+
+static tamis_status check_words(const tam_regions *g, const tam_slots *slots, uint32_t r) {
+    const uint32_t *words = tam_slot_words_of(slots, r);
+    uint64_t total = 0;
+    uint32_t least = 0;
+    bool ascend = true;
+    for (uint32_t i = 0; i < g->nranks; i++) {
+        total += words[i];
+        ascend = ascend && words[g->nranks + i] >= least;
+        least = words[g->nranks + i];
+    }
+    if (total != tam_slot_header_of(slots, r)->count || !ascend || least != g->n)
+        return tam_fail(TAMIS_E_PROTOCOL,
+                        "the slot of rank %u was refused: its counts by region or its borders "
+                        "contradict each other",
+                        r);
+    return TAMIS_OK;
+}
+
+/* -- pairs to their owners -------------------------------------------------------------------- */
+
+static uint64_t checksum(const tam_region_pair *pairs, size_t count, uint64_t seed) {
+    return XXH3_64bits_withSeed(pairs, count * sizeof pairs[0], seed);
+}
+
+/* With its checksum, which has the size of a pair. */
+static size_t message_length(uint32_t count) {
+    return count > 0 ? (size_t)count + 1 : 0;
+}
+
+static void write_messages(tam_regions *g, tam_slots *slots, uint64_t seed) {
+    const uint32_t *indices = tam_slot_own_indices(slots);
+    const uint32_t *counts = tam_slot_words_of(slots, g->rank);
+    const float *values = tam_slot_own_values(slots);
+    tam_region_pair *at = g->send;
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        uint32_t count = counts[r];
+        g->send_at[r] = (size_t)(at - g->send) * sizeof *at;
+        for (uint32_t i = 0; i < count; i++)
+            at[1 + i] = (tam_region_pair){indices[i], values[i]};
+        uint64_t sum = checksum(at + 1, count, seed);
+        if (count > 0)
+            memcpy(at, &sum, sizeof sum);
+        at += message_length(count);
+        indices += count;
+        values += count;
+    }
+    g->send_at[g->nranks] = (size_t)(at - g->send) * sizeof *at;
+}
+
+static void expect_messages(tam_regions *g, const tam_slots *slots) {
+    g->recv_at[0] = 0;
+    for (uint32_t r = 0; r < g->nranks; r++)
+        g->recv_at[r + 1] = g->recv_at[r] + message_length(tam_slot_words_of(slots, r)[g->rank]) *
+                                                sizeof(tam_region_pair);
+}
+
+/* Is it what rank r sealed, ascending, and all in the region of this rank? */
+static bool read_message(const tam_regions *g, const tam_region_pair *pairs, uint32_t count,
+                         uint64_t seed, uint32_t *indices) {
+    uint64_t sum, least = begin_of(g, g->rank);
+    if (count == 0)
+        return true;
+    memcpy(&sum, pairs - 1, sizeof sum);
+    if (sum != checksum(pairs, count, seed))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (pairs[i].index < least || pairs[i].index >= end_of(g, g->rank))
+            return false;
+        least = (uint64_t)pairs[i].index + 1;
+        indices[i] = pairs[i].index;
+    }
+    return true;
+}
+
+static const tam_region_pair *message_of(const tam_regions *g, uint32_t r) {
+    return g->recv + g->recv_at[r] / sizeof g->recv[0] + 1;
+}
+
+/* @return  1 + the rank whose list is wrong, or 0 */
+static uint32_t read_messages(tam_regions *g, const tam_slots *slots, uint64_t seed) {
+    uint32_t *at = g->picks, refused = 0;
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        uint32_t count = tam_slot_words_of(slots, r)[g->rank];
+        if (!read_message(g, message_of(g, r), count, seed + r, at))
+            refused = r + 1;
+        g->lists[r] = (tam_list){at, count};
+        at += count;
+    }
+    return refused;
+}
+
+/* In rank order. */
+static void add_up(const tam_regions *g, const uint32_t *indices, size_t count, float *sums) {
+    memset(sums, 0, count * sizeof sums[0]);
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        const tam_region_pair *pairs = message_of(g, r);
+        for (size_t i = 0, j = 0; j < g->lists[r].count; i++, j++) {
+            while (indices[i] != pairs[j].index)
+                i++;
+            sums[i] += pairs[j].value;
+        }
+    }
+}
+
+tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, tam_link *link,
+                                  uint32_t *scratch, uint32_t *indices, float *values,
+                                  size_t *count) {
+    uint64_t seed = slots->config + tam_slot_own_header(slots)->step * g->nranks;
+    for (uint32_t r = 0; r < g->nranks; r++)
+        TAM_TRY(check_words(g, slots, r));
+    write_messages(g, slots, seed + g->rank);
+    expect_messages(g, slots);
+    TAM_TRY(link->transport->alltoall(link->self, g->send, g->send_at, g->recv, g->recv_at,
+                                      &link->call));
+    uint32_t refused = read_messages(g, slots, seed);
+    *count = refused ? 0 : tam_union_lists(g->lists, g->nranks, scratch, indices);
+    if (!refused)
+        add_up(g, indices, *count, values);
+    return tam_regions_survive(g, seed, k, refused, link, indices, values, count);
+}
+
+/* -- after the exchange ----------------------------------------------------------------------- */
+
+size_t tam_regions_given(const uint32_t *survivors, size_t nsurvivors, uint32_t *indices,
+                         float *values, size_t count) {
+    size_t kept = 0;
+    for (size_t i = 0, j = 0; i < count; i++) {
+        while (j < nsurvivors && survivors[j] < indices[i])
+            j++;
+        if (j == nsurvivors || survivors[j] != indices[i])
+            continue;
+        indices[kept] = indices[i];
+        values[kept++] = values[i];
+    }
+    return kept;
+}
+
+static void learn_cut(tam_regions *g, uint64_t k) {
+    uint64_t *s = g->state;
+    if (tam_regions_cut_holds(g, k)) {
+        s[TAM_REGIONS_CUT_STEPS]--;
+        return;
+    }
+    /* Where there were less than k sums, or not finite ones, the next step looks again. */
+    bool found = g->cut > 0 && g->cut < TAM_INFINITE_BITS;
+    s[TAM_REGIONS_CUT] = found ? g->cut : 0;
+    s[TAM_REGIONS_CUT_STEPS] = found ? CUT_STEPS - 1 : 0;
+    s[TAM_REGIONS_CUT_K] = k;
+}
+
+/* The mean of what the ranks propose, rounded down. */
+static void learn_borders(tam_regions *g, const tam_slots *slots) {
+    if (g->state[TAM_REGIONS_BORDER_STEPS] > 0) {
+        g->state[TAM_REGIONS_BORDER_STEPS]--;
+        return;
+    }
+    for (uint32_t i = 0; i < g->nranks; i++) {
+        uint64_t sum = 0;
+        for (uint32_t r = 0; r < g->nranks; r++)
+            sum += tam_slot_words_of(slots, r)[g->nranks + i];
+        g->state[TAM_REGIONS_ENDS + i] = sum / g->nranks;
+    }
+    g->state[TAM_REGIONS_BORDER_STEPS] = BORDER_STEPS - 1;
+}
+
+void tam_regions_learn(tam_regions *g, const tam_slots *slots, uint64_t k) {
+    learn_cut(g, k);
+    learn_borders(g, slots);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * balanced-pairs: the exchange of Ok-Topk (Li and Hoefler, PPoPP 2022). The vector is cut into P
+ * regions, one rank's each; borders lie where the picks of all ranks fall apart evenly.
+ *
+ *     heads      counts of picks by region, and where each rank would put the borders
+ *     pairs      (index, value) to the owner of the region, who adds them up in rank order
+ *     cut        owners keep the sums that reach one threshold, that of the k largest
+ *     gather     what survived to all ranks, in shares of equal length
+ *
+ * Three ranks, k = 2, regions 0-3, 4-7, 8-11:
+ *
+ *     rank 0   picks 1:5  9:2     gets 1:5, 1:1        sums 1:6        keeps 1:6
+ *     rank 1   picks 5:4  9:3     gets 5:4             sums 5:4        keeps nothing
+ *     rank 2   picks 1:1 10:-2    gets 9:2, 9:3, 10:-2 sums 9:5 10:-2  keeps 9:5
+ *
+ * The second largest of 6, 4, 5, 2 is 5: all ranks apply 1:6 and 9:5. A rank's residual is cleared
+ * where it picked and the sum survived, so rank 0's at 1 and 9, rank 1's at 9, rank 2's at 1: what
+ * is applied is what was given up.
+ *
+ * A message to an owner:    | checksum, 8 bytes | index 0, value 0 | index 1, value 1 | ...
+ *                           nothing at all if there are no pairs
+ *
+ * The threshold is found digit by digit from counts, and then serves for 32 steps, in which what
+ * survives floats around k; borders serve for 64. Nothing that arrives is trusted: an owner that
+ * refuses a list says so in the head of what it kept, and so all ranks do.
+ *
+ * Bytes sent by a rank, p picks, S survivors:
+ *     (P - 1) (88 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
+ *     and (P - 1) 4096 where the threshold is found, 8 for each survivor that moves to even shares
+ */
+#ifndef TAM_EXCHANGE_REGIONS_H
+#define TAM_EXCHANGE_REGIONS_H
+
+#include "collectives/exchange/slot.h"
+#include "collectives/exchange/union.h"
+
+/** Words of a state, all alike on all ranks. */
+enum {
+    TAM_REGIONS_CUT,          /* magnitude bits that sums must reach */
+    TAM_REGIONS_CUT_STEPS,    /* for so many more steps, */
+    TAM_REGIONS_CUT_K,        /* of this k */
+    TAM_REGIONS_BORDER_STEPS, /* for which the borders stay */
+    TAM_REGIONS_ENDS          /* [nranks] of the regions; the last is n */
+};
+
+typedef struct tam_region_pair {
+    uint32_t index;
+    float value;
+} tam_region_pair;
+
+enum { TAM_REGIONS_HEAD_BYTES = 40 };
+typedef struct tam_region_head tam_region_head; /* survivors.c */
+
+typedef struct tam_regions {
+    uint32_t rank, nranks;
+    uint64_t n;
+    size_t capacity; /* most picks of a rank */
+    uint64_t *state; /* [tam_regions_words(nranks)] as at the begin of the step */
+    uint32_t cut;    /* of the step under way */
+
+    tam_region_pair *send; /* [capacity + nranks] own picks; then the own share of what survived */
+    tam_region_pair *recv; /* [nranks * (capacity + 1)] what came; then what survived here */
+    tam_region_pair *all;  /* what survived, of all ranks */
+    size_t *send_at, *recv_at;        /* [nranks + 1] */
+    uint32_t *picks;                  /* [nranks * capacity] indices of what came */
+    tam_list *lists;                  /* [nranks] of it, by sender */
+    uint32_t *histogram, *histograms; /* [256], [nranks * 256] */
+    tam_region_head *head, *heads;    /* [1], [nranks] */
+} tam_regions;
+
+/** Words of a slot's head: counts by region, and ends of the regions that this rank proposes. */
+static inline uint32_t tam_regions_head_words(uint32_t nranks) {
+    return 2 * nranks;
+}
+
+static inline uint32_t tam_regions_words(uint32_t nranks) {
+    return TAM_REGIONS_ENDS + nranks;
+}
+
+/** Takes all memory; regions of equal length, no threshold. */
+tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t capacity,
+                              tam_regions *out);
+void tam_regions_close(tam_regions *regions);
+
+/** Whether words of a state make sense for a vector of n entries. */
+bool tam_regions_valid(const uint64_t *state, uint32_t nranks, uint64_t n);
+
+/** Before the heads travel. @param words  [out]  of the own head */
+void tam_regions_divide(const tam_regions *regions, const uint32_t *indices, size_t count,
+                        uint32_t *words);
+
+/**
+ * When the heads are here: own picks (of slots) to their owners, sums, survivors to all.
+ *
+ * @param  scratch          [scratch]  [nranks * capacity], as
+ * @param  indices, values  [out]      what survived, ascending
+ *
+ * Errors:  PROTOCOL, on all ranks, names whose list was refused
+ */
+tamis_status tam_regions_exchange(tam_regions *regions, tam_slots *slots, uint64_t k,
+                                  tam_link *link, uint32_t *scratch, uint32_t *indices,
+                                  float *values, size_t *count);
+
+/** The second half of it, of sums that lie here. survivors.c
+ * @param  sums, count  [in,out]  ascending; then what survived of all
+ * @param  refused      [in]      1 + the rank whose list this one refuses; 0: none */
+tamis_status tam_regions_survive(tam_regions *regions, uint64_t config, uint64_t k,
+                                 uint32_t refused, tam_link *link, uint32_t *indices, float *sums,
+                                 size_t *count);
+
+/** Whether the threshold of the step before is the one of this step too. */
+bool tam_regions_cut_holds(const tam_regions *regions, uint64_t k);
+
+/** The own picks that survived, with their values, in place. @return how many */
+size_t tam_regions_given(const uint32_t *survivors, size_t nsurvivors, uint32_t *indices,
+                         float *values, size_t count);
+
+/** The step has been applied: threshold and borders of the next one. */
+void tam_regions_learn(tam_regions *regions, const tam_slots *slots, uint64_t k);
+
+#endif

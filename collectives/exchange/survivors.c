@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Of the sums in all regions those that reach the threshold, to all ranks.
+ *
+ * The threshold: the k-th largest magnitude, whose 32 bits are found 8 at a time. In each of four
+ * rounds the ranks gather how many of their sums have each value of the next byte. k = 2 of 6, 4,
+ * 5, 2, in digits of the decimal system for once: of the largest, 6, there is one, of 5 another one,
+ * so the threshold is 5.
+ *
+ * Even shares: survivors lie in a row, rank after rank; where one rank holds more than a quarter over
+ * the even share, they move so that rank r holds places r m to (r + 1) m - 1, m = ceil(S / P):
+ *
+ *     rank 0  a b c d e      sends d to 1                              a b c
+ *     rank 1                 gets d from 0                 gather      d e f
+ *     rank 2  f g            sends f to 1 ...                          g
+ */
+#include "collectives/exchange/regions.h"
+
+#include <xxhash.h>
+
+struct tam_region_head {
+    uint64_t config;   /* of slots and step */
+    uint64_t checksum; /* of the pairs that survived */
+    uint64_t count;
+    uint32_t refused; /* 1 + the rank whose list was refused; 0: none */
+    uint32_t cut;     /* as found by this rank */
+    uint64_t seal;    /* checksum of the above */
+};
+
+_Static_assert(sizeof(tam_region_head) == TAM_REGIONS_HEAD_BYTES, "the head is wire format");
+
+/* -- threshold -------------------------------------------------------------------------------- */
+
+/* How many sums have each byte at `shift`, of those that agree with `prefix` above it. */
+static void count_bytes(const float *sums, size_t count, uint32_t prefix, int shift,
+                        uint32_t *counts) {
+    memset(counts, 0, 256 * sizeof counts[0]);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = tam_magnitude(sums[i]);
+        if (shift == 24 || bits >> (shift + 8) == prefix)
+            counts[bits >> shift & 255]++;
+    }
+}
+
+static uint64_t total_of(const tam_regions *g, uint32_t byte) {
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < g->nranks; r++)
+        total += g->histograms[r * 256 + byte];
+    return total;
+}
+
+/* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer. */
+static tamis_status find_cut(tam_regions *g, const float *sums, size_t count, uint64_t k,
+                             tam_link *link) {
+    uint32_t prefix = 0;
+    uint64_t left = k; /* of those that agree with the prefix */
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        count_bytes(sums, count, prefix, shift, g->histogram);
+        TAM_TRY(link->transport->allgather(link->self, g->histogram, 256 * sizeof(uint32_t),
+                                           g->histograms, &link->call));
+        uint32_t byte = 255;
+        for (uint64_t here; byte > 0 && (here = total_of(g, byte)) < left; byte--)
+            left -= here;
+        if (shift == 24 && byte == 0 && total_of(g, 0) < left) {
+            g->cut = 0;
+            return TAMIS_OK;
+        }
+        prefix = prefix << 8 | byte;
+    }
+    g->cut = prefix;
+    return TAMIS_OK;
+}
+
+bool tam_regions_cut_holds(const tam_regions *g, uint64_t k) {
+    return g->state[TAM_REGIONS_CUT_STEPS] > 0 && g->state[TAM_REGIONS_CUT_K] == k;
+}
+
+/* -- heads ------------------------------------------------------------------------------------ */
+
+static size_t keep(tam_regions *g, const uint32_t *indices, const float *sums, size_t count) {
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (tam_magnitude(sums[i]) >= g->cut)
+            g->recv[kept++] = (tam_region_pair){indices[i], sums[i]};
+    }
+    return kept;
+}
+
+static uint64_t seal_of(const tam_region_head *h) {
+    return XXH3_64bits(h, offsetof(tam_region_head, seal));
+}
+
+static uint64_t checksum(const tam_region_pair *pairs, uint64_t count) {
+    return XXH3_64bits(pairs, (size_t)count * sizeof pairs[0]);
+}
+
+static tamis_status check_head(const tam_regions *g, uint32_t r) {
+    const tam_region_head *h = &g->heads[r];
+    if (h->seal != seal_of(h) || h->config != g->head->config ||
+        h->count > g->nranks * (uint64_t)g->capacity || h->refused > g->nranks)
+        return tam_fail(TAMIS_E_PROTOCOL,
+                        "what rank %u kept of its region was refused: its head "
+                        "is damaged or of another step",
+                        r);
+    if (h->refused)
+        return tam_fail(TAMIS_E_PROTOCOL,
+                        "the list of rank %u was refused by rank %u: its checksum is wrong, or its "
+                        "indices do not ascend in the region",
+                        h->refused - 1, r);
+    if (h->cut != g->head->cut)
+        return tam_fail(TAMIS_E_PROTOCOL,
+                        "rank %u found the threshold %#x, this rank %#x: counts were damaged on "
+                        "their way",
+                        r, h->cut, g->head->cut);
+    return TAMIS_OK;
+}
+
+/* Of refused lists all ranks hear before anybody looks further. */
+static tamis_status exchange_heads(tam_regions *g, uint64_t config, size_t kept, uint32_t refused,
+                                   tam_link *link) {
+    *g->head = (tam_region_head){.config = config,
+                                 .checksum = checksum(g->recv, kept),
+                                 .count = kept,
+                                 .refused = refused,
+                                 .cut = g->cut};
+    g->head->seal = seal_of(g->head);
+    TAM_TRY(
+        link->transport->allgather(link->self, g->head, sizeof *g->head, g->heads, &link->call));
+    for (uint32_t r = 0; r < g->nranks; r++)
+        TAM_TRY(check_head(g, r));
+    return TAMIS_OK;
+}
+
+/* -- shares ----------------------------------------------------------------------------------- */
+
+static uint64_t clip(uint64_t x, uint64_t low, uint64_t high) {
+    return x < low ? 0 : (x < high ? x : high) - low;
+}
+
+/* Where the survivors of all regions lie when each rank holds `even` of them. */
+static void plan_shares(tam_regions *g, uint64_t total, uint64_t even) {
+    uint64_t low = even * g->rank < total ? even * g->rank : total;
+    uint64_t high = low + even < total ? low + even : total, at = 0, own = 0;
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        g->recv_at[r] = clip(at, low, high) * sizeof(tam_region_pair);
+        own = r == g->rank ? at : own;
+        at += g->heads[r].count;
+    }
+    g->recv_at[g->nranks] = (high - low) * sizeof(tam_region_pair);
+    for (uint32_t r = 0; r <= g->nranks; r++)
+        g->send_at[r] =
+            clip(even * r, own, own + g->heads[g->rank].count) * sizeof(tam_region_pair);
+}
+
+/* Pairs of rank r in the gathered shares. */
+static uint64_t share_of(const tam_regions *g, uint32_t r, bool evened, uint64_t total,
+                         uint64_t even) {
+    return evened ? clip(total, even * r, even * (r + 1)) : g->heads[r].count;
+}
+
+/* All survivors, one after another, into g->all. */
+static tamis_status gather(tam_regions *g, uint64_t total, tam_link *link) {
+    const tam_transport *t = link->transport;
+    uint64_t even = (total + g->nranks - 1) / g->nranks, longest = 0, at = 0;
+    for (uint32_t r = 0; r < g->nranks; r++)
+        longest = g->heads[r].count > longest ? g->heads[r].count : longest;
+    bool evened = longest > even + even / 4;
+    size_t step = (size_t)(evened ? even : longest);
+    if (evened) {
+        plan_shares(g, total, even);
+        TAM_TRY(t->alltoall(link->self, g->recv, g->send_at, g->send, g->recv_at, &link->call));
+    }
+    if (step > 0)
+        TAM_TRY(t->allgather(link->self, evened ? g->send : g->recv, step * sizeof g->all[0],
+                             g->all, &link->call));
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        size_t length = (size_t)share_of(g, r, evened, total, even);
+        memmove(g->all + at, g->all + r * step, length * sizeof g->all[0]);
+        at += length;
+    }
+    return TAMIS_OK;
+}
+
+/* What came is what the owners kept, and it ascends. */
+static tamis_status take(const tam_regions *g, uint32_t *indices, float *values) {
+    const tam_region_pair *at = g->all;
+    uint64_t least = 0;
+    size_t place = 0;
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        bool right = checksum(at, g->heads[r].count) == g->heads[r].checksum;
+        for (uint64_t i = 0; right && i < g->heads[r].count; i++, at++) {
+            right = at->index >= least && at->index < g->state[TAM_REGIONS_ENDS + r];
+            least = (uint64_t)at->index + 1;
+            indices[place] = at->index;
+            values[place++] = at->value;
+        }
+        if (!right)
+            return tam_fail(
+                TAMIS_E_PROTOCOL,
+                "what rank %u kept of its region was refused: its checksum is wrong, or "
+                "its indices do not ascend in the region",
+                r);
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tam_regions_survive(tam_regions *g, uint64_t config, uint64_t k, uint32_t refused,
+                                 tam_link *link, uint32_t *indices, float *sums, size_t *count) {
+    uint64_t total = 0;
+    g->cut = (uint32_t)g->state[TAM_REGIONS_CUT];
+    if (!tam_regions_cut_holds(g, k))
+        TAM_TRY(find_cut(g, sums, *count, k, link));
+    TAM_TRY(exchange_heads(g, config, keep(g, indices, sums, *count), refused, link));
+    for (uint32_t r = 0; r < g->nranks; r++)
+        total += g->heads[r].count;
+    TAM_TRY(gather(g, total, link));
+    *count = (size_t)total;
+    return take(g, indices, sums);
+}
