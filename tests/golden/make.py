@@ -21,6 +21,7 @@ BEGIN <= index < END. A file holds cases; a case is a head of settings, then for
     step T
     threshold ...    what ranks cut at: one number if they have it in common, else one per rank
     levels ...       tamis alone: log2 of the level of each group, used in this step
+    borders ...      oktopk alone: where the regions end in this step
     picks ...        entries that each rank sent
     union I:V ...    index and applied sum, in units
     residual H ...   of each rank: sum over i of (residual[i] in units) * random(0, i), modulo 2^64
@@ -87,9 +88,17 @@ def contiguous(n, parts):
     return np.cumsum([n // parts + (p < n % parts) for p in range(parts)])
 
 
+def added(numbers):
+    """One after another: sum() of Python 3.12 and later carries what rounding takes."""
+    total = 0.0
+    for x in numbers:
+        total += x
+    return total
+
+
 def budgets_by_norm(k, norms, lengths):
     """DEFT: by descending norm, floor(K norm / N), at least 1, at most all."""
-    left, rest, out = float(k), float(sum(norms)), [0] * len(norms)
+    left, rest, out = float(k), added(norms), [0] * len(norms)
     for g in sorted(range(len(norms)), key=lambda g: (-norms[g], g)):
         share = left * norms[g] / rest if rest > 0 else 0.0
         out[g] = min(max(math.floor(share), 1), lengths[g])
@@ -119,6 +128,16 @@ class Scheme:
     def common(self):
         """Taken by all ranks without being sent."""
         return np.array([], int)
+
+    def union(self, acc, picks):
+        return np.unique(np.concatenate(picks + [self.common()])).astype(int)
+
+    def give(self, acc, picks, union):
+        """Everybody its own values at all of the union; what is applied."""
+        applied = sum(a[union] for a in acc)
+        for a in acc:
+            a[union] = 0
+        return applied
 
 
 def smallest(acc, picks):
@@ -384,14 +403,14 @@ class Tamis(Scheme):
         cuts = [math.log2(cut) for cut in self.cuts if cut > 0]
         if not cuts:
             return
-        cut = sum(cuts) / len(cuts)
+        cut = added(cuts) / len(cuts)
         shift = cut
         if self.primed:
-            short = sum(c * c for c in cuts if c < 0) / len(cuts)
+            short = added(c * c for c in cuts if c < 0) / len(cuts)
             self.spread = 0.9 * self.spread + 0.1 * min(max(short, 1e-6), 0.1)
             self.fit(cut)
             shift = self.shift(cut)
-        means = [sum(exact_sum_of_squares(a[b:e]) for a in acc) / self.P for b, e in self.groups]
+        means = [added(exact_sum_of_squares(a[b:e]) for a in acc) / self.P for b, e in self.groups]
         budgets = budgets_by_norm(self.k, [math.sqrt(m) for m in means], self.lengths)
         picked = np.bincount(self.group_of[union], minlength=len(self.groups))
         share = self.k / len(union)
@@ -401,8 +420,60 @@ class Tamis(Scheme):
         self.primed = True
 
 
+class OkTopk(Scheme):
+    """Thresholds of the ranks, and one of the sums, found every 32nd step and kept in between."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.deltas, self.cut = [0.0] * self.P, 0.0
+        self.borders = [self.n * (r + 1) // self.P for r in range(self.P)]
+
+    def pick(self, acc, delta):
+        found = reaching(acc, delta)
+        # Published: without a limit.
+        self.seen.add("full" if len(found) > 4 * self.k else "fits")
+        return found[largest(np.abs(acc[found]), 4 * self.k)]
+
+    def select(self, t, acc):
+        if t % 32 == 0:
+            picks = [largest(np.abs(a), self.k) for a in acc]
+            self.deltas = smallest(acc, picks)
+        else:
+            picks = [self.pick(a, d) for a, d in zip(acc, self.deltas)]
+        return picks, list(self.deltas)
+
+    def sums(self, acc, picks):
+        sums = np.zeros(self.n)
+        for a, p in zip(acc, picks):
+            sums[p] += a[p]
+        return sums
+
+    def union(self, acc, picks):
+        picked = np.unique(np.concatenate(picks)).astype(int)
+        keys = np.abs(self.sums(acc, picks)[picked])
+        if self.cut == 0.0:
+            self.cut = float(np.sort(keys)[-self.k])
+        self.seen.add("some" if np.any(keys >= self.cut) else "none")
+        return picked[keys >= self.cut]
+
+    def give(self, acc, picks, union):
+        applied = self.sums(acc, picks)[union]
+        for a, p in zip(acc, picks):
+            a[np.intersect1d(p, union)] = 0
+        return applied
+
+    def learn(self, t, acc, picks, union):
+        if t % 32 == 31:
+            self.cut = 0.0
+        # Published: the borders hold in the step in which they are found; here from the next one on.
+        if t % 64 == 0:
+            wishes = [[int(p[len(p) * c // self.P]) for c in range(1, self.P)] + [self.n]
+                      for p in picks]
+            self.borders = [sum(ends) // self.P for ends in zip(*wishes)]
+
+
 PRESETS = {"topk": TopK, "cltk": CLTK, "threshold": Threshold, "sage": SAGE, "deft": DEFT,
-           "micro": MiCRO, "exdyna": ExDyna, "tamis": Tamis}
+           "micro": MiCRO, "exdyna": ExDyna, "tamis": Tamis, "oktopk": OkTopk}
 
 # -- cases --------------------------------------------------------------------------------------
 # Two for each preset: one that goes its way, and one with a drop of scale or a hot layer. `branches`
@@ -415,6 +486,7 @@ HOT = {"ranks": 4, "seed": 2, "scale": [(0, 8, 0, 300, 8), (8, 16, 1200, 1500, 8
 SMALL = {"tail": 4, "unit": 0}  # sums of squares stay exact
 WARM = dict(SMALL, ranks=4, seed=2, scale=[(0, 8, 0, 300, 4), (8, 16, 1200, 1500, 4),
                                            (4, 16, 1240, 1247, 16)])
+LONG = {"segments": [200, 20, 130]}
 
 CASES = {
     "topk": [{}, DROP],
@@ -425,6 +497,7 @@ CASES = {
     "deft": [SMALL, WARM],
     "micro": [{"density": 0.04}, DROP],
     "exdyna": [{"density": 0.04, "segments": [2100, 40, 860]}, dict(HOT, block=128)],
+    "oktopk": [dict(LONG, steps=70), dict(dict(LONG, **DROP), steps=40)],
     "tamis": [dict(SMALL, block=32, scale=[(0, 4, 700, 740, 0)]), dict(WARM, block=32)],
 }
 
@@ -433,6 +506,7 @@ BRANCHES = {
     "deft": {"common", "piece", "layer"},
     "micro": {"factor 1.005", "factor 1.00125", "factor 0.9987", "factor 0.995"},
     "exdyna": {"factor 1.005", "factor 0.995", "forward", "backward", "least"},
+    "oktopk": {"full", "fits", "none"},
     "tamis": {"drift", "jump", "free", "bounded", "silent"},
 }
 
@@ -474,15 +548,16 @@ def simulate(name, case, seen):
             acc[r] += gradient(case, r, t) * unit
         levels = list(getattr(scheme, "levels", []))
         picks, thresholds = scheme.select(t, acc)
-        union = np.unique(np.concatenate(picks + [scheme.common()])).astype(int)
+        union = scheme.union(acc, picks)
+        borders = list(getattr(scheme, "borders", []))
         scheme.learn(t, acc, picks, union)
-        applied = sum(a[union] for a in acc) / unit
-        for a in acc:  # everybody gave its own values at all of the union
-            a[union] = 0
+        applied = scheme.give(acc, picks, union) / unit
         yield "step %d" % t
         yield "threshold " + show(thresholds)
         if levels:
             yield "levels " + show(levels)
+        if borders:
+            yield "borders " + show(borders)
         yield "picks " + " ".join(str(len(p)) for p in picks)
         yield "union " + " ".join("%d:%d" % (i, whole(v)) for i, v in zip(union, applied))
         yield "residual " + " ".join("%016x" % hash_of(a / unit) for a in acc)

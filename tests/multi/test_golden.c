@@ -18,7 +18,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { N_MOST = 4096, STEPS_MOST = 32, SEGMENTS_MOST = 8, SCALES_MOST = 8, NUMBERS_MOST = 16 };
+enum { N_MOST = 4096, STEPS_MOST = 80, SEGMENTS_MOST = 8, SCALES_MOST = 8, NUMBERS_MOST = 16 };
 
 typedef struct golden_numbers {
     size_t count;
@@ -26,7 +26,7 @@ typedef struct golden_numbers {
 } golden_numbers;
 
 typedef struct golden_step {
-    golden_numbers thresholds, levels, picks;
+    golden_numbers thresholds, levels, borders, picks;
     uint64_t residuals[NUMBERS_MOST];
     size_t count; /* of the union */
     uint32_t indices[N_MOST];
@@ -79,6 +79,8 @@ static void read_step_line(golden_case *c, const char *word, char *rest) {
         s->thresholds = read_numbers(rest);
     else if (strcmp(word, "levels") == 0)
         s->levels = read_numbers(rest);
+    else if (strcmp(word, "borders") == 0)
+        s->borders = read_numbers(rest);
     else if (strcmp(word, "picks") == 0)
         s->picks = read_numbers(rest);
     else if (strcmp(word, "union") == 0)
@@ -169,6 +171,7 @@ static double cut_at(const tamis_reducer *r, double before) {
     case TAM_THRESHOLD_FIXED:
         return before;
     case TAM_THRESHOLD_SAGE:
+    case TAM_THRESHOLD_REUSE:
         return r->buckets[0].control.state.threshold;
     default:
         return r->stats.threshold;
@@ -216,10 +219,20 @@ static void compare_levels(test_rank *self, const tamis_reducer *r, uint32_t num
     }
 }
 
+static void compare_borders(test_rank *self, const tamis_reducer *r, uint32_t number) {
+    const golden_numbers *borders = &((const golden_case *)self->shared)->step[number].borders;
+    for (size_t i = 0; i < borders->count; i++) {
+        uint64_t end = r->buckets[0].regions.state[TAM_REGIONS_ENDS + i];
+        RANK_CHECK(self, (double)end == borders->of[i], "step %u: region %zu ends at %llu, not %g",
+                   number, i, (unsigned long long)end, borders->of[i]);
+    }
+}
+
 static void run_step(test_rank *self, tamis_reducer *r, uint32_t number, float *grad) {
     tamis_step step = data_step(grad);
     double before = r->buckets[0].control.state.threshold;
     compare_levels(self, r, number);
+    compare_borders(self, r, number);
     fill(self->shared, self->id, number, grad);
     RANK_OK(self, tamis_reduce_start(r, &step));
     RANK_OK(self, tamis_reduce_wait(r));
