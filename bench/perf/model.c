@@ -7,6 +7,9 @@
  *             i (P - 1) + 2 v u (P - 1) / P; with exclusive picks, p = k/P and u = k, and u32, this
  *             is k (P - 1) / P * (4 + 8)
  *     pairs   all-gather of p pairs: (i + v p) (P - 1)
+ *     balanced-pairs   p pairs to owners of even regions, u survivors to all, in even shares:
+ *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4 KiB every 32nd step, to
+ *             P - 1 others
  *     dense   all-reduce of n values: 8 n (P - 1) / P
  */
 #include <math.h>
@@ -44,6 +47,8 @@ double perf_wire_model(const perf_case *c, double picked, double selected) {
     double value = (double)bench_type_bytes(bench_values_type(c->settings->values));
     if (strcmp(c->scheme.exchange, "dense") == 0)
         return 8 * (double)c->shape.n * others / p;
+    if (strcmp(c->scheme.exchange, "balanced-pairs") == 0)
+        return others * (136 + 8 * p + 4096.0 / 32) + 8 * (picked + selected) * others / p;
     double indices = index_bytes(c, picked) * others;
     if (strcmp(c->scheme.exchange, "pairs") == 0)
         return indices + value * picked * others;

@@ -32,11 +32,12 @@ bool perf_replays(const perf_case *c) {
     const char *threshold = c->scheme.threshold, *ownership = c->scheme.ownership;
     bool counted = strcmp(threshold, "exact") == 0 || strcmp(threshold, "predict") == 0;
     bool bounded = c->settings->capacity > 0 && strcmp(threshold, "sage") != 0 &&
-                   strcmp(ownership, "balanced") != 0;
+                   strcmp(threshold, "reuse") != 0 && strcmp(ownership, "balanced") != 0;
     bool plain = c->settings->values == 0 && c->settings->index <= 1; /* as kernels send */
     return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && (counted || bounded) &&
            plain && strcmp(tamis_comm_transport(c->group->comm), "nccl") == 0 &&
-           strcmp(ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0;
+           strcmp(ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0 &&
+           strcmp(c->scheme.exchange, "balanced-pairs") != 0;
 }
 
 static void enqueue_step(const rounds *r, void *grad, void *stream) {

@@ -370,7 +370,7 @@ typedef struct tamis_phase_event {
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
  * no host synchronisation, if its messages have a fixed size: every preset with an exact count
  * (tamis, topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`,
- * whose parts move). In all other cases the host drives the step and moves k entries (dense: the
+ * whose parts move, nor with exchange `balanced-pairs`). In all other cases the host drives the step and moves k entries (dense: the
  * gradient) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
@@ -378,8 +378,8 @@ typedef struct tamis_phase_event {
  *
  *     ownership   all | rotate | bins | cyclic | leader | balanced
  *     budget      global | norm
- *     threshold   exact | step | predict | fixed | sage
- *     exchange    union | pairs
+ *     threshold   exact | step | predict | fixed | sage | reuse
+ *     exchange    union | pairs | balanced-pairs
  *
  * A preset is a row of four: see tamis_scheme_list. Not every combination has a meaning; the ones
  * that have none are refused with a sentence. docs/algorithm.md describes each.
@@ -397,7 +397,8 @@ typedef struct tamis_reducer_config {
     double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
     double capacity;           /* step, fixed, sage: slot size in units of k / ranks (ownership
                                   `all`, `leader`: of k); what does not fit stays in the residual.
-                                  0: slots grow to the longest list, as published */
+                                  0: slots grow to the longest list, as published. reuse: of k;
+                                  0: 4 */
     double threshold;          /* step, sage: the first threshold, fixed: the threshold; 0:
                                   1 / (2 sqrt(k)), as published */
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */

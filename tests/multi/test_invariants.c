@@ -304,8 +304,13 @@ static void test_scale_multiplies_the_gradient(void **state) {
 
 static void test_slots_hold_what_capacity_allows(void **state) {
     static const double capacities[] = {1, 1.5, 4};
-    static const char *const names[] = {"micro", "exdyna", "threshold", "sage",
-                                        "leader+global+step+union"};
+    static const char *const names[] = {"micro",
+                                        "exdyna",
+                                        "threshold",
+                                        "sage",
+                                        "leader+global+step+union",
+                                        "all+global+reuse+pairs",
+                                        "oktopk"};
     (void)state;
     for (size_t c = 0; c < COUNT(capacities) * COUNT(names); c++)
         for (size_t p = 0; p < COUNT(all_ranks); p++) {

@@ -112,6 +112,9 @@ static void a_scheme_that_means_nothing_is_refused_with_a_reason(void **state) {
         {"rotate+norm+step+union", TAMIS_E_UNSUPPORTED, "budget global"},
         {"all+norm+fixed+union", TAMIS_E_UNSUPPORTED, "budget global"},
         {"all+norm+sage+union", TAMIS_E_UNSUPPORTED, "budget global"},
+        {"all+norm+reuse+union", TAMIS_E_UNSUPPORTED, "budget global"},
+        {"cyclic+global+reuse+union", TAMIS_E_UNSUPPORTED, "reuse needs ownership all"},
+        {"cyclic+norm+predict+balanced-pairs", TAMIS_E_UNSUPPORTED, "use ownership all"},
         {"balanced+global+exact+union", TAMIS_E_UNSUPPORTED, "use step, fixed or sage"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Regions: where picks divide, what damage is refused and in whose name, what a state may hold.
+ */
+#include "collectives/exchange/regions.h"
+#include "collectives/transport/comm.h"
+#include "collectives/transport/faulty.h"
+#include "lib/policy/rules.h"
+#include "tests/support/ranks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { RANKS = 3, N = 12, CAPACITY = 4, K = 2 };
+
+/* The example of regions.h. */
+static const uint32_t picked[RANKS][2] = {{1, 9}, {5, 9}, {1, 10}};
+static const float valued[RANKS][2] = {{5, 2}, {4, 3}, {1, -2}};
+
+typedef struct regions_case {
+    uint32_t bad_rank;  /* whose operation number `bad_op` is spoilt; RANKS: none */
+    uint64_t bad_op;    /* 0 heads, 1 pairs, 2-5 counts, 6 heads of what survived, 7 shares */
+    uint32_t bit;       /* of what it sends */
+    const char *reason; /* NULL: all is well */
+    bool any;           /* the result does not matter, only that there is one */
+} regions_case;
+
+static tamis_status open_slots(uint32_t rank, tam_slots *s) {
+    *s = (tam_slots){.rank = rank,
+                     .nranks = RANKS,
+                     .nwords = tam_regions_head_words(RANKS),
+                     .heads_only = true,
+                     .capacity = CAPACITY,
+                     .growing = true,
+                     .with_values = true,
+                     .type = TAMIS_TYPE_FLOAT32,
+                     .format = TAMIS_INDEX_U32,
+                     .span = N,
+                     .config = 77};
+    return tam_slots_open(s);
+}
+
+static tamis_status exchange(test_rank *self, tam_slots *s, tam_regions *g, uint32_t *indices,
+                             float *values, size_t *count) {
+    uint32_t scratch[RANKS * CAPACITY];
+    tam_link link = {
+        self->comm->transport,
+        self->comm->self,
+        self->id,
+        RANKS,
+        {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
+    *tam_slot_own_header(s) = (tam_slot_header){.count = 2};
+    memcpy(tam_slot_own_indices(s), picked[self->id], sizeof picked[0]);
+    memcpy(tam_slot_own_values(s), valued[self->id], sizeof valued[0]);
+    tam_regions_divide(g, picked[self->id], 2, tam_slot_own_words(s));
+    TAM_TRY(tam_slots_exchange(s, &link));
+    return tam_regions_exchange(g, s, K, &link, scratch, indices, values, count);
+}
+
+static void check_result(test_rank *self, tam_slots *s, tam_regions *g, const uint32_t *indices,
+                         const float *values, size_t count) {
+    static const size_t given_of[RANKS] = {2, 1, 1};
+    RANK_CHECK(self, count == 2 && indices[0] == 1 && indices[1] == 9, "%zu survived", count);
+    RANK_CHECK(self, values[0] == 6.0f && values[1] == 5.0f, "sums %g and %g", (double)values[0],
+               (double)values[1]);
+    size_t given =
+        tam_regions_given(indices, count, tam_slot_own_indices(s), tam_slot_own_values(s), 2);
+    RANK_CHECK(self, given == given_of[self->id], "gave %zu", given);
+    tam_regions_learn(g, s, K);
+    RANK_CHECK(self,
+               g->state[TAM_REGIONS_CUT] == tam_bits(5.0f) && tam_regions_cut_holds(g, K) &&
+                   !tam_regions_cut_holds(g, K + 1),
+               "the threshold is %#llx", (unsigned long long)g->state[TAM_REGIONS_CUT]);
+    /* the ranks propose 1 9, 5 9 and 1 10, taking picks 0 and 1 of two */
+    RANK_CHECK(self, g->state[TAM_REGIONS_ENDS] == 2 && g->state[TAM_REGIONS_ENDS + 1] == 9,
+               "borders %llu %llu", (unsigned long long)g->state[TAM_REGIONS_ENDS],
+               (unsigned long long)g->state[TAM_REGIONS_ENDS + 1]);
+    RANK_CHECK(self, tam_regions_valid(g->state, RANKS, N), "its state %s", "is not valid");
+}
+
+static void run_exchange(test_rank *self) {
+    const regions_case *c = self->shared;
+    uint32_t indices[RANKS * CAPACITY];
+    float values[RANKS * CAPACITY];
+    size_t count = 0;
+    tam_slots slots;
+    tam_regions g;
+    if (self->id == c->bad_rank)
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, c->bad_op, c->bit));
+    RANK_OK(self, open_slots(self->id, &slots));
+    RANK_OK(self, tam_regions_open(self->id, RANKS, N, CAPACITY, &g));
+    tamis_status status = exchange(self, &slots, &g, indices, values, &count);
+    if (!c->reason && !c->any && status == TAMIS_OK)
+        check_result(self, &slots, &g, indices, values, count);
+    tam_regions_close(&g);
+    tam_slots_close(&slots);
+    RANK_CHECK(self, status == (c->reason ? TAMIS_E_PROTOCOL : TAMIS_OK), "%s: %s",
+               tamis_status_name(status), tamis_last_error());
+    if (c->reason)
+        RANK_CHECK(self, strstr(tamis_last_error(), c->reason), "said: %s", tamis_last_error());
+}
+
+static void the_example_comes_out_as_drawn(void **state) {
+    regions_case c = {.bad_rank = RANKS};
+    (void)state;
+    test_context("the example");
+    ranks_run(RANKS, 0, run_exchange, &c);
+}
+
+/* Every bit of every message but those of the histograms, which carry no checksum of their own. */
+static void every_damaged_bit_is_refused_by_all_ranks(void **state) {
+    static const struct {
+        uint64_t op;
+        uint32_t rank, bytes;
+        const char *reason;
+    } messages[] = {
+        {0, 1, 112, "rank 1"},
+        {0, 2, 112, "rank 2"},
+        {1, 1, 32, "the list of rank 1"},
+        {1, 0, 32, "the list of rank 0"},
+        {6, 2, 40, "what rank 2 kept"},
+        {7, 2, 8, "what rank 2 kept"},
+    };
+    (void)state;
+    for (size_t m = 0; m < sizeof messages / sizeof messages[0]; m++)
+        for (uint32_t bit = 0; bit < 8 * messages[m].bytes; bit += 5) {
+            regions_case c = {messages[m].rank, messages[m].op, bit, messages[m].reason, false};
+            test_context("operation %u of rank %u, bit %u", (unsigned)messages[m].op,
+                         messages[m].rank, bit);
+            ranks_run(RANKS, 0, run_exchange, &c);
+        }
+}
+
+/* The top byte of a magnitude of 5 is 64: one more is counted there, or 2^24 more. All ranks count the
+ * same, so all keep the same: what is wrong is how many, and only for a while. */
+static void damaged_counts_are_the_same_on_all_ranks(void **state) {
+    (void)state;
+    for (uint32_t bit = 0; bit < 8 * 1024; bit += 61) {
+        regions_case c = {.bad_rank = 0, .bad_op = 2, .bit = bit, .any = true};
+        test_context("counts of rank 0, bit %u", bit);
+        ranks_run(RANKS, 0, run_exchange, &c);
+    }
+}
+
+static void a_threshold_serves_for_32_steps(void **state) {
+    tam_control_state s = {.threshold = 1};
+    (void)state;
+    tam_rule_reuse(&s, 0.0f); /* fewer than k entries other than zero */
+    assert_int_equal(s.primed, 0);
+    tam_rule_reuse(&s, 0.25f);
+    for (int step = 1; step < TAM_REUSE_STEPS; step++) {
+        assert_true(tam_rule_listed(TAM_THRESHOLD_REUSE, &s));
+        assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0), tam_bits(0.25f));
+        tam_rule_reuse(&s, 0.5f);
+    }
+    assert_false(tam_rule_listed(TAM_THRESHOLD_REUSE, &s));
+    assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0), TAM_INFINITE_BITS);
+    tam_rule_reuse(&s, 0.5f);
+    assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0), tam_bits(0.5f));
+}
+
+static void a_state_with_wrong_borders_is_not_valid(void **state) {
+    uint64_t good[TAM_REGIONS_ENDS + RANKS] = {tam_bits(5.0f), 31, K, 63, 0, 7, N};
+    uint64_t bad[sizeof good / sizeof good[0]];
+    static const struct {
+        int word;
+        uint64_t value;
+    } cases[] = {{TAM_REGIONS_ENDS + 2, N - 1},
+                 {TAM_REGIONS_ENDS, 8},
+                 {TAM_REGIONS_CUT, TAM_INFINITE_BITS},
+                 {TAM_REGIONS_CUT_STEPS, 32},
+                 {TAM_REGIONS_BORDER_STEPS, 64}};
+    (void)state;
+    assert_true(tam_regions_valid(good, RANKS, N));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        memcpy(bad, good, sizeof bad);
+        bad[cases[i].word] = cases[i].value;
+        assert_false(tam_regions_valid(bad, RANKS, N));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_example_comes_out_as_drawn),
+        cmocka_unit_test(every_damaged_bit_is_refused_by_all_ranks),
+        cmocka_unit_test(damaged_counts_are_the_same_on_all_ranks),
+        cmocka_unit_test(a_threshold_serves_for_32_steps),
+        cmocka_unit_test(a_state_with_wrong_borders_is_not_valid),
+    };
+    return cmocka_run_group_tests_name("regions", tests, NULL, NULL);
+}
