@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-enum { RANKS_MOST = 16, RANKS_TIMEOUT_MS = 20000, RANKS_SENTENCE = 768 };
+enum { RANKS_MOST = 32, RANKS_TIMEOUT_MS = 20000, RANKS_SENTENCE = 768 };
 
 typedef struct ranks ranks;
 
