@@ -14,7 +14,7 @@
 
 #include "bench/common/group.h"
 
-enum { MOST_OPTIONS = 40, FIRST_LONG = 256, OTHERS_WAIT_S = 2 };
+enum { MOST_OPTIONS = 48, FIRST_LONG = 256, OTHERS_WAIT_S = 2 };
 
 static const char *program_name = "bench";
 

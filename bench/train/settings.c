@@ -41,6 +41,12 @@ static void check_pipeline(const train_settings *s) {
         bench_usage("--save and --load need --stages 1: a file holds the whole model");
 }
 
+static void check_record(const train_settings *s) {
+    if (s->record && (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->load))
+        bench_usage("--record needs --stages 1, --micro-batches 1, --overlap off and no --load: it "
+                    "writes whole gradients, from the first step on");
+}
+
 void train_settings_read(int argc, char **argv, train_settings *out) {
     *out = (train_settings){
         .data = "/usr/share/datasets/fashion-mnist",
@@ -53,6 +59,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .micro_batches = 1,
         .balance_every = 20,
         .govern_every = 200,
+        .record_every = 1,
         .seed = 1,
         .density = 0.01,
         .momentum = 0.9,
@@ -101,6 +108,10 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"save", 0, BENCH_TEXT, &out->save, "PREFIX", 0, 0,
          "write PREFIX.rankR.{model,residual} at the end of the run"},
         {"load", 0, BENCH_TEXT, &out->load, "PREFIX", 0, 0, "go on from such files"},
+        {"record", 0, BENCH_TEXT, &out->record, "FILE", 0, 0,
+         "write the gradients of all ranks, for tamis_schemes --input"},
+        {"record-every", 0, BENCH_COUNT, &out->record_every, "N", 1, 1e12,
+         "steps from one gradient of --record to the next"},
         {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0, "records, - for stdout"},
         {"trace", 0, BENCH_TEXT, &out->trace, "FILE", 0, 0,
          "what every rank did when, for chrome://tracing and Perfetto"},
@@ -142,6 +153,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         out->epochs = 5;
     bench_launch_check(&out->transport, &out->ranks);
     check_pipeline(out);
+    check_record(out);
     bench_device_check(out->device, out->transport);
     bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)

@@ -20,7 +20,7 @@ enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 #define TRAIN_WORKERS "caller|thread" /* in the order of tamis_worker */
 
 typedef struct train_settings {
-    const char *data, *scheme, *json, *trace, *energy_log, *intensity, *save, *load;
+    const char *data, *scheme, *json, *trace, *energy_log, *intensity, *save, *load, *record;
     int workload, optimizer, decay, transport;
     int device;         /* tamis_device */
     int values, reduce; /* each with one choice so far */
@@ -30,6 +30,7 @@ typedef struct train_settings {
     uint64_t stages, micro_batches, balance_every;
     uint64_t steps, epochs, stop, batch, hidden, depth, seed, ranks, eval_every;
     double density, momentum, lr;
+    uint64_t record_every;                  /* with `record`: steps */
     uint64_t govern_every;                  /* steps between decisions */
     double budget_w, pace_max, density_min; /* budget_w 0: nothing is governed */
     bool quiet;

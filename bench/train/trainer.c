@@ -65,6 +65,25 @@ static void close_device(trainer *t) {
         bench_device_free(t->device, t->device_grad);
 }
 
+/* Between the first step and the last there are so many whole distances. */
+static void open_recording(trainer *t) {
+    const train_settings *s = t->settings;
+    tamis_segment segments[MLP_MOST_SEGMENTS];
+    uint64_t end = s->stop && s->stop < t->steps ? s->stop : t->steps;
+    if (!s->record)
+        return;
+    mlp_segments(&t->model, segments);
+    bench_recording_create(t->group, s->record, segments, 2 * t->model.count,
+                           (end + s->record_every - 1) / s->record_every, s->record_every,
+                           &t->recording);
+}
+
+static void record(trainer *t) {
+    uint64_t every = t->settings->record_every;
+    if (t->settings->record && t->step % every == 0)
+        bench_recording_put(t->group, &t->recording, t->step / every, t->grad);
+}
+
 void trainer_open(bench_group *world, const train_settings *settings, const idx_set *train,
                   const idx_set *test, trainer *out) {
     bool momentum = settings->optimizer == TRAIN_MOMENTUM;
@@ -93,9 +112,12 @@ void trainer_open(bench_group *world, const train_settings *settings, const idx_
     bench_energy_open(world, &files, &out->energy);
     govern_open(settings, world, &out->governor);
     make_reducer(out);
+    open_recording(out);
 }
 
 void trainer_close(trainer *t) {
+    if (t->settings->record)
+        bench_recording_close(&t->recording);
     tamis_reducer_destroy(t->reducer);
     govern_close(&t->governor);
     bench_energy_close(&t->energy);
@@ -267,6 +289,7 @@ void trainer_step(trainer *t) {
     double at[4];
     at[0] = bench_now_s();
     double loss = compute(t);
+    record(t);
     at[1] = bench_now_s();
     reduce(t);
     at[2] = bench_now_s();

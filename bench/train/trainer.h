@@ -6,6 +6,7 @@
 #define TAMIS_TRAIN_TRAINER_H
 
 #include "bench/common/energy.h"
+#include "bench/common/recording.h"
 #include "bench/common/trace.h"
 #include "bench/train/govern.h"
 #include "bench/train/mlp.h"
@@ -53,6 +54,7 @@ typedef struct trainer {
     bench_trace *trace; /* NULL: none */
     bench_energy energy;
     govern governor;
+    bench_recording recording; /* with settings.record only */
     train_tally tally;
     tamis_stats last; /* of the last step */
 } trainer;

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One preset on the gradients of a source, step by step, ranks as threads.
+ *
+ * Times are processor times (CLOCK_THREAD_CPUTIME_ID) of each rank's own thread between the ends of
+ * its phases. More ranks than cores take turns, and a clock on the wall would count the turns of
+ * others; the time of a thread counts its own work only, and sleeping in the exchange not at all. So
+ * the largest of all ranks is what a phase takes where every rank has a core. Ranks of one machine
+ * share its caches and its memory, which many machines would not: that is in the figures.
+ */
+#ifndef TAMIS_SCHEMES_SCHEMES_H
+#define TAMIS_SCHEMES_SCHEMES_H
+
+#include "bench/common/report.h"
+#include "bench/schemes/source.h"
+
+typedef struct scheme_case {
+    const scheme_source *source;
+    const tamis_scheme_info *info;
+    bench_scheme policies;
+    double density;
+} scheme_case;
+
+/** One step as one rank saw it. */
+typedef struct scheme_sample {
+    double picked, selected, target, deferred, wire_bytes;
+    double threshold, picked_any; /* threshold: only if it picked anything */
+    double acc_norm, residual_norm;
+    double accumulate_cpu_s, cut_cpu_s, exchange_cpu_s, apply_cpu_s;
+} scheme_sample;
+
+/** A step that was checked. The same on all ranks. */
+typedef struct scheme_checked {
+    uint64_t step;
+    double true_threshold; /* mean over ranks of the k-th largest magnitude of what a rank holds */
+    double
+        captured; /* of the sum over ranks of what they hold: energy of what left / energy of as many
+                        largest entries */
+} scheme_checked;
+
+typedef struct scheme_run {
+    scheme_sample *samples; /* [nranks][steps] */
+    scheme_checked *checked;
+    uint64_t steps, nchecked;
+    double wrong; /* entries, indices and counts that broke a rule, all ranks */
+    bool identical;
+} scheme_run;
+
+/** run.c: collective; the same on all ranks. */
+void scheme_run_all(bench_group *group, const scheme_case *c, scheme_run *out);
+void scheme_run_free(scheme_run *run);
+
+/* check.c */
+
+typedef struct scheme_check {
+    bench_group *group;
+    const scheme_case *c;
+    tamis_reducer *reducer;
+    float *acc;     /* residual before the step + gradient */
+    float *scratch; /* [n] */
+} scheme_check;
+
+void scheme_check_before(scheme_check *check, const float *gradient);
+
+/** Compare with the rules: see check.c. @return what is wrong, of this rank. */
+double scheme_check_after(scheme_check *check, const float *result);
+
+/** What the step should have cut at, and what its choice was worth. Collective. */
+void scheme_check_truth(scheme_check *check, const tamis_stats *stats, scheme_checked *out);
+
+/** table.c: of the first rank. @return whether everything is as promised. */
+bool scheme_report(FILE *file, bench_group *group, const scheme_case *c, const scheme_run *run);
+
+/** speed.c: whole steps of processes, beside MPI's all-reduce. Collective. */
+void schemes_speed(bench_group *group, const scheme_source *source, double density);
+
+#endif
