@@ -34,6 +34,18 @@ static void divide(scheme_source *s, uint64_t seed) {
     free(shares);
 }
 
+/* The square of Student's t with 3 degrees of freedom is 3 in the mean. */
+static void weigh(scheme_source *s, uint64_t seed) {
+    double energy = 0.0;
+    for (size_t i = 0; i < s->nsegments; i++) {
+        double weight = exp(1.5 * bench_normal(bench_key(seed, PURPOSE_WEIGHTS, 0), i));
+        energy += 3.0 * (double)s->segments[i].length * weight * weight;
+        s->weights[i] = (float)weight;
+    }
+    for (size_t i = 0; i < s->nsegments; i++)
+        s->weights[i] = (float)((double)s->weights[i] / sqrt(energy));
+}
+
 static void open_synthetic(scheme_source *s) {
     uint64_t seed = s->settings->seed;
     s->name = "synthetic";
@@ -43,8 +55,7 @@ static void open_synthetic(scheme_source *s) {
     s->weights = bench_alloc(s->nsegments, sizeof *s->weights);
     s->pool = bench_alloc(POOL, sizeof *s->pool);
     divide(s, seed);
-    for (size_t i = 0; i < s->nsegments; i++)
-        s->weights[i] = (float)exp(1.5 * bench_normal(bench_key(seed, PURPOSE_WEIGHTS, 0), i));
+    weigh(s, seed);
     for (uint64_t i = 0; i < POOL; i++)
         s->pool[i] = student(bench_key(seed, PURPOSE_POOL, 0), i);
 }

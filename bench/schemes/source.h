@@ -12,7 +12,8 @@
  *                           of the learning rate seen from the residual), times a lognormal jitter of
  *                           sigma 0.15, times 4 in every 40th step and 100 in one at T / 3
  *
- * The layers' lengths are between one and 32 times the shortest. Random numbers are those of
+ * All weights have a common factor, such that a gradient of scale 1 has about the norm 1, for which
+ * thresholds that start at 1 / (2 sqrt k) are meant. The layers' lengths are between one and 32 times the shortest. Random numbers are those of
  * bench/common/random.h: of the seed alone.
  */
 #ifndef TAMIS_SCHEMES_SOURCE_H
