@@ -132,7 +132,7 @@ if wanted speed; then
         "$schemes" --speed --schemes "$SPEED_SCHEMES" --elements "$SPEED_ELEMENTS" \
         --density 0.01,0.001 "${speed[@]}" --json "$out/speed.jsonl" || broken=1
     printf '{"record":"load","section":"speed","before":"%s","after":"%s","cores":%d}\n' \
-        "$before" "$(load)" "$(nproc)" >"$out/load.jsonl"
+        "$before" "$(load)" "$(getconf _NPROCESSORS_ONLN)" >"$out/load.jsonl"
     files+=("$out/speed.jsonl" "$out/load.jsonl")
     echo "$SECONDS s"
 fi

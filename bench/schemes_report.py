@@ -166,13 +166,16 @@ def sweep_part(runs, names):
     if not runs:
         return ""
     counts = sorted({r["ranks"] for r in runs})
-    cell = {(r["scheme"], r["ranks"]): r["cpu_us"] for r in runs}
-    text = ("Processor time of the slowest rank's own thread, median over steps, in us. Ranks are threads "
-            "that take turns on the cores\nthere are; what others do in their turns, and sleeping, is not "
-            "counted, so a figure is what the phase takes where every\nrank has a core. Caches and memory "
-            f"are shared. n = {runs[0]['n']:,}, {runs[0]['steps']} steps.\n")
+    cell = {(r["scheme"], r["ranks"]): r for r in runs}
+    text = ("Processor time of a rank's own thread in us: mean over ranks / slowest rank, each the median "
+            "over steps. Ranks are threads\nthat take turns on the cores there are; what others do in their "
+            "turns, and sleeping, is not counted, so a figure is what the\nphase takes where every rank has a "
+            "core; but caches and memory are shared, and cold after a turn of others. "
+            f"n = {runs[0]['n']:,},\n{runs[0]['steps']} steps.\n")
     for phase in ("accumulate", "cut"):
-        rows = [[name] + [number(cell[name, p][phase]) if (name, p) in cell else "-" for p in counts]
+        rows = [[name] + [f"{number(cell[name, p]['cpu_us'][phase], 3)} / "
+                          f"{number(cell[name, p]['cpu_slowest_us'][phase], 3)}"
+                          if (name, p) in cell else "-" for p in counts]
                 for name in names if any((name, p) in cell for p in counts)]
         text += f"\n### {phase}\n\n" + table(["preset"] + [f"{p} ranks" for p in counts], rows)
     return text
@@ -208,9 +211,8 @@ def speed_part(speeds, loads):
     for density in sorted({s["density_target"] for s in speeds}, reverse=True):
         runs = [s for s in speeds if s["density_target"] == density]
         first = runs[0]
-        rows = [[s["scheme"]] + [number(s[f]) for f in
-                                 ("step_us", "accumulate_us", "after_us", "over", "speedup_after",
-                                  "after_by_default")] for s in runs]
+        rows = [[s["scheme"]] + [f"{s[f]:,.0f}" for f in ("step_us", "accumulate_us", "after_us")] +
+                [number(s[f]) for f in ("over", "speedup_after", "after_by_default")] for s in runs]
         text += (f"\n### n = {first['n']:,}, {first['ranks']} ranks, density {density:g}, median of "
                  f"{first['repetitions']}; MPI's all-reduce {first['dense_us']:,.0f} us\n\n")
         text += table(["preset", "step us", "accumulate us", "after us", "step / accumulate",
@@ -242,25 +244,30 @@ def longest(runs):
             for name, rows in panels.items()}
 
 
+def draw_true(panel, runs, styles):
+    """What each of these presets should have cut at, in the steps that were checked."""
+    for r in runs:
+        panel.plot([c["step"] for c in r["checked"]], [c["true_threshold"] for c in r["checked"]],
+                   "x", color=styles[r["scheme"]]["color"])
+    panel.plot([], [], "kx", label="true: k-th of what is there")
+
+
 def plot_traces(out, runs, styles, what, label, log, trace):
     import matplotlib.pyplot as plt
     panels = longest(runs)
     figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 4.4), squeeze=False)
     for panel, (name, rows) in zip(axes[0], panels.items()):
+        rows = [r for r in rows if trace(r) is not None]
         for r in rows:
-            values = trace(r)
-            if values is not None:
-                panel.plot([math.nan if v is None else v for v in values], label=r["scheme"],
-                           **styles[r["scheme"]])
+            panel.plot([math.nan if v is None else v for v in trace(r)], label=r["scheme"],
+                       **styles[r["scheme"]])
+        if what == "threshold":
+            draw_true(panel, rows, styles)
         panel.set_title(f"{name}, {rows[0]['ranks']} ranks, density {rows[0]['density_target']:g}")
         panel.set_xlabel("step")
         panel.set_ylabel(label)
         panel.set_yscale("log" if log else "linear")
         panel.grid(alpha=0.3)
-        if what == "threshold":
-            checked = rows[0]["checked"]
-            panel.plot([c["step"] for c in checked], [c["true_threshold"] for c in checked], "kx",
-                       label=f"true, of {rows[0]['scheme']}")
     axes[0][-1].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(os.path.join(out, f"{what}.png"), dpi=110)
@@ -278,7 +285,7 @@ def plot_ranks(out, runs, styles):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
         panel.set_xlabel("ranks")
-        panel.set_ylabel(f"{phase}: processor time of the slowest rank, us")
+        panel.set_ylabel(f"{phase}: processor time of a rank, mean, us")
         panel.grid(alpha=0.3)
     axes[1].legend(fontsize=7)
     figure.tight_layout()

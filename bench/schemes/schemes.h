@@ -4,9 +4,10 @@
  *
  * Times are processor times (CLOCK_THREAD_CPUTIME_ID) of each rank's own thread between the ends of
  * its phases. More ranks than cores take turns, and a clock on the wall would count the turns of
- * others; the time of a thread counts its own work only, and sleeping in the exchange not at all. So
- * the largest of all ranks is what a phase takes where every rank has a core. Ranks of one machine
- * share its caches and its memory, which many machines would not: that is in the figures.
+ * others; the time of a thread counts its own work only, and sleeping in the exchange not at all: it is
+ * what a phase takes where every rank has a core. But ranks of one machine share its caches and its
+ * memory, which many machines would not, and who gets a core back finds the caches of others: that
+ * is in the figures, in those of the slowest rank more than in the mean.
  */
 #ifndef TAMIS_SCHEMES_SCHEMES_H
 #define TAMIS_SCHEMES_SCHEMES_H

@@ -14,7 +14,8 @@
  *                  where the scheme has no threshold in units of the gradient: budget not `global`,
  *                  or dense
  *     checked      steps compared with the rules: step, true_threshold, captured (schemes.h)
- *     cpu_us       of a phase, processor time of the slowest rank; median over steps
+ *     cpu_us, cpu_slowest_us   of a phase: processor time, mean over ranks and of the slowest rank;
+ *                  median over steps
  *     residual     norm of what stayed / norm of what was there, mean over ranks, step by step; null
  *                  for dense. residual_norm: of the last step, mean over ranks
  *     wire_bytes_per_step      of the rank that sent most, mean over steps; dense_bytes: of a ring
@@ -56,21 +57,27 @@ static double most_of(table t, uint64_t step, size_t offset) {
 #define SUM(t, step, field) sum_of(t, step, offsetof(scheme_sample, field))
 #define MOST(t, step, field) most_of(t, step, offsetof(scheme_sample, field))
 
-static double median_cpu_us(table t, size_t offset) {
+typedef double (*over_ranks)(table t, uint64_t step, size_t offset);
+
+static double mean_of(table t, uint64_t step, size_t offset) {
+    return sum_of(t, step, offset) / t.ranks;
+}
+
+static double median_us(table t, over_ranks of, size_t offset) {
     double *values = bench_alloc(t.run->steps, sizeof *values);
     for (uint64_t s = 0; s < t.run->steps; s++)
-        values[s] = 1e6 * most_of(t, s, offset);
+        values[s] = 1e6 * of(t, s, offset);
     double median = bench_median(values, t.run->steps);
     free(values);
     return median;
 }
 
-static json_t *cpu_us(table t) {
+static json_t *cpu_us(table t, over_ranks of) {
     return json_pack("{sf sf sf sf}", "accumulate",
-                     median_cpu_us(t, offsetof(scheme_sample, accumulate_cpu_s)), "cut",
-                     median_cpu_us(t, offsetof(scheme_sample, cut_cpu_s)), "exchange",
-                     median_cpu_us(t, offsetof(scheme_sample, exchange_cpu_s)), "apply",
-                     median_cpu_us(t, offsetof(scheme_sample, apply_cpu_s)));
+                     median_us(t, of, offsetof(scheme_sample, accumulate_cpu_s)), "cut",
+                     median_us(t, of, offsetof(scheme_sample, cut_cpu_s)), "exchange",
+                     median_us(t, of, offsetof(scheme_sample, exchange_cpu_s)), "apply",
+                     median_us(t, of, offsetof(scheme_sample, apply_cpu_s)));
 }
 
 static double padding(table t, uint64_t step) {
@@ -151,14 +158,15 @@ bool scheme_report(FILE *file, bench_group *group, const scheme_case *c, const s
     bool fine = run->wrong == 0 && run->identical;
     json_t *record = bench_report_new("scheme");
     json_t *more = json_pack(
-        "{ss ss ss ss ss ss ss sb sI sI sI sI sf sf so so sf sb}", "scheme", c->info->name,
+        "{ss ss ss ss ss ss ss sb sI sI sI sI sf sf so so so sf sb}", "scheme", c->info->name,
         "ownership", c->info->ownership, "budget", c->info->budget, "threshold_rule",
         c->info->threshold, "exchange", c->info->exchange, "source", c->info->source, "input",
         c->source->name, "count_promised", bench_scheme_exact(&c->policies), "n",
         (json_int_t)c->source->n, "ranks", (json_int_t)group->nranks, "steps",
         (json_int_t)run->steps, "seed", (json_int_t)s->seed, "density_target", c->density,
-        "dense_bytes_per_step", dense_bytes, "checked", checked(run), "cpu_us", cpu_us(t), "wrong",
-        run->wrong, "replicas_identical", run->identical);
+        "dense_bytes_per_step", dense_bytes, "checked", checked(run), "cpu_us", cpu_us(t, mean_of),
+        "cpu_slowest_us", cpu_us(t, most_of), "wrong", run->wrong, "replicas_identical",
+        run->identical);
     json_object_update(record, more);
     json_decref(more);
     add_means(t, record);

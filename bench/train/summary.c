@@ -70,7 +70,7 @@ static double mean_stages(trainer *t, double density) {
 
 void trainer_report_step(trainer *t, double accuracy) {
     double loss = trainer_loss(t), density = mean_stages(t, t->last.density);
-    if (!t->settings->report)
+    if (!t->settings->report || t->world->rank > 0) /* ranks that are threads share the file */
         return;
     json_t *record = bench_report_new("step");
     json_t *more = json_pack("{sI sf sf sf sf sf sf}", "step", (json_int_t)t->step, "epoch",
