@@ -68,7 +68,7 @@ export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 # the ranks are the parallelism
 if [ -n "$quick" ]; then
     record=(--hidden 64 --steps 400 --record-every 4) recorded=(--steps 100 --checks 10)
     synthetic=(--elements 262144 --steps 200 --checks 10)
-    ranks=(--elements 65536 --steps 15 --checks 2)
+    ranks=(--elements 131072 --steps 15 --checks 2)
     training=(--hidden 128 --steps 600) seeds=1 densities=$DENSITY
     speed=(--steps 5 --warmup 1)
 else

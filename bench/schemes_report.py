@@ -212,11 +212,14 @@ def speed_part(speeds, loads):
         runs = [s for s in speeds if s["density_target"] == density]
         first = runs[0]
         rows = [[s["scheme"]] + [f"{s[f]:,.0f}" for f in ("step_us", "accumulate_us", "after_us")] +
-                [number(s[f]) for f in ("over", "speedup_after", "after_by_default")] for s in runs]
+                [number(s[f]) for f in ("over", "speedup_after", "after_by_default")] +
+                [f"{s['after_least_us']:,.0f}"] for s in runs]
         text += (f"\n### n = {first['n']:,}, {first['ranks']} ranks, density {density:g}, median of "
-                 f"{first['repetitions']}; MPI's all-reduce {first['dense_us']:,.0f} us\n\n")
+                 f"{first['repetitions']}; MPI's all-reduce {first['dense_us']:,.0f} us, at best "
+                 f"{first['dense_least_us']:,.0f}\n\n")
         text += table(["preset", "step us", "accumulate us", "after us", "step / accumulate",
-                       "all-reduce / after", f"after / after of {first['scheme']}"], rows)
+                       "all-reduce / after", f"after / after of {first['scheme']}",
+                       "after, at best"], rows)
     for load in loads:
         text += (f"\nLoad average of the machine, section {load['section']}: {load['before']} before, "
                  f"{load['after']} after, {load['cores']} cores.\n")
@@ -258,6 +261,8 @@ def plot_traces(out, runs, styles, what, label, log, trace):
     figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 4.4), squeeze=False)
     for panel, (name, rows) in zip(axes[0], panels.items()):
         rows = [r for r in rows if trace(r) is not None]
+        if not rows:
+            continue
         for r in rows:
             panel.plot([math.nan if v is None else v for v in trace(r)], label=r["scheme"],
                        **styles[r["scheme"]])
