@@ -144,5 +144,6 @@ echo
 cat "${files[@]}" >"$out/schemes.jsonl.new"
 rm -f "${files[@]}"
 mv "$out/schemes.jsonl.new" "$out/schemes.jsonl"
-sed -n '/^## All presets/,/^## [^A]/p' "$out/schemes.md" | sed '$d'
+sed -n '/^## All presets/,/^## On/p; /^## Whole steps/,/^## Plots/p' "$out/schemes.md" |
+    grep -vE '^## (On|Plots)' || :
 exit $broken

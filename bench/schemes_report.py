@@ -344,7 +344,7 @@ def report(records, names, rows, broken, files):
     runs, sweep = of_kind(records, "scheme"), sweep_of(of_kind(records, "scheme"))
     parts = [
         ("All presets", table(["preset", "policies", "count", "largest error of the count", "wrong",
-                               "steps checked", "replicas_identical", "runs"], rows) +
+                               "steps checked", "replicas_identical", "runs"], rows) * bool(rows) +
          "".join(f"\n**Broken:** {sentence}\n" for sentence in broken)),
         ("On the same gradients", inputs_part([r for r in runs if r not in sweep])),
         ("Time against ranks", sweep_part(sweep, names)),
