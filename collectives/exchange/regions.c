@@ -18,10 +18,8 @@ static uint32_t begin_of(const tam_regions *g, uint32_t region) {
     return region > 0 ? end_of(g, region - 1) : 0;
 }
 
-/* Shares that are not evened out are longer by a quarter at most. */
 static size_t room_for_all(const tam_regions *g) {
-    size_t even = g->capacity + 1;
-    return g->nranks * (even + even / 4 + 1);
+    return g->nranks * (g->capacity + 1 + tam_regions_slack(g->capacity + 1));
 }
 
 tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t capacity,

@@ -74,6 +74,12 @@ static inline uint32_t tam_regions_head_words(uint32_t nranks) {
     return 2 * nranks;
 }
 
+/** Pairs by which a share may exceed the even one and is padded to, before survivors move: what is
+ * padded then costs less than a round. */
+static inline size_t tam_regions_slack(size_t even) {
+    return even / 32 + 8;
+}
+
 static inline uint32_t tam_regions_words(uint32_t nranks) {
     return TAM_REGIONS_ENDS + nranks;
 }

@@ -7,8 +7,8 @@
  * 5, 2, in digits of the decimal system for once: of the largest, 6, there is one, of 5 another one,
  * so the threshold is 5.
  *
- * Even shares: survivors lie in a row, rank after rank; where one rank holds more than a quarter over
- * the even share, they move so that rank r holds places r m to (r + 1) m - 1, m = ceil(S / P):
+ * Even shares: survivors lie in a row, rank after rank; where one rank holds much more than the even
+ * share, they move so that rank r holds places r m to (r + 1) m - 1, m = ceil(S / P):
  *
  *     rank 0  a b c d e      sends d to 1                              a b c
  *     rank 1                 gets d from 0                 gather      d e f
@@ -164,7 +164,7 @@ static tamis_status gather(tam_regions *g, uint64_t total, tam_link *link) {
     uint64_t even = (total + g->nranks - 1) / g->nranks, longest = 0, at = 0;
     for (uint32_t r = 0; r < g->nranks; r++)
         longest = g->heads[r].count > longest ? g->heads[r].count : longest;
-    bool evened = longest > even + even / 4;
+    bool evened = longest > even + tam_regions_slack((size_t)even);
     size_t step = (size_t)(evened ? even : longest);
     if (evened) {
         plan_shares(g, total, even);

@@ -28,17 +28,17 @@ typedef struct regions_case {
     bool any;           /* the result does not matter, only that there is one */
 } regions_case;
 
-static tamis_status open_slots(uint32_t rank, tam_slots *s) {
+static tamis_status open_slots(uint32_t rank, size_t capacity, uint64_t n, tam_slots *s) {
     *s = (tam_slots){.rank = rank,
                      .nranks = RANKS,
                      .nwords = tam_regions_head_words(RANKS),
                      .heads_only = true,
-                     .capacity = CAPACITY,
+                     .capacity = capacity,
                      .growing = true,
                      .with_values = true,
                      .type = TAMIS_TYPE_FLOAT32,
                      .format = TAMIS_INDEX_U32,
-                     .span = N,
+                     .span = n,
                      .config = 77};
     return tam_slots_open(s);
 }
@@ -90,7 +90,7 @@ static void run_exchange(test_rank *self) {
     tam_regions g;
     if (self->id == c->bad_rank)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, c->bad_op, c->bit));
-    RANK_OK(self, open_slots(self->id, &slots));
+    RANK_OK(self, open_slots(self->id, CAPACITY, N, &slots));
     RANK_OK(self, tam_regions_open(self->id, RANKS, N, CAPACITY, &g));
     tamis_status status = exchange(self, &slots, &g, indices, values, &count);
     if (!c->reason && !c->any && status == TAMIS_OK)
@@ -133,6 +133,73 @@ static void every_damaged_bit_is_refused_by_all_ranks(void **state) {
             ranks_run(RANKS, 0, run_exchange, &c);
         }
 }
+
+/* -- survivors move --------------------------------------------------------------------------- */
+
+enum { MANY = 40, LONG_N = 3 * MANY, LONG_K = MANY };
+
+/* All ranks pick all of region 0 and nothing else; rank 2 of 3 adds the larger part. */
+static void run_crowd(test_rank *self) {
+    uint32_t indices[RANKS * MANY], scratch[RANKS * MANY];
+    float values[RANKS * MANY];
+    const regions_case *c = self->shared;
+    size_t count = 0;
+    tam_slots s;
+    tam_regions g;
+    tam_link link = {
+        self->comm->transport,
+        self->comm->self,
+        self->id,
+        RANKS,
+        {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
+    if (self->id == c->bad_rank)
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, c->bad_op, c->bit));
+    link.transport = self->comm->transport;
+    link.self = self->comm->self;
+    RANK_OK(self, open_slots(self->id, MANY, LONG_N, &s));
+    RANK_OK(self, tam_regions_open(self->id, RANKS, LONG_N, MANY, &g));
+    *tam_slot_own_header(&s) = (tam_slot_header){.count = MANY};
+    for (uint32_t i = 0; i < MANY; i++) {
+        tam_slot_own_indices(&s)[i] = i;
+        ((float *)tam_slot_own_values(&s))[i] = (float)(i + 1) * (self->id == 2 ? -4 : 1);
+    }
+    tam_regions_divide(&g, tam_slot_own_indices(&s), MANY, tam_slot_own_words(&s));
+    tamis_status status = tam_slots_exchange(&s, &link);
+    if (status == TAMIS_OK)
+        status = tam_regions_exchange(&g, &s, LONG_K, &link, scratch, indices, values, &count);
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++)
+        wrong += indices[i] != i || values[i] != -2.0f * (float)(i + 1);
+    tam_regions_close(&g);
+    tam_slots_close(&s);
+    RANK_CHECK(self, status == (c->reason ? TAMIS_E_PROTOCOL : TAMIS_OK), "%s: %s",
+               tamis_status_name(status), tamis_last_error());
+    if (c->reason)
+        RANK_CHECK(self, strstr(tamis_last_error(), c->reason), "said: %s", tamis_last_error());
+    else
+        RANK_CHECK(self, count == MANY && wrong == 0, "%zu of %zu are wrong", wrong, count);
+}
+
+/* Operation 7 moves them, 8 gathers: 14, 14 and 12. */
+static void survivors_of_one_region_move_to_even_shares(void **state) {
+    regions_case c = {.bad_rank = RANKS};
+    (void)state;
+    test_context("all in one region");
+    ranks_run(RANKS, 0, run_crowd, &c);
+    for (uint32_t bit = 0; bit < 8 * 8 * MANY; bit += 101) {
+        c = (regions_case){.bad_rank = 0, .bad_op = 7, .bit = bit, .reason = "what rank 0 kept"};
+        test_context("moved survivors of rank 0, bit %u", bit);
+        ranks_run(RANKS, 0, run_crowd, &c);
+        if (bit >= 8 * 8 * 14)
+            continue;
+        c.bad_rank = 1;
+        c.bad_op = 8;
+        test_context("gathered survivors, bit %u", bit);
+        ranks_run(RANKS, 0, run_crowd, &c);
+    }
+}
+
+/* -- counts and states ------------------------------------------------------------------------ */
 
 /* The top byte of a magnitude of 5 is 64: one more is counted there, or 2^24 more. All ranks count the
  * same, so all keep the same: what is wrong is how many, and only for a while. */
@@ -186,6 +253,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_comes_out_as_drawn),
         cmocka_unit_test(every_damaged_bit_is_refused_by_all_ranks),
+        cmocka_unit_test(survivors_of_one_region_move_to_even_shares),
         cmocka_unit_test(damaged_counts_are_the_same_on_all_ranks),
         cmocka_unit_test(a_threshold_serves_for_32_steps),
         cmocka_unit_test(a_state_with_wrong_borders_is_not_valid),
