@@ -9,7 +9,7 @@
  *     pairs   all-gather of p pairs: (i + v p) (P - 1)
  *     balanced-pairs   p pairs to owners of even regions, u survivors to all, in even shares:
  *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4 KiB every 32nd step, to
- *             P - 1 others
+ *             P - 1 others. Survivors that move, where regions are uneven, come on top
  *     dense   all-reduce of n values: 8 n (P - 1) / P
  */
 #include <math.h>

@@ -26,6 +26,7 @@ static const struct {
     {"threshold", 1.5},
     {"sage", 0},
     {"exdyna", 0},
+    {"oktopk", 0},
     {"dense", 0},
     {"all+global+exact+pairs", 0},
     {"cyclic+global+predict+union", 0},

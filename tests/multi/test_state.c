@@ -207,6 +207,7 @@ static void test_a_file_cut_anywhere_is_refused(void **state) {
     (void)state;
     check_cuts("tamis");
     check_cuts("exdyna");
+    check_cuts("oktopk");
     check_cuts("dense");
 }
 
@@ -231,6 +232,7 @@ static void test_a_file_with_any_bit_flipped_is_refused(void **state) {
     (void)state;
     check_flips("tamis");
     check_flips("exdyna");
+    check_flips("oktopk");
     check_flips("dense");
 }
 
