@@ -21,6 +21,7 @@ static const struct {
     [TAM_FIELD_LENGTH] = {"layout length", WHOLE},
     [TAM_FIELD_NSEGMENTS] = {"number of segments", WHOLE},
     [TAM_FIELD_SEGMENTS] = {"segment lengths", HEX},
+    [TAM_FIELD_ROWS] = {"row lengths", HEX},
     [TAM_FIELD_SCHEME] = {"scheme", SCHEME},
     [TAM_FIELD_DENSITY] = {"density", REAL},
     [TAM_FIELD_OUTPUT] = {"output", WHOLE},

@@ -99,6 +99,7 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_LENGTH] = layout->length;
     f[TAM_FIELD_NSEGMENTS] = layout->nsegments;
     f[TAM_FIELD_SEGMENTS] = layout->hash;
+    f[TAM_FIELD_ROWS] = layout->rows_hash;
     f[TAM_FIELD_SCHEME] = tam_scheme_code(r->scheme);
     f[TAM_FIELD_DENSITY] = real_bits(c->density);
     f[TAM_FIELD_OUTPUT] = c->output;

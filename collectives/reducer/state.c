@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0a1b65746174744f) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1b65746174744f) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct state_row {

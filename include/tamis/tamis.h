@@ -266,6 +266,27 @@ typedef struct tamis_segment {
 TAMIS_API tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments,
                                            tamis_layout **out);
 
+/**
+ * Say that the gradient of a segment is zero but for few rows: that of an embedding, of which a batch
+ * touches the rows of its words. The segment is a matrix, row after row.
+ *
+ * Such a segment is exchanged by itself, exactly, whatever the scheme: the ranks tell each other
+ * which rows have an entry that is not zero, and what any rank touched is summed whole. Nothing of
+ * it is chosen or late; density and k count the other segments alone. Where the rows are so many
+ * that their list costs more than it saves, the whole segment is summed in that step.
+ *
+ * Affects reducers that are made afterwards. All ranks must say the same.
+ *
+ * @param  row_length  [in]  elements of a row, a divisor of the segment's length; 0: an ordinary
+ *                           segment, as at first
+ *
+ * Shape:      each is a bucket of its own (section 7), and there are at most 64 of these. Memory of a
+ *             reducer: 16 bytes for each of its elements, 24 if there are several buckets
+ * Errors:     ARGUMENT: no effect
+ */
+TAMIS_API tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
+                                             uint64_t row_length);
+
 /** Elements of the whole gradient; 0 for NULL. */
 TAMIS_API uint64_t tamis_layout_length(const tamis_layout *layout);
 
