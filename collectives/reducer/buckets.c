@@ -20,29 +20,29 @@ static bool shared_by_norm(const tamis_reducer *r) {
 size_t tam_bucket_slot(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
     size_t own = tam_own_max(&b->division);
-    if (tam_scheme_exact_count(r->scheme))
+    if (tam_scheme_exact_count(b->scheme))
         return tam_share_max(&b->division, k);
-    if (tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0) {
-        double ranks = tam_scheme_undivided(r->scheme) ? 1.0 : b->division.nranks;
+    if (tam_scheme_by_threshold(b->scheme) && r->config.capacity > 0.0) {
+        double ranks = tam_scheme_undivided(b->scheme) ? 1.0 : b->division.nranks;
         return (size_t)tam_rule_capacity(r->config.capacity, k, ranks, own);
     }
     /* Group by group at least one entry each can exceed k by the number of groups. */
     size_t most = (size_t)k + b->division.grid.ngroups;
-    return tam_scheme_by_threshold(r->scheme) ? own : most < own ? most : own;
+    return tam_scheme_by_threshold(b->scheme) ? own : most < own ? most : own;
 }
 
 /* The count of such schemes is not known before the step. */
-static bool slots_grow(const tamis_reducer *r) {
-    return !tam_scheme_exact_count(r->scheme) &&
-           !(tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0);
+static bool slots_grow(const tam_bucket *b) {
+    return !tam_scheme_exact_count(b->scheme) &&
+           !(tam_scheme_by_threshold(b->scheme) && b->reducer->config.capacity > 0.0);
 }
 
 static size_t candidate_capacity(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     size_t own = tam_own_max(&b->division), most = own;
-    if (!tam_scheme_by_threshold(r->scheme))
+    if (!tam_scheme_by_threshold(b->scheme))
         most = (size_t)(8.0 * r->config.over * (double)tam_share_max(&b->division, b->k_max));
-    if (r->scheme.ownership == TAM_OWN_BINS)
+    if (b->scheme.ownership == TAM_OWN_BINS)
         most = (size_t)(2.0 * r->config.over * (double)b->k_max);
     most += SPARE_CANDIDATES;
     return most < own ? most : own;
@@ -52,27 +52,29 @@ static size_t candidate_capacity(const tam_bucket *b) {
  * that is aimed at counts. */
 static tamis_index_format choose_format(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    uint64_t ranks = r->scheme.ownership == TAM_OWN_ALL ? 1 : r->comm->nranks;
+    uint64_t ranks = b->scheme.ownership == TAM_OWN_ALL ? 1 : r->comm->nranks;
     uint64_t count = tam_bucket_slot(b, b->k), aimed = (b->k + ranks - 1) / ranks;
     if (r->config.index_format != TAMIS_INDEX_AUTO)
         return r->config.index_format;
     if (r->driver != &tam_driver_host)
         return TAMIS_INDEX_U32;
-    return tam_codec_choose(b->slots.span, slots_grow(r) && aimed < count ? aimed : count);
+    return tam_codec_choose(b->slots.span, slots_grow(b) && aimed < count ? aimed : count);
 }
 
 /* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
 static void prepare_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    bool sums = tam_scheme_weighted(r->scheme) || shared_by_norm(r);
+    bool sums = tam_scheme_weighted(b->scheme) || shared_by_norm(r);
     b->slots.rank = r->comm->rank;
     b->slots.nranks = r->comm->nranks;
     b->slots.nstats = sums ? b->division.grid.ngroups : 0;
     b->slots.capacity = tam_bucket_slot(b, b->k_max);
-    b->slots.growing = slots_grow(r);
-    b->slots.with_values = r->scheme.exchange == TAM_EXCHANGE_PAIRS;
+    b->slots.growing = slots_grow(b);
+    b->slots.with_values = b->scheme.exchange == TAM_EXCHANGE_PAIRS;
     b->slots.type = r->config.wire_type;
-    b->slots.span = tam_own_max(&b->division);
+    b->slots.span = b->scheme.ownership == TAM_OWN_BALANCED /* parts that move: no numbering */
+                        ? b->division.grid.n
+                        : tam_own_max(&b->division);
     b->slots.format = choose_format(b);
     /* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
     uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
@@ -94,9 +96,9 @@ static tamis_status open_never(tam_bucket *b) {
 static tamis_status open_sparse(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     const tamis_reducer_config *c = &r->config;
-    TAM_TRY(tam_division_open(b->layout, r->scheme, r->comm->nranks, c->block, &b->division));
+    TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, c->block, &b->division));
     TAM_TRY(
-        tam_control_open(r->scheme, &b->division.grid, b->k, c->over, c->threshold, &b->control));
+        tam_control_open(b->scheme, &b->division.grid, b->k, c->over, c->threshold, &b->control));
     TAM_TRY(r->device->open(&b->division.grid, candidate_capacity(b), c->threads, &b->kernels));
     TAM_TRY(open_never(b));
     if (!r->acc) /* by the kernels of the first bucket, for all */
@@ -113,7 +115,7 @@ static tamis_status open_sparse(tam_bucket *b) {
 static tamis_status open_dense(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     if (r->config.device != TAMIS_DEVICE_CPU) {
-        TAM_TRY(tam_division_open(b->layout, r->scheme, r->comm->nranks, 0, &b->division));
+        TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, 0, &b->division));
         TAM_TRY(r->device->open(&b->division.grid, 0, r->config.threads, &b->kernels));
     }
     return r->driver->open(b);
@@ -127,7 +129,7 @@ static tamis_status open_bucket(tam_bucket *b, const tam_bucket_range *range) {
     TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
     b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->length, r->config.share,
                                     r->nbuckets);
-    return tam_scheme_dense(r->scheme) ? open_dense(b) : open_sparse(b);
+    return tam_scheme_dense(b->scheme) ? open_dense(b) : open_sparse(b);
 }
 
 static void close_bucket(tam_bucket *b) {
@@ -175,6 +177,7 @@ static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
         const tam_bucket_range *range = &ranges[i];
         uint32_t end = range->first_segment + range->nsegments;
         r->buckets[i].reducer = r;
+        r->buckets[i].scheme = r->scheme;
         r->buckets[i].index = i;
         r->lengths[i] = r->layout->begins[end] - r->layout->begins[range->first_segment];
         for (uint32_t s = range->first_segment; s < end; s++)
@@ -266,7 +269,7 @@ tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
-    bool dense = tam_scheme_dense(r->scheme);
+    bool dense = tam_scheme_dense(b->scheme);
     tamis_bucket own = {sizeof own,
                         b->first_segment,
                         b->layout->nsegments,

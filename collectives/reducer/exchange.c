@@ -39,7 +39,7 @@ static tamis_status plan(tam_bucket *b, tam_link *link) {
     for (uint32_t g = 0; g < grid->ngroups; g++)
         b->control.norms[g] = sqrt(b->accumulated.group_sums[g]);
     tam_budget_norm(b->k, b->control.norms, grid, b->control.order, p->budgets);
-    if (r->scheme.ownership == TAM_OWN_ALL)
+    if (b->scheme.ownership == TAM_OWN_ALL)
         return TAMIS_OK;
 
     tam_bins_pack(p->budgets, grid, link->nranks, b->control.order, p->loads, p->parts);
@@ -93,18 +93,18 @@ static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
         .mine = tam_part_of(&b->division, r->step, link->rank),
         .k = b->slots.limit,
         .floor_key = b->control.floor_key,
-        .candidates = tam_rule_listed(r->scheme.threshold, &b->control.state)
+        .candidates = tam_rule_listed(b->scheme.threshold, &b->control.state)
                           ? &b->accumulated.candidates
                           : NULL,
     };
-    if (tam_scheme_by_group(r->scheme)) {
+    if (tam_scheme_by_group(b->scheme)) {
         cut.kind = TAM_CUT_GROUPS;
         cut.budgets = b->packing.budgets;
-    } else if (tam_scheme_by_threshold(r->scheme)) {
+    } else if (tam_scheme_by_threshold(b->scheme)) {
         cut.kind = TAM_CUT_ALL;
     } else {
         cut.k = tam_share_of(&b->division, r->step, link->rank, b->k);
-        cut.weights = tam_scheme_weighted(r->scheme) ? b->control.weights : NULL;
+        cut.weights = tam_scheme_weighted(b->scheme) ? b->control.weights : NULL;
     }
     return cut;
 }
@@ -117,7 +117,7 @@ static void fill_header(tam_bucket *b, const tam_cut_result *result) {
     const tamis_reducer *r = b->reducer;
     tam_slot_header *h = tam_slot_own_header(&b->slots);
     const tam_candidates *seen = &b->accumulated.candidates;
-    bool known = tam_rule_listed(r->scheme.threshold, &b->control.state) && seen->complete;
+    bool known = tam_rule_listed(b->scheme.threshold, &b->control.state) && seen->complete;
     h->step = r->step;
     h->last_result = b->last_result;
     h->count = (uint32_t)result->count;
@@ -162,7 +162,7 @@ static tamis_status cut(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
     tam_cut job = choose_cut(b, link);
     tam_cut_result result = {0};
-    if (r->scheme.threshold == TAM_THRESHOLD_SAGE)
+    if (b->scheme.threshold == TAM_THRESHOLD_SAGE)
         TAM_TRY(aim(b, &job.threshold));
     uint32_t *indices = tam_slot_own_indices(&b->slots);
     TAM_TRY(r->device->cut(b->kernels, &job, indices, &result));
@@ -205,7 +205,7 @@ static void add_up_headers(tam_bucket *b) {
 
 static tamis_status unite(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
-    if (r->scheme.ownership == TAM_OWN_ALL)
+    if (b->scheme.ownership == TAM_OWN_ALL)
         return tam_union_merge(&b->slots, b->division.grid.n, b->scratch, b->indices, &b->count);
     for (uint32_t p = 0; p < link->nranks; p++)
         b->owners[p] = tam_owner_of(&b->division, r->step, p);
@@ -269,7 +269,7 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     tamis_reducer *r = b->reducer;
     if (r->config.worker == TAMIS_WORKER_THREAD)
         TAM_TRY(accumulate_committed(b));
-    bool meets_early = r->scheme.ownership == TAM_OWN_BINS; /* to plan, before it cuts */
+    bool meets_early = b->scheme.ownership == TAM_OWN_BINS; /* to plan, before it cuts */
     uint64_t begin_ns = tam_clock_ns(), planned_ns = begin_ns;
     b->slots.config = b->config_hash + b->k; /* slots of another density may be as long */
     if (meets_early)

@@ -171,7 +171,7 @@ static void control(tam_bucket *b) {
             b->control.state.margin, tam_control_slope(&b->control),
             (unsigned long long)b->now.rescans);
     tam_control_update(&b->control, &seen);
-    if (b->reducer->scheme.ownership == TAM_OWN_BALANCED)
+    if (b->scheme.ownership == TAM_OWN_BALANCED)
         balance(b, seen.picked);
 }
 

@@ -14,9 +14,9 @@ static tamis_status open_exchange(tam_bucket *b) {
 
     /* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
     uint64_t sent = (uint64_t)b->slots.capacity * nranks;
-    bool shared = b->reducer->scheme.ownership == TAM_OWN_ALL;
+    bool shared = b->scheme.ownership == TAM_OWN_ALL;
     b->union_max = (size_t)(shared || sent < grid->n ? sent : grid->n);
-    if (b->reducer->scheme.ownership == TAM_OWN_BINS)
+    if (b->scheme.ownership == TAM_OWN_BINS)
         b->union_max = (size_t)grid->n;
     b->indices = tam_alloc_array(b->union_max, sizeof b->indices[0]);
     b->values = tam_alloc_array(b->union_max, sizeof b->values[0]);
@@ -48,7 +48,7 @@ static tamis_status open_rounding(tam_bucket *b) {
 static tamis_status open_packing(tam_bucket *b) {
     size_t ngroups = b->division.grid.ngroups, nranks = b->reducer->comm->nranks;
     tam_packing *p = &b->packing;
-    if (!tam_scheme_by_group(b->reducer->scheme))
+    if (!tam_scheme_by_group(b->scheme))
         return TAMIS_OK;
     p->budgets = tam_alloc_array(ngroups, sizeof p->budgets[0]);
     p->parts = tam_alloc_array(ngroups, sizeof p->parts[0]);
@@ -60,7 +60,7 @@ static tamis_status open_packing(tam_bucket *b) {
 }
 
 static tamis_status host_open(tam_bucket *b) {
-    if (tam_scheme_dense(b->reducer->scheme))
+    if (tam_scheme_dense(b->scheme))
         return TAMIS_OK;
     TAM_TRY(open_exchange(b));
     TAM_TRY(open_rounding(b));
@@ -92,7 +92,7 @@ static void host_close(tam_bucket *b) {
 
 static tamis_status host_launch(tam_bucket *b, void *stream) {
     tamis_reducer *r = b->reducer;
-    bool dense = tam_scheme_dense(r->scheme);
+    bool dense = tam_scheme_dense(b->scheme);
     if (b == tam_last_bucket(r))
         r->busy_us = tam_arrive_us(r->ended_ns, tam_clock_ns());
     TAM_TRY(r->device->follow(b->kernels, stream));

@@ -72,7 +72,8 @@ typedef struct tam_flights tam_flights; /* flight.h */
 typedef struct tam_bucket {
     tam_job job; /* first: the exchange of the step under way */
     tamis_reducer *reducer;
-    uint32_t index; /* in the order of the exchange */
+    tam_scheme scheme; /* what acts on one bucket goes by this one */
+    uint32_t index;    /* in the order of the exchange */
     uint32_t first_segment;
     uint64_t begin;       /* element of the whole vector */
     tamis_layout *layout; /* of its segments alone */
