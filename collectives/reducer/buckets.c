@@ -3,7 +3,7 @@
  * The buckets of a reducer: where the layout is cut, what each of them needs, and how many entries
  * of a step each gets.
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 #include "lib/policy/rules.h"
 
@@ -12,7 +12,7 @@
 enum { SPARE_CANDIDATES = 4096 };
 
 static bool shared_by_norm(const tamis_reducer *r) {
-    return r->nbuckets > 1 && r->config.share == TAMIS_SHARE_NORM;
+    return tam_ordinary_buckets(r) > 1 && r->config.share == TAMIS_SHARE_NORM;
 }
 
 /* -- sizes ------------------------------------------------------------------------------------ */
@@ -61,6 +61,13 @@ static tamis_index_format choose_format(const tam_bucket *b) {
     return tam_codec_choose(b->slots.span, slots_grow(b) && aimed < count ? aimed : count);
 }
 
+/* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
+static void name_slots(tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
+    b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
+}
+
 /* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
 static void prepare_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
@@ -76,9 +83,7 @@ static void prepare_slots(tam_bucket *b) {
                         ? b->division.grid.n
                         : tam_own_max(&b->division);
     b->slots.format = choose_format(b);
-    /* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
-    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
-    b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
+    name_slots(b);
 }
 
 /* -- one bucket ------------------------------------------------------------------------------- */
@@ -93,6 +98,18 @@ static tamis_status open_never(tam_bucket *b) {
     return TAMIS_OK;
 }
 
+/* By the kernels of the first bucket, for all. */
+static tamis_status open_residual(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    if (!r->acc)
+        r->acc = r->device->alloc(b->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
+    if (!r->acc)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
+                        (unsigned long long)r->layout->length);
+    b->acc = r->acc + b->begin;
+    return TAMIS_OK;
+}
+
 static tamis_status open_sparse(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     const tamis_reducer_config *c = &r->config;
@@ -101,13 +118,27 @@ static tamis_status open_sparse(tam_bucket *b) {
         tam_control_open(b->scheme, &b->division.grid, b->k, c->over, c->threshold, &b->control));
     TAM_TRY(r->device->open(&b->division.grid, candidate_capacity(b), c->threads, &b->kernels));
     TAM_TRY(open_never(b));
-    if (!r->acc) /* by the kernels of the first bucket, for all */
-        r->acc = r->device->alloc(b->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
-    if (!r->acc)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
-                        (unsigned long long)r->layout->length);
-    b->acc = r->acc + b->begin;
+    TAM_TRY(open_residual(b));
     prepare_slots(b);
+    return r->driver->open(b);
+}
+
+/* Beside scheme dense, which has no residual, a place to add up in is the bucket's own. */
+static tamis_status open_rows(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, 0, &b->division));
+    TAM_TRY(tam_control_open(b->scheme, &b->division.grid, 1, r->config.over, 0.0, &b->control));
+    TAM_TRY(r->device->open(&b->division.grid, 0, r->config.threads, &b->kernels));
+    TAM_TRY(open_never(b));
+    if (tam_scheme_dense(r->scheme))
+        b->acc = r->device->alloc(b->kernels, (size_t)b->layout->length * sizeof b->acc[0]);
+    else
+        TAM_TRY(open_residual(b));
+    if (!b->acc)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %llu elements of rows",
+                        (unsigned long long)b->layout->length);
+    TAM_TRY(tam_rows_plan(b));
+    name_slots(b);
     return r->driver->open(b);
 }
 
@@ -124,11 +155,12 @@ static tamis_status open_dense(tam_bucket *b) {
 static tamis_status open_bucket(tam_bucket *b, const tam_bucket_range *range) {
     tamis_reducer *r = b->reducer;
     b->first_segment = range->first_segment;
-    b->k = r->shares[b->index];
     b->begin = r->layout->begins[range->first_segment];
     TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
-    b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->length, r->config.share,
-                                    r->nbuckets);
+    if (tam_scheme_rows(b->scheme))
+        return open_rows(b);
+    b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->ordinary,
+                                    r->config.share, tam_ordinary_buckets(r));
     return tam_scheme_dense(b->scheme) ? open_dense(b) : open_sparse(b);
 }
 
@@ -137,6 +169,9 @@ static void close_bucket(tam_bucket *b) {
     r->driver->close(b);
     if (r->acc && b->index == 0)
         r->device->release(b->kernels, r->acc);
+    if (!r->acc && b->acc)
+        r->device->release(b->kernels, b->acc);
+    tam_rows_close(b);
     if (b->kernels)
         r->device->close(b->kernels);
     tam_free(b->never);
@@ -155,7 +190,7 @@ static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
 }
 
 /* Arrays that have one entry per bucket or segment. */
-static tamis_status open_rows(tamis_reducer *r) {
+static tamis_status open_arrays(tamis_reducer *r) {
     uint32_t nbuckets = r->nbuckets, nsegments = r->layout->nsegments;
     r->buckets = tam_alloc_array(nbuckets, sizeof r->buckets[0]);
     r->lengths = tam_alloc_array(nbuckets, sizeof r->lengths[0]);
@@ -173,16 +208,34 @@ static tamis_status open_rows(tamis_reducer *r) {
 }
 
 static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
+    static const tam_scheme rows = {TAM_OWN_ALL, TAM_BUDGET_GLOBAL, TAM_THRESHOLD_EXACT,
+                                    TAM_EXCHANGE_ROWS};
+    uint32_t ordinary = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket_range *range = &ranges[i];
-        uint32_t end = range->first_segment + range->nsegments;
+        uint32_t first = range->first_segment, end = first + range->nsegments;
+        bool rowed = tam_segment_rowed(r->layout, first);
         r->buckets[i].reducer = r;
-        r->buckets[i].scheme = r->scheme;
+        r->buckets[i].scheme = rowed ? rows : r->scheme;
         r->buckets[i].index = i;
-        r->lengths[i] = r->layout->begins[end] - r->layout->begins[range->first_segment];
-        for (uint32_t s = range->first_segment; s < end; s++)
+        if (!rowed)
+            r->lengths[ordinary++] = r->layout->begins[end] - r->layout->begins[first];
+        for (uint32_t s = first; s < end; s++)
             r->bucket_of[s] = i;
     }
+}
+
+/* Among the buckets whose segments have no rows. */
+static void share(tamis_reducer *r, const double *norms) {
+    double own[TAM_BUCKETS_MAX];
+    uint32_t count = 0, taken = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        if (!tam_scheme_rows(r->buckets[i].scheme))
+            own[count++] = norms ? norms[i] : 0.0;
+    }
+    tam_bucket_shares(r->k, count, r->lengths, norms ? own : NULL, r->shares + count, r->shares);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        r->buckets[i].k = tam_scheme_rows(r->buckets[i].scheme) ? 0 : r->shares[taken++];
 }
 
 /* Room for the result of all buckets. */
@@ -214,9 +267,15 @@ static tamis_status open_staging(tamis_reducer *r) {
 tamis_status tam_buckets_open(tamis_reducer *r) {
     tam_bucket_range ranges[TAM_BUCKETS_MAX];
     r->nbuckets = plan(r, ranges);
-    TAM_TRY(open_rows(r));
+    if (r->nbuckets == 0)
+        return tam_fail(
+            TAMIS_E_UNSUPPORTED,
+            "the layout has %u segments with rows, each a bucket, and there are at most "
+            "%d buckets; join some, or use several reducers",
+            r->layout->nrowed, TAM_BUCKETS_MAX);
+    TAM_TRY(open_arrays(r));
     assign(r, ranges);
-    tam_bucket_shares(r->k, r->nbuckets, r->lengths, NULL, r->shares + r->nbuckets, r->shares);
+    share(r, NULL);
     r->driver = tam_driver_find(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(open_bucket(&r->buckets[i], &ranges[i]));
@@ -245,10 +304,11 @@ void tam_buckets_close(tamis_reducer *r) {
 
 void tam_buckets_share(tamis_reducer *r) {
     const double *norms = shared_by_norm(r) && r->has_norms ? r->norms : NULL;
-    tam_bucket_shares(r->k, r->nbuckets, r->lengths, norms, r->shares + r->nbuckets, r->shares);
+    share(r, norms);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        b->k = r->shares[i];
+        if (b->rows)
+            continue;
         tam_control_aim(&b->control, b->k);
         if (b->slots.memory && !b->slots.growing)
             tam_slots_limit(&b->slots, tam_bucket_slot(b, b->k));

@@ -83,6 +83,10 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
+    if (layout->nrowed > 0 && r->config.device != TAMIS_DEVICE_CPU)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_reducer_create: a segment of the layout has rows, which only "
+                        "TAMIS_DEVICE_CPU exchanges; make a reducer of its own for it");
     return tam_device_find(r->config.device, &r->device);
 }
 
@@ -125,14 +129,14 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
 
 static uint64_t entries(double density, uint64_t length) {
     double k = floor(density * (double)length);
-    return k >= 1.0 ? (uint64_t)k : 1;
+    return k >= 1.0 ? (uint64_t)k : length > 0;
 }
 
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     bool dense = tam_scheme_dense(r->scheme);
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
-    r->k = dense ? layout->length : entries(r->config.density, layout->length);
-    r->k_max = dense ? layout->length : entries(r->config.density_max, layout->length);
+    r->k = dense ? layout->ordinary : entries(r->config.density, layout->ordinary);
+    r->k_max = dense ? layout->ordinary : entries(r->config.density_max, layout->ordinary);
     TAM_TRY(tam_buckets_open(r));
     return tam_reducer_observes(r) ? tam_forecast_open(&r->forecast, r->comm->nranks) : TAMIS_OK;
 }
@@ -159,12 +163,12 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_reducer_set_density: %g is not in (0, density_max = %g]", density,
                         r->config.density_max);
-    uint64_t k = entries(density, r->layout->length);
-    if (k < r->nbuckets)
+    uint64_t k = entries(density, r->layout->ordinary);
+    if (k < tam_ordinary_buckets(r))
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_reducer_set_density: %g gives %llu entries for %u buckets, which "
                         "need one each",
-                        density, (unsigned long long)k, r->nbuckets);
+                        density, (unsigned long long)k, tam_ordinary_buckets(r));
     r->k = k;
     tam_buckets_share(r);
     return TAMIS_OK;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Scheme dense: the whole gradient is summed, in place. There is no residual, so a failure leaves
- * the gradient partly reduced.
+ * the gradient partly reduced. Segments that have rows are summed beside it (rows.c).
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 #include "lib/base/half.h"
 
@@ -81,20 +81,36 @@ static tamis_status clear_run(tam_bucket *b, tam_link *link, void *run, size_t c
 }
 
 static tamis_status clear_all(tamis_reducer *r, tam_link *link) {
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(visit_gradient(&r->buckets[i], link, clear_run));
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        TAM_TRY(visit_gradient(b, link, clear_run));
+        if (b->rows)
+            TAM_TRY(tam_rows_forget(b));
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status apply_rows(tamis_reducer *r) {
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        if (r->buckets[i].rows)
+            TAM_TRY(tam_step_apply(&r->buckets[i]));
+    }
     return TAMIS_OK;
 }
 
 /* The sums of all buckets are there: what is bad in one is bad for all. */
-static tamis_status finish(tamis_reducer *r, tam_job *job, tam_link *link) {
+tamis_status tam_step_finish_dense(tamis_reducer *r, tam_job *job, tam_link *link) {
     TAM_TRY(tam_step_commit(r, job));
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        r->now.nonfinite += r->buckets[i].now.nonfinite;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        if (b->rows && !r->now.skipped)
+            b->now.nonfinite += tam_step_drop_infinite(b);
+        r->now.nonfinite += b->now.nonfinite;
+    }
     r->count = (size_t)r->layout->length;
     r->now.skipped = r->now.nonfinite > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP;
     if (!r->now.skipped)
-        return TAMIS_OK;
+        return apply_rows(r);
     r->count = 0;
     TAM_TRY(clear_all(r, link));
     return tam_say_skipped(r, r->step, r->now.nonfinite, "in the sum over ranks");
@@ -106,5 +122,5 @@ tamis_status tam_step_dense(tam_job *job, tam_link *link) {
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(visit_gradient(b, link, reduce_run));
     tam_phase_end(r, TAMIS_PHASE_EXCHANGE, b->index, begin_ns, &b->now.exchange_s);
-    return b == tam_last_bucket(r) ? finish(r, job, link) : TAMIS_OK;
+    return b == tam_last_bucket(r) ? tam_step_finish_dense(r, job, link) : TAMIS_OK;
 }

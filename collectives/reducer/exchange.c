@@ -19,7 +19,7 @@
  * so that what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or,
  * divided afterwards, the mean.
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 #include "collectives/exchange/union.h"
 #include "lib/base/half.h"
@@ -158,8 +158,18 @@ static tamis_status fill_values(tam_bucket *b, const uint32_t *indices, size_t c
     return TAMIS_OK;
 }
 
+static tamis_status pick_rows(tam_bucket *b) {
+    tam_cut_result result = {0};
+    TAM_TRY(tam_rows_pick(b, &result.count));
+    fill_header(b, &result);
+    tam_slot_own_header(&b->slots)->flags |= b->rows->all ? TAM_SLOT_ALL_ROWS : 0;
+    return TAMIS_OK;
+}
+
 static tamis_status cut(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
+    if (b->rows)
+        return pick_rows(b);
     tam_cut job = choose_cut(b, link);
     tam_cut_result result = {0};
     if (b->scheme.threshold == TAM_THRESHOLD_SAGE)
@@ -249,7 +259,7 @@ static tamis_status accumulate_committed(tam_bucket *b) {
 /* Slots and values. A step that will be skipped is known as such by all ranks from the headers, and
  * needs no more. */
 static tamis_status exchange(tam_bucket *b, tam_link *link) {
-    for (uint32_t i = 0; i < link->nranks; i++)
+    for (uint32_t i = 0; i < link->nranks && !b->rows; i++)
         b->reaches[i] = tam_reach_of(&b->division, tam_part_of(&b->division, b->reducer->step, i));
     TAM_TRY(tam_slots_exchange(&b->slots, link));
     TAM_TRY(compare_results(b));
@@ -257,6 +267,8 @@ static tamis_status exchange(tam_bucket *b, tam_link *link) {
     b->reducer->now.skipped |= b->now.skipped;
     if (b->reducer->now.skipped)
         return TAMIS_OK;
+    if (b->rows)
+        return tam_rows_reduce(b, link);
     TAM_TRY(unite(b, link));
     if (!b->slots.with_values)
         return reduce(b, link);
@@ -290,5 +302,8 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     if (meets_early)
         tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->index, cut_ns, end_ns, &b->now.exchange_s);
     tam_arrive_met(b, end_ns);
-    return b == tam_last_bucket(r) ? tam_step_finish(r, job) : TAMIS_OK;
+    if (b != tam_last_bucket(r))
+        return TAMIS_OK;
+    return tam_scheme_dense(r->scheme) ? tam_step_finish_dense(r, job, link)
+                                       : tam_step_finish(r, job);
 }

@@ -67,7 +67,7 @@ static void forget_rest(tam_bucket *b, size_t i) {
 
 /* Finite values whose sum is not. Such entries are dropped, else every later step would meet them
  * again. @return how many */
-static uint64_t drop_infinite_sums(tam_bucket *b) {
+uint64_t tam_step_drop_infinite(tam_bucket *b) {
     const tam_device *device = b->reducer->device;
     uint64_t bad = 0;
     for (size_t i = 0; i < b->count; i++)
@@ -85,7 +85,7 @@ static uint64_t drop_infinite_sums(tam_bucket *b) {
 
 /* -- apply ------------------------------------------------------------------------------------ */
 
-static tamis_status apply(tam_bucket *b) {
+tamis_status tam_step_apply(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_accumulate target = b->target;
     if (r->config.output == TAMIS_OUTPUT_SPARSE) {
@@ -187,7 +187,7 @@ static void add_up(tamis_reducer *r) {
         s->candidates += b->now.candidates;
         s->rescans += b->now.rescans;
         s->nonfinite += b->now.nonfinite;
-        for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
+        for (uint32_t rank = 0; rank < r->comm->nranks && !b->rows; rank++)
             r->picked[rank] += tam_slot_header_of(&b->slots, rank)->count;
     }
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
@@ -202,6 +202,8 @@ static void note_norms(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         float key = tam_slot_own_header(&b->slots)->key;
+        if (b->rows)
+            continue;
         for (uint32_t g = 0; g < b->division.grid.ngroups; g++)
             total += b->accumulated.group_sums[g];
         left += b->picked_sum;
@@ -219,13 +221,18 @@ static void note_norms(tamis_reducer *r) {
 static tamis_status apply_all(tamis_reducer *r) {
     r->count = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        TAM_TRY(apply(&r->buckets[i]));
+        TAM_TRY(tam_step_apply(&r->buckets[i]));
         r->count += r->buckets[i].count;
     }
     join_results(r);
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        control(&r->buckets[i]);
-    r->has_norms = r->buckets[0].slots.nstats > 0;
+    r->has_norms = false;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        if (b->rows)
+            continue;
+        control(b);
+        r->has_norms = r->has_norms || b->slots.nstats > 0;
+    }
     tam_buckets_share(r);
     return TAMIS_OK;
 }
@@ -236,7 +243,7 @@ static tamis_status decide(tamis_reducer *r) {
     if (r->now.skipped)
         return skip_bad_gradients(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        bad += drop_infinite_sums(&r->buckets[i]);
+        bad += tam_step_drop_infinite(&r->buckets[i]);
     r->now.nonfinite += bad;
     if (bad > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP)
         return skip(r, "in the sum over ranks");

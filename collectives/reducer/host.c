@@ -3,7 +3,7 @@
  * The host drives the step: accumulate on the caller's thread, the rest as a job of the
  * communicator (exchange.c). For every device, over every transport, with every scheme.
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
@@ -62,6 +62,8 @@ static tamis_status open_packing(tam_bucket *b) {
 static tamis_status host_open(tam_bucket *b) {
     if (tam_scheme_dense(b->scheme))
         return TAMIS_OK;
+    if (b->rows)
+        return tam_rows_open(b);
     TAM_TRY(open_exchange(b));
     TAM_TRY(open_rounding(b));
     return open_packing(b);
@@ -118,6 +120,16 @@ static bool host_test(tamis_reducer *r) {
     return tam_comm_test(r->comm, &r->buckets[r->nbuckets - 1].job);
 }
 
+/* Entries of the result in segments that have no rows. */
+static uint64_t count_ordinary(const tamis_reducer *r) {
+    uint64_t count = r->count;
+    if (tam_scheme_dense(r->scheme))
+        return count > 0 ? r->layout->ordinary : 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        count -= r->buckets[i].rows ? r->buckets[i].count : 0;
+    return count;
+}
+
 /* What the job of the last bucket cannot know. */
 static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
     tamis_stats *s = &r->now;
@@ -134,8 +146,8 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
     s->steps = r->stats.steps + 1;
     s->length = r->layout->length;
     s->target = r->k;
-    s->selected = r->count;
-    s->density = (double)r->count / (double)r->layout->length;
+    s->selected = count_ordinary(r);
+    s->density = (double)s->selected / (double)(r->layout->ordinary ? r->layout->ordinary : 1);
     s->exchange_s_total = r->stats.exchange_s_total + s->exchange_s;
     s->wire_bytes_total = r->stats.wire_bytes_total + s->wire_bytes;
     s->rescans_total = r->stats.rescans_total + s->rescans;

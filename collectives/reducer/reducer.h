@@ -68,6 +68,8 @@ typedef struct tam_packing {
 
 typedef struct tam_flights tam_flights; /* flight.h */
 
+typedef struct tam_rows tam_rows; /* rows.h */
+
 /** A run of segments that is exchanged by itself. Elements are counted from its begin. */
 typedef struct tam_bucket {
     tam_job job; /* first: the exchange of the step under way */
@@ -101,6 +103,7 @@ typedef struct tam_bucket {
     double *group_means;    /* [ngroups] */
     uint32_t *group_picked; /* [ngroups] */
     tam_packing packing;
+    tam_rows *rows; /* of a segment that has rows; else NULL */
 
     uint32_t unready; /* segments of this step that are not ready yet */
     tam_accumulate target;
@@ -164,7 +167,7 @@ struct tamis_reducer {
     void *staging;       /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
     uint32_t *indices;   /* [sum of union_max] the result of several buckets joined; else NULL */
     float *values;
-    uint64_t *lengths, *shares; /* [nbuckets] */
+    uint64_t *lengths, *shares; /* [nbuckets] of those that share k */
     double *norms;              /* [nbuckets] of the last step */
     uint64_t *picked;           /* [nranks] scratch of the statistics */
 
@@ -194,6 +197,11 @@ struct tamis_reducer {
     tamis_stats stats; /* of the last finished step */
 };
 
+/** Those that share k. */
+static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
+    return r->nbuckets - r->layout->nrowed;
+}
+
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }
@@ -222,6 +230,12 @@ tamis_status tam_step_dense(tam_job *job, tam_link *link);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
+/** The same of scheme dense (dense.c). */
+tamis_status tam_step_finish_dense(tamis_reducer *r, tam_job *job, tam_link *link);
+/** Sums that are not finite become 0, and leave the residual. @return how many */
+uint64_t tam_step_drop_infinite(tam_bucket *b);
+/** Sums to the gradient, and out of the residual. */
+tamis_status tam_step_apply(tam_bucket *b);
 /** The caller is still there: from here on the job may change what he sees. */
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
 float tam_divisor(const tamis_reducer *r);

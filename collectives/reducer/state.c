@@ -159,7 +159,8 @@ tamis_status tam_state_refuse(const char *where, const char *why) {
 
 /* As tamis_reducer_set_density. */
 static bool can_send(const tamis_reducer *r, uint64_t k) {
-    return k == r->k || (r->driver == &tam_driver_host && k >= r->nbuckets && k <= r->k_max);
+    return k == r->k ||
+           (r->driver == &tam_driver_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
 static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *h,

@@ -33,7 +33,8 @@ typedef enum tam_threshold {
 typedef enum tam_exchange {
     TAM_EXCHANGE_UNION, /* indices gathered, everybody's values reduced at the union */
     TAM_EXCHANGE_PAIRS, /* (index, value) gathered, everybody gives only what it picked */
-    TAM_EXCHANGE_DENSE  /* everything */
+    TAM_EXCHANGE_DENSE, /* everything */
+    TAM_EXCHANGE_ROWS /* rows that any rank touched; of a bucket only, and nobody can ask for it */
 } tam_exchange;
 
 typedef struct tam_scheme {
@@ -55,6 +56,11 @@ void tam_scheme_print(uint64_t code, char *text, size_t size);
 /** Everything travels: no picks, no residual. */
 TAM_SHARED bool tam_scheme_dense(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_DENSE;
+}
+
+/** Of a segment that has rows: all that was touched travels. */
+TAM_SHARED bool tam_scheme_rows(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_ROWS;
 }
 
 /** What reaches a threshold travels, however much that is. */
