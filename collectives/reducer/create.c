@@ -83,10 +83,6 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
-    if (layout->nrowed > 0 && r->config.device != TAMIS_DEVICE_CPU)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_reducer_create: a segment of the layout has rows, which only "
-                        "TAMIS_DEVICE_CPU exchanges; make a reducer of its own for it");
     return tam_device_find(r->config.device, &r->device);
 }
 
