@@ -271,17 +271,24 @@ TAMIS_API tamis_status tamis_layout_create(const tamis_segment *segments, size_t
  * touches the rows of its words. The segment is a matrix, row after row.
  *
  * Such a segment is exchanged by itself, exactly, whatever the scheme: the ranks tell each other
- * which rows have an entry that is not zero, and what any rank touched is summed whole. Nothing of
- * it is chosen or late; density and k count the other segments alone. Where the rows are so many
- * that their list costs more than it saves, the whole segment is summed in that step.
+ * which rows have an entry that is not zero, and what any rank touched is summed whole, in float32.
+ * Nothing of it is chosen or late; density, k and the statistics of picks count the other segments
+ * alone. Where a rank touched so many rows that their list costs more than it saves, the whole
+ * segment is summed in that step. The result holds all entries of the rows that were summed.
+ *
+ * The residual has a place for it, which is zero after every step that was applied: micro-batches
+ * add up there, and what a step that failed or was skipped had is kept there for the next.
  *
  * Affects reducers that are made afterwards. All ranks must say the same.
  *
  * @param  row_length  [in]  elements of a row, a divisor of the segment's length; 0: an ordinary
  *                           segment, as at first
  *
- * Shape:      each is a bucket of its own (section 7), and there are at most 64 of these. Memory of a
- *             reducer: 16 bytes for each of its elements, 24 if there are several buckets
+ * Shape:      each is a bucket of its own (section 7). More than 64 buckets, runs of other segments
+ *             between them included, are refused by tamis_reducer_create (UNSUPPORTED). A reducer
+ *             takes 12 bytes for each element of it, residual included, 20 if there are several
+ *             buckets, and some 4 ranks + 5 for each row; with CUDA 8 or 16 of these on the host,
+ *             which drives the steps
  * Errors:     ARGUMENT: no effect
  */
 TAMIS_API tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
@@ -630,7 +637,8 @@ typedef struct tamis_bucket {
     size_t size;
     uint32_t first_segment, nsegments;
     uint64_t begin, length;   /* elements */
-    uint64_t target;          /* entries it will send in the next step, all ranks together */
+    uint64_t target;          /* entries it will send in the next step, all ranks together; 0 for a
+                                 segment that has rows: nobody knows */
     const char *index_format; /* how its indices travel: "u32", "block16", "gap8" or "bitmap";
                                  "none" for scheme dense */
 } tamis_bucket;
@@ -677,7 +685,8 @@ typedef struct tamis_stats {
     size_t size;
     uint64_t steps;      /* steps finished, those before a loaded state included */
     uint64_t length;     /* n */
-    uint64_t target;     /* k = max(1, floor(density * n)); n for "dense" */
+    uint64_t target;     /* k = max(1, floor(density * n)); n for "dense". Here and below without
+                            segments that have rows, of which tamis_result.count tells */
     uint64_t selected;   /* entries in the result, the same on all ranks */
     uint64_t picked;     /* entries this rank sent; scheme `deft` has groups that all ranks take
                                whole and nobody sends */
@@ -693,7 +702,7 @@ typedef struct tamis_stats {
                                group's level */
     double acc_norm;        /* L2 norm of this rank's accumulated gradient */
     double residual_norm;   /* L2 norm of what stayed */
-    uint64_t wire_bytes;    /* sent by this rank in this step, headers included */
+    uint64_t wire_bytes;    /* sent by this rank in this step, headers and rows included */
     uint64_t wire_bytes_total;
     double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
                             by itself, for the host has no clock there */
