@@ -111,6 +111,7 @@ static tamis_status host_accumulate(tam_bucket *b, void *stream) {
     TAM_TRY(r->device->accumulate(b->kernels, &b->target, &seen));
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->index, begin_ns, &b->early_s);
     b->early_nonfinite += seen.nonfinite;
+    b->pending = tam_scheme_dense(b->scheme);
     return TAMIS_OK;
 }
 
@@ -128,12 +129,12 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
         s->arrive_s += b->now.arrive_s;
         s->exchange_s += b->now.arrive_s + b->now.exchange_s;
         s->wire_bytes += b->job.wire_bytes;
+        s->target += tam_bucket_target(b);
         b->early_nonfinite = 0;
         b->early_s = 0.0;
     }
     s->steps = r->stats.steps + 1;
     s->length = r->layout->length;
-    s->target = r->k;
     s->selected = r->count;
     s->density = (double)r->count / (double)r->layout->length;
     s->exchange_s_total = r->stats.exchange_s_total + s->exchange_s;
@@ -179,7 +180,7 @@ static tamis_status host_keep(tamis_reducer *r) {
 
 static void host_result(const tamis_reducer *r, tamis_result *out) {
     *out = (tamis_result){.count = r->count};
-    if (r->acc) {
+    if (r->ndense == 0) {
         out->indices = r->indices ? r->indices : r->buckets[0].indices;
         out->values = r->values ? r->values : r->buckets[0].values;
     }
