@@ -39,6 +39,7 @@ static const struct {
     [TAM_FIELD_DEVICE] = {"device", WHOLE},
     [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
     [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},
+    [TAM_FIELD_DENSE_BUCKETS] = {"buckets that are dense", HEX},
     [TAM_FIELD_INDEX_FORMAT] = {"index_format", WHOLE},
     [TAM_FIELD_WIRE_TYPE] = {"wire_type", WHOLE},
 };

@@ -12,7 +12,7 @@
 enum { SPARE_CANDIDATES = 4096 };
 
 static bool shared_by_norm(const tamis_reducer *r) {
-    return tam_ordinary_buckets(r) > 1 && r->config.share == TAMIS_SHARE_NORM;
+    return tam_ordinary_buckets(r) > 1 && r->config.share == TAMIS_SHARE_NORM && r->ndense == 0;
 }
 
 /* -- sizes ------------------------------------------------------------------------------------ */
@@ -99,7 +99,7 @@ static tamis_status open_never(tam_bucket *b) {
 }
 
 /* By the kernels of the first bucket, for all. */
-static tamis_status open_residual(tam_bucket *b) {
+static tamis_status open_acc(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     if (!r->acc)
         r->acc = r->device->alloc(b->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
@@ -110,17 +110,23 @@ static tamis_status open_residual(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-static tamis_status open_sparse(tam_bucket *b) {
+/* What may be sparse: also a bucket that is dense in a reducer whose buckets choose, for what is
+ * accumulated before a step must have a place, and its state the same shape. */
+static tamis_status open_residual(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     const tamis_reducer_config *c = &r->config;
-    TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, c->block, &b->division));
-    TAM_TRY(
-        tam_control_open(b->scheme, &b->division.grid, b->k, c->over, c->threshold, &b->control));
+    tam_scheme sparse = tam_scheme_sparse(r->scheme);
+    TAM_TRY(tam_division_open(b->layout, sparse, r->comm->nranks, c->block, &b->division));
+    TAM_TRY(tam_control_open(sparse, &b->division.grid, b->k, c->over, c->threshold, &b->control));
     TAM_TRY(r->device->open(&b->division.grid, candidate_capacity(b), c->threads, &b->kernels));
     TAM_TRY(open_never(b));
+    return open_acc(b);
+}
+
+static tamis_status open_sparse(tam_bucket *b) {
     TAM_TRY(open_residual(b));
     prepare_slots(b);
-    return r->driver->open(b);
+    return b->reducer->driver->open(b);
 }
 
 /* Beside scheme dense, which has no residual, a place to add up in is the bucket's own. */
@@ -133,7 +139,7 @@ static tamis_status open_rows(tam_bucket *b) {
     if (tam_scheme_dense(r->scheme))
         b->acc = r->device->alloc(b->kernels, (size_t)b->layout->length * sizeof b->acc[0]);
     else
-        TAM_TRY(open_residual(b));
+        TAM_TRY(open_acc(b));
     if (!b->acc)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %llu elements of rows",
                         (unsigned long long)b->layout->length);
@@ -145,7 +151,9 @@ static tamis_status open_rows(tam_bucket *b) {
 /* Kernels are opened for memory that the host cannot reach. */
 static tamis_status open_dense(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
-    if (r->config.device != TAMIS_DEVICE_CPU) {
+    if (tam_scheme_auto(r->scheme)) {
+        TAM_TRY(open_residual(b));
+    } else if (r->config.device != TAMIS_DEVICE_CPU) {
         TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, 0, &b->division));
         TAM_TRY(r->device->open(&b->division.grid, 0, r->config.threads, &b->kernels));
     }
@@ -184,7 +192,7 @@ static void close_bucket(tam_bucket *b) {
 
 static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
     const tamis_reducer_config *c = &r->config;
-    tam_link_model link = {c->link_latency_us * 1e-6, 8.0 / (c->link_gbit * 1e9)};
+    tam_link_model link = tam_reducer_link(r);
     return tam_bucket_plan(r->layout, c->bucket_length, c->density, r->comm->nranks,
                            tam_scheme_dense(r->scheme), &link, ranges);
 }
@@ -216,7 +224,7 @@ static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
         uint32_t first = range->first_segment, end = first + range->nsegments;
         bool rowed = tam_segment_rowed(r->layout, first);
         r->buckets[i].reducer = r;
-        r->buckets[i].scheme = rowed ? rows : r->scheme;
+        r->buckets[i].scheme = rowed ? rows : r->scheme; /* or what the bucket chooses */
         r->buckets[i].index = i;
         if (!rowed)
             r->lengths[ordinary++] = r->layout->begins[end] - r->layout->begins[first];
@@ -243,7 +251,7 @@ static tamis_status open_result(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         most += r->buckets[i].union_max;
-    if (r->nbuckets == 1 || tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host)
+    if (r->nbuckets == 1 || r->ndense > 0 || r->driver != &tam_driver_host)
         return TAMIS_OK;
     r->indices = tam_alloc_array(most, sizeof r->indices[0]);
     r->values = tam_alloc_array(most, sizeof r->values[0]);
@@ -255,7 +263,7 @@ static tamis_status open_result(tamis_reducer *r) {
 /* Gradients that the host cannot reach, or that must be widened, pass through a staging area; else
  * they are summed where they lie. */
 static tamis_status open_staging(tamis_reducer *r) {
-    if (!tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host ||
+    if (r->ndense == 0 || r->driver != &tam_driver_host ||
         (r->config.device == TAMIS_DEVICE_CPU && r->config.grad_type == TAMIS_TYPE_FLOAT32))
         return TAMIS_OK;
     r->staging = tam_alloc_array(TAM_DENSE_PIECE, 2 * sizeof(float));
@@ -276,6 +284,7 @@ tamis_status tam_buckets_open(tamis_reducer *r) {
     TAM_TRY(open_arrays(r));
     assign(r, ranges);
     share(r, NULL);
+    tam_buckets_choose(r);
     r->driver = tam_driver_find(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(open_bucket(&r->buckets[i], &ranges[i]));
@@ -335,8 +344,10 @@ tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_
                         b->layout->nsegments,
                         b->begin,
                         b->layout->length,
-                        dense ? b->layout->length : b->k,
-                        dense ? "none" : tam_codec_of(b->slots.format)->name};
+                        tam_bucket_target(b),
+                        dense ? "none" : tam_codec_of(b->slots.format)->name,
+                        tam_scheme_exchange(b->scheme),
+                        1e6 * b->predicted_s};
     return tam_struct_give_part("tamis_bucket", &own, sizeof own,
                                 offsetof(tamis_bucket, index_format), out);
 }

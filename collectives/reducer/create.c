@@ -70,10 +70,12 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.threshold += 0.0;
     c.over = c.over != 0.0 ? c.over : 1.5;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
-    c.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
-    c.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     r->config = c;
+    if (tam_scheme_auto(r->scheme)) /* to which no link means another thing */
+        return TAMIS_OK;
+    r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
+    r->config.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
     return TAMIS_OK;
 }
 
@@ -83,6 +85,8 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
+    if (tam_reducer_measures(r) && !r->comm->measured)
+        TAM_TRY(tam_probe_open(r->comm, &r->probe));
     return tam_device_find(r->config.device, &r->device);
 }
 
@@ -138,6 +142,7 @@ static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
 }
 
 static void release(tamis_reducer *r) {
+    tam_probe_close(r->probe);
     tam_buckets_close(r);
     tam_forecast_close(&r->forecast);
     tamis_layout_destroy(r->layout);
@@ -188,6 +193,8 @@ static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
     if (status == TAMIS_OK)
         describe(r, layout);
     TAM_TRY(agree_on(r, r->comm, status, deadline_ns));
+    if (r->probe)
+        TAM_TRY(tam_probe_run(r->probe, r->comm));
     TAM_TRY(agree_on(r, r->comm, open_all(r, layout), deadline_ns));
     return agree_on(r, r->comm, r->driver->arm(r), deadline_ns);
 }
@@ -210,6 +217,8 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
         release(r);
         return status;
     }
+    tam_probe_close(r->probe);
+    r->probe = NULL;
     tam_log(TAM_INFO,
             "reducer: rank %u on %s, driven by the %s, %llu elements, k = %llu, buckets: %u",
             comm->rank, r->device->name, r->driver->name, (unsigned long long)layout->length,

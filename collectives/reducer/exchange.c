@@ -302,8 +302,5 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     if (meets_early)
         tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->index, cut_ns, end_ns, &b->now.exchange_s);
     tam_arrive_met(b, end_ns);
-    if (b != tam_last_bucket(r))
-        return TAMIS_OK;
-    return tam_scheme_dense(r->scheme) ? tam_step_finish_dense(r, job, link)
-                                       : tam_step_finish(r, job);
+    return b == tam_last_bucket(r) ? tam_step_finish(r, job) : TAMIS_OK;
 }

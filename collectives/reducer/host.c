@@ -113,6 +113,7 @@ static tamis_status host_accumulate(tam_bucket *b, void *stream) {
     TAM_TRY(r->device->accumulate(b->kernels, &b->target, &seen));
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->index, begin_ns, &b->early_s);
     b->early_nonfinite += seen.nonfinite;
+    b->pending = tam_scheme_dense(b->scheme);
     return TAMIS_OK;
 }
 
@@ -123,8 +124,6 @@ static bool host_test(tamis_reducer *r) {
 /* Entries of the result in segments that have no rows. */
 static uint64_t count_ordinary(const tamis_reducer *r) {
     uint64_t count = r->count;
-    if (tam_scheme_dense(r->scheme))
-        return count > 0 ? r->layout->ordinary : 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         count -= r->buckets[i].rows ? r->buckets[i].count : 0;
     return count;
@@ -140,12 +139,12 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
         s->arrive_s += b->now.arrive_s;
         s->exchange_s += b->now.arrive_s + b->now.exchange_s;
         s->wire_bytes += b->job.wire_bytes;
+        s->target += tam_bucket_target(b);
         b->early_nonfinite = 0;
         b->early_s = 0.0;
     }
     s->steps = r->stats.steps + 1;
     s->length = r->layout->length;
-    s->target = r->k;
     s->selected = count_ordinary(r);
     s->density = (double)s->selected / (double)(r->layout->ordinary ? r->layout->ordinary : 1);
     s->exchange_s_total = r->stats.exchange_s_total + s->exchange_s;
@@ -191,7 +190,7 @@ static tamis_status host_keep(tamis_reducer *r) {
 
 static void host_result(const tamis_reducer *r, tamis_result *out) {
     *out = (tamis_result){.count = r->count};
-    if (r->acc) {
+    if (r->ndense == 0) {
         out->indices = r->indices ? r->indices : r->buckets[0].indices;
         out->values = r->values ? r->values : r->buckets[0].values;
     }

@@ -14,6 +14,7 @@
 
 #include "collectives/exchange/slot.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/probe.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/forecast.h"
@@ -44,7 +45,8 @@ typedef enum tam_field {
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
     TAM_FIELD_GRAPHS,
-    TAM_FIELDS_IN_STATE, /* nor does it hold these */
+    TAM_FIELD_DENSE_BUCKETS, /* a bit for each; what exchange auto chose */
+    TAM_FIELDS_IN_STATE,     /* nor does it hold these */
     TAM_FIELD_INDEX_FORMAT = TAM_FIELDS_IN_STATE,
     TAM_FIELD_WIRE_TYPE,
     TAM_FIELDS
@@ -85,8 +87,10 @@ typedef struct tam_bucket {
     void *kernels;
     tam_division division;
     tam_control control;
-    float *acc;      /* where its part of the residual begins */
-    uint32_t *never; /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
+    float *acc;         /* where its part of the residual begins */
+    bool pending;       /* exchange auto, dense: micro-batches wait in the residual */
+    double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
+    uint32_t *never;    /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
 
     tam_slots slots;
     uint32_t *owners;   /* [nranks] rank of each part at this step */
@@ -155,6 +159,7 @@ struct tamis_reducer {
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
     tam_agreement agreement;
+    tam_probe *probe;  /* exchange auto, while it is created */
     uint64_t k, k_max; /* entries of a step of all buckets together */
 
     const tam_device *device;
@@ -162,6 +167,7 @@ struct tamis_reducer {
     tam_flights *flights; /* driver stream */
     tam_bucket *buckets;  /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
+    uint32_t ndense;     /* buckets that are summed whole */
     uint32_t *bucket_of; /* [nsegments] */
     float *acc;          /* residual between steps */
     void *staging;       /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
@@ -202,6 +208,30 @@ static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
     return r->nbuckets - r->layout->nrowed;
 }
 
+/** Entries that a bucket is to send in the next step. */
+static inline uint64_t tam_bucket_target(const tam_bucket *b) {
+    return tam_scheme_dense(b->scheme) ? b->layout->length : b->k;
+}
+
+/** Whether buckets become dense where that should be faster: else all of auto are sparse. */
+static inline bool tam_reducer_chooses(const tamis_reducer *r) {
+    return tam_scheme_auto(r->scheme) && r->config.output == TAMIS_OUTPUT_DENSE &&
+           r->config.device == TAMIS_DEVICE_CPU;
+}
+
+/** Whether it takes measured times for that: no link was given. */
+static inline bool tam_reducer_measures(const tamis_reducer *r) {
+    const tamis_reducer_config *c = &r->config;
+    return tam_reducer_chooses(r) && (c->link_latency_us == 0.0 || c->link_gbit == 0.0);
+}
+
+/** The link as configured, else that for which planned buckets are made. */
+static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
+    double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;
+    return (tam_link_model){(latency_us != 0.0 ? latency_us : 50.0) * 1e-6,
+                            8.0 / ((gbit != 0.0 ? gbit : 1.0) * 1e9)};
+}
+
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }
@@ -222,20 +252,20 @@ void tam_buckets_share(tamis_reducer *r);
 /** Most indices that one rank sends of a bucket when it may take k. */
 size_t tam_bucket_slot(const tam_bucket *b, uint64_t k);
 
+/** choose.c: gives every bucket its scheme. Of exchange auto, which one should be faster, by the
+ * model of cost.h and from numbers that all ranks share. */
+void tam_buckets_choose(tamis_reducer *r);
+
 /** exchange.c and dense.c: the job of a bucket, from the accumulated gradient to the sums; that of
  * the last one ends the step for all. */
 tamis_status tam_step_accumulate(tam_bucket *b);
 tamis_status tam_step_sparse(tam_job *job, tam_link *link);
 tamis_status tam_step_dense(tam_job *job, tam_link *link);
+/** dense.c: zeros in place of a bucket's sums. */
+tamis_status tam_dense_clear(tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
-/** The same of scheme dense (dense.c). */
-tamis_status tam_step_finish_dense(tamis_reducer *r, tam_job *job, tam_link *link);
-/** Sums that are not finite become 0, and leave the residual. @return how many */
-uint64_t tam_step_drop_infinite(tam_bucket *b);
-/** Sums to the gradient, and out of the residual. */
-tamis_status tam_step_apply(tam_bucket *b);
 /** The caller is still there: from here on the job may change what he sees. */
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
 float tam_divisor(const tamis_reducer *r);
@@ -277,7 +307,7 @@ static inline bool tam_reducer_lingers(const tamis_reducer *r) {
 
 /** Whether the host sees when which rank comes to an exchange. */
 static inline bool tam_reducer_observes(const tamis_reducer *r) {
-    return r->driver == &tam_driver_host && !tam_scheme_dense(r->scheme);
+    return r->driver == &tam_driver_host && r->ndense == 0;
 }
 
 /** devices.c: the row of config.device; UNSUPPORTED says why there is none. */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1b65746174744f) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1c65746174744f) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct state_row {
@@ -245,7 +245,30 @@ static void take_buckets(tamis_reducer *r, const void *control) {
     }
 }
 
+/* What another choice of exchange auto left in the residual goes with the next step. */
+static void find_pending(tamis_reducer *r, const float *residual) {
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        b->pending = b->early_nonfinite > 0;
+        for (uint64_t e = 0; e < b->layout->length && tam_scheme_dense(b->scheme); e++)
+            b->pending = b->pending || residual[b->begin + e] != 0.0f;
+    }
+}
+
+/* A state goes with any choice: nothing is lost, but the bits are those of this one. */
+static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
+    uint64_t there = h->fields[TAM_FIELD_DENSE_BUCKETS];
+    uint64_t here = r->agreement.fields[TAM_FIELD_DENSE_BUCKETS];
+    if (there != here)
+        tam_log(
+            TAM_WARN,
+            "rank %u: the state was saved with dense buckets %#llx, here they are %#llx; results "
+            "go on with other bits (give link_latency_us and link_gbit to have the same choice)",
+            r->comm->rank, (unsigned long long)there, (unsigned long long)here);
+}
+
 static void take_place(tamis_reducer *r, const tam_state_header *h) {
+    tell_choice(r, h);
     r->step = h->step;
     r->stats.steps = h->steps;
     r->stats.length = r->layout->length;
@@ -259,6 +282,8 @@ tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *
                                  r->acc));
     if (r->acc && control)
         take_buckets(r, control);
+    if (r->acc && residual)
+        find_pending(r, residual);
     if (control)
         take_place(r, control);
     r->has_result = false;

@@ -407,10 +407,20 @@ typedef struct tamis_phase_event {
  *     ownership   all | rotate | bins | cyclic | leader | balanced
  *     budget      global | norm
  *     threshold   exact | step | predict | fixed | sage
- *     exchange    union | pairs
+ *     exchange    union | pairs | auto
  *
  * A preset is a row of four: see tamis_scheme_list. Not every combination has a meaning; the ones
  * that have none are refused with a sentence. docs/algorithm.md describes each.
+ *
+ * With exchange auto each bucket is union or dense, whichever should take less time by a model
+ * (docs/exchange.md), decided when the reducer is created, from numbers that all ranks share. Where
+ * link_latency_us and link_gbit are both given, that is all the model knows of the machine, and the
+ * choice is the same in every run. Else times are measured, once for a communicator, in some 80 ms;
+ * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are summed
+ * in place in float32, whatever wire_type is: an error that loses the communicator leaves their
+ * gradients partly reduced, and a step that is skipped for NaN or Inf loses what they held, as with
+ * scheme dense. Micro-batches wait in the residual and go with the step. All buckets are union with
+ * TAMIS_OUTPUT_SPARSE and on a CUDA device.
  */
 typedef struct tamis_reducer_config {
     size_t size;
@@ -437,8 +447,9 @@ typedef struct tamis_reducer_config {
     tamis_share share;         /* norm */
     tamis_worker worker;       /* caller */
     double density_max;        /* the most that tamis_reducer_set_density may ask; 0: density */
-    double link_latency_us;    /* for planned buckets: time of an empty message; 0: 50 */
-    double link_gbit;          /* for planned buckets: 10^9 bits a second of one rank; 0: 1 */
+    double link_latency_us;    /* for planned buckets: time of an empty message; 0: 50. Exchange
+                                  auto: 0 means measured */
+    double link_gbit; /* the same, 10^9 bits a second of one rank; 0: 1. Auto: 0 as above */
     /* Called at the end of every phase, from whatever thread made it, which may be the library's.
      * It must return soon and must not call the library. NULL: nobody listens. */
     void (*on_phase)(void *context, const tamis_phase_event *event);
@@ -540,7 +551,8 @@ TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_st
  * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reduce_result. On
  * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
  * residual holds everything that was accumulated: nothing was applied anywhere on this rank.
- * Scheme "dense" has no residual: such an error leaves its gradient partly reduced.
+ * Scheme "dense" has no residual: such an error leaves its gradient partly reduced. So also buckets
+ * that exchange auto made dense.
  *
  * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
  *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED, DEVICE: the comm
@@ -640,11 +652,13 @@ typedef struct tamis_bucket {
     uint64_t target;          /* entries it will send in the next step, all ranks together; 0 for a
                                  segment that has rows: nobody knows */
     const char *index_format; /* how its indices travel: "u32", "block16", "gap8" or "bitmap";
-                                 "none" for scheme dense */
+                                 "none" where everything travels */
+    const char *exchange;     /* "union", "pairs", "dense" or "rows" */
+    double predicted_us;      /* of a step of this bucket, by the model of exchange auto; else 0 */
 } tamis_bucket;
 
 #define TAMIS_BUCKET_INIT                                                                          \
-    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL }
+    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL, NULL, 0.0 }
 
 /** Number of buckets; 0 for NULL. */
 TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
@@ -658,10 +672,12 @@ TAMIS_API tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, uint32
 
 /** Sparse view of the last finished step: the same on all ranks. */
 typedef struct tamis_result {
-    size_t count;            /* entries; 0 after a skipped step; n for scheme "dense" */
-    const uint32_t *indices; /* ascending, no duplicates; NULL for scheme "dense" */
-    const float *values;     /* mean or sum over ranks; NULL for scheme "dense" */
-    tamis_device memory;     /* where indices and values lie */
+    size_t count; /* entries; 0 after a skipped step; n for scheme "dense" */
+    const uint32_t
+        *indices;        /* ascending, no duplicates; NULL for scheme "dense", and where exchange
+                                auto made any bucket dense */
+    const float *values; /* mean or sum over ranks; NULL where indices is */
+    tamis_device memory; /* where indices and values lie */
 } tamis_result;
 
 /**
@@ -685,8 +701,9 @@ typedef struct tamis_stats {
     size_t size;
     uint64_t steps;      /* steps finished, those before a loaded state included */
     uint64_t length;     /* n */
-    uint64_t target;     /* k = max(1, floor(density * n)); n for "dense". Here and below without
-                            segments that have rows, of which tamis_result.count tells */
+    uint64_t target;     /* k = max(1, floor(density * n)); buckets that are dense: all they hold.
+                            Here and below without segments that have rows, of which
+                            tamis_result.count tells */
     uint64_t selected;   /* entries in the result, the same on all ranks */
     uint64_t picked;     /* entries this rank sent; scheme `deft` has groups that all ranks take
                                whole and nobody sends */

@@ -7,7 +7,7 @@ static const char *const ownerships[] = {"all",    "rotate",   "bins", "cyclic",
                                          "leader", "balanced", NULL};
 static const char *const budgets[] = {"global", "norm", NULL};
 static const char *const thresholds[] = {"exact", "step", "predict", "fixed", "sage", NULL};
-static const char *const exchanges[] = {"union", "pairs", "dense", NULL};
+static const char *const exchanges[] = {"union", "pairs", "dense", "auto", NULL};
 
 static const tamis_scheme_info presets[] = {
     {"tamis", "cyclic", "norm", "predict", "union",
@@ -26,6 +26,8 @@ static const tamis_scheme_info presets[] = {
      "MiCRO (Yoon and Oh, HiPC 2023, arXiv 2310.00967)"},
     {"exdyna", "balanced", "global", "step", "union",
      "ExDyna (Yoon and Oh, CCGrid 2024, arXiv 2402.13781)"},
+    {"auto", "cyclic", "norm", "predict", "auto",
+     "tamis or dense, bucket by bucket, whichever should be faster (docs/exchange.md)"},
 };
 
 enum { PRESETS = sizeof presets / sizeof presets[0] };
@@ -50,18 +52,19 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
     static const char *const *const lists[] = {ownerships, budgets, thresholds, exchanges};
     static const char *const kinds[] = {
         "ownership (all, rotate, bins, cyclic, leader, balanced)", "budget (global, norm)",
-        "threshold (exact, step, predict, fixed, sage)", "exchange (union, pairs)"};
+        "threshold (exact, step, predict, fixed, sage)", "exchange (union, pairs, auto)"};
     int found[4];
     const char *at = text;
     for (int i = 0; i < 4; i++) {
         size_t length = strcspn(at, "+");
         found[i] = look_up(lists[i], at, length);
         if (found[i] < 0)
-            return tam_fail(TAMIS_E_ARGUMENT,
-                            "scheme \"%s\": neither a preset (tamis, dense, topk, cltk, threshold, "
-                            "sage, deft, micro, exdyna) nor four policies joined by '+'; word %d "
-                            "must be the %s",
-                            text, i + 1, kinds[i]);
+            return tam_fail(
+                TAMIS_E_ARGUMENT,
+                "scheme \"%s\": neither a preset (tamis, dense, topk, cltk, threshold, "
+                "sage, deft, micro, exdyna, auto) nor four policies joined by '+'; word %d "
+                "must be the %s",
+                text, i + 1, kinds[i]);
         if (i < 3 && at[length] == '\0')
             return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes the %s", text,
                             i + 1, kinds[i + 1]);
@@ -129,4 +132,8 @@ static const char *word(const char *const *list, uint64_t index) {
 void tam_scheme_print(uint64_t code, char *text, size_t size) {
     snprintf(text, size, "%s+%s+%s+%s", word(ownerships, code >> 12), word(budgets, code >> 8 & 15),
              word(thresholds, code >> 4 & 15), word(exchanges, code & 15));
+}
+
+const char *tam_scheme_exchange(tam_scheme s) {
+    return tam_scheme_rows(s) ? "rows" : word(exchanges, s.exchange);
 }
