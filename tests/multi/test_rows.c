@@ -75,6 +75,7 @@ typedef struct rows_case {
     tamis_type type;
     tamis_index_format format;
     tamis_worker worker;
+    double latency_us, gbit;
     bool one_by_one; /* ready, in an order of its own on each rank */
     uint32_t steps;
 } rows_case;
@@ -89,6 +90,8 @@ static tamis_reducer_config config_of(const rows_case *c) {
     config.grad_type = c->type;
     config.index_format = c->format;
     config.worker = c->worker;
+    config.link_latency_us = c->latency_us;
+    config.link_gbit = c->gbit;
     return config;
 }
 
@@ -232,6 +235,19 @@ static void test_rows_are_the_dense_sum_for_every_scheme(void **state) {
         }
 }
 
+/* A slow and a fast link: all buckets sparse, all dense, and what lies between. */
+static void test_rows_are_the_dense_sum_beside_buckets_that_choose(void **state) {
+    static const double links[][2] = {{1e-3, 1e-6}, {1e6, 1e3}, {10, 0.1}};
+    (void)state;
+    for (size_t l = 0; l < COUNT(links); l++) {
+        rows_case c = {.scheme = "cyclic+norm+predict+auto", .which = TOUCHES, .steps = TOUCHES};
+        c.bucket_length = 1;
+        c.latency_us = links[l][0];
+        c.gbit = links[l][1];
+        run(&c, 3);
+    }
+}
+
 static void test_rows_are_the_dense_sum_for_all_numbers_of_ranks(void **state) {
     (void)state;
     for (uint32_t nranks = 1; nranks <= 8; nranks++)
@@ -321,6 +337,7 @@ static void test_ordinary_segments_do_not_notice_rows(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_the_dense_sum_for_every_scheme),
+        cmocka_unit_test(test_rows_are_the_dense_sum_beside_buckets_that_choose),
         cmocka_unit_test(test_rows_are_the_dense_sum_for_all_numbers_of_ranks),
         cmocka_unit_test(test_rows_bear_all_types_outputs_and_formats),
         cmocka_unit_test(test_ordinary_segments_do_not_notice_rows),
