@@ -10,7 +10,7 @@
 
 #include "lib/base/base.h"
 
-enum { PASSED = 1 << 22, SUMMED = 1 << 20, GATHERED = 1 << 17, REPEATS = 11 };
+enum { PASSED = 1 << 22, SUMMED = 1 << 20, GATHERED = 1 << 17, REPEATS = 31 };
 #define BUDGET_S 0.08
 
 struct tam_probe {
@@ -85,7 +85,8 @@ static tamis_status measure_curve(tam_probe *m, what kind, size_t size, size_t m
         double next_s = tam_curve_at(out, (double)(size * factor));
         if (next_s > left_s && out->count > 1)
             break;
-        repeats = next_s * REPEATS < left_s ? REPEATS : next_s * 3 < left_s ? 3 : 1;
+        double fit = 0.5 * left_s / next_s; /* may be infinite */
+        repeats = fit >= REPEATS ? REPEATS : fit > 1.0 ? (uint32_t)fit : 1;
         size *= factor;
     }
     return TAMIS_OK;
