@@ -33,7 +33,7 @@ static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
     uint64_t k = b->k;
     bool shared = r->scheme.ownership == TAM_OWN_ALL; /* lists that need not overlap */
     uint64_t entries = shared && k < n / r->comm->nranks ? k * r->comm->nranks : shared ? n : k;
-    tam_cost_case c = {n, entries, slot_bytes(r, n, k)};
+    tam_cost_case c = {n, entries, slot_bytes(r, n, k), r->comm->nranks};
     bool dense = tam_cost_prefers_dense(costs, &c);
     b->scheme.exchange = dense ? TAM_EXCHANGE_DENSE : TAM_EXCHANGE_UNION;
     b->predicted_s = dense ? tam_cost_dense(costs, &c) : tam_cost_union(costs, &c);

@@ -10,7 +10,7 @@
 
 #include "lib/base/base.h"
 
-enum { PASSED = 1 << 22, SUMMED = 1 << 20, GATHERED = 1 << 18, REPEATS = 5 };
+enum { PASSED = 1 << 22, SUMMED = 1 << 20, GATHERED = 1 << 17, REPEATS = 31 };
 #define BUDGET_S 0.08
 
 struct tam_probe {
@@ -19,7 +19,7 @@ struct tam_probe {
     float *values;       /* [PASSED] */
     float *more;         /* [PASSED] */
     unsigned char *recv; /* [nranks * GATHERED] */
-    double *shown;       /* [nranks] */
+    double own, *shown;  /* [nranks] */
     tam_costs costs;
     double spent_s; /* by the slowest, the same on all ranks */
 };
@@ -43,7 +43,8 @@ static tamis_status once(tam_probe *m, what kind, size_t size, tam_link *link) {
 
 /* The most that any rank has. */
 static tamis_status agree(tam_probe *m, double own, tam_link *link, double *out) {
-    TAM_TRY(link->transport->allgather(link->self, &own, sizeof own, m->shown, &link->call));
+    m->own = own;
+    TAM_TRY(link->transport->allgather(link->self, &m->own, sizeof m->own, m->shown, &link->call));
     *out = own;
     for (uint32_t r = 0; r < link->nranks; r++)
         *out = m->shown[r] > *out ? m->shown[r] : *out;
@@ -59,6 +60,8 @@ static tamis_status measure(tam_probe *m, what kind, size_t size, uint32_t repea
         TAM_TRY(agree(m, 0.0, link, &ignored)); /* all begin together */
         uint64_t before_ns = tam_clock_ns();
         TAM_TRY(once(m, kind, size, link));
+        if (kind == PASS) /* until all are through: ranks may share a core */
+            TAM_TRY(agree(m, 0.0, link, &ignored));
         took = 1e-9 * (double)(tam_clock_ns() - before_ns);
         least = i == 0 || took < least ? took : least;
     }
@@ -68,19 +71,22 @@ static tamis_status measure(tam_probe *m, what kind, size_t size, uint32_t repea
     return TAMIS_OK;
 }
 
-/* A curve from sizes that grow by `factor`, while there is time for the next. */
+/* A curve from sizes that grow by `factor`, while there is time for the next. What the shortest would
+ * have taken counts as time, for a rank that was held up once says nothing of the next size.
+ * @param less_s  what each size holds besides */
 static tamis_status measure_curve(tam_probe *m, what kind, size_t size, size_t most, size_t factor,
-                                  double budget_s, tam_link *link, tam_curve *out) {
-    double until_s = m->spent_s + budget_s;
+                                  double left_s, double less_s, tam_link *link, tam_curve *out) {
     uint32_t repeats = REPEATS;
     while (size <= most && out->count < TAM_COST_POINTS) {
         double seconds;
         TAM_TRY(measure(m, kind, size, repeats, link, &seconds));
-        tam_curve_add(out, (double)size, seconds);
-        double next_s = seconds * (double)factor, left_s = until_s - m->spent_s;
+        tam_curve_add(out, (double)size, seconds > less_s ? seconds - less_s : 0.0);
+        left_s -= repeats * seconds;
+        double next_s = tam_curve_at(out, (double)(size * factor));
         if (next_s > left_s && out->count > 1)
             break;
-        repeats = next_s * REPEATS < left_s ? REPEATS : 1;
+        double fit = 0.5 * left_s / next_s; /* may be infinite */
+        repeats = fit >= REPEATS ? REPEATS : fit > 1.0 ? (uint32_t)fit : 1;
         size *= factor;
     }
     return TAMIS_OK;
@@ -90,10 +96,13 @@ static tamis_status run(tam_job *job, tam_link *link) {
     tam_probe *m = (tam_probe *)(void *)job;
     memset(m->values, 0, PASSED * sizeof m->values[0]); /* pages are there, sums stay finite */
     memset(m->more, 0, PASSED * sizeof m->more[0]);
+    double empty_s;
+    TAM_TRY(measure(m, PASS, 0, REPEATS, link, &empty_s));
     tam_curve_add(&m->costs.pass, 0.0, 0.0);
-    TAM_TRY(measure_curve(m, PASS, 1 << 14, PASSED, 16, 0.3 * BUDGET_S, link, &m->costs.pass));
-    TAM_TRY(measure_curve(m, SUM, 1, SUMMED, 32, 0.5 * BUDGET_S, link, &m->costs.sum));
-    return measure_curve(m, GATHER, 8, GATHERED, 32, 0.2 * BUDGET_S, link, &m->costs.gather);
+    TAM_TRY(
+        measure_curve(m, PASS, 1 << 14, PASSED, 16, 0.3 * BUDGET_S, empty_s, link, &m->costs.pass));
+    TAM_TRY(measure_curve(m, SUM, 32, SUMMED, 32, 0.5 * BUDGET_S, 0.0, link, &m->costs.sum));
+    return measure_curve(m, GATHER, 128, GATHERED, 32, 0.2 * BUDGET_S, 0.0, link, &m->costs.gather);
 }
 
 tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out) {

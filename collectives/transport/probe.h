@@ -17,9 +17,9 @@ tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out);
 void tam_probe_close(tam_probe *meter);
 
 /**
- * Fill comm->costs. Sums of 1 to 2^20 floats and all-gathers of 8 to 2^18 bytes, sizes ascending, each
- * a few times, of which the shortest counts; of the ranks the slowest. A size that would take longer than
- * what is left of 80 ms, by the sizes before, is left out, on all ranks or none.
+ * Fill comm->costs. Sums of 32 to 2^20 floats and all-gathers of 128 to 2^17 bytes, sizes ascending, each
+ * a few times, of which the shortest counts; of the ranks the slowest. A size that should take longer
+ * than what is left of 80 ms, by the sizes before, is left out, on all ranks or none.
  *
  * Collective: yes        Errors: the comm's
  */

@@ -398,8 +398,8 @@ typedef struct tamis_phase_event {
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
  * no host synchronisation, if its messages have a fixed size: every preset with an exact count
  * (tamis, topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`,
- * whose parts move). In all other cases the host drives the step and moves k entries (dense: the
- * gradient) through pinned memory.
+ * whose parts move), and no segment has rows. In all other cases the host drives the step and moves
+ * k entries (dense: the gradient; rows: those that were touched) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -672,7 +672,8 @@ TAMIS_API tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, uint32
 
 /** Sparse view of the last finished step: the same on all ranks. */
 typedef struct tamis_result {
-    size_t count; /* entries; 0 after a skipped step; n for scheme "dense" */
+    size_t count; /* entries; 0 after a skipped step; n for scheme "dense" (less rows that nobody
+                     touched) */
     const uint32_t
         *indices;        /* ascending, no duplicates; NULL for scheme "dense", and where exchange
                                 auto made any bucket dense */

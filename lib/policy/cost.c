@@ -2,7 +2,9 @@
 #include "lib/policy/cost.h"
 
 #define PASS_S 0.25e-9 /* where the link is given, and nothing is measured */
-#define STEP_S 15e-6   /* control, headers: what does not grow */
+#define STEP_S 10e-6   /* control, headers: what does not grow */
+#define TILE_S 0.1e-6  /* passes go tile by tile */
+#define TILES 64.0     /* for each rank at least, if they can have 32 elements (policy/grid.c) */
 #define DIVIDE 0.5     /* passes: read and write in place */
 #define ACCUMULATE 1.4 /* passes: residual, sums of squares, and zeros to the gradient */
 #define ENTRY 60.0     /* elements of a pass: cut, gather, apply and clear, at random places */
@@ -55,7 +57,8 @@ double tam_curve_at(const tam_curve *curve, double size) {
 
 double tam_cost_union(const tam_costs *costs, const tam_cost_case *c) {
     double n = (double)c->n, k = (double)c->k, pass_s = tam_curve_at(&costs->pass, n);
-    return STEP_S + tam_curve_at(&costs->gather, (double)c->slot_bytes) +
+    double least = TILES * c->nranks < n / 32.0 ? TILES * c->nranks : n / 32.0;
+    return STEP_S + TILE_S * least + tam_curve_at(&costs->gather, (double)c->slot_bytes) +
            tam_curve_at(&costs->sum, k) + pass_s * (ACCUMULATE + ENTRY * k / n);
 }
 

@@ -2,7 +2,7 @@
  *
  * What an exchange should take, from numbers that all ranks share, so that all choose alike.
  *
- *     union   sum(K) + gather(head + indices) + 1.4 pass(n) + 60 K pass(n) / n + 15 us
+ *     union   sum(K) + gather(head + indices) + 1.4 pass(n) + 60 K pass(n) / n + 10 us + tiles
  *     dense   sum(n) + 0.5 pass(n)
  *
  * n elements and K entries of a bucket; sum and gather are the link's, the rest is one rank's own work.
@@ -11,7 +11,7 @@
  *     sum(m)      2 ceil(log2 P) alpha + 8 m beta (P - 1) / P     m floats
  *     gather(m)     ceil(log2 P) alpha + m beta (P - 1)           m bytes of each rank
  *
- * Own work is counted in passes: pass(n) is the time in which a rank reads twice n floats and writes n,
+ * Tiles: the least number of them, at 0.1 us. Own work is counted in passes: pass(n) is the time in which a rank reads twice n floats and writes n,
  * while all others do. An entry, somewhere in n elements, costs 60 elements of such a pass: both grow
  * with the distance of the memory. The ratios are medians of tamis_perf on one machine
  * (docs/exchange.md).
@@ -39,6 +39,7 @@ typedef struct tam_costs {
 typedef struct tam_cost_case {
     uint64_t n, k;
     uint64_t slot_bytes; /* that each rank gives to the all-gather */
+    uint32_t nranks;
 } tam_cost_case;
 
 /** @param  nranks  of the link; its latency is paid once in a round */
