@@ -29,7 +29,11 @@
 #include "lib/base/transport.h"
 #include "lib/policy/reach.h"
 
-enum { TAM_SLOT_RESCANNED = 1, TAM_SLOT_HAS_KEY = 2 };
+enum {
+    TAM_SLOT_RESCANNED = 1,
+    TAM_SLOT_HAS_KEY = 2,
+    TAM_SLOT_ALL_ROWS = 4 /* a segment with rows: no list, for it would hold too many */
+};
 
 typedef struct tam_slot_header {
     uint64_t magic;

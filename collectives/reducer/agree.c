@@ -21,6 +21,7 @@ static const struct {
     [TAM_FIELD_LENGTH] = {"layout length", WHOLE},
     [TAM_FIELD_NSEGMENTS] = {"number of segments", WHOLE},
     [TAM_FIELD_SEGMENTS] = {"segment lengths", HEX},
+    [TAM_FIELD_ROWS] = {"row lengths", HEX},
     [TAM_FIELD_SCHEME] = {"scheme", SCHEME},
     [TAM_FIELD_DENSITY] = {"density", REAL},
     [TAM_FIELD_OUTPUT] = {"output", WHOLE},
@@ -38,6 +39,7 @@ static const struct {
     [TAM_FIELD_DEVICE] = {"device", WHOLE},
     [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
     [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},
+    [TAM_FIELD_DENSE_BUCKETS] = {"buckets that are dense", HEX},
     [TAM_FIELD_INDEX_FORMAT] = {"index_format", WHOLE},
     [TAM_FIELD_WIRE_TYPE] = {"wire_type", WHOLE},
 };

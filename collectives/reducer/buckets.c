@@ -3,7 +3,7 @@
  * The buckets of a reducer: where the layout is cut, what each of them needs, and how many entries
  * of a step each gets.
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 #include "lib/policy/rules.h"
 
@@ -12,7 +12,7 @@
 enum { SPARE_CANDIDATES = 4096, REUSE_ROOM = 4 }; /* of reuse: times k that one rank may pick */
 
 static bool shared_by_norm(const tamis_reducer *r) {
-    return r->nbuckets > 1 && r->config.share == TAMIS_SHARE_NORM;
+    return tam_ordinary_buckets(r) > 1 && r->config.share == TAMIS_SHARE_NORM && r->ndense == 0;
 }
 
 /* -- sizes ------------------------------------------------------------------------------------ */
@@ -20,33 +20,33 @@ static bool shared_by_norm(const tamis_reducer *r) {
 size_t tam_bucket_slot(const tam_bucket *b, uint64_t k) {
     const tamis_reducer *r = b->reducer;
     size_t own = tam_own_max(&b->division);
-    if (tam_scheme_exact_count(r->scheme))
+    if (tam_scheme_exact_count(b->scheme))
         return tam_share_max(&b->division, k);
-    if (r->scheme.threshold == TAM_THRESHOLD_REUSE && r->config.capacity == 0.0)
+    if (b->scheme.threshold == TAM_THRESHOLD_REUSE && r->config.capacity == 0.0)
         return (size_t)tam_rule_capacity(REUSE_ROOM, k, 1.0, own);
-    if (tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0) {
-        double ranks = tam_scheme_undivided(r->scheme) ? 1.0 : b->division.nranks;
+    if (tam_scheme_by_threshold(b->scheme) && r->config.capacity > 0.0) {
+        double ranks = tam_scheme_undivided(b->scheme) ? 1.0 : b->division.nranks;
         return (size_t)tam_rule_capacity(r->config.capacity, k, ranks, own);
     }
     /* Group by group at least one entry each can exceed k by the number of groups. */
     size_t most = (size_t)k + b->division.grid.ngroups;
-    return tam_scheme_by_threshold(r->scheme) ? own : most < own ? most : own;
+    return tam_scheme_by_threshold(b->scheme) ? own : most < own ? most : own;
 }
 
 /* The count of such schemes is not known before the step. */
-static bool slots_grow(const tamis_reducer *r) {
-    if (tam_scheme_regional(r->scheme))
+static bool slots_grow(const tam_bucket *b) {
+    if (tam_scheme_regional(b->scheme))
         return true;
-    return !tam_scheme_exact_count(r->scheme) &&
-           !(tam_scheme_by_threshold(r->scheme) && r->config.capacity > 0.0);
+    return !tam_scheme_exact_count(b->scheme) &&
+           !(tam_scheme_by_threshold(b->scheme) && b->reducer->config.capacity > 0.0);
 }
 
 static size_t candidate_capacity(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     size_t own = tam_own_max(&b->division), most = own;
-    if (!tam_scheme_by_threshold(r->scheme))
+    if (!tam_scheme_by_threshold(b->scheme))
         most = (size_t)(8.0 * r->config.over * (double)tam_share_max(&b->division, b->k_max));
-    if (r->scheme.ownership == TAM_OWN_BINS)
+    if (b->scheme.ownership == TAM_OWN_BINS)
         most = (size_t)(2.0 * r->config.over * (double)b->k_max);
     most += SPARE_CANDIDATES;
     return most < own ? most : own;
@@ -56,33 +56,38 @@ static size_t candidate_capacity(const tam_bucket *b) {
  * that is aimed at counts. */
 static tamis_index_format choose_format(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    uint64_t ranks = r->scheme.ownership == TAM_OWN_ALL ? 1 : r->comm->nranks;
+    uint64_t ranks = b->scheme.ownership == TAM_OWN_ALL ? 1 : r->comm->nranks;
     uint64_t count = tam_bucket_slot(b, b->k), aimed = (b->k + ranks - 1) / ranks;
     if (r->config.index_format != TAMIS_INDEX_AUTO)
         return r->config.index_format;
-    if (r->driver != &tam_driver_host || tam_scheme_regional(r->scheme))
+    if (r->driver != &tam_driver_host || tam_scheme_regional(b->scheme))
         return TAMIS_INDEX_U32;
-    return tam_codec_choose(b->slots.span, slots_grow(r) && aimed < count ? aimed : count);
+    return tam_codec_choose(b->slots.span, slots_grow(b) && aimed < count ? aimed : count);
+}
+
+/* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
+static void name_slots(tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
+    b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
 }
 
 /* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
 static void prepare_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    bool sums = tam_scheme_weighted(r->scheme) || shared_by_norm(r);
+    bool sums = tam_scheme_weighted(b->scheme) || shared_by_norm(r);
     b->slots.rank = r->comm->rank;
     b->slots.nranks = r->comm->nranks;
     b->slots.nstats = sums ? b->division.grid.ngroups : 0;
     b->slots.capacity = tam_bucket_slot(b, b->k_max);
-    b->slots.growing = slots_grow(r);
-    b->slots.with_values = tam_scheme_gives_picks(r->scheme);
-    b->slots.heads_only = tam_scheme_regional(r->scheme);
+    b->slots.growing = slots_grow(b);
+    b->slots.with_values = tam_scheme_gives_picks(b->scheme);
+    b->slots.heads_only = tam_scheme_regional(b->scheme);
     b->slots.nwords = b->slots.heads_only ? tam_regions_head_words(r->comm->nranks) : 0;
     b->slots.type = r->config.wire_type;
     b->slots.span = tam_own_max(&b->division);
     b->slots.format = choose_format(b);
-    /* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
-    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
-    b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
+    name_slots(b);
 }
 
 /* -- one bucket ------------------------------------------------------------------------------- */
@@ -97,29 +102,63 @@ static tamis_status open_never(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-static tamis_status open_sparse(tam_bucket *b) {
+/* By the kernels of the first bucket, for all. */
+static tamis_status open_acc(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
-    const tamis_reducer_config *c = &r->config;
-    TAM_TRY(tam_division_open(b->layout, r->scheme, r->comm->nranks, c->block, &b->division));
-    TAM_TRY(
-        tam_control_open(r->scheme, &b->division.grid, b->k, c->over, c->threshold, &b->control));
-    TAM_TRY(r->device->open(&b->division.grid, candidate_capacity(b), c->threads, &b->kernels));
-    TAM_TRY(open_never(b));
-    if (!r->acc) /* by the kernels of the first bucket, for all */
+    if (!r->acc)
         r->acc = r->device->alloc(b->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
     if (!r->acc)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
                         (unsigned long long)r->layout->length);
     b->acc = r->acc + b->begin;
+    return TAMIS_OK;
+}
+
+/* What may be sparse: also a bucket that is dense in a reducer whose buckets choose, for what is
+ * accumulated before a step must have a place, and its state the same shape. */
+static tamis_status open_residual(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    const tamis_reducer_config *c = &r->config;
+    tam_scheme sparse = tam_scheme_sparse(r->scheme);
+    TAM_TRY(tam_division_open(b->layout, sparse, r->comm->nranks, c->block, &b->division));
+    TAM_TRY(tam_control_open(sparse, &b->division.grid, b->k, c->over, c->threshold, &b->control));
+    TAM_TRY(r->device->open(&b->division.grid, candidate_capacity(b), c->threads, &b->kernels));
+    TAM_TRY(open_never(b));
+    return open_acc(b);
+}
+
+static tamis_status open_sparse(tam_bucket *b) {
+    TAM_TRY(open_residual(b));
     prepare_slots(b);
+    return b->reducer->driver->open(b);
+}
+
+/* Beside scheme dense, which has no residual, a place to add up in is the bucket's own. */
+static tamis_status open_rows(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, 0, &b->division));
+    TAM_TRY(tam_control_open(b->scheme, &b->division.grid, 1, r->config.over, 0.0, &b->control));
+    TAM_TRY(r->device->open(&b->division.grid, 0, r->config.threads, &b->kernels));
+    TAM_TRY(open_never(b));
+    if (tam_scheme_dense(r->scheme))
+        b->acc = r->device->alloc(b->kernels, (size_t)b->layout->length * sizeof b->acc[0]);
+    else
+        TAM_TRY(open_acc(b));
+    if (!b->acc)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %llu elements of rows",
+                        (unsigned long long)b->layout->length);
+    TAM_TRY(tam_rows_plan(b));
+    name_slots(b);
     return r->driver->open(b);
 }
 
 /* Kernels are opened for memory that the host cannot reach. */
 static tamis_status open_dense(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
-    if (r->config.device != TAMIS_DEVICE_CPU) {
-        TAM_TRY(tam_division_open(b->layout, r->scheme, r->comm->nranks, 0, &b->division));
+    if (tam_scheme_auto(r->scheme)) {
+        TAM_TRY(open_residual(b));
+    } else if (r->config.device != TAMIS_DEVICE_CPU) {
+        TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, 0, &b->division));
         TAM_TRY(r->device->open(&b->division.grid, 0, r->config.threads, &b->kernels));
     }
     return r->driver->open(b);
@@ -128,12 +167,13 @@ static tamis_status open_dense(tam_bucket *b) {
 static tamis_status open_bucket(tam_bucket *b, const tam_bucket_range *range) {
     tamis_reducer *r = b->reducer;
     b->first_segment = range->first_segment;
-    b->k = r->shares[b->index];
     b->begin = r->layout->begins[range->first_segment];
     TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
-    b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->length, r->config.share,
-                                    r->nbuckets);
-    return tam_scheme_dense(r->scheme) ? open_dense(b) : open_sparse(b);
+    if (tam_scheme_rows(b->scheme))
+        return open_rows(b);
+    b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->ordinary,
+                                    r->config.share, tam_ordinary_buckets(r));
+    return tam_scheme_dense(b->scheme) ? open_dense(b) : open_sparse(b);
 }
 
 static void close_bucket(tam_bucket *b) {
@@ -141,6 +181,9 @@ static void close_bucket(tam_bucket *b) {
     r->driver->close(b);
     if (r->acc && b->index == 0)
         r->device->release(b->kernels, r->acc);
+    if (!r->acc && b->acc)
+        r->device->release(b->kernels, b->acc);
+    tam_rows_close(b);
     if (b->kernels)
         r->device->close(b->kernels);
     tam_free(b->never);
@@ -153,13 +196,13 @@ static void close_bucket(tam_bucket *b) {
 
 static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
     const tamis_reducer_config *c = &r->config;
-    tam_link_model link = {c->link_latency_us * 1e-6, 8.0 / (c->link_gbit * 1e9)};
+    tam_link_model link = tam_reducer_link(r);
     return tam_bucket_plan(r->layout, c->bucket_length, c->density, r->comm->nranks,
                            tam_scheme_dense(r->scheme), &link, ranges);
 }
 
 /* Arrays that have one entry per bucket or segment. */
-static tamis_status open_rows(tamis_reducer *r) {
+static tamis_status open_arrays(tamis_reducer *r) {
     uint32_t nbuckets = r->nbuckets, nsegments = r->layout->nsegments;
     r->buckets = tam_alloc_array(nbuckets, sizeof r->buckets[0]);
     r->lengths = tam_alloc_array(nbuckets, sizeof r->lengths[0]);
@@ -177,15 +220,34 @@ static tamis_status open_rows(tamis_reducer *r) {
 }
 
 static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
+    static const tam_scheme rows = {TAM_OWN_ALL, TAM_BUDGET_GLOBAL, TAM_THRESHOLD_EXACT,
+                                    TAM_EXCHANGE_ROWS};
+    uint32_t ordinary = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket_range *range = &ranges[i];
-        uint32_t end = range->first_segment + range->nsegments;
+        uint32_t first = range->first_segment, end = first + range->nsegments;
+        bool rowed = tam_segment_rowed(r->layout, first);
         r->buckets[i].reducer = r;
+        r->buckets[i].scheme = rowed ? rows : r->scheme; /* or what the bucket chooses */
         r->buckets[i].index = i;
-        r->lengths[i] = r->layout->begins[end] - r->layout->begins[range->first_segment];
-        for (uint32_t s = range->first_segment; s < end; s++)
+        if (!rowed)
+            r->lengths[ordinary++] = r->layout->begins[end] - r->layout->begins[first];
+        for (uint32_t s = first; s < end; s++)
             r->bucket_of[s] = i;
     }
+}
+
+/* Among the buckets whose segments have no rows. */
+static void share(tamis_reducer *r, const double *norms) {
+    double own[TAM_BUCKETS_MAX];
+    uint32_t count = 0, taken = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        if (!tam_scheme_rows(r->buckets[i].scheme))
+            own[count++] = norms ? norms[i] : 0.0;
+    }
+    tam_bucket_shares(r->k, count, r->lengths, norms ? own : NULL, r->shares + count, r->shares);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        r->buckets[i].k = tam_scheme_rows(r->buckets[i].scheme) ? 0 : r->shares[taken++];
 }
 
 /* Room for the result of all buckets. */
@@ -193,7 +255,7 @@ static tamis_status open_result(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         most += r->buckets[i].union_max;
-    if (r->nbuckets == 1 || tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host)
+    if (r->nbuckets == 1 || r->ndense > 0 || r->driver != &tam_driver_host)
         return TAMIS_OK;
     r->indices = tam_alloc_array(most, sizeof r->indices[0]);
     r->values = tam_alloc_array(most, sizeof r->values[0]);
@@ -205,7 +267,7 @@ static tamis_status open_result(tamis_reducer *r) {
 /* Gradients that the host cannot reach, or that must be widened, pass through a staging area; else
  * they are summed where they lie. */
 static tamis_status open_staging(tamis_reducer *r) {
-    if (!tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host ||
+    if (r->ndense == 0 || r->driver != &tam_driver_host ||
         (r->config.device == TAMIS_DEVICE_CPU && r->config.grad_type == TAMIS_TYPE_FLOAT32))
         return TAMIS_OK;
     r->staging = tam_alloc_array(TAM_DENSE_PIECE, 2 * sizeof(float));
@@ -217,9 +279,16 @@ static tamis_status open_staging(tamis_reducer *r) {
 tamis_status tam_buckets_open(tamis_reducer *r) {
     tam_bucket_range ranges[TAM_BUCKETS_MAX];
     r->nbuckets = plan(r, ranges);
-    TAM_TRY(open_rows(r));
+    if (r->nbuckets == 0)
+        return tam_fail(
+            TAMIS_E_UNSUPPORTED,
+            "the layout has %u segments with rows, each a bucket, and there are at most "
+            "%d buckets; join some, or use several reducers",
+            r->layout->nrowed, TAM_BUCKETS_MAX);
+    TAM_TRY(open_arrays(r));
     assign(r, ranges);
-    tam_bucket_shares(r->k, r->nbuckets, r->lengths, NULL, r->shares + r->nbuckets, r->shares);
+    share(r, NULL);
+    tam_buckets_choose(r);
     r->driver = tam_driver_find(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(open_bucket(&r->buckets[i], &ranges[i]));
@@ -248,10 +317,11 @@ void tam_buckets_close(tamis_reducer *r) {
 
 void tam_buckets_share(tamis_reducer *r) {
     const double *norms = shared_by_norm(r) && r->has_norms ? r->norms : NULL;
-    tam_bucket_shares(r->k, r->nbuckets, r->lengths, norms, r->shares + r->nbuckets, r->shares);
+    share(r, norms);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        b->k = r->shares[i];
+        if (b->rows)
+            continue;
         tam_control_aim(&b->control, b->k);
         if (b->slots.memory && !b->slots.growing)
             tam_slots_limit(&b->slots, tam_bucket_slot(b, b->k));
@@ -272,14 +342,16 @@ tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
-    bool dense = tam_scheme_dense(r->scheme);
+    bool dense = tam_scheme_dense(b->scheme);
     tamis_bucket own = {sizeof own,
                         b->first_segment,
                         b->layout->nsegments,
                         b->begin,
                         b->layout->length,
-                        dense ? b->layout->length : b->k,
-                        dense ? "none" : tam_codec_of(b->slots.format)->name};
+                        tam_bucket_target(b),
+                        dense ? "none" : tam_codec_of(b->slots.format)->name,
+                        tam_scheme_exchange(b->scheme),
+                        1e6 * b->predicted_s};
     return tam_struct_give_part("tamis_bucket", &own, sizeof own,
                                 offsetof(tamis_bucket, index_format), out);
 }

@@ -76,10 +76,12 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.threshold += 0.0;
     c.over = c.over != 0.0 ? c.over : 1.5;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
-    c.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
-    c.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     r->config = c;
+    if (tam_scheme_auto(r->scheme)) /* to which no link means another thing */
+        return TAMIS_OK;
+    r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
+    r->config.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
     return TAMIS_OK;
 }
 
@@ -89,6 +91,8 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
+    if (tam_reducer_measures(r) && !r->comm->measured)
+        TAM_TRY(tam_probe_open(r->comm, &r->probe));
     return tam_device_find(r->config.device, &r->device);
 }
 
@@ -105,6 +109,7 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_LENGTH] = layout->length;
     f[TAM_FIELD_NSEGMENTS] = layout->nsegments;
     f[TAM_FIELD_SEGMENTS] = layout->hash;
+    f[TAM_FIELD_ROWS] = layout->rows_hash;
     f[TAM_FIELD_SCHEME] = tam_scheme_code(r->scheme);
     f[TAM_FIELD_DENSITY] = real_bits(c->density);
     f[TAM_FIELD_OUTPUT] = c->output;
@@ -130,19 +135,20 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
 
 static uint64_t entries(double density, uint64_t length) {
     double k = floor(density * (double)length);
-    return k >= 1.0 ? (uint64_t)k : 1;
+    return k >= 1.0 ? (uint64_t)k : length > 0;
 }
 
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     bool dense = tam_scheme_dense(r->scheme);
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
-    r->k = dense ? layout->length : entries(r->config.density, layout->length);
-    r->k_max = dense ? layout->length : entries(r->config.density_max, layout->length);
+    r->k = dense ? layout->ordinary : entries(r->config.density, layout->ordinary);
+    r->k_max = dense ? layout->ordinary : entries(r->config.density_max, layout->ordinary);
     TAM_TRY(tam_buckets_open(r));
     return tam_reducer_observes(r) ? tam_forecast_open(&r->forecast, r->comm->nranks) : TAMIS_OK;
 }
 
 static void release(tamis_reducer *r) {
+    tam_probe_close(r->probe);
     tam_buckets_close(r);
     tam_forecast_close(&r->forecast);
     tamis_layout_destroy(r->layout);
@@ -164,12 +170,12 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_reducer_set_density: %g is not in (0, density_max = %g]", density,
                         r->config.density_max);
-    uint64_t k = entries(density, r->layout->length);
-    if (k < r->nbuckets)
+    uint64_t k = entries(density, r->layout->ordinary);
+    if (k < tam_ordinary_buckets(r))
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_reducer_set_density: %g gives %llu entries for %u buckets, which "
                         "need one each",
-                        density, (unsigned long long)k, r->nbuckets);
+                        density, (unsigned long long)k, tam_ordinary_buckets(r));
     r->k = k;
     tam_buckets_share(r);
     return TAMIS_OK;
@@ -193,6 +199,8 @@ static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
     if (status == TAMIS_OK)
         describe(r, layout);
     TAM_TRY(agree_on(r, r->comm, status, deadline_ns));
+    if (r->probe)
+        TAM_TRY(tam_probe_run(r->probe, r->comm));
     TAM_TRY(agree_on(r, r->comm, open_all(r, layout), deadline_ns));
     return agree_on(r, r->comm, r->driver->arm(r), deadline_ns);
 }
@@ -215,6 +223,8 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
         release(r);
         return status;
     }
+    tam_probe_close(r->probe);
+    r->probe = NULL;
     tam_log(TAM_INFO,
             "reducer: rank %u on %s, driven by the %s, %llu elements, k = %llu, buckets: %u",
             comm->rank, r->device->name, r->driver->name, (unsigned long long)layout->length,

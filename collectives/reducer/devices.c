@@ -60,7 +60,8 @@ static bool runs_by_itself(const tamis_reducer *r) {
 
 const tam_driver *tam_driver_find(const tamis_reducer *r) {
 #ifdef TAM_HAVE_CUDA
-    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && runs_by_itself(r))
+    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream &&
+        r->layout->nrowed == 0 && runs_by_itself(r))
         return &tam_driver_stream;
 #else
     (void)r;

@@ -19,7 +19,7 @@
  * so that what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or,
  * divided afterwards, the mean.
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 #include "collectives/exchange/union.h"
 #include "lib/base/half.h"
@@ -39,7 +39,7 @@ static tamis_status plan(tam_bucket *b, tam_link *link) {
     for (uint32_t g = 0; g < grid->ngroups; g++)
         b->control.norms[g] = sqrt(b->accumulated.group_sums[g]);
     tam_budget_norm(b->k, b->control.norms, grid, b->control.order, p->budgets);
-    if (r->scheme.ownership == TAM_OWN_ALL)
+    if (b->scheme.ownership == TAM_OWN_ALL)
         return TAMIS_OK;
 
     tam_bins_pack(p->budgets, grid, link->nranks, b->control.order, p->loads, p->parts);
@@ -100,11 +100,11 @@ static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
         .mine = tam_part_of(&b->division, r->step, link->rank),
         .k = b->slots.limit,
         .floor_key = b->control.floor_key,
-        .candidates = tam_rule_listed(r->scheme.threshold, &b->control.state)
+        .candidates = tam_rule_listed(b->scheme.threshold, &b->control.state)
                           ? &b->accumulated.candidates
                           : NULL,
     };
-    if (tam_scheme_by_group(r->scheme)) {
+    if (tam_scheme_by_group(b->scheme)) {
         cut.kind = TAM_CUT_GROUPS;
         cut.budgets = b->packing.budgets;
     } else if (has_threshold(b)) {
@@ -112,7 +112,7 @@ static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
     } else {
         size_t share = tam_share_of(&b->division, r->step, link->rank, b->k);
         cut.k = share < b->slots.limit ? share : b->slots.limit;
-        cut.weights = tam_scheme_weighted(r->scheme) ? b->control.weights : NULL;
+        cut.weights = tam_scheme_weighted(b->scheme) ? b->control.weights : NULL;
     }
     return cut;
 }
@@ -125,7 +125,7 @@ static void fill_header(tam_bucket *b, const tam_cut_result *result) {
     const tamis_reducer *r = b->reducer;
     tam_slot_header *h = tam_slot_own_header(&b->slots);
     const tam_candidates *seen = &b->accumulated.candidates;
-    bool known = tam_rule_listed(r->scheme.threshold, &b->control.state) && seen->complete;
+    bool known = tam_rule_listed(b->scheme.threshold, &b->control.state) && seen->complete;
     h->step = r->step;
     h->last_result = b->last_result;
     h->count = (uint32_t)result->count;
@@ -166,11 +166,21 @@ static tamis_status fill_values(tam_bucket *b, const uint32_t *indices, size_t c
     return TAMIS_OK;
 }
 
+static tamis_status pick_rows(tam_bucket *b) {
+    tam_cut_result result = {0};
+    TAM_TRY(tam_rows_pick(b, &result.count));
+    fill_header(b, &result);
+    tam_slot_own_header(&b->slots)->flags |= b->rows->all ? TAM_SLOT_ALL_ROWS : 0;
+    return TAMIS_OK;
+}
+
 static tamis_status cut(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
+    if (b->rows)
+        return pick_rows(b);
     tam_cut job = choose_cut(b, link);
     tam_cut_result result = {0};
-    if (r->scheme.threshold == TAM_THRESHOLD_SAGE)
+    if (b->scheme.threshold == TAM_THRESHOLD_SAGE)
         TAM_TRY(aim(b, &job.threshold));
     uint32_t *indices = tam_slot_own_indices(&b->slots);
     TAM_TRY(r->device->cut(b->kernels, &job, indices, &result));
@@ -215,7 +225,7 @@ static void add_up_headers(tam_bucket *b) {
 
 static tamis_status unite(tam_bucket *b, const tam_link *link) {
     const tamis_reducer *r = b->reducer;
-    if (r->scheme.ownership == TAM_OWN_ALL)
+    if (b->scheme.ownership == TAM_OWN_ALL)
         return tam_union_merge(&b->slots, b->division.grid.n, b->lists, b->scratch, b->indices,
                                &b->count);
     for (uint32_t p = 0; p < link->nranks; p++)
@@ -271,7 +281,7 @@ static tamis_status accumulate_committed(tam_bucket *b) {
 /* Slots and values. A step that will be skipped is known as such by all ranks from the headers, and
  * needs no more. */
 static tamis_status exchange(tam_bucket *b, tam_link *link) {
-    for (uint32_t i = 0; i < link->nranks; i++)
+    for (uint32_t i = 0; i < link->nranks && !b->rows; i++)
         b->reaches[i] = tam_reach_of(&b->division, tam_part_of(&b->division, b->reducer->step, i));
     TAM_TRY(tam_slots_exchange(&b->slots, link));
     TAM_TRY(compare_results(b));
@@ -279,8 +289,10 @@ static tamis_status exchange(tam_bucket *b, tam_link *link) {
     b->reducer->now.skipped |= b->now.skipped;
     if (b->reducer->now.skipped)
         return TAMIS_OK;
-    if (tam_scheme_regional(b->reducer->scheme))
+    if (tam_scheme_regional(b->scheme))
         return exchange_regions(b, link);
+    if (b->rows)
+        return tam_rows_reduce(b, link);
     TAM_TRY(unite(b, link));
     if (!b->slots.with_values)
         return reduce(b, link);
@@ -293,7 +305,7 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     tamis_reducer *r = b->reducer;
     if (r->config.worker == TAMIS_WORKER_THREAD)
         TAM_TRY(accumulate_committed(b));
-    bool meets_early = r->scheme.ownership == TAM_OWN_BINS; /* to plan, before it cuts */
+    bool meets_early = b->scheme.ownership == TAM_OWN_BINS; /* to plan, before it cuts */
     uint64_t begin_ns = tam_clock_ns(), planned_ns = begin_ns;
     b->slots.config = b->config_hash + b->k; /* slots of another density may be as long */
     if (meets_early)

@@ -8,7 +8,7 @@
  *     control  thresholds of the next step from what all ranks know
  *     share    k of the next step among the buckets
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +16,11 @@
 
 float tam_divisor(const tamis_reducer *r) {
     return r->config.average == TAMIS_AVERAGE_MEAN ? (float)r->comm->nranks : 1.0f;
+}
+
+/* Entries of it are chosen, by a threshold that is learned. */
+static bool picks(const tam_bucket *b) {
+    return !tam_scheme_dense(b->scheme) && !tam_scheme_rows(b->scheme);
 }
 
 /* -- decide ----------------------------------------------------------------------------------- */
@@ -34,8 +39,13 @@ static tamis_status skip(tamis_reducer *r, const char *where) {
     r->count = 0;
     r->now.skipped = 1;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        r->buckets[i].count = 0;
-        r->buckets[i].picked_sum = 0.0;
+        tam_bucket *b = &r->buckets[i];
+        b->count = 0;
+        b->picked_sum = 0.0;
+        if (tam_scheme_dense(b->scheme))
+            TAM_TRY(tam_dense_clear(b));
+        else if (b->rows && tam_scheme_dense(r->scheme))
+            TAM_TRY(tam_rows_forget(b));
     }
     return tam_say_skipped(r, r->step, r->now.nonfinite, where);
 }
@@ -44,7 +54,7 @@ static tamis_status skip_bad_gradients(tamis_reducer *r) {
     char where[32];
     uint32_t first = r->comm->nranks;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        for (uint32_t rank = 0; rank < first; rank++) {
+        for (uint32_t rank = 0; rank < first && !tam_scheme_dense(r->buckets[i].scheme); rank++) {
             if (tam_slot_header_of(&r->buckets[i].slots, rank)->nonfinite > 0)
                 first = rank;
         }
@@ -172,7 +182,7 @@ static void control(tam_bucket *b) {
             b->control.state.margin, tam_control_slope(&b->control),
             (unsigned long long)b->now.rescans);
     tam_control_update(&b->control, &seen);
-    if (b->reducer->scheme.ownership == TAM_OWN_BALANCED)
+    if (b->scheme.ownership == TAM_OWN_BALANCED)
         balance(b, seen.picked);
     if (tam_scheme_regional(b->reducer->scheme))
         tam_regions_learn(&b->regions, &b->slots, b->k);
@@ -189,14 +199,15 @@ static void add_up(tamis_reducer *r) {
         s->deferred += b->now.deferred;
         s->candidates += b->now.candidates;
         s->rescans += b->now.rescans;
-        s->nonfinite += b->now.nonfinite;
-        for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
+        s->nonfinite += tam_scheme_dense(b->scheme) ? 0 : b->now.nonfinite; /* decide adds those */
+        for (uint32_t rank = 0; rank < r->comm->nranks && picks(b); rank++)
             r->picked[rank] += tam_slot_header_of(&b->slots, rank)->count;
     }
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
         s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
     s->picked = r->picked[r->comm->rank];
-    tam_arrive_note(r);
+    if (tam_reducer_observes(r) && !tam_scheme_dense(tam_last_bucket(r)->scheme))
+        tam_arrive_note(r);
 }
 
 static void note_norms(tamis_reducer *r) {
@@ -204,6 +215,8 @@ static void note_norms(tamis_reducer *r) {
     float least = 0.0f;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
+        if (!picks(b))
+            continue;
         float key = tam_slot_own_header(&b->slots)->key;
         for (uint32_t g = 0; g < b->division.grid.ngroups; g++)
             total += b->accumulated.group_sums[g];
@@ -222,13 +235,21 @@ static void note_norms(tamis_reducer *r) {
 static tamis_status apply_all(tamis_reducer *r) {
     r->count = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        TAM_TRY(apply(&r->buckets[i]));
+        if (!tam_scheme_dense(r->buckets[i].scheme))
+            TAM_TRY(apply(&r->buckets[i]));
         r->count += r->buckets[i].count;
     }
     join_results(r);
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        control(&r->buckets[i]);
-    r->has_norms = r->buckets[0].slots.nstats > 0;
+    r->has_norms = false;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        if (!picks(b))
+            continue;
+        control(b);
+        r->has_norms = r->has_norms || b->slots.nstats > 0;
+    }
+    if (tam_scheme_dense(r->scheme))
+        return TAMIS_OK;
     tam_buckets_share(r);
     return TAMIS_OK;
 }
@@ -239,7 +260,8 @@ static tamis_status decide(tamis_reducer *r) {
     if (r->now.skipped)
         return skip_bad_gradients(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        bad += drop_infinite_sums(&r->buckets[i]);
+        bad += tam_scheme_dense(r->buckets[i].scheme) ? r->buckets[i].now.nonfinite
+                                                      : drop_infinite_sums(&r->buckets[i]);
     r->now.nonfinite += bad;
     if (bad > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP)
         return skip(r, "in the sum over ranks");

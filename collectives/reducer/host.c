@@ -3,7 +3,7 @@
  * The host drives the step: accumulate on the caller's thread, the rest as a job of the
  * communicator (exchange.c). For every device, over every transport, with every scheme.
  */
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/rows.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
@@ -14,9 +14,9 @@ static tamis_status open_exchange(tam_bucket *b) {
 
     /* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
     uint64_t sent = (uint64_t)b->slots.capacity * nranks;
-    bool shared = b->reducer->scheme.ownership == TAM_OWN_ALL;
+    bool shared = b->scheme.ownership == TAM_OWN_ALL;
     b->union_max = (size_t)(shared || sent < grid->n ? sent : grid->n);
-    if (b->reducer->scheme.ownership == TAM_OWN_BINS)
+    if (b->scheme.ownership == TAM_OWN_BINS)
         b->union_max = (size_t)grid->n;
     b->indices = tam_alloc_array(b->union_max, sizeof b->indices[0]);
     b->values = tam_alloc_array(b->union_max, sizeof b->values[0]);
@@ -49,7 +49,7 @@ static tamis_status open_rounding(tam_bucket *b) {
 static tamis_status open_packing(tam_bucket *b) {
     size_t ngroups = b->division.grid.ngroups, nranks = b->reducer->comm->nranks;
     tam_packing *p = &b->packing;
-    if (!tam_scheme_by_group(b->reducer->scheme))
+    if (!tam_scheme_by_group(b->scheme))
         return TAMIS_OK;
     p->budgets = tam_alloc_array(ngroups, sizeof p->budgets[0]);
     p->parts = tam_alloc_array(ngroups, sizeof p->parts[0]);
@@ -61,8 +61,10 @@ static tamis_status open_packing(tam_bucket *b) {
 }
 
 static tamis_status host_open(tam_bucket *b) {
-    if (tam_scheme_dense(b->reducer->scheme))
+    if (tam_scheme_dense(b->scheme))
         return TAMIS_OK;
+    if (b->rows)
+        return tam_rows_open(b);
     TAM_TRY(open_exchange(b));
     TAM_TRY(open_rounding(b));
     if (tam_scheme_regional(b->reducer->scheme))
@@ -98,7 +100,7 @@ static void host_close(tam_bucket *b) {
 
 static tamis_status host_launch(tam_bucket *b, void *stream) {
     tamis_reducer *r = b->reducer;
-    bool dense = tam_scheme_dense(r->scheme);
+    bool dense = tam_scheme_dense(b->scheme);
     if (b == tam_last_bucket(r))
         r->busy_us = tam_arrive_us(r->ended_ns, tam_clock_ns());
     TAM_TRY(r->device->follow(b->kernels, stream));
@@ -117,11 +119,20 @@ static tamis_status host_accumulate(tam_bucket *b, void *stream) {
     TAM_TRY(r->device->accumulate(b->kernels, &b->target, &seen));
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->index, begin_ns, &b->early_s);
     b->early_nonfinite += seen.nonfinite;
+    b->pending = tam_scheme_dense(b->scheme);
     return TAMIS_OK;
 }
 
 static bool host_test(tamis_reducer *r) {
     return tam_comm_test(r->comm, &r->buckets[r->nbuckets - 1].job);
+}
+
+/* Entries of the result in segments that have no rows. */
+static uint64_t count_ordinary(const tamis_reducer *r) {
+    uint64_t count = r->count;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        count -= r->buckets[i].rows ? r->buckets[i].count : 0;
+    return count;
 }
 
 /* What the job of the last bucket cannot know. */
@@ -134,14 +145,14 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
         s->arrive_s += b->now.arrive_s;
         s->exchange_s += b->now.arrive_s + b->now.exchange_s;
         s->wire_bytes += b->job.wire_bytes;
+        s->target += tam_bucket_target(b);
         b->early_nonfinite = 0;
         b->early_s = 0.0;
     }
     s->steps = r->stats.steps + 1;
     s->length = r->layout->length;
-    s->target = r->k;
-    s->selected = r->count;
-    s->density = (double)r->count / (double)r->layout->length;
+    s->selected = count_ordinary(r);
+    s->density = (double)s->selected / (double)(r->layout->ordinary ? r->layout->ordinary : 1);
     s->exchange_s_total = r->stats.exchange_s_total + s->exchange_s;
     s->wire_bytes_total = r->stats.wire_bytes_total + s->wire_bytes;
     s->rescans_total = r->stats.rescans_total + s->rescans;
@@ -185,7 +196,7 @@ static tamis_status host_keep(tamis_reducer *r) {
 
 static void host_result(const tamis_reducer *r, tamis_result *out) {
     *out = (tamis_result){.count = r->count};
-    if (r->acc) {
+    if (r->ndense == 0) {
         out->indices = r->indices ? r->indices : r->buckets[0].indices;
         out->values = r->values ? r->values : r->buckets[0].values;
     }

@@ -15,6 +15,7 @@
 #include "collectives/exchange/regions.h"
 #include "collectives/exchange/slot.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/probe.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/forecast.h"
@@ -26,6 +27,7 @@ typedef enum tam_field {
     TAM_FIELD_LENGTH,
     TAM_FIELD_NSEGMENTS,
     TAM_FIELD_SEGMENTS,
+    TAM_FIELD_ROWS,
     TAM_FIELD_SCHEME,
     TAM_FIELD_DENSITY,
     TAM_FIELD_OUTPUT,
@@ -44,7 +46,8 @@ typedef enum tam_field {
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
     TAM_FIELD_GRAPHS,
-    TAM_FIELDS_IN_STATE, /* nor does it hold these */
+    TAM_FIELD_DENSE_BUCKETS, /* a bit for each; what exchange auto chose */
+    TAM_FIELDS_IN_STATE,     /* nor does it hold these */
     TAM_FIELD_INDEX_FORMAT = TAM_FIELDS_IN_STATE,
     TAM_FIELD_WIRE_TYPE,
     TAM_FIELDS
@@ -68,11 +71,14 @@ typedef struct tam_packing {
 
 typedef struct tam_flights tam_flights; /* flight.h */
 
+typedef struct tam_rows tam_rows; /* rows.h */
+
 /** A run of segments that is exchanged by itself. Elements are counted from its begin. */
 typedef struct tam_bucket {
     tam_job job; /* first: the exchange of the step under way */
     tamis_reducer *reducer;
-    uint32_t index; /* in the order of the exchange */
+    tam_scheme scheme; /* what acts on one bucket goes by this one */
+    uint32_t index;    /* in the order of the exchange */
     uint32_t first_segment;
     uint64_t begin;       /* element of the whole vector */
     tamis_layout *layout; /* of its segments alone */
@@ -82,8 +88,10 @@ typedef struct tam_bucket {
     void *kernels;
     tam_division division;
     tam_control control;
-    float *acc;      /* where its part of the residual begins */
-    uint32_t *never; /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
+    float *acc;         /* where its part of the residual begins */
+    bool pending;       /* exchange auto, dense: micro-batches wait in the residual */
+    double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
+    uint32_t *never;    /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
 
     tam_slots slots;
     uint32_t *owners;    /* [nranks] rank of each part at this step */
@@ -102,6 +110,7 @@ typedef struct tam_bucket {
     double *group_means;    /* [ngroups] */
     uint32_t *group_picked; /* [ngroups] */
     tam_packing packing;
+    tam_rows *rows; /* of a segment that has rows; else NULL */
 
     uint32_t unready; /* segments of this step that are not ready yet */
     tam_accumulate target;
@@ -153,6 +162,7 @@ struct tamis_reducer {
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
     tam_agreement agreement;
+    tam_probe *probe;  /* exchange auto, while it is created */
     uint64_t k, k_max; /* entries of a step of all buckets together */
 
     const tam_device *device;
@@ -160,12 +170,13 @@ struct tamis_reducer {
     tam_flights *flights; /* driver stream */
     tam_bucket *buckets;  /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
+    uint32_t ndense;     /* buckets that are summed whole */
     uint32_t *bucket_of; /* [nsegments] */
     float *acc;          /* residual between steps */
     void *staging;       /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
     uint32_t *indices;   /* [sum of union_max] the result of several buckets joined; else NULL */
     float *values;
-    uint64_t *lengths, *shares; /* [nbuckets] */
+    uint64_t *lengths, *shares; /* [nbuckets] of those that share k */
     double *norms;              /* [nbuckets] of the last step */
     uint64_t *picked;           /* [nranks] scratch of the statistics */
 
@@ -195,6 +206,35 @@ struct tamis_reducer {
     tamis_stats stats; /* of the last finished step */
 };
 
+/** Those that share k. */
+static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
+    return r->nbuckets - r->layout->nrowed;
+}
+
+/** Entries that a bucket is to send in the next step. */
+static inline uint64_t tam_bucket_target(const tam_bucket *b) {
+    return tam_scheme_dense(b->scheme) ? b->layout->length : b->k;
+}
+
+/** Whether buckets become dense where that should be faster: else all of auto are sparse. */
+static inline bool tam_reducer_chooses(const tamis_reducer *r) {
+    return tam_scheme_auto(r->scheme) && r->config.output == TAMIS_OUTPUT_DENSE &&
+           r->config.device == TAMIS_DEVICE_CPU;
+}
+
+/** Whether it takes measured times for that: no link was given. */
+static inline bool tam_reducer_measures(const tamis_reducer *r) {
+    const tamis_reducer_config *c = &r->config;
+    return tam_reducer_chooses(r) && (c->link_latency_us == 0.0 || c->link_gbit == 0.0);
+}
+
+/** The link as configured, else that for which planned buckets are made. */
+static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
+    double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;
+    return (tam_link_model){(latency_us != 0.0 ? latency_us : 50.0) * 1e-6,
+                            8.0 / ((gbit != 0.0 ? gbit : 1.0) * 1e9)};
+}
+
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }
@@ -215,11 +255,17 @@ void tam_buckets_share(tamis_reducer *r);
 /** Most indices that one rank sends of a bucket when it may take k. */
 size_t tam_bucket_slot(const tam_bucket *b, uint64_t k);
 
+/** choose.c: gives every bucket its scheme. Of exchange auto, which one should be faster, by the
+ * model of cost.h and from numbers that all ranks share. */
+void tam_buckets_choose(tamis_reducer *r);
+
 /** exchange.c and dense.c: the job of a bucket, from the accumulated gradient to the sums; that of
  * the last one ends the step for all. */
 tamis_status tam_step_accumulate(tam_bucket *b);
 tamis_status tam_step_sparse(tam_job *job, tam_link *link);
 tamis_status tam_step_dense(tam_job *job, tam_link *link);
+/** dense.c: zeros in place of a bucket's sums. */
+tamis_status tam_dense_clear(tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
@@ -264,7 +310,7 @@ static inline bool tam_reducer_lingers(const tamis_reducer *r) {
 
 /** Whether the host sees when which rank comes to an exchange. */
 static inline bool tam_reducer_observes(const tamis_reducer *r) {
-    return r->driver == &tam_driver_host && !tam_scheme_dense(r->scheme);
+    return r->driver == &tam_driver_host && r->ndense == 0;
 }
 
 /** devices.c: the row of config.device; UNSUPPORTED says why there is none. */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0a1b65746174744f) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1c65746174744f) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct state_row {
@@ -171,7 +171,8 @@ tamis_status tam_state_refuse(const char *where, const char *why) {
 
 /* As tamis_reducer_set_density. */
 static bool can_send(const tamis_reducer *r, uint64_t k) {
-    return k == r->k || (r->driver == &tam_driver_host && k >= r->nbuckets && k <= r->k_max);
+    return k == r->k ||
+           (r->driver == &tam_driver_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
 static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *h,
@@ -256,7 +257,30 @@ static void take_buckets(tamis_reducer *r, const void *control) {
     }
 }
 
+/* What another choice of exchange auto left in the residual goes with the next step. */
+static void find_pending(tamis_reducer *r, const float *residual) {
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        b->pending = b->early_nonfinite > 0;
+        for (uint64_t e = 0; e < b->layout->length && tam_scheme_dense(b->scheme); e++)
+            b->pending = b->pending || residual[b->begin + e] != 0.0f;
+    }
+}
+
+/* A state goes with any choice: nothing is lost, but the bits are those of this one. */
+static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
+    uint64_t there = h->fields[TAM_FIELD_DENSE_BUCKETS];
+    uint64_t here = r->agreement.fields[TAM_FIELD_DENSE_BUCKETS];
+    if (there != here)
+        tam_log(
+            TAM_WARN,
+            "rank %u: the state was saved with dense buckets %#llx, here they are %#llx; results "
+            "go on with other bits (give link_latency_us and link_gbit to have the same choice)",
+            r->comm->rank, (unsigned long long)there, (unsigned long long)here);
+}
+
 static void take_place(tamis_reducer *r, const tam_state_header *h) {
+    tell_choice(r, h);
     r->step = h->step;
     r->stats.steps = h->steps;
     r->stats.length = r->layout->length;
@@ -270,6 +294,8 @@ tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *
                                  r->acc));
     if (r->acc && control)
         take_buckets(r, control);
+    if (r->acc && residual)
+        find_pending(r, residual);
     if (control)
         take_place(r, control);
     r->has_result = false;

@@ -61,8 +61,8 @@ static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
     return TAMIS_OK;
 }
 
-static tam_cuda_enqueue enqueue_of(const tamis_reducer *r) {
-    return tam_scheme_dense(r->scheme) ? enqueue_dense : enqueue;
+static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
+    return tam_scheme_dense(b->scheme) ? enqueue_dense : enqueue;
 }
 
 /* Bytes that this rank sends in a step, or for a piece of it: always the same. */
@@ -109,7 +109,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
     if (is_first(b))
         TAM_TRY(line_up(r));
     TAM_TRY(
-        tam_cuda_step_run(s->steps[b->index], &b->target, caller, enqueue_of(r), r->comm, &serial));
+        tam_cuda_step_run(s->steps[b->index], &b->target, caller, enqueue_of(b), r->comm, &serial));
     s->captured = serial == 0;
     if (s->captured)
         return TAMIS_OK;
@@ -175,7 +175,7 @@ static tamis_status settle_bucket(tam_bucket *b) {
     r->step = past.number;
     b->last_result = past.last_result;
     b->early_nonfinite = past.early_nonfinite;
-    if (tam_scheme_dense(r->scheme))
+    if (tam_scheme_dense(b->scheme))
         return TAMIS_OK;
     b->k = b->control.k;
     r->norms[b->index] = past.norm;
@@ -259,15 +259,15 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
 static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->flights->steps[b->index];
-    bool exact = tam_scheme_exact_count(r->scheme);
+    bool exact = tam_scheme_exact_count(b->scheme);
     const tam_cuda_whole whole = whole_of(r);
     tam_cuda_plan plan = plan_of(b, &whole);
     fill_spans(b, spans);
     plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
-    plan.weighted = tam_scheme_weighted(r->scheme);
+    plan.weighted = tam_scheme_weighted(b->scheme);
     plan.quota.spans = spans;
     plan.quota.capacity = exact ? 0.0 : r->config.capacity;
-    plan.quota.ranks = tam_scheme_undivided(r->scheme) ? 1.0 : plan.nranks;
+    plan.quota.ranks = tam_scheme_undivided(b->scheme) ? 1.0 : plan.nranks;
     plan.quota.own = tam_own_max(&b->division);
     plan.slot_capacity = (uint32_t)b->slots.capacity;
     plan.union_max = (uint32_t)b->union_max;
@@ -312,7 +312,7 @@ static tamis_status stream_open(tam_bucket *b) {
         r->flights = tam_alloc(sizeof *r->flights);
     if (!r->flights)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
-    return tam_scheme_dense(r->scheme) ? open_dense(b) : open_sparse(b);
+    return tam_scheme_dense(b->scheme) ? open_dense(b) : open_sparse(b);
 }
 
 /* A captured collective is one for all ranks, and so this is for all or none. */
@@ -320,7 +320,7 @@ static tamis_status stream_arm(tamis_reducer *r) {
     if (tam_setting_number(TAM_SETTING_GRAPHS) == 0)
         return TAMIS_OK;
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(tam_cuda_step_capture(r->flights->steps[i], enqueue_of(r), r->comm));
+        TAM_TRY(tam_cuda_step_capture(r->flights->steps[i], enqueue_of(&r->buckets[i]), r->comm));
     return TAMIS_OK;
 }
 

@@ -12,6 +12,7 @@
 
 #include "lib/base/sync.h"
 #include "lib/base/transport.h"
+#include "lib/policy/cost.h"
 
 #include <stdatomic.h>
 
@@ -49,6 +50,9 @@ struct tamis_comm {
     unsigned char *desk;  /* [TAM_DESK_BYTES] the job of an agreement: it may outlive its call */
 
     uint64_t agreements; /* held so far: tells reducers of one communicator apart */
+
+    bool measured; /* by the first reducer that chooses (probe.h) */
+    tam_costs costs;
 
     atomic_int exchanges;    /* jobs under way that do not only watch */
     atomic_int blocked;      /* threads that wait for a job */

@@ -266,6 +266,34 @@ typedef struct tamis_segment {
 TAMIS_API tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments,
                                            tamis_layout **out);
 
+/**
+ * Say that the gradient of a segment is zero but for few rows: that of an embedding, of which a batch
+ * touches the rows of its words. The segment is a matrix, row after row.
+ *
+ * Such a segment is exchanged by itself, exactly, whatever the scheme: the ranks tell each other
+ * which rows have an entry that is not zero, and what any rank touched is summed whole, in float32.
+ * Nothing of it is chosen or late; density, k and the statistics of picks count the other segments
+ * alone. Where a rank touched so many rows that their list costs more than it saves, the whole
+ * segment is summed in that step. The result holds all entries of the rows that were summed.
+ *
+ * The residual has a place for it, which is zero after every step that was applied: micro-batches
+ * add up there, and what a step that failed or was skipped had is kept there for the next.
+ *
+ * Affects reducers that are made afterwards. All ranks must say the same.
+ *
+ * @param  row_length  [in]  elements of a row, a divisor of the segment's length; 0: an ordinary
+ *                           segment, as at first
+ *
+ * Shape:      each is a bucket of its own (section 7). More than 64 buckets, runs of other segments
+ *             between them included, are refused by tamis_reducer_create (UNSUPPORTED). A reducer
+ *             takes 12 bytes for each element of it, residual included, 20 if there are several
+ *             buckets, and some 4 ranks + 5 for each row; with CUDA 8 or 16 of these on the host,
+ *             which drives the steps
+ * Errors:     ARGUMENT: no effect
+ */
+TAMIS_API tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
+                                             uint64_t row_length);
+
 /** Elements of the whole gradient; 0 for NULL. */
 TAMIS_API uint64_t tamis_layout_length(const tamis_layout *layout);
 
@@ -370,8 +398,9 @@ typedef struct tamis_phase_event {
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
  * no host synchronisation, if its messages have a fixed size: every preset with an exact count
  * (tamis, topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`,
- * whose parts move, nor with exchange `balanced-pairs`). In all other cases the host drives the step and moves k entries (dense: the
- * gradient) through pinned memory.
+ * whose parts move, nor with exchange `balanced-pairs`), and no segment has rows. In all other cases
+ * the host drives the step and moves k entries (dense: the gradient; rows: those that were touched)
+ * through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -379,10 +408,20 @@ typedef struct tamis_phase_event {
  *     ownership   all | rotate | bins | cyclic | leader | balanced
  *     budget      global | norm
  *     threshold   exact | step | predict | fixed | sage | reuse
- *     exchange    union | pairs | balanced-pairs
+ *     exchange    union | pairs | balanced-pairs | auto
  *
  * A preset is a row of four: see tamis_scheme_list. Not every combination has a meaning; the ones
  * that have none are refused with a sentence. docs/algorithm.md describes each.
+ *
+ * With exchange auto each bucket is union or dense, whichever should take less time by a model
+ * (docs/exchange.md), decided when the reducer is created, from numbers that all ranks share. Where
+ * link_latency_us and link_gbit are both given, that is all the model knows of the machine, and the
+ * choice is the same in every run. Else times are measured, once for a communicator, in some 80 ms;
+ * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are summed
+ * in place in float32, whatever wire_type is: an error that loses the communicator leaves their
+ * gradients partly reduced, and a step that is skipped for NaN or Inf loses what they held, as with
+ * scheme dense. Micro-batches wait in the residual and go with the step. All buckets are union with
+ * TAMIS_OUTPUT_SPARSE and on a CUDA device.
  */
 typedef struct tamis_reducer_config {
     size_t size;
@@ -410,8 +449,9 @@ typedef struct tamis_reducer_config {
     tamis_share share;         /* norm */
     tamis_worker worker;       /* caller */
     double density_max;        /* the most that tamis_reducer_set_density may ask; 0: density */
-    double link_latency_us;    /* for planned buckets: time of an empty message; 0: 50 */
-    double link_gbit;          /* for planned buckets: 10^9 bits a second of one rank; 0: 1 */
+    double link_latency_us;    /* for planned buckets: time of an empty message; 0: 50. Exchange
+                                  auto: 0 means measured */
+    double link_gbit; /* the same, 10^9 bits a second of one rank; 0: 1. Auto: 0 as above */
     /* Called at the end of every phase, from whatever thread made it, which may be the library's.
      * It must return soon and must not call the library. NULL: nobody listens. */
     void (*on_phase)(void *context, const tamis_phase_event *event);
@@ -513,7 +553,8 @@ TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_st
  * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reduce_result. On
  * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
  * residual holds everything that was accumulated: nothing was applied anywhere on this rank.
- * Scheme "dense" has no residual: such an error leaves its gradient partly reduced.
+ * Scheme "dense" has no residual: such an error leaves its gradient partly reduced. So also buckets
+ * that exchange auto made dense.
  *
  * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
  *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED, DEVICE: the comm
@@ -610,13 +651,16 @@ typedef struct tamis_bucket {
     size_t size;
     uint32_t first_segment, nsegments;
     uint64_t begin, length;   /* elements */
-    uint64_t target;          /* entries it will send in the next step, all ranks together */
+    uint64_t target;          /* entries it will send in the next step, all ranks together; 0 for a
+                                 segment that has rows: nobody knows */
     const char *index_format; /* how its indices travel: "u32", "block16", "gap8" or "bitmap";
-                                 "none" for scheme dense */
+                                 "none" where everything travels */
+    const char *exchange;     /* "union", "pairs", "dense" or "rows" */
+    double predicted_us;      /* of a step of this bucket, by the model of exchange auto; else 0 */
 } tamis_bucket;
 
 #define TAMIS_BUCKET_INIT                                                                          \
-    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL }
+    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL, NULL, 0.0 }
 
 /** Number of buckets; 0 for NULL. */
 TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
@@ -630,10 +674,13 @@ TAMIS_API tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, uint32
 
 /** Sparse view of the last finished step: the same on all ranks. */
 typedef struct tamis_result {
-    size_t count;            /* entries; 0 after a skipped step; n for scheme "dense" */
-    const uint32_t *indices; /* ascending, no duplicates; NULL for scheme "dense" */
-    const float *values;     /* mean or sum over ranks; NULL for scheme "dense" */
-    tamis_device memory;     /* where indices and values lie */
+    size_t count; /* entries; 0 after a skipped step; n for scheme "dense" (less rows that nobody
+                     touched) */
+    const uint32_t
+        *indices;        /* ascending, no duplicates; NULL for scheme "dense", and where exchange
+                                auto made any bucket dense */
+    const float *values; /* mean or sum over ranks; NULL where indices is */
+    tamis_device memory; /* where indices and values lie */
 } tamis_result;
 
 /**
@@ -657,7 +704,9 @@ typedef struct tamis_stats {
     size_t size;
     uint64_t steps;      /* steps finished, those before a loaded state included */
     uint64_t length;     /* n */
-    uint64_t target;     /* k = max(1, floor(density * n)); n for "dense" */
+    uint64_t target;     /* k = max(1, floor(density * n)); buckets that are dense: all they hold.
+                            Here and below without segments that have rows, of which
+                            tamis_result.count tells */
     uint64_t selected;   /* entries in the result, the same on all ranks */
     uint64_t picked;     /* entries this rank sent; scheme `deft` has groups that all ranks take
                                whole and nobody sends */
@@ -673,7 +722,7 @@ typedef struct tamis_stats {
                                group's level */
     double acc_norm;        /* L2 norm of this rank's accumulated gradient */
     double residual_norm;   /* L2 norm of what stayed */
-    uint64_t wire_bytes;    /* sent by this rank in this step, headers included */
+    uint64_t wire_bytes;    /* sent by this rank in this step, headers and rows included */
     uint64_t wire_bytes_total;
     double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
                             by itself, for the host has no clock there */

@@ -145,6 +145,31 @@ static tamis_status cpu_count(void *self, const float *acc, uint32_t threshold, 
     return TAMIS_OK;
 }
 
+/* Most rows are zero to their end. */
+static bool is_touched(const float *row, uint32_t length) {
+    enum { RUN = 64 };
+    for (uint32_t at = 0; at < length; at += RUN) {
+        uint32_t end = length - at < RUN ? length : at + RUN, any = 0;
+        for (uint32_t i = at; i < end; i++)
+            any |= tam_magnitude(row[i]);
+        if (any)
+            return true;
+    }
+    return false;
+}
+
+static tamis_status cpu_mark(void *self, const float *acc, uint32_t length, uint32_t nrows,
+                             unsigned char *marks) {
+    const cpu_device *cpu = self;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(cpu->sweep.threads) if (cpu->grid->n > COUNTED)
+#endif
+    for (uint32_t r = 0; r < nrows; r++)
+        marks[r] = is_touched(acc + (size_t)r * length, length);
+    (void)cpu;
+    return TAMIS_OK;
+}
+
 static tamis_status cpu_cut(void *self, const tam_cut *job, uint32_t *indices,
                             tam_cut_result *out) {
     cpu_device *cpu = self;
@@ -241,6 +266,7 @@ const tam_device tam_device_cpu = {
     .follow = cpu_follow,
     .accumulate = cpu_accumulate,
     .count = cpu_count,
+    .mark = cpu_mark,
     .cut = cpu_cut,
     .gather = cpu_gather,
     .apply = cpu_apply,

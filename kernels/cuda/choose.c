@@ -212,6 +212,22 @@ tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t thresh
     return TAMIS_OK;
 }
 
+/* Marks lie where a walk's indices would. */
+tamis_status tam_cuda_mark(tam_cuda_row *row, const float *acc, uint32_t length, uint32_t nrows,
+                           unsigned char *marks) {
+    unsigned char *device = (unsigned char *)row->indices;
+    for (uint32_t at = 0, piece; at < nrows; at += piece) {
+        piece = (uint32_t)lesser(nrows - at, TAM_CUDA_WALK * sizeof row->indices[0]);
+        TAM_CUDA_TRY(tam_launch_mark_rows(acc + (size_t)at * length, length, piece, device,
+                                          row->work.stream),
+                     "launching mark");
+        TAM_TRY(tam_cuda_fetch(row, device, piece, row->work.staging));
+        TAM_TRY(tam_cuda_lane_wait(&row->work, "mark"));
+        memcpy(marks + at, row->work.staging, piece);
+    }
+    return TAMIS_OK;
+}
+
 /* -- walks: in pieces through the staging memory, indices in its first half, values behind ----- */
 
 static tamis_status send_piece(tam_cuda_row *row, const uint32_t *indices, size_t count,

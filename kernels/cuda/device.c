@@ -258,6 +258,12 @@ static tamis_status cuda_count(void *self, const float *acc, uint32_t threshold,
     WITH_DEVICE(row, tam_cuda_count(row, acc, threshold, out));
 }
 
+static tamis_status cuda_mark(void *self, const float *acc, uint32_t length, uint32_t nrows,
+                              unsigned char *marks) {
+    tam_cuda_row *row = self;
+    WITH_DEVICE(row, tam_cuda_mark(row, acc, length, nrows, marks));
+}
+
 static tamis_status cuda_gather(void *self, const float *acc, const uint32_t *indices, size_t count,
                                 float *values) {
     tam_cuda_row *row = self;
@@ -288,6 +294,7 @@ const tam_device tam_device_cuda = {
     .follow = cuda_follow,
     .accumulate = cuda_accumulate,
     .count = cuda_count,
+    .mark = cuda_mark,
     .cut = cuda_cut,
     .gather = cuda_gather,
     .apply = cuda_apply,

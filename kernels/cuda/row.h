@@ -78,5 +78,7 @@ tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
 tamis_status tam_cuda_put(tam_cuda_row *row, float *acc, const uint32_t *indices, size_t count,
                           const float *values);
 tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t threshold, uint64_t *out);
+tamis_status tam_cuda_mark(tam_cuda_row *row, const float *acc, uint32_t length, uint32_t nrows,
+                           unsigned char *marks);
 
 #endif

@@ -179,6 +179,10 @@ int tam_launch_pointers(void **to, void *const *values, uint32_t count, void *st
 int tam_launch_count_reaching(const float *acc, uint64_t n, uint32_t threshold, uint32_t blocks,
                               uint64_t *count, void *stream);
 
+/** marks[r] = whether row r, of `length` entries of acc, has one that is not 0. */
+int tam_launch_mark_rows(const float *acc, uint32_t length, uint32_t nrows, unsigned char *marks,
+                         void *stream);
+
 /** values[i] = acc[indices[i]]; count lies in device memory. `most`: bound of the grid. */
 int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,
                       uint32_t most, float *values, void *stream);

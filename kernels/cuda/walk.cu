@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Walks over chosen indices, whose number lies in device memory (the grid is bounded by `most`), and
- * the one over all entries that only counts.
+ * those over all entries that only count or mark.
  */
 #include "kernels/cuda/gradient.cuh"
 
@@ -51,6 +51,22 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         atomicAdd(reinterpret_cast<unsigned long long *>(count), (unsigned long long)mine);
 }
 
+/* A warp takes a row, and leaves it where an entry is found. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
+    mark_rows(const float *acc, uint32_t length, uint32_t nrows, unsigned char *marks) {
+    uint32_t lane = threadIdx.x % 32, warps = gridDim.x * TAM_BLOCK_WARPS;
+    for (uint64_t r = blockIdx.x * TAM_BLOCK_WARPS + threadIdx.x / 32; r < nrows; r += warps) {
+        const float *row = acc + r * length;
+        uint32_t found = 0;
+        for (uint64_t at = 0; at < length && found == 0; at += 32) {
+            uint64_t i = at + lane;
+            found = __ballot_sync(TAM_WARP, i < length && tam_magnitude_of(row[i]) > 0);
+        }
+        if (lane == 0)
+            marks[r] = found != 0;
+    }
+}
+
 static __global__ void set_source(tam_cuda_source *to, const tam_cuda_source value) {
     if (threadIdx.x == 0)
         *to = value;
@@ -79,6 +95,13 @@ extern "C" int tam_launch_pointers(void **to, void *const *values, uint32_t coun
 extern "C" int tam_launch_count_reaching(const float *acc, uint64_t n, uint32_t threshold,
                                          uint32_t blocks, uint64_t *count, void *stream) {
     return tam_launch(count_reaching, blocks, stream, acc, n, threshold, count);
+}
+
+extern "C" int tam_launch_mark_rows(const float *acc, uint32_t length, uint32_t nrows,
+                                    unsigned char *marks, void *stream) {
+    uint32_t blocks = nrows / TAM_BLOCK_WARPS + 1;
+    return tam_launch(mark_rows, blocks < BLOCKS_MOST ? blocks : BLOCKS_MOST, stream, acc, length,
+                      nrows, marks);
 }
 
 extern "C" int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,

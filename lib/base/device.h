@@ -132,6 +132,10 @@ typedef struct tam_device {
     /** Entries of acc, in every tile, whose magnitude bits reach `threshold`, which is not 0. */
     tamis_status (*count)(void *self, const float *acc, uint32_t threshold, uint64_t *out);
 
+    /** marks[r] = 1 if one of the `length` entries of row r of acc is not 0, else 0. */
+    tamis_status (*mark)(void *self, const float *acc, uint32_t length, uint32_t nrows,
+                         unsigned char *marks);
+
     /** Candidates -> chosen indices, ascending. Exact: the result depends on acc alone. */
     tamis_status (*cut)(void *self, const tam_cut *job, uint32_t *indices, tam_cut_result *out);
 

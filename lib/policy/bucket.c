@@ -17,28 +17,39 @@ static double planned_length(double density, uint32_t nranks, bool dense,
     return TIMES_LATENCY * rounds * link->latency_s / (bytes * link->seconds_per_byte);
 }
 
-static double least_length(double n, uint64_t bucket_length, double density, uint32_t nranks,
-                           bool dense, const tam_link_model *link) {
+static double least_length(double n, uint32_t most_buckets, uint64_t bucket_length, double density,
+                           uint32_t nranks, bool dense, const tam_link_model *link) {
     double least = bucket_length == TAMIS_BUCKETS_PLANNED
                        ? planned_length(density, nranks, dense, link)
                        : (double)bucket_length;
-    if (bucket_length == 0 || !(least < n)) /* also NaN */
+    if (bucket_length == 0 || most_buckets == 0 || !(least < n)) /* also NaN */
         return n;
     double entries = dense ? n : density * n;
-    double most = entries >= TAM_BUCKETS_MAX ? TAM_BUCKETS_MAX
-                  : entries >= 1.0           ? (double)(uint32_t)entries
-                                             : 1.0;
+    double most = entries >= most_buckets ? most_buckets
+                  : entries >= 1.0        ? (double)(uint32_t)entries
+                                          : 1.0;
     return least > n / most ? least : n / most;
+}
+
+/* Runs of ordinary segments between those that have rows. */
+static uint32_t count_runs(const tamis_layout *layout) {
+    uint32_t runs = 0;
+    for (uint32_t s = 0; s < layout->nsegments; s++)
+        runs += !tam_segment_rowed(layout, s) && (s == 0 || tam_segment_rowed(layout, s - 1));
+    return runs;
 }
 
 uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
                          uint32_t nranks, bool dense, const tam_link_model *link,
                          tam_bucket_range *out) {
-    double least =
-        least_length((double)layout->length, bucket_length, density, nranks, dense, link);
-    uint32_t count = 0, end = layout->nsegments;
+    uint32_t count = 0, end = layout->nsegments, runs = layout->nrowed ? count_runs(layout) : 0;
+    if ((uint64_t)layout->nrowed + runs > TAM_BUCKETS_MAX)
+        return 0;
+    double least = least_length((double)layout->ordinary, TAM_BUCKETS_MAX - layout->nrowed - runs,
+                                bucket_length, density, nranks, dense, link);
     for (uint32_t s = end; s-- > 0;) {
-        if ((double)(layout->begins[end] - layout->begins[s]) < least && s > 0)
+        bool first = s == 0 || tam_segment_rowed(layout, s) || tam_segment_rowed(layout, s - 1);
+        if ((double)(layout->begins[end] - layout->begins[s]) < least && !first)
             continue;
         out[count++] = (tam_bucket_range){s, end - s};
         end = s;

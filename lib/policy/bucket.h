@@ -5,6 +5,7 @@
  *
  *     segments   0    1    2    3    4    5
  *     buckets    |  2 |      1       |  0 |
+ *                |  3 |    2    |  1 |  0 |     segment 3 has rows
  *
  * The shares are text that kernels compile too (as rules.h): +, -, *, / in a fixed order.
  */
@@ -43,12 +44,15 @@ typedef struct tam_link_model {
  * The first segments, exchanged last, may make a shorter bucket: kept apart it costs at most one
  * latency; joined, its neighbour's whole transfer would begin only when backward has ended.
  *
+ * A segment that has rows is a bucket, whatever its length, and parts those before it from those
+ * behind it: the least length is that of the others.
+ *
  * @param  bucket_length  [in]   as in tamis_reducer_config
  * @param  dense          [in]   scheme dense: density does not matter
  * @param  link           [in]   looked at for TAMIS_BUCKETS_PLANNED alone
  * @param  out            [out]  tam_bucket_range[min(nsegments, TAM_BUCKETS_MAX)], in the order of
  *                               the exchange
- * @return                       their number, at least 1
+ * @return                       their number; 0: there are too many segments that have rows
  */
 uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
                          uint32_t nranks, bool dense, const tam_link_model *link,

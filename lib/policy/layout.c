@@ -42,7 +42,8 @@ tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments
         return tam_fail(TAMIS_E_NOMEM, "no memory for a layout of %zu segments", nsegments);
     layout->begins = tam_alloc_array(nsegments + 1, sizeof layout->begins[0]);
     layout->names = tam_alloc_array(nsegments, sizeof layout->names[0]);
-    if (!layout->begins || !layout->names)
+    layout->rows = tam_alloc_array(nsegments, sizeof layout->rows[0]);
+    if (!layout->begins || !layout->names || !layout->rows)
         goto err_destroy;
     for (size_t i = 0; i < nsegments; i++) {
         layout->names[i] = name_of(&segments[i], i);
@@ -53,12 +54,43 @@ tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments
         layout->begins[i + 1] = (uint32_t)layout->length;
     }
     layout->hash = XXH3_64bits(layout->begins, (nsegments + 1) * sizeof layout->begins[0]);
+    layout->ordinary = layout->length;
     *out = layout;
     return TAMIS_OK;
 
 err_destroy:
     tamis_layout_destroy(layout);
     return tam_fail(TAMIS_E_NOMEM, "no memory for a layout of %zu segments", nsegments);
+}
+
+/* After the rows of a segment were set. */
+static void note_rows(tamis_layout *layout) {
+    layout->nrowed = 0;
+    layout->ordinary = layout->length;
+    for (uint32_t s = 0; s < layout->nsegments; s++) {
+        bool rowed = tam_segment_rowed(layout, s);
+        layout->nrowed += rowed;
+        layout->ordinary -= rowed ? tam_segment_length(layout, s) : 0;
+    }
+    layout->rows_hash =
+        layout->nrowed ? XXH3_64bits(layout->rows, layout->nsegments * sizeof layout->rows[0]) : 0;
+}
+
+tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment, uint64_t row_length) {
+    if (!layout)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_layout_set_rows: layout is NULL");
+    if (segment >= layout->nsegments)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_layout_set_rows: there is no segment %zu of %u",
+                        segment, layout->nsegments);
+    uint32_t length = tam_segment_length(layout, (uint32_t)segment);
+    if (row_length > 0 && (row_length > length || length % row_length != 0))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_layout_set_rows: %s has %u elements, which are no whole number of "
+                        "rows of %llu",
+                        layout->names[segment], length, (unsigned long long)row_length);
+    layout->rows[segment] = (uint32_t)row_length;
+    note_rows(layout);
+    return TAMIS_OK;
 }
 
 tamis_status tam_layout_part(const tamis_layout *from, uint32_t first, uint32_t nsegments,
@@ -70,7 +102,11 @@ tamis_status tam_layout_part(const tamis_layout *from, uint32_t first, uint32_t 
         segments[i] = (tamis_segment){from->names[first + i], tam_segment_length(from, first + i)};
     tamis_status status = tamis_layout_create(segments, nsegments, out);
     tam_free(segments);
-    return status;
+    if (status != TAMIS_OK)
+        return status;
+    memcpy((*out)->rows, from->rows + first, nsegments * sizeof from->rows[0]);
+    note_rows(*out);
+    return TAMIS_OK;
 }
 
 uint64_t tamis_layout_length(const tamis_layout *layout) {
@@ -84,5 +120,6 @@ void tamis_layout_destroy(tamis_layout *layout) {
         tam_free(layout->names[i]);
     tam_free(layout->names);
     tam_free(layout->begins);
+    tam_free(layout->rows);
     tam_free(layout);
 }

@@ -8,7 +8,7 @@ static const char *const ownerships[] = {"all",    "rotate",   "bins", "cyclic",
 static const char *const budgets[] = {"global", "norm", NULL};
 static const char *const thresholds[] = {"exact", "step",  "predict", "fixed",
                                          "sage",  "reuse", NULL};
-static const char *const exchanges[] = {"union", "pairs", "dense", "balanced-pairs", NULL};
+static const char *const exchanges[] = {"union", "pairs", "dense", "balanced-pairs", "auto", NULL};
 
 static const tamis_scheme_info presets[] = {
     {"tamis", "cyclic", "norm", "predict", "union",
@@ -29,6 +29,8 @@ static const tamis_scheme_info presets[] = {
      "ExDyna (Yoon and Oh, CCGrid 2024, arXiv 2402.13781)"},
     {"oktopk", "all", "global", "reuse", "balanced-pairs",
      "Ok-Topk (Li and Hoefler, PPoPP 2022, arXiv 2201.07598)"},
+    {"auto", "cyclic", "norm", "predict", "auto",
+     "tamis or dense, bucket by bucket, whichever should be faster (docs/exchange.md)"},
 };
 
 enum { PRESETS = sizeof presets / sizeof presets[0] };
@@ -54,7 +56,7 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
     static const char *const kinds[] = {"ownership (all, rotate, bins, cyclic, leader, balanced)",
                                         "budget (global, norm)",
                                         "threshold (exact, step, predict, fixed, sage, reuse)",
-                                        "exchange (union, pairs, balanced-pairs)"};
+                                        "exchange (union, pairs, balanced-pairs, auto)"};
     int found[4];
     const char *at = text;
     for (int i = 0; i < 4; i++) {
@@ -64,7 +66,7 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
             return tam_fail(
                 TAMIS_E_ARGUMENT,
                 "scheme \"%s\": neither a preset (tamis, dense, topk, cltk, threshold, "
-                "sage, deft, micro, exdyna, oktopk) nor four policies joined by '+'; word %d "
+                "sage, deft, micro, exdyna, oktopk, auto) nor four policies joined by '+'; word %d "
                 "must be the %s",
                 text, i + 1, kinds[i]);
         if (i < 3 && at[length] == '\0')
@@ -139,4 +141,8 @@ static const char *word(const char *const *list, uint64_t index) {
 void tam_scheme_print(uint64_t code, char *text, size_t size) {
     snprintf(text, size, "%s+%s+%s+%s", word(ownerships, code >> 12), word(budgets, code >> 8 & 15),
              word(thresholds, code >> 4 & 15), word(exchanges, code & 15));
+}
+
+const char *tam_scheme_exchange(tam_scheme s) {
+    return tam_scheme_rows(s) ? "rows" : word(exchanges, s.exchange);
 }

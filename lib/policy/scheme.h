@@ -32,10 +32,12 @@ typedef enum tam_threshold {
 } tam_threshold;
 
 typedef enum tam_exchange {
-    TAM_EXCHANGE_UNION,  /* indices gathered, everybody's values reduced at the union */
-    TAM_EXCHANGE_PAIRS,  /* (index, value) gathered, everybody gives only what it picked */
-    TAM_EXCHANGE_DENSE,  /* everything */
-    TAM_EXCHANGE_REGIONS /* pairs to the owners of regions, the largest sums to all (Ok-Topk) */
+    TAM_EXCHANGE_UNION,   /* indices gathered, everybody's values reduced at the union */
+    TAM_EXCHANGE_PAIRS,   /* (index, value) gathered, everybody gives only what it picked */
+    TAM_EXCHANGE_DENSE,   /* everything */
+    TAM_EXCHANGE_REGIONS, /* pairs to the owners of regions, the largest sums to all (Ok-Topk) */
+    TAM_EXCHANGE_AUTO,    /* of a reducer: union or dense, bucket by bucket (cost.h) */
+    TAM_EXCHANGE_ROWS     /* of a bucket: rows that any rank touched; nobody can ask for it */
 } tam_exchange;
 
 typedef struct tam_scheme {
@@ -52,6 +54,9 @@ tamis_status tam_scheme_parse(const char *text, tam_scheme *out);
 uint64_t tam_scheme_code(tam_scheme scheme);
 void tam_scheme_print(uint64_t code, char *text, size_t size);
 
+/** "union", "pairs", "dense" or "auto". */
+const char *tam_scheme_exchange(tam_scheme scheme);
+
 /* What follows from a scheme; each rule in one place. */
 
 /** Everything travels: no picks, no residual. */
@@ -66,6 +71,22 @@ TAM_SHARED bool tam_scheme_gives_picks(tam_scheme s) {
 
 TAM_SHARED bool tam_scheme_regional(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_REGIONS;
+}
+
+/** Of a segment that has rows: all that was touched travels. */
+TAM_SHARED bool tam_scheme_rows(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_ROWS;
+}
+
+/** Its buckets choose. A bucket has no such scheme. */
+TAM_SHARED bool tam_scheme_auto(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_AUTO;
+}
+
+/** What a bucket of exchange auto does if it is not dense. */
+TAM_SHARED tam_scheme tam_scheme_sparse(tam_scheme s) {
+    s.exchange = tam_scheme_auto(s) ? TAM_EXCHANGE_UNION : s.exchange;
+    return s;
 }
 
 /** What reaches a threshold travels, however much that is. */

@@ -9,8 +9,12 @@ PyTypeObject *tam_py_layout_type;
 /* Pairs (name, length) become segments, whose names live as long as the tuple `owners`. */
 static bool read_pair(PyObject *pair, Py_ssize_t at, PyObject *owners, tamis_segment *out) {
     PyObject *name, *length, *owner;
-    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-        PyErr_Format(PyExc_TypeError, "segments[%zd] is %R, not a tuple (name, length)", at, pair);
+    Py_ssize_t size = PyTuple_Check(pair) ? PyTuple_Size(pair) : 0;
+    if (size != 2 && size != 3) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "segments[%zd] is %R, not a tuple (name, length) or (name, length, row_length)", at,
+            pair);
         return false;
     }
     name = PyTuple_GetItem(pair, 0);
@@ -37,6 +41,26 @@ static bool make_handle(tam_py_layout *self, const tamis_segment *segments) {
     return status == TAMIS_OK;
 }
 
+/* The third of a tuple, if there is one. */
+static bool set_rows(tam_py_layout *self, PyObject *pair, uint32_t at) {
+    uint64_t row_length;
+    if (PyTuple_Size(pair) == 2)
+        return true;
+    if (!tam_py_as_u64(PyTuple_GetItem(pair, 2), "row_length", &row_length))
+        return false;
+    tamis_status status = tamis_layout_set_rows(self->handle, at, row_length);
+    if (status != TAMIS_OK)
+        tam_py_raise(status);
+    return status == TAMIS_OK;
+}
+
+static bool set_all_rows(tam_py_layout *self, PyObject *pairs) {
+    bool ok = true;
+    for (Py_ssize_t i = 0; ok && i < PyTuple_Size(pairs); i++)
+        ok = set_rows(self, PyTuple_GetItem(pairs, i), (uint32_t)i);
+    return ok;
+}
+
 /* `pairs` is a tuple. */
 static bool fill(tam_py_layout *self, PyObject *pairs, PyObject *owners, tamis_segment *segments) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(pairs); i++) {
@@ -45,7 +69,7 @@ static bool fill(tam_py_layout *self, PyObject *pairs, PyObject *owners, tamis_s
             !note_pair(self, (uint32_t)i, pair, segments[i].length))
             return false;
     }
-    return make_handle(self, segments);
+    return make_handle(self, segments) && set_all_rows(self, pairs);
 }
 
 static bool read_segments(tam_py_layout *self, PyObject *pairs) {
@@ -131,7 +155,8 @@ static PyGetSetDef getters[] = {
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Layout(segments)\n--\n\n"
-                "What the gradient is: runs of elements, one after another, as (name, length)."},
+                "What the gradient is: runs of elements, one after another, as (name, length), or "
+                "(name, length, row_length) where only rows that were touched are to travel."},
     {Py_tp_new, TAM_PY_SLOT(layout_new)},
     {Py_tp_dealloc, TAM_PY_SLOT(layout_dealloc)},
     {Py_tp_repr, TAM_PY_SLOT(layout_repr)},

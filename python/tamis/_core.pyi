@@ -63,7 +63,9 @@ class Comm:
 class Layout:
     """What the gradient is: named runs of elements, one after another."""
 
-    def __init__(self, segments: Sequence[Tuple[str, int]]) -> None: ...
+    def __init__(self, segments: Sequence[Union[Tuple[str, int], Tuple[str, int, int]]]) -> None:
+        """(name, length), or (name, length, row_length): an embedding, of which rows that were
+        touched travel, exactly (tamis_layout_set_rows)."""
     @property
     def length(self) -> int: ...
     @property

@@ -246,11 +246,31 @@ def test_ranks_with_different_options_are_told():
 def test_a_layout_tells_what_it_is_and_what_is_wrong():
     layout = Layout(iter(SEGMENTS))
     assert (layout.length, layout.names, layout.lengths) == (N, ("first", "second"), (96, 32))
-    for segments in (["a"], [("a",)], [(3, 4)], [("a", 1.5)], 5):
+    for segments in (["a"], [("a",)], [(3, 4)], [("a", 1.5)], [("a", 4, 2, 1)], [("a", 4, 0.5)], 5):
         with pytest.raises(TypeError):
             Layout(segments)
-    for segments in ([], [("a", 0)], [("a", 2**40)], [("a", -1)]):
+    for segments in ([], [("a", 0)], [("a", 2**40)], [("a", -1)], [("a", 6, 4)]):
         assert refused(Layout, segments).status == "TAMIS_E_ARGUMENT"
+
+
+def test_rows_that_a_rank_touched_are_exact():
+    comms, layout = Comm.local(3, 20000), Layout([("head", 32), ("words", 96, 4)])
+
+    def work(rank):
+        reducer = Reducer(comms[rank], layout, density=0.1)
+        for step in range(3):
+            grad = np.zeros(128, np.float32)
+            grad[32 + 4 * (7 * rank + step) :][:4] = rank + 1
+            grad[32 + 92 :] += 3  # the last row, of all ranks
+            reducer.start(grad)
+            reducer.wait()
+            expected = np.zeros((24, 4), np.float32)
+            for r in range(3):
+                expected[7 * r + step] = np.float32(r + 1) / np.float32(3)
+            expected[23] = 3
+            assert np.array_equal(grad[32:].reshape(24, 4), expected)
+
+    ranks(3, work)
 
 
 def test_the_module_tells_what_it_is():

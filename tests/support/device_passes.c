@@ -115,6 +115,35 @@ static void test_all_entries_that_reach_a_threshold_are_counted(void **state) {
     }
 }
 
+/* Also rows of which one entry alone is set, the first or the last. */
+static void test_rows_with_an_entry_that_is_not_zero_are_marked(void **state) {
+    (void)state;
+    enum { FILLER = 0x5a };
+    const uint32_t row_lengths[] = {1, 7, 32, 100, 257};
+    world w;
+    world_open(&w, (world_plan){.n = world_length(30000), .capacity = 10, .threads = 2});
+    uint32_t n = (uint32_t)w.grid.n;
+    unsigned char *marks = test_malloc(n);
+    float *acc = test_calloc(n, sizeof *acc);
+    for (size_t l = 0; l < LENGTH(row_lengths); l++) {
+        uint32_t length = row_lengths[l], nrows = n / length;
+        memset(acc, 0, n * sizeof *acc);
+        for (uint32_t r = 0; r < nrows; r++) {
+            acc[(size_t)r * length] = r % 5 == 1 ? -0.5f : -0.0f;
+            if (r % 5 == 2)
+                acc[(size_t)r * length + length - 1] = tam_float(1);
+        }
+        assert_int_equal(w.row->write(w.device, acc, n * sizeof *acc, w.acc), TAMIS_OK);
+        memset(marks, FILLER, n);
+        assert_int_equal(w.row->mark(w.device, w.acc, length, nrows, marks), TAMIS_OK);
+        for (uint32_t r = 0; r < n; r++)
+            assert_int_equal(marks[r], r >= nrows ? FILLER : r % 5 == 1 || r % 5 == 2);
+    }
+    test_free(acc);
+    test_free(marks);
+    world_close(&w);
+}
+
 static void test_an_overfull_list_is_incomplete_and_the_pass_is_not_affected(void **state) {
     (void)state;
     uint32_t n = world_length(50000);
@@ -242,6 +271,7 @@ static void test_no_call_after_open_allocates(void **state) {
     uint32_t n = world_length(150000);
     const uint32_t budgets[GROUPS] = {9, 9, 9, 9, 90};
     float values[1000];
+    unsigned char marks[1500];
     world w;
     world_open(&w, (world_plan){.n = n, .parts = BY_GROUP, .capacity = n / 30});
     world_fill(&w, HEAVY);
@@ -253,6 +283,7 @@ static void test_no_call_after_open_allocates(void **state) {
         uint64_t counted;
         size_t count = world_cut(&w, &job).count;
         w.row->count(w.device, w.acc, 1, &counted);
+        w.row->mark(w.device, w.acc, 100, n / 100, marks);
         w.row->gather(w.device, w.acc, w.indices, count, values);
         w.row->apply(w.device, &(tam_accumulate){.grad = w.zero}, w.indices, count, 2.0f, values);
         w.row->put(w.device, w.acc, w.indices, count, values);
@@ -288,6 +319,7 @@ int device_passes(void) {
         cmocka_unit_test(test_sums_are_added_in_the_fixed_order),
         cmocka_unit_test(test_only_own_tiles_give_candidates_and_all_tiles_give_sums),
         cmocka_unit_test(test_all_entries_that_reach_a_threshold_are_counted),
+        cmocka_unit_test(test_rows_with_an_entry_that_is_not_zero_are_marked),
         cmocka_unit_test(test_an_overfull_list_is_incomplete_and_the_pass_is_not_affected),
         cmocka_unit_test(test_a_list_that_is_just_full_is_complete),
         cmocka_unit_test(test_chosen_entries_are_gathered_divided_written_and_cleared),

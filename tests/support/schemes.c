@@ -27,6 +27,10 @@ static void fill(const tamis_scheme_info *info, scheme_case *out) {
 
 bool scheme_preset(size_t index, scheme_case *out) {
     tamis_scheme_info info;
+    for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
+        if (is(info.exchange, "auto") && i <= index)
+            index++;
+    }
     if (!tamis_scheme_list(index, &info))
         return false;
     fill(&info, out);

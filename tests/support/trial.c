@@ -231,6 +231,8 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.grad_type = shared->trial->type;
     config.index_format = shared->trial->format;
     config.wire_type = shared->trial->wire;
+    config.link_latency_us = shared->trial->latency_us;
+    config.link_gbit = shared->trial->gbit;
     config.device = shared->trial->place ? shared->trial->place->device : TAMIS_DEVICE_CPU;
     self->where = "tamis_reducer_create";
     tamis_layout *layout = data_layout(shared->trial->n);

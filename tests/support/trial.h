@@ -44,6 +44,7 @@ typedef struct trial {
     const trial_place *place; /* NULL: host memory, local communicators */
     tamis_index_format format;
     tamis_type wire;
+    double latency_us, gbit; /* exchange auto: the link, from which it chooses */
 } trial;
 
 /** A trial of 12 steps with heavy-tailed data; change what matters. */

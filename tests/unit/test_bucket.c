@@ -55,6 +55,58 @@ static void segments_are_joined_until_there_are_enough(void **state) {
     check_plan(lengths, 6, 50, 1.0, 1, "5+1 3+2 0+3");
 }
 
+static void check_rows(const uint32_t *rows, size_t nrows, uint64_t bucket_length,
+                       const char *expected) {
+    static const uint64_t lengths[] = {5, 30, 10, 20, 40, 50};
+    tam_bucket_range ranges[TAM_BUCKETS_MAX];
+    tamis_layout *layout = make_layout(lengths, 6);
+    char got[256] = "";
+    for (size_t i = 0; i < nrows; i++)
+        assert_int_equal(tamis_layout_set_rows(layout, rows[i], 5), TAMIS_OK);
+    uint32_t n = tam_bucket_plan(layout, bucket_length, 1.0, 4, false, &usual_link, ranges);
+    for (uint32_t b = 0; b < n; b++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u+%u", b ? " " : "",
+                 ranges[b].first_segment, ranges[b].nsegments);
+    assert_string_equal(got, expected);
+    tamis_layout_destroy(layout);
+}
+
+static void a_segment_with_rows_is_a_bucket(void **state) {
+    (void)state;
+    check_rows((const uint32_t[]){3}, 1, 0, "4+2 3+1 0+3");
+    check_rows((const uint32_t[]){3}, 1, 45, "5+1 4+1 3+1 0+3"); /* 50; 40, the rest; 45 */
+    check_rows((const uint32_t[]){0, 5}, 2, 0, "5+1 1+4 0+1");
+    check_rows((const uint32_t[]){0, 1}, 2, 1, "5+1 4+1 3+1 2+1 1+1 0+1");
+    check_rows((const uint32_t[]){0, 1, 2, 3, 4, 5}, 6, 0, "5+1 4+1 3+1 2+1 1+1 0+1");
+}
+
+/* 20 of 300 segments have rows, every 15th: 20 runs of 14 others lie between. */
+static void segments_with_rows_count_among_the_buckets(void **state) {
+    (void)state;
+    uint64_t lengths[SEGMENTS_MOST];
+    tam_bucket_range ranges[SEGMENTS_MOST];
+    for (int i = 0; i < SEGMENTS_MOST; i++)
+        lengths[i] = 1000;
+    tamis_layout *layout = make_layout(lengths, SEGMENTS_MOST);
+    for (size_t s = 0; s < SEGMENTS_MOST; s += 15)
+        assert_int_equal(tamis_layout_set_rows(layout, s, 10), TAMIS_OK);
+    for (uint64_t least = 1; least <= 100000; least *= 10) {
+        uint32_t n = tam_bucket_plan(layout, least, 1.0, 4, false, NULL, ranges), end = 300;
+        assert_true(n >= 40 && n <= TAM_BUCKETS_MAX);
+        for (uint32_t b = 0; b < n; b++) {
+            assert_int_equal(ranges[b].first_segment + ranges[b].nsegments, end);
+            end = ranges[b].first_segment;
+            for (uint32_t s = 0; s < ranges[b].nsegments; s++)
+                assert_true((end + s) % 15 != 0 || ranges[b].nsegments == 1);
+        }
+        assert_int_equal(end, 0);
+    }
+    for (size_t s = 1; s < SEGMENTS_MOST; s += 5)
+        assert_int_equal(tamis_layout_set_rows(layout, s, 10), TAMIS_OK);
+    assert_int_equal(tam_bucket_plan(layout, 0, 1.0, 4, false, NULL, ranges), 0);
+    tamis_layout_destroy(layout);
+}
+
 /* P = 4: latency 3 * 2 * 50 us = 300 us. An element at density 0.01: 12 * 0.01 * 3/4 = 0.09 bytes,
  * 0.72 ns. Four times the latency is 1.2 ms: 1,666,667 elements. */
 static void a_planned_bucket_pays_for_its_latency(void **state) {
@@ -380,6 +432,8 @@ static void between_the_bounds_shares_are_norms(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_are_joined_until_there_are_enough),
+        cmocka_unit_test(a_segment_with_rows_is_a_bucket),
+        cmocka_unit_test(segments_with_rows_count_among_the_buckets),
         cmocka_unit_test(a_planned_bucket_pays_for_its_latency),
         cmocka_unit_test(scheme_dense_has_rounds_and_bytes_of_its_own),
         cmocka_unit_test(a_link_without_speed_gives_one_bucket),

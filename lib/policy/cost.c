@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/policy/cost.h"
+
+#define PASS_S 0.25e-9 /* where the link is given, and nothing is measured */
+#define STEP_S 10e-6   /* control, headers: what does not grow */
+#define TILE_S 0.1e-6  /* passes go tile by tile */
+#define TILES 64.0     /* for each rank at least, if they can have 32 elements (policy/grid.c) */
+#define DIVIDE 0.5     /* passes: read and write in place */
+#define ACCUMULATE 1.4 /* passes: residual, sums of squares, and zeros to the gradient */
+#define ENTRY 60.0     /* elements of a pass: cut, gather, apply and clear, at random places */
+#define WORTH 0.9
+
+static double rounds_of(uint32_t nranks) {
+    uint32_t rounds = 0;
+    while (rounds < 31 && UINT32_C(1) << rounds < nranks)
+        rounds++;
+    return rounds;
+}
+
+void tam_costs_of_link(const tam_link_model *link, uint32_t nranks, tam_costs *out) {
+    double rounds = rounds_of(nranks), others = nranks - 1.0, far = 1 << 20;
+    *out = (tam_costs){0};
+    for (int i = 0; i < 2; i++) {
+        double size = i * far;
+        tam_curve_add(&out->sum, size,
+                      2.0 * rounds * link->latency_s +
+                          8.0 * size * link->seconds_per_byte * others / nranks);
+        tam_curve_add(&out->pass, size, size * PASS_S);
+        tam_curve_add(&out->gather, size,
+                      rounds * link->latency_s + size * link->seconds_per_byte * others);
+    }
+}
+
+void tam_curve_add(tam_curve *curve, double size, double seconds) {
+    uint32_t at = curve->count;
+    if (at == TAM_COST_POINTS)
+        return;
+    if (at > 0 && !(seconds > curve->seconds[at - 1]))
+        seconds = curve->seconds[at - 1];
+    curve->size[at] = size;
+    curve->seconds[at] = seconds;
+    curve->count++;
+}
+
+double tam_curve_at(const tam_curve *curve, double size) {
+    uint32_t i = 1;
+    if (curve->count == 0)
+        return 0.0;
+    if (curve->count == 1 || size <= curve->size[0])
+        return curve->seconds[0];
+    while (i + 1 < curve->count && size > curve->size[i])
+        i++;
+    double slope =
+        (curve->seconds[i] - curve->seconds[i - 1]) / (curve->size[i] - curve->size[i - 1]);
+    return curve->seconds[i - 1] + slope * (size - curve->size[i - 1]);
+}
+
+double tam_cost_union(const tam_costs *costs, const tam_cost_case *c) {
+    double n = (double)c->n, k = (double)c->k, pass_s = tam_curve_at(&costs->pass, n);
+    double least = TILES * c->nranks < n / 32.0 ? TILES * c->nranks : n / 32.0;
+    return STEP_S + TILE_S * least + tam_curve_at(&costs->gather, (double)c->slot_bytes) +
+           tam_curve_at(&costs->sum, k) + pass_s * (ACCUMULATE + ENTRY * k / n);
+}
+
+double tam_cost_dense(const tam_costs *costs, const tam_cost_case *c) {
+    double n = (double)c->n;
+    return tam_curve_at(&costs->sum, n) + DIVIDE * tam_curve_at(&costs->pass, n);
+}
+
+bool tam_cost_prefers_dense(const tam_costs *costs, const tam_cost_case *c) {
+    return !(tam_cost_union(costs, c) < WORTH * tam_cost_dense(costs, c));
+}

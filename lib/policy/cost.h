@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What an exchange should take, from numbers that all ranks share, so that all choose alike.
+ *
+ *     union   sum(K) + gather(head + indices) + 1.4 pass(n) + 60 K pass(n) / n + 10 us + tiles
+ *     dense   sum(n) + 0.5 pass(n)
+ *
+ * n elements and K entries of a bucket; sum and gather are the link's, the rest is one rank's own work.
+ * The link is known by what messages of some sizes took, or by a latency alpha and seconds per byte beta:
+ *
+ *     sum(m)      2 ceil(log2 P) alpha + 8 m beta (P - 1) / P     m floats
+ *     gather(m)     ceil(log2 P) alpha + m beta (P - 1)           m bytes of each rank
+ *
+ * Tiles: the least number of them, at 0.1 us. Own work is counted in passes: pass(n) is the time in which a rank reads twice n floats and writes n,
+ * while all others do. An entry, somewhere in n elements, costs 60 elements of such a pass: both grow
+ * with the distance of the memory. The ratios are medians of tamis_perf on one machine
+ * (docs/exchange.md).
+ */
+#ifndef TAM_POLICY_COST_H
+#define TAM_POLICY_COST_H
+
+#include "lib/base/base.h"
+#include "lib/policy/bucket.h"
+
+enum { TAM_COST_POINTS = 5 };
+
+/** Seconds by size: straight between two points, and on beyond the last. */
+typedef struct tam_curve {
+    uint32_t count;
+    double size[TAM_COST_POINTS], seconds[TAM_COST_POINTS]; /* sizes ascend, seconds do not fall */
+} tam_curve;
+
+typedef struct tam_costs {
+    tam_curve sum;    /* all-reduce, by floats */
+    tam_curve gather; /* all-gather, by bytes that each rank gives */
+    tam_curve pass;   /* own work, by elements */
+} tam_costs;
+
+typedef struct tam_cost_case {
+    uint64_t n, k;
+    uint64_t slot_bytes; /* that each rank gives to the all-gather */
+    uint32_t nranks;
+} tam_cost_case;
+
+/** @param  nranks  of the link; its latency is paid once in a round */
+void tam_costs_of_link(const tam_link_model *link, uint32_t nranks, tam_costs *out);
+
+/** A measured point; sizes must ascend. One that took less than the point before took as long. */
+void tam_curve_add(tam_curve *curve, double size, double seconds);
+double tam_curve_at(const tam_curve *curve, double size);
+
+double tam_cost_union(const tam_costs *costs, const tam_cost_case *c);
+double tam_cost_dense(const tam_costs *costs, const tam_cost_case *c);
+
+/** Whether a bucket should be dense: union must promise a tenth, for no model is exact, and what
+ * nothing is gained by is not worth a residual. */
+bool tam_cost_prefers_dense(const tam_costs *costs, const tam_cost_case *c);
+
+#endif

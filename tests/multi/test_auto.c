@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Exchange auto: every bucket is union or dense, all ranks choose alike, and a reducer of both keeps the
+ * rules of each.
+ */
+#include "collectives/reducer/reducer.h"
+#include "collectives/transport/faulty.h"
+#include "tests/support/ranks.h"
+#include "tests/support/trial.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { SMALL = 200, LARGE = 8000, N = 3 * SMALL + LARGE, FIRST_LARGE = 2 * SMALL, RANKS = 3 };
+
+/* Two small segments, a large one, a small one; each is a bucket. Over this link a message's latency
+ * is as much as 2500 bytes, so that small buckets are dense and the large one is not. */
+static tamis_status open_mixed(tamis_comm *comm, tamis_reducer_config *config,
+                               tamis_reducer **out) {
+    static const tamis_segment segments[] = {
+        {"one", SMALL}, {"two", SMALL}, {"large", LARGE}, {"three", SMALL}};
+    tamis_layout *layout;
+    TAM_TRY(tamis_layout_create(segments, 4, &layout));
+    config->scheme = "auto";
+    config->average = TAMIS_AVERAGE_SUM;
+    config->bucket_length = 1;
+    tamis_status status = tamis_reducer_create(comm, layout, config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+static tamis_reducer_config slow_link(void) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.link_latency_us = 20.0;
+    config.link_gbit = 1.0;
+    return config;
+}
+
+static bool is_large(size_t element) {
+    return element >= FIRST_LARGE && element < FIRST_LARGE + LARGE;
+}
+
+/* -- the choice ------------------------------------------------------------------------------- */
+
+static void run_choice(test_rank *self) {
+    tamis_reducer_config config = slow_link();
+    tamis_reducer *r = NULL;
+    RANK_OK(self, open_mixed(self->comm, &config, &r));
+    for (uint32_t b = 0; b < 4; b++) {
+        tamis_bucket bucket = TAMIS_BUCKET_INIT;
+        RANK_OK(self, tamis_reducer_bucket(r, b, &bucket));
+        const char *expected = bucket.length == LARGE ? "union" : "dense";
+        RANK_CHECK(self, strcmp(bucket.exchange, expected) == 0, "bucket %u is %s", b,
+                   bucket.exchange);
+        RANK_CHECK(self, bucket.predicted_us > 0.0, "bucket %u has no time", b);
+        RANK_CHECK(self, bucket.length == LARGE || bucket.target == SMALL, "target %llu",
+                   (unsigned long long)bucket.target);
+    }
+    tamis_reducer_destroy(r);
+}
+
+static void small_buckets_are_dense_and_large_ones_are_not(void **state) {
+    (void)state;
+    test_context("a given link");
+    ranks_run(RANKS, 0, run_choice, NULL);
+}
+
+static void sparse_results_need_sparse_buckets(test_rank *self) {
+    tamis_reducer_config config = slow_link();
+    tamis_reducer *r = NULL;
+    config.output = TAMIS_OUTPUT_SPARSE;
+    RANK_OK(self, open_mixed(self->comm, &config, &r));
+    RANK_CHECK(self, r->ndense == 0, "%u buckets are dense", r->ndense);
+    tamis_reducer_destroy(r);
+}
+
+static void nothing_is_dense_where_the_result_is_sparse(void **state) {
+    (void)state;
+    test_context("sparse output");
+    ranks_run(RANKS, 0, sparse_results_need_sparse_buckets, NULL);
+}
+
+static void run_other_link(test_rank *self) {
+    tamis_reducer_config config = slow_link();
+    tamis_reducer *r = NULL;
+    config.link_gbit = self->id == 1 ? 0.0 : 1.0; /* rank 1 would measure */
+    RANK_STATUS(self, TAMIS_E_MISMATCH, open_mixed(self->comm, &config, &r));
+    RANK_CHECK(self, has_word(tamis_last_error(), "link_gbit"), "it says: %s", tamis_last_error());
+}
+
+static void ranks_that_do_not_all_measure_are_told(void **state) {
+    (void)state;
+    test_context("another link on rank 1");
+    ranks_run(RANKS, 0, run_other_link, NULL);
+}
+
+typedef struct measured {
+    uint64_t dense[RANKS];
+    tam_costs costs[RANKS];
+    uint64_t took_ms;
+} measured;
+
+/* Operation 0 is the agreement, 1 a meeting, and so on: somewhere among them rank 1 sleeps. */
+static void run_measured(test_rank *self) {
+    measured *m = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *r = NULL;
+    for (uint32_t n = 0; n < 3 && self->id == 1; n++)
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 30 + 7 * n, 20));
+    RANK_OK(self, open_mixed(self->comm, &config, &r));
+    m->dense[self->id] = r->agreement.fields[TAM_FIELD_DENSE_BUCKETS];
+    m->costs[self->id] = self->comm->costs;
+    for (uint32_t b = 0; b < r->nbuckets; b++)
+        RANK_CHECK(self, r->buckets[b].predicted_s > 0.0, "bucket %u has no time", b);
+    tamis_reducer_destroy(r);
+}
+
+static void ranks_that_measure_other_times_choose_alike(void **state) {
+    measured m = {0};
+    (void)state;
+    test_context("rank 1 is late while it measures");
+    ranks_run(RANKS, 0, run_measured, &m);
+    for (uint32_t r = 1; r < RANKS; r++) {
+        assert_true(m.dense[r] == m.dense[0]);
+        assert_memory_equal(&m.costs[r], &m.costs[0], sizeof m.costs[0]);
+    }
+    assert_true(m.costs[0].sum.count > 1 && m.costs[0].gather.count > 1);
+}
+
+/* -- the rules of every scheme ---------------------------------------------------------------- */
+
+static trial auto_trial(uint32_t nranks, size_t n, double density, double latency_us, double gbit) {
+    trial what = trial_usual("auto", nranks, n, density);
+    what.latency_us = latency_us;
+    what.gbit = gbit;
+    return what;
+}
+
+static void mixed_reducers_keep_all_rules(void **state) {
+    static const uint32_t nranks[] = {1, 2, 3, 5};
+    static const double densities[] = {1, 0.1, 0.01, 0.001};
+    (void)state;
+    for (int p = 0; p < 4; p++)
+        for (int d = 0; d < 4; d++)
+            for (int form = 0; form < 4; form++) {
+                trial_record record;
+                trial what = auto_trial(nranks[p], 20000, densities[d], 10.0, 1.0);
+                what.bucket_length = 500;
+                what.by_segment = form & 1;
+                what.disorder = form & 1 ? 7 : 0;
+                what.worker = form & 2 ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
+                what.wire = form == 3 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
+                assert_true(trial_run(&what, &record));
+                check_alike(&record);
+                check_union(&record);
+                check_stats(&record);
+                check_conservation(&record);
+                record_free(&record);
+            }
+}
+
+static void check_as(const char *scheme, double latency_us, double gbit, uint64_t length) {
+    trial_record chosen, fixed;
+    trial what = auto_trial(RANKS, 20000, 0.01, latency_us, gbit);
+    trial plain = trial_usual(scheme, RANKS, 20000, 0.01);
+    what.bucket_length = plain.bucket_length = length;
+    what.real = plain.real = true;
+    assert_true(trial_run(&what, &chosen));
+    assert_true(trial_run(&plain, &fixed));
+    check_same(&chosen, &fixed);
+    record_free(&chosen);
+    record_free(&fixed);
+}
+
+static void where_nothing_is_dense_the_bits_are_those_of_tamis(void **state) {
+    (void)state;
+    check_as("tamis", 0.001, 0.001, 0);
+}
+
+static void where_all_is_dense_the_bits_are_those_of_dense(void **state) {
+    (void)state;
+    check_as("dense", 1e5, 1e6, 3000);
+}
+
+/* -- all or nothing, micro-batches, states ---------------------------------------------------- */
+
+typedef struct mixed_run {
+    tamis_nonfinite policy;
+    size_t bad; /* the entry that is NaN on rank 1; N: none */
+    bool early; /* in a micro-batch before the step */
+    float after[RANKS][N];
+} mixed_run;
+
+static void fill(uint32_t rank, uint32_t step, float *out) {
+    data_fill(DATA_HEAVY, rank, step, N, out);
+}
+
+/* Two micro-batches, then the step. */
+static void run_micro_batches(test_rank *self) {
+    mixed_run *run = self->shared;
+    tamis_reducer_config config = slow_link();
+    tamis_reducer *r = NULL;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    const float *residual;
+    float *grad = run->after[self->id];
+    config.nonfinite = run->policy;
+    RANK_OK(self, open_mixed(self->comm, &config, &r));
+    RANK_CHECK(self, r->ndense == 3, "%u buckets are dense", r->ndense);
+    for (uint32_t batch = 0; batch < 3; batch++) {
+        fill(self->id, batch, grad);
+        if (self->id == 1 && run->bad < N && run->early == (batch == 0) && batch != 1)
+            grad[run->bad] = NAN;
+        tamis_step step = data_step(grad);
+        if (batch < 2)
+            RANK_OK(self, tamis_grad_accumulate(r, &step));
+        else
+            RANK_OK(self, tamis_reduce_start(r, &step));
+    }
+    bool bad = run->bad < N && run->policy == TAMIS_NONFINITE_ERROR;
+    RANK_STATUS(self, bad ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_stats(r, &stats));
+    RANK_CHECK(self, stats.skipped == (run->bad < N && run->policy != TAMIS_NONFINITE_DROP),
+               "skipped is %llu", (unsigned long long)stats.skipped);
+    RANK_OK(self, tamis_reducer_residual(r, &residual));
+    for (size_t i = 0; i < N && run->bad == N; i++)
+        RANK_CHECK(self, is_large(i) || residual[i] == 0.0f, "residual[%zu] is %g", i, residual[i]);
+    tamis_reducer_destroy(r);
+}
+
+static void dense_buckets_send_their_micro_batches(void **state) {
+    mixed_run *run = calloc(1, sizeof *run);
+    static float sum[N], one[N];
+    (void)state;
+    test_context("micro-batches");
+    memset(sum, 0, sizeof sum);
+    run->bad = N;
+    ranks_run(RANKS, 0, run_micro_batches, run);
+    for (uint32_t r = 0; r < RANKS; r++)
+        for (uint32_t batch = 0; batch < 3; batch++) {
+            fill(r, batch, one);
+            for (size_t i = 0; i < N; i++)
+                sum[i] += one[i];
+        }
+    for (uint32_t r = 0; r < RANKS; r++)
+        for (size_t i = 0; i < N; i++)
+            if (!is_large(i) && run->after[r][i] != sum[i])
+                fail_msg("rank %u, entry %zu: %g, not %g", r, i, run->after[r][i], sum[i]);
+    free(run);
+}
+
+static void check_bad(size_t bad, bool early) {
+    static const tamis_nonfinite policies[] = {TAMIS_NONFINITE_ERROR, TAMIS_NONFINITE_SKIP};
+    for (int p = 0; p < 2; p++) {
+        mixed_run *run = calloc(1, sizeof *run);
+        run->policy = policies[p];
+        run->bad = bad;
+        run->early = early;
+        test_context("NaN at %zu, %s, policy %d", bad, early ? "early" : "late", policies[p]);
+        ranks_run(RANKS, 0, run_micro_batches, run);
+        for (uint32_t r = 0; r < RANKS; r++)
+            for (size_t i = 0; i < N; i++)
+                if (run->after[r][i] != 0.0f)
+                    fail_msg("[%s] rank %u, entry %zu is %g after a skipped step",
+                             test_context_text(), r, i, run->after[r][i]);
+        free(run);
+    }
+}
+
+static void what_is_not_finite_in_one_bucket_skips_all(void **state) {
+    static const size_t entries[] = {3, FIRST_LARGE + 7, N - 1}; /* dense, sparse, dense */
+    (void)state;
+    for (int e = 0; e < 3; e++) {
+        check_bad(entries[e], false);
+        check_bad(entries[e], true);
+    }
+}
+
+/* Saved where nothing is dense, loaded where all is. */
+static void run_other_choice(test_rank *self) {
+    mixed_run *run = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *r = NULL, *other = NULL;
+    float *grad = run->after[self->id];
+    const float *residual;
+    size_t bytes;
+    config.link_latency_us = 1.0;
+    config.link_gbit = 0.0; /* measured, and then overruled: both states have the same fields */
+    self->comm->measured = true;
+    tam_link_model slow = {1e-9, 1.0}, late = {1.0, 1e-15};
+    tam_costs_of_link(&slow, RANKS, &self->comm->costs);
+    RANK_OK(self, open_mixed(self->comm, &config, &r));
+    tam_costs_of_link(&late, RANKS, &self->comm->costs);
+    RANK_OK(self, open_mixed(self->comm, &config, &other));
+    RANK_CHECK(self, r->ndense == 0 && other->ndense == 4, "%u and %u buckets are dense", r->ndense,
+               other->ndense);
+    tamis_step step = data_step(grad);
+    fill(self->id, 0, grad);
+    RANK_OK(self, tamis_reduce_start(r, &step));
+    RANK_OK(self, tamis_reduce_wait(r));
+    float *applied = malloc(N * sizeof *applied);
+    memcpy(applied, grad, N * sizeof *applied);
+    RANK_OK(self, tamis_reducer_residual(r, &residual));
+    RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
+    void *control = malloc(bytes);
+    RANK_OK(self, tamis_reducer_control_save(r, control, bytes));
+    RANK_OK(self, tamis_reducer_restore(other, control, bytes, residual));
+    fill(self->id, 1, grad);
+    RANK_OK(self, tamis_reduce_start(other, &step));
+    RANK_OK(self, tamis_reduce_wait(other));
+    for (size_t i = 0; i < N; i++)
+        grad[i] += applied[i];
+    free(control);
+    free(applied);
+    tamis_reducer_destroy(other);
+    tamis_reducer_destroy(r);
+}
+
+static void a_state_of_another_choice_loses_nothing(void **state) {
+    mixed_run *run = calloc(1, sizeof *run);
+    static float sum[N], one[N];
+    (void)state;
+    test_context("a state of another choice");
+    memset(sum, 0, sizeof sum);
+    ranks_run(RANKS, 0, run_other_choice, run);
+    for (uint32_t r = 0; r < RANKS; r++)
+        for (uint32_t step = 0; step < 2; step++) {
+            fill(r, step, one);
+            for (size_t i = 0; i < N; i++)
+                sum[i] += one[i];
+        }
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_memory_equal(run->after[r], sum, sizeof sum);
+    free(run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_buckets_are_dense_and_large_ones_are_not),
+        cmocka_unit_test(nothing_is_dense_where_the_result_is_sparse),
+        cmocka_unit_test(ranks_that_do_not_all_measure_are_told),
+        cmocka_unit_test(ranks_that_measure_other_times_choose_alike),
+        cmocka_unit_test(mixed_reducers_keep_all_rules),
+        cmocka_unit_test(where_nothing_is_dense_the_bits_are_those_of_tamis),
+        cmocka_unit_test(where_all_is_dense_the_bits_are_those_of_dense),
+        cmocka_unit_test(dense_buckets_send_their_micro_batches),
+        cmocka_unit_test(what_is_not_finite_in_one_bucket_skips_all),
+        cmocka_unit_test(a_state_of_another_choice_loses_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
