@@ -186,7 +186,7 @@ static tamis_status cut(tam_bucket *b, const tam_link *link) {
     TAM_TRY(r->device->cut(b->kernels, &job, indices, &result));
     fill_header(b, &result);
     b->now.picked = result.count;
-    if (tam_scheme_regional(r->scheme))
+    if (tam_scheme_regional(b->scheme))
         tam_regions_divide(&b->regions, indices, result.count, tam_slot_own_words(&b->slots));
     return b->slots.with_values ? fill_values(b, indices, result.count) : TAMIS_OK;
 }

@@ -184,7 +184,7 @@ static void control(tam_bucket *b) {
     tam_control_update(&b->control, &seen);
     if (b->scheme.ownership == TAM_OWN_BALANCED)
         balance(b, seen.picked);
-    if (tam_scheme_regional(b->reducer->scheme))
+    if (tam_scheme_regional(b->scheme))
         tam_regions_learn(&b->regions, &b->slots, b->k);
 }
 

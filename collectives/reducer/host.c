@@ -67,7 +67,7 @@ static tamis_status host_open(tam_bucket *b) {
         return tam_rows_open(b);
     TAM_TRY(open_exchange(b));
     TAM_TRY(open_rounding(b));
-    if (tam_scheme_regional(b->reducer->scheme))
+    if (tam_scheme_regional(b->scheme))
         TAM_TRY(tam_regions_open(b->slots.rank, b->slots.nranks, b->division.grid.n,
                                  b->slots.capacity, &b->regions));
     return open_packing(b);

@@ -23,7 +23,13 @@ static double *levels_in(const tamis_reducer *r, const void *control) {
 
 /* What a bucket keeps beside control: blocks of each part, or threshold and borders of regions. */
 static uint64_t *parts_of(const tam_bucket *b) {
-    return tam_scheme_regional(b->reducer->scheme) ? b->regions.state : b->division.topology.blocks;
+    return tam_scheme_regional(b->scheme) ? b->regions.state : b->division.topology.blocks;
+}
+
+/* Those of segments with rows keep nothing; their place in a state is left zero. */
+static bool has_parts(const tam_bucket *b) {
+    return b->reducer->acc &&
+           (tam_scheme_regional(b->scheme) || b->scheme.ownership == TAM_OWN_BALANCED);
 }
 
 /* Words of it. */
@@ -34,7 +40,7 @@ static size_t parts_length(const tamis_reducer *r) {
 }
 
 static bool parts_valid(const tam_bucket *b, const uint64_t *parts) {
-    return tam_scheme_regional(b->reducer->scheme)
+    return tam_scheme_regional(b->scheme)
                ? tam_regions_valid(parts, b->reducer->comm->nranks, b->division.grid.n)
                : tam_topology_valid(&b->division.topology, parts);
 }
@@ -133,7 +139,7 @@ static void pack_parts(const tamis_reducer *r, void *control) {
         if (ngroups > 0)
             memcpy(levels, b->control.levels, ngroups * sizeof levels[0]);
         levels += ngroups;
-        if (parts_length(r) > 0)
+        if (has_parts(b))
             memcpy(parts_in(r, control, i), parts_of(b), parts_length(r) * sizeof(uint64_t));
     }
 }
@@ -222,7 +228,7 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
     if (h->parts_hash != hash_parts(control, sizes.control))
         return tam_state_refuse(where, "its content is damaged (checksum)");
     for (uint32_t i = 0; i < r->nbuckets && parts_length(r) > 0; i++) {
-        if (!parts_valid(&r->buckets[i], parts_in(r, control, i)))
+        if (has_parts(&r->buckets[i]) && !parts_valid(&r->buckets[i], parts_in(r, control, i)))
             return tam_state_refuse(where, "its parts do not make up the vector");
     }
     if (residual && h->residual_hash != hash_residual(residual, sizes.residual))
@@ -249,10 +255,10 @@ static void take_buckets(tamis_reducer *r, const void *control) {
         tam_control_prepare(&b->control);
         b->last_result = rows[i].last_result;
         b->early_nonfinite = rows[i].early_nonfinite;
-        if (parts_length(r) == 0)
+        if (!has_parts(b))
             continue;
         memcpy(parts_of(b), parts_in(r, control, i), parts_length(r) * sizeof(uint64_t));
-        if (r->scheme.ownership == TAM_OWN_BALANCED)
+        if (b->scheme.ownership == TAM_OWN_BALANCED)
             tam_division_follow(&b->division);
     }
 }
