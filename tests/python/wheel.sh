@@ -80,7 +80,7 @@ readelf -d content/tamis/*.so | sed -n 's/.*(R[UN]*PATH).*\[\(.*\)\]/:\1:/p' |
     grep -e "$work" -e "$tree" -e :: && fail "^ RUNPATH: the build's folders, or the current one"
 
 shown=$(nm -D --defined-only content/tamis/_core.abi3.so | awk '$2 != "A" { print $3 }')
-grep -vE "^(PyInit__core|tam_[a-z_]+|tamis_comm_destroy)@@TAMIS_PYTHON_$version\$" <<<"$shown" &&
+grep -vE "^(PyInit__core|tam_[a-z0-9_]+|tamis_comm_destroy)@@TAMIS_PYTHON_$version\$" <<<"$shown" &&
     fail "^ shown by _core.abi3.so"
 grep -q '^PyInit__core@' <<<"$shown" || fail "_core.abi3.so shows no PyInit__core"
 
