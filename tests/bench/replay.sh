@@ -9,18 +9,7 @@ replay=$1
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-fail() {
-    echo "FAILED: $*"
-    exit 1
-}
-
-expect() { # status, what must be printed, command...
-    local status=0 wanted=$1 text=$2
-    shift 2
-    "$@" >"$dir/out" 2>&1 || status=$?
-    [ "$status" = "$wanted" ] || fail "status $status, not $wanted: $*: $(tail -n 2 "$dir/out")"
-    grep -q -- "$text" "$dir/out" || fail "no \"$text\": $*: $(tail -n 3 "$dir/out")"
-}
+. "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
 
 # A run on the model makes a log; the log verifies.
 "$replay" --make-trace "$dir/trace.csv" --hours 30

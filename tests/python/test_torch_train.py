@@ -115,12 +115,17 @@ def case_whole_run(folder):
     return bits(net), norm
 
 
-def case_resumed_run(folder):
+def resume(folder):
     net, optimizer, state = build()
     saved = torch.load(f"{folder}/{dist.get_rank()}.pt")
     net.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    state.load_state_dict(saved["tamis"])
+    return net, optimizer, state, saved["tamis"]
+
+
+def case_resumed_run(folder):
+    net, optimizer, state, saved = resume(folder)
+    state.load_state_dict(saved)
     assert state.density == 0.05
     train(net, optimizer, range(6, 12))
     norm = state.residual_norm()
@@ -129,10 +134,7 @@ def case_resumed_run(folder):
 
 
 def case_resumed_without_residual(folder):
-    net, optimizer, state = build()
-    saved = torch.load(f"{folder}/{dist.get_rank()}.pt")
-    net.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
+    net, optimizer, state, _ = resume(folder)
     train(net, optimizer, range(6, 12))
     state.close()
     return bits(net), 0.0
