@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 
 #include "bench/common/group.h"
 
-enum { MOST_OPTIONS = 48, FIRST_LONG = 256, OTHERS_WAIT_S = 2 };
+enum { MOST_OPTIONS = 64, FIRST_LONG = 256, OTHERS_WAIT_S = 2 };
 
 static const char *program_name = "bench";
 
@@ -75,7 +76,8 @@ static void default_text(const bench_option *option, char *out, size_t size) {
             snprintf(out, size, " [%lluM]", (unsigned long long)(count >> 20));
         break;
     case BENCH_REAL:
-        snprintf(out, size, " [%g]", *(const double *)option->target);
+        if (!isnan(*(const double *)option->target)) /* else it depends: `help` says on what */
+            snprintf(out, size, " [%g]", *(const double *)option->target);
         break;
     case BENCH_CHOICE:
         if (*(const int *)option->target >= 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The library saves the residual; parameters, momentum and the joules so far are the program's own.
+ * The library saves the residual; parameters, the state of the
+ * optimizer and the joules so far are the program's own.
  * A crash between the two writes of a rank would leave files of two steps under one name, so use a
  * new prefix for each save that must not be lost.
  */
@@ -12,19 +13,33 @@
 
 #include "bench/train/trainer.h"
 
-static const char magic[8] = "TAMTRN2";
+static const char magic[8] = "TAMTRN3";
 
 /* In the byte order of the machine; on another, `length` would not fit. */
 typedef struct header {
     char magic[8];
     uint64_t length, step, seed, batch, optimizer, rank, nranks;
+    uint64_t workload, model;   /* XXH3 of its name; of segments and identity */
     uint64_t checksum;          /* XXH3 of what follows and of the joules */
     tamis_energy_totals joules; /* of all ranks until then */
 } header;
 
+/* Lengths and names of the segments, and what else says what a parameter means. */
+static uint64_t model_of(const workload *w) {
+    uint64_t sum = w->identity;
+    for (size_t i = 0; i < w->nsegments; i++) {
+        sum = XXH3_64bits_withSeed(w->names[i], strlen(w->names[i]), sum);
+        sum = XXH3_64bits_withSeed(&w->segments[i].length, sizeof w->segments[i].length, sum);
+    }
+    return sum;
+}
+
 static header expected(const trainer *t) {
+    const char *kind = t->work.kind->name;
     header h = {
-        .length = t->model.length,
+        .workload = XXH3_64bits(kind, strlen(kind)),
+        .model = model_of(&t->work),
+        .length = t->work.length,
         .step = t->step,
         .seed = t->settings->seed,
         .batch = t->settings->batch,
@@ -37,10 +52,12 @@ static header expected(const trainer *t) {
 }
 
 static uint64_t checksum(const trainer *t, const header *h) {
-    size_t bytes = t->model.length * sizeof(float);
+    size_t bytes = t->work.length * sizeof(float);
     uint64_t sum = XXH3_64bits(&h->joules, sizeof h->joules);
     sum = XXH3_64bits_withSeed(t->params, bytes, sum);
-    return t->velocity ? XXH3_64bits_withSeed(t->velocity, bytes, sum) : sum;
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        sum = XXH3_64bits_withSeed(t->optimizer.states[i], bytes, sum);
+    return sum;
 }
 
 static void file_name(trainer *t, const char *prefix, const char *end, char out[1024]) {
@@ -50,7 +67,7 @@ static void file_name(trainer *t, const char *prefix, const char *end, char out[
 }
 
 static bool write_model(trainer *t, const tamis_energy_totals *joules, const char *path) {
-    size_t n = t->model.length;
+    size_t n = t->work.length;
     header h = expected(t);
     h.joules = *joules;
     h.checksum = checksum(t, &h);
@@ -58,7 +75,8 @@ static bool write_model(trainer *t, const tamis_energy_totals *joules, const cha
     if (!file)
         return false;
     bool ok = fwrite(&h, sizeof h, 1, file) == 1 && fwrite(t->params, sizeof(float), n, file) == n;
-    ok = ok && (!t->velocity || fwrite(t->velocity, sizeof(float), n, file) == n);
+    for (size_t i = 0; ok && i < t->optimizer.nstates; i++)
+        ok = fwrite(t->optimizer.states[i], sizeof(float), n, file) == n;
     return fclose(file) == 0 && ok;
 }
 
@@ -76,7 +94,9 @@ void trainer_save(trainer *t, const char *prefix) {
 
 static const char *difference(const header *found, const header *wanted) {
     return memcmp(found->magic, wanted->magic, sizeof magic) != 0 ? "it is no model file"
-           : found->length != wanted->length       ? "its --hidden or --depth differs"
+           : found->workload != wanted->workload                  ? "its --workload differs"
+           : found->length != wanted->length || found->model != wanted->model
+               ? "its model has another shape, or was made for other data"
            : found->seed != wanted->seed           ? "its --seed differs"
            : found->batch != wanted->batch         ? "its --batch differs"
            : found->optimizer != wanted->optimizer ? "its --optimizer differs"
@@ -86,15 +106,17 @@ static const char *difference(const header *found, const header *wanted) {
 }
 
 static const char *read_model(trainer *t, FILE *file) {
-    size_t n = t->model.length;
+    size_t n = t->work.length;
     header found, wanted = expected(t);
     if (fread(&found, sizeof found, 1, file) != 1)
         return "it is truncated";
     const char *why = difference(&found, &wanted);
     if (why)
         return why;
-    if (fread(t->params, sizeof(float), n, file) != n ||
-        (t->velocity && fread(t->velocity, sizeof(float), n, file) != n))
+    bool whole = fread(t->params, sizeof(float), n, file) == n;
+    for (size_t i = 0; whole && i < t->optimizer.nstates; i++)
+        whole = fread(t->optimizer.states[i], sizeof(float), n, file) == n;
+    if (!whole)
         return "it is truncated";
     if (fgetc(file) != EOF || checksum(t, &found) != found.checksum)
         return "it is damaged";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_train: data-parallel training of a small model on Fashion-MNIST, dense or sparse.
+ * tamis_train: data-parallel training of a small model on real data, dense or sparse.
  */
 #include <cblas.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 typedef struct run {
     train_settings settings;
-    idx_set train, test;
+    workload_data data;
 } run;
 
 /* The first rank that knows the loss. */
@@ -22,15 +22,15 @@ static bool tells(const trainer *t) {
 }
 
 /* On a terminal one line that is rewritten, else a line every ten seconds. */
-static void show_progress(const trainer *t, double accuracy, double *last) {
+static void show_progress(const trainer *t, double metric, double *last) {
     bool terminal = isatty(STDERR_FILENO);
     double now = bench_now_s();
     if (!tells(t) || now - *last < (terminal ? 0.2 : 10.0))
         return;
     *last = now;
-    fprintf(stderr, "%sstep %llu of %llu, loss %.4f, test accuracy %.4f%s", terminal ? "\r" : "",
+    fprintf(stderr, "%sstep %llu of %llu, loss %.4f, %s %.4f%s", terminal ? "\r" : "",
             (unsigned long long)t->step, (unsigned long long)t->steps,
-            t->tally.losses[(t->tally.steps - 1) % TRAIN_LOSSES], accuracy,
+            t->tally.losses[(t->tally.steps - 1) % TRAIN_LOSSES], t->work.kind->metric_text, metric,
             terminal ? "\033[K" : "\n");
 }
 
@@ -43,21 +43,22 @@ static int train(bench_group *group, void *context) {
     run *r = context;
     const train_settings *s = &r->settings;
     trainer t;
-    trainer_open(group, s, &r->train, &r->test, &t);
+    trainer_open(group, s, &r->data, &t);
     if (s->load)
         trainer_load(&t, s->load);
     govern_start(&t.governor, &t.energy, t.step);
 
     uint64_t every = s->eval_every ? s->eval_every : t.epoch_steps;
     uint64_t end = s->stop && s->stop < t.steps ? s->stop : t.steps;
-    double accuracy = 0.0, last_line = bench_now_s();
+    double metric = 0.0, last_line = bench_now_s();
     while (t.step < end) {
         trainer_step(&t);
         if (t.step % every == 0) {
-            accuracy = trainer_accuracy(&t);
-            trainer_report_step(&t, accuracy);
+            workload_score mean = trainer_validate(&t);
+            metric = trainer_metric(&t, &mean);
+            trainer_report_step(&t, &mean);
         }
-        show_progress(&t, accuracy, &last_line);
+        show_progress(&t, metric, &last_line);
     }
     end_progress(&t);
     if (s->save)
@@ -72,16 +73,15 @@ int main(int argc, char **argv) {
     char error[1400];
     train_settings_read(argc, argv, &r.settings);
     openblas_set_num_threads(1); /* the ranks are the parallelism */
-    if (!idx_load(r.settings.data, "train", &r.train, error, sizeof error) ||
-        !idx_load(r.settings.data, "t10k", &r.test, error, sizeof error)) {
+    const workload_kind *kind = workload_find(r.settings.workload);
+    if (!kind->load(&r.settings, &r.data, error, sizeof error)) {
         fprintf(stderr, "tamis_train: %s\n", error);
         return 1;
     }
     int status =
         bench_launch((bench_transport)r.settings.transport, (tamis_device)r.settings.device,
                      (uint32_t)r.settings.ranks, train, &r);
-    idx_free(&r.test);
-    idx_free(&r.train);
+    kind->unload(&r.data);
     bench_report_close(r.settings.report);
     return status;
 }

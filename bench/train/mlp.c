@@ -10,11 +10,10 @@
 #include "bench/common/measure.h"
 #include "bench/common/options.h"
 #include "bench/common/random.h"
+#include "bench/train/images.h"
+#include "bench/train/scores.h"
 
 enum { IN = IDX_PIXELS, OUT = IDX_CLASSES };
-
-/* Mean and deviation of the pixels of Fashion-MNIST's training images, in units of 255. */
-static const float pixel_mean = 0.2860f, pixel_deviation = 0.3530f;
 
 /* One layer of a slot: y = x W' + b, and ReLU but for the last layer of all. */
 typedef struct linear {
@@ -117,19 +116,12 @@ void mlp_init(const mlp *model, uint64_t seed, float *params) {
     }
 }
 
-static void take_image(const uint8_t *pixels, float *row) {
-    const float factor = 1.0f / (255.0f * pixel_deviation);
-    const float offset = pixel_mean / pixel_deviation;
-    for (size_t i = 0; i < IN; i++)
-        row[i] = (float)pixels[i] * factor - offset;
-}
-
 void mlp_take(mlp *model, size_t slot, const idx_set *set, const uint32_t *order, size_t first,
               size_t rows) {
     for (size_t r = 0; r < rows; r++) {
         size_t sample = order ? order[r] : first + r;
         if (holds_first(model))
-            take_image(set->images + sample * IN, mlp_input(model, slot) + r * IN);
+            images_row(set->images + sample * IN, mlp_input(model, slot) + r * IN);
         if (holds_last(model))
             model->labels[slot * model->batch + r] = set->labels[sample];
     }
@@ -159,40 +151,24 @@ void mlp_forward(mlp *model, const float *params, size_t slot) {
     }
 }
 
-static size_t best_class(const float *scores) {
-    size_t best = 0;
-    for (size_t c = 1; c < OUT; c++)
-        best = scores[c] > scores[best] ? c : best;
-    return best;
-}
-
-size_t mlp_correct(const mlp *model, size_t slot, size_t rows) {
+size_t mlp_correct(const mlp *model, size_t slot, size_t rows, double *loss) {
     const float *scores = mlp_output(model, slot);
+    const uint8_t *labels = model->labels + slot * model->batch;
     size_t correct = 0;
-    for (size_t r = 0; r < rows; r++)
-        correct += best_class(scores + r * OUT) == model->labels[slot * model->batch + r];
+    *loss = 0.0;
+    for (size_t r = 0; r < rows; r++) {
+        correct += scores_best(scores + r * OUT, OUT) == labels[r];
+        *loss += scores_loss(scores + r * OUT, OUT, labels[r]);
+    }
     return correct;
-}
-
-/* Scores of one sample -> gradient of the mean loss with respect to them. @return its loss. */
-static double softmax_gradient(float *scores, uint8_t label, size_t rows) {
-    float top = scores[0], sum = 0.0f;
-    for (size_t c = 1; c < OUT; c++)
-        top = scores[c] > top ? scores[c] : top;
-    double loss = (double)top - (double)scores[label];
-    for (size_t c = 0; c < OUT; c++)
-        sum += scores[c] = expf(scores[c] - top);
-    for (size_t c = 0; c < OUT; c++)
-        scores[c] = (scores[c] / sum - (c == label ? 1.0f : 0.0f)) / (float)rows;
-    return loss + log((double)sum);
 }
 
 double mlp_loss(mlp *model, size_t slot) {
     float *scores = mlp_output(model, slot);
     double loss = 0.0;
     for (size_t r = 0; r < model->batch; r++)
-        loss += softmax_gradient(scores + r * OUT, model->labels[slot * model->batch + r],
-                                 model->batch);
+        loss += scores_gradient(scores + r * OUT, OUT, model->labels[slot * model->batch + r],
+                                model->batch);
     return loss / (double)model->batch;
 }
 

@@ -84,8 +84,9 @@ float *mlp_output(const mlp *model, size_t slot);
 
 void mlp_forward(mlp *model, const float *params, size_t slot);
 
-/** Last stage, after forward: how many of the first `rows` samples are classified rightly. */
-size_t mlp_correct(const mlp *model, size_t slot, size_t rows);
+/** Last stage, after forward: how many of the first `rows` samples are classified rightly, and the
+ * sum of their losses. */
+size_t mlp_correct(const mlp *model, size_t slot, size_t rows, double *loss);
 
 /** Last stage, after forward: replace the scores by the gradient of the mean loss. @return it. */
 double mlp_loss(mlp *model, size_t slot);

@@ -14,8 +14,6 @@
 
 #include "bench/common/measure.h"
 
-_Static_assert(MLP_MOST_DEPTH + 1 <= SCHEDULE_LAYERS, "all layers of a model can be divided");
-
 static bool is_first(const pipeline *p) {
     return p->stage == 0;
 }
@@ -36,27 +34,32 @@ static void divide_ranks(pipeline *p) {
     p->group = &p->part;
 }
 
-static void divide_layers(pipeline *p, const train_settings *settings) {
-    mlp_shape shape = {settings->hidden, settings->depth};
-    uint64_t lengths[SCHEDULE_LAYERS];
-    for (size_t l = 0; l <= shape.depth; l++)
-        lengths[l] = mlp_length(shape, l, 1);
-    schedule_layers(lengths, (uint32_t)shape.depth + 1, p->nstages, p->first);
-    uint32_t first = p->first[p->stage], past = p->first[p->stage + 1];
-    mlp_open(shape, first, past - first, settings->batch / settings->micro_batches,
-             schedule_in_flight(p->stage, p->nstages, p->micro_batches), p->model);
+static void divide_layers(pipeline *p, const train_settings *settings, const workload_data *data) {
+    const workload_kind *kind = workload_find(settings->workload);
+    uint64_t lengths[SCHEDULE_LAYERS] = {1};
+    uint32_t count = kind->layers ? kind->layers(settings, lengths) : 1;
+    schedule_layers(lengths, count, p->nstages, p->first);
+    workload_part part = {
+        .first = p->first[p->stage],
+        .count = p->first[p->stage + 1] - p->first[p->stage],
+        .batch = settings->batch / settings->micro_batches,
+        .slots = schedule_in_flight(p->stage, p->nstages, p->micro_batches),
+    };
+    workload_open(kind, settings, data, &part, p->work);
 }
 
 static void meet_neighbours(pipeline *p) {
-    const mlp *m = p->model;
-    uint32_t rank = p->world->rank, width = p->group->nranks;
-    size_t column = m->batch * sizeof(float), last = m->first + m->count - 1;
-    if (!is_first(p))
-        neighbour_open(p->world, rank - width, column * mlp_inputs(m->shape, m->first), m->slots,
-                       &p->before);
-    if (!pipeline_is_last(p))
-        neighbour_open(p->world, rank + width, column * mlp_outputs(m->shape, last), m->slots,
-                       &p->after);
+    const workload *w = p->work;
+    uint32_t rank = p->world->rank, abreast = p->group->nranks;
+    size_t width, column = w->batch * sizeof(float);
+    if (!is_first(p)) {
+        w->kind->input(w, 0, &width);
+        neighbour_open(p->world, rank - abreast, column * width, w->slots, &p->before);
+    }
+    if (!pipeline_is_last(p)) {
+        w->kind->output(w, 0, &width);
+        neighbour_open(p->world, rank + abreast, column * width, w->slots, &p->after);
+    }
 }
 
 static void share_budget(pipeline *p, const train_settings *settings) {
@@ -64,7 +67,7 @@ static void share_budget(pipeline *p, const train_settings *settings) {
     config.stage = p->stage;
     config.nstages = p->nstages;
     config.micro_batches = p->micro_batches;
-    config.length = p->model->length;
+    config.length = p->work->length;
     config.density = settings->density;
     p->balance_every = settings->balance_every;
     if (p->nstages == 1 || p->balance_every == 0 || train_is_dense(settings))
@@ -73,12 +76,13 @@ static void share_budget(pipeline *p, const train_settings *settings) {
               "cannot share the budget of all stages");
 }
 
-void pipeline_open(bench_group *world, const train_settings *settings, mlp *model, pipeline *out) {
-    *out = (pipeline){.world = world, .model = model};
+void pipeline_open(bench_group *world, const train_settings *settings, const workload_data *data,
+                   workload *work, pipeline *out) {
+    *out = (pipeline){.world = world, .work = work};
     out->nstages = (uint32_t)settings->stages;
     out->micro_batches = (uint32_t)settings->micro_batches;
     divide_ranks(out);
-    divide_layers(out, settings);
+    divide_layers(out, settings, data);
     meet_neighbours(out);
     share_budget(out, settings);
 }
@@ -87,7 +91,7 @@ void pipeline_close(pipeline *p) {
     tamis_pipeline_destroy(p->budget);
     neighbour_close(&p->after);
     neighbour_close(&p->before);
-    mlp_close(p->model);
+    workload_close(p->work);
     if (p->group == &p->part)
         bench_split_close(&p->part);
 }
@@ -148,28 +152,38 @@ void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_
 
 /* -- passes ----------------------------------------------------------------------------------- */
 
-static void fill(pipeline *p, size_t slot, const idx_set *set, const uint32_t *order, size_t first,
+static float *input(const pipeline *p, size_t slot) {
+    size_t width;
+    return p->work->kind->input(p->work, slot, &width);
+}
+
+static float *output(const pipeline *p, size_t slot) {
+    size_t width;
+    return p->work->kind->output(p->work, slot, &width);
+}
+
+static void fill(pipeline *p, size_t slot, workload_set set, const uint32_t *order, size_t first,
                  size_t rows) {
     neighbour_sent(&p->before, slot);
     neighbour_sent(&p->after, slot);
-    mlp_take(p->model, slot, set, order, first, rows);
+    p->work->kind->take(p->work, slot, set, order, first, rows);
     if (!is_first(p))
-        neighbour_take(&p->before, mlp_input(p->model, slot));
+        neighbour_take(&p->before, input(p, slot));
     mark_input(p);
 }
 
 static void hand_on(pipeline *p, size_t slot) {
     if (!pipeline_is_last(p))
-        neighbour_send(&p->after, slot, mlp_output(p->model, slot));
+        neighbour_send(&p->after, slot, output(p, slot));
 }
 
 static double forward(pipeline *p, const pipeline_step *step, size_t slot, uint32_t micro) {
-    size_t rows = p->model->batch;
-    fill(p, slot, step->set, step->order + micro * rows, 0, rows);
+    workload *w = p->work;
+    fill(p, slot, WORKLOAD_TRAIN, step->order + micro * w->batch, 0, w->batch);
     double begin = bench_now_s();
-    mlp_forward(p->model, step->params, slot);
+    w->kind->forward(w, step->params, slot);
     hand_on(p, slot);
-    double loss = pipeline_is_last(p) ? mlp_loss(p->model, slot) : 0.0;
+    double loss = pipeline_is_last(p) ? w->kind->loss(w, slot) : 0.0;
     bench_trace_add(step->trace, "forward", step->number, BENCH_PART_MICRO_BATCH, micro, begin,
                     bench_now_s());
     return loss;
@@ -196,12 +210,12 @@ static void layer_done(void *context, size_t layer) {
 static void backward(pipeline *p, const pipeline_step *step, size_t slot, uint32_t micro) {
     neighbour_sent(&p->after, slot);
     if (!pipeline_is_last(p))
-        neighbour_take(&p->after, mlp_output(p->model, slot));
+        neighbour_take(&p->after, output(p, slot));
     descent d = {step, micro + 1 == p->micro_batches, bench_now_s()};
     bool add = !step->micro_batch && micro > 0;
-    mlp_backward(p->model, step->params, slot, add, step->grad, layer_done, &d);
+    p->work->kind->backward(p->work, step->params, slot, add, step->grad, layer_done, &d);
     if (!is_first(p))
-        neighbour_send(&p->before, slot, mlp_input(p->model, slot));
+        neighbour_send(&p->before, slot, input(p, slot));
     if (step->micro_batch && !d.last)
         step->micro_batch(step->context);
 }
@@ -210,7 +224,7 @@ double pipeline_passes(pipeline *p, const pipeline_step *step) {
     double loss = 0.0;
     for (uint32_t i = 0; i < 2 * p->micro_batches; i++) {
         schedule_pass pass = schedule_1f1b(p->stage, p->nstages, p->micro_batches, i);
-        size_t slot = pass.micro % p->model->slots;
+        size_t slot = pass.micro % p->work->slots;
         if (pass.backward)
             backward(p, step, slot, pass.micro);
         else
@@ -221,16 +235,16 @@ double pipeline_passes(pipeline *p, const pipeline_step *step) {
 }
 
 /* A last batch that is short keeps rows of the one before, which nobody counts. */
-size_t pipeline_correct(pipeline *p, const float *params, const idx_set *set, size_t first,
-                        size_t past) {
-    size_t correct = 0, slot = 0, batch = p->model->batch;
-    for (size_t at = first; at < past; at += batch, slot = (slot + 1) % p->model->slots) {
-        size_t rows = past - at < batch ? past - at : batch;
-        fill(p, slot, set, NULL, at, rows);
-        mlp_forward(p->model, params, slot);
+void pipeline_score(pipeline *p, const float *params, size_t first, size_t past,
+                    workload_score *sums) {
+    workload *w = p->work;
+    size_t slot = 0;
+    for (size_t at = first; at < past; at += w->batch, slot = (slot + 1) % w->slots) {
+        size_t rows = past - at < w->batch ? past - at : w->batch;
+        fill(p, slot, WORKLOAD_VALIDATE, NULL, at, rows);
+        w->kind->forward(w, params, slot);
         hand_on(p, slot);
         if (pipeline_is_last(p))
-            correct += mlp_correct(p->model, slot, rows);
+            w->kind->score(w, slot, rows, sums);
     }
-    return correct;
 }

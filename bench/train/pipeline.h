@@ -17,10 +17,10 @@
 
 #include "bench/common/group.h"
 #include "bench/common/trace.h"
-#include "bench/train/mlp.h"
 #include "bench/train/neighbour.h"
 #include "bench/train/schedule.h"
 #include "bench/train/settings.h"
+#include "bench/train/workload.h"
 
 typedef struct pipeline {
     uint32_t stage, nstages, micro_batches;
@@ -28,18 +28,19 @@ typedef struct pipeline {
     bench_group *world;                  /* all ranks */
     bench_group *group;                  /* of this stage; it may be `part` */
     bench_group part;
-    mlp *model;              /* the layers of this stage */
+    workload *work;          /* the layers of this stage */
     neighbour before, after; /* zero before the first stage and after the last one */
     tamis_pipeline *budget;  /* of all stages; NULL: the density stays as it is */
     uint64_t balance_every;  /* steps */
     bool input_marked;       /* the input that comes next */
 } pipeline;
 
-/** Divide the ranks and the layers, and open those of this stage in `model`. Both outputs must stay
+/** Divide the ranks and the layers, and open those of this stage in `work`. Both outputs must stay
  * where they are. Collective. */
-void pipeline_open(bench_group *world, const train_settings *settings, mlp *model, pipeline *out);
+void pipeline_open(bench_group *world, const train_settings *settings, const workload_data *data,
+                   workload *work, pipeline *out);
 
-/** Closes the model too. The reducer must be gone. Collective. */
+/** Closes the workload too. The reducer must be gone. Collective. */
 void pipeline_close(pipeline *p);
 
 bool pipeline_is_last(const pipeline *p);
@@ -61,12 +62,11 @@ double pipeline_waited_s(const pipeline *p);
 typedef struct pipeline_step {
     uint64_t number;
     const float *params;
-    const idx_set *set;
-    const uint32_t *order; /* micro_batches * model->batch samples */
+    const uint32_t *order; /* micro_batches * work->batch samples */
     float *grad;           /* of the mean loss over a micro-batch, of one after the other; the sum
                               of them if `micro_batch` is NULL */
     void (*micro_batch)(void *context); /* grad is complete, of one that is not the last */
-    mlp_hook layer; /* a layer is complete, of the last micro-batch; NULL: nobody listens */
+    workload_hook layer; /* a layer is complete, of the last micro-batch; NULL: nobody listens */
     void *context;
     bench_trace *trace;
 } pipeline_step;
@@ -74,9 +74,9 @@ typedef struct pipeline_step {
 /** All passes of a step. @return the mean loss over its samples; 0 but on the last stage. */
 double pipeline_passes(pipeline *p, const pipeline_step *step);
 
-/** How many of the samples first .. past - 1 are classified rightly; 0 but on the last stage. All
- * ranks of one number ask for the same samples. */
-size_t pipeline_correct(pipeline *p, const float *params, const idx_set *set, size_t first,
-                        size_t past);
+/** Add what the samples first .. past - 1 of the validation come to; nothing but on the last stage.
+ * All ranks of one number ask for the same samples. */
+void pipeline_score(pipeline *p, const float *params, size_t first, size_t past,
+                    workload_score *sums);
 
 #endif

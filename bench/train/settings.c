@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/train/settings.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "bench/common/device.h"
@@ -9,10 +10,15 @@
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/trace.h"
+#include "bench/train/images.h"
 #include "bench/train/mlp.h"
+#include "bench/train/workload.h"
 
 static const char *const purpose =
     "Train a real model on real data with sparse gradient exchange and report JSON Lines.";
+
+static const char workloads[] = "mlp: 784-hidden-...-10, ReLU";
+static const char data[] = "mlp: folder of IDX files, .gz or plain (default: " IMAGES_DATA ")";
 
 bool train_is_dense(const train_settings *settings) {
     return strcmp(settings->scheme, "dense") == 0;
@@ -30,6 +36,9 @@ static void check_pipeline(const train_settings *s) {
     if (s->transport != BENCH_MPI)
         bench_usage("--stages %llu needs --transport mpi: start it under mpirun",
                     (unsigned long long)s->stages);
+    if (!workload_find(s->workload)->layers)
+        bench_usage("--stages needs --workload mlp: the layers of %s are not divided",
+                    workload_find(s->workload)->name);
     if (s->stages > s->depth + 1)
         bench_usage("--stages %llu is more than the %llu layers of --depth %llu",
                     (unsigned long long)s->stages, (unsigned long long)s->depth + 1,
@@ -47,12 +56,39 @@ static void check_record(const train_settings *s) {
                     "writes whole gradients, from the first step on");
 }
 
+static void check_optimizer(const train_settings *s) {
+    if (s->momentum >= 1 || s->beta1 >= 1 || s->beta2 >= 1)
+        bench_usage("--momentum, --beta1 and --beta2 must be less than 1");
+    if (s->nesterov && s->optimizer != TRAIN_MOMENTUM)
+        bench_usage("--nesterov needs --optimizer momentum");
+    if (s->clip > 0 && (s->stages > 1 || s->micro_batches > 1 || s->overlap))
+        bench_usage("--clip needs --stages 1, --micro-batches 1 and --overlap off: the norm of the "
+                    "whole gradient must be known before any of it goes");
+}
+
+/* Defaults that depend on other options. */
+static void complete(train_settings *s) {
+    const workload_kind *kind = workload_find(s->workload);
+    if (!s->data)
+        s->data = kind->data;
+    if (!s->batch)
+        s->batch = kind->batch;
+    if (!s->steps && !s->epochs)
+        s->steps = kind->steps;
+    if (!s->steps && !s->epochs)
+        s->epochs = 5;
+    if (!s->eval_every)
+        s->eval_every = kind->eval_every;
+    if (isnan(s->lr))
+        s->lr = s->optimizer == TRAIN_ADAMW ? 0.003 : 0.1;
+    if (s->density_min == 0)
+        s->density_min = s->density;
+}
+
 void train_settings_read(int argc, char **argv, train_settings *out) {
     *out = (train_settings){
-        .data = "/usr/share/datasets/fashion-mnist",
         .scheme = "tamis",
         .transport = -1,
-        .batch = 32,
         .hidden = 256,
         .depth = 1,
         .stages = 1,
@@ -63,31 +99,48 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .seed = 1,
         .density = 0.01,
         .momentum = 0.9,
-        .lr = 0.1,
+        .beta1 = 0.9,
+        .beta2 = 0.999,
+        .eps = 1e-8,
+        .weight_decay = 0.01,
+        .lr = NAN,
     };
     const bench_option options[] = {
-        {"workload", 0, BENCH_CHOICE, &out->workload, "mlp", 0, 0,
-         "784-hidden-...-10, ReLU, cross-entropy"},
-        {"data", 0, BENCH_TEXT, &out->data, "DIR", 0, 0, "IDX files, .gz or plain"},
+        {"workload", 0, BENCH_CHOICE, &out->workload, TRAIN_WORKLOADS, 0, 0, workloads},
+        {"data", 0, BENCH_TEXT, &out->data, "PATH", 0, 0, data},
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
         {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that travel"},
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e12, "length of the run, or"},
         {"epochs", 0, BENCH_COUNT, &out->epochs, "N", 1, 1e6, "the same in epochs (default 5)"},
         {"stop", 0, BENCH_COUNT, &out->stop, "N", 1, 1e12, "end early, after step N"},
-        {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536, "samples per rank and step"},
-        {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "width of the hidden layers"},
-        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MOST_DEPTH, "number of hidden layers"},
+        {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536,
+         "samples per rank and step (default: 32)"},
+        {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "mlp: width of the hidden layers"},
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MOST_DEPTH,
+         "mlp: number of hidden layers"},
         {"optimizer", 0, BENCH_CHOICE, &out->optimizer, TRAIN_OPTIMIZERS, 0, 0, ""},
         {"momentum", 0, BENCH_REAL, &out->momentum, "M", 0, 1, "of --optimizer momentum"},
-        {"lr", 0, BENCH_REAL, &out->lr, "X", 0, 1e6, "learning rate"},
-        {"lr-decay", 0, BENCH_CHOICE, &out->decay, TRAIN_DECAYS, 0, 0, ""},
+        {"nesterov", 0, BENCH_FLAG, &out->nesterov, "", 0, 0, "the same after Nesterov"},
+        {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 1, "adamw: of the first moment"},
+        {"beta2", 0, BENCH_REAL, &out->beta2, "B", 0, 1, "adamw: of the second moment"},
+        {"eps", 0, BENCH_REAL, &out->eps, "E", 0, 1, "adamw: added to the root"},
+        {"weight-decay", 0, BENCH_REAL, &out->weight_decay, "L", 0, 1e3,
+         "adamw: of matrices, times the learning rate"},
+        {"lr", 0, BENCH_REAL, &out->lr, "X", 0, 1e6,
+         "learning rate (default: 0.1, with adamw 0.003)"},
+        {"warm-up", 0, BENCH_COUNT, &out->warm_up, "N", 0, 1e12,
+         "steps in which it rises from 0, linearly"},
+        {"lr-decay", 0, BENCH_CHOICE, &out->decay, TRAIN_DECAYS, 0, 0, "after that"},
+        {"lr-floor", 0, BENCH_REAL, &out->lr_floor, "X", 0, 1, "share of it that a decay ends at"},
+        {"clip", 0, BENCH_REAL, &out->clip, "NORM", 0, 1e12,
+         "of each rank's gradient before the exchange, whatever the scheme; 0: none"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of parameters and order of samples"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "of the reducer; the model stays on the CPU (cuda: to check results, not for speed)"},
         {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel"},
-        {"reduce", 0, BENCH_CHOICE, &out->reduce, "gradient", 0, 0, "what is reduced"},
+        {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0, "what is reduced"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "of exchange and backward: layers are handed over as they are ready"},
         {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
@@ -133,15 +186,13 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
                         argv);
     if (out->steps && out->epochs)
         bench_usage("--steps and --epochs exclude each other; give one");
-    if (out->density_min == 0)
-        out->density_min = out->density;
+    complete(out);
     if (out->density_min > out->density)
         bench_usage("--density-min is more than --density");
     if (out->budget_w > 0 && out->stages > 1)
         bench_usage("--budget needs --stages 1");
-    if (out->momentum >= 1)
-        bench_usage("--momentum must be less than 1");
-    mlp_check_shape((mlp_shape){out->hidden, out->depth});
+    check_optimizer(out);
+    workload_find(out->workload)->check(out);
     if (out->buckets == TRAIN_PLANNED && out->bucket_length)
         bench_usage("--buckets planned and --bucket-length exclude each other; give one");
     if (out->overlap && out->device != TAMIS_DEVICE_CPU)
@@ -149,8 +200,6 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
                     "whole, after the backward pass");
     if (out->buckets == TRAIN_PLANNED)
         out->bucket_length = TAMIS_BUCKETS_PLANNED;
-    if (!out->steps && !out->epochs)
-        out->epochs = 5;
     bench_launch_check(&out->transport, &out->ranks);
     check_pipeline(out);
     check_record(out);

@@ -9,12 +9,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { TRAIN_SGD = 0, TRAIN_MOMENTUM = 1 };
+enum { TRAIN_SGD = 0, TRAIN_MOMENTUM = 1, TRAIN_ADAMW = 2 };
 enum { TRAIN_CONSTANT = 0, TRAIN_COSINE = 1 };
 enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 
-#define TRAIN_OPTIMIZERS "sgd|momentum"
+#define TRAIN_WORKLOADS "mlp"
+#define TRAIN_OPTIMIZERS "sgd|momentum|adamw"
 #define TRAIN_DECAYS "constant|cosine"
+#define TRAIN_REDUCED "gradient"
 #define TRAIN_OVERLAPS "off|on"
 #define TRAIN_BUCKETS "one|planned"
 #define TRAIN_WORKERS "caller|thread" /* in the order of tamis_worker */
@@ -28,8 +30,14 @@ typedef struct train_settings {
     int buckets, worker;
     uint64_t bucket_length; /* as in tamis_reducer_config; `buckets` is part of it */
     uint64_t stages, micro_batches, balance_every;
-    uint64_t steps, epochs, stop, batch, hidden, depth, seed, ranks, eval_every;
+    uint64_t steps, epochs, stop, batch, seed, ranks, eval_every;
+    uint64_t hidden, depth; /* mlp */
     double density, momentum, lr;
+    bool nesterov;
+    double beta1, beta2, eps, weight_decay; /* adamw */
+    uint64_t warm_up;                       /* steps in which the rate rises */
+    double lr_floor;                        /* share of it that a decay ends at */
+    double clip;                            /* norm of a rank's gradient; 0: any */
     uint64_t record_every;                  /* with `record`: steps */
     uint64_t govern_every;                  /* steps between decisions */
     double budget_w, pace_max, density_min; /* budget_w 0: nothing is governed */
@@ -38,7 +46,8 @@ typedef struct train_settings {
     FILE *trace_file; /* of rank 0; with `trace` only */
 } train_settings;
 
-/** Parse and check; fills `report`, `trace_file`, `transport` and `ranks`. Ends the process on
+/** Parse and check; fills `report`, `trace_file`, `transport`, `ranks` and what depends on the
+ * workload. Ends the process on
  * wrong usage. */
 void train_settings_read(int argc, char **argv, train_settings *out);
 

@@ -19,7 +19,11 @@
  *                  Of several stages: the mean over all parameters, and the extremes of a stage
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
- *     train_loss   mean over ranks and the last 100 steps
+ *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
+ *     validation_loss, train_loss   in nats, a sample or a character; train_loss is the mean over
+ *                  ranks and the last 100 steps
+ *     wire_bytes   of a record "step": sent since the run began, by the rank that sent most
+ *     clipped_share   of the steps in which --clip shortened a rank's gradient; null without
  *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of the
  *                  phase evaluate
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
@@ -43,40 +47,69 @@ static double sum_stages(trainer *t, double value) {
     return bench_sum(t->world, value) / t->group->nranks;
 }
 
-static void add_settings(trainer *t, json_t *record) {
+/* Of the steps, mean over ranks. */
+static json_t *clipped_share(trainer *t) {
+    double steps = t->tally.steps ? (double)t->tally.steps : 1.0;
+    double share = mean(t, (double)t->tally.clipped / steps);
+    return t->settings->clip > 0 ? json_real(share) : json_null();
+}
+
+static void add_optimizer(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
-    double parameters = sum_stages(t, (double)t->model.length);
+    bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
     json_t *more = json_pack(
-        "{ss ss ss ss sI sI sf ss sf so ss sI sI sI sI sI ss ss sI}", "workload", "mlp", "device",
-        bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
-        tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks,
-        "micro_batches", (json_int_t)s->micro_batches, "density_target", s->density, "optimizer",
-        s->optimizer == TRAIN_MOMENTUM ? "momentum" : "sgd", "lr", s->lr, "momentum",
-        t->velocity ? json_real(s->momentum) : json_null(), "lr_decay",
-        s->decay == TRAIN_COSINE ? "cosine" : "constant", "batch", (json_int_t)s->batch, "seed",
-        (json_int_t)s->seed, "hidden", (json_int_t)s->hidden, "depth", (json_int_t)s->depth,
-        "parameters", (json_int_t)parameters, "overlap", s->overlap ? "on" : "off", "worker",
-        s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller", "buckets",
-        (json_int_t)tamis_reducer_nbuckets(t->reducer));
+        "{ss so so so so so so sf ss sI sf so so}", "optimizer",
+        bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
+        momentum ? json_real(s->momentum) : json_null(), "nesterov",
+        momentum ? json_boolean(s->nesterov) : json_null(), "beta1",
+        adamw ? json_real(s->beta1) : json_null(), "beta2",
+        adamw ? json_real(s->beta2) : json_null(), "eps", adamw ? json_real(s->eps) : json_null(),
+        "weight_decay", adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr, "lr_decay",
+        s->decay == TRAIN_COSINE ? "cosine" : "constant", "warm_up", (json_int_t)s->warm_up,
+        "lr_floor", s->lr_floor, "clip", s->clip > 0 ? json_real(s->clip) : json_null(),
+        "clipped_share", clipped_share(t));
     json_object_update_missing(record, more);
     json_decref(more);
 }
 
+static void add_settings(trainer *t, json_t *record) {
+    const train_settings *s = t->settings;
+    double parameters = sum_stages(t, (double)t->work.length);
+    json_t *more = json_pack(
+        "{ss ss ss ss sI sI sf ss sI sI sI ss ss sI}", "workload", t->work.kind->name, "device",
+        bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
+        tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks,
+        "micro_batches", (json_int_t)s->micro_batches, "density_target", s->density, "reduce",
+        "gradient", "batch", (json_int_t)s->batch, "seed", (json_int_t)s->seed, "parameters",
+        (json_int_t)parameters, "overlap", s->overlap ? "on" : "off", "worker",
+        s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller", "buckets",
+        (json_int_t)tamis_reducer_nbuckets(t->reducer));
+    json_object_update_missing(record, more);
+    json_decref(more);
+    t->work.kind->describe(&t->work, record);
+    add_optimizer(t, record);
+}
+
 /* A share of this stage's parameters -> of all. */
 static double mean_stages(trainer *t, double density) {
-    double n = (double)t->model.length;
+    double n = (double)t->work.length;
     return sum_stages(t, density * n) / sum_stages(t, n);
 }
 
-void trainer_report_step(trainer *t, double accuracy) {
+void trainer_report_step(trainer *t, const workload_score *validation) {
     double loss = trainer_loss(t), density = mean_stages(t, t->last.density);
+    double sent = bench_max(t->world, (double)t->tally.wire_bytes);
+    double value = trainer_metric(t, validation);
+    const char *metric = t->work.kind->metric;
     if (!t->settings->report || t->world->rank > 0) /* ranks that are threads share the file */
         return;
     json_t *record = bench_report_new("step");
-    json_t *more = json_pack("{sI sf sf sf sf sf sf}", "step", (json_int_t)t->step, "epoch",
-                             (double)t->step / (double)t->epoch_steps, "lr",
-                             trainer_rate(t, t->step), "train_loss", loss, "test_accuracy",
-                             accuracy, "density", density, "time_s", t->tally.time_s);
+    json_t *more =
+        json_pack("{sI sf sf sf sf sf sI sf ss sf sf}", "step", (json_int_t)t->step, "epoch",
+                  (double)t->step / (double)t->epoch_steps, "lr", trainer_rate(t, t->step),
+                  "train_loss", loss, "validation_loss", validation->loss, "density", density,
+                  "wire_bytes", (json_int_t)sent, "time_s", t->tally.time_s, "metric", metric,
+                  "metric_value", value, metric, value);
     json_object_update(record, more);
     json_decref(more);
     bench_report_write(t->settings->report, record);
@@ -142,24 +175,26 @@ static json_t *summary(trainer *t) {
     double steps = a->steps ? (double)a->steps : 1.0, p = t->group->nranks;
     double exposed = mean(t, a->exposed_s), time = bench_max(t->world, a->time_s);
     double wire = bench_max(t->world, (double)a->wire_bytes / steps);
-    double dense_wire = bench_max(t->world, 8.0 * (double)t->model.length * (p - 1) / p);
+    double dense_wire = bench_max(t->world, 8.0 * (double)t->work.length * (p - 1) / p);
     double density = mean_stages(t, a->density_sum / steps);
     double density_max = bench_max(t->world, a->density_max);
     double density_min = -bench_max(t->world, a->steps ? -a->density_min : 0.0);
     double exact = -bench_max(t->world, a->count_exact ? -1.0 : 0.0);
-    double loss = trainer_loss(t), accuracy = trainer_accuracy(t);
+    double loss = trainer_loss(t);
+    workload_score validation = trainer_validate(t);
     bool identical = trainer_replicas_identical(t);
 
     json_t *record = bench_report_new("summary");
     add_settings(t, record);
     json_t *more = json_pack(
-        "{sf sf sf sb sI sf sf so so sf sf sf ss sf sf sb so sI}", "density_mean", density,
+        "{sf sf sf sb sI sf sf so so sf sf sf ss sf sf sf sb so sI}", "density_mean", density,
         "density_max", density_max, "density_min", density_min, "count_exact", exact > 0, "steps",
         (json_int_t)a->steps, "epochs", (double)t->step / (double)t->epoch_steps, "time_s", time,
         "phase_s", phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step",
-        wire, "dense_bytes_per_step", dense_wire, "metric", "test_accuracy", "metric_value",
-        accuracy, "train_loss", loss, "replicas_identical", identical, "residual_ratio",
-        residual_ratio(t), "rescans", (json_int_t)a->rescans);
+        wire, "dense_bytes_per_step", dense_wire, "metric", t->work.kind->metric, "metric_value",
+        trainer_metric(t, &validation), "validation_loss", validation.loss, "train_loss", loss,
+        "replicas_identical", identical, "residual_ratio", residual_ratio(t), "rescans",
+        (json_int_t)a->rescans);
     json_object_update(record, more);
     json_decref(more);
     add_straggler(t, record);
@@ -171,10 +206,9 @@ static double real(const json_t *record, const char *name) {
     return json_number_value(json_object_get(record, name));
 }
 
-static void print_text(const json_t *record) {
-    printf("test accuracy %.4f, train loss %.4f, %lld steps in %.2f s\n",
-           real(record, "metric_value"), real(record, "train_loss"),
-           (long long)real(record, "steps"), real(record, "time_s"));
+static void print_text(const char *metric, const json_t *record) {
+    printf("%s %.4f, train loss %.4f, %lld steps in %.2f s\n", metric, real(record, "metric_value"),
+           real(record, "train_loss"), (long long)real(record, "steps"), real(record, "time_s"));
     printf("density %.6g (%.6g to %.6g), count %s\n", real(record, "density_mean"),
            real(record, "density_min"), real(record, "density_max"),
            json_is_true(json_object_get(record, "count_exact")) ? "exact in every step"
@@ -189,6 +223,6 @@ static void print_text(const json_t *record) {
 void trainer_report_summary(trainer *t) {
     json_t *record = summary(t);
     if (t->world->rank == 0 && !t->settings->report)
-        print_text(record);
+        print_text(t->work.kind->metric_text, record);
     bench_report_write(t->world->rank == 0 ? t->settings->report : NULL, record);
 }

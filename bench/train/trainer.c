@@ -24,10 +24,9 @@ static void hear_phase(void *context, const tamis_phase_event *event) {
 }
 
 static void make_reducer(trainer *t) {
-    tamis_segment segments[MLP_MOST_SEGMENTS];
+    const workload *w = &t->work;
     tamis_layout *layout;
-    mlp_segments(&t->model, segments);
-    bench_try(t->group, tamis_layout_create(segments, 2 * t->model.count, &layout),
+    bench_try(t->group, tamis_layout_create(w->segments, w->nsegments, &layout),
               "cannot make a layout");
 
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -48,7 +47,7 @@ static void make_reducer(trainer *t) {
 
 /* Correct and slow: gradient and result go through host memory in every step. */
 static void open_device(trainer *t) {
-    size_t n = t->model.length;
+    size_t n = t->work.length;
     t->device = (tamis_device)t->settings->device;
     t->device_grad = t->grad;
     if (t->device == TAMIS_DEVICE_CPU)
@@ -68,12 +67,10 @@ static void close_device(trainer *t) {
 /* Between the first step and the last there are so many whole distances. */
 static void open_recording(trainer *t) {
     const train_settings *s = t->settings;
-    tamis_segment segments[MLP_MOST_SEGMENTS];
     uint64_t end = s->stop && s->stop < t->steps ? s->stop : t->steps;
     if (!s->record)
         return;
-    mlp_segments(&t->model, segments);
-    bench_recording_create(t->group, s->record, segments, 2 * t->model.count,
+    bench_recording_create(t->group, s->record, t->work.segments, t->work.nsegments,
                            (end + s->record_every - 1) / s->record_every, s->record_every,
                            &t->recording);
 }
@@ -84,28 +81,28 @@ static void record(trainer *t) {
         bench_recording_put(t->group, &t->recording, t->step / every, t->grad);
 }
 
-void trainer_open(bench_group *world, const train_settings *settings, const idx_set *train,
-                  const idx_set *test, trainer *out) {
-    bool momentum = settings->optimizer == TRAIN_MOMENTUM;
-    *out = (trainer){.settings = settings, .train = train, .test = test, .world = world};
+void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,
+                  trainer *out) {
+    size_t count = data->count[WORKLOAD_TRAIN];
+    *out = (trainer){.settings = settings, .data = data, .world = world};
     out->dense = train_is_dense(settings);
-    out->sparse = !momentum && !out->dense;
+    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense;
     out->tally.count_exact = true;
     out->tally.density_min = INFINITY;
 
-    pipeline_open(world, settings, &out->model, &out->pipeline);
+    pipeline_open(world, settings, data, &out->work, &out->pipeline);
     out->group = out->pipeline.group;
-    out->epoch_steps = train->count / (out->group->nranks * settings->batch);
+    out->epoch_steps = count / (out->group->nranks * settings->batch);
     if (out->epoch_steps == 0)
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples there are",
-                   out->group->nranks, (unsigned long long)settings->batch, train->count);
+                   out->group->nranks, (unsigned long long)settings->batch, count);
     out->steps = settings->steps ? settings->steps : settings->epochs * out->epoch_steps;
 
-    out->params = bench_alloc(out->model.length, sizeof(float));
-    out->grad = bench_alloc(out->model.length, sizeof(float));
-    out->velocity = momentum ? bench_alloc(out->model.length, sizeof(float)) : NULL;
-    out->order = bench_alloc(train->count, sizeof *out->order);
-    mlp_init(&out->model, settings->seed, out->params);
+    optimizer_open(settings, out->work.length, &out->optimizer);
+    out->params = bench_alloc(out->work.length, sizeof(float));
+    out->grad = bench_alloc(out->work.length, sizeof(float));
+    out->order = bench_alloc(count, sizeof *out->order);
+    out->work.kind->init(&out->work, settings->seed, out->params);
     open_device(out);
     out->trace = settings->trace ? bench_trace_open(world) : NULL;
     bench_energy_files files = {settings->energy_log, settings->intensity};
@@ -124,16 +121,16 @@ void trainer_close(trainer *t) {
     bench_trace_close(t->trace, t->settings->trace_file);
     close_device(t);
     free(t->order);
-    free(t->velocity);
     free(t->grad);
     free(t->params);
+    optimizer_close(&t->optimizer);
     pipeline_close(&t->pipeline);
 }
 
 /* Fisher and Yates. */
 static void shuffle(trainer *t, uint64_t epoch) {
     uint64_t key = bench_key(t->settings->seed, 2, epoch);
-    uint32_t count = (uint32_t)t->train->count;
+    uint32_t count = (uint32_t)t->data->count[WORKLOAD_TRAIN];
     for (uint32_t i = 0; i < count; i++)
         t->order[i] = i;
     for (uint32_t i = count - 1; i > 0; i--) {
@@ -153,9 +150,7 @@ static const uint32_t *next_samples(trainer *t) {
 }
 
 double trainer_rate(const trainer *t, uint64_t step) {
-    if (t->settings->decay == TRAIN_CONSTANT)
-        return t->settings->lr;
-    return t->settings->lr * 0.5 * (1.0 + cos(acos(-1.0) * (double)step / (double)t->steps));
+    return optimizer_rate(t->settings, step, t->steps);
 }
 
 /* A micro-batch counts as much as its share of the samples. */
@@ -186,13 +181,14 @@ static void keep_gradient(void *context) {
     end_ready(t, begin);
 }
 
+/* The last segment first, as backward passes go. */
 static void layer_ready(void *context, size_t layer) {
     trainer *t = context;
     tamis_step step = step_of(t);
-    uint32_t weights = 2 * (uint32_t)layer, biases = weights + 1;
+    const uint32_t *first = t->work.layer_first + layer;
     double begin = begin_ready(t);
-    bench_try(t->group, tamis_grad_ready(t->reducer, biases, &step), "biases of a layer");
-    bench_try(t->group, tamis_grad_ready(t->reducer, weights, &step), "weights of a layer");
+    for (uint32_t i = first[1]; i-- > first[0];)
+        bench_try(t->group, tamis_grad_ready(t->reducer, i, &step), t->work.names[i]);
     end_ready(t, begin);
 }
 
@@ -202,7 +198,6 @@ static double compute(trainer *t) {
         .number = t->step,
         .params = t->params,
         .grad = t->grad,
-        .set = t->train,
         .order = next_samples(t),
         .micro_batch = t->dense ? NULL : keep_gradient,
         .layer = t->settings->overlap ? layer_ready : NULL,
@@ -220,7 +215,7 @@ static double compute(trainer *t) {
 
 /* What is left of the exchange after the backward pass. */
 static void reduce(trainer *t) {
-    size_t bytes = t->model.length * sizeof(float);
+    size_t bytes = t->work.length * sizeof(float);
     bool elsewhere = t->device != TAMIS_DEVICE_CPU;
     tamis_step step = step_of(t);
     if (elsewhere)
@@ -246,19 +241,13 @@ static tamis_result sparse_result(trainer *t) {
 }
 
 static void update(trainer *t) {
-    float rate = (float)trainer_rate(t, t->step), momentum = (float)t->settings->momentum;
-    size_t n = t->model.length;
+    float rate = (float)trainer_rate(t, t->step);
     if (t->sparse) {
-        tamis_result result = sparse_result(t);
-        for (size_t i = 0; i < result.count; i++)
-            t->params[result.indices[i]] -= rate * result.values[i];
+        tamis_result r = sparse_result(t);
+        optimizer_update_sparse(rate, r.indices, r.values, r.count, t->params);
         return;
     }
-    for (size_t i = 0; t->velocity && i < n; i++)
-        t->velocity[i] = momentum * t->velocity[i] + t->grad[i];
-    const float *direction = t->velocity ? t->velocity : t->grad;
-    for (size_t i = 0; i < n; i++)
-        t->params[i] -= rate * direction[i];
+    optimizer_update(&t->optimizer, &t->work, t->step, rate, t->grad, t->params);
 }
 
 static void count_step(trainer *t, double loss, const double at[4]) {
@@ -285,10 +274,18 @@ static void count_step(trainer *t, double loss, const double at[4]) {
     tally->count_exact = tally->count_exact && stats->selected == stats->target;
 }
 
+/* Of the rank's own gradient, with a dense scheme too, so that schemes differ in nothing else. */
+static void clip(trainer *t) {
+    double limit = t->settings->clip;
+    if (limit > 0.0)
+        t->tally.clipped += optimizer_clip(limit, t->work.length, t->grad) > limit;
+}
+
 void trainer_step(trainer *t) {
     double at[4];
     at[0] = bench_now_s();
     double loss = compute(t);
+    clip(t);
     record(t);
     at[1] = bench_now_s();
     reduce(t);
@@ -305,13 +302,22 @@ void trainer_step(trainer *t) {
     t->tally.time_s += bench_now_s() - at[0];
 }
 
-double trainer_accuracy(trainer *t) {
-    size_t count = t->test->count, ranks = t->group->nranks, rank = t->group->rank;
+workload_score trainer_validate(trainer *t) {
+    size_t count = t->data->count[WORKLOAD_VALIDATE], ranks = t->group->nranks;
+    size_t rank = t->group->rank;
+    workload_score sums = {0.0, 0.0};
     tamis_energy_begin(t->energy.meter, TRAIN_EVALUATE);
-    size_t correct = pipeline_correct(&t->pipeline, t->params, t->test, count * rank / ranks,
-                                      count * (rank + 1) / ranks);
+    pipeline_score(&t->pipeline, t->params, count * rank / ranks, count * (rank + 1) / ranks,
+                   &sums);
     tamis_energy_end(t->energy.meter, TRAIN_EVALUATE);
-    return bench_sum(t->world, (double)correct) / (double)count;
+    return (workload_score){
+        .loss = bench_sum(t->world, sums.loss) / (double)count,
+        .correct = bench_sum(t->world, sums.correct) / (double)count,
+    };
+}
+
+double trainer_metric(const trainer *t, const workload_score *mean) {
+    return t->work.kind->metric_is_loss ? mean->loss : mean->correct;
 }
 
 double trainer_loss(trainer *t) {
@@ -323,6 +329,6 @@ double trainer_loss(trainer *t) {
 }
 
 bool trainer_replicas_identical(trainer *t) {
-    bool same = bench_same(t->group, XXH3_64bits(t->params, t->model.length * sizeof *t->params));
+    bool same = bench_same(t->group, XXH3_64bits(t->params, t->work.length * sizeof *t->params));
     return bench_max(t->world, same ? 0.0 : 1.0) == 0.0;
 }

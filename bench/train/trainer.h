@@ -9,9 +9,10 @@
 #include "bench/common/recording.h"
 #include "bench/common/trace.h"
 #include "bench/train/govern.h"
-#include "bench/train/mlp.h"
+#include "bench/train/optimizer.h"
 #include "bench/train/pipeline.h"
 #include "bench/train/settings.h"
+#include "bench/train/workload.h"
 
 enum { TRAIN_LOSSES = 100 }; /* steps that a reported training loss is the mean of */
 
@@ -26,22 +27,23 @@ typedef struct train_tally {
     double accumulate_s, cut_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
     double density_sum, density_min, density_max;
     double losses[TRAIN_LOSSES]; /* of the last steps, a ring */
-    uint64_t steps, wire_bytes, rescans;
+    uint64_t steps, wire_bytes, rescans, clipped;
     bool count_exact; /* selected == k in every step */
 } train_tally;
 
 typedef struct trainer {
     const train_settings *settings;
-    const idx_set *train, *test;
+    const workload_data *data;
     bench_group *world; /* all ranks */
     bench_group *group; /* those that hold the same parameters: all, or a stage */
     pipeline pipeline;
-    mlp model;
+    workload work;
+    optimizer optimizer;
     tamis_reducer *reducer;
-    float *params, *grad, *velocity; /* velocity: momentum only */
-    tamis_device device;             /* of the reducer */
-    void *device_grad;               /* the gradient where the reducer works; CPU: grad itself */
-    uint32_t *indices;               /* a sparse result in host memory; CUDA only */
+    float *params, *grad;
+    tamis_device device; /* of the reducer */
+    void *device_grad;   /* the gradient where the reducer works; CPU: grad itself */
+    uint32_t *indices;   /* a sparse result in host memory; CUDA only */
     float *values;
     uint32_t *order;      /* permutation of the samples in the current epoch */
     uint64_t epoch;       /* that `order` belongs to, plus 1 */
@@ -59,17 +61,20 @@ typedef struct trainer {
     tamis_stats last; /* of the last step */
 } trainer;
 
-void trainer_open(bench_group *world, const train_settings *settings, const idx_set *train,
-                  const idx_set *test, trainer *out);
+void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,
+                  trainer *out);
 void trainer_close(trainer *t);
 
-/** One step: gradient, exchange, optimizer. */
+/** One step: gradient, clipping, exchange, optimizer. */
 void trainer_step(trainer *t);
 
 double trainer_rate(const trainer *t, uint64_t step);
 
-/** Share of the test images classified rightly; collective, each rank takes a part of them. */
-double trainer_accuracy(trainer *t);
+/** Mean over the validation's samples; collective, each rank takes a part of them. */
+workload_score trainer_validate(trainer *t);
+
+/** The metric of that. */
+double trainer_metric(const trainer *t, const workload_score *mean);
 
 /** Mean loss over ranks and the last TRAIN_LOSSES steps; collective. */
 double trainer_loss(trainer *t);
@@ -82,7 +87,7 @@ void trainer_save(trainer *t, const char *prefix);
 void trainer_load(trainer *t, const char *prefix);
 
 /* summary.c */
-void trainer_report_step(trainer *t, double accuracy);
+void trainer_report_step(trainer *t, const workload_score *validation);
 void trainer_report_summary(trainer *t);
 
 #endif

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The workloads there are, for the table of them.
+ */
+#ifndef TAMIS_TRAIN_KINDS_H
+#define TAMIS_TRAIN_KINDS_H
+
+#include "bench/train/workload.h"
+
+/** 784 inputs, hidden layers with ReLU, 10 classes; the one that a pipeline can be made of. */
+extern const workload_kind workload_mlp;
+
+#endif

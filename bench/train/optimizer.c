@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Sweeps over memory, each for three instruction sets, chosen at run time; nothing is contracted or
+ * reordered, so all of them give the same bits.
+ */
+#include "bench/train/optimizer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "bench/common/measure.h"
+
+/* -- adamw ------------------------------------------------------------------------------------ */
+
+/* The compiler is to see plain loops over arrays that do not overlap. */
+#define ADAMW_LOOP                                                                                 \
+    const float b1 = c->beta1, b2 = c->beta2, a1 = 1.0f - b1, a2 = 1.0f - b2, eps = c->eps;        \
+    const float keep = c->keep, step = c->step, root = c->root;                                    \
+    for (size_t i = 0; i < n; i++) {                                                               \
+        float first = b1 * m[i] + a1 * g[i];                                                       \
+        float second = b2 * v[i] + a2 * g[i] * g[i];                                               \
+        m[i] = first;                                                                              \
+        v[i] = second;                                                                             \
+        p[i] = keep * p[i] - step * first / (sqrtf(second) * root + eps);                          \
+    }
+
+typedef void (*adamw_loop)(const optimizer_adamw *c, size_t n, const float *restrict g,
+                           float *restrict p, float *restrict m, float *restrict v);
+
+static void adamw_plain(const optimizer_adamw *c, size_t n, const float *restrict g,
+                        float *restrict p, float *restrict m, float *restrict v) {
+    ADAMW_LOOP
+}
+
+#if defined(__x86_64__)
+
+__attribute__((target("avx2"))) static void adamw_avx2(const optimizer_adamw *c, size_t n,
+                                                       const float *restrict g, float *restrict p,
+                                                       float *restrict m, float *restrict v) {
+    ADAMW_LOOP
+}
+
+__attribute__((target("avx512f"))) static void adamw_avx512(const optimizer_adamw *c, size_t n,
+                                                            const float *restrict g,
+                                                            float *restrict p, float *restrict m,
+                                                            float *restrict v) {
+    ADAMW_LOOP
+}
+
+static adamw_loop best(void) {
+    return __builtin_cpu_supports("avx512f") ? adamw_avx512
+           : __builtin_cpu_supports("avx2")  ? adamw_avx2
+                                             : adamw_plain;
+}
+
+#else
+
+static adamw_loop best(void) {
+    return adamw_plain;
+}
+
+#endif
+
+void optimizer_adamw_sweep(const optimizer_adamw *c, size_t n, const float *restrict g,
+                           float *restrict p, float *restrict m, float *restrict v) {
+    best()(c, n, g, p, m, v);
+}
+
+static void adamw(optimizer *o, const workload *work, uint64_t step, float rate, const float *grad,
+                  float *params) {
+    const train_settings *s = o->settings;
+    double t = (double)step + 1.0;
+    optimizer_adamw c = {
+        .beta1 = (float)s->beta1,
+        .beta2 = (float)s->beta2,
+        .eps = (float)s->eps,
+        .step = (float)((double)rate / (1.0 - pow(s->beta1, t))),
+        .root = (float)(1.0 / sqrt(1.0 - pow(s->beta2, t))),
+    };
+    for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
+        c.keep = work->matrices[i] ? (float)(1.0 - (double)rate * s->weight_decay) : 1.0f;
+        optimizer_adamw_sweep(&c, work->segments[i].length, grad + at, params + at,
+                              o->states[0] + at, o->states[1] + at);
+    }
+}
+
+/* -- sgd -------------------------------------------------------------------------------------- */
+
+static void momentum(const optimizer *o, float rate, const float *restrict grad,
+                     float *restrict params) {
+    float mu = (float)o->settings->momentum, *restrict s = o->states[0];
+    for (size_t i = 0; i < o->length; i++)
+        s[i] = mu * s[i] + grad[i];
+    if (o->settings->nesterov) {
+        for (size_t i = 0; i < o->length; i++)
+            params[i] -= rate * (grad[i] + mu * s[i]);
+    } else {
+        for (size_t i = 0; i < o->length; i++)
+            params[i] -= rate * s[i];
+    }
+}
+
+static void sgd(const optimizer *o, float rate, const float *restrict grad,
+                float *restrict params) {
+    for (size_t i = 0; i < o->length; i++)
+        params[i] -= rate * grad[i];
+}
+
+void optimizer_update_sparse(float rate, const uint32_t *indices, const float *values, size_t count,
+                             float *params) {
+    for (size_t i = 0; i < count; i++)
+        params[indices[i]] -= rate * values[i];
+}
+
+/* -- all -------------------------------------------------------------------------------------- */
+
+void optimizer_open(const train_settings *settings, size_t length, optimizer *out) {
+    static const size_t nstates[] = {[TRAIN_SGD] = 0, [TRAIN_MOMENTUM] = 1, [TRAIN_ADAMW] = 2};
+    *out = (optimizer){settings, length, nstates[settings->optimizer], {NULL, NULL}};
+    for (size_t i = 0; i < out->nstates; i++)
+        out->states[i] = bench_alloc(length, sizeof(float));
+}
+
+void optimizer_close(optimizer *o) {
+    for (size_t i = 0; i < o->nstates; i++)
+        free(o->states[i]);
+}
+
+void optimizer_update(optimizer *o, const workload *work, uint64_t step, float rate,
+                      const float *grad, float *params) {
+    switch (o->settings->optimizer) {
+    case TRAIN_ADAMW:
+        adamw(o, work, step, rate, grad, params);
+        break;
+    case TRAIN_MOMENTUM:
+        momentum(o, rate, grad, params);
+        break;
+    default:
+        sgd(o, rate, grad, params);
+    }
+}
+
+double optimizer_rate(const train_settings *s, uint64_t step, uint64_t steps) {
+    if (step < s->warm_up)
+        return s->lr * (double)(step + 1) / (double)s->warm_up;
+    if (s->decay == TRAIN_CONSTANT || step >= steps)
+        return s->lr * (s->decay == TRAIN_CONSTANT ? 1.0 : s->lr_floor);
+    double share = (double)(step - s->warm_up) / (double)(steps - s->warm_up);
+    return s->lr * (s->lr_floor + (1.0 - s->lr_floor) * 0.5 * (1.0 + cos(acos(-1.0) * share)));
+}
+
+/* Lanes that a compiler may hold in one register, so that the sum is not one chain of additions. */
+static double square_norm(const float *x, size_t n) {
+    enum { LANES = 8 };
+    double sums[LANES] = {0}, sum = 0.0;
+    size_t whole = n - n % LANES;
+    for (size_t i = 0; i < whole; i += LANES) {
+        for (size_t l = 0; l < LANES; l++)
+            sums[l] += (double)x[i + l] * (double)x[i + l];
+    }
+    for (size_t i = whole; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    for (size_t l = 0; l < LANES; l++)
+        sum += sums[l];
+    return sum;
+}
+
+double optimizer_clip(double limit, size_t n, float *grad) {
+    double norm = sqrt(square_norm(grad, n));
+    if (!isfinite(norm) || norm <= limit)
+        return norm;
+    float factor = (float)(limit / norm);
+    for (size_t i = 0; i < n; i++)
+        grad[i] *= factor;
+    return norm;
+}

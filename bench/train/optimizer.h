@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What turns a reduced gradient g into parameters p, with the rate r of the step:
+ *
+ *     sgd        p -= r g
+ *     momentum   s = mu s + g;  p -= r s,  or with Nesterov  p -= r (g + mu s)
+ *                (Sutskever et al. 2013, in the form of PyTorch: the rate is outside of s)
+ *     adamw      m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g g,
+ *                p -= r lambda p,  p -= r (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+ *                (Loshchilov and Hutter, arXiv 1711.05101), t from 1, lambda for matrices only
+ *
+ * All ranks hold the same state, for they see the same g.
+ */
+#ifndef TAMIS_TRAIN_OPTIMIZER_H
+#define TAMIS_TRAIN_OPTIMIZER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bench/train/settings.h"
+#include "bench/train/workload.h"
+
+enum { OPTIMIZER_STATES = 2 };
+
+typedef struct optimizer {
+    const train_settings *settings;
+    size_t length;
+    size_t nstates;                  /* 0: sgd */
+    float *states[OPTIMIZER_STATES]; /* [length]: momentum: s; adamw: m, v */
+} optimizer;
+
+void optimizer_open(const train_settings *settings, size_t length, optimizer *out);
+void optimizer_close(optimizer *o);
+
+/** Learning rate of a step, counted from 0, of so many: a linear warm-up that reaches --lr in its
+ * last step, then constant, or half a cosine down to --lr-floor. */
+double optimizer_rate(const train_settings *settings, uint64_t step, uint64_t steps);
+
+/** One step, counted from 0, of all parameters. `work` says which segments decay. */
+void optimizer_update(optimizer *o, const workload *work, uint64_t step, float rate,
+                      const float *grad, float *params);
+
+/** sgd where g is zero but at some places. */
+void optimizer_update_sparse(float rate, const uint32_t *indices, const float *values, size_t count,
+                             float *params);
+
+/** Scale a gradient to the norm `limit` if it is longer; one that is not finite stays as it is.
+ * @return its norm before. */
+double optimizer_clip(double limit, size_t n, float *grad);
+
+/** Coefficients of one AdamW step. */
+typedef struct optimizer_adamw {
+    float beta1, beta2, eps;
+    float keep; /* of a parameter: 1 - r lambda */
+    float step; /* r / (1 - b1^t) */
+    float root; /* 1 / sqrt(1 - b2^t) */
+} optimizer_adamw;
+
+/** adamw in one sweep, 28 bytes an element: the baseline that other forms of it are measured
+ * against. */
+void optimizer_adamw_sweep(const optimizer_adamw *c, size_t n, const float *restrict g,
+                           float *restrict p, float *restrict m, float *restrict v);
+
+#endif

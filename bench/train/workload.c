@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/train/workload.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench/common/measure.h"
+#include "bench/train/kinds.h"
+
+/* In the order of TRAIN_WORKLOADS. */
+static const workload_kind *const kinds[] = {&workload_mlp};
+
+const workload_kind *workload_find(int index) {
+    return kinds[index];
+}
+
+void workload_open(const workload_kind *kind, const train_settings *settings,
+                   const workload_data *data, const workload_part *part, workload *out) {
+    *out = (workload){.kind = kind, .data = data, .batch = part->batch, .slots = part->slots};
+    kind->open(settings, part, out);
+}
+
+void workload_close(workload *w) {
+    w->kind->close(w);
+    free(w->layer_first);
+    free(w->names);
+    free(w->matrices);
+    free(w->segments);
+}
+
+void workload_reserve(workload *w, size_t nsegments, size_t nlayers) {
+    w->segments = bench_alloc(nsegments, sizeof *w->segments);
+    w->matrices = bench_alloc(nsegments, sizeof *w->matrices);
+    w->names = bench_alloc(nsegments, sizeof *w->names);
+    w->layer_first = bench_alloc(nlayers + 1, sizeof *w->layer_first);
+}
+
+void workload_end_layer(workload *w) {
+    w->nlayers++;
+    w->layer_first[w->nlayers] = (uint32_t)w->nsegments;
+}
+
+size_t workload_add(workload *w, size_t length, bool matrix, const char *name, ...) {
+    size_t i = w->nsegments++, offset = w->length;
+    va_list args;
+    va_start(args, name);
+    vsnprintf(w->names[i], sizeof w->names[i], name, args);
+    va_end(args);
+    w->segments[i] = (tamis_segment){w->names[i], length};
+    w->matrices[i] = matrix;
+    w->length += length;
+    return offset;
+}
