@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Optimizers against their formulas in double precision, one parameter after the other; the
+ * schedule of rates; clipping.
+ */
+#include "bench/train/optimizer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+#include "bench/common/random.h"
+
+/* A matrix and a vector, of lengths that no register divides. */
+enum { MATRIX = 133, VECTOR = 6, N = MATRIX + VECTOR, STEPS = 50 };
+
+static const train_settings usual = {
+    .momentum = 0.9,
+    .beta1 = 0.9,
+    .beta2 = 0.99,
+    .eps = 1e-8,
+    .weight_decay = 0.1,
+    .lr = 0.05,
+};
+
+/* -- slow references -------------------------------------------------------------------------- */
+
+typedef struct reference {
+    double p[N], s[N], m[N], v[N];
+} reference;
+
+static void sgd_reference(reference *r, const train_settings *c, int t, size_t i, double g) {
+    (void)t;
+    r->p[i] -= c->lr * g;
+}
+
+static void momentum_reference(reference *r, const train_settings *c, int t, size_t i, double g) {
+    (void)t;
+    r->s[i] = c->momentum * r->s[i] + g;
+    r->p[i] -= c->lr * (c->nesterov ? g + c->momentum * r->s[i] : r->s[i]);
+}
+
+static void adamw_reference(reference *r, const train_settings *c, int t, size_t i, double g) {
+    r->m[i] = c->beta1 * r->m[i] + (1 - c->beta1) * g;
+    r->v[i] = c->beta2 * r->v[i] + (1 - c->beta2) * g * g;
+    double m = r->m[i] / (1 - pow(c->beta1, t)), v = r->v[i] / (1 - pow(c->beta2, t));
+    if (i < MATRIX)
+        r->p[i] -= c->lr * c->weight_decay * r->p[i];
+    r->p[i] -= c->lr * m / (sqrt(v) + c->eps);
+}
+
+typedef void (*rule)(reference *r, const train_settings *c, int t, size_t i, double g);
+
+/* Gradients over nine powers of ten; one place never has any. */
+static double gradient(size_t i, uint64_t step) {
+    double scale = pow(10.0, (double)(i % 9) - 6.0);
+    return i == 7 ? 0.0 : (double)(float)(scale * (0.3 + bench_normal(step, i)));
+}
+
+/* Rounding: 24 bits a step, which add up over the steps; v is small against eps in no place. */
+static void compare(const train_settings *settings, rule slow) {
+    tamis_segment segments[] = {{"W", MATRIX}, {"b", VECTOR}};
+    bool matrices[] = {true, false};
+    workload work = {.nsegments = 2, .length = N, .segments = segments, .matrices = matrices};
+    static reference r;
+    optimizer o;
+    float p[N], g[N];
+    memset(&r, 0, sizeof r);
+    optimizer_open(settings, N, &o);
+    for (size_t i = 0; i < N; i++)
+        r.p[i] = p[i] = (float)bench_normal(77, i);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        for (size_t i = 0; i < N; i++) {
+            g[i] = (float)gradient(i, step);
+            slow(&r, settings, (int)step + 1, i, gradient(i, step));
+        }
+        optimizer_update(&o, &work, step, (float)settings->lr, g, p);
+    }
+    for (size_t i = 0; i < N; i++) {
+        double moved = 1.0 + fabs(r.p[i]) + settings->lr * fabs(r.s[i]) * STEPS;
+        if (!(fabs(p[i] - r.p[i]) < 1e-7 * STEPS * moved))
+            fail_msg("parameter %zu is %.9g, the formula gives %.9g", i, (double)p[i], r.p[i]);
+    }
+    optimizer_close(&o);
+}
+
+static void sgd_follows_its_formula(void **state) {
+    (void)state;
+    train_settings s = usual;
+    s.optimizer = TRAIN_SGD;
+    compare(&s, sgd_reference);
+}
+
+static void momentum_follows_its_formula(void **state) {
+    (void)state;
+    train_settings s = usual;
+    s.optimizer = TRAIN_MOMENTUM;
+    compare(&s, momentum_reference);
+    s.nesterov = true;
+    compare(&s, momentum_reference);
+}
+
+static void adamw_follows_its_formula(void **state) {
+    (void)state;
+    train_settings s = usual;
+    s.optimizer = TRAIN_ADAMW;
+    compare(&s, adamw_reference);
+    s.eps = 0.1;
+    compare(&s, adamw_reference);
+    s.weight_decay = 0;
+    s.beta1 = 0;
+    compare(&s, adamw_reference);
+}
+
+/* The first step is r in each direction, whatever the gradient; nothing moves where it is zero. */
+static void adamw_first_step_is_the_rate(void **state) {
+    (void)state;
+    const optimizer_adamw c = {.beta1 = 0.9f,
+                               .beta2 = 0.999f,
+                               .eps = 1e-8f,
+                               .keep = 1.0f,
+                               .step = 0.01f / (1.0f - 0.9f),
+                               .root = 1.0f / sqrtf(1.0f - 0.999f)};
+    float g[3] = {1e-3f, -40.0f, 0.0f}, p[3] = {0}, m[3] = {0}, v[3] = {0};
+    optimizer_adamw_sweep(&c, 3, g, p, m, v);
+    assert_float_equal(p[0], -0.01, 1e-6);
+    assert_float_equal(p[1], 0.01, 1e-6);
+    assert_true(p[2] == 0.0f);
+}
+
+static void sparse_sgd_is_sgd_where_the_rest_is_zero(void **state) {
+    (void)state;
+    train_settings s = usual;
+    workload work = {.length = 5};
+    optimizer o;
+    float g[5] = {0, 2, 0, 0, -3}, dense[5] = {1, 2, 3, 4, 5}, sparse[5] = {1, 2, 3, 4, 5};
+    const uint32_t indices[] = {1, 4};
+    const float values[] = {2, -3};
+    s.optimizer = TRAIN_SGD;
+    optimizer_open(&s, 5, &o);
+    optimizer_update(&o, &work, 0, 0.3f, g, dense);
+    optimizer_update_sparse(0.3f, indices, values, 2, sparse);
+    assert_memory_equal(dense, sparse, sizeof dense);
+    optimizer_close(&o);
+}
+
+/* -- rates ------------------------------------------------------------------------------------ */
+
+static void rate_rises_and_decays_to_its_floor(void **state) {
+    (void)state;
+    train_settings s = usual;
+    s.lr = 2.0;
+    assert_true(optimizer_rate(&s, 0, 100) == 2.0);
+    assert_true(optimizer_rate(&s, 99, 100) == 2.0);
+    s.warm_up = 10;
+    assert_float_equal(optimizer_rate(&s, 0, 100), 0.2, 1e-12);
+    assert_float_equal(optimizer_rate(&s, 9, 100), 2.0, 1e-12);
+    assert_true(optimizer_rate(&s, 50, 100) == 2.0);
+    s.decay = TRAIN_COSINE;
+    s.lr_floor = 0.1;
+    assert_float_equal(optimizer_rate(&s, 10, 110), 2.0, 1e-12);
+    assert_float_equal(optimizer_rate(&s, 60, 110), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+    assert_float_equal(optimizer_rate(&s, 110, 110), 0.2, 1e-12);
+    for (uint64_t step = 10; step < 110; step++)
+        assert_true(optimizer_rate(&s, step, 110) > optimizer_rate(&s, step + 1, 110));
+    assert_float_equal(optimizer_rate(&s, 4, 5), 1.0, 1e-12); /* shorter than its warm-up */
+}
+
+/* -- clipping --------------------------------------------------------------------------------- */
+
+static void clipping_gives_the_norm_or_leaves_alone(void **state) {
+    (void)state;
+    float g[N], before[N];
+    double squares = 0.0, clipped = 0.0;
+    for (size_t i = 0; i < N; i++) {
+        g[i] = before[i] = (float)bench_normal(5, i);
+        squares += (double)g[i] * (double)g[i];
+    }
+    assert_float_equal(optimizer_clip(1e6, N, g), sqrt(squares), 1e-9);
+    assert_memory_equal(g, before, sizeof g);
+    assert_float_equal(optimizer_clip(0.5, N, g), sqrt(squares), 1e-9);
+    for (size_t i = 0; i < N; i++) {
+        assert_float_equal(g[i] / before[i], g[0] / before[0], 1e-6);
+        clipped += (double)g[i] * (double)g[i];
+    }
+    assert_float_equal(sqrt(clipped), 0.5, 1e-6);
+}
+
+/* The library has its own way with them; a factor of 0 would make infinity NaN, of 1 hide it. */
+static void clipping_leaves_what_is_not_finite(void **state) {
+    (void)state;
+    float g[3] = {1.0f, INFINITY, 2.0f}, h[3] = {1.0f, NAN, 2.0f};
+    assert_true(isinf(optimizer_clip(0.5, 3, g)));
+    assert_true(g[0] == 1.0f && isinf(g[1]) && g[2] == 2.0f);
+    assert_true(isnan(optimizer_clip(0.5, 3, h)));
+    assert_true(h[0] == 1.0f && isnan(h[1]) && h[2] == 2.0f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sgd_follows_its_formula),
+        cmocka_unit_test(momentum_follows_its_formula),
+        cmocka_unit_test(adamw_follows_its_formula),
+        cmocka_unit_test(adamw_first_step_is_the_rate),
+        cmocka_unit_test(sparse_sgd_is_sgd_where_the_rest_is_zero),
+        cmocka_unit_test(rate_rises_and_decays_to_its_floor),
+        cmocka_unit_test(clipping_gives_the_norm_or_leaves_alone),
+        cmocka_unit_test(clipping_leaves_what_is_not_finite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
