@@ -13,7 +13,7 @@
 
 #include "bench/common/measure.h"
 
-static const char magic[8] = "TAMGRD1";
+static const char magic[8] = "TAMGRD2";
 
 enum { MOST_SEGMENTS = 1 << 20, MOST_RANKS = 1024 };
 

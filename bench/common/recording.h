@@ -23,7 +23,7 @@ typedef struct bench_recording_header {
 } bench_recording_header;
 
 typedef struct bench_recording_segment {
-    char name[24];
+    char name[40];
     uint64_t length;
 } bench_recording_segment;
 

@@ -37,7 +37,7 @@ expect 0 "replicas identical" "${training[@]}" --scheme tamis --steps 4
 
 # Records of a step: 5 of steps 0, 2, ..., 8; 784 * 8 + 8 + 8 * 10 + 10 parameters; 4 segments.
 bytes=$(stat -c %s "$dir/gradients")
-[ "$bytes" -eq $((192 + 5 * 3 * 6370 * 4)) ] || fail "the recording has $bytes bytes"
+[ "$bytes" -eq $((256 + 5 * 3 * 6370 * 4)) ] || fail "the recording has $bytes bytes"
 
 presets=$("$schemes" --list | paste -sd, -)
 count=$("$schemes" --list | wc -l)
