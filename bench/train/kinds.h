@@ -10,4 +10,10 @@
 /** 784 inputs, hidden layers with ReLU, 10 classes; the one that a pipeline can be made of. */
 extern const workload_kind workload_mlp;
 
+/** Two convolutions and a linear layer, on the same images. */
+extern const workload_kind workload_cnn;
+
+/** A small transformer that predicts the next character of a text. */
+extern const workload_kind workload_lm;
+
 #endif

@@ -11,12 +11,14 @@
 
 enum { TRAIN_SGD = 0, TRAIN_MOMENTUM = 1, TRAIN_ADAMW = 2 };
 enum { TRAIN_CONSTANT = 0, TRAIN_COSINE = 1 };
+enum { TRAIN_TIED = 0, TRAIN_SEPARATE = 1 };
 enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 
-#define TRAIN_WORKLOADS "mlp"
+#define TRAIN_WORKLOADS "mlp|cnn|lm"
 #define TRAIN_OPTIMIZERS "sgd|momentum|adamw"
 #define TRAIN_DECAYS "constant|cosine"
 #define TRAIN_REDUCED "gradient"
+#define TRAIN_HEADS "tied|separate"
 #define TRAIN_OVERLAPS "off|on"
 #define TRAIN_BUCKETS "one|planned"
 #define TRAIN_WORKERS "caller|thread" /* in the order of tamis_worker */
@@ -31,7 +33,10 @@ typedef struct train_settings {
     uint64_t bucket_length; /* as in tamis_reducer_config; `buckets` is part of it */
     uint64_t stages, micro_batches, balance_every;
     uint64_t steps, epochs, stop, batch, seed, ranks, eval_every;
-    uint64_t hidden, depth; /* mlp */
+    uint64_t hidden, depth;                 /* mlp */
+    uint64_t channels;                      /* cnn */
+    uint64_t layers, width, heads, context; /* lm */
+    int head;
     double density, momentum, lr;
     bool nesterov;
     double beta1, beta2, eps, weight_decay; /* adamw */

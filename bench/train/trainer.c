@@ -84,7 +84,12 @@ static void record(trainer *t) {
 void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,
                   trainer *out) {
     size_t count = data->count[WORKLOAD_TRAIN];
+    uint32_t ranks = world->nranks / (uint32_t)settings->stages;
     *out = (trainer){.settings = settings, .data = data, .world = world};
+    out->epoch_steps = count / (ranks * settings->batch);
+    if (out->epoch_steps == 0) /* said before memory is taken for so many */
+        bench_fail(world, "%u ranks with batch %llu need more than the %zu samples there are",
+                   ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
     out->sparse = settings->optimizer == TRAIN_SGD && !out->dense;
     out->tally.count_exact = true;
@@ -92,10 +97,6 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
 
     pipeline_open(world, settings, data, &out->work, &out->pipeline);
     out->group = out->pipeline.group;
-    out->epoch_steps = count / (out->group->nranks * settings->batch);
-    if (out->epoch_steps == 0)
-        bench_fail(world, "%u ranks with batch %llu need more than the %zu samples there are",
-                   out->group->nranks, (unsigned long long)settings->batch, count);
     out->steps = settings->steps ? settings->steps : settings->epochs * out->epoch_steps;
 
     optimizer_open(settings, out->work.length, &out->optimizer);

@@ -9,7 +9,7 @@
 #include "bench/train/kinds.h"
 
 /* In the order of TRAIN_WORKLOADS. */
-static const workload_kind *const kinds[] = {&workload_mlp};
+static const workload_kind *const kinds[] = {&workload_mlp, &workload_cnn, &workload_lm};
 
 const workload_kind *workload_find(int index) {
     return kinds[index];

@@ -76,7 +76,7 @@ struct workload_kind {
     uint64_t steps;          /* default of --steps; 0: of --epochs */
     uint64_t eval_every;     /* default of --eval-every; 0: an epoch */
 
-    /** Refuse what cannot be (status 2), before any rank has started. */
+    /** Refuse what cannot be (status 2), before any rank has started; NULL: all can be. */
     void (*check)(const train_settings *settings);
 
     /** Read the data. On failure one sentence is left in `error`. */

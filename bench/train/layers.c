@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/train/layers.h"
+
+#include <cblas.h>
+#include <math.h>
+
+/* -- linear ----------------------------------------------------------------------------------- */
+
+void layers_add_columns(const float *matrix, size_t rows, size_t columns, float *restrict out) {
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < columns; c++)
+            out[c] += matrix[r * columns + c];
+    }
+}
+
+void linear_forward(const linear *l, size_t rows, const float *params, const float *x, float *y) {
+    int in = (int)l->inputs, out = (int)l->outputs;
+    for (size_t r = 0; r < rows; r++)
+        memcpy(y + r * l->outputs, params + l->bias, l->outputs * sizeof *y);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, out, in, 1.0f, x, in,
+                params + l->weight, in, 1.0f, y, out);
+}
+
+void linear_backward(const linear *l, size_t rows, const float *params, const float *x,
+                     const float *dy, float *dx, float *grad) {
+    int in = (int)l->inputs, out = (int)l->outputs;
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, out, in, (int)rows, 1.0f, dy, out, x, in,
+                1.0f, grad + l->weight, in);
+    layers_add_columns(dy, rows, l->outputs, grad + l->bias);
+    if (dx)
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, in, out, 1.0f, dy, out,
+                    params + l->weight, in, 0.0f, dx, in);
+}
+
+/* -- norm ------------------------------------------------------------------------------------- */
+
+static float sum_of(const float *x, size_t n) {
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
+}
+
+static float product_of(const float *x, const float *y, size_t n) {
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+void norm_forward(const norm *l, size_t rows, const float *params, const float *x,
+                  const norm_kept *kept, float *y) {
+    const float *w = params + l->weight, *b = params + l->bias;
+    const float share = 1.0f / (float)l->width;
+    for (size_t r = 0; r < rows; r++, x += l->width, y += l->width) {
+        float *hat = kept->hat + r * l->width;
+        float mean = share * sum_of(x, l->width);
+        for (size_t i = 0; i < l->width; i++)
+            hat[i] = x[i] - mean;
+        float scale = 1.0f / sqrtf(share * product_of(hat, hat, l->width) + 1e-5f);
+        for (size_t i = 0; i < l->width; i++) {
+            hat[i] *= scale;
+            y[i] = hat[i] * w[i] + b[i];
+        }
+        kept->scale[r] = scale;
+    }
+}
+
+/* With u = w dy: dx = scale (u - mean(u) - hat mean(u hat)). */
+void norm_backward(const norm *l, size_t rows, const float *params, const norm_kept *kept,
+                   const float *dy, float *dx, float *grad) {
+    const float *w = params + l->weight, share = 1.0f / (float)l->width;
+    float *restrict dw = grad + l->weight, *restrict db = grad + l->bias;
+    for (size_t r = 0; r < rows; r++, dy += l->width, dx += l->width) {
+        const float *hat = kept->hat + r * l->width;
+        float mean = 0.0f, along = 0.0f;
+#pragma omp simd reduction(+ : mean, along)
+        for (size_t i = 0; i < l->width; i++) {
+            float u = w[i] * dy[i];
+            mean += u;
+            along += u * hat[i];
+            dw[i] += dy[i] * hat[i];
+            db[i] += dy[i];
+        }
+        mean *= share;
+        along *= share;
+        for (size_t i = 0; i < l->width; i++)
+            dx[i] += kept->scale[r] * (w[i] * dy[i] - mean - hat[i] * along);
+    }
+}
+
+/* -- GELU ------------------------------------------------------------------------------------- */
+
+/* x (1 + tanh u) / 2 = x s with s = 1 / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+static const float twice_root = 1.5957691216f, cubic = 0.044715f;
+
+static inline float gate(float x) {
+    return 1.0f / (1.0f + layers_exp(-twice_root * (x + cubic * x * x * x)));
+}
+
+void gelu_forward(size_t n, const float *restrict x, float *restrict y) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * gate(x[i]);
+}
+
+void gelu_backward(size_t n, const float *restrict x, float *restrict dy) {
+    for (size_t i = 0; i < n; i++) {
+        float s = gate(x[i]), slope = twice_root * (1.0f + 3.0f * cubic * x[i] * x[i]);
+        dy[i] *= s + x[i] * s * (1.0f - s) * slope;
+    }
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+#define _DEFAULT_SOURCE /* popen */
+#include "bench/train/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_BYTES = 1 << 20, MOST_BYTES = 1 << 30 };
+
+/* Its data are compressed in a way of its own, so the program is asked. */
+static const char default_text[] = "bible -f -p /usr/lib gen1:1-rev22:21 2>/dev/null </dev/null";
+
+/* All that a stream has. @return why not, or NULL. */
+static const char *read_all(FILE *stream, uint8_t **bytes, size_t *length) {
+    size_t room = FIRST_BYTES, used = 0;
+    uint8_t *data = NULL;
+    for (;;) {
+        uint8_t *more = realloc(data, room);
+        if (!more) {
+            free(data);
+            return "no memory for it";
+        }
+        data = more;
+        used += fread(data + used, 1, room - used, stream);
+        if (used < room)
+            break;
+        if (room >= MOST_BYTES) {
+            free(data);
+            return "it has more than 2^30 bytes";
+        }
+        room *= 2;
+    }
+    if (ferror(stream)) {
+        free(data);
+        return strerror(errno);
+    }
+    *bytes = data;
+    *length = used;
+    return NULL;
+}
+
+static void number_characters(text *t) {
+    size_t token[TEXT_BYTES] = {0};
+    for (size_t i = 0; i < t->length; i++)
+        token[t->tokens[i]] = 1;
+    for (size_t c = 0; c < TEXT_BYTES; c++) {
+        if (!token[c])
+            continue;
+        token[c] = t->vocabulary;
+        t->characters[t->vocabulary++] = (uint8_t)c;
+    }
+    for (size_t i = 0; i < t->length; i++)
+        t->tokens[i] = (uint8_t)token[t->tokens[i]];
+}
+
+static bool read_file(const char *path, text *out, char *error, size_t size) {
+    FILE *stream = fopen(path, "rb");
+    const char *why = stream ? read_all(stream, &out->tokens, &out->length) : strerror(errno);
+    if (stream)
+        fclose(stream);
+    if (why)
+        snprintf(error, size, "%s: %s", path, why);
+    return !why;
+}
+
+static bool read_default(text *out, char *error, size_t size) {
+    FILE *stream = popen(default_text, "r");
+    const char *why = stream ? read_all(stream, &out->tokens, &out->length) : strerror(errno);
+    int status = stream ? pclose(stream) : 0;
+    if (!why && (status != 0 || out->length == 0)) {
+        free(out->tokens);
+        why = "it failed";
+    }
+    if (why)
+        snprintf(error, size,
+                 "the default text is what the program `bible` prints (Debian: apt-get install "
+                 "bible-kjv): %s; any other text by --data FILE",
+                 why);
+    return !why;
+}
+
+bool text_load(const char *path, text *out, char *error, size_t error_size) {
+    *out = (text){0};
+    if (path ? !read_file(path, out, error, error_size) : !read_default(out, error, error_size))
+        return false;
+    number_characters(out);
+    return true;
+}
+
+void text_free(text *t) {
+    free(t->tokens);
+}
