@@ -11,10 +11,6 @@
  *     segments   token.weight [V][D], position.weight [T][D],
  *                block0.norm1.weight ... block0.mlp.out.bias, block1..., norm.weight, norm.bias,
  *                head.weight if it is not tied
- *
- * A sample is a window of T characters and the one after each. Training windows follow each other
- * without overlap over the first nine tenths of the text; the rest is for validation, of which
- * WINDOWS windows are looked at, evenly spread, or as many as there are.
  */
 #include <cblas.h>
 #include <math.h>
@@ -29,50 +25,8 @@
 #include "bench/train/attention.h"
 #include "bench/train/kinds.h"
 #include "bench/train/layers.h"
+#include "bench/train/passages.h"
 #include "bench/train/scores.h"
-#include "bench/train/text.h"
-
-enum { WINDOWS = 384 };
-
-/* -- text ------------------------------------------------------------------------------------- */
-
-typedef struct passages {
-    text text;
-    size_t context;
-    size_t begin[2], stride[2]; /* of each set, in characters */
-} passages;
-
-static bool load(const train_settings *settings, workload_data *out, char *error, size_t size) {
-    passages *p = bench_alloc(1, sizeof *p);
-    size_t context = p->context = settings->context;
-    if (!text_load(settings->data, &p->text, error, size)) {
-        free(p);
-        return false;
-    }
-    size_t kept = p->text.length / 10, trained = p->text.length - kept;
-    if (kept < context + 1 || p->text.vocabulary < 2) {
-        snprintf(error, size,
-                 "%s: %zu bytes with %zu different ones are no text for --context %zu, which needs "
-                 "%zu bytes, two of them different",
-                 settings->data ? settings->data : "bible", p->text.length, p->text.vocabulary,
-                 context, 10 * (context + 1));
-        text_free(&p->text);
-        free(p);
-        return false;
-    }
-    size_t room = (kept - 1) / context, windows = room < WINDOWS ? room : WINDOWS;
-    p->begin[WORKLOAD_VALIDATE] = trained;
-    p->stride[WORKLOAD_TRAIN] = context;
-    p->stride[WORKLOAD_VALIDATE] = room / windows * context;
-    *out = (workload_data){.count = {(trained - 1) / context, windows}, .content = p};
-    return true;
-}
-
-static void unload(workload_data *data) {
-    passages *p = data->content;
-    text_free(&p->text);
-    free(p);
-}
 
 /* -- model ------------------------------------------------------------------------------------ */
 
@@ -288,8 +242,7 @@ static void take(workload *w, size_t slot, workload_set set, const uint32_t *ord
     (void)slot;
     for (size_t r = 0; r < rows; r++) {
         size_t sample = order ? order[r] : first + r;
-        memcpy(m->tokens + r * length, p->text.tokens + p->begin[set] + sample * p->stride[set],
-               length);
+        memcpy(m->tokens + r * length, passages_window(p, set, sample), length);
     }
 }
 
@@ -421,8 +374,8 @@ const workload_kind workload_lm = {
     .steps = 1200,
     .eval_every = 100,
     .check = check,
-    .load = load,
-    .unload = unload,
+    .load = passages_load,
+    .unload = passages_unload,
     .open = open_model,
     .close = close_model,
     .describe = describe,

@@ -37,12 +37,12 @@ static void check_pipeline(const train_settings *s) {
         bench_usage("--stages and --micro-batches need --device cpu");
     if (s->stages == 1)
         return;
-    if (s->transport != BENCH_MPI)
-        bench_usage("--stages %llu needs --transport mpi: start it under mpirun",
-                    (unsigned long long)s->stages);
     if (!workload_find(s->workload)->layers)
         bench_usage("--stages needs --workload mlp: the layers of %s are not divided",
                     workload_find(s->workload)->name);
+    if (s->transport != BENCH_MPI)
+        bench_usage("--stages %llu needs --transport mpi: start it under mpirun",
+                    (unsigned long long)s->stages);
     if (s->stages > s->depth + 1)
         bench_usage("--stages %llu is more than the %llu layers of --depth %llu",
                     (unsigned long long)s->stages, (unsigned long long)s->depth + 1,

@@ -124,6 +124,7 @@ expect 1 "need more than the .* samples there are" lm_of --batch 60000
 expect 2 "context 0 is out of range" lm_of --context 0
 expect 2 "heads 3 must divide --width 64" lm_of --heads 3
 expect 2 "layers 256 --width 65536 make up to" lm_of --layers 256 --width 65536
+expect 2 "stages needs --workload mlp: the layers of lm" lm_of --stages 2
 expect 2 "workload gpt is not known here" lm_of --workload gpt
 expect 2 "nesterov needs --optimizer momentum" lm_of --nesterov
 expect 2 "must be less than 1" lm_of --optimizer adamw --beta2 1
