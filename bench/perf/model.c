@@ -8,7 +8,7 @@
  *             is k (P - 1) / P * (4 + 8)
  *     pairs   all-gather of p pairs: (i + v p) (P - 1)
  *     balanced-pairs   p pairs to owners of even regions, u survivors to all, in even shares:
- *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4 KiB every 32nd step, to
+ *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4128 every 32nd step, to
  *             P - 1 others. Survivors that move, where regions are uneven, come on top
  *     dense   all-reduce of n values: 8 n (P - 1) / P
  */
@@ -48,7 +48,7 @@ double perf_wire_model(const perf_case *c, double picked, double selected) {
     if (strcmp(c->scheme.exchange, "dense") == 0)
         return 8 * (double)c->shape.n * others / p;
     if (strcmp(c->scheme.exchange, "balanced-pairs") == 0)
-        return others * (136 + 8 * p + 4096.0 / 32) + 8 * (picked + selected) * others / p;
+        return others * (136 + 8 * p + 4128.0 / 32) + 8 * (picked + selected) * others / p;
     double indices = index_bytes(c, picked) * others;
     if (strcmp(c->scheme.exchange, "pairs") == 0)
         return indices + value * picked * others;

@@ -34,12 +34,12 @@ tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t
     g.recv_at = g.send_at + nranks + 1;
     g.picks = tam_alloc_array(most, sizeof g.picks[0]);
     g.lists = tam_alloc_array(nranks, sizeof g.lists[0]);
-    g.histogram = tam_alloc_array(256, sizeof g.histogram[0]);
-    g.histograms = tam_alloc_array(256 * (size_t)nranks, sizeof g.histograms[0]);
+    g.counts = tam_alloc(TAM_REGIONS_COUNTS_BYTES);
+    g.all_counts = tam_alloc_array(nranks, TAM_REGIONS_COUNTS_BYTES);
     g.head = tam_alloc(TAM_REGIONS_HEAD_BYTES);
     g.heads = tam_alloc_array(nranks, TAM_REGIONS_HEAD_BYTES);
     if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.picks || !g.lists ||
-        !g.histogram || !g.histograms || !g.head || !g.heads) {
+        !g.counts || !g.all_counts || !g.head || !g.heads) {
         tam_regions_close(&g);
         return tam_fail(TAMIS_E_NOMEM, "no memory for regions of %zu pairs", most);
     }
@@ -57,8 +57,8 @@ void tam_regions_close(tam_regions *g) {
     tam_free(g->send_at);
     tam_free(g->picks);
     tam_free(g->lists);
-    tam_free(g->histogram);
-    tam_free(g->histograms);
+    tam_free(g->counts);
+    tam_free(g->all_counts);
     tam_free(g->head);
     tam_free(g->heads);
     *g = (tam_regions){0};

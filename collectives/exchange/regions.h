@@ -22,12 +22,12 @@
  *                           nothing at all if there are no pairs
  *
  * The threshold is found digit by digit from counts, and then serves for 32 steps, in which what
- * survives floats around k; borders serve for 64. Nothing that arrives is trusted: an owner that
- * refuses a list says so in the head of what it kept, and so all ranks do.
+ * survives floats around k; borders serve for 64. Nothing that arrives is trusted: who refuses a
+ * list, or counts, says so in the head of what it kept, and so all ranks do.
  *
  * Bytes sent by a rank, p picks, S survivors:
  *     (P - 1) (88 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
- *     and (P - 1) 4096 where the threshold is found, 8 for each survivor that moves to even shares
+ *     and (P - 1) 4128 where the threshold is found, 8 for each survivor that moves to even shares
  */
 #ifndef TAM_EXCHANGE_REGIONS_H
 #define TAM_EXCHANGE_REGIONS_H
@@ -49,8 +49,10 @@ typedef struct tam_region_pair {
     float value;
 } tam_region_pair;
 
-enum { TAM_REGIONS_HEAD_BYTES = 40 };
-typedef struct tam_region_head tam_region_head; /* survivors.c */
+/* survivors.c */
+enum { TAM_REGIONS_HEAD_BYTES = 40, TAM_REGIONS_COUNTS_BYTES = 1032 };
+typedef struct tam_region_head tam_region_head;
+typedef struct tam_region_counts tam_region_counts;
 
 typedef struct tam_regions {
     uint32_t rank, nranks;
@@ -62,11 +64,11 @@ typedef struct tam_regions {
     tam_region_pair *send; /* [capacity + nranks] own picks; then the own share of what survived */
     tam_region_pair *recv; /* [nranks * (capacity + 1)] what came; then what survived here */
     tam_region_pair *all;  /* what survived, of all ranks */
-    size_t *send_at, *recv_at;        /* [nranks + 1] */
-    uint32_t *picks;                  /* [nranks * capacity] indices of what came */
-    tam_list *lists;                  /* [nranks] of it, by sender */
-    uint32_t *histogram, *histograms; /* [256], [nranks * 256] */
-    tam_region_head *head, *heads;    /* [1], [nranks] */
+    size_t *send_at, *recv_at;              /* [nranks + 1] */
+    uint32_t *picks;                        /* [nranks * capacity] indices of what came */
+    tam_list *lists;                        /* [nranks] of it, by sender */
+    tam_region_counts *counts, *all_counts; /* [1], [nranks] */
+    tam_region_head *head, *heads;          /* [1], [nranks] */
 } tam_regions;
 
 /** Words of a slot's head: counts by region, and ends of the regions that this rank proposes. */
@@ -102,7 +104,7 @@ void tam_regions_divide(const tam_regions *regions, const uint32_t *indices, siz
  * @param  scratch          [scratch]  [nranks * capacity], as
  * @param  indices, values  [out]      what survived, ascending
  *
- * Errors:  PROTOCOL, on all ranks, names whose list was refused
+ * Errors:  PROTOCOL, on all ranks, names whose list or counts were refused
  */
 tamis_status tam_regions_exchange(tam_regions *regions, tam_slots *slots, uint64_t k,
                                   tam_link *link, uint32_t *scratch, uint32_t *indices,

@@ -5,7 +5,8 @@
  * The threshold: the k-th largest magnitude, whose 32 bits are found 8 at a time. In each of four
  * rounds the ranks gather how many of their sums have each value of the next byte. k = 2 of 6, 4,
  * 5, 2, in digits of the decimal system for once: of the largest, 6, there is one, of 5 another one,
- * so the threshold is 5.
+ * so the threshold is 5. Who cannot read another rank's counts goes on with what it has, for the others
+ * wait for it, and names that rank in its head, so all ranks refuse.
  *
  * Even shares: survivors lie in a row, rank after rank; where one rank holds much more than the even
  * share, they move so that rank r holds places r m to (r + 1) m - 1, m = ceil(S / P):
@@ -22,12 +23,18 @@ struct tam_region_head {
     uint64_t config;   /* of slots and step */
     uint64_t checksum; /* of the pairs that survived */
     uint64_t count;
-    uint32_t refused; /* 1 + the rank whose list was refused; 0: none */
+    uint32_t refused; /* 1 + the rank whose list or counts were refused; 0: none */
     uint32_t cut;     /* as found by this rank */
     uint64_t seal;    /* checksum of the above */
 };
 
+struct tam_region_counts {
+    uint64_t seal;      /* checksum of what follows, with a seed of slots, step and byte */
+    uint32_t sums[256]; /* that have this value of the byte */
+};
+
 _Static_assert(sizeof(tam_region_head) == TAM_REGIONS_HEAD_BYTES, "the head is wire format");
+_Static_assert(sizeof(tam_region_counts) == TAM_REGIONS_COUNTS_BYTES, "counts are wire format");
 
 /* -- threshold -------------------------------------------------------------------------------- */
 
@@ -42,29 +49,42 @@ static void count_bytes(const float *sums, size_t count, uint32_t prefix, int sh
     }
 }
 
+static uint64_t seal_counts(const tam_region_counts *c, uint64_t seed) {
+    return XXH3_64bits_withSeed(c->sums, sizeof c->sums, seed);
+}
+
+/* The counts of all ranks. @param refused  [in,out]  1 + the rank whose are damaged */
+static tamis_status gather_counts(tam_regions *g, uint64_t seed, tam_link *link,
+                                  uint32_t *refused) {
+    g->counts->seal = seal_counts(g->counts, seed);
+    TAM_TRY(link->transport->allgather(link->self, g->counts, sizeof *g->counts, g->all_counts,
+                                       &link->call));
+    for (uint32_t r = 0; r < g->nranks; r++) {
+        if (g->all_counts[r].seal != seal_counts(&g->all_counts[r], seed))
+            *refused = r + 1;
+    }
+    return TAMIS_OK;
+}
+
 static uint64_t total_of(const tam_regions *g, uint32_t byte) {
     uint64_t total = 0;
     for (uint32_t r = 0; r < g->nranks; r++)
-        total += g->histograms[r * 256 + byte];
+        total += g->all_counts[r].sums[byte];
     return total;
 }
 
-/* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer. */
-static tamis_status find_cut(tam_regions *g, const float *sums, size_t count, uint64_t k,
-                             tam_link *link) {
+/* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer. Always four rounds, whatever
+ * came: all ranks must be in the same one. */
+static tamis_status find_cut(tam_regions *g, const float *sums, size_t count, uint64_t config,
+                             uint64_t k, tam_link *link, uint32_t *refused) {
     uint32_t prefix = 0;
     uint64_t left = k; /* of those that agree with the prefix */
     for (int shift = 24; shift >= 0; shift -= 8) {
-        count_bytes(sums, count, prefix, shift, g->histogram);
-        TAM_TRY(link->transport->allgather(link->self, g->histogram, 256 * sizeof(uint32_t),
-                                           g->histograms, &link->call));
+        count_bytes(sums, count, prefix, shift, g->counts->sums);
+        TAM_TRY(gather_counts(g, config + (uint64_t)shift, link, refused));
         uint32_t byte = 255;
         for (uint64_t here; byte > 0 && (here = total_of(g, byte)) < left; byte--)
             left -= here;
-        if (shift == 24 && byte == 0 && total_of(g, 0) < left) {
-            g->cut = 0;
-            return TAMIS_OK;
-        }
         prefix = prefix << 8 | byte;
     }
     g->cut = prefix;
@@ -104,14 +124,17 @@ static tamis_status check_head(const tam_regions *g, uint32_t r) {
                         r);
     if (h->refused)
         return tam_fail(TAMIS_E_PROTOCOL,
-                        "the list of rank %u was refused by rank %u: its checksum is wrong, or its "
-                        "indices do not ascend in the region",
+                        "the list of rank %u, or its counts of sums, was refused by rank %u: a "
+                        "checksum is wrong, or indices do not ascend in the region",
                         h->refused - 1, r);
-    if (h->cut != g->head->cut)
+    return TAMIS_OK;
+}
+
+static tamis_status check_cut(const tam_regions *g, uint32_t r) {
+    if (g->heads[r].cut != g->head->cut)
         return tam_fail(TAMIS_E_PROTOCOL,
-                        "rank %u found the threshold %#x, this rank %#x: counts were damaged on "
-                        "their way",
-                        r, h->cut, g->head->cut);
+                        "rank %u has the threshold %#x, this rank %#x: their states differ", r,
+                        g->heads[r].cut, g->head->cut);
     return TAMIS_OK;
 }
 
@@ -128,6 +151,8 @@ static tamis_status exchange_heads(tam_regions *g, uint64_t config, size_t kept,
         link->transport->allgather(link->self, g->head, sizeof *g->head, g->heads, &link->call));
     for (uint32_t r = 0; r < g->nranks; r++)
         TAM_TRY(check_head(g, r));
+    for (uint32_t r = 0; r < g->nranks; r++)
+        TAM_TRY(check_cut(g, r));
     return TAMIS_OK;
 }
 
@@ -209,7 +234,7 @@ tamis_status tam_regions_survive(tam_regions *g, uint64_t config, uint64_t k, ui
     uint64_t total = 0;
     g->cut = (uint32_t)g->state[TAM_REGIONS_CUT];
     if (!tam_regions_cut_holds(g, k))
-        TAM_TRY(find_cut(g, sums, *count, k, link));
+        TAM_TRY(find_cut(g, sums, *count, config, k, link, &refused));
     TAM_TRY(exchange_heads(g, config, keep(g, indices, sums, *count), refused, link));
     for (uint32_t r = 0; r < g->nranks; r++)
         total += g->heads[r].count;
