@@ -4,9 +4,9 @@
  */
 #include "collectives/exchange/regions.h"
 
-#include <xxhash.h>
+#include "lib/policy/rules.h"
 
-enum { BORDER_STEPS = 64, CUT_STEPS = 32 }; /* Ok-Topk's tau and tau' */
+#include <xxhash.h>
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
@@ -72,8 +72,7 @@ bool tam_regions_valid(const uint64_t *state, uint32_t nranks, uint64_t n) {
         least = state[TAM_REGIONS_ENDS + r];
     }
     return least == n && state[TAM_REGIONS_CUT] < TAM_INFINITE_BITS &&
-           state[TAM_REGIONS_CUT_STEPS] < CUT_STEPS &&
-           state[TAM_REGIONS_BORDER_STEPS] < BORDER_STEPS;
+           state[TAM_REGIONS_CUT_STEPS] < TAM_REUSE_STEPS;
 }
 
 /* -- heads ------------------------------------------------------------------------------------ */
@@ -230,7 +229,7 @@ size_t tam_regions_given(const uint32_t *survivors, size_t nsurvivors, uint32_t 
     return kept;
 }
 
-static void learn_cut(tam_regions *g, uint64_t k) {
+static void learn_cut(tam_regions *g, uint64_t step, uint64_t k) {
     uint64_t *s = g->state;
     if (tam_regions_cut_holds(g, k)) {
         s[TAM_REGIONS_CUT_STEPS]--;
@@ -239,26 +238,21 @@ static void learn_cut(tam_regions *g, uint64_t k) {
     /* Where there were less than k sums, or not finite ones, the next step looks again. */
     bool found = g->cut > 0 && g->cut < TAM_INFINITE_BITS;
     s[TAM_REGIONS_CUT] = found ? g->cut : 0;
-    s[TAM_REGIONS_CUT_STEPS] = found ? CUT_STEPS - 1 : 0;
+    s[TAM_REGIONS_CUT_STEPS] = found ? tam_rule_hold(step) : 0;
     s[TAM_REGIONS_CUT_K] = k;
 }
 
 /* The mean of what the ranks propose, rounded down. */
 static void learn_borders(tam_regions *g, const tam_slots *slots) {
-    if (g->state[TAM_REGIONS_BORDER_STEPS] > 0) {
-        g->state[TAM_REGIONS_BORDER_STEPS]--;
-        return;
-    }
     for (uint32_t i = 0; i < g->nranks; i++) {
         uint64_t sum = 0;
         for (uint32_t r = 0; r < g->nranks; r++)
             sum += tam_slot_words_of(slots, r)[g->nranks + i];
         g->state[TAM_REGIONS_ENDS + i] = sum / g->nranks;
     }
-    g->state[TAM_REGIONS_BORDER_STEPS] = BORDER_STEPS - 1;
 }
 
 void tam_regions_learn(tam_regions *g, const tam_slots *slots, uint64_t k) {
-    learn_cut(g, k);
+    learn_cut(g, tam_slot_header_of(slots, g->rank)->step, k);
     learn_borders(g, slots);
 }

@@ -21,9 +21,10 @@
  * A message to an owner:    | checksum, 8 bytes | index 0, value 0 | index 1, value 1 | ...
  *                           nothing at all if there are no pairs
  *
- * The threshold is found digit by digit from counts, and then serves for 32 steps, in which what
- * survives floats around k; borders serve for 64. Nothing that arrives is trusted: who refuses a
- * list, or counts, says so in the head of what it kept, and so all ranks do.
+ * The threshold is found digit by digit from counts, and then serves for up to 32 steps
+ * (tam_rule_hold), in which what survives floats around k. Borders are those that the heads of the
+ * step before proposed. Nothing that arrives is trusted: who refuses a list, or counts, says so in
+ * the head of what it kept, and so all ranks do.
  *
  * Bytes sent by a rank, p picks, S survivors:
  *     (P - 1) (88 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
@@ -37,11 +38,10 @@
 
 /** Words of a state, all alike on all ranks. */
 enum {
-    TAM_REGIONS_CUT,          /* magnitude bits that sums must reach */
-    TAM_REGIONS_CUT_STEPS,    /* for so many more steps, */
-    TAM_REGIONS_CUT_K,        /* of this k */
-    TAM_REGIONS_BORDER_STEPS, /* for which the borders stay */
-    TAM_REGIONS_ENDS          /* [nranks] of the regions; the last is n */
+    TAM_REGIONS_CUT,       /* magnitude bits that sums must reach */
+    TAM_REGIONS_CUT_STEPS, /* for so many more steps, */
+    TAM_REGIONS_CUT_K,     /* of this k */
+    TAM_REGIONS_ENDS       /* [nranks] of the regions; the last is n */
 };
 
 typedef struct tam_region_pair {

@@ -176,6 +176,7 @@ static void control(tam_bucket *b) {
         .group_sums = b->group_means,
         .group_picked = b->group_picked,
         .key = tam_slot_own_header(&b->slots)->key,
+        .step = b->reducer->step,
     };
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
         const tam_slot_header *h = tam_slot_header_of(&b->slots, i);

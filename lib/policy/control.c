@@ -105,7 +105,7 @@ void tam_control_update(tam_control *c, const tam_observed *seen) {
     else if (c->scheme.threshold == TAM_THRESHOLD_SAGE)
         tam_sage_keep(&c->sage, &c->state);
     else if (c->scheme.threshold == TAM_THRESHOLD_REUSE)
-        tam_rule_reuse(&c->state, seen->key);
+        tam_rule_reuse(&c->state, seen->step, seen->key);
     else if (tam_scheme_has_levels(c->scheme))
         update_levels(c, seen);
     tam_control_prepare(c);

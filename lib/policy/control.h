@@ -10,7 +10,7 @@
  * sage     Each rank has a threshold of its own: sage.h. Nothing of it is common to the ranks.
  *
  * reuse    Each rank has a threshold of its own: the smallest of the k largest that it picked, kept
- *          for the 31 steps that follow, in which whatever reaches it is picked (Ok-Topk).
+ *          for steps that follow, at most 31, in which whatever reaches it is picked (Ok-Topk).
  *
  * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and the k_r
  *          largest keys of a rank travel. Candidates are the entries with key >= margin, margin
@@ -82,6 +82,7 @@ typedef struct tam_observed {
     const double *group_sums;     /* [ngroups] mean over ranks of the sums of acc squared */
     const uint32_t *group_picked; /* [ngroups] */
     float key;                    /* smallest that this rank picked; 0: none */
+    uint64_t step;
 } tam_observed;
 
 /** @param  threshold  first one of step and sage, the one of fixed; 0: 1 / (2 sqrt(k)) */

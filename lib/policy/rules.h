@@ -104,12 +104,24 @@ TAM_SHARED double tam_rule_sage_correction(double density, double found) {
 
 enum { TAM_REUSE_STEPS = 32 }; /* Ok-Topk's tau' */
 
-/** Reuse: after a step. `key` is the smallest that was picked, if that was an exact choice. Where k
- * entries other than zero were not there, the next choice is exact too. */
-TAM_SHARED void tam_rule_reuse(tam_control_state *s, float key) {
+/** Ok-Topk: for how many more steps serves a threshold that was found in step `step`? Until the next
+ * multiple of 32, or, before that, the next power of two, for the residual starts at zero and a
+ * threshold is soon too low: it is looked for in steps 0, 1, 2, 4, 8, 16, 32, 64, 96, ... */
+TAM_SHARED uint64_t tam_rule_hold(uint64_t step) {
+    uint64_t next = 1;
+    if (step >= TAM_REUSE_STEPS)
+        return TAM_REUSE_STEPS - 1 - step % TAM_REUSE_STEPS;
+    while (next <= step)
+        next *= 2;
+    return next - step - 1;
+}
+
+/** Reuse: after step `step`. `key` is the smallest that was picked, if that was an exact choice. Where
+ * k entries other than zero were not there, the next choice is exact too. */
+TAM_SHARED void tam_rule_reuse(tam_control_state *s, uint64_t step, float key) {
     if (s->primed == 0)
         s->threshold = (double)key;
-    s->primed = s->primed > 0 ? s->primed - 1 : key > 0.0f ? TAM_REUSE_STEPS - 1 : 0;
+    s->primed = s->primed > 0 ? s->primed - 1 : key > 0.0f ? tam_rule_hold(step) : 0;
 }
 
 /* `cut` and the margin are relative to the levels that were used. */

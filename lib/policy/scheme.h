@@ -28,7 +28,7 @@ typedef enum tam_threshold {
     TAM_THRESHOLD_PREDICT, /* predict, over-select, cut to exactly k */
     TAM_THRESHOLD_FIXED,   /* a threshold that stays */
     TAM_THRESHOLD_SAGE,    /* one of each rank's own, from samples and a count (SAGE) */
-    TAM_THRESHOLD_REUSE    /* the k largest every 32nd step, their threshold in between (Ok-Topk) */
+    TAM_THRESHOLD_REUSE    /* the k largest in some steps, their threshold in between (Ok-Topk) */
 } tam_threshold;
 
 typedef enum tam_exchange {

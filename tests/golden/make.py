@@ -423,6 +423,11 @@ class Tamis(Scheme):
 class OkTopk(Scheme):
     """Thresholds of the ranks, and one of the sums, found every 32nd step and kept in between."""
 
+    @staticmethod
+    def looks(t):
+        # Published: t % 32 == 0 alone, after 512 dense steps.
+        return t % 32 == 0 or t in (1, 2, 4, 8, 16)
+
     def __init__(self, case, seen):
         super().__init__(case, seen)
         self.deltas, self.cut = [0.0] * self.P, 0.0
@@ -435,7 +440,7 @@ class OkTopk(Scheme):
         return found[largest(np.abs(acc[found]), 4 * self.k)]
 
     def select(self, t, acc):
-        if t % 32 == 0:
+        if self.looks(t):
             picks = [largest(np.abs(a), self.k) for a in acc]
             self.deltas = smallest(acc, picks)
         else:
@@ -462,14 +467,15 @@ class OkTopk(Scheme):
             a[np.intersect1d(p, union)] = 0
         return applied
 
+    def wish(self, picks, c):
+        return int(picks[len(picks) * c // self.P]) if len(picks) else self.n * c // self.P
+
     def learn(self, t, acc, picks, union):
-        if t % 32 == 31:
+        if self.looks(t + 1):
             self.cut = 0.0
-        # Published: the borders hold in the step in which they are found; here from the next one on.
-        if t % 64 == 0:
-            wishes = [[int(p[len(p) * c // self.P]) for c in range(1, self.P)] + [self.n]
-                      for p in picks]
-            self.borders = [sum(ends) // self.P for ends in zip(*wishes)]
+        # Published: found every 64th step, and they hold in that step; here from the next one on.
+        wishes = [[self.wish(p, c) for c in range(1, self.P)] + [self.n] for p in picks]
+        self.borders = [sum(ends) // self.P for ends in zip(*wishes)]
 
 
 PRESETS = {"topk": TopK, "cltk": CLTK, "threshold": Threshold, "sage": SAGE, "deft": DEFT,
@@ -497,7 +503,8 @@ CASES = {
     "deft": [SMALL, WARM],
     "micro": [{"density": 0.04}, DROP],
     "exdyna": [{"density": 0.04, "segments": [2100, 40, 860]}, dict(HOT, block=128)],
-    "oktopk": [dict(LONG, steps=70), dict(dict(LONG, **DROP), steps=40)],
+    "oktopk": [dict(LONG, steps=70), dict(LONG, ranks=4, seed=2, unit=-14, steps=40, scale=[
+        (0, 8, 0, 1500, 16), (5, 7, 0, 350, 8)])],
     "tamis": [dict(SMALL, block=32, scale=[(0, 4, 700, 740, 0)]), dict(WARM, block=32)],
 }
 

@@ -53,7 +53,7 @@ static tamis_status exchange(test_rank *self, tam_slots *s, tam_regions *g, uint
         self->id,
         RANKS,
         {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
-    *tam_slot_own_header(s) = (tam_slot_header){.count = 2};
+    *tam_slot_own_header(s) = (tam_slot_header){.count = 2, .step = 2};
     memcpy(tam_slot_own_indices(s), picked[self->id], sizeof picked[0]);
     memcpy(tam_slot_own_values(s), valued[self->id], sizeof valued[0]);
     tam_regions_divide(g, picked[self->id], 2, tam_slot_own_words(s));
@@ -222,25 +222,25 @@ static void damaged_counts_of_which_one_rank_knows_are_refused_by_all(void **sta
             }
 }
 
-static void a_threshold_serves_for_32_steps(void **state) {
+/* Fewer than k entries other than zero say nothing, so the next step looks again. */
+static void thresholds_are_looked_for_often_at_first_and_then_every_32nd_step(void **state) {
+    static const uint64_t looks[] = {0, 1, 2, 3, 4, 8, 16, 32, 64, 96};
     tam_control_state s = {.threshold = 1};
+    size_t next = 0;
     (void)state;
-    tam_rule_reuse(&s, 0.0f); /* fewer than k entries other than zero */
-    assert_int_equal(s.primed, 0);
-    tam_rule_reuse(&s, 0.25f);
-    for (int step = 1; step < TAM_REUSE_STEPS; step++) {
-        assert_true(tam_rule_listed(TAM_THRESHOLD_REUSE, &s));
-        assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0), tam_bits(0.25f));
-        tam_rule_reuse(&s, 0.5f);
+    for (uint64_t step = 0; step < 128; step++) {
+        bool look = next < sizeof looks / sizeof looks[0] && step == looks[next];
+        float found = step == 2 ? 0.0f : (float)(step + 1);
+        assert_int_equal(tam_rule_listed(TAM_THRESHOLD_REUSE, &s), !look);
+        assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0),
+                         look ? TAM_INFINITE_BITS : tam_bits((float)(looks[next - 1] + 1)));
+        tam_rule_reuse(&s, step, look ? found : 1e9f);
+        next += look;
     }
-    assert_false(tam_rule_listed(TAM_THRESHOLD_REUSE, &s));
-    assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0), TAM_INFINITE_BITS);
-    tam_rule_reuse(&s, 0.5f);
-    assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0), tam_bits(0.5f));
 }
 
 static void a_state_with_wrong_borders_is_not_valid(void **state) {
-    uint64_t good[TAM_REGIONS_ENDS + RANKS] = {tam_bits(5.0f), 31, K, 63, 0, 7, N};
+    uint64_t good[TAM_REGIONS_ENDS + RANKS] = {tam_bits(5.0f), 31, K, 0, 7, N};
     uint64_t bad[sizeof good / sizeof good[0]];
     static const struct {
         int word;
@@ -248,8 +248,7 @@ static void a_state_with_wrong_borders_is_not_valid(void **state) {
     } cases[] = {{TAM_REGIONS_ENDS + 2, N - 1},
                  {TAM_REGIONS_ENDS, 8},
                  {TAM_REGIONS_CUT, TAM_INFINITE_BITS},
-                 {TAM_REGIONS_CUT_STEPS, 32},
-                 {TAM_REGIONS_BORDER_STEPS, 64}};
+                 {TAM_REGIONS_CUT_STEPS, 32}};
     (void)state;
     assert_true(tam_regions_valid(good, RANKS, N));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -265,7 +264,7 @@ int main(void) {
         cmocka_unit_test(every_damaged_bit_is_refused_by_all_ranks),
         cmocka_unit_test(survivors_of_one_region_move_to_even_shares),
         cmocka_unit_test(damaged_counts_of_which_one_rank_knows_are_refused_by_all),
-        cmocka_unit_test(a_threshold_serves_for_32_steps),
+        cmocka_unit_test(thresholds_are_looked_for_often_at_first_and_then_every_32nd_step),
         cmocka_unit_test(a_state_with_wrong_borders_is_not_valid),
     };
     return cmocka_run_group_tests_name("regions", tests, NULL, NULL);
