@@ -164,6 +164,8 @@ void perf_take_slowest(const perf_case *c, perf_sample *samples, size_t count) {
         if (all[i] > own[i % figures])
             own[i % figures] = all[i];
     }
+    for (size_t i = 0; i < count; i++)
+        samples[i].wire_model = perf_wire_model(c, samples[i].picked, samples[i].selected);
     free(all);
 }
 

@@ -32,7 +32,8 @@ typedef struct perf_sample {
     double axpy, dense, step;
     double accumulate, select; /* select: accumulate + cut */
     double cut, exchange, apply;
-    double wire_bytes, picked, selected, target, rescans;
+    double wire_bytes, wire_model; /* sent by the rank that sends most, and by the formulas */
+    double picked, selected, target, rescans;
     double copy;                    /* CUDA: what a copy of as many bytes takes */
     double host, blocking, queries; /* CUDA over nccl: time and calls of the host in a step */
 } perf_sample;

@@ -46,7 +46,7 @@ FIGURE(exchange, s->exchange)
 FIGURE(apply, s->apply)
 FIGURE(rest, s->step - s->accumulate)
 FIGURE(wire, s->wire_bytes)
-FIGURE(picked, s->picked)
+FIGURE(wire_model, s->wire_model)
 FIGURE(selected, s->selected)
 FIGURE(count_error, fabs(s->selected - s->target))
 FIGURE(copy, s->copy)
@@ -84,13 +84,9 @@ static double rescans(samples s) {
     return sum;
 }
 
-static double wire_model(const perf_case *c, samples s) {
-    return perf_wire_model(c, median(s, picked), median(s, selected));
-}
-
 /* Of the accumulate pass; of the dense operation what goes over the wire. */
 static double bytes_moved(const perf_case *c, samples s) {
-    return c->settings->op == PERF_DENSE ? wire_model(c, s) : perf_pass_bytes(c);
+    return c->settings->op == PERF_DENSE ? quantile(s, wire_model, 1.0) : perf_pass_bytes(c);
 }
 
 static figure timed(const perf_case *c) {
@@ -171,8 +167,8 @@ static json_t *make_record(const perf_case *c, samples s, double wrong) {
         "exact_ratio", number_if(phase, median(s, exact_ratio)), "axpy_us",
         number_if(axpys, 1e6 * median(s, axpy)), "dense_us",
         number_if(baseline, 1e6 * median(s, dense)), "wire_bytes", quantile(s, wire, 1.0),
-        "wire_bytes_model", wire_model(c, s), "phase_us", phases(s), "step_over_accumulate",
-        number_if(phase, median(s, over)), "speedup_vs_dense",
+        "wire_bytes_model", quantile(s, wire_model, 1.0), "phase_us", phases(s),
+        "step_over_accumulate", number_if(phase, median(s, over)), "speedup_vs_dense",
         number_if(baseline, median(s, speedup)), "speedup_after_accumulate",
         number_if(baseline && sparse, median(s, speedup_after)), "count_error",
         quantile(s, count_error, 1.0), "rescans", rescans(s), "wrong",
