@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * MPI: the only file of the library that knows it. Point-to-point messages, nonblocking, polled
- * until a deadline: a blocking collective could not be left when a rank is gone.
+ * MPI, which nobody else of the library knows but mpi_open.c. Point-to-point messages, nonblocking,
+ * polled until a deadline: a blocking collective could not be left when a rank is gone.
  *
  * All-gather: every rank sends its bytes to all others, starting with its right neighbour so that
  * no rank is everybody's first target.
@@ -19,21 +19,11 @@
  *
  * Sent per rank: n - n/P out, n/P to P - 1 others = 2 n (P - 1) / P values.
  */
-#include "lib/base/base.h"
-#include "collectives/transport/comm.h"
+#include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/sum.h"
 #include "collectives/transport/wait.h"
 
 #include <stdio.h>
-#include <tamis/mpi.h>
-
-/* Tests make these small. */
-#ifndef TAM_MPI_PIECE
-#define TAM_MPI_PIECE 65536 /* values of a slice that travel at once */
-#endif
-#ifndef TAM_MPI_MESSAGE_MAX
-#define TAM_MPI_MESSAGE_MAX (1 << 30) /* bytes: counts of MPI are int */
-#endif
 
 enum {
     TAG_GATHER = 1,
@@ -43,22 +33,7 @@ enum {
     MESSAGE_MAX = TAM_MPI_MESSAGE_MAX
 };
 
-/* Requests that are waited for together: 2 (P - 1) at most. */
-typedef struct batch {
-    MPI_Request *requests;
-    int *peers; /* whom each request talks to */
-    int count;
-} batch;
-
-typedef struct mpi {
-    MPI_Comm comm;
-    int rank, nranks;
-    batch gather[2], scatter[2];
-    char *pieces[2]; /* [nranks * PIECE] floats: parts of the own slice that arrived */
-    void *memory;
-} mpi;
-
-static tamis_status translate(const mpi *self, int code, const char *what) {
+tamis_status tam_mpi_check(const tam_mpi *self, int code, const char *what) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     if (code == MPI_SUCCESS)
@@ -67,26 +42,27 @@ static tamis_status translate(const mpi *self, int code, const char *what) {
     return tam_fail(TAMIS_E_TRANSPORT, "rank %d: %s: %s", self->rank, what, text);
 }
 
-static tamis_status receive(mpi *self, batch *b, void *memory, size_t bytes, int from, int tag) {
+static tamis_status receive(tam_mpi *self, tam_mpi_batch *b, void *memory, size_t bytes, int from,
+                            int tag) {
     int i = b->count++;
     b->peers[i] = from;
-    return translate(
+    return tam_mpi_check(
         self, MPI_Irecv(memory, (int)bytes, MPI_BYTE, from, tag, self->comm, &b->requests[i]),
         "MPI_Irecv");
 }
 
-static tamis_status dispatch(mpi *self, batch *b, const void *memory, size_t bytes, int to, int tag,
-                             tam_call *call) {
+static tamis_status dispatch(tam_mpi *self, tam_mpi_batch *b, const void *memory, size_t bytes,
+                             int to, int tag, tam_call *call) {
     int i = b->count++;
     b->peers[i] = to;
     call->wire_bytes += bytes;
-    return translate(self,
-                     MPI_Isend(memory, (int)bytes, MPI_BYTE, to, tag, self->comm, &b->requests[i]),
-                     "MPI_Isend");
+    return tam_mpi_check(
+        self, MPI_Isend(memory, (int)bytes, MPI_BYTE, to, tag, self->comm, &b->requests[i]),
+        "MPI_Isend");
 }
 
 /* Name who is missing, then withdraw what can be withdrawn: receives that did not begin. */
-static tamis_status give_up(mpi *self, batch *b, tamis_status status, const char *why) {
+static tamis_status give_up(tam_mpi *self, tam_mpi_batch *b, tamis_status status, const char *why) {
     char missing[128];
     size_t used = 0;
     missing[0] = '\0';
@@ -108,14 +84,14 @@ static tamis_status give_up(mpi *self, batch *b, tamis_status status, const char
 
 /* Open MPI looks first and makes progress then: what that has brought shows in a second look, which
  * must not wait for the end of a nap. */
-static tamis_status look(const mpi *self, batch *b, int *done) {
+static tamis_status look(const tam_mpi *self, tam_mpi_batch *b, int *done) {
     for (int i = 0; i < 2 && !*done; i++)
-        TAM_TRY(translate(self, MPI_Testall(b->count, b->requests, done, MPI_STATUSES_IGNORE),
-                          "MPI_Testall"));
+        TAM_TRY(tam_mpi_check(self, MPI_Testall(b->count, b->requests, done, MPI_STATUSES_IGNORE),
+                              "MPI_Testall"));
     return TAMIS_OK;
 }
 
-static tamis_status wait_all(mpi *self, batch *b, tam_call *call) {
+static tamis_status wait_all(tam_mpi *self, tam_mpi_batch *b, tam_call *call) {
     tam_wait wait = tam_wait_begin(call);
     for (unsigned tries = 0;; tries++) {
         int done = 0;
@@ -134,18 +110,18 @@ static tamis_status wait_all(mpi *self, batch *b, tam_call *call) {
     return TAMIS_OK;
 }
 
-static int right(const mpi *self, int distance) {
+static int right(const tam_mpi *self, int distance) {
     return (self->rank + distance) % self->nranks;
 }
 
-static int left(const mpi *self, int distance) {
+static int left(const tam_mpi *self, int distance) {
     return (self->rank - distance + self->nranks) % self->nranks;
 }
 
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
                               tam_call *call) {
-    mpi *self = arg;
-    batch *b = &self->gather[0];
+    tam_mpi *self = arg;
+    tam_mpi_batch *b = &self->gather[0];
     char *out = recv;
     for (size_t at = 0; at < bytes; at += MESSAGE_MAX) {
         size_t length = bytes - at < MESSAGE_MAX ? bytes - at : MESSAGE_MAX;
@@ -168,9 +144,9 @@ static size_t part_of_run(const size_t *at, int r, size_t done, size_t *begin) {
     return done >= length ? 0 : length - done < MESSAGE_MAX ? length - done : MESSAGE_MAX;
 }
 
-static tamis_status post_runs(mpi *self, const char *send, const size_t *send_at, char *recv,
+static tamis_status post_runs(tam_mpi *self, const char *send, const size_t *send_at, char *recv,
                               const size_t *recv_at, size_t done, tam_call *call) {
-    batch *b = &self->scatter[0];
+    tam_mpi_batch *b = &self->scatter[0];
     size_t begin;
     for (int d = 1; d < self->nranks; d++) {
         size_t bytes = part_of_run(recv_at, left(self, d), done, &begin);
@@ -188,7 +164,7 @@ static tamis_status post_runs(mpi *self, const char *send, const size_t *send_at
 /* Rounds are the rank's own: two ranks count the messages between them alike. */
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call) {
-    mpi *self = arg;
+    tam_mpi *self = arg;
     size_t own = (size_t)self->rank;
     memcpy((char *)recv + recv_at[own], (const char *)send + send_at[own],
            recv_at[own + 1] - recv_at[own]);
@@ -209,7 +185,7 @@ typedef struct sum {
 } sum;
 
 /* Where piece j of slice r begins. */
-static size_t piece_begin(const mpi *self, const sum *s, int r, size_t j, size_t *length) {
+static size_t piece_begin(const tam_mpi *self, const sum *s, int r, size_t j, size_t *length) {
     size_t begin = tam_slice_begin(s->count, (uint32_t)r, (uint32_t)self->nranks);
     size_t end = tam_slice_begin(s->count, (uint32_t)r + 1, (uint32_t)self->nranks);
     size_t at = begin + j * PIECE;
@@ -217,20 +193,20 @@ static size_t piece_begin(const mpi *self, const sum *s, int r, size_t j, size_t
     return at < end ? at : end;
 }
 
-static char *piece(const mpi *self, const sum *s, int r, size_t j, size_t *bytes) {
+static char *piece(const tam_mpi *self, const sum *s, int r, size_t j, size_t *bytes) {
     size_t length, begin = piece_begin(self, s, r, j, &length);
     *bytes = length * s->size;
     return s->values + begin * s->size;
 }
 
 /* Piece j of the own slice as rank r has it. */
-static char *part(const mpi *self, const sum *s, int r, size_t j) {
+static char *part(const tam_mpi *self, const sum *s, int r, size_t j) {
     return self->pieces[j % 2] + (size_t)r * PIECE * s->size;
 }
 
 /* Send piece j of every other slice to its owner, receive piece j of mine from everybody. */
-static tamis_status post_scatter(mpi *self, const sum *s, size_t j, tam_call *call) {
-    batch *b = &self->scatter[j % 2];
+static tamis_status post_scatter(tam_mpi *self, const sum *s, size_t j, tam_call *call) {
+    tam_mpi_batch *b = &self->scatter[j % 2];
     size_t own, bytes;
     piece(self, s, self->rank, j, &own);
     for (int d = 1; d < self->nranks && own > 0; d++)
@@ -244,8 +220,8 @@ static tamis_status post_scatter(mpi *self, const sum *s, size_t j, tam_call *ca
 }
 
 /* Send my summed piece j to everybody, receive the others'. */
-static tamis_status post_gather(mpi *self, const sum *s, size_t j, tam_call *call) {
-    batch *b = &self->gather[j % 2];
+static tamis_status post_gather(tam_mpi *self, const sum *s, size_t j, tam_call *call) {
+    tam_mpi_batch *b = &self->gather[j % 2];
     size_t own, bytes;
     const char *mine = piece(self, s, self->rank, j, &own);
     for (int d = 1; d < self->nranks; d++) {
@@ -259,7 +235,7 @@ static tamis_status post_gather(mpi *self, const sum *s, size_t j, tam_call *cal
 }
 
 /* The own piece, in rank order: 0, 1, ..., P - 1. */
-static void add_floats(const mpi *self, const sum *s, size_t j, size_t length, float *mine) {
+static void add_floats(const tam_mpi *self, const sum *s, size_t j, size_t length, float *mine) {
     memcpy(mine, part(self, s, 0, j), length * sizeof mine[0]);
     for (int r = 1; r < self->nranks; r++) {
         const float *theirs = (const float *)(const void *)part(self, s, r, j);
@@ -268,7 +244,7 @@ static void add_floats(const mpi *self, const sum *s, size_t j, size_t length, f
     }
 }
 
-static void add_halves(const mpi *self, const sum *s, size_t j, size_t length, uint16_t *mine,
+static void add_halves(const tam_mpi *self, const sum *s, size_t j, size_t length, uint16_t *mine,
                        float *lost) {
     float sums[TAM_SUMS];
     for (size_t at = 0; at < length; at += TAM_SUMS) {
@@ -281,7 +257,7 @@ static void add_halves(const mpi *self, const sum *s, size_t j, size_t length, u
     }
 }
 
-static void add_up(const mpi *self, const sum *s, size_t j) {
+static void add_up(const tam_mpi *self, const sum *s, size_t j) {
     size_t length, begin = piece_begin(self, s, self->rank, j, &length);
     void *mine = s->values + begin * s->size;
     memcpy(part(self, s, self->rank, j), mine, length * s->size);
@@ -291,7 +267,7 @@ static void add_up(const mpi *self, const sum *s, size_t j) {
         add_floats(self, s, j, length, mine);
 }
 
-static tamis_status reduce(mpi *self, sum *s, tam_call *call) {
+static tamis_status reduce(tam_mpi *self, sum *s, tam_call *call) {
     size_t longest = (s->count + (size_t)self->nranks - 1) / (size_t)self->nranks;
     s->npieces = (longest + PIECE - 1) / PIECE;
     if (s->count == 0)
@@ -310,14 +286,14 @@ static tamis_status reduce(mpi *self, sum *s, tam_call *call) {
 }
 
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
-    mpi *self = arg;
+    tam_mpi *self = arg;
     sum s = {.values = (char *)values, .size = sizeof values[0], .count = count};
     return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
 }
 
 static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
                                            tam_call *call) {
-    mpi *self = arg;
+    tam_mpi *self = arg;
     sum s = {.values = (char *)values, .size = sizeof values[0], .count = count, .lost = lost};
     return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
 }
@@ -329,7 +305,7 @@ static void abort_mpi(void *arg) {
 /* After a failure messages may still be under way: leave the communicator and the buffers that
  * the library gave to MPI to the end of the process. */
 static void close_mpi(void *arg, int clean) {
-    mpi *self = arg;
+    tam_mpi *self = arg;
     int finalized = 1;
     MPI_Finalized(&finalized);
     if (!clean)
@@ -340,7 +316,7 @@ static void close_mpi(void *arg, int clean) {
     tam_free(self);
 }
 
-static const tam_transport inline_transport = {
+const tam_transport tam_mpi_inline = {
     .name = "mpi",
     .capabilities = TAM_CAP_LINGERS,
     .allgather = allgather,
@@ -351,7 +327,7 @@ static const tam_transport inline_transport = {
     .close = close_mpi,
 };
 
-static const tam_transport threaded_transport = {
+const tam_transport tam_mpi_threaded = {
     .name = "mpi",
     .capabilities = TAM_CAP_LINGERS | TAM_CAP_THREADED,
     .allgather = allgather,
@@ -361,107 +337,3 @@ static const tam_transport threaded_transport = {
     .abort = abort_mpi,
     .close = close_mpi,
 };
-
-/* pieces 0 | pieces 1 | requests of four batches | peers of four batches */
-static tamis_status open_buffers(mpi *self) {
-    size_t ranks = (size_t)self->nranks, most = 2 * ranks;
-    size_t pieces = ranks * PIECE * sizeof(float);
-    size_t requests = most * sizeof(MPI_Request), peers = most * sizeof(int);
-    char *at = tam_alloc(2 * pieces + 4 * requests + 4 * peers);
-    if (!at)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %d ranks", self->nranks);
-    self->memory = at;
-    batch *batches[] = {&self->gather[0], &self->gather[1], &self->scatter[0], &self->scatter[1]};
-    for (int i = 0; i < 2; i++, at += pieces)
-        self->pieces[i] = at;
-    for (int i = 0; i < 4; i++, at += requests)
-        batches[i]->requests = (MPI_Request *)(void *)at;
-    for (int i = 0; i < 4; i++, at += peers)
-        batches[i]->peers = (int *)(void *)at;
-    return TAMIS_OK;
-}
-
-static tamis_status check_mpi(int *level) {
-    int initialized = 0, finalized = 0;
-    MPI_Initialized(&initialized);
-    if (initialized)
-        MPI_Finalized(&finalized);
-    if (!initialized || finalized)
-        return tam_fail(TAMIS_E_STATE, "tamis_comm_create_mpi: MPI is %s",
-                        finalized ? "already finalised" : "not initialised; call MPI_Init_thread");
-    MPI_Query_thread(level);
-    return TAMIS_OK;
-}
-
-static tamis_status await_duplicate(const mpi *self, MPI_Request *request, uint64_t timeout_ns) {
-    uint64_t deadline_ns = tam_clock_ns() + timeout_ns;
-    int done = 0;
-    for (unsigned tries = 0; !done; tries++) {
-        TAM_TRY(translate(self, MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup"));
-        if (!done && tam_clock_ns() > deadline_ns)
-            return tam_fail(TAMIS_E_TIMEOUT,
-                            "rank %d waited %llu ms for all ranks to call tamis_comm_create_mpi",
-                            self->rank, (unsigned long long)(timeout_ns / 1000000u));
-        tam_relax(tries);
-    }
-    return TAMIS_OK;
-}
-
-/* A communicator of our own. Errors come back instead of ending the process, whatever handler the
- * caller has set; his is put back afterwards. */
-static tamis_status duplicate(mpi *self, MPI_Comm parent, uint64_t timeout_ns) {
-    MPI_Errhandler before;
-    MPI_Request request;
-    MPI_Comm_get_errhandler(parent, &before);
-    MPI_Comm_set_errhandler(parent, MPI_ERRORS_RETURN);
-    tamis_status status =
-        translate(self, MPI_Comm_idup(parent, &self->comm, &request), "MPI_Comm_idup");
-    if (status == TAMIS_OK)
-        status = await_duplicate(self, &request, timeout_ns);
-    MPI_Comm_set_errhandler(parent, before);
-    MPI_Errhandler_free(&before);
-    if (status == TAMIS_OK)
-        MPI_Comm_set_errhandler(self->comm, MPI_ERRORS_RETURN);
-    return status;
-}
-
-tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
-                                   tamis_comm **out) {
-    int level = MPI_THREAD_SINGLE;
-    uint64_t timeout_ns;
-    if (!out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: out is NULL");
-    TAM_TRY(check_mpi(&level));
-    if (parent == MPI_COMM_NULL)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: the communicator is "
-                                          "MPI_COMM_NULL");
-    int inter = 0;
-    MPI_Comm_test_inter(parent, &inter);
-    if (inter)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: an intercommunicator has two "
-                                          "groups; merge them first");
-    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
-
-    mpi *self = tam_alloc(sizeof *self);
-    if (!self)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
-    MPI_Comm_rank(parent, &self->rank);
-    MPI_Comm_size(parent, &self->nranks);
-    tamis_status status = open_buffers(self);
-    if (status != TAMIS_OK)
-        goto err_free;
-    status = duplicate(self, parent, timeout_ns);
-    if (status == TAMIS_E_TIMEOUT)
-        return status; /* MPI may still write into `self` */
-    if (status != TAMIS_OK)
-        goto err_buffers;
-    bool threaded = level == MPI_THREAD_MULTIPLE;
-    return tam_comm_open(threaded ? &threaded_transport : &inline_transport, self,
-                         (uint32_t)self->rank, (uint32_t)self->nranks, config, out);
-
-err_buffers:
-    tam_free(self->memory);
-err_free:
-    tam_free(self);
-    return status;
-}

@@ -73,7 +73,7 @@ known_in() { # pattern of the header, pattern of the files
 }
 known_in 'Python\.h' 'python/src/'
 known_in '(tamis/)?mpi\.h' \
-    'collectives/transport/mpi\.c|include/tamis/mpi\.h|python/src/mpi_module\.c|bench/|examples/|tests/'
+    'collectives/transport/mpi[a-z_]*\.[ch]|include/tamis/mpi\.h|python/src/mpi_module\.c|bench/|examples/|tests/'
 cuda='((cub|thrust|cccl|nv|crt|cooperative_groups|cuda/std)/|tamis/cuda\.h|(cuda[a-zA-Z0-9_]*|cupti'
 cuda+='|nvtx[a-zA-Z0-9_]*|cooperative_groups|vector_types|vector_functions|driver_types'
 cuda+='|device_launch_parameters)\.(h|hpp|cuh)[>"])'

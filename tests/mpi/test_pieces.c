@@ -6,6 +6,7 @@
 #define TAM_MPI_PIECE 16
 #define TAM_MPI_MESSAGE_MAX 100
 #include "collectives/transport/mpi.c"
+#include "collectives/transport/mpi_open.c"
 
 #include "lib/base/half.h"
 #include "tests/support/mpi_ranks.h"

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * MPI's communicator from inside: mpi.c has the collectives, mpi_open.c its beginning.
+ */
+#ifndef TAM_TRANSPORT_MPI_COMM_H
+#define TAM_TRANSPORT_MPI_COMM_H
+
+#include "lib/base/base.h"
+#include "lib/base/transport.h"
+
+#include <tamis/mpi.h>
+
+/* Tests make these small. */
+#ifndef TAM_MPI_PIECE
+#define TAM_MPI_PIECE 65536 /* values of a slice that travel at once */
+#endif
+#ifndef TAM_MPI_MESSAGE_MAX
+#define TAM_MPI_MESSAGE_MAX (1 << 30) /* bytes: counts of MPI are int */
+#endif
+
+/* Requests that are waited for together: 2 (P - 1) at most. */
+typedef struct tam_mpi_batch {
+    MPI_Request *requests;
+    int *peers; /* whom each request talks to */
+    int count;
+} tam_mpi_batch;
+
+typedef struct tam_mpi {
+    MPI_Comm comm;
+    int rank, nranks;
+    tam_mpi_batch gather[2], scatter[2];
+    char *pieces[2]; /* [nranks * TAM_MPI_PIECE] floats: parts of the own slice that arrived */
+    void *memory;
+} tam_mpi;
+
+/* mpi.c: calls come from the caller's threads alone, or also from one of the library. */
+
+extern const tam_transport tam_mpi_inline, tam_mpi_threaded;
+
+/** Say "rank <r>: <what>: <what MPI says of the code>", if that is an error. */
+tamis_status tam_mpi_check(const tam_mpi *self, int code, const char *what);
+
+#endif
