@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Pieces of rules that several presets share."""
+import math
+
+import numpy as np
+
+def largest(keys, k):
+    """Indices of the k largest, ties to the lowest index, ascending."""
+    return np.sort(np.argsort(-keys, kind="stable")[:k])
+
+
+def reaching(acc, threshold):
+    """A threshold is compared as binary32, and zeros are never selected."""
+    return np.flatnonzero((np.abs(acc) >= np.float32(threshold)) & (acc != 0))
+
+
+def contiguous(n, parts):
+    """Ends of `parts` runs of n elements, the first n mod parts one longer."""
+    return np.cumsum([n // parts + (p < n % parts) for p in range(parts)])
+
+
+def added(numbers):
+    """One after another: sum() of Python 3.12 and later carries what rounding takes."""
+    total = 0.0
+    for x in numbers:
+        total += x
+    return total
+
+
+def budgets_by_norm(k, norms, lengths):
+    """DEFT: by descending norm, floor(K norm / N), at least 1, at most all."""
+    left, rest, out = float(k), added(norms), [0] * len(norms)
+    for g in sorted(range(len(norms)), key=lambda g: (-norms[g], g)):
+        share = left * norms[g] / rest if rest > 0 else 0.0
+        out[g] = min(max(math.floor(share), 1), lengths[g])
+        left, rest = max(left - out[g], 0.0), rest - norms[g]
+    return out
+
+
+def exact_sum_of_squares(acc):
+    """Binary32 adds these without rounding, so their order is of no matter."""
+    total = float(np.sum(acc * acc))
+    assert total < 2**24, "choose smaller numbers: sums of squares must be exact"
+    return total
+
+
+class Scheme:
+    """select: one index array per rank, and what they cut at; learn: after the step."""
+
+    def __init__(self, case, seen):
+        self.case, self.seen = case, seen
+        self.n, self.P = case["n"], case["ranks"]
+        self.k = max(1, math.floor(case["density"] * self.n))
+        self.delta = case["threshold"] or 1 / (2 * math.sqrt(self.k))
+
+    def learn(self, t, acc, picks, union):
+        pass
+
+    def common(self):
+        """Taken by all ranks without being sent."""
+        return np.array([], int)
+
+    def union(self, acc, picks):
+        return np.unique(np.concatenate(picks + [self.common()])).astype(int)
+
+    def give(self, acc, picks, union):
+        """Everybody its own values at all of the union; what is applied."""
+        applied = sum(a[union] for a in acc)
+        for a in acc:
+            a[union] = 0
+        return applied
+
+
+def smallest(acc, picks):
+    return [float(np.min(np.abs(acc[r][p]))) if len(p) else 0.0 for r, p in enumerate(picks)]

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: MIT
+"""The sparse presets, each from its published formulas."""
+import math
+
+import numpy as np
+
+from gradients import random
+from rules import (Scheme, added, budgets_by_norm, contiguous, exact_sum_of_squares, largest,
+                   reaching, smallest)
+
+class TopK(Scheme):
+    """Every rank the k largest of its own."""
+
+    def select(self, t, acc):
+        picks = [largest(np.abs(a), self.k) for a in acc]
+        return picks, smallest(acc, picks)
+
+
+class CLTK(Scheme):
+    """The k largest of rank t mod P."""
+
+    def select(self, t, acc):
+        nothing = np.array([], int)
+        picks = [largest(np.abs(acc[r]), self.k) if r == t % self.P else nothing
+                 for r in range(self.P)]
+        return picks, smallest(acc, picks)
+
+
+class Threshold(Scheme):
+    """|acc| >= delta, a constant."""
+
+    def select(self, t, acc):
+        return [reaching(a, self.delta) for a in acc], [self.delta]
+
+
+class SAGE(Scheme):
+    """Each rank its own delta."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.size = max(1, math.floor(self.n / (1 + self.n * 0.05**2)))
+        self.deltas, self.means = [self.delta] * self.P, [None] * self.P
+
+    def sample(self, t, rank):
+        """The library's choice; published: uniform, with a seed of each rank's own. Bucket 0."""
+        x = random(random(random(rank, 0), t), np.arange(self.size))
+        return ((x >> np.uint64(32)) * np.uint64(self.n) >> np.uint64(32)).astype(int)
+
+    def step(self, acc, rank, mean):
+        before, d = self.means[rank], self.k / self.n
+        # Published: m_t / m_(t-1) without a test.
+        alpha = mean / before if before > 0 and mean > 0 else 1.0
+        self.seen.add("alpha" if before > 0 and mean > 0 else "no alpha")
+        found = len(reaching(acc, self.deltas[rank] * alpha)) / self.n
+        beta = 2 / (1 + math.exp(d - found))
+        gamma = 0.95 if found / d < 0.1 else 1.05 if found / d > 10 else 1.0
+        self.seen.add("gamma %g" % gamma)
+        return self.deltas[rank] * alpha * beta * gamma
+
+    def select(self, t, acc):
+        for r in range(self.P):
+            mean = float(np.sum(np.abs(acc[r][self.sample(t, r)]))) / self.size
+            if t > 0:
+                self.deltas[r] = self.step(acc[r], r, mean)
+            self.means[r] = mean
+        return [reaching(a, d) for a, d in zip(acc, self.deltas)], list(self.deltas)
+
+
+class Stepped(Scheme):
+    """MiCRO's threshold over parts that rotate; `ends` are the parts' in this step."""
+
+    def select(self, t, acc):
+        self.used, picks = self.delta, []
+        for r in range(self.P):
+            part = (t + r) % self.P
+            begin, end = self.ends[part - 1] if part else 0, self.ends[part]
+            # Published: a rank that finds nothing sends one made-up index.
+            picks.append(begin + reaching(acc[r][begin:end], self.delta))
+        return picks, [self.delta]
+
+    def learn(self, t, acc, picks, union):
+        q = sum(len(p) for p in picks) / self.k
+        # Published: the third test is q > 0, so 0.9987 cannot be reached; q > 1 is meant.
+        factor = 1.005 if q > 1.1 else 1.00125 if q > 1 else 0.9987 if q > 1 / 1.1 else 0.995
+        self.seen.add("factor %g" % factor)
+        self.delta *= factor
+
+
+class MiCRO(Stepped):
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.ends = contiguous(self.n, self.P)
+
+
+class ExDyna(Stepped):
+    """MiCRO over runs of blocks, which move by one between neighbours."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        blocks = 1024
+        self.size = self.n // blocks
+        if self.size >= 32:
+            self.size -= self.size % 32
+        if case["block"]:  # published: always 1024 blocks
+            self.size, blocks = case["block"], self.n // case["block"]
+        # Published: B / (4 P); with few blocks here, at least one.
+        self.least = max(1, blocks // (4 * self.P))
+        self.blocks = [blocks // self.P + (c < blocks % self.P) for c in range(self.P)]
+        self.place()
+
+    def place(self):
+        self.ends = np.cumsum(self.blocks) * self.size
+        self.ends[-1] = self.n
+
+    def move(self, load, a, b, shift):
+        if self.blocks[a] - 1 < self.least:
+            self.seen.add("least")
+            return
+        self.seen.add("forward" if a < b else "backward")
+        self.blocks[a] -= 1
+        self.blocks[b] += 1
+        load[a] -= shift
+        load[b] += shift
+
+    def learn(self, t, acc, picks, union):
+        super().learn(t, acc, picks, union)
+        load = [0] * self.P
+        for r in range(self.P):
+            load[(t + r) % self.P] = len(picks[r])
+        found = sum(load)
+        average, shift = max(found // self.P, 1), self.size * found // self.n
+        for c in range(self.P - 1):
+            a, b = load[c] / average, load[c + 1] / average
+            if a > 1.05 and b < 1 / 1.05:
+                self.move(load, c, c + 1, shift)
+            elif a < 1 / 1.05 and b > 1.05:
+                self.move(load, c + 1, c, shift)
+        self.place()
+
+
+class DEFT(Scheme):
+    """Layers, budgets by norm, bins by cost; rank t mod P packs for all."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.groups, begin = [], 0
+        for length in case["segments"]:
+            pieces = min(self.P, length) if length > self.n // self.P else 1
+            ends = begin + contiguous(length, pieces)
+            for end in map(int, ends):
+                self.groups.append((begin, end))
+                begin = end
+        self.lengths = [end - begin for begin, end in self.groups]
+
+    def pack(self, budgets):
+        """The bin of each layer; None: taken whole by all."""
+        cost = [n * math.log2(k) if k > 1 else n for n, k in zip(self.lengths, budgets)]
+        bins, loads = [None] * len(cost), [0.0] * self.P
+        for g in sorted(range(len(cost)), key=lambda g: (-cost[g], g)):
+            if budgets[g] < self.lengths[g]:
+                bins[g] = loads.index(min(loads))
+                loads[bins[g]] += cost[g]
+        return bins
+
+    def select(self, t, acc):
+        budgets = [budgets_by_norm(self.k, [math.sqrt(exact_sum_of_squares(a[b:e]))
+                                            for b, e in self.groups], self.lengths) for a in acc]
+        bins = self.pack(budgets[t % self.P])
+        picks = [[np.array([], int)] for _ in acc]
+        self.whole = [np.array([], int)]
+        for g, (begin, end) in enumerate(self.groups):
+            if bins[g] is None:
+                self.whole.append(np.arange(begin, end))
+                self.seen.add("common")
+                continue
+            r = (bins[g] - t) % self.P
+            self.seen.add("piece" if end - begin not in self.case["segments"] else "layer")
+            picks[r].append(begin + largest(np.abs(acc[r][begin:end]), budgets[r][g]))
+        picks = [np.concatenate(p) for p in picks]
+        return picks, smallest(acc, picks)
+
+    def common(self):
+        return np.concatenate(self.whole)
+
+
+class Tamis(Scheme):
+    """Blocks dealt out in turn, levels by layer that are learned, exactly k."""
+
+    over = 1.5
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        ends = np.cumsum(case["segments"])
+        self.groups = [(int(e) - length, int(e)) for e, length in zip(ends, case["segments"])]
+        self.lengths = list(case["segments"])
+        self.group_of = np.repeat(np.arange(len(self.groups)), self.lengths)
+        self.part_of = np.arange(self.n) // case["block"] % self.P
+        self.levels, self.primed = [0.0] * len(self.groups), False
+        self.drift, self.spread, self.xx, self.xy = 0.0, 0.002, 0.01, 0.06
+        self.set_margin()
+
+    def slope(self):
+        return min(max(self.xy / self.xx, 1.0), 60.0)
+
+    def set_margin(self):
+        self.margin = -max(math.log2(self.over) / self.slope(), 3 * math.sqrt(self.spread))
+
+    def keys(self, acc):
+        """|acc| / tau of the group, in binary32."""
+        weights = np.array([2.0**-level for level in self.levels], np.float32)
+        weights = weights if self.primed else np.ones_like(weights)
+        return np.abs(acc).astype(np.float32) * weights[self.group_of]
+
+    def candidates(self, acc, own):
+        least = np.array([2.0**(level + self.margin) for level in self.levels], np.float32)
+        return int(np.sum((np.abs(acc) >= least[self.group_of])[own] & (acc[own] != 0)))
+
+    def select(self, t, acc):
+        self.cuts, self.found, picks, before = [], 0, [], 0
+        for r in range(self.P):
+            own = np.flatnonzero(self.part_of == (t + r) % self.P)
+            share = self.k * (before + len(own)) // self.n - self.k * before // self.n
+            before += len(own)
+            keys = self.keys(acc[r])
+            picks.append(own[largest(keys[own], share)])
+            self.cuts.append(float(np.min(keys[picks[r]])) if share else 0.0)
+            self.found += self.candidates(acc[r], own) if self.primed else 0
+        return picks, list(self.cuts)
+
+    def fit(self, cut):
+        """Slope of the count, from the candidates between margin and cut."""
+        distance = cut - self.margin
+        if self.found == 0 or abs(distance) > 1:
+            return
+        count = math.log2((self.found + 0.5) / (self.k + 0.5))
+        self.xx = 0.8 * self.xx + 0.2 * min(max(distance * distance, 1e-6), 1.0)
+        self.xy = 0.8 * self.xy + 0.2 * distance * count
+
+    def shift(self, cut):
+        if abs(cut) > 0.6:
+            self.seen.add("jump")
+            self.drift = 0.0
+            return cut
+        self.seen.add("drift")
+        self.drift = 0.8 * self.drift + 0.15 * cut
+        return 0.7 * cut + self.drift
+
+    def level(self, g, shift, share, mean, picked, budget):
+        """Of a group: with all, and by what it was given of its budget; near a Laplacian's."""
+        if mean == 0 and picked == 0:
+            self.seen.add("silent")
+            return self.levels[g]
+        ratio = max(self.lengths[g] / budget, 2.0)
+        guess = 0.5 * math.log2(mean / self.lengths[g])
+        guess += math.log2(0.7071 * 0.69315 * math.log2(ratio))
+        if not self.primed:
+            return guess
+        miss = math.log2((share * picked + 2) / (budget + 2))
+        level = self.levels[g] + shift + 0.5 * min(max(miss, -2.0), 2.0) / self.slope()
+        self.seen.add("free" if abs(level - guess) <= 3 else "bounded")
+        return min(max(level, guess - 3), guess + 3)
+
+    def learn(self, t, acc, picks, union):
+        cuts = [math.log2(cut) for cut in self.cuts if cut > 0]
+        if not cuts:
+            return
+        cut = added(cuts) / len(cuts)
+        shift = cut
+        if self.primed:
+            short = added(c * c for c in cuts if c < 0) / len(cuts)
+            self.spread = 0.9 * self.spread + 0.1 * min(max(short, 1e-6), 0.1)
+            self.fit(cut)
+            shift = self.shift(cut)
+        means = [added(exact_sum_of_squares(a[b:e]) for a in acc) / self.P for b, e in self.groups]
+        budgets = budgets_by_norm(self.k, [math.sqrt(m) for m in means], self.lengths)
+        picked = np.bincount(self.group_of[union], minlength=len(self.groups))
+        share = self.k / len(union)
+        self.levels = [self.level(g, shift, share, means[g], int(picked[g]), budgets[g])
+                       for g in range(len(self.groups))]
+        self.set_margin()
+        self.primed = True
+
+
+class OkTopk(Scheme):
+    """Thresholds of the ranks, and one of the sums, found every 32nd step and kept in between."""
+
+    @staticmethod
+    def looks(t):
+        # Published: t % 32 == 0 alone, after 512 dense steps.
+        return t % 32 == 0 or t in (1, 2, 4, 8, 16)
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.deltas, self.cut = [0.0] * self.P, 0.0
+        self.borders = [self.n * (r + 1) // self.P for r in range(self.P)]
+
+    def pick(self, acc, delta):
+        found = reaching(acc, delta)
+        # Published: without a limit.
+        self.seen.add("full" if len(found) > 4 * self.k else "fits")
+        return found[largest(np.abs(acc[found]), 4 * self.k)]
+
+    def select(self, t, acc):
+        if self.looks(t):
+            picks = [largest(np.abs(a), self.k) for a in acc]
+            self.deltas = smallest(acc, picks)
+        else:
+            picks = [self.pick(a, d) for a, d in zip(acc, self.deltas)]
+        return picks, list(self.deltas)
+
+    def sums(self, acc, picks):
+        sums = np.zeros(self.n)
+        for a, p in zip(acc, picks):
+            sums[p] += a[p]
+        return sums
+
+    def union(self, acc, picks):
+        picked = np.unique(np.concatenate(picks)).astype(int)
+        keys = np.abs(self.sums(acc, picks)[picked])
+        if self.cut == 0.0:
+            self.cut = float(np.sort(keys)[-self.k])
+        self.seen.add("some" if np.any(keys >= self.cut) else "none")
+        return picked[keys >= self.cut]
+
+    def give(self, acc, picks, union):
+        applied = self.sums(acc, picks)[union]
+        for a, p in zip(acc, picks):
+            a[np.intersect1d(p, union)] = 0
+        return applied
+
+    def wish(self, picks, c):
+        return int(picks[len(picks) * c // self.P]) if len(picks) else self.n * c // self.P
+
+    def learn(self, t, acc, picks, union):
+        if self.looks(t + 1):
+            self.cut = 0.0
+        # Published: found every 64th step, and they hold in that step; here from the next one on.
+        wishes = [[self.wish(p, c) for c in range(1, self.P)] + [self.n] for p in picks]
+        self.borders = [sum(ends) // self.P for ends in zip(*wishes)]
+
+
+PRESETS = {"topk": TopK, "cltk": CLTK, "threshold": Threshold, "sage": SAGE, "deft": DEFT,
+           "micro": MiCRO, "exdyna": ExDyna, "tamis": Tamis, "oktopk": OkTopk}
