@@ -22,6 +22,8 @@
 #include "bench/train/settings.h"
 #include "bench/train/workload.h"
 
+#include <tamis/pipeline.h>
+
 typedef struct pipeline {
     uint32_t stage, nstages, micro_batches;
     uint32_t first[SCHEDULE_LAYERS + 1]; /* stage s has the layers first[s] .. first[s + 1] - 1 */

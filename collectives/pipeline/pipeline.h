@@ -10,6 +10,8 @@
 
 #include "collectives/transport/board.h"
 
+#include <tamis/pipeline.h>
+
 struct tamis_pipeline {
     tamis_comm *world;
     tamis_pipeline_config config;

@@ -35,6 +35,7 @@ check tamis.h
 check energy.h
 check governor.h
 check forecast.h
+check pipeline.h
 check nccl.h
 check_with mpi.h mpi.h "$@"
 check_with cuda.h cuda_runtime_api.h "$@"

@@ -13,6 +13,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <tamis/pipeline.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 

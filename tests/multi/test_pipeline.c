@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tamis/pipeline.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
