@@ -6,6 +6,8 @@
  *     union   all-gather of the indices to P - 1 others, all-reduce of u values:
  *             i (P - 1) + 2 v u (P - 1) / P; with exclusive picks, p = k/P and u = k, and u32, this
  *             is k (P - 1) / P * (4 + 8)
+ *     leader  its indices in pieces to P - 1 others, the pieces to all: 2 i (P - 1) / P in place of
+ *             i (P - 1), where P > 2
  *     pairs   all-gather of p pairs: (i + v p) (P - 1)
  *     balanced-pairs   p pairs to owners of even regions, u survivors to all, in even shares:
  *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4128 every 32nd step, to
@@ -49,7 +51,8 @@ double perf_wire_model(const perf_case *c, double picked, double selected) {
         return 8 * (double)c->shape.n * others / p;
     if (strcmp(c->scheme.exchange, "balanced-pairs") == 0)
         return others * (136 + 8 * p + 4128.0 / 32) + 8 * (picked + selected) * others / p;
-    double indices = index_bytes(c, picked) * others;
+    bool led = strcmp(c->scheme.ownership, "leader") == 0 && p > 2;
+    double indices = index_bytes(c, picked) * others * (led ? 2 / p : 1);
     if (strcmp(c->scheme.exchange, "pairs") == 0)
         return indices + value * picked * others;
     return indices + 2 * value * selected * others / p;

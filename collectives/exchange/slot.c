@@ -28,6 +28,40 @@ static size_t value_room(const tam_slots *s, size_t limit) {
     return s->with_values ? round_up(limit * tam_type_bytes(s->type)) : 0;
 }
 
+/* Led: a piece of a payload, of which there are P. */
+static size_t piece_of(const tam_slots *s, size_t payload) {
+    return round_up((payload + s->nranks - 1) / s->nranks);
+}
+
+/* own head and payload | relay | heads, each with a piece | the payload */
+static tamis_status open_led_memory(tam_slots *s) {
+    size_t piece = piece_of(s, index_room(s, s->capacity) + value_room(s, s->capacity));
+    size_t message = s->head_bytes + piece, payload = s->nranks * piece;
+    size_t own = s->head_bytes + payload;
+    s->send_at = tam_alloc_array(2 * ((size_t)s->nranks + 1), sizeof s->send_at[0]);
+    s->memory = tam_alloc(own + message + s->nranks * message + payload);
+    if (!s->send_at || !s->memory)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for slots of %zu indices of one rank",
+                        s->capacity);
+    s->recv_at = s->send_at + s->nranks + 1;
+    s->relay = s->memory + own;
+    s->heads = s->relay + message;
+    return TAMIS_OK;
+}
+
+static tamis_status open_memory(tam_slots *s) {
+    size_t slot = s->head_bytes + index_room(s, s->capacity) + value_room(s, s->capacity);
+    size_t bytes;
+    if (__builtin_mul_overflow(slot, (size_t)s->nranks + 1, &bytes))
+        return tam_fail(TAMIS_E_NOMEM, "slots of %zu indices on %u ranks exceed the address space",
+                        s->capacity, s->nranks);
+    s->memory = tam_alloc(bytes);
+    if (!s->memory)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of slots", bytes);
+    s->heads = s->memory + slot;
+    return TAMIS_OK;
+}
+
 static tamis_status open_lists(tam_slots *s) {
     if (in_place(s))
         return TAMIS_OK;
@@ -41,16 +75,8 @@ static tamis_status open_lists(tam_slots *s) {
 
 tamis_status tam_slots_open(tam_slots *s) {
     s->head_bytes = sizeof(tam_slot_header) + round_up(((size_t)s->nstats + s->nwords) * 4);
-    size_t slot = s->head_bytes + index_room(s, s->capacity) + value_room(s, s->capacity);
-    size_t bytes;
-    if (__builtin_mul_overflow(slot, (size_t)s->nranks + 1, &bytes))
-        return tam_fail(TAMIS_E_NOMEM, "slots of %zu indices on %u ranks exceed the address space",
-                        s->capacity, s->nranks);
-    s->memory = tam_alloc(bytes);
-    if (!s->memory)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of slots", bytes);
+    TAM_TRY(s->led ? open_led_memory(s) : open_memory(s));
     s->send = s->memory;
-    s->heads = s->memory + slot;
     tam_slots_limit(s, s->capacity);
     return open_lists(s);
 }
@@ -59,7 +85,11 @@ void tam_slots_limit(tam_slots *s, size_t limit) {
     s->limit = limit;
     s->index_step = index_room(s, limit);
     s->value_step = value_room(s, limit);
-    if (s->growing) {
+    if (s->led) {
+        s->head_step = s->head_bytes + piece_of(s, s->index_step + s->value_step);
+        s->payload_step = 0; /* there is one */
+        s->payloads = s->heads + s->nranks * s->head_step;
+    } else if (s->growing) {
         s->head_step = s->head_bytes;
         s->payloads = s->heads + s->nranks * s->head_bytes;
     } else {
@@ -72,7 +102,9 @@ void tam_slots_close(tam_slots *s) {
     tam_free(s->memory);
     tam_free(s->own);
     tam_free(s->lists);
+    tam_free(s->send_at);
     s->memory = NULL;
+    s->send_at = NULL;
     s->own = s->lists = NULL;
 }
 
@@ -147,10 +179,15 @@ static uint64_t checksum(const tam_slots *s, const void *head, const void *indic
     return hash;
 }
 
+/* Led: of the others not even the encoding of an empty list travels. */
+static bool has_payload(const tam_slots *s, uint32_t r) {
+    return !s->led || r == s->leader;
+}
+
 /* The place for what came from this rank serves for its positions. */
 static size_t encode(tam_slots *s, size_t count) {
     uint32_t *positions = s->lists + s->rank * s->capacity;
-    if (in_place(s))
+    if (in_place(s) || !has_payload(s, s->rank))
         return 4 * count;
     tam_reach_number(&s->reaches[s->rank], s->own, count, positions);
     return tam_codec_of(s->format)->encode(positions, count, s->span, own_payload(s));
@@ -186,6 +223,8 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
                         (unsigned long long)h->step, (unsigned long long)step);
     if (h->count > s->limit)
         return refuse(r, "its count exceeds the slot");
+    if (!has_payload(s, r) && (h->count > 0 || h->index_bytes > 0))
+        return refuse(r, "it holds picks, and another rank leads");
     uint64_t most = tam_codec_of(s->format)->bytes(s->span, h->count);
     if (h->index_bytes > most || (in_place(s) && h->index_bytes != 4 * (uint64_t)h->count))
         return refuse(r, "its indices cannot take so many bytes");
@@ -224,6 +263,23 @@ static tamis_status exchange_fixed(tam_slots *s, tam_link *link) {
     return TAMIS_OK;
 }
 
+static tamis_status exchange_led(tam_slots *s, tam_link *link) {
+    size_t piece = s->head_step - s->head_bytes;
+    for (uint32_t r = 0; r <= s->nranks; r++) {
+        s->send_at[r] = s->rank == s->leader ? r * piece : 0;
+        s->recv_at[r] = r > s->leader ? piece : 0;
+    }
+    TAM_TRY(link->transport->alltoall(link->self, own_payload(s), s->send_at,
+                                      s->relay + s->head_bytes, s->recv_at, &link->call));
+    memcpy(s->relay, s->send, s->head_bytes);
+    TAM_TRY(gather(link, s->relay, s->head_step, s->heads));
+    for (uint32_t r = 0; r < s->nranks; r++)
+        memcpy(s->payloads + r * piece, s->heads + r * s->head_step + s->head_bytes, piece);
+    for (uint32_t r = 0; r < s->nranks; r++)
+        TAM_TRY(check_head(s, r));
+    return TAMIS_OK;
+}
+
 static tamis_status exchange_growing(tam_slots *s, tam_link *link) {
     size_t most = 0, bytes = 0;
     TAM_TRY(gather(link, s->send, s->head_bytes, s->heads));
@@ -249,10 +305,12 @@ static tamis_status exchange_growing(tam_slots *s, tam_link *link) {
 
 tamis_status tam_slots_exchange(tam_slots *s, tam_link *link) {
     seal(s);
-    TAM_TRY(s->growing ? exchange_growing(s, link) : exchange_fixed(s, link));
+    TAM_TRY(s->led       ? exchange_led(s, link)
+            : s->growing ? exchange_growing(s, link)
+                         : exchange_fixed(s, link));
     for (uint32_t r = 0; r < s->nranks; r++) {
         TAM_TRY(check_payload(s, r));
-        if (!in_place(s))
+        if (!in_place(s) && has_payload(s, r))
             TAM_TRY(decode(s, r));
     }
     return TAMIS_OK;

@@ -11,6 +11,14 @@
  * all-gather. Growing slots (schemes whose counts are unknown beforehand): the heads travel first,
  * the payload follows with room for the longest encoding and the longest list.
  *
+ * Led slots (fixed, one rank alone picks): the leader cuts its payload into P pieces, one for each
+ * rank; then heads and pieces travel in one all-gather, and the pieces make up the payload. Three
+ * ranks, led by rank 1:
+ *
+ *     rank 0  gets a from 1   sends | h0 | a |
+ *     rank 1  keeps b         sends | h1 | b |      payload of rank 1 on every rank: a b c
+ *     rank 2  gets c from 1   sends | h2 | c |
+ *
  * Three ranks, k = 6, fixed slots of 2; the union is the merge of three disjoint lists:
  *
  *     rank 0 sends   | h | 3 17 |        every rank receives  | h | 3 17 | h | 5 8 | h | 12 20 |
@@ -65,6 +73,8 @@ typedef struct tam_slots {
     size_t capacity; /* most indices a rank may ever send */
     size_t limit;    /* in this step, known to all ranks; at most the capacity */
     bool growing, with_values;
+    bool led;                  /* one rank alone picks in a step, */
+    uint32_t leader;           /* this one, set before each exchange */
     tamis_type type;           /* of the values: float32 or bfloat16 */
     tamis_index_format format; /* not AUTO */
     uint64_t span;             /* most elements in which one rank may select */
@@ -76,6 +86,8 @@ typedef struct tam_slots {
     unsigned char *send;
     unsigned char *heads, *payloads; /* of all ranks, as received */
     size_t head_step, payload_step;  /* bytes from one rank's to the next */
+    unsigned char *relay;            /* led: the own head and a piece of the leader's payload */
+    size_t *send_at, *recv_at;       /* led: [nranks + 1] */
     unsigned char *memory;
     uint32_t *own;   /* [capacity] what this rank picked; NULL for u32: picked where it travels */
     uint32_t *lists; /* [nranks * capacity] what came, decoded; NULL for u32: read where it came */
@@ -100,6 +112,7 @@ void tam_slots_limit(tam_slots *slots, size_t limit);
  * all-gather, and check what came: TAMIS_E_PROTOCOL names the rank and the field.
  *
  * Bytes:  fixed    (P - 1) * (head + most that limit indices of the span take)    sent per rank
+ *         led      (P - 1) * head + (P - 1) / P * payload, the leader twice that
  *         growing  (P - 1) * (head + longest encoding)
  *         pairs    and (P - 1) * the size of a value * (limit, or longest list)
  */

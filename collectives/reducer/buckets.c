@@ -72,6 +72,15 @@ static void name_slots(tam_bucket *b) {
     b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
 }
 
+/* A leader's list goes to all in pieces, where runs travel by themselves and more than one other rank
+ * takes part of the work. */
+static bool slots_led(const tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    return b->scheme.ownership == TAM_OWN_LEADER && r->driver == &tam_driver_host &&
+           r->comm->nranks > 2 && !b->slots.growing &&
+           !(r->comm->transport->capabilities & TAM_CAP_GATHERS);
+}
+
 /* What travels, whoever drives: sizes, and the hash that all ranks' slots must carry. */
 static void prepare_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
@@ -81,6 +90,7 @@ static void prepare_slots(tam_bucket *b) {
     b->slots.nstats = sums ? b->division.grid.ngroups : 0;
     b->slots.capacity = tam_bucket_slot(b, b->k_max);
     b->slots.growing = slots_grow(b);
+    b->slots.led = slots_led(b);
     b->slots.with_values = tam_scheme_gives_picks(b->scheme);
     b->slots.heads_only = tam_scheme_regional(b->scheme);
     b->slots.nwords = b->slots.heads_only ? tam_regions_head_words(r->comm->nranks) : 0;

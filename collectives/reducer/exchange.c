@@ -292,6 +292,7 @@ static tamis_status accumulate_committed(tam_bucket *b) {
 static tamis_status exchange(tam_bucket *b, tam_link *link) {
     for (uint32_t i = 0; i < link->nranks && !b->rows; i++)
         b->reaches[i] = tam_reach_of(&b->division, tam_part_of(&b->division, b->reducer->step, i));
+    b->slots.leader = tam_owner_of(&b->division, b->reducer->step, 0); /* if they are led */
     TAM_TRY(tam_slots_exchange(&b->slots, link));
     TAM_TRY(compare_results(b));
     add_up_headers(b);

@@ -69,6 +69,7 @@ static void close_callback(void *arg, int clean) {
 
 static const tam_transport transport = {
     .name = "callback",
+    .capabilities = TAM_CAP_GATHERS,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
     .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,

@@ -309,7 +309,7 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
 
 const tam_transport tam_nccl_transport = {
     .name = "nccl",
-    .capabilities = TAM_CAP_THREADED,
+    .capabilities = TAM_CAP_THREADED | TAM_CAP_GATHERS,
     .stream = &stream_row,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,

@@ -18,7 +18,8 @@
 
 enum {
     TAM_CAP_THREADED = 1, /* calls may come from a thread of the library */
-    TAM_CAP_LINGERS = 2   /* after a failure it may still read or write what it was given */
+    TAM_CAP_LINGERS = 2,  /* after a failure it may still read or write what it was given */
+    TAM_CAP_GATHERS = 4   /* an all-to-all is made of all-gathers, and sends as much */
 };
 
 /** What bounds a call, and what it cost. */
