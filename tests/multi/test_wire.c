@@ -1,58 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * What travels, and in how many bytes: index formats change no result; values of 16 bits lose
- * nothing, for what rounding takes stays in a residual; damage to any byte is refused by all ranks.
+ * What travels, and in how many bytes: index formats change no result, states do not depend on them,
+ * damage to any byte is refused by all ranks. What values of 16 bits lose: test_values.c.
  */
 #include "collectives/reducer/state.h"
 #include "collectives/transport/faulty.h"
 #include "lib/base/base.h"
-#include "lib/base/half.h"
-#include "tests/support/data.h"
-#include "tests/support/ranks.h"
-#include "tests/support/schemes.h"
-#include "tests/support/trial.h"
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-/* cmocka.h wants the headers above it */
-#include <cmocka.h>
-
-#define COUNT(array) (sizeof(array) / sizeof(array)[0])
-
-static const tamis_index_format formats[] = {TAMIS_INDEX_AUTO, TAMIS_INDEX_BLOCK16,
-                                             TAMIS_INDEX_GAP8, TAMIS_INDEX_BITMAP};
-
-/* Every exchange, ownership and kind of slot; those with `capacity` have fixed ones. */
-static const struct {
-    const char *scheme;
-    double capacity;
-} cases[] = {
-    {"tamis", 0},
-    {"topk", 0},
-    {"deft", 0},
-    {"micro", 0},
-    {"micro", 1.5},
-    {"cyclic+norm+predict+pairs", 0},
-    {"all+global+exact+pairs", 0},
-    {"rotate+global+step+pairs", 0},
-    {"rotate+global+step+pairs", 2},
-};
-
-static trial trial_of(size_t which, uint32_t nranks, size_t n, double density) {
-    trial what = trial_usual(cases[which].scheme, nranks, n, density);
-    what.capacity = cases[which].capacity;
-    return what;
-}
-
-static void run(const trial *what, trial_record *out) {
-    if (!trial_run(what, out))
-        fail_msg("[%s] was refused: %s", test_context_text(), tamis_last_error());
-    check_alike(out);
-    check_union(out);
-    check_stats(out);
-}
+#include "tests/multi/wire_cases.h"
 
 /* -- formats of indices ------------------------------------------------------------------------- */
 
@@ -169,193 +123,6 @@ static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     for (size_t i = 0; i < COUNT(sizes); i++) {
         test_context("%s", sizes[i].name);
         ranks_run(2, 0, run_size, &sizes[i]);
-    }
-}
-
-/* -- values of 16 bits -------------------------------------------------------------------------- */
-
-/* Entries of the last step's result at which some rank keeps something. */
-static size_t kept(const trial_record *record) {
-    uint32_t last = record->trial.steps - 1;
-    const uint32_t *indices = record->indices + (size_t)last * record->trial.n;
-    size_t count = 0;
-    for (size_t i = 0; i < record_moment(record, last, 0)->count; i++) {
-        bool any = false;
-        for (uint32_t r = 0; r < record->trial.nranks; r++)
-            any = any || record_residual(record, last, r)[indices[i]] != 0.0f;
-        count += any;
-    }
-    return count;
-}
-
-/* Exactly: all numbers are whole, and small enough for binary32; of bfloat16 many are not. */
-static void test_values_of_16_bits_conserve_mass_exactly(void **state) {
-    static const uint32_t ranks_of[] = {1, 2, 3, 5};
-    static const double densities[] = {1, 0.1, 0.01};
-    trial_record record;
-    (void)state;
-    for (size_t c = 0; c < COUNT(cases); c++)
-        for (size_t p = 0; p < COUNT(ranks_of); p++)
-            for (size_t d = 0; d < COUNT(densities); d++) {
-                trial what = trial_of(c, ranks_of[p], 3001, densities[d]);
-                what.wire = TAMIS_TYPE_BFLOAT16;
-                what.format = formats[(c + p + d) % COUNT(formats)];
-                what.bucket_length = d == 1 ? 700 : 0;
-                what.scale = 7; /* whole numbers of up to 19 bits; their sums have at most 24 */
-                what.steps = 5;
-                run(&what, &record);
-                check_conservation(&record);
-                if (d > 0 && kept(&record) == 0)
-                    fail_msg("[%s] nothing was rounded", test_context_text());
-                record_free(&record);
-            }
-}
-
-/* The same picks and residuals; the rounded sum divided. */
-static void test_a_mean_of_16_bits_is_the_sum_divided_once(void **state) {
-    (void)state;
-    for (size_t c = 0; c < COUNT(cases); c++) {
-        trial what = trial_of(c, 3, 1000, 0.05);
-        trial_record sums, means;
-        what.wire = TAMIS_TYPE_BFLOAT16;
-        what.real = true;
-        run(&what, &sums);
-        what.average = TAMIS_AVERAGE_MEAN;
-        run(&what, &means);
-        for (uint32_t step = 0; step < what.steps; step++) {
-            for (size_t i = 0; i < what.n; i++)
-                assert_true(record_result(&means, step)[i] == record_result(&sums, step)[i] / 3.0f);
-            for (uint32_t r = 0; r < what.nranks; r++)
-                assert_memory_equal(record_residual(&sums, step, r),
-                                    record_residual(&means, step, r), what.n * sizeof(float));
-        }
-        record_free(&sums);
-        record_free(&means);
-    }
-}
-
-/* One step of three ranks over everything, each with the same gradient everywhere. */
-typedef struct flat_case {
-    const char *scheme;
-    float given[3];
-    tamis_nonfinite nonfinite;
-    tamis_status status;
-    /* by the ranks */
-    float result[3];
-    float residual[3][16];
-    double residual_norm[3];
-} flat_case;
-
-static void run_flat(test_rank *self) {
-    flat_case *c = self->shared;
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    tamis_reducer *reducer = NULL;
-    tamis_stats stats = TAMIS_STATS_INIT;
-    const float *residual = NULL;
-    float grad[15];
-    config.scheme = c->scheme;
-    config.density = 1.0;
-    config.average = TAMIS_AVERAGE_SUM;
-    config.nonfinite = c->nonfinite;
-    config.wire_type = TAMIS_TYPE_BFLOAT16;
-    for (size_t i = 0; i < 15; i++)
-        grad[i] = c->given[self->id];
-    const tamis_step step = data_step(grad);
-    RANK_OK(self, data_reducer(self->comm, 15, &config, &reducer));
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_STATUS(self, c->status, tamis_reduce_wait(reducer));
-    for (size_t i = 1; i < 15; i++)
-        RANK_CHECK(self, memcmp(&grad[i], &grad[0], sizeof grad[0]) == 0, "entry %zu is %g", i,
-                   (double)grad[i]);
-    RANK_OK(self, tamis_reducer_residual(reducer, &residual));
-    RANK_OK(self, tamis_reducer_stats(reducer, &stats));
-    memcpy(c->residual[self->id], residual, 15 * sizeof residual[0]);
-    c->residual_norm[self->id] = stats.residual_norm;
-    c->result[self->id] = grad[0];
-    tamis_reducer_destroy(reducer);
-}
-
-static void step_flat(flat_case *c) {
-    test_context("%s: %g %g %g", c->scheme, (double)c->given[0], (double)c->given[1],
-                 (double)c->given[2]);
-    ranks_run(3, 0, run_flat, c);
-    assert_memory_equal(&c->result[0], &c->result[1], sizeof(float));
-    assert_memory_equal(&c->result[0], &c->result[2], sizeof(float));
-}
-
-/* 129 fits 8 bits, three times 129 does not: 388 is sent. The slice's owner keeps the difference. */
-static void test_what_rounding_a_sum_takes_is_kept_by_its_owner(void **state) {
-    flat_case c = {.scheme = "topk", .given = {129, 129, 129}};
-    (void)state;
-    step_flat(&c);
-    assert_true(c.result[0] == 388.0f);
-    for (uint32_t r = 0; r < 3; r++) {
-        for (size_t i = 0; i < 15; i++)
-            assert_true(c.residual[r][i] == (i / 5 == r ? -1.0f : 0.0f));
-        assert_true(fabs(c.residual_norm[r] - sqrt(5.0)) < 1e-6);
-    }
-}
-
-/* 257 lies between 256 and 258, 259 between 258 and 260: ties go to the even mantissa. */
-static void test_what_rounding_a_value_takes_is_kept_by_its_sender(void **state) {
-    flat_case c = {.scheme = "topk", .given = {257, 0, 259}};
-    (void)state;
-    step_flat(&c);
-    assert_true(c.result[0] == 516.0f); /* 256 + 260 */
-    for (size_t i = 0; i < 15; i++) {
-        assert_true(c.residual[0][i] == 1.0f);
-        assert_true(c.residual[1][i] == 0.0f);
-        assert_true(c.residual[2][i] == -1.0f);
-    }
-    c = (flat_case){.scheme = "all+global+exact+pairs", .given = {257, 0, 259}};
-    step_flat(&c); /* pairs travel once, and every rank adds them up */
-    assert_true(c.result[0] == 516.0f);
-    for (size_t i = 0; i < 15; i++)
-        assert_true(c.residual[0][i] == 1.0f && c.residual[2][i] == -1.0f);
-}
-
-/* The largest bfloat16 is 0x7f7f; above it binary32 still has 65,536 numbers. */
-static void test_finite_values_stay_finite_and_what_exceeds_is_kept(void **state) {
-    static const char *const schemes[] = {"topk", "all+global+exact+pairs"};
-    const float most = tam_bfloat16_widen(0x7f7f), largest = tam_float(0x7f7fffff);
-    (void)state;
-    for (int s = 0; s < 2; s++) {
-        flat_case c = {.scheme = schemes[s], .given = {-largest, 0, 0}};
-        step_flat(&c);
-        assert_true(c.result[0] == -most);
-        for (size_t i = 0; i < 15; i++)
-            assert_true(c.residual[0][i] == -(largest - most));
-    }
-    /* a sum that binary32 has and bfloat16 has not */
-    float little = tam_bfloat16_widen(0x7b00);
-    flat_case c = {.scheme = "topk", .given = {most, little, 0}};
-    step_flat(&c);
-    assert_true(most + little < INFINITY && c.result[0] == most);
-    for (size_t i = 0; i < 15; i++)
-        for (uint32_t r = 0; r < 3; r++)
-            assert_true(c.residual[r][i] == (i / 5 == r ? (most + little) - most : 0.0f));
-}
-
-static void test_sums_that_are_not_finite_are_met_as_with_32_bits(void **state) {
-    static const char *const schemes[] = {"topk", "all+global+exact+pairs"};
-    const float large = tam_float(0x7f7fffff);
-    (void)state;
-    for (int s = 0; s < 2; s++) {
-        flat_case c = {.scheme = schemes[s], .given = {large, large, 257}};
-        c.nonfinite = TAMIS_NONFINITE_DROP; /* nothing is kept of such an entry */
-        step_flat(&c);
-        for (uint32_t r = 0; r < 3; r++)
-            for (size_t i = 0; i < 15; i++)
-                assert_true(c.residual[r][i] == 0.0f);
-        assert_true(c.result[0] == 0.0f);
-        c.nonfinite = TAMIS_NONFINITE_ERROR;
-        c.status = TAMIS_E_NONFINITE;
-        step_flat(&c);
-        assert_true(c.result[0] == 0.0f);
-        c = (flat_case){.scheme = schemes[s], .given = {NAN, 257, 0}};
-        c.nonfinite = TAMIS_NONFINITE_DROP;
-        step_flat(&c);
-        assert_true(c.result[0] == 256.0f && c.residual[1][3] == 1.0f);
     }
 }
 
@@ -535,6 +302,10 @@ static void spoil_all(const trial *what, uint64_t nth, size_t head, size_t bytes
 }
 
 static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
+    static const size_t pieces[] = {[TAMIS_INDEX_U32] = 32,
+                                    [TAMIS_INDEX_BLOCK16] = 24,
+                                    [TAMIS_INDEX_GAP8] = 8,
+                                    [TAMIS_INDEX_BITMAP] = 8}; /* a third of 24 picks of 96 */
     (void)state;
     for (tamis_index_format f = TAMIS_INDEX_U32; f <= TAMIS_INDEX_BITMAP; f++)
         for (int wire = 0; wire < 2; wire++) {
@@ -545,6 +316,8 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
             what.scheme = "rotate+global+step+union";
             spoil_all(&what, 0, 88, 88, 0); /* growing: the heads travel alone, */
             spoil_all(&what, 1, 0, 4, 0);   /* then the payload */
+            what.scheme = "cltk";           /* led by rank 0: this rank's head and piece of it */
+            spoil_all(&what, 1, 88, 88 + pieces[f], f == TAMIS_INDEX_BITMAP ? 4 : 0);
         }
 }
 
@@ -555,12 +328,6 @@ int main(void) {
         cmocka_unit_test(test_formats_of_indices_bear_extreme_lists),
         cmocka_unit_test(test_formats_of_indices_change_no_result_of_long_vectors),
         cmocka_unit_test(test_a_step_sends_the_bytes_that_its_formats_take),
-        cmocka_unit_test(test_values_of_16_bits_conserve_mass_exactly),
-        cmocka_unit_test(test_a_mean_of_16_bits_is_the_sum_divided_once),
-        cmocka_unit_test(test_what_rounding_a_sum_takes_is_kept_by_its_owner),
-        cmocka_unit_test(test_what_rounding_a_value_takes_is_kept_by_its_sender),
-        cmocka_unit_test(test_finite_values_stay_finite_and_what_exceeds_is_kept),
-        cmocka_unit_test(test_sums_that_are_not_finite_are_met_as_with_32_bits),
         cmocka_unit_test(test_no_format_allocates_in_a_step),
         cmocka_unit_test(test_states_do_not_depend_on_how_things_travel),
         cmocka_unit_test(test_damage_to_any_byte_is_refused_by_all_ranks),

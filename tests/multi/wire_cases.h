@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Schemes that send in every way there is: what the tests of formats and of values share.
+ */
+#ifndef TEST_WIRE_CASES_H
+#define TEST_WIRE_CASES_H
+
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include "tests/support/schemes.h"
+#include "tests/support/trial.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+static const tamis_index_format formats[] = {TAMIS_INDEX_AUTO, TAMIS_INDEX_BLOCK16,
+                                             TAMIS_INDEX_GAP8, TAMIS_INDEX_BITMAP};
+
+/* Every exchange, ownership and kind of slot; those with `capacity` have fixed ones. */
+static const struct {
+    const char *scheme;
+    double capacity;
+} cases[] = {
+    {"tamis", 0},
+    {"topk", 0},
+    {"deft", 0},
+    {"micro", 0},
+    {"micro", 1.5},
+    {"cyclic+norm+predict+pairs", 0},
+    {"all+global+exact+pairs", 0},
+    {"rotate+global+step+pairs", 0},
+    {"rotate+global+step+pairs", 2},
+    {"cltk", 0},
+    {"leader+global+exact+pairs", 0},
+};
+
+static trial trial_of(size_t which, uint32_t nranks, size_t n, double density) {
+    trial what = trial_usual(cases[which].scheme, nranks, n, density);
+    what.capacity = cases[which].capacity;
+    return what;
+}
+
+static void run(const trial *what, trial_record *out) {
+    if (!trial_run(what, out))
+        fail_msg("[%s] was refused: %s", test_context_text(), tamis_last_error());
+    check_alike(out);
+    check_union(out);
+    check_stats(out);
+}
+
+#endif
