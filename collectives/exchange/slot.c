@@ -204,8 +204,9 @@ static void seal(tam_slots *s) {
 
 /* -- check ------------------------------------------------------------------------------------ */
 
-static tamis_status refuse(uint32_t r, const char *what) {
-    return tam_fail(TAMIS_E_PROTOCOL, "the slot of rank %u was refused: %s", r, what);
+static tamis_status refuse(const tam_slots *s, uint32_t r, const char *what) {
+    return tam_fail(TAMIS_E_PROTOCOL, "the slot of rank %u was refused: %s", tam_slot_rank(s, r),
+                    what);
 }
 
 /* What must hold before the payload is looked at. */
@@ -213,28 +214,28 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
     const tam_slot_header *h = tam_slot_header_of(s, r);
     uint64_t step = ((const tam_slot_header *)(const void *)s->send)->step;
     if (h->magic != MAGIC)
-        return refuse(r, "it is none (magic number)");
+        return refuse(s, r, "it is none (magic number)");
     if (h->rank != r)
-        return refuse(r, "it names another rank");
+        return refuse(s, r, "it names another rank");
     if (h->config != s->config)
-        return refuse(r, "it comes from another configuration, density or packing");
+        return refuse(s, r, "it comes from another configuration, density or packing");
     if (h->step != step)
-        return tam_fail(TAMIS_E_PROTOCOL, "rank %u is at step %llu, this rank at step %llu", r,
-                        (unsigned long long)h->step, (unsigned long long)step);
+        return tam_fail(TAMIS_E_PROTOCOL, "rank %u is at step %llu, this rank at step %llu",
+                        tam_slot_rank(s, r), (unsigned long long)h->step, (unsigned long long)step);
     if (h->count > s->limit)
-        return refuse(r, "its count exceeds the slot");
+        return refuse(s, r, "its count exceeds the slot");
     if (!has_payload(s, r) && (h->count > 0 || h->index_bytes > 0))
-        return refuse(r, "it holds picks, and another rank leads");
+        return refuse(s, r, "it holds picks, and another rank leads");
     uint64_t most = tam_codec_of(s->format)->bytes(s->span, h->count);
     if (h->index_bytes > most || (in_place(s) && h->index_bytes != 4 * (uint64_t)h->count))
-        return refuse(r, "its indices cannot take so many bytes");
+        return refuse(s, r, "its indices cannot take so many bytes");
     return TAMIS_OK;
 }
 
 static tamis_status check_payload(const tam_slots *s, uint32_t r) {
     const tam_slot_header *h = tam_slot_header_of(s, r);
     if (h->checksum != checksum(s, h, payload_of(s, r), tam_slot_values_of(s, r)))
-        return refuse(r, "its checksum is wrong");
+        return refuse(s, r, "its checksum is wrong");
     return TAMIS_OK;
 }
 
@@ -243,9 +244,9 @@ static tamis_status decode(tam_slots *s, uint32_t r) {
     uint32_t *list = s->lists + r * s->capacity;
     const tam_codec *codec = tam_codec_of(s->format);
     if (!codec->decode(payload_of(s, r), (size_t)h->index_bytes, s->span, h->count, list))
-        return refuse(r, "its indices cannot be read");
+        return refuse(s, r, "its indices cannot be read");
     if (h->count > 0 && list[h->count - 1] >= s->reaches[r].length)
-        return refuse(r, "its indices reach beyond its part");
+        return refuse(s, r, "its indices reach beyond its part");
     tam_reach_locate(&s->reaches[r], list, h->count, list);
     return TAMIS_OK;
 }

@@ -68,7 +68,8 @@ typedef struct tam_slot_header {
 
 typedef struct tam_slots {
     uint32_t rank, nranks, nstats;
-    uint32_t nwords; /* further words of a head */
+    uint32_t first, stride; /* messages call rank r of these `first + r * stride`; 0, 0: r */
+    uint32_t nwords;        /* further words of a head */
     bool heads_only; /* lists go another way (regions.h): `growing` slots without a payload */
     size_t capacity; /* most indices a rank may ever send */
     size_t limit;    /* in this step, known to all ranks; at most the capacity */
@@ -96,6 +97,11 @@ typedef struct tam_slots {
 /** Takes all memory that the exchange of slots will ever need. `out` carries the choices in. */
 tamis_status tam_slots_open(tam_slots *slots);
 void tam_slots_close(tam_slots *slots);
+
+/** Rank r of the slots as messages name it. */
+static inline uint32_t tam_slot_rank(const tam_slots *slots, uint32_t r) {
+    return slots->stride ? slots->first + r * slots->stride : r;
+}
 
 /** Where this rank writes, before tam_slots_exchange. */
 tam_slot_header *tam_slot_own_header(tam_slots *slots);

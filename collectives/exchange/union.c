@@ -3,10 +3,10 @@
 
 #include "lib/base/half.h"
 
-static tamis_status refuse(uint32_t rank, uint32_t index) {
+static tamis_status refuse(const tam_slots *slots, uint32_t r, uint32_t index) {
     return tam_fail(TAMIS_E_PROTOCOL,
                     "the slot of rank %u was refused: index %u is out of order or not its to pick",
-                    rank, index);
+                    tam_slot_rank(slots, r), index);
 }
 
 static size_t take_whole(const tam_tile *tile, uint32_t *out) {
@@ -32,7 +32,7 @@ tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
         uint32_t least = tile->begin;
         for (; at < length && list[at] < end; at++) {
             if (list[at] < least)
-                return refuse(r, list[at]);
+                return refuse(slots, r, list[at]);
             least = list[at] + 1;
             indices[total++] = list[at];
         }
@@ -40,7 +40,7 @@ tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
     }
     for (uint32_t r = 0; r < slots->nranks; r++) {
         if (cursors[r] != tam_slot_header_of(slots, r)->count)
-            return refuse(r, tam_slot_indices_of(slots, r)[cursors[r]]);
+            return refuse(slots, r, tam_slot_indices_of(slots, r)[cursors[r]]);
     }
     *count = total;
     return TAMIS_OK;
@@ -51,7 +51,7 @@ static tamis_status check_ascending(const tam_slots *slots, uint32_t r, uint64_t
     size_t length = tam_slot_header_of(slots, r)->count;
     for (size_t i = 0; i < length; i++) {
         if (list[i] >= n || (i > 0 && list[i] <= list[i - 1]))
-            return refuse(r, list[i]);
+            return refuse(slots, r, list[i]);
     }
     return TAMIS_OK;
 }

@@ -36,6 +36,7 @@ static const struct {
     [TAM_FIELD_LINK_GBIT] = {"link_gbit", REAL},
     [TAM_FIELD_SHARE] = {"share", WHOLE},
     [TAM_FIELD_DENSITY_MAX] = {"density_max", REAL},
+    [TAM_FIELD_RANKS_PER_NODE] = {"ranks_per_node", WHOLE},
     [TAM_FIELD_DEVICE] = {"device", WHOLE},
     [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
     [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},

@@ -4,6 +4,7 @@
  * of a step each gets.
  */
 #include "collectives/reducer/rows.h"
+#include "collectives/reducer/slice.h"
 
 #include "lib/policy/rules.h"
 
@@ -56,7 +57,7 @@ static size_t candidate_capacity(const tam_bucket *b) {
  * that is aimed at counts. */
 static tamis_index_format choose_format(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    uint64_t ranks = b->scheme.ownership == TAM_OWN_ALL ? 1 : r->comm->nranks;
+    uint64_t ranks = b->scheme.ownership == TAM_OWN_ALL ? 1 : r->nranks;
     uint64_t count = tam_bucket_slot(b, b->k), aimed = (b->k + ranks - 1) / ranks;
     if (r->config.index_format != TAMIS_INDEX_AUTO)
         return r->config.index_format;
@@ -85,15 +86,17 @@ static bool slots_led(const tam_bucket *b) {
 static void prepare_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     bool sums = tam_scheme_weighted(b->scheme) || shared_by_norm(r);
-    b->slots.rank = r->comm->rank;
-    b->slots.nranks = r->comm->nranks;
+    b->slots.rank = r->rank;
+    b->slots.nranks = r->nranks;
+    b->slots.first = b->slice ? b->slice->local : 0;
+    b->slots.stride = b->slice ? b->slice->nlocal : 1;
     b->slots.nstats = sums ? b->division.grid.ngroups : 0;
     b->slots.capacity = tam_bucket_slot(b, b->k_max);
     b->slots.growing = slots_grow(b);
     b->slots.led = slots_led(b);
     b->slots.with_values = tam_scheme_gives_picks(b->scheme);
     b->slots.heads_only = tam_scheme_regional(b->scheme);
-    b->slots.nwords = b->slots.heads_only ? tam_regions_head_words(r->comm->nranks) : 0;
+    b->slots.nwords = b->slots.heads_only ? tam_regions_head_words(r->nranks) : 0;
     b->slots.type = r->config.wire_type;
     b->slots.span = tam_own_max(&b->division);
     b->slots.format = choose_format(b);
@@ -116,12 +119,22 @@ static tamis_status open_never(tam_bucket *b) {
 static tamis_status open_acc(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     if (!r->acc)
-        r->acc = r->device->alloc(b->kernels, (size_t)r->layout->length * sizeof r->acc[0]);
+        r->acc = r->device->alloc(b->kernels, (size_t)r->held * sizeof r->acc[0]);
     if (!r->acc)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
-                        (unsigned long long)r->layout->length);
-    b->acc = r->acc + b->begin;
+                        (unsigned long long)r->held);
+    b->acc = r->acc + b->held_at;
     return TAMIS_OK;
+}
+
+/* What this rank holds of a bucket. */
+static const tamis_layout *held_layout(const tam_bucket *b) {
+    return b->slice ? b->slice->layout : b->layout;
+}
+
+/* A slice may get nothing of a small k; what is learned is learned for one entry then. */
+static uint64_t aim_of(const tam_bucket *b) {
+    return b->k > 0 ? b->k : 1;
 }
 
 /* What may be sparse: also a bucket that is dense in a reducer whose buckets choose, for what is
@@ -130,8 +143,9 @@ static tamis_status open_residual(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     const tamis_reducer_config *c = &r->config;
     tam_scheme sparse = tam_scheme_sparse(r->scheme);
-    TAM_TRY(tam_division_open(b->layout, sparse, r->comm->nranks, c->block, &b->division));
-    TAM_TRY(tam_control_open(sparse, &b->division.grid, b->k, c->over, c->threshold, &b->control));
+    TAM_TRY(tam_division_open(held_layout(b), sparse, r->nranks, c->block, &b->division));
+    TAM_TRY(
+        tam_control_open(sparse, &b->division.grid, aim_of(b), c->over, c->threshold, &b->control));
     TAM_TRY(r->device->open(&b->division.grid, candidate_capacity(b), c->threads, &b->kernels));
     TAM_TRY(open_never(b));
     return open_acc(b);
@@ -140,7 +154,8 @@ static tamis_status open_residual(tam_bucket *b) {
 static tamis_status open_sparse(tam_bucket *b) {
     TAM_TRY(open_residual(b));
     prepare_slots(b);
-    return b->reducer->driver->open(b);
+    TAM_TRY(b->reducer->driver->open(b));
+    return b->slice ? tam_slice_open(b) : TAMIS_OK;
 }
 
 /* Beside scheme dense, which has no residual, a place to add up in is the bucket's own. */
@@ -174,15 +189,28 @@ static tamis_status open_dense(tam_bucket *b) {
     return r->driver->open(b);
 }
 
-static tamis_status open_bucket(tam_bucket *b, const tam_bucket_range *range) {
+/* Where it lies, what this rank holds of it, and how many entries it may get. */
+static tamis_status place_bucket(tam_bucket *b, const tam_bucket_range *range) {
     tamis_reducer *r = b->reducer;
     b->first_segment = range->first_segment;
     b->begin = r->layout->begins[range->first_segment];
     TAM_TRY(tam_layout_part(r->layout, range->first_segment, range->nsegments, &b->layout));
+    if (!tam_scheme_rows(b->scheme))
+        b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->ordinary,
+                                        r->config.share, tam_ordinary_buckets(r));
+    if (r->config.ranks_per_node > 1) {
+        TAM_TRY(tam_slice_place(b, b->k_max));
+        b->k_max = tam_share_max(&b->slice->division, b->k_max);
+        b->k = tam_slice_share(b, b->whole_k);
+    }
+    b->held_at = r->held;
+    r->held += held_layout(b)->length;
+    return TAMIS_OK;
+}
+
+static tamis_status open_bucket(tam_bucket *b) {
     if (tam_scheme_rows(b->scheme))
         return open_rows(b);
-    b->k_max = tam_bucket_share_max(r->k_max, b->layout->length, r->layout->ordinary,
-                                    r->config.share, tam_ordinary_buckets(r));
     return tam_scheme_dense(b->scheme) ? open_dense(b) : open_sparse(b);
 }
 
@@ -194,6 +222,7 @@ static void close_bucket(tam_bucket *b) {
     if (!r->acc && b->acc)
         r->device->release(b->kernels, b->acc);
     tam_rows_close(b);
+    tam_slice_close(b);
     if (b->kernels)
         r->device->close(b->kernels);
     tam_free(b->never);
@@ -256,15 +285,20 @@ static void share(tamis_reducer *r, const double *norms) {
             own[count++] = norms ? norms[i] : 0.0;
     }
     tam_bucket_shares(r->k, count, r->lengths, norms ? own : NULL, r->shares + count, r->shares);
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        r->buckets[i].k = tam_scheme_rows(r->buckets[i].scheme) ? 0 : r->shares[taken++];
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        b->whole_k = tam_scheme_rows(b->scheme) ? 0 : r->shares[taken++];
+        b->k = b->slice ? tam_slice_share(b, b->whole_k) : b->whole_k;
+    }
 }
 
 /* Room for the result of all buckets. */
 static tamis_status open_result(tamis_reducer *r) {
     size_t most = 0;
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        most += r->buckets[i].union_max;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        const tam_bucket *b = &r->buckets[i];
+        most += b->slice ? (size_t)b->slice->k_max : b->union_max;
+    }
     if (r->nbuckets == 1 || r->ndense > 0 || r->driver != &tam_driver_host)
         return TAMIS_OK;
     r->indices = tam_alloc_array(most, sizeof r->indices[0]);
@@ -300,8 +334,10 @@ tamis_status tam_buckets_open(tamis_reducer *r) {
     share(r, NULL);
     tam_buckets_choose(r);
     r->driver = tam_driver_find(r);
+    for (uint32_t i = r->nbuckets; i-- > 0;) /* the last one holds the first elements */
+        TAM_TRY(place_bucket(&r->buckets[i], &ranges[i]));
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(open_bucket(&r->buckets[i], &ranges[i]));
+        TAM_TRY(open_bucket(&r->buckets[i]));
     TAM_TRY(open_staging(r));
     TAM_TRY(open_result(r));
     tam_buckets_share(r);
@@ -332,9 +368,11 @@ void tam_buckets_share(tamis_reducer *r) {
         tam_bucket *b = &r->buckets[i];
         if (b->rows)
             continue;
-        tam_control_aim(&b->control, b->k);
+        tam_control_aim(&b->control, aim_of(b));
         if (b->slots.memory && !b->slots.growing)
             tam_slots_limit(&b->slots, tam_bucket_slot(b, b->k));
+        if (b->slice)
+            tam_slots_limit(&b->slice->slots, tam_share_max(&b->slice->division, b->whole_k));
     }
 }
 
@@ -353,15 +391,23 @@ tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
     bool dense = tam_scheme_dense(b->scheme);
-    tamis_bucket own = {sizeof own,
-                        b->first_segment,
-                        b->layout->nsegments,
-                        b->begin,
-                        b->layout->length,
-                        tam_bucket_target(b),
-                        dense ? "none" : tam_codec_of(b->slots.format)->name,
-                        tam_scheme_exchange(b->scheme),
-                        1e6 * b->predicted_s};
+    uint64_t length = b->layout->length;
+    tam_reach held = b->slice ? tam_reach_of(&b->slice->division, b->slice->local)
+                              : (tam_reach){0, length, length, length};
+    tamis_bucket own = {.size = sizeof own,
+                        .first_segment = b->first_segment,
+                        .nsegments = b->layout->nsegments,
+                        .begin = b->begin,
+                        .length = length,
+                        .target = tam_bucket_target(b),
+                        .index_format = dense ? "none" : tam_codec_of(b->slots.format)->name,
+                        .exchange = tam_scheme_exchange(b->scheme),
+                        .predicted_us = 1e6 * b->predicted_s,
+                        .held = r->acc ? held.length : 0,
+                        .held_at = b->held_at,
+                        .slice_first = held.first,
+                        .slice_run = held.run,
+                        .slice_stride = held.stride};
     return tam_struct_give_part("tamis_bucket", &own, sizeof own,
                                 offsetof(tamis_bucket, index_format), out);
 }

@@ -75,6 +75,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.capacity += 0.0; /* no negative zeros: bits are compared */
     c.threshold += 0.0;
     c.over = c.over != 0.0 ? c.over : 1.5;
+    c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     r->config = c;
@@ -85,12 +86,47 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     return TAMIS_OK;
 }
 
+/* What a node's ranks can share. */
+static const char *why_no_nodes(const tamis_reducer *r, const tamis_layout *layout) {
+    const tamis_reducer_config *c = &r->config;
+    if (r->scheme.exchange != TAM_EXCHANGE_UNION || !tam_scheme_exact_count(r->scheme) ||
+        r->scheme.ownership == TAM_OWN_ALL)
+        return "needs a scheme of exact counts, exclusive ownership and exchange union, as tamis";
+    if (c->wire_type != TAMIS_TYPE_FLOAT32)
+        return "sums float32 alone; use wire_type TAMIS_TYPE_FLOAT32";
+    if (c->device != TAMIS_DEVICE_CPU)
+        return "works on gradients in host memory; use TAMIS_DEVICE_CPU";
+    if (layout->nrowed > 0)
+        return "knows no segments with rows; give them a reducer of their own";
+    return NULL;
+}
+
+static tamis_status check_nodes(tamis_reducer *r, const tamis_layout *layout) {
+    uint32_t size = r->config.ranks_per_node, nranks = r->comm->nranks;
+    r->rank = r->comm->rank;
+    r->nranks = nranks;
+    if (size <= 1)
+        return TAMIS_OK;
+    if (nranks % size != 0)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_config.ranks_per_node is %u, which does not divide the %u "
+                        "ranks of the communicator",
+                        size, nranks);
+    const char *why = why_no_nodes(r, layout);
+    if (why)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_reducer_config.ranks_per_node: it %s", why);
+    r->rank = r->comm->rank / size;
+    r->nranks = nranks / size;
+    return TAMIS_OK;
+}
+
 static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
                           const tamis_reducer_config *config, tamis_reducer **out) {
     if (!layout || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
+    TAM_TRY(check_nodes(r, layout));
     if (tam_reducer_measures(r) && !r->comm->measured)
         TAM_TRY(tam_probe_open(r->comm, &r->probe));
     return tam_device_find(r->config.device, &r->device);
@@ -124,6 +160,7 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_LINK_GBIT] = real_bits(c->link_gbit);
     f[TAM_FIELD_SHARE] = c->share;
     f[TAM_FIELD_DENSITY_MAX] = real_bits(c->density_max);
+    f[TAM_FIELD_RANKS_PER_NODE] = c->ranks_per_node;
     f[TAM_FIELD_DEVICE] = c->device;
     f[TAM_FIELD_GRAD_TYPE] = c->grad_type;
     f[TAM_FIELD_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);

@@ -3,11 +3,13 @@
  * The job of a bucket: everything between the accumulate pass and the end of the step. Straight
  * line, one function a phase. Nothing that the caller sees changes here.
  *
+ *     sum      hierarchical only: gradients of a node, of which each rank takes a slice
  *     plan     bins only: one rank packs, all learn where they select
  *     aim      sage only: this rank's threshold, from a sample and a count
  *     cut      candidates -> my indices, ascending, into my slot
  *     gather   slots to all ranks; union of the indices
  *     reduce   my acc at the union, summed over ranks
+ *     share    hierarchical only: results of all slices, in the node
  *
  * Values that travel as bfloat16 are rounded twice, and what that takes has a place: at union index
  * i, of 3 ranks, whose slice rank 1 sums,
@@ -20,6 +22,7 @@
  * divided afterwards, the mean.
  */
 #include "collectives/reducer/rows.h"
+#include "collectives/reducer/slice.h"
 
 #include "collectives/exchange/union.h"
 #include "lib/base/half.h"
@@ -101,12 +104,12 @@ static bool has_threshold(const tam_bucket *b) {
            (s.threshold != TAM_THRESHOLD_REUSE || b->control.state.primed > 0);
 }
 
-static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
+static tam_cut choose_cut(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_cut cut = {
         .kind = TAM_CUT_TOTAL,
         .acc = b->acc,
-        .mine = tam_part_of(&b->division, r->step, link->rank),
+        .mine = tam_part_of(&b->division, r->step, r->rank),
         .k = b->slots.limit,
         .floor_key = b->control.floor_key,
         .candidates = tam_rule_listed(b->scheme.threshold, &b->control.state)
@@ -119,7 +122,7 @@ static tam_cut choose_cut(const tam_bucket *b, const tam_link *link) {
     } else if (has_threshold(b)) {
         cut.kind = TAM_CUT_ALL;
     } else {
-        size_t share = tam_share_of(&b->division, r->step, link->rank, b->k);
+        size_t share = tam_share_of(&b->division, r->step, r->rank, b->k);
         cut.k = share < b->slots.limit ? share : b->slots.limit;
         cut.weights = tam_scheme_weighted(b->scheme) ? b->control.weights : NULL;
     }
@@ -183,11 +186,11 @@ static tamis_status pick_rows(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-static tamis_status cut(tam_bucket *b, const tam_link *link) {
+static tamis_status cut(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     if (b->rows)
         return pick_rows(b);
-    tam_cut job = choose_cut(b, link);
+    tam_cut job = choose_cut(b);
     tam_cut_result result = {0};
     if (b->scheme.threshold == TAM_THRESHOLD_SAGE)
         TAM_TRY(aim(b, &job.threshold));
@@ -210,7 +213,8 @@ static tamis_status compare_results(const tam_bucket *b) {
             return tam_fail(TAMIS_E_PROTOCOL,
                             "the results of step %llu differ between rank %u and rank %u: values "
                             "were damaged on their way; go back to an older state",
-                            (unsigned long long)(r->step - 1), b->slots.rank, i);
+                            (unsigned long long)(r->step - 1),
+                            tam_slot_rank(&b->slots, b->slots.rank), tam_slot_rank(&b->slots, i));
     }
     return TAMIS_OK;
 }
@@ -274,8 +278,19 @@ static tamis_status exchange_regions(tam_bucket *b, tam_link *link) {
 tamis_status tam_step_accumulate(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     uint64_t begin_ns = tam_clock_ns();
-    TAM_TRY(r->device->accumulate(b->kernels, &b->target, &b->accumulated));
+    tam_accumulate pass = b->slice ? tam_slice_pass(b) : b->target;
+    TAM_TRY(r->device->accumulate(b->kernels, &pass, &b->accumulated));
+    if (b->slice && b->target.clear)
+        TAM_TRY(tam_dense_clear(b));
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->index, begin_ns, &b->now.accumulate_s);
+    return TAMIS_OK;
+}
+
+/* Hierarchical: what is accumulated is the slice of the node's sum. */
+static tamis_status sum_node(tam_bucket *b, tam_link *link) {
+    uint64_t begin_ns = tam_clock_ns();
+    TAM_TRY(tam_slice_sum(b, link));
+    tam_phase_end(b->reducer, TAMIS_PHASE_EXCHANGE, b->index, begin_ns, &b->now.exchange_s);
     return TAMIS_OK;
 }
 
@@ -296,8 +311,8 @@ static tamis_status exchange(tam_bucket *b, tam_link *link) {
     TAM_TRY(tam_slots_exchange(&b->slots, link));
     TAM_TRY(compare_results(b));
     add_up_headers(b);
-    b->reducer->now.skipped |= b->now.skipped;
-    if (b->reducer->now.skipped)
+    b->reducer->now.skipped |= b->slice ? 0 : b->now.skipped; /* other columns do not know */
+    if (b->reducer->now.skipped && !b->slice)
         return TAMIS_OK;
     if (tam_scheme_regional(b->scheme))
         return exchange_regions(b, link);
@@ -310,10 +325,20 @@ static tamis_status exchange(tam_bucket *b, tam_link *link) {
     return TAMIS_OK;
 }
 
+/* The same among the ranks of the column, then for the node. */
+static tamis_status exchange_slices(tam_bucket *b, tam_link *link) {
+    tam_link column = tam_team_link(&b->slice->column, link);
+    TAM_TRY(exchange(b, &column));
+    link->call.wire_bytes = column.call.wire_bytes;
+    return tam_slice_gather(b, link);
+}
+
 tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     tam_bucket *b = (tam_bucket *)(void *)job;
     tamis_reducer *r = b->reducer;
-    if (r->config.worker == TAMIS_WORKER_THREAD)
+    if (b->slice)
+        TAM_TRY(sum_node(b, link));
+    if (b->slice || r->config.worker == TAMIS_WORKER_THREAD)
         TAM_TRY(accumulate_committed(b));
     bool meets_early = b->scheme.ownership == TAM_OWN_BINS; /* to plan, before it cuts */
     uint64_t begin_ns = tam_clock_ns(), planned_ns = begin_ns;
@@ -324,13 +349,14 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
         TAM_TRY(plan(b, link));
     if (meets_early)
         planned_ns = tam_clock_ns();
-    TAM_TRY(cut(b, link));
+    TAM_TRY(cut(b));
     uint64_t cut_ns = tam_phase_end(r, TAMIS_PHASE_CUT, b->index, planned_ns, &b->now.cut_s);
+    uint64_t met_ns = b->slice ? 0 : r->met_ns; /* ranks of a node met for its sum: unknown */
     tam_slot_own_header(&b->slots)->began_us =
-        at_most_32_bits(tam_arrive_us(r->met_ns, meets_early ? begin_ns : cut_ns));
+        at_most_32_bits(tam_arrive_us(met_ns, meets_early ? begin_ns : cut_ns));
     if (!meets_early)
         link->call.quiet_until_ns = tam_arrive_expected_ns(b, cut_ns);
-    TAM_TRY(exchange(b, link));
+    TAM_TRY(b->slice ? exchange_slices(b, link) : exchange(b, link));
     uint64_t end_ns = tam_clock_ns();
     tam_arrive_tell(b, meets_early ? begin_ns : cut_ns, meets_early ? planned_ns : end_ns);
     if (meets_early)

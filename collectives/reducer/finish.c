@@ -9,6 +9,7 @@
  *     share    k of the next step among the buckets
  */
 #include "collectives/reducer/rows.h"
+#include "collectives/reducer/slice.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,12 @@
 
 float tam_divisor(const tamis_reducer *r) {
     return r->config.average == TAMIS_AVERAGE_MEAN ? (float)r->comm->nranks : 1.0f;
+}
+
+tam_entries tam_bucket_result(const tam_bucket *b) {
+    const tam_slice *s = b->slice;
+    return s ? (tam_entries){s->indices, s->values, s->count}
+             : (tam_entries){b->indices, b->values, b->count};
 }
 
 /* Entries of it are chosen, by a threshold that is learned. */
@@ -41,6 +48,8 @@ static tamis_status skip(tamis_reducer *r, const char *where) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         b->count = 0;
+        if (b->slice)
+            b->slice->count = 0;
         b->picked_sum = 0.0;
         if (tam_scheme_dense(b->scheme))
             TAM_TRY(tam_dense_clear(b));
@@ -48,6 +57,19 @@ static tamis_status skip(tamis_reducer *r, const char *where) {
             TAM_TRY(tam_rows_forget(b));
     }
     return tam_say_skipped(r, r->step, r->now.nonfinite, where);
+}
+
+/* Of sums of nodes nobody knows which rank it was. */
+static tamis_status skip_bad_sums(tamis_reducer *r) {
+    char where[64];
+    uint32_t first = r->nranks, size = r->config.ranks_per_node;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        uint32_t bad = tam_slice_bad_node(&r->buckets[i]);
+        first = bad < first ? bad : first;
+    }
+    snprintf(where, sizeof where, "first in the sum of ranks %u to %u", first * size,
+             first * size + size - 1);
+    return skip(r, where);
 }
 
 static tamis_status skip_bad_gradients(tamis_reducer *r) {
@@ -79,9 +101,12 @@ static void forget_rest(tam_bucket *b, size_t i) {
  * again. @return how many */
 static uint64_t drop_infinite_sums(tam_bucket *b) {
     const tam_device *device = b->reducer->device;
+    tam_entries all = tam_bucket_result(b);
     uint64_t bad = 0;
-    for (size_t i = 0; i < b->count; i++)
-        bad += !isfinite(b->values[i]);
+    for (size_t i = 0; i < all.count; i++)
+        bad += !isfinite(all.values[i]);
+    for (size_t i = 0; bad > 0 && b->slice && i < all.count; i++)
+        all.values[i] = isfinite(all.values[i]) ? all.values[i] : 0.0f;
     for (size_t i = 0; bad > 0 && i < b->count; i++) {
         if (isfinite(b->values[i]))
             continue;
@@ -102,8 +127,10 @@ static tamis_status apply(tam_bucket *b) {
         target.grad = NULL;
         target.grads = NULL;
     }
-    TAM_TRY(r->device->apply(b->kernels, &target, b->indices, b->count, tam_divisor(r), b->values));
-    b->last_result = XXH3_64bits(b->values, b->count * sizeof b->values[0]);
+    tam_entries all = tam_bucket_result(b);
+    void *kernels = b->slice ? b->slice->kernels : b->kernels;
+    TAM_TRY(r->device->apply(kernels, &target, all.indices, all.count, tam_divisor(r), all.values));
+    b->last_result = XXH3_64bits(all.values, all.count * sizeof all.values[0]);
     if (b->slots.with_values)
         return r->device->put(b->kernels, b->acc, tam_slot_own_indices(&b->slots), b->now.picked,
                               b->rest);
@@ -114,11 +141,11 @@ static tamis_status apply(tam_bucket *b) {
 static void join_results(tamis_reducer *r) {
     size_t at = 0;
     for (uint32_t i = r->nbuckets; i-- > 0 && r->indices;) {
-        const tam_bucket *b = &r->buckets[i];
-        for (size_t j = 0; j < b->count; j++)
-            r->indices[at + j] = b->indices[j] + (uint32_t)b->begin;
-        memcpy(r->values + at, b->values, b->count * sizeof b->values[0]);
-        at += b->count;
+        tam_entries one = tam_bucket_result(&r->buckets[i]);
+        for (size_t j = 0; j < one.count; j++)
+            r->indices[at + j] = one.indices[j] + (uint32_t)r->buckets[i].begin;
+        memcpy(r->values + at, one.values, one.count * sizeof one.values[0]);
+        at += one.count;
     }
 }
 
@@ -134,6 +161,8 @@ static void average_stats(tam_bucket *b) {
         b->group_means[g] = sum / b->slots.nranks;
         *norm += sqrt(b->group_means[g]);
     }
+    if (b->slice)
+        *norm = tam_slice_norm(b);
 }
 
 /* The first place of an ascending list, from `first` on, that holds `element` or more. */
@@ -208,12 +237,14 @@ static void add_up(tamis_reducer *r) {
     memset(r->picked, 0, r->comm->nranks * sizeof r->picked[0]);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
-        s->deferred += b->now.deferred;
-        s->candidates += b->now.candidates;
-        s->rescans += b->now.rescans;
-        s->nonfinite += tam_scheme_dense(b->scheme) ? 0 : b->now.nonfinite; /* decide adds those */
+        const tamis_stats *now = b->slice ? &b->slice->all : &b->now;
+        s->deferred += now->deferred;
+        s->candidates += now->candidates;
+        s->rescans += now->rescans;
+        s->nonfinite += tam_scheme_dense(b->scheme) ? 0 : now->nonfinite; /* decide adds those */
         for (uint32_t rank = 0; rank < r->comm->nranks && picks(b); rank++)
-            r->picked[rank] += tam_slot_header_of(&b->slots, rank)->count;
+            r->picked[rank] +=
+                b->slice ? tam_slice_picked(b, rank) : tam_slot_header_of(&b->slots, rank)->count;
     }
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
         s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
@@ -249,7 +280,7 @@ static tamis_status apply_all(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         if (!tam_scheme_dense(r->buckets[i].scheme))
             TAM_TRY(apply(&r->buckets[i]));
-        r->count += r->buckets[i].count;
+        r->count += tam_bucket_result(&r->buckets[i]).count;
     }
     join_results(r);
     r->has_norms = false;
@@ -270,7 +301,7 @@ static tamis_status decide(tamis_reducer *r) {
     uint64_t bad = 0;
     add_up(r);
     if (r->now.skipped)
-        return skip_bad_gradients(r);
+        return r->config.ranks_per_node > 1 ? skip_bad_sums(r) : skip_bad_gradients(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         bad += tam_scheme_dense(r->buckets[i].scheme) ? r->buckets[i].now.nonfinite
                                                       : drop_infinite_sums(&r->buckets[i]);

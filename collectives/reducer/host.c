@@ -9,7 +9,7 @@
 
 static tamis_status open_exchange(tam_bucket *b) {
     const tam_grid *grid = &b->division.grid;
-    uint32_t nranks = b->reducer->comm->nranks;
+    uint32_t nranks = b->reducer->nranks;
     TAM_TRY(tam_slots_open(&b->slots));
 
     /* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
@@ -47,7 +47,7 @@ static tamis_status open_rounding(tam_bucket *b) {
 }
 
 static tamis_status open_packing(tam_bucket *b) {
-    size_t ngroups = b->division.grid.ngroups, nranks = b->reducer->comm->nranks;
+    size_t ngroups = b->division.grid.ngroups, nranks = b->reducer->nranks;
     tam_packing *p = &b->packing;
     if (!tam_scheme_by_group(b->scheme))
         return TAMIS_OK;
@@ -104,7 +104,7 @@ static tamis_status host_launch(tam_bucket *b, void *stream) {
     if (b == tam_last_bucket(r))
         r->busy_us = tam_arrive_us(r->ended_ns, tam_clock_ns());
     TAM_TRY(r->device->follow(b->kernels, stream));
-    if (!dense && r->config.worker == TAMIS_WORKER_CALLER)
+    if (!dense && !b->slice && r->config.worker == TAMIS_WORKER_CALLER)
         TAM_TRY(tam_step_accumulate(b));
     b->job.run = dense ? tam_step_dense : tam_step_sparse;
     tam_comm_submit(r->comm, &b->job);
@@ -197,8 +197,9 @@ static tamis_status host_keep(tamis_reducer *r) {
 static void host_result(const tamis_reducer *r, tamis_result *out) {
     *out = (tamis_result){.count = r->count};
     if (r->ndense == 0) {
-        out->indices = r->indices ? r->indices : r->buckets[0].indices;
-        out->values = r->values ? r->values : r->buckets[0].values;
+        tam_entries only = tam_bucket_result(&r->buckets[0]);
+        out->indices = r->indices ? r->indices : only.indices;
+        out->values = r->values ? r->values : only.values;
     }
 }
 

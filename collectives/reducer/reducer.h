@@ -42,6 +42,7 @@ typedef enum tam_field {
     TAM_FIELD_LINK_GBIT,
     TAM_FIELD_SHARE,
     TAM_FIELD_DENSITY_MAX,
+    TAM_FIELD_RANKS_PER_NODE,
     TAM_FIELDS_OF_STATE, /* a state does not depend on what follows */
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
@@ -73,6 +74,8 @@ typedef struct tam_flights tam_flights; /* flight.h */
 
 typedef struct tam_rows tam_rows; /* rows.h */
 
+typedef struct tam_slice tam_slice; /* slice.h */
+
 /** A run of segments that is exchanged by itself. Elements are counted from its begin. */
 typedef struct tam_bucket {
     tam_job job; /* first: the exchange of the step under way */
@@ -83,12 +86,15 @@ typedef struct tam_bucket {
     uint64_t begin;       /* element of the whole vector */
     tamis_layout *layout; /* of its segments alone */
     uint64_t config_hash;
-    uint64_t k, k_max; /* entries of this step, and the most there can be */
+    uint64_t k, k_max; /* entries of this step, and the most there can be: of the own slice */
+    uint64_t whole_k;  /* of this step, all slices */
+    tam_slice *slice;  /* hierarchical: what this rank holds of the bucket; else NULL, and all */
 
     void *kernels;
     tam_division division;
     tam_control control;
-    float *acc;         /* where its part of the residual begins */
+    uint64_t held_at;   /* element of the residual where its part begins, */
+    float *acc;         /* which is here */
     bool pending;       /* exchange auto, dense: micro-batches wait in the residual */
     double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
     uint32_t *never;    /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
@@ -164,6 +170,8 @@ struct tamis_reducer {
     tam_agreement agreement;
     tam_probe *probe;  /* exchange auto, while it is created */
     uint64_t k, k_max; /* entries of a step of all buckets together */
+    uint32_t rank,
+        nranks; /* among whom picks are exchanged: of the comm; hierarchical: of a column */
 
     const tam_device *device;
     const tam_driver *driver;
@@ -172,6 +180,7 @@ struct tamis_reducer {
     uint32_t nbuckets;
     uint32_t ndense;     /* buckets that are summed whole */
     uint32_t *bucket_of; /* [nsegments] */
+    uint64_t held;       /* elements of the residual: n; hierarchical: of the own slices */
     float *acc;          /* residual between steps */
     void *staging;       /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
     uint32_t *indices;   /* [sum of union_max] the result of several buckets joined; else NULL */
@@ -213,7 +222,7 @@ static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
 
 /** Entries that a bucket is to send in the next step. */
 static inline uint64_t tam_bucket_target(const tam_bucket *b) {
-    return tam_scheme_dense(b->scheme) ? b->layout->length : b->k;
+    return tam_scheme_dense(b->scheme) ? b->layout->length : b->slice ? b->whole_k : b->k;
 }
 
 /** Whether buckets become dense where that should be faster: else all of auto are sparse. */
@@ -269,6 +278,16 @@ tamis_status tam_dense_clear(tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
+
+/** Entries of a bucket's result. */
+typedef struct tam_entries {
+    uint32_t *indices;
+    float *values;
+    size_t count;
+} tam_entries;
+
+/** What all ranks apply; the lists of the bucket itself may be those of a column alone. */
+tam_entries tam_bucket_result(const tam_bucket *b);
 /** The caller is still there: from here on the job may change what he sees. */
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
 float tam_divisor(const tamis_reducer *r);
@@ -310,7 +329,7 @@ static inline bool tam_reducer_lingers(const tamis_reducer *r) {
 
 /** Whether the host sees when which rank comes to an exchange. */
 static inline bool tam_reducer_observes(const tamis_reducer *r) {
-    return r->driver == &tam_driver_host && r->ndense == 0;
+    return r->driver == &tam_driver_host && r->ndense == 0 && r->config.ranks_per_node <= 1;
 }
 
 /** devices.c: the row of config.device; UNSUPPORTED says why there is none. */

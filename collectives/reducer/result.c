@@ -176,8 +176,9 @@ tamis_status tamis_reducer_forecast(const tamis_reducer *r, uint32_t rank, tamis
     if (!tam_reducer_observes(r))
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "tamis_reducer_forecast: %s, so nobody sees when a rank is ready",
-                        r->driver == &tam_driver_host ? "scheme dense sends no headers"
-                                                      : "a device runs the steps by itself");
+                        r->driver != &tam_driver_host ? "a device runs the steps by itself"
+                        : r->ndense > 0               ? "scheme dense sends no headers"
+                                                      : "ranks of a node meet for its sum first");
     tam_forecast_read(&r->forecast, rank, &own);
     return tam_struct_give("tamis_forecast", &own, sizeof own, out);
 }

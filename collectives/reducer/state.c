@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1c65746174744f) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1d65746174744f) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct state_row {
@@ -61,7 +61,7 @@ tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
         sizes.ngroups += r->buckets[i].division.grid.ngroups;
     sizes.control += sizes.ngroups * sizeof(double);
     sizes.control += r->nbuckets * parts_length(r) * sizeof(uint64_t);
-    sizes.residual = (size_t)r->layout->length * sizeof(float);
+    sizes.residual = (size_t)r->held * sizeof(float);
     return sizes;
 }
 

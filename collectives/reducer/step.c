@@ -28,7 +28,7 @@ static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t b
     if ((uintptr_t)grad % element != 0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is not %zu-byte aligned",
                         where, element);
-    if (r->acc && begin < (const char *)(r->acc + r->layout->length) && end > (const char *)r->acc)
+    if (r->acc && begin < (const char *)(r->acc + r->held) && end > (const char *)r->acc)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_step: the gradient of %s overlaps the reducer's residual", where);
     snprintf(what, sizeof what, "tamis_step: the gradient of %s", where);
@@ -149,7 +149,7 @@ static void aim(tam_bucket *b, const tamis_step *step) {
         .type = r->config.grad_type,
         .scale = step->scale,
         .clear = r->config.output == TAMIS_OUTPUT_DENSE,
-        .mine = tam_part_of(&b->division, r->step, r->comm->rank),
+        .mine = tam_part_of(&b->division, r->step, r->rank),
         .thresholds = b->control.thresholds,
     };
 }
@@ -322,6 +322,11 @@ static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
     if (tam_scheme_dense(r->scheme))
         return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_grad_accumulate: scheme dense has no residual; "
                                              "add up micro-batches before start");
+    if (r->config.ranks_per_node > 1)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_grad_accumulate: with ranks_per_node = %u a residual holds a slice "
+                        "of the node's sum alone; add up micro-batches before start",
+                        r->config.ranks_per_node);
     return check_start(r, step);
 }
 

@@ -422,6 +422,15 @@ typedef struct tamis_phase_event {
  * gradients partly reduced, and a step that is skipped for NaN or Inf loses what they held, as with
  * scheme dense. Micro-batches wait in the residual and go with the step. All buckets are union with
  * TAMIS_OUTPUT_SPARSE and on a CUDA device.
+ *
+ * With ranks_per_node = G > 1 the exchange is hierarchical: ranks a G to a G + G - 1 are node a, in
+ * which all gradients are summed, so that only picks of sums travel between nodes. Rank g of a node
+ * holds slice g, some n/G elements: its residual is that of the node's sum, and steps are those of the
+ * scheme among the ranks g of all nodes, on their slice; results are gathered in the node
+ * (docs/exchange.md). G divides the number of ranks. For schemes with an exact count, exclusive
+ * ownership and exchange union (tamis, cltk), float32 values and the CPU; no segment has rows. Bad
+ * entries are those of sums of a node; tamis_grad_accumulate is refused; an error before the node's
+ * sum is made leaves the gradient as it was.
  */
 typedef struct tamis_reducer_config {
     size_t size;
@@ -457,10 +466,11 @@ typedef struct tamis_reducer_config {
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
-    tamis_type wire_type; /* of values that travel: float32, or bfloat16, which rounds what a
+    tamis_type wire_type;    /* of values that travel: float32, or bfloat16, which rounds what a
                                   rank sends, and the sum once more. What rounding takes stays in a
                                   residual: late, not lost. float16 is refused: values beyond 65504
                                   or below 6e-8 would need a scale that all ranks agree on */
+    uint32_t ranks_per_node; /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
 } tamis_reducer_config;
 
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
@@ -468,7 +478,7 @@ typedef struct tamis_reducer_config {
         sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
             TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32, 0,   \
             TAMIS_SHARE_NORM, TAMIS_WORKER_CALLER, 0.0, 0.0, 0.0, NULL, NULL, TAMIS_INDEX_AUTO,    \
-            TAMIS_TYPE_FLOAT32                                                                     \
+            TAMIS_TYPE_FLOAT32, 0                                                                  \
     }
 
 /** A preset: its name, its four policies and where it comes from. */
@@ -485,7 +495,8 @@ TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
  * Collective: yes. The ranks exchange a descriptor (version, layout, scheme, density, ...); if one
  *             differs, ALL ranks get TAMIS_E_MISMATCH with a sentence naming field and rank. If
  *             one rank fails for another reason (memory, argument), all ranks get its status.
- * Shape:      residual float32[n]; further buffers O(ranks * k) for exact counts, some 9 n floats
+ * Shape:      residual float32[n] (ranks_per_node: of the slice, and as much for the node's sum);
+ *             further buffers O(ranks * k) for exact counts, some 9 n floats
  *             for `step`, `fixed` and `sage` without capacity (ownership `all` and `leader`: 4 n
  *             for every rank, `balanced` up to three quarters of that), 2 n for `bins`
  * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT, DEVICE:
@@ -632,7 +643,8 @@ TAMIS_API tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment
  * Collective: no               Order:  when it returns the gradient has been read; CUDA: in the
  *                                      order of step.stream where the device runs steps by itself
  * Cost:       one pass, as start      Errors:  ARGUMENT, STATE (a step is under way), UNSUPPORTED
- *                                              (scheme dense, which has no residual): no effect;
+ *                                              (scheme dense, which has no residual; more than
+ *                                              one rank per node): no effect;
  *                                              DEVICE: the comm
  */
 TAMIS_API tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis_step *step);
@@ -657,10 +669,15 @@ typedef struct tamis_bucket {
                                  "none" where everything travels */
     const char *exchange;     /* "union", "pairs", "dense" or "rows" */
     double predicted_us;      /* of a step of this bucket, by the model of exchange auto; else 0 */
+
+    /* What this rank's residual holds of it: `held` elements, from held_at on; number i of them is
+     * element begin + slice_first + i / slice_run * slice_stride + i % slice_run. All of the bucket
+     * but with ranks_per_node; nothing with scheme "dense". */
+    uint64_t held, held_at, slice_first, slice_run, slice_stride;
 } tamis_bucket;
 
 #define TAMIS_BUCKET_INIT                                                                          \
-    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL, NULL, 0.0 }
+    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL, NULL, 0.0, 0, 0, 0, 0, 0 }
 
 /** Number of buckets; 0 for NULL. */
 TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
@@ -693,7 +710,8 @@ TAMIS_API tamis_status tamis_reduce_result(const tamis_reducer *reducer, tamis_r
 
 /**
  * The residual of this rank, float32[n], in memory of its device. NULL for scheme "dense", which
- * has none. After a join it is complete in the order of the joined stream.
+ * has none. With ranks_per_node float32[sum of tamis_bucket.held], of the elements told there. After a
+ * join it is complete in the order of the joined stream.
  *
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
  */
@@ -804,7 +822,8 @@ TAMIS_API tamis_status tamis_reducer_control_save(tamis_reducer *reducer, void *
 /**
  * Copy the residual.
  *
- * @param  out  [out]  float32[n], host memory, also for a CUDA device
+ * @param  out  [out]  float32[n] (ranks_per_node: as tamis_reducer_residual), host memory, also for
+ *                     a CUDA device
  *
  * Errors:     ARGUMENT, STATE (between start and wait), UNSUPPORTED (scheme dense has none), NOMEM;
  *             DEVICE: part of it may have been written

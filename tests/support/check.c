@@ -21,7 +21,8 @@
     } while (0)
 
 static void describe(const trial *what) {
-    test_context("%s P=%u n=%zu density=%g %s", what->scheme, what->nranks, what->n, what->density,
+    test_context("%s P=%u G=%u n=%zu density=%g %s", what->scheme, what->nranks,
+                 what->ranks_per_node, what->n, what->density,
                  what->real ? "real" : data_name(what->pattern));
 }
 

@@ -143,6 +143,18 @@ static bool result_valid(const tamis_result *result, size_t n) {
     return result->count <= n && !result->indices == !result->values;
 }
 
+/* Each bucket says where in the residual its elements are, and which those are. */
+static void keep_residual(test_rank *self, const tamis_reducer *reducer, const float *residual,
+                          float *out) {
+    for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
+        tamis_bucket b = TAMIS_BUCKET_INIT;
+        RANK_OK(self, tamis_reducer_bucket(reducer, i, &b));
+        for (uint64_t e = 0; e < b.held; e++)
+            out[b.begin + b.slice_first + e / b.slice_run * b.slice_stride + e % b.slice_run] =
+                residual[b.held_at + e];
+    }
+}
+
 /* Write down what the step left behind. */
 static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
                       const float *gradient) {
@@ -165,7 +177,7 @@ static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
         m->sparse_hash = data_hash(m->sparse_hash, result.values, result.count * sizeof(float));
     }
     if (residual)
-        memcpy(record_residual(record, step, self->id), residual, n * sizeof(float));
+        keep_residual(self, reducer, residual, record_residual(record, step, self->id));
     if (self->id == 0) {
         record->has_residual = residual != NULL;
         keep_result(record, step, &result, gradient);
@@ -233,6 +245,7 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.wire_type = shared->trial->wire;
     config.link_latency_us = shared->trial->latency_us;
     config.link_gbit = shared->trial->gbit;
+    config.ranks_per_node = shared->trial->ranks_per_node;
     config.device = shared->trial->place ? shared->trial->place->device : TAMIS_DEVICE_CPU;
     self->where = "tamis_reducer_create";
     tamis_layout *layout = data_layout(shared->trial->n);
@@ -301,13 +314,13 @@ bool trial_run(const trial *what, trial_record *out) {
     record_open(what, out);
     test_context(
         "%s%s%s P=%u n=%zu density=%g %s%s%s%s threads=%u buckets of %llu, disorder %u, "
-        "indices %d, wire %d",
+        "indices %d, wire %d, %u ranks per node",
         what->place ? what->place->name : "", what->place ? ": " : "", what->scheme, what->nranks,
         what->n, what->density, what->real ? "real" : data_name(what->pattern),
         what->by_segment ? " by segment" : "", what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
         what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads,
-        (unsigned long long)what->bucket_length, what->disorder, (int)what->format,
-        (int)what->wire);
+        (unsigned long long)what->bucket_length, what->disorder, (int)what->format, (int)what->wire,
+        what->ranks_per_node);
     ranks_run(what->nranks, 0, run_rank_trial, &shared);
     for (uint32_t r = 0; r < what->nranks; r++)
         if (out->created[r] != TAMIS_OK)

@@ -45,6 +45,7 @@ typedef struct trial {
     tamis_index_format format;
     tamis_type wire;
     double latency_us, gbit; /* exchange auto: the link, from which it chooses */
+    uint32_t ranks_per_node; /* as in the configuration */
 } trial;
 
 /** A trial of 12 steps with heavy-tailed data; change what matters. */
@@ -64,10 +65,10 @@ typedef struct trial_record {
     tamis_status *created; /* [rank] */
     char (*sentence)[256]; /* [rank] tamis_last_error if create failed */
     moment *moments;       /* [step][rank] */
-    float *residuals;      /* [step][rank][n]; zero for a scheme without */
-    float *results;        /* [step][n] of rank 0, dense */
-    uint32_t *indices;     /* [step][n] of rank 0; not set for a scheme without */
-    float *values;         /* [step][n] of rank 0 */
+    float *residuals;  /* [step][rank][n]; zero for a scheme without, and where it holds nothing */
+    float *results;    /* [step][n] of rank 0, dense */
+    uint32_t *indices; /* [step][n] of rank 0; not set for a scheme without */
+    float *values;     /* [step][n] of rank 0 */
     bool has_residual, has_indices;
 } trial_record;
 
