@@ -139,7 +139,7 @@ static tamis_status open_slots(tam_bucket *b) {
 static tamis_status open_teams(tam_bucket *b) {
     tam_slice *s = b->slice;
     const tamis_reducer *r = b->reducer;
-    size_t sums = (b->union_max + r->nranks) * sizeof b->values[0];
+    size_t sums = tam_team_sum_room(b->union_max, r->nranks);
     size_t slots = r->nranks * b->slots.head_step;
     s->node = (tam_team){.first = r->comm->rank - s->local,
                          .stride = 1,

@@ -82,16 +82,12 @@ static tamis_status sum_chunk(tam_bucket *b, tam_link *node, uint64_t at, size_t
     tam_slice *s = b->slice;
     size_t own = divide_chunk(s, count);
     const float *chunk = chunk_of(b, at, count);
-    for (uint32_t g = 0; g < s->nlocal; g++) {
-        if (g != s->local)
-            s->sent[g].checksum = hash_run(chunk, s->send_at, g, s->sent[g].checksum);
-    }
+    for (uint32_t g = 0; g < s->nlocal; g++)
+        s->sent[g].checksum = hash_run(chunk, s->send_at, g, s->sent[g].checksum);
     TAM_TRY(node->transport->alltoall(node->self, chunk, s->send_at, s->parts, s->recv_at,
                                       &node->call));
-    for (uint32_t g = 0; g < s->nlocal; g++) {
-        if (g != s->local)
-            s->heard[g] = hash_run(s->parts, s->recv_at, g, s->heard[g]);
-    }
+    for (uint32_t g = 0; g < s->nlocal; g++)
+        s->heard[g] = hash_run(s->parts, s->recv_at, g, s->heard[g]);
     add_up(s->parts, s->nlocal, own, *sums);
     *sums += own;
     return TAMIS_OK;

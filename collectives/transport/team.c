@@ -3,6 +3,8 @@
 
 #include "collectives/transport/sum.h"
 
+#include <xxhash.h>
+
 /* Runs of the members among those of all ranks: to the others there is nothing. */
 static void spread(const tam_team *t, const size_t *at, size_t *out) {
     uint32_t passed = 0; /* members below rank r */
@@ -29,50 +31,119 @@ static tamis_status check_room(const tam_team *t, size_t bytes) {
 }
 
 /* The same for every member: a copy for each, for runs cannot overlap. */
-static tamis_status give_all(tam_team *t, const void *send, size_t bytes, void *recv,
-                             const size_t *recv_at, tam_call *call) {
-    size_t *send_at = t->slices;
-    TAM_TRY(check_room(t, t->count * bytes));
-    for (uint32_t i = 0; i < t->count; i++) {
-        memcpy(t->room + i * bytes, send, bytes);
-        send_at[i + 1] = (i + 1) * bytes;
-    }
-    return alltoall(t, t->room, send_at, recv, recv_at, call);
-}
-
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
                               tam_call *call) {
     tam_team *t = arg;
-    size_t *recv_at = t->slices + t->count + 1;
-    for (uint32_t i = 0; i < t->count; i++)
-        recv_at[i + 1] = (i + 1) * bytes;
-    return give_all(t, send, bytes, recv, recv_at, call);
-}
-
-/* Members' parts of the own slice, rank after rank -> their sum, in rank order. */
-static void add_up(const float *parts, uint32_t count, size_t length, float *sums) {
-    memcpy(sums, parts, length * sizeof sums[0]);
-    for (uint32_t i = 1; i < count; i++) {
-        const float *theirs = parts + i * length;
-        for (size_t e = 0; e < length; e++)
-            sums[e] += theirs[e];
+    size_t *at = t->slices;
+    TAM_TRY(check_room(t, t->count * bytes));
+    for (uint32_t i = 0; i < t->count; i++) {
+        memcpy(t->room + i * bytes, send, bytes);
+        at[i + 1] = (i + 1) * bytes;
     }
+    return alltoall(t, t->room, at, recv, at, call);
 }
 
-/* Slices to their owners, sums to all: two rounds, also of nothing. */
+/* -- sums ------------------------------------------------------------------------------------- */
+
+enum { SEAL = sizeof(uint64_t) };
+
+size_t tam_team_sum_room(size_t count, uint32_t nmembers) {
+    size_t way = count * sizeof(float) + nmembers * (SEAL + sizeof(float));
+    return 2 * way; /* out and in */
+}
+
+/* Values and their checksum. @return behind them */
+static char *seal(const float *values, size_t count, char *out) {
+    uint64_t hash = XXH3_64bits(values, count * sizeof values[0]);
+    memcpy(out, values, count * sizeof values[0]);
+    memcpy(out + count * sizeof values[0], &hash, SEAL);
+    return out + count * sizeof values[0] + SEAL;
+}
+
+static tamis_status check_seal(const tam_team *t, uint32_t member, const char *message,
+                               size_t count) {
+    uint64_t hash;
+    memcpy(&hash, message + count * sizeof(float), SEAL);
+    if (hash == XXH3_64bits(message, count * sizeof(float)))
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_PROTOCOL,
+                    "values of rank %u, as rank %u got them, were refused: their checksum is wrong",
+                    t->first + member * t->stride, t->first + t->member * t->stride);
+}
+
+/* A vector being summed: slice i of it belongs to member i. */
+typedef struct sum {
+    float *values;
+    size_t count, begin, length; /* the own slice */
+    size_t *send_at, *recv_at;
+    char *out, *in;
+} sum;
+
+static size_t slice_length(const tam_team *t, const sum *s, uint32_t i) {
+    return tam_slice_begin(s->count, i + 1, t->count) - tam_slice_begin(s->count, i, t->count);
+}
+
+/* Parts of the own slice, in rank order, become its sum. */
+static tamis_status add_up(const tam_team *t, sum *s) {
+    float *sums = s->values + s->begin;
+    for (uint32_t i = 0; i < t->count; i++) {
+        const char *message = s->in + s->recv_at[i];
+        TAM_TRY(check_seal(t, i, message, s->length));
+        if (i == 0)
+            memcpy(sums, message, s->length * sizeof sums[0]);
+        for (size_t e = 0; i > 0 && e < s->length; e++) {
+            float theirs;
+            memcpy(&theirs, message + e * sizeof theirs, sizeof theirs);
+            sums[e] += theirs;
+        }
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status scatter(tam_team *t, sum *s, tam_call *call) {
+    char *end = s->out;
+    for (uint32_t i = 0; i < t->count; i++) {
+        size_t begin = tam_slice_begin(s->count, i, t->count);
+        end = seal(s->values + begin, slice_length(t, s, i), end);
+        s->send_at[i + 1] = (size_t)(end - s->out);
+        s->recv_at[i + 1] = (i + 1) * (s->length * sizeof(float) + SEAL);
+    }
+    TAM_TRY(alltoall(t, s->out, s->send_at, s->in, s->recv_at, call));
+    return add_up(t, s);
+}
+
+static tamis_status gather_sums(tam_team *t, sum *s, tam_call *call) {
+    char *end = s->out;
+    for (uint32_t i = 0; i < t->count; i++) {
+        end = seal(s->values + s->begin, s->length, end);
+        s->send_at[i + 1] = (size_t)(end - s->out);
+        s->recv_at[i + 1] = s->recv_at[i] + slice_length(t, s, i) * sizeof(float) + SEAL;
+    }
+    TAM_TRY(alltoall(t, s->out, s->send_at, s->in, s->recv_at, call));
+    for (uint32_t i = 0; i < t->count; i++) {
+        size_t length = slice_length(t, s, i);
+        TAM_TRY(check_seal(t, i, s->in + s->recv_at[i], length));
+        memcpy(s->values + tam_slice_begin(s->count, i, t->count), s->in + s->recv_at[i],
+               length * sizeof(float));
+    }
+    return TAMIS_OK;
+}
+
+/* Two rounds, also of nothing. */
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_team *t = arg;
-    size_t *parts_at = t->slices, *slices_at = t->slices + t->count + 1;
-    size_t begin = tam_slice_begin(count, t->member, t->count);
-    size_t length = tam_slice_begin(count, t->member + 1, t->count) - begin;
-    for (uint32_t i = 0; i < t->count; i++) {
-        parts_at[i + 1] = (i + 1) * length * sizeof values[0];
-        slices_at[i + 1] = tam_slice_begin(count, i + 1, t->count) * sizeof values[0];
-    }
-    TAM_TRY(check_room(t, parts_at[t->count]));
-    TAM_TRY(alltoall(t, values, slices_at, t->room, parts_at, call));
-    add_up((const float *)(const void *)t->room, t->count, length, values + begin);
-    return give_all(t, values + begin, length * sizeof values[0], values, slices_at, call);
+    size_t room = tam_team_sum_room(count, t->count);
+    sum s = {.values = values,
+             .count = count,
+             .begin = tam_slice_begin(count, t->member, t->count),
+             .send_at = t->slices,
+             .recv_at = t->slices + t->count + 1,
+             .out = t->room,
+             .in = t->room + room / 2};
+    s.length = slice_length(t, &s, t->member);
+    TAM_TRY(check_room(t, room));
+    TAM_TRY(scatter(t, &s, call));
+    return gather_sums(t, &s, call);
 }
 
 static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,

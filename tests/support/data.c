@@ -165,3 +165,15 @@ void *data_mark_all(void *context) {
     }
     return NULL;
 }
+
+bool data_spread_residual(const tamis_reducer *reducer, const float *residual, float *out) {
+    for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
+        tamis_bucket b = TAMIS_BUCKET_INIT;
+        if (tamis_reducer_bucket(reducer, i, &b) != TAMIS_OK)
+            return false;
+        for (uint64_t e = 0; e < b.held; e++)
+            out[b.begin + b.slice_first + e / b.slice_run * b.slice_stride + e % b.slice_run] =
+                residual[b.held_at + e];
+    }
+    return true;
+}

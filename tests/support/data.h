@@ -7,6 +7,7 @@
 #ifndef TEST_DATA_H
 #define TEST_DATA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <tamis/tamis.h>
@@ -57,6 +58,10 @@ tamis_reducer_config data_even_config(size_t length);
 
 /** A step on a flat gradient. */
 tamis_step data_step(float *grad);
+
+/** A residual as a vector of all elements: what `reducer` holds of each bucket goes where it belongs, the
+ * rest of `out` stays as it is. @return false if a bucket cannot be read */
+bool data_spread_residual(const tamis_reducer *reducer, const float *residual, float *out);
 
 /** What a thread needs that marks all segments but the last, from the last to the first. */
 typedef struct data_marks {

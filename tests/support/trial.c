@@ -143,18 +143,6 @@ static bool result_valid(const tamis_result *result, size_t n) {
     return result->count <= n && !result->indices == !result->values;
 }
 
-/* Each bucket says where in the residual its elements are, and which those are. */
-static void keep_residual(test_rank *self, const tamis_reducer *reducer, const float *residual,
-                          float *out) {
-    for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
-        tamis_bucket b = TAMIS_BUCKET_INIT;
-        RANK_OK(self, tamis_reducer_bucket(reducer, i, &b));
-        for (uint64_t e = 0; e < b.held; e++)
-            out[b.begin + b.slice_first + e / b.slice_run * b.slice_stride + e % b.slice_run] =
-                residual[b.held_at + e];
-    }
-}
-
 /* Write down what the step left behind. */
 static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
                       const float *gradient) {
@@ -176,8 +164,10 @@ static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
         m->sparse_hash = data_hash(result.count, result.indices, result.count * sizeof(uint32_t));
         m->sparse_hash = data_hash(m->sparse_hash, result.values, result.count * sizeof(float));
     }
-    if (residual)
-        keep_residual(self, reducer, residual, record_residual(record, step, self->id));
+    RANK_CHECK(self,
+               !residual ||
+                   data_spread_residual(reducer, residual, record_residual(record, step, self->id)),
+               "a bucket cannot be read: %s", tamis_last_error());
     if (self->id == 0) {
         record->has_residual = residual != NULL;
         keep_result(record, step, &result, gradient);
