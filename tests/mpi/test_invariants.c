@@ -19,6 +19,7 @@ typedef struct run_case {
     bool real; /* numbers for which the order of summation shows */
     tamis_index_format format;
     tamis_type wire;
+    uint32_t ranks_per_node;
     /* per rank and step, of gradient, result and residual */
     uint64_t hash[RANKS_MOST][STEPS];
     double mass[RANKS_MOST]; /* put in less what is held; rank 0: less what was applied */
@@ -46,7 +47,7 @@ static tamis_status hash_step(const tamis_reducer *reducer, const float *gradien
         *out = data_hash(*out, result.values, result.count * sizeof(float));
     }
     if (residual)
-        *out = data_hash(*out, residual, n * sizeof(float));
+        *out = data_hash(*out, residual, data_held(reducer) * sizeof(float));
     return TAMIS_OK;
 }
 
@@ -71,7 +72,7 @@ static tamis_status run_steps(run_case *run, tamis_reducer *reducer, uint32_t r,
     if (status == TAMIS_OK)
         status = tamis_reducer_residual(reducer, &residual);
     if (residual)
-        run->mass[r] -= sum_of(residual, run->n);
+        run->mass[r] -= sum_of(residual, data_held(reducer));
     return status;
 }
 
@@ -85,6 +86,7 @@ static tamis_status run_rank(run_case *run, tamis_comm *comm) {
     config.average = TAMIS_AVERAGE_SUM;
     config.index_format = run->format;
     config.wire_type = run->wire;
+    config.ranks_per_node = run->ranks_per_node;
     tamis_status status = tamis_reducer_create(comm, layout, &config, &reducer);
     if (status == TAMIS_OK)
         status = run_steps(run, reducer, tamis_comm_rank(comm), gradient);
@@ -149,6 +151,19 @@ static void check_wire(tamis_comm *comm) {
         }
 }
 
+/* Nodes of any size that divides the ranks; the longer vector has several chunks. */
+static void check_nodes(tamis_comm *comm) {
+    static const size_t sizes[] = {1000, 400009};
+    for (uint32_t size = 2; size <= (uint32_t)mpi_nranks; size++)
+        for (size_t n = 0; n < 2 && (uint32_t)mpi_nranks % size == 0; n++) {
+            run_case run = {
+                .scheme = "tamis", .n = sizes[n], .density = 0.02, .ranks_per_node = size};
+            compare(comm, &run);
+            run.real = true;
+            compare(comm, &run);
+        }
+}
+
 static void check_dense(tamis_comm *comm) {
     enum { N = 30011 };
     static float gradient[N], expected[N];
@@ -184,6 +199,7 @@ int main(int argc, char **argv) {
     MPI_CHECK(strcmp(tamis_comm_transport(comm), "mpi") == 0, "%s", tamis_comm_transport(comm));
     check_same_bits(comm);
     check_wire(comm);
+    check_nodes(comm);
     check_dense(comm);
     tamis_comm_destroy(comm);
     return mpi_end();

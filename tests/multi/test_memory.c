@@ -89,7 +89,8 @@ static void test_the_counter_counts(void **state) {
 typedef struct steady_case {
     const char *scheme;
     data_pattern pattern;
-    bool by_segment, buckets;  /* buckets: several, marked ready one by one */
+    bool by_segment, buckets; /* buckets: several, marked ready one by one */
+    uint32_t ranks_per_node;
     uint64_t made[RANKS_MOST]; /* tam_alloc_made during the counted steps */
 } steady_case;
 
@@ -107,7 +108,7 @@ static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, f
     step.grad = steady->by_segment ? NULL : gradient;
     step.grads = steady->by_segment ? pieces : NULL;
     counting = number >= 2;
-    if (steady->buckets && strcmp(steady->scheme, "dense") != 0)
+    if (steady->buckets && strcmp(steady->scheme, "dense") != 0 && !steady->ranks_per_node)
         RANK_OK(self, tamis_grad_accumulate(reducer, &step));
     for (uint32_t s = 0; steady->buckets && s < count_of; s++)
         RANK_OK(self, tamis_grad_ready(reducer, s, &step));
@@ -128,6 +129,7 @@ static void run_steady(test_rank *self) {
     config.scheme = steady->scheme;
     config.density = 0.02;
     config.bucket_length = steady->buckets ? N / 4 : 0;
+    config.ranks_per_node = steady->ranks_per_node;
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     for (uint32_t number = 0; number < 2; number++)
         one_step(self, reducer, number, gradients[self->id]);
@@ -169,6 +171,12 @@ static void test_a_step_allocates_nothing(void **state) {
                 steady.buckets = p % 3 == 1;
                 check_steady(&steady, nranks);
             }
+    for (size_t p = 0; p < 4; p++) {
+        steady_case nodes = {.scheme = "tamis", .pattern = patterns[p], .ranks_per_node = 2};
+        nodes.by_segment = p % 2;
+        nodes.buckets = p % 3 == 1;
+        check_steady(&nodes, 4);
+    }
 }
 
 /* -- allocations that fail -------------------------------------------------------------------- */
@@ -244,6 +252,7 @@ static void test_layout_create_survives_any_failing_allocation(void **state) {
 
 typedef struct scarce_case {
     const char *scheme;
+    uint32_t ranks_per_node;
     long budget;
     tamis_status status[RANKS_MOST];
     char sentence[RANKS_MOST][256];
@@ -256,6 +265,7 @@ static void run_scarce(test_rank *self) {
     tamis_layout *layout = data_layout(N);
     config.scheme = scarce->scheme;
     config.bucket_length = self->nranks > 1 ? N / 2 : 0;
+    config.ranks_per_node = scarce->ranks_per_node;
     rank_barrier(self);
     if (self->id == 0)
         tam_alloc_budget(scarce->budget);
@@ -291,19 +301,22 @@ static bool try_scarce(scarce_case *scarce, uint32_t nranks) {
     return enough;
 }
 
+static void try_all_budgets(scarce_case scarce, uint32_t nranks) {
+    uint64_t live = tam_alloc_live();
+    while (!try_scarce(&scarce, nranks)) {
+        no_leak(scarce.scheme, scarce.budget, live);
+        assert_true(++scarce.budget < BUDGET_MOST);
+    }
+    no_leak(scarce.scheme, scarce.budget, live);
+}
+
 static void test_reducer_create_survives_any_failing_allocation(void **state) {
     scheme_case scheme;
     (void)state;
     for (size_t s = 0; scheme_preset(s, &scheme); s++)
-        for (uint32_t nranks = 1; nranks <= 3; nranks += 2) {
-            scarce_case scarce = {.scheme = scheme.name, .budget = 0};
-            uint64_t live = tam_alloc_live();
-            while (!try_scarce(&scarce, nranks)) {
-                no_leak(scheme.name, scarce.budget, live);
-                assert_true(++scarce.budget < BUDGET_MOST);
-            }
-            no_leak(scheme.name, scarce.budget, live);
-        }
+        for (uint32_t nranks = 1; nranks <= 3; nranks += 2)
+            try_all_budgets((scarce_case){.scheme = scheme.name}, nranks);
+    try_all_budgets((scarce_case){.scheme = "tamis", .ranks_per_node = 2}, 4);
 }
 
 /* -- life ------------------------------------------------------------------------------------- */

@@ -166,6 +166,16 @@ void *data_mark_all(void *context) {
     return NULL;
 }
 
+uint64_t data_held(const tamis_reducer *reducer) {
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
+        tamis_bucket b = TAMIS_BUCKET_INIT;
+        if (tamis_reducer_bucket(reducer, i, &b) == TAMIS_OK)
+            held += b.held;
+    }
+    return held;
+}
+
 bool data_spread_residual(const tamis_reducer *reducer, const float *residual, float *out) {
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;

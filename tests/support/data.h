@@ -59,6 +59,9 @@ tamis_reducer_config data_even_config(size_t length);
 /** A step on a flat gradient. */
 tamis_step data_step(float *grad);
 
+/** Elements of a residual. */
+uint64_t data_held(const tamis_reducer *reducer);
+
 /** A residual as a vector of all elements: what `reducer` holds of each bucket goes where it belongs, the
  * rest of `out` stays as it is. @return false if a bucket cannot be read */
 bool data_spread_residual(const tamis_reducer *reducer, const float *residual, float *out);
