@@ -5,7 +5,7 @@
  *
  *     axpy    r += s * g                        own time of the slowest rank
  *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks; with --beside plain
- *             the same scheme with indices of u32 and values of fp32
+ *             the same scheme with indices of u32 and values of fp32, without nodes
  *     step    tamis_reduce_start, _wait
  *
  * The last two count from barrier to barrier, which is never less than the time of the slowest
@@ -38,6 +38,7 @@ static tamis_reducer *plain_reducer(const perf_case *c) {
     perf_case twin = *c;
     plain.index = TAMIS_INDEX_U32;
     plain.values = 0;
+    plain.nodes_of = 0;
     plain.scheme = ""; /* not the one whose phases are heard */
     twin.settings = &plain;
     return perf_reducer(&twin, c->settings->scheme, (tamis_output)plain.output, c->device);

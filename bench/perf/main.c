@@ -28,8 +28,10 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     config.device = device;
     config.grad_type = c->type;
     config.index_format = (tamis_index_format)c->settings->index;
-    if (strcmp(scheme, "dense") != 0) /* which has no residual to keep what rounding takes */
+    if (strcmp(scheme, "dense") != 0) { /* which has no residual to keep what rounding takes */
         config.wire_type = bench_values_type(c->settings->values);
+        config.ranks_per_node = (uint32_t)c->settings->nodes_of;
+    }
     if (strcmp(scheme, c->settings->scheme) == 0) { /* the baseline is one phase as a whole */
         config.on_phase = hear_phase;
         config.on_phase_context = (void *)c;

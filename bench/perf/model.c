@@ -13,6 +13,8 @@
  *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4128 every 32nd step, to
  *             P - 1 others. Survivors that move, where regions are uneven, come on top
  *     dense   all-reduce of n values: 8 n (P - 1) / P
+ *     union among nodes of G ranks   slices of the gradient in a node: 4 n (G - 1) / G; union of a slice
+ *             among P / G ranks; indices and sums of the slice to the node: (i + 4 u / G) (G - 1)
  */
 #include <math.h>
 #include <string.h>
@@ -32,8 +34,8 @@ static bool slots_grow(const perf_case *c) {
     return !bench_scheme_exact(&c->scheme) && c->settings->capacity == 0;
 }
 
-static double index_bytes(const perf_case *c, double count) {
-    double span = span_of(c), blocks = ceil(span / 65536);
+static double index_bytes(const perf_case *c, double count, double span) {
+    double blocks = ceil(span / 65536);
     if (strcmp(c->index_format, "block16") == 0)
         return 2 * count + blocks + fmin(blocks, count / 128) + fmin(blocks, count / 16384);
     if (strcmp(c->index_format, "gap8") == 0)
@@ -44,6 +46,16 @@ static double index_bytes(const perf_case *c, double count) {
     return 4 * count;
 }
 
+/* All with float32. @param share  of the result, in a slice */
+static double nodes_model(const perf_case *c, double picked, double share) {
+    double size = (double)c->settings->nodes_of, nodes = c->group->nranks / size;
+    double n = (double)c->shape.n, span = n / size;
+    double column = index_bytes(c, picked, n / c->group->nranks) * (nodes - 1);
+    double sums = 8 * share * (nodes - 1) / nodes;
+    return 4 * n * (size - 1) / size + column + sums +
+           (index_bytes(c, share, span) + 4 * share) * (size - 1);
+}
+
 double perf_wire_model(const perf_case *c, double picked, double selected) {
     double p = c->group->nranks, others = p - 1;
     double value = (double)bench_type_bytes(bench_values_type(c->settings->values));
@@ -51,8 +63,10 @@ double perf_wire_model(const perf_case *c, double picked, double selected) {
         return 8 * (double)c->shape.n * others / p;
     if (strcmp(c->scheme.exchange, "balanced-pairs") == 0)
         return others * (136 + 8 * p + 4128.0 / 32) + 8 * (picked + selected) * others / p;
+    if (c->settings->nodes_of > 1)
+        return nodes_model(c, picked, selected / (double)c->settings->nodes_of);
     bool led = strcmp(c->scheme.ownership, "leader") == 0 && p > 2;
-    double indices = index_bytes(c, picked) * others * (led ? 2 / p : 1);
+    double indices = index_bytes(c, picked, span_of(c)) * others * (led ? 2 / p : 1);
     if (strcmp(c->scheme.exchange, "pairs") == 0)
         return indices + value * picked * others;
     return indices + 2 * value * selected * others / p;

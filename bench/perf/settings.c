@@ -27,6 +27,9 @@ static void check_settings(perf_settings *s) {
         bench_usage("--op %s is for --device cpu: a step on a CUDA device cannot be divided from "
                     "outside; use --op step",
                     bench_choice(PERF_OPS, s->op));
+    if (s->nodes_of > 1 && (s->check || s->op != PERF_STEP))
+        bench_usage("--ranks-per-node is for --op step -c 0: the check compares residuals of all "
+                    "elements, of which a rank of a node holds a slice");
     if (s->op == PERF_ACCUMULATE) {
         if (s->ranks > 1 || s->transport > BENCH_LOCAL || bench_launched_ranks() > 1)
             bench_usage("--op accumulate needs no exchange: one local rank, without mpirun");
@@ -78,7 +81,9 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         {"index", 0, BENCH_CHOICE, &out->index, PERF_INDICES, 0, 0, "how indices travel"},
         {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel"},
         {"beside", 0, BENCH_CHOICE, &out->beside, PERF_BESIDES, 0, 0,
-         "what each repetition alternates with; plain: the scheme with u32 and fp32"},
+         "what each repetition alternates with; plain: the scheme with u32 and fp32, no nodes"},
+        {"ranks-per-node", 0, BENCH_COUNT, &out->nodes_of, "G", 0, 65536,
+         "hierarchical exchange, with -c 0; 0: flat"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},

@@ -25,7 +25,7 @@ typedef struct perf_settings {
     int op, output, transport, device, grad; /* device, grad: tamis_device, tamis_type */
     int index, values, beside;               /* of PERF_INDICES, BENCH_VALUES, PERF_BESIDES */
     uint64_t min_bytes, max_bytes, factor, elements, iterations, warmup, check, threads, segments;
-    uint64_t ranks, seed;
+    uint64_t ranks, nodes_of, seed; /* nodes_of: ranks per node; 0: flat */
     const char *scheme, *density_list, *json;
     double densities[PERF_DENSITIES], capacity;
     size_t ndensities;

@@ -137,6 +137,7 @@ static json_t *what(const perf_case *c, samples s) {
     json_object_set_new(record, "grad", json_string(bench_choice(BENCH_GRADS, set->grad)));
     json_object_set_new(record, "beside", json_string(bench_choice(PERF_BESIDES, set->beside)));
     json_object_set_new(record, "index", json_string(c->index_format));
+    json_object_set_new(record, "ranks_per_node", json_integer((json_int_t)set->nodes_of));
     json_object_set_new(record, "values", json_string(bench_choice(BENCH_VALUES, set->values)));
     return record;
 }
@@ -199,7 +200,7 @@ void perf_table_header(const perf_settings *settings, const bench_group *group) 
             (unsigned long long)settings->threads, perf_axpy_threads((unsigned)settings->threads));
     bool plain = settings->beside == PERF_BESIDE_PLAIN;
     fprintf(out, legend,
-            plain ? "the scheme with u32 and fp32"
+            plain ? "the scheme with u32 and fp32, no nodes"
             : mpi ? "MPI_Allreduce, as MPI is tuned"
                   : "scheme dense of the library");
     fprintf(out,
