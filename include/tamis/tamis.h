@@ -428,9 +428,10 @@ typedef struct tamis_phase_event {
  * holds slice g, some n/G elements: its residual is that of the node's sum, and steps are those of the
  * scheme among the ranks g of all nodes, on their slice; results are gathered in the node
  * (docs/exchange.md). G divides the number of ranks. For schemes with an exact count, exclusive
- * ownership and exchange union (tamis, cltk), float32 values and the CPU; no segment has rows. Bad
- * entries are those of sums of a node; tamis_grad_accumulate is refused; an error before the node's
- * sum is made leaves the gradient as it was.
+ * ownership and exchange union (tamis, cltk), float32 values and the CPU; no segment has rows. The
+ * gradient is read by the exchange, whatever `worker` says, and so is the library's until wait; an error
+ * before the node's sum is made leaves it as it was. Bad entries are those of sums of a node;
+ * tamis_grad_accumulate is refused.
  */
 typedef struct tamis_reducer_config {
     size_t size;

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a caller may know of a bucket.
+ */
+#include "collectives/reducer/slice.h"
+
+uint32_t tamis_reducer_nbuckets(const tamis_reducer *r) {
+    return r ? r->nbuckets : 0;
+}
+
+tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_bucket *out) {
+    if (!r || !out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: %s is NULL",
+                        r ? "out" : "reducer");
+    if (index >= r->nbuckets)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
+                        index, r->nbuckets);
+    const tam_bucket *b = &r->buckets[index];
+    bool dense = tam_scheme_dense(b->scheme);
+    uint64_t length = b->layout->length;
+    tam_reach held = b->slice ? tam_reach_of(&b->slice->division, b->slice->local)
+                              : (tam_reach){0, length, length, length};
+    tamis_bucket own = {.size = sizeof own,
+                        .first_segment = b->first_segment,
+                        .nsegments = b->layout->nsegments,
+                        .begin = b->begin,
+                        .length = length,
+                        .target = tam_bucket_target(b),
+                        .index_format = dense ? "none" : tam_codec_of(b->slots.format)->name,
+                        .exchange = tam_scheme_exchange(b->scheme),
+                        .predicted_us = 1e6 * b->predicted_s,
+                        .held = r->acc ? held.length : 0,
+                        .held_at = b->held_at,
+                        .slice_first = held.first,
+                        .slice_run = held.run,
+                        .slice_stride = held.stride};
+    return tam_struct_give_part("tamis_bucket", &own, sizeof own,
+                                offsetof(tamis_bucket, index_format), out);
+}
