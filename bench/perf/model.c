@@ -46,11 +46,17 @@ static double index_bytes(const perf_case *c, double count, double span) {
     return 4 * count;
 }
 
+/* A leader's list goes in pieces: part of what a list to everybody would take. */
+static double led(const perf_case *c, double nranks) {
+    return strcmp(c->scheme.ownership, "leader") == 0 && nranks > 2 ? 2 / nranks : 1;
+}
+
 /* All with float32. @param share  of the result, in a slice */
 static double nodes_model(const perf_case *c, double picked, double share) {
     double size = (double)c->settings->nodes_of, nodes = c->group->nranks / size;
     double n = (double)c->shape.n, span = n / size;
-    double column = index_bytes(c, picked, n / c->group->nranks) * (nodes - 1);
+    double part = span_of(c) < n ? span_of(c) : span;
+    double column = index_bytes(c, picked, part) * (nodes - 1) * led(c, nodes);
     double sums = 8 * share * (nodes - 1) / nodes;
     return 4 * n * (size - 1) / size + column + sums +
            (index_bytes(c, share, span) + 4 * share) * (size - 1);
@@ -65,8 +71,7 @@ double perf_wire_model(const perf_case *c, double picked, double selected) {
         return others * (136 + 8 * p + 4128.0 / 32) + 8 * (picked + selected) * others / p;
     if (c->settings->nodes_of > 1)
         return nodes_model(c, picked, selected / (double)c->settings->nodes_of);
-    bool led = strcmp(c->scheme.ownership, "leader") == 0 && p > 2;
-    double indices = index_bytes(c, picked, span_of(c)) * others * (led ? 2 / p : 1);
+    double indices = index_bytes(c, picked, span_of(c)) * others * led(c, p);
     if (strcmp(c->scheme.exchange, "pairs") == 0)
         return indices + value * picked * others;
     return indices + 2 * value * selected * others / p;

@@ -78,7 +78,7 @@ static void name_slots(tam_bucket *b) {
 static bool slots_led(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     return b->scheme.ownership == TAM_OWN_LEADER && r->driver == &tam_driver_host &&
-           r->comm->nranks > 2 && !b->slots.growing &&
+           r->nranks > 2 && !b->slots.growing &&
            !(r->comm->transport->capabilities & TAM_CAP_GATHERS);
 }
 
