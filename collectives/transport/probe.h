@@ -17,9 +17,11 @@ tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out);
 void tam_probe_close(tam_probe *meter);
 
 /**
- * Fill comm->costs. Sums of 32 to 2^20 floats and all-gathers of 128 to 2^17 bytes, sizes ascending, each
- * a few times, of which the shortest counts; of the ranks the slowest. A size that should take longer
- * than what is left of 80 ms, by the sizes before, is left out, on all ranks or none.
+ * Fill comm->costs: sums of 32 to 2^22 floats, all-gathers of 128 to 2^17 bytes and passes over 2^14 to
+ * 2^22 elements, up to 31 times each, in rounds. A repetition counts as what it took the slowest rank,
+ * a size as the median of its repetitions: that is what a step sees. It ends when 80 ms are over on the
+ * slowest rank, and begins nothing that is expected to take it further; sizes that would take more than a
+ * quarter of what is left are left out. All ranks do the same, for all goes by numbers that they share.
  *
  * Collective: yes        Errors: the comm's
  */

@@ -35,8 +35,8 @@ void tam_curve_add(tam_curve *curve, double size, double seconds) {
     uint32_t at = curve->count;
     if (at == TAM_COST_POINTS)
         return;
-    if (at > 0 && !(seconds > curve->seconds[at - 1]))
-        seconds = curve->seconds[at - 1];
+    for (uint32_t i = 0; i < at; i++)
+        curve->seconds[i] = curve->seconds[i] < seconds ? curve->seconds[i] : seconds;
     curve->size[at] = size;
     curve->seconds[at] = seconds;
     curve->count++;

@@ -22,7 +22,7 @@
 #include "lib/base/base.h"
 #include "lib/policy/bucket.h"
 
-enum { TAM_COST_POINTS = 5 };
+enum { TAM_COST_POINTS = 8 };
 
 /** Seconds by size: straight between two points, and on beyond the last. */
 typedef struct tam_curve {
@@ -45,7 +45,8 @@ typedef struct tam_cost_case {
 /** @param  nranks  of the link; its latency is paid once in a round */
 void tam_costs_of_link(const tam_link_model *link, uint32_t nranks, tam_costs *out);
 
-/** A measured point; sizes must ascend. One that took less than the point before took as long. */
+/** A measured point; sizes must ascend. Smaller sizes that took longer took as long: what disturbs a
+ * measurement can only lengthen it. */
 void tam_curve_add(tam_curve *curve, double size, double seconds);
 double tam_curve_at(const tam_curve *curve, double size);
 
