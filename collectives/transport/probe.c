@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
  * After each repetition the ranks show what it took them and how long all has taken, and from these
- * numbers alone decide what comes next. What is shown is also where they meet before the next:
+ * numbers alone decide what comes next:
  *
- *     rank 0   | sum 32 | show 21 |        | gather 128 | show 14 |        | sum 32 ...
- *     rank 1   | sum 32 | show 25 |  max   | gather 128 | show 12 |  max   | sum 32 ...
- *     rank 2   | sum 32 | show 24 |  25    | gather 128 | show 19 |  19    | sum 32 ...
+ *     rank 0   | meet | sum 32 | show 21 |  max  | meet | gather 128 | show 14 |  max  | meet ...
+ *     rank 1   | meet | sum 32 | show 25 |       | meet | gather 128 | show 12 |       | meet ...
+ *     rank 2   | meet | sum 32 | show 24 |  25   | meet | gather 128 | show 19 |  19   | meet ...
  */
 #include "collectives/transport/probe.h"
 
 #include "lib/base/base.h"
 
-enum { PASSED = 1 << 22, SUMMED = 1 << 22, GATHERED = 1 << 17, REPEATS = 31 };
+#include <stdio.h>
+
+enum { LARGEST = 1 << 22, GATHERED = 1 << 17, REPEATS = 31 };
 #define BUDGET_S 0.08
 
 typedef enum what { SUM, GATHER, PASS } what;
@@ -24,10 +26,10 @@ static const struct point {
     size_t size;
     uint32_t times; /* in a round */
 } points[] = {
-    {PASS, 0, 3},       {SUM, 32, 3},       {GATHER, 128, 3},  {SUM, 1024, 3},
-    {GATHER, 4096, 3},  {PASS, 1 << 14, 3}, {SUM, 1 << 15, 2}, {GATHER, GATHERED, 2},
-    {PASS, 1 << 18, 2}, {SUM, 1 << 18, 1},  {PASS, PASSED, 1}, {SUM, 1 << 20, 1},
-    {SUM, SUMMED, 1},
+    {PASS, 0, 3},      {SUM, 32, 3},          {GATHER, 128, 3},  {SUM, 1 << 10, 3},
+    {GATHER, 4096, 3}, {PASS, 1 << 14, 3},    {SUM, 1 << 13, 2}, {PASS, 1 << 16, 3},
+    {SUM, 1 << 15, 2}, {GATHER, GATHERED, 2}, {SUM, 1 << 17, 1}, {PASS, 1 << 18, 1},
+    {SUM, 1 << 20, 1}, {PASS, 1 << 20, 1},    {SUM, LARGEST, 1}, {PASS, LARGEST, 1},
 };
 enum { POINTS = sizeof points / sizeof points[0] };
 
@@ -43,8 +45,7 @@ typedef struct shown {
 struct tam_probe {
     tam_job job;
     const tamis_comm *comm;
-    float *values;       /* [PASSED] */
-    float *more;         /* [PASSED] */
+    float *grad, *acc;   /* [LARGEST] */
     unsigned char *recv; /* [nranks * GATHERED] */
     shown own, *all;     /* [nranks] */
     uint64_t begin_ns;
@@ -53,9 +54,12 @@ struct tam_probe {
     tam_costs costs;
 };
 
-static void pass(float *r, const float *g, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        r[i] += 0.5f * g[i];
+/* As a step goes over the gradient: into the residual, and zeros behind it. */
+static void pass(float *restrict acc, float *restrict grad, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        acc[i] += 0.5f * grad[i];
+        grad[i] = 0.0f;
+    }
 }
 
 /* All meet, and learn the most that any has. */
@@ -81,27 +85,33 @@ static double median(const samples *s) {
     return s->seconds[(s->count - 1) / 2];
 }
 
-static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
+static tamis_status once(tam_probe *m, const struct point *p, tam_link *link) {
     const tam_transport *t = link->transport;
-    size_t size = points[p].size;
+    if (p->kind == SUM)
+        return t->allreduce_sum(link->self, m->grad, p->size, &link->call);
+    if (p->kind == GATHER)
+        return t->allgather(link->self, m->grad, p->size, m->recv, &link->call);
+    pass(m->acc, m->grad, p->size);
+    return TAMIS_OK;
+}
+
+/* From when all begin until all are through, for ranks may share a core. The gradient has just been
+ * written, as when a step begins. */
+static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
     double took_s;
+    memset(m->grad, 0, points[p].kind == GATHER ? points[p].size : points[p].size * sizeof(float));
+    TAM_TRY(show(m, 0.0, link, &took_s));
     uint64_t begin_ns = tam_clock_ns();
-    if (points[p].kind == SUM) {
-        TAM_TRY(t->allreduce_sum(link->self, m->values, size, &link->call));
-    } else if (points[p].kind == GATHER) {
-        TAM_TRY(t->allgather(link->self, m->values, size, m->recv, &link->call));
-    } else {
-        pass(m->values, m->more, size);
-        TAM_TRY(show(m, 0.0, link, &took_s)); /* until all are through: ranks may share a core */
-    }
+    TAM_TRY(once(m, &points[p], link));
+    TAM_TRY(show(m, 0.0, link, &took_s));
     TAM_TRY(show(m, 1e-9 * (double)(tam_clock_ns() - begin_ns), link, &took_s));
     keep(&m->samples[p], took_s);
     return TAMIS_OK;
 }
 
-/* What is known so far. A pass is what takes longer than an empty one. */
+/* What is known so far: how much longer than nothing each size takes. */
 static void draw(const tam_probe *m, what kind, tam_curve *out) {
-    double empty_s = kind == PASS && m->samples[0].count > 0 ? median(&m->samples[0]) : 0.0;
+    double empty_s = m->samples[0].count > 0 ? median(&m->samples[0]) : 0.0;
     *out = (tam_curve){0};
     for (size_t p = 0; p < POINTS; p++) {
         if (points[p].kind != kind || m->samples[p].count == 0)
@@ -126,8 +136,8 @@ static tamis_status run(tam_job *job, tam_link *link) {
     tam_probe *m = (tam_probe *)(void *)job;
     double ignored;
     m->begin_ns = tam_clock_ns();
-    memset(m->values, 0, PASSED * sizeof m->values[0]); /* pages are there, sums stay finite */
-    memset(m->more, 0, PASSED * sizeof m->more[0]);
+    memset(m->grad, 0, LARGEST * sizeof m->grad[0]); /* pages are there, sums stay finite */
+    memset(m->acc, 0, LARGEST * sizeof m->acc[0]);
     TAM_TRY(show(m, 0.0, link, &ignored));
     for (uint32_t round = 0; round < REPEATS && (round == 0 || m->spent_s < BUDGET_S); round++)
         for (size_t p = 0; p < POINTS; p++)
@@ -145,12 +155,12 @@ tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out) {
     if (m) {
         m->job.run = run;
         m->comm = comm;
-        m->values = tam_alloc_array(PASSED, sizeof m->values[0]);
-        m->more = tam_alloc_array(PASSED, sizeof m->more[0]);
+        m->grad = tam_alloc_array(LARGEST, sizeof m->grad[0]);
+        m->acc = tam_alloc_array(LARGEST, sizeof m->acc[0]);
         m->recv = tam_alloc_array(comm->nranks, GATHERED);
         m->all = tam_alloc_array(comm->nranks, sizeof m->all[0]);
     }
-    if (m && m->values && m->more && m->recv && m->all)
+    if (m && m->grad && m->acc && m->recv && m->all)
         return TAMIS_OK;
     tam_probe_close(m);
     *out = NULL;
@@ -165,22 +175,29 @@ void tam_probe_close(tam_probe *m) {
         return;
     tam_free(m->all);
     tam_free(m->recv);
-    tam_free(m->more);
-    tam_free(m->values);
+    tam_free(m->acc);
+    tam_free(m->grad);
     tam_free(m);
+}
+
+static void log_curve(const char *name, const tam_curve *c) {
+    char text[256] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < c->count && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%.0f: %.1f", i ? ", " : "",
+                                 c->size[i], 1e6 * c->seconds[i]);
+    tam_log(TAM_INFO, "measured, in us: %s: %s", name, text);
 }
 
 tamis_status tam_probe_run(tam_probe *m, tamis_comm *comm) {
     TAM_TRY(tam_comm_run(comm, &m->job));
     comm->costs = m->costs;
     comm->measured = true;
-    const tam_curve *sum = &m->costs.sum, *work = &m->costs.pass;
-    if (comm->rank == 0)
-        tam_log(TAM_INFO,
-                "measured in %.0f ms: a sum of %.0f floats takes %.1f us, of %.0f %.1f us; a pass "
-                "over %.0f %.1f us",
-                1e3 * m->spent_s, sum->size[0], 1e6 * sum->seconds[0], sum->size[sum->count - 1],
-                1e6 * sum->seconds[sum->count - 1], work->size[work->count - 1],
-                1e6 * work->seconds[work->count - 1]);
+    if (comm->rank > 0)
+        return TAMIS_OK;
+    tam_log(TAM_INFO, "measured a link of %u ranks in %.0f ms", comm->nranks, 1e3 * m->spent_s);
+    log_curve("sum of floats", &m->costs.sum);
+    log_curve("all-gather of bytes", &m->costs.gather);
+    log_curve("pass over elements", &m->costs.pass);
     return TAMIS_OK;
 }

@@ -2,12 +2,12 @@
 #include "lib/policy/cost.h"
 
 #define PASS_S 0.25e-9 /* where the link is given, and nothing is measured */
-#define STEP_S 10e-6   /* control, headers: what does not grow */
+#define START_S 10e-6  /* a step of either kind: to begin and to be waited for */
+#define STEP_S 5e-6    /* control, headers: what does not grow */
 #define TILE_S 0.1e-6  /* passes go tile by tile */
 #define TILES 64.0     /* for each rank at least, if they can have 32 elements (policy/grid.c) */
-#define DIVIDE 0.5     /* passes: read and write in place */
-#define ACCUMULATE 1.4 /* passes: residual, sums of squares, and zeros to the gradient */
-#define ENTRY 60.0     /* elements of a pass: cut, gather, apply and clear, at random places */
+#define DIVIDE 0.5     /* passes: reads and writes one of two */
+#define ENTRY 50.0     /* elements of a pass: cut, gather, apply and clear, at random places */
 #define WORTH 0.9
 
 static double rounds_of(uint32_t nranks) {
@@ -58,13 +58,13 @@ double tam_curve_at(const tam_curve *curve, double size) {
 double tam_cost_union(const tam_costs *costs, const tam_cost_case *c) {
     double n = (double)c->n, k = (double)c->k, pass_s = tam_curve_at(&costs->pass, n);
     double least = TILES * c->nranks < n / 32.0 ? TILES * c->nranks : n / 32.0;
-    return STEP_S + TILE_S * least + tam_curve_at(&costs->gather, (double)c->slot_bytes) +
-           tam_curve_at(&costs->sum, k) + pass_s * (ACCUMULATE + ENTRY * k / n);
+    return START_S + STEP_S + TILE_S * least + pass_s * (1.0 + ENTRY * k / n) +
+           tam_curve_at(&costs->gather, (double)c->slot_bytes) + tam_curve_at(&costs->sum, k);
 }
 
 double tam_cost_dense(const tam_costs *costs, const tam_cost_case *c) {
     double n = (double)c->n;
-    return tam_curve_at(&costs->sum, n) + DIVIDE * tam_curve_at(&costs->pass, n);
+    return START_S + tam_curve_at(&costs->sum, n) + DIVIDE * tam_curve_at(&costs->pass, n);
 }
 
 bool tam_cost_prefers_dense(const tam_costs *costs, const tam_cost_case *c) {

@@ -2,8 +2,8 @@
  *
  * What an exchange should take, from numbers that all ranks share, so that all choose alike.
  *
- *     union   sum(K) + gather(head + indices) + 1.4 pass(n) + 60 K pass(n) / n + 10 us + tiles
- *     dense   sum(n) + 0.5 pass(n)
+ *     union   sum(K) + gather(head + indices) + pass(n) + 50 K pass(n) / n + tiles + 5 us + 10 us
+ *     dense   sum(n) + 0.5 pass(n)                                                        + 10 us
  *
  * n elements and K entries of a bucket; sum and gather are the link's, the rest is one rank's own work.
  * The link is known by what messages of some sizes took, or by a latency alpha and seconds per byte beta:
@@ -11,10 +11,10 @@
  *     sum(m)      2 ceil(log2 P) alpha + 8 m beta (P - 1) / P     m floats
  *     gather(m)     ceil(log2 P) alpha + m beta (P - 1)           m bytes of each rank
  *
- * Tiles: the least number of them, at 0.1 us. Own work is counted in passes: pass(n) is the time in which a rank reads twice n floats and writes n,
- * while all others do. An entry, somewhere in n elements, costs 60 elements of such a pass: both grow
- * with the distance of the memory. The ratios are medians of tamis_perf on one machine
- * (docs/exchange.md).
+ * Own work is counted in passes: pass(n) is the time in which a rank adds n floats to n others and clears
+ * them, while all others do. An entry, somewhere in n elements, costs 50 elements of such a pass: both
+ * grow with the distance of the memory. Tiles: the least number of them, at 0.1 us. Constants are
+ * medians on one machine (docs/exchange.md).
  */
 #ifndef TAM_POLICY_COST_H
 #define TAM_POLICY_COST_H
