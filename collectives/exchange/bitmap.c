@@ -45,6 +45,8 @@ static bool bitmap_decode(const unsigned char *in, size_t bytes, uint64_t span, 
 
 const tam_codec tam_codec_bitmap = {
     .name = "bitmap",
+    .pick_s = 2e-9,
+    .position_s = 0.35e-9,
     .bytes = bitmap_bytes,
     .encode = bitmap_encode,
     .decode = bitmap_decode,

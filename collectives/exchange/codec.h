@@ -37,6 +37,10 @@
 typedef struct tam_codec {
     const char *name;
 
+    /** What a list takes beyond u32, to be numbered, packed and read, for each of its picks and for each
+     * position of the span. In a step, on one machine: docs/exchange.md. */
+    double pick_s, position_s;
+
     /** Most bytes that `count` of `span` positions can take; grows with both. count > span: as for
      * span. */
     uint64_t (*bytes)(uint64_t span, uint64_t count);

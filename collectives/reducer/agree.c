@@ -43,6 +43,7 @@ static const struct {
     [TAM_FIELD_DENSE_BUCKETS] = {"buckets that are dense", HEX},
     [TAM_FIELD_INDEX_FORMAT] = {"index_format", WHOLE},
     [TAM_FIELD_WIRE_TYPE] = {"wire_type", WHOLE},
+    [TAM_FIELD_BUCKET_FORMATS] = {"index formats of the buckets", HEX},
 };
 
 static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {

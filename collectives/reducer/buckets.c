@@ -61,6 +61,8 @@ static tamis_index_format choose_format(const tam_bucket *b) {
     uint64_t count = tam_bucket_slot(b, b->k), aimed = (b->k + ranks - 1) / ranks;
     if (r->config.index_format != TAMIS_INDEX_AUTO)
         return r->config.index_format;
+    if (tam_reducer_chooses(r)) /* by time: choose.c */
+        return b->slots.format;
     if (r->driver != &tam_driver_host || tam_scheme_regional(b->scheme))
         return TAMIS_INDEX_U32;
     return tam_codec_choose(b->slots.span, slots_grow(b) && aimed < count ? aimed : count);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: which buckets are dense. What cannot be dense is not: sparse results, and what a
- * CUDA device computes, of which the model knows nothing.
+ * Exchange auto: which buckets are dense, and how the indices of the others travel. What cannot be dense is
+ * not: sparse results, and what a CUDA device computes, of which the model knows nothing.
  */
 #include "collectives/reducer/reducer.h"
 
 #include "collectives/exchange/codec.h"
 #include "collectives/exchange/slot.h"
 #include "lib/policy/cost.h"
+
+#include <xxhash.h>
 
 static tam_costs costs_of(const tamis_reducer *r) {
     tam_link_model link = tam_reducer_link(r);
@@ -17,15 +19,29 @@ static tam_costs costs_of(const tamis_reducer *r) {
     return costs;
 }
 
-/* Indices as they are likely to travel: a slot of the picks that are aimed at, of one rank's part. */
-static uint64_t slot_bytes(const tamis_reducer *r, uint64_t n, uint64_t k) {
-    bool undivided = tam_scheme_undivided(r->scheme);
-    uint64_t ranks = undivided ? 1 : r->comm->nranks;
-    uint64_t picks = (k + ranks - 1) / ranks, span = (n + ranks - 1) / ranks;
-    tamis_index_format format = r->config.index_format;
-    if (format == TAMIS_INDEX_AUTO)
-        format = tam_codec_choose(span, picks);
-    return sizeof(tam_slot_header) + tam_codec_of(format)->bytes(span, picks);
+/* The lists of a bucket as they are likely to be: what is aimed at, each of one rank's part. */
+typedef struct lists {
+    uint64_t span, picks, count;
+} lists;
+
+static lists lists_of(const tamis_reducer *r, uint64_t n, uint64_t k) {
+    uint64_t parts = tam_scheme_undivided(r->scheme) ? 1 : r->comm->nranks;
+    return (lists){(n + parts - 1) / parts, (k + parts - 1) / parts, r->comm->nranks};
+}
+
+/* Until every rank has read them all. */
+static double lists_s(const lists *l, tamis_index_format format, const tam_costs *costs) {
+    const tam_codec *codec = tam_codec_of(format);
+    uint64_t bytes = sizeof(tam_slot_header) + codec->bytes(l->span, l->picks);
+    double packing_s = (double)l->picks * codec->pick_s + (double)l->span * codec->position_s;
+    return tam_curve_at(&costs->gather, (double)bytes) + (double)l->count * packing_s;
+}
+
+static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
+    tamis_index_format best = TAMIS_INDEX_U32;
+    for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f <= TAMIS_INDEX_BITMAP; f++)
+        best = lists_s(l, f, costs) < lists_s(l, best, costs) ? f : best;
+    return best;
 }
 
 static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
@@ -33,30 +49,42 @@ static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
     uint64_t k = b->k;
     bool shared = r->scheme.ownership == TAM_OWN_ALL; /* lists that need not overlap */
     uint64_t entries = shared && k < n / r->comm->nranks ? k * r->comm->nranks : shared ? n : k;
-    tam_cost_case c = {n, entries, slot_bytes(r, n, k), r->comm->nranks};
+    lists all = lists_of(r, n, k);
+    tamis_index_format asked = r->config.index_format;
+    b->slots.format = asked == TAMIS_INDEX_AUTO ? fastest(&all, costs) : asked;
+    tam_cost_case c = {n, entries, r->comm->nranks, lists_s(&all, b->slots.format, costs)};
     bool dense = tam_cost_prefers_dense(costs, &c);
     b->scheme.exchange = dense ? TAM_EXCHANGE_DENSE : TAM_EXCHANGE_UNION;
     b->predicted_s = dense ? tam_cost_dense(costs, &c) : tam_cost_union(costs, &c);
     if (r->comm->rank == 0)
         tam_log(TAM_INFO,
-                "bucket %u of %u elements: %s; expected in us: union %.1f with %llu entries, dense "
-                "%.1f",
+                "bucket %u of %u elements: %s; expected in us: union %.1f with %llu entries as %s, "
+                "dense %.1f",
                 b->index, (unsigned)n, dense ? "dense" : "union", 1e6 * tam_cost_union(costs, &c),
-                (unsigned long long)entries, 1e6 * tam_cost_dense(costs, &c));
+                (unsigned long long)entries, tam_codec_of(b->slots.format)->name,
+                1e6 * tam_cost_dense(costs, &c));
+}
+
+/* What all ranks compare. */
+static void describe(const tam_bucket *b, uint64_t *fields) {
+    uint64_t choice[] = {fields[TAM_FIELD_BUCKET_FORMATS], b->slots.format};
+    if (tam_scheme_dense(b->scheme))
+        fields[TAM_FIELD_DENSE_BUCKETS] |= UINT64_C(1) << b->index;
+    else
+        fields[TAM_FIELD_BUCKET_FORMATS] = XXH3_64bits(choice, sizeof choice);
 }
 
 void tam_buckets_choose(tamis_reducer *r) {
     const tam_costs costs = costs_of(r);
-    uint64_t *chosen = &r->agreement.fields[TAM_FIELD_DENSE_BUCKETS];
     for (uint32_t i = 0, ordinary = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         if (tam_scheme_rows(b->scheme))
             continue;
         b->scheme = tam_scheme_sparse(r->scheme);
-        if (tam_reducer_chooses(r))
+        if (tam_reducer_chooses(r)) {
             choose(b, r->lengths[ordinary++], &costs);
-        bool dense = tam_scheme_dense(b->scheme);
-        r->ndense += dense;
-        *chosen |= tam_scheme_auto(r->scheme) && dense ? UINT64_C(1) << i : 0;
+            describe(b, r->agreement.fields);
+        }
+        r->ndense += tam_scheme_dense(b->scheme);
     }
 }

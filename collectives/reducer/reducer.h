@@ -51,6 +51,7 @@ typedef enum tam_field {
     TAM_FIELDS_IN_STATE,     /* nor does it hold these */
     TAM_FIELD_INDEX_FORMAT = TAM_FIELDS_IN_STATE,
     TAM_FIELD_WIRE_TYPE,
+    TAM_FIELD_BUCKET_FORMATS, /* a hash; what exchange auto chose */
     TAM_FIELDS
 } tam_field;
 
@@ -264,8 +265,8 @@ void tam_buckets_share(tamis_reducer *r);
 /** Most indices that one rank sends of a bucket when it may take k. */
 size_t tam_bucket_slot(const tam_bucket *b, uint64_t k);
 
-/** choose.c: gives every bucket its scheme. Of exchange auto, which one should be faster, by the
- * model of cost.h and from numbers that all ranks share. */
+/** choose.c: gives every bucket its scheme. Of exchange auto, that and the index format which should be
+ * fastest, by the model of cost.h and from numbers that all ranks share. */
 void tam_buckets_choose(tamis_reducer *r);
 
 /** exchange.c and dense.c: the job of a bucket, from the accumulated gradient to the sums; that of

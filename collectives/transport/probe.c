@@ -12,6 +12,7 @@
 #include "lib/base/base.h"
 
 #include <stdio.h>
+#include <xxhash.h>
 
 enum { LARGEST = 1 << 22, GATHERED = 1 << 17, REPEATS = 31 };
 #define BUDGET_S 0.08
@@ -38,8 +39,10 @@ typedef struct samples {
     double seconds[REPEATS]; /* ascending; of each repetition what it took the slowest rank */
 } samples;
 
+/* Damage would let ranks decide differently, and so call different collectives. */
 typedef struct shown {
     double took_s, spent_s;
+    uint64_t check; /* of both and of how many were shown before */
 } shown;
 
 struct tam_probe {
@@ -48,7 +51,7 @@ struct tam_probe {
     float *grad, *acc;   /* [LARGEST] */
     unsigned char *recv; /* [nranks * GATHERED] */
     shown own, *all;     /* [nranks] */
-    uint64_t begin_ns;
+    uint64_t begin_ns, nshown;
     double spent_s; /* since then, on the slowest: the same on all ranks, as the samples are */
     samples samples[POINTS];
     tam_costs costs;
@@ -62,12 +65,21 @@ static void pass(float *restrict acc, float *restrict grad, size_t count) {
     }
 }
 
+static uint64_t check_of(const shown *s, uint64_t number) {
+    return XXH3_64bits_withSeed(s, offsetof(shown, check), number);
+}
+
 /* All meet, and learn the most that any has. */
 static tamis_status show(tam_probe *m, double took_s, tam_link *link, double *out_s) {
-    m->own = (shown){took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns)};
+    m->own = (shown){took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
+    m->own.check = check_of(&m->own, ++m->nshown);
     TAM_TRY(link->transport->allgather(link->self, &m->own, sizeof m->own, m->all, &link->call));
     *out_s = took_s;
     for (uint32_t r = 0; r < link->nranks; r++) {
+        if (m->all[r].check != check_of(&m->all[r], m->nshown))
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "rank %u: what rank %u measured of the link arrived damaged",
+                            link->rank, r);
         *out_s = m->all[r].took_s > *out_s ? m->all[r].took_s : *out_s;
         m->spent_s = m->all[r].spent_s > m->spent_s ? m->all[r].spent_s : m->spent_s;
     }

@@ -42,24 +42,29 @@ void tam_curve_add(tam_curve *curve, double size, double seconds) {
     curve->count++;
 }
 
+static double slope(const tam_curve *curve, uint32_t from, uint32_t to) {
+    return (curve->seconds[to] - curve->seconds[from]) / (curve->size[to] - curve->size[from]);
+}
+
 double tam_curve_at(const tam_curve *curve, double size) {
-    uint32_t i = 1;
+    uint32_t i = 1, last = curve->count - 1;
     if (curve->count == 0)
         return 0.0;
     if (curve->count == 1 || size <= curve->size[0])
         return curve->seconds[0];
-    while (i + 1 < curve->count && size > curve->size[i])
+    while (i < last && size > curve->size[i])
         i++;
-    double slope =
-        (curve->seconds[i] - curve->seconds[i - 1]) / (curve->size[i] - curve->size[i - 1]);
-    return curve->seconds[i - 1] + slope * (size - curve->size[i - 1]);
+    double rise = slope(curve, i - 1, i), whole = slope(curve, 0, last);
+    if (size > curve->size[last] && whole > rise)
+        rise = whole;
+    return curve->seconds[i] + rise * (size - curve->size[i]);
 }
 
 double tam_cost_union(const tam_costs *costs, const tam_cost_case *c) {
     double n = (double)c->n, k = (double)c->k, pass_s = tam_curve_at(&costs->pass, n);
     double least = TILES * c->nranks < n / 32.0 ? TILES * c->nranks : n / 32.0;
-    return START_S + STEP_S + TILE_S * least + pass_s * (1.0 + ENTRY * k / n) +
-           tam_curve_at(&costs->gather, (double)c->slot_bytes) + tam_curve_at(&costs->sum, k);
+    return START_S + STEP_S + TILE_S * least + pass_s * (1.0 + ENTRY * k / n) + c->lists_s +
+           tam_curve_at(&costs->sum, k);
 }
 
 double tam_cost_dense(const tam_costs *costs, const tam_cost_case *c) {

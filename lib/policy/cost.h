@@ -2,10 +2,11 @@
  *
  * What an exchange should take, from numbers that all ranks share, so that all choose alike.
  *
- *     union   sum(K) + gather(head + indices) + pass(n) + 50 K pass(n) / n + tiles + 5 us + 10 us
- *     dense   sum(n) + 0.5 pass(n)                                                        + 10 us
+ *     union   sum(K) + lists + pass(n) + 50 K pass(n) / n + tiles + 5 us + 10 us
+ *     dense   sum(n) + 0.5 pass(n)                                         + 10 us
  *
- * n elements and K entries of a bucket; sum and gather are the link's, the rest is one rank's own work.
+ * n elements and K entries of a bucket; lists: an all-gather of indices in the format they have, and what
+ * that format takes to pack and read. Sum and gather are the link's, the rest is one rank's own work.
  * The link is known by what messages of some sizes took, or by a latency alpha and seconds per byte beta:
  *
  *     sum(m)      2 ceil(log2 P) alpha + 8 m beta (P - 1) / P     m floats
@@ -24,7 +25,8 @@
 
 enum { TAM_COST_POINTS = 8 };
 
-/** Seconds by size: straight between two points, and on beyond the last. */
+/** Seconds by size: straight between two points. Beyond the last as steep as between the last two, or as
+ * from the first to the last: two points that a disturbance made equal say nothing of the largest. */
 typedef struct tam_curve {
     uint32_t count;
     double size[TAM_COST_POINTS], seconds[TAM_COST_POINTS]; /* sizes ascend, seconds do not fall */
@@ -38,8 +40,8 @@ typedef struct tam_costs {
 
 typedef struct tam_cost_case {
     uint64_t n, k;
-    uint64_t slot_bytes; /* that each rank gives to the all-gather */
     uint32_t nranks;
+    double lists_s; /* until every rank has read the lists of all */
 } tam_cost_case;
 
 /** @param  nranks  of the link; its latency is paid once in a round */

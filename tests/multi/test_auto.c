@@ -100,9 +100,8 @@ static void ranks_that_do_not_all_measure_are_told(void **state) {
 }
 
 typedef struct measured {
-    uint64_t dense[RANKS];
+    uint64_t dense[RANKS], formats[RANKS];
     tam_costs costs[RANKS];
-    uint64_t took_ms;
 } measured;
 
 /* Operation 0 is the agreement, 1 a meeting, and so on: somewhere among them rank 1 sleeps. */
@@ -114,6 +113,7 @@ static void run_measured(test_rank *self) {
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 30 + 7 * n, 20));
     RANK_OK(self, open_mixed(self->comm, &config, &r));
     m->dense[self->id] = r->agreement.fields[TAM_FIELD_DENSE_BUCKETS];
+    m->formats[self->id] = r->agreement.fields[TAM_FIELD_BUCKET_FORMATS];
     m->costs[self->id] = self->comm->costs;
     for (uint32_t b = 0; b < r->nbuckets; b++)
         RANK_CHECK(self, r->buckets[b].predicted_s > 0.0, "bucket %u has no time", b);
@@ -126,10 +126,89 @@ static void ranks_that_measure_other_times_choose_alike(void **state) {
     test_context("rank 1 is late while it measures");
     ranks_run(RANKS, 0, run_measured, &m);
     for (uint32_t r = 1; r < RANKS; r++) {
-        assert_true(m.dense[r] == m.dense[0]);
+        assert_true(m.dense[r] == m.dense[0] && m.formats[r] == m.formats[0]);
         assert_memory_equal(&m.costs[r], &m.costs[0], sizeof m.costs[0]);
     }
     assert_true(m.costs[0].sum.count > 1 && m.costs[0].gather.count > 1);
+}
+
+/* -- different numbers ------------------------------------------------------------------------ */
+
+/* What ranks hold of the link, if they could come to hold different numbers. */
+typedef struct forced {
+    tam_link_model links[2]; /* of rank 1; of the others */
+    const char *words;
+} forced;
+
+enum { WIDE = 300000 };
+
+static tamis_status open_wide(tamis_comm *comm, tamis_reducer_config *config, tamis_reducer **out) {
+    static const tamis_segment all = {"all", WIDE};
+    tamis_layout *layout;
+    TAM_TRY(tamis_layout_create(&all, 1, &layout));
+    config->scheme = "auto";
+    config->density = 0.01;
+    tamis_status status = tamis_reducer_create(comm, layout, config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+static void run_forced(test_rank *self) {
+    const forced *f = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *r = NULL;
+    self->comm->measured = true;
+    tam_costs_of_link(&f->links[self->id != 1], RANKS, &self->comm->costs);
+    RANK_STATUS(self, TAMIS_E_MISMATCH, open_wide(self->comm, &config, &r));
+    RANK_CHECK(self, r == NULL && strstr(tamis_last_error(), f->words), "it says: %s",
+               tamis_last_error());
+}
+
+static void ranks_with_other_numbers_are_refused_and_do_not_hang(void **state) {
+    static forced cases[] = {{{{1e-9, 1.0}, {1.0, 1e-15}}, "buckets that are dense"},
+                             {{{1e-6, 8e-8}, {1e-6, 4e-10}}, "index formats of the buckets"}};
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        test_context("other %s", cases[c].words);
+        ranks_run(RANKS, 0, run_forced, &cases[c]);
+    }
+}
+
+/* -- index formats ---------------------------------------------------------------------------- */
+
+typedef struct format_case {
+    double gbit;
+    tamis_index_format asked;
+    const char *expected;
+} format_case;
+
+static void run_format(test_rank *self) {
+    const format_case *c = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_bucket bucket = TAMIS_BUCKET_INIT;
+    tamis_reducer *r = NULL;
+    config.link_latency_us = 1.0;
+    config.link_gbit = c->gbit;
+    config.index_format = c->asked;
+    RANK_OK(self, open_wide(self->comm, &config, &r));
+    RANK_OK(self, tamis_reducer_bucket(r, 0, &bucket));
+    RANK_CHECK(self, strcmp(bucket.index_format, c->expected) == 0, "%s over %g Gbit/s",
+               bucket.index_format, c->gbit);
+    tamis_reducer_destroy(r);
+}
+
+/* By bytes alone it is block16 over all of them. */
+static void the_slower_the_link_the_fewer_the_bytes(void **state) {
+    static format_case cases[] = {{20.0, TAMIS_INDEX_AUTO, "u32"},
+                                  {3.0, TAMIS_INDEX_AUTO, "block16"},
+                                  {0.1, TAMIS_INDEX_AUTO, "gap8"},
+                                  {0.1, TAMIS_INDEX_U32, "u32"},
+                                  {20.0, TAMIS_INDEX_BITMAP, "bitmap"}};
+    (void)state;
+    for (int c = 0; c < 5; c++) {
+        test_context("%g Gbit/s", cases[c].gbit);
+        ranks_run(RANKS, 0, run_format, &cases[c]);
+    }
 }
 
 /* -- the rules of every scheme ---------------------------------------------------------------- */
@@ -344,6 +423,8 @@ int main(void) {
         cmocka_unit_test(nothing_is_dense_where_the_result_is_sparse),
         cmocka_unit_test(ranks_that_do_not_all_measure_are_told),
         cmocka_unit_test(ranks_that_measure_other_times_choose_alike),
+        cmocka_unit_test(ranks_with_other_numbers_are_refused_and_do_not_hang),
+        cmocka_unit_test(the_slower_the_link_the_fewer_the_bytes),
         cmocka_unit_test(mixed_reducers_keep_all_rules),
         cmocka_unit_test(where_nothing_is_dense_the_bits_are_those_of_tamis),
         cmocka_unit_test(where_all_is_dense_the_bits_are_those_of_dense),

@@ -26,7 +26,9 @@ static void a_curve_is_straight_between_its_points_and_goes_on(void **state) {
     near(tam_curve_at(&c, 1.0), 2.0);
     near(tam_curve_at(&c, 15.0), 3.0);
     near(tam_curve_at(&c, 30.0), 4.5);
-    near(tam_curve_at(&c, 80.0), 7.0);
+    near(tam_curve_at(&c, 80.0), 9.0); /* 0.05 from 20 to 40, 0.1 from 10 */
+    tam_curve_add(&c, 50.0, 8.0);
+    near(tam_curve_at(&c, 80.0), 17.0);
 }
 
 static void what_took_longer_than_a_larger_size_took_as_long(void **state) {
@@ -37,7 +39,7 @@ static void what_took_longer_than_a_larger_size_took_as_long(void **state) {
     tam_curve_add(&c, 3.0, 3.0);
     near(tam_curve_at(&c, 1.0), 1.0);
     near(tam_curve_at(&c, 2.0), 3.0);
-    near(tam_curve_at(&c, 9.0), 3.0);
+    near(tam_curve_at(&c, 9.0), 9.0);             /* as from 1 to 3 */
     for (int i = 0; i < 2 * TAM_COST_POINTS; i++) /* more than there is room for */
         tam_curve_add(&c, 4.0 + i, 4.0 + i);
     assert_int_equal(c.count, TAM_COST_POINTS);
@@ -63,7 +65,7 @@ static void the_denser_the_rather_dense(void **state) {
             bool dense = false;
             tam_costs_of_link(&links[l], 4, &costs);
             for (uint64_t k = 1; k <= n; k *= 10) {
-                tam_cost_case c = {n, k, 88 + k, 4};
+                tam_cost_case c = {n, k, 4, tam_curve_at(&costs.gather, 88.0 + (double)k)};
                 bool now = tam_cost_prefers_dense(&costs, &c);
                 assert_true(now || !dense);
                 dense = now;
@@ -74,7 +76,7 @@ static void the_denser_the_rather_dense(void **state) {
 
 static void one_rank_needs_no_lists(void **state) {
     const tam_link_model link = {50e-6, 8e-9};
-    tam_cost_case c = {1000000, 1000, 4088, 1};
+    tam_cost_case c = {1000000, 1000, 1, 0.0};
     tam_costs costs;
     (void)state;
     tam_costs_of_link(&link, 1, &costs);

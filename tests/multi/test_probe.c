@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Measuring a link: it ends in time however slow the link is, a disturbance does not count, and what goes
+ * wrong meanwhile is an error on all ranks.
+ */
+#include "collectives/transport/faulty.h"
+#include "tests/support/data.h"
+#include "tests/support/gather.h"
+#include "tests/support/ranks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { RANKS = 3, N = 5000, TIMEOUT_MS = 800, BUDGET_MS = 80, LARGEST = 1 << 22 };
+
+static tamis_status create(test_rank *self, tamis_reducer **out) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout = data_layout(N);
+    config.scheme = "auto";
+    self->where = "tamis_reducer_create";
+    tamis_status status = tamis_reducer_create(self->comm, layout, &config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+/* -- faults ----------------------------------------------------------------------------------- */
+
+/* Operation 0 is the agreement, 1 the first meeting; up to 4 there are only meetings and what ranks show
+ * each other. There are more than 20 at any rate. */
+typedef struct fault_case {
+    tam_fault fault;
+    uint64_t nth;
+    uint32_t argument;
+    tamis_status status; /* on rank 1, where it happens */
+    const char *words;   /* of its sentence there */
+} fault_case;
+
+static void run_fault(test_rank *self) {
+    const fault_case *c = self->shared;
+    tamis_reducer *r = NULL, *again = NULL;
+    if (self->id == 1)
+        RANK_OK(self, tam_faulty_install(self->comm, c->fault, c->nth, c->argument));
+    uint64_t start_ms = now_ms();
+    tamis_status status = create(self, &r);
+    uint64_t took_ms = now_ms() - start_ms;
+    RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM && r == NULL, "it got %s",
+               tamis_status_name(status));
+    RANK_CHECK(self, strlen(tamis_last_error()) > 20, "it says: %s", tamis_last_error());
+    RANK_CHECK(self, took_ms < TIMEOUT_MS + 1000 * test_slowness(), "it took %llu ms",
+               (unsigned long long)took_ms);
+    if (self->id == 1) {
+        RANK_STATUS(self, c->status, status);
+        RANK_CHECK(self, has_word(tamis_last_error(), c->words), "it says: %s", tamis_last_error());
+    }
+    RANK_STATUS(self, status, create(self, &again)); /* at once: the communicator is lost */
+}
+
+static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
+    static const fault_case cases[] = {
+        {TAM_FAULT_ERROR, 1, 0, TAMIS_E_TRANSPORT, "injected"},
+        {TAM_FAULT_ERROR, 12, 0, TAMIS_E_TRANSPORT, "injected"},
+        {TAM_FAULT_ERROR, 18, 0, TAMIS_E_TRANSPORT, "injected"},
+        {TAM_FAULT_SILENT, 2, 0, TAMIS_E_TIMEOUT, "silent"},
+        {TAM_FAULT_SILENT, 12, 0, TAMIS_E_TIMEOUT, "silent"},
+        {TAM_FAULT_SILENT, 18, 0, TAMIS_E_TIMEOUT, "silent"},
+        {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "rank 0 measured"},
+        {TAM_FAULT_FLIP, 4, 24 * 8 + 62, TAMIS_E_PROTOCOL, "rank 1 measured"},
+        {TAM_FAULT_FLIP, 4, 48 * 8 + 64 + 62, TAMIS_E_PROTOCOL, "rank 2 measured"},
+        {TAM_FAULT_FLIP, 4, 48 * 8 + 130, TAMIS_E_PROTOCOL, "rank 2 measured"},
+        {TAM_FAULT_SPOIL, 4, 62, TAMIS_E_PROTOCOL, "rank 1 measured"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fault_case c = cases[i];
+        test_context("fault %d at operation %llu", c.fault, (unsigned long long)c.nth);
+        ranks_run(RANKS, TIMEOUT_MS, run_fault, &c);
+    }
+}
+
+/* -- time ------------------------------------------------------------------------------------- */
+
+/* A link whose every message takes a while. */
+typedef struct slow_link {
+    uint32_t sleep_us;   /* of every message */
+    uint64_t us_per_mib; /* and of its bytes */
+    uint64_t operations; /* on rank 0 */
+    tam_costs costs;     /* of rank 0 */
+} slow_link;
+
+static tamis_status slow_down(void *context, uint32_t rank, uint64_t op, void *recv, size_t bytes) {
+    slow_link *link = context;
+    uint64_t us = link->sleep_us + bytes * link->us_per_mib / (1 << 20);
+    (void)recv;
+    for (uint64_t end_ms = now_ms() + us / 1000; us > 0 && now_ms() < end_ms;)
+        sleep_ms(1);
+    if (rank == 0)
+        link->operations = op + 1;
+    return TAMIS_OK;
+}
+
+static void run_slow(test_rank *self) {
+    slow_link *link = self->shared;
+    tamis_reducer *r = NULL;
+    RANK_OK(self, create(self, &r));
+    if (self->id == 0)
+        link->costs = self->comm->costs;
+    tamis_reducer_destroy(r);
+}
+
+static void measure_over(slow_link *link) {
+    tamis_comm *comms[RANKS];
+    gather *board = gather_create(RANKS, RANKS_TIMEOUT_MS, slow_down, link);
+    gather_comms(board, comms);
+    ranks_run_on(comms, RANKS, run_slow, link);
+    for (uint32_t r = 0; r < RANKS; r++)
+        tamis_comm_destroy(comms[r]);
+    gather_destroy(board);
+}
+
+/* Every operation takes 2 ms, so there is no time for more than 40, but for two sizes of each kind, which
+ * are measured once at any rate; there are three agreements besides. */
+static void it_ends_in_time_however_slow_the_link_is(void **state) {
+    enum { SLEEP_MS = 2, SIZES = 6, OPERATIONS = 6, AGREEMENTS = 3 };
+    slow_link link = {.sleep_us = 1000 * SLEEP_MS};
+    (void)state;
+    test_context("2 ms a message");
+    measure_over(&link);
+    assert_true(link.operations <= BUDGET_MS / SLEEP_MS + SIZES * OPERATIONS + AGREEMENTS);
+    assert_true(link.costs.sum.count >= 2 && link.costs.gather.count >= 2);
+}
+
+/* 100 ms a MiB: what would take long is left out, and taken to go on as before. */
+static void what_would_take_long_is_left_out(void **state) {
+    slow_link link = {.us_per_mib = 100000};
+    (void)state;
+    test_context("100 ms a MiB");
+    measure_over(&link);
+    const tam_curve *sum = &link.costs.sum;
+    assert_true(sum->count >= 2 && sum->size[sum->count - 1] < LARGEST);
+    double largest_s = tam_curve_at(sum, LARGEST);
+    if (!(largest_s > 0.5 && largest_s < 50.0)) /* 16 MiB of each rank */
+        fail_msg("%u sizes; a sum of %d floats should take %g s", sum->count, LARGEST, largest_s);
+}
+
+/* -- disturbances ----------------------------------------------------------------------------- */
+
+/* The first sum of 32 floats, and some later operations, take 10 ms. */
+static void run_disturbed(test_rank *self) {
+    tamis_reducer *r = NULL;
+    if (self->id == 1) {
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 12, 10));
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 40, 10));
+    }
+    RANK_OK(self, create(self, &r));
+    RANK_CHECK(self, self->comm->costs.sum.seconds[0] < 5e-3, "a sum of %g floats takes %g s",
+               self->comm->costs.sum.size[0], self->comm->costs.sum.seconds[0]);
+    tamis_reducer_destroy(r);
+}
+
+static void one_disturbance_does_not_count(void **state) {
+    (void)state;
+    test_context("rank 1 is held up");
+    ranks_run(RANKS, 0, run_disturbed, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_goes_wrong_meanwhile_is_an_error_on_all_ranks),
+        cmocka_unit_test(it_ends_in_time_however_slow_the_link_is),
+        cmocka_unit_test(what_would_take_long_is_left_out),
+        cmocka_unit_test(one_disturbance_does_not_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
