@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * After each repetition the ranks show what it took them and how long all has taken, and from these
- * numbers alone decide what comes next:
+ * The ranks meet after each repetition, and show each other there how long the one before took them and
+ * all of it so far; from these numbers alone they decide what comes next:
  *
- *     rank 0   | meet | sum 32 | show 21 |  max  | meet | gather 128 | show 14 |  max  | meet ...
- *     rank 1   | meet | sum 32 | show 25 |       | meet | gather 128 | show 12 |       | meet ...
- *     rank 2   | meet | sum 32 | show 24 |  25   | meet | gather 128 | show 19 |  19   | meet ...
+ *     rank 0   | sum 32 | show  - |       | gather 128 | show 34 |       | pass 0 | show 24 |
+ *     rank 1   | sum 32 | show  - |  max  | gather 128 | show 35 |  max  | pass 0 | show 22 |  max
+ *     rank 2   | sum 32 | show  - |       | gather 128 | show 34 |  35   | pass 0 | show 29 |  29
+ *
+ * A repetition lasts until that meeting is over, so until all are through, for ranks may share a core.
  */
 #include "collectives/transport/probe.h"
 
@@ -53,6 +55,8 @@ struct tam_probe {
     shown own, *all;     /* [nranks] */
     uint64_t begin_ns, nshown;
     double spent_s; /* since then, on the slowest: the same on all ranks, as the samples are */
+    size_t last;    /* point that was measured last; POINTS: none */
+    double took_s;  /* what that took this rank */
     samples samples[POINTS];
     tam_costs costs;
 };
@@ -69,24 +73,9 @@ static uint64_t check_of(const shown *s, uint64_t number) {
     return XXH3_64bits_withSeed(s, offsetof(shown, check), number);
 }
 
-/* All meet, and learn the most that any has. */
-static tamis_status show(tam_probe *m, double took_s, tam_link *link, double *out_s) {
-    m->own = (shown){took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
-    m->own.check = check_of(&m->own, ++m->nshown);
-    TAM_TRY(link->transport->allgather(link->self, &m->own, sizeof m->own, m->all, &link->call));
-    *out_s = took_s;
-    for (uint32_t r = 0; r < link->nranks; r++) {
-        if (m->all[r].check != check_of(&m->all[r], m->nshown))
-            return tam_fail(TAMIS_E_PROTOCOL,
-                            "rank %u: what rank %u measured of the link arrived damaged",
-                            link->rank, r);
-        *out_s = m->all[r].took_s > *out_s ? m->all[r].took_s : *out_s;
-        m->spent_s = m->all[r].spent_s > m->spent_s ? m->all[r].spent_s : m->spent_s;
-    }
-    return TAMIS_OK;
-}
-
 static void keep(samples *s, double seconds) {
+    if (s->count == REPEATS) /* one was under way when it was decided upon the last */
+        return;
     uint32_t at = s->count++;
     for (; at > 0 && s->seconds[at - 1] > seconds; at--)
         s->seconds[at] = s->seconds[at - 1];
@@ -95,6 +84,27 @@ static void keep(samples *s, double seconds) {
 
 static double median(const samples *s) {
     return s->seconds[(s->count - 1) / 2];
+}
+
+/* All meet, and learn the most that any has. */
+static tamis_status show(tam_probe *m, tam_link *link) {
+    double took_s = 0.0;
+    m->own = (shown){m->took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
+    m->own.check = check_of(&m->own, ++m->nshown);
+    TAM_TRY(link->transport->allgather(link->self, &m->own, sizeof m->own, m->all, &link->call));
+    for (uint32_t r = 0; r < link->nranks; r++) {
+        const shown *theirs = &m->all[r];
+        if (theirs->check != check_of(theirs, m->nshown))
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "rank %u: what rank %u measured of the link arrived damaged",
+                            link->rank, r);
+        took_s = theirs->took_s > took_s ? theirs->took_s : took_s;
+        m->spent_s = theirs->spent_s > m->spent_s ? theirs->spent_s : m->spent_s;
+    }
+    if (m->last < POINTS)
+        keep(&m->samples[m->last], took_s);
+    m->last = POINTS;
+    return TAMIS_OK;
 }
 
 static tamis_status once(tam_probe *m, const struct point *p, tam_link *link) {
@@ -107,17 +117,14 @@ static tamis_status once(tam_probe *m, const struct point *p, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* From when all begin until all are through, for ranks may share a core. The gradient has just been
- * written, as when a step begins. */
+/* The gradient has just been written, as when a step begins. */
 static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
-    double took_s;
     memset(m->grad, 0, points[p].kind == GATHER ? points[p].size : points[p].size * sizeof(float));
-    TAM_TRY(show(m, 0.0, link, &took_s));
     uint64_t begin_ns = tam_clock_ns();
     TAM_TRY(once(m, &points[p], link));
-    TAM_TRY(show(m, 0.0, link, &took_s));
-    TAM_TRY(show(m, 1e-9 * (double)(tam_clock_ns() - begin_ns), link, &took_s));
-    keep(&m->samples[p], took_s);
+    TAM_TRY(show(m, link));
+    m->took_s = 1e-9 * (double)(tam_clock_ns() - begin_ns);
+    m->last = p;
     return TAMIS_OK;
 }
 
@@ -146,15 +153,16 @@ static bool affordable(const tam_probe *m, size_t p) {
 
 static tamis_status run(tam_job *job, tam_link *link) {
     tam_probe *m = (tam_probe *)(void *)job;
-    double ignored;
     m->begin_ns = tam_clock_ns();
+    m->last = POINTS;
     memset(m->grad, 0, LARGEST * sizeof m->grad[0]); /* pages are there, sums stay finite */
     memset(m->acc, 0, LARGEST * sizeof m->acc[0]);
-    TAM_TRY(show(m, 0.0, link, &ignored));
+    TAM_TRY(show(m, link));
     for (uint32_t round = 0; round < REPEATS && (round == 0 || m->spent_s < BUDGET_S); round++)
         for (size_t p = 0; p < POINTS; p++)
             for (uint32_t i = 0; i < points[p].times && affordable(m, p); i++)
                 TAM_TRY(measure(m, p, link));
+    TAM_TRY(show(m, link)); /* of the last */
     draw(m, PASS, &m->costs.pass);
     draw(m, SUM, &m->costs.sum);
     draw(m, GATHER, &m->costs.gather);

@@ -223,10 +223,11 @@ static PyObject *bucket_as_dict(const tamis_reducer *handle, uint32_t index) {
     tamis_status status = tamis_reducer_bucket(handle, index, &b);
     if (status != TAMIS_OK)
         return tam_py_raise(status);
-    return Py_BuildValue("{sIsIsKsKsKsz}", "first_segment", (unsigned)b.first_segment, "nsegments",
+    return Py_BuildValue("{sIsIsKsKsKszszsd}", "first_segment", (unsigned)b.first_segment, "nsegments",
                          (unsigned)b.nsegments, "begin", (unsigned long long)b.begin, "length",
                          (unsigned long long)b.length, "target", (unsigned long long)b.target,
-                         "index_format", b.index_format);
+                         "index_format", b.index_format, "exchange", b.exchange, "predicted_us",
+                         b.predicted_us);
 }
 
 PyObject *tam_py_state_buckets(PyObject *object, PyObject *none) {

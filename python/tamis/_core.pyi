@@ -141,7 +141,9 @@ class Reducer:
     def set_density(self, density: float) -> None: ...
     def stats(self) -> Dict[str, Union[int, float]]:
         """Fields of tamis_stats by name."""
-    def buckets(self) -> List[Dict[str, Union[int, str, None]]]: ...
+    def buckets(self) -> List[Dict[str, Union[int, float, str]]]:
+        """Fields of tamis_bucket by name, bucket by bucket in the order of the exchange. With scheme
+        "auto": `exchange` and `index_format` as it chose them, `predicted_us` by its model."""
     def close(self) -> None:
         """Error (STATE) while another thread is inside one of its calls."""
 

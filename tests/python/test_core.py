@@ -189,6 +189,14 @@ def test_options_reach_the_reducer():
     assert alone(index_format="bitmap").buckets()[0]["index_format"] == "bitmap"
 
 
+def test_buckets_tell_what_auto_chose_and_what_it_expects():
+    (chosen,) = alone(scheme="auto", link_latency_us=50.0, link_gbit=1.0).buckets()
+    assert chosen["exchange"] == "dense" and chosen["index_format"] == "none"  # one rank
+    assert chosen["predicted_us"] > 0.0
+    (fixed,) = alone(density=0.25).buckets()
+    assert fixed["exchange"] == "union" and fixed["predicted_us"] == 0.0
+
+
 def test_values_that_travel_as_bfloat16_leave_the_rest_behind():
     reducer = alone(density=1.0, wire_type="bfloat16")
     a = np.full(N, 1.0 + 2.0**-9, dtype=np.float32)  # halfway between two bfloat16, and to even
