@@ -16,29 +16,30 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-enum { LARGEST = 1 << 22, GATHERED = 1 << 17, REPEATS = 31 };
+enum { LARGEST = 1 << 22, GATHERED = 1 << 17, ROUNDS = 5, TURNS = 7, REPEATS = ROUNDS * TURNS };
 #define BUDGET_S 0.08
 
 typedef enum what { SUM, GATHER, PASS } what;
 
-/* In the order of a round, in which none follows itself but for small ones: what disturbs the machine
- * for some milliseconds hits one repetition of each, not all of one, and what the large leave in the
- * caches is what a step finds there. */
+/* In a round the small take several turns, the large only the last. None follows itself: what disturbs the
+ * machine for some milliseconds hits one repetition of each, not all of one, and what the large leave in
+ * the caches is what the small find there. */
 static const struct point {
     what kind;
     size_t size;
-    uint32_t times; /* in a round */
+    uint32_t turns; /* in a round */
 } points[] = {
-    {PASS, 0, 3},      {SUM, 32, 3},          {GATHER, 128, 3},  {SUM, 1 << 10, 3},
-    {GATHER, 4096, 3}, {PASS, 1 << 14, 3},    {SUM, 1 << 13, 2}, {PASS, 1 << 16, 3},
-    {SUM, 1 << 15, 2}, {GATHER, GATHERED, 2}, {SUM, 1 << 17, 1}, {PASS, 1 << 18, 1},
-    {SUM, 1 << 20, 1}, {PASS, 1 << 20, 1},    {SUM, LARGEST, 1}, {PASS, LARGEST, 1},
+    {PASS, 0, 7},      {SUM, 32, 7},          {GATHER, 128, 7},  {SUM, 1 << 10, 7},
+    {GATHER, 4096, 7}, {PASS, 1 << 14, 5},    {SUM, 1 << 13, 5}, {PASS, 1 << 16, 4},
+    {SUM, 1 << 15, 4}, {GATHER, GATHERED, 4}, {SUM, 1 << 17, 3}, {PASS, 1 << 18, 3},
+    {SUM, 1 << 20, 2}, {PASS, 1 << 20, 2},    {SUM, LARGEST, 1}, {PASS, LARGEST, 1},
 };
 enum { POINTS = sizeof points / sizeof points[0] };
 
 typedef struct samples {
     uint32_t count;
-    double seconds[REPEATS]; /* ascending; of each repetition what it took the slowest rank */
+    double
+        seconds[REPEATS]; /* [count] ascending; of each repetition what it took the slowest rank */
 } samples;
 
 /* Damage would let ranks decide differently, and so call different collectives. */
@@ -74,8 +75,6 @@ static uint64_t check_of(const shown *s, uint64_t number) {
 }
 
 static void keep(samples *s, double seconds) {
-    if (s->count == REPEATS) /* one was under way when it was decided upon the last */
-        return;
     uint32_t at = s->count++;
     for (; at > 0 && s->seconds[at - 1] > seconds; at--)
         s->seconds[at] = s->seconds[at - 1];
@@ -146,9 +145,16 @@ static bool affordable(const tam_probe *m, size_t p) {
     double left_s = BUDGET_S - m->spent_s;
     tam_curve curve;
     if (m->samples[p].count > 0)
-        return m->samples[p].count < REPEATS && median(&m->samples[p]) <= left_s;
+        return median(&m->samples[p]) <= left_s;
     draw(m, points[p].kind, &curve);
     return curve.count < 2 || tam_curve_at(&curve, (double)points[p].size) <= 0.25 * left_s;
+}
+
+static tamis_status run_turn(tam_probe *m, uint32_t turn, tam_link *link) {
+    for (size_t p = 0; p < POINTS; p++)
+        if (turn <= points[p].turns && affordable(m, p))
+            TAM_TRY(measure(m, p, link));
+    return TAMIS_OK;
 }
 
 static tamis_status run(tam_job *job, tam_link *link) {
@@ -158,10 +164,9 @@ static tamis_status run(tam_job *job, tam_link *link) {
     memset(m->grad, 0, LARGEST * sizeof m->grad[0]); /* pages are there, sums stay finite */
     memset(m->acc, 0, LARGEST * sizeof m->acc[0]);
     TAM_TRY(show(m, link));
-    for (uint32_t round = 0; round < REPEATS && (round == 0 || m->spent_s < BUDGET_S); round++)
-        for (size_t p = 0; p < POINTS; p++)
-            for (uint32_t i = 0; i < points[p].times && affordable(m, p); i++)
-                TAM_TRY(measure(m, p, link));
+    for (uint32_t round = 0; round < ROUNDS && (round == 0 || m->spent_s < BUDGET_S); round++)
+        for (uint32_t turn = TURNS; turn > 0; turn--)
+            TAM_TRY(run_turn(m, turn, link));
     TAM_TRY(show(m, link)); /* of the last */
     draw(m, PASS, &m->costs.pass);
     draw(m, SUM, &m->costs.sum);
