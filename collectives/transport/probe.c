@@ -171,6 +171,7 @@ static tamis_status run(tam_job *job, tam_link *link) {
     draw(m, PASS, &m->costs.pass);
     draw(m, SUM, &m->costs.sum);
     draw(m, GATHER, &m->costs.gather);
+    tam_costs_complete(&m->costs, link->nranks);
     return TAMIS_OK;
 }
 

@@ -353,7 +353,8 @@ typedef enum tamis_worker {
 typedef enum tamis_index_format {
     TAMIS_INDEX_AUTO = 0, /* bucket by bucket what takes few bytes, by the counts known at creation
                                 (gap8 only if a third less than others, for it takes longer to
-                                read); u32 where a CUDA device runs the steps */
+                                read); with exchange auto, which knows the link, what should take
+                                the least time; u32 where a CUDA device runs the steps */
     TAMIS_INDEX_U32 = 1,  /* 4 bytes each */
     TAMIS_INDEX_BLOCK16 = 2, /* 2 bytes each, and a count for every 65,536 entries */
     TAMIS_INDEX_GAP8 = 3,    /* a byte each, and one for every 255 entries */
@@ -669,7 +670,8 @@ typedef struct tamis_bucket {
     const char *index_format; /* how its indices travel: "u32", "block16", "gap8" or "bitmap";
                                  "none" where everything travels */
     const char *exchange;     /* "union", "pairs", "dense" or "rows" */
-    double predicted_us;      /* of a step of this bucket, by the model of exchange auto; else 0 */
+    double predicted_us;      /* of a step of this bucket by itself, by the model of exchange auto
+                                 (docs/exchange.md); else 0 */
 
     /* What this rank's residual holds of it: `held` elements, from held_at on; number i of them is
      * element begin + slice_first + i / slice_run * slice_stride + i % slice_run. All of the bucket

@@ -47,6 +47,10 @@ typedef struct tam_cost_case {
 /** @param  nranks  of the link; its latency is paid once in a round */
 void tam_costs_of_link(const tam_link_model *link, uint32_t nranks, tam_costs *out);
 
+/** Measured curves that do not grow tell nothing, for the machine was busy with other things: they become those
+ * of ranks that share a memory, 5 us a message and 10 GB/s. */
+void tam_costs_complete(tam_costs *costs, uint32_t nranks);
+
 /** A measured point; sizes must ascend. Smaller sizes that took longer took as long: what disturbs a
  * measurement can only lengthen it. */
 void tam_curve_add(tam_curve *curve, double size, double seconds);

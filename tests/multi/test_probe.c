@@ -38,6 +38,11 @@ typedef struct fault_case {
     const char *words;   /* of its sentence there */
 } fault_case;
 
+/* Of the communicators: as long as ranks that have nothing wrong may take to come together. */
+static uint32_t timeout_ms(void) {
+    return test_slowness() > 1 ? 4 * TIMEOUT_MS : TIMEOUT_MS;
+}
+
 static void run_fault(test_rank *self) {
     const fault_case *c = self->shared;
     tamis_reducer *r = NULL, *again = NULL;
@@ -49,7 +54,7 @@ static void run_fault(test_rank *self) {
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM && r == NULL, "it got %s",
                tamis_status_name(status));
     RANK_CHECK(self, strlen(tamis_last_error()) > 20, "it says: %s", tamis_last_error());
-    RANK_CHECK(self, took_ms < TIMEOUT_MS + 1000 * test_slowness(), "it took %llu ms",
+    RANK_CHECK(self, took_ms < timeout_ms() + 1000 * test_slowness(), "it took %llu ms",
                (unsigned long long)took_ms);
     if (self->id == 1) {
         RANK_STATUS(self, c->status, status);
@@ -66,7 +71,6 @@ static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
         {TAM_FAULT_SILENT, 18, 0, TAMIS_E_TIMEOUT, "silent"},
         {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "rank 0 measured"},
         {TAM_FAULT_FLIP, 4, 24 * 8 + 62, TAMIS_E_PROTOCOL, "rank 1 measured"},
-        {TAM_FAULT_FLIP, 4, 48 * 8 + 64 + 62, TAMIS_E_PROTOCOL, "rank 2 measured"},
         {TAM_FAULT_FLIP, 4, 48 * 8 + 130, TAMIS_E_PROTOCOL, "rank 2 measured"},
         {TAM_FAULT_SPOIL, 4, 62, TAMIS_E_PROTOCOL, "rank 1 measured"},
     };
@@ -74,7 +78,7 @@ static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fault_case c = cases[i];
         test_context("fault %d at operation %llu", c.fault, (unsigned long long)c.nth);
-        ranks_run(RANKS, TIMEOUT_MS, run_fault, &c);
+        ranks_run(RANKS, timeout_ms(), run_fault, &c);
     }
 }
 

@@ -83,6 +83,21 @@ static void one_rank_needs_no_lists(void **state) {
     assert_true(tam_cost_prefers_dense(&costs, &c));
 }
 
+static void what_does_not_grow_is_not_believed(void **state) {
+    tam_costs costs = {0}, usual;
+    const tam_link_model memory = {5e-6, 0.1e-9};
+    (void)state;
+    tam_curve_add(&costs.sum, 32.0, 0.0);
+    tam_curve_add(&costs.sum, 1024.0, 0.0);
+    tam_curve_add(&costs.gather, 128.0, 1.0);
+    tam_curve_add(&costs.gather, 4096.0, 2.0);
+    tam_costs_complete(&costs, 4);
+    tam_costs_of_link(&memory, 4, &usual);
+    near(tam_curve_at(&costs.sum, 1e6), tam_curve_at(&usual.sum, 1e6));
+    near(tam_curve_at(&costs.pass, 1e6), tam_curve_at(&usual.pass, 1e6));
+    near(tam_curve_at(&costs.gather, 4096.0), 2.0); /* as measured */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_curve_is_straight_between_its_points_and_goes_on),
@@ -90,6 +105,7 @@ int main(void) {
         cmocka_unit_test(a_given_link_costs_what_its_formulas_say),
         cmocka_unit_test(the_denser_the_rather_dense),
         cmocka_unit_test(one_rank_needs_no_lists),
+        cmocka_unit_test(what_does_not_grow_is_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
