@@ -36,10 +36,10 @@ static const struct point {
 };
 enum { POINTS = sizeof points / sizeof points[0] };
 
+/* Of each repetition what it took the slowest rank. */
 typedef struct samples {
     uint32_t count;
-    double
-        seconds[REPEATS]; /* [count] ascending; of each repetition what it took the slowest rank */
+    double seconds[REPEATS]; /* [count] ascending */
 } samples;
 
 /* Damage would let ranks decide differently, and so call different collectives. */
