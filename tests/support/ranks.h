@@ -79,4 +79,8 @@ void sleep_ms(uint32_t ms);
 /** Factor for time limits: 1, or 10 under a sanitizer, times TAMIS_TEST_SLOW if that is set. */
 uint32_t test_slowness(void);
 
+/** Of many alike cases every which one: all, or each `few`-th under a sanitizer, which looks at how
+ * memory and threads are used, and not at results. */
+uint32_t test_stride(uint32_t few);
+
 #endif
