@@ -33,7 +33,7 @@ typedef struct convolution {
     float *x;       /* [batch][inputs][side][side] */
     float *pooled;  /* [batch][outputs][side / 2][side / 2]; of the next layer its x */
     float *back;    /* gradient of `pooled` */
-    uint8_t *place; /* of the largest of four, as `pooled`: 2 * (row & 1) + (column & 1) */
+    int32_t *place; /* of the largest of four, as `pooled`: 2 * (row & 1) + (column & 1) */
 } convolution;
 
 typedef struct cnn {
@@ -67,7 +67,7 @@ static void open_convolution(workload *w, size_t index, size_t inputs, size_t ou
     workload_end_layer(w);
     out->pooled = bench_alloc(w->batch * pooled_of(out), sizeof(float));
     out->back = bench_alloc(w->batch * pooled_of(out), sizeof(float));
-    out->place = bench_alloc(w->batch * pooled_of(out), 1);
+    out->place = bench_alloc(w->batch * pooled_of(out), sizeof *out->place);
 }
 
 static void open_model(const train_settings *settings, const workload_part *part, workload *w) {
@@ -192,19 +192,24 @@ static void from_columns(const convolution *c, const float *columns, float *imag
     }
 }
 
-/* ReLU of the largest is the largest of ReLU. */
-static void pool(const convolution *c, const float *sums, float *pooled, uint8_t *place) {
+/* ReLU of the largest is the largest of ReLU. Of equal ones the first is taken. Places are as wide as
+ * the numbers, so that rows of 7 and 14 of them still make vectors. */
+static void pool_rows(size_t half, const float *restrict upper, const float *restrict lower,
+                      float *restrict pooled, int32_t *restrict place) {
+    for (size_t x = 0; x < half; x++) {
+        float a0 = upper[2 * x], a1 = upper[2 * x + 1], b0 = lower[2 * x], b1 = lower[2 * x + 1];
+        float a = a1 > a0 ? a1 : a0, b = b1 > b0 ? b1 : b0, best = b > a ? b : a;
+        int32_t in_a = a1 > a0 ? 1 : 0, in_b = b1 > b0 ? 3 : 2;
+        pooled[x] = best > 0.0f ? best : 0.0f;
+        place[x] = b > a ? in_b : in_a;
+    }
+}
+
+static void pool(const convolution *c, const float *sums, float *pooled, int32_t *place) {
     size_t half = c->side / 2;
-    for (size_t row = 0; row < c->outputs * half; row++, pooled += half, place += half) {
-        const float *upper = sums + 2 * row * c->side, *lower = upper + c->side;
-        for (size_t x = 0; x < half; x++) {
-            const float four[] = {upper[2 * x], upper[2 * x + 1], lower[2 * x], lower[2 * x + 1]};
-            uint8_t best = 0;
-            for (uint8_t i = 1; i < 4; i++)
-                best = four[i] > four[best] ? i : best;
-            pooled[x] = four[best] > 0.0f ? four[best] : 0.0f;
-            place[x] = best;
-        }
+    for (size_t row = 0; row < c->outputs * half; row++) {
+        const float *upper = sums + 2 * row * c->side;
+        pool_rows(half, upper, upper + c->side, pooled + row * half, place + row * half);
     }
 }
 
@@ -257,9 +262,9 @@ static void unpool(const convolution *c, size_t image, float *sums) {
     memset(sums, 0, c->outputs * places_of(c) * sizeof *sums);
     for (size_t row = 0; row < c->outputs * half; row++) {
         for (size_t x = 0; x < half; x++, at++) {
-            size_t y = 2 * row + c->place[at] / 2;
+            size_t y = 2 * row + (size_t)c->place[at] / 2;
             if (c->pooled[at] > 0.0f)
-                sums[y * c->side + 2 * x + c->place[at] % 2] = c->back[at];
+                sums[y * c->side + 2 * x + (size_t)c->place[at] % 2] = c->back[at];
         }
     }
 }

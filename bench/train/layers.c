@@ -96,18 +96,21 @@ void norm_backward(const norm *l, size_t rows, const float *params, const norm_k
 /* x (1 + tanh u) / 2 = x s with s = 1 / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
 static const float twice_root = 1.5957691216f, cubic = 0.044715f;
 
-static inline float gate(float x) {
+LEVELS_INLINE float gate(float x) {
     return 1.0f / (1.0f + layers_exp(-twice_root * (x + cubic * x * x * x)));
 }
 
-void gelu_forward(size_t n, const float *restrict x, float *restrict y) {
+LEVELS_LOOP gelu_forward_loop(size_t n, const float *restrict x, float *restrict y) {
     for (size_t i = 0; i < n; i++)
         y[i] = x[i] * gate(x[i]);
 }
 
-void gelu_backward(size_t n, const float *restrict x, float *restrict dy) {
+LEVELS_LOOP gelu_backward_loop(size_t n, const float *restrict x, float *restrict dy) {
     for (size_t i = 0; i < n; i++) {
         float s = gate(x[i]), slope = twice_root * (1.0f + 3.0f * cubic * x[i] * x[i]);
         dy[i] *= s + x[i] * s * (1.0f - s) * slope;
     }
 }
+
+LEVELS(gelu_forward, (size_t n, const float *restrict x, float *restrict y), (n, x, y))
+LEVELS(gelu_backward, (size_t n, const float *restrict x, float *restrict dy), (n, x, dy))

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "bench/train/levels.h"
+
 /* -- linear: y = x W' + b --------------------------------------------------------------------- */
 
 typedef struct linear {
@@ -64,7 +66,7 @@ void gelu_backward(size_t n, const float *x, float *dy);
  * 1.5 * 2^23, whose last bit is 1: then it is in the last bits, without a conversion that NaN could
  * not take.
  */
-static inline float layers_exp(float x) {
+LEVELS_INLINE float layers_exp(float x) {
     const float shift = 12582912.0f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
     uint32_t bits, one;
     float power;

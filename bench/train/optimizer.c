@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sweeps over memory, each for three instruction sets, chosen at run time; nothing is contracted or
- * reordered, so all of them give the same bits.
+ * Sweeps over memory, element by element: nothing is contracted or reordered.
  */
 #include "bench/train/optimizer.h"
 
@@ -9,62 +8,27 @@
 #include <stdlib.h>
 
 #include "bench/common/measure.h"
+#include "bench/train/levels.h"
 
 /* -- adamw ------------------------------------------------------------------------------------ */
 
-/* The compiler is to see plain loops over arrays that do not overlap. */
-#define ADAMW_LOOP                                                                                 \
-    const float b1 = c->beta1, b2 = c->beta2, a1 = 1.0f - b1, a2 = 1.0f - b2, eps = c->eps;        \
-    const float keep = c->keep, step = c->step, root = c->root;                                    \
-    for (size_t i = 0; i < n; i++) {                                                               \
-        float first = b1 * m[i] + a1 * g[i];                                                       \
-        float second = b2 * v[i] + a2 * g[i] * g[i];                                               \
-        m[i] = first;                                                                              \
-        v[i] = second;                                                                             \
-        p[i] = keep * p[i] - step * first / (sqrtf(second) * root + eps);                          \
+LEVELS_LOOP optimizer_adamw_sweep_loop(const optimizer_adamw *c, size_t n, const float *restrict g,
+                                       float *restrict p, float *restrict m, float *restrict v) {
+    const float b1 = c->beta1, b2 = c->beta2, a1 = 1.0f - b1, a2 = 1.0f - b2, eps = c->eps;
+    const float keep = c->keep, step = c->step, root = c->root;
+    for (size_t i = 0; i < n; i++) {
+        float first = b1 * m[i] + a1 * g[i];
+        float second = b2 * v[i] + a2 * g[i] * g[i];
+        m[i] = first;
+        v[i] = second;
+        p[i] = keep * p[i] - step * first / (sqrtf(second) * root + eps);
     }
-
-typedef void (*adamw_loop)(const optimizer_adamw *c, size_t n, const float *restrict g,
-                           float *restrict p, float *restrict m, float *restrict v);
-
-static void adamw_plain(const optimizer_adamw *c, size_t n, const float *restrict g,
-                        float *restrict p, float *restrict m, float *restrict v) {
-    ADAMW_LOOP
 }
 
-#if defined(__x86_64__)
-
-__attribute__((target("avx2"))) static void adamw_avx2(const optimizer_adamw *c, size_t n,
-                                                       const float *restrict g, float *restrict p,
-                                                       float *restrict m, float *restrict v) {
-    ADAMW_LOOP
-}
-
-__attribute__((target("avx512f"))) static void adamw_avx512(const optimizer_adamw *c, size_t n,
-                                                            const float *restrict g,
-                                                            float *restrict p, float *restrict m,
-                                                            float *restrict v) {
-    ADAMW_LOOP
-}
-
-static adamw_loop best(void) {
-    return __builtin_cpu_supports("avx512f") ? adamw_avx512
-           : __builtin_cpu_supports("avx2")  ? adamw_avx2
-                                             : adamw_plain;
-}
-
-#else
-
-static adamw_loop best(void) {
-    return adamw_plain;
-}
-
-#endif
-
-void optimizer_adamw_sweep(const optimizer_adamw *c, size_t n, const float *restrict g,
-                           float *restrict p, float *restrict m, float *restrict v) {
-    best()(c, n, g, p, m, v);
-}
+LEVELS(optimizer_adamw_sweep,
+       (const optimizer_adamw *c, size_t n, const float *restrict g, float *restrict p,
+        float *restrict m, float *restrict v),
+       (c, n, g, p, m, v))
 
 static void adamw(optimizer *o, const workload *work, uint64_t step, float rate, const float *grad,
                   float *params) {
