@@ -28,8 +28,8 @@ static tamis_status create(test_rank *self, tamis_reducer **out) {
 
 /* -- faults ----------------------------------------------------------------------------------- */
 
-/* Operation 0 is the agreement; from 1 to 4 the ranks only show each other figures. There are more than 18
- * at any rate. */
+/* Operation 0 is the agreement; in 1, 2 and 4 the ranks show each other figures, 7 is a sum, 9 an
+ * all-gather. There are 12 at any rate. */
 typedef struct fault_case {
     tam_fault fault;
     uint64_t nth;
@@ -66,9 +66,9 @@ static void run_fault(test_rank *self) {
 static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
     static const fault_case cases[] = {
         {TAM_FAULT_ERROR, 1, 0, TAMIS_E_TRANSPORT, "injected"},
-        {TAM_FAULT_ERROR, 18, 0, TAMIS_E_TRANSPORT, "injected"},
+        {TAM_FAULT_ERROR, 7, 0, TAMIS_E_TRANSPORT, "injected"},
         {TAM_FAULT_SILENT, 2, 0, TAMIS_E_TIMEOUT, "silent"},
-        {TAM_FAULT_SILENT, 18, 0, TAMIS_E_TIMEOUT, "silent"},
+        {TAM_FAULT_SILENT, 9, 0, TAMIS_E_TIMEOUT, "silent"},
         {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "rank 0 measured"},
         {TAM_FAULT_FLIP, 4, 24 * 8 + 62, TAMIS_E_PROTOCOL, "rank 1 measured"},
         {TAM_FAULT_FLIP, 4, 48 * 8 + 130, TAMIS_E_PROTOCOL, "rank 2 measured"},
@@ -143,7 +143,8 @@ static void what_would_take_long_is_left_out(void **state) {
     const tam_curve *sum = &link.costs.sum;
     assert_true(sum->count >= 2 && sum->size[sum->count - 1] < LARGEST);
     double largest_s = tam_curve_at(sum, LARGEST);
-    if (!(largest_s > 0.5 && largest_s < 50.0)) /* 16 MiB of each rank */
+    bool usual = sum->count == 2; /* there was no time for three repetitions: nothing is believed */
+    if (!usual && !(largest_s > 0.5 && largest_s < 50.0)) /* 16 MiB of each rank */
         fail_msg("%u sizes; a sum of %d floats should take %g s", sum->count, LARGEST, largest_s);
 }
 
