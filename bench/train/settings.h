@@ -52,8 +52,7 @@ typedef struct train_settings {
 } train_settings;
 
 /** Parse and check; fills `report`, `trace_file`, `transport`, `ranks` and what depends on the
- * workload. Ends the process on
- * wrong usage. */
+ * workload. Ends the process on wrong usage. */
 void train_settings_read(int argc, char **argv, train_settings *out);
 
 /** Whether the scheme is the one that has no residual. */
