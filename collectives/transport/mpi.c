@@ -177,15 +177,15 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
 }
 
 /* A vector being summed. */
-typedef struct sum {
+typedef struct vector {
     char *values;
     size_t size; /* bytes of a value: float, or bfloat16 */
     size_t count, npieces;
     float *lost; /* bfloat16 */
-} sum;
+} vector;
 
 /* Where piece j of slice r begins. */
-static size_t piece_begin(const tam_mpi *self, const sum *s, int r, size_t j, size_t *length) {
+static size_t piece_begin(const tam_mpi *self, const vector *s, int r, size_t j, size_t *length) {
     size_t begin = tam_slice_begin(s->count, (uint32_t)r, (uint32_t)self->nranks);
     size_t end = tam_slice_begin(s->count, (uint32_t)r + 1, (uint32_t)self->nranks);
     size_t at = begin + j * PIECE;
@@ -193,19 +193,19 @@ static size_t piece_begin(const tam_mpi *self, const sum *s, int r, size_t j, si
     return at < end ? at : end;
 }
 
-static char *piece(const tam_mpi *self, const sum *s, int r, size_t j, size_t *bytes) {
+static char *piece(const tam_mpi *self, const vector *s, int r, size_t j, size_t *bytes) {
     size_t length, begin = piece_begin(self, s, r, j, &length);
     *bytes = length * s->size;
     return s->values + begin * s->size;
 }
 
 /* Piece j of the own slice as rank r has it. */
-static char *part(const tam_mpi *self, const sum *s, int r, size_t j) {
+static char *part(const tam_mpi *self, const vector *s, int r, size_t j) {
     return self->pieces[j % 2] + (size_t)r * PIECE * s->size;
 }
 
 /* Send piece j of every other slice to its owner, receive piece j of mine from everybody. */
-static tamis_status post_scatter(tam_mpi *self, const sum *s, size_t j, tam_call *call) {
+static tamis_status post_scatter(tam_mpi *self, const vector *s, size_t j, tam_call *call) {
     tam_mpi_batch *b = &self->scatter[j % 2];
     size_t own, bytes;
     piece(self, s, self->rank, j, &own);
@@ -220,7 +220,7 @@ static tamis_status post_scatter(tam_mpi *self, const sum *s, size_t j, tam_call
 }
 
 /* Send my summed piece j to everybody, receive the others'. */
-static tamis_status post_gather(tam_mpi *self, const sum *s, size_t j, tam_call *call) {
+static tamis_status post_gather(tam_mpi *self, const vector *s, size_t j, tam_call *call) {
     tam_mpi_batch *b = &self->gather[j % 2];
     size_t own, bytes;
     const char *mine = piece(self, s, self->rank, j, &own);
@@ -235,7 +235,7 @@ static tamis_status post_gather(tam_mpi *self, const sum *s, size_t j, tam_call 
 }
 
 /* The own piece, in rank order: 0, 1, ..., P - 1. */
-static void add_floats(const tam_mpi *self, const sum *s, size_t j, size_t length, float *mine) {
+static void add_floats(const tam_mpi *self, const vector *s, size_t j, size_t length, float *mine) {
     memcpy(mine, part(self, s, 0, j), length * sizeof mine[0]);
     for (int r = 1; r < self->nranks; r++) {
         const float *theirs = (const float *)(const void *)part(self, s, r, j);
@@ -244,8 +244,8 @@ static void add_floats(const tam_mpi *self, const sum *s, size_t j, size_t lengt
     }
 }
 
-static void add_halves(const tam_mpi *self, const sum *s, size_t j, size_t length, uint16_t *mine,
-                       float *lost) {
+static void add_halves(const tam_mpi *self, const vector *s, size_t j, size_t length,
+                       uint16_t *mine, float *lost) {
     float sums[TAM_SUMS];
     for (size_t at = 0; at < length; at += TAM_SUMS) {
         size_t count = length - at < TAM_SUMS ? length - at : TAM_SUMS;
@@ -257,7 +257,7 @@ static void add_halves(const tam_mpi *self, const sum *s, size_t j, size_t lengt
     }
 }
 
-static void add_up(const tam_mpi *self, const sum *s, size_t j) {
+static void add_up(const tam_mpi *self, const vector *s, size_t j) {
     size_t length, begin = piece_begin(self, s, self->rank, j, &length);
     void *mine = s->values + begin * s->size;
     memcpy(part(self, s, self->rank, j), mine, length * s->size);
@@ -267,7 +267,7 @@ static void add_up(const tam_mpi *self, const sum *s, size_t j) {
         add_floats(self, s, j, length, mine);
 }
 
-static tamis_status reduce(tam_mpi *self, sum *s, tam_call *call) {
+static tamis_status reduce(tam_mpi *self, vector *s, tam_call *call) {
     size_t longest = (s->count + (size_t)self->nranks - 1) / (size_t)self->nranks;
     s->npieces = (longest + PIECE - 1) / PIECE;
     if (s->count == 0)
@@ -287,14 +287,14 @@ static tamis_status reduce(tam_mpi *self, sum *s, tam_call *call) {
 
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_mpi *self = arg;
-    sum s = {.values = (char *)values, .size = sizeof values[0], .count = count};
+    vector s = {.values = (char *)values, .size = sizeof values[0], .count = count};
     return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
 }
 
 static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
                                            tam_call *call) {
     tam_mpi *self = arg;
-    sum s = {.values = (char *)values, .size = sizeof values[0], .count = count, .lost = lost};
+    vector s = {.values = (char *)values, .size = sizeof values[0], .count = count, .lost = lost};
     return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
 }
 
