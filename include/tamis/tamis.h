@@ -390,6 +390,72 @@ typedef struct tamis_phase_event {
     uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
 } tamis_phase_event;
 
+/** What a rank adds to its residual in update mode; g is scale * its own gradient, m and v are
+ * float32[n] each, from 0, and t counts passes from 1. */
+typedef enum tamis_update_rule {
+    TAMIS_UPDATE_ADAM = 0,    /* m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, and
+                                 u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
+                                 With beta1 = 0 there is no m: u = g / (sqrt(...) + epsilon) */
+    TAMIS_UPDATE_MOMENTUM = 1 /* m = beta1 m + g, u = m; m is cleared where it was applied: momentum
+                                 correction and factor masking of Deep Gradient Compression */
+} tamis_update_rule;
+
+/**
+ * Update mode: the residual accumulates the step that each rank's own optimizer would make, not the
+ * gradient. A sparse mean of gradients must not be fed into Adam (docs/fidelity.md says why); what
+ * comes out of this is a step already. The caller only applies it:
+ *
+ *     tamis_update update = TAMIS_UPDATE_INIT;
+ *     tamis_update_advise(cfg.density, &update, &cfg.residual_decay);
+ *     cfg.update = &update;
+ *     ...
+ *     for every parameter:  p -= lr * weight_decay * p;  p -= lr * grads[i];      plain SGD, lr as
+ *                                                                                 for dense AdamW
+ * Parameters stay identical on all ranks; m and v differ from rank to rank, and belong to the state.
+ *
+ * An entry that is not finite moves neither m nor v nor the residual, and counts as a bad one; so
+ * does one whose square is not. What was a step for a skipped gradient has moved them.
+ *
+ * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v)
+ * Cost:        one pass, 28 bytes per element (32 with dense output, 8 less without m or v)
+ * Unsupported: scheme dense, segments with rows, tamis_grad_accumulate: add micro-batches up in the
+ *              gradient. With exchange auto all buckets are union. On a CUDA device the host drives
+ *              the steps
+ * Source:      Adam: arXiv 1412.6980; momentum: arXiv 1712.01887
+ */
+typedef struct tamis_update {
+    size_t size;
+    tamis_update_rule rule;
+    double beta1, beta2; /* in [0, 1); momentum has no beta2 */
+    double epsilon;      /* 1e-38 to 1e38; adam only */
+    double scale;        /* factor on the result, above 0: the step on the few that are chosen is
+                            larger than a dense one would be on them */
+} tamis_update;
+
+#define TAMIS_UPDATE_INIT                                                                          \
+    { sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.999, 1e-8, 1.0 }
+
+/**
+ * Scale and residual decay that suit Adam at this density; all else of `update` stays.
+ *
+ *     density           10 %     3 %     1 %    0.1 %
+ *     scale             10      20      33      17
+ *     residual_decay     0       0.5     0.5     0.8
+ *
+ * Between them: by straight lines over log(density), of the decay and of log(scale); below them the
+ * last; above, the scale goes to 1 at density 1. A step twice too large does more harm than one three
+ * times too small. The same bits on every machine.
+ *
+ * @param  density         [in]      in (0, 1]
+ * @param  update          [in,out]  set by TAMIS_UPDATE_INIT
+ * @param  residual_decay  [out]     for tamis_reducer_config
+ *
+ * Errors:     ARGUMENT: no effect
+ * Source:     docs/fidelity.md: short runs of small models, measured with these formulas
+ */
+TAMIS_API tamis_status tamis_update_advise(double density, tamis_update *update,
+                                           double *residual_decay);
+
 #define TAMIS_BUCKETS_PLANNED UINT64_MAX
 
 /**
@@ -468,11 +534,15 @@ typedef struct tamis_reducer_config {
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
-    tamis_type wire_type;    /* of values that travel: float32, or bfloat16, which rounds what a
+    tamis_type wire_type; /* of values that travel: float32, or bfloat16, which rounds what a
                                   rank sends, and the sum once more. What rounding takes stays in a
                                   residual: late, not lost. float16 is refused: values beyond 65504
                                   or below 6e-8 would need a scale that all ranks agree on */
     uint32_t ranks_per_node; /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
+    double residual_decay;   /* 1; in [0, 1]: what a residual is multiplied by once a step, before
+                                anything is added. 1 keeps all; less forgets what has waited long,
+                                so that mass is no longer conserved. Not for scheme dense */
+    const tamis_update *update; /* NULL: residuals accumulate gradients. Copied */
 } tamis_reducer_config;
 
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
@@ -480,7 +550,7 @@ typedef struct tamis_reducer_config {
         sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
             TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32, 0,   \
             TAMIS_SHARE_NORM, TAMIS_WORKER_CALLER, 0.0, 0.0, 0.0, NULL, NULL, TAMIS_INDEX_AUTO,    \
-            TAMIS_TYPE_FLOAT32, 0                                                                  \
+            TAMIS_TYPE_FLOAT32, 0, 1.0, NULL                                                       \
     }
 
 /** A preset: its name, its four policies and where it comes from. */
@@ -539,7 +609,8 @@ typedef struct tamis_step {
 /**
  * Begin a step: accumulate the gradient into the residual, and start the exchange.
  *
- * acc = residual + scale * grad, multiplied and added with one rounding each. With
+ * acc = residual_decay * residual + scale * grad, or u in place of the gradient in update mode,
+ * multiplied and added with one rounding each. With
  * TAMIS_OUTPUT_DENSE the gradient is cleared in the same pass: from here on its content lives in
  * the residual, also if the exchange fails.
  *
@@ -646,7 +717,7 @@ TAMIS_API tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment
  *                                      order of step.stream where the device runs steps by itself
  * Cost:       one pass, as start      Errors:  ARGUMENT, STATE (a step is under way), UNSUPPORTED
  *                                              (scheme dense, which has no residual; more than
- *                                              one rank per node): no effect;
+ *                                              one rank per node; update mode): no effect;
  *                                              DEVICE: the comm
  */
 TAMIS_API tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis_step *step);
@@ -699,7 +770,8 @@ typedef struct tamis_result {
     const uint32_t
         *indices;        /* ascending, no duplicates; NULL for scheme "dense", and where exchange
                                 auto made any bucket dense */
-    const float *values; /* mean or sum over ranks; NULL where indices is */
+    const float *values; /* mean or sum over ranks, times the scale of an update; NULL where indices
+                            is */
     tamis_device memory; /* where indices and values lie */
 } tamis_result;
 
@@ -797,11 +869,13 @@ TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *pa
 TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
 
 /*
- * For callers that keep checkpoints of their own, the same in memory, in two parts:
+ * For callers that keep checkpoints of their own, the same in memory, in two parts, three in update
+ * mode:
  *
- *     control    what a state file holds but for the residual: what it belongs to, step number,
+ *     control    what a state file holds but for the vectors: what it belongs to, step number,
  *                thresholds; a few KiB
  *     residual   float32[n] in the order of the layout, in host memory
+ *     moments    one or two more of these, and the passes that made them
  *
  * Neither needs communication, and both work on a reducer whose communicator is lost. Order with
  * steps as for tamis_reducer_save.
@@ -851,6 +925,36 @@ TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float
  */
 TAMIS_API tamis_status tamis_reducer_restore(tamis_reducer *reducer, const void *control,
                                              size_t control_bytes, const float *residual);
+
+/**
+ * Copy the moments of update mode.
+ *
+ * @param  first   [out]  float32[n], host memory; NULL if the rule has none (beta1 = 0)
+ * @param  second  [out]  float32[n]; NULL if the rule has none (momentum)
+ * @param  passes  [out]  t of the last pass, for the bias correction
+ *
+ * Errors:     ARGUMENT (a pointer that is missing, or is given for a moment that there is not),
+ *             STATE (between start and wait), UNSUPPORTED (no update mode), NOMEM; DEVICE: part may
+ *             have been written
+ */
+TAMIS_API tamis_status tamis_reducer_moments_save(tamis_reducer *reducer, float *first,
+                                                  float *second, uint64_t *passes);
+
+/**
+ * Take moments from wherever they come; all else stays. Nothing tells whether they are of the same
+ * moment as control and residual: that is the caller's to know.
+ *
+ * For another number of ranks, give all new ranks the mean of the old moments.
+ *
+ * @param  first   [in]  float32[n], finite, host memory; NULL as above
+ * @param  second  [in]  float32[n], finite, not negative; NULL as above
+ * @param  passes  [in]  as saved
+ *
+ * Collective: no               Errors:  as for save; nothing has changed but after DEVICE, when the
+ *                                       reducer is of no use any more
+ */
+TAMIS_API tamis_status tamis_reducer_moments_restore(tamis_reducer *reducer, const float *first,
+                                                     const float *second, uint64_t passes);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 10. Settings                                                                                 */

@@ -10,8 +10,10 @@
 #include "lib/base/base.h"
 #include "lib/base/device.h"
 #include "lib/base/half.h"
+#include "lib/base/intake.h"
 
 #include <immintrin.h>
+#include <math.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -34,15 +36,20 @@ INLINE bool reaches(const __m256 s[VECTORS], __m256i under) {
     return !_mm256_testz_si256(hit, hit);
 }
 
+/* What a residual is before anything is added. */
+INLINE __m256 remember(const float *acc, __m256 decay) {
+    return _mm256_mul_ps(decay, _mm256_loadu_ps(acc));
+}
+
 /* Where s is not finite take acc again. @return how often */
-static uint64_t keep_finite(const float *acc, __m256 s[VECTORS]) {
+static uint64_t keep_finite(const float *acc, __m256 decay, __m256 s[VECTORS]) {
     __m256i under = _mm256_set1_epi32(TAM_INFINITE_BITS - 1);
     uint64_t bad = 0;
     for (int v = 0; v < VECTORS; v++) {
         __m256i m = magnitude(s[v]);
         __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(m, under));
         bad += (uint64_t)__builtin_popcount(over(m, under));
-        s[v] = _mm256_blendv_ps(s[v], _mm256_loadu_ps(acc + v * WIDTH), mask);
+        s[v] = _mm256_blendv_ps(s[v], remember(acc + v * WIDTH, decay), mask);
     }
     return bad;
 }
@@ -86,18 +93,52 @@ static void append_one(float x, uint32_t index, uint32_t threshold, tam_tile_out
     out->count++;
 }
 
+/* All ones in lanes that are not finite. */
+INLINE __m256 bad_of(__m256 x) {
+    return _mm256_castsi256_ps(
+        _mm256_cmpgt_epi32(magnitude(x), _mm256_set1_epi32(TAM_INFINITE_BITS - 1)));
+}
+
+/* What the rule makes of g, 8 elements from `at` on; the formulas of intake.h. */
+INLINE __m256 made(const tam_intake *p, uint32_t at, __m256 g) {
+    __m256 m0 = _mm256_setzero_ps(), m = g;
+    if (p->first) {
+        m0 = _mm256_loadu_ps(p->first + at);
+        m = _mm256_add_ps(_mm256_mul_ps(_mm256_set1_ps(p->keep1), m0),
+                          _mm256_mul_ps(_mm256_set1_ps(p->take1), g));
+    }
+    if (!p->second) {
+        _mm256_storeu_ps(p->first + at, _mm256_blendv_ps(m, m0, bad_of(m)));
+        return m;
+    }
+    __m256 v0 = _mm256_loadu_ps(p->second + at);
+    __m256 v = _mm256_add_ps(_mm256_mul_ps(_mm256_set1_ps(p->keep2), v0),
+                             _mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(p->take2), g), g));
+    __m256 spread = _mm256_mul_ps(v, _mm256_set1_ps(p->correct2));
+    __m256 u = _mm256_div_ps(_mm256_mul_ps(m, _mm256_set1_ps(p->correct1)),
+                             _mm256_add_ps(_mm256_sqrt_ps(spread), _mm256_set1_ps(p->epsilon)));
+    __m256 bad = _mm256_or_ps(bad_of(spread), bad_of(u));
+    if (p->first)
+        _mm256_storeu_ps(p->first + at, _mm256_blendv_ps(m, m0, bad));
+    _mm256_storeu_ps(p->second + at, _mm256_blendv_ps(v, v0, bad));
+    return _mm256_blendv_ps(u, _mm256_set1_ps(INFINITY), bad);
+}
+
 /* One block; s: what acc is now. */
-INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, tam_tile_out *out,
-                             __m256 s[VECTORS]) {
+INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+                             bool clear, tam_tile_out *out, __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
-    const __m256 scale = _mm256_set1_ps(job->scale);
+    const __m256 scale = _mm256_set1_ps(job->scale), decay = _mm256_set1_ps(job->decay);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
-    for (int v = 0; v < VECTORS; v++)
-        s[v] = _mm256_add_ps(_mm256_loadu_ps(acc + v * WIDTH),
-                             _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH)));
+    for (int v = 0; v < VECTORS; v++) {
+        __m256 g = _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH));
+        if (rule)
+            g = made(rule, at + (uint32_t)v * WIDTH, g);
+        s[v] = _mm256_add_ps(remember(acc + v * WIDTH, decay), g);
+    }
     if (reaches(s, under)) {
         if (reaches(s, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
-            out->nonfinite += keep_finite(acc, s);
+            out->nonfinite += keep_finite(acc, decay, s);
         if (job->threshold < TAM_INFINITE_BITS)
             append(s, under, job->base + at, out);
     }
@@ -109,13 +150,14 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, t
 }
 
 /* The last entries of a tile, fewer than a block. */
-static void accumulate_tail(const tam_tile_job *job, uint32_t at, tam_tile_out *out) {
+static void accumulate_tail(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+                            tam_tile_out *out) {
     for (; at < job->length; at++) {
-        float s = job->acc[at] + job->scale * job->grad[at];
-        if (tam_magnitude(s) >= TAM_INFINITE_BITS)
-            out->nonfinite++;
-        else
-            job->acc[at] = s;
+        float g = job->scale * job->grad[at], kept = job->decay * job->acc[at];
+        float s = kept + (rule ? tam_intake_take(rule, at, g) : g);
+        bool finite = tam_magnitude(s) < TAM_INFINITE_BITS;
+        job->acc[at] = finite ? s : kept;
+        out->nonfinite += !finite;
         if (job->clear)
             job->grad[at] = 0.0f;
         append_one(job->acc[at], job->base + at, job->threshold, out);
@@ -143,13 +185,16 @@ INLINE float fold(const __m256 u[2 * VECTORS]) {
     return _mm_cvtss_f32(_mm_add_ss(w2, _mm_movehdup_ps(w2)));
 }
 
-INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t at, bool clear, tam_tile_out *out) {
+INLINE float accumulate_chunk(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+                              bool clear, tam_tile_out *out) {
     __m256 s[VECTORS], u[2 * VECTORS];
+    if (rule) /* in so long a loop compilers do not see that the first row sets it */
+        memset(u, 0, sizeof u);
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < TAM_TILE_CHUNK; i += 2 * BLOCK) {
-        accumulate_block(job, at + i, clear, out, s);
+        accumulate_block(job, rule, at + i, clear, out, s);
         square(s, i == 0, u);
-        accumulate_block(job, at + i + BLOCK, clear, out, s);
+        accumulate_block(job, rule, at + i + BLOCK, clear, out, s);
         square(s, i == 0, u + VECTORS);
     }
     return fold(u);
@@ -167,17 +212,18 @@ static float sum_tail(const float *s, uint32_t length) {
     return fold(u);
 }
 
-INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear) {
+INLINE void accumulate(const tam_tile_job *job, const tam_intake *rule, tam_tile_out *out,
+                       bool clear) {
     uint32_t at = 0, begin;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
-        out->sum += (double)accumulate_chunk(job, at, clear, out);
+        out->sum += (double)accumulate_chunk(job, rule, at, clear, out);
     if (at == job->length)
         return;
     for (begin = at; at + BLOCK <= job->length; at += BLOCK) {
         __m256 s[VECTORS];
-        accumulate_block(job, at, clear, out, s);
+        accumulate_block(job, rule, at, clear, out, s);
     }
-    accumulate_tail(job, at, out);
+    accumulate_tail(job, rule, at, out);
     out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
 }
 
@@ -198,16 +244,30 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, false);
+    accumulate(job, NULL, out, false);
 }
 
 static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, true);
+    accumulate(job, NULL, out, true);
+}
+
+static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
+    const tam_intake rule = tam_tile_rule(job);
+    accumulate(job, &rule, out, false);
+}
+
+static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
+    const tam_intake rule = tam_tile_rule(job);
+    accumulate(job, &rule, out, true);
 }
 
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
+    else if (job->intake && job->clear)
+        update_clear(job, out);
+    else if (job->intake)
+        update_keep(job, out);
     else if (job->clear)
         accumulate_clear(job, out);
     else

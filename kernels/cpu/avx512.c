@@ -12,6 +12,7 @@
 #include "lib/base/half.h"
 
 #include <immintrin.h>
+#include <math.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -19,11 +20,12 @@ enum { WIDTH = 16, VECTORS = 4, BLOCK = WIDTH * VECTORS };
 
 /* What the inner loop keeps in registers. */
 typedef struct cursor {
-    __m512 scale;
+    __m512 scale, decay;
     __m512i threshold, step; /* step: 0 1 2 ... 15 */
     uint32_t *index, *magnitude;
     uint64_t nonfinite;
     bool select;
+    tam_intake rule; /* of an update: moments from the first element of the tile on */
 } cursor;
 
 INLINE __mmask16 mask_of(uint32_t left, uint32_t vector) {
@@ -75,16 +77,51 @@ INLINE void append(const __m512i m[VECTORS], uint32_t base, cursor *c) {
     }
 }
 
-/* One block; `left` is how many entries it has unless it is whole. s: what acc is now. */
-INLINE void accumulate_block(float *acc, float *grad, uint32_t base, bool clear, bool whole,
-                             uint32_t left, cursor *c, __m512 s[VECTORS]) {
+/* Of what is not finite. */
+INLINE __mmask16 bad_of(__m512 x) {
+    return _mm512_fpclass_ps_mask(x, 0x01 | 0x08 | 0x10 | 0x80);
+}
+
+/* What the rule makes of g, 16 elements from `at` on; the formulas of intake.h. */
+INLINE __m512 made(const tam_intake *p, uint32_t at, bool whole, __mmask16 mask, __m512 g) {
+    __m512 m0 = _mm512_setzero_ps(), m = g;
+    if (p->first) {
+        m0 = load(p->first + at, whole, mask);
+        m = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(p->keep1), m0),
+                          _mm512_mul_ps(_mm512_set1_ps(p->take1), g));
+    }
+    if (!p->second) {
+        store(p->first + at, _mm512_mask_mov_ps(m, bad_of(m), m0), whole, mask);
+        return m;
+    }
+    __m512 v0 = load(p->second + at, whole, mask);
+    __m512 v = _mm512_add_ps(_mm512_mul_ps(_mm512_set1_ps(p->keep2), v0),
+                             _mm512_mul_ps(_mm512_mul_ps(_mm512_set1_ps(p->take2), g), g));
+    __m512 spread = _mm512_mul_ps(v, _mm512_set1_ps(p->correct2));
+    __m512 u = _mm512_div_ps(_mm512_mul_ps(m, _mm512_set1_ps(p->correct1)),
+                             _mm512_add_ps(_mm512_sqrt_ps(spread), _mm512_set1_ps(p->epsilon)));
+    __mmask16 bad = bad_of(spread) | bad_of(u);
+    if (p->first)
+        store(p->first + at, _mm512_mask_mov_ps(m, bad, m0), whole, mask);
+    store(p->second + at, _mm512_mask_mov_ps(v, bad, v0), whole, mask);
+    return _mm512_mask_mov_ps(u, bad, _mm512_set1_ps(INFINITY));
+}
+
+/* One block; it has job->length - at entries unless it is whole. s: what acc is now. */
+INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, bool update,
+                             bool whole, cursor *c, __m512 s[VECTORS]) {
+    float *acc = job->acc + at, *grad = job->grad + at;
+    uint32_t left = job->length - at;
     __m512 a[VECTORS];
     __m512i m[VECTORS];
     __mmask16 mask[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
         mask[v] = whole ? 0xffff : mask_of(left, (uint32_t)v);
-        a[v] = load(acc + v * WIDTH, whole, mask[v]);
-        s[v] = _mm512_add_ps(a[v], _mm512_mul_ps(c->scale, load(grad + v * WIDTH, whole, mask[v])));
+        a[v] = _mm512_mul_ps(c->decay, load(acc + v * WIDTH, whole, mask[v]));
+        s[v] = _mm512_mul_ps(c->scale, load(grad + v * WIDTH, whole, mask[v]));
+        if (update)
+            s[v] = made(&c->rule, at + (uint32_t)v * WIDTH, whole, mask[v], s[v]);
+        s[v] = _mm512_add_ps(a[v], s[v]);
         if (!whole) /* 0 * scale need not be 0 */
             s[v] = _mm512_maskz_mov_ps(mask[v], s[v]);
         m[v] = magnitude(s[v]);
@@ -93,7 +130,7 @@ INLINE void accumulate_block(float *acc, float *grad, uint32_t base, bool clear,
         if (reaches(m, _mm512_set1_epi32(TAM_INFINITE_BITS)))
             keep_finite(a, c, s, m);
         if (c->select)
-            append(m, base, c);
+            append(m, job->base + at, c);
     }
     for (int v = 0; v < VECTORS; v++) {
         store(acc + v * WIDTH, s[v], whole, mask[v]);
@@ -119,38 +156,40 @@ INLINE float fold(const __m512 u[2 * VECTORS]) {
 }
 
 /* A chunk of 512. Not unrolled further: the prefetchers follow the strides of few instructions. */
-INLINE float accumulate_chunk(float *acc, float *grad, uint32_t base, bool clear, cursor *c) {
+INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
+                              cursor *c) {
     __m512 s[VECTORS], u[2 * VECTORS];
     for (int v = 0; v < 2 * VECTORS; v++)
         u[v] = _mm512_setzero_ps();
 #pragma GCC unroll 1
-    for (uint32_t at = 0; at < TAM_TILE_CHUNK; at += 2 * BLOCK) {
-        accumulate_block(acc + at, grad + at, base + at, clear, true, 0, c, s);
+    for (uint32_t at = begin; at < begin + TAM_TILE_CHUNK; at += 2 * BLOCK) {
+        accumulate_block(job, at, clear, update, true, c, s);
         square(s, u);
-        accumulate_block(acc + at + BLOCK, grad + at + BLOCK, base + at + BLOCK, clear, true, 0, c,
-                         s);
+        accumulate_block(job, at + BLOCK, clear, update, true, c, s);
         square(s, u + VECTORS);
     }
     return fold(u);
 }
 
 /* The last entries of a tile, fewer than a chunk. */
-INLINE float accumulate_tail(float *acc, float *grad, uint32_t base, bool clear, uint32_t left,
+INLINE float accumulate_tail(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
                              cursor *c) {
     __m512 u[2 * VECTORS];
     for (int v = 0; v < 2 * VECTORS; v++)
         u[v] = _mm512_setzero_ps();
-    for (uint32_t at = 0; at < left; at += BLOCK) {
+    for (uint32_t at = begin; at < job->length; at += BLOCK) {
         __m512 s[VECTORS];
-        accumulate_block(acc + at, grad + at, base + at, clear, false, left - at, c, s);
-        square(s, at / BLOCK % 2 ? u + VECTORS : u);
+        accumulate_block(job, at, clear, update, false, c, s);
+        square(s, (at - begin) / BLOCK % 2 ? u + VECTORS : u);
     }
     return fold(u);
 }
 
-INLINE cursor begin(const tam_tile_job *job, const tam_tile_out *out) {
+INLINE cursor begin(const tam_tile_job *job, const tam_tile_out *out, bool update) {
     return (cursor){
+        .rule = update ? tam_tile_rule(job) : (tam_intake){0},
         .scale = _mm512_set1_ps(job->scale),
+        .decay = _mm512_set1_ps(job->decay),
         .threshold = _mm512_set1_epi32((int)job->threshold),
         .step = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
         .index = out->index + out->count,
@@ -159,15 +198,14 @@ INLINE cursor begin(const tam_tile_job *job, const tam_tile_out *out) {
     };
 }
 
-INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear) {
-    cursor c = begin(job, out);
+INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear, bool update) {
+    cursor c = begin(job, out, update);
     double sum = out->sum;
     uint32_t at = 0;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
-        sum += (double)accumulate_chunk(job->acc + at, job->grad + at, job->base + at, clear, &c);
+        sum += (double)accumulate_chunk(job, at, clear, update, &c);
     if (at < job->length)
-        sum += (double)accumulate_tail(job->acc + at, job->grad + at, job->base + at, clear,
-                                       job->length - at, &c);
+        sum += (double)accumulate_tail(job, at, clear, update, &c);
     out->sum = sum;
     out->nonfinite += c.nonfinite;
     out->count = (size_t)(c.index - out->index);
@@ -182,7 +220,7 @@ INLINE void search_block(const float *acc, uint32_t base, bool whole, uint32_t l
 }
 
 static void search(const tam_tile_job *job, tam_tile_out *out) {
-    cursor c = begin(job, out);
+    cursor c = begin(job, out, false);
     if (!c.select)
         return;
     uint32_t at = 0;
@@ -194,16 +232,28 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, false);
+    accumulate(job, out, false, false);
 }
 
 static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, true);
+    accumulate(job, out, true, false);
+}
+
+static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
+    accumulate(job, out, false, true);
+}
+
+static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
+    accumulate(job, out, true, true);
 }
 
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
+    else if (job->intake && job->clear)
+        update_clear(job, out);
+    else if (job->intake)
+        update_keep(job, out);
     else if (job->clear)
         accumulate_clear(job, out);
     else

@@ -9,6 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/base/device.h"
 #include "lib/base/half.h"
+#include "lib/base/intake.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -19,12 +20,12 @@ static int32_t magnitude(float x) {
     return (int32_t)tam_magnitude(x);
 }
 
-/* s = acc + scale * grad. @return whether anything is at or over `threshold` */
-INLINE bool add(const float *acc, const float *grad, float scale, uint32_t length,
+/* s = decay * acc + scale * grad. @return whether anything is at or over the threshold */
+INLINE bool add(const float *acc, const float *grad, float decay, float scale, uint32_t length,
                 int32_t threshold, float *restrict s) {
     int32_t hit = 0;
     for (uint32_t l = 0; l < length; l++) {
-        s[l] = acc[l] + scale * grad[l];
+        s[l] = decay * acc[l] + scale * grad[l];
         hit |= magnitude(s[l]) >= threshold;
     }
     return hit != 0;
@@ -37,11 +38,11 @@ INLINE bool any(const float *acc, uint32_t length, int32_t threshold) {
     return hit != 0;
 }
 
-static uint64_t keep_finite(const float *acc, uint32_t length, float *s) {
+static uint64_t keep_finite(const float *acc, float decay, uint32_t length, float *s) {
     uint64_t bad = 0;
     for (uint32_t l = 0; l < length; l++) {
         if (tam_magnitude(s[l]) >= TAM_INFINITE_BITS) {
-            s[l] = acc[l];
+            s[l] = decay * acc[l];
             bad++;
         }
     }
@@ -108,13 +109,41 @@ static uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
+/* What the rule makes of the gradient. A loop for each kind, for a test within keeps compilers from
+ * vectorising it. */
+INLINE void make_adam(const tam_intake *p, float scale, uint32_t length, const float *restrict grad,
+                      float *restrict first, float *restrict second, float *restrict to) {
+    for (uint32_t l = 0; l < length; l++)
+        to[l] = tam_intake_adam(p, scale * grad[l], first ? &first[l] : NULL, &second[l]);
+}
+
+INLINE void make_momentum(const tam_intake *p, float scale, uint32_t length,
+                          const float *restrict grad, float *restrict first, float *restrict to) {
+    for (uint32_t l = 0; l < length; l++)
+        to[l] = tam_intake_momentum(p, scale * grad[l], &first[l]);
+}
+
+static void make(const tam_tile_job *job, uint32_t at, uint32_t length, float *to) {
+    const tam_intake p = tam_tile_rule(job);
+    const float *grad = job->grad + at;
+    if (p.second && p.first)
+        make_adam(&p, job->scale, length, grad, p.first + at, p.second + at, to);
+    else if (p.second)
+        make_adam(&p, job->scale, length, grad, NULL, p.second + at, to);
+    else
+        make_momentum(&p, job->scale, length, grad, p.first + at, to);
+}
+
 INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, uint32_t length,
                              tam_tile_out *out) {
-    float s[BLOCK];
+    float s[BLOCK], made[BLOCK];
     float *acc = job->acc + at, *grad = job->grad + at;
-    if (add(acc, grad, job->scale, length, (int32_t)job->threshold, s)) {
+    if (job->intake)
+        make(job, at, length, made);
+    if (add(acc, job->intake ? made : grad, job->decay, job->intake ? 1.0f : job->scale, length,
+            (int32_t)job->threshold, s)) {
         if (any(s, length, (int32_t)TAM_INFINITE_BITS))
-            out->nonfinite += keep_finite(acc, length, s);
+            out->nonfinite += keep_finite(acc, job->decay, length, s);
         append(s, length, job->base + at, job->threshold, out);
     }
     memcpy(acc, s, length * sizeof s[0]);

@@ -120,8 +120,10 @@ static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, ta
         tam_tile_job one = {
             .acc = job->acc + tile->begin,
             .grad = grad,
+            .decay = job->decay,
             .scale = job->scale,
             .clear = job->clear,
+            .intake = job->intake,
             .length = tile->length,
             .base = tile->begin,
             .threshold = select ? job->thresholds[tile->group] : TAM_INFINITE_BITS,

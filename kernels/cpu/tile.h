@@ -3,8 +3,9 @@
  * The tile kernel: one pass over a run of at most 2^16 elements. Three versions (portable C, AVX2,
  * AVX-512) give the same bits; the portable one is the oracle.
  *
- *     s = acc[i] + scale * grad[i]          multiply, then add, each rounded to nearest
- *     if s is not finite:  s = acc[i], count it
+ *     a = decay * acc[i]                    multiply, then add, each rounded to nearest
+ *     s = a + scale * grad[i]               or a + what the intake makes of that, see intake.h
+ *     if s is not finite:  s = a, count it
  *     acc[i] = s;  grad[i] = 0 if asked
  *     if bits(|s|) >= threshold: append (base + i, bits(|s|)), NaN and Inf in acc included
  *     sum of s * s in the order below
@@ -22,6 +23,8 @@
 #ifndef TAM_CPU_TILE_H
 #define TAM_CPU_TILE_H
 
+#include "lib/base/device.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,9 +39,10 @@ enum {
 
 typedef struct tam_tile_job {
     float *acc;
-    float *grad; /* NULL: acc is only searched, not changed (scale, clear have no meaning) */
-    float scale;
+    float *grad; /* NULL: acc is only searched, not changed (decay, scale, clear have no meaning) */
+    float decay, scale;
     bool clear;
+    const tam_intake *intake; /* NULL: the gradient is added as it is */
     uint32_t length;
     uint32_t base;      /* index of the first element */
     uint32_t threshold; /* magnitude bits, 1 to TAM_INFINITE_BITS; the latter: no candidates */
@@ -53,6 +57,14 @@ typedef struct tam_tile_out {
     uint64_t nonfinite; /* [in,out] entries where s was not finite; a search leaves it */
     double sum;         /* [in,out] chunk by chunk added up; a search leaves it */
 } tam_tile_out;
+
+/** The intake of a job, its moments from the first element of the tile on. */
+static inline tam_intake tam_tile_rule(const tam_tile_job *job) {
+    tam_intake rule = *job->intake;
+    rule.first = rule.first ? rule.first + job->base : NULL;
+    rule.second = rule.second ? rule.second + job->base : NULL;
+    return rule;
+}
 
 typedef void (*tam_tile_kernel)(const tam_tile_job *job, tam_tile_out *out);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The pass over the gradient: acc += scale * grad, candidates, sums of squares, in the bits of
- * kernels/cpu/tile.h. One warp takes one chunk at a time and waits for nobody; a lane holds 16 of
+ * The pass over the gradient: acc = decay * acc + scale * grad, or what the rule of an update makes
+ * of that (lib/base/intake.h); candidates, sums of squares, in the bits of kernels/cpu/tile.h. One warp takes one chunk at a time and waits for nobody; a lane holds 16 of
  * its elements in registers:
  *
  *     register 4 j + c        vector: element 128 j + 4 t + c      j, c = 0..3, lane t
@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/chunk.cuh"
 #include "lib/base/half.h"
+#include "lib/base/intake.h"
 
 /* -- types of gradients: how they are stored, how they are widened ---------------------------- */
 
@@ -170,6 +171,47 @@ static __device__ void clear_gradient(typename TYPE::element *to, uint32_t lengt
     }
 }
 
+/* Moments of four neighbours; none if there is no memory of them. */
+static __device__ void load_moments(const float *from, float to[4]) {
+    float4 x = {};
+    if (from)
+        x = __ldcs(reinterpret_cast<const float4 *>(from));
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+}
+
+static __device__ void store_moments(const float from[4], float *to) {
+    if (to)
+        __stcs(reinterpret_cast<float4 *>(to), make_float4(from[0], from[1], from[2], from[3]));
+}
+
+static __device__ void make_row(const tam_intake &rule, uint32_t i, float g[4]) {
+    float *first = rule.first ? rule.first + i : nullptr, m[4], v[4];
+    float *second = rule.second ? rule.second + i : nullptr;
+    load_moments(first, m);
+    load_moments(second, v);
+#pragma unroll
+    for (uint32_t c = 0; c < 4; c++)
+        g[c] = second ? tam_intake_adam(&rule, g[c], first ? &m[c] : nullptr, &v[c])
+                      : tam_intake_momentum(&rule, g[c], &m[c]);
+    store_moments(m, first);
+    store_moments(v, second);
+}
+
+/* g becomes what the rule makes of it; moments lie as the residual does. */
+template <tam_form FORM>
+static __device__ void make_updates(const tam_intake &rule, const tam_cuda_chunk &chunk,
+                                    float g[16]) {
+    uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r += FORM == TAM_VECTOR ? 4 : 1) {
+        uint32_t i = tam_place<FORM>(lane, r);
+        if (FORM == TAM_VECTOR)
+            make_row(rule, chunk.begin + i, g + r);
+        else if (tam_inside<FORM>(i, chunk.length))
+            g[r] = tam_intake_take(&rule, chunk.begin + i, g[r]);
+    }
+}
+
 /* Own chunks are read again by the cut and may stay in the cache; others should not push them out.
  */
 template <tam_form FORM>
@@ -224,12 +266,13 @@ struct tally {
     cursor pool;
 };
 
-template <typename TYPE, tam_form FORM, bool CLEAR>
+template <typename TYPE, tam_form FORM, bool CLEAR, bool UPDATE>
 static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t number,
                                   const tam_cuda_chunk &chunk, bool own, uint32_t threshold,
                                   typename TYPE::element *grad, tally *t) {
     uint32_t lane = threadIdx.x % 32, hits = 0, count = 0, offset = 0;
     float s[16], g[16], scale = *const_cast<const volatile float *>(&job.source->scale);
+    float decay = *const_cast<const volatile float *>(&job.source->decay);
     float *acc = job.acc + chunk.begin;
     tam_load_chunk<FORM>(acc, chunk.length, s);
     load_gradient<TYPE, FORM>(grad, chunk.length, g);
@@ -237,7 +280,14 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t numbe
         clear_gradient<TYPE, FORM>(grad, chunk.length);
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
-        float x = __fadd_rn(s[r], __fmul_rn(scale, g[r]));
+        s[r] = __fmul_rn(decay, s[r]);
+        g[r] = __fmul_rn(scale, g[r]);
+    }
+    if (UPDATE)
+        make_updates<FORM>(job.intake, chunk, g);
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r++) {
+        float x = __fadd_rn(s[r], g[r]);
         bool inside = tam_inside<FORM>(tam_place<FORM>(lane, r), chunk.length);
         bool finite = tam_magnitude_of(x) < TAM_INFINITE_BITS;
         s[r] = inside && finite ? x : s[r];
@@ -301,8 +351,8 @@ static __device__ void report(const tam_cuda_accumulate &job, const tally &t) {
         atomicAdd(reinterpret_cast<unsigned long long *>(&job.found->nonfinite), nonfinite[0]);
 }
 
-template <typename TYPE, bool CLEAR>
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 4)
+template <typename TYPE, bool CLEAR, bool UPDATE>
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 3 : 4)
     accumulate(const tam_cuda_accumulate job) {
     using element = typename TYPE::element;
     tam_run run = tam_run_of(0, job.grid.nchunks, blockIdx.x, gridDim.x);
@@ -317,20 +367,29 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 4)
         element *grad = gradient_of<element>(job, chunk);
         bool aligned =
             tam_aligned(job.acc + chunk.begin, 16) && tam_aligned(grad, sizeof(typename TYPE::row));
+        if (UPDATE)
+            aligned = aligned && tam_aligned(job.intake.first + chunk.begin, 16) &&
+                      tam_aligned(job.intake.second + chunk.begin, 16);
         if (chunk.length < TAM_CHUNK)
-            take_chunk<TYPE, TAM_PART, CLEAR>(job, i, chunk, own, threshold, grad, &t);
+            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, i, chunk, own, threshold, grad, &t);
         else if (aligned)
-            take_chunk<TYPE, TAM_VECTOR, CLEAR>(job, i, chunk, own, threshold, grad, &t);
+            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, i, chunk, own, threshold, grad, &t);
         else
-            take_chunk<TYPE, TAM_WHOLE, CLEAR>(job, i, chunk, own, threshold, grad, &t);
+            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, i, chunk, own, threshold, grad, &t);
     }
     report(job, t);
 }
 
-template <typename TYPE> static int launch(const tam_cuda_accumulate *job, void *stream) {
+template <typename TYPE, bool UPDATE>
+static int launch_form(const tam_cuda_accumulate *job, void *stream) {
     if (job->clear)
-        return tam_launch(accumulate<TYPE, true>, job->grid.blocks, stream, *job);
-    return tam_launch(accumulate<TYPE, false>, job->grid.blocks, stream, *job);
+        return tam_launch(accumulate<TYPE, true, UPDATE>, job->grid.blocks, stream, *job);
+    return tam_launch(accumulate<TYPE, false, UPDATE>, job->grid.blocks, stream, *job);
+}
+
+template <typename TYPE> static int launch(const tam_cuda_accumulate *job, void *stream) {
+    return job->update ? launch_form<TYPE, true>(job, stream)
+                       : launch_form<TYPE, false>(job, stream);
 }
 
 extern "C" int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream) {

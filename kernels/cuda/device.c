@@ -151,10 +151,13 @@ tamis_status tam_cuda_target(tam_cuda_row *row, const tam_accumulate *job,
         .found = d->found,
         .chunk_sums = d->chunk_sums,
         .group_sums = d->group_sums,
+        .update = job->intake != NULL,
+        .intake = job->intake ? *job->intake : (tam_intake){0},
     };
     if (!out->source)
         return TAMIS_OK;
-    *row->host.source = (tam_cuda_source){.grad = job->grad, .scale = job->scale};
+    *row->host.source =
+        (tam_cuda_source){.grad = job->grad, .scale = job->scale, .decay = job->decay};
     if (!job->grad) {
         size_t bytes = d->nsegments * sizeof job->grads[0];
         memcpy(row->host.grads, job->grads, bytes);

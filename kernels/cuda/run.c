@@ -81,6 +81,7 @@ static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t
         .grad = target->grad,
         .grads = target->grad ? NULL : s->grads[by],
         .scale = target->scale,
+        .decay = target->decay,
     };
     if (!target->grad)
         TAM_TRY(renew_pointers(s, target->grads, by));

@@ -7,7 +7,8 @@
  * what, how many to pick, thresholds) is read from device memory, so that a captured step can be
  * replayed. Grids are fixed at open; every kernel gives the same bits for every grid.
  *
- *     tam_launch_accumulate   acc += scale * grad; candidates into a pool; sums per chunk
+ *     tam_launch_accumulate   acc = decay * acc + scale * grad, or what an intake makes of that;
+ *                             candidates into a pool; sums per chunk
  *     tam_launch_collect      pool -> ordered list; sums per group
  *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
  *     tam_launch_gather/apply/put     walks over chosen indices
@@ -92,8 +93,7 @@ typedef struct tam_cuda_found {
 typedef struct tam_cuda_source {
     void *grad;         /* flat, or NULL */
     void *const *grads; /* device array of one pointer per segment, or NULL */
-    float scale;
-    uint32_t zero;
+    float scale, decay;
 } tam_cuda_source;
 
 typedef struct tam_cuda_accumulate {
@@ -109,6 +109,8 @@ typedef struct tam_cuda_accumulate {
     tam_cuda_found *found;
     float *chunk_sums;  /* [nchunks] */
     double *group_sums; /* [ngroups] by collect */
+    bool update;        /* the gradient is added as `intake` makes it */
+    tam_intake intake;
 } tam_cuda_accumulate;
 
 /** Result of a cut, in device memory. */

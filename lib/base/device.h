@@ -55,16 +55,27 @@ typedef struct tam_candidates {
     bool complete; /* false: there were more than fit; the list is useless, the count 0 */
 } tam_candidates;
 
+/** What a gradient becomes before it is added; formulas in intake.h. */
+typedef struct tam_intake {
+    tamis_update_rule rule;
+    float *first, *second; /* [n] moments, memory of the device; NULL: not needed */
+    float keep1, take1;    /* of the first moment, and of what comes to it */
+    float keep2, take2;    /* of the second */
+    float correct1, correct2;
+    float epsilon;
+} tam_intake;
+
 typedef struct tam_accumulate {
-    float *acc;                /* [in,out] residual in, accumulated gradient out */
-    void *grad;                /* flat gradient, or NULL: then by segment */
-    void *const *grads;        /* gradient of each segment */
-    tamis_type type;           /* of the gradient; 16 bits are widened exactly */
-    const uint32_t *seg_begin; /* first element of each segment */
-    float scale;
+    float *acc;                 /* [in,out] residual in, accumulated gradient out */
+    void *grad;                 /* flat gradient, or NULL: then by segment */
+    void *const *grads;         /* gradient of each segment */
+    tamis_type type;            /* of the gradient; 16 bits are widened exactly */
+    const uint32_t *seg_begin;  /* first element of each segment */
+    float decay, scale;         /* factors on what acc holds, and on the gradient */
     bool clear;                 /* write zeros to the gradient in the same pass */
     uint32_t mine;              /* part to take candidates from, or TAM_PART_ALL */
     const uint32_t *thresholds; /* per group, magnitude bits; TAM_INFINITE_BITS: no candidates */
+    const tam_intake *intake;   /* NULL: the gradient is added as it is */
 } tam_accumulate;
 
 typedef struct tam_accumulated {
@@ -126,7 +137,8 @@ typedef struct tam_device {
     /** What is asked from here on comes after the work that `stream`, the caller's, holds now. */
     tamis_status (*follow)(void *self, void *stream);
 
-    /** One pass: acc += scale * grad, group sums, candidates, non-finite entries kept out. */
+    /** One pass: acc = decay * acc + scale * grad, or what `intake` makes of that; group sums,
+     * candidates, non-finite entries kept out. */
     tamis_status (*accumulate)(void *self, const tam_accumulate *job, tam_accumulated *out);
 
     /** Entries of acc, in every tile, whose magnitude bits reach `threshold`, which is not 0. */

@@ -181,7 +181,8 @@ static void fill(exchange_seat *s) {
 }
 
 static tam_accumulate target_of(exchange_seat *s) {
-    tam_accumulate target = {.scale = 1.0f, .clear = s->trial->output == TAMIS_OUTPUT_DENSE};
+    tam_accumulate target = {
+        .decay = 1.0f, .scale = 1.0f, .clear = s->trial->output == TAMIS_OUTPUT_DENSE};
     if (!s->trial->by_segment) {
         target.grad = s->grad;
         return target;

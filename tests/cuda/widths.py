@@ -26,10 +26,10 @@ CONTROL = {"words": {"LDG.32", "STG.32"}, "pairs": {"LDG.64", "STG.64"},
 # Kernel -> what a warp needs to take a chunk of 512 elements, 16 in each lane, in the fewest
 # accesses: residual in and out, gradient in and, in the `Lb1` ones, zeros out. More may be there:
 # the same for memory that stays in cache, and narrow ones for chunks that are short or misaligned.
-HOT = {r"accumulateI7float32Lb0E": {"LDG.128": 8, "STG.128": 4},
-       r"accumulateI7float32Lb1E": {"LDG.128": 8, "STG.128": 8},
-       r"accumulateI6bits16.*Lb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4},
-       r"accumulateI6bits16.*Lb1E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4, "STG.64": 4}}
+HOT = {r"accumulateI7float32Lb0ELb0E": {"LDG.128": 8, "STG.128": 4},
+       r"accumulateI7float32Lb1ELb0E": {"LDG.128": 8, "STG.128": 8},
+       r"accumulateI6bits16.*Lb0ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4},
+       r"accumulateI6bits16.*Lb1ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4, "STG.64": 4}}
 MOST_REGISTERS = 64 # so that four blocks of 256 threads fit a multiprocessor
 
 failures = []

@@ -245,7 +245,7 @@ static void run_density(const data *d, const tam_cuda_device *device, double den
     tam_cuda_turn *turn_there = upload(&turn, sizeof turn);
     tam_cuda_source sources[BUFFERS] = {{0}};
     for (int b = 0; b < BUFFERS; b++)
-        sources[b] = (tam_cuda_source){.grad = d->grads[b], .scale = 1.0f};
+        sources[b] = (tam_cuda_source){.grad = d->grads[b], .scale = 1.0f, .decay = 1.0f};
     r.sources = upload(sources, sizeof sources);
     uint32_t *thresholds_there = upload(thresholds, sizeof thresholds);
     r.job = (tam_cuda_accumulate){

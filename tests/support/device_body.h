@@ -14,9 +14,10 @@
  */
 int device_body(const tam_device *row, uint32_t longest);
 
-/** Its parts: device_cuts.c, device_passes.c, device_types.c. */
+/** Its parts: device_cuts.c, device_passes.c, device_types.c, device_updates.c. */
 int device_cuts(void);
 int device_passes(void);
 int device_types(void);
+int device_updates(void);
 
 #endif

@@ -78,6 +78,7 @@ static tam_accumulate job_of(const gradient *g, bool clear) {
                             .grads = g->by_segment ? g->grads : NULL,
                             .type = g->type,
                             .seg_begin = g->w->begins,
+                            .decay = 1.0f,
                             .scale = 0.7f,
                             .clear = clear};
 }

@@ -129,8 +129,12 @@ void world_look(world *w) {
 }
 
 void world_take(world *w, uint32_t mine, const uint32_t thresholds[GROUPS]) {
-    tam_accumulate job = {
-        .acc = w->acc, .grad = w->zero, .scale = 1, .mine = mine, .thresholds = thresholds};
+    tam_accumulate job = {.acc = w->acc,
+                          .grad = w->zero,
+                          .decay = 1,
+                          .scale = 1,
+                          .mine = mine,
+                          .thresholds = thresholds};
     assert_int_equal(w->row->accumulate(w->device, &job, &w->seen), TAMIS_OK);
 }
 

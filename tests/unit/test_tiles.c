@@ -25,7 +25,7 @@ typedef struct tile_case {
     uint32_t threshold;
     unsigned acc_shift, grad_shift; /* floats past a 64-byte boundary */
     bool clear, search;
-    float scale;
+    float scale, decay; /* decay: 0 means 1 */
 } tile_case;
 
 /* All that a kernel may write, with guards around it. */
@@ -82,6 +82,7 @@ static tam_tile_job job_of(const tile_case *c, tile_memory *m) {
     return (tam_tile_job){
         .acc = m->acc + c->acc_shift,
         .grad = c->search ? NULL : m->grad + c->grad_shift,
+        .decay = c->decay != 0.0f ? c->decay : 1.0f,
         .scale = c->scale,
         .clear = c->clear,
         .length = c->length,
@@ -114,11 +115,9 @@ static void oracle_sum(const float *s, uint32_t length, double *sum) {
 static void oracle_tile(const tam_tile_job *job, tam_tile_out *out) {
     for (uint32_t i = 0; i < job->length; i++) {
         if (job->grad) {
-            float s = job->acc[i] + job->scale * job->grad[i];
-            if (isfinite(s))
-                job->acc[i] = s;
-            else
-                out->nonfinite++;
+            float kept = job->decay * job->acc[i], s = kept + job->scale * job->grad[i];
+            job->acc[i] = isfinite(s) ? s : kept;
+            out->nonfinite += !isfinite(s);
             if (job->clear)
                 job->grad[i] = 0;
         }
@@ -185,6 +184,7 @@ static void check_level(const tam_tile_level *level) {
                                                  .search = mode == 2,
                                                  .acc_shift = t % 4,
                                                  .grad_shift = mode,
+                                                 .decay = t % 2 ? 0.9f : 0.0f,
                                                  .scale = pattern == FEW_VALUES ? -1.0f : 0.7f});
         }
     }
