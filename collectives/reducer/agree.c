@@ -37,6 +37,11 @@ static const struct {
     [TAM_FIELD_SHARE] = {"share", WHOLE},
     [TAM_FIELD_DENSITY_MAX] = {"density_max", REAL},
     [TAM_FIELD_RANKS_PER_NODE] = {"ranks_per_node", WHOLE},
+    [TAM_FIELD_RESIDUAL_DECAY] = {"residual_decay", REAL},
+    [TAM_FIELD_UPDATE] = {"update (0 none, 1 adam, 2 momentum)", WHOLE},
+    [TAM_FIELD_BETA1] = {"update.beta1", REAL},
+    [TAM_FIELD_BETA2] = {"update.beta2", REAL},
+    [TAM_FIELD_EPSILON] = {"update.epsilon", REAL},
     [TAM_FIELD_DEVICE] = {"device", WHOLE},
     [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
     [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},
@@ -44,6 +49,7 @@ static const struct {
     [TAM_FIELD_INDEX_FORMAT] = {"index_format", WHOLE},
     [TAM_FIELD_WIRE_TYPE] = {"wire_type", WHOLE},
     [TAM_FIELD_BUCKET_FORMATS] = {"index formats of the buckets", HEX},
+    [TAM_FIELD_UPDATE_SCALE] = {"update.scale", REAL},
 };
 
 static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {

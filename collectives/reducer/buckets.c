@@ -118,13 +118,23 @@ static tamis_status open_never(tam_bucket *b) {
 }
 
 /* By the kernels of the first bucket, for all. */
+static tamis_status open_vector(tam_bucket *b, float **vector, const char *what) {
+    const tamis_reducer *r = b->reducer;
+    if (!*vector)
+        *vector = r->device->alloc(b->kernels, (size_t)r->held * sizeof **vector);
+    return *vector ? TAMIS_OK
+                   : tam_fail(TAMIS_E_NOMEM, "no memory for %s of %llu elements", what,
+                              (unsigned long long)r->held);
+}
+
 static tamis_status open_acc(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
-    if (!r->acc)
-        r->acc = r->device->alloc(b->kernels, (size_t)r->held * sizeof r->acc[0]);
-    if (!r->acc)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a residual of %llu elements",
-                        (unsigned long long)r->held);
+    const tamis_update *u = r->config.update;
+    TAM_TRY(open_vector(b, &r->acc, "a residual"));
+    if (u && u->beta1 > 0.0)
+        TAM_TRY(open_vector(b, &r->first, "first moments"));
+    if (u && u->rule == TAMIS_UPDATE_ADAM)
+        TAM_TRY(open_vector(b, &r->second, "second moments"));
     b->acc = r->acc + b->held_at;
     return TAMIS_OK;
 }
@@ -219,8 +229,10 @@ static tamis_status open_bucket(tam_bucket *b) {
 static void close_bucket(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     r->driver->close(b);
-    if (r->acc && b->index == 0)
-        r->device->release(b->kernels, r->acc);
+    for (float **of[] = {&r->acc, &r->first, &r->second}, ***v = of; v < of + 3; v++) {
+        if (**v && b->index == 0)
+            r->device->release(b->kernels, **v);
+    }
     if (!r->acc && b->acc)
         r->device->release(b->kernels, b->acc);
     tam_rows_close(b);

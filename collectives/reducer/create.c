@@ -29,6 +29,8 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
         return refuse("capacity", c->capacity, "0 or 0.1 to 1e6");
     if (c->threshold != 0.0 && !within(c->threshold, 1e-38, 1e38))
         return refuse("threshold", c->threshold, "0 or a positive magnitude");
+    if (!within(c->residual_decay, 0.0, 1.0))
+        return refuse("residual_decay", c->residual_decay, "0 to 1");
     if (c->block != 0 && (c->block % 32 != 0 || c->block > 65536))
         return refuse("block", c->block, "0 or a multiple of 32 up to 65536");
     if (c->threads > 256)
@@ -39,6 +41,28 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config: output, average, nonfinite, "
                                           "grad_type, share, worker, index_format or wire_type is "
                                           "none of its enum");
+    return TAMIS_OK;
+}
+
+static tamis_status check_decay(tam_scheme scheme, double decay) {
+    if (decay == 1.0 || !tam_scheme_dense(scheme))
+        return TAMIS_OK;
+    return tam_fail(
+        TAMIS_E_UNSUPPORTED,
+        "tamis_reducer_config.residual_decay is %g: scheme dense has no residual; use 1", decay);
+}
+
+/* The caller's struct, if any, becomes the reducer's own. */
+static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
+    r->config.update = NULL;
+    if (!theirs)
+        return TAMIS_OK;
+    r->update = (tamis_update)TAMIS_UPDATE_INIT;
+    TAM_TRY(
+        tam_struct_copy("tamis_update", &r->update, sizeof r->update, sizeof r->update, theirs));
+    r->update.beta1 += 0.0; /* no negative zeros: bits are compared */
+    r->update.beta2 += 0.0;
+    r->config.update = &r->update;
     return TAMIS_OK;
 }
 
@@ -71,14 +95,17 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
     TAM_TRY(check_wire(r->scheme, c.wire_type, c.index_format));
+    TAM_TRY(check_decay(r->scheme, c.residual_decay));
     c.scheme = NULL;   /* the caller's memory */
     c.capacity += 0.0; /* no negative zeros: bits are compared */
     c.threshold += 0.0;
+    c.residual_decay += 0.0;
     c.over = c.over != 0.0 ? c.over : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     r->config = c;
+    TAM_TRY(read_update(r, c.update));
     if (tam_scheme_auto(r->scheme)) /* to which no link means another thing */
         return TAMIS_OK;
     r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
@@ -127,6 +154,8 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
     TAM_TRY(check_nodes(r, layout));
+    if (r->config.update)
+        TAM_TRY(tam_update_check(r, layout));
     if (tam_reducer_measures(r) && !r->comm->measured)
         TAM_TRY(tam_probe_open(r->comm, &r->probe));
     return tam_device_find(r->config.device, &r->device);
@@ -136,6 +165,15 @@ static uint64_t real_bits(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
+}
+
+static void describe_update(const tamis_update *u, uint64_t *f) {
+    bool adam = u->rule == TAMIS_UPDATE_ADAM;
+    f[TAM_FIELD_UPDATE] = 1 + (uint64_t)u->rule;
+    f[TAM_FIELD_BETA1] = real_bits(u->beta1);
+    f[TAM_FIELD_BETA2] = adam ? real_bits(u->beta2) : 0;
+    f[TAM_FIELD_EPSILON] = adam ? real_bits(u->epsilon) : 0;
+    f[TAM_FIELD_UPDATE_SCALE] = real_bits(u->scale);
 }
 
 static void describe(tamis_reducer *r, const tamis_layout *layout) {
@@ -166,6 +204,9 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);
     f[TAM_FIELD_INDEX_FORMAT] = c->index_format;
     f[TAM_FIELD_WIRE_TYPE] = c->wire_type;
+    f[TAM_FIELD_RESIDUAL_DECAY] = real_bits(c->residual_decay);
+    if (c->update)
+        describe_update(c->update, f);
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */

@@ -48,6 +48,8 @@ static bool runs_by_itself(const tamis_reducer *r) {
     tam_scheme s = r->scheme;
     if (tam_scheme_dense(s))
         return true;
+    if (r->config.update) /* whose bias corrections the host computes, pass by pass */
+        return false;
     if (tam_scheme_regional(s))
         return false;
     if (tam_scheme_exact_count(s))

@@ -276,12 +276,14 @@ static tamis_status exchange_regions(tam_bucket *b, tam_link *link) {
 /* -- the job ---------------------------------------------------------------------------------- */
 
 tamis_status tam_step_accumulate(tam_bucket *b) {
-    const tamis_reducer *r = b->reducer;
+    tamis_reducer *r = b->reducer;
     uint64_t begin_ns = tam_clock_ns();
     tam_accumulate pass = b->slice ? tam_slice_pass(b) : b->target;
     TAM_TRY(r->device->accumulate(b->kernels, &pass, &b->accumulated));
     if (b->slice && b->target.clear)
         TAM_TRY(tam_dense_clear(b));
+    if (r->config.update)
+        r->passes = b->pass; /* the same for all buckets of a step */
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->index, begin_ns, &b->now.accumulate_s);
     return TAMIS_OK;
 }

@@ -16,7 +16,8 @@
 #include <xxhash.h>
 
 float tam_divisor(const tamis_reducer *r) {
-    return r->config.average == TAMIS_AVERAGE_MEAN ? (float)r->comm->nranks : 1.0f;
+    double ranks = r->config.average == TAMIS_AVERAGE_MEAN ? r->comm->nranks : 1.0;
+    return (float)(r->config.update ? ranks / r->config.update->scale : ranks);
 }
 
 tam_entries tam_bucket_result(const tam_bucket *b) {
@@ -114,11 +115,24 @@ static uint64_t drop_infinite_sums(tam_bucket *b) {
         if (b->rest)
             forget_rest(b, i);
         device->put(b->kernels, b->acc, &b->indices[i], 1, NULL);
+        if (tam_update_masked(b))
+            device->put(b->kernels, tam_update_masked(b), &b->indices[i], 1, NULL);
     }
     return bad;
 }
 
 /* -- apply ------------------------------------------------------------------------------------ */
+
+/* What this rank gave leaves its residual. */
+static tamis_status leave(tam_bucket *b) {
+    const tam_device *device = b->reducer->device;
+    bool picks_alone = b->slots.with_values;
+    const uint32_t *indices = picks_alone ? tam_slot_own_indices(&b->slots) : b->indices;
+    size_t count = picks_alone ? (size_t)b->now.picked : b->count;
+    float *masked = tam_update_masked(b);
+    TAM_TRY(device->put(b->kernels, b->acc, indices, count, b->rest));
+    return masked ? device->put(b->kernels, masked, indices, count, NULL) : TAMIS_OK;
+}
 
 static tamis_status apply(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
@@ -131,10 +145,7 @@ static tamis_status apply(tam_bucket *b) {
     void *kernels = b->slice ? b->slice->kernels : b->kernels;
     TAM_TRY(r->device->apply(kernels, &target, all.indices, all.count, tam_divisor(r), all.values));
     b->last_result = XXH3_64bits(all.values, all.count * sizeof all.values[0]);
-    if (b->slots.with_values)
-        return r->device->put(b->kernels, b->acc, tam_slot_own_indices(&b->slots), b->now.picked,
-                              b->rest);
-    return r->device->put(b->kernels, b->acc, b->indices, b->count, b->rest);
+    return leave(b);
 }
 
 /* Several lists become one that ascends: the last bucket holds the first segments. */

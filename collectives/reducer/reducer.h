@@ -43,6 +43,11 @@ typedef enum tam_field {
     TAM_FIELD_SHARE,
     TAM_FIELD_DENSITY_MAX,
     TAM_FIELD_RANKS_PER_NODE,
+    TAM_FIELD_RESIDUAL_DECAY,
+    TAM_FIELD_UPDATE,
+    TAM_FIELD_BETA1,
+    TAM_FIELD_BETA2,
+    TAM_FIELD_EPSILON,
     TAM_FIELDS_OF_STATE, /* a state does not depend on what follows */
     TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
     TAM_FIELD_GRAD_TYPE,
@@ -52,6 +57,7 @@ typedef enum tam_field {
     TAM_FIELD_INDEX_FORMAT = TAM_FIELDS_IN_STATE,
     TAM_FIELD_WIRE_TYPE,
     TAM_FIELD_BUCKET_FORMATS, /* a hash; what exchange auto chose */
+    TAM_FIELD_UPDATE_SCALE,
     TAM_FIELDS
 } tam_field;
 
@@ -119,7 +125,10 @@ typedef struct tam_bucket {
     tam_packing packing;
     tam_rows *rows; /* of a segment that has rows; else NULL */
 
-    uint32_t unready; /* segments of this step that are not ready yet */
+    uint32_t unready;  /* segments of this step that are not ready yet */
+    bool begun;        /* micro-batches of the next step lie in the residual, which has decayed */
+    tam_intake intake; /* update mode, of the step under way, */
+    uint64_t pass;     /* which is so many passes from the first */
     tam_accumulate target;
     tam_accumulated accumulated;
     uint64_t early_nonfinite; /* dropped from micro-batches before this step, */
@@ -179,12 +188,15 @@ struct tamis_reducer {
     tam_flights *flights; /* driver stream */
     tam_bucket *buckets;  /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
-    uint32_t ndense;     /* buckets that are summed whole */
-    uint32_t *bucket_of; /* [nsegments] */
-    uint64_t held;       /* elements of the residual: n; hierarchical: of the own slices */
-    float *acc;          /* residual between steps */
-    void *staging;       /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
-    uint32_t *indices;   /* [sum of union_max] the result of several buckets joined; else NULL */
+    uint32_t ndense;       /* buckets that are summed whole */
+    uint32_t *bucket_of;   /* [nsegments] */
+    uint64_t held;         /* elements of the residual: n; hierarchical: of the own slices */
+    float *acc;            /* residual between steps */
+    tamis_update update;   /* config.update is this, or NULL */
+    float *first, *second; /* update mode: moments, as far as the rule has them */
+    uint64_t passes;       /* that made them */
+    void *staging;         /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
+    uint32_t *indices;     /* [sum of union_max] the result of several buckets joined; else NULL */
     float *values;
     uint64_t *lengths, *shares; /* [nbuckets] of those that share k */
     double *norms;              /* [nbuckets] of the last step */
@@ -229,7 +241,7 @@ static inline uint64_t tam_bucket_target(const tam_bucket *b) {
 /** Whether buckets become dense where that should be faster: else all of auto are sparse. */
 static inline bool tam_reducer_chooses(const tamis_reducer *r) {
     return tam_scheme_auto(r->scheme) && r->config.output == TAMIS_OUTPUT_DENSE &&
-           r->config.device == TAMIS_DEVICE_CPU;
+           r->config.device == TAMIS_DEVICE_CPU && !r->config.update;
 }
 
 /** Whether it takes measured times for that: no link was given. */
@@ -248,6 +260,13 @@ static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }
+
+/** update.c: what is wrong with r->update, whose scheme and config are known. */
+tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout);
+/** Update mode: what the rule needs in the next pass, with the moments of this bucket. */
+void tam_update_aim(tam_bucket *b);
+/** Moments that are cleared where an entry was applied: of this bucket; NULL: none. */
+float *tam_update_masked(const tam_bucket *b);
 
 /** agree.c: all ranks compare; the first difference is said on all. */
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns);

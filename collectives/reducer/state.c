@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1d65746174744f) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1d657461747451) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct state_row {
     tam_control_state control;
-    uint64_t last_result, early_nonfinite;
+    uint64_t last_result, early_nonfinite, begun;
     double norm;
 } state_row;
 
@@ -62,6 +62,7 @@ tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
     sizes.control += sizes.ngroups * sizeof(double);
     sizes.control += r->nbuckets * parts_length(r) * sizeof(uint64_t);
     sizes.residual = (size_t)r->held * sizeof(float);
+    sizes.moments = sizes.residual * ((r->first != NULL) + (r->second != NULL));
     return sizes;
 }
 
@@ -95,17 +96,17 @@ static size_t piece_at(size_t at, size_t bytes) {
     return bytes - at < TAM_STATE_PIECE ? bytes - at : TAM_STATE_PIECE;
 }
 
-tamis_status tam_state_residual(const tamis_reducer *r, tam_state_sink sink, void *arg,
-                                uint64_t *out_hash) {
+tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_state_sink sink,
+                              void *arg, uint64_t *out_hash) {
     size_t bytes = tam_state_sizes_of(r).residual;
     tamis_status status = TAMIS_OK;
     uint64_t hash = 0;
     void *piece = tam_alloc(piece_at(0, bytes));
     if (!piece)
-        return tam_fail(TAMIS_E_NOMEM, "no memory to read the residual");
+        return tam_fail(TAMIS_E_NOMEM, "no memory to read a vector of the state");
     for (size_t at = 0; at < bytes && status == TAMIS_OK; at += TAM_STATE_PIECE) {
         size_t length = piece_at(at, bytes);
-        status = r->device->read(r->buckets[0].kernels, (const char *)r->acc + at, length, piece);
+        status = r->device->read(r->buckets[0].kernels, (const char *)vector + at, length, piece);
         if (status == TAMIS_OK)
             status = sink(arg, at, piece, length);
         hash = hash_piece(piece, length, hash);
@@ -117,7 +118,7 @@ tamis_status tam_state_residual(const tamis_reducer *r, tam_state_sink sink, voi
 }
 
 static state_row row_of(const tam_bucket *b) {
-    return (state_row){b->control.state, b->last_result, b->early_nonfinite,
+    return (state_row){b->control.state, b->last_result, b->early_nonfinite, b->begun,
                        b->reducer->norms[b->index]};
 }
 
@@ -144,7 +145,8 @@ static void pack_parts(const tamis_reducer *r, void *control) {
     }
 }
 
-void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, void *control) {
+void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
+                    void *control) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
     tam_state_header *h = control;
     memset(control, 0, sizes.control);
@@ -153,6 +155,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, void *contro
     h->byte_order = BYTE_ORDER_MARK;
     h->control_bytes = sizes.control;
     h->residual_bytes = sizes.residual;
+    h->moments_bytes = sizes.moments;
     memcpy(h->fields, r->agreement.fields, sizeof h->fields);
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
@@ -162,10 +165,12 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, void *contro
     h->steps = r->stats.steps;
     h->rescans_total = r->stats.rescans_total;
     h->wire_bytes_total = r->stats.wire_bytes_total;
+    h->passes = r->passes;
     h->k = r->k;
     h->has_norms = r->has_norms;
     h->parts_hash = hash_parts(control, sizes.control);
     h->residual_hash = residual_hash;
+    h->moments_hash = moments_hash;
     h->header_hash = hash_header(h);
 }
 
@@ -209,7 +214,8 @@ tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_head
                         "cannot send",
                         where, (unsigned long long)h->k);
     if (h->nbuckets != r->nbuckets || h->ngroups != sizes.ngroups ||
-        h->control_bytes != sizes.control || h->residual_bytes != sizes.residual)
+        h->control_bytes != sizes.control || h->residual_bytes != sizes.residual ||
+        h->moments_bytes != sizes.moments)
         return tam_state_refuse(where, "its parts have other sizes than this reducer's");
     return TAMIS_OK;
 }
@@ -219,6 +225,18 @@ static uint64_t hash_residual(const float *residual, size_t bytes) {
     for (size_t at = 0; at < bytes; at += TAM_STATE_PIECE)
         hash = hash_piece((const char *)residual + at, piece_at(at, bytes), hash);
     return hash;
+}
+
+uint64_t tam_state_join_hashes(uint64_t first, uint64_t second) {
+    const uint64_t both[] = {first, second};
+    return XXH3_64bits(both, sizeof both);
+}
+
+uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments) {
+    size_t bytes = tam_state_sizes_of(r).residual;
+    uint64_t first = r->first ? hash_residual(moments, bytes) : 0;
+    const float *rest = r->first ? moments + r->layout->length : moments;
+    return tam_state_join_hashes(first, r->second ? hash_residual(rest, bytes) : 0);
 }
 
 tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
@@ -255,6 +273,7 @@ static void take_buckets(tamis_reducer *r, const void *control) {
         tam_control_prepare(&b->control);
         b->last_result = rows[i].last_result;
         b->early_nonfinite = rows[i].early_nonfinite;
+        b->begun = rows[i].begun != 0;
         if (!has_parts(b))
             continue;
         memcpy(parts_of(b), parts_in(r, control, i), parts_length(r) * sizeof(uint64_t));
@@ -288,10 +307,19 @@ static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
 static void take_place(tamis_reducer *r, const tam_state_header *h) {
     tell_choice(r, h);
     r->step = h->step;
+    r->passes = h->passes;
     r->stats.steps = h->steps;
     r->stats.length = r->layout->length;
     r->stats.rescans_total = h->rescans_total;
     r->stats.wire_bytes_total = h->wire_bytes_total;
+}
+
+tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const float *second) {
+    size_t bytes = tam_state_sizes_of(r).residual;
+    void *kernels = r->buckets[0].kernels;
+    if (first)
+        TAM_TRY(r->device->write(kernels, first, bytes, r->first));
+    return second ? r->device->write(kernels, second, bytes, r->second) : TAMIS_OK;
 }
 
 tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *residual) {

@@ -3,7 +3,10 @@
  * The state of a rank between steps, in files and in memory.
  *
  *     control                                                                      residual
- *     | header, 64-bit words | a row per bucket | levels: double[groups] | parts | | float[n] |
+ *     | header, 64-bit words | a row per bucket | levels: double[groups] | parts | | float[n] | moments
+ *
+ * Moments are there in update mode alone: the first, the second or both, float[n] each.
+ *
  *
  * Parts are there for ownership balanced alone: uint64[ranks] blocks of each, for every bucket; and
  * for exchange balanced-pairs: the words of regions.h.
@@ -21,20 +24,22 @@ enum { TAM_STATE_PIECE = 1 << 22 }; /* bytes of the residual that are moved and 
 
 typedef struct tam_state_header {
     uint64_t magic, byte_order;
-    uint64_t control_bytes, residual_bytes;
+    uint64_t control_bytes, residual_bytes, moments_bytes;
     uint64_t status;                      /* 0 */
     uint64_t fields[TAM_FIELDS_IN_STATE]; /* of the agreement */
     uint64_t rank, nranks, nbuckets, ngroups;
     uint64_t step, steps, rescans_total, wire_bytes_total;
+    uint64_t passes; /* of update mode */
     uint64_t k, has_norms;
     uint64_t parts_hash; /* of all behind the header */
     uint64_t residual_hash;
-    uint64_t header_hash; /* last */
+    uint64_t moments_hash; /* 0 in memory, where moments go their own way */
+    uint64_t header_hash;  /* last */
 } tam_state_header;
 
 typedef struct tam_state_sizes {
     uint64_t ngroups;
-    size_t control, residual; /* bytes */
+    size_t control, residual, moments; /* bytes */
 } tam_state_sizes;
 
 /** Scheme dense has neither levels nor residual. */
@@ -49,12 +54,19 @@ tamis_status tam_state_settle_to_load(tamis_reducer *r, const char *call);
 /** What to do with a piece of the residual, which starts at byte `at`. */
 typedef tamis_status (*tam_state_sink)(void *arg, size_t at, const void *piece, size_t bytes);
 
-/** Hand the residual over piece by piece, through host memory. */
-tamis_status tam_state_residual(const tamis_reducer *r, tam_state_sink sink, void *arg,
-                                uint64_t *out_hash);
+/** Hand a vector over piece by piece, through host memory. @param vector  float[n] of the device */
+tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_state_sink sink,
+                              void *arg, uint64_t *out_hash);
 
 /** @param control  [out]  sizes.control bytes, 8-byte aligned */
-void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, void *control);
+void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
+                    void *control);
+
+/** The hash of moments in one piece of host memory, first before second. */
+uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments);
+
+/** The same from the hashes of each; of one that is not there: 0. */
+uint64_t tam_state_join_hashes(uint64_t first, uint64_t second);
 
 /** FORMAT: "where: why". */
 tamis_status tam_state_refuse(const char *where, const char *why);
@@ -66,6 +78,9 @@ tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_head
 /** Are the parts behind a checked header undamaged? @param residual  NULL: not looked at */
 tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
                                    const float *residual, const char *where);
+
+/** Moments that are sound, NULL for what the rule has not. DEVICE. */
+tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const float *second);
 
 /** Both are sound. @param control, residual  NULL: this part stays as it is */
 tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *residual);

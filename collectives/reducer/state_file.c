@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * State files: control and residual of one rank. Saving writes beside the target, flushes, renames
+ * State files: control, residual and moments of one rank. Saving writes beside the target, flushes, renames
  * and flushes the folder. Loading reads into memory of its own.
  */
 #include "collectives/reducer/state.h"
@@ -46,26 +46,39 @@ static tamis_status write_at(const state_file *file, size_t at, const void *memo
     return TAMIS_OK;
 }
 
-typedef struct residual_target {
+typedef struct vector_target {
     const state_file *file;
     size_t begin;
-} residual_target;
+} vector_target;
 
 static tamis_status write_piece(void *arg, size_t at, const void *piece, size_t bytes) {
-    const residual_target *target = arg;
+    const vector_target *target = arg;
     return write_at(target->file, target->begin + at, piece, bytes);
 }
 
-/* Control comes last, for it holds the hash of the residual. */
+/* One behind the other. A vector that is not there takes no place. */
+static tamis_status write_vector(const tamis_reducer *r, const float *vector, vector_target *target,
+                                 uint64_t *out_hash) {
+    *out_hash = 0;
+    if (!vector)
+        return TAMIS_OK;
+    TAM_TRY(tam_state_vector(r, vector, write_piece, target, out_hash));
+    target->begin += tam_state_sizes_of(r).residual;
+    return TAMIS_OK;
+}
+
+/* Control comes last, for it holds the hashes of the vectors. */
 static tamis_status write_state(const tamis_reducer *r, const state_file *file) {
     size_t bytes = tam_state_sizes_of(r).control;
-    residual_target target = {file, bytes};
-    uint64_t hash;
-    TAM_TRY(tam_state_residual(r, write_piece, &target, &hash));
+    vector_target target = {file, bytes};
+    uint64_t hash, first, second;
+    TAM_TRY(write_vector(r, r->acc, &target, &hash));
+    TAM_TRY(write_vector(r, r->first, &target, &first));
+    TAM_TRY(write_vector(r, r->second, &target, &second));
     void *control = tam_alloc(bytes);
     if (!control)
         return tam_fail(TAMIS_E_NOMEM, "no memory to save to %s", file->path);
-    tam_state_pack(r, hash, control);
+    tam_state_pack(r, hash, tam_state_join_hashes(first, second), control);
     tamis_status status = write_at(file, 0, control, bytes);
     tam_free(control);
     if (status == TAMIS_OK && fsync(file->fd) != 0)
@@ -140,7 +153,7 @@ static tamis_status read_all(const state_file *file, void *memory, size_t bytes)
 static tamis_status check_size(const state_file *file, const tam_state_header *h) {
     struct stat there;
     if (fstat(file->fd, &there) == 0 &&
-        (uint64_t)there.st_size == h->control_bytes + h->residual_bytes)
+        (uint64_t)there.st_size == h->control_bytes + h->residual_bytes + h->moments_bytes)
         return TAMIS_OK;
     return tam_state_refuse(file->path, "the file is truncated or has something appended");
 }
@@ -152,38 +165,54 @@ static tamis_status check_regular(const state_file *file) {
     return tam_fail(TAMIS_E_IO, "cannot load %s: it is not a regular file", file->path);
 }
 
-static tamis_status read_state(const tamis_reducer *r, const state_file *file, void **control,
-                               float **residual) {
+/* What a file holds, in memory of its own. */
+typedef struct content {
+    void *control;
+    float *residual, *moments;
+} content;
+
+static tamis_status read_state(const tamis_reducer *r, const state_file *file, content *c) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
     tam_state_header header;
     TAM_TRY(check_regular(file));
     TAM_TRY(read_all(file, &header, sizeof header));
     TAM_TRY(tam_state_check_header(r, &header, file->path));
     TAM_TRY(check_size(file, &header));
-    *control = tam_alloc(sizes.control);
-    *residual = tam_alloc(sizes.residual);
-    if (!*control || !*residual)
+    c->control = tam_alloc(sizes.control);
+    c->residual = tam_alloc(sizes.residual);
+    c->moments = tam_alloc(sizes.moments);
+    if (!c->control || !c->residual || !c->moments)
         return tam_fail(TAMIS_E_NOMEM, "no memory to read %s", file->path);
-    memcpy(*control, &header, sizeof header);
-    TAM_TRY(read_all(file, (char *)*control + sizeof header, sizes.control - sizeof header));
-    TAM_TRY(read_all(file, *residual, sizes.residual));
-    return tam_state_check_parts(r, *control, *residual, file->path);
+    memcpy(c->control, &header, sizeof header);
+    TAM_TRY(read_all(file, (char *)c->control + sizeof header, sizes.control - sizeof header));
+    TAM_TRY(read_all(file, c->residual, sizes.residual));
+    TAM_TRY(read_all(file, c->moments, sizes.moments));
+    TAM_TRY(tam_state_check_parts(r, c->control, c->residual, file->path));
+    if (header.moments_hash != tam_state_hash_moments(r, c->moments))
+        return tam_state_refuse(file->path, "its moments are damaged (checksum)");
+    return TAMIS_OK;
+}
+
+static tamis_status take(tamis_reducer *r, const content *c) {
+    const float *rest = r->first ? c->moments + r->layout->length : c->moments;
+    TAM_TRY(tam_state_take_moments(r, r->first ? c->moments : NULL, r->second ? rest : NULL));
+    return tam_state_take(r, c->control, c->residual);
 }
 
 tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
-    void *control = NULL;
-    float *residual = NULL;
+    content read = {0};
     TAM_TRY(check_path(r, path, "tamis_reducer_load"));
     TAM_TRY(tam_state_settle_to_load(r, "tamis_reducer_load"));
     /* nonblocking, for a pipe would wait for its writer */
     state_file file = {open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), path};
     if (file.fd < 0)
         return fail_io("open", path);
-    tamis_status status = read_state(r, &file, &control, &residual);
+    tamis_status status = read_state(r, &file, &read);
     if (status == TAMIS_OK)
-        status = tam_state_take(r, control, residual);
-    tam_free(control);
-    tam_free(residual);
+        status = take(r, &read);
+    tam_free(read.control);
+    tam_free(read.residual);
+    tam_free(read.moments);
     close(file.fd);
     return status;
 }

@@ -26,7 +26,7 @@ static tamis_status pass_over(void *arg, size_t at, const void *piece, size_t by
 
 tamis_status tamis_reducer_control_save(tamis_reducer *r, void *memory, size_t bytes) {
     static const char call[] = "tamis_reducer_control_save";
-    uint64_t hash;
+    uint64_t hash = 0;
     TAM_TRY(check_arguments(r, memory, call));
     size_t needed = tam_state_sizes_of(r).control;
     if (bytes != needed)
@@ -36,9 +36,9 @@ tamis_status tamis_reducer_control_save(tamis_reducer *r, void *memory, size_t b
     void *control = tam_alloc(needed); /* aligned, and `memory` is written only on success */
     if (!control)
         return tam_fail(TAMIS_E_NOMEM, "%s: no memory for %zu bytes", call, needed);
-    tamis_status status = tam_state_residual(r, pass_over, NULL, &hash);
+    tamis_status status = r->acc ? tam_state_vector(r, r->acc, pass_over, NULL, &hash) : TAMIS_OK;
     if (status == TAMIS_OK) {
-        tam_state_pack(r, hash, control);
+        tam_state_pack(r, hash, 0, control);
         memcpy(memory, control, needed);
     }
     tam_free(control);
@@ -61,7 +61,7 @@ tamis_status tamis_reducer_residual_save(tamis_reducer *r, float *out) {
     TAM_TRY(check_arguments(r, out, call));
     TAM_TRY(check_has_residual(r, call));
     TAM_TRY(tam_state_settle(r, call));
-    return tam_state_residual(r, copy_piece, out, &hash);
+    return tam_state_vector(r, r->acc, copy_piece, out, &hash);
 }
 
 /* -- restore ---------------------------------------------------------------------------------- */

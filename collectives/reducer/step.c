@@ -147,11 +147,15 @@ static void aim(tam_bucket *b, const tamis_step *step) {
         .grads = step->grads ? step->grads + b->first_segment : NULL,
         .seg_begin = b->layout->begins,
         .type = r->config.grad_type,
+        .decay = b->begun || b->rows ? 1.0f : (float)r->config.residual_decay,
         .scale = step->scale,
         .clear = r->config.output == TAMIS_OUTPUT_DENSE,
         .mine = tam_part_of(&b->division, r->step, r->rank),
         .thresholds = b->control.thresholds,
+        .intake = r->config.update ? &b->intake : NULL,
     };
+    if (r->config.update)
+        tam_update_aim(b);
 }
 
 static void begin(tamis_reducer *r, const tamis_step *step) {
@@ -201,7 +205,9 @@ static bool note_launch(tamis_reducer *r, tamis_status *status) {
 }
 
 static tamis_status launch_one(tamis_reducer *r) {
-    tamis_status status = r->driver->launch(&r->buckets[r->launched], r->given.stream);
+    tam_bucket *b = &r->buckets[r->launched];
+    tamis_status status = r->driver->launch(b, r->given.stream);
+    b->begun = b->begun && status != TAMIS_OK;
     bool half = status != TAMIS_OK && r->launched > 0;
     if (half && tamis_status_loss(status) != TAMIS_LOST_COMM)
         status = tam_fail(TAMIS_E_TRANSPORT, "rank %u: a step ended half way: %s", r->comm->rank,
@@ -327,6 +333,10 @@ static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
                         "tamis_grad_accumulate: with ranks_per_node = %u a residual holds a slice "
                         "of the node's sum alone; add up micro-batches before start",
                         r->config.ranks_per_node);
+    if (r->config.update)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_grad_accumulate: in update mode a step has one pass, of the whole "
+                        "gradient; add up micro-batches before start");
     return check_start(r, step);
 }
 
@@ -340,6 +350,7 @@ tamis_status tamis_grad_accumulate(tamis_reducer *r, const tamis_step *step) {
         aim(b, &own);
         b->target.thresholds = b->never;
         status = r->driver->accumulate(b, own.stream);
+        b->begun = b->begun || status == TAMIS_OK;
     }
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)
         tam_comm_lose(r->comm, status);

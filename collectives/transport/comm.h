@@ -37,7 +37,7 @@ typedef struct tam_job {
 } tam_job;
 
 enum {
-    TAM_BOARD_BYTES = 256, /* per rank */
+    TAM_BOARD_BYTES = 384, /* per rank */
     TAM_DESK_BYTES = 1024
 };
 

@@ -534,7 +534,7 @@ typedef struct tamis_reducer_config {
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
-    tamis_type wire_type; /* of values that travel: float32, or bfloat16, which rounds what a
+    tamis_type wire_type;    /* of values that travel: float32, or bfloat16, which rounds what a
                                   rank sends, and the sum once more. What rounding takes stays in a
                                   residual: late, not lost. float16 is refused: values beyond 65504
                                   or below 6e-8 would need a scale that all ranks agree on */

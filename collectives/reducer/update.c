@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Update mode: residuals accumulate each rank's own step. What may be asked for, what the rule needs
+ * pass by pass, defaults by density, and the moments as part of a state.
+ */
+#include "collectives/reducer/state.h"
+
+#include "lib/base/numbers.h"
+
+#include <math.h>
+
+/* -- what may be asked for -------------------------------------------------------------------- */
+
+static tamis_status refuse(const char *field, double value, const char *range) {
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.%s is %g, not %s", field, value, range);
+}
+
+static bool within(double x, double low, double high) {
+    return x >= low && x <= high; /* false for NaN */
+}
+
+static tamis_status check_numbers(const tamis_update *u) {
+    if ((unsigned)u->rule > TAMIS_UPDATE_MOMENTUM)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.rule is %d, none of its enum",
+                        (int)u->rule);
+    if (!(u->beta1 >= 0.0 && u->beta1 < 1.0))
+        return refuse("beta1", u->beta1, "in [0, 1)");
+    if (!within(u->scale, 1e-6, 1e6))
+        return refuse("scale", u->scale, "1e-6 to 1e6");
+    if (u->rule == TAMIS_UPDATE_MOMENTUM)
+        return TAMIS_OK;
+    if (!(u->beta2 >= 0.0 && u->beta2 < 1.0))
+        return refuse("beta2", u->beta2, "in [0, 1)");
+    if (!within(u->epsilon, 1e-38, 1e38))
+        return refuse("epsilon", u->epsilon, "1e-38 to 1e38");
+    return TAMIS_OK;
+}
+
+tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout) {
+    TAM_TRY(check_numbers(&r->update));
+    if (tam_scheme_dense(r->scheme))
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_reducer_config.update: scheme dense has no residual to accumulate "
+                        "updates in; give its result to the optimizer");
+    if (layout->nrowed > 0)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_reducer_config.update: the layout has %u segments with rows, which "
+                        "are summed as gradients; put them into a reducer of their own",
+                        layout->nrowed);
+    if (r->config.ranks_per_node > 1)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "tamis_reducer_config.update: with ranks_per_node = %u nodes hold sums of "
+                        "gradients, not updates of ranks; use ranks_per_node 0",
+                        r->config.ranks_per_node);
+    return TAMIS_OK;
+}
+
+/* -- a pass ----------------------------------------------------------------------------------- */
+
+/* By multiplications alone, so that all machines have the same bits. */
+static double power(double x, uint64_t exponent) {
+    double result = 1.0;
+    for (; exponent > 0; exponent /= 2, x *= x) {
+        if (exponent % 2 == 1)
+            result *= x;
+    }
+    return result;
+}
+
+static float correction(double beta, uint64_t pass) {
+    return (float)(1.0 / (1.0 - power(beta, pass)));
+}
+
+void tam_update_aim(tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    const tamis_update *u = &r->update;
+    bool adam = u->rule == TAMIS_UPDATE_ADAM;
+    b->pass = r->passes + 1;
+    b->intake = (tam_intake){
+        .rule = u->rule,
+        .first = r->first ? r->first + b->begin : NULL,
+        .second = r->second ? r->second + b->begin : NULL,
+        .keep1 = (float)u->beta1,
+        .take1 = adam ? (float)(1.0 - u->beta1) : 1.0f,
+        .keep2 = (float)u->beta2,
+        .take2 = (float)(1.0 - u->beta2),
+        .correct1 = correction(u->beta1, b->pass),
+        .correct2 = correction(u->beta2, b->pass),
+        .epsilon = (float)u->epsilon,
+    };
+}
+
+float *tam_update_masked(const tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    bool masks = r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first;
+    return masks ? r->first + b->begin : NULL;
+}
+
+/* -- defaults --------------------------------------------------------------------------------- */
+
+/* Measured but for the first, where all entries make Adam's own step. */
+static const struct {
+    double density, scale, decay;
+} advice[] = {{1.0, 1.0, 0.0},   {0.1, 10.0, 0.0},   {0.03, 20.0, 0.5},
+              {0.01, 33.0, 0.5}, {0.001, 17.0, 0.8}, {0.0, 17.0, 0.8}};
+
+/* From 0 at row i to 1 at row i + 1. */
+static double between(double density, size_t i) {
+    double low = advice[i + 1].density;
+    if (low == 0.0)
+        return 0.0;
+    return tam_log2(density / advice[i].density) / tam_log2(low / advice[i].density);
+}
+
+tamis_status tamis_update_advise(double density, tamis_update *update, double *residual_decay) {
+    size_t i = 0;
+    if (!update || !residual_decay)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: %s is NULL",
+                        update ? "residual_decay" : "update");
+    if (!(density > 0.0 && density <= 1.0))
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: density %g is not in (0, 1]",
+                        density);
+    tamis_update own = TAMIS_UPDATE_INIT;
+    TAM_TRY(tam_struct_copy("tamis_update", &own, sizeof own, sizeof own, update));
+    while (density <= advice[i + 1].density)
+        i++;
+    double t = between(density, i);
+    own.scale = advice[i].scale * tam_exp2(t * tam_log2(advice[i + 1].scale / advice[i].scale));
+    TAM_TRY(tam_struct_give("tamis_update", &own, sizeof own, update));
+    *residual_decay = advice[i].decay + t * (advice[i + 1].decay - advice[i].decay);
+    return TAMIS_OK;
+}
+
+/* -- moments as part of a state --------------------------------------------------------------- */
+
+static tamis_status check_moments(const tamis_reducer *r, const void *first, const void *second,
+                                  const char *call) {
+    if (!r)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: reducer is NULL", call);
+    if (!r->config.update)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "%s: the residual accumulates gradients, without "
+                        "moments",
+                        call);
+    if (!first == !r->first && !second == !r->second)
+        return TAMIS_OK;
+    bool about_first = !first != !r->first;
+    return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is %s NULL: the rule %s", call,
+                    about_first ? "first" : "second", (about_first ? first : second) ? "not" : "",
+                    (about_first ? r->first : r->second) ? "keeps it" : "keeps none");
+}
+
+static tamis_status copy_piece(void *arg, size_t at, const void *piece, size_t bytes) {
+    memcpy((char *)arg + at, piece, bytes);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_reducer_moments_save(tamis_reducer *r, float *first, float *second,
+                                        uint64_t *passes) {
+    static const char call[] = "tamis_reducer_moments_save";
+    uint64_t hash;
+    TAM_TRY(check_moments(r, first, second, call));
+    if (!passes)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is NULL", call);
+    TAM_TRY(tam_state_settle(r, call));
+    if (first)
+        TAM_TRY(tam_state_vector(r, r->first, copy_piece, first, &hash));
+    if (second)
+        TAM_TRY(tam_state_vector(r, r->second, copy_piece, second, &hash));
+    *passes = r->passes;
+    return TAMIS_OK;
+}
+
+static tamis_status check_values(const tamis_reducer *r, const float *values, bool positive,
+                                 const char *which) {
+    for (uint64_t i = 0; values && i < r->layout->length; i++) {
+        if (!isfinite(values[i]) || (positive && values[i] < 0.0f))
+            return tam_fail(TAMIS_E_ARGUMENT,
+                            "tamis_reducer_moments_restore: element %llu of %s is %g",
+                            (unsigned long long)i, which, (double)values[i]);
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tamis_reducer_moments_restore(tamis_reducer *r, const float *first,
+                                           const float *second, uint64_t passes) {
+    static const char call[] = "tamis_reducer_moments_restore";
+    TAM_TRY(check_moments(r, first, second, call));
+    TAM_TRY(tam_state_settle_to_load(r, call));
+    TAM_TRY(check_values(r, first, false, "first"));
+    TAM_TRY(check_values(r, second, true, "second"));
+    TAM_TRY(tam_state_take_moments(r, first, second));
+    r->passes = passes;
+    return TAMIS_OK;
+}

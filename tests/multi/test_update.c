@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Update mode and decaying residuals: what residual, moments and result are, entry by entry, against
+ * a plain loop; what is lost and what is not; what is refused.
+ */
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include "tests/support/scratch.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { N = 900, STEPS = 12, RANKS = 3 };
+
+typedef struct update_case {
+    const char *scheme;
+    tamis_update update;
+    double decay;
+    uint64_t bucket_length;
+    tamis_type type;
+    tamis_worker worker;
+    bool whole;             /* whole numbers, for which sums are exact; else real ones */
+    uint64_t hashes[RANKS]; /* of all results */
+    float given[RANKS][N];  /* what each rank added in this step */
+    float before[RANKS][N]; /* residual */
+    float after[RANKS][N];
+} update_case;
+
+static update_case usual(tamis_update_rule rule, double beta1, double decay) {
+    update_case c = {.scheme = "tamis", .update = TAMIS_UPDATE_INIT, .decay = decay};
+    c.update.rule = rule;
+    c.update.beta1 = beta1;
+    c.update.beta2 = 0.99;
+    return c;
+}
+
+static tamis_reducer_config config_of(const update_case *c) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.scheme = c->scheme;
+    config.density = 0.05;
+    config.bucket_length = c->bucket_length;
+    config.grad_type = c->type;
+    config.worker = c->worker;
+    config.residual_decay = c->decay;
+    config.update = &c->update;
+    return config;
+}
+
+static void gradient_of(const update_case *c, uint32_t rank, uint32_t step, float *out) {
+    if (c->whole)
+        data_fill(DATA_TIES, rank, step, N, out);
+    else
+        data_fill_real(rank, step, N, out);
+}
+
+/* -- the plain loop --------------------------------------------------------------------------- */
+
+/* What one rank keeps. */
+typedef struct plain {
+    float acc[N], m[N], v[N];
+    double power1, power2;
+} plain;
+
+static void plain_take(const update_case *c, plain *p, const float *gradient, float *given) {
+    const tamis_update *u = &c->update;
+    float b1 = (float)u->beta1, b2 = (float)u->beta2;
+    p->power1 = p->power1 != 0.0 || u->beta1 == 0.0 ? p->power1 * u->beta1 : u->beta1;
+    p->power2 = p->power2 != 0.0 ? p->power2 * u->beta2 : u->beta2;
+    float c1 = (float)(1.0 / (1.0 - p->power1)), c2 = (float)(1.0 / (1.0 - p->power2));
+    for (size_t i = 0; i < N; i++) {
+        float g = gradient[i];
+        if (u->rule == TAMIS_UPDATE_MOMENTUM) {
+            given[i] = p->m[i] = b1 * p->m[i] + g;
+        } else {
+            p->m[i] = u->beta1 > 0.0 ? b1 * p->m[i] + (float)(1.0 - u->beta1) * g : g;
+            p->v[i] = b2 * p->v[i] + ((float)(1.0 - u->beta2) * g) * g;
+            given[i] = (p->m[i] * c1) / (sqrtf(p->v[i] * c2) + (float)u->epsilon);
+        }
+        p->acc[i] = (float)c->decay * p->acc[i] + given[i];
+    }
+}
+
+/* The library's own choice is taken as it is; what it does with it is checked. */
+static void plain_apply(const update_case *c, plain *p, const tamis_result *result) {
+    for (size_t j = 0; j < result->count; j++) {
+        p->acc[result->indices[j]] = 0.0f;
+        if (c->update.rule == TAMIS_UPDATE_MOMENTUM)
+            p->m[result->indices[j]] = 0.0f;
+    }
+}
+
+/* -- one rank --------------------------------------------------------------------------------- */
+
+static void check_result(test_rank *self, const tamis_result *result, const float *gradient,
+                         uint32_t number) {
+    const update_case *c = self->shared;
+    float by = (float)(self->nranks / c->update.scale);
+    size_t next = 0;
+    for (size_t i = 0; i < N; i++) {
+        bool chosen = next < result->count && result->indices[next] == i;
+        next += chosen;
+        float sum = 0.0f;
+        for (uint32_t r = 0; r < self->nranks; r++) /* what each rank held, in their order */
+            sum += (float)c->decay * c->before[r][i] + c->given[r][i];
+        float want = chosen ? sum / by : 0.0f;
+        RANK_CHECK(self, gradient[i] == want, "step %u: result[%zu] is %.9g, not %.9g", number, i,
+                   (double)gradient[i], (double)want);
+    }
+}
+
+/* Sum over ranks of what was added = P / scale * applied + change of the residuals, less what they
+ * forgot; exact where all numbers are whole. */
+static void check_mass(test_rank *self, const float *gradient, uint32_t number) {
+    const update_case *c = self->shared;
+    for (size_t i = 0; i < N; i++) {
+        double owed = 0.0, held = 0.0, size = 0.0;
+        for (uint32_t r = 0; r < self->nranks; r++) {
+            owed += c->decay * (double)c->before[r][i] + (double)c->given[r][i];
+            held += (double)c->after[r][i];
+            size += fabs((double)c->before[r][i]) + fabs((double)c->given[r][i]);
+        }
+        held += (double)gradient[i] * self->nranks / c->update.scale;
+        /* a rounding for each decay, each addition and each sum over ranks, and the quotient's two */
+        double bound = c->whole ? 0.0 : size * 8 * 6e-8;
+        RANK_CHECK(self, fabs(owed - held) <= bound, "step %u, entry %zu: %.17g in, %.17g out",
+                   number, i, owed, held);
+    }
+}
+
+static void one_step(test_rank *self, tamis_reducer *reducer, plain *p, uint32_t number) {
+    update_case *c = self->shared;
+    float gradient[N];
+    const float *residual;
+    tamis_result result;
+    gradient_of(c, self->id, number, gradient);
+    memcpy(c->before[self->id], p->acc, sizeof p->acc);
+    plain_take(c, p, gradient, c->given[self->id]);
+    tamis_step step = data_step(gradient);
+    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reduce_result(reducer, &result));
+    RANK_OK(self, tamis_reducer_residual(reducer, &residual));
+    plain_apply(c, p, &result);
+    RANK_CHECK(self, memcmp(residual, p->acc, sizeof p->acc) == 0,
+               "step %u: the residual differs from the plain loop's", number);
+    memcpy(c->after[self->id], residual, sizeof p->acc);
+    rank_barrier(self);
+    check_result(self, &result, gradient, number);
+    check_mass(self, gradient, number);
+    c->hashes[self->id] = data_hash(c->hashes[self->id], gradient, sizeof gradient);
+    rank_barrier(self);
+}
+
+static void check_moments(test_rank *self, tamis_reducer *reducer, const plain *p) {
+    const update_case *c = self->shared;
+    bool adam = c->update.rule == TAMIS_UPDATE_ADAM;
+    float m[N], v[N];
+    uint64_t passes = 0;
+    RANK_OK(self, tamis_reducer_moments_save(reducer, c->update.beta1 > 0.0 ? m : NULL,
+                                             adam ? v : NULL, &passes));
+    RANK_CHECK(self, passes == STEPS, "%u passes were counted", (unsigned)passes);
+    if (c->update.beta1 > 0.0)
+        RANK_CHECK(self, memcmp(m, p->m, sizeof m) == 0, "%s", "the first moments differ");
+    if (adam)
+        RANK_CHECK(self, memcmp(v, p->v, sizeof v) == 0, "%s", "the second moments differ");
+}
+
+static void run(test_rank *self) {
+    update_case *c = self->shared;
+    tamis_reducer_config config = config_of(c);
+    tamis_reducer *reducer = NULL;
+    plain *p = calloc(1, sizeof *p);
+    c->hashes[self->id] = 0;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
+    for (uint32_t number = 0; number < STEPS && !self->failure[0]; number++)
+        one_step(self, reducer, p, number);
+    check_moments(self, reducer, p);
+    tamis_reducer_destroy(reducer);
+    free(p);
+}
+
+static void check_case(update_case *c, uint32_t nranks) {
+    test_context("%s, rule %d, beta1 %g, decay %g, scale %g, buckets of %u, P=%u", c->scheme,
+                 (int)c->update.rule, c->update.beta1, c->decay, c->update.scale,
+                 (unsigned)c->bucket_length, nranks);
+    ranks_run(nranks, 0, run, c);
+    for (uint32_t r = 1; r < nranks; r++)
+        assert_true(c->hashes[r] == c->hashes[0]);
+}
+
+static void check_rule(tamis_update_rule rule, double beta1) {
+    static const double decays[] = {1.0, 0.5, 0.0};
+    static update_case c;
+    for (size_t d = 0; d < 3; d++) {
+        for (uint32_t nranks = 1; nranks <= RANKS; nranks++) {
+            c = usual(rule, beta1, decays[d]);
+            c.update.scale = d == 1 ? 33.0 : 1.0;
+            c.bucket_length = nranks == 2 ? 300 : 0;
+            c.worker = nranks == 3 ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
+            check_case(&c, nranks);
+        }
+    }
+}
+
+static void test_adam_accumulates_the_step_of_each_rank(void **state) {
+    (void)state;
+    check_rule(TAMIS_UPDATE_ADAM, 0.9);
+}
+
+static void test_adam_without_a_first_moment_too(void **state) {
+    (void)state;
+    check_rule(TAMIS_UPDATE_ADAM, 0.0);
+}
+
+static void test_momentum_is_cleared_where_it_was_applied(void **state) {
+    (void)state;
+    check_rule(TAMIS_UPDATE_MOMENTUM, 0.9);
+}
+
+/* Beta1 and decay 1/2 of whole numbers: 24 bits hold them all, in 12 steps. */
+static void test_mass_is_conserved_exactly_where_nothing_is_rounded(void **state) {
+    static update_case c;
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        c = usual(TAMIS_UPDATE_MOMENTUM, 0.5, half ? 0.5 : 1.0);
+        c.update.scale = 4.0;
+        c.whole = true;
+        check_case(&c, 2);
+    }
+}
+
+static void test_schemes_with_exclusive_owners_and_lists_that_overlap(void **state) {
+    static const char *const schemes[] = {"topk", "deft", "micro", "auto"};
+    static update_case c;
+    (void)state;
+    for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++) {
+        c = usual(TAMIS_UPDATE_ADAM, 0.9, 0.5);
+        c.scheme = schemes[s];
+        check_case(&c, RANKS);
+    }
+}
+
+/* -- decay without updates -------------------------------------------------------------------- */
+
+static void run_decay(test_rank *self) {
+    float gradient[N], acc[N] = {0}, part[N];
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    tamis_result result;
+    const float *residual;
+    config.residual_decay = 0.75;
+    config.density = 0.05;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
+    for (uint32_t number = 0; number < STEPS; number++) {
+        data_fill_real(self->id, 2 * number, N, part);
+        data_fill_real(self->id, 2 * number + 1, N, gradient);
+        for (size_t i = 0; i < N; i++)
+            acc[i] = (0.75f * acc[i] + part[i]) + gradient[i];
+        tamis_step micro = data_step(part), step = data_step(gradient);
+        RANK_OK(self, tamis_grad_accumulate(reducer, &micro));
+        RANK_OK(self, tamis_reduce_start(reducer, &step));
+        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reduce_result(reducer, &result));
+        RANK_OK(self, tamis_reducer_residual(reducer, &residual));
+        for (size_t j = 0; j < result.count; j++)
+            acc[result.indices[j]] = 0.0f;
+        RANK_CHECK(self, memcmp(residual, acc, sizeof acc) == 0, "step %u: another residual",
+                   number);
+    }
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_a_residual_decays_once_a_step_also_with_micro_batches(void **state) {
+    (void)state;
+    test_context("decay 0.75");
+    ranks_run(2, 0, run_decay, NULL);
+}
+
+/* -- entries that are not finite -------------------------------------------------------------- */
+
+static void run_bad(test_rank *self) {
+    update_case c = usual(TAMIS_UPDATE_ADAM, 0.9, 0.5);
+    tamis_reducer_config config = config_of(&c);
+    tamis_reducer *reducer = NULL;
+    float gradient[N], first[N], second[N];
+    const float *residual;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    uint64_t passes;
+    config.nonfinite = TAMIS_NONFINITE_DROP;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
+    for (uint32_t number = 0; number < STEPS; number++) {
+        gradient_of(&c, self->id, number, gradient);
+        if (self->id == 0) {
+            gradient[7] = NAN;
+            gradient[8] = -INFINITY;
+            gradient[9] = 3e30f; /* its square is not finite */
+        }
+        tamis_step step = data_step(gradient);
+        RANK_OK(self, tamis_reduce_start(reducer, &step));
+        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_stats(reducer, &stats));
+        RANK_CHECK(self, stats.nonfinite == 3, "%u bad entries", (unsigned)stats.nonfinite);
+        for (size_t i = 0; i < N; i++)
+            RANK_CHECK(self, isfinite(gradient[i]), "result[%zu] is %g", i, (double)gradient[i]);
+    }
+    RANK_OK(self, tamis_reducer_moments_save(reducer, first, second, &passes));
+    RANK_OK(self, tamis_reducer_residual(reducer, &residual));
+    for (size_t i = 7; i < 10 && self->id == 0; i++)
+        RANK_CHECK(self, first[i] == 0.0f && second[i] == 0.0f && residual[i] == 0.0f,
+                   "entry %zu has moved", i);
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_entries_that_are_not_finite_move_nothing(void **state) {
+    (void)state;
+    test_context("bad entries");
+    ranks_run(2, 0, run_bad, NULL);
+}
+
+/* -- state ------------------------------------------------------------------------------------ */
+
+typedef struct resume_case {
+    update_case c;
+    bool file;
+} resume_case;
+
+static void step_plainly(test_rank *self, tamis_reducer *reducer, const update_case *c,
+                         uint32_t number, uint64_t *hash) {
+    float gradient[N];
+    gradient_of(c, self->id, number, gradient);
+    tamis_step step = data_step(gradient);
+    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reduce_wait(reducer));
+    *hash = data_hash(*hash, gradient, sizeof gradient);
+}
+
+/* By way of a file, or of three parts in memory. */
+static void hand_over(test_rank *self, const resume_case *now, tamis_reducer *from,
+                      tamis_reducer *to) {
+    char name[32], path[SCRATCH_PATH];
+    size_t bytes = 0;
+    uint64_t passes;
+    float residual[N], first[N], second[N];
+    bool adam = now->c.update.rule == TAMIS_UPDATE_ADAM;
+    snprintf(name, sizeof name, "update.%d.%u", (int)adam, self->id);
+    scratch_path(name, path);
+    if (now->file) {
+        RANK_OK(self, tamis_reducer_save(from, path));
+        RANK_OK(self, tamis_reducer_load(to, path));
+        remove(path);
+        return;
+    }
+    RANK_OK(self, tamis_reducer_control_bytes(from, &bytes));
+    void *control = malloc(bytes);
+    RANK_OK(self, tamis_reducer_control_save(from, control, bytes));
+    RANK_OK(self, tamis_reducer_residual_save(from, residual));
+    RANK_OK(self, tamis_reducer_moments_save(from, first, adam ? second : NULL, &passes));
+    RANK_OK(self, tamis_reducer_restore(to, control, bytes, residual));
+    RANK_OK(self, tamis_reducer_moments_restore(to, first, adam ? second : NULL, passes));
+    free(control);
+}
+
+static void run_resumed(test_rank *self) {
+    const resume_case *now = self->shared;
+    tamis_reducer_config config = config_of(&now->c);
+    tamis_reducer *whole = NULL, *resumed = NULL;
+    uint64_t want = 0, have = 0, ignored = 0;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &whole));
+    RANK_OK(self, data_reducer(self->comm, N, &config, &resumed));
+    for (uint32_t number = 0; number < 5; number++)
+        step_plainly(self, whole, &now->c, number, &ignored);
+    hand_over(self, now, whole, resumed);
+    for (uint32_t number = 5; number < STEPS; number++) {
+        step_plainly(self, whole, &now->c, number, &want);
+        step_plainly(self, resumed, &now->c, number, &have);
+        RANK_CHECK(self, want == have, "step %u differs from the whole run", number);
+    }
+    tamis_reducer_destroy(resumed);
+    tamis_reducer_destroy(whole);
+}
+
+static void test_a_run_resumed_is_bit_identical(void **state) {
+    char path[SCRATCH_PATH];
+    (void)state;
+    scratch_path("first", path); /* before there are threads */
+    for (int i = 0; i < 4; i++) {
+        static resume_case now;
+        now.c = usual(i / 2 ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM, 0.9, 0.5);
+        now.c.bucket_length = 300;
+        now.file = i % 2;
+        test_context("rule %d, %s", (int)now.c.update.rule, now.file ? "file" : "memory");
+        ranks_run(2, 0, run_resumed, &now);
+    }
+}
+
+/* -- what is refused -------------------------------------------------------------------------- */
+
+typedef struct solo {
+    tamis_comm *comm;
+    tamis_reducer *reducer;
+    tamis_update update;
+    tamis_reducer_config config;
+} solo;
+
+static solo solo_of(tamis_update_rule rule) {
+    solo s = {.update = TAMIS_UPDATE_INIT, .config = TAMIS_REDUCER_CONFIG_INIT};
+    s.update.rule = rule;
+    s.config.density = 0.05;
+    assert_int_equal(tamis_comm_create_local(1, NULL, &s.comm), TAMIS_OK);
+    return s;
+}
+
+static void expect(solo *s, tamis_status status, const char *words) {
+    s->config.update = &s->update;
+    tamis_status got = data_reducer(s->comm, N, &s->config, &s->reducer);
+    if (got != status || !has_word(tamis_last_error(), words))
+        fail_msg("%s \"%s\" where \"%s\" was expected", tamis_status_name(got), tamis_last_error(),
+                 words);
+}
+
+static void test_numbers_out_of_range_are_refused(void **state) {
+    (void)state;
+    static const double bad[] = {-0.1, 1.0, 2.0, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        solo s = solo_of(TAMIS_UPDATE_ADAM);
+        s.update.beta1 = bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "beta1");
+        s.update.beta1 = 0.9;
+        s.update.beta2 = bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "beta2");
+        s.update.beta2 = 0.9;
+        s.update.epsilon = bad[i] > 0 && isfinite(bad[i]) ? 0.0 : bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "epsilon");
+        s.update.epsilon = 1e-8;
+        s.update.scale = bad[i] > 0 && isfinite(bad[i]) ? 0.0 : bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "scale");
+        s.update.scale = 1.0;
+        s.config.residual_decay = bad[i] == 1.0 ? 1.1 : bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "residual_decay");
+        tamis_comm_destroy(s.comm);
+    }
+    solo s = solo_of((tamis_update_rule)2);
+    expect(&s, TAMIS_E_ARGUMENT, "rule");
+    s.update.rule = TAMIS_UPDATE_ADAM;
+    s.update.size = 4;
+    expect(&s, TAMIS_E_ARGUMENT, "tamis_update.size");
+    tamis_comm_destroy(s.comm);
+}
+
+static void test_what_has_no_update_is_refused(void **state) {
+    (void)state;
+    float gradient[N] = {0}, moment[N] = {0};
+    uint64_t passes;
+    solo s = solo_of(TAMIS_UPDATE_MOMENTUM);
+    s.config.scheme = "dense";
+    expect(&s, TAMIS_E_UNSUPPORTED, "no residual");
+    s.config.scheme = NULL;
+    assert_int_equal(data_reducer(s.comm, N, (s.config.update = &s.update, &s.config), &s.reducer),
+                     TAMIS_OK);
+    tamis_step step = data_step(gradient);
+    tamis_reducer *r = s.reducer;
+    assert_int_equal(tamis_grad_accumulate(r, &step), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(tamis_reducer_moments_save(r, NULL, NULL, &passes), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_moments_save(r, moment, moment, &passes), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_moments_save(r, moment, NULL, NULL), TAMIS_E_ARGUMENT);
+    moment[3] = NAN;
+    assert_int_equal(tamis_reducer_moments_restore(r, moment, NULL, 1), TAMIS_E_ARGUMENT);
+    assert_true(has_word(tamis_last_error(), "element 3"));
+    tamis_reducer_destroy(r);
+    s.config.update = NULL;
+    assert_int_equal(data_reducer(s.comm, N, &s.config, &r), TAMIS_OK);
+    assert_int_equal(tamis_reducer_moments_save(r, moment, NULL, &passes), TAMIS_E_UNSUPPORTED);
+    tamis_reducer_destroy(r);
+    s.config.scheme = "dense";
+    s.config.residual_decay = 0.5;
+    assert_int_equal(data_reducer(s.comm, N, &s.config, &r), TAMIS_E_UNSUPPORTED);
+    tamis_comm_destroy(s.comm);
+}
+
+static void test_segments_with_rows_are_refused(void **state) {
+    (void)state;
+    const tamis_segment segments[] = {{"words", 200}, {"rest", 100}};
+    tamis_layout *layout;
+    solo s = solo_of(TAMIS_UPDATE_ADAM);
+    s.config.update = &s.update;
+    assert_int_equal(tamis_layout_create(segments, 2, &layout), TAMIS_OK);
+    assert_int_equal(tamis_layout_set_rows(layout, 0, 10), TAMIS_OK);
+    assert_int_equal(tamis_reducer_create(s.comm, layout, &s.config, &s.reducer),
+                     TAMIS_E_UNSUPPORTED);
+    assert_true(has_word(tamis_last_error(), "rows"));
+    tamis_layout_destroy(layout);
+    tamis_comm_destroy(s.comm);
+}
+
+static void run_differing(test_rank *self) {
+    const int *which = self->shared;
+    update_case c = usual(TAMIS_UPDATE_ADAM, 0.9, 0.5);
+    tamis_reducer_config config;
+    tamis_reducer *reducer = NULL;
+    if (self->id == 1) {
+        c.update.scale = *which == 0 ? 2.0 : 1.0;
+        c.update.beta1 = *which == 1 ? 0.8 : 0.9;
+        c.decay = *which == 2 ? 0.25 : 0.5;
+    }
+    config = config_of(&c);
+    config.update = self->id == 1 && *which == 3 ? NULL : &c.update;
+    RANK_STATUS(self, TAMIS_E_MISMATCH, data_reducer(self->comm, N, &config, &reducer));
+}
+
+static void test_ranks_that_differ_are_told_so(void **state) {
+    (void)state;
+    for (int which = 0; which < 4; which++) {
+        test_context("difference %d", which);
+        ranks_run(2, 0, run_differing, &which);
+    }
+}
+
+/* -- defaults --------------------------------------------------------------------------------- */
+
+static void test_advice_is_that_of_the_table_and_between_its_rows(void **state) {
+    static const double rows[][3] = {{1.0, 1.0, 0.0},   {0.1, 10.0, 0.0},   {0.03, 20.0, 0.5},
+                                     {0.01, 33.0, 0.5}, {0.001, 17.0, 0.8}, {1e-6, 17.0, 0.8}};
+    double decay = -1.0;
+    tamis_update update = TAMIS_UPDATE_INIT;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(tamis_update_advise(rows[i][0], &update, &decay), TAMIS_OK);
+        assert_true(fabs(update.scale - rows[i][1]) < 1e-4 && fabs(decay - rows[i][2]) < 1e-6);
+    }
+    assert_int_equal(tamis_update_advise(sqrt(0.01 * 0.001), &update, &decay), TAMIS_OK);
+    assert_true(fabs(update.scale - sqrt(33.0 * 17.0)) < 1e-3 && fabs(decay - 0.65) < 1e-6);
+    update.scale = 5.0;
+    static const double bad[] = {0.0, -1.0, 1.5, NAN};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(tamis_update_advise(bad[i], &update, &decay), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_update_advise(0.1, NULL, &decay), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_update_advise(0.1, &update, NULL), TAMIS_E_ARGUMENT);
+    assert_true(update.scale == 5.0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adam_accumulates_the_step_of_each_rank),
+        cmocka_unit_test(test_adam_without_a_first_moment_too),
+        cmocka_unit_test(test_momentum_is_cleared_where_it_was_applied),
+        cmocka_unit_test(test_mass_is_conserved_exactly_where_nothing_is_rounded),
+        cmocka_unit_test(test_schemes_with_exclusive_owners_and_lists_that_overlap),
+        cmocka_unit_test(test_a_residual_decays_once_a_step_also_with_micro_batches),
+        cmocka_unit_test(test_entries_that_are_not_finite_move_nothing),
+        cmocka_unit_test(test_a_run_resumed_is_bit_identical),
+        cmocka_unit_test(test_numbers_out_of_range_are_refused),
+        cmocka_unit_test(test_what_has_no_update_is_refused),
+        cmocka_unit_test(test_segments_with_rows_are_refused),
+        cmocka_unit_test(test_ranks_that_differ_are_told_so),
+        cmocka_unit_test(test_advice_is_that_of_the_table_and_between_its_rows),
+    };
+    return cmocka_run_group_tests_name("update", tests, NULL, NULL);
+}
