@@ -3,7 +3,8 @@
  * The timed repetitions. Each one alternates three things of the same n on every rank, so that
  * what disturbs the machine disturbs all three:
  *
- *     axpy    r += s * g                        own time of the slowest rank
+ *     axpy    r += s * g                        own time of the slowest rank; with --op update
+ *             a pass of AdamW of as many bytes
  *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks; with --beside plain
  *             the same scheme with indices of u32 and values of fp32, without nodes
  *     step    tamis_reduce_start, _wait
@@ -17,6 +18,7 @@
 
 #include "bench/common/device.h"
 #include "bench/common/measure.h"
+#include "bench/perf/adamw.h"
 #include "bench/perf/axpy.h"
 #include "bench/perf/perf.h"
 
@@ -29,6 +31,7 @@ typedef struct loop {
     void *work;   /* what may be overwritten */
     float *plain; /* a gradient in binary32 for axpy and dense; NULL: grads are that already */
     float *r, *sum;
+    float *first, *second; /* of the AdamW beside --op update */
     bool baseline, in_place;
 } loop;
 
@@ -50,7 +53,7 @@ static void open_loop(perf_case *c, loop *out) {
     size_t n = c->shape.n;
     *out = (loop){.c = c};
     bool cpu = c->device == TAMIS_DEVICE_CPU;
-    out->baseline = cpu && s->op != PERF_ACCUMULATE && !(local && s->op == PERF_DENSE);
+    out->baseline = cpu && !perf_one_pass(s->op) && !(local && s->op == PERF_DENSE);
     out->in_place = s->output == TAMIS_OUTPUT_DENSE;
     out->reducer = perf_reducer(c, s->scheme, (tamis_output)s->output, c->device);
     tamis_bucket bucket = TAMIS_BUCKET_INIT;
@@ -74,9 +77,13 @@ static void open_loop(perf_case *c, loop *out) {
     out->work = bench_device_alloc(c->device, out->in_place || out->dense ? 4 * n : 4);
     out->sum = bench_alloc(out->baseline && !local ? n : 1, sizeof(float));
     out->r = bench_alloc(cpu ? n : 1, sizeof(float));
+    out->first = bench_alloc(s->op == PERF_UPDATE ? n : 1, sizeof(float));
+    out->second = bench_alloc(s->op == PERF_UPDATE ? n : 1, sizeof(float));
 }
 
 static void close_loop(loop *l) {
+    free(l->second);
+    free(l->first);
     free(l->r);
     free(l->sum);
     free(l->plain);
@@ -104,7 +111,10 @@ static double time_axpy(loop *l, void *grad, uint64_t iteration) {
     bench_barrier(l->c->group);
     double start = bench_now_s();
     tamis_energy_begin(l->c->meter, PERF_AXPY);
-    perf_axpy(l->r, g, s, l->c->shape.n, (unsigned)l->c->settings->threads);
+    if (l->c->settings->op == PERF_UPDATE)
+        perf_adamw(l->r, g, l->first, l->second, l->c->shape.n, l->in_place);
+    else
+        perf_axpy(l->r, g, s, l->c->shape.n, (unsigned)l->c->settings->threads);
     tamis_energy_end(l->c->meter, PERF_AXPY);
     return bench_now_s() - start;
 }

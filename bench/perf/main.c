@@ -20,6 +20,7 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     tamis_layout *layout;
     tamis_reducer *reducer;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_update update = TAMIS_UPDATE_INIT;
     config.scheme = scheme;
     config.density = c->density;
     config.output = output;
@@ -36,6 +37,11 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
         config.on_phase = hear_phase;
         config.on_phase_context = (void *)c;
     }
+    if (c->settings->op == PERF_UPDATE) {
+        bench_try(c->group, tamis_update_advise(c->density, &update, &config.residual_decay),
+                  "no advice");
+        config.update = &update;
+    }
     bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),
               "cannot make a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &reducer),
@@ -51,10 +57,11 @@ void perf_step(const perf_case *c, tamis_reducer *reducer, void *grad) {
     bench_try(c->group, tamis_reduce_wait(reducer), "end of a step");
 }
 
-/* Residual read and written, gradient read and, for dense output, cleared. */
+/* Residual and moments read and written, gradient read and, for dense output, cleared. */
 double perf_pass_bytes(const perf_case *c) {
     bool dense = c->settings->output == TAMIS_OUTPUT_DENSE;
-    return (8.0 + (dense ? 2.0 : 1.0) * (double)bench_type_bytes(c->type)) * (double)c->shape.n;
+    double vectors = c->settings->op == PERF_UPDATE ? 24.0 : 8.0;
+    return (vectors + (dense ? 2.0 : 1.0) * (double)bench_type_bytes(c->type)) * (double)c->shape.n;
 }
 
 void perf_gradient_put(const perf_case *c, uint64_t stream, float *scratch, void *out) {

@@ -23,16 +23,22 @@ static void check_settings(perf_settings *s) {
         s->densities[0] = 1.0;
         s->ndensities = 1;
     }
-    if (s->device == TAMIS_DEVICE_CUDA && (s->op == PERF_ACCUMULATE || s->op == PERF_EXCHANGE))
+    if (s->device == TAMIS_DEVICE_CUDA && (perf_one_pass(s->op) || s->op == PERF_EXCHANGE))
         bench_usage("--op %s is for --device cpu: a step on a CUDA device cannot be divided from "
                     "outside; use --op step",
                     bench_choice(PERF_OPS, s->op));
     if (s->nodes_of > 1 && (s->check || s->op != PERF_STEP))
         bench_usage("--ranks-per-node is for --op step -c 0: the check compares residuals of all "
                     "elements, of which a rank of a node holds a slice");
-    if (s->op == PERF_ACCUMULATE) {
+    if (s->op == PERF_UPDATE) {
+        if (s->threads > 1 || s->grad != TAMIS_TYPE_FLOAT32)
+            bench_usage("--op update is beside a pass of AdamW in one thread, on fp32");
+        s->check = 0; /* of gradients alone is known what must come out */
+    }
+    if (perf_one_pass(s->op)) {
         if (s->ranks > 1 || s->transport > BENCH_LOCAL || bench_launched_ranks() > 1)
-            bench_usage("--op accumulate needs no exchange: one local rank, without mpirun");
+            bench_usage("--op %s needs no exchange: one local rank, without mpirun",
+                        bench_choice(PERF_OPS, s->op));
         s->transport = BENCH_LOCAL;
         s->ranks = 1;
     }
@@ -61,7 +67,8 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
     };
     const double big = 16e9; /* more than the library's 2^32 elements would need */
     const bench_option options[] = {
-        {"op", 0, BENCH_CHOICE, &out->op, PERF_OPS, 0, 0, "accumulate: one local rank"},
+        {"op", 0, BENCH_CHOICE, &out->op, PERF_OPS, 0, 0,
+         "accumulate, update: the pass, one local rank"},
         {"minbytes", 'b', BENCH_BYTES, &out->min_bytes, "SIZE", 4, big, "4 n; suffix K, M, G"},
         {"maxbytes", 'e', BENCH_BYTES, &out->max_bytes, "SIZE", 4, big, ""},
         {"stepfactor", 'f', BENCH_COUNT, &out->factor, "F", 2, 1e6, "between sizes"},

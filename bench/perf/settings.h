@@ -10,14 +10,19 @@
 #include <stdio.h>
 #include <tamis/tamis.h>
 
-typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE } perf_op;
+typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE, PERF_UPDATE } perf_op;
 
-#define PERF_OPS "step|accumulate|exchange|dense"
+#define PERF_OPS "step|accumulate|exchange|dense|update"
 #define PERF_OUTPUTS "dense|sparse"                 /* in the order of tamis_output */
 #define PERF_INDICES "auto|u32|block16|gap8|bitmap" /* in the order of tamis_index_format */
 
 typedef enum perf_beside { PERF_BESIDE_DENSE, PERF_BESIDE_PLAIN } perf_beside;
 #define PERF_BESIDES "dense|plain"
+
+/** Whether the accumulate phase alone is timed, for which one rank does. */
+static inline bool perf_one_pass(int op) {
+    return op == PERF_ACCUMULATE || op == PERF_UPDATE;
+}
 
 enum { PERF_DENSITIES = 16 };
 

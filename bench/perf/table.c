@@ -19,7 +19,9 @@ static const char *const legend =
     "# times in us; each repetition alternates axpy, dense and the operation on every rank\n"
     "#   time     the operation: median, minimum, 99th percentile; step and dense count from\n"
     "#            barrier to barrier, exchange is step - accumulate\n"
-    "#   axpy     r += s * g in place, binary32, same n, slowest rank; dense: %s\n"
+    "#   axpy     r += s * g in place, binary32, same n, slowest rank; op update: a fused AdamW\n"
+    "#            of parameters, moments and gradient, which it clears as the pass does; dense: "
+    "%s\n"
     "#   mem      accumulate phase / axpy; exact: (accumulate + cut) / axpy; on a CUDA device step "
     "/\n"
     "#            (memory traffic of its one pass / copy rate of the device)\n"
@@ -90,7 +92,7 @@ static double bytes_moved(const perf_case *c, samples s) {
 }
 
 static figure timed(const perf_case *c) {
-    return c->settings->op == PERF_ACCUMULATE ? accumulate
+    return perf_one_pass(c->settings->op)     ? accumulate
            : c->settings->op == PERF_EXCHANGE ? rest
                                               : step;
 }

@@ -20,6 +20,7 @@ typedef struct run_case {
     tamis_index_format format;
     tamis_type wire;
     uint32_t ranks_per_node;
+    const tamis_update *update; /* NULL: gradients */
     /* per rank and step, of gradient, result and residual */
     uint64_t hash[RANKS_MOST][STEPS];
     double mass[RANKS_MOST]; /* put in less what is held; rank 0: less what was applied */
@@ -87,6 +88,8 @@ static tamis_status run_rank(run_case *run, tamis_comm *comm) {
     config.index_format = run->format;
     config.wire_type = run->wire;
     config.ranks_per_node = run->ranks_per_node;
+    config.update = run->update;
+    config.residual_decay = run->update ? 0.5 : 1.0;
     tamis_status status = tamis_reducer_create(comm, layout, &config, &reducer);
     if (status == TAMIS_OK)
         status = run_steps(run, reducer, tamis_comm_rank(comm), gradient);
@@ -164,6 +167,19 @@ static void check_nodes(tamis_comm *comm) {
         }
 }
 
+/* The update of each rank depends on what was applied before, and so does its residual. */
+static void check_updates(tamis_comm *comm) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    for (int rule = TAMIS_UPDATE_ADAM; rule <= TAMIS_UPDATE_MOMENTUM; rule++) {
+        run_case run = {.n = 50021, .density = 0.01, .real = true, .update = &update};
+        update.rule = (tamis_update_rule)rule;
+        run.scheme = "tamis";
+        compare(comm, &run);
+        run.scheme = "cyclic+norm+predict+pairs";
+        compare(comm, &run);
+    }
+}
+
 static void check_dense(tamis_comm *comm) {
     enum { N = 30011 };
     static float gradient[N], expected[N];
@@ -200,6 +216,7 @@ int main(int argc, char **argv) {
     check_same_bits(comm);
     check_wire(comm);
     check_nodes(comm);
+    check_updates(comm);
     check_dense(comm);
     tamis_comm_destroy(comm);
     return mpi_end();

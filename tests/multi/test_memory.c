@@ -90,6 +90,7 @@ typedef struct steady_case {
     const char *scheme;
     data_pattern pattern;
     bool by_segment, buckets; /* buckets: several, marked ready one by one */
+    bool update;              /* mode; then without micro-batches */
     uint32_t ranks_per_node;
     uint64_t made[RANKS_MOST]; /* tam_alloc_made during the counted steps */
 } steady_case;
@@ -108,7 +109,8 @@ static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, f
     step.grad = steady->by_segment ? NULL : gradient;
     step.grads = steady->by_segment ? pieces : NULL;
     counting = number >= 2;
-    if (steady->buckets && strcmp(steady->scheme, "dense") != 0 && !steady->ranks_per_node)
+    if (steady->buckets && !steady->update && strcmp(steady->scheme, "dense") != 0 &&
+        !steady->ranks_per_node)
         RANK_OK(self, tamis_grad_accumulate(reducer, &step));
     for (uint32_t s = 0; steady->buckets && s < count_of; s++)
         RANK_OK(self, tamis_grad_ready(reducer, s, &step));
@@ -122,6 +124,7 @@ static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, f
 
 static void run_steady(test_rank *self) {
     steady_case *steady = self->shared;
+    const tamis_update update = TAMIS_UPDATE_INIT;
     static float gradients[RANKS_MOST][N];
     tamis_reducer *reducer = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -130,6 +133,7 @@ static void run_steady(test_rank *self) {
     config.density = 0.02;
     config.bucket_length = steady->buckets ? N / 4 : 0;
     config.ranks_per_node = steady->ranks_per_node;
+    config.update = steady->update ? &update : NULL;
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     for (uint32_t number = 0; number < 2; number++)
         one_step(self, reducer, number, gradients[self->id]);
@@ -170,6 +174,9 @@ static void test_a_step_allocates_nothing(void **state) {
                 steady.by_segment = p % 2;
                 steady.buckets = p % 3 == 1;
                 check_steady(&steady, nranks);
+                steady.update = strcmp(scheme.name, "dense") != 0;
+                if (steady.update && p < 2)
+                    check_steady(&steady, nranks);
             }
     for (size_t p = 0; p < 4; p++) {
         steady_case nodes = {.scheme = "tamis", .pattern = patterns[p], .ranks_per_node = 2};
@@ -253,6 +260,7 @@ static void test_layout_create_survives_any_failing_allocation(void **state) {
 typedef struct scarce_case {
     const char *scheme;
     uint32_t ranks_per_node;
+    const tamis_update *update; /* NULL: gradients */
     long budget;
     tamis_status status[RANKS_MOST];
     char sentence[RANKS_MOST][256];
@@ -264,6 +272,7 @@ static void run_scarce(test_rank *self) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_layout *layout = data_layout(N);
     config.scheme = scarce->scheme;
+    config.update = scarce->update;
     config.bucket_length = self->nranks > 1 ? N / 2 : 0;
     config.ranks_per_node = scarce->ranks_per_node;
     rank_barrier(self);
@@ -311,11 +320,14 @@ static void try_all_budgets(scarce_case scarce, uint32_t nranks) {
 }
 
 static void test_reducer_create_survives_any_failing_allocation(void **state) {
+    const tamis_update update = TAMIS_UPDATE_INIT;
     scheme_case scheme;
     (void)state;
-    for (size_t s = 0; scheme_preset(s, &scheme); s++)
-        for (uint32_t nranks = 1; nranks <= 3; nranks += 2)
+    for (uint32_t nranks = 1; nranks <= 3; nranks += 2) {
+        for (size_t s = 0; scheme_preset(s, &scheme); s++)
             try_all_budgets((scarce_case){.scheme = scheme.name}, nranks);
+        try_all_budgets((scarce_case){.scheme = "tamis", .update = &update}, nranks);
+    }
     try_all_budgets((scarce_case){.scheme = "tamis", .ranks_per_node = 2}, 4);
 }
 
