@@ -233,6 +233,8 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.grad_type = shared->trial->type;
     config.index_format = shared->trial->format;
     config.wire_type = shared->trial->wire;
+    config.update = shared->trial->update;
+    config.residual_decay = 1.0 - shared->trial->forgets;
     config.link_latency_us = shared->trial->latency_us;
     config.link_gbit = shared->trial->gbit;
     config.ranks_per_node = shared->trial->ranks_per_node;

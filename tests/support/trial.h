@@ -44,8 +44,10 @@ typedef struct trial {
     const trial_place *place; /* NULL: host memory, local communicators */
     tamis_index_format format;
     tamis_type wire;
-    double latency_us, gbit; /* exchange auto: the link, from which it chooses */
-    uint32_t ranks_per_node; /* as in the configuration */
+    const tamis_update *update; /* NULL: gradients */
+    double forgets;             /* 1 - residual_decay */
+    double latency_us, gbit;    /* exchange auto: the link, from which it chooses */
+    uint32_t ranks_per_node;    /* as in the configuration */
 } trial;
 
 /** A trial of 12 steps with heavy-tailed data; change what matters. */
