@@ -344,8 +344,10 @@ static void run_loaded(test_rank *self) {
 
 static void test_a_state_resumes_bit_for_bit_and_in_such_nodes_alone(void **state) {
     static const uint32_t sizes[] = {SIZE, 0, NRANKS};
+    char path[SCRATCH_PATH];
     state_case c;
     (void)state;
+    scratch_path("first", path); /* the folder, before there are threads */
     for (int buckets = 0; buckets < 2; buckets++) {
         c.bucket_length = buckets ? 500 : 0;
         test_context("states, saved");
