@@ -352,7 +352,7 @@ static __device__ void report(const tam_cuda_accumulate &job, const tally &t) {
 }
 
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 3 : 4)
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
     accumulate(const tam_cuda_accumulate job) {
     using element = typename TYPE::element;
     tam_run run = tam_run_of(0, job.grid.nchunks, blockIdx.x, gridDim.x);
