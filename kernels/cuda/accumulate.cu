@@ -190,9 +190,14 @@ static __device__ void make_row(const tam_intake &rule, uint32_t i, float g[4]) 
     load_moments(first, m);
     load_moments(second, v);
 #pragma unroll
-    for (uint32_t c = 0; c < 4; c++)
-        g[c] = second ? tam_intake_adam(&rule, g[c], first ? &m[c] : nullptr, &v[c])
-                      : tam_intake_momentum(&rule, g[c], &m[c]);
+    for (uint32_t c = 0; c < 4; c++) { /* no pointer that is chosen: m and v are registers */
+        if (!second)
+            g[c] = tam_intake_momentum(&rule, g[c], &m[c]);
+        else if (first)
+            g[c] = tam_intake_adam(&rule, g[c], &m[c], &v[c]);
+        else
+            g[c] = tam_intake_adam(&rule, g[c], nullptr, &v[c]);
+    }
     store_moments(m, first);
     store_moments(v, second);
 }
