@@ -67,7 +67,7 @@ tamis_status tamis_reducer_residual_save(tamis_reducer *r, float *out) {
 /* -- restore ---------------------------------------------------------------------------------- */
 
 static tamis_status check_finite(const tamis_reducer *r, const float *residual) {
-    for (uint64_t i = 0; i < r->layout->length; i++) {
+    for (uint64_t i = 0; i < r->held; i++) {
         if (!isfinite(residual[i]))
             return tam_fail(TAMIS_E_ARGUMENT,
                             "tamis_reducer_restore: element %llu of the residual is not finite",
