@@ -13,12 +13,12 @@
 
 #include "bench/train/trainer.h"
 
-static const char magic[8] = "TAMTRN3";
+static const char magic[8] = "TAMTRN4";
 
 /* In the byte order of the machine; on another, `length` would not fit. */
 typedef struct header {
     char magic[8];
-    uint64_t length, step, seed, batch, optimizer, rank, nranks;
+    uint64_t length, step, seed, batch, optimizer, reduce, rank, nranks;
     uint64_t workload, model;   /* XXH3 of its name; of segments and identity */
     uint64_t checksum;          /* XXH3 of what follows and of the joules */
     tamis_energy_totals joules; /* of all ranks until then */
@@ -44,6 +44,7 @@ static header expected(const trainer *t) {
         .seed = t->settings->seed,
         .batch = t->settings->batch,
         .optimizer = (uint64_t)t->settings->optimizer,
+        .reduce = (uint64_t)t->settings->reduce,
         .rank = t->group->rank,
         .nranks = t->group->nranks,
     };
@@ -100,6 +101,7 @@ static const char *difference(const header *found, const header *wanted) {
            : found->seed != wanted->seed           ? "its --seed differs"
            : found->batch != wanted->batch         ? "its --batch differs"
            : found->optimizer != wanted->optimizer ? "its --optimizer differs"
+           : found->reduce != wanted->reduce       ? "its --reduce differs"
            : found->nranks != wanted->nranks       ? "its number of ranks differs"
            : found->rank != wanted->rank           ? "it is of another rank"
                                                    : NULL;

@@ -70,6 +70,31 @@ static void sgd(const optimizer *o, float rate, const float *restrict grad,
         params[i] -= rate * grad[i];
 }
 
+/* Of an update that was reduced. */
+static void step_by(const optimizer *o, const workload *work, float rate, const float *grad,
+                    float *params) {
+    const train_settings *s = o->settings;
+    double decay = s->optimizer == TRAIN_ADAMW ? (double)rate * s->weight_decay : 0.0;
+    for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
+        float keep = work->matrices[i] ? (float)(1.0 - decay) : 1.0f;
+        const float *restrict g = grad + at;
+        float *restrict p = params + at;
+        for (size_t j = 0; j < work->segments[i].length; j++)
+            p[j] = keep * p[j] - rate * g[j];
+    }
+}
+
+tamis_update optimizer_as_update(const train_settings *s) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    bool adam = s->optimizer == TRAIN_ADAMW;
+    update.rule = adam ? TAMIS_UPDATE_ADAM : TAMIS_UPDATE_MOMENTUM;
+    update.beta1 = adam ? s->beta1 : s->momentum;
+    update.beta2 = s->beta2;
+    update.epsilon = s->eps;
+    update.scale = s->step_scale;
+    return update;
+}
+
 void optimizer_update_sparse(float rate, const uint32_t *indices, const float *values, size_t count,
                              float *params) {
     for (size_t i = 0; i < count; i++)
@@ -81,6 +106,8 @@ void optimizer_update_sparse(float rate, const uint32_t *indices, const float *v
 void optimizer_open(const train_settings *settings, size_t length, optimizer *out) {
     static const size_t nstates[] = {[TRAIN_SGD] = 0, [TRAIN_MOMENTUM] = 1, [TRAIN_ADAMW] = 2};
     *out = (optimizer){settings, length, nstates[settings->optimizer], {NULL, NULL}};
+    if (settings->reduce == TRAIN_UPDATE)
+        out->nstates = 0;
     for (size_t i = 0; i < out->nstates; i++)
         out->states[i] = bench_alloc(length, sizeof(float));
 }
@@ -92,6 +119,10 @@ void optimizer_close(optimizer *o) {
 
 void optimizer_update(optimizer *o, const workload *work, uint64_t step, float rate,
                       const float *grad, float *params) {
+    if (o->settings->reduce == TRAIN_UPDATE) {
+        step_by(o, work, rate, grad, params);
+        return;
+    }
     switch (o->settings->optimizer) {
     case TRAIN_ADAMW:
         adamw(o, work, step, rate, grad, params);

@@ -9,7 +9,10 @@
  *                p -= r lambda p,  p -= r (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
  *                (Loshchilov and Hutter, arXiv 1711.05101), t from 1, lambda for matrices only
  *
- * All ranks hold the same state, for they see the same g.
+ * All ranks hold the same state, for they see the same g. With --reduce update it is the library that
+ * holds moments, of each rank's own gradient, and g is a step already:
+ *
+ *     p -= r lambda p (adamw);  p -= r g
  */
 #ifndef TAMIS_TRAIN_OPTIMIZER_H
 #define TAMIS_TRAIN_OPTIMIZER_H
@@ -25,12 +28,15 @@ enum { OPTIMIZER_STATES = 2 };
 typedef struct optimizer {
     const train_settings *settings;
     size_t length;
-    size_t nstates;                  /* 0: sgd */
+    size_t nstates;                  /* 0: sgd, updates */
     float *states[OPTIMIZER_STATES]; /* [length]: momentum: s; adamw: m, v */
 } optimizer;
 
 void optimizer_open(const train_settings *settings, size_t length, optimizer *out);
 void optimizer_close(optimizer *o);
+
+/** What --reduce update gives to the library. */
+tamis_update optimizer_as_update(const train_settings *settings);
 
 /** Learning rate of a step, counted from 0, of so many: a linear warm-up that reaches --lr in its
  * last step, then constant, or half a cosine down to --lr-floor. */

@@ -70,6 +70,33 @@ static void check_optimizer(const train_settings *s) {
                     "whole gradient must be known before any of it goes");
 }
 
+static void check_update(const train_settings *s) {
+    if (s->reduce != TRAIN_UPDATE) {
+        if (!isnan(s->step_scale))
+            bench_usage("--step-scale needs --reduce update");
+        return;
+    }
+    if (s->optimizer == TRAIN_SGD || s->nesterov)
+        bench_usage(
+            "--reduce update needs --optimizer adamw, or momentum without --nesterov: of sgd "
+            "an update is the gradient");
+    if (train_is_dense(s))
+        bench_usage("--reduce update needs a scheme that has residuals, which dense has not");
+    if (s->micro_batches > 1)
+        bench_usage("--reduce update needs --micro-batches 1: a step has one gradient");
+}
+
+/* What is not given: of AdamW what the library advises, of momentum what Deep Gradient Compression
+ * does, of gradients plain error feedback. */
+static void complete_residual(train_settings *s) {
+    tamis_update advised = TAMIS_UPDATE_INIT;
+    double decay = 1.0;
+    if (s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW)
+        tamis_update_advise(s->density, &advised, &decay);
+    s->residual_decay = isnan(s->residual_decay) ? decay : s->residual_decay;
+    s->step_scale = isnan(s->step_scale) ? advised.scale : s->step_scale;
+}
+
 /* Defaults that depend on other options. */
 static void complete(train_settings *s) {
     const workload_kind *kind = workload_find(s->workload);
@@ -113,6 +140,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .eps = 1e-8,
         .weight_decay = 0.01,
         .lr = NAN,
+        .residual_decay = NAN,
+        .step_scale = NAN,
     };
     const bench_option options[] = {
         {"workload", 0, BENCH_CHOICE, &out->workload, TRAIN_WORKLOADS, 0, 0, workloads},
@@ -159,7 +188,12 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "of the reducer; the model stays on the CPU (cuda: to check results, not for speed)"},
         {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel"},
-        {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0, "what is reduced"},
+        {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0,
+         "gradients, for the optimizer; or what the optimizer makes of each rank's own"},
+        {"residual-decay", 0, BENCH_REAL, &out->residual_decay, "X", 0, 1,
+         "factor on residuals in every step (default: 1, of adamw updates by density)"},
+        {"step-scale", 0, BENCH_REAL, &out->step_scale, "X", 1e-6, 1e6,
+         "factor on reduced updates (default: 1, of adamw by density)"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "of exchange and backward: layers are handed over as they are ready"},
         {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
@@ -211,6 +245,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (out->budget_w > 0 && out->stages > 1)
         bench_usage("--budget needs --stages 1");
     check_optimizer(out);
+    check_update(out);
+    complete_residual(out);
     if (workload_find(out->workload)->check)
         workload_find(out->workload)->check(out);
     if (out->buckets == TRAIN_PLANNED && out->bucket_length)

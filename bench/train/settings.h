@@ -11,13 +11,14 @@
 
 enum { TRAIN_SGD = 0, TRAIN_MOMENTUM = 1, TRAIN_ADAMW = 2 };
 enum { TRAIN_CONSTANT = 0, TRAIN_COSINE = 1 };
+enum { TRAIN_GRADIENT = 0, TRAIN_UPDATE = 1 };
 enum { TRAIN_TIED = 0, TRAIN_SEPARATE = 1 };
 enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 
 #define TRAIN_WORKLOADS "mlp|cnn|lm"
 #define TRAIN_OPTIMIZERS "sgd|momentum|adamw"
 #define TRAIN_DECAYS "constant|cosine"
-#define TRAIN_REDUCED "gradient"
+#define TRAIN_REDUCED "gradient|update"
 #define TRAIN_HEADS "tied|separate"
 #define TRAIN_OVERLAPS "off|on"
 #define TRAIN_BUCKETS "one|planned"
@@ -26,9 +27,9 @@ enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 typedef struct train_settings {
     const char *data, *scheme, *json, *trace, *energy_log, *intensity, *save, *load, *record;
     int workload, optimizer, decay, transport;
-    int device;         /* tamis_device */
-    int values, reduce; /* each with one choice so far */
-    int overlap;        /* 1: layers are marked in the backward pass */
+    int device; /* tamis_device */
+    int values, reduce;
+    int overlap; /* 1: layers are marked in the backward pass */
     int buckets, worker;
     uint64_t bucket_length; /* as in tamis_reducer_config; `buckets` is part of it */
     uint64_t stages, micro_batches, balance_every;
@@ -40,6 +41,7 @@ typedef struct train_settings {
     double density, momentum, lr;
     bool nesterov;
     double beta1, beta2, eps, weight_decay; /* adamw */
+    double residual_decay, step_scale;      /* the latter of --reduce update; else 1 */
     uint64_t warm_up;                       /* steps in which the rate rises */
     double lr_floor;                        /* share of it that a decay ends at */
     double clip;                            /* norm of a rank's gradient; 0: any */

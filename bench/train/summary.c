@@ -58,7 +58,7 @@ static void add_optimizer(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
     json_t *more = json_pack(
-        "{ss so so so so so so sf ss sI sf so so}", "optimizer",
+        "{ss so so so so so so sf ss sI sf so so sf sf}", "optimizer",
         bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
         momentum ? json_real(s->momentum) : json_null(), "nesterov",
         momentum ? json_boolean(s->nesterov) : json_null(), "beta1",
@@ -67,7 +67,8 @@ static void add_optimizer(trainer *t, json_t *record) {
         "weight_decay", adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr, "lr_decay",
         s->decay == TRAIN_COSINE ? "cosine" : "constant", "warm_up", (json_int_t)s->warm_up,
         "lr_floor", s->lr_floor, "clip", s->clip > 0 ? json_real(s->clip) : json_null(),
-        "clipped_share", clipped_share(t));
+        "clipped_share", clipped_share(t), "residual_decay", s->residual_decay, "step_scale",
+        s->step_scale);
     json_object_update_missing(record, more);
     json_decref(more);
 }
@@ -80,10 +81,10 @@ static void add_settings(trainer *t, json_t *record) {
         bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
         tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks,
         "micro_batches", (json_int_t)s->micro_batches, "density_target", s->density, "reduce",
-        "gradient", "batch", (json_int_t)s->batch, "seed", (json_int_t)s->seed, "parameters",
-        (json_int_t)parameters, "overlap", s->overlap ? "on" : "off", "worker",
-        s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller", "buckets",
-        (json_int_t)tamis_reducer_nbuckets(t->reducer));
+        s->reduce == TRAIN_UPDATE ? "update" : "gradient", "batch", (json_int_t)s->batch, "seed",
+        (json_int_t)s->seed, "parameters", (json_int_t)parameters, "overlap",
+        s->overlap ? "on" : "off", "worker", s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller",
+        "buckets", (json_int_t)tamis_reducer_nbuckets(t->reducer));
     json_object_update_missing(record, more);
     json_decref(more);
     t->work.kind->describe(&t->work, record);

@@ -26,6 +26,7 @@ static void hear_phase(void *context, const tamis_phase_event *event) {
 static void make_reducer(trainer *t) {
     const workload *w = &t->work;
     tamis_layout *layout;
+    tamis_update update = optimizer_as_update(t->settings);
     bench_try(t->group, tamis_layout_create(w->segments, w->nsegments, &layout),
               "cannot make a layout");
 
@@ -38,6 +39,8 @@ static void make_reducer(trainer *t) {
     config.bucket_length = t->settings->bucket_length;
     config.worker = (tamis_worker)t->settings->worker;
     config.wire_type = bench_values_type(t->settings->values);
+    config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
+    config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = hear_phase;
     config.on_phase_context = t;
     bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
