@@ -134,6 +134,7 @@ static const option options[] = {
     {"link_gbit", REAL, FIELD(link_gbit), NULL},
     {"index_format", WORD, FIELD(index_format), formats},
     {"wire_type", WORD, FIELD(wire_type), types},
+    {"residual_decay", REAL, FIELD(residual_decay), NULL},
 };
 
 enum { OPTIONS = sizeof options / sizeof options[0] };

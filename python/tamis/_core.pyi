@@ -107,6 +107,7 @@ class Reducer:
         link_gbit: float = 0.0,
         index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap"
         wire_type: str = "float32",  # "bfloat16"
+        residual_decay: float = 1.0,
     ) -> None: ...
     comm: Comm
     layout: Layout

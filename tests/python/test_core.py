@@ -207,6 +207,18 @@ def test_values_that_travel_as_bfloat16_leave_the_rest_behind():
     assert (a == 1.0).all() and (rest == 2.0**-9).all()
 
 
+def test_a_residual_decays_before_anything_is_added():
+    reducer, first, second = alone(density=0.1, residual_decay=0.5), gradient(1), np.zeros(N, np.float32)
+    kept, left = np.zeros(N, np.float32), np.zeros(N, np.float32)
+    reducer.start(first)
+    reducer.wait()
+    reducer.residual(kept)
+    reducer.start(second)
+    reducer.wait()
+    reducer.residual(left)
+    assert np.count_nonzero(kept) > 0 and np.array_equal(second + left, 0.5 * kept)
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -221,6 +233,7 @@ def test_values_that_travel_as_bfloat16_leave_the_rest_behind():
         (dict(link_gbit="fast"), "link_gbit is 'fast', not a number"),
         (dict(index_format="u16"), 'not "auto", "u32", "block16", "gap8" or "bitmap"'),
         (dict(wire_type="float16"), "a scale that all ranks agree on"),
+        (dict(residual_decay=1.5), "residual_decay"),
         (dict(scheme=3), "scheme is 3, not a str"),
         (dict(densty=0.1), "no option 'densty'; it has: scheme, density"),
     ],
