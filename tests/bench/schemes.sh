@@ -51,8 +51,9 @@ expect 0 "tamis .*keeps all rules" "$schemes" --ranks 1,4 --elements 3000 --segm
 expect 0 'preset "nothing" is not in this library' "$schemes" --schemes tamis,nothing --steps 2 \
     --elements 1000
 
-# The generator gives the same gradients in every run.
-traces() { sed -E 's/"cpu_[a-z_]*us":\{[^}]*\}//g' "$1"; }
+# The generator gives the same gradients in every run. What auto does with them depends on times that
+# it measures.
+traces() { grep -v '"scheme":"auto"' "$1" | sed -E 's/"cpu_[a-z_]*us":\{[^}]*\}//g'; }
 expect 0 "keeps" "$schemes" --ranks 1,4 --elements 3000 --segments 5 --steps 8 --checks 4 --json "$dir/again"
 [ "$(traces "$dir/synthetic")" = "$(traces "$dir/again")" ] || fail "two runs differ"
 
