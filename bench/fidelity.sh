@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# Does sparse training learn what dense training learns? Workloads x optimizers x schemes x seeds, with
+# tuned learning rates; bench/fidelity.py says how. Tables and plots go to build/fidelity.
+#
+#     bash bench/fidelity.sh [--quick] [--only mlp|cnn|lm] [--no-install]
+#
+#     --quick      few steps, one seed, rates that are not tuned
+#
+# The full form takes hours; stopped, it goes on where it was.
+set -eu
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+. tests/support/packages.sh
+
+options=()
+install=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --quick) options+=(--quick) ;;
+        --only) options+=(--only "${2-}"); shift ;;
+        --no-install) install=(--no-install) ;;
+        *)
+            echo "usage: bash bench/fidelity.sh [--quick] [--only mlp|cnn|lm] [--no-install]" >&2
+            exit 2
+            ;;
+    esac
+    shift
+done
+need_packages "${install[@]}" cmake ninja-build gcc libc6-dev pkg-config libopenmpi-dev \
+    libopenblas-dev libjansson-dev zlib1g-dev libxxhash-dev dataset-fashion-mnist bible-kjv \
+    python3-matplotlib
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+echo "Building (${BUILD:=build/release}) ..."
+{ cmake --preset release -B "$BUILD" && cmake --build "$BUILD" --target tamis_train; } >"$log" 2>&1 || {
+    cat "$log"
+    exit 1
+}
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 # the ranks are the parallelism
+/usr/bin/python3 bench/fidelity.py --train "$(find "$BUILD" -name tamis_train -type f)" \
+    --out "${OUT:-build/fidelity}" "${options[@]}"
