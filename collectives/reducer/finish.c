@@ -176,23 +176,11 @@ static void average_stats(tam_bucket *b) {
         *norm = tam_slice_norm(b);
 }
 
-/* The first place of an ascending list, from `first` on, that holds `element` or more. */
-static size_t place_of(const uint32_t *list, size_t first, size_t end, uint64_t element) {
-    while (first < end) {
-        size_t middle = first + (end - first) / 2;
-        if (list[middle] < element)
-            first = middle + 1;
-        else
-            end = middle;
-    }
-    return first;
-}
-
 static void count_groups(tam_bucket *b) {
     const tam_grid *grid = &b->division.grid;
     for (size_t g = 0, i = 0; g < grid->ngroups; g++) {
         uint64_t end = (uint64_t)grid->groups[g].begin + grid->groups[g].length;
-        size_t next = place_of(b->indices, i, b->count, end);
+        size_t next = tam_first_from(b->indices, i, b->count, end);
         b->group_picked[g] = (uint32_t)(next - i);
         i = next;
     }

@@ -50,19 +50,6 @@ void tam_select_close(tam_select *s) {
 
 /* -- from a list ------------------------------------------------------------------------------ */
 
-/* The first entry of the list, from `from` on, whose index is at or after `end`. */
-static size_t lower_bound(const tam_candidates *list, size_t from, uint64_t end) {
-    size_t to = list->count;
-    while (from < to) {
-        size_t middle = from + (to - from) / 2;
-        if (list->index[middle] < end)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    return from;
-}
-
 static uint64_t group_end(const tam_group *group) {
     return (uint64_t)group->begin + group->length;
 }
@@ -74,7 +61,8 @@ static const uint32_t *list_keys(tam_select *s, const tam_scope *scope,
         return list->magnitude;
     uint32_t g = scope->grid->tiles[scope->span.first].group;
     for (size_t i = 0; i < list->count; g++) {
-        size_t end = lower_bound(list, i, group_end(&scope->grid->groups[g]));
+        size_t end =
+            tam_first_from(list->index, i, list->count, group_end(&scope->grid->groups[g]));
         float weight = scope->weights[g];
         for (; i < end; i++)
             s->keys[i] = tam_key(list->magnitude[i], weight);

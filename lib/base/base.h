@@ -126,6 +126,19 @@ void tam_sort(tam_pair *pairs, size_t count);
 /** The upper one of two in the middle. Sorts a few values in place. @param count  at least 1 */
 double tam_median(double *values, uint32_t count);
 
+/** The first place of an ascending list, from `first` on, that holds `value` or more; else `end`. */
+static inline size_t tam_first_from(const uint32_t *list, size_t first, size_t end,
+                                    uint64_t value) {
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        if (list[middle] < value)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
 static inline uint32_t tam_magnitude(float x) {
     return tam_bits(x) & 0x7fffffffu;
 }
