@@ -66,8 +66,14 @@ bool tam_py_as_u64(PyObject *value, const char *what, uint64_t *out);
 /** UTF-8 of a str that has no NUL inside. Lives as long as `*out_owner`, a new reference. */
 bool tam_py_as_text(PyObject *value, const char *what, PyObject **out_owner, const char **out);
 
-/** Keywords of Reducer(). `*out_owner`, a new reference or NULL, holds the texts of the config. */
-bool tam_py_options_read(PyObject *keywords, tamis_reducer_config *out, PyObject **out_owner);
+/** What the keywords of Reducer() come to. */
+typedef struct tam_py_options {
+    tamis_reducer_config config; /* points to the other two */
+    tamis_update update;
+    PyObject *owner; /* of texts; NULL or a new reference */
+} tam_py_options;
+
+bool tam_py_options_read(PyObject *keywords, tam_py_options *out);
 
 /* -- tensor.c --------------------------------------------------------------------------------- */
 
@@ -156,7 +162,7 @@ PyObject *tam_py_plan_make(PyObject *reducer, PyObject *args, PyObject *keywords
 
 bool tam_py_plan_type_open(PyObject *module);
 
-/* -- reducer.c, step.c, state.c ---------------------------------------------------------------- */
+/* -- reducer.c, step.c, state.c, moments.c ------------------------------------------------------ */
 
 /** What a call does, and so what else may go on at the same time. */
 typedef enum tam_py_call {
@@ -173,14 +179,18 @@ typedef struct tam_py_reducer {
     tam_py_layout *layout;
     tamis_device device;
     tamis_type type;
-    bool writes;        /* dense output: gradients must be writable */
-    uint64_t serial;    /* of this object in the process */
-    const char *inside; /* name of the call in progress, other than ready, or NULL */
-    bool waiting;       /* it is wait */
-    bool readying;      /* ready is in progress */
-    void **grads;       /* [segments] of the step under way */
-    bool *marked;       /* [segments] ready in this step */
-    PyObject **held;    /* [segments + 1] what keeps the tensors of this step */
+    bool writes;  /* dense output: gradients must be writable */
+    bool updates; /* update mode, by: */
+    tamis_update update;
+    double residual_decay;
+    uint64_t residual_length; /* elements; of scheme dense, which has none, those of the layout */
+    uint64_t serial;          /* of this object in the process */
+    const char *inside;       /* name of the call in progress, other than ready, or NULL */
+    bool waiting;             /* it is wait */
+    bool readying;            /* ready is in progress */
+    void **grads;             /* [segments] of the step under way */
+    bool *marked;             /* [segments] ready in this step */
+    PyObject **held;          /* [segments + 1] what keeps the tensors of this step */
     uint32_t nheld;
     PyObject *before; /* of the step before, see step.c */
 } tam_py_reducer;
@@ -208,6 +218,9 @@ PyObject *tam_py_step_test(PyObject *reducer, PyObject *none);
 PyObject *tam_py_step_wait(PyObject *reducer, PyObject *none);
 PyObject *tam_py_step_join(PyObject *reducer, PyObject *args, PyObject *keywords);
 
+/** What a tensor for one of the vectors of the state must be. */
+tam_py_want tam_py_state_wanted(const tam_py_reducer *self, const char *what, bool writable);
+
 PyObject *tam_py_state_result(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_residual(PyObject *reducer, PyObject *out);
 PyObject *tam_py_state_control(PyObject *reducer, PyObject *none);
@@ -217,6 +230,10 @@ PyObject *tam_py_state_load(PyObject *reducer, PyObject *path);
 PyObject *tam_py_state_set_density(PyObject *reducer, PyObject *value);
 PyObject *tam_py_state_stats(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_buckets(PyObject *reducer, PyObject *none);
+
+PyObject *tam_py_moments_save(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_moments_restore(PyObject *reducer, PyObject *args, PyObject *keywords);
+PyObject *tam_py_moments_update(PyObject *reducer, void *none);
 
 bool tam_py_reducer_type_open(PyObject *module);
 

@@ -91,9 +91,9 @@ static bool as_real(PyObject *value, const char *what, double *out) {
     return true;
 }
 
-/* -- keywords --------------------------------------------------------------------------------- */
+/* -- tables ----------------------------------------------------------------------------------- */
 
-typedef enum kind { TEXT, REAL, U32, U64, WORD } kind;
+typedef enum kind { TEXT, REAL, ADVISED, U32, U64, WORD, UPDATE } kind; /* advised: or None */
 
 typedef struct option {
     const char *name;
@@ -101,6 +101,11 @@ typedef struct option {
     size_t offset;
     const char *const *words;
 } option;
+
+typedef struct table {
+    const char *whose;
+    const option *rows; /* ends with a name that is NULL */
+} table;
 
 static tam_py_words outputs = {"dense", "sparse", NULL};
 static tam_py_words averages = {"mean", "sum", NULL};
@@ -110,8 +115,9 @@ static tam_py_words types = {"float32", "float16", "bfloat16", NULL};
 static tam_py_words shares = {"norm", "length", NULL};
 static tam_py_words workers = {"caller", "thread", NULL};
 static tam_py_words formats = {"auto", "u32", "block16", "gap8", "bitmap", NULL};
+static tam_py_words rules = {"adam", "momentum", NULL};
 
-#define FIELD(name) offsetof(tamis_reducer_config, name)
+#define FIELD(name) offsetof(tam_py_options, config.name)
 
 static const option options[] = {
     {"scheme", TEXT, FIELD(scheme), NULL},
@@ -134,73 +140,137 @@ static const option options[] = {
     {"link_gbit", REAL, FIELD(link_gbit), NULL},
     {"index_format", WORD, FIELD(index_format), formats},
     {"wire_type", WORD, FIELD(wire_type), types},
-    {"residual_decay", REAL, FIELD(residual_decay), NULL},
+    {"ranks_per_node", U32, FIELD(ranks_per_node), NULL},
+    {"residual_decay", ADVISED, FIELD(residual_decay), NULL},
+    {"update", UPDATE, offsetof(tam_py_options, update), NULL},
+    {NULL, TEXT, 0, NULL},
 };
 
-enum { OPTIONS = sizeof options / sizeof options[0] };
+static const option updates[] = {
+    {"rule", WORD, offsetof(tamis_update, rule), rules},
+    {"beta1", REAL, offsetof(tamis_update, beta1), NULL},
+    {"beta2", REAL, offsetof(tamis_update, beta2), NULL},
+    {"epsilon", REAL, offsetof(tamis_update, epsilon), NULL},
+    {"scale", ADVISED, offsetof(tamis_update, scale), NULL},
+    {NULL, TEXT, 0, NULL},
+};
+
+static const table of_reducer = {"Reducer()", options};
+static const table of_update = {"update", updates};
 
 _Static_assert(sizeof(tamis_type) == sizeof(int) && sizeof(tamis_worker) == sizeof(int) &&
-                   sizeof(tamis_index_format) == sizeof(int),
+                   sizeof(tamis_index_format) == sizeof(int) &&
+                   sizeof(tamis_update_rule) == sizeof(int),
                "words are stored as int");
 
-static const option *find(PyObject *name) {
-    for (size_t i = 0; i < OPTIONS; i++) {
-        if (PyUnicode_CompareWithASCIIString(name, options[i].name) == 0)
-            return &options[i];
+static const option *find(const table *t, PyObject *name) {
+    for (const option *o = t->rows; PyUnicode_Check(name) && o->name; o++) {
+        if (PyUnicode_CompareWithASCIIString(name, o->name) == 0)
+            return o;
     }
     return NULL;
 }
 
-static bool refuse_name(PyObject *name) {
-    PyObject *list = PyUnicode_FromString(options[0].name);
-    for (size_t i = 1; list && i < OPTIONS; i++) {
-        PyObject *longer = PyUnicode_FromFormat("%U, %s", list, options[i].name);
+static bool refuse_name(const table *t, PyObject *name) {
+    PyObject *list = PyUnicode_FromString(t->rows[0].name);
+    for (const option *o = t->rows + 1; list && o->name; o++) {
+        PyObject *longer = PyUnicode_FromFormat("%U, %s", list, o->name);
         Py_DECREF(list);
         list = longer;
     }
     if (list)
-        PyErr_Format(PyExc_TypeError, "Reducer() has no option %R; it has: %U", name, list);
+        PyErr_Format(PyExc_TypeError, "%s has no option %R; it has: %U", t->whose, name, list);
     Py_XDECREF(list);
     return false;
 }
 
-static bool is_planned(const option *o, PyObject *value) {
-    return o->offset == FIELD(bucket_length) && PyUnicode_Check(value) &&
-           PyUnicode_CompareWithASCIIString(value, "planned") == 0;
+/* -- keywords --------------------------------------------------------------------------------- */
+
+static bool read_table(const table *t, PyObject *dict, void *base, PyObject **owner);
+
+static bool read_length(const option *o, PyObject *value, uint64_t *out) {
+    if (!PyUnicode_Check(value) || PyUnicode_CompareWithASCIIString(value, "planned") != 0)
+        return tam_py_as_u64(value, o->name, out);
+    *out = TAMIS_BUCKETS_PLANNED;
+    return true;
 }
 
-static bool read_option(const option *o, PyObject *value, tamis_reducer_config *config,
-                        PyObject **out_owner) {
-    void *field = (char *)config + o->offset;
+/* The name of a rule, or a dict. */
+static bool read_update(const option *o, PyObject *value, tamis_update *out) {
+    if (PyDict_Check(value))
+        return read_table(&of_update, value, out, NULL);
+    int rule = 0;
+    if (value != Py_None && !tam_py_as_word(value, o->name, rules, &rule))
+        return false;
+    out->rule = (tamis_update_rule)rule;
+    return true;
+}
+
+static bool read_option(const option *o, PyObject *value, void *base, PyObject **owner) {
+    void *field = (char *)base + o->offset;
     switch (o->kind) {
     case TEXT:
-        return tam_py_as_text(value, o->name, out_owner, field);
+        return tam_py_as_text(value, o->name, owner, field);
     case REAL:
         return as_real(value, o->name, field);
+    case ADVISED:
+        return value == Py_None || as_real(value, o->name, field);
     case U32:
         return tam_py_as_u32(value, o->name, field);
+    case U64:
+        return read_length(o, value, field);
     case WORD:
         return tam_py_as_word(value, o->name, o->words, field);
-    case U64:
+    case UPDATE:
         break;
     }
-    if (!is_planned(o, value))
-        return tam_py_as_u64(value, o->name, field);
-    *(uint64_t *)field = TAMIS_BUCKETS_PLANNED;
+    return read_update(o, value, field);
+}
+
+static bool read_table(const table *t, PyObject *dict, void *base, PyObject **owner) {
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (dict && PyDict_Next(dict, &at, &name, &value)) {
+        const option *o = find(t, name);
+        if (!o ? !refuse_name(t, name) : !read_option(o, value, base, owner))
+            return false;
+    }
     return true;
 }
 
-bool tam_py_options_read(PyObject *keywords, tamis_reducer_config *out, PyObject **out_owner) {
-    PyObject *name, *value;
-    Py_ssize_t at = 0;
-    *out_owner = NULL;
-    while (keywords && PyDict_Next(keywords, &at, &name, &value)) {
-        const option *o = find(name);
-        if (!o ? refuse_name(name) : read_option(o, value, out, out_owner))
-            continue;
-        Py_XDECREF(*out_owner);
-        *out_owner = NULL;
+/* Borrowed; NULL: left out, or None. */
+static PyObject *given(PyObject *dict, const char *name) {
+    PyObject *value = dict && PyDict_Check(dict) ? PyDict_GetItemString(dict, name) : NULL;
+    return value == Py_None ? NULL : value;
+}
+
+/* What was not given: of Adam what the library advises, of momentum what Deep Gradient Compression
+ * does, of gradients plain error feedback. The last two are in the _INITs. */
+static bool complete(PyObject *keywords, tam_py_options *out) {
+    PyObject *update = given(keywords, "update");
+    tamis_update advised = TAMIS_UPDATE_INIT;
+    double decay;
+    if (!update)
+        return true;
+    out->config.update = &out->update;
+    if (out->update.rule != TAMIS_UPDATE_ADAM)
+        return true;
+    tamis_status status = tamis_update_advise(out->config.density, &advised, &decay);
+    if (status != TAMIS_OK) {
+        tam_py_raise(status);
         return false;
     }
+    if (!given(update, "scale"))
+        out->update.scale = advised.scale;
+    if (!given(keywords, "residual_decay"))
+        out->config.residual_decay = decay;
     return true;
+}
+
+bool tam_py_options_read(PyObject *keywords, tam_py_options *out) {
+    *out = (tam_py_options){TAMIS_REDUCER_CONFIG_INIT, TAMIS_UPDATE_INIT, NULL};
+    if (read_table(&of_reducer, keywords, out, &out->owner) && complete(keywords, out))
+        return true;
+    Py_CLEAR(out->owner);
+    return false;
 }

@@ -89,6 +89,30 @@ static bool create(tam_py_reducer *self, const tamis_reducer_config *config) {
     return status == TAMIS_OK;
 }
 
+static uint64_t count_residual(const tam_py_reducer *self, const tamis_reducer_config *config) {
+    uint64_t sum = 0;
+    if (config->ranks_per_node <= 1)
+        return tamis_layout_length(self->layout->handle);
+    for (uint32_t i = 0; i < tamis_reducer_nbuckets(self->handle); i++) {
+        tamis_bucket b = TAMIS_BUCKET_INIT;
+        if (tamis_reducer_bucket(self->handle, i, &b) == TAMIS_OK)
+            sum += b.held;
+    }
+    return sum;
+}
+
+/* What other files of here need to know, without asking the library. */
+static void keep_config(tam_py_reducer *self, const tamis_reducer_config *config) {
+    self->device = config->device;
+    self->type = config->grad_type;
+    self->writes = config->output == TAMIS_OUTPUT_DENSE;
+    self->residual_decay = config->residual_decay;
+    self->residual_length = count_residual(self, config);
+    self->updates = config->update != NULL;
+    if (config->update)
+        self->update = *config->update;
+}
+
 static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout,
                             const tamis_reducer_config *config) {
     static uint64_t serials;
@@ -99,12 +123,11 @@ static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout
     Py_INCREF(layout);
     self->comm = (tam_py_comm *)comm;
     self->layout = (tam_py_layout *)layout;
-    self->device = config->device;
-    self->type = config->grad_type;
-    self->writes = config->output == TAMIS_OUTPUT_DENSE;
     self->serial = ++serials;
     if (!alloc_arrays(self) || !create(self, config))
         Py_CLEAR(self);
+    else
+        keep_config(self, config);
     return self;
 }
 
@@ -130,20 +153,20 @@ static bool split(PyObject *args, PyObject *keywords, PyObject **comm, PyObject 
 }
 
 static PyObject *reducer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    PyObject *comm, *layout, *owner, *options = keywords ? PyDict_Copy(keywords) : NULL;
+    PyObject *comm, *layout, *own = keywords ? PyDict_Copy(keywords) : NULL;
+    tam_py_options options;
     tam_py_reducer *self = NULL;
-    if (keywords && !options)
+    if (keywords && !own)
         return NULL;
-    if (split(args, options, &comm, &layout)) {
-        if (tam_py_options_read(options, &config, &owner)) {
-            self = make(type, comm, layout, &config);
-            Py_XDECREF(owner);
+    if (split(args, own, &comm, &layout)) {
+        if (tam_py_options_read(own, &options)) {
+            self = make(type, comm, layout, &options.config);
+            Py_XDECREF(options.owner);
         }
         Py_DECREF(layout);
         Py_DECREF(comm);
     }
-    Py_XDECREF(options);
+    Py_XDECREF(own);
     return (PyObject *)self;
 }
 
@@ -239,6 +262,16 @@ static PyObject *get_layout(PyObject *object, void *none) {
     return layout;
 }
 
+static PyObject *get_residual_decay(PyObject *object, void *none) {
+    (void)none;
+    return PyFloat_FromDouble(((tam_py_reducer *)object)->residual_decay);
+}
+
+static PyObject *get_residual_length(PyObject *object, void *none) {
+    (void)none;
+    return PyLong_FromUnsignedLongLong(((tam_py_reducer *)object)->residual_length);
+}
+
 static PyObject *reducer_repr(PyObject *object) {
     const tam_py_reducer *self = (tam_py_reducer *)object;
     return PyUnicode_FromFormat("<tamis.Reducer: %R over %R%s>", (PyObject *)self->layout,
@@ -269,12 +302,19 @@ static PyMethodDef methods[] = {
      "result()\n--\n\nIndices (uint32) and values (float32) of the last step, as bytes."},
     {"residual", tam_py_state_residual, METH_O,
      "residual(out)\n--\n\n"
-     "Copy the residual into `out`: float32, layout.length elements, in host memory."},
+     "Copy the residual into `out`: float32, residual_length elements, in host memory."},
     {"control", tam_py_state_control, METH_NOARGS,
      "control()\n--\n\nThe rest of the state, as bytes: thresholds, step number."},
     {"restore", WITH_KEYWORDS(tam_py_state_restore),
      "restore(control, residual)\n--\n\n"
      "Take back what control() and residual() gave. What is None stays as it is."},
+    {"moments", WITH_KEYWORDS(tam_py_moments_save),
+     "moments(first, second)\n--\n\n"
+     "Copy the moments of update mode as residual does. None for one that the rule has not.\n"
+     "Returns the passes that made them."},
+    {"restore_moments", WITH_KEYWORDS(tam_py_moments_restore),
+     "restore_moments(first, second, passes)\n--\n\n"
+     "Take moments from wherever they come; all else stays."},
     {"save", tam_py_state_save, METH_O, "save(path)\n--\n\nWrite the state of this rank."},
     {"load", tam_py_state_load, METH_O, "load(path)\n--\n\nTake the state of this rank back."},
     {"set_density", tam_py_state_set_density, METH_O,
@@ -291,6 +331,9 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getters[] = {
     {"comm", get_comm, NULL, "who takes part", NULL},
     {"layout", get_layout, NULL, "what the gradient is", NULL},
+    {"update", tam_py_moments_update, NULL, "the update, or None: residuals hold gradients", NULL},
+    {"residual_decay", get_residual_decay, NULL, "what residuals are multiplied by", NULL},
+    {"residual_length", get_residual_length, NULL, "elements of the residual", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -34,19 +34,19 @@ PyObject *tam_py_state_result(PyObject *object, PyObject *none) {
 
 /* -- state in memory -------------------------------------------------------------------------- */
 
-static tam_py_want residual_wanted(const tam_py_reducer *self, const char *what, bool writable) {
+tam_py_want tam_py_state_wanted(const tam_py_reducer *self, const char *what, bool writable) {
     return (tam_py_want){
         .what = what,
         .type = TAMIS_TYPE_FLOAT32,
         .device = TAMIS_DEVICE_CPU,
         .writable = writable,
-        .length = tamis_layout_length(self->layout->handle),
+        .length = self->residual_length,
     };
 }
 
 PyObject *tam_py_state_residual(PyObject *object, PyObject *out) {
     tam_py_reducer *self = (tam_py_reducer *)object;
-    tam_py_want want = residual_wanted(self, "the tensor for the residual", true);
+    tam_py_want want = tam_py_state_wanted(self, "the tensor for the residual", true);
     PyObject *capsule;
     void *data;
     tamis_status status;
@@ -103,7 +103,7 @@ static PyObject *restore(tam_py_reducer *self, const char *control, Py_ssize_t b
 PyObject *tam_py_state_restore(PyObject *object, PyObject *args, PyObject *keywords) {
     static char *names[] = {"control", "residual", NULL};
     tam_py_reducer *self = (tam_py_reducer *)object;
-    tam_py_want want = residual_wanted(self, "the residual", false);
+    tam_py_want want = tam_py_state_wanted(self, "the residual", false);
     PyObject *control, *tensor, *capsule = NULL;
     char *bytes = NULL;
     Py_ssize_t nbytes = 0;
@@ -223,11 +223,12 @@ static PyObject *bucket_as_dict(const tamis_reducer *handle, uint32_t index) {
     tamis_status status = tamis_reducer_bucket(handle, index, &b);
     if (status != TAMIS_OK)
         return tam_py_raise(status);
-    return Py_BuildValue("{sIsIsKsKsKszszsd}", "first_segment", (unsigned)b.first_segment, "nsegments",
-                         (unsigned)b.nsegments, "begin", (unsigned long long)b.begin, "length",
-                         (unsigned long long)b.length, "target", (unsigned long long)b.target,
-                         "index_format", b.index_format, "exchange", b.exchange, "predicted_us",
-                         b.predicted_us);
+#define WHOLE(name) #name, (unsigned long long)b.name
+    return Py_BuildValue("{sKsKsKsKsKszszsdsKsKsKsKsK}", WHOLE(first_segment), WHOLE(nsegments),
+                         WHOLE(begin), WHOLE(length), WHOLE(target), "index_format", b.index_format,
+                         "exchange", b.exchange, "predicted_us", b.predicted_us, WHOLE(held),
+                         WHOLE(held_at), WHOLE(slice_first), WHOLE(slice_run), WHOLE(slice_stride));
+#undef WHOLE
 }
 
 PyObject *tam_py_state_buckets(PyObject *object, PyObject *none) {

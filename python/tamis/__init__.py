@@ -19,7 +19,8 @@ except ImportError as error:
         " CPython 3.9 or later with the global interpreter lock; docs/python.md says how."
     ) from error
 
-from ._core import Comm, Error, Layout, Plan, Reducer, features, schemes, settings, version
+from ._core import Comm, Error, Layout, Plan, Reducer
+from ._core import features, schemes, settings, update_advise, version
 from .group import init_process_group
 from .launch import comm, mpi_module, nccl_module
 from .launcher import local_rank
@@ -38,6 +39,7 @@ __all__ = [
     "nccl_module",
     "schemes",
     "settings",
+    "update_advise",
     "version",
 ]
 __version__ = ".".join(str(part) for part in version())

@@ -107,10 +107,23 @@ class Reducer:
         link_gbit: float = 0.0,
         index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap"
         wire_type: str = "float32",  # "bfloat16"
-        residual_decay: float = 1.0,
-    ) -> None: ...
+        ranks_per_node: int = 0,
+        residual_decay: Optional[float] = None,  # 1; with update "adam" what update_advise says
+        update: Union[None, str, Dict[str, Any]] = None,
+    ) -> None:
+        """`update`: None, "adam" or "momentum", or a dict with some of rule, beta1, beta2, epsilon,
+        scale, as in tamis_update. What comes out is then a step, and no gradient. scale None is
+        what update_advise says for the density; of momentum 1."""
     comm: Comm
     layout: Layout
+    @property
+    def update(self) -> Optional[Dict[str, Any]]:
+        """What `update` came to: rule, beta1, beta2, epsilon, scale."""
+    @property
+    def residual_decay(self) -> float: ...
+    @property
+    def residual_length(self) -> int:
+        """layout.length; with ranks_per_node the sum of `held` over the buckets."""
 
     # Gradients are one tensor of layout.length elements, or a sequence of one per segment. They are
     # written in place (never copied), and held until the step has ended. `stream`: cudaStream_t as
@@ -131,12 +144,20 @@ class Reducer:
     def result(self) -> Tuple[bytes, bytes]:
         """Indices (uint32) and values (float32) of the last step, copied. CPU only."""
     def residual(self, out: Tensor) -> None:
-        """Copy the residual into `out`: float32, layout.length elements, in host memory."""
+        """Copy the residual into `out`: float32, residual_length elements, in host memory."""
     def control(self) -> bytes:
         """The rest of the state: thresholds, step number, what they belong to."""
     def restore(self, control: Optional[bytes], residual: Optional[Tensor]) -> None:
         """Take back what control() and residual() gave. One of them may be None: then that part
         stays as it is."""
+    def moments(self, first: Optional[Tensor], second: Optional[Tensor]) -> int:
+        """Copy the moments of update mode, as residual() does. None for one that the rule has not:
+        first with beta1 = 0, second of momentum. Returns the passes that made them."""
+    def restore_moments(
+        self, first: Optional[Tensor], second: Optional[Tensor], passes: int
+    ) -> None:
+        """Take moments from wherever they come; all else stays. For another number of ranks give
+        all new ranks the mean of the old moments."""
     def save(self, path: str) -> None: ...
     def load(self, path: str) -> None: ...
     def set_density(self, density: float) -> None: ...
@@ -152,6 +173,8 @@ def version() -> Tuple[int, int, int]: ...
 def schemes() -> List[Dict[str, str]]: ...
 def features() -> List[Dict[str, Union[str, bool]]]: ...
 def settings() -> List[Dict[str, str]]: ...
+def update_advise(density: float) -> Tuple[float, float]:
+    """(scale, residual_decay) that suit Adam in update mode at this density."""
 def mpi_state() -> str:
     """"absent" (module never loaded), "foreign" (somebody else initialised MPI), "own" (we did),
     "finalized"."""

@@ -234,6 +234,7 @@ def test_a_residual_decays_before_anything_is_added():
         (dict(index_format="u16"), 'not "auto", "u32", "block16", "gap8" or "bitmap"'),
         (dict(wire_type="float16"), "a scale that all ranks agree on"),
         (dict(residual_decay=1.5), "residual_decay"),
+        (dict(ranks_per_node=-1), "ranks_per_node is -1"),
         (dict(scheme=3), "scheme is 3, not a str"),
         (dict(densty=0.1), "no option 'densty'; it has: scheme, density"),
     ],
