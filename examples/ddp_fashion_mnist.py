@@ -6,9 +6,11 @@
     torchrun --nproc-per-node 4 examples/ddp_fashion_mnist.py
     srun --mpi=pmix -n 4 python3 examples/ddp_fashion_mnist.py
     examples/launch.py -n 4 examples/ddp_fashion_mnist.py --dense
+    mpirun -np 4 python3 examples/ddp_fashion_mnist.py --optimizer adamw --density 0.03
 
 The same script under each launcher: tamis.init_process_group meets the others, tamis.torch.attach
-takes the transport that fits. Rank 0 prints; the exit status is 1 if the replicas differ.
+takes the transport that fits. With AdamW it is steps that are exchanged, not gradients. Rank 0
+prints; the exit status is 1 if the replicas differ.
 """
 
 import argparse
@@ -44,8 +46,11 @@ def parse():
     training.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
     training.add_argument("--epochs", type=int, default=8)
     training.add_argument("--batch", type=int, default=32, help="per rank")
-    training.add_argument("--lr", type=float, default=0.2, help="at the start; falls as a cosine")
-    training.add_argument("--momentum", type=float, default=0.0)
+    training.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
+    training.add_argument(
+        "--lr", type=float, help="at the start; falls as a cosine; 0.2 for sgd, 0.001 for adamw"
+    )
+    training.add_argument("--momentum", type=float, default=0.0, help="sgd only")
     training.add_argument("--seed", type=int, default=1)
     files = parser.add_argument_group("files")
     files.add_argument("--data", default="/usr/share/datasets/fashion-mnist", metavar="FOLDER")
@@ -54,7 +59,18 @@ def parse():
     files.add_argument("--resume", metavar="FOLDER", help="go on from what --save wrote")
     files.add_argument("--stop-after", type=int, metavar="EPOCHS", help="end early, as if stopped")
     files.add_argument("--json", metavar="FILE", help="append one line of results")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.lr is None:
+        options.lr = 0.2 if options.optimizer == "sgd" else 0.001
+    return options
+
+
+def make_optimizer(options, parameters):
+    """Where tamis makes the steps of AdamW, plain SGD applies them, and weight decay."""
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum)
+    kind = torch.optim.AdamW if options.dense else torch.optim.SGD
+    return kind(parameters, lr=options.lr, weight_decay=0.01)
 
 
 def read_idx(folder, name):
@@ -98,9 +114,7 @@ class Run:
 
         torch.manual_seed(options.seed)
         self.model = DistributedDataParallel(make_model(options.model).to(self.device))
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=options.lr, momentum=options.momentum
-        )
+        self.optimizer = make_optimizer(options, self.model.parameters())
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
             self.optimizer, options.epochs * self.steps_per_epoch
         )
@@ -114,6 +128,7 @@ class Run:
                 scheme=options.scheme,
                 transport=options.transport,
                 overlap=options.overlap == "on",
+                update="adam" if options.optimizer == "adamw" else None,
             )
 
     def train_epoch(self):
@@ -188,6 +203,7 @@ def report(run, seconds, identical):
         "transport": dist.get_backend() if options.dense else run.state.comm.transport,
         "seed": options.seed,
         "epochs": run.epoch,
+        "optimizer": options.optimizer,
         "lr": options.lr,
         "accuracy": round(run.accuracy(), 2),
         "identical": identical,

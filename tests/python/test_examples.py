@@ -58,11 +58,12 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path):
 
 
 @needs_data
-def test_ddp_trains_densely_and_a_cnn(tmp_path):
+def test_ddp_trains_densely_and_a_cnn_by_steps_of_adam(tmp_path):
     dense = train(jobs.env_init, tmp_path, "--dense")
     assert dense["identical"] and dense["accuracy"] > 60
-    cnn = train(jobs.env_init, tmp_path, "--model", "cnn", "--limit", "1000", "--lr", "0.1")
-    assert cnn["identical"]
+    more = ["--limit", "1000", "--batch", "16", "--optimizer", "adamw"]
+    cnn = train(jobs.env_init, tmp_path, "--model", "cnn", *more)
+    assert cnn["identical"] and cnn["accuracy"] > 60
 
 
 @needs_mpi

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a checkpoint holds of a SparseState: residuals by name, and the rest as bytes."""
+"""What a checkpoint holds of a SparseState: residuals and moments by name, the rest as bytes."""
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
 import torch
 
@@ -23,6 +23,7 @@ def _belongs(state: "SparseState") -> Dict[str, Any]:
         "scheme": state.scheme,
         "average": state.average,
         "warmup": state.warmup,
+        "update": state.update,
     }
 
 
@@ -39,11 +40,13 @@ def _dtype(group: Group) -> str:
 
 
 def save(state: "SparseState") -> Dict[str, Any]:
-    residual: Dict[str, torch.Tensor] = {}
+    vectors: Dict[str, Dict[str, torch.Tensor]] = {"residual": {}}
+    passes: Dict[str, int] = {}
     control: Dict[str, torch.Tensor] = {}
     for group in state.groups:
-        if state.scheme != "dense":
-            residual.update(group.pieces(group.residual()))
+        wholes, passes[_dtype(group)] = group.vectors()
+        for kind, whole in wholes.items():
+            vectors.setdefault(kind, {}).update(group.pieces(whole))
         # A tensor, which torch.load(weights_only=True) takes in all versions; bytes it does not.
         data = bytearray(group.sparse.control())
         control[_dtype(group)] = torch.frombuffer(data, dtype=torch.uint8)
@@ -52,25 +55,81 @@ def save(state: "SparseState") -> Dict[str, Any]:
         density=state.density,
         steps=state.steps,
         parameters=_shapes(state),
-        residual=residual,
         control=control,
+        passes=passes,
+        **vectors,
     )
 
 
-def load(state: "SparseState", saved: Dict[str, Any], strict: bool) -> List[str]:
-    if not isinstance(saved, dict) or "residual" not in saved or "parameters" not in saved:
-        raise ValueError("this is not what SparseState.state_dict() gave")
-    if saved.get("format") != FORMAT:
-        raise ValueError(f"format {saved.get('format')} of a saved state; this tamis has {FORMAT}")
+def load(
+    state: "SparseState",
+    saved: Union[Dict[str, Any], Sequence[Dict[str, Any]]],
+    strict: bool,
+) -> List[str]:
+    if isinstance(saved, (list, tuple)):
+        for one in saved:
+            _check_format(one)
+        saved = _regroup(saved, state.comm.rank, state.comm.nranks)
+    _check_format(saved)
     if strict:
         _compare(state, saved)
+    elif (saved.get("update") is None) != (state.update is None):
+        raise ValueError(
+            "a residual of gradients is none of updates: the state was saved with update"
+            f" {saved.get('update')}, here it is {state.update}"
+        )
     taken: List[str] = []
     _restore(state, saved, strict, taken)
     if strict:
         state.steps = saved["steps"]
         state.density = saved["density"]
+        state._follow_density()
         state._choose()
     return taken
+
+
+def _check_format(saved: Any) -> None:
+    if not isinstance(saved, dict) or "residual" not in saved or "parameters" not in saved:
+        raise ValueError("this is not what SparseState.state_dict() gave")
+    if saved.get("format") != FORMAT:
+        raise ValueError(f"format {saved.get('format')} of a saved state; this tamis has {FORMAT}")
+
+
+def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[str, Any]:
+    """What rank `rank` of `nranks` goes on with, where all of `states` stopped.
+
+        old ranks     0 1 2 3 4
+        new rank 0    0 + 2 + 4    residuals, by new / old ranks where a result is the mean: each
+        new rank 1    1 + 3        counts 1 / ranks of it
+        every one     mean of all moments
+    """
+    old = len(states)
+    for number, one in enumerate(states):
+        if (one.get("rank"), one.get("nranks")) != (number, old):
+            raise ValueError(
+                f"number {number} of {old} saved states is of rank {one.get('rank')} of"
+                f" {one.get('nranks')}: give those of all ranks, in their order"
+            )
+    if old == nranks:
+        return states[rank]
+    share = nranks / old if states[0]["average"] == "mean" else 1.0
+    merged = dict(states[0], rank=rank, nranks=nranks, control=None)
+    merged["residual"] = _sums(states, "residual", range(rank, old, nranks), share)
+    for kind in ("first", "second"):
+        if kind in merged:
+            merged[kind] = _sums(states, kind, range(old), 1.0 / old)
+    return merged
+
+
+def _sums(
+    states: Sequence[Dict[str, Any]], kind: str, ranks: Sequence[int], factor: float
+) -> Dict[str, torch.Tensor]:
+    """Tensor by tensor, in the order of the ranks: the same bits wherever it is done."""
+    sums = {name: torch.zeros_like(tensor) for name, tensor in states[0][kind].items()}
+    for rank in ranks:
+        for name, sum_ in sums.items():
+            sum_ += states[rank][kind][name]
+    return {name: sum_.mul_(factor) for name, sum_ in sums.items()}
 
 
 def _compare(state: "SparseState", saved: Dict[str, Any]) -> None:
@@ -96,35 +155,37 @@ def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: L
     undo = []
     try:
         for group in state.groups:
-            before = group.sparse.control(), None
-            residual = None
-            if state.scheme != "dense":
-                residual = group.residual()
-                before = before[0], residual.clone()
-                _fill(group, residual, saved["residual"], strict, taken)
-            control = _bytes(saved["control"][_dtype(group)]) if strict else None
-            group.sparse.restore(control, residual)
+            before = (group.sparse.control(), *group.vectors())
+            wholes = {kind: whole.clone() for kind, whole in before[1].items()}
+            for kind, whole in wholes.items():
+                names = _fill(group, kind, whole, saved.get(kind, {}), strict)
+                taken.extend(names if kind == "residual" else [])
+            control: Optional[bytes] = None
+            if strict and saved["control"] is not None:
+                control = _bytes(saved["control"][_dtype(group)])
             undo.append((group, before))
+            if strict and control is None and saved["density"] != state.density:
+                group.sparse.set_density(saved["density"])
+            group.restore(control, wholes, saved.get("passes", {}).get(_dtype(group), before[2]))
     except BaseException:
-        for group, (control, residual) in undo:
-            group.sparse.restore(control, residual)
+        for group, before in undo:
+            group.restore(*before)
         raise
 
 
 def _fill(
-    group: Group,
-    residual: torch.Tensor,
-    saved: Dict[str, torch.Tensor],
-    strict: bool,
-    taken: List[str],
-) -> None:
-    for name, piece in group.pieces(residual).items():
+    group: Group, kind: str, whole: torch.Tensor, saved: Dict[str, torch.Tensor], strict: bool
+) -> List[str]:
+    """Names of the parameters for which something was saved."""
+    taken = []
+    for name, piece in group.pieces(whole).items():
         source = saved.get(name)
         if source is not None and source.shape == piece.shape:
             piece.copy_(source)
             taken.append(name)
         elif strict:
-            raise ValueError(f"the residual of {name!r} is missing or has another shape")
+            raise ValueError(f"the {kind} of {name!r} is missing or has another shape")
+    return taken
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

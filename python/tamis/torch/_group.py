@@ -4,7 +4,7 @@
 import threading
 import weakref
 from queue import Empty, SimpleQueue
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -97,6 +97,9 @@ class Group:
         self.layout = _core.Layout([(name, p.numel()) for name, p in rows])
         options = dict(options, dtype=DTYPES[self.dtype])
         self.sparse = _core.Reducer(comm, self.layout, **options)
+        self.kinds = kinds(options["scheme"] == "dense", self.sparse.update)
+        self.ranks_per_node = max(1, options.get("ranks_per_node", 0))
+        self.held = held(self.sparse) if self.ranks_per_node > 1 else None
         self.dense = None
         if warmup:
             common = ("dtype", "device", "average", "nonfinite", "bucket_length", "worker")
@@ -131,10 +134,58 @@ class Group:
             self.reducer.join(stream)
 
     def residual(self) -> torch.Tensor:
-        """The residual of this rank, a copy: float32, one element per element of the layout."""
-        out = torch.empty(self.layout.length, dtype=torch.float32)
-        self.sparse.residual(out)
-        return out
+        """The residual of this rank, a copy: float32, one element per element of the layout.
+
+        With nodes it is zero but for this rank's slice.
+        """
+        part = torch.empty(self.sparse.residual_length)
+        self.sparse.residual(part)
+        if self.held is None:
+            return part
+        whole = torch.zeros(self.layout.length)
+        whole[self.held] = part
+        return whole
+
+    def vectors(self) -> Tuple[Dict[str, torch.Tensor], int]:
+        """Copies of what the state of this rank has for each element, by kind, as residual gives
+        it. And the passes that made the moments."""
+        wholes = {kind: torch.empty(self.layout.length) for kind in self.kinds[1:]}
+        passes = 0
+        if self.sparse.update is not None:
+            passes = self.sparse.moments(wholes.get("first"), wholes.get("second"))
+        if self.kinds:
+            wholes["residual"] = self.residual()
+        return wholes, passes
+
+    def restore(
+        self, control: Optional[bytes], wholes: Dict[str, torch.Tensor], passes: int
+    ) -> None:
+        """Take back what vectors gave. Control None: thresholds and step number stay."""
+        residual = wholes.get("residual")
+        if residual is not None and self.held is not None:
+            part = residual[self.held]
+            if part.count_nonzero() != residual.count_nonzero():
+                raise ValueError(
+                    f"rank {self.comm.rank}: this residual is of another slice of the node: with"
+                    " ranks_per_node a state goes to the rank that saved it"
+                )
+            residual = part
+        if control is not None or residual is not None:
+            self.sparse.restore(control, residual)
+        if self.sparse.update is not None:
+            self.sparse.restore_moments(wholes.get("first"), wholes.get("second"), passes)
+
+    def take_back(self, results: torch.Tensor, average: str) -> None:
+        """Results of a step that counts for none become residual again, float32, whole.
+
+        Every rank keeps the mean, so that the sum over ranks is what it was; with nodes the one of
+        each node that holds the element keeps it for all.
+        """
+        share = self.ranks_per_node / (1 if average == "mean" else self.comm.nranks)
+        if self.sparse.update is not None:
+            share /= self.sparse.update["scale"]
+        residual = self.residual().add_(results, alpha=share)
+        self.sparse.restore(None, residual if self.held is None else residual[self.held])
 
     def pieces(self, whole: torch.Tensor) -> Dict[str, torch.Tensor]:
         """The runs of `whole` that belong to the parameters, in their shapes. Views."""
@@ -158,3 +209,24 @@ class Group:
         self.sparse.close()
         if self.dense is not None:
             self.dense.close()
+
+
+def kinds(dense: bool, update: Optional[Dict[str, Any]]) -> List[str]:
+    """What a reducer has for each element: the residual, and the moments of its rule."""
+    found = [] if dense else ["residual"]
+    if update is not None and update["beta1"] > 0:
+        found.append("first")
+    if update is not None and update["rule"] == "adam":
+        found.append("second")
+    return found
+
+
+def held(reducer: _core.Reducer) -> torch.Tensor:
+    """Which elements of the layout the residual holds, in its order."""
+    runs = []
+    for bucket in sorted(reducer.buckets(), key=lambda bucket: bucket["held_at"]):
+        number = torch.arange(bucket["held"])
+        run, first = max(1, bucket["slice_run"]), bucket["begin"] + bucket["slice_first"]
+        row = number.div(run, rounding_mode="floor")
+        runs.append(first + row * bucket["slice_stride"] + number % run)
+    return torch.cat(runs)

@@ -58,12 +58,21 @@ def attach(ddp: DistributedDataParallel, density: float = 0.01, **options: Any) 
     leaves the gradient of a parameter that no rank used in a step as it was, so what the residual
     gave for it in that step is not applied.
 
+    With update="adam" the gradients hold Adam's step, and the optimizer is torch.optim.SGD(params,
+    lr, weight_decay=wd), with the lr and wd of AdamW and without momentum of its own.
+
     Collective: yes              Errors: as SparseState; TypeError for what is no DDP
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             f"attach takes a DistributedDataParallel, not a {type(ddp).__name__}: for a plain loop"
             " use tamis.torch.DistributedOptimizer"
+        )
+    if "reduce" in options:
+        raise TypeError(
+            "a hook does not see the optimizer, so it cannot take its rule over: give the rule"
+            ' itself, update="adam", and step by torch.optim.SGD, whose weight_decay is then that'
+            " of AdamW; or use DistributedOptimizer in place of DistributedDataParallel"
         )
     state = SparseState(ddp, density, **options)
     ddp.register_comm_hook(state, sparse_hook)

@@ -2,10 +2,11 @@
 """An optimizer that exchanges gradients sparsely, for loops without DistributedDataParallel."""
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, NoReturn, Optional
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Sequence, Union
 
 import torch
 
+from . import _update
 from ._group import Place
 from ._parameters import Parameters, flat
 from ._state import SparseState
@@ -22,12 +23,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
             opt.step()                            # waits for them, then steps
 
     parameters  a module, or pairs of name and parameter, as in SparseState
+    reduce      "gradient", or "update": each rank makes the optimizer's step of its own gradient,
+                and the largest of these are exchanged (docs/fidelity.md). For AdamW, Adam, and SGD
+                with momentum, whose betas, eps or momentum the library takes over. lr and weight
+                decay are read from the param_groups at each step
+    scale       "update": factor on the exchanged steps; None: tamis.update_advise, of momentum 1
     options     those of SparseState; the state is the attribute `tamis`
 
     To clip, or to use a torch.amp.GradScaler, call synchronize() first: it waits and leaves the
     result in the gradients; step() then only steps. Micro-batches go into `with opt.no_sync():`,
     but for the last. A parameter without a gradient contributes zeros. zero_grad() keeps gradients
     where they are, unless asked otherwise, for new places cost time in every step.
+
+    With reduce="update" the wrapped optimizer keeps no moments; it steps without gradients, so that
+    schedulers count. What synchronize() leaves is no gradient then: to clip, make the whole
+    backward pass in `with opt.no_sync():`, clip each rank's own gradients, and step().
 
     Everything else is the wrapped optimizer's: param_groups, state, defaults, hooks, ... so that
     schedulers work with either of them. add_param_group is refused, as are closures.
@@ -44,6 +54,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer: torch.optim.Optimizer,
         parameters: Parameters,
         density: float = 0.01,
+        reduce: str = "gradient",
+        scale: Optional[float] = None,
         **options: Any,
     ) -> None:
         # Not Optimizer.__init__: groups and state are those of the wrapped one (__getattr__).
@@ -55,6 +67,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 " the optimizer as it is"
             )
         self.optimizer = optimizer
+        self._rule = self._take_over(reduce, scale, options)
         self.tamis = SparseState(parameters, density, **options)
         self._targets = [
             (group, segment, parameter)
@@ -62,6 +75,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             for segment, parameter in enumerate(group.parameters)
         ]
         self._check_groups()
+        self._number = {
+            id(parameter): number
+            for number, group in enumerate(optimizer.param_groups)
+            for parameter in group["params"]
+        }
         self._ready = [False] * len(self._targets)
         self._syncing = True
         self._synchronized = False
@@ -71,6 +89,35 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name == "optimizer":
             raise AttributeError(name)
         return getattr(self.optimizer, name)
+
+    def _take_over(
+        self, reduce: str, scale: Optional[float], options: Dict[str, Any]
+    ) -> Optional[Dict[str, Any]]:
+        """The rule of the optimizer, which becomes an option of the state; None: it keeps it."""
+        if reduce not in ("gradient", "update"):
+            raise ValueError(f'reduce is {reduce!r}, not "gradient" or "update"')
+        if options.get("update") is not None or (scale is not None and reduce == "gradient"):
+            raise TypeError('update and scale belong to reduce="update", which makes the update')
+        if reduce == "gradient":
+            return None
+        rule = _update.rule(self.optimizer, self.optimizer.param_groups)
+        if self.optimizer.state:
+            raise ValueError(
+                "the optimizer has stepped already, and its moments would be lost: wrap it with"
+                ' reduce="update" before its first step'
+            )
+        options["update"] = dict(rule, scale=scale)
+        return rule
+
+    def _check_rule(self) -> None:
+        """Some schedulers change more than the learning rate."""
+        now = _update.rule(self.optimizer, self.optimizer.param_groups)
+        if now != self._rule:
+            raise RuntimeError(
+                f"the param_groups now say {now}, but the library was given {self._rule}: with"
+                ' reduce="update" these stay; a scheduler may change lr alone (OneCycleLR,'
+                " CyclicLR: cycle_momentum=False)"
+            )
 
     def _check_groups(self) -> None:
         """What the optimizer changes must be exchanged, or the replicas drift apart."""
@@ -120,6 +167,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         place = self.tamis._cache.get(index)
         if place is None or place.tensors[0].data_ptr() != gradient.data_ptr():
             place = self._locate(index)
+        number = self._number.get(id(parameter))
+        if self._rule is not None and number is not None:
+            scaler = self.tamis.scaler
+            scale = scaler.get_scale() if scaler is not None else 1.0
+            _update.decay_gradient(self.optimizer, self.param_groups[number], parameter, scale)
         self.tamis._mark(place)
         self._ready[index] = True
 
@@ -175,7 +227,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._synchronized:
             self.synchronize()
         self._synchronized = False
-        self.optimizer.step()
+        if self._rule is None:
+            self.optimizer.step()
+            return
+        self._check_rule()
+        _update.step(self.optimizer)
+        _update.count(self.optimizer)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As of the wrapped optimizer, but gradients keep their place unless it is asked for."""
@@ -199,15 +256,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """That of the wrapped optimizer, and SparseState.state_dict() under "tamis"."""
         return dict(self.optimizer.state_dict(), tamis=self.tamis.state_dict())
 
-    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Take back what state_dict gave on this rank."""
-        saved = dict(state_dict)
-        if "tamis" not in saved:
+    def load_state_dict(
+        self, state_dict: Union[Dict[str, Any], Sequence[Dict[str, Any]]]
+    ) -> None:
+        """Take back what state_dict gave on this rank, or, from a list, on all ranks of a run with
+        another number of them (SparseState.load_state_dict)."""
+        alone = not isinstance(state_dict, (list, tuple))
+        every = [state_dict] if alone else list(state_dict)
+        if not every or any("tamis" not in one for one in every):
             raise ValueError(
                 "no residual was saved (no key 'tamis'): to begin with none, load the state of the"
                 " optimizer into the wrapped one, by optimizer.optimizer.load_state_dict"
             )
-        self.tamis.load_state_dict(saved.pop("tamis"))
+        saved = dict(every[0])
+        if self._rule is not None:
+            theirs = _update.rule(self.optimizer, saved["param_groups"])
+            if theirs != self._rule:
+                raise ValueError(f"the rule is {self._rule}, {theirs} was saved")
+        parts = [one["tamis"] for one in every]
+        self.tamis.load_state_dict(parts[0] if alone else parts)
+        del saved["tamis"]
         self.optimizer.load_state_dict(saved)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> NoReturn:
@@ -226,7 +294,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tamis.close()
 
     def __repr__(self) -> str:
-        return f"DistributedOptimizer({self.optimizer!r}, density={self.tamis.density})"
+        reduce = "gradient" if self._rule is None else "update"
+        return (
+            f"DistributedOptimizer({self.optimizer!r}, density={self.tamis.density},"
+            f" reduce={reduce!r})"
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

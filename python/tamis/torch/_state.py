@@ -28,6 +28,9 @@ class SparseState:
                    the next step works; "skip": gradients are zero; "drop": without the bad entries
     average        "mean" or "sum"
     warmup         so many first steps exchange whole gradients; the residual is zero until then
+    update         "adam", "momentum", or a dict, as tamis.Reducer takes it: what is left in the
+                   gradients is a step, to be made by plain SGD: p -= lr * p.grad. A hook cannot see
+                   the optimizer; DistributedOptimizer(reduce="update") takes the rule from it
     scaler         a torch.amp.GradScaler. The residual is then kept in unscaled units, so the scale
                    may change, and a step with NaN or Inf leaves Inf in the gradients of all ranks,
                    which makes the scaler skip it and lower its scale. nonfinite is then "skip"
@@ -70,6 +73,11 @@ class SparseState:
         families = list(_parameters.by_dtype(rows).values())
         if warmup < 0:
             raise ValueError(f"warmup is {warmup}; it is a number of steps, 0 or more")
+        if warmup and options.get("update") is not None:
+            raise ValueError(
+                f"warmup is {warmup}, with an update: whole gradients are no steps; begin with a"
+                " high density (density_max, set_density) instead"
+            )
         self.device = rows[0][1].device
         _need_cuda(self.device)
         self.density, self.scheme, self.average, self.warmup = density, scheme, average, warmup
@@ -97,6 +105,9 @@ class SparseState:
             self._leave_comms()
             raise
         self.comm = comms[0]
+        self.update: Optional[Dict[str, Any]] = self.groups[0].sparse.update
+        self._advised = _is_advised(options.get("update"), self.update)
+        self._factor = 1.0
         self._index = {
             id(parameter): (group, segment)
             for group in self.groups
@@ -166,8 +177,7 @@ class SparseState:
         lost = failure is not None or any(row["skipped"] for row in rows)
         if lost and len(self.groups) > 1:
             self._take_back([group for group, row in zip(self.groups, rows) if not row["skipped"]])
-        if self.scaler is not None:
-            self._rescale(lost)
+        self._rescale(lost)
         self.steps += 1
         self.figures.add(self.groups, rows, time.perf_counter() - begin, lost)
         self._clear_step()
@@ -181,30 +191,32 @@ class SparseState:
             self._cache.clear()
 
     def _take_back(self, applied: List[Group]) -> None:
-        """Another group lost the step, so that it counts for none: results become residual again.
-
-        Every rank keeps the mean, so the sum over ranks is what it was.
-        """
+        """Another group lost the step, so it counts for none: results become residual again."""
         for group in applied:
             views = {}
             for place in self._places:
                 if place.group is group:
                     views.update(zip(place.segments, place.tensors))
-            if self.scheme == "dense":
-                for view in views.values():
-                    view.zero_()
-            else:
-                share = 1.0 if self.average == "mean" else 1.0 / group.comm.nranks
-                grads = [views[segment] for segment in range(len(views))]
-                group.sparse.accumulate(grads, share, self._stream)
+            if self.scheme != "dense":
+                runs = [_parameters.flat(views[segment]) for segment in range(len(views))]
+                group.take_back(torch.cat(runs).float().cpu(), self.average)
+            for view in views.values():
+                view.zero_()
 
     def _rescale(self, lost: bool) -> None:
-        """Give the scaler what it expects: gradients times its scale, or Inf on all ranks."""
-        if lost:
+        """Steps follow the density. A scaler expects its scale, or Inf on all ranks."""
+        if lost and self.scaler is not None:
             self._places[0].whole.view(-1)[0] = float("inf")
             return
+        factor = self._factor / self._scale
         for place in self._places:
-            place.whole.mul_(1.0 / self._scale)
+            if factor != 1.0:
+                place.whole.mul_(factor)
+
+    def _follow_density(self) -> None:
+        """The scale of updates belongs to the density that the reducers were made with."""
+        if self._advised:
+            self._factor = _core.update_advise(self.density)[0] / self.update["scale"]
 
     def _fail(self, error: BaseException) -> None:
         """A step raised: the next one begins anew, or the state ends here."""
@@ -267,26 +279,36 @@ class SparseState:
         return sum(squares) ** 0.5
 
     def set_density(self, density: float) -> None:
-        """From the next step on. All ranks do it between the same steps; at most density_max."""
+        """From the next step on. All ranks do it between the same steps; at most density_max.
+
+        Updates are then scaled as tamis.update_advise says, unless a scale was given.
+        """
         for group in self.groups:
             group.sparse.set_density(density)
         self.density = density
+        self._follow_density()
 
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint of this rank needs beside model and optimizer. Tensors are copies.
 
         Each rank has its own. The residual holds gradient that was not applied yet: a run that goes
-        on without it loses that. Also possible after a failure, but not within a step.
+        on without it loses that. With an update there are its moments, too. Also possible after a
+        failure, but not within a step.
         """
         self._settle()
         return _checkpoint.save(self)
 
-    def load_state_dict(self, state_dict: Dict[str, Any], strict: bool = True) -> List[str]:
+    def load_state_dict(
+        self, state_dict: Union[Dict[str, Any], Sequence[Dict[str, Any]]], strict: bool = True
+    ) -> List[str]:
         """Take back what state_dict gave on this rank. The run goes on bit for bit.
 
-        strict  False: take residuals by parameter name, where name and shape agree, and nothing
-                else; for another number of ranks, density or scheme
-        @return names of parameters whose residual was taken
+        state_dict  or a list of what it gave on all ranks, in their order: for another number of
+                    ranks. Residuals are added up, so that what is pending in the mean stays, all
+                    ranks get the mean of the moments, and thresholds are found anew
+        strict      False: take residuals, and moments, by parameter name, where name and shape
+                    agree, and nothing else; for another density or scheme
+        @return     names of parameters whose residual was taken
 
         All ranks load the same step.
         Errors: ValueError naming what differs; the state is then as it was
@@ -314,6 +336,12 @@ class SparseState:
             "a SparseState can be neither copied nor pickled: it holds connections to other"
             " processes; save state_dict() instead"
         )
+
+
+def _is_advised(given: Any, update: Optional[Dict[str, Any]]) -> bool:
+    """Whether the scale of the update is the one that suits the density."""
+    own = isinstance(given, dict) and given.get("scale") is not None
+    return update is not None and update["rule"] == "adam" and not own
 
 
 def _need_cuda(device: torch.device) -> None:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""Update mode of DistributedOptimizer: the rule of the optimizer, and the step that is left to it.
+
+    w   a parameter    lr, wd   as they stand in its param_group now
+    g = gradient + wd w                                   Adam, SGD: weight decay is in the gradient
+    x = the library's update of g: moments, residual, mean over ranks of what was chosen
+    w = w - lr wd w                                                                           AdamW
+    w = w - lr x
+"""
+
+from typing import Any, Dict, List
+
+import torch
+
+# What else of an optimizer changes the gradient, or the step made of it.
+UNKNOWN = ("amsgrad", "maximize", "nesterov", "dampening", "differentiable")
+# What of each group the library takes over.
+TAKEN = {
+    torch.optim.AdamW: ("betas", "eps"),
+    torch.optim.Adam: ("betas", "eps"),
+    torch.optim.SGD: ("momentum",),
+}
+
+
+def rule(optimizer: torch.optim.Optimizer, groups: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """What the library must be told so that it does what the optimizer would.
+
+    groups  the optimizer's param_groups, or those that were saved of it
+    Errors: TypeError, ValueError naming the group
+    """
+    names = TAKEN.get(type(optimizer))
+    if names is None:
+        raise TypeError(
+            'reduce="update" knows the rules of torch.optim.AdamW, Adam, and SGD with momentum, not'
+            f" that of {type(optimizer).__name__}"
+        )
+    for number, group in enumerate(groups):
+        _check(f"param_groups[{number}]", group, groups[0], names)
+    if "betas" not in names:
+        return dict(rule="momentum", beta1=float(groups[0]["momentum"]))
+    beta1, beta2 = groups[0]["betas"]
+    return dict(
+        rule="adam", beta1=float(beta1), beta2=float(beta2), epsilon=float(groups[0]["eps"])
+    )
+
+
+def _check(where: str, group: Dict[str, Any], first: Dict[str, Any], names: Any) -> None:
+    for name in UNKNOWN:
+        if group.get(name):
+            raise ValueError(
+                f'{where} has {name}={group[name]}, which reduce="update" does not know: make the'
+                " optimizer without"
+            )
+    for name in names:
+        if group[name] != first[name]:
+            raise ValueError(
+                f"{where} has {name} {group[name]}, param_groups[0] has {first[name]}: with"
+                ' reduce="update" one rule serves all parameters, so all groups must have the same'
+            )
+    if group.get("momentum") == 0:
+        raise ValueError(
+            f"{where} is SGD without momentum, of which an update is the gradient: leave"
+            ' reduce="update" out'
+        )
+
+
+def _decoupled(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> bool:
+    """Whether weight decay is a step of its own. torch 2.7 has Adam with the option."""
+    return type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay", False)
+
+
+def decay_gradient(
+    optimizer: torch.optim.Optimizer,
+    group: Dict[str, Any],
+    parameter: torch.Tensor,
+    scale: float,
+) -> None:
+    """Add the gradient of weight decay to that of the loss, which is `scale` times as large."""
+    if group["weight_decay"] and not _decoupled(optimizer, group):
+        with torch.no_grad():
+            parameter.grad.add_(parameter, alpha=scale * group["weight_decay"])
+
+
+@torch.no_grad()
+def step(optimizer: torch.optim.Optimizer) -> None:
+    """Apply the updates that lie in the gradients."""
+    for group in optimizer.param_groups:
+        rate = float(group["lr"])
+        keep = 1.0 - rate * group["weight_decay"] if _decoupled(optimizer, group) else 1.0
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            if keep != 1.0:
+                parameter.mul_(keep)
+            parameter.add_(parameter.grad, alpha=-rate)
+
+
+def count(optimizer: torch.optim.Optimizer) -> None:
+    """Let the optimizer step without gradients: nothing moves, but schedulers count it."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [parameter.grad for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        optimizer.step()
+    finally:
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient
