@@ -195,11 +195,19 @@ static bool read_length(const option *o, PyObject *value, uint64_t *out) {
     return true;
 }
 
+/* A copy is read, for the words of a value may be code that changes the caller's. */
+static bool read_update_dict(PyObject *dict, tamis_update *out) {
+    PyObject *own = PyDict_Copy(dict);
+    bool ok = own && read_table(&of_update, own, out, NULL);
+    Py_XDECREF(own);
+    return ok;
+}
+
 /* The name of a rule, or a dict. */
 static bool read_update(const option *o, PyObject *value, tamis_update *out) {
-    if (PyDict_Check(value))
-        return read_table(&of_update, value, out, NULL);
     int rule = 0;
+    if (PyDict_Check(value))
+        return read_update_dict(value, out);
     if (value != Py_None && !tam_py_as_word(value, o->name, rules, &rule))
         return false;
     out->rule = (tamis_update_rule)rule;
