@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 uint32_t over_short_ms(void) {
-    return test_slowness() > 1 ? 3000 : 1000;
+    return test_short_ms();
 }
 
 typedef struct plan {
@@ -22,9 +22,10 @@ static void run(test_rank *self) {
     const plan *p = self->shared;
     tamis_comm *local = self->comm, *comm = NULL;
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    config.timeout_ms = p->timeout_ms;
+    config.timeout_ms = RANKS_TIMEOUT_MS;
     RANK_CUDA(self, cudaSetDevice((int)self->id));
     RANK_OK(self, tamis_comm_create_nccl(local, &config, &comm));
+    test_deadline(comm, p->timeout_ms);
     self->comm = comm;
     self->shared = local;
     p->body(self);

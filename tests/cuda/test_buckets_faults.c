@@ -18,7 +18,7 @@
 
 /* A deadline that a step in good order keeps also under a sanitizer, beside other tests. */
 static uint32_t short_ms(void) {
-    return test_slowness() > 1 ? 8000 : 2000;
+    return test_slowness() > 1 ? 8000 : 3000;
 }
 
 /* -- a step that is lost ---------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static void leave_unready(test_rank *self) {
     uint64_t begin = now_ms();
     self->where = "wait for a bucket that is not ready";
     RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reduce_wait(v->p.cuda));
-    RANK_CHECK(self, now_ms() - begin <= short_ms() + 1000 * (uint64_t)test_slowness(), "%llu ms",
+    RANK_CHECK(self, now_ms() - begin <= short_ms() + test_grace_ms(), "%llu ms",
                (unsigned long long)(now_ms() - begin));
     check_kept(self, v);
 }

@@ -18,7 +18,7 @@ enum { RANKS = 3 };
 
 /* A deadline that a step in good order keeps also under a sanitizer, beside other tests. */
 static uint32_t short_ms(void) {
-    return test_slowness() > 1 ? 8000 : 2000;
+    return test_slowness() > 1 ? 8000 : 3000;
 }
 
 static bool open_impatient(test_rank *self, seat *out) {
@@ -48,7 +48,7 @@ static void wait_for_silent(test_rank *self, seat *s) {
     tamis_status status = tamis_reduce_wait(s->reducer);
     uint64_t took_ms = now_ms() - begin_ms;
     RANK_CHECK(self, status == TAMIS_E_TIMEOUT, "%s", tamis_status_name(status));
-    RANK_CHECK(self, took_ms <= short_ms() + 1000 * test_slowness(), "%llu ms",
+    RANK_CHECK(self, took_ms <= short_ms() + test_grace_ms(), "%llu ms",
                (unsigned long long)took_ms);
     RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reduce_start(s->reducer, &step));
     check_kept(self, s);
@@ -82,7 +82,7 @@ static void forget_segments(test_rank *self) {
     uint64_t begin_ms = now_ms();
     self->where = "wait for segments that are never ready";
     RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reduce_wait(s.reducer));
-    RANK_CHECK(self, now_ms() - begin_ms <= short_ms() + 1000 * test_slowness(), "%llu ms",
+    RANK_CHECK(self, now_ms() - begin_ms <= short_ms() + test_grace_ms(), "%llu ms",
                (unsigned long long)(now_ms() - begin_ms));
     RANK_SAYS(self, "segments are missing");
     RANK_MEET(self);

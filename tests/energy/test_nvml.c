@@ -343,13 +343,13 @@ static void a_driver_that_hangs_when_opened_is_given_up(void **state) {
     assert_int_equal(tam_energy_source_open(&tam_source_nvml, &setup, tam_clock_ns() + 50000000,
                                             &source, &o.self),
                      TAMIS_OK);
-    assert_in_range(now_ms() - begin_ms, 45, 50 + 50 * test_slowness());
+    assert_in_range(now_ms() - begin_ms, 45, 50 + test_grace_ms());
     o.source = source;
     assert_string_equal(source->name, "nvml");
     source_expect_place(&o, "nvml", TAMIS_ENERGY_STALE, "opening it hangs");
     source_close(&o);
     atomic_store(&whole->hang_init, 0);
-    for (int i = 0; i < 5000 && tam_alloc_live() != live; i++)
+    for (int i = 0; i < 20000 && tam_alloc_live() != live; i++)
         sleep_ms(1);
     assert_int_equal(tam_alloc_live(), live); /* who came back has cleaned up */
     assert_int_equal(atomic_load(&whole->begun), 0);

@@ -269,6 +269,8 @@ static void forget(test_rank *self) {
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    rank_barrier(self);
+    test_deadline(self->comm, test_short_ms());
     for (uint32_t s = 0; s < SEGMENTS; s++) {
         if (s != 2 || self->id != 0)
             RANK_OK(self, tamis_grad_ready(r, s, &step));
@@ -279,7 +281,7 @@ static void forget(test_rank *self) {
                self->id == 0 ? status == TAMIS_E_TIMEOUT
                              : tamis_status_loss(status) == TAMIS_LOST_COMM,
                "%s", tamis_status_name(status));
-    RANK_CHECK(self, now_ms() - begin < 1500 * test_slowness(), "it took %llu ms",
+    RANK_CHECK(self, now_ms() - begin < test_short_ms() + test_grace_ms(), "it took %llu ms",
                (unsigned long long)(now_ms() - begin));
     RANK_CHECK(self, self->id != 0 || has_word(tamis_last_error(), "gradient of two (segment 2)"),
                "%s", tamis_last_error());
@@ -289,7 +291,7 @@ static void forget(test_rank *self) {
 static void test_a_segment_never_ready_is_named_at_the_deadline(void **state) {
     (void)state;
     test_context("a segment is never ready");
-    ranks_run(2, 300 * test_slowness(), forget, NULL);
+    ranks_run(2, 0, forget, NULL);
 }
 
 /* -- ready on one thread, wait on another ----------------------------------------------------- */
@@ -336,32 +338,36 @@ static void hear(void *context, const tamis_phase_event *event) {
 }
 
 static void listen(test_rank *self) {
+    enum { STEPS = 8 };
     heard h = {.sound = true};
     tamis_reducer *r = NULL;
     tamis_reducer_config config = data_even_config(LENGTH);
     tamis_stats stats = TAMIS_STATS_INIT;
+    bool named = false; /* in one step: others are late, too, on a busy machine */
     float grad[N];
     config.on_phase = hear;
     config.on_phase_context = &h;
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     tamis_step step = data_step(grad);
-    for (uint32_t number = 0; number < 3; number++) {
+    for (uint32_t number = 0; number < STEPS; number++) {
         data_fill(DATA_HEAVY, self->id, number, N, grad);
         sleep_ms(self->id == 1 ? 30 : 0);
         RANK_OK(self, tamis_reduce_start(r, &step));
         RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_stats(r, &stats));
+        named |=
+            stats.straggler == 1 && (self->id == 1 ? stats.slack_s == 0.0 : stats.slack_s > 0.01);
     }
     RANK_CHECK(self, h.sound, "an event makes no sense");
     for (uint32_t b = 0; b < SEGMENTS; b++)
         RANK_CHECK(self,
-                   h.count[TAMIS_PHASE_ACCUMULATE][b] == 3 && h.count[TAMIS_PHASE_CUT][b] == 3 &&
-                       h.count[TAMIS_PHASE_EXCHANGE][b] == 3,
+                   h.count[TAMIS_PHASE_ACCUMULATE][b] == STEPS &&
+                       h.count[TAMIS_PHASE_CUT][b] == STEPS &&
+                       h.count[TAMIS_PHASE_EXCHANGE][b] == STEPS,
                    "bucket %u: phases are missing", b);
-    RANK_CHECK(self, h.count[TAMIS_PHASE_APPLY][SEGMENTS] == 3, "apply is missing");
-    RANK_CHECK(self, h.count[TAMIS_PHASE_WAIT][SEGMENTS] == 3, "wait is missing");
-    RANK_OK(self, tamis_reducer_stats(r, &stats));
-    RANK_CHECK(self, stats.straggler == 1, "rank %u is said to be last", stats.straggler);
-    RANK_CHECK(self, self->id == 1 ? stats.slack_s == 0.0 : stats.slack_s > 0.01, "slack %g s",
+    RANK_CHECK(self, h.count[TAMIS_PHASE_APPLY][SEGMENTS] == STEPS, "apply is missing");
+    RANK_CHECK(self, h.count[TAMIS_PHASE_WAIT][SEGMENTS] == STEPS, "wait is missing");
+    RANK_CHECK(self, named, "rank %u is said to be last, slack %g s", stats.straggler,
                stats.slack_s);
     tamis_reducer_destroy(r);
 }

@@ -221,7 +221,6 @@ static void a_pipeline_without_memory_leaks_nothing(void **state) {
 /* What a rank does in its steps. */
 struct plan {
     tamis_comm *groups[NRANKS]; /* communicator of the stage of each world rank */
-    uint32_t timeout_ms;
     uint32_t window_ms[NSTAGES];
     uint32_t busy_ms[NRANKS];
     tamis_stage stages[NRANKS][NSTAGES]; /* as each rank sees them */
@@ -337,7 +336,7 @@ static void balance(struct worker *w) {
 
 static void run_plan(struct plan *p, rank_body body) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    config.timeout_ms = p->timeout_ms ? p->timeout_ms : RANKS_TIMEOUT_MS;
+    config.timeout_ms = RANKS_TIMEOUT_MS;
     for (uint32_t s = 0; s < NSTAGES; s++)
         assert_int_equal(tamis_comm_create_local(PER_STAGE, &config, &p->groups[s * PER_STAGE]),
                          TAMIS_OK);
@@ -403,10 +402,14 @@ static void a_longer_window_gets_more_of_the_budget(void **state) {
 static void run_straggler(test_rank *self) {
     struct worker w;
     open_worker(self, &w);
-    run_steps(&w, 4);
-    RANK_OK(self, tamis_pipeline_balance(w.pipeline, w.reducer));
-    check_stages(&w);
     const tamis_stage *slow = &w.plan->stages[self->id][1];
+    for (int round = 0; round < 5; round++) {
+        run_steps(&w, 4);
+        RANK_OK(self, tamis_pipeline_balance(w.pipeline, w.reducer));
+        check_stages(&w);
+        if (self->failure[0] || (slow->straggler == 3 && slow->straggler_s > 0.005))
+            break;
+    }
     RANK_CHECK(self, slow->straggler == 3, "the straggler is rank %u", slow->straggler);
     RANK_CHECK(self, slow->straggler_s > 0.005 && slow->busy_s > 0.02,
                "%g s more than the mean of %g s", slow->straggler_s, slow->busy_s);
@@ -471,15 +474,19 @@ static void a_balance_amid_a_step_is_refused_on_all_ranks(void **state) {
     run_plan(&plan, run_out_of_turn);
 }
 
+enum { SHORT_MS = 500 };
+
 static void run_absent(test_rank *self) {
     struct worker w;
     open_worker(self, &w);
     run_steps(&w, 1);
+    rank_barrier(self);
+    test_deadline(self->comm, SHORT_MS);
     uint64_t before = now_ms();
     if (self->id != 1) {
         RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_pipeline_balance(w.pipeline, w.reducer));
         RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_pipeline_balance(w.pipeline, w.reducer));
-        RANK_CHECK(self, now_ms() - before < w.plan->timeout_ms + 1000, "it took %llu ms",
+        RANK_CHECK(self, now_ms() - before < SHORT_MS + test_grace_ms(), "it took %llu ms",
                    (unsigned long long)(now_ms() - before));
     }
     close_worker(&w);
@@ -487,7 +494,7 @@ static void run_absent(test_rank *self) {
 
 static void an_absent_rank_is_not_waited_for_for_ever(void **state) {
     (void)state;
-    struct plan plan = {.timeout_ms = 500 * test_slowness()};
+    struct plan plan = {0};
     test_context("rank 1 does not balance");
     run_plan(&plan, run_absent);
 }

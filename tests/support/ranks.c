@@ -3,6 +3,8 @@
  * Ranks as threads: threads, watchdog, barrier, collected failures.
  */
 #include "tests/support/ranks.h"
+
+#include "collectives/transport/comm.h"
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +16,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { WATCHDOG_S = 60 };
+enum { WATCHDOG_S = 180 };
 
 struct ranks {
     pthread_mutex_t lock;
@@ -69,15 +71,34 @@ void sleep_ms(uint32_t ms) {
 #define SANITIZED 1
 #endif
 
-uint32_t test_slowness(void) {
-#ifdef SANITIZED
-    uint32_t factor = 10;
-#else
-    uint32_t factor = 1;
-#endif
+static uint32_t asked_slowness(void) {
     const char *text = getenv("TAMIS_TEST_SLOW");
     long asked = text ? strtol(text, NULL, 10) : 1;
-    return asked > 1 && asked <= 1000 ? factor * (uint32_t)asked : factor;
+    return asked > 1 && asked <= 1000 ? (uint32_t)asked : 1;
+}
+
+uint32_t test_slowness(void) {
+#ifdef SANITIZED
+    return 10 * asked_slowness();
+#else
+    return asked_slowness();
+#endif
+}
+
+uint32_t test_grace_ms(void) {
+    return 10000 * asked_slowness();
+}
+
+uint32_t test_short_ms(void) {
+#ifdef SANITIZED
+    return 3000 * asked_slowness();
+#else
+    return 1000 * asked_slowness();
+#endif
+}
+
+void test_deadline(tamis_comm *comm, uint32_t timeout_ms) {
+    comm->timeout_ns = timeout_ms * UINT64_C(1000000);
 }
 
 uint32_t test_stride(uint32_t few) {

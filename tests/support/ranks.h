@@ -71,6 +71,10 @@ bool rank_status(test_rank *self, const char *file, int line, const char *call,
 /** Whether a sentence holds one of the words, which are separated by '|'. */
 bool has_word(const char *sentence, const char *words);
 
+/** Another deadline for a communicator from now on: of what must come to it by waiting in vain, after all
+ * that must succeed however busy the machine is. Jobs of a communicator take it, transports need not. */
+void test_deadline(tamis_comm *comm, uint32_t timeout_ms);
+
 /** Monotonic milliseconds. */
 uint64_t now_ms(void);
 
@@ -78,6 +82,13 @@ void sleep_ms(uint32_t ms);
 
 /** Factor for time limits: 1, or 10 under a sanitizer, times TAMIS_TEST_SLOW if that is set. */
 uint32_t test_slowness(void);
+
+/** Milliseconds that a call may take beyond its deadline, or in place of no time at all: a busy machine
+ * gives a thread its turn late, and who forgets a deadline does not come back at all. */
+uint32_t test_grace_ms(void);
+
+/** A deadline that is to be met in vain, but long enough for all that goes before it. */
+uint32_t test_short_ms(void);
 
 /** Of many alike cases every which one: all, or each `few`-th under a sanitizer, which looks at how
  * memory and threads are used, and not at results. */
