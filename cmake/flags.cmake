@@ -15,11 +15,11 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 # -fno-threadsafe-statics: else nvcc's launch functions want libstdc++.
 add_library(tam_common INTERFACE)
 set(flags -ffp-contract=off -Wall -Wextra -Wshadow)
-set(cuda_flags -fmad=false -lineinfo
+set(cuda_flags -fmad=false -lineinfo -Xptxas=--warn-on-spills
     -Xcompiler=-ffp-contract=off,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall)
 if(TAMIS_WERROR)
     list(APPEND flags -Werror)
-    list(APPEND cuda_flags "SHELL:-Werror all-warnings")
+    list(APPEND cuda_flags "SHELL:-Werror all-warnings" -Xptxas=--warning-as-error)
 endif()
 target_compile_options(tam_common INTERFACE
     "$<$<COMPILE_LANGUAGE:C,CXX>:${flags}>"

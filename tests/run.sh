@@ -72,7 +72,7 @@ for build in $builds; do
     fi
     grep -E '^-- (MPI|OPENMP|CUDA|NCCL|PYTHON):' "$log"
     junit=$TMPDIR/$build.xml
-    $steady ctest --preset "$build" -j "$((2 * $(nproc)))" --no-tests=error --output-junit "$junit" \
+    $steady ctest --preset "$build" -j "$((3 * $(nproc)))" --no-tests=error --output-junit "$junit" \
         "${select[@]}"
     status=$?
     [ -f "$junit" ] || : >"$junit"

@@ -256,6 +256,8 @@ static void test_pieces_of_every_type_give_the_bits_of_the_cpu(void **state) {
     for (int type = 0; type < 3; type++) {
         for (uint32_t shape = 0; shape < 4; shape++) {
             trial what = usual();
+            if (!test_drawn(3))
+                continue;
             what.type = (tamis_type)type;
             what.by_segment = shape & 1;
             what.shift = shape / 2;
@@ -304,6 +306,8 @@ static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state
     (void)state;
     for (size_t i = 0; i < 9; i++) {
         trial what = usual();
+        if (!test_drawn(2))
+            continue;
         what.policy = policies[i / 3];
         what.type = (tamis_type)(i % 3);
         what.by_segment = i % 2;

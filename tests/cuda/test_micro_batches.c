@@ -38,7 +38,7 @@ static void test_micro_batches_give_the_bits_of_the_cpu(void **state) {
     static const uint64_t lengths[] = {0, PAIR_N / 5};
     pair_order order = pair_usual();
     (void)state;
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = test_stride(2) - 1; i < 6; i += test_stride(4)) {
         order.scheme = schemes[i % 3];
         order.bucket_length = lengths[i / 3];
         order.by_segment = i % 2;
@@ -91,7 +91,7 @@ static void test_bad_entries_of_micro_batches_count_in_the_next_step(void **stat
     (void)state;
     order.touch = put_nan;
     scratch_path("early", path);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i += (int)test_stride(4)) {
         order.nonfinite = (tamis_nonfinite)(i % 3);
         order.bucket_length = i < 3 ? 0 : PAIR_N / 5;
         test_context("policy %d, buckets of %llu", i % 3, (unsigned long long)order.bucket_length);
@@ -139,7 +139,7 @@ static void follow_on_cpu(pair *p, const float *pinned, uint32_t count) {
 }
 
 static void run_in_order(test_rank *self) {
-    enum { ALL = 12 * BATCHES, FIRST = 2 * BATCHES };
+    const uint32_t ALL = (test_stride(2) > 1 ? 6 : 12) * BATCHES, FIRST = 2 * BATCHES;
     float *pinned = NULL;
     const float *cpu, *cuda;
     pair p;

@@ -15,7 +15,11 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
+#if defined(__SANITIZE_THREAD__)
+enum { FIRST = 4, RANKS = 2 };
+#else
 enum { FIRST = 4, RANKS = 3 };
+#endif
 
 /* -- ahead of the device ---------------------------------------------------------------------- */
 
@@ -276,8 +280,10 @@ static void test_all_ranks_decide_alike_on_nan(void **state) {
                                          TAMIS_NONFINITE_DROP};
     (void)state;
     for (size_t i = 0; i < 3; i++) {
-        ranks_run(RANKS, 0, meet_nan, &policies[i]);
-        ranks_run(RANKS, 0, meet_nan_dense, &policies[i]);
+        if (test_drawn(2))
+            ranks_run(2, 0, meet_nan, &policies[i]);
+        if (test_drawn(2))
+            ranks_run(2, 0, meet_nan_dense, &policies[i]);
     }
 }
 

@@ -227,6 +227,8 @@ static void mixed_reducers_keep_all_rules(void **state) {
     for (int p = 0; p < 4; p++)
         for (int d = 0; d < 4; d++)
             for (int form = 0; form < 4; form++) {
+                if (!test_drawn(5))
+                    continue;
                 trial_record record;
                 trial what = auto_trial(nranks[p], 20000, densities[d], 10.0, 1.0);
                 what.bucket_length = 500;

@@ -17,8 +17,6 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { REPORTS = 50 };
-
 static meters world;
 static tam_ledger *ledgers[METERS_RANKS];
 
@@ -103,12 +101,13 @@ static void advance(uint64_t seed) {
 
 static void sixty_four_ranks_on_four_nodes_count_exactly(void **state) {
     (void)state;
+    const uint64_t reports = 50 / test_stride(5);
     tamis_comm *comms[METERS_RANKS];
     open_ledgers();
     open_comms(METERS_RANKS, comms);
     meters_begin(&world, 1);
     world.ranks[16].denied_rapl = true;
-    for (uint64_t i = 0; i < REPORTS; i++) {
+    for (uint64_t i = 0; i < reports; i++) {
         advance(i);
         report_all(comms, 0);
         tamis_energy_totals totals = totals_of(ledgers[i]);
@@ -119,7 +118,7 @@ static void sixty_four_ranks_on_four_nodes_count_exactly(void **state) {
     assert_int_equal(totals.steps, 10);
     assert_int_equal(totals.wire_bytes, 64000);
     assert_true(totals.seconds == (double)1000000063 * 1e-9);
-    assert_int_equal(ledgers[0]->reports, REPORTS);
+    assert_int_equal(ledgers[0]->reports, reports);
     assert_int_equal(ledgers[0]->run.exposure_ns[0], 64 * 7);
     close_comms(METERS_RANKS, comms);
     close_ledgers();

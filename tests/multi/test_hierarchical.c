@@ -57,6 +57,8 @@ static void test_mass_is_conserved_and_the_count_is_k(void **state) {
         for (size_t p = 0; p < COUNT(all_nodes); p++)
             for (size_t n = 0; n < COUNT(sizes); n++)
                 for (size_t d = 0; d < COUNT(densities); d++) {
+                    if (!test_drawn(7))
+                        continue;
                     trial what = trial_of(schemes[s], all_nodes[p], sizes[n], densities[d]);
                     run_trial(&what);
                 }
@@ -65,6 +67,8 @@ static void test_mass_is_conserved_and_the_count_is_k(void **state) {
 static void test_slices_of_several_chunks_keep_all_rules(void **state) {
     (void)state;
     for (size_t p = 0; p < 4; p++) {
+        if (!test_drawn(3))
+            continue;
         trial what = trial_of("tamis", all_nodes[p], 300007, 0.01);
         what.steps = 4;
         run_trial(&what);

@@ -69,8 +69,8 @@ static void run_fault(test_rank *self) {
 
 static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
     static const fault_case cases[] = {
-        {TAM_FAULT_ERROR, 1, 0, TAMIS_E_TRANSPORT, "injected", true},
-        {TAM_FAULT_ERROR, 7, 0, TAMIS_E_TRANSPORT, "injected", false},
+        {TAM_FAULT_ERROR, 1, 0, TAMIS_E_TRANSPORT, "injected", false},
+        {TAM_FAULT_ERROR, 7, 0, TAMIS_E_TRANSPORT, "injected", true},
         {TAM_FAULT_SILENT, 2, 0, TAMIS_E_TIMEOUT, "silent", false},
         {TAM_FAULT_SILENT, 9, 0, TAMIS_E_TIMEOUT, "silent", false},
         {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "rank 0 measured", true},

@@ -252,6 +252,8 @@ static void test_rows_are_the_dense_sum_for_all_numbers_of_ranks(void **state) {
     (void)state;
     for (uint32_t nranks = 1; nranks <= 8; nranks++)
         for (touch t = 0; t <= TOUCHES; t++) {
+            if (!test_drawn(3))
+                continue;
             rows_case c = {.scheme = nranks % 2 ? "tamis" : "dense", .which = t, .steps = 3};
             run(&c, nranks);
         }
@@ -261,6 +263,8 @@ static void test_rows_bear_all_types_outputs_and_formats(void **state) {
     (void)state;
     for (tamis_type type = TAMIS_TYPE_FLOAT32; type <= TAMIS_TYPE_BFLOAT16; type++)
         for (tamis_index_format f = TAMIS_INDEX_AUTO; f <= TAMIS_INDEX_BITMAP; f++) {
+            if (!test_drawn(2))
+                continue;
             rows_case c = {.scheme = "all+global+exact+pairs", .which = TOUCHES, .steps = TOUCHES};
             c.type = type;
             c.format = f;

@@ -28,6 +28,8 @@ static void test_formats_of_indices_change_no_result(void **state) {
     (void)state;
     for (size_t c = 0; c < COUNT(cases); c++)
         for (size_t p = 0; p < COUNT(ranks_of); p++) {
+            if (!test_drawn(5))
+                continue;
             trial what = trial_of(c, ranks_of[p], 4097, p == 1 ? 0.15 : 0.01);
             what.steps = 5;
             compare_formats(what);
@@ -37,6 +39,8 @@ static void test_formats_of_indices_change_no_result(void **state) {
 static void test_formats_of_indices_change_no_result_of_several_buckets(void **state) {
     (void)state;
     for (size_t c = 0; c < COUNT(cases); c++) {
+        if (!test_drawn(3))
+            continue;
         trial what = trial_of(c, 3, 4097, 0.05);
         what.steps = 5;
         what.bucket_length = 500;
@@ -53,6 +57,8 @@ static void test_formats_of_indices_bear_extreme_lists(void **state) {
     for (size_t c = 0; c < COUNT(cases); c++)
         for (size_t d = 0; d < COUNT(densities); d++)
             for (size_t p = 0; p < COUNT(patterns); p++) {
+                if (!test_drawn(5))
+                    continue;
                 trial what = trial_of(c, 3, 701, densities[d]);
                 what.steps = 3;
                 what.pattern = patterns[p];
@@ -170,6 +176,8 @@ static void test_no_format_allocates_in_a_step(void **state) {
     for (size_t c = 0; c < COUNT(cases); c++)
         for (size_t f = 0; f < COUNT(formats); f++)
             for (int wire = 0; wire < 2; wire++) {
+                if (!test_drawn(5))
+                    continue;
                 trial what = trial_of(c, 3, 3000, 0.1);
                 what.format = formats[f];
                 what.wire = wire ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
@@ -269,7 +277,7 @@ static void run_spoilt(test_rank *self) {
 static bool spoil(spoil_case *c, const spoil_case *good) {
     test_context("%s, format %d, wire %d, gather %llu, bit %u", c->what.scheme, (int)c->what.format,
                  (int)c->what.wire, (unsigned long long)c->nth, c->bit);
-    ranks_run(RANKS, 2000, run_spoilt, c);
+    ranks_run(RANKS, 0, run_spoilt, c);
     for (uint32_t r = 0; r < RANKS; r++) {
         if (c->status[r] != c->status[0])
             fail_msg("[%s] rank %u: %s, rank 0: %s", test_context_text(), r,
@@ -289,7 +297,7 @@ static void spoil_all(const trial *what, uint64_t nth, size_t head, size_t bytes
     test_context("%s, undamaged", what->scheme);
     ranks_run(RANKS, 0, run_spoilt, &good);
     bytes = bytes > 0 ? bytes : (size_t)good.bytes / 2;
-    for (size_t byte = 0; byte < bytes; byte++) {
+    for (size_t byte = 0; byte < bytes; byte += test_stride(7)) {
         spoil_case c = {.what = *what, .nth = nth, .spoil = true};
         c.bit = (uint32_t)(8 * byte + data_mix(byte) % 8);
         bool refused = spoil(&c, &good);

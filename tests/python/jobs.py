@@ -71,16 +71,16 @@ def _python(script, arguments):
     return [sys.executable, "-c", script, *arguments]
 
 
-def alone(script, *arguments, seconds=150, **env):
+def alone(script, *arguments, seconds=300, **env):
     return _run(_python(script, arguments), seconds, env)
 
 
-def mpirun(nranks, script, *arguments, seconds=150, **env):
+def mpirun(nranks, script, *arguments, seconds=300, **env):
     wrapper = TREE / "tests" / "support" / "mpirun.sh"
     return _run(["sh", wrapper, nranks, seconds, *_python(script, arguments)], seconds + 10, env)
 
 
-def env_init(nranks, script, *arguments, seconds=150, folder=None, **env):
+def env_init(nranks, script, *arguments, seconds=300, folder=None, **env):
     """With RANK, WORLD_SIZE, ... set. Lines of Python are written into `folder` first."""
     if not isinstance(script, pathlib.Path):
         path = pathlib.Path(folder) / "job.py"

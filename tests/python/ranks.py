@@ -90,7 +90,7 @@ def finish(processes, seconds):
     return ended
 
 
-def run(file, names, nranks=2, launcher="env", seconds=150, env=None, **arguments):
+def run(file, names, nranks=2, launcher="env", seconds=300, env=None, **arguments):
     """Results by name of the case, each a list by rank."""
     with tempfile.TemporaryDirectory(prefix="tamis-ranks-") as folder:
         task = pathlib.Path(folder, "task")

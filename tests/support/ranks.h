@@ -94,4 +94,8 @@ uint32_t test_short_ms(void);
  * memory and threads are used, and not at results. */
 uint32_t test_stride(uint32_t few);
 
+/** Whether a case of a grid, the next one, is to be run: as test_stride, for grids of several axes. With a
+ * `few` that shares no factor with their lengths each value of each axis comes up. */
+bool test_drawn(uint32_t few);
+
 #endif
