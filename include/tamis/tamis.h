@@ -911,9 +911,17 @@ TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float
  * Take one part or both back.
  *
  * Both, of one moment: the run goes on bit for bit, as after tamis_reducer_load, and all that is
- * checked there is checked here. The residual alone, from wherever it comes: it replaces what the
- * reducer holds and all else stays; so a run goes on with another number of ranks when the new
- * residuals sum to what the old ones did. The control part alone: thresholds and step number.
+ * checked there is checked here. The control part alone: thresholds and step number. The residual
+ * alone, from wherever it comes: it replaces what the reducer holds and all else stays.
+ *
+ * So a run of Q ranks goes on with P: what waits must come to the same result. The new residuals
+ * sum to what the old ones did (TAMIS_AVERAGE_SUM), or to P / Q times that (TAMIS_AVERAGE_MEAN), and
+ * the new reducer finds thresholds anew, for a control part is of one rank of one number of ranks.
+ * With the mean, e.g.
+ *
+ *     4 ranks a b c d -> 2 ranks   (a + c) / 2   (b + d) / 2
+ *     2 ranks a b     -> 4 ranks   a   b   a   b              or 2a  2b  0  0
+ *     2 ranks a b     -> 3 ranks   3a/4   3b/2   3a/4
  *
  * @param  control   [in]  NULL: stays as it is
  * @param  residual  [in]  float32[n], finite, host memory; NULL: stays as it is

@@ -271,9 +271,13 @@ static void test_a_state_is_not_touched_while_a_step_is_under_way(void **state) 
 
 /* -- another number of ranks ------------------------------------------------------------------ */
 
+enum { MOST = 4 }; /* ranks */
+
 typedef struct moved {
-    float residuals[4][N]; /* of the old ranks */
-    double sum[N];
+    uint32_t old_ranks, new_ranks;
+    tamis_average average;
+    float residuals[MOST][N]; /* of the old ranks */
+    double waiting[N];        /* what they would have come to */
 } moved;
 
 static void leave_residuals(test_rank *self) {
@@ -287,20 +291,29 @@ static void leave_residuals(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* Two ranks take two old ones each. Whole numbers: sums are exact. */
-static void go_on_with_two(test_rank *self) {
+/* Several old residuals for a new rank, or an old one for one of several. */
+static void take_share(const moved *all, uint32_t rank, float *residual) {
+    bool mean = all->average == TAMIS_AVERAGE_MEAN;
+    float factor = mean ? (float)all->new_ranks / (float)all->old_ranks : 1.0f;
+    for (uint32_t i = 0; i < N; i++) {
+        residual[i] = 0.0f;
+        for (uint32_t old = rank; old < all->old_ranks; old += all->new_ranks)
+            residual[i] += factor * all->residuals[old][i];
+    }
+}
+
+/* Whole numbers, and factors that are powers of two: sums are exact. */
+static void go_on(test_rank *self) {
     const moved *all = self->shared;
-    float residual[N], gradient[N] = {0}, sum[N];
+    float residual[N], gradient[N], sum[N] = {0};
     tamis_reducer *reducer = NULL;
-    for (uint32_t i = 0; i < N; i++)
-        residual[i] = all->residuals[self->id][i] + all->residuals[self->id + 2][i];
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.05;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.average = all->average;
+    take_share(all, self->id, residual);
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
     RANK_OK(self, tamis_reducer_restore(reducer, NULL, 0, residual));
-    memset(sum, 0, sizeof sum);
-    for (uint32_t number = 0; number < 40; number++) { /* 35 of 700 entries a step: all leave */
+    for (uint32_t number = 0; number < 80; number++) { /* 35 of 700 entries a step: all leave */
         memset(gradient, 0, sizeof gradient);
         tamis_step step = data_step(gradient);
         RANK_OK(self, tamis_reduce_start(reducer, &step));
@@ -309,21 +322,27 @@ static void go_on_with_two(test_rank *self) {
             sum[i] += gradient[i];
     }
     for (uint32_t i = 0; i < N; i++)
-        RANK_CHECK(self, (double)sum[i] == all->sum[i], "element %u: %g of %g came out", i,
-                   (double)sum[i], all->sum[i]);
+        RANK_CHECK(self, (double)sum[i] == all->waiting[i], "element %u: %g of %g came out", i,
+                   (double)sum[i], all->waiting[i]);
     tamis_reducer_destroy(reducer);
 }
 
-static void test_residuals_of_four_ranks_go_on_with_two(void **state) {
+static void test_what_waits_comes_out_with_another_number_of_ranks(void **state) {
+    static const uint32_t numbers[][2] = {{4, 2}, {2, 4}, {4, 1}, {1, 4}};
     static moved all;
     (void)state;
-    test_context("four ranks");
-    ranks_run(4, 0, leave_residuals, &all);
-    for (uint32_t i = 0; i < N; i++)
-        for (uint32_t rank = 0; rank < 4; rank++)
-            all.sum[i] += all.residuals[rank][i];
-    test_context("two ranks");
-    ranks_run(2, 0, go_on_with_two, &all);
+    for (size_t c = 0; c < 2 * sizeof numbers / sizeof numbers[0]; c++) {
+        memset(&all, 0, sizeof all);
+        all.old_ranks = numbers[c / 2][0];
+        all.new_ranks = numbers[c / 2][1];
+        all.average = c % 2 ? TAMIS_AVERAGE_SUM : TAMIS_AVERAGE_MEAN;
+        test_context("%u ranks, then %u, %s", all.old_ranks, all.new_ranks, c % 2 ? "sum" : "mean");
+        ranks_run(all.old_ranks, 0, leave_residuals, &all);
+        for (uint32_t i = 0; i < N; i++)
+            for (uint32_t rank = 0; rank < all.old_ranks; rank++)
+                all.waiting[i] += all.residuals[rank][i] / (c % 2 ? 1.0 : all.old_ranks);
+        ranks_run(all.new_ranks, 0, go_on, &all);
+    }
 }
 
 int main(void) {
@@ -335,7 +354,7 @@ int main(void) {
         cmocka_unit_test(test_a_state_of_another_reducer_is_refused),
         cmocka_unit_test(test_wrong_arguments_change_nothing),
         cmocka_unit_test(test_a_state_is_not_touched_while_a_step_is_under_way),
-        cmocka_unit_test(test_residuals_of_four_ranks_go_on_with_two),
+        cmocka_unit_test(test_what_waits_comes_out_with_another_number_of_ranks),
     };
     return cmocka_run_group_tests_name("state_memory", tests, NULL, NULL);
 }
