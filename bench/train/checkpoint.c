@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * The library saves the residual; parameters, the state of the
- * optimizer and the joules so far are the program's own.
- * A crash between the two writes of a rank would leave files of two steps under one name, so use a
+ * What a run goes on with, a file per rank:
+ *
+ *     | header | params | state of the optimizer | control | residual | moments |
+ *                                                  `------ of the reducer ------'
+ *
+ * With as many ranks as before each reads its own file and goes on bit for bit. With another number
+ * what waits in the residuals is divided anew (shares.h), moments become the mean of the old ones,
+ * thresholds are found anew; all else is the same on all ranks.
+ *
+ * A crash between the writes of two ranks would leave files of two steps under one name, so use a
  * new prefix for each save that must not be lost.
  */
 #include <errno.h>
@@ -11,18 +18,41 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "bench/common/measure.h"
+#include "bench/train/shares.h"
 #include "bench/train/trainer.h"
 
-static const char magic[8] = "TAMTRN4";
+static const char magic[8] = "TAMTRN5";
 
-/* In the byte order of the machine; on another, `length` would not fit. */
+/* Behind the header, in this order. One that is not there has no bytes. */
+enum {
+    PARAMS,
+    STATES,
+    CONTROL = STATES + OPTIMIZER_STATES,
+    RESIDUAL,
+    MOMENTS,
+    PARTS = MOMENTS + 2
+};
+
+/* In the byte order of the machine; on another, `bytes` would not fit. */
 typedef struct header {
     char magic[8];
-    uint64_t length, step, seed, batch, optimizer, reduce, rank, nranks;
+    uint64_t bytes;   /* of this header, so that others find what follows */
+    uint64_t samples; /* of a step, all ranks together */
+    uint64_t step, seed, batch, optimizer, reduce, rank, nranks;
     uint64_t workload, model;   /* XXH3 of its name; of segments and identity */
-    uint64_t checksum;          /* XXH3 of what follows and of the joules */
+    uint64_t passes;            /* that made the moments */
+    uint64_t parts[PARTS];      /* bytes */
     tamis_energy_totals joules; /* of all ranks until then */
+    uint64_t checksum;          /* XXH3 of all else */
 } header;
+
+typedef struct content {
+    header header;
+    void *parts[PARTS]; /* params and state are the trainer's own */
+} content;
+
+/* -- what a file of this run would be --------------------------------------------------------- */
 
 /* Lengths and names of the segments, and what else says what a parameter means. */
 static uint64_t model_of(const workload *w) {
@@ -34,12 +64,27 @@ static uint64_t model_of(const workload *w) {
     return sum;
 }
 
+static void size_parts(const trainer *t, uint64_t *parts) {
+    const train_settings *s = t->settings;
+    uint64_t bytes = t->work.length * sizeof(float);
+    tamis_update update = optimizer_as_update(s);
+    bool moments = s->reduce == TRAIN_UPDATE, adam = update.rule == TAMIS_UPDATE_ADAM;
+    size_t control;
+    bench_try(t->group, tamis_reducer_control_bytes(t->reducer, &control), "size of a state");
+    parts[PARAMS] = bytes;
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        parts[STATES + i] = bytes;
+    parts[CONTROL] = control;
+    parts[RESIDUAL] = t->dense ? 0 : bytes;
+    parts[MOMENTS] = moments && (!adam || update.beta1 > 0.0) ? bytes : 0;
+    parts[MOMENTS + 1] = moments && adam ? bytes : 0;
+}
+
 static header expected(const trainer *t) {
     const char *kind = t->work.kind->name;
     header h = {
-        .workload = XXH3_64bits(kind, strlen(kind)),
-        .model = model_of(&t->work),
-        .length = t->work.length,
+        .bytes = sizeof h,
+        .samples = t->group->nranks * t->settings->batch,
         .step = t->step,
         .seed = t->settings->seed,
         .batch = t->settings->batch,
@@ -47,99 +92,234 @@ static header expected(const trainer *t) {
         .reduce = (uint64_t)t->settings->reduce,
         .rank = t->group->rank,
         .nranks = t->group->nranks,
+        .workload = XXH3_64bits(kind, strlen(kind)),
+        .model = model_of(&t->work),
     };
     memcpy(h.magic, magic, sizeof magic);
+    size_parts(t, h.parts);
     return h;
 }
 
-static uint64_t checksum(const trainer *t, const header *h) {
-    size_t bytes = t->work.length * sizeof(float);
-    uint64_t sum = XXH3_64bits(&h->joules, sizeof h->joules);
-    sum = XXH3_64bits_withSeed(t->params, bytes, sum);
+static void open_content(trainer *t, const header *h, content *out) {
+    *out = (content){.header = *h};
+    out->parts[PARAMS] = t->params;
     for (size_t i = 0; i < t->optimizer.nstates; i++)
-        sum = XXH3_64bits_withSeed(t->optimizer.states[i], bytes, sum);
+        out->parts[STATES + i] = t->optimizer.states[i];
+    for (int i = CONTROL; i < PARTS; i++)
+        out->parts[i] = h->parts[i] ? bench_alloc(h->parts[i], 1) : NULL;
+}
+
+static void close_content(content *c) {
+    for (int i = CONTROL; i < PARTS; i++)
+        free(c->parts[i]);
+}
+
+static uint64_t checksum(const content *c) {
+    uint64_t sum = XXH3_64bits(&c->header, offsetof(header, checksum));
+    for (int i = 0; i < PARTS; i++)
+        sum = XXH3_64bits_withSeed(c->parts[i], c->header.parts[i], sum);
     return sum;
 }
 
-static void file_name(trainer *t, const char *prefix, const char *end, char out[1024]) {
-    int length = snprintf(out, 1024, "%s.rank%u.%s", prefix, t->group->rank, end);
+static void file_name(trainer *t, const char *prefix, uint32_t rank, const char *end,
+                      char out[1024]) {
+    int length = snprintf(out, 1024, "%s.rank%u.state%s", prefix, rank, end);
     if (length < 0 || length >= 1024)
         bench_fail(t->group, "the path %s is too long", prefix);
 }
 
-static bool write_model(trainer *t, const tamis_energy_totals *joules, const char *path) {
-    size_t n = t->work.length;
-    header h = expected(t);
-    h.joules = *joules;
-    h.checksum = checksum(t, &h);
+/* -- save ------------------------------------------------------------------------------------- */
+
+static void take_state(trainer *t, content *c) {
+    tamis_reducer *r = t->reducer;
+    if (c->parts[RESIDUAL])
+        bench_try(t->group, tamis_reducer_residual_save(r, c->parts[RESIDUAL]), "residual");
+    if (t->settings->reduce == TRAIN_UPDATE)
+        bench_try(t->group,
+                  tamis_reducer_moments_save(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
+                                             &c->header.passes),
+                  "moments");
+    bench_try(t->group, tamis_reducer_control_save(r, c->parts[CONTROL], c->header.parts[CONTROL]),
+              "thresholds");
+}
+
+static bool write_content(const content *c, const char *path) {
     FILE *file = fopen(path, "wb");
     if (!file)
         return false;
-    bool ok = fwrite(&h, sizeof h, 1, file) == 1 && fwrite(t->params, sizeof(float), n, file) == n;
-    for (size_t i = 0; ok && i < t->optimizer.nstates; i++)
-        ok = fwrite(t->optimizer.states[i], sizeof(float), n, file) == n;
+    bool ok = fwrite(&c->header, sizeof c->header, 1, file) == 1;
+    for (int i = 0; ok && i < PARTS; i++)
+        ok = !c->parts[i] || fwrite(c->parts[i], 1, c->header.parts[i], file) == c->header.parts[i];
     return fclose(file) == 0 && ok;
 }
 
 void trainer_save(trainer *t, const char *prefix) {
     char path[1024], partial[1024];
-    tamis_energy_totals joules;
-    bench_energy_totals(&t->energy, &joules);
-    file_name(t, prefix, "model", path);
-    file_name(t, prefix, "model.part", partial);
-    if (!write_model(t, &joules, partial) || rename(partial, path) != 0)
+    content c;
+    header h = expected(t);
+    file_name(t, prefix, t->group->rank, "", path);
+    file_name(t, prefix, t->group->rank, ".part", partial);
+    bench_energy_totals(&t->energy, &h.joules);
+    open_content(t, &h, &c);
+    take_state(t, &c);
+    c.header.checksum = checksum(&c);
+    if (!write_content(&c, partial) || rename(partial, path) != 0)
         bench_fail(t->group, "cannot write %s: %s", path, strerror(errno));
-    file_name(t, prefix, "residual", path);
-    bench_try(t->group, tamis_reducer_save(t->reducer, path), "cannot save the residual");
+    close_content(&c);
+}
+
+/* -- load ------------------------------------------------------------------------------------- */
+
+/* Of the control part the library knows more. */
+static bool same_parts(const header *a, const header *b) {
+    for (int i = 0; i < PARTS; i++) {
+        if (i != CONTROL && a->parts[i] != b->parts[i])
+            return false;
+    }
+    return true;
 }
 
 static const char *difference(const header *found, const header *wanted) {
-    return memcmp(found->magic, wanted->magic, sizeof magic) != 0 ? "it is no model file"
-           : found->workload != wanted->workload                  ? "its --workload differs"
-           : found->length != wanted->length || found->model != wanted->model
+    static _Thread_local char text[200];
+    snprintf(text, sizeof text,
+             "it was made by %llu ranks with --batch %llu; ranks times --batch must stay %llu, so "
+             "that the order of samples goes on",
+             (unsigned long long)found->nranks, (unsigned long long)found->batch,
+             (unsigned long long)found->samples);
+    return memcmp(found->magic, wanted->magic, sizeof magic) != 0 || found->bytes != wanted->bytes
+               ? "it is no state of a run"
+           : found->workload != wanted->workload ? "its --workload differs"
+           : found->parts[PARAMS] != wanted->parts[PARAMS] || found->model != wanted->model
                ? "its model has another shape, or was made for other data"
            : found->seed != wanted->seed           ? "its --seed differs"
-           : found->batch != wanted->batch         ? "its --batch differs"
            : found->optimizer != wanted->optimizer ? "its --optimizer differs"
            : found->reduce != wanted->reduce       ? "its --reduce differs"
-           : found->nranks != wanted->nranks       ? "its number of ranks differs"
-           : found->rank != wanted->rank           ? "it is of another rank"
+           : found->samples != wanted->samples     ? text
+           : !same_parts(found, wanted)            ? "its --scheme or --beta1 keeps other vectors"
                                                    : NULL;
 }
 
-static const char *read_model(trainer *t, FILE *file) {
-    size_t n = t->work.length;
-    header found, wanted = expected(t);
-    if (fread(&found, sizeof found, 1, file) != 1)
+static const char *read_header(trainer *t, FILE *file, header *out) {
+    header wanted = expected(t);
+    if (fread(out, sizeof *out, 1, file) != 1)
         return "it is truncated";
-    const char *why = difference(&found, &wanted);
+    const char *why = difference(out, &wanted);
+    uint64_t bytes = out->bytes;
+    for (int i = 0; i < PARTS; i++)
+        bytes += out->parts[i];
+    if (!why && (fseek(file, 0, SEEK_END) != 0 || (uint64_t)ftell(file) != bytes))
+        why = "it is truncated, or has something appended";
+    return why ? why : fseek(file, (long)out->bytes, SEEK_SET) ? strerror(errno) : NULL;
+}
+
+static FILE *open_file(trainer *t, const char *path, header *out) {
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        bench_fail(t->group, "cannot read %s: %s", path, strerror(errno));
+    const char *why = read_header(t, file, out);
     if (why)
-        return why;
-    bool whole = fread(t->params, sizeof(float), n, file) == n;
-    for (size_t i = 0; whole && i < t->optimizer.nstates; i++)
-        whole = fread(t->optimizer.states[i], sizeof(float), n, file) == n;
-    if (!whole)
-        return "it is truncated";
-    if (fgetc(file) != EOF || checksum(t, &found) != found.checksum)
-        return "it is damaged";
-    bench_energy_resume(&t->energy, &found.joules);
-    t->step = found.step;
-    return NULL;
+        bench_fail(t->group, "cannot go on from %s: %s", path, why);
+    return file;
+}
+
+/* The file of an old rank, one of those that `first` belongs to. */
+static void read_content(trainer *t, const char *prefix, uint32_t old, const header *first,
+                         content *out) {
+    char path[1024];
+    header h;
+    file_name(t, prefix, old, "", path);
+    FILE *file = open_file(t, path, &h);
+    bool whole = true;
+    open_content(t, &h, out);
+    for (int i = 0; i < PARTS; i++)
+        whole =
+            whole && (!out->parts[i] || fread(out->parts[i], 1, h.parts[i], file) == h.parts[i]);
+    fclose(file);
+    if (!whole || checksum(out) != h.checksum)
+        bench_fail(t->group, "cannot go on from %s: it is damaged", path);
+    if (h.step != first->step || h.nranks != first->nranks || h.rank != old)
+        bench_fail(t->group,
+                   "cannot go on from %s: it is of rank %llu of %llu and step %llu, the first file "
+                   "of %llu ranks and step %llu",
+                   path, (unsigned long long)h.rank, (unsigned long long)h.nranks,
+                   (unsigned long long)h.step, (unsigned long long)first->nranks,
+                   (unsigned long long)first->step);
+}
+
+/* Sums over files; of a single one with weight 1 they are its values, to the sign of a zero. */
+typedef struct sums {
+    double *parts[PARTS];
+    bool begun[PARTS];
+} sums;
+
+static void add(sums *s, const content *c, int part, double weight) {
+    size_t n = c->header.parts[part] / sizeof(float);
+    const float *values = c->parts[part];
+    if (n == 0 || weight == 0.0)
+        return;
+    if (!s->begun[part])
+        s->parts[part] = bench_alloc(n, sizeof(double));
+    for (size_t i = 0; i < n; i++) {
+        double value = weight * (double)values[i];
+        s->parts[part][i] = s->begun[part] ? s->parts[part][i] + value : value;
+    }
+    s->begun[part] = true;
+}
+
+static void end(sums *s, content *c, int part) {
+    float *values = c->parts[part];
+    for (size_t i = 0; s->begun[part] && i < c->header.parts[part] / sizeof(float); i++)
+        values[i] = (float)s->parts[part][i];
+    free(s->parts[part]);
+}
+
+/* Moments are of all old ranks alike, so that no new one has to begin without. */
+static void collect(trainer *t, const char *prefix, const header *first, content *out) {
+    uint32_t rank = t->group->rank, ranks = t->group->nranks, olds = (uint32_t)first->nranks;
+    bool moments = first->parts[MOMENTS] + first->parts[MOMENTS + 1] > 0;
+    sums s = {0};
+    *out = (content){.header = *first};
+    for (uint32_t old = 0; old < olds; old++) {
+        double share = share_of(rank, ranks, old, olds);
+        double weight = olds == ranks ? share : 1.0 / olds;
+        if (share == 0.0 && (!moments || weight == 0.0))
+            continue;
+        close_content(out);
+        read_content(t, prefix, old, first, out);
+        add(&s, out, RESIDUAL, share);
+        add(&s, out, MOMENTS, weight);
+        add(&s, out, MOMENTS + 1, weight);
+    }
+    for (int i = RESIDUAL; i < PARTS; i++)
+        end(&s, out, i);
+}
+
+/* A control part is of one rank of one number of ranks. */
+static void give_state(trainer *t, const content *c) {
+    const float *residual = c->parts[RESIDUAL];
+    const void *control = c->header.nranks == t->group->nranks ? c->parts[CONTROL] : NULL;
+    if (control || residual)
+        bench_try(t->group,
+                  tamis_reducer_restore(t->reducer, control, c->header.parts[CONTROL], residual),
+                  "cannot go on with the state of the reducer");
+    if (t->settings->reduce == TRAIN_UPDATE)
+        bench_try(t->group,
+                  tamis_reducer_moments_restore(t->reducer, c->parts[MOMENTS],
+                                                c->parts[MOMENTS + 1], c->header.passes),
+                  "cannot go on with the moments");
 }
 
 void trainer_load(trainer *t, const char *prefix) {
     char path[1024];
-    file_name(t, prefix, "model", path);
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        bench_fail(t->group, "cannot read %s: %s", path, strerror(errno));
-    const char *why = read_model(t, file);
-    fclose(file);
-    if (why)
-        bench_fail(t->group, "cannot go on from %s: %s", path, why);
-    if (!bench_same(t->group, t->step))
-        bench_fail(t->group, "%s is of step %llu, files of other ranks are not", path,
-                   (unsigned long long)t->step);
-    file_name(t, prefix, "residual", path);
-    bench_try(t->group, tamis_reducer_load(t->reducer, path), "cannot load the residual");
+    header first;
+    content c;
+    file_name(t, prefix, 0, "", path);
+    fclose(open_file(t, path, &first));
+    collect(t, prefix, &first, &c);
+    if (!bench_same(t->group, first.step))
+        bench_fail(t->group, "files of %s are of different steps", prefix);
+    give_state(t, &c);
+    bench_energy_resume(&t->energy, &c.header.joules);
+    t->step = c.header.step;
+    close_content(&c);
 }

@@ -8,7 +8,7 @@
  *                      h += out(GELU(in(norm2(h))))                 in: D -> 4 D
  *     scores = norm(h) head'                                        head [V][D]: `token` itself if
  *                                                                   tied, then one segment for both
- *     segments   token.weight [V][D], position.weight [T][D],
+ *     segments   embedding.token [V][D], embedding.position [T][D],
  *                block0.norm1.weight ... block0.mlp.out.bias, block1..., norm.weight, norm.bias,
  *                head.weight if it is not tied
  */
@@ -159,8 +159,8 @@ static void open_model(const train_settings *s, const workload_part *part, workl
         .blocks = bench_alloc(s->layers, sizeof(block)),
     };
     workload_reserve(w, 12 * m->nblocks + 5, m->nblocks + 2);
-    m->token = workload_add(w, m->vocabulary * d, true, "token.weight");
-    m->position = workload_add(w, s->context * d, true, "position.weight");
+    m->token = workload_add(w, m->vocabulary * d, true, "embedding.token");
+    m->position = workload_add(w, s->context * d, true, "embedding.position");
     workload_end_layer(w);
     for (size_t i = 0; i < m->nblocks; i++)
         open_block(w, m, i, &m->blocks[i]);

@@ -82,7 +82,7 @@ double trainer_loss(trainer *t);
 /** Whether the parameters have the same bits on all ranks; collective. */
 bool trainer_replicas_identical(trainer *t);
 
-/* checkpoint.c: one pair of files per rank, PREFIX.rankR.model and PREFIX.rankR.residual */
+/* checkpoint.c: a file per rank, PREFIX.rankR.state; load also with another number of ranks */
 void trainer_save(trainer *t, const char *prefix);
 void trainer_load(trainer *t, const char *prefix);
 

@@ -2,48 +2,16 @@
 # SPDX-License-Identifier: MIT
 #
 # train.sh TRAIN PYTHON: every workload trains on two ranks with replicas that stay identical; a text
-# is learned; a run that is saved and goes on ends where one without a stop does; micro-batches and
-# layers handed over one by one change nothing but rounding; what cannot be is refused.
+# is learned; micro-batches and layers handed over one by one change nothing but rounding; what cannot
+# be is refused.
 set -euo pipefail
 
 train=$1 python=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-export OPENBLAS_NUM_THREADS=1
 
 . "$(dirname "${BASH_SOURCE[0]}")/expect.sh"
-
-# Images whose class is where they are bright, and a text of few words in any order.
-"$python" - "$dir" <<'END_OF_DATA'
-import random, struct, sys
-random.seed(1)
-for name in ("train", "t10k"):
-    with open(f"{sys.argv[1]}/{name}-images-idx3-ubyte", "wb") as out:
-        out.write(struct.pack(">IIII", 0x803, 100, 28, 28))
-        for i in range(100):
-            out.write(bytes(min(255, random.randrange(100) + 155 * (p // 79 == i % 10))
-                            for p in range(784)))
-    with open(f"{sys.argv[1]}/{name}-labels-idx1-ubyte", "wb") as out:
-        out.write(struct.pack(">II", 0x801, 100) + bytes(i % 10 for i in range(100)))
-words = ["sieve", "fine", "large", "what", "passes", "stays"]
-with open(f"{sys.argv[1]}/text", "w") as out:
-    out.write(" ".join(random.choice(words) for _ in range(4000)))
-END_OF_DATA
-
-run() { # record file, options: a run on two ranks, one record a line
-    local record=$1
-    shift
-    "$train" --transport local --ranks 2 --quiet --json "$record" "$@" ||
-        fail "status $?: $*"
-    grep -q '"replicas_identical":true' "$record" || fail "replicas differ: $*"
-}
-field() { # name, record on standard input
-    sed -n "s/.*\"$1\":\"\{0,1\}\([^,\"}]*\).*/\1/p"
-}
-lm=(--workload lm --data "$dir/text" --layers 1 --width 16 --heads 2 --context 16 --batch 4
-    --optimizer adamw --lr 0.01)
-cnn=(--workload cnn --data "$dir" --batch 4 --channels 4 --optimizer momentum --lr 0.02)
-mlp=(--workload mlp --data "$dir" --batch 4 --hidden 16)
+. "$(dirname "${BASH_SOURCE[0]}")/train_runs.sh"
 
 # A letter of 15 at random costs 2.7 nats; within words the next one is nearly certain. Seeds 1 to 6
 # came to 0.41 to 0.49 dense, 0.80 to 0.90 sparse and 0.37 to 0.44 with updates in place of gradients.
@@ -65,33 +33,6 @@ run "$dir/cnn" "${cnn[@]}" --steps 60 --scheme tamis --density 0.1
 awk -v share="$(tail -n 1 "$dir/cnn" | field metric_value)" 'BEGIN { exit !(share > 0.5) }' ||
     fail "the images are not learned: $(tail -n 1 "$dir/cnn")"
 
-# Saved, and gone on with: the same bits.
-whole() { # name, nvectors: the parameters and the state of the optimizer
-    tail -c $(($2 * 4 * $(tail -n 1 "$dir/$1.json" | field parameters))) "$dir/$1.rank1.model"
-}
-again() { # vectors in a file, options
-    local nvectors=$1
-    shift
-    run "$dir/once.json" "$@" --scheme tamis --steps 12 --save "$dir/once"
-    run "$dir/part.json" "$@" --scheme tamis --steps 12 --stop 5 --save "$dir/part"
-    run "$dir/then.json" "$@" --scheme tamis --steps 12 --load "$dir/part" --save "$dir/then"
-    cmp <(whole once "$nvectors") <(whole then "$nvectors") || fail "gone on, but elsewhere: $*"
-    cmp "$dir/once.rank0.residual" "$dir/then.rank0.residual" || fail "another residual: $*"
-}
-again 3 "${lm[@]}"
-again 1 "${lm[@]}" --reduce update
-again 1 "${cnn[@]}" --reduce update
-expect 1 "its --reduce differs" "$train" "${cnn[@]}" --ranks 2 --load "$dir/once" --steps 20
-again 2 "${cnn[@]}" --nesterov
-again 1 "${mlp[@]}" --optimizer sgd
-again 3 "${mlp[@]}" --optimizer adamw
-again 1 "${cnn[@]}" --optimizer sgd
-expect 1 "its --workload differs" "$train" "${mlp[@]}" --ranks 2 --load "$dir/once" --steps 20
-sed 's/sieve/SIEVE/g' "$dir/text" >"$dir/other"
-again 3 "${lm[@]}"
-expect 1 "another shape, or was made for other data" "$train" "${lm[@]}" --data "$dir/other" \
-    --ranks 2 --load "$dir/once" --steps 20
-
 # Other ways to the same gradient. The loss of 100 steps; rounding is all that may differ.
 near() { # way, loss, loss
     awk -v a="$2" -v b="$3" 'BEGIN { d = a - b; exit !(a > 0 && d < 1e-3 * a && -d < 1e-3 * a) }' ||
@@ -110,7 +51,7 @@ done
 # Clipping: a norm that is never reached changes nothing, a small one is always reached.
 run "$dir/plain.json" "${mlp[@]}" --steps 10 --save "$dir/plain"
 run "$dir/wide.json" "${mlp[@]}" --steps 10 --save "$dir/wide" --clip 1e9
-cmp <(whole plain 1) <(whole wide 1) || fail "a norm that is not reached clips"
+same plain wide "a norm that is not reached clips"
 [ "$(tail -n 1 "$dir/wide.json" | field clipped_share)" = 0.0 ] || fail "clipped by 1e9"
 run "$dir/narrow" "${mlp[@]}" --steps 10 --clip 1e-6
 [ "$(tail -n 1 "$dir/narrow" | field clipped_share)" = 1.0 ] || fail "not clipped by 1e-6"

@@ -252,7 +252,7 @@ static void lm_has_the_parameters_of_its_shape(void **state) {
     open_subject(&workload_lm, &small_lm, &s);
     assert_int_equal(s.work.length, 2 * (12 * d * d + 13 * d) + v * d + t * d + 2 * d);
     assert_int_equal(s.work.nsegments, 2 + 2 * 12 + 2);
-    assert_string_equal(s.work.names[0], "token.weight");
+    assert_string_equal(s.work.names[0], "embedding.token");
     assert_string_equal(s.work.names[4], "block0.attention.qkv.weight");
     assert_string_equal(s.work.names[s.work.nsegments - 1], "norm.bias");
     assert_true(s.work.matrices[0] && s.work.matrices[4] && !s.work.matrices[5]);
