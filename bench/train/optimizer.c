@@ -30,19 +30,19 @@ LEVELS(optimizer_adamw_sweep,
         float *restrict m, float *restrict v),
        (c, n, g, p, m, v))
 
-static void adamw(optimizer *o, const workload *work, uint64_t step, float rate, const float *grad,
+static void adamw(optimizer *o, const workload *work, const optimizer_pace *pace, const float *grad,
                   float *params) {
     const train_settings *s = o->settings;
-    double t = (double)step + 1.0;
+    double t = (double)pace->step + 1.0, rate = pace->rate;
     optimizer_adamw c = {
         .beta1 = (float)s->beta1,
         .beta2 = (float)s->beta2,
         .eps = (float)s->eps,
-        .step = (float)((double)rate / (1.0 - pow(s->beta1, t))),
+        .step = (float)(rate / (1.0 - pow(s->beta1, t))),
         .root = (float)(1.0 / sqrt(1.0 - pow(s->beta2, t))),
     };
     for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
-        c.keep = work->matrices[i] ? (float)(1.0 - (double)rate * s->weight_decay) : 1.0f;
+        c.keep = work->matrices[i] ? (float)(1.0 - rate * s->weight_decay) : 1.0f;
         optimizer_adamw_sweep(&c, work->segments[i].length, grad + at, params + at,
                               o->states[0] + at, o->states[1] + at);
     }
@@ -71,10 +71,11 @@ static void sgd(const optimizer *o, float rate, const float *restrict grad,
 }
 
 /* Of an update that was reduced. */
-static void step_by(const optimizer *o, const workload *work, float rate, const float *grad,
-                    float *params) {
+static void step_by(const optimizer *o, const workload *work, const optimizer_pace *pace,
+                    const float *grad, float *params) {
     const train_settings *s = o->settings;
-    double decay = s->optimizer == TRAIN_ADAMW ? (double)rate * s->weight_decay : 0.0;
+    double decay = s->optimizer == TRAIN_ADAMW ? (double)pace->rate * s->weight_decay : 0.0;
+    float rate = pace->rate * pace->gain;
     for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
         float keep = work->matrices[i] ? (float)(1.0 - decay) : 1.0f;
         const float *restrict g = grad + at;
@@ -117,21 +118,21 @@ void optimizer_close(optimizer *o) {
         free(o->states[i]);
 }
 
-void optimizer_update(optimizer *o, const workload *work, uint64_t step, float rate,
+void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *pace,
                       const float *grad, float *params) {
     if (o->settings->reduce == TRAIN_UPDATE) {
-        step_by(o, work, rate, grad, params);
+        step_by(o, work, pace, grad, params);
         return;
     }
     switch (o->settings->optimizer) {
     case TRAIN_ADAMW:
-        adamw(o, work, step, rate, grad, params);
+        adamw(o, work, pace, grad, params);
         break;
     case TRAIN_MOMENTUM:
-        momentum(o, rate, grad, params);
+        momentum(o, pace->rate, grad, params);
         break;
     default:
-        sgd(o, rate, grad, params);
+        sgd(o, pace->rate, grad, params);
     }
 }
 

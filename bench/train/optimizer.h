@@ -12,7 +12,7 @@
  * All ranks hold the same state, for they see the same g. With --reduce update it is the library that
  * holds moments, of each rank's own gradient, and g is a step already:
  *
- *     p -= r lambda p (adamw);  p -= r g
+ *     p -= r lambda p (adamw);  p -= r gain g
  */
 #ifndef TAMIS_TRAIN_OPTIMIZER_H
 #define TAMIS_TRAIN_OPTIMIZER_H
@@ -42,8 +42,14 @@ tamis_update optimizer_as_update(const train_settings *settings);
  * last step, then constant, or half a cosine down to --lr-floor. */
 double optimizer_rate(const train_settings *settings, uint64_t step, uint64_t steps);
 
-/** One step, counted from 0, of all parameters. `work` says which segments decay. */
-void optimizer_update(optimizer *o, const workload *work, uint64_t step, float rate,
+typedef struct optimizer_pace {
+    uint64_t step; /* counted from 0 */
+    float rate;
+    float gain; /* factor on reduced updates: density.h */
+} optimizer_pace;
+
+/** One step of all parameters. `work` says which segments decay. */
+void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *pace,
                       const float *grad, float *params);
 
 /** sgd where g is zero but at some places. */

@@ -10,6 +10,7 @@
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/trace.h"
+#include "bench/train/density.h"
 #include "bench/train/images.h"
 #include "bench/train/mlp.h"
 #include "bench/train/workload.h"
@@ -58,6 +59,18 @@ static void check_record(const train_settings *s) {
     if (s->record && (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->load))
         bench_usage("--record needs --stages 1, --micro-batches 1, --overlap off and no --load: it "
                     "writes whole gradients, from the first step on");
+}
+
+static void check_density(const train_settings *s) {
+    if (!isnan(s->density_start) && s->density_warm_up == 0)
+        bench_usage("--density-start needs --density-warm-up");
+    if (!density_moves(s))
+        return;
+    if (train_is_dense(s))
+        bench_usage("--density-warm-up and --density-end need a scheme that has a density");
+    if (s->budget_w > 0 || s->stages > 1)
+        bench_usage("--density-warm-up and --density-end need a density that is theirs alone: no "
+                    "--budget, --stages 1");
 }
 
 static void check_optimizer(const train_settings *s) {
@@ -112,6 +125,8 @@ static void complete(train_settings *s) {
         s->eval_every = kind->eval_every;
     if (isnan(s->lr))
         s->lr = s->optimizer == TRAIN_ADAMW ? 0.003 : 0.1;
+    if (isnan(s->density_start))
+        s->density_start = 0.25;
     if (s->density_min == 0)
         s->density_min = s->density;
 }
@@ -140,6 +155,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .eps = 1e-8,
         .weight_decay = 0.01,
         .lr = NAN,
+        .density_start = NAN,
         .residual_decay = NAN,
         .step_scale = NAN,
     };
@@ -148,6 +164,12 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"data", 0, BENCH_TEXT, &out->data, "PATH", 0, 0, data},
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
         {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that travel"},
+        {"density-start", 0, BENCH_REAL, &out->density_start, "D", 1e-9, 1,
+         "density of the first step of --density-warm-up (default: 0.25)"},
+        {"density-warm-up", 0, BENCH_COUNT, &out->density_warm_up, "N", 0, 1e12,
+         "steps in which it goes to --density, exponentially"},
+        {"density-end", 0, BENCH_REAL, &out->density_end, "D", 1e-9, 1,
+         "density that it goes to from there over the run, exponentially"},
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e12, "length of the run, or"},
         {"epochs", 0, BENCH_COUNT, &out->epochs, "N", 1, 1e6,
          "the same in epochs (default: 5; of lm 1,200 steps)"},
@@ -240,6 +262,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
                         argv);
     if (out->steps && out->epochs)
         bench_usage("--steps and --epochs exclude each other; give one");
+    check_density(out);
     complete(out);
     if (out->density_min > out->density)
         bench_usage("--density-min is more than --density");

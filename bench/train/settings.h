@@ -39,6 +39,8 @@ typedef struct train_settings {
     uint64_t layers, width, heads, context; /* lm */
     int head;
     double density, momentum, lr;
+    double density_start, density_end; /* the latter 0: as `density` */
+    uint64_t density_warm_up;          /* steps from density_start to density */
     bool nesterov;
     double beta1, beta2, eps, weight_decay; /* adamw */
     double residual_decay, step_scale;      /* the latter of --reduce update; else 1 */

@@ -73,20 +73,29 @@ static void add_optimizer(trainer *t, json_t *record) {
     json_decref(more);
 }
 
+static void add_density(const train_settings *s, json_t *record) {
+    bool warms = s->density_warm_up > 0, ends = s->density_end > 0.0;
+    json_object_set_new(record, "density_target", json_real(s->density));
+    json_object_set_new(record, "density_start", warms ? json_real(s->density_start) : json_null());
+    json_object_set_new(record, "density_warm_up", json_integer((json_int_t)s->density_warm_up));
+    json_object_set_new(record, "density_end", ends ? json_real(s->density_end) : json_null());
+}
+
 static void add_settings(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     double parameters = sum_stages(t, (double)t->work.length);
     json_t *more = json_pack(
-        "{ss ss ss ss sI sI sf ss sI sI sI ss ss sI}", "workload", t->work.kind->name, "device",
+        "{ss ss ss ss sI sI ss sI sI sI ss ss sI}", "workload", t->work.kind->name, "device",
         bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
         tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks,
-        "micro_batches", (json_int_t)s->micro_batches, "density_target", s->density, "reduce",
+        "micro_batches", (json_int_t)s->micro_batches, "reduce",
         s->reduce == TRAIN_UPDATE ? "update" : "gradient", "batch", (json_int_t)s->batch, "seed",
         (json_int_t)s->seed, "parameters", (json_int_t)parameters, "overlap",
         s->overlap ? "on" : "off", "worker", s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller",
         "buckets", (json_int_t)tamis_reducer_nbuckets(t->reducer));
     json_object_update_missing(record, more);
     json_decref(more);
+    add_density(s, record);
     t->work.kind->describe(&t->work, record);
     add_optimizer(t, record);
 }

@@ -15,6 +15,7 @@
 #include "bench/common/half.h"
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
+#include "bench/train/density.h"
 
 static void hear_phase(void *context, const tamis_phase_event *event) {
     trainer *t = context;
@@ -33,6 +34,7 @@ static void make_reducer(trainer *t) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = t->settings->scheme;
     config.density = t->settings->density;
+    config.density_max = density_most(t->settings);
     pipeline_density(&t->pipeline, &config);
     config.output = t->sparse ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
     config.device = t->device;
@@ -245,13 +247,15 @@ static tamis_result sparse_result(trainer *t) {
 }
 
 static void update(trainer *t) {
-    float rate = (float)trainer_rate(t, t->step);
+    optimizer_pace pace = {t->step, (float)trainer_rate(t, t->step), 1.0f};
     if (t->sparse) {
         tamis_result r = sparse_result(t);
-        optimizer_update_sparse(rate, r.indices, r.values, r.count, t->params);
+        optimizer_update_sparse(pace.rate, r.indices, r.values, r.count, t->params);
         return;
     }
-    optimizer_update(&t->optimizer, &t->work, t->step, rate, t->grad, t->params);
+    if (density_moves(t->settings))
+        pace.gain = (float)density_gain(t->settings, density_at(t->settings, t->step, t->steps));
+    optimizer_update(&t->optimizer, &t->work, &pace, t->grad, t->params);
 }
 
 static void count_step(trainer *t, double loss, const double at[4]) {
@@ -285,9 +289,16 @@ static void clip(trainer *t) {
         t->tally.clipped += optimizer_clip(limit, t->work.length, t->grad) > limit;
 }
 
+static void move_density(trainer *t) {
+    double density = density_at(t->settings, t->step, t->steps);
+    if (density_moves(t->settings))
+        bench_try(t->group, tamis_reducer_set_density(t->reducer, density), "density of a step");
+}
+
 void trainer_step(trainer *t) {
     double at[4];
     at[0] = bench_now_s();
+    move_density(t);
     double loss = compute(t);
     clip(t);
     record(t);

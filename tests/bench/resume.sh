@@ -23,6 +23,8 @@ again "${lm[@]}"
 again "${lm[@]}" --reduce update --scheme topk
 again "${lm[@]}" --reduce update --beta1 0
 again "${lm[@]}" --micro-batches 2 --warm-up 8 --lr-decay cosine --clip 0 --values bf16
+again "${lm[@]}" --reduce update --density-warm-up 8 --scheme micro
+again "${lm[@]}" --density-warm-up 3 --density-end 0.2 --bucket-length 500
 again "${cnn[@]}" --reduce update
 expect 1 "its --reduce differs" "$train" "${cnn[@]}" --ranks 2 --load "$dir/once" --steps 20
 again "${cnn[@]}" --nesterov --overlap on --bucket-length 1000

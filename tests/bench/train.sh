@@ -48,6 +48,21 @@ for name in lm cnn; do
     done
 done
 
+# Densities that move: down in the warm-up, up towards the end, with the exact count of each step.
+densities() { # record file: of the steps
+    grep '"record":"step"' "$1" | field density | tr '\n' ' '
+}
+run "$dir/moving" "${lm[@]}" --reduce update --steps 30 --eval-every 5 --density 0.01 \
+    --density-start 0.5 --density-warm-up 11 --density-end 0.1
+awk '{ exit !(NF == 6 && $1 > $2 && $2 > $3 && $3 < $4 && $4 < $5 && $5 < $6 && $3 < 0.02 && $6 > 0.08) }' \
+    <<<"$(densities "$dir/moving")" || fail "densities of the steps: $(densities "$dir/moving")"
+for part in '"count_exact":true' '"density_start":0.5' '"density_warm_up":11' '"density_end":0.1' \
+    '"density_max":0.5,'; do
+    tail -n 1 "$dir/moving" | grep -q "$part" || fail "no $part: $(tail -n 1 "$dir/moving")"
+done
+run "$dir/still" "${lm[@]}" --steps 3 --eval-every 1
+tail -n 1 "$dir/still" | grep -q '"density_start":null.*"density_end":null' || fail "a density that moves"
+
 # Clipping: a norm that is never reached changes nothing, a small one is always reached.
 run "$dir/plain.json" "${mlp[@]}" --steps 10 --save "$dir/plain"
 run "$dir/wide.json" "${mlp[@]}" --steps 10 --save "$dir/wide" --clip 1e9
@@ -77,6 +92,9 @@ expect 2 "update needs --optimizer adamw, or momentum" lm_of --reduce update --o
 expect 2 "needs a scheme that has residuals" lm_of --reduce update --optimizer adamw --scheme dense
 expect 2 "a step has one gradient" lm_of --reduce update --optimizer adamw --micro-batches 2
 expect 2 "step-scale needs --reduce update" lm_of --step-scale 2
+expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
+expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
+expect 2 "need a density that is theirs alone" lm_of --density-warm-up 5 --budget 100
 expect 2 "clip needs --stages 1" lm_of --clip 1 --overlap on
 expect 2 "clip needs --stages 1" lm_of --clip 1 --micro-batches 2
 expect 1 "No such file" "$train" --workload cnn --data "$dir/none"

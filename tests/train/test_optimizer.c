@@ -79,7 +79,8 @@ static void compare(const train_settings *settings, rule slow) {
             g[i] = (float)gradient(i, step);
             slow(&r, settings, (int)step + 1, i, gradient(i, step));
         }
-        optimizer_update(&o, &work, step, (float)settings->lr, g, p);
+        optimizer_pace pace = {step, (float)settings->lr, 1.0f};
+        optimizer_update(&o, &work, &pace, g, p);
     }
     for (size_t i = 0; i < N; i++) {
         double moved = 1.0 + fabs(r.p[i]) + settings->lr * fabs(r.s[i]) * STEPS;
@@ -140,12 +141,33 @@ static void sparse_sgd_is_sgd_where_the_rest_is_zero(void **state) {
     optimizer o;
     float g[5] = {0, 2, 0, 0, -3}, dense[5] = {1, 2, 3, 4, 5}, sparse[5] = {1, 2, 3, 4, 5};
     const uint32_t indices[] = {1, 4};
+    const optimizer_pace pace = {0, 0.3f, 1.0f};
     const float values[] = {2, -3};
     s.optimizer = TRAIN_SGD;
     optimizer_open(&s, 5, &o);
-    optimizer_update(&o, &work, 0, 0.3f, g, dense);
+    optimizer_update(&o, &work, &pace, g, dense);
     optimizer_update_sparse(0.3f, indices, values, 2, sparse);
     assert_memory_equal(dense, sparse, sizeof dense);
+    optimizer_close(&o);
+}
+
+/* What was reduced is a step already; weights alone decay. */
+static void updates_are_applied_as_they_come(void **state) {
+    (void)state;
+    train_settings s = usual;
+    tamis_segment segments[] = {{"W", 1}, {"b", 1}};
+    bool matrices[] = {true, false};
+    workload work = {.nsegments = 2, .length = 2, .segments = segments, .matrices = matrices};
+    const optimizer_pace pace = {3, 0.5f, 0.25f};
+    float g[2] = {2, 8}, p[2] = {1, 1};
+    optimizer o;
+    s.optimizer = TRAIN_ADAMW;
+    s.reduce = TRAIN_UPDATE;
+    optimizer_open(&s, 2, &o);
+    assert_int_equal(o.nstates, 0);
+    optimizer_update(&o, &work, &pace, g, p);
+    assert_float_equal(p[0], 1 - 0.5 * 0.1 - 0.5 * 0.25 * 2, 1e-6);
+    assert_float_equal(p[1], 1 - 0.5 * 0.25 * 8, 1e-6);
     optimizer_close(&o);
 }
 
@@ -208,6 +230,7 @@ int main(void) {
         cmocka_unit_test(adamw_follows_its_formula),
         cmocka_unit_test(adamw_first_step_is_the_rate),
         cmocka_unit_test(sparse_sgd_is_sgd_where_the_rest_is_zero),
+        cmocka_unit_test(updates_are_applied_as_they_come),
         cmocka_unit_test(rate_rises_and_decays_to_its_floor),
         cmocka_unit_test(clipping_gives_the_norm_or_leaves_alone),
         cmocka_unit_test(clipping_leaves_what_is_not_finite),

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/train/density.h"
+
+#include <math.h>
+#include <tamis/tamis.h>
+
+bool density_moves(const train_settings *s) {
+    return s->density_warm_up > 0 || s->density_end > 0.0;
+}
+
+/* From `first` to `last` in so many steps. The ends are exact. */
+static double between(double first, double last, uint64_t step, uint64_t steps) {
+    if (step >= steps)
+        return last;
+    return step == 0 ? first : first * pow(last / first, (double)step / (double)steps);
+}
+
+double density_at(const train_settings *s, uint64_t step, uint64_t steps) {
+    if (step < s->density_warm_up)
+        return between(s->density_start, s->density, step, s->density_warm_up);
+    if (s->density_end <= 0.0)
+        return s->density;
+    if (steps <= s->density_warm_up)
+        return s->density_end;
+    return between(s->density, s->density_end, step - s->density_warm_up,
+                   steps - s->density_warm_up);
+}
+
+double density_most(const train_settings *s) {
+    double most = s->density_warm_up > 0 ? fmax(s->density, s->density_start) : s->density;
+    return fmax(most, s->density_end);
+}
+
+static double advised_scale(double density) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    double decay;
+    tamis_update_advise(density, &update, &decay); /* refuses no density in (0, 1] */
+    return update.scale;
+}
+
+double density_gain(const train_settings *s, double density) {
+    bool advised = s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW;
+    return advised ? advised_scale(density) / advised_scale(s->density) : 1.0;
+}
