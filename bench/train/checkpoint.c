@@ -5,6 +5,8 @@
  *     | header | params | state of the optimizer | control | residual | moments |
  *                                                  `------ of the reducer ------'
  *
+ * Segments that are exchanged dense have no residual, and leave nothing in their reducer.
+ *
  * With as many ranks as before each reads its own file and goes on bit for bit. With another number
  * what waits in the residuals is divided anew (shares.h), moments become the mean of the old ones,
  * thresholds are found anew; all else is the same on all ranks.
@@ -55,8 +57,11 @@ typedef struct content {
 /* -- what a file of this run would be --------------------------------------------------------- */
 
 /* Lengths and names of the segments, and what else says what a parameter means. */
-static uint64_t model_of(const workload *w) {
+static uint64_t model_of(const trainer *t) {
+    const workload *w = &t->work;
     uint64_t sum = w->identity;
+    if (t->apart)
+        sum = XXH3_64bits_withSeed(t->apart, w->nsegments * sizeof t->apart[0], sum);
     for (size_t i = 0; i < w->nsegments; i++) {
         sum = XXH3_64bits_withSeed(w->names[i], strlen(w->names[i]), sum);
         sum = XXH3_64bits_withSeed(&w->segments[i].length, sizeof w->segments[i].length, sum);
@@ -66,18 +71,19 @@ static uint64_t model_of(const workload *w) {
 
 static void size_parts(const trainer *t, uint64_t *parts) {
     const train_settings *s = t->settings;
-    uint64_t bytes = t->work.length * sizeof(float);
+    uint64_t bytes = t->work.length * sizeof(float), held = t->exchange.length * sizeof(float);
     tamis_update update = optimizer_as_update(s);
     bool moments = s->reduce == TRAIN_UPDATE, adam = update.rule == TAMIS_UPDATE_ADAM;
     size_t control;
-    bench_try(t->group, tamis_reducer_control_bytes(t->reducer, &control), "size of a state");
+    bench_try(t->group, tamis_reducer_control_bytes(t->exchange.reducer, &control),
+              "size of a state");
     parts[PARAMS] = bytes;
     for (size_t i = 0; i < t->optimizer.nstates; i++)
         parts[STATES + i] = bytes;
     parts[CONTROL] = control;
-    parts[RESIDUAL] = t->dense ? 0 : bytes;
-    parts[MOMENTS] = moments && (!adam || update.beta1 > 0.0) ? bytes : 0;
-    parts[MOMENTS + 1] = moments && adam ? bytes : 0;
+    parts[RESIDUAL] = t->dense ? 0 : held;
+    parts[MOMENTS] = moments && (!adam || update.beta1 > 0.0) ? held : 0;
+    parts[MOMENTS + 1] = moments && adam ? held : 0;
 }
 
 static header expected(const trainer *t) {
@@ -93,7 +99,7 @@ static header expected(const trainer *t) {
         .rank = t->group->rank,
         .nranks = t->group->nranks,
         .workload = XXH3_64bits(kind, strlen(kind)),
-        .model = model_of(&t->work),
+        .model = model_of(t),
     };
     memcpy(h.magic, magic, sizeof magic);
     size_parts(t, h.parts);
@@ -131,7 +137,7 @@ static void file_name(trainer *t, const char *prefix, uint32_t rank, const char 
 /* -- save ------------------------------------------------------------------------------------- */
 
 static void take_state(trainer *t, content *c) {
-    tamis_reducer *r = t->reducer;
+    tamis_reducer *r = t->exchange.reducer;
     if (c->parts[RESIDUAL])
         bench_try(t->group, tamis_reducer_residual_save(r, c->parts[RESIDUAL]), "residual");
     if (t->settings->reduce == TRAIN_UPDATE)
@@ -190,7 +196,7 @@ static const char *difference(const header *found, const header *wanted) {
                ? "it is no state of a run"
            : found->workload != wanted->workload ? "its --workload differs"
            : found->parts[PARAMS] != wanted->parts[PARAMS] || found->model != wanted->model
-               ? "its model has another shape, or was made for other data"
+               ? "its model has another shape, other dense segments, or was made for other data"
            : found->seed != wanted->seed           ? "its --seed differs"
            : found->optimizer != wanted->optimizer ? "its --optimizer differs"
            : found->reduce != wanted->reduce       ? "its --reduce differs"
@@ -299,12 +305,13 @@ static void give_state(trainer *t, const content *c) {
     const float *residual = c->parts[RESIDUAL];
     const void *control = c->header.nranks == t->group->nranks ? c->parts[CONTROL] : NULL;
     if (control || residual)
-        bench_try(t->group,
-                  tamis_reducer_restore(t->reducer, control, c->header.parts[CONTROL], residual),
-                  "cannot go on with the state of the reducer");
+        bench_try(
+            t->group,
+            tamis_reducer_restore(t->exchange.reducer, control, c->header.parts[CONTROL], residual),
+            "cannot go on with the state of the reducer");
     if (t->settings->reduce == TRAIN_UPDATE)
         bench_try(t->group,
-                  tamis_reducer_moments_restore(t->reducer, c->parts[MOMENTS],
+                  tamis_reducer_moments_restore(t->exchange.reducer, c->parts[MOMENTS],
                                                 c->parts[MOMENTS + 1], c->header.passes),
                   "cannot go on with the moments");
 }

@@ -10,6 +10,12 @@
 #include "bench/common/measure.h"
 #include "bench/train/levels.h"
 
+/* A segment. */
+typedef struct run {
+    size_t begin, length;
+    bool matrix;
+} run;
+
 /* -- adamw ------------------------------------------------------------------------------------ */
 
 LEVELS_LOOP optimizer_adamw_sweep_loop(const optimizer_adamw *c, size_t n, const float *restrict g,
@@ -30,7 +36,7 @@ LEVELS(optimizer_adamw_sweep,
         float *restrict m, float *restrict v),
        (c, n, g, p, m, v))
 
-static void adamw(optimizer *o, const workload *work, const optimizer_pace *pace, const float *grad,
+static void adamw(optimizer *o, run of, const optimizer_pace *pace, const float *grad,
                   float *params) {
     const train_settings *s = o->settings;
     double t = (double)pace->step + 1.0, rate = pace->rate;
@@ -40,49 +46,46 @@ static void adamw(optimizer *o, const workload *work, const optimizer_pace *pace
         .eps = (float)s->eps,
         .step = (float)(rate / (1.0 - pow(s->beta1, t))),
         .root = (float)(1.0 / sqrt(1.0 - pow(s->beta2, t))),
+        .keep = of.matrix ? (float)(1.0 - rate * s->weight_decay) : 1.0f,
     };
-    for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
-        c.keep = work->matrices[i] ? (float)(1.0 - rate * s->weight_decay) : 1.0f;
-        optimizer_adamw_sweep(&c, work->segments[i].length, grad + at, params + at,
-                              o->states[0] + at, o->states[1] + at);
-    }
+    optimizer_adamw_sweep(&c, of.length, grad + of.begin, params + of.begin,
+                          o->states[0] + of.begin, o->states[1] + of.begin);
 }
 
 /* -- sgd -------------------------------------------------------------------------------------- */
 
-static void momentum(const optimizer *o, float rate, const float *restrict grad,
-                     float *restrict params) {
-    float mu = (float)o->settings->momentum, *restrict s = o->states[0];
-    for (size_t i = 0; i < o->length; i++)
-        s[i] = mu * s[i] + grad[i];
+static void momentum(const optimizer *o, run of, float rate, const float *grad, float *params) {
+    const float mu = (float)o->settings->momentum, *restrict g = grad + of.begin;
+    float *restrict s = o->states[0] + of.begin, *restrict p = params + of.begin;
+    for (size_t i = 0; i < of.length; i++)
+        s[i] = mu * s[i] + g[i];
     if (o->settings->nesterov) {
-        for (size_t i = 0; i < o->length; i++)
-            params[i] -= rate * (grad[i] + mu * s[i]);
+        for (size_t i = 0; i < of.length; i++)
+            p[i] -= rate * (g[i] + mu * s[i]);
     } else {
-        for (size_t i = 0; i < o->length; i++)
-            params[i] -= rate * s[i];
+        for (size_t i = 0; i < of.length; i++)
+            p[i] -= rate * s[i];
     }
 }
 
-static void sgd(const optimizer *o, float rate, const float *restrict grad,
-                float *restrict params) {
-    for (size_t i = 0; i < o->length; i++)
-        params[i] -= rate * grad[i];
+static void sgd(run of, float rate, const float *grad, float *params) {
+    const float *restrict g = grad + of.begin;
+    float *restrict p = params + of.begin;
+    for (size_t i = 0; i < of.length; i++)
+        p[i] -= rate * g[i];
 }
 
 /* Of an update that was reduced. */
-static void step_by(const optimizer *o, const workload *work, const optimizer_pace *pace,
-                    const float *grad, float *params) {
+static void step_by(const optimizer *o, run of, const optimizer_pace *pace, const float *grad,
+                    float *params) {
     const train_settings *s = o->settings;
-    double decay = s->optimizer == TRAIN_ADAMW ? (double)pace->rate * s->weight_decay : 0.0;
+    bool decays = s->optimizer == TRAIN_ADAMW && of.matrix;
+    float keep = decays ? (float)(1.0 - (double)pace->rate * s->weight_decay) : 1.0f;
     float rate = pace->rate * pace->gain;
-    for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
-        float keep = work->matrices[i] ? (float)(1.0 - decay) : 1.0f;
-        const float *restrict g = grad + at;
-        float *restrict p = params + at;
-        for (size_t j = 0; j < work->segments[i].length; j++)
-            p[j] = keep * p[j] - rate * g[j];
-    }
+    const float *restrict g = grad + of.begin;
+    float *restrict p = params + of.begin;
+    for (size_t i = 0; i < of.length; i++)
+        p[i] = keep * p[i] - rate * g[i];
 }
 
 tamis_update optimizer_as_update(const train_settings *s) {
@@ -104,10 +107,11 @@ void optimizer_update_sparse(float rate, const uint32_t *indices, const float *v
 
 /* -- all -------------------------------------------------------------------------------------- */
 
-void optimizer_open(const train_settings *settings, size_t length, optimizer *out) {
+void optimizer_open(const train_settings *settings, size_t length, const bool *plain,
+                    optimizer *out) {
     static const size_t nstates[] = {[TRAIN_SGD] = 0, [TRAIN_MOMENTUM] = 1, [TRAIN_ADAMW] = 2};
-    *out = (optimizer){settings, length, nstates[settings->optimizer], {NULL, NULL}};
-    if (settings->reduce == TRAIN_UPDATE)
+    *out = (optimizer){settings, length, plain, nstates[settings->optimizer], {NULL, NULL}};
+    if (settings->reduce == TRAIN_UPDATE && !plain)
         out->nstates = 0;
     for (size_t i = 0; i < out->nstates; i++)
         out->states[i] = bench_alloc(length, sizeof(float));
@@ -118,21 +122,29 @@ void optimizer_close(optimizer *o) {
         free(o->states[i]);
 }
 
-void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *pace,
-                      const float *grad, float *params) {
-    if (o->settings->reduce == TRAIN_UPDATE) {
-        step_by(o, work, pace, grad, params);
-        return;
-    }
+static void follow_rule(optimizer *o, run of, const optimizer_pace *pace, const float *grad,
+                        float *params) {
     switch (o->settings->optimizer) {
     case TRAIN_ADAMW:
-        adamw(o, work, pace, grad, params);
+        adamw(o, of, pace, grad, params);
         break;
     case TRAIN_MOMENTUM:
-        momentum(o, pace->rate, grad, params);
+        momentum(o, of, pace->rate, grad, params);
         break;
     default:
-        sgd(o, pace->rate, grad, params);
+        sgd(of, pace->rate, grad, params);
+    }
+}
+
+void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *pace,
+                      const float *grad, float *params) {
+    bool updates = o->settings->reduce == TRAIN_UPDATE;
+    for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
+        run of = {at, work->segments[i].length, work->matrices[i]};
+        if (updates && !(o->plain && o->plain[i]))
+            step_by(o, of, pace, grad, params);
+        else
+            follow_rule(o, of, pace, grad, params);
     }
 }
 

@@ -10,7 +10,7 @@
  *                (Loshchilov and Hutter, arXiv 1711.05101), t from 1, lambda for matrices only
  *
  * All ranks hold the same state, for they see the same g. With --reduce update it is the library that
- * holds moments, of each rank's own gradient, and g is a step already:
+ * holds moments, of each rank's own gradient, and g is a step already, but for segments that are dense:
  *
  *     p -= r lambda p (adamw);  p -= r gain g
  */
@@ -28,11 +28,15 @@ enum { OPTIMIZER_STATES = 2 };
 typedef struct optimizer {
     const train_settings *settings;
     size_t length;
-    size_t nstates;                  /* 0: sgd, updates */
+    const bool *plain;               /* [nsegments]: with updates, those of which g is the gradient
+                                        all the same; NULL: none */
+    size_t nstates;                  /* 0: sgd, updates of all segments */
     float *states[OPTIMIZER_STATES]; /* [length]: momentum: s; adamw: m, v */
 } optimizer;
 
-void optimizer_open(const train_settings *settings, size_t length, optimizer *out);
+/** @param plain  must stay where it is */
+void optimizer_open(const train_settings *settings, size_t length, const bool *plain,
+                    optimizer *out);
 void optimizer_close(optimizer *o);
 
 /** What --reduce update gives to the library. */

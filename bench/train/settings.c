@@ -73,6 +73,15 @@ static void check_density(const train_settings *s) {
                     "--budget, --stages 1");
 }
 
+static void check_dense_segments(const train_settings *s) {
+    if (!s->dense_segments)
+        return;
+    if (train_is_dense(s))
+        bench_usage("--dense-segments needs a scheme that is sparse for the others");
+    if (s->stages > 1 || s->micro_batches > 1 || s->device != TAMIS_DEVICE_CPU)
+        bench_usage("--dense-segments needs --stages 1, --micro-batches 1 and --device cpu");
+}
+
 static void check_optimizer(const train_settings *s) {
     if (s->momentum >= 1 || s->beta1 >= 1 || s->beta2 >= 1)
         bench_usage("--momentum, --beta1 and --beta2 must be less than 1");
@@ -164,6 +173,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"data", 0, BENCH_TEXT, &out->data, "PATH", 0, 0, data},
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
         {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that travel"},
+        {"dense-segments", 0, BENCH_TEXT, &out->dense_segments, "NAMES", 0, 0,
+         "begin with one of these a,b,c, or are `vectors`: not sparse, and not in --density"},
         {"density-start", 0, BENCH_REAL, &out->density_start, "D", 1e-9, 1,
          "density of the first step of --density-warm-up (default: 0.25)"},
         {"density-warm-up", 0, BENCH_COUNT, &out->density_warm_up, "N", 0, 1e12,
@@ -263,6 +274,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (out->steps && out->epochs)
         bench_usage("--steps and --epochs exclude each other; give one");
     check_density(out);
+    check_dense_segments(out);
     complete(out);
     if (out->density_min > out->density)
         bench_usage("--density-min is more than --density");

@@ -26,6 +26,7 @@ enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 
 typedef struct train_settings {
     const char *data, *scheme, *json, *trace, *energy_log, *intensity, *save, *load, *record;
+    const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;
     int device; /* tamis_device */
     int values, reduce;

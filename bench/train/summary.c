@@ -15,6 +15,7 @@
  *                  rank; null if unknown or if there are stages
  *     stages       a pipeline's, as in tamis_stage when the budget was last divided; density_mean
  *                  over the steps; null if it never was
+ *     dense_parameters  of segments that --dense-segments names; density_target is of the others
  *     density_*    entries in the result / n, over the steps; count_exact: selected == k in each.
  *                  Of several stages: the mean over all parameters, and the extremes of a stage
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
@@ -73,9 +74,14 @@ static void add_optimizer(trainer *t, json_t *record) {
     json_decref(more);
 }
 
-static void add_density(const train_settings *s, json_t *record) {
+static void add_density(const trainer *t, json_t *record) {
+    const train_settings *s = t->settings;
     bool warms = s->density_warm_up > 0, ends = s->density_end > 0.0;
     json_object_set_new(record, "density_target", json_real(s->density));
+    json_object_set_new(record, "dense_segments",
+                        s->dense_segments ? json_string(s->dense_segments) : json_null());
+    json_object_set_new(record, "dense_parameters",
+                        json_integer((json_int_t)(t->work.length - t->exchange.length)));
     json_object_set_new(record, "density_start", warms ? json_real(s->density_start) : json_null());
     json_object_set_new(record, "density_warm_up", json_integer((json_int_t)s->density_warm_up));
     json_object_set_new(record, "density_end", ends ? json_real(s->density_end) : json_null());
@@ -92,10 +98,10 @@ static void add_settings(trainer *t, json_t *record) {
         s->reduce == TRAIN_UPDATE ? "update" : "gradient", "batch", (json_int_t)s->batch, "seed",
         (json_int_t)s->seed, "parameters", (json_int_t)parameters, "overlap",
         s->overlap ? "on" : "off", "worker", s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller",
-        "buckets", (json_int_t)tamis_reducer_nbuckets(t->reducer));
+        "buckets", (json_int_t)exchange_nbuckets(&t->exchange));
     json_object_update_missing(record, more);
     json_decref(more);
-    add_density(s, record);
+    add_density(t, record);
     t->work.kind->describe(&t->work, record);
     add_optimizer(t, record);
 }

@@ -24,13 +24,8 @@ static void hear_phase(void *context, const tamis_phase_event *event) {
     tamis_energy_on_phase(t->energy.meter, event);
 }
 
-static void make_reducer(trainer *t) {
-    const workload *w = &t->work;
-    tamis_layout *layout;
+static void open_exchange(trainer *t) {
     tamis_update update = optimizer_as_update(t->settings);
-    bench_try(t->group, tamis_layout_create(w->segments, w->nsegments, &layout),
-              "cannot make a layout");
-
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = t->settings->scheme;
     config.density = t->settings->density;
@@ -45,9 +40,7 @@ static void make_reducer(trainer *t) {
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = hear_phase;
     config.on_phase_context = t;
-    bench_try(t->group, tamis_reducer_create(t->group->comm, layout, &config, &t->reducer),
-              "cannot make a reducer");
-    tamis_layout_destroy(layout);
+    exchange_open(t->group, &t->work, t->apart, &config, t->grad, &t->exchange);
 }
 
 /* Correct and slow: gradient and result go through host memory in every step. */
@@ -96,7 +89,7 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples there are",
                    ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
-    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense;
+    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && !settings->dense_segments;
     out->tally.count_exact = true;
     out->tally.density_min = INFINITY;
 
@@ -104,7 +97,8 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     out->group = out->pipeline.group;
     out->steps = settings->steps ? settings->steps : settings->epochs * out->epoch_steps;
 
-    optimizer_open(settings, out->work.length, &out->optimizer);
+    out->apart = exchange_choose(out->group, settings, &out->work);
+    optimizer_open(settings, out->work.length, out->apart, &out->optimizer);
     out->params = bench_alloc(out->work.length, sizeof(float));
     out->grad = bench_alloc(out->work.length, sizeof(float));
     out->order = bench_alloc(count, sizeof *out->order);
@@ -114,14 +108,14 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     bench_energy_files files = {settings->energy_log, settings->intensity};
     bench_energy_open(world, &files, &out->energy);
     govern_open(settings, world, &out->governor);
-    make_reducer(out);
+    open_exchange(out);
     open_recording(out);
 }
 
 void trainer_close(trainer *t) {
     if (t->settings->record)
         bench_recording_close(&t->recording);
-    tamis_reducer_destroy(t->reducer);
+    exchange_close(&t->exchange);
     govern_close(&t->governor);
     bench_energy_close(&t->energy);
     bench_trace_close(t->trace, t->settings->trace_file);
@@ -130,6 +124,7 @@ void trainer_close(trainer *t) {
     free(t->grad);
     free(t->params);
     optimizer_close(&t->optimizer);
+    free(t->apart);
     pipeline_close(&t->pipeline);
 }
 
@@ -183,7 +178,8 @@ static void keep_gradient(void *context) {
     trainer *t = context;
     tamis_step step = step_of(t);
     double begin = begin_ready(t);
-    bench_try(t->group, tamis_grad_accumulate(t->reducer, &step), "gradient of a micro-batch");
+    bench_try(t->group, tamis_grad_accumulate(t->exchange.reducer, &step),
+              "gradient of a micro-batch");
     end_ready(t, begin);
 }
 
@@ -194,7 +190,7 @@ static void layer_ready(void *context, size_t layer) {
     const uint32_t *first = t->work.layer_first + layer;
     double begin = begin_ready(t);
     for (uint32_t i = first[1]; i-- > first[0];)
-        bench_try(t->group, tamis_grad_ready(t->reducer, i, &step), t->work.names[i]);
+        exchange_ready(&t->exchange, i, &step);
     end_ready(t, begin);
 }
 
@@ -227,16 +223,16 @@ static void reduce(trainer *t) {
     if (elsewhere)
         bench_device_write(t->device, t->grad, bytes, t->device_grad);
     if (!t->settings->overlap)
-        bench_try(t->group, tamis_reduce_start(t->reducer, &step), "start of a step");
-    pipeline_watch(&t->pipeline, t->step, t->reducer, t->trace);
-    bench_try(t->group, tamis_reduce_wait(t->reducer), "end of a step");
+        exchange_start(&t->exchange, &step);
+    pipeline_watch(&t->pipeline, t->step, t->exchange.reducer, t->trace);
+    exchange_wait(&t->exchange);
     if (elsewhere && !t->sparse)
         bench_device_read(t->device, t->device_grad, bytes, t->grad);
 }
 
 static tamis_result sparse_result(trainer *t) {
     tamis_result result;
-    bench_try(t->group, tamis_reduce_result(t->reducer, &result), "result of a step");
+    bench_try(t->group, tamis_reduce_result(t->exchange.reducer, &result), "result of a step");
     if (result.memory == TAMIS_DEVICE_CPU)
         return result;
     bench_device_read(result.memory, result.indices, result.count * sizeof *t->indices, t->indices);
@@ -260,8 +256,7 @@ static void update(trainer *t) {
 
 static void count_step(trainer *t, double loss, const double at[4]) {
     train_tally *tally = &t->tally;
-    t->last = (tamis_stats)TAMIS_STATS_INIT;
-    bench_try(t->group, tamis_reducer_stats(t->reducer, &t->last), "statistics of a step");
+    exchange_stats(&t->exchange, &t->last);
     const tamis_stats *stats = &t->last;
     tamis_energy_step(t->energy.meter, stats);
 
@@ -292,7 +287,8 @@ static void clip(trainer *t) {
 static void move_density(trainer *t) {
     double density = density_at(t->settings, t->step, t->steps);
     if (density_moves(t->settings))
-        bench_try(t->group, tamis_reducer_set_density(t->reducer, density), "density of a step");
+        bench_try(t->group, tamis_reducer_set_density(t->exchange.reducer, density),
+                  "density of a step");
 }
 
 void trainer_step(trainer *t) {
@@ -312,8 +308,8 @@ void trainer_step(trainer *t) {
     bench_trace_add(t->trace, "optimizer", t->step, BENCH_PART_STEP, 0, at[2], at[3]);
     t->step++;
     count_step(t, loss, at);
-    pipeline_balance(&t->pipeline, t->step, t->reducer);
-    govern_step(&t->governor, &t->energy, t->step, t->reducer);
+    pipeline_balance(&t->pipeline, t->step, t->exchange.reducer);
+    govern_step(&t->governor, &t->energy, t->step, t->exchange.reducer);
     t->tally.time_s += bench_now_s() - at[0];
 }
 

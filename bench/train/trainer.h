@@ -8,6 +8,7 @@
 #include "bench/common/energy.h"
 #include "bench/common/recording.h"
 #include "bench/common/trace.h"
+#include "bench/train/exchange.h"
 #include "bench/train/govern.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/pipeline.h"
@@ -39,7 +40,8 @@ typedef struct trainer {
     pipeline pipeline;
     workload work;
     optimizer optimizer;
-    tamis_reducer *reducer;
+    exchange exchange;
+    bool *apart; /* [segments]: exchanged dense; NULL: as the scheme has it */
     float *params, *grad;
     tamis_device device; /* of the reducer */
     void *device_grad;   /* the gradient where the reducer works; CPU: grad itself */

@@ -25,6 +25,8 @@ again "${lm[@]}" --reduce update --beta1 0
 again "${lm[@]}" --micro-batches 2 --warm-up 8 --lr-decay cosine --clip 0 --values bf16
 again "${lm[@]}" --reduce update --density-warm-up 8 --scheme micro
 again "${lm[@]}" --density-warm-up 3 --density-end 0.2 --bucket-length 500
+again "${lm[@]}" --reduce update --dense-segments vectors,embedding
+again "${cnn[@]}" --dense-segments conv1 --scheme deft --overlap on
 again "${cnn[@]}" --reduce update
 expect 1 "its --reduce differs" "$train" "${cnn[@]}" --ranks 2 --load "$dir/once" --steps 20
 again "${cnn[@]}" --nesterov --overlap on --bucket-length 1000
@@ -40,55 +42,63 @@ again "${cnn[@]}" --optimizer sgd
 expect 1 "its --workload differs" "$train" "${mlp[@]}" --ranks 2 --load "$dir/once" --steps 20
 sed 's/sieve/SIEVE/g' "$dir/text" >"$dir/other"
 again "${lm[@]}"
-expect 1 "another shape, or was made for other data" "$train" "${lm[@]}" --data "$dir/other" \
+expect 1 "another shape, .*or was made for other data" "$train" "${lm[@]}" --data "$dir/other" \
     --ranks 2 --load "$dir/once" --steps 20
+expect 1 "other dense segments, or" "$train" "${lm[@]}" --dense-segments block0 --ranks 2 \
+    --load "$dir/once" --steps 20
 expect 1 "keeps other vectors" "$train" "${lm[@]}" --scheme dense --ranks 2 --load "$dir/once" --steps 20
 expect 1 "scheme is " "$train" "${lm[@]}" --scheme topk --ranks 2 --load "$dir/once" --steps 20
 
-# Another number of ranks. A file is | header | params | state | control | residual | moments |, the
-# header 64-bit words: magic, its length, samples, step, ...
+# Another number of ranks. A file is | header | params | state, state | control | residual | moments |,
+# the header 64-bit words, of which 1 is its length, 3 the step and 13 to 19 the bytes of these parts.
 cat >"$dir/compare.py" <<'END_OF_COMPARE'
 import struct, sys
-old, new, olds, news, vectors, moments = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:7])
-n = int(sys.argv[7])
 def read(name, ranks):
-    files = [open(f"{name}.rank{r}.state", "rb").read() for r in range(ranks)]
-    steps = {struct.unpack_from("<Q", f, 24)[0] for f in files}
-    heads = {f[begin:begin + 4 * n * vectors] for f in files
-             for begin in struct.unpack_from("<Q", f, 8)}
-    assert len(steps) == 1 and len(heads) == 1, "ranks differ"
-    tails = [struct.unpack(f"<{n * (1 + moments)}f", f[-4 * n * (1 + moments):]) for f in files]
-    return steps, heads, tails
-before, after = read(old, olds), read(new, news)
-assert before[:2] == after[:2], "another step, or other parameters"
-largest = max(abs(x) for tail in before[2] for x in tail[:n])
-assert largest > 0
-for i in range(n * (1 + moments)):
-    a = sum(tail[i] for tail in before[2]) / olds
-    b = sum(tail[i] for tail in after[2]) / news
-    assert abs(a - b) <= 1e-6 * max(max(abs(tail[i]) for tail in before[2]), 1e-30), (i, a, b)
-    assert i < n or len({tail[i] for tail in after[2]}) == 1, "moments differ"
+    shared, own = set(), []
+    for rank in range(ranks):
+        data = open(f"{name}.rank{rank}.state", "rb").read()
+        words = struct.unpack_from("<20Q", data)
+        parts, at = [], words[1]
+        for length in words[13:]:
+            parts.append(data[at:at + length])
+            at += length
+        assert at == len(data)
+        shared.add((words[3], *parts[:3]))
+        own.append([struct.unpack(f"<{len(p) // 4}f", p) for p in parts[4:]])
+    assert len(shared) == 1, "ranks differ"
+    return shared, own
+before, after = read(sys.argv[1], int(sys.argv[3])), read(sys.argv[2], int(sys.argv[4]))
+assert before[0] == after[0], "another step, or other parameters"
+assert any(before[1][0][0]), "nothing waits"
+for part in range(3):
+    for old, new in zip(zip(*(own[part] for own in before[1])), zip(*(own[part] for own in after[1]))):
+        a, b = sum(old) / len(old), sum(new) / len(new)
+        assert abs(a - b) <= 1e-6 * max(map(abs, old)), (part, a, b)
+        assert part == 0 or len(set(new)) == 1, "moments differ"
+print(*(len(part) for part in after[1][0]))
 END_OF_COMPARE
 
-move() { # from ranks, to ranks, vectors that all share, moments, options: saved, loaded and saved again
-    local from=$1 to=$2 vectors=$3 moments=$4
-    shift 4
+move() { # from ranks, to ranks, moments, options: saved, loaded and saved again
+    local from=$1 to=$2 moments=$3 sizes
+    shift 3
     ranks=$from run "$dir/from.json" "$@" --batch $((12 / from)) --steps 8 --stop 6 --save "$dir/from"
     ranks=$to run "$dir/to.json" "$@" --batch $((12 / to)) --steps 8 --stop 6 --load "$dir/from" \
         --save "$dir/to"
-    "$python" "$dir/compare.py" "$dir/from" "$dir/to" "$from" "$to" "$vectors" "$moments" \
-        "$(field parameters <"$dir/to.json")" || fail "$from ranks, then $to: $*"
+    sizes=$("$python" "$dir/compare.py" "$dir/from" "$dir/to" "$from" "$to") ||
+        fail "$from ranks, then $to: $*"
+    [ "$(tr ' ' '\n' <<<"$sizes" | grep -vcx 0)" = $((1 + moments)) ] || fail "vectors of $sizes: $*"
     ranks=$to run "$dir/on.json" "$@" --batch $((12 / to)) --steps 8 --load "$dir/from"
     [ "$(tail -n 1 "$dir/on.json" | field steps)" = 2 ] || fail "$from ranks, then $to: other steps: $*"
 }
 for ranks in "4 2" "2 4" "1 3" "3 2" "2 3" "4 1"; do
-    move $ranks 3 0 "${mlp[@]}" --optimizer adamw
+    move $ranks 0 "${mlp[@]}" --optimizer adamw
 done
-move 4 2 1 2 "${lm[@]}" --reduce update
-move 2 4 1 1 "${lm[@]}" --reduce update --beta1 0
-move 4 3 1 1 "${cnn[@]}" --reduce update
+move 4 2 2 "${lm[@]}" --reduce update
+move 2 4 1 "${lm[@]}" --reduce update --beta1 0
+move 4 3 1 "${cnn[@]}" --reduce update
+move 4 2 2 "${lm[@]}" --reduce update --dense-segments vectors
 for scheme in topk deft micro exdyna oktopk sage; do
-    move 4 2 2 0 "${mlp[@]}" --optimizer momentum --scheme "$scheme"
+    move 4 2 0 "${mlp[@]}" --optimizer momentum --scheme "$scheme"
 done
 ranks=2 run "$dir/dense" "${mlp[@]}" --scheme dense --steps 4 --save "$dir/dense"
 ranks=4 run "$dir/dense" "${mlp[@]}" --scheme dense --steps 8 --batch 2 --load "$dir/dense"

@@ -63,6 +63,31 @@ done
 run "$dir/still" "${lm[@]}" --steps 3 --eval-every 1
 tail -n 1 "$dir/still" | grep -q '"density_start":null.*"density_end":null' || fail "a density that moves"
 
+# Segments that are dense: after one step their parameters are those of a dense run, the others are
+# not. Of mlp W1 and W2 are 784 x 16 and 16 x 10, b1 and b2 the rest.
+parameters() { # name of a run, from, to
+    local file="$dir/$1.rank0.state"
+    tail -c +"$((1 + $(od -An -tu8 -j8 -N8 "$file") + 4 * $2))" "$file" | head -c $((4 * ($3 - $2)))
+}
+w1=$((784 * 16)) all=$((785 * 16 + 170))
+for way in "sgd gradient" "momentum gradient" "momentum update" "adamw update"; do
+    read -r optimizer reduce <<<"$way"
+    for scheme in dense tamis; do
+        update=()
+        [ $scheme = dense ] || update=(--reduce "$reduce" --dense-segments "vectors,W2")
+        run "$dir/$scheme.json" "${mlp[@]}" --optimizer "$optimizer" --steps 1 --scheme $scheme \
+            --save "$dir/$scheme" "${update[@]}"
+    done
+    cmp -s <(parameters dense 0 $w1) <(parameters tamis 0 $w1) && fail "$way: W1 is dense, too"
+    cmp <(parameters dense $w1 $all) <(parameters tamis $w1 $all) || fail "$way: not dense"
+    tail -n 1 "$dir/tamis.json" | grep -q '"dense_parameters":186,.*"count_exact":true' ||
+        fail "$way: $(tail -n 1 "$dir/tamis.json")"
+done
+run "$dir/apart" "${lm[@]}" --steps 200 --eval-every 200 --density 0.05 --reduce update --overlap on \
+    --bucket-length 1000 --dense-segments vectors,embedding.position --values bf16
+awk -v loss="$(tail -n 1 "$dir/apart" | field metric_value)" 'BEGIN { exit !(loss > 0.2 && loss < 0.7) }' ||
+    fail "not learned with dense segments: $(tail -n 1 "$dir/apart")"
+
 # Clipping: a norm that is never reached changes nothing, a small one is always reached.
 run "$dir/plain.json" "${mlp[@]}" --steps 10 --save "$dir/plain"
 run "$dir/wide.json" "${mlp[@]}" --steps 10 --save "$dir/wide" --clip 1e9
@@ -95,6 +120,12 @@ expect 2 "step-scale needs --reduce update" lm_of --step-scale 2
 expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
 expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
 expect 2 "need a density that is theirs alone" lm_of --density-warm-up 5 --budget 100
+expect 2 "sparse for the others" lm_of --dense-segments vectors --scheme dense
+expect 2 "dense-segments needs --stages 1" lm_of --dense-segments vectors --micro-batches 2
+expect 1 "no segment's name begins with \"bias\"; the first one is embedding.token" \
+    lm_of --dense-segments vectors,bias
+expect 1 "no segment's name begins with \"\"" lm_of --dense-segments vectors,
+expect 1 "names all segments; use --scheme dense" lm_of --dense-segments vectors,embedding,block
 expect 2 "clip needs --stages 1" lm_of --clip 1 --overlap on
 expect 2 "clip needs --stages 1" lm_of --clip 1 --micro-batches 2
 expect 1 "No such file" "$train" --workload cnn --data "$dir/none"

@@ -71,7 +71,7 @@ static void compare(const train_settings *settings, rule slow) {
     optimizer o;
     float p[N], g[N];
     memset(&r, 0, sizeof r);
-    optimizer_open(settings, N, &o);
+    optimizer_open(settings, N, NULL, &o);
     for (size_t i = 0; i < N; i++)
         r.p[i] = p[i] = (float)bench_normal(77, i);
     for (uint64_t step = 0; step < STEPS; step++) {
@@ -137,14 +137,16 @@ static void adamw_first_step_is_the_rate(void **state) {
 static void sparse_sgd_is_sgd_where_the_rest_is_zero(void **state) {
     (void)state;
     train_settings s = usual;
-    workload work = {.length = 5};
+    tamis_segment segment = {"W", 5};
+    bool matrix = true;
+    workload work = {.nsegments = 1, .length = 5, .segments = &segment, .matrices = &matrix};
     optimizer o;
     float g[5] = {0, 2, 0, 0, -3}, dense[5] = {1, 2, 3, 4, 5}, sparse[5] = {1, 2, 3, 4, 5};
     const uint32_t indices[] = {1, 4};
     const optimizer_pace pace = {0, 0.3f, 1.0f};
     const float values[] = {2, -3};
     s.optimizer = TRAIN_SGD;
-    optimizer_open(&s, 5, &o);
+    optimizer_open(&s, 5, NULL, &o);
     optimizer_update(&o, &work, &pace, g, dense);
     optimizer_update_sparse(0.3f, indices, values, 2, sparse);
     assert_memory_equal(dense, sparse, sizeof dense);
@@ -163,12 +165,44 @@ static void updates_are_applied_as_they_come(void **state) {
     optimizer o;
     s.optimizer = TRAIN_ADAMW;
     s.reduce = TRAIN_UPDATE;
-    optimizer_open(&s, 2, &o);
+    optimizer_open(&s, 2, NULL, &o);
     assert_int_equal(o.nstates, 0);
     optimizer_update(&o, &work, &pace, g, p);
     assert_float_equal(p[0], 1 - 0.5 * 0.1 - 0.5 * 0.25 * 2, 1e-6);
     assert_float_equal(p[1], 1 - 0.5 * 0.25 * 8, 1e-6);
     optimizer_close(&o);
+}
+
+/* Segments that are dense follow the formula, though updates are reduced for the others. */
+static void plain_segments_follow_the_rule_beside_updates(void **state) {
+    (void)state;
+    static const int rules[] = {TRAIN_MOMENTUM, TRAIN_ADAMW};
+    tamis_segment segments[] = {{"W", 2}, {"b", 2}};
+    bool matrices[] = {true, false}, plain[] = {false, true};
+    workload work = {.nsegments = 2, .length = 4, .segments = segments, .matrices = matrices};
+    for (size_t r = 0; r < 2; r++) {
+        train_settings s = usual, gradients = usual;
+        float mixed[4] = {1, 1, 1, 1}, whole[4] = {1, 1, 1, 1}, updates[4] = {1, 1, 1, 1};
+        optimizer a, b, c;
+        s.optimizer = gradients.optimizer = rules[r];
+        s.reduce = TRAIN_UPDATE;
+        optimizer_open(&s, 4, plain, &a);
+        optimizer_open(&gradients, 4, NULL, &b);
+        optimizer_open(&s, 4, NULL, &c);
+        for (uint64_t step = 0; step < 5; step++) {
+            const optimizer_pace pace = {step, 0.1f, 0.5f};
+            const float g[4] = {1.0f + (float)step, 2.0f, -3.0f + (float)step, 4.0f};
+            optimizer_update(&a, &work, &pace, g, mixed);
+            optimizer_update(&b, &work, &pace, g, whole);
+            optimizer_update(&c, &work, &pace, g, updates);
+        }
+        assert_memory_equal(mixed, updates, 2 * sizeof(float));
+        assert_memory_equal(mixed + 2, whole + 2, 2 * sizeof(float));
+        assert_true(mixed[0] != whole[0] && mixed[2] != updates[2]);
+        optimizer_close(&c);
+        optimizer_close(&b);
+        optimizer_close(&a);
+    }
 }
 
 /* -- rates ------------------------------------------------------------------------------------ */
@@ -231,6 +265,7 @@ int main(void) {
         cmocka_unit_test(adamw_first_step_is_the_rate),
         cmocka_unit_test(sparse_sgd_is_sgd_where_the_rest_is_zero),
         cmocka_unit_test(updates_are_applied_as_they_come),
+        cmocka_unit_test(plain_segments_follow_the_rule_beside_updates),
         cmocka_unit_test(rate_rises_and_decays_to_its_floor),
         cmocka_unit_test(clipping_gives_the_norm_or_leaves_alone),
         cmocka_unit_test(clipping_leaves_what_is_not_finite),
