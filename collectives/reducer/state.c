@@ -32,11 +32,15 @@ static bool has_parts(const tam_bucket *b) {
            (tam_scheme_regional(b->scheme) || b->scheme.ownership == TAM_OWN_BALANCED);
 }
 
-/* Words of it. */
-static size_t parts_length(const tamis_reducer *r) {
+/* Words of it, with so many ranks. */
+static size_t parts_length_of(const tamis_reducer *r, uint32_t nranks) {
     if (r->acc && tam_scheme_regional(r->scheme))
-        return tam_regions_words(r->comm->nranks);
-    return r->acc && r->scheme.ownership == TAM_OWN_BALANCED ? r->comm->nranks : 0;
+        return tam_regions_words(nranks);
+    return r->acc && r->scheme.ownership == TAM_OWN_BALANCED ? nranks : 0;
+}
+
+static size_t parts_length(const tamis_reducer *r) {
+    return parts_length_of(r, r->comm->nranks);
 }
 
 static bool parts_valid(const tam_bucket *b, const uint64_t *parts) {
@@ -186,36 +190,49 @@ static bool can_send(const tamis_reducer *r, uint64_t k) {
            (r->driver == &tam_driver_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
-static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *h,
+static bool is_foreign(const tamis_reducer *r, const tam_state_header *h) {
+    return h->nranks != r->comm->nranks;
+}
+
+static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *h, bool alone,
                                 const char *where) {
     char text[160];
     if (tam_agreement_differs(&r->agreement, h->fields, text, sizeof text))
         return tam_fail(TAMIS_E_FORMAT, "%s: it belongs to another reducer: %s", where, text);
-    if (h->rank == r->comm->rank && h->nranks == r->comm->nranks)
+    bool own = h->rank == r->comm->rank && !is_foreign(r, h);
+    if (own || (alone && is_foreign(r, h) && h->nranks <= UINT32_MAX))
         return TAMIS_OK;
     return tam_fail(TAMIS_E_FORMAT, "%s: it belongs to rank %llu of %llu, this is rank %u of %u",
                     where, (unsigned long long)h->rank, (unsigned long long)h->nranks,
                     r->comm->rank, r->comm->nranks);
 }
 
-tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h,
-                                    const char *where) {
+/* Groups (ownership bins) and parts may be others with another number of ranks. */
+static bool same_sizes(const tamis_reducer *r, const tam_state_header *h) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
+    uint64_t words = sizes.ngroups + r->nbuckets * parts_length(r);
+    uint64_t theirs = h->ngroups + r->nbuckets * parts_length_of(r, (uint32_t)h->nranks);
+    return h->nbuckets == r->nbuckets && (is_foreign(r, h) || h->ngroups == sizes.ngroups) &&
+           h->ngroups <= UINT32_MAX && h->residual_bytes == sizes.residual &&
+           h->moments_bytes == sizes.moments &&
+           h->control_bytes == sizes.control + (theirs - words) * sizeof(uint64_t);
+}
+
+tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h, bool alone,
+                                    const char *where) {
     if (h->magic != MAGIC)
         return tam_state_refuse(where, "not a tamis state of this version");
     if (h->byte_order != BYTE_ORDER_MARK)
         return tam_state_refuse(where, "written on a machine with another byte order");
     if (h->header_hash != hash_header(h))
         return tam_state_refuse(where, "the header is damaged (checksum)");
-    TAM_TRY(check_owner(r, h, where));
+    TAM_TRY(check_owner(r, h, alone, where));
     if (!can_send(r, h->k))
         return tam_fail(TAMIS_E_FORMAT,
                         "%s: its density was set to %llu entries a step, which this reducer "
                         "cannot send",
                         where, (unsigned long long)h->k);
-    if (h->nbuckets != r->nbuckets || h->ngroups != sizes.ngroups ||
-        h->control_bytes != sizes.control || h->residual_bytes != sizes.residual ||
-        h->moments_bytes != sizes.moments)
+    if (!same_sizes(r, h))
         return tam_state_refuse(where, "its parts have other sizes than this reducer's");
     return TAMIS_OK;
 }
@@ -242,23 +259,36 @@ uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments) {
 tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
                                    const float *residual, const char *where) {
     const tam_state_header *h = control;
-    tam_state_sizes sizes = tam_state_sizes_of(r);
-    if (h->parts_hash != hash_parts(control, sizes.control))
+    if (h->parts_hash != hash_parts(control, h->control_bytes))
         return tam_state_refuse(where, "its content is damaged (checksum)");
-    for (uint32_t i = 0; i < r->nbuckets && parts_length(r) > 0; i++) {
+    for (uint32_t i = 0; i < r->nbuckets && parts_length(r) > 0 && !is_foreign(r, h); i++) {
         if (has_parts(&r->buckets[i]) && !parts_valid(&r->buckets[i], parts_in(r, control, i)))
             return tam_state_refuse(where, "its parts do not make up the vector");
     }
-    if (residual && h->residual_hash != hash_residual(residual, sizes.residual))
+    if (residual && h->residual_hash != hash_residual(residual, h->residual_bytes))
         return tam_state_refuse(where, "its residual is damaged or of another moment (checksum)");
     return TAMIS_OK;
 }
 
-/* The shares follow from k and the norms; levels were saved as they were after that. */
+static void take_control(tam_bucket *b, const state_row *row, const double *levels) {
+    b->control.state = row->control;
+    memcpy(b->control.levels, levels, b->division.grid.ngroups * sizeof levels[0]);
+    tam_control_prepare(&b->control);
+}
+
+static void take_parts(tam_bucket *b, const uint64_t *parts) {
+    memcpy(parts_of(b), parts, parts_length(b->reducer) * sizeof(uint64_t));
+    if (b->scheme.ownership == TAM_OWN_BALANCED)
+        tam_division_follow(&b->division);
+}
+
+/* The shares follow from k and the norms; levels were saved as they were after that. What another
+ * number of ranks divided stays as it is here, and so do thresholds that go with it. */
 static void take_buckets(tamis_reducer *r, const void *control) {
     const tam_state_header *h = control;
     const state_row *rows = rows_in(control);
     const double *levels = levels_in(r, control);
+    bool foreign = is_foreign(r, h), fits = h->ngroups == tam_state_sizes_of(r).ngroups;
     r->k = h->k;
     r->has_norms = h->has_norms;
     for (uint32_t i = 0; i < r->nbuckets; i++)
@@ -266,19 +296,14 @@ static void take_buckets(tamis_reducer *r, const void *control) {
     tam_buckets_share(r);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        uint32_t ngroups = b->division.grid.ngroups;
-        b->control.state = rows[i].control;
-        memcpy(b->control.levels, levels, ngroups * sizeof levels[0]);
-        levels += ngroups;
-        tam_control_prepare(&b->control);
+        if (!foreign || (fits && !tam_scheme_regional(b->scheme)))
+            take_control(b, &rows[i], levels);
+        if (!foreign && has_parts(b))
+            take_parts(b, parts_in(r, control, i));
+        levels += b->division.grid.ngroups;
         b->last_result = rows[i].last_result;
         b->early_nonfinite = rows[i].early_nonfinite;
         b->begun = rows[i].begun != 0;
-        if (!has_parts(b))
-            continue;
-        memcpy(parts_of(b), parts_in(r, control, i), parts_length(r) * sizeof(uint64_t));
-        if (b->scheme.ownership == TAM_OWN_BALANCED)
-            tam_division_follow(&b->division);
     }
 }
 

@@ -71,8 +71,9 @@ uint64_t tam_state_join_hashes(uint64_t first, uint64_t second);
 /** FORMAT: "where: why". */
 tamis_status tam_state_refuse(const char *where, const char *why);
 
-/** Is it a header, undamaged, and of a state of this reducer? */
-tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h,
+/** Is it a header, undamaged, and of a state of this reducer? @param alone  the control part is all
+ * that is taken, and may be of another number of ranks */
+tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h, bool alone,
                                     const char *where);
 
 /** Are the parts behind a checked header undamaged? @param residual  NULL: not looked at */

@@ -176,7 +176,7 @@ static tamis_status read_state(const tamis_reducer *r, const state_file *file, c
     tam_state_header header;
     TAM_TRY(check_regular(file));
     TAM_TRY(read_all(file, &header, sizeof header));
-    TAM_TRY(tam_state_check_header(r, &header, file->path));
+    TAM_TRY(tam_state_check_header(r, &header, false, file->path));
     TAM_TRY(check_size(file, &header));
     c->control = tam_alloc(sizes.control);
     c->residual = tam_alloc(sizes.residual);

@@ -76,13 +76,14 @@ static tamis_status check_finite(const tamis_reducer *r, const float *residual) 
     return TAMIS_OK;
 }
 
-static tamis_status check_control(const tamis_reducer *r, const void *control, size_t bytes) {
+static tamis_status check_control(const tamis_reducer *r, const void *control, size_t bytes,
+                                  bool alone) {
     static const char where[] = "tamis_reducer_restore";
     tam_state_header header;
     if (bytes < sizeof header)
         return tam_state_refuse(where, "the control part is truncated");
     memcpy(&header, control, sizeof header);
-    TAM_TRY(tam_state_check_header(r, &header, where));
+    TAM_TRY(tam_state_check_header(r, &header, alone, where));
     if (bytes != header.control_bytes)
         return tam_state_refuse(where, "the control part is truncated or has something appended");
     return TAMIS_OK;
@@ -91,7 +92,7 @@ static tamis_status check_control(const tamis_reducer *r, const void *control, s
 /* In memory of its own, for the caller's may lie anywhere. */
 static tamis_status restore_control(tamis_reducer *r, const void *control, size_t bytes,
                                     const float *residual) {
-    TAM_TRY(check_control(r, control, bytes));
+    TAM_TRY(check_control(r, control, bytes, !residual));
     void *own = tam_alloc(bytes);
     if (!own)
         return tam_fail(TAMIS_E_NOMEM, "tamis_reducer_restore: no memory for %zu bytes", bytes);

@@ -914,10 +914,11 @@ TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float
  * checked there is checked here. The control part alone: thresholds and step number. The residual
  * alone, from wherever it comes: it replaces what the reducer holds and all else stays.
  *
- * So a run of Q ranks goes on with P: what waits must come to the same result. The new residuals
- * sum to what the old ones did (TAMIS_AVERAGE_SUM), or to P / Q times that (TAMIS_AVERAGE_MEAN), and
- * the new reducer finds thresholds anew, for a control part is of one rank of one number of ranks.
- * With the mean, e.g.
+ * So a run of Q ranks goes on with P, in two calls. The control part alone may be of any rank of
+ * another number of them; what is divided among ranks (ownership balanced, exchange balanced-pairs)
+ * stays as it is here. Then the residual: what waits must come to the same result, so the new
+ * residuals sum to what the old ones did (TAMIS_AVERAGE_SUM), or to P / Q times that
+ * (TAMIS_AVERAGE_MEAN), e.g.
  *
  *     4 ranks a b c d -> 2 ranks   (a + c) / 2   (b + d) / 2
  *     2 ranks a b     -> 4 ranks   a   b   a   b              or 2a  2b  0  0

@@ -44,15 +44,20 @@ static tamis_status give_state(tamis_reducer *reducer, const memory_state *state
                                  residual ? state->residual : NULL);
 }
 
-static tamis_status make(tamis_comm *comm, const char *scheme, size_t n, uint64_t bucket_length,
-                         tamis_reducer **out) {
+static tamis_status make_from(tamis_comm *comm, const char *scheme, size_t n,
+                              uint64_t bucket_length, double threshold, tamis_reducer **out) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = scheme;
     config.density = 0.05;
-    config.block = 32;       /* so that parts have blocks that can move, */
-    config.threshold = 60.0; /* by counts that differ */
+    config.block = 32; /* so that parts have blocks that can move */
+    config.threshold = threshold;
     config.bucket_length = bucket_length;
     return data_reducer(comm, n, &config, out);
+}
+
+static tamis_status make(tamis_comm *comm, const char *scheme, size_t n, uint64_t bucket_length,
+                         tamis_reducer **out) {
+    return make_from(comm, scheme, n, bucket_length, 60.0, out); /* with counts that differ */
 }
 
 /* One step; hash of the result and of the residual. */
@@ -345,6 +350,87 @@ static void test_what_waits_comes_out_with_another_number_of_ranks(void **state)
     }
 }
 
+enum { LONG = 400 }; /* steps; thresholds of micro move by a hundredth in some */
+
+typedef struct thresholds {
+    const char *scheme;
+    uint64_t bucket_length;
+    uint32_t old_ranks, new_ranks;
+    memory_state states[MOST];
+    double picked; /* in the last ten steps */
+} thresholds;
+
+static tamis_status make_low(test_rank *self, tamis_reducer **out) {
+    const thresholds *all = self->shared;
+    return make_from(self->comm, all->scheme, N, all->bucket_length, 6.0, out);
+}
+
+/* Ten steps from here on; what they come to. */
+static void count_steps(test_rank *self, tamis_reducer *reducer, uint32_t from, tamis_stats *out) {
+    uint64_t picked = 0, hash;
+    for (uint32_t number = from; number < from + 10; number++) {
+        *out = (tamis_stats)TAMIS_STATS_INIT;
+        RANK_OK(self, step_once(reducer, self->id, number, N, &hash));
+        RANK_OK(self, tamis_reducer_stats(reducer, out));
+        picked += out->selected;
+    }
+    out->selected = picked;
+}
+
+static void leave_thresholds(test_rank *self) {
+    thresholds *all = self->shared;
+    uint64_t hash;
+    tamis_reducer *reducer = NULL;
+    tamis_stats stats;
+    RANK_OK(self, make_low(self, &reducer));
+    for (uint32_t number = 0; number < LONG; number++)
+        RANK_OK(self, step_once(reducer, self->id, number, N, &hash));
+    count_steps(self, reducer, LONG, &stats);
+    RANK_OK(self, take_state(reducer, &all->states[self->id]));
+    if (self->id == 0)
+        all->picked = (double)stats.selected;
+    tamis_reducer_destroy(reducer);
+}
+
+/* Each from one of the old ranks. With the first thresholds micro would pick 3.5 times as much. Replicas stay the same: the library compares its results in every
+ * step. */
+static void go_on_with_thresholds(test_rank *self) {
+    const thresholds *all = self->shared;
+    const memory_state *from = &all->states[self->id % all->old_ranks];
+    tamis_reducer *reducer = NULL;
+    tamis_stats stats;
+    RANK_OK(self, make_low(self, &reducer));
+    RANK_STATUS(self, TAMIS_E_FORMAT,
+                tamis_reducer_restore(reducer, from->control, from->bytes, from->residual));
+    RANK_OK(self, tamis_reducer_restore(reducer, from->control, from->bytes, NULL));
+    RANK_OK(self, tamis_reducer_restore(reducer, NULL, 0, from->residual));
+    count_steps(self, reducer, LONG + 10, &stats);
+    double picked = (double)stats.selected;
+    RANK_CHECK(self, stats.steps == LONG + 20, "%llu steps", (unsigned long long)stats.steps);
+    RANK_CHECK(self, picked > all->picked / 2 && picked < all->picked * 2,
+               "%g picked in ten steps, with the old ranks %g", picked, all->picked);
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_thresholds_go_on_with_another_number_of_ranks(void **state) {
+    static const char *const schemes[] = {"tamis", "micro", "exdyna", "deft", "oktopk"};
+    static const uint32_t numbers[][2] = {{4, 2}, {2, 4}, {3, 2}};
+    static thresholds all;
+    (void)state;
+    for (size_t c = 0; c < 3 * sizeof schemes / sizeof schemes[0]; c++) {
+        memset(&all, 0, sizeof all);
+        all.scheme = schemes[c / 3];
+        all.old_ranks = numbers[c % 3][0];
+        all.new_ranks = numbers[c % 3][1];
+        all.bucket_length = c % 2 ? 200 : 0;
+        test_context("%s, %u ranks, then %u", all.scheme, all.old_ranks, all.new_ranks);
+        ranks_run(all.old_ranks, 0, leave_thresholds, &all);
+        ranks_run(all.new_ranks, 0, go_on_with_thresholds, &all);
+        for (uint32_t r = 0; r < all.old_ranks; r++)
+            free(all.states[r].memory);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_run_resumed_from_memory_is_bit_identical),
@@ -355,6 +441,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_arguments_change_nothing),
         cmocka_unit_test(test_a_state_is_not_touched_while_a_step_is_under_way),
         cmocka_unit_test(test_what_waits_comes_out_with_another_number_of_ranks),
+        cmocka_unit_test(test_thresholds_go_on_with_another_number_of_ranks),
     };
     return cmocka_run_group_tests_name("state_memory", tests, NULL, NULL);
 }
