@@ -9,7 +9,7 @@
  *
  * With as many ranks as before each reads its own file and goes on bit for bit. With another number
  * what waits in the residuals is divided anew (shares.h), moments become the mean of the old ones,
- * thresholds are found anew; all else is the same on all ranks.
+ * thresholds are those of any old rank; all else is the same on all ranks.
  *
  * A crash between the writes of two ranks would leave files of two steps under one name, so use a
  * new prefix for each save that must not be lost.
@@ -300,19 +300,22 @@ static void collect(trainer *t, const char *prefix, const header *first, content
         end(&s, out, i);
 }
 
-/* A control part is of one rank of one number of ranks. */
+/* Of another number of ranks one part after the other: the residual is not that of the thresholds. */
 static void give_state(trainer *t, const content *c) {
+    tamis_reducer *r = t->exchange.reducer;
+    const void *control = c->parts[CONTROL];
     const float *residual = c->parts[RESIDUAL];
-    const void *control = c->header.nranks == t->group->nranks ? c->parts[CONTROL] : NULL;
-    if (control || residual)
-        bench_try(
-            t->group,
-            tamis_reducer_restore(t->exchange.reducer, control, c->header.parts[CONTROL], residual),
-            "cannot go on with the state of the reducer");
+    size_t bytes = c->header.parts[CONTROL];
+    bool together = c->header.nranks == t->group->nranks;
+    bench_try(t->group, tamis_reducer_restore(r, control, bytes, together ? residual : NULL),
+              "cannot go on with the state of the reducer");
+    if (residual && !together)
+        bench_try(t->group, tamis_reducer_restore(r, NULL, 0, residual),
+                  "cannot go on with the residual");
     if (t->settings->reduce == TRAIN_UPDATE)
         bench_try(t->group,
-                  tamis_reducer_moments_restore(t->exchange.reducer, c->parts[MOMENTS],
-                                                c->parts[MOMENTS + 1], c->header.passes),
+                  tamis_reducer_moments_restore(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
+                                                c->header.passes),
                   "cannot go on with the moments");
 }
 
