@@ -39,14 +39,15 @@ typedef struct fault_case {
     bool told;           /* the others hear of it; else they learn of it by their deadline alone */
 } fault_case;
 
-/* Of the communicators. To be met in vain it is as long as ranks that have nothing wrong may take to come
- * together. */
-static uint32_t timeout_ms(const fault_case *c) {
-    return c->told ? RANKS_TIMEOUT_MS : 2 * test_short_ms();
-}
+typedef struct fault_run {
+    const fault_case *what;
+    uint32_t timeout_ms; /* of the communicators */
+    bool early;          /* rank 1 met that before its fault */
+} fault_run;
 
 static void run_fault(test_rank *self) {
-    const fault_case *c = self->shared;
+    fault_run *run = self->shared;
+    const fault_case *c = run->what;
     tamis_reducer *r = NULL, *again = NULL;
     if (self->id == 1)
         RANK_OK(self, tam_faulty_install(self->comm, c->fault, c->nth, c->argument));
@@ -56,9 +57,11 @@ static void run_fault(test_rank *self) {
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM && r == NULL, "it got %s",
                tamis_status_name(status));
     RANK_CHECK(self, strlen(tamis_last_error()) > 20, "it says: %s", tamis_last_error());
-    RANK_CHECK(self, took_ms < timeout_ms(c) + test_grace_ms(), "it took %llu ms",
+    RANK_CHECK(self, took_ms < run->timeout_ms + test_grace_ms(), "it took %llu ms",
                (unsigned long long)took_ms);
-    if (self->id == 1) {
+    if (self->id == 1)
+        run->early = status == TAMIS_E_TIMEOUT && !has_word(tamis_last_error(), c->words);
+    if (self->id == 1 && !run->early) {
         RANK_STATUS(self, c->status, status);
         RANK_CHECK(self, has_word(tamis_last_error(), c->words), "it says: %s", tamis_last_error());
     }
@@ -80,9 +83,15 @@ static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        fault_case c = cases[i];
-        test_context("fault %d at operation %llu", c.fault, (unsigned long long)c.nth);
-        ranks_run(RANKS, timeout_ms(&c), run_fault, &c);
+        const fault_case *c = &cases[i];
+        fault_run run = {.what = c};
+        test_context("fault %d at operation %llu", c->fault, (unsigned long long)c->nth);
+        run.timeout_ms = c->told ? RANKS_TIMEOUT_MS : 2 * test_short_ms();
+        do { /* on a busy machine ranks that have nothing wrong may take longer to come together */
+            ranks_run(RANKS, run.timeout_ms, run_fault, &run);
+            run.timeout_ms *= 3;
+        } while (run.early && run.timeout_ms < 200000);
+        assert_false(run.early);
     }
 }
 
