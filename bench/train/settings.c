@@ -29,6 +29,10 @@ bool train_is_dense(const train_settings *settings) {
     return strcmp(settings->scheme, "dense") == 0;
 }
 
+static bool updates_adam(const train_settings *s) {
+    return s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW;
+}
+
 static void check_pipeline(const train_settings *s) {
     uint32_t ranks = bench_launched_ranks();
     if (s->batch % s->micro_batches)
@@ -113,7 +117,7 @@ static void check_update(const train_settings *s) {
 static void complete_residual(train_settings *s) {
     tamis_update advised = TAMIS_UPDATE_INIT;
     double decay = 1.0;
-    if (s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW)
+    if (updates_adam(s))
         tamis_update_advise(s->density, &advised, &decay);
     s->residual_decay = isnan(s->residual_decay) ? decay : s->residual_decay;
     s->step_scale = isnan(s->step_scale) ? advised.scale : s->step_scale;
@@ -142,7 +146,6 @@ static void complete(train_settings *s) {
 
 void train_settings_read(int argc, char **argv, train_settings *out) {
     *out = (train_settings){
-        .scheme = "tamis",
         .transport = -1,
         .hidden = 256,
         .depth = 1,
@@ -171,7 +174,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     const bench_option options[] = {
         {"workload", 0, BENCH_CHOICE, &out->workload, TRAIN_WORKLOADS, 0, 0, workloads},
         {"data", 0, BENCH_TEXT, &out->data, "PATH", 0, 0, data},
-        {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
+        {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0,
+         "preset or four policies a+b+c+d (default: tamis, with adamw updates tamis-update)"},
         {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that travel"},
         {"dense-segments", 0, BENCH_TEXT, &out->dense_segments, "NAMES", 0, 0,
          "begin with one of these a,b,c, or are `vectors`: not sparse, and not in --density"},
@@ -273,6 +277,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
                         argv);
     if (out->steps && out->epochs)
         bench_usage("--steps and --epochs exclude each other; give one");
+    if (!out->scheme)
+        out->scheme = updates_adam(out) ? "tamis-update" : "tamis";
     check_density(out);
     check_dense_segments(out);
     complete(out);

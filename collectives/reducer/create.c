@@ -66,6 +66,16 @@ static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
     return TAMIS_OK;
 }
 
+/* Adam has divided every layer by its own scale, so norms follow the roots of lengths: budgets by
+ * norm would give small layers more than large ones. */
+static void even_out(tamis_reducer_config *c, const tamis_update *update) {
+    bool even = c->update && update->rule == TAMIS_UPDATE_ADAM;
+    if (even)
+        c->share = TAMIS_SHARE_LENGTH;
+    if (!c->scheme)
+        c->scheme = even ? "tamis-update" : "tamis";
+}
+
 static tamis_status check_wire(tam_scheme scheme, tamis_type type, tamis_index_format format) {
     if (tam_scheme_regional(scheme) &&
         (type != TAMIS_TYPE_FLOAT32 || (format != TAMIS_INDEX_AUTO && format != TAMIS_INDEX_U32)))
@@ -90,6 +100,8 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     if (theirs)
         TAM_TRY(tam_struct_copy("tamis_reducer_config", &c, sizeof c, sizeof c, theirs));
     TAM_TRY(check_numbers(&c));
+    TAM_TRY(read_update(r, c.update));
+    even_out(&c, &r->update);
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
     if (tam_scheme_dense(r->scheme) && c.output == TAMIS_OUTPUT_SPARSE)
         return tam_fail(TAMIS_E_UNSUPPORTED,
@@ -104,8 +116,8 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
+    c.update = r->config.update;
     r->config = c;
-    TAM_TRY(read_update(r, c.update));
     if (tam_scheme_auto(r->scheme)) /* to which no link means another thing */
         return TAMIS_OK;
     r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;

@@ -338,7 +338,8 @@ typedef enum tamis_nonfinite {
 /** How the k entries of a step are divided among several buckets (section 7). */
 typedef enum tamis_share {
     TAMIS_SHARE_NORM = 0,  /* by the norms of the layers in the step before; a bucket gets between
-                              half and twice what its length would give it */
+                              half and twice what its length would give it. With an update of
+                              rule Adam, which divides layers by their scale: by length */
     TAMIS_SHARE_LENGTH = 1 /* by length: constant counts */
 } tamis_share;
 
@@ -502,7 +503,8 @@ TAMIS_API tamis_status tamis_update_advise(double density, tamis_update *update,
  */
 typedef struct tamis_reducer_config {
     size_t size;
-    const char *scheme;        /* preset or "ownership+budget+threshold+exchange"; NULL: "tamis" */
+    const char *scheme;        /* preset or "ownership+budget+threshold+exchange"; NULL: "tamis",
+                                  with an update of rule Adam "tamis-update" */
     double density;            /* share of the entries that travel, in (0, 1]; k = max(1, floor) */
     tamis_output output;       /* dense */
     tamis_average average;     /* mean */

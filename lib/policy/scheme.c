@@ -29,6 +29,8 @@ static const tamis_scheme_info presets[] = {
      "ExDyna (Yoon and Oh, CCGrid 2024, arXiv 2402.13781)"},
     {"oktopk", "all", "global", "reuse", "balanced-pairs",
      "Ok-Topk (Li and Hoefler, PPoPP 2022, arXiv 2201.07598)"},
+    {"tamis-update", "cyclic", "global", "predict", "union",
+     "tamis with one cut for all layers, for update mode (docs/fidelity.md)"},
     {"auto", "cyclic", "norm", "predict", "auto",
      "tamis or dense, bucket by bucket, whichever should be faster (docs/exchange.md)"},
 };
@@ -65,9 +67,9 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
         if (found[i] < 0)
             return tam_fail(
                 TAMIS_E_ARGUMENT,
-                "scheme \"%s\": neither a preset (tamis, dense, topk, cltk, threshold, "
-                "sage, deft, micro, exdyna, oktopk, auto) nor four policies joined by '+'; word %d "
-                "must be the %s",
+                "scheme \"%s\": neither a preset (tamis, tamis-update, dense, topk, cltk, "
+                "threshold, sage, deft, micro, exdyna, oktopk, auto) nor four policies joined by "
+                "'+'; word %d must be the %s",
                 text, i + 1, kinds[i]);
         if (i < 3 && at[length] == '\0')
             return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes the %s", text,

@@ -66,6 +66,7 @@ CASES = {
     "oktopk": [dict(LONG, steps=70), dict(LONG, ranks=4, seed=2, unit=-14, steps=40, scale=[
         (0, 8, 0, 1500, 16), (5, 7, 0, 350, 8)])],
     "tamis": [dict(SMALL, block=32, scale=[(0, 4, 700, 740, 0)]), dict(WARM, block=32)],
+    "tamis-update": [{"block": 32}, dict(DROP, block=32)],
 }
 
 BRANCHES = {
@@ -75,6 +76,7 @@ BRANCHES = {
     "exdyna": {"factor 1.005", "factor 0.995", "forward", "backward", "least"},
     "oktopk": {"full", "fits", "none"},
     "tamis": {"drift", "jump", "free", "bounded", "silent"},
+    "tamis-update": {"drift", "jump"},
 }
 
 # -- writing ------------------------------------------------------------------------------------

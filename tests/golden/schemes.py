@@ -261,7 +261,7 @@ class Tamis(Scheme):
         return min(max(level, guess - 3), guess + 3)
 
     def learn(self, t, acc, picks, union):
-        cuts = [math.log2(cut) for cut in self.cuts if cut > 0]
+        cuts = [math.log2(cut) - self.used() for cut in self.cuts if cut > 0]
         if not cuts:
             return
         cut = added(cuts) / len(cuts)
@@ -271,14 +271,38 @@ class Tamis(Scheme):
             self.spread = 0.9 * self.spread + 0.1 * min(max(short, 1e-6), 0.1)
             self.fit(cut)
             shift = self.shift(cut)
+        self.set_levels(shift, acc, union)
+        self.set_margin()
+        self.primed = True
+
+    def used(self):
+        """What cuts are over zero already: nothing, for keys are relative to the levels."""
+        return 0.0
+
+    def set_levels(self, shift, acc, union):
         means = [added(exact_sum_of_squares(a[b:e]) for a in acc) / self.P for b, e in self.groups]
         budgets = budgets_by_norm(self.k, [math.sqrt(m) for m in means], self.lengths)
         picked = np.bincount(self.group_of[union], minlength=len(self.groups))
         share = self.k / len(union)
         self.levels = [self.level(g, shift, share, means[g], int(picked[g]), budgets[g])
                        for g in range(len(self.groups))]
-        self.set_margin()
-        self.primed = True
+
+
+class TamisUpdate(Tamis):
+    """One level for all layers; keys are magnitudes."""
+
+    def __init__(self, case, seen):
+        super().__init__(case, seen)
+        self.group_of, self.levels = np.zeros(self.n, int), [0.0]
+
+    def keys(self, acc):
+        return np.abs(acc).astype(np.float32)
+
+    def used(self):
+        return self.levels[0] if self.primed else 0.0
+
+    def set_levels(self, shift, acc, union):
+        self.levels = [self.levels[0] + shift]
 
 
 class OkTopk(Scheme):
@@ -340,4 +364,5 @@ class OkTopk(Scheme):
 
 
 PRESETS = {"topk": TopK, "cltk": CLTK, "threshold": Threshold, "sage": SAGE, "deft": DEFT,
-           "micro": MiCRO, "exdyna": ExDyna, "tamis": Tamis, "oktopk": OkTopk}
+           "micro": MiCRO, "exdyna": ExDyna, "tamis": Tamis, "tamis-update": TamisUpdate,
+           "oktopk": OkTopk}

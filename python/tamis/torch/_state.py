@@ -19,7 +19,8 @@ class SparseState:
                    float32, float16 and bfloat16, on one device. Names, order, shapes and dtypes are
                    the same on all ranks
     density        share of the entries that travel
-    scheme         a preset, or four policies joined by '+' (tamis.schemes())
+    scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis", with
+                   an update of rule adam "tamis-update"
     transport      "auto", "mpi", "torch", "nccl", "local": see tamis.comm
     overlap        exchange while backward still computes. It changes times, never bits
     bucket_length  elements that are exchanged together, or "planned". It changes the bits
@@ -57,7 +58,7 @@ class SparseState:
         self,
         parameters: _parameters.Parameters,
         density: float = 0.01,
-        scheme: str = "tamis",
+        scheme: Optional[str] = None,
         transport: str = "auto",
         overlap: bool = True,
         bucket_length: Union[int, str] = "planned",
@@ -78,6 +79,8 @@ class SparseState:
                 f"warmup is {warmup}, with an update: whole gradients are no steps; begin with a"
                 " high density (density_max, set_density) instead"
             )
+        if scheme is None:
+            scheme = "tamis-update" if _is_adam(options.get("update")) else "tamis"
         self.device = rows[0][1].device
         _need_cuda(self.device)
         self.density, self.scheme, self.average, self.warmup = density, scheme, average, warmup
@@ -336,6 +339,11 @@ class SparseState:
             "a SparseState can be neither copied nor pickled: it holds connections to other"
             " processes; save state_dict() instead"
         )
+
+
+def _is_adam(update: Any) -> bool:
+    """Whether an option `update` has rule adam; what is wrong with it the reducer says."""
+    return update == "adam" or (isinstance(update, dict) and update.get("rule", "adam") == "adam")
 
 
 def _is_advised(given: Any, update: Optional[Dict[str, Any]]) -> bool:
