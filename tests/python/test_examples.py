@@ -22,7 +22,7 @@ def train(launch, folder, *arguments):
     path = folder / "result.json"
     path.unlink(missing_ok=True)
     script = EXAMPLES / "ddp_fashion_mnist.py"
-    job = launch(2, script, *FEW, "--json", path, *arguments, seconds=120)
+    job = launch(2, script, *FEW, "--json", path, *arguments)
     assert job.status == 0, job
     return json.loads(path.read_text())
 
@@ -69,5 +69,5 @@ def test_ddp_trains_densely_and_a_cnn_by_steps_of_adam(tmp_path):
 @needs_mpi
 def test_numpy_regression_finds_the_line():
     pytest.importorskip("numpy")
-    job = jobs.mpirun(2, EXAMPLES / "numpy_regression.py", seconds=120)
+    job = jobs.mpirun(2, EXAMPLES / "numpy_regression.py")
     assert job.status == 0 and "2 ranks over mpi" in job.out, job

@@ -221,11 +221,13 @@ def case_overlap_hides():
         comm = tamis.Comm.callback(dist.get_rank(), dist.get_world_size(), allgather, 30000)
         model = Layers()
         optimizer = wrap(model, comm=comm, overlap=overlap, bucket_length=64 * 65)
-        for step in range(3):
+        times = [0.0]
+        for step in range(8):
             optimizer.zero_grad()
-            model(torch.ones(2, 64) * (step + 1)).sum().backward()
+            (1e-3 * model(torch.ones(2, 64)).sum()).backward()
             optimizer.step()
-        exposed.append(optimizer.tamis.stats()["total"]["seconds"]["exposed"] / 3)
+            times.append(optimizer.tamis.stats()["total"]["seconds"]["exposed"])
+        exposed.append(min(after - before for before, after in zip(times, times[1:])))
         optimizer.close()
     return exposed
 
@@ -280,7 +282,7 @@ def results(request):
     if request.param == "mpi" and not tamis.mpi_module():
         pytest.skip("this build has no MPI")
     names = CASES if request.param == "env" else ["case_trains_as_ddp", "case_nonfinite"]
-    return dict(ranks.run(__file__, names, launcher=request.param, seconds=90), names=names)
+    return dict(ranks.run(__file__, names, launcher=request.param), names=names)
 
 
 def get(results, name):

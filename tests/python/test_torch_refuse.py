@@ -194,7 +194,7 @@ CASES = [name for name in dir() if name.startswith("case_")]
 @pytest.fixture(scope="module")
 def results():
     names = [name for name in CASES if name != "case_one_rank_fails_over_mpi"]
-    return ranks.run(__file__, names, nranks=2, seconds=90)
+    return ranks.run(__file__, names, nranks=2)
 
 
 def said(results, name):
@@ -229,7 +229,7 @@ def test_over_mpi_they_meet_their_deadline():
     if not tamis.mpi_module():
         pytest.skip("this build has no MPI")
     name = "case_one_rank_fails_over_mpi"
-    first, second = ranks.values(ranks.run(__file__, [name], launcher="mpi", seconds=40), name)
+    first, second = ranks.values(ranks.run(__file__, [name], launcher="mpi"), name)
     (kind, sentence, _), again, residuals, _ = first
     assert kind == "RuntimeError" and "does not know" in sentence
     assert again[:2] == (kind, sentence) and residuals == 6
