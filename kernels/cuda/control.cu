@@ -57,23 +57,11 @@ static __device__ tam_observed observe(const tam_cuda_control &job) {
     return seen;
 }
 
-static __device__ uint32_t count_below(const uint32_t *indices, uint32_t count, uint32_t end) {
-    uint32_t low = 0;
-    while (low < count) {
-        uint32_t middle = low + (count - low) / 2;
-        if (indices[middle] < end)
-            low = middle + 1;
-        else
-            count = middle;
-    }
-    return low;
-}
-
 /* Where each group ends in the union, in job.order, which is free until the groups are sorted. */
 static __device__ void find_groups(const tam_cuda_control &job) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS) {
         uint32_t end = job.grid.groups[g].begin + job.grid.groups[g].length;
-        job.order[g] = count_below(job.indices, job.verdict->count, end);
+        job.order[g] = tam_entries_before(job.indices, job.verdict->count, end);
     }
 }
 

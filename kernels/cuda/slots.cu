@@ -95,27 +95,14 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
 
 /* -- check: lists ----------------------------------------------------------------------------- */
 
-/* The entries of a list before `end`. The list may be out of order; the answer is then any. */
-static __device__ uint32_t search(const uint32_t *list, uint32_t count, uint64_t end) {
-    uint32_t from = 0;
-    while (from < count) {
-        uint32_t middle = from + (count - from) / 2;
-        if (list[middle] < end)
-            from = middle + 1;
-        else
-            count = middle;
-    }
-    return from;
-}
-
 /* Where every list enters every range: searched here, where other warps wait for memory anyway. */
 static __device__ void search_runs(const tam_cuda_exchange &x) {
     uint64_t tasks = (uint64_t)(x.ranges.count + 1) * x.slots.nranks;
     for (uint64_t task = tam_thread_of_grid(); task < tasks; task += tam_threads_of_grid()) {
         uint32_t r = (uint32_t)(task % x.slots.nranks);
         uint64_t range = task / x.slots.nranks;
-        x.ranges.runs[task] =
-            search(tam_indices_of(x.slots, r), tam_count_of(x.slots, r), range * TAM_RANGE);
+        x.ranges.runs[task] = tam_entries_before(tam_indices_of(x.slots, r),
+                                                 tam_count_of(x.slots, r), range * TAM_RANGE);
     }
 }
 

@@ -91,4 +91,18 @@ static __device__ __forceinline__ void tam_add64(uint64_t *to, uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long *>(to), (unsigned long long)value);
 }
 
+/** The entries of a list before `end`. The list may be out of order; the answer is then any. */
+static __device__ __forceinline__ uint32_t tam_entries_before(const uint32_t *list, uint32_t count,
+                                                              uint64_t end) {
+    uint32_t from = 0;
+    while (from < count) {
+        uint32_t middle = from + (count - from) / 2;
+        if (list[middle] < end)
+            from = middle + 1;
+        else
+            count = middle;
+    }
+    return from;
+}
+
 #endif
