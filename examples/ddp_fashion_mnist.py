@@ -38,7 +38,7 @@ def parse():
     )
     exchange = parser.add_argument_group("exchange")
     exchange.add_argument("--density", type=float, default=0.01, help="share that travels")
-    exchange.add_argument("--scheme", default="tamis", help="see tamis.schemes()")
+    exchange.add_argument("--scheme", help="see tamis.schemes(); what suits the optimizer")
     exchange.add_argument("--dense", action="store_true", help="torch's own all-reduce, no tamis")
     exchange.add_argument("--transport", default="auto", help="auto, mpi, torch, nccl, local")
     exchange.add_argument("--overlap", choices=("on", "off"), default="on")
@@ -198,7 +198,7 @@ def report(run, seconds, identical):
     told = {
         "ranks": run.nranks,
         "model": options.model,
-        "exchange": "dense" if options.dense else options.scheme,
+        "exchange": "dense" if options.dense else run.state.scheme,
         "density": 1.0 if options.dense else options.density,
         "transport": dist.get_backend() if options.dense else run.state.comm.transport,
         "seed": options.seed,
