@@ -4,17 +4,20 @@
 
     fidelity.py --train TAMIS_TRAIN --out DIR [--quick] [--only mlp|cnn|lm]
 
-A row is a workload, an optimizer and a variant (dense, a density, a scheme). Learning rates are tuned
-alike for all rows: seed 1 runs with each rate of the optimizer's list, and on beyond its end while the
-end is the best; the best rate, by the metric after the last step, then runs with the other seeds. All
-rows of a workload have the same steps, samples in the same order, warm-up and cosine.
+A row is a workload, an optimizer and a variant (dense, a density, a scheme). Rates are tuned by the
+metric after the last step, on one grid for all rows: dense tries all of it, with all seeds; the others
+begin at dense's best and go up or down while that is better, by seed 1, so that both neighbours of what
+they end at were tried; that rate then runs with the other seeds. All go beyond the ends of the grid if
+need be. All rows of a workload have the same steps, samples in the same order, warm-up and cosine.
 
 Each run leaves DIR/runs/NAME.jsonl and is not made again while that is there, so a full form that was
 stopped goes on. Then fidelity_report.py writes DIR/fidelity.md and plots.
 """
 import argparse
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,49 +25,79 @@ from dataclasses import dataclass
 import fidelity_report
 
 SEEDS = (1, 2, 3)
-RATES = {"momentum": (0.01, 0.03, 0.05, 0.1, 0.2), "adamw": (0.001, 0.002, 0.003, 0.005, 0.01)}
-QUICK_RATES = {"momentum": 0.05, "adamw": 0.003}
-FURTHER = 2  # steps beyond the end of a list, each a factor of two
+DIVERGED = {"record": "summary", "metric_value": None, "replicas_identical": True}
 
 
 @dataclass(frozen=True)
 class Workload:
     name: str
-    optimizers: tuple
+    optimizer: str
     steps: int
     quick_steps: int
-    batch: int
+    rates: tuple
+    quick_rate: float
+    options: tuple = ()
 
 
+# Four ranks of eight samples: as many steps to a pass over the data as larger clusters need passes.
 WORKLOADS = (
-    Workload("mlp", ("momentum", "adamw"), 4680, 600, 32),
-    Workload("cnn", ("momentum", "adamw"), 2340, 300, 32),
-    Workload("lm", ("adamw",), 1200, 300, 8),
+    Workload("lm", "adamw", 1200, 500, (0.002, 0.003, 0.005, 0.007, 0.01), 0.005),
+    Workload("mlp", "momentum", 11250, 3000, (0.0025, 0.005, 0.01, 0.02, 0.04), 0.01),
+    Workload("cnn", "momentum", 11250, 3000, (0.0025, 0.005, 0.01, 0.02, 0.04), 0.01,
+             ("--channels", "8")),
+    Workload("mlp", "adamw", 11250, 0, (0.00025, 0.0005, 0.001, 0.002, 0.004), 0.001),
+    Workload("cnn", "adamw", 11250, 0, (0.00025, 0.0005, 0.001, 0.002, 0.004), 0.001,
+             ("--channels", "8")),
 )
+LONGER = 4  # of lm, with the rates that were tuned, seed 1
 
 
 @dataclass(frozen=True)
 class Variant:
     name: str
     args: tuple
+    longer: bool = False
 
 
 def sparse(scheme, density, *more):
     return ("--scheme", scheme, "--density", f"{density:g}", *more)
 
 
-def variants(optimizer):
-    """Adam gets updates; gradients into it, as published schemes give them, are beside."""
-    how = ("--reduce", "update") if optimizer == "adamw" else ()
+# The residual is the momentum: for low densities (docs/fidelity.md).
+SPREADING = ("--reduce", "update", "--beta1", "0")
+
+
+def momentum_variants():
+    """Momentum correction; `gradients`, and the published schemes, are plain error feedback."""
     rows = [Variant("dense", ("--scheme", "dense"))]
     for density in (0.1, 0.03, 0.01, 0.001):
-        rows.append(Variant(f"tamis {100 * density:g} %", sparse("tamis", density, *how)))
-    rows.append(Variant("tamis 3.3 % bf16", sparse("tamis", 0.033, "--values", "bf16", *how)))
-    if how:
-        rows.append(Variant("tamis 1 %, gradients", sparse("tamis", 0.01)))
-    for scheme in ("topk", "deft", "micro"):
-        rows.append(Variant(f"{scheme} 1 %", sparse(scheme, 0.01)))
+        rows.append(Variant(f"tamis {100 * density:g} %",
+                            sparse("tamis", density, "--reduce", "update")))
+    rows.append(Variant("tamis 1 %, gradients", sparse("tamis", 0.01)))
+    rows += [Variant(f"{scheme} 1 %", sparse(scheme, 0.01)) for scheme in ("topk", "deft", "micro")]
+    rows.append(Variant("topk 0.375 %", sparse("topk", 0.00375)))  # the bytes of tamis 1 %
     return rows
+
+
+def adamw_variants():
+    """Updates; `gradients`, and the published schemes, feed AdamW with sparse means."""
+    update = ("--reduce", "update")
+    rows = [Variant("dense", ("--scheme", "dense"), True)]
+    for density in (0.1, 0.03):
+        rows.append(Variant(f"tamis {100 * density:g} %", sparse("tamis-update", density, *update)))
+    rows.append(Variant("tamis 3.3 % bf16",
+                        sparse("tamis-update", 0.033, "--values", "bf16", *update), True))
+    for density in (0.01, 0.001):
+        rows.append(Variant(f"tamis {100 * density:g} %",
+                            sparse("tamis-update", density, *SPREADING), density == 0.01))
+    for density in (0.01, 0.001):
+        rows.append(Variant(f"tamis {100 * density:g} %, gradients", sparse("tamis", density)))
+    rows += [Variant(f"{scheme} 1 %", sparse(scheme, 0.01)) for scheme in ("topk", "deft", "micro")]
+    rows.append(Variant("topk 0.375 %, updates", sparse("topk", 0.00375, *SPREADING)))
+    return rows
+
+
+VARIANTS = {"momentum": momentum_variants, "adamw": adamw_variants}
 
 
 class Runs:
@@ -76,69 +109,92 @@ class Runs:
         self.quick = quick
         os.makedirs(folder, exist_ok=True)
 
-    def steps(self, workload):
-        return workload.quick_steps if self.quick else workload.steps
-
-    def records(self, workload, optimizer, variant, rate, seed):
+    def records(self, workload, variant, rate, seed, longer=1):
         """@return the records of a run, of which the last is its summary"""
-        steps = self.steps(workload)
-        words = [workload.name, optimizer, variant.name, f"{rate:g}", f"seed{seed}", f"{steps}"]
+        steps = longer * (workload.quick_steps if self.quick else workload.steps)
+        words = [workload.name, workload.optimizer, variant.name, f"{rate:g}", f"seed{seed}", f"{steps}"]
         name = "-".join("".join(c for c in word if c.isalnum() or c == ".") for word in words)
         path = os.path.join(self.folder, name + ".jsonl")
         if not os.path.exists(path):
-            self.make(workload, optimizer, variant, rate, seed, path)
+            self.make(workload, variant, rate, seed, steps, path)
         with open(path, encoding="utf-8") as lines:
             return [json.loads(line) for line in lines if line.strip()]
 
-    def make(self, workload, optimizer, variant, rate, seed, path):
-        steps = self.steps(workload)
+    def make(self, workload, variant, rate, seed, steps, path):
         command = [
             self.train, "--transport", "local", "--ranks", "4", "--quiet", "--workload",
-            workload.name, "--batch", str(workload.batch), "--steps", str(steps), "--eval-every",
-            str(max(1, steps // 24)), "--optimizer", optimizer, "--lr", f"{rate:g}", "--warm-up",
-            str(steps // 20), "--lr-decay", "cosine", "--lr-floor", "0.1", "--seed", str(seed),
-            "--json", path + ".part", *variant.args]
-        subprocess.run(command, check=True)
+            workload.name, *workload.options, "--batch", "8", "--steps", str(steps), "--eval-every",
+            str(max(1, steps // 12)), "--optimizer", workload.optimizer, "--lr", f"{rate:g}",
+            "--warm-up", str(steps // 5), "--lr-decay", "cosine", "--lr-floor", "0.1", "--seed",
+            str(seed), "--json", path + ".part", *variant.args]
+        run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        if run.returncode != 0:
+            if "TAMIS_E_NONFINITE" not in run.stderr:
+                raise RuntimeError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr}")
+            with open(path + ".part", "w", encoding="utf-8") as out:
+                json.dump(DIVERGED, out)
         os.rename(path + ".part", path)
 
 
-def score(summary):
+def score(summaries):
     """Less is better."""
-    value = summary["metric_value"]
-    if value is None:  # a run that diverged has no number to show
-        return float("inf")
-    return value if summary["metric"] == "validation_loss" else -value
+    values = [s["metric_value"] for s in summaries]
+    if None in values:  # a run that diverged has no number to show
+        return math.inf
+    mean = statistics.mean(values)
+    return mean if summaries[0]["metric"] == "validation_loss" else -mean
 
 
-def tune(runs, workload, optimizer, variant):
-    """@return (best rate, {rate: metric of seed 1})"""
+def neighbour(rates, rate, up):
+    """The next one of the grid, which goes on beyond its ends by factors of two."""
+    beyond = [r for r in rates if (r > rate if up else r < rate)]
+    if not beyond:
+        return rate * 2 if up else rate / 2
+    return min(beyond) if up else max(beyond)
+
+
+def tune(runs, workload, variant, start):
+    """@param start  None: the whole grid
+    @return (best rate, {rate: metric of seed 1})"""
     if runs.quick:
-        return QUICK_RATES[optimizer], {}
+        return workload.quick_rate, {}
     tried = {}
-
-    def attempt(rate):
-        tried[rate] = runs.records(workload, optimizer, variant, rate, SEEDS[0])[-1]
-
-    for rate in RATES[optimizer]:
-        attempt(rate)
-    for _ in range(FURTHER):
-        best = min(tried, key=lambda rate: score(tried[rate]))
-        if best == min(tried):
-            attempt(best / 2)
-        elif best == max(tried):
-            attempt(best * 2)
-    best = min(tried, key=lambda rate: score(tried[rate]))
-    return best, {rate: summary["metric_value"] for rate, summary in sorted(tried.items())}
+    todo = set(workload.rates if start is None else [start])
+    while todo:
+        for rate in sorted(todo):
+            tried[rate] = [runs.records(workload, variant, rate, seed)[-1]
+                           for seed in (SEEDS if start is None else SEEDS[:1])]
+        best = min(tried, key=lambda rate: (score(tried[rate]), rate))  # all diverge: go down
+        todo = {neighbour(workload.rates, best, up) for up in (False, True)} - set(tried)
+    return best, {rate: of[0]["metric_value"] for rate, of in sorted(tried.items())}
 
 
-def make_row(runs, workload, optimizer, variant):
-    rate, tried = tune(runs, workload, optimizer, variant)
+def make_row(runs, workload, variant, start):
+    rate, tried = tune(runs, workload, variant, start)
     seeds = SEEDS[:1] if runs.quick else SEEDS
     row = fidelity_report.Row(
-        workload.name, optimizer, variant.name, rate, tried,
-        [runs.records(workload, optimizer, variant, rate, seed) for seed in seeds])
+        workload.name, workload.optimizer, variant.name, rate, tried,
+        [runs.records(workload, variant, rate, seed) for seed in seeds])
     print(fidelity_report.line(row), flush=True)
     return row
+
+
+def make_rows(runs, workload):
+    rows = []
+    for variant in VARIANTS[workload.optimizer]():
+        rows.append(make_row(runs, workload, variant, rows[0].rate if rows else None))
+    return rows
+
+
+def make_longer(runs, workload, short):
+    rows = []
+    for variant, row in zip(VARIANTS[workload.optimizer](), short):
+        if variant.longer:
+            records = runs.records(workload, variant, row.rate, SEEDS[0], LONGER)
+            rows.append(fidelity_report.Row(row.workload, row.optimizer, row.variant, row.rate, {},
+                                            [records]))
+            print(fidelity_report.line(rows[-1]), flush=True)
+    return rows
 
 
 def main():
@@ -146,15 +202,18 @@ def main():
     parser.add_argument("--train", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=[w.name for w in WORKLOADS])
+    parser.add_argument("--only", choices=sorted({w.name for w in WORKLOADS}))
     args = parser.parse_args()
     runs = Runs(args.train, os.path.join(args.out, "runs"), args.quick)
     rows = []
     for workload in WORKLOADS:
-        if args.only in (None, workload.name):
-            for optimizer in workload.optimizers[:1] if args.quick else workload.optimizers:
-                rows += [make_row(runs, workload, optimizer, v) for v in variants(optimizer)]
-    fidelity_report.write(rows, args.out)
+        if args.only not in (None, workload.name) or (args.quick and not workload.quick_steps):
+            continue
+        made = make_rows(runs, workload)
+        rows += made
+        if workload.name == "lm" and not args.quick:
+            rows += make_longer(runs, workload, made)
+        fidelity_report.write(rows, args.out)
     return 0 if all(row.identical for row in rows) else 1
 
 

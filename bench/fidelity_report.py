@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tables and plots of fidelity.py."""
+import math
 import os
 import statistics
 from dataclasses import dataclass
@@ -23,8 +24,13 @@ class Row:
         return all(s["replicas_identical"] for s in self.summaries)
 
     @property
+    def finished(self):
+        """Summaries of runs that did not diverge; of others nothing is known."""
+        return [s for s in self.summaries if s["metric_value"] is not None]
+
+    @property
     def is_loss(self):
-        return self.summaries[0]["metric"] == "validation_loss"
+        return self.finished[0]["metric"] == "validation_loss"
 
     @property
     def values(self):
@@ -35,10 +41,23 @@ class Row:
     def bytes_share(self):
         """Of a dense all-reduce in float32."""
         return statistics.mean(s["wire_bytes_per_step"] / s["dense_bytes_per_step"]
-                               for s in self.summaries)
+                               for s in self.finished)
 
     def mean(self):
         return statistics.mean(self.values)
+
+    def spread(self):
+        return max(self.values) - min(self.values)
+
+    @property
+    def group(self):
+        """Rows that are compared."""
+        return self.workload, self.optimizer, self.finished[0]["steps"]
+
+    @property
+    def is_curve(self):
+        """A plain density of tamis, between which others are placed by their bytes."""
+        return self.variant.startswith("tamis") and self.variant.endswith("%")
 
 
 def text_of(value, is_loss):
@@ -57,25 +76,39 @@ def against(row, dense):
     return f"{100 * (row.mean() - dense.mean()):+.2f}"
 
 
+def at_same_bytes(row, rows):
+    """What tamis comes to with the bytes of another row: by straight lines over log(bytes); None:
+    fewer than of all its densities, or more."""
+    curve = sorted((math.log(r.bytes_share), r.mean()) for r in rows if r.is_curve)
+    at = math.log(row.bytes_share)
+    for (x0, y0), (x1, y1) in zip(curve, curve[1:]):
+        if x0 <= at <= x1:
+            return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+    return None
+
+
 def table(rows):
-    lines = ["| variant | metric | against dense | spread of seeds | bytes of dense | lr | lr tried: seed 1 |",
-             "|---|---|---|---|---|---|---|"]
+    lines = ["| variant | metric | against dense | spread of seeds | bytes of dense | tamis, same bytes "
+             "| lr | lr tried: seed 1 |",
+             "|---|---|---|---|---|---|---|---|"]
     dense = next(r for r in rows if r.variant == "dense")
     for r in rows:
-        spread = max(r.values) - min(r.values) if len(r.values) > 1 else None
+        spread = r.spread() if len(r.values) > 1 else None
+        same = None if r.is_curve or r is dense else at_same_bytes(r, rows)
         tried = ", ".join(f"{rate:g}: {'-' if value is None else text_of(value, r.is_loss)}"
                           for rate, value in r.tried.items())
         lines.append("| " + " | ".join([
             r.variant, text_of(r.mean(), r.is_loss), against(r, dense),
             "-" if spread is None else text_of(spread, r.is_loss),
-            f"{100 * r.bytes_share:.2f} %", f"{r.rate:g}", tried or "-"]) + " |")
+            f"{100 * r.bytes_share:.2f} %", "-" if same is None else text_of(same, r.is_loss),
+            f"{r.rate:g}", tried or "-"]) + " |")
     return "\n".join(lines) + "\n"
 
 
 def groups(rows):
     found = {}
     for row in rows:
-        found.setdefault((row.workload, row.optimizer), []).append(row)
+        found.setdefault(row.group, []).append(row)
     return found
 
 
@@ -92,7 +125,7 @@ def plot(rows, path, over):
                   color="black" if row.variant == "dense" else None)
     axes.set_xlabel("steps" if over == "step" else "bytes sent by a rank")
     axes.set_ylabel("validation loss")
-    axes.set_title(f"{rows[0].workload}, {rows[0].optimizer}")
+    axes.set_title("{}, {}, {} steps".format(*rows[0].group))
     if over != "step":
         axes.set_xscale("log")
     axes.grid(alpha=0.3)
@@ -104,15 +137,15 @@ def plot(rows, path, over):
 
 def write(rows, folder):
     parts = ["# Fidelity\n"]
-    for (workload, optimizer), group in groups(rows).items():
-        seeds = [s["seed"] for s in group[0].summaries]
-        first = group[0].summaries[0]
-        parts.append(f"## {workload}, {optimizer}\n\n{first['steps']} steps, {first['ranks']} ranks, "
+    for (workload, optimizer, steps), group in groups(rows).items():
+        seeds = [s["seed"] for s in group[0].finished]
+        first = group[0].finished[0]
+        parts.append(f"## {workload}, {optimizer}\n\n{steps} steps, {first['ranks']} ranks, "
                      f"{first['parameters']} parameters, metric {first['metric']}, mean of seeds "
                      f"{', '.join(map(str, seeds))}\n")
         parts.append(table(group))
         for over in ("step", "wire_bytes"):
-            name = f"{workload}-{optimizer}-{over}.png"
+            name = f"{workload}-{optimizer}-{steps}-{over}.png"
             plot(group, os.path.join(folder, name), over)
             parts.append(f"![{over}]({name})\n")
     path = os.path.join(folder, "fidelity.md")
