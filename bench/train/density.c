@@ -4,6 +4,8 @@
 #include <math.h>
 #include <tamis/tamis.h>
 
+#include "bench/train/optimizer.h"
+
 bool density_moves(const train_settings *s) {
     return s->density_warm_up > 0 || s->density_end > 0.0;
 }
@@ -31,8 +33,8 @@ double density_most(const train_settings *s) {
     return fmax(most, s->density_end);
 }
 
-static double advised_scale(double density) {
-    tamis_update update = TAMIS_UPDATE_INIT;
+static double advised_scale(const train_settings *s, double density) {
+    tamis_update update = optimizer_as_update(s);
     double decay;
     tamis_update_advise(density, &update, &decay); /* refuses no density in (0, 1] */
     return update.scale;
@@ -40,5 +42,5 @@ static double advised_scale(double density) {
 
 double density_gain(const train_settings *s, double density) {
     bool advised = s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW;
-    return advised ? advised_scale(density) / advised_scale(s->density) : 1.0;
+    return advised ? advised_scale(s, density) / advised_scale(s, s->density) : 1.0;
 }

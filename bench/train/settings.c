@@ -13,6 +13,7 @@
 #include "bench/train/density.h"
 #include "bench/train/images.h"
 #include "bench/train/mlp.h"
+#include "bench/train/optimizer.h"
 #include "bench/train/workload.h"
 
 static const char *const purpose =
@@ -115,8 +116,9 @@ static void check_update(const train_settings *s) {
 /* What is not given: of AdamW what the library advises, of momentum what Deep Gradient Compression
  * does, of gradients plain error feedback. */
 static void complete_residual(train_settings *s) {
-    tamis_update advised = TAMIS_UPDATE_INIT;
+    tamis_update advised = optimizer_as_update(s);
     double decay = 1.0;
+    advised.scale = 1.0;
     if (updates_adam(s))
         tamis_update_advise(s->density, &advised, &decay);
     s->residual_decay = isnan(s->residual_decay) ? decay : s->residual_decay;
@@ -138,6 +140,8 @@ static void complete(train_settings *s) {
         s->eval_every = kind->eval_every;
     if (isnan(s->lr))
         s->lr = s->optimizer == TRAIN_ADAMW ? 0.003 : 0.1;
+    if (isnan(s->beta2))
+        s->beta2 = updates_adam(s) ? 0.99 : 0.999;
     if (isnan(s->density_start))
         s->density_start = 0.25;
     if (s->density_min == 0)
@@ -163,7 +167,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .density = 0.01,
         .momentum = 0.9,
         .beta1 = 0.9,
-        .beta2 = 0.999,
+        .beta2 = NAN,
         .eps = 1e-8,
         .weight_decay = 0.01,
         .lr = NAN,
@@ -207,7 +211,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"momentum", 0, BENCH_REAL, &out->momentum, "M", 0, 1, "of --optimizer momentum"},
         {"nesterov", 0, BENCH_FLAG, &out->nesterov, "", 0, 0, "the same after Nesterov"},
         {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 1, "adamw: of the first moment"},
-        {"beta2", 0, BENCH_REAL, &out->beta2, "B", 0, 1, "adamw: of the second moment"},
+        {"beta2", 0, BENCH_REAL, &out->beta2, "B", 0, 1,
+         "adamw: of the second moment (default: 0.999, of updates 0.99)"},
         {"eps", 0, BENCH_REAL, &out->eps, "E", 0, 1, "adamw: added to the root"},
         {"weight-decay", 0, BENCH_REAL, &out->weight_decay, "L", 0, 1e3,
          "adamw: of matrices, times the learning rate"},

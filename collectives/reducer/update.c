@@ -98,22 +98,29 @@ float *tam_update_masked(const tam_bucket *b) {
 
 /* -- defaults --------------------------------------------------------------------------------- */
 
-/* Measured but for the first, where all entries make Adam's own step. */
+/* Measured, but for density 1, where all entries make Adam's own step (docs/fidelity.md). Without
+ * momentum the residual is the momentum. */
 static const struct {
-    double density, scale, decay;
-} advice[] = {{1.0, 1.0, 0.0},   {0.1, 10.0, 0.0},   {0.03, 20.0, 0.5},
-              {0.01, 33.0, 0.5}, {0.001, 17.0, 0.8}, {0.0, 17.0, 0.8}};
+    double density, with_momentum, without;
+} scales[] = {{1.0, 1.0, 1.0},   {0.1, 7.0, 2.0},    {0.03, 18.0, 2.5},
+              {0.01, 20.0, 3.5}, {0.001, 20.0, 2.0}, {0.0, 20.0, 2.0}};
 
-/* From 0 at row i to 1 at row i + 1. */
-static double between(double density, size_t i) {
-    double low = advice[i + 1].density;
-    if (low == 0.0)
-        return 0.0;
-    return tam_log2(density / advice[i].density) / tam_log2(low / advice[i].density);
+#define DECAY_WITHOUT 0.98
+
+static double advised_scale(double density, bool momentum) {
+    size_t i = 0;
+    while (density <= scales[i + 1].density)
+        i++;
+    double from = momentum ? scales[i].with_momentum : scales[i].without;
+    double to = momentum ? scales[i + 1].with_momentum : scales[i + 1].without;
+    if (scales[i + 1].density == 0.0)
+        return to;
+    double share =
+        tam_log2(density / scales[i].density) / tam_log2(scales[i + 1].density / scales[i].density);
+    return from * tam_exp2(share * tam_log2(to / from));
 }
 
 tamis_status tamis_update_advise(double density, tamis_update *update, double *residual_decay) {
-    size_t i = 0;
     if (!update || !residual_decay)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: %s is NULL",
                         update ? "residual_decay" : "update");
@@ -122,12 +129,10 @@ tamis_status tamis_update_advise(double density, tamis_update *update, double *r
                         density);
     tamis_update own = TAMIS_UPDATE_INIT;
     TAM_TRY(tam_struct_copy("tamis_update", &own, sizeof own, sizeof own, update));
-    while (density <= advice[i + 1].density)
-        i++;
-    double t = between(density, i);
-    own.scale = advice[i].scale * tam_exp2(t * tam_log2(advice[i + 1].scale / advice[i].scale));
+    bool momentum = own.beta1 != 0.0;
+    own.scale = advised_scale(density, momentum);
     TAM_TRY(tam_struct_give("tamis_update", &own, sizeof own, update));
-    *residual_decay = advice[i].decay + t * (advice[i + 1].decay - advice[i].decay);
+    *residual_decay = momentum ? 0.0 : DECAY_WITHOUT;
     return TAMIS_OK;
 }
 

@@ -83,11 +83,13 @@ static PyObject *settings(PyObject *module, PyObject *none) {
     return list_all(setting_at);
 }
 
-static PyObject *update_advise(PyObject *module, PyObject *value) {
+static PyObject *update_advise(PyObject *module, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"density", "beta1", NULL};
     tamis_update update = TAMIS_UPDATE_INIT;
-    double decay, density = PyFloat_AsDouble(value);
+    double decay, density;
     (void)module;
-    if (density == -1.0 && PyErr_Occurred())
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "d|d:update_advise", names, &density,
+                                     &update.beta1))
         return NULL;
     tamis_status status = tamis_update_advise(density, &update, &decay);
     return status == TAMIS_OK ? Py_BuildValue("(dd)", update.scale, decay) : tam_py_raise(status);
@@ -102,8 +104,8 @@ static PyMethodDef functions[] = {
      "features()\n--\n\nParts that may be missing: name, available, reason."},
     {"settings", settings, METH_NOARGS,
      "settings()\n--\n\nEnvironment variables that the library reads, and what is in force."},
-    {"update_advise", update_advise, METH_O,
-     "update_advise(density)\n--\n\n"
+    {"update_advise", (PyCFunction)(void (*)(void))update_advise, METH_VARARGS | METH_KEYWORDS,
+     "update_advise(density, beta1=0.9)\n--\n\n"
      "(scale, residual_decay) that suit Adam in update mode at this density."},
     {"mpi_state", tam_py_loader_mpi_state, METH_NOARGS,
      "mpi_state()\n--\n\n\"absent\", \"foreign\", \"own\" or \"finalized\"."},

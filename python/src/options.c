@@ -256,7 +256,7 @@ static PyObject *given(PyObject *dict, const char *name) {
  * does, of gradients plain error feedback. The last two are in the _INITs. */
 static bool complete(PyObject *keywords, tam_py_options *out) {
     PyObject *update = given(keywords, "update");
-    tamis_update advised = TAMIS_UPDATE_INIT;
+    tamis_update advised = out->update;
     double decay;
     if (!update)
         return true;

@@ -75,7 +75,7 @@ for way in "sgd gradient" "momentum gradient" "momentum update" "adamw update"; 
     for scheme in dense tamis; do
         update=()
         [ $scheme = dense ] || update=(--reduce "$reduce" --dense-segments "vectors,W2")
-        run "$dir/$scheme.json" "${mlp[@]}" --optimizer "$optimizer" --steps 1 --scheme $scheme \
+        run "$dir/$scheme.json" "${mlp[@]}" --optimizer "$optimizer" --beta2 0.99 --steps 1 --scheme $scheme \
             --save "$dir/$scheme" "${update[@]}"
     done
     cmp -s <(parameters dense 0 $w1) <(parameters tamis 0 $w1) && fail "$way: W1 is dense, too"

@@ -93,14 +93,16 @@ def test_ranks_add_their_own_steps_and_get_the_mean_of_what_was_chosen(
 
 
 def test_what_is_left_out_is_what_the_library_advises_for_the_density():
-    scale, decay = update_advise(0.03)
-    assert (scale, decay) == (20.0, 0.5)
-    for update in ("adam", {}, dict(rule="adam", scale=None), dict(beta2=0.999)):
+    assert update_advise(0.03) == update_advise(0.03, 0.9) == (18.0, 0.0)
+    assert update_advise(density=0.01, beta1=0.0) == (3.5, 0.98)
+    for update in ("adam", {}, dict(rule="adam", scale=None), dict(beta1=0.9)):
         reducer = alone(density=0.03, update=update)
         assert reducer.update == dict(
-            rule="adam", beta1=0.9, beta2=0.999, epsilon=1e-8, scale=scale
+            rule="adam", beta1=0.9, beta2=0.99, epsilon=1e-8, scale=18.0
         )
-        assert reducer.residual_decay == decay
+        assert reducer.residual_decay == 0.0
+    plain = alone(density=0.01, update=dict(beta1=0.0))
+    assert (plain.update["scale"], plain.residual_decay) == (3.5, 0.98)
     own = alone(density=0.03, update=dict(scale=3.0), residual_decay=0.25)
     assert (own.update["scale"], own.residual_decay) == (3.0, 0.25)
     momentum = alone(density=0.03, update="momentum")

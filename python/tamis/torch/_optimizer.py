@@ -25,8 +25,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     parameters  a module, or pairs of name and parameter, as in SparseState
     reduce      "gradient", or "update": each rank makes the optimizer's step of its own gradient,
                 and the largest of these are exchanged (docs/fidelity.md). For AdamW, Adam, and SGD
-                with momentum, whose betas, eps or momentum the library takes over. lr and weight
-                decay are read from the param_groups at each step
+                with momentum, whose betas, eps or momentum the library takes over: give betas of
+                (0.9, 0.99), below 2 % (0.0, 0.99). lr and weight decay are read from the
+                param_groups at each step
     scale       "update": factor on the exchanged steps; None: tamis.update_advise, of momentum 1
     options     those of SparseState; the state is the attribute `tamis`
 

@@ -219,7 +219,8 @@ class SparseState:
     def _follow_density(self) -> None:
         """The scale of updates belongs to the density that the reducers were made with."""
         if self._advised:
-            self._factor = _core.update_advise(self.density)[0] / self.update["scale"]
+            scale, _ = _core.update_advise(self.density, self.update["beta1"])
+            self._factor = scale / self.update["scale"]
 
     def _fail(self, error: BaseException) -> None:
         """A step raised: the next one begins anew, or the state ends here."""
