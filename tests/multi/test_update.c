@@ -527,18 +527,18 @@ static void test_advice_is_that_of_the_table_and_between_its_rows(void **state) 
     static const double rows[][3] = {{1.0, 1.0, 1.0},   {0.1, 7.0, 2.0},    {0.03, 18.0, 2.5},
                                      {0.01, 20.0, 3.5}, {0.001, 20.0, 2.0}, {1e-6, 20.0, 2.0}};
     double decay = -1.0;
-    tamis_update update = TAMIS_UPDATE_INIT, plain = TAMIS_UPDATE_INIT;
+    tamis_update update = TAMIS_UPDATE_INIT, spreading = TAMIS_UPDATE_INIT;
     (void)state;
-    plain.beta1 = 0.0;
+    spreading.beta1 = 0.0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_int_equal(tamis_update_advise(rows[i][0], &update, &decay), TAMIS_OK);
         assert_true(fabs(update.scale - rows[i][1]) < 1e-4 && decay == 0.0);
-        assert_int_equal(tamis_update_advise(rows[i][0], &plain, &decay), TAMIS_OK);
-        assert_true(fabs(plain.scale - rows[i][2]) < 1e-4 && decay == 0.98);
+        assert_int_equal(tamis_update_advise(rows[i][0], &spreading, &decay), TAMIS_OK);
+        assert_true(fabs(spreading.scale - rows[i][2]) < 1e-4 && decay == 0.98);
     }
     assert_int_equal(tamis_update_advise(sqrt(0.1 * 0.03), &update, &decay), TAMIS_OK);
     assert_true(fabs(update.scale - sqrt(7.0 * 18.0)) < 1e-3);
-    assert_true(update.beta1 == 0.9 && update.beta2 == 0.99 && plain.beta1 == 0.0);
+    assert_true(update.beta1 == 0.9 && update.beta2 == 0.99 && spreading.beta1 == 0.0);
     update.scale = 5.0;
     static const double bad[] = {0.0, -1.0, 1.5, NAN};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
