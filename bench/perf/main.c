@@ -38,6 +38,7 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
         config.on_phase_context = (void *)c;
     }
     if (c->settings->op == PERF_UPDATE) {
+        update.beta1 = c->settings->beta1;
         bench_try(c->group, tamis_update_advise(c->density, &update, &config.residual_decay),
                   "no advice");
         config.update = &update;

@@ -62,6 +62,7 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         .threads = 1,
         .segments = 16,
         .seed = 1,
+        .beta1 = 0.9,
         .scheme = "tamis",
         .density_list = "0.01",
     };
@@ -80,6 +81,8 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
         {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0, ""},
         {"output", 0, BENCH_CHOICE, &out->output, PERF_OUTPUTS, 0, 0, "form of the result"},
+        {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 0.999,
+         "op update: 0: without a first moment"},
         {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 65536, "of uneven length and scale"},
         {"capacity", 0, BENCH_REAL, &out->capacity, "C", 0, 1e6,
          "step, fixed, sage: slot size in units of k / ranks; 0: slots grow"},

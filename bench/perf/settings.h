@@ -32,7 +32,7 @@ typedef struct perf_settings {
     uint64_t min_bytes, max_bytes, factor, elements, iterations, warmup, check, threads, segments;
     uint64_t ranks, nodes_of, seed; /* nodes_of: ranks per node; 0: flat */
     const char *scheme, *density_list, *json;
-    double densities[PERF_DENSITIES], capacity;
+    double densities[PERF_DENSITIES], capacity, beta1; /* the latter of op update */
     size_t ndensities;
     FILE *report, *table; /* first rank only; table is stderr when the records go to stdout */
 } perf_settings;
