@@ -5,13 +5,14 @@
     fidelity.py --train TAMIS_TRAIN --out DIR [--quick] [--only mlp|cnn|lm]
 
 A row is a workload, an optimizer and a variant (dense, a density, a scheme). Rates are tuned by the
-metric after the last step, on one grid for all rows: dense tries all of it, with all seeds; the others
-begin at dense's best and go up or down while that is better, by seed 1, so that both neighbours of what
-they end at were tried; that rate then runs with the other seeds. All go beyond the ends of the grid if
-need be. All rows of a workload have the same steps, samples in the same order, warm-up and cosine.
+metric after the last step, on one grid for all rows: dense tries all of it, with all seeds; the
+others begin at dense's best and go up or down while that is better, by seed 1, so that both
+neighbours of what they end at were tried; that rate then runs with the other seeds. All go beyond
+the ends of the grid if need be. All rows of a workload have the same steps, samples in the same
+order, warm-up and cosine.
 
-Each run leaves DIR/runs/NAME.jsonl and is not made again while that is there, so a full form that was
-stopped goes on. Then fidelity_report.py writes DIR/fidelity.md and plots.
+Each run leaves DIR/runs/NAME.jsonl and is not made again while that is there, so a full form that
+was stopped goes on. Then fidelity_report.py writes DIR/fidelity.md and plots.
 """
 import argparse
 import json
@@ -75,7 +76,7 @@ def momentum_variants():
                             sparse("tamis", density, "--reduce", "update")))
     rows.append(Variant("tamis 1 %, gradients", sparse("tamis", 0.01)))
     rows += [Variant(f"{scheme} 1 %", sparse(scheme, 0.01)) for scheme in ("topk", "deft", "micro")]
-    rows.append(Variant("topk 0.375 %", sparse("topk", 0.00375)))  # the bytes of tamis 1 %
+    rows.append(Variant("topk 0.375 %", sparse("topk", 0.00375)))  # bytes nearer to tamis 1 %
     return rows
 
 
@@ -112,7 +113,8 @@ class Runs:
     def records(self, workload, variant, rate, seed, longer=1):
         """@return the records of a run, of which the last is its summary"""
         steps = longer * (workload.quick_steps if self.quick else workload.steps)
-        words = [workload.name, workload.optimizer, variant.name, f"{rate:g}", f"seed{seed}", f"{steps}"]
+        words = [workload.name, workload.optimizer, variant.name, f"{rate:g}", f"seed{seed}",
+                 f"{steps}"]
         name = "-".join("".join(c for c in word if c.isalnum() or c == ".") for word in words)
         path = os.path.join(self.folder, name + ".jsonl")
         if not os.path.exists(path):

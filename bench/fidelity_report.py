@@ -88,8 +88,8 @@ def at_same_bytes(row, rows):
 
 
 def table(rows):
-    lines = ["| variant | metric | against dense | spread of seeds | bytes of dense | tamis, same bytes "
-             "| lr | lr tried: seed 1 |",
+    lines = ["| variant | metric | against dense | spread of seeds | bytes of dense "
+             "| tamis, same bytes | lr | lr tried: seed 1 |",
              "|---|---|---|---|---|---|---|---|"]
     dense = next(r for r in rows if r.variant == "dense")
     for r in rows:
@@ -112,17 +112,26 @@ def groups(rows):
     return found
 
 
+def style(row):
+    """tamis is solid, dotted where it feeds the optimizer with gradients; others are dashed."""
+    if row.variant == "dense":
+        return dict(color="black", linewidth=2.2)
+    dashes = ":" if row.variant.endswith("gradients") else "-" if "tamis" in row.variant else "--"
+    return dict(linestyle=dashes, linewidth=1.4)
+
+
 def plot(rows, path, over):
     """Validation loss of seed 1 over steps or over bytes that a rank has sent."""
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(figsize=(8, 5))
+    shades = plt.get_cmap("tab20").colors
+    axes.set_prop_cycle(color=shades[0::2] + shades[1::2])
     for row in rows:
         points = [r for r in row.runs[0] if r["record"] == "step"]
         axes.plot([p[over] for p in points], [p["validation_loss"] for p in points],
-                  label=row.variant, linewidth=2.2 if row.variant == "dense" else 1.2,
-                  color="black" if row.variant == "dense" else None)
+                  label=row.variant, **style(row))
     axes.set_xlabel("steps" if over == "step" else "bytes sent by a rank")
     axes.set_ylabel("validation loss")
     axes.set_title("{}, {}, {} steps".format(*rows[0].group))
