@@ -14,11 +14,11 @@ F = np.float32
 class Plain:
     """What one rank keeps: the formulas of docs/fidelity.md, with one rounding each."""
 
-    def __init__(self, reducer, beta1, beta2=0.0, epsilon=0.0):
+    def __init__(self, reducer, beta1, beta2=0.0, epsilon=0.0, n=N):
         self.adam = reducer.update["rule"] == "adam"
         self.scale, self.decay = reducer.update["scale"], F(reducer.residual_decay)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, F(epsilon)
-        self.m, self.v, self.acc = (np.zeros(N, F) for _ in range(3))
+        self.m, self.v, self.acc = (np.zeros(n, F) for _ in range(3))
         self.t = 0
 
     def add(self, g):
@@ -47,6 +47,7 @@ def same(a, b):
 
 CASES = [
     (dict(rule="adam", beta1=0.8, beta2=0.95, epsilon=1e-6), (0.8, 0.95, 1e-6), None),
+    (dict(rule="adam", beta1=0.8, beta2=0.95, epsilon=1e-6), (0.8, 0.95, 1e-6), 0.5),
     (dict(rule="adam", beta1=0.0, beta2=0.95, scale=5.0), (0.0, 0.95, 1e-8), 0.95),
     (dict(rule="momentum", beta1=0.5), (0.5,), None),
 ]
@@ -90,6 +91,24 @@ def test_ranks_add_their_own_steps_and_get_the_mean_of_what_was_chosen(
         want = np.zeros(N)
         want[chosen] = sum(row[step][0][chosen].astype(float) for row in seen)
         assert np.allclose(result, plains[0].scale * want / nranks, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_residuals_longer_than_caches_that_start_at_0_are_the_steps(threads):
+    n = (1 << 22) + 100
+    layout = Layout([("aligned", 1 << 21), ("longer", 1), ("shifted", n - (1 << 21) - 1)])
+    reducer = Reducer(Comm.local(1)[0], layout, density=0.001, update="adam", threads=threads)
+    assert reducer.residual_decay == 0.0
+    plain, kept = Plain(reducer, 0.9, 0.99, 1e-8, n), np.empty(n, F)
+    for step in range(3):
+        grad = gradient(step, n)
+        plain.add(grad)
+        reducer.start(grad)
+        reducer.wait()
+        chosen = np.frombuffer(reducer.result()[0], np.uint32)
+        plain.clear(chosen)
+        reducer.residual(kept)
+        assert len(chosen) == n // 1000 and same(kept, plain.acc)
 
 
 def test_what_is_left_out_is_what_the_library_advises_for_the_density():

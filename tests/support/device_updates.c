@@ -15,7 +15,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { PASSES = 3 };
+enum { PASSES = 4 };
 
 enum { ADAM, ADAM_WITHOUT_FIRST, MOMENTUM, RULES };
 
@@ -52,6 +52,7 @@ static void side_close(side *s, unsigned shift) {
 static void run_pass(side *s, int rule, const uint16_t *halves, const float *values,
                      uint32_t pass) {
     static const uint32_t thresholds[GROUPS] = {0x41000000, 1, 0x41800000, 1, 0x40000000};
+    static const float decays[PASSES] = {0.6f, 1.0f, 0.0f, 0.6f};
     const world *w = &s->w;
     bool wide = s->type == TAMIS_TYPE_FLOAT32;
     size_t bytes = w->grid.n * tam_type_bytes(s->type);
@@ -69,7 +70,7 @@ static void run_pass(side *s, int rule, const uint16_t *halves, const float *val
                           .grad = s->grad,
                           .type = s->type,
                           .seg_begin = w->begins,
-                          .decay = pass == 1 ? 1.0f : 0.6f,
+                          .decay = decays[pass],
                           .scale = 0.7f,
                           .clear = pass == 2,
                           .mine = pass % PARTS,
