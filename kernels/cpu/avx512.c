@@ -94,14 +94,11 @@ INLINE void append_many(const __m512i m[VECTORS], uint32_t base, cursor *c) {
  * written whatever there is, and the next block writes over those that were none. */
 INLINE void append(const __m512i m[VECTORS], uint32_t base, cursor *c) {
     uint32_t magnitudes[BLOCK];
-    __mmask16 hit[VECTORS];
+    uint64_t hits = 0;
     for (int v = 0; v < VECTORS; v++) {
-        hit[v] = _mm512_cmpge_epu32_mask(m[v], c->threshold);
+        hits |= (uint64_t)_mm512_cmpge_epu32_mask(m[v], c->threshold) << WIDTH * v;
         _mm512_storeu_si512(magnitudes + v * WIDTH, m[v]);
     }
-    /* Not by shifts: GCC 12 spills a mask in 16 bits and reads 64 of them. */
-    uint64_t hits =
-        _mm512_kunpackd(_mm512_kunpackw(hit[3], hit[2]), _mm512_kunpackw(hit[1], hit[0]));
     int count = __builtin_popcountll(hits);
     if (count > FEW) {
         append_many(m, base, c);
