@@ -418,8 +418,7 @@ typedef enum tamis_update_rule {
  * does one whose square is not. What was a step for a skipped gradient has moved them.
  *
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v)
- * Cost:        one pass, 28 bytes per element (4 more with dense output, 8 less without m or v, 4
- *              less with residual_decay 0, on CPUs where n is 4 million or more)
+ * Cost:        one pass, 28 bytes per element (32 with dense output, 8 less without m or v)
  * Unsupported: scheme dense, segments with rows, tamis_grad_accumulate: add micro-batches up in the
  *              gradient. With exchange auto all buckets are union. On a CUDA device the host drives
  *              the steps

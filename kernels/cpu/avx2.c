@@ -36,19 +36,13 @@ INLINE bool reaches(const __m256 s[VECTORS], __m256i under) {
     return !_mm256_testz_si256(hit, hit);
 }
 
-/* What a pass does: constants where it is compiled. */
-typedef struct form {
-    bool clear, stream;
-} form;
-
 /* What a residual is before anything is added. */
-INLINE __m256 remember(const float *acc, float decay) {
-    return decay == 0.0f ? _mm256_setzero_ps()
-                         : _mm256_mul_ps(_mm256_set1_ps(decay), _mm256_loadu_ps(acc));
+INLINE __m256 remember(const float *acc, __m256 decay) {
+    return _mm256_mul_ps(decay, _mm256_loadu_ps(acc));
 }
 
 /* Where s is not finite take acc again. @return how often */
-static uint64_t keep_finite(const float *acc, float decay, __m256 s[VECTORS]) {
+static uint64_t keep_finite(const float *acc, __m256 decay, __m256 s[VECTORS]) {
     __m256i under = _mm256_set1_epi32(TAM_INFINITE_BITS - 1);
     uint64_t bad = 0;
     for (int v = 0; v < VECTORS; v++) {
@@ -131,11 +125,10 @@ INLINE __m256 made(const tam_intake *p, uint32_t at, __m256 g) {
 }
 
 /* One block; s: what acc is now. */
-INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, uint32_t at, form f,
-                             tam_tile_out *out, __m256 s[VECTORS]) {
+INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+                             bool clear, tam_tile_out *out, __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
-    const float decay = f.stream ? 0.0f : job->decay;
-    const __m256 scale = _mm256_set1_ps(job->scale);
+    const __m256 scale = _mm256_set1_ps(job->scale), decay = _mm256_set1_ps(job->decay);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
     for (int v = 0; v < VECTORS; v++) {
         __m256 g = _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH));
@@ -150,11 +143,8 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, ui
             append(s, under, job->base + at, out);
     }
     for (int v = 0; v < VECTORS; v++) {
-        if (f.stream)
-            _mm256_stream_ps(acc + v * WIDTH, s[v]);
-        else
-            _mm256_storeu_ps(acc + v * WIDTH, s[v]);
-        if (f.clear)
+        _mm256_storeu_ps(acc + v * WIDTH, s[v]);
+        if (clear)
             _mm256_storeu_ps(grad + v * WIDTH, _mm256_setzero_ps());
     }
 }
@@ -163,8 +153,7 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, ui
 static void accumulate_tail(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
                             tam_tile_out *out) {
     for (; at < job->length; at++) {
-        float g = job->scale * job->grad[at];
-        float kept = job->decay == 0.0f ? 0.0f : job->decay * job->acc[at];
+        float g = job->scale * job->grad[at], kept = job->decay * job->acc[at];
         float s = kept + (rule ? tam_intake_take(rule, at, g) : g);
         bool finite = tam_magnitude(s) < TAM_INFINITE_BITS;
         job->acc[at] = finite ? s : kept;
@@ -196,16 +185,16 @@ INLINE float fold(const __m256 u[2 * VECTORS]) {
     return _mm_cvtss_f32(_mm_add_ss(w2, _mm_movehdup_ps(w2)));
 }
 
-INLINE float accumulate_chunk(const tam_tile_job *job, const tam_intake *rule, uint32_t at, form f,
-                              tam_tile_out *out) {
+INLINE float accumulate_chunk(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+                              bool clear, tam_tile_out *out) {
     __m256 s[VECTORS], u[2 * VECTORS];
     if (rule) /* in so long a loop compilers do not see that the first row sets it */
         memset(u, 0, sizeof u);
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < TAM_TILE_CHUNK; i += 2 * BLOCK) {
-        accumulate_block(job, rule, at + i, f, out, s);
+        accumulate_block(job, rule, at + i, clear, out, s);
         square(s, i == 0, u);
-        accumulate_block(job, rule, at + i + BLOCK, f, out, s);
+        accumulate_block(job, rule, at + i + BLOCK, clear, out, s);
         square(s, i == 0, u + VECTORS);
     }
     return fold(u);
@@ -223,18 +212,16 @@ static float sum_tail(const float *s, uint32_t length) {
     return fold(u);
 }
 
-INLINE void accumulate(const tam_tile_job *job, const tam_intake *rule, tam_tile_out *out, form f) {
+INLINE void accumulate(const tam_tile_job *job, const tam_intake *rule, tam_tile_out *out,
+                       bool clear) {
     uint32_t at = 0, begin;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
-        out->sum += (double)accumulate_chunk(job, rule, at, f, out);
-    if (f.stream)
-        _mm_sfence(); /* before other threads are told */
+        out->sum += (double)accumulate_chunk(job, rule, at, clear, out);
     if (at == job->length)
         return;
-    f.stream = false;
     for (begin = at; at + BLOCK <= job->length; at += BLOCK) {
         __m256 s[VECTORS];
-        accumulate_block(job, rule, at, f, out, s);
+        accumulate_block(job, rule, at, clear, out, s);
     }
     accumulate_tail(job, rule, at, out);
     out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
@@ -257,40 +244,26 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, NULL, out, (form){0});
+    accumulate(job, NULL, out, false);
 }
 
 static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, NULL, out, (form){.clear = true});
+    accumulate(job, NULL, out, true);
 }
 
 static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
     const tam_intake rule = tam_tile_rule(job);
-    accumulate(job, &rule, out, (form){0});
+    accumulate(job, &rule, out, false);
 }
 
 static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
     const tam_intake rule = tam_tile_rule(job);
-    accumulate(job, &rule, out, (form){.clear = true});
-}
-
-static void update_stream(const tam_tile_job *job, tam_tile_out *out) {
-    const tam_intake rule = tam_tile_rule(job);
-    accumulate(job, &rule, out, (form){.stream = true});
-}
-
-static void update_stream_clear(const tam_tile_job *job, tam_tile_out *out) {
-    const tam_intake rule = tam_tile_rule(job);
-    accumulate(job, &rule, out, (form){.clear = true, .stream = true});
+    accumulate(job, &rule, out, true);
 }
 
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
-    else if (job->stream && job->clear)
-        update_stream_clear(job, out);
-    else if (job->stream)
-        update_stream(job, out);
     else if (job->intake && job->clear)
         update_clear(job, out);
     else if (job->intake)

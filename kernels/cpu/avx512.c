@@ -25,14 +25,8 @@ typedef struct cursor {
     uint32_t *index, *magnitude;
     uint64_t nonfinite;
     bool select;
-    bool forget;     /* decay is 0 */
     tam_intake rule; /* of an update: moments from the first element of the tile on */
 } cursor;
-
-/* What a pass does: constants where it is compiled. */
-typedef struct form {
-    bool clear, update, stream;
-} form;
 
 INLINE __mmask16 mask_of(uint32_t left, uint32_t vector) {
     uint32_t before = vector * WIDTH;
@@ -114,8 +108,8 @@ INLINE __m512 made(const tam_intake *p, uint32_t at, bool whole, __mmask16 mask,
 }
 
 /* One block; it has job->length - at entries unless it is whole. s: what acc is now. */
-INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, form f, bool whole, cursor *c,
-                             __m512 s[VECTORS]) {
+INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, bool update,
+                             bool whole, cursor *c, __m512 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
     uint32_t left = job->length - at;
     __m512 a[VECTORS];
@@ -123,11 +117,9 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, form f, bool 
     __mmask16 mask[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
         mask[v] = whole ? 0xffff : mask_of(left, (uint32_t)v);
-        a[v] = _mm512_setzero_ps();
-        if (!f.stream && !c->forget)
-            a[v] = _mm512_mul_ps(c->decay, load(acc + v * WIDTH, whole, mask[v]));
+        a[v] = _mm512_mul_ps(c->decay, load(acc + v * WIDTH, whole, mask[v]));
         s[v] = _mm512_mul_ps(c->scale, load(grad + v * WIDTH, whole, mask[v]));
-        if (f.update)
+        if (update)
             s[v] = made(&c->rule, at + (uint32_t)v * WIDTH, whole, mask[v], s[v]);
         s[v] = _mm512_add_ps(a[v], s[v]);
         if (!whole) /* 0 * scale need not be 0 */
@@ -141,11 +133,8 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, form f, bool 
             append(m, job->base + at, c);
     }
     for (int v = 0; v < VECTORS; v++) {
-        if (f.stream && whole)
-            _mm512_stream_ps(acc + v * WIDTH, s[v]);
-        else
-            store(acc + v * WIDTH, s[v], whole, mask[v]);
-        if (f.clear)
+        store(acc + v * WIDTH, s[v], whole, mask[v]);
+        if (clear)
             store(grad + v * WIDTH, _mm512_setzero_ps(), whole, mask[v]);
     }
 }
@@ -167,28 +156,30 @@ INLINE float fold(const __m512 u[2 * VECTORS]) {
 }
 
 /* A chunk of 512. Not unrolled further: the prefetchers follow the strides of few instructions. */
-INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, form f, cursor *c) {
+INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
+                              cursor *c) {
     __m512 s[VECTORS], u[2 * VECTORS];
     for (int v = 0; v < 2 * VECTORS; v++)
         u[v] = _mm512_setzero_ps();
 #pragma GCC unroll 1
     for (uint32_t at = begin; at < begin + TAM_TILE_CHUNK; at += 2 * BLOCK) {
-        accumulate_block(job, at, f, true, c, s);
+        accumulate_block(job, at, clear, update, true, c, s);
         square(s, u);
-        accumulate_block(job, at + BLOCK, f, true, c, s);
+        accumulate_block(job, at + BLOCK, clear, update, true, c, s);
         square(s, u + VECTORS);
     }
     return fold(u);
 }
 
 /* The last entries of a tile, fewer than a chunk. */
-INLINE float accumulate_tail(const tam_tile_job *job, uint32_t begin, form f, cursor *c) {
+INLINE float accumulate_tail(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
+                             cursor *c) {
     __m512 u[2 * VECTORS];
     for (int v = 0; v < 2 * VECTORS; v++)
         u[v] = _mm512_setzero_ps();
     for (uint32_t at = begin; at < job->length; at += BLOCK) {
         __m512 s[VECTORS];
-        accumulate_block(job, at, f, false, c, s);
+        accumulate_block(job, at, clear, update, false, c, s);
         square(s, (at - begin) / BLOCK % 2 ? u + VECTORS : u);
     }
     return fold(u);
@@ -204,20 +195,17 @@ INLINE cursor begin(const tam_tile_job *job, const tam_tile_out *out, bool updat
         .index = out->index + out->count,
         .magnitude = out->magnitude + out->count,
         .select = job->threshold < TAM_INFINITE_BITS,
-        .forget = job->decay == 0.0f,
     };
 }
 
-INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, form f) {
-    cursor c = begin(job, out, f.update);
+INLINE void accumulate(const tam_tile_job *job, tam_tile_out *out, bool clear, bool update) {
+    cursor c = begin(job, out, update);
     double sum = out->sum;
     uint32_t at = 0;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
-        sum += (double)accumulate_chunk(job, at, f, &c);
+        sum += (double)accumulate_chunk(job, at, clear, update, &c);
     if (at < job->length)
-        sum += (double)accumulate_tail(job, at, f, &c);
-    if (f.stream)
-        _mm_sfence(); /* before other threads are told */
+        sum += (double)accumulate_tail(job, at, clear, update, &c);
     out->sum = sum;
     out->nonfinite += c.nonfinite;
     out->count = (size_t)(c.index - out->index);
@@ -244,36 +232,24 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, (form){0});
+    accumulate(job, out, false, false);
 }
 
 static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, (form){.clear = true});
+    accumulate(job, out, true, false);
 }
 
 static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, (form){.update = true});
+    accumulate(job, out, false, true);
 }
 
 static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, (form){.update = true, .clear = true});
-}
-
-static void update_stream(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, (form){.update = true, .stream = true});
-}
-
-static void update_stream_clear(const tam_tile_job *job, tam_tile_out *out) {
-    accumulate(job, out, (form){.update = true, .stream = true, .clear = true});
+    accumulate(job, out, true, true);
 }
 
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
-    else if (job->stream && job->clear)
-        update_stream_clear(job, out);
-    else if (job->stream)
-        update_stream(job, out);
     else if (job->intake && job->clear)
         update_clear(job, out);
     else if (job->intake)

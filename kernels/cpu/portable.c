@@ -20,17 +20,12 @@ static int32_t magnitude(float x) {
     return (int32_t)tam_magnitude(x);
 }
 
-/* What a residual is before anything is added. */
-static float remember(float acc, float decay) {
-    return decay == 0.0f ? 0.0f : decay * acc;
-}
-
 /* s = decay * acc + scale * grad. @return whether anything is at or over the threshold */
 INLINE bool add(const float *acc, const float *grad, float decay, float scale, uint32_t length,
                 int32_t threshold, float *restrict s) {
     int32_t hit = 0;
     for (uint32_t l = 0; l < length; l++) {
-        s[l] = remember(acc[l], decay) + scale * grad[l];
+        s[l] = decay * acc[l] + scale * grad[l];
         hit |= magnitude(s[l]) >= threshold;
     }
     return hit != 0;
@@ -47,7 +42,7 @@ static uint64_t keep_finite(const float *acc, float decay, uint32_t length, floa
     uint64_t bad = 0;
     for (uint32_t l = 0; l < length; l++) {
         if (tam_magnitude(s[l]) >= TAM_INFINITE_BITS) {
-            s[l] = remember(acc[l], decay);
+            s[l] = decay * acc[l];
             bad++;
         }
     }

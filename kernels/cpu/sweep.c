@@ -5,9 +5,8 @@
 #include "lib/base/half.h"
 
 enum {
-    WORTH_A_THREAD = 1 << 16,  /* elements: some 10 us of work, about what a start costs */
-    WORTH_STREAMING = 1 << 22, /* elements: the vectors of a pass together are 64 MiB */
-    PIECE = 2048               /* elements of 16 bits widened at a time: stay in the first cache */
+    WORTH_A_THREAD = 1 << 16, /* elements: some 10 us of work, about what a start costs */
+    PIECE = 2048              /* elements of 16 bits widened at a time: stay in the first cache */
 };
 
 static uint32_t longest_tile(const tam_grid *grid) {
@@ -112,13 +111,6 @@ static void run_narrow(const tam_tile_level *level, const tam_tile_job *tile, ta
     }
 }
 
-/* A residual that starts at 0 need not be read, and where it is longer than a cache not be fetched
- * to be written over: 24 bytes an element in place of 28. */
-static bool streams(const tam_grid *grid, const tam_accumulate *job, const tam_tile *tile) {
-    return job->decay == 0.0f && job->intake && grid->n >= WORTH_STREAMING &&
-           (uintptr_t)(job->acc + tile->begin) % 64 == 0;
-}
-
 static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
     tam_tile_out out = {.index = lane->index, .magnitude = lane->magnitude};
     for (uint32_t t = span.first; t < span.end; t++) {
@@ -132,7 +124,6 @@ static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, ta
             .scale = job->scale,
             .clear = job->clear,
             .intake = job->intake,
-            .stream = streams(s->grid, job, tile),
             .length = tile->length,
             .base = tile->begin,
             .threshold = select ? job->thresholds[tile->group] : TAM_INFINITE_BITS,

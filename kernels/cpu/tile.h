@@ -4,7 +4,6 @@
  * AVX-512) give the same bits; the portable one is the oracle.
  *
  *     a = decay * acc[i]                    multiply, then add, each rounded to nearest
- *                                           with decay 0: +0, and acc is not read
  *     s = a + scale * grad[i]               or a + what the intake makes of that, see intake.h
  *     if s is not finite:  s = a, count it
  *     acc[i] = s;  grad[i] = 0 if asked
@@ -43,8 +42,6 @@ typedef struct tam_tile_job {
     float *grad; /* NULL: acc is only searched, not changed (decay, scale, clear have no meaning) */
     float decay, scale;
     bool clear;
-    bool stream; /* acc is written past the caches. Only with decay 0, acc a multiple of 64 bytes,
-                    and intake set */
     const tam_intake *intake; /* NULL: the gradient is added as it is */
     uint32_t length;
     uint32_t base;      /* index of the first element */

@@ -276,11 +276,10 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t numbe
                                   const tam_cuda_chunk &chunk, bool own, uint32_t threshold,
                                   typename TYPE::element *grad, tally *t) {
     uint32_t lane = threadIdx.x % 32, hits = 0, count = 0, offset = 0;
-    float s[16] = {0}, g[16], scale = *const_cast<const volatile float *>(&job.source->scale);
+    float s[16], g[16], scale = *const_cast<const volatile float *>(&job.source->scale);
     float decay = *const_cast<const volatile float *>(&job.source->decay);
     float *acc = job.acc + chunk.begin;
-    if (decay != 0.0f)
-        tam_load_chunk<FORM>(acc, chunk.length, s);
+    tam_load_chunk<FORM>(acc, chunk.length, s);
     load_gradient<TYPE, FORM>(grad, chunk.length, g);
     if (CLEAR)
         clear_gradient<TYPE, FORM>(grad, chunk.length);

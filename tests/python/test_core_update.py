@@ -94,7 +94,7 @@ def test_ranks_add_their_own_steps_and_get_the_mean_of_what_was_chosen(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_residuals_longer_than_caches_that_start_at_0_are_the_steps(threads):
+def test_long_residuals_that_start_at_0_are_the_steps(threads):
     n = (1 << 22) + 100
     layout = Layout([("aligned", 1 << 21), ("longer", 1), ("shifted", n - (1 << 21) - 1)])
     reducer = Reducer(Comm.local(1)[0], layout, density=0.001, update="adam", threads=threads)

@@ -22,14 +22,13 @@ typedef struct intake_case {
     uint32_t length, threshold;
     int rule;
     unsigned shift;
-    bool clear, bad, stream;
+    bool clear, bad;
     float decay, scale;
 } intake_case;
 
 /* Moments begin BASE elements before those of the tile. */
 typedef struct memory {
-    _Alignas(64) float acc[MOST + GUARD];
-    float grad[MOST + GUARD];
+    float acc[MOST + GUARD], grad[MOST + GUARD];
     float first[BASE + MOST + GUARD], second[BASE + MOST + GUARD];
     uint32_t index[MOST + TAM_TILE_SLACK], magnitude[MOST + TAM_TILE_SLACK];
 } memory;
@@ -57,7 +56,7 @@ static void fill_gradient(const intake_case *c, uint32_t pass, memory *m) {
 static void prepare(const intake_case *c, memory *m) {
     memset(m, 0, sizeof *m);
     for (uint32_t i = 0; i < c->length; i++)
-        m->acc[c->shift + i] = c->decay != 0.0f ? value(i + 31) * 4 : NAN; /* is not read */
+        m->acc[c->shift + i] = value(i + 31) * 4;
     for (uint32_t i = 0; i < GUARD; i++)
         m->first[BASE + c->length + i] = m->second[BASE + c->length + i] = 77;
 }
@@ -100,7 +99,7 @@ static bool oracle_take(const tam_intake *p, size_t i, float g, float *u) {
 
 static void oracle(const tam_tile_job *job, tam_tile_out *out) {
     for (uint32_t i = 0; i < job->length; i++) {
-        float u, kept = job->decay == 0.0f ? 0.0f : job->decay * job->acc[i];
+        float u, kept = job->decay * job->acc[i];
         bool sound = oracle_take(job->intake, job->base + i, job->scale * job->grad[i], &u);
         sound = sound && isfinite(kept + u); /* then the moments have moved */
         job->acc[i] = sound ? kept + u : kept;
@@ -122,7 +121,6 @@ static void run(const intake_case *c, const tam_tile_level *level, uint32_t pass
                         .decay = c->decay,
                         .scale = c->scale,
                         .clear = c->clear,
-                        .stream = c->stream,
                         .intake = &intake,
                         .length = c->length,
                         .base = BASE,
@@ -167,17 +165,16 @@ static void check_level(const tam_tile_level *level, int rule) {
     static const uint32_t lengths[] = {1,   7,   8,   31,  32,  33,   63,   64,  65,
                                        127, 255, 511, 512, 513, 1000, 1024, 4097};
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
-        for (unsigned mode = 0; mode < 8; mode++)
+        for (unsigned mode = 0; mode < 6; mode++)
             check(level, &(intake_case){.length = lengths[l],
                                         .threshold = mode == 0 ? TAM_INFINITE_BITS : tam_bits(1.5f),
                                         .rule = rule,
-                                        .shift = mode < 6 ? mode % 4 : 0,
+                                        .shift = mode % 4,
                                         .clear = mode % 2 == 1,
-                                        .bad = mode % 3 == 2 || mode == 7,
-                                        .stream = mode >= 6,
-                                        .decay = mode == 4 || mode >= 6 ? 0.0f
-                                                 : mode < 2             ? 1.0f
-                                                                        : 0.7f,
+                                        .bad = mode % 3 == 2,
+                                        .decay = mode == 4  ? 0.0f
+                                                 : mode < 2 ? 1.0f
+                                                            : 0.7f,
                                         .scale = mode == 3 ? -0.3f : 1.0f});
     }
 }
