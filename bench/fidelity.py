@@ -134,7 +134,7 @@ class Runs:
             if "TAMIS_E_NONFINITE" not in run.stderr:
                 raise RuntimeError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr}")
             with open(path + ".part", "w", encoding="utf-8") as out:
-                json.dump(DIVERGED, out)
+                json.dump(dict(DIVERGED, steps=steps), out)
         os.rename(path + ".part", path)
 
 

@@ -30,7 +30,7 @@ class Row:
 
     @property
     def is_loss(self):
-        return self.finished[0]["metric"] == "validation_loss"
+        return all(s["metric"] == "validation_loss" for s in self.finished)
 
     @property
     def values(self):
@@ -40,8 +40,8 @@ class Row:
     @property
     def bytes_share(self):
         """Of a dense all-reduce in float32."""
-        return statistics.mean(s["wire_bytes_per_step"] / s["dense_bytes_per_step"]
-                               for s in self.finished)
+        shares = [s["wire_bytes_per_step"] / s["dense_bytes_per_step"] for s in self.finished]
+        return statistics.mean(shares) if shares else math.nan
 
     def mean(self):
         return statistics.mean(self.values)
@@ -52,7 +52,7 @@ class Row:
     @property
     def group(self):
         """Rows that are compared."""
-        return self.workload, self.optimizer, self.finished[0]["steps"]
+        return self.workload, self.optimizer, self.summaries[0]["steps"]
 
     @property
     def is_curve(self):

@@ -80,6 +80,14 @@ class Reports(unittest.TestCase):
         self.assertAlmostEqual(fidelity_report.at_same_bytes(between, rows), 1.5)
         self.assertIsNone(fidelity_report.at_same_bytes(row("micro 1 %", [5.0], 0.2), rows))
 
+    def test_a_row_of_which_no_run_was_finished_has_its_line(self):
+        dense = row("dense", [2.0])
+        lost = fidelity_report.Row("lm", "adamw", "topk 1 %", 0.01, {},
+                                   [[dict(fidelity.DIVERGED, steps=100)]])
+        self.assertEqual(list(fidelity_report.groups([dense, lost]).values()), [[dense, lost]])
+        self.assertIn("| topk 1 % | nan | +nan % | - | nan % |", fidelity_report.table([dense, lost]))
+        self.assertIn("topk 1 %", fidelity_report.line(lost))
+
     def test_a_table_has_ratios_of_losses_and_points_of_accuracies(self):
         text = fidelity_report.table([row("dense", [2.0, 2.2]), row("topk 1 %", [2.31, 2.31], 0.1)])
         self.assertIn("| topk 1 % | 2.3100 | +10.00 % | 0.0000 | 10.00 % |", text)
@@ -135,7 +143,8 @@ class Program(unittest.TestCase):
         workload = fidelity.Workload("lm", "momentum", 0, 20, (), 0.0)
         with tempfile.TemporaryDirectory() as folder:
             runs = fidelity.Runs(self.program(folder, "--stop 20"), folder, True)
-            self.assertEqual(runs.records(workload, DENSE, 1e6, 1), [fidelity.DIVERGED])
+            self.assertEqual(runs.records(workload, DENSE, 1e6, 1),
+                             [dict(fidelity.DIVERGED, steps=20)])
         with tempfile.TemporaryDirectory() as folder:
             with self.assertRaisesRegex(RuntimeError, "ended with 2: .*--nonsense"):
                 self.run_main(folder, "--nonsense")
