@@ -33,7 +33,7 @@ target_include_directories(tam_internal INTERFACE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 
 set(TAM_AVX2_FLAGS -mavx2)
-set(TAM_AVX512_FLAGS -mavx512f -mavx512dq -mavx512bw -mavx512vl)
+set(TAM_AVX512_FLAGS -mavx512f -mavx512dq -mavx512bw -mavx512vl -mbmi)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     check_c_compiler_flag("${TAM_AVX2_FLAGS}" TAM_COMPILES_AVX2)
     string(JOIN " " flags ${TAM_AVX512_FLAGS})

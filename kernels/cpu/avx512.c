@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tile kernel for AVX-512 (F, DQ, BW, VL). Blocks of 64 entries: one test says whether a
- * block holds anything; if so, four compresses without further branches. Each writes a whole
- * vector at the cursor, which the next one overwrites, so the lists need slack at their end.
+ * The tile kernel for AVX-512 (F, DQ, BW, VL; BMI). Blocks of 64 entries. Few candidates are written
+ * one by one, many by four compresses; a search first tests whether a block holds any. Each writes
+ * past what it found, which the next one overwrites, so the lists need slack at their end.
  * The compress goes to a register: the form that stores is microcoded on Zen 4, 9 to 25 times
  * slower.
  */
@@ -16,7 +16,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { WIDTH = 16, VECTORS = 4, BLOCK = WIDTH * VECTORS };
+enum {
+    WIDTH = 16,
+    VECTORS = 4,
+    BLOCK = WIDTH * VECTORS,
+    FEW = 8,  /* candidates in a block that are written one by one */
+    MANY = 40 /* in a chunk: from here on the next one compresses at once */
+};
 
 /* What the inner loop keeps in registers. */
 typedef struct cursor {
@@ -25,6 +31,7 @@ typedef struct cursor {
     uint32_t *index, *magnitude;
     uint64_t nonfinite;
     bool select;
+    bool many;       /* candidates, in the chunk before */
     tam_intake rule; /* of an update: moments from the first element of the tile on */
 } cursor;
 
@@ -64,7 +71,7 @@ INLINE void keep_finite(const __m512 a[VECTORS], cursor *c, __m512 s[VECTORS], _
     }
 }
 
-INLINE void append(const __m512i m[VECTORS], uint32_t base, cursor *c) {
+INLINE void append_many(const __m512i m[VECTORS], uint32_t base, cursor *c) {
     __m512i index = _mm512_add_epi32(_mm512_set1_epi32((int)base), c->step);
     for (int v = 0; v < VECTORS; v++) {
         __mmask16 hit = _mm512_cmpge_epu32_mask(m[v], c->threshold);
@@ -75,6 +82,38 @@ INLINE void append(const __m512i m[VECTORS], uint32_t base, cursor *c) {
         c->magnitude += count;
         index = _mm512_add_epi32(index, _mm512_set1_epi32(WIDTH));
     }
+}
+
+/* The mask as a number, by hand: where GCC 12 joins masks it spills 16 bits and reads back 64. */
+INLINE uint64_t bits_of(__mmask16 mask) {
+    uint32_t bits;
+    __asm__("kmovw %1, %0" : "=r"(bits) : "k"(mask));
+    return bits;
+}
+
+/* A branch on whether a block holds a candidate is foreseen badly where a hundredth are. So FEW are
+ * written whatever there is, and the next block writes over those that were none. */
+INLINE void append(const __m512i m[VECTORS], uint32_t base, cursor *c) {
+    uint32_t magnitudes[BLOCK];
+    uint64_t hits = 0;
+    for (int v = 0; v < VECTORS; v++) {
+        hits |= bits_of(_mm512_cmpge_epu32_mask(m[v], c->threshold)) << WIDTH * v;
+        _mm512_storeu_si512(magnitudes + v * WIDTH, m[v]);
+    }
+    int count = __builtin_popcountll(hits);
+    if (count > FEW) {
+        append_many(m, base, c);
+        return;
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < FEW; j++) {
+        uint32_t i = (uint32_t)__builtin_ctzll(hits | UINT64_C(1) << (BLOCK - 1));
+        c->index[j] = base + i;
+        c->magnitude[j] = magnitudes[i];
+        hits &= hits - 1;
+    }
+    c->index += count;
+    c->magnitude += count;
 }
 
 /* Of what is not finite. */
@@ -126,12 +165,12 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, b
             s[v] = _mm512_maskz_mov_ps(mask[v], s[v]);
         m[v] = magnitude(s[v]);
     }
-    if (reaches(m, c->threshold)) {
-        if (reaches(m, _mm512_set1_epi32(TAM_INFINITE_BITS)))
-            keep_finite(a, c, s, m);
-        if (c->select)
-            append(m, job->base + at, c);
-    }
+    if (reaches(m, _mm512_set1_epi32(TAM_INFINITE_BITS)))
+        keep_finite(a, c, s, m);
+    if (c->select && c->many)
+        append_many(m, job->base + at, c);
+    else if (c->select)
+        append(m, job->base + at, c);
     for (int v = 0; v < VECTORS; v++) {
         store(acc + v * WIDTH, s[v], whole, mask[v]);
         if (clear)
@@ -159,6 +198,7 @@ INLINE float fold(const __m512 u[2 * VECTORS]) {
 INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
                               cursor *c) {
     __m512 s[VECTORS], u[2 * VECTORS];
+    const uint32_t *first = c->index;
     for (int v = 0; v < 2 * VECTORS; v++)
         u[v] = _mm512_setzero_ps();
 #pragma GCC unroll 1
@@ -168,6 +208,7 @@ INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, bool clea
         accumulate_block(job, at + BLOCK, clear, update, true, c, s);
         square(s, u + VECTORS);
     }
+    c->many = c->index - first > MANY;
     return fold(u);
 }
 
@@ -216,7 +257,7 @@ INLINE void search_block(const float *acc, uint32_t base, bool whole, uint32_t l
     for (int v = 0; v < VECTORS; v++)
         m[v] = magnitude(load(acc + v * WIDTH, whole, mask_of(left, (uint32_t)v)));
     if (reaches(m, c->threshold))
-        append(m, base, c);
+        append_many(m, base, c);
 }
 
 static void search(const tam_tile_job *job, tam_tile_out *out) {

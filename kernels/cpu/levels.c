@@ -19,7 +19,8 @@ static bool have_avx2(void) {
 
 static bool have_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("bmi");
 }
 #endif
 
@@ -27,7 +28,7 @@ const tam_tile_level tam_tile_levels[] = {
     {"portable", tam_tile_portable, tam_widen_portable, always, "nothing special"},
 #ifdef TAM_HAVE_X86_KERNELS
     {"avx2", tam_tile_avx2, tam_widen_avx2, have_avx2, "AVX2"},
-    {"avx512", tam_tile_avx512, tam_widen_avx512, have_avx512, "AVX-512 F, DQ, BW and VL"},
+    {"avx512", tam_tile_avx512, tam_widen_avx512, have_avx512, "AVX-512 F, DQ, BW and VL, and BMI"},
 #endif
     {NULL, NULL, NULL, NULL, NULL},
 };
