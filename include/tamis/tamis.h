@@ -438,8 +438,9 @@ typedef struct tamis_update {
 
 /**
  * Scale and residual decay that suit Adam at this density; all else of `update` stays. There are two
- * forms. With beta1 = 0.9 what is chosen is where the momentum is surest, and nothing waits: for 2 %
- * and above. With beta1 = 0 the residual is the momentum, which moves unsure entries too: for less.
+ * forms. With beta1 = 0 the residual is the momentum, and every entry has its turn: for runs of many
+ * thousand steps, and for less than 2 %. With beta1 = 0.9 what is chosen is where the momentum is
+ * surest, and nothing waits: for short runs at 2 % and above.
  *
  *     density           10 %     3 %     1 %    0.1 %     residual_decay
  *     scale, beta1 > 0   7      18      20      20        0

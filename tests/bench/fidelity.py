@@ -121,7 +121,7 @@ class Program(unittest.TestCase):
             self.assertEqual(self.run_main(folder), 0)
             with open(os.path.join(folder, "fidelity.md"), encoding="utf-8") as report:
                 text = report.read()
-            names = [variant.name for variant in fidelity.adamw_variants()]
+            names = [variant.name for variant in fidelity.adamw_variants(LM)]
             for name in names:
                 self.assertIn(f"\n| {name} | ", text)
             self.assertEqual(self.run_main(folder), 0)
