@@ -20,9 +20,10 @@ enum {
     WIDTH = 16,
     VECTORS = 4,
     BLOCK = WIDTH * VECTORS,
-    FEW = 8,  /* candidates in a block that are written one by one */
-    MANY = 40 /* in a chunk: from here on the next one compresses at once */
+    FEW = 8,  /* candidates in a block that are at most written one by one */
+    MANY = 40 /* in a chunk: above this the next one compresses at once */
 };
+_Static_assert((int)FEW <= (int)TAM_TILE_SLACK, "lists end in slack");
 
 /* What the inner loop keeps in registers. */
 typedef struct cursor {
