@@ -41,6 +41,7 @@ class Valley:
 
     def records(self, workload, variant, rate, seed, longer=1):
         self.made.append(rate)
+        self.lengths = getattr(self, "lengths", set()) | {longer}
         diverges = rate > 4 * self.best
         return [summary(None if diverges else 1.0 + abs(math.log(rate / self.best)))]
 
@@ -72,10 +73,34 @@ class Tuning(unittest.TestCase):
                         fidelity.score([summary(0.8, metric="test_accuracy")]))
 
 
+class Rows(unittest.TestCase):
+    def test_short_runs_have_the_sure_form_of_adam_and_long_runs_the_one_that_spreads(self):
+        for workload in fidelity.WORKLOADS:
+            rows = {v.name: v.args for v in fidelity.VARIANTS[workload.optimizer](workload)}
+            if workload.optimizer == "adamw":
+                beta1 = rows["tamis 3 %"][rows["tamis 3 %"].index("--beta1") + 1]
+                self.assertEqual(beta1, "0.9" if workload.steps == 1200 else "0")
+
+    def test_longer_runs_have_the_rate_that_was_tuned_and_all_seeds(self):
+        runs = Valley(0.005)
+        short = [fidelity_report.Row("lm", "adamw", v.name, 0.007, {}, [[summary(1.0)]])
+                 for v in fidelity.adamw_variants(LM)]
+        rows = fidelity.make_longer(runs, LM, short)
+        self.assertEqual([len(row.values) for row in rows], [len(fidelity.SEEDS)] * len(rows))
+        self.assertEqual([r.variant for r in rows],
+                         [v.name for v in fidelity.adamw_variants(LM) if v.longer])
+        self.assertEqual((set(runs.made), runs.lengths), ({0.007}, {fidelity.LONGER}))
+
+    def test_runs_with_other_options_have_other_names(self):
+        other = fidelity.Variant(DENSE.name, (*DENSE.args, "--beta1", "0"))
+        self.assertNotEqual(fidelity.file_name(LM, DENSE, 0.1, 1, 10),
+                            fidelity.file_name(LM, other, 0.1, 1, 10))
+
+
 class Reports(unittest.TestCase):
     def test_others_are_beside_tamis_of_the_same_bytes(self):
         rows = [row("tamis 1 %", [2.0], 0.01), row("tamis 10 %", [1.0], 0.1),
-                row("tamis 1 %, gradients", [9.0], 0.01), row("tamis 3.3 % bf16", [9.0], 0.05)]
+                row("tamis 1 %, gradients", [9.0], 0.01), row("tamis 3.3 % bf16, beta1 0.9", [9.0], 0.05)]
         between = row("topk 1 %", [5.0], math.sqrt(0.01 * 0.1))
         self.assertAlmostEqual(fidelity_report.at_same_bytes(between, rows), 1.5)
         self.assertIsNone(fidelity_report.at_same_bytes(row("micro 1 %", [5.0], 0.2), rows))
