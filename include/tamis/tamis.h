@@ -403,10 +403,11 @@ typedef enum tamis_update_rule {
 
 /**
  * Update mode: the residual accumulates the step that each rank's own optimizer would make, not the
- * gradient. A sparse mean of gradients must not be fed into Adam (docs/fidelity.md says why); what
- * comes out of this is a step already. The caller only applies it:
+ * gradient. Adam suffers from sparse means of gradients (docs/fidelity.md says why); what comes out
+ * of this is a step already. The caller only applies it:
  *
  *     tamis_update update = TAMIS_UPDATE_INIT;
+ *     update.beta1 = 0.0;                           not for short runs: see tamis_update_advise
  *     tamis_update_advise(cfg.density, &update, &cfg.residual_decay);
  *     cfg.update = &update;
  *     ...
@@ -438,9 +439,9 @@ typedef struct tamis_update {
 
 /**
  * Scale and residual decay that suit Adam at this density; all else of `update` stays. There are two
- * forms. With beta1 = 0 the residual is the momentum, and every entry has its turn: for runs of many
- * thousand steps, and for less than 2 %. With beta1 = 0.9 what is chosen is where the momentum is
- * surest, and nothing waits: for short runs at 2 % and above.
+ * forms. With beta1 = 0 the residual is the momentum, which moves unsure entries, too: for runs of some
+ * thousand steps and more, and for less than 2 %. With beta1 = 0.9 what is chosen is where the
+ * momentum is surest, and nothing waits: for about a thousand steps, at 2 % and above.
  *
  *     density           10 %     3 %     1 %    0.1 %     residual_decay
  *     scale, beta1 > 0   7      18      20      20        0

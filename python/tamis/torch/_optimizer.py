@@ -26,8 +26,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     reduce      "gradient", or "update": each rank makes the optimizer's step of its own gradient,
                 and the largest of these are exchanged (docs/fidelity.md). For AdamW, Adam, and SGD
                 with momentum, whose betas, eps or momentum the library takes over: give betas of
-                (0.0, 0.99), for short runs at 2 % and above (0.9, 0.99). lr and weight decay are
-                read from the param_groups at each step
+                (0.0, 0.99), for about a thousand steps at 2 % and above (0.9, 0.99). lr and
+                weight decay are read from the param_groups at each step
     scale       "update": factor on the exchanged steps; None: tamis.update_advise, of momentum 1
     options     those of SparseState; the state is the attribute `tamis`
 
