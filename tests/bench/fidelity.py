@@ -37,11 +37,11 @@ class Valley:
     quick = False
 
     def __init__(self, best):
-        self.best, self.made = best, []
+        self.best, self.made, self.lengths = best, [], set()
 
     def records(self, workload, variant, rate, seed, longer=1):
         self.made.append(rate)
-        self.lengths = getattr(self, "lengths", set()) | {longer}
+        self.lengths.add(longer)
         diverges = rate > 4 * self.best
         return [summary(None if diverges else 1.0 + abs(math.log(rate / self.best)))]
 
@@ -100,7 +100,8 @@ class Rows(unittest.TestCase):
 class Reports(unittest.TestCase):
     def test_others_are_beside_tamis_of_the_same_bytes(self):
         rows = [row("tamis 1 %", [2.0], 0.01), row("tamis 10 %", [1.0], 0.1),
-                row("tamis 1 %, gradients", [9.0], 0.01), row("tamis 3.3 % bf16, beta1 0.9", [9.0], 0.05)]
+                row("tamis 1 %, gradients", [9.0], 0.01),
+                row("tamis 3.3 % bf16, beta1 0.9", [9.0], 0.05)]
         between = row("topk 1 %", [5.0], math.sqrt(0.01 * 0.1))
         self.assertAlmostEqual(fidelity_report.at_same_bytes(between, rows), 1.5)
         self.assertIsNone(fidelity_report.at_same_bytes(row("micro 1 %", [5.0], 0.2), rows))
