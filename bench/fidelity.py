@@ -113,7 +113,8 @@ def file_name(workload, variant, rate, seed, steps):
     options = " ".join((*workload.options, *variant.args))
     words = [workload.name, workload.optimizer, variant.name, f"{rate:g}", f"seed{seed}",
              f"{steps}", f"{zlib.crc32(options.encode()):08x}"]
-    return "-".join("".join(c for c in word if c.isalnum() or c == ".") for word in words) + ".jsonl"
+    name = "-".join("".join(c for c in word if c.isalnum() or c == ".") for word in words)
+    return name + ".jsonl"
 
 
 class Runs:

@@ -438,10 +438,10 @@ typedef struct tamis_update {
     { sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 1.0 }
 
 /**
- * Scale and residual decay that suit Adam at this density; all else of `update` stays. There are two
- * forms. With beta1 = 0 the residual is the momentum, which moves unsure entries, too: for runs of some
- * thousand steps and more, and for less than 2 %. With beta1 = 0.9 what is chosen is where the
- * momentum is surest, and nothing waits: for about a thousand steps, at 2 % and above.
+ * Scale and residual decay that suit Adam at this density; all else of `update` stays. There are
+ * two forms. With beta1 = 0 the residual is the momentum, which moves unsure entries, too: for runs
+ * of some thousand steps and more, and for less than 2 %. With beta1 = 0.9 what is chosen is where
+ * the momentum is surest, and nothing waits: for about a thousand steps, at 2 % and above.
  *
  *     density           10 %     3 %     1 %    0.1 %     residual_decay
  *     scale, beta1 > 0   7      18      20      20        0

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tile kernel for AVX-512 (F, DQ, BW, VL; BMI). Blocks of 64 entries. Few candidates are written
- * one by one, many by four compresses; a search first tests whether a block holds any. Each writes
- * past what it found, which the next one overwrites, so the lists need slack at their end.
+ * The tile kernel for AVX-512 (F, DQ, BW, VL; BMI). Blocks of 64 entries. Few candidates are
+ * written one by one, many by four compresses; a search first tests whether a block holds any. Each
+ * writes past what it found, which the next one overwrites, so the lists need slack at their end.
  * The compress goes to a register: the form that stores is microcoded on Zen 4, 9 to 25 times
  * slower.
  */
