@@ -39,7 +39,7 @@ if(BUILD_SHARED_LIBS)
     set_property(TARGET tamis PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/tamis.map)
 endif()
 
-if(TAMIS_TESTS)
+if(TAM_HAVE_TESTS)
     add_library(tamis_static STATIC)
     tam_library(tamis_static)
 endif()

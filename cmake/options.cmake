@@ -7,12 +7,20 @@ if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYP
 endif()
 
 option(BUILD_SHARED_LIBS "Build libtamis as a shared library" ON)
-option(TAMIS_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
-option(TAMIS_BENCH "Build tamis_train, tamis_perf and tamis_info" ${PROJECT_IS_TOP_LEVEL})
 option(TAMIS_WERROR "Treat compiler warnings as errors" OFF)
 
+# Tests and programs are for who works on this project, not for one that includes it.
+set(own_default OFF)
+if(PROJECT_IS_TOP_LEVEL)
+    set(own_default AUTO)
+endif()
 foreach(part MPI OPENMP CUDA NCCL PYTHON)
     set(TAMIS_${part} AUTO CACHE STRING "AUTO, ON or OFF")
+endforeach()
+set(TAMIS_BENCH ${own_default} CACHE STRING "tamis_train, tamis_perf, ...: AUTO, ON or OFF")
+set(TAMIS_TESTS ${own_default} CACHE STRING "The tests: AUTO, ON or OFF")
+
+foreach(part MPI OPENMP CUDA NCCL PYTHON BENCH TESTS)
     set_property(CACHE TAMIS_${part} PROPERTY STRINGS AUTO ON OFF)
     if(NOT TAMIS_${part} MATCHES "^(AUTO|ON|OFF)$")
         message(FATAL_ERROR "TAMIS_${part}=${TAMIS_${part}} is none of AUTO, ON, OFF.")
@@ -21,20 +29,24 @@ endforeach()
 
 # tam_decide(<part> <found> <why it is missing>): sets TAM_HAVE_<part>.
 function(tam_decide part found missing)
-    if(found)
+    set(TAM_HAVE_${part} OFF PARENT_SCOPE)
+    if(TAMIS_${part} STREQUAL "OFF")
+        message(STATUS "${part}: off (TAMIS_${part}=OFF)")
+    elseif(found)
         message(STATUS "${part}: on (TAMIS_${part}=${TAMIS_${part}}, found)")
         set(TAM_HAVE_${part} ON PARENT_SCOPE)
-        return()
-    endif()
-    if(NOT TAMIS_${part} STREQUAL "AUTO" AND TAMIS_${part})
-        message(FATAL_ERROR "TAMIS_${part}=${TAMIS_${part}} cannot be fulfilled: ${missing}")
-    endif()
-    if(TAMIS_${part} STREQUAL "AUTO")
-        message(STATUS "${part}: off: ${missing}")
     else()
-        message(STATUS "${part}: off (TAMIS_${part}=${TAMIS_${part}})")
+        tam_lacks(${part} off "${missing}")
     endif()
-    set(TAM_HAVE_${part} OFF PARENT_SCOPE)
+endfunction()
+
+# tam_lacks(<part> <what> <why>): a part, or something of it, cannot be built: one line, or an error
+# where ON asks for all of it.
+function(tam_lacks part what why)
+    if(TAMIS_${part} STREQUAL "ON")
+        message(FATAL_ERROR "TAMIS_${part}=ON cannot be fulfilled: ${why}")
+    endif()
+    message(STATUS "${part}: ${what}: ${why}")
 endfunction()
 
 find_package(Threads REQUIRED)
@@ -61,3 +73,18 @@ tam_decide(OPENMP "${OpenMP_C_FOUND}"
 
 include(cmake/cuda.cmake)
 include(cmake/python.cmake)
+
+# What only programs and tests need.
+if(TAMIS_BENCH)
+    pkg_check_modules(JANSSON QUIET IMPORTED_TARGET jansson)
+    pkg_check_modules(OPENBLAS QUIET IMPORTED_TARGET openblas)
+    find_package(ZLIB QUIET)
+endif()
+tam_decide(BENCH "${JANSSON_FOUND}"
+           "jansson was not found (Debian: apt-get install libjansson-dev).")
+
+if(TAMIS_TESTS)
+    pkg_check_modules(CMOCKA QUIET IMPORTED_TARGET cmocka)
+endif()
+tam_decide(TESTS "${CMOCKA_FOUND}"
+           "cmocka was not found (Debian: apt-get install libcmocka-dev).")
