@@ -18,6 +18,7 @@ DATA=${DATA:-/usr/share/datasets/fashion-mnist}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 . tests/support/packages.sh
+. bench/build.sh
 
 install=()
 case "$*" in
@@ -33,13 +34,8 @@ TMPDIR=$(mktemp -d)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
-echo "Building (build/release) ..."
-{ cmake --preset release && cmake --build --preset release --target tamis_train; } \
-    >"$TMPDIR/build.log" 2>&1 || {
-    cat "$TMPDIR/build.log"
-    exit 1
-}
-train=$(find build/release -name tamis_train -type f)
+build_programs build/release tamis_train
+train=$(find_program build/release tamis_train)
 out=build/demo
 mkdir -p $out
 rm -f $out/*

@@ -14,6 +14,7 @@ set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 . tests/support/packages.sh
+. bench/build.sh
 
 options=()
 install=()
@@ -33,13 +34,7 @@ need_packages "${install[@]}" cmake ninja-build gcc libc6-dev pkg-config libopen
     libopenblas-dev libjansson-dev zlib1g-dev libxxhash-dev dataset-fashion-mnist bible-kjv \
     python3-matplotlib
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-echo "Building (${BUILD:=build/release}) ..."
-{ cmake --preset release -B "$BUILD" && cmake --build "$BUILD" --target tamis_train; } >"$log" 2>&1 || {
-    cat "$log"
-    exit 1
-}
+build_programs "${BUILD:=build/release}" tamis_train
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 # the ranks are the parallelism
-/usr/bin/python3 bench/fidelity.py --train "$(find "$BUILD" -name tamis_train -type f)" \
+/usr/bin/python3 bench/fidelity.py --train "$(find_program "$BUILD" tamis_train)" \
     --out "${OUT:-build/fidelity}" "${options[@]}"

@@ -27,6 +27,7 @@ TUNED=(--mca btl_tcp_flags 1 --mca coll_tuned_use_dynamic_rules 1
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 . tests/support/packages.sh
+. bench/build.sh
 
 quick=''
 install=()
@@ -40,16 +41,9 @@ done
 need_packages "${install[@]}" cmake ninja-build gcc libc6-dev pkg-config libopenmpi-dev openmpi-bin \
     libopenblas-dev libjansson-dev zlib1g-dev libxxhash-dev python3-matplotlib iproute2 util-linux
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-echo "Building (build/release) ..."
-{ cmake --preset release && cmake --build --preset release --target tamis_overlap cluster_link; } \
-    >"$log" 2>&1 || {
-    cat "$log"
-    exit 1
-}
-overlap=$(find "$PWD/build/release" -name tamis_overlap -type f)
-link=$(find "$PWD/build/release" -name cluster_link -type f)
+build_programs build/release tamis_overlap cluster_link
+overlap=$(find_program "$PWD/build/release" tamis_overlap)
+link=$(find_program "$PWD/build/release" cluster_link)
 cluster=$PWD/bench/cluster/cluster.sh
 out=$PWD/build/overlap
 mkdir -p "$out"

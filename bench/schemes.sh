@@ -26,6 +26,7 @@ SPEED_SCHEMES=${SPEED_SCHEMES:-tamis,topk,oktopk}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 . tests/support/packages.sh
+. bench/build.sh
 
 quick=''
 only=''
@@ -49,16 +50,9 @@ need_packages "${install[@]}" cmake ninja-build gcc libc6-dev pkg-config libopen
     libopenblas-dev libjansson-dev zlib1g-dev libxxhash-dev dataset-fashion-mnist \
     python3-matplotlib
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-echo "Building (${BUILD:=build/release}) ..."
-{ cmake --preset release -B "$BUILD" && cmake --build "$BUILD" --target tamis_schemes tamis_train; } \
-    >"$log" 2>&1 || {
-    cat "$log"
-    exit 1
-}
-train=$(find "$BUILD" -name tamis_train -type f)
-schemes=$(find "$BUILD" -name tamis_schemes -type f)
+build_programs "${BUILD:=build/release}" tamis_schemes tamis_train
+train=$(find_program "$BUILD" tamis_train)
+schemes=$(find_program "$BUILD" tamis_schemes)
 out=${OUT:-build/schemes}
 mkdir -p "$out"
 rm -f "$out"/*.jsonl "$out"/*.png "$out"/schemes.md "$out"/gradients
