@@ -4,8 +4,10 @@
     pip install ./python                                    # needs a package index, for setuptools
     pip install --no-build-isolation ./python               # with those of the system
     CMAKE_ARGS="-DTAMIS_MPI=OFF" pip install ./python       # options of CMake, see cmake/options.cmake
+    CMAKE_ARGS="-DTAMIS_CUDA=ON" pip install ./python       # for CUDA, which is left out unless asked for
 
-Everything that is made lies in a temporary folder, nothing in the source tree.
+Everything that is made lies in a temporary folder, nothing in the source tree. What is built is said
+last; pip shows it with -v, and where the build fails.
 """
 
 import atexit
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -51,10 +54,27 @@ def find_tools():
             )
 
 
+def call(command):
+    """Run a command whose output goes where ours goes. Returns its lines."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line.strip())
+    if process.wait() != 0:
+        raise SystemExit(f"tamis: {shlex.join(command[:2])} failed; its message is above.")
+    return lines
+
+
 class build_with_cmake(build_ext):
     def run(self):
         find_tools()
+        begin = time.monotonic()
+        # A wheel that is linked with CUDA cannot be imported where there is none.
         configure = ["cmake", "-S", TOP, "-B", self.build_temp, "-DCMAKE_BUILD_TYPE=Release"]
+        configure += ["-DTAMIS_CUDA=OFF"]
         if "CMAKE_GENERATOR" not in os.environ and shutil.which("ninja"):
             configure.append("-GNinja")
         configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
@@ -66,9 +86,12 @@ class build_with_cmake(build_ext):
             build += ["--parallel", str(len(os.sched_getaffinity(0)))]
         install = ["cmake", "--install", self.build_temp, "--config", "Release", "--strip"]
         install += ["--component", "python", "--prefix", os.path.abspath(self.build_lib)]
-        for command in (configure, build, install):
-            if subprocess.call(command) != 0:
-                raise SystemExit(f"tamis: {shlex.join(command[:2])} failed; its message is above.")
+        parts = [re.fullmatch(r"-- ((?:MPI|OPENMP|CUDA|NCCL): .*)", line) for line in call(configure)]
+        call(build)
+        call(install)
+        print(f"tamis {version()}, built in {time.monotonic() - begin:.0f} s:")
+        for part in filter(None, parts):
+            print(f"    {part[1]}", flush=True)
 
 
 def refused(command, sentence):

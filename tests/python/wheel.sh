@@ -40,11 +40,15 @@ sources() {
     (cd "$tree" && find . -maxdepth 1 && find python -not -name '*.pyc' -not -name __pycache__) | sort
 }
 sources >before
-CMAKE_ARGS="-DTAMIS_CUDA=OFF -DTAMIS_NCCL=OFF ${CMAKE_ARGS:-}" "$python" -m pip wheel \
-    --no-build-isolation --no-deps -w "$work/wheel" "$tree/python" >log 2>&1 </dev/null || {
+"$python" -m pip wheel -v --no-build-isolation --no-deps -w "$work/wheel" "$tree/python" \
+    >log 2>&1 </dev/null || {
     cat log
     exit 1
 }
+said=$(grep -A 4 '^ *tamis [0-9.]*, built in [0-9]* s:$' log) || fail "pip -v does not say what was built"
+echo "$said"
+[ "$(grep -cE '^ +(MPI|OPENMP|CUDA|NCCL): (on|off)' <<<"$said")" -eq 4 ] || fail "^ not all parts are named"
+grep -q 'CUDA: off (TAMIS_CUDA=OFF)' <<<"$said" || fail "^ CUDA is looked for unless it is asked for"
 sources >after
 diff before after || fail "the build wrote into the source tree"
 
