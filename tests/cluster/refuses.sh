@@ -46,13 +46,15 @@ refused() { # words of the sentence, command before cluster.sh...
     check_gone "$words"
 }
 
-# As one who is permitted nothing: where users may have namespaces, in one that may have no more.
+# As one who is permitted nothing: where users may have namespaces, in one that may have no more; else
+# as the owner of the tree without any rights but his, for nobody else may be able to read it.
 powerless() {
+    local owner=(setpriv --reuid "$(stat -c %u "$cluster")" --clear-groups --bounding-set -all)
     if unshare --user --map-root-user true 2>/dev/null; then
         unshare --user --map-root-user \
             sh -c 'echo 0 >/proc/sys/user/max_net_namespaces; exec "$@"' sh "$@"
-    elif setpriv --reuid 65534 --regid 65534 --clear-groups true 2>/dev/null; then
-        setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
+    elif "${owner[@]}" true 2>/dev/null; then
+        "${owner[@]}" "$@"
     else
         "$@"
     fi
