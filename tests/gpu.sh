@@ -110,12 +110,10 @@ finish() {
 # -- build -------------------------------------------------------------------------------------
 
 configure() {
-    local generator=() tests=OFF
+    local generator=()
     command -v ninja >/dev/null && generator=(-G Ninja)
-    pkg-config --exists cmocka && tests=ON
     cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTAMIS_MPI=OFF \
-        -DTAMIS_CUDA=ON -DTAMIS_TESTS=$tests -DTAMIS_BENCH=ON \
-        -DCMAKE_CUDA_ARCHITECTURES=$architecture
+        -DTAMIS_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$architecture
 }
 
 # Not everything: the suite of the CPU is for tests/run.sh.
@@ -134,7 +132,7 @@ export build architecture cores
 export -f configure build_programs
 step configure 90 bash -c configure || finish 1
 step build 270 bash -c build_programs || finish 1
-grep -E '^-- (CUDA|NCCL|bench):' "$logs/configure.log"
+grep -E '^-- (CUDA|NCCL|BENCH|TESTS):' "$logs/configure.log"
 [ -n "$build_only" ] && finish
 
 if [ -z "$gpu" ]; then

@@ -7,7 +7,7 @@
 #
 #     bash tests/run.sh [--quick] [--no-install]
 #
-#     --quick        release only, without the tests labelled `slow`
+#     --quick        release only, without the tests labelled `slow`; CUDA for one processor
 #     --no-install   do not install missing Debian packages, name them and stop; nor nvcc
 #
 # The Python package is built and tested in release only, with Debian's Python and torch; its wheel in
@@ -16,20 +16,26 @@
 # CUDA is tested without a GPU (tests/cuda); compiling it for one needs nvcc, which is put into
 # build/nvcc where the machine has none and the Python package index can be reached.
 #
-# TAMIS_WERROR=ON makes compiler warnings errors in release too.
+# TAMIS_WERROR=ON makes compiler warnings errors in release too. ccache is used where there is one.
 set -u
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top" || exit 1
 exec </dev/null
 . tests/support/packages.sh
+. tests/support/counts.sh
 
 builds="release dev tsan"
 select=()
+processors=-UCMAKE_CUDA_ARCHITECTURES # those of cmake/cuda.cmake, also after --quick
 install=()
 for argument in "$@"; do
     case $argument in
-        --quick) builds=release select=(--label-exclude '^slow$') ;;
+        --quick)
+            builds=release
+            select=(--label-exclude '^slow$')
+            processors=-DCMAKE_CUDA_ARCHITECTURES=90-real
+            ;;
         --no-install) install=(--no-install) ;;
         *) echo "usage: bash tests/run.sh [--quick] [--no-install]" >&2; exit 2 ;;
     esac
@@ -46,11 +52,26 @@ TMPDIR=$(mktemp -d) || exit 1
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
+if command -v ccache >/dev/null; then
+    export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
+    export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
+    export CMAKE_CUDA_COMPILER_LAUNCHER=${CMAKE_CUDA_COMPILER_LAUNCHER-ccache}
+fi
+
 # A word to this script, not to the library, which warns about settings that it does not know.
 werror=${TAMIS_WERROR:+-DTAMIS_WERROR=$TAMIS_WERROR}
 unset TAMIS_WERROR
 
-passed=0 failed=0 skipped=0
+# What is tested may not shrink because something is missing here.
+parts() { # build
+    local demanded="TESTS MPI OPENMP BENCH"
+    case $1 in
+        release) demanded+=" PYTHON" ;;
+        tsan) demanded=TESTS ;;
+    esac
+    printf -- '-DTAMIS_%s=ON ' $demanded
+}
+
 count() { # lines of the report of one build that hold a text
     grep -c "$1" "$junit"
 }
@@ -63,14 +84,14 @@ setarch -R true 2>/dev/null && steady="setarch -R"
 for build in $builds; do
     echo "== $build"
     log=$TMPDIR/$build.log
-    if ! { cmake --preset "$build" $werror &&
+    if ! { cmake --preset "$build" $(parts "$build") $processors $werror &&
            cmake --build --preset "$build"; } >"$log" 2>&1; then
         cat "$log"
         echo "The build \"$build\" failed."
         failed=$((failed + 1))
         continue
     fi
-    grep -E '^-- (MPI|OPENMP|CUDA|NCCL|PYTHON):' "$log"
+    grep -E '^-- (MPI|OPENMP|CUDA|NCCL|PYTHON|BENCH|TESTS):' "$log"
     junit=$TMPDIR/$build.xml
     $steady ctest --preset "$build" -j "$((3 * $(nproc)))" --no-tests=error --output-junit "$junit" \
         "${select[@]}"
@@ -84,10 +105,4 @@ for build in $builds; do
     failed=$((failed + bad))
     skipped=$((skipped + away + $(count ' status="disabled"')))
 done
-
-if [ $skipped -gt 0 ]; then
-    echo "$passed passed, $failed failed, $skipped skipped"
-else
-    echo "$passed passed, $failed failed"
-fi
-[ $failed -eq 0 ]
+finish

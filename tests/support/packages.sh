@@ -59,8 +59,8 @@ find_nvcc() {
     fi
     if [ $install = yes ] && [ ! -e "$folder/complete" ]; then
         echo "Installing nvcc from the Python package index into $folder"
-        { python3 -m venv "$folder" &&
-            timeout 300 "$folder/bin/pip" install -q $nvcc_packages &&
+        { python3 -m venv --without-pip "$folder" && # Debian has what puts it there in another package
+            timeout 300 python3 -m pip --python "$folder/bin/python" install -q $nvcc_packages &&
             touch "$folder/complete"; } </dev/null >/dev/null 2>&1
     fi
     for home in "$folder"/lib/python3*/site-packages/nvidia; do

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# The long tests, after those of tests/run.sh. Every part ends with a line of counts; the last line is
+# their sum, "N passed, N failed[, N skipped]".
+#
+#     bash tests/full.sh [PART...]
+#
+#     fresh        both commands of the README on a machine that has nothing (tests/fresh.sh)
+#     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
+set -u
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+exec </dev/null
+. tests/support/counts.sh
+
+parts=("$@")
+[ $# -gt 0 ] || parts=(fresh properties)
+for name in "${parts[@]}"; do
+    case $name in
+        fresh) part fresh bash tests/fresh.sh ;;
+        properties) part properties bash tests/fuzz/properties.sh 60 ;;
+        *) echo "usage: bash tests/full.sh [fresh] [properties]" >&2; exit 2 ;;
+    esac
+done
+finish

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# properties.sh SECONDS: random cases of everything for that long, by the program that the build
+# "release" has. The last line is "N passed, N failed[, N skipped]".
+set -u
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+. tests/support/counts.sh
+
+program=build/release/tests/fuzz/properties
+if [ ! -x $program ]; then
+    echo "skipped: $program is not built (bash tests/run.sh --quick builds it)"
+    skipped=1
+elif "$program" --seconds "$1"; then
+    passed=1
+else
+    failed=1
+fi
+finish
