@@ -15,8 +15,6 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { REPORT_MS = 20000 };
-
 exchange_trial exchange_usual(void) {
     return (exchange_trial){
         .scheme = "tamis", .nranks = 3, .n = 2600, .density = 0.05, .fault_step = EXCHANGE_NO_STEP};
@@ -203,7 +201,7 @@ static void enqueue(exchange_seat *s, uint64_t *serial) {
 }
 
 static void wait_for_report(exchange_seat *s, uint64_t serial) {
-    uint64_t end = now_ms() + (uint64_t)REPORT_MS * test_slowness();
+    uint64_t end = now_ms() + (uint64_t)test_long_ms() * test_slowness();
     bool done = false;
     while (!done) {
         RANK_OK(s->self, tam_cuda_step_poll(s->step, serial, &done, &s->report));

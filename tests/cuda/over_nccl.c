@@ -22,7 +22,7 @@ static void run(test_rank *self) {
     const plan *p = self->shared;
     tamis_comm *local = self->comm, *comm = NULL;
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    config.timeout_ms = RANKS_TIMEOUT_MS;
+    config.timeout_ms = test_long_ms();
     RANK_CUDA(self, cudaSetDevice((int)self->id));
     RANK_OK(self, tamis_comm_create_nccl(local, &config, &comm));
     test_deadline(comm, p->timeout_ms);
@@ -35,7 +35,7 @@ static void run(test_rank *self) {
 }
 
 void over_nccl_leaving(uint32_t nranks, uint32_t timeout_ms, rank_body body) {
-    plan p = {timeout_ms ? timeout_ms : RANKS_TIMEOUT_MS, body};
+    plan p = {timeout_ms ? timeout_ms : test_long_ms(), body};
     test_context("P=%u", nranks);
     ranks_run(nranks, 0, run, &p);
 }

@@ -16,7 +16,7 @@ enum { OVER_SHARE = 600, OVER_ROUNDS = 12 };
 uint32_t over_short_ms(void);
 
 /** Run `body` on ranks whose `comm` is NCCL's and whose `shared` is the local one, and see that
- * nothing is left. @param timeout_ms  0: RANKS_TIMEOUT_MS */
+ * nothing is left. @param timeout_ms  0: test_long_ms() */
 void over_nccl(uint32_t nranks, uint32_t timeout_ms, rank_body body);
 
 /** The same, without looking at what is left. */

@@ -18,7 +18,7 @@
 
 /* A deadline that a step in good order keeps also under a sanitizer, beside other tests. */
 static uint32_t short_ms(void) {
-    return test_slowness() > 1 ? 8000 : 3000;
+    return test_stretch_ms(3000);
 }
 
 /* -- a step that is lost ---------------------------------------------------------------------- */

@@ -197,7 +197,7 @@ static tamis_status run(seat *s, float scale, tam_cuda_report *out) {
         .scale = scale,
     };
     TAM_TRY(tam_cuda_step_run(s->step, &target, s->stream, enqueue, s, &serial));
-    while (!done && now_ms() - since < RANKS_TIMEOUT_MS)
+    while (!done && now_ms() - since < test_long_ms())
         TAM_TRY(tam_cuda_step_poll(s->step, serial, &done, out));
     return done ? TAMIS_OK : TAMIS_E_TIMEOUT;
 }

@@ -18,7 +18,7 @@ enum { RANKS = 3 };
 
 /* A deadline that a step in good order keeps also under a sanitizer, beside other tests. */
 static uint32_t short_ms(void) {
-    return test_slowness() > 1 ? 8000 : 3000;
+    return test_stretch_ms(3000);
 }
 
 static bool open_impatient(test_rank *self, seat *out) {
@@ -124,7 +124,7 @@ static void fall_out_of_step(test_rank *self) {
     uint64_t begin_ms = now_ms();
     self->where = "save after a refusal";
     RANK_OK(self, tamis_reducer_save(s.reducer, path));
-    RANK_CHECK(self, now_ms() - begin_ms < RANKS_TIMEOUT_MS / 2, "saving took %llu ms",
+    RANK_CHECK(self, now_ms() - begin_ms < test_long_ms() / 2, "saving took %llu ms",
                (unsigned long long)(now_ms() - begin_ms));
     RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_start(s.reducer, &step));
     RANK_MEET(self);

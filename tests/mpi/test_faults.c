@@ -8,7 +8,7 @@
 #include "tests/support/scratch.h"
 #include <string.h>
 
-enum { N = 2000, TIMEOUT_MS = 800, SLEEP_MS = 3500 };
+enum { N = 2000, TIMEOUT_MS = 800, SLEEP_MS = 3 * TIMEOUT_MS };
 
 static tamis_status step_once(tamis_reducer *reducer, uint32_t number, float *gradient) {
     tamis_step step = TAMIS_STEP_INIT;
@@ -34,18 +34,18 @@ static void check_accumulated(const tamis_reducer *reducer, const float *before)
 static void check_poisoned(tamis_comm *comm, tamis_reducer *reducer) {
     static float gradient[N];
     char path[SCRATCH_PATH];
-    test_deadline(comm, RANKS_TIMEOUT_MS);
+    test_deadline(comm, test_long_ms());
     uint64_t start_ms = now_ms();
     MPI_STATUS(TAMIS_E_TIMEOUT, tamis_comm_status(comm));
     MPI_STATUS(TAMIS_E_TIMEOUT, step_once(reducer, 2, gradient));
     MPI_OK(tamis_reducer_save(reducer, scratch_path("lost", path)));
-    MPI_CHECK(now_ms() - start_ms < RANKS_TIMEOUT_MS / 2, "calls on a lost communicator wait");
+    MPI_CHECK(now_ms() - start_ms < test_long_ms() / 2, "calls on a lost communicator wait");
     unlink(path);
 }
 
 /* Its first step may even succeed, for the others' part of it may have arrived. */
 static void come_late(tamis_reducer *reducer, float *gradient) {
-    sleep_ms(SLEEP_MS);
+    sleep_ms(test_stretch_ms(SLEEP_MS));
     tamis_status status = step_once(reducer, 1, gradient);
     if (status == TAMIS_OK)
         status = step_once(reducer, 2, gradient);
@@ -62,7 +62,7 @@ static void wait_in_vain(tamis_comm *comm, tamis_reducer *reducer, float *gradie
     uint64_t start_ms = now_ms();
     MPI_STATUS(TAMIS_E_TIMEOUT, step_once(reducer, 1, gradient));
     uint64_t took_ms = now_ms() - start_ms;
-    MPI_CHECK(took_ms < TIMEOUT_MS + test_grace_ms(), "it took %llu ms",
+    MPI_CHECK(took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
               (unsigned long long)took_ms);
     MPI_CHECK(strlen(tamis_last_error()) > 10, "no sentence");
     check_accumulated(reducer, before);
@@ -74,12 +74,12 @@ int main(int argc, char **argv) {
     static float gradient[N];
     tamis_reducer *reducer = NULL;
     mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
-    tamis_comm *comm = mpi_comm(RANKS_TIMEOUT_MS);
+    tamis_comm *comm = mpi_comm(test_long_ms());
     tamis_layout *layout = data_layout(N);
     MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
     MPI_OK(step_once(reducer, 0, gradient));
     MPI_Barrier(MPI_COMM_WORLD);
-    test_deadline(comm, TIMEOUT_MS);
+    test_deadline(comm, test_stretch_ms(TIMEOUT_MS));
     if (mpi_rank == mpi_nranks - 1)
         come_late(reducer, gradient);
     else
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
     tamis_reducer_destroy(reducer);
     tamis_layout_destroy(layout);
     tamis_comm_destroy(comm);
-    MPI_CHECK(now_ms() - start_ms < RANKS_TIMEOUT_MS + test_grace_ms(), "destroy took %llu ms",
+    MPI_CHECK(now_ms() - start_ms < test_long_ms() + test_grace_ms(), "destroy took %llu ms",
               (unsigned long long)(now_ms() - start_ms));
     mpi_leave();
 }

@@ -9,7 +9,7 @@
 #include "tests/support/scratch.h"
 #include <string.h>
 
-enum { N = 2000, TIMEOUT_MS = 800, SLEEP_MS = 3500 };
+enum { N = 2000, TIMEOUT_MS = 800, SLEEP_MS = 3 * TIMEOUT_MS };
 
 static tamis_status step_once(tamis_reducer *reducer, uint32_t number, float *gradient) {
     const tamis_step step = data_step(gradient);
@@ -33,7 +33,7 @@ static void wait_in_vain(tamis_reducer *reducer, uint32_t size, float *gradient)
     uint64_t start_ms = now_ms();
     MPI_STATUS(TAMIS_E_TIMEOUT, step_once(reducer, 1, gradient));
     uint64_t took_ms = now_ms() - start_ms;
-    MPI_CHECK(took_ms < TIMEOUT_MS + test_grace_ms(), "it took %llu ms",
+    MPI_CHECK(took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
               (unsigned long long)took_ms);
     check_gradient(gradient, size);
     MPI_OK(tamis_reducer_save(reducer, scratch_path("lost", path)));
@@ -41,7 +41,7 @@ static void wait_in_vain(tamis_reducer *reducer, uint32_t size, float *gradient)
 }
 
 static void come_late(tamis_reducer *reducer, float *gradient) {
-    sleep_ms(SLEEP_MS);
+    sleep_ms(test_stretch_ms(SLEEP_MS));
     tamis_status status = step_once(reducer, 1, gradient);
     if (status == TAMIS_OK) /* all its parts may have arrived */
         status = step_once(reducer, 2, gradient);
@@ -55,12 +55,12 @@ int main(int argc, char **argv) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
     mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
-    tamis_comm *comm = mpi_comm(RANKS_TIMEOUT_MS);
+    tamis_comm *comm = mpi_comm(test_long_ms());
     config.ranks_per_node = mpi_nranks % 2 == 0 ? 2 : (uint32_t)mpi_nranks;
     MPI_OK(data_reducer(comm, N, &config, &reducer));
     MPI_OK(step_once(reducer, 0, gradient));
     MPI_Barrier(MPI_COMM_WORLD);
-    test_deadline(comm, TIMEOUT_MS);
+    test_deadline(comm, test_stretch_ms(TIMEOUT_MS));
     if (mpi_rank == mpi_nranks - 1)
         come_late(reducer, gradient);
     else
@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
     uint64_t start_ms = now_ms();
     tamis_reducer_destroy(reducer);
     tamis_comm_destroy(comm);
-    MPI_CHECK(now_ms() - start_ms < RANKS_TIMEOUT_MS + test_grace_ms(), "destroy took %llu ms",
+    MPI_CHECK(now_ms() - start_ms < test_long_ms() + test_grace_ms(), "destroy took %llu ms",
               (unsigned long long)(now_ms() - start_ms));
     mpi_leave();
 }

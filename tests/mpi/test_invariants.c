@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 6, TIMEOUT_MS = 30000 };
+enum { STEPS = 6 };
 
 /* One run of a scheme, over whatever communicator. */
 typedef struct run_case {
@@ -209,7 +209,7 @@ static void check_dense(tamis_comm *comm) {
 
 int main(int argc, char **argv) {
     mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
-    tamis_comm *comm = mpi_comm(TIMEOUT_MS);
+    tamis_comm *comm = mpi_comm(test_long_ms());
     MPI_CHECK(tamis_comm_rank(comm) == (uint32_t)mpi_rank, "rank %u", tamis_comm_rank(comm));
     MPI_CHECK(tamis_comm_nranks(comm) == (uint32_t)mpi_nranks, "%u ranks", tamis_comm_nranks(comm));
     MPI_CHECK(strcmp(tamis_comm_transport(comm), "mpi") == 0, "%s", tamis_comm_transport(comm));

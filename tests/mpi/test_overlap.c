@@ -8,7 +8,6 @@
 #include <string.h>
 
 enum { SEGMENTS = 10, LENGTH = 3001, N = SEGMENTS * LENGTH, STEPS = 8 };
-enum { TIMEOUT_MS = 20000 };
 
 static float gradient[N];
 
@@ -76,7 +75,7 @@ static void check_bits(tamis_comm *comm, const char *scheme) {
 
 /* The last rank forgets a segment in the middle; the others wait for the last rank. */
 static void check_forgotten(void) {
-    tamis_comm *comm = mpi_comm(TIMEOUT_MS);
+    tamis_comm *comm = mpi_comm(test_long_ms());
     tamis_reducer *reducer = make(comm, "tamis", TAMIS_WORKER_CALLER);
     bool forgets = mpi_rank == mpi_nranks - 1;
     MPI_Barrier(MPI_COMM_WORLD);
@@ -104,7 +103,7 @@ static void check_forgotten(void) {
 int main(int argc, char **argv) {
     static const char *const schemes[] = {"tamis", "micro", "deft", "topk", "dense"};
     mpi_begin(&argc, &argv, MPI_THREAD_MULTIPLE);
-    tamis_comm *comm = mpi_comm(TIMEOUT_MS);
+    tamis_comm *comm = mpi_comm(test_long_ms());
     for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++)
         check_bits(comm, schemes[s]);
     tamis_comm_destroy(comm);

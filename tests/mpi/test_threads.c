@@ -7,7 +7,7 @@
 #include "tests/support/mpi_ranks.h"
 #include <string.h>
 
-enum { N = 4000, STEPS = 30, TIMEOUT_MS = 20000, COMMS = 2, PER_COMM = 2 };
+enum { N = 4000, STEPS = 30, COMMS = 2, PER_COMM = 2 };
 
 static float gradients[COMMS][PER_COMM][N];
 static tamis_comm *comms[COMMS];
@@ -17,7 +17,7 @@ static void set_up(void) {
     static const char *const schemes[PER_COMM] = {"tamis", "micro"};
     tamis_layout *layout = data_layout(N);
     for (int c = 0; c < COMMS; c++) {
-        comms[c] = mpi_comm(TIMEOUT_MS);
+        comms[c] = mpi_comm(test_long_ms());
         for (int r = 0; r < PER_COMM; r++) {
             tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
             config.scheme = schemes[r];

@@ -91,7 +91,7 @@ static void run_scene(test_rank *self) {
         difference->change(&mine);
     uint64_t before = now_ms();
     RANK_STATUS(self, difference->status, create(self, &mine, &reducer));
-    RANK_CHECK(self, now_ms() - before < RANKS_TIMEOUT_MS / 2, "it took %llu ms",
+    RANK_CHECK(self, now_ms() - before < test_long_ms() / 2, "it took %llu ms",
                (unsigned long long)(now_ms() - before));
     RANK_CHECK(self, reducer == NULL, "the output was written");
     check_sentence(self);

@@ -86,7 +86,7 @@ static void report_all(tamis_comm *const *comms, uint32_t first) {
 
 static void open_comms(uint32_t nranks, tamis_comm **comms) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    config.timeout_ms = RANKS_TIMEOUT_MS;
+    config.timeout_ms = test_long_ms();
     assert_int_equal(tamis_comm_create_local(nranks, &config, comms), TAMIS_OK);
 }
 
@@ -340,18 +340,16 @@ static void a_wrong_call_has_no_effect_and_all_ranks_hear_of_it(void **state) {
 
 /* -- ranks that do not come ---------------------------------------------------------------------- */
 
-enum { SHORT_MS = 500 };
-
 static void run_absent(test_rank *self) {
     RANK_OK(self, report(self->comm, self->id));
     uint64_t before = now_ms(), digest = ledgers[self->id]->digest;
     rank_barrier(self);
-    test_deadline(self->comm, SHORT_MS);
+    test_deadline(self->comm, test_short_ms());
     if (self->id == 1)
         return;
     RANK_STATUS(self, TAMIS_E_TIMEOUT, report(self->comm, self->id));
     RANK_STATUS(self, TAMIS_E_TIMEOUT, report(self->comm, self->id));
-    RANK_CHECK(self, now_ms() - before < SHORT_MS + test_grace_ms(), "it took %llu ms",
+    RANK_CHECK(self, now_ms() - before < test_short_ms() + test_grace_ms(), "it took %llu ms",
                (unsigned long long)(now_ms() - before));
     RANK_CHECK(self, tam_ledger_digest(ledgers[self->id]) == digest, "the ledger has changed");
 }
@@ -382,7 +380,7 @@ static void run_silent(test_rank *self) {
     if (self->id == 0)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SILENT, *nth, 0));
     rank_barrier(self);
-    test_deadline(self->comm, SHORT_MS);
+    test_deadline(self->comm, test_short_ms());
     RANK_STATUS(self, TAMIS_E_TIMEOUT, report(self->comm, self->id));
     RANK_CHECK(self, tam_ledger_digest(ledgers[self->id]) == digest, "the ledger has changed");
 }

@@ -57,7 +57,7 @@ static void check_poisoned(test_rank *self, tamis_reducer *reducer, tamis_status
     data_fill(DATA_HEAVY, self->id, 9, N, gradient);
     memcpy(before, gradient, sizeof before);
     step.grad = gradient;
-    test_deadline(self->comm, RANKS_TIMEOUT_MS);
+    test_deadline(self->comm, test_long_ms());
     uint64_t start_ms = now_ms();
     RANK_STATUS(self, cause, tamis_comm_status(self->comm));
     RANK_STATUS(self, cause, tamis_reduce_start(reducer, &step));
@@ -65,8 +65,7 @@ static void check_poisoned(test_rank *self, tamis_reducer *reducer, tamis_status
     RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_result(reducer, &result)); /* there is none */
     RANK_STATUS(self, cause, create(self, "tamis", &another));
     RANK_CHECK(self, another == NULL, "an output was written");
-    RANK_CHECK(self, now_ms() - start_ms < RANKS_TIMEOUT_MS / 2,
-               "calls on a lost communicator wait");
+    RANK_CHECK(self, now_ms() - start_ms < test_long_ms() / 2, "calls on a lost communicator wait");
 }
 
 /* The residual holds what was there before and the whole gradient of step `number`. */
@@ -111,7 +110,7 @@ static void run_away(test_rank *self) {
     RANK_OK(self, tamis_reducer_residual(reducer, &residual));
     memcpy(before, residual, sizeof before);
     rank_barrier(self);
-    test_deadline(self->comm, TIMEOUT_MS);
+    test_deadline(self->comm, test_stretch_ms(TIMEOUT_MS));
     uint64_t start_ms = now_ms();
     tamis_status status = away ? TAMIS_E_TIMEOUT : step_once(self, reducer, 1, gradient);
     uint64_t took_ms = now_ms() - start_ms;
@@ -119,7 +118,7 @@ static void run_away(test_rank *self) {
                tamis_last_error());
     RANK_CHECK(self, away || strstr(tamis_last_error(), "2"), "\"%s\" does not name rank 2",
                tamis_last_error());
-    RANK_CHECK(self, took_ms < TIMEOUT_MS + test_grace_ms(), "it took %llu ms",
+    RANK_CHECK(self, took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
                (unsigned long long)took_ms);
     rank_barrier(self);
     if (away) { /* comes too late */
@@ -193,7 +192,7 @@ static void run_absent_at_create(test_rank *self) {
     }
     RANK_STATUS(self, TAMIS_E_TIMEOUT, create(self, "tamis", &reducer));
     uint64_t took_ms = now_ms() - start_ms;
-    RANK_CHECK(self, took_ms < TIMEOUT_MS + test_grace_ms(), "it took %llu ms",
+    RANK_CHECK(self, took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
                (unsigned long long)took_ms);
     RANK_CHECK(self, reducer == NULL, "an output was written");
     rank_barrier(self);
@@ -202,7 +201,7 @@ static void run_absent_at_create(test_rank *self) {
 static void test_a_rank_that_never_creates_is_a_timeout(void **state) {
     (void)state;
     test_context("rank 0 never creates");
-    ranks_run(NRANKS, TIMEOUT_MS, run_absent_at_create, NULL);
+    ranks_run(NRANKS, test_stretch_ms(TIMEOUT_MS), run_absent_at_create, NULL);
 }
 
 static void run_destroy_while_others_wait(test_rank *self) {
@@ -212,13 +211,13 @@ static void run_destroy_while_others_wait(test_rank *self) {
     RANK_OK(self, create(self, "tamis", &reducer));
     data_fill(DATA_HEAVY, self->id, 0, N, gradient);
     step.grad = gradient;
-    test_deadline(self->comm, TIMEOUT_MS);
+    test_deadline(self->comm, test_stretch_ms(TIMEOUT_MS));
     if (self->id != 1)
         RANK_OK(self, tamis_reduce_start(reducer, &step));
     uint64_t start_ms = now_ms();
     tamis_reducer_destroy(reducer); /* waits for an exchange that cannot come */
-    RANK_CHECK(self, now_ms() - start_ms < TIMEOUT_MS + test_grace_ms(), "destroy took %llu ms",
-               (unsigned long long)(now_ms() - start_ms));
+    RANK_CHECK(self, now_ms() - start_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(),
+               "destroy took %llu ms", (unsigned long long)(now_ms() - start_ms));
     rank_barrier(self);
 }
 
@@ -249,7 +248,7 @@ static void run_abort(test_rank *self) {
         if (self->id == 0 && pthread_create(&thread, NULL, abort_soon, self->comm) != 0)
             RANK_CHECK(self, false, "no thread");
         RANK_STATUS(self, TAMIS_E_ABORTED, step_once(self, reducer, 0, gradient));
-        RANK_CHECK(self, now_ms() - start_ms < RANKS_TIMEOUT_MS / 2, "it took %llu ms",
+        RANK_CHECK(self, now_ms() - start_ms < test_long_ms() / 2, "it took %llu ms",
                    (unsigned long long)(now_ms() - start_ms));
         if (self->id == 0)
             pthread_join(thread, NULL);
@@ -381,7 +380,7 @@ static void check_not_silent(const injection *all, const injection *good) {
 }
 
 static injection run_good(const char *scheme) {
-    injection good = {.scheme = scheme, .timeout_ms = RANKS_TIMEOUT_MS};
+    injection good = {.scheme = scheme, .timeout_ms = test_long_ms()};
     inject(&good);
     assert_true(all_fine(&good));
     return good;
@@ -395,7 +394,7 @@ static uint64_t sweep(const char *scheme, tam_fault fault, uint32_t argument,
     for (uint64_t nth = 0; nth < OPERATIONS_MOST; nth += stride) {
         injection all = {.scheme = scheme, .fault = fault, .nth = nth, .argument = argument};
         all.rank = (uint32_t)(nth % NRANKS);
-        all.timeout_ms = fault == TAM_FAULT_SILENT ? SILENT_MS : RANKS_TIMEOUT_MS;
+        all.timeout_ms = fault == TAM_FAULT_SILENT ? test_stretch_ms(SILENT_MS) : test_long_ms();
         inject(&all);
         if (all_fine(&all))
             return nth;
@@ -451,7 +450,7 @@ static void test_a_flipped_bit_is_never_a_silent_wrong_result(void **state) {
         for (uint64_t nth = 0; nth + LAST_STEP_OPERATIONS < operations; nth++)
             for (uint32_t bit = 0; bit < BITS; bit += test_stride(4)) {
                 injection all = {.scheme = scheme.name, .fault = TAM_FAULT_FLIP, .nth = nth};
-                all.timeout_ms = RANKS_TIMEOUT_MS;
+                all.timeout_ms = test_long_ms();
                 all.argument = (uint32_t)data_mix(nth * BITS + bit) & 0xffffff;
                 all.rank = bit % NRANKS;
                 inject(&all);

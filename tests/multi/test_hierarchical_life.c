@@ -446,7 +446,7 @@ static void test_the_callers_all_gather_gives_the_same_bits(void **state) {
     (void)state;
     test_context("local");
     ranks_run(NRANKS, 0, run_hashes, &local);
-    gather *board = gather_create(NRANKS, RANKS_TIMEOUT_MS, NULL, NULL);
+    gather *board = gather_create(NRANKS, test_long_ms(), NULL, NULL);
     gather_comms(board, comms);
     test_context("callback");
     ranks_run_on(comms, NRANKS, run_hashes, &own);

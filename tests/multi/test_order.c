@@ -124,7 +124,7 @@ static void test_sums_that_overflow_are_never_applied(void **state) {
 /* A transport of one rank with a thread of its own, which stays in a call beyond its deadline. */
 static void test_what_an_endless_exchange_leaves_can_be_saved(void **state) {
     (void)state;
-    enum { TIMEOUT_MS = 200, STUCK_MS = 2500 };
+    const uint32_t stuck_ms = test_stretch_ms(2500);
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     static tamis_reducer *reducer; /* static: what is given up is not lost to the leak checker */
     tamis_comm *plain, *comm;
@@ -137,18 +137,18 @@ static void test_what_an_endless_exchange_leaves_can_be_saved(void **state) {
     threaded.capabilities |= TAM_CAP_THREADED;
     assert_int_equal(tam_comm_open(&threaded, plain->self, 0, 1, &config, &comm), TAMIS_OK);
     assert_int_equal(make(comm, 0.1, TAMIS_NONFINITE_ERROR, &reducer), TAMIS_OK);
-    assert_int_equal(tam_faulty_install(comm, TAM_FAULT_DELAY, 0, STUCK_MS), TAMIS_OK);
+    assert_int_equal(tam_faulty_install(comm, TAM_FAULT_DELAY, 0, stuck_ms), TAMIS_OK);
 
-    test_deadline(comm, TIMEOUT_MS);
+    test_deadline(comm, test_stretch_ms(200));
     uint64_t start_ms = now_ms();
     assert_int_equal(begin(reducer, gradient, 1.0f), TAMIS_OK);
     assert_int_equal(tamis_reduce_wait(reducer), TAMIS_E_TIMEOUT);
-    assert_true(now_ms() - start_ms < STUCK_MS);
+    assert_true(now_ms() - start_ms < stuck_ms);
     assert_int_equal(tamis_reducer_save(reducer, scratch_path("endless", path)), TAMIS_OK);
     assert_int_equal(tamis_reducer_load(reducer, path), TAMIS_E_STATE);
     unlink(path);
 
-    sleep_ms(STUCK_MS); /* what was stuck ends, and touches nothing of the reducer */
+    sleep_ms(stuck_ms); /* what was stuck ends, and touches nothing of the reducer */
     const float *residual;
     assert_int_equal(tamis_reducer_residual(reducer, &residual), TAMIS_OK);
     for (size_t i = 0; i < N; i++)

@@ -336,7 +336,7 @@ static void balance(struct worker *w) {
 
 static void run_plan(struct plan *p, rank_body body) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    config.timeout_ms = RANKS_TIMEOUT_MS;
+    config.timeout_ms = test_long_ms();
     for (uint32_t s = 0; s < NSTAGES; s++)
         assert_int_equal(tamis_comm_create_local(PER_STAGE, &config, &p->groups[s * PER_STAGE]),
                          TAMIS_OK);
@@ -474,19 +474,17 @@ static void a_balance_amid_a_step_is_refused_on_all_ranks(void **state) {
     run_plan(&plan, run_out_of_turn);
 }
 
-enum { SHORT_MS = 500 };
-
 static void run_absent(test_rank *self) {
     struct worker w;
     open_worker(self, &w);
     run_steps(&w, 1);
     rank_barrier(self);
-    test_deadline(self->comm, SHORT_MS);
+    test_deadline(self->comm, test_short_ms());
     uint64_t before = now_ms();
     if (self->id != 1) {
         RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_pipeline_balance(w.pipeline, w.reducer));
         RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_pipeline_balance(w.pipeline, w.reducer));
-        RANK_CHECK(self, now_ms() - before < SHORT_MS + test_grace_ms(), "it took %llu ms",
+        RANK_CHECK(self, now_ms() - before < test_short_ms() + test_grace_ms(), "it took %llu ms",
                    (unsigned long long)(now_ms() - before));
     }
     close_worker(&w);

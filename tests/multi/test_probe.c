@@ -86,7 +86,7 @@ static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
         const fault_case *c = &cases[i];
         fault_run run = {.what = c};
         test_context("fault %d at operation %llu", c->fault, (unsigned long long)c->nth);
-        run.timeout_ms = c->told ? RANKS_TIMEOUT_MS : 2 * test_short_ms();
+        run.timeout_ms = c->told ? test_long_ms() : 2 * test_short_ms();
         do { /* on a busy machine ranks that have nothing wrong may take longer to come together */
             ranks_run(RANKS, run.timeout_ms, run_fault, &run);
             run.timeout_ms *= 3;
@@ -127,7 +127,7 @@ static void run_slow(test_rank *self) {
 
 static void measure_over(slow_link *link) {
     tamis_comm *comms[RANKS];
-    gather *board = gather_create(RANKS, RANKS_TIMEOUT_MS, slow_down, link);
+    gather *board = gather_create(RANKS, test_long_ms(), slow_down, link);
     gather_comms(board, comms);
     ranks_run_on(comms, RANKS, run_slow, link);
     for (uint32_t r = 0; r < RANKS; r++)

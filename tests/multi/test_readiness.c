@@ -120,7 +120,7 @@ static void mark_and_watch(test_rank *self) {
     RANK_OK(self, tamis_grad_ready(e.reducer, SEGMENTS - 1, &step));
     RANK_CHECK(self, pthread_create(&thread, NULL, wait_early, &e) == 0, "no thread");
     for (uint64_t begin = now_ms();
-         !atomic_load(&e.exchanged) && now_ms() - begin < RANKS_TIMEOUT_MS / 2;)
+         !atomic_load(&e.exchanged) && now_ms() - begin < test_long_ms() / 2;)
         sleep_ms(1);
     RANK_CHECK(self, atomic_load(&e.exchanged), "nobody exchanged the bucket that is ready");
     for (uint32_t s = SEGMENTS - 1; s-- > 0;)
@@ -138,7 +138,7 @@ static void test_who_waits_exchanges_buckets_while_others_are_missing(void **sta
 
 /* -- who waits leaves, who marks is late ------------------------------------------------------ */
 
-enum { SHORT_MS = 500, EXTRA_MS = 200 }; /* a pass that has begun is granted 500 ms more */
+enum { EXTRA_MS = 200 }; /* a pass that has begun is granted 500 ms more */
 
 typedef struct late {
     tamis_reducer *reducer;
@@ -154,7 +154,7 @@ static void dawdle(void *context, const tamis_phase_event *event) {
     if (event->phase != TAMIS_PHASE_ACCUMULATE || event->bucket != l->bucket)
         return;
     while (atomic_load(&l->wait_ms) == 0 ||
-           now_ms() < atomic_load(&l->wait_ms) + SHORT_MS + EXTRA_MS)
+           now_ms() < atomic_load(&l->wait_ms) + test_short_ms() + EXTRA_MS)
         sleep_ms(1);
 }
 
@@ -175,7 +175,7 @@ static void come_late(test_rank *self) {
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &l.reducer));
     l.step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
-    test_deadline(self->comm, SHORT_MS);
+    test_deadline(self->comm, test_short_ms());
     RANK_OK(self, tamis_grad_ready(l.reducer, SEGMENTS - 1, &l.step));
     RANK_CHECK(self, pthread_create(&thread, NULL, mark_late, &l) == 0, "no thread");
     uint64_t begin = now_ms();
@@ -184,7 +184,7 @@ static void come_late(test_rank *self) {
     uint64_t took_ms = now_ms() - begin;
     pthread_join(thread, NULL);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
-    RANK_CHECK(self, took_ms < SHORT_MS + test_grace_ms(), "it took %llu ms",
+    RANK_CHECK(self, took_ms < test_short_ms() + test_grace_ms(), "it took %llu ms",
                (unsigned long long)took_ms);
     RANK_CHECK(self, tamis_status_loss(l.status) == TAMIS_LOST_COMM, "ready says %s",
                tamis_status_name(l.status));
@@ -269,7 +269,7 @@ static void leave_early(test_rank *self) {
     RANK_OK(self, tamis_grad_ready(r, 0, &step));
     uint64_t begin = now_ms();
     tamis_reducer_destroy(r);
-    RANK_CHECK(self, now_ms() - begin < RANKS_TIMEOUT_MS / 2, "it took %llu ms",
+    RANK_CHECK(self, now_ms() - begin < test_long_ms() / 2, "it took %llu ms",
                (unsigned long long)(now_ms() - begin));
     RANK_OK(self,
             data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r)); /* nothing is lost */

@@ -20,7 +20,7 @@ def gradient(seed=0, n=N):
     return np.random.default_rng(seed).standard_normal(n).astype(np.float32)
 
 
-def ranks(count, work, timeout_s=60):
+def ranks(count, work, timeout_s=200):
     """work(rank) on `count` threads; raises what the first of them raised."""
     errors = []
 
@@ -52,7 +52,7 @@ class Table:
     """An all-gather for threads, in Python."""
 
     def __init__(self, nranks):
-        self.barrier = threading.Barrier(nranks, timeout=30)
+        self.barrier = threading.Barrier(nranks, timeout=100)
         self.sent = [None] * nranks
 
     def of(self, rank):

@@ -77,7 +77,7 @@ def alone(script, *arguments, seconds=300, **env):
 
 def mpirun(nranks, script, *arguments, seconds=300, **env):
     wrapper = TREE / "tests" / "support" / "mpirun.sh"
-    return _run(["sh", wrapper, nranks, seconds, *_python(script, arguments)], seconds + 10, env)
+    return _run(["sh", wrapper, nranks, seconds, *_python(script, arguments)], 3 * seconds + 10, env)
 
 
 def env_init(nranks, script, *arguments, seconds=300, folder=None, **env):

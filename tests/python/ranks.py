@@ -96,7 +96,7 @@ def run(file, names, nranks=2, launcher="env", seconds=300, env=None, **argument
         task = pathlib.Path(folder, "task")
         task.write_bytes(pickle.dumps((str(file), names, arguments)))
         command = [sys.executable, str(HERE), folder]
-        ended = finish(start(command, nranks, launcher, seconds, env), seconds + 10)
+        ended = finish(start(command, nranks, launcher, seconds, env), 3 * seconds + 10)
         told = "\n".join(f"[exit {status}]\n{text}" for status, text in ended)
         results = {name: [] for name in names}
         for rank in range(nranks):
@@ -137,7 +137,7 @@ def main(folder):
     torch.set_num_threads(1)
     file, names, arguments = pickle.loads(pathlib.Path(folder, "task").read_bytes())
     module = load(file)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=100))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
     rank = dist.get_rank()
     for name in names:
         torch.manual_seed(1)

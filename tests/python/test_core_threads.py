@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 from core_support import SEGMENTS, Table, alone, gradient, ranks, refused
+from load import stretch
 from tamis._core import Comm, Error, Layout, Reducer
 
 
@@ -109,7 +110,7 @@ def test_abort_wakes_a_wait():
 
 
 def test_a_rank_that_does_not_come_is_a_timeout():
-    comms, layout = Comm.local(2, 300), Layout(SEGMENTS)
+    comms, layout = Comm.local(2, stretch(300)), Layout(SEGMENTS)
     made = [None, None]
     ranks(2, lambda rank: made.__setitem__(rank, Reducer(comms[rank], layout)))
     made[0].start(gradient())

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from load import stretch
 from torch_models import Ledger, Slow, Weighted, batch, bits, network, train, whole_numbers
 
 import tamis
@@ -157,7 +158,7 @@ def told(call):
 
 def case_misuse():
     model = network()
-    optimizer = wrap(model, timeout_s=5)
+    optimizer = wrap(model, timeout_s=stretch(5))
     rows = {
         "closure": told(lambda: optimizer.step(lambda: 0.0)),
         "group": told(lambda: optimizer.add_param_group({"params": []})),
@@ -177,7 +178,7 @@ def case_misuse():
     rows["after"] = told(optimizer.step)
     optimizer.close()
 
-    optimizer = wrap(model, timeout_s=5)
+    optimizer = wrap(model, timeout_s=stretch(5))
     train(model, optimizer, [0])
     loss = torch.nn.functional.cross_entropy(model(x), y)
     loss.backward(retain_graph=True)
@@ -191,7 +192,7 @@ def case_sparse_gradient():
     table = torch.nn.Embedding(5, 2, sparse=True)
     rows = [("table", table.weight)]
     inner = torch.optim.SGD(table.parameters(), lr=0.1)
-    optimizer = tamis.torch.DistributedOptimizer(inner, rows, timeout_s=5)
+    optimizer = tamis.torch.DistributedOptimizer(inner, rows, timeout_s=stretch(5))
     return told(lambda: (table(torch.tensor([1, 2])).sum().backward(), optimizer.step()))
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from load import stretch
 from torch_models import batch, ddp, network
 
 import tamis
@@ -78,13 +79,13 @@ def case_one_rank_fails(timeout_s=60):
 
 def case_one_rank_fails_over_mpi():
     """Over MPI they learn it at their deadline."""
-    return case_one_rank_fails(timeout_s=3)
+    return case_one_rank_fails(timeout_s=stretch(3))
 
 
 def case_one_rank_is_late():
     """A rank that does not come: a deadline, not a hang."""
     net = ddp(network())
-    state = tamis.torch.attach(net, density=0.05, timeout_s=2)
+    state = tamis.torch.attach(net, density=0.05, timeout_s=stretch(2))
     step(net)
     step(net)  # here DDP rebuilds its buckets, over its own group
     told = None

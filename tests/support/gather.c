@@ -113,7 +113,7 @@ static tamis_status allgather(void *context, const void *send, void *recv, size_
 
 void gather_comms(gather *board, tamis_comm **comms) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    config.timeout_ms = RANKS_TIMEOUT_MS;
+    config.timeout_ms = test_long_ms();
     for (uint32_t r = 0; r < board->nranks; r++) {
         tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
         callbacks.rank = r;

@@ -39,6 +39,9 @@ static inline void mpi_begin(int *argc, char ***argv, int level) {
     MPI_Init_thread(argc, argv, level, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &mpi_nranks);
+    uint32_t load = test_load();
+    MPI_Allreduce(MPI_IN_PLACE, &load, 1, MPI_UINT32_T, MPI_MAX, MPI_COMM_WORLD);
+    test_load_agree(load);
     MPI_CHECK(provided >= level, "MPI gives thread level %d, not %d", provided, level);
 }
 

@@ -16,8 +16,6 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { WATCHDOG_S = 400 }; /* a starved machine is no hang; less than ctest gives a test */
-
 struct ranks {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -62,52 +60,12 @@ void sleep_ms(uint32_t ms) {
     nanosleep(&t, NULL);
 }
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#endif
-
-static uint32_t asked_slowness(void) {
-    const char *text = getenv("TAMIS_TEST_SLOW");
-    long asked = text ? strtol(text, NULL, 10) : 1;
-    return asked > 1 && asked <= 1000 ? (uint32_t)asked : 1;
-}
-
-uint32_t test_slowness(void) {
-#ifdef SANITIZED
-    return 10 * asked_slowness();
-#else
-    return asked_slowness();
-#endif
-}
-
-uint32_t test_grace_ms(void) {
-    return 10000 * asked_slowness();
-}
-
-uint32_t test_short_ms(void) {
-#ifdef SANITIZED
-    return 3000 * asked_slowness();
-#else
-    return 1000 * asked_slowness();
-#endif
-}
-
 void test_deadline(tamis_comm *comm, uint32_t timeout_ms) {
     comm->timeout_ns = timeout_ms * UINT64_C(1000000);
 }
 
 uint32_t test_stride(uint32_t few) {
-#ifdef SANITIZED
-    return few;
-#else
-    (void)few;
-    return 1;
-#endif
+    return TEST_SANITIZED ? few : 1;
 }
 
 bool test_drawn(uint32_t few) {
@@ -171,9 +129,15 @@ static void *run_rank(void *argument) {
     return NULL;
 }
 
+/* A starved machine is no hang; less than ctest gives a test. */
+static uint32_t watchdog_s(void) {
+    return 300 + 100 * test_load();
+}
+
 /* A hung thread cannot be taken back, so there is no going on from here. */
 static void give_up(ranks *all) {
-    fprintf(stderr, "HANG: [%s] after %u s these ranks have not returned:\n", context, WATCHDOG_S);
+    fprintf(stderr, "HANG: [%s] after %u s these ranks have not returned:\n", context,
+            watchdog_s());
     for (uint32_t r = 0; r < all->nranks; r++)
         if (!all->rank[r].left)
             fprintf(stderr, "  rank %u of %u, last seen at: %s\n", r, all->nranks,
@@ -187,7 +151,7 @@ static void give_up(ranks *all) {
 static void watch(ranks *all) {
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += WATCHDOG_S;
+    limit.tv_sec += watchdog_s();
     pthread_mutex_lock(&all->lock);
     while (all->left < all->nranks)
         if (pthread_cond_timedwait(&all->changed, &all->lock, &limit) != 0)
@@ -245,7 +209,7 @@ void ranks_run(uint32_t nranks, uint32_t timeout_ms, rank_body body, void *share
     char failure[RANKS_SENTENCE];
     tamis_comm *comms[RANKS_MOST];
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    config.timeout_ms = timeout_ms ? timeout_ms : RANKS_TIMEOUT_MS;
+    config.timeout_ms = timeout_ms ? timeout_ms : test_long_ms();
     assert_true(nranks <= RANKS_MOST);
     tamis_status status = tamis_comm_create_local(nranks, &config, comms);
     if (status != TAMIS_OK)

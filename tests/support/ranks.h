@@ -7,12 +7,13 @@
 #ifndef TEST_RANKS_H
 #define TEST_RANKS_H
 
+#include "tests/support/load.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-enum { RANKS_MOST = 32, RANKS_TIMEOUT_MS = 20000, RANKS_SENTENCE = 768 };
+enum { RANKS_MOST = 32, RANKS_SENTENCE = 768 };
 
 typedef struct ranks ranks;
 
@@ -29,7 +30,7 @@ typedef struct test_rank {
 typedef void (*rank_body)(test_rank *self);
 
 /** Run `body` on every rank of new local communicators; fails the test if a rank failed.
- *  @param timeout_ms  of the communicators; 0: RANKS_TIMEOUT_MS */
+ *  @param timeout_ms  of the communicators; 0: test_long_ms() */
 void ranks_run(uint32_t nranks, uint32_t timeout_ms, rank_body body, void *shared);
 
 /** The same over communicators that the caller made and destroys. */
@@ -79,16 +80,6 @@ void test_deadline(tamis_comm *comm, uint32_t timeout_ms);
 uint64_t now_ms(void);
 
 void sleep_ms(uint32_t ms);
-
-/** Factor for time limits: 1, or 10 under a sanitizer, times TAMIS_TEST_SLOW if that is set. */
-uint32_t test_slowness(void);
-
-/** Milliseconds that a call may take beyond its deadline, or in place of no time at all: a busy machine
- * gives a thread its turn late, and who forgets a deadline does not come back at all. */
-uint32_t test_grace_ms(void);
-
-/** A deadline that is to be met in vain, but long enough for all that goes before it. */
-uint32_t test_short_ms(void);
 
 /** Of many alike cases every which one: all, or each `few`-th under a sanitizer, which looks at how
  * memory and threads are used, and not at results. */
