@@ -352,17 +352,19 @@ double trainer_loss(trainer *t) {
 }
 
 bool trainer_replicas_identical(trainer *t) {
-    bool same = bench_same(t->group, XXH3_64bits(t->params, t->work.length * sizeof *t->params));
-    if (!same && t->group->rank == 0)
-        fprintf(stderr, "the parameters differ between ranks after step %llu\n",
-                (unsigned long long)t->step);
-    return bench_max(t->world, same ? 0.0 : 1.0) == 0.0;
+    size_t bytes = t->work.length * sizeof *t->params;
+    tamis_status status = tamis_check_equal(t->group->comm, t->params, bytes);
+    if (status != TAMIS_E_MISMATCH)
+        bench_try(t->group, status, "comparison of the replicas");
+    else if (t->group->rank == 0)
+        fprintf(stderr, "the replicas differ after step %llu: %s\n", (unsigned long long)t->step,
+                tamis_last_error());
+    return bench_max(t->world, status == TAMIS_OK ? 0.0 : 1.0) == 0.0;
 }
 
 void trainer_check_replicas(trainer *t) {
     if (!trainer_replicas_identical(t))
         bench_fail(t->world,
-                   "the replicas are not identical before step %llu: what follows would be "
-                   "wrong",
-                   (unsigned long long)t->step);
+                   "the replicas are not identical, so what follows would be wrong: give all ranks "
+                   "the same parameters (--load files of one run)");
 }

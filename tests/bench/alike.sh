@@ -57,7 +57,7 @@ save() { # name, learning rate
 save slow 0.01
 save fast 0.2
 cp "$dir/fast.rank1.state" "$dir/slow.rank1.state"
-expect 1 "the parameters differ .*" bash "$mpirun" 2 60 "${one[@]}" --load "$dir/slow"
+expect 1 "the replicas differ after step 10: .*rank" bash "$mpirun" 2 60 "${one[@]}" --load "$dir/slow"
 ! grep -q "train loss" "$dir/out" || fail "it has trained"
 
 # Where nothing can be measured the reason is that, and nothing of times.

@@ -97,8 +97,8 @@ run "$dir/narrow" "${mlp[@]}" --steps 10 --clip 1e-6
 [ "$(tail -n 1 "$dir/narrow" | field clipped_share)" = 1.0 ] || fail "not clipped by 1e-6"
 
 # A run that diverges says so, and no zeros.
-run "$dir/diverged" "${mlp[@]}" --steps 3 --lr 1e6 --optimizer momentum --batch 32
-tail -n 1 "$dir/diverged" | grep -q '"steps":3,.*"train_loss":null,"replicas_identical":true' ||
+run "$dir/diverged" "${mlp[@]}" --steps 2 --hidden 64 --depth 3 --lr 1e6
+tail -n 1 "$dir/diverged" | grep -q '"steps":2,.*"validation_loss":null,.*"replicas_identical":true' ||
     fail "diverged: $(tail -n 1 "$dir/diverged")"
 
 # Wrong usage.
