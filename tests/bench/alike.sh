@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# alike.sh TRAIN PERF MPIRUN PYTHON: ranks that were given other options or other data are told so before
+# alike.sh TRAIN PERF MPIRUN PYTHON [DRIFT]: ranks that were given other options or other data are told so before
 # the first step, by the name of what differs, and replicas that differ end a run: no status is 0.
 set -euo pipefail
 
-train=$1 perf=$2 mpirun=$3 python=$4
+train=$1 perf=$2 mpirun=$3 python=$4 drift=${5:-}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -59,6 +59,19 @@ save fast 0.2
 cp "$dir/fast.rank1.state" "$dir/slow.rank1.state"
 expect 1 "the replicas differ after step 10: .*rank" bash "$mpirun" 2 60 "${one[@]}" --load "$dir/slow"
 ! grep -q "train loss" "$dir/out" || fail "it has trained"
+
+# Replicas that come apart in the fifth step: found by --check-every, and at the end in any case.
+if [ -n "$drift" ]; then
+    drifting() { # options
+        bash "$mpirun" 2 60 env LD_PRELOAD="$drift" "${one[@]}" --optimizer momentum "$@"
+    }
+    expect 1 "the replicas differ after step 10: .* 1 differ" drifting --check-every 10
+    ! grep -q "train loss" "$dir/out" || fail "it went on"
+    expect 1 "the replicas differ after step 20: .* 1 differ" drifting
+    grep -q "replicas NOT identical" "$dir/out" || fail "no result: $(cat "$dir/out")"
+    expect 1 "the replicas differ after step 20" drifting --json "$dir/record"
+    grep -q '"steps":20,.*"replicas_identical":false' "$dir/record" || fail "another record"
+fi
 
 # Where nothing can be measured the reason is that, and nothing of times.
 mkdir -p "$dir/host/sys" "$dir/host/proc"
