@@ -155,17 +155,16 @@ int main(int argc, char **argv) {
         {"transport", 0, BENCH_CHOICE, &s.transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
         {"ranks", 0, BENCH_COUNT, &s.ranks, "P", 1, 1024, "threads of local (default 1)"},
-        {"json", 0, BENCH_TEXT, &s.json, "FILE", 0, 0, "records"},
+        {"json", 0, BENCH_FILE, &s.json, "FILE", 0, 0, "records"},
     };
     bench_options_parse("tamis_choice", "Time dense, tamis and auto beside each other.", options,
                         sizeof options / sizeof options[0], argc, argv);
-    s.nsizes = bench_parse_list("elements", s.size_list, 0.0, 4e9, LIST, s.sizes);
+    s.nsizes = bench_parse_counts("elements", s.size_list, 4e9, LIST, s.sizes);
     s.ndensities = bench_parse_list("density", s.density_list, 0.0, 1.0, LIST, s.densities);
     bench_launch_check(&s.transport, &s.ranks);
     if (bench_launched_rank() == 0)
         s.report = bench_report_open(s.json);
     int status =
         bench_launch((bench_transport)s.transport, TAMIS_DEVICE_CPU, (uint32_t)s.ranks, run, &s);
-    bench_report_close(s.report);
-    return status;
+    return bench_report_close(s.report, status);
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "bench/common/measure.h"
 
@@ -22,14 +24,14 @@ static void share_meter(bench_group *group, tamis_energy **meter) {
 
 void bench_energy_open(bench_group *group, const bench_energy_files *files, bench_energy *out) {
     tamis_energy_config config = TAMIS_ENERGY_CONFIG_INIT;
-    char path[4096];
     *out = (bench_energy){.group = group};
     config.intensity = files->intensity;
     config.rank = group->rank;
     config.nranks = group->nranks;
     if (files->log) {
-        snprintf(path, sizeof path, group->rank == 0 ? "%s" : "%s.rank%u", files->log, group->rank);
-        config.json = path;
+        snprintf(out->log, sizeof out->log, group->rank == 0 ? "%s" : "%s.rank%u", files->log,
+                 group->rank);
+        config.json = out->log;
     }
     if (group->rank == 0 || !is_local(group))
         bench_try(group, tamis_energy_open(&config, &out->meter), "cannot open a meter");
@@ -37,11 +39,43 @@ void bench_energy_open(bench_group *group, const bench_energy_files *files, benc
         share_meter(group, &out->meter);
 }
 
+/* The last line of a file that is one. @return NULL: there is none, or it is no record */
+static json_t *last_record(FILE *file) {
+    enum { MOST = 1 << 20 };
+    char *text = bench_alloc(MOST + 1, 1);
+    if (fseek(file, -(long)MOST, SEEK_END) != 0)
+        rewind(file); /* it is shorter */
+    size_t length = fread(text, 1, MOST, file);
+    if (length > 0 && text[length - 1] == '\n')
+        text[length - 1] = '\0';
+    const char *line = strrchr(text, '\n');
+    json_t *record = json_loads(line ? line + 1 : text, 0, NULL);
+    free(text);
+    return record;
+}
+
+/* The meter goes on where its log cannot; the last line says whether that was so. */
+static void check_log(bench_energy *e) {
+    struct stat about;
+    if (!e->log[0] || (stat(e->log, &about) == 0 && !S_ISREG(about.st_mode)))
+        return;
+    FILE *file = fopen(e->log, "rb");
+    json_t *last = file ? last_record(file) : NULL;
+    const char *type = json_string_value(json_object_get(last, "type"));
+    if (!type || strcmp(type, "summary") != 0 ||
+        json_integer_value(json_object_get(last, "lost")) != 0)
+        bench_fail(e->group, "the energy log %s lacks lines that could not be written", e->log);
+    json_decref(last);
+    fclose(file);
+}
+
 void bench_energy_close(bench_energy *e) {
     if (is_local(e->group))
         bench_barrier(e->group); /* nobody marks any more */
-    if (e->group->rank == 0 || !is_local(e->group))
-        tamis_energy_close(e->meter);
+    if (e->group->rank > 0 && is_local(e->group))
+        return;
+    tamis_energy_close(e->meter);
+    check_log(e);
 }
 
 /* All phases have been told: attribute them, once the counters have ticked. One that stands still is

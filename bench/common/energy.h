@@ -20,11 +20,12 @@ typedef struct bench_energy {
     tamis_energy *meter;
     bench_group *group;
     tamis_energy_totals earlier; /* of the run that this one goes on */
+    char log[4096];              /* of this rank; "": none */
 } bench_energy;
 
 /** Collective, as all below. From here on joules count. */
 void bench_energy_open(bench_group *group, const bench_energy_files *files, bench_energy *out);
-void bench_energy_close(bench_energy *e);
+void bench_energy_close(bench_energy *e); /* ends all ranks if the log is not complete */
 
 /** Joules of all ranks since open, each counter once; waits for the counters to tick. `wire_bytes`
  * is the sum over ranks. */

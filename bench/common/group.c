@@ -17,41 +17,85 @@
 #include <tamis/nccl.h>
 #endif
 
+#include "bench/common/alike.h"
 #include "bench/common/device.h"
 #include "bench/common/group_mpi.h"
 #include "bench/common/options.h"
 
 /* -- launchers -------------------------------------------------------------------------------- */
 
-static uint32_t environment_number(const char *const *names, uint32_t fallback) {
-    for (; *names; names++) {
-        const char *text = getenv(*names);
-        if (text && *text)
-            return (uint32_t)strtoul(text, NULL, 10);
+/* What launchers set. The first row whose variables are there is the one that counts: a launcher may
+ * run inside another. SLURM_NTASKS is none of them: a shell in an allocation has it, too. */
+typedef struct launcher {
+    const char *size, *rank;
+    bool mpi; /* it starts MPI's ranks */
+} launcher;
+
+static const launcher launchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", true}, /* mpirun of Open MPI */
+    {"PMI_SIZE", "PMI_RANK", true},                  /* of MPICH and Intel MPI; srun --mpi=pmi2 */
+    {"SLURM_STEP_NUM_TASKS", "PMIX_RANK", true},     /* srun --mpi=pmix */
+    {NULL, "PMIX_RANK", true},                       /* how many is for MPI to say */
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", false}, /* srun without MPI */
+    {"WORLD_SIZE", "RANK", false},                   /* torchrun */
+};
+
+static uint32_t environment_number(const char *name) {
+    const char *text = name ? getenv(name) : NULL;
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+/* What they said when it was first asked for, by the options: MPI_Init sets some of them itself. */
+static struct {
+    bool known, mpi;
+    const char *size;
+    uint32_t rank, ranks;
+} launched = {.size = "the launcher", .ranks = 1};
+
+static void look(void) {
+    for (size_t i = 0; !launched.known && i < sizeof launchers / sizeof launchers[0]; i++) {
+        const launcher *l = &launchers[i];
+        if ((l->size && !getenv(l->size)) || !getenv(l->rank))
+            continue;
+        launched.known = true;
+        launched.mpi = l->mpi;
+        launched.rank = environment_number(l->rank);
+        if (environment_number(l->size) > 0) {
+            launched.size = l->size;
+            launched.ranks = environment_number(l->size);
+        }
     }
-    return fallback;
+    launched.known = true;
 }
 
 uint32_t bench_launched_rank(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
-    return environment_number(names, 0);
+    look();
+    return launched.rank;
 }
 
 uint32_t bench_launched_ranks(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
-    uint32_t ranks = environment_number(names, 0);
-    static const char *const steps[] = {"SLURM_STEP_NUM_TASKS", NULL};
-    return ranks ? ranks : getenv("PMIX_RANK") ? environment_number(steps, 1) : 1;
+    look();
+    return launched.ranks;
+}
+
+const char *bench_launched_by(void) {
+    look();
+    return launched.size;
 }
 
 uint32_t bench_machine_rank(const bench_group *group) {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                         "SLURM_LOCALID", NULL};
-    return group->transport == BENCH_MPI ? environment_number(names, group->rank) : group->rank;
+    for (const char *const *name = names; group->transport == BENCH_MPI && *name; name++) {
+        if (getenv(*name))
+            return environment_number(*name);
+    }
+    return group->rank;
 }
 
 static bool under_mpi_launcher(void) {
-    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_SIZE");
+    look();
+    return launched.mpi;
 }
 
 /* NCCL starts from a group of the kind that the launcher suggests. */
@@ -59,6 +103,18 @@ static bench_transport kind_of(int transport) {
     if (transport != BENCH_NCCL)
         return (bench_transport)transport;
     return under_mpi_launcher() && bench_mpi_built() ? BENCH_MPI : BENCH_LOCAL;
+}
+
+/* One rank in each of several processes would be so many runs beside each other. */
+static void refuse_copies(int transport) {
+    uint32_t ranks = bench_launched_ranks();
+    if (ranks > 1 && kind_of(transport) == BENCH_LOCAL && !under_mpi_launcher())
+        bench_usage("%s is %u, but what started these processes does not start MPI, so each would "
+                    "run by itself: start them with mpirun -np %u, or srun --mpi=pmix -n %u",
+                    bench_launched_by(), ranks, ranks, ranks);
+    if (ranks > 1 && kind_of(transport) == BENCH_LOCAL)
+        bench_usage("--transport %s runs all ranks in one process here; start it without mpirun",
+                    bench_choice(BENCH_TRANSPORTS, transport));
 }
 
 void bench_launch_check(int *transport, uint64_t *ranks) {
@@ -70,9 +126,7 @@ void bench_launch_check(int *transport, uint64_t *ranks) {
         bench_usage("--ranks is for ranks that are threads; under mpirun it says how many "
                     "(mpirun -np %llu)",
                     (unsigned long long)*ranks);
-    if (kind_of(*transport) == BENCH_LOCAL && bench_launched_ranks() > 1)
-        bench_usage("--transport %s runs all ranks in one process here; start it without mpirun",
-                    bench_choice(BENCH_TRANSPORTS, *transport));
+    refuse_copies(*transport);
     if (kind_of(*transport) == BENCH_LOCAL && *ranks == 0)
         *ranks = 1;
 }
@@ -181,6 +235,8 @@ static void make_nccl(bench_group *group, tamis_comm **out) {
 static int run_rank(bench_group *group, void *context) {
     const launch *l = context;
     tamis_comm *outer = group->comm, *nccl = NULL;
+    if (!bench_alike(group))
+        return 2;
     bench_device_use(group, l->device);
     if (l->transport == BENCH_NCCL) {
         make_nccl(group, &nccl);

@@ -31,6 +31,9 @@ typedef int (*bench_main)(bench_group *group, void *context);
 uint32_t bench_launched_rank(void);
 uint32_t bench_launched_ranks(void);
 
+/** The variable that says how many. */
+const char *bench_launched_by(void);
+
 /** Rank among those on this machine: that of the launcher, where it gave one. */
 uint32_t bench_machine_rank(const bench_group *group);
 
@@ -42,8 +45,8 @@ uint32_t bench_machine_rank(const bench_group *group);
  */
 void bench_launch_check(int *transport, uint64_t *ranks);
 
-/** Run `body` on every rank, with a communicator each and the device chosen. @return the largest
- * status of a rank. */
+/** Run `body` on every rank, with a communicator each and the device chosen, if all were given the
+ * same options. @return the largest status of a rank. */
 int bench_launch(bench_transport transport, tamis_device device, uint32_t ranks, bench_main body,
                  void *context);
 

@@ -25,21 +25,18 @@ bool bench_mpi_built(void) {
     return true;
 }
 
-/* Started by a launcher of another MPI, every process would be rank 0 of 1 and train alone. */
+/* Started by a launcher of another MPI, or of none, every process would be rank 0 of 1 and train
+ * alone. */
 static bool alone_by_mistake(int nranks) {
-    static const char *const names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                        "SLURM_STEP_NUM_TASKS"};
-    for (size_t i = 0; nranks == 1 && i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && atoi(text) > 1) {
-            fprintf(stderr,
-                    "%s is %s but MPI sees one rank: start with the mpirun of the MPI that this "
-                    "program was built with, or srun --mpi=pmix\n",
-                    names[i], text);
-            return true;
-        }
-    }
-    return false;
+    uint32_t wanted = bench_launched_ranks();
+    if (nranks > 1 || wanted == 1)
+        return false;
+    fprintf(
+        stderr,
+        "%s is %u but MPI sees one rank: start with the mpirun of the MPI that this program was "
+        "built with, or srun --mpi=pmix\n",
+        bench_launched_by(), wanted);
+    return true;
 }
 
 int bench_mpi_launch(bench_main body, void *context) {

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/common/alike.h"
 #include "bench/common/group.h"
 
 enum { MOST_OPTIONS = 64, FIRST_LONG = 256, OTHERS_WAIT_S = 2 };
@@ -61,6 +62,7 @@ static void default_text(const bench_option *option, char *out, size_t size) {
     case BENCH_FLAG:
         break;
     case BENCH_TEXT:
+    case BENCH_FILE:
         text = *(const char *const *)option->target;
         if (text)
             snprintf(out, size, " [%s]", text);
@@ -144,6 +146,7 @@ static void take(const bench_option *option, const char *text) {
         *(bool *)option->target = true;
         break;
     case BENCH_TEXT:
+    case BENCH_FILE:
         *(const char **)option->target = text;
         break;
     case BENCH_COUNT:
@@ -179,6 +182,16 @@ size_t bench_parse_list(const char *name, const char *text, double low, double h
     }
 }
 
+size_t bench_parse_counts(const char *name, const char *text, double high, size_t most,
+                          double *out) {
+    size_t count = bench_parse_list(name, text, 0.0, high, most, out);
+    for (size_t i = 0; i < count; i++) {
+        if (out[i] != floor(out[i]))
+            bench_usage("--%s needs whole numbers, not %g", name, out[i]);
+    }
+    return count;
+}
+
 /* -- the command line ------------------------------------------------------------------------- */
 
 static _Noreturn void refuse(const bench_option *options, size_t count, const char *text) {
@@ -196,6 +209,7 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
     size_t nletters = 1;
 
     program_name = program;
+    bench_launched_rank(); /* as the environment is now */
     memset(table, 0, sizeof table);
     for (size_t i = 0; i < count && i < MOST_OPTIONS; i++) {
         int argument = options[i].kind == BENCH_FLAG ? no_argument : required_argument;
@@ -228,4 +242,5 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
     }
     if (optind < argc)
         refuse(options, count, argv[optind]);
+    bench_alike_note(program, options, count);
 }

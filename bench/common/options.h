@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Command lines of the bench programs: one table of options drives parsing, --help with the
- * defaults, and the sentence about an unknown option or value. Wrong usage ends with status 2.
+ * defaults, the sentence about an unknown option or value, and what all ranks must have been given
+ * alike (alike.h). Wrong usage ends with status 2.
  */
 #ifndef TAMIS_BENCH_OPTIONS_H
 #define TAMIS_BENCH_OPTIONS_H
@@ -13,6 +14,7 @@
 typedef enum bench_kind {
     BENCH_FLAG,  /* bool *, no value */
     BENCH_TEXT,  /* const char ** */
+    BENCH_FILE,  /* the same; the one option that ranks may give another value */
     BENCH_COUNT, /* uint64_t * */
     BENCH_BYTES, /* uint64_t *, suffix K, M or G */
     BENCH_REAL,  /* double * */
@@ -42,5 +44,9 @@ const char *bench_choice(const char *values, int index);
 /** Numbers of a list "a,b,c" into out[most], each in (low, high]; usage error if it is not one. */
 size_t bench_parse_list(const char *name, const char *text, double low, double high, size_t most,
                         double *out);
+
+/** The same of whole numbers from 1 on. */
+size_t bench_parse_counts(const char *name, const char *text, double high, size_t most,
+                          double *out);
 
 #endif

@@ -3,10 +3,15 @@
 #include "bench/common/report.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bench/common/options.h"
+
+/* Of this program's records: there is one file. */
+static const char *report_path = "stdout";
+static bool report_failed;
 
 FILE *bench_report_open(const char *path) {
     if (!path)
@@ -16,21 +21,44 @@ FILE *bench_report_open(const char *path) {
     FILE *file = fopen(path, "w");
     if (!file)
         bench_usage("--json %s cannot be written: %s", path, strerror(errno));
+    report_path = path;
     return file;
 }
 
+/* Said once, as soon as it is known: the run goes on, for it may save what it came to. */
+static void fail_report(const char *why) {
+    if (!report_failed)
+        fprintf(stderr, "%s cannot be written: %s; records are missing\n", report_path, why);
+    report_failed = true;
+}
+
 void bench_report_write(FILE *file, json_t *record) {
-    if (file && record) {
-        json_dumpf(record, file, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        fputc('\n', file);
-        fflush(file);
+    if (file) {
+        errno = 0;
+        bool made = record && json_dumpf(record, file, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0;
+        bool written = fputc('\n', file) != EOF && fflush(file) == 0 && !ferror(file);
+        if (!made || !written)
+            fail_report(errno ? strerror(errno) : "a figure of the record is no number");
     }
     json_decref(record);
 }
 
-void bench_report_close(FILE *file) {
-    if (file && file != stdout)
-        fclose(file);
+int bench_report_close(FILE *file, int status) {
+    errno = 0;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        report_path = "stdout";
+        fail_report(strerror(errno ? errno : EIO));
+    }
+    if (file && file != stdout) {
+        bool bad = ferror(file) != 0;
+        if (fclose(file) != 0 || bad)
+            fail_report(strerror(errno ? errno : EIO));
+    }
+    return status ? status : report_failed;
+}
+
+json_t *bench_report_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
 }
 
 json_t *bench_report_new(const char *kind) {

@@ -33,13 +33,13 @@ static void read_settings(int argc, char **argv, settings *out) {
     *out = (settings){.seconds = 2.0, .rounds = 15, .iterations = 100};
     const bench_option options[] = {
         {"sources", 0, BENCH_TEXT, &out->sources, "LIST", 0, 0, "rapl,nvml,file or auto, none"},
-        {"sysfs-root", 0, BENCH_TEXT, &out->sysfs_root, "DIR", 0, 0, "before /sys and /proc"},
-        {"nvml", 0, BENCH_TEXT, &out->nvml, "FILE", 0, 0, "the library"},
+        {"sysfs-root", 0, BENCH_FILE, &out->sysfs_root, "DIR", 0, 0, "before /sys and /proc"},
+        {"nvml", 0, BENCH_FILE, &out->nvml, "FILE", 0, 0, "the library"},
         {"files", 0, BENCH_TEXT, &out->files, "LIST", 0, 0, "name=path:unit,..."},
         {"seconds", 0, BENCH_REAL, &out->seconds, "S", 0.1, 3600, "to watch the counters"},
         {"rounds", 'n', BENCH_COUNT, &out->rounds, "N", 1, 1e6, "with and without a meter"},
         {"iterations", 0, BENCH_COUNT, &out->iterations, "N", 1, 1e6, "of a round, 2 ms each"},
-        {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0, "records, - for stdout"},
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "records, - for stdout"},
     };
     bench_options_parse("tamis_energy", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);
@@ -232,6 +232,5 @@ int main(int argc, char **argv) {
     if (!s.report)
         print_text(record);
     bench_report_write(s.report, record);
-    bench_report_close(s.report);
-    return 0;
+    return bench_report_close(s.report, 0);
 }

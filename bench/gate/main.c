@@ -59,7 +59,8 @@ static gate_sample measure(gate_run *run, const gate_variant *v, bool late, uint
     out.cpu = cpu_now_s(all) - cpu;
     out.caller = cpu_now_s(CLOCK_THREAD_CPUTIME_ID) - caller;
     if (!v->sum) {
-        bench_try(run->group, tamis_reducer_stats(run->reducers[late], &stats), "statistics of a step");
+        bench_try(run->group, tamis_reducer_stats(run->reducers[late], &stats),
+                  "statistics of a step");
         out.arrive = stats.arrive_s;
     }
     return out;
@@ -157,6 +158,5 @@ int main(int argc, char **argv) {
     gate_settings_read(argc, argv, &settings);
     int status = bench_launch((bench_transport)settings.transport, TAMIS_DEVICE_CPU,
                               (uint32_t)settings.ranks, play, &settings);
-    bench_report_close(settings.report);
-    return status;
+    return bench_report_close(settings.report, status);
 }

@@ -25,7 +25,7 @@ void gate_settings_read(int argc, char **argv, gate_settings *out) {
         {"transport", 't', BENCH_CHOICE, &out->transport, "local|mpi", 0, 0,
          "default: mpi under mpirun"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "N", 2, 1024, "of transport local"},
-        {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0,
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
          "records; - for stdout, then the table goes to stderr"},
     };
     bench_options_parse("tamis_gate", purpose, options, sizeof options / sizeof options[0], argc,

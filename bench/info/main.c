@@ -169,5 +169,5 @@ int main(int argc, char **argv) {
         print_json();
     else
         print_text();
-    return fflush(stdout) != 0;
+    return bench_report_close(NULL, 0);
 }

@@ -118,6 +118,5 @@ int main(int argc, char **argv) {
     overlap_settings_read(argc, argv, &settings);
     openblas_set_num_threads(1); /* the ranks are the parallelism */
     int status = bench_launch(BENCH_MPI, TAMIS_DEVICE_CPU, 0, play, &settings);
-    bench_report_close(settings.report);
-    return status;
+    return bench_report_close(settings.report, status);
 }

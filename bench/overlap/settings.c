@@ -73,7 +73,7 @@ void overlap_settings_read(int argc, char **argv, overlap_settings *out) {
         {"link", 0, BENCH_TEXT, &out->link, "TEXT", 0, 0, "what joins the ranks, for the records"},
         {"baseline", 0, BENCH_TEXT, &out->baseline, "TEXT", 0, 0,
          "how MPI_Allreduce was tuned, for the records"},
-        {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0,
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
          "records; - for stdout, then the table goes to stderr"},
     };
     bench_options_parse("tamis_overlap", purpose, options, sizeof options / sizeof options[0], argc,

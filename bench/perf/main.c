@@ -115,6 +115,5 @@ int main(int argc, char **argv) {
     perf_settings_read(argc, argv, &settings);
     int status = bench_launch((bench_transport)settings.transport, (tamis_device)settings.device,
                               (uint32_t)settings.ranks, run, &settings);
-    bench_report_close(settings.report);
-    return status;
+    return bench_report_close(settings.report, status);
 }

@@ -98,7 +98,7 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
          "default: mpi under mpirun, else local"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of the synthetic gradients"},
-        {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0,
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
          "records; - for stdout, then the table goes to stderr"},
     };
     bench_options_parse("tamis_perf", purpose, options, sizeof options / sizeof options[0], argc,

@@ -162,7 +162,6 @@ int main(int argc, char **argv) {
     static replay_settings settings;
     replay_settings_read(argc, argv, &settings);
     int status = settings.plant ? what_if(&settings) : replay(&settings);
-    bench_report_close(settings.report);
     tamis_carbon_close((tamis_carbon *)(size_t)settings.plan.carbon);
-    return status;
+    return bench_report_close(settings.report, status);
 }

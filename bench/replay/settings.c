@@ -21,7 +21,8 @@ static void make_trace(const replay_settings *s) {
     if (!file)
         bench_usage("--make-trace %s cannot be written: %s", s->make_trace, strerror(errno));
     plant_trace(file, s->plan.unix_begin_s, s->hours);
-    if (fclose(file) != 0)
+    bool bad = ferror(file) != 0;
+    if (fclose(file) != 0 || bad)
         bench_usage("--make-trace %s cannot be written: %s", s->make_trace, strerror(errno));
     exit(0);
 }
@@ -81,12 +82,12 @@ void replay_settings_read(int argc, char **argv, replay_settings *out) {
     tamis_governor_config *g = &plan->governor;
     const double big = 1e12;
     const bench_option options[] = {
-        {"log", 0, BENCH_TEXT, &out->log, "FILE", 0, 0, "windows, or decisions, to repeat"},
+        {"log", 0, BENCH_FILE, &out->log, "FILE", 0, 0, "windows, or decisions, to repeat"},
         {"what-if", 0, BENCH_FLAG, &out->what_if, NULL, 0, 0,
          "decide anew, do not verify what the log decided"},
         {"plant", 0, BENCH_FLAG, &out->plant, NULL, 0, 0,
          "run the policy, and none, on a model of a cluster"},
-        {"intensity", 0, BENCH_TEXT, &out->intensity, "FILE", 0, 0, "CSV time,g_per_kwh"},
+        {"intensity", 0, BENCH_FILE, &out->intensity, "FILE", 0, 0, "CSV time,g_per_kwh"},
         {"constant", 0, BENCH_REAL, &out->constant, "G", 0, 10000,
          "g/kWh without a file; 0: unknown"},
         {"policy", 0, BENCH_TEXT, &g->policy, "P", 0, 0, "off, budget, carbon-..."},
@@ -120,9 +121,9 @@ void replay_settings_read(int argc, char **argv, replay_settings *out) {
          "of the plant: part of compute that waits for the clock"},
         {"noise", 0, BENCH_REAL, &plan->plant.noise, "X", 0, 0.1, "of the plant's joules"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of the noise"},
-        {"make-trace", 0, BENCH_TEXT, &out->make_trace, "FILE", 0, 0,
+        {"make-trace", 0, BENCH_FILE, &out->make_trace, "FILE", 0, 0,
          "only write a synthetic carbon trace of so many hours"},
-        {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0,
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
          "records; - for stdout, then the table goes to stderr"},
     };
     bench_options_parse("tamis_replay", purpose, options, sizeof options / sizeof options[0], argc,

@@ -72,6 +72,5 @@ int main(int argc, char **argv) {
     for (size_t p = 0; !settings.speed && !settings.input && p < settings.nranks; p++)
         status |= bench_launch(BENCH_LOCAL, TAMIS_DEVICE_CPU, settings.ranks[p], run_all, &source);
     source_close(&source);
-    bench_report_close(settings.report);
-    return status;
+    return bench_report_close(settings.report, status);
 }

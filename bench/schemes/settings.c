@@ -30,17 +30,14 @@ static void print_list(void) {
     tamis_scheme_info info;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++)
         puts(info.name);
-    exit(0);
+    exit(bench_report_close(NULL, 0));
 }
 
 static void read_ranks(schemes_settings *s) {
     double ranks[SCHEMES_RANKS];
-    s->nranks = bench_parse_list("ranks", s->rank_list, 0, 1024, SCHEMES_RANKS, ranks);
-    for (size_t i = 0; i < s->nranks; i++) {
+    s->nranks = bench_parse_counts("ranks", s->rank_list, 1024, SCHEMES_RANKS, ranks);
+    for (size_t i = 0; i < s->nranks; i++)
         s->ranks[i] = (uint32_t)ranks[i];
-        if ((double)s->ranks[i] != ranks[i] || s->ranks[i] == 0)
-            bench_usage("--ranks needs whole numbers, not %g", ranks[i]);
-    }
 }
 
 static void check_settings(schemes_settings *s) {
@@ -69,7 +66,7 @@ void schemes_settings_read(int argc, char **argv, schemes_settings *out) {
         .seed = 1,
     };
     const bench_option options[] = {
-        {"input", 0, BENCH_TEXT, &out->input, "FILE", 0, 0,
+        {"input", 0, BENCH_FILE, &out->input, "FILE", 0, 0,
          "gradients of tamis_train --record, with their ranks; default: synthetic ones"},
         {"schemes", 0, BENCH_TEXT, &out->schemes, "S[,S...]", 0, 0, "these presets (default: all)"},
         {"list", 0, BENCH_FLAG, &out->list, "", 0, 0, "names of the presets, and no more"},
@@ -84,7 +81,7 @@ void schemes_settings_read(int argc, char **argv, schemes_settings *out) {
          "time whole steps under mpirun instead, beside MPI's all-reduce"},
         {"warmup", 0, BENCH_COUNT, &out->warmup, "N", 0, 1e6, "steps of --speed before others"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of the synthetic gradients"},
-        {"json", 0, BENCH_TEXT, &out->json, "FILE", 0, 0, "records; - for stdout"},
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "records; - for stdout"},
     };
     bench_options_parse("tamis_schemes", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

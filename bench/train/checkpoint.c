@@ -159,6 +159,16 @@ static bool write_content(const content *c, const char *path) {
     return fclose(file) == 0 && ok;
 }
 
+/* The folder is there and takes a file of this rank: found before the first step, not after the last. */
+void trainer_save_check(trainer *t, const char *prefix) {
+    char path[1024], partial[1024];
+    file_name(t, prefix, t->group->rank, "", path);
+    file_name(t, prefix, t->group->rank, ".part", partial);
+    FILE *file = fopen(partial, "wb");
+    if (!file || fclose(file) != 0 || remove(partial) != 0)
+        bench_fail(t->group, "--save %s: %s cannot be written: %s", prefix, path, strerror(errno));
+}
+
 void trainer_save(trainer *t, const char *prefix) {
     char path[1024], partial[1024];
     content c;

@@ -44,8 +44,11 @@ static int train(bench_group *group, void *context) {
     const train_settings *s = &r->settings;
     trainer t;
     trainer_open(group, s, &r->data, &t);
+    if (s->save)
+        trainer_save_check(&t, s->save);
     if (s->load)
         trainer_load(&t, s->load);
+    trainer_check_replicas(&t);
     govern_start(&t.governor, &t.energy, t.step);
 
     uint64_t every = s->eval_every ? s->eval_every : t.epoch_steps;
@@ -53,6 +56,8 @@ static int train(bench_group *group, void *context) {
     double metric = 0.0, last_line = bench_now_s();
     while (t.step < end) {
         trainer_step(&t);
+        if (s->check_every && t.step % s->check_every == 0)
+            trainer_check_replicas(&t);
         if (t.step % every == 0) {
             workload_score mean = trainer_validate(&t);
             metric = trainer_metric(&t, &mean);
@@ -63,9 +68,9 @@ static int train(bench_group *group, void *context) {
     end_progress(&t);
     if (s->save)
         trainer_save(&t, s->save);
-    trainer_report_summary(&t);
+    bool identical = trainer_report_summary(&t);
     trainer_close(&t);
-    return 0;
+    return !identical;
 }
 
 int main(int argc, char **argv) {
@@ -82,6 +87,5 @@ int main(int argc, char **argv) {
         bench_launch((bench_transport)r.settings.transport, (tamis_device)r.settings.device,
                      (uint32_t)r.settings.ranks, train, &r);
     kind->unload(&r.data);
-    bench_report_close(r.settings.report);
-    return status;
+    return bench_report_close(r.settings.report, status);
 }

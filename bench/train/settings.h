@@ -35,8 +35,9 @@ typedef struct train_settings {
     uint64_t bucket_length; /* as in tamis_reducer_config; `buckets` is part of it */
     uint64_t stages, micro_batches, balance_every;
     uint64_t steps, epochs, stop, batch, seed, ranks, eval_every;
-    uint64_t hidden, depth;                 /* mlp */
-    uint64_t channels;                      /* cnn */
+    uint64_t check_every;   /* steps between comparisons of the replicas; 0: first and last only */
+    uint64_t hidden, depth; /* mlp */
+    uint64_t channels;      /* cnn */
     uint64_t layers, width, heads, context; /* lm */
     int head;
     double density, momentum, lr;

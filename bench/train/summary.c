@@ -20,6 +20,7 @@
  *                  Of several stages: the mean over all parameters, and the extremes of a stage
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
+ *     a figure that is NaN or infinite is null
  *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
  *     validation_loss, train_loss   in nats, a sample or a character; train_loss is the mean over
  *                  ranks and the last 100 steps
@@ -120,12 +121,12 @@ void trainer_report_step(trainer *t, const workload_score *validation) {
     if (!t->settings->report || t->world->rank > 0) /* ranks that are threads share the file */
         return;
     json_t *record = bench_report_new("step");
-    json_t *more =
-        json_pack("{sI sf sf sf sf sf sI sf ss sf sf}", "step", (json_int_t)t->step, "epoch",
-                  (double)t->step / (double)t->epoch_steps, "lr", trainer_rate(t, t->step),
-                  "train_loss", loss, "validation_loss", validation->loss, "density", density,
-                  "wire_bytes", (json_int_t)sent, "time_s", t->tally.time_s, "metric", metric,
-                  "metric_value", value, metric, value);
+    json_t *more = json_pack(
+        "{sI sf sf so so sf sI sf ss so so}", "step", (json_int_t)t->step, "epoch",
+        (double)t->step / (double)t->epoch_steps, "lr", trainer_rate(t, t->step), "train_loss",
+        bench_report_number(loss), "validation_loss", bench_report_number(validation->loss),
+        "density", density, "wire_bytes", (json_int_t)sent, "time_s", t->tally.time_s, "metric",
+        metric, "metric_value", bench_report_number(value), metric, bench_report_number(value));
     json_object_update(record, more);
     json_decref(more);
     bench_report_write(t->settings->report, record);
@@ -142,7 +143,7 @@ static json_t *phases(trainer *t) {
 static json_t *residual_ratio(trainer *t) {
     double ratio = t->last.acc_norm > 0 ? t->last.residual_norm / t->last.acc_norm : 0.0;
     ratio = mean(t, ratio);
-    return t->dense ? json_null() : json_real(ratio);
+    return t->dense ? json_null() : bench_report_number(ratio);
 }
 
 static void add_straggler(trainer *t, json_t *record) {
@@ -203,12 +204,13 @@ static json_t *summary(trainer *t) {
     json_t *record = bench_report_new("summary");
     add_settings(t, record);
     json_t *more = json_pack(
-        "{sf sf sf sb sI sf sf so so sf sf sf ss sf sf sf sb so sI}", "density_mean", density,
+        "{sf sf sf sb sI sf sf so so sf sf sf ss so so so sb so sI}", "density_mean", density,
         "density_max", density_max, "density_min", density_min, "count_exact", exact > 0, "steps",
         (json_int_t)a->steps, "epochs", (double)t->step / (double)t->epoch_steps, "time_s", time,
         "phase_s", phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step",
         wire, "dense_bytes_per_step", dense_wire, "metric", t->work.kind->metric, "metric_value",
-        trainer_metric(t, &validation), "validation_loss", validation.loss, "train_loss", loss,
+        bench_report_number(trainer_metric(t, &validation)), "validation_loss",
+        bench_report_number(validation.loss), "train_loss", bench_report_number(loss),
         "replicas_identical", identical, "residual_ratio", residual_ratio(t), "rescans",
         (json_int_t)a->rescans);
     json_object_update(record, more);
@@ -219,7 +221,8 @@ static json_t *summary(trainer *t) {
 }
 
 static double real(const json_t *record, const char *name) {
-    return json_number_value(json_object_get(record, name));
+    const json_t *value = json_object_get(record, name);
+    return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
 static void print_text(const char *metric, const json_t *record) {
@@ -236,9 +239,11 @@ static void print_text(const char *metric, const json_t *record) {
                                 : "NOT identical");
 }
 
-void trainer_report_summary(trainer *t) {
+bool trainer_report_summary(trainer *t) {
     json_t *record = summary(t);
     if (t->world->rank == 0 && !t->settings->report)
         print_text(t->work.kind->metric_text, record);
+    bool identical = json_is_true(json_object_get(record, "replicas_identical"));
     bench_report_write(t->world->rank == 0 ? t->settings->report : NULL, record);
+    return identical;
 }

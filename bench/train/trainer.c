@@ -79,6 +79,17 @@ static void record(trainer *t) {
         bench_recording_put(t->group, &t->recording, t->step / every, t->grad);
 }
 
+/* Files of one name may differ. With another number of samples a rank would do other steps. */
+static void check_data(trainer *t) {
+    const uint64_t mine[] = {t->data->count[WORKLOAD_TRAIN], t->data->count[WORKLOAD_VALIDATE],
+                             t->work.identity};
+    if (!bench_same(t->world, XXH3_64bits(mine, sizeof mine)))
+        bench_fail(t->world,
+                   "the ranks were given other data: here there are %llu samples to learn and %llu "
+                   "to validate; give --data the same everywhere",
+                   (unsigned long long)mine[0], (unsigned long long)mine[1]);
+}
+
 void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,
                   trainer *out) {
     size_t count = data->count[WORKLOAD_TRAIN];
@@ -97,6 +108,7 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     out->group = out->pipeline.group;
     out->steps = settings->steps ? settings->steps : settings->epochs * out->epoch_steps;
 
+    check_data(out);
     out->apart = exchange_choose(out->group, settings, &out->work);
     optimizer_open(settings, out->work.length, out->apart, &out->optimizer);
     out->params = bench_alloc(out->work.length, sizeof(float));
@@ -340,6 +352,19 @@ double trainer_loss(trainer *t) {
 }
 
 bool trainer_replicas_identical(trainer *t) {
-    bool same = bench_same(t->group, XXH3_64bits(t->params, t->work.length * sizeof *t->params));
-    return bench_max(t->world, same ? 0.0 : 1.0) == 0.0;
+    size_t bytes = t->work.length * sizeof *t->params;
+    tamis_status status = tamis_check_equal(t->group->comm, t->params, bytes);
+    if (status != TAMIS_E_MISMATCH)
+        bench_try(t->group, status, "comparison of the replicas");
+    else if (t->group->rank == 0)
+        fprintf(stderr, "the replicas differ after step %llu: %s\n", (unsigned long long)t->step,
+                tamis_last_error());
+    return bench_max(t->world, status == TAMIS_OK ? 0.0 : 1.0) == 0.0;
+}
+
+void trainer_check_replicas(trainer *t) {
+    if (!trainer_replicas_identical(t))
+        bench_fail(t->world,
+                   "the replicas are not identical, so what follows would be wrong: give all ranks "
+                   "the same parameters (--load files of one run)");
 }

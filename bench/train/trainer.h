@@ -81,15 +81,19 @@ double trainer_metric(const trainer *t, const workload_score *mean);
 /** Mean loss over ranks and the last TRAIN_LOSSES steps; collective. */
 double trainer_loss(trainer *t);
 
-/** Whether the parameters have the same bits on all ranks; collective. */
+/** Whether the parameters have the same bits on all ranks; collective. If not, it is said. */
 bool trainer_replicas_identical(trainer *t);
+
+/** End all ranks if they have not; collective. */
+void trainer_check_replicas(trainer *t);
 
 /* checkpoint.c: a file per rank, PREFIX.rankR.state; load also with another number of ranks */
 void trainer_save(trainer *t, const char *prefix);
+void trainer_save_check(trainer *t, const char *prefix); /* whether it could be written */
 void trainer_load(trainer *t, const char *prefix);
 
 /* summary.c */
 void trainer_report_step(trainer *t, const workload_score *validation);
-void trainer_report_summary(trainer *t);
+bool trainer_report_summary(trainer *t); /* @return whether the replicas are identical */
 
 #endif

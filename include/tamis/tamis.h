@@ -6,18 +6,26 @@
  * residual; in every step only the largest entries of the accumulated gradient travel, and what
  * does not travel stays in the residual for later. Nothing is lost, it is only late.
  *
- *     tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm);            who      (tamis/mpi.h)
- *     tamis_layout_create(segments, nsegments, &layout);             what
+ *     static void check(tamis_status status) {                       every call returns one
+ *         if (status != TAMIS_OK)
+ *             leave(tamis_last_error());                             print it, and end all ranks
+ *     }
+ *     ...
+ *     check(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));     who      (tamis/mpi.h)
+ *     check(tamis_layout_create(segments, nsegments, &layout));      what
  *     tamis_reducer_config cfg = TAMIS_REDUCER_CONFIG_INIT;          how: scheme "tamis", 1 %
- *     tamis_reducer_create(comm, layout, &cfg, &red);
- *     for (;;) {
+ *     check(tamis_reducer_create(comm, layout, &cfg, &red));
+ *     check(tamis_check_equal(comm, params, n * sizeof *params));    all ranks begin alike
+ *     for (int i = 0; i < steps; i++) {
  *         backward(grads);
  *         tamis_step step = TAMIS_STEP_INIT;
  *         step.grad = grads;
- *         tamis_reduce_start(red, &step);
- *         tamis_reduce_wait(red);              grads now holds the mean of the chosen entries
+ *         check(tamis_reduce_start(red, &step));
+ *         check(tamis_reduce_wait(red));       grads now holds the mean of the chosen entries
  *         optimizer(params, grads);            and zero elsewhere, the same bits on all ranks
  *     }
+ *
+ * examples/data_parallel.c is the whole program.
  *
  * You may stop reading after any section: 1 rules, 2 status, 3 communicators, 4 layouts,
  * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 state, 10 settings. Stages that share
@@ -233,6 +241,30 @@ typedef enum tamis_waiting {
  * Errors:     ARGUMENT: no effect
  */
 TAMIS_API tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting);
+
+/**
+ * Check that all ranks hold the same bytes, e.g. their parameters.
+ *
+ * Data parallelism rests on three things that no gradient shows, and of which nothing else here
+ * notices that they are missing:
+ *
+ *     equal parameters at the start    broadcast them, then check them; and once more every some
+ *                                      hundred steps: ranks that apply the same results stay equal
+ *     different samples                each rank its own shard, or P ranks do the work of one
+ *     equal numbers of steps           or the rank that has more waits for the others in vain
+ *
+ * A hash of the bytes travels (XXH3, 128 bits), never the bytes.
+ *
+ * @param  data   [in]  host memory; NULL with bytes = 0: of this rank there is nothing
+ *
+ * Collective: yes, between steps
+ * Cost:       one pass over the bytes and one all-gather; no allocation
+ * Errors:     MISMATCH: the sentence, the same on all ranks, names those that differ from the
+ *             majority, or from rank 0 if there is none; ranks that are in another collective call
+ *             get it, too. ARGUMENT (data is NULL, on any rank; on all). Nothing is lost. Else the
+ *             comm
+ */
+TAMIS_API tamis_status tamis_check_equal(tamis_comm *comm, const void *data, size_t bytes);
 
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.

@@ -96,6 +96,11 @@ same plain wide "a norm that is not reached clips"
 run "$dir/narrow" "${mlp[@]}" --steps 10 --clip 1e-6
 [ "$(tail -n 1 "$dir/narrow" | field clipped_share)" = 1.0 ] || fail "not clipped by 1e-6"
 
+# A run that diverges says so, and no zeros.
+run "$dir/diverged" "${mlp[@]}" --steps 2 --hidden 64 --depth 3 --lr 1e6
+tail -n 1 "$dir/diverged" | grep -q '"steps":2,.*"validation_loss":null,.*"replicas_identical":true' ||
+    fail "diverged: $(tail -n 1 "$dir/diverged")"
+
 # Wrong usage.
 lm_of() { # options
     "$train" --workload lm --data "$dir/text" --quiet --steps 1 "$@"

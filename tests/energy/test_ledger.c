@@ -312,6 +312,7 @@ static void the_status_nearest_to_readable_is_told(void **state) {
     for (uint32_t r = 0; r < 5; r++) {
         entries[r] = (tam_energy_entry){
             .id = "nvml", .host = 1, .meter = r, .rank = r, .status = (uint32_t)seen[r]};
+        entries[r].since_ns = 5; /* and it was never read */
         snprintf(entries[r].reason, sizeof entries[r].reason, "said by %u", r);
     }
     take(ledger, entries, 5);

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# install.sh SOURCES BUILD CC CXX: installs BUILD, moves the tree, and builds and runs programs
+# install.sh SOURCES BUILD CC CXX EXAMPLES: installs BUILD, moves the tree, and builds and runs programs
 # outside the project against it, by find_package and by pkg-config. Exit 77: no C++ compiler.
 set -eu
 
-sources=$1 build=$2 cc=$3 cxx=$4
+sources=$1 build=$2 cc=$3 cxx=$4 examples=$5
 if [ ! -x "$cxx" ]; then
     echo "no C++ compiler was found"
     exit 77
@@ -39,3 +39,15 @@ export PKG_CONFIG_PATH=${pc%/tamis.pc}${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 "$cc" -std=c11 -Wall -Werror "$sources/consumer.c" -o "$work/consumer_pc" \
     $(pkg-config $static --cflags --libs tamis)
 LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/consumer_pc"
+
+if [ -n "$(find "$work/prefix" -name mpi.h)" ] && command -v mpicc >/dev/null; then
+    echo "== the C examples, by the lines that they give"
+    cp "$examples"/*.[ch] "$work"
+    cd "$work"
+    for example in "$examples"/*.c; do
+        line=$(sed -n 's/^ \* *\(mpicc .*\)/\1/p' "$example")
+        [ -n "$line" ] || { echo "no line with mpicc in $example" && exit 1; }
+        grep -qF "$line" "$examples/README.md" || { echo "README.md has no: $line" && exit 1; }
+        eval "${line/--cflags/$static --cflags}"
+    done
+fi

@@ -31,6 +31,11 @@ int tam_ledger_order(uint64_t host_a, const char *id_a, uint64_t host_b, const c
     return host_a != host_b ? (host_a < host_b ? -1 : 1) : strcmp(id_a, id_b);
 }
 
+/* What was never read has no time: no counter, no library, no right. */
+static bool claims_reading(const tam_energy_entry *e) {
+    return e->status == TAMIS_ENERGY_OK || e->status == TAMIS_ENERGY_RESET;
+}
+
 static const char *find_fault(const tam_energy_entry *e) {
     if (e->kind >= TAMIS_ENERGY_KINDS)
         return "a kind that there is not";
@@ -38,11 +43,13 @@ static const char *find_fault(const tam_energy_entry *e) {
         return "a status that there is not";
     if (e->has_raw && e->range_uj && e->raw_uj > e->range_uj)
         return "a counter beyond its range";
-    return e->read_ns < e->since_ns ? "a reading from before its meter was opened" : NULL;
+    if (claims_reading(e) && e->read_ns < e->since_ns)
+        return "a reading from before its meter was opened";
+    return NULL;
 }
 
 static bool readable(const tam_energy_entry *e) {
-    return (e->status == TAMIS_ENERGY_OK || e->status == TAMIS_ENERGY_RESET) && !find_fault(e);
+    return claims_reading(e) && !find_fault(e);
 }
 
 static uint64_t apart(uint64_t a, uint64_t b) {

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Data-parallel training: every rank has the same model and other samples, and of the gradients only
+ * the largest entries travel, behind the backward pass.
+ *
+ *     mpicc -O2 data_parallel.c -o data_parallel $(pkg-config --cflags --libs tamis) -lm
+ *     mpirun -np 4 ./data_parallel
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <tamis/mpi.h>
+
+#include "model.h"
+
+enum { STEPS = 1000, BATCH = 16, TELL_EVERY = 250 };
+
+static const float rate = 0.05f;
+
+/* The sentence says what went wrong, where and on which rank. One rank that fails ends all. */
+static void check(tamis_status status, const char *call) {
+    if (status == TAMIS_OK)
+        return;
+    fprintf(stderr, "%s: %s\n%s\n", call, tamis_last_error(), tamis_status_remedy(status));
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+#define CHECK(call) check(call, #call)
+
+int main(int argc, char **argv) {
+    static float params[PARAMETERS], grads[PARAMETERS];
+    static model_pass passes[BATCH];
+    int rank, nranks, threads;
+
+    /* So a thread of the library can drive the exchange while this one computes. */
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &nranks);
+    if (threads < MPI_THREAD_MULTIPLE && rank == 0)
+        fprintf(stderr, "this MPI has no MPI_THREAD_MULTIPLE: nothing will overlap\n");
+
+    enum { SEGMENT_W1, SEGMENT_B1, SEGMENT_W2, SEGMENT_B2, SEGMENTS };
+    const tamis_segment segments[SEGMENTS] = {
+        {"W1", B1 - W1}, {"b1", W2 - B1}, {"W2", B2 - W2}, {"b2", 1}};
+    tamis_comm *comm;
+    tamis_layout *layout;
+    tamis_reducer *reducer;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.density = 0.05;
+    config.bucket_length = HIDDEN; /* two: the output layer goes while the hidden one computes */
+    CHECK(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));
+    CHECK(tamis_layout_create(segments, SEGMENTS, &layout));
+    CHECK(tamis_reducer_create(comm, layout, &config, &reducer));
+    tamis_layout_destroy(layout);
+
+    /* The same parameters on all ranks, and from then on the same changes. */
+    if (rank == 0)
+        model_init(params);
+    MPI_Bcast(params, PARAMETERS, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    CHECK(tamis_check_equal(comm, params, sizeof params));
+
+    double loss = 0.0; /* of the steps since it was last told */
+    for (int step = 1; step <= STEPS; step++) {
+        memset(grads, 0, sizeof grads);
+        for (int i = 0; i < BATCH; i++) { /* rank r has samples r, r + P, r + 2 P, ... */
+            uint64_t sample = ((uint64_t)step * BATCH + (uint64_t)i) * (uint64_t)nranks;
+            loss += model_forward(params, sample + (uint64_t)rank, &passes[i]);
+        }
+
+        tamis_step s = TAMIS_STEP_INIT;
+        s.grad = grads;
+        for (int i = 0; i < BATCH; i++)
+            model_backward_output(&passes[i], 1.0f / BATCH, grads);
+        CHECK(tamis_grad_ready(reducer, SEGMENT_B2, &s)); /* from here on the library's */
+        CHECK(tamis_grad_ready(reducer, SEGMENT_W2, &s));
+        for (int i = 0; i < BATCH; i++)
+            model_backward_hidden(params, &passes[i], 1.0f / BATCH, grads);
+        CHECK(tamis_grad_ready(reducer, SEGMENT_B1, &s));
+        CHECK(tamis_grad_ready(reducer, SEGMENT_W1, &s));
+
+        CHECK(tamis_reduce_wait(reducer)); /* grads: the mean of what was chosen, zero elsewhere */
+        for (int i = 0; i < PARAMETERS; i++)
+            params[i] -= rate * grads[i];
+
+        if (step % TELL_EVERY == 0) {
+            CHECK(tamis_check_equal(comm, params, sizeof params));
+            MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+            if (rank == 0)
+                printf("step %d, loss %.4f\n", step, loss / (TELL_EVERY * BATCH * nranks));
+            loss = 0.0;
+        }
+    }
+    if (rank == 0)
+        printf("replicas identical\n");
+
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+    MPI_Finalize();
+    return 0;
+}
