@@ -198,6 +198,7 @@ static tamis_status open_dense(tam_bucket *b) {
         TAM_TRY(tam_division_open(b->layout, b->scheme, r->comm->nranks, 0, &b->division));
         TAM_TRY(r->device->open(&b->division.grid, 0, r->config.threads, &b->kernels));
     }
+    name_slots(b); /* where a device runs the steps it has some, without picks */
     return r->driver->open(b);
 }
 
