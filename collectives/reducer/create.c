@@ -305,6 +305,7 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
         return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"), 0);
     }
     r->comm = comm;
+    r->serial = comm->reducers + 1;
     r->stats = (tamis_stats)TAMIS_STATS_INIT;
     r->stats.straggler = UINT32_MAX;
     tamis_status status = open_agreed(r, layout, config, out);
@@ -312,6 +313,7 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
         release(r);
         return status;
     }
+    comm->reducers = r->serial; /* all ranks have agreed that it exists */
     tam_probe_close(r->probe);
     r->probe = NULL;
     tam_log(TAM_INFO,

@@ -48,6 +48,11 @@ static tamis_status enqueue_piece(const tamis_comm *comm, tam_cuda_step *step, u
     const tam_stream_transport *t = comm->transport->stream;
     tam_cuda_mail mail = tam_cuda_dense_mail(step, piece);
     size_t bytes = mail.share * sizeof(float);
+    if (mail.slot_bytes > 0) {
+        TAM_TRY(t->allgather(comm->self, mail.slots + comm->rank * mail.slot_bytes, mail.slot_bytes,
+                             mail.slots, mail.stream));
+        TAM_TRY(tam_cuda_dense_check(step));
+    }
     TAM_TRY(tam_cuda_dense_widen(step, piece));
     TAM_TRY(t->alltoall(comm->self, mail.values, bytes, mail.shares, mail.stream));
     TAM_TRY(tam_cuda_dense_add(step, piece));

@@ -50,7 +50,6 @@ tamis_status tam_board_show(tamis_comm *comm, const void *mine, size_t bytes, ta
     char sentence[512];
     tamis_status own = (tamis_status)((const tam_board_head *)mine)->status;
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
-    comm->shows++;
 
     board_job *b = (board_job *)(void *)comm->desk;
     *b = (board_job){

@@ -217,9 +217,12 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
 
 /**
  * Scheme dense: a step of the same kind in all but its phases. The gradient goes in pieces, so that
- * memory is bounded; there is no slot and no residual.
+ * memory is bounded; there is no residual, and the slots hold no picks: who refuses one gives no
+ * values, and so all ranks refuse the step.
  *
  *     begin
+ *                                ... all-gather of the slots ...
+ *                       check
  *     for every piece:  widen    values = scale * gradient
  *                                ... all-to-all of shares of the values ...
  *                       add      sum the shares in rank order
@@ -236,7 +239,9 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
 tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32_t piece,
                                  tam_cuda_step **out);
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
-tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece); /* no slots */
+/** @return slot_bytes: 0 but for the first piece */
+tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
+tamis_status tam_cuda_dense_check(tam_cuda_step *step);
 tamis_status tam_cuda_dense_widen(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_add(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_narrow(tam_cuda_step *step, uint32_t piece);

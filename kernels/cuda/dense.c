@@ -6,6 +6,7 @@
  *     values, shares   | share | share | share |      share * nranks >= elements of the piece
  *
  * All of it runs where the collectives do: a piece begins when the one before has left the buffers.
+ * Before the first of them come slots without picks, by which the ranks see that they sum the same.
  */
 #include "kernels/cuda/step.h"
 
@@ -70,7 +71,10 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
     uint64_t n = longest(plan), share = share_of(s, most < n ? most : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: nobody asks for norms */
-        .slots = {.rank = plan->rank, .nranks = plan->nranks},
+        .slots = {.bytes = tam_cuda_round_up(sizeof(tam_cuda_header) + sizeof(uint32_t), 16),
+                  .rank = plan->rank,
+                  .nranks = plan->nranks,
+                  .capacity = 1}, /* of which none is used */
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
         .blocks = s->device->multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
@@ -84,6 +88,9 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
+    uint32_t nranks = s->plan.nranks;
+    s->exchange.slots.memory = tam_cuda_take(arena, nranks, s->exchange.slots.bytes);
+    s->exchange.ranges.runs = tam_cuda_take(arena, nranks, sizeof(uint32_t)); /* of no range */
     if (s->plan.first) {
         s->exchange.values = s->plan.first->exchange.values;
         s->exchange.shares = s->plan.first->exchange.shares;
@@ -113,7 +120,14 @@ static tamis_status save(tam_cuda_step *s) {
 /* -- phases ----------------------------------------------------------------------------------- */
 
 static tamis_status begin(tam_cuda_step *s) {
-    return tam_cuda_step_clear(s);
+    TAM_TRY(tam_cuda_step_clear(s));
+    TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, s->round->lane.stream));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_dense_check(tam_cuda_step *s) {
+    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
+    return TAMIS_OK;
 }
 
 tamis_status tam_cuda_dense_widen(tam_cuda_step *s, uint32_t piece) {
@@ -161,6 +175,8 @@ tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     return (tam_cuda_mail){
         .stream = tam_cuda_travel(s),
+        .slots = x.slots.memory,
+        .slot_bytes = piece == 0 ? x.slots.bytes : 0,
         .values = x.values,
         .shares = x.shares,
         .sums = x.values + s->plan.rank * x.share,

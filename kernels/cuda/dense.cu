@@ -66,7 +66,7 @@ template <float (*WIDEN)(uint16_t), uint16_t (*NARROW)(float)> struct as_bits16 
 };
 
 using as_float16 = as_bits16<tam_float16_widen, tam_float16_narrow>;
-using as_bfloat16 = as_bits16<tam_bfloat16_widen, tam_bfloat16_narrow>;
+using as_bfloat16 = as_bits16<tam_bfloat16_widen, tam_bfloat16_clamp>;
 
 /* -- where a chunk lies ----------------------------------------------------------------------- */
 
@@ -126,7 +126,7 @@ static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_p
 template <typename TYPE>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     widen(const tam_cuda_exchange x, const tam_cuda_accumulate target, const tam_cuda_piece piece) {
-    bool broken = x.turn->broken != 0;
+    bool broken = x.turn->broken != 0 || x.scratch->verdict.status != TAMIS_OK;
     float scale = target.source->scale;
     prepare_mail(x, piece);
     for (uint32_t c = piece.first_chunk + warp_of_grid(); c < piece.end_chunk;
@@ -216,12 +216,19 @@ template <typename ELEMENT> static __device__ void clear_all(const tam_cuda_accu
     }
 }
 
-/* Who met absent sums refuses the step and, from then on, all that follow. */
+/* Who refused a slot or met absent sums refuses the step and, from then on, all that follow: then the
+ * verdict on the slots is the one of before. */
 static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
-    bool before = x.turn->broken != 0;
     verdict->status = TAMIS_E_PROTOCOL;
-    verdict->refused = before ? x.common->refused : TAM_CUDA_REFUSED_ABSENT;
-    verdict->rank = before ? x.common->rank : x.slots.rank;
+    verdict->refused = TAM_CUDA_REFUSED_ABSENT;
+    verdict->rank = x.slots.rank;
+    for (uint32_t b = x.nbuckets; b-- > 0;) {
+        const tam_cuda_verdict *why = &x.all[b].scratch->verdict;
+        if (why->status != TAMIS_E_PROTOCOL)
+            continue;
+        verdict->refused = why->refused;
+        verdict->rank = why->rank;
+    }
 }
 
 /* All ranks have the same sums, and so come to the same verdict. */
@@ -247,8 +254,10 @@ static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool s
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     settle(const tam_cuda_exchange x, const tam_cuda_accumulate target, tam_cuda_turn *turn) {
     bool there = threadIdx.x < x.nbuckets;
-    bool refused = __syncthreads_count(there && x.all[threadIdx.x].scratch->absent) > 0;
-    bool bad = __syncthreads_count(there && x.all[threadIdx.x].scratch->bad > 0) > 0;
+    const tam_cuda_scratch *seen = x.all[there ? threadIdx.x : 0].scratch;
+    bool refuses = seen->absent || seen->verdict.status == TAMIS_E_PROTOCOL;
+    bool refused = __syncthreads_count(there && refuses) > 0;
+    bool bad = __syncthreads_count(there && seen->bad > 0) > 0;
     bool skipped = bad && !refused && x.nonfinite != TAMIS_NONFINITE_DROP;
     if (skipped && target.type == TAMIS_TYPE_FLOAT32)
         clear_all<float>(target);

@@ -449,12 +449,83 @@ static void test_graphs_of_the_caller_and_states_count_steps(void **state) {
     ranks_run(RANKS, 0, count_steps, NULL);
 }
 
+/* -- ranks that sum different things ---------------------------------------------------------- */
+
+static tamis_reducer *open_reducer(test_rank *self, tamis_comm *comm) {
+    tamis_layout *layout = data_layout(N);
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    config.scheme = "dense";
+    config.device = TAMIS_DEVICE_CUDA;
+    config.average = TAMIS_AVERAGE_SUM;
+    config.bucket_length = self->shared ? N / 3 : 0;
+    rank_status(self, __FILE__, __LINE__, "tamis_reducer_create", TAMIS_OK,
+                tamis_reducer_create(comm, layout, &config, &reducer));
+    tamis_layout_destroy(layout);
+    return reducer;
+}
+
+/* Of two reducers rank 1 begins with the second; or it is a step further than the others. */
+static void disagree(test_rank *self, bool about_step, const char *words) {
+    tamis_comm *comm = NULL;
+    tamis_step step = TAMIS_STEP_INIT;
+    tamis_reducer *pair[2];
+    unsigned char control[2][4096];
+    size_t bytes = 0;
+    bool odd = self->id == 1;
+    float *grad;
+    RANK_CUDA(self, cudaSetDevice((int)self->id));
+    RANK_OK(self, tamis_comm_create_nccl(self->comm, NULL, &comm));
+    RANK_CUDA(self, cudaMalloc((void **)&grad, N * sizeof *grad));
+    for (int i = 0; i < 2; i++)
+        pair[i] = open_reducer(self, comm);
+    step.grad = grad;
+    for (int i = 0; i < 2; i++) {
+        for (size_t e = 0; e < N; e++)
+            grad[e] = 1.0f;
+        RANK_OK(self, tamis_reduce_start(pair[0], &step));
+        RANK_OK(self, tamis_reduce_wait(pair[0]));
+        RANK_CHECK(self, grad[N - 1] == RANKS, "%g", (double)grad[N - 1]);
+        RANK_OK(self, tamis_reducer_control_bytes(pair[0], &bytes));
+        RANK_CHECK(self, bytes <= sizeof control[0], "%zu bytes", bytes);
+        RANK_OK(self, tamis_reducer_control_save(pair[0], control[i], bytes));
+    }
+    if (about_step)
+        RANK_OK(self, tamis_reducer_restore(pair[0], control[odd], bytes, NULL));
+    RANK_OK(self, tamis_reduce_start(pair[odd && !about_step], &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_wait(pair[odd && !about_step]));
+    RANK_SAYS(self, words);
+    for (size_t e = 0; e < N; e++)
+        RANK_CHECK(self, grad[e] == RANKS, "element %zu became %g", e, (double)grad[e]);
+    tamis_reducer_destroy(pair[0]);
+    tamis_reducer_destroy(pair[1]);
+    tamis_comm_destroy(comm);
+    cudaFree(grad);
+}
+
+static void mix_up(test_rank *self) {
+    disagree(self, false, "configuration");
+}
+
+static void be_further(test_rank *self) {
+    disagree(self, true, "another step");
+}
+
+static void test_ranks_that_sum_different_things_are_found(void **state) {
+    (void)state;
+    for (int several = 0; several < 2; several++) {
+        ranks_run(RANKS, 0, mix_up, several ? &several : NULL);
+        ranks_run(RANKS, 0, be_further, several ? &several : NULL);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pieces_of_every_type_give_the_bits_of_the_cpu),
         cmocka_unit_test(test_sums_that_are_not_finite_are_treated_as_on_the_cpu),
         cmocka_unit_test(test_a_collective_that_is_given_up_is_noticed),
         cmocka_unit_test(test_graphs_of_the_caller_and_states_count_steps),
+        cmocka_unit_test(test_ranks_that_sum_different_things_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
