@@ -79,8 +79,8 @@ static tamis_status aim_sage(tam_bucket *b, uint32_t *out) {
     return TAMIS_OK;
 }
 
-/* Ok-Topk, a step that looks: the k-th largest, found by choosing k. What is over it is fewer, and is
- * cut afterwards. */
+/* Ok-Topk, a step that looks: the k-th largest, found by choosing k. What is over it is fewer, and
+ * is cut afterwards. */
 static tamis_status find_reused(tam_bucket *b, const tam_cut *all, uint32_t *out) {
     tam_cut job = *all;
     tam_cut_result chosen;
@@ -92,8 +92,8 @@ static tamis_status find_reused(tam_bucket *b, const tam_cut *all, uint32_t *out
     return TAMIS_OK;
 }
 
-/* Ok-Topk, another step: raised while far too many are over it. @param  out  [out]  0: as it was in the
- * pass */
+/* Ok-Topk, another step: raised while far too many are over it.
+ * @param  out  [out]  left alone if it is that of the pass */
 static tamis_status raise_reused(tam_bucket *b, uint32_t *out) {
     const tam_device *device = b->reducer->device;
     const tam_candidates *seen = &b->accumulated.candidates;
@@ -220,7 +220,8 @@ static tamis_status aim(tam_bucket *b, tam_cut *job) {
     return TAMIS_OK;
 }
 
-/* Ok-Topk, a step that looks: where nothing is over the k-th largest, as with k = 1, what equals it. */
+/* Ok-Topk, a step that looks: where nothing is over the k-th largest, as with k = 1, what equals
+ * it. */
 static tamis_status pick(tam_bucket *b, tam_cut *job, uint32_t *indices, tam_cut_result *out) {
     const tam_device *device = b->reducer->device;
     TAM_TRY(device->cut(b->kernels, job, indices, out));

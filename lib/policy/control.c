@@ -99,7 +99,8 @@ static void update_levels(tam_control *c, const tam_observed *seen) {
         c->levels[g] = tam_rule_clip_level(c->levels[g] + lesson.shift);
 }
 
-/* Where k entries other than zero were not there, a threshold says nothing: the next step looks, too. */
+/* Where k entries other than zero were not there, a threshold says nothing: the next step looks,
+ * too. */
 static void update_reused(tam_control *c, const tam_observed *seen) {
     tam_control_state *s = &c->state;
     if (s->primed > 0)

@@ -80,8 +80,8 @@ TAM_SHARED double tam_rule_margin(const tam_control_state *s, double over) {
     return -(for_count > for_miss ? for_count : for_miss);
 }
 
-/** MiCRO, threshold scaling, with the constants of its public code. There the third branch cannot be
- * reached, because it asks for q > 0 where q > 1 is meant; here it can (docs/algorithm.md). */
+/** MiCRO, threshold scaling, with the constants of its public code. There the third branch cannot
+ * be reached, because it asks for q > 0 where q > 1 is meant; here it can (docs/algorithm.md). */
 TAM_SHARED double tam_rule_step(double threshold, uint64_t picked, uint64_t k) {
     double q = (double)picked / (double)k;
     if (q > 1.1)
@@ -101,7 +101,7 @@ TAM_SHARED double tam_rule_sage_scale(double mean, double mean_before) {
     return mean > 0.0 && mean_before > 0.0 ? tam_rule_single(mean / mean_before) : 1.0;
 }
 
-/** SAGE: the threshold after that. @param density  asked for; @param found  of the entries counted */
+/** SAGE: the threshold after that. @param density  asked for; @param found  of those counted */
 TAM_SHARED double tam_rule_sage_correct(double threshold, double density, double found) {
     double beta = 2.0 / (1.0 + tam_exp2((density - found) / TAM_LN2));
     double ratio = found / density;
@@ -110,8 +110,8 @@ TAM_SHARED double tam_rule_sage_correct(double threshold, double density, double
     return tam_rule_single(threshold * tam_rule_single(gamma));
 }
 
-/* -- Ok-Topk: thresholds that are found every 32nd step and adapted in all. Constants are those of the
- * public code for VGG; thresholds are binary64 and compared as binary32, as there. -------------- */
+/* Ok-Topk: thresholds that are found every 32nd step and adapted in all. Constants are those of the
+ * public code for VGG; thresholds are binary64 and compared as binary32, as there. */
 
 enum { TAM_REUSE_STEPS = 32, TAM_REUSE_RAISES = 5 };
 
@@ -122,7 +122,8 @@ TAM_SHARED uint64_t tam_rule_hold(uint64_t step) {
     return TAM_REUSE_STEPS - 1 - step % TAM_REUSE_STEPS;
 }
 
-/** Before the cut: are so many over the threshold that it is raised, at most TAM_REUSE_RAISES times? */
+/** Before the cut: are so many over the threshold that it is raised, TAM_REUSE_RAISES times at
+ * most? */
 TAM_SHARED bool tam_rule_too_many(uint64_t found, uint64_t k) {
     return 3 * found > 4 * k;
 }

@@ -7,7 +7,8 @@
  *     part             |   0    |   1    |  2       |      3 3 2 blocks; found 90, 20, 40
  *     after the step   |  0  |    1      |  2       |      2 4 2
  *
- * Computed on all ranks alike from counts that all know: *, / and comparisons, the same bits everywhere.
+ * Computed on all ranks alike from counts that all know: *, / and comparisons, so the same bits
+ * everywhere.
  */
 #ifndef TAM_POLICY_TOPOLOGY_H
 #define TAM_POLICY_TOPOLOGY_H
@@ -30,8 +31,8 @@ void tam_topology_close(tam_topology *topology);
 
 /**
  * Walk over neighbouring parts c and c + 1: where one found more than 1.05 of the average and the
- * other less than 0.95238, the first hands a block to the other, unless it has no more than `least`;
- * what the block may hold moves from load to load. `loads` is set, and overwritten.
+ * other less than 0.95238, the first hands a block to the other, unless it has no more than
+ * `least`; what the block may hold moves from load to load. `loads` is set, and overwritten.
  *
  * @param  found  all parts together
  * @return        whether anything moved
