@@ -71,8 +71,9 @@ bool tam_regions_valid(const uint64_t *state, uint32_t nranks, uint64_t n) {
             return false;
         least = state[TAM_REGIONS_ENDS + r];
     }
-    return least == n && state[TAM_REGIONS_CUT] < TAM_INFINITE_BITS &&
-           state[TAM_REGIONS_CUT_STEPS] < TAM_REUSE_STEPS;
+    uint64_t cut = state[TAM_REGIONS_CUT], steps = state[TAM_REGIONS_CUT_STEPS];
+    return least == n && cut < tam_bits64(1e39) && (cut > 0 || steps == 0) &&
+           steps < TAM_REUSE_STEPS;
 }
 
 /* -- heads ------------------------------------------------------------------------------------ */
@@ -229,15 +230,17 @@ size_t tam_regions_given(const uint32_t *survivors, size_t nsurvivors, uint32_t 
     return kept;
 }
 
-static void learn_cut(tam_regions *g, uint64_t step, uint64_t k) {
+static void learn_cut(tam_regions *g, uint64_t step, uint64_t k, uint64_t survived) {
     uint64_t *s = g->state;
     if (tam_regions_cut_holds(g, k)) {
+        double cut = tam_double(s[TAM_REGIONS_CUT]);
+        s[TAM_REGIONS_CUT] = tam_bits64(tam_rule_adapt_sums(cut, survived, k));
         s[TAM_REGIONS_CUT_STEPS]--;
         return;
     }
     /* Where there were less than k sums, or not finite ones, the next step looks again. */
     bool found = g->cut > 0 && g->cut < TAM_INFINITE_BITS;
-    s[TAM_REGIONS_CUT] = found ? g->cut : 0;
+    s[TAM_REGIONS_CUT] = tam_bits64(found ? (double)tam_float(g->cut) : 0.0);
     s[TAM_REGIONS_CUT_STEPS] = found ? tam_rule_hold(step) : 0;
     s[TAM_REGIONS_CUT_K] = k;
 }
@@ -252,7 +255,7 @@ static void learn_borders(tam_regions *g, const tam_slots *slots) {
     }
 }
 
-void tam_regions_learn(tam_regions *g, const tam_slots *slots, uint64_t k) {
-    learn_cut(g, tam_slot_header_of(slots, g->rank)->step, k);
+void tam_regions_learn(tam_regions *g, const tam_slots *slots, uint64_t k, uint64_t survived) {
+    learn_cut(g, tam_slot_header_of(slots, g->rank)->step, k, survived);
     learn_borders(g, slots);
 }

@@ -21,10 +21,11 @@
  * A message to an owner:    | checksum, 8 bytes | index 0, value 0 | index 1, value 1 | ...
  *                           nothing at all if there are no pairs
  *
- * The threshold is found digit by digit from counts, and then serves for up to 32 steps
- * (tam_rule_hold), in which what survives floats around k. Borders are those that the heads of the
- * step before proposed. Nothing that arrives is trusted: who refuses a list, or counts, says so in
- * the head of what it kept, and so all ranks do.
+ * Every 32nd step finds the threshold, digit by digit from counts, and what reaches it survives; in
+ * between sums over it do, and it is adapted to their number. Where fewer than k sums are not zero
+ * all survive, zeros too, and the next step looks for a threshold again. Borders are those that the
+ * heads of the step before proposed. Nothing that arrives is trusted: who refuses a list, or counts,
+ * says so in the head of what it kept, and so all ranks do.
  *
  * Bytes sent by a rank, p picks, S survivors:
  *     (P - 1) (88 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
@@ -38,7 +39,7 @@
 
 /** Words of a state, all alike on all ranks. */
 enum {
-    TAM_REGIONS_CUT,       /* magnitude bits that sums must reach */
+    TAM_REGIONS_CUT,       /* bits of a double: the magnitude over which sums survive */
     TAM_REGIONS_CUT_STEPS, /* for so many more steps, */
     TAM_REGIONS_CUT_K,     /* of this k */
     TAM_REGIONS_ENDS       /* [nranks] of the regions; the last is n */
@@ -59,7 +60,7 @@ typedef struct tam_regions {
     uint64_t n;
     size_t capacity; /* most picks of a rank */
     uint64_t *state; /* [tam_regions_words(nranks)] as at the begin of the step */
-    uint32_t cut;    /* of the step under way */
+    uint32_t cut;    /* of the step under way: magnitude bits that sums must reach */
 
     tam_region_pair *send; /* [capacity + nranks] own picks; then the own share of what survived */
     tam_region_pair *recv; /* [nranks * (capacity + 1)] what came; then what survived here */
@@ -124,7 +125,7 @@ bool tam_regions_cut_holds(const tam_regions *regions, uint64_t k);
 size_t tam_regions_given(const uint32_t *survivors, size_t nsurvivors, uint32_t *indices,
                          float *values, size_t count);
 
-/** The step has been applied: threshold and borders of the next one. */
-void tam_regions_learn(tam_regions *regions, const tam_slots *slots, uint64_t k);
+/** The step has been applied, `survived` in all: threshold and borders of the next one. */
+void tam_regions_learn(tam_regions *regions, const tam_slots *slots, uint64_t k, uint64_t survived);
 
 #endif

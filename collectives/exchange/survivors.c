@@ -17,6 +17,8 @@
  */
 #include "collectives/exchange/regions.h"
 
+#include "lib/policy/rules.h"
+
 #include <xxhash.h>
 
 struct tam_region_head {
@@ -232,7 +234,7 @@ static tamis_status take(const tam_regions *g, uint32_t *indices, float *values)
 tamis_status tam_regions_survive(tam_regions *g, uint64_t config, uint64_t k, uint32_t refused,
                                  tam_link *link, uint32_t *indices, float *sums, size_t *count) {
     uint64_t total = 0;
-    g->cut = (uint32_t)g->state[TAM_REGIONS_CUT];
+    g->cut = tam_rule_over(tam_double(g->state[TAM_REGIONS_CUT]));
     if (!tam_regions_cut_holds(g, k))
         TAM_TRY(find_cut(g, sums, *count, config, k, link, &refused));
     TAM_TRY(exchange_heads(g, config, keep(g, indices, sums, *count), refused, link));

@@ -5,7 +5,7 @@
  *
  *     sum      hierarchical only: gradients of a node, of which each rank takes a slice
  *     plan     bins only: one rank packs, all learn where they select
- *     aim      sage only: this rank's threshold, from a sample and a count
+ *     aim      sage, reuse only: this rank's threshold, from its own acc
  *     cut      candidates -> my indices, ascending, into my slot
  *     gather   slots to all ranks; union of the indices
  *     reduce   my acc at the union, summed over ranks
@@ -64,7 +64,7 @@ static tamis_status plan(tam_bucket *b, tam_link *link) {
 /* -- aim -------------------------------------------------------------------------------------- */
 
 /* SAGE. @return bits of the threshold */
-static tamis_status aim(tam_bucket *b, uint32_t *out) {
+static tamis_status aim_sage(tam_bucket *b, uint32_t *out) {
     const tamis_reducer *r = b->reducer;
     tam_sage *s = &b->control.sage;
     uint64_t counted;
@@ -76,6 +76,37 @@ static tamis_status aim(tam_bucket *b, uint32_t *out) {
     TAM_TRY(r->device->count(b->kernels, b->acc, *out, &counted));
     tam_sage_correct(s, counted, b->k);
     *out = tam_rule_bits(s->threshold);
+    return TAMIS_OK;
+}
+
+/* Ok-Topk, a step that looks: the k-th largest, found by choosing k. What is over it is fewer, and
+ * is cut afterwards. */
+static tamis_status find_reused(tam_bucket *b, const tam_cut *all, uint32_t *out) {
+    tam_cut job = *all;
+    tam_cut_result chosen;
+    job.kind = TAM_CUT_TOTAL;
+    job.k = b->k < b->slots.limit ? (size_t)b->k : b->slots.limit;
+    TAM_TRY(b->reducer->device->cut(b->kernels, &job, tam_slot_own_indices(&b->slots), &chosen));
+    b->control.reused = (double)chosen.key;
+    *out = chosen.key > 0.0f ? tam_bits(chosen.key) + 1 : 1;
+    return TAMIS_OK;
+}
+
+/* Ok-Topk, another step: raised while far too many are over it.
+ * @param  out  [out]  left alone if it is that of the pass */
+static tamis_status raise_reused(tam_bucket *b, uint32_t *out) {
+    const tam_device *device = b->reducer->device;
+    const tam_candidates *seen = &b->accumulated.candidates;
+    uint64_t found = seen->count;
+    b->control.reused = b->control.state.threshold;
+    if (!seen->complete)
+        TAM_TRY(device->count(b->kernels, b->acc, b->control.thresholds[0], &found));
+    for (int i = 0; i < TAM_REUSE_RAISES && tam_rule_too_many(found, b->k); i++) {
+        b->control.reused *= TAM_REUSE_RAISE;
+        *out = tam_rule_over(b->control.reused);
+        if (i + 1 < TAM_REUSE_RAISES)
+            TAM_TRY(device->count(b->kernels, b->acc, *out, &found));
+    }
     return TAMIS_OK;
 }
 
@@ -97,13 +128,6 @@ static double sum_of_squares(const float *values, size_t count) {
     return sum;
 }
 
-/* What reaches a threshold is picked, however many that are: not while reuse looks for one. */
-static bool has_threshold(const tam_bucket *b) {
-    tam_scheme s = b->reducer->scheme;
-    return tam_scheme_by_threshold(s) &&
-           (s.threshold != TAM_THRESHOLD_REUSE || b->control.state.primed > 0);
-}
-
 static tam_cut choose_cut(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_cut cut = {
@@ -119,7 +143,7 @@ static tam_cut choose_cut(const tam_bucket *b) {
     if (tam_scheme_by_group(b->scheme)) {
         cut.kind = TAM_CUT_GROUPS;
         cut.budgets = b->packing.budgets;
-    } else if (has_threshold(b)) {
+    } else if (tam_scheme_by_threshold(b->scheme)) {
         cut.kind = TAM_CUT_ALL;
     } else {
         size_t share = tam_share_of(&b->division, r->step, r->rank, b->k);
@@ -186,16 +210,36 @@ static tamis_status pick_rows(tam_bucket *b) {
     return TAMIS_OK;
 }
 
+/* A threshold that follows from acc. */
+static tamis_status aim(tam_bucket *b, tam_cut *job) {
+    if (b->scheme.threshold == TAM_THRESHOLD_SAGE)
+        return aim_sage(b, &job->threshold);
+    if (b->scheme.threshold == TAM_THRESHOLD_REUSE)
+        return b->control.state.primed > 0 ? raise_reused(b, &job->threshold)
+                                           : find_reused(b, job, &job->threshold);
+    return TAMIS_OK;
+}
+
+/* Ok-Topk, a step that looks: where nothing is over the k-th largest, as with k = 1, what equals
+ * it. */
+static tamis_status pick(tam_bucket *b, tam_cut *job, uint32_t *indices, tam_cut_result *out) {
+    const tam_device *device = b->reducer->device;
+    TAM_TRY(device->cut(b->kernels, job, indices, out));
+    bool looks = b->scheme.threshold == TAM_THRESHOLD_REUSE && b->control.state.primed == 0;
+    if (out->count > 0 || !looks || b->control.reused == 0.0)
+        return TAMIS_OK;
+    job->threshold = tam_bits((float)b->control.reused);
+    return device->cut(b->kernels, job, indices, out);
+}
+
 static tamis_status cut(tam_bucket *b) {
-    const tamis_reducer *r = b->reducer;
     if (b->rows)
         return pick_rows(b);
     tam_cut job = choose_cut(b);
     tam_cut_result result = {0};
-    if (b->scheme.threshold == TAM_THRESHOLD_SAGE)
-        TAM_TRY(aim(b, &job.threshold));
+    TAM_TRY(aim(b, &job));
     uint32_t *indices = tam_slot_own_indices(&b->slots);
-    TAM_TRY(r->device->cut(b->kernels, &job, indices, &result));
+    TAM_TRY(pick(b, &job, indices, &result));
     fill_header(b, &result);
     b->now.picked = result.count;
     if (tam_scheme_regional(b->scheme))

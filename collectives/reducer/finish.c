@@ -204,12 +204,13 @@ static void control(tam_bucket *b) {
         .cuts = b->cuts,
         .group_sums = b->group_means,
         .group_picked = b->group_picked,
-        .key = tam_slot_own_header(&b->slots)->key,
         .step = b->reducer->step,
     };
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
         const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
-        seen.picked += h->count + h->deferred;
+        uint64_t found = (uint64_t)h->count + h->deferred;
+        seen.picked += found;
+        seen.found = i == b->slots.rank ? found : seen.found;
         if (h->flags & TAM_SLOT_HAS_KEY)
             b->cuts[seen.ncuts++] = tam_log2(h->key);
     }
@@ -226,7 +227,7 @@ static void control(tam_bucket *b) {
     if (b->scheme.ownership == TAM_OWN_BALANCED)
         balance(b, seen.picked);
     if (tam_scheme_regional(b->scheme))
-        tam_regions_learn(&b->regions, &b->slots, b->k);
+        tam_regions_learn(&b->regions, &b->slots, b->k, b->count);
 }
 
 /* -- statistics ------------------------------------------------------------------------------- */

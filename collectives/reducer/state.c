@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1d657461747451) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1d657461747453) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct state_row {

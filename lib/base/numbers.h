@@ -37,6 +37,12 @@ TAM_SHARED uint64_t tam_bits64(double x) {
     return bits;
 }
 
+TAM_SHARED double tam_double(uint64_t bits) {
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /** A random number that depends on key and counter alone: SplitMix64 (Steele, Lea, Flood, 2014). */
 TAM_SHARED uint64_t tam_random(uint64_t key, uint64_t counter) {
     uint64_t x = key + (counter + 1) * UINT64_C(0x9e3779b97f4a7c15);

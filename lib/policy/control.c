@@ -99,13 +99,24 @@ static void update_levels(tam_control *c, const tam_observed *seen) {
         c->levels[g] = tam_rule_clip_level(c->levels[g] + lesson.shift);
 }
 
+/* Where k entries other than zero were not there, a threshold says nothing: the next step looks,
+ * too. */
+static void update_reused(tam_control *c, const tam_observed *seen) {
+    tam_control_state *s = &c->state;
+    if (s->primed > 0)
+        s->primed--;
+    else
+        s->primed = c->reused > 0.0 ? tam_rule_hold(seen->step) : 0;
+    s->threshold = c->reused > 0.0 ? tam_rule_adapt(c->reused, seen->found, c->k) : 0.0;
+}
+
 void tam_control_update(tam_control *c, const tam_observed *seen) {
     if (c->scheme.threshold == TAM_THRESHOLD_STEP)
         c->state.threshold = tam_rule_step(c->state.threshold, seen->picked, c->k);
     else if (c->scheme.threshold == TAM_THRESHOLD_SAGE)
         tam_sage_keep(&c->sage, &c->state);
     else if (c->scheme.threshold == TAM_THRESHOLD_REUSE)
-        tam_rule_reuse(&c->state, seen->step, seen->key);
+        update_reused(c, seen);
     else if (tam_scheme_has_levels(c->scheme))
         update_levels(c, seen);
     tam_control_prepare(c);

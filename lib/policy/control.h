@@ -9,8 +9,10 @@
  *
  * sage     Each rank has a threshold of its own: sage.h. Nothing of it is common to the ranks.
  *
- * reuse    Each rank has a threshold of its own: the smallest of the k largest that it picked, kept
- *          for steps that follow, at most 31, in which whatever reaches it is picked (Ok-Topk).
+ * reuse    Each rank has a threshold of its own, and what is over it is picked (Ok-Topk). Every
+ *          32nd step finds it: the k-th largest. In the others it is raised, before the cut, by 1.03
+ *          up to 5 times while it lets more than 4/3 k pass; after every step it goes down by 1.012
+ *          where fewer than 2/3 k were over it, up by 1.012 where more than 5/4 k.
  *
  * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and the k_r
  *          largest keys of a rank travel. Candidates are the entries with key >= margin, margin
@@ -62,6 +64,7 @@ typedef struct tam_control {
     tam_control_state state;
     double *levels; /* predict: [ngroups] log2 tau_g; saved with the state */
     tam_sage sage;  /* sage: the step under way */
+    double reused;  /* reuse: the threshold of the step under way; 0: k entries were not there */
 
     /* Derived from the state by tam_control_prepare. */
     uint32_t *thresholds; /* [ngroups] magnitude bits */
@@ -81,7 +84,7 @@ typedef struct tam_observed {
     uint32_t ncuts;
     const double *group_sums;     /* [ngroups] mean over ranks of the sums of acc squared */
     const uint32_t *group_picked; /* [ngroups] */
-    float key;                    /* smallest that this rank picked; 0: none */
+    uint64_t found;               /* by this rank, before any slot limit */
     uint64_t step;
 } tam_observed;
 

@@ -25,6 +25,12 @@ TAM_SHARED double tam_rule_clip_level(double level) {
     return tam_rule_clip(level, -TAM_LEVEL_LIMIT, TAM_LEVEL_LIMIT);
 }
 
+/** A magnitude as binary32 has it, but never infinite. Where sum, product or quotient of two such
+ * numbers is a normal number, this makes of the one in binary64 what binary32 arithmetic gives. */
+TAM_SHARED double tam_rule_single(double magnitude) {
+    return (double)(float)tam_rule_clip(magnitude, 0.0, 3e38);
+}
+
 /* -- budgets ---------------------------------------------------------------------------------- */
 
 /** Sort key of a value >= 0 such that larger values come first. */
@@ -74,15 +80,15 @@ TAM_SHARED double tam_rule_margin(const tam_control_state *s, double over) {
     return -(for_count > for_miss ? for_count : for_miss);
 }
 
-/** MiCRO, threshold scaling. In its public code the third branch cannot be reached, because it asks
- * for q > 0 where q > 1 is meant; here it can (docs/algorithm.md). */
+/** MiCRO, threshold scaling, with the constants of its public code. There the third branch cannot
+ * be reached, because it asks for q > 0 where q > 1 is meant; here it can (docs/algorithm.md). */
 TAM_SHARED double tam_rule_step(double threshold, uint64_t picked, uint64_t k) {
     double q = (double)picked / (double)k;
     if (q > 1.1)
         threshold *= 1.005;
     else if (q > 1.0)
         threshold *= 1.00125;
-    else if (q > 1.0 / 1.1)
+    else if (q > 0.909)
         threshold *= 0.9987;
     else
         threshold *= 0.995;
@@ -92,36 +98,52 @@ TAM_SHARED double tam_rule_step(double threshold, uint64_t picked, uint64_t k) {
 /** SAGE: what the threshold is multiplied by before entries over it are counted. A sample that met
  * only zeros says nothing of the scale. */
 TAM_SHARED double tam_rule_sage_scale(double mean, double mean_before) {
-    return mean > 0.0 && mean_before > 0.0 ? mean / mean_before : 1.0;
+    return mean > 0.0 && mean_before > 0.0 ? tam_rule_single(mean / mean_before) : 1.0;
 }
 
-/** SAGE: and after that. @param density  asked for; @param found  of the entries counted */
-TAM_SHARED double tam_rule_sage_correction(double density, double found) {
+/** SAGE: the threshold after that. @param density  asked for; @param found  of those counted */
+TAM_SHARED double tam_rule_sage_correct(double threshold, double density, double found) {
     double beta = 2.0 / (1.0 + tam_exp2((density - found) / TAM_LN2));
     double ratio = found / density;
-    return beta * (ratio < 0.1 ? 0.95 : ratio > 10.0 ? 1.05 : 1.0);
+    double gamma = ratio < 0.1 ? 0.95 : ratio > 10.0 ? 1.05 : 1.0;
+    threshold = tam_rule_single(threshold * tam_rule_single(beta));
+    return tam_rule_single(threshold * tam_rule_single(gamma));
 }
 
-enum { TAM_REUSE_STEPS = 32 }; /* Ok-Topk's tau' */
+/* Ok-Topk: thresholds that are found every 32nd step and adapted in all. Constants are those of the
+ * public code for VGG; thresholds are binary64 and compared as binary32, as there. */
 
-/** Ok-Topk: for how many more steps serves a threshold that was found in step `step`? Until the next
- * multiple of 32, or, before that, the next power of two, for the residual starts at zero and a
- * threshold is soon too low: it is looked for in steps 0, 1, 2, 4, 8, 16, 32, 64, 96, ... */
+enum { TAM_REUSE_STEPS = 32, TAM_REUSE_RAISES = 5 };
+
+#define TAM_REUSE_RAISE 1.03
+
+/** For how many more steps serves a threshold that was found in step `step`? */
 TAM_SHARED uint64_t tam_rule_hold(uint64_t step) {
-    uint64_t next = 1;
-    if (step >= TAM_REUSE_STEPS)
-        return TAM_REUSE_STEPS - 1 - step % TAM_REUSE_STEPS;
-    while (next <= step)
-        next *= 2;
-    return next - step - 1;
+    return TAM_REUSE_STEPS - 1 - step % TAM_REUSE_STEPS;
 }
 
-/** Reuse: after step `step`. `key` is the smallest that was picked, if that was an exact choice. Where
- * k entries other than zero were not there, the next choice is exact too. */
-TAM_SHARED void tam_rule_reuse(tam_control_state *s, uint64_t step, float key) {
-    if (s->primed == 0)
-        s->threshold = (double)key;
-    s->primed = s->primed > 0 ? s->primed - 1 : key > 0.0f ? tam_rule_hold(step) : 0;
+/** Before the cut: are so many over the threshold that it is raised, TAM_REUSE_RAISES times at
+ * most? */
+TAM_SHARED bool tam_rule_too_many(uint64_t found, uint64_t k) {
+    return 3 * found > 4 * k;
+}
+
+/** The threshold of a rank after a step in which so many were over it. */
+TAM_SHARED double tam_rule_adapt(double threshold, uint64_t found, uint64_t k) {
+    if (3 * found < 2 * k)
+        threshold /= 1.012;
+    else if (4 * found > 5 * k)
+        threshold *= 1.012;
+    return tam_rule_clip(threshold, 1e-45, 3e38);
+}
+
+/** The threshold of the sums. */
+TAM_SHARED double tam_rule_adapt_sums(double threshold, uint64_t found, uint64_t k) {
+    if (3 * found < 2 * k)
+        threshold /= 1.008;
+    else if (3 * found > 4 * k)
+        threshold *= 1.008;
+    return tam_rule_clip(threshold, 1e-45, 3e38);
 }
 
 /* `cut` and the margin are relative to the levels that were used. */
@@ -224,13 +246,18 @@ TAM_SHARED uint32_t tam_rule_bits(double magnitude) {
     return bits ? bits : 1;
 }
 
+/** Least magnitude bits over a threshold of Ok-Topk: what equals it is not picked. */
+TAM_SHARED uint32_t tam_rule_over(double threshold) {
+    return tam_rule_bits(threshold) + 1;
+}
+
 /** Candidates are the entries with magnitude bits at or over this. */
 TAM_SHARED uint32_t tam_rule_threshold(tam_threshold rule, const tam_control_state *s,
                                        double level) {
     if (rule == TAM_THRESHOLD_STEP || rule == TAM_THRESHOLD_FIXED)
         return tam_rule_bits(s->threshold);
     if (rule == TAM_THRESHOLD_REUSE && s->primed)
-        return tam_rule_bits(s->threshold);
+        return tam_rule_over(s->threshold);
     if (rule == TAM_THRESHOLD_PREDICT && s->primed)
         return tam_rule_bits(tam_exp2(level + s->margin));
     return TAM_INFINITE_BITS;

@@ -35,18 +35,18 @@ void tam_sage_draw(tam_sage *s, uint32_t rank, uint32_t bucket, uint64_t step) {
 double tam_sage_measure(tam_sage *s, const tam_control_state *before) {
     double sum = 0.0;
     for (uint32_t i = 0; i < s->count; i++)
-        sum += (double)tam_float(tam_magnitude(s->values[i]));
-    s->mean = sum / s->count;
-    s->threshold = before->threshold;
+        sum = tam_rule_single(sum + (double)tam_float(tam_magnitude(s->values[i])));
+    s->mean = tam_rule_single(sum / s->count);
+    s->threshold = tam_rule_single(before->threshold);
     if (before->primed)
-        s->threshold *= tam_rule_sage_scale(s->mean, before->mean);
+        s->threshold = tam_rule_single(s->threshold * tam_rule_sage_scale(s->mean, before->mean));
     return s->threshold;
 }
 
 void tam_sage_correct(tam_sage *s, uint64_t counted, uint64_t k) {
     double n = (double)s->n;
-    double factor = tam_rule_sage_correction((double)k / n, (double)counted / n);
-    s->threshold = tam_rule_clip(s->threshold * factor, 1e-38, 1e38);
+    double corrected = tam_rule_sage_correct(s->threshold, (double)k / n, (double)counted / n);
+    s->threshold = tam_rule_single(tam_rule_clip(corrected, 1e-38, 1e38));
 }
 
 void tam_sage_keep(const tam_sage *s, tam_control_state *state) {

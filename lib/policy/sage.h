@@ -10,6 +10,9 @@
  *               or far above 1
  *     cut       at delta_t = delta_(t-1) alpha beta gamma
  *
+ * In binary32, each product rounded, as in the public code of SAGE: there m and what follows from
+ * it are tensors.
+ *
  * The first step cuts at the first delta and only takes the mean. A step that is not applied leaves
  * delta and m as they were.
  *

@@ -3,6 +3,9 @@
 
 enum { BLOCKS = 1024, GRAIN = 32, LEAST_SHARE = 4 }; /* a part keeps a fourth of an even share */
 
+#define OVER 1.05     /* of the average: may hand a block on */
+#define UNDER 0.95238 /* may take one */
+
 static uint64_t choose_block(uint64_t n) {
     uint64_t block = n / BLOCKS;
     return block >= GRAIN ? block / GRAIN * GRAIN : block;
@@ -16,7 +19,7 @@ static uint32_t count_blocks(uint64_t n, uint32_t nparts, uint64_t given, uint64
 tamis_status tam_topology_open(uint64_t n, uint32_t nparts, uint64_t block, tam_topology *out) {
     tam_topology t = {.n = n, .nparts = nparts, .block = block ? block : choose_block(n)};
     t.nblocks = count_blocks(n, nparts, block, t.block);
-    t.least = t.nblocks / (LEAST_SHARE * nparts);
+    t.least = (t.nblocks + LEAST_SHARE * nparts - 1) / (LEAST_SHARE * nparts);
     t.least = t.least > 0 ? t.least : 1;
     t.blocks = tam_alloc_array(nparts, sizeof t.blocks[0]);
     t.loads = tam_alloc_array(nparts, sizeof t.loads[0]);
@@ -48,14 +51,14 @@ static bool hand_on(tam_topology *t, uint32_t from, uint32_t to, uint64_t held) 
 }
 
 bool tam_topology_move(tam_topology *t, uint64_t found) {
-    uint64_t average = found / t->nparts, held = t->block * found / t->n;
+    uint64_t held = (uint64_t)((double)t->block * ((double)found / (double)t->n));
+    double average = found >= t->nparts ? (double)(found / t->nparts) : 1.0;
     bool moved = false;
-    average = average > 0 ? average : 1;
     for (uint32_t c = 0; c + 1 < t->nparts && t->nblocks > 0; c++) {
-        uint64_t a = t->loads[c], b = t->loads[c + 1];
-        if (20 * a > 21 * average && 21 * b < 20 * average)
+        double a = (double)t->loads[c] / average, b = (double)t->loads[c + 1] / average;
+        if (a > OVER && b < UNDER)
             moved |= hand_on(t, c, c + 1, held);
-        else if (21 * a < 20 * average && 20 * b > 21 * average)
+        else if (a < UNDER && b > OVER)
             moved |= hand_on(t, c + 1, c, held);
     }
     return moved;

@@ -7,7 +7,8 @@
  *     part             |   0    |   1    |  2       |      3 3 2 blocks; found 90, 20, 40
  *     after the step   |  0  |    1      |  2       |      2 4 2
  *
- * Computed on all ranks alike from counts that all know, in whole numbers.
+ * Computed on all ranks alike from counts that all know: *, / and comparisons, so the same bits
+ * everywhere.
  */
 #ifndef TAM_POLICY_TOPOLOGY_H
 #define TAM_POLICY_TOPOLOGY_H
@@ -18,7 +19,7 @@ typedef struct tam_topology {
     uint64_t n;
     uint32_t nparts;
     uint32_t nblocks; /* 0: too short to be divided so; nothing moves */
-    uint32_t least;   /* blocks that a part keeps */
+    uint32_t least;   /* blocks that a part keeps: a fourth of an even share, not rounded down */
     uint64_t block;   /* elements */
     uint64_t *blocks; /* [nparts] of each part; saved with the state */
     uint64_t *loads;  /* [nparts] entries found in each part, before a move */
@@ -29,14 +30,15 @@ tamis_status tam_topology_open(uint64_t n, uint32_t nparts, uint64_t block, tam_
 void tam_topology_close(tam_topology *topology);
 
 /**
- * Walk over neighbouring parts c and c + 1: where one found more than 21/20 of the average and the
- * other less than 20/21, the first hands a block to the other, unless it has no more than `least`;
- * what the block may hold moves from load to load. `loads` is set, and overwritten.
+ * Walk over neighbouring parts c and c + 1: where one found more than 1.05 of the average and the
+ * other less than 0.95238, the first hands a block to the other, unless it has no more than
+ * `least`; what the block may hold moves from load to load. `loads` is set, and overwritten.
  *
  * @param  found  all parts together
  * @return        whether anything moved
  *
- * Source: ExDyna (arXiv 2402.13781), block-based partitioning and its adjustment.
+ * Source: ExDyna (arXiv 2402.13781), block-based partitioning and its adjustment; constants and
+ * their rounding as in its public code.
  */
 bool tam_topology_move(tam_topology *topology, uint64_t found);
 

@@ -16,14 +16,14 @@ def random(key, counter):
 
 
 def trailing_zeros(x):
-    return np.array([(int(v) & -int(v)).bit_length() - 1 for v in x])
+    return np.log2((x & (~x + np.uint64(1))).astype(np.float64)).astype(np.uint64)
 
 
 def gradient(case, rank, step):
     """In units."""
     key = random(random(case["seed"], rank), step)
     x = random(key, np.arange(case["n"]))
-    e = trailing_zeros(x >> np.uint64(4) | np.uint64(1 << case["tail"])).astype(np.uint64)
+    e = trailing_zeros(x >> np.uint64(4) | np.uint64(1 << case["tail"]))
     whole = (np.uint64(1) << e) + ((x >> np.uint64(40)) & ((np.uint64(1) << e) - np.uint64(1)))
     g = whole.astype(np.float64)
     g[(x >> np.uint64(1)) % np.uint64(8) == 0] = 0

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Golden vectors: what every sparse preset must select, from the published formulas.
+"""Golden vectors: what every sparse preset must select, from the published formulas and code.
 
     make.py            write <preset>.txt beside this file
     make.py --check    compare them with what would be written; exit 77 without NumPy
+    make.py --picks    entries per k of oktopk, beside those of its public code with all its faults
 
-gradients.py has the input, rules.py what presets share, schemes.py the presets.
+gradients.py has the input, rules.py what presets share, schemes.py the presets, public.py those whose
+authors have published code, as that code has them.
 
 P ranks are simulated in one process, with NumPy, with none of the library's code: top-k is a stable
 sort, sums are sums. tests/multi/test_golden.c runs the library on the same gradients and compares.
@@ -25,7 +27,7 @@ BEGIN <= index < END. A file holds cases; a case is a head of settings, then for
     levels ...       tamis alone: log2 of the level of each group, used in this step
     borders ...      oktopk alone: where the regions end in this step
     picks ...        entries that each rank sent
-    union I:V ...    index and applied sum, in units
+    union I:V ...    index and applied sum, in units; in brief cases `count N` in its place
     residual H ...   of each rank: sum over i of (residual[i] in units) * random(0, i), modulo 2^64
 """
 import os
@@ -38,7 +40,8 @@ except ImportError:
     sys.exit(77)
 
 sys.dont_write_bytecode = True  # beside the sources
-from gradients import MASK, gradient, random
+from gradients import gradient, random
+from public import OkTopk
 from schemes import PRESETS
 
 # -- cases --------------------------------------------------------------------------------------
@@ -46,13 +49,15 @@ from schemes import PRESETS
 # are those of the rules that the two must take together.
 
 USUAL = {"ranks": 3, "segments": [700, 40, 500, 7, 253], "density": 0.02, "threshold": 0.0,
-         "block": 0, "steps": 16, "tail": 9, "unit": -10, "seed": 1, "scale": []}
+         "block": 0, "steps": 16, "tail": 9, "unit": -10, "seed": 1, "brief": 0, "scale": []}
 DROP = {"ranks": 4, "seed": 2, "unit": -14, "scale": [(0, 8, 0, 1500, 16)]}
 HOT = {"ranks": 4, "seed": 2, "scale": [(0, 8, 0, 300, 8), (8, 16, 1200, 1500, 8)]}
 SMALL = {"tail": 4, "unit": 0}  # sums of squares stay exact
 WARM = dict(SMALL, ranks=4, seed=2, scale=[(0, 8, 0, 300, 4), (8, 16, 1200, 1500, 4),
                                            (4, 16, 1240, 1247, 16)])
 LONG = {"segments": [200, 20, 130]}
+MANY = {"segments": [15000, 5000], "ranks": 4, "steps": 131, "unit": -9, "brief": 1}
+CREEP = {"density": 0.03, "block": 32, "unit": -12, "steps": 80, "brief": 1}
 
 CASES = {
     "topk": [{}, DROP],
@@ -61,10 +66,15 @@ CASES = {
     "sage": [{}, dict(DROP, steps=18, threshold=0.003, scale=[
         (0, 1, 0, 1500, 0), (1, 8, 0, 1500, 16), (2, 4, 0, 1500, 8)])],
     "deft": [SMALL, WARM],
-    "micro": [{"density": 0.04}, DROP],
-    "exdyna": [{"density": 0.04, "segments": [2100, 40, 860]}, dict(HOT, block=128)],
+    "micro": [{"density": 0.04}, DROP, {"density": 0.0075, "steps": 60}],
+    "exdyna": [{"density": 0.04, "segments": [2100, 40, 860]}, dict(HOT, block=128),
+               dict(CREEP, segments=[3200], scale=[(0, 80, 0, 100, 64)]),
+               dict(CREEP, segments=[3520], ranks=5, scale=[(0, 80, 0, 60, 64)])],
     "oktopk": [dict(LONG, steps=70), dict(LONG, ranks=4, seed=2, unit=-14, steps=40, scale=[
-        (0, 8, 0, 1500, 16), (5, 7, 0, 350, 8)])],
+        (0, 8, 0, 1500, 16), (5, 7, 0, 350, 8), (0, 2, 3, 350, 0)]),
+               {"segments": [60], "density": 0.01, "steps": 40,
+                "scale": [(0, 2, 0, 60, 0)]},  # k = 1
+               dict(MANY, density=0.01), dict(MANY, density=0.001, seed=3)],
     "tamis": [dict(SMALL, block=32, scale=[(0, 4, 700, 740, 0)]), dict(WARM, block=32)],
     "tamis-update": [{"block": 32}, dict(DROP, block=32)],
 }
@@ -72,9 +82,9 @@ CASES = {
 BRANCHES = {
     "sage": {"alpha", "no alpha", "gamma 0.95", "gamma 1", "gamma 1.05"},
     "deft": {"common", "piece", "layer"},
-    "micro": {"factor 1.005", "factor 1.00125", "factor 0.9987", "factor 0.995"},
+    "micro": {"factor 1.005", "factor 1.00125", "factor 0.9987", "factor 0.995", "10 of 11"},
     "exdyna": {"factor 1.005", "factor 0.995", "forward", "backward", "least"},
-    "oktopk": {"full", "fits", "none"},
+    "oktopk": {"full", "fits", "equal", "few", "raised", "lowered", "sums raised", "sums lowered"},
     "tamis": {"drift", "jump", "free", "bounded", "silent"},
     "tamis-update": {"drift", "jump"},
 }
@@ -94,19 +104,21 @@ def head(name, case):
     yield "first_threshold %.17g" % case["threshold"]
     for word in ("block", "steps", "tail", "unit", "seed"):
         yield "%s %d" % (word, case[word])
+    if case["brief"]:
+        yield "brief 1"
     for line in case["scale"]:
         yield "scale %d %d %d %d %d" % line
 
 
 def whole(x):
-    """A number of units, which must be one."""
-    assert x == np.rint(x) and abs(x) < 2**24
-    return int(x)
+    """Numbers of units, which must be whole."""
+    assert np.all(x == np.rint(x)) and np.all(np.abs(x) < 2**24)
+    return x.astype(np.int64)
 
 
 def hash_of(residual):
     weights = random(0, np.arange(len(residual)))
-    return sum(whole(x) * int(w) for x, w in zip(residual, weights) if x) & MASK
+    return int(np.sum(whole(residual).astype(np.uint64) * weights, dtype=np.uint64))
 
 
 def simulate(name, case, seen):
@@ -128,20 +140,60 @@ def simulate(name, case, seen):
         if borders:
             yield "borders " + show(borders)
         yield "picks " + " ".join(str(len(p)) for p in picks)
-        yield "union " + " ".join("%d:%d" % (i, whole(v)) for i, v in zip(union, applied))
+        if case["brief"]:
+            yield "count %d" % len(union)
+        else:
+            yield "union " + " ".join("%d:%d" % entry for entry in zip(union, whole(applied)))
         yield "residual " + " ".join("%016x" % hash_of(a / unit) for a in acc)
+
+
+def complete(settings):
+    case = dict(USUAL, **settings)
+    case["n"] = sum(case["segments"])
+    return case
 
 
 def make(name):
     lines, seen = [], set()
-    for settings in CASES[name]:
-        case = dict(USUAL, **settings)
-        case["n"] = sum(case["segments"])
+    for case in map(complete, CASES[name]):
         lines += head(name, case)
         lines += simulate(name, case, seen)
     missing = BRANCHES.get(name, set()) - seen
     assert not missing, "%s: never taken: %s" % (name, ", ".join(sorted(missing)))
     return "\n".join(lines) + "\nend\n"
+
+
+def count_picks(case):
+    """Entries that a rank picks and that survive, in units of k, step by step: public code, library."""
+    schemes = [OkTopk(case, set(), mended) for mended in (False, True)]
+    accs, counts = [[np.zeros(case["n"]) for _ in range(case["ranks"])] for _ in schemes], []
+    for t in range(case["steps"]):
+        fresh = [gradient(case, r, t) * 2.0 ** case["unit"] for r in range(case["ranks"])]
+        row = []
+        for scheme, acc in zip(schemes, accs):
+            for a, g in zip(acc, fresh):
+                a += g
+            picks, _ = scheme.select(t, acc)
+            union = scheme.union(acc, picks)
+            scheme.give(acc, picks, union)
+            row.append((sum(map(len, picks)) / scheme.P / scheme.k, len(union) / scheme.k))
+        counts.append(row)
+    return np.array(counts)
+
+
+def show_picks():
+    """What is mended changes the counts by less than 10 %. @return whether it does not"""
+    failed = False
+    for case in map(complete, (one for one in CASES["oktopk"] if one.get("brief"))):
+        all_steps = count_picks(case)
+        for name, counts in zip(("public code", "library"), (all_steps[:, 0], all_steps[:, 1])):
+            print("density %g, %s: a rank picks %.3f k, %.3f k in the last 32 steps; %.3f k survive, "
+                  "%.3f k in the last 32" % (case["density"], name, counts[:, 0].mean(),
+                                             counts[-32:, 0].mean(), counts[:, 1].mean(),
+                                             counts[-32:, 1].mean()))
+        means = all_steps.mean(0)
+        failed = failed or bool(np.any(np.abs(means[1] / means[0] - 1) > 0.1))
+    return failed
 
 
 def main(check):
@@ -154,8 +206,8 @@ def main(check):
         elif not os.path.exists(path) or open(path).read() != text:
             print("%s is not what make.py writes" % path)
             failed = True
-    return failed
+    return show_picks() or failed if check else failed
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] == ["--check"]))
+    sys.exit(show_picks() if sys.argv[1:] == ["--picks"] else main(sys.argv[1:] == ["--check"]))

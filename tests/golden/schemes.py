@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The sparse presets, each from its published formulas."""
+"""The sparse presets: here from their published formulas, in public.py from their public code."""
 import math
 
 import numpy as np
 
-from gradients import random
+from public import ExDyna, MiCRO, OkTopk, SAGE
 from rules import (Scheme, added, budgets_by_norm, contiguous, exact_sum_of_squares, largest,
                    reaching, smallest)
 
@@ -31,111 +31,6 @@ class Threshold(Scheme):
 
     def select(self, t, acc):
         return [reaching(a, self.delta) for a in acc], [self.delta]
-
-
-class SAGE(Scheme):
-    """Each rank its own delta."""
-
-    def __init__(self, case, seen):
-        super().__init__(case, seen)
-        self.size = max(1, math.floor(self.n / (1 + self.n * 0.05**2)))
-        self.deltas, self.means = [self.delta] * self.P, [None] * self.P
-
-    def sample(self, t, rank):
-        """The library's choice; published: uniform, with a seed of each rank's own. Bucket 0."""
-        x = random(random(random(rank, 0), t), np.arange(self.size))
-        return ((x >> np.uint64(32)) * np.uint64(self.n) >> np.uint64(32)).astype(int)
-
-    def step(self, acc, rank, mean):
-        before, d = self.means[rank], self.k / self.n
-        # Published: m_t / m_(t-1) without a test.
-        alpha = mean / before if before > 0 and mean > 0 else 1.0
-        self.seen.add("alpha" if before > 0 and mean > 0 else "no alpha")
-        found = len(reaching(acc, self.deltas[rank] * alpha)) / self.n
-        beta = 2 / (1 + math.exp(d - found))
-        gamma = 0.95 if found / d < 0.1 else 1.05 if found / d > 10 else 1.0
-        self.seen.add("gamma %g" % gamma)
-        return self.deltas[rank] * alpha * beta * gamma
-
-    def select(self, t, acc):
-        for r in range(self.P):
-            mean = float(np.sum(np.abs(acc[r][self.sample(t, r)]))) / self.size
-            if t > 0:
-                self.deltas[r] = self.step(acc[r], r, mean)
-            self.means[r] = mean
-        return [reaching(a, d) for a, d in zip(acc, self.deltas)], list(self.deltas)
-
-
-class Stepped(Scheme):
-    """MiCRO's threshold over parts that rotate; `ends` are the parts' in this step."""
-
-    def select(self, t, acc):
-        self.used, picks = self.delta, []
-        for r in range(self.P):
-            part = (t + r) % self.P
-            begin, end = self.ends[part - 1] if part else 0, self.ends[part]
-            # Published: a rank that finds nothing sends one made-up index.
-            picks.append(begin + reaching(acc[r][begin:end], self.delta))
-        return picks, [self.delta]
-
-    def learn(self, t, acc, picks, union):
-        q = sum(len(p) for p in picks) / self.k
-        # Published: the third test is q > 0, so 0.9987 cannot be reached; q > 1 is meant.
-        factor = 1.005 if q > 1.1 else 1.00125 if q > 1 else 0.9987 if q > 1 / 1.1 else 0.995
-        self.seen.add("factor %g" % factor)
-        self.delta *= factor
-
-
-class MiCRO(Stepped):
-    def __init__(self, case, seen):
-        super().__init__(case, seen)
-        self.ends = contiguous(self.n, self.P)
-
-
-class ExDyna(Stepped):
-    """MiCRO over runs of blocks, which move by one between neighbours."""
-
-    def __init__(self, case, seen):
-        super().__init__(case, seen)
-        blocks = 1024
-        self.size = self.n // blocks
-        if self.size >= 32:
-            self.size -= self.size % 32
-        if case["block"]:  # published: always 1024 blocks
-            self.size, blocks = case["block"], self.n // case["block"]
-        # Published: B / (4 P); with few blocks here, at least one.
-        self.least = max(1, blocks // (4 * self.P))
-        self.blocks = [blocks // self.P + (c < blocks % self.P) for c in range(self.P)]
-        self.place()
-
-    def place(self):
-        self.ends = np.cumsum(self.blocks) * self.size
-        self.ends[-1] = self.n
-
-    def move(self, load, a, b, shift):
-        if self.blocks[a] - 1 < self.least:
-            self.seen.add("least")
-            return
-        self.seen.add("forward" if a < b else "backward")
-        self.blocks[a] -= 1
-        self.blocks[b] += 1
-        load[a] -= shift
-        load[b] += shift
-
-    def learn(self, t, acc, picks, union):
-        super().learn(t, acc, picks, union)
-        load = [0] * self.P
-        for r in range(self.P):
-            load[(t + r) % self.P] = len(picks[r])
-        found = sum(load)
-        average, shift = max(found // self.P, 1), self.size * found // self.n
-        for c in range(self.P - 1):
-            a, b = load[c] / average, load[c + 1] / average
-            if a > 1.05 and b < 1 / 1.05:
-                self.move(load, c, c + 1, shift)
-            elif a < 1 / 1.05 and b > 1.05:
-                self.move(load, c + 1, c, shift)
-        self.place()
 
 
 class DEFT(Scheme):
@@ -303,64 +198,6 @@ class TamisUpdate(Tamis):
 
     def set_levels(self, shift, acc, union):
         self.levels = [self.levels[0] + shift]
-
-
-class OkTopk(Scheme):
-    """Thresholds of the ranks, and one of the sums, found every 32nd step and kept in between."""
-
-    @staticmethod
-    def looks(t):
-        # Published: t % 32 == 0 alone, after 512 dense steps.
-        return t % 32 == 0 or t in (1, 2, 4, 8, 16)
-
-    def __init__(self, case, seen):
-        super().__init__(case, seen)
-        self.deltas, self.cut = [0.0] * self.P, 0.0
-        self.borders = [self.n * (r + 1) // self.P for r in range(self.P)]
-
-    def pick(self, acc, delta):
-        found = reaching(acc, delta)
-        # Published: without a limit.
-        self.seen.add("full" if len(found) > 4 * self.k else "fits")
-        return found[largest(np.abs(acc[found]), 4 * self.k)]
-
-    def select(self, t, acc):
-        if self.looks(t):
-            picks = [largest(np.abs(a), self.k) for a in acc]
-            self.deltas = smallest(acc, picks)
-        else:
-            picks = [self.pick(a, d) for a, d in zip(acc, self.deltas)]
-        return picks, list(self.deltas)
-
-    def sums(self, acc, picks):
-        sums = np.zeros(self.n)
-        for a, p in zip(acc, picks):
-            sums[p] += a[p]
-        return sums
-
-    def union(self, acc, picks):
-        picked = np.unique(np.concatenate(picks)).astype(int)
-        keys = np.abs(self.sums(acc, picks)[picked])
-        if self.cut == 0.0:
-            self.cut = float(np.sort(keys)[-self.k])
-        self.seen.add("some" if np.any(keys >= self.cut) else "none")
-        return picked[keys >= self.cut]
-
-    def give(self, acc, picks, union):
-        applied = self.sums(acc, picks)[union]
-        for a, p in zip(acc, picks):
-            a[np.intersect1d(p, union)] = 0
-        return applied
-
-    def wish(self, picks, c):
-        return int(picks[len(picks) * c // self.P]) if len(picks) else self.n * c // self.P
-
-    def learn(self, t, acc, picks, union):
-        if self.looks(t + 1):
-            self.cut = 0.0
-        # Published: found every 64th step, and they hold in that step; here from the next one on.
-        wishes = [[self.wish(p, c) for c in range(1, self.P)] + [self.n] for p in picks]
-        self.borders = [sum(ends) // self.P for ends in zip(*wishes)]
 
 
 PRESETS = {"topk": TopK, "cltk": CLTK, "threshold": Threshold, "sage": SAGE, "deft": DEFT,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Every sparse preset selects what the formulas say: tests/golden/<preset>.txt, written by make.py
- * from the publications without the library's code. Its head says how gradients are made and what
- * the lines mean. Indices, counts, sums and residuals are compared exactly, thresholds to 1e-12 of
- * their value; levels, which are logarithms of the library's own, to 1e-9.
+ * Every sparse preset selects what the formulas, or the public code of its authors, say:
+ * tests/golden/<preset>.txt, written by make.py without the library's code. Its head says how
+ * gradients are made and what the lines mean. Indices, counts, sums and residuals are compared
+ * exactly, thresholds to 1e-12 of their value; levels, which are logarithms of the library's own, to
+ * 1e-9.
  */
 #include "collectives/reducer/reducer.h"
 #include "tests/support/data.h"
@@ -18,7 +19,14 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { N_MOST = 4096, STEPS_MOST = 80, SEGMENTS_MOST = 8, SCALES_MOST = 8, NUMBERS_MOST = 16 };
+enum {
+    N_MOST = 20000,
+    UNION_MOST = 4096,
+    STEPS_MOST = 140,
+    SEGMENTS_MOST = 8,
+    SCALES_MOST = 8,
+    NUMBERS_MOST = 16
+};
 
 typedef struct golden_numbers {
     size_t count;
@@ -29,8 +37,8 @@ typedef struct golden_step {
     golden_numbers thresholds, levels, borders, picks;
     uint64_t residuals[NUMBERS_MOST];
     size_t count; /* of the union */
-    uint32_t indices[N_MOST];
-    double sums[N_MOST];
+    uint32_t indices[UNION_MOST];
+    double sums[UNION_MOST];
 } golden_step;
 
 typedef struct golden_case {
@@ -40,6 +48,7 @@ typedef struct golden_case {
     int unit;
     uint64_t seed;
     double density, threshold;
+    bool brief; /* of the union there is only the count */
     size_t n;
     golden_step step[STEPS_MOST];
 } golden_case;
@@ -59,7 +68,7 @@ static golden_numbers read_numbers(char *text) {
 static void read_union(char *text, golden_step *out) {
     char *rest = NULL;
     for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        assert_true(out->count < N_MOST);
+        assert_true(out->count < UNION_MOST);
         out->indices[out->count] = (uint32_t)strtoul(word, &word, 10);
         assert_int_equal(*word, ':');
         out->sums[out->count++] = strtod(word + 1, NULL);
@@ -85,6 +94,8 @@ static void read_step_line(golden_case *c, const char *word, char *rest) {
         s->picks = read_numbers(rest);
     else if (strcmp(word, "union") == 0)
         read_union(rest, s);
+    else if (strcmp(word, "count") == 0)
+        s->count = strtoul(rest, NULL, 10);
     else if (strcmp(word, "residual") == 0)
         read_hashes(rest, s);
     else
@@ -118,6 +129,8 @@ static void read_head_line(golden_case *c, const char *word, char *rest) {
         c->unit = (int)number;
     else if (strcmp(word, "seed") == 0)
         c->seed = (uint64_t)number;
+    else if (strcmp(word, "brief") == 0)
+        c->brief = number != 0.0;
     else if (strcmp(word, "scale") == 0 && c->nscales < SCALES_MOST)
         c->scales[c->nscales++] = read_numbers(rest);
     else
@@ -171,8 +184,9 @@ static double cut_at(const tamis_reducer *r, double before) {
     case TAM_THRESHOLD_FIXED:
         return before;
     case TAM_THRESHOLD_SAGE:
-    case TAM_THRESHOLD_REUSE:
         return r->buckets[0].control.state.threshold;
+    case TAM_THRESHOLD_REUSE:
+        return r->buckets[0].control.reused;
     default:
         return r->stats.threshold;
     }
@@ -199,7 +213,7 @@ static void compare_result(test_rank *self, const tamis_reducer *r, uint32_t num
     RANK_OK(self, tamis_reducer_residual(r, &residual));
     RANK_CHECK(self, result.count == s->count, "step %u: %zu entries, not %zu", number,
                result.count, s->count);
-    for (size_t i = 0; i < s->count; i++) {
+    for (size_t i = 0; i < s->count && !c->brief; i++) {
         double sum = ldexp((double)result.values[i], -c->unit);
         RANK_CHECK(self, result.indices[i] == s->indices[i], "step %u: index %zu is %u, not %u",
                    number, i, result.indices[i], s->indices[i]);
@@ -247,7 +261,8 @@ static void run_rank(test_rank *self) {
     tamis_layout *layout = NULL;
     tamis_reducer *reducer = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    float grad[N_MOST];
+    float *grad = malloc(N_MOST * sizeof grad[0]);
+    RANK_CHECK(self, grad, "no memory for %d entries", N_MOST);
     config.scheme = c->scheme;
     config.density = c->density;
     config.threshold = c->threshold;
@@ -261,6 +276,7 @@ static void run_rank(test_rank *self) {
     for (uint32_t step = 0; step < c->steps && !self->failure[0]; step++)
         run_step(self, reducer, step, grad);
     tamis_reducer_destroy(reducer);
+    free(grad);
 }
 
 /* -- the files -------------------------------------------------------------------------------- */
@@ -309,7 +325,7 @@ static unsigned run_lines(char *text) {
     return 0;
 }
 
-static void test_every_sparse_preset_selects_what_its_formulas_say(void **state) {
+static void test_every_sparse_preset_selects_what_was_published(void **state) {
     tamis_scheme_info info;
     (void)state;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
@@ -322,14 +338,14 @@ static void test_every_sparse_preset_selects_what_its_formulas_say(void **state)
         if (!text)
             fail_msg("there are no golden vectors of %s: %s", info.name, path);
         text[bytes] = '\0';
-        assert_int_equal(run_lines(text), 2);
+        assert_true(run_lines(text) >= 2);
         free(text);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_sparse_preset_selects_what_its_formulas_say),
+        cmocka_unit_test(test_every_sparse_preset_selects_what_was_published),
     };
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);
 }

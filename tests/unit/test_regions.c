@@ -7,6 +7,7 @@
 #include "collectives/transport/faulty.h"
 #include "lib/policy/rules.h"
 #include "tests/support/ranks.h"
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -44,8 +45,8 @@ static tamis_status open_slots(uint32_t rank, size_t capacity, uint64_t n, tam_s
     return tam_slots_open(s);
 }
 
-static tamis_status exchange(test_rank *self, tam_slots *s, tam_regions *g, uint32_t *indices,
-                             float *values, size_t *count) {
+static tamis_status exchange(test_rank *self, const float given[2], uint64_t step, tam_slots *s,
+                             tam_regions *g, uint32_t *indices, float *values, size_t *count) {
     uint32_t scratch[RANKS * CAPACITY];
     tam_link link = {
         self->comm->transport,
@@ -53,9 +54,9 @@ static tamis_status exchange(test_rank *self, tam_slots *s, tam_regions *g, uint
         self->id,
         RANKS,
         {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
-    *tam_slot_own_header(s) = (tam_slot_header){.count = 2, .step = 2};
+    *tam_slot_own_header(s) = (tam_slot_header){.count = 2, .step = step};
     memcpy(tam_slot_own_indices(s), picked[self->id], sizeof picked[0]);
-    memcpy(tam_slot_own_values(s), valued[self->id], sizeof valued[0]);
+    memcpy(tam_slot_own_values(s), given, sizeof valued[0]);
     tam_regions_divide(g, picked[self->id], 2, tam_slot_own_words(s));
     TAM_TRY(tam_slots_exchange(s, &link));
     return tam_regions_exchange(g, s, K, &link, scratch, indices, values, count);
@@ -70,9 +71,9 @@ static void check_result(test_rank *self, tam_slots *s, tam_regions *g, const ui
     size_t given =
         tam_regions_given(indices, count, tam_slot_own_indices(s), tam_slot_own_values(s), 2);
     RANK_CHECK(self, given == given_of[self->id], "gave %zu", given);
-    tam_regions_learn(g, s, K);
+    tam_regions_learn(g, s, K, count);
     RANK_CHECK(self,
-               g->state[TAM_REGIONS_CUT] == tam_bits(5.0f) && tam_regions_cut_holds(g, K) &&
+               g->state[TAM_REGIONS_CUT] == tam_bits64(5.0) && tam_regions_cut_holds(g, K) &&
                    !tam_regions_cut_holds(g, K + 1),
                "the threshold is %#llx", (unsigned long long)g->state[TAM_REGIONS_CUT]);
     /* the ranks propose 1 9, 5 9 and 1 10, taking picks 0 and 1 of two */
@@ -94,7 +95,7 @@ static void run_exchange(test_rank *self) {
                                          c->bad_op, c->bit));
     RANK_OK(self, open_slots(self->id, CAPACITY, N, &slots));
     RANK_OK(self, tam_regions_open(self->id, RANKS, N, CAPACITY, &g));
-    tamis_status status = exchange(self, &slots, &g, indices, values, &count);
+    tamis_status status = exchange(self, valued[self->id], 2, &slots, &g, indices, values, &count);
     if (!c->reason && status == TAMIS_OK)
         check_result(self, &slots, &g, indices, values, count);
     tam_regions_close(&g);
@@ -103,6 +104,47 @@ static void run_exchange(test_rank *self) {
                tamis_status_name(status), tamis_last_error());
     if (c->reason)
         RANK_CHECK(self, strstr(tamis_last_error(), c->reason), "said: %s", tamis_last_error());
+}
+
+/* k is 2. One sum that is not zero: all survive, and the next step looks again, and finds 4 at 5 and
+ * 1 at 10. What equals that threshold does not survive in the step after, so it goes down, and then
+ * it does. */
+static void run_adapting(test_rank *self) {
+    static const struct {
+        float values[RANKS][2];
+        size_t count, cut_steps;
+        double cut;
+    } steps[] = {{{{5, 2}, {4, -2}, {-5, 0}}, 4, 0, 0},
+                 {{{5, 2}, {4, -2}, {-5, 1}}, 2, 30, 1},
+                 {{{5, 2}, {1, -2}, {-5, 0}}, 0, 29, 1 / 1.008},
+                 {{{0, 0}, {1, 0}, {0, 0}}, 1, 28, 1 / 1.008 / 1.008}};
+    uint32_t indices[RANKS * CAPACITY];
+    float values[RANKS * CAPACITY];
+    tam_slots slots;
+    tam_regions g;
+    RANK_OK(self, open_slots(self->id, CAPACITY, N, &slots));
+    RANK_OK(self, tam_regions_open(self->id, RANKS, N, CAPACITY, &g));
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        size_t count = 99;
+        RANK_OK(self,
+                exchange(self, steps[i].values[self->id], i, &slots, &g, indices, values, &count));
+        RANK_CHECK(self, count == steps[i].count && (i == 0 || count == 0 || indices[0] == 5),
+                   "step %zu: %zu survived", i, count);
+        tam_regions_learn(&g, &slots, K, count);
+        RANK_CHECK(self,
+                   g.state[TAM_REGIONS_CUT] == tam_bits64(steps[i].cut) &&
+                       g.state[TAM_REGIONS_CUT_STEPS] == steps[i].cut_steps,
+                   "step %zu: threshold %g for %u steps", i, tam_double(g.state[TAM_REGIONS_CUT]),
+                   (unsigned)g.state[TAM_REGIONS_CUT_STEPS]);
+    }
+    tam_regions_close(&g);
+    tam_slots_close(&slots);
+}
+
+static void the_threshold_of_the_sums_is_adapted(void **state) {
+    (void)state;
+    test_context("four steps");
+    ranks_run(RANKS, 0, run_adapting, NULL);
 }
 
 static void the_example_comes_out_as_drawn(void **state) {
@@ -222,32 +264,47 @@ static void damaged_counts_of_which_one_rank_knows_are_refused_by_all(void **sta
             }
 }
 
-/* Fewer than k entries other than zero say nothing, so the next step looks again. */
-static void thresholds_are_looked_for_often_at_first_and_then_every_32nd_step(void **state) {
-    static const uint64_t looks[] = {0, 1, 2, 3, 4, 8, 16, 32, 64, 96};
-    tam_control_state s = {.threshold = 1};
-    size_t next = 0;
+static void thresholds_are_found_every_32nd_step_and_adapted_after_all(void **state) {
+    static const struct {
+        uint64_t found;
+        double rank, sums; /* what the threshold is multiplied by */
+        bool raised;
+    } cases[] = {{0, 1 / 1.012, 1 / 1.008, false},
+                 {79, 1 / 1.012, 1 / 1.008, false},
+                 {80, 1, 1, false},
+                 {150, 1, 1, false},
+                 {151, 1.012, 1, false},
+                 {160, 1.012, 1, false},
+                 {161, 1.012, 1.008, true},
+                 {100000, 1.012, 1.008, true}};
     (void)state;
-    for (uint64_t step = 0; step < 128; step++) {
-        bool look = next < sizeof looks / sizeof looks[0] && step == looks[next];
-        float found = step == 2 ? 0.0f : (float)(step + 1);
-        assert_int_equal(tam_rule_listed(TAM_THRESHOLD_REUSE, &s), !look);
-        assert_int_equal(tam_rule_threshold(TAM_THRESHOLD_REUSE, &s, 0),
-                         look ? TAM_INFINITE_BITS : tam_bits((float)(looks[next - 1] + 1)));
-        tam_rule_reuse(&s, step, look ? found : 1e9f);
-        next += look;
+    for (uint64_t step = 0; step < 128; step++)
+        assert_int_equal((step + 1 + tam_rule_hold(step)) % 32, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double rank = tam_rule_adapt(0.7, cases[i].found, 120);
+        double sums = tam_rule_adapt_sums(0.7, cases[i].found, 120);
+        assert_true(fabs(rank / (0.7 * cases[i].rank) - 1) < 1e-15);
+        assert_true(fabs(sums / (0.7 * cases[i].sums) - 1) < 1e-15);
+        assert_int_equal(tam_rule_too_many(cases[i].found, 120), cases[i].raised);
     }
+    /* what equals the threshold is not over it, and the comparison is one of binary32 */
+    assert_int_equal(tam_rule_over(0.5), tam_bits(0.5f) + 1);
+    assert_int_equal(tam_rule_over(0.1), tam_bits(0.1f) + 1);
+    assert_int_equal(tam_rule_over(3.4e38), TAM_INFINITE_BITS);
 }
 
 static void a_state_with_wrong_borders_is_not_valid(void **state) {
-    uint64_t good[TAM_REGIONS_ENDS + RANKS] = {tam_bits(5.0f), 31, K, 0, 7, N};
+    uint64_t good[TAM_REGIONS_ENDS + RANKS] = {tam_bits64(5.0), 31, K, 0, 7, N};
     uint64_t bad[sizeof good / sizeof good[0]];
     static const struct {
         int word;
         uint64_t value;
     } cases[] = {{TAM_REGIONS_ENDS + 2, N - 1},
                  {TAM_REGIONS_ENDS, 8},
-                 {TAM_REGIONS_CUT, TAM_INFINITE_BITS},
+                 {TAM_REGIONS_CUT, UINT64_C(0x7ff0000000000000)}, /* Inf, NaN, -5, 0 */
+                 {TAM_REGIONS_CUT, UINT64_C(0x7ff8000000000000)},
+                 {TAM_REGIONS_CUT, UINT64_C(0xc014000000000000)},
+                 {TAM_REGIONS_CUT, 0},
                  {TAM_REGIONS_CUT_STEPS, 32}};
     (void)state;
     assert_true(tam_regions_valid(good, RANKS, N));
@@ -264,7 +321,8 @@ int main(void) {
         cmocka_unit_test(every_damaged_bit_is_refused_by_all_ranks),
         cmocka_unit_test(survivors_of_one_region_move_to_even_shares),
         cmocka_unit_test(damaged_counts_of_which_one_rank_knows_are_refused_by_all),
-        cmocka_unit_test(thresholds_are_looked_for_often_at_first_and_then_every_32nd_step),
+        cmocka_unit_test(the_threshold_of_the_sums_is_adapted),
+        cmocka_unit_test(thresholds_are_found_every_32nd_step_and_adapted_after_all),
         cmocka_unit_test(a_state_with_wrong_borders_is_not_valid),
     };
     return cmocka_run_group_tests_name("regions", tests, NULL, NULL);

@@ -10,7 +10,12 @@
 
 #include <cmocka.h>
 
-/* Worked from the formulas of SAGE; d = 0.1 here. */
+/* As binary32. */
+static double single(double x) {
+    return (double)(float)x;
+}
+
+/* Worked from the formulas of SAGE, in binary32; d = 0.1 here. */
 static void sage_threshold_is_scaled_and_corrected(void **state) {
     (void)state;
     static const struct {
@@ -32,14 +37,17 @@ static void sage_threshold_is_scaled_and_corrected(void **state) {
         assert_true(probe == 0.25 * cases[i].alpha);
         tam_sage_correct(&s, cases[i].counted, 100);
         double beta = 2.0 / (1.0 + exp(0.1 - (double)cases[i].counted / 1000.0));
-        assert_true(fabs(s.threshold / (probe * beta * cases[i].gamma) - 1.0) < 1e-12);
+        assert_true(s.threshold == single(single(probe * single(beta)) * single(cases[i].gamma)));
         assert_true(state_now.threshold == 0.25 && state_now.mean == cases[i].before);
         tam_sage_keep(&s, &state_now);
         assert_true(state_now.threshold == s.threshold && state_now.mean == cases[i].mean);
     }
     s.threshold = 1.0;
     tam_sage_correct(&s, 1000, 99); /* d' / d > 10 */
-    assert_true(fabs(s.threshold / (1.05 * 2.0 / (1.0 + exp(0.099 - 1.0))) - 1.0) < 1e-12);
+    assert_true(s.threshold == single(single(2.0 / (1.0 + exp(0.099 - 1.0))) * single(1.05)));
+    s.threshold = 3e38;
+    tam_sage_correct(&s, 1000, 99); /* stays a number */
+    assert_true(s.threshold == single(1e38));
     tam_sage_close(&s);
 }
 
