@@ -130,6 +130,7 @@ class SparseState:
 
     def _clear_step(self) -> None:
         self._places: List[Place] = []
+        self._held: List[Place] = []  # of these, not handed over yet
         self._marked = 0
         self._scale = 1.0
         self._stream = 0
@@ -144,14 +145,16 @@ class SparseState:
             )
         return found
 
-    def _mark(self, place: Place) -> None:
-        """Gradients are complete; they lie where the place says."""
+    def _mark(self, place: Place, hold: bool = False) -> None:
+        """Gradients are complete; they lie where the place says. `hold`: they leave in _finish."""
         if not self._marked:
             self._begin()
         self._marked += len(place.segments)
         self._places.append(place)
-        if self.overlap:
+        if self.overlap and not hold:
             place.group.ready(place.plan, self._scale, self._stream)
+        else:
+            self._held.append(place)
 
     def _begin(self) -> None:
         self.check()
@@ -165,9 +168,8 @@ class SparseState:
         begin = time.perf_counter()
         if self._marked != len(self._index):
             raise RuntimeError(self._missing())
-        if not self.overlap:
-            for place in self._places:
-                place.group.ready(place.plan, self._scale, self._stream)
+        for place in self._held:
+            place.group.ready(place.plan, self._scale, self._stream)
         failure = None
         for group in self.groups:
             try:
