@@ -5,9 +5,9 @@
  */
 #include "collectives/energy/report.h"
 
+#define CALL "tamis_energy_report"
+
 enum {
-    CALL_REPORT = 0x6a6f756c, /* no first field of another agreement */
-    CALL_ROOM,
     CHUNKS_BYTES = 1 << 22, /* of all ranks together, about */
     CHUNK_LEAST = 4096,
     CHUNK_MOST = 65536
@@ -15,7 +15,7 @@ enum {
 
 /* What a rank shows first. */
 typedef struct card {
-    uint64_t status, call;
+    tam_board_head head;
     uint64_t version, entries;
     uint64_t reports, digest, ndomains, nviews;   /* of its ledger */
     uint64_t domains_room, views_room, desk_room; /* and what it has memory for */
@@ -58,17 +58,8 @@ static const card *card_of(const unsigned char *board, uint32_t rank) {
     return tam_board_entry(board, rank);
 }
 
-static tamis_status judge_calls(const unsigned char *board, uint32_t nranks, uint64_t call) {
-    for (uint32_t r = 0; r < nranks; r++) {
-        if (card_of(board, r)->call != call)
-            return tam_fail(TAMIS_E_MISMATCH,
-                            "rank %u makes another collective call, where to report its energy", r);
-    }
-    return tam_board_failure(board, nranks, "report its energy");
-}
-
 static tamis_status judge_cards(const unsigned char *board, uint32_t nranks) {
-    TAM_TRY(judge_calls(board, nranks, CALL_REPORT));
+    TAM_TRY(tam_board_failure(board, nranks, "report its energy"));
     for (uint32_t r = 0; r < nranks; r++) {
         const card *c = card_of(board, r);
         if (c->version != card_of(board, 0)->version)
@@ -86,7 +77,7 @@ static tamis_status judge_cards(const unsigned char *board, uint32_t nranks) {
 }
 
 static tamis_status judge_room(const unsigned char *board, uint32_t nranks) {
-    return judge_calls(board, nranks, CALL_ROOM);
+    return tam_board_failure(board, nranks, "report its energy");
 }
 
 static size_t greater(size_t a, size_t b) {
@@ -127,7 +118,7 @@ static plan make_plan(const unsigned char *board, uint32_t nranks) {
 
 static tamis_status show_cards(tamis_comm *comm, const tam_ledger *ledger, uint32_t n,
                                tamis_status status, uint64_t deadline_ns) {
-    card mine = {.status = (uint64_t)status, .call = CALL_REPORT, .version = TAMIS_VERSION};
+    card mine = {.head = {(uint64_t)status, CALL}, .version = TAMIS_VERSION};
     if (status == TAMIS_OK) {
         mine.entries = n;
         mine.reports = ledger->reports;
@@ -148,8 +139,7 @@ static tamis_status take_room(const plan *p, tam_ledger *ledger) {
 
 static tamis_status show_room(tamis_comm *comm, const plan *p, tam_ledger *ledger,
                               uint64_t deadline_ns) {
-    card mine = {.call = CALL_ROOM};
-    mine.status = (uint64_t)take_room(p, ledger);
+    card mine = {.head = {(uint64_t)take_room(p, ledger), CALL}};
     return tam_board_show(comm, &mine, sizeof mine, judge_room, deadline_ns);
 }
 

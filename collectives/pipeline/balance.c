@@ -17,7 +17,7 @@
 enum { STEPS_LEAST = 3 }; /* measured on every rank before anything moves */
 
 typedef struct measures {
-    tam_pipeline_head head;
+    tam_board_head head;
     uint64_t steps;
     double window_s, busy_s, exchange_s; /* means of this rank */
     double exchanged_s;                  /* of this reducer in all its steps */
@@ -26,12 +26,11 @@ typedef struct measures {
 _Static_assert(sizeof(measures) <= TAM_BOARD_BYTES, "measures fit the board");
 
 static tamis_status judge_measures(const unsigned char *board, uint32_t nranks) {
-    return tam_pipeline_heads(board, nranks, TAM_PIPELINE_MEASURES, "balance its pipeline");
+    return tam_board_failure(board, nranks, "balance its pipeline");
 }
 
 static tamis_status judge_density(const unsigned char *board, uint32_t nranks) {
-    return tam_pipeline_heads(board, nranks, TAM_PIPELINE_DENSITY,
-                              "set the density of its reducer");
+    return tam_board_failure(board, nranks, "set the density of its reducer");
 }
 
 static double mean(double sum, uint64_t count) {
@@ -105,7 +104,7 @@ static void divide(tamis_pipeline *p) {
 /* All ranks go on with the new densities, or all with the old ones. */
 static tamis_status set_density(const tamis_pipeline *p, tamis_reducer *reducer) {
     uint32_t own = p->config.stage;
-    tam_pipeline_head head = {.call = TAM_PIPELINE_DENSITY};
+    tam_board_head head = {.call = "tamis_pipeline_balance"};
     tamis_status set =
         tamis_reducer_set_density(reducer, tam_pipeline_density(p->wanted[own], p->lengths[own]));
     head.status = (uint64_t)set;
@@ -130,7 +129,7 @@ tamis_status tamis_pipeline_balance(tamis_pipeline *p, tamis_reducer *reducer) {
     if (!p)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_balance: pipeline is NULL");
     TAM_TRY(tam_comm_check(p->world));
-    measures mine = {.head.call = TAM_PIPELINE_MEASURES};
+    measures mine = {.head.call = "tamis_pipeline_balance"};
     mine.head.status = (uint64_t)measure(p, reducer, &mine);
     if (p->next == TAMIS_MARK_INPUT)
         p->marked_ns = 0; /* this window is spent here, waiting for others */

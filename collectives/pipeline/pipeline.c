@@ -27,22 +27,11 @@ static const char *const names[FIELDS_COMMON] = {"library version", "nstages", "
                                                  "density"};
 
 typedef struct creation {
-    tam_pipeline_head head;
+    tam_board_head head;
     uint64_t fields[FIELDS];
 } creation;
 
 _Static_assert(sizeof(creation) <= TAM_BOARD_BYTES, "a creation fits the board");
-
-tamis_status tam_pipeline_heads(const unsigned char *board, uint32_t nranks, tam_pipeline_call call,
-                                const char *what) {
-    for (uint32_t r = 0; r < nranks; r++) {
-        const tam_pipeline_head *head = tam_board_entry(board, r);
-        if (head->call != (uint64_t)call)
-            return tam_fail(TAMIS_E_MISMATCH, "rank %u makes another collective call, where to %s",
-                            r, what);
-    }
-    return tam_board_failure(board, nranks, what);
-}
 
 static uint64_t shown(const unsigned char *board, uint32_t rank, field f) {
     return ((const creation *)tam_board_entry(board, rank))->fields[f];
@@ -87,7 +76,7 @@ static tamis_status check_stage(const unsigned char *board, uint32_t nranks, uin
 }
 
 static tamis_status judge(const unsigned char *board, uint32_t nranks) {
-    TAM_TRY(tam_pipeline_heads(board, nranks, TAM_PIPELINE_CREATE, "create its pipeline"));
+    TAM_TRY(tam_board_failure(board, nranks, "create its pipeline"));
     for (uint32_t r = 1; r < nranks; r++) {
         for (field f = 0; f < FIELDS_COMMON; f++)
             TAM_TRY(compare(board, 0, r, f, names[f]));
@@ -192,7 +181,7 @@ tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_confi
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_create: world is NULL");
     TAM_TRY(tam_comm_check(world));
     tamis_pipeline *p = NULL;
-    creation mine = {.head.call = TAM_PIPELINE_CREATE};
+    creation mine = {.head.call = "tamis_pipeline_create"};
     tamis_status status = prepare(world, config, out, &p);
     mine.head.status = (uint64_t)status;
     if (status == TAMIS_OK)

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * A pipeline from inside: pipeline.c makes it and takes the marks, balance.c divides the budget.
- *
- * What ranks show each other goes over the board of their communicator: a head, then what the call
- * is about.
+ * What ranks show each other goes over the board of their communicator.
  */
 #ifndef TAM_PIPELINE_PIPELINE_H
 #define TAM_PIPELINE_PIPELINE_H
@@ -33,21 +31,6 @@ struct tamis_pipeline {
     uint64_t *even, *wanted;
     double *windows_s, *entry_s;
 };
-
-/** What a call shows on the board. */
-typedef enum tam_pipeline_call {
-    TAM_PIPELINE_CREATE = 0x70697065, /* no first field of another agreement */
-    TAM_PIPELINE_MEASURES,
-    TAM_PIPELINE_DENSITY
-} tam_pipeline_call;
-
-typedef struct tam_pipeline_head {
-    uint64_t status, call;
-} tam_pipeline_head;
-
-/** For judges: all ranks are in this call, and none has failed. */
-tamis_status tam_pipeline_heads(const unsigned char *board, uint32_t nranks, tam_pipeline_call call,
-                                const char *what);
 
 /** The density with which a reducer of `length` elements sends so many entries. */
 double tam_pipeline_density(uint64_t entries, uint64_t length);

@@ -4,7 +4,6 @@
  * the communicator's board.
  */
 #include "collectives/reducer/reducer.h"
-#include "collectives/transport/board.h"
 
 #include <stdio.h>
 #include <xxhash.h>
@@ -106,6 +105,5 @@ static tamis_status compare(const unsigned char *board, uint32_t nranks) {
 }
 
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns) {
-    comm->agreements++;
     return tam_board_show(comm, mine, sizeof *mine, compare, deadline_ns);
 }

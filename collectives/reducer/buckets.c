@@ -71,7 +71,7 @@ static tamis_index_format choose_format(const tam_bucket *b) {
 /* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
 static void name_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
+    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->shows, b->index};
     b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
 }
 

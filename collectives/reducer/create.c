@@ -276,10 +276,9 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
 /* The others must hear of a failure of this rank. @param r  NULL: there is no memory for one */
 static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, tamis_status own,
                              uint64_t deadline_ns) {
-    tam_agreement none = {.status = TAMIS_E_NOMEM};
-    if (r)
-        r->agreement.status = (uint64_t)own;
-    return tam_agree(comm, r ? &r->agreement : &none, deadline_ns);
+    tam_agreement none = {0}, *mine = r ? &r->agreement : &none;
+    mine->head = (tam_board_head){(uint64_t)own, "tamis_reducer_create"};
+    return tam_agree(comm, mine, deadline_ns);
 }
 
 static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,

@@ -14,6 +14,7 @@
 
 #include "collectives/exchange/regions.h"
 #include "collectives/exchange/slot.h"
+#include "collectives/transport/board.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/probe.h"
 #include "lib/policy/bucket.h"
@@ -65,7 +66,7 @@ enum { TAM_SLACK_STEPS = 16 };      /* after which a rank that was late is expec
 enum { TAM_DENSE_PIECE = 1 << 20 }; /* elements that scheme dense moves at a time */
 
 typedef struct tam_agreement {
-    uint64_t status; /* of this rank, so far */
+    tam_board_head head;
     uint64_t fields[TAM_FIELDS];
 } tam_agreement;
 

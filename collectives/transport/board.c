@@ -12,34 +12,60 @@ typedef struct board_job {
 
 _Static_assert(sizeof(board_job) <= TAM_DESK_BYTES, "what is shown fits the desk");
 
+/* Anything may have come where a rank is in a step. */
+static bool is_head(const tam_board_head *head) {
+    return strncmp(head->call, "tamis_", 6) == 0 && memchr(head->call, '\0', sizeof head->call);
+}
+
+/* The same sentence on all ranks that show an entry: rank 0 against the first that differs. */
+static tamis_status compare_calls(const unsigned char *board, uint32_t rank, uint32_t nranks) {
+    const tam_board_head *own = tam_board_entry(board, rank), *first = tam_board_entry(board, 0);
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (!is_head(tam_board_entry(board, r)))
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "rank %u: rank %u makes another call (a step?) where this rank is in "
+                            "%s; all ranks must make the same collective calls in the same order",
+                            rank, r, own->call);
+    }
+    for (uint32_t r = 1; r < nranks; r++) {
+        const tam_board_head *head = tam_board_entry(board, r);
+        if (strcmp(first->call, head->call) != 0)
+            return tam_fail(TAMIS_E_MISMATCH,
+                            "rank 0 is in %s, rank %u in %s; all ranks must make the same "
+                            "collective calls in the same order",
+                            first->call, r, head->call);
+    }
+    return TAMIS_OK;
+}
+
 static tamis_status run(tam_job *job, tam_link *link) {
     board_job *b = (board_job *)(void *)job;
     TAM_TRY(link->transport->allgather(link->self, b->mine, sizeof b->mine, b->board, &link->call));
+    TAM_TRY(compare_calls(b->board, link->rank, link->nranks));
     return b->judge(b->board, link->nranks);
 }
 
 tamis_status tam_board_show(tamis_comm *comm, const void *mine, size_t bytes, tam_board_judge judge,
                             uint64_t deadline_ns) {
     char sentence[512];
-    uint64_t own;
-    memcpy(&own, mine, sizeof own);
+    tamis_status own = (tamis_status)((const tam_board_head *)mine)->status;
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
+    comm->shows++;
 
     board_job *b = (board_job *)(void *)comm->desk;
     *b = (board_job){
         .job = {.run = run, .deadline_ns = deadline_ns}, .board = comm->board, .judge = judge};
     memcpy(b->mine, mine, bytes);
     tamis_status status = tam_comm_run(comm, &b->job);
-    return own != TAMIS_OK ? tam_fail((tamis_status)own, "%s", sentence) : status;
+    return own != TAMIS_OK ? tam_fail(own, "%s", sentence) : status;
 }
 
 tamis_status tam_board_failure(const unsigned char *board, uint32_t nranks, const char *what) {
     for (uint32_t r = 0; r < nranks; r++) {
-        uint64_t status;
-        memcpy(&status, tam_board_entry(board, r), sizeof status);
+        const tam_board_head *head = tam_board_entry(board, r);
+        tamis_status status = (tamis_status)head->status;
         if (status != TAMIS_OK)
-            return tam_fail((tamis_status)status, "rank %u could not %s: %s", r, what,
-                            tamis_status_name((tamis_status)status));
+            return tam_fail(status, "rank %u could not %s: %s", r, what, tamis_status_name(status));
     }
     return TAMIS_OK;
 }

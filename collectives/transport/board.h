@@ -9,13 +9,21 @@
 
 #include "collectives/transport/comm.h"
 
+/** What every rank's entry begins with. */
+typedef struct tam_board_head {
+    uint64_t status; /* of this rank so far */
+    char call[32];   /* the public call that it is in, "tamis_..."; rounds of one call look alike */
+} tam_board_head;
+
 /** Looks at what all ranks show, and at nothing else; the same answer on all of them. */
 typedef tamis_status (*tam_board_judge)(const unsigned char *board, uint32_t nranks);
 
 /**
- * Show what this rank has, see what the others have, judge.
+ * Show what this rank has, see what the others have, judge. Ranks that are in different calls all
+ * get TAMIS_E_MISMATCH with the names of both; what a rank sends in a step is no entry of a board
+ * and gives TAMIS_E_PROTOCOL.
  *
- * @param  mine         [in]  begins with a uint64: the status of this rank so far
+ * @param  mine         [in]  begins with a tam_board_head
  * @param  bytes        [in]  at most TAM_BOARD_BYTES
  * @param  deadline_ns  [in]  as of a job
  * @return                    this rank's own failure, with its sentence; else that of the exchange;

@@ -3,49 +3,46 @@
 
 #include <stdio.h>
 
+enum { SENTENCE = TAM_BOARD_BYTES - sizeof(tam_board_head) - sizeof(uint64_t) - TAM_TOKEN_BYTES };
+
 typedef struct card {
-    uint32_t status;
+    tam_board_head head;
+    uint64_t status; /* not the head's: who waited in vain is not to hide who knows why */
     unsigned char token[TAM_TOKEN_BYTES];
-    char sentence[TAM_BOARD_BYTES - TAM_TOKEN_BYTES - sizeof(uint32_t)];
+    char sentence[SENTENCE];
 } card;
 
-typedef struct meeting {
-    tam_job job;
-    card mine;
-    card *all; /* [nranks] */
-} meeting;
-
 _Static_assert(sizeof(card) == TAM_BOARD_BYTES, "a card fits the board");
-_Static_assert(sizeof(meeting) <= TAM_DESK_BYTES, "a meeting fits the desk");
 
-static tamis_status run(tam_job *job, tam_link *link) {
-    meeting *m = (meeting *)(void *)job;
-    return link->transport->allgather(link->self, &m->mine, sizeof m->mine, m->all, &link->call);
-}
-
-static const card *find_failure(const card *all, uint32_t nranks) {
+static const card *find_failure(const unsigned char *board, uint32_t nranks) {
     const card *late = NULL;
     for (uint32_t r = 0; r < nranks; r++) {
-        if (all[r].status != TAMIS_OK && all[r].status != TAMIS_E_TIMEOUT)
-            return &all[r];
-        if (all[r].status == TAMIS_E_TIMEOUT && !late)
-            late = &all[r];
+        const card *c = tam_board_entry(board, r);
+        if (c->status != TAMIS_OK && c->status != TAMIS_E_TIMEOUT)
+            return c;
+        if (c->status == TAMIS_E_TIMEOUT && !late)
+            late = c;
     }
     return late;
 }
 
-tamis_status tam_meet(tamis_comm *bootstrap, const char *what, tamis_status status, void *token) {
-    meeting *m = (meeting *)(void *)bootstrap->desk;
-    *m = (meeting){.job = {.run = run}, .all = (card *)(void *)bootstrap->board};
-    m->mine.status = status;
-    memcpy(m->mine.token, token, TAM_TOKEN_BYTES);
+static tamis_status accept(const unsigned char *board, uint32_t nranks) {
+    (void)board;
+    (void)nranks;
+    return TAMIS_OK;
+}
+
+tamis_status tam_meet(tamis_comm *bootstrap, const char *call, tamis_status status, void *token) {
+    card mine = {.status = (uint64_t)status};
+    snprintf(mine.head.call, sizeof mine.head.call, "%s", call);
+    memcpy(mine.token, token, TAM_TOKEN_BYTES);
     if (status != TAMIS_OK)
-        snprintf(m->mine.sentence, sizeof m->mine.sentence, "%s", tamis_last_error());
-    TAM_TRY(tam_comm_run(bootstrap, &m->job));
-    const card *failure = find_failure(m->all, bootstrap->nranks);
+        snprintf(mine.sentence, sizeof mine.sentence, "%s", tamis_last_error());
+    TAM_TRY(tam_board_show(bootstrap, &mine, sizeof mine, accept, 0));
+    const card *failure = find_failure(bootstrap->board, bootstrap->nranks);
     if (failure)
-        return tam_fail((tamis_status)failure->status, "no %s: %.*s", what,
+        return tam_fail((tamis_status)failure->status, "%s: %.*s", call,
                         (int)sizeof failure->sentence - 1, failure->sentence);
-    memcpy(token, m->all[0].token, TAM_TOKEN_BYTES);
+    memcpy(token, ((const card *)tam_board_entry(bootstrap->board, 0))->token, TAM_TOKEN_BYTES);
     return TAMIS_OK;
 }

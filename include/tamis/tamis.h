@@ -235,6 +235,30 @@ typedef enum tamis_waiting {
 TAMIS_API tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting);
 
 /**
+ * Check that all ranks hold the same bytes, e.g. their parameters.
+ *
+ * Data parallelism rests on three things that no gradient shows, and of which nothing else here
+ * notices that they are missing:
+ *
+ *     equal parameters at the start    broadcast them, then check them; and once more every some
+ *                                      hundred steps: ranks that apply the same results stay equal
+ *     different samples                each rank its own shard, or P ranks do the work of one
+ *     equal numbers of steps           or the rank that has more waits for the others in vain
+ *
+ * A hash of the bytes travels (XXH3, 128 bits), never the bytes.
+ *
+ * @param  data   [in]  host memory; NULL with bytes = 0: of this rank there is nothing
+ *
+ * Collective: yes, between steps
+ * Cost:       one pass over the bytes and one all-gather; no allocation
+ * Errors:     MISMATCH: the sentence, the same on all ranks, names those that differ from the
+ *             majority, or from rank 0 if there is none; ranks that are in another collective call
+ *             get it, too. ARGUMENT (data is NULL, on any rank; on all). Nothing is lost. Else the
+ *             comm
+ */
+TAMIS_API tamis_status tamis_check_equal(tamis_comm *comm, const void *data, size_t bytes);
+
+/**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
  *
  * Not collective (but for MPI, see mpi.h). A poisoned communicator leaves behind what the transport
