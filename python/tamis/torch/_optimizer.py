@@ -86,7 +86,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._syncing = True
         self._synchronized = False
         self._handles = [self._watch(index) for index in range(len(self._targets))]
-        for ddp in ddps_of(self._known):  # one that comes later is found by what it does to gradients
+        # One that is made later is found by what it does to the gradients.
+        for ddp in ddps_of(self._known):
             self._handles.append(ddp.register_forward_pre_hook(self._refuse_forward))
 
     def __getattr__(self, name: str) -> Any:
