@@ -22,6 +22,7 @@ inputs = random.standard_normal((SAMPLES, LENGTH), dtype=np.float32)
 outputs = inputs @ hidden
 
 weights = np.zeros(LENGTH, dtype=np.float32)
+tamis.check_equal(comm, weights)  # or the ranks would never come to the same line
 reducer = tamis.Reducer(comm, tamis.Layout([("weights", LENGTH)]), density=0.1)
 for step in range(STEPS):
     gradient = inputs.T @ (inputs @ weights - outputs) / SAMPLES

@@ -90,6 +90,15 @@ typedef struct tam_py_want {
 bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **out_capsule,
                           void **out_data);
 
+/** The same of any type and length, in host memory, for reading. */
+bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_capsule,
+                         const void **out_data, size_t *out_bytes);
+
+/* -- equal.c ---------------------------------------------------------------------------------- */
+
+/** tamis.check_equal. */
+PyObject *tam_py_check_equal(PyObject *module, PyObject *args, PyObject *keywords);
+
 /* -- comm.c ----------------------------------------------------------------------------------- */
 
 typedef struct tam_py_comm {

@@ -107,6 +107,11 @@ static PyMethodDef functions[] = {
     {"update_advise", (PyCFunction)(void (*)(void))update_advise, METH_VARARGS | METH_KEYWORDS,
      "update_advise(density, beta1=0.9)\n--\n\n"
      "(scale, residual_decay) that suit Adam in update mode at this density."},
+    {"check_equal", (PyCFunction)(void (*)(void))tam_py_check_equal, METH_VARARGS | METH_KEYWORDS,
+     "check_equal(comm, data)\n--\n\n"
+     "Error (MISMATCH) that names the ranks whose bytes differ. Collective, between steps. "
+     "`data`:\n"
+     "bytes, or a contiguous tensor of any type in host memory."},
     {"mpi_state", tam_py_loader_mpi_state, METH_NOARGS,
      "mpi_state()\n--\n\n\"absent\", \"foreign\", \"own\" or \"finalized\"."},
     {"mpi_finalize", tam_py_loader_mpi_finalize, METH_NOARGS,

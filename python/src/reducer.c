@@ -89,28 +89,33 @@ static bool create(tam_py_reducer *self, const tamis_reducer_config *config) {
     return status == TAMIS_OK;
 }
 
-static uint64_t count_residual(const tam_py_reducer *self, const tamis_reducer_config *config) {
-    uint64_t sum = 0;
-    if (config->ranks_per_node <= 1)
-        return tamis_layout_length(self->layout->handle);
+static bool count_residual(tam_py_reducer *self, const tamis_reducer_config *config) {
+    if (config->ranks_per_node <= 1) {
+        self->residual_length = tamis_layout_length(self->layout->handle);
+        return true;
+    }
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(self->handle); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
-        if (tamis_reducer_bucket(self->handle, i, &b) == TAMIS_OK)
-            sum += b.held;
+        tamis_status status = tamis_reducer_bucket(self->handle, i, &b);
+        if (status != TAMIS_OK) {
+            tam_py_raise(status);
+            return false;
+        }
+        self->residual_length += b.held;
     }
-    return sum;
+    return true;
 }
 
 /* What other files of here need to know, without asking the library. */
-static void keep_config(tam_py_reducer *self, const tamis_reducer_config *config) {
+static bool keep_config(tam_py_reducer *self, const tamis_reducer_config *config) {
     self->device = config->device;
     self->type = config->grad_type;
     self->writes = config->output == TAMIS_OUTPUT_DENSE;
     self->residual_decay = config->residual_decay;
-    self->residual_length = count_residual(self, config);
     self->updates = config->update != NULL;
     if (config->update)
         self->update = *config->update;
+    return count_residual(self, config);
 }
 
 static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout,
@@ -124,10 +129,8 @@ static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout
     self->comm = (tam_py_comm *)comm;
     self->layout = (tam_py_layout *)layout;
     self->serial = ++serials;
-    if (!alloc_arrays(self) || !create(self, config))
+    if (!alloc_arrays(self) || !create(self, config) || !keep_config(self, config))
         Py_CLEAR(self);
-    else
-        keep_config(self, config);
     return self;
 }
 

@@ -173,6 +173,12 @@ static bool check_type(const dlpack_tensor *t, const tam_py_want *want) {
                       "%s has elements of %d lanes, not single numbers", want->what, (int)t->lanes);
     if (t->code == types[want->type].code && t->bits == types[want->type].bits)
         return true;
+    if (t->code == DLPACK_FLOAT && t->bits == 64)
+        return REFUSE(
+            "Make it float32 (numpy: .astype(np.float32), torch: model.float()) and use that one "
+            "from then on.",
+            "%s has elements of float64, not %s, and float64 is not supported" NEVER_COPIES,
+            want->what, name);
     return REFUSE("Give a tensor of that type, or make the reducer with the tensor's dtype.",
                   "%s has elements of %s%d, not %s" NEVER_COPIES, want->what, name_code(t->code),
                   (int)t->bits, name);
@@ -193,13 +199,21 @@ static bool check_contiguous(const dlpack_tensor *t, const tam_py_want *want) {
     return true;
 }
 
-static bool check_length(const dlpack_tensor *t, const tam_py_want *want) {
+static bool count_elements(const dlpack_tensor *t, const tam_py_want *want, uint64_t *out) {
     uint64_t length = 1;
     for (int32_t axis = 0; axis < t->ndim; axis++) {
         if (t->shape[axis] < 0 || __builtin_mul_overflow(length, (uint64_t)t->shape[axis], &length))
             return REFUSE(NULL, "%s has an impossible extent (%lld) on axis %d", want->what,
                           (long long)t->shape[axis], (int)axis);
     }
+    *out = length;
+    return true;
+}
+
+static bool check_length(const dlpack_tensor *t, const tam_py_want *want) {
+    uint64_t length;
+    if (!count_elements(t, want, &length))
+        return false;
     if (length == want->length)
         return true;
     return REFUSE("Give the tensor that the layout names there.",
@@ -222,5 +236,22 @@ bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **
     }
     *out_capsule = capsule;
     *out_data = (char *)t->data + t->byte_offset;
+    return true;
+}
+
+bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_capsule,
+                         const void **out_data, size_t *out_bytes) {
+    const tam_py_want want = {.what = what, .device = TAMIS_DEVICE_CPU};
+    PyObject *capsule = take_capsule(tensor, &want);
+    const dlpack_tensor *t = capsule ? open_capsule(capsule, &want) : NULL;
+    uint64_t length = 0;
+    if (!t || !check_device(t, &want) || !count_elements(t, &want, &length) ||
+        !check_contiguous(t, &want)) {
+        Py_XDECREF(capsule);
+        return false;
+    }
+    *out_capsule = capsule;
+    *out_data = (const char *)t->data + t->byte_offset;
+    *out_bytes = (size_t)length * (((size_t)t->bits * t->lanes + 7) / 8);
     return true;
 }

@@ -20,7 +20,7 @@ except ImportError as error:
     ) from error
 
 from ._core import Comm, Error, Layout, Plan, Reducer
-from ._core import features, schemes, settings, update_advise, version
+from ._core import check_equal, features, schemes, settings, update_advise, version
 from .group import init_process_group
 from .launch import comm, mpi_module, nccl_module
 from .launcher import local_rank
@@ -31,6 +31,7 @@ __all__ = [
     "Layout",
     "Plan",
     "Reducer",
+    "check_equal",
     "comm",
     "features",
     "init_process_group",

@@ -169,6 +169,10 @@ class Reducer:
     def close(self) -> None:
         """Error (STATE) while another thread is inside one of its calls."""
 
+def check_equal(comm: Comm, data: Union[bytes, Tensor]) -> None:
+    """Whether all ranks hold the same bytes: `data`, or a contiguous tensor of any type in host
+    memory. Collective, between steps. Error TAMIS_E_MISMATCH, on all ranks, names those that differ;
+    nothing is lost."""
 def version() -> Tuple[int, int, int]: ...
 def schemes() -> List[Dict[str, str]]: ...
 def features() -> List[Dict[str, Union[str, bool]]]: ...

@@ -16,6 +16,7 @@ VERSIONED = tuple(int(x) for x in np.__version__.split(".")[:2]) >= (2, 1)
         ("not contiguous", lambda: np.zeros(2 * N, np.float32)[::2]),
         ("not contiguous", lambda: np.zeros((N // 2, 2), np.float32).T),
         ("elements of float64, not float32", lambda: np.zeros(N, np.float64)),
+        ("Make it float32 (numpy: .astype(np.float32)", lambda: np.zeros(N, np.float64)),
         ("elements of int32, not float32", lambda: np.zeros(N, np.int32)),
         ("elements of float16, not float32", lambda: np.zeros(N, np.float16)),
         ("127 elements, not 128", lambda: np.zeros(N - 1, np.float32)),

@@ -101,6 +101,23 @@ def test_srun_without_mpi_is_refused(env):
         tamis.comm()
 
 
+@pytest.mark.parametrize("transport", launch.TRANSPORTS)
+def test_two_copies_that_srun_started_without_mpi_do_not_train(transport, tmp_path):
+    """As plain srun leaves them: numbers of Slurm's, and nothing of an MPI."""
+    script = "import tamis\ntamis.comm()\nprint('trains', flush=True)\n"
+    for rank in range(2):
+        job = jobs.alone(
+            script,
+            TAMIS_TRANSPORT=transport,
+            **{"SLURM_JOB_ID": 7, "SLURM_STEP_ID": 0, "SLURM_NTASKS": 2, "SLURM_NPROCS": 2},
+            **{"SLURM_STEP_NUM_TASKS": 2, "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
+        )
+        assert job.status == 1 and "trains" not in job.out, job
+        if transport in ("auto", "local"):
+            assert "SLURM_STEP_NUM_TASKS=2, but the communicator over local has 1 rank" in job.err
+            assert "srun --mpi=pmix -n 2" in job.err, job
+
+
 def test_an_allocation_without_srun_is_one_process(env):
     env(SLURM_NTASKS=4)
     assert tamis.comm().nranks == 1

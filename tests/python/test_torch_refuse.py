@@ -290,6 +290,15 @@ def refusal(kind, word, call):
 
 def test_dtypes_that_cannot_be_exchanged():
     refusal(TypeError, "model.float()", lambda: alone(torch.nn.Linear(2, 2).double()))
+    model = torch.nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = tamis.torch.DistributedOptimizer(inner, model, comm=tamis.Comm.local(1)[0])
+    model.double()
+    refusal(
+        tamis.Error,
+        "the gradient of bias has elements of float64, not float32, and float64 is not supported",
+        lambda: (model(torch.ones(1, 2).double()).sum().backward(), optimizer.step()),
+    )
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
     refusal(TypeError, "'w' is torch.complex64", lambda: alone([("w", weight)]))
 

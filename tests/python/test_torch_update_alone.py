@@ -192,6 +192,35 @@ def test_optimizers_that_it_does_not_know_are_named():
     assert "stepped already" in told(ValueError, lambda: alone(model, optimizer=stepped))
 
 
+def test_rmsprop_is_told_which_adam_is_nearest():
+    model = network()
+    rows = list(model.parameters())
+    words = told(TypeError, lambda: alone(model, optimizer=torch.optim.RMSprop(rows, alpha=0.95)))
+    assert "torch.optim.Adam with betas=(0.0, 0.95)" in words and "bias correction" in words
+    for more in (dict(momentum=0.9), dict(centered=True)):
+        other = torch.optim.RMSprop(rows, **more)
+        assert "betas" not in told(TypeError, lambda: alone(model, optimizer=other))
+
+
+def test_rmsprop_is_adam_without_first_moment_and_bias_correction():
+    found = {}
+    for kind, options in (
+        ("RMSprop", dict(alpha=0.9, weight_decay=0.1)),
+        ("Adam", dict(betas=(0.0, 0.9), weight_decay=0.1)),
+    ):
+        weight = torch.nn.Parameter(torch.zeros(50))
+        optimizer = getattr(torch.optim, kind)([weight], lr=1.0, eps=0.0, **options)
+        steps = []
+        for step in range(60):
+            weight.data.fill_(1.0)
+            weight.grad = torch.randn(50, generator=torch.Generator().manual_seed(step))
+            optimizer.step()
+            steps.append(1.0 - weight.detach().clone())
+        found[kind] = torch.stack(steps)
+    correction = (1 - 0.9 ** torch.arange(1.0, 61.0)).sqrt()[:, None]
+    assert torch.allclose(found["RMSprop"] * correction, found["Adam"], rtol=1e-4, atol=1e-5)
+
+
 def train_alone(model, optimizer):
     x, y = batch(0, 0)
     torch.nn.functional.cross_entropy(model(x), y).backward()

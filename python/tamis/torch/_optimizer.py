@@ -2,13 +2,13 @@
 """An optimizer that exchanges gradients sparsely, for loops without DistributedDataParallel."""
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
 from . import _update
 from ._group import Place
-from ._parameters import Parameters, flat
+from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp
 from ._state import SparseState
 
 
@@ -34,7 +34,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     To clip, or to use a torch.amp.GradScaler, call synchronize() first: it waits and leaves the
     result in the gradients; step() then only steps. Micro-batches go into `with opt.no_sync():`,
     but for the last. A parameter without a gradient contributes zeros. zero_grad() keeps gradients
-    where they are, unless asked otherwise, for new places cost time in every step.
+    where they are, unless asked otherwise, for new places cost time in every step. From backward()
+    to synchronize() or step() gradients belong to the exchange: one that was changed or replaced
+    meanwhile, also by DistributedDataParallel on the same model, is refused.
 
     With reduce="update" the wrapped optimizer keeps no moments; it steps without gradients, so that
     schedulers count. What synchronize() leaves is no gradient then: to clip, make the whole
@@ -44,7 +46,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     schedulers work with either of them. add_param_group is refused, as are closures.
 
     Collective: made, stepped and synchronized by all ranks
-    Errors:     as SparseState; backward, synchronize and step raise what an exchange raises
+    Errors:     as SparseState; backward, synchronize and step raise what an exchange raises, and
+                RuntimeError for what would let replicas drift apart. The state then ends
     """
 
     # So that a GradScaler unscales by itself, and does not leave it to a fused optimizer.
@@ -62,11 +65,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Not Optimizer.__init__: groups and state are those of the wrapped one (__getattr__).
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"a {type(optimizer).__name__} is no torch.optim.Optimizer")
-        if isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-            raise TypeError(
-                "DistributedDataParallel exchanges the gradients itself: use tamis.torch.attach and"
-                " the optimizer as it is"
-            )
+        if holds_ddp(parameters):
+            raise TypeError(WRAPPED)
         self.optimizer = optimizer
         self._rule = self._take_over(reduce, scale, options)
         self.tamis = SparseState(parameters, density, **options)
@@ -75,16 +75,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
             for group in self.tamis.groups
             for segment, parameter in enumerate(group.parameters)
         ]
+        self._known = frozenset(id(parameter) for _, _, parameter in self._targets)
         self._check_groups()
         self._number = {
             id(parameter): number
             for number, group in enumerate(optimizer.param_groups)
             for parameter in group["params"]
         }
-        self._ready = [False] * len(self._targets)
+        self._clear()
         self._syncing = True
         self._synchronized = False
         self._handles = [self._watch(index) for index in range(len(self._targets))]
+        # One that is made later is found by what it does to the gradients.
+        for ddp in ddps_of(self._known):
+            self._handles.append(ddp.register_forward_pre_hook(self._refuse_forward))
 
     def __getattr__(self, name: str) -> Any:
         if name == "optimizer":
@@ -122,13 +126,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _check_groups(self) -> None:
         """What the optimizer changes must be exchanged, or the replicas drift apart."""
-        known = {id(parameter) for _, _, parameter in self._targets}
         for number, group in enumerate(self.optimizer.param_groups):
             for parameter in group["params"]:
-                if parameter.requires_grad and parameter.numel() and id(parameter) not in known:
+                if id(parameter) in self._known:
+                    continue
+                if parameter.requires_grad and parameter.numel():
                     raise ValueError(
                         f"param_groups[{number}] has a parameter of shape {tuple(parameter.shape)}"
-                        " that was not named: give all parameters that the optimizer changes"
+                        " that was not named, or wanted no gradient, when the optimizer was"
+                        " wrapped: it is not exchanged, and replicas would drift apart; give all"
+                        " parameters that the optimizer changes, and make a new"
+                        " DistributedOptimizer where some come later"
                     )
 
     # ------------------------------------------------------------------------------ gradients
@@ -144,14 +152,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return node
 
     def _arrived(self, index: int) -> None:
-        if not self._syncing:
+        if not self._syncing and not self._synchronized:
             return
         try:
             if self._synchronized:
                 raise RuntimeError(
-                    "backward() came after synchronize(): call step() between them"
+                    "backward() came after synchronize(): call step() between them, or zero_grad()"
+                    " of this optimizer where the step is skipped"
                 )
-            if self._ready[index]:
+            if self._given[index] is not None:
                 group, segment, _ = self._targets[index]
                 raise RuntimeError(
                     f"the gradient of {group.names[segment]!r} came twice before step(): wrap all"
@@ -173,8 +182,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             scaler = self.tamis.scaler
             scale = scaler.get_scale() if scaler is not None else 1.0
             _update.decay_gradient(self.optimizer, self.param_groups[number], parameter, scale)
-        self.tamis._mark(place)
-        self._ready[index] = True
+        # The last of each dtype leaves in synchronize(), for nothing is applied without it: results
+        # never come into gradients that the caller may still change.
+        self._left[group] -= 1
+        self.tamis._mark(place, hold=self._left[group] == 0)
+        self._given[index] = (gradient, gradient.data_ptr(), gradient._version)
 
     def _locate(self, index: int) -> Place:
         group, segment, parameter = self._targets[index]
@@ -199,15 +211,56 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _end_step(self, error: Optional[BaseException]) -> None:
         if error is not None:
             self.tamis._fail(error)
-        self._ready = [False] * len(self._targets)
+        self._clear()
+
+    def _clear(self) -> None:
+        # What was given to the exchange: the gradient, its place, how often it had been changed.
+        self._given: List[Optional[Tuple[torch.Tensor, int, int]]] = [None] * len(self._targets)
+        self._left = {group: len(group.parameters) for group in self.tamis.groups}
+
+    def _check_untouched(self) -> None:
+        """What was changed while it was exchanged is another thing on each rank."""
+        for given, (group, segment, parameter) in zip(self._given, self._targets):
+            if given is None:
+                continue
+            gradient, address, version = given
+            if parameter.grad is not gradient or gradient.data_ptr() != address:
+                self._refuse_change(group.names[segment], "replaced")
+            if gradient._version != version:
+                self._refuse_change(group.names[segment], "changed")
+
+    def _refuse_change(self, name: str, how: str) -> NoReturn:
+        here = f"rank {self.tamis.comm.rank}: the gradient of {name!r} was {how}"
+        if ddps_of(self._known):
+            raise RuntimeError(f"{here} while it was exchanged: {WRAPPED}")
+        before = "call synchronize() of this optimizer first, which leaves the result there"
+        if self._rule is not None:
+            before = "make backward() in `with optimizer.no_sync():`, so that step() exchanges it"
+        raise RuntimeError(
+            f"{here} between backward() and step(), while it was exchanged, so replicas would drift"
+            " apart. To clip, to use a GradScaler, or to set gradients to zero or None there,"
+            f" {before}"
+        )
+
+    def _refuse_forward(self, ddp: torch.nn.Module, _: Any) -> None:
+        """It may exist, and even serve, but not exchange."""
+        if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
+            raise RuntimeError(f"rank {self.tamis.comm.rank}: {WRAPPED}")
 
     # ------------------------------------------------------------------------------ the caller
 
     def synchronize(self) -> None:
-        """Wait until the result of the exchange is in the gradients of all parameters."""
+        """Wait until the result of the exchange is in the gradients of all parameters.
+
+        Nothing the second time before step(), which does it where nobody else did.
+        """
+        if self._synchronized:
+            return
         try:
+            self._check_untouched()
+            self._check_groups()
             for index, (_, _, parameter) in enumerate(self._targets):
-                if not self._ready[index]:
+                if self._given[index] is None:
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
                     self._mark(index)
@@ -225,8 +278,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "step(closure) is not supported: it would compute gradients that are not exchanged;"
                 " call backward() before step()"
             )
-        if not self._synchronized:
-            self.synchronize()
+        self.synchronize()
         self._synchronized = False
         if self._rule is None:
             self.optimizer.step()
@@ -237,7 +289,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As of the wrapped optimizer, but gradients keep their place unless it is asked for."""
-        if any(self._ready):
+        if any(given is not None for given in self._given):
             raise RuntimeError(
                 "zero_grad() came between backward() and step(), while gradients are exchanged"
             )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Which parameters of a model are exchanged, and where their elements lie."""
 
-from typing import Any, Dict, Iterable, List, Tuple, Union
+import gc
+from typing import AbstractSet, Any, Dict, Iterable, List, Tuple, Union
 
 import torch
 
@@ -91,6 +92,29 @@ def _check_devices(rows: List[Tuple[str, torch.Tensor]]) -> None:
             )
     if first.device.type not in ("cpu", "cuda"):
         raise TypeError(f"parameters are on {first.device}; only cpu and cuda are supported")
+
+
+WRAPPED = (
+    "DistributedDataParallel wraps the same parameters and exchanges their gradients itself (as"
+    " Trainer of transformers has it): use tamis.torch.attach(ddp) and the optimizer as it is, or"
+    " leave DistributedDataParallel out"
+)
+
+
+def _is_ddp(found: Any) -> bool:
+    """Whether it is one, and whole. `type`: what gc finds may answer isinstance as it likes."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+    return issubclass(type(found), ddp) and "_modules" in vars(found)
+
+
+def holds_ddp(source: Parameters) -> bool:
+    return isinstance(source, torch.nn.Module) and any(map(_is_ddp, source.modules()))
+
+
+def ddps_of(parameters: AbstractSet[int]) -> List[torch.nn.Module]:
+    """Every DistributedDataParallel of this process that has one of the parameters, by id."""
+    found = [item for item in gc.get_objects() if _is_ddp(item)]
+    return [ddp for ddp in found if any(id(p) in parameters for p in ddp.parameters())]
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

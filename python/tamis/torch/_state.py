@@ -2,12 +2,13 @@
 """The state of sparse training: reducers, residuals, and the step that is under way."""
 
 import time
+import weakref
 from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
 from .. import _core, launch
-from . import _checkpoint, _comm, _parameters
+from . import _checkpoint, _comm, _guard, _parameters
 from ._figures import Figures
 from ._group import Group, Place
 
@@ -35,6 +36,9 @@ class SparseState:
     scaler         a torch.amp.GradScaler. The residual is then kept in unscaled units, so the scale
                    may change, and a step with NaN or Inf leaves Inf in the gradients of all ranks,
                    which makes the scaler skip it and lower its scale. nonfinite is then "skip"
+    check_every    the first step compares the parameters of all ranks and raises tamis.Error, which
+                   names those that differ, on each; N: so does every Nth step; 0: none does. It
+                   costs a pass over the parameters and a small all-gather for each
     timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
     comm           a communicator to use instead of a transport; with parameters of several dtypes
                    one for each dtype, in the order in which they first appear
@@ -66,6 +70,7 @@ class SparseState:
         average: str = "mean",
         warmup: int = 0,
         scaler: Optional[Any] = None,
+        check_every: Optional[int] = None,
         timeout_s: Optional[float] = None,
         comm: Union[_core.Comm, Sequence[_core.Comm], None] = None,
         **options: Any,
@@ -79,12 +84,14 @@ class SparseState:
                 f"warmup is {warmup}, with an update: whole gradients are no steps; begin with a"
                 " high density (density_max, set_density) instead"
             )
+        if check_every is not None and check_every < 0:
+            raise ValueError(f"check_every is {check_every}; it is a number of steps, or 0: never")
         if scheme is None:
             scheme = "tamis-update" if _is_adam(options.get("update")) else "tamis"
         self.device = rows[0][1].device
         _need_cuda(self.device)
         self.density, self.scheme, self.average, self.warmup = density, scheme, average, warmup
-        self.overlap, self.scaler = overlap, scaler
+        self.overlap, self.scaler, self.check_every = overlap, scaler, check_every
         self.nonfinite = nonfinite if scaler is None else "skip"
         options.setdefault("worker", "thread" if overlap else "caller")
         options.update(
@@ -99,7 +106,9 @@ class SparseState:
         _check_ranks(parameters, comms)
         self._own_comms = comms if comm is None else []
         host_waits = self.device.type == "cpu" or len(families) > 1 or scaler is not None
+        common = f"check_every={check_every}, warmup={warmup}, scaler={scaler is not None}"
         try:
+            _guard.check_options(comms[0], common)
             self.groups = [
                 Group(family, one, options, warmup > 0, overlap, host_waits)
                 for family, one in zip(families, comms)
@@ -125,11 +134,13 @@ class SparseState:
         self._futures: List[Tuple[Any, torch.Tensor]] = []
         self._telling = False  # an error is on its way to backward()
         self._clear_step()
+        self._unused = weakref.finalize(self, _guard.tell_unused)
 
     # ---------------------------------------------------------------------------------- a step
 
     def _clear_step(self) -> None:
         self._places: List[Place] = []
+        self._held: List[Place] = []  # of these, not handed over yet
         self._marked = 0
         self._scale = 1.0
         self._stream = 0
@@ -144,30 +155,39 @@ class SparseState:
             )
         return found
 
-    def _mark(self, place: Place) -> None:
-        """Gradients are complete; they lie where the place says."""
+    def _mark(self, place: Place, hold: bool = False) -> None:
+        """Gradients are complete; they lie where the place says. `hold`: they leave in _finish."""
         if not self._marked:
             self._begin()
         self._marked += len(place.segments)
         self._places.append(place)
-        if self.overlap:
+        if self.overlap and not hold:
             place.group.ready(place.plan, self._scale, self._stream)
+        else:
+            self._held.append(place)
 
     def _begin(self) -> None:
         self.check()
         if self.scaler is not None:
             self._scale = 1.0 / self.scaler.get_scale()
+        self._check_parameters()
         if self.device.type == "cuda":
             self._stream = torch.cuda.current_stream(self.device).cuda_stream
+
+    def _check_parameters(self) -> None:
+        made = self.figures.steps
+        due = made == 0 or (self.check_every and made % self.check_every == 0)
+        if due and self.check_every != 0 and self.comm.nranks > 1:
+            rows = [row for group in self.groups for row in zip(group.names, group.parameters)]
+            _guard.check_parameters(rows, self.comm, self.steps)
 
     def _finish(self) -> None:
         """The result is in the gradients after this, of all groups or of none."""
         begin = time.perf_counter()
         if self._marked != len(self._index):
             raise RuntimeError(self._missing())
-        if not self.overlap:
-            for place in self._places:
-                place.group.ready(place.plan, self._scale, self._stream)
+        for place in self._held:
+            place.group.ready(place.plan, self._scale, self._stream)
         failure = None
         for group in self.groups:
             try:
@@ -181,6 +201,7 @@ class SparseState:
         if lost and len(self.groups) > 1:
             self._take_back([group for group, row in zip(self.groups, rows) if not row["skipped"]])
         self._rescale(lost)
+        self._unused.detach()
         self.steps += 1
         self.figures.add(self.groups, rows, time.perf_counter() - begin, lost)
         self._clear_step()
@@ -228,6 +249,7 @@ class SparseState:
         if self.error is not None or (isinstance(error, _core.Error) and error.lost == "step"):
             return
         self.error = error
+        self._unused.detach()
         for group in self.groups:
             group.comm.abort()
         self._leave_comms()
@@ -326,6 +348,7 @@ class SparseState:
         """
         if self._closed:
             return
+        self._unused()
         self._settle()
         self._cache.clear()
         for group in self.groups:

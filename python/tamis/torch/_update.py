@@ -32,7 +32,7 @@ def rule(optimizer: torch.optim.Optimizer, groups: List[Dict[str, Any]]) -> Dict
     if names is None:
         raise TypeError(
             'reduce="update" knows the rules of torch.optim.AdamW, Adam, and SGD with momentum, not'
-            f" that of {type(optimizer).__name__}"
+            f" that of {type(optimizer).__name__}{_nearest(optimizer)}"
         )
     for number, group in enumerate(groups):
         _check(f"param_groups[{number}]", group, groups[0], names)
@@ -41,6 +41,18 @@ def rule(optimizer: torch.optim.Optimizer, groups: List[Dict[str, Any]]) -> Dict
     beta1, beta2 = groups[0]["betas"]
     return dict(
         rule="adam", beta1=float(beta1), beta2=float(beta2), epsilon=float(groups[0]["eps"])
+    )
+
+
+def _nearest(optimizer: torch.optim.Optimizer) -> str:
+    """RMSprop is Adam without a first moment, and without bias correction: its step number t is
+    1 / sqrt(1 - alpha^t) times as long, 10 times with alpha 0.99 at first, and the same later."""
+    group = optimizer.param_groups[0]
+    if type(optimizer) is not torch.optim.RMSprop or group["momentum"] or group["centered"]:
+        return ""
+    return (
+        f": torch.optim.Adam with betas=(0.0, {group['alpha']:g}) makes the same steps but for its"
+        " bias correction, which keeps the first ones from being longer"
     )
 
 

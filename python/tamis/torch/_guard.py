@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""What no gradient shows: that ranks were given the same, and that anything was exchanged."""
+
+import sys
+import warnings
+from typing import Iterable, Tuple
+
+import torch
+
+from .. import _core, launcher
+from ._parameters import flat
+
+
+def _differ(error: _core.Error, sentence: str, remedy: str) -> _core.Error:
+    """`error` of check_equal, in words that say what it was that differs."""
+    if error.status != "TAMIS_E_MISMATCH":
+        return error
+    told = str(error).replace(error.remedy, "").strip(". ")
+    made = launcher.error(f"{sentence} ({told}).", remedy, error.status)
+    made.__cause__ = error
+    return made
+
+
+def check_options(comm: _core.Comm, options: str) -> None:
+    """What the reducers do not see, and what decides when ranks speak to each other. Collective."""
+    if comm.nranks == 1:
+        return
+    try:
+        _core.check_equal(comm, options.encode())
+    except _core.Error as error:
+        raise _differ(
+            error,
+            f"Rank {comm.rank} was given {options}, which is not the same on all ranks",
+            "Give all ranks the same options.",
+        )
+
+
+def check_parameters(
+    rows: Iterable[Tuple[str, torch.Tensor]], comm: _core.Comm, step: int
+) -> None:
+    """Compare named tensors over all ranks: a small all-gather for each.
+
+    Collective: yes, between steps
+    Errors:     `Error` MISMATCH, on all ranks, naming the first that differs, and the ranks
+    """
+    for name, tensor in rows:
+        try:
+            _core.check_equal(comm, flat(tensor.detach()).cpu())
+        except _core.Error as error:
+            raise _differ(
+                error,
+                f"Before step {step} parameter {name!r} is not the same on all ranks",
+                "Begin with equal parameters, by tamis.torch.broadcast_parameters(model,"
+                " state.comm); if they were equal, something changes them on one rank only."
+                " check_every=0 leaves this check out.",
+            )
+
+
+def tell_unused() -> None:
+    """A state ends that made no step: each rank trained by itself, or all of them densely."""
+    if getattr(sys, "last_value", None) is not None:
+        return  # an exception ends the process, and says why
+    warnings.warn(
+        "a SparseState of tamis.torch ends after 0 steps, so nothing was exchanged: backward() must"
+        " go through the DistributedDataParallel that it is attached to, by attach or by"
+        " ddp.register_comm_hook(state, sparse_hook); or step() must be that of the"
+        " DistributedOptimizer, not that of the optimizer inside",
+        RuntimeWarning,
+        stacklevel=2,
+    )
