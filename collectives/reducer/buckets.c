@@ -380,7 +380,7 @@ void tam_buckets_share(tamis_reducer *r) {
     share(r, norms);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        if (b->rows)
+        if (b->rows || !r->acc) /* nothing is chosen */
             continue;
         tam_control_aim(&b->control, aim_of(b));
         if (b->slots.memory && !b->slots.growing)
