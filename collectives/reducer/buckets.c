@@ -5,6 +5,7 @@
  */
 #include "collectives/reducer/rows.h"
 #include "collectives/reducer/slice.h"
+#include "collectives/reducer/undo.h"
 
 #include "lib/policy/rules.h"
 
@@ -355,7 +356,7 @@ tamis_status tam_buckets_open(tamis_reducer *r) {
     TAM_TRY(open_staging(r));
     TAM_TRY(open_result(r));
     tam_buckets_share(r);
-    return TAMIS_OK;
+    return tam_undo_open(r);
 }
 
 void tam_buckets_close(tamis_reducer *r) {
@@ -363,6 +364,7 @@ void tam_buckets_close(tamis_reducer *r) {
         close_bucket(&r->buckets[i]);
     if (!tam_reducer_lingers(r))
         tam_free(r->staging);
+    tam_free(r->undo);
     tam_free(r->values);
     tam_free(r->indices);
     tam_free(r->places);
