@@ -220,7 +220,9 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
     if (h->config != s->config)
         return refuse(s, r, "it comes from another configuration, density or packing");
     if (h->step != step)
-        return tam_fail(TAMIS_E_PROTOCOL, "rank %u is at step %llu, this rank at step %llu",
+        return tam_fail(TAMIS_E_PROTOCOL,
+                        "rank %u is at step %llu, this rank at step %llu; after loading, "
+                        "tamis_reducer_align brings ranks that are one step apart together",
                         tam_slot_rank(s, r), (unsigned long long)h->step, (unsigned long long)step);
     if (h->count > s->limit)
         return refuse(s, r, "its count exceeds the slot");

@@ -109,7 +109,7 @@ static tamis_status check(const tamis_pipeline_config *c) {
     if (c->length == 0 || c->length > TAM_LENGTH_MAX)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.length is %llu, not 1 to %llu",
                         (unsigned long long)c->length, (unsigned long long)TAM_LENGTH_MAX);
-    if (!(c->density > 0.0 && c->density <= 1.0))
+    if (!tam_positive_upto(c->density, 1.0))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.density is %g, not in (0, 1]",
                         c->density);
     return TAMIS_OK;

@@ -5,6 +5,7 @@
  */
 #include "collectives/reducer/rows.h"
 #include "collectives/reducer/slice.h"
+#include "collectives/reducer/undo.h"
 
 #include "lib/policy/rules.h"
 
@@ -358,7 +359,7 @@ tamis_status tam_buckets_open(tamis_reducer *r) {
     TAM_TRY(open_staging(r));
     TAM_TRY(open_result(r));
     tam_buckets_share(r);
-    return TAMIS_OK;
+    return tam_undo_open(r);
 }
 
 void tam_buckets_close(tamis_reducer *r) {
@@ -366,6 +367,7 @@ void tam_buckets_close(tamis_reducer *r) {
         close_bucket(&r->buckets[i]);
     if (!tam_reducer_lingers(r))
         tam_free(r->staging);
+    tam_free(r->undo);
     tam_free(r->values);
     tam_free(r->indices);
     tam_free(r->places);
@@ -383,7 +385,7 @@ void tam_buckets_share(tamis_reducer *r) {
     share(r, norms);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        if (b->rows)
+        if (b->rows || !r->acc) /* nothing is chosen */
             continue;
         tam_control_aim(&b->control, aim_of(b));
         if (b->slots.memory && !b->slots.growing)

@@ -44,16 +44,18 @@ static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
     return best;
 }
 
+/* The format that was asked for changes no result, and so has no say in what is dense. */
 static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
     const tamis_reducer *r = b->reducer;
     uint64_t k = b->k;
     bool shared = r->scheme.ownership == TAM_OWN_ALL; /* lists that need not overlap */
     uint64_t entries = shared && k < n / r->comm->nranks ? k * r->comm->nranks : shared ? n : k;
     lists all = lists_of(r, n, k);
-    tamis_index_format asked = r->config.index_format;
-    b->slots.format = asked == TAMIS_INDEX_AUTO ? fastest(&all, costs) : asked;
-    tam_cost_case c = {n, entries, r->comm->nranks, lists_s(&all, b->slots.format, costs)};
+    tamis_index_format asked = r->config.index_format, usual = fastest(&all, costs);
+    tam_cost_case c = {n, entries, r->comm->nranks, lists_s(&all, usual, costs)};
     bool dense = tam_cost_prefers_dense(costs, &c);
+    b->slots.format = asked == TAMIS_INDEX_AUTO ? usual : asked;
+    c.lists_s = lists_s(&all, b->slots.format, costs);
     b->scheme.exchange = dense ? TAM_EXCHANGE_DENSE : TAM_EXCHANGE_UNION;
     b->predicted_s = dense ? tam_cost_dense(costs, &c) : tam_cost_union(costs, &c);
     if (r->comm->rank == 0)

@@ -10,26 +10,22 @@ static tamis_status refuse(const char *field, double value, const char *range) {
     return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.%s is %g, not %s", field, value, range);
 }
 
-static bool within(double x, double low, double high) {
-    return x >= low && x <= high; /* false for NaN */
-}
-
 static tamis_status check_numbers(const tamis_reducer_config *c) {
-    if (!(c->density > 0.0 && c->density <= 1.0))
+    if (!tam_positive_upto(c->density, 1.0))
         return refuse("density", c->density, "in (0, 1]");
-    if (c->density_max != 0.0 && !within(c->density_max, c->density, 1.0))
+    if (c->density_max != 0.0 && !tam_within(c->density_max, c->density, 1.0))
         return refuse("density_max", c->density_max, "0 or from density to 1");
-    if (c->link_latency_us != 0.0 && !within(c->link_latency_us, 1e-3, 1e7))
+    if (c->link_latency_us != 0.0 && !tam_within(c->link_latency_us, 1e-3, 1e7))
         return refuse("link_latency_us", c->link_latency_us, "0 or 0.001 to 1e7");
-    if (c->link_gbit != 0.0 && !within(c->link_gbit, 1e-6, 1e6))
+    if (c->link_gbit != 0.0 && !tam_within(c->link_gbit, 1e-6, 1e6))
         return refuse("link_gbit", c->link_gbit, "0 or 1e-6 to 1e6");
-    if (c->over != 0.0 && !within(c->over, 1.1, 8.0))
+    if (c->over != 0.0 && !tam_within(c->over, 1.1, 8.0))
         return refuse("over", c->over, "0 or 1.1 to 8");
-    if (c->capacity != 0.0 && !within(c->capacity, 0.1, 1e6))
+    if (c->capacity != 0.0 && !tam_within(c->capacity, 0.1, 1e6))
         return refuse("capacity", c->capacity, "0 or 0.1 to 1e6");
-    if (c->threshold != 0.0 && !within(c->threshold, 1e-38, 1e38))
+    if (c->threshold != 0.0 && !tam_within(c->threshold, 1e-38, 1e38))
         return refuse("threshold", c->threshold, "0 or a positive magnitude");
-    if (!within(c->residual_decay, 0.0, 1.0))
+    if (!tam_within(c->residual_decay, 0.0, 1.0))
         return refuse("residual_decay", c->residual_decay, "0 to 1");
     if (c->block != 0 && (c->block % 32 != 0 || c->block > 65536))
         return refuse("block", c->block, "0 or a multiple of 32 up to 65536");
@@ -256,7 +252,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
         return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_reducer_set_density: %s, so it cannot change",
                         r->driver == &tam_driver_host ? "scheme dense sends everything"
                                                       : "a device runs the steps by itself");
-    if (!(density > 0.0 && density <= r->config.density_max))
+    if (!tam_positive_upto(density, r->config.density_max))
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_reducer_set_density: %g is not in (0, density_max = %g]", density,
                         r->config.density_max);

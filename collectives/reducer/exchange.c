@@ -23,6 +23,7 @@
  */
 #include "collectives/reducer/rows.h"
 #include "collectives/reducer/slice.h"
+#include "collectives/reducer/undo.h"
 
 #include "collectives/exchange/union.h"
 #include "lib/base/half.h"
@@ -324,6 +325,7 @@ tamis_status tam_step_accumulate(tam_bucket *b) {
     uint64_t begin_ns = tam_clock_ns();
     tam_accumulate pass = b->slice ? tam_slice_pass(b) : b->target;
     TAM_TRY(r->device->accumulate(b->kernels, &pass, &b->accumulated));
+    tam_undo_pass(b, pass.decay);
     if (b->slice && b->target.clear)
         TAM_TRY(tam_dense_clear(b));
     if (r->config.update)

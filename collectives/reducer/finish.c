@@ -10,6 +10,7 @@
  */
 #include "collectives/reducer/rows.h"
 #include "collectives/reducer/slice.h"
+#include "collectives/reducer/undo.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -107,6 +108,8 @@ static uint64_t drop_infinite_sums(tam_bucket *b) {
     uint64_t bad = 0;
     for (size_t i = 0; i < all.count; i++)
         bad += !isfinite(all.values[i] / divisor);
+    if (bad > 0 && b->slots.with_values) /* also what this rank has not given */
+        tam_undo_lose(b->reducer, TAM_WAY_DROPPED);
     for (size_t i = 0; bad > 0 && b->slice && i < all.count; i++)
         all.values[i] = isfinite(all.values[i] / divisor) ? all.values[i] : 0.0f;
     for (size_t i = 0; bad > 0 && i < b->count; i++) {
@@ -301,6 +304,7 @@ static tamis_status apply_all(tamis_reducer *r) {
 static tamis_status decide(tamis_reducer *r) {
     uint64_t bad = 0;
     add_up(r);
+    TAM_TRY(tam_undo_note(r));
     if (r->now.skipped)
         return r->config.ranks_per_node > 1 ? skip_bad_sums(r) : skip_bad_gradients(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)

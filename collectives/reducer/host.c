@@ -4,6 +4,7 @@
  * communicator (exchange.c). For every device, over every transport, with every scheme.
  */
 #include "collectives/reducer/rows.h"
+#include "collectives/reducer/undo.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
@@ -117,6 +118,7 @@ static tamis_status host_accumulate(tam_bucket *b, void *stream) {
     tam_accumulated seen;
     TAM_TRY(r->device->follow(b->kernels, stream));
     TAM_TRY(r->device->accumulate(b->kernels, &b->target, &seen));
+    tam_undo_pass(b, b->target.decay);
     tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->index, begin_ns, &b->early_s);
     b->early_nonfinite += seen.nonfinite;
     b->pending = tam_scheme_dense(b->scheme);

@@ -84,6 +84,8 @@ typedef struct tam_rows tam_rows; /* rows.h */
 
 typedef struct tam_slice tam_slice; /* slice.h */
 
+typedef struct tam_undo tam_undo; /* undo.h */
+
 /** A run of segments that is exchanged by itself. Elements are counted from its begin. */
 typedef struct tam_bucket {
     tam_job job; /* first: the exchange of the step under way */
@@ -124,7 +126,9 @@ typedef struct tam_bucket {
     double *group_means;    /* [ngroups] */
     uint32_t *group_picked; /* [ngroups] */
     tam_packing packing;
-    tam_rows *rows; /* of a segment that has rows; else NULL */
+    tam_rows *rows;   /* of a segment that has rows; else NULL */
+    size_t undo_at;   /* byte of reducer->undo where its list lies, */
+    size_t undo_room; /* which holds so many entries */
 
     uint32_t unready;  /* segments of this step that are not ready yet */
     bool begun;        /* micro-batches of the next step lie in the residual, which has decayed */
@@ -220,6 +224,7 @@ struct tamis_reducer {
 
     bool abandoned, has_result, has_norms;
     uint64_t step;
+    tam_undo *undo;    /* how to take the last step back */
     uint64_t met_ns;   /* end of the exchange before, about the same time on all ranks */
     uint64_t ended_ns; /* the same of the last bucket of the step before; 0: unknown */
     uint64_t busy_us;  /* from there to the launch of the last bucket; 0: unknown */

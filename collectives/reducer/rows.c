@@ -26,14 +26,19 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Of a random batch; only to choose how lists travel. */
+/* Of a random batch; to choose how lists travel, and what they cost. */
 enum { EXPECTED_SHARE = 64 };
 
-/* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). */
+static tamis_index_format usual_format(const tam_rows *rows) {
+    return tam_codec_choose(rows->count, rows->count / EXPECTED_SHARE + 1);
+}
+
+/* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). In the format that
+ * is chosen by itself, whichever was asked for: which rows are summed is part of the result. */
 static bool list_pays(const tam_bucket *b, uint64_t count) {
     const tam_rows *rows = b->rows;
-    uint64_t bytes = (tam_codec_of(b->slots.format)->bytes(rows->count, count) + 7) / 8 * 8;
-    return bytes * b->slots.nranks <= 8 * (rows->count - count) * rows->length;
+    uint64_t bytes = tam_codec_of(usual_format(rows))->bytes(rows->count, count);
+    return (bytes + 7) / 8 * 8 * b->slots.nranks <= 8 * (rows->count - count) * rows->length;
 }
 
 static uint32_t find_most(const tam_bucket *b) {
@@ -59,9 +64,8 @@ tamis_status tam_rows_plan(tam_bucket *b) {
     b->slots.nranks = r->comm->nranks;
     b->slots.growing = true;
     b->slots.span = rows->count;
-    b->slots.format = r->config.index_format != TAMIS_INDEX_AUTO
-                          ? r->config.index_format
-                          : tam_codec_choose(rows->count, rows->count / EXPECTED_SHARE + 1);
+    b->slots.format =
+        r->config.index_format != TAMIS_INDEX_AUTO ? r->config.index_format : usual_format(rows);
     rows->most = r->comm->nranks > 1 ? find_most(b) : rows->count;
     b->slots.capacity = rows->most;
     return TAMIS_OK;

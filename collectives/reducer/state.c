@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/reducer/state.h"
 
+#include "collectives/reducer/undo.h"
+
 #include <stdio.h>
 #include <xxhash.h>
 
@@ -13,12 +15,17 @@ typedef struct state_row {
     double norm;
 } state_row;
 
-static state_row *rows_in(const void *control) {
-    return (state_row *)(void *)((char *)(uintptr_t)control + sizeof(tam_state_header));
+/* What is `now` in a state. */
+static void *now_in(const void *control) {
+    return (char *)(uintptr_t)control + sizeof(tam_state_header);
 }
 
-static double *levels_in(const tamis_reducer *r, const void *control) {
-    return (double *)(void *)(rows_in(control) + r->nbuckets);
+static state_row *rows_in(const void *moment) {
+    return (state_row *)(void *)((char *)(uintptr_t)moment + sizeof(tam_state_place));
+}
+
+static double *levels_in(const tamis_reducer *r, const void *moment) {
+    return (double *)(void *)(rows_in(moment) + r->nbuckets);
 }
 
 /* What a bucket keeps beside control: blocks of each part, or threshold and borders of regions. */
@@ -49,24 +56,27 @@ static bool parts_valid(const tam_bucket *b, const uint64_t *parts) {
                : tam_topology_valid(&b->division.topology, parts);
 }
 
-/* The parts of a bucket in a state. */
-static uint64_t *parts_in(const tamis_reducer *r, const void *control, uint32_t bucket) {
-    const double *levels = levels_in(r, control);
+static uint64_t *parts_in(const tamis_reducer *r, const void *moment, uint32_t bucket) {
+    const double *levels = levels_in(r, moment);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         levels += r->buckets[i].division.grid.ngroups;
     return (uint64_t *)(void *)(uintptr_t)levels + bucket * parts_length(r);
 }
 
+static size_t moment_bytes(const tamis_reducer *r, uint64_t ngroups, uint32_t nranks) {
+    uint64_t words = ngroups + r->nbuckets * parts_length_of(r, nranks);
+    return sizeof(tam_state_place) + r->nbuckets * sizeof(state_row) + words * sizeof(uint64_t);
+}
+
 tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
-    tam_state_sizes sizes = {.control = sizeof(tam_state_header) + r->nbuckets * sizeof(state_row)};
-    if (!r->acc) /* also where the kernels of scheme dense need a division */
-        return sizes;
-    for (uint32_t i = 0; i < r->nbuckets; i++)
+    tam_state_sizes sizes = {0};
+    for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) /* scheme dense may have a division, too */
         sizes.ngroups += r->buckets[i].division.grid.ngroups;
-    sizes.control += sizes.ngroups * sizeof(double);
-    sizes.control += r->nbuckets * parts_length(r) * sizeof(uint64_t);
-    sizes.residual = (size_t)r->held * sizeof(float);
+    sizes.residual = r->acc ? (size_t)r->held * sizeof(float) : 0;
     sizes.moments = sizes.residual * ((r->first != NULL) + (r->second != NULL));
+    sizes.moment = moment_bytes(r, sizes.ngroups, r->comm->nranks);
+    sizes.undo = tam_undo_bytes(r, sizes.moment);
+    sizes.control = sizeof(tam_state_header) + sizes.moment + sizes.undo;
     return sizes;
 }
 
@@ -131,12 +141,15 @@ static uint64_t hash_header(const tam_state_header *h) {
 }
 
 static uint64_t hash_parts(const void *control, size_t bytes) {
-    return XXH3_64bits(rows_in(control), bytes - sizeof(tam_state_header));
+    return XXH3_64bits(now_in(control), bytes - sizeof(tam_state_header));
 }
 
-static void pack_parts(const tamis_reducer *r, void *control) {
-    state_row *rows = rows_in(control);
-    double *levels = levels_in(r, control);
+void tam_state_pack_moment(const tamis_reducer *r, void *moment) {
+    state_row *rows = rows_in(moment);
+    double *levels = levels_in(r, moment);
+    *(tam_state_place *)moment = (tam_state_place){
+        r->step, r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total,
+        r->k,    r->has_norms};
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         uint32_t ngroups = r->acc ? b->division.grid.ngroups : 0;
@@ -145,7 +158,7 @@ static void pack_parts(const tamis_reducer *r, void *control) {
             memcpy(levels, b->control.levels, ngroups * sizeof levels[0]);
         levels += ngroups;
         if (has_parts(b))
-            memcpy(parts_in(r, control, i), parts_of(b), parts_length(r) * sizeof(uint64_t));
+            memcpy(parts_in(r, moment, i), parts_of(b), parts_length(r) * sizeof(uint64_t));
     }
 }
 
@@ -154,24 +167,20 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     tam_state_sizes sizes = tam_state_sizes_of(r);
     tam_state_header *h = control;
     memset(control, 0, sizes.control);
-    pack_parts(r, control);
+    tam_state_pack_moment(r, now_in(control));
+    memcpy((char *)now_in(control) + sizes.moment, r->undo, sizes.undo);
     h->magic = MAGIC;
     h->byte_order = BYTE_ORDER_MARK;
     h->control_bytes = sizes.control;
     h->residual_bytes = sizes.residual;
     h->moments_bytes = sizes.moments;
+    h->undo_bytes = sizes.undo;
     memcpy(h->fields, r->agreement.fields, sizeof h->fields);
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
     h->nbuckets = r->nbuckets;
     h->ngroups = sizes.ngroups;
-    h->step = r->step;
-    h->steps = r->stats.steps;
-    h->rescans_total = r->stats.rescans_total;
-    h->wire_bytes_total = r->stats.wire_bytes_total;
     h->passes = r->passes;
-    h->k = r->k;
-    h->has_norms = r->has_norms;
     h->parts_hash = hash_parts(control, sizes.control);
     h->residual_hash = residual_hash;
     h->moments_hash = moments_hash;
@@ -207,15 +216,17 @@ static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *
                     r->comm->rank, r->comm->nranks);
 }
 
-/* Groups (ownership bins) and parts may be others with another number of ranks. */
+/* Groups (ownership bins) and parts may be others with another number of ranks, and so what was
+ * undone. */
 static bool same_sizes(const tamis_reducer *r, const tam_state_header *h) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
-    uint64_t words = sizes.ngroups + r->nbuckets * parts_length(r);
-    uint64_t theirs = h->ngroups + r->nbuckets * parts_length_of(r, (uint32_t)h->nranks);
-    return h->nbuckets == r->nbuckets && (is_foreign(r, h) || h->ngroups == sizes.ngroups) &&
-           h->ngroups <= UINT32_MAX && h->residual_bytes == sizes.residual &&
-           h->moments_bytes == sizes.moments &&
-           h->control_bytes == sizes.control + (theirs - words) * sizeof(uint64_t);
+    if (h->nbuckets != r->nbuckets || h->ngroups > UINT32_MAX || h->undo_bytes > h->control_bytes ||
+        h->residual_bytes != sizes.residual || h->moments_bytes != sizes.moments)
+        return false;
+    if (!is_foreign(r, h) && (h->ngroups != sizes.ngroups || h->undo_bytes != sizes.undo))
+        return false;
+    size_t moment = moment_bytes(r, h->ngroups, (uint32_t)h->nranks);
+    return h->control_bytes - h->undo_bytes == sizeof *h + moment;
 }
 
 tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_header *h, bool alone,
@@ -227,11 +238,6 @@ tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_head
     if (h->header_hash != hash_header(h))
         return tam_state_refuse(where, "the header is damaged (checksum)");
     TAM_TRY(check_owner(r, h, alone, where));
-    if (!can_send(r, h->k))
-        return tam_fail(TAMIS_E_FORMAT,
-                        "%s: its density was set to %llu entries a step, which this reducer "
-                        "cannot send",
-                        where, (unsigned long long)h->k);
     if (!same_sizes(r, h))
         return tam_state_refuse(where, "its parts have other sizes than this reducer's");
     return TAMIS_OK;
@@ -256,15 +262,45 @@ uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments) {
     return tam_state_join_hashes(first, r->second ? hash_residual(rest, bytes) : 0);
 }
 
+/* Control as a state holds it, and as it was a step before. */
+static tamis_status check_moment(const tamis_reducer *r, const void *moment, const char *where) {
+    const tam_state_place *place = moment;
+    if (!can_send(r, place->k))
+        return tam_fail(TAMIS_E_FORMAT,
+                        "%s: its density was set to %llu entries a step, which this reducer "
+                        "cannot send",
+                        where, (unsigned long long)place->k);
+    for (uint32_t i = 0; i < r->nbuckets && parts_length(r) > 0; i++) {
+        if (has_parts(&r->buckets[i]) && !parts_valid(&r->buckets[i], parts_in(r, moment, i)))
+            return tam_state_refuse(where, "its parts do not make up the vector");
+    }
+    return TAMIS_OK;
+}
+
+/* Where its way back begins. Not of a foreign state. */
+static const tam_undo *undo_in(const tamis_reducer *r, const void *control) {
+    return (const void *)((char *)now_in(control) + tam_state_sizes_of(r).moment);
+}
+
+static tamis_status check_own(const tamis_reducer *r, const void *control, const char *where) {
+    const tam_undo *undo = undo_in(r, control);
+    TAM_TRY(check_moment(r, now_in(control), where));
+    if (undo->way == TAM_WAY_BACK)
+        TAM_TRY(check_moment(r, undo + 1, where));
+    if (!tam_undo_valid(r, undo))
+        return tam_state_refuse(where, "its last step reaches beyond the vector");
+    return TAMIS_OK;
+}
+
 tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
                                    const float *residual, const char *where) {
     const tam_state_header *h = control;
     if (h->parts_hash != hash_parts(control, h->control_bytes))
         return tam_state_refuse(where, "its content is damaged (checksum)");
-    for (uint32_t i = 0; i < r->nbuckets && parts_length(r) > 0 && !is_foreign(r, h); i++) {
-        if (has_parts(&r->buckets[i]) && !parts_valid(&r->buckets[i], parts_in(r, control, i)))
-            return tam_state_refuse(where, "its parts do not make up the vector");
-    }
+    if (!is_foreign(r, h))
+        TAM_TRY(check_own(r, control, where));
+    else if (!can_send(r, ((const tam_state_place *)now_in(control))->k))
+        return tam_state_refuse(where, "its density was set to what this reducer cannot send");
     if (residual && h->residual_hash != hash_residual(residual, h->residual_bytes))
         return tam_state_refuse(where, "its residual is damaged or of another moment (checksum)");
     return TAMIS_OK;
@@ -284,13 +320,13 @@ static void take_parts(tam_bucket *b, const uint64_t *parts) {
 
 /* The shares follow from k and the norms; levels were saved as they were after that. What another
  * number of ranks divided stays as it is here, and so do thresholds that go with it. */
-static void take_buckets(tamis_reducer *r, const void *control) {
-    const tam_state_header *h = control;
-    const state_row *rows = rows_in(control);
-    const double *levels = levels_in(r, control);
-    bool foreign = is_foreign(r, h), fits = h->ngroups == tam_state_sizes_of(r).ngroups;
-    r->k = h->k;
-    r->has_norms = h->has_norms;
+static void take_buckets(tamis_reducer *r, const void *moment, uint64_t ngroups, bool foreign) {
+    const tam_state_place *place = moment;
+    const state_row *rows = rows_in(moment);
+    const double *levels = levels_in(r, moment);
+    bool fits = ngroups == tam_state_sizes_of(r).ngroups;
+    r->k = place->k;
+    r->has_norms = place->has_norms;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->norms[i] = rows[i].norm;
     tam_buckets_share(r);
@@ -299,7 +335,7 @@ static void take_buckets(tamis_reducer *r, const void *control) {
         if (!foreign || (fits && !tam_scheme_regional(b->scheme)))
             take_control(b, &rows[i], levels);
         if (!foreign && has_parts(b))
-            take_parts(b, parts_in(r, control, i));
+            take_parts(b, parts_in(r, moment, i));
         levels += b->division.grid.ngroups;
         b->last_result = rows[i].last_result;
         b->early_nonfinite = rows[i].early_nonfinite;
@@ -329,14 +365,12 @@ static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
             r->comm->rank, (unsigned long long)there, (unsigned long long)here);
 }
 
-static void take_place(tamis_reducer *r, const tam_state_header *h) {
-    tell_choice(r, h);
-    r->step = h->step;
-    r->passes = h->passes;
-    r->stats.steps = h->steps;
+static void take_place(tamis_reducer *r, const tam_state_place *place) {
+    r->step = place->step;
+    r->stats.steps = place->steps;
     r->stats.length = r->layout->length;
-    r->stats.rescans_total = h->rescans_total;
-    r->stats.wire_bytes_total = h->wire_bytes_total;
+    r->stats.rescans_total = place->rescans_total;
+    r->stats.wire_bytes_total = place->wire_bytes_total;
 }
 
 tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const float *second) {
@@ -347,17 +381,51 @@ tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const 
     return second ? r->device->write(kernels, second, bytes, r->second) : TAMIS_OK;
 }
 
+/* A way back goes with the residual that the last step has left. */
+static void take_undo(tamis_reducer *r, const void *control, bool with_residual) {
+    const tam_state_header *h = control;
+    if (h && with_residual && !is_foreign(r, h))
+        memcpy(r->undo, undo_in(r, control), h->undo_bytes);
+    else
+        tam_undo_lose(r, TAM_WAY_NONE);
+}
+
+static void take_all(tamis_reducer *r, const void *control) {
+    const tam_state_header *h = control;
+    if (r->acc)
+        take_buckets(r, now_in(control), h->ngroups, is_foreign(r, h));
+    tell_choice(r, h);
+    take_place(r, now_in(control));
+    r->passes = h->passes;
+}
+
+/* The reducer is elsewhere in the run. */
+static tamis_status arrive(tamis_reducer *r) {
+    r->has_result = false;
+    tam_arrive_forget(r);
+    return r->driver->reload(r);
+}
+
 tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *residual) {
     if (r->acc && residual) /* first, for it alone can fail */
         TAM_TRY(r->device->write(r->buckets[0].kernels, residual, tam_state_sizes_of(r).residual,
                                  r->acc));
-    if (r->acc && control)
-        take_buckets(r, control);
+    if (control)
+        take_all(r, control);
     if (r->acc && residual)
         find_pending(r, residual);
-    if (control)
-        take_place(r, control);
-    r->has_result = false;
-    tam_arrive_forget(r);
-    return r->driver->reload(r);
+    take_undo(r, control, residual || !r->acc);
+    return arrive(r);
+}
+
+tamis_status tam_state_return(tamis_reducer *r, void *moment) {
+    state_row *rows = rows_in(moment);
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        rows[i].early_nonfinite += r->buckets[i].early_nonfinite;
+        rows[i].begun = r->buckets[i].begun;
+    }
+    if (r->acc)
+        take_buckets(r, moment, tam_state_sizes_of(r).ngroups, false);
+    take_place(r, moment);
+    return arrive(r);
 }

@@ -2,16 +2,18 @@
  *
  * The state of a rank between steps, in files and in memory.
  *
- *     control                                                                      residual
- *     | header, 64-bit words | a row per bucket | levels: double[groups] | parts | | float[n] | moments
+ *     control                             residual
+ *     | header, 64-bit words | now | undo | | float[n] | moments
+ *
+ *     now    | place | a row per bucket | levels: double[groups] | parts |
+ *     undo   the same as it was before the last step, and what that step changed (undo.h)
  *
  * Moments are there in update mode alone: the first, the second or both, float[n] each.
- *
  *
  * Parts are there for ownership balanced alone: uint64[ranks] blocks of each, for every bucket; and
  * for exchange balanced-pairs: the words of regions.h.
  *
- * The header holds what the state belongs to (the agreement, rank, ranks), the place in the run, and
+ * The header holds what the state belongs to (the agreement, rank, ranks) and
  * checksums of the parts; its own comes last. Taking a state over changes the reducer only when all
  * is well.
  */
@@ -22,15 +24,20 @@
 
 enum { TAM_STATE_PIECE = 1 << 22 }; /* bytes of the residual that are moved and hashed at a time */
 
+/** Where a run is. */
+typedef struct tam_state_place {
+    uint64_t step, steps, rescans_total, wire_bytes_total;
+    uint64_t k, has_norms;
+} tam_state_place;
+
 typedef struct tam_state_header {
     uint64_t magic, byte_order;
     uint64_t control_bytes, residual_bytes, moments_bytes;
+    uint64_t undo_bytes;                  /* of the control part */
     uint64_t status;                      /* 0 */
     uint64_t fields[TAM_FIELDS_IN_STATE]; /* of the agreement */
     uint64_t rank, nranks, nbuckets, ngroups;
-    uint64_t step, steps, rescans_total, wire_bytes_total;
-    uint64_t passes; /* of update mode */
-    uint64_t k, has_norms;
+    uint64_t passes;     /* of update mode */
     uint64_t parts_hash; /* of all behind the header */
     uint64_t residual_hash;
     uint64_t moments_hash; /* 0 in memory, where moments go their own way */
@@ -39,7 +46,8 @@ typedef struct tam_state_header {
 
 typedef struct tam_state_sizes {
     uint64_t ngroups;
-    size_t control, residual, moments; /* bytes */
+    size_t moment, undo;               /* bytes: of `now`, of `undo`, */
+    size_t control, residual, moments; /* of both with the header, of the vectors */
 } tam_state_sizes;
 
 /** Scheme dense has neither levels nor residual. */
@@ -61,6 +69,13 @@ tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_s
 /** @param control  [out]  sizes.control bytes, 8-byte aligned */
 void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
                     void *control);
+
+/** What is `now` in a state. @param moment  [out]  sizes.moment bytes, 8-byte aligned */
+void tam_state_pack_moment(const tamis_reducer *r, void *moment);
+
+/** Go back to what tam_state_pack_moment wrote, one step ago. What micro-batches have dropped since
+ * stays counted. @param moment  [in,out]  sound */
+tamis_status tam_state_return(tamis_reducer *r, void *moment);
 
 /** The hash of moments in one piece of host memory, first before second. */
 uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments);

@@ -17,6 +17,7 @@
 #ifdef TAM_HAVE_CUDA
 
 #include "collectives/reducer/flight.h"
+#include "collectives/reducer/undo.h"
 
 static bool is_first(const tam_bucket *b) {
     return b->index == 0;
@@ -109,6 +110,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
     tamis_reducer *r = b->reducer;
     tam_flights *s = r->flights;
     uint64_t serial, begin_ns = tam_clock_ns();
+    tam_undo_lose(r, TAM_WAY_NONE); /* what the device applies it alone knows */
     if (is_first(b) && s->serial - s->landed == TAM_CUDA_STEPS)
         TAM_TRY(tam_flight_land_joined(r));
     if (is_first(b))
@@ -127,6 +129,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
 }
 
 static tamis_status stream_accumulate(tam_bucket *b, void *caller) {
+    tam_undo_lose(b->reducer, TAM_WAY_NONE);
     return tam_cuda_step_accumulate(b->reducer->flights->steps[b->index], &b->target, caller);
 }
 

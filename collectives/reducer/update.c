@@ -15,23 +15,19 @@ static tamis_status refuse(const char *field, double value, const char *range) {
     return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.%s is %g, not %s", field, value, range);
 }
 
-static bool within(double x, double low, double high) {
-    return x >= low && x <= high; /* false for NaN */
-}
-
 static tamis_status check_numbers(const tamis_update *u) {
     if ((unsigned)u->rule > TAMIS_UPDATE_MOMENTUM)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.rule is %d, none of its enum",
                         (int)u->rule);
-    if (!(u->beta1 >= 0.0 && u->beta1 < 1.0))
+    if (!(isgreaterequal(u->beta1, 0.0) && isless(u->beta1, 1.0)))
         return refuse("beta1", u->beta1, "in [0, 1)");
-    if (!within(u->scale, 1e-6, 1e6))
+    if (!tam_within(u->scale, 1e-6, 1e6))
         return refuse("scale", u->scale, "1e-6 to 1e6");
     if (u->rule == TAMIS_UPDATE_MOMENTUM)
         return TAMIS_OK;
-    if (!(u->beta2 >= 0.0 && u->beta2 < 1.0))
+    if (!(isgreaterequal(u->beta2, 0.0) && isless(u->beta2, 1.0)))
         return refuse("beta2", u->beta2, "in [0, 1)");
-    if (!within(u->epsilon, 1e-38, 1e38))
+    if (!tam_within(u->epsilon, 1e-38, 1e38))
         return refuse("epsilon", u->epsilon, "1e-38 to 1e38");
     return TAMIS_OK;
 }
@@ -125,7 +121,7 @@ tamis_status tamis_update_advise(double density, tamis_update *update, double *r
     if (!update || !residual_decay)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: %s is NULL",
                         update ? "residual_decay" : "update");
-    if (!(density > 0.0 && density <= 1.0))
+    if (!tam_positive_upto(density, 1.0))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: density %g is not in (0, 1]",
                         density);
     tamis_update own = TAMIS_UPDATE_INIT;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/comm.h"
 
+#include "lib/base/traps.h"
+
 #include <stdio.h>
 
 /* How long after the deadline of a job its caller goes on without it. */
@@ -82,9 +84,13 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
                  .waiting = (tamis_waiting)atomic_load(&comm->waiting),
                  .blocked = &comm->blocked},
     };
+    fenv_t traps;
     tamis_status status = tam_comm_check(comm);
-    if (status == TAMIS_OK)
+    if (status == TAMIS_OK) {
+        tam_traps_hold(&traps);
         status = job->run(job, &link);
+        tam_traps_release(&traps);
+    }
     leave(comm, exchange);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED)
         return;

@@ -40,9 +40,13 @@ static void flip(const faulty *f, void *memory, size_t bytes) {
             (unsigned char)(1u << f->argument % 8);
 }
 
-static void after(const faulty *f, bool hit, void *memory, size_t bytes) {
+static tamis_status after(const faulty *f, bool hit, void *memory, size_t bytes) {
     if (hit && f->fault == TAM_FAULT_FLIP)
         flip(f, memory, bytes);
+    if (!hit || f->fault != TAM_FAULT_LATE)
+        return TAMIS_OK;
+    sleep_ms(f->argument);
+    return tam_fail(TAMIS_E_TRANSPORT, "injected fault: the transport failed at its end");
 }
 
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
@@ -56,8 +60,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     if (spoilt) /* and as it was */
         flip(f, (void *)(uintptr_t)send, bytes);
     TAM_TRY(status);
-    after(f, hit, recv, bytes * f->nranks);
-    return TAMIS_OK;
+    return after(f, hit, recv, bytes * f->nranks);
 }
 
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
@@ -65,8 +68,7 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     bool hit = f->count++ == f->nth;
     TAM_TRY(before(f, hit, call));
     TAM_TRY(f->inner->allreduce_sum(f->self, values, count, call));
-    after(f, hit, values, count * sizeof values[0]);
-    return TAMIS_OK;
+    return after(f, hit, values, count * sizeof values[0]);
 }
 
 static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
@@ -75,8 +77,7 @@ static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t c
     bool hit = f->count++ == f->nth;
     TAM_TRY(before(f, hit, call));
     TAM_TRY(f->inner->allreduce_sum_bfloat16(f->self, values, count, lost, call));
-    after(f, hit, values, count * sizeof values[0]);
-    return TAMIS_OK;
+    return after(f, hit, values, count * sizeof values[0]);
 }
 
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
@@ -90,8 +91,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
     if (spoilt) /* and as it was */
         flip(f, (void *)(uintptr_t)send, send_at[f->nranks]);
     TAM_TRY(status);
-    after(f, hit, recv, recv_at[f->nranks]);
-    return TAMIS_OK;
+    return after(f, hit, recv, recv_at[f->nranks]);
 }
 
 static void abort_faulty(void *arg) {

@@ -13,6 +13,7 @@ typedef enum tam_fault {
     TAM_FAULT_DELAY,  /* sleeps `argument` milliseconds first */
     TAM_FAULT_SILENT, /* never joins; returns TAMIS_E_TIMEOUT at its deadline */
     TAM_FAULT_FLIP,   /* flips bit number `argument` (modulo the size) of what it received */
+    TAM_FAULT_LATE,   /* makes the operation, returns TAMIS_E_TRANSPORT `argument` ms later */
     TAM_FAULT_SPOIL   /* the same of what it gives to an all-gather: all ranks get it so */
 } tam_fault;
 

@@ -58,6 +58,10 @@
  * Numbers      Residuals are IEEE binary32, gradients binary32, binary16 or bfloat16. Sums over
  *              ranks are made in rank order: all ranks, all runs, all transports and all devices
  *              give the same bits.
+ * Exceptions   No call ends in SIGFPE where floating-point exceptions are enabled (feenableexcept:
+ *              invalid, division by zero, overflow), on a CPU with whatever numbers: passes and
+ *              exchanges hold them back and tell of NaN and Inf by status. An all-gather of the
+ *              caller (section 3) runs without them, too; flags and traps are then as before.
  * Network      The exchange is as trusted as its transport: use it on networks you trust.
  */
 #ifndef TAMIS_TAMIS_H
@@ -677,7 +681,8 @@ TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_st
  *
  * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reduce_result. On
  * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
- * residual holds everything that was accumulated: nothing was applied anywhere on this rank.
+ * residual holds everything that was accumulated: nothing was applied anywhere on this rank. Others may
+ * have applied the step, if only its last exchange failed here: tamis_reducer_align.
  * Scheme "dense" has no residual: such an error leaves its gradient partly reduced. So also buckets
  * that exchange auto made dense.
  *
@@ -907,17 +912,47 @@ TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *pa
  * Everything is checked first (version, byte order, lengths, checksums, layout, scheme, density,
  * rank and number of ranks); on any error the reducer is as it was.
  *
- * Collective: no, but all ranks must load the same step; the next step notices if they did not
+ * Collective: no, but all ranks must load the same step, or call tamis_reducer_align; the next step
+ *             notices if they did not
  * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is of no use any more
  */
 TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
+
+/**
+ * After loading or restoring: bring all ranks to the same step.
+ *
+ * Where the last exchange of a step fails on one rank alone, the others apply that step and this one
+ * does not, so the states that they save then are a step apart. Ranks that are ahead take their last
+ * step back: what they gave in it returns to their residual, and their thresholds to what they were.
+ * The run goes on bit for bit as if the step had failed on all ranks. What such a rank has added to its
+ * residual since, for it had begun the next step, stays there as of a micro-batch.
+ *
+ * Parameters, the optimizer's state and the place in the data must be those of the step that is
+ * returned: that is what a rank which has not applied the last one has saved, and as parameters are
+ * equal on all ranks, those of any one that saved at that step serve for all.
+ *
+ * Nothing is known of the way back after it was gone, of more than one step, of steps that a CUDA
+ * device ran by itself, of residuals that were restored without their control part, and of steps that
+ * sent more than four times what they aimed at. Scheme dense, which keeps nothing, only counts back.
+ * So do dense buckets of exchange auto, and moments of rule Adam stay as they are.
+ *
+ * @param  step  [out]  number of the next step, from 0: the same on all ranks
+ *
+ * Collective: yes
+ * Errors:     ARGUMENT, STATE, NOMEM, MISMATCH (more than one step apart), UNSUPPORTED (no way back),
+ *             on all ranks: no effect; TIMEOUT, TRANSPORT: the comm; DEVICE: the reducer is of no use
+ *             any more
+ */
+TAMIS_API tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t *step);
 
 /*
  * For callers that keep checkpoints of their own, the same in memory, in two parts, three in update
  * mode:
  *
  *     control    what a state file holds but for the vectors: what it belongs to, step number,
- *                thresholds; a few KiB
+ *                thresholds, and what the last step changed: a few KiB, and 12 bytes for each entry of
+ *                a step (of what is cut by threshold: four times as many, and 48 KiB; of a segment
+ *                with rows: 3 bytes an element; momentum: 4 more)
  *     residual   float32[n] in the order of the layout, in host memory
  *     moments    one or two more of these, and the passes that made them
  *
@@ -955,7 +990,8 @@ TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float
  * Take one part or both back.
  *
  * Both, of one moment: the run goes on bit for bit, as after tamis_reducer_load, and all that is
- * checked there is checked here. The control part alone: thresholds and step number. The residual
+ * checked there is checked here. The control part alone: thresholds and step number, and no way back
+ * (tamis_reducer_align). The residual
  * alone, from wherever it comes: it replaces what the reducer holds and all else stays.
  *
  * So a run of Q ranks goes on with P, in two calls. The control part alone may be of any rank of
@@ -971,7 +1007,8 @@ TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float
  * @param  control   [in]  NULL: stays as it is
  * @param  residual  [in]  float32[n], finite, host memory; NULL: stays as it is
  *
- * Collective: no, but all ranks must restore the same step; the next step notices if they did not
+ * Collective: no, but all ranks must restore the same step, or call tamis_reducer_align; the next step
+ *             notices if they did not
  * Errors:     ARGUMENT (both NULL, an element is not finite), STATE, UNSUPPORTED (a residual for
  *             scheme dense), FORMAT, NOMEM: the reducer is as it was; DEVICE: it is of no use any
  *             more

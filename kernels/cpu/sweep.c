@@ -3,6 +3,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/half.h"
+#include "lib/base/traps.h"
 
 enum {
     WORTH_A_THREAD = 1 << 16, /* elements: some 10 us of work, about what a start costs */
@@ -111,7 +112,7 @@ static void run_narrow(const tam_tile_level *level, const tam_tile_job *tile, ta
     }
 }
 
-static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
+static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
     tam_tile_out out = {.index = lane->index, .magnitude = lane->magnitude};
     for (uint32_t t = span.first; t < span.end; t++) {
         const tam_tile *tile = &s->grid->tiles[t];
@@ -140,6 +141,13 @@ static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, ta
     }
     lane->count = out.count;
     lane->nonfinite = out.nonfinite;
+}
+
+static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
+    fenv_t traps;
+    tam_traps_hold(&traps);
+    run_held(s, job, span, lane);
+    tam_traps_release(&traps);
 }
 
 /* Bring the lists of all threads into the first. Those too long for it are not worth it. */

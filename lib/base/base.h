@@ -7,6 +7,7 @@
 
 #include "lib/base/numbers.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -137,6 +138,15 @@ static inline size_t tam_first_from(const uint32_t *list, size_t first, size_t e
             end = middle;
     }
     return first;
+}
+
+/** Whether low <= x <= high, or 0 < x <= most. False for NaN, which raises no exception here. */
+static inline bool tam_within(double x, double low, double high) {
+    return isgreaterequal(x, low) && islessequal(x, high);
+}
+
+static inline bool tam_positive_upto(double x, double most) {
+    return isgreater(x, 0.0) && islessequal(x, most);
 }
 
 static inline uint32_t tam_magnitude(float x) {

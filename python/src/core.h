@@ -236,6 +236,7 @@ PyObject *tam_py_state_control(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_restore(PyObject *reducer, PyObject *args, PyObject *keywords);
 PyObject *tam_py_state_save(PyObject *reducer, PyObject *path);
 PyObject *tam_py_state_load(PyObject *reducer, PyObject *path);
+PyObject *tam_py_state_align(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_set_density(PyObject *reducer, PyObject *value);
 PyObject *tam_py_state_stats(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_buckets(PyObject *reducer, PyObject *none);

@@ -320,6 +320,9 @@ static PyMethodDef methods[] = {
      "Take moments from wherever they come; all else stays."},
     {"save", tam_py_state_save, METH_O, "save(path)\n--\n\nWrite the state of this rank."},
     {"load", tam_py_state_load, METH_O, "load(path)\n--\n\nTake the state of this rank back."},
+    {"align", tam_py_state_align, METH_NOARGS,
+     "align()\n--\n\n"
+     "After loading, on all ranks: who is a step ahead takes it back. Returns the next step."},
     {"set_density", tam_py_state_set_density, METH_O,
      "set_density(density)\n--\n\nFrom the next step on, at most density_max."},
     {"stats", tam_py_state_stats, METH_NOARGS,

@@ -160,6 +160,9 @@ class Reducer:
         all new ranks the mean of the old moments."""
     def save(self, path: str) -> None: ...
     def load(self, path: str) -> None: ...
+    def align(self) -> int:
+        """Collective, after load or restore: ranks whose states are one step ahead take it back.
+        Returns the number of the next step; parameters must be of that one."""
     def set_density(self, density: float) -> None: ...
     def stats(self) -> Dict[str, Union[int, float]]:
         """Fields of tamis_stats by name."""

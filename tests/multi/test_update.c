@@ -530,10 +530,10 @@ static void test_numbers_out_of_range_are_refused(void **state) {
         s.update.beta2 = bad[i];
         expect(&s, TAMIS_E_ARGUMENT, "beta2");
         s.update.beta2 = 0.9;
-        s.update.epsilon = bad[i] > 0 && isfinite(bad[i]) ? 0.0 : bad[i];
+        s.update.epsilon = isfinite(bad[i]) && bad[i] > 0 ? 0.0 : bad[i];
         expect(&s, TAMIS_E_ARGUMENT, "epsilon");
         s.update.epsilon = 1e-8;
-        s.update.scale = bad[i] > 0 && isfinite(bad[i]) ? 0.0 : bad[i];
+        s.update.scale = isfinite(bad[i]) && bad[i] > 0 ? 0.0 : bad[i];
         expect(&s, TAMIS_E_ARGUMENT, "scale");
         s.update.scale = 1.0;
         s.config.residual_decay = bad[i] == 1.0 ? 1.1 : bad[i];

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * After loading: ranks whose states are a step apart meet at the step that all of them can go on
+ * from. One rank whose last exchange failed has not applied a step that the others have:
+ *
+ *     rank 0   ... 6 applied   7 applied          state: step 8   goes back to 7
+ *     rank 1   ... 6 applied   7 failed           state: step 7   stays
+ *     rank 2   ... 6 applied   7 applied   8 ...  state: step 8   goes back to 7
+ */
+#include "collectives/reducer/state.h"
+#include "collectives/reducer/undo.h"
+#include "collectives/transport/board.h"
+
+#include <xxhash.h>
+
+typedef struct standing {
+    uint64_t status;
+    uint64_t who; /* the call, and the reducer it is made for */
+    uint64_t step, way;
+} standing;
+
+_Static_assert(sizeof(standing) <= TAM_BOARD_BYTES, "a standing fits the board");
+
+static const char *const why_not[] = {
+    [TAM_WAY_NONE] = "it holds no record of that step: a device ran it, or its control or residual "
+                     "came alone",
+    [TAM_WAY_BACK] = "",
+    [TAM_WAY_LONG] = "that step sent more entries than a record has room for",
+    [TAM_WAY_DROPPED] = "that step dropped sums that were not finite",
+};
+
+static const standing *of(const unsigned char *board, uint32_t rank) {
+    return tam_board_entry(board, rank);
+}
+
+static tamis_status check_same_call(const unsigned char *board, uint32_t nranks) {
+    for (uint32_t r = 1; r < nranks; r++) {
+        if (of(board, r)->who != of(board, 0)->who)
+            return tam_fail(TAMIS_E_MISMATCH,
+                            "tamis_reducer_align: rank %u makes another call than rank 0, or for "
+                            "another reducer",
+                            r);
+    }
+    return TAMIS_OK;
+}
+
+/* The first rank at the least or the largest step. */
+static uint32_t find(const unsigned char *board, uint32_t nranks, bool least) {
+    uint32_t found = 0;
+    for (uint32_t r = 1; r < nranks; r++) {
+        uint64_t one = of(board, r)->step, best = of(board, found)->step;
+        found = (least ? one < best : one > best) ? r : found;
+    }
+    return found;
+}
+
+static tamis_status judge(const unsigned char *board, uint32_t nranks) {
+    TAM_TRY(tam_board_failure(board, nranks, "align its reducer"));
+    TAM_TRY(check_same_call(board, nranks));
+    uint32_t low = find(board, nranks, true), high = find(board, nranks, false);
+    uint64_t least = of(board, low)->step, most = of(board, high)->step;
+    if (most - least > 1)
+        return tam_fail(TAMIS_E_MISMATCH,
+                        "tamis_reducer_align: rank %u is at step %llu and rank %u at step %llu, "
+                        "more than one apart; load states that were saved together",
+                        low, (unsigned long long)least, high, (unsigned long long)most);
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (of(board, r)->step > least && of(board, r)->way != TAM_WAY_BACK)
+            return tam_fail(TAMIS_E_UNSUPPORTED,
+                            "tamis_reducer_align: rank %u is at step %llu, but rank %u at step "
+                            "%llu cannot go back one: %s; load older states",
+                            low, (unsigned long long)least, r,
+                            (unsigned long long)of(board, r)->step,
+                            of(board, r)->way <= TAM_WAY_DROPPED ? why_not[of(board, r)->way] : "");
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scratch) {
+    if (!step)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_align: step is NULL");
+    TAM_TRY(tam_state_settle_to_load(r, "tamis_reducer_align"));
+    *scratch = tam_alloc_array(tam_undo_room(r), sizeof **scratch);
+    if (!*scratch)
+        return tam_fail(TAMIS_E_NOMEM, "tamis_reducer_align: no memory for %zu entries",
+                        tam_undo_room(r));
+    return TAMIS_OK;
+}
+
+static tamis_status meet(tamis_reducer *r, tamis_status own, float *scratch) {
+    tamis_comm *comm = r->comm;
+    const uint64_t who[] = {0x616c69676e, r->buckets[0].config_hash,
+                            tam_agreement_hash(&r->agreement)};
+    const standing mine = {(uint64_t)own, XXH3_64bits(who, sizeof who), r->step, tam_undo_way(r)};
+    TAM_TRY(tam_board_show(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
+    uint64_t least = of(comm->board, find(comm->board, comm->nranks, true))->step;
+    if (r->step == least)
+        return TAMIS_OK;
+    tam_log(TAM_WARN,
+            "rank %u goes back from step %llu to step %llu, which another rank has not applied",
+            comm->rank, (unsigned long long)r->step, (unsigned long long)least);
+    return tam_undo_go_back(r, scratch);
+}
+
+tamis_status tamis_reducer_align(tamis_reducer *r, uint64_t *step) {
+    if (!r)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_align: reducer is NULL");
+    TAM_TRY(tam_comm_check(r->comm));
+    float *scratch = NULL;
+    tamis_status status = prepare(r, step, &scratch);
+    status = meet(r, status, scratch);
+    tam_free(scratch);
+    if (status == TAMIS_OK)
+        *step = r->step;
+    return status;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/reducer/undo.h"
+
+#include "collectives/reducer/state.h"
+
+#include <math.h>
+
+/* Steps whose count is learned may send several times what they aim at. */
+enum { TIMES = 4, SPARE = 4096, ROWS_SHARE = 16 };
+
+typedef struct undo_list {
+    uint64_t count, passes;
+    double decay, keep; /* of the residual and of masked moments, in the passes since */
+} undo_list;
+
+/* -- where things are ------------------------------------------------------------------------- */
+
+static bool masks(const tamis_reducer *r) {
+    return r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first;
+}
+
+/* Entries of a bucket that can leave the residual in a step of which there is a way back. By what all
+ * states of such a reducer have in common: not by what exchange auto chose, nor by formats. Even. */
+static size_t room_of(const tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    tam_scheme s = b->rows ? b->scheme : tam_scheme_sparse(r->scheme);
+    uint64_t n = b->division.grid.n, aimed = b->rows ? n / ROWS_SHARE : b->k_max;
+    if (!r->acc)
+        return 0;
+    if (!b->rows && s.ownership == TAM_OWN_ALL && !tam_scheme_gives_picks(s))
+        aimed *= r->nranks;
+    if (b->rows || !tam_scheme_exact_count(s))
+        aimed = TIMES * aimed + SPARE;
+    return (size_t)((aimed < n ? aimed : n) + 1) / 2 * 2;
+}
+
+static size_t list_bytes(const tam_bucket *b) {
+    return sizeof(undo_list) + room_of(b) * sizeof(float) * (3 + masks(b->reducer));
+}
+
+size_t tam_undo_bytes(const tamis_reducer *r, size_t moment_bytes) {
+    size_t bytes = sizeof(tam_undo) + moment_bytes;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        bytes += list_bytes(&r->buckets[i]);
+    return bytes;
+}
+
+size_t tam_undo_room(const tamis_reducer *r) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        most = r->buckets[i].undo_room > most ? r->buckets[i].undo_room : most;
+    return most;
+}
+
+void *tam_undo_moment(const tamis_reducer *r) {
+    return r->undo + 1;
+}
+
+static undo_list *list_in(const tam_bucket *b, const void *record) {
+    return (undo_list *)(void *)((char *)(uintptr_t)record + b->undo_at);
+}
+
+static undo_list *list_of(const tam_bucket *b) {
+    return list_in(b, b->reducer->undo);
+}
+
+static uint32_t *indices_of(const undo_list *list) {
+    return (uint32_t *)(void *)(uintptr_t)(list + 1);
+}
+
+/* 0: values, 1: kept, 2: masked */
+static float *values_of(const tam_bucket *b, const undo_list *list, int which) {
+    return (float *)(void *)indices_of(list) + (size_t)(which + 1) * b->undo_room;
+}
+
+tamis_status tam_undo_open(tamis_reducer *r) {
+    size_t bytes = tam_state_sizes_of(r).undo, at = sizeof(tam_undo) + tam_state_sizes_of(r).moment;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        r->buckets[i].undo_at = at;
+        r->buckets[i].undo_room = room_of(&r->buckets[i]);
+        at += list_bytes(&r->buckets[i]);
+    }
+    r->undo = tam_alloc(bytes);
+    if (!r->undo)
+        return tam_fail(TAMIS_E_NOMEM, "no memory to take a step back: %zu bytes", bytes);
+    return TAMIS_OK;
+}
+
+/* -- while steps are made --------------------------------------------------------------------- */
+
+void tam_undo_lose(tamis_reducer *r, tam_way why) {
+    r->undo->way = why;
+}
+
+void tam_undo_pass(tam_bucket *b, float decay) {
+    undo_list *list = list_of(b);
+    list->passes++;
+    list->decay *= (double)decay;
+    list->keep *= b->reducer->update.beta1;
+}
+
+/* What this rank gives; of other buckets nothing leaves the residual. */
+static tam_entries given_of(tam_bucket *b) {
+    if (tam_scheme_dense(b->scheme))
+        return (tam_entries){0};
+    if (b->slots.with_values)
+        return (tam_entries){tam_slot_own_indices(&b->slots), NULL, (size_t)b->now.picked};
+    return (tam_entries){b->indices, NULL, b->count};
+}
+
+static tamis_status note_list(tam_bucket *b, const tam_entries *given) {
+    const tamis_reducer *r = b->reducer;
+    undo_list *list = list_of(b);
+    size_t bytes = given->count * sizeof(float);
+    list->count = given->count;
+    if (given->count == 0)
+        return TAMIS_OK;
+    memcpy(indices_of(list), given->indices, bytes);
+    TAM_TRY(
+        r->device->gather(b->kernels, b->acc, given->indices, given->count, values_of(b, list, 0)));
+    if (b->rest)
+        memcpy(values_of(b, list, 1), b->rest, bytes);
+    else
+        memset(values_of(b, list, 1), 0, bytes);
+    if (!masks(r))
+        return TAMIS_OK;
+    return r->device->gather(b->kernels, tam_update_masked(b), given->indices, given->count,
+                             values_of(b, list, 2));
+}
+
+tamis_status tam_undo_note(tamis_reducer *r) {
+    r->undo->way = TAM_WAY_BACK;
+    tam_state_pack_moment(r, tam_undo_moment(r));
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        tam_entries given = r->acc && !r->now.skipped ? given_of(b) : (tam_entries){0};
+        undo_list *list = list_of(b);
+        *list = (undo_list){.decay = 1.0, .keep = 1.0};
+        if (given.count > b->undo_room)
+            tam_undo_lose(r, TAM_WAY_LONG);
+        else
+            TAM_TRY(note_list(b, &given));
+    }
+    return TAMIS_OK;
+}
+
+/* -- states ----------------------------------------------------------------------------------- */
+
+static bool list_valid(const tam_bucket *b, const undo_list *list) {
+    bool valid = list->count <= b->undo_room && list->decay >= 0.0 && list->decay <= 1.0;
+    for (uint64_t i = 0; valid && i < list->count; i++)
+        valid = indices_of(list)[i] < b->division.grid.n;
+    return valid;
+}
+
+bool tam_undo_valid(const tamis_reducer *r, const void *record) {
+    const tam_undo *undo = record;
+    bool valid = undo->way <= TAM_WAY_DROPPED;
+    for (uint32_t i = 0; i < r->nbuckets && valid && undo->way == TAM_WAY_BACK; i++)
+        valid = list_valid(&r->buckets[i], list_in(&r->buckets[i], record));
+    return valid;
+}
+
+/* -- back ------------------------------------------------------------------------------------- */
+
+tam_way tam_undo_way(const tamis_reducer *r) {
+    const tam_state_place *before = tam_undo_moment(r);
+    if (r->undo->way == TAM_WAY_BACK && before->step + 1 != r->step)
+        return TAM_WAY_NONE;
+    return (tam_way)r->undo->way;
+}
+
+/* What was given comes back to a vector that may have been added to since. */
+static tamis_status give_back(tam_bucket *b, float *vector, const float *values, const float *kept,
+                              double factor, float *scratch) {
+    const tam_device *device = b->reducer->device;
+    const undo_list *list = list_of(b);
+    const uint32_t *indices = indices_of(list);
+    size_t count = (size_t)list->count;
+    if (list->passes == 0)
+        return device->put(b->kernels, vector, indices, count, values);
+    TAM_TRY(device->gather(b->kernels, vector, indices, count, scratch));
+    for (size_t i = 0; i < count; i++) {
+        float given = kept ? values[i] - kept[i] : values[i];
+        float sum = scratch[i] + (float)factor * given;
+        scratch[i] = isfinite(sum) ? sum : scratch[i];
+    }
+    return device->put(b->kernels, vector, indices, count, scratch);
+}
+
+tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch) {
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        const undo_list *list = list_of(b);
+        if (list->count == 0)
+            continue;
+        TAM_TRY(give_back(b, b->acc, values_of(b, list, 0), values_of(b, list, 1), list->decay,
+                          scratch));
+        if (masks(r))
+            TAM_TRY(give_back(b, tam_update_masked(b), values_of(b, list, 2), NULL, list->keep,
+                              scratch));
+    }
+    tam_undo_lose(r, TAM_WAY_NONE);
+    return tam_state_return(r, tam_undo_moment(r));
+}
