@@ -39,8 +39,6 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     }
     if (c->settings->op == PERF_UPDATE) {
         update.beta1 = c->settings->beta1;
-        bench_try(c->group, tamis_update_advise(c->density, &update, &config.residual_decay),
-                  "no advice");
         config.update = &update;
     }
     bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),

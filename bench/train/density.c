@@ -2,9 +2,6 @@
 #include "bench/train/density.h"
 
 #include <math.h>
-#include <tamis/tamis.h>
-
-#include "bench/train/optimizer.h"
 
 bool density_moves(const train_settings *s) {
     return s->density_warm_up > 0 || s->density_end > 0.0;
@@ -31,16 +28,4 @@ double density_at(const train_settings *s, uint64_t step, uint64_t steps) {
 double density_most(const train_settings *s) {
     double most = s->density_warm_up > 0 ? fmax(s->density, s->density_start) : s->density;
     return fmax(most, s->density_end);
-}
-
-static double advised_scale(const train_settings *s, double density) {
-    tamis_update update = optimizer_as_update(s);
-    double decay;
-    tamis_update_advise(density, &update, &decay); /* refuses no density in (0, 1] */
-    return update.scale;
-}
-
-double density_gain(const train_settings *s, double density) {
-    bool advised = s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW;
-    return advised ? advised_scale(s, density) / advised_scale(s, s->density) : 1.0;
 }

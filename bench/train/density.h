@@ -25,8 +25,4 @@ double density_at(const train_settings *settings, uint64_t step, uint64_t steps)
 /** The largest of all steps. */
 double density_most(const train_settings *settings);
 
-/** Factor on reduced updates, whose scale is set for --density, at another density: as
- * tamis_update_advise has it for adamw, else 1. */
-double density_gain(const train_settings *settings, double density);
-
 #endif

@@ -81,7 +81,7 @@ static void step_by(const optimizer *o, run of, const optimizer_pace *pace, cons
     const train_settings *s = o->settings;
     bool decays = s->optimizer == TRAIN_ADAMW && of.matrix;
     float keep = decays ? (float)(1.0 - (double)pace->rate * s->weight_decay) : 1.0f;
-    float rate = pace->rate * pace->gain;
+    float rate = pace->rate;
     const float *restrict g = grad + of.begin;
     float *restrict p = params + of.begin;
     for (size_t i = 0; i < of.length; i++)
@@ -92,7 +92,7 @@ tamis_update optimizer_as_update(const train_settings *s) {
     tamis_update update = TAMIS_UPDATE_INIT;
     bool adam = s->optimizer == TRAIN_ADAMW;
     update.rule = adam ? TAMIS_UPDATE_ADAM : TAMIS_UPDATE_MOMENTUM;
-    update.beta1 = adam ? s->beta1 : s->momentum;
+    update.beta1 = adam ? s->update_beta1 : s->momentum;
     update.beta2 = s->beta2;
     update.epsilon = s->eps;
     update.scale = s->step_scale;

@@ -12,7 +12,7 @@
  * All ranks hold the same state, for they see the same g. With --reduce update it is the library that
  * holds moments, of each rank's own gradient, and g is a step already, but for segments that are dense:
  *
- *     p -= r lambda p (adamw);  p -= r gain g
+ *     p -= r lambda p (adamw);  p -= r g
  */
 #ifndef TAMIS_TRAIN_OPTIMIZER_H
 #define TAMIS_TRAIN_OPTIMIZER_H
@@ -49,7 +49,6 @@ double optimizer_rate(const train_settings *settings, uint64_t step, uint64_t st
 typedef struct optimizer_pace {
     uint64_t step; /* counted from 0 */
     float rate;
-    float gain; /* factor on reduced updates: density.h */
 } optimizer_pace;
 
 /** One step of all parameters. `work` says which segments decay. */

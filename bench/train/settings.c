@@ -99,7 +99,7 @@ static void check_optimizer(const train_settings *s) {
 
 static void check_update(const train_settings *s) {
     if (s->reduce != TRAIN_UPDATE) {
-        if (!isnan(s->step_scale))
+        if (s->step_scale > 0)
             bench_usage("--step-scale needs --reduce update");
         return;
     }
@@ -113,16 +113,20 @@ static void check_update(const train_settings *s) {
         bench_usage("--reduce update needs --micro-batches 1: a step has one gradient");
 }
 
-/* What is not given: of AdamW what the library advises, of momentum what Deep Gradient Compression
- * does, of gradients plain error feedback. */
+/* What is not given: of updates what the library advises, of gradients plain error feedback. The
+ * advised step scale follows the density, so it stays open here. */
 static void complete_residual(train_settings *s) {
-    tamis_update advised = optimizer_as_update(s);
+    tamis_update advised;
     double decay = 1.0;
-    advised.scale = 1.0;
-    if (updates_adam(s))
-        tamis_update_advise(s->density, &advised, &decay);
-    s->residual_decay = isnan(s->residual_decay) ? decay : s->residual_decay;
-    s->step_scale = isnan(s->step_scale) ? advised.scale : s->step_scale;
+    s->update_beta1 = isnan(s->beta1) ? -1.0 : s->beta1;
+    s->beta1 = isnan(s->beta1) ? 0.9 : s->beta1;
+    advised = optimizer_as_update(s);
+    if (s->reduce == TRAIN_UPDATE)
+        tamis_update_advise(s->density, &advised, &decay); /* which refuses no density in (0, 1] */
+    if (isnan(s->residual_decay))
+        s->residual_decay = decay;
+    s->update_beta1 = advised.beta1;
+    s->advised_scale = advised.scale;
 }
 
 /* Defaults that depend on other options. */
@@ -166,14 +170,13 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .seed = 1,
         .density = 0.01,
         .momentum = 0.9,
-        .beta1 = 0.9,
+        .beta1 = NAN,
         .beta2 = NAN,
         .eps = 1e-8,
         .weight_decay = 0.01,
         .lr = NAN,
         .density_start = NAN,
         .residual_decay = NAN,
-        .step_scale = NAN,
     };
     const bench_option options[] = {
         {"workload", 0, BENCH_CHOICE, &out->workload, TRAIN_WORKLOADS, 0, 0, workloads},

@@ -45,7 +45,10 @@ typedef struct train_settings {
     uint64_t density_warm_up;          /* steps from density_start to density */
     bool nesterov;
     double beta1, beta2, eps, weight_decay; /* adamw */
-    double residual_decay, step_scale;      /* the latter of --reduce update; else 1 */
+    double update_beta1;                    /* of its updates: --beta1, or as advised */
+    double residual_decay;
+    double step_scale, advised_scale;       /* of --reduce update; 0: the other one, which follows
+                                               the density; without it 0 and 1 */
     uint64_t warm_up;                       /* steps in which the rate rises */
     double lr_floor;                        /* share of it that a decay ends at */
     double clip;                            /* norm of a rank's gradient; 0: any */

@@ -59,18 +59,19 @@ static json_t *clipped_share(trainer *t) {
 static void add_optimizer(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
+    bool updates = s->reduce == TRAIN_UPDATE;
     json_t *more = json_pack(
         "{ss so so so so so so sf ss sI sf so so sf sf}", "optimizer",
         bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
         momentum ? json_real(s->momentum) : json_null(), "nesterov",
         momentum ? json_boolean(s->nesterov) : json_null(), "beta1",
-        adamw ? json_real(s->beta1) : json_null(), "beta2",
+        adamw ? json_real(updates ? s->update_beta1 : s->beta1) : json_null(), "beta2",
         adamw ? json_real(s->beta2) : json_null(), "eps", adamw ? json_real(s->eps) : json_null(),
         "weight_decay", adamw ? json_real(s->weight_decay) : json_null(), "lr", s->lr, "lr_decay",
         s->decay == TRAIN_COSINE ? "cosine" : "constant", "warm_up", (json_int_t)s->warm_up,
         "lr_floor", s->lr_floor, "clip", s->clip > 0 ? json_real(s->clip) : json_null(),
         "clipped_share", clipped_share(t), "residual_decay", s->residual_decay, "step_scale",
-        s->step_scale);
+        s->step_scale > 0 ? s->step_scale : s->advised_scale);
     json_object_update_missing(record, more);
     json_decref(more);
 }

@@ -255,14 +255,12 @@ static tamis_result sparse_result(trainer *t) {
 }
 
 static void update(trainer *t) {
-    optimizer_pace pace = {t->step, (float)trainer_rate(t, t->step), 1.0f};
+    optimizer_pace pace = {t->step, (float)trainer_rate(t, t->step)};
     if (t->sparse) {
         tamis_result r = sparse_result(t);
         optimizer_update_sparse(pace.rate, r.indices, r.values, r.count, t->params);
         return;
     }
-    if (density_moves(t->settings))
-        pace.gain = (float)density_gain(t->settings, density_at(t->settings, t->step, t->steps));
     optimizer_update(&t->optimizer, &t->work, &pace, t->grad, t->params);
 }
 

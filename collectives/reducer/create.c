@@ -25,8 +25,8 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
         return refuse("capacity", c->capacity, "0 or 0.1 to 1e6");
     if (c->threshold != 0.0 && !tam_within(c->threshold, 1e-38, 1e38))
         return refuse("threshold", c->threshold, "0 or a positive magnitude");
-    if (!tam_within(c->residual_decay, 0.0, 1.0))
-        return refuse("residual_decay", c->residual_decay, "0 to 1");
+    if (c->residual_decay != -1.0 && !tam_within(c->residual_decay, 0.0, 1.0))
+        return refuse("residual_decay", c->residual_decay, "0 to 1, nor -1: as advised");
     if (c->block != 0 && (c->block % 32 != 0 || c->block > 65536))
         return refuse("block", c->block, "0 or a multiple of 32 up to 65536");
     if (c->threads > 256)
@@ -98,6 +98,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     TAM_TRY(check_numbers(&c));
     TAM_TRY(read_update(r, c.update));
     even_out(&c, &r->update);
+    tam_update_complete(r, &c);
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
     if (tam_scheme_dense(r->scheme) && c.output == TAMIS_OUTPUT_SPARSE)
         return tam_fail(TAMIS_E_UNSUPPORTED,
@@ -263,6 +264,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
                         "need one each",
                         density, (unsigned long long)k, tam_ordinary_buckets(r));
     r->k = k;
+    tam_update_follow(r, density);
     tam_buckets_share(r);
     return TAMIS_OK;
 }

@@ -199,6 +199,7 @@ struct tamis_reducer {
     uint64_t held;         /* elements of the residual: n; hierarchical: of the own slices */
     float *acc;            /* residual between steps */
     tamis_update update;   /* config.update is this, or NULL */
+    bool scale_follows;    /* update.scale is the one advised for the density */
     float *first, *second; /* update mode: moments, as far as the rule has them */
     uint64_t passes;       /* that made them */
     float *staging;        /* dense.c: [the most that any bucket needs] */
@@ -268,7 +269,11 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }
 
-/** update.c: what is wrong with r->update, whose scheme and config are known. */
+/** update.c: what was left open of r->update and of the residual's decay, by the density. */
+void tam_update_complete(tamis_reducer *r, tamis_reducer_config *config);
+/** The density of the next steps: the scale follows if it was left open. */
+void tam_update_follow(tamis_reducer *r, double density);
+/** What is wrong with r->update, whose scheme and config are known. */
 tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout);
 /** Update mode: what the rule needs in the next pass, with the moments of this bucket, goes to its
  * target, which is aimed otherwise. */

@@ -20,9 +20,9 @@ static tamis_status check_numbers(const tamis_update *u) {
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.rule is %d, none of its enum",
                         (int)u->rule);
     if (!(isgreaterequal(u->beta1, 0.0) && isless(u->beta1, 1.0)))
-        return refuse("beta1", u->beta1, "in [0, 1)");
+        return refuse("beta1", u->beta1, "in [0, 1), nor -1: as advised");
     if (!tam_within(u->scale, 1e-6, 1e6))
-        return refuse("scale", u->scale, "1e-6 to 1e6");
+        return refuse("scale", u->scale, "1e-6 to 1e6, nor 0: as advised");
     if (u->rule == TAMIS_UPDATE_MOMENTUM)
         return TAMIS_OK;
     if (!(isgreaterequal(u->beta2, 0.0) && isless(u->beta2, 1.0)))
@@ -95,12 +95,16 @@ float *tam_update_masked(const tam_bucket *b) {
 
 /* -- defaults --------------------------------------------------------------------------------- */
 
+/* Of rule Adam. Below this density entries whose momentum is never among the surest hardly move, so
+ * that the residual has to be the momentum (docs/fidelity.md). */
+#define SPARSE_BELOW 0.05
+
 /* Measured, but for density 1, where all entries make Adam's own step (docs/fidelity.md). Without
  * momentum the residual is the momentum. */
 static const struct {
     double density, with_momentum, without;
-} scales[] = {{1.0, 1.0, 1.0},   {0.1, 7.0, 2.0},    {0.03, 18.0, 2.5},
-              {0.01, 20.0, 3.5}, {0.001, 20.0, 2.0}, {0.0, 20.0, 2.0}};
+} scales[] = {{1.0, 1.0, 1.0},    {0.1, 5.0, 1.0},    {0.03, 9.0, 1.25},
+              {0.01, 10.0, 1.75}, {0.001, 10.0, 1.0}, {0.0, 10.0, 1.0}};
 
 #define DECAY_WITHOUT 0.98
 
@@ -117,6 +121,36 @@ static double advised_scale(double density, bool momentum) {
     return from * tam_exp2(share * tam_log2(to / from));
 }
 
+static double advised_beta1(double density, tamis_update_rule rule) {
+    return rule == TAMIS_UPDATE_MOMENTUM || density >= SPARSE_BELOW ? 0.9 : 0.0;
+}
+
+static void advise(double density, tamis_update *update, double *residual_decay) {
+    if (update->beta1 == -1.0)
+        update->beta1 = advised_beta1(density, update->rule);
+    bool momentum = update->beta1 != 0.0, adam = update->rule == TAMIS_UPDATE_ADAM;
+    update->scale = adam ? advised_scale(density, momentum) : 1.0;
+    *residual_decay = !adam ? 1.0 : momentum ? 0.0 : DECAY_WITHOUT;
+}
+
+void tam_update_complete(tamis_reducer *r, tamis_reducer_config *c) {
+    tamis_update advised = r->update;
+    double decay = 1.0;
+    if (c->update)
+        advise(c->density, &advised, &decay);
+    r->scale_follows = c->update && r->update.scale == 0.0;
+    if (!r->scale_follows)
+        advised.scale = r->update.scale;
+    r->update = advised;
+    c->residual_decay = c->residual_decay == -1.0 ? decay : c->residual_decay;
+}
+
+void tam_update_follow(tamis_reducer *r, double density) {
+    double decay;
+    if (r->scale_follows)
+        advise(density, &r->update, &decay);
+}
+
 tamis_status tamis_update_advise(double density, tamis_update *update, double *residual_decay) {
     if (!update || !residual_decay)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: %s is NULL",
@@ -126,11 +160,8 @@ tamis_status tamis_update_advise(double density, tamis_update *update, double *r
                         density);
     tamis_update own = TAMIS_UPDATE_INIT;
     TAM_TRY(tam_struct_copy("tamis_update", &own, sizeof own, sizeof own, update));
-    bool momentum = own.beta1 != 0.0;
-    own.scale = advised_scale(density, momentum);
-    TAM_TRY(tam_struct_give("tamis_update", &own, sizeof own, update));
-    *residual_decay = momentum ? 0.0 : DECAY_WITHOUT;
-    return TAMIS_OK;
+    advise(density, &own, residual_decay);
+    return tam_struct_give("tamis_update", &own, sizeof own, update);
 }
 
 /* -- moments as part of a state --------------------------------------------------------------- */

@@ -444,9 +444,7 @@ typedef enum tamis_update_rule {
  * gradient. Adam suffers from sparse means of gradients (docs/fidelity.md says why); what comes out
  * of this is a step already. The caller only applies it:
  *
- *     tamis_update update = TAMIS_UPDATE_INIT;
- *     update.beta1 = 0.0;                           not for short runs: see tamis_update_advise
- *     tamis_update_advise(cfg.density, &update, &cfg.residual_decay);
+ *     tamis_update update = TAMIS_UPDATE_INIT;      what it leaves open is as advised, see below
  *     cfg.update = &update;
  *     ...
  *     for every parameter:  p -= lr * weight_decay * p;  p -= lr * grads[i];      plain SGD, lr as
@@ -466,35 +464,42 @@ typedef enum tamis_update_rule {
 typedef struct tamis_update {
     size_t size;
     tamis_update_rule rule;
-    double beta1, beta2; /* in [0, 1); momentum has no beta2 */
-    double epsilon;      /* 1e-38 to 1e38; adam only */
-    double scale;        /* factor on the result, above 0: the step on the few that are chosen is
-                            larger than a dense one would be on them */
+    double beta1;   /* in [0, 1); -1: as advised for the density the reducer is created with */
+    double beta2;   /* in [0, 1); adam only */
+    double epsilon; /* 1e-38 to 1e38; adam only */
+    double scale;   /* 1e-6 to 1e6: factor on the result, for the step on the few that are chosen is
+                       larger than a dense one would be on them; 0: as advised, and following
+                       tamis_reducer_set_density */
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \
-    { sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 1.0 }
+    { sizeof(tamis_update), TAMIS_UPDATE_ADAM, -1.0, 0.99, 1e-8, 0.0 }
 
 /**
- * Scale and residual decay that suit Adam at this density; all else of `update` stays. There are
- * two forms. With beta1 = 0 the residual is the momentum, which moves unsure entries, too: for runs
- * of some thousand steps and more, and for less than 2 %. With beta1 = 0.9 what is chosen is where
- * the momentum is surest, and nothing waits: for about a thousand steps, at 2 % and above.
+ * What TAMIS_UPDATE_INIT leaves open, by the density: beta1 where it is -1, scale, residual decay.
+ *
+ * Of rule Adam there are two forms. From 5 % of the entries on, beta1 = 0.9: what is chosen is where
+ * the momentum is surest, and nothing waits. Below, beta1 = 0: the residual is the momentum, which
+ * moves unsure entries, too. (RMSprop is this form with residual_decay 0: no momentum at all.) A
+ * beta1 that is given stays, and has its own row:
  *
  *     density           10 %     3 %     1 %    0.1 %     residual_decay
- *     scale, beta1 > 0   7      18      20      20        0
- *     scale, beta1 = 0   2       2.5     3.5     2        0.98
+ *     scale, beta1 > 0   5       9      10      10        0
+ *     scale, beta1 = 0   1       1.25    1.75    1        0.98
  *
  * Between them: by straight lines of log(scale) over log(density); below them the last; above, the
- * scale goes to 1 at density 1. A step twice too large does more harm than one three times too small;
- * a beta2 of 0.999 is too slow for such steps. The same bits on every machine.
+ * scale goes to 1 at density 1. The same bits on every machine. Of rule momentum: 0.9, 1, 1.
+ *
+ * The scale must be tuned like a learning rate: these are small enough for the three transformers of
+ * docs/fidelity.md, of which the smallest would gain one percent of its loss by twice as much, and
+ * the largest is ruined by it. A beta2 of 0.999 is too slow for such steps.
  *
  * @param  density         [in]      in (0, 1]
- * @param  update          [in,out]  set by TAMIS_UPDATE_INIT; beta1 is read
+ * @param  update          [in,out]  set by TAMIS_UPDATE_INIT; rule and beta1 are read
  * @param  residual_decay  [out]     for tamis_reducer_config
  *
  * Errors:     ARGUMENT: no effect
- * Source:     docs/fidelity.md: measured on a small transformer
+ * Source:     docs/fidelity.md: measured on small transformers
  */
 TAMIS_API tamis_status tamis_update_advise(double density, tamis_update *update,
                                            double *residual_decay);
@@ -583,9 +588,10 @@ typedef struct tamis_reducer_config {
                                   residual: late, not lost. float16 is refused: values beyond 65504
                                   or below 6e-8 would need a scale that all ranks agree on */
     uint32_t ranks_per_node; /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
-    double residual_decay;   /* 1; in [0, 1]: what a residual is multiplied by once a step, before
+    double residual_decay;   /* in [0, 1]: what a residual is multiplied by once a step, before
                                 anything is added. 1 keeps all; less forgets what has waited long,
-                                so that mass is no longer conserved. Not for scheme dense */
+                                so that mass is no longer conserved. Not for scheme dense. -1: 1;
+                                with an update as tamis_update_advise says */
     const tamis_update *update; /* NULL: residuals accumulate gradients. Copied */
 } tamis_reducer_config;
 
@@ -594,7 +600,7 @@ typedef struct tamis_reducer_config {
         sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
             TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32, 0,   \
             TAMIS_SHARE_NORM, TAMIS_WORKER_CALLER, 0.0, 0.0, 0.0, NULL, NULL, TAMIS_INDEX_AUTO,    \
-            TAMIS_TYPE_FLOAT32, 0, 1.0, NULL                                                       \
+            TAMIS_TYPE_FLOAT32, 0, -1.0, NULL                                                      \
     }
 
 /** A preset: its name, its four policies and where it comes from. */

@@ -105,8 +105,9 @@ static PyMethodDef functions[] = {
     {"settings", settings, METH_NOARGS,
      "settings()\n--\n\nEnvironment variables that the library reads, and what is in force."},
     {"update_advise", (PyCFunction)(void (*)(void))update_advise, METH_VARARGS | METH_KEYWORDS,
-     "update_advise(density, beta1=0.9)\n--\n\n"
-     "(scale, residual_decay) that suit Adam in update mode at this density."},
+     "update_advise(density, beta1=-1.0)\n--\n\n"
+     "(scale, residual_decay) that suit Adam in update mode at this density; beta1 -1: 0.9 from\n"
+     "0.05 on, else 0."},
     {"check_equal", (PyCFunction)(void (*)(void))tam_py_check_equal, METH_VARARGS | METH_KEYWORDS,
      "check_equal(comm, data)\n--\n\n"
      "Error (MISMATCH) that names the ranks whose bytes differ. Collective, between steps. "

@@ -252,22 +252,23 @@ static PyObject *given(PyObject *dict, const char *name) {
     return value == Py_None ? NULL : value;
 }
 
-/* What was not given: of Adam what the library advises, of momentum what Deep Gradient Compression
- * does, of gradients plain error feedback. The last two are in the _INITs. */
+/* What was not given of an update is what the library advises. It is set here, so that it can be
+ * read. */
 static bool complete(PyObject *keywords, tam_py_options *out) {
     PyObject *update = given(keywords, "update");
     tamis_update advised = out->update;
     double decay;
+    if (!update && !given(keywords, "residual_decay"))
+        out->config.residual_decay = 1.0;
     if (!update)
         return true;
     out->config.update = &out->update;
-    if (out->update.rule != TAMIS_UPDATE_ADAM)
-        return true;
     tamis_status status = tamis_update_advise(out->config.density, &advised, &decay);
     if (status != TAMIS_OK) {
         tam_py_raise(status);
         return false;
     }
+    out->update.beta1 = advised.beta1;
     if (!given(update, "scale"))
         out->update.scale = advised.scale;
     if (!given(keywords, "residual_decay"))

@@ -93,10 +93,10 @@ move() { # from ranks, to ranks, moments, options: saved, loaded and saved again
 for ranks in "4 2" "2 4" "1 3" "3 2" "2 3" "4 1"; do
     move $ranks 0 "${mlp[@]}" --optimizer adamw
 done
-move 4 2 2 "${lm[@]}" --reduce update
+move 4 2 2 "${lm[@]}" --reduce update --beta1 0.9
 move 2 4 1 "${lm[@]}" --reduce update --beta1 0
 move 4 3 1 "${cnn[@]}" --reduce update
-move 4 2 2 "${lm[@]}" --reduce update --dense-segments vectors
+move 4 2 2 "${lm[@]}" --reduce update --beta1 0.9 --dense-segments vectors
 for scheme in micro exdyna oktopk; do
     move 4 2 0 "${mlp[@]}" --optimizer momentum --scheme "$scheme"
 done

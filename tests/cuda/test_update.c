@@ -56,6 +56,7 @@ static void test_updates_have_the_bits_of_the_cpu(void **state) {
     tamis_update update = TAMIS_UPDATE_INIT;
     (void)state;
     update.scale = 33.0;
+    update.beta1 = 0.9;
     compare_shapes(&update);
     update.beta1 = 0.0;
     compare_shapes(&update);

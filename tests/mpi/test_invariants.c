@@ -170,6 +170,7 @@ static void check_nodes(tamis_comm *comm) {
 /* The update of each rank depends on what was applied before, and so does its residual. */
 static void check_updates(tamis_comm *comm) {
     tamis_update update = TAMIS_UPDATE_INIT;
+    update.beta1 = 0.9;
     for (int rule = TAMIS_UPDATE_ADAM; rule <= TAMIS_UPDATE_MOMENTUM; rule++) {
         run_case run = {.n = 50021, .density = 0.01, .real = true, .update = &update};
         update.rule = (tamis_update_rule)rule;

@@ -124,7 +124,8 @@ static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, f
 
 static void run_steady(test_rank *self) {
     steady_case *steady = self->shared;
-    const tamis_update update = TAMIS_UPDATE_INIT;
+    tamis_update update = TAMIS_UPDATE_INIT;
+    update.beta1 = 0.9; /* both moments */
     static float gradients[RANKS_MOST][N];
     tamis_reducer *reducer = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -325,9 +326,10 @@ static void try_all_budgets(scarce_case scarce, uint32_t nranks) {
 }
 
 static void test_reducer_create_survives_any_failing_allocation(void **state) {
-    const tamis_update update = TAMIS_UPDATE_INIT;
+    tamis_update update = TAMIS_UPDATE_INIT;
     scheme_case scheme;
     (void)state;
+    update.beta1 = 0.9; /* both moments */
     for (uint32_t nranks = 1; nranks <= 3; nranks += 2) {
         for (size_t s = 0; scheme_preset(s, &scheme); s++)
             try_all_budgets((scarce_case){.scheme = scheme.name}, nranks);

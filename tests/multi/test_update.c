@@ -35,6 +35,7 @@ typedef struct update_case {
 
 static update_case usual(tamis_update_rule rule, double beta1, double decay) {
     update_case c = {.scheme = "tamis", .update = TAMIS_UPDATE_INIT, .decay = decay};
+    c.update.scale = 1.0;
     c.update.rule = rule;
     c.update.beta1 = beta1;
     c.update.beta2 = 0.99;
@@ -533,7 +534,7 @@ static void test_numbers_out_of_range_are_refused(void **state) {
         s.update.epsilon = isfinite(bad[i]) && bad[i] > 0 ? 0.0 : bad[i];
         expect(&s, TAMIS_E_ARGUMENT, "epsilon");
         s.update.epsilon = 1e-8;
-        s.update.scale = isfinite(bad[i]) && bad[i] > 0 ? 0.0 : bad[i];
+        s.update.scale = isfinite(bad[i]) && bad[i] > 0 ? 1e-7 : bad[i];
         expect(&s, TAMIS_E_ARGUMENT, "scale");
         s.update.scale = 1.0;
         s.config.residual_decay = bad[i] == 1.0 ? 1.1 : bad[i];
@@ -619,11 +620,12 @@ static void test_ranks_that_differ_are_told_so(void **state) {
 /* -- defaults --------------------------------------------------------------------------------- */
 
 static void test_advice_is_that_of_the_table_and_between_its_rows(void **state) {
-    static const double rows[][3] = {{1.0, 1.0, 1.0},   {0.1, 7.0, 2.0},    {0.03, 18.0, 2.5},
-                                     {0.01, 20.0, 3.5}, {0.001, 20.0, 2.0}, {1e-6, 20.0, 2.0}};
+    static const double rows[][3] = {{1.0, 1.0, 1.0},    {0.1, 5.0, 1.0},    {0.03, 9.0, 1.25},
+                                     {0.01, 10.0, 1.75}, {0.001, 10.0, 1.0}, {1e-6, 10.0, 1.0}};
     double decay = -1.0;
     tamis_update update = TAMIS_UPDATE_INIT, spreading = TAMIS_UPDATE_INIT;
     (void)state;
+    update.beta1 = 0.9;
     spreading.beta1 = 0.0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_int_equal(tamis_update_advise(rows[i][0], &update, &decay), TAMIS_OK);
@@ -632,7 +634,7 @@ static void test_advice_is_that_of_the_table_and_between_its_rows(void **state) 
         assert_true(fabs(spreading.scale - rows[i][2]) < 1e-4 && decay == 0.98);
     }
     assert_int_equal(tamis_update_advise(sqrt(0.1 * 0.03), &update, &decay), TAMIS_OK);
-    assert_true(fabs(update.scale - sqrt(7.0 * 18.0)) < 1e-3);
+    assert_true(fabs(update.scale - sqrt(5.0 * 9.0)) < 1e-3);
     assert_true(update.beta1 == 0.9 && update.beta2 == 0.99 && spreading.beta1 == 0.0);
     update.scale = 5.0;
     static const double bad[] = {0.0, -1.0, 1.5, NAN};
@@ -641,6 +643,67 @@ static void test_advice_is_that_of_the_table_and_between_its_rows(void **state) 
     assert_int_equal(tamis_update_advise(0.1, NULL, &decay), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_update_advise(0.1, &update, NULL), TAMIS_E_ARGUMENT);
     assert_true(update.scale == 5.0);
+}
+
+static void test_beta1_is_advised_where_it_is_left_open(void **state) {
+    double decay;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        double density = i == 0 ? 0.049 : 0.051;
+        tamis_update update = TAMIS_UPDATE_INIT;
+        update.rule = i == 2 ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM;
+        assert_int_equal(tamis_update_advise(density, &update, &decay), TAMIS_OK);
+        assert_true(update.beta1 == (i == 0 ? 0.0 : 0.9));
+        assert_true(decay == (i == 0 ? 0.98 : i == 1 ? 0.0 : 1.0));
+        assert_true(i < 2 ? update.scale > 1.0 : update.scale == 1.0);
+    }
+}
+
+static void step_of(test_rank *self, tamis_reducer *reducer, uint32_t number, float *out) {
+    data_fill_real(self->id, number, N, out);
+    tamis_step step = data_step(out);
+    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reduce_wait(reducer));
+}
+
+/* What is left open against the same written out: the same bits, also after another density, whose
+ * scale `other` has had from the start. */
+static void run_open(test_rank *self) {
+    enum { LEFT, SAME, OTHER, REDUCERS };
+    const tamis_update_rule *rule = self->shared;
+    tamis_reducer *reducers[REDUCERS];
+    tamis_update updates[REDUCERS] = {TAMIS_UPDATE_INIT, TAMIS_UPDATE_INIT, TAMIS_UPDATE_INIT};
+    float outs[REDUCERS][N];
+    for (int i = 0; i < REDUCERS; i++) {
+        tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+        config.density = 0.02;
+        config.density_max = 0.03;
+        config.update = &updates[i];
+        updates[i].rule = *rule;
+        if (i != LEFT)
+            RANK_OK(self, tamis_update_advise(i == OTHER ? 0.03 : 0.02, &updates[i],
+                                              &config.residual_decay));
+        RANK_OK(self, data_reducer(self->comm, N, &config, &reducers[i]));
+    }
+    RANK_CHECK(self, *rule == TAMIS_UPDATE_MOMENTUM || updates[SAME].scale != updates[OTHER].scale,
+               "both densities have the scale %g", updates[SAME].scale);
+    for (uint32_t number = 0; number < 6; number++) {
+        for (int i = 0; i < REDUCERS; i++) {
+            if (number == 3)
+                RANK_OK(self, tamis_reducer_set_density(reducers[i], 0.03));
+            step_of(self, reducers[i], number, outs[i]);
+        }
+        RANK_CHECK(self, memcmp(outs[LEFT], outs[number < 3 ? SAME : OTHER], sizeof outs[0]) == 0,
+                   "step %u differs", number);
+    }
+    for (int i = 0; i < REDUCERS; i++)
+        tamis_reducer_destroy(reducers[i]);
+}
+
+static void test_what_is_left_open_is_as_advised_for_the_density(void **state) {
+    (void)state;
+    for (int rule = 0; rule < 2; rule++)
+        ranks_run(2, 0, run_open, &(tamis_update_rule){(tamis_update_rule)rule});
 }
 
 int main(void) {
@@ -661,6 +724,8 @@ int main(void) {
         cmocka_unit_test(test_segments_with_rows_are_refused),
         cmocka_unit_test(test_ranks_that_differ_are_told_so),
         cmocka_unit_test(test_advice_is_that_of_the_table_and_between_its_rows),
+        cmocka_unit_test(test_beta1_is_advised_where_it_is_left_open),
+        cmocka_unit_test(test_what_is_left_open_is_as_advised_for_the_density),
     };
     return cmocka_run_group_tests_name("update", tests, NULL, NULL);
 }

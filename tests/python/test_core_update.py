@@ -97,7 +97,7 @@ def test_ranks_add_their_own_steps_and_get_the_mean_of_what_was_chosen(
 def test_long_residuals_that_start_at_0_are_the_steps(threads):
     n = (1 << 22) + 100
     layout = Layout([("aligned", 1 << 21), ("longer", 1), ("shifted", n - (1 << 21) - 1)])
-    reducer = Reducer(Comm.local(1)[0], layout, density=0.001, update="adam", threads=threads)
+    reducer = Reducer(Comm.local(1)[0], layout, density=0.001, update=dict(beta1=0.9), threads=threads)
     assert reducer.residual_decay == 0.0
     plain, kept = Plain(reducer, 0.9, 0.99, 1e-8, n), np.empty(n, F)
     for step in range(3):
@@ -112,16 +112,18 @@ def test_long_residuals_that_start_at_0_are_the_steps(threads):
 
 
 def test_what_is_left_out_is_what_the_library_advises_for_the_density():
-    assert update_advise(0.03) == update_advise(0.03, 0.9) == (18.0, 0.0)
-    assert update_advise(density=0.01, beta1=0.0) == (3.5, 0.98)
+    assert update_advise(0.1) == update_advise(0.1, 0.9) == (5.0, 0.0)
+    assert update_advise(0.01) == update_advise(density=0.01, beta1=0.0) == (1.75, 0.98)
     for update in ("adam", {}, dict(rule="adam", scale=None), dict(beta1=0.9)):
-        reducer = alone(density=0.03, update=update)
+        reducer = alone(density=0.1, update=update)
         assert reducer.update == dict(
-            rule="adam", beta1=0.9, beta2=0.99, epsilon=1e-8, scale=18.0
+            rule="adam", beta1=0.9, beta2=0.99, epsilon=1e-8, scale=5.0
         )
         assert reducer.residual_decay == 0.0
-    plain = alone(density=0.01, update=dict(beta1=0.0))
-    assert (plain.update["scale"], plain.residual_decay) == (3.5, 0.98)
+    for update in ("adam", dict(beta1=0.0)):
+        plain = alone(density=0.01, update=update)
+        assert (plain.update["beta1"], plain.update["scale"]) == (0.0, 1.75)
+        assert plain.residual_decay == 0.98
     own = alone(density=0.03, update=dict(scale=3.0), residual_decay=0.25)
     assert (own.update["scale"], own.residual_decay) == (3.0, 0.25)
     momentum = alone(density=0.03, update="momentum")
@@ -172,7 +174,7 @@ def steps(reducer, numbers):
     return np.array(out)
 
 
-@pytest.mark.parametrize("update", ["adam", dict(beta1=0.0), "momentum"])
+@pytest.mark.parametrize("update", [dict(beta1=0.9), dict(beta1=0.0), "momentum"])
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(update, tmp_path):
     options = dict(density=0.05, update=update)
     reducer = alone(**options)
@@ -196,7 +198,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(update, tmp_path):
 
 
 def test_wrong_moments_are_refused_and_change_nothing():
-    reducer = alone(update="adam")
+    reducer = alone(update=dict(beta1=0.9))
     steps(reducer, range(2))
     first, second = np.empty(N, F), np.empty(N, F)
     passes = reducer.moments(first, second)

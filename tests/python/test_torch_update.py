@@ -54,7 +54,7 @@ def against_plain(kind):
     model = Weighted()
     for value in model.values:
         value.data.normal_(generator=torch.Generator().manual_seed(value.numel()))
-    scale, decay = (tamis.update_advise(DENSITY)[0], 0.5) if kind != "SGD" else (1.0, 1.0)
+    scale, decay = (tamis.update_advise(DENSITY, 0.8)[0], 0.5) if kind != "SGD" else (1.0, 1.0)
     optimizer = wrap(model, kind, residual_decay=decay)
     plain = Plain(kind, flat(model.values), scale, decay)
     far = {}

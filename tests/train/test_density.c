@@ -8,7 +8,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <tamis/tamis.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
@@ -66,33 +65,12 @@ static void density_moves_to_its_end_over_the_run(void **state) {
     assert_true(density_at(&s, 10, 15) == density_at(&s, 10, 100));
 }
 
-static void gain_is_that_of_the_advised_scales(void **state) {
-    (void)state;
-    train_settings s = usual;
-    tamis_update here = TAMIS_UPDATE_INIT, there = TAMIS_UPDATE_INIT;
-    double decay;
-    assert_true(density_gain(&s, 0.1) == 1.0); /* of gradients */
-    s.reduce = TRAIN_UPDATE;
-    s.optimizer = TRAIN_MOMENTUM;
-    assert_true(density_gain(&s, 0.1) == 1.0);
-    s.optimizer = TRAIN_ADAMW;
-    for (int form = 0; form < 2; form++) {
-        s.beta1 = here.beta1 = there.beta1 = form ? 0.9 : 0.0;
-        assert_true(density_gain(&s, 0.01) == 1.0);
-        assert_int_equal(tamis_update_advise(0.01, &here, &decay), TAMIS_OK);
-        assert_int_equal(tamis_update_advise(0.1, &there, &decay), TAMIS_OK);
-        assert_true(here.scale > there.scale);
-        assert_float_equal(density_gain(&s, 0.1), there.scale / here.scale, 1e-12);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(density_stays_unless_told),
         cmocka_unit_test(warm_up_falls_exponentially),
         cmocka_unit_test(warm_up_passes_the_published_densities),
         cmocka_unit_test(density_moves_to_its_end_over_the_run),
-        cmocka_unit_test(gain_is_that_of_the_advised_scales),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

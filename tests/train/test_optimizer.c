@@ -79,7 +79,7 @@ static void compare(const train_settings *settings, rule slow) {
             g[i] = (float)gradient(i, step);
             slow(&r, settings, (int)step + 1, i, gradient(i, step));
         }
-        optimizer_pace pace = {step, (float)settings->lr, 1.0f};
+        optimizer_pace pace = {step, (float)settings->lr};
         optimizer_update(&o, &work, &pace, g, p);
     }
     for (size_t i = 0; i < N; i++) {
@@ -143,7 +143,7 @@ static void sparse_sgd_is_sgd_where_the_rest_is_zero(void **state) {
     optimizer o;
     float g[5] = {0, 2, 0, 0, -3}, dense[5] = {1, 2, 3, 4, 5}, sparse[5] = {1, 2, 3, 4, 5};
     const uint32_t indices[] = {1, 4};
-    const optimizer_pace pace = {0, 0.3f, 1.0f};
+    const optimizer_pace pace = {0, 0.3f};
     const float values[] = {2, -3};
     s.optimizer = TRAIN_SGD;
     optimizer_open(&s, 5, NULL, &o);
@@ -160,7 +160,7 @@ static void updates_are_applied_as_they_come(void **state) {
     tamis_segment segments[] = {{"W", 1}, {"b", 1}};
     bool matrices[] = {true, false};
     workload work = {.nsegments = 2, .length = 2, .segments = segments, .matrices = matrices};
-    const optimizer_pace pace = {3, 0.5f, 0.25f};
+    const optimizer_pace pace = {3, 0.5f};
     float g[2] = {2, 8}, p[2] = {1, 1};
     optimizer o;
     s.optimizer = TRAIN_ADAMW;
@@ -168,8 +168,8 @@ static void updates_are_applied_as_they_come(void **state) {
     optimizer_open(&s, 2, NULL, &o);
     assert_int_equal(o.nstates, 0);
     optimizer_update(&o, &work, &pace, g, p);
-    assert_float_equal(p[0], 1 - 0.5 * 0.1 - 0.5 * 0.25 * 2, 1e-6);
-    assert_float_equal(p[1], 1 - 0.5 * 0.25 * 8, 1e-6);
+    assert_float_equal(p[0], 1 - 0.5 * 0.1 - 0.5 * 2, 1e-6);
+    assert_float_equal(p[1], 1 - 0.5 * 8, 1e-6);
     optimizer_close(&o);
 }
 
@@ -190,7 +190,7 @@ static void plain_segments_follow_the_rule_beside_updates(void **state) {
         optimizer_open(&gradients, 4, NULL, &b);
         optimizer_open(&s, 4, NULL, &c);
         for (uint64_t step = 0; step < 5; step++) {
-            const optimizer_pace pace = {step, 0.1f, 0.5f};
+            const optimizer_pace pace = {step, 0.1f};
             const float g[4] = {1.0f + (float)step, 2.0f, -3.0f + (float)step, 4.0f};
             optimizer_update(&a, &work, &pace, g, mixed);
             optimizer_update(&b, &work, &pace, g, whole);
