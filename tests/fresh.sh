@@ -30,6 +30,12 @@ mkdir -p "$folder" || exit 1
 
 commands=("$@")
 [ $# -gt 0 ] || commands=(demo quick)
+for name in "${commands[@]}"; do
+    case $name in
+        demo | quick) ;;
+        *) echo "usage: bash tests/fresh.sh [demo] [quick]" >&2; exit 2 ;;
+    esac
+done
 
 skip_all() { # reason
     echo "skipped: $1"
@@ -134,7 +140,6 @@ for name in "${commands[@]}"; do
     case $name in
         demo) fresh demo build/demo/demo.jsonl env EPOCHS=1 SEEDS=1 bash bench/demo.sh ;;
         quick) fresh quick "" bash tests/run.sh --quick ;;
-        *) echo "usage: bash tests/fresh.sh [demo] [quick]" >&2; exit 2 ;;
     esac
 done
 finish
