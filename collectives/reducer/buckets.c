@@ -71,7 +71,7 @@ static tamis_index_format choose_format(const tam_bucket *b) {
 /* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
 static void name_slots(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->comm->agreements, b->index};
+    uint64_t who[] = {tam_agreement_hash(&r->agreement), r->serial, b->index};
     b->config_hash = b->slots.config = XXH3_64bits(who, sizeof who);
 }
 
@@ -322,16 +322,18 @@ static tamis_status open_result(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-/* Gradients that the host cannot reach, or that must be widened, pass through a staging area; else
- * they are summed where they lie. */
+/* For all buckets that are summed whole: they take turns. */
 static tamis_status open_staging(tamis_reducer *r) {
-    if (r->ndense == 0 || r->driver != &tam_driver_host ||
-        (r->config.device == TAMIS_DEVICE_CPU && r->config.grad_type == TAMIS_TYPE_FLOAT32))
+    size_t most = 0;
+    for (uint32_t i = 0; i < r->nbuckets && r->driver == &tam_driver_host; i++) {
+        const tam_bucket *b = &r->buckets[i];
+        size_t needed = tam_scheme_dense(b->scheme) ? tam_dense_staging(b) : 0;
+        most = needed > most ? needed : most;
+    }
+    if (most == 0)
         return TAMIS_OK;
-    r->staging = tam_alloc_array(TAM_DENSE_PIECE, 2 * sizeof(float));
-    if (!r->staging)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for pieces of the gradient");
-    return TAMIS_OK;
+    r->staging = tam_alloc_array(most, sizeof r->staging[0]);
+    return r->staging ? TAMIS_OK : tam_fail(TAMIS_E_NOMEM, "no memory for pieces of the gradient");
 }
 
 tamis_status tam_buckets_open(tamis_reducer *r) {

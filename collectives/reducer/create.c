@@ -296,12 +296,14 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: comm is NULL");
     TAM_TRY(tam_comm_check(comm));
+    uint64_t serial = ++comm->reducers; /* whatever comes of it: all ranks count alike */
     tamis_reducer *r = tam_alloc(sizeof *r);
     if (!r || !tam_lock_open(&r->lock, &r->progress)) {
         tam_free(r);
         return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"), 0);
     }
     r->comm = comm;
+    r->serial = serial;
     r->stats = (tamis_stats)TAMIS_STATS_INIT;
     r->stats.straggler = UINT32_MAX;
     tamis_status status = open_agreed(r, layout, config, out);

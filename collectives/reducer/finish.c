@@ -98,18 +98,19 @@ static void forget_rest(tam_bucket *b, size_t i) {
         b->rest[i] = 0.0f;
 }
 
-/* Finite values whose sum is not. Such entries are dropped, else every later step would meet them
- * again. @return how many */
+/* Finite values whose sum is not, or not with all factors, as it would be applied. Such entries are
+ * dropped, else every later step would meet them again. @return how many */
 static uint64_t drop_infinite_sums(tam_bucket *b) {
     const tam_device *device = b->reducer->device;
+    const float divisor = tam_divisor(b->reducer);
     tam_entries all = tam_bucket_result(b);
     uint64_t bad = 0;
     for (size_t i = 0; i < all.count; i++)
-        bad += !isfinite(all.values[i]);
+        bad += !isfinite(all.values[i] / divisor);
     for (size_t i = 0; bad > 0 && b->slice && i < all.count; i++)
-        all.values[i] = isfinite(all.values[i]) ? all.values[i] : 0.0f;
+        all.values[i] = isfinite(all.values[i] / divisor) ? all.values[i] : 0.0f;
     for (size_t i = 0; bad > 0 && i < b->count; i++) {
-        if (isfinite(b->values[i]))
+        if (isfinite(b->values[i] / divisor))
             continue;
         b->values[i] = 0.0f;
         if (b->rest)

@@ -62,7 +62,7 @@ typedef enum tam_field {
 } tam_field;
 
 enum { TAM_SLACK_STEPS = 16 };      /* after which a rank that was late is expected late */
-enum { TAM_DENSE_PIECE = 1 << 20 }; /* elements that scheme dense moves at a time */
+enum { TAM_DENSE_PIECE = 1 << 20 }; /* elements that are staged at a time to be summed whole */
 
 typedef struct tam_agreement {
     uint64_t status; /* of this rank, so far */
@@ -174,6 +174,7 @@ extern const tam_driver tam_driver_stream; /* stream.c, with CUDA */
 
 struct tamis_reducer {
     tamis_comm *comm;
+    uint64_t serial; /* among the reducers of the communicator, from 1 */
     tamis_layout *layout;
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
@@ -195,7 +196,7 @@ struct tamis_reducer {
     tamis_update update;   /* config.update is this, or NULL */
     float *first, *second; /* update mode: moments, as far as the rule has them */
     uint64_t passes;       /* that made them */
-    void *staging;         /* dense: float[TAM_DENSE_PIECE] and as much raw; NULL: works in place */
+    float *staging;        /* dense.c: [the most that any bucket needs] */
     uint32_t *indices;     /* [sum of union_max] the result of several buckets joined; else NULL */
     float *values;
     uint64_t *lengths, *shares; /* [nbuckets] of those that share k */
@@ -263,7 +264,8 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
 
 /** update.c: what is wrong with r->update, whose scheme and config are known. */
 tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout);
-/** Update mode: what the rule needs in the next pass, with the moments of this bucket. */
+/** Update mode: what the rule needs in the next pass, with the moments of this bucket, goes to its
+ * target, which is aimed otherwise. */
 void tam_update_aim(tam_bucket *b);
 /** Moments that are cleared where an entry was applied: of this bucket; NULL: none. */
 float *tam_update_masked(const tam_bucket *b);
@@ -295,6 +297,8 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link);
 tamis_status tam_step_dense(tam_job *job, tam_link *link);
 /** dense.c: zeros in place of a bucket's sums. */
 tamis_status tam_dense_clear(tam_bucket *b);
+/** dense.c: floats of the staging area that the sums of a bucket may need. */
+size_t tam_dense_staging(const tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);

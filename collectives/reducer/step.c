@@ -152,7 +152,6 @@ static void aim(tam_bucket *b, const tamis_step *step) {
         .clear = r->config.output == TAMIS_OUTPUT_DENSE,
         .mine = tam_part_of(&b->division, r->step, r->rank),
         .thresholds = b->control.thresholds,
-        .intake = r->config.update ? &b->intake : NULL,
     };
     if (r->config.update)
         tam_update_aim(b);

@@ -84,6 +84,7 @@ void tam_update_aim(tam_bucket *b) {
         .correct2 = correction(u->beta2, b->pass),
         .epsilon = (float)u->epsilon,
     };
+    b->target.intake = r->first || r->second ? &b->intake : NULL; /* none: u is the gradient */
 }
 
 float *tam_update_masked(const tam_bucket *b) {

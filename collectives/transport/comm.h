@@ -49,7 +49,7 @@ struct tamis_comm {
     unsigned char *board; /* [nranks * TAM_BOARD_BYTES] for agreements, which must not allocate */
     unsigned char *desk;  /* [TAM_DESK_BYTES] the job of an agreement: it may outlive its call */
 
-    uint64_t agreements; /* held so far: tells reducers of one communicator apart */
+    uint64_t reducers; /* made so far, the same on all ranks: tells them apart */
 
     bool measured; /* by the first reducer that chooses (probe.h) */
     tam_costs costs;

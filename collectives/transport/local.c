@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks as threads of one process. Every operation is: publish a pointer, meet, read the others,
- * meet. Three ranks all-gather:
+ * Ranks as threads of one process. Every operation is: post a pointer and what it is for, meet,
+ * compare, read the others, meet. Three ranks all-gather:
  *
  *     rank 0   post a   |        | copies a b c |        |
  *     rank 1   post b   | meet   | copies a b c | meet   |
@@ -10,12 +10,23 @@
 #include "lib/base/base.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/sum.h"
+#include "collectives/transport/tag.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
 
 enum { RANKS_MAX = 1024 };
+
+/* What a rank takes part in. */
+typedef struct posting {
+    const char *call;   /* words for it; the same pointer on all ranks */
+    const void *memory; /* for the others to read, */
+    size_t bytes;       /* as many on all ranks; all-to-all: 0 */
+    const size_t *at;   /* all-to-all: runs in it */
+    bool tagged;
+    tam_tag tag;
+} posting;
 
 typedef struct hub {
     pthread_mutex_t lock;
@@ -26,8 +37,8 @@ typedef struct hub {
     uint64_t round;   /* meetings held */
     tamis_status broken;
     char cause[256];
-    const void **posted; /* [nranks] */
-    bool *here;          /* [nranks] arrived at the current meeting */
+    posting *posted; /* [nranks] */
+    bool *here;      /* [nranks] arrived at the current meeting */
 } hub;
 
 typedef struct local {
@@ -105,29 +116,61 @@ static tamis_status meet(local *self, bool reads, const tam_call *call) {
     return status == TAMIS_OK ? TAMIS_OK : tam_fail(status, "rank %u: %s", self->rank, cause);
 }
 
-static tamis_status post(local *self, const void *memory, const tam_call *call) {
-    self->hub->posted[self->rank] = memory;
-    return meet(self, true, call);
+static tamis_status compare(const local *self, uint32_t r, tam_call *call) {
+    const posting *mine = &self->hub->posted[self->rank], *theirs = &self->hub->posted[r];
+    if (mine->tagged && theirs->tagged)
+        TAM_TRY(tam_tag_hear(call, r, &theirs->tag));
+    if (mine->call == theirs->call && mine->bytes == theirs->bytes &&
+        mine->tagged == theirs->tagged)
+        return TAMIS_OK;
+    return tam_fail(
+        TAMIS_E_PROTOCOL,
+        "rank %u makes %s of %zu bytes, rank %u %s of %zu bytes: all ranks must use the "
+        "reducers of a communicator in the same order",
+        self->rank, mine->call, mine->bytes, r, theirs->call, theirs->bytes);
+}
+
+/* Where ranks differ all of them find it, and none has read what is another's. */
+static tamis_status post(local *self, posting mine, tam_call *call) {
+    tamis_status status = TAMIS_OK;
+    mine.tagged = call->tag != NULL;
+    if (mine.tagged)
+        mine.tag = *call->tag;
+    self->hub->posted[self->rank] = mine;
+    TAM_TRY(meet(self, true, call));
+    for (uint32_t r = 0; r < self->hub->nranks && status == TAMIS_OK; r++)
+        status = compare(self, r, call);
+    if (status == TAMIS_OK)
+        return TAMIS_OK;
+    char sentence[256];
+    snprintf(sentence, sizeof sentence, "%s", tamis_last_error());
+    TAM_TRY(meet(self, false, call)); /* first, for the others still read */
+    return tam_fail(status, "%s", sentence);
 }
 
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
                               tam_call *call) {
     local *self = arg;
-    TAM_TRY(post(self, send, call));
+    TAM_TRY(post(self, (posting){.call = "an all-gather", .memory = send, .bytes = bytes}, call));
     for (uint32_t r = 0; r < self->hub->nranks; r++)
-        memcpy((char *)recv + r * bytes, self->hub->posted[r], bytes);
+        memcpy((char *)recv + r * bytes, self->hub->posted[r].memory, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->hub->nranks - 1);
     return meet(self, false, call);
 }
 
-/* Own slice: sum over ranks in rank order. Only this rank writes it, nobody reads it meanwhile. */
-static void sum_slice(local *self, float *values, size_t begin, size_t end) {
-    const float *const *others = (const float *const *)(const void *)self->hub->posted;
-    for (size_t i = begin; i < end; i++) {
-        float sum = others[0][i];
-        for (uint32_t r = 1; r < self->hub->nranks; r++)
-            sum += others[r][i];
-        values[i] = sum;
+/* Own slice: sum over ranks in rank order. Only this rank writes it, nobody else reads it meanwhile. */
+static void sum_slice(const local *self, float *values, size_t begin, size_t end) {
+    const posting *all = self->hub->posted;
+    float sums[TAM_SUMS];
+    for (size_t at = begin; at < end; at += TAM_SUMS) {
+        size_t length = end - at < TAM_SUMS ? end - at : TAM_SUMS;
+        memcpy(sums, (const float *)all[0].memory + at, length * sizeof sums[0]);
+        for (uint32_t r = 1; r < self->hub->nranks; r++) {
+            const float *theirs = (const float *)all[r].memory + at;
+            for (size_t i = 0; i < length; i++)
+                sums[i] += theirs[i];
+        }
+        memcpy(values + at, sums, length * sizeof sums[0]);
     }
 }
 
@@ -142,7 +185,7 @@ static tamis_status take_slices(local *self, char *values, size_t count, size_t 
         size_t from = size * tam_slice_begin(count, r, h->nranks);
         size_t to = size * tam_slice_begin(count, r + 1, h->nranks);
         if (r != self->rank && from < to)
-            memcpy(values + from, (const char *)h->posted[r] + from, to - from);
+            memcpy(values + from, (const char *)h->posted[r].memory + from, to - from);
     }
     /* What a network would carry: others' slices out, the own sum to all others. */
     call->wire_bytes += size * (uint64_t)(count - own + own * (h->nranks - 1));
@@ -152,7 +195,8 @@ static tamis_status take_slices(local *self, char *values, size_t count, size_t 
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     local *self = arg;
     uint32_t nranks = self->hub->nranks;
-    TAM_TRY(post(self, values, call));
+    posting mine = {.call = "a sum", .memory = values, .bytes = count * sizeof values[0]};
+    TAM_TRY(post(self, mine, call));
     sum_slice(self, values, tam_slice_begin(count, self->rank, nranks),
               tam_slice_begin(count, self->rank + 1, nranks));
     return take_slices(self, (char *)values, count, sizeof values[0], call);
@@ -164,33 +208,29 @@ static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t c
     uint32_t nranks = self->hub->nranks;
     size_t end = tam_slice_begin(count, self->rank + 1, nranks);
     float sums[TAM_SUMS];
-    TAM_TRY(post(self, values, call));
+    posting mine = {
+        .call = "a sum of bfloat16", .memory = values, .bytes = count * sizeof values[0]};
+    TAM_TRY(post(self, mine, call));
     for (size_t at = tam_slice_begin(count, self->rank, nranks); at < end; at += TAM_SUMS) {
         size_t length = end - at < TAM_SUMS ? end - at : TAM_SUMS;
         for (uint32_t r = 0; r < nranks; r++)
-            tam_sums_add((const uint16_t *)self->hub->posted[r] + at, length, r == 0, sums);
+            tam_sums_add((const uint16_t *)self->hub->posted[r].memory + at, length, r == 0, sums);
         tam_sums_round(sums, length, values + at, lost + at);
     }
     return take_slices(self, (char *)values, count, sizeof values[0], call);
 }
 
-/* What a rank has for the others. */
-typedef struct runs {
-    const char *send;
-    const size_t *at;
-} runs;
-
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call) {
     local *self = arg;
     uint32_t rank = self->rank, nranks = self->hub->nranks, odd = nranks;
-    runs own = {send, send_at};
-    TAM_TRY(post(self, &own, call));
+    TAM_TRY(post(self, (posting){.call = "an all-to-all", .memory = send, .at = send_at}, call));
     for (uint32_t r = 0; r < nranks; r++) {
-        const runs *theirs = self->hub->posted[r];
+        const posting *theirs = &self->hub->posted[r];
         size_t length = theirs->at[rank + 1] - theirs->at[rank];
         if (length == recv_at[r + 1] - recv_at[r])
-            memcpy((char *)recv + recv_at[r], theirs->send + theirs->at[rank], length);
+            memcpy((char *)recv + recv_at[r], (const char *)theirs->memory + theirs->at[rank],
+                   length);
         else
             odd = r;
     }

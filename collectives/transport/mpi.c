@@ -17,10 +17,12 @@
  *     rank 1   gets 0.1 2.1   sums S1 = 0.1 + 1.1 + 2.1   sends S1 to 0, 2   gets S0 S2
  *     rank 2   gets 0.2 1.2   sums S2 = 0.2 + 1.2 + 2.2   sends S2 to 0, 1   gets S0 S1
  *
- * Sent per rank: n - n/P out, n/P to P - 1 others = 2 n (P - 1) / P values.
+ * Sent per rank: n - n/P out, n/P to P - 1 others = 2 n (P - 1) / P values. Tags travel beside the
+ * first pieces, which are added up when all tags have come and none differs.
  */
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/sum.h"
+#include "collectives/transport/tag.h"
 #include "collectives/transport/wait.h"
 
 #include <stdio.h>
@@ -29,6 +31,7 @@ enum {
     TAG_GATHER = 1,
     TAG_SCATTER = 2,
     TAG_RUNS = 3,
+    TAG_MEETING = 4,
     PIECE = TAM_MPI_PIECE,
     MESSAGE_MAX = TAM_MPI_MESSAGE_MAX
 };
@@ -267,12 +270,50 @@ static void add_up(const tam_mpi *self, const vector *s, size_t j) {
         add_floats(self, s, j, length, mine);
 }
 
+/* -- tags ------------------------------------------------------------------------------------- */
+
+static tamis_status post_tags(tam_mpi *self, tam_call *call) {
+    tam_mpi_batch *b = &self->meeting;
+    tam_tag *own = &self->tags[self->rank];
+    *own = *call->tag; /* the caller's may be gone before its message is */
+    for (int d = 1; d < self->nranks; d++)
+        TAM_TRY(
+            receive(self, b, &self->tags[left(self, d)], sizeof *own, left(self, d), TAG_MEETING));
+    for (int d = 1; d < self->nranks; d++)
+        TAM_TRY(dispatch(self, b, own, sizeof *own, right(self, d), TAG_MEETING, call));
+    return TAMIS_OK;
+}
+
+/* What a rank that sums something else has sent must not come to where this one's parts belong. */
+static void withdraw(tam_mpi_batch *b) {
+    for (int i = 0; i < b->count; i++) {
+        int done = 0;
+        if (MPI_Test(&b->requests[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+            MPI_Cancel(&b->requests[i]);
+    }
+}
+
+static tamis_status compare_tags(tam_mpi *self, tam_call *call) {
+    tamis_status status = wait_all(self, &self->meeting, call);
+    for (int r = 0; r < self->nranks && status == TAMIS_OK; r++)
+        status = tam_tag_hear(call, (uint32_t)r, &self->tags[r]);
+    for (int i = 0; i < 2 && status != TAMIS_OK; i++)
+        withdraw(&self->scatter[i]);
+    return status;
+}
+
+/* -- sum -------------------------------------------------------------------------------------- */
+
 static tamis_status reduce(tam_mpi *self, vector *s, tam_call *call) {
     size_t longest = (s->count + (size_t)self->nranks - 1) / (size_t)self->nranks;
     s->npieces = (longest + PIECE - 1) / PIECE;
     if (s->count == 0)
         return TAMIS_OK;
+    if (call->tag)
+        TAM_TRY(post_tags(self, call));
     TAM_TRY(post_scatter(self, s, 0, call));
+    if (call->tag)
+        TAM_TRY(compare_tags(self, call));
     for (size_t j = 0; j < s->npieces; j++) {
         if (j + 1 < s->npieces)
             TAM_TRY(post_scatter(self, s, j + 1, call));
@@ -285,10 +326,13 @@ static tamis_status reduce(tam_mpi *self, vector *s, tam_call *call) {
     return wait_all(self, &self->gather[(s->npieces - 1) % 2], call);
 }
 
+/* Of one rank, too, what it notes is noted. */
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_mpi *self = arg;
     vector s = {.values = (char *)values, .size = sizeof values[0], .count = count};
-    return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
+    if (self->nranks == 1)
+        return call->tag ? tam_tag_hear(call, 0, call->tag) : TAMIS_OK;
+    return reduce(self, &s, call);
 }
 
 static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,

@@ -28,7 +28,8 @@ typedef struct tam_mpi_batch {
 typedef struct tam_mpi {
     MPI_Comm comm;
     int rank, nranks;
-    tam_mpi_batch gather[2], scatter[2];
+    tam_mpi_batch gather[2], scatter[2], meeting;
+    tam_tag *tags;   /* [nranks] of a sum: as they came; the own one as it is sent */
     char *pieces[2]; /* [nranks * TAM_MPI_PIECE] floats: parts of the own slice that arrived */
     void *memory;
 } tam_mpi;

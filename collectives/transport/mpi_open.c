@@ -5,22 +5,26 @@
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/comm.h"
 
-/* pieces 0 | pieces 1 | requests of four batches | peers of four batches */
+enum { BATCHES = 5 };
+
+/* tags | pieces 0 | pieces 1 | requests of the batches | peers of the batches */
 static tamis_status open_buffers(tam_mpi *self) {
     size_t ranks = (size_t)self->nranks, most = 2 * ranks;
-    size_t pieces = ranks * TAM_MPI_PIECE * sizeof(float);
+    size_t tags = ranks * sizeof self->tags[0], pieces = ranks * TAM_MPI_PIECE * sizeof(float);
     size_t requests = most * sizeof(MPI_Request), peers = most * sizeof(int);
-    char *at = tam_alloc(2 * pieces + 4 * requests + 4 * peers);
+    char *at = tam_alloc(tags + 2 * pieces + BATCHES * (requests + peers));
     if (!at)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %d ranks", self->nranks);
     self->memory = at;
-    tam_mpi_batch *batches[] = {&self->gather[0], &self->gather[1], &self->scatter[0],
-                                &self->scatter[1]};
+    tam_mpi_batch *batches[BATCHES] = {&self->gather[0], &self->gather[1], &self->scatter[0],
+                                       &self->scatter[1], &self->meeting};
+    self->tags = (tam_tag *)(void *)at;
+    at += tags;
     for (int i = 0; i < 2; i++, at += pieces)
         self->pieces[i] = at;
-    for (int i = 0; i < 4; i++, at += requests)
+    for (int i = 0; i < BATCHES; i++, at += requests)
         batches[i]->requests = (MPI_Request *)(void *)at;
-    for (int i = 0; i < 4; i++, at += peers)
+    for (int i = 0; i < BATCHES; i++, at += peers)
         batches[i]->peers = (int *)(void *)at;
     return TAMIS_OK;
 }

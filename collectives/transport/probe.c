@@ -11,6 +11,8 @@
  */
 #include "collectives/transport/probe.h"
 
+#include "collectives/transport/tag.h"
+
 #include "lib/base/base.h"
 
 #include <stdio.h>
@@ -109,10 +111,20 @@ static tamis_status show(tam_probe *m, tam_link *link) {
     return TAMIS_OK;
 }
 
+/* With a tag, as of a bucket that is summed whole. */
+static tamis_status sum(tam_probe *m, const struct point *p, tam_link *link) {
+    tam_tag tag = {.rank = link->rank, .count = p->size};
+    tam_tag_seal(&tag);
+    link->call.tag = &tag;
+    tamis_status status = link->transport->allreduce_sum(link->self, m->grad, p->size, &link->call);
+    link->call.tag = NULL;
+    return status;
+}
+
 static tamis_status once(tam_probe *m, const struct point *p, tam_link *link) {
     const tam_transport *t = link->transport;
     if (p->kind == SUM)
-        return t->allreduce_sum(link->self, m->grad, p->size, &link->call);
+        return sum(m, p, link);
     if (p->kind == GATHER)
         return t->allgather(link->self, m->grad, p->size, m->recv, &link->call);
     pass(m->acc, m->grad, p->size);

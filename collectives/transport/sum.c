@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/sum.h"
 
+#include "collectives/transport/tag.h"
 #include "lib/base/half.h"
 
 static void add_up(const float *gathered, uint32_t nranks, size_t length, float *values) {
@@ -12,8 +13,20 @@ static void add_up(const float *gathered, uint32_t nranks, size_t length, float 
     }
 }
 
+/* A call of its own: its length is the same whatever the ranks sum. */
+static tamis_status gather_tags(tam_gather_chunk gather, void *self, uint32_t nranks,
+                                tam_call *call) {
+    const void *came;
+    TAM_TRY(gather(self, call->tag, sizeof *call->tag, &came, call));
+    for (uint32_t r = 0; r < nranks; r++)
+        TAM_TRY(tam_tag_hear(call, r, (const tam_tag *)came + r));
+    return TAMIS_OK;
+}
+
 tamis_status tam_sum_by_gather(tam_gather_chunk gather, void *self, uint32_t nranks, size_t chunk,
                                float *values, size_t count, tam_call *call) {
+    if (call->tag)
+        TAM_TRY(gather_tags(gather, self, nranks, call));
     for (size_t at = 0; at < count; at += chunk) {
         size_t length = count - at < chunk ? count - at : chunk;
         const void *gathered;

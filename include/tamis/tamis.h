@@ -318,7 +318,7 @@ typedef enum tamis_device {
 typedef enum tamis_type {
     TAMIS_TYPE_FLOAT32 = 0,
     TAMIS_TYPE_FLOAT16 = 1, /* IEEE binary16; a result that exceeds it becomes infinite */
-    TAMIS_TYPE_BFLOAT16 = 2
+    TAMIS_TYPE_BFLOAT16 = 2 /* a result that exceeds it becomes its largest number, 3.39e38 */
 } tamis_type;
 
 /** What wait leaves behind (section 8). */
@@ -332,7 +332,8 @@ typedef enum tamis_average { TAMIS_AVERAGE_MEAN = 0, TAMIS_AVERAGE_SUM = 1 } tam
 
 /** What all ranks do together when any rank met NaN or Inf. The residual stays finite in each
  * case: an entry that would make it non-finite is dropped, the others are accumulated. Sums over
- * ranks that are not finite count alike; scheme "dense" looks at the sums alone. */
+ * ranks count alike that are not finite, or would not be with all factors (mean, update.scale): so
+ * nothing is applied but what is finite. Scheme "dense" looks at the sums alone. */
 typedef enum tamis_nonfinite {
     TAMIS_NONFINITE_ERROR = 0, /* apply nothing, wait returns TAMIS_E_NONFINITE on all ranks */
     TAMIS_NONFINITE_SKIP = 1,  /* apply nothing, wait returns TAMIS_OK, stats.skipped is 1 */
@@ -402,7 +403,8 @@ typedef enum tamis_update_rule {
                                  u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
                                  With beta1 = 0 there is no m: u = g / (sqrt(...) + epsilon) */
     TAMIS_UPDATE_MOMENTUM = 1 /* m = beta1 m + g, u = m; m is cleared where it was applied: momentum
-                                 correction and factor masking of Deep Gradient Compression */
+                                 correction and factor masking of Deep Gradient Compression. With
+                                 beta1 = 0 there is no m: u = g */
 } tamis_update_rule;
 
 /**
@@ -494,7 +496,7 @@ TAMIS_API tamis_status tamis_update_advise(double density, tamis_update *update,
  * link_latency_us and link_gbit are both given, that is all the model knows of the machine, and the
  * choice is the same in every run. Else times are measured, once for a communicator, in some 80 ms;
  * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are summed
- * in place in float32, whatever wire_type is: an error that loses the communicator leaves their
+ * in the gradient, in float32, whatever wire_type is: an error that loses the communicator leaves their
  * gradients partly reduced, and a step that is skipped for NaN or Inf loses what they held, as with
  * scheme dense. Micro-batches wait in the residual and go with the step. All buckets are union with
  * TAMIS_OUTPUT_SPARSE and on a CUDA device.
@@ -604,7 +606,8 @@ TAMIS_API tamis_status tamis_reducer_set_density(tamis_reducer *reducer, double 
 /* ------------------------------------------------------------------------------------------- */
 /* 6. Steps                                                                                     */
 
-/** One step: where the gradient is. Exactly one of `grad` and `grads` is set. */
+/** One step: where the gradient is. Exactly one of `grad` and `grads` is set; which of them is each
+ * rank's own choice, and makes no difference to the result. */
 typedef struct tamis_step {
     size_t size;
     void *grad;         /* [in,out] config.grad_type[n], aligned to an element */
@@ -818,7 +821,10 @@ typedef struct tamis_stats {
     uint64_t candidates; /* entries over the threshold, all ranks, of buckets that counted them */
     uint64_t rescans;    /* ranks that had to search their part again in this step */
     uint64_t rescans_total; /* the same, summed over all steps */
-    uint64_t nonfinite;     /* bad entries dropped, all ranks */
+    uint64_t nonfinite;     /* bad entries, all ranks: of each rank's gradients those that were
+                               dropped, and those of the result that would not be finite. Of buckets
+                               that are summed whole the latter, and what micro-batches had; none of
+                               those whose turn comes when the step is skipped already */
     uint64_t skipped;       /* 1 if nothing was applied because of them */
     double density;         /* selected / n */
     double threshold;       /* smallest magnitude this rank sent; with budget norm in units of its

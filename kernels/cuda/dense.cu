@@ -66,7 +66,7 @@ template <float (*WIDEN)(uint16_t), uint16_t (*NARROW)(float)> struct as_bits16 
 };
 
 using as_float16 = as_bits16<tam_float16_widen, tam_float16_narrow>;
-using as_bfloat16 = as_bits16<tam_bfloat16_widen, tam_bfloat16_narrow>;
+using as_bfloat16 = as_bits16<tam_bfloat16_widen, tam_bfloat16_clamp>;
 
 /* -- where a chunk lies ----------------------------------------------------------------------- */
 

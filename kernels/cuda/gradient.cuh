@@ -39,7 +39,7 @@ static __device__ __forceinline__ void tam_write_gradient(const tam_cuda_accumul
     else
         static_cast<uint16_t *>(to)[index] = target.type == TAMIS_TYPE_FLOAT16
                                                  ? tam_float16_narrow(value)
-                                                 : tam_bfloat16_narrow(value);
+                                                 : tam_bfloat16_clamp(value);
 }
 
 #endif

@@ -92,7 +92,8 @@ static inline void tam_widen(tamis_type type, const void *from, size_t count, fl
         to[i] = tam_bfloat16_widen(half[i]);
 }
 
-/** to[i] = from[i], rounded to `type`. */
+/** to[i] = from[i], rounded to `type`. What is finite stays so as bfloat16, which ends all but where
+ * binary32 does; not as binary16. */
 static inline void tam_narrow(const float *from, size_t count, tamis_type type, void *to) {
     uint16_t *half = (uint16_t *)to;
     if (type == TAMIS_TYPE_FLOAT32)
@@ -100,7 +101,7 @@ static inline void tam_narrow(const float *from, size_t count, tamis_type type, 
     for (size_t i = 0; type == TAMIS_TYPE_FLOAT16 && i < count; i++)
         half[i] = tam_float16_narrow(from[i]);
     for (size_t i = 0; type == TAMIS_TYPE_BFLOAT16 && i < count; i++)
-        half[i] = tam_bfloat16_narrow(from[i]);
+        half[i] = tam_bfloat16_clamp(from[i]);
 }
 
 #endif

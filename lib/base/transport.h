@@ -22,11 +22,25 @@ enum {
     TAM_CAP_GATHERS = 4   /* an all-to-all is made of all-gathers, and sends as much */
 };
 
+/** What a sum is of. Ranks compare it before anything is summed, for the values themselves would not
+ * show that they sum different things. tag.c seals and compares. */
+typedef struct tam_tag {
+    uint64_t rank;    /* whose it is */
+    uint64_t reducer; /* its number on the communicator, from 1 */
+    uint64_t step;
+    uint64_t begin, count; /* elements of its vector */
+    uint64_t note;         /* of this rank: not compared, but added up for all */
+    uint64_t check;        /* hash of the rest */
+} tam_tag;
+
 /** What bounds a call, and what it cost. */
 typedef struct tam_call {
     uint64_t deadline_ns;     /* on tam_clock_ns */
     const atomic_int *poison; /* a status: when it becomes non-zero, return it soon */
     uint64_t wire_bytes;      /* [in,out] bytes sent by this rank, added up */
+
+    const tam_tag *tag; /* of a sum of floats; NULL: what is summed was compared before */
+    uint64_t notes;     /* [in,out] those of the tags of all ranks, added up */
 
     /* Where other ranks are polled for. */
     tamis_waiting waiting;
@@ -59,7 +73,8 @@ typedef struct tam_transport {
     tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
                               tam_call *call);
 
-    /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. */
+    /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. With a tag
+     * PROTOCOL where that of another rank differs: then nothing has been summed. */
     tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
 
     /** The same of bfloat16: added in binary32, each sum rounded (tam_bfloat16_clamp). lost[i] grows

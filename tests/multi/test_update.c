@@ -3,6 +3,7 @@
  * Update mode and decaying residuals: what residual, moments and result are, entry by entry, against
  * a plain loop; what is lost and what is not; what is refused.
  */
+#include "lib/base/half.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
 #include "tests/support/scratch.h"
@@ -223,6 +224,21 @@ static void test_momentum_is_cleared_where_it_was_applied(void **state) {
     check_rule(TAMIS_UPDATE_MOMENTUM, 0.9);
 }
 
+static void test_momentum_without_a_moment_is_the_gradient(void **state) {
+    (void)state;
+    check_rule(TAMIS_UPDATE_MOMENTUM, 0.0);
+}
+
+static void test_a_second_moment_may_forget_everything(void **state) {
+    static update_case c;
+    (void)state;
+    for (int with_first = 0; with_first < 2; with_first++) {
+        c = usual(TAMIS_UPDATE_ADAM, with_first ? 0.9 : 0.0, 0.5);
+        c.update.beta2 = 0.0;
+        check_case(&c, 2);
+    }
+}
+
 /* Beta1 and decay 1/2 of whole numbers: 24 bits hold them all, in 12 steps. */
 static void test_mass_is_conserved_exactly_where_nothing_is_rounded(void **state) {
     static update_case c;
@@ -323,6 +339,82 @@ static void test_entries_that_are_not_finite_move_nothing(void **state) {
     ranks_run(2, 0, run_bad, NULL);
 }
 
+/* Sums that are finite, and not any more when they are scaled; one entry of them fits a float, but no
+ * bfloat16. */
+enum { HUGE_ENTRIES = 3, TIGHT_ENTRY = 20, HUGE_FIRST = 5 };
+
+typedef struct huge_case {
+    tamis_nonfinite policy;
+    tamis_average average;
+    tamis_type type, wire;
+    const char *scheme;
+} huge_case;
+
+static void fill_huge(const huge_case *h, uint32_t rank, bool huge, void *gradient) {
+    float values[N] = {0};
+    for (size_t i = 0; i < HUGE_ENTRIES && huge; i++)
+        values[HUGE_FIRST + i] = i % 2 ? -1e36f : 1e36f;
+    values[TIGHT_ENTRY] = rank == 0 && h->wire == TAMIS_TYPE_FLOAT32 ? 0x1.fep116f : 0x1p117f;
+    if (h->wire != TAMIS_TYPE_FLOAT32)
+        values[TIGHT_ENTRY] = 0x1p116f; /* the sum would be rounded to 2^118 */
+    if (!huge)
+        values[TIGHT_ENTRY] /= 2.0f; /* the momentum has the other half */
+    tam_narrow(values, N, h->type, gradient);
+}
+
+static void run_huge(test_rank *self) {
+    const huge_case *h = self->shared;
+    update_case c = usual(TAMIS_UPDATE_MOMENTUM, 0.5, 0.0);
+    tamis_reducer_config config;
+    tamis_reducer *reducer = NULL;
+    float gradient[N], values[N];
+    tamis_stats stats = TAMIS_STATS_INIT;
+    bool error = h->policy == TAMIS_NONFINITE_ERROR, drop = h->policy == TAMIS_NONFINITE_DROP;
+    c.update.scale = h->average == TAMIS_AVERAGE_SUM ? 1024.0 : 2048.0;
+    c.scheme = h->scheme;
+    config = config_of(&c);
+    config.density = 1.0;
+    config.nonfinite = h->policy;
+    config.average = h->average;
+    config.grad_type = h->type;
+    config.wire_type = h->wire;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
+    for (int number = 0; number < 2; number++) {
+        bool huge = number == 0;
+        fill_huge(h, self->id, huge, gradient);
+        tamis_step step = data_step(gradient);
+        RANK_OK(self, tamis_reduce_start(reducer, &step));
+        RANK_STATUS(self, huge && error ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_stats(reducer, &stats));
+        RANK_CHECK(self,
+                   stats.nonfinite == (huge ? HUGE_ENTRIES : 0) && stats.skipped == (huge && !drop),
+                   "step %d: %u bad entries, skipped %u", number, (unsigned)stats.nonfinite,
+                   (unsigned)stats.skipped);
+        tam_widen(h->type, gradient, N, values);
+        for (size_t i = 0; i < N; i++)
+            RANK_CHECK(self, isfinite(values[i]), "step %d: result[%zu] is %g", number, i,
+                       (double)values[i]);
+        RANK_CHECK(self, (values[TIGHT_ENTRY] > 1e37f) == !stats.skipped, "step %d: %g is applied",
+                   number, (double)values[TIGHT_ENTRY]);
+    }
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_what_scaling_makes_infinite_is_never_applied(void **state) {
+    static const char *const schemes[] = {"tamis", "all+global+exact+pairs"};
+    (void)state;
+    for (int i = 0; i < 3 * 2 * 2 * 2 * 2; i++) {
+        huge_case h = {.policy = (tamis_nonfinite)(i % 3),
+                       .average = (tamis_average)(i / 3 % 2),
+                       .type = i / 6 % 2 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32,
+                       .wire = i / 12 % 2 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32,
+                       .scheme = schemes[i / 24]};
+        test_context("%s, policy %d, average %d, type %d, wire %d", h.scheme, (int)h.policy,
+                     (int)h.average, (int)h.type, (int)h.wire);
+        ranks_run(2, 0, run_huge, &h);
+    }
+}
+
 /* -- state ------------------------------------------------------------------------------------ */
 
 typedef struct resume_case {
@@ -348,6 +440,7 @@ static void hand_over(test_rank *self, const resume_case *now, tamis_reducer *fr
     uint64_t passes;
     float residual[N], first[N], second[N];
     bool adam = now->c.update.rule == TAMIS_UPDATE_ADAM;
+    float *m = now->c.update.beta1 > 0.0 ? first : NULL, *v = adam ? second : NULL;
     snprintf(name, sizeof name, "update.%d.%u", (int)adam, self->id);
     scratch_path(name, path);
     if (now->file) {
@@ -360,9 +453,9 @@ static void hand_over(test_rank *self, const resume_case *now, tamis_reducer *fr
     void *control = malloc(bytes);
     RANK_OK(self, tamis_reducer_control_save(from, control, bytes));
     RANK_OK(self, tamis_reducer_residual_save(from, residual));
-    RANK_OK(self, tamis_reducer_moments_save(from, first, adam ? second : NULL, &passes));
+    RANK_OK(self, tamis_reducer_moments_save(from, m, v, &passes));
     RANK_OK(self, tamis_reducer_restore(to, control, bytes, residual));
-    RANK_OK(self, tamis_reducer_moments_restore(to, first, adam ? second : NULL, passes));
+    RANK_OK(self, tamis_reducer_moments_restore(to, m, v, passes));
     free(control);
 }
 
@@ -389,12 +482,14 @@ static void test_a_run_resumed_is_bit_identical(void **state) {
     char path[SCRATCH_PATH];
     (void)state;
     scratch_path("first", path); /* before there are threads */
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         static resume_case now;
-        now.c = usual(i / 2 ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM, 0.9, 0.5);
+        now.c =
+            usual(i / 2 % 2 ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM, i / 4 ? 0.0 : 0.9, 0.5);
         now.c.bucket_length = 300;
         now.file = i % 2;
-        test_context("rule %d, %s", (int)now.c.update.rule, now.file ? "file" : "memory");
+        test_context("rule %d, beta1 %g, %s", (int)now.c.update.rule, now.c.update.beta1,
+                     now.file ? "file" : "memory");
         ranks_run(2, 0, run_resumed, &now);
     }
 }
@@ -553,10 +648,13 @@ int main(void) {
         cmocka_unit_test(test_adam_accumulates_the_step_of_each_rank),
         cmocka_unit_test(test_adam_without_a_first_moment_too),
         cmocka_unit_test(test_momentum_is_cleared_where_it_was_applied),
+        cmocka_unit_test(test_momentum_without_a_moment_is_the_gradient),
+        cmocka_unit_test(test_a_second_moment_may_forget_everything),
         cmocka_unit_test(test_mass_is_conserved_exactly_where_nothing_is_rounded),
         cmocka_unit_test(test_schemes_with_exclusive_owners_and_lists_that_overlap),
         cmocka_unit_test(test_a_residual_decays_once_a_step_also_with_micro_batches),
         cmocka_unit_test(test_entries_that_are_not_finite_move_nothing),
+        cmocka_unit_test(test_what_scaling_makes_infinite_is_never_applied),
         cmocka_unit_test(test_a_run_resumed_is_bit_identical),
         cmocka_unit_test(test_numbers_out_of_range_are_refused),
         cmocka_unit_test(test_what_has_no_update_is_refused),
