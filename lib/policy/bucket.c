@@ -19,12 +19,14 @@ static double planned_length(double density, uint32_t nranks, bool dense,
 
 static double least_length(double n, uint32_t most_buckets, uint64_t bucket_length, double density,
                            uint32_t nranks, bool dense, const tam_link_model *link) {
-    double least = bucket_length == TAMIS_BUCKETS_PLANNED
-                       ? planned_length(density, nranks, dense, link)
-                       : (double)bucket_length;
-    if (bucket_length == 0 || most_buckets == 0 || !(least < n)) /* also NaN */
-        return n;
     double entries = dense ? n : density * n;
+    bool planned = bucket_length == TAMIS_BUCKETS_PLANNED;
+    /* One bucket, where it has one entry, or nobody to send it to. */
+    if (bucket_length == 0 || most_buckets == 0 || entries < 1.0 || (planned && nranks == 1))
+        return n;
+    double least = planned ? planned_length(density, nranks, dense, link) : (double)bucket_length;
+    if (!(least < n)) /* also NaN */
+        return n;
     double most = entries >= most_buckets ? most_buckets
                   : entries >= 1.0        ? (double)(uint32_t)entries
                                           : 1.0;

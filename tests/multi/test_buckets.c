@@ -66,6 +66,22 @@ static void test_all_schemes_keep_all_rules_in_buckets(void **state) {
         }
 }
 
+/* Of one rank there is nothing to wait for, of one entry nothing to divide; programs may trap what
+ * dividing by zero raises, as this one does. */
+static void test_planned_buckets_are_planned_without_traps(void **state) {
+    static const double densities[] = {1, 0.3, 1e-305};
+    (void)state;
+    for (uint32_t nranks = 1; nranks <= 2; nranks++)
+        for (size_t d = 0; d < COUNT(densities); d++) {
+            trial_record record;
+            trial what = trial_usual("tamis", nranks, 1000, densities[d]);
+            what.bucket_length = TAMIS_BUCKETS_PLANNED;
+            assert_true(trial_run(&what, &record));
+            check_count(&record);
+            record_free(&record);
+        }
+}
+
 static void test_presets_keep_all_rules_in_buckets(void **state) {
     static const uint32_t ranks_of[] = {2, 3, 8};
     scheme_case scheme;
@@ -386,6 +402,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_schemes_keep_all_rules_in_buckets),
         cmocka_unit_test(test_presets_keep_all_rules_in_buckets),
+        cmocka_unit_test(test_planned_buckets_are_planned_without_traps),
         cmocka_unit_test(test_a_thousand_orders_of_readiness_give_the_same_bits),
         cmocka_unit_test(test_shares_follow_norms_and_sum_to_k),
         cmocka_unit_test(test_nan_in_one_bucket_applies_nothing_of_any),

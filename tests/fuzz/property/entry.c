@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * An entry of a step, and the moments. A rank either keeps what it has accumulated at an entry or has
+ * given it; the result is the sum of what was given, in rank order, divided once.
+ */
+#include "tests/fuzz/property/look.h"
+
+#include "lib/base/half.h"
+
+#include <float.h>
+#include <math.h>
+
+static bool is_bfloat16(const look *l) {
+    return l->c->config.wire_type == TAMIS_TYPE_BFLOAT16;
+}
+
+/* Sums of it, or of some ranks of it, or the quotient, may be infinite. */
+bool look_may_overflow(const look *l, uint64_t i) {
+    double sum = 0.0, by = fabs((double)l->m.divisor);
+    for (uint32_t v = 0; v < l->m.nranks; v++)
+        sum += fabs((double)l->m.acc[v][i]);
+    return !(sum < 0.99 * FLT_MAX && sum / by < 0.99 * FLT_MAX);
+}
+
+static bool all_cleared(const look *l, uint64_t i) {
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        if (l->after[v][i] != 0.0f)
+            return false;
+    }
+    return true;
+}
+
+static bool compare(look *l, uint64_t i, float sum) {
+    float expected = sum / l->m.divisor, got = l->value[i];
+    tamis_type type = l->c->config.grad_type;
+    if (!isfinite(expected)) { /* dropped, or the step had been skipped */
+        if (l->c->config.nonfinite != TAMIS_NONFINITE_DROP)
+            return look_fail(l, "entry %llu: %g was applied", (unsigned long long)i,
+                             (double)expected);
+        expected = 0.0f;
+    }
+    if (!l->all->listed) { /* what is known of it is rounded */
+        uint16_t half[2];
+        tam_narrow(&expected, 1, type, half);
+        tam_widen(type, half, 1, &expected);
+    }
+    if (got == expected)
+        return true;
+    return look_fail(l, "entry %llu: %.9g was applied, %.9g was given (sum %.9g)",
+                     (unsigned long long)i, (double)got, (double)expected, (double)sum);
+}
+
+static bool check_everything(look *l, uint64_t i) {
+    float sum = l->m.acc[0][i];
+    for (uint32_t v = 1; v < l->m.nranks; v++)
+        sum += l->m.acc[v][i];
+    if (!all_cleared(l, i))
+        return look_fail(l, "entry %llu: everything travels, and something stays",
+                         (unsigned long long)i);
+    return compare(l, i, sum);
+}
+
+static bool check_row_entry(look *l, const tamis_bucket *b, uint64_t i) {
+    uint32_t length = l->c->rows[b->first_segment];
+    uint64_t begin = i - (i - b->begin) % length;
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        for (uint64_t j = begin; j < begin + length && !l->member[i]; j++) {
+            if (l->m.acc[v][j] != 0.0f)
+                return look_fail(l, "entry %llu of a row that rank %u touched is not in the result",
+                                 (unsigned long long)i, v);
+        }
+    }
+    return check_everything(l, i);
+}
+
+/* @return false: neither kept nor given */
+static bool look_at_rank(const look *l, uint32_t v, uint64_t i, float *given) {
+    float acc = l->m.acc[v][i], after = l->after[v][i];
+    *given = 0.0f;
+    if (is_bfloat16(l)) {
+        float sent = tam_bfloat16_widen(tam_bfloat16_clamp(acc));
+        *given = after != acc ? sent : 0.0f;
+        return after == acc || after == acc - sent;
+    }
+    *given = after != acc ? acc : 0.0f;
+    return after == acc || after == 0.0f;
+}
+
+static bool check_pairs(look *l, uint64_t i) {
+    float sum = 0.0f, given;
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        if (!look_at_rank(l, v, i, &given))
+            return look_fail(l, "entry %llu: rank %u had %.9g and keeps %.9g",
+                             (unsigned long long)i, v, (double)l->m.acc[v][i],
+                             (double)l->after[v][i]);
+        if (given != 0.0f && !l->member[i])
+            return look_fail(l, "entry %llu: rank %u gave %.9g, and it is not in the result",
+                             (unsigned long long)i, v, (double)given);
+        sum += given;
+    }
+    return compare(l, i, sum);
+}
+
+static bool check_kept(look *l, uint64_t i) {
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        if (l->after[v][i] != l->m.acc[v][i])
+            return look_fail(l, "entry %llu is not in the result; rank %u had %.9g and keeps %.9g",
+                             (unsigned long long)i, v, (double)l->m.acc[v][i],
+                             (double)l->after[v][i]);
+    }
+    return true;
+}
+
+/* bfloat16: one rank, who rounded the sum, keeps what that took, too. */
+static bool check_rounded_union(look *l, uint64_t i) {
+    float sum = 0.0f, sent[MOST_RANKS];
+    uint32_t rounders = 0;
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        sent[v] = tam_bfloat16_widen(tam_bfloat16_clamp(l->m.acc[v][i]));
+        sum = v ? sum + sent[v] : sent[v];
+    }
+    float result = tam_bfloat16_widen(tam_bfloat16_clamp(sum));
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        float rest = l->m.acc[v][i] - sent[v], after = l->after[v][i];
+        if (after == rest)
+            continue;
+        if (after != rest + (sum - result) || rounders++ > 0)
+            return look_fail(l, "entry %llu: rank %u had %.9g, sent %.9g, keeps %.9g",
+                             (unsigned long long)i, v, (double)l->m.acc[v][i], (double)sent[v],
+                             (double)after);
+    }
+    return compare(l, i, result);
+}
+
+static bool check_union(look *l, uint64_t i) {
+    float sum = l->m.acc[0][i];
+    if (is_bfloat16(l))
+        return check_rounded_union(l, i);
+    for (uint32_t v = 1; v < l->m.nranks; v++)
+        sum += l->m.acc[v][i];
+    if (!all_cleared(l, i))
+        return look_fail(l, "entry %llu is in the result, and a rank keeps something of it",
+                         (unsigned long long)i);
+    return compare(l, i, sum);
+}
+
+bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
+    if (look_is_kind(b, "dense"))
+        return check_everything(l, i);
+    if (look_is_kind(b, "rows"))
+        return check_row_entry(l, b, i);
+    bool drops = l->c->config.nonfinite == TAMIS_NONFINITE_DROP;
+    if (drops && l->value[i] == 0.0f && look_may_overflow(l, i) && all_cleared(l, i))
+        return true;
+    if (!l->member[i])
+        return check_kept(l, i);
+    return look_is_kind(b, "union") ? check_union(l, i) : check_pairs(l, i);
+}
+
+/* -- moments ---------------------------------------------------------------------------------- */
+
+/* Momentum is cleared where it was applied. */
+bool look_moments(look *l) {
+    bool masks = l->c->updates && l->c->update.rule == TAMIS_UPDATE_MOMENTUM;
+    for (uint32_t v = 0; v < l->m.nranks && l->c->updates; v++) {
+        const moment *now = &l->r->moments[l->step][v];
+        if (now->passes != (uint64_t)l->step + 1)
+            return look_fail(l, "%llu passes", (unsigned long long)now->passes);
+        for (uint64_t i = 0; i < l->n; i++) {
+            bool masked = masks && !l->skipped && l->member[i];
+            bool given = look_is_kind(fuzz_bucket(l->r, l->step, i), "union");
+            bool may_clear = masked || (masks && look_may_overflow(l, i));
+            float first = now->first ? now->first[i] : 0.0f;
+            float moved = now->first ? l->m.first[v][i] : 0.0f;
+            bool fine =
+                masked && given ? first == 0.0f : first == moved || (may_clear && first == 0.0f);
+            if (!fine || (now->second && now->second[i] != l->m.second[v][i]))
+                return look_fail(l, "moments of rank %u at %llu are %.9g, not %.9g", v,
+                                 (unsigned long long)i, (double)first, (double)moved);
+        }
+    }
+    return true;
+}
