@@ -11,11 +11,9 @@
 #include "collectives/reducer/undo.h"
 #include "collectives/transport/board.h"
 
-#include <xxhash.h>
-
 typedef struct standing {
-    uint64_t status;
-    uint64_t who; /* the call, and the reducer it is made for */
+    tam_board_head head;
+    uint64_t who; /* the reducer it is made for */
     uint64_t step, way;
 } standing;
 
@@ -33,12 +31,11 @@ static const standing *of(const unsigned char *board, uint32_t rank) {
     return tam_board_entry(board, rank);
 }
 
-static tamis_status check_same_call(const unsigned char *board, uint32_t nranks) {
+static tamis_status check_same_reducer(const unsigned char *board, uint32_t nranks) {
     for (uint32_t r = 1; r < nranks; r++) {
         if (of(board, r)->who != of(board, 0)->who)
             return tam_fail(TAMIS_E_MISMATCH,
-                            "tamis_reducer_align: rank %u makes another call than rank 0, or for "
-                            "another reducer",
+                            "tamis_reducer_align: rank %u calls it for another reducer than rank 0",
                             r);
     }
     return TAMIS_OK;
@@ -56,7 +53,7 @@ static uint32_t find(const unsigned char *board, uint32_t nranks, bool least) {
 
 static tamis_status judge(const unsigned char *board, uint32_t nranks) {
     TAM_TRY(tam_board_failure(board, nranks, "align its reducer"));
-    TAM_TRY(check_same_call(board, nranks));
+    TAM_TRY(check_same_reducer(board, nranks));
     uint32_t low = find(board, nranks, true), high = find(board, nranks, false);
     uint64_t least = of(board, low)->step, most = of(board, high)->step;
     if (most - least > 1)
@@ -89,9 +86,10 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
 
 static tamis_status meet(tamis_reducer *r, tamis_status own, float *scratch) {
     tamis_comm *comm = r->comm;
-    const uint64_t who[] = {0x616c69676e, r->buckets[0].config_hash,
-                            tam_agreement_hash(&r->agreement)};
-    const standing mine = {(uint64_t)own, XXH3_64bits(who, sizeof who), r->step, tam_undo_way(r)};
+    const standing mine = {.head = {(uint64_t)own, "tamis_reducer_align"},
+                           .who = r->buckets[0].config_hash, /* of one reducer alone */
+                           .step = r->step,
+                           .way = tam_undo_way(r)};
     TAM_TRY(tam_board_show(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
     uint64_t least = of(comm->board, find(comm->board, comm->nranks, true))->step;
     if (r->step == least)

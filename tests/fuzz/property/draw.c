@@ -126,6 +126,7 @@ static void draw_rare(dice *d, tamis_reducer_config *o) {
         o->capacity = spread(d, 0.1, 8.0);
     if (chance(d, 20))
         o->threshold = chance(d, 70) ? spread(d, 0.01, 100.0) : spread(d, 1e-38, 1e38);
+    o->residual_decay = 1.0; /* what is left open is as advised: tests/multi/test_update.c */
     if (chance(d, 20))
         o->residual_decay = chance(d, 40) ? 0.5 : chance(d, 30) ? 0.0 : spread(d, 0.01, 1.0);
     if (chance(d, 10))

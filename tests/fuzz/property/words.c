@@ -43,7 +43,7 @@ static void describe_steps(page *p, const fuzz_case *c) {
 }
 
 static void describe_config(page *p, const fuzz_case *c) {
-    const tamis_reducer_config *o = &c->config, usual = TAMIS_REDUCER_CONFIG_INIT;
+    const tamis_reducer_config *o = &c->config;
     say(p, ", density=%.17g", o->density);
     say_number(p, "density_max", o->density_max, 0.0);
     say(p, " %s %s nonfinite=%d", o->output ? "sparse" : "dense-output",
@@ -62,7 +62,7 @@ static void describe_config(page *p, const fuzz_case *c) {
     say_number(p, "index_format", o->index_format, 0);
     say_number(p, "wire_type", o->wire_type, 0);
     say_number(p, "ranks_per_node", o->ranks_per_node, 0);
-    say_number(p, "residual_decay", o->residual_decay, usual.residual_decay);
+    say_number(p, "residual_decay", o->residual_decay, 1.0);
     if (c->updates)
         say(p, " update={rule=%d beta1=%g beta2=%g epsilon=%g scale=%.9g}", (int)c->update.rule,
             c->update.beta1, c->update.beta2, c->update.epsilon, c->update.scale);
