@@ -131,9 +131,13 @@ tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_s
     return status;
 }
 
+/* But for `begun`, which the thread that launches a bucket has not left yet while the step of that
+ * bucket ends. */
 static state_row row_of(const tam_bucket *b) {
-    return (state_row){b->control.state, b->last_result, b->early_nonfinite, b->begun,
-                       b->reducer->norms[b->index]};
+    return (state_row){.control = b->control.state,
+                       .last_result = b->last_result,
+                       .early_nonfinite = b->early_nonfinite,
+                       .norm = b->reducer->norms[b->index]};
 }
 
 static uint64_t hash_header(const tam_state_header *h) {
@@ -168,6 +172,8 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     tam_state_header *h = control;
     memset(control, 0, sizes.control);
     tam_state_pack_moment(r, now_in(control));
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        rows_in(now_in(control))[i].begun = r->buckets[i].begun;
     memcpy((char *)now_in(control) + sizes.moment, r->undo, sizes.undo);
     h->magic = MAGIC;
     h->byte_order = BYTE_ORDER_MARK;

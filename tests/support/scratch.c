@@ -4,6 +4,7 @@
  */
 #include "tests/support/scratch.h"
 #include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +55,8 @@ static void make_folder(void) {
 }
 
 char *scratch_path(const char *name, char out[SCRATCH_PATH]) {
-    if (folder[0] == '\0')
-        make_folder();
+    static pthread_once_t once = PTHREAD_ONCE_INIT; /* ranks may be threads */
+    pthread_once(&once, make_folder);
     snprintf(out, SCRATCH_PATH, "%s/%s", folder, name);
     return out;
 }
