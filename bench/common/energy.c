@@ -86,7 +86,7 @@ static void settle(bench_energy *e) {
     bench_try(e->group, tamis_energy_window_begin(e->meter, NULL, &window), "a window");
     bench_try(e->group, tamis_energy_window_end(e->meter, window), "end of a window");
     if (tamis_energy_window_result(e->meter, window, COUNTERS_MS, &moment) != TAMIS_OK)
-        tamis_energy_window_result(e->meter, window, 0, NULL);
+        bench_try(e->group, tamis_energy_window_result(e->meter, window, 0, NULL), "a window");
 }
 
 static bool sum_domains(bench_energy *e, int64_t *out_uj) {

@@ -91,7 +91,8 @@ static json_t *domains(tamis_energy *energy, double seconds) {
     json_t *list = json_array();
     for (uint32_t i = 0; i < tamis_energy_ndomains(energy); i++) {
         tamis_energy_domain d = TAMIS_ENERGY_DOMAIN_INIT;
-        tamis_energy_domain_at(energy, i, &d);
+        if (tamis_energy_domain_at(energy, i, &d) != TAMIS_OK)
+            bench_usage("domain %u: %s", i, tamis_last_error());
         json_array_append_new(list, one_domain(&d, seconds));
     }
     return list;

@@ -121,8 +121,9 @@ static void complete_residual(train_settings *s) {
     s->update_beta1 = isnan(s->beta1) ? -1.0 : s->beta1;
     s->beta1 = isnan(s->beta1) ? 0.9 : s->beta1;
     advised = optimizer_as_update(s);
-    if (s->reduce == TRAIN_UPDATE)
-        tamis_update_advise(s->density, &advised, &decay); /* which refuses no density in (0, 1] */
+    if (s->reduce == TRAIN_UPDATE &&
+        tamis_update_advise(s->density, &advised, &decay) != TAMIS_OK)
+        bench_usage("--density: %s", tamis_last_error());
     if (isnan(s->residual_decay))
         s->residual_decay = decay;
     s->update_beta1 = advised.beta1;

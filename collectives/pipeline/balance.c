@@ -110,7 +110,7 @@ static tamis_status set_density(const tamis_pipeline *p, tamis_reducer *reducer)
     head.status = (uint64_t)set;
     tamis_status status = tam_board_show(p->world, &head, sizeof head, judge_density, 0);
     if (status != TAMIS_OK && set == TAMIS_OK)
-        tamis_reducer_set_density(reducer, p->stages[own].density);
+        TAM_TRY(tamis_reducer_set_density(reducer, p->stages[own].density));
     return status;
 }
 

@@ -86,15 +86,32 @@ uint64_t tam_agreement_hash(const tam_agreement *agreement) {
     return XXH3_64bits(agreement->fields, sizeof agreement->fields);
 }
 
-/* The same sentence on every rank: rank 0 against the first that differs from it. */
-static tamis_status compare(const unsigned char *board, uint32_t nranks) {
-    TAM_TRY(tam_board_failure(board, nranks, "create its reducer"));
+/* The first rank that differs from rank 0, and in what. @return nranks: there is none */
+static uint32_t find_odd(const unsigned char *board, uint32_t nranks, int *out) {
     const tam_agreement *first = tam_board_entry(board, 0);
     for (uint32_t r = 1; r < nranks; r++) {
         const tam_agreement *other = tam_board_entry(board, r);
-        int f = first_difference(first->fields, other->fields, TAM_FIELDS);
-        if (f < 0)
-            continue;
+        *out = first_difference(first->fields, other->fields, TAM_FIELDS);
+        if (*out >= 0)
+            return r;
+    }
+    return nranks;
+}
+
+/* Of a layout more than a hash is to be told (disagree.c). */
+static bool of_layout(int field) {
+    return field == TAM_FIELD_LENGTH || field == TAM_FIELD_NSEGMENTS ||
+           field == TAM_FIELD_SEGMENTS || field == TAM_FIELD_ROWS;
+}
+
+/* The same sentence on every rank. */
+static tamis_status compare(const unsigned char *board, uint32_t nranks) {
+    TAM_TRY(tam_board_failure(board, nranks, "create its reducer"));
+    const tam_agreement *first = tam_board_entry(board, 0);
+    int f = -1;
+    uint32_t r = find_odd(board, nranks, &f);
+    if (r < nranks && !of_layout(f)) {
+        const tam_agreement *other = tam_board_entry(board, r);
         char here[64], there[64];
         print_value(first->fields[f], fields[f].kind, here, sizeof here);
         print_value(other->fields[f], fields[f].kind, there, sizeof there);
@@ -104,6 +121,10 @@ static tamis_status compare(const unsigned char *board, uint32_t nranks) {
     return TAMIS_OK;
 }
 
-tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns) {
-    return tam_board_show(comm, mine, sizeof *mine, compare, deadline_ns);
+tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_layout *layout,
+                       uint64_t deadline_ns) {
+    int f = -1;
+    TAM_TRY(tam_board_show(comm, mine, sizeof *mine, compare, deadline_ns));
+    uint32_t odd = find_odd(comm->board, comm->nranks, &f);
+    return odd < comm->nranks ? tam_layouts_disagree(comm, layout, odd, deadline_ns) : TAMIS_OK;
 }

@@ -272,11 +272,11 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
 /* -- public ----------------------------------------------------------------------------------- */
 
 /* The others must hear of a failure of this rank. @param r  NULL: there is no memory for one */
-static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, tamis_status own,
-                             uint64_t deadline_ns) {
+static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, const tamis_layout *layout,
+                             tamis_status own, uint64_t deadline_ns) {
     tam_agreement none = {0}, *mine = r ? &r->agreement : &none;
     mine->head = (tam_board_head){(uint64_t)own, "tamis_reducer_create"};
-    return tam_agree(comm, mine, deadline_ns);
+    return tam_agree(comm, mine, layout, deadline_ns);
 }
 
 static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
@@ -285,11 +285,23 @@ static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
     tamis_status status = check(r, layout, config, out);
     if (status == TAMIS_OK)
         describe(r, layout);
-    TAM_TRY(agree_on(r, r->comm, status, deadline_ns));
+    TAM_TRY(agree_on(r, r->comm, layout, status, deadline_ns));
     if (r->probe)
         TAM_TRY(tam_probe_run(r->probe, r->comm));
-    TAM_TRY(agree_on(r, r->comm, open_all(r, layout), deadline_ns));
-    return agree_on(r, r->comm, r->driver->arm(r), deadline_ns);
+    TAM_TRY(agree_on(r, r->comm, layout, open_all(r, layout), deadline_ns));
+    return agree_on(r, r->comm, layout, r->driver->arm(r), deadline_ns);
+}
+
+/* It still gives the same bits, only not the speed that was asked for. */
+static void warn_of_no_overlap(const tamis_reducer *r) {
+    const char *why = r->comm->transport->unthreaded;
+    const char *asked = r->config.bucket_length > 0               ? "bucket_length"
+                        : r->config.worker == TAMIS_WORKER_THREAD ? "worker THREAD"
+                                                                  : NULL;
+    if (why && asked)
+        tam_log(TAM_WARN,
+                "rank %u: %s asks for overlap, but the exchange runs inside tamis_reduce_wait: %s",
+                r->comm->rank, asked, why);
 }
 
 tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
@@ -300,7 +312,7 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
     tamis_reducer *r = tam_alloc(sizeof *r);
     if (!r || !tam_lock_open(&r->lock, &r->progress)) {
         tam_free(r);
-        return agree_on(NULL, comm, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"), 0);
+        return agree_on(NULL, comm, layout, tam_fail(TAMIS_E_NOMEM, "no memory for a reducer"), 0);
     }
     r->comm = comm;
     r->serial = comm->reducers + 1;
@@ -318,6 +330,7 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
             "reducer: rank %u on %s, driven by the %s, %llu elements, k = %llu, buckets: %u",
             comm->rank, r->device->name, r->driver->name, (unsigned long long)layout->length,
             (unsigned long long)r->k, r->nbuckets);
+    warn_of_no_overlap(r);
     *out = r;
     return TAMIS_OK;
 }
@@ -325,9 +338,16 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
 void tamis_reducer_destroy(tamis_reducer *r) {
     if (!r)
         return;
+    if (r->started)
+        tam_log(TAM_WARN,
+                "rank %u: a reducer is destroyed between start and wait, so the last step has no "
+                "result; call tamis_reduce_wait after each start",
+                r->comm->rank);
+    bool before = tam_hush(true);      /* how steps fare that nobody waits for no longer matters */
     if (r->started && r->launched > 0) /* segments that are not ready never will be */
         r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
-    r->driver->settle(r); /* joined steps end first; how they fare no longer matters */
+    r->driver->settle(r); /* joined steps end first */
+    tam_hush(before);
     if (r->abandoned) {
         tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory stays",
                 r->comm->rank);

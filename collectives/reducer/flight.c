@@ -170,11 +170,7 @@ tamis_status tam_flight_land(tamis_reducer *r) {
 
 tamis_status tam_flight_land_joined(tamis_reducer *r) {
     tamis_status status = tam_flight_land(r);
-    if (tamis_status_loss(status) == TAMIS_LOST_COMM)
-        return status;
-    if (status != TAMIS_OK)
-        tam_log(TAM_WARN, "rank %u: %s", r->comm->rank, tamis_last_error());
-    return TAMIS_OK;
+    return tamis_status_loss(status) == TAMIS_LOST_COMM ? status : TAMIS_OK; /* it was logged */
 }
 
 tamis_status tam_flight_land_until(tamis_reducer *r, uint64_t serial) {
@@ -198,8 +194,6 @@ void tam_flight_look_at_replays(tamis_reducer *r) {
     tamis_status status = explain_report(r, &report);
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)
         tam_comm_lose(r->comm, status);
-    else if (status != TAMIS_OK)
-        tam_log(TAM_WARN, "rank %u: %s", r->comm->rank, tamis_last_error());
 }
 
 #endif

@@ -282,7 +282,12 @@ void tam_update_aim(tam_bucket *b);
 float *tam_update_masked(const tam_bucket *b);
 
 /** agree.c: all ranks compare; the first difference is said on all. */
-tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, uint64_t deadline_ns);
+tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_layout *layout,
+                       uint64_t deadline_ns);
+/** disagree.c: all ranks look for the first segment in which rank `odd` differs from rank 0.
+ * @return TAMIS_E_MISMATCH with a sentence that names it, the same on all ranks */
+tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
+                                  uint64_t deadline_ns);
 uint64_t tam_agreement_hash(const tam_agreement *agreement);
 /** First field in which an agreement differs from those of a state, as words.
  * @return false if there is none */

@@ -170,6 +170,10 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
                     void *control) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
     tam_state_header *h = control;
+    if (r->stats.steps == 0)
+        tam_log(TAM_WARN,
+                "rank %u: the state that is saved has seen 0 steps: has the reducer been used?",
+                r->comm->rank);
     memset(control, 0, sizes.control);
     tam_state_pack_moment(r, now_in(control));
     for (uint32_t i = 0; i < r->nbuckets; i++)

@@ -17,11 +17,14 @@ tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns)
     return TAMIS_OK;
 }
 
-static void poison(tamis_comm *comm, tamis_status status, const char *cause) {
+/* @param told  `cause` has been logged */
+static void poison(tamis_comm *comm, tamis_status status, const char *cause, bool told) {
     int none = TAMIS_OK;
     pthread_mutex_lock(&comm->lock);
-    if (atomic_compare_exchange_strong(&comm->poison, &none, (int)status))
+    if (atomic_compare_exchange_strong(&comm->poison, &none, (int)status)) {
         snprintf(comm->cause, sizeof comm->cause, "%s", cause);
+        atomic_store(&comm->told, told);
+    }
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
 }
@@ -30,11 +33,13 @@ tamis_status tam_comm_check(tamis_comm *comm) {
     tamis_status status = (tamis_status)atomic_load(&comm->poison);
     if (status == TAMIS_OK)
         return TAMIS_OK;
-    char cause[sizeof comm->cause];
+    char sentence[sizeof comm->cause + 64];
     pthread_mutex_lock(&comm->lock);
-    memcpy(cause, comm->cause, sizeof cause);
+    snprintf(sentence, sizeof sentence, "rank %u: the communicator is lost: %.440s", comm->rank,
+             comm->cause);
+    bool told = atomic_exchange(&comm->told, true);
     pthread_mutex_unlock(&comm->lock);
-    return tam_fail(status, "rank %u: the communicator is lost: %.440s", comm->rank, cause);
+    return told ? tam_pass(status, sentence) : tam_fail(status, "%s", sentence);
 }
 
 /* -- jobs ------------------------------------------------------------------------------------- */
@@ -97,7 +102,7 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
     if (status != TAMIS_OK)
         snprintf(job->message, sizeof job->message, "%s", tamis_last_error());
     if (tamis_status_loss(status) == TAMIS_LOST_COMM) {
-        poison(comm, status, tamis_last_error());
+        poison(comm, status, tamis_last_error(), true);
         release_streams(comm);
         status = (tamis_status)atomic_load(&comm->poison); /* somebody may have been first */
     }
@@ -196,12 +201,12 @@ tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns) 
     else
         run_until(comm, job, until_ns);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED) {
-        poison(comm, TAMIS_E_TIMEOUT, "the transport did not come back by its deadline");
+        poison(comm, TAMIS_E_TIMEOUT, "the transport did not come back by its deadline", false);
         return tam_comm_check(comm);
     }
     atomic_store(&job->state, TAM_JOB_IDLE);
     if (job->status != TAMIS_OK)
-        return tam_fail(job->status, "%s", job->message);
+        return tam_pass(job->status, job->message);
     return TAMIS_OK;
 }
 
@@ -273,14 +278,14 @@ tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting) {
 }
 
 void tam_comm_lose(tamis_comm *comm, tamis_status status) {
-    poison(comm, status, tamis_last_error());
+    poison(comm, status, tamis_last_error(), true);
     comm->transport->abort(comm->self);
 }
 
 tamis_status tamis_comm_abort(tamis_comm *comm) {
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_abort: comm is NULL");
-    poison(comm, TAMIS_E_ABORTED, "tamis_comm_abort was called on this rank");
+    poison(comm, TAMIS_E_ABORTED, "tamis_comm_abort was called on this rank", false);
     comm->transport->abort(comm->self);
     return TAMIS_OK;
 }

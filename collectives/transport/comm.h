@@ -61,6 +61,7 @@ struct tamis_comm {
     atomic_int waiting; /* tamis_waiting, of jobs that begin from here on */
     atomic_int poison;  /* a status; set once */
     char cause[512];    /* sentence of the first failure, under the lock */
+    atomic_bool told;   /* it has been logged: later calls fail silently */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;

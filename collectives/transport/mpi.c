@@ -362,6 +362,8 @@ static void close_mpi(void *arg, int clean) {
 
 const tam_transport tam_mpi_inline = {
     .name = "mpi",
+    .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; begin with "
+                  "MPI_Init_thread(MPI_THREAD_MULTIPLE)",
     .capabilities = TAM_CAP_LINGERS,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,

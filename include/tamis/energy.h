@@ -175,11 +175,11 @@ typedef struct tamis_energy_config {
     int zeus_columns;                    /* 1: the CSV has the columns of Zeus alone */
     uint64_t rotate_bytes;               /* of the JSON file; 0: never */
     double window_s;                     /* between two lines of the files (5) */
-    double settle_s;                     /* a phase is told at most so long after it began (2; 0 to 5) */
-    const char *run;                     /* name in the files */
-    uint32_t rank, nranks;               /* in the files */
-    double pue;                          /* power of the site / power of the computers (1) */
-    double g_per_kwh;                    /* CO2 of the power, everywhere and always; NAN: unknown */
+    double settle_s;       /* a phase is told at most so long after it began (2; 0 to 5) */
+    const char *run;       /* name in the files */
+    uint32_t rank, nranks; /* in the files */
+    double pue;            /* power of the site / power of the computers (1) */
+    double g_per_kwh;      /* CO2 of the power, everywhere and always; NAN: unknown */
     const char *intensity; /* CSV "time,g_per_kwh", Unix seconds: CO2 of the power over time */
 } tamis_energy_config;
 
@@ -198,7 +198,7 @@ typedef struct tamis_energy_config {
  * Collective: no               Errors:  ARGUMENT, NOMEM; IO, FORMAT: a file of the configuration
  * Cost:       less than 0.5 % of a core; no call on a device's stream
  */
-TAMIS_API tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out);
+TAMIS_CHECKED tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out);
 
 /** Write what is left to the files and free everything; waits for a last reading, half a second at
  * most. Nobody may mark any more. A thread that hangs in a driver is left behind. NULL is fine. */
@@ -207,8 +207,8 @@ TAMIS_API void tamis_energy_close(tamis_energy *energy);
 TAMIS_API uint32_t tamis_energy_ndomains(const tamis_energy *energy);
 
 /** Figures of a domain up to now. Errors: ARGUMENT */
-TAMIS_API tamis_status tamis_energy_domain_at(tamis_energy *energy, uint32_t index,
-                                              tamis_energy_domain *out);
+TAMIS_CHECKED tamis_status tamis_energy_domain_at(tamis_energy *energy, uint32_t index,
+                                                  tamis_energy_domain *out);
 
 /**
  * A phase begins, or ends, on this thread now. Phases nest and overlap as they like; of one phase
@@ -237,7 +237,7 @@ TAMIS_API void tamis_energy_step(tamis_energy *energy, const tamis_stats *stats)
  *
  * Errors: ARGUMENT
  */
-TAMIS_API tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_totals *out);
+TAMIS_CHECKED tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_totals *out);
 
 /**
  * Joules between two moments: begin and end take the time and return. The result is known when the
@@ -252,11 +252,11 @@ TAMIS_API tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_tota
  *
  * Errors: ARGUMENT; UNSUPPORTED: too many are open; STATE (result): it is not known yet, try again
  */
-TAMIS_API tamis_status tamis_energy_window_begin(tamis_energy *energy, const char *name,
-                                                 uint32_t *out_window);
-TAMIS_API tamis_status tamis_energy_window_end(tamis_energy *energy, uint32_t window);
-TAMIS_API tamis_status tamis_energy_window_result(tamis_energy *energy, uint32_t window,
-                                                  uint32_t wait_ms, tamis_energy_totals *out);
+TAMIS_CHECKED tamis_status tamis_energy_window_begin(tamis_energy *energy, const char *name,
+                                                     uint32_t *out_window);
+TAMIS_CHECKED tamis_status tamis_energy_window_end(tamis_energy *energy, uint32_t window);
+TAMIS_CHECKED tamis_status tamis_energy_window_result(tamis_energy *energy, uint32_t window,
+                                                      uint32_t wait_ms, tamis_energy_totals *out);
 
 /**
  * Write a record of the program's own into the JSON file, after those that are due: one object
@@ -265,7 +265,7 @@ TAMIS_API tamis_status tamis_energy_window_result(tamis_energy *energy, uint32_t
  *
  * Errors: ARGUMENT; UNSUPPORTED: there is no JSON file; STATE: too many are on their way
  */
-TAMIS_API tamis_status tamis_energy_note(tamis_energy *energy, const char *line);
+TAMIS_CHECKED tamis_status tamis_energy_note(tamis_energy *energy, const char *line);
 
 /**
  * Totals of earlier parts of this run are added to all that read gives from here on.
@@ -275,8 +275,8 @@ TAMIS_API tamis_status tamis_energy_note(tamis_energy *energy, const char *line)
  *
  * Errors: ARGUMENT (totals that do not add up)
  */
-TAMIS_API tamis_status tamis_energy_resume(tamis_energy *energy,
-                                           const tamis_energy_totals *earlier);
+TAMIS_CHECKED tamis_status tamis_energy_resume(tamis_energy *energy,
+                                               const tamis_energy_totals *earlier);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 4. All ranks together                                                                        */
@@ -315,8 +315,8 @@ TAMIS_API tamis_status tamis_energy_resume(tamis_energy *energy,
  * Errors:     ARGUMENT, NOMEM, MISMATCH: on all ranks, nothing is lost and the next report counts
  *             it all; else the comm, and a report over another communicator goes on
  */
-TAMIS_API tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm,
-                                           tamis_energy_totals *out);
+TAMIS_CHECKED tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm,
+                                               tamis_energy_totals *out);
 
 /** A domain of the cluster, as of the last report. */
 typedef struct tamis_energy_shared {
@@ -341,8 +341,8 @@ typedef struct tamis_energy_shared {
 TAMIS_API uint32_t tamis_energy_shared_count(const tamis_energy *energy);
 
 /** Read the index-th, in order of host and id. Not collective. Errors: ARGUMENT. */
-TAMIS_API tamis_status tamis_energy_shared_read(const tamis_energy *energy, uint32_t index,
-                                                tamis_energy_shared *out);
+TAMIS_CHECKED tamis_status tamis_energy_shared_read(const tamis_energy *energy, uint32_t index,
+                                                    tamis_energy_shared *out);
 
 #ifdef __cplusplus
 }

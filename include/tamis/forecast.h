@@ -49,8 +49,8 @@ typedef struct tamis_forecast {
  * Errors:     ARGUMENT (no such rank); STATE (a step is under way); UNSUPPORTED: scheme dense, and
  *             steps that a CUDA device runs by itself. No effect
  */
-TAMIS_API tamis_status tamis_reducer_forecast(const tamis_reducer *reducer, uint32_t rank,
-                                              tamis_forecast *out);
+TAMIS_CHECKED tamis_status tamis_reducer_forecast(const tamis_reducer *reducer, uint32_t rank,
+                                                  tamis_forecast *out);
 
 #ifdef __cplusplus
 }

@@ -87,8 +87,8 @@ typedef struct tamis_governor tamis_governor;
  * Errors:     ARGUMENT (the sentence names the field; for an unknown policy, those that there are),
  *             NOMEM; nothing is lost
  */
-TAMIS_API tamis_status tamis_governor_create(const tamis_governor_config *config,
-                                             tamis_governor **out);
+TAMIS_CHECKED tamis_status tamis_governor_create(const tamis_governor_config *config,
+                                                 tamis_governor **out);
 TAMIS_API void tamis_governor_destroy(tamis_governor *governor);
 
 /**
@@ -100,8 +100,8 @@ TAMIS_API void tamis_governor_destroy(tamis_governor *governor);
  *                           configuration holds again; 0: never
  * Errors:     ARGUMENT; UNSUPPORTED: the policy has no budget; nothing is lost
  */
-TAMIS_API tamis_status tamis_governor_set_budget(tamis_governor *governor, double watts,
-                                                 double g_per_h, uint64_t until_step);
+TAMIS_CHECKED tamis_status tamis_governor_set_budget(tamis_governor *governor, double watts,
+                                                     double g_per_h, uint64_t until_step);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 2. Decisions                                                                                 */
@@ -181,9 +181,9 @@ typedef struct tamis_governor_decision {
  *
  * Errors:     ARGUMENT (a window that cannot be, or that overlaps the one before): no effect
  */
-TAMIS_API tamis_status tamis_governor_decide(tamis_governor *governor,
-                                             const tamis_governor_window *window,
-                                             tamis_governor_decision *out);
+TAMIS_CHECKED tamis_status tamis_governor_decide(tamis_governor *governor,
+                                                 const tamis_governor_window *window,
+                                                 tamis_governor_decision *out);
 
 /**
  * The decision as a line of a log (record `decision`, docs/governor.md), with the window that led
@@ -191,9 +191,9 @@ TAMIS_API tamis_status tamis_governor_decide(tamis_governor *governor,
  *
  * Errors:     ARGUMENT: `bytes` are not enough; TAMIS_GOVERNOR_LINE_BYTES always are
  */
-TAMIS_API tamis_status tamis_governor_line(const tamis_governor_window *window,
-                                           const tamis_governor_decision *decision, char *text,
-                                           size_t bytes);
+TAMIS_CHECKED tamis_status tamis_governor_line(const tamis_governor_window *window,
+                                               const tamis_governor_decision *decision, char *text,
+                                               size_t bytes);
 enum { TAMIS_GOVERNOR_LINE_BYTES = 1024 };
 
 /* ------------------------------------------------------------------------------------------- */
@@ -202,13 +202,13 @@ enum { TAMIS_GOVERNOR_LINE_BYTES = 1024 };
 enum { TAMIS_GOVERNOR_STATE_BYTES = 1024 };
 
 /** All that decisions depend on, besides the configuration. Errors: ARGUMENT. */
-TAMIS_API tamis_status tamis_governor_save(const tamis_governor *governor, void *state,
-                                           size_t bytes);
+TAMIS_CHECKED tamis_status tamis_governor_save(const tamis_governor *governor, void *state,
+                                               size_t bytes);
 
 /** Take it back: later decisions are those of the governor that saved it, bit for bit. Errors:
  * ARGUMENT; FORMAT: damaged, or of another configuration: the governor is as it was. */
-TAMIS_API tamis_status tamis_governor_load(tamis_governor *governor, const void *state,
-                                           size_t bytes);
+TAMIS_CHECKED tamis_status tamis_governor_load(tamis_governor *governor, const void *state,
+                                               size_t bytes);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 4. Carbon: grams from joules, and the outlook that policies plan with                        */
@@ -228,8 +228,8 @@ typedef struct tamis_carbon tamis_carbon;
  * @param  constant_g_per_kwh  [in]  for lack of a trace; NAN: unknown
  * Errors:     ARGUMENT, NOMEM, IO; FORMAT naming the line; nothing is lost
  */
-TAMIS_API tamis_status tamis_carbon_open(const char *path, double constant_g_per_kwh,
-                                         tamis_carbon **out);
+TAMIS_CHECKED tamis_status tamis_carbon_open(const char *path, double constant_g_per_kwh,
+                                             tamis_carbon **out);
 TAMIS_API void tamis_carbon_close(tamis_carbon *carbon);
 
 /** Intensity at a time, also one to come; NAN: unknown. */
@@ -251,8 +251,8 @@ typedef struct tamis_carbon_outlook {
     { sizeof(tamis_carbon_outlook), 0.0, TAMIS_UNKNOWN, TAMIS_UNKNOWN, TAMIS_UNKNOWN }
 
 /** Errors: ARGUMENT. */
-TAMIS_API tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s,
-                                         double horizon_s, tamis_carbon_outlook *out);
+TAMIS_CHECKED tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s,
+                                             double horizon_s, tamis_carbon_outlook *out);
 
 /** First and last time that a trace knows of; both 0 without one. */
 TAMIS_API void tamis_carbon_span(const tamis_carbon *carbon, double *begin_s, double *end_s);

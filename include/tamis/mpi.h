@@ -29,8 +29,8 @@ extern "C" {
  * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, TRANSPORT, TIMEOUT (a rank did not
  *             come); there is no communicator then
  */
-TAMIS_API tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
-                                             tamis_comm **out);
+TAMIS_CHECKED tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
+                                                 tamis_comm **out);
 
 #ifdef __cplusplus
 }

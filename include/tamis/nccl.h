@@ -41,8 +41,9 @@ extern "C" {
  *             sentence that names it; there is no communicator then. If `bootstrap` failed it is
  *             lost
  */
-TAMIS_API tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap,
-                                              const tamis_comm_config *config, tamis_comm **out);
+TAMIS_CHECKED tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap,
+                                                  const tamis_comm_config *config,
+                                                  tamis_comm **out);
 
 #ifdef __cplusplus
 }

@@ -45,8 +45,9 @@ typedef struct tamis_pipeline_config {
  * Errors:     ARGUMENT, NOMEM, MISMATCH (stages, micro-batches or density differ; ranks of a stage
  *             give different lengths; a stage has no rank): nothing lost; else the comm
  */
-TAMIS_API tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_config *config,
-                                             tamis_pipeline **out);
+TAMIS_CHECKED tamis_status tamis_pipeline_create(tamis_comm *world,
+                                                 const tamis_pipeline_config *config,
+                                                 tamis_pipeline **out);
 TAMIS_API void tamis_pipeline_destroy(tamis_pipeline *pipeline);
 
 /** What has just happened on this rank in its step. */
@@ -59,7 +60,7 @@ typedef enum tamis_mark {
 
 /** Note the time. Two calls per step; less than a microsecond. Errors: ARGUMENT, STATE (out of
  * turn). */
-TAMIS_API tamis_status tamis_pipeline_mark(tamis_pipeline *pipeline, tamis_mark mark);
+TAMIS_CHECKED tamis_status tamis_pipeline_mark(tamis_pipeline *pipeline, tamis_mark mark);
 
 /**
  * Exchange what was measured since the last call, divide the budget anew, and set the density of
@@ -69,7 +70,7 @@ TAMIS_API tamis_status tamis_pipeline_mark(tamis_pipeline *pipeline, tamis_mark 
  * Collective: over the world        Errors:  ARGUMENT, STATE, UNSUPPORTED (see
  *                                            tamis_reducer_set_density); else the comm
  */
-TAMIS_API tamis_status tamis_pipeline_balance(tamis_pipeline *pipeline, tamis_reducer *reducer);
+TAMIS_CHECKED tamis_status tamis_pipeline_balance(tamis_pipeline *pipeline, tamis_reducer *reducer);
 
 /** What is known of a stage, the same on all ranks. Means over ranks and steps measured; 0 until
  * then. */
@@ -90,8 +91,8 @@ typedef struct tamis_stage {
     { sizeof(tamis_stage), 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0 }
 
 /** Read what is known of a stage. Errors: ARGUMENT. */
-TAMIS_API tamis_status tamis_pipeline_stage(const tamis_pipeline *pipeline, uint32_t stage,
-                                            tamis_stage *out);
+TAMIS_CHECKED tamis_status tamis_pipeline_stage(const tamis_pipeline *pipeline, uint32_t stage,
+                                                tamis_stage *out);
 
 #ifdef __cplusplus
 }

@@ -46,7 +46,9 @@
  * Buffers      What a step points to belongs to the library from start until wait returns, or
  *              until the joined stream has passed the join.
  * Errors       A wrong argument has no effect. Statuses are grouped by what is lost: nothing, the
- *              step, or the communicator (section 2). tamis_last_error() holds one sentence.
+ *              step, or the communicator (section 2). tamis_last_error() holds one sentence, which
+ *              is also logged, unless TAMIS_LOG is off. Compilers warn where no one looks at a
+ *              status (TAMIS_CHECKED).
  * Deadlines    No call blocks longer than the communicator's timeout (plus one second). Waits for
  *              a CUDA device that the host drives, and destroying, take TAMIS_TIMEOUT_MS at most.
  * Process      The library never exits, aborts, raises a signal or writes to stdout. Messages go
@@ -78,6 +80,16 @@ extern "C" {
 #define TAMIS_API __attribute__((visibility("default")))
 #else
 #define TAMIS_API
+#endif
+
+/* A function whose status must be looked at: compilers that can warn of a call that does not. */
+#if (defined(__cplusplus) && __cplusplus >= 201703L) ||                                            \
+    (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+#define TAMIS_CHECKED [[nodiscard]] TAMIS_API
+#elif defined(__GNUC__)
+#define TAMIS_CHECKED TAMIS_API __attribute__((warn_unused_result))
+#else
+#define TAMIS_CHECKED TAMIS_API
 #endif
 
 #define TAMIS_VERSION_MAJOR 0
@@ -173,8 +185,8 @@ typedef struct tamis_comm_config {
  * Lifetime:   the shared part lives until the last of them is destroyed
  * Errors:     ARGUMENT, NOMEM; nothing is lost
  */
-TAMIS_API tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
-                                               tamis_comm **comms);
+TAMIS_CHECKED tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
+                                                   tamis_comm **comms);
 
 /**
  * The caller's own all-gather, with which the library can run on any launcher or network.
@@ -200,9 +212,9 @@ typedef struct tamis_callbacks {
  * Cost:       sums travel as all-gathers, so values cost nranks / 2 times the bytes that MPI needs
  * Errors:     ARGUMENT, NOMEM; nothing is lost
  */
-TAMIS_API tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
-                                                  const tamis_comm_config *config,
-                                                  tamis_comm **out);
+TAMIS_CHECKED tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
+                                                      const tamis_comm_config *config,
+                                                      tamis_comm **out);
 
 /** Rank of this communicator, 0 to nranks - 1; 0 for NULL. */
 TAMIS_API uint32_t tamis_comm_rank(const tamis_comm *comm);
@@ -214,7 +226,7 @@ TAMIS_API uint32_t tamis_comm_nranks(const tamis_comm *comm);
 TAMIS_API const char *tamis_comm_transport(const tamis_comm *comm);
 
 /** TAMIS_OK, or the status that poisoned the communicator. Any thread. */
-TAMIS_API tamis_status tamis_comm_status(const tamis_comm *comm);
+TAMIS_CHECKED tamis_status tamis_comm_status(const tamis_comm *comm);
 
 /**
  * Give the communicator up, from any thread: calls in progress return TAMIS_E_ABORTED soon.
@@ -244,7 +256,7 @@ typedef enum tamis_waiting {
  *
  * Errors:     ARGUMENT: no effect
  */
-TAMIS_API tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting);
+TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting);
 
 /**
  * Check that all ranks hold the same bytes, e.g. their parameters.
@@ -268,7 +280,7 @@ TAMIS_API tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting wa
  *             get it, too. ARGUMENT (data is NULL, on any rank; on all). Nothing is lost. Else the
  *             comm
  */
-TAMIS_API tamis_status tamis_check_equal(tamis_comm *comm, const void *data, size_t bytes);
+TAMIS_CHECKED tamis_status tamis_check_equal(tamis_comm *comm, const void *data, size_t bytes);
 
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
@@ -299,8 +311,8 @@ typedef struct tamis_segment {
  *             reducers beyond that)
  * Errors:     ARGUMENT, NOMEM; nothing is lost
  */
-TAMIS_API tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments,
-                                           tamis_layout **out);
+TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, size_t nsegments,
+                                               tamis_layout **out);
 
 /**
  * Say that the gradient of a segment is zero but for few rows: that of an embedding, of which a batch
@@ -327,8 +339,8 @@ TAMIS_API tamis_status tamis_layout_create(const tamis_segment *segments, size_t
  *             which drives the steps
  * Errors:     ARGUMENT: no effect
  */
-TAMIS_API tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
-                                             uint64_t row_length);
+TAMIS_CHECKED tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
+                                                 uint64_t row_length);
 
 /** Elements of the whole gradient; 0 for NULL. */
 TAMIS_API uint64_t tamis_layout_length(const tamis_layout *layout);
@@ -501,8 +513,8 @@ typedef struct tamis_update {
  * Errors:     ARGUMENT: no effect
  * Source:     docs/fidelity.md: measured on small transformers
  */
-TAMIS_API tamis_status tamis_update_advise(double density, tamis_update *update,
-                                           double *residual_decay);
+TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *update,
+                                               double *residual_decay);
 
 #define TAMIS_BUCKETS_PLANNED UINT64_MAX
 
@@ -624,9 +636,9 @@ TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
  * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT, DEVICE:
  *             the comm
  */
-TAMIS_API tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
-                                            const tamis_reducer_config *config,
-                                            tamis_reducer **out);
+TAMIS_CHECKED tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
+                                                const tamis_reducer_config *config,
+                                                tamis_reducer **out);
 
 /** Destroy a reducer. Between start and wait this waits for the exchange first. NULL is fine. */
 TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
@@ -639,7 +651,7 @@ TAMIS_API void tamis_reducer_destroy(tamis_reducer *reducer);
  * Errors:     ARGUMENT; STATE (a step is under way); UNSUPPORTED: scheme dense, and steps that a
  *             CUDA device runs by itself, whose messages have a fixed size. No effect
  */
-TAMIS_API tamis_status tamis_reducer_set_density(tamis_reducer *reducer, double density);
+TAMIS_CHECKED tamis_status tamis_reducer_set_density(tamis_reducer *reducer, double density);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 6. Steps                                                                                     */
@@ -680,7 +692,7 @@ typedef struct tamis_step {
  * Source:     error feedback as in Deep Gradient Compression (arXiv 1712.01887) without momentum
  *             correction; zeroing at the union after the exchange as in MiCRO (arXiv 2310.00967)
  */
-TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_step *step);
+TAMIS_CHECKED tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_step *step);
 
 /**
  * Finish the step that start began.
@@ -695,7 +707,7 @@ TAMIS_API tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_st
  * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
  *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED, DEVICE: the comm
  */
-TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
+TAMIS_CHECKED tamis_status tamis_reduce_wait(tamis_reducer *reducer);
 
 /**
  * Finish the step in the order of a CUDA stream: what is enqueued on `stream` from here on finds
@@ -715,7 +727,7 @@ TAMIS_API tamis_status tamis_reduce_wait(tamis_reducer *reducer);
  *
  * Collective: yes              Errors:  as tamis_reduce_wait, of this or an earlier step
  */
-TAMIS_API tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
+TAMIS_CHECKED tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 7. Overlap: buckets, readiness, micro-batches                                                */
@@ -757,8 +769,8 @@ TAMIS_API tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
  * Errors:     ARGUMENT; STATE: marked twice, or the last step has not been waited for: no effect;
  *             else as tamis_reduce_start
  */
-TAMIS_API tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment,
-                                        const tamis_step *step);
+TAMIS_CHECKED tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment,
+                                            const tamis_step *step);
 
 /**
  * Add a gradient to the residual and exchange nothing: one micro-batch of several. The gradient of
@@ -772,7 +784,7 @@ TAMIS_API tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment
  *                                              one rank per node; update mode): no effect;
  *                                              DEVICE: the comm
  */
-TAMIS_API tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis_step *step);
+TAMIS_CHECKED tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis_step *step);
 
 /**
  * Whether wait would return at once. Over transports without a thread of their own (local,
@@ -781,7 +793,7 @@ TAMIS_API tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis
  * @param  done  [out]  1 or 0; still 0 while segments are not ready
  * Errors:     ARGUMENT, STATE (no step is under way)
  */
-TAMIS_API tamis_status tamis_reduce_test(tamis_reducer *reducer, int *done);
+TAMIS_CHECKED tamis_status tamis_reduce_test(tamis_reducer *reducer, int *done);
 
 /** One bucket of a reducer. */
 typedef struct tamis_bucket {
@@ -809,8 +821,8 @@ typedef struct tamis_bucket {
 TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
 
 /** The index-th bucket in the order of the exchange: 0 holds the last segment. */
-TAMIS_API tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, uint32_t index,
-                                            tamis_bucket *out);
+TAMIS_CHECKED tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, uint32_t index,
+                                                tamis_bucket *out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 8. Results and statistics                                                                    */
@@ -833,7 +845,7 @@ typedef struct tamis_result {
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE (no step was
  *                                                           waited for; a joined step has none)
  */
-TAMIS_API tamis_status tamis_reduce_result(const tamis_reducer *reducer, tamis_result *out);
+TAMIS_CHECKED tamis_status tamis_reduce_result(const tamis_reducer *reducer, tamis_result *out);
 
 /**
  * The residual of this rank, float32[n], in memory of its device. NULL for scheme "dense", which
@@ -842,7 +854,7 @@ TAMIS_API tamis_status tamis_reduce_result(const tamis_reducer *reducer, tamis_r
  *
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
  */
-TAMIS_API tamis_status tamis_reducer_residual(const tamis_reducer *reducer, const float **out);
+TAMIS_CHECKED tamis_status tamis_reducer_residual(const tamis_reducer *reducer, const float **out);
 
 /** Figures of the last finished step, of this rank unless said otherwise. Times are monotonic. */
 typedef struct tamis_stats {
@@ -894,7 +906,7 @@ typedef struct tamis_stats {
     }
 
 /** Read the figures of the last finished step into a struct set by TAMIS_STATS_INIT. */
-TAMIS_API tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *out);
+TAMIS_CHECKED tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 9. State: files and memory                                                                   */
@@ -910,7 +922,7 @@ TAMIS_API tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *
  * Collective: no               Errors:  ARGUMENT, STATE (between start and wait), IO, NOMEM;
  *                                       DEVICE: its memory could not be read, `path` is as it was
  */
-TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *path);
+TAMIS_CHECKED tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *path);
 
 /**
  * Take the state back from a file. The run then goes on bit for bit as if it had not stopped.
@@ -922,7 +934,7 @@ TAMIS_API tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *pa
  *             notices if they did not
  * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is of no use any more
  */
-TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
+TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
 
 /**
  * After loading or restoring: bring all ranks to the same step.
@@ -949,7 +961,7 @@ TAMIS_API tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *pa
  *             on all ranks: no effect; TIMEOUT, TRANSPORT: the comm; DEVICE: the reducer is of no use
  *             any more
  */
-TAMIS_API tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t *step);
+TAMIS_CHECKED tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t *step);
 
 /*
  * For callers that keep checkpoints of their own, the same in memory, in two parts, three in update
@@ -967,7 +979,7 @@ TAMIS_API tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t *ste
  */
 
 /** Bytes of the control part, constant over the life of a reducer. Errors: ARGUMENT. */
-TAMIS_API tamis_status tamis_reducer_control_bytes(const tamis_reducer *reducer, size_t *out);
+TAMIS_CHECKED tamis_status tamis_reducer_control_bytes(const tamis_reducer *reducer, size_t *out);
 
 /**
  * Write the control part.
@@ -978,8 +990,8 @@ TAMIS_API tamis_status tamis_reducer_control_bytes(const tamis_reducer *reducer,
  * Cost:       reads the residual once, for its checksum
  * Errors:     ARGUMENT, STATE (between start and wait), NOMEM; DEVICE
  */
-TAMIS_API tamis_status tamis_reducer_control_save(tamis_reducer *reducer, void *memory,
-                                                  size_t bytes);
+TAMIS_CHECKED tamis_status tamis_reducer_control_save(tamis_reducer *reducer, void *memory,
+                                                      size_t bytes);
 
 /**
  * Copy the residual.
@@ -990,7 +1002,7 @@ TAMIS_API tamis_status tamis_reducer_control_save(tamis_reducer *reducer, void *
  * Errors:     ARGUMENT, STATE (between start and wait), UNSUPPORTED (scheme dense has none), NOMEM;
  *             DEVICE: part of it may have been written
  */
-TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float *out);
+TAMIS_CHECKED tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float *out);
 
 /**
  * Take one part or both back.
@@ -1019,8 +1031,8 @@ TAMIS_API tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float
  *             scheme dense), FORMAT, NOMEM: the reducer is as it was; DEVICE: it is of no use any
  *             more
  */
-TAMIS_API tamis_status tamis_reducer_restore(tamis_reducer *reducer, const void *control,
-                                             size_t control_bytes, const float *residual);
+TAMIS_CHECKED tamis_status tamis_reducer_restore(tamis_reducer *reducer, const void *control,
+                                                 size_t control_bytes, const float *residual);
 
 /**
  * Copy the moments of update mode.
@@ -1033,8 +1045,8 @@ TAMIS_API tamis_status tamis_reducer_restore(tamis_reducer *reducer, const void 
  *             STATE (between start and wait), UNSUPPORTED (no update mode), NOMEM; DEVICE: part may
  *             have been written
  */
-TAMIS_API tamis_status tamis_reducer_moments_save(tamis_reducer *reducer, float *first,
-                                                  float *second, uint64_t *passes);
+TAMIS_CHECKED tamis_status tamis_reducer_moments_save(tamis_reducer *reducer, float *first,
+                                                      float *second, uint64_t *passes);
 
 /**
  * Take moments from wherever they come; all else stays. Nothing tells whether they are of the same
@@ -1049,8 +1061,8 @@ TAMIS_API tamis_status tamis_reducer_moments_save(tamis_reducer *reducer, float 
  * Collective: no               Errors:  as for save; nothing has changed but after DEVICE, when the
  *                                       reducer is of no use any more
  */
-TAMIS_API tamis_status tamis_reducer_moments_restore(tamis_reducer *reducer, const float *first,
-                                                     const float *second, uint64_t passes);
+TAMIS_CHECKED tamis_status tamis_reducer_moments_restore(tamis_reducer *reducer, const float *first,
+                                                         const float *second, uint64_t passes);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 10. Settings                                                                                 */

@@ -17,9 +17,20 @@
 
 /* -- status.c: who knows the cause says one sentence, the rest pass the status on ------------- */
 
-/** Remember the sentence for tamis_last_error, log it at level info, return `status`. */
+/** Remember the sentence for tamis_last_error, return `status`. It is logged at level error, unless it
+ * is one of the last few of this thread. */
 tamis_status tam_fail(tamis_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/** Remember the sentence of a failure that was logged where it was found, perhaps on another thread. */
+tamis_status tam_pass(tamis_status status, const char *sentence);
+
+/** From here on failures on this thread are expected and handled, or not: they are logged at level debug.
+ * @return what it was before, for the end of the trial */
+bool tam_hush(bool on);
+
+/** For Python, at the beginning: all failures become exceptions, which hold the sentence. */
+void tam_failures_are_raised(void);
 
 #define TAM_TRY(call)                                                                              \
     do {                                                                                           \
@@ -30,7 +41,8 @@ tamis_status tam_fail(tamis_status status, const char *format, ...)
 
 /* -- log.c: TAMIS_LOG, TAMIS_LOG_FILE --------------------------------------------------------- */
 
-typedef enum tam_log_level { TAM_ERROR, TAM_WARN, TAM_INFO, TAM_DEBUG } tam_log_level;
+/* As the values of TAMIS_LOG. */
+typedef enum tam_log_level { TAM_OFF, TAM_ERROR, TAM_WARN, TAM_INFO, TAM_DEBUG } tam_log_level;
 
 void tam_log(tam_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * One line per event, to stderr or to the file named by TAMIS_LOG_FILE. Never to stdout.
- * Volume: error and warn by incident, info by object made, debug by decision.
+ * Volume: error by call that fails, warn by incident, info by object made, debug by decision.
  */
 #include "lib/base/base.h"
 
@@ -25,7 +25,7 @@ static void open_target(void) {
 }
 
 void tam_log(tam_log_level level, const char *format, ...) {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
+    static const char *const names[] = {"off", "error", "warn", "info", "debug"};
     if ((uint32_t)level > tam_setting_number(TAM_SETTING_LOG))
         return;
     pthread_once(&once, open_target);

@@ -34,8 +34,8 @@ static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_GRAPHS", CHOICE, "off|on", 0, 0, "on",
      "Whether steps that a CUDA device runs by itself are launched as one graph; the same on all "
      "ranks."},
-    {"TAMIS_LOG", CHOICE, "error|warn|info|debug", 0, 0, "warn",
-     "Least important messages that are written."},
+    {"TAMIS_LOG", CHOICE, "off|error|warn|info|debug", 0, 0, "warn",
+     "Least important messages that are written; error: the sentence of every call that fails."},
     {"TAMIS_LOG_FILE", TEXT, "a path", 0, 0, "",
      "File that messages are appended to; empty: stderr."},
     {"TAMIS_NVML_PATH", TEXT, "a path", 0, 0, "",

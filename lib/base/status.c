@@ -17,7 +17,8 @@ static const status_row rows[] = {
      "An argument is NULL, out of range, misaligned or overlapping.",
      "Read the sentence, correct the call and make it again."},
     {TAMIS_E_STATE, "TAMIS_E_STATE", "The call came out of order.",
-     "Pair every start with one wait; save and load only between steps."},
+     "Read the sentence and put the calls in order: initialise MPI first, pair every start with "
+     "one wait, save and load between steps."},
     {TAMIS_E_NOMEM, "TAMIS_E_NOMEM", "Memory could not be allocated.",
      "Free memory, use fewer ranks a node or a smaller capacity, and create again."},
     {TAMIS_E_UNSUPPORTED, "TAMIS_E_UNSUPPORTED",
@@ -55,6 +56,14 @@ static const status_row rows[] = {
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static _Thread_local char last_error[512];
+static _Thread_local bool hushed;
+static bool raised;
+
+/* Hashes of the last sentences of this thread that were logged: a loop that goes on in spite of a
+ * failure says the same few again and again. */
+enum { HEARD = 4 };
+static _Thread_local uint64_t heard[HEARD];
+static _Thread_local unsigned next_heard;
 
 static const status_row *find(tamis_status status) {
     for (size_t i = 0; i < ROWS; i++) {
@@ -100,11 +109,42 @@ const char *tamis_last_error(void) {
     return last_error;
 }
 
+static bool is_new(const char *sentence) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (const char *at = sentence; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < HEARD; i++) {
+        if (heard[i] == hash)
+            return false;
+    }
+    heard[next_heard++ % HEARD] = hash;
+    return true;
+}
+
 tamis_status tam_fail(tamis_status status, const char *format, ...) {
+    char sentence[sizeof last_error]; /* what is printed may be the last one itself */
     va_list args;
     va_start(args, format);
-    vsnprintf(last_error, sizeof last_error, format, args);
+    vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
-    tam_log(TAM_INFO, "%s: %s", tamis_status_name(status), last_error);
+    memcpy(last_error, sentence, sizeof last_error);
+    bool loud = !hushed && !raised && is_new(sentence);
+    tam_log(loud ? TAM_ERROR : TAM_DEBUG, "%s: %s", tamis_status_name(status), sentence);
     return status;
+}
+
+tamis_status tam_pass(tamis_status status, const char *sentence) {
+    snprintf(last_error, sizeof last_error, "%s", sentence);
+    is_new(sentence);
+    return status;
+}
+
+bool tam_hush(bool on) {
+    bool before = hushed;
+    hushed = on;
+    return before;
+}
+
+void tam_failures_are_raised(void) {
+    raised = true;
 }

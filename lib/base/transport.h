@@ -67,6 +67,8 @@ typedef struct tam_transport {
     const char *name;
     uint32_t capabilities;
     const tam_stream_transport *stream; /* NULL: host memory only */
+    const char *unthreaded; /* why it is not TAM_CAP_THREADED although it could be, and what to do;
+                               NULL: it could not */
 
     /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv do not overlap.
      */

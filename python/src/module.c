@@ -3,6 +3,7 @@
  * The module: its types, and what the library tells of itself.
  */
 #include "core.h"
+#include "lib/base/base.h"
 
 bool tam_py_type_open(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **type) {
     if (!*type)
@@ -130,6 +131,7 @@ static bool check_interpreter(void) {
 }
 
 static int execute(PyObject *module) {
+    tam_failures_are_raised();
     bool ok = check_interpreter() && tam_py_error_open(module) && tam_py_comm_type_open(module) &&
               tam_py_layout_type_open(module) && tam_py_plan_type_open(module) &&
               tam_py_reducer_type_open(module);

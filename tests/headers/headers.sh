@@ -3,7 +3,8 @@
 #
 # headers.sh INCLUDE CC CXX [FLAG...]: every public header compiles alone, as C11 and as C++17.
 # FLAG... say where vendors' headers are (mpi.h, cuda_runtime_api.h); a header of ours whose vendor
-# is not found is left out, and named. Exit 77: no C++ compiler.
+# is not found is left out, and named. A call whose status nobody looks at is warned of in both
+# languages. Exit 77: no C++ compiler.
 set -eu
 
 include=$1 cc=$2 cxx=$3
@@ -31,7 +32,23 @@ check_with() { # header, the vendor's header that it includes, flags...
     fi
 }
 
+refuse_unchecked() { # compiler, language...
+    local begin='#include <tamis/tamis.h>' use='int f(tamis_reducer *); int f(tamis_reducer *r)'
+    local flags="-S -o /dev/null -Werror -I$include" # gcc warns of it only when it makes code
+    if echo "$begin
+        $use { tamis_reduce_wait(r); return 0; }" | "$1" $flags "${@:2}" - 2>/dev/null; then
+        echo "$*: a status that nobody looks at is not warned of"
+        exit 1
+    fi
+    echo "$begin
+        $use { return (int)tamis_reduce_wait(r); }" | "$1" $flags "${@:2}" -
+}
+
 check tamis.h
+refuse_unchecked "$cc" -std=c11 -x c
+if [ -x "$cxx" ]; then
+    refuse_unchecked "$cxx" -std=c++17 -x c++
+fi
 check energy.h
 check governor.h
 check forecast.h

@@ -83,7 +83,7 @@ known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
     'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|python/src/nccl_module\.c|bench/|examples/|tests/'
 known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
 known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
-known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/|python/src/(mpi|nccl)_module\.c'
+known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/|python/src/(mpi_|nccl_)?module\.c'
 
 # Calls that end the process or write to stdout. A member may have such a name, a function may not.
 calls='(printf|puts|putchar|vprintf|exit|_exit|_Exit|quick_exit|abort|raise|assert)'

@@ -6,6 +6,7 @@
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { N = 5000, STEPS = 20, LATE_MS = 150 };
@@ -63,22 +64,60 @@ static double waiting_cpu_s(tamis_comm *comm) {
     return cpu_s;
 }
 
+/* The library's log, which goes to a file of this rank. */
+static char log_path[] = "/tmp/test_funneled.XXXXXX";
+
+static bool log_holds(const char *words) {
+    char text[4096] = "";
+    FILE *file = fopen(log_path, "r");
+    size_t bytes = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[bytes] = '\0';
+    return strstr(text, words);
+}
+
+/* Who asks for overlap is told why there is none; others are not. */
+static void check_warnings(tamis_comm *comm) {
+    static const char words[] = "MPI_Init_thread(MPI_THREAD_MULTIPLE)";
+    tamis_layout *layout = data_layout(N);
+    for (int asked = 0; asked < 3; asked++) {
+        tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+        tamis_reducer *reducer = NULL;
+        config.worker = asked == 1 ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
+        config.bucket_length = asked == 2 ? N / 2 : 0;
+        MPI_CHECK(truncate(log_path, 0) == 0, "no log");
+        MPI_OK(tamis_reducer_create(comm, layout, &config, &reducer));
+        MPI_CHECK(log_holds(words) == (asked > 0), "asked %d, but warned %d", asked, !asked);
+        tamis_reducer_destroy(reducer);
+    }
+    tamis_layout_destroy(layout);
+}
+
 int main(int argc, char **argv) {
+    int log = mkstemp(log_path);
+    setenv("TAMIS_LOG_FILE", log_path, 1);
     tamis_comm *too_early = NULL;
     tamis_status before = tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &too_early);
     mpi_begin(&argc, &argv, MPI_THREAD_FUNNELED);
     MPI_STATUS(TAMIS_E_STATE, before);
+    MPI_CHECK(log_holds("MPI is not initialised; call MPI_Init_thread"), "the log is silent");
+    MPI_CHECK(strstr(tamis_status_remedy(before), "initialise MPI"), "\"%s\"",
+              tamis_status_remedy(before));
     MPI_CHECK(!too_early, "an output was written");
     check_refusals();
     double least_s = 1.0;
     for (int round = 0; round < 5; round++) {
         tamis_comm *comm = mpi_comm(test_long_ms());
         check_steps(comm);
+        check_warnings(comm);
         double cpu_s = waiting_cpu_s(comm);
         least_s = cpu_s < least_s ? cpu_s : least_s;
         tamis_comm_destroy(comm);
     }
     MPI_CHECK(mpi_rank == mpi_nranks - 1 || least_s < 0.3e-3 * LATE_MS,
               "%g s of the processor to wait for %d ms", least_s, LATE_MS);
+    close(log);
+    unlink(log_path);
     return mpi_end();
 }

@@ -107,8 +107,8 @@ static void run_until(test_rank *self) {
     if (c->onward && c->status[self->id] == TAMIS_OK) {
         fill(c, self->id, BEFORE + 1, grad);
         c->next[self->id] = tamis_reduce_start(reducer, &step);
-        if (c->next[self->id] == TAMIS_OK)
-            tamis_reduce_wait(reducer); /* in vain */
+        if (c->next[self->id] == TAMIS_OK && tamis_reduce_wait(reducer) != TAMIS_OK)
+            self->where = "after a step in vain";
     }
     RANK_OK(self, tamis_reducer_save(reducer, path_of(self->id, path)));
     tamis_reducer_destroy(reducer);

@@ -39,7 +39,9 @@ static tamis_status take_state(tamis_reducer *reducer, memory_state *out) {
 
 static tamis_status give_state(tamis_reducer *reducer, const memory_state *state) {
     const float *residual = NULL;
-    tamis_reducer_residual(reducer, &residual);
+    tamis_status status = tamis_reducer_residual(reducer, &residual);
+    if (status != TAMIS_OK)
+        return status;
     return tamis_reducer_restore(reducer, state->control, state->bytes,
                                  residual ? state->residual : NULL);
 }

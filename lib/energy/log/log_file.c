@@ -111,7 +111,10 @@ bool tam_line_file_rotate(tam_line_file *file) {
         (size_t)snprintf(older, sizeof older, "%s.1", file->path) >= sizeof older ||
         rename(file->path, older) != 0)
         return false;
-    if (open_file(file->path, &fd, &about) != TAMIS_OK) {
+    bool before = tam_hush(true); /* who rotates says what is lost */
+    tamis_status status = open_file(file->path, &fd, &about);
+    tam_hush(before);
+    if (status != TAMIS_OK) {
         int cause = errno;
         rename(older, file->path);
         errno = cause;

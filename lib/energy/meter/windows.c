@@ -225,11 +225,16 @@ static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until
                         window);
     while (!is_known(e, w) && tam_lock_wait(&e->lock, &e->changed, until_ns))
         continue;
-    if (!is_known(e, w))
-        return tam_fail(TAMIS_E_STATE,
-                        "tamis_energy_window_result: the counters have not moved "
-                        "past the end of window %u yet; ask again later",
-                        window);
+    if (!is_known(e, w)) {
+        bool before = tam_hush(true); /* an answer, and no mistake */
+        tamis_status status =
+            tam_fail(TAMIS_E_STATE,
+                     "tamis_energy_window_result: the counters have not moved past the end of "
+                     "window %u yet; ask again later",
+                     window);
+        tam_hush(before);
+        return status;
+    }
     tam_totals_since(&w->begin, &w->end, out);
     tam_totals_explain(out, e->nchannels);
     w->open = false;

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Where the layouts of two ranks differ: a search by halves over the board, made by all ranks alike,
+ * with hashes of what lies before a segment. It is made only when they are known to differ.
+ */
+#include "collectives/reducer/reducer.h"
+
+#include <stdio.h>
+#include <xxhash.h>
+
+/* What a rank shows of the segment that the search has come to. */
+typedef struct card {
+    tam_board_head head;
+    uint64_t nsegments;
+    uint64_t before; /* hash of the segments before it */
+    uint64_t length, row_length;
+    char name[160]; /* cut off if it is longer; "" past the end of the layout */
+} card;
+
+_Static_assert(sizeof(card) <= TAM_BOARD_BYTES, "a card fits the board");
+
+static tamis_status accept(const unsigned char *board, uint32_t nranks) {
+    return tam_board_failure(board, nranks, "compare its layout");
+}
+
+static uint64_t hash_before(const tamis_layout *layout, uint64_t segment) {
+    uint64_t count = segment < layout->nsegments ? segment : layout->nsegments;
+    uint64_t hash = XXH3_64bits(layout->rows, count * sizeof layout->rows[0]);
+    return XXH3_64bits_withSeed(layout->begins, (count + 1) * sizeof layout->begins[0], hash);
+}
+
+static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t segment,
+                         uint64_t deadline_ns) {
+    card mine = {.head.call = "tamis_reducer_create", .nsegments = layout->nsegments};
+    mine.before = hash_before(layout, segment);
+    if (segment < layout->nsegments) {
+        mine.length = tam_segment_length(layout, (uint32_t)segment);
+        mine.row_length = layout->rows[segment];
+        snprintf(mine.name, sizeof mine.name, "%s", layout->names[segment]);
+    }
+    return tam_board_show(comm, &mine, sizeof mine, accept, deadline_ns);
+}
+
+static void describe(const card *c, char *text, size_t size) {
+    char rows[48] = "";
+    if (c->row_length > 0)
+        snprintf(rows, sizeof rows, " in rows of %llu", (unsigned long long)c->row_length);
+    if (c->name[0] || c->length > 0)
+        snprintf(text, size, "\"%.100s\" of length %llu%s", c->name, (unsigned long long)c->length,
+                 rows);
+    else
+        snprintf(text, size, "only %llu segments", (unsigned long long)c->nsegments);
+}
+
+tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
+                                  uint64_t deadline_ns) {
+    const card *first = tam_board_entry(comm->board, 0), *other = tam_board_entry(comm->board, odd);
+    char here[192], there[192];
+    TAM_TRY(show(comm, layout, 0, deadline_ns));
+    /* Up to `low` all is alike; what lies before `high` is not. */
+    uint64_t low = 0;
+    uint64_t high = first->nsegments > other->nsegments ? first->nsegments : other->nsegments;
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        TAM_TRY(show(comm, layout, middle, deadline_ns));
+        if (first->before == other->before)
+            low = middle;
+        else
+            high = middle;
+    }
+    TAM_TRY(show(comm, layout, low, deadline_ns));
+    describe(first, here, sizeof here);
+    describe(other, there, sizeof there);
+    return tam_fail(TAMIS_E_MISMATCH,
+                    "layouts differ, first at segment %llu: rank 0 has %s, rank %u has %s",
+                    (unsigned long long)low, here, odd, there);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What goes wrong is heard: a call that fails logs its sentence once, at level error, unless
+ * TAMIS_LOG is off; who forgets to wait, or ends without a step, is told.
+ */
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include "tests/support/scratch.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { N = 200 };
+
+/* The settings are read once in a process, so each case has one of its own. */
+struct hearing {
+    const char *level; /* TAMIS_LOG */
+    void (*body)(void);
+    const char *words; /* a line that holds them... */
+    int lines;         /* is written so often */
+    int all;           /* lines there are at all */
+};
+
+static int count_lines(const char *log, const char *words) {
+    int count = 0;
+    for (const char *line = log; *line;) {
+        const char *end = strchr(line, '\n'), *found = strstr(line, words);
+        count += found && found < end;
+        line = end + 1;
+    }
+    return count;
+}
+
+static void hear(const struct hearing *h) {
+    char path[SCRATCH_PATH];
+    int status = -1;
+    test_context("TAMIS_LOG=%s: %s", h->level, h->words);
+    scratch_path("heard.log", path);
+    scratch_write(path, (const unsigned char *)"", 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("TAMIS_LOG", h->level, 1);
+        setenv("TAMIS_LOG_FILE", path, 1);
+        h->body();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    size_t bytes = 0;
+    unsigned char *log = scratch_read(path, &bytes);
+    assert_non_null(log);
+    log[bytes] = '\0';
+    if (count_lines((char *)log, h->words) != h->lines || count_lines((char *)log, "") != h->all)
+        fail_msg("%s, not %d of %d lines with '%s' but:\n%s", test_context_text(), h->lines, h->all,
+                 h->words, (char *)log);
+    free(log);
+}
+
+static void expect(tamis_status expected, tamis_status got) {
+    if (expected != got)
+        _exit(1);
+}
+
+static void make(tamis_comm **comm, tamis_reducer **reducer, double density) {
+    tamis_segment segment = {"all", N};
+    tamis_layout *layout = NULL;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.density = density;
+    expect(TAMIS_OK, tamis_comm_create_local(1, NULL, comm));
+    expect(TAMIS_OK, tamis_layout_create(&segment, 1, &layout));
+    expect(density > 1 ? TAMIS_E_ARGUMENT : TAMIS_OK,
+           tamis_reducer_create(*comm, layout, &config, reducer));
+    tamis_layout_destroy(layout);
+}
+
+static tamis_step some_step(float gradient[N]) {
+    tamis_step step = TAMIS_STEP_INIT;
+    data_fill(DATA_HEAVY, 0, 0, N, gradient);
+    step.grad = gradient;
+    return step;
+}
+
+static void wrong_density(void) {
+    tamis_comm *comm = NULL;
+    tamis_reducer *reducer = NULL;
+    make(&comm, &reducer, 10);
+    tamis_comm_destroy(comm);
+}
+
+static void wrong_again_and_again(void) {
+    for (int i = 0; i < 100; i++)
+        expect(TAMIS_E_ARGUMENT, tamis_reduce_wait(NULL));
+}
+
+static void start_twice(void) {
+    float gradient[N];
+    tamis_step step = some_step(gradient);
+    tamis_comm *comm = NULL;
+    tamis_reducer *reducer = NULL;
+    make(&comm, &reducer, 0.1);
+    expect(TAMIS_OK, tamis_reduce_start(reducer, &step));
+    expect(TAMIS_E_STATE, tamis_reduce_start(reducer, &step));
+    expect(TAMIS_OK, tamis_reduce_wait(reducer));
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+}
+
+static void never_wait(void) {
+    float gradient[N];
+    tamis_step step = some_step(gradient);
+    tamis_comm *comm = NULL;
+    tamis_reducer *reducer = NULL;
+    make(&comm, &reducer, 0.1);
+    expect(TAMIS_OK, tamis_reduce_start(reducer, &step));
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+}
+
+static void lose_and_go_on(void) {
+    float gradient[N];
+    tamis_step step = some_step(gradient);
+    tamis_comm *comm = NULL;
+    tamis_reducer *reducer = NULL;
+    make(&comm, &reducer, 0.1);
+    expect(TAMIS_OK, tamis_comm_abort(comm));
+    for (int i = 0; i < 100; i++) {
+        expect(TAMIS_E_ABORTED, tamis_reduce_start(reducer, &step));
+        expect(TAMIS_E_STATE, tamis_reduce_wait(reducer));
+    }
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+}
+
+static void save_nothing(void) {
+    char path[SCRATCH_PATH];
+    tamis_comm *comm = NULL;
+    tamis_reducer *reducer = NULL;
+    make(&comm, &reducer, 0.1);
+    expect(TAMIS_OK, tamis_reducer_save(reducer, scratch_path("none.state", path)));
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+}
+
+static void do_well(void) {
+    float gradient[N];
+    tamis_step step = some_step(gradient);
+    tamis_comm *comm = NULL;
+    tamis_reducer *reducer = NULL;
+    make(&comm, &reducer, 0.1);
+    expect(TAMIS_OK, tamis_reduce_start(reducer, &step));
+    expect(TAMIS_OK, tamis_reduce_wait(reducer));
+    expect(TAMIS_OK, tamis_check_equal(comm, gradient, sizeof gradient));
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+}
+
+static void what_goes_wrong_is_heard_once(void **state) {
+    static const struct hearing all[] = {
+        {"warn", wrong_density, "error [", 1, 1},
+        {"warn", wrong_density, "TAMIS_E_ARGUMENT: tamis_reducer_config.density is 10", 1, 1},
+        {"error", wrong_density, "density is 10, not in (0, 1]", 1, 1},
+        {"off", wrong_density, "density", 0, 0},
+        {"warn", wrong_again_and_again, "tamis_reduce_wait: reducer is NULL", 1, 1},
+        {"warn", start_twice, "TAMIS_E_STATE", 1, 1},
+        {"warn", never_wait, "warn [", 1, 1},
+        {"warn", never_wait, "call tamis_reduce_wait", 1, 1},
+        {"error", lose_and_go_on, "the communicator is lost", 1, 2},
+        {"warn", save_nothing, "0 steps", 1, 1},
+        {"warn", do_well, "", 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        hear(&all[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_goes_wrong_is_heard_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
