@@ -172,7 +172,7 @@ static tamis_status take_over(tamis_comm *comm, const plan *p, tam_ledger *ledge
                               uint64_t deadline_ns) {
     unsigned char *whole = ledger->desk, *recv = whole + p->padded_bytes;
     unsigned char *zeros = recv + p->nranks * p->chunk_bytes;
-    gather_job g = {.job = {.run = run_gather, .deadline_ns = deadline_ns},
+    gather_job g = {.job = {.run = run_gather, .deadline_ns = deadline_ns, .purpose = CALL},
                     .send = zeros,
                     .recv = recv,
                     .bytes = p->padded_bytes,
@@ -205,7 +205,7 @@ static tamis_status gather_entries(tamis_comm *comm, const plan *p, const tam_en
     unsigned char *recv = ledger->desk, *send = recv + p->nranks * p->block_bytes;
     block head = {*run, n};
     tam_energy_entry *entries = (tam_energy_entry *)(void *)(send + sizeof head);
-    gather_job g = {.job = {.run = run_gather, .deadline_ns = deadline_ns},
+    gather_job g = {.job = {.run = run_gather, .deadline_ns = deadline_ns, .purpose = CALL},
                     .send = send,
                     .recv = recv,
                     .bytes = p->block_bytes};

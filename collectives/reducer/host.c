@@ -108,6 +108,8 @@ static tamis_status host_launch(tam_bucket *b, void *stream) {
     if (!dense && !b->slice && r->config.worker == TAMIS_WORKER_CALLER)
         TAM_TRY(tam_step_accumulate(b));
     b->job.run = dense ? tam_step_dense : tam_step_sparse;
+    b->job.purpose = "tamis_reduce_wait";
+    b->job.number = r->step + 1;
     tam_comm_submit(r->comm, &b->job);
     return TAMIS_OK;
 }

@@ -65,6 +65,7 @@ tamis_status tam_board_show(tamis_comm *comm, const void *mine, size_t bytes, ta
     *b = (board_job){
         .job = {.run = run, .deadline_ns = deadline_ns}, .board = comm->board, .judge = judge};
     memcpy(b->mine, mine, bytes);
+    b->job.purpose = ((const tam_board_head *)(const void *)b->mine)->call;
     tamis_status status = tam_comm_run(comm, &b->job);
     return own != TAMIS_OK ? tam_pass(own, sentence) : status;
 }

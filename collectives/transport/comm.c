@@ -86,6 +86,9 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
         .nranks = comm->nranks,
         .call = {.deadline_ns = earlier(deadline_ns, latest_ns),
                  .poison = &comm->poison,
+                 .purpose = job->purpose,
+                 .number = job->number,
+                 .begin_ns = tam_clock_ns(),
                  .waiting = (tamis_waiting)atomic_load(&comm->waiting),
                  .blocked = &comm->blocked},
     };

@@ -31,6 +31,8 @@ typedef struct tam_job {
     tamis_status status;
     char message[512];    /* of a failure */
     uint64_t deadline_ns; /* 0: the timeout, from when it runs */
+    const char *purpose;  /* the public call that waits for it, and */
+    uint64_t number;      /* of the step, counted from 1; 0: it belongs to none */
     uint64_t wire_bytes;
     bool watches; /* only looks on: its collectives have been enqueued when it is submitted */
     struct tam_job *next;

@@ -11,6 +11,7 @@
 #include "collectives/transport/comm.h"
 #include "collectives/transport/sum.h"
 #include "collectives/transport/tag.h"
+#include "collectives/transport/wait.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -65,10 +66,11 @@ static void break_hub(hub *h, tamis_status status, const char *cause) {
     pthread_cond_broadcast(&h->changed);
 }
 
-static void break_by_deadline(hub *h, uint32_t rank) {
-    char missing[128], cause[256];
+static void break_by_deadline(hub *h, uint32_t rank, const tam_call *call) {
+    char missing[128], late[TAM_LATE_TEXT], cause[256];
     list_missing(h, missing, sizeof missing);
-    snprintf(cause, sizeof cause, "rank %u waited until its deadline for rank(s)%s", rank, missing);
+    snprintf(cause, sizeof cause, "rank %u%s for rank(s)%s", rank, tam_wait_late(call, late),
+             missing);
     break_hub(h, TAMIS_E_TIMEOUT, cause);
 }
 
@@ -79,7 +81,7 @@ static void await_round(local *self, uint64_t round, const tam_call *call) {
     while (h->round == round && h->broken == TAMIS_OK) {
         int rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
         if (rc == ETIMEDOUT && h->round == round && h->broken == TAMIS_OK)
-            break_by_deadline(h, self->rank);
+            break_by_deadline(h, self->rank, call);
     }
 }
 

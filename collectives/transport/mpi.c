@@ -82,7 +82,7 @@ static tamis_status give_up(tam_mpi *self, tam_mpi_batch *b, tamis_status status
         }
         MPI_Cancel(&b->requests[i]);
     }
-    return tam_fail(status, "rank %d %s rank(s)%s", self->rank, why, missing);
+    return tam_fail(status, "rank %d%s for rank(s)%s", self->rank, why, missing);
 }
 
 /* Open MPI looks first and makes progress then: what that has brought shows in a second look, which
@@ -96,6 +96,7 @@ static tamis_status look(const tam_mpi *self, tam_mpi_batch *b, int *done) {
 
 static tamis_status wait_all(tam_mpi *self, tam_mpi_batch *b, tam_call *call) {
     tam_wait wait = tam_wait_begin(call);
+    char late[TAM_LATE_TEXT];
     for (unsigned tries = 0;; tries++) {
         int done = 0;
         TAM_TRY(look(self, b, &done));
@@ -103,9 +104,9 @@ static tamis_status wait_all(tam_mpi *self, tam_mpi_batch *b, tam_call *call) {
             break;
         tamis_status poison = (tamis_status)atomic_load(call->poison);
         if (poison != TAMIS_OK)
-            return give_up(self, b, poison, "stopped waiting for");
+            return give_up(self, b, poison, " stopped waiting");
         if (tries % 16 == 15 && tam_clock_ns() > call->deadline_ns)
-            return give_up(self, b, TAMIS_E_TIMEOUT, "waited until its deadline for");
+            return give_up(self, b, TAMIS_E_TIMEOUT, tam_wait_late(call, late));
         tam_wait_pause(&wait);
     }
     b->count = 0;

@@ -21,6 +21,7 @@
 #include "collectives/transport/nccl_comm.h"
 
 #include "collectives/transport/sum.h"
+#include "collectives/transport/wait.h"
 
 /* -- words ------------------------------------------------------------------------------------- */
 
@@ -72,11 +73,11 @@ static tamis_status have_patience(const tam_nccl *self, const char *what, const 
     tamis_status poison = (tamis_status)atomic_load(call->poison);
     if (poison != TAMIS_OK)
         return tam_fail(poison, "rank %u stopped waiting in %s", self->rank, what);
+    char late[TAM_LATE_TEXT];
     if (tam_clock_ns() > call->deadline_ns)
         return tam_fail(TAMIS_E_TIMEOUT,
-                        "rank %u waited until its deadline in %s: a rank is missing, or the ranks "
-                        "made different calls",
-                        self->rank, what);
+                        "rank %u%s in %s: a rank is missing, or the ranks made different calls",
+                        self->rank, tam_wait_late(call, late), what);
     return TAMIS_OK;
 }
 
@@ -193,7 +194,9 @@ static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, 
 static const atomic_int no_poison;
 
 static tam_call limit_now(const tam_nccl *self) {
-    return (tam_call){.deadline_ns = tam_clock_ns() + self->timeout_ns, .poison = &no_poison};
+    uint64_t now_ns = tam_clock_ns();
+    return (tam_call){
+        .deadline_ns = now_ns + self->timeout_ns, .poison = &no_poison, .begin_ns = now_ns};
 }
 
 static tamis_status stream_allgather(void *arg, const void *send, size_t bytes, void *recv,

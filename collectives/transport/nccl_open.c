@@ -93,7 +93,11 @@ static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config
 static tamis_status join(tam_nccl *self, const tamis_comm *bootstrap, const ncclUniqueId *id) {
     uint64_t timeout_ns =
         self->timeout_ns < bootstrap->timeout_ns ? self->timeout_ns : bootstrap->timeout_ns;
-    tam_call call = {.deadline_ns = tam_clock_ns() + timeout_ns / 2, .poison = &bootstrap->poison};
+    uint64_t now_ns = tam_clock_ns();
+    tam_call call = {.deadline_ns = now_ns + timeout_ns / 2,
+                     .poison = &bootstrap->poison,
+                     .purpose = "tamis_comm_create_nccl",
+                     .begin_ns = now_ns};
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclResult_t code =

@@ -197,6 +197,7 @@ tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out) {
     *out = m;
     if (m) {
         m->job.run = run;
+        m->job.purpose = "tamis_reducer_create";
         m->comm = comm;
         m->grad = tam_alloc_array(LARGEST, sizeof m->grad[0]);
         m->acc = tam_alloc_array(LARGEST, sizeof m->acc[0]);

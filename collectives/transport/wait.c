@@ -11,7 +11,9 @@
  */
 #include "collectives/transport/wait.h"
 
+#include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 
 enum {
     QUIET_NAPS = 16,
@@ -21,6 +23,16 @@ enum {
     SPIN_ALONE_NS = 50000,
     YIELD_NS = 400000 /* naps of the caller's threads end 50 us late (thread.c): an eighth of it */
 };
+
+const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]) {
+    char step[32] = "";
+    double waited_s = 1e-9 * (double)(tam_clock_ns() - call->begin_ns);
+    if (call->number > 0)
+        snprintf(step, sizeof step, " of step %" PRIu64, call->number - 1);
+    snprintf(text, TAM_LATE_TEXT, ", %.40s%s: waited %.1f s",
+             call->purpose ? call->purpose : "a collective call", step, waited_s);
+    return text;
+}
 
 tam_wait tam_wait_begin(tam_call *call) {
     return (tam_wait){call, tam_clock_ns()};

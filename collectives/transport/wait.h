@@ -18,6 +18,12 @@ tam_wait tam_wait_begin(tam_call *call);
 /** Between two looks at what is waited for: as call->waiting says. */
 void tam_wait_pause(const tam_wait *wait);
 
+enum { TAM_LATE_TEXT = 112 };
+
+/** For the sentence of a deadline that has passed: ", tamis_reduce_wait of step 7: waited 5.0 s".
+ * @return text */
+const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]);
+
 /** The last rank has come: later waits of the call are for its messages alone. */
 void tam_wait_end(const tam_wait *wait);
 

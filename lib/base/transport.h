@@ -38,6 +38,9 @@ typedef struct tam_call {
     uint64_t deadline_ns;     /* on tam_clock_ns */
     const atomic_int *poison; /* a status: when it becomes non-zero, return it soon */
     uint64_t wire_bytes;      /* [in,out] bytes sent by this rank, added up */
+    const char *purpose;      /* the public call it is made for; NULL: not told */
+    uint64_t number;          /* of the step, counted from 1; 0: it belongs to none */
+    uint64_t begin_ns;        /* on tam_clock_ns */
 
     const tam_tag *tag; /* of a sum of floats; NULL: what is summed was compared before */
     uint64_t notes;     /* [in,out] those of the tags of all ranks, added up */

@@ -29,7 +29,7 @@ static void wait_in_vain(test_rank *self) {
     RANK_CHECK(self, now_ms() - begin_ms < limit_ms, "gave up after %llu ms",
                (unsigned long long)(now_ms() - begin_ms));
     RANK_CHECK(self, all[0] == 0x5a && all[sizeof all - 1] == 0x5a, "wrote in spite of it");
-    RANK_SAYS(self, "deadline");
+    RANK_SAYS(self, "waited");
     RANK_STATUS(self, TAMIS_E_TIMEOUT, over_gather(self->comm, mine, sizeof mine, all, &wire));
     /* and by itself it has ended what would keep the device busy */
     RANK_STATUS(self, TAMIS_E_ABORTED, self->comm->transport->stream->poll(self->comm->self));

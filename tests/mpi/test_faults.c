@@ -61,6 +61,8 @@ static void wait_in_vain(tamis_comm *comm, tamis_reducer *reducer, float *gradie
         memcpy(before, residual, sizeof before);
     uint64_t start_ms = now_ms();
     MPI_STATUS(TAMIS_E_TIMEOUT, step_once(reducer, 1, gradient));
+    MPI_CHECK(strstr(tamis_last_error(), "tamis_reduce_wait of step 1: waited "), "\"%s\"",
+              tamis_last_error());
     uint64_t took_ms = now_ms() - start_ms;
     MPI_CHECK(took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
               (unsigned long long)took_ms);

@@ -168,9 +168,9 @@ static void change_to_float16(struct wish *wish) {
 }
 
 static const struct difference differences[] = {
-    {"length", "layout|length|n |segment", "tamis", change_length, TAMIS_E_MISMATCH},
-    {"segment border", "layout|segment", "tamis", change_border, TAMIS_E_MISMATCH},
-    {"number of segments", "layout|segment", "tamis", change_segments, TAMIS_E_MISMATCH},
+    {"length", "\"second\" of length 401", "tamis", change_length, TAMIS_E_MISMATCH},
+    {"segment border", "\"first\" of length 601", "tamis", change_border, TAMIS_E_MISMATCH},
+    {"number of segments", "\"first\" of length 1000", "tamis", change_segments, TAMIS_E_MISMATCH},
     {"density", "density", "tamis", change_density, TAMIS_E_MISMATCH},
     {"scheme", "scheme|ownership", "tamis", change_scheme, TAMIS_E_MISMATCH},
     {"output", "output", "tamis", change_output, TAMIS_E_MISMATCH},

@@ -116,8 +116,10 @@ static void run_away(test_rank *self) {
     uint64_t took_ms = now_ms() - start_ms;
     RANK_CHECK(self, status == TAMIS_E_TIMEOUT, "%s: %s", tamis_status_name(status),
                tamis_last_error());
-    RANK_CHECK(self, away || strstr(tamis_last_error(), "2"), "\"%s\" does not name rank 2",
-               tamis_last_error());
+    RANK_CHECK(self,
+               away || (strstr(tamis_last_error(), "tamis_reduce_wait of step 1: waited ") &&
+                        strstr(tamis_last_error(), " s for rank(s) 2")),
+               "\"%s\" does not name call, step and rank", tamis_last_error());
     RANK_CHECK(self, took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
                (unsigned long long)took_ms);
     rank_barrier(self);
@@ -191,6 +193,8 @@ static void run_absent_at_create(test_rank *self) {
         return;
     }
     RANK_STATUS(self, TAMIS_E_TIMEOUT, create(self, "tamis", &reducer));
+    RANK_CHECK(self, strstr(tamis_last_error(), "tamis_reducer_create: waited "), "\"%s\"",
+               tamis_last_error());
     uint64_t took_ms = now_ms() - start_ms;
     RANK_CHECK(self, took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
                (unsigned long long)took_ms);
