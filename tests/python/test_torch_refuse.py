@@ -205,24 +205,24 @@ def said(results, name):
 def test_a_state_serves_one_model(results):
     for (kind, sentence, took), again, check in said(results, "case_second_model"):
         assert kind == "RuntimeError" and "does not know" in sentence and "one model" in sentence
-        assert took < TIMEOUT_S + 1
+        assert took < TIMEOUT_S + stretch(10)
         assert again[:2] == (kind, sentence) and check[:2] == (kind, sentence)
 
 
 def test_a_parameter_that_never_comes_is_named(results):
     for (kind, sentence, took), again in said(results, "case_missing_parameter"):
         assert kind == "RuntimeError" and "extra" in sentence and "1 of 7" in sentence
-        assert took < TIMEOUT_S + 1
+        assert took < TIMEOUT_S + stretch(10)
         assert again[:2] == (kind, sentence)
 
 
 def test_others_learn_at_once_that_a_rank_gave_up(results):
     first, second = said(results, "case_one_rank_fails")
     (kind, sentence, took), again, residuals, status = first
-    assert kind == "RuntimeError" and "does not know" in sentence and took < 5
+    assert kind == "RuntimeError" and "does not know" in sentence and took < stretch(8)
     assert again[:2] == (kind, sentence) and residuals == 6 and status == "TAMIS_E_ABORTED"
     (kind, sentence, took), again, residuals, status = second
-    assert kind == "Error" and took < 10, sentence
+    assert kind == "Error" and took < stretch(15), sentence
     assert again[:2] == (kind, sentence) and residuals == 6 and status != "TAMIS_OK"
 
 
@@ -235,13 +235,13 @@ def test_over_mpi_they_meet_their_deadline():
     assert kind == "RuntimeError" and "does not know" in sentence
     assert again[:2] == (kind, sentence) and residuals == 6
     (kind, sentence, took), again, residuals, status = second
-    assert kind == "Error" and took < 6, sentence
+    assert kind == "Error" and took < 5 + stretch(10), sentence
     assert again[:2] == (kind, sentence) and residuals == 6 and status == "TAMIS_E_TIMEOUT"
 
 
 def test_a_rank_that_does_not_come_meets_a_deadline(results):
     (kind, sentence, took), _ = said(results, "case_one_rank_is_late")
-    assert kind == "Error" and 1 < took < 8, sentence
+    assert kind == "Error" and 1 < took < 5 + stretch(10), sentence
 
 
 def test_a_backward_pass_that_broke_off_ends_the_state(results):
