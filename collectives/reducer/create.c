@@ -176,13 +176,14 @@ static uint64_t real_bits(double x) {
     return bits;
 }
 
-static void describe_update(const tamis_update *u, uint64_t *f) {
+/* @param follows  the scale was left open, and changes with the density */
+static void describe_update(const tamis_update *u, bool follows, uint64_t *f) {
     bool adam = u->rule == TAMIS_UPDATE_ADAM;
     f[TAM_FIELD_UPDATE] = 1 + (uint64_t)u->rule;
     f[TAM_FIELD_BETA1] = real_bits(u->beta1);
     f[TAM_FIELD_BETA2] = adam ? real_bits(u->beta2) : 0;
     f[TAM_FIELD_EPSILON] = adam ? real_bits(u->epsilon) : 0;
-    f[TAM_FIELD_UPDATE_SCALE] = real_bits(u->scale);
+    f[TAM_FIELD_UPDATE_SCALE] = real_bits(follows ? 0.0 : u->scale);
 }
 
 static void describe(tamis_reducer *r, const tamis_layout *layout) {
@@ -215,7 +216,7 @@ static void describe(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FIELD_WIRE_TYPE] = c->wire_type;
     f[TAM_FIELD_RESIDUAL_DECAY] = real_bits(c->residual_decay);
     if (c->update)
-        describe_update(c->update, f);
+        describe_update(c->update, r->scale_follows, f);
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -228,7 +229,7 @@ static uint64_t entries(double density, uint64_t length) {
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     bool dense = tam_scheme_dense(r->scheme);
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
-    r->k = dense ? layout->ordinary : entries(r->config.density, layout->ordinary);
+    tam_reducer_set_k(r, dense ? layout->ordinary : entries(r->config.density, layout->ordinary));
     r->k_max = dense ? layout->ordinary : entries(r->config.density_max, layout->ordinary);
     TAM_TRY(tam_buckets_open(r));
     return tam_reducer_observes(r) ? tam_forecast_open(&r->forecast, r->comm->nranks) : TAMIS_OK;
@@ -241,6 +242,11 @@ static void release(tamis_reducer *r) {
     tamis_layout_destroy(r->layout);
     tam_lock_close(&r->lock, &r->progress);
     tam_free(r);
+}
+
+void tam_reducer_set_k(tamis_reducer *r, uint64_t k) {
+    r->k = k;
+    tam_update_follow(r);
 }
 
 tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
@@ -263,8 +269,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
                         "tamis_reducer_set_density: %g gives %llu entries for %u buckets, which "
                         "need one each",
                         density, (unsigned long long)k, tam_ordinary_buckets(r));
-    r->k = k;
-    tam_update_follow(r, density);
+    tam_reducer_set_k(r, k);
     tam_buckets_share(r);
     return TAMIS_OK;
 }

@@ -271,8 +271,8 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
 
 /** update.c: what was left open of r->update and of the residual's decay, by the density. */
 void tam_update_complete(tamis_reducer *r, tamis_reducer_config *config);
-/** The density of the next steps: the scale follows if it was left open. */
-void tam_update_follow(tamis_reducer *r, double density);
+/** The scale that was left open follows k, which all ranks compare in every step. */
+void tam_update_follow(tamis_reducer *r);
 /** What is wrong with r->update, whose scheme and config are known. */
 tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout);
 /** Update mode: what the rule needs in the next pass, with the moments of this bucket, goes to its
@@ -293,6 +293,9 @@ uint64_t tam_agreement_hash(const tam_agreement *agreement);
  * @return false if there is none */
 bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
                            size_t size);
+
+/** create.c: entries of the next steps, and what depends on them but the shares of buckets. */
+void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
 
 /** buckets.c: division of the layout, and all that one bucket needs. */
 tamis_status tam_buckets_open(tamis_reducer *r);

@@ -335,7 +335,7 @@ static void take_buckets(tamis_reducer *r, const void *moment, uint64_t ngroups,
     const state_row *rows = rows_in(moment);
     const double *levels = levels_in(r, moment);
     bool fits = ngroups == tam_state_sizes_of(r).ngroups;
-    r->k = place->k;
+    tam_reducer_set_k(r, place->k);
     r->has_norms = place->has_norms;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->norms[i] = rows[i].norm;

@@ -145,10 +145,10 @@ void tam_update_complete(tamis_reducer *r, tamis_reducer_config *c) {
     c->residual_decay = c->residual_decay == -1.0 ? decay : c->residual_decay;
 }
 
-void tam_update_follow(tamis_reducer *r, double density) {
+void tam_update_follow(tamis_reducer *r) {
     double decay;
     if (r->scale_follows)
-        advise(density, &r->update, &decay);
+        advise((double)r->k / (double)r->layout->length, &r->update, &decay);
 }
 
 tamis_status tamis_update_advise(double density, tamis_update *update, double *residual_decay) {

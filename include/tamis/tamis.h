@@ -480,8 +480,8 @@ typedef struct tamis_update {
     double beta2;   /* in [0, 1); adam only */
     double epsilon; /* 1e-38 to 1e38; adam only */
     double scale;   /* 1e-6 to 1e6: factor on the result, for the step on the few that are chosen is
-                       larger than a dense one would be on them; 0: as advised, and following
-                       tamis_reducer_set_density */
+                       larger than a dense one would be on them; 0: as advised for k / n, and
+                       following tamis_reducer_set_density */
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \

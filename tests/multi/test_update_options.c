@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Update mode: what may be asked for, and what is taken where it is left open. test_update.c has the
+ * rules themselves.
+ */
+#include "lib/base/half.h"
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include "tests/support/scratch.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { N = 900 };
+
+/* -- what is refused -------------------------------------------------------------------------- */
+
+typedef struct solo {
+    tamis_comm *comm;
+    tamis_reducer *reducer;
+    tamis_update update;
+    tamis_reducer_config config;
+} solo;
+
+static solo solo_of(tamis_update_rule rule) {
+    solo s = {.update = TAMIS_UPDATE_INIT, .config = TAMIS_REDUCER_CONFIG_INIT};
+    s.update.rule = rule;
+    s.config.density = 0.05;
+    assert_int_equal(tamis_comm_create_local(1, NULL, &s.comm), TAMIS_OK);
+    return s;
+}
+
+static void expect(solo *s, tamis_status status, const char *words) {
+    s->config.update = &s->update;
+    tamis_status got = data_reducer(s->comm, N, &s->config, &s->reducer);
+    if (got != status || !has_word(tamis_last_error(), words))
+        fail_msg("%s \"%s\" where \"%s\" was expected", tamis_status_name(got), tamis_last_error(),
+                 words);
+}
+
+static void test_numbers_out_of_range_are_refused(void **state) {
+    (void)state;
+    static const double bad[] = {-0.1, 1.0, 2.0, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        solo s = solo_of(TAMIS_UPDATE_ADAM);
+        s.update.beta1 = bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "beta1");
+        s.update.beta1 = 0.9;
+        s.update.beta2 = bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "beta2");
+        s.update.beta2 = 0.9;
+        s.update.epsilon = isfinite(bad[i]) && bad[i] > 0 ? 0.0 : bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "epsilon");
+        s.update.epsilon = 1e-8;
+        s.update.scale = isfinite(bad[i]) && bad[i] > 0 ? 1e-7 : bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "scale");
+        s.update.scale = 1.0;
+        s.config.residual_decay = bad[i] == 1.0 ? 1.1 : bad[i];
+        expect(&s, TAMIS_E_ARGUMENT, "residual_decay");
+        tamis_comm_destroy(s.comm);
+    }
+    solo s = solo_of((tamis_update_rule)2);
+    expect(&s, TAMIS_E_ARGUMENT, "rule");
+    s.update.rule = TAMIS_UPDATE_ADAM;
+    s.update.size = 4;
+    expect(&s, TAMIS_E_ARGUMENT, "tamis_update.size");
+    tamis_comm_destroy(s.comm);
+}
+
+static void test_what_has_no_update_is_refused(void **state) {
+    (void)state;
+    float gradient[N] = {0}, moment[N] = {0};
+    uint64_t passes;
+    solo s = solo_of(TAMIS_UPDATE_MOMENTUM);
+    s.config.scheme = "dense";
+    expect(&s, TAMIS_E_UNSUPPORTED, "no residual");
+    s.config.scheme = NULL;
+    assert_int_equal(data_reducer(s.comm, N, (s.config.update = &s.update, &s.config), &s.reducer),
+                     TAMIS_OK);
+    tamis_step step = data_step(gradient);
+    tamis_reducer *r = s.reducer;
+    assert_int_equal(tamis_grad_accumulate(r, &step), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(tamis_reducer_moments_save(r, NULL, NULL, &passes), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_moments_save(r, moment, moment, &passes), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_moments_save(r, moment, NULL, NULL), TAMIS_E_ARGUMENT);
+    moment[3] = NAN;
+    assert_int_equal(tamis_reducer_moments_restore(r, moment, NULL, 1), TAMIS_E_ARGUMENT);
+    assert_true(has_word(tamis_last_error(), "element 3"));
+    tamis_reducer_destroy(r);
+    s.config.update = NULL;
+    assert_int_equal(data_reducer(s.comm, N, &s.config, &r), TAMIS_OK);
+    assert_int_equal(tamis_reducer_moments_save(r, moment, NULL, &passes), TAMIS_E_UNSUPPORTED);
+    tamis_reducer_destroy(r);
+    s.config.scheme = "dense";
+    s.config.residual_decay = 0.5;
+    assert_int_equal(data_reducer(s.comm, N, &s.config, &r), TAMIS_E_UNSUPPORTED);
+    tamis_comm_destroy(s.comm);
+}
+
+static void test_segments_with_rows_are_refused(void **state) {
+    (void)state;
+    const tamis_segment segments[] = {{"words", 200}, {"rest", 100}};
+    tamis_layout *layout;
+    solo s = solo_of(TAMIS_UPDATE_ADAM);
+    s.config.update = &s.update;
+    assert_int_equal(tamis_layout_create(segments, 2, &layout), TAMIS_OK);
+    assert_int_equal(tamis_layout_set_rows(layout, 0, 10), TAMIS_OK);
+    assert_int_equal(tamis_reducer_create(s.comm, layout, &s.config, &s.reducer),
+                     TAMIS_E_UNSUPPORTED);
+    assert_true(has_word(tamis_last_error(), "rows"));
+    tamis_layout_destroy(layout);
+    tamis_comm_destroy(s.comm);
+}
+
+/* What rank 1 asks for where rank 0 asks for the usual. */
+static const struct odd {
+    const char *words;
+    tamis_update update;
+    double decay;
+    bool none;
+} odds[] = {
+    {"update.scale", {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 2.0}, 0.5, false},
+    {"update.beta1", {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.8, 0.99, 1e-8, 5.0}, 0.5, false},
+    {"residual_decay",
+     {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0},
+     0.25,
+     false},
+    {"share|update", {0}, 0.5, true},
+    /* the scale is that of rank 0 for this density, and would not be for another one */
+    {"update.scale", {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 0.0}, 0.5, false},
+};
+
+static void run_differing(test_rank *self) {
+    const struct odd *odd = self->shared;
+    tamis_update update = {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0};
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    config.density = 0.1; /* for which 5 is advised */
+    config.scheme = "tamis";
+    config.residual_decay = self->id == 1 ? odd->decay : 0.5;
+    config.update = self->id == 0 ? &update : odd->none ? NULL : &odd->update;
+    RANK_STATUS(self, TAMIS_E_MISMATCH, data_reducer(self->comm, N, &config, &reducer));
+    RANK_CHECK(self, has_word(tamis_last_error(), odd->words), "\"%s\"", tamis_last_error());
+}
+
+static void test_ranks_that_differ_are_told_so(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof odds / sizeof odds[0]; i++) {
+        struct odd odd = odds[i];
+        test_context("difference %zu", i);
+        ranks_run(2, 0, run_differing, &odd);
+    }
+}
+
+/* -- defaults --------------------------------------------------------------------------------- */
+
+static void test_advice_is_that_of_the_table_and_between_its_rows(void **state) {
+    static const double rows[][3] = {{1.0, 1.0, 1.0},    {0.1, 5.0, 1.0},    {0.03, 9.0, 1.25},
+                                     {0.01, 10.0, 1.75}, {0.001, 10.0, 1.0}, {1e-6, 10.0, 1.0}};
+    double decay = -1.0;
+    tamis_update update = TAMIS_UPDATE_INIT, spreading = TAMIS_UPDATE_INIT;
+    (void)state;
+    update.beta1 = 0.9;
+    spreading.beta1 = 0.0;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(tamis_update_advise(rows[i][0], &update, &decay), TAMIS_OK);
+        assert_true(fabs(update.scale - rows[i][1]) < 1e-4 && decay == 0.0);
+        assert_int_equal(tamis_update_advise(rows[i][0], &spreading, &decay), TAMIS_OK);
+        assert_true(fabs(spreading.scale - rows[i][2]) < 1e-4 && decay == 0.98);
+    }
+    assert_int_equal(tamis_update_advise(sqrt(0.1 * 0.03), &update, &decay), TAMIS_OK);
+    assert_true(fabs(update.scale - sqrt(5.0 * 9.0)) < 1e-3);
+    assert_true(update.beta1 == 0.9 && update.beta2 == 0.99 && spreading.beta1 == 0.0);
+    update.scale = 5.0;
+    static const double bad[] = {0.0, -1.0, 1.5, NAN};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(tamis_update_advise(bad[i], &update, &decay), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_update_advise(0.1, NULL, &decay), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_update_advise(0.1, &update, NULL), TAMIS_E_ARGUMENT);
+    assert_true(update.scale == 5.0);
+}
+
+static void test_beta1_is_advised_where_it_is_left_open(void **state) {
+    double decay;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        double density = i == 0 ? 0.049 : 0.051;
+        tamis_update update = TAMIS_UPDATE_INIT;
+        update.rule = i == 2 ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM;
+        assert_int_equal(tamis_update_advise(density, &update, &decay), TAMIS_OK);
+        assert_true(update.beta1 == (i == 0 ? 0.0 : 0.9));
+        assert_true(decay == (i == 0 ? 0.98 : i == 1 ? 0.0 : 1.0));
+        assert_true(i < 2 ? update.scale > 1.0 : update.scale == 1.0);
+    }
+}
+
+static void step_of(test_rank *self, tamis_reducer *reducer, uint32_t number, float *out) {
+    data_fill_real(self->id, number, N, out);
+    tamis_step step = data_step(out);
+    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reduce_wait(reducer));
+}
+
+/* What is left open against the same written out: the same bits, also after another density, whose
+ * scale `other` has had from the start. */
+static void run_open(test_rank *self) {
+    enum { LEFT, SAME, OTHER, REDUCERS };
+    const tamis_update_rule *rule = self->shared;
+    tamis_reducer *reducers[REDUCERS];
+    tamis_update updates[REDUCERS] = {TAMIS_UPDATE_INIT, TAMIS_UPDATE_INIT, TAMIS_UPDATE_INIT};
+    float outs[REDUCERS][N];
+    for (int i = 0; i < REDUCERS; i++) {
+        tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+        config.density = 0.02;
+        config.density_max = 0.03;
+        config.update = &updates[i];
+        updates[i].rule = *rule;
+        if (i != LEFT)
+            RANK_OK(self, tamis_update_advise(i == OTHER ? 0.03 : 0.02, &updates[i],
+                                              &config.residual_decay));
+        RANK_OK(self, data_reducer(self->comm, N, &config, &reducers[i]));
+    }
+    RANK_CHECK(self, *rule == TAMIS_UPDATE_MOMENTUM || updates[SAME].scale != updates[OTHER].scale,
+               "both densities have the scale %g", updates[SAME].scale);
+    for (uint32_t number = 0; number < 6; number++) {
+        for (int i = 0; i < REDUCERS; i++) {
+            if (number == 3)
+                RANK_OK(self, tamis_reducer_set_density(reducers[i], 0.03));
+            step_of(self, reducers[i], number, outs[i]);
+        }
+        RANK_CHECK(self, memcmp(outs[LEFT], outs[number < 3 ? SAME : OTHER], sizeof outs[0]) == 0,
+                   "step %u differs", number);
+    }
+    for (int i = 0; i < REDUCERS; i++)
+        tamis_reducer_destroy(reducers[i]);
+}
+
+static void test_what_is_left_open_is_as_advised_for_the_density(void **state) {
+    (void)state;
+    for (int rule = 0; rule < 2; rule++)
+        ranks_run(2, 0, run_open, &(tamis_update_rule){(tamis_update_rule)rule});
+}
+
+/* The density of a state comes with its scale. */
+static void run_loaded(test_rank *self) {
+    const tamis_update update = TAMIS_UPDATE_INIT;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *whole = NULL, *loaded = NULL;
+    char name[32], path[SCRATCH_PATH];
+    float here[N], there[N];
+    config.density = 0.02;
+    config.density_max = 0.1;
+    config.update = &update;
+    snprintf(name, sizeof name, "loaded.%u", self->id);
+    scratch_path(name, path);
+    RANK_OK(self, data_reducer(self->comm, N, &config, &whole));
+    RANK_OK(self, data_reducer(self->comm, N, &config, &loaded));
+    RANK_OK(self, tamis_reducer_set_density(whole, 0.1));
+    for (uint32_t number = 0; number < 6; number++) {
+        step_of(self, whole, number, here);
+        if (number == 2) {
+            RANK_OK(self, tamis_reducer_save(whole, path));
+            RANK_OK(self, tamis_reducer_load(loaded, path));
+        }
+        if (number <= 2)
+            continue;
+        step_of(self, loaded, number, there);
+        RANK_CHECK(self, memcmp(here, there, sizeof here) == 0, "step %u differs", number);
+    }
+    tamis_reducer_destroy(loaded);
+    tamis_reducer_destroy(whole);
+}
+
+static void test_a_state_brings_the_scale_of_its_density(void **state) {
+    (void)state;
+    ranks_run(2, 0, run_loaded, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_out_of_range_are_refused),
+        cmocka_unit_test(test_what_has_no_update_is_refused),
+        cmocka_unit_test(test_segments_with_rows_are_refused),
+        cmocka_unit_test(test_ranks_that_differ_are_told_so),
+        cmocka_unit_test(test_advice_is_that_of_the_table_and_between_its_rows),
+        cmocka_unit_test(test_beta1_is_advised_where_it_is_left_open),
+        cmocka_unit_test(test_what_is_left_open_is_as_advised_for_the_density),
+        cmocka_unit_test(test_a_state_brings_the_scale_of_its_density),
+    };
+    return cmocka_run_group_tests_name("update_options", tests, NULL, NULL);
+}
