@@ -47,8 +47,7 @@ int main(int argc, char **argv) {
     config.density = 0.05;
     config.bucket_length = HIDDEN; /* two: the output layer goes while the hidden one computes */
     /* ----------------------------------------------------------------------------------------- */
-    tamis_update update = TAMIS_UPDATE_INIT; /* Adam: beta1 0.9, beta2 0.99 */
-    CHECK(tamis_update_advise(config.density, &update, &config.residual_decay));
+    tamis_update update = TAMIS_UPDATE_INIT; /* Adam; what is left open follows the density */
     config.update = &update;
     /* ----------------------------------------------------------------------------------------- */
     CHECK(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));

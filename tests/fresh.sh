@@ -16,7 +16,8 @@
 # reason. Logs are in build/fresh, or FRESH=FOLDER.
 set -u
 
-LIMIT_S=3600 # of one command; others may keep the machine busy
+LIMIT_S=3600       # of one command; others may keep the machine busy
+HOME_IN=/home/user # in the root
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top" || exit 1
@@ -91,10 +92,10 @@ trap 'exit 143' INT TERM HUP
 
 # -- a command in it -----------------------------------------------------------------------------
 
-# As somebody who has cloned the project into the home of root, which nobody else may read.
+# As somebody who has cloned the project into a home that nobody else may read.
 copy_tree() { # root
-    local home=$1/root
-    chmod 700 "$home"
+    local home=$1$HOME_IN
+    mkdir -p -m 700 "$home"
     git clone -q "$top" "$home/tamis" 2>/dev/null || mkdir -p "$home/tamis"
     git ls-files -z --cached --others --exclude-standard |
         tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -C "$home/tamis" -xf -
@@ -108,13 +109,13 @@ fresh() {
     rm -rf --one-file-system "$root"
     cp -a --reflink=auto "$base" "$root" && copy_network "$root" && copy_tree "$root" || exit 1
     echo "$name: $* ($log)"
-    "${inside[@]}" "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
-        PIP_NO_INDEX=1 timeout -k 10 $LIMIT_S env -C /root/tamis "$@" >"$log" 2>&1 &
+    "${inside[@]}" "$root" env -i HOME=$HOME_IN PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
+        PIP_NO_INDEX=1 timeout -k 10 $LIMIT_S env -C $HOME_IN/tamis "$@" >"$log" 2>&1 &
     running=$!
     wait $running
     status=$?
     running=
-    if [ $status -eq 0 ] && [ -n "$leaves" ] && [ ! -s "$root/root/tamis/$leaves" ]; then
+    if [ $status -eq 0 ] && [ -n "$leaves" ] && [ ! -s "$root$HOME_IN/tamis/$leaves" ]; then
         echo "It left no $leaves." >>"$log"
         status=1
     fi

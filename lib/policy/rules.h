@@ -128,22 +128,19 @@ TAM_SHARED bool tam_rule_too_many(uint64_t found, uint64_t k) {
     return 3 * found > 4 * k;
 }
 
+TAM_SHARED double tam_rule_nudge(double threshold, double factor, bool too_few, bool too_many) {
+    double moved = too_few ? threshold / factor : too_many ? threshold * factor : threshold;
+    return tam_rule_clip(moved, 1e-45, 3e38);
+}
+
 /** The threshold of a rank after a step in which so many were over it. */
 TAM_SHARED double tam_rule_adapt(double threshold, uint64_t found, uint64_t k) {
-    if (3 * found < 2 * k)
-        threshold /= 1.012;
-    else if (4 * found > 5 * k)
-        threshold *= 1.012;
-    return tam_rule_clip(threshold, 1e-45, 3e38);
+    return tam_rule_nudge(threshold, 1.012, 3 * found < 2 * k, 4 * found > 5 * k);
 }
 
 /** The threshold of the sums. */
 TAM_SHARED double tam_rule_adapt_sums(double threshold, uint64_t found, uint64_t k) {
-    if (3 * found < 2 * k)
-        threshold /= 1.008;
-    else if (3 * found > 4 * k)
-        threshold *= 1.008;
-    return tam_rule_clip(threshold, 1e-45, 3e38);
+    return tam_rule_nudge(threshold, 1.008, 3 * found < 2 * k, 3 * found > 4 * k);
 }
 
 /* `cut` and the margin are relative to the levels that were used. */

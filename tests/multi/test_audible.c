@@ -18,13 +18,20 @@
 
 enum { N = 200 };
 
+struct user {
+    tamis_comm *comm;
+    tamis_reducer *reducer;
+    tamis_step step;
+    float gradient[N];
+};
+
 /* The settings are read once in a process, so each case has one of its own. */
 struct hearing {
-    const char *level; /* TAMIS_LOG */
-    void (*body)(void);
-    const char *words; /* a line that holds them... */
-    int lines;         /* is written so often */
-    int all;           /* lines there are at all */
+    const char *level;           /* TAMIS_LOG */
+    void (*body)(struct user *); /* NULL: no reducer comes about, its density is 10 */
+    const char *words;           /* a line that holds them... */
+    int lines;                   /* is written so often */
+    int all;                     /* lines there are at all */
 };
 
 static int count_lines(const char *log, const char *words) {
@@ -35,6 +42,35 @@ static int count_lines(const char *log, const char *words) {
         line = end + 1;
     }
     return count;
+}
+
+static void expect(tamis_status expected, tamis_status got) {
+    if (expected != got)
+        _exit(1);
+}
+
+static void make(struct user *u, double density) {
+    tamis_segment segment = {"all", N};
+    tamis_layout *layout = NULL;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.density = density;
+    u->step = (tamis_step)TAMIS_STEP_INIT;
+    u->step.grad = u->gradient;
+    data_fill(DATA_HEAVY, 0, 0, N, u->gradient);
+    expect(TAMIS_OK, tamis_comm_create_local(1, NULL, &u->comm));
+    expect(TAMIS_OK, tamis_layout_create(&segment, 1, &layout));
+    expect(density > 1 ? TAMIS_E_ARGUMENT : TAMIS_OK,
+           tamis_reducer_create(u->comm, layout, &config, &u->reducer));
+    tamis_layout_destroy(layout);
+}
+
+static void run(const struct hearing *h) {
+    struct user u = {.reducer = NULL};
+    make(&u, h->body ? 0.1 : 10);
+    if (h->body)
+        h->body(&u);
+    tamis_reducer_destroy(u.reducer);
+    tamis_comm_destroy(u.comm);
 }
 
 static void hear(const struct hearing *h) {
@@ -48,7 +84,7 @@ static void hear(const struct hearing *h) {
     if (child == 0) {
         setenv("TAMIS_LOG", h->level, 1);
         setenv("TAMIS_LOG_FILE", path, 1);
-        h->body();
+        run(h);
         _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -63,110 +99,47 @@ static void hear(const struct hearing *h) {
     free(log);
 }
 
-static void expect(tamis_status expected, tamis_status got) {
-    if (expected != got)
-        _exit(1);
-}
-
-static void make(tamis_comm **comm, tamis_reducer **reducer, double density) {
-    tamis_segment segment = {"all", N};
-    tamis_layout *layout = NULL;
-    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
-    config.density = density;
-    expect(TAMIS_OK, tamis_comm_create_local(1, NULL, comm));
-    expect(TAMIS_OK, tamis_layout_create(&segment, 1, &layout));
-    expect(density > 1 ? TAMIS_E_ARGUMENT : TAMIS_OK,
-           tamis_reducer_create(*comm, layout, &config, reducer));
-    tamis_layout_destroy(layout);
-}
-
-static tamis_step some_step(float gradient[N]) {
-    tamis_step step = TAMIS_STEP_INIT;
-    data_fill(DATA_HEAVY, 0, 0, N, gradient);
-    step.grad = gradient;
-    return step;
-}
-
-static void wrong_density(void) {
-    tamis_comm *comm = NULL;
-    tamis_reducer *reducer = NULL;
-    make(&comm, &reducer, 10);
-    tamis_comm_destroy(comm);
-}
-
-static void wrong_again_and_again(void) {
+static void wrong_again_and_again(struct user *u) {
+    (void)u;
     for (int i = 0; i < 100; i++)
         expect(TAMIS_E_ARGUMENT, tamis_reduce_wait(NULL));
 }
 
-static void start_twice(void) {
-    float gradient[N];
-    tamis_step step = some_step(gradient);
-    tamis_comm *comm = NULL;
-    tamis_reducer *reducer = NULL;
-    make(&comm, &reducer, 0.1);
-    expect(TAMIS_OK, tamis_reduce_start(reducer, &step));
-    expect(TAMIS_E_STATE, tamis_reduce_start(reducer, &step));
-    expect(TAMIS_OK, tamis_reduce_wait(reducer));
-    tamis_reducer_destroy(reducer);
-    tamis_comm_destroy(comm);
+static void start_twice(struct user *u) {
+    expect(TAMIS_OK, tamis_reduce_start(u->reducer, &u->step));
+    expect(TAMIS_E_STATE, tamis_reduce_start(u->reducer, &u->step));
+    expect(TAMIS_OK, tamis_reduce_wait(u->reducer));
 }
 
-static void never_wait(void) {
-    float gradient[N];
-    tamis_step step = some_step(gradient);
-    tamis_comm *comm = NULL;
-    tamis_reducer *reducer = NULL;
-    make(&comm, &reducer, 0.1);
-    expect(TAMIS_OK, tamis_reduce_start(reducer, &step));
-    tamis_reducer_destroy(reducer);
-    tamis_comm_destroy(comm);
+static void never_wait(struct user *u) {
+    expect(TAMIS_OK, tamis_reduce_start(u->reducer, &u->step));
 }
 
-static void lose_and_go_on(void) {
-    float gradient[N];
-    tamis_step step = some_step(gradient);
-    tamis_comm *comm = NULL;
-    tamis_reducer *reducer = NULL;
-    make(&comm, &reducer, 0.1);
-    expect(TAMIS_OK, tamis_comm_abort(comm));
+static void lose_and_go_on(struct user *u) {
+    expect(TAMIS_OK, tamis_comm_abort(u->comm));
     for (int i = 0; i < 100; i++) {
-        expect(TAMIS_E_ABORTED, tamis_reduce_start(reducer, &step));
-        expect(TAMIS_E_STATE, tamis_reduce_wait(reducer));
+        expect(TAMIS_E_ABORTED, tamis_reduce_start(u->reducer, &u->step));
+        expect(TAMIS_E_STATE, tamis_reduce_wait(u->reducer));
     }
-    tamis_reducer_destroy(reducer);
-    tamis_comm_destroy(comm);
 }
 
-static void save_nothing(void) {
+static void save_nothing(struct user *u) {
     char path[SCRATCH_PATH];
-    tamis_comm *comm = NULL;
-    tamis_reducer *reducer = NULL;
-    make(&comm, &reducer, 0.1);
-    expect(TAMIS_OK, tamis_reducer_save(reducer, scratch_path("none.state", path)));
-    tamis_reducer_destroy(reducer);
-    tamis_comm_destroy(comm);
+    expect(TAMIS_OK, tamis_reducer_save(u->reducer, scratch_path("none.state", path)));
 }
 
-static void do_well(void) {
-    float gradient[N];
-    tamis_step step = some_step(gradient);
-    tamis_comm *comm = NULL;
-    tamis_reducer *reducer = NULL;
-    make(&comm, &reducer, 0.1);
-    expect(TAMIS_OK, tamis_reduce_start(reducer, &step));
-    expect(TAMIS_OK, tamis_reduce_wait(reducer));
-    expect(TAMIS_OK, tamis_check_equal(comm, gradient, sizeof gradient));
-    tamis_reducer_destroy(reducer);
-    tamis_comm_destroy(comm);
+static void do_well(struct user *u) {
+    expect(TAMIS_OK, tamis_reduce_start(u->reducer, &u->step));
+    expect(TAMIS_OK, tamis_reduce_wait(u->reducer));
+    expect(TAMIS_OK, tamis_check_equal(u->comm, u->gradient, sizeof u->gradient));
 }
 
 static void what_goes_wrong_is_heard_once(void **state) {
     static const struct hearing all[] = {
-        {"warn", wrong_density, "error [", 1, 1},
-        {"warn", wrong_density, "TAMIS_E_ARGUMENT: tamis_reducer_config.density is 10", 1, 1},
-        {"error", wrong_density, "density is 10, not in (0, 1]", 1, 1},
-        {"off", wrong_density, "density", 0, 0},
+        {"warn", NULL, "error [", 1, 1},
+        {"warn", NULL, "TAMIS_E_ARGUMENT: tamis_reducer_config.density is 10", 1, 1},
+        {"error", NULL, "density is 10, not in (0, 1]", 1, 1},
+        {"off", NULL, "density", 0, 0},
         {"warn", wrong_again_and_again, "tamis_reduce_wait: reducer is NULL", 1, 1},
         {"warn", start_twice, "TAMIS_E_STATE", 1, 1},
         {"warn", never_wait, "warn [", 1, 1},

@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
 HERE = pathlib.Path(__file__).resolve()
@@ -115,6 +116,21 @@ def values(results, name):
     texts = [item.text for item in results[name] if isinstance(item, Raised)]
     assert not texts, "\n".join(texts)
     return results[name]
+
+
+def told(call):
+    """What `call` raises: type and sentence."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None, ""
+
+
+def told_after(call):
+    """The same, and the seconds until then."""
+    begin = time.perf_counter()
+    return *told(call), time.perf_counter() - begin
 
 
 def load(file):

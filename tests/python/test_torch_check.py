@@ -10,20 +10,13 @@ import torch.distributed as dist
 
 import jobs
 import ranks
+from ranks import told
 from torch_models import ddp, network, train
 
 import tamis
 import tamis.torch
 
 # ------------------------------------------------------------------------------ run by the ranks
-
-
-def told(call):
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return None, ""
 
 
 def change(model):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 import ranks
 from load import stretch
+from ranks import told_after
 from torch_models import batch, bits, ddp, network, train
 
 import tamis
@@ -33,15 +34,6 @@ def clip(model, _=None):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
 
 
-def told(call):
-    begin = time.perf_counter()
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error), time.perf_counter() - begin
-    return None, "", time.perf_counter() - begin
-
-
 # ------------------------------------------------------------------------------ run by the ranks
 
 
@@ -56,7 +48,7 @@ def case_clipping():
         backward(model, 1)
         time.sleep(0.1)
         clip(model)
-        rows.append((*told(optimizer.step), *told(optimizer.step)[:2]))
+        rows.append((*told_after(optimizer.step), *told_after(optimizer.step)[:2]))
         optimizer.close()
     return rows
 
@@ -109,7 +101,7 @@ def case_ddp_too():
             net = ddp(model, gradient_as_bucket_view=view) if order == "before" else None
             optimizer = wrap(model, timeout_s=20)
             net = net or ddp(model, gradient_as_bucket_view=view)
-            rows.append((*told(lambda: train(net, optimizer, [0])), optimizer.tamis.steps))
+            rows.append((*told_after(lambda: train(net, optimizer, [0])), optimizer.tamis.steps))
             optimizer.close()
     return rows
 
@@ -136,8 +128,8 @@ def case_one_rank_clips(timeout_s=60):
     backward(model, 1)
     if dist.get_rank() == 0:
         clip(model)
-    first = told(optimizer.step)
-    again = told(lambda: train(model, optimizer, [2]))
+    first = told_after(optimizer.step)
+    again = told_after(lambda: train(model, optimizer, [2]))
     saved = optimizer.tamis.state_dict()
     return first, again, len(saved["residual"])
 

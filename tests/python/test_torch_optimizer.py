@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 import ranks
 from load import stretch
+from ranks import told
 from torch_models import Ledger, Slow, Weighted, batch, bits, network, train, whole_numbers
 
 import tamis
@@ -146,14 +147,6 @@ def case_resume():
         found.append(bits(model))
         optimizer.close()
     return found
-
-
-def told(call):
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return None, ""
 
 
 def case_misuse():

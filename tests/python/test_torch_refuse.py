@@ -3,7 +3,6 @@
 
 import copy
 import pickle
-import time
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import torch.distributed as dist
 
 import ranks
 from load import stretch
+from ranks import told_after
 from torch_models import batch, ddp, network
 
 import tamis
@@ -27,16 +27,6 @@ def alone(parameters, **options):
 # ------------------------------------------------------------------------------ run by the ranks
 
 
-def attempt(call):
-    """What `call` raised: type and sentence; how long it took."""
-    begin = time.perf_counter()
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error), time.perf_counter() - begin
-    return None, "", time.perf_counter() - begin
-
-
 def step(net, number=0):
     x, y = batch(number, dist.get_rank())
     torch.nn.functional.cross_entropy(net(x), y).backward()
@@ -48,9 +38,9 @@ def case_second_model():
     state = tamis.torch.attach(first, density=0.05, timeout_s=TIMEOUT_S)
     second.register_comm_hook(state, tamis.torch.sparse_hook)
     step(first)
-    told = attempt(lambda: step(second))
-    again = attempt(lambda: step(first))
-    return told, again, attempt(state.check)
+    told = told_after(lambda: step(second))
+    again = told_after(lambda: step(first))
+    return told, again, told_after(state.check)
 
 
 def case_missing_parameter():
@@ -60,7 +50,7 @@ def case_missing_parameter():
     net = ddp(model)
     state = tamis.torch.SparseState(more, density=0.05, timeout_s=TIMEOUT_S)
     net.register_comm_hook(state, tamis.torch.sparse_hook)
-    return attempt(lambda: step(net)), attempt(lambda: step(net))
+    return told_after(lambda: step(net)), told_after(lambda: step(net))
 
 
 def case_one_rank_fails(timeout_s=60):
@@ -71,8 +61,8 @@ def case_one_rank_fails(timeout_s=60):
     if dist.get_rank() == 0:
         state._cache.clear()
         state._index.pop(id(net.module[2].weight))
-    told = attempt(lambda: step(net))
-    again = attempt(lambda: step(net))
+    told = told_after(lambda: step(net))
+    again = told_after(lambda: step(net))
     saved = state.state_dict()
     return told, again, len(saved["residual"]), state.comm.status
 
@@ -90,7 +80,7 @@ def case_one_rank_is_late():
     step(net)  # here DDP rebuilds its buckets, over its own group
     told = None
     if dist.get_rank() == 0:
-        told = attempt(lambda: step(net))
+        told = told_after(lambda: step(net))
     dist.barrier()
     return told
 
@@ -122,22 +112,22 @@ def case_backward_breaks_off():
     step(net)
     step(net)
     net.module.breaks = True
-    first = attempt(lambda: step(net))
+    first = told_after(lambda: step(net))
     net.module.breaks = False
-    return first, attempt(lambda: step(net))
+    return first, told_after(lambda: step(net))
 
 
 def case_ranks_differ():
     """Other densities, or other models, on other ranks."""
     rank = dist.get_rank()
-    density = attempt(lambda: tamis.torch.SparseState(network(), density=0.01 * (1 + rank)))
-    model = attempt(lambda: tamis.torch.SparseState(network(20 + rank)))
+    density = told_after(lambda: tamis.torch.SparseState(network(), density=0.01 * (1 + rank)))
+    model = told_after(lambda: tamis.torch.SparseState(network(20 + rank)))
     return density, model
 
 
 def case_other_number_of_ranks():
     net = ddp(network())
-    return attempt(lambda: tamis.torch.attach(net, comm=tamis.Comm.local(1)[0])), attempt(
+    return told_after(lambda: tamis.torch.attach(net, comm=tamis.Comm.local(1)[0])), told_after(
         lambda: tamis.torch.SparseState(network(), transport="local")
     )
 
@@ -150,11 +140,11 @@ def case_carrier_refuses():
 def case_hook_without_copy_of_the_state():
     net = ddp(network())
     state = tamis.torch.attach(net, density=0.05)
-    told = [attempt(lambda: pickle.dumps(state)), attempt(lambda: copy.deepcopy(state)),
-            attempt(lambda: copy.copy(state))]
+    told = [told_after(lambda: pickle.dumps(state)), told_after(lambda: copy.deepcopy(state)),
+            told_after(lambda: copy.copy(state))]
     state.close()
     state.close()
-    told.append(attempt(lambda: step(net)))
+    told.append(told_after(lambda: step(net)))
     return told
 
 
