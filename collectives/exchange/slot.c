@@ -218,7 +218,9 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
     if (h->rank != r)
         return refuse(s, r, "it names another rank");
     if (h->config != s->config)
-        return refuse(s, r, "it comes from another configuration, density or packing");
+        return refuse(s, r,
+                      "it comes from another reducer, configuration, density or packing; use "
+                      "reducers in the same order on all ranks");
     if (h->step != step)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "rank %u is at step %llu, this rank at step %llu; after loading, "
