@@ -110,7 +110,7 @@ static tamis_status check(const tamis_pipeline_config *c) {
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.length is %llu, not 1 to %llu",
                         (unsigned long long)c->length, (unsigned long long)TAM_LENGTH_MAX);
     if (!tam_positive_upto(c->density, 1.0))
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.density is %g, not in (0, 1]",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.density is %.9g, not in (0, 1]",
                         c->density);
     return TAMIS_OK;
 }

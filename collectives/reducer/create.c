@@ -7,7 +7,8 @@
 #include <math.h>
 
 static tamis_status refuse(const char *field, double value, const char *range) {
-    return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.%s is %g, not %s", field, value, range);
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.%s is %.9g, not %s", field, value,
+                    range);
 }
 
 static tamis_status check_numbers(const tamis_reducer_config *c) {
@@ -261,8 +262,8 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
                                                       : "a device runs the steps by itself");
     if (!tam_positive_upto(density, r->config.density_max))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_reducer_set_density: %g is not in (0, density_max = %g]", density,
-                        r->config.density_max);
+                        "tamis_reducer_set_density: %.9g is not in (0, density_max = %.9g]",
+                        density, r->config.density_max);
     uint64_t k = entries(density, r->layout->ordinary);
     if (k < tam_ordinary_buckets(r))
         return tam_fail(TAMIS_E_ARGUMENT,

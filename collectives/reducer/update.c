@@ -12,7 +12,7 @@
 /* -- what may be asked for -------------------------------------------------------------------- */
 
 static tamis_status refuse(const char *field, double value, const char *range) {
-    return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.%s is %g, not %s", field, value, range);
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.%s is %.9g, not %s", field, value, range);
 }
 
 static tamis_status check_numbers(const tamis_update *u) {
@@ -156,7 +156,7 @@ tamis_status tamis_update_advise(double density, tamis_update *update, double *r
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: %s is NULL",
                         update ? "residual_decay" : "update");
     if (!tam_positive_upto(density, 1.0))
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: density %g is not in (0, 1]",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: density %.9g is not in (0, 1]",
                         density);
     tamis_update own = TAMIS_UPDATE_INIT;
     TAM_TRY(tam_struct_copy("tamis_update", &own, sizeof own, sizeof own, update));
