@@ -18,6 +18,11 @@
 
 enum { SEGMENTS = 4, LENGTH = 500, N = SEGMENTS * LENGTH, LATE = 1, LATE_MS = 30 };
 
+/* Of times that pass here while others have the cores, too. */
+static double slowness(void) {
+    return (double)test_slowness() * test_load();
+}
+
 static bool run_step(test_rank *self, tamis_reducer *r, uint32_t number, uint32_t late_ms) {
     float grad[N];
     tamis_step step = data_step(grad);
@@ -55,8 +60,8 @@ static void hear(void *context, const tamis_phase_event *event) {
 /* Whether a rank has waited as it should in one step of several. Others may keep the machine busy: that
  * delays now this rank and now that one, and not in every step. */
 static bool waits_as_it_should(const test_rank *self, double arrive_s) {
-    return self->id == LATE ? arrive_s < 0.005 * test_slowness()
-                            : arrive_s > 0.020 && arrive_s < 0.031 + 0.02 * test_slowness();
+    return self->id == LATE ? arrive_s < 0.005 * slowness()
+                            : arrive_s > 0.020 && arrive_s < 0.031 + 0.02 * slowness();
 }
 
 /* A scheme and how often it is told of ARRIVE and EXCHANGE in a step of one bucket. */
@@ -168,7 +173,7 @@ static void foresee(test_rank *self) {
 }
 
 static bool is_delay(double seconds) {
-    return seconds > 0.020 && seconds < 0.031 + 0.02 * test_slowness();
+    return seconds > 0.020 && seconds < 0.031 + 0.02 * slowness();
 }
 
 /* @return what is not as it should be, or NULL */
@@ -183,7 +188,7 @@ static const char *wrong_time(const tamis_forecast *early, const tamis_forecast 
         return "the late rank has time to spare";
     if (early->late_p05_s > 0.005)
         return "an early rank is late";
-    if (late->step_s < 0.03 || late->step_s > 0.05 * test_slowness())
+    if (late->step_s < 0.03 || late->step_s > 0.05 * slowness())
         return "a step takes another time";
     return NULL;
 }
