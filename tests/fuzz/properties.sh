@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# properties.sh SECONDS: random cases of everything for that long, by the program that the build
-# "release" has. The last line is "N passed, N failed[, N skipped]".
+# properties.sh SECONDS: random cases of everything for that long, other ones each time, by the program
+# that the build "release" has. A failure is told with the command that repeats it. The last line is
+# "N passed, N failed[, N skipped]".
 set -u
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -12,7 +13,7 @@ program=build/release/tests/fuzz/properties
 if [ ! -x $program ]; then
     echo "skipped: $program is not built (bash tests/run.sh --quick builds it)"
     skipped=1
-elif "$program" --seconds "$1"; then
+elif "$program" --seed random --seconds "$1"; then
     passed=1
 else
     failed=1
