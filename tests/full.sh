@@ -7,6 +7,7 @@
 #     bash tests/full.sh [PART...]
 #
 #     fresh        both commands of the README on a machine that has nothing (tests/fresh.sh)
+#     slow         the tests labelled `slow`, in release and dev (tests/run.sh --slow)
 #     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
 set -u
 
@@ -15,12 +16,13 @@ exec </dev/null
 . tests/support/counts.sh
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(fresh properties)
+[ $# -gt 0 ] || parts=(fresh slow properties)
 for name in "${parts[@]}"; do
     case $name in
         fresh) part fresh bash tests/fresh.sh ;;
+        slow) part slow bash tests/run.sh --slow ;;
         properties) part properties bash tests/fuzz/properties.sh 60 ;;
-        *) echo "usage: bash tests/full.sh [fresh] [properties]" >&2; exit 2 ;;
+        *) echo "usage: bash tests/full.sh [fresh] [slow] [properties]" >&2; exit 2 ;;
     esac
 done
 finish

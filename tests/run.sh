@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Builds the library three ways and runs the tests in each: release; dev, with the sanitizers of
-# addresses and undefined behaviour; tsan, with that of threads and without the tests labelled
-# `slow`. The last line is "N passed, N failed[, N skipped]".
+# Builds the library three ways and runs the tests in each, but for the long ones, labelled `slow`:
+# release; dev, with the sanitizers of addresses and undefined behaviour; tsan, with that of threads.
+# The last line is "N passed, N failed[, N skipped]".
 #
-#     bash tests/run.sh [--quick] [--no-install]
+#     bash tests/run.sh [--quick | --slow] [--no-install]
 #
-#     --quick        release only, without the tests labelled `slow`; CUDA for one processor
+#     --quick        release only, without code for a GPU, and few of what are many alike cases
+#     --slow         the long tests, in release and dev: a part of tests/full.sh
 #     --no-install   do not install missing Debian packages, name them and stop; nor nvcc
 #
 # The Python package is built and tested in release only, with Debian's Python and torch; its wheel in
 # every CPython of the machine.
 #
-# CUDA is tested without a GPU (tests/cuda); compiling it for one needs nvcc, which is put into
-# build/nvcc where the machine has none and the Python package index can be reached.
+# CUDA is tested without a GPU (tests/cuda), with the headers of a toolkit; compiling it for one needs
+# nvcc, too. Both are put into build/nvcc where the machine has none and the Python package index can
+# be reached.
 #
 # TAMIS_WERROR=ON makes compiler warnings errors in release too. ccache is used where there is one.
 set -u
@@ -26,18 +28,22 @@ exec </dev/null
 . tests/support/counts.sh
 
 builds="release dev tsan"
-select=()
-processors=-UCMAKE_CUDA_ARCHITECTURES # those of cmake/cuda.cmake, also after --quick
+select=(--label-exclude '^slow$')
+gpu=AUTO
 install=()
 for argument in "$@"; do
     case $argument in
         --quick)
             builds=release
-            select=(--label-exclude '^slow$')
-            processors=-DCMAKE_CUDA_ARCHITECTURES=90-real
+            gpu=OFF
+            export TEST_FEW=1 # read by tests/support/ranks.c
+            ;;
+        --slow)
+            builds="release dev" # ThreadSanitizer has no use for them, see tests/CMakeLists.txt
+            select=(--label-regex '^slow$')
             ;;
         --no-install) install=(--no-install) ;;
-        *) echo "usage: bash tests/run.sh [--quick] [--no-install]" >&2; exit 2 ;;
+        *) echo "usage: bash tests/run.sh [--quick | --slow] [--no-install]" >&2; exit 2 ;;
     esac
 done
 
@@ -66,7 +72,10 @@ unset TAMIS_WERROR
 parts() { # build
     local demanded="TESTS MPI OPENMP BENCH"
     case $1 in
-        release) demanded+=" PYTHON" ;;
+        release)
+            demanded+=" PYTHON"
+            printf -- "-DTAMIS_%s=$gpu " CUDA NCCL # also where the last run said something else
+            ;;
         tsan) demanded=TESTS ;;
     esac
     printf -- '-DTAMIS_%s=ON ' $demanded
@@ -84,7 +93,7 @@ setarch -R true 2>/dev/null && steady="setarch -R"
 for build in $builds; do
     echo "== $build"
     log=$TMPDIR/$build.log
-    if ! { cmake --preset "$build" $(parts "$build") $processors $werror &&
+    if ! { cmake --preset "$build" $(parts "$build") $werror &&
            cmake --build --preset "$build"; } >"$log" 2>&1; then
         cat "$log"
         echo "The build \"$build\" failed."
@@ -93,7 +102,7 @@ for build in $builds; do
     fi
     grep -E '^-- (MPI|OPENMP|CUDA|NCCL|PYTHON|BENCH|TESTS):' "$log"
     junit=$TMPDIR/$build.xml
-    $steady ctest --preset "$build" -j "$((3 * $(nproc)))" --no-tests=error --output-junit "$junit" \
+    $steady ctest --preset "$build" -j "$((4 * $(nproc)))" --no-tests=error --output-junit "$junit" \
         "${select[@]}"
     status=$?
     [ -f "$junit" ] || : >"$junit"

@@ -81,8 +81,9 @@ uint64_t now_ms(void);
 
 void sleep_ms(uint32_t ms);
 
-/** Of many alike cases every which one: all, or each `few`-th under a sanitizer, which looks at how
- * memory and threads are used, and not at results. */
+/** Of many alike cases every which one: all, or each `few`-th if TEST_FEW is in the environment
+ * (tests/run.sh --quick), and under a sanitizer, which looks at how memory and threads are used, and
+ * not at results. */
 uint32_t test_stride(uint32_t few);
 
 /** Whether a case of a grid, the next one, is to be run: as test_stride, for grids of several axes. With a
