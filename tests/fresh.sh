@@ -101,6 +101,12 @@ copy_tree() { # root
         tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -C "$home/tamis" -xf -
 }
 
+# Of a test that failed all it printed, then how the command ended.
+tell_why() { # log
+    awk '/^ *(Start +[0-9]+:|[0-9]+\/[0-9]+ Test)/ { on = /\*\*\*/ } on' "$1" | tail -n 100
+    tail -n 40 "$1"
+}
+
 # fresh NAME WHAT_IT_LEAVES COMMAND...: the command in a copy of the base; passes if it ends with 0 and
 # leaves that file, where one is named.
 fresh() {
@@ -119,11 +125,12 @@ fresh() {
         echo "It left no $leaves." >>"$log"
         status=1
     fi
-    tail -n "$([ $status -eq 0 ] && echo 1 || echo 40)" "$log" | sed 's/^/    /'
     if [ $status -eq 0 ]; then
+        tail -n 1 "$log" | sed 's/^/    /'
         echo "PASS  $name, $((SECONDS - begin)) s"
         passed=$((passed + 1))
     else
+        tell_why "$log" | sed 's/^/    /'
         echo "FAIL  $name, status $status, $((SECONDS - begin)) s"
         failed=$((failed + 1))
     fi
