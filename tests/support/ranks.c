@@ -60,6 +60,12 @@ void sleep_ms(uint32_t ms) {
     nanosleep(&t, NULL);
 }
 
+bool test_freed(uint64_t live) {
+    for (uint64_t until_ms = now_ms() + 20000; now_ms() < until_ms && tam_alloc_live() != live;)
+        sleep_ms(1);
+    return tam_alloc_live() == live;
+}
+
 void test_deadline(tamis_comm *comm, uint32_t timeout_ms) {
     comm->timeout_ns = timeout_ms * UINT64_C(1000000);
 }

@@ -81,6 +81,10 @@ uint64_t now_ms(void);
 
 void sleep_ms(uint32_t ms);
 
+/** Whether no more than `live` allocations are left, at once or within 20 s: a thread of a source that
+ * was given up frees what it has when it comes back, and on a busy machine each may be given up. */
+bool test_freed(uint64_t live);
+
 /** Of many alike cases every which one: all, or each `few`-th if TEST_FEW is in the environment
  * (tests/run.sh --quick), and under a sanitizer, which looks at how memory and threads are used, and
  * not at results. */
