@@ -103,7 +103,7 @@ static tamis_status check_words(const tam_regions *g, const tam_slots *slots, ui
         ascend = ascend && words[g->nranks + i] >= least;
         least = words[g->nranks + i];
     }
-    if (total != tam_slot_header_of(slots, r)->count || !ascend || least != g->n)
+    if (total != tam_slot_head_of(slots, r)->count || !ascend || least != g->n)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "the slot of rank %u was refused: its counts by region or its borders "
                         "contradict each other",
@@ -200,7 +200,7 @@ static void add_up(const tam_regions *g, const uint32_t *indices, size_t count, 
 tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, tam_link *link,
                                   uint32_t *scratch, uint32_t *indices, float *values,
                                   size_t *count) {
-    uint64_t seed = slots->config + tam_slot_own_header(slots)->step * g->nranks;
+    uint64_t seed = slots->config + tam_slot_own_head(slots)->step * g->nranks;
     for (uint32_t r = 0; r < g->nranks; r++)
         TAM_TRY(check_words(g, slots, r));
     write_messages(g, slots, seed + g->rank);
@@ -256,6 +256,6 @@ static void learn_borders(tam_regions *g, const tam_slots *slots) {
 }
 
 void tam_regions_learn(tam_regions *g, const tam_slots *slots, uint64_t k, uint64_t survived) {
-    learn_cut(g, tam_slot_header_of(slots, g->rank)->step, k, survived);
+    learn_cut(g, tam_slot_head_of(slots, g->rank)->step, k, survived);
     learn_borders(g, slots);
 }

@@ -3,11 +3,7 @@
 
 #include "lib/base/half.h"
 
-#include <xxhash.h>
-
-#define MAGIC UINT64_C(0x34746f6c73d1a734) /* changes with the format */
-
-_Static_assert(sizeof(tam_slot_header) == 88, "the header is part of the wire format");
+_Static_assert(sizeof(tam_head) == 88, "the head is wire format");
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
@@ -16,21 +12,17 @@ static bool in_place(const tam_slots *s) {
     return s->format == TAMIS_INDEX_U32;
 }
 
-static size_t round_up(size_t bytes) {
-    return (bytes + 7) / 8 * 8;
-}
-
 static size_t index_room(const tam_slots *s, size_t limit) {
-    return round_up((size_t)tam_codec_of(s->format)->bytes(s->span, limit));
+    return tam_head_round((size_t)tam_codec_of(s->format)->bytes(s->span, limit));
 }
 
 static size_t value_room(const tam_slots *s, size_t limit) {
-    return s->with_values ? round_up(limit * tam_type_bytes(s->type)) : 0;
+    return s->with_values ? tam_head_round(limit * tam_type_bytes(s->type)) : 0;
 }
 
 /* Led: a piece of a payload, of which there are P. */
 static size_t piece_of(const tam_slots *s, size_t payload) {
-    return round_up((payload + s->nranks - 1) / s->nranks);
+    return tam_head_round((payload + s->nranks - 1) / s->nranks);
 }
 
 /* own head and payload | relay | heads, each with a piece | the payload */
@@ -74,7 +66,7 @@ static tamis_status open_lists(tam_slots *s) {
 }
 
 tamis_status tam_slots_open(tam_slots *s) {
-    s->head_bytes = sizeof(tam_slot_header) + round_up(((size_t)s->nstats + s->nwords) * 4);
+    s->head_bytes = tam_head_bytes((size_t)s->nstats + s->nwords);
     TAM_TRY(s->led ? open_led_memory(s) : open_memory(s));
     s->send = s->memory;
     tam_slots_limit(s, s->capacity);
@@ -110,12 +102,12 @@ void tam_slots_close(tam_slots *s) {
 
 /* -- where things lie ------------------------------------------------------------------------- */
 
-tam_slot_header *tam_slot_own_header(tam_slots *s) {
-    return (tam_slot_header *)(void *)s->send;
+tam_head *tam_slot_own_head(tam_slots *s) {
+    return (tam_head *)(void *)s->send;
 }
 
 float *tam_slot_own_stats(tam_slots *s) {
-    return (float *)(void *)(s->send + sizeof(tam_slot_header));
+    return (float *)(void *)(s->send + sizeof(tam_head));
 }
 
 static unsigned char *own_payload(tam_slots *s) {
@@ -135,12 +127,12 @@ uint32_t *tam_slot_own_words(tam_slots *s) {
     return (uint32_t *)(void *)(tam_slot_own_stats(s) + s->nstats);
 }
 
-const tam_slot_header *tam_slot_header_of(const tam_slots *s, uint32_t r) {
-    return (const tam_slot_header *)(const void *)(s->heads + r * s->head_step);
+const tam_head *tam_slot_head_of(const tam_slots *s, uint32_t r) {
+    return (const tam_head *)(const void *)(s->heads + r * s->head_step);
 }
 
 const float *tam_slot_stats_of(const tam_slots *s, uint32_t r) {
-    return (const float *)(const void *)(tam_slot_header_of(s, r) + 1);
+    return (const float *)(const void *)(tam_slot_head_of(s, r) + 1);
 }
 
 const uint32_t *tam_slot_words_of(const tam_slots *s, uint32_t r) {
@@ -162,21 +154,14 @@ const void *tam_slot_values_of(const tam_slots *s, uint32_t r) {
 
 /* -- send ------------------------------------------------------------------------------------- */
 
-/* Over the head with a zero checksum, then indices as they travel, then values. */
-static uint64_t checksum(const tam_slots *s, const void *head, const void *indices,
+static uint64_t checksum(const tam_slots *s, const tam_head *head, const void *indices,
                          const void *values) {
-    tam_slot_header header;
-    memcpy(&header, head, sizeof header);
-    header.checksum = 0;
-    uint64_t hash = XXH3_64bits(&header, sizeof header);
-    hash = XXH3_64bits_withSeed((const char *)head + sizeof header, s->head_bytes - sizeof header,
-                                hash);
-    if (s->heads_only)
-        return hash;
-    hash = XXH3_64bits_withSeed(indices, (size_t)header.index_bytes, hash);
-    if (s->with_values)
-        hash = XXH3_64bits_withSeed(values, header.count * tam_type_bytes(s->type), hash);
-    return hash;
+    uint64_t sum = tam_sum_head(head, s->head_bytes);
+    if (!s->heads_only)
+        sum += tam_sum_bytes(TAM_SUM_INDICES, indices, (size_t)head->index_bytes);
+    if (!s->heads_only && s->with_values)
+        sum += tam_sum_bytes(TAM_SUM_VALUES, values, head->count * tam_type_bytes(s->type));
+    return sum;
 }
 
 /* Led: of the others not even the encoding of an empty list travels. */
@@ -194,8 +179,8 @@ static size_t encode(tam_slots *s, size_t count) {
 }
 
 static void seal(tam_slots *s) {
-    tam_slot_header *h = tam_slot_own_header(s);
-    h->magic = MAGIC;
+    tam_head *h = tam_slot_own_head(s);
+    h->magic = TAM_HEAD_MAGIC;
     h->config = s->config;
     h->rank = s->rank;
     h->index_bytes = encode(s, h->count);
@@ -204,53 +189,51 @@ static void seal(tam_slots *s) {
 
 /* -- check ------------------------------------------------------------------------------------ */
 
-static tamis_status refuse(const tam_slots *s, uint32_t r, const char *what) {
+static tamis_status refuse(const tam_slots *s, uint32_t r, tam_refusal why) {
     return tam_fail(TAMIS_E_PROTOCOL, "the slot of rank %u was refused: %s", tam_slot_rank(s, r),
-                    what);
+                    tam_refusal_words(why));
+}
+
+static tamis_status refuse_step(const tam_slots *s, uint32_t r, uint64_t step) {
+    return tam_fail(TAMIS_E_PROTOCOL,
+                    "rank %u is at step %llu, this rank at step %llu; after loading, "
+                    "tamis_reducer_align brings ranks that are one step apart together",
+                    tam_slot_rank(s, r), (unsigned long long)tam_slot_head_of(s, r)->step,
+                    (unsigned long long)step);
 }
 
 /* What must hold before the payload is looked at. */
 static tamis_status check_head(const tam_slots *s, uint32_t r) {
-    const tam_slot_header *h = tam_slot_header_of(s, r);
-    uint64_t step = ((const tam_slot_header *)(const void *)s->send)->step;
-    if (h->magic != MAGIC)
-        return refuse(s, r, "it is none (magic number)");
-    if (h->rank != r)
-        return refuse(s, r, "it names another rank");
-    if (h->config != s->config)
-        return refuse(s, r,
-                      "it comes from another reducer, configuration, density or packing; use "
-                      "reducers in the same order on all ranks");
-    if (h->step != step)
-        return tam_fail(TAMIS_E_PROTOCOL,
-                        "rank %u is at step %llu, this rank at step %llu; after loading, "
-                        "tamis_reducer_align brings ranks that are one step apart together",
-                        tam_slot_rank(s, r), (unsigned long long)h->step, (unsigned long long)step);
-    if (h->count > s->limit)
-        return refuse(s, r, "its count exceeds the slot");
+    const tam_head *h = tam_slot_head_of(s, r), *own = (const tam_head *)(const void *)s->send;
+    const tam_head_due due = {s->config, own->step, r, (uint32_t)s->limit};
+    tam_refusal why = tam_head_check(h, &due);
+    if (why == TAM_REFUSED_STEP)
+        return refuse_step(s, r, own->step);
+    if (why != TAM_REFUSED_NOTHING)
+        return refuse(s, r, why);
     if (!has_payload(s, r) && (h->count > 0 || h->index_bytes > 0))
-        return refuse(s, r, "it holds picks, and another rank leads");
+        return refuse(s, r, TAM_REFUSED_LEADER);
     uint64_t most = tam_codec_of(s->format)->bytes(s->span, h->count);
     if (h->index_bytes > most || (in_place(s) && h->index_bytes != 4 * (uint64_t)h->count))
-        return refuse(s, r, "its indices cannot take so many bytes");
+        return refuse(s, r, TAM_REFUSED_BYTES);
     return TAMIS_OK;
 }
 
 static tamis_status check_payload(const tam_slots *s, uint32_t r) {
-    const tam_slot_header *h = tam_slot_header_of(s, r);
+    const tam_head *h = tam_slot_head_of(s, r);
     if (h->checksum != checksum(s, h, payload_of(s, r), tam_slot_values_of(s, r)))
-        return refuse(s, r, "its checksum is wrong");
+        return refuse(s, r, TAM_REFUSED_CHECKSUM);
     return TAMIS_OK;
 }
 
 static tamis_status decode(tam_slots *s, uint32_t r) {
-    const tam_slot_header *h = tam_slot_header_of(s, r);
+    const tam_head *h = tam_slot_head_of(s, r);
     uint32_t *list = s->lists + r * s->capacity;
     const tam_codec *codec = tam_codec_of(s->format);
     if (!codec->decode(payload_of(s, r), (size_t)h->index_bytes, s->span, h->count, list))
-        return refuse(s, r, "its indices cannot be read");
+        return refuse(s, r, TAM_REFUSED_CODE);
     if (h->count > 0 && list[h->count - 1] >= s->reaches[r].length)
-        return refuse(s, r, "its indices reach beyond its part");
+        return refuse(s, r, TAM_REFUSED_OWNER);
     tam_reach_locate(&s->reaches[r], list, h->count, list);
     return TAMIS_OK;
 }
@@ -293,16 +276,16 @@ static tamis_status exchange_growing(tam_slots *s, tam_link *link) {
     if (s->heads_only)
         return TAMIS_OK;
     for (uint32_t r = 0; r < s->nranks; r++) {
-        const tam_slot_header *h = tam_slot_header_of(s, r);
+        const tam_head *h = tam_slot_head_of(s, r);
         most = h->count > most ? h->count : most;
         bytes = h->index_bytes > bytes ? (size_t)h->index_bytes : bytes;
     }
-    s->index_step = round_up(bytes);
+    s->index_step = tam_head_round(bytes);
     s->value_step = value_room(s, most);
     s->payload_step = s->index_step + s->value_step;
     if (s->with_values) /* close the gap between indices and values */
         memmove(own_payload(s) + s->index_step, tam_slot_own_values(s),
-                tam_slot_own_header(s)->count * tam_type_bytes(s->type));
+                tam_slot_own_head(s)->count * tam_type_bytes(s->type));
     if (s->payload_step == 0)
         return TAMIS_OK;
     return gather(link, own_payload(s), s->payload_step, s->payloads);

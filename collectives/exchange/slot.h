@@ -34,37 +34,9 @@
 #define TAM_EXCHANGE_SLOT_H
 
 #include "collectives/exchange/codec.h"
+#include "lib/base/head.h"
 #include "lib/base/transport.h"
 #include "lib/policy/reach.h"
-
-enum {
-    TAM_SLOT_RESCANNED = 1,
-    TAM_SLOT_HAS_KEY = 2,
-    TAM_SLOT_ALL_ROWS = 4 /* a segment with rows: no list, for it would hold too many */
-};
-
-typedef struct tam_slot_header {
-    uint64_t magic;
-    uint64_t step;
-    uint64_t config; /* hash of what all ranks agreed on: descriptor, k and packing of the step */
-    uint64_t checksum;
-    uint64_t last_result; /* hash of the values of the step before: ranks that drifted apart show */
-    uint64_t index_bytes; /* that the indices take */
-    uint32_t rank;
-    uint32_t count;      /* indices that follow */
-    uint32_t deferred;   /* picks that did not fit */
-    uint32_t candidates; /* entries over the threshold; UINT32_MAX: unknown */
-    uint32_t nonfinite;
-    uint32_t flags;
-    float key; /* smallest key picked */
-
-    /* Since what all ranks came through at about the same time, an exchange; 0: unknown. No clock
-     * is common to the ranks, and none is needed. */
-    uint32_t
-        busy_us; /* last bucket: from the end of the step before until its gradient was ready */
-    uint32_t began_us; /* from the exchange before until this one began */
-    uint32_t step_us;  /* last bucket: that the step before took */
-} tam_slot_header;
 
 typedef struct tam_slots {
     uint32_t rank, nranks, nstats;
@@ -104,7 +76,7 @@ static inline uint32_t tam_slot_rank(const tam_slots *slots, uint32_t r) {
 }
 
 /** Where this rank writes, before tam_slots_exchange. */
-tam_slot_header *tam_slot_own_header(tam_slots *slots);
+tam_head *tam_slot_own_head(tam_slots *slots);
 float *tam_slot_own_stats(tam_slots *slots);
 uint32_t *tam_slot_own_words(tam_slots *slots);
 uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for limit */
@@ -125,7 +97,7 @@ void tam_slots_limit(tam_slots *slots, size_t limit);
 tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
 
 /** What rank `r` sent, after tam_slots_exchange. */
-const tam_slot_header *tam_slot_header_of(const tam_slots *slots, uint32_t r);
+const tam_head *tam_slot_head_of(const tam_slots *slots, uint32_t r);
 const float *tam_slot_stats_of(const tam_slots *slots, uint32_t r);
 const uint32_t *tam_slot_words_of(const tam_slots *slots, uint32_t r);
 const uint32_t *tam_slot_indices_of(const tam_slots *slots, uint32_t r);

@@ -28,7 +28,7 @@ tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
         }
         uint32_t r = owner_of_part[tile->part], end = tile->begin + tile->length;
         const uint32_t *list = tam_slot_indices_of(slots, r);
-        size_t at = cursors[r], length = tam_slot_header_of(slots, r)->count;
+        size_t at = cursors[r], length = tam_slot_head_of(slots, r)->count;
         uint32_t least = tile->begin;
         for (; at < length && list[at] < end; at++) {
             if (list[at] < least)
@@ -39,7 +39,7 @@ tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
         cursors[r] = at;
     }
     for (uint32_t r = 0; r < slots->nranks; r++) {
-        if (cursors[r] != tam_slot_header_of(slots, r)->count)
+        if (cursors[r] != tam_slot_head_of(slots, r)->count)
             return refuse(slots, r, tam_slot_indices_of(slots, r)[cursors[r]]);
     }
     *count = total;
@@ -48,7 +48,7 @@ tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
 
 static tamis_status check_ascending(const tam_slots *slots, uint32_t r, uint64_t n) {
     const uint32_t *list = tam_slot_indices_of(slots, r);
-    size_t length = tam_slot_header_of(slots, r)->count;
+    size_t length = tam_slot_head_of(slots, r)->count;
     for (size_t i = 0; i < length; i++) {
         if (list[i] >= n || (i > 0 && list[i] <= list[i - 1]))
             return refuse(slots, r, list[i]);
@@ -87,7 +87,7 @@ tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, tam_list *lists
                              uint32_t *indices, size_t *count) {
     for (uint32_t r = 0; r < slots->nranks; r++) {
         TAM_TRY(check_ascending(slots, r, n));
-        lists[r] = (tam_list){tam_slot_indices_of(slots, r), tam_slot_header_of(slots, r)->count};
+        lists[r] = (tam_list){tam_slot_indices_of(slots, r), tam_slot_head_of(slots, r)->count};
     }
     *count = tam_union_lists(lists, slots->nranks, scratch, indices);
     return TAMIS_OK;
@@ -116,7 +116,7 @@ void tam_union_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t
     memset(values, 0, count * sizeof values[0]);
     for (uint32_t r = 0; r < slots->nranks; r++) {
         const uint32_t *list = tam_slot_indices_of(slots, r);
-        size_t length = tam_slot_header_of(slots, r)->count;
+        size_t length = tam_slot_head_of(slots, r)->count;
         if (slots->type == TAMIS_TYPE_FLOAT32)
             add_floats(list, length, tam_slot_values_of(slots, r), indices, values);
         else

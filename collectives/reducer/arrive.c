@@ -46,9 +46,9 @@ uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns) {
 
 /* How much later than here the last rank began. @return false: unknown */
 static bool find_slack(const tam_slots *slots, uint64_t *out_ns) {
-    uint32_t own = tam_slot_header_of(slots, slots->rank)->began_us, latest = own;
+    uint32_t own = tam_slot_head_of(slots, slots->rank)->began_us, latest = own;
     for (uint32_t i = 0; i < slots->nranks; i++) {
-        uint32_t began = tam_slot_header_of(slots, i)->began_us;
+        uint32_t began = tam_slot_head_of(slots, i)->began_us;
         if (began == 0)
             return false;
         latest = began > latest ? began : latest;
@@ -72,10 +72,10 @@ void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns) {
 static bool find_straggler(const tam_slots *slots, uint32_t *out) {
     *out = 0;
     for (uint32_t i = 0; i < slots->nranks; i++) {
-        uint32_t busy = tam_slot_header_of(slots, i)->busy_us;
+        uint32_t busy = tam_slot_head_of(slots, i)->busy_us;
         if (busy == 0)
             return false;
-        if (busy > tam_slot_header_of(slots, *out)->busy_us)
+        if (busy > tam_slot_head_of(slots, *out)->busy_us)
             *out = i;
     }
     return true;
@@ -84,7 +84,7 @@ static bool find_straggler(const tam_slots *slots, uint32_t *out) {
 static void add_to_history(tamis_reducer *r, const tam_slots *slots) {
     uint32_t *busy_us = tam_forecast_next(&r->forecast), step_us = 0, before;
     for (uint32_t i = 0; i < slots->nranks; i++) {
-        const tam_slot_header *h = tam_slot_header_of(slots, i);
+        const tam_head *h = tam_slot_head_of(slots, i);
         busy_us[i] = h->busy_us;
         step_us = h->step_us > step_us ? h->step_us : step_us;
     }
@@ -104,8 +104,8 @@ void tam_arrive_note(tamis_reducer *r) {
     if (!find_straggler(slots, &slowest))
         return;
     r->now.straggler = slowest;
-    r->now.slack_s = 1e-6 * (tam_slot_header_of(slots, slowest)->busy_us -
-                             tam_slot_header_of(slots, slots->rank)->busy_us);
-    if (tam_slot_header_of(slots, slots->rank)->step_us > 0)
+    r->now.slack_s = 1e-6 * (tam_slot_head_of(slots, slowest)->busy_us -
+                             tam_slot_head_of(slots, slots->rank)->busy_us);
+    if (tam_slot_head_of(slots, slots->rank)->step_us > 0)
         add_to_history(r, slots);
 }

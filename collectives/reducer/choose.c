@@ -32,7 +32,7 @@ static lists lists_of(const tamis_reducer *r, uint64_t n, uint64_t k) {
 /* Until every rank has read them all. */
 static double lists_s(const lists *l, tamis_index_format format, const tam_costs *costs) {
     const tam_codec *codec = tam_codec_of(format);
-    uint64_t bytes = sizeof(tam_slot_header) + codec->bytes(l->span, l->picks);
+    uint64_t bytes = sizeof(tam_head) + codec->bytes(l->span, l->picks);
     double packing_s = (double)l->picks * codec->pick_s + (double)l->span * codec->position_s;
     return tam_curve_at(&costs->gather, (double)bytes) + (double)l->count * packing_s;
 }

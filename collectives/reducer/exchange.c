@@ -160,7 +160,7 @@ static uint32_t at_most_32_bits(uint64_t count) {
 
 static void fill_header(tam_bucket *b, const tam_cut_result *result) {
     const tamis_reducer *r = b->reducer;
-    tam_slot_header *h = tam_slot_own_header(&b->slots);
+    tam_head *h = tam_slot_own_head(&b->slots);
     const tam_candidates *seen = &b->accumulated.candidates;
     bool known = tam_rule_listed(b->scheme.threshold, &b->control.state) && seen->complete;
     h->step = r->step;
@@ -172,9 +172,9 @@ static void fill_header(tam_bucket *b, const tam_cut_result *result) {
     h->busy_us = b == tam_last_bucket(r) ? at_most_32_bits(r->busy_us) : 0;
     h->step_us = b == tam_last_bucket(r) ? at_most_32_bits(r->step_us) : 0;
     h->key = result->key;
-    h->flags = result->rescanned ? TAM_SLOT_RESCANNED : 0;
+    h->flags = result->rescanned ? TAM_HEAD_RESCANNED : 0;
     if (result->count > 0 && result->key > 0.0f && isfinite(result->key))
-        h->flags |= TAM_SLOT_HAS_KEY;
+        h->flags |= TAM_HEAD_HAS_KEY;
     float *stats = tam_slot_own_stats(&b->slots);
     for (uint32_t g = 0; g < b->slots.nstats; g++) {
         double sum = b->accumulated.group_sums[g];
@@ -207,7 +207,7 @@ static tamis_status pick_rows(tam_bucket *b) {
     tam_cut_result result = {0};
     TAM_TRY(tam_rows_pick(b, &result.count));
     fill_header(b, &result);
-    tam_slot_own_header(&b->slots)->flags |= b->rows->all ? TAM_SLOT_ALL_ROWS : 0;
+    tam_slot_own_head(&b->slots)->flags |= b->rows->all ? TAM_HEAD_ALL_ROWS : 0;
     return TAMIS_OK;
 }
 
@@ -254,7 +254,7 @@ static tamis_status cut(tam_bucket *b) {
 static tamis_status compare_results(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
-        if (tam_slot_header_of(&b->slots, i)->last_result != b->last_result)
+        if (tam_slot_head_of(&b->slots, i)->last_result != b->last_result)
             return tam_fail(TAMIS_E_PROTOCOL,
                             "the results of step %llu differ between rank %u and rank %u: values "
                             "were damaged on their way; go back to an older state",
@@ -269,11 +269,11 @@ static void add_up_headers(tam_bucket *b) {
     bool known = true;
     s->deferred = s->candidates = s->rescans = s->nonfinite = 0;
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
-        const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
+        const tam_head *h = tam_slot_head_of(&b->slots, i);
         s->deferred += h->deferred;
         known = known && h->candidates != UINT32_MAX;
         s->candidates += h->candidates;
-        s->rescans += h->flags & TAM_SLOT_RESCANNED ? 1 : 0;
+        s->rescans += h->flags & TAM_HEAD_RESCANNED ? 1 : 0;
         s->nonfinite += h->nonfinite;
     }
     if (!known)
@@ -400,7 +400,7 @@ tamis_status tam_step_sparse(tam_job *job, tam_link *link) {
     TAM_TRY(cut(b));
     uint64_t cut_ns = tam_phase_end(r, TAMIS_PHASE_CUT, b->index, planned_ns, &b->now.cut_s);
     uint64_t met_ns = b->slice ? 0 : r->met_ns; /* ranks of a node met for its sum: unknown */
-    tam_slot_own_header(&b->slots)->began_us =
+    tam_slot_own_head(&b->slots)->began_us =
         at_most_32_bits(tam_arrive_us(met_ns, meets_early ? begin_ns : cut_ns));
     if (!meets_early)
         link->call.quiet_until_ns = tam_arrive_expected_ns(b, cut_ns);

@@ -14,7 +14,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <xxhash.h>
 
 float tam_divisor(const tamis_reducer *r) {
     double ranks = r->config.average == TAMIS_AVERAGE_MEAN ? r->comm->nranks : 1.0;
@@ -79,7 +78,7 @@ static tamis_status skip_bad_gradients(tamis_reducer *r) {
     uint32_t first = r->comm->nranks;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         for (uint32_t rank = 0; rank < first && !tam_scheme_dense(r->buckets[i].scheme); rank++) {
-            if (tam_slot_header_of(&r->buckets[i].slots, rank)->nonfinite > 0)
+            if (tam_slot_head_of(&r->buckets[i].slots, rank)->nonfinite > 0)
                 first = rank;
         }
     }
@@ -148,7 +147,7 @@ static tamis_status apply(tam_bucket *b) {
     tam_entries all = tam_bucket_result(b);
     void *kernels = b->slice ? b->slice->kernels : b->kernels;
     TAM_TRY(r->device->apply(kernels, &target, all.indices, all.count, tam_divisor(r), all.values));
-    b->last_result = XXH3_64bits(all.values, all.count * sizeof all.values[0]);
+    b->last_result = tam_sum_bytes(TAM_SUM_RESULT, all.values, all.count * sizeof all.values[0]);
     return leave(b);
 }
 
@@ -194,7 +193,7 @@ static void count_groups(tam_bucket *b) {
 static void balance(tam_bucket *b, uint64_t found) {
     const tamis_reducer *r = b->reducer;
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
-        const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
+        const tam_head *h = tam_slot_head_of(&b->slots, i);
         uint32_t part = tam_part_of(&b->division, r->step, i);
         b->division.topology.loads[part] = (uint64_t)h->count + h->deferred;
     }
@@ -210,11 +209,11 @@ static void control(tam_bucket *b) {
         .step = b->reducer->step,
     };
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
-        const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
+        const tam_head *h = tam_slot_head_of(&b->slots, i);
         uint64_t found = (uint64_t)h->count + h->deferred;
         seen.picked += found;
         seen.found = i == b->slots.rank ? found : seen.found;
-        if (h->flags & TAM_SLOT_HAS_KEY)
+        if (h->flags & TAM_HEAD_HAS_KEY)
             b->cuts[seen.ncuts++] = tam_log2(h->key);
     }
     average_stats(b);
@@ -248,7 +247,7 @@ static void add_up(tamis_reducer *r) {
         s->nonfinite += tam_scheme_dense(b->scheme) ? 0 : now->nonfinite; /* decide adds those */
         for (uint32_t rank = 0; rank < r->comm->nranks && picks(b); rank++)
             r->picked[rank] +=
-                b->slice ? tam_slice_picked(b, rank) : tam_slot_header_of(&b->slots, rank)->count;
+                b->slice ? tam_slice_picked(b, rank) : tam_slot_head_of(&b->slots, rank)->count;
     }
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
         s->picked_max = r->picked[rank] > s->picked_max ? r->picked[rank] : s->picked_max;
@@ -264,7 +263,7 @@ static void note_norms(tamis_reducer *r) {
         tam_bucket *b = &r->buckets[i];
         if (!picks(b))
             continue;
-        float key = tam_slot_own_header(&b->slots)->key;
+        float key = tam_slot_own_head(&b->slots)->key;
         for (uint32_t g = 0; g < b->division.grid.ngroups; g++)
             total += b->accumulated.group_sums[g];
         left += b->picked_sum;

@@ -17,7 +17,7 @@
 /* -- watch ------------------------------------------------------------------------------------ */
 
 static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank) {
-    const char *why = tam_cuda_refusal(report->refused);
+    const char *why = tam_refusal_words(report->refused);
     if (report->rank == rank) /* nobody refuses his own slot */
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u, step %llu: %s", rank,
                         (unsigned long long)report->step, why);

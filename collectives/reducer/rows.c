@@ -117,7 +117,7 @@ tamis_status tam_rows_pick(tam_bucket *b, size_t *count) {
 
 static tamis_status mark_list(tam_bucket *b, uint32_t rank) {
     tam_rows *rows = b->rows;
-    const tam_slot_header *h = tam_slot_header_of(&b->slots, rank);
+    const tam_head *h = tam_slot_head_of(&b->slots, rank);
     const uint32_t *list = tam_slot_indices_of(&b->slots, rank);
     for (uint32_t i = 0; i < h->count; i++) {
         if (list[i] >= rows->count || (i > 0 && list[i] <= list[i - 1]))
@@ -126,7 +126,7 @@ static tamis_status mark_list(tam_bucket *b, uint32_t rank) {
                             rank, list[i], rows->count);
         rows->marks[list[i]] = 1;
     }
-    if (h->flags & TAM_SLOT_ALL_ROWS)
+    if (h->flags & TAM_HEAD_ALL_ROWS)
         memset(rows->marks, 1, rows->count);
     return TAMIS_OK;
 }
@@ -160,8 +160,8 @@ static size_t expand(tam_bucket *b, const uint32_t *list, size_t count) {
 static uint32_t longest_list(const tam_bucket *b) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < b->slots.nranks; i++) {
-        const tam_slot_header *h = tam_slot_header_of(&b->slots, i);
-        uint32_t count = h->flags & TAM_SLOT_ALL_ROWS ? b->rows->count : h->count;
+        const tam_head *h = tam_slot_head_of(&b->slots, i);
+        uint32_t count = h->flags & TAM_HEAD_ALL_ROWS ? b->rows->count : h->count;
         most = count > most ? count : most;
     }
     return most;
@@ -175,7 +175,7 @@ static bool gather_pays(const tam_bucket *b, uint64_t longest) {
 static void add_rows(const tam_bucket *b, uint32_t rank, const float *came, float *sums) {
     const tam_rows *rows = b->rows;
     const uint32_t *list = tam_slot_indices_of(&b->slots, rank);
-    size_t length = rows->length, count = tam_slot_header_of(&b->slots, rank)->count;
+    size_t length = rows->length, count = tam_slot_head_of(&b->slots, rank)->count;
     for (size_t i = 0, u = 0; i < count; i++, u++) {
         while (rows->united[u] != list[i])
             u++;
@@ -187,7 +187,7 @@ static void add_rows(const tam_bucket *b, uint32_t rank, const float *came, floa
 static tamis_status gather(tam_bucket *b, tam_link *link, size_t longest) {
     const tam_rows *rows = b->rows;
     const uint32_t *own = tam_slot_own_indices(&b->slots);
-    size_t count = tam_slot_own_header(&b->slots)->count, room = longest * rows->length;
+    size_t count = tam_slot_own_head(&b->slots)->count, room = longest * rows->length;
     float *sums = b->values, *sent = sums + (size_t)rows->nunited * rows->length;
     float *came = sent + room;
     count = expand(b, own, count);

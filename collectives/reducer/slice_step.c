@@ -175,7 +175,7 @@ static double own_norm(const tam_bucket *b) {
 /* What the column knows of itself. */
 static void fill_head(tam_bucket *b) {
     tam_slice *s = b->slice;
-    tam_slot_header *h = tam_slot_own_header(&s->slots);
+    tam_head *h = tam_slot_own_head(&s->slots);
     uint32_t *words = tam_slot_own_words(&s->slots), *more = words + s->column.count;
     h->step = b->reducer->step;
     h->last_result = b->last_result;
@@ -187,7 +187,7 @@ static void fill_head(tam_bucket *b) {
     more[RESCANS] = (uint32_t)b->now.rescans;
     more[BAD_NODE] = b->slots.nranks;
     for (uint32_t a = b->slots.nranks; a-- > 0;) {
-        const tam_slot_header *of = tam_slot_header_of(&b->slots, a);
+        const tam_head *of = tam_slot_head_of(&b->slots, a);
         words[a] = of->count;
         more[BAD_NODE] = of->nonfinite > 0 ? a : more[BAD_NODE];
     }
@@ -197,7 +197,7 @@ static void add_up_columns(tam_bucket *b) {
     tam_slice *s = b->slice;
     s->all = (tamis_stats){.size = sizeof s->all};
     for (uint32_t g = 0; g < s->nlocal; g++) {
-        const tam_slot_header *h = tam_slot_header_of(&s->slots, g);
+        const tam_head *h = tam_slot_head_of(&s->slots, g);
         s->all.deferred += h->deferred;
         s->all.candidates += h->candidates;
         s->all.nonfinite += h->nonfinite;

@@ -37,9 +37,9 @@ struct desk {
 
 static __device__ void read_cuts(const tam_cuda_control &job) {
     for (uint32_t r = threadIdx.x; r < job.slots.nranks; r += TAM_BLOCK_THREADS) {
-        const tam_cuda_header *h = tam_header_of(job.slots, r);
-        bool cut = h->flags & TAM_CUDA_HAS_KEY;
-        job.cuts[r] = cut ? tam_log2(__uint_as_float(h->key)) : NO_CUT;
+        const tam_head *h = tam_header_of(job.slots, r);
+        bool cut = h->flags & TAM_HEAD_HAS_KEY;
+        job.cuts[r] = cut ? tam_log2(h->key) : NO_CUT;
     }
 }
 

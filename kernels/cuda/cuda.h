@@ -118,7 +118,7 @@ typedef struct tam_cuda_report {
     uint64_t serial;  /* counts the reports of its launcher, from 1 */
     uint64_t step;    /* its number */
     uint32_t status;  /* a tamis_status: OK, NONFINITE (also for skip), PROTOCOL */
-    uint32_t refused; /* PROTOCOL: why, an index of tam_cuda_refusal */
+    uint32_t refused; /* PROTOCOL: why, a tam_refusal */
     uint32_t rank;    /* PROTOCOL: whose slot, or this rank if sums were missing; NONFINITE:
                                first rank that met it */
     uint32_t in_sums; /* NONFINITE: in the sum over ranks */
@@ -131,9 +131,6 @@ typedef struct tam_cuda_report {
     double margin, slope;              /* of the first bucket, for the log */
     uint32_t targets[TAM_BUCKETS_MAX]; /* entries of each bucket in the next step; dense: 0 */
 } tam_cuda_report;
-
-/** Words for tam_cuda_report.refused. */
-const char *tam_cuda_refusal(uint32_t refused);
 
 /** @param device  of tam_device_cuda.open, on the same grid; @param acc  of its alloc */
 tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *acc,

@@ -71,7 +71,7 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
     uint64_t n = longest(plan), share = share_of(s, most < n ? most : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: nobody asks for norms */
-        .slots = {.bytes = tam_cuda_round_up(sizeof(tam_cuda_header) + sizeof(uint32_t), 16),
+        .slots = {.bytes = tam_head_bytes(0) + tam_head_round(sizeof(uint32_t)),
                   .rank = plan->rank,
                   .nranks = plan->nranks,
                   .capacity = 1}, /* of which none is used */

@@ -220,7 +220,7 @@ template <typename ELEMENT> static __device__ void clear_all(const tam_cuda_accu
  * verdict on the slots is the one of before. */
 static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
     verdict->status = TAMIS_E_PROTOCOL;
-    verdict->refused = TAM_CUDA_REFUSED_ABSENT;
+    verdict->refused = TAM_REFUSED_ABSENT;
     verdict->rank = x.slots.rank;
     for (uint32_t b = x.nbuckets; b-- > 0;) {
         const tam_cuda_verdict *why = &x.all[b].scratch->verdict;

@@ -58,7 +58,7 @@ static __device__ void put(writer *w, uint32_t key, uint32_t more, uint32_t equa
         return;
     uint32_t place = more + (equal < w->ties ? equal : w->ties);
     w->indices[place] = index;
-    w->checksum += tam_mix(place, index);
+    w->checksum += tam_sum_word(TAM_SUM_INDICES, place, index);
 }
 
 static __device__ void emit_list(const tam_cuda_cut &job, writer *w) {

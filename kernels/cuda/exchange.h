@@ -3,10 +3,9 @@
  * The exchange on the device: slots as they travel in device memory, what all ranks conclude from
  * them, and the launchers between two collectives.
  *
- *     +------ 72 bytes ------+-- nstats floats --+--- capacity u32 ----+-- capacity floats --+
- *     | header               | sums of squares   | indices, ascending  | values (pairs)      |
- *     +----------------------+-------------------+---------------------+---------------------+
- *     rounded up to 16 bytes; slots of all ranks lie one after another
+ *     | tam_head | nstats floats | capacity indices, ascending | capacity floats (pairs) |
+ *
+ * as lib/base/head.h says; slots of all ranks lie one after another
  *
  *     tam_launch_seal     header and checksum of the own slot
  *                         ... all-gather of the slots ...
@@ -33,45 +32,15 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/view.h"
+#include "lib/base/head.h"
 #include "lib/policy/control.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define TAM_CUDA_MAGIC UINT64_C(0x32746f6c73d1a734) /* changes with the format */
-
 /* A NaN that no arithmetic makes. Values that are given are finite, so none of them is this. */
 #define TAM_CUDA_ABSENT 0xffa51edfu
-
-enum { TAM_CUDA_RESCANNED = 1, TAM_CUDA_HAS_KEY = 2 };
-
-/** Why a step is refused. The order in which a slot is looked at; words in step.c. */
-enum {
-    TAM_CUDA_REFUSED_NOTHING,
-    TAM_CUDA_REFUSED_MAGIC,
-    TAM_CUDA_REFUSED_RANK,
-    TAM_CUDA_REFUSED_CONFIG,
-    TAM_CUDA_REFUSED_STEP,
-    TAM_CUDA_REFUSED_COUNT,
-    TAM_CUDA_REFUSED_CHECKSUM,
-    TAM_CUDA_REFUSED_RESULT,
-    TAM_CUDA_REFUSED_ORDER,
-    TAM_CUDA_REFUSED_OWNER,
-    TAM_CUDA_REFUSED_ABSENT, /* of sums: a rank refused, or a collective was given up */
-    TAM_CUDA_REFUSALS
-};
-
-typedef struct tam_cuda_header {
-    uint64_t magic, step, config;
-    uint64_t checksum;    /* of header (without this), sums, indices and values: slots.cuh */
-    uint64_t last_result; /* sum of tam_mix over the values of the step before */
-    uint32_t rank, count, deferred;
-    uint32_t candidates; /* UINT32_MAX: unknown */
-    uint32_t nonfinite, flags;
-    uint32_t key; /* bits */
-    uint32_t zero;
-} tam_cuda_header;
 
 typedef struct tam_cuda_slots {
     unsigned char *memory; /* [nranks * bytes] */
@@ -84,7 +53,7 @@ typedef struct tam_cuda_slots {
  * beginning of its step, and of all together. */
 typedef struct tam_cuda_verdict {
     uint32_t status;  /* a tamis_status: OK, NONFINITE (nothing is applied), PROTOCOL */
-    uint32_t refused; /* index of tam_cuda_refusal */
+    uint32_t refused; /* a tam_refusal */
     uint32_t rank;    /* of whom */
     uint32_t in_sums; /* NONFINITE: met in the sums */
     uint32_t known;   /* every rank told its candidates */
@@ -95,7 +64,7 @@ typedef struct tam_cuda_verdict {
     uint64_t picked;   /* counts and deferred, all ranks */
     uint64_t deferred; /* all ranks, as the next two */
     uint64_t candidates, nonfinite;
-    uint64_t result;   /* sum of tam_mix over the values applied */
+    uint64_t result;   /* TAM_SUM_RESULT over the values applied */
     double picked_sum; /* of squares of what this rank gave */
     uint64_t step;     /* of the slots */
 } tam_cuda_verdict;
@@ -111,7 +80,7 @@ enum {
 /** What is known of one slot while it is being checked. */
 typedef struct tam_cuda_tally {
     uint64_t checksum;
-    uint32_t faults; /* bits: 1 << TAM_CUDA_REFUSED_ORDER, 1 << TAM_CUDA_REFUSED_OWNER */
+    uint32_t faults; /* bits: 1 << TAM_REFUSED_ORDER, 1 << TAM_REFUSED_OWNER */
     uint32_t zero;
 } tam_cuda_tally;
 

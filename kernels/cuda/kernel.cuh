@@ -7,6 +7,7 @@
 #define TAM_CUDA_KERNEL_CUH
 
 #include "kernels/cuda/view.h"
+#include "lib/base/head.h"
 
 #ifdef TAM_CUDA_EMULATED
 #include TAM_CUDA_EMULATED
@@ -47,14 +48,6 @@ static __device__ __forceinline__ uint32_t tam_key_of(uint32_t magnitude, float 
 
 static __device__ __forceinline__ bool tam_owns_part(uint32_t mine, uint32_t part) {
     return part == mine || (mine == TAM_PART_ALL && part != TAM_PART_COMMON);
-}
-
-/** For checksums: sums of these do not depend on the order of addition. */
-static __device__ __forceinline__ uint64_t tam_mix(uint64_t position, uint32_t word) {
-    uint64_t x = (position << 32 | word) + 0x9e3779b97f4a7c15ull * (position + 1);
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
 }
 
 /** Number of this thread in its launch, and how many there are. */

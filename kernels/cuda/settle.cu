@@ -160,7 +160,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
         return;
     if (threadIdx.x == 0 && x.scratch->absent) {
         verdict->status = TAMIS_E_PROTOCOL;
-        verdict->refused = TAM_CUDA_REFUSED_ABSENT;
+        verdict->refused = TAM_REFUSED_ABSENT;
         verdict->rank = x.slots.rank;
     }
     __syncthreads();
@@ -199,7 +199,7 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
         }
         if (target.source)
             tam_write_gradient(target, *target.source, index, value);
-        hash += tam_mix(i, tam_bits_of(value));
+        hash += tam_sum_word(TAM_SUM_RESULT, i, tam_bits_of(value));
     }
     return hash;
 }

@@ -17,7 +17,7 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
     for (uint64_t i = (uint64_t)piece * TAM_PIECE + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
         float value = x.acc[indices[i]];
         values[i] = value;
-        sum += tam_mix(TAM_AREA_VALUES + i, tam_bits_of(value));
+        sum += tam_sum_word(TAM_SUM_VALUES, i, tam_bits_of(value));
         squares += (double)value * value;
     }
     sum = tam_block_sum(sum);
@@ -28,24 +28,25 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
     }
 }
 
-static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_cuda_header *h) {
+static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_head *h) {
     const tam_cuda_picked *picked = x.picked;
     bool known = x.turn->listed && x.found->complete;
     bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
     uint64_t nonfinite = x.found->nonfinite + x.ledger->early.nonfinite;
-    h->magic = TAM_CUDA_MAGIC;
-    h->step = x.turn->step;
-    h->config = x.ledger->config;
-    h->checksum = 0;
-    h->last_result = x.ledger->last_result;
-    h->rank = x.slots.rank;
-    h->count = picked->count;
-    h->deferred = picked->deferred;
-    h->candidates = known ? (uint32_t)x.found->total : UINT32_MAX;
-    h->nonfinite = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
-    h->flags = (picked->rescanned ? TAM_CUDA_RESCANNED : 0u) | (key ? TAM_CUDA_HAS_KEY : 0u);
-    h->key = picked->key;
-    h->zero = 0;
+    tam_head own = {};
+    own.magic = TAM_HEAD_MAGIC;
+    own.step = x.turn->step;
+    own.config = x.ledger->config;
+    own.last_result = x.ledger->last_result;
+    own.index_bytes = picked->count * sizeof(uint32_t);
+    own.rank = x.slots.rank;
+    own.count = picked->count;
+    own.deferred = picked->deferred;
+    own.candidates = known ? (uint32_t)x.found->total : UINT32_MAX;
+    own.nonfinite = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
+    own.flags = (picked->rescanned ? TAM_HEAD_RESCANNED : 0u) | (key ? TAM_HEAD_HAS_KEY : 0u);
+    own.key = __uint_as_float(picked->key);
+    *h = own;
 }
 
 /* Of the last step; what this step's gather does not overwrite must not look like a slot. */
@@ -76,7 +77,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
     if (!tam_last_block(&x.scratch->sealed))
         return;
     forget_slots(x);
-    tam_cuda_header *h = tam_header_of(x.slots, x.slots.rank);
+    tam_head *h = tam_header_of(x.slots, x.slots.rank);
     float *stats = tam_stats_of(x.slots, x.slots.rank);
     for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS) {
         double sum = x.group_sums[g];
@@ -88,7 +89,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
         open_verdict(x, squares);
     }
     __syncthreads();
-    uint64_t head = tam_block_sum(tam_sum_head(x.slots, x.slots.rank));
+    uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
     if (threadIdx.x == 0)
         h->checksum = head + x.picked->checksum + x.scratch->sent;
 }
@@ -124,9 +125,9 @@ static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, c
                                     uint32_t i) {
     uint32_t index = list[i];
     if (index >= x.grid.n || (i > 0 && index <= list[i - 1]))
-        return 1u << TAM_CUDA_REFUSED_ORDER;
+        return 1u << TAM_REFUSED_ORDER;
     if (x.scheme.ownership != TAM_OWN_ALL && part_of(x, index) != part)
-        return 1u << TAM_CUDA_REFUSED_OWNER;
+        return 1u << TAM_REFUSED_OWNER;
     return 0;
 }
 
@@ -141,11 +142,11 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
     if (piece > 0 && begin >= count) /* all threads alike */
         return;
     if (piece == 0)
-        sum = tam_sum_head(x.slots, r);
+        sum = tam_share_of_head(x.slots, r);
     for (uint64_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
-        sum += tam_mix(i, list[i]);
+        sum += tam_sum_word(TAM_SUM_INDICES, i, list[i]);
         if (x.slots.with_values)
-            sum += tam_mix(TAM_AREA_VALUES + i, tam_bits_of(values[i]));
+            sum += tam_sum_word(TAM_SUM_VALUES, i, tam_bits_of(values[i]));
         faults |= fault_of(x, part, list, (uint32_t)i);
     }
     sum = tam_block_sum(sum);
@@ -157,26 +158,22 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
 
 /* -- check: the verdict ----------------------------------------------------------------------- */
 
-static __device__ uint32_t refuse(const tam_cuda_exchange &x, uint32_t r) {
-    const tam_cuda_header *h = tam_header_of(x.slots, r);
+static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
+    const tam_head *h = tam_header_of(x.slots, r);
     const tam_cuda_tally *tally = &x.tallies[r];
-    if (h->magic != TAM_CUDA_MAGIC)
-        return TAM_CUDA_REFUSED_MAGIC;
-    if (h->rank != r)
-        return TAM_CUDA_REFUSED_RANK;
-    if (h->config != x.ledger->config)
-        return TAM_CUDA_REFUSED_CONFIG;
-    if (h->step != x.turn->step)
-        return TAM_CUDA_REFUSED_STEP;
-    if (h->count > x.slots.capacity)
-        return TAM_CUDA_REFUSED_COUNT;
+    const tam_head_due due = {x.ledger->config, x.turn->step, r, x.slots.capacity};
+    tam_refusal why = tam_head_check(h, &due);
+    if (why != TAM_REFUSED_NOTHING)
+        return why;
+    if (h->index_bytes != h->count * sizeof(uint32_t))
+        return TAM_REFUSED_BYTES;
     if (h->checksum != tally->checksum)
-        return TAM_CUDA_REFUSED_CHECKSUM;
+        return TAM_REFUSED_CHECKSUM;
     if (h->last_result != x.ledger->last_result)
-        return TAM_CUDA_REFUSED_RESULT;
-    if (tally->faults & 1u << TAM_CUDA_REFUSED_ORDER)
-        return TAM_CUDA_REFUSED_ORDER;
-    return tally->faults ? TAM_CUDA_REFUSED_OWNER : TAM_CUDA_REFUSED_NOTHING;
+        return TAM_REFUSED_RESULT;
+    if (tally->faults & 1u << TAM_REFUSED_ORDER)
+        return TAM_REFUSED_ORDER;
+    return tally->faults ? TAM_REFUSED_OWNER : TAM_REFUSED_NOTHING;
 }
 
 /* Sums over the ranks, of whole numbers: the order of addition does not show. */
@@ -188,14 +185,14 @@ struct totals {
 };
 
 static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals *all) {
-    const tam_cuda_header *h = tam_header_of(x.slots, r);
+    const tam_head *h = tam_header_of(x.slots, r);
     if (refuse(x, r))
         atomicMin(&all->refused, r);
     if (h->nonfinite)
         atomicMin(&all->met_nonfinite, r);
     if (h->candidates == UINT32_MAX)
         atomicOr(&all->unknown, 1u);
-    if (h->flags & TAM_CUDA_RESCANNED)
+    if (h->flags & TAM_HEAD_RESCANNED)
         atomicAdd(&all->rescans, 1u);
     atomicAdd(&all->picked, (unsigned long long)h->count + h->deferred);
     atomicAdd(&all->deferred, (unsigned long long)h->deferred);

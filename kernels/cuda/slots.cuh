@@ -9,15 +9,10 @@
 
 #include "kernels/cuda/exchange.h"
 
-/* Where the words of a slot stand in its checksum; a list has fewer than 2^32. */
-#define TAM_AREA_VALUES (UINT64_C(1) << 32)
-#define TAM_AREA_HEAD (UINT64_C(2) << 32)
-
 /* -- slots ------------------------------------------------------------------------------------ */
 
-static __device__ __forceinline__ tam_cuda_header *tam_header_of(const tam_cuda_slots &s,
-                                                                 uint32_t r) {
-    return reinterpret_cast<tam_cuda_header *>(s.memory + r * s.bytes);
+static __device__ __forceinline__ tam_head *tam_header_of(const tam_cuda_slots &s, uint32_t r) {
+    return reinterpret_cast<tam_head *>(s.memory + r * s.bytes);
 }
 
 static __device__ __forceinline__ float *tam_stats_of(const tam_cuda_slots &s, uint32_t r) {
@@ -25,11 +20,12 @@ static __device__ __forceinline__ float *tam_stats_of(const tam_cuda_slots &s, u
 }
 
 static __device__ __forceinline__ uint32_t *tam_indices_of(const tam_cuda_slots &s, uint32_t r) {
-    return reinterpret_cast<uint32_t *>(tam_stats_of(s, r) + s.nstats);
+    return reinterpret_cast<uint32_t *>(s.memory + r * s.bytes + tam_head_bytes(s.nstats));
 }
 
 static __device__ __forceinline__ float *tam_values_of(const tam_cuda_slots &s, uint32_t r) {
-    return reinterpret_cast<float *>(tam_indices_of(s, r) + s.capacity);
+    return reinterpret_cast<float *>(s.memory + r * s.bytes + tam_head_bytes(s.nstats) +
+                                     tam_head_round(s.capacity * sizeof(uint32_t)));
 }
 
 /** Entries of a list, also of one that lies. */
@@ -38,14 +34,14 @@ static __device__ __forceinline__ uint32_t tam_count_of(const tam_cuda_slots &s,
     return count < s.capacity ? count : s.capacity;
 }
 
-/** This thread's share of the checksum of header and sums; the header's checksum counts as 0. */
-static __device__ __forceinline__ uint64_t tam_sum_head(const tam_cuda_slots &s, uint32_t r) {
+/** This thread's share of what tam_sum_head is. */
+static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slots &s, uint32_t r) {
     const uint32_t *words = reinterpret_cast<const uint32_t *>(tam_header_of(s, r));
-    uint32_t nwords = sizeof(tam_cuda_header) / 4 + s.nstats;
-    uint32_t hole = offsetof(tam_cuda_header, checksum) / 4;
+    uint32_t nwords = (uint32_t)(tam_head_bytes(s.nstats) / sizeof words[0]);
+    uint32_t hole = offsetof(tam_head, checksum) / 4;
     uint64_t sum = 0;
     for (uint32_t i = threadIdx.x; i < nwords; i += TAM_BLOCK_THREADS)
-        sum += tam_mix(TAM_AREA_HEAD + i, i / 2 == hole / 2 ? 0 : words[i]);
+        sum += tam_sum_word(TAM_SUM_HEAD, i, i / 2 == hole / 2 ? 0 : words[i]);
     return sum;
 }
 

@@ -9,25 +9,6 @@
 #include <stddef.h>
 #include <stdio.h>
 
-const char *tam_cuda_refusal(uint32_t refused) {
-    static const char *const words[TAM_CUDA_REFUSALS] = {
-        [TAM_CUDA_REFUSED_NOTHING] = "nothing was wrong",
-        [TAM_CUDA_REFUSED_MAGIC] = "it did not arrive (magic number)",
-        [TAM_CUDA_REFUSED_RANK] = "it names another rank",
-        [TAM_CUDA_REFUSED_CONFIG] = "it comes from another configuration",
-        [TAM_CUDA_REFUSED_STEP] = "it is of another step",
-        [TAM_CUDA_REFUSED_COUNT] = "its count exceeds the slot",
-        [TAM_CUDA_REFUSED_CHECKSUM] = "its checksum is wrong",
-        [TAM_CUDA_REFUSED_RESULT] = "its result of the step before differs: values were damaged on "
-                                    "their way; go back to an older state",
-        [TAM_CUDA_REFUSED_ORDER] = "its indices do not ascend or lie past the end",
-        [TAM_CUDA_REFUSED_OWNER] = "it holds an index that is not its to pick",
-        [TAM_CUDA_REFUSED_ABSENT] = "sums are missing: a rank refused a slot, or the exchange was "
-                                    "given up",
-    };
-    return refused < TAM_CUDA_REFUSALS ? words[refused] : "unknown reason";
-}
-
 /* -- memory ----------------------------------------------------------------------------------- */
 
 static size_t scratch_bytes(const tam_cuda_step *s) {

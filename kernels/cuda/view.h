@@ -115,7 +115,7 @@ typedef struct tam_cuda_accumulate {
 
 /** Result of a cut, in device memory. */
 typedef struct tam_cuda_picked {
-    uint64_t checksum;   /* sum over i < count of tam_mix(i, indices[i]), modulo 2^64 */
+    uint64_t checksum;   /* TAM_SUM_INDICES over the indices */
     uint32_t count;      /* indices written */
     uint32_t deferred;   /* ALL: over the threshold but beyond k */
     uint32_t candidates; /* considered */

@@ -33,8 +33,8 @@ void exchange_leave(exchange_group *g) {
 
 /* -- slots ------------------------------------------------------------------------------------ */
 
-tam_cuda_header *exchange_header(const exchange_seat *s, uint32_t rank) {
-    return (tam_cuda_header *)(void *)(s->mail->slots + rank * s->mail->slot_bytes);
+tam_head *exchange_header(const exchange_seat *s, uint32_t rank) {
+    return (tam_head *)(void *)(s->mail->slots + rank * s->mail->slot_bytes);
 }
 
 float *exchange_stats(const exchange_seat *s, uint32_t rank) {
@@ -46,37 +46,19 @@ static uint32_t nstats_of(const exchange_seat *s) {
 }
 
 uint32_t *exchange_list(const exchange_seat *s, uint32_t rank) {
-    return (uint32_t *)(void *)exchange_stats(s, rank) + nstats_of(s);
-}
-
-/* As kernel.cuh has it, written once more: whoever changes one notices. */
-static uint64_t mix(uint64_t position, uint32_t word) {
-    uint64_t x = (position << 32 | word) + 0x9e3779b97f4a7c15u * (position + 1);
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t sum_words(uint64_t area, const void *memory, size_t count) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint32_t word; /* also of fields of 64 bits */
-        memcpy(&word, (const char *)memory + i * sizeof word, sizeof word);
-        sum += mix((area << 32) + i, word);
-    }
-    return sum;
+    return (uint32_t *)(void *)((char *)exchange_header(s, rank) + tam_head_bytes(nstats_of(s)));
 }
 
 void exchange_reseal(const exchange_seat *s, uint32_t rank) {
-    tam_cuda_header *h = exchange_header(s, rank);
+    tam_head *h = exchange_header(s, rank);
     uint32_t capacity = (uint32_t)tam_share_max(&s->division, s->control.k);
     uint32_t count = h->count < capacity ? h->count : capacity;
     const uint32_t *list = exchange_list(s, rank);
-    size_t head = sizeof *h / sizeof list[0] + nstats_of(s);
-    h->checksum = 0;
-    h->checksum = sum_words(2, h, head) + sum_words(0, list, count);
+    const char *values = (const char *)list + tam_head_round(capacity * sizeof list[0]);
+    h->checksum = tam_sum_head(h, tam_head_bytes(nstats_of(s))) +
+                  tam_sum_bytes(TAM_SUM_INDICES, list, count * sizeof list[0]);
     if (s->scheme.exchange == TAM_EXCHANGE_PAIRS)
-        h->checksum += sum_words(1, list + capacity, count);
+        h->checksum += tam_sum_bytes(TAM_SUM_VALUES, values, count * sizeof(float));
 }
 
 /* -- collectives ------------------------------------------------------------------------------ */

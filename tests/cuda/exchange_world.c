@@ -274,7 +274,7 @@ static void compare_report(exchange_seat *s) {
     tamis_stats cpu = TAMIS_STATS_INIT;
     RANK_OK(s->self, tamis_reducer_stats(s->cpu, &cpu));
     RANK_CHECK(s->self, r->status == (cpu.skipped ? TAMIS_E_NONFINITE : TAMIS_OK), "%s: %s",
-               tamis_status_name((tamis_status)r->status), tam_cuda_refusal(r->refused));
+               tamis_status_name((tamis_status)r->status), tam_refusal_words(r->refused));
     RANK_CHECK(s->self, r->step == s->number, "it is called step %llu, not %llu",
                (unsigned long long)r->step, (unsigned long long)s->number);
     const uint64_t pairs[][2] = {
@@ -336,7 +336,7 @@ void exchange_check_kept(exchange_seat *s, uint32_t refused, uint32_t rank, cons
         return;
     RANK_CHECK(s->self, r->status == TAMIS_E_PROTOCOL, "%s",
                tamis_status_name((tamis_status)r->status));
-    const char *why = tam_cuda_refusal(r->refused);
+    const char *why = tam_refusal_words(r->refused);
     RANK_CHECK(s->self, r->refused == refused && has_word(why, words), "refused %u: %s", r->refused,
                why);
     RANK_CHECK(s->self, r->rank == rank, "it is rank %u, not %u", r->rank, rank);

@@ -111,7 +111,7 @@ tamis_status exchange_enqueue(void *context, tam_cuda_step *step);
 void exchange_leave(exchange_group *group);
 
 /* Parts of a slot in the mail of a seat. */
-tam_cuda_header *exchange_header(const exchange_seat *seat, uint32_t rank);
+tam_head *exchange_header(const exchange_seat *seat, uint32_t rank);
 uint32_t *exchange_list(const exchange_seat *seat, uint32_t rank);
 float *exchange_stats(const exchange_seat *seat, uint32_t rank);
 

@@ -76,7 +76,7 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
         spans[r].upto = spans[r].before + below(t, (uint32_t)grid->n - spans[r].before + 1);
     }
     t->k = t->host.k;
-    size_t bytes = (sizeof(tam_cuda_header) + nstats * sizeof(float) + 15) / 16 * 16;
+    size_t bytes = tam_head_bytes(nstats);
     t->job = (tam_cuda_control){
         .grid = {.n = grid->n, .ngroups = grid->ngroups, .groups = grid->groups},
         .scheme = t->division.scheme,
@@ -162,8 +162,8 @@ static void close_twins(twins *t) {
 
 /* -- a step that was exchanged ---------------------------------------------------------------- */
 
-static tam_cuda_header *header_of(twins *t, uint32_t rank) {
-    return (tam_cuda_header *)(void *)(t->job.slots.memory + rank * t->job.slots.bytes);
+static tam_head *header_of(twins *t, uint32_t rank) {
+    return (tam_head *)(void *)(t->job.slots.memory + rank * t->job.slots.bytes);
 }
 
 /* Mostly near the level, as a run has it; at times far away, at times a sudden jump of all. */
@@ -181,14 +181,14 @@ static void fill_headers(twins *t) {
     t->verdict = (tam_cuda_verdict){.known = below(t, 5) > 0};
     for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
         float key = some_key(t, jump);
-        tam_cuda_header *h = header_of(t, r);
-        *h = (tam_cuda_header){.rank = r};
+        tam_head *h = header_of(t, r);
+        *h = (tam_head){.rank = r};
         h->count = below(t, 1 + (uint32_t)(2 * t->host.k / t->job.slots.nranks));
         h->deferred = below(t, 4) ? 0 : below(t, 50);
         h->candidates = h->count + below(t, 2 * h->count + 10);
-        h->flags = (below(t, 2) ? TAM_CUDA_RESCANNED : 0);
-        h->flags |= !silent && below(t, 8) ? TAM_CUDA_HAS_KEY : 0;
-        h->key = tam_bits(key);
+        h->flags = (below(t, 2) ? TAM_HEAD_RESCANNED : 0);
+        h->flags |= !silent && below(t, 8) ? TAM_HEAD_HAS_KEY : 0;
+        h->key = key;
         t->verdict.picked += h->count + h->deferred;
         t->verdict.candidates += h->candidates;
     }
@@ -228,10 +228,10 @@ static void observe(twins *t) {
                              .group_sums = t->means,
                              .group_picked = t->group_picked};
     for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
-        const tam_cuda_header *h = header_of(t, r);
+        const tam_head *h = header_of(t, r);
         t->seen.picked += h->count + h->deferred;
-        if (h->flags & TAM_CUDA_HAS_KEY)
-            t->cuts[t->seen.ncuts++] = tam_log2(tam_float(h->key));
+        if (h->flags & TAM_HEAD_HAS_KEY)
+            t->cuts[t->seen.ncuts++] = tam_log2(h->key);
     }
     for (uint32_t g = 0; g < t->job.slots.nstats; g++) {
         double sum = 0.0;

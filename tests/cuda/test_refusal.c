@@ -80,6 +80,11 @@ static void flip_value(exchange_seat *at) {
     values[3] ^= 1;
 }
 
+static void shorten_indices(exchange_seat *at) {
+    exchange_header(at, SENDER)->index_bytes -= 4;
+    exchange_reseal(at, SENDER);
+}
+
 static void exchange_neighbours(exchange_seat *at) {
     uint32_t *list = exchange_list(at, SENDER), first = list[0];
     list[0] = list[1];
@@ -143,45 +148,45 @@ typedef struct fault {
 } fault;
 
 static const fault faults[] = {
-    {"slots given up", "tamis", NULL, LEG_SLOTS, ALL, TAM_CUDA_REFUSED_MAGIC, "did not arrive", 0},
-    {"slots given up, pairs", PAIRS, NULL, LEG_SLOTS, ALL, TAM_CUDA_REFUSED_MAGIC, "did not arrive",
-     0},
-    {"slots given up on one rank", "topk", NULL, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_MAGIC,
+    {"slots given up", "tamis", NULL, LEG_SLOTS, ALL, TAM_REFUSED_MAGIC, "did not arrive", 0},
+    {"slots given up, pairs", PAIRS, NULL, LEG_SLOTS, ALL, TAM_REFUSED_MAGIC, "did not arrive", 0},
+    {"slots given up on one rank", "topk", NULL, LEG_SLOTS, ONE, TAM_REFUSED_MAGIC,
      "did not arrive", 0},
-    {"a slot is lost", "tamis", lose, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_MAGIC, "did not arrive", 0},
-    {"half a slot", "topk", break_off, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum", 0},
-    {"another rank", "topk", rename_rank, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_RANK,
-     "another rank", 0},
-    {"another configuration", "topk", change_config, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_CONFIG,
-     "another configuration", 0},
-    {"another step", "tamis", repeat, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_STEP, "another step", 0},
-    {"one entry too many", "topk", raise_count, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_COUNT,
-     "exceeds the slot", 0},
-    {"far too many entries", "topk", raise_count_to_nonsense, LEG_SLOTS, ONE,
-     TAM_CUDA_REFUSED_COUNT, "exceeds the slot", 0},
-    {"an index", "topk", flip_index, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum", 0},
-    {"a count that is only told", "topk", flip_deferred, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM,
-     "checksum", 0},
-    {"entries that are not finite", "topk", flip_nonfinite, LEG_SLOTS, ONE,
-     TAM_CUDA_REFUSED_CHECKSUM, "checksum", 0},
-    {"a sum of squares", "tamis", flip_stats, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum",
+    {"a slot is lost", "tamis", lose, LEG_SLOTS, ONE, TAM_REFUSED_MAGIC, "did not arrive", 0},
+    {"half a slot", "topk", break_off, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"another rank", "topk", rename_rank, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_RANK, "another rank",
      0},
-    {"neighbours", "tamis", exchange_neighbours, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_ORDER,
+    {"another configuration", "topk", change_config, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_CONFIG,
+     "configuration", 0},
+    {"another step", "tamis", repeat, LEG_SLOTS, ONE, TAM_REFUSED_STEP, "another step", 0},
+    {"one entry too many", "topk", raise_count, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_COUNT,
+     "exceeds the slot", 0},
+    {"far too many entries", "topk", raise_count_to_nonsense, LEG_SLOTS, ONE, TAM_REFUSED_COUNT,
+     "exceeds the slot", 0},
+    {"fewer bytes than indices", "topk", shorten_indices, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_BYTES,
+     "so many bytes", 0},
+    {"an index", "topk", flip_index, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"a count that is only told", "topk", flip_deferred, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM,
+     "checksum", 0},
+    {"entries that are not finite", "topk", flip_nonfinite, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM,
+     "checksum", 0},
+    {"a sum of squares", "tamis", flip_stats, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+    {"neighbours", "tamis", exchange_neighbours, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
      "do not ascend", 0},
-    {"an index twice", "topk", repeat_index, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_ORDER,
+    {"an index twice", "topk", repeat_index, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
      "do not ascend", 0},
     {"an index twice, in a long list", "topk", repeat_index_between_pieces, LEG_SLOTS, ONE,
-     TAM_CUDA_REFUSED_ORDER, "do not ascend", 50001},
-    {"an index past the end", "topk", point_past_the_end, LEG_SLOTS, NOT_SENDER,
-     TAM_CUDA_REFUSED_ORDER, "past the end", 0},
-    {"a foreign index", "tamis", take_from_others, LEG_SLOTS, NOT_SENDER, TAM_CUDA_REFUSED_OWNER,
+     TAM_REFUSED_ORDER, "do not ascend", 50001},
+    {"an index past the end", "topk", point_past_the_end, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
+     "past the end", 0},
+    {"a foreign index", "tamis", take_from_others, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_OWNER,
      "not its to pick", 0},
     {"a foreign index, ranges", "rotate+global+exact+union", take_from_others, LEG_SLOTS, ONE,
-     TAM_CUDA_REFUSED_OWNER, "not its to pick", 40001},
-    {"values given up", "tamis", NULL, LEG_VALUES, ALL, TAM_CUDA_REFUSED_ABSENT, WORDS_ABSENT, 0},
-    {"values given up on one rank", "topk", NULL, LEG_VALUES, ONE, TAM_CUDA_REFUSED_ABSENT,
-     WORDS_ABSENT, 0},
-    {"sums given up", "topk", NULL, LEG_SUMS, ALL, TAM_CUDA_REFUSED_ABSENT, WORDS_ABSENT, 0},
+     TAM_REFUSED_OWNER, "not its to pick", 40001},
+    {"values given up", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
+    {"values given up on one rank", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
+     0},
+    {"sums given up", "topk", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
 };
 
 static const fault *now; /* set by the main thread between runs */
@@ -206,10 +211,10 @@ static bool is_victim(const exchange_seat *s) {
 /* A rank refuses the first slot that is wrong; nobody refuses his own. */
 static void check_refused(exchange_seat *s) {
     uint32_t rank = s->trial->damage ? SENDER : s->self->id == 0 ? 1 : 0;
-    if (is_victim(s) && now->refused != TAM_CUDA_REFUSED_ABSENT)
+    if (is_victim(s) && now->refused != TAM_REFUSED_ABSENT)
         exchange_check_kept(s, now->refused, rank, now->words);
     else
-        exchange_check_kept(s, TAM_CUDA_REFUSED_ABSENT, s->self->id, WORDS_ABSENT);
+        exchange_check_kept(s, TAM_REFUSED_ABSENT, s->self->id, WORDS_ABSENT);
 }
 
 /* All that was kept goes into the next step. The graph is still the old one; the configuration is
@@ -293,7 +298,7 @@ static void meet_late(exchange_seat *s) {
     for (int i = 0; i < 2 && !exchange_failed(s); i++) {
         exchange_step(s, 0);
         if (!is_victim(s)) {
-            exchange_check_kept(s, TAM_CUDA_REFUSED_STEP, 1, "another step");
+            exchange_check_kept(s, TAM_REFUSED_STEP, 1, "another step");
             continue;
         }
         s->number--;
@@ -305,15 +310,13 @@ static void meet_late(exchange_seat *s) {
 
 static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(void **state) {
     static const fault late[] = {
-        {"a slot is lost, pairs", PAIRS, lose, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_MAGIC,
-         "did not arrive", 0},
-        {"an index, pairs", PAIRS, flip_index, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM,
-         "checksum", 0},
-        {"a value, pairs", PAIRS, flip_value, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_CHECKSUM, "checksum",
+        {"a slot is lost, pairs", PAIRS, lose, LEG_SLOTS, ONE, TAM_REFUSED_MAGIC, "did not arrive",
          0},
-        {"neighbours, pairs", PAIRS, exchange_neighbours, LEG_SLOTS, ONE, TAM_CUDA_REFUSED_ORDER,
+        {"an index, pairs", PAIRS, flip_index, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+        {"a value, pairs", PAIRS, flip_value, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+        {"neighbours, pairs", PAIRS, exchange_neighbours, LEG_SLOTS, ONE, TAM_REFUSED_ORDER,
          "do not ascend", 0},
-        {"sums given up on one rank", "tamis", NULL, LEG_SUMS, ONE, TAM_CUDA_REFUSED_ABSENT,
+        {"sums given up on one rank", "tamis", NULL, LEG_SUMS, ONE, TAM_REFUSED_ABSENT,
          WORDS_ABSENT, 0},
     };
     (void)state;
@@ -325,7 +328,7 @@ static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(voi
 }
 
 static void check_result_refused(exchange_seat *s) {
-    exchange_check_kept(s, TAM_CUDA_REFUSED_RESULT, is_victim(s) ? 0 : 1, "result of the step");
+    exchange_check_kept(s, TAM_REFUSED_RESULT, is_victim(s) ? 0 : 1, "result of the step");
 }
 
 static void meet_other_result(exchange_seat *s) {
@@ -343,8 +346,8 @@ static void meet_other_result(exchange_seat *s) {
 }
 
 static void test_results_that_differ_are_refused_in_the_next_step(void **state) {
-    static const fault other = {
-        "a sum", "tamis", change_sum, LEG_SUMS, ONE, TAM_CUDA_REFUSED_RESULT, "result", 0};
+    static const fault other = {"a sum",  "tamis", change_sum, LEG_SUMS, ONE, TAM_REFUSED_RESULT,
+                                "result", 0};
     (void)state;
     for (uint32_t step = DIRECT; step <= REPLAYED; step += REPLAYED) {
         exchange_trial t = trial_of(&other, step);
@@ -363,7 +366,7 @@ static void load_differently(exchange_seat *s) {
     exchange_reload(s, odd ? EXCHANGE_CONFIG + 7 : EXCHANGE_CONFIG);
     for (int i = 0; i < 2 && !exchange_failed(s); i++) {
         exchange_step(s, 0);
-        exchange_check_kept(s, TAM_CUDA_REFUSED_CONFIG, odd ? 0 : 1, "another configuration");
+        exchange_check_kept(s, TAM_REFUSED_CONFIG, odd ? 0 : 1, "configuration");
     }
     if (!exchange_failed(s))
         start_again(s);
@@ -378,15 +381,16 @@ static void test_ranks_that_loaded_differently_refuse_each_other(void **state) {
 }
 
 static void test_every_refusal_has_its_case_and_its_words(void **state) {
-    uint32_t met = 1u << TAM_CUDA_REFUSED_NOTHING | 1u << TAM_CUDA_REFUSED_RESULT; /* see above */
+    uint32_t met = 1u << TAM_REFUSED_NOTHING | 1u << TAM_REFUSED_RESULT; /* see above */
+    met |= 1u << TAM_REFUSED_LEADER | 1u << TAM_REFUSED_CODE;            /* the host's alone */
     (void)state;
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         met |= 1u << faults[i].refused;
-    assert_int_equal(met, (1u << TAM_CUDA_REFUSALS) - 1);
-    for (uint32_t i = 0; i < TAM_CUDA_REFUSALS; i++)
+    assert_int_equal(met, (1u << TAM_REFUSALS) - 1);
+    for (uint32_t i = 0; i < TAM_REFUSALS; i++)
         for (uint32_t other = 0; other < i; other++)
-            assert_string_not_equal(tam_cuda_refusal(i), tam_cuda_refusal(other));
-    assert_string_equal(tam_cuda_refusal(TAM_CUDA_REFUSALS), "unknown reason");
+            assert_string_not_equal(tam_refusal_words(i), tam_refusal_words(other));
+    assert_string_equal(tam_refusal_words(TAM_REFUSALS), "unknown reason");
 }
 
 int main(void) {

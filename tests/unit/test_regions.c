@@ -54,7 +54,7 @@ static tamis_status exchange(test_rank *self, const float given[2], uint64_t ste
         self->id,
         RANKS,
         {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
-    *tam_slot_own_header(s) = (tam_slot_header){.count = 2, .step = step};
+    *tam_slot_own_head(s) = (tam_head){.count = 2, .step = step};
     memcpy(tam_slot_own_indices(s), picked[self->id], sizeof picked[0]);
     memcpy(tam_slot_own_values(s), given, sizeof valued[0]);
     tam_regions_divide(g, picked[self->id], 2, tam_slot_own_words(s));
@@ -203,7 +203,7 @@ static void run_crowd(test_rank *self) {
     link.self = self->comm->self;
     RANK_OK(self, open_slots(self->id, MANY, LONG_N, &s));
     RANK_OK(self, tam_regions_open(self->id, RANKS, LONG_N, MANY, &g));
-    *tam_slot_own_header(&s) = (tam_slot_header){.count = MANY};
+    *tam_slot_own_head(&s) = (tam_head){.count = MANY};
     for (uint32_t i = 0; i < MANY; i++) {
         tam_slot_own_indices(&s)[i] = i;
         ((float *)tam_slot_own_values(&s))[i] = (float)(i + 1) * (self->id == 2 ? -4 : 1);

@@ -45,10 +45,10 @@ static tam_slots open_slots(tamis_index_format format, bool growing) {
 
 /* Make rank 0's slot with these bytes for indices, as rank 1's. */
 static void forge(tam_slots *s, wire *w, uint32_t count, const void *indices, size_t bytes) {
-    tam_slot_header *h = tam_slot_own_header(s);
+    tam_head *h = tam_slot_own_head(s);
     memset(w, 0, sizeof *w);
     w->slots = s;
-    *h = (tam_slot_header){.magic = MAGIC, .config = s->config, .rank = 1, .count = count};
+    *h = (tam_head){.magic = TAM_HEAD_MAGIC, .config = s->config, .rank = 1, .count = count};
     h->index_bytes = bytes;
     memcpy(w->forged + s->head_bytes, indices, bytes);
     h->checksum = checksum(s, h, w->forged + s->head_bytes, NULL);

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/base/head.h"
+
+static uint32_t word_at(const unsigned char *memory) {
+    uint32_t word;
+    memcpy(&word, memory, sizeof word);
+    return word;
+}
+
+uint64_t tam_sum_bytes(uint32_t area, const void *memory, size_t bytes) {
+    const unsigned char *at = memory;
+    size_t whole = bytes / sizeof(uint32_t), left = bytes % sizeof(uint32_t);
+    uint64_t sum = 0;
+    uint32_t last = 0;
+    for (size_t i = 0; i < whole; i++)
+        sum += tam_sum_word(area, i, word_at(at + i * sizeof(uint32_t)));
+    if (left > 0)
+        memcpy(&last, at + whole * sizeof(uint32_t), left);
+    return sum + tam_sum_word(area, whole, last);
+}
+
+uint64_t tam_sum_head(const tam_head *head, size_t head_bytes) {
+    enum { HOLE = offsetof(tam_head, checksum) / sizeof(uint32_t) };
+    uint32_t hole[2];
+    memcpy(hole, &head->checksum, sizeof hole);
+    return tam_sum_bytes(TAM_SUM_HEAD, head, head_bytes) -
+           tam_sum_word(TAM_SUM_HEAD, HOLE, hole[0]) -
+           tam_sum_word(TAM_SUM_HEAD, HOLE + 1, hole[1]);
+}
+
+const char *tam_refusal_words(uint32_t refusal) {
+    static const char *const words[TAM_REFUSALS] = {
+        [TAM_REFUSED_NOTHING] = "nothing was wrong",
+        [TAM_REFUSED_MAGIC] = "it did not arrive, or is of another call (magic number)",
+        [TAM_REFUSED_RANK] = "it names another rank",
+        [TAM_REFUSED_CONFIG] = "it comes from another reducer, configuration, density or packing; "
+                               "use reducers in the same order on all ranks",
+        [TAM_REFUSED_STEP] = "it is of another step",
+        [TAM_REFUSED_COUNT] = "its count exceeds the slot",
+        [TAM_REFUSED_LEADER] = "it holds picks, and another rank leads",
+        [TAM_REFUSED_BYTES] = "its indices cannot take so many bytes",
+        [TAM_REFUSED_CHECKSUM] = "its checksum is wrong",
+        [TAM_REFUSED_CODE] = "its indices cannot be read",
+        [TAM_REFUSED_RESULT] = "its result of the step before differs: values were damaged on "
+                               "their way; go back to an older state",
+        [TAM_REFUSED_ORDER] = "its indices do not ascend or lie past the end",
+        [TAM_REFUSED_OWNER] = "it holds an index that is not its to pick",
+        [TAM_REFUSED_ABSENT] = "sums are missing: a rank refused a slot, or the exchange was given "
+                               "up",
+    };
+    return refusal < TAM_REFUSALS ? words[refusal] : "unknown reason";
+}
