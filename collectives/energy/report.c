@@ -3,6 +3,7 @@
  * What callers see of reports: a meter's domains go in, sums and domains of the cluster come out.
  */
 #include "collectives/energy/report.h"
+#include "lib/base/fenv.h"
 
 /* Everything that can be wrong on this rank alone, before anything is sent. */
 static tamis_status prepare(tamis_energy *energy, tamis_energy_totals *out,
@@ -24,6 +25,7 @@ static tamis_status prepare(tamis_energy *energy, tamis_energy_totals *out,
 }
 
 tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm, tamis_energy_totals *out) {
+    TAM_FENV_HELD();
     tam_energy_entry *entries = NULL;
     tam_energy_run run = {0};
     tamis_energy_totals totals;

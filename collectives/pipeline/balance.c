@@ -13,6 +13,7 @@
  */
 #include "collectives/pipeline/pipeline.h"
 #include "lib/policy/bubble.h"
+#include "lib/base/fenv.h"
 
 enum { STEPS_LEAST = 3 }; /* measured on every rank before anything moves */
 
@@ -126,6 +127,7 @@ static void take_over(tamis_pipeline *p, double exchanged_s) {
 }
 
 tamis_status tamis_pipeline_balance(tamis_pipeline *p, tamis_reducer *reducer) {
+    TAM_FENV_HELD();
     if (!p)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_balance: pipeline is NULL");
     TAM_TRY(tam_comm_check(p->world));

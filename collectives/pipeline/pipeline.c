@@ -4,6 +4,7 @@
  */
 #include "collectives/pipeline/pipeline.h"
 #include "lib/policy/bubble.h"
+#include "lib/base/fenv.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -177,6 +178,7 @@ static void divide_evenly(tamis_pipeline *p) {
 
 tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_config *config,
                                    tamis_pipeline **out) {
+    TAM_FENV_HELD();
     if (!world)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_create: world is NULL");
     TAM_TRY(tam_comm_check(world));

@@ -10,6 +10,7 @@
 #include "collectives/reducer/state.h"
 #include "collectives/reducer/undo.h"
 #include "collectives/transport/board.h"
+#include "lib/base/fenv.h"
 
 typedef struct standing {
     tam_board_head head;
@@ -101,6 +102,7 @@ static tamis_status meet(tamis_reducer *r, tamis_status own, float *scratch) {
 }
 
 tamis_status tamis_reducer_align(tamis_reducer *r, uint64_t *step) {
+    TAM_FENV_HELD();
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_align: reducer is NULL");
     TAM_TRY(tam_comm_check(r->comm));

@@ -3,6 +3,7 @@
  * Making and unmaking a reducer: check, agree, take all memory, agree that all ranks have it.
  */
 #include "collectives/reducer/reducer.h"
+#include "lib/base/fenv.h"
 
 #include <math.h>
 
@@ -251,6 +252,7 @@ void tam_reducer_set_k(tamis_reducer *r, uint64_t k) {
 }
 
 tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
+    TAM_FENV_HELD();
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_set_density: reducer is NULL");
     if (r->started)
@@ -312,6 +314,7 @@ static void warn_of_no_overlap(const tamis_reducer *r) {
 
 tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
                                   const tamis_reducer_config *config, tamis_reducer **out) {
+    TAM_FENV_HELD();
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: comm is NULL");
     TAM_TRY(tam_comm_check(comm));

@@ -121,6 +121,8 @@ static uint64_t drop_infinite_sums(tam_bucket *b) {
         if (tam_update_masked(b))
             device->put(b->kernels, tam_update_masked(b), &b->indices[i], 1, NULL);
     }
+    if (bad > 0)
+        tam_undo_drop(b);
     return bad;
 }
 
@@ -310,8 +312,10 @@ static tamis_status decide(tamis_reducer *r) {
         bad += tam_scheme_dense(r->buckets[i].scheme) ? r->buckets[i].now.nonfinite
                                                       : drop_infinite_sums(&r->buckets[i]);
     r->now.nonfinite += bad;
-    if (bad > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP)
+    if (bad > 0 && r->config.nonfinite != TAMIS_NONFINITE_DROP) {
+        TAM_TRY(tam_undo_skip(r));
         return skip(r, "in the sum over ranks");
+    }
     return apply_all(r);
 }
 

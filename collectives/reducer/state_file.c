@@ -4,6 +4,7 @@
  * and flushes the folder. Loading reads into memory of its own.
  */
 #include "collectives/reducer/state.h"
+#include "lib/base/fenv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -200,6 +201,7 @@ static tamis_status take(tamis_reducer *r, const content *c) {
 }
 
 tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
+    TAM_FENV_HELD();
     content read = {0};
     TAM_TRY(check_path(r, path, "tamis_reducer_load"));
     TAM_TRY(tam_state_settle_to_load(r, "tamis_reducer_load"));

@@ -4,6 +4,7 @@
  * parts.
  */
 #include "collectives/reducer/state.h"
+#include "lib/base/fenv.h"
 
 #include <math.h>
 
@@ -106,6 +107,7 @@ static tamis_status restore_control(tamis_reducer *r, const void *control, size_
 
 tamis_status tamis_reducer_restore(tamis_reducer *r, const void *control, size_t control_bytes,
                                    const float *residual) {
+    TAM_FENV_HELD();
     static const char call[] = "tamis_reducer_restore";
     if (!r || (!control && !residual))
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s", call,

@@ -6,6 +6,7 @@
 #include "collectives/reducer/reducer.h"
 
 #include "lib/base/half.h"
+#include "lib/base/fenv.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -115,6 +116,13 @@ static tamis_status check_same(const tamis_reducer *r, const tamis_step *step) {
                     r->comm->rank);
 }
 
+static tamis_status check_scale(float scale) {
+    if (tam_magnitude(scale) < TAM_INFINITE_BITS)
+        return TAMIS_OK;
+    TAM_FENV_HELD();
+    return tam_fail(TAMIS_E_ARGUMENT, "tamis_step.scale is %g, not a finite number", (double)scale);
+}
+
 static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, const char *call,
                               tamis_step *out) {
     *out = (tamis_step)TAMIS_STEP_INIT;
@@ -124,9 +132,7 @@ static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, 
     TAM_TRY(tam_struct_copy("tamis_step", out, sizeof *out, sizeof *out, theirs));
     if (!out->grad == !out->grads)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: set exactly one of grad and grads");
-    if (!isfinite(out->scale))
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_step.scale is %g, not a finite number",
-                        (double)out->scale);
+    TAM_TRY(check_scale(out->scale));
     return r->started ? check_same(r, out) : TAMIS_OK;
 }
 
@@ -139,6 +145,7 @@ static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
 
 /* Aim a bucket at its part of the gradient. */
 static void aim(tam_bucket *b, const tamis_step *step) {
+    TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;
     size_t bytes = tam_type_bytes(r->config.grad_type);
     b->target = (tam_accumulate){

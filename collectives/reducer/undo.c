@@ -144,6 +144,46 @@ tamis_status tam_undo_note(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
+void tam_undo_drop(tam_bucket *b) {
+    undo_list *list = list_of(b);
+    if (b->rest && list->count > 0)
+        memcpy(values_of(b, list, 1), b->rest, (size_t)list->count * sizeof b->rest[0]);
+}
+
+/* Of a list keep what is 0 in `vector` now. The array of what rounding took serves as scratch: nothing
+ * is kept of what was dropped. */
+static tamis_status keep_zeros(tam_bucket *b, undo_list *list, const float *vector) {
+    float *now = values_of(b, list, 1), *values = values_of(b, list, 0);
+    float *masked = masks(b->reducer) ? values_of(b, list, 2) : NULL;
+    uint32_t *indices = indices_of(list);
+    size_t kept = 0;
+    TAM_TRY(b->reducer->device->gather(b->kernels, vector, indices, (size_t)list->count, now));
+    for (size_t i = 0; i < list->count; i++) {
+        if (now[i] != 0.0f)
+            continue;
+        indices[kept] = indices[i];
+        values[kept] = values[i];
+        if (masked)
+            masked[kept] = masked[i];
+        kept++;
+    }
+    list->count = kept;
+    memset(now, 0, kept * sizeof now[0]);
+    return TAMIS_OK;
+}
+
+tamis_status tam_undo_skip(tamis_reducer *r) {
+    for (uint32_t i = 0; i < r->nbuckets && r->undo->way == TAM_WAY_BACK; i++) {
+        tam_bucket *b = &r->buckets[i];
+        undo_list *list = list_of(b);
+        if (list->count > 0)
+            TAM_TRY(keep_zeros(b, list, b->acc));
+        if (list->count > 0 && masks(r))
+            TAM_TRY(keep_zeros(b, list, tam_update_masked(b)));
+    }
+    return TAMIS_OK;
+}
+
 /* -- states ----------------------------------------------------------------------------------- */
 
 static bool list_valid(const tam_bucket *b, const undo_list *list) {
@@ -170,9 +210,10 @@ tam_way tam_undo_way(const tamis_reducer *r) {
     return (tam_way)r->undo->way;
 }
 
-/* What was given comes back to a vector that may have been added to since. */
+/* What was given comes back to a vector that may have been added to since.
+ * @param  lost  [in,out]  grows by the entries whose sum would not be finite, which stay as they are */
 static tamis_status give_back(tam_bucket *b, float *vector, const float *values, const float *kept,
-                              double factor, float *scratch) {
+                              double factor, float *scratch, uint64_t *lost) {
     const tam_device *device = b->reducer->device;
     const undo_list *list = list_of(b);
     const uint32_t *indices = indices_of(list);
@@ -183,23 +224,38 @@ static tamis_status give_back(tam_bucket *b, float *vector, const float *values,
     for (size_t i = 0; i < count; i++) {
         float given = kept ? values[i] - kept[i] : values[i];
         float sum = scratch[i] + (float)factor * given;
+        *lost += !isfinite(sum);
         scratch[i] = isfinite(sum) ? sum : scratch[i];
     }
     return device->put(b->kernels, vector, indices, count, scratch);
 }
 
+/* As with a gradient that makes the residual infinite: the next step tells all ranks. */
+static tamis_status give_back_all(tam_bucket *b, float *scratch) {
+    const tamis_reducer *r = b->reducer;
+    const undo_list *list = list_of(b);
+    uint64_t lost = 0;
+    if (list->count == 0)
+        return TAMIS_OK;
+    TAM_TRY(give_back(b, b->acc, values_of(b, list, 0), values_of(b, list, 1), list->decay, scratch,
+                      &lost));
+    if (masks(r))
+        TAM_TRY(give_back(b, tam_update_masked(b), values_of(b, list, 2), NULL, list->keep, scratch,
+                          &lost));
+    b->early_nonfinite += lost;
+    b->pending = b->pending || tam_scheme_dense(b->scheme); /* exchange auto chose otherwise then */
+    if (lost > 0)
+        tam_log(
+            TAM_WARN,
+            "rank %u: %llu entries of the step that is taken back stay lost: with what came since "
+            "they would not be finite",
+            r->comm->rank, (unsigned long long)lost);
+    return TAMIS_OK;
+}
+
 tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch) {
-    for (uint32_t i = 0; i < r->nbuckets; i++) {
-        tam_bucket *b = &r->buckets[i];
-        const undo_list *list = list_of(b);
-        if (list->count == 0)
-            continue;
-        TAM_TRY(give_back(b, b->acc, values_of(b, list, 0), values_of(b, list, 1), list->decay,
-                          scratch));
-        if (masks(r))
-            TAM_TRY(give_back(b, tam_update_masked(b), values_of(b, list, 2), NULL, list->keep,
-                              scratch));
-    }
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        TAM_TRY(give_back_all(&r->buckets[i], scratch));
     tam_undo_lose(r, TAM_WAY_NONE);
     return tam_state_return(r, tam_undo_moment(r));
 }

@@ -46,6 +46,10 @@ void *tam_undo_moment(const tamis_reducer *r);
 
 /** Before anything of the step under way is applied, in which all buckets were exchanged. */
 tamis_status tam_undo_note(tamis_reducer *r);
+/** Entries of the bucket's union were dropped: nothing is kept of what rounding took of them. */
+void tam_undo_drop(tam_bucket *b);
+/** The step is skipped after all: what was dropped, and so is 0 now, is all that has left. */
+tamis_status tam_undo_skip(tamis_reducer *r);
 /** There is no way back from this step. */
 void tam_undo_lose(tamis_reducer *r, tam_way why);
 /** A pass has added to a bucket's residual, which had decayed by so much. */

@@ -6,6 +6,7 @@
 #include "collectives/reducer/state.h"
 
 #include "lib/base/numbers.h"
+#include "lib/base/fenv.h"
 
 #include <math.h>
 
@@ -152,6 +153,7 @@ void tam_update_follow(tamis_reducer *r) {
 }
 
 tamis_status tamis_update_advise(double density, tamis_update *update, double *residual_decay) {
+    TAM_FENV_HELD();
     if (!update || !residual_decay)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_update_advise: %s is NULL",
                         update ? "residual_decay" : "update");
@@ -217,9 +219,13 @@ static tamis_status check_values(const tamis_reducer *r, const float *values, bo
 
 tamis_status tamis_reducer_moments_restore(tamis_reducer *r, const float *first,
                                            const float *second, uint64_t passes) {
+    TAM_FENV_HELD();
     static const char call[] = "tamis_reducer_moments_restore";
     TAM_TRY(check_moments(r, first, second, call));
     TAM_TRY(tam_state_settle_to_load(r, call));
+    if (passes == UINT64_MAX)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is %llu, after which none can be counted",
+                        call, (unsigned long long)passes);
     TAM_TRY(check_values(r, first, false, "first"));
     TAM_TRY(check_values(r, second, true, "second"));
     TAM_TRY(tam_state_take_moments(r, first, second));

@@ -24,7 +24,8 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     call->wire_bytes += (uint64_t)bytes * (self->user.nranks - 1);
     if (status == TAMIS_OK)
         return TAMIS_OK;
-    return tam_fail(tamis_status_loss(status) == TAMIS_LOST_COMM ? status : TAMIS_E_TRANSPORT,
+    bool passes = (int)status >= TAMIS_E_TIMEOUT && (int)status <= TAMIS_E_DEVICE;
+    return tam_fail(passes ? status : TAMIS_E_TRANSPORT,
                     "rank %u: the all-gather callback returned %d (%s)", self->user.rank,
                     (int)status, tamis_status_name(status));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/comm.h"
 
-#include "lib/base/traps.h"
+#include "collectives/transport/wait.h"
+#include "lib/base/fenv.h"
 
 #include <stdio.h>
 
@@ -92,12 +93,12 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
                  .waiting = (tamis_waiting)atomic_load(&comm->waiting),
                  .blocked = &comm->blocked},
     };
-    fenv_t traps;
+    fenv_t theirs;
     tamis_status status = tam_comm_check(comm);
     if (status == TAMIS_OK) {
-        tam_traps_hold(&traps);
+        tam_fenv_hold(&theirs);
         status = job->run(job, &link);
-        tam_traps_release(&traps);
+        tam_fenv_release(&theirs);
     }
     leave(comm, exchange);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED)
@@ -198,13 +199,23 @@ uint64_t tam_comm_deadline(const tamis_comm *comm) {
     return tam_clock_ns() + comm->timeout_ns;
 }
 
+/* Its thread may be anywhere, so nobody knows which rank it waits for. */
+static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
+    const tam_call call = {.purpose = job->purpose, .number = job->number, .begin_ns = begin_ns};
+    char place[TAM_LATE_TEXT], text[TAM_LATE_TEXT + 96];
+    snprintf(text, sizeof text, "rank %u%s, and the transport did not come back by its deadline",
+             comm->rank, tam_wait_late(&call, place));
+    poison(comm, TAMIS_E_TIMEOUT, text, false);
+}
+
 tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
+    uint64_t begin_ns = tam_clock_ns();
     if (comm->threaded)
         wait_for(comm, job, until_ns);
     else
         run_until(comm, job, until_ns);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED) {
-        poison(comm, TAMIS_E_TIMEOUT, "the transport did not come back by its deadline", false);
+        give_up(comm, job, begin_ns);
         return tam_comm_check(comm);
     }
     atomic_store(&job->state, TAM_JOB_IDLE);

@@ -85,12 +85,30 @@ static tamis_status give_up(tam_mpi *self, tam_mpi_batch *b, tamis_status status
     return tam_fail(status, "rank %d%s for rank(s)%s", self->rank, why, missing);
 }
 
+/* A message that is longer than its place, say: its sender makes another call. */
+static tamis_status explain(const tam_mpi *self, const tam_mpi_batch *b, const tam_call *call) {
+    char text[MPI_MAX_ERROR_STRING] = "", place[TAM_LATE_TEXT];
+    int i = 0, length = 0;
+    while (i < b->count - 1 &&
+           (b->statuses[i].MPI_ERROR == MPI_SUCCESS || b->statuses[i].MPI_ERROR == MPI_ERR_PENDING))
+        i++;
+    MPI_Error_string(b->statuses[i].MPI_ERROR, text, &length);
+    return tam_fail(
+        TAMIS_E_TRANSPORT,
+        "rank %d%s: the message of rank %d cannot be taken (%s); all ranks must make the "
+        "same calls with the same options",
+        self->rank, tam_wait_place(call, place), b->peers[i], text);
+}
+
 /* Open MPI looks first and makes progress then: what that has brought shows in a second look, which
  * must not wait for the end of a nap. */
-static tamis_status look(const tam_mpi *self, tam_mpi_batch *b, int *done) {
-    for (int i = 0; i < 2 && !*done; i++)
-        TAM_TRY(tam_mpi_check(self, MPI_Testall(b->count, b->requests, done, MPI_STATUSES_IGNORE),
-                              "MPI_Testall"));
+static tamis_status look(const tam_mpi *self, tam_mpi_batch *b, const tam_call *call, int *done) {
+    for (int i = 0; i < 2 && !*done; i++) {
+        int code = MPI_Testall(b->count, b->requests, done, b->statuses);
+        if (code == MPI_ERR_IN_STATUS)
+            return explain(self, b, call);
+        TAM_TRY(tam_mpi_check(self, code, "MPI_Testall"));
+    }
     return TAMIS_OK;
 }
 
@@ -99,7 +117,7 @@ static tamis_status wait_all(tam_mpi *self, tam_mpi_batch *b, tam_call *call) {
     char late[TAM_LATE_TEXT];
     for (unsigned tries = 0;; tries++) {
         int done = 0;
-        TAM_TRY(look(self, b, &done));
+        TAM_TRY(look(self, b, call, &done));
         if (done)
             break;
         tamis_status poison = (tamis_status)atomic_load(call->poison);

@@ -21,6 +21,7 @@
 /* Requests that are waited for together: 2 (P - 1) at most. */
 typedef struct tam_mpi_batch {
     MPI_Request *requests;
+    MPI_Status *statuses;
     int *peers; /* whom each request talks to */
     int count;
 } tam_mpi_batch;

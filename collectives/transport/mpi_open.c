@@ -7,12 +7,13 @@
 
 enum { BATCHES = 5 };
 
-/* tags | pieces 0 | pieces 1 | requests of the batches | peers of the batches */
+/* tags | pieces 0 | pieces 1 | requests of the batches | statuses | peers */
 static tamis_status open_buffers(tam_mpi *self) {
     size_t ranks = (size_t)self->nranks, most = 2 * ranks;
     size_t tags = ranks * sizeof self->tags[0], pieces = ranks * TAM_MPI_PIECE * sizeof(float);
     size_t requests = most * sizeof(MPI_Request), peers = most * sizeof(int);
-    char *at = tam_alloc(tags + 2 * pieces + BATCHES * (requests + peers));
+    size_t statuses = most * sizeof(MPI_Status);
+    char *at = tam_alloc(tags + 2 * pieces + BATCHES * (requests + statuses + peers));
     if (!at)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %d ranks", self->nranks);
     self->memory = at;
@@ -24,6 +25,8 @@ static tamis_status open_buffers(tam_mpi *self) {
         self->pieces[i] = at;
     for (int i = 0; i < BATCHES; i++, at += requests)
         batches[i]->requests = (MPI_Request *)(void *)at;
+    for (int i = 0; i < BATCHES; i++, at += statuses)
+        batches[i]->statuses = (MPI_Status *)(void *)at;
     for (int i = 0; i < BATCHES; i++, at += peers)
         batches[i]->peers = (int *)(void *)at;
     return TAMIS_OK;

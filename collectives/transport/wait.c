@@ -24,13 +24,19 @@ enum {
     YIELD_NS = 400000 /* naps of the caller's threads end 50 us late (thread.c): an eighth of it */
 };
 
-const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]) {
+const char *tam_wait_place(const tam_call *call, char text[TAM_LATE_TEXT]) {
     char step[32] = "";
-    double waited_s = 1e-9 * (double)(tam_clock_ns() - call->begin_ns);
     if (call->number > 0)
         snprintf(step, sizeof step, " of step %" PRIu64, call->number - 1);
-    snprintf(text, TAM_LATE_TEXT, ", %.40s%s: waited %.1f s",
-             call->purpose ? call->purpose : "a collective call", step, waited_s);
+    snprintf(text, TAM_LATE_TEXT, ", %.40s%s", call->purpose ? call->purpose : "a collective call",
+             step);
+    return text;
+}
+
+const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]) {
+    double waited_s = 1e-9 * (double)(tam_clock_ns() - call->begin_ns);
+    size_t length = strlen(tam_wait_place(call, text));
+    snprintf(text + length, TAM_LATE_TEXT - length, ": waited %.1f s", waited_s);
     return text;
 }
 

@@ -60,10 +60,13 @@
  * Numbers      Residuals are IEEE binary32, gradients binary32, binary16 or bfloat16. Sums over
  *              ranks are made in rank order: all ranks, all runs, all transports and all devices
  *              give the same bits.
+ *              So they do where a rank rounds another way or flushes denormals (fesetround,
+ *              torch.set_flush_denormal, a library linked with -ffast-math): the library computes in
+ *              the default floating-point environment and leaves the caller's as it was.
  * Exceptions   No call ends in SIGFPE where floating-point exceptions are enabled (feenableexcept:
- *              invalid, division by zero, overflow), on a CPU with whatever numbers: passes and
- *              exchanges hold them back and tell of NaN and Inf by status. An all-gather of the
- *              caller (section 3) runs without them, too; flags and traps are then as before.
+ *              invalid, division by zero, overflow), on a CPU with whatever numbers: NaN and Inf
+ *              are told by status. An all-gather of the caller (section 3) runs without them, too;
+ *              flags and traps are then as before.
  * Network      The exchange is as trusted as its transport: use it on networks you trust.
  */
 #ifndef TAMIS_TAMIS_H

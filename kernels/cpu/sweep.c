@@ -3,7 +3,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/half.h"
-#include "lib/base/traps.h"
+#include "lib/base/fenv.h"
 
 enum {
     WORTH_A_THREAD = 1 << 16, /* elements: some 10 us of work, about what a start costs */
@@ -144,10 +144,8 @@ static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam
 }
 
 static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, tam_lane *lane) {
-    fenv_t traps;
-    tam_traps_hold(&traps);
+    TAM_FENV_HELD();
     run_held(s, job, span, lane);
-    tam_traps_release(&traps);
 }
 
 /* Bring the lists of all threads into the first. Those too long for it are not worth it. */

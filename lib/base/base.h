@@ -152,7 +152,8 @@ static inline size_t tam_first_from(const uint32_t *list, size_t first, size_t e
     return first;
 }
 
-/** Whether low <= x <= high, or 0 < x <= most. False for NaN, which raises no exception here. */
+/** Whether low <= x <= high, or 0 < x <= most. False for NaN, which raises no exception here unless
+ * it signals. */
 static inline bool tam_within(double x, double low, double high) {
     return isgreaterequal(x, low) && islessequal(x, high);
 }

@@ -6,6 +6,7 @@
 #include "lib/base/base.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -24,8 +25,24 @@ static void open_target(void) {
         fprintf(stderr, "tamis warn: cannot append to TAMIS_LOG_FILE=%s, using stderr\n", path);
 }
 
-void tam_log(tam_log_level level, const char *format, ...) {
+static bool write_line(FILE *file, tam_log_level level, const char *line) {
     static const char *const names[] = {"off", "error", "warn", "info", "debug"};
+    bool written = fprintf(file, "tamis %s [%d]: %s\n", names[level], (int)getpid(), line) >= 0;
+    return fflush(file) == 0 && written;
+}
+
+/* A line that the file does not take, for a disk is full perhaps, goes to stderr. */
+static void give_line(tam_log_level level, const char *line) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (write_line(target, level, line) || target == stderr)
+        return;
+    if (!atomic_flag_test_and_set(&told))
+        write_line(stderr, TAM_WARN,
+                   "cannot write to TAMIS_LOG_FILE; what it does not take is here");
+    write_line(stderr, level, line);
+}
+
+void tam_log(tam_log_level level, const char *format, ...) {
     if ((uint32_t)level > tam_setting_number(TAM_SETTING_LOG))
         return;
     pthread_once(&once, open_target);
@@ -34,6 +51,5 @@ void tam_log(tam_log_level level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    fprintf(target, "tamis %s [%d]: %s\n", names[level], (int)getpid(), line);
-    fflush(target);
+    give_line(level, line);
 }

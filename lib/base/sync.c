@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/base/sync.h"
+#include "lib/base/fenv.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -33,6 +34,7 @@ bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t unti
 
 /* The process's signals are for the caller's threads. */
 bool tam_thread_start(pthread_t *thread, void *(*body)(void *), void *context) {
+    TAM_FENV_HELD();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

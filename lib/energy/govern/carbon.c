@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/energy/govern/carbon.h"
+#include "lib/base/fenv.h"
 
 #include <errno.h>
 #include <locale.h>
@@ -229,6 +230,7 @@ static void look(const tam_carbon *c, double from_s, double until_s, tamis_carbo
 /* -- as <tamis/governor.h> has it ------------------------------------------------------------- */
 
 tamis_status tamis_carbon_open(const char *path, double constant_g_per_kwh, tamis_carbon **out) {
+    TAM_FENV_HELD();
     if (!out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_open: out is NULL");
     return tam_carbon_open(path, constant_g_per_kwh, out);
@@ -239,16 +241,19 @@ void tamis_carbon_close(tamis_carbon *carbon) {
 }
 
 double tamis_carbon_intensity(const tamis_carbon *carbon, double unix_s) {
+    TAM_FENV_HELD();
     return carbon && isfinite(unix_s) ? tam_carbon_intensity(carbon, unix_s) : NAN;
 }
 
 double tamis_carbon_grams(const tamis_carbon *carbon, double unix_begin_s, double unix_end_s,
                           int64_t uj, double pue) {
+    TAM_FENV_HELD();
     return tam_carbon_grams(carbon, unix_begin_s, unix_end_s, uj, pue);
 }
 
 tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s, double horizon_s,
                                tamis_carbon_outlook *out) {
+    TAM_FENV_HELD();
     tamis_carbon_outlook ours = TAMIS_CARBON_OUTLOOK_INIT;
     if (!carbon || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: %s is NULL",
@@ -266,6 +271,7 @@ tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s, double
 }
 
 void tamis_carbon_span(const tamis_carbon *carbon, double *begin_s, double *end_s) {
+    TAM_FENV_HELD();
     bool trace = carbon && carbon->rows;
     *begin_s = trace ? carbon->rows[0].from_s : 0.0;
     *end_s = trace ? carbon->rows[carbon->nrows].from_s : 0.0;

@@ -3,6 +3,7 @@
  * The handle: what is checked, kept, saved and written. Deciding is in decide.c.
  */
 #include "lib/energy/govern/governor.h"
+#include "lib/base/fenv.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -72,6 +73,7 @@ static tamis_status check_config(const tamis_governor_config *c) {
 }
 
 tamis_status tamis_governor_create(const tamis_governor_config *config, tamis_governor **out) {
+    TAM_FENV_HELD();
     tamis_governor_config ours = TAMIS_GOVERNOR_CONFIG_INIT;
     const tam_governor_policy *policy;
     if (!config || !out)
@@ -100,6 +102,7 @@ void tamis_governor_destroy(tamis_governor *governor) {
 
 tamis_status tamis_governor_set_budget(tamis_governor *g, double watts, double g_per_h,
                                        uint64_t until_step) {
+    TAM_FENV_HELD();
     if (!g)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_set_budget: governor is NULL");
     if (!g->policy->budgets)
@@ -154,6 +157,7 @@ static tamis_status check_window(const tam_governor_state *s, const tamis_govern
 
 tamis_status tamis_governor_decide(tamis_governor *g, const tamis_governor_window *window,
                                    tamis_governor_decision *out) {
+    TAM_FENV_HELD();
     tamis_governor_window ours = TAMIS_GOVERNOR_WINDOW_INIT;
     tamis_governor_decision decision;
     if (!g || !window || !out)
@@ -184,6 +188,7 @@ static void print_number(const char *name, double value, char *text, size_t byte
 
 tamis_status tamis_governor_line(const tamis_governor_window *w, const tamis_governor_decision *d,
                                  char *text, size_t bytes) {
+    TAM_FENV_HELD();
     char line[TAMIS_GOVERNOR_LINE_BYTES];
     const size_t room = sizeof line;
     if (!w || !d || !text)
@@ -242,6 +247,7 @@ static uint64_t hash_config(const tamis_governor *g) {
 }
 
 tamis_status tamis_governor_save(const tamis_governor *g, void *state, size_t bytes) {
+    TAM_FENV_HELD();
     if (!g || !state || bytes < TAMIS_GOVERNOR_STATE_BYTES)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_save: give a governor and %d bytes",
                         TAMIS_GOVERNOR_STATE_BYTES);
@@ -252,6 +258,7 @@ tamis_status tamis_governor_save(const tamis_governor *g, void *state, size_t by
 }
 
 tamis_status tamis_governor_load(tamis_governor *g, const void *state, size_t bytes) {
+    TAM_FENV_HELD();
     saved s;
     if (!g || !state || bytes < TAMIS_GOVERNOR_STATE_BYTES)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_load: give a governor and %d bytes",

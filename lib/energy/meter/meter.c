@@ -3,6 +3,7 @@
  * The meter's life: sources, samplers, channels, files, its thread.
  */
 #include "lib/energy/meter/meter.h"
+#include "lib/base/fenv.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -295,6 +296,7 @@ static void tell_domains(const tamis_energy *e) {
 }
 
 tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out) {
+    TAM_FENV_HELD();
     tamis_energy_config c = TAMIS_ENERGY_CONFIG_INIT;
     if (!out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_open: out is NULL");
@@ -349,6 +351,7 @@ static void finish(tamis_energy *e) {
 }
 
 void tamis_energy_close(tamis_energy *e) {
+    TAM_FENV_HELD();
     if (!e || e->pid != (int)getpid())
         return; /* in a child that was forked there are no threads, and the files are the parent's */
     stop(e);

@@ -3,6 +3,7 @@
  * What callers do with a meter while it runs.
  */
 #include "lib/energy/meter/meter.h"
+#include "lib/base/fenv.h"
 
 #include <stdio.h>
 
@@ -70,6 +71,7 @@ void tam_channel_show(const tam_channel *c, const tam_energy_domain *d, tamis_en
 }
 
 tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energy_domain *out) {
+    TAM_FENV_HELD();
     tamis_energy_domain own;
     tam_energy_domain now;
     if (!e || !out)
@@ -88,6 +90,7 @@ tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energ
 }
 
 tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
+    TAM_FENV_HELD();
     if (!e || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_read: %s is NULL", e ? "out" : "energy");
     TAM_TRY(tam_meter_present(e, "tamis_energy_read"));
@@ -102,6 +105,7 @@ tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
 }
 
 tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *earlier) {
+    TAM_FENV_HELD();
     tamis_energy_totals own = TAMIS_ENERGY_TOTALS_INIT;
     if (!e || !earlier)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: %s is NULL",
@@ -253,6 +257,7 @@ static tamis_status give_up(tamis_energy *e, uint32_t window) {
 
 tamis_status tamis_energy_window_result(tamis_energy *e, uint32_t window, uint32_t wait_ms,
                                         tamis_energy_totals *out) {
+    TAM_FENV_HELD();
     tamis_energy_totals own;
     if (!e)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_result: energy is NULL");

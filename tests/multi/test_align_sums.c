@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Going back from a step whose sums were not finite: it gave nothing, or nothing of some entries. Two
+ * ranks; rank 1 has not heard the end of the step, rank 0 has, and has added to its residual since.
+ */
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { N = 64, BAD = 3, FULL = 5 };
+
+typedef struct align_case {
+    const char *scheme;
+    tamis_nonfinite nonfinite;
+    tamis_type wire;
+    bool fills; /* what comes since leaves no room for what is taken back */
+} align_case;
+
+static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **out) {
+    static const tamis_segment segment = {"w", N};
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout = NULL;
+    config.scheme = c->scheme;
+    config.density = 0.25;
+    config.nonfinite = c->nonfinite;
+    config.wire_type = c->wire;
+    tamis_status status = tamis_layout_create(&segment, 1, &layout);
+    if (status == TAMIS_OK)
+        status = tamis_reducer_create(comm, layout, &config, out);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+/* Whole numbers, so that sums are exact; odd and beyond 256, so that bfloat16 takes something. */
+static void fill(uint32_t number, float *grad) {
+    for (size_t i = 0; i < N; i++)
+        grad[i] = (float)(601 + 2 * ((i * 37 + number * 11) % 200));
+}
+
+static tamis_status one_step(tamis_reducer *r, float *grad) {
+    const tamis_step step = data_step(grad);
+    tamis_status status = tamis_reduce_start(r, &step);
+    return status == TAMIS_OK ? tamis_reduce_wait(r) : status;
+}
+
+static void add(const float *grad, float *sums) {
+    for (size_t i = 0; i < N; i++)
+        sums[i] += grad[i];
+}
+
+/* The step that will be taken back. @param sums  [in,out]  the residual, if it had not been applied */
+static void run_bad_step(test_rank *self, tamis_reducer *r, float *sums) {
+    const align_case *c = self->shared;
+    bool told = c->nonfinite == TAMIS_NONFINITE_ERROR;
+    float grad[N];
+    fill(1, grad);
+    grad[BAD] = 3e38f;
+    if (c->fills)
+        grad[FULL] = self->id == 0 ? 3e38f : 0.0f;
+    add(grad, sums);
+    RANK_STATUS(self, told ? TAMIS_E_NONFINITE : TAMIS_OK, one_step(r, grad));
+}
+
+/* What rank 0 does before it learns that it must go back. */
+static void go_on(test_rank *self, tamis_reducer *r, float *sums) {
+    const align_case *c = self->shared;
+    float grad[N];
+    const tamis_step step = data_step(grad);
+    fill(2, grad);
+    grad[BAD] = 0.0f;
+    grad[FULL] = c->fills ? 3e38f : grad[FULL];
+    sums[FULL] = c->fills ? 0.0f : sums[FULL];
+    add(grad, sums);
+    RANK_OK(self, tamis_grad_accumulate(r, &step));
+}
+
+static void check_residual(test_rank *self, tamis_reducer *r, const float *sums) {
+    float residual[N];
+    RANK_OK(self, tamis_reducer_residual_save(r, residual));
+    for (size_t i = 0; i < N; i++)
+        RANK_CHECK(self, residual[i] == sums[i], "entry %zu is %g in place of %g", i,
+                   (double)residual[i], (double)sums[i]);
+}
+
+static void check_next_step(test_rank *self, tamis_reducer *r) {
+    const align_case *c = self->shared;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    float grad[N];
+    fill(3, grad);
+    RANK_OK(self, one_step(r, grad));
+    RANK_OK(self, tamis_reducer_stats(r, &stats));
+    RANK_CHECK(self, stats.nonfinite == c->fills, "%llu entries were lost",
+               (unsigned long long)stats.nonfinite);
+}
+
+static void go_back(test_rank *self) {
+    tamis_reducer *r = NULL;
+    float grad[N], saved[N], sums[N];
+    size_t bytes = 0;
+    uint64_t met = 0;
+    RANK_OK(self, make(self->comm, self->shared, &r));
+    RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
+    void *control = malloc(bytes);
+    fill(0, grad);
+    RANK_OK(self, one_step(r, grad));
+    RANK_OK(self, tamis_reducer_control_save(r, control, bytes));
+    RANK_OK(self, tamis_reducer_residual_save(r, saved));
+    memcpy(sums, saved, sizeof sums);
+    run_bad_step(self, r, sums);
+    if (self->id == 0)
+        go_on(self, r, sums);
+    else
+        RANK_OK(self, tamis_reducer_restore(r, control, bytes, saved));
+    free(control);
+    RANK_OK(self, tamis_reducer_align(r, &met));
+    RANK_CHECK(self, met == 1, "they met at step %llu", (unsigned long long)met);
+    check_residual(self, r, self->id == 0 ? sums : saved);
+    check_next_step(self, r);
+    tamis_reducer_destroy(r);
+}
+
+static void run(const align_case *c) {
+    align_case own = *c; /* for a void pointer */
+    test_context("%s, nonfinite %d, values %d", c->scheme, (int)c->nonfinite, (int)c->wire);
+    ranks_run(2, 0, go_back, &own);
+}
+
+static void what_is_given_back_is_what_was_given(void **state) {
+    static const char *const schemes[] = {"tamis", "deft", "micro", "all+global+exact+union"};
+    static const tamis_type wires[] = {TAMIS_TYPE_FLOAT32, TAMIS_TYPE_BFLOAT16};
+    (void)state;
+    for (size_t i = 0; i < 4 * 3 * 2; i++)
+        run(&(align_case){schemes[i / 6], (tamis_nonfinite)(i / 2 % 3), wires[i % 2], false});
+}
+
+static void what_has_no_room_is_counted(void **state) {
+    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_TYPE_FLOAT32, true};
+    (void)state;
+    run(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_given_back_is_what_was_given),
+        cmocka_unit_test(what_has_no_room_is_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
