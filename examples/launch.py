@@ -11,6 +11,7 @@ OMP_NUM_THREADS=1 unless it is set. The exit status is that of the first process
 
 import argparse
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,10 +20,18 @@ import time
 
 
 def free_port():
-    """A port that was free a moment ago. Rank 0 binds it again; who comes between is told."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that was free a moment ago. Rank 0 binds it again; who comes between is told.
+
+    It lies below those that the system gives to outgoing connections, of which there may be many.
+    """
+    for port in random.sample(range(10000, 32768), 100):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("", port))
+            except OSError:
+                continue
+            return port
+    sys.exit("launch.py: none of 100 ports is free")
 
 
 def start(rank, nranks, port, command):

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -51,17 +52,21 @@ def environment(**more):
 
 
 def _run(command, seconds, env):
-    """Ends after `seconds` whatever happens: a job that hangs fails its test."""
-    return Job(
-        subprocess.run(
-            ["timeout", "-k", "5", str(seconds), *map(str, command)],
-            env=environment(**env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    """Ends after `seconds` whatever happens: a job that hangs fails its test.
+
+    Jobs of Open MPI that share a TMPDIR may fail: tests/support/mpirun.sh.
+    """
+    with tempfile.TemporaryDirectory(prefix="tamis-job-") as folder:
+        return Job(
+            subprocess.run(
+                ["timeout", "-k", "5", str(seconds), *map(str, command)],
+                env=dict(environment(**env), TMPDIR=folder),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
-    )
 
 
 def _python(script, arguments):

@@ -19,7 +19,6 @@ import os
 import pathlib
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,18 +39,12 @@ def mpirun():
     return os.environ.get("TAMIS_MPIRUN") or str(HERE.parents[1] / "support" / "mpirun.sh")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def environment(extra):
     env = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     for name in list(env):
         if name.startswith(("OMPI_", "PMIX_", "PMI_", "SLURM_")) or name in ("RANK", "WORLD_SIZE"):
             del env[name]
-    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), TORCH_CPP_LOG_LEVEL="ERROR")
+    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(launch().free_port()), TORCH_CPP_LOG_LEVEL="ERROR")
     env.update(extra or {})
     return env
 
@@ -97,7 +90,8 @@ def run(file, names, nranks=2, launcher="env", seconds=300, env=None, **argument
         task = pathlib.Path(folder, "task")
         task.write_bytes(pickle.dumps((str(file), names, arguments)))
         command = [sys.executable, str(HERE), folder]
-        ended = finish(start(command, nranks, launcher, seconds, env), 3 * seconds + 10)
+        own = dict(env or {}, TMPDIR=folder)  # why: tests/support/mpirun.sh
+        ended = finish(start(command, nranks, launcher, seconds, own), 3 * seconds + 10)
         told = "\n".join(f"[exit {status}]\n{text}" for status, text in ended)
         results = {name: [] for name in names}
         for rank in range(nranks):
@@ -131,6 +125,10 @@ def told_after(call):
     """The same, and the seconds until then."""
     begin = time.perf_counter()
     return *told(call), time.perf_counter() - begin
+
+
+def launch():
+    return load(HERE.parents[2] / "examples" / "launch.py")
 
 
 def load(file):

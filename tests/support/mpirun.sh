@@ -6,6 +6,8 @@
 # Runs ranks on one machine, more than it has cores if need be, and never longer than SECONDS; up to
 # three times that where others keep the machine busy.
 # Single-copy shared memory is off: containers commonly forbid the system calls it needs.
+# The job has a TMPDIR of its own: of two jobs of Open MPI that share one the first to end may remove
+# the folder in which the other is about to begin ("orte_session_dir failed").
 set -eu
 
 ranks=$1
@@ -22,5 +24,13 @@ export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_cop
 
 root=
 [ "$(id -u)" -ne 0 ] || root=--allow-run-as-root
-exec timeout -k 5 "$seconds" \
-    mpirun $root --oversubscribe --bind-to none -np "$ranks" "$@" </dev/null
+TMPDIR=$(mktemp -d)
+export TMPDIR
+timeout -k 5 "$seconds" \
+    mpirun $root --oversubscribe --bind-to none -np "$ranks" "$@" </dev/null &
+trap 'kill -TERM $! 2>/dev/null || :' INT TERM HUP
+status=0
+wait $! || status=$?
+! kill -0 $! 2>/dev/null || { status=0; wait $! || status=$?; } # a signal came first
+rm -rf "$TMPDIR"
+exit $status

@@ -336,10 +336,34 @@ class SparseState:
                     agree, and nothing else; for another density or scheme
         @return     names of parameters whose residual was taken
 
-        All ranks load the same step.
+        All ranks load the same step, or call align().
         Errors: ValueError naming what differs; the state is then as it was
         """
         return _checkpoint.load(self, state_dict, strict)
+
+    def align(self) -> int:
+        """After loading: bring ranks together whose states are a step apart. Collective.
+
+        Where the last exchange of a step fails on some ranks alone, the others have made the step.
+        They take it back: what they gave in it returns to their residual. Model and optimizer must
+        be those of the step that is returned; a rank that did not make the last one has saved them,
+        and as they are equal on all ranks, they serve for all.
+
+        @return  finished steps, the same on all ranks
+        Errors: `Error` on all ranks if their steps are further apart, or if one cannot go back;
+                RuntimeError, also on all, if parameters of one dtype were exchanged in the last step
+                and those of another were not: go back to an older checkpoint
+        """
+        self._settle()
+        before = [group.sparse.stats()["steps"] for group in self.groups]
+        met = [group.sparse.align() for group in self.groups]
+        if min(met) != max(met):
+            raise RuntimeError(
+                f"the exchanges of {len(met)} dtypes stopped at steps {met}: go back to an older"
+                " checkpoint"
+            )
+        self.steps -= min(was - now for was, now in zip(before, met))
+        return self.steps
 
     def close(self) -> None:
         """Free reducers, and communicators that the state made. Does nothing the second time.
