@@ -10,75 +10,100 @@
 
 _Static_assert(sizeof(tam_agreement) <= TAM_BOARD_BYTES, "an agreement fits the board");
 
-typedef enum field_kind { WHOLE, REAL, HEX, SCHEME } field_kind;
+typedef enum fact_kind { WHOLE, HEX, SCHEME } fact_kind;
 
 static const struct {
     const char *name;
-    field_kind kind;
-} fields[TAM_FIELDS] = {
-    [TAM_FIELD_VERSION] = {"library version", WHOLE},
-    [TAM_FIELD_LENGTH] = {"layout length", WHOLE},
-    [TAM_FIELD_NSEGMENTS] = {"number of segments", WHOLE},
-    [TAM_FIELD_SEGMENTS] = {"segment lengths", HEX},
-    [TAM_FIELD_ROWS] = {"row lengths", HEX},
-    [TAM_FIELD_SCHEME] = {"scheme", SCHEME},
-    [TAM_FIELD_DENSITY] = {"density", REAL},
-    [TAM_FIELD_OUTPUT] = {"output", WHOLE},
-    [TAM_FIELD_AVERAGE] = {"average", WHOLE},
-    [TAM_FIELD_NONFINITE] = {"nonfinite", WHOLE},
-    [TAM_FIELD_BLOCK] = {"block", WHOLE},
-    [TAM_FIELD_OVER] = {"over", REAL},
-    [TAM_FIELD_CAPACITY] = {"capacity", REAL},
-    [TAM_FIELD_THRESHOLD] = {"threshold", REAL},
-    [TAM_FIELD_BUCKET_LENGTH] = {"bucket_length", WHOLE},
-    [TAM_FIELD_LINK_LATENCY] = {"link_latency_us", REAL},
-    [TAM_FIELD_LINK_GBIT] = {"link_gbit", REAL},
-    [TAM_FIELD_SHARE] = {"share", WHOLE},
-    [TAM_FIELD_DENSITY_MAX] = {"density_max", REAL},
-    [TAM_FIELD_RANKS_PER_NODE] = {"ranks_per_node", WHOLE},
-    [TAM_FIELD_RESIDUAL_DECAY] = {"residual_decay", REAL},
-    [TAM_FIELD_UPDATE] = {"update (0 none, 1 adam, 2 momentum)", WHOLE},
-    [TAM_FIELD_BETA1] = {"update.beta1", REAL},
-    [TAM_FIELD_BETA2] = {"update.beta2", REAL},
-    [TAM_FIELD_EPSILON] = {"update.epsilon", REAL},
-    [TAM_FIELD_DEVICE] = {"device", WHOLE},
-    [TAM_FIELD_GRAD_TYPE] = {"grad_type", WHOLE},
-    [TAM_FIELD_GRAPHS] = {"TAMIS_GRAPHS", WHOLE},
-    [TAM_FIELD_DENSE_BUCKETS] = {"buckets that are dense", HEX},
-    [TAM_FIELD_INDEX_FORMAT] = {"index_format", WHOLE},
-    [TAM_FIELD_WIRE_TYPE] = {"wire_type", WHOLE},
-    [TAM_FIELD_BUCKET_FORMATS] = {"index formats of the buckets", HEX},
-    [TAM_FIELD_UPDATE_SCALE] = {"update.scale", REAL},
+    fact_kind kind;
+    tam_option_scope scope;
+} facts[TAM_FACTS] = {
+    [TAM_FACT_VERSION] = {"library version", WHOLE, TAM_SCOPE_STATE},
+    [TAM_FACT_LENGTH] = {"layout length", WHOLE, TAM_SCOPE_STATE},
+    [TAM_FACT_NSEGMENTS] = {"number of segments", WHOLE, TAM_SCOPE_STATE},
+    [TAM_FACT_SEGMENTS] = {"segment lengths", HEX, TAM_SCOPE_STATE},
+    [TAM_FACT_ROWS] = {"row lengths", HEX, TAM_SCOPE_STATE},
+    [TAM_FACT_SCHEME] = {"scheme", SCHEME, TAM_SCOPE_STATE},
+    [TAM_FACT_UPDATE] = {"update (0: none)", WHOLE, TAM_SCOPE_STATE},
+    [TAM_FACT_GRAPHS] = {"TAMIS_GRAPHS", WHOLE, TAM_SCOPE_RANKS},
+    [TAM_FACT_DENSE_BUCKETS] = {"buckets that are dense", HEX, TAM_SCOPE_RANKS},
+    [TAM_FACT_BUCKET_FORMATS] = {"index formats of the buckets", HEX, TAM_SCOPE_RANKS},
 };
 
-static void print_value(uint64_t value, field_kind kind, char *text, size_t size) {
-    double real;
-    memcpy(&real, &value, sizeof real);
-    if (kind == SCHEME)
-        tam_scheme_print(value, text, size);
-    else if (kind == REAL)
-        snprintf(text, size, "%.9g", real);
-    else
-        snprintf(text, size, kind == HEX ? "%#llx" : "%llu", (unsigned long long)value);
+/* NULL: it is a fact */
+static const tam_option *option_of(int field) {
+    if (field >= TAM_FIELDS_OF_UPDATE)
+        return &tam_update_options[field - TAM_FIELDS_OF_UPDATE];
+    return field >= TAM_FIELDS_OF_CONFIG ? &tam_config_options[field - TAM_FIELDS_OF_CONFIG] : NULL;
 }
 
-static int first_difference(const uint64_t *a, const uint64_t *b, int nfields) {
-    for (int f = 0; f < nfields; f++) {
-        if (a[f] != b[f])
+static tam_option_scope scope_of(int field) {
+    const tam_option *o = option_of(field);
+    return o ? o->scope : facts[field].scope;
+}
+
+static void print_name(int field, char *text, size_t size) {
+    const tam_option *o = option_of(field);
+    snprintf(text, size, "%s%s", field >= TAM_FIELDS_OF_UPDATE ? "update." : "",
+             o ? o->name : facts[field].name);
+}
+
+static void print_value(int field, uint64_t value, char *text, size_t size) {
+    const tam_option *o = option_of(field);
+    if (o)
+        tam_option_print(o, value, text, size);
+    else if (facts[field].kind == SCHEME)
+        tam_scheme_print(value, text, size);
+    else
+        snprintf(text, size, facts[field].kind == HEX ? "%#llx" : "%llu",
+                 (unsigned long long)value);
+}
+
+static int first_difference(const uint64_t *a, const uint64_t *b, tam_option_scope scope) {
+    for (int f = 0; f < TAM_FIELDS; f++) {
+        if (a[f] != b[f] && scope_of(f) >= scope)
             return f;
     }
     return -1;
 }
 
+/* What nobody compares stays 0. */
+static void fill_options(const tam_option *rows, uint32_t count, const void *from, uint64_t *out) {
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = rows[i].scope == TAM_SCOPE_RANK ? 0 : tam_option_bits(&rows[i], from);
+}
+
+/* A rule compares what it uses; a scale that was left open follows k, which is compared in every step. */
+static void fill_update(const tamis_reducer *r, uint64_t *out) {
+    fill_options(tam_update_options, tam_update_used(&r->update), &r->update, out);
+    if (r->scale_follows)
+        out[TAM_UPDATE_scale] = 0;
+}
+
+void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout) {
+    uint64_t *f = r->agreement.fields;
+    f[TAM_FACT_VERSION] = TAMIS_VERSION;
+    f[TAM_FACT_LENGTH] = layout->length;
+    f[TAM_FACT_NSEGMENTS] = layout->nsegments;
+    f[TAM_FACT_SEGMENTS] = layout->hash;
+    f[TAM_FACT_ROWS] = layout->rows_hash;
+    f[TAM_FACT_SCHEME] = tam_scheme_code(r->scheme);
+    f[TAM_FACT_UPDATE] = r->config.update != NULL;
+    f[TAM_FACT_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);
+    fill_options(tam_config_options, TAM_CONFIG_COUNT, &r->config, f + TAM_FIELDS_OF_CONFIG);
+    if (r->config.update)
+        fill_update(r, f + TAM_FIELDS_OF_UPDATE);
+}
+
 bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
                            size_t size) {
-    char here[64], there[64];
-    int f = first_difference(ours->fields, state, TAM_FIELDS_OF_STATE);
+    char name[32], here[64], there[64];
+    int f = first_difference(ours->fields, state, TAM_SCOPE_STATE);
     if (f < 0)
         return false;
-    print_value(ours->fields[f], fields[f].kind, here, sizeof here);
-    print_value(state[f], fields[f].kind, there, sizeof there);
-    snprintf(text, size, "%s is %s in the file, %s here", fields[f].name, there, here);
+    print_name(f, name, sizeof name);
+    print_value(f, ours->fields[f], here, sizeof here);
+    print_value(f, state[f], there, sizeof there);
+    snprintf(text, size, "%s is %s in the file, %s here", name, there, here);
     return true;
 }
 
@@ -91,7 +116,7 @@ static uint32_t find_odd(const unsigned char *board, uint32_t nranks, int *out) 
     const tam_agreement *first = tam_board_entry(board, 0);
     for (uint32_t r = 1; r < nranks; r++) {
         const tam_agreement *other = tam_board_entry(board, r);
-        *out = first_difference(first->fields, other->fields, TAM_FIELDS);
+        *out = first_difference(first->fields, other->fields, TAM_SCOPE_RANKS);
         if (*out >= 0)
             return r;
     }
@@ -100,8 +125,8 @@ static uint32_t find_odd(const unsigned char *board, uint32_t nranks, int *out) 
 
 /* Of a layout more than a hash is to be told (disagree.c). */
 static bool of_layout(int field) {
-    return field == TAM_FIELD_LENGTH || field == TAM_FIELD_NSEGMENTS ||
-           field == TAM_FIELD_SEGMENTS || field == TAM_FIELD_ROWS;
+    return field == TAM_FACT_LENGTH || field == TAM_FACT_NSEGMENTS || field == TAM_FACT_SEGMENTS ||
+           field == TAM_FACT_ROWS;
 }
 
 /* The same sentence on every rank. */
@@ -112,11 +137,12 @@ static tamis_status compare(const unsigned char *board, uint32_t nranks) {
     uint32_t r = find_odd(board, nranks, &f);
     if (r < nranks && !of_layout(f)) {
         const tam_agreement *other = tam_board_entry(board, r);
-        char here[64], there[64];
-        print_value(first->fields[f], fields[f].kind, here, sizeof here);
-        print_value(other->fields[f], fields[f].kind, there, sizeof there);
-        return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank 0 has %s, rank %u has %s",
-                        fields[f].name, here, r, there);
+        char name[32], here[64], there[64];
+        print_name(f, name, sizeof name);
+        print_value(f, first->fields[f], here, sizeof here);
+        print_value(f, other->fields[f], there, sizeof there);
+        return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank 0 has %s, rank %u has %s", name, here,
+                        r, there);
     }
     return TAMIS_OK;
 }

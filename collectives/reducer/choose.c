@@ -69,11 +69,11 @@ static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
 
 /* What all ranks compare. */
 static void describe(const tam_bucket *b, uint64_t *fields) {
-    uint64_t choice[] = {fields[TAM_FIELD_BUCKET_FORMATS], b->slots.format};
+    uint64_t choice[] = {fields[TAM_FACT_BUCKET_FORMATS], b->slots.format};
     if (tam_scheme_dense(b->scheme))
-        fields[TAM_FIELD_DENSE_BUCKETS] |= UINT64_C(1) << b->index;
+        fields[TAM_FACT_DENSE_BUCKETS] |= UINT64_C(1) << b->index;
     else
-        fields[TAM_FIELD_BUCKET_FORMATS] = XXH3_64bits(choice, sizeof choice);
+        fields[TAM_FACT_BUCKET_FORMATS] = XXH3_64bits(choice, sizeof choice);
 }
 
 void tam_buckets_choose(tamis_reducer *r) {

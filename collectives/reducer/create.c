@@ -7,38 +7,16 @@
 
 #include <math.h>
 
-static tamis_status refuse(const char *field, double value, const char *range) {
-    return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.%s is %.9g, not %s", field, value,
-                    range);
-}
-
+/* Each option alone, then what some of them must have beyond their range. */
 static tamis_status check_numbers(const tamis_reducer_config *c) {
-    if (!tam_positive_upto(c->density, 1.0))
-        return refuse("density", c->density, "in (0, 1]");
-    if (c->density_max != 0.0 && !tam_within(c->density_max, c->density, 1.0))
-        return refuse("density_max", c->density_max, "0 or from density to 1");
-    if (c->link_latency_us != 0.0 && !tam_within(c->link_latency_us, 1e-3, 1e7))
-        return refuse("link_latency_us", c->link_latency_us, "0 or 0.001 to 1e7");
-    if (c->link_gbit != 0.0 && !tam_within(c->link_gbit, 1e-6, 1e6))
-        return refuse("link_gbit", c->link_gbit, "0 or 1e-6 to 1e6");
-    if (c->over != 0.0 && !tam_within(c->over, 1.1, 8.0))
-        return refuse("over", c->over, "0 or 1.1 to 8");
-    if (c->capacity != 0.0 && !tam_within(c->capacity, 0.1, 1e6))
-        return refuse("capacity", c->capacity, "0 or 0.1 to 1e6");
-    if (c->threshold != 0.0 && !tam_within(c->threshold, 1e-38, 1e38))
-        return refuse("threshold", c->threshold, "0 or a positive magnitude");
-    if (c->residual_decay != -1.0 && !tam_within(c->residual_decay, 0.0, 1.0))
-        return refuse("residual_decay", c->residual_decay, "0 to 1, nor -1: as advised");
-    if (c->block != 0 && (c->block % 32 != 0 || c->block > 65536))
-        return refuse("block", c->block, "0 or a multiple of 32 up to 65536");
-    if (c->threads > 256)
-        return refuse("threads", c->threads, "0 to 256");
-    if ((unsigned)c->output > 1 || (unsigned)c->average > 1 || (unsigned)c->nonfinite > 2 ||
-        (unsigned)c->grad_type > 2 || (unsigned)c->share > 1 || (unsigned)c->worker > 1 ||
-        (unsigned)c->index_format > TAMIS_INDEX_BITMAP || (unsigned)c->wire_type > 2)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config: output, average, nonfinite, "
-                                          "grad_type, share, worker, index_format or wire_type is "
-                                          "none of its enum");
+    static const char whose[] = "tamis_reducer_config";
+    TAM_TRY(tam_options_check(whose, tam_config_options, TAM_CONFIG_COUNT, c));
+    if (c->density_max != 0.0 && c->density_max < c->density)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s.density_max is %.9g, not %s", whose, c->density_max,
+                        tam_config_options[TAM_CONFIG_density_max].range);
+    if (c->block % 32 != 0)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s.block is %u, not %s", whose, c->block,
+                        tam_config_options[TAM_CONFIG_block].range);
     return TAMIS_OK;
 }
 
@@ -58,8 +36,6 @@ static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
     r->update = (tamis_update)TAMIS_UPDATE_INIT;
     TAM_TRY(
         tam_struct_copy("tamis_update", &r->update, sizeof r->update, sizeof r->update, theirs));
-    r->update.beta1 += 0.0; /* no negative zeros: bits are compared */
-    r->update.beta2 += 0.0;
     r->config.update = &r->update;
     return TAMIS_OK;
 }
@@ -107,10 +83,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
                         "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
     TAM_TRY(check_wire(r->scheme, c.wire_type, c.index_format));
     TAM_TRY(check_decay(r->scheme, c.residual_decay));
-    c.scheme = NULL;   /* the caller's memory */
-    c.capacity += 0.0; /* no negative zeros: bits are compared */
-    c.threshold += 0.0;
-    c.residual_decay += 0.0;
+    c.scheme = NULL; /* the caller's memory */
     c.over = c.over != 0.0 ? c.over : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
@@ -170,55 +143,6 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
     if (tam_reducer_measures(r) && !r->comm->measured)
         TAM_TRY(tam_probe_open(r->comm, &r->probe));
     return tam_device_find(r->config.device, &r->device);
-}
-
-static uint64_t real_bits(double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-/* @param follows  the scale was left open, and changes with the density */
-static void describe_update(const tamis_update *u, bool follows, uint64_t *f) {
-    bool adam = u->rule == TAMIS_UPDATE_ADAM;
-    f[TAM_FIELD_UPDATE] = 1 + (uint64_t)u->rule;
-    f[TAM_FIELD_BETA1] = real_bits(u->beta1);
-    f[TAM_FIELD_BETA2] = adam ? real_bits(u->beta2) : 0;
-    f[TAM_FIELD_EPSILON] = adam ? real_bits(u->epsilon) : 0;
-    f[TAM_FIELD_UPDATE_SCALE] = real_bits(follows ? 0.0 : u->scale);
-}
-
-static void describe(tamis_reducer *r, const tamis_layout *layout) {
-    const tamis_reducer_config *c = &r->config;
-    uint64_t *f = r->agreement.fields;
-    f[TAM_FIELD_VERSION] = TAMIS_VERSION;
-    f[TAM_FIELD_LENGTH] = layout->length;
-    f[TAM_FIELD_NSEGMENTS] = layout->nsegments;
-    f[TAM_FIELD_SEGMENTS] = layout->hash;
-    f[TAM_FIELD_ROWS] = layout->rows_hash;
-    f[TAM_FIELD_SCHEME] = tam_scheme_code(r->scheme);
-    f[TAM_FIELD_DENSITY] = real_bits(c->density);
-    f[TAM_FIELD_OUTPUT] = c->output;
-    f[TAM_FIELD_AVERAGE] = c->average;
-    f[TAM_FIELD_NONFINITE] = c->nonfinite;
-    f[TAM_FIELD_BLOCK] = c->block;
-    f[TAM_FIELD_OVER] = real_bits(c->over);
-    f[TAM_FIELD_CAPACITY] = real_bits(c->capacity);
-    f[TAM_FIELD_THRESHOLD] = real_bits(c->threshold);
-    f[TAM_FIELD_BUCKET_LENGTH] = c->bucket_length;
-    f[TAM_FIELD_LINK_LATENCY] = real_bits(c->link_latency_us);
-    f[TAM_FIELD_LINK_GBIT] = real_bits(c->link_gbit);
-    f[TAM_FIELD_SHARE] = c->share;
-    f[TAM_FIELD_DENSITY_MAX] = real_bits(c->density_max);
-    f[TAM_FIELD_RANKS_PER_NODE] = c->ranks_per_node;
-    f[TAM_FIELD_DEVICE] = c->device;
-    f[TAM_FIELD_GRAD_TYPE] = c->grad_type;
-    f[TAM_FIELD_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);
-    f[TAM_FIELD_INDEX_FORMAT] = c->index_format;
-    f[TAM_FIELD_WIRE_TYPE] = c->wire_type;
-    f[TAM_FIELD_RESIDUAL_DECAY] = real_bits(c->residual_decay);
-    if (c->update)
-        describe_update(c->update, r->scale_follows, f);
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -292,7 +216,7 @@ static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
     uint64_t deadline_ns = tam_clock_ns() + r->comm->timeout_ns;
     tamis_status status = check(r, layout, config, out);
     if (status == TAMIS_OK)
-        describe(r, layout);
+        tam_agreement_fill(r, layout);
     TAM_TRY(agree_on(r, r->comm, layout, status, deadline_ns));
     if (r->probe)
         TAM_TRY(tam_probe_run(r->probe, r->comm));

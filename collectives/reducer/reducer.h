@@ -17,50 +17,32 @@
 #include "collectives/transport/board.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/probe.h"
+#include "lib/base/options.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/forecast.h"
 #include "lib/policy/grid.h"
 
-/** What all ranks must have in common; names in agree.c. */
-typedef enum tam_field {
-    TAM_FIELD_VERSION,
-    TAM_FIELD_LENGTH,
-    TAM_FIELD_NSEGMENTS,
-    TAM_FIELD_SEGMENTS,
-    TAM_FIELD_ROWS,
-    TAM_FIELD_SCHEME,
-    TAM_FIELD_DENSITY,
-    TAM_FIELD_OUTPUT,
-    TAM_FIELD_AVERAGE,
-    TAM_FIELD_NONFINITE,
-    TAM_FIELD_BLOCK,
-    TAM_FIELD_OVER,
-    TAM_FIELD_CAPACITY,
-    TAM_FIELD_THRESHOLD,
-    TAM_FIELD_BUCKET_LENGTH,
-    TAM_FIELD_LINK_LATENCY,
-    TAM_FIELD_LINK_GBIT,
-    TAM_FIELD_SHARE,
-    TAM_FIELD_DENSITY_MAX,
-    TAM_FIELD_RANKS_PER_NODE,
-    TAM_FIELD_RESIDUAL_DECAY,
-    TAM_FIELD_UPDATE,
-    TAM_FIELD_BETA1,
-    TAM_FIELD_BETA2,
-    TAM_FIELD_EPSILON,
-    TAM_FIELDS_OF_STATE, /* a state does not depend on what follows */
-    TAM_FIELD_DEVICE = TAM_FIELDS_OF_STATE,
-    TAM_FIELD_GRAD_TYPE,
-    TAM_FIELD_GRAPHS,
-    TAM_FIELD_DENSE_BUCKETS, /* a bit for each; what exchange auto chose */
-    TAM_FIELDS_IN_STATE,     /* nor does it hold these */
-    TAM_FIELD_INDEX_FORMAT = TAM_FIELDS_IN_STATE,
-    TAM_FIELD_WIRE_TYPE,
-    TAM_FIELD_BUCKET_FORMATS, /* a hash; what exchange auto chose */
-    TAM_FIELD_UPDATE_SCALE,
-    TAM_FIELDS
-} tam_field;
+/** What all ranks must have in common: facts, named in agree.c, and behind them the options. */
+typedef enum tam_fact {
+    TAM_FACT_VERSION,
+    TAM_FACT_LENGTH,
+    TAM_FACT_NSEGMENTS,
+    TAM_FACT_SEGMENTS,
+    TAM_FACT_ROWS,
+    TAM_FACT_SCHEME,
+    TAM_FACT_UPDATE, /* there is one */
+    TAM_FACT_GRAPHS,
+    TAM_FACT_DENSE_BUCKETS,  /* a bit for each; what exchange auto chose */
+    TAM_FACT_BUCKET_FORMATS, /* a hash; what exchange auto chose */
+    TAM_FACTS
+} tam_fact;
+
+enum {
+    TAM_FIELDS_OF_CONFIG = TAM_FACTS,
+    TAM_FIELDS_OF_UPDATE = TAM_FIELDS_OF_CONFIG + TAM_CONFIG_COUNT,
+    TAM_FIELDS = TAM_FIELDS_OF_UPDATE + TAM_UPDATE_COUNT
+};
 
 enum { TAM_SLACK_STEPS = 16 };      /* after which a rank that was late is expected late */
 enum { TAM_DENSE_PIECE = 1 << 20 }; /* elements that are staged at a time to be summed whole */
@@ -273,6 +255,8 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
 void tam_update_complete(tamis_reducer *r, tamis_reducer_config *config);
 /** The scale that was left open follows k, which all ranks compare in every step. */
 void tam_update_follow(tamis_reducer *r);
+/** Options that its rule uses: the first so many of the table. */
+uint32_t tam_update_used(const tamis_update *update);
 /** What is wrong with r->update, whose scheme and config are known. */
 tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout);
 /** Update mode: what the rule needs in the next pass, with the moments of this bucket, goes to its
@@ -281,6 +265,8 @@ void tam_update_aim(tam_bucket *b);
 /** Moments that are cleared where an entry was applied: of this bucket; NULL: none. */
 float *tam_update_masked(const tam_bucket *b);
 
+/** agree.c: what this reducer compares, but for what its buckets choose. */
+void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout);
 /** agree.c: all ranks compare; the first difference is said on all. */
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_layout *layout,
                        uint64_t deadline_ns);

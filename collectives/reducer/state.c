@@ -365,8 +365,8 @@ static void find_pending(tamis_reducer *r, const float *residual) {
 
 /* A state goes with any choice: nothing is lost, but the bits are those of this one. */
 static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
-    uint64_t there = h->fields[TAM_FIELD_DENSE_BUCKETS];
-    uint64_t here = r->agreement.fields[TAM_FIELD_DENSE_BUCKETS];
+    uint64_t there = h->fields[TAM_FACT_DENSE_BUCKETS];
+    uint64_t here = r->agreement.fields[TAM_FACT_DENSE_BUCKETS];
     if (there != here)
         tam_log(
             TAM_WARN,

@@ -33,9 +33,9 @@ typedef struct tam_state_place {
 typedef struct tam_state_header {
     uint64_t magic, byte_order;
     uint64_t control_bytes, residual_bytes, moments_bytes;
-    uint64_t undo_bytes;                  /* of the control part */
-    uint64_t status;                      /* 0 */
-    uint64_t fields[TAM_FIELDS_IN_STATE]; /* of the agreement */
+    uint64_t undo_bytes;         /* of the control part */
+    uint64_t status;             /* 0 */
+    uint64_t fields[TAM_FIELDS]; /* of the agreement */
     uint64_t rank, nranks, nbuckets, ngroups;
     uint64_t passes;     /* of update mode */
     uint64_t parts_hash; /* of all behind the header */

@@ -12,29 +12,13 @@
 
 /* -- what may be asked for -------------------------------------------------------------------- */
 
-static tamis_status refuse(const char *field, double value, const char *range) {
-    return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.%s is %.9g, not %s", field, value, range);
-}
-
-static tamis_status check_numbers(const tamis_update *u) {
-    if ((unsigned)u->rule > TAMIS_UPDATE_MOMENTUM)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_update.rule is %d, none of its enum",
-                        (int)u->rule);
-    if (!(isgreaterequal(u->beta1, 0.0) && isless(u->beta1, 1.0)))
-        return refuse("beta1", u->beta1, "in [0, 1), nor -1: as advised");
-    if (!tam_within(u->scale, 1e-6, 1e6))
-        return refuse("scale", u->scale, "1e-6 to 1e6, nor 0: as advised");
-    if (u->rule == TAMIS_UPDATE_MOMENTUM)
-        return TAMIS_OK;
-    if (!(isgreaterequal(u->beta2, 0.0) && isless(u->beta2, 1.0)))
-        return refuse("beta2", u->beta2, "in [0, 1)");
-    if (!tam_within(u->epsilon, 1e-38, 1e38))
-        return refuse("epsilon", u->epsilon, "1e-38 to 1e38");
-    return TAMIS_OK;
+uint32_t tam_update_used(const tamis_update *u) {
+    return u->rule == TAMIS_UPDATE_ADAM ? TAM_UPDATE_COUNT : TAM_UPDATE_beta2;
 }
 
 tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout) {
-    TAM_TRY(check_numbers(&r->update));
+    TAM_TRY(tam_options_check("tamis_update", tam_update_options, tam_update_used(&r->update),
+                              &r->update));
     if (tam_scheme_dense(r->scheme))
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "tamis_reducer_config.update: scheme dense has no residual to accumulate "

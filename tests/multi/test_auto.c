@@ -112,8 +112,8 @@ static void run_measured(test_rank *self) {
     for (uint32_t n = 0; n < 3 && self->id == 1; n++)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_DELAY, 30 + 7 * n, 20));
     RANK_OK(self, open_mixed(self->comm, &config, &r));
-    m->dense[self->id] = r->agreement.fields[TAM_FIELD_DENSE_BUCKETS];
-    m->formats[self->id] = r->agreement.fields[TAM_FIELD_BUCKET_FORMATS];
+    m->dense[self->id] = r->agreement.fields[TAM_FACT_DENSE_BUCKETS];
+    m->formats[self->id] = r->agreement.fields[TAM_FACT_BUCKET_FORMATS];
     m->costs[self->id] = self->comm->costs;
     for (uint32_t b = 0; b < r->nbuckets; b++)
         RANK_CHECK(self, r->buckets[b].predicted_s > 0.0, "bucket %u has no time", b);

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/base/options.h"
+
+#include "lib/base/base.h"
+
+#include <stdio.h>
+
+#define ROW(name, kind, scope, low, high, other, range, help)                                      \
+    {#name, TAM_OPTION_##kind, TAM_SCOPE_##scope, FIELD(name), low, high, other, range, help},
+#define FIELD(name) offsetof(tamis_reducer_config, name)
+const tam_option tam_config_options[TAM_CONFIG_COUNT] = {TAM_CONFIG_OPTIONS(ROW)};
+#undef FIELD
+#define FIELD(name) offsetof(tamis_update, name)
+const tam_option tam_update_options[TAM_UPDATE_COUNT] = {TAM_UPDATE_OPTIONS(ROW)};
+
+static double real_at(const void *field) {
+    double real;
+    memcpy(&real, field, sizeof real);
+    return real;
+}
+
+static uint32_t word_at(const void *field) {
+    uint32_t word;
+    memcpy(&word, field, sizeof word);
+    return word;
+}
+
+/* Words of an enum are as large as an int, and no value of one is negative. */
+static double number_of(const tam_option *o, const void *fields) {
+    const char *field = (const char *)fields + o->offset;
+    return o->kind == TAM_OPTION_REAL ? real_at(field) : (double)word_at(field);
+}
+
+static tamis_status check(const char *whose, const tam_option *o, const void *fields) {
+    if (o->kind == TAM_OPTION_U64)
+        return TAMIS_OK;
+    double value = number_of(o, fields);
+    if (tam_within(value, o->low, o->high) || value == o->other)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_ARGUMENT, "%s.%s is %.9g, not %s%s", whose, o->name, value,
+                    o->kind == TAM_OPTION_WORD ? "one of " : "", o->range);
+}
+
+tamis_status tam_options_check(const char *whose, const tam_option *rows, uint32_t count,
+                               const void *fields) {
+    for (uint32_t i = 0; i < count; i++)
+        TAM_TRY(check(whose, &rows[i], fields));
+    return TAMIS_OK;
+}
+
+uint64_t tam_option_bits(const tam_option *o, const void *fields) {
+    const char *field = (const char *)fields + o->offset;
+    uint64_t bits = 0;
+    if (o->kind == TAM_OPTION_REAL)
+        return tam_bits64(real_at(field) + 0.0); /* no negative zeros */
+    if (o->kind != TAM_OPTION_U64)
+        return word_at(field);
+    memcpy(&bits, field, sizeof bits);
+    return bits;
+}
+
+/* The index-th of "a|b|c". @return false: there are not so many */
+static bool find_word(const char *words, uint64_t index, char *text, size_t size) {
+    for (; index > 0 && words; index--) {
+        words = strchr(words, '|');
+        words = words ? words + 1 : NULL;
+    }
+    if (!words)
+        return false;
+    snprintf(text, size, "%.*s", (int)strcspn(words, "|"), words);
+    return true;
+}
+
+void tam_option_print(const tam_option *o, uint64_t bits, char *text, size_t size) {
+    if (o->kind == TAM_OPTION_REAL)
+        snprintf(text, size, "%.9g", tam_double(bits));
+    else if (o->kind != TAM_OPTION_WORD || !find_word(o->range, bits, text, size))
+        snprintf(text, size, "%llu", (unsigned long long)bits);
+}
