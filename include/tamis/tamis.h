@@ -598,12 +598,12 @@ typedef struct tamis_reducer_config {
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
-    tamis_type wire_type;    /* of values that travel: float32, or bfloat16, which rounds what a
+    tamis_type wire_type;       /* of values that travel: float32, or bfloat16, which rounds what a
                                   rank sends, and the sum once more. What rounding takes stays in a
                                   residual: late, not lost. float16 is refused: values beyond 65504
                                   or below 6e-8 would need a scale that all ranks agree on */
-    uint32_t ranks_per_node; /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
-    double residual_decay;   /* in [0, 1]: what a residual is multiplied by once a step, before
+    uint32_t ranks_per_node;    /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
+    double residual_decay;      /* in [0, 1]: what a residual is multiplied by once a step, before
                                 anything is added. 1 keeps all; less forgets what has waited long,
                                 so that mass is no longer conserved. Not for scheme dense. -1: 1;
                                 with an update as tamis_update_advise says */
@@ -1079,6 +1079,23 @@ typedef struct tamis_setting {
 
 /** The index-th setting. @return 0 past the end of the table, else 1. */
 TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
+
+/** A field of tamis_reducer_config or tamis_update that is a number or a word. docs/options.md is made
+ * from these, and so are the options of Python's Reducer. */
+typedef struct tamis_option {
+    const char *of;    /* "config" or "update" */
+    const char *name;  /* of the field, */
+    size_t offset;     /* which begins at this byte of its struct */
+    const char *kind;  /* "double", "uint32_t", "uint64_t"; "word": an enum */
+    const char *range; /* in words; empty: any; of a word its values from 0 on, separated by '|' */
+    const char *same;  /* who must have the same: "rank": nobody; "ranks": all; "state": all, and a
+                          state that is loaded */
+    const char *help;
+    double fallback; /* as the _INIT macro sets it */
+} tamis_option;
+
+/** The index-th option. @return 0 past the end of the table, else 1. */
+TAMIS_API int tamis_option_list(size_t index, tamis_option *out);
 
 /** A part of the library that may be missing: "mpi", "openmp", "cuda", "nccl", "portable", "avx2",
  * "avx512". */

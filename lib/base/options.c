@@ -77,3 +77,44 @@ void tam_option_print(const tam_option *o, uint64_t bits, char *text, size_t siz
     else if (o->kind != TAM_OPTION_WORD || !find_word(o->range, bits, text, size))
         snprintf(text, size, "%llu", (unsigned long long)bits);
 }
+
+/* -- public ----------------------------------------------------------------------------------- */
+
+static const char *const kinds[] = {
+    [TAM_OPTION_REAL] = "double",
+    [TAM_OPTION_U32] = "uint32_t",
+    [TAM_OPTION_U64] = "uint64_t",
+    [TAM_OPTION_WORD] = "word",
+};
+
+static const char *const scopes[] = {
+    [TAM_SCOPE_RANK] = "rank",
+    [TAM_SCOPE_RANKS] = "ranks",
+    [TAM_SCOPE_STATE] = "state",
+};
+
+static double fallback_of(const tam_option *o, const void *fields) {
+    uint64_t bits = tam_option_bits(o, fields);
+    return o->kind == TAM_OPTION_REAL ? tam_double(bits) : (double)bits;
+}
+
+int tamis_option_list(size_t index, tamis_option *out) {
+    static const tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    static const tamis_update update = TAMIS_UPDATE_INIT;
+    if (!out || index >= TAM_CONFIG_COUNT + TAM_UPDATE_COUNT)
+        return 0;
+    bool of_config = index < TAM_CONFIG_COUNT;
+    const tam_option *o =
+        of_config ? &tam_config_options[index] : &tam_update_options[index - TAM_CONFIG_COUNT];
+    *out = (tamis_option){
+        .of = of_config ? "config" : "update",
+        .name = o->name,
+        .offset = o->offset,
+        .kind = kinds[o->kind],
+        .range = o->range,
+        .same = scopes[o->scope],
+        .help = o->help,
+        .fallback = fallback_of(o, of_config ? (const void *)&config : &update),
+    };
+    return 1;
+}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The options of a reducer as a table. A row says all that is known of an option but what it does: from it
- * follow the check of its range, what ranks compare, and what a state belongs to. A new option is a
- * field at the end of its struct, a row here, and its use.
+ * The options of a reducer as a table. A row says all that is known of an option but what it does. From
+ * it follow the check of its range, what ranks compare, what a state belongs to, the keywords of Python
+ * and docs/options.md. A new option is a field at the end of its struct, a row here, and its use.
  */
 #ifndef TAM_BASE_OPTIONS_H
 #define TAM_BASE_OPTIONS_H
@@ -39,69 +39,51 @@ typedef struct tam_option {
 
 /* row(field, kind, scope, low, high, other, range, help) of tamis_reducer_config. Combinations that are
  * refused: create.c. */
-#define TAM_CONFIG_OPTIONS(row)                                                                    \
-    row(density, REAL, STATE, DBL_TRUE_MIN, 1, NAN, "in (0, 1]",                                   \
-        "share of the entries that travel") row(output, WORD, STATE, 0, 1, NAN, "dense|sparse",    \
-                                                "what wait leaves behind")                         \
-        row(average, WORD, STATE, 0, 1, NAN, "mean|sum", "of the ranks") row(                      \
-            nonfinite, WORD, STATE, 0, 2, NAN, "error|skip|drop",                                  \
-            "what becomes of NaN and Inf") row(block, U32, STATE, 0, 65536, NAN,                   \
-                                               "0 or a multiple of 32 up to 65536",                \
-                                               "elements of a block of ownership; 0: by length")   \
-            row(over, REAL, STATE, 1.1, 8, 0, "0 or 1.1 to 8",                                     \
-                "candidates aimed at, in units of k; 0: 1.5")                                      \
-                row(capacity, REAL, STATE, 0.1, 1e6, 0, "0 or 0.1 to 1e6",                         \
-                    "slots of learned counts, in units of k / ranks; 0: they grow")                \
-                    row(threshold, REAL, STATE, 1e-38, 1e38, 0, "0 or a positive magnitude",       \
-                        "first one, or the fixed one; 0: as published")                            \
-                        row(bucket_length, U64, STATE, 0, 0, NAN, "",                              \
-                            "elements of a bucket; 0: one bucket")                                 \
-                            row(link_latency_us, REAL, STATE, 1e-3, 1e7, 0, "0 or 0.001 to 1e7",   \
-                                "of an empty message; 0: 50, with exchange auto measured")         \
-                                row(link_gbit, REAL, STATE, 1e-6, 1e6, 0, "0 or 1e-6 to 1e6",      \
-                                    "of one rank; 0: 1, with exchange auto measured")              \
-                                    row(share, WORD, STATE, 0, 1, NAN, "norm|length",              \
-                                        "how buckets divide k")                                    \
-                                        row(density_max, REAL, STATE, DBL_TRUE_MIN, 1, 0,          \
-                                            "0 or from density to 1",                              \
-                                            "the most that may be set later; 0: density")          \
-                                            row(ranks_per_node, U32, STATE, 0, UINT32_MAX, NAN,    \
-                                                "", "hierarchical exchange; 0: flat")              \
-                                                row(residual_decay, REAL, STATE, 0, 1, -1,         \
-                                                    "0 to 1, nor -1: as advised",                  \
-                                                    "what a residual is multiplied by in a step")  \
-                                                    row(device, WORD, RANKS, 0, 1, NAN,            \
-                                                        "cpu|cuda", "where gradients lie")         \
-                                                        row(grad_type, WORD, RANKS, 0, 2, NAN,     \
-                                                            "float32|float16|bfloat16",            \
-                                                            "of gradients")                        \
-                                                            row(index_format, WORD, RANKS, 0, 4,   \
-                                                                NAN,                               \
-                                                                "auto|u32|block16|gap8|bitmap",    \
-                                                                "of lists")                        \
-                                                                row(wire_type, WORD, RANKS, 0, 2,  \
-                                                                    NAN,                           \
-                                                                    "float32|float16|bfloat16",    \
-                                                                    "of values that travel")       \
-                                                                    row(threads, U32, RANK, 0,     \
-                                                                        256, NAN, "0 to 256",      \
-                                                                        "of the CPU kernels; 0: "  \
-                                                                        "TAMIS_THREADS")           \
-                                                                        row(worker, WORD, RANK, 0, \
-                                                                            1, NAN,                \
-                                                                            "caller|thread",       \
-                                                                            "who makes the pass "  \
-                                                                            "over the gradient")
+/* clang-format off */
+#define TAM_CONFIG_OPTIONS(row) \
+    row(density, REAL, STATE, DBL_TRUE_MIN, 1, NAN, "in (0, 1]", \
+        "share of the entries that travel") \
+    row(output, WORD, STATE, 0, 1, NAN, "dense|sparse", "what wait leaves behind") \
+    row(average, WORD, STATE, 0, 1, NAN, "mean|sum", "over ranks") \
+    row(nonfinite, WORD, STATE, 0, 2, NAN, "error|skip|drop", "what becomes of NaN and Inf") \
+    row(block, U32, STATE, 0, 65536, NAN, "0 or a multiple of 32 up to 65536", \
+        "elements of a block of ownership; 0: by length") \
+    row(over, REAL, STATE, 1.1, 8, 0, "0 or 1.1 to 8", \
+        "candidates aimed at, in units of k; 0: 1.5") \
+    row(capacity, REAL, STATE, 0.1, 1e6, 0, "0 or 0.1 to 1e6", \
+        "slots of learned counts, in units of k / ranks; 0: they grow") \
+    row(threshold, REAL, STATE, 1e-38, 1e38, 0, "0 or a positive magnitude", \
+        "first one, or the fixed one; 0: as published") \
+    row(bucket_length, U64, STATE, 0, 0, NAN, "", "elements of a bucket; 0: one bucket") \
+    row(link_latency_us, REAL, STATE, 1e-3, 1e7, 0, "0 or 0.001 to 1e7", \
+        "of an empty message; 0: 50, with exchange auto measured") \
+    row(link_gbit, REAL, STATE, 1e-6, 1e6, 0, "0 or 1e-6 to 1e6", \
+        "of one rank; 0: 1, with exchange auto measured") \
+    row(share, WORD, STATE, 0, 1, NAN, "norm|length", "how buckets divide k") \
+    row(density_max, REAL, STATE, DBL_TRUE_MIN, 1, 0, "0 or from density to 1", \
+        "the most that may be set later; 0: density") \
+    row(ranks_per_node, U32, STATE, 0, UINT32_MAX, NAN, "", "hierarchical exchange; 0: flat") \
+    row(residual_decay, REAL, STATE, 0, 1, -1, "0 to 1, nor -1: as advised", \
+        "what a residual is multiplied by in a step") \
+    row(device, WORD, RANKS, 0, 1, NAN, "cpu|cuda", "where gradients lie") \
+    row(grad_type, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "type of gradients") \
+    row(index_format, WORD, RANKS, 0, 4, NAN, "auto|u32|block16|gap8|bitmap", \
+        "how indices travel") \
+    row(wire_type, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "how values travel") \
+    row(threads, U32, RANK, 0, 256, NAN, "0 to 256", "of the CPU kernels; 0: TAMIS_THREADS") \
+    row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", "who makes the pass over the gradient")
 
 /* The same of tamis_update; a rule that is none of Adam's has those before beta2. */
-#define TAM_UPDATE_OPTIONS(row)                                                                    \
-    row(rule, WORD, STATE, 0, 1, NAN, "adam|momentum", "what a gradient becomes")                  \
-        row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1), nor -1: as advised",      \
-            "decay of the first moment")                                                           \
-            row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6, nor 0: as advised",              \
-                "factor of the result") row(beta2, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN,       \
-                                            "in [0, 1)", "decay of the second moment")             \
-                row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", "added to its root")
+#define TAM_UPDATE_OPTIONS(row) \
+    row(rule, WORD, STATE, 0, 1, NAN, "adam|momentum", "what a gradient becomes") \
+    row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1), nor -1: as advised", \
+        "decay of the first moment") \
+    row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6, nor 0: as advised", \
+        "factor of the result") \
+    row(beta2, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1)", \
+        "decay of the second moment") \
+    row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", "added to its root")
+/* clang-format on */
 
 #define TAM_OPTION_ENUMERATOR(name, ...) TAM_CONFIG_##name,
 enum { TAM_CONFIG_OPTIONS(TAM_OPTION_ENUMERATOR) TAM_CONFIG_COUNT };

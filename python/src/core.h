@@ -73,6 +73,8 @@ typedef struct tam_py_options {
     PyObject *owner; /* of texts; NULL or a new reference */
 } tam_py_options;
 
+/** When the module is loaded: names and ranges, from the library. */
+bool tam_py_options_open(void);
 bool tam_py_options_read(PyObject *keywords, tam_py_options *out);
 
 /* -- tensor.c --------------------------------------------------------------------------------- */

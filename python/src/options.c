@@ -4,6 +4,9 @@
  */
 #include "core.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* -- values ----------------------------------------------------------------------------------- */
 
 bool tam_py_as_text(PyObject *value, const char *what, PyObject **out_owner, const char **out) {
@@ -95,68 +98,84 @@ static bool as_real(PyObject *value, const char *what, double *out) {
 
 typedef enum kind { TEXT, REAL, ADVISED, U32, U64, WORD, UPDATE } kind; /* advised: or None */
 
+enum { OPTIONS_MOST = 48, WORDS_MOST = 8, WORDS_BYTES = 64 };
+
 typedef struct option {
     const char *name;
     kind kind;
     size_t offset;
-    const char *const *words;
+    const char *words[WORDS_MOST + 1];
+    char text[WORDS_BYTES]; /* of the words */
 } option;
 
 typedef struct table {
     const char *whose;
-    const option *rows; /* ends with a name that is NULL */
+    option rows[OPTIONS_MOST]; /* ends with a name that is NULL */
 } table;
 
-static tam_py_words outputs = {"dense", "sparse", NULL};
-static tam_py_words averages = {"mean", "sum", NULL};
-static tam_py_words nonfinites = {"error", "skip", "drop", NULL};
-static tam_py_words devices = {"cpu", "cuda", NULL};
-static tam_py_words types = {"float32", "float16", "bfloat16", NULL};
-static tam_py_words shares = {"norm", "length", NULL};
-static tam_py_words workers = {"caller", "thread", NULL};
-static tam_py_words formats = {"auto", "u32", "block16", "gap8", "bitmap", NULL};
-static tam_py_words rules = {"adam", "momentum", NULL};
+/* Made of what the library lists, when the module is loaded. */
+static table of_reducer = {.whose = "Reducer()"}, of_update = {.whose = "update"};
 
-#define FIELD(name) offsetof(tam_py_options, config.name)
+/* "a|b|c" */
+static bool split_words(const char *range, option *o) {
+    int length = snprintf(o->text, sizeof o->text, "%s", range), count = 0;
+    for (char *at = o->text; at && count < WORDS_MOST; count++) {
+        o->words[count] = at;
+        at = strchr(at, '|');
+        if (at)
+            *at++ = '\0';
+    }
+    return length < (int)sizeof o->text;
+}
 
-static const option options[] = {
-    {"scheme", TEXT, FIELD(scheme), NULL},
-    {"density", REAL, FIELD(density), NULL},
-    {"dtype", WORD, FIELD(grad_type), types},
-    {"device", WORD, FIELD(device), devices},
-    {"output", WORD, FIELD(output), outputs},
-    {"average", WORD, FIELD(average), averages},
-    {"nonfinite", WORD, FIELD(nonfinite), nonfinites},
-    {"bucket_length", U64, FIELD(bucket_length), NULL},
-    {"share", WORD, FIELD(share), shares},
-    {"worker", WORD, FIELD(worker), workers},
-    {"block", U32, FIELD(block), NULL},
-    {"over", REAL, FIELD(over), NULL},
-    {"capacity", REAL, FIELD(capacity), NULL},
-    {"threshold", REAL, FIELD(threshold), NULL},
-    {"threads", U32, FIELD(threads), NULL},
-    {"density_max", REAL, FIELD(density_max), NULL},
-    {"link_latency_us", REAL, FIELD(link_latency_us), NULL},
-    {"link_gbit", REAL, FIELD(link_gbit), NULL},
-    {"index_format", WORD, FIELD(index_format), formats},
-    {"wire_type", WORD, FIELD(wire_type), types},
-    {"ranks_per_node", U32, FIELD(ranks_per_node), NULL},
-    {"residual_decay", ADVISED, FIELD(residual_decay), NULL},
-    {"update", UPDATE, offsetof(tam_py_options, update), NULL},
-    {NULL, TEXT, 0, NULL},
-};
+static kind kind_of(const tamis_option *o) {
+    if (strcmp(o->kind, "word") == 0)
+        return WORD;
+    if (strcmp(o->kind, "double") == 0)
+        return strstr(o->range, "as advised") ? ADVISED : REAL;
+    return strcmp(o->kind, "uint32_t") == 0 ? U32 : U64;
+}
 
-static const option updates[] = {
-    {"rule", WORD, offsetof(tamis_update, rule), rules},
-    {"beta1", REAL, offsetof(tamis_update, beta1), NULL},
-    {"beta2", REAL, offsetof(tamis_update, beta2), NULL},
-    {"epsilon", REAL, offsetof(tamis_update, epsilon), NULL},
-    {"scale", ADVISED, offsetof(tamis_update, scale), NULL},
-    {NULL, TEXT, 0, NULL},
-};
+static bool add_row(table *t, const char *name, kind as, size_t offset, const char *range) {
+    int i = 0;
+    while (t->rows[i].name)
+        i++;
+    if (i == OPTIONS_MOST - 1)
+        return false;
+    t->rows[i] = (option){.name = name, .kind = as, .offset = offset};
+    return as != WORD || split_words(range, &t->rows[i]);
+}
 
-static const table of_reducer = {"Reducer()", options};
-static const table of_update = {"update", updates};
+/* torch and NumPy call it so. */
+static const char *name_of(const tamis_option *o) {
+    return strcmp(o->name, "grad_type") == 0 ? "dtype" : o->name;
+}
+
+bool tam_py_options_open(void) {
+    tamis_option o;
+    bool ok = true;
+    if (of_reducer.rows[0].name)
+        return true;
+    ok = add_row(&of_reducer, "scheme", TEXT, offsetof(tam_py_options, config.scheme), NULL);
+    for (size_t i = 0; ok && tamis_option_list(i, &o); i++) {
+        bool of_config = strcmp(o.of, "config") == 0;
+        size_t offset = of_config ? offsetof(tam_py_options, config) + o.offset : o.offset;
+        ok = add_row(of_config ? &of_reducer : &of_update, name_of(&o), kind_of(&o), offset,
+                     o.range);
+    }
+    ok = ok && add_row(&of_reducer, "update", UPDATE, offsetof(tam_py_options, update), NULL);
+    if (!ok)
+        PyErr_SetString(PyExc_SystemError, "tamis: the library has more options than fit here");
+    return ok;
+}
+
+static const char *const *words_of(const char *name) {
+    for (const option *o = of_update.rows; o->name; o++) {
+        if (strcmp(o->name, name) == 0)
+            return o->words;
+    }
+    return NULL;
+}
 
 _Static_assert(sizeof(tamis_type) == sizeof(int) && sizeof(tamis_worker) == sizeof(int) &&
                    sizeof(tamis_index_format) == sizeof(int) &&
@@ -208,7 +227,7 @@ static bool read_update(const option *o, PyObject *value, tamis_update *out) {
     int rule = 0;
     if (PyDict_Check(value))
         return read_update_dict(value, out);
-    if (value != Py_None && !tam_py_as_word(value, o->name, rules, &rule))
+    if (value != Py_None && !tam_py_as_word(value, o->name, words_of("rule"), &rule))
         return false;
     out->rule = (tamis_update_rule)rule;
     return true;

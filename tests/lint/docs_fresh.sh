@@ -5,7 +5,7 @@
 set -u
 
 info=$1 docs=$2 stale=0
-for page in errors environment; do
+for page in errors environment options; do
     if ! "$info" --markdown $page | diff -u "$docs/$page.md" -; then
         echo "stale: make it anew with: tamis_info --markdown $page > docs/$page.md"
         stale=1

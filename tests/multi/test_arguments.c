@@ -58,6 +58,7 @@ static void test_null_is_fine_where_the_header_says_so(void **state) {
     assert_int_equal(tamis_layout_length(NULL), 0);
     assert_int_equal(tamis_scheme_list(0, NULL), 0);
     assert_int_equal(tamis_setting_list(0, NULL), 0);
+    assert_int_equal(tamis_option_list(0, NULL), 0);
     assert_int_equal(tamis_feature_list(0, NULL), 0);
     assert_int_equal(tamis_status_list(0, NULL), 0);
     assert_int_equal(tamis_status_list(1000000, &status), 0);
