@@ -97,6 +97,9 @@ static void resolve(tamis_energy_config *c) {
 static tamis_status open_source(tamis_energy *e, const tam_energy_source *source,
                                 const tam_energy_setup *setup) {
     void *self;
+    if (e->nsamplers == TAM_METER_SOURCES)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "energy: a meter reads %d sources, not %s as well",
+                        TAM_METER_SOURCES, source->name);
     TAM_TRY(tam_energy_source_open(source, setup, tam_clock_ns() + OPENING_NS, &source, &self));
     TAM_TRY(tam_sampler_open(source, self, &e->samplers[e->nsamplers]));
     e->nsamplers++;

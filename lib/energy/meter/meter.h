@@ -25,7 +25,7 @@
 #include <stdatomic.h>
 
 enum {
-    TAM_METER_SOURCES = 4,
+    TAM_METER_SOURCES = 8,
     TAM_METER_GAINS = 512, /* of a domain, that no chunk has taken whole */
     TAM_METER_WINDOWS = 16,
     TAM_METER_STEPS = 512, /* moments at which steps are known, 20 ms apart or more */
