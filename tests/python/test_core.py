@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """tamis._core with numpy: steps, options, state."""
 
+import ast
+import pathlib
+
 import numpy as np
 import pytest
 from core_support import N, SEGMENTS, alone, gradient, ranks, refused
@@ -395,3 +398,13 @@ def test_a_wrong_state_is_refused_and_changes_nothing():
         reducer.restore("text", None)
     assert reducer.control() == control
     assert refused(reducer.load, "/nowhere/at/all").status == "TAMIS_E_IO"
+
+
+def test_the_stub_has_the_options_of_the_library():
+    stub = ast.parse(pathlib.Path(_core.__file__).with_name("_core.pyi").read_text())
+    classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    init = next(node for node in classes["Reducer"].body if getattr(node, "name", "") == "__init__")
+    with pytest.raises(TypeError, match="it has: ") as caught:
+        Reducer(Comm.local(1)[0], Layout([("w", 4)]), nonsense=1)
+    names = str(caught.value).split("it has: ")[1].split(", ")
+    assert sorted(argument.arg for argument in init.args.kwonlyargs) == sorted(names)
