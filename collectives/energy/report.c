@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What callers see of reports: a meter's domains go in, sums and domains of the cluster come out.
+ * What callers see of reports: a meter's domains go in, sums over the cluster come out.
  */
 #include "collectives/energy/report.h"
 #include "lib/base/fenv.h"
@@ -41,32 +41,4 @@ tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm, tamis_e
     tam_ledger_totals(ledger, &totals);
     tam_meter_complete(energy, &totals);
     return tam_struct_give("tamis_energy_totals", &totals, sizeof totals, out);
-}
-
-uint32_t tamis_energy_shared_count(const tamis_energy *energy) {
-    return energy ? tam_meter_ledger(energy)->ndomains : 0;
-}
-
-tamis_status tamis_energy_shared_read(const tamis_energy *energy, uint32_t index,
-                                      tamis_energy_shared *out) {
-    if (!energy || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_shared_read: %s is NULL",
-                        energy ? "out" : "energy");
-    const tam_ledger *ledger = tam_meter_ledger(energy);
-    if (index >= ledger->ndomains)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_shared_read: there is no domain %u of %u",
-                        index, ledger->ndomains);
-    const tam_ledger_domain *d = &ledger->domains[index];
-    tamis_energy_shared own = {.host = d->host,
-                               .kind = (tamis_energy_kind)d->kind,
-                               .status = (tamis_energy_status)d->status,
-                               .owner = d->owner,
-                               .by = d->by,
-                               .counted = (int)d->counted,
-                               .uj = d->total_uj,
-                               .counted_uj = d->counted_uj,
-                               .refused = d->refused};
-    memcpy(own.id, d->id, sizeof own.id);
-    memcpy(own.reason, d->reason, sizeof own.reason);
-    return tam_struct_give("tamis_energy_shared", &own, sizeof own, out);
 }

@@ -318,32 +318,6 @@ TAMIS_CHECKED tamis_status tamis_energy_resume(tamis_energy *energy,
 TAMIS_CHECKED tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm,
                                                tamis_energy_totals *out);
 
-/** A domain of the cluster, as of the last report. */
-typedef struct tamis_energy_shared {
-    size_t size;
-    uint64_t host; /* hash of its boot id; with `id`, what the domain is known by */
-    char id[64];   /* as tamis_energy_domain.id */
-    tamis_energy_kind kind;
-    tamis_energy_status status;     /* LOST: no rank shows it any more */
-    char reason[TAMIS_ENERGY_TEXT]; /* what is wrong and what to do; "" when ok */
-    uint32_t owner;                 /* rank that counts it; UINT32_MAX: nobody can */
-    uint32_t by;                    /* rank whose status and reason these are; or UINT32_MAX */
-    int counted;                    /* part of the sum in the last report */
-    uint64_t uj;                    /* its own, whether counted or not */
-    uint64_t counted_uj;            /* of them, part of the sum */
-    uint64_t refused;               /* readings that could not be true and were left out */
-} tamis_energy_shared;
-
-#define TAMIS_ENERGY_SHARED_INIT                                                                   \
-    { .size = sizeof(tamis_energy_shared) }
-
-/** Domains of the cluster as of the last report; 0 before it and for NULL. */
-TAMIS_API uint32_t tamis_energy_shared_count(const tamis_energy *energy);
-
-/** Read the index-th, in order of host and id. Not collective. Errors: ARGUMENT. */
-TAMIS_CHECKED tamis_status tamis_energy_shared_read(const tamis_energy *energy, uint32_t index,
-                                                    tamis_energy_shared *out);
-
 #ifdef __cplusplus
 }
 #endif
