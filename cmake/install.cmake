@@ -3,7 +3,7 @@
 # Headers, library, CMake package and pkg-config file. The installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
-install(FILES include/tamis/tamis.h include/tamis/energy.h include/tamis/forecast.h
+install(FILES include/tamis/tamis.h include/tamis/energy.h
               include/tamis/governor.h include/tamis/pipeline.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
 if(TAM_HAVE_MPI)

@@ -20,15 +20,12 @@ uint64_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns) {
 void tam_arrive_met(tam_bucket *b, uint64_t now_ns) {
     tamis_reducer *r = b->reducer;
     r->met_ns = now_ns;
-    if (b != tam_last_bucket(r))
-        return;
-    r->step_us = tam_arrive_us(r->ended_ns, now_ns);
-    r->ended_ns = now_ns;
+    if (b == tam_last_bucket(r))
+        r->ended_ns = now_ns;
 }
 
 void tam_arrive_forget(tamis_reducer *r) {
-    r->met_ns = r->ended_ns = r->step_us = 0;
-    tam_forecast_forget(&r->forecast);
+    r->met_ns = r->ended_ns = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->buckets[i].nslack = 0;
 }
@@ -81,23 +78,6 @@ static bool find_straggler(const tam_slots *slots, uint32_t *out) {
     return true;
 }
 
-static void add_to_history(tamis_reducer *r, const tam_slots *slots) {
-    uint32_t *busy_us = tam_forecast_next(&r->forecast), step_us = 0, before;
-    for (uint32_t i = 0; i < slots->nranks; i++) {
-        const tam_head *h = tam_slot_head_of(slots, i);
-        busy_us[i] = h->busy_us;
-        step_us = h->step_us > step_us ? h->step_us : step_us;
-    }
-    before = r->forecast.straggler;
-    tam_forecast_note(&r->forecast, step_us);
-    if (before != UINT32_MAX && before != r->forecast.straggler)
-        tam_log(TAM_INFO, "step %llu: rank %u is not expected to be last any more",
-                (unsigned long long)r->step, before);
-    if (r->forecast.straggler != UINT32_MAX && before != r->forecast.straggler)
-        tam_log(TAM_INFO, "step %llu: rank %u is expected to be last from here on",
-                (unsigned long long)r->step, r->forecast.straggler);
-}
-
 void tam_arrive_note(tamis_reducer *r) {
     const tam_slots *slots = &tam_last_bucket(r)->slots;
     uint32_t slowest;
@@ -106,6 +86,4 @@ void tam_arrive_note(tamis_reducer *r) {
     r->now.straggler = slowest;
     r->now.slack_s = 1e-6 * (tam_slot_head_of(slots, slowest)->busy_us -
                              tam_slot_head_of(slots, slots->rank)->busy_us);
-    if (tam_slot_head_of(slots, slots->rank)->step_us > 0)
-        add_to_history(r, slots);
 }

@@ -157,14 +157,12 @@ static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
     tam_reducer_set_k(r, dense ? layout->ordinary : entries(r->config.density, layout->ordinary));
     r->k_max = dense ? layout->ordinary : entries(r->config.density_max, layout->ordinary);
-    TAM_TRY(tam_buckets_open(r));
-    return tam_reducer_observes(r) ? tam_forecast_open(&r->forecast, r->comm->nranks) : TAMIS_OK;
+    return tam_buckets_open(r);
 }
 
 static void release(tamis_reducer *r) {
     tam_probe_close(r->probe);
     tam_buckets_close(r);
-    tam_forecast_close(&r->forecast);
     tamis_layout_destroy(r->layout);
     tam_lock_close(&r->lock, &r->progress);
     tam_free(r);

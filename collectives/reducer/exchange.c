@@ -170,7 +170,6 @@ static void fill_header(tam_bucket *b, const tam_cut_result *result) {
     h->candidates = known ? (uint32_t)seen->count : UINT32_MAX;
     h->nonfinite = at_most_32_bits(b->accumulated.nonfinite + b->early_nonfinite);
     h->busy_us = b == tam_last_bucket(r) ? at_most_32_bits(r->busy_us) : 0;
-    h->step_us = b == tam_last_bucket(r) ? at_most_32_bits(r->step_us) : 0;
     h->key = result->key;
     h->flags = result->rescanned ? TAM_HEAD_RESCANNED : 0;
     if (result->count > 0 && result->key > 0.0f && isfinite(result->key))

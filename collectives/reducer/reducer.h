@@ -20,7 +20,6 @@
 #include "lib/base/options.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
-#include "lib/policy/forecast.h"
 #include "lib/policy/grid.h"
 
 /** What all ranks must have in common: facts, named in agree.c, and behind them the options. */
@@ -211,8 +210,6 @@ struct tamis_reducer {
     uint64_t met_ns;   /* end of the exchange before, about the same time on all ranks */
     uint64_t ended_ns; /* the same of the last bucket of the step before; 0: unknown */
     uint64_t busy_us;  /* from there to the launch of the last bucket; 0: unknown */
-    uint64_t step_us;  /* that the step before took; 0: unknown */
-    tam_forecast forecast;
     size_t count;      /* of the result */
     tamis_stats now;   /* of the step under way */
     tamis_stats stats; /* of the last finished step */
@@ -343,7 +340,7 @@ void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns);
 void tam_arrive_met(tam_bucket *b, uint64_t now_ns);
 /** The times known so far are of another run. */
 void tam_arrive_forget(tamis_reducer *r);
-/** From the headers of the last bucket: who was last, by how much, and the history of it. */
+/** From the headers of the last bucket: who was last, and by how much. */
 void tam_arrive_note(tamis_reducer *r);
 
 /** The same of another step than the one under way, and of whom it is told alone. */

@@ -4,8 +4,6 @@
  */
 #include "collectives/reducer/reducer.h"
 
-#include <tamis/forecast.h>
-
 /* -- wait ------------------------------------------------------------------------------------- */
 
 /* How long a look at the fate of the communicator may be put off. */
@@ -165,20 +163,4 @@ tamis_status tamis_reducer_stats(tamis_reducer *r, tamis_stats *out) {
     r->driver->look(r);
     return tam_struct_give_part("tamis_stats", &r->stats, sizeof r->stats,
                                 offsetof(tamis_stats, arrive_s), out);
-}
-
-tamis_status tamis_reducer_forecast(const tamis_reducer *r, uint32_t rank, tamis_forecast *out) {
-    tamis_forecast own = TAMIS_FORECAST_INIT;
-    TAM_TRY(check_idle(r, out, "tamis_reducer_forecast"));
-    if (rank >= r->comm->nranks)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_forecast: there is no rank %u of %u", rank,
-                        r->comm->nranks);
-    if (!tam_reducer_observes(r))
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_reducer_forecast: %s, so nobody sees when a rank is ready",
-                        r->driver != &tam_driver_host ? "a device runs the steps by itself"
-                        : r->ndense > 0               ? "scheme dense sends no headers"
-                                                      : "ranks of a node meet for its sum first");
-    tam_forecast_read(&r->forecast, rank, &own);
-    return tam_struct_give("tamis_forecast", &own, sizeof own, out);
 }

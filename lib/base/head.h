@@ -44,7 +44,7 @@ typedef struct tam_head {
     uint32_t
         busy_us; /* last bucket: from the end of the step before until its gradient was ready */
     uint32_t began_us; /* from the exchange before until this one began */
-    uint32_t step_us;  /* last bucket: that the step before took */
+    uint32_t zero;
 } tam_head;
 
 /** Bytes of a head with so many sums and further words; of any part of a slot. */

@@ -51,7 +51,6 @@ if [ -x "$cxx" ]; then
 fi
 check energy.h
 check governor.h
-check forecast.h
 check pipeline.h
 check nccl.h
 check_with mpi.h mpi.h "$@"

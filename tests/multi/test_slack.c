@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * A rank that is late: the exchange is split into waiting for it and what follows, the forecast
- * finds it and its delay, the same on all ranks, and who waits for it takes little processor time.
+ * A rank that is late: the exchange is split into waiting for it and what follows, and who
+ * waits for it takes little processor time.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
-#include "tests/support/scratch.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <tamis/forecast.h>
 #include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
@@ -144,122 +142,6 @@ static void test_buckets_do_not_wait_twice_for_one_delay(void **state) {
     ranks_run(2, 0, split_buckets, NULL);
 }
 
-/* -- the forecast ----------------------------------------------------------------------------- */
-
-enum { FORESEEN = 40 };
-
-typedef struct foresight {
-    tamis_forecast of[4][4]; /* of a rank, as another holds it */
-} foresight;
-
-static void foresee(test_rank *self) {
-    foresight *all = self->shared;
-    tamis_reducer *r = NULL;
-    tamis_reducer_config config = data_even_config(LENGTH);
-    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
-    for (uint32_t number = 0; number < FORESEEN; number++) {
-        if (!run_step(self, r, number, LATE_MS))
-            return;
-        tamis_forecast early = TAMIS_FORECAST_INIT;
-        RANK_OK(self, tamis_reducer_forecast(r, 0, &early));
-        RANK_CHECK(self, early.steps == (number < 2 ? 0 : number - 1), "%u steps after %u",
-                   early.steps, number + 1);
-    }
-    for (uint32_t rank = 0; rank < self->nranks; rank++) {
-        all->of[self->id][rank] = (tamis_forecast)TAMIS_FORECAST_INIT;
-        RANK_OK(self, tamis_reducer_forecast(r, rank, &all->of[self->id][rank]));
-    }
-    tamis_reducer_destroy(r);
-}
-
-static bool is_delay(double seconds) {
-    return seconds > 0.020 && seconds < 0.031 + 0.02 * slowness();
-}
-
-/* @return what is not as it should be, or NULL */
-static const char *wrong_time(const tamis_forecast *early, const tamis_forecast *late) {
-    if (late->straggler != LATE)
-        return "another rank is said to be late";
-    if (!is_delay(late->late_p50_s))
-        return "the late rank is not as late as it is";
-    if (!is_delay(early->slack_p50_s))
-        return "an early rank has another time to spare";
-    if (late->slack_p50_s != 0.0)
-        return "the late rank has time to spare";
-    if (early->late_p05_s > 0.005)
-        return "an early rank is late";
-    if (late->step_s < 0.03 || late->step_s > 0.05 * slowness())
-        return "a step takes another time";
-    return NULL;
-}
-
-/* A busy machine may be wrong about times for a while, not in all trials. */
-static void test_the_forecast_finds_the_late_rank_and_is_the_same_everywhere(void **state) {
-    static foresight all;
-    const tamis_forecast *early = &all.of[0][0], *late = &all.of[0][LATE];
-    const char *wrong = "untried";
-    (void)state;
-    test_context("forecast");
-    for (int trial = 0; trial < 5 && wrong; trial++) {
-        ranks_run(3, 0, foresee, &all);
-        for (uint32_t holder = 1; holder < 3; holder++)
-            assert_memory_equal(all.of[holder], all.of[0], 3 * sizeof(tamis_forecast));
-        if (early->slack_p05_s > early->slack_p50_s || early->slack_p50_s > early->slack_p95_s)
-            fail_msg("quantiles do not ascend");
-        wrong = wrong_time(early, late);
-    }
-    if (wrong)
-        fail_msg("%s: late %g s, spare %g and %g s, early rank late %g s, step %g s", wrong,
-                 late->late_p50_s, early->slack_p50_s, late->slack_p50_s, early->late_p05_s,
-                 late->step_s);
-}
-
-static void ask_wrongly(test_rank *self) {
-    tamis_reducer *r = NULL;
-    tamis_forecast out = TAMIS_FORECAST_INIT;
-    tamis_reducer_config config = data_even_config(LENGTH);
-    char name[16], path[SCRATCH_PATH];
-    float grad[N];
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(NULL, 0, &out));
-    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(r, 0, NULL));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(r, 2, &out));
-    out.size = 8;
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_forecast(r, 0, &out));
-    out.size = sizeof out;
-    tamis_step step = data_step(grad);
-    data_fill(DATA_HEAVY, self->id, 0, N, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_forecast(r, 0, &out));
-    RANK_OK(self, tamis_reduce_wait(r));
-    for (uint32_t number = 1; number < 4; number++) {
-        if (!run_step(self, r, number, 0))
-            return;
-    }
-    RANK_OK(self, tamis_reducer_forecast(r, 0, &out));
-    RANK_CHECK(self, out.steps == 2 && out.straggler == UINT32_MAX, "%u steps", out.steps);
-    snprintf(name, sizeof name, "slack%u", self->id);
-    scratch_path(name, path);
-    RANK_OK(self, tamis_reducer_save(r, path));
-    RANK_OK(self, tamis_reducer_load(r, path));
-    RANK_OK(self, tamis_reducer_forecast(r, 0, &out));
-    RANK_CHECK(self, out.steps == 0 && out.step_s == 0.0, "old times are remembered");
-    tamis_reducer_destroy(r);
-    config.scheme = "dense";
-    RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
-    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_forecast(r, 0, &out));
-    RANK_CHECK(self, has_word(tamis_last_error(), "scheme dense"), "%s", tamis_last_error());
-    tamis_reducer_destroy(r);
-}
-
-static void test_wrong_questions_are_answered_with_a_sentence(void **state) {
-    char path[SCRATCH_PATH];
-    (void)state;
-    test_context("wrong questions");
-    scratch_path("first", path); /* makes the folder before threads start */
-    ranks_run(2, 0, ask_wrongly, NULL);
-}
-
 /* -- scheme dense, older programs, waiting ---------------------------------------------------- */
 
 static void stay_dense(test_rank *self) {
@@ -360,8 +242,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_waiting_is_split_from_the_transfer),
         cmocka_unit_test(test_buckets_do_not_wait_twice_for_one_delay),
-        cmocka_unit_test(test_the_forecast_finds_the_late_rank_and_is_the_same_everywhere),
-        cmocka_unit_test(test_wrong_questions_are_answered_with_a_sentence),
         cmocka_unit_test(test_scheme_dense_does_not_know_who_is_late),
         cmocka_unit_test(test_a_shorter_struct_of_an_older_program_is_filled_as_far_as_it_goes),
         cmocka_unit_test(test_a_thread_that_waits_for_a_local_rank_sleeps),
