@@ -107,6 +107,12 @@ bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, cha
     return true;
 }
 
+void tam_agreement_of_state(const tam_agreement *agreement, uint64_t *out) {
+    for (int f = 0; f < TAM_FIELDS; f++)
+        out[f] = scope_of(f) == TAM_SCOPE_STATE ? agreement->fields[f] : 0;
+    out[TAM_FACT_DENSE_BUCKETS] = agreement->fields[TAM_FACT_DENSE_BUCKETS]; /* to tell of */
+}
+
 uint64_t tam_agreement_hash(const tam_agreement *agreement) {
     return XXH3_64bits(agreement->fields, sizeof agreement->fields);
 }

@@ -271,6 +271,8 @@ tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_
  * @return TAMIS_E_MISMATCH with a sentence that names it, the same on all ranks */
 tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
                                   uint64_t deadline_ns);
+/** What a state holds of it: that to which it belongs. @param out  [TAM_FIELDS] */
+void tam_agreement_of_state(const tam_agreement *agreement, uint64_t *out);
 uint64_t tam_agreement_hash(const tam_agreement *agreement);
 /** First field in which an agreement differs from those of a state, as words.
  * @return false if there is none */

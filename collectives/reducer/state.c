@@ -185,7 +185,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     h->residual_bytes = sizes.residual;
     h->moments_bytes = sizes.moments;
     h->undo_bytes = sizes.undo;
-    memcpy(h->fields, r->agreement.fields, sizeof h->fields);
+    tam_agreement_of_state(&r->agreement, h->fields);
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
     h->nbuckets = r->nbuckets;
