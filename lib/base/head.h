@@ -67,7 +67,8 @@ TAM_SHARED size_t tam_head_bytes(size_t nwords) {
 /**
  * A multilinear hash (Carter and Wegman, 1979): the sum of words times odd keys, modulo 2^64. Threads
  * may add in any order. One damaged word always shows, for a difference below 2^32 times an odd key
- * below 2^32 is not 0; several show but for one case in 2^32. Nobody is kept from forging.
+ * below 2^32 is not 0. Of several nothing is promised but that their differences must cancel. The keys
+ * are known to all: nobody is kept from forging.
  */
 TAM_SHARED uint64_t tam_sum_word(uint32_t area, uint64_t position, uint32_t word) {
     return (uint64_t)word * (((uint32_t)position * 0x9e3779b1u + area) | 1);

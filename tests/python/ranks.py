@@ -44,7 +44,8 @@ def environment(extra):
     for name in list(env):
         if name.startswith(("OMPI_", "PMIX_", "PMI_", "SLURM_")) or name in ("RANK", "WORLD_SIZE"):
             del env[name]
-    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(launch().free_port()), TORCH_CPP_LOG_LEVEL="ERROR")
+    port = str(launch().free_port())
+    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCH_CPP_LOG_LEVEL="ERROR")
     env.update(extra or {})
     return env
 
