@@ -208,7 +208,7 @@ tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, 
     TAM_TRY(link->transport->alltoall(link->self, g->send, g->send_at, g->recv, g->recv_at,
                                       &link->call));
     uint32_t refused = read_messages(g, slots, seed);
-    *count = refused ? 0 : tam_union_lists(g->lists, g->nranks, scratch, indices);
+    *count = refused ? 0 : tam_merge_lists(g->lists, g->nranks, scratch, indices);
     if (!refused)
         add_up(g, indices, *count, values);
     return tam_regions_survive(g, seed, k, refused, link, indices, values, count);

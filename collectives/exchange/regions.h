@@ -35,7 +35,7 @@
 #define TAM_EXCHANGE_REGIONS_H
 
 #include "collectives/exchange/slot.h"
-#include "collectives/exchange/union.h"
+#include "collectives/exchange/merge.h"
 
 /** Words of a state, all alike on all ranks. */
 enum {

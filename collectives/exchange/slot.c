@@ -139,6 +139,10 @@ const uint32_t *tam_slot_words_of(const tam_slots *s, uint32_t r) {
     return (const uint32_t *)(const void *)(tam_slot_stats_of(s, r) + s->nstats);
 }
 
+tam_heads tam_slot_heads(const tam_slots *s) {
+    return (tam_heads){s->heads, s->head_step, s->rank, s->nranks, s->nstats};
+}
+
 static const unsigned char *payload_of(const tam_slots *s, uint32_t r) {
     return s->payloads + r * s->payload_step;
 }

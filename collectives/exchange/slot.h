@@ -99,6 +99,7 @@ tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
 /** What rank `r` sent, after tam_slots_exchange. */
 const tam_head *tam_slot_head_of(const tam_slots *slots, uint32_t r);
 const float *tam_slot_stats_of(const tam_slots *slots, uint32_t r);
+tam_heads tam_slot_heads(const tam_slots *slots);
 const uint32_t *tam_slot_words_of(const tam_slots *slots, uint32_t r);
 const uint32_t *tam_slot_indices_of(const tam_slots *slots, uint32_t r);
 const void *tam_slot_values_of(const tam_slots *slots, uint32_t r);

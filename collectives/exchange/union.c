@@ -1,125 +1,108 @@
-/* SPDX-License-Identifier: MIT */
-#include "collectives/exchange/union.h"
+/* SPDX-License-Identifier: MIT
+ *
+ * Exchange union: the indices of all ranks are gathered, and every rank gives what it holds at the
+ * union of them.
+ *
+ * Values that travel as bfloat16 are rounded twice, and what that takes has a place: at union index
+ * i, of 3 ranks, whose slice rank 1 sums,
+ *
+ *     rank 0   gives bf16(v0), keeps v0 - bf16(v0)
+ *     rank 1   gives bf16(v1), keeps v1 - bf16(v1) + (S - bf16(S)),  S = bf16(v0) + bf16(v1) + bf16(v2)
+ *     rank 2   gives bf16(v2), keeps v2 - bf16(v2)                   result bf16(S)
+ *
+ * so that what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or,
+ * divided afterwards, the mean.
+ */
+#include "collectives/exchange/table.h"
 
+#include "collectives/exchange/sparse.h"
 #include "lib/base/half.h"
 
-static tamis_status refuse(const tam_slots *slots, uint32_t r, uint32_t index) {
-    return tam_fail(TAMIS_E_PROTOCOL,
-                    "the slot of rank %u was refused: index %u is out of order or not its to pick",
-                    tam_slot_rank(slots, r), index);
+typedef struct united {
+    tam_sparse sparse; /* first */
+    uint16_t *halves;  /* [most] values as they travel in 16 bits; else NULL */
+} united;
+
+static void close_union(void *self, bool lingers) {
+    united *u = self;
+    if (!u)
+        return;
+    tam_sparse_close(&u->sparse, lingers);
+    if (!lingers)
+        tam_free(u->halves);
+    tam_free(u);
 }
 
-static size_t take_whole(const tam_tile *tile, uint32_t *out) {
-    for (uint32_t i = 0; i < tile->length; i++)
-        out[i] = tile->begin + i;
-    return tile->length;
+static tamis_status open_halves(united *u) {
+    if (!u->sparse.rest)
+        return TAMIS_OK;
+    u->halves = tam_alloc_array(u->sparse.most, sizeof u->halves[0]);
+    return u->halves ? TAMIS_OK
+                     : tam_fail(TAMIS_E_NOMEM, "no memory to round %zu entries", u->sparse.most);
 }
 
-tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
-                                 const uint32_t *owner_of_part, size_t *cursors, uint32_t *indices,
-                                 size_t *count) {
-    size_t total = 0;
-    memset(cursors, 0, slots->nranks * sizeof cursors[0]);
-    for (uint32_t t = 0; t < grid->ntiles; t++) {
-        const tam_tile *tile = &grid->tiles[t];
-        if (tile->part == TAM_PART_COMMON) {
-            total += take_whole(tile, indices + total);
-            continue;
-        }
-        uint32_t r = owner_of_part[tile->part], end = tile->begin + tile->length;
-        const uint32_t *list = tam_slot_indices_of(slots, r);
-        size_t at = cursors[r], length = tam_slot_head_of(slots, r)->count;
-        uint32_t least = tile->begin;
-        for (; at < length && list[at] < end; at++) {
-            if (list[at] < least)
-                return refuse(slots, r, list[at]);
-            least = list[at] + 1;
-            indices[total++] = list[at];
-        }
-        cursors[r] = at;
+static tamis_status open_union(tam_bucket_view *view, void **out) {
+    united *u = tam_alloc(sizeof *u);
+    if (!u)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
+    u->sparse.view = view;
+    u->sparse.slots = tam_sparse_slots(view);
+    tamis_status status = tam_sparse_open(&u->sparse);
+    if (status == TAMIS_OK)
+        status = open_halves(u);
+    if (status != TAMIS_OK) {
+        close_union(u, false);
+        return status;
     }
-    for (uint32_t r = 0; r < slots->nranks; r++) {
-        if (cursors[r] != tam_slot_head_of(slots, r)->count)
-            return refuse(slots, r, tam_slot_indices_of(slots, r)[cursors[r]]);
-    }
-    *count = total;
+    *out = u;
     return TAMIS_OK;
 }
 
-static tamis_status check_ascending(const tam_slots *slots, uint32_t r, uint64_t n) {
-    const uint32_t *list = tam_slot_indices_of(slots, r);
-    size_t length = tam_slot_head_of(slots, r)->count;
-    for (size_t i = 0; i < length; i++) {
-        if (list[i] >= n || (i > 0 && list[i] <= list[i - 1]))
-            return refuse(slots, r, list[i]);
-    }
+/* What this rank gives, and so no longer holds, becomes the sum over ranks. */
+static tamis_status sum(united *u, tam_link *link, size_t count) {
+    tam_sparse *s = &u->sparse;
+    tam_bucket_view *v = s->view;
+    const tam_transport *t = link->transport;
+    TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
+    v->out.given_sum = tam_sparse_squares(s->values, count);
+    if (!s->rest)
+        return t->allreduce_sum(link->self, s->values, count, &link->call);
+    tam_sparse_round(s->values, count, u->halves, s->rest);
+    TAM_TRY(t->allreduce_sum_bfloat16(link->self, u->halves, count, s->rest, &link->call));
+    v->out.given_sum -= tam_sparse_squares(s->rest, count);
+    tam_widen(TAMIS_TYPE_BFLOAT16, u->halves, count, s->values);
     return TAMIS_OK;
 }
 
-/* Union of two ascending lists. */
-static size_t merge(const uint32_t *a, size_t na, const uint32_t *b, size_t nb, uint32_t *out) {
-    size_t i = 0, j = 0, count = 0;
-    while (i < na && j < nb) {
-        uint32_t x = a[i], y = b[j];
-        out[count++] = x < y ? x : y;
-        i += x <= y;
-        j += y <= x;
-    }
-    memcpy(out + count, a + i, (na - i) * sizeof out[0]);
-    count += na - i;
-    memcpy(out + count, b + j, (nb - j) * sizeof out[0]);
-    return count + nb - j;
-}
-
-/* Halves first; `scratch` is as large as all lists. */
-size_t tam_union_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out) {
-    if (nlists == 1) {
-        memcpy(out, lists[0].indices, lists[0].count * sizeof out[0]);
-        return lists[0].count;
-    }
-    uint32_t half = nlists / 2;
-    size_t left = tam_union_lists(lists, half, out, scratch);
-    size_t right = tam_union_lists(lists + half, nlists - half, out + left, scratch + left);
-    return merge(scratch, left, scratch + left, right, out);
-}
-
-tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, tam_list *lists, uint32_t *scratch,
-                             uint32_t *indices, size_t *count) {
-    for (uint32_t r = 0; r < slots->nranks; r++) {
-        TAM_TRY(check_ascending(slots, r, n));
-        lists[r] = (tam_list){tam_slot_indices_of(slots, r), tam_slot_head_of(slots, r)->count};
-    }
-    *count = tam_union_lists(lists, slots->nranks, scratch, indices);
+static tamis_status run(void *self, tam_link *link) {
+    united *u = self;
+    tam_sparse *s = &u->sparse;
+    size_t count;
+    bool stops;
+    TAM_TRY(tam_sparse_gather(s, link, &stops));
+    if (stops)
+        return TAMIS_OK;
+    TAM_TRY(tam_sparse_unite(s, &count));
+    TAM_TRY(sum(u, link, count));
+    tam_sparse_tell(s, count, (tam_entries){s->indices, s->rest, count});
     return TAMIS_OK;
 }
 
-static void add_floats(const uint32_t *list, size_t length, const float *sent,
-                       const uint32_t *indices, float *values) {
-    for (size_t i = 0, j = 0; j < length; j++, i++) {
-        while (indices[i] != list[j])
-            i++;
-        values[i] += sent[j];
-    }
-}
-
-static void add_halves(const uint32_t *list, size_t length, const uint16_t *sent,
-                       const uint32_t *indices, float *values) {
-    for (size_t i = 0, j = 0; j < length; j++, i++) {
-        while (indices[i] != list[j])
-            i++;
-        values[i] += tam_bfloat16_widen(sent[j]);
-    }
-}
-
-void tam_union_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
-                         float *values) {
-    memset(values, 0, count * sizeof values[0]);
-    for (uint32_t r = 0; r < slots->nranks; r++) {
-        const uint32_t *list = tam_slot_indices_of(slots, r);
-        size_t length = tam_slot_head_of(slots, r)->count;
-        if (slots->type == TAMIS_TYPE_FLOAT32)
-            add_floats(list, length, tam_slot_values_of(slots, r), indices, values);
-        else
-            add_halves(list, length, tam_slot_values_of(slots, r), indices, values);
-    }
-}
+const tam_exchange tam_exchange_union = {
+    .name = "union",
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
+    .open = open_union,
+    .close = close_union,
+    .limit = tam_sparse_limit,
+    .collect = tam_nothing_to_send,
+    .accumulate = tam_sparse_accumulate,
+    .plan = tam_sparse_plan,
+    .pick = tam_sparse_pick,
+    .run = run,
+    .drop = tam_sparse_drop,
+    .apply = tam_sparse_apply,
+    .skip = tam_nothing_to_do,
+    .state_words = tam_nothing_words,
+    .state = tam_nothing_state,
+    .state_valid = tam_nothing_valid,
+};

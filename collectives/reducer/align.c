@@ -88,7 +88,7 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
 static tamis_status meet(tamis_reducer *r, tamis_status own, float *scratch) {
     tamis_comm *comm = r->comm;
     const standing mine = {.head = {(uint64_t)own, "tamis_reducer_align"},
-                           .who = r->buckets[0].config_hash, /* of one reducer alone */
+                           .who = r->buckets[0].view.config_hash, /* of one reducer alone */
                            .step = r->step,
                            .way = tam_undo_way(r)};
     TAM_TRY(tam_board_show(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));

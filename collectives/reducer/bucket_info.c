@@ -2,7 +2,9 @@
  *
  * What a caller may know of a bucket.
  */
-#include "collectives/reducer/slice.h"
+#include "collectives/reducer/reducer.h"
+
+#include "collectives/exchange/codec.h"
 
 uint32_t tamis_reducer_nbuckets(const tamis_reducer *r) {
     return r ? r->nbuckets : 0;
@@ -16,17 +18,15 @@ tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
-    bool dense = tam_scheme_dense(b->scheme);
-    uint64_t length = b->layout->length;
-    tam_reach held = b->slice ? tam_reach_of(&b->slice->division, b->slice->local)
-                              : (tam_reach){0, length, length, length};
+    bool lists = b->exchange->traits & TAM_TRAIT_PICKS;
+    tam_reach held = tam_reach_of(&b->slice.division, b->slice.local);
     tamis_bucket own = {.size = sizeof own,
                         .first_segment = b->first_segment,
                         .nsegments = b->layout->nsegments,
-                        .begin = b->begin,
-                        .length = length,
+                        .begin = b->view.begin,
+                        .length = b->layout->length,
                         .target = tam_bucket_target(b),
-                        .index_format = dense ? "none" : tam_codec_of(b->slots.format)->name,
+                        .index_format = lists ? tam_codec_of(b->view.format)->name : "none",
                         .exchange = tam_scheme_exchange(b->scheme),
                         .predicted_us = 1e6 * b->predicted_s,
                         .held = r->acc ? held.length : 0,

@@ -6,7 +6,7 @@
 #include "collectives/reducer/reducer.h"
 
 #include "collectives/exchange/codec.h"
-#include "collectives/exchange/slot.h"
+#include "collectives/exchange/table.h"
 #include "lib/policy/cost.h"
 
 #include <xxhash.h>
@@ -47,46 +47,54 @@ static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
 /* The format that was asked for changes no result, and so has no say in what is dense. */
 static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
     const tamis_reducer *r = b->reducer;
-    uint64_t k = b->k;
+    uint64_t k = b->view.whole_k;
     bool shared = r->scheme.ownership == TAM_OWN_ALL; /* lists that need not overlap */
     uint64_t entries = shared && k < n / r->comm->nranks ? k * r->comm->nranks : shared ? n : k;
     lists all = lists_of(r, n, k);
     tamis_index_format asked = r->config.index_format, usual = fastest(&all, costs);
     tam_cost_case c = {n, entries, r->comm->nranks, lists_s(&all, usual, costs)};
     bool dense = tam_cost_prefers_dense(costs, &c);
-    b->slots.format = asked == TAMIS_INDEX_AUTO ? usual : asked;
-    c.lists_s = lists_s(&all, b->slots.format, costs);
+    b->view.format = asked == TAMIS_INDEX_AUTO ? usual : asked;
+    c.lists_s = lists_s(&all, b->view.format, costs);
     b->scheme.exchange = dense ? TAM_EXCHANGE_DENSE : TAM_EXCHANGE_UNION;
     b->predicted_s = dense ? tam_cost_dense(costs, &c) : tam_cost_union(costs, &c);
     if (r->comm->rank == 0)
         tam_log(TAM_INFO,
                 "bucket %u of %u elements: %s; expected in us: union %.1f with %llu entries as %s, "
                 "dense %.1f",
-                b->index, (unsigned)n, dense ? "dense" : "union", 1e6 * tam_cost_union(costs, &c),
-                (unsigned long long)entries, tam_codec_of(b->slots.format)->name,
-                1e6 * tam_cost_dense(costs, &c));
+                b->view.index, (unsigned)n, dense ? "dense" : "union",
+                1e6 * tam_cost_union(costs, &c), (unsigned long long)entries,
+                tam_codec_of(b->view.format)->name, 1e6 * tam_cost_dense(costs, &c));
 }
 
 /* What all ranks compare. */
 static void describe(const tam_bucket *b, uint64_t *fields) {
-    uint64_t choice[] = {fields[TAM_FACT_BUCKET_FORMATS], b->slots.format};
+    uint64_t choice[] = {fields[TAM_FACT_BUCKET_FORMATS], b->view.format};
     if (tam_scheme_dense(b->scheme))
-        fields[TAM_FACT_DENSE_BUCKETS] |= UINT64_C(1) << b->index;
+        fields[TAM_FACT_DENSE_BUCKETS] |= UINT64_C(1) << b->view.index;
     else
         fields[TAM_FACT_BUCKET_FORMATS] = XXH3_64bits(choice, sizeof choice);
 }
 
+static void choose_scheme(tam_bucket *b, uint64_t length, const tam_costs *costs) {
+    tamis_reducer *r = b->reducer;
+    b->scheme = tam_scheme_sparse(r->scheme);
+    if (!tam_reducer_chooses(r))
+        return;
+    choose(b, length, costs);
+    describe(b, r->agreement.fields);
+}
+
 void tam_buckets_choose(tamis_reducer *r) {
     const tam_costs costs = costs_of(r);
+    r->traits = UINT32_MAX;
     for (uint32_t i = 0, ordinary = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        if (tam_scheme_rows(b->scheme))
-            continue;
-        b->scheme = tam_scheme_sparse(r->scheme);
-        if (tam_reducer_chooses(r)) {
-            choose(b, r->lengths[ordinary++], &costs);
-            describe(b, r->agreement.fields);
-        }
-        r->ndense += tam_scheme_dense(b->scheme);
+        b->view.format = r->config.index_format;
+        if (!tam_segment_rowed(r->layout,
+                               b->first_segment)) /* those that have rows have a scheme */
+            choose_scheme(b, r->lengths[ordinary++], &costs);
+        b->exchange = tam_exchange_find(b->scheme.exchange, r->comm->nranks / r->nranks);
+        r->traits &= b->exchange->traits;
     }
 }

@@ -46,11 +46,11 @@ static bool plain_messages(const tamis_reducer_config *c) {
  * agree on no plan step by step, the threshold is known before the pass, parts stay. */
 static bool runs_by_itself(const tamis_reducer *r) {
     tam_scheme s = r->scheme;
-    if (tam_scheme_dense(s))
+    if (!(r->traits & TAM_TRAIT_DEVICE))
+        return false;
+    if (!(r->traits & TAM_TRAIT_PICKS))
         return true;
     if (r->config.update) /* whose bias corrections the host computes, pass by pass */
-        return false;
-    if (tam_scheme_regional(s))
         return false;
     if (tam_scheme_exact_count(s))
         return plain_messages(&r->config);
@@ -62,8 +62,7 @@ static bool runs_by_itself(const tamis_reducer *r) {
 
 const tam_driver *tam_driver_find(const tamis_reducer *r) {
 #ifdef TAM_HAVE_CUDA
-    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream &&
-        r->layout->nrowed == 0 && runs_by_itself(r))
+    if (r->config.device == TAMIS_DEVICE_CUDA && r->comm->transport->stream && runs_by_itself(r))
         return &tam_driver_stream;
 #else
     (void)r;

@@ -131,7 +131,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
 /* What each bucket sends next. */
 static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
     for (uint32_t b = 0; b < r->nbuckets && !tam_scheme_dense(r->scheme); b++)
-        r->buckets[b].k = report->targets[b];
+        r->buckets[b].view.whole_k = r->buckets[b].view.k = report->targets[b];
 }
 
 /* One report, which ends `steps` steps. Reports of replays may be looked at after those of later

@@ -12,15 +12,14 @@
 #ifndef TAM_REDUCER_REDUCER_H
 #define TAM_REDUCER_REDUCER_H
 
-#include "collectives/exchange/regions.h"
-#include "collectives/exchange/slot.h"
 #include "collectives/transport/board.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/probe.h"
+#include "lib/base/exchange.h"
 #include "lib/base/options.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
-#include "lib/policy/grid.h"
+#include "lib/policy/slice.h"
 
 /** What all ranks must have in common: facts, named in agree.c, and behind them the options. */
 typedef enum tam_fact {
@@ -43,86 +42,51 @@ enum {
     TAM_FIELDS = TAM_FIELDS_OF_UPDATE + TAM_UPDATE_COUNT
 };
 
-enum { TAM_SLACK_STEPS = 16 };      /* after which a rank that was late is expected late */
-enum { TAM_DENSE_PIECE = 1 << 20 }; /* elements that are staged at a time to be summed whole */
+enum { TAM_SLACK_STEPS = 16 }; /* after which a rank that was late is expected late */
 
 typedef struct tam_agreement {
     tam_board_head head;
     uint64_t fields[TAM_FIELDS];
 } tam_agreement;
 
-/** DEFT's plan of the step, made by one rank and sent to all. */
-typedef struct tam_packing {
-    uint32_t *budgets; /* [ngroups] of this rank, from its own norms */
-    uint32_t *parts;   /* [ngroups] as this rank would pack */
-    uint32_t *all;     /* [nranks * ngroups] as every rank would; the delegate's counts */
-    double *loads;     /* [nranks] scratch */
-} tam_packing;
-
 typedef struct tam_flights tam_flights; /* flight.h */
 
-typedef struct tam_rows tam_rows; /* rows.h */
-
-typedef struct tam_slice tam_slice; /* slice.h */
-
 typedef struct tam_undo tam_undo; /* undo.h */
+
+/** What a bucket has taken of the step under way, in seconds. */
+typedef struct tam_bucket_times {
+    double accumulate_s, cut_s, arrive_s, exchange_s;
+} tam_bucket_times;
 
 /** A run of segments that is exchanged by itself. Elements are counted from its begin. */
 typedef struct tam_bucket {
     tam_job job; /* first: the exchange of the step under way */
     tamis_reducer *reducer;
+    const tam_exchange *exchange;
+    void *exchanged; /* its own; NULL: a device runs the steps */
+    tam_bucket_view view;
     tam_scheme scheme; /* what acts on one bucket goes by this one */
-    uint32_t index;    /* in the order of the exchange */
     uint32_t first_segment;
-    uint64_t begin;       /* element of the whole vector */
     tamis_layout *layout; /* of its segments alone */
-    uint64_t config_hash;
-    uint64_t k, k_max; /* entries of this step, and the most there can be: of the own slice */
-    uint64_t whole_k;  /* of this step, all slices */
-    tam_slice *slice;  /* hierarchical: what this rank holds of the bucket; else NULL, and all */
-
-    void *kernels;
+    tam_slice slice;      /* what this rank holds of it, */
+    uint64_t held_at;     /* from this element of the residual on, */
     tam_division division;
     tam_control control;
-    uint64_t held_at;   /* element of the residual where its part begins, */
-    float *acc;         /* which is here */
-    bool pending;       /* exchange auto, dense: micro-batches wait in the residual */
-    double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
     uint32_t *never;    /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
+    double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
 
-    tam_slots slots;
-    uint32_t *owners;    /* [nranks] rank of each part at this step */
-    tam_reach *reaches;  /* [nranks] where each rank selects at this step */
-    size_t *cursors;     /* [nranks] */
-    tam_list *lists;     /* [nranks] */
-    tam_regions regions; /* exchange balanced-pairs only */
-    uint32_t *indices;   /* [union_max] */
-    uint32_t *scratch;   /* [union_max], ownership `all` only */
-    float *values;       /* [union_max] */
-    uint16_t *halves;    /* [union_max] values as they travel; bfloat16 and union only */
-    float *rest; /* [union_max] what rounding takes from what this rank gives, at its place in
-                          the union (pairs: in the own list); NULL: nothing */
-    size_t union_max;
     double *cuts;           /* [nranks] */
     double *group_means;    /* [ngroups] */
     uint32_t *group_picked; /* [ngroups] */
-    tam_packing packing;
-    tam_rows *rows;   /* of a segment that has rows; else NULL */
-    size_t undo_at;   /* byte of reducer->undo where its list lies, */
-    size_t undo_room; /* which holds so many entries */
+    size_t undo_at;         /* byte of reducer->undo where its list lies, */
+    size_t undo_room;       /* which holds so many entries */
 
     uint32_t unready;  /* segments of this step that are not ready yet */
     bool begun;        /* micro-batches of the next step lie in the residual, which has decayed */
     tam_intake intake; /* update mode, of the step under way, */
     uint64_t pass;     /* which is so many passes from the first */
-    tam_accumulate target;
-    tam_accumulated accumulated;
-    uint64_t early_nonfinite; /* dropped from micro-batches before this step, */
-    double early_s;           /* which took so long */
-    double picked_sum;        /* of acc squared over what leaves the residual */
-    size_t count;             /* of the result */
-    uint64_t last_result;     /* hash of the values of the last step */
-    tamis_stats now;          /* its part in the figures of the step */
+    double early_s;    /* of micro-batches before the step */
+    tam_bucket_times now;
 
     uint32_t slack_us[TAM_SLACK_STEPS]; /* of the last steps in turn: before the last rank came */
     uint32_t nslack;                    /* steps noted */
@@ -175,7 +139,7 @@ struct tamis_reducer {
     tam_flights *flights; /* driver stream */
     tam_bucket *buckets;  /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
-    uint32_t ndense;       /* buckets that are summed whole */
+    uint32_t traits;       /* that the exchanges of all buckets have */
     uint32_t *bucket_of;   /* [nsegments] */
     uint64_t held;         /* elements of the residual: n; hierarchical: of the own slices */
     float *acc;            /* residual between steps */
@@ -183,7 +147,7 @@ struct tamis_reducer {
     bool scale_follows;    /* update.scale is the one advised for the density */
     float *first, *second; /* update mode: moments, as far as the rule has them */
     uint64_t passes;       /* that made them */
-    float *staging;        /* dense.c: [the most that any bucket needs] */
+    float *staging;        /* [the most that any bucket's exchange needs], in turn */
     uint32_t *indices;     /* [sum of union_max] the result of several buckets joined; else NULL */
     float *values;
     uint64_t *lengths, *shares; /* [nbuckets] of those that share k */
@@ -209,11 +173,17 @@ struct tamis_reducer {
     tam_undo *undo;    /* how to take the last step back */
     uint64_t met_ns;   /* end of the exchange before, about the same time on all ranks */
     uint64_t ended_ns; /* the same of the last bucket of the step before; 0: unknown */
-    uint64_t busy_us;  /* from there to the launch of the last bucket; 0: unknown */
+    uint32_t busy_us;  /* from there to the launch of the last bucket; 0: unknown */
     size_t count;      /* of the result */
     tamis_stats now;   /* of the step under way */
     tamis_stats stats; /* of the last finished step */
 };
+
+/** Whether the gradient is taken in by the job, not before it. */
+static inline bool tam_bucket_waits(const tam_bucket *b) {
+    return b->exchange->traits & TAM_TRAIT_COLLECTS ||
+           b->reducer->config.worker == TAMIS_WORKER_THREAD;
+}
 
 /** Those that share k. */
 static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
@@ -222,7 +192,7 @@ static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
 
 /** Entries that a bucket is to send in the next step. */
 static inline uint64_t tam_bucket_target(const tam_bucket *b) {
-    return tam_scheme_dense(b->scheme) ? b->layout->length : b->slice ? b->whole_k : b->k;
+    return b->exchange->traits & TAM_TRAIT_PICKS ? b->view.whole_k : b->layout->length;
 }
 
 /** Whether buckets become dense where that should be faster: else all of auto are sparse. */
@@ -259,8 +229,6 @@ tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout
 /** Update mode: what the rule needs in the next pass, with the moments of this bucket, goes to its
  * target, which is aimed otherwise. */
 void tam_update_aim(tam_bucket *b);
-/** Moments that are cleared where an entry was applied: of this bucket; NULL: none. */
-float *tam_update_masked(const tam_bucket *b);
 
 /** agree.c: what this reducer compares, but for what its buckets choose. */
 void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout);
@@ -287,35 +255,19 @@ tamis_status tam_buckets_open(tamis_reducer *r);
 void tam_buckets_close(tamis_reducer *r);
 /** Divide k among the buckets for the next step. */
 void tam_buckets_share(tamis_reducer *r);
-/** Most indices that one rank sends of a bucket when it may take k. */
-size_t tam_bucket_slot(const tam_bucket *b, uint64_t k);
-
-/** choose.c: gives every bucket its scheme. Of exchange auto, that and the index format which should be
- * fastest, by the model of cost.h and from numbers that all ranks share. */
+/** choose.c: gives every bucket its scheme and exchange. Of exchange auto, that and the index format
+ * which should be fastest, by the model of cost.h and from numbers that all ranks share. */
 void tam_buckets_choose(tamis_reducer *r);
 
-/** exchange.c and dense.c: the job of a bucket, from the accumulated gradient to the sums; that of
- * the last one ends the step for all. */
+/** job.c: the job of a bucket, from the gradient to the sums; that of the last one ends the step for
+ * all. */
+tamis_status tam_step_exchange(tam_job *job, tam_link *link);
+/** job.c: the gradient into the residual, ahead of the job, of a bucket that need not wait for it. */
 tamis_status tam_step_accumulate(tam_bucket *b);
-tamis_status tam_step_sparse(tam_job *job, tam_link *link);
-tamis_status tam_step_dense(tam_job *job, tam_link *link);
-/** dense.c: zeros in place of a bucket's sums. */
-tamis_status tam_dense_clear(tam_bucket *b);
-/** dense.c: floats of the staging area that the sums of a bucket may need. */
-size_t tam_dense_staging(const tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
 
-/** Entries of a bucket's result. */
-typedef struct tam_entries {
-    uint32_t *indices;
-    float *values;
-    size_t count;
-} tam_entries;
-
-/** What all ranks apply; the lists of the bucket itself may be those of a column alone. */
-tam_entries tam_bucket_result(const tam_bucket *b);
 /** The caller is still there: from here on the job may change what he sees. */
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
 float tam_divisor(const tamis_reducer *r);
@@ -332,7 +284,7 @@ void tam_phase_note(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, 
                     uint64_t end_ns, double *seconds);
 
 /** arrive.c: microseconds from `since_ns` to `at_ns`, at least 1; 0: unknown, for since_ns is 0. */
-uint64_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
+uint32_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
 /** Nobody else is expected at an exchange that begins now before then. */
 uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns);
 /** The part of an exchange in which the ranks met has ended, and the headers are here: tell how long
@@ -357,7 +309,7 @@ static inline bool tam_reducer_lingers(const tamis_reducer *r) {
 
 /** Whether the host sees when which rank comes to an exchange. */
 static inline bool tam_reducer_observes(const tamis_reducer *r) {
-    return r->driver == &tam_driver_host && r->ndense == 0 && r->config.ranks_per_node <= 1;
+    return r->driver == &tam_driver_host && r->traits & TAM_TRAIT_TIMED;
 }
 
 /** devices.c: the row of config.device; UNSUPPORTED says why there is none. */

@@ -28,43 +28,65 @@ static double *levels_in(const tamis_reducer *r, const void *moment) {
     return (double *)(void *)(rows_in(moment) + r->nbuckets);
 }
 
-/* What a bucket keeps beside control: blocks of each part, or threshold and borders of regions. */
-static uint64_t *parts_of(const tam_bucket *b) {
-    return tam_scheme_regional(b->scheme) ? b->regions.state : b->division.topology.blocks;
+/* Of ownership balanced the blocks of each part. @param  nranks  that pick */
+static uint32_t blocks_length(const tam_bucket *b, uint32_t nranks) {
+    return b->scheme.ownership == TAM_OWN_BALANCED ? nranks : 0;
 }
 
-/* Those of segments with rows keep nothing; their place in a state is left zero. */
-static bool has_parts(const tam_bucket *b) {
-    return b->reducer->acc &&
-           (tam_scheme_regional(b->scheme) || b->scheme.ownership == TAM_OWN_BALANCED);
+/* Words that a bucket keeps beside control, in a communicator of so many ranks: blocks, and what its
+ * exchange remembers. */
+static size_t parts_length(const tam_bucket *b, uint32_t comm_nranks) {
+    uint32_t nranks = comm_nranks / b->slice.nlocal;
+    return b->view.keeps ? blocks_length(b, nranks) + b->exchange->state_words(nranks) : 0;
 }
 
-/* Words of it, with so many ranks. */
-static size_t parts_length_of(const tamis_reducer *r, uint32_t nranks) {
-    if (r->acc && tam_scheme_regional(r->scheme))
-        return tam_regions_words(nranks);
-    return r->acc && r->scheme.ownership == TAM_OWN_BALANCED ? nranks : 0;
+static size_t all_parts_length(const tamis_reducer *r, uint32_t nranks) {
+    size_t words = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        words += parts_length(&r->buckets[i], nranks);
+    return words;
 }
 
-static size_t parts_length(const tamis_reducer *r) {
-    return parts_length_of(r, r->comm->nranks);
+/* In a moment of as many ranks as here. */
+static uint64_t *parts_in(const tamis_reducer *r, const void *moment, uint32_t bucket) {
+    const double *levels = levels_in(r, moment);
+    uint64_t *parts;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        levels += r->buckets[i].division.grid.ngroups;
+    parts = (uint64_t *)(void *)(uintptr_t)levels;
+    for (uint32_t i = 0; i < bucket; i++)
+        parts += parts_length(&r->buckets[i], r->comm->nranks);
+    return parts;
+}
+
+static void pack_parts(const tam_bucket *b, uint64_t *parts) {
+    uint32_t nranks = b->view.nranks, nblocks = blocks_length(b, nranks);
+    size_t words = b->exchange->state_words(nranks);
+    if (nblocks > 0)
+        memcpy(parts, b->division.topology.blocks, nblocks * sizeof parts[0]);
+    if (words > 0)
+        memcpy(parts + nblocks, b->exchange->state(b->exchanged), words * sizeof parts[0]);
+}
+
+static void take_parts(tam_bucket *b, const uint64_t *parts) {
+    uint32_t nranks = b->view.nranks, nblocks = blocks_length(b, nranks);
+    size_t words = b->exchange->state_words(nranks);
+    if (nblocks > 0) {
+        memcpy(b->division.topology.blocks, parts, nblocks * sizeof parts[0]);
+        tam_division_follow(&b->division);
+    }
+    if (words > 0)
+        memcpy(b->exchange->state(b->exchanged), parts + nblocks, words * sizeof parts[0]);
 }
 
 static bool parts_valid(const tam_bucket *b, const uint64_t *parts) {
-    return tam_scheme_regional(b->scheme)
-               ? tam_regions_valid(parts, b->reducer->comm->nranks, b->division.grid.n)
-               : tam_topology_valid(&b->division.topology, parts);
-}
-
-static uint64_t *parts_in(const tamis_reducer *r, const void *moment, uint32_t bucket) {
-    const double *levels = levels_in(r, moment);
-    for (uint32_t i = 0; i < r->nbuckets; i++)
-        levels += r->buckets[i].division.grid.ngroups;
-    return (uint64_t *)(void *)(uintptr_t)levels + bucket * parts_length(r);
+    uint32_t nblocks = blocks_length(b, b->view.nranks);
+    return (nblocks == 0 || tam_topology_valid(&b->division.topology, parts)) &&
+           b->exchange->state_valid(&b->view, parts + nblocks);
 }
 
 static size_t moment_bytes(const tamis_reducer *r, uint64_t ngroups, uint32_t nranks) {
-    uint64_t words = ngroups + r->nbuckets * parts_length_of(r, nranks);
+    uint64_t words = ngroups + all_parts_length(r, nranks);
     return sizeof(tam_state_place) + r->nbuckets * sizeof(state_row) + words * sizeof(uint64_t);
 }
 
@@ -120,7 +142,8 @@ tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_s
         return tam_fail(TAMIS_E_NOMEM, "no memory to read a vector of the state");
     for (size_t at = 0; at < bytes && status == TAMIS_OK; at += TAM_STATE_PIECE) {
         size_t length = piece_at(at, bytes);
-        status = r->device->read(r->buckets[0].kernels, (const char *)vector + at, length, piece);
+        status =
+            r->device->read(r->buckets[0].view.kernels, (const char *)vector + at, length, piece);
         if (status == TAMIS_OK)
             status = sink(arg, at, piece, length);
         hash = hash_piece(piece, length, hash);
@@ -135,9 +158,9 @@ tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_s
  * bucket ends. */
 static state_row row_of(const tam_bucket *b) {
     return (state_row){.control = b->control.state,
-                       .last_result = b->last_result,
-                       .early_nonfinite = b->early_nonfinite,
-                       .norm = b->reducer->norms[b->index]};
+                       .last_result = b->view.last_result,
+                       .early_nonfinite = b->view.early_nonfinite,
+                       .norm = b->reducer->norms[b->view.index]};
 }
 
 static uint64_t hash_header(const tam_state_header *h) {
@@ -161,8 +184,8 @@ void tam_state_pack_moment(const tamis_reducer *r, void *moment) {
         if (ngroups > 0)
             memcpy(levels, b->control.levels, ngroups * sizeof levels[0]);
         levels += ngroups;
-        if (has_parts(b))
-            memcpy(parts_in(r, moment, i), parts_of(b), parts_length(r) * sizeof(uint64_t));
+        if (b->view.keeps)
+            pack_parts(b, parts_in(r, moment, i));
     }
 }
 
@@ -280,8 +303,8 @@ static tamis_status check_moment(const tamis_reducer *r, const void *moment, con
                         "%s: its density was set to %llu entries a step, which this reducer "
                         "cannot send",
                         where, (unsigned long long)place->k);
-    for (uint32_t i = 0; i < r->nbuckets && parts_length(r) > 0; i++) {
-        if (has_parts(&r->buckets[i]) && !parts_valid(&r->buckets[i], parts_in(r, moment, i)))
+    for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
+        if (!parts_valid(&r->buckets[i], parts_in(r, moment, i)))
             return tam_state_refuse(where, "its parts do not make up the vector");
     }
     return TAMIS_OK;
@@ -322,14 +345,9 @@ static void take_control(tam_bucket *b, const state_row *row, const double *leve
     tam_control_prepare(&b->control);
 }
 
-static void take_parts(tam_bucket *b, const uint64_t *parts) {
-    memcpy(parts_of(b), parts, parts_length(b->reducer) * sizeof(uint64_t));
-    if (b->scheme.ownership == TAM_OWN_BALANCED)
-        tam_division_follow(&b->division);
-}
-
 /* The shares follow from k and the norms; levels were saved as they were after that. What another
- * number of ranks divided stays as it is here, and so do thresholds that go with it. */
+ * number of ranks divided stays as it is here, and so do thresholds that go with what an exchange
+ * remembers. */
 static void take_buckets(tamis_reducer *r, const void *moment, uint64_t ngroups, bool foreign) {
     const tam_state_place *place = moment;
     const state_row *rows = rows_in(moment);
@@ -342,13 +360,13 @@ static void take_buckets(tamis_reducer *r, const void *moment, uint64_t ngroups,
     tam_buckets_share(r);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        if (!foreign || (fits && !tam_scheme_regional(b->scheme)))
+        if (!foreign || (fits && b->exchange->state_words(r->nranks) == 0))
             take_control(b, &rows[i], levels);
-        if (!foreign && has_parts(b))
+        if (!foreign)
             take_parts(b, parts_in(r, moment, i));
         levels += b->division.grid.ngroups;
-        b->last_result = rows[i].last_result;
-        b->early_nonfinite = rows[i].early_nonfinite;
+        b->view.last_result = rows[i].last_result;
+        b->view.early_nonfinite = rows[i].early_nonfinite;
         b->begun = rows[i].begun != 0;
     }
 }
@@ -357,9 +375,10 @@ static void take_buckets(tamis_reducer *r, const void *moment, uint64_t ngroups,
 static void find_pending(tamis_reducer *r, const float *residual) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        b->pending = b->early_nonfinite > 0;
-        for (uint64_t e = 0; e < b->layout->length && tam_scheme_dense(b->scheme); e++)
-            b->pending = b->pending || residual[b->begin + e] != 0.0f;
+        bool pending = b->view.early_nonfinite > 0;
+        for (uint64_t e = 0; e < b->slice.layout->length && !pending; e++)
+            pending = residual[b->held_at + e] != 0.0f;
+        b->view.pending = pending;
     }
 }
 
@@ -385,7 +404,7 @@ static void take_place(tamis_reducer *r, const tam_state_place *place) {
 
 tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const float *second) {
     size_t bytes = tam_state_sizes_of(r).residual;
-    void *kernels = r->buckets[0].kernels;
+    void *kernels = r->buckets[0].view.kernels;
     if (first)
         TAM_TRY(r->device->write(kernels, first, bytes, r->first));
     return second ? r->device->write(kernels, second, bytes, r->second) : TAMIS_OK;
@@ -418,8 +437,8 @@ static tamis_status arrive(tamis_reducer *r) {
 
 tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *residual) {
     if (r->acc && residual) /* first, for it alone can fail */
-        TAM_TRY(r->device->write(r->buckets[0].kernels, residual, tam_state_sizes_of(r).residual,
-                                 r->acc));
+        TAM_TRY(r->device->write(r->buckets[0].view.kernels, residual,
+                                 tam_state_sizes_of(r).residual, r->acc));
     if (control)
         take_all(r, control);
     if (r->acc && residual)
@@ -431,7 +450,7 @@ tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *
 tamis_status tam_state_return(tamis_reducer *r, void *moment) {
     state_row *rows = rows_in(moment);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
-        rows[i].early_nonfinite += r->buckets[i].early_nonfinite;
+        rows[i].early_nonfinite += r->buckets[i].view.early_nonfinite;
         rows[i].begun = r->buckets[i].begun;
     }
     if (r->acc)

@@ -33,7 +33,7 @@ static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t b
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_step: the gradient of %s overlaps the reducer's residual", where);
     snprintf(what, sizeof what, "tamis_step: the gradient of %s", where);
-    return r->device->check(r->buckets[0].kernels, grad, what);
+    return r->device->check(r->buckets[0].view.kernels, grad, what);
 }
 
 static tamis_status check_neighbours(const tamis_reducer *r, const tam_pair *low,
@@ -143,18 +143,22 @@ static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
 
 /* -- begin and launch ------------------------------------------------------------------------- */
 
-/* Aim a bucket at its part of the gradient. */
+/* Aim a bucket at its part of the gradient. Of segments with rows nothing stays that could decay. */
 static void aim(tam_bucket *b, const tamis_step *step) {
     TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;
+    tam_bucket_view *v = &b->view;
     size_t bytes = tam_type_bytes(r->config.grad_type);
-    b->target = (tam_accumulate){
-        .acc = b->acc,
-        .grad = step->grad ? (char *)step->grad + b->begin * bytes : NULL,
+    bool decays = !b->begun && b->layout->nrowed == 0;
+    v->step = r->step;
+    v->divisor = tam_divisor(r);
+    v->target = (tam_accumulate){
+        .acc = v->acc,
+        .grad = step->grad ? (char *)step->grad + v->begin * bytes : NULL,
         .grads = step->grads ? step->grads + b->first_segment : NULL,
         .seg_begin = b->layout->begins,
         .type = r->config.grad_type,
-        .decay = b->begun || b->rows ? 1.0f : (float)r->config.residual_decay,
+        .decay = decays ? (float)r->config.residual_decay : 1.0f,
         .scale = step->scale,
         .clear = r->config.output == TAMIS_OUTPUT_DENSE,
         .mine = tam_part_of(&b->division, r->step, r->rank),
@@ -170,7 +174,8 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     r->now.straggler = UINT32_MAX;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        b->now = (tamis_stats)TAMIS_STATS_INIT;
+        b->now = (tam_bucket_times){0};
+        b->view.out = (tam_outcome){.picked = b->view.out.picked};
         b->unready = b->layout->nsegments;
         aim(b, step);
     }
@@ -354,7 +359,7 @@ tamis_status tamis_grad_accumulate(tamis_reducer *r, const tamis_step *step) {
     for (uint32_t i = 0; i < r->nbuckets && status == TAMIS_OK; i++) {
         tam_bucket *b = &r->buckets[i];
         aim(b, &own);
-        b->target.thresholds = b->never;
+        b->view.target.thresholds = b->never;
         status = r->driver->accumulate(b, own.stream);
         b->begun = b->begun || status == TAMIS_OK;
     }

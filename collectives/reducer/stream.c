@@ -19,8 +19,15 @@
 #include "collectives/reducer/flight.h"
 #include "collectives/reducer/undo.h"
 
+#include "collectives/exchange/pick.h"
+
+/* Else the gradient itself is summed. */
+static bool picks(const tam_bucket *b) {
+    return b->exchange->traits & TAM_TRAIT_PICKS;
+}
+
 static bool is_first(const tam_bucket *b) {
-    return b->index == 0;
+    return b->view.index == 0;
 }
 
 /* Of the first bucket, for all. */
@@ -68,7 +75,7 @@ static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
 }
 
 static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
-    return tam_scheme_dense(b->scheme) ? enqueue_dense : enqueue;
+    return !picks(b) ? enqueue_dense : enqueue;
 }
 
 /* Bytes that this rank sends in a step, or for a piece of it: always the same. */
@@ -115,14 +122,14 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
         TAM_TRY(tam_flight_land_joined(r));
     if (is_first(b))
         TAM_TRY(line_up(r));
-    TAM_TRY(
-        tam_cuda_step_run(s->steps[b->index], &b->target, caller, enqueue_of(b), r->comm, &serial));
+    TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller, enqueue_of(b),
+                              r->comm, &serial));
     s->captured = serial == 0;
     if (s->captured)
         return TAMIS_OK;
     if (is_first(b))
         take_off(r, serial, begin_ns);
-    tam_flight_of(s, serial)->begin_ns[b->index] = begin_ns;
+    tam_flight_of(s, serial)->begin_ns[b->view.index] = begin_ns;
     if (b == tam_last_bucket(r))
         atomic_store(&tam_flight_of(s, serial)->complete_ns, tam_clock_ns());
     return TAMIS_OK;
@@ -130,7 +137,8 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
 
 static tamis_status stream_accumulate(tam_bucket *b, void *caller) {
     tam_undo_lose(b->reducer, TAM_WAY_NONE);
-    return tam_cuda_step_accumulate(b->reducer->flights->steps[b->index], &b->target, caller);
+    return tam_cuda_step_accumulate(b->reducer->flights->steps[b->view.index], &b->view.target,
+                                    caller);
 }
 
 static bool stream_test(tamis_reducer *r) {
@@ -179,14 +187,14 @@ static void stream_look(tamis_reducer *r) {
 static tamis_status settle_bucket(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     tam_cuda_past past;
-    TAM_TRY(tam_cuda_step_save(r->flights->steps[b->index], &past));
+    TAM_TRY(tam_cuda_step_save(r->flights->steps[b->view.index], &past));
     r->step = past.number;
-    b->last_result = past.last_result;
-    b->early_nonfinite = past.early_nonfinite;
-    if (tam_scheme_dense(b->scheme))
+    b->view.last_result = past.last_result;
+    b->view.early_nonfinite = past.early_nonfinite;
+    if (!picks(b))
         return TAMIS_OK;
-    b->k = b->control.k;
-    r->norms[b->index] = past.norm;
+    b->view.whole_k = b->view.k = b->control.k;
+    r->norms[b->view.index] = past.norm;
     r->has_norms = past.has_norms;
     return TAMIS_OK;
 }
@@ -204,12 +212,12 @@ static tamis_status reload_bucket(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_cuda_past past = {
         .number = r->step,
-        .last_result = b->last_result,
-        .early_nonfinite = b->early_nonfinite,
-        .norm = r->norms[b->index],
+        .last_result = b->view.last_result,
+        .early_nonfinite = b->view.early_nonfinite,
+        .norm = r->norms[b->view.index],
         .has_norms = r->has_norms,
     };
-    return tam_cuda_step_load(r->flights->steps[b->index], b->config_hash, &past);
+    return tam_cuda_step_load(r->flights->steps[b->view.index], b->view.config_hash, &past);
 }
 
 static tamis_status stream_reload(tamis_reducer *r) {
@@ -252,8 +260,8 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
     return (tam_cuda_plan){
         .whole = whole,
         .first = leader(r),
-        .bucket = b->index,
-        .begin = (uint32_t)b->begin,
+        .bucket = b->view.index,
+        .begin = (uint32_t)b->view.begin,
         .grid = &b->division.grid,
         .rank = r->comm->rank,
         .nranks = r->comm->nranks,
@@ -264,9 +272,15 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
     };
 }
 
+/* Lists of exclusive owners cannot overlap, and others have no more room than the vector either. */
+static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
+    uint64_t sent = capacity * b->reducer->comm->nranks, n = b->division.grid.n;
+    return (uint32_t)(sent < n ? sent : n);
+}
+
 static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
     tamis_reducer *r = b->reducer;
-    tam_cuda_step **step = &r->flights->steps[b->index];
+    tam_cuda_step **step = &r->flights->steps[b->view.index];
     bool exact = tam_scheme_exact_count(b->scheme);
     const tam_cuda_whole whole = whole_of(r);
     tam_cuda_plan plan = plan_of(b, &whole);
@@ -277,22 +291,20 @@ static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
     plan.quota.capacity = exact ? 0.0 : r->config.capacity;
     plan.quota.ranks = tam_scheme_undivided(b->scheme) ? 1.0 : plan.nranks;
     plan.quota.own = tam_own_max(&b->division);
-    plan.slot_capacity = (uint32_t)b->slots.capacity;
-    plan.union_max = (uint32_t)b->union_max;
-    plan.nstats = b->slots.nstats;
-    plan.with_values = b->slots.with_values;
+    plan.slot_capacity = (uint32_t)tam_pick_most(&b->view, b->view.k_max);
+    plan.union_max = union_max(b, plan.slot_capacity);
+    plan.nstats = tam_pick_sums(&b->view);
+    plan.with_values = tam_scheme_gives_picks(b->scheme);
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
     plan.control = &b->control;
-    TAM_TRY(tam_cuda_step_open(b->kernels, &plan, b->acc, step));
+    TAM_TRY(tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step));
     r->flights->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step), plan.nranks);
     return reload_bucket(b);
 }
 
 static tamis_status open_sparse(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    uint64_t sent = (uint64_t)b->slots.capacity * r->comm->nranks;
     tam_cuda_span *spans = tam_alloc_array(r->comm->nranks, sizeof spans[0]);
-    b->union_max = (size_t)(sent < b->division.grid.n ? sent : b->division.grid.n);
     if (!spans)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps of %u ranks", r->comm->nranks);
     tamis_status status = open_step(b, spans);
@@ -303,10 +315,10 @@ static tamis_status open_sparse(tam_bucket *b) {
 static tamis_status open_dense(tam_bucket *b) {
     enum { PIECE = 1 << 22 }; /* elements: two buffers of 16 MiB */
     tamis_reducer *r = b->reducer;
-    tam_cuda_step **step = &r->flights->steps[b->index];
+    tam_cuda_step **step = &r->flights->steps[b->view.index];
     const tam_cuda_whole whole = whole_of(r);
     const tam_cuda_plan plan = plan_of(b, &whole);
-    TAM_TRY(tam_cuda_dense_open(b->kernels, &plan, PIECE, step));
+    TAM_TRY(tam_cuda_dense_open(b->view.kernels, &plan, PIECE, step));
     for (uint32_t p = 0; p < tam_cuda_dense_pieces(*step); p++) {
         tam_cuda_mail mail = tam_cuda_dense_mail(*step, p);
         r->flights->wire_bytes += count_wire_bytes(&mail, plan.nranks);
@@ -320,7 +332,8 @@ static tamis_status stream_open(tam_bucket *b) {
         r->flights = tam_alloc(sizeof *r->flights);
     if (!r->flights)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
-    return tam_scheme_dense(b->scheme) ? open_dense(b) : open_sparse(b);
+    b->view.format = TAMIS_INDEX_U32; /* devices know no other */
+    return !picks(b) ? open_dense(b) : open_sparse(b);
 }
 
 /* A captured collective is one for all ranks, and so this is for all or none. */
@@ -339,8 +352,8 @@ static void stream_close(tam_bucket *b) {
         return;
     if (is_first(b) && r->comm->last_flight == leader(r))
         r->comm->last_flight = NULL;
-    tam_cuda_step_close(r->flights->steps[b->index]);
-    r->flights->steps[b->index] = NULL;
+    tam_cuda_step_close(r->flights->steps[b->view.index]);
+    r->flights->steps[b->view.index] = NULL;
     if (!is_first(b))
         return;
     tam_free(r->flights);

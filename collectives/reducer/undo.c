@@ -23,13 +23,14 @@ static bool masks(const tamis_reducer *r) {
  * states of such a reducer have in common: not by what exchange auto chose, nor by formats. Even. */
 static size_t room_of(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    tam_scheme s = b->rows ? b->scheme : tam_scheme_sparse(r->scheme);
-    uint64_t n = b->division.grid.n, aimed = b->rows ? n / ROWS_SHARE : b->k_max;
+    tam_scheme s = tam_scheme_sparse(r->scheme);
+    bool rowed = b->layout->nrowed > 0;
+    uint64_t n = b->division.grid.n, aimed = rowed ? n / ROWS_SHARE : b->view.k_max;
     if (!r->acc)
         return 0;
-    if (!b->rows && s.ownership == TAM_OWN_ALL && !tam_scheme_gives_picks(s))
+    if (!rowed && s.ownership == TAM_OWN_ALL && !tam_scheme_gives_picks(s))
         aimed *= r->nranks;
-    if (b->rows || !tam_scheme_exact_count(s))
+    if (rowed || !tam_scheme_exact_count(s))
         aimed = TIMES * aimed + SPARE;
     return (size_t)((aimed < n ? aimed : n) + 1) / 2 * 2;
 }
@@ -99,15 +100,6 @@ void tam_undo_pass(tam_bucket *b, float decay) {
     list->keep *= b->reducer->update.beta1;
 }
 
-/* What this rank gives; of other buckets nothing leaves the residual. */
-static tam_entries given_of(tam_bucket *b) {
-    if (tam_scheme_dense(b->scheme))
-        return (tam_entries){0};
-    if (b->slots.with_values)
-        return (tam_entries){tam_slot_own_indices(&b->slots), NULL, (size_t)b->now.picked};
-    return (tam_entries){b->indices, NULL, b->count};
-}
-
 static tamis_status note_list(tam_bucket *b, const tam_entries *given) {
     const tamis_reducer *r = b->reducer;
     undo_list *list = list_of(b);
@@ -116,15 +108,15 @@ static tamis_status note_list(tam_bucket *b, const tam_entries *given) {
     if (given->count == 0)
         return TAMIS_OK;
     memcpy(indices_of(list), given->indices, bytes);
-    TAM_TRY(
-        r->device->gather(b->kernels, b->acc, given->indices, given->count, values_of(b, list, 0)));
-    if (b->rest)
-        memcpy(values_of(b, list, 1), b->rest, bytes);
+    TAM_TRY(r->device->gather(b->view.kernels, b->view.acc, given->indices, given->count,
+                              values_of(b, list, 0)));
+    if (given->values)
+        memcpy(values_of(b, list, 1), given->values, bytes);
     else
         memset(values_of(b, list, 1), 0, bytes);
     if (!masks(r))
         return TAMIS_OK;
-    return r->device->gather(b->kernels, tam_update_masked(b), given->indices, given->count,
+    return r->device->gather(b->view.kernels, b->view.masked, given->indices, given->count,
                              values_of(b, list, 2));
 }
 
@@ -133,7 +125,7 @@ tamis_status tam_undo_note(tamis_reducer *r) {
     tam_state_pack_moment(r, tam_undo_moment(r));
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        tam_entries given = r->acc && !r->now.skipped ? given_of(b) : (tam_entries){0};
+        tam_entries given = r->acc && !r->now.skipped ? b->view.out.given : (tam_entries){0};
         undo_list *list = list_of(b);
         *list = (undo_list){.decay = 1.0, .keep = 1.0};
         if (given.count > b->undo_room)
@@ -146,8 +138,9 @@ tamis_status tam_undo_note(tamis_reducer *r) {
 
 void tam_undo_drop(tam_bucket *b) {
     undo_list *list = list_of(b);
-    if (b->rest && list->count > 0)
-        memcpy(values_of(b, list, 1), b->rest, (size_t)list->count * sizeof b->rest[0]);
+    const float *rest = b->view.out.given.values;
+    if (rest && list->count > 0)
+        memcpy(values_of(b, list, 1), rest, (size_t)list->count * sizeof rest[0]);
 }
 
 /* Of a list keep what is 0 in `vector` now. The array of what rounding took serves as scratch: nothing
@@ -157,7 +150,7 @@ static tamis_status keep_zeros(tam_bucket *b, undo_list *list, const float *vect
     float *masked = masks(b->reducer) ? values_of(b, list, 2) : NULL;
     uint32_t *indices = indices_of(list);
     size_t kept = 0;
-    TAM_TRY(b->reducer->device->gather(b->kernels, vector, indices, (size_t)list->count, now));
+    TAM_TRY(b->reducer->device->gather(b->view.kernels, vector, indices, (size_t)list->count, now));
     for (size_t i = 0; i < list->count; i++) {
         if (now[i] != 0.0f)
             continue;
@@ -177,9 +170,9 @@ tamis_status tam_undo_skip(tamis_reducer *r) {
         tam_bucket *b = &r->buckets[i];
         undo_list *list = list_of(b);
         if (list->count > 0)
-            TAM_TRY(keep_zeros(b, list, b->acc));
+            TAM_TRY(keep_zeros(b, list, b->view.acc));
         if (list->count > 0 && masks(r))
-            TAM_TRY(keep_zeros(b, list, tam_update_masked(b)));
+            TAM_TRY(keep_zeros(b, list, b->view.masked));
     }
     return TAMIS_OK;
 }
@@ -219,15 +212,15 @@ static tamis_status give_back(tam_bucket *b, float *vector, const float *values,
     const uint32_t *indices = indices_of(list);
     size_t count = (size_t)list->count;
     if (list->passes == 0)
-        return device->put(b->kernels, vector, indices, count, values);
-    TAM_TRY(device->gather(b->kernels, vector, indices, count, scratch));
+        return device->put(b->view.kernels, vector, indices, count, values);
+    TAM_TRY(device->gather(b->view.kernels, vector, indices, count, scratch));
     for (size_t i = 0; i < count; i++) {
         float given = kept ? values[i] - kept[i] : values[i];
         float sum = scratch[i] + (float)factor * given;
         *lost += !isfinite(sum);
         scratch[i] = isfinite(sum) ? sum : scratch[i];
     }
-    return device->put(b->kernels, vector, indices, count, scratch);
+    return device->put(b->view.kernels, vector, indices, count, scratch);
 }
 
 /* As with a gradient that makes the residual infinite: the next step tells all ranks. */
@@ -237,13 +230,13 @@ static tamis_status give_back_all(tam_bucket *b, float *scratch) {
     uint64_t lost = 0;
     if (list->count == 0)
         return TAMIS_OK;
-    TAM_TRY(give_back(b, b->acc, values_of(b, list, 0), values_of(b, list, 1), list->decay, scratch,
-                      &lost));
+    TAM_TRY(give_back(b, b->view.acc, values_of(b, list, 0), values_of(b, list, 1), list->decay,
+                      scratch, &lost));
     if (masks(r))
-        TAM_TRY(give_back(b, tam_update_masked(b), values_of(b, list, 2), NULL, list->keep, scratch,
-                          &lost));
-    b->early_nonfinite += lost;
-    b->pending = b->pending || tam_scheme_dense(b->scheme); /* exchange auto chose otherwise then */
+        TAM_TRY(
+            give_back(b, b->view.masked, values_of(b, list, 2), NULL, list->keep, scratch, &lost));
+    b->view.early_nonfinite += lost;
+    b->view.pending = true;
     if (lost > 0)
         tam_log(
             TAM_WARN,

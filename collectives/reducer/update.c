@@ -59,8 +59,8 @@ void tam_update_aim(tam_bucket *b) {
     b->pass = r->passes + 1;
     b->intake = (tam_intake){
         .rule = u->rule,
-        .first = r->first ? r->first + b->begin : NULL,
-        .second = r->second ? r->second + b->begin : NULL,
+        .first = r->first ? r->first + b->view.begin : NULL,
+        .second = r->second ? r->second + b->view.begin : NULL,
         .keep1 = (float)u->beta1,
         .take1 = adam ? (float)(1.0 - u->beta1) : 1.0f,
         .keep2 = (float)u->beta2,
@@ -69,13 +69,7 @@ void tam_update_aim(tam_bucket *b) {
         .correct2 = correction(u->beta2, b->pass),
         .epsilon = (float)u->epsilon,
     };
-    b->target.intake = r->first || r->second ? &b->intake : NULL; /* none: u is the gradient */
-}
-
-float *tam_update_masked(const tam_bucket *b) {
-    const tamis_reducer *r = b->reducer;
-    bool masks = r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first;
-    return masks ? r->first + b->begin : NULL;
+    b->view.target.intake = r->first || r->second ? &b->intake : NULL; /* none: u is the gradient */
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */

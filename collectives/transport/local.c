@@ -10,7 +10,7 @@
 #include "lib/base/base.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/sum.h"
-#include "collectives/transport/tag.h"
+#include "lib/base/tag.h"
 #include "collectives/transport/wait.h"
 
 #include <errno.h>

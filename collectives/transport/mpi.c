@@ -22,7 +22,7 @@
  */
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/sum.h"
-#include "collectives/transport/tag.h"
+#include "lib/base/tag.h"
 #include "collectives/transport/wait.h"
 
 #include <stdio.h>

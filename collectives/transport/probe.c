@@ -11,7 +11,7 @@
  */
 #include "collectives/transport/probe.h"
 
-#include "collectives/transport/tag.h"
+#include "lib/base/tag.h"
 
 #include "lib/base/base.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/sum.h"
 
-#include "collectives/transport/tag.h"
+#include "lib/base/tag.h"
 #include "lib/base/half.h"
 
 static void add_up(const float *gathered, uint32_t nranks, size_t length, float *values) {

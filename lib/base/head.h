@@ -56,6 +56,21 @@ TAM_SHARED size_t tam_head_bytes(size_t nwords) {
     return sizeof(tam_head) + tam_head_round(nwords * sizeof(uint32_t));
 }
 
+/** Heads that came, one of each rank, and behind each its sums. */
+typedef struct tam_heads {
+    const unsigned char *memory;
+    size_t step; /* bytes from one to the next */
+    uint32_t own, nranks, nsums;
+} tam_heads;
+
+static inline const tam_head *tam_head_at(const tam_heads *heads, uint32_t rank) {
+    return (const tam_head *)(const void *)(heads->memory + rank * heads->step);
+}
+
+static inline const float *tam_head_sums(const tam_heads *heads, uint32_t rank) {
+    return (const float *)(const void *)(tam_head_at(heads, rank) + 1);
+}
+
 /* -- checksums -------------------------------------------------------------------------------- */
 
 /** What a word belongs to: each has keys of its own. */

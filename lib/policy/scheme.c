@@ -80,7 +80,7 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
         at += length + 1;
     }
     *out = (tam_scheme){(tam_ownership)found[0], (tam_budget)found[1], (tam_threshold)found[2],
-                        (tam_exchange)found[3]};
+                        (tam_exchange_kind)found[3]};
     return TAMIS_OK;
 }
 

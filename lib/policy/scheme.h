@@ -31,20 +31,20 @@ typedef enum tam_threshold {
     TAM_THRESHOLD_REUSE    /* the k largest in some steps, their threshold in between (Ok-Topk) */
 } tam_threshold;
 
-typedef enum tam_exchange {
+typedef enum tam_exchange_kind {
     TAM_EXCHANGE_UNION,   /* indices gathered, everybody's values reduced at the union */
     TAM_EXCHANGE_PAIRS,   /* (index, value) gathered, everybody gives only what it picked */
     TAM_EXCHANGE_DENSE,   /* everything */
     TAM_EXCHANGE_REGIONS, /* pairs to the owners of regions, the largest sums to all (Ok-Topk) */
     TAM_EXCHANGE_AUTO,    /* of a reducer: union or dense, bucket by bucket (cost.h) */
     TAM_EXCHANGE_ROWS     /* of a bucket: rows that any rank touched; nobody can ask for it */
-} tam_exchange;
+} tam_exchange_kind;
 
 typedef struct tam_scheme {
     tam_ownership ownership;
     tam_budget budget;
     tam_threshold threshold;
-    tam_exchange exchange;
+    tam_exchange_kind exchange;
 } tam_scheme;
 
 /** @param  text  preset or "ownership+budget+threshold+exchange"; NULL: the default preset */

@@ -82,7 +82,7 @@ static void forge_result(test_rank *self, const tamis_reducer *reducer) {
     tam_cuda_past past;
     RANK_OK(self, tam_cuda_step_save(step, &past));
     past.last_result ^= 1;
-    RANK_OK(self, tam_cuda_step_load(step, reducer->buckets[2].config_hash, &past));
+    RANK_OK(self, tam_cuda_step_load(step, reducer->buckets[2].view.config_hash, &past));
 }
 
 static void refuse_one(test_rank *self) {

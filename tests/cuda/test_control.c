@@ -220,7 +220,7 @@ static void fill_union(twins *t) {
     t->verdict.count = count;
 }
 
-/* The reducer's way: collectives/reducer/exchange.c. */
+/* The reducer's way: collectives/exchange/pick.c. */
 static void observe(twins *t) {
     const tam_grid *grid = &t->division.grid;
     t->seen = (tam_observed){.cuts = t->cuts,

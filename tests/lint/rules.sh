@@ -59,7 +59,7 @@ done
 may_include lib/energy/meter/ 'lib/(base|energy)/'
 may_include kernels/ '(lib|kernels)/'
 may_include collectives/transport/ '(lib|collectives/transport)/'
-may_include collectives/exchange/ '(lib|collectives/exchange)/'
+may_include collectives/exchange/ "(lib|collectives/exchange)/|collectives/transport/team\.h"
 may_include collectives/reducer/ '(lib|kernels|collectives)/'
 may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
 may_include collectives/energy/ '(lib|collectives/(transport|energy))/'

@@ -136,7 +136,7 @@ static void outlast(test_rank *self) {
     usual = r->device;
     slow = *usual;
     slow.accumulate = accumulate_slowly;
-    r->device = &slow;
+    r->device = r->buckets[0].view.device = &slow;
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     data_fill(DATA_HEAVY, self->id, 0, N, grad);

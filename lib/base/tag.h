@@ -3,8 +3,8 @@
  * Tags of sums (lib/base/transport.h): every transport that sums lets the ranks hear each other's
  * before it adds anything.
  */
-#ifndef TAM_TRANSPORT_TAG_H
-#define TAM_TRANSPORT_TAG_H
+#ifndef TAM_BASE_TAG_H
+#define TAM_BASE_TAG_H
 
 #include "lib/base/base.h"
 #include "lib/base/transport.h"

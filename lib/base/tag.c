@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/transport/tag.h"
+#include "lib/base/tag.h"
 
 #include <xxhash.h>
 

@@ -2,8 +2,8 @@
  *
  * From the slots of all ranks to one ascending list without duplicates.
  */
-#ifndef TAM_EXCHANGE_UNION_H
-#define TAM_EXCHANGE_UNION_H
+#ifndef TAM_EXCHANGE_MERGE_H
+#define TAM_EXCHANGE_MERGE_H
 
 #include "collectives/exchange/slot.h"
 #include "lib/base/device.h"
@@ -16,7 +16,7 @@ typedef struct tam_list {
 
 /** Merge lists, equal indices once. @param scratch, out  as many as all lists together
  * @return how many there are */
-size_t tam_union_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out);
+size_t tam_merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out);
 
 /**
  * Exclusive ownership: interleave the lists tile by tile, each index in a tile of its sender.
@@ -26,7 +26,7 @@ size_t tam_union_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch
  * Cost:    O(count + tiles)        Errors:  PROTOCOL if an index lies where its sender may not
  *                                           select, or the indices do not ascend
  */
-tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
+tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
                                  const uint32_t *owner_of_part, size_t *cursors, uint32_t *indices,
                                  size_t *count);
 
@@ -38,11 +38,11 @@ tamis_status tam_union_exclusive(const tam_slots *slots, const tam_grid *grid,
  *
  * Cost:    O(sum of counts * log P)   Errors:  PROTOCOL as above
  */
-tamis_status tam_union_merge(const tam_slots *slots, uint64_t n, tam_list *lists, uint32_t *scratch,
-                             uint32_t *indices, size_t *count);
+tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *lists,
+                              uint32_t *scratch, uint32_t *indices, size_t *count);
 
 /** pairs: values[i] = sum, in rank order, of the values sent for indices[i]. */
-void tam_union_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
+void tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
                          float *values);
 
 #endif

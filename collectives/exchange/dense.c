@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Exchange dense: every element of the gradient is summed, run by run (gradient.h). A failure leaves
+ * the gradient partly reduced.
+ *
+ * Floats of the host that lie one after another are summed where they lie, as a long segment always
+ * does; all else passes through the staging area, a piece at a time, where elements of other types
+ * become floats:
+ *
+ *     staging    | float[piece], summed | as many of the gradient's type, as they are |
+ *
+ * Under exchange auto there is a residual, in which micro-batches wait. They go with the gradient,
+ * where they lie by then:
+ *
+ *     residual   | a0 a1 a2 |   ->   | 0 0 0 |
+ *     gradient   | g0 g1 g2 |   ->   | a0 + s g0   a1 + s g1   a2 + s g2 |   ->   sums over ranks
+ */
+#include "collectives/exchange/gradient.h"
+#include "collectives/exchange/nothing.h"
+#include "collectives/exchange/table.h"
+
+#include "lib/base/half.h"
+#include "lib/base/tag.h"
+
+#include <math.h>
+
+typedef struct dense {
+    tam_bucket_view *view;
+    uint64_t bad; /* sums of this step that are not finite, and entries that were dropped before */
+} dense;
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static size_t count_staging(const tam_bucket_view *v) {
+    size_t most = 0;
+    if (tam_gradient_staged(v))
+        return 2 * (size_t)TAM_GRADIENT_PIECE;
+    for (tam_run u = {0}; u.at + u.count < v->layout->length;) {
+        u = tam_gradient_run(v, u);
+        bool alone = v->layout->begins[u.first + 1] >= u.at + u.count;
+        most = !alone && u.count > most ? u.count : most;
+    }
+    return most;
+}
+
+static tamis_status open_dense(tam_bucket_view *view, void **out) {
+    dense *d = tam_alloc(sizeof *d);
+    if (!d)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
+    d->view = view;
+    view->staging_floats = count_staging(view);
+    view->result_max = 0;
+    *out = d;
+    return TAMIS_OK;
+}
+
+static void close_dense(void *self, bool lingers) {
+    (void)lingers;
+    tam_free(self);
+}
+
+/* -- sums ------------------------------------------------------------------------------------- */
+
+/* The sums are the same bits on all ranks, so all see the same bad entries and decide alike. */
+static uint64_t divide(float *values, size_t count, float by, bool drop) {
+    uint64_t bad = 0;
+    for (size_t i = 0; i < count; i++) {
+        values[i] /= by;
+        bad += !isfinite(values[i]);
+    }
+    for (size_t i = 0; bad > 0 && drop && i < count; i++)
+        values[i] = isfinite(values[i]) ? values[i] : 0.0f;
+    return bad;
+}
+
+/* What waits in the residual goes too. */
+static void take_pending(const tam_bucket_view *v, const tam_run *u, float *values) {
+    float *acc = v->acc + u->at;
+    for (size_t i = 0; i < u->count; i++)
+        values[i] += acc[i];
+    memset(acc, 0, u->count * sizeof acc[0]);
+}
+
+/* What the ranks dropped from micro-batches goes with the first run, for all to know. */
+static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_run *u, float *values) {
+    tam_tag tag = {
+        .rank = v->comm_rank,
+        .reducer = v->reducer,
+        .step = v->step,
+        .begin = v->begin + u->at,
+        .count = u->count,
+        .note = u->at == 0 ? v->early_nonfinite : 0,
+    };
+    tam_tag_seal(&tag);
+    link->call.tag = &tag;
+    link->call.notes = 0;
+    tamis_status status = link->transport->allreduce_sum(link->self, values, u->count, &link->call);
+    link->call.tag = NULL;
+    return status;
+}
+
+static tamis_status reduce_values(dense *d, tam_link *link, const tam_run *u, float *values) {
+    const tam_bucket_view *v = d->view;
+    bool drop = v->config->nonfinite == TAMIS_NONFINITE_DROP;
+    for (size_t i = 0; v->target.scale != 1.0f && i < u->count; i++)
+        values[i] *= v->target.scale;
+    if (v->pending)
+        take_pending(v, u, values);
+    TAM_TRY(sum(v, link, u, values));
+    d->bad += link->call.notes + divide(values, u->count, v->divisor, drop);
+    return TAMIS_OK;
+}
+
+static tamis_status reduce_staged(dense *d, tam_link *link, const tam_run *u) {
+    const tam_bucket_view *v = d->view;
+    tamis_type type = v->target.type;
+    float *values = v->staging;
+    void *raw = type == TAMIS_TYPE_FLOAT32 ? values : values + TAM_GRADIENT_PIECE;
+    TAM_TRY(tam_gradient_take(v, u, raw));
+    if (raw != values)
+        tam_widen(type, raw, u->count, values);
+    TAM_TRY(reduce_values(d, link, u, values));
+    if (raw != values)
+        tam_narrow(values, u->count, type, raw);
+    return tam_gradient_give(v, u, raw);
+}
+
+static tamis_status reduce(dense *d, tam_link *link) {
+    for (tam_run u = {0}; u.at + u.count < d->view->layout->length;) {
+        u = tam_gradient_run(d->view, u);
+        float *place = tam_gradient_place(d->view, &u);
+        TAM_TRY(place ? reduce_values(d, link, &u, place) : reduce_staged(d, link, &u));
+    }
+    return TAMIS_OK;
+}
+
+/* -- the row ---------------------------------------------------------------------------------- */
+
+static tamis_status run(void *self, tam_link *link) {
+    dense *d = self;
+    tam_bucket_view *v = d->view;
+    d->bad = 0;
+    if (!v->skipped)
+        TAM_TRY(reduce(d, link));
+    v->pending = v->pending && v->skipped;
+    v->out.result.count = (size_t)v->layout->length;
+    return TAMIS_OK;
+}
+
+/* They were found, and dropped, piece by piece. */
+static uint64_t drop(void *self) {
+    return ((dense *)self)->bad;
+}
+
+static tamis_status skip(void *self) {
+    return tam_gradient_clear(((dense *)self)->view);
+}
+
+const tam_exchange tam_exchange_dense = {
+    .name = "dense",
+    .traits = TAM_TRAIT_DEVICE,
+    .open = open_dense,
+    .close = close_dense,
+    .limit = tam_nothing_to_limit,
+    .collect = tam_nothing_to_send,
+    .accumulate = tam_nothing_to_do,
+    .plan = tam_nothing_to_send,
+    .pick = tam_nothing_to_do,
+    .run = run,
+    .drop = drop,
+    .apply = tam_nothing_to_do,
+    .skip = skip,
+    .state_words = tam_nothing_words,
+    .state = tam_nothing_state,
+    .state_valid = tam_nothing_valid,
+};

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Hierarchical: another exchange, among fewer ranks. Of N nodes of G ranks each, rank a G + g is rank
+ * g of node a. What all ranks of a node have to give is summed first, slice by slice, and the rest of
+ * a step is that of the N ranks of a column, on a slice, as if there were no other ranks:
+ *
+ *     collect  all-to-all in the node: slice g of every gradient to rank g, added in rank order
+ *     run      the other exchange in the column: N ranks, n / G elements; then
+ *              slots in the node: indices and sums of every slice; all ranks hold the whole result
+ *
+ * Two nodes of two ranks, slices of one run, k = 4; x.y = slice y of rank x:
+ *
+ *     collect  rank 0   gives 0.1 to 1   gets 1.0   sums 0.0 + 1.0       ranks 2, 3 likewise
+ *              rank 1   gives 0.0 to 0   gets 0.1   sums 0.1 + 1.1
+ *     column   ranks 0 and 2 on slice 0: two entries; ranks 1 and 3 on slice 1: two entries
+ *     node     rank 0   gives its two to 1, gets two; all ranks hold the same four
+ *
+ * Whether a step is skipped a column does not know by itself: the node decides, for all.
+ */
+#include "collectives/exchange/gradient.h"
+#include "collectives/exchange/merge.h"
+#include "collectives/exchange/node.h"
+#include "collectives/exchange/nothing.h"
+#include "collectives/exchange/slot.h"
+#include "collectives/exchange/table.h"
+#include "collectives/transport/team.h"
+
+typedef struct hierarchical {
+    tam_bucket_view *view;
+    const tam_exchange *row; /* of the column, */
+    void *inner;             /* and that */
+    tam_team node, column;
+    tam_node sums;
+    tam_slots slots;    /* results of the slices. Words: picks of each rank of the column, rescans,
+                           the first node whose sum was not finite */
+    uint32_t *owners;   /* [G] 0, 1, 2, ... */
+    size_t *cursors;    /* [G] */
+    tam_reach *reaches; /* [G] */
+    uint32_t *indices;  /* [whole_k_max] the result, elements of the bucket */
+    float *values;
+} hierarchical;
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static tamis_status open_result(hierarchical *h) {
+    const tam_slice *slice = h->view->slice;
+    size_t most = (size_t)h->view->whole_k_max;
+    h->owners = tam_alloc_array(slice->nlocal, sizeof h->owners[0]);
+    h->cursors = tam_alloc_array(slice->nlocal, sizeof h->cursors[0]);
+    h->reaches = tam_alloc_array(slice->nlocal, sizeof h->reaches[0]);
+    h->indices = tam_alloc_array(most, sizeof h->indices[0]);
+    h->values = tam_alloc_array(most, sizeof h->values[0]);
+    if (!h->owners || !h->cursors || !h->reaches || !h->indices || !h->values)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a result of %zu entries", most);
+    for (uint32_t g = 0; g < slice->nlocal; g++) {
+        h->owners[g] = g;
+        h->reaches[g] = tam_reach_of(&slice->division, g);
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status open_slots(hierarchical *h) {
+    const tam_bucket_view *v = h->view;
+    const tam_slice *slice = v->slice;
+    tamis_index_format format = v->config->index_format;
+    uint64_t span = tam_own_max(&slice->division);
+    h->slots = (tam_slots){
+        .rank = slice->local,
+        .nranks = slice->nlocal,
+        .first = v->comm_rank - slice->local,
+        .stride = 1,
+        .nstats = 1,
+        .nwords = v->nranks + 2,
+        .capacity = tam_share_max(&slice->division, v->whole_k_max),
+        .with_values = true,
+        .format = format != TAMIS_INDEX_AUTO
+                      ? format
+                      : tam_codec_choose(span, tam_share_max(&slice->division, v->whole_k)),
+        .span = span,
+        .reaches = h->reaches,
+    };
+    return tam_slots_open(&h->slots);
+}
+
+/* Teams hold copies of a message for every member. When the column's exchange is open, of which the
+ * view tells what it sends. */
+static tamis_status open_teams(hierarchical *h) {
+    const tam_bucket_view *v = h->view;
+    const tam_slice *slice = v->slice;
+    size_t sums = tam_team_sum_room(v->result_max, v->nranks), heads = v->nranks * v->gather_max;
+    h->node = (tam_team){.first = v->comm_rank - slice->local,
+                         .stride = 1,
+                         .count = slice->nlocal,
+                         .member = slice->local,
+                         .nranks = v->comm_nranks,
+                         .room_bytes = slice->nlocal * h->slots.head_step};
+    h->column = (tam_team){.first = slice->local,
+                           .stride = slice->nlocal,
+                           .count = v->nranks,
+                           .member = v->rank,
+                           .nranks = v->comm_nranks,
+                           .room_bytes = sums > heads ? sums : heads};
+    TAM_TRY(tam_team_open(&h->node));
+    return tam_team_open(&h->column);
+}
+
+/* The result is applied by kernels of the whole bucket. */
+static tamis_status open_all(hierarchical *h) {
+    tam_bucket_view *v = h->view;
+    TAM_TRY(v->device->open(&v->slice->division.grid, 0, v->config->threads, &v->gradient_kernels));
+    TAM_TRY(h->row->open(v, &h->inner));
+    TAM_TRY(tam_node_open(v, &h->sums));
+    TAM_TRY(open_result(h));
+    TAM_TRY(open_slots(h));
+    TAM_TRY(open_teams(h));
+    v->result_max = (size_t)v->whole_k_max;
+    v->decides = false;
+    return TAMIS_OK;
+}
+
+static void close_hierarchical(void *self, bool lingers) {
+    hierarchical *h = self;
+    if (!h)
+        return;
+    h->row->close(h->inner, lingers);
+    tam_node_close(&h->sums, lingers);
+    tam_team_close(&h->node, lingers);
+    tam_team_close(&h->column, lingers);
+    if (!lingers)
+        tam_slots_close(&h->slots);
+    if (h->view->gradient_kernels != h->view->kernels)
+        h->view->device->close(h->view->gradient_kernels);
+    h->view->gradient_kernels = h->view->kernels;
+    tam_free(h->owners);
+    tam_free(h->cursors);
+    tam_free(h->reaches);
+    tam_free(h->indices);
+    tam_free(h->values);
+    tam_free(h);
+}
+
+static tamis_status open_hierarchical(tam_bucket_view *view, void **out) {
+    hierarchical *h = tam_alloc(sizeof *h);
+    if (!h)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
+    h->view = view;
+    h->row = tam_exchange_flat(view->division->scheme.exchange);
+    tamis_status status = open_all(h);
+    if (status != TAMIS_OK) {
+        close_hierarchical(h, false);
+        return status;
+    }
+    *out = h;
+    return TAMIS_OK;
+}
+
+static void limit(void *self) {
+    hierarchical *h = self;
+    const tam_bucket_view *v = h->view;
+    h->row->limit(h->inner);
+    tam_slots_limit(&h->slots, tam_share_max(&v->slice->division, v->whole_k));
+}
+
+/* -- before the column ------------------------------------------------------------------------ */
+
+static tamis_status collect(void *self, tam_link *link) {
+    hierarchical *h = self;
+    tam_link node = tam_team_link(&h->node, link);
+    TAM_TRY(tam_node_sum(&h->sums, &node));
+    link->call.wire_bytes = node.call.wire_bytes;
+    return TAMIS_OK;
+}
+
+static tamis_status accumulate(void *self) {
+    hierarchical *h = self;
+    tam_bucket_view *v = h->view;
+    const tam_accumulate pass = tam_node_pass(&h->sums);
+    TAM_TRY(v->device->accumulate(v->kernels, &pass, &v->accumulated));
+    return v->target.clear ? tam_gradient_clear(v) : TAMIS_OK;
+}
+
+static tamis_status plan(void *self, tam_link *link) {
+    hierarchical *h = self;
+    return h->row->plan(h->inner, link);
+}
+
+static tamis_status pick(void *self) {
+    hierarchical *h = self;
+    return h->row->pick(h->inner);
+}
+
+/* -- behind it -------------------------------------------------------------------------------- */
+
+/* Behind the picks of the column's ranks: */
+enum { RESCANS, BAD_NODE };
+
+static uint32_t word_of(const hierarchical *h, uint32_t g, int word) {
+    return tam_slot_words_of(&h->slots, g)[h->column.count + (uint32_t)word];
+}
+
+/* What the column knows of itself. */
+static void fill_head(hierarchical *h) {
+    const tam_bucket_view *v = h->view;
+    const tam_outcome *out = &v->out;
+    tam_head *head = tam_slot_own_head(&h->slots);
+    uint32_t *words = tam_slot_own_words(&h->slots), *more = words + h->column.count;
+    head->step = v->step;
+    head->last_result = v->last_result;
+    head->count = (uint32_t)out->held.count;
+    head->deferred = (uint32_t)out->deferred;
+    head->candidates = (uint32_t)out->candidates;
+    head->nonfinite = out->nonfinite < UINT32_MAX ? (uint32_t)out->nonfinite : UINT32_MAX;
+    tam_slot_own_stats(&h->slots)[0] = (float)out->norm;
+    more[RESCANS] = (uint32_t)out->rescans;
+    more[BAD_NODE] = out->bad_first;
+    for (uint32_t a = 0; a < out->heads.nranks; a++)
+        words[a] = tam_head_at(&out->heads, a)->count;
+}
+
+/* What all columns say together. */
+static void add_up_columns(hierarchical *h) {
+    tam_bucket_view *v = h->view;
+    tam_outcome *out = &v->out;
+    uint32_t nlocal = v->slice->nlocal, bad_node = v->nranks;
+    out->deferred = out->candidates = out->nonfinite = out->rescans = 0;
+    out->norm = 0.0;
+    for (uint32_t g = 0; g < nlocal; g++) {
+        const tam_head *head = tam_slot_head_of(&h->slots, g);
+        uint32_t bad = word_of(h, g, BAD_NODE);
+        out->deferred += head->deferred;
+        out->candidates += head->candidates;
+        out->nonfinite += head->nonfinite;
+        out->rescans += word_of(h, g, RESCANS);
+        out->norm += tam_slot_stats_of(&h->slots, g)[0];
+        bad_node = bad < bad_node ? bad : bad_node;
+        for (uint32_t a = 0; a < v->nranks; a++)
+            out->picked[a * nlocal + g] = tam_slot_words_of(&h->slots, g)[a];
+    }
+    out->bad_first = bad_node * nlocal;
+    out->bad_ranks = nlocal;
+    if (out->nonfinite > 0 && v->config->nonfinite != TAMIS_NONFINITE_DROP)
+        v->skipped = true;
+}
+
+/* The column has its sums: give them to the node and take those of the other slices. */
+static tamis_status share(hierarchical *h, tam_link *link) {
+    tam_bucket_view *v = h->view;
+    tam_outcome *out = &v->out;
+    const tam_entries *held = &out->held;
+    size_t count;
+    h->slots.config = v->config_hash + v->whole_k;
+    fill_head(h);
+    tam_reach_locate(&h->reaches[v->slice->local], held->indices, held->count,
+                     tam_slot_own_indices(&h->slots));
+    memcpy(tam_slot_own_values(&h->slots), held->values, held->count * sizeof held->values[0]);
+    TAM_TRY(tam_slots_exchange(&h->slots, link));
+    TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->cursors,
+                                h->indices, &count));
+    tam_merge_sum_pairs(&h->slots, h->indices, count, h->values);
+    out->result = (tam_entries){h->indices, h->values, count};
+    add_up_columns(h);
+    return TAMIS_OK;
+}
+
+/* Ranks met for the sum of their node, each node at a time of its own: when they began is unknown. */
+static tamis_status run(void *self, tam_link *link) {
+    hierarchical *h = self;
+    h->view->began_us = 0;
+    tam_link column = tam_team_link(&h->column, link);
+    TAM_TRY(h->row->run(h->inner, &column));
+    link->call.wire_bytes = column.call.wire_bytes;
+    tam_link node = tam_team_link(&h->node, link);
+    TAM_TRY(share(h, &node));
+    link->call.wire_bytes = node.call.wire_bytes;
+    return TAMIS_OK;
+}
+
+/* -- the end: that of the column's exchange, which applies the whole result ------------------- */
+
+static uint64_t drop(void *self) {
+    hierarchical *h = self;
+    return h->row->drop(h->inner);
+}
+
+static tamis_status apply(void *self) {
+    hierarchical *h = self;
+    return h->row->apply(h->inner);
+}
+
+static tamis_status skip(void *self) {
+    hierarchical *h = self;
+    return h->row->skip(h->inner);
+}
+
+static uint64_t *state(void *self) {
+    hierarchical *h = self;
+    return h->row->state(h->inner);
+}
+
+const tam_exchange tam_exchange_hierarchical = {
+    .name = "hierarchical",
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS,
+    .open = open_hierarchical,
+    .close = close_hierarchical,
+    .limit = limit,
+    .collect = collect,
+    .accumulate = accumulate,
+    .plan = plan,
+    .pick = pick,
+    .run = run,
+    .drop = drop,
+    .apply = apply,
+    .skip = skip,
+    .state_words = tam_nothing_words, /* of columns whose exchange remembers nothing */
+    .state = state,
+    .state_valid = tam_nothing_valid,
+};

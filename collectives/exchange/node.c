@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/exchange/node.h"
+
+#include "lib/base/half.h"
+
+#include <xxhash.h>
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+tamis_status tam_node_open(tam_bucket_view *view, tam_node *o) {
+    const tam_slice *slice = view->slice;
+    uint32_t nlocal = slice->nlocal;
+    size_t chunk = (size_t)slice->division.block * nlocal, most = (size_t)slice->division.grid.n;
+    *o = (tam_node){.view = view};
+    o->sum = tam_alloc_array((size_t)slice->layout->length, sizeof o->sum[0]);
+    o->parts = tam_alloc_array(chunk, sizeof o->parts[0]);
+    o->packed = tam_alloc_array(chunk < most ? chunk : most, sizeof o->packed[0]);
+    o->send_at = tam_alloc_array((size_t)nlocal + 1, sizeof o->send_at[0]);
+    o->recv_at = tam_alloc_array((size_t)nlocal + 1, sizeof o->recv_at[0]);
+    o->sent = tam_alloc_array(nlocal, sizeof o->sent[0]);
+    o->came = tam_alloc_array(nlocal, sizeof o->came[0]);
+    o->heard = tam_alloc_array(nlocal, sizeof o->heard[0]);
+    if (o->sum && o->parts && o->packed && o->send_at && o->recv_at && o->sent && o->came &&
+        o->heard)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_NOMEM, "no memory for a slice of %llu elements",
+                    (unsigned long long)slice->layout->length);
+}
+
+void tam_node_close(tam_node *o, bool lingers) {
+    if (!lingers) {
+        tam_free(o->parts);
+        tam_free(o->packed);
+        tam_free(o->sent);
+        tam_free(o->came);
+    }
+    tam_free(o->sum);
+    tam_free(o->send_at);
+    tam_free(o->recv_at);
+    tam_free(o->heard);
+}
+
+/* -- a chunk ---------------------------------------------------------------------------------- */
+
+/* Of every segment what lies in the chunk. */
+static void pack_segments(const tam_bucket_view *v, uint64_t at, size_t count, float *out) {
+    const tamis_layout *l = v->layout;
+    const tam_accumulate *t = &v->target;
+    for (uint32_t s = 0; s < l->nsegments && l->begins[s] < at + count; s++) {
+        uint64_t from = l->begins[s] > at ? l->begins[s] : at;
+        uint64_t to = l->begins[s + 1] < at + count ? l->begins[s + 1] : at + count;
+        const unsigned char *grad = t->grads[s];
+        if (from < to)
+            tam_widen(t->type, grad + (from - l->begins[s]) * tam_type_bytes(t->type),
+                      (size_t)(to - from), out + (from - at));
+    }
+}
+
+/* A chunk of the gradient as it travels: floats, scaled. Where that is what the caller has given it
+ * travels from there. */
+static const float *chunk_of(const tam_node *o, uint64_t at, size_t count) {
+    const tam_accumulate *t = &o->view->target;
+    float *out = o->packed;
+    if (t->grad && t->type == TAMIS_TYPE_FLOAT32 && t->scale == 1.0f)
+        return (const float *)t->grad + at;
+    if (t->grad)
+        tam_widen(t->type, (const unsigned char *)t->grad + at * tam_type_bytes(t->type), count,
+                  out);
+    else
+        pack_segments(o->view, at, count, out);
+    for (size_t i = 0; t->scale != 1.0f && i < count; i++)
+        out[i] *= t->scale;
+    return out;
+}
+
+/* Runs of a chunk; the last chunk has shorter ones, or none, at its end. @return of the own slice */
+static size_t divide_chunk(tam_node *o, size_t count) {
+    const tam_slice *slice = o->view->slice;
+    size_t run = slice->division.block, end = 0, own = 0;
+    for (uint32_t g = 0; g < slice->nlocal; g++) {
+        size_t begin = end;
+        end = begin + run < count ? begin + run : count;
+        own = g == slice->local ? end - begin : own;
+        o->send_at[g + 1] = end * sizeof(float);
+    }
+    for (uint32_t g = 0; g < slice->nlocal; g++)
+        o->recv_at[g + 1] = (g + 1) * own * sizeof(float);
+    return own;
+}
+
+static uint64_t hash_run(const float *values, const size_t *at, uint32_t g, uint64_t before) {
+    return XXH3_64bits_withSeed((const char *)values + at[g], at[g + 1] - at[g], before);
+}
+
+/* In rank order. */
+static void add_up(const float *parts, uint32_t nparts, size_t count, float *sums) {
+    memcpy(sums, parts, count * sizeof sums[0]);
+    for (uint32_t g = 1; g < nparts; g++) {
+        const float *theirs = parts + g * count;
+        for (size_t i = 0; i < count; i++)
+            sums[i] += theirs[i];
+    }
+}
+
+static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t count,
+                              float **sums) {
+    uint32_t nlocal = o->view->slice->nlocal;
+    size_t own = divide_chunk(o, count);
+    const float *chunk = chunk_of(o, at, count);
+    for (uint32_t g = 0; g < nlocal; g++)
+        o->sent[g].checksum = hash_run(chunk, o->send_at, g, o->sent[g].checksum);
+    TAM_TRY(link->transport->alltoall(link->self, chunk, o->send_at, o->parts, o->recv_at,
+                                      &link->call));
+    for (uint32_t g = 0; g < nlocal; g++)
+        o->heard[g] = hash_run(o->parts, o->recv_at, g, o->heard[g]);
+    add_up(o->parts, nlocal, own, *sums);
+    *sums += own;
+    return TAMIS_OK;
+}
+
+/* -- the whole -------------------------------------------------------------------------------- */
+
+static tamis_status refuse_gradient(const tam_node *o, uint32_t g, const char *what) {
+    const tam_bucket_view *v = o->view;
+    return tam_fail(TAMIS_E_PROTOCOL, "the gradient of rank %u, as rank %u got it, was refused: %s",
+                    v->comm_rank - v->slice->local + g, v->comm_rank, what);
+}
+
+static tamis_status check_tail(const tam_node *o, uint32_t g) {
+    const tam_tail *t = &o->came[g];
+    if (t->config != o->sent[o->view->slice->local].config || t->rank != g)
+        return refuse_gradient(o, g, "it comes from another configuration or density");
+    if (t->step != o->view->step)
+        return refuse_gradient(o, g, "it is of another step");
+    if (t->checksum != o->heard[g])
+        return refuse_gradient(o, g, "its checksum is wrong");
+    return TAMIS_OK;
+}
+
+static tamis_status compare_tails(tam_node *o, tam_link *link) {
+    const tam_bucket_view *v = o->view;
+    for (uint32_t g = 0; g < v->slice->nlocal; g++) {
+        o->sent[g].config = v->config_hash + v->whole_k;
+        o->sent[g].step = v->step;
+        o->sent[g].rank = v->slice->local;
+        o->send_at[g + 1] = o->recv_at[g + 1] = (g + 1) * sizeof o->sent[0];
+    }
+    TAM_TRY(link->transport->alltoall(link->self, o->sent, o->send_at, o->came, o->recv_at,
+                                      &link->call));
+    for (uint32_t g = 0; g < v->slice->nlocal; g++)
+        TAM_TRY(check_tail(o, g));
+    return TAMIS_OK;
+}
+
+tamis_status tam_node_sum(tam_node *o, tam_link *link) {
+    const tam_slice *slice = o->view->slice;
+    uint64_t n = slice->division.grid.n, longest = (uint64_t)slice->division.block * slice->nlocal;
+    float *sums = o->sum;
+    for (uint32_t g = 0; g < slice->nlocal; g++)
+        o->sent[g].checksum = o->heard[g] = 0;
+    for (uint64_t at = 0; at < n; at += longest)
+        TAM_TRY(sum_chunk(o, link, at, (size_t)(n - at < longest ? n - at : longest), &sums));
+    return compare_tails(o, link);
+}
+
+tam_accumulate tam_node_pass(const tam_node *o) {
+    tam_accumulate pass = o->view->target;
+    pass.grad = o->sum;
+    pass.grads = NULL;
+    pass.seg_begin = o->view->slice->layout->begins;
+    pass.type = TAMIS_TYPE_FLOAT32;
+    pass.scale = 1.0f;
+    pass.clear = false;
+    return pass;
+}

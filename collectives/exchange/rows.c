@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Exchange rows, of a segment of which few rows are touched: only those travel, exactly. The
+ * residual holds what came since the last step and is zero after each: all that was touched leaves.
+ * In three moves: who touched what, the union, the sums. Of 3 ranks, rows of 2 elements:
+ *
+ *                row 0   row 1   row 2   row 3   row 4        list     union    sums
+ *     rank 0     .  .    1  2    .  .    .  .    .  .         1        1 3      11  2 | 5 7
+ *     rank 1     .  .    .  .    .  .    5  7    .  .         3
+ *     rank 2     .  .   10  .    .  .    .  .    .  .         1
+ *
+ * The lists are slots of row numbers. The sums are made in one of two ways, whichever takes fewer
+ * bytes by what the slots tell all ranks: c rows of the longest list, U of the union, L elements each,
+ *
+ *     reduce     every rank gives all rows of the union     8 U L (P - 1) / P     same rows touched
+ *     gather     every rank sends its own rows to all       4 c L (P - 1)         others touched
+ *
+ * and gather adds them up in rank order, so the bits are the same: a rank that has not touched a row
+ * would add +0, and the residual, 0 + x, holds no -0. It is chosen where c P < 2 U, and where all
+ * that it needs fits the memory of the sums:
+ *
+ *     values     | sums: U L | own rows: c L | rows of all ranks: P c L |    at most rows * L
+ *
+ * A rank that touched so many rows that its list would cost more than all other rows, 8 bytes for
+ * each of their elements, says "all" in place of it. Then all rows are the union.
+ */
+#include "collectives/exchange/sparse.h"
+#include "collectives/exchange/table.h"
+
+typedef struct rows {
+    tam_sparse sparse;      /* first */
+    uint32_t length, count; /* elements of a row; rows */
+    uint32_t most;          /* rows that a rank lists; if it touched more it says "all" */
+    uint32_t nunited;
+    unsigned char *marks; /* [count] touched */
+    uint32_t *united;     /* [count] rows that any rank touched, ascending */
+} rows;
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+/* Of a random batch; to choose how lists travel, and what they cost. */
+enum { EXPECTED_SHARE = 64 };
+
+static tamis_index_format usual_format(const rows *w) {
+    return tam_codec_choose(w->count, w->count / EXPECTED_SHARE + 1);
+}
+
+/* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). In the format that
+ * is chosen by itself, whichever was asked for: which rows are summed is part of the result. */
+static bool list_pays(const rows *w, uint64_t count) {
+    uint64_t bytes = tam_codec_of(usual_format(w))->bytes(w->count, count);
+    return (bytes + 7) / 8 * 8 * w->sparse.view->nranks <= 8 * (w->count - count) * w->length;
+}
+
+static uint32_t find_most(const rows *w) {
+    uint64_t low = 0, high = w->count; /* pays; high + 1 does not */
+    while (low < high) {
+        uint64_t middle = (low + high + 1) / 2;
+        if (list_pays(w, middle))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return (uint32_t)low;
+}
+
+static void close_rows(void *self, bool lingers) {
+    rows *w = self;
+    if (!w)
+        return;
+    tam_sparse_close(&w->sparse, lingers);
+    tam_free(w->marks);
+    tam_free(w->united);
+    tam_free(w);
+}
+
+static tam_slots choose_slots(const rows *w) {
+    const tam_bucket_view *v = w->sparse.view;
+    return (tam_slots){
+        .rank = v->rank,
+        .nranks = v->nranks,
+        .capacity = w->most,
+        .growing = true,
+        .format = v->format != TAMIS_INDEX_AUTO ? v->format : usual_format(w),
+        .span = w->count,
+        .config = v->config_hash,
+    };
+}
+
+static tamis_status open_memory(rows *w) {
+    tam_sparse *s = &w->sparse;
+    tam_bucket_view *v = s->view;
+    TAM_TRY(tam_slots_open(&s->slots));
+    s->most = (size_t)v->layout->length;
+    s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
+    s->values = tam_alloc_array(s->most, sizeof s->values[0]);
+    s->reaches = tam_alloc_array(v->nranks, sizeof s->reaches[0]);
+    w->marks = tam_alloc_array(w->count, sizeof w->marks[0]);
+    w->united = tam_alloc_array(w->count, sizeof w->united[0]);
+    if (!s->indices || !s->values || !s->reaches || !w->marks || !w->united)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u rows of %u elements", w->count, w->length);
+    for (uint32_t i = 0; i < v->nranks; i++)
+        s->reaches[i] = (tam_reach){0, w->count, w->count, w->count};
+    s->slots.reaches = s->reaches;
+    v->format = s->slots.format;
+    v->result_max = s->most;
+    return TAMIS_OK;
+}
+
+static tamis_status open_rows(tam_bucket_view *view, void **out) {
+    rows *w = tam_alloc(sizeof *w);
+    if (!w)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for rows");
+    w->sparse.view = view;
+    w->length = view->layout->rows[0];
+    w->count = (uint32_t)view->layout->length / w->length;
+    w->most = view->nranks > 1 ? find_most(w) : w->count;
+    w->sparse.slots = choose_slots(w);
+    tamis_status status = open_memory(w);
+    if (status != TAMIS_OK) {
+        close_rows(w, false);
+        return status;
+    }
+    *out = w;
+    return TAMIS_OK;
+}
+
+/* -- who touched what ------------------------------------------------------------------------- */
+
+static tamis_status plan(void *self, tam_link *link) {
+    (void)link;
+    rows *w = self;
+    w->sparse.slots.config = w->sparse.view->config_hash;
+    return TAMIS_OK;
+}
+
+static tamis_status pick(void *self) {
+    rows *w = self;
+    tam_slots *slots = &w->sparse.slots;
+    const tam_bucket_view *v = w->sparse.view;
+    uint32_t *own = tam_slot_own_indices(slots);
+    tam_cut_result result = {0};
+    size_t found = 0;
+    TAM_TRY(v->device->mark(v->kernels, v->acc, w->length, w->count, w->marks));
+    for (uint32_t row = 0; row < w->count; row++) {
+        if (w->marks[row] && found++ < w->most)
+            own[found - 1] = row;
+    }
+    bool all = found > w->most;
+    result.count = all ? 0 : found;
+    tam_sparse_fill_head(&w->sparse, &result);
+    tam_slot_own_head(slots)->flags |= all ? TAM_HEAD_ALL_ROWS : 0;
+    return TAMIS_OK;
+}
+
+/* -- the union -------------------------------------------------------------------------------- */
+
+static tamis_status mark_list(rows *w, uint32_t rank) {
+    const tam_head *h = tam_slot_head_of(&w->sparse.slots, rank);
+    const uint32_t *list = tam_slot_indices_of(&w->sparse.slots, rank);
+    for (uint32_t i = 0; i < h->count; i++) {
+        if (list[i] >= w->count || (i > 0 && list[i] <= list[i - 1]))
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "the slot of rank %u was refused: row %u of %u is none or out of order",
+                            rank, list[i], w->count);
+        w->marks[list[i]] = 1;
+    }
+    if (h->flags & TAM_HEAD_ALL_ROWS)
+        memset(w->marks, 1, w->count);
+    return TAMIS_OK;
+}
+
+static tamis_status unite(rows *w) {
+    memset(w->marks, 0, w->count);
+    for (uint32_t i = 0; i < w->sparse.view->nranks; i++)
+        TAM_TRY(mark_list(w, i));
+    w->nunited = 0;
+    for (uint32_t row = 0; row < w->count; row++) {
+        w->united[w->nunited] = row;
+        w->nunited += w->marks[row];
+    }
+    return TAMIS_OK;
+}
+
+/* The elements of rows. */
+static size_t expand(rows *w, const uint32_t *list, size_t count) {
+    uint32_t length = w->length, *indices = w->sparse.indices;
+    for (size_t i = 0; i < count; i++) {
+        for (uint32_t j = 0; j < length; j++)
+            indices[i * length + j] = list[i] * length + j;
+    }
+    return count * length;
+}
+
+/* -- the sums --------------------------------------------------------------------------------- */
+
+/* Rows of the rank that touched most. */
+static uint32_t longest_list(const rows *w) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < w->sparse.view->nranks; i++) {
+        const tam_head *h = tam_slot_head_of(&w->sparse.slots, i);
+        uint32_t count = h->flags & TAM_HEAD_ALL_ROWS ? w->count : h->count;
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+static bool gather_pays(const rows *w, uint64_t longest) {
+    uint64_t nranks = w->sparse.view->nranks, nunited = w->nunited;
+    return longest * nranks < 2 * nunited && nunited + (nranks + 1) * longest <= w->count;
+}
+
+static void add_rows(const rows *w, uint32_t rank, const float *came, float *sums) {
+    const uint32_t *list = tam_slot_indices_of(&w->sparse.slots, rank);
+    size_t length = w->length, count = tam_slot_head_of(&w->sparse.slots, rank)->count;
+    for (size_t i = 0, u = 0; i < count; i++, u++) {
+        while (w->united[u] != list[i])
+            u++;
+        for (size_t j = 0; j < length; j++)
+            sums[u * length + j] += came[i * length + j];
+    }
+}
+
+/* Elements of the rows of the union come to `indices`, their sums to `values`. */
+static tamis_status gather(rows *w, tam_link *link, size_t longest) {
+    tam_slots *slots = &w->sparse.slots;
+    const tam_bucket_view *v = w->sparse.view;
+    size_t count = tam_slot_own_head(slots)->count, room = longest * w->length;
+    float *sums = w->sparse.values, *sent = sums + (size_t)w->nunited * w->length;
+    float *came = sent + room;
+    count = expand(w, tam_slot_own_indices(slots), count);
+    TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, sent));
+    memset(sent + count, 0, (room - count) * sizeof sent[0]);
+    TAM_TRY(link->transport->allgather(link->self, sent, room * sizeof sent[0], came, &link->call));
+    memset(sums, 0, (size_t)(sent - sums) * sizeof sums[0]);
+    for (uint32_t i = 0; i < v->nranks; i++)
+        add_rows(w, i, came + i * room, sums);
+    expand(w, w->united, w->nunited);
+    return TAMIS_OK;
+}
+
+static tamis_status reduce(rows *w, tam_link *link) {
+    const tam_bucket_view *v = w->sparse.view;
+    float *values = w->sparse.values;
+    size_t count = expand(w, w->united, w->nunited);
+    TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, values));
+    return link->transport->allreduce_sum(link->self, values, count, &link->call);
+}
+
+static tamis_status run(void *self, tam_link *link) {
+    rows *w = self;
+    bool stops;
+    TAM_TRY(tam_sparse_gather(&w->sparse, link, &stops));
+    if (stops)
+        return TAMIS_OK;
+    TAM_TRY(unite(w));
+    uint32_t longest = longest_list(w);
+    TAM_TRY(gather_pays(w, longest) ? gather(w, link, longest) : reduce(w, link));
+    size_t count = (size_t)w->nunited * w->length;
+    tam_sparse_tell(&w->sparse, count, (tam_entries){w->sparse.indices, NULL, count});
+    return TAMIS_OK;
+}
+
+/* Where there is no residual of the reducer's nothing is kept of a step that is skipped. */
+static tamis_status skip(void *self) {
+    rows *w = self;
+    const tam_bucket_view *v = w->sparse.view;
+    if (v->keeps)
+        return TAMIS_OK;
+    for (uint32_t row = 0; row < w->count; row++)
+        w->united[row] = row;
+    size_t count = expand(w, w->united, w->count);
+    return v->device->put(v->kernels, v->acc, w->sparse.indices, count, NULL);
+}
+
+const tam_exchange tam_exchange_rows = {
+    .name = "rows",
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_TIMED,
+    .open = open_rows,
+    .close = close_rows,
+    .limit = tam_nothing_to_limit,
+    .collect = tam_nothing_to_send,
+    .accumulate = tam_sparse_accumulate,
+    .plan = plan,
+    .pick = pick,
+    .run = run,
+    .drop = tam_sparse_drop,
+    .apply = tam_sparse_apply,
+    .skip = skip,
+    .state_words = tam_nothing_words,
+    .state = tam_nothing_state,
+    .state_valid = tam_nothing_valid,
+};

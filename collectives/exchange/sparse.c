@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/exchange/sparse.h"
+
+#include "lib/base/half.h"
+#include "lib/policy/rules.h"
+
+#include <math.h>
+
+/* -- slots ------------------------------------------------------------------------------------ */
+
+/* From numbers that all ranks share. Of growing slots, which may be as long as the part, the count
+ * that is aimed at counts. */
+static tamis_index_format choose_format(const tam_bucket_view *v, const tam_slots *slots) {
+    uint64_t ranks = tam_pick_scheme(v).ownership == TAM_OWN_ALL ? 1 : v->nranks;
+    uint64_t count = tam_pick_most(v, v->k), aimed = (v->k + ranks - 1) / ranks;
+    if (v->format != TAMIS_INDEX_AUTO)
+        return v->format;
+    return tam_codec_choose(slots->span, slots->growing && aimed < count ? aimed : count);
+}
+
+/* A leader's list goes to all in pieces, where runs travel by themselves and more than one other rank
+ * takes part of the work. */
+static bool is_led(const tam_bucket_view *v) {
+    return tam_pick_scheme(v).ownership == TAM_OWN_LEADER && v->nranks > 2 && tam_pick_bounded(v) &&
+           !v->gathers;
+}
+
+tam_slots tam_sparse_slots(const tam_bucket_view *v) {
+    tam_slots slots = {
+        .rank = v->rank,
+        .nranks = v->nranks,
+        .first = v->slice->local,
+        .stride = v->slice->nlocal,
+        .nstats = tam_pick_sums(v),
+        .capacity = tam_pick_most(v, v->k_max),
+        .growing = !tam_pick_bounded(v),
+        .led = is_led(v),
+        .type = v->config->wire_type,
+        .span = tam_own_max(v->division),
+        .config = v->config_hash,
+    };
+    slots.format = choose_format(v, &slots);
+    return slots;
+}
+
+/* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
+size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
+    tam_ownership ownership = tam_pick_scheme(v).ownership;
+    uint64_t sent = (uint64_t)slots->capacity * v->nranks, n = v->division->grid.n;
+    if (ownership == TAM_OWN_BINS)
+        return (size_t)n;
+    return (size_t)(ownership == TAM_OWN_ALL || sent < n ? sent : n);
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+tamis_status tam_sparse_open(tam_sparse *s) {
+    tam_bucket_view *v = s->view;
+    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL;
+    bool rounds = v->config->wire_type != TAMIS_TYPE_FLOAT32;
+    TAM_TRY(tam_slots_open(&s->slots));
+    s->most = tam_sparse_union(v, &s->slots);
+    s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
+    s->values = tam_alloc_array(s->most, sizeof s->values[0]);
+    s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);
+    s->rest = rounds ? tam_alloc_array(s->most, sizeof s->rest[0]) : NULL;
+    s->reaches = tam_alloc_array(v->nranks, sizeof s->reaches[0]);
+    s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
+    s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
+    s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
+    if (!s->indices || !s->values || !s->scratch || (rounds && !s->rest) || !s->reaches ||
+        !s->owners || !s->cursors || !s->lists)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
+    s->slots.reaches = s->reaches;
+    v->format = s->slots.format;
+    v->result_max = s->most;
+    v->gather_max = s->slots.head_step;
+    return tam_packing_open(v, &s->packing);
+}
+
+void tam_sparse_close(tam_sparse *s, bool lingers) {
+    if (!lingers) {
+        tam_slots_close(&s->slots);
+        tam_free(s->values);
+    }
+    tam_packing_close(&s->packing, lingers);
+    tam_free(s->indices);
+    tam_free(s->scratch);
+    tam_free(s->rest);
+    tam_free(s->reaches);
+    tam_free(s->owners);
+    tam_free(s->cursors);
+    tam_free(s->lists);
+}
+
+void tam_sparse_limit(void *self) {
+    tam_sparse *s = self;
+    if (!s->slots.growing)
+        tam_slots_limit(&s->slots, tam_pick_most(s->view, s->view->k));
+}
+
+/* -- what this rank picks --------------------------------------------------------------------- */
+
+tamis_status tam_sparse_accumulate(void *self) {
+    tam_bucket_view *v = ((tam_sparse *)self)->view;
+    return v->device->accumulate(v->kernels, &v->target, &v->accumulated);
+}
+
+/* Slots of another density may be as long, and so k is part of what their heads must say. */
+tamis_status tam_sparse_plan(void *self, tam_link *link) {
+    tam_sparse *s = self;
+    const tam_bucket_view *v = s->view;
+    for (uint32_t i = 0; i < v->nranks; i++)
+        s->reaches[i] = tam_reach_of(v->division, tam_part_of(v->division, v->step, i));
+    s->slots.leader = tam_owner_of(v->division, v->step, 0); /* if they are led */
+    s->slots.config = v->config_hash + v->k;
+    return tam_pick_plan(v, &s->packing, link, &s->slots.config);
+}
+
+static uint32_t at_most_32_bits(uint64_t count) {
+    return (uint32_t)(count < UINT32_MAX ? count : UINT32_MAX);
+}
+
+void tam_sparse_fill_head(tam_sparse *s, const tam_cut_result *result) {
+    const tam_bucket_view *v = s->view;
+    const tam_candidates *seen = &v->accumulated.candidates;
+    tam_head *h = tam_slot_own_head(&s->slots);
+    bool listed = tam_rule_listed(tam_pick_scheme(v).threshold, &v->control->state);
+    h->step = v->step;
+    h->last_result = v->last_result;
+    h->count = (uint32_t)result->count;
+    h->deferred = (uint32_t)result->deferred;
+    h->candidates = listed && seen->complete ? (uint32_t)seen->count : UINT32_MAX;
+    h->nonfinite = at_most_32_bits(v->accumulated.nonfinite + v->early_nonfinite);
+    h->busy_us = v->busy_us;
+    h->key = result->key;
+    h->flags = result->rescanned ? TAM_HEAD_RESCANNED : 0;
+    if (result->count > 0 && result->key > 0.0f && isfinite(result->key))
+        h->flags |= TAM_HEAD_HAS_KEY;
+    float *sums = tam_slot_own_stats(&s->slots);
+    for (uint32_t g = 0; g < s->slots.nstats; g++) {
+        double sum = v->accumulated.group_sums[g];
+        sums[g] = sum < 3e38 ? (float)sum : 3e38f;
+    }
+}
+
+tamis_status tam_sparse_pick(void *self) {
+    tam_sparse *s = self;
+    tam_cut_result result = {0};
+    TAM_TRY(tam_pick_cut(s->view, &s->packing, s->slots.limit, tam_slot_own_indices(&s->slots),
+                         &result));
+    tam_sparse_fill_head(s, &result);
+    return TAMIS_OK;
+}
+
+/* In lanes: one sum alone would wait for each of its additions. */
+double tam_sparse_squares(const float *values, size_t count) {
+    enum { LANES = 8 };
+    double sums[LANES] = {0}, sum = 0.0;
+    size_t whole = count - count % LANES;
+    for (size_t i = 0; i < whole; i += LANES) {
+        for (size_t j = 0; j < LANES; j++)
+            sums[j] += (double)values[i + j] * values[i + j];
+    }
+    for (size_t i = whole; i < count; i++)
+        sum += (double)values[i] * values[i];
+    for (size_t j = 0; j < LANES; j++)
+        sum += sums[j];
+    return sum;
+}
+
+/* Loops over one operation each are vectorised. */
+void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *rest) {
+    for (size_t i = 0; i < count; i++)
+        halves[i] = tam_bfloat16_clamp(values[i]);
+    for (size_t i = 0; i < count; i++)
+        rest[i] = tam_bfloat16_rest(values[i], halves[i]);
+}
+
+tamis_status tam_sparse_pick_values(tam_sparse *s) {
+    tam_bucket_view *v = s->view;
+    size_t count = tam_slot_own_head(&s->slots)->count;
+    void *sent = tam_slot_own_values(&s->slots);
+    float *values = s->rest ? s->values : sent;
+    TAM_TRY(v->device->gather(v->kernels, v->acc, tam_slot_own_indices(&s->slots), count, values));
+    v->out.given_sum = tam_sparse_squares(values, count);
+    if (!s->rest)
+        return TAMIS_OK;
+    tam_sparse_round(values, count, sent, s->rest);
+    v->out.given_sum -= tam_sparse_squares(s->rest, count);
+    return TAMIS_OK;
+}
+
+/* -- what all ranks picked -------------------------------------------------------------------- */
+
+/* One damaged value would make the replicas drift apart unnoticed. */
+static tamis_status compare_results(const tam_sparse *s) {
+    const tam_bucket_view *v = s->view;
+    for (uint32_t i = 0; i < v->nranks; i++) {
+        if (tam_slot_head_of(&s->slots, i)->last_result != v->last_result)
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "the results of step %llu differ between rank %u and rank %u: values "
+                            "were damaged on their way; go back to an older state",
+                            (unsigned long long)(v->step - 1), v->comm_rank,
+                            tam_slot_rank(&s->slots, i));
+    }
+    return TAMIS_OK;
+}
+
+/* What the thresholds of the next step, and shares of k, follow from. */
+static double add_up_norms(const tam_heads *heads) {
+    double norm = 0.0;
+    for (uint32_t g = 0; g < heads->nsums; g++) {
+        double sum = 0.0;
+        for (uint32_t i = 0; i < heads->nranks; i++)
+            sum += tam_head_sums(heads, i)[g];
+        norm += sqrt(sum / heads->nranks);
+    }
+    return norm;
+}
+
+static void add_up_heads(tam_sparse *s) {
+    tam_outcome *out = &s->view->out;
+    bool known = true;
+    out->bad_first = s->view->nranks;
+    out->bad_ranks = 1;
+    for (uint32_t i = s->view->nranks; i-- > 0;) {
+        const tam_head *h = tam_slot_head_of(&s->slots, i);
+        out->picked[tam_slot_rank(&s->slots, i)] = h->count;
+        out->deferred += h->deferred;
+        out->rescans += h->flags & TAM_HEAD_RESCANNED ? 1 : 0;
+        out->nonfinite += h->nonfinite;
+        out->bad_first = h->nonfinite > 0 ? i : out->bad_first;
+        out->candidates += h->candidates;
+        known = known && h->candidates != UINT32_MAX;
+    }
+    if (!known)
+        out->candidates = 0;
+    out->heads = tam_slot_heads(&s->slots);
+    out->norm = add_up_norms(&out->heads);
+}
+
+void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given) {
+    tam_outcome *out = &s->view->out;
+    out->result = out->held = (tam_entries){s->indices, s->values, count};
+    out->given = given;
+}
+
+tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops) {
+    tam_bucket_view *v = s->view;
+    tam_slot_own_head(&s->slots)->began_us = v->began_us;
+    TAM_TRY(tam_slots_exchange(&s->slots, link));
+    TAM_TRY(compare_results(s));
+    add_up_heads(s);
+    tam_sparse_tell(s, 0, (tam_entries){0});
+    bool drops = v->config->nonfinite == TAMIS_NONFINITE_DROP;
+    v->skipped = v->skipped || (v->decides && v->out.nonfinite > 0 && !drops);
+    *stops = v->decides && v->skipped;
+    return TAMIS_OK;
+}
+
+tamis_status tam_sparse_unite(tam_sparse *s, size_t *count) {
+    const tam_bucket_view *v = s->view;
+    const tam_grid *grid = &v->division->grid;
+    if (tam_pick_scheme(v).ownership == TAM_OWN_ALL)
+        return tam_merge_shared(&s->slots, grid->n, s->lists, s->scratch, s->indices, count);
+    for (uint32_t p = 0; p < v->nranks; p++)
+        s->owners[p] = tam_owner_of(v->division, v->step, p);
+    return tam_merge_exclusive(&s->slots, grid, s->owners, s->cursors, s->indices, count);
+}
+
+/* -- the end ---------------------------------------------------------------------------------- */
+
+/* Drop an entry of what this rank holds, and its rounding error. */
+static void drop_entry(tam_bucket_view *v, size_t i) {
+    tam_entries *held = &v->out.held, *given = &v->out.given;
+    uint32_t index = held->indices[i];
+    size_t own = tam_first_from(given->indices, 0, given->count, index);
+    held->values[i] = 0.0f;
+    if (given->values && own < given->count && given->indices[own] == index)
+        given->values[own] = 0.0f;
+    v->device->put(v->kernels, v->acc, &index, 1, NULL);
+    if (v->masked)
+        v->device->put(v->kernels, v->masked, &index, 1, NULL);
+}
+
+/* Finite values whose sum is not, or not with all factors, as it would be applied. */
+uint64_t tam_sparse_drop(void *self) {
+    tam_bucket_view *v = ((tam_sparse *)self)->view;
+    tam_entries *all = &v->out.result, *held = &v->out.held;
+    uint64_t bad = 0;
+    for (size_t i = 0; i < all->count; i++)
+        bad += !isfinite(all->values[i] / v->divisor);
+    for (size_t i = 0; bad > 0 && i < held->count; i++) {
+        if (!isfinite(held->values[i] / v->divisor))
+            drop_entry(v, i);
+    }
+    for (size_t i = 0; bad > 0 && i < all->count; i++)
+        all->values[i] = isfinite(all->values[i] / v->divisor) ? all->values[i] : 0.0f;
+    return bad;
+}
+
+/* What this rank gave leaves its residual. */
+static tamis_status leave(const tam_bucket_view *v) {
+    const tam_entries *given = &v->out.given;
+    TAM_TRY(v->device->put(v->kernels, v->acc, given->indices, given->count, given->values));
+    if (!v->masked)
+        return TAMIS_OK;
+    return v->device->put(v->kernels, v->masked, given->indices, given->count, NULL);
+}
+
+tamis_status tam_sparse_apply(void *self) {
+    tam_bucket_view *v = ((tam_sparse *)self)->view;
+    const tam_entries *all = &v->out.result;
+    tam_accumulate target = v->target;
+    if (v->config->output == TAMIS_OUTPUT_SPARSE) {
+        target.grad = NULL;
+        target.grads = NULL;
+    }
+    TAM_TRY(v->device->apply(v->gradient_kernels, &target, all->indices, all->count, v->divisor,
+                             all->values));
+    v->last_result = tam_sum_bytes(TAM_SUM_RESULT, all->values, all->count * sizeof all->values[0]);
+    return leave(v);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What exchanges of picks have in common: slots that tell who picked what, the lists of a step, and
+ * its end. A row that is made of it begins with this struct.
+ */
+#ifndef TAM_EXCHANGE_SPARSE_H
+#define TAM_EXCHANGE_SPARSE_H
+
+#include "collectives/exchange/merge.h"
+#include "collectives/exchange/nothing.h"
+#include "collectives/exchange/pick.h"
+#include "collectives/exchange/slot.h"
+#include "lib/base/exchange.h"
+
+typedef struct tam_sparse {
+    tam_bucket_view *view;
+    tam_slots slots;
+    tam_packing packing;
+    tam_reach *reaches; /* [nranks] where each rank selects at this step */
+    uint32_t *owners;   /* [nranks] rank of each part at this step */
+    size_t *cursors;    /* [nranks] */
+    tam_list *lists;    /* [nranks] */
+    size_t most;        /* entries of a result */
+    uint32_t *indices;  /* [most] the result */
+    float *values;      /* [most] */
+    uint32_t *scratch;  /* [most], ownership `all` only */
+    float *rest;        /* [most] what rounding takes from what is given; NULL: nothing */
+} tam_sparse;
+
+/** Slots of a bucket, as they are to be opened: all choices made. */
+tam_slots tam_sparse_slots(const tam_bucket_view *view);
+
+/** Most entries of a union of such slots. */
+size_t tam_sparse_union(const tam_bucket_view *view, const tam_slots *slots);
+
+/** Memory for a row whose view and slots are set. Close it in any case. */
+tamis_status tam_sparse_open(tam_sparse *s);
+void tam_sparse_close(tam_sparse *s, bool lingers);
+
+/* Entries of the contract. */
+void tam_sparse_limit(void *self);
+tamis_status tam_sparse_accumulate(void *self);
+tamis_status tam_sparse_plan(void *self, tam_link *link);
+tamis_status tam_sparse_pick(void *self);
+uint64_t tam_sparse_drop(void *self);
+tamis_status tam_sparse_apply(void *self);
+
+/** The own head says what was picked. */
+void tam_sparse_fill_head(tam_sparse *s, const tam_cut_result *result);
+
+/** Slots to all; heads are compared, and told to view->out.
+ * @param  stops  [out]  the step will be skipped, and all know it */
+tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops);
+
+/** The union of all lists. */
+tamis_status tam_sparse_unite(tam_sparse *s, size_t *count);
+
+/** `count` entries are here: the result is all of what this rank holds. @param  given  its part */
+void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given);
+
+/** Sum of squares of what is given. */
+double tam_sparse_squares(const float *values, size_t count);
+
+/** Values as they travel in 16 bits, and what stays of them. */
+void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *rest);
+
+/** pairs, balanced-pairs: after pick, values to the picks. */
+tamis_status tam_sparse_pick_values(tam_sparse *s);
+
+#endif

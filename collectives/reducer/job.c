@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The job of a bucket: everything between the gradient and the end of the step, by whatever exchange
+ * the bucket has. Straight line; nothing that the caller sees changes here but the gradient of a
+ * bucket that is summed whole.
+ *
+ *     collect, accumulate   in the job where a thread of the library does it, or must
+ *     plan, pick            this rank's entries
+ *     run                   to all ranks, and the sums
+ *
+ * The job of the last bucket ends the step for all (finish.c).
+ */
+#include "collectives/reducer/undo.h"
+
+static bool has(const tam_bucket *b, uint32_t trait) {
+    return b->exchange->traits & trait;
+}
+
+/* -- the gradient ----------------------------------------------------------------------------- */
+
+tamis_status tam_step_accumulate(tam_bucket *b) {
+    tamis_reducer *r = b->reducer;
+    uint64_t begin_ns = tam_clock_ns();
+    TAM_TRY(b->exchange->accumulate(b->exchanged));
+    tam_undo_pass(b, b->view.target.decay);
+    if (r->config.update)
+        r->passes = b->pass; /* the same for all buckets of a step */
+    tam_phase_end(r, TAMIS_PHASE_ACCUMULATE, b->view.index, begin_ns, &b->now.accumulate_s);
+    return TAMIS_OK;
+}
+
+/* On the communicator's thread: while gradient and residual are written, waiters must wait for it. */
+static tamis_status accumulate_committed(tam_bucket *b) {
+    TAM_TRY(tam_step_commit(b->reducer, &b->job));
+    tamis_status status = tam_step_accumulate(b);
+    tam_job_release(&b->job);
+    return status;
+}
+
+static tamis_status collect(tam_bucket *b, tam_link *link) {
+    uint64_t begin_ns = tam_clock_ns();
+    TAM_TRY(b->exchange->collect(b->exchanged, link));
+    tam_phase_end(b->reducer, TAMIS_PHASE_EXCHANGE, b->view.index, begin_ns, &b->now.exchange_s);
+    return TAMIS_OK;
+}
+
+static tamis_status take_in(tam_bucket *b, tam_link *link) {
+    if (has(b, TAM_TRAIT_COLLECTS))
+        TAM_TRY(collect(b, link));
+    return tam_bucket_waits(b) ? accumulate_committed(b) : TAMIS_OK;
+}
+
+/* -- picks ------------------------------------------------------------------------------------ */
+
+/* Of a bucket whose ranks pick. They meet, and see who is late, where they first send something: to
+ * plan, or when they have picked. */
+typedef struct meeting {
+    bool early; /* to plan */
+    uint64_t begin_ns, planned_ns, picked_ns;
+} meeting;
+
+static tamis_status pick(tam_bucket *b, tam_link *link, meeting *m) {
+    const tamis_reducer *r = b->reducer;
+    m->early = b->scheme.ownership == TAM_OWN_BINS;
+    m->begin_ns = m->planned_ns = tam_clock_ns();
+    if (m->early)
+        link->call.quiet_until_ns = tam_arrive_expected_ns(b, m->begin_ns);
+    TAM_TRY(b->exchange->plan(b->exchanged, link));
+    if (m->early)
+        m->planned_ns = tam_clock_ns();
+    TAM_TRY(b->exchange->pick(b->exchanged));
+    m->picked_ns = tam_phase_end(r, TAMIS_PHASE_CUT, b->view.index, m->planned_ns, &b->now.cut_s);
+    return TAMIS_OK;
+}
+
+static tamis_status exchange_picks(tam_bucket *b, tam_link *link) {
+    const tamis_reducer *r = b->reducer;
+    meeting m;
+    TAM_TRY(take_in(b, link));
+    TAM_TRY(pick(b, link, &m));
+    uint64_t met_ns = m.early ? m.begin_ns : m.picked_ns;
+    b->view.began_us = tam_arrive_us(r->met_ns, met_ns);
+    if (!m.early)
+        link->call.quiet_until_ns = tam_arrive_expected_ns(b, met_ns);
+    TAM_TRY(b->exchange->run(b->exchanged, link));
+    uint64_t end_ns = tam_clock_ns();
+    tam_arrive_tell(b, met_ns, m.early ? m.planned_ns : end_ns);
+    if (m.early)
+        tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->view.index, m.picked_ns, end_ns,
+                       &b->now.exchange_s);
+    tam_arrive_met(b, end_ns);
+    return TAMIS_OK;
+}
+
+/* -- all of it -------------------------------------------------------------------------------- */
+
+static tamis_status exchange_whole(tam_bucket *b, tam_link *link) {
+    const tamis_reducer *r = b->reducer;
+    uint64_t begin_ns = tam_clock_ns();
+    TAM_TRY(b->exchange->run(b->exchanged, link));
+    uint64_t end_ns =
+        tam_phase_end(r, TAMIS_PHASE_EXCHANGE, b->view.index, begin_ns, &b->now.exchange_s);
+    tam_arrive_met(b, end_ns);
+    return TAMIS_OK;
+}
+
+/* A step that will be skipped is known as such by all ranks, and the buckets behind need no more. */
+tamis_status tam_step_exchange(tam_job *job, tam_link *link) {
+    tam_bucket *b = (tam_bucket *)(void *)job;
+    tamis_reducer *r = b->reducer;
+    b->view.skipped = r->now.skipped;
+    TAM_TRY(has(b, TAM_TRAIT_PICKS) ? exchange_picks(b, link) : exchange_whole(b, link));
+    r->now.skipped = b->view.skipped;
+    return b == tam_last_bucket(r) ? tam_step_finish(r, job) : TAMIS_OK;
+}
