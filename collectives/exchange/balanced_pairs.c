@@ -104,7 +104,6 @@ static tamis_status apply(void *self) {
 }
 
 const tam_exchange tam_exchange_regions = {
-    .name = "balanced-pairs",
     .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
     .open = open_balanced,
     .close = close_balanced,

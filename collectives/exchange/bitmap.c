@@ -45,6 +45,7 @@ static bool bitmap_decode(const unsigned char *in, size_t bytes, uint64_t span, 
 
 const tam_codec tam_codec_bitmap = {
     .name = "bitmap",
+    .worth = 1.0,
     .pick_s = 2e-9,
     .position_s = 0.35e-9,
     .bytes = bitmap_bytes,

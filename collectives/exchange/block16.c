@@ -97,6 +97,7 @@ static bool block16_decode(const unsigned char *in, size_t bytes, uint64_t span,
 
 const tam_codec tam_codec_block16 = {
     .name = "block16",
+    .worth = 1.0,
     .pick_s = 2e-9,
     .bytes = block16_bytes,
     .encode = block16_encode,

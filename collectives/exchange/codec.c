@@ -5,14 +5,10 @@ static uint64_t u32_bytes(uint64_t span, uint64_t count) {
     return 4 * (count < span ? count : span);
 }
 
-static const tam_codec u32 = {.name = "u32", .bytes = u32_bytes};
+const tam_codec tam_codec_u32 = {.name = "u32", .worth = 1.0, .bytes = u32_bytes};
 
-static const tam_codec *const rows[] = {
-    [TAMIS_INDEX_U32] = &u32,
-    [TAMIS_INDEX_BLOCK16] = &tam_codec_block16,
-    [TAMIS_INDEX_GAP8] = &tam_codec_gap8,
-    [TAMIS_INDEX_BITMAP] = &tam_codec_bitmap,
-};
+#define ROW(NAME, name, number) [number] = &tam_codec_##name,
+static const tam_codec *const rows[TAMIS_INDEX_END] = {TAMIS_INDEX_FORMATS(ROW)};
 
 const tam_codec *tam_codec_of(tamis_index_format format) {
     return rows[format];
@@ -20,11 +16,9 @@ const tam_codec *tam_codec_of(tamis_index_format format) {
 
 tamis_index_format tam_codec_choose(uint64_t span, uint64_t count) {
     tamis_index_format best = TAMIS_INDEX_U32;
-    if (tam_codec_block16.bytes(span, count) < rows[best]->bytes(span, count))
-        best = TAMIS_INDEX_BLOCK16;
-    if (3 * tam_codec_gap8.bytes(span, count) <= 2 * rows[best]->bytes(span, count))
-        best = TAMIS_INDEX_GAP8;
-    if (tam_codec_bitmap.bytes(span, count) < rows[best]->bytes(span, count))
-        best = TAMIS_INDEX_BITMAP;
-    return count > 0 ? best : TAMIS_INDEX_U32;
+    for (tamis_index_format f = best; f < TAMIS_INDEX_END && count > 0; f++) {
+        double bytes = rows[f]->worth * (double)rows[f]->bytes(span, count);
+        best = bytes < (double)rows[best]->bytes(span, count) ? f : best;
+    }
+    return best;
 }

@@ -37,6 +37,9 @@
 typedef struct tam_codec {
     const char *name;
 
+    /** Chosen only where it takes so many times fewer bytes than the others. */
+    double worth;
+
     /** What a list takes beyond u32, to be numbered, packed and read, for each of its picks and for each
      * position of the span. In a step, on one machine: docs/exchange.md. */
     double pick_s, position_s;
@@ -60,11 +63,12 @@ typedef struct tam_codec {
 const tam_codec *tam_codec_of(tamis_index_format format);
 
 /** The format that takes the fewest bytes at most; but gap8, which is read byte after byte, only
- * where it takes no more than two thirds of u32 and block16. So block16 up to about 1.2 % of the
- * span, gap8 up to about 12 %, then bitmap. */
+ * where it takes less than two thirds of the others. So block16 up to about 1.2 % of the span, gap8 up
+ * to about 12 %, then bitmap. */
 tamis_index_format tam_codec_choose(uint64_t span, uint64_t count);
 
-/* The rows. */
-extern const tam_codec tam_codec_block16, tam_codec_gap8, tam_codec_bitmap;
+#define TAM_CODEC_ROW(NAME, name, number) extern const tam_codec tam_codec_##name;
+TAMIS_INDEX_FORMATS(TAM_CODEC_ROW)
+#undef TAM_CODEC_ROW
 
 #endif

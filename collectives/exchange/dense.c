@@ -157,7 +157,6 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_dense = {
-    .name = "dense",
     .traits = TAM_TRAIT_DEVICE,
     .open = open_dense,
     .close = close_dense,

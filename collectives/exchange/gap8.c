@@ -45,6 +45,7 @@ static bool gap8_decode(const unsigned char *in, size_t bytes, uint64_t span, si
 
 const tam_codec tam_codec_gap8 = {
     .name = "gap8",
+    .worth = 1.5,
     .pick_s = 5e-9,
     .bytes = gap8_bytes,
     .encode = gap8_encode,

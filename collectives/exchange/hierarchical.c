@@ -298,7 +298,6 @@ static uint64_t *state(void *self) {
 }
 
 const tam_exchange tam_exchange_hierarchical = {
-    .name = "hierarchical",
     .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS,
     .open = open_hierarchical,
     .close = close_hierarchical,

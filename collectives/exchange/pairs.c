@@ -49,7 +49,6 @@ static tamis_status run(void *self, tam_link *link) {
 }
 
 const tam_exchange tam_exchange_pairs = {
-    .name = "pairs",
     .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
     .open = open_pairs,
     .close = close_pairs,

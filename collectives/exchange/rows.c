@@ -274,7 +274,6 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_rows = {
-    .name = "rows",
     .traits = TAM_TRAIT_PICKS | TAM_TRAIT_TIMED,
     .open = open_rows,
     .close = close_rows,

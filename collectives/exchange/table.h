@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ways in which buckets are exchanged: a file and a line here for each.
+ * The ways in which buckets are exchanged: a file here and a line of TAM_EXCHANGES for each.
  */
 #ifndef TAM_EXCHANGE_TABLE_H
 #define TAM_EXCHANGE_TABLE_H
@@ -8,12 +8,11 @@
 #include "lib/base/exchange.h"
 #include "lib/policy/scheme.h"
 
-extern const tam_exchange tam_exchange_union;        /* union.c */
-extern const tam_exchange tam_exchange_pairs;        /* pairs.c */
-extern const tam_exchange tam_exchange_regions;      /* balanced_pairs.c */
-extern const tam_exchange tam_exchange_dense;        /* dense.c */
-extern const tam_exchange tam_exchange_rows;         /* rows.c */
-extern const tam_exchange tam_exchange_hierarchical; /* hierarchical.c */
+#define TAM_EXCHANGE_ROW(NAME, name, word) extern const tam_exchange tam_exchange_##name;
+TAM_EXCHANGES(TAM_EXCHANGE_ROW)
+#undef TAM_EXCHANGE_ROW
+
+extern const tam_exchange tam_exchange_hierarchical; /* around one of them */
 
 /** The row of a bucket's scheme, among ranks that all take part alike. @param  kind  not auto */
 const tam_exchange *tam_exchange_flat(tam_exchange_kind kind);

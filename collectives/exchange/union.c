@@ -89,7 +89,6 @@ static tamis_status run(void *self, tam_link *link) {
 }
 
 const tam_exchange tam_exchange_union = {
-    .name = "union",
     .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
     .open = open_union,
     .close = close_union,

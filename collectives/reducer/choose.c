@@ -39,7 +39,7 @@ static double lists_s(const lists *l, tamis_index_format format, const tam_costs
 
 static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
     tamis_index_format best = TAMIS_INDEX_U32;
-    for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f <= TAMIS_INDEX_BITMAP; f++)
+    for (tamis_index_format f = best; f < TAMIS_INDEX_END; f++)
         best = lists_s(l, f, costs) < lists_s(l, best, costs) ? f : best;
     return best;
 }

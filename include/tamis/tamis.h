@@ -402,17 +402,26 @@ typedef enum tamis_worker {
                                 waits. ready then takes no longer than a note */
 } tamis_worker;
 
-/** How indices travel (docs/exchange.md). The results are the same. */
+/** Ways in which indices travel, row(NAME, name, number):
+ *
+ *     u32       4 bytes each
+ *     block16   2 bytes each, and a count for every 65,536 entries
+ *     gap8      a byte each, and one for every 255 entries
+ *     bitmap    a bit for every entry
+ */
+#define TAMIS_INDEX_FORMATS(row)                                                                   \
+    row(U32, u32, 1) row(BLOCK16, block16, 2) row(GAP8, gap8, 3) row(BITMAP, bitmap, 4)
+
+/** How indices travel (docs/exchange.md). The results are the same. AUTO is, bucket by bucket, what
+ * takes few bytes by the counts known at creation (gap8 only if a third less than others, for it takes
+ * longer to read); with exchange auto, which knows the link, what should take the least time; u32 where
+ * a CUDA device runs the steps. */
+#define TAMIS_INDEX_ENUMERATOR(NAME, name, number) TAMIS_INDEX_##NAME = number,
 typedef enum tamis_index_format {
-    TAMIS_INDEX_AUTO = 0, /* bucket by bucket what takes few bytes, by the counts known at creation
-                                (gap8 only if a third less than others, for it takes longer to
-                                read); with exchange auto, which knows the link, what should take
-                                the least time; u32 where a CUDA device runs the steps */
-    TAMIS_INDEX_U32 = 1,  /* 4 bytes each */
-    TAMIS_INDEX_BLOCK16 = 2, /* 2 bytes each, and a count for every 65,536 entries */
-    TAMIS_INDEX_GAP8 = 3,    /* a byte each, and one for every 255 entries */
-    TAMIS_INDEX_BITMAP = 4   /* a bit for every entry */
+    TAMIS_INDEX_AUTO = 0,
+    TAMIS_INDEX_FORMATS(TAMIS_INDEX_ENUMERATOR) TAMIS_INDEX_END /* one more than the last */
 } tamis_index_format;
+#undef TAMIS_INDEX_ENUMERATOR
 
 /** What a reducer does. Phases of one bucket follow each other; `wait` is the caller's. */
 typedef enum tamis_phase {

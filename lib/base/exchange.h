@@ -105,7 +105,6 @@ typedef struct tam_bucket_view {
 } tam_bucket_view;
 
 typedef struct tam_exchange {
-    const char *name;
     uint32_t traits;
 
     /** Take all memory that steps will need. @param  out  NULL after a failure */

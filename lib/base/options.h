@@ -37,6 +37,8 @@ typedef struct tam_option {
     const char *help;
 } tam_option;
 
+#define TAM_OPTION_WORD_OF(NAME, name, number) "|" #name
+
 /* row(field, kind, scope, low, high, other, range, help) of tamis_reducer_config. Combinations that are
  * refused: create.c. */
 /* clang-format off */
@@ -67,7 +69,8 @@ typedef struct tam_option {
         "what a residual is multiplied by in a step") \
     row(device, WORD, RANKS, 0, 1, NAN, "cpu|cuda", "where gradients lie") \
     row(grad_type, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "type of gradients") \
-    row(index_format, WORD, RANKS, 0, 4, NAN, "auto|u32|block16|gap8|bitmap", \
+    row(index_format, WORD, RANKS, 0, TAMIS_INDEX_END - 1, NAN, \
+        "auto" TAMIS_INDEX_FORMATS(TAM_OPTION_WORD_OF), \
         "how indices travel") \
     row(wire_type, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "how values travel") \
     row(threads, U32, RANK, 0, 256, NAN, "0 to 256", "of the CPU kernels; 0: TAMIS_THREADS") \

@@ -8,7 +8,8 @@ static const char *const ownerships[] = {"all",    "rotate",   "bins", "cyclic",
 static const char *const budgets[] = {"global", "norm", NULL};
 static const char *const thresholds[] = {"exact", "step",  "predict", "fixed",
                                          "sage",  "reuse", NULL};
-static const char *const exchanges[] = {"union", "pairs", "dense", "balanced-pairs", "auto", NULL};
+#define WORD(NAME, name, word) word,
+static const char *const exchanges[] = {TAM_EXCHANGES(WORD) "auto", NULL};
 
 static const tamis_scheme_info presets[] = {
     {"tamis", "cyclic", "norm", "predict", "union",
@@ -53,27 +54,55 @@ static int look_up(const char *const *list, const char *word, size_t length) {
     return -1;
 }
 
+/* What one of the four words may be. */
+typedef struct policy {
+    const char *name;
+    const char *const *words;
+} policy;
+
+static const policy policies[] = {{"ownership", ownerships},
+                                  {"budget", budgets},
+                                  {"threshold", thresholds},
+                                  {"exchange", exchanges}};
+
+/* "the exchange (union, pairs, ...)" */
+static const char *describe(const policy *p, char *text, size_t size) {
+    size_t at = (size_t)snprintf(text, size, "the %s (", p->name);
+    for (int i = 0; p->words[i] && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i > 0 ? ", " : "", p->words[i]);
+    if (at < size)
+        snprintf(text + at, size - at, ")");
+    return text;
+}
+
+static const char *list_presets(char *text, size_t size) {
+    size_t at = 0;
+    for (int i = 0; i < PRESETS && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i > 0 ? ", " : "", presets[i].name);
+    return text;
+}
+
+static tamis_status refuse_word(const char *text, int i) {
+    char names[160], words[96];
+    return tam_fail(TAMIS_E_ARGUMENT,
+                    "scheme \"%s\": neither a preset (%s) nor four policies joined by '+'; word %d "
+                    "must be %s",
+                    text, list_presets(names, sizeof names), i + 1,
+                    describe(&policies[i], words, sizeof words));
+}
+
 static tamis_status parse_words(const char *text, tam_scheme *out) {
-    static const char *const *const lists[] = {ownerships, budgets, thresholds, exchanges};
-    static const char *const kinds[] = {"ownership (all, rotate, bins, cyclic, leader, balanced)",
-                                        "budget (global, norm)",
-                                        "threshold (exact, step, predict, fixed, sage, reuse)",
-                                        "exchange (union, pairs, balanced-pairs, auto)"};
     int found[4];
+    char words[96];
     const char *at = text;
     for (int i = 0; i < 4; i++) {
         size_t length = strcspn(at, "+");
-        found[i] = look_up(lists[i], at, length);
+        found[i] = look_up(policies[i].words, at, length);
         if (found[i] < 0)
-            return tam_fail(
-                TAMIS_E_ARGUMENT,
-                "scheme \"%s\": neither a preset (tamis, tamis-update, dense, topk, cltk, "
-                "threshold, sage, deft, micro, exdyna, oktopk, auto) nor four policies joined by "
-                "'+'; word %d must be the %s",
-                text, i + 1, kinds[i]);
+            return refuse_word(text, i);
         if (i < 3 && at[length] == '\0')
-            return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes the %s", text,
-                            i + 1, kinds[i + 1]);
+            return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes %s", text, i + 1,
+                            describe(&policies[i + 1], words, sizeof words));
         if (i == 3 && at[length] != '\0')
             return tam_fail(TAMIS_E_ARGUMENT,
                             "scheme \"%s\": nothing comes after word 4, the exchange", text);
@@ -88,6 +117,8 @@ static tamis_status check(const char *text, tam_scheme s) {
     const char *why = NULL;
     if (s.exchange == TAM_EXCHANGE_DENSE)
         why = "exchange dense selects nothing; use the preset dense";
+    else if (s.exchange == TAM_EXCHANGE_ROWS)
+        why = "rows are exchanged of segments whose layout says so; see tamis_layout_set_rows";
     else if (s.ownership == TAM_OWN_BINS &&
              (s.budget != TAM_BUDGET_NORM || s.threshold != TAM_THRESHOLD_EXACT))
         why = "bins are packed by the cost of exact norm budgets; use bins+norm+exact";
@@ -146,5 +177,5 @@ void tam_scheme_print(uint64_t code, char *text, size_t size) {
 }
 
 const char *tam_scheme_exchange(tam_scheme s) {
-    return tam_scheme_rows(s) ? "rows" : word(exchanges, s.exchange);
+    return word(exchanges, s.exchange);
 }

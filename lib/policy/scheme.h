@@ -31,14 +31,29 @@ typedef enum tam_threshold {
     TAM_THRESHOLD_REUSE    /* the k largest in some steps, their threshold in between (Ok-Topk) */
 } tam_threshold;
 
+/* row(NAME, name, word): exchanges. The enum, the words and collectives/exchange/table.c follow.
+ *
+ *     union            indices gathered, everybody's values reduced at the union
+ *     pairs            (index, value) gathered, everybody gives only what it picked
+ *     dense            everything
+ *     balanced-pairs   pairs to the owners of regions, the largest sums to all (Ok-Topk)
+ *     rows             all rows of a segment that any rank touched; the layout asks for it
+ */
+/* clang-format off */
+#define TAM_EXCHANGES(row) \
+    row(UNION, union, "union") \
+    row(PAIRS, pairs, "pairs") \
+    row(DENSE, dense, "dense") \
+    row(REGIONS, regions, "balanced-pairs") \
+    row(ROWS, rows, "rows")
+/* clang-format on */
+
+#define TAM_EXCHANGE_ENUMERATOR(NAME, name, word) TAM_EXCHANGE_##NAME,
 typedef enum tam_exchange_kind {
-    TAM_EXCHANGE_UNION,   /* indices gathered, everybody's values reduced at the union */
-    TAM_EXCHANGE_PAIRS,   /* (index, value) gathered, everybody gives only what it picked */
-    TAM_EXCHANGE_DENSE,   /* everything */
-    TAM_EXCHANGE_REGIONS, /* pairs to the owners of regions, the largest sums to all (Ok-Topk) */
-    TAM_EXCHANGE_AUTO,    /* of a reducer: union or dense, bucket by bucket (cost.h) */
-    TAM_EXCHANGE_ROWS     /* of a bucket: rows that any rank touched; nobody can ask for it */
+    TAM_EXCHANGES(TAM_EXCHANGE_ENUMERATOR) TAM_EXCHANGE_AUTO, /* union or dense, bucket by bucket */
+    TAM_EXCHANGE_KINDS = TAM_EXCHANGE_AUTO
 } tam_exchange_kind;
+#undef TAM_EXCHANGE_ENUMERATOR
 
 typedef struct tam_scheme {
     tam_ownership ownership;
@@ -54,7 +69,7 @@ tamis_status tam_scheme_parse(const char *text, tam_scheme *out);
 uint64_t tam_scheme_code(tam_scheme scheme);
 void tam_scheme_print(uint64_t code, char *text, size_t size);
 
-/** "union", "pairs", "dense" or "auto". */
+/** Its word. */
 const char *tam_scheme_exchange(tam_scheme scheme);
 
 /* What follows from a scheme; each rule in one place. */
@@ -71,11 +86,6 @@ TAM_SHARED bool tam_scheme_gives_picks(tam_scheme s) {
 
 TAM_SHARED bool tam_scheme_regional(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_REGIONS;
-}
-
-/** Of a segment that has rows: all that was touched travels. */
-TAM_SHARED bool tam_scheme_rows(tam_scheme s) {
-    return s.exchange == TAM_EXCHANGE_ROWS;
 }
 
 /** Its buckets choose. A bucket has no such scheme. */

@@ -85,13 +85,12 @@ static void try_both_ways(const tam_codec *codec, const uint8_t *data, size_t by
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const tamis_index_format formats[] = {TAMIS_INDEX_BLOCK16, TAMIS_INDEX_GAP8,
-                                                 TAMIS_INDEX_BITMAP};
+    enum { FIRST = TAMIS_INDEX_U32 + 1, FORMATS = TAMIS_INDEX_END - FIRST };
     uint32_t span;
     uint16_t count;
     if (size < HEAD)
         return 0;
-    const tam_codec *codec = tam_codec_of(formats[data[0] % 3]);
+    const tam_codec *codec = tam_codec_of(FIRST + data[0] % FORMATS);
     memcpy(&span, data + 1, sizeof span);
     memcpy(&count, data + 5, sizeof count);
     span = span ? span : 1;

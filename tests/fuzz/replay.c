@@ -20,9 +20,8 @@ static uint64_t random_of(uint64_t *state) {
 /* A list of any density in a span of any length up to 300000, encoded. @return bytes of the input */
 static size_t make_input(uint64_t *random, uint8_t *input) {
     static uint32_t list[MOST];
-    static const tamis_index_format formats[] = {TAMIS_INDEX_BLOCK16, TAMIS_INDEX_GAP8,
-                                                 TAMIS_INDEX_BITMAP};
-    uint8_t which = (uint8_t)(random_of(random) % 3);
+    enum { FIRST = TAMIS_INDEX_U32 + 1, FORMATS = TAMIS_INDEX_END - FIRST };
+    uint8_t which = (uint8_t)(random_of(random) % FORMATS);
     uint32_t span = 1 + (uint32_t)(random_of(random) % (random_of(random) % 300000 + 1));
     uint32_t step = 1 + (uint32_t)(random_of(random) % 600), at = 0;
     uint16_t count = 0;
@@ -31,7 +30,7 @@ static size_t make_input(uint64_t *random, uint8_t *input) {
     input[0] = which;
     memcpy(input + 1, &span, sizeof span);
     memcpy(input + 5, &count, sizeof count);
-    return HEAD + tam_codec_of(formats[which])->encode(list, count, span, input + HEAD);
+    return HEAD + tam_codec_of(FIRST + which)->encode(list, count, span, input + HEAD);
 }
 
 static int write_input(const char *folder, int number, const uint8_t *input, size_t size) {

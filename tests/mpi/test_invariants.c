@@ -146,7 +146,7 @@ static void check_same_bits(tamis_comm *comm) {
 static void check_wire(tamis_comm *comm) {
     static const char *const schemes[] = {"tamis", "topk", "micro", "cyclic+norm+predict+pairs"};
     for (int s = 0; s < 4; s++)
-        for (tamis_index_format f = TAMIS_INDEX_AUTO; f <= TAMIS_INDEX_BITMAP; f++) {
+        for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
             run_case run = {.scheme = schemes[s], .n = 50021, .density = 0.05, .format = f};
             compare(comm, &run);
             run.wire = TAMIS_TYPE_BFLOAT16;

@@ -107,7 +107,7 @@ static void test_how_a_gradient_is_given_does_not_matter(void **state) {
     other.worker = TAMIS_WORKER_THREAD;
     other.threads = 2;
     compare(&usual, &other);
-    for (int format = TAMIS_INDEX_U32; format <= TAMIS_INDEX_BITMAP; format++) {
+    for (int format = TAMIS_INDEX_U32; format < TAMIS_INDEX_END; format++) {
         other = usual;
         other.format = (tamis_index_format)format;
         compare(&usual, &other);
