@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/reducer/undo.h"
 
-#include "collectives/reducer/state.h"
+#include "collectives/reducer/snapshot.h"
 
 #include <math.h>
 
@@ -39,8 +39,13 @@ static size_t list_bytes(const tam_bucket *b) {
     return sizeof(undo_list) + room_of(b) * sizeof(float) * (3 + masks(b->reducer));
 }
 
-size_t tam_undo_bytes(const tamis_reducer *r, size_t moment_bytes) {
-    size_t bytes = sizeof(tam_undo) + moment_bytes;
+/* Head and snapshot. */
+static size_t lists_at(const tamis_reducer *r) {
+    return sizeof(tam_undo) + tam_snapshot_bytes(r, tam_snapshot_ngroups(r), r->comm->nranks);
+}
+
+size_t tam_undo_bytes(const tamis_reducer *r) {
+    size_t bytes = lists_at(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         bytes += list_bytes(&r->buckets[i]);
     return bytes;
@@ -53,7 +58,7 @@ size_t tam_undo_room(const tamis_reducer *r) {
     return most;
 }
 
-void *tam_undo_moment(const tamis_reducer *r) {
+void *tam_undo_snapshot(const tamis_reducer *r) {
     return r->undo + 1;
 }
 
@@ -75,7 +80,7 @@ static float *values_of(const tam_bucket *b, const undo_list *list, int which) {
 }
 
 tamis_status tam_undo_open(tamis_reducer *r) {
-    size_t bytes = tam_state_sizes_of(r).undo, at = sizeof(tam_undo) + tam_state_sizes_of(r).moment;
+    size_t bytes = tam_undo_bytes(r), at = lists_at(r);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         r->buckets[i].undo_at = at;
         r->buckets[i].undo_room = room_of(&r->buckets[i]);
@@ -122,7 +127,7 @@ static tamis_status note_list(tam_bucket *b, const tam_entries *given) {
 
 tamis_status tam_undo_note(tamis_reducer *r) {
     r->undo->way = TAM_WAY_BACK;
-    tam_state_pack_moment(r, tam_undo_moment(r));
+    tam_snapshot_pack(r, false, tam_undo_snapshot(r));
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         tam_entries given = r->acc && !r->now.skipped ? b->view.out.given : (tam_entries){0};
@@ -197,7 +202,7 @@ bool tam_undo_valid(const tamis_reducer *r, const void *record) {
 /* -- back ------------------------------------------------------------------------------------- */
 
 tam_way tam_undo_way(const tamis_reducer *r) {
-    const tam_state_place *before = tam_undo_moment(r);
+    const tam_place *before = tam_undo_snapshot(r);
     if (r->undo->way == TAM_WAY_BACK && before->step + 1 != r->step)
         return TAM_WAY_NONE;
     return (tam_way)r->undo->way;
@@ -250,5 +255,5 @@ tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch) {
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(give_back_all(&r->buckets[i], scratch));
     tam_undo_lose(r, TAM_WAY_NONE);
-    return tam_state_return(r, tam_undo_moment(r));
+    return tam_snapshot_return(r, tam_undo_snapshot(r));
 }

@@ -4,9 +4,9 @@
  * of a step fails on one rank alone, the others apply the step and that rank does not; afterwards
  * all meet at its step (align.c).
  *
- * A record of fixed size, in host memory, as it lies in a state (state.h):
+ * A record of fixed size, in host memory, as it lies in a state:
  *
- *     | head | moment: control as it was before the step | a list per bucket |
+ *     | head | snapshot: control as it was before the step | a list per bucket |
  *
  *     list   | count, passes, decay, keep | indices | values | kept | masked |
  *
@@ -36,13 +36,13 @@ struct tam_undo {
     uint64_t way;
 };
 
-/** Bytes of the record, `moment_bytes` of which are control. */
-size_t tam_undo_bytes(const tamis_reducer *r, size_t moment_bytes);
+/** Bytes of the record. */
+size_t tam_undo_bytes(const tamis_reducer *r);
 /** When all buckets are open. NOMEM. */
 tamis_status tam_undo_open(tamis_reducer *r);
 
-/** The control part of the record: as state.h has it. */
-void *tam_undo_moment(const tamis_reducer *r);
+/** The control part of the record. */
+void *tam_undo_snapshot(const tamis_reducer *r);
 
 /** Before anything of the step under way is applied, in which all buckets were exchanged. */
 tamis_status tam_undo_note(tamis_reducer *r);

@@ -7,8 +7,7 @@
  *     rank 1   ... 6 applied   7 failed           state: step 7   stays
  *     rank 2   ... 6 applied   7 applied   8 ...  state: step 8   goes back to 7
  */
-#include "collectives/reducer/state.h"
-#include "collectives/reducer/undo.h"
+#include "collectives/state/state.h"
 #include "collectives/transport/board.h"
 #include "lib/base/fenv.h"
 

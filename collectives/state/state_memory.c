@@ -3,7 +3,7 @@
  * States in memory, for callers that keep checkpoints of their own: what a state file holds, in two
  * parts.
  */
-#include "collectives/reducer/state.h"
+#include "collectives/state/state.h"
 #include "lib/base/fenv.h"
 
 #include <math.h>
@@ -51,18 +51,12 @@ static tamis_status check_has_residual(const tamis_reducer *r, const char *call)
                   : tam_fail(TAMIS_E_UNSUPPORTED, "%s: scheme dense has no residual", call);
 }
 
-static tamis_status copy_piece(void *arg, size_t at, const void *piece, size_t bytes) {
-    memcpy((char *)arg + at, piece, bytes);
-    return TAMIS_OK;
-}
-
 tamis_status tamis_reducer_residual_save(tamis_reducer *r, float *out) {
     static const char call[] = "tamis_reducer_residual_save";
-    uint64_t hash;
     TAM_TRY(check_arguments(r, out, call));
     TAM_TRY(check_has_residual(r, call));
     TAM_TRY(tam_state_settle(r, call));
-    return tam_state_vector(r, r->acc, copy_piece, out, &hash);
+    return tam_state_copy(r, r->acc, out);
 }
 
 /* -- restore ---------------------------------------------------------------------------------- */

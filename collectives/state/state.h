@@ -5,30 +5,22 @@
  *     control                             residual
  *     | header, 64-bit words | now | undo | | float[n] | moments
  *
- *     now    | place | a row per bucket | levels: double[groups] | parts |
+ *     now    a snapshot (collectives/reducer/snapshot.h)
  *     undo   the same as it was before the last step, and what that step changed (undo.h)
  *
  * Moments are there in update mode alone: the first, the second or both, float[n] each.
- *
- * Parts are there for ownership balanced alone: uint64[ranks] blocks of each, for every bucket; and
- * for exchange balanced-pairs: the words of regions.h.
  *
  * The header holds what the state belongs to (the agreement, rank, ranks) and
  * checksums of the parts; its own comes last. Taking a state over changes the reducer only when all
  * is well.
  */
-#ifndef TAM_REDUCER_STATE_H
-#define TAM_REDUCER_STATE_H
+#ifndef TAM_STATE_STATE_H
+#define TAM_STATE_STATE_H
 
-#include "collectives/reducer/reducer.h"
+#include "collectives/reducer/snapshot.h"
+#include "collectives/reducer/undo.h"
 
 enum { TAM_STATE_PIECE = 1 << 22 }; /* bytes of the residual that are moved and hashed at a time */
-
-/** Where a run is. */
-typedef struct tam_state_place {
-    uint64_t step, steps, rescans_total, wire_bytes_total;
-    uint64_t k, has_norms;
-} tam_state_place;
 
 typedef struct tam_state_header {
     uint64_t magic, byte_order;
@@ -46,7 +38,7 @@ typedef struct tam_state_header {
 
 typedef struct tam_state_sizes {
     uint64_t ngroups;
-    size_t moment, undo;               /* bytes: of `now`, of `undo`, */
+    size_t snapshot, undo;             /* bytes: of `now`, of `undo`, */
     size_t control, residual, moments; /* of both with the header, of the vectors */
 } tam_state_sizes;
 
@@ -66,16 +58,12 @@ typedef tamis_status (*tam_state_sink)(void *arg, size_t at, const void *piece, 
 tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_state_sink sink,
                               void *arg, uint64_t *out_hash);
 
+/** A vector into host memory. */
+tamis_status tam_state_copy(const tamis_reducer *r, const float *vector, float *out);
+
 /** @param control  [out]  sizes.control bytes, 8-byte aligned */
 void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
                     void *control);
-
-/** What is `now` in a state. @param moment  [out]  sizes.moment bytes, 8-byte aligned */
-void tam_state_pack_moment(const tamis_reducer *r, void *moment);
-
-/** Go back to what tam_state_pack_moment wrote, one step ago. What micro-batches have dropped since
- * stays counted. @param moment  [in,out]  sound */
-tamis_status tam_state_return(tamis_reducer *r, void *moment);
 
 /** The hash of moments in one piece of host memory, first before second. */
 uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments);

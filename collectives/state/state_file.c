@@ -3,7 +3,7 @@
  * State files: control, residual and moments of one rank. Saving writes beside the target, flushes, renames
  * and flushes the folder. Loading reads into memory of its own.
  */
-#include "collectives/reducer/state.h"
+#include "collectives/state/state.h"
 #include "lib/base/fenv.h"
 
 #include <errno.h>
