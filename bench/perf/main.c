@@ -8,6 +8,7 @@
 
 #include "bench/common/device.h"
 #include "bench/common/half.h"
+#include "bench/common/reducer.h"
 #include "bench/perf/perf.h"
 
 static void hear_phase(void *context, const tamis_phase_event *event) {
@@ -33,7 +34,8 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
         config.wire_type = bench_values_type(c->settings->values);
         config.ranks_per_node = (uint32_t)c->settings->nodes_of;
     }
-    if (strcmp(scheme, c->settings->scheme) == 0) { /* the baseline is one phase as a whole */
+    bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* one phase as a whole */
+    if (!baseline) {
         config.on_phase = hear_phase;
         config.on_phase_context = (void *)c;
     }
@@ -41,6 +43,9 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
         update.beta1 = c->settings->beta1;
         config.update = &update;
     }
+    if (!baseline)
+        bench_reducer_set(c->settings->set, perf_own_options, &config,
+                          config.update ? &update : NULL);
     bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),
               "cannot make a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &reducer),

@@ -6,9 +6,15 @@
 #include "bench/common/half.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
+#include "bench/common/reducer.h"
 
 static const char *const purpose =
     "Time one operation over sizes, beside a dense all-reduce and an in-place axpy of the same n.";
+
+/* What checks, sizes and the model go by. */
+const char perf_own_options[] = "density|output|average|nonfinite|density_max|ranks_per_node|"
+                                "device|grad_type|index_format|wire_type|threads|capacity|"
+                                "update.rule|update.beta1";
 
 static void check_settings(perf_settings *s) {
     s->ndensities =
@@ -17,6 +23,7 @@ static void check_settings(perf_settings *s) {
         bench_usage("--maxbytes is less than --minbytes");
     if (s->elements)
         s->min_bytes = s->max_bytes = 4 * s->elements;
+    bench_reducer_check(s->set, perf_own_options);
     if (s->op == PERF_DENSE) {
         s->scheme = "dense";
         s->output = TAMIS_OUTPUT_DENSE;
@@ -94,6 +101,8 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
          "what each repetition alternates with; plain: the scheme with u32 and fp32, no nodes"},
         {"ranks-per-node", 0, BENCH_COUNT, &out->nodes_of, "G", 0, 65536,
          "hierarchical exchange, with -c 0; 0: flat"},
+        {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
+         "other options of the scheme's reducer, as in docs/options.md"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},

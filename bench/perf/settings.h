@@ -13,7 +13,7 @@
 typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE, PERF_UPDATE } perf_op;
 
 #define PERF_OPS "step|accumulate|exchange|dense|update"
-#define PERF_OUTPUTS "dense|sparse"                 /* in the order of tamis_output */
+#define PERF_OUTPUTS "dense|sparse" /* in the order of tamis_output */
 #define PERF_WORD(NAME, name, number) "|" #name
 #define PERF_INDICES "auto" TAMIS_INDEX_FORMATS(PERF_WORD) /* in the order of tamis_index_format */
 
@@ -32,11 +32,14 @@ typedef struct perf_settings {
     int index, values, beside;               /* of PERF_INDICES, BENCH_VALUES, PERF_BESIDES */
     uint64_t min_bytes, max_bytes, factor, elements, iterations, warmup, check, threads, segments;
     uint64_t ranks, nodes_of, seed; /* nodes_of: ranks per node; 0: flat */
-    const char *scheme, *density_list, *json;
+    const char *scheme, *density_list, *set, *json;
     double densities[PERF_DENSITIES], capacity, beta1; /* the latter of op update */
     size_t ndensities;
     FILE *report, *table; /* first rank only; table is stderr when the records go to stdout */
 } perf_settings;
+
+/** Options of a reducer that --set may not give. */
+extern const char perf_own_options[];
 
 /** Parse and check. Ends the process on wrong usage. */
 void perf_settings_read(int argc, char **argv, perf_settings *out);

@@ -10,6 +10,7 @@
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/trace.h"
+#include "bench/common/reducer.h"
 #include "bench/train/density.h"
 #include "bench/train/images.h"
 #include "bench/train/mlp.h"
@@ -33,6 +34,12 @@ bool train_is_dense(const train_settings *settings) {
 static bool updates_adam(const train_settings *s) {
     return s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW;
 }
+
+/* What the rest of a run goes by. */
+const char train_own_options[] = "density|density_max|output|average|nonfinite|device|grad_type|"
+                                 "ranks_per_node|bucket_length|worker|wire_type|residual_decay|"
+                                 "update.rule|update.beta1|update.beta2|update.epsilon|"
+                                 "update.scale";
 
 static void check_pipeline(const train_settings *s) {
     uint32_t ranks = bench_launched_ranks();
@@ -121,8 +128,7 @@ static void complete_residual(train_settings *s) {
     s->update_beta1 = isnan(s->beta1) ? -1.0 : s->beta1;
     s->beta1 = isnan(s->beta1) ? 0.9 : s->beta1;
     advised = optimizer_as_update(s);
-    if (s->reduce == TRAIN_UPDATE &&
-        tamis_update_advise(s->density, &advised, &decay) != TAMIS_OK)
+    if (s->reduce == TRAIN_UPDATE && tamis_update_advise(s->density, &advised, &decay) != TAMIS_OK)
         bench_usage("--density: %s", tamis_last_error());
     if (isnan(s->residual_decay))
         s->residual_decay = decay;
@@ -248,6 +254,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "layers are joined until they have N parameters"},
         {"worker", 0, BENCH_CHOICE, &out->worker, TRAIN_WORKERS, 0, 0,
          "who accumulates: this program's thread, or the library's (mpi)"},
+        {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
+         "other options of the reducer, as in docs/options.md"},
         {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, MLP_MOST_DEPTH + 1,
          "of a pipeline over which the layers are divided (mpi)"},
         {"micro-batches", 0, BENCH_COUNT, &out->micro_batches, "N", 1, 65536,
@@ -297,6 +305,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         bench_usage("--density-min is more than --density");
     if (out->budget_w > 0 && out->stages > 1)
         bench_usage("--budget needs --stages 1");
+    bench_reducer_check(out->set, train_own_options);
     check_optimizer(out);
     check_update(out);
     complete_residual(out);

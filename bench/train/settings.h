@@ -32,6 +32,7 @@ typedef struct train_settings {
     int values, reduce;
     int overlap; /* 1: layers are marked in the backward pass */
     int buckets, worker;
+    const char *set;        /* further options of the reducer */
     uint64_t bucket_length; /* as in tamis_reducer_config; `buckets` is part of it */
     uint64_t stages, micro_batches, balance_every;
     uint64_t steps, epochs, stop, batch, seed, ranks, eval_every;
@@ -63,6 +64,9 @@ typedef struct train_settings {
 /** Parse and check; fills `report`, `trace_file`, `transport`, `ranks` and what depends on the
  * workload. Ends the process on wrong usage. */
 void train_settings_read(int argc, char **argv, train_settings *out);
+
+/** Options of a reducer that --set may not give. */
+extern const char train_own_options[];
 
 /** Whether the scheme is the one that has no residual. */
 bool train_is_dense(const train_settings *settings);

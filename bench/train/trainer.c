@@ -15,6 +15,7 @@
 #include "bench/common/half.h"
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
+#include "bench/common/reducer.h"
 #include "bench/train/density.h"
 
 static void hear_phase(void *context, const tamis_phase_event *event) {
@@ -40,6 +41,7 @@ static void open_exchange(trainer *t) {
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = hear_phase;
     config.on_phase_context = t;
+    bench_reducer_set(t->settings->set, train_own_options, &config, config.update ? &update : NULL);
     exchange_open(t->group, &t->work, t->apart, &config, t->grad, &t->exchange);
 }
 

@@ -34,6 +34,15 @@ for program in "$@"; do
         expect 2 "^$name: --${density[$name]} .*\(is out of range\|needs \)" \
             "$program" --"${density[$name]}" "$value"
     done
+    case $name in
+    tamis_perf | tamis_train)
+        expect 2 "^$name: --set oker: a reducer has no such option" "$program" --set oker=2
+        expect 2 "^$name: --set over: .* name=value" "$program" --set over
+        expect 2 "^$name: --set block=x: it is no number" "$program" --set over=2,block=x
+        expect 2 "^$name: --set share=odd: it is one of norm|length" "$program" --set share=odd
+        expect 2 "^$name: --set density: the program sets that itself" "$program" --set density=1
+        ;;
+    esac
     [ $name != tamis_replay ] || continue # which has no ranks
 
     # Under each of these P processes would be P runs of one rank.

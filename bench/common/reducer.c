@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/common/reducer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/common/options.h"
+
+/* "block" or "update.beta2" */
+static int find_option(const char *name, tamis_option *out) {
+    const char *of = "config";
+    if (strncmp(name, "update.", 7) == 0) {
+        of = "update";
+        name += 7;
+    }
+    for (size_t i = 0; tamis_option_list(i, out); i++) {
+        if (strcmp(out->of, of) == 0 && strcmp(out->name, name) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* Place of a word in "a|b|c"; -1: it is none of them. */
+static int find_word(const char *words, const char *word) {
+    size_t length = strlen(word);
+    for (int i = 0; words; i++) {
+        size_t here = strcspn(words, "|");
+        if (here == length && strncmp(words, word, length) == 0)
+            return i;
+        words = words[here] ? words + here + 1 : NULL;
+    }
+    return -1;
+}
+
+static void set_field(const tamis_option *o, const char *value, char *field) {
+    char *end = NULL;
+    double real = strtod(value, &end);
+    unsigned long long whole = strtoull(value, NULL, 10);
+    uint32_t narrow = (uint32_t)whole;
+    int word = find_word(o->range, value);
+    if (strcmp(o->kind, "word") == 0) {
+        if (word < 0)
+            bench_usage("--set %s=%s: it is one of %s", o->name, value, o->range);
+        memcpy(field, &word, sizeof word);
+        return;
+    }
+    if (end == value || *end)
+        bench_usage("--set %s=%s: it is no number", o->name, value);
+    if (strcmp(o->kind, "double") == 0)
+        memcpy(field, &real, sizeof real);
+    else if (strspn(value, "0123456789") < strlen(value))
+        bench_usage("--set %s=%s: it is no whole number", o->name, value);
+    else if (strcmp(o->kind, "uint64_t") == 0)
+        memcpy(field, &whole, sizeof(uint64_t));
+    else if (whole != narrow)
+        bench_usage("--set %s=%s: it has at most 32 bits", o->name, value);
+    else
+        memcpy(field, &narrow, sizeof narrow);
+}
+
+/* "name=value", which is written to. */
+static void set_one(char *pair, const char *own, tamis_reducer_config *config,
+                    tamis_update *update) {
+    tamis_option option;
+    char *equals = strchr(pair, '=');
+    if (!equals)
+        bench_usage("--set %s: an option of a reducer is given as name=value", pair);
+    *equals = '\0';
+    if (!find_option(pair, &option))
+        bench_usage("--set %s: a reducer has no such option; docs/options.md lists them", pair);
+    if (find_word(own, pair) >= 0)
+        bench_usage("--set %s: the program sets that itself; --help lists its options", pair);
+    char *whole = strcmp(option.of, "config") == 0 ? (char *)config : (char *)update;
+    if (!whole)
+        bench_usage("--set %s: there is no update here", pair);
+    set_field(&option, equals + 1, whole + option.offset);
+}
+
+void bench_reducer_set(const char *text, const char *own, tamis_reducer_config *config,
+                       tamis_update *update) {
+    char *copy = text ? strdup(text) : NULL, *rest = NULL;
+    char *pair = copy ? strtok_r(copy, ",", &rest) : NULL;
+    for (; pair; pair = strtok_r(NULL, ",", &rest))
+        set_one(pair, own, config, update);
+    free(copy);
+}
+
+void bench_reducer_check(const char *text, const char *own) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_update update = TAMIS_UPDATE_INIT;
+    bench_reducer_set(text, own, &config, &update);
+}
