@@ -164,6 +164,21 @@ static void print_fallback(const tamis_option *o) {
     printf("| %.*s ", (int)strcspn(word, "|"), word);
 }
 
+static void print_refusals(void) {
+    tamis_refusal one;
+    printf("\n## What does not go together\n\n"
+           "A call refuses these with `TAMIS_E_UNSUPPORTED`.\n\n"
+           "| call | asked for | with | why, and what to do |\n"
+           "|---|---|---|---|\n");
+    for (size_t i = 0; tamis_refusal_list(i, &one); i++) {
+        printf("| `%s` ", one.call);
+        print_cell(one.asked);
+        print_cell(one.with);
+        print_cell(one.why);
+        puts("|");
+    }
+}
+
 static void print_options(void) {
     tamis_option o;
     printf("# Options of a reducer\n\n"
@@ -183,6 +198,7 @@ static void print_options(void) {
         print_cell(o.help);
         puts("|");
     }
+    print_refusals();
 }
 
 int main(int argc, char **argv) {

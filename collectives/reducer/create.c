@@ -20,14 +20,6 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
     return TAMIS_OK;
 }
 
-static tamis_status check_decay(tam_scheme scheme, double decay) {
-    if (decay == 1.0 || !tam_scheme_dense(scheme))
-        return TAMIS_OK;
-    return tam_fail(
-        TAMIS_E_UNSUPPORTED,
-        "tamis_reducer_config.residual_decay is %g: scheme dense has no residual; use 1", decay);
-}
-
 /* The caller's struct, if any, becomes the reducer's own. */
 static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
     r->config.update = NULL;
@@ -50,24 +42,6 @@ static void even_out(tamis_reducer_config *c, const tamis_update *update) {
         c->scheme = even ? "tamis-update" : "tamis";
 }
 
-static tamis_status check_wire(tam_scheme scheme, tamis_type type, tamis_index_format format) {
-    if (tam_scheme_regional(scheme) &&
-        (type != TAMIS_TYPE_FLOAT32 || (format != TAMIS_INDEX_AUTO && format != TAMIS_INDEX_U32)))
-        return tam_fail(
-            TAMIS_E_UNSUPPORTED,
-            "tamis_reducer_config: exchange balanced-pairs sends pairs of a 32-bit index "
-            "and a float32; use index_format auto or u32 and wire_type float32");
-    if (type == TAMIS_TYPE_FLOAT16)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_reducer_config.wire_type: values beyond 65504 or below 6e-8 would "
-                        "need a scale that all ranks agree on; use TAMIS_TYPE_BFLOAT16");
-    if (type != TAMIS_TYPE_FLOAT32 && tam_scheme_dense(scheme))
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_reducer_config.wire_type: scheme dense has no residual to keep what "
-                        "rounding takes; use TAMIS_TYPE_FLOAT32");
-    return TAMIS_OK;
-}
-
 /* Copy the caller's options, check them alone and together, fill in defaults. */
 static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *theirs) {
     tamis_reducer_config c = TAMIS_REDUCER_CONFIG_INIT;
@@ -78,11 +52,6 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     even_out(&c, &r->update);
     tam_update_complete(r, &c);
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
-    if (tam_scheme_dense(r->scheme) && c.output == TAMIS_OUTPUT_SPARSE)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "scheme dense has no sparse view; use TAMIS_OUTPUT_DENSE");
-    TAM_TRY(check_wire(r->scheme, c.wire_type, c.index_format));
-    TAM_TRY(check_decay(r->scheme, c.residual_decay));
     c.scheme = NULL; /* the caller's memory */
     c.over = c.over != 0.0 ? c.over : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
@@ -97,22 +66,8 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     return TAMIS_OK;
 }
 
-/* What a node's ranks can share. */
-static const char *why_no_nodes(const tamis_reducer *r, const tamis_layout *layout) {
-    const tamis_reducer_config *c = &r->config;
-    if (r->scheme.exchange != TAM_EXCHANGE_UNION || !tam_scheme_exact_count(r->scheme) ||
-        r->scheme.ownership == TAM_OWN_ALL)
-        return "needs a scheme of exact counts, exclusive ownership and exchange union, as tamis";
-    if (c->wire_type != TAMIS_TYPE_FLOAT32)
-        return "sums float32 alone; use wire_type TAMIS_TYPE_FLOAT32";
-    if (c->device != TAMIS_DEVICE_CPU)
-        return "works on gradients in host memory; use TAMIS_DEVICE_CPU";
-    if (layout->nrowed > 0)
-        return "knows no segments with rows; give them a reducer of their own";
-    return NULL;
-}
-
-static tamis_status check_nodes(tamis_reducer *r, const tamis_layout *layout) {
+/* Among whom picks are exchanged. */
+static tamis_status place_among_nodes(tamis_reducer *r) {
     uint32_t size = r->config.ranks_per_node, nranks = r->comm->nranks;
     r->rank = r->comm->rank;
     r->nranks = nranks;
@@ -123,9 +78,6 @@ static tamis_status check_nodes(tamis_reducer *r, const tamis_layout *layout) {
                         "tamis_reducer_config.ranks_per_node is %u, which does not divide the %u "
                         "ranks of the communicator",
                         size, nranks);
-    const char *why = why_no_nodes(r, layout);
-    if (why)
-        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_reducer_config.ranks_per_node: it %s", why);
     r->rank = r->comm->rank / size;
     r->nranks = nranks / size;
     return TAMIS_OK;
@@ -137,9 +89,11 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
-    TAM_TRY(check_nodes(r, layout));
+    TAM_TRY(tam_refuse(r, layout, "tamis_reducer_create"));
     if (r->config.update)
-        TAM_TRY(tam_update_check(r, layout));
+        TAM_TRY(tam_options_check("tamis_update", tam_update_options, tam_update_used(&r->update),
+                                  &r->update));
+    TAM_TRY(place_among_nodes(r));
     if (tam_reducer_measures(r) && !r->comm->measured)
         TAM_TRY(tam_probe_open(r->comm, &r->probe));
     return tam_device_find(r->config.device, &r->device);
@@ -180,10 +134,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
     if (r->started)
         return tam_fail(TAMIS_E_STATE, "tamis_reducer_set_density: a step is under way; call "
                                        "tamis_reduce_wait first");
-    if (tam_scheme_dense(r->scheme) || r->driver != &tam_driver_host)
-        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_reducer_set_density: %s, so it cannot change",
-                        r->driver == &tam_driver_host ? "scheme dense sends everything"
-                                                      : "a device runs the steps by itself");
+    TAM_TRY(tam_refuse(r, r->layout, "tamis_reducer_set_density"));
     if (!tam_positive_upto(density, r->config.density_max))
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_reducer_set_density: %.9g is not in (0, density_max = %.9g]",

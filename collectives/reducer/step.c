@@ -336,18 +336,7 @@ static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
     if (r->started)
         return tam_fail(TAMIS_E_STATE, "rank %u: tamis_grad_accumulate while a step is under way",
                         r->comm->rank);
-    if (tam_scheme_dense(r->scheme))
-        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_grad_accumulate: scheme dense has no residual; "
-                                             "add up micro-batches before start");
-    if (r->config.ranks_per_node > 1)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_grad_accumulate: with ranks_per_node = %u a residual holds a slice "
-                        "of the node's sum alone; add up micro-batches before start",
-                        r->config.ranks_per_node);
-    if (r->config.update)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_grad_accumulate: in update mode a step has one pass, of the whole "
-                        "gradient; add up micro-batches before start");
+    TAM_TRY(tam_refuse(r, r->layout, "tamis_grad_accumulate"));
     return check_start(r, step);
 }
 

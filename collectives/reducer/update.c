@@ -13,26 +13,6 @@ uint32_t tam_update_used(const tamis_update *u) {
     return u->rule == TAMIS_UPDATE_ADAM ? TAM_UPDATE_COUNT : TAM_UPDATE_beta2;
 }
 
-tamis_status tam_update_check(const tamis_reducer *r, const tamis_layout *layout) {
-    TAM_TRY(tam_options_check("tamis_update", tam_update_options, tam_update_used(&r->update),
-                              &r->update));
-    if (tam_scheme_dense(r->scheme))
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_reducer_config.update: scheme dense has no residual to accumulate "
-                        "updates in; give its result to the optimizer");
-    if (layout->nrowed > 0)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_reducer_config.update: the layout has %u segments with rows, which "
-                        "are summed as gradients; put them into a reducer of their own",
-                        layout->nrowed);
-    if (r->config.ranks_per_node > 1)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_reducer_config.update: with ranks_per_node = %u nodes hold sums of "
-                        "gradients, not updates of ranks; use ranks_per_node 0",
-                        r->config.ranks_per_node);
-    return TAMIS_OK;
-}
-
 /* -- a pass ----------------------------------------------------------------------------------- */
 
 /* By multiplications alone, so that all machines have the same bits. */

@@ -1106,6 +1106,18 @@ typedef struct tamis_option {
 /** The index-th option. @return 0 past the end of the table, else 1. */
 TAMIS_API int tamis_option_list(size_t index, tamis_option *out);
 
+/** What does not go together: a call refuses with UNSUPPORTED what is asked for. docs/options.md is made
+ * from these, too. */
+typedef struct tamis_refusal {
+    const char *call;  /* that refuses */
+    const char *asked; /* options, or a policy of a scheme, */
+    const char *with;
+    const char *why; /* and what to do */
+} tamis_refusal;
+
+/** The index-th. @return 0 past the end of the table, else 1. */
+TAMIS_API int tamis_refusal_list(size_t index, tamis_refusal *out);
+
 /** A part of the library that may be missing: "mpi", "openmp", "cuda", "nccl", "portable", "avx2",
  * "avx512". */
 typedef struct tamis_feature {

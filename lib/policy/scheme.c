@@ -113,29 +113,81 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
     return TAMIS_OK;
 }
 
+static bool names_dense(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_DENSE;
+}
+
+static bool names_rows(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_ROWS;
+}
+
+static bool bins_of_others(tam_scheme s) {
+    return s.ownership == TAM_OWN_BINS &&
+           (s.budget != TAM_BUDGET_NORM || s.threshold != TAM_THRESHOLD_EXACT);
+}
+
+static bool bins_of_pairs(tam_scheme s) {
+    return s.ownership == TAM_OWN_BINS && s.exchange == TAM_EXCHANGE_PAIRS;
+}
+
+static bool threshold_by_norm(tam_scheme s) {
+    return tam_scheme_by_threshold(s) && s.budget != TAM_BUDGET_GLOBAL;
+}
+
+static bool regions_of_one(tam_scheme s) {
+    return tam_scheme_regional(s) && s.ownership != TAM_OWN_ALL;
+}
+
+static bool reuse_of_parts(tam_scheme s) {
+    return s.threshold == TAM_THRESHOLD_REUSE && s.ownership != TAM_OWN_ALL;
+}
+
+static bool balanced_exactly(tam_scheme s) {
+    return s.ownership == TAM_OWN_BALANCED && !tam_scheme_by_threshold(s);
+}
+
+static const struct refusal {
+    const char *asked, *with, *why;
+    bool (*holds)(tam_scheme s);
+} refusals[] = {
+    {"exchange dense", "policies of your own", "it selects nothing; use the preset dense", names_dense},
+    {"exchange rows", "policies of your own",
+     "segments are exchanged so whose layout says it (tamis_layout_set_rows)", names_rows},
+    {"ownership bins", "another budget than norm or threshold than exact",
+     "bins are packed by the cost of exact norm budgets; use bins+norm+exact", bins_of_others},
+    {"ownership bins", "exchange pairs",
+     "groups that are taken whole are not sent, so there are no pairs of them; use union",
+     bins_of_pairs},
+    {"threshold step, fixed, sage or reuse", "budget norm",
+     "one threshold is for the whole vector; use budget global", threshold_by_norm},
+    {"exchange balanced-pairs", "another ownership than all",
+     "it adds up what several ranks pick of one region; use ownership all", regions_of_one},
+    {"threshold reuse", "another ownership than all",
+     "the threshold of one part says nothing of the next one; reuse needs ownership all",
+     reuse_of_parts},
+    {"ownership balanced", "threshold exact or predict",
+     "parts are balanced by the counts that a threshold finds, and this count is known "
+     "beforehand; use step, fixed or sage",
+     balanced_exactly},
+};
+
+enum { REFUSALS = sizeof refusals / sizeof refusals[0] };
+
+int tam_scheme_refusal(size_t index, tamis_refusal *out) {
+    if (index >= REFUSALS)
+        return 0;
+    const struct refusal *one = &refusals[index];
+    *out = (tamis_refusal){"tamis_reducer_create", one->asked, one->with, one->why};
+    return 1;
+}
+
 static tamis_status check(const char *text, tam_scheme s) {
-    const char *why = NULL;
-    if (s.exchange == TAM_EXCHANGE_DENSE)
-        why = "exchange dense selects nothing; use the preset dense";
-    else if (s.exchange == TAM_EXCHANGE_ROWS)
-        why = "rows are exchanged of segments whose layout says so; see tamis_layout_set_rows";
-    else if (s.ownership == TAM_OWN_BINS &&
-             (s.budget != TAM_BUDGET_NORM || s.threshold != TAM_THRESHOLD_EXACT))
-        why = "bins are packed by the cost of exact norm budgets; use bins+norm+exact";
-    else if (s.ownership == TAM_OWN_BINS && s.exchange == TAM_EXCHANGE_PAIRS)
-        why = "groups that are taken whole are not sent, so there are no pairs of them; use union";
-    else if (tam_scheme_by_threshold(s) && s.budget != TAM_BUDGET_GLOBAL)
-        why = "step, fixed, sage and reuse have one threshold for the whole vector; use budget "
-              "global";
-    else if (tam_scheme_regional(s) && s.ownership != TAM_OWN_ALL)
-        why = "balanced-pairs adds up what several ranks pick of one region; use ownership all";
-    else if (s.threshold == TAM_THRESHOLD_REUSE && s.ownership != TAM_OWN_ALL)
-        why = "the threshold of one part says nothing of the next one; reuse needs ownership all";
-    else if (s.ownership == TAM_OWN_BALANCED && !tam_scheme_by_threshold(s))
-        why = "parts are balanced by the counts that a threshold finds, and this count is known "
-              "beforehand; use step, fixed or sage";
-    if (why)
-        return tam_fail(TAMIS_E_UNSUPPORTED, "scheme \"%s\": %s", text, why);
+    for (int i = 0; i < REFUSALS; i++) {
+        const struct refusal *one = &refusals[i];
+        if (one->holds(s))
+            return tam_fail(TAMIS_E_UNSUPPORTED, "scheme \"%s\": %s does not go with %s: %s", text,
+                            one->asked, one->with, one->why);
+    }
     return TAMIS_OK;
 }
 

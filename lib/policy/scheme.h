@@ -65,6 +65,9 @@ typedef struct tam_scheme {
 /** @param  text  preset or "ownership+budget+threshold+exchange"; NULL: the default preset */
 tamis_status tam_scheme_parse(const char *text, tam_scheme *out);
 
+/** The index-th combination of policies that is refused. @return 0 past the end */
+int tam_scheme_refusal(size_t index, tamis_refusal *out);
+
 /** A scheme as one number, and such a number, also one that means nothing, as words. */
 uint64_t tam_scheme_code(tam_scheme scheme);
 void tam_scheme_print(uint64_t code, char *text, size_t size);

@@ -92,7 +92,7 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
          TAMIS_TYPE_FLOAT32,
          N,
          0},
-        {"TAMIS_TYPE_FLOAT32",
+        {"use float32",
          TAMIS_E_UNSUPPORTED,
          "tamis",
          {2, 2, 2, 2},
@@ -115,7 +115,7 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
         ranks_run(NRANKS, 0, run_refusal, &one);
     }
     for (size_t i = 0; i < COUNT(schemes); i++) {
-        refusal one = {"exclusive ownership",
+        refusal one = {"exclusive owners",
                        TAMIS_E_UNSUPPORTED,
                        schemes[i],
                        {2, 2, 2, 2},

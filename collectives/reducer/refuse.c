@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What does not go together, as a table: checks, tamis_refusal_list and docs/options.md follow from it.
+ * Policies of a scheme that do not are those of lib/policy/scheme.c. A row holds for one call.
+ */
+#include "collectives/reducer/reducer.h"
+
+typedef bool (*holds)(const tamis_reducer *r, const tamis_layout *layout);
+
+static bool dense(const tamis_reducer *r) {
+    return tam_scheme_dense(r->scheme);
+}
+
+static bool by_nodes(const tamis_reducer *r) {
+    return r->config.ranks_per_node > 1;
+}
+
+static bool rounds(const tamis_reducer *r) {
+    return r->config.wire_type != TAMIS_TYPE_FLOAT32;
+}
+
+static bool dense_and_sparse(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return dense(r) && r->config.output == TAMIS_OUTPUT_SPARSE;
+}
+
+static bool dense_and_decay(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return dense(r) && r->config.residual_decay != 1.0;
+}
+
+static bool dense_and_rounding(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return dense(r) && rounds(r);
+}
+
+static bool float16(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return r->config.wire_type == TAMIS_TYPE_FLOAT16;
+}
+
+static bool regions_and_rounding(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return tam_scheme_regional(r->scheme) && rounds(r);
+}
+
+static bool regions_and_format(const tamis_reducer *r, const tamis_layout *layout) {
+    tamis_index_format format = r->config.index_format;
+    (void)layout;
+    return tam_scheme_regional(r->scheme) && format != TAMIS_INDEX_AUTO &&
+           format != TAMIS_INDEX_U32;
+}
+
+static bool nodes_and_scheme(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return by_nodes(r) &&
+           (r->scheme.exchange != TAM_EXCHANGE_UNION || !tam_scheme_exact_count(r->scheme) ||
+            r->scheme.ownership == TAM_OWN_ALL);
+}
+
+static bool nodes_and_rounding(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return by_nodes(r) && rounds(r);
+}
+
+static bool nodes_and_device(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return by_nodes(r) && r->config.device != TAMIS_DEVICE_CPU;
+}
+
+static bool nodes_and_rows(const tamis_reducer *r, const tamis_layout *layout) {
+    return by_nodes(r) && layout->nrowed > 0;
+}
+
+static bool update_and_dense(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return r->config.update && dense(r);
+}
+
+static bool update_and_rows(const tamis_reducer *r, const tamis_layout *layout) {
+    return r->config.update && layout->nrowed > 0;
+}
+
+static bool update_and_nodes(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return r->config.update && by_nodes(r);
+}
+
+static bool is_dense(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return dense(r);
+}
+
+static bool has_nodes(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return by_nodes(r);
+}
+
+static bool has_update(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return r->config.update;
+}
+
+static bool has_driver(const tamis_reducer *r, const tamis_layout *layout) {
+    (void)layout;
+    return r->driver != &tam_driver_host;
+}
+
+static const char create[] = "tamis_reducer_create";
+static const char accumulate[] = "tamis_grad_accumulate";
+static const char set_density[] = "tamis_reducer_set_density";
+
+static const struct row {
+    tamis_refusal text;
+    holds holds;
+} rows[] = {
+    {{create, "output sparse", "scheme dense", "every element travels; use output dense"},
+     dense_and_sparse},
+    {{create, "wire_type float16", "any scheme",
+      "values beyond 65504 or below 6e-8 would need a scale that all ranks agree on; use bfloat16"},
+     float16},
+    {{create, "wire_type bfloat16", "scheme dense",
+      "it has no residual to keep what rounding takes; use float32"},
+     dense_and_rounding},
+    {{create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
+    {{create, "wire_type bfloat16", "exchange balanced-pairs",
+      "pairs are a 32-bit index and a float32; use float32"},
+     regions_and_rounding},
+    {{create, "an index_format", "exchange balanced-pairs",
+      "pairs are a 32-bit index and a float32; use auto or u32"},
+     regions_and_format},
+    {{create, "ranks_per_node", "shared ownership, learned counts or an exchange other than union",
+      "nodes need exact counts of exclusive owners, as tamis has them"},
+     nodes_and_scheme},
+    {{create, "ranks_per_node", "wire_type bfloat16", "nodes sum float32 alone; use float32"},
+     nodes_and_rounding},
+    {{create, "ranks_per_node", "device cuda",
+      "nodes sum gradients in host memory; use device cpu"},
+     nodes_and_device},
+    {{create, "ranks_per_node", "segments with rows", "give those a reducer of their own"},
+     nodes_and_rows},
+    {{create, "update", "scheme dense",
+      "it has no residual to accumulate updates in; give its result to the optimizer"},
+     update_and_dense},
+    {{create, "update", "segments with rows",
+      "those are summed as gradients; give them a reducer of their own"},
+     update_and_rows},
+    {{create, "update", "ranks_per_node",
+      "nodes hold sums of gradients, not updates of ranks; use ranks_per_node 0"},
+     update_and_nodes},
+    {{accumulate, "a micro-batch", "scheme dense",
+      "it has no residual; add up micro-batches before start"},
+     is_dense},
+    {{accumulate, "a micro-batch", "ranks_per_node",
+      "a residual holds a slice of the node's sum alone; add up micro-batches before start"},
+     has_nodes},
+    {{accumulate, "a micro-batch", "update",
+      "a step has one pass, of the whole gradient; add up micro-batches before start"},
+     has_update},
+    {{set_density, "another density", "scheme dense", "it sends everything"}, is_dense},
+    {{set_density, "another density", "steps that a device runs by itself",
+      "the sizes of their messages are fixed; make another reducer"},
+     has_driver},
+};
+
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+int tamis_refusal_list(size_t index, tamis_refusal *out) {
+    if (!out)
+        return 0;
+    if (index >= ROWS)
+        return tam_scheme_refusal(index - ROWS, out);
+    *out = rows[index].text;
+    return 1;
+}
+
+tamis_status tam_refuse(const tamis_reducer *r, const tamis_layout *layout, const char *call) {
+    for (size_t i = 0; i < ROWS; i++) {
+        const tamis_refusal *t = &rows[i].text;
+        if (strcmp(t->call, call) == 0 && rows[i].holds(r, layout))
+            return tam_fail(TAMIS_E_UNSUPPORTED, "%s: %s does not go with %s: %s", t->call,
+                            t->asked, t->with, t->why);
+    }
+    return TAMIS_OK;
+}
