@@ -11,9 +11,11 @@
 #include <string.h>
 
 #include "bench/choice/duel.h"
+#include "bench/common/launcher.h"
 #include "bench/common/measure.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
+#include "bench/common/start.h"
 
 enum { LIST = 16 };
 

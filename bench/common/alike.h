@@ -8,10 +8,6 @@
 #define TAMIS_BENCH_ALIKE_H
 
 #include "bench/common/group.h"
-#include "bench/common/options.h"
-
-/** Remember what the command line came to; bench_options_parse calls it. */
-void bench_alike_note(const char *program, const bench_option *options, size_t count);
 
 /** Collective: whether all ranks were given the same. If not, the first rank says which option
  * differs first, and where. */

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "bench/common/measure.h"
-#include "bench/common/options.h"
+#include "bench/common/usage.h"
 
 /* The library knows why; an older one that has no such row cannot do it. */
 static const char *missing(const char *name) {

@@ -16,39 +16,31 @@ typedef enum bench_transport { BENCH_LOCAL = 0, BENCH_MPI = 1, BENCH_NCCL = 2 } 
 
 #define BENCH_TRANSPORTS "local|mpi|nccl" /* in the order of bench_transport */
 
+typedef struct bench_group bench_group;
+
+/** What the two kinds do differently. */
+typedef struct bench_group_kind {
+    void (*barrier)(bench_group *group);
+    void (*allgather)(bench_group *group, const void *send, size_t bytes, void *recv);
+    bool (*sum)(bench_group *group, const float *send, float *out, size_t count); /* false: none */
+    uint32_t (*whole_rank)(const bench_group *group); /* among all ranks of the run */
+    void (*end_all)(void);                            /* those of other processes */
+} bench_group_kind;
+
 /** One rank's view. */
-typedef struct bench_group {
+struct bench_group {
     uint32_t rank, nranks;
-    bench_transport transport;   /* of the group: local or MPI */
+    bench_transport transport; /* of the group: local or MPI */
+    const bench_group_kind *kind;
     tamis_comm *comm;            /* what the program asked for */
     struct bench_shared *shared; /* local only */
     struct bench_mpi *mpi;       /* MPI: the ranks of a part; NULL: all */
-} bench_group;
+};
 
 typedef int (*bench_main)(bench_group *group, void *context);
 
-/** Rank and number of ranks that a launcher (mpirun, srun) gave to this process; 0 and 1 else. */
-uint32_t bench_launched_rank(void);
-uint32_t bench_launched_ranks(void);
-
-/** The variable that says how many. */
-const char *bench_launched_by(void);
-
 /** Rank among those on this machine: that of the launcher, where it gave one. */
 uint32_t bench_machine_rank(const bench_group *group);
-
-/**
- * Fill in what the command line left open, and refuse what cannot be (status 2).
- *
- * @param transport  -1: MPI under an MPI launcher, else local
- * @param ranks      0: one local rank, or as many as MPI has
- */
-void bench_launch_check(int *transport, uint64_t *ranks);
-
-/** Run `body` on every rank, with a communicator each and the device chosen, if all were given the
- * same options. @return the largest status of a rank. */
-int bench_launch(bench_transport transport, tamis_device device, uint32_t ranks, bench_main body,
-                 void *context);
 
 /**
  * Divide an MPI group: ranks that give the same `part` become a group of their own, in the order of

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bench/common/launcher.h"
+
 #ifdef TAMIS_BENCH_MPI
 
 #include <limits.h>
@@ -20,6 +22,36 @@ struct bench_mpi {
 static MPI_Comm comm_of(const bench_group *group) {
     return group->mpi ? group->mpi->comm : MPI_COMM_WORLD;
 }
+
+static void barrier(bench_group *group) {
+    MPI_Barrier(comm_of(group));
+}
+
+static void allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
+    MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, comm_of(group));
+}
+
+static bool sum(bench_group *group, const float *send, float *out, size_t count) {
+    for (size_t done = 0; done < count;) {
+        size_t part = count - done < INT_MAX ? count - done : INT_MAX;
+        MPI_Allreduce(send + done, out + done, (int)part, MPI_FLOAT, MPI_SUM, comm_of(group));
+        done += part;
+    }
+    return true;
+}
+
+static uint32_t whole_rank(const bench_group *group) {
+    (void)group;
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return (uint32_t)rank;
+}
+
+static void end_all(void) {
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static const bench_group_kind kind = {barrier, allgather, sum, whole_rank, end_all};
 
 bool bench_mpi_built(void) {
     return true;
@@ -45,7 +77,7 @@ int bench_mpi_launch(bench_main body, void *context) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
 
-    bench_group group = {(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, NULL, NULL, NULL};
+    bench_group group = {(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, &kind, NULL, NULL, NULL};
     if (!alone_by_mistake(nranks)) {
         bench_try(&group, tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &group.comm),
                   "cannot make a communicator");
@@ -56,12 +88,6 @@ int bench_mpi_launch(bench_main body, void *context) {
     return status;
 }
 
-uint32_t bench_mpi_rank(void) {
-    int rank;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    return (uint32_t)rank;
-}
-
 void bench_split(bench_group *group, uint32_t part, bench_group *out) {
     struct bench_mpi *mpi = malloc(sizeof *mpi);
     int rank, nranks;
@@ -70,7 +96,7 @@ void bench_split(bench_group *group, uint32_t part, bench_group *out) {
     MPI_Comm_split(comm_of(group), (int)part, (int)group->rank, &mpi->comm);
     MPI_Comm_rank(mpi->comm, &rank);
     MPI_Comm_size(mpi->comm, &nranks);
-    *out = (bench_group){(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, NULL, NULL, mpi};
+    *out = (bench_group){(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, &kind, NULL, NULL, mpi};
     bench_try(out, tamis_comm_create_mpi(mpi->comm, NULL, &out->comm),
               "cannot make a communicator of a part of the ranks");
 }
@@ -79,22 +105,6 @@ void bench_split_close(bench_group *part) {
     tamis_comm_destroy(part->comm);
     MPI_Comm_free(&part->mpi->comm);
     free(part->mpi);
-}
-
-void bench_mpi_barrier(bench_group *group) {
-    MPI_Barrier(comm_of(group));
-}
-
-void bench_mpi_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
-    MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, comm_of(group));
-}
-
-void bench_mpi_allreduce(bench_group *group, const float *send, float *out, size_t count) {
-    for (size_t done = 0; done < count;) {
-        size_t part = count - done < INT_MAX ? count - done : INT_MAX;
-        MPI_Allreduce(send + done, out + done, (int)part, MPI_FLOAT, MPI_SUM, comm_of(group));
-        done += part;
-    }
 }
 
 /* -- messages --------------------------------------------------------------------------------- */
@@ -158,11 +168,6 @@ void bench_message_cancel(bench_message *message) {
     bench_message_wait(message);
 }
 
-void bench_mpi_abort(void) {
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    abort(); /* not reached; MPI does not say so */
-}
-
 #else
 
 bool bench_mpi_built(void) {
@@ -176,10 +181,6 @@ int bench_mpi_launch(bench_main body, void *context) {
     return 1;
 }
 
-uint32_t bench_mpi_rank(void) {
-    return 0;
-}
-
 void bench_split(bench_group *group, uint32_t part, bench_group *out) {
     (void)part;
     (void)out;
@@ -188,24 +189,6 @@ void bench_split(bench_group *group, uint32_t part, bench_group *out) {
 
 void bench_split_close(bench_group *part) {
     (void)part;
-}
-
-void bench_mpi_barrier(bench_group *group) {
-    (void)group;
-}
-
-void bench_mpi_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
-    (void)group;
-    (void)send;
-    (void)bytes;
-    (void)recv;
-}
-
-void bench_mpi_allreduce(bench_group *group, const float *send, float *out, size_t count) {
-    (void)group;
-    (void)send;
-    (void)out;
-    (void)count;
 }
 
 void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
@@ -232,10 +215,6 @@ void bench_message_wait(bench_message *message) {
 
 void bench_message_cancel(bench_message *message) {
     (void)message;
-}
-
-void bench_mpi_abort(void) {
-    abort();
 }
 
 #endif

@@ -7,42 +7,14 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "bench/common/alike.h"
-#include "bench/common/group.h"
+#include "bench/common/launcher.h"
+#include "bench/common/noted.h"
 
-enum { MOST_OPTIONS = 64, FIRST_LONG = 256, OTHERS_WAIT_S = 2 };
-
-static const char *program_name = "bench";
-
-/* A launcher ends all ranks as soon as one leaves. So rank 0 speaks first, and another one only if
- * rank 0 found nothing to say. */
-void bench_usage(const char *format, ...) {
-    va_list args;
-    if (bench_launched_rank() != 0)
-        sleep(OTHERS_WAIT_S);
-    va_start(args, format);
-    fprintf(stderr, "%s: ", program_name);
-    vfprintf(stderr, format, args);
-    fputs("\n", stderr);
-    va_end(args);
-    exit(2);
-}
-
-const char *bench_choice(const char *values, int index) {
-    static _Thread_local char word[32];
-    for (; index > 0 && *values; index--) {
-        values += strcspn(values, "|");
-        values += *values == '|';
-    }
-    snprintf(word, sizeof word, "%.*s", (int)strcspn(values, "|"), values);
-    return word;
-}
+enum { MOST_OPTIONS = 64, FIRST_LONG = 256 };
 
 static int find_choice(const char *values, const char *text) {
     for (int i = 0; *bench_choice(values, i); i++) {
@@ -88,8 +60,9 @@ static void default_text(const bench_option *option, char *out, size_t size) {
     }
 }
 
-static void print_help(const char *purpose, const bench_option *options, size_t count) {
-    printf("usage: %s [options]\n%s\n\n", program_name, purpose);
+static void print_help(const char *program, const char *purpose, const bench_option *options,
+                       size_t count) {
+    printf("usage: %s [options]\n%s\n\n", program, purpose);
     for (size_t i = 0; i < count; i++) {
         const bench_option *option = &options[i];
         char letter[8] = "   ", name[80], fallback[128];
@@ -208,7 +181,7 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
     char letters[2 * MOST_OPTIONS + 2] = ":";
     size_t nletters = 1;
 
-    program_name = program;
+    bench_usage_program(program);
     bench_launched_rank(); /* as the environment is now */
     memset(table, 0, sizeof table);
     for (size_t i = 0; i < count && i < MOST_OPTIONS; i++) {
@@ -235,12 +208,12 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
         }
         if (index == count) {
             if (bench_launched_rank() == 0)
-                print_help(purpose, options, count);
+                print_help(program, purpose, options, count);
             exit(0);
         }
         take(&options[index], optarg);
     }
     if (optind < argc)
         refuse(options, count, argv[optind]);
-    bench_alike_note(program, options, count);
+    bench_note(program, options, count);
 }

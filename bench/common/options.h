@@ -2,7 +2,7 @@
  *
  * Command lines of the bench programs: one table of options drives parsing, --help with the
  * defaults, the sentence about an unknown option or value, and what all ranks must have been given
- * alike (alike.h). Wrong usage ends with status 2.
+ * alike (noted.h, alike.h). Wrong usage ends with status 2.
  */
 #ifndef TAMIS_BENCH_OPTIONS_H
 #define TAMIS_BENCH_OPTIONS_H
@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "bench/common/usage.h"
 
 typedef enum bench_kind {
     BENCH_FLAG,  /* bool *, no value */
@@ -34,12 +36,6 @@ typedef struct bench_option {
 /** Parse the whole command line. Ends the process on --help (0) and on wrong usage (2). */
 void bench_options_parse(const char *program, const char *purpose, const bench_option *options,
                          size_t count, int argc, char **argv);
-
-/** One sentence to stderr, of rank 0 if it comes here too, and the end of the process with status 2. */
-_Noreturn void bench_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/** The index-th word of a list as in bench_option.values; valid until the next call. */
-const char *bench_choice(const char *values, int index);
 
 /** Numbers of a list "a,b,c" into out[most], each in (low, high]; usage error if it is not one. */
 size_t bench_parse_list(const char *name, const char *text, double low, double high, size_t most,

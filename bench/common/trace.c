@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/common/launcher.h"
 #include "bench/common/measure.h"
 #include "bench/common/options.h"
 

@@ -7,6 +7,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 #include "bench/common/report.h"
+#include "bench/common/start.h"
 
 static double cpu_now_s(clockid_t clock) {
     struct timespec now;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
+#include "bench/common/launcher.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
+#include "bench/common/start.h"
 #include "bench/gate/gate.h"
 
 static const char *const purpose =

@@ -8,6 +8,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/random.h"
 #include "bench/common/report.h"
+#include "bench/common/start.h"
 #include "bench/overlap/overlap.h"
 
 enum { BATCHES = 16 }; /* that a rank takes in turn */

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "bench/common/group.h"
+#include "bench/common/launcher.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
+#include "bench/common/start.h"
 
 static const char *const purpose =
     "How much of an exchange the backward pass hides, with and without overlap, dense and sparse, "

@@ -4,9 +4,11 @@
 #include "bench/common/device.h"
 #include "bench/common/group.h"
 #include "bench/common/half.h"
+#include "bench/common/launcher.h"
 #include "bench/common/options.h"
-#include "bench/common/report.h"
 #include "bench/common/reducer.h"
+#include "bench/common/report.h"
+#include "bench/common/start.h"
 
 static const char *const purpose =
     "Time one operation over sizes, beside a dense all-reduce and an in-place axpy of the same n.";

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench/common/launcher.h"
 #include "bench/common/measure.h"
+#include "bench/common/start.h"
 #include "bench/schemes/schemes.h"
 
 /* One preset; @return whether it keeps the rules. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench/common/group.h"
+#include "bench/common/launcher.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 

@@ -9,6 +9,7 @@
 
 #include "bench/common/measure.h"
 #include "bench/common/report.h"
+#include "bench/common/start.h"
 #include "bench/train/trainer.h"
 
 typedef struct run {

@@ -35,7 +35,7 @@ static size_t count_staging(const tam_bucket_view *v) {
     size_t most = 0;
     if (tam_gradient_staged(v))
         return 2 * (size_t)TAM_GRADIENT_PIECE;
-    for (tam_run u = {0}; u.at + u.count < v->layout->length;) {
+    for (tam_gradient_part u = {0}; u.at + u.count < v->layout->length;) {
         u = tam_gradient_run(v, u);
         bool alone = v->layout->begins[u.first + 1] >= u.at + u.count;
         most = !alone && u.count > most ? u.count : most;
@@ -74,7 +74,7 @@ static uint64_t divide(float *values, size_t count, float by, bool drop) {
 }
 
 /* What waits in the residual goes too. */
-static void take_pending(const tam_bucket_view *v, const tam_run *u, float *values) {
+static void take_pending(const tam_bucket_view *v, const tam_gradient_part *u, float *values) {
     float *acc = v->acc + u->at;
     for (size_t i = 0; i < u->count; i++)
         values[i] += acc[i];
@@ -82,7 +82,7 @@ static void take_pending(const tam_bucket_view *v, const tam_run *u, float *valu
 }
 
 /* What the ranks dropped from micro-batches goes with the first run, for all to know. */
-static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_run *u, float *values) {
+static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_gradient_part *u, float *values) {
     tam_tag tag = {
         .rank = v->comm_rank,
         .reducer = v->reducer,
@@ -99,7 +99,7 @@ static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_run 
     return status;
 }
 
-static tamis_status reduce_values(dense *d, tam_link *link, const tam_run *u, float *values) {
+static tamis_status reduce_values(dense *d, tam_link *link, const tam_gradient_part *u, float *values) {
     const tam_bucket_view *v = d->view;
     bool drop = v->config->nonfinite == TAMIS_NONFINITE_DROP;
     for (size_t i = 0; v->target.scale != 1.0f && i < u->count; i++)
@@ -111,7 +111,7 @@ static tamis_status reduce_values(dense *d, tam_link *link, const tam_run *u, fl
     return TAMIS_OK;
 }
 
-static tamis_status reduce_staged(dense *d, tam_link *link, const tam_run *u) {
+static tamis_status reduce_staged(dense *d, tam_link *link, const tam_gradient_part *u) {
     const tam_bucket_view *v = d->view;
     tamis_type type = v->target.type;
     float *values = v->staging;
@@ -126,7 +126,7 @@ static tamis_status reduce_staged(dense *d, tam_link *link, const tam_run *u) {
 }
 
 static tamis_status reduce(dense *d, tam_link *link) {
-    for (tam_run u = {0}; u.at + u.count < d->view->layout->length;) {
+    for (tam_gradient_part u = {0}; u.at + u.count < d->view->layout->length;) {
         u = tam_gradient_run(d->view, u);
         float *place = tam_gradient_place(d->view, &u);
         TAM_TRY(place ? reduce_values(d, link, &u, place) : reduce_staged(d, link, &u));

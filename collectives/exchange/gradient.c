@@ -7,9 +7,9 @@ bool tam_gradient_staged(const tam_bucket_view *v) {
     return v->config->device != TAMIS_DEVICE_CPU || v->config->grad_type != TAMIS_TYPE_FLOAT32;
 }
 
-tam_run tam_gradient_run(const tam_bucket_view *v, tam_run last) {
+tam_gradient_part tam_gradient_run(const tam_bucket_view *v, tam_gradient_part last) {
     const tamis_layout *l = v->layout;
-    tam_run next = {last.at + last.count, 0, last.first};
+    tam_gradient_part next = {last.at + last.count, 0, last.first};
     while (l->begins[next.first + 1] <= next.at)
         next.first++;
     uint32_t s = next.first + 1;
@@ -30,7 +30,7 @@ static char *locate(const tam_bucket_view *v, uint32_t s, size_t at) {
 }
 
 /* Elements from `at` on, in segments from s on, that lie one after another; at most to the run's end. */
-static size_t stretch(const tam_bucket_view *v, const tam_run *u, uint32_t s, size_t at) {
+static size_t stretch(const tam_bucket_view *v, const tam_gradient_part *u, uint32_t s, size_t at) {
     const uint32_t *begins = v->layout->begins;
     size_t end = u->at + u->count;
     while (begins[s + 1] < end && locate(v, s, begins[s + 1]) == locate(v, s + 1, begins[s + 1]))
@@ -38,7 +38,7 @@ static size_t stretch(const tam_bucket_view *v, const tam_run *u, uint32_t s, si
     return (begins[s + 1] < end ? begins[s + 1] : end) - at;
 }
 
-float *tam_gradient_place(const tam_bucket_view *v, const tam_run *u) {
+float *tam_gradient_place(const tam_bucket_view *v, const tam_gradient_part *u) {
     if (tam_gradient_staged(v) || stretch(v, u, u->first, u->at) < u->count)
         return NULL;
     return (float *)(void *)locate(v, u->first, u->at);
@@ -61,7 +61,7 @@ static tamis_status clear(const tam_bucket_view *v, char *grad, size_t bytes, ch
     return staged ? give(v, grad, bytes, staged) : TAMIS_OK;
 }
 
-static tamis_status move_run(const tam_bucket_view *v, const tam_run *u, mover move,
+static tamis_status move_run(const tam_bucket_view *v, const tam_gradient_part *u, mover move,
                              void *staging) {
     size_t end = u->at + u->count, bytes = tam_type_bytes(v->target.type);
     uint32_t s = u->first;
@@ -76,17 +76,17 @@ static tamis_status move_run(const tam_bucket_view *v, const tam_run *u, mover m
     return TAMIS_OK;
 }
 
-tamis_status tam_gradient_take(const tam_bucket_view *v, const tam_run *run, void *staging) {
+tamis_status tam_gradient_take(const tam_bucket_view *v, const tam_gradient_part *run, void *staging) {
     return move_run(v, run, take, staging);
 }
 
-tamis_status tam_gradient_give(const tam_bucket_view *v, const tam_run *run, void *staging) {
+tamis_status tam_gradient_give(const tam_bucket_view *v, const tam_gradient_part *run, void *staging) {
     return move_run(v, run, give, staging);
 }
 
 tamis_status tam_gradient_clear(const tam_bucket_view *v) {
     void *staging = v->config->device == TAMIS_DEVICE_CPU ? NULL : v->staging;
-    for (tam_run u = {0}; u.at + u.count < v->layout->length;) {
+    for (tam_gradient_part u = {0}; u.at + u.count < v->layout->length;) {
         u = tam_gradient_run(v, u);
         TAM_TRY(move_run(v, &u, clear, staging));
     }

@@ -7,7 +7,3 @@ static const tam_exchange *const rows[TAM_EXCHANGE_KINDS] = {TAM_EXCHANGES(ROW)}
 const tam_exchange *tam_exchange_flat(tam_exchange_kind kind) {
     return rows[kind];
 }
-
-const tam_exchange *tam_exchange_find(tam_exchange_kind kind, uint32_t nlocal) {
-    return nlocal > 1 ? &tam_exchange_hierarchical : tam_exchange_flat(kind);
-}

@@ -17,7 +17,4 @@ extern const tam_exchange tam_exchange_hierarchical; /* around one of them */
 /** The row of a bucket's scheme, among ranks that all take part alike. @param  kind  not auto */
 const tam_exchange *tam_exchange_flat(tam_exchange_kind kind);
 
-/** The row of a bucket's scheme. @param  nlocal  ranks of a node that share a bucket; 1: all alike */
-const tam_exchange *tam_exchange_find(tam_exchange_kind kind, uint32_t nlocal);
-
 #endif

@@ -9,11 +9,6 @@
 
 #include <xxhash.h>
 
-static bool shared_by_norm(const tamis_reducer *r) {
-    return tam_ordinary_buckets(r) > 1 && r->config.share == TAMIS_SHARE_NORM &&
-           r->traits & TAM_TRAIT_PICKS;
-}
-
 /* -- one bucket ------------------------------------------------------------------------------- */
 
 static tamis_status open_never(tam_bucket *b) {
@@ -66,11 +61,6 @@ static tamis_status open_residual(tam_bucket *b) {
                        : tam_fail(TAMIS_E_NOMEM, "no memory for %zu elements of rows", length);
 }
 
-/* A slice may get nothing of a small k; what is learned is learned for one entry then. */
-static uint64_t aim_of(const tam_bucket *b) {
-    return b->view.k > 0 ? b->view.k : 1;
-}
-
 /* What is learned from a step. */
 static tamis_status open_control(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
@@ -82,7 +72,7 @@ static tamis_status open_control(tam_bucket *b) {
     if (!b->cuts || !b->group_means || !b->group_picked || !b->view.out.picked)
         return tam_fail(TAMIS_E_NOMEM, "no memory to learn from %u groups of %u ranks", ngroups,
                         r->comm->nranks);
-    return tam_control_open(b->scheme, &b->division.grid, aim_of(b), r->config.over,
+    return tam_control_open(b->scheme, &b->division.grid, tam_bucket_aim(b), r->config.over,
                             r->config.threshold, &b->control);
 }
 
@@ -109,7 +99,7 @@ static void fill_view(tam_bucket *b) {
     v->nranks = r->nranks;
     v->reducer = r->serial;
     v->config_hash = hash_config(b);
-    v->norms = shared_by_norm(r);
+    v->norms = tam_buckets_by_norm(r);
     v->gathers = r->comm->transport->capabilities & TAM_CAP_GATHERS;
     v->decides = true;
 }
@@ -216,31 +206,12 @@ static void assign(tamis_reducer *r, const tam_bucket_range *ranges) {
     }
 }
 
-static bool is_rowed(const tamis_reducer *r, uint32_t bucket) {
-    return tam_segment_rowed(r->layout, r->buckets[bucket].first_segment);
-}
-
-/* Among the buckets whose segments have no rows. */
-static void share(tamis_reducer *r, const double *norms) {
-    double own[TAM_BUCKETS_MAX];
-    uint32_t count = 0, taken = 0;
-    for (uint32_t i = 0; i < r->nbuckets; i++) {
-        if (!is_rowed(r, i))
-            own[count++] = norms ? norms[i] : 0.0;
-    }
-    tam_bucket_shares(r->k, count, r->lengths, norms ? own : NULL, r->shares + count, r->shares);
-    for (uint32_t i = 0; i < r->nbuckets; i++) {
-        if (!is_rowed(r, i))
-            r->buckets[i].view.whole_k = r->shares[taken++];
-    }
-}
-
 /* Room for the result of all buckets. */
 static tamis_status open_result(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         most += r->buckets[i].view.result_max;
-    if (r->nbuckets == 1 || !(r->traits & TAM_TRAIT_PICKS) || r->driver != &tam_driver_host)
+    if (r->nbuckets == 1 || !(r->traits & TAM_TRAIT_PICKS) || !r->driver->by_host)
         return TAMIS_OK;
     r->indices = tam_alloc_array(most, sizeof r->indices[0]);
     r->values = tam_alloc_array(most, sizeof r->values[0]);
@@ -277,7 +248,7 @@ tamis_status tam_buckets_open(tamis_reducer *r) {
             r->layout->nrowed, TAM_BUCKETS_MAX);
     TAM_TRY(open_arrays(r));
     assign(r, ranges);
-    share(r, NULL);
+    tam_buckets_share_first(r);
     tam_buckets_choose(r);
     r->driver = tam_driver_find(r);
     for (uint32_t i = r->nbuckets; i-- > 0;) /* the last one holds the first elements */
@@ -306,16 +277,4 @@ void tam_buckets_close(tamis_reducer *r) {
     tam_free(r->shares);
     tam_free(r->lengths);
     tam_free(r->buckets);
-}
-
-void tam_buckets_share(tamis_reducer *r) {
-    const double *norms = shared_by_norm(r) && r->has_norms ? r->norms : NULL;
-    share(r, norms);
-    for (uint32_t i = 0; i < r->nbuckets; i++) {
-        tam_bucket *b = &r->buckets[i];
-        b->view.k = tam_slice_share(&b->slice, b->view.whole_k);
-        tam_control_aim(&b->control, aim_of(b));
-        if (b->exchanged)
-            b->exchange->limit(b->exchanged);
-    }
 }

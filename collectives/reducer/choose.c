@@ -94,7 +94,8 @@ void tam_buckets_choose(tamis_reducer *r) {
         if (!tam_segment_rowed(r->layout,
                                b->first_segment)) /* those that have rows have a scheme */
             choose_scheme(b, r->lengths[ordinary++], &costs);
-        b->exchange = tam_exchange_find(b->scheme.exchange, r->comm->nranks / r->nranks);
+        b->exchange = r->nranks < r->comm->nranks ? &tam_exchange_hierarchical
+                                                  : tam_exchange_flat(b->scheme.exchange);
         r->traits &= b->exchange->traits;
     }
 }

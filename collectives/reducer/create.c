@@ -101,16 +101,13 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static uint64_t entries(double density, uint64_t length) {
-    double k = floor(density * (double)length);
-    return k >= 1.0 ? (uint64_t)k : length > 0;
-}
-
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     bool dense = tam_scheme_dense(r->scheme);
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
-    tam_reducer_set_k(r, dense ? layout->ordinary : entries(r->config.density, layout->ordinary));
-    r->k_max = dense ? layout->ordinary : entries(r->config.density_max, layout->ordinary);
+    tam_reducer_set_k(r, dense ? layout->ordinary
+                               : tam_reducer_entries(r->config.density, layout->ordinary));
+    r->k_max =
+        dense ? layout->ordinary : tam_reducer_entries(r->config.density_max, layout->ordinary);
     return tam_buckets_open(r);
 }
 
@@ -120,34 +117,6 @@ static void release(tamis_reducer *r) {
     tamis_layout_destroy(r->layout);
     tam_lock_close(&r->lock, &r->progress);
     tam_free(r);
-}
-
-void tam_reducer_set_k(tamis_reducer *r, uint64_t k) {
-    r->k = k;
-    tam_update_follow(r);
-}
-
-tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
-    TAM_FENV_HELD();
-    if (!r)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_set_density: reducer is NULL");
-    if (r->started)
-        return tam_fail(TAMIS_E_STATE, "tamis_reducer_set_density: a step is under way; call "
-                                       "tamis_reduce_wait first");
-    TAM_TRY(tam_refuse(r, r->layout, "tamis_reducer_set_density"));
-    if (!tam_positive_upto(density, r->config.density_max))
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_reducer_set_density: %.9g is not in (0, density_max = %.9g]",
-                        density, r->config.density_max);
-    uint64_t k = entries(density, r->layout->ordinary);
-    if (k < tam_ordinary_buckets(r))
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_reducer_set_density: %g gives %llu entries for %u buckets, which "
-                        "need one each",
-                        density, (unsigned long long)k, tam_ordinary_buckets(r));
-    tam_reducer_set_k(r, k);
-    tam_buckets_share(r);
-    return TAMIS_OK;
 }
 
 /* -- public ----------------------------------------------------------------------------------- */

@@ -128,6 +128,7 @@ static void host_result(const tamis_reducer *r, tamis_result *out) {
 
 const tam_driver tam_driver_host = {
     .name = "host",
+    .by_host = true,
     .open = host_open,
     .arm = host_keep,
     .close = host_close,

@@ -95,6 +95,7 @@ typedef struct tam_bucket {
 /** Who drives the steps: the host, phase by phase, or the device by itself. */
 typedef struct tam_driver {
     const char *name;
+    bool by_host;                          /* which sees every phase of a step */
     tamis_status (*open)(tam_bucket *b);   /* what it needs beside residual and kernels */
     tamis_status (*arm)(tamis_reducer *r); /* collective: all ranks have opened */
     void (*close)(tam_bucket *b);          /* what open took, also if it failed half way */
@@ -185,6 +186,11 @@ static inline bool tam_bucket_waits(const tam_bucket *b) {
            b->reducer->config.worker == TAMIS_WORKER_THREAD;
 }
 
+/** What is learned is learned for so many entries. A slice may get nothing of a small k, and learns for one then. */
+static inline uint64_t tam_bucket_aim(const tam_bucket *b) {
+    return b->view.k > 0 ? b->view.k : 1;
+}
+
 /** Those that share k. */
 static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
     return r->nbuckets - r->layout->nrowed;
@@ -248,14 +254,19 @@ uint64_t tam_agreement_hash(const tam_agreement *agreement);
 bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
                            size_t size);
 
-/** create.c: entries of the next steps, and what depends on them but the shares of buckets. */
+/** shares.c: entries of the next steps, and what depends on them but the shares of buckets. */
 void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
+/** Entries of a density: at least one, where there are any. */
+uint64_t tam_reducer_entries(double density, uint64_t length);
+/** Whether k may follow from the norms of buckets. */
+bool tam_buckets_by_norm(const tamis_reducer *r);
+/** Divide k among the buckets for the next step, when they are open; and before, without norms. */
+void tam_buckets_share(tamis_reducer *r);
+void tam_buckets_share_first(tamis_reducer *r);
 
 /** buckets.c: division of the layout, and all that one bucket needs. */
 tamis_status tam_buckets_open(tamis_reducer *r);
 void tam_buckets_close(tamis_reducer *r);
-/** Divide k among the buckets for the next step. */
-void tam_buckets_share(tamis_reducer *r);
 /** choose.c: gives every bucket its scheme and exchange. Of exchange auto, that and the index format
  * which should be fastest, by the model of cost.h and from numbers that all ranks share. */
 void tam_buckets_choose(tamis_reducer *r);
@@ -310,7 +321,7 @@ static inline bool tam_reducer_lingers(const tamis_reducer *r) {
 
 /** Whether the host sees when which rank comes to an exchange. */
 static inline bool tam_reducer_observes(const tamis_reducer *r) {
-    return r->driver == &tam_driver_host && r->traits & TAM_TRAIT_TIMED;
+    return r->driver->by_host && r->traits & TAM_TRAIT_TIMED;
 }
 
 /** devices.c: the row of config.device; UNSUPPORTED says why there is none. */

@@ -103,7 +103,7 @@ static bool has_update(const tamis_reducer *r, const tamis_layout *layout) {
 
 static bool has_driver(const tamis_reducer *r, const tamis_layout *layout) {
     (void)layout;
-    return r->driver != &tam_driver_host;
+    return !r->driver->by_host;
 }
 
 static const char create[] = "tamis_reducer_create";

@@ -51,7 +51,7 @@ static void give_up(tamis_reducer *r) {
 /* With the lock held, and released meanwhile: exchange what has been launched, where that is up to
  * the thread that waits. */
 static bool drive(tamis_reducer *r, uint32_t *driven, uint64_t until_ns) {
-    if (r->comm->threaded || r->driver != &tam_driver_host || *driven == r->launched)
+    if (r->comm->threaded || !r->driver->by_host || *driven == r->launched)
         return false;
     *driven = r->launched;
     tam_job *job = &r->buckets[r->launched - 1].job;

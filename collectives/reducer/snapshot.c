@@ -118,7 +118,7 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
 /* As tamis_reducer_set_density. */
 bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k) {
     return k == r->k ||
-           (r->driver == &tam_driver_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
+           (r->driver->by_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
 /* Control as a state holds it, and as it was a step before. */

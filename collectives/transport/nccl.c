@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * NCCL: only nccl.c, nccl_open.c and nccl_comm.h know it. Here are its collectives; nccl_open.c
- * makes and ends a communicator.
+ * NCCL: only nccl*.[ch] know it. Here are its collectives; nccl_open.c makes a communicator,
+ * nccl_end.c ends it, nccl_call.c is what a call of NCCL needs.
  *
  * The communicator is nonblocking: a call returns at once and is then polled until NCCL says that
  * it has been enqueued, so that no call can hold us beyond its deadline. What travels from device
@@ -23,130 +23,14 @@
 #include "collectives/transport/sum.h"
 #include "collectives/transport/wait.h"
 
-/* -- words ------------------------------------------------------------------------------------- */
-
-tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what) {
-    const char *words = ncclGetLastError(NULL);
-    return tam_fail(TAMIS_E_TRANSPORT, "rank %u: %s: %s%s%.160s (NCCL_DEBUG=WARN says more)",
-                    self->rank, what, ncclGetErrorString(code), words && *words ? "; " : "",
-                    words ? words : "");
-}
-
-tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const char *what) {
-    return tam_fail(TAMIS_E_DEVICE, "rank %u: %s: %s (%s)", self->rank, what,
-                    cudaGetErrorString(code), cudaGetErrorName(code));
-}
-
-static tamis_status over(const tam_nccl *self) {
-    return tam_fail(TAMIS_E_ABORTED, "rank %u: the communicator was given up", self->rank);
-}
-
-/* -- polling ----------------------------------------------------------------------------------- */
-
-/* Lock the communicator, unless it is already being given up. */
-static bool hold(tam_nccl *self) {
-    pthread_mutex_lock(&self->lock);
-    if (!self->ending)
-        return true;
-    pthread_mutex_unlock(&self->lock);
-    return false;
-}
-
-static void let_go(tam_nccl *self) {
-    pthread_mutex_unlock(&self->lock);
-}
-
-/* What NCCL says of everything so far: nothing wrong, or still `busy` with the last call. */
-static tamis_status look(tam_nccl *self, const char *what, bool *busy) {
-    ncclResult_t state = ncclSuccess;
-    if (!hold(self))
-        return over(self);
-    ncclResult_t code = ncclCommGetAsyncError(self->comm, &state);
-    let_go(self);
-    if (code == ncclSuccess)
-        code = state;
-    *busy = code == ncclInProgress;
-    return code == ncclSuccess || *busy ? TAMIS_OK : tam_nccl_failed(self, code, what);
-}
-
-static tamis_status have_patience(const tam_nccl *self, const char *what, const tam_call *call) {
-    tamis_status poison = (tamis_status)atomic_load(call->poison);
-    if (poison != TAMIS_OK)
-        return tam_fail(poison, "rank %u stopped waiting in %s", self->rank, what);
-    char late[TAM_LATE_TEXT];
-    if (tam_clock_ns() > call->deadline_ns)
-        return tam_fail(TAMIS_E_TIMEOUT,
-                        "rank %u%s in %s: a rank is missing, or the ranks made different calls",
-                        self->rank, tam_wait_late(call, late), what);
-    return TAMIS_OK;
-}
-
-tamis_status tam_nccl_complete(tam_nccl *self, ncclResult_t code, const char *what,
-                               const tam_call *call) {
-    bool busy = code == ncclInProgress;
-    if (code != ncclSuccess && !busy)
-        return tam_nccl_failed(self, code, what);
-    for (unsigned tries = 0; busy; tries++) {
-        TAM_TRY(look(self, what, &busy));
-        if (!busy)
-            break;
-        TAM_TRY(have_patience(self, what, call));
-        tam_relax(tries);
-    }
-    return TAMIS_OK;
-}
-
-cudaError_t tam_nccl_query(const tam_nccl *self) {
-    cudaError_t code = cudaStreamQuery(self->stream);
-    if (code == cudaErrorNotReady)
-        (void)cudaGetLastError(); /* no error, but remembered as one */
-    return code;
-}
-
-/* Until our stream is empty. The last look tells whether what came is what was sent: an abort or an
- * error empties the stream as well. */
-static tamis_status await_stream(tam_nccl *self, const char *what, const tam_call *call) {
-    for (unsigned tries = 0;; tries++) {
-        bool busy;
-        cudaError_t code = tam_nccl_query(self);
-        TAM_TRY(look(self, what, &busy));
-        if (code != cudaSuccess && code != cudaErrorNotReady)
-            return tam_nccl_cuda_failed(self, code, what);
-        TAM_TRY(have_patience(self, what, call));
-        if (code == cudaSuccess)
-            return TAMIS_OK;
-        tam_relax(tries);
-    }
-}
-
-/* -- the device of the thread ------------------------------------------------------------------ */
-
-cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before) {
-    before->capture = cudaStreamCaptureModeRelaxed;
-    before->ours = self->device;
-    cudaError_t code = cudaGetDevice(&before->device);
-    if (code == cudaSuccess && before->device != self->device)
-        code = cudaSetDevice(self->device);
-    if (code == cudaSuccess)
-        code = cudaThreadExchangeStreamCaptureMode(&before->capture);
-    return code;
-}
-
-/* On a thread of ours the old device would get a context that nobody asked for. */
-void tam_nccl_leave(tam_nccl_mode *before) {
-    cudaThreadExchangeStreamCaptureMode(&before->capture);
-    if (before->device != before->ours && !tam_thread_ours())
-        cudaSetDevice(before->device);
-}
-
 /* -- collectives on device memory -------------------------------------------------------------- */
 
 static tamis_status gather_on(tam_nccl *self, const void *send, size_t bytes, void *recv,
                               cudaStream_t stream, const tam_call *call) {
-    if (!hold(self))
-        return over(self);
+    if (!tam_nccl_hold(self))
+        return tam_nccl_over(self);
     ncclResult_t code = ncclAllGather(send, recv, bytes, ncclUint8, self->comm, stream);
-    let_go(self);
+    tam_nccl_let_go(self);
     return tam_nccl_complete(self, code, "ncclAllGather", call);
 }
 
@@ -177,15 +61,15 @@ static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, 
         return tam_nccl_cuda_failed(self, copied, "copying the own share");
     if (self->nranks == 1)
         return TAMIS_OK;
-    if (!hold(self))
-        return over(self);
+    if (!tam_nccl_hold(self))
+        return tam_nccl_over(self);
     ncclResult_t code = ncclGroupStart();
     if (code == ncclSuccess) {
         code = post_all(self, send, bytes, recv, stream);
         ncclResult_t end = ncclGroupEnd(); /* also after an error: the group is the thread's */
         code = accepted(code) ? end : code;
     }
-    let_go(self);
+    tam_nccl_let_go(self);
     return tam_nccl_complete(self, code, "ncclSend and ncclRecv", call);
 }
 
@@ -215,7 +99,7 @@ static tamis_status stream_alltoall(void *arg, const void *send, size_t bytes, v
 
 static tamis_status poll_nccl(void *arg) {
     bool busy;
-    return look(arg, "work on a stream", &busy);
+    return tam_nccl_look(arg, "work on a stream", &busy);
 }
 
 static const tam_stream_transport stream_row = {
@@ -238,7 +122,7 @@ static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *cal
                            cudaMemcpyDeviceToHost, self->stream);
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "copying from the device");
-    return await_stream(self, "ncclAllGather", call);
+    return tam_nccl_await_stream(self, "ncclAllGather", call);
 }
 
 /* A failure ends it all at once: kernels that still wait for other ranks would block whoever frees
@@ -247,7 +131,7 @@ static tamis_status gather_piece(void *arg, const void *send, size_t bytes, cons
                                  tam_call *call) {
     tam_nccl *self = arg;
     tam_nccl_mode before;
-    TAM_TRY(have_patience(self, "ncclAllGather", call));
+    TAM_TRY(tam_nccl_have_patience(self, "ncclAllGather", call));
     cudaError_t code = tam_nccl_enter(self, &before);
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "choosing the device");
@@ -305,7 +189,7 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     TAM_TRY(gather_piece(self, self->pinned + self->piece, 1, &came, call));
     TAM_TRY(gather_piece(self, self->pinned + self->piece, self->piece, &came, call));
     TAM_TRY(exchange_on(self, self->memory, half, to, self->stream, call));
-    return await_stream(self, "the first exchange", call);
+    return tam_nccl_await_stream(self, "the first exchange", call);
 }
 
 /* -- the row ----------------------------------------------------------------------------------- */

@@ -39,13 +39,27 @@ typedef struct tam_nccl_mode {
     enum cudaStreamCaptureMode capture;
 } tam_nccl_mode;
 
-/* nccl.c */
-
-extern const tam_transport tam_nccl_transport;
+/* nccl_call.c */
 
 /** Say "rank <r>: <what>: <what NCCL or CUDA says of the code>". */
 tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what);
 tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const char *what);
+
+/** ABORTED: it was given up. */
+tamis_status tam_nccl_over(const tam_nccl *self);
+
+/** Lock the communicator. @return false: it is being given up */
+bool tam_nccl_hold(tam_nccl *self);
+void tam_nccl_let_go(tam_nccl *self);
+
+/** What NCCL says of everything so far: nothing wrong, or still `busy` with the last call. */
+tamis_status tam_nccl_look(tam_nccl *self, const char *what, bool *busy);
+
+/** TIMEOUT, or the poison, where a call is to go on no longer. */
+tamis_status tam_nccl_have_patience(const tam_nccl *self, const char *what, const tam_call *call);
+
+/** Until our stream is empty and NCCL says that nothing went wrong. */
+tamis_status tam_nccl_await_stream(tam_nccl *self, const char *what, const tam_call *call);
 
 /** Until a call that gave `code` is enqueued. */
 tamis_status tam_nccl_complete(tam_nccl *self, ncclResult_t code, const char *what,
@@ -58,10 +72,14 @@ cudaError_t tam_nccl_query(const tam_nccl *self);
 cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before);
 void tam_nccl_leave(tam_nccl_mode *before);
 
+/* nccl.c */
+
+extern const tam_transport tam_nccl_transport;
+
 /** The first use of a new communicator. */
 tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call);
 
-/* nccl_open.c: of the row */
+/* nccl_end.c: of the row */
 void tam_nccl_abort(void *arg);
 void tam_nccl_close(void *arg, int clean);
 

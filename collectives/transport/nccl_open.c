@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a communicator of NCCL begins and ends.
- *
- * Ends. ncclCommAbort lets kernels that wait for other ranks run out; it joins threads and may
- * hang, so a thread of its own calls it and close waits for that thread no longer than END_NS.
- * From the moment it has begun nobody else touches the communicator: that is what the lock is for.
+ * How a communicator of NCCL begins.
  */
 #include "collectives/transport/nccl_comm.h"
 
 #include "collectives/transport/meet.h"
 
-#include <signal.h>
 #include <tamis/nccl.h>
 
 enum {
@@ -19,11 +14,6 @@ enum {
     PIECE_MOST = 256 << 10,
     PIECE_LEAST = 4 << 10
 };
-
-#define HOLD_NS UINT64_C(500000000)
-#define END_NS UINT64_C(5000000000) /* for an abort, and for a stream to run dry after it */
-
-/* -- creation --------------------------------------------------------------------------------- */
 
 static size_t choose_piece(uint32_t nranks) {
     size_t share = PIECES_BYTES / nranks / PIECE_LEAST * PIECE_LEAST;
@@ -135,116 +125,4 @@ tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_conf
         tam_comm_lose(comm, status);
     tamis_comm_destroy(comm);
     return status;
-}
-
-/* -- ends ------------------------------------------------------------------------------------- */
-
-/* Until nothing of it is under way on any rank. */
-static bool finalize(tam_nccl *self) {
-    uint64_t deadline_ns = tam_clock_ns() + self->timeout_ns;
-    ncclResult_t code = ncclCommFinalize(self->comm), state = code;
-    for (unsigned tries = 0; code == ncclSuccess || code == ncclInProgress; tries++) {
-        code = ncclCommGetAsyncError(self->comm, &state);
-        if (code != ncclSuccess || state != ncclInProgress || tam_clock_ns() > deadline_ns)
-            break;
-        tam_relax(tries);
-    }
-    return code == ncclSuccess && state == ncclSuccess;
-}
-
-static void *end(void *arg) {
-    tam_nccl *self = arg;
-    cudaSetDevice(self->device);
-    if (self->clean && finalize(self))
-        ncclCommDestroy(self->comm);
-    else
-        ncclCommAbort(self->comm);
-    atomic_store(&self->ended, true);
-    return NULL;
-}
-
-/* Lock the communicator, unless it is already being given up. Whoever aborts must not wait for a
- * call that does not return. */
-static bool hold_soon(tam_nccl *self) {
-    uint64_t until_ns = tam_clock_ns() + HOLD_NS;
-    for (unsigned tries = 0; pthread_mutex_trylock(&self->lock) != 0; tries++) {
-        if (tam_clock_ns() > until_ns) {
-            tam_log(TAM_WARN, "rank %u: a call of NCCL does not return, so nothing can be aborted",
-                    self->rank);
-            return false;
-        }
-        tam_relax(tries);
-    }
-    if (!self->ending)
-        return true;
-    pthread_mutex_unlock(&self->lock);
-    return false;
-}
-
-/* Hand the communicator to a thread that ends it; nothing if that has begun. */
-static void begin_end(tam_nccl *self, bool clean) {
-    sigset_t all, before;
-    if (!hold_soon(self))
-        return;
-    self->ending = true;
-    self->clean = clean;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the caller's threads */
-    self->helped = pthread_create(&self->helper, NULL, end, self) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_mutex_unlock(&self->lock);
-}
-
-void tam_nccl_abort(void *arg) {
-    begin_end(arg, false);
-}
-
-static bool await_end(tam_nccl *self) {
-    uint64_t until_ns = tam_clock_ns() + END_NS + (self->clean ? self->timeout_ns : 0);
-    if (!self->helped)
-        return false;
-    for (unsigned tries = 0; !atomic_load(&self->ended); tries++) {
-        if (tam_clock_ns() > until_ns) {
-            pthread_detach(self->helper);
-            return false;
-        }
-        tam_relax(tries);
-    }
-    pthread_join(self->helper, NULL);
-    until_ns = tam_clock_ns() + END_NS;
-    for (unsigned tries = 0; tam_nccl_query(self) == cudaErrorNotReady; tries++) {
-        if (tam_clock_ns() > until_ns)
-            return false;
-        tam_relax(tries);
-    }
-    return true;
-}
-
-static void free_all(tam_nccl *self) {
-    if (self->stream)
-        cudaStreamDestroy(self->stream);
-    if (self->memory)
-        cudaFree(self->memory);
-    if (self->pinned)
-        cudaFreeHost(self->pinned);
-    pthread_mutex_destroy(&self->lock);
-    tam_alltoall_scratch_close(&self->runs);
-    tam_free(self);
-}
-
-void tam_nccl_close(void *arg, int clean) {
-    tam_nccl *self = arg;
-    tam_nccl_mode before;
-    bool entered = tam_nccl_enter(self, &before) == cudaSuccess;
-    if (self->comm)
-        begin_end(self, clean);
-    if (!self->comm || await_end(self))
-        free_all(self);
-    else
-        tam_log(TAM_WARN,
-                "rank %u: NCCL's communicator does not end; it stays, with %zu bytes of device "
-                "memory",
-                self->rank, self->nranks * self->piece);
-    if (entered)
-        tam_nccl_leave(&before);
 }

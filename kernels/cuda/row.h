@@ -55,7 +55,7 @@ void tam_cuda_row_close(tam_cuda_row *row);
  * without a deadline, so what a device that hangs may still use is left alone. */
 bool tam_cuda_row_idle(const tam_cuda_row *row);
 
-/* device.c */
+/* transfer.c */
 
 /** Enqueue copies of pinned memory to where it lies on the device, and back. */
 tamis_status tam_cuda_send(const tam_cuda_row *row, const void *pinned, size_t bytes, void *device);

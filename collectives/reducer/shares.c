@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How many entries a step sends, and how many of them each bucket gets.
+ */
+#include "collectives/reducer/reducer.h"
+
+#include "lib/base/fenv.h"
+
+#include <math.h>
+
+bool tam_buckets_by_norm(const tamis_reducer *r) {
+    return tam_ordinary_buckets(r) > 1 && r->config.share == TAMIS_SHARE_NORM &&
+           r->traits & TAM_TRAIT_PICKS;
+}
+
+static bool is_rowed(const tamis_reducer *r, uint32_t bucket) {
+    return tam_segment_rowed(r->layout, r->buckets[bucket].first_segment);
+}
+
+/* Among the buckets whose segments have no rows. */
+static void share(tamis_reducer *r, const double *norms) {
+    double own[TAM_BUCKETS_MAX];
+    uint32_t count = 0, taken = 0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        if (!is_rowed(r, i))
+            own[count++] = norms ? norms[i] : 0.0;
+    }
+    tam_bucket_shares(r->k, count, r->lengths, norms ? own : NULL, r->shares + count, r->shares);
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        if (!is_rowed(r, i))
+            r->buckets[i].view.whole_k = r->shares[taken++];
+    }
+}
+
+void tam_buckets_share_first(tamis_reducer *r) {
+    share(r, NULL);
+}
+
+void tam_buckets_share(tamis_reducer *r) {
+    const double *norms = tam_buckets_by_norm(r) && r->has_norms ? r->norms : NULL;
+    share(r, norms);
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        tam_bucket *b = &r->buckets[i];
+        b->view.k = tam_slice_share(&b->slice, b->view.whole_k);
+        tam_control_aim(&b->control, tam_bucket_aim(b));
+        if (b->exchanged)
+            b->exchange->limit(b->exchanged);
+    }
+}
+
+/* -- density ---------------------------------------------------------------------------------- */
+
+uint64_t tam_reducer_entries(double density, uint64_t length) {
+    double k = floor(density * (double)length);
+    return k >= 1.0 ? (uint64_t)k : length > 0;
+}
+
+void tam_reducer_set_k(tamis_reducer *r, uint64_t k) {
+    r->k = k;
+    tam_update_follow(r);
+}
+
+tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
+    TAM_FENV_HELD();
+    if (!r)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_set_density: reducer is NULL");
+    if (r->started)
+        return tam_fail(TAMIS_E_STATE, "tamis_reducer_set_density: a step is under way; call "
+                                       "tamis_reduce_wait first");
+    TAM_TRY(tam_refuse(r, r->layout, "tamis_reducer_set_density"));
+    if (!tam_positive_upto(density, r->config.density_max))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_set_density: %.9g is not in (0, density_max = %.9g]",
+                        density, r->config.density_max);
+    uint64_t k = tam_reducer_entries(density, r->layout->ordinary);
+    if (k < tam_ordinary_buckets(r))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_set_density: %g gives %llu entries for %u buckets, which "
+                        "need one each",
+                        density, (unsigned long long)k, tam_ordinary_buckets(r));
+    tam_reducer_set_k(r, k);
+    tam_buckets_share(r);
+    return TAMIS_OK;
+}

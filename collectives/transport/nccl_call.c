@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a call of NCCL needs: words for its errors, patience, and the device of the thread.
+ */
+#include "collectives/transport/nccl_comm.h"
+
+#include "collectives/transport/wait.h"
+
+/* -- words ------------------------------------------------------------------------------------- */
+
+tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what) {
+    const char *words = ncclGetLastError(NULL);
+    return tam_fail(TAMIS_E_TRANSPORT, "rank %u: %s: %s%s%.160s (NCCL_DEBUG=WARN says more)",
+                    self->rank, what, ncclGetErrorString(code), words && *words ? "; " : "",
+                    words ? words : "");
+}
+
+tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const char *what) {
+    return tam_fail(TAMIS_E_DEVICE, "rank %u: %s: %s (%s)", self->rank, what,
+                    cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+tamis_status tam_nccl_over(const tam_nccl *self) {
+    return tam_fail(TAMIS_E_ABORTED, "rank %u: the communicator was given up", self->rank);
+}
+
+/* -- polling ----------------------------------------------------------------------------------- */
+
+/* Lock the communicator, unless it is already being given up. */
+bool tam_nccl_hold(tam_nccl *self) {
+    pthread_mutex_lock(&self->lock);
+    if (!self->ending)
+        return true;
+    pthread_mutex_unlock(&self->lock);
+    return false;
+}
+
+void tam_nccl_let_go(tam_nccl *self) {
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* What NCCL says of everything so far: nothing wrong, or still `busy` with the last call. */
+tamis_status tam_nccl_look(tam_nccl *self, const char *what, bool *busy) {
+    ncclResult_t state = ncclSuccess;
+    if (!tam_nccl_hold(self))
+        return tam_nccl_over(self);
+    ncclResult_t code = ncclCommGetAsyncError(self->comm, &state);
+    tam_nccl_let_go(self);
+    if (code == ncclSuccess)
+        code = state;
+    *busy = code == ncclInProgress;
+    return code == ncclSuccess || *busy ? TAMIS_OK : tam_nccl_failed(self, code, what);
+}
+
+tamis_status tam_nccl_have_patience(const tam_nccl *self, const char *what, const tam_call *call) {
+    tamis_status poison = (tamis_status)atomic_load(call->poison);
+    if (poison != TAMIS_OK)
+        return tam_fail(poison, "rank %u stopped waiting in %s", self->rank, what);
+    char late[TAM_LATE_TEXT];
+    if (tam_clock_ns() > call->deadline_ns)
+        return tam_fail(TAMIS_E_TIMEOUT,
+                        "rank %u%s in %s: a rank is missing, or the ranks made different calls",
+                        self->rank, tam_wait_late(call, late), what);
+    return TAMIS_OK;
+}
+
+tamis_status tam_nccl_complete(tam_nccl *self, ncclResult_t code, const char *what,
+                               const tam_call *call) {
+    bool busy = code == ncclInProgress;
+    if (code != ncclSuccess && !busy)
+        return tam_nccl_failed(self, code, what);
+    for (unsigned tries = 0; busy; tries++) {
+        TAM_TRY(tam_nccl_look(self, what, &busy));
+        if (!busy)
+            break;
+        TAM_TRY(tam_nccl_have_patience(self, what, call));
+        tam_relax(tries);
+    }
+    return TAMIS_OK;
+}
+
+cudaError_t tam_nccl_query(const tam_nccl *self) {
+    cudaError_t code = cudaStreamQuery(self->stream);
+    if (code == cudaErrorNotReady)
+        (void)cudaGetLastError(); /* no error, but remembered as one */
+    return code;
+}
+
+/* Until our stream is empty. The last look tells whether what came is what was sent: an abort or an
+ * error empties the stream as well. */
+tamis_status tam_nccl_await_stream(tam_nccl *self, const char *what, const tam_call *call) {
+    for (unsigned tries = 0;; tries++) {
+        bool busy;
+        cudaError_t code = tam_nccl_query(self);
+        TAM_TRY(tam_nccl_look(self, what, &busy));
+        if (code != cudaSuccess && code != cudaErrorNotReady)
+            return tam_nccl_cuda_failed(self, code, what);
+        TAM_TRY(tam_nccl_have_patience(self, what, call));
+        if (code == cudaSuccess)
+            return TAMIS_OK;
+        tam_relax(tries);
+    }
+}
+
+/* -- the device of the thread ------------------------------------------------------------------ */
+
+cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before) {
+    before->capture = cudaStreamCaptureModeRelaxed;
+    before->ours = self->device;
+    cudaError_t code = cudaGetDevice(&before->device);
+    if (code == cudaSuccess && before->device != self->device)
+        code = cudaSetDevice(self->device);
+    if (code == cudaSuccess)
+        code = cudaThreadExchangeStreamCaptureMode(&before->capture);
+    return code;
+}
+
+/* On a thread of ours the old device would get a context that nobody asked for. */
+void tam_nccl_leave(tam_nccl_mode *before) {
+    cudaThreadExchangeStreamCaptureMode(&before->capture);
+    if (before->device != before->ours && !tam_thread_ours())
+        cudaSetDevice(before->device);
+}
