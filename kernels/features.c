@@ -12,44 +12,44 @@
 
 static tamis_feature mpi_feature(void) {
 #ifdef TAM_HAVE_MPI
-    return (tamis_feature){"mpi", 1, "built with MPI"};
+    return (tamis_feature){sizeof(tamis_feature), "mpi", 1, "built with MPI"};
 #else
-    return (tamis_feature){"mpi", 0, "built without MPI (TAMIS_MPI)"};
+    return (tamis_feature){sizeof(tamis_feature), "mpi", 0, "built without MPI (TAMIS_MPI)"};
 #endif
 }
 
 static tamis_feature openmp_feature(void) {
     if (tam_cpu_threaded())
-        return (tamis_feature){"openmp", 1, "built with OpenMP; TAMIS_THREADS or config.threads"};
-    return (tamis_feature){"openmp", 0, "built without OpenMP (TAMIS_OPENMP): one thread"};
+        return (tamis_feature){sizeof(tamis_feature), "openmp", 1, "built with OpenMP; TAMIS_THREADS or config.threads"};
+    return (tamis_feature){sizeof(tamis_feature), "openmp", 0, "built without OpenMP (TAMIS_OPENMP): one thread"};
 }
 
 static tamis_feature cuda_feature(void) {
 #ifdef TAM_HAVE_CUDA
     const char *reason = tam_cuda_reason();
     if (reason)
-        return (tamis_feature){"cuda", 0, reason};
-    return (tamis_feature){"cuda", 1, tam_cuda_version()};
+        return (tamis_feature){sizeof(tamis_feature), "cuda", 0, reason};
+    return (tamis_feature){sizeof(tamis_feature), "cuda", 1, tam_cuda_version()};
 #else
-    return (tamis_feature){"cuda", 0, "built without CUDA (TAMIS_CUDA)"};
+    return (tamis_feature){sizeof(tamis_feature), "cuda", 0, "built without CUDA (TAMIS_CUDA)"};
 #endif
 }
 
 static tamis_feature nccl_feature(void) {
 #ifdef TAM_HAVE_NCCL
-    return (tamis_feature){"nccl", 1, "built with NCCL; needs a CUDA device"};
+    return (tamis_feature){sizeof(tamis_feature), "nccl", 1, "built with NCCL; needs a CUDA device"};
 #else
-    return (tamis_feature){"nccl", 0, "built without NCCL (TAMIS_NCCL)"};
+    return (tamis_feature){sizeof(tamis_feature), "nccl", 0, "built without NCCL (TAMIS_NCCL)"};
 #endif
 }
 
 static tamis_feature cpu_feature(const tam_tile_level *level) {
     bool best = tam_tile_best() == level;
     if (best)
-        return (tamis_feature){level->name, 1, "in use"};
+        return (tamis_feature){sizeof(tamis_feature), level->name, 1, "in use"};
     if (level->available())
-        return (tamis_feature){level->name, 1, "available, not in use (TAMIS_CPU chooses)"};
-    return (tamis_feature){level->name, 0, level->needs};
+        return (tamis_feature){sizeof(tamis_feature), level->name, 1, "available, not in use (TAMIS_CPU chooses)"};
+    return (tamis_feature){sizeof(tamis_feature), level->name, 0, level->needs};
 }
 
 int tamis_feature_list(size_t index, tamis_feature *out) {
@@ -61,6 +61,7 @@ int tamis_feature_list(size_t index, tamis_feature *out) {
         levels++;
     if (!out || index >= PARTS + levels)
         return 0;
-    *out = index < PARTS ? parts[index]() : cpu_feature(&tam_tile_levels[index - PARTS]);
-    return 1;
+    const tamis_feature own =
+        index < PARTS ? parts[index]() : cpu_feature(&tam_tile_levels[index - PARTS]);
+    return tam_struct_list("tamis_feature", &own, sizeof own, out);
 }

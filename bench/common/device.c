@@ -17,7 +17,7 @@
 
 /* The library knows why; an older one that has no such row cannot do it. */
 static const char *missing(const char *name) {
-    static tamis_feature feature;
+    static tamis_feature feature = TAMIS_FEATURE_INIT;
     for (size_t i = 0; tamis_feature_list(i, &feature); i++) {
         if (strcmp(feature.name, name) == 0)
             return feature.available ? NULL : feature.reason;

@@ -61,7 +61,7 @@ static void set_field(const tamis_option *o, const char *value, char *field) {
 /* "name=value", which is written to. */
 static void set_one(char *pair, const char *own, tamis_reducer_config *config,
                     tamis_update *update) {
-    tamis_option option;
+    tamis_option option = TAMIS_OPTION_INIT;
     char *equals = strchr(pair, '=');
     if (!equals)
         bench_usage("--set %s: an option of a reducer is given as name=value", pair);

@@ -75,7 +75,7 @@ const char *bench_version(void) {
 }
 
 static bool has_feature(const char *name) {
-    tamis_feature feature;
+    tamis_feature feature = TAMIS_FEATURE_INIT;
     for (size_t i = 0; tamis_feature_list(i, &feature); i++) {
         if (strcmp(feature.name, name) == 0)
             return feature.available;
@@ -85,7 +85,7 @@ static bool has_feature(const char *name) {
 
 const char *bench_cpu_level(void) {
     const char *levels[] = {"avx512", "avx2", "portable"};
-    tamis_setting setting;
+    tamis_setting setting = TAMIS_SETTING_INIT;
     size_t first = 0;
     for (size_t i = 0; tamis_setting_list(i, &setting); i++) {
         for (size_t l = 0; strcmp(setting.name, "TAMIS_CPU") == 0 && l < 3; l++) {
@@ -99,7 +99,7 @@ const char *bench_cpu_level(void) {
 }
 
 bool bench_scheme_find(const char *name, bench_scheme *out) {
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     char end;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
         if (strcmp(info.name, name) == 0) {

@@ -58,7 +58,7 @@ static void update_all(overlap_run *run, const float *direction, float rate) {
 
 static void update(overlap_run *run, const overlap_variant *v) {
     float rate = (float)run->settings->lr;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     if (v->kind == OVERLAP_MPI)
         update_all(run, run->sum, rate / (float)run->group->nranks);
     else if (v->kind != OVERLAP_SPARSE)
@@ -87,7 +87,7 @@ static void take_stats(overlap_run *run, const overlap_variant *v, overlap_sampl
 }
 
 static uint64_t hash_result(overlap_run *run, const overlap_variant *v) {
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     if (!v->reducer)
         return 0;
     if (v->kind == OVERLAP_DENSE)

@@ -52,6 +52,7 @@ static void step(check *k, uint64_t number) {
         k->acc[i] = k->given[i] + (before ? before[i] : 0.0f);
     }
     perf_step(k->c, k->reducer, k->grad);
+    k->result = (tamis_result)TAMIS_RESULT_INIT;
     bench_try(group, tamis_reduce_result(k->reducer, &k->result), "result of a step");
     bench_try(group, tamis_reducer_residual(k->reducer, &k->residual), "residual after a step");
 }

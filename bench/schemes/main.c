@@ -33,7 +33,7 @@ static bool run_scheme(bench_group *group, const scheme_source *source,
 static int run_all(bench_group *group, void *context) {
     const scheme_source *source = context;
     const schemes_settings *s = source->settings;
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     bool fine = true;
     for (size_t d = 0; d < s->ndensities; d++) {
         if (s->speed)

@@ -28,7 +28,7 @@ bool schemes_wanted(const schemes_settings *settings, const char *name) {
 }
 
 static void print_list(void) {
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++)
         puts(info.name);
     exit(bench_report_close(NULL, 0));

@@ -58,7 +58,7 @@ static void open_contestant(contest *c, const tamis_scheme_info *info) {
 
 static void open_contest(bench_group *group, const scheme_source *source, double density,
                          contest *out) {
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     *out = (contest){.group = group, .source = source, .density = density};
     out->repetitions = source->settings->steps;
     for (size_t i = 0; tamis_scheme_list(i, &info) && out->count < MOST; i++) {

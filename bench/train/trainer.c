@@ -245,7 +245,7 @@ static void reduce(trainer *t) {
 }
 
 static tamis_result sparse_result(trainer *t) {
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     bench_try(t->group, tamis_reduce_result(t->exchange.reducer, &result), "result of a step");
     if (result.memory == TAMIS_DEVICE_CPU)
         return result;

@@ -118,7 +118,7 @@ static tamis_status host_keep(tamis_reducer *r) {
 }
 
 static void host_result(const tamis_reducer *r, tamis_result *out) {
-    *out = (tamis_result){.count = r->count};
+    out->count = r->count;
     if (r->traits & TAM_TRAIT_PICKS) {
         const tam_entries *only = &r->buckets[0].view.out.result;
         out->indices = r->indices ? r->indices : only->indices;

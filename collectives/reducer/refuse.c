@@ -114,51 +114,51 @@ static const struct row {
     tamis_refusal text;
     holds holds;
 } rows[] = {
-    {{create, "output sparse", "scheme dense", "every element travels; use output dense"},
+    {{0, create, "output sparse", "scheme dense", "every element travels; use output dense"},
      dense_and_sparse},
-    {{create, "wire_type float16", "any scheme",
+    {{0, create, "wire_type float16", "any scheme",
       "values beyond 65504 or below 6e-8 would need a scale that all ranks agree on; use bfloat16"},
      float16},
-    {{create, "wire_type bfloat16", "scheme dense",
+    {{0, create, "wire_type bfloat16", "scheme dense",
       "it has no residual to keep what rounding takes; use float32"},
      dense_and_rounding},
-    {{create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
-    {{create, "wire_type bfloat16", "exchange balanced-pairs",
+    {{0, create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
+    {{0, create, "wire_type bfloat16", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use float32"},
      regions_and_rounding},
-    {{create, "an index_format", "exchange balanced-pairs",
+    {{0, create, "an index_format", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use auto or u32"},
      regions_and_format},
-    {{create, "ranks_per_node", "shared ownership, learned counts or an exchange other than union",
+    {{0, create, "ranks_per_node", "shared ownership, learned counts or an exchange other than union",
       "nodes need exact counts of exclusive owners, as tamis has them"},
      nodes_and_scheme},
-    {{create, "ranks_per_node", "wire_type bfloat16", "nodes sum float32 alone; use float32"},
+    {{0, create, "ranks_per_node", "wire_type bfloat16", "nodes sum float32 alone; use float32"},
      nodes_and_rounding},
-    {{create, "ranks_per_node", "device cuda",
+    {{0, create, "ranks_per_node", "device cuda",
       "nodes sum gradients in host memory; use device cpu"},
      nodes_and_device},
-    {{create, "ranks_per_node", "segments with rows", "give those a reducer of their own"},
+    {{0, create, "ranks_per_node", "segments with rows", "give those a reducer of their own"},
      nodes_and_rows},
-    {{create, "update", "scheme dense",
+    {{0, create, "update", "scheme dense",
       "it has no residual to accumulate updates in; give its result to the optimizer"},
      update_and_dense},
-    {{create, "update", "segments with rows",
+    {{0, create, "update", "segments with rows",
       "those are summed as gradients; give them a reducer of their own"},
      update_and_rows},
-    {{create, "update", "ranks_per_node",
+    {{0, create, "update", "ranks_per_node",
       "nodes hold sums of gradients, not updates of ranks; use ranks_per_node 0"},
      update_and_nodes},
-    {{accumulate, "a micro-batch", "scheme dense",
+    {{0, accumulate, "a micro-batch", "scheme dense",
       "it has no residual; add up micro-batches before start"},
      is_dense},
-    {{accumulate, "a micro-batch", "ranks_per_node",
+    {{0, accumulate, "a micro-batch", "ranks_per_node",
       "a residual holds a slice of the node's sum alone; add up micro-batches before start"},
      has_nodes},
-    {{accumulate, "a micro-batch", "update",
+    {{0, accumulate, "a micro-batch", "update",
       "a step has one pass, of the whole gradient; add up micro-batches before start"},
      has_update},
-    {{set_density, "another density", "scheme dense", "it sends everything"}, is_dense},
-    {{set_density, "another density", "steps that a device runs by itself",
+    {{0, set_density, "another density", "scheme dense", "it sends everything"}, is_dense},
+    {{0, set_density, "another density", "steps that a device runs by itself",
       "the sizes of their messages are fixed; make another reducer"},
      has_driver},
 };
@@ -170,8 +170,9 @@ int tamis_refusal_list(size_t index, tamis_refusal *out) {
         return 0;
     if (index >= ROWS)
         return tam_scheme_refusal(index - ROWS, out);
-    *out = rows[index].text;
-    return 1;
+    tamis_refusal own = rows[index].text;
+    own.size = sizeof own;
+    return tam_struct_list("tamis_refusal", &own, sizeof own, out);
 }
 
 tamis_status tam_refuse(const tamis_reducer *r, const tamis_layout *layout, const char *call) {

@@ -148,8 +148,9 @@ tamis_status tamis_reduce_result(const tamis_reducer *r, tamis_result *out) {
     TAM_TRY(check_idle(r, out, "tamis_reduce_result"));
     if (!r->has_result)
         return tam_fail(TAMIS_E_STATE, "tamis_reduce_result: no step has been finished");
-    r->driver->result(r, out);
-    return TAMIS_OK;
+    tamis_result own = TAMIS_RESULT_INIT;
+    r->driver->result(r, &own);
+    return tam_struct_give("tamis_result", &own, sizeof own, out);
 }
 
 tamis_status tamis_reducer_residual(const tamis_reducer *r, const float **out) {

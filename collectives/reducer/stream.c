@@ -231,7 +231,10 @@ static void stream_result(const tamis_reducer *r, tamis_result *out) {
     tam_cuda_result result = {0};
     if (!tam_scheme_dense(r->scheme))
         result = tam_cuda_step_result(leader(r));
-    *out = (tamis_result){r->count, result.indices, result.values, TAMIS_DEVICE_CUDA};
+    out->count = r->count;
+    out->indices = result.indices;
+    out->values = result.values;
+    out->memory = TAMIS_DEVICE_CUDA;
 }
 
 /* -- open and close --------------------------------------------------------------------------- */

@@ -36,7 +36,8 @@ typedef struct tamis_pipeline_config {
 } tamis_pipeline_config;
 
 #define TAMIS_PIPELINE_CONFIG_INIT                                                                 \
-    { sizeof(tamis_pipeline_config), 0, 1, 1, 0, 0.01 }
+    TAMIS_INIT(tamis_pipeline_config,                                                              \
+               TAMIS_SET(nstages, 1) TAMIS_SET(micro_batches, 1) TAMIS_SET(density, 0.01))
 
 /**
  * Describe the pipeline.
@@ -87,8 +88,7 @@ typedef struct tamis_stage {
     double straggler_s; /* by how much longer than the mean of the stage */
 } tamis_stage;
 
-#define TAMIS_STAGE_INIT                                                                           \
-    { sizeof(tamis_stage), 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0 }
+#define TAMIS_STAGE_INIT TAMIS_INIT(tamis_stage, TAMIS_SET(straggler, UINT32_MAX))
 
 /** Read what is known of a stage. Errors: ARGUMENT. */
 TAMIS_CHECKED tamis_status tamis_pipeline_stage(const tamis_pipeline *pipeline, uint32_t stage,

@@ -53,8 +53,9 @@
  *              a CUDA device that the host drives, and destroying, take TAMIS_TIMEOUT_MS at most.
  * Process      The library never exits, aborts, raises a signal or writes to stdout. Messages go
  *              to stderr or a log file, by default only warnings and errors.
- * Structs      Every struct with a `size` field is set by its _INIT macro. Fields are only ever
- *              added at the end, so a program built with an older header keeps working.
+ * Structs      Every struct with a `size` field is set by its _INIT macro, also where the library
+ *              writes it. Fields are only ever added at the end, so a program built with an older
+ *              header keeps working.
  * Memory       A reducer works where its device does: on TAMIS_DEVICE_CPU every pointer is to host
  *              memory, on TAMIS_DEVICE_CUDA gradients, residual and results are device memory.
  * Numbers      Residuals are IEEE binary32, gradients binary32, binary16 or bfloat16. Sums over
@@ -93,6 +94,22 @@ extern "C" {
 #define TAMIS_CHECKED TAMIS_API __attribute__((warn_unused_result))
 #else
 #define TAMIS_CHECKED TAMIS_API
+#endif
+
+/* What an _INIT macro is made of: the size of its struct, and fields that do not begin at 0. C names
+ * them in the initialiser; C++ could not before C++20, so there they are assigned. */
+#if defined(__cplusplus)
+#define TAMIS_INIT(type, sets)                                                                     \
+    [] {                                                                                           \
+        type own = type();                                                                         \
+        own.size = sizeof own;                                                                     \
+        sets return own;                                                                           \
+    }()
+#define TAMIS_SET(field, value) own.field = value;
+#else
+#define TAMIS_INIT(type, sets)                                                                     \
+    { .size = sizeof(type), sets }
+#define TAMIS_SET(field, value) .field = value,
 #endif
 
 #define TAMIS_VERSION_MAJOR 0
@@ -174,8 +191,7 @@ typedef struct tamis_comm_config {
     uint32_t timeout_ms; /* deadline of every wait; 0: TAMIS_TIMEOUT_MS, else 300,000 */
 } tamis_comm_config;
 
-#define TAMIS_COMM_CONFIG_INIT                                                                     \
-    { sizeof(tamis_comm_config), 0 }
+#define TAMIS_COMM_CONFIG_INIT TAMIS_INIT(tamis_comm_config, )
 
 /**
  * Make the communicators of `nranks` ranks that are threads of this process.
@@ -206,8 +222,7 @@ typedef struct tamis_callbacks {
     void *context;
 } tamis_callbacks;
 
-#define TAMIS_CALLBACKS_INIT                                                                       \
-    { sizeof(tamis_callbacks), 0, 0, NULL, NULL }
+#define TAMIS_CALLBACKS_INIT TAMIS_INIT(tamis_callbacks, )
 
 /**
  * Make a communicator over the caller's all-gather.
@@ -497,7 +512,8 @@ typedef struct tamis_update {
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \
-    { sizeof(tamis_update), TAMIS_UPDATE_ADAM, -1.0, 0.99, 1e-8, 0.0 }
+    TAMIS_INIT(tamis_update, TAMIS_SET(rule, TAMIS_UPDATE_ADAM) TAMIS_SET(beta1, -1.0)             \
+                                 TAMIS_SET(beta2, 0.99) TAMIS_SET(epsilon, 1e-8))
 
 /**
  * What TAMIS_UPDATE_INIT leaves open, by the density: beta1 where it is -1, scale, residual decay.
@@ -585,9 +601,9 @@ typedef struct tamis_reducer_config {
                                   blocks a rank; balanced: 1024 blocks, as published */
     double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
     double capacity;           /* step, fixed, sage: slot size in units of k / ranks (ownership
-                                  `all`, `leader`: of k); what does not fit stays in the residual.
-                                  0: slots grow to the longest list, as published. reuse: of k;
-                                  0: 4 */
+                                  `all`, `leader`: of k; reuse: of k); what does not fit stays in
+                                  the residual. 0: as published: slots grow to the longest list,
+                                  those of reuse have room for 4 k */
     double threshold;          /* step, sage: the first threshold, fixed: the threshold; 0:
                                   1 / (2 sqrt(k)), as published */
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
@@ -599,9 +615,9 @@ typedef struct tamis_reducer_config {
     tamis_share share;         /* norm */
     tamis_worker worker;       /* caller */
     double density_max;        /* the most that tamis_reducer_set_density may ask; 0: density */
-    double link_latency_us;    /* for planned buckets: time of an empty message; 0: 50. Exchange
-                                  auto: 0 means measured */
-    double link_gbit; /* the same, 10^9 bits a second of one rank; 0: 1. Auto: 0 as above */
+    double link_latency_us; /* time of an empty message. 0: not known; planned buckets are then as
+                               for 50, exchange auto measures */
+    double link_gbit; /* 10^9 bits a second of one rank. 0: not known; as for 1, or measured */
     /* Called at the end of every phase, from whatever thread made it, which may be the library's.
      * It must return soon and must not call the library. NULL: nobody listens. */
     void (*on_phase)(void *context, const tamis_phase_event *event);
@@ -619,20 +635,20 @@ typedef struct tamis_reducer_config {
     const tamis_update *update; /* NULL: residuals accumulate gradients. Copied */
 } tamis_reducer_config;
 
+/** What is not named is 0, NULL, or the first of its enum. */
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
-    {                                                                                              \
-        sizeof(tamis_reducer_config), NULL, 0.01, TAMIS_OUTPUT_DENSE, TAMIS_AVERAGE_MEAN,          \
-            TAMIS_NONFINITE_ERROR, 0, 0.0, 0.0, 0.0, 0, TAMIS_DEVICE_CPU, TAMIS_TYPE_FLOAT32, 0,   \
-            TAMIS_SHARE_NORM, TAMIS_WORKER_CALLER, 0.0, 0.0, 0.0, NULL, NULL, TAMIS_INDEX_AUTO,    \
-            TAMIS_TYPE_FLOAT32, 0, -1.0, NULL                                                      \
-    }
+    TAMIS_INIT(tamis_reducer_config, TAMIS_SET(density, 0.01) TAMIS_SET(residual_decay, -1.0))
 
 /** A preset: its name, its four policies and where it comes from. */
 typedef struct tamis_scheme_info {
+    size_t size;
     const char *name, *ownership, *budget, *threshold, *exchange, *source;
 } tamis_scheme_info;
 
-/** The index-th preset. @return 0 past the end of the table, else 1. */
+#define TAMIS_SCHEME_INFO_INIT TAMIS_INIT(tamis_scheme_info, )
+
+/** The index-th preset. @return 0 past the end of the table, else 1. `out`
+ * is set by its _INIT macro. */
 TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
 
 /**
@@ -678,8 +694,7 @@ typedef struct tamis_step {
     void *stream;       /* CUDA: the cudaStream_t that produces the gradient; NULL: the default */
 } tamis_step;
 
-#define TAMIS_STEP_INIT                                                                            \
-    { sizeof(tamis_step), NULL, NULL, 1.0f, NULL }
+#define TAMIS_STEP_INIT TAMIS_INIT(tamis_step, TAMIS_SET(scale, 1.0f))
 
 /**
  * Begin a step: accumulate the gradient into the residual, and start the exchange.
@@ -826,8 +841,7 @@ typedef struct tamis_bucket {
     uint64_t held, held_at, slice_first, slice_run, slice_stride;
 } tamis_bucket;
 
-#define TAMIS_BUCKET_INIT                                                                          \
-    { sizeof(tamis_bucket), 0, 0, 0, 0, 0, NULL, NULL, 0.0, 0, 0, 0, 0, 0 }
+#define TAMIS_BUCKET_INIT TAMIS_INIT(tamis_bucket, )
 
 /** Number of buckets; 0 for NULL. */
 TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
@@ -841,6 +855,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, ui
 
 /** Sparse view of the last finished step: the same on all ranks. */
 typedef struct tamis_result {
+    size_t size;
     size_t count; /* entries; 0 after a skipped step; n for scheme "dense" (less rows that nobody
                      touched) */
     const uint32_t
@@ -850,6 +865,8 @@ typedef struct tamis_result {
                             is */
     tamis_device memory; /* where indices and values lie */
 } tamis_result;
+
+#define TAMIS_RESULT_INIT TAMIS_INIT(tamis_result, )
 
 /**
  * Where the result of the last step lies.
@@ -874,8 +891,8 @@ typedef struct tamis_stats {
     uint64_t steps;      /* steps finished, those before a loaded state included */
     uint64_t length;     /* n */
     uint64_t target;     /* k = max(1, floor(density * n)); buckets that are dense: all they hold.
-                            Here and below without segments that have rows, of which
-                            tamis_result.count tells */
+                            Excludes segments that have rows, as all that follows does;
+                            tamis_result.count includes them */
     uint64_t selected;   /* entries in the result, the same on all ranks */
     uint64_t picked;     /* entries this rank sent; scheme `deft` has groups that all ranks take
                                whole and nobody sends */
@@ -911,11 +928,7 @@ typedef struct tamis_stats {
                            buckets; 0 where unknown. The rest is what the transfer took */
 } tamis_stats;
 
-#define TAMIS_STATS_INIT                                                                           \
-    {                                                                                              \
-        sizeof(tamis_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0,    \
-            0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0                                                   \
-    }
+#define TAMIS_STATS_INIT TAMIS_INIT(tamis_stats, TAMIS_SET(straggler, UINT32_MAX))
 
 /** Read the figures of the last finished step into a struct set by TAMIS_STATS_INIT. */
 TAMIS_CHECKED tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_stats *out);
@@ -1081,17 +1094,22 @@ TAMIS_CHECKED tamis_status tamis_reducer_moments_restore(tamis_reducer *reducer,
 
 /** One environment variable that the library reads. docs/environment.md is made from these. */
 typedef struct tamis_setting {
+    size_t size;
     const char *name, *values, *fallback, *help;
     const char *value;  /* in force */
     const char *origin; /* "default" or "environment" */
 } tamis_setting;
 
-/** The index-th setting. @return 0 past the end of the table, else 1. */
+#define TAMIS_SETTING_INIT TAMIS_INIT(tamis_setting, )
+
+/** The index-th setting. @return 0 past the end of the table, else 1. `out`
+ * is set by its _INIT macro. */
 TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
 
 /** A field of tamis_reducer_config or tamis_update that is a number or a word. docs/options.md is made
  * from these, and so are the options of Python's Reducer. */
 typedef struct tamis_option {
+    size_t size;
     const char *of;    /* "config" or "update" */
     const char *name;  /* of the field, */
     size_t offset;     /* which begins at this byte of its struct */
@@ -1103,30 +1121,41 @@ typedef struct tamis_option {
     double fallback; /* as the _INIT macro sets it */
 } tamis_option;
 
-/** The index-th option. @return 0 past the end of the table, else 1. */
+#define TAMIS_OPTION_INIT TAMIS_INIT(tamis_option, )
+
+/** The index-th option. @return 0 past the end of the table, else 1. `out`
+ * is set by its _INIT macro. */
 TAMIS_API int tamis_option_list(size_t index, tamis_option *out);
 
 /** What does not go together: a call refuses with UNSUPPORTED what is asked for. docs/options.md is made
  * from these, too. */
 typedef struct tamis_refusal {
+    size_t size;
     const char *call;  /* that refuses */
     const char *asked; /* options, or a policy of a scheme, */
     const char *with;
     const char *why; /* and what to do */
 } tamis_refusal;
 
-/** The index-th. @return 0 past the end of the table, else 1. */
+#define TAMIS_REFUSAL_INIT TAMIS_INIT(tamis_refusal, )
+
+/** The index-th. @return 0 past the end of the table, else 1. `out`
+ * is set by its _INIT macro. */
 TAMIS_API int tamis_refusal_list(size_t index, tamis_refusal *out);
 
 /** A part of the library that may be missing: "mpi", "openmp", "cuda", "nccl", "portable", "avx2",
  * "avx512". */
 typedef struct tamis_feature {
+    size_t size;
     const char *name;
     int available;
     const char *reason; /* why it is there or why not */
 } tamis_feature;
 
-/** The index-th feature. @return 0 past the end of the table, else 1. */
+#define TAMIS_FEATURE_INIT TAMIS_INIT(tamis_feature, )
+
+/** The index-th feature. @return 0 past the end of the table, else 1. `out`
+ * is set by its _INIT macro. */
 TAMIS_API int tamis_feature_list(size_t index, tamis_feature *out);
 
 #ifdef __cplusplus

@@ -126,6 +126,9 @@ tamis_status tam_struct_give(const char *name, const void *ours, size_t our_size
 tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our_size,
                                   size_t required, void *theirs);
 
+/** The same for entries of a list. @return 1; 0 and a sentence, where the caller's has no size */
+int tam_struct_list(const char *name, const void *ours, size_t our_size, void *theirs);
+
 /* -- sort.c ----------------------------------------------------------------------------------- */
 
 typedef struct tam_pair {

@@ -106,7 +106,8 @@ int tamis_option_list(size_t index, tamis_option *out) {
     bool of_config = index < TAM_CONFIG_COUNT;
     const tam_option *o =
         of_config ? &tam_config_options[index] : &tam_update_options[index - TAM_CONFIG_COUNT];
-    *out = (tamis_option){
+    const tamis_option own = {
+        .size = sizeof own,
         .of = of_config ? "config" : "update",
         .name = o->name,
         .offset = o->offset,
@@ -116,5 +117,5 @@ int tamis_option_list(size_t index, tamis_option *out) {
         .help = o->help,
         .fallback = fallback_of(o, of_config ? (const void *)&config : &update),
     };
-    return 1;
+    return tam_struct_list("tamis_option", &own, sizeof own, out);
 }

@@ -173,7 +173,8 @@ int tamis_setting_list(size_t index, tamis_setting *out) {
     if (index >= TAM_SETTINGS || !out)
         return 0;
     const setting_row *row = &rows[index];
-    *out = (tamis_setting){
+    const tamis_setting own = {
+        .size = sizeof own,
         .name = row->name,
         .values = row->values,
         .fallback = row->fallback,
@@ -181,5 +182,5 @@ int tamis_setting_list(size_t index, tamis_setting *out) {
         .value = get(index)->text,
         .origin = get(index)->given ? "environment" : "default",
     };
-    return 1;
+    return tam_struct_list("tamis_setting", &own, sizeof own, out);
 }

@@ -37,3 +37,7 @@ tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our
     memcpy(theirs, &size, sizeof size);
     return TAMIS_OK;
 }
+
+int tam_struct_list(const char *name, const void *ours, size_t our_size, void *theirs) {
+    return tam_struct_give(name, ours, our_size, theirs) == TAMIS_OK;
+}

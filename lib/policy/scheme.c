@@ -11,28 +11,29 @@ static const char *const thresholds[] = {"exact", "step",  "predict", "fixed",
 #define WORD(NAME, name, word) word,
 static const char *const exchanges[] = {TAM_EXCHANGES(WORD) "auto", NULL};
 
+#define SIZE sizeof(tamis_scheme_info)
 static const tamis_scheme_info presets[] = {
-    {"tamis", "cyclic", "norm", "predict", "union",
+    {SIZE, "tamis", "cyclic", "norm", "predict", "union",
      "this library; exclusive selection of MiCRO, budgets of DEFT"},
-    {"dense", "all", "global", "exact", "dense", "all-reduce of everything, no residual"},
-    {"topk", "all", "global", "exact", "union",
+    {SIZE, "dense", "all", "global", "exact", "dense", "all-reduce of everything, no residual"},
+    {SIZE, "topk", "all", "global", "exact", "union",
      "Top-k with error feedback (Aji and Heafield, EMNLP 2017), reduced at the union"},
-    {"cltk", "leader", "global", "exact", "union",
+    {SIZE, "cltk", "leader", "global", "exact", "union",
      "CLT-k of ScaleCom (Chen et al., NeurIPS 2020, arXiv 2104.11125)"},
-    {"threshold", "all", "global", "fixed", "union",
+    {SIZE, "threshold", "all", "global", "fixed", "union",
      "hard threshold (Sahu et al., NeurIPS 2021, arXiv 2108.00951), reduced at the union"},
-    {"sage", "all", "global", "sage", "union",
+    {SIZE, "sage", "all", "global", "sage", "union",
      "SAGE (Yoon, Jeong and Oh, Journal of Supercomputing, 2023), reduced at the union"},
-    {"deft", "bins", "norm", "exact", "union", "DEFT (Yoon and Oh, ICPP 2023, arXiv 2307.03500)"},
-    {"micro", "rotate", "global", "step", "union",
+    {SIZE, "deft", "bins", "norm", "exact", "union", "DEFT (Yoon and Oh, ICPP 2023, arXiv 2307.03500)"},
+    {SIZE, "micro", "rotate", "global", "step", "union",
      "MiCRO (Yoon and Oh, HiPC 2023, arXiv 2310.00967)"},
-    {"exdyna", "balanced", "global", "step", "union",
+    {SIZE, "exdyna", "balanced", "global", "step", "union",
      "ExDyna (Yoon and Oh, CCGrid 2024, arXiv 2402.13781)"},
-    {"oktopk", "all", "global", "reuse", "balanced-pairs",
+    {SIZE, "oktopk", "all", "global", "reuse", "balanced-pairs",
      "Ok-Topk (Li and Hoefler, PPoPP 2022, arXiv 2201.07598)"},
-    {"tamis-update", "cyclic", "global", "predict", "union",
+    {SIZE, "tamis-update", "cyclic", "global", "predict", "union",
      "tamis with one cut for all layers, for update mode (docs/fidelity.md)"},
-    {"auto", "cyclic", "norm", "predict", "auto",
+    {SIZE, "auto", "cyclic", "norm", "predict", "auto",
      "tamis or dense, bucket by bucket, whichever should be faster (docs/exchange.md)"},
 };
 
@@ -41,8 +42,7 @@ enum { PRESETS = sizeof presets / sizeof presets[0] };
 int tamis_scheme_list(size_t index, tamis_scheme_info *out) {
     if (index >= PRESETS || !out)
         return 0;
-    *out = presets[index];
-    return 1;
+    return tam_struct_list("tamis_scheme_info", &presets[index], SIZE, out);
 }
 
 /* Index of the word in the list, or -1. */
@@ -177,8 +177,8 @@ int tam_scheme_refusal(size_t index, tamis_refusal *out) {
     if (index >= REFUSALS)
         return 0;
     const struct refusal *one = &refusals[index];
-    *out = (tamis_refusal){"tamis_reducer_create", one->asked, one->with, one->why};
-    return 1;
+    const tamis_refusal own = {sizeof own, "tamis_reducer_create", one->asked, one->with, one->why};
+    return tam_struct_list("tamis_refusal", &own, sizeof own, out);
 }
 
 static tamis_status check(const char *text, tam_scheme s) {

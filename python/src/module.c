@@ -33,7 +33,7 @@ static bool append(PyObject *list, PyObject *item) {
 }
 
 static PyObject *scheme_at(size_t index) {
-    tamis_scheme_info s;
+    tamis_scheme_info s = TAMIS_SCHEME_INFO_INIT;
     if (!tamis_scheme_list(index, &s))
         return NULL;
     return Py_BuildValue("{sssssssssssz}", "name", s.name, "ownership", s.ownership, "budget",
@@ -42,7 +42,7 @@ static PyObject *scheme_at(size_t index) {
 }
 
 static PyObject *feature_at(size_t index) {
-    tamis_feature f;
+    tamis_feature f = TAMIS_FEATURE_INIT;
     if (!tamis_feature_list(index, &f))
         return NULL;
     return Py_BuildValue("{sssOsz}", "name", f.name, "available", f.available ? Py_True : Py_False,
@@ -50,7 +50,7 @@ static PyObject *feature_at(size_t index) {
 }
 
 static PyObject *setting_at(size_t index) {
-    tamis_setting s;
+    tamis_setting s = TAMIS_SETTING_INIT;
     if (!tamis_setting_list(index, &s))
         return NULL;
     return Py_BuildValue("{szszszszszsz}", "name", s.name, "values", s.values, "fallback",

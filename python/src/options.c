@@ -152,7 +152,7 @@ static const char *name_of(const tamis_option *o) {
 }
 
 bool tam_py_options_open(void) {
-    tamis_option o;
+    tamis_option o = TAMIS_OPTION_INIT;
     bool ok = true;
     if (of_reducer.rows[0].name)
         return true;

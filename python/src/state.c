@@ -22,7 +22,7 @@ static PyObject *copy_result(const tamis_result *result) {
 
 PyObject *tam_py_state_result(PyObject *object, PyObject *none) {
     tam_py_reducer *self = (tam_py_reducer *)object;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     (void)none;
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.result"))
         return NULL;

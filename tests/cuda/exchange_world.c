@@ -253,7 +253,7 @@ void exchange_step_by_graph(exchange_seat *s) {
 /* -- checks ----------------------------------------------------------------------------------- */
 
 static void compare_result(exchange_seat *s, const float *grad) {
-    tamis_result cpu;
+    tamis_result cpu = TAMIS_RESULT_INIT;
     const float *residual;
     tam_cuda_result cuda = tam_cuda_step_result(s->step);
     RANK_OK(s->self, tamis_reduce_result(s->cpu, &cpu));

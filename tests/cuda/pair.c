@@ -166,7 +166,7 @@ void pair_accumulate(pair *p, uint32_t number) {
 
 static void compare_results(pair *p) {
     test_rank *self = p->self;
-    tamis_result cpu, cuda;
+    tamis_result cpu = TAMIS_RESULT_INIT, cuda = TAMIS_RESULT_INIT;
     RANK_OK(self, tamis_reduce_result(p->cpu, &cpu));
     RANK_OK(self, tamis_reduce_result(p->cuda, &cuda));
     RANK_CHECK(self, cuda.count == cpu.count, "%zu entries, not %zu", cuda.count, cpu.count);

@@ -66,7 +66,7 @@ static tamis_status one_step(tamis_reducer *reducer, void *grad) {
 }
 
 static void compare(test_rank *self, tamis_reducer *cpu, tamis_reducer *cuda, uint32_t step) {
-    tamis_result a, b;
+    tamis_result a = TAMIS_RESULT_INIT, b = TAMIS_RESULT_INIT;
     const float *left, *right;
     RANK_OK(self, tamis_reduce_result(cpu, &a));
     RANK_OK(self, tamis_reduce_result(cuda, &b));

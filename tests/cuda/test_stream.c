@@ -141,7 +141,7 @@ static void test_a_captured_step_replays_with_the_bits_of_the_cpu(void **state) 
 static void wait_for_captured(test_rank *self) {
     seat s;
     cudaGraph_t graph = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     if (!seat_open(self, NULL, &s))
         return;
     tamis_step step = seat_step(&s);
@@ -256,7 +256,7 @@ static void meet_nan(test_rank *self) {
 static void meet_nan_dense(test_rank *self) {
     const tamis_nonfinite policy = *(const tamis_nonfinite *)self->shared;
     const seat_order order = {.scheme = "dense", .nonfinite = policy};
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     seat s;
     if (!seat_open(self, &order, &s))
         return;

@@ -71,7 +71,7 @@ const char *compare_name(const compare_case *c) {
 }
 
 bool compare_device(void) {
-    tamis_feature feature;
+    tamis_feature feature = TAMIS_FEATURE_INIT;
     for (size_t i = 0; tamis_feature_list(i, &feature); i++) {
         if (strcmp(feature.name, "cuda") != 0)
             continue;
@@ -265,7 +265,7 @@ static bool run_step(side *s, unsigned number) {
 
 static bool fetch(side *s) {
     size_t size = bench_type_bytes(s->c->type);
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     const float *residual;
     if (failed(s, tamis_reduce_result(s->reducer, &result), "result") ||
         failed(s, tamis_reducer_residual(s->reducer, &residual), "residual"))

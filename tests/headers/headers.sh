@@ -11,14 +11,21 @@ include=$1 cc=$2 cxx=$3
 shift 3
 strict="-fsyntax-only -Wall -Wextra -Wpedantic -Werror -pedantic-errors"
 
+# A header, and a variable for every _INIT macro of it, which both languages must take.
+program() { # header
+    echo "#include <tamis/$1>"
+    sed -e ':join' -e '/\\$/{N;s/\\\n//;b join' -e '}' "$include/tamis/$1" |
+        sed -nE 's/^#define (TAMIS_[A-Z_]+_INIT) +TAMIS_INIT\((tamis_[a-z_]+),.*/const \2 made_by_\1 = \1;/p'
+}
+
 check() { # header, flags for what it includes...
     local header=$1
     shift
-    echo "#include <tamis/$header>" |
+    program "$header" |
         "$cc" -std=c11 $strict -Wstrict-prototypes -I"$include" "$@" -x c -
     echo "tamis/$header: C11"
     if [ -x "$cxx" ]; then
-        echo "#include <tamis/$header>" |
+        program "$header" |
             "$cxx" -std=c++17 $strict -I"$include" "$@" -DOMPI_SKIP_MPICXX -x c++ -
         echo "tamis/$header: C++17"
     fi

@@ -26,7 +26,7 @@ static void check_steps(tamis_comm *comm) {
     tamis_reducer *reducer = NULL;
     tamis_layout *layout = data_layout(N);
     tamis_step step = TAMIS_STEP_INIT;
-    tamis_result result = {0};
+    tamis_result result = TAMIS_RESULT_INIT;
     uint64_t hash = 0;
     step.grad = gradient;
     MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));

@@ -35,7 +35,7 @@ static double sum_of(const float *x, size_t n) {
 
 static tamis_status hash_step(const tamis_reducer *reducer, const float *gradient, size_t n,
                               uint64_t *out) {
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     const float *residual = NULL;
     tamis_status status = tamis_reduce_result(reducer, &result);
     if (status == TAMIS_OK)

@@ -74,7 +74,7 @@ static void expect_status(const char *call, tamis_status expected, tamis_status 
 /* After a refused call: a whole step works. */
 static void expect_usable(void) {
     tamis_step step = usual_step();
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     EXPECT_OK(tamis_comm_status(comm));
     EXPECT_OK(tamis_reduce_start(reducer, &step));
     EXPECT_OK(tamis_reduce_wait(reducer));

@@ -13,7 +13,7 @@ static void test_null_is_refused_everywhere(void **state) {
     tamis_step step = usual_step();
     tamis_layout *no_layout = NULL;
     tamis_reducer *none = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     tamis_stats stats = TAMIS_STATS_INIT;
     const float *residual;
     (void)state;
@@ -231,7 +231,7 @@ static void test_scale_is_finite(void **state) {
 static void test_calls_out_of_order_are_refused(void **state) {
     tamis_reducer *fresh = NULL;
     tamis_reducer_config config = usual_config();
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     tamis_step step;
     (void)state;
     EXPECT_OK(tamis_reducer_create(comm, layout, &config, &fresh));
@@ -264,7 +264,7 @@ static void test_destroy_between_start_and_wait_finishes_the_step(void **state) 
 static void test_scheme_dense_has_no_residual(void **state) {
     tamis_reducer *dense = NULL;
     tamis_reducer_config config = usual_config();
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     tamis_step step = usual_step();
     const float *residual = gradient;
     (void)state;

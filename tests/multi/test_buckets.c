@@ -165,7 +165,7 @@ static void meet_nan(test_rank *self) {
     tamis_reducer_config config = data_even_config(LENGTH);
     const float *residual;
     float grad[N], before[N];
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);

@@ -29,7 +29,7 @@ static void test_density_lies_in_0_to_1(void **state) {
 static void test_a_denormal_density_chooses_one_entry(void **state) {
     tamis_reducer_config config = usual_config();
     tamis_reducer *out = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     tamis_step step = usual_step();
     (void)state;
     config.density = 5e-324;

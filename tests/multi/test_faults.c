@@ -53,7 +53,7 @@ static void check_poisoned(test_rank *self, tamis_reducer *reducer, tamis_status
     float gradient[N], before[N];
     tamis_step step = TAMIS_STEP_INIT;
     tamis_reducer *another = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     data_fill(DATA_HEAVY, self->id, 9, N, gradient);
     memcpy(before, gradient, sizeof before);
     step.grad = gradient;

@@ -47,7 +47,7 @@ static tamis_status make_rows(tamis_comm *comm, const rows_case *c, tamis_reduce
 static void run_rows(test_rank *self) {
     rows_case *c = self->shared;
     tamis_reducer *reducer = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     static _Thread_local float grad[ROWS * ROWS_LENGTH_MOST];
     const tamis_step step = data_step(grad);
     RANK_OK(self, make_rows(self->comm, c, &reducer));

@@ -209,7 +209,7 @@ static void compare_result(test_rank *self, const tamis_reducer *r, uint32_t num
     const golden_case *c = self->shared;
     const golden_step *s = &c->step[number];
     const float *residual = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     RANK_OK(self, tamis_reduce_result(r, &result));
     RANK_OK(self, tamis_reducer_residual(r, &residual));
     RANK_CHECK(self, result.count == s->count, "step %u: %zu entries, not %zu", number,
@@ -329,7 +329,7 @@ static unsigned run_lines(char *text) {
 }
 
 static void test_every_sparse_preset_selects_what_was_published(void **state) {
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     (void)state;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
         char path[SCRATCH_PATH];

@@ -117,7 +117,7 @@ static void check_mass(test_rank *self, uint32_t step, const tamis_result *resul
 static void check_step(test_rank *self, uint32_t step, double density, tamis_reducer *r) {
     run *all = self->shared;
     tamis_stats s = TAMIS_STATS_INIT;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     uint64_t k = (uint64_t)(density * N);
     RANK_OK(self, tamis_reducer_stats(r, &s));
     RANK_OK(self, tamis_reduce_result(r, &result));
@@ -186,7 +186,7 @@ static void take_steps(test_rank *self, tamis_reducer *r) {
         if (what->fill != fill_few || self->failure[0])
             continue;
         bool nonzero[N];
-        tamis_result result;
+        tamis_result result = TAMIS_RESULT_INIT;
         for (size_t i = 0; i < N; i++)
             nonzero[i] = all->given[self->id][i] != 0;
         RANK_OK(self, tamis_reduce_result(r, &result));

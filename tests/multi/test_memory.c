@@ -99,7 +99,7 @@ static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, f
     const steady_case *steady = self->shared;
     tamis_segment segments[DATA_SEGMENTS_MOST];
     void *pieces[DATA_SEGMENTS_MOST];
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     tamis_stats stats = TAMIS_STATS_INIT;
     tamis_step step = TAMIS_STEP_INIT;
     size_t count_of = data_segments(N, segments);

@@ -43,7 +43,7 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number) {
     struct plan *plan = self->shared;
     float *gradient = plan->applied[self->id][number];
     const float *residual = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     tamis_step step = TAMIS_STEP_INIT;
     data_fill(DATA_HEAVY, self->id, number, N, gradient);
     if (number == BAD_STEP && self->id == plan->bad_rank)

@@ -63,7 +63,7 @@ static void test_densities_that_differ_are_noticed(void **state) {
 static void accumulate_after(test_rank *self) {
     tamis_reducer *r = NULL;
     tamis_reducer_config config = data_even_config(LENGTH);
-    tamis_result before, after;
+    tamis_result before = TAMIS_RESULT_INIT, after = TAMIS_RESULT_INIT;
     float grad[N];
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     run_step(self, r, 0);

@@ -127,7 +127,7 @@ static void sum_of_all(const rows_case *c, uint32_t nranks, uint32_t step, float
 /* The result as floats, from the gradient or the sparse view. */
 static void take_result(test_rank *self, const rows_case *c, tamis_reducer *reducer, void *grad,
                         float *out) {
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     RANK_OK(self, tamis_reduce_result(reducer, &result));
     tam_widen(c->type, grad, N, out);
     if (!result.indices)
@@ -169,7 +169,7 @@ static void check_rows(test_rank *self, const rows_case *c, uint32_t step, const
 
 static void check_figures(test_rank *self, tamis_reducer *reducer) {
     tamis_stats stats = TAMIS_STATS_INIT;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
     RANK_OK(self, tamis_reduce_result(reducer, &result));
     size_t rows = 0;

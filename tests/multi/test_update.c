@@ -139,7 +139,7 @@ static void one_step(test_rank *self, tamis_reducer *reducer, plain *p, uint32_t
     update_case *c = self->shared;
     float gradient[N];
     const float *residual;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     gradient_of(c, self->id, number, gradient);
     memcpy(c->before[self->id], p->acc, sizeof p->acc);
     plain_take(c, p, gradient, c->given[self->id]);
@@ -269,7 +269,7 @@ static void run_decay(test_rank *self) {
     float gradient[N], acc[N] = {0}, part[N];
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     const float *residual;
     config.residual_decay = 0.75;
     config.density = 0.05;

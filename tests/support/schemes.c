@@ -26,7 +26,7 @@ static void fill(const tamis_scheme_info *info, scheme_case *out) {
 }
 
 bool scheme_preset(size_t index, scheme_case *out) {
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
         if (is(info.exchange, "auto") && i <= index)
             index++;

@@ -151,7 +151,7 @@ static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
     size_t n = shared->trial->n;
     moment *m = record_moment(record, step, self->id);
     const float *residual = NULL;
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     m->stats = (tamis_stats)TAMIS_STATS_INIT;
     RANK_OK(self, tamis_reducer_stats(reducer, &m->stats));
     RANK_OK(self, tamis_reduce_result(reducer, &result));

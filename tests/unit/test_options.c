@@ -70,7 +70,7 @@ static void zeros_compare_alike(void **state) {
 }
 
 static void the_list_has_every_row_once(void **state) {
-    tamis_option o, other;
+    tamis_option o = TAMIS_OPTION_INIT, other = TAMIS_OPTION_INIT;
     size_t count = 0;
     (void)state;
     for (; tamis_option_list(count, &o); count++) {

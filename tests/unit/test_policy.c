@@ -76,7 +76,7 @@ static void sort_orders_by_key_then_value(void **state) {
 
 static void every_preset_is_its_four_policies(void **state) {
     (void)state;
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
         tam_scheme by_name, by_words;
         char words[80];

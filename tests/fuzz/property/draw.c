@@ -98,7 +98,7 @@ static void draw_policies(dice *d, fuzz_case *c) {
 }
 
 static void draw_scheme(dice *d, fuzz_case *c) {
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     uint32_t presets = 0;
     while (tamis_scheme_list(presets, &info))
         presets++;
@@ -291,7 +291,7 @@ uint64_t fuzz_ordinary(const fuzz_case *c) {
 
 const char *fuzz_policy(const fuzz_case *c, int word) {
     static _Thread_local char words[64];
-    tamis_scheme_info info;
+    tamis_scheme_info info = TAMIS_SCHEME_INFO_INIT;
     for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
         const char *of[] = {info.ownership, info.budget, info.threshold, info.exchange};
         if (strcmp(info.name, c->scheme) == 0)

@@ -219,7 +219,7 @@ static bool note_moments(worker *w, moment *m) {
 
 static bool note_result(worker *w, moment *m) {
     common *all = &w->team->out->common[w->step];
-    tamis_result result;
+    tamis_result result = TAMIS_RESULT_INIT;
     if (!GIVES(w, TAMIS_OK, tamis_reduce_result(w->reducer, &result)))
         return false;
     m->count = result.count;
