@@ -18,7 +18,8 @@ refuse() { # reason; offending lines "file:line:text" on standard input
 
 # Code without comments and without what stands in quotes, as file:line:text. Includes keep theirs.
 code() {
-    find "$@" -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null | sort | while read -r file; do
+    find "$@" -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null |
+        sort | while read -r file; do
         awk -v file="$file" '
             {
                 line = $0
