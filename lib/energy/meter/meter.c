@@ -212,14 +212,11 @@ static void read_boot_id(const char *root, char *out, size_t size) {
 
 static tamis_status open_files(tamis_energy *e, const tamis_energy_config *c, const char *boot_id) {
     char host[128] = "";
-    if (!c->json && !c->csv && !c->prometheus)
+    if (!c->json || !c->json[0])
         return TAMIS_OK;
     gethostname(host, sizeof host - 1);
     tam_energy_log_setup setup = {
-        .json = c->json,
-        .csv = c->csv,
-        .prometheus = c->prometheus,
-        .zeus_only = c->zeus_columns,
+        .path = c->json,
         .rotate_bytes = c->rotate_bytes,
         .run = c->run,
         .host = host,
