@@ -6,8 +6,8 @@
     tamis-energy-convert --zeus FILE...         the columns of Zeus alone
     tamis-energy-convert --prometheus FILE...   a textfile for node_exporter, of each rank's last run
 
-FILE is JSON Lines, schema tamis.energy/1, also one that is still being written; a rotated file comes
-before its successor. docs/energy.md describes columns and metrics. What is unknown is an empty field
+FILE is JSON Lines, schema tamis.energy/1, also one that is still being written, or FILE.1, which was
+rotated. docs/energy.md describes columns and metrics. What is unknown is an empty field
 and no series, never 0. With -o the output replaces PATH when it is whole.
 """
 import argparse
@@ -36,9 +36,10 @@ def read_line(line):
 
 
 def read_runs(paths):
-    """All runs, in the order in which they began in the files. A rotated file repeats its header."""
+    """All runs, in the order in which they began in the files. PATH.1 is what PATH was before it was
+    rotated, and both have the header of the run."""
     runs = {}
-    for path in paths:
+    for path in sorted(paths, key=lambda path: not path.endswith(".1")):
         run = None
         for line in pathlib.Path(path).read_bytes().decode("utf-8", "replace").split("\n"):
             record = read_line(line) or {}

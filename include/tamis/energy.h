@@ -172,7 +172,7 @@ typedef struct tamis_energy_config {
                                   names: one name is one counter */
 
     const char *json;      /* file of JSON Lines to write (docs/energy.md) */
-    uint64_t rotate_bytes; /* a longer file is renamed to PATH.1 and begun anew; 0: never */
+    uint64_t rotate_bytes; /* a file that is as long is renamed to PATH.1; 0: never */
     double window_s;       /* between two lines of the file (5) */
     double settle_s;       /* a phase is told at most so long after it began (2; 0 to 5) */
     const char *run;       /* name in the file */

@@ -172,8 +172,9 @@ def check_files(folder):
     older = write_lines(folder / "log.1", lines[:2])
     newer = write_lines(folder / "log", lines[:1] + lines[2:])
     for form in ("--prometheus", "--csv"):
-        demand(convert(form, older, newer) == convert(form, folder / "known.jsonl"),
-               f"{form}: a rotated file is another one")
+        for files in ((older, newer), (newer, older)):
+            demand(convert(form, *files) == convert(form, folder / "known.jsonl"),
+                   f"{form}: a rotated file is another one")
     torn = folder / "torn"
     torn.write_text("\n".join(lines[:2]) + "\n" + lines[2][:100])
     demand(len(convert("--csv", torn).splitlines()) == 2, "an incomplete line is a window")

@@ -113,7 +113,7 @@ static void a_long_file_is_renamed_and_begins_anew_with_a_header(void **state) {
     for (uint64_t seq = 0; seq < 100; seq++) {
         record_add(log, seq);
         assert_int_equal(stat(path, &about), 0);
-        assert_true(about.st_size <= 20000);
+        assert_true(about.st_size < 20000 + 5000); /* and a line */
     }
     assert_int_equal(tam_energy_log_lost(log), 0);
     tam_energy_log_close(log);

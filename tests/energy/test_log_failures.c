@@ -131,7 +131,7 @@ static void a_header_that_does_not_fit_comes_later(void **state) {
     char path[SCRATCH_PATH], older[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
     setup.path = scratch_path("header.jsonl", path);
-    setup.rotate_bytes = 4000;
+    setup.rotate_bytes = 1;
     tam_energy_log *log = record_log(&setup);
     record_add(log, 0);
     limit_files(900);

@@ -18,7 +18,7 @@ typedef struct tam_energy_log tam_energy_log;
 /** Where to, and what stays the same. One writer a path. */
 typedef struct tam_energy_log_setup {
     const char *path;
-    uint64_t rotate_bytes; /* a longer file is renamed to PATH.1 and begun anew; 0: never */
+    uint64_t rotate_bytes;            /* a file that is as long is renamed to PATH.1; 0: never */
     const char *run, *host, *boot_id; /* run may be NULL */
     uint32_t rank, nranks;
     uint64_t t0_ns; /* monotonic; t of a record counts from here */

@@ -10,7 +10,6 @@
 #include <time.h>
 
 static void begin_line(tam_text *out, const char *type) {
-    tam_text_clear(out);
     tam_text_put(out, "{");
     tam_json_text(out, "type", type);
 }
@@ -82,7 +81,6 @@ void tam_line_head(const tam_energy_log_setup *setup, tam_text *out) {
 }
 
 void tam_line_header(const tam_energy_log *log, tam_text *out) {
-    tam_text_clear(out);
     tam_text_add(out, &log->head);
     tam_json_open(out, "domains", "[");
     for (uint32_t i = 0; i < log->ndomains; i++)
@@ -225,7 +223,7 @@ void tam_line_summary(const tam_energy_log *log, const tam_energy_record *all, t
     add_body(all, out);
     tam_json_number(out, "edp_js",
                     totals->known ? (double)totals->uj / 1e6 * totals->seconds : (double)NAN);
-    tam_json_count(out, "lost", log->file.lost);
+    tam_json_count(out, "lost", log->lost);
     end_line(out);
 }
 
