@@ -45,15 +45,17 @@ extern "C" {
 /* ------------------------------------------------------------------------------------------- */
 /* 1. Policies and their configuration                                                          */
 
+/** Policies: "off"; "budget": watts, or grams per hour, of the job are not exceeded;
+ * "carbon-threshold": slower while intensity is above a threshold; "carbon-proportional": slower in
+ * proportion to intensity. */
 typedef struct tamis_governor_config {
     size_t size;
-    const char *policy;    /* "off", "budget", "carbon-threshold": slower while intensity is high,
-                           "carbon-proportional": slower in proportion to it; copied */
-    double budget_w;       /* "budget": of the job; 0: none */
-    double budget_g_per_h; /* "budget": of the job; 0: none. Both: the smaller one holds */
-    double pue;            /* watts of the site per watt of the job, at least 1 */
-    double slowdown;       /* "carbon-...": share of time that may be lost, on average */
-    double slowdown_most;  /* "carbon-...": in the worst hours; at least slowdown */
+    const char *policy;         /* copied */
+    double budget_w;            /* "budget": of the job; 0: none */
+    double budget_g_per_h;      /* "budget": of the job; 0: none. Both: the smaller one holds */
+    double pue;                 /* watts of the site per watt of the job, at least 1 */
+    double slowdown;            /* "carbon-...": share of time that may be lost, on average */
+    double slowdown_most;       /* "carbon-...": in the worst hours; at least slowdown */
     double threshold_g_per_kwh; /* "carbon-threshold": acts above; 0: above the outlook's mean */
     double density_min, density_max; /* equal: density is left alone, and numbers with it */
     double residual_max;             /* residual norm above which density is the largest; 0: none */
