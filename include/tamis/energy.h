@@ -171,13 +171,12 @@ typedef struct tamis_energy_config {
     const char *callback_name; /* "callback". Ranks of a host whose counters differ give different
                                   names: one name is one counter */
 
-    const char *json, *csv, *prometheus; /* files to write (docs/energy.md) */
-    int zeus_columns;                    /* 1: the CSV has the columns of Zeus alone */
-    uint64_t rotate_bytes;               /* of the JSON file; 0: never */
-    double window_s;                     /* between two lines of the files (5) */
+    const char *json;      /* file of JSON Lines to write (docs/energy.md) */
+    uint64_t rotate_bytes; /* a file that is as long is renamed to PATH.1; 0: never */
+    double window_s;       /* between two lines of the file (5) */
     double settle_s;       /* a phase is told at most so long after it began (2; 0 to 5) */
-    const char *run;       /* name in the files */
-    uint32_t rank, nranks; /* in the files */
+    const char *run;       /* name in the file */
+    uint32_t rank, nranks; /* in the file */
     double pue;            /* power of the site / power of the computers (1) */
     double g_per_kwh;      /* CO2 of the power, everywhere and always; NAN: unknown */
     const char *intensity; /* CSV "time,g_per_kwh", Unix seconds: CO2 of the power over time */
@@ -200,7 +199,7 @@ typedef struct tamis_energy_config {
  */
 TAMIS_CHECKED tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out);
 
-/** Write what is left to the files and free everything; waits for a last reading, half a second at
+/** Write what is left to the file and free everything; waits for a last reading, half a second at
  * most. Nobody may mark any more. A thread that hangs in a driver is left behind. NULL is fine. */
 TAMIS_API void tamis_energy_close(tamis_energy *energy);
 
@@ -243,7 +242,7 @@ TAMIS_CHECKED tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_
  * Joules between two moments: begin and end take the time and return. The result is known when the
  * counters have moved past the end, a tick later.
  *
- * @param name     [in]   of its line in the files; NULL: it has none
+ * @param name     [in]   of its line in the file; NULL: it has none
  * @param wait_ms  [in]   for the counters, at most; 0: do not wait
  * @param out      [out]  NULL: give the window up
  *

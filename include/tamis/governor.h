@@ -45,17 +45,12 @@ extern "C" {
 /* ------------------------------------------------------------------------------------------- */
 /* 1. Policies and their configuration                                                          */
 
-/** A row of the table of policies. */
-typedef struct tamis_governor_policy {
-    const char *name, *help;
-} tamis_governor_policy;
-
-/** The index-th policy: "off", "budget", ... @return 0 past the end of the table, else 1. */
-TAMIS_API int tamis_governor_policy_list(size_t index, tamis_governor_policy *out);
-
+/** Policies: "off"; "budget": watts, or grams per hour, of the job are not exceeded;
+ * "carbon-threshold": slower while intensity is above a threshold; "carbon-proportional": slower in
+ * proportion to intensity. */
 typedef struct tamis_governor_config {
     size_t size;
-    const char *policy;         /* a name of the table; copied */
+    const char *policy;         /* copied */
     double budget_w;            /* "budget": of the job; 0: none */
     double budget_g_per_h;      /* "budget": of the job; 0: none. Both: the smaller one holds */
     double pue;                 /* watts of the site per watt of the job, at least 1 */
@@ -197,21 +192,7 @@ TAMIS_CHECKED tamis_status tamis_governor_line(const tamis_governor_window *wind
 enum { TAMIS_GOVERNOR_LINE_BYTES = 1024 };
 
 /* ------------------------------------------------------------------------------------------- */
-/* 3. State: what was learnt survives a checkpoint                                              */
-
-enum { TAMIS_GOVERNOR_STATE_BYTES = 1024 };
-
-/** All that decisions depend on, besides the configuration. Errors: ARGUMENT. */
-TAMIS_CHECKED tamis_status tamis_governor_save(const tamis_governor *governor, void *state,
-                                               size_t bytes);
-
-/** Take it back: later decisions are those of the governor that saved it, bit for bit. Errors:
- * ARGUMENT; FORMAT: damaged, or of another configuration: the governor is as it was. */
-TAMIS_CHECKED tamis_status tamis_governor_load(tamis_governor *governor, const void *state,
-                                               size_t bytes);
-
-/* ------------------------------------------------------------------------------------------- */
-/* 4. Carbon: grams from joules, and the outlook that policies plan with                        */
+/* 3. Carbon: grams from joules, and the outlook that policies plan with                        */
 
 typedef struct tamis_carbon tamis_carbon;
 
@@ -253,9 +234,6 @@ typedef struct tamis_carbon_outlook {
 /** Errors: ARGUMENT. */
 TAMIS_CHECKED tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s,
                                              double horizon_s, tamis_carbon_outlook *out);
-
-/** First and last time that a trace knows of; both 0 without one. */
-TAMIS_API void tamis_carbon_span(const tamis_carbon *carbon, double *begin_s, double *end_s);
 
 #ifdef __cplusplus
 }

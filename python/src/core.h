@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <tamis/tamis.h>
+#include <tamis/energy.h>
 
 /** A function as the value of a slot. ISO C has no such cast, and POSIX needs it (dlsym). */
 #define TAM_PY_SLOT(function) ((void *)(uintptr_t)(function))
@@ -71,6 +71,7 @@ typedef struct tam_py_options {
     tamis_reducer_config config; /* points to the other two */
     tamis_update update;
     PyObject *owner; /* of texts; NULL or a new reference */
+    PyObject *meter; /* NULL, or borrowed of the keywords */
 } tam_py_options;
 
 /** When the module is loaded: names and ranges, from the library. */
@@ -143,6 +144,17 @@ PyObject *tam_py_loader_mpi_finalize(PyObject *module, PyObject *none);
 /** A communicator over MPI has been destroyed. */
 void tam_py_loader_mpi_closed(tamis_status last);
 
+/* -- meter.c ---------------------------------------------------------------------------------- */
+
+typedef struct tam_py_meter {
+    PyObject_HEAD tamis_energy *handle; /* NULL: closed */
+    unsigned reducers;                  /* not yet closed; their phases go to the handle */
+    bool reporting;                     /* report is in progress, without the GIL */
+} tam_py_meter;
+
+extern PyTypeObject *tam_py_meter_type;
+bool tam_py_meter_type_open(PyObject *module);
+
 /* -- layout.c --------------------------------------------------------------------------------- */
 
 typedef struct tam_py_layout {
@@ -188,6 +200,7 @@ typedef struct tam_py_reducer {
     tamis_reducer *handle; /* NULL: closed */
     tam_py_comm *comm;
     tam_py_layout *layout;
+    tam_py_meter *meter; /* NULL: none */
     tamis_device device;
     tamis_type type;
     bool writes;  /* dense output: gradients must be writable */
@@ -241,6 +254,10 @@ PyObject *tam_py_state_load(PyObject *reducer, PyObject *path);
 PyObject *tam_py_state_align(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_set_density(PyObject *reducer, PyObject *value);
 PyObject *tam_py_state_stats(PyObject *reducer, PyObject *none);
+
+/** Figures as stats gives them; what is left out is 0. */
+bool tam_py_stats_read(PyObject *dict, tamis_stats *out);
+
 PyObject *tam_py_state_buckets(PyObject *reducer, PyObject *none);
 
 PyObject *tam_py_moments_save(PyObject *reducer, PyObject *args, PyObject *keywords);

@@ -96,7 +96,16 @@ static bool as_real(PyObject *value, const char *what, double *out) {
 
 /* -- tables ----------------------------------------------------------------------------------- */
 
-typedef enum kind { TEXT, REAL, ADVISED, U32, U64, WORD, UPDATE } kind; /* advised: or None */
+typedef enum kind {
+    TEXT,
+    REAL,
+    ADVISED,
+    U32,
+    U64,
+    WORD,
+    UPDATE,
+    METER
+} kind; /* advised: or None */
 
 enum { OPTIONS_MOST = 48, WORDS_MOST = 8, WORDS_BYTES = 64 };
 
@@ -163,7 +172,8 @@ bool tam_py_options_open(void) {
         ok = add_row(of_config ? &of_reducer : &of_update, name_of(&o), kind_of(&o), offset,
                      o.range);
     }
-    ok = ok && add_row(&of_reducer, "update", UPDATE, offsetof(tam_py_options, update), NULL);
+    ok = ok && add_row(&of_reducer, "update", UPDATE, offsetof(tam_py_options, update), NULL) &&
+         add_row(&of_reducer, "meter", METER, offsetof(tam_py_options, meter), NULL);
     if (!ok)
         PyErr_SetString(PyExc_SystemError, "tamis: the library has more options than fit here");
     return ok;
@@ -233,6 +243,15 @@ static bool read_update(const option *o, PyObject *value, tamis_update *out) {
     return true;
 }
 
+static bool read_meter(PyObject *value, PyObject **out) {
+    if (value != Py_None && !PyObject_TypeCheck(value, tam_py_meter_type)) {
+        PyErr_Format(PyExc_TypeError, "meter is %R, not a tamis.energy.Meter", value);
+        return false;
+    }
+    *out = value == Py_None ? NULL : value;
+    return true;
+}
+
 static bool read_option(const option *o, PyObject *value, void *base, PyObject **owner) {
     void *field = (char *)base + o->offset;
     switch (o->kind) {
@@ -248,6 +267,8 @@ static bool read_option(const option *o, PyObject *value, void *base, PyObject *
         return read_length(o, value, field);
     case WORD:
         return tam_py_as_word(value, o->name, o->words, field);
+    case METER:
+        return read_meter(value, field);
     case UPDATE:
         break;
     }
@@ -296,7 +317,7 @@ static bool complete(PyObject *keywords, tam_py_options *out) {
 }
 
 bool tam_py_options_read(PyObject *keywords, tam_py_options *out) {
-    *out = (tam_py_options){TAMIS_REDUCER_CONFIG_INIT, TAMIS_UPDATE_INIT, NULL};
+    *out = (tam_py_options){TAMIS_REDUCER_CONFIG_INIT, TAMIS_UPDATE_INIT, NULL, NULL};
     if (read_table(&of_reducer, keywords, out, &out->owner) && complete(keywords, out))
         return true;
     Py_CLEAR(out->owner);

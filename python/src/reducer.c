@@ -74,6 +74,32 @@ static bool alloc_arrays(tam_py_reducer *self) {
     return false;
 }
 
+/* Its phases go to a meter, which then stays open. */
+static bool join_meter(tam_py_reducer *self, PyObject *object, tamis_reducer_config *config) {
+    tam_py_meter *meter = (tam_py_meter *)object;
+    if (!meter)
+        return true;
+    if (!meter->handle) {
+        tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "Reducer(): this Meter was closed");
+        return false;
+    }
+    Py_INCREF(object);
+    meter->reducers++;
+    self->meter = meter;
+    config->on_phase = tamis_energy_on_phase;
+    config->on_phase_context = meter->handle;
+    return true;
+}
+
+static void leave_meter(tam_py_reducer *self) {
+    tam_py_meter *meter = self->meter;
+    self->meter = NULL;
+    if (!meter)
+        return;
+    meter->reducers--;
+    Py_DECREF((PyObject *)meter);
+}
+
 static bool create(tam_py_reducer *self, const tamis_reducer_config *config) {
     tamis_status status;
     tam_py_comm *comm = self->comm;
@@ -119,8 +145,9 @@ static bool keep_config(tam_py_reducer *self, const tamis_reducer_config *config
 }
 
 static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout,
-                            const tamis_reducer_config *config) {
+                            tam_py_options *options) {
     static uint64_t serials;
+    tamis_reducer_config *config = &options->config;
     tam_py_reducer *self = (tam_py_reducer *)PyType_GenericAlloc(type, 0);
     if (!self)
         return NULL;
@@ -129,7 +156,8 @@ static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout
     self->comm = (tam_py_comm *)comm;
     self->layout = (tam_py_layout *)layout;
     self->serial = ++serials;
-    if (!alloc_arrays(self) || !create(self, config) || !keep_config(self, config))
+    if (!alloc_arrays(self) || !join_meter(self, options->meter, config) || !create(self, config) ||
+        !keep_config(self, config))
         Py_CLEAR(self);
     return self;
 }
@@ -163,7 +191,7 @@ static PyObject *reducer_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         return NULL;
     if (split(args, own, &comm, &layout)) {
         if (tam_py_options_read(own, &options)) {
-            self = make(type, comm, layout, &options.config);
+            self = make(type, comm, layout, &options);
             Py_XDECREF(options.owner);
         }
         Py_DECREF(layout);
@@ -182,6 +210,7 @@ static void destroy(tam_py_reducer *self) {
     Py_BEGIN_ALLOW_THREADS tamis_reducer_destroy(handle);
     Py_END_ALLOW_THREADS tam_py_cause_drop();
     self->comm->reducers--;
+    leave_meter(self);
     if (tam_py_comm_lingers(self->comm))
         self->nheld = 0; /* stays for good */
     tam_py_reducer_release(self);
@@ -207,6 +236,7 @@ static void end_of_life(tam_py_reducer *self) {
         return;
     if (self->nheld > 0 && self->comm->inside) {
         Py_INCREF((PyObject *)self->comm);
+        self->meter = NULL; /* and its meter */
         self->handle = NULL;
         self->nheld = 0;
         return;
@@ -219,6 +249,7 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT((PyObject *)self->comm);
     Py_VISIT(self->before);
+    Py_VISIT((PyObject *)self->meter);
     for (uint32_t i = 0; i < self->nheld; i++)
         Py_VISIT(self->held[i]);
     return 0;
@@ -239,6 +270,7 @@ static void reducer_dealloc(PyObject *object) {
     if (self->weak)
         PyObject_ClearWeakRefs(object);
     end_of_life(self);
+    leave_meter(self); /* of one that was never made */
     PyMem_Free(self->grads);
     PyMem_Free(self->marked);
     PyMem_Free(self->held);
@@ -351,7 +383,7 @@ static PyMemberDef members[] = {
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Reducer(comm, layout, **options)\n--\n\n"
                 "How gradients travel, and the state. The options are named as the fields of\n"
-                "tamis_reducer_config, with dtype for grad_type."},
+                "tamis_reducer_config, with dtype for grad_type, and meter: a tamis.energy.Meter."},
     {Py_tp_new, TAM_PY_SLOT(reducer_new)},
     {Py_tp_dealloc, TAM_PY_SLOT(reducer_dealloc)},
     {Py_tp_traverse, TAM_PY_SLOT(reducer_traverse)},

@@ -218,6 +218,29 @@ static PyObject *stats_as_dict(const tamis_stats *stats) {
     return dict;
 }
 
+static bool write_figure(PyObject *value, const figure *f, tamis_stats *out) {
+    void *field = (char *)out + f->offset;
+    if (f->kind == U32)
+        return tam_py_as_u32(value, f->name, field);
+    if (f->kind == U64)
+        return tam_py_as_u64(value, f->name, field);
+    *(double *)field = PyFloat_AsDouble(value);
+    return !PyErr_Occurred();
+}
+
+bool tam_py_stats_read(PyObject *dict, tamis_stats *out) {
+    if (!PyDict_Check(dict)) {
+        PyErr_Format(PyExc_TypeError, "stats is %R, not the dict that Reducer.stats() gives", dict);
+        return false;
+    }
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
+        PyObject *value = PyDict_GetItemString(dict, figures[i].name);
+        if (value && !write_figure(value, &figures[i], out))
+            return false;
+    }
+    return true;
+}
+
 PyObject *tam_py_state_stats(PyObject *object, PyObject *none) {
     tam_py_reducer *self = (tam_py_reducer *)object;
     tamis_stats stats = TAMIS_STATS_INIT;

@@ -110,6 +110,7 @@ class Reducer:
         ranks_per_node: int = 0,
         residual_decay: Optional[float] = None,  # 1; with update "adam" what update_advise says
         update: Union[None, str, Dict[str, Any]] = None,
+        meter: Optional["Meter"] = None,  # a tamis.energy.Meter, to which the phases are told
     ) -> None:
         """`update`: None, "adam" or "momentum", or a dict with some of rule, beta1, beta2, epsilon,
         scale, as in tamis_update. What comes out is then a step, and no gradient. scale None is
@@ -171,6 +172,38 @@ class Reducer:
         "auto": `exchange` and `index_format` as it chose them, `predicted_us` by its model."""
     def close(self) -> None:
         """Error (STATE) while another thread is inside one of its calls."""
+
+class Meter:
+    """Joules by phase; tamis.energy.Meter is made of it and says what each call does. A reducer
+    keeps its Meter alive."""
+
+    def __new__(
+        cls,
+        *,
+        sources: Optional[str] = ...,
+        sysfs_root: Optional[str] = ...,
+        nvml_path: Optional[str] = ...,
+        gpus: Optional[str] = ...,
+        files: Optional[str] = ...,
+        json: Optional[str] = ...,
+        run: Optional[str] = ...,
+        intensity: Optional[str] = ...,
+        window_s: float = ...,
+        settle_s: float = ...,
+        pue: float = ...,
+        g_per_kwh: float = ...,
+        rank: int = ...,
+        nranks: int = ...,
+        rotate_bytes: int = ...,
+    ) -> "Meter": ...
+    def begin(self, phase: str) -> None: ...
+    def end(self, phase: str) -> None: ...
+    def step(self, stats: Dict[str, Any]) -> None: ...
+    def read(self) -> Dict[str, Any]: ...
+    def domains(self) -> List[Dict[str, Any]]: ...
+    def report(self, comm: Comm) -> Dict[str, Any]: ...
+    def close(self) -> None:
+        """Error (STATE) while reducers use it, or while report is in progress."""
 
 def check_equal(comm: Comm, data: Union[bytes, Tensor]) -> None:
     """Whether all ranks hold the same bytes: `data`, or a contiguous tensor of any type in host

@@ -14,7 +14,7 @@ import weakref
 from typing import Any, Callable, List, NamedTuple, Optional
 
 from . import _core, launcher
-from ._core import Comm, Error, Reducer
+from ._core import Comm, Error, Meter, Reducer
 
 log = logging.getLogger("tamis")
 
@@ -254,11 +254,13 @@ def _leave() -> None:
     """
     failed = getattr(sys, "last_value", None) is not None
     reducers = [item for item in gc.get_objects() if type(item) is Reducer]
+    meters = [item for item in gc.get_objects() if issubclass(type(item), Meter)]
     comms = [made for made in (reference() for reference in _made) if made is not None]
     if failed:
         _each(comms, Comm.abort)
     _each(reducers, Reducer.close)
     _each(comms, Comm.close)
+    _each(meters, Meter.close)
     if not failed:
         _core.mpi_finalize()
 

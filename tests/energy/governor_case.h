@@ -16,6 +16,9 @@
 
 #include <cmocka.h>
 
+static const char *const all_policies[] = {"off", "budget", "carbon-threshold",
+                                           "carbon-proportional"};
+
 static inline tamis_governor_config open_config(const char *policy) {
     tamis_governor_config c = TAMIS_GOVERNOR_CONFIG_INIT;
     c.policy = policy;

@@ -2,13 +2,14 @@
  *
  * Carbon traces: what they say, where they say nothing, and how damaged ones are refused.
  */
-#include "lib/energy/govern/carbon.h"
+#include "lib/base/base.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tamis/governor.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -16,92 +17,89 @@
 static const int64_t kwh = 3600000000000;
 
 /* Opens `bytes` bytes as a trace. */
-static tamis_status open_bytes(const char *text, size_t bytes, tam_carbon **out) {
+static tamis_status open_bytes(const char *text, size_t bytes, tamis_carbon **out) {
     char path[] = "/tmp/tamis_carbon_XXXXXX";
     FILE *file = fdopen(mkstemp(path), "w");
     assert_non_null(file);
     assert_int_equal(fwrite(text, 1, bytes, file), bytes);
     assert_int_equal(fclose(file), 0);
-    tamis_status status = tam_carbon_open(path, NAN, out);
+    tamis_status status = tamis_carbon_open(path, NAN, out);
     assert_int_equal(unlink(path), 0);
     return status;
 }
 
-static tam_carbon *trace(const char *text) {
-    tam_carbon *carbon = NULL;
+static tamis_carbon *trace(const char *text) {
+    tamis_carbon *carbon = NULL;
     assert_int_equal(open_bytes(text, strlen(text), &carbon), TAMIS_OK);
     return carbon;
 }
 
 static void grams_are_kwh_times_pue_times_intensity(void **state) {
     (void)state;
-    tam_carbon *c;
-    assert_int_equal(tam_carbon_open(NULL, 400.0, &c), TAMIS_OK);
-    assert_true(tam_carbon_grams(c, 0.0, 3600.0, kwh, 1.0) == 400.0);
-    assert_true(tam_carbon_grams(c, 0.0, 3600.0, kwh, 1.5) == 600.0);
-    assert_true(tam_carbon_grams(c, 7.0, 7.0, 2 * kwh, 1.0) == 800.0);
-    assert_true(tam_carbon_grams(c, 0.0, 1.0, 0, 1.0) == 0.0);
-    tam_carbon_close(c);
+    tamis_carbon *c;
+    assert_int_equal(tamis_carbon_open(NULL, 400.0, &c), TAMIS_OK);
+    assert_true(tamis_carbon_grams(c, 0.0, 3600.0, kwh, 1.0) == 400.0);
+    assert_true(tamis_carbon_grams(c, 0.0, 3600.0, kwh, 1.5) == 600.0);
+    assert_true(tamis_carbon_grams(c, 7.0, 7.0, 2 * kwh, 1.0) == 800.0);
+    assert_true(tamis_carbon_grams(c, 0.0, 1.0, 0, 1.0) == 0.0);
+    tamis_carbon_close(c);
 }
 
 static void energy_is_spread_evenly_over_the_rows(void **state) {
     (void)state;
-    tam_carbon *c = trace("time,g_per_kwh\n100,100\n200,400\n400,700\n");
-    assert_true(tam_carbon_grams(c, 100.0, 200.0, kwh, 1.0) == 100.0);
-    assert_true(tam_carbon_grams(c, 150.0, 250.0, kwh, 1.0) == 250.0);
+    tamis_carbon *c = trace("time,g_per_kwh\n100,100\n200,400\n400,700\n");
+    assert_true(tamis_carbon_grams(c, 100.0, 200.0, kwh, 1.0) == 100.0);
+    assert_true(tamis_carbon_grams(c, 150.0, 250.0, kwh, 1.0) == 250.0);
     /* 50 s of 100, 200 s of 400, 50 s of 700 */
-    assert_true(tam_carbon_grams(c, 150.0, 450.0, 6 * kwh, 1.0) == 6.0 * 400.0);
-    assert_true(tam_carbon_mean(c, 399.0, 401.0) == 550.0);
-    tam_carbon_close(c);
+    assert_true(tamis_carbon_grams(c, 150.0, 450.0, 6 * kwh, 1.0) == 6.0 * 400.0);
+    assert_true(tamis_carbon_grams(c, 399.0, 401.0, kwh, 1.0) == 550.0);
+    tamis_carbon_close(c);
 }
 
 static void a_sum_over_parts_is_the_whole(void **state) {
     (void)state;
-    tam_carbon *c = trace("0,10\n7,450\n11,3\n40,999\n41,0\n100,77\n");
+    tamis_carbon *c = trace("0,10\n7,450\n11,3\n40,999\n41,0\n100,77\n");
     double parts = 0.0;
     for (int i = 0; i < 80; i++)
-        parts += tam_carbon_grams(c, i, i + 1, kwh / 80, 1.2);
-    assert_true(fabs(parts - tam_carbon_grams(c, 0.0, 80.0, kwh, 1.2)) < 1e-9 * parts);
-    tam_carbon_close(c);
+        parts += tamis_carbon_grams(c, i, i + 1, kwh / 80, 1.2);
+    assert_true(fabs(parts - tamis_carbon_grams(c, 0.0, 80.0, kwh, 1.2)) < 1e-9 * parts);
+    tamis_carbon_close(c);
 }
 
 static void a_value_holds_until_the_next_row_and_the_last_as_long_as_the_one_before(void **state) {
     (void)state;
-    double begin, end;
-    tam_carbon *c = trace("100,1\r\n200,2\r\n\r\n230,3"); /* other line ends, none at the end */
-    assert_true(isnan(tam_carbon_intensity(c, 99.999)));
-    assert_true(tam_carbon_intensity(c, 100.0) == 1.0);
-    assert_true(tam_carbon_intensity(c, 199.999) == 1.0);
-    assert_true(tam_carbon_intensity(c, 200.0) == 2.0);
-    assert_true(tam_carbon_intensity(c, 259.999) == 3.0);
-    assert_true(isnan(tam_carbon_intensity(c, 260.0)));
-    tamis_carbon_span(c, &begin, &end);
-    assert_true(begin == 100.0 && end == 260.0);
-    tam_carbon_close(c);
+    tamis_carbon *c = trace("100,1\r\n200,2\r\n\r\n230,3"); /* other line ends, none at the end */
+    assert_true(isnan(tamis_carbon_intensity(c, 99.999)));
+    assert_true(tamis_carbon_intensity(c, 100.0) == 1.0);
+    assert_true(tamis_carbon_intensity(c, 199.999) == 1.0);
+    assert_true(tamis_carbon_intensity(c, 200.0) == 2.0);
+    assert_true(tamis_carbon_intensity(c, 259.999) == 3.0);
+    assert_true(isnan(tamis_carbon_intensity(c, 260.0)));
+    tamis_carbon_close(c);
 }
 
 static void what_is_unknown_is_never_an_average(void **state) {
     (void)state;
-    tam_carbon *c = trace("0,100\n100,\n200,300\n300,400\n");
-    assert_false(isnan(tam_carbon_grams(c, 0.0, 100.0, kwh, 1.0)));
-    assert_true(isnan(tam_carbon_grams(c, 0.0, 101.0, kwh, 1.0)));   /* into the gap */
-    assert_true(isnan(tam_carbon_grams(c, 50.0, 250.0, kwh, 1.0)));  /* across it */
-    assert_true(isnan(tam_carbon_grams(c, 150.0, 160.0, kwh, 1.0))); /* within it */
-    assert_true(isnan(tam_carbon_grams(c, -1.0, 50.0, kwh, 1.0)));
-    assert_true(isnan(tam_carbon_grams(c, 350.0, 400.1, kwh, 1.0)));
-    assert_false(isnan(tam_carbon_grams(c, 200.0, 400.0, kwh, 1.0)));
-    assert_true(isnan(tam_carbon_grams(c, 1000.0, 2000.0, kwh, 1.0)));
-    assert_true(isnan(tam_carbon_grams(c, 60.0, 50.0, kwh, 1.0))); /* ends before it begins */
-    assert_true(isnan(tam_carbon_grams(c, NAN, 50.0, kwh, 1.0)));
-    assert_true(isnan(tam_carbon_grams(c, 0.0, INFINITY, kwh, 1.0)));
-    assert_true(isnan(tam_carbon_grams(c, 0.0, 50.0, kwh, 0.9)));
-    assert_true(isnan(tam_carbon_grams(c, 0.0, 50.0, kwh, NAN)));
-    assert_true(isnan(tam_carbon_grams(NULL, 0.0, 50.0, kwh, 1.0)));
-    tam_carbon_close(c);
-    assert_int_equal(tam_carbon_open("", NAN, &c), TAMIS_OK);
-    assert_true(isnan(tam_carbon_grams(c, 0.0, 1.0, kwh, 1.0)));
+    tamis_carbon *c = trace("0,100\n100,\n200,300\n300,400\n");
+    assert_false(isnan(tamis_carbon_grams(c, 0.0, 100.0, kwh, 1.0)));
+    assert_true(isnan(tamis_carbon_grams(c, 0.0, 101.0, kwh, 1.0)));   /* into the gap */
+    assert_true(isnan(tamis_carbon_grams(c, 50.0, 250.0, kwh, 1.0)));  /* across it */
+    assert_true(isnan(tamis_carbon_grams(c, 150.0, 160.0, kwh, 1.0))); /* within it */
+    assert_true(isnan(tamis_carbon_grams(c, -1.0, 50.0, kwh, 1.0)));
+    assert_true(isnan(tamis_carbon_grams(c, 350.0, 400.1, kwh, 1.0)));
+    assert_false(isnan(tamis_carbon_grams(c, 200.0, 400.0, kwh, 1.0)));
+    assert_true(isnan(tamis_carbon_grams(c, 1000.0, 2000.0, kwh, 1.0)));
+    assert_true(isnan(tamis_carbon_grams(c, 60.0, 50.0, kwh, 1.0))); /* ends before it begins */
+    assert_true(isnan(tamis_carbon_grams(c, NAN, 50.0, kwh, 1.0)));
+    assert_true(isnan(tamis_carbon_grams(c, 0.0, INFINITY, kwh, 1.0)));
+    assert_true(isnan(tamis_carbon_grams(c, 0.0, 50.0, kwh, 0.9)));
+    assert_true(isnan(tamis_carbon_grams(c, 0.0, 50.0, kwh, NAN)));
+    assert_true(isnan(tamis_carbon_grams(NULL, 0.0, 50.0, kwh, 1.0)));
+    tamis_carbon_close(c);
+    assert_int_equal(tamis_carbon_open("", NAN, &c), TAMIS_OK);
+    assert_true(isnan(tamis_carbon_grams(c, 0.0, 1.0, kwh, 1.0)));
     assert_true(isnan(tamis_carbon_intensity(c, 0.0)));
-    tam_carbon_close(c);
+    tamis_carbon_close(c);
 }
 
 typedef struct damage {
@@ -136,7 +134,7 @@ static void a_damaged_trace_is_refused_and_the_line_named(void **state) {
     uint64_t live = tam_alloc_live();
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         const damage *d = &damages[i];
-        tam_carbon *c = NULL;
+        tamis_carbon *c = NULL;
         size_t bytes = d->bytes ? d->bytes : strlen(d->text);
         assert_int_equal(open_bytes(d->text, bytes, &c), TAMIS_E_FORMAT);
         assert_null(c);
@@ -144,7 +142,7 @@ static void a_damaged_trace_is_refused_and_the_line_named(void **state) {
     }
     char longer[1000];
     memset(longer, '1', sizeof longer);
-    tam_carbon *c;
+    tamis_carbon *c;
     assert_int_equal(open_bytes(longer, sizeof longer, &c), TAMIS_E_FORMAT);
     assert_non_null(strstr(tamis_last_error(), "line 1"));
     assert_int_equal(tam_alloc_live(), live);
@@ -173,13 +171,13 @@ static void lack_of_memory_loses_nothing(void **state) {
     uint64_t live = tam_alloc_live();
     tamis_status status = TAMIS_E_NOMEM;
     for (long budget = 0; status == TAMIS_E_NOMEM; budget++) {
-        tam_carbon *c = NULL;
+        tamis_carbon *c = NULL;
         tam_alloc_budget(budget);
         status = open_bytes(text, at, &c);
         tam_alloc_budget(-1);
         assert_true(budget < 20);
-        assert_true(status == TAMIS_OK ? tam_carbon_intensity(c, 9990.0) == 499.0 : c == NULL);
-        tam_carbon_close(c);
+        assert_true(status == TAMIS_OK ? tamis_carbon_intensity(c, 9990.0) == 499.0 : c == NULL);
+        tamis_carbon_close(c);
         assert_int_equal(tam_alloc_live(), live);
     }
     free(text);
@@ -188,7 +186,7 @@ static void lack_of_memory_loses_nothing(void **state) {
 static void the_outlook_says_how_far_it_sees(void **state) {
     (void)state;
     tamis_carbon_outlook o = TAMIS_CARBON_OUTLOOK_INIT;
-    tam_carbon *c = trace("0,100\n100,300\n200,200\n300,\n400,900\n500,900\n");
+    tamis_carbon *c = trace("0,100\n100,300\n200,200\n300,\n400,900\n500,900\n");
     assert_int_equal(tamis_carbon_look(c, 50.0, 100.0, &o), TAMIS_OK);
     assert_true(o.known_s == 100.0 && o.mean == 200.0 && o.low == 100.0 && o.high == 300.0);
     assert_int_equal(tamis_carbon_look(c, 100.0, 1000.0, &o), TAMIS_OK); /* up to the gap */
@@ -199,11 +197,11 @@ static void the_outlook_says_how_far_it_sees(void **state) {
     assert_int_equal(tamis_carbon_look(c, NAN, 1.0, &o), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_carbon_look(NULL, 0.0, 1.0, &o), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_carbon_look(c, 0.0, 1.0, NULL), TAMIS_E_ARGUMENT);
-    tam_carbon_close(c);
-    assert_int_equal(tam_carbon_open(NULL, 42.0, &c), TAMIS_OK);
+    tamis_carbon_close(c);
+    assert_int_equal(tamis_carbon_open(NULL, 42.0, &c), TAMIS_OK);
     assert_int_equal(tamis_carbon_look(c, 0.0, 5.0, &o), TAMIS_OK);
     assert_true(o.known_s == 5.0 && o.mean == 42.0 && o.low == 42.0 && o.high == 42.0);
-    tam_carbon_close(c);
+    tamis_carbon_close(c);
 }
 
 int main(void) {

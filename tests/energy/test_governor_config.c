@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Wrong configurations, damaged states, lines of a log.
+ * Wrong configurations, lines of a log.
  */
 #include "tests/energy/governor_case.h"
 
@@ -90,41 +90,14 @@ static void a_wrong_configuration_is_refused_and_the_field_named(void **state) {
 static void an_unknown_policy_is_answered_with_those_that_there_are(void **state) {
     (void)state;
     static const char *const names[] = {"", "Budget", "budget ", "solar", NULL};
-    tamis_governor_policy policy;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         tamis_governor_config c = open_config(names[i]);
-        for (size_t p = 0; tamis_governor_policy_list(p, &policy); p++)
-            refuse(&c, policy.name);
+        for (size_t p = 0; p < sizeof all_policies / sizeof all_policies[0]; p++)
+            refuse(&c, all_policies[p]);
     }
 }
 
-/* -- state and lines -------------------------------------------------------------------------- */
-
-static void a_damaged_or_foreign_state_is_refused(void **state) {
-    (void)state;
-    unsigned char bytes[TAMIS_GOVERNOR_STATE_BYTES], after[TAMIS_GOVERNOR_STATE_BYTES];
-    tamis_governor_config c = open_config("budget"), other = c;
-    tamis_governor *g = make(&c);
-    tamis_governor_window w = window_of(10);
-    decide(g, &w);
-    assert_int_equal(tamis_governor_save(g, bytes, sizeof bytes), TAMIS_OK);
-    for (size_t at = 0; at < 8 + 8 + 8 + 300; at += 7) {
-        bytes[at] ^= 4;
-        assert_int_equal(tamis_governor_load(g, bytes, sizeof bytes), TAMIS_E_FORMAT);
-        bytes[at] ^= 4;
-    }
-    assert_int_equal(tamis_governor_save(g, after, sizeof after), TAMIS_OK);
-    assert_memory_equal(bytes, after, sizeof bytes);
-    other.dead_band = 0.02;
-    tamis_governor *h = make(&other);
-    assert_int_equal(tamis_governor_load(h, bytes, sizeof bytes), TAMIS_E_FORMAT);
-    assert_int_equal(tamis_governor_load(g, bytes, 10), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_governor_load(NULL, bytes, sizeof bytes), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_governor_save(g, NULL, sizeof bytes), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_governor_save(g, bytes, 10), TAMIS_E_ARGUMENT);
-    tamis_governor_destroy(g);
-    tamis_governor_destroy(h);
-}
+/* -- lines ------------------------------------------------------------------------------------ */
 
 static void a_line_fits_and_unknown_numbers_are_null(void **state) {
     (void)state;
@@ -167,7 +140,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wrong_configuration_is_refused_and_the_field_named),
         cmocka_unit_test(an_unknown_policy_is_answered_with_those_that_there_are),
-        cmocka_unit_test(a_damaged_or_foreign_state_is_refused),
         cmocka_unit_test(a_line_fits_and_unknown_numbers_are_null),
         cmocka_unit_test(lack_of_memory_is_said),
     };

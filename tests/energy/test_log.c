@@ -34,7 +34,7 @@ static void a_line_is_one_write(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("writes.jsonl", path);
+    setup.path = scratch_path("writes.jsonl", path);
     unsigned long before = writes;
     tam_energy_log *log = record_log(&setup);
     for (uint64_t seq = 0; seq < 10; seq++)
@@ -72,7 +72,7 @@ static void a_killed_process_leaves_whole_lines(void **state) {
         int status;
         snprintf(name, sizeof name, "killed%d.jsonl", round);
         tam_energy_log_setup setup = record_setup();
-        setup.json = scratch_path(name, path);
+        setup.path = scratch_path(name, path);
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0)
@@ -94,7 +94,7 @@ static void a_partial_last_line_is_ended_before_others_follow(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("partial.jsonl", path);
+    setup.path = scratch_path("partial.jsonl", path);
     assert_int_equal(scratch_write(path, (const unsigned char *)"{\"type\":\"win", 12), 0);
     for (int run = 0; run < 2; run++)
         tam_energy_log_close(record_log(&setup));
@@ -107,13 +107,13 @@ static void a_long_file_is_renamed_and_begins_anew_with_a_header(void **state) {
     char path[SCRATCH_PATH], older[SCRATCH_PATH];
     struct stat about;
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("long.jsonl", path);
+    setup.path = scratch_path("long.jsonl", path);
     setup.rotate_bytes = 20000;
     tam_energy_log *log = record_log(&setup);
     for (uint64_t seq = 0; seq < 100; seq++) {
         record_add(log, seq);
         assert_int_equal(stat(path, &about), 0);
-        assert_true(about.st_size <= 20000);
+        assert_true(about.st_size < 20000 + 5000); /* and a line */
     }
     assert_int_equal(tam_energy_log_lost(log), 0);
     tam_energy_log_close(log);
@@ -129,7 +129,7 @@ static void a_header_shows_domains_as_they_are_now(void **state) {
     char path[SCRATCH_PATH];
     test_record window;
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("lost.jsonl", path);
+    setup.path = scratch_path("lost.jsonl", path);
     setup.rotate_bytes = 1;
     tam_energy_log *log = record_log(&setup);
     assert_int_equal(record_count_in(path, "\"source\":\"nvml\",\"status\":\"ok\""), 2);
@@ -147,7 +147,7 @@ static void a_line_longer_than_the_limit_is_written_all_the_same(void **state) {
     (void)state;
     char path[SCRATCH_PATH], older[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("short.jsonl", path);
+    setup.path = scratch_path("short.jsonl", path);
     setup.rotate_bytes = 1;
     tam_energy_log *log = record_log(&setup);
     record_add(log, 0);
@@ -163,7 +163,7 @@ static void a_file_that_cannot_be_renamed_goes_on(void **state) {
     (void)state;
     char path[SCRATCH_PATH], older[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("stuck.jsonl", path);
+    setup.path = scratch_path("stuck.jsonl", path);
     setup.rotate_bytes = 4000;
     assert_int_equal(mkdir(scratch_path("stuck.jsonl.1", older), 0755), 0);
     tam_energy_log *log = record_log(&setup);
@@ -176,20 +176,6 @@ static void a_file_that_cannot_be_renamed_goes_on(void **state) {
     assert_int_equal(record_count_in(library_log, "stuck.jsonl' could not be renamed"), 1);
 }
 
-static void without_paths_nothing_is_written(void **state) {
-    (void)state;
-    tam_energy_log_setup setup = record_setup();
-    size_t files = scratch_files();
-    unsigned long before = writes;
-    tam_energy_log *log = record_log(&setup);
-    record_add(log, 0);
-    tam_energy_log_event(log, RECORD_T0_NS, "wrap", NULL, NULL);
-    tam_energy_log_close(log);
-    tam_energy_log_close(NULL);
-    assert_int_equal(writes, before);
-    assert_int_equal(scratch_files(), files);
-}
-
 int main(void) {
     setenv("TAMIS_LOG_FILE", scratch_path("library.log", library_log), 1);
     const struct CMUnitTest tests[] = {
@@ -200,7 +186,6 @@ int main(void) {
         cmocka_unit_test(a_header_shows_domains_as_they_are_now),
         cmocka_unit_test(a_line_longer_than_the_limit_is_written_all_the_same),
         cmocka_unit_test(a_file_that_cannot_be_renamed_goes_on),
-        cmocka_unit_test(without_paths_nothing_is_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the energy log makes of records: numbers, texts, what is unknown, CSV, metrics. With a
+ * What the energy log makes of records: numbers, texts, what is unknown. With a
  * folder as argument it writes there what check_log.py compares with docs/energy.md.
  */
-#include "lib/energy/log/log_parts.h"
+#include "lib/energy/log/log.h"
+#include "lib/energy/log/log_json.h"
 #include "tests/support/data.h"
 #include "tests/support/records.h"
 #include "tests/support/scratch.h"
@@ -45,7 +46,7 @@ static void check_has(const char *path, const char *words) {
 
 static const char *number_text(double value, char out[64]) {
     tam_text text = {0};
-    tam_text_number(&text, value);
+    tam_json_number(&text, NULL, value);
     assert_true(text.length < 64);
     memcpy(out, text.bytes, text.length);
     out[text.length] = '\0';
@@ -80,7 +81,7 @@ static void a_number_reads_back_as_the_same_bits(void **state) {
 static void check_plain(const char *number, const char *expected) {
     char text[32];
     snprintf(text, sizeof text, "%s", number);
-    tam_text_plain(text);
+    tam_json_plain(text);
     assert_string_equal(text, expected);
 }
 
@@ -122,31 +123,13 @@ static void a_decimal_comma_never_reaches_a_file(void **state) {
     setlocale(LC_ALL, "C");
 }
 
-static void check_micro(int64_t millionths, const char *expected) {
-    tam_text text = {0};
-    tam_text_micro(&text, millionths);
-    tam_text_add(&text, "", 1);
-    assert_string_equal(text.bytes, expected);
-    tam_text_free(&text);
-}
-
-static void millionths_are_exact(void **state) {
-    (void)state;
-    check_micro(0, "0");
-    check_micro(1, "0.000001");
-    check_micro(-1500000, "-1.5");
-    check_micro(10000000, "10");
-    check_micro(INT64_MAX, "9223372036854.775807");
-    check_micro(INT64_MIN, "-9223372036854.775808");
-}
-
 /* -- JSON -------------------------------------------------------------------------------------- */
 
 static void texts_are_escaped_and_mended(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("escape.jsonl", path);
+    setup.path = scratch_path("escape.jsonl", path);
     tam_energy_log *log = record_log(&setup);
     tam_energy_log_event(log, RECORD_T0_NS + 1500000000, "lost", "a\"b\\c\n\x01\x7f\xc3\xa9",
                          "\xff|\xc0\xaf|\xed\xa0\x80|\xf4\x90\x80\x80|\xe2\x82|\xf0\x9f\x98\x80");
@@ -162,7 +145,7 @@ static void a_note_is_a_line_as_it_is(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("note.jsonl", path);
+    setup.path = scratch_path("note.jsonl", path);
     tam_energy_log *log = record_log(&setup);
     tam_energy_log_note(log, "{\"type\":\"decision\",\"density\":0.30000000000000004}");
     tam_energy_log_close(log);
@@ -174,7 +157,7 @@ static void t0_is_the_time_of_day(void **state) {
     char path[SCRATCH_PATH];
     double t0_unix = 0.0, error_s = -1.0;
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("clock.jsonl", path);
+    setup.path = scratch_path("clock.jsonl", path);
     setup.t0_unix = 0.0;
     setup.t0_ns = tam_clock_ns() - 3600000000000u; /* an hour ago */
     tam_energy_log_close(record_log(&setup));
@@ -192,7 +175,7 @@ static void what_is_unknown_is_null_and_never_zero(void **state) {
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
     test_record window;
-    setup.json = scratch_path("unknown.jsonl", path);
+    setup.path = scratch_path("unknown.jsonl", path);
     setup.pue = NAN;
     tam_energy_log *log = record_log(&setup);
     record_unknown(&window, 0);
@@ -219,7 +202,7 @@ static void phases_say_how_well_they_are_known(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.json = scratch_path("phases.jsonl", path);
+    setup.path = scratch_path("phases.jsonl", path);
     tam_energy_log *log = record_log(&setup);
     record_add(log, 0);
     tam_energy_log_close(log);
@@ -230,147 +213,17 @@ static void phases_say_how_well_they_are_known(void **state) {
     check_has(path, "{\"name\":\"forward\",\"group\":[\"forward\",\"backward\"],");
 }
 
-/* -- CSV --------------------------------------------------------------------------------------- */
-
-static void csv_has_the_columns_of_zeus_and_then_ours(void **state) {
-    (void)state;
-    char zeus[SCRATCH_PATH], ours[SCRATCH_PATH];
-    tam_energy_log_setup setup = record_setup();
-    test_record window;
-    record_known(&window, 1);
-    window.record.name = "a,b\"c\nd";
-    for (setup.zeus_only = 0; setup.zeus_only < 2; setup.zeus_only++) {
-        setup.csv =
-            setup.zeus_only ? scratch_path("zeus.csv", zeus) : scratch_path("ours.csv", ours);
-        tam_energy_log *log = record_log(&setup);
-        tam_energy_log_window(log, &window.record);
-        tam_energy_log_close(log);
-    }
-    check_has(zeus, "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy\n"
-                    "1700000005.25,a_b_c_d,5,1650.000001,1500\n");
-    /* 4100.000001 J in 5 s are 82.00000002 J in a tick of 0.1 s, rounded up */
-    check_has(ours, "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy,cpu0_energy,"
-                    "cpu1_energy,dram0_energy,method,ci_lo,ci_hi,status\n"
-                    "1700000005.25,a_b_c_d,5,1650.000001,1500,500,450,,counter,"
-                    "4018,4182.000002,rapl:dram-0=denied\n");
-}
-
-static void csv_leaves_unknown_joules_empty(void **state) {
-    (void)state;
-    char path[SCRATCH_PATH];
-    tam_energy_log_setup setup = record_setup();
-    test_record window;
-    setup.csv = scratch_path("empty.csv", path);
-    tam_energy_log *log = record_log(&setup);
-    record_unknown(&window, 0);
-    tam_energy_log_window(log, &window.record);
-    tam_energy_log_close(log);
-    check_rest(path,
-               "1700000000.25,window,5,,,,,,none,,,nvml:GPU-5a1c=absent;rapl:package-0=absent;"
-               "nvml:GPU-77e0=absent;rapl:dram-0=absent;rapl:package-1=absent\n");
-}
-
-static void a_source_without_devices_has_no_column(void **state) {
-    (void)state;
-    char path[SCRATCH_PATH];
-    tam_energy_log_setup setup = record_setup();
-    tam_energy_log *log = NULL;
-    test_record first;
-    record_known(&first, 0);
-    snprintf(first.domains[0].id, sizeof first.domains[0].id, "nvml");
-    setup.csv = scratch_path("none.csv", path);
-    setup.zeus_only = 1;
-    assert_int_equal(tam_energy_log_open(&setup, first.domains, 1, &log), TAMIS_OK);
-    tam_energy_log_close(log);
-    check_has(path, "start_time,window_name,elapsed_time\n");
-}
-
-/* -- metrics ----------------------------------------------------------------------------------- */
-
-static int64_t sum_of(const tam_energy_sums *sums) {
-    int64_t uj = sums->unattributed_uj;
-    for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
-        uj += sums->phases_uj[phase];
-    return uj;
-}
-
-static void check_nothing_fell(const tam_energy_sums *before, const tam_energy_sums *now) {
-    assert_true(now->unattributed_uj >= before->unattributed_uj);
-    for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
-        assert_true(now->phases_uj[phase] >= before->phases_uj[phase]);
-}
-
-static void counters_never_fall_and_add_up_to_what_was_measured(void **state) {
-    (void)state;
-    int64_t domains_uj[RECORD_DOMAINS] = {-1, -1, -1, -1, -1}, measured_uj = 0;
-    tam_energy_sums sums = {.domains_uj = domains_uj, .grams = NAN};
-    test_record window;
-    record_known(&window, 0);
-    tamis_energy_totals *totals = &window.record.totals;
-    for (uint64_t seed = 0; seed < 20000; seed++) {
-        tam_energy_sums before = sums;
-        totals->unattributed_uj = totals->uj = (int64_t)(data_mix(seed) % 1000);
-        for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
-            totals->shares[phase].uj = (int64_t)(data_mix(seed * 64 + phase) % 100) - 30;
-            totals->unattributed_uj -= totals->shares[phase].uj;
-        }
-        measured_uj += totals->uj;
-        tam_prometheus_take(&sums, &window.record);
-        check_nothing_fell(&before, &sums);
-        assert_int_equal(sum_of(&sums), measured_uj);
-    }
-    assert_int_equal(sums.domains_uj[3], -1); /* never known */
-}
-
-static void the_page_says_what_it_should(void **state) {
-    (void)state;
-    char path[SCRATCH_PATH];
-    tam_energy_log_setup setup = record_setup();
-    test_record window;
-    setup.prometheus = scratch_path("page.prom", path);
-    setup.host = "a\"b\\c\nd";
-    tam_energy_log *log = record_log(&setup);
-#define WHO "{node=\"a\\\"b\\\\c\\nd\",rank=\"2\""
-    check_has(path, "tamis_steps_total" WHO "} 0\n"); /* before any window */
-    for (uint64_t seq = 0; seq < 2; seq++) {
-        record_known(&window, seq);
-        tam_energy_log_window(log, &window.record);
-    }
-    window.record.overlaps = true;
-    tam_energy_log_window(log, &window.record);
-    tam_energy_log_close(log);
-    check_has(path, "tamis_energy_joules_total" WHO ",domain=\"total\",phase=\"arrive\"} 400\n");
-    check_has(path, "tamis_energy_joules_total" WHO
-                    ",domain=\"total\",phase=\"unattributed\"} 100.000002\n");
-    check_has(path, "tamis_energy_domain_joules_total" WHO
-                    ",domain=\"nvml:GPU-77e0\",source=\"nvml\",kind=\"gpu\"} 3000\n");
-    check_has(path, "tamis_carbon_grams_total" WHO "} 0.9\n");
-    check_has(path, "tamis_power_watts" WHO
-                    ",domain=\"rapl:package-0\",source=\"rapl\",kind=\"package\"} 100\n");
-    check_has(path, "tamis_energy_domain_ok" WHO ",domain=\"rapl:dram-0\",status=\"denied\"} 0\n");
-    char *text = read_text(path);
-    assert_null(strstr(text, "joules_total" WHO ",domain=\"rapl:dram-0\""));
-    assert_null(strstr(text, "phase=\"apply\"")); /* of which no joules are known */
-    free(text);
-}
-
 int main(int argc, char **argv) {
     if (argc == 2)
         return record_samples(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_number_reads_back_as_the_same_bits),
         cmocka_unit_test(a_decimal_comma_never_reaches_a_file),
-        cmocka_unit_test(millionths_are_exact),
         cmocka_unit_test(texts_are_escaped_and_mended),
         cmocka_unit_test(a_note_is_a_line_as_it_is),
         cmocka_unit_test(t0_is_the_time_of_day),
         cmocka_unit_test(what_is_unknown_is_null_and_never_zero),
         cmocka_unit_test(phases_say_how_well_they_are_known),
-        cmocka_unit_test(csv_has_the_columns_of_zeus_and_then_ours),
-        cmocka_unit_test(csv_leaves_unknown_joules_empty),
-        cmocka_unit_test(a_source_without_devices_has_no_column),
-        cmocka_unit_test(counters_never_fall_and_add_up_to_what_was_measured),
-        cmocka_unit_test(the_page_says_what_it_should),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,6 +40,14 @@ export PKG_CONFIG_PATH=${pc%/tamis.pc}${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
     $(pkg-config $static --cflags --libs tamis)
 LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/consumer_pc"
 
+if [ -x "$work/prefix/bin/tamis_energy" ] && command -v python3 >/dev/null; then
+    echo "== tamis-energy-convert"
+    "$work/prefix/bin/tamis-energy-convert" --help >/dev/null
+    for name in choice gate overlap replay schemes; do # experiments, of the build folder
+        [ ! -e "$work/prefix/bin/tamis_$name" ]
+    done
+fi
+
 if [ -n "$(find "$work/prefix" -name mpi.h)" ] && command -v mpicc >/dev/null; then
     echo "== the C examples, by the lines that they give"
     cp "$examples"/*.[ch] "$work"

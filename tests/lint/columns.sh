@@ -8,7 +8,6 @@ set -u
 declare -A most=([markdown]=100 [c]=100 [shell]=120)
 kinds="markdown shell" # `c` joins when the C, C++ and CUDA files keep to it
 exempt=(               # until they are rewritten
-    docs/energy.md docs/governor.md
     bench/CMakeLists.txt tests/bench/replay.sh
 )
 

@@ -190,21 +190,11 @@ size_t record_lines(const char *path) {
     return lines;
 }
 
-/* -- for check_log.py -------------------------------------------------------------------------- */
+/* -- for check_log.py and check_convert.py ---------------------------------------------------- */
 
 static char *path_in(const char *folder, const char *name, char out[SCRATCH_PATH]) {
     snprintf(out, SCRATCH_PATH, "%s/%s", folder, name);
     return out;
-}
-
-static void keep_page(const char *folder, uint64_t seq) {
-    char from[SCRATCH_PATH], name[32], to[SCRATCH_PATH];
-    size_t bytes = 0;
-    unsigned char *page = scratch_read(path_in(folder, "known.prom", from), &bytes);
-    snprintf(name, sizeof name, "known.%u.prom", (unsigned)seq);
-    if (!page || scratch_write(path_in(folder, name, to), page, bytes) != 0)
-        fprintf(stderr, "%s could not be kept\n", from);
-    free(page);
 }
 
 /* @param some  what stands for every number that may be unknown */
@@ -219,7 +209,7 @@ static void note_decision(tam_energy_log *log, double some) {
         tam_energy_log_note(log, line);
 }
 
-static void write_known(tam_energy_log *log, const char *folder) {
+static void write_known(tam_energy_log *log) {
     test_record window;
     for (uint64_t seq = 0; seq < 4; seq++) {
         record_known(&window, seq);
@@ -228,8 +218,6 @@ static void write_known(tam_energy_log *log, const char *folder) {
         window.record.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
         window.record.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
         tam_energy_log_window(log, &window.record);
-        if (!window.record.overlaps)
-            keep_page(folder, seq);
     }
     tam_energy_log_event(log, window.record.end_ns, "wrap", "rapl:package-0",
                          "\"\\\n\t\xff\xc3\xa9");
@@ -248,15 +236,12 @@ static void write_unknown(tam_energy_log *log) {
 
 int record_samples(const char *folder) {
     for (int known = 0; known < 2; known++) {
-        char json[SCRATCH_PATH], csv[SCRATCH_PATH], prometheus[SCRATCH_PATH];
+        char path[SCRATCH_PATH];
         tam_energy_log_setup setup = record_setup();
         tam_energy_log *log = NULL;
         test_record first;
         record_known(&first, 0);
-        setup.json = path_in(folder, known ? "known.jsonl" : "unknown.jsonl", json);
-        setup.csv = path_in(folder, known ? "known.csv" : "unknown.csv", csv);
-        setup.prometheus = path_in(folder, known ? "known.prom" : "unknown.prom", prometheus);
-        setup.zeus_only = known;
+        setup.path = path_in(folder, known ? "known.jsonl" : "unknown.jsonl", path);
         setup.host = "node \"a\"\n";
         setup.pue = known ? 1.2 : (double)NAN;
         setup.t0_unix = known ? RECORD_T0_UNIX : 0.0;
@@ -265,7 +250,7 @@ int record_samples(const char *folder) {
             return 1;
         }
         if (known)
-            write_known(log, folder);
+            write_known(log);
         else
             write_unknown(log);
         tam_energy_log_close(log);

@@ -20,7 +20,7 @@ typedef struct test_record {
 #define RECORD_T0_NS UINT64_C(1000000000000)
 #define RECORD_T0_UNIX 1700000000.25
 
-/** A setup without files. */
+/** A setup that lacks a path. */
 tam_energy_log_setup record_setup(void);
 
 /** Window `seq`, 5 s long. All is known but for the memory. It points into itself. */
@@ -44,7 +44,7 @@ size_t record_count_in(const char *path, const char *words);
 /** Lines of a JSON file, which must all be whole and the first of them a header. */
 size_t record_lines(const char *path);
 
-/** Write files of all kinds into a folder, for check_log.py. @return an exit code */
+/** Write known.jsonl and unknown.jsonl into a folder, for check_log.py. @return an exit code */
 int record_samples(const char *folder);
 
 #endif

@@ -1,12 +1,21 @@
-/* SPDX-License-Identifier: MIT */
-#include "lib/energy/govern/carbon.h"
+/* SPDX-License-Identifier: MIT
+ *
+ * Intensity of electricity over time, and grams of joules.
+ *
+ *     rows        t0        t1              t2        t3
+ *     g/kWh       |---v0----|------v1-------| unknown |---v3---|       v3 holds as long as the
+ *                                                                      row before it
+ */
+#include "lib/base/base.h"
 #include "lib/base/fenv.h"
 
 #include <errno.h>
+#include <float.h>
 #include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tamis/governor.h>
 
 /* Nothing on earth emits more: lignite gives 1,200. What is above is a file in other units. */
 #define MOST_G_PER_KWH 10000.0
@@ -18,58 +27,14 @@ typedef struct row {
     double from_s, g_per_kwh; /* NAN: unknown */
 } row;
 
+/* A constant is a row that holds for ever. */
 struct tamis_carbon {
-    double constant;
-    row *rows; /* NULL: the constant; else one more than nrows, which ends the last */
+    row *rows; /* one more than nrows, which ends the last and is unknown */
     size_t nrows, room;
 };
 
-/* -- reading ---------------------------------------------------------------------------------- */
-
-typedef struct reader {
-    const char *path;
-    size_t line;
-    locale_t numbers; /* a point is a point, whatever the program's language */
-} reader;
-
-static tamis_status refuse(const reader *r, const char *why) {
-    return tam_fail(TAMIS_E_FORMAT, "%s, line %zu: %s", r->path, r->line, why);
-}
-
-static bool blank(const char *text) {
-    return text[strspn(text, " \t\r\n")] == '\0';
-}
-
-/* A number and nothing else before `end`. */
-static bool parse(const reader *r, const char *text, char end, double *out, const char **after) {
-    char *stop;
-    double value = strtod_l(text, &stop, r->numbers);
-    if (stop == text || !isfinite(value))
-        return false;
-    stop += strspn(stop, " \t\r\n");
-    if (*stop != end)
-        return false;
-    *out = value;
-    *after = end ? stop + 1 : stop;
-    return true;
-}
-
-static tamis_status parse_row(const reader *r, const char *text, row *out) {
-    const char *value;
-    if (!parse(r, text, ',', &out->from_s, &value))
-        return refuse(r, "it must be time,g_per_kwh: seconds of Unix time, a comma, a number");
-    out->g_per_kwh = NAN;
-    if (blank(value))
-        return TAMIS_OK;
-    if (!parse(r, value, '\0', &out->g_per_kwh, &value))
-        return refuse(r, "what follows the comma is no number");
-    if (!(out->g_per_kwh >= 0.0 && out->g_per_kwh <= MOST_G_PER_KWH))
-        return refuse(r, "the intensity is not between 0 and 10000 g/kWh");
-    return TAMIS_OK;
-}
-
 /* There is always room for the row that ends the last. */
-static tamis_status append(tam_carbon *c, row next) {
+static tamis_status append(tamis_carbon *c, double from_s, double g_per_kwh) {
     if (c->nrows + 1 >= c->room) {
         size_t room = c->room ? 2 * c->room : FIRST_ROWS;
         row *rows = tam_alloc_array(room, sizeof rows[0]);
@@ -81,41 +46,77 @@ static tamis_status append(tam_carbon *c, row next) {
         c->rows = rows;
         c->room = room;
     }
-    c->rows[c->nrows++] = next;
+    c->rows[c->nrows++] = (row){from_s, g_per_kwh};
     return TAMIS_OK;
 }
 
-/* @param  more  [out]  false: the file has ended, and there is no line */
-static tamis_status next_line(reader *r, FILE *file, char text[LINE_BYTES], bool *more) {
+/* -- reading ---------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const char *path;
+    FILE *file;
+    locale_t numbers; /* a point is a point, whatever the program's language */
+    char text[LINE_BYTES];
+    size_t line;
+} reader;
+
+static tamis_status refuse(const reader *r, const char *why) {
+    return tam_fail(TAMIS_E_FORMAT, "%s, line %zu: %s", r->path, r->line, why);
+}
+
+static bool blank(const char *text) {
+    return text[strspn(text, " \t\r\n")] == '\0';
+}
+
+/* A number and nothing else before `end`. @return what follows it; NULL: it is none */
+static const char *parse(const reader *r, const char *text, char end, double *out) {
+    char *stop;
+    *out = strtod_l(text, &stop, r->numbers);
+    if (stop == text || !isfinite(*out))
+        return NULL;
+    stop += strspn(stop, " \t\r\n");
+    return *stop == end ? stop + (end != '\0') : NULL;
+}
+
+static tamis_status read_row(const reader *r, tamis_carbon *c) {
+    double from_s, g_per_kwh = NAN;
+    const char *value = parse(r, r->text, ',', &from_s);
+    if (!value)
+        return refuse(r, "it must be time,g_per_kwh: seconds of Unix time, a comma, a number");
+    if (!blank(value) && !parse(r, value, '\0', &g_per_kwh))
+        return refuse(r, "what follows the comma is no number");
+    if (!blank(value) && !(g_per_kwh >= 0.0 && g_per_kwh <= MOST_G_PER_KWH))
+        return refuse(r, "the intensity is not between 0 and 10000 g/kWh");
+    if (c->nrows && from_s <= c->rows[c->nrows - 1].from_s)
+        return refuse(r, "its time is not after that of the row before");
+    return append(c, from_s, g_per_kwh);
+}
+
+/* @param more  [out]  false: the file has ended, and there is no line */
+static tamis_status next_line(reader *r, bool *more) {
     size_t length = 0;
     int c;
     r->line++;
-    while ((c = fgetc(file)) != EOF && c != '\n') {
+    while ((c = fgetc(r->file)) != EOF && c != '\n') {
         if (c == '\0' || length == LINE_BYTES - 1)
             return refuse(r, c ? "it is too long" : "it holds a zero byte");
-        text[length++] = (char)c;
+        r->text[length++] = (char)c;
     }
-    text[length] = '\0';
+    r->text[length] = '\0';
     *more = c != EOF || length > 0;
-    if (ferror(file))
+    if (ferror(r->file))
         return tam_fail(TAMIS_E_IO, "%s could not be read: %s", r->path, strerror(errno));
     return TAMIS_OK;
 }
 
-static tamis_status read_lines(reader *r, FILE *file, tam_carbon *c) {
-    char text[LINE_BYTES];
+static tamis_status read_rows(reader *r, tamis_carbon *c) {
     for (bool more;;) {
-        row next = {0.0, NAN};
-        TAM_TRY(next_line(r, file, text, &more));
+        TAM_TRY(next_line(r, &more));
         if (!more)
             break;
-        bool heading = r->line == 1 && strncmp(text, "time", 4) == 0;
-        if (heading || blank(text))
-            continue;
-        TAM_TRY(parse_row(r, text, &next));
-        if (c->nrows && next.from_s <= c->rows[c->nrows - 1].from_s)
-            return refuse(r, "its time is not after that of the row before");
-        TAM_TRY(append(c, next));
+        bool heading = r->line == 1 && strncmp(r->text, "time", 4) == 0;
+        if (!heading && !blank(r->text))
+            TAM_TRY(read_row(r, c));
     }
     if (c->nrows < 2)
         return refuse(r, "the trace ends with less than two rows; for one value give a constant");
@@ -124,42 +125,47 @@ static tamis_status read_lines(reader *r, FILE *file, tam_carbon *c) {
     return TAMIS_OK;
 }
 
-static tamis_status read_trace(const char *path, tam_carbon *c) {
-    reader r = {.path = path};
-    r.numbers = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+static tamis_status read_trace(const char *path, tamis_carbon *c) {
+    reader r = {.path = path, .numbers = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
     if (!r.numbers)
         return tam_fail(TAMIS_E_NOMEM, "no memory to read %s", path);
-    FILE *file = fopen(path, "re");
-    tamis_status status =
-        file ? read_lines(&r, file, c)
-             : tam_fail(TAMIS_E_IO, "carbon trace %s cannot be opened: %s", path, strerror(errno));
-    if (file)
-        fclose(file);
+    r.file = fopen(path, "re");
+    tamis_status status = r.file ? read_rows(&r, c)
+                                 : tam_fail(TAMIS_E_IO, "carbon trace %s cannot be opened: %s",
+                                            path, strerror(errno));
+    if (r.file)
+        fclose(r.file);
     freelocale(r.numbers);
     return status;
 }
 
-tamis_status tam_carbon_open(const char *path, double constant_g_per_kwh, tam_carbon **out) {
-    bool trace = path && path[0];
-    if (!trace && !isnan(constant_g_per_kwh) &&
-        !(constant_g_per_kwh >= 0.0 && constant_g_per_kwh <= MOST_G_PER_KWH))
+static tamis_status set_constant(double g_per_kwh, tamis_carbon *c) {
+    if (!isnan(g_per_kwh) && !(g_per_kwh >= 0.0 && g_per_kwh <= MOST_G_PER_KWH))
         return tam_fail(TAMIS_E_ARGUMENT,
                         "carbon intensity %g is not between 0 and 10000 g/kWh; NAN if unknown",
-                        constant_g_per_kwh);
-    tam_carbon *c = tam_alloc(sizeof *c);
-    if (!c)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for carbon intensity");
-    c->constant = constant_g_per_kwh;
-    tamis_status status = trace ? read_trace(path, c) : TAMIS_OK;
-    if (status != TAMIS_OK) {
-        tam_carbon_close(c);
-        return status;
-    }
-    *out = c;
+                        g_per_kwh);
+    TAM_TRY(append(c, -DBL_MAX, g_per_kwh));
+    c->rows[1] = (row){DBL_MAX, NAN};
     return TAMIS_OK;
 }
 
-void tam_carbon_close(tam_carbon *c) {
+tamis_status tamis_carbon_open(const char *path, double constant_g_per_kwh, tamis_carbon **out) {
+    TAM_FENV_HELD();
+    if (!out)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_open: out is NULL");
+    tamis_carbon *c = tam_alloc(sizeof *c);
+    if (!c)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for carbon intensity");
+    tamis_status status =
+        path && path[0] ? read_trace(path, c) : set_constant(constant_g_per_kwh, c);
+    if (status == TAMIS_OK)
+        *out = c;
+    else
+        tamis_carbon_close(c);
+    return status;
+}
+
+void tamis_carbon_close(tamis_carbon *c) {
     if (!c)
         return;
     tam_free(c->rows);
@@ -169,7 +175,7 @@ void tam_carbon_close(tam_carbon *c) {
 /* -- looking up ------------------------------------------------------------------------------- */
 
 /* The row that holds at a time; nrows: none does. */
-static size_t find(const tam_carbon *c, double unix_s) {
+static size_t find(const tamis_carbon *c, double unix_s) {
     size_t low = 0, high = c->nrows;
     if (!(unix_s >= c->rows[0].from_s && unix_s < c->rows[c->nrows].from_s))
         return c->nrows;
@@ -183,96 +189,50 @@ static size_t find(const tam_carbon *c, double unix_s) {
     return low;
 }
 
-double tam_carbon_intensity(const tam_carbon *c, double unix_s) {
-    if (!c->rows)
-        return c->constant;
-    return c->rows[find(c, unix_s)].g_per_kwh; /* NAN in the one that ends the last */
-}
-
-double tam_carbon_mean(const tam_carbon *c, double begin_s, double end_s) {
-    if (!isfinite(begin_s) || !isfinite(end_s) || begin_s > end_s)
-        return NAN;
-    if (!c->rows || begin_s == end_s)
-        return tam_carbon_intensity(c, begin_s);
-    double sum = 0.0, at = begin_s;
-    for (size_t i = find(c, begin_s); at < end_s; i++) {
-        if (i == c->nrows)
-            return NAN;
-        double next = c->rows[i + 1].from_s < end_s ? c->rows[i + 1].from_s : end_s;
-        sum += c->rows[i].g_per_kwh * (next - at); /* NAN stays NAN */
-        at = next;
-    }
-    return sum / (end_s - begin_s);
-}
-
-double tam_carbon_grams(const tam_carbon *c, double begin_s, double end_s, int64_t uj, double pue) {
-    if (!c || !(pue >= 1.0 && isfinite(pue)))
-        return NAN;
-    return (double)uj / UJ_PER_KWH * pue * tam_carbon_mean(c, begin_s, end_s);
-}
-
-static void look(const tam_carbon *c, double from_s, double until_s, tamis_carbon_outlook *out) {
+/* From a time on, until another or where intensity is no longer known. */
+static tamis_carbon_outlook look(const tamis_carbon *c, double from_s, double until_s) {
+    tamis_carbon_outlook out = TAMIS_CARBON_OUTLOOK_INIT;
     double at = from_s, sum = 0.0;
-    for (size_t i = find(c, from_s); i < c->nrows && at < until_s; i++) {
+    for (size_t i = find(c, from_s); at < until_s && !isnan(c->rows[i].g_per_kwh); i++) {
         const row *r = &c->rows[i];
-        if (isnan(r->g_per_kwh))
-            break;
         double next = r[1].from_s < until_s ? r[1].from_s : until_s;
         sum += r->g_per_kwh * (next - at);
-        out->low = out->low <= r->g_per_kwh ? out->low : r->g_per_kwh; /* NAN at first */
-        out->high = out->high >= r->g_per_kwh ? out->high : r->g_per_kwh;
+        out.low = out.low <= r->g_per_kwh ? out.low : r->g_per_kwh; /* NAN at first */
+        out.high = out.high >= r->g_per_kwh ? out.high : r->g_per_kwh;
         at = next;
     }
-    out->known_s = at - from_s;
-    out->mean = out->known_s > 0.0 ? sum / out->known_s : NAN;
+    out.known_s = at - from_s;
+    out.mean = out.known_s > 0.0 ? sum / out.known_s : NAN;
+    return out;
 }
 
-/* -- as <tamis/governor.h> has it ------------------------------------------------------------- */
-
-tamis_status tamis_carbon_open(const char *path, double constant_g_per_kwh, tamis_carbon **out) {
+double tamis_carbon_intensity(const tamis_carbon *c, double unix_s) {
     TAM_FENV_HELD();
-    if (!out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_open: out is NULL");
-    return tam_carbon_open(path, constant_g_per_kwh, out);
+    return c && isfinite(unix_s) ? c->rows[find(c, unix_s)].g_per_kwh : NAN;
 }
 
-void tamis_carbon_close(tamis_carbon *carbon) {
-    tam_carbon_close(carbon);
-}
-
-double tamis_carbon_intensity(const tamis_carbon *carbon, double unix_s) {
+double tamis_carbon_grams(const tamis_carbon *c, double begin_s, double end_s, int64_t uj,
+                          double pue) {
     TAM_FENV_HELD();
-    return carbon && isfinite(unix_s) ? tam_carbon_intensity(carbon, unix_s) : NAN;
-}
-
-double tamis_carbon_grams(const tamis_carbon *carbon, double unix_begin_s, double unix_end_s,
-                          int64_t uj, double pue) {
-    TAM_FENV_HELD();
-    return tam_carbon_grams(carbon, unix_begin_s, unix_end_s, uj, pue);
+    double kwh = (double)uj / UJ_PER_KWH * pue;
+    if (!c || !(pue >= 1.0 && isfinite(pue)) || !isfinite(begin_s) || !isfinite(end_s) ||
+        begin_s > end_s)
+        return NAN;
+    if (begin_s == end_s)
+        return kwh * tamis_carbon_intensity(c, begin_s);
+    tamis_carbon_outlook whole = look(c, begin_s, end_s);
+    return whole.known_s == end_s - begin_s ? kwh * whole.mean : NAN;
 }
 
 tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s, double horizon_s,
                                tamis_carbon_outlook *out) {
     TAM_FENV_HELD();
-    tamis_carbon_outlook ours = TAMIS_CARBON_OUTLOOK_INIT;
     if (!carbon || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: %s is NULL",
                         carbon ? "out" : "carbon");
     if (!isfinite(unix_s) || !(horizon_s > 0.0 && isfinite(horizon_s)))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: a horizon of %g s from %g is none",
                         horizon_s, unix_s);
-    if (carbon->rows) {
-        look(carbon, unix_s, unix_s + horizon_s, &ours);
-    } else if (!isnan(carbon->constant)) {
-        ours.known_s = horizon_s;
-        ours.mean = ours.low = ours.high = carbon->constant;
-    }
+    tamis_carbon_outlook ours = look(carbon, unix_s, unix_s + horizon_s);
     return tam_struct_give("tamis_carbon_outlook", &ours, sizeof ours, out);
-}
-
-void tamis_carbon_span(const tamis_carbon *carbon, double *begin_s, double *end_s) {
-    TAM_FENV_HELD();
-    bool trace = carbon && carbon->rows;
-    *begin_s = trace ? carbon->rows[0].from_s : 0.0;
-    *end_s = trace ? carbon->rows[carbon->nrows].from_s : 0.0;
 }

@@ -107,9 +107,9 @@ static double round_share(double share, double before) {
 static void watch_residual(making *m) {
     double norm = m->window->residual_norm, most = m->config->residual_max;
     if (most > 0.0 && norm > most)
-        m->state->guarded = 1;
+        m->state->guarded = true;
     else if (!(most > 0.0) || norm < guard_part * most)
-        m->state->guarded = 0; /* an unknown norm leaves it as it was */
+        m->state->guarded = false; /* an unknown norm leaves it as it was */
 }
 
 static double choose_density(making *m, const tam_wish *wish) {
@@ -176,7 +176,7 @@ static double smaller(double a, double b) {
 static double budget_in_force(making *m) {
     tam_governor_state *s = m->state;
     if (s->budgeted && s->until_step && m->window->step > s->until_step)
-        s->budgeted = 0;
+        s->budgeted = false;
     double watts = s->budgeted ? s->budget_w : m->config->budget_w;
     double g_per_h = s->budgeted ? s->g_per_h : m->config->budget_g_per_h;
     if (g_per_h == 0.0)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The handle: what is checked, kept, saved and written. Deciding is in decide.c.
+ * The handle: what is checked, kept and written. Deciding is in decide.c.
  */
 #include "lib/energy/govern/governor.h"
 #include "lib/base/fenv.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <xxhash.h>
 
 struct tamis_governor {
     tamis_governor_config config;
@@ -113,39 +112,32 @@ tamis_status tamis_governor_set_budget(tamis_governor *g, double watts, double g
     g->state.budget_w = watts;
     g->state.g_per_h = g_per_h;
     g->state.until_step = until_step;
-    g->state.budgeted = 1;
+    g->state.budgeted = true;
     return TAMIS_OK;
 }
 
 /* -- deciding --------------------------------------------------------------------------------- */
 
-static bool between(double value, double low, double high) {
-    return isnan(value) || (value >= low && value <= high);
+/* NAN: unknown, which is within all bounds. */
+static double known_or(double value, double low) {
+    return isnan(value) ? low : value;
 }
 
 static tamis_status check_window(const tam_governor_state *s, const tamis_governor_window *w) {
-    const char *wrong = NULL;
-    if (!(w->seconds >= 1e-6 && w->seconds <= 1e9))
-        wrong = "seconds";
-    else if (w->steps > w->step || w->step > UINT64_MAX / 2)
-        wrong = "steps";
-    else if (!between(w->density, 1e-12, 1.0))
-        wrong = "density";
-    else if (!between(w->pace_s, 0.0, w->seconds))
-        wrong = "pace_s";
-    else if (!between(w->cap_w, 0.0, most_w))
-        wrong = "cap_w";
-    else if (!between(w->residual_norm, 0.0, INFINITY))
-        wrong = "residual_norm";
-    else if (!between(w->intensity_g_per_kwh, 0.0, 10000.0) ||
-             !between(w->outlook_g_per_kwh, 0.0, 10000.0) ||
-             !between(w->outlook_low_g_per_kwh, 0.0, 10000.0))
-        wrong = "an intensity";
-    if (wrong)
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "governor: %s of the window that ends before step %llu "
-                        "is out of range",
-                        wrong, (unsigned long long)w->step);
+    const bounds all[] = {
+        {"seconds", w->seconds, 1e-6, 1e9},
+        {"density", known_or(w->density, 1.0), 1e-12, 1.0},
+        {"pace_s", known_or(w->pace_s, 0.0), 0.0, w->seconds},
+        {"cap_w", known_or(w->cap_w, 0.0), 0.0, most_w},
+        {"residual_norm", known_or(w->residual_norm, 0.0), 0.0, INFINITY},
+        {"intensity_g_per_kwh", known_or(w->intensity_g_per_kwh, 0.0), 0.0, 10000.0},
+        {"outlook_g_per_kwh", known_or(w->outlook_g_per_kwh, 0.0), 0.0, 10000.0},
+        {"outlook_low_g_per_kwh", known_or(w->outlook_low_g_per_kwh, 0.0), 0.0, 10000.0},
+    };
+    TAM_TRY(check_bounds(all, sizeof all / sizeof all[0]));
+    if (w->steps > w->step || w->step > UINT64_MAX / 2)
+        return tam_fail(TAMIS_E_ARGUMENT, "governor: %llu steps before step %llu are none",
+                        (unsigned long long)w->steps, (unsigned long long)w->step);
     if (w->step - w->steps < s->seen_step)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "governor: a window begins with step %llu, but step %llu was in the one "
@@ -173,103 +165,64 @@ tamis_status tamis_governor_decide(tamis_governor *g, const tamis_governor_windo
 
 /* -- a line of a log -------------------------------------------------------------------------- */
 
+typedef struct number {
+    const char *name;
+    double value;
+} number;
+
 /* 17 digits give the same double back; a point is a point in every language. */
-static void print_number(const char *name, double value, char *text, size_t bytes) {
-    size_t at = strlen(text);
-    if (!isfinite(value)) {
-        snprintf(text + at, bytes - at, ",\"%s\":null", name);
-        return;
+static void print_numbers(const number *numbers, size_t count, char *text, size_t bytes) {
+    for (size_t i = 0; i < count; i++) {
+        size_t at = strlen(text);
+        if (isfinite(numbers[i].value))
+            snprintf(text + at, bytes - at, ",\"%s\":%.17g", numbers[i].name, numbers[i].value);
+        else
+            snprintf(text + at, bytes - at, ",\"%s\":null", numbers[i].name);
+        char *comma = strrchr(text + at + 1, ',');
+        if (comma)
+            *comma = '.';
     }
-    snprintf(text + at, bytes - at, ",\"%s\":%.17g", name, value);
-    char *comma = strrchr(text + at + 1, ',');
-    if (comma)
-        *comma = '.';
+}
+
+static void print_window(const tamis_governor_window *w, char *text, size_t bytes) {
+    const number numbers[] = {
+        {"seconds", w->seconds},
+        {"density", w->density},
+        {"pace_s", w->pace_s},
+        {"cap_w", w->cap_w},
+        {"residual_norm", w->residual_norm},
+        {"intensity_g_per_kwh", w->intensity_g_per_kwh},
+        {"outlook_g_per_kwh", w->outlook_g_per_kwh},
+        {"outlook_low_g_per_kwh", w->outlook_low_g_per_kwh},
+    };
+    snprintf(text, bytes, "{\"step\":%llu,\"steps\":%llu,\"uj\":%lld,\"known\":%d",
+             (unsigned long long)w->step, (unsigned long long)w->steps, (long long)w->uj,
+             w->known != 0);
+    print_numbers(numbers, sizeof numbers / sizeof numbers[0], text, bytes);
 }
 
 tamis_status tamis_governor_line(const tamis_governor_window *w, const tamis_governor_decision *d,
                                  char *text, size_t bytes) {
     TAM_FENV_HELD();
-    char line[TAMIS_GOVERNOR_LINE_BYTES];
-    const size_t room = sizeof line;
+    char window[TAMIS_GOVERNOR_LINE_BYTES / 2], line[TAMIS_GOVERNOR_LINE_BYTES];
     if (!w || !d || !text)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_line: an argument is NULL");
-    snprintf(line, room,
-             "{\"type\":\"decision\",\"in\":{\"step\":%llu,\"steps\":%llu,\"uj\":%lld,"
-             "\"known\":%d",
-             (unsigned long long)w->step, (unsigned long long)w->steps, (long long)w->uj,
-             w->known != 0);
-    print_number("seconds", w->seconds, line, room);
-    print_number("density", w->density, line, room);
-    print_number("pace_s", w->pace_s, line, room);
-    print_number("cap_w", w->cap_w, line, room);
-    print_number("residual_norm", w->residual_norm, line, room);
-    print_number("intensity_g_per_kwh", w->intensity_g_per_kwh, line, room);
-    print_number("outlook_g_per_kwh", w->outlook_g_per_kwh, line, room);
-    print_number("outlook_low_g_per_kwh", w->outlook_low_g_per_kwh, line, room);
-    size_t at = strlen(line);
-    snprintf(line + at, room - at, "},\"step\":%llu,\"reason\":\"%s\",\"changed\":%u",
-             (unsigned long long)d->step, tamis_governor_reason_name(d->reason), d->changed);
-    print_number("density", d->density, line, room);
-    print_number("pace_s", d->pace_s, line, room);
-    print_number("cap_w", d->cap_w, line, room);
-    print_number("watts", d->watts, line, room);
-    print_number("budget_w", d->budget_w, line, room);
-    print_number("expected_w", d->expected_w, line, room);
-    print_number("slowdown", d->slowdown, line, room);
-    print_number("low_w", d->low_w, line, room);
-    print_number("high_w", d->high_w, line, room);
-    at = strlen(line);
-    if (at + 2 > bytes)
+    const number numbers[] = {
+        {"density", d->density},   {"pace_s", d->pace_s},     {"cap_w", d->cap_w},
+        {"watts", d->watts},       {"budget_w", d->budget_w}, {"expected_w", d->expected_w},
+        {"slowdown", d->slowdown}, {"low_w", d->low_w},       {"high_w", d->high_w},
+    };
+    print_window(w, window, sizeof window);
+    snprintf(line, sizeof line,
+             "{\"type\":\"decision\",\"in\":%s},\"step\":%llu,\"reason\":\"%s\",\"changed\":%u",
+             window, (unsigned long long)d->step, tamis_governor_reason_name(d->reason),
+             d->changed);
+    print_numbers(numbers, sizeof numbers / sizeof numbers[0], line, sizeof line);
+    size_t length = strlen(line);
+    if (length + 2 > bytes)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_line: %zu bytes are not enough for %zu",
-                        bytes, at + 2);
-    memcpy(text, line, at);
-    memcpy(text + at, "}", 2);
-    return TAMIS_OK;
-}
-
-/* -- state ------------------------------------------------------------------------------------ */
-
-typedef struct saved {
-    uint64_t magic, config, sum; /* sum: of the state */
-    tam_governor_state state;
-} saved;
-
-static const uint64_t magic = 0x3130766f67535447u; /* "GTSgov01": layout of tam_governor_state */
-
-_Static_assert(sizeof(saved) <= TAMIS_GOVERNOR_STATE_BYTES, "the state has its promised size");
-
-/* Of what the configuration means, for pointers differ. */
-static uint64_t hash_config(const tamis_governor *g) {
-    tamis_governor_config plain = g->config;
-    plain.policy = NULL;
-    return XXH3_64bits_withSeed(&plain, sizeof plain,
-                                XXH3_64bits(g->policy->name, strlen(g->policy->name)));
-}
-
-tamis_status tamis_governor_save(const tamis_governor *g, void *state, size_t bytes) {
-    TAM_FENV_HELD();
-    if (!g || !state || bytes < TAMIS_GOVERNOR_STATE_BYTES)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_save: give a governor and %d bytes",
-                        TAMIS_GOVERNOR_STATE_BYTES);
-    saved s = {magic, hash_config(g), XXH3_64bits(&g->state, sizeof g->state), g->state};
-    memset(state, 0, bytes);
-    memcpy(state, &s, sizeof s);
-    return TAMIS_OK;
-}
-
-tamis_status tamis_governor_load(tamis_governor *g, const void *state, size_t bytes) {
-    TAM_FENV_HELD();
-    saved s;
-    if (!g || !state || bytes < TAMIS_GOVERNOR_STATE_BYTES)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_load: give a governor and %d bytes",
-                        TAMIS_GOVERNOR_STATE_BYTES);
-    memcpy(&s, state, sizeof s);
-    if (s.magic != magic || s.sum != XXH3_64bits(&s.state, sizeof s.state))
-        return tam_fail(TAMIS_E_FORMAT, "the state of the governor is damaged, or not of this "
-                                        "version; begin without it");
-    if (s.config != hash_config(g))
-        return tam_fail(TAMIS_E_FORMAT, "the state of the governor is of another configuration; "
-                                        "create it alike, or begin without the state");
-    g->state = s.state;
+                        bytes, length + 2);
+    memcpy(text, line, length);
+    memcpy(text + length, "}", 2);
     return TAMIS_OK;
 }

@@ -43,7 +43,7 @@ typedef struct tam_governor_view {
 
 /** A row: a policy is a function of plain data. */
 typedef struct tam_governor_policy {
-    const char *name, *help;
+    const char *name;
     bool budgets; /* it looks at the budget */
     /** What it needs of the configuration, NULL: nothing. */
     tamis_status (*check)(const tamis_governor_config *config);
@@ -55,15 +55,15 @@ tamis_status tam_governor_policy_find(const char *name, const tam_governor_polic
 
 /* -- decide.c --------------------------------------------------------------------------------- */
 
-/** All that changes. Plain bytes without holes: it is saved as it lies. */
+/** All that changes. */
 typedef struct tam_governor_state {
     tam_response response;
     tam_knobs before, now; /* `now` holds from from_step on */
     uint64_t from_step;
-    uint64_t seen_step;         /* that follows the last window */
-    double budget_w, g_per_h;   /* set by the caller, if `budgeted` */
-    uint64_t until_step;        /* 0: for good */
-    uint64_t budgeted, guarded; /* guarded: the residual is too large */
+    uint64_t seen_step;       /* that follows the last window */
+    double budget_w, g_per_h; /* set by the caller, if `budgeted` */
+    uint64_t until_step;      /* 0: for good */
+    bool budgeted, guarded;   /* guarded: the residual is too large */
     double credit_s;
     double share; /* in eighths */
 } tam_governor_state;

@@ -185,12 +185,12 @@ void tam_response_learn(tam_response *r, const tam_response_frame *f, const tam_
     bool strange = far(busy_s + k->pace_s, tam_response_step_s(r, f, k)) ||
                    far(step_j / step_s, tam_response_watts(r, f, k));
     if (strange && r->windows && !r->strange) {
-        r->strange = 1;
+        r->strange = true;
         return;
     }
     if (strange || r->windows == 0)
         start(r, f, k, busy_s, step_j);
-    r->strange = 0;
+    r->strange = false;
 
     terms t = terms_of(r, f, k);
     t.power[3] = k->pace_s / busy_s;

@@ -32,10 +32,10 @@ typedef struct tam_estimate {
     double surprise; /* -1, 1: the last window was far below, above what was expected */
 } tam_estimate;
 
-/** Plain bytes: it is saved. Zero: nothing is known. */
+/** Zero: nothing is known. */
 typedef struct tam_response {
     uint64_t windows;     /* learnt from */
-    uint64_t strange;     /* the last window was of another workload, or held up */
+    bool strange;         /* the last window was of another workload, or held up */
     double step_s, watts; /* s and w */
     double binding_w;     /* C */
     tam_estimate time, power;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a meter writes: JSON Lines (docs/energy.md), CSV as Zeus writes it, a Prometheus textfile.
- * All calls come from the meter's thread, which may be held up by a slow disk; training is not.
+ * What a meter writes: JSON Lines (docs/energy.md). All calls come from the meter's thread, which
+ * may be held up by a slow disk; training is not.
  *
  * A file that cannot be opened fails tam_energy_log_open. What cannot be written later (disk full)
  * is counted, said once in the library's log, and left out whole: no half line stays.
@@ -15,12 +15,11 @@
 
 typedef struct tam_energy_log tam_energy_log;
 
-/** Where to, and what stays the same. Texts that are NULL or "": not written. One writer a path. */
+/** Where to, and what stays the same. One writer a path. */
 typedef struct tam_energy_log_setup {
-    const char *json, *csv, *prometheus; /* paths */
-    int zeus_only;                       /* the CSV has Zeus's columns and no others */
-    uint64_t rotate_bytes; /* a longer JSON file is renamed to PATH.1 and begun anew; 0: never */
-    const char *run, *host, *boot_id;
+    const char *path;
+    uint64_t rotate_bytes;            /* a file that is as long is renamed to PATH.1; 0: never */
+    const char *run, *host, *boot_id; /* run may be NULL */
     uint32_t rank, nranks;
     uint64_t t0_ns; /* monotonic; t of a record counts from here */
     double t0_unix; /* the same in Unix seconds; 0: asked of the system's clocks */
@@ -49,14 +48,12 @@ typedef struct tam_energy_record {
     uint64_t dropped; /* marks, since open */
 } tam_energy_record;
 
-/** Fails with IO naming the path; nothing is left open then. Existing JSON and CSV files are
- * appended to. */
+/** Fails with IO naming the path; nothing is left open then. An existing file is appended to. */
 tamis_status tam_energy_log_open(const tam_energy_log_setup *setup,
                                  const tamis_energy_domain *domains, uint32_t ndomains,
                                  tam_energy_log **out);
 
-/** Windows follow one another, but for those that say that they overlap, which the counters of
- * Prometheus leave out. */
+/** Windows follow one another, but for those that say that they overlap. */
 void tam_energy_log_window(tam_energy_log *log, const tam_energy_record *record);
 
 /** @param name  "wrap", "reset", "frozen", "lost", "denied", "stale", ...
@@ -67,10 +64,10 @@ void tam_energy_log_event(tam_energy_log *log, uint64_t at_ns, const char *name,
 /** A record that somebody else made: one JSON object without newline. */
 void tam_energy_log_note(tam_energy_log *log, const char *line);
 
-/** A sum over everything, last line of the JSON file. */
+/** A sum over everything, last line of the file. */
 void tam_energy_log_summary(tam_energy_log *log, const tam_energy_record *all);
 
-/** Lines, and renewals of the textfile, that could not be written. */
+/** Lines that could not be written. */
 uint64_t tam_energy_log_lost(const tam_energy_log *log);
 
 /** NULL is allowed. */

@@ -158,8 +158,8 @@ static double grams(const tamis_energy *e, uint64_t end_ns, const tamis_energy_t
         return NAN;
     if (chunk->uj == 0)
         return 0.0;
-    return tam_carbon_grams(e->carbon, tam_meter_unix(e, e->claimed_ns), tam_meter_unix(e, end_ns),
-                            chunk->uj, e->pue);
+    return tamis_carbon_grams(e->carbon, tam_meter_unix(e, e->claimed_ns),
+                              tam_meter_unix(e, end_ns), chunk->uj, e->pue);
 }
 
 /* What steps had told by a time; of a time between two notes, by the one before. */

@@ -59,8 +59,8 @@ void tam_meter_complete(tamis_energy *e, tamis_energy_totals *cluster) {
     uint64_t now_ns = tam_clock_ns();
     double grams = e->carbon && cluster->uj == e->reported_uj ? 0.0 : NAN;
     if (e->carbon && cluster->uj != e->reported_uj)
-        grams = tam_carbon_grams(e->carbon, tam_meter_unix(e, e->reported_ns),
-                                 tam_meter_unix(e, now_ns), cluster->uj - e->reported_uj, e->pue);
+        grams = tamis_carbon_grams(e->carbon, tam_meter_unix(e, e->reported_ns),
+                                   tam_meter_unix(e, now_ns), cluster->uj - e->reported_uj, e->pue);
     e->reported_grams += grams;
     e->reported_uj = cluster->uj;
     e->reported_ns = now_ns;

@@ -212,14 +212,11 @@ static void read_boot_id(const char *root, char *out, size_t size) {
 
 static tamis_status open_files(tamis_energy *e, const tamis_energy_config *c, const char *boot_id) {
     char host[128] = "";
-    if (!c->json && !c->csv && !c->prometheus)
+    if (!c->json || !c->json[0])
         return TAMIS_OK;
     gethostname(host, sizeof host - 1);
     tam_energy_log_setup setup = {
-        .json = c->json,
-        .csv = c->csv,
-        .prometheus = c->prometheus,
-        .zeus_only = c->zeus_columns,
+        .path = c->json,
         .rotate_bytes = c->rotate_bytes,
         .run = c->run,
         .host = host,
@@ -255,7 +252,7 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     TAM_TRY(tam_spans_open(&e->spans));
     TAM_TRY(tam_ledger_open(&e->ledger));
     if (constant || (c->intensity && c->intensity[0]))
-        TAM_TRY(tam_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
+        TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
     TAM_TRY(open_sources(e, c));
     TAM_TRY(open_channels(e));
     return open_files(e, c, boot_id);
@@ -271,7 +268,7 @@ static void free_parts(tamis_energy *e) {
         tam_sampler_close(e->samplers[s]);
     for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++)
         tam_free(e->windows[i].begin.domains);
-    tam_carbon_close(e->carbon);
+    tamis_carbon_close(e->carbon);
     tam_ledger_close(e->ledger);
     tam_spans_close(e->spans);
     tam_marks_close(e->marks);

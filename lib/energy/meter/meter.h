@@ -17,12 +17,12 @@
 
 #include "lib/base/sync.h"
 #include "lib/energy/attribute/attribute.h"
-#include "lib/energy/govern/carbon.h"
 #include "lib/energy/cluster/ledger.h"
 #include "lib/energy/log/log.h"
 #include "lib/energy/source/sampler.h"
 
 #include <stdatomic.h>
+#include <tamis/governor.h>
 
 enum {
     TAM_METER_SOURCES = 8,
@@ -115,8 +115,8 @@ struct tamis_energy {
     bool *cover_counted;              /* [nchannels] */
     tam_marks *marks;
     tam_spans *spans;
-    tam_carbon *carbon;  /* NULL: unknown */
-    tam_energy_log *log; /* NULL: none */
+    tamis_carbon *carbon; /* NULL: unknown */
+    tam_energy_log *log;  /* NULL: none */
     tam_line line;
     tam_ledger *ledger;
     uint64_t reported_ns; /* the last report, */

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Figures of the steps: of the last one, and in total since the state was made."""
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
+from ..energy import Meter
 from ._group import Group
 
 PHASES = ("accumulate", "cut", "exchange", "apply")
@@ -55,6 +56,23 @@ class Figures:
                 for group in groups
             ],
         }
+
+
+def merged(rows: List[Dict[str, Any]], lost: bool) -> Dict[str, Any]:
+    """tamis_stats of a step over all dtypes, as far as a meter asks for them."""
+    figures = {name: sum(row[name] for row in rows) for name in ("length", "target", "wire_bytes")}
+    figures["selected"] = 0 if lost else sum(row["selected"] for row in rows)
+    figures["residual_norm"] = sum(row["residual_norm"] ** 2 for row in rows) ** 0.5
+    last = max(rows, key=lambda row: row["slack_s"])
+    return dict(figures, slack_s=last["slack_s"], straggler=last["straggler"])
+
+
+def joules(meter: Meter) -> Optional[Dict[str, Optional[float]]]:
+    """By phase; None: nothing is known."""
+    totals = meter.read()
+    if not totals["known"]:
+        return None
+    return {name: phase["joules"] for name, phase in totals["phases"].items()}
 
 
 def dense_bytes(group: Group) -> int:

@@ -102,7 +102,7 @@ class Group:
         self.held = held(self.sparse) if self.ranks_per_node > 1 else None
         self.dense = None
         if warmup:
-            common = ("dtype", "device", "average", "nonfinite", "bucket_length", "worker")
+            common = ("dtype", "device", "average", "nonfinite", "bucket_length", "worker", "meter")
             shared = {name: options[name] for name in common if name in options}
             self.dense = _core.Reducer(comm, self.layout, scheme="dense", density=1.0, **shared)
         self.reducer = self.dense or self.sparse

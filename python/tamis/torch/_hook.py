@@ -52,7 +52,7 @@ def sparse_hook(
 def attach(ddp: DistributedDataParallel, density: float = 0.01, **options: Any) -> SparseState:
     """Let a DistributedDataParallel exchange sparsely: make its state, register the hook.
 
-    options  those of SparseState
+    options  those of SparseState, among them meter=tamis.energy.Meter(...)
 
     no_sync(), gradient_as_bucket_view, static_graph and Join work. With find_unused_parameters DDP
     leaves the gradient of a parameter that no rank used in a step as it was, so what the residual

@@ -29,7 +29,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 (0.0, 0.99), for about a thousand steps at 2 % and above (0.9, 0.99). lr and
                 weight decay are read from the param_groups at each step
     scale       "update": factor on the exchanged steps; None: tamis.update_advise, of momentum 1
-    options     those of SparseState; the state is the attribute `tamis`
+    options     those of SparseState, among them meter=tamis.energy.Meter(...); the state is the
+                attribute `tamis`
 
     To clip, or to use a torch.amp.GradScaler, call synchronize() first: it waits and leaves the
     result in the gradients; step() then only steps. Micro-batches go into `with opt.no_sync():`,

@@ -7,9 +7,9 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
-from .. import _core, launch
+from .. import _core, energy, launch
 from . import _checkpoint, _comm, _guard, _parameters
-from ._figures import Figures
+from ._figures import Figures, joules, merged
 from ._group import Group, Place
 
 
@@ -42,6 +42,7 @@ class SparseState:
     timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
     comm           a communicator to use instead of a transport; with parameters of several dtypes
                    one for each dtype, in the order in which they first appear
+    meter          a tamis.energy.Meter, which learns phases and steps; close the state first
     options        what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same place.
@@ -73,6 +74,7 @@ class SparseState:
         check_every: Optional[int] = None,
         timeout_s: Optional[float] = None,
         comm: Union[_core.Comm, Sequence[_core.Comm], None] = None,
+        meter: Optional[energy.Meter] = None,
         **options: Any,
     ) -> None:
         rows = _parameters.collect(parameters)
@@ -101,7 +103,9 @@ class SparseState:
             average=average,
             nonfinite=self.nonfinite,
             bucket_length=bucket_length,
+            meter=meter,
         )
+        self.meter = meter
         comms = _communicators(comm, len(families), transport, timeout_s, self.device)
         _check_ranks(parameters, comms)
         self._own_comms = comms if comm is None else []
@@ -204,6 +208,8 @@ class SparseState:
         self._unused.detach()
         self.steps += 1
         self.figures.add(self.groups, rows, time.perf_counter() - begin, lost)
+        if self.meter is not None:
+            self.meter.step(merged(rows, lost))
         self._clear_step()
         self._choose()
         if failure is not None:
@@ -292,9 +298,14 @@ class SparseState:
         "density_asked"; "step": of the last step, "total": of all since the state was made, both
         merged over dtypes: "wire_bytes" (sent by this rank), "dense_bytes" (what a ring all-reduce
         would send), "seconds" by phase, among them "exposed", for which the step was held up, and,
-        per step, "density" (real) and "selected"; "groups": tamis_stats of each dtype.
+        per step, "density" (real) and "selected"; "groups": tamis_stats of each dtype. With a
+        meter "energy": its joules by phase, of this host's counters; None: nothing is known, and
+        meter.read() says why.
         """
-        return dict(self.figures.read(self.groups), density_asked=self.density)
+        figures = dict(self.figures.read(self.groups), density_asked=self.density)
+        if self.meter is not None:
+            figures["energy"] = joules(self.meter)
+        return figures
 
     def residual_norm(self) -> float:
         """L2 norm of what this rank has kept for later."""

@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The energy log of libtamis for other tools: a table, or metrics.
+
+    tamis-energy-convert --csv FILE...          windows as CSV: the columns of Zeus, then more
+    tamis-energy-convert --zeus FILE...         the columns of Zeus alone
+    tamis-energy-convert --prometheus FILE...   a textfile for node_exporter, of each rank's last run
+
+FILE is JSON Lines, schema tamis.energy/1, also one that is still being written, or FILE.1, which was
+rotated. docs/energy.md describes columns and metrics. What is unknown is an empty field
+and no series, never 0. With -o the output replaces PATH when it is whole.
+"""
+import argparse
+import decimal
+import json
+import os
+import pathlib
+import re
+import sys
+
+
+class Run:
+    """A header, and the windows of the run that it begins."""
+
+    def __init__(self, header):
+        self.header, self.windows, self.lost = header, [], None
+
+
+def read_line(line):
+    """The record, or None: the last line of a process that was killed may be incomplete."""
+    try:
+        record = json.loads(line, parse_float=decimal.Decimal)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_runs(paths):
+    """All runs, in the order in which they began in the files. PATH.1 is what PATH was before it was
+    rotated, and both have the header of the run."""
+    runs = {}
+    for path in sorted(paths, key=lambda path: not path.endswith(".1")):
+        run = None
+        for line in pathlib.Path(path).read_bytes().decode("utf-8", "replace").split("\n"):
+            record = read_line(line) or {}
+            if record.get("type") == "header":
+                if record["schema"] != "tamis.energy/1":
+                    sys.exit(f"{path}: schema {record['schema']} is not tamis.energy/1")
+                key = (record["boot_id"], record["run"], record["rank"], record["t0_unix"])
+                run = runs.setdefault(key, Run(record))
+                run.header = record  # the newest knows most of its domains
+            elif run and record.get("type") == "window":
+                run.windows.append(record)
+            elif run and record.get("type") == "summary":
+                run.lost = record["lost"]
+    if not runs:
+        sys.exit(f"{' '.join(paths)}: no header of an energy log was found")
+    return list(runs.values())
+
+
+def micro(millionths):
+    """Millionths as a decimal number, exactly: -1500000 is -1.5."""
+    whole, rest = divmod(abs(millionths), 1000000)
+    text = f"{whole}.{rest:06}".rstrip("0").rstrip(".")
+    return "-" + text if millionths < 0 else text
+
+
+def millionths(number):
+    return int((decimal.Decimal(number) * 1000000).to_integral_value())
+
+
+# -- CSV -------------------------------------------------------------------------------------------
+
+# A source of which nothing was found has a domain without ':'.
+GROUPS = {"gpu": lambda domain: domain["source"] == "nvml" and ":" in domain["id"],
+          "cpu": lambda domain: domain["kind"] == "package" and ":" in domain["id"],
+          "dram": lambda domain: domain["kind"] == "dram" and ":" in domain["id"]}
+
+
+def energy_columns(header, groups):
+    """{name of the column: id of its domain}"""
+    columns = {}
+    for group in groups:
+        found = [domain["id"] for domain in header["domains"] if GROUPS[group](domain)]
+        columns.update((f"{group}{i}_energy", name) for i, name in enumerate(found))
+    return columns
+
+
+def plain(name):
+    """Readers of Zeus's files split lines at every comma."""
+    return re.sub('[,"\x00-\x1f\x7f]', "_", name)
+
+
+def find_interval(header, window):
+    """A window begins and ends between two changes of a counter: each end may be wrong by what was
+    used in one tick. None: some tick is not known."""
+    ticks = {domain["id"]: domain["tick_s"] for domain in header["domains"]}
+    half = decimal.Decimal(0)
+    if window["uj"] is None:
+        return None
+    for domain in window["domains"]:
+        if domain["counted"] and domain["uj"]:
+            if not ticks.get(domain["id"]) or not window["seconds"]:
+                return None
+            half += decimal.Decimal(domain["uj"]) / window["seconds"] * ticks[domain["id"]]
+    half = int(half.to_integral_value(decimal.ROUND_CEILING))
+    return max(window["uj"] - half, 0), window["uj"] + half
+
+
+def row_of(header, window, columns, ours):
+    begin, end = millionths(window["t0"]), millionths(window["t1"])
+    gained = {domain["id"]: domain["uj"] for domain in window["domains"]}
+    row = [micro(millionths(header["t0_unix"]) + begin), plain(window["name"]), micro(end - begin)]
+    row += ["" if gained.get(name) is None else micro(gained[name]) for name in columns.values()]
+    if ours:
+        interval = find_interval(header, window)
+        row.append("none" if window["uj"] is None else "counter")
+        row += [micro(bound) for bound in interval] if interval else ["", ""]
+        bad = [domain for domain in window["domains"] if domain["status"] != "ok"]
+        row.append(";".join(f"{plain(domain['id'])}={domain['status']}" for domain in bad) or "ok")
+    return row
+
+
+def write_csv(runs, ours):
+    groups = list(GROUPS) if ours else ["gpu"]
+    first = energy_columns(runs[0].header, groups)
+    rows = [["start_time", "window_name", "elapsed_time", *first]
+            + (["method", "ci_lo", "ci_hi", "status"] if ours else [])]
+    for run in runs:
+        columns = energy_columns(run.header, groups)
+        if list(columns) != list(first):
+            sys.exit("the files hold runs with different columns: convert them one by one")
+        rows += [row_of(run.header, window, columns, ours) for window in run.windows]
+    return "".join(",".join(row) + "\n" for row in rows)
+
+
+# -- Prometheus ------------------------------------------------------------------------------------
+
+METRICS = {
+    "tamis_energy_joules_total": "Joules of the counted domains by phase; the phases, unattributed "
+                                 "included, add up to what was measured.",
+    "tamis_energy_domain_joules_total": "Joules of a domain; domains may contain each other.",
+    "tamis_steps_total": "Steps of the reducer.",
+    "tamis_wire_bytes_total": "Bytes that this rank put on the wire.",
+    "tamis_elements_offered_total": "Gradient elements that could be sent.",
+    "tamis_elements_sent_total": "Gradient elements that were sent.",
+    "tamis_energy_dropped_marks_total": "Marks of phases that did not fit.",
+    "tamis_energy_lost_lines_total": "Log lines that could not be written.",
+    "tamis_carbon_grams_total": "Grams of CO2 of the windows in which the grid's intensity was "
+                                "known.",
+    "tamis_power_watts": "Mean power over the last window.",
+    "tamis_slack_p95_seconds": "95th percentile of the time that this rank waited for the last one.",
+    "tamis_energy_domain_ok": "1 while the domain can be read, else 0 and the status says why.",
+}
+
+
+def settle(gains):
+    """Counters never fall: where the fit attributes more than was measured, the largest gives."""
+    owed = -sum(uj for uj in gains.values() if uj < 0)
+    gains = {part: max(uj, 0) for part, uj in gains.items()}
+    while owed > 0 and any(gains.values()):
+        most = max(gains, key=gains.get)
+        given = min(gains[most], owed)
+        gains[most] -= given
+        owed -= given
+    return gains
+
+
+def add(sums, key, value):
+    if value is not None:
+        sums[key] = sums.get(key, 0) + value
+
+
+def sum_windows(windows):
+    """{phase: uj}, {domain's id: uj}, {metric: value}: what is not known has no key."""
+    phases, domains, counts = {}, {}, {}
+    for name in ("steps", "wire_bytes", "elements_offered", "elements_sent"):
+        counts[f"tamis_{name}_total"] = 0
+    for window in windows:
+        comm = window["comm"]
+        if window["uj"] is not None and window["uj"] >= 0:
+            gains = {phase["name"]: phase["uj"] or 0 for phase in window["phases"]}
+            gains["unattributed"] = window["uj"] - sum(gains.values())
+            for phase, uj in settle(gains).items():
+                add(phases, phase, uj)
+        for domain in window["domains"]:
+            add(domains, domain["id"], domain["uj"])
+        add(counts, "tamis_carbon_grams_total", window["carbon"]["g"])
+        add(counts, "tamis_steps_total", window["steps"])
+        add(counts, "tamis_wire_bytes_total", comm["bytes_wire"])
+        add(counts, "tamis_elements_offered_total", comm["elems_offered"])
+        add(counts, "tamis_elements_sent_total", comm["elems_sent"])
+    return phases, domains, counts
+
+
+def series_of(run):
+    """(metric, labels, value as text) of a run."""
+    header = run.header
+    who = {"node": header["host"], "rank": str(header["rank"])}
+    about = {domain["id"]: {"domain": domain["id"], "source": domain["source"],
+                            "kind": domain["kind"]} for domain in header["domains"]}
+    windows = [window for window in run.windows if not window["overlaps"]]
+    last = windows[-1] if windows else {"domains": [], "seconds": 0}
+    phases, domains, counts = sum_windows(windows)
+    for phase, uj in phases.items():
+        if uj > 0 or phase == "unattributed":
+            yield ("tamis_energy_joules_total", who | {"domain": "total", "phase": phase},
+                   micro(uj))
+    for name, uj in domains.items():
+        yield "tamis_energy_domain_joules_total", who | about[name], micro(uj)
+    counts["tamis_energy_dropped_marks_total"] = max(
+        (window["dropped"] for window in windows), default=0)
+    if run.lost is not None:
+        counts["tamis_energy_lost_lines_total"] = run.lost
+    if windows and last["slack"]["p95_s"] is not None:
+        counts["tamis_slack_p95_seconds"] = last["slack"]["p95_s"]
+    for metric, value in counts.items():
+        yield metric, who, str(value)
+    for domain in last["domains"]:
+        if domain["uj"] is not None and last["seconds"] > 0:
+            yield ("tamis_power_watts", who | about[domain["id"]],
+                   str(float(domain["uj"] / (last["seconds"] * 1000000))))
+    for domain in last["domains"] or header["domains"]:
+        yield ("tamis_energy_domain_ok", who | {"domain": domain["id"], "status": domain["status"]},
+               "1" if domain["status"] == "ok" else "0")
+
+
+def escape(value):
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def write_metrics(runs):
+    newest = {}
+    for run in sorted(runs, key=lambda run: run.header["t0_unix"]):
+        newest[run.header["host"], run.header["rank"]] = run
+    found = [series for run in newest.values() for series in series_of(run)]
+    lines = []
+    for metric, about in METRICS.items():
+        series = [(labels, value) for name, labels, value in found if name == metric]
+        if not series:
+            continue
+        kind = "counter" if metric.endswith("_total") else "gauge"
+        lines += [f"# HELP {metric} {about}", f"# TYPE {metric} {kind}"]
+        for labels, value in series:
+            inside = ",".join(f'{name}="{escape(text)}"' for name, text in labels.items())
+            lines.append(f"{metric}{{{inside}}} {value}")
+    return "".join(line + "\n" for line in lines)
+
+
+# -- main ------------------------------------------------------------------------------------------
+
+def write(path, text):
+    if not path:
+        sys.stdout.write(text)
+        return
+    beside = pathlib.Path(path + ".tmp")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, prog="tamis-energy-convert",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--csv", action="store_true", help="a table with all columns")
+    form.add_argument("--zeus", action="store_true", help="a table with the columns of Zeus")
+    form.add_argument("--prometheus", action="store_true", help="metrics, text format 0.0.4")
+    parser.add_argument("-o", "--output", metavar="PATH", help="in place of standard output")
+    parser.add_argument("files", metavar="FILE", nargs="+")
+    given = parser.parse_args()
+    try:
+        runs = read_runs(given.files)
+        write(given.output,
+              write_metrics(runs) if given.prometheus else write_csv(runs, given.csv))
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

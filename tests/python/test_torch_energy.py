@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""tamis.torch with a meter: stats() has joules by phase, or None."""
+
+import time
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from counter import Counter, await_joules
+
+import tamis
+import tamis.torch
+from tamis.energy import Meter
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+
+
+def train(net, optimizer, seconds):
+    end, steps = time.monotonic() + seconds, 0
+    while steps == 0 or time.monotonic() < end:
+        optimizer.zero_grad()
+        net(torch.ones(4, 32)).square().sum().backward()
+        optimizer.step()
+        steps += 1
+        time.sleep(0.005)
+    return steps
+
+
+def test_the_optimizer_tells_joules_by_phase(tmp_path):
+    with Counter(tmp_path) as counter:
+        with Meter(sources="file", files=counter.files, settle_s=0.1) as meter:
+            model = network()
+            inner = torch.optim.SGD(model.parameters(), lr=0.01)
+            optimizer = tamis.torch.DistributedOptimizer(
+                inner, model, density=0.1, transport="local", meter=meter, warmup=2)
+            steps = train(model, optimizer, 1.5)
+            totals = await_joules(meter, 100.0)
+            energy = optimizer.tamis.stats()["energy"]
+            assert {"cut", "exchange", "apply", "idle"} <= set(energy)
+            assert sum(joules or 0.0 for joules in energy.values()) > 50.0
+            assert totals["steps"] <= steps
+            optimizer.close()
+
+
+def test_without_counters_it_is_none_and_without_a_meter_it_is_not_there():
+    tamis.init_process_group()
+    for meter in (None, Meter(sources="none")):
+        model = DistributedDataParallel(network())
+        state = tamis.torch.attach(model, density=0.1, transport="local", meter=meter)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.01), 0.0)
+        stats = state.stats()
+        assert stats["energy"] is None if meter else "energy" not in stats
+        state.close()
+        if meter:
+            meter.close()
