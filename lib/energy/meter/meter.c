@@ -253,11 +253,11 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     e->host = XXH3_64bits(boot_id, strlen(boot_id));
     TAM_TRY(tam_marks_open(&e->marks));
     TAM_TRY(tam_spans_open(&e->spans));
-    TAM_TRY(tam_ledger_open(&e->ledger));
     if (constant || (c->intensity && c->intensity[0]))
         TAM_TRY(tam_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
     TAM_TRY(open_sources(e, c));
     TAM_TRY(open_channels(e));
+    TAM_TRY(tam_ledger_open(e->nchannels, &e->ledger));
     return open_files(e, c, boot_id);
 }
 

@@ -66,4 +66,8 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns);
  */
 void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, bool *counted, char *missing);
 
+/** Whether one of the domains of a host contains another, readable or not. */
+bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t outer,
+                         uint32_t inner);
+
 #endif
