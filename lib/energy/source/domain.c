@@ -142,8 +142,6 @@ static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading
                             uint64_t *err_ns) {
     uint64_t low_ns = d->read_ns, high_ns = r->at_ns;
     *err_ns = r->err_ns;
-    if (r->stamped)
-        return r->at_ns;
     if (!d->still && (d->tick_s == 0.0 || d->streak >= QUICK)) {
         *err_ns += (high_ns - low_ns) / 8;
         return high_ns;

@@ -12,7 +12,6 @@ typedef struct nvml_gpu *nvml_device; /* opaque */
 
 enum {
     NVML_OK = 0,
-    NVML_UNINITIALIZED = 1,
     NVML_NOT_SUPPORTED = 3,
     NVML_NO_PERMISSION = 4,
     NVML_NOT_FOUND = 6,
@@ -22,7 +21,6 @@ enum {
 
     NVML_FIELD_ENERGY = 83, /* mJ, as nvmlDeviceGetTotalEnergyConsumption */
     NVML_FIELD_POWER = 186, /* mW, instant */
-    NVML_SCOPE_GPU = 0,
     NVML_SCOPE_MODULE = 1,
     NVML_TYPE_UINT = 1,
     NVML_TYPE_ULONG = 2,
