@@ -60,7 +60,6 @@ static void merge_oldest(tam_sampler *s) {
         tam_energy_gain *into = &s->gains[next].gain, *from = &s->gains[i].gain;
         into->begin_ns = from->begin_ns;
         into->uj += from->uj;
-        into->err_ns = from->err_ns > into->err_ns ? from->err_ns : into->err_ns;
         memmove(&s->gains[i], &s->gains[i + 1], (s->ngains - i - 1) * sizeof s->gains[0]);
         s->ngains--;
         return;
