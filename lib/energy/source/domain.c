@@ -302,13 +302,6 @@ static uint64_t around_change(const tam_energy_domain *d, uint64_t period_ns) {
     return at_ns;
 }
 
-static uint64_t pause_most(const tam_energy_domain *d) {
-    if (d->place.range_uj == 0)
-        return PAUSE_MOST_NS;
-    double quarter_s = (double)d->place.range_uj / (4e6 * d->place.most_w);
-    return quarter_s < seconds(PAUSE_MOST_NS) ? to_ns(quarter_s) : PAUSE_MOST_NS;
-}
-
 uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
     uint64_t period_ns = to_ns(d->place.period_s), at_ns = d->heard_ns + period_ns;
     if (d->place.status != TAMIS_ENERGY_OK)
@@ -323,6 +316,6 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
         at_ns = d->heard_ns + PAUSE_MOST_NS;
     else if (!d->place.power && d->tick_s > 0.0 && d->streak < QUICK)
         at_ns = around_change(d, period_ns);
-    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + pause_most(d));
+    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MOST_NS);
     return most(now_ns, at_ns);
 }

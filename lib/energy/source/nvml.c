@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * GPUs: the counter of joules since the driver was loaded (Volta and newer), else power.
+ * GPUs, over NVIDIA's management library, which is loaded when the source looks for them: no header
+ * of it and no link to it, prototypes and numbers as in its documentation (NVML API 11 to 13).
+ *
+ * The counter of joules since the driver was loaded (Volta and newer), else power.
  *
  * One board has one counter, whatever its partitions (MIG) are: a domain is the physical GPU and
  * bears its UUID. On modules of GPU and CPU the counter covers the whole module; that is seen by
  * power being answered for the scope "module". Devices are asked for by UUID or PCI bus id, never
  * by number: CUDA_VISIBLE_DEVICES reorders.
  */
-#include "lib/energy/source/gpu_api.h"
 #include "lib/energy/source/source.h"
 
 #include <dlfcn.h>
@@ -15,11 +17,119 @@
 
 #define POWER_PERIOD_S 0.05
 
+/* -- the library ------------------------------------------------------------------------------ */
+
+typedef struct nvml_gpu *nvml_device; /* opaque */
+
+enum {
+    NVML_OK = 0,
+    NVML_NOT_SUPPORTED = 3,
+    NVML_NO_PERMISSION = 4,
+    NVML_NOT_FOUND = 6,
+    NVML_NO_DRIVER = 9,
+    NVML_NO_FUNCTION = 13,
+    NVML_GPU_LOST = 15,
+
+    NVML_FIELD_ENERGY = 83, /* mJ, as nvmlDeviceGetTotalEnergyConsumption */
+    NVML_FIELD_POWER = 186, /* mW, instant */
+    NVML_SCOPE_MODULE = 1,
+    NVML_TYPE_UINT = 1,
+    NVML_TYPE_ULONG = 2,
+    NVML_TYPE_ULLONG = 3,
+
+    NVML_UUID_BYTES = 96
+};
+
+/* A value that is asked for by number. */
+typedef struct nvml_field {
+    uint32_t id, scope;
+    int64_t stamp_us, latency_us;
+    int32_t type, status;
+    union {
+        uint32_t u32;
+        uint64_t u64;
+    } value;
+} nvml_field;
+
+_Static_assert(sizeof(nvml_field) == 40, "as the library has it");
+
 typedef struct nvml {
-    nvml_api api;
     void *library;
     bool begun; /* init has been called */
+
+    int (*init)(void);
+    int (*shutdown)(void);
+    int (*count)(unsigned *count);
+    int (*by_index)(unsigned index, nvml_device *device);
+    int (*uuid)(nvml_device device, char *uuid, unsigned bytes);
+
+    /* These may be NULL. */
+    const char *(*error)(int code);
+    int (*by_uuid)(const char *uuid, nvml_device *device);
+    int (*by_bus)(const char *bus, nvml_device *device);
+    int (*energy)(nvml_device device, unsigned long long *mj);
+    int (*power)(nvml_device device, unsigned *mw);
+    int (*fields)(nvml_device device, int count, nvml_field *fields);
+    int (*is_mig)(nvml_device device, unsigned *mig);
+    int (*parent)(nvml_device mig, nvml_device *device);
 } nvml;
+
+/* @return the name of a missing function that is needed; NULL: none is missing */
+static const char *load_functions(nvml *self) {
+    const struct {
+        const char *name;
+        void *out;
+        bool needed;
+    } functions[] = {
+        {"nvmlInit_v2", &self->init, true},
+        {"nvmlShutdown", &self->shutdown, true},
+        {"nvmlDeviceGetCount_v2", &self->count, true},
+        {"nvmlDeviceGetHandleByIndex_v2", &self->by_index, true},
+        {"nvmlDeviceGetUUID", &self->uuid, true},
+        {"nvmlErrorString", &self->error, false},
+        {"nvmlDeviceGetHandleByUUID", &self->by_uuid, false},
+        {"nvmlDeviceGetHandleByPciBusId_v2", &self->by_bus, false},
+        {"nvmlDeviceGetTotalEnergyConsumption", &self->energy, false},
+        {"nvmlDeviceGetPowerUsage", &self->power, false},
+        {"nvmlDeviceGetFieldValues", &self->fields, false},
+        {"nvmlDeviceIsMigDeviceHandle", &self->is_mig, false},
+        {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle", &self->parent, false},
+    };
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *function = dlsym(self->library, functions[i].name);
+        if (!function && functions[i].needed)
+            return functions[i].name;
+        memcpy(functions[i].out, &function, sizeof function);
+    }
+    return NULL;
+}
+
+/* What a code other than OK means, and what to do. @param what  the function that returned it */
+static tamis_energy_status explain(const nvml *self, int code, const char *what,
+                                   char reason[TAMIS_ENERGY_TEXT]) {
+    static const struct {
+        int code;
+        tamis_energy_status status;
+        const char *remedy;
+    } rows[] = {
+        {NVML_NO_DRIVER, TAMIS_ENERGY_ABSENT, "the driver is not loaded: modprobe nvidia"},
+        {NVML_NOT_SUPPORTED, TAMIS_ENERGY_UNSUPPORTED, "this GPU or driver does not support it"},
+        {NVML_NO_FUNCTION, TAMIS_ENERGY_UNSUPPORTED, "the driver is older than its library"},
+        {NVML_NO_PERMISSION, TAMIS_ENERGY_DENIED,
+         "permission denied: the user or container must have access to the device"},
+        {NVML_NOT_FOUND, TAMIS_ENERGY_ABSENT, "no such GPU; nvidia-smi -L lists them"},
+        {NVML_GPU_LOST, TAMIS_ENERGY_LOST, "the GPU has fallen off the bus: see dmesg for Xid"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].code != code)
+            continue;
+        tam_energy_say(reason, "%s (NVML %d from %s)", rows[i].remedy, code, what);
+        return rows[i].status;
+    }
+    tam_energy_say(reason, "NVML error %d from %s: %s", code, what,
+                   self->error ? self->error(code) : "it has no words for it");
+    return TAMIS_ENERGY_FAILED;
+}
 
 typedef struct gpu {
     const nvml *library;
@@ -33,9 +143,9 @@ typedef struct gpu {
 /* Of the whole module. @return a code of the library */
 static int read_field(const gpu *g, uint32_t id, nvml_field *out) {
     *out = (nvml_field){.id = id, .scope = NVML_SCOPE_MODULE};
-    if (!g->library->api.fields)
+    if (!g->library->fields)
         return NVML_NO_FUNCTION;
-    int code = g->library->api.fields(g->device, 1, out);
+    int code = g->library->fields(g->device, 1, out);
     return code == NVML_OK ? out->status : code;
 }
 
@@ -56,11 +166,11 @@ static int read_module(const gpu *g, unsigned long long *mj) {
 static int read_energy(const gpu *g, unsigned long long *mj) {
     if (g->fields)
         return read_module(g, mj);
-    return g->library->api.energy ? g->library->api.energy(g->device, mj) : NVML_NO_FUNCTION;
+    return g->library->energy ? g->library->energy(g->device, mj) : NVML_NO_FUNCTION;
 }
 
 static int read_power(const gpu *g, unsigned *mw) {
-    return g->library->api.power ? g->library->api.power(g->device, mw) : NVML_NO_FUNCTION;
+    return g->library->power ? g->library->power(g->device, mw) : NVML_NO_FUNCTION;
 }
 
 static bool lacks(int code) {
@@ -69,7 +179,7 @@ static bool lacks(int code) {
 
 static void break_down(const nvml *self, tam_energy_place *place, int code, const char *what) {
     char reason[TAMIS_ENERGY_TEXT];
-    tamis_energy_status status = tam_gpu_api_explain(&self->api, code, what, reason);
+    tamis_energy_status status = explain(self, code, what, reason);
     tam_energy_break(place, status, "%s", reason);
 }
 
@@ -83,8 +193,8 @@ static void probe(gpu *g, tam_energy_place *place) {
         tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
                          "neither energy (nvmlDeviceGetTotalEnergyConsumption: %s) nor power "
                          "(nvmlDeviceGetPowerUsage: %s) of this GPU can be read",
-                         g->library->api.energy ? "not supported" : "missing",
-                         g->library->api.power ? "not supported" : "missing");
+                         g->library->energy ? "not supported" : "missing",
+                         g->library->power ? "not supported" : "missing");
     } else if (energy == NVML_NO_PERMISSION || energy == NVML_GPU_LOST) {
         break_down(g->library, place, energy, "nvmlDeviceGetTotalEnergyConsumption");
     } else if (power == NVML_NO_PERMISSION || power == NVML_GPU_LOST) {
@@ -98,6 +208,11 @@ static void probe(gpu *g, tam_energy_place *place) {
 
 /* -- which GPUs ------------------------------------------------------------------------------- */
 
+/* The one domain that says what is wrong with all. */
+static tam_energy_place *add_nothing(tam_energy_found *found) {
+    return tam_energy_add(found, "", TAMIS_ENERGY_GPU, sizeof(gpu));
+}
+
 /* One that cannot be read. */
 static void add_failed(tam_energy_found *found, const char *name, int code, const char *what) {
     break_down(found->self, tam_energy_add(found, name, TAMIS_ENERGY_GPU, sizeof(gpu)), code, what);
@@ -106,10 +221,9 @@ static void add_failed(tam_energy_found *found, const char *name, int code, cons
 /* A partition's handle becomes that of its board. */
 static int to_board(const nvml *self, nvml_device *device) {
     unsigned mig = 0;
-    if (!self->api.is_mig || !self->api.parent || self->api.is_mig(*device, &mig) != NVML_OK ||
-        !mig)
+    if (!self->is_mig || !self->parent || self->is_mig(*device, &mig) != NVML_OK || !mig)
         return NVML_OK;
-    return self->api.parent(*device, device);
+    return self->parent(*device, device);
 }
 
 /* @param  name  what it was asked for as */
@@ -121,7 +235,7 @@ static void add_gpu(tam_energy_found *found, const char *name, nvml_device devic
         add_failed(found, name, code, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
         return;
     }
-    code = self->api.uuid(device, uuid, sizeof uuid);
+    code = self->uuid(device, uuid, sizeof uuid);
     if (code != NVML_OK) {
         add_failed(found, name, code, "nvmlDeviceGetUUID");
         return;
@@ -143,19 +257,18 @@ static void add_all(tam_energy_found *found) {
     const nvml *self = found->self;
     unsigned count = 0;
     char name[24];
-    int code = self->api.count(&count);
+    int code = self->count(&count);
     if (code != NVML_OK) {
         add_failed(found, "", code, "nvmlDeviceGetCount_v2");
         return;
     }
     if (count == 0)
-        tam_energy_break(tam_energy_add(found, "", TAMIS_ENERGY_GPU, sizeof(gpu)),
-                         TAMIS_ENERGY_ABSENT,
+        tam_energy_break(add_nothing(found), TAMIS_ENERGY_ABSENT,
                          "the driver is loaded and shows no GPU: is the container given one?");
     for (unsigned i = 0; i < count; i++) {
         nvml_device device;
         snprintf(name, sizeof name, "index-%u", i);
-        code = self->api.by_index(i, &device);
+        code = self->by_index(i, &device);
         if (code == NVML_OK)
             add_gpu(found, name, device);
         else
@@ -168,7 +281,7 @@ static void add_named(tam_energy_found *found, const char *name) {
     const nvml *self = found->self;
     bool uuid = strncmp(name, "GPU-", 4) == 0 || strncmp(name, "MIG-", 4) == 0;
     const char *what = uuid ? "nvmlDeviceGetHandleByUUID" : "nvmlDeviceGetHandleByPciBusId_v2";
-    int (*find)(const char *, nvml_device *) = uuid ? self->api.by_uuid : self->api.by_bus;
+    int (*find)(const char *, nvml_device *) = uuid ? self->by_uuid : self->by_bus;
     nvml_device device;
     int code = find ? find(name, &device) : NVML_NO_FUNCTION;
     if (code == NVML_OK)
@@ -190,12 +303,6 @@ static void add_list(tam_energy_found *found, const char *list) {
 
 /* -- the source ------------------------------------------------------------------------------- */
 
-static void add_nothing(tam_energy_found *found, tamis_energy_status status, const char *what,
-                        const char *text) {
-    tam_energy_break(tam_energy_add(found, "", TAMIS_ENERGY_GPU, sizeof(gpu)), status, "%s%s", what,
-                     text);
-}
-
 static void find_nvml(const tamis_energy_config *config, tam_energy_found *found) {
     const char *path =
         config->nvml_path && config->nvml_path[0] ? config->nvml_path : "libnvidia-ml.so.1";
@@ -206,15 +313,17 @@ static void find_nvml(const tamis_energy_config *config, tam_energy_found *found
     self->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!self->library) {
         const char *why = dlerror();
-        add_nothing(found, TAMIS_ENERGY_ABSENT, "no library: ", why ? why : path);
+        tam_energy_break(add_nothing(found), TAMIS_ENERGY_ABSENT, "no library: %s",
+                         why ? why : path);
         return;
     }
-    const char *missing = tam_gpu_api_find(&self->api, self->library);
+    const char *missing = load_functions(self);
     if (missing) {
-        add_nothing(found, TAMIS_ENERGY_UNSUPPORTED, "the library has no function ", missing);
+        tam_energy_break(add_nothing(found), TAMIS_ENERGY_UNSUPPORTED,
+                         "the library has no function %s: %s", missing, path);
         return;
     }
-    int code = self->api.init();
+    int code = self->init();
     self->begun = code == NVML_OK;
     if (code != NVML_OK)
         add_failed(found, "", code, "nvmlInit_v2");
@@ -227,7 +336,7 @@ static void find_nvml(const tamis_energy_config *config, tam_energy_found *found
 static void close_nvml(void *opaque) {
     nvml *self = opaque;
     if (self->begun)
-        self->api.shutdown();
+        self->shutdown();
     if (self->library)
         dlclose(self->library);
 }
@@ -241,7 +350,7 @@ static void read_nvml(void *own, tam_energy_reading *out) {
                        : g->fields ? "nvmlDeviceGetFieldValues"
                                    : "nvmlDeviceGetTotalEnergyConsumption";
     if (code != NVML_OK) {
-        out->status = tam_gpu_api_explain(&g->library->api, code, what, out->reason);
+        out->status = explain(g->library, code, what, out->reason);
     } else if (__builtin_mul_overflow(g->power ? mw : (uint64_t)mj, 1000u, &out->value)) {
         out->status = TAMIS_ENERGY_GARBLED;
         tam_energy_say(out->reason, "%llu mJ is no count of a GPU", mj);

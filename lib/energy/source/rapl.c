@@ -28,17 +28,9 @@ typedef struct zone {
 /* -- what a zone is --------------------------------------------------------------------------- */
 
 /* "package-0", "package-0-die-1", "psys", "psys-1", "core", "uncore", "dram" */
-static bool known(const char *name) {
-    unsigned package, die;
-    int end = 0;
-    if (sscanf(name, "package-%u%n", &package, &end) == 1 && name[end] == '\0')
-        return true;
-    if (sscanf(name, "package-%u-die-%u%n", &package, &die, &end) == 2 && name[end] == '\0')
-        return true;
-    if (sscanf(name, "psys-%u%n", &package, &end) == 1 && name[end] == '\0')
-        return true;
-    return strcmp(name, "psys") == 0 || strcmp(name, "core") == 0 || strcmp(name, "uncore") == 0 ||
-           strcmp(name, "dram") == 0;
+static bool is_processors(tamis_energy_kind kind) {
+    return kind == TAMIS_ENERGY_PACKAGE || kind == TAMIS_ENERGY_PSYS || kind == TAMIS_ENERGY_CORE ||
+           kind == TAMIS_ENERGY_UNCORE || kind == TAMIS_ENERGY_DRAM;
 }
 
 static void read_range(tam_energy_place *place, const char *class, const char *folder) {
@@ -104,7 +96,9 @@ static void add_zone(tam_energy_found *found, const char *class, const char *fol
     zone z;
     bool nested = read_name(class, folder, inner, outer, why) == TAMIS_ENERGY_OK;
     tamis_energy_status named = read_name(class, folder, strlen(folder), name, why);
-    bool understood = named == TAMIS_ENERGY_OK && known(name);
+    tamis_energy_kind kind =
+        named == TAMIS_ENERGY_OK ? tam_energy_kind_of(name) : TAMIS_ENERGY_OTHER;
+    bool understood = is_processors(kind);
     tam_path_print(z.counter, "%s/%s/energy_uj", class, folder);
     if (!understood && access(z.counter, F_OK) != 0)
         return; /* powercap has zones without a counter too */
@@ -112,8 +106,8 @@ static void add_zone(tam_energy_found *found, const char *class, const char *fol
              named == TAMIS_ENERGY_OK ? name : folder);
     if (tam_energy_find_place(found, full))
         return;
-    tamis_energy_kind kind = understood ? tam_energy_kind_of(name) : TAMIS_ENERGY_OTHER;
-    tam_energy_place *place = tam_energy_add(found, full, kind, sizeof z);
+    tam_energy_place *place =
+        tam_energy_add(found, full, understood ? kind : TAMIS_ENERGY_OTHER, sizeof z);
     if (!place)
         return;
     *(zone *)place->own = z;

@@ -227,12 +227,13 @@ static tamis_status open_silent(const tam_energy_source *source, tam_sampler **o
     if (s->status == TAMIS_OK)
         take_found(s);
     tamis_status status = s->status;
-    if (status != TAMIS_OK)
+    if (status != TAMIS_OK) {
         release(s);
-    else
-        tam_log(TAM_WARN, "energy: %s: %s", source->name, s->domains[0].reason);
+        return status;
+    }
+    tam_log(TAM_WARN, "energy: %s: %s", source->name, s->domains[0].reason);
     *out = s;
-    return status;
+    return TAMIS_OK;
 }
 
 tamis_status tam_sampler_open(const tam_energy_source *source, const tamis_energy_config *config,
