@@ -126,7 +126,7 @@ static void nothing_is_lost_while_owners_change(void **state) {
     meters_advance(&world, 10000);
     report_all();
     for (uint64_t i = 0; i < 300; i++) { /* the owner is another each time */
-        meters_advance(&world, i % 10 ? 1000 + data_mix(i) % 5000 : 3600000);
+        meters_advance(&world, i % 10 ? 10 + data_mix(i) % 5000 / (1 + i % 9 * 20) : 3600000);
         for (uint32_t r = 0; r < METERS_RANKS; r++)
             ids[r] = (uint32_t)((r + i * 7) % METERS_RANKS);
         report(ids, METERS_RANKS);

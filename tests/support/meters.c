@@ -103,8 +103,10 @@ uint32_t meters_show(const meters *m, uint32_t id, tam_energy_entry *out) {
             continue;
         }
         tam_energy_entry *e = &out[n++];
-        *e =
-            (tam_energy_entry){.host = c->host, .kind = (uint32_t)c->kind, .range_uj = c->range_uj};
+        *e = (tam_energy_entry){.host = c->host,
+                                .kind = (uint32_t)c->kind,
+                                .range_uj = c->range_uj,
+                                .most_w = (uint32_t)c->most_w};
         memcpy(e->id, c->id, sizeof e->id);
         memcpy(e->inside, c->inside, sizeof e->inside);
         if (r->denied_rapl && c->kind != TAMIS_ENERGY_GPU) {

@@ -224,20 +224,24 @@ static void note_missing(tam_ledger *l, const char *first, uint32_t hosts) {
              first, notes);
 }
 
-/* Both have read one counter: the base moves to the reading that was believed. */
+/* Both have read one counter, at about one moment: the base moves to the reading that was believed,
+ * unless it was reset between the two. */
 static void align(tam_ledger_base *tried, const tam_ledger_base *base, const tam_energy_entry *mine,
                   const tam_energy_entry *teller) {
+    const uint64_t most = UINT64_C(10000000) * mine->most_w; /* of 10 s */
     uint64_t up = teller->raw_uj - mine->raw_uj, down = mine->raw_uj - teller->raw_uj;
+    uint64_t at = mine->uj;
     if (!mine->has_raw || !teller->has_raw)
         return;
-    if (teller->raw_uj < mine->raw_uj && teller->range_uj)
-        up += teller->range_uj;
-    else if (teller->range_uj)
-        down += teller->range_uj;
-    if (up <= down && up <= teller->uj) /* else it was reset in between */
-        tried->uj += up;
-    else if (down < up && down <= tried->uj - base->uj)
-        tried->uj -= down;
+    if (teller->raw_uj < mine->raw_uj)
+        up += mine->range_uj;
+    else
+        down += mine->range_uj;
+    if (up <= down && up <= most)
+        at += up;
+    else if (down < up && down <= most)
+        at -= down < at ? down : at;
+    tried->uj = at > base->uj ? at : base->uj;
 }
 
 /* Where the counts of this rank go on; what it could not read from where it was, unless another was

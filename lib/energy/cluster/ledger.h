@@ -35,7 +35,8 @@ typedef struct tam_energy_entry {
     uint32_t kind, status, resets;
     uint32_t overlaps;         /* as it travels: its gain must not be added */
     uint64_t raw_uj, range_uj; /* of the counter; range 0: it does not wrap */
-    uint64_t has_raw;          /* these hold; not of power, which each meter integrates */
+    uint32_t has_raw;          /* these hold; not of power, which each meter integrates */
+    uint32_t most_w;           /* it cannot draw more */
     uint64_t uj; /* since the meter was opened; as it travels: since the last report */
     int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of uj, as far as it is attributed */
     uint8_t methods[TAMIS_ENERGY_PHASES];   /* tamis_energy_method of each */

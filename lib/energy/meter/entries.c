@@ -17,6 +17,7 @@ static void show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *
         .raw_uj = d.raw,
         .range_uj = d.place.range_uj,
         .has_raw = d.has_raw && !d.place.power,
+        .most_w = (uint32_t)d.place.most_w,
         .uj = d.total_uj,
     };
     memcpy(out->id, d.place.id, sizeof out->id);
