@@ -1,43 +1,202 @@
 /* SPDX-License-Identifier: MIT
  *
- * What callers see of reports: a meter's domains go in, sums over the cluster come out.
+ * Memory lies in the ledger, so that a report like the last one allocates nothing, and a job that
+ * outlives its call has where to write. It is taken before anything is sent, for as many domains as
+ * this rank sees: a rank without any tells the others. Only where others see more, which is rare,
+ * more is taken when it is too late for that.
  */
 #include "collectives/energy/report.h"
+
 #include "lib/base/fenv.h"
 
+#include <xxhash.h>
+
+#define CALL "tamis_energy_report"
+
+/* What a rank shows first. */
+typedef struct card {
+    tam_board_head head;
+    uint32_t version, entries;
+    uint64_t now_ns; /* no two reports have the same board */
+    tam_energy_sums sums;
+} card;
+
+_Static_assert(sizeof(card) <= TAM_BOARD_BYTES, "a card fits the board");
+
+/* What the cards come to; the same on all ranks. */
+typedef struct plan {
+    uint32_t entries, most; /* of all ranks, of one */
+    size_t block_bytes;     /* of one rank */
+    size_t desk_bytes;      /* blocks of all ranks, the own one, scratch */
+    tam_energy_sums latest; /* of the rank that took part in the most reports */
+    uint64_t name;
+} plan;
+
+typedef struct gather_job {
+    tam_job job;
+    const void *send;
+    void *recv;
+    size_t bytes;
+} gather_job;
+
+_Static_assert(sizeof(gather_job) <= TAM_DESK_BYTES, "a gather fits the desk");
+
+/* -- cards ------------------------------------------------------------------------------------ */
+
+static const card *card_of(const tamis_comm *comm, uint32_t rank) {
+    return tam_board_entry(comm->board, rank);
+}
+
+static tamis_status judge_cards(const unsigned char *board, uint32_t nranks) {
+    const card *first = tam_board_entry(board, 0);
+    TAM_TRY(tam_board_failure(board, nranks, "report its energy"));
+    for (uint32_t r = 0; r < nranks; r++) {
+        const card *c = tam_board_entry(board, r);
+        if (c->version != first->version)
+            return tam_fail(TAMIS_E_MISMATCH,
+                            "library version differs: rank 0 has %u, rank %u has %u",
+                            first->version, r, c->version);
+        if (c->entries > TAM_REPORT_ENTRIES_MOST)
+            return tam_fail(TAMIS_E_ARGUMENT, "rank %u shows %u domains of energy, at most %d", r,
+                            c->entries, TAM_REPORT_ENTRIES_MOST);
+    }
+    return TAMIS_OK;
+}
+
+static size_t block_bytes(uint32_t entries) {
+    return sizeof(tam_energy_run) + entries * sizeof(tam_energy_entry);
+}
+
+static size_t desk_bytes(uint32_t nranks, uint32_t most, uint64_t entries) {
+    return (nranks + (size_t)1) * block_bytes(most) + tam_ledger_scratch(entries);
+}
+
+static plan make_plan(const tamis_comm *comm) {
+    plan p = {.latest = card_of(comm, 0)->sums,
+              .name = XXH3_64bits(comm->board, (size_t)comm->nranks * TAM_BOARD_BYTES) | 1};
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        const card *c = card_of(comm, r);
+        p.entries += c->entries;
+        p.most = c->entries > p.most ? c->entries : p.most;
+        if (c->sums.reports > p.latest.reports)
+            p.latest = c->sums;
+    }
+    p.block_bytes = block_bytes(p.most);
+    p.desk_bytes = desk_bytes(comm->nranks, p.most, p.entries);
+    return p;
+}
+
+static tamis_status show_card(tamis_comm *comm, const tam_ledger *ledger, tamis_status status,
+                              uint64_t deadline_ns) {
+    card mine = {.head = {(uint64_t)status, CALL}, .version = TAMIS_VERSION};
+    if (status == TAMIS_OK) {
+        mine.entries = ledger->n;
+        mine.now_ns = tam_clock_ns();
+        mine.sums = ledger->sums;
+    }
+    return tam_board_show(comm, &mine, sizeof mine, judge_cards, deadline_ns);
+}
+
+/* -- entries ---------------------------------------------------------------------------------- */
+
+static tamis_status run_gather(tam_job *job, tam_link *link) {
+    gather_job *g = (gather_job *)(void *)job;
+    return link->transport->allgather(link->self, g->send, g->bytes, g->recv, &link->call);
+}
+
+/* A job that was given up may still write to the desk of the ledger: it is left to it. */
+static tamis_status gather_blocks(tamis_comm *comm, const plan *p, const tam_energy_run *run,
+                                  tam_ledger *ledger, uint64_t deadline_ns) {
+    unsigned char *recv = ledger->desk, *send = recv + comm->nranks * p->block_bytes;
+    gather_job *g = (gather_job *)(void *)comm->desk;
+    memset(send, 0, p->block_bytes);
+    memcpy(send, run, sizeof *run);
+    tam_ledger_offer(ledger, &p->latest, p->name,
+                     (tam_energy_entry *)(void *)(send + sizeof(tam_energy_run)));
+    *g = (gather_job){.job = {.run = run_gather, .deadline_ns = deadline_ns, .purpose = CALL},
+                      .send = send,
+                      .recv = recv,
+                      .bytes = p->block_bytes};
+    tamis_status status = tam_comm_run(comm, &g->job);
+    if (status != TAMIS_OK &&
+        (comm->transport->capabilities & (TAM_CAP_LINGERS | TAM_CAP_THREADED)) != 0)
+        tam_ledger_leave_desk(ledger);
+    return status;
+}
+
+static void add_run(tam_energy_run *sum, const tam_energy_run *one) {
+    if (one->time_ns > sum->time_ns)
+        sum->time_ns = one->time_ns;
+    if (one->steps > sum->steps)
+        sum->steps = one->steps;
+    sum->wire_bytes += one->wire_bytes;
+    for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
+        sum->exposure_ns[k] += one->exposure_ns[k];
+}
+
+/* Blocks become one row of entries, at the beginning of the desk. */
+static tam_energy_run join(const tamis_comm *comm, const plan *p, unsigned char *desk) {
+    tam_energy_run sum = {0}, one;
+    tam_energy_entry *row = (tam_energy_entry *)(void *)desk;
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        const unsigned char *from = desk + r * p->block_bytes;
+        uint32_t count = card_of(comm, r)->entries;
+        memcpy(&one, from, sizeof one);
+        add_run(&sum, &one);
+        memmove(row, from + sizeof(tam_energy_run), count * sizeof row[0]);
+        row += count;
+    }
+    return sum;
+}
+
+tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_ledger *ledger,
+                               tamis_status status) {
+    uint64_t deadline_ns = tam_comm_deadline(comm);
+    if (status == TAMIS_OK && ledger->n <= TAM_REPORT_ENTRIES_MOST) /* as much as is known to be */
+        status = tam_ledger_desk(
+            ledger, desk_bytes(comm->nranks, ledger->n, (uint64_t)comm->nranks * ledger->n));
+    TAM_TRY(show_card(comm, ledger, status, deadline_ns));
+    plan p = make_plan(comm);
+    status = tam_ledger_desk(ledger, p.desk_bytes);
+    if (status != TAMIS_OK) {
+        tam_comm_lose(comm, status); /* the others have gone on */
+        return status;
+    }
+    TAM_TRY(gather_blocks(comm, &p, run, ledger, deadline_ns));
+    unsigned char *desk = ledger->desk;
+    tam_energy_run all = join(comm, &p, desk);
+    tam_ledger_take(ledger, (tam_energy_entry *)(void *)desk, p.entries, &all,
+                    desk + (comm->nranks + (size_t)1) * p.block_bytes);
+    return TAMIS_OK;
+}
+
+/* -- what callers see ------------------------------------------------------------------------- */
+
 /* Everything that can be wrong on this rank alone, before anything is sent. */
-static tamis_status prepare(tamis_energy *energy, tamis_energy_totals *out,
-                            tam_energy_entry **entries, uint32_t *n, tam_energy_run *run) {
+static tamis_status prepare(tamis_energy *energy, const tamis_energy_totals *out,
+                            tam_energy_run *run) {
     if (!energy || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_report: %s is NULL",
-                        energy ? "out" : "energy");
+        return tam_fail(TAMIS_E_ARGUMENT, CALL ": %s is NULL", energy ? "out" : "energy");
     if (out->size < sizeof *out || out->size > 65536)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_energy_totals.size is %zu: set the struct by its _INIT macro",
                         out->size);
-    TAM_TRY(tam_meter_present(energy, "tamis_energy_report"));
-    uint32_t most = tam_meter_entries(energy, NULL, 0);
-    TAM_TRY(tam_ledger_shelf(tam_meter_ledger(energy), most, entries));
-    uint32_t found = tam_meter_entries(energy, *entries, most);
-    *n = found < most ? found : most;
+    TAM_TRY(tam_meter_present(energy, CALL));
+    tam_meter_entries(energy, tam_meter_ledger(energy)->shown);
     tam_meter_run(energy, run);
     return TAMIS_OK;
 }
 
 tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm, tamis_energy_totals *out) {
     TAM_FENV_HELD();
-    tam_energy_entry *entries = NULL;
     tam_energy_run run = {0};
     tamis_energy_totals totals;
-    uint32_t n = 0;
     if (!comm)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_report: comm is NULL");
+        return tam_fail(TAMIS_E_ARGUMENT, CALL ": comm is NULL");
     TAM_TRY(tam_comm_check(comm));
-    tamis_status status = prepare(energy, out, &entries, &n, &run);
-    if (status != TAMIS_OK)
-        return tam_report_decline(comm, status);
-    tam_ledger *ledger = tam_meter_ledger(energy);
-    TAM_TRY(tam_report_gather(comm, entries, n, &run, ledger));
+    tamis_status status = prepare(energy, out, &run);
+    tam_ledger *ledger = status == TAMIS_OK ? tam_meter_ledger(energy) : NULL;
+    TAM_TRY(tam_report_gather(comm, &run, ledger, status));
     tam_ledger_totals(ledger, &totals);
     tam_meter_complete(energy, &totals);
     return tam_struct_give("tamis_energy_totals", &totals, sizeof totals, out);

@@ -284,15 +284,23 @@ TAMIS_CHECKED tamis_status tamis_energy_resume(tamis_energy *energy,
  * are denied. Each domain of the cluster is counted once, by the lowest rank that can read it, and
  * of domains that contain one another only the widest readable ones are part of the sum.
  *
- * Sums are whole microjoules since the first meter of a domain was opened, and the same on all
- * ranks. They go on when a rank is gone or no longer allowed to read: the next rank that sees the
- * domain takes it over, and what was gained since the last report is found from the counter itself,
- * to one tick. They also go on over another communicator, with other or fewer ranks: domains are
- * known by host, not by rank, and ranks that missed reports, or whose meters are new, take over
- * what the others know.
+ * Sums are whole microjoules and the same on all ranks. They begin where the meters that are in the
+ * first report were opened, and go on when a rank is gone or no longer allowed to read: the next
+ * rank that sees the domain takes it over, and what was gained since the last report is found from
+ * its own readings of the same counter. They also go on over another communicator, with other or
+ * fewer ranks: domains are known by host, not by rank.
  *
- * Two domains of different width are not read at one moment: when the sum goes over from one to
- * the other, joules of one tick may count twice or not at all.
+ * Nothing that was counted is counted again. What a rank read that was not in the last report, as a
+ * new one, may have been counted by others: unless one that was in it reads the same domain, the
+ * domain counts from this report on, what it gained before is left out, and `missing` says so, here
+ * and in all reports that follow. The same holds for a domain that no rank could read at a report
+ * and that another, wider or narrower one was counted for meanwhile; else all that it gained is
+ * counted when it is read again. Where ranks come together that have been in different reports, all
+ * go on from the sums of the rank that was in the most.
+ *
+ * Joules of one tick may count twice or not at all where two readings of about one moment meet that
+ * are of different things: domains of different width, power that each rank integrates for itself,
+ * and a domain that another rank takes over just after a report that failed on some ranks alone.
  */
 
 /**
@@ -310,9 +318,10 @@ TAMIS_CHECKED tamis_status tamis_energy_resume(tamis_energy *energy,
  * @param  out     [out]     set by TAMIS_ENERGY_TOTALS_INIT; untouched on failure
  *
  * Collective: over `comm`, between steps or at the same place of a step on all ranks
- * Cost:       two all-gathers; one more and memory, when domains have been added
+ * Cost:       two all-gathers; memory, at the first report and when domains have been added
  * Errors:     ARGUMENT, NOMEM, MISMATCH: on all ranks, nothing is lost and the next report counts
- *             it all; else the comm, and a report over another communicator goes on
+ *             it all; else the comm, and a report over another communicator goes on. The comm also
+ *             where a rank that sees fewer domains than others has no memory for theirs
  */
 TAMIS_CHECKED tamis_status tamis_energy_report(tamis_energy *energy, tamis_comm *comm,
                                                tamis_energy_totals *out);

@@ -17,10 +17,11 @@
 
 static tam_energy_domain make(uint64_t range_uj, double most_w) {
     tam_energy_domain d;
-    tam_energy_place place;
-    tam_energy_place_init(&place, "rapl", "package-0", TAMIS_ENERGY_PACKAGE, 0.05);
-    place.range_uj = range_uj;
-    place.most_w = most_w;
+    tam_energy_place place = {.id = "rapl:package-0",
+                              .kind = TAMIS_ENERGY_PACKAGE,
+                              .range_uj = range_uj,
+                              .most_w = most_w,
+                              .period_s = 0.05};
     tam_domain_init(&d, &place);
     return d;
 }
@@ -140,9 +141,9 @@ static void a_pause_that_may_hide_a_wrap_is_a_reset(void **state) {
     (void)state;
     tam_energy_domain d = run_in(UINT64_C(65532610987), 0);
     feed(&d, RUN_IN_MS * MS + 60 * SECOND, 5000000000);
-    expect(&d, TAMIS_ENERGY_RESET, "silent for 60 s");
+    expect(&d, TAMIS_ENERGY_GARBLED, "answers 5000000000 after 200000000 uJ");
     feed(&d, RUN_IN_MS * MS + 60 * SECOND + 100 * MS, 5010000000);
-    expect(&d, TAMIS_ENERGY_OK, "");
+    expect(&d, TAMIS_ENERGY_RESET, "in 60.0 s: reset (driver reloaded?), or its range may have");
     assert_int_equal(d.total_uj, 210000000);
     assert_int_equal(d.resets, 1);
 }
@@ -161,10 +162,10 @@ static void a_driver_that_was_reloaded_is_a_reset(void **state) {
     (void)state;
     tam_energy_domain d = run_in(0, 7000000000);
     feed(&d, (RUN_IN_MS + 100) * MS, 4000000);
-    expect(&d, TAMIS_ENERGY_RESET, "went back from 7200000000 to 4000000");
+    expect(&d, TAMIS_ENERGY_GARBLED, "answers 4000000 after 7200000000 uJ: asked too often, or");
     assert_int_equal(d.total_uj, 200000000);
     feed(&d, (RUN_IN_MS + 150) * MS, 4000000);
-    expect(&d, TAMIS_ENERGY_RESET, "went back");
+    expect(&d, TAMIS_ENERGY_RESET, "went from 7200000000 to 4000000 uJ");
     feed(&d, (RUN_IN_MS + 200) * MS, 14000000);
     expect(&d, TAMIS_ENERGY_OK, "");
     assert_int_equal(d.total_uj, 210000000);
@@ -175,34 +176,36 @@ static void a_step_back_and_forth_is_flagged_and_counts_nothing_twice(void **sta
     (void)state;
     tam_energy_domain d = run_in(0, 0);
     feed(&d, (RUN_IN_MS + 100) * MS, 195000000);
-    expect(&d, TAMIS_ENERGY_RESET, "went back from 200000000 to 195000000");
+    expect(&d, TAMIS_ENERGY_GARBLED, "answers 195000000 after 200000000 uJ");
     feed(&d, (RUN_IN_MS + 200) * MS, 220000000);
     expect(&d, TAMIS_ENERGY_OK, "");
     assert_int_equal(d.total_uj, 220000000);
-    assert_int_equal(d.resets, 1);
+    assert_int_equal(d.resets, 0);
 }
 
 static void a_leap_is_flagged_and_not_added(void **state) {
     (void)state;
     tam_energy_domain d = run_in(0, 0);
     feed(&d, (RUN_IN_MS + 100) * MS, UINT64_MAX);
-    expect(&d, TAMIS_ENERGY_RESET, "leapt from 200000000 to 18446744073709551615");
+    expect(&d, TAMIS_ENERGY_GARBLED, "answers 18446744073709551615 after 200000000");
     feed(&d, (RUN_IN_MS + 200) * MS, 220000000); /* it was one wrong answer */
     expect(&d, TAMIS_ENERGY_OK, "");
     assert_int_equal(d.total_uj, 220000000);
     feed(&d, (RUN_IN_MS + 300) * MS, 900000000000); /* this one stays */
-    expect(&d, TAMIS_ENERGY_RESET, "leapt");
     feed(&d, (RUN_IN_MS + 400) * MS, 900010000000);
+    expect(&d, TAMIS_ENERGY_RESET, "went from 220000000 to 900000000000 uJ");
+    feed(&d, (RUN_IN_MS + 500) * MS, 900020000000);
     expect(&d, TAMIS_ENERGY_OK, "");
-    assert_int_equal(d.total_uj, 230000000);
-    assert_int_equal(d.resets, 2);
+    assert_int_equal(d.total_uj, 240000000);
+    assert_int_equal(d.resets, 1);
 }
 
 static void a_leap_across_the_range_is_a_reset(void **state) {
     (void)state;
     tam_energy_domain d = run_in(UINT64_C(65532610987), 7000000000);
-    feed(&d, (RUN_IN_MS + 100) * MS, 0 + 1000); /* 58 kJ in 100 ms */
-    expect(&d, TAMIS_ENERGY_RESET, "leapt");
+    feed(&d, (RUN_IN_MS + 100) * MS, 1000); /* 58 kJ in 100 ms */
+    feed(&d, (RUN_IN_MS + 200) * MS, 1000);
+    expect(&d, TAMIS_ENERGY_RESET, "went from 7200000000 to 1000 uJ");
     assert_int_equal(d.wraps, 0);
     assert_int_equal(d.total_uj, 200000000);
 }
@@ -226,7 +229,7 @@ static void zero_that_counts_on_was_a_reset(void **state) {
     tam_energy_domain d = run_in(0, 7000000000);
     feed(&d, (RUN_IN_MS + 100) * MS, 0);
     feed(&d, (RUN_IN_MS + 150) * MS, 0);
-    expect(&d, TAMIS_ENERGY_RESET, "went back from 7200000000 to 0");
+    expect(&d, TAMIS_ENERGY_RESET, "went from 7200000000 to 0");
     feed(&d, (RUN_IN_MS + 200) * MS, 3000000);
     expect(&d, TAMIS_ENERGY_OK, "");
     assert_int_equal(d.resets, 1);
@@ -462,7 +465,7 @@ static outcome simulate(uint64_t tick_ns, double period_s, uint64_t jitter_ns, u
         if (some && now_ns >= from_ns && tick_ns > 5 * MS) {
             uint64_t off_ns = gain.end_ns > at_ns ? gain.end_ns - at_ns : at_ns - gain.end_ns;
             o.worst_ms = (double)off_ns * 1e-6 > o.worst_ms ? (double)off_ns * 1e-6 : o.worst_ms;
-            o.outside += off_ns > gain.err_ns;
+            o.outside += off_ns > d.changed_err_ns;
         }
         uint64_t next_ns = tam_domain_next(&d, now_ns);
         assert_true(next_ns > now_ns);
@@ -516,24 +519,6 @@ static void a_tick_that_changes_is_learnt_anew(void **state) {
     assert_true(d.tick_s > 0.159 && d.tick_s < 0.161);
 }
 
-static void a_time_stamp_dates_the_change(void **state) {
-    (void)state;
-    tam_energy_domain d = run_in(0, 0);
-    tam_energy_reading r = {
-        .value = 210000000, .at_ns = (RUN_IN_MS + 100) * MS, .err_ns = 5, .stamped = true};
-    tam_energy_gain gain;
-    assert_true(tam_domain_take(&d, &r, &gain));
-    assert_true(gain.end_ns == (RUN_IN_MS + 100) * MS);
-    assert_int_equal(d.changed_err_ns, 5);
-}
-
-static void a_small_range_is_read_four_times_at_least(void **state) {
-    (void)state;
-    tam_energy_domain d = make(100000000, 2000.0); /* 50 ms */
-    feed(&d, SECOND, 5);
-    assert_true(tam_domain_next(&d, SECOND) <= SECOND + 12500 * 1000);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_counter_that_wraps_loses_nothing),
@@ -563,8 +548,6 @@ int main(void) {
         cmocka_unit_test(a_slow_tick_is_met_closely_with_few_reads),
         cmocka_unit_test(a_fast_counter_is_read_a_few_times_a_second),
         cmocka_unit_test(a_tick_that_changes_is_learnt_anew),
-        cmocka_unit_test(a_time_stamp_dates_the_change),
-        cmocka_unit_test(a_small_range_is_read_four_times_at_least),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

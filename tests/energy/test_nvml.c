@@ -4,14 +4,12 @@
  * a board counts once.
  */
 #include "tests/energy/pretended/pretended.h"
-#include "tests/support/ranks.h"
 #include "tests/support/sources.h"
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
@@ -38,7 +36,6 @@ static void furnish(pretended *state) {
         snprintf(gpu->uuid, sizeof gpu->uuid, "%s", names[i]);
         snprintf(gpu->bus, sizeof gpu->bus, i < 2 ? "0000:%x7:00.0" : "", i + 1);
         atomic_store(&gpu->board, i < 2 ? i : 0);
-        atomic_store(&gpu->field_code, 3);
         atomic_store(&gpu->module_code, 3);
         atomic_store(&gpu->field_type, 3);
         atomic_store(&gpu->mj, 5000u + (uint64_t)i);
@@ -55,14 +52,13 @@ static int begin(void **state) {
 
 static int load_all(void **state) {
     (void)state;
-    setenv("TAMIS_NVML_PATH", PRETENDED_WHOLE, 1);
     whole = load(PRETENDED_WHOLE);
     bare = load(PRETENDED_BARE);
     return 0;
 }
 
 static opened open_with(const char *path, const char *gpus) {
-    return source_open(&tam_source_nvml, &(tam_energy_setup){.nvml_path = path, .gpus = gpus});
+    return source_open(&tam_source_nvml, &(tamis_energy_config){.nvml_path = path, .gpus = gpus});
 }
 
 static opened open_whole(void) {
@@ -72,7 +68,7 @@ static opened open_whole(void) {
 /* The one domain that says what is wrong with all. */
 static void expect_nothing(const char *path, tamis_energy_status status, const char *words) {
     opened o = open_with(path, NULL);
-    assert_int_equal(o.source->count(o.self), 1);
+    assert_int_equal(o.n, 1);
     source_expect_place(&o, "nvml", status, words);
     source_close(&o);
     assert_int_equal(atomic_load(&whole->begun), 0);
@@ -83,13 +79,6 @@ static void expect_nothing(const char *path, tamis_energy_status status, const c
 static void without_library_the_source_is_absent(void **state) {
     (void)state;
     expect_nothing("/nonexistent/libnvidia-ml.so.1", TAMIS_ENERGY_ABSENT, "no library");
-}
-
-static void where_the_setup_names_no_library_the_setting_does(void **state) {
-    (void)state;
-    opened o = open_with(NULL, NULL);
-    source_expect_value(&o, A, 5000000);
-    source_close(&o);
 }
 
 static void a_library_without_functions_is_named(void **state) {
@@ -221,54 +210,9 @@ static void a_count_beyond_64_bits_is_garbled(void **state) {
 
 /* -- fields ----------------------------------------------------------------------------------- */
 
-static int64_t real_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
-static void a_time_stamp_that_stands_still_with_the_counter_is_used(void **state) {
-    (void)state;
-    atomic_store(&whole->gpus[0].field_code, 0);
-    opened o = open_whole();
-    int64_t stamp_us = real_us() - 30000;
-    atomic_store(&whole->gpus[0].stamp_us, stamp_us);
-    assert_false(source_read(&o, A).stamped); /* not yet seen to stand still */
-    source_read(&o, A);
-    uint64_t before_ns = tam_clock_ns();
-    tam_energy_reading reading = source_read(&o, A);
-    assert_true(reading.stamped);
-    assert_true(reading.at_ns <= before_ns - 29000000);
-    source_close(&o);
-}
-
-static void a_time_stamp_of_the_call_is_not_used(void **state) {
-    (void)state;
-    atomic_store(&whole->gpus[0].field_code, 0);
-    opened o = open_whole();
-    for (int i = 0; i < 5; i++) {
-        source_expect_value(&o, A, 5000000);
-        assert_false(source_read(&o, A).stamped);
-        sleep_ms(1);
-    }
-    source_close(&o);
-}
-
-static void a_time_stamp_from_before_the_clock_was_set_is_not_used(void **state) {
-    (void)state;
-    atomic_store(&whole->gpus[0].field_code, 0);
-    opened o = open_whole();
-    for (int64_t step_us = -3600000000; step_us <= 3600000000; step_us += 7200000000) {
-        atomic_store(&whole->gpus[0].stamp_us, real_us() + step_us);
-        for (int i = 0; i < 3; i++)
-            assert_false(source_read(&o, A).stamped);
-    }
-    source_close(&o);
-}
-
 static void a_field_of_another_type_is_left_for_the_function(void **state) {
     (void)state;
-    atomic_store(&whole->gpus[0].field_code, 0);
+    atomic_store(&whole->gpus[0].module_code, 0);
     atomic_store(&whole->gpus[0].field_type, 0);
     opened o = open_whole();
     source_expect_value(&o, A, 5000000);
@@ -290,7 +234,7 @@ static void a_module_is_told_from_a_gpu(void **state) {
 static void partitions_of_one_board_count_once(void **state) {
     (void)state;
     opened o = open_with(PRETENDED_WHOLE, "MIG-a0,MIG-a1,GPU-a");
-    assert_int_equal(o.source->count(o.self), 1);
+    assert_int_equal(o.n, 1);
     source_expect_value(&o, A, 5000000);
     source_close(&o);
 }
@@ -298,7 +242,7 @@ static void partitions_of_one_board_count_once(void **state) {
 static void gpus_are_found_by_what_was_asked_not_by_order(void **state) {
     (void)state;
     opened o = open_with(PRETENDED_WHOLE, "0000:27:00.0,GPU-a,0000:17:00.0");
-    assert_int_equal(o.source->count(o.self), 2);
+    assert_int_equal(o.n, 2);
     source_expect_value(&o, B, 5001000);
     source_expect_value(&o, A, 5000000);
     source_close(&o);
@@ -310,7 +254,7 @@ static void gpus_are_found_by_what_was_asked_not_by_order(void **state) {
 static void a_gpu_that_is_not_there_is_absent(void **state) {
     (void)state;
     opened o = open_with(PRETENDED_WHOLE, "GPU-z,,0000:99:00.0,GPU-a");
-    assert_int_equal(o.source->count(o.self), 3);
+    assert_int_equal(o.n, 3);
     source_expect_place(&o, "nvml:GPU-z", TAMIS_ENERGY_ABSENT, "nvidia-smi -L");
     source_expect_place(&o, "nvml:0000:99:00.0", TAMIS_ENERGY_ABSENT, "PciBusId");
     source_expect_value(&o, A, 5000000);
@@ -324,61 +268,17 @@ static void gpus_by_name_need_a_function_that_is_named(void **state) {
     source_close(&o);
 }
 
-/* -- memory and time -------------------------------------------------------------------------- */
+/* -- memory ----------------------------------------------------------------------------------- */
 
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    source_check_memory(&tam_source_nvml, &(tam_energy_setup){.nvml_path = PRETENDED_WHOLE});
+    source_check_memory(&tam_source_nvml, &(tamis_energy_config){.nvml_path = PRETENDED_WHOLE});
     assert_int_equal(atomic_load(&whole->begun), 0);
-}
-
-static void a_driver_that_hangs_when_opened_is_given_up(void **state) {
-    (void)state;
-    tam_energy_setup setup = {.nvml_path = PRETENDED_WHOLE};
-    const tam_energy_source *source;
-    uint64_t live = tam_alloc_live();
-    opened o;
-    atomic_store(&whole->hang_init, 1);
-    uint64_t begin_ms = now_ms();
-    assert_int_equal(tam_energy_source_open(&tam_source_nvml, &setup, tam_clock_ns() + 50000000,
-                                            &source, &o.self),
-                     TAMIS_OK);
-    assert_in_range(now_ms() - begin_ms, 45, 50 + test_grace_ms());
-    o.source = source;
-    assert_string_equal(source->name, "nvml");
-    source_expect_place(&o, "nvml", TAMIS_ENERGY_STALE, "opening it hangs");
-    source_close(&o);
-    atomic_store(&whole->hang_init, 0);
-    assert_true(test_freed(live)); /* who came back has cleaned up */
-    assert_int_equal(atomic_load(&whole->begun), 0);
-}
-
-static void opening_in_time_is_opening(void **state) {
-    (void)state;
-    tam_energy_setup setup = {.nvml_path = PRETENDED_WHOLE, .gpus = "GPU-b"};
-    opened o;
-    assert_int_equal(tam_energy_source_open(&tam_source_nvml, &setup,
-                                            tam_clock_ns() + UINT64_C(20000000000), &o.source,
-                                            &o.self),
-                     TAMIS_OK);
-    assert_ptr_equal(o.source, &tam_source_nvml);
-    source_expect_value(&o, B, 5001000);
-    source_close(&o);
-    for (long budget = 0; budget < 7; budget++) {
-        uint64_t live = tam_alloc_live();
-        tam_alloc_budget(budget);
-        tamis_status status = tam_energy_source_open(
-            &tam_source_nvml, &setup, tam_clock_ns() + UINT64_C(20000000000), &o.source, &o.self);
-        tam_alloc_budget(-1);
-        assert_int_equal(status, TAMIS_E_NOMEM);
-        assert_int_equal(tam_alloc_live(), live);
-    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(without_library_the_source_is_absent, begin),
-        cmocka_unit_test_setup(where_the_setup_names_no_library_the_setting_does, begin),
         cmocka_unit_test_setup(a_library_without_functions_is_named, begin),
         cmocka_unit_test_setup(a_function_that_all_need_is_named, begin),
         cmocka_unit_test_setup(without_optional_functions_power_is_read, begin),
@@ -394,9 +294,6 @@ int main(void) {
         cmocka_unit_test_setup(a_gpu_lost_on_the_way_says_so_and_others_go_on, begin),
         cmocka_unit_test_setup(errors_on_the_way_keep_code_and_function, begin),
         cmocka_unit_test_setup(a_count_beyond_64_bits_is_garbled, begin),
-        cmocka_unit_test_setup(a_time_stamp_that_stands_still_with_the_counter_is_used, begin),
-        cmocka_unit_test_setup(a_time_stamp_of_the_call_is_not_used, begin),
-        cmocka_unit_test_setup(a_time_stamp_from_before_the_clock_was_set_is_not_used, begin),
         cmocka_unit_test_setup(a_field_of_another_type_is_left_for_the_function, begin),
         cmocka_unit_test_setup(a_module_is_told_from_a_gpu, begin),
         cmocka_unit_test_setup(partitions_of_one_board_count_once, begin),
@@ -404,8 +301,6 @@ int main(void) {
         cmocka_unit_test_setup(a_gpu_that_is_not_there_is_absent, begin),
         cmocka_unit_test_setup(gpus_by_name_need_a_function_that_is_named, begin),
         cmocka_unit_test_setup(every_allocation_may_fail, begin),
-        cmocka_unit_test_setup(a_driver_that_hangs_when_opened_is_given_up, begin),
-        cmocka_unit_test_setup(opening_in_time_is_opening, begin),
     };
     return cmocka_run_group_tests(tests, load_all, NULL);
 }

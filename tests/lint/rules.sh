@@ -54,9 +54,10 @@ may_include() { # folder, pattern of what it may include
 may_include include/ '$'
 may_include lib/base/ 'lib/base/'
 may_include lib/policy/ 'lib/(base|policy)/'
-for folder in source attribute cluster log govern; do
+for folder in source attribute log govern; do
     may_include "lib/energy/$folder/" "lib/(base|energy/$folder)/"
 done
+may_include lib/energy/cluster/ 'lib/(base|energy/(source|cluster))/'
 may_include lib/energy/meter/ 'lib/(base|energy)/'
 may_include kernels/ '(lib|kernels)/'
 may_include collectives/transport/ '(lib|collectives/transport)/'

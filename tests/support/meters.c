@@ -26,7 +26,6 @@ void meters_begin(meters *m, uint64_t seed) {
     char id[32];
     memset(m, 0, sizeof *m);
     m->seed = seed * 1000000;
-    m->now_ns = 7777 * UINT64_C(1000000000);
     for (uint32_t node = 0; node < METERS_NODES; node++) {
         uint64_t range_uj = node % 2 ? 65532610987 : 262143328850;
         for (uint32_t i = 0; i < 2; i++) {
@@ -42,13 +41,10 @@ void meters_begin(meters *m, uint64_t seed) {
         if (node == 0)
             add_counter(m, &at, node, "psys", TAMIS_ENERGY_PSYS, 262143328850, 1500);
     }
-    for (uint32_t r = 0; r < METERS_RANKS; r++)
-        m->ranks[r] = (meters_rank){.meter = 0x100 + r, .since_ns = m->now_ns};
 }
 
 void meters_advance(meters *m, uint64_t ms) {
     uint64_t inner_w = 0;
-    m->now_ns += ms * 1000000;
     for (uint32_t i = 0; i < METERS_COUNTERS; i++) {
         meters_counter *c = &m->counters[i];
         c->rate_w = draw(m, c->most_w);
@@ -61,14 +57,12 @@ void meters_advance(meters *m, uint64_t ms) {
 
 void meters_reopen(meters *m, uint32_t rank) {
     meters_rank *r = &m->ranks[rank];
-    r->meter += 0x10000;
-    r->since_ns = m->now_ns;
     for (uint32_t i = 0; i < METERS_COUNTERS; i++)
         r->since_uj[i] = m->counters[i].true_uj;
 }
 
 void meters_hang(meters *m, uint32_t rank, bool hangs) {
-    m->ranks[rank].hung_ns = hangs ? m->now_ns : 0;
+    m->ranks[rank].hangs = hangs;
     for (uint32_t i = 0; i < METERS_COUNTERS; i++)
         m->ranks[rank].hung_uj[i] = m->counters[i].true_uj;
 }
@@ -85,38 +79,34 @@ static void read_counter(const meters *m, const meters_rank *r, uint32_t index,
     uint64_t late_uj = c->rate_w * r->lag_ms * 1000;
     uint64_t at_uj =
         c->true_uj > r->since_uj[index] + late_uj ? c->true_uj - late_uj : r->since_uj[index];
-    e->read_ns = m->now_ns;
-    if (r->hung_ns) {
+    if (r->hangs) {
         e->status = TAMIS_ENERGY_STALE;
         snprintf(e->reason, sizeof e->reason, "no answer since then; look at the driver");
         at_uj = r->hung_uj[index];
-        e->read_ns = r->hung_ns;
     }
     e->has_raw = 1;
     e->raw_uj = c->start_uj + at_uj;
     e->raw_uj = c->range_uj ? e->raw_uj % c->range_uj : e->raw_uj;
-    e->total_uj = at_uj - r->since_uj[index];
-    e->phases_uj[TAMIS_ENERGY_COMPUTE] = (int64_t)(e->total_uj / 2);
-    e->phases_uj[TAMIS_PHASE_EXCHANGE] = (int64_t)(e->total_uj / 3);
+    e->uj = at_uj - r->since_uj[index];
+    e->phases_uj[TAMIS_ENERGY_COMPUTE] = (int64_t)(e->uj / 2);
+    e->phases_uj[TAMIS_PHASE_EXCHANGE] = (int64_t)(e->uj / 3);
     e->methods[TAMIS_ENERGY_COMPUTE] = e->methods[TAMIS_PHASE_EXCHANGE] = TAMIS_ENERGY_REGRESSED;
 }
 
-uint32_t meters_show(const meters *m, uint32_t id, uint32_t rank, tam_energy_entry *out) {
+uint32_t meters_show(const meters *m, uint32_t id, tam_energy_entry *out) {
     const meters_rank *r = &m->ranks[id];
     uint32_t n = 0;
     for (uint32_t i = 0; i < METERS_COUNTERS; i++) {
         const meters_counter *c = &m->counters[i];
-        if (!sees(id, c))
+        if (!sees(id, c) || !out) {
+            n += sees(id, c);
             continue;
+        }
         tam_energy_entry *e = &out[n++];
         *e = (tam_energy_entry){.host = c->host,
-                                .meter = r->meter,
-                                .rank = rank,
                                 .kind = (uint32_t)c->kind,
                                 .range_uj = c->range_uj,
-                                .since_ns = r->since_ns,
-                                .read_ns = r->since_ns,
-                                .most_w = c->most_w};
+                                .most_w = (uint32_t)c->most_w};
         memcpy(e->id, c->id, sizeof e->id);
         memcpy(e->inside, c->inside, sizeof e->inside);
         if (r->denied_rapl && c->kind != TAMIS_ENERGY_GPU) {

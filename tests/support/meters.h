@@ -30,15 +30,15 @@ typedef struct meters_counter {
 
 /** A rank's meter: opened once, may be denied, hang, or read late. */
 typedef struct meters_rank {
-    uint64_t meter, since_ns;
     uint64_t since_uj[METERS_COUNTERS];
-    uint64_t hung_ns, hung_uj[METERS_COUNTERS]; /* reads nothing since */
+    bool hangs; /* at */
+    uint64_t hung_uj[METERS_COUNTERS];
     bool denied_rapl;
     uint64_t lag_ms;
 } meters_rank;
 
 typedef struct meters {
-    uint64_t now_ns, seed;
+    uint64_t seed;
     meters_counter counters[METERS_COUNTERS];
     meters_rank ranks[METERS_RANKS];
 } meters;
@@ -55,8 +55,8 @@ void meters_reopen(meters *m, uint32_t rank);
 /** It answers no more until now, or it answers again. */
 void meters_hang(meters *m, uint32_t rank, bool hangs);
 
-/** What rank `id` of the beginning shows as `rank`. @param out  [METERS_SEEN] @return how many */
-uint32_t meters_show(const meters *m, uint32_t id, uint32_t rank, tam_energy_entry *out);
+/** What rank `id` sees. @param out  [METERS_SEEN], or NULL @return how many */
+uint32_t meters_show(const meters *m, uint32_t id, tam_energy_entry *out);
 
 /** @param id  as "package-0" */
 meters_counter *meters_find(meters *m, uint32_t node, const char *id);

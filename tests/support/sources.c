@@ -6,47 +6,38 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-opened source_open(const tam_energy_source *source, const tam_energy_setup *setup) {
-    opened o = {source, NULL};
-    assert_int_equal(source->open(setup, &o.self), TAMIS_OK);
+opened source_open(const tam_energy_source *source, const tamis_energy_config *config) {
+    opened o;
+    assert_int_equal(tam_energy_find(source, config, &o), TAMIS_OK);
     return o;
 }
 
 void source_close(opened *o) {
-    o->source->close(o->self);
-    o->self = NULL;
+    tam_energy_close(o);
 }
 
-static uint32_t find(const opened *o, const char *id) {
-    tam_energy_place place;
-    uint32_t count = o->source->count(o->self), index = 0;
-    for (; index < count; index++) {
-        o->source->place(o->self, index, &place);
-        if (strcmp(place.id, id) == 0)
-            break;
+static const tam_energy_place *find(const opened *o, const char *id) {
+    for (uint32_t i = 0; i < o->n; i++) {
+        if (strcmp(o->places[i].id, id) == 0)
+            return &o->places[i];
     }
-    return index;
+    return NULL;
 }
 
 bool source_has(const opened *o, const char *id) {
-    return find(o, id) < o->source->count(o->self);
-}
-
-uint32_t source_index(const opened *o, const char *id) {
-    if (!source_has(o, id))
-        fail_msg("there is no domain %s", id);
-    return find(o, id);
+    return find(o, id) != NULL;
 }
 
 tam_energy_place source_place(const opened *o, const char *id) {
-    tam_energy_place place;
-    o->source->place(o->self, source_index(o, id), &place);
-    return place;
+    if (!source_has(o, id))
+        fail_msg("there is no domain %s", id);
+    return *find(o, id);
 }
 
 tam_energy_reading source_read(const opened *o, const char *id) {
     tam_energy_reading reading;
-    o->source->read(o->self, source_index(o, id), &reading);
+    tam_energy_place place = source_place(o, id);
+    tam_energy_read(o, &place, &reading);
     return reading;
 }
 
@@ -76,12 +67,12 @@ void source_expect_value(const opened *o, const char *id, uint64_t value) {
     assert_int_equal(reading.value, value);
 }
 
-void source_check_memory(const tam_energy_source *source, const tam_energy_setup *setup) {
+void source_check_memory(const tam_energy_source *source, const tamis_energy_config *config) {
     uint64_t live = tam_alloc_live();
-    void *self = NULL;
+    opened o;
     for (long budget = 0;; budget++) {
         tam_alloc_budget(budget);
-        tamis_status status = source->open(setup, &self);
+        tamis_status status = tam_energy_find(source, config, &o);
         tam_alloc_budget(-1);
         if (status == TAMIS_OK) {
             assert_true(budget > 0);
@@ -91,6 +82,6 @@ void source_check_memory(const tam_energy_source *source, const tam_energy_setup
         assert_non_null(strstr(tamis_last_error(), source->name));
         assert_int_equal(tam_alloc_live(), live);
     }
-    source->close(self);
+    source_close(&o);
     assert_int_equal(tam_alloc_live(), live);
 }

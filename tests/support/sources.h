@@ -7,17 +7,14 @@
 
 #include "lib/energy/source/domain.h"
 
-typedef struct opened {
-    const tam_energy_source *source;
-    void *self;
-} opened;
+typedef tam_energy_found opened;
 
-opened source_open(const tam_energy_source *source, const tam_energy_setup *setup);
+opened source_open(const tam_energy_source *source, const tamis_energy_config *config);
 void source_close(opened *o);
 
-/** Fails the test if there is no such domain. */
-uint32_t source_index(const opened *o, const char *id);
 bool source_has(const opened *o, const char *id);
+
+/** These fail the test if there is no such domain. */
 tam_energy_place source_place(const opened *o, const char *id);
 tam_energy_reading source_read(const opened *o, const char *id);
 
@@ -31,6 +28,6 @@ void source_expect_read(const opened *o, const char *id, tamis_energy_status sta
 void source_expect_value(const opened *o, const char *id, uint64_t value);
 
 /** Open with one allocation fewer at a time: NOMEM with a sentence, and nothing left behind. */
-void source_check_memory(const tam_energy_source *source, const tam_energy_setup *setup);
+void source_check_memory(const tam_energy_source *source, const tamis_energy_config *config);
 
 #endif

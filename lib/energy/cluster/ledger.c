@@ -1,292 +1,331 @@
-/* SPDX-License-Identifier: MIT
- *
- * The ledger's memory, and a report: entries are sorted, those of one domain are told together.
- */
+/* SPDX-License-Identifier: MIT */
 #include "lib/energy/cluster/ledger.h"
 
+#include "lib/energy/source/domain.h"
+
 #include <stdio.h>
-#include <unistd.h>
-#include <xxhash.h>
+
+/* They travel and are compared: no bytes between the fields. */
+_Static_assert(sizeof(tam_energy_entry) == 320 + 8 + 16 + 32 + 8 * 32 + 32, "no padding");
+_Static_assert(sizeof(tam_energy_run) == 24 + 8 * 32, "no padding");
+_Static_assert(sizeof(tam_energy_sums) == 8 + 16 + 8 + 8 * 32 + 32, "no padding");
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-tamis_status tam_ledger_open(tam_ledger **out) {
-    tam_ledger *ledger = tam_alloc(sizeof *ledger);
-    if (!ledger)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for a ledger of energy");
-    uint64_t origin[] = {tam_clock_ns(), (uint64_t)getpid(), (uintptr_t)ledger};
-    ledger->self = XXH3_64bits(origin, sizeof origin);
-    *out = ledger;
+tamis_status tam_ledger_open(uint32_t n, tam_ledger **out) {
+    tam_ledger *l = tam_alloc(sizeof *l);
+    if (!l)
+        goto err_memory;
+    l->n = n;
+    l->shown = tam_alloc_array(n, sizeof l->shown[0]);
+    l->bases = tam_alloc_array(n, sizeof l->bases[0]);
+    l->tried = tam_alloc_array(n, sizeof l->tried[0]);
+    if (!l->shown || !l->bases || !l->tried)
+        goto err_memory;
+    *out = l;
     return TAMIS_OK;
+
+err_memory:
+    tam_ledger_close(l);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for reports of %u domains of energy", n);
 }
 
-void tam_ledger_close(tam_ledger *ledger) {
-    if (!ledger)
+void tam_ledger_close(tam_ledger *l) {
+    if (!l)
         return;
-    tam_free(ledger->shelf);
-    tam_free(ledger->desk);
-    tam_free(ledger->order);
-    tam_free(ledger->next_views);
-    tam_free(ledger->views);
-    tam_free(ledger->domains);
-    tam_free(ledger);
+    tam_free(l->desk);
+    tam_free(l->tried);
+    tam_free(l->bases);
+    tam_free(l->shown);
+    tam_free(l);
 }
 
-static tamis_status no_room(uint64_t ndomains, uint64_t nviews) {
-    return tam_fail(TAMIS_E_NOMEM, "no memory for a ledger of %llu domains and %llu entries",
-                    (unsigned long long)ndomains, (unsigned long long)nviews);
-}
-
-static tamis_status grow_domains(tam_ledger *ledger, uint64_t room) {
-    if (room <= ledger->domains_room)
-        return TAMIS_OK;
-    tam_ledger_domain *domains =
-        room < TAM_NOBODY ? tam_alloc_array(room, sizeof domains[0]) : NULL;
-    if (!domains)
-        return no_room(room, ledger->views_room);
-    if (ledger->ndomains)
-        memcpy(domains, ledger->domains, ledger->ndomains * sizeof domains[0]);
-    tam_free(ledger->domains);
-    ledger->domains = domains;
-    ledger->domains_room = (uint32_t)room;
-    return TAMIS_OK;
-}
-
-static tamis_status grow_views(tam_ledger *ledger, uint64_t room) {
-    if (room <= ledger->views_room)
-        return TAMIS_OK;
-    bool fits = room < TAM_NOBODY;
-    tam_ledger_view *views = fits ? tam_alloc_array(room, sizeof views[0]) : NULL;
-    tam_ledger_view *next = fits ? tam_alloc_array(room, sizeof next[0]) : NULL;
-    uint32_t *order = fits ? tam_alloc_array(room, sizeof order[0]) : NULL;
-    if (!views || !next || !order) {
-        tam_free(order);
-        tam_free(next);
-        tam_free(views);
-        return no_room(ledger->domains_room, room);
-    }
-    if (ledger->nviews)
-        memcpy(views, ledger->views, ledger->nviews * sizeof views[0]);
-    tam_free(ledger->order);
-    tam_free(ledger->next_views);
-    tam_free(ledger->views);
-    ledger->views = views;
-    ledger->next_views = next;
-    ledger->order = order;
-    ledger->views_room = (uint32_t)room;
-    return TAMIS_OK;
-}
-
-tamis_status tam_ledger_room(tam_ledger *ledger, uint64_t ndomains, uint64_t nviews) {
-    TAM_TRY(grow_domains(ledger, ndomains));
-    return grow_views(ledger, nviews);
-}
-
-tamis_status tam_ledger_desk(tam_ledger *ledger, size_t bytes) {
-    if (bytes <= ledger->desk_bytes)
+tamis_status tam_ledger_desk(tam_ledger *l, size_t bytes) {
+    if (bytes <= l->desk_bytes)
         return TAMIS_OK;
     void *desk = tam_alloc(bytes);
     if (!desk)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of a report of energy", bytes);
-    tam_free(ledger->desk);
-    ledger->desk = desk;
-    ledger->desk_bytes = bytes;
+    tam_free(l->desk);
+    l->desk = desk;
+    l->desk_bytes = bytes;
     return TAMIS_OK;
 }
 
-tamis_status tam_ledger_shelf(tam_ledger *ledger, uint32_t n, tam_energy_entry **out) {
-    if (n > ledger->shelf_room) {
-        tam_energy_entry *shelf = tam_alloc_array(n, sizeof shelf[0]);
-        if (!shelf)
-            return tam_fail(TAMIS_E_NOMEM, "no memory for %u domains of a report of energy", n);
-        tam_free(ledger->shelf);
-        ledger->shelf = shelf;
-        ledger->shelf_room = n;
+void tam_ledger_leave_desk(tam_ledger *l) {
+    l->desk = NULL;
+    l->desk_bytes = 0;
+}
+
+/* -- what this rank shows --------------------------------------------------------------------- */
+
+static bool readable(const tam_energy_entry *e) {
+    return e->status == TAMIS_ENERGY_OK || e->status == TAMIS_ENERGY_RESET;
+}
+
+/* The last attempt may have been completed by others: then this rank's part of it has been counted,
+ * and what it could not read may have been, by another. */
+static void catch_up(tam_ledger *l, const tam_energy_sums *latest) {
+    bool tried = latest->name != l->sums.name && latest->name == l->tried_name;
+    if (tried)
+        memcpy(l->bases, l->tried, l->n * sizeof l->bases[0]);
+    l->late = latest->name != l->sums.name && !tried;
+    l->next = *latest;
+    if (!l->late)
+        l->sums = *latest;
+}
+
+/* Where the count is now; not before its base, which may be another's later reading. */
+static tam_ledger_base advance(const tam_ledger_base *base, const tam_energy_entry *e) {
+    tam_ledger_base now = *base;
+    now.overlaps = !readable(e);
+    if (!readable(e))
+        return now;
+    now.uj = e->uj > base->uj ? e->uj : base->uj;
+    memcpy(now.phases_uj, e->phases_uj, sizeof now.phases_uj);
+    return now;
+}
+
+void tam_ledger_offer(tam_ledger *l, const tam_energy_sums *latest, uint64_t name,
+                      tam_energy_entry *out) {
+    catch_up(l, latest);
+    for (uint32_t i = 0; i < l->n; i++) {
+        const tam_ledger_base *base = &l->bases[i];
+        l->tried[i] = advance(base, &l->shown[i]);
+        out[i] = l->shown[i];
+        out[i].overlaps = l->late || base->overlaps;
+        out[i].uj = l->tried[i].uj - base->uj;
+        for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
+            out[i].phases_uj[k] -= base->phases_uj[k];
     }
-    *out = ledger->shelf;
-    return TAMIS_OK;
+    l->next.name = l->tried_name = name;
 }
 
-void tam_ledger_leave_desk(tam_ledger *ledger) {
-    ledger->desk = NULL;
-    ledger->desk_bytes = 0;
+/* -- the domains of one host ------------------------------------------------------------------ */
+
+typedef struct host {
+    tam_energy_domain *domains;       /* [n] */
+    const tam_energy_entry **tellers; /* [n] who is believed, or says why nobody can be */
+    bool *counted;                    /* [n] */
+    uint32_t n;
+    char missing[TAMIS_ENERGY_TEXT];
+} host;
+
+size_t tam_ledger_scratch(size_t n) {
+    const host *h = NULL;
+    return n *
+           (sizeof(tam_pair) + sizeof h->domains[0] + sizeof h->tellers[0] + sizeof h->counted[0]);
 }
 
-/* -- order: the same whatever order the entries come in ---------------------------------------- */
-
-static int compare(const tam_energy_entry *a, const tam_energy_entry *b) {
-    int order = tam_ledger_order(a->host, a->id, b->host, b->id);
-    if (order == 0 && a->rank != b->rank)
-        order = a->rank < b->rank ? -1 : 1;
-    return order ? order : memcmp(a, b, sizeof *a);
+/* The lowest rank that can read it, else the status that is nearest to that. */
+static uint32_t standing(const tam_energy_entry *e) {
+    return readable(e) ? e->overlaps : 2 + e->status;
 }
 
-static void sift(const tam_energy_entry *entries, uint32_t *order, uint32_t at, uint32_t count) {
-    uint32_t moving = order[at];
-    for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && compare(&entries[order[child]], &entries[order[child + 1]]) < 0)
-            child++;
-        if (compare(&entries[moving], &entries[order[child]]) >= 0)
-            break;
-        order[at] = order[child];
-    }
-    order[at] = moving;
+static uint32_t find(const host *h, const char *id) {
+    uint32_t i = 0;
+    while (i < h->n && strcmp(h->tellers[i]->id, id) != 0)
+        i++;
+    return i;
 }
 
-/* Heap sort, as lib/base/sort.c. */
-static void sort(const tam_energy_entry *entries, uint32_t *order, uint32_t count) {
-    for (uint32_t i = count / 2; i-- > 0;)
-        sift(entries, order, i, count);
-    for (uint32_t end = count; end-- > 1;) {
-        uint32_t largest = order[0];
-        order[0] = order[end];
-        order[end] = largest;
-        sift(entries, order, 0, end);
-    }
+static void add_entry(host *h, const tam_energy_entry *e) {
+    uint32_t i = find(h, e->id);
+    if (i == h->n)
+        h->tellers[h->n++] = e;
+    else if (standing(e) < standing(h->tellers[i]))
+        h->tellers[i] = e;
 }
 
-static bool is_text(const char *text, size_t size) {
-    return memchr(text, '\0', size) != NULL;
+/* As a meter would have it, so that sums of a cluster and of a host follow the same rules. */
+static void draw_domain(const tam_energy_entry *e, tam_energy_domain *d) {
+    *d = (tam_energy_domain){.resets = e->resets, .place.kind = (tamis_energy_kind)e->kind};
+    memcpy(d->place.id, e->id, sizeof e->id);
+    memcpy(d->place.inside, e->inside, sizeof e->inside);
+    if (standing(e) == 0)
+        return;
+    d->status = readable(e) ? TAMIS_ENERGY_STALE : (tamis_energy_status)e->status;
+    tam_energy_say(d->reason, "%s",
+                   readable(e) ? "counted from here on; what it gained before is left out, for "
+                                 "some of it may have been counted"
+                               : e->reason);
 }
 
-static bool usable(const tam_energy_entry *e) {
-    return e->id[0] && is_text(e->id, sizeof e->id) && is_text(e->inside, sizeof e->inside) &&
-           is_text(e->reason, sizeof e->reason);
-}
-
-static uint32_t put_in_order(tam_ledger *ledger, const tam_energy_entry *entries, uint32_t n) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (usable(&entries[i]))
-            ledger->order[count++] = i;
-        else
-            ledger->refused++;
-    }
-    sort(entries, ledger->order, count);
-    return count;
-}
-
-/* -- a report --------------------------------------------------------------------------------- */
-
-/* The domain of an entry, at `at` or, by way of a new one, just before it. */
-static tam_ledger_domain *place(tam_ledger *ledger, uint32_t at, const tam_energy_entry *e) {
-    tam_ledger_domain *d = &ledger->domains[at];
-    if (at < ledger->ndomains && tam_ledger_order(d->host, d->id, e->host, e->id) == 0)
-        return d;
-    memmove(d + 1, d, (ledger->ndomains - at) * sizeof *d);
-    ledger->ndomains++;
-    memset(d, 0, sizeof *d);
-    d->host = e->host;
-    snprintf(d->id, sizeof d->id, "%s", e->id); /* nothing behind the end of the text */
-    d->kind = TAMIS_ENERGY_OTHER;
-    d->outer = TAM_NOBODY;
-    return d;
-}
-
-static void lose(tam_ledger_domain *d) {
-    d->status = TAMIS_ENERGY_LOST;
-    d->owner = d->by = TAM_NOBODY;
-    d->gain_uj = 0;
-    memset(d->phase_gains, 0, sizeof d->phase_gains);
-    snprintf(d->reason, sizeof d->reason,
-             "no rank shows it any more; its joules until then are counted");
-}
-
-static bool shown_before(const tam_energy_entry *entries, const uint32_t *group, uint32_t n,
-                         const tam_energy_entry *e) {
-    for (uint32_t i = 0; i < n; i++) {
-        if (entries[group[i]].rank == e->rank || entries[group[i]].meter == e->meter)
+/* @return whether any that is counted is the domain, contains it or, if `both`, is part of it */
+static bool touches(const host *h, uint32_t index, bool both) {
+    for (uint32_t i = 0; i < h->n; i++) {
+        if (h->counted[i] && (i == index || tam_domain_contains(h->domains, h->n, i, index) ||
+                              (both && tam_domain_contains(h->domains, h->n, index, i))))
             return true;
     }
     return false;
 }
 
-/* Entries of one domain lie side by side. Those shown twice go. @return where the next begin */
-static uint32_t gather_group(tam_ledger *ledger, const tam_energy_entry *entries, uint32_t begin,
-                             uint32_t count, uint32_t *out_n) {
-    uint32_t *order = ledger->order, n = 0, i = begin;
-    const tam_energy_entry *first = &entries[order[begin]];
-    for (; i < count; i++) {
-        const tam_energy_entry *e = &entries[order[i]];
-        if (tam_ledger_order(first->host, first->id, e->host, e->id) != 0)
-            break;
-        if (shown_before(entries, &order[begin], n, e))
-            ledger->refused++;
-        else
-            order[begin + n++] = order[i];
+static int64_t add(int64_t a, int64_t b) {
+    int64_t sum;
+    if (!__builtin_add_overflow(a, b, &sum))
+        return sum;
+    return a < 0 ? INT64_MIN : INT64_MAX;
+}
+
+static void add_gain(const tam_energy_entry *e, tam_energy_sums *sums) {
+    sums->known = 1;
+    sums->uj = add(sums->uj, e->uj < INT64_MAX ? (int64_t)e->uj : INT64_MAX);
+    for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++) {
+        sums->phases_uj[k] = add(sums->phases_uj[k], e->phases_uj[k]);
+        if (e->phases_uj[k] && e->methods[k] > sums->methods[k])
+            sums->methods[k] = e->methods[k];
     }
-    *out_n = n;
-    return i;
 }
 
-static void note_outer(tam_ledger_domain *d, const tam_energy_entry *entries, const uint32_t *group,
-                       uint32_t n) {
-    for (uint32_t i = 0; i < n && !d->inside[0]; i++)
-        snprintf(d->inside, sizeof d->inside, "%s", entries[group[i]].inside);
-}
-
-/* How far a report has come: domain, old view, new views. */
-typedef struct cursor {
-    uint32_t domain, old, nviews;
-} cursor;
-
-static uint32_t views_upto(const tam_ledger *ledger, uint32_t from, uint64_t host, const char *id) {
-    const tam_ledger_view *v = ledger->views;
-    while (from < ledger->nviews && tam_ledger_order(v[from].host, v[from].id, host, id) <= 0)
-        from++;
-    return from;
-}
-
-/* No rank shows the next domain. Its views stay: it may come back. */
-static void skip_domain(tam_ledger *ledger, cursor *c) {
-    tam_ledger_domain *d = &ledger->domains[c->domain++];
-    uint32_t upto = views_upto(ledger, c->old, d->host, d->id);
-    lose(d);
-    for (; c->old < upto; c->old++)
-        ledger->next_views[c->nviews++] = ledger->views[c->old];
-}
-
-static void tell_group(tam_ledger *ledger, const tam_energy_entry *entries, const uint32_t *group,
-                       uint32_t n, cursor *c) {
-    const tam_energy_entry *e = &entries[group[0]];
-    uint32_t upto = views_upto(ledger, c->old, e->host, e->id);
-    tam_ledger_domain *d = place(ledger, c->domain++, e);
-    note_outer(d, entries, group, n);
-    c->nviews += tam_ledger_tell(d, ledger->reports, entries, group, n, &ledger->views[c->old],
-                                 upto - c->old, &ledger->next_views[c->nviews]);
-    c->old = upto;
-}
-
-static void tell_all(tam_ledger *ledger, const tam_energy_entry *entries, uint32_t count) {
-    cursor c = {0};
-    for (uint32_t begin = 0, n; begin < count;) {
-        const uint32_t *group = &ledger->order[begin];
-        const tam_energy_entry *e = &entries[group[0]];
-        while (c.domain < ledger->ndomains) {
-            const tam_ledger_domain *d = &ledger->domains[c.domain];
-            if (tam_ledger_order(d->host, d->id, e->host, e->id) >= 0)
-                break;
-            skip_domain(ledger, &c);
-        }
-        begin = gather_group(ledger, entries, begin, count, &n);
-        tell_group(ledger, entries, group, n, &c);
+static void add_up(host *h, tam_energy_sums *sums) {
+    for (uint32_t i = 0; i < h->n; i++)
+        draw_domain(h->tellers[i], &h->domains[i]);
+    tam_domain_cover(h->domains, h->n, h->counted, h->missing);
+    sums->ndomains += h->n;
+    for (uint32_t i = 0; i < h->n; i++) {
+        const tam_energy_entry *e = h->tellers[i];
+        if (h->counted[i])
+            add_gain(e, sums);
+        else if (readable(e) && e->overlaps && !touches(h, i, false))
+            sums->gaps++;
     }
-    while (c.domain < ledger->ndomains)
-        skip_domain(ledger, &c);
-    tam_ledger_view *spare = ledger->views;
-    ledger->views = ledger->next_views;
-    ledger->next_views = spare;
-    ledger->nviews = c.nviews;
 }
 
-tamis_status tam_ledger_take(tam_ledger *ledger, const tam_energy_entry *entries, uint32_t n,
-                             const tam_energy_run *run) {
-    TAM_TRY(tam_ledger_room(ledger, (uint64_t)ledger->ndomains + n, (uint64_t)ledger->nviews + n));
-    ledger->reports++;
-    if (run)
-        ledger->run = *run;
-    tell_all(ledger, entries, put_in_order(ledger, entries, n));
-    tam_ledger_add_up(ledger);
-    ledger->digest = tam_ledger_digest(ledger);
-    return TAMIS_OK;
+/* -- a report --------------------------------------------------------------------------------- */
+
+/* Whatever has come over the wire can be used. */
+static void clean(tam_energy_entry *e) {
+    e->id[sizeof e->id - 1] = e->inside[sizeof e->inside - 1] = '\0';
+    e->reason[sizeof e->reason - 1] = '\0';
+    e->overlaps = e->overlaps != 0;
+    if (e->kind >= TAMIS_ENERGY_KINDS)
+        e->kind = TAMIS_ENERGY_OTHER;
+    if (e->status >= TAMIS_ENERGY_STATUSES)
+        e->status = TAMIS_ENERGY_GARBLED;
+    for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++) {
+        if (e->methods[k] >= TAMIS_ENERGY_METHODS)
+            e->methods[k] = TAMIS_ENERGY_TIME_SHARE;
+    }
+}
+
+/* Of the first host in the order of hosts; of the others and of the past how many. */
+static void note_missing(tam_ledger *l, const char *first, uint32_t hosts) {
+    char notes[80] = "";
+    int used = 0;
+    if (hosts > 1)
+        used = snprintf(notes, sizeof notes, "; and on %u more hosts", hosts - 1);
+    if (l->next.gaps > 0)
+        snprintf(notes + used, sizeof notes - (size_t)used, "%sgains left out so far: %u",
+                 hosts ? "; " : "", l->next.gaps);
+    if (l->next.ndomains == 0)
+        first = "no rank shows a domain";
+    snprintf(l->missing, sizeof l->missing, "%.*s%s", (int)(sizeof l->missing - 1 - strlen(notes)),
+             first, notes);
+}
+
+/* Both have read one counter, at about one moment: the base moves to the reading that was believed,
+ * unless it was reset between the two. */
+static void align(tam_ledger_base *tried, const tam_ledger_base *base, const tam_energy_entry *mine,
+                  const tam_energy_entry *teller) {
+    const uint64_t most = UINT64_C(10000000) * mine->most_w; /* of 10 s */
+    uint64_t up = teller->raw_uj - mine->raw_uj, down = mine->raw_uj - teller->raw_uj;
+    uint64_t at = mine->uj;
+    if (!mine->has_raw || !teller->has_raw)
+        return;
+    if (teller->raw_uj < mine->raw_uj)
+        up += mine->range_uj;
+    else
+        down += mine->range_uj;
+    if (up <= down && up <= most)
+        at += up;
+    else if (down < up && down <= most)
+        at -= down < at ? down : at;
+    tried->uj = at > base->uj ? at : base->uj;
+}
+
+/* Where the counts of this rank go on; what it could not read from where it was, unless another was
+ * counted for it. */
+static void settle(tam_ledger *l, const host *h, uint64_t name) {
+    for (uint32_t i = 0; i < l->n; i++) {
+        const tam_energy_entry *mine = &l->shown[i];
+        uint32_t index = mine->host == name ? find(h, mine->id) : h->n;
+        if (index == h->n)
+            continue;
+        if (!readable(mine))
+            l->tried[i].overlaps = l->late || l->bases[i].overlaps || touches(h, index, true);
+        else if (standing(h->tellers[index]) == 0)
+            align(&l->tried[i], &l->bases[i], mine, h->tellers[index]);
+    }
+}
+
+void tam_ledger_take(tam_ledger *l, tam_energy_entry *entries, uint32_t n,
+                     const tam_energy_run *run, void *scratch) {
+    tam_pair *order = scratch; /* by host, then rank */
+    host h = {.domains = (tam_energy_domain *)(void *)(order + n)};
+    h.tellers = (const tam_energy_entry **)(void *)(h.domains + n);
+    h.counted = (bool *)(void *)(h.tellers + n);
+    char missing[TAMIS_ENERGY_TEXT] = "";
+    uint32_t hosts = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        clean(&entries[i]);
+        order[i] = (tam_pair){entries[i].host, i};
+    }
+    tam_sort(order, n);
+    l->next.reports++;
+    l->next.ndomains = 0;
+    for (uint32_t i = 0; i < n;) {
+        uint64_t name = order[i].key;
+        for (h.n = 0; i < n && order[i].key == name; i++)
+            add_entry(&h, &entries[order[i].value]);
+        add_up(&h, &l->next);
+        settle(l, &h, name);
+        if (h.missing[0] && hosts++ == 0)
+            memcpy(missing, h.missing, sizeof missing);
+    }
+    note_missing(l, missing, hosts);
+    memcpy(l->bases, l->tried, l->n * sizeof l->bases[0]);
+    l->sums = l->next;
+    l->run = *run;
+}
+
+/* -- totals ----------------------------------------------------------------------------------- */
+
+/* Phases are attributed later than counters are read: where they would have more than there is, the
+ * largest give it back. @return what is left unattributed */
+static int64_t give_back(tamis_energy_totals *t, int64_t attributed) {
+    int64_t excess = attributed - t->uj;
+    for (uint32_t pass = 0; pass < TAMIS_ENERGY_PHASES && excess > 0; pass++) {
+        tamis_energy_share *most = &t->shares[0];
+        for (uint32_t k = 1; k < TAMIS_ENERGY_PHASES; k++)
+            most = t->shares[k].uj > most->uj ? &t->shares[k] : most;
+        int64_t back = most->uj < excess ? most->uj : excess;
+        most->uj -= back;
+        excess -= back;
+    }
+    return -excess;
+}
+
+void tam_ledger_totals(const tam_ledger *l, tamis_energy_totals *out) {
+    *out = (tamis_energy_totals){.size = sizeof *out,
+                                 .seconds = (double)l->run.time_ns * 1e-9,
+                                 .steps = l->run.steps,
+                                 .wire_bytes = l->run.wire_bytes,
+                                 .known = (int)l->sums.known,
+                                 .uj = l->sums.uj,
+                                 .grams = NAN};
+    int64_t attributed = 0;
+    for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++) {
+        tamis_energy_share *share = &out->shares[k];
+        share->seconds = (double)l->run.exposure_ns[k] * 1e-9;
+        share->group = UINT32_C(1) << k;
+        share->uj = l->sums.phases_uj[k];
+        if (share->uj)
+            share->method = (tamis_energy_method)l->sums.methods[k];
+        attributed = add(attributed, share->uj);
+    }
+    out->unattributed_uj = give_back(out, attributed);
+    for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
+        out->shares[k].low_uj = out->shares[k].high_uj = out->shares[k].uj;
+    memcpy(out->missing, l->missing, sizeof out->missing);
 }

@@ -1,27 +1,24 @@
 /* SPDX-License-Identifier: MIT
  *
- * Joules of a cluster: every rank shows the domains that it can see, each is counted once.
+ * Joules of a cluster: every rank shows what the domains that it sees have gained since the last
+ * report, and of each domain the lowest rank that can read it is believed.
  *
- *     rank 0   node A   package-0 denied    gpu-0 ok
- *     rank 1   node A   package-0 ok        gpu-0 ok        package-0 of A is owned by rank 1,
- *     rank 2   node B   package-0 ok                        gpu-0 by rank 0, package-0 of B by 2
+ *     report           1        2        3        4
+ *     rank 0, node A   10 J     12 J     denied   -          package-0 of A: 10 + 12 + 9 + 11 J
+ *     rank 1, node A   10 J     12 J      9 J     11 J
+ *     rank 2, node A   -        -        15 J     11 J       new at 3: from there on
  *
- * A domain is the same if host (boot id) and id are; its owner is the lowest rank that can read it.
- * Ranks hold the same entries and so come to the same ledger; whole microjoules make the sums
- * exact.
+ * A domain is the same if host (boot id) and id are. Each rank keeps where its own counts were at
+ * the last report, whoever was believed in it: so the next rank goes on without a gap, and because
+ * all of a host have read one counter, exactly from where the last one was believed. Sums are kept
+ * by all ranks, and are the same because all add the same whole microjoules.
  *
- * A domain's count goes on whoever reads it. For every meter the ledger knows where on that count
- * its last reading lies, from the raw values, which all of them read from one counter:
+ * A gain overlaps if it may reach over a time in which its domain, or one that contains it or is
+ * contained by it, was counted by another: the rank was not in the last report, or could not read
+ * then. Such a gain is left out and told as a gap. Nothing is ever counted twice.
  *
- *     raw, range 100        97    99     2     8                 report n: A owns, 99 is count 40
- *     meter A, since open   38    40                             B showed 97, so that was count 38
- *     meter B, since open    7           12    18    A is gone   report n+1: B has gained 11,
- *                            '--- 38 ----------'---> 49          so the count is 38 + 11 = 49
- *
- * Sums over nested domains take, at each report, what the widest readable ones gained since the
- * last. What has been added stays, so a change of cover adds the gains of the new one from there
- * on. A domain whose gain reaches back over a time in which one that it contains, or that contains
- * it, was counted is left out until the next report.
+ * A report that fails on one rank may have been completed by others. So a rank also keeps what it
+ * showed in the last attempt: if that turns out to have been a report, it goes on from there.
  */
 #ifndef TAM_ENERGY_LEDGER_H
 #define TAM_ENERGY_LEDGER_H
@@ -30,88 +27,66 @@
 
 #include <tamis/energy.h>
 
-#define TAM_NOBODY UINT32_MAX
-
-/** A domain as one rank sees it. Plain bytes: it travels. */
+/** A domain as one rank sees it. Plain bytes without gaps: it travels. */
 typedef struct tam_energy_entry {
     char id[64], inside[64];
     char reason[TAMIS_ENERGY_TEXT];
-    uint64_t host;  /* hash of the boot id */
-    uint64_t meter; /* tam_ledger.self of who shows it: ranks change with the communicator */
-    uint32_t rank, kind, status;
-    uint32_t has_raw;                       /* raw_uj holds: it has been read */
-    uint64_t raw_uj, range_uj;              /* of the counter; range 0: it does not wrap */
-    uint64_t total_uj;                      /* since this rank's meter was opened */
-    uint64_t since_ns;                      /* when total_uj was 0, on the host's monotonic clock */
-    uint64_t read_ns;                       /* of the reading behind raw_uj and total_uj */
-    uint64_t most_w;                        /* it cannot draw more; 0: unknown */
-    int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of total_uj, attributed so far by this rank */
+    uint64_t host; /* hash of the boot id */
+    uint32_t kind, status, resets;
+    uint32_t overlaps;         /* as it travels: its gain must not be added */
+    uint64_t raw_uj, range_uj; /* of the counter; range 0: it does not wrap */
+    uint32_t has_raw;          /* these hold; not of power, which each meter integrates */
+    uint32_t most_w;           /* it cannot draw more */
+    uint64_t uj; /* since the meter was opened; as it travels: since the last report */
+    int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of uj, as far as it is attributed */
     uint8_t methods[TAMIS_ENERGY_PHASES];   /* tamis_energy_method of each */
 } tam_energy_entry;
 
-/** What a rank has done since its meter was opened. Plain bytes. */
+/** What a rank has done since its meter was opened. Plain bytes without gaps. */
 typedef struct tam_energy_run {
     uint64_t time_ns, steps, wire_bytes;
     uint64_t exposure_ns[TAMIS_ENERGY_PHASES];
 } tam_energy_run;
 
-/** A domain of the cluster. Plain bytes, the same on all ranks. */
-typedef struct tam_ledger_domain {
-    char id[64], inside[64];
-    char reason[TAMIS_ENERGY_TEXT];
-    uint64_t host;
-    uint32_t kind, status;
-    uint32_t owner, by; /* ranks of the last report: who counts it, whose are status and reason */
-    uint32_t has_raw, counted;              /* counted: part of the sum of the last report */
-    uint64_t raw_uj, range_uj, read_ns;     /* where total_uj was */
-    uint64_t total_uj;                      /* its count */
-    uint64_t counted_uj;                    /* of it, part of the sum */
-    int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of counted_uj */
-    uint8_t methods[TAMIS_ENERGY_PHASES];
-    uint64_t told_at, counted_at; /* the last reports that told its count, that added it up */
-    uint64_t refused;             /* readings that could not be true */
-
-    /* Of the report being taken. */
-    uint64_t told_before, kin_at;
-    uint64_t gain_uj;
-    int64_t phase_gains[TAMIS_ENERGY_PHASES];
-    uint32_t outer, inner_counted; /* index of the domain around it */
-} tam_ledger_domain;
-
-/** Where a meter's last reading lies on the count of a domain. Plain bytes. */
-typedef struct tam_ledger_view {
-    char id[64];
-    uint64_t host, meter;
-    uint64_t total_uj, read_ns; /* its own */
-    int64_t at_uj;              /* on the domain's count */
+/** What all reports so far have come to. Plain bytes without gaps. */
+typedef struct tam_energy_sums {
+    uint64_t name; /* of the last report, another for each; 0: there was none */
+    uint32_t reports, gaps;
+    uint32_t known, ndomains; /* ndomains: of the last report */
+    int64_t uj;
     int64_t phases_uj[TAMIS_ENERGY_PHASES];
-} tam_ledger_view;
+    uint8_t methods[TAMIS_ENERGY_PHASES];
+} tam_energy_sums;
+
+/** Where a domain's count was. */
+typedef struct tam_ledger_base {
+    uint64_t uj;
+    int64_t phases_uj[TAMIS_ENERGY_PHASES];
+    bool overlaps; /* since then the domain or its kin was counted by another */
+} tam_ledger_base;
 
 typedef struct tam_ledger {
-    uint64_t self;            /* tells this meter from all others */
-    uint64_t reports, digest; /* of all that follows */
-    uint64_t refused;         /* entries without a usable id, or shown twice */
-    tam_energy_run run;       /* of the last report: longest time, most steps, sums of the others */
-    tam_ledger_domain *domains; /* [ndomains] by host and id */
-    tam_ledger_view *views;     /* [nviews] by host and id; of who showed it last */
-    uint32_t ndomains, nviews;
+    tam_energy_sums sums;
+    tam_energy_run run;              /* of the last report: longest time, most steps, sums */
+    char missing[TAMIS_ENERGY_TEXT]; /* of the last report */
 
-    uint32_t domains_room, views_room;
-    tam_ledger_view *next_views; /* [views_room] */
-    uint32_t *order;             /* [views_room] scratch */
-    void *desk;                  /* for what travels */
+    uint32_t n;              /* domains of this rank */
+    tam_energy_entry *shown; /* [n] as they are now */
+    tam_ledger_base *bases;  /* [n] at the last report */
+    tam_ledger_base *tried;  /* [n] at the last attempt, */
+    uint64_t tried_name;     /* which would be the report of this name */
+
+    bool late;            /* in the report being made: this rank was not in the last one */
+    tam_energy_sums next; /* and what the sums will be */
+
+    void *desk; /* for what travels */
     size_t desk_bytes;
-    tam_energy_entry *shelf; /* [shelf_room] what this rank shows */
-    uint32_t shelf_room;
 } tam_ledger;
 
-/* -- what a meter provides (entries.c) ----------------------------------------------------------- */
+/* -- what a meter provides (entries.c) -------------------------------------------------------- */
 
-/**
- * The domains of a meter as they are now, without rank and meter. @param out  [most], or NULL
- * @return how many there are
- */
-uint32_t tam_meter_entries(tamis_energy *energy, tam_energy_entry *out, uint32_t most);
+/** The domains of a meter as they are now. @param out  [tam_ledger.n] */
+void tam_meter_entries(tamis_energy *energy, tam_energy_entry *out);
 
 void tam_meter_run(tamis_energy *energy, tam_energy_run *out);
 
@@ -124,67 +99,41 @@ tamis_status tam_meter_present(const tamis_energy *energy, const char *call);
 /** Totals of the cluster get what the meter knows: grams, and the earlier parts of the run. */
 void tam_meter_complete(tamis_energy *energy, tamis_energy_totals *cluster);
 
-/* -- ledger.c ----------------------------------------------------------------------------------- */
+/* -- ledger.c --------------------------------------------------------------------------------- */
 
-tamis_status tam_ledger_open(tam_ledger **out);
+/** For a rank that sees n domains, which it puts into ledger->shown before each report. */
+tamis_status tam_ledger_open(uint32_t n, tam_ledger **out);
 void tam_ledger_close(tam_ledger *ledger);
-
-/** Room for so many domains and views: a report of n entries needs n more than there are of each.
- * NOMEM: the ledger counts as before. */
-tamis_status tam_ledger_room(tam_ledger *ledger, uint64_t ndomains, uint64_t nviews);
 
 /** At least `bytes` of ledger->desk; what lay there is gone. */
 tamis_status tam_ledger_desk(tam_ledger *ledger, size_t bytes);
-
-/** Memory for n entries of this rank, until the next call. */
-tamis_status tam_ledger_shelf(tam_ledger *ledger, uint32_t n, tam_energy_entry **out);
 
 /** Forget the desk without freeing it: a transport may still write there. */
 void tam_ledger_leave_desk(tam_ledger *ledger);
 
 /**
- * Take a report: the entries of all ranks, in any order, and what they have done.
+ * Begin a report: go on from the sums of the rank that took part in the most.
  *
- * @param  run  [in]  of all ranks together; NULL: as it was
- * @return            NOMEM: nothing was taken
+ * @param  name  [in]   of this report, the same on all ranks and never used before; not 0
+ * @param  out   [out]  tam_energy_entry[ledger->n] for the other ranks
  */
-tamis_status tam_ledger_take(tam_ledger *ledger, const tam_energy_entry *entries, uint32_t n,
-                             const tam_energy_run *run);
+void tam_ledger_offer(tam_ledger *ledger, const tam_energy_sums *latest, uint64_t name,
+                      tam_energy_entry *out);
 
-/* -- ledger_pack.c: as bytes -------------------------------------------------------------------- */
-
-uint64_t tam_ledger_digest(const tam_ledger *ledger);
-
-/** Everything but `self` and the rooms, for ranks whose ledger is another. */
-size_t tam_ledger_packed_bytes(uint64_t ndomains, uint64_t nviews);
-void tam_ledger_pack(const tam_ledger *ledger, void *out);
-
-/** FORMAT: it is damaged; NOMEM. The ledger is then as it was. */
-tamis_status tam_ledger_unpack(tam_ledger *ledger, const void *packed, size_t bytes);
-
-/* -- ledger_gain.c: what one domain gained ------------------------------------------------------ */
-
-/** Order of host and id. */
-int tam_ledger_order(uint64_t host_a, const char *id_a, uint64_t host_b, const char *id_b);
+/** Bytes of scratch memory that a report of n entries takes. */
+size_t tam_ledger_scratch(size_t n);
 
 /**
- * The entries of one domain: its count, owner and status, and the views of the next report.
+ * Complete it. Until then the ledger counts as before.
  *
- * @param  group  [in]   by rank, no meter twice, ids and texts end with 0
- * @param  old    [in]   tam_ledger_view[nold] of this domain
- * @param  views  [out]  tam_ledger_view[n]
- * @return               views written
+ * @param  entries  [in,out]  what all ranks offer, lowest rank first
+ * @param  run      [in]      of all ranks together
+ * @param  scratch  [out]     tam_ledger_scratch(n), aligned as any memory
  */
-uint32_t tam_ledger_tell(tam_ledger_domain *d, uint64_t report, const tam_energy_entry *entries,
-                         const uint32_t *group, uint32_t n, const tam_ledger_view *old,
-                         uint32_t nold, tam_ledger_view *views);
+void tam_ledger_take(tam_ledger *ledger, tam_energy_entry *entries, uint32_t n,
+                     const tam_energy_run *run, void *scratch);
 
-/* -- ledger_sum.c: which domains make a sum, and what it is ------------------------------------- */
-
-/** Choose the cover of this report and add up its gains. */
-void tam_ledger_add_up(tam_ledger *ledger);
-
-/** Sums of the cluster since its first report; seconds and steps of the rank that ran longest. */
+/** Sums of the cluster since its first report. */
 void tam_ledger_totals(const tam_ledger *ledger, tamis_energy_totals *out);
 
 #endif

@@ -5,7 +5,6 @@
 #include "lib/energy/meter/meter.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static void show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *out) {
     tam_energy_domain d;
@@ -14,28 +13,25 @@ static void show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *
         .host = e->host,
         .kind = (uint32_t)d.place.kind,
         .status = (uint32_t)d.status,
-        .has_raw = d.has_raw && !d.place.power,
+        .resets = d.resets,
         .raw_uj = d.raw,
         .range_uj = d.place.range_uj,
-        .total_uj = d.total_uj,
-        .since_ns = e->open_ns,
-        .read_ns = d.read_ns,
-        .most_w = d.place.most_w > 0 ? (uint64_t)ceil(d.place.most_w) : 0,
+        .has_raw = d.has_raw && !d.place.power,
+        .most_w = (uint32_t)d.place.most_w,
+        .uj = d.total_uj,
     };
-    snprintf(out->id, sizeof out->id, "%s", d.place.id);
-    snprintf(out->inside, sizeof out->inside, "%s", d.place.inside);
-    snprintf(out->reason, sizeof out->reason, "%s", d.reason);
+    memcpy(out->id, d.place.id, sizeof out->id);
+    memcpy(out->inside, d.place.inside, sizeof out->inside);
+    memcpy(out->reason, d.reason, sizeof out->reason);
     memcpy(out->phases_uj, c->phases_uj, sizeof out->phases_uj);
     memcpy(out->methods, c->methods, sizeof out->methods);
 }
 
-uint32_t tam_meter_entries(tamis_energy *e, tam_energy_entry *out, uint32_t most) {
-    uint32_t n = e->nchannels < most ? e->nchannels : most;
+void tam_meter_entries(tamis_energy *e, tam_energy_entry *out) {
     pthread_mutex_lock(&e->lock);
-    for (uint32_t i = 0; out && i < n; i++)
+    for (uint32_t i = 0; i < e->nchannels; i++)
         show(e, &e->channels[i], &out[i]);
     pthread_mutex_unlock(&e->lock);
-    return e->nchannels;
 }
 
 void tam_meter_run(tamis_energy *e, tam_energy_run *out) {

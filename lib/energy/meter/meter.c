@@ -93,72 +93,14 @@ static void resolve(tamis_energy_config *c) {
         c->nvml_path = tam_setting_text(TAM_SETTING_NVML_PATH);
 }
 
-/* Initialising a driver may hang, too. */
-static tamis_status open_source(tamis_energy *e, const tam_energy_source *source,
-                                const tam_energy_setup *setup) {
-    void *self;
-    if (e->nsamplers == TAM_METER_SOURCES)
-        return tam_fail(TAMIS_E_UNSUPPORTED, "energy: a meter reads %d sources, not %s as well",
-                        TAM_METER_SOURCES, source->name);
-    TAM_TRY(tam_energy_source_open(source, setup, tam_clock_ns() + OPENING_NS, &source, &self));
-    TAM_TRY(tam_sampler_open(source, self, &e->samplers[e->nsamplers]));
-    e->nsamplers++;
-    return TAMIS_OK;
-}
-
-/* Those that are listed by the caller only where he has listed something. */
-static tamis_status open_all(tamis_energy *e, const tam_energy_setup *setup) {
-    const tam_energy_source *source;
-    for (uint32_t i = 0; (source = tam_energy_source_at(i)) != NULL; i++) {
-        bool files = source != &tam_source_file || (setup->files && setup->files[0]);
-        if (files && (source != &tam_source_callback || setup->callback))
-            TAM_TRY(open_source(e, source, setup));
-    }
-    return TAMIS_OK;
-}
-
-static uint32_t bit_of(const tam_energy_source *source) {
-    uint32_t index = 0;
-    while (tam_energy_source_at(index) != source)
-        index++;
-    return 1u << index;
-}
-
-static tamis_status open_named(tamis_energy *e, const char *names, const tam_energy_setup *setup) {
-    char name[32];
-    uint32_t opened = 0;
-    for (const char *at = names; *at; at += *at == ',') {
-        size_t length = strcspn(at, ",");
-        snprintf(name, sizeof name, "%.*s", (int)length, at);
-        at += length;
-        const tam_energy_source *source = tam_energy_source_find(name);
-        if (!source)
-            return tam_fail(TAMIS_E_ARGUMENT,
-                            "energy: there is no source \"%s\"; known are rapl, nvml, file, "
-                            "callback, and auto or none alone",
-                            name);
-        if (opened & bit_of(source))
-            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names, name);
-        opened |= bit_of(source);
-        TAM_TRY(open_source(e, source, setup));
-    }
-    return TAMIS_OK;
-}
-
 static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) {
-    tam_energy_setup setup = {
-        .sysfs_root = c->sysfs_root,
-        .nvml_path = c->nvml_path,
-        .gpus = c->gpus,
-        .files = c->files,
-        .callback = c->callback,
-        .callback_context = c->callback_context,
-        .callback_name = c->callback_name,
-    };
-    if (strcmp(c->sources, "none") == 0)
-        return TAMIS_OK;
-    return strcmp(c->sources, "auto") == 0 ? open_all(e, &setup)
-                                           : open_named(e, c->sources, &setup);
+    const tam_energy_source *sources[TAM_METER_SOURCES];
+    uint32_t n;
+    TAM_TRY(tam_energy_sources_pick(c->sources, TAM_METER_SOURCES, sources, &n));
+    for (; e->nsamplers < n; e->nsamplers++)
+        TAM_TRY(tam_sampler_open(sources[e->nsamplers], c, tam_clock_ns() + OPENING_NS,
+                                 &e->samplers[e->nsamplers]));
+    return TAMIS_OK;
 }
 
 static tamis_status open_pasts(tamis_energy *e) {
@@ -250,11 +192,11 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     e->host = XXH3_64bits(boot_id, strlen(boot_id));
     TAM_TRY(tam_marks_open(&e->marks));
     TAM_TRY(tam_spans_open(&e->spans));
-    TAM_TRY(tam_ledger_open(&e->ledger));
     if (constant || (c->intensity && c->intensity[0]))
         TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
     TAM_TRY(open_sources(e, c));
     TAM_TRY(open_channels(e));
+    TAM_TRY(tam_ledger_open(e->nchannels, &e->ledger));
     return open_files(e, c, boot_id);
 }
 

@@ -54,18 +54,31 @@ static const tam_energy_domain *find(const list *l, const char *id) {
     return NULL;
 }
 
-static bool is_contained(const list *l, const tam_energy_domain *d) {
-    for (uint32_t depth = 0; d && depth <= l->count; depth++) { /* a ring would have no end */
-        for (uint32_t i = 0; i < l->count; i++) {
-            const tam_energy_domain *outer = &l->domains[i];
-            if (outer != d && usable(outer) && contains_by_kind(outer, d))
-                return true;
-        }
+/* Also by way of those between them; a ring of these would have no end. */
+static bool contains(const list *l, const tam_energy_domain *outer, const tam_energy_domain *d) {
+    for (uint32_t depth = 0; d && depth <= l->count; depth++) {
+        if (outer != d && contains_by_kind(outer, d))
+            return true;
         d = find(l, d->place.inside);
-        if (d && usable(d))
+        if (d == outer)
             return true;
     }
     return false;
+}
+
+static bool is_contained(const list *l, const tam_energy_domain *d) {
+    for (uint32_t i = 0; i < l->count; i++) {
+        const tam_energy_domain *outer = &l->domains[i];
+        if (outer != d && usable(outer) && contains(l, outer, d))
+            return true;
+    }
+    return false;
+}
+
+bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t outer,
+                         uint32_t inner) {
+    list l = {domains, n};
+    return contains(&l, &domains[outer], &domains[inner]);
 }
 
 /* What the sum lacks because of one domain; "" if nothing. Of a package that cannot be read its

@@ -84,55 +84,15 @@ static bool follows(const tam_energy_domain *d, uint64_t raw, uint64_t read_ns, 
     return (double)*gain <= most_uj;
 }
 
-static void explain_reset(tam_energy_domain *d, const tam_energy_reading *r) {
-    uint64_t silent_ns = r->at_ns - d->read_ns;
-    unsigned long long from = d->raw, to = r->value;
-    bool unseen = d->place.range_uj > 0 &&
-                  1e6 * d->place.most_w * seconds(silent_ns) >= (double)d->place.range_uj;
-    d->status = TAMIS_ENERGY_RESET;
-    if (unseen)
-        tam_energy_say(d->reason,
-                       "silent for %.0f s, in which its range may have passed unseen; what it "
-                       "gained then is not counted",
-                       seconds(silent_ns));
-    else if (to < from && d->place.range_uj == 0)
-        tam_energy_say(d->reason,
-                       "went back from %llu to %llu uJ (driver reloaded?); what it lost is not "
-                       "counted%s%s",
-                       from, to, d->place.reason[0] ? "; " : "", d->place.reason);
-    else
-        tam_energy_say(d->reason,
-                       "leapt from %llu to %llu uJ, more than %.0f W could; this is not counted",
-                       from, to, d->place.most_w);
-}
-
-/* Polled too fast, some counters answer 0. If the next answer follows from 0 it was a reset. */
+/* Polled too fast, some counters answer 0; others answer one wrong number. */
 static void doubt(tam_energy_domain *d, const tam_energy_reading *r) {
     d->has_doubt = true;
-    d->told = r->value != 0;
     d->doubt = r->value;
     d->doubt_ns = r->at_ns;
-    if (d->told) {
-        d->resets++;
-        explain_reset(d, r);
-        return;
-    }
     d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
-    tam_energy_say(d->reason, "answers 0 after %llu uJ: asked too often, or reset",
-                   (unsigned long long)d->raw);
-}
-
-/* What was doubted was true: go on from there. */
-static void believe(tam_energy_domain *d, const tam_energy_reading *r) {
-    if (!d->told) {
-        d->resets++;
-        explain_reset(d, r);
-    }
-    d->raw = d->doubt;
-    d->read_ns = d->changed_ns = d->doubt_ns;
-    d->changed_err_ns = 0;
-    d->has_doubt = d->still = d->moved = false;
+    tam_energy_say(d->reason, "answers %llu after %llu uJ: asked too often, or reset",
+                   (unsigned long long)r->value, (unsigned long long)d->raw);
 }
 
 /* When the counter changed: between the last two answers, and about a tick after the last change.
@@ -142,8 +102,6 @@ static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading
                             uint64_t *err_ns) {
     uint64_t low_ns = d->read_ns, high_ns = r->at_ns;
     *err_ns = r->err_ns;
-    if (r->stamped)
-        return r->at_ns;
     if (!d->still && (d->tick_s == 0.0 || d->streak >= QUICK)) {
         *err_ns += (high_ns - low_ns) / 8;
         return high_ns;
@@ -164,11 +122,9 @@ static uint64_t date_change(const tam_energy_domain *d, const tam_energy_reading
 static void accept(tam_energy_domain *d, const tam_energy_reading *r, uint64_t uj,
                    tam_energy_gain *out) {
     uint64_t err_ns, when_ns = date_change(d, r, &err_ns);
-    *out = (tam_energy_gain){d->changed_ns, when_ns, most(err_ns, d->changed_err_ns), uj};
+    *out = (tam_energy_gain){d->changed_ns, when_ns, uj};
     if (d->moved) /* else the first tick began before it was looked at */
         learn_tick(d, when_ns - d->changed_ns);
-    else
-        out->err_ns = most(out->err_ns, when_ns - d->changed_ns);
     d->wraps += r->value < d->raw;
     d->total_uj += uj;
     d->streak = d->still ? 0 : d->streak + 1;
@@ -179,6 +135,27 @@ static void accept(tam_energy_domain *d, const tam_energy_reading *r, uint64_t u
     d->changed_ns = when_ns;
     d->changed_err_ns = err_ns;
     set_status(d, TAMIS_ENERGY_OK, "");
+}
+
+/* What was doubted was true, for the next answer follows from it: go on from there. */
+static bool restart(tam_energy_domain *d, const tam_energy_reading *r, uint64_t uj,
+                    tam_energy_gain *out) {
+    unsigned long long from = d->raw, to = d->doubt;
+    double within_s = seconds(d->doubt_ns - d->read_ns);
+    d->resets++;
+    d->raw = d->doubt;
+    d->read_ns = d->changed_ns = d->doubt_ns;
+    d->changed_err_ns = 0;
+    d->has_doubt = d->still = d->moved = false;
+    if (uj > 0)
+        accept(d, r, uj, out);
+    d->status = TAMIS_ENERGY_RESET;
+    tam_energy_say(
+        d->reason,
+        "went from %llu to %llu uJ in %.1f s: reset (driver reloaded?), or its range may "
+        "have passed unseen; what it lost is not counted%s%s",
+        from, to, within_s, d->place.reason[0] ? "; " : "", d->place.reason);
+    return uj > 0;
 }
 
 static void stand_still(tam_energy_domain *d, const tam_energy_reading *r) {
@@ -225,20 +202,14 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
         stand_still(d, r);
         return false;
     }
-    if (!follows(d, d->raw, d->read_ns, d->changed_ns, r, &uj)) {
-        if (!d->has_doubt || !follows(d, d->doubt, d->doubt_ns, d->doubt_ns, r, &uj)) {
-            doubt(d, r);
-            return false;
-        }
-        bool told = d->told;
-        believe(d, r);
-        if (uj == 0) {
-            d->status = told ? d->status : TAMIS_ENERGY_RESET;
-            return false;
-        }
+    if (follows(d, d->raw, d->read_ns, d->changed_ns, r, &uj)) {
+        accept(d, r, uj, out);
+        return true;
     }
-    accept(d, r, uj, out);
-    return true;
+    if (d->has_doubt && follows(d, d->doubt, d->doubt_ns, d->doubt_ns, r, &uj))
+        return restart(d, r, uj, out);
+    doubt(d, r);
+    return false;
 }
 
 /* -- power ------------------------------------------------------------------------------------ */
@@ -276,7 +247,7 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
                        seconds(gap_ns));
         return false;
     }
-    *out = (tam_energy_gain){d->read_ns, r->at_ns, r->err_ns, integrate(d, r->value, gap_ns)};
+    *out = (tam_energy_gain){d->read_ns, r->at_ns, integrate(d, r->value, gap_ns)};
     learn_tick(d, gap_ns);
     d->total_uj += out->uj;
     d->moved = true;
@@ -331,13 +302,6 @@ static uint64_t around_change(const tam_energy_domain *d, uint64_t period_ns) {
     return at_ns;
 }
 
-static uint64_t pause_most(const tam_energy_domain *d) {
-    if (d->place.range_uj == 0)
-        return PAUSE_MOST_NS;
-    double quarter_s = (double)d->place.range_uj / (4e6 * d->place.most_w);
-    return quarter_s < seconds(PAUSE_MOST_NS) ? to_ns(quarter_s) : PAUSE_MOST_NS;
-}
-
 uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
     uint64_t period_ns = to_ns(d->place.period_s), at_ns = d->heard_ns + period_ns;
     if (d->place.status != TAMIS_ENERGY_OK)
@@ -352,6 +316,6 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
         at_ns = d->heard_ns + PAUSE_MOST_NS;
     else if (!d->place.power && d->tick_s > 0.0 && d->streak < QUICK)
         at_ns = around_change(d, period_ns);
-    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + pause_most(d));
+    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MOST_NS);
     return most(now_ns, at_ns);
 }

@@ -13,8 +13,7 @@
 
 /** What a counter gained between two of its changes, or between the ends of a gap. */
 typedef struct tam_energy_gain {
-    uint64_t begin_ns, end_ns; /* when the counter was seen to change; err_ns either way */
-    uint64_t err_ns;
+    uint64_t begin_ns, end_ns; /* when the counter was seen to change */
     uint64_t uj;
 } tam_energy_gain;
 
@@ -38,11 +37,10 @@ typedef struct tam_energy_domain {
     bool moved;        /* the counter has changed since open */
     bool still;        /* the last good answer was the one before */
     uint32_t streak;   /* changes in a row that no answer without one came between */
-    bool has_doubt;    /* an answer that cannot follow from raw: if the next follows from it, */
-    bool told;         /* it was a reset, which has been counted if it has been told */
-    uint64_t doubt, doubt_ns;
-    uint64_t least_ns; /* between two reads */
-    uint64_t rest;     /* of integrated power: below a microjoule */
+    bool has_doubt;    /* an answer that cannot follow from raw; if the next follows from it, */
+    uint64_t doubt, doubt_ns; /* it was a reset */
+    uint64_t least_ns;        /* between two reads */
+    uint64_t rest;            /* of integrated power: below a microjoule */
 } tam_energy_domain;
 
 /** OK until something else is heard, or what the place says. */
@@ -65,5 +63,9 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns);
  * @param  missing  [out]  [TAMIS_ENERGY_TEXT] what is not in it and why; "" if nothing
  */
 void tam_domain_cover(const tam_energy_domain *domains, uint32_t n, bool *counted, char *missing);
+
+/** Whether one of the domains of a host contains another, readable or not. */
+bool tam_domain_contains(const tam_energy_domain *domains, uint32_t n, uint32_t outer,
+                         uint32_t inner);
 
 #endif

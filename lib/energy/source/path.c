@@ -7,20 +7,17 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static bool fits(int length) {
+bool tam_path_print(char out[TAM_PATH_BYTES], const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(out, TAM_PATH_BYTES, format, args);
+    va_end(args);
     return length >= 0 && length < TAM_PATH_BYTES;
 }
 
-bool tam_path_under(const tam_energy_setup *setup, const char *path, char out[TAM_PATH_BYTES]) {
-    const char *root = setup->sysfs_root && setup->sysfs_root[0]
-                           ? setup->sysfs_root
-                           : tam_setting_text(TAM_SETTING_SYSFS_ROOT);
+bool tam_path_under(const tamis_energy_config *config, const char *path, char out[TAM_PATH_BYTES]) {
     bool moved = strncmp(path, "/sys/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
-    return fits(snprintf(out, TAM_PATH_BYTES, "%s%s", moved ? root : "", path));
-}
-
-bool tam_path_join(const char *folder, const char *name, char out[TAM_PATH_BYTES]) {
-    return fits(snprintf(out, TAM_PATH_BYTES, "%s/%s", folder, name));
+    return tam_path_print(out, "%s%s", moved && config->sysfs_root ? config->sysfs_root : "", path);
 }
 
 tamis_energy_status tam_path_failed(int error, const char *path, char reason[TAMIS_ENERGY_TEXT]) {

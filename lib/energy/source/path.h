@@ -12,11 +12,12 @@ enum {
     TAM_PATH_TEXT = 256 /* of a file that is read; more is no number */
 };
 
-/** `path`, behind the root of the setup if it lies under /sys or /proc. @return whether it fits */
-bool tam_path_under(const tam_energy_setup *setup, const char *path, char out[TAM_PATH_BYTES]);
+/** A path by a format. @return whether it fits */
+bool tam_path_print(char out[TAM_PATH_BYTES], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
-/** "<folder>/<name>". @return whether it fits */
-bool tam_path_join(const char *folder, const char *name, char out[TAM_PATH_BYTES]);
+/** `path`, behind sysfs_root if it lies under /sys or /proc. @return whether it fits */
+bool tam_path_under(const tamis_energy_config *config, const char *path, char out[TAM_PATH_BYTES]);
 
 /** What open or read said. @return ABSENT, DENIED, UNSUPPORTED or FAILED, and why */
 tamis_energy_status tam_path_failed(int error, const char *path, char reason[TAMIS_ENERGY_TEXT]);

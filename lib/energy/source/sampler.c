@@ -9,7 +9,7 @@
 
 #include "lib/base/sync.h"
 
-enum { GAINS_LEAST = 256 };
+enum { GAINS_LEAST = 256, TEXTS = 5 };
 
 #define CLOSE_NS UINT64_C(50000000)  /* how long an answer is waited for before it is given up */
 #define TOGETHER_NS UINT64_C(200000) /* reads that are due so soon are made at once */
@@ -20,14 +20,17 @@ typedef struct entry {
 } entry;
 
 struct tam_sampler {
-    const tam_energy_source *source;
-    void *self;
+    tamis_energy_config config; /* with copies of the texts that sources read */
+    char *texts[TEXTS];
+    tam_energy_found found;
+    tam_energy_source silent; /* where it stands in for one that hangs */
     uint32_t count;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    bool threaded, closing, finished, left;
+    bool threaded, ready, closing, finished, left;
+    tamis_status status;    /* when ready */
     uint64_t asked, served; /* hurries */
     tam_energy_domain *domains;
     entry *gains; /* oldest first */
@@ -35,9 +38,12 @@ struct tam_sampler {
 };
 
 static void release(tam_sampler *s) {
-    s->source->close(s->self);
+    tam_energy_close(&s->found);
+    for (int i = 0; i < TEXTS; i++)
+        tam_free(s->texts[i]);
     tam_free(s->gains);
     tam_free(s->domains);
+    tam_lock_close(&s->lock, &s->changed);
     tam_free(s);
 }
 
@@ -54,7 +60,6 @@ static void merge_oldest(tam_sampler *s) {
         tam_energy_gain *into = &s->gains[next].gain, *from = &s->gains[i].gain;
         into->begin_ns = from->begin_ns;
         into->uj += from->uj;
-        into->err_ns = from->err_ns > into->err_ns ? from->err_ns : into->err_ns;
         memmove(&s->gains[i], &s->gains[i + 1], (s->ngains - i - 1) * sizeof s->gains[0]);
         s->ngains--;
         return;
@@ -86,7 +91,7 @@ static void read_one(tam_sampler *s, uint32_t index) {
     tam_energy_reading reading;
     tam_energy_gain gain;
     pthread_mutex_unlock(&s->lock);
-    s->source->read(s->self, index, &reading);
+    tam_energy_read(&s->found, &s->found.places[index], &reading);
     pthread_mutex_lock(&s->lock);
     if (!s->closing && tam_domain_take(&s->domains[index], &reading, &gain))
         push_gain(s, index, &gain);
@@ -109,9 +114,28 @@ static uint64_t read_due(tam_sampler *s, bool all) {
     return next_ns;
 }
 
-static void *drive(void *opaque) {
-    tam_sampler *s = opaque;
-    pthread_mutex_lock(&s->lock);
+/* @return whether any of them can be read */
+static bool take_found(tam_sampler *s) {
+    bool some = false;
+    uint32_t n = s->found.n;
+    s->room = 2 * n > GAINS_LEAST ? 2 * n : GAINS_LEAST;
+    s->domains = tam_alloc_array(n, sizeof s->domains[0]);
+    s->gains = tam_alloc_array(s->room, sizeof s->gains[0]);
+    if (!s->domains || !s->gains) {
+        s->status =
+            tam_fail(TAMIS_E_NOMEM, "no memory for the energy source %s", s->found.source->name);
+        return false;
+    }
+    for (; s->count < n; s->count++) {
+        tam_domain_init(&s->domains[s->count], &s->found.places[s->count]);
+        tam_domain_age(&s->domains[s->count], tam_clock_ns());
+        some = some || s->domains[s->count].place.status == TAMIS_ENERGY_OK;
+    }
+    return some;
+}
+
+/* Under the lock. */
+static void read_on(tam_sampler *s) {
     while (!s->closing) {
         uint64_t asked = s->asked;
         uint64_t next_ns = read_due(s, asked > s->served);
@@ -123,57 +147,114 @@ static void *drive(void *opaque) {
                tam_lock_wait(&s->lock, &s->changed, next_ns))
             ;
     }
+}
+
+static void *drive(void *opaque) {
+    tam_sampler *s = opaque;
+    s->status = tam_energy_find(s->found.source, &s->config, &s->found);
+    bool some = s->status == TAMIS_OK && take_found(s);
+    pthread_mutex_lock(&s->lock);
+    s->ready = true;
+    pthread_cond_broadcast(&s->changed);
+    if (some)
+        read_on(s);
     s->finished = true;
     bool left = s->left;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    if (left) { /* the driver has come back after all */
-        tam_lock_close(&s->lock, &s->changed);
+    if (left) /* the driver has come back after all */
         release(s);
-    }
     return NULL;
 }
 
 /* -- the sampler ------------------------------------------------------------------------------ */
 
-/* @return whether any of them can be read */
-static bool place_domains(tam_sampler *s) {
-    bool some = false;
-    for (uint32_t i = 0; i < s->count; i++) {
-        tam_energy_place place;
-        s->source->place(s->self, i, &place);
-        tam_domain_init(&s->domains[i], &place);
-        tam_domain_age(&s->domains[i], tam_clock_ns());
-        some = some || place.status == TAMIS_ENERGY_OK;
+static bool copy_texts(tam_sampler *s) {
+    const char **texts[TEXTS] = {&s->config.sysfs_root, &s->config.nvml_path, &s->config.gpus,
+                                 &s->config.files, &s->config.callback_name};
+    for (int i = 0; i < TEXTS; i++) {
+        s->texts[i] = tam_strdup(*texts[i] ? *texts[i] : "");
+        if (!s->texts[i])
+            return false;
+        *texts[i] = s->texts[i];
     }
-    return some;
+    return true;
 }
 
-tamis_status tam_sampler_open(const tam_energy_source *source, void *self, tam_sampler **out) {
+static tam_sampler *make(const tam_energy_source *source, const tamis_energy_config *config) {
     tam_sampler *s = tam_alloc(sizeof *s);
-    if (!s) {
-        source->close(self);
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the energy source %s", source->name);
+    if (!s || !tam_lock_open(&s->lock, &s->changed)) {
+        tam_free(s);
+        return NULL;
     }
-    s->source = source;
-    s->self = self;
-    s->count = source->count(self);
-    s->room = 2 * s->count > GAINS_LEAST ? 2 * s->count : GAINS_LEAST;
-    s->domains = tam_alloc_array(s->count, sizeof s->domains[0]);
-    s->gains = tam_alloc_array(s->room, sizeof s->gains[0]);
-    if (!s->domains || !s->gains || !tam_lock_open(&s->lock, &s->changed))
-        goto err_release;
-    s->threaded = place_domains(s);
-    if (s->threaded && !tam_thread_start(&s->thread, drive, s))
-        goto err_lock;
+    s->found.source = source;
+    s->config = *config;
+    if (copy_texts(s))
+        return s;
+    release(s);
+    return NULL;
+}
+
+/* Wait for the thread to be so far. @return false: it hangs, and is the last owner from here on */
+static bool await(tam_sampler *s, const bool *so_far, uint64_t until_ns) {
+    pthread_mutex_lock(&s->lock);
+    while (!*so_far && tam_lock_wait(&s->lock, &s->changed, until_ns))
+        ;
+    bool left = s->left = !*so_far;
+    s->closing = s->closing || left;
+    if (left)
+        pthread_detach(s->thread);
+    pthread_mutex_unlock(&s->lock);
+    return !left;
+}
+
+static void find_silent(const tamis_energy_config *config, tam_energy_found *found) {
+    (void)config;
+    tam_energy_place *place = tam_energy_add(found, "", TAMIS_ENERGY_OTHER, 0);
+    tam_energy_break(place, TAMIS_ENERGY_STALE,
+                     "opening it hangs, so it was given up; does its driver answer (nvidia-smi)?");
+}
+
+/* What stands in for a source that did not answer. */
+static tamis_status open_silent(const tam_energy_source *source, tam_sampler **out) {
+    static const tamis_energy_config none;
+    tam_sampler *s = make(source, &none);
+    if (!s)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the energy source %s", source->name);
+    s->silent = (tam_energy_source){.name = source->name, .find = find_silent};
+    s->finished = true;
+    s->status = tam_energy_find(&s->silent, &s->config, &s->found);
+    if (s->status == TAMIS_OK)
+        take_found(s);
+    tamis_status status = s->status;
+    if (status != TAMIS_OK) {
+        release(s);
+        return status;
+    }
+    tam_log(TAM_WARN, "energy: %s: %s", source->name, s->domains[0].reason);
     *out = s;
     return TAMIS_OK;
+}
 
-err_lock:
-    tam_lock_close(&s->lock, &s->changed);
-err_release:
-    release(s);
-    return tam_fail(TAMIS_E_NOMEM, "no memory or no thread for the energy source %s", source->name);
+tamis_status tam_sampler_open(const tam_energy_source *source, const tamis_energy_config *config,
+                              uint64_t until_ns, tam_sampler **out) {
+    tam_sampler *s = make(source, config);
+    if (!s || !tam_thread_start(&s->thread, drive, s)) {
+        if (s)
+            release(s);
+        return tam_fail(TAMIS_E_NOMEM, "no memory or no thread for the energy source %s",
+                        source->name);
+    }
+    s->threaded = true;
+    if (!await(s, &s->ready, until_ns))
+        return open_silent(source, out);
+    tamis_status status = s->status;
+    if (status == TAMIS_OK) {
+        *out = s;
+        return TAMIS_OK;
+    }
+    tam_sampler_close(s);
+    return tam_fail(status, "no memory for the energy source %s", source->name);
 }
 
 uint32_t tam_sampler_count(const tam_sampler *s) {
@@ -188,44 +269,29 @@ void tam_sampler_look(tam_sampler *s, uint32_t index, tam_energy_domain *out) {
 }
 
 bool tam_sampler_hurry(tam_sampler *s, uint64_t until_ns) {
-    if (!s->threaded)
-        return true;
     pthread_mutex_lock(&s->lock);
     uint64_t asked = ++s->asked;
     pthread_cond_broadcast(&s->changed);
-    while (s->served < asked && tam_lock_wait(&s->lock, &s->changed, until_ns))
+    while (!s->finished && s->served < asked && tam_lock_wait(&s->lock, &s->changed, until_ns))
         ;
-    bool served = s->served >= asked;
+    bool served = s->finished || s->served >= asked;
     pthread_mutex_unlock(&s->lock);
     return served;
-}
-
-/* @return whether the thread has ended; else it is the last owner */
-static bool stop_thread(tam_sampler *s) {
-    uint64_t until_ns = tam_clock_ns() + CLOSE_NS;
-    pthread_mutex_lock(&s->lock);
-    s->closing = true;
-    pthread_cond_broadcast(&s->changed);
-    while (!s->finished && tam_lock_wait(&s->lock, &s->changed, until_ns))
-        ;
-    bool finished = s->finished;
-    s->left = !finished;
-    if (s->left)
-        pthread_detach(s->thread);
-    pthread_mutex_unlock(&s->lock);
-    if (finished)
-        pthread_join(s->thread, NULL);
-    return finished;
 }
 
 void tam_sampler_close(tam_sampler *s) {
     if (!s)
         return;
-    const char *name = s->source->name;
-    if (s->threaded && !stop_thread(s)) {
+    const char *name = s->found.source->name;
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (s->threaded && !await(s, &s->finished, tam_clock_ns() + CLOSE_NS)) {
         tam_log(TAM_WARN, "energy: the source %s hangs; its thread and memory stay behind", name);
         return;
     }
-    tam_lock_close(&s->lock, &s->changed);
+    if (s->threaded)
+        pthread_join(s->thread, NULL);
     release(s);
 }

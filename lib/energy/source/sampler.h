@@ -9,8 +9,12 @@
 
 typedef struct tam_sampler tam_sampler;
 
-/** `source` has been opened as `self`, which the sampler takes over, also on failure. */
-tamis_status tam_sampler_open(const tam_energy_source *source, void *self, tam_sampler **out);
+/**
+ * Begin a thread that lets the source find its domains and then reads them. One that hangs in a
+ * driver until then is left behind: a sampler whose one domain says so comes out.
+ */
+tamis_status tam_sampler_open(const tam_energy_source *source, const tamis_energy_config *config,
+                              uint64_t until_ns, tam_sampler **out);
 
 uint32_t tam_sampler_count(const tam_sampler *s);
 

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * The source contract: who can read counters. A source finds its domains once, when it is opened,
- * and reads them one at a time, on a thread of its own: a call may hang in a driver.
+ * The source contract: who can read counters. A source finds its domains once and then reads them
+ * one at a time, all on a thread of its own (sampler.h): a call may hang in a driver.
  *
  * What is absent, denied or unsupported is a domain with that status (a source of which nothing at
  * all was found has one domain, "nvml" or "rapl", that says so): never an error, never silence.
+ *
+ * To add a source, write lib/energy/source/<name>.c that defines tam_source_<name>, and add its row
+ * to TAM_ENERGY_SOURCES: it is then known by its name and part of "auto". What it needs of the
+ * caller are options of tamis_energy_config; without them it finds nothing.
  */
 #ifndef TAM_ENERGY_SOURCE_H
 #define TAM_ENERGY_SOURCE_H
@@ -12,6 +16,9 @@
 #include "lib/base/base.h"
 
 #include <tamis/energy.h>
+
+/** The table of sources, in the order in which a meter has them. */
+#define TAM_ENERGY_SOURCES(row) row(nvml) row(rapl) row(file) row(callback)
 
 /** What a counter is, as found. */
 typedef struct tam_energy_place {
@@ -24,6 +31,7 @@ typedef struct tam_energy_place {
     uint64_t range_uj;              /* the counter begins again after this; 0: it does not */
     double most_w;                  /* a gain that implies more is a reset */
     double period_s;                /* between two reads while its tick is not known */
+    void *own;                      /* memory of its source */
 } tam_energy_place;
 
 /** An answer. */
@@ -31,78 +39,69 @@ typedef struct tam_energy_reading {
     tamis_energy_status status;
     char reason[TAMIS_ENERGY_TEXT]; /* "" when ok */
     uint64_t value;                 /* uJ or uW */
-    uint64_t at_ns;                 /* middle of the call, or the counter's own time stamp */
+    uint64_t at_ns;                 /* middle of the call */
     uint64_t err_ns;                /* half its length */
-    bool stamped;                   /* at_ns is when the counter got this value */
 } tam_energy_reading;
 
-/** Where sources look. Texts are NULL or "" for the default. */
-typedef struct tam_energy_setup {
-    const char *sysfs_root; /* put before every path under /sys and /proc */
-    const char *nvml_path;
-    const char *gpus;  /* UUIDs or PCI bus ids joined by ','; all */
-    const char *files; /* name=path:unit joined by ','; unit uJ, mJ, J, uW, mW, W */
-    tamis_status (*callback)(void *context, uint64_t *out_uj);
-    void *callback_context;
-    const char *callback_name;
-    uint64_t (*clock_ns)(void *context); /* NULL: tam_clock_ns; tests give their own */
-    void *clock_context;
-} tam_energy_setup;
+typedef struct tam_energy_source tam_energy_source;
 
-typedef struct tam_energy_source {
+/** What a source has found. */
+typedef struct tam_energy_found {
+    const tam_energy_source *source;
+    tam_energy_place *places; /* [n] */
+    uint32_t n, room;
+    void *self;   /* memory of the source */
+    bool lacking; /* it had no memory */
+} tam_energy_found;
+
+struct tam_energy_source {
     const char *name;
-    /** NOMEM is the only failure. */
-    tamis_status (*open)(const tam_energy_setup *setup, void **out);
-    uint32_t (*count)(const void *self);
-    void (*place)(const void *self, uint32_t index, tam_energy_place *out);
-    void (*read)(void *self, uint32_t index, tam_energy_reading *out);
-    void (*close)(void *self);
-} tam_energy_source;
+    double period_s; /* of its places */
+    /** Adds what is there. A thread that hangs here, or in read, is given up. */
+    void (*find)(const tamis_energy_config *config, tam_energy_found *found);
+    /** Sets value, or status and reason, which are OK and "" before. */
+    void (*read)(void *own, tam_energy_reading *out);
+    void (*close)(void *self); /* NULL: there is nothing to do but free it */
+};
 
-extern const tam_energy_source tam_source_nvml;     /* nvml.c */
-extern const tam_energy_source tam_source_rapl;     /* rapl.c */
-extern const tam_energy_source tam_source_file;     /* file.c */
-extern const tam_energy_source tam_source_callback; /* callback.c */
-
-/** The row of a name; NULL: there is none. */
-const tam_energy_source *tam_energy_source_find(const char *name);
-
-/** Rows in the order of the table; NULL behind the last. */
-const tam_energy_source *tam_energy_source_at(uint32_t index);
+#define TAM_DECLARE_SOURCE(name) extern const tam_energy_source tam_source_##name;
+TAM_ENERGY_SOURCES(TAM_DECLARE_SOURCE)
+#undef TAM_DECLARE_SOURCE
 
 /**
- * As source->open, but a driver that does not answer until then is given up: a source whose one
- * domain says so comes out, to be used with *out_source.
+ * Sources by a list of names, as tamis_energy_config.sources.
+ *
+ * Errors: ARGUMENT: no such name, or one twice; UNSUPPORTED: more than `most`
  */
-tamis_status tam_energy_source_open(const tam_energy_source *source, const tam_energy_setup *setup,
-                                    uint64_t until_ns, const tam_energy_source **out_source,
-                                    void **out);
+tamis_status tam_energy_sources_pick(const char *names, uint32_t most,
+                                     const tam_energy_source **out, uint32_t *out_n);
+
+/** Let a source find its domains. Texts of the configuration may be NULL or "". Errors: NOMEM */
+tamis_status tam_energy_find(const tam_energy_source *source, const tamis_energy_config *config,
+                             tam_energy_found *out);
+void tam_energy_read(const tam_energy_found *found, const tam_energy_place *place,
+                     tam_energy_reading *out);
+void tam_energy_close(tam_energy_found *found);
 
 /* -- what sources share ----------------------------------------------------------------------- */
 
-typedef struct tam_energy_clock {
-    uint64_t (*now_ns)(void *context);
-    void *context;
-} tam_energy_clock;
+/** A domain "<source>:<name>" that can be read, with memory of its own. Places move when one is
+ * added. @return NULL: no memory, which is noted */
+tam_energy_place *tam_energy_add(tam_energy_found *found, const char *name, tamis_energy_kind kind,
+                                 size_t own_bytes);
 
-tam_energy_clock tam_energy_clock_of(const tam_energy_setup *setup);
+/** It cannot be read: why, in one sentence. @param place  NULL: nothing is done */
+void tam_energy_break(tam_energy_place *place, tamis_energy_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
-static inline uint64_t tam_energy_now(const tam_energy_clock *clock) {
-    return clock->now_ns(clock->context);
-}
+/** NULL: there is none of this name. */
+tam_energy_place *tam_energy_find_place(const tam_energy_found *found, const char *name);
 
 /** One sentence, cut to TAMIS_ENERGY_TEXT: what may be long (a path) stands last. */
 void tam_energy_say(char reason[TAMIS_ENERGY_TEXT], const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** A place that can be read: "<source>:<name>", of a kind and with the most that this can draw. */
-void tam_energy_place_init(tam_energy_place *place, const char *source, const char *name,
-                           tamis_energy_kind kind, double period_s);
-
 /** Kind of which a name says that it is one: "node", "gpu0", "package-1"; OTHER for the rest. */
 tamis_energy_kind tam_energy_kind_of(const char *name);
-
-/** The reading came between these times. */
-void tam_energy_reading_time(tam_energy_reading *reading, uint64_t begin_ns, uint64_t end_ns);
 
 #endif

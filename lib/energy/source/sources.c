@@ -7,37 +7,136 @@
 #include <ctype.h>
 #include <stdio.h>
 
-static const tam_energy_source *const table[] = {
-    &tam_source_nvml,
-    &tam_source_rapl,
-    &tam_source_file,
-    &tam_source_callback,
-};
+#define TAM_SOURCE_ROW(name) &tam_source_##name,
+static const tam_energy_source *const table[] = {TAM_ENERGY_SOURCES(TAM_SOURCE_ROW)};
+#undef TAM_SOURCE_ROW
 
 enum { ROWS = sizeof table / sizeof table[0] };
 
-const tam_energy_source *tam_energy_source_at(uint32_t index) {
-    return index < ROWS ? table[index] : NULL;
+/* -- by name ---------------------------------------------------------------------------------- */
+
+static tamis_status no_source(const char *name) {
+    char known[128] = "";
+    for (size_t i = 0, used = 0; i < ROWS && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", table[i]->name);
+    return tam_fail(TAMIS_E_ARGUMENT,
+                    "energy: there is no source \"%s\"; known are %sand auto or none alone", name,
+                    known);
 }
 
-const tam_energy_source *tam_energy_source_find(const char *name) {
-    for (size_t i = 0; name && i < ROWS; i++) {
-        if (strcmp(table[i]->name, name) == 0)
-            return table[i];
+static tamis_status pick(const tam_energy_source *source, const char *names, uint32_t most,
+                         const tam_energy_source **out, uint32_t *n) {
+    for (uint32_t i = 0; i < *n; i++) {
+        if (out[i] == source)
+            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names,
+                            source->name);
+    }
+    if (*n == most)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "energy: a meter reads %u sources, not %s as well",
+                        most, source->name);
+    out[(*n)++] = source;
+    return TAMIS_OK;
+}
+
+tamis_status tam_energy_sources_pick(const char *names, uint32_t most,
+                                     const tam_energy_source **out, uint32_t *out_n) {
+    bool all = strcmp(names, "auto") == 0;
+    *out_n = 0;
+    for (size_t i = 0; all && i < ROWS; i++)
+        TAM_TRY(pick(table[i], names, most, out, out_n));
+    if (all || strcmp(names, "none") == 0)
+        return TAMIS_OK;
+    for (const char *at = names; *at; at += *at == ',') {
+        char name[32];
+        size_t length = strcspn(at, ","), i = 0;
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        at += length;
+        while (i < ROWS && strcmp(table[i]->name, name) != 0)
+            i++;
+        TAM_TRY(i < ROWS ? pick(table[i], names, most, out, out_n) : no_source(name));
+    }
+    return TAMIS_OK;
+}
+
+/* -- what a source finds ---------------------------------------------------------------------- */
+
+tamis_status tam_energy_find(const tam_energy_source *source, const tamis_energy_config *config,
+                             tam_energy_found *out) {
+    *out = (tam_energy_found){.source = source};
+    source->find(config, out);
+    if (!out->lacking)
+        return TAMIS_OK;
+    tam_energy_close(out);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for the energy source %s", source->name);
+}
+
+void tam_energy_close(tam_energy_found *found) {
+    if (found->source->close && found->self)
+        found->source->close(found->self);
+    for (uint32_t i = 0; i < found->n; i++)
+        tam_free(found->places[i].own);
+    tam_free(found->places);
+    tam_free(found->self);
+    *found = (tam_energy_found){.source = found->source};
+}
+
+void tam_energy_read(const tam_energy_found *found, const tam_energy_place *place,
+                     tam_energy_reading *out) {
+    *out = (tam_energy_reading){0};
+    uint64_t begin_ns = tam_clock_ns();
+    found->source->read(place->own, out);
+    uint64_t took_ns = tam_clock_ns() - begin_ns;
+    out->at_ns = begin_ns + took_ns / 2;
+    out->err_ns = (took_ns + 1) / 2;
+}
+
+static bool make_room(tam_energy_found *found) {
+    if (found->n < found->room)
+        return true;
+    uint32_t room = found->room ? 2 * found->room : 8;
+    tam_energy_place *places = tam_alloc_array(room, sizeof places[0]);
+    if (!places)
+        return false;
+    if (found->n)
+        memcpy(places, found->places, found->n * sizeof places[0]);
+    tam_free(found->places);
+    found->places = places;
+    found->room = room;
+    return true;
+}
+
+tam_energy_place *tam_energy_add(tam_energy_found *found, const char *name, tamis_energy_kind kind,
+                                 size_t own_bytes) {
+    /* With much to spare: it only tells a counter that was reset from one that counts. */
+    static const double most_w[TAMIS_ENERGY_KINDS] = {
+        [TAMIS_ENERGY_NODE] = 50000.0,   [TAMIS_ENERGY_PSYS] = 10000.0,
+        [TAMIS_ENERGY_MODULE] = 10000.0, [TAMIS_ENERGY_PACKAGE] = 2000.0,
+        [TAMIS_ENERGY_DRAM] = 1000.0,    [TAMIS_ENERGY_CORE] = 2000.0,
+        [TAMIS_ENERGY_UNCORE] = 2000.0,  [TAMIS_ENERGY_GPU] = 5000.0,
+        [TAMIS_ENERGY_OTHER] = 1e6,
+    };
+    void *own = make_room(found) ? tam_alloc(own_bytes) : NULL;
+    if (!own) {
+        found->lacking = true;
+        return NULL;
+    }
+    tam_energy_place *place = &found->places[found->n++];
+    *place = (tam_energy_place){
+        .kind = kind, .most_w = most_w[kind], .period_s = found->source->period_s, .own = own};
+    snprintf(place->id, sizeof place->id, "%s%s%s", found->source->name, name[0] ? ":" : "", name);
+    return place;
+}
+
+tam_energy_place *tam_energy_find_place(const tam_energy_found *found, const char *name) {
+    size_t before = strlen(found->source->name) + 1;
+    for (uint32_t i = 0; i < found->n; i++) {
+        if (found->places[i].id[before - 1] && strcmp(found->places[i].id + before, name) == 0)
+            return &found->places[i];
     }
     return NULL;
 }
 
-static uint64_t real_now(void *context) {
-    (void)context;
-    return tam_clock_ns();
-}
-
-tam_energy_clock tam_energy_clock_of(const tam_energy_setup *setup) {
-    if (!setup->clock_ns)
-        return (tam_energy_clock){real_now, NULL};
-    return (tam_energy_clock){setup->clock_ns, setup->clock_context};
-}
+/* -- words ------------------------------------------------------------------------------------ */
 
 void tam_energy_say(char reason[TAMIS_ENERGY_TEXT], const char *format, ...) {
     va_list args;
@@ -46,46 +145,23 @@ void tam_energy_say(char reason[TAMIS_ENERGY_TEXT], const char *format, ...) {
     va_end(args);
 }
 
-/* By names that people give, and the most that one of a kind can draw: with much to spare, for it
- * only tells a counter that was reset from one that counts. */
-typedef struct kind_row {
-    const char *name;
-    double most_w;
-} kind_row;
-
-static const kind_row kinds[TAMIS_ENERGY_KINDS] = {
-    [TAMIS_ENERGY_NODE] = {"node", 50000.0},
-    [TAMIS_ENERGY_PSYS] = {"psys", 10000.0},
-    [TAMIS_ENERGY_MODULE] = {"module", 10000.0},
-    [TAMIS_ENERGY_PACKAGE] = {"package", 2000.0},
-    [TAMIS_ENERGY_DRAM] = {"dram", 1000.0},
-    [TAMIS_ENERGY_CORE] = {"core", 2000.0},
-    [TAMIS_ENERGY_UNCORE] = {"uncore", 2000.0},
-    [TAMIS_ENERGY_GPU] = {"gpu", 5000.0},
-    [TAMIS_ENERGY_OTHER] = {"", 1e6},
-};
+void tam_energy_break(tam_energy_place *place, tamis_energy_status status, const char *format,
+                      ...) {
+    if (!place)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(place->reason, sizeof place->reason, format, args);
+    va_end(args);
+    place->status = status;
+}
 
 tamis_energy_kind tam_energy_kind_of(const char *name) {
     for (int kind = 0; kind < TAMIS_ENERGY_OTHER; kind++) {
-        size_t length = strlen(kinds[kind].name);
-        if (strncmp(name, kinds[kind].name, length) == 0 && !isalpha((unsigned char)name[length]))
+        const char *own = tamis_energy_kind_name((tamis_energy_kind)kind);
+        size_t length = strlen(own);
+        if (strncmp(name, own, length) == 0 && !isalpha((unsigned char)name[length]))
             return (tamis_energy_kind)kind;
     }
     return TAMIS_ENERGY_OTHER;
-}
-
-void tam_energy_place_init(tam_energy_place *place, const char *source, const char *name,
-                           tamis_energy_kind kind, double period_s) {
-    *place = (tam_energy_place){
-        .kind = kind,
-        .status = TAMIS_ENERGY_OK,
-        .most_w = kinds[kind].most_w,
-        .period_s = period_s,
-    };
-    snprintf(place->id, sizeof place->id, "%s%s%s", source, name[0] ? ":" : "", name);
-}
-
-void tam_energy_reading_time(tam_energy_reading *reading, uint64_t begin_ns, uint64_t end_ns) {
-    reading->at_ns = begin_ns + (end_ns - begin_ns) / 2;
-    reading->err_ns = (end_ns - begin_ns + 1) / 2;
 }

@@ -57,9 +57,9 @@ SHOWN int nvmlDeviceGetUUID(const pretended_gpu *gpu, char *out, unsigned bytes)
 #endif
 
 #ifndef PRETENDED_BARE
-static uint64_t now_ns(clockid_t clock) {
+static uint64_t now_ns(void) {
     struct timespec now;
-    clock_gettime(clock, &now);
+    clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -102,7 +102,7 @@ SHOWN int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(const pretended_gpu *gpu,
 
 static uint64_t count_mj(const pretended_gpu *gpu) {
     uint64_t tick_ms = atomic_load(&gpu->tick_ms);
-    uint64_t ms = now_ns(CLOCK_MONOTONIC) / 1000000u;
+    uint64_t ms = now_ns() / 1000000u;
     uint64_t grown = tick_ms ? ms / tick_ms * tick_ms * atomic_load(&gpu->watts) : 0;
     return atomic_load(&gpu->mj) + grown;
 }
@@ -111,7 +111,7 @@ static int answer_mj(const pretended_gpu *gpu, unsigned long long *out) {
     static _Atomic uint64_t last_ns;
     atomic_fetch_add(&pretended_state.calls, 1);
     wait_while(&pretended_state.hang);
-    uint64_t now = now_ns(CLOCK_MONOTONIC), before = atomic_exchange(&last_ns, now);
+    uint64_t now = now_ns(), before = atomic_exchange(&last_ns, now);
     *out = now - before < atomic_load(&pretended_state.fast_ns) ? 0 : count_mj(gpu);
     return atomic_load(&gpu->energy_code);
 }
@@ -133,9 +133,7 @@ SHOWN int nvmlDeviceGetFieldValues(const pretended_gpu *gpu, int count, field *f
     for (int i = 0; i < count; i++) {
         field *f = &fields[i];
         unsigned long long mj = 0;
-        int64_t stamp_us = atomic_load(&gpu->stamp_us);
-        f->status = atomic_load(f->scope ? &gpu->module_code : &gpu->field_code);
-        f->stamp_us = stamp_us ? stamp_us : (int64_t)(now_ns(CLOCK_REALTIME) / 1000u);
+        f->status = f->scope == 1 ? atomic_load(&gpu->module_code) : 3;
         f->type = f->id == 186 ? 1 : atomic_load(&gpu->field_type);
         if (f->id == 83 && f->status == 0 && answer_mj(gpu, &mj) != 0)
             f->status = atomic_load(&gpu->energy_code);

@@ -16,12 +16,10 @@ typedef struct pretended_gpu {
     char uuid[96], bus[32];
     atomic_int board; /* a partition (MIG) of this one; itself: no partition */
     atomic_int handle_code, energy_code, power_code;
-    atomic_int field_code;  /* of the counter as a field */
     atomic_int module_code; /* of fields for the scope "module" */
     atomic_int field_type;
     _Atomic uint64_t mj;
     _Atomic uint32_t mw;
-    _Atomic int64_t stamp_us;        /* of the field; 0: when it is asked for */
     _Atomic uint32_t watts, tick_ms; /* not 0: the counter grows by itself */
 } pretended_gpu;
 
