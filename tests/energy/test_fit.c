@@ -203,6 +203,11 @@ static void watts_come_back_from_a_counter_that_is_late(void **state) {
     check_truth(0.030, 1.0);
 }
 
+static void watts_come_back_from_a_lag_between_those_tried(void **state) {
+    (void)state;
+    check_truth(0.0131, 0.5);
+}
+
 static void watts_come_back_from_a_sensor_that_looks_at_times(void **state) {
     (void)state;
     check_truth(0.0, 0.25);
@@ -323,7 +328,7 @@ static void a_counter_that_ticks_more_often_tells_more(void **state) {
     for (uint64_t seed = 0; seed < 4; seed++) {
         generator_config config = generator_six(seed);
         config.tick_s = 0.02;
-        config.lag_s = 0.030;
+        config.lag_s = seed % 2 ? 0.0303 : 0.030;
         config.jitter_s = 0.5e-3;
         run r = run_all(&config);
         for (uint32_t k = 0; k < PHASES; k++)
@@ -383,6 +388,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(watts_come_back_from_a_counter_without_lag),
         cmocka_unit_test(watts_come_back_from_a_counter_that_is_late),
+        cmocka_unit_test(watts_come_back_from_a_lag_between_those_tried),
         cmocka_unit_test(watts_come_back_from_a_sensor_that_looks_at_times),
         cmocka_unit_test(watts_come_back_from_a_late_sensor_that_looks_at_times),
         cmocka_unit_test(iterations_that_divide_the_tick_are_one_group),
