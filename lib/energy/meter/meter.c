@@ -16,10 +16,6 @@ enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
 
 /* -- thread ----------------------------------------------------------------------------------- */
 
-double tam_meter_unix(const tamis_energy *e, uint64_t at_ns) {
-    return e->unix_minus_s + (double)at_ns * 1e-9;
-}
-
 /* One chunk, and the lines that end with it. Files are written without the lock: a slow disk holds
  * up nobody else. @return whether one could be closed */
 static bool advance(tamis_energy *e, uint64_t now_ns, bool flush) {
@@ -59,6 +55,8 @@ static void *run(void *context) {
 }
 
 tamis_status tam_meter_present(const tamis_energy *e, const char *call) {
+    if (!e)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: energy is NULL", call);
     if (e->pid == (int)getpid())
         return TAMIS_OK;
     return tam_fail(TAMIS_E_STATE,
@@ -106,41 +104,38 @@ static tamis_status open_source(tamis_energy *e, const tam_energy_source *source
     return TAMIS_OK;
 }
 
-/* Those that are listed by the caller only where he has listed something. */
-static tamis_status open_all(tamis_energy *e, const tam_energy_setup *setup) {
+/* All, but those that are listed by the caller only where he has listed something. */
+static uint32_t bits_of_all(const tam_energy_setup *setup) {
     const tam_energy_source *source;
+    uint32_t bits = 0;
     for (uint32_t i = 0; (source = tam_energy_source_at(i)) != NULL; i++) {
-        bool files = source != &tam_source_file || (setup->files && setup->files[0]);
-        if (files && (source != &tam_source_callback || setup->callback))
-            TAM_TRY(open_source(e, source, setup));
+        bool listed = source == &tam_source_file       ? setup->files && setup->files[0]
+                      : source == &tam_source_callback ? setup->callback != NULL
+                                                       : true;
+        bits |= (uint32_t)listed << i;
     }
-    return TAMIS_OK;
+    return bits;
 }
 
-static uint32_t bit_of(const tam_energy_source *source) {
-    uint32_t index = 0;
-    while (tam_energy_source_at(index) != source)
-        index++;
-    return 1u << index;
-}
-
-static tamis_status open_named(tamis_energy *e, const char *names, const tam_energy_setup *setup) {
-    char name[32];
-    uint32_t opened = 0;
+static tamis_status bits_of_names(const char *names, uint32_t *bits) {
+    *bits = 0;
     for (const char *at = names; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
-        snprintf(name, sizeof name, "%.*s", (int)length, at);
-        at += length;
-        const tam_energy_source *source = tam_energy_source_find(name);
+        const tam_energy_source *source;
+        uint32_t i = 0;
+        while ((source = tam_energy_source_at(i)) != NULL &&
+               (strncmp(source->name, at, length) != 0 || source->name[length]))
+            i++;
         if (!source)
             return tam_fail(TAMIS_E_ARGUMENT,
-                            "energy: there is no source \"%s\"; known are rapl, nvml, file, "
+                            "energy: there is no source \"%.*s\"; known are rapl, nvml, file, "
                             "callback, and auto or none alone",
-                            name);
-        if (opened & bit_of(source))
-            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names, name);
-        opened |= bit_of(source);
-        TAM_TRY(open_source(e, source, setup));
+                            (int)length, at);
+        if (*bits >> i & 1)
+            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names,
+                            source->name);
+        *bits |= 1u << i;
+        at += length;
     }
     return TAMIS_OK;
 }
@@ -155,45 +150,62 @@ static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) 
         .callback_context = c->callback_context,
         .callback_name = c->callback_name,
     };
+    uint32_t bits = bits_of_all(&setup);
     if (strcmp(c->sources, "none") == 0)
         return TAMIS_OK;
-    return strcmp(c->sources, "auto") == 0 ? open_all(e, &setup)
-                                           : open_named(e, c->sources, &setup);
-}
-
-static tamis_status open_pasts(tamis_energy *e) {
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
-        tam_past *p = &e->windows[i].begin;
-        p->domains = tam_alloc_array(e->nchannels, sizeof p->domains[0]);
-        if (!p->domains)
-            return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", TAM_METER_WINDOWS);
+    if (strcmp(c->sources, "auto") != 0)
+        TAM_TRY(bits_of_names(c->sources, &bits));
+    for (uint32_t i = 0; bits >> i; i++) {
+        if (bits >> i & 1)
+            TAM_TRY(open_source(e, tam_energy_source_at(i), &setup));
     }
     return TAMIS_OK;
+}
+
+/* Each needs a place for every domain. */
+static tamis_status open_tallies(tamis_energy *e) {
+    tam_tally *tallies[3 + TAM_METER_WINDOWS] = {&e->chunk, &e->run, &e->since};
+    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++)
+        tallies[3 + i] = &e->windows[i].tally;
+    e->tally_domains =
+        tam_alloc_array((size_t)(3 + TAM_METER_WINDOWS) * e->nchannels, sizeof e->tally_domains[0]);
+    if (!e->tally_domains)
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", TAM_METER_WINDOWS);
+    for (uint32_t i = 0; i < 3 + TAM_METER_WINDOWS; i++)
+        tallies[i]->domains = e->tally_domains + (size_t)i * e->nchannels;
+    e->run.end_ns = e->open_ns;
+    tam_tally_begin(e, &e->run);
+    tam_domain_cover(e->now, e->nchannels, e->counted, e->run.totals.missing);
+    tam_tally_begin(e, &e->since);
+    return TAMIS_OK;
+}
+
+static tamis_status open_channel(tamis_energy *e, uint32_t i, tam_sampler *sampler,
+                                 uint32_t index) {
+    tam_channel *c = &e->channels[i];
+    c->sampler = sampler;
+    c->index = index;
+    c->gains = tam_alloc_array(TAM_METER_GAINS, sizeof c->gains[0]);
+    if (!c->gains)
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for domain %u", i);
+    tam_sampler_look(sampler, index, &e->now[i]);
+    return tam_fit_open(&c->fit);
 }
 
 static tamis_status open_channels(tamis_energy *e) {
+    uint32_t n = 0;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         e->nchannels += tam_sampler_count(e->samplers[s]);
     e->channels = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
-    e->cover_domains = tam_alloc_array(e->nchannels, sizeof e->cover_domains[0]);
-    e->cover_counted = tam_alloc_array(e->nchannels, sizeof e->cover_counted[0]);
-    if (!e->channels || !e->cover_domains || !e->cover_counted)
+    e->now = tam_alloc_array(e->nchannels, sizeof e->now[0]);
+    e->counted = tam_alloc_array(e->nchannels, sizeof e->counted[0]);
+    if (!e->channels || !e->now || !e->counted)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
-    TAM_TRY(open_pasts(e));
-    tam_channel *c = e->channels;
     for (uint32_t s = 0; s < e->nsamplers; s++) {
-        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++, c++) {
-            c->sampler = e->samplers[s];
-            c->index = i;
-            c->gains = tam_alloc_array(TAM_METER_GAINS, sizeof c->gains[0]);
-            if (!c->gains)
-                return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
-            TAM_TRY(tam_fit_open(&c->fit));
-            tam_sampler_look(c->sampler, i, &c->now);
-        }
+        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++)
+            TAM_TRY(open_channel(e, n++, e->samplers[s], i));
     }
-    tam_meter_choose(e, e->totals.missing);
-    return TAMIS_OK;
+    return open_tallies(e);
 }
 
 /* As the kernel names this boot; containers of one host share it. */
@@ -236,8 +248,9 @@ static void set_clocks(tamis_energy *e, const tamis_energy_config *c) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     e->open_ns = tam_clock_ns();
-    e->unix_minus_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
-    e->claimed_ns = e->reported_ns = e->open_ns;
+    e->footprint.unix_minus_s =
+        (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
+    e->reported_ns = e->open_ns;
     e->window_ns = (uint64_t)(c->window_s * 1e9);
     e->settle_ns = (uint64_t)(c->settle_s * 1e9);
     e->line_ns = e->open_ns + e->window_ns;
@@ -247,7 +260,7 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     char boot_id[128];
     bool constant = c->g_per_kwh == c->g_per_kwh;
     set_clocks(e, c);
-    e->pue = c->pue;
+    e->footprint.pue = c->pue;
     e->pid = (int)getpid();
     read_boot_id(c->sysfs_root, boot_id, sizeof boot_id);
     e->host = XXH3_64bits(boot_id, strlen(boot_id));
@@ -255,7 +268,7 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     TAM_TRY(tam_spans_open(&e->spans));
     TAM_TRY(tam_ledger_open(&e->ledger));
     if (constant || (c->intensity && c->intensity[0]))
-        TAM_TRY(tam_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
+        TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->footprint.carbon));
     TAM_TRY(open_sources(e, c));
     TAM_TRY(open_channels(e));
     return open_files(e, c, boot_id);
@@ -269,14 +282,13 @@ static void free_parts(tamis_energy *e) {
     }
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_close(e->samplers[s]);
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++)
-        tam_free(e->windows[i].begin.domains);
-    tam_carbon_close(e->carbon);
+    tamis_carbon_close(e->footprint.carbon);
     tam_ledger_close(e->ledger);
     tam_spans_close(e->spans);
     tam_marks_close(e->marks);
-    tam_free(e->cover_counted);
-    tam_free(e->cover_domains);
+    tam_free(e->tally_domains);
+    tam_free(e->counted);
+    tam_free(e->now);
     tam_free(e->channels);
     tam_free(e);
 }
@@ -291,8 +303,8 @@ static tamis_status start(tamis_energy *e) {
 }
 
 static void tell_domains(const tamis_energy *e) {
-    for (uint32_t i = 0; e->channels && i < e->nchannels; i++) {
-        const tam_energy_domain *d = &e->channels[i].now;
+    for (uint32_t i = 0; e->now && i < e->nchannels; i++) {
+        const tam_energy_domain *d = &e->now[i];
         tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id, tamis_energy_status_name(d->status),
                 d->reason[0] ? ", " : "", d->reason);
     }
@@ -310,7 +322,6 @@ tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy *
     tamis_energy *e = tam_alloc(sizeof *e);
     if (!e)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
-    e->totals.size = sizeof e->totals;
     e->told.straggler = UINT32_MAX;
     tamis_status status = open_parts(e, &c);
     tell_domains(e);
