@@ -183,10 +183,11 @@ static void check_truth(double lag_s, double duty) {
         if (t.part[k] == 0.0)
             continue;
         double error = percentile95(t.errors[k]);
-        print_message("    %-9s %4.1f %% of the time: error %4.2f %% at the 95th percentile, interval "
-                      "holds the truth in %3.0f %%\n",
-                      tamis_energy_phase_name(k), 100.0 * t.part[k], 100.0 * error,
-                      100.0 * t.held[k] / SEEDS);
+        print_message(
+            "    %-9s %4.1f %% of the time: error %4.2f %% at the 95th percentile, interval "
+            "holds the truth in %3.0f %%\n",
+            tamis_energy_phase_name(k), 100.0 * t.part[k], 100.0 * error,
+            100.0 * t.held[k] / SEEDS);
         assert_true(error <= most_error(t.part[k]));
     }
     assert_true(covered >= (SANITIZED ? 0.85 : 0.92) && covered <= (SANITIZED ? 1.0 : 0.98));

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* -- open, close ------------------------------------------------------------------------------ */
 
@@ -32,29 +33,24 @@ void tam_meter_close_log(tamis_energy *e) {
 
 /* -- slack ------------------------------------------------------------------------------------ */
 
-/* Doubles that are not negative have the order of their bits. */
-static double slack_of(const tam_pair *pair) {
-    double value;
-    memcpy(&value, &pair->key, sizeof value);
-    return value;
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 static void fill_slack(const tam_told *told, uint64_t begin, uint64_t end, tam_energy_record *r) {
-    tam_pair slacks[TAM_METER_SLACKS];
+    double slacks[TAM_METER_SLACKS];
     size_t n = 0;
-    for (uint64_t step = end; step > begin && n < TAM_METER_SLACKS; step--, n++) {
-        double slack = fmax(atomic_load(&told->slacks[(step - 1) % TAM_METER_SLACKS]), 0.0);
-        slacks[n].value = 0;
-        memcpy(&slacks[n].key, &slack, sizeof slack);
-    }
+    for (uint64_t step = end; step > begin && n < TAM_METER_SLACKS; step--)
+        slacks[n++] = fmax(atomic_load(&told->slacks[(step - 1) % TAM_METER_SLACKS]), 0.0);
     r->slack_p50_s = r->slack_p95_s = r->slack_max_s = NAN;
     r->straggler = atomic_load(&told->straggler);
     if (n == 0 || r->straggler == UINT32_MAX)
         return;
-    tam_sort(slacks, n);
-    r->slack_p50_s = slack_of(&slacks[n / 2]);
-    r->slack_p95_s = slack_of(&slacks[(n - 1) * 95 / 100]);
-    r->slack_max_s = slack_of(&slacks[n - 1]);
+    qsort(slacks, n, sizeof slacks[0], ascending);
+    r->slack_p50_s = slacks[n / 2];
+    r->slack_p95_s = slacks[(n - 1) * 95 / 100];
+    r->slack_max_s = slacks[n - 1];
 }
 
 /* -- a line ----------------------------------------------------------------------------------- */

@@ -302,14 +302,6 @@ static tamis_status start(tamis_energy *e) {
     return tam_fail(TAMIS_E_NOMEM, "energy: no thread");
 }
 
-static void tell_domains(const tamis_energy *e) {
-    for (uint32_t i = 0; e->now && i < e->nchannels; i++) {
-        const tam_energy_domain *d = &e->now[i];
-        tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id, tamis_energy_status_name(d->status),
-                d->reason[0] ? ", " : "", d->reason);
-    }
-}
-
 tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out) {
     TAM_FENV_HELD();
     tamis_energy_config c = TAMIS_ENERGY_CONFIG_INIT;
@@ -324,7 +316,6 @@ tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy *
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
     e->told.straggler = UINT32_MAX;
     tamis_status status = open_parts(e, &c);
-    tell_domains(e);
     if (status == TAMIS_OK)
         status = start(e);
     if (status != TAMIS_OK) {
