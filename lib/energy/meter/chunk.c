@@ -205,8 +205,7 @@ static void close_chunk(tamis_energy *e, uint64_t end_ns) {
     chunk->totals.grams = tam_meter_grams(e, chunk->begin_ns, end_ns, chunk->totals.uj);
     count_steps(e, chunk);
     tam_tally_add(e, &e->run, chunk);
-    tam_tally_add(e, &e->since, chunk);
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
         tam_window *w = &e->windows[i];
         if (w->open && w->counts && !w->complete)
             tam_tally_add(e, &w->tally, chunk);
@@ -221,8 +220,8 @@ static uint64_t sooner(uint64_t a, uint64_t b) {
 }
 
 static uint64_t next_end(const tamis_energy *e) {
-    uint64_t end = e->line_ns;
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+    uint64_t end = UINT64_MAX;
+    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
         const tam_window *w = &e->windows[i];
         if (w->open && !w->counts)
             end = sooner(end, w->begin_ns);
@@ -248,7 +247,7 @@ static bool have_moved(const tamis_energy *e, uint64_t end_ns, uint64_t now_ns) 
 /* Windows that begin or end where the last chunk does. @return whether there is one */
 static bool note_windows(tamis_energy *e) {
     bool any = false;
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
         tam_window *w = &e->windows[i];
         if (w->open && !w->counts && w->begin_ns <= e->run.end_ns) {
             tam_tally_begin(e, &w->tally);
@@ -270,7 +269,22 @@ void tam_meter_take(tamis_energy *e, uint64_t now_ns) {
     learn(e, settled_ns > e->told_ns ? settled_ns : e->told_ns);
 }
 
+/* The meter's own window begins again. When nothing more will be told it ends at now. */
+static void renew(tamis_energy *e, uint64_t now_ns, bool flush) {
+    tam_window *own = &e->windows[TAM_METER_WINDOWS];
+    if (own->complete && own->written) {
+        tam_tally_begin(e, &own->tally);
+        while (own->end_ns <= e->run.end_ns)
+            own->end_ns += e->window_ns;
+        own->complete = false;
+        own->written = !e->log;
+    }
+    if (flush && own->tally.begin_ns < now_ns)
+        own->end_ns = sooner(own->end_ns, now_ns);
+}
+
 bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush) {
+    renew(e, now_ns, flush);
     uint64_t end_ns = next_end(e), settled_ns = less(now_ns, e->settle_ns);
     if (flush)
         end_ns = sooner(end_ns, now_ns);

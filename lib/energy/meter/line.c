@@ -112,34 +112,17 @@ static void fill(tamis_energy *e, const char *name, const tam_tally *tally) {
     r->intensity_g_per_kwh = intensity(e, &r->totals);
 }
 
-/* A window that a caller ended here. */
-static tam_window *find_ended(tamis_energy *e) {
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+bool tam_meter_line_next(tamis_energy *e) {
+    for (uint32_t i = 0; e->log && i <= TAM_METER_WINDOWS; i++) {
         tam_window *w = &e->windows[i];
-        if (w->open && w->complete && !w->written)
-            return w;
-    }
-    return NULL;
-}
-
-bool tam_meter_line_next(tamis_energy *e, bool flush) {
-    tam_line *l = &e->line;
-    tam_window *w = e->log ? find_ended(e) : NULL;
-    if (w) {
+        if (!w->open || !w->complete || w->written)
+            continue;
         fill(e, w->name, &w->tally);
-        l->record.overlaps = true;
-        l->window = w;
+        e->line.record.overlaps = i < TAM_METER_WINDOWS;
+        e->line.window = w;
         return true;
     }
-    if (e->run.end_ns < e->line_ns && !flush)
-        return false;
-    while (e->line_ns <= e->run.end_ns)
-        e->line_ns += e->window_ns;
-    if (!e->log || e->since.begin_ns == e->run.end_ns)
-        return false;
-    fill(e, "window", &e->since);
-    tam_tally_begin(e, &e->since);
-    return true;
+    return false;
 }
 
 void tam_meter_line_write(tamis_energy *e) {

@@ -22,7 +22,7 @@ static bool advance(tamis_energy *e, uint64_t now_ns, bool flush) {
     pthread_mutex_lock(&e->lock);
     tam_meter_take(e, now_ns);
     bool closed = tam_meter_close_next(e, now_ns, flush);
-    while (closed && tam_meter_line_next(e, flush)) {
+    while (closed && tam_meter_line_next(e)) {
         pthread_mutex_unlock(&e->lock);
         tam_meter_line_write(e);
         pthread_mutex_lock(&e->lock);
@@ -162,21 +162,24 @@ static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) 
     return TAMIS_OK;
 }
 
-/* Each needs a place for every domain. */
+/* Each needs a place for every domain. The meter's own window begins with the first chunk. */
 static tamis_status open_tallies(tamis_energy *e) {
-    tam_tally *tallies[3 + TAM_METER_WINDOWS] = {&e->chunk, &e->run, &e->since};
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++)
-        tallies[3 + i] = &e->windows[i].tally;
-    e->tally_domains =
-        tam_alloc_array((size_t)(3 + TAM_METER_WINDOWS) * e->nchannels, sizeof e->tally_domains[0]);
+    const uint32_t n = e->nchannels, windows = TAM_METER_WINDOWS + 1;
+    e->tally_domains = tam_alloc_array((size_t)(2 + windows) * n, sizeof e->tally_domains[0]);
     if (!e->tally_domains)
-        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", TAM_METER_WINDOWS);
-    for (uint32_t i = 0; i < 3 + TAM_METER_WINDOWS; i++)
-        tallies[i]->domains = e->tally_domains + (size_t)i * e->nchannels;
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", windows);
+    for (uint32_t i = 0; i < windows; i++)
+        e->windows[i].tally.domains = e->tally_domains + (size_t)(2 + i) * n;
+    e->chunk.domains = e->tally_domains;
+    e->run.domains = e->tally_domains + n;
     e->run.end_ns = e->open_ns;
     tam_tally_begin(e, &e->run);
-    tam_domain_cover(e->now, e->nchannels, e->counted, e->run.totals.missing);
-    tam_tally_begin(e, &e->since);
+    tam_domain_cover(e->now, n, e->counted, e->run.totals.missing);
+
+    tam_window *own = &e->windows[TAM_METER_WINDOWS];
+    own->open = own->ended = own->counts = own->complete = own->written = true;
+    own->end_ns = e->open_ns;
+    snprintf(own->name, sizeof own->name, "window");
     return TAMIS_OK;
 }
 
@@ -253,7 +256,6 @@ static void set_clocks(tamis_energy *e, const tamis_energy_config *c) {
     e->reported_ns = e->open_ns;
     e->window_ns = (uint64_t)(c->window_s * 1e9);
     e->settle_ns = (uint64_t)(c->settle_s * 1e9);
-    e->line_ns = e->open_ns + e->window_ns;
 }
 
 static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {

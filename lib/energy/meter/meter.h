@@ -65,9 +65,11 @@ typedef struct tam_tally {
     } * domains;                /* [nchannels] */
 } tam_tally;
 
+/** A caller's; or the meter's own, the last, whose end is the begin of the next line. */
 typedef struct tam_window {
-    bool open, ended, written;
+    bool open, ended;
     bool counts, complete; /* chunks have been closed at its begin, at its end */
+    bool written;          /* or it has no line */
     char name[64];
     uint64_t begin_ns, end_ns;
     tam_tally tally;
@@ -124,7 +126,6 @@ struct tamis_energy {
     pthread_cond_t changed; /* a chunk was closed, a window ended, the meter closes */
     bool closing;
     uint64_t told_ns;                 /* phases up to here have been told: a window has ended */
-    uint64_t line_ns;                 /* end of the next line */
     tam_steps steps[TAM_METER_STEPS]; /* a ring */
     uint64_t nsteps;
     tam_tally chunk;                        /* the last one */
@@ -132,7 +133,7 @@ struct tamis_energy {
     tam_tally since;                        /* since the last line */
     struct tam_tally_domain *tally_domains; /* of all tallies */
     tamis_energy_totals earlier; /* of the runs that this one goes on; size 0: there are none */
-    tam_window windows[TAM_METER_WINDOWS];
+    tam_window windows[TAM_METER_WINDOWS + 1];
     char (*notes)[TAM_METER_NOTE_BYTES]; /* [TAM_METER_NOTES] oldest first */
     uint32_t nnotes;
 };
@@ -154,9 +155,9 @@ void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns);
 tamis_status tam_meter_open_log(tamis_energy *e, const tam_energy_log_setup *setup);
 void tam_meter_close_log(tamis_energy *e);
 
-/** With the lock held: prepare the next line that the last chunk is the end of.
+/** With the lock held: prepare the line of a window that is complete.
  * @return whether there is one, to be written without the lock, and told as written with it */
-bool tam_meter_line_next(tamis_energy *e, bool flush);
+bool tam_meter_line_next(tamis_energy *e);
 void tam_meter_line_write(tamis_energy *e);
 void tam_meter_line_written(tamis_energy *e);
 

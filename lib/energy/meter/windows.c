@@ -152,7 +152,7 @@ tamis_status tamis_energy_note(tamis_energy *e, const char *line) {
 static void begin_window(tamis_energy *e, tam_window *w, const char *name) {
     *w = (tam_window){
         .open = true,
-        .written = !name,
+        .written = !name || !e->log,
         .begin_ns = tam_clock_ns(),
         .tally.domains = w->tally.domains,
     };
@@ -208,8 +208,8 @@ tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
 }
 
 /* Its line is written first: taking the result gives the window up. */
-static bool is_known(const tamis_energy *e, const tam_window *w) {
-    return w->complete && (w->written || !e->log);
+static bool is_known(const tam_window *w) {
+    return w->complete && w->written;
 }
 
 static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
@@ -219,9 +219,9 @@ static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until
     if (!w->ended)
         return tam_fail(TAMIS_E_STATE, "tamis_energy_window_result: window %u has not ended",
                         window);
-    while (!is_known(e, w) && tam_lock_wait(&e->lock, &e->changed, until_ns))
+    while (!is_known(w) && tam_lock_wait(&e->lock, &e->changed, until_ns))
         continue;
-    if (!is_known(e, w)) {
+    if (!is_known(w)) {
         bool before = tam_hush(true); /* an answer, and no mistake */
         tamis_status status =
             tam_fail(TAMIS_E_STATE,
