@@ -71,6 +71,10 @@ typedef struct tick {
     bool whole; /* one tick; several merged tell nothing of a sensor that looks at times */
 } tick;
 
+static uint64_t share_of(uint64_t ns, double part) {
+    return (uint64_t)(part * (double)ns + 0.5);
+}
+
 /* Exposures until all times at which a candidate may have begun or ended to look, and until one
  * step before. */
 static void look(tam_fit *fit, const tam_spans *spans, const tick *t) {
@@ -79,9 +83,9 @@ static void look(tam_fit *fit, const tam_spans *spans, const tick *t) {
         at_ns[lag] = t->end_ns - lag * LAG_STEP_NS;
     tam_spans_until(spans, at_ns, TAM_FIT_LAGS + 1, fit->ends);
     for (uint32_t d = 0; d < TAM_FIT_DUTIES; d++) {
-        double looks_ns = duties[d] * (double)(t->end_ns - t->begin_ns);
+        uint64_t looks_ns = share_of(t->end_ns - t->begin_ns, duties[d]);
         for (uint32_t lag = 0; lag <= TAM_FIT_LAGS; lag++)
-            at_ns[lag] = t->end_ns - lag * LAG_STEP_NS - (uint64_t)(looks_ns + 0.5);
+            at_ns[lag] = t->end_ns - lag * LAG_STEP_NS - looks_ns;
         tam_spans_until(spans, at_ns, TAM_FIT_LAGS + 1, fit->begins[d]);
     }
 }
@@ -126,11 +130,21 @@ static void take(tam_fit *fit, const tick *t) {
 
 /* -- judging a row -------------------------------------------------------------------------------- */
 
-static double predict(const tam_fit *fit, const tam_row *row) {
-    double sum = 0.0;
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
-        sum += fit->watts.w[k] * row->x[k];
-    return sum;
+/* By the watts, of what the sensor looked at: at its very lag, for a millisecond more or less makes a
+ * residual that looks like a change. @param  unseen_j  [out]  more than the whole tick had */
+static double predict(const tam_fit *fit, const tam_spans *spans, const tick *t, double *unseen_j) {
+    double duty = duties[fit->duty], looked_j = 0.0, all_j = 0.0;
+    uint64_t end_ns = t->end_ns - (uint64_t)(fit->watts.lag_s * 1e9);
+    uint64_t length_ns = t->end_ns - t->begin_ns;
+    tam_exposure at[3];
+    tam_spans_until(
+        spans, (uint64_t[]){end_ns, end_ns - share_of(length_ns, duty), end_ns - length_ns}, 3, at);
+    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+        looked_j += fit->watts.w[k] * between(&at[1], &at[0], k) * (1e-9 / duty);
+        all_j += fit->watts.w[k] * between(&at[2], &at[0], k) * 1e-9;
+    }
+    *unseen_j = looked_j - all_j;
+    return looked_j;
 }
 
 /* What was learnt before counts as few rows. */
@@ -150,14 +164,13 @@ static void let_go(tam_fit *fit) {
 }
 
 /* Single gains that fit nothing weigh little; many of them say that the watts have changed. */
-static void judge(tam_fit *fit, tick *t) {
+static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
     const tam_normal *best = &fit->sums[fit->duty][fit->lag];
     if (!fit->watts.valid || best->w < sure_rows * tam_phase_count(fit->phases))
         return;
-    tam_row row = make_row(fit, t, fit->duty, fit->lag), full = make_row(fit, t, 0, fit->lag);
-    double expected = predict(fit, &row), unseen = expected - predict(fit, &full);
-    double r = (t->y - expected) * sqrt(t->weight / fit->watts.variance);
-    fit->unseen += (unseen * unseen * t->weight - fit->unseen) / fmin(best->w, unseen_rows);
+    double unseen_j, r = t->y - predict(fit, spans, t, &unseen_j);
+    r *= sqrt(t->weight / fit->watts.variance);
+    fit->unseen += (unseen_j * unseen_j * t->weight - fit->unseen) / fmin(best->w, unseen_rows);
     fit->surprise += (fmin(r * r, surprise_most) - fit->surprise) / surprise_rows;
     if (fabs(r) > outlier_sd)
         t->weight *= outlier_sd / fabs(r);
@@ -223,11 +236,14 @@ static void choose(tam_fit *fit, const candidates *c) {
 }
 
 /* Between lags the residual is a parabola and so are watts, through the best lag and its two
- * neighbours. The lag is as uncertain as the parabola is flat, and that much are the watts. */
-static void refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
+ * neighbours. The lag is as uncertain as the parabola is flat, and with it the watts.
+ * @return false: rounding */
+static bool refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
     uint32_t middle = fit->lag < 1 ? 1 : fit->lag > TAM_FIT_LAGS - 2 ? TAM_FIT_LAGS - 2 : fit->lag;
     const double *e = &c->error_j2[fit->duty][middle];
     const double(*p)[TAM_FIT_MOST] = &c->watts[fit->duty][middle];
+    if (!isfinite(e[-1] + e[0] + e[1]))
+        return false;
     double tilt = 0.5 * (e[1] - e[-1]), bend = e[1] - 2.0 * e[0] + e[-1];
     double at = bend > 0.0 ? fmin(fmax(-tilt / bend, -1.0), 1.0) : (double)fit->lag - middle;
     double least_j2 = fmax(e[0] + at * tilt + 0.5 * at * at * bend, c->least_j2);
@@ -239,6 +255,7 @@ static void refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
         out->w[k] = fmax(p[0][k] + at * slope + 0.5 * at * at * curve, 0.0);
         out->sd_w[k] = (slope + at * curve) * sqrt(at_variance);
     }
+    return true;
 }
 
 /* While other lags or duties may be true as well, intervals hold what they say, too. */
@@ -278,9 +295,8 @@ static void learn(tam_fit *fit) {
     solve_all(fit, &c);
     choose(fit, &c);
     const tam_normal *best = &fit->sums[fit->duty][fit->lag];
-    if (isinf(c.error_j2[fit->duty][fit->lag]) || !tam_normal_spread(best, &c.sought, spread))
+    if (!refine(fit, &c, out) || !tam_normal_spread(best, &c.sought, spread))
         return;
-    refine(fit, &c, out);
     out->mean_w = c.sought.mean_w;
     for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
         out->sd_w[k] = sqrt(out->sd_w[k] * out->sd_w[k] + spread[k] * out->variance);
@@ -308,7 +324,7 @@ void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint6
               .decay = exp(-length_s / forget_s),
               .whole = length_s < 1.5 * fit->tick_s};
     look(fit, spans, &t);
-    judge(fit, &t);
+    judge(fit, spans, &t);
     take(fit, &t);
     if (++fit->since_learnt >= learn_every(fit)) {
         fit->since_learnt = 0;
