@@ -28,16 +28,14 @@ tamis_status tam_marks_open(tam_marks **out);
 /** When no thread marks any more; threads that have marked may end later. */
 void tam_marks_close(tam_marks *marks);
 
-/** Begins of one phase on one thread nest and count once. Only a thread's first mark allocates. */
+/** Begins of one phase on one thread nest and count once. Only a thread's first mark allocates. What
+ * means nothing (an end without begin, a span that ends before it begins, no phase) is ignored. */
 void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns);
 void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns);
 void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_t end_ns);
 
 /** Marks that did not fit. */
 uint64_t tam_marks_dropped(const tam_marks *marks);
-
-/** Marks that meant nothing: an end without begin, a span that ends before it begins, no phase. */
-uint64_t tam_marks_strays(const tam_marks *marks);
 
 /** A phase was under way on a thread. */
 typedef struct tam_span {

@@ -24,13 +24,11 @@ static double clean(double seconds) {
 }
 
 static void expect(const tam_fit *fit, uint32_t phase, double seconds, division *d) {
-    const tam_solution *s = &fit->solution;
-    bool learnt = fit->columns.seen >> phase & 1;
-    uint32_t column = fit->columns.of_phase[phase], i = d->count++;
+    uint32_t i = d->count++;
     d->phase[i] = phase;
-    d->uj[i] = seconds * 1e6 * (learnt ? s->watts[column] : s->mean_w);
-    d->sd_uj[i] = seconds * 1e6 * (learnt ? s->sd_w[column] : s->mean_w);
-    d->group[i] = learnt ? s->group[column] : 0;
+    d->uj[i] = seconds * 1e6 * fit->watts.w[phase];
+    d->sd_uj[i] = seconds * 1e6 * fit->watts.sd_w[phase];
+    d->group[i] = fit->watts.group[phase];
 }
 
 static double total(const division *d) {
@@ -43,14 +41,14 @@ static double total(const division *d) {
 /* The counter errs too: by noise, by what its sensor does not see, and at both ends of the stretch
  * by parts of a tick. */
 static double counter_variance(const tam_fit *fit, double seconds) {
-    const tam_solution *s = &fit->solution;
+    const tam_watts *s = &fit->watts;
     double tick_uj = 1e6 * s->mean_w * fit->tick_s;
-    return (s->variance + s->unseen) * 1e12 * seconds / fit->tick_s + tick_uj * tick_uj / 6.0;
+    return (s->variance + fit->unseen) * 1e12 * seconds / fit->tick_s + tick_uj * tick_uj / 6.0;
 }
 
 /* An error of the counter falls on all phases alike. */
 static void weigh(const tam_fit *fit, division *d) {
-    double sum = total(d), seconds = sum * 1e-6 / fit->solution.mean_w;
+    double sum = total(d), seconds = sum * 1e-6 / fit->watts.mean_w;
     double counter = counter_variance(fit, seconds);
     for (uint32_t i = 0; i < d->count && sum > 0.0; i++) {
         double part = d->uj[i] / sum, own = d->sd_uj[i] * d->sd_uj[i];
@@ -59,29 +57,18 @@ static void weigh(const tam_fit *fit, division *d) {
     }
 }
 
-/* Move the shares by `rest` altogether, those that are at their bound no further.
- * @return what could not be moved */
+/* Move the shares by `rest` altogether, none below 0. @return what could not be moved */
 static double adjust(division *d, double rest) {
-    bool fixed[TAMIS_ENERGY_PHASES] = {false};
-    double moved[TAMIS_ENERGY_PHASES] = {0};
-    for (uint32_t pass = 0; pass < d->count && rest != 0.0; pass++) {
-        double weights = 0.0, left = rest;
-        for (uint32_t i = 0; i < d->count; i++)
-            weights += fixed[i] ? 0.0 : d->weight[i];
-        for (uint32_t i = 0; i < d->count && weights > 0.0; i++) {
-            double most = most_sd * d->sd_uj[i], least = -fmin(most, d->uj[i] - moved[i]);
-            if (fixed[i])
-                continue;
-            double wish = moved[i] + rest * (d->weight[i] / weights);
-            double to = fmin(fmax(wish, least), most);
-            fixed[i] = to != wish;
-            left -= to - moved[i];
-            d->uj[i] += to - moved[i];
-            moved[i] = to;
-        }
-        rest = left;
+    double weights = 0.0, left = rest;
+    for (uint32_t i = 0; i < d->count; i++)
+        weights += d->weight[i];
+    for (uint32_t i = 0; i < d->count && weights > 0.0; i++) {
+        double most = most_sd * d->sd_uj[i], wish = rest * (d->weight[i] / weights);
+        double move = fmin(fmax(wish, -fmin(most, d->uj[i])), most);
+        d->uj[i] += move;
+        left -= move;
     }
-    return rest;
+    return left;
 }
 
 /* Whole microjoules that add up to `uj`: what is cut off goes to the largest remainders, and what
@@ -151,9 +138,9 @@ static void divide(const tam_fit *fit, division *d, int64_t uj, tamis_energy_sha
                    int64_t *unattributed_uj) {
     int64_t whole[TAMIS_ENERGY_PHASES + 1] = {0};
     double parts[TAMIS_ENERGY_PHASES + 1];
-    tamis_energy_method method = d->count == 1         ? TAMIS_ENERGY_COUNTER
-                                 : fit->solution.valid ? TAMIS_ENERGY_REGRESSED
-                                                       : TAMIS_ENERGY_TIME_SHARE;
+    tamis_energy_method method = d->count == 1      ? TAMIS_ENERGY_COUNTER
+                                 : fit->watts.valid ? TAMIS_ENERGY_REGRESSED
+                                                    : TAMIS_ENERGY_TIME_SHARE;
     double rest = method == TAMIS_ENERGY_REGRESSED ? fit_to(fit, d, uj) : 0.0;
     if (method != TAMIS_ENERGY_REGRESSED)
         share_by_time(d, uj, shares);
@@ -184,7 +171,7 @@ static void expect_all(const tam_fit *fit, const double seconds[TAMIS_ENERGY_PHA
 double tam_fit_expect(const tam_fit *fit, const double seconds[TAMIS_ENERGY_PHASES]) {
     tamis_energy_share shares[TAMIS_ENERGY_PHASES];
     division d;
-    if (!fit->solution.valid)
+    if (!fit->watts.valid)
         return 0.0;
     expect_all(fit, seconds, shares, &d);
     return total(&d);

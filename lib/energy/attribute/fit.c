@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gains become rows; rows are forgotten slowly, and at once when watts change.
+ * Gains become rows, of every lag and duty that the sensor may have: the one whose watts leave the
+ * least residual is believed. Rows are forgotten slowly, and at once when watts change.
  */
 #include "lib/energy/attribute/fit.h"
 
 #include <math.h>
 
-enum { CHOOSE_EVERY = 16 };
+enum { APART = 4 }; /* lags nearer than that need not be told from the best to call it found */
 
+#define LAG_STEP_NS UINT64_C(2000000) /* below the length of most phases */
+
+static const double duties[TAM_FIT_DUTIES] = {1.0, 0.5, 0.25};
 static const double forget_s = 300.0;
 static const double jitter_least_s = 20e-6, jitter_most_s = 600e-6, jitter_rows = 64.0;
 static const double outlier_sd = 4.5;
 static const double surprise_rows = 25.0, surprise_most = 25.0, surprise_changed = 3.0;
-static const double sure_rows = 10.0; /* a column: fewer predict worse than they fit */
+static const double sure_rows = 10.0; /* a phase: fewer predict worse than they fit */
 static const double kept_rows = 2.0;  /* of what was learnt before a change */
+static const double interval_sd = 1.96;
+static const double unseen_rows = 1000.0;
+
+/* By how much likelier a candidate is than another (logarithm, doubled): to be taken in its place;
+ * to rule the other out. What chance makes of 93 candidates is seldom as much. */
+static const double switch_gain = 4.0, found_gain = 10.0;
 
 tamis_status tam_fit_open(tam_fit **out) {
     tam_fit *fit = tam_alloc(sizeof *fit);
@@ -55,83 +65,249 @@ static void note_tick(tam_fit *fit, uint64_t begin_ns, uint64_t end_ns) {
 
 /* -- rows --------------------------------------------------------------------------------------- */
 
-static void learn_columns(tam_columns *columns, const tam_spans *spans) {
-    uint32_t fresh = tam_spans_phases(spans) & ~columns->seen;
-    for (uint32_t phase = 0; fresh && phase < TAMIS_ENERGY_PHASES; phase++) {
-        if (!(fresh >> phase & 1))
-            continue;
-        columns->of_phase[phase] = (uint8_t)columns->count;
-        columns->phase[columns->count++] = (uint8_t)phase;
-        columns->seen |= 1u << phase;
+typedef struct tick {
+    uint64_t begin_ns, end_ns;
+    double y, weight, decay;
+    bool whole; /* one tick; several merged tell nothing of a sensor that looks at times */
+} tick;
+
+static uint64_t share_of(uint64_t ns, double part) {
+    return (uint64_t)(part * (double)ns + 0.5);
+}
+
+/* Exposures until all times at which a candidate may have begun or ended to look, and until one
+ * step before. */
+static void look(tam_fit *fit, const tam_spans *spans, const tick *t) {
+    uint64_t at_ns[TAM_FIT_LAGS + 1];
+    for (uint32_t lag = 0; lag <= TAM_FIT_LAGS; lag++)
+        at_ns[lag] = t->end_ns - lag * LAG_STEP_NS;
+    tam_spans_until(spans, at_ns, TAM_FIT_LAGS + 1, fit->ends);
+    for (uint32_t d = 0; d < TAM_FIT_DUTIES; d++) {
+        uint64_t looks_ns = share_of(t->end_ns - t->begin_ns, duties[d]);
+        for (uint32_t lag = 0; lag <= TAM_FIT_LAGS; lag++)
+            at_ns[lag] = t->end_ns - lag * LAG_STEP_NS - looks_ns;
+        tam_spans_until(spans, at_ns, TAM_FIT_LAGS + 1, fit->begins[d]);
     }
 }
 
-/* The residual by what is usual. */
-static double residual(const tam_fit *fit, const tam_spans *spans, const tam_tick *tick) {
-    uint64_t at_ns[2];
-    tam_exposure ends[2];
-    double y = tick->y, duty = tam_sensor_duty(&fit->sensor);
-    tam_sensor_looks(&fit->sensor, tick, &at_ns[1], &at_ns[0]);
-    tam_spans_until(spans, at_ns, 2, ends);
-    for (uint32_t c = 0; c < fit->columns.count; c++) {
-        uint32_t phase = fit->columns.phase[c];
-        y -=
-            fit->solution.best_w[c] * 1e-9 / duty * (double)(ends[0].ns[phase] - ends[1].ns[phase]);
+static double between(const tam_exposure *begin, const tam_exposure *end, uint32_t phase) {
+    return (double)(end->ns[phase] - begin->ns[phase]);
+}
+
+static tam_row make_row(const tam_fit *fit, const tick *t, uint32_t duty, uint32_t lag) {
+    tam_row row = {.y = t->y, .weight = t->weight};
+    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+        row.x[k] = between(&fit->begins[duty][lag], &fit->ends[lag], k) * (1e-9 / duties[duty]);
+    return row;
+}
+
+/* Seconds that a row has too many, per second by which its own tick is late, and the one before:
+ * what was under way there. The sensor's begin moves with both, by its duty. */
+static void take_blur(tam_fit *fit, const tick *t) {
+    const tam_exposure *end = &fit->ends[fit->lag], *begin = &fit->begins[fit->duty][fit->lag];
+    double duty = duties[fit->duty];
+    tam_row own = {.weight = t->weight}, before = own;
+    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+        double at_end = between(end + 1, end, k) / (double)LAG_STEP_NS;
+        double at_begin = between(begin + 1, begin, k) / (double)LAG_STEP_NS;
+        own.x[k] = (at_end - (1.0 - duty) * at_begin) / duty;
+        before.x[k] = at_begin;
     }
-    return y * sqrt(tick->weight / fit->solution.variance);
+    tam_normal_add(&fit->blur, fit->phases, t->decay, &own);
+    tam_normal_add(&fit->blur, fit->phases, 1.0, &before);
+}
+
+static void take(tam_fit *fit, const tick *t) {
+    for (uint32_t d = 0; d < TAM_FIT_DUTIES && (d == 0 || t->whole); d++) {
+        for (uint32_t lag = 0; lag < TAM_FIT_LAGS; lag++) {
+            tam_row row = make_row(fit, t, d, lag);
+            tam_normal_add(&fit->sums[d][lag], fit->phases, t->decay, &row);
+        }
+    }
+    if (fit->duty == 0 || t->whole)
+        take_blur(fit, t);
+}
+
+/* -- judging a row -------------------------------------------------------------------------------- */
+
+/* By the watts, of what the sensor looked at: at its very lag, for a millisecond more or less makes a
+ * residual that looks like a change. @param  unseen_j  [out]  more than the whole tick had */
+static double predict(const tam_fit *fit, const tam_spans *spans, const tick *t, double *unseen_j) {
+    double duty = duties[fit->duty], looked_j = 0.0, all_j = 0.0;
+    uint64_t end_ns = t->end_ns - (uint64_t)(fit->watts.lag_s * 1e9);
+    uint64_t length_ns = t->end_ns - t->begin_ns;
+    tam_exposure at[3];
+    tam_spans_until(
+        spans, (uint64_t[]){end_ns, end_ns - share_of(length_ns, duty), end_ns - length_ns}, 3, at);
+    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+        looked_j += fit->watts.w[k] * between(&at[1], &at[0], k) * (1e-9 / duty);
+        all_j += fit->watts.w[k] * between(&at[2], &at[0], k) * 1e-9;
+    }
+    *unseen_j = looked_j - all_j;
+    return looked_j;
+}
+
+/* What was learnt before counts as few rows. */
+static void fade(tam_normal *n) {
+    if (n->w > kept_rows)
+        tam_normal_scale(n, kept_rows / n->w);
 }
 
 static void let_go(tam_fit *fit) {
-    double weight = tam_sensor_best(&fit->sensor)->w;
-    double factor = weight > kept_rows ? kept_rows / weight : 1.0;
-    tam_sensor_scale(&fit->sensor, fit->columns.count, factor);
-    fit->solution.valid = false;
+    for (uint32_t i = 0; i < TAM_FIT_DUTIES * TAM_FIT_LAGS; i++)
+        fade(&fit->sums[i / TAM_FIT_LAGS][i % TAM_FIT_LAGS]);
+    fade(&fit->blur);
+    fit->watts.valid = false;
     fit->surprise = 1.0;
     fit->changes++;
     tam_log(TAM_INFO, "energy: the watts of phases have changed; learning them anew");
 }
 
 /* Single gains that fit nothing weigh little; many of them say that the watts have changed. */
-static void judge(tam_fit *fit, const tam_spans *spans, tam_tick *tick) {
-    double least_rows = sure_rows * fit->columns.count;
-    if (!fit->solution.valid || tam_sensor_best(&fit->sensor)->w < least_rows)
+static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
+    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    if (!fit->watts.valid || best->w < sure_rows * tam_phase_count(fit->phases))
         return;
-    double r = residual(fit, spans, tick);
+    double unseen_j, r = t->y - predict(fit, spans, t, &unseen_j);
+    r *= sqrt(t->weight / fit->watts.variance);
+    fit->unseen += (unseen_j * unseen_j * t->weight - fit->unseen) / fmin(best->w, unseen_rows);
     fit->surprise += (fmin(r * r, surprise_most) - fit->surprise) / surprise_rows;
     if (fabs(r) > outlier_sd)
-        tick->weight *= outlier_sd / fabs(r);
+        t->weight *= outlier_sd / fabs(r);
     if (fit->surprise > surprise_changed)
         let_go(fit);
 }
 
-/* -- what follows ------------------------------------------------------------------------------- */
+/* -- lag, duty, watts ---------------------------------------------------------------------------- */
 
-static void choose(tam_fit *fit) {
-    const tam_normal *best = tam_sensor_best(&fit->sensor);
-    uint32_t count = fit->columns.count, duty = fit->sensor.duty, lag = fit->sensor.lag;
-    double mean_w = tam_normal_mean(best, count);
-    double scale_j = mean_w * fit->tick_s; /* of a gain: the least that noise is taken for */
-    if (tam_normal_rows(best) < 3.0 * count + 10.0 || best->w < 3.0 * count + 10.0 ||
-        !(mean_w > 0.0))
-        return;
-    double variance = fmax(fit->solution.variance, 1e-8 * scale_j * scale_j);
-    tam_sensor_choose(&fit->sensor, count, variance / (mean_w * mean_w), mean_w);
-    if (fit->sensor.duty != duty || fit->sensor.lag != lag)
-        memset(&fit->edges, 0, sizeof fit->edges);
+typedef struct candidates {
+    tam_unknowns sought;
+    double rows, least_j2; /* noise is taken for no less */
+    double error_j2[TAM_FIT_DUTIES][TAM_FIT_LAGS];
+    double watts[TAM_FIT_DUTIES][TAM_FIT_LAGS][TAM_FIT_MOST];
+} candidates;
+
+/* @return false: too few rows */
+static bool begin_search(const tam_fit *fit, candidates *c) {
+    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    double least = 2.0 * tam_phase_count(fit->phases) + 8.0;
+    c->rows = tam_normal_rows(best);
+    c->sought.phases = fit->phases;
+    c->sought.mean_w = tam_normal_mean(best, fit->phases);
+    if (c->rows < least || best->w < least || !(c->sought.mean_w > 0.0))
+        return false;
+    double scale_j = c->sought.mean_w * fit->tick_s; /* of a gain */
+    double variance = fit->watts.variance > 0.0 ? fit->watts.variance : 0.01 * scale_j * scale_j;
+    c->least_j2 = 1e-8 * scale_j * scale_j;
+    c->sought.ridge = fmax(variance, c->least_j2) / (c->sought.mean_w * c->sought.mean_w);
+    return true;
 }
 
-static void solve(tam_fit *fit) {
-    const tam_normal *best = tam_sensor_best(&fit->sensor);
-    if (!(fit->solution.variance > 0.0)) {
-        double guess_j = 0.1 * tam_normal_mean(best, fit->columns.count) * fit->tick_s;
-        fit->solution.variance = guess_j * guess_j;
+static void solve_all(const tam_fit *fit, candidates *c) {
+    for (uint32_t d = 0; d < TAM_FIT_DUTIES; d++) {
+        for (uint32_t lag = 0; lag < TAM_FIT_LAGS; lag++) {
+            double *error_j2 = &c->error_j2[d][lag];
+            bool solved =
+                tam_normal_solve(&fit->sums[d][lag], &c->sought, c->watts[d][lag], error_j2);
+            *error_j2 = solved ? fmax(*error_j2, c->least_j2) : INFINITY;
+        }
     }
-    tam_solution_find(&fit->sensor, &fit->columns, &fit->edges, fit->jitter_s2, &fit->solution);
 }
 
-/* Solving grows with the third power of the phases. */
-static uint32_t solve_every(uint32_t count) {
-    return 1 + count * count / 16;
+static double gain_of(const candidates *c, double best_j2, double other_j2) {
+    return c->rows * log(other_j2 / best_j2);
+}
+
+static void choose(tam_fit *fit, const candidates *c) {
+    uint32_t duty = fit->duty, lag = fit->lag;
+    for (uint32_t d = 0; d < TAM_FIT_DUTIES; d++) {
+        for (uint32_t l = 0; l < TAM_FIT_LAGS; l++) {
+            if (c->error_j2[d][l] < c->error_j2[duty][lag]) {
+                duty = d;
+                lag = l;
+            }
+        }
+    }
+    if (!(gain_of(c, c->error_j2[duty][lag], c->error_j2[fit->duty][fit->lag]) > switch_gain))
+        return;
+    fit->duty = duty;
+    fit->lag = lag;
+    fade(&fit->blur);
+}
+
+/* Between lags the residual is a parabola and so are watts, through the best lag and its two
+ * neighbours. The lag is as uncertain as the parabola is flat, and with it the watts.
+ * @return false: rounding */
+static bool refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
+    uint32_t middle = fit->lag < 1 ? 1 : fit->lag > TAM_FIT_LAGS - 2 ? TAM_FIT_LAGS - 2 : fit->lag;
+    const double *e = &c->error_j2[fit->duty][middle];
+    const double(*p)[TAM_FIT_MOST] = &c->watts[fit->duty][middle];
+    if (!isfinite(e[-1] + e[0] + e[1]))
+        return false;
+    double tilt = 0.5 * (e[1] - e[-1]), bend = e[1] - 2.0 * e[0] + e[-1];
+    double at = bend > 0.0 ? fmin(fmax(-tilt / bend, -1.0), 1.0) : (double)fit->lag - middle;
+    double least_j2 = fmax(e[0] + at * tilt + 0.5 * at * at * bend, c->least_j2);
+    double at_variance = fmin(2.0 * least_j2 / (c->rows * fmax(bend, 1e-30)), 1.0);
+    out->lag_s = (middle + at) * 1e-9 * (double)LAG_STEP_NS;
+    out->variance = least_j2 * c->rows / (c->rows - tam_phase_count(fit->phases));
+    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+        double slope = 0.5 * (p[1][k] - p[-1][k]), curve = p[1][k] - 2.0 * p[0][k] + p[-1][k];
+        out->w[k] = fmax(p[0][k] + at * slope + 0.5 * at * at * curve, 0.0);
+        out->sd_w[k] = (slope + at * curve) * sqrt(at_variance);
+    }
+    return true;
+}
+
+/* While other lags or duties may be true as well, intervals hold what they say, too. */
+static void admit_others(tam_fit *fit, const candidates *c, tam_watts *out) {
+    double best_j2 = c->error_j2[fit->duty][fit->lag], own_sd_w[TAM_FIT_MOST];
+    memcpy(own_sd_w, out->sd_w, sizeof own_sd_w);
+    fit->found = true;
+    for (uint32_t i = 0; i < TAM_FIT_DUTIES * TAM_FIT_LAGS; i++) {
+        uint32_t d = i / TAM_FIT_LAGS, lag = i % TAM_FIT_LAGS;
+        bool near = d == fit->duty && lag < fit->lag + APART && fit->lag < lag + APART;
+        if (near || gain_of(c, best_j2, c->error_j2[d][lag]) >= found_gain)
+            continue;
+        fit->found = false;
+        for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+            double off_w = fabs(c->watts[d][lag][k] - out->w[k]);
+            out->sd_w[k] = fmax(out->sd_w[k], own_sd_w[k] + off_w / interval_sd);
+        }
+    }
+}
+
+static void group(tam_fit *fit, candidates *c) {
+    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    tam_normal blur = fit->blur;
+    tam_normal_scale(&blur, blur.w > 0.0 ? 2.0 * fit->jitter_s2 * best->w / blur.w : 0.0);
+    tam_normal_groups(best, fit->phases, &blur, fit->watts.group, &fit->watts.condition);
+    c->sought.group = fit->watts.group;
+}
+
+static void learn(tam_fit *fit) {
+    candidates c;
+    tam_watts *out = &fit->watts;
+    double spread[TAM_FIT_MOST];
+    out->valid = false;
+    if (!begin_search(fit, &c))
+        return;
+    group(fit, &c);
+    solve_all(fit, &c);
+    choose(fit, &c);
+    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    if (!refine(fit, &c, out) || !tam_normal_spread(best, &c.sought, spread))
+        return;
+    out->mean_w = c.sought.mean_w;
+    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+        out->sd_w[k] = sqrt(out->sd_w[k] * out->sd_w[k] + spread[k] * out->variance);
+    admit_others(fit, &c, out);
+    out->valid = true;
+}
+
+/* Learning anew grows with the third power of the phases. */
+static uint32_t learn_every(const tam_fit *fit) {
+    uint32_t count = tam_phase_count(fit->phases);
+    return 8 + count * count / 16;
 }
 
 void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint64_t end_ns,
@@ -139,35 +315,29 @@ void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint6
     if (end_ns <= begin_ns || begin_ns < tam_spans_known_ns(spans) + TAM_FIT_REACH_NS)
         return;
     note_tick(fit, begin_ns, end_ns);
-    learn_columns(&fit->columns, spans);
-
+    fit->phases = tam_spans_phases(spans);
     double length_s = (double)(end_ns - begin_ns) * 1e-9;
-    tam_tick tick = {begin_ns,
-                     end_ns,
-                     (double)uj * 1e-6,
-                     fit->tick_s / length_s,
-                     exp(-length_s / forget_s),
-                     length_s < 1.5 * fit->tick_s};
-    judge(fit, spans, &tick);
-    tam_sensor_take(&fit->sensor, &fit->columns, spans, &tick);
-    tam_edges_take(&fit->edges, &fit->columns, &fit->sensor, spans, &tick);
-    if (++fit->since_chosen >= CHOOSE_EVERY) {
-        fit->since_chosen = 0;
-        choose(fit);
-    }
-    if (++fit->since_solved >= solve_every(fit->columns.count)) {
-        fit->since_solved = 0;
-        solve(fit);
+    tick t = {.begin_ns = begin_ns,
+              .end_ns = end_ns,
+              .y = (double)uj * 1e-6,
+              .weight = fit->tick_s / length_s,
+              .decay = exp(-length_s / forget_s),
+              .whole = length_s < 1.5 * fit->tick_s};
+    look(fit, spans, &t);
+    judge(fit, spans, &t);
+    take(fit, &t);
+    if (++fit->since_learnt >= learn_every(fit)) {
+        fit->since_learnt = 0;
+        learn(fit);
     }
 }
 
 void tam_fit_sensor(const tam_fit *fit, double *lag_s, double *duty) {
-    double known_s = (double)tam_sensor_lag_ns(&fit->sensor) * 1e-9;
-    *lag_s = !fit->sensor.found ? 0.0 : fit->solution.valid ? fit->solution.lag_s : known_s;
-    *duty = fit->sensor.found ? tam_sensor_duty(&fit->sensor) : 0.0;
+    *lag_s = fit->found ? fit->watts.lag_s : 0.0;
+    *duty = fit->found ? duties[fit->duty] : 0.0;
 }
 
 void tam_fit_quality(const tam_fit *fit, double *residual_w, double *condition) {
-    *residual_w = fit->solution.valid ? sqrt(fit->solution.variance) / fit->tick_s : NAN;
-    *condition = fit->solution.valid ? fit->solution.condition : NAN;
+    *residual_w = fit->watts.valid ? sqrt(fit->watts.variance) / fit->tick_s : NAN;
+    *condition = fit->watts.valid ? fit->watts.condition : NAN;
 }

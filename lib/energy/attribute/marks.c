@@ -20,7 +20,7 @@ typedef struct ring {
     uint64_t tail_seen;
     uint32_t depth[TAMIS_ENERGY_PHASES];
     _Atomic uint64_t open_ns[TAMIS_ENERGY_PHASES]; /* begin of what is under way; 0: it is not */
-    _Atomic uint64_t dropped, strays;
+    _Atomic uint64_t dropped;
     _Alignas(LINE) _Atomic uint64_t tail; /* written by who drains, */
     uint64_t
         ended_ns[TAMIS_ENERGY_PHASES]; /* for whom this is the begin of the last that ended: its
@@ -61,9 +61,9 @@ static bool take_lock(void) {
     return pthread_mutex_timedlock(&lock, &until) == 0;
 }
 
-/* Only its own thread writes such a count. */
-static void count(_Atomic uint64_t *counter) {
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
+/* Only its own thread writes the count. */
+static void count_dropped(ring *r) {
+    atomic_store_explicit(&r->dropped, atomic_load_explicit(&r->dropped, memory_order_relaxed) + 1,
                           memory_order_release);
 }
 
@@ -91,7 +91,7 @@ static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
      * the count: what has been counted as dropped is no longer under way. */
     atomic_store_explicit(&r->open_ns[phase], 0, memory_order_release);
     if (!kept)
-        count(&r->dropped);
+        count_dropped(r);
 }
 
 /* Phases under way end with their thread. */
@@ -214,9 +214,7 @@ void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
     ring *r = ring_of(marks);
     if (!r)
         lose(marks);
-    else if (!markable(phase))
-        count(&r->strays);
-    else if (r->depth[phase]++ == 0)
+    else if (markable(phase) && r->depth[phase]++ == 0)
         atomic_store_explicit(&r->open_ns[phase], now_ns ? now_ns : 1, memory_order_relaxed);
 }
 
@@ -224,9 +222,7 @@ void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
     ring *r = ring_of(marks);
     if (!r)
         lose(marks);
-    else if (!markable(phase) || r->depth[phase] == 0)
-        count(&r->strays);
-    else if (--r->depth[phase] == 0)
+    else if (markable(phase) && r->depth[phase] > 0 && --r->depth[phase] == 0)
         close_phase(r, phase, now_ns);
 }
 
@@ -234,30 +230,19 @@ void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_
     ring *r = ring_of(marks);
     if (!r)
         lose(marks);
-    else if (!markable(phase) || end_ns < begin_ns)
-        count(&r->strays);
-    else if (end_ns > begin_ns && !push(r, phase, false, begin_ns, end_ns))
-        count(&r->dropped);
+    else if (markable(phase) && end_ns > begin_ns && !push(r, phase, false, begin_ns, end_ns))
+        count_dropped(r);
 }
 
 /* -- what they come to -------------------------------------------------------------------------- */
 
-static uint64_t sum(const tam_marks *marks, bool strays) {
-    uint64_t all = 0;
+uint64_t tam_marks_dropped(const tam_marks *marks) {
+    uint64_t sum = atomic_load_explicit(&marks->homeless, memory_order_relaxed);
     for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
         const ring *r = atomic_load_explicit(&marks->rings[i], memory_order_acquire);
-        if (r)
-            all += atomic_load_explicit(strays ? &r->strays : &r->dropped, memory_order_acquire);
+        sum += r ? atomic_load_explicit(&r->dropped, memory_order_acquire) : 0;
     }
-    return all;
-}
-
-uint64_t tam_marks_dropped(const tam_marks *marks) {
-    return sum(marks, false) + atomic_load_explicit(&marks->homeless, memory_order_relaxed);
-}
-
-uint64_t tam_marks_strays(const tam_marks *marks) {
-    return sum(marks, true);
+    return sum;
 }
 
 static void drain(ring *r, void (*take)(void *context, const tam_span *span), void *context) {

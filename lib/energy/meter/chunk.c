@@ -11,6 +11,8 @@ enum {
     NOTE_NS = 20000000        /* between two notes of steps */
 };
 
+#define MEMORY_NS UINT64_C(5000000000) /* of spans, before the last chunk */
+
 /* Not below 0: a clock may begin at a boot, or where its namespace does. */
 static uint64_t less(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
@@ -32,20 +34,15 @@ static void take_gain(tam_channel *c, const tam_energy_gain *gain) {
     c->gains[c->ngains++] = *gain;
 }
 
-static tam_channel *channel_of(tamis_energy *e, const tam_sampler *sampler, uint32_t index) {
-    for (uint32_t i = 0; i < e->nchannels; i++) {
-        if (e->channels[i].sampler == sampler && e->channels[i].index == index)
-            return &e->channels[i];
-    }
-    return NULL;
-}
-
+/* Channels are in the order of samplers and their domains. */
 static void take_gains(tamis_energy *e) {
+    tam_channel *first = e->channels;
     tam_energy_gain gain;
     uint32_t index;
     for (uint32_t s = 0; s < e->nsamplers; s++) {
         while (tam_sampler_take(e->samplers[s], &index, &gain))
-            take_gain(channel_of(e, e->samplers[s], index), &gain);
+            take_gain(&first[index], &gain);
+        first += tam_sampler_count(e->samplers[s]);
     }
 }
 
@@ -117,49 +114,33 @@ static void join_share(tamis_energy_share *sum, const tamis_energy_share *more) 
     sum->method = more->method > sum->method ? more->method : sum->method;
 }
 
-static void claim(tamis_energy *e, tam_channel *c, uint64_t end_ns, tamis_energy_totals *chunk) {
+static void claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
+    tam_channel *c = &e->channels[i];
+    tamis_energy_totals *sum = &e->chunk.totals;
     tamis_energy_share shares[TAMIS_ENERGY_PHASES];
     double seconds[TAMIS_ENERGY_PHASES];
     int64_t rest;
     uint64_t until = joules_until(e, c, end_ns), lag = lag_ns(c);
     int64_t uj = (int64_t)(until - c->claimed_uj);
     c->claimed_uj = until;
-    tam_spans_seconds(e->spans, less(e->claimed_ns, lag), less(end_ns, lag), seconds);
+    tam_spans_seconds(e->spans, less(e->run.end_ns, lag), less(end_ns, lag), seconds);
     tam_fit_divide(c->fit, seconds, uj, shares, &rest);
+    e->chunk.domains[i].uj = uj;
+    e->chunk.domains[i].unattributed_uj = rest;
+    e->chunk.domains[i].idle_uj = shares[TAMIS_ENERGY_IDLE].uj;
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++) {
         c->phases_uj[p] += shares[p].uj;
         c->methods[p] =
             c->methods[p] > shares[p].method ? c->methods[p] : (uint8_t)shares[p].method;
     }
-    c->unattributed_uj += rest;
-    c->idle_uj += shares[TAMIS_ENERGY_IDLE].uj;
     forget_gains(c, end_ns);
-    if (!c->counted)
+    if (!e->counted[i])
         return;
-    chunk->known = chunk->known || c->now.has_raw;
-    chunk->uj += uj;
-    chunk->unattributed_uj += rest;
+    sum->known = sum->known || e->now[i].has_raw;
+    sum->uj += uj;
+    sum->unattributed_uj += rest;
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
-        join_share(&chunk->shares[p], &shares[p]);
-}
-
-/* Which domains count now: it may change when one is lost, and then nothing is counted twice, for
- * each claims its joules whether they count or not. */
-void tam_meter_choose(tamis_energy *e, char missing[TAMIS_ENERGY_TEXT]) {
-    for (uint32_t i = 0; i < e->nchannels; i++)
-        e->cover_domains[i] = e->channels[i].now;
-    tam_domain_cover(e->cover_domains, e->nchannels, e->cover_counted, missing);
-    for (uint32_t i = 0; i < e->nchannels; i++)
-        e->channels[i].counted = e->cover_counted[i];
-}
-
-static double grams(const tamis_energy *e, uint64_t end_ns, const tamis_energy_totals *chunk) {
-    if (!e->carbon)
-        return NAN;
-    if (chunk->uj == 0)
-        return 0.0;
-    return tamis_carbon_grams(e->carbon, tam_meter_unix(e, e->claimed_ns),
-                              tam_meter_unix(e, end_ns), chunk->uj, e->pue);
+        join_share(&sum->shares[p], &shares[p]);
 }
 
 /* What steps had told by a time; of a time between two notes, by the one before. */
@@ -195,37 +176,40 @@ static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
         if (c->ngains > 0 && c->gains[0].begin_ns < begin_ns)
             begin_ns = c->gains[0].begin_ns;
     }
-    return less(begin_ns, TAM_METER_MEMORY_NS);
+    return less(begin_ns, MEMORY_NS);
 }
 
-static void see(tamis_energy *e, const tamis_energy_totals *chunk) {
-    tam_seen_add(&e->line.last.seen, chunk);
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
-        tam_window *w = &e->windows[i];
-        if (w->open && w->has_begin && !w->has_end)
-            tam_seen_add(&w->begin.seen, chunk);
-    }
+/* Steps of a chunk are what they had told by its end, less what is in chunks before. */
+static void count_steps(tamis_energy *e, tam_tally *chunk) {
+    const tam_steps *s = steps_until(e, chunk->end_ns);
+    chunk->totals.steps = s->steps - e->run.totals.steps;
+    chunk->totals.wire_bytes = s->wire_bytes - e->run.totals.wire_bytes;
+    chunk->offered = s->offered - e->run.offered;
+    chunk->sent = s->sent - e->run.sent;
 }
 
+/* Which domains count may change when one is lost; nothing is counted twice then, for each claims
+ * its joules whether they count or not. */
 static void close_chunk(tamis_energy *e, uint64_t end_ns) {
-    tamis_energy_totals chunk = TAMIS_ENERGY_TOTALS_INIT;
+    tam_tally *chunk = &e->chunk;
     double seconds[TAMIS_ENERGY_PHASES];
-    const tam_steps *steps = steps_until(e, end_ns);
-    tam_meter_choose(e, chunk.missing);
+    tam_tally_begin(e, chunk);
+    chunk->end_ns = end_ns;
+    tam_domain_cover(e->now, e->nchannels, e->counted, chunk->totals.missing);
     for (uint32_t i = 0; i < e->nchannels; i++)
-        claim(e, &e->channels[i], end_ns, &chunk);
-    tam_spans_seconds(e->spans, e->claimed_ns, end_ns, seconds);
+        claim(e, i, end_ns);
+    tam_spans_seconds(e->spans, chunk->begin_ns, end_ns, seconds);
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
-        chunk.shares[p].seconds = seconds[p];
-    chunk.seconds = (double)(end_ns - e->claimed_ns) * 1e-9;
-    chunk.steps = steps->steps - e->totals.steps;
-    chunk.wire_bytes = steps->wire_bytes - e->totals.wire_bytes;
-    chunk.grams = grams(e, end_ns, &chunk);
-    tam_totals_add(&e->totals, &chunk);
-    see(e, &chunk);
-    e->offered = steps->offered;
-    e->sent = steps->sent;
-    e->claimed_ns = end_ns;
+        chunk->totals.shares[p].seconds = seconds[p];
+    chunk->totals.seconds = (double)(end_ns - chunk->begin_ns) * 1e-9;
+    chunk->totals.grams = tam_meter_grams(e, chunk->begin_ns, end_ns, chunk->totals.uj);
+    count_steps(e, chunk);
+    tam_tally_add(e, &e->run, chunk);
+    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
+        tam_window *w = &e->windows[i];
+        if (w->open && w->counts && !w->complete)
+            tam_tally_add(e, &w->tally, chunk);
+    }
     tam_spans_forget(e->spans, memory_begins(e, end_ns));
 }
 
@@ -236,24 +220,25 @@ static uint64_t sooner(uint64_t a, uint64_t b) {
 }
 
 static uint64_t next_end(const tamis_energy *e) {
-    uint64_t end = e->line_ns;
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+    uint64_t end = UINT64_MAX;
+    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
         const tam_window *w = &e->windows[i];
-        if (w->open && !w->has_begin)
+        if (w->open && !w->counts)
             end = sooner(end, w->begin_ns);
-        if (w->open && w->ended && !w->has_end)
+        if (w->open && w->ended && !w->complete)
             end = sooner(end, w->end_ns);
     }
-    return end > e->claimed_ns ? end : e->claimed_ns;
+    return end > e->run.end_ns ? end : e->run.end_ns;
 }
 
 /* Every counter that is read and moves has moved past the end. */
 static bool have_moved(const tamis_energy *e, uint64_t end_ns, uint64_t now_ns) {
     for (uint32_t i = 0; i < e->nchannels; i++) {
         const tam_channel *c = &e->channels[i];
+        const tam_energy_domain *now = &e->now[i];
         uint64_t past_ns = c->ngains > 0 ? c->gains[c->ngains - 1].end_ns : 0;
-        uint64_t wait_ns = PATIENCE_NS + (uint64_t)(3e9 * c->now.tick_s);
-        if (c->now.status == TAMIS_ENERGY_OK && past_ns < end_ns && now_ns < end_ns + wait_ns)
+        uint64_t wait_ns = PATIENCE_NS + (uint64_t)(3e9 * now->tick_s);
+        if (now->status == TAMIS_ENERGY_OK && past_ns < end_ns && now_ns < end_ns + wait_ns)
             return false;
     }
     return true;
@@ -262,16 +247,14 @@ static bool have_moved(const tamis_energy *e, uint64_t end_ns, uint64_t now_ns) 
 /* Windows that begin or end where the last chunk does. @return whether there is one */
 static bool note_windows(tamis_energy *e) {
     bool any = false;
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
         tam_window *w = &e->windows[i];
-        if (w->open && !w->has_begin && w->begin_ns <= e->claimed_ns) {
-            tam_past_note(e, &w->begin);
-            any = w->has_begin = true;
+        if (w->open && !w->counts && w->begin_ns <= e->run.end_ns) {
+            tam_tally_begin(e, &w->tally);
+            any = w->counts = true;
         }
-        if (w->open && w->ended && !w->has_end && w->end_ns <= e->claimed_ns) {
-            w->end = e->totals;
-            any = w->has_end = true;
-        }
+        if (w->open && w->ended && !w->complete && w->end_ns <= e->run.end_ns)
+            any = w->complete = true;
     }
     return any;
 }
@@ -281,21 +264,34 @@ void tam_meter_take(tamis_energy *e, uint64_t now_ns) {
     note_steps_sometimes(e);
     take_gains(e);
     tam_spans_drain(e->spans, e->marks);
-    for (uint32_t i = 0; i < e->nchannels; i++) {
-        tam_channel *c = &e->channels[i];
-        tam_sampler_look(c->sampler, c->index, &c->now);
-    }
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        tam_sampler_look(e->channels[i].sampler, e->channels[i].index, &e->now[i]);
     learn(e, settled_ns > e->told_ns ? settled_ns : e->told_ns);
 }
 
+/* The meter's own window begins again. When nothing more will be told it ends at now. */
+static void renew(tamis_energy *e, uint64_t now_ns, bool flush) {
+    tam_window *own = &e->windows[TAM_METER_WINDOWS];
+    if (own->complete && own->written) {
+        tam_tally_begin(e, &own->tally);
+        while (own->end_ns <= e->run.end_ns)
+            own->end_ns += e->window_ns;
+        own->complete = false;
+        own->written = !e->log;
+    }
+    if (flush && own->tally.begin_ns < now_ns)
+        own->end_ns = sooner(own->end_ns, now_ns);
+}
+
 bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush) {
+    renew(e, now_ns, flush);
     uint64_t end_ns = next_end(e), settled_ns = less(now_ns, e->settle_ns);
     if (flush)
         end_ns = sooner(end_ns, now_ns);
     bool told = flush || end_ns <= settled_ns || end_ns <= e->told_ns;
     if (!told || end_ns > now_ns || !(flush || have_moved(e, end_ns, now_ns)))
         return false;
-    if (end_ns == e->claimed_ns)
+    if (end_ns == e->run.end_ns)
         return note_windows(e);
     close_chunk(e, end_ns);
     note_windows(e);

@@ -37,12 +37,12 @@ void tam_meter_entries(tamis_energy *e, tam_energy_entry *out) {
 void tam_meter_run(tamis_energy *e, tam_energy_run *out) {
     pthread_mutex_lock(&e->lock);
     *out = (tam_energy_run){
-        .time_ns = e->claimed_ns - e->open_ns,
-        .steps = e->totals.steps,
-        .wire_bytes = e->totals.wire_bytes,
+        .time_ns = e->run.end_ns - e->open_ns,
+        .steps = e->run.totals.steps,
+        .wire_bytes = e->run.totals.wire_bytes,
     };
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
-        out->exposure_ns[p] = (uint64_t)(1e9 * e->totals.shares[p].seconds);
+        out->exposure_ns[p] = (uint64_t)(1e9 * e->run.totals.shares[p].seconds);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -53,14 +53,9 @@ tam_ledger *tam_meter_ledger(const tamis_energy *e) {
 /* Grams of what has been counted since the last report are by the intensity since then. */
 void tam_meter_complete(tamis_energy *e, tamis_energy_totals *cluster) {
     uint64_t now_ns = tam_clock_ns();
-    double grams = e->carbon && cluster->uj == e->reported_uj ? 0.0 : NAN;
-    if (e->carbon && cluster->uj != e->reported_uj)
-        grams = tamis_carbon_grams(e->carbon, tam_meter_unix(e, e->reported_ns),
-                                   tam_meter_unix(e, now_ns), cluster->uj - e->reported_uj, e->pue);
-    e->reported_grams += grams;
+    e->reported_grams += tam_meter_grams(e, e->reported_ns, now_ns, cluster->uj - e->reported_uj);
     e->reported_uj = cluster->uj;
     e->reported_ns = now_ns;
     cluster->grams = e->reported_grams;
-    if (e->earlier.size > 0)
-        tam_totals_join(cluster, &e->earlier);
+    tam_totals_join(cluster, &e->earlier);
 }

@@ -6,21 +6,20 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* -- open, close ------------------------------------------------------------------------------ */
 
 tamis_status tam_meter_open_log(tamis_energy *e, const tam_energy_log_setup *setup) {
     tam_line *l = &e->line;
     l->domains = tam_alloc_array(e->nchannels, sizeof l->domains[0]);
-    l->last.domains = tam_alloc_array(e->nchannels, sizeof l->last.domains[0]);
     l->unattributed_uj = tam_alloc_array(e->nchannels, sizeof l->unattributed_uj[0]);
     l->idle_uj = tam_alloc_array(e->nchannels, sizeof l->idle_uj[0]);
     e->notes = tam_alloc_array(TAM_METER_NOTES, sizeof e->notes[0]);
-    if (!l->domains || !l->last.domains || !l->unattributed_uj || !l->idle_uj || !e->notes)
+    if (!l->domains || !l->unattributed_uj || !l->idle_uj || !e->notes)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
     for (uint32_t i = 0; i < e->nchannels; i++)
-        tam_channel_show(&e->channels[i], &e->channels[i].now, &l->domains[i]);
-    l->last.at_ns = e->open_ns;
+        tam_meter_show(e, i, &e->now[i], &l->domains[i]);
     return tam_energy_log_open(setup, l->domains, e->nchannels, &e->log);
 }
 
@@ -29,48 +28,41 @@ void tam_meter_close_log(tamis_energy *e) {
     tam_free(e->notes);
     tam_free(e->line.idle_uj);
     tam_free(e->line.unattributed_uj);
-    tam_free(e->line.last.domains);
     tam_free(e->line.domains);
 }
 
 /* -- slack ------------------------------------------------------------------------------------ */
 
-/* Doubles that are not negative have the order of their bits. */
-static double slack_of(const tam_pair *pair) {
-    double value;
-    memcpy(&value, &pair->key, sizeof value);
-    return value;
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 static void fill_slack(const tam_told *told, uint64_t begin, uint64_t end, tam_energy_record *r) {
-    tam_pair slacks[TAM_METER_SLACKS];
+    double slacks[TAM_METER_SLACKS];
     size_t n = 0;
-    for (uint64_t step = end; step > begin && n < TAM_METER_SLACKS; step--, n++) {
-        double slack = fmax(atomic_load(&told->slacks[(step - 1) % TAM_METER_SLACKS]), 0.0);
-        slacks[n].value = 0;
-        memcpy(&slacks[n].key, &slack, sizeof slack);
-    }
+    for (uint64_t step = end; step > begin && n < TAM_METER_SLACKS; step--)
+        slacks[n++] = fmax(atomic_load(&told->slacks[(step - 1) % TAM_METER_SLACKS]), 0.0);
     r->slack_p50_s = r->slack_p95_s = r->slack_max_s = NAN;
     r->straggler = atomic_load(&told->straggler);
     if (n == 0 || r->straggler == UINT32_MAX)
         return;
-    tam_sort(slacks, n);
-    r->slack_p50_s = slack_of(&slacks[n / 2]);
-    r->slack_p95_s = slack_of(&slacks[(n - 1) * 95 / 100]);
-    r->slack_max_s = slack_of(&slacks[n - 1]);
+    qsort(slacks, n, sizeof slacks[0], ascending);
+    r->slack_p50_s = slacks[n / 2];
+    r->slack_p95_s = slacks[(n - 1) * 95 / 100];
+    r->slack_max_s = slacks[n - 1];
 }
 
 /* -- a line ----------------------------------------------------------------------------------- */
 
-static void fill_domain(const tam_channel *c, const struct tam_past_domain *past, tam_line *l,
-                        uint32_t index) {
-    tamis_energy_domain *d = &l->domains[index];
-    tam_channel_show(c, &c->now, d);
-    d->uj = c->claimed_uj - past->uj;
-    d->wraps -= past->wraps;
-    d->resets -= past->resets;
-    l->unattributed_uj[index] = c->unattributed_uj - past->unattributed_uj;
-    l->idle_uj[index] = c->idle_uj - past->idle_uj;
+static void fill_domain(tamis_energy *e, uint32_t i, const struct tam_tally_domain *sum) {
+    tamis_energy_domain *d = &e->line.domains[i];
+    tam_meter_show(e, i, &e->now[i], d);
+    d->uj = (uint64_t)sum->uj;
+    d->wraps -= sum->wraps;
+    d->resets -= sum->resets;
+    e->line.unattributed_uj[i] = sum->unattributed_uj;
+    e->line.idle_uj[i] = sum->idle_uj;
 }
 
 /* Of the domain that used most. */
@@ -79,7 +71,7 @@ static void fill_quality(const tamis_energy *e, tam_energy_record *r) {
     r->residual_w = r->condition = NAN;
     for (uint32_t i = 0; i < e->nchannels; i++) {
         const tam_channel *c = &e->channels[i];
-        if (c->counted && (!most || c->claimed_uj > most->claimed_uj))
+        if (e->counted[i] && (!most || c->claimed_uj > most->claimed_uj))
             most = c;
     }
     if (most)
@@ -87,76 +79,50 @@ static void fill_quality(const tamis_energy *e, tam_energy_record *r) {
 }
 
 static double intensity(const tamis_energy *e, const tamis_energy_totals *t) {
-    return t->uj > 0 ? t->grams * 3.6e12 / ((double)t->uj * e->pue) : NAN;
+    return t->uj > 0 ? t->grams * 3.6e12 / ((double)t->uj * e->footprint.pue) : NAN;
 }
 
-/* All between a moment of the past and the last chunk; the lock is held. */
-static void fill(tamis_energy *e, const char *name, const tam_past *past) {
+/* The lock is held. */
+static void fill(tamis_energy *e, const char *name, const tam_tally *tally) {
     tam_line *l = &e->line;
     tam_energy_record *r = &l->record;
     snprintf(l->name, sizeof l->name, "%s", name);
-    *r = (tam_energy_record){.name = l->name, .begin_ns = past->at_ns, .end_ns = e->claimed_ns};
-    tam_totals_since(past, &e->totals, &r->totals);
+    *r = (tam_energy_record){
+        .name = l->name,
+        .begin_ns = tally->begin_ns,
+        .end_ns = tally->end_ns,
+        .step0 = tally->first_step,
+        .step1 = tally->first_step + tally->totals.steps,
+        .domains = l->domains,
+        .unattributed_uj = l->unattributed_uj,
+        .idle_uj = l->idle_uj,
+        .ndomains = e->nchannels,
+        .totals = tally->totals,
+        .elements_offered = tally->offered,
+        .elements_sent = tally->sent,
+        .dropped = tam_marks_dropped(e->marks) + tam_spans_dropped(e->spans),
+    };
     tam_totals_explain(&r->totals, e->nchannels);
-    r->step0 = past->totals.steps;
-    r->step1 = e->totals.steps;
     for (uint32_t i = 0; i < e->nchannels; i++)
-        fill_domain(&e->channels[i], &past->domains[i], l, i);
-    r->domains = l->domains;
-    r->unattributed_uj = l->unattributed_uj;
-    r->idle_uj = l->idle_uj;
-    r->ndomains = e->nchannels;
-    r->elements_offered = e->offered - past->offered;
-    r->elements_sent = e->sent - past->sent;
+        fill_domain(e, i, &tally->domains[i]);
     r->density_asked = r->step1 > 0 ? atomic_load(&e->told.density) : NAN;
     r->residual_norm = r->step1 > 0 ? atomic_load(&e->told.residual_norm) : NAN;
     fill_slack(&e->told, r->step0, r->step1, r);
     fill_quality(e, r);
     r->intensity_g_per_kwh = intensity(e, &r->totals);
-    r->dropped = tam_marks_dropped(e->marks) + tam_spans_dropped(e->spans);
 }
 
-void tam_past_note(const tamis_energy *e, tam_past *past) {
-    past->at_ns = e->claimed_ns;
-    past->totals = e->totals;
-    past->offered = e->offered;
-    past->sent = e->sent;
-    past->seen = (tam_seen){0};
-    for (uint32_t i = 0; past->domains && i < e->nchannels; i++) {
-        const tam_channel *c = &e->channels[i];
-        past->domains[i] = (struct tam_past_domain){c->claimed_uj, c->unattributed_uj, c->idle_uj,
-                                                    c->now.wraps, c->now.resets};
-    }
-}
-
-/* A window that a caller ended here. */
-static tam_window *find_ended(tamis_energy *e) {
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
+bool tam_meter_line_next(tamis_energy *e) {
+    for (uint32_t i = 0; e->log && i <= TAM_METER_WINDOWS; i++) {
         tam_window *w = &e->windows[i];
-        if (w->open && w->has_end && !w->written)
-            return w;
-    }
-    return NULL;
-}
-
-bool tam_meter_line_next(tamis_energy *e, bool flush) {
-    tam_line *l = &e->line;
-    tam_window *w = e->log ? find_ended(e) : NULL;
-    if (w) {
-        fill(e, w->name, &w->begin);
-        l->record.overlaps = true;
-        l->window = w;
+        if (!w->open || !w->complete || w->written)
+            continue;
+        fill(e, w->name, &w->tally);
+        e->line.record.overlaps = i < TAM_METER_WINDOWS;
+        e->line.window = w;
         return true;
     }
-    if (e->claimed_ns < e->line_ns && !flush)
-        return false;
-    while (e->line_ns <= e->claimed_ns)
-        e->line_ns += e->window_ns;
-    if (!e->log || l->last.at_ns == e->claimed_ns)
-        return false;
-    fill(e, "window", &l->last);
-    tam_past_note(e, &l->last);
-    return true;
+    return false;
 }
 
 void tam_meter_line_write(tamis_energy *e) {
@@ -170,15 +136,10 @@ void tam_meter_line_written(tamis_energy *e) {
 }
 
 void tam_meter_summary(tamis_energy *e) {
-    tam_past *past = &e->line.last;
     if (!e->log)
         return;
-    memset(past->domains, 0, e->nchannels * sizeof past->domains[0]);
-    *past = (tam_past){.at_ns = e->open_ns, .domains = past->domains};
-    tam_seen_add(&past->seen, &e->totals);
-    fill(e, "run", past);
-    if (e->earlier.size > 0)
-        tam_totals_join(&e->line.record.totals, &e->earlier);
+    fill(e, "run", &e->run);
+    tam_totals_join(&e->line.record.totals, &e->earlier);
     tam_energy_log_summary(e->log, &e->line.record);
 }
 
@@ -204,8 +165,7 @@ void tam_meter_write_notes(tamis_energy *e) {
 /* -- events ----------------------------------------------------------------------------------- */
 
 /* What is new of a domain, one thing at a time; NULL: nothing. */
-static const char *find_news(tam_channel *c) {
-    const tam_energy_domain *d = &c->now;
+static const char *find_news(tam_channel *c, const tam_energy_domain *d) {
     if (d->resets != c->told_resets) {
         c->told_resets = d->resets;
         return "reset";
@@ -222,13 +182,12 @@ static const char *find_news(tam_channel *c) {
 
 void tam_meter_events(tamis_energy *e, uint64_t now_ns) {
     for (uint32_t i = 0; i < e->nchannels; i++) {
-        tam_channel *c = &e->channels[i];
-        const tam_energy_place *place = &c->now.place;
-        const char *reason = c->now.reason, *name;
-        while ((name = find_news(c)) != NULL) {
-            tam_log(TAM_INFO, "energy: %s: %s%s%s", place->id, name, reason[0] ? ", " : "", reason);
+        const tam_energy_domain *d = &e->now[i];
+        const char *id = d->place.id, *reason = d->reason, *name;
+        while ((name = find_news(&e->channels[i], d)) != NULL) {
+            tam_log(TAM_INFO, "energy: %s: %s%s%s", id, name, reason[0] ? ", " : "", reason);
             if (e->log)
-                tam_energy_log_event(e->log, now_ns, name, place->id, reason);
+                tam_energy_log_event(e->log, now_ns, name, id, reason);
         }
     }
 }

@@ -16,17 +16,13 @@ enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
 
 /* -- thread ----------------------------------------------------------------------------------- */
 
-double tam_meter_unix(const tamis_energy *e, uint64_t at_ns) {
-    return e->unix_minus_s + (double)at_ns * 1e-9;
-}
-
 /* One chunk, and the lines that end with it. Files are written without the lock: a slow disk holds
  * up nobody else. @return whether one could be closed */
 static bool advance(tamis_energy *e, uint64_t now_ns, bool flush) {
     pthread_mutex_lock(&e->lock);
     tam_meter_take(e, now_ns);
     bool closed = tam_meter_close_next(e, now_ns, flush);
-    while (closed && tam_meter_line_next(e, flush)) {
+    while (closed && tam_meter_line_next(e)) {
         pthread_mutex_unlock(&e->lock);
         tam_meter_line_write(e);
         pthread_mutex_lock(&e->lock);
@@ -59,6 +55,8 @@ static void *run(void *context) {
 }
 
 tamis_status tam_meter_present(const tamis_energy *e, const char *call) {
+    if (!e)
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: energy is NULL", call);
     if (e->pid == (int)getpid())
         return TAMIS_OK;
     return tam_fail(TAMIS_E_STATE,
@@ -103,39 +101,53 @@ static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) 
     return TAMIS_OK;
 }
 
-static tamis_status open_pasts(tamis_energy *e) {
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++) {
-        tam_past *p = &e->windows[i].begin;
-        p->domains = tam_alloc_array(e->nchannels, sizeof p->domains[0]);
-        if (!p->domains)
-            return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", TAM_METER_WINDOWS);
-    }
+/* Each needs a place for every domain. The meter's own window begins with the first chunk. */
+static tamis_status open_tallies(tamis_energy *e) {
+    const uint32_t n = e->nchannels, windows = TAM_METER_WINDOWS + 1;
+    e->tally_domains = tam_alloc_array((size_t)(2 + windows) * n, sizeof e->tally_domains[0]);
+    if (!e->tally_domains)
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u windows", windows);
+    for (uint32_t i = 0; i < windows; i++)
+        e->windows[i].tally.domains = e->tally_domains + (size_t)(2 + i) * n;
+    e->chunk.domains = e->tally_domains;
+    e->run.domains = e->tally_domains + n;
+    e->run.end_ns = e->open_ns;
+    tam_tally_begin(e, &e->run);
+    tam_domain_cover(e->now, n, e->counted, e->run.totals.missing);
+
+    tam_window *own = &e->windows[TAM_METER_WINDOWS];
+    own->open = own->ended = own->counts = own->complete = own->written = true;
+    own->end_ns = e->open_ns;
+    snprintf(own->name, sizeof own->name, "window");
     return TAMIS_OK;
 }
 
+static tamis_status open_channel(tamis_energy *e, uint32_t i, tam_sampler *sampler,
+                                 uint32_t index) {
+    tam_channel *c = &e->channels[i];
+    c->sampler = sampler;
+    c->index = index;
+    c->gains = tam_alloc_array(TAM_METER_GAINS, sizeof c->gains[0]);
+    if (!c->gains)
+        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for domain %u", i);
+    tam_sampler_look(sampler, index, &e->now[i]);
+    return tam_fit_open(&c->fit);
+}
+
 static tamis_status open_channels(tamis_energy *e) {
+    uint32_t n = 0;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         e->nchannels += tam_sampler_count(e->samplers[s]);
     e->channels = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
-    e->cover_domains = tam_alloc_array(e->nchannels, sizeof e->cover_domains[0]);
-    e->cover_counted = tam_alloc_array(e->nchannels, sizeof e->cover_counted[0]);
-    if (!e->channels || !e->cover_domains || !e->cover_counted)
+    e->now = tam_alloc_array(e->nchannels, sizeof e->now[0]);
+    e->counted = tam_alloc_array(e->nchannels, sizeof e->counted[0]);
+    if (!e->channels || !e->now || !e->counted)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
-    TAM_TRY(open_pasts(e));
-    tam_channel *c = e->channels;
     for (uint32_t s = 0; s < e->nsamplers; s++) {
-        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++, c++) {
-            c->sampler = e->samplers[s];
-            c->index = i;
-            c->gains = tam_alloc_array(TAM_METER_GAINS, sizeof c->gains[0]);
-            if (!c->gains)
-                return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
-            TAM_TRY(tam_fit_open(&c->fit));
-            tam_sampler_look(c->sampler, i, &c->now);
-        }
+        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++)
+            TAM_TRY(open_channel(e, n++, e->samplers[s], i));
     }
-    tam_meter_choose(e, e->totals.missing);
-    return TAMIS_OK;
+    return open_tallies(e);
 }
 
 /* As the kernel names this boot; containers of one host share it. */
@@ -175,25 +187,25 @@ static void set_clocks(tamis_energy *e, const tamis_energy_config *c) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     e->open_ns = tam_clock_ns();
-    e->unix_minus_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
-    e->claimed_ns = e->reported_ns = e->open_ns;
+    e->footprint.unix_minus_s =
+        (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
+    e->reported_ns = e->open_ns;
     e->window_ns = (uint64_t)(c->window_s * 1e9);
     e->settle_ns = (uint64_t)(c->settle_s * 1e9);
-    e->line_ns = e->open_ns + e->window_ns;
 }
 
 static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     char boot_id[128];
     bool constant = c->g_per_kwh == c->g_per_kwh;
     set_clocks(e, c);
-    e->pue = c->pue;
+    e->footprint.pue = c->pue;
     e->pid = (int)getpid();
     read_boot_id(c->sysfs_root, boot_id, sizeof boot_id);
     e->host = XXH3_64bits(boot_id, strlen(boot_id));
     TAM_TRY(tam_marks_open(&e->marks));
     TAM_TRY(tam_spans_open(&e->spans));
     if (constant || (c->intensity && c->intensity[0]))
-        TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
+        TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->footprint.carbon));
     TAM_TRY(open_sources(e, c));
     TAM_TRY(open_channels(e));
     TAM_TRY(tam_ledger_open(e->nchannels, &e->ledger));
@@ -208,14 +220,13 @@ static void free_parts(tamis_energy *e) {
     }
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_close(e->samplers[s]);
-    for (uint32_t i = 0; i < TAM_METER_WINDOWS; i++)
-        tam_free(e->windows[i].begin.domains);
-    tamis_carbon_close(e->carbon);
+    tamis_carbon_close(e->footprint.carbon);
     tam_ledger_close(e->ledger);
     tam_spans_close(e->spans);
     tam_marks_close(e->marks);
-    tam_free(e->cover_counted);
-    tam_free(e->cover_domains);
+    tam_free(e->tally_domains);
+    tam_free(e->counted);
+    tam_free(e->now);
     tam_free(e->channels);
     tam_free(e);
 }
@@ -227,14 +238,6 @@ static tamis_status start(tamis_energy *e) {
         return TAMIS_OK;
     tam_lock_close(&e->lock, &e->changed);
     return tam_fail(TAMIS_E_NOMEM, "energy: no thread");
-}
-
-static void tell_domains(const tamis_energy *e) {
-    for (uint32_t i = 0; e->channels && i < e->nchannels; i++) {
-        const tam_energy_domain *d = &e->channels[i].now;
-        tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id, tamis_energy_status_name(d->status),
-                d->reason[0] ? ", " : "", d->reason);
-    }
 }
 
 tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out) {
@@ -249,10 +252,8 @@ tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy *
     tamis_energy *e = tam_alloc(sizeof *e);
     if (!e)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
-    e->totals.size = sizeof e->totals;
     e->told.straggler = UINT32_MAX;
     tamis_status status = open_parts(e, &c);
-    tell_domains(e);
     if (status == TAMIS_OK)
         status = start(e);
     if (status != TAMIS_OK) {

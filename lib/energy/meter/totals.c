@@ -5,6 +5,7 @@
  */
 #include "lib/energy/meter/meter.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static void add_share(tamis_energy_share *sum, const tamis_energy_share *more) {
@@ -16,7 +17,7 @@ static void add_share(tamis_energy_share *sum, const tamis_energy_share *more) {
     sum->method = more->method > sum->method ? more->method : sum->method;
 }
 
-void tam_totals_add(tamis_energy_totals *sum, const tamis_energy_totals *more) {
+static void add_totals(tamis_energy_totals *sum, const tamis_energy_totals *more) {
     sum->seconds += more->seconds;
     sum->steps += more->steps;
     sum->wire_bytes += more->wire_bytes;
@@ -26,8 +27,51 @@ void tam_totals_add(tamis_energy_totals *sum, const tamis_energy_totals *more) {
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
         add_share(&sum->shares[p], &more->shares[p]);
     sum->grams += more->grams;
-    memcpy(sum->missing, more->missing, sizeof sum->missing);
 }
+
+/* -- tallies ---------------------------------------------------------------------------------- */
+
+void tam_tally_begin(const tamis_energy *e, tam_tally *tally) {
+    uint64_t now_ns = e->run.end_ns;
+    *tally = (tam_tally){
+        .begin_ns = now_ns,
+        .end_ns = now_ns,
+        .first_step = e->run.totals.steps,
+        .totals = TAMIS_ENERGY_TOTALS_INIT,
+        .domains = tally->domains,
+    };
+    tally->totals.grams = tam_meter_grams(e, now_ns, now_ns, 0);
+    memcpy(tally->totals.missing, e->run.totals.missing, sizeof tally->totals.missing);
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        tally->domains[i] = (struct tam_tally_domain){
+            .wraps = e->now[i].wraps,
+            .resets = e->now[i].resets,
+        };
+}
+
+void tam_tally_add(const tamis_energy *e, tam_tally *sum, const tam_tally *chunk) {
+    add_totals(&sum->totals, &chunk->totals);
+    memcpy(sum->totals.missing, chunk->totals.missing, sizeof sum->totals.missing);
+    sum->end_ns = chunk->end_ns;
+    sum->offered += chunk->offered;
+    sum->sent += chunk->sent;
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        sum->domains[i].uj += chunk->domains[i].uj;
+        sum->domains[i].unattributed_uj += chunk->domains[i].unattributed_uj;
+        sum->domains[i].idle_uj += chunk->domains[i].idle_uj;
+    }
+}
+
+double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns, int64_t uj) {
+    const tam_footprint *f = &e->footprint;
+    if (!f->carbon)
+        return NAN;
+    return uj == 0 ? 0.0
+                   : tamis_carbon_grams(f->carbon, f->unix_minus_s + (double)begin_ns * 1e-9,
+                                        f->unix_minus_s + (double)end_ns * 1e-9, uj, f->pue);
+}
+
+/* -- other runs ------------------------------------------------------------------------------- */
 
 /* What an earlier part lacked is still missing. */
 static void join_missing(const tamis_energy_totals *earlier, char missing[TAMIS_ENERGY_TEXT]) {
@@ -38,51 +82,16 @@ static void join_missing(const tamis_energy_totals *earlier, char missing[TAMIS_
 }
 
 void tam_totals_join(tamis_energy_totals *sum, const tamis_energy_totals *earlier) {
-    char missing[sizeof sum->missing];
-    memcpy(missing, sum->missing, sizeof missing);
-    tam_totals_add(sum, earlier);
-    join_missing(earlier, missing);
-    memcpy(sum->missing, missing, sizeof missing);
+    if (earlier->size == 0)
+        return;
+    add_totals(sum, earlier);
+    join_missing(earlier, sum->missing);
 }
 
 void tam_totals_explain(tamis_energy_totals *t, uint32_t ndomains) {
     if (!t->known && !t->missing[0])
         snprintf(t->missing, sizeof t->missing, "%s",
                  ndomains == 0 ? "no source of energy is open" : "no counter has been read yet");
-}
-
-void tam_seen_add(tam_seen *seen, const tamis_energy_totals *chunk) {
-    seen->known = seen->known || chunk->known;
-    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++) {
-        const tamis_energy_share *s = &chunk->shares[p];
-        seen->groups[p] |= s->group;
-        seen->methods[p] = s->method > seen->methods[p] ? (uint8_t)s->method : seen->methods[p];
-    }
-}
-
-static void subtract_share(tamis_energy_share *from, const tamis_energy_share *less,
-                           const tam_seen *seen, uint32_t phase) {
-    from->seconds -= less->seconds;
-    from->uj -= less->uj;
-    from->low_uj -= less->low_uj;
-    from->high_uj -= less->high_uj;
-    from->group = seen->groups[phase];
-    from->method = from->uj != 0 ? (tamis_energy_method)seen->methods[phase] : TAMIS_ENERGY_NONE;
-}
-
-void tam_totals_since(const tam_past *before, const tamis_energy_totals *after,
-                      tamis_energy_totals *out) {
-    const tamis_energy_totals *less = &before->totals;
-    *out = *after;
-    out->seconds -= less->seconds;
-    out->steps -= less->steps;
-    out->wire_bytes -= less->wire_bytes;
-    out->known = before->seen.known;
-    out->uj -= less->uj;
-    out->unattributed_uj -= less->unattributed_uj;
-    for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++)
-        subtract_share(&out->shares[p], &less->shares[p], &before->seen, p);
-    out->grams -= less->grams;
 }
 
 bool tam_totals_sound(const tamis_energy_totals *t) {

@@ -49,57 +49,56 @@ void tamis_energy_step(tamis_energy *e, const tamis_stats *stats) {
     atomic_store(&t->straggler, stats->straggler);
 }
 
+static tamis_status check(const tamis_energy *e, const void *argument, const char *call) {
+    TAM_TRY(tam_meter_present(e, call));
+    return argument ? TAMIS_OK : tam_fail(TAMIS_E_ARGUMENT, "%s: its last argument is NULL", call);
+}
+
 /* -- domains, totals -------------------------------------------------------------------------- */
 
 uint32_t tamis_energy_ndomains(const tamis_energy *e) {
     return e ? e->nchannels : 0;
 }
 
-void tam_channel_show(const tam_channel *c, const tam_energy_domain *d, tamis_energy_domain *out) {
+void tam_meter_show(const tamis_energy *e, uint32_t i, const tam_energy_domain *d,
+                    tamis_energy_domain *out) {
     *out = (tamis_energy_domain)TAMIS_ENERGY_DOMAIN_INIT;
     snprintf(out->id, sizeof out->id, "%s", d->place.id);
     snprintf(out->source, sizeof out->source, "%.*s", (int)strcspn(d->place.id, ":"), d->place.id);
     snprintf(out->reason, sizeof out->reason, "%s", d->reason);
     out->kind = d->place.kind;
     out->status = d->status;
-    out->counted = c->counted;
+    out->counted = e->counted[i];
     out->uj = d->total_uj;
     out->wraps = d->wraps;
     out->resets = d->resets;
     out->tick_s = d->tick_s;
-    tam_fit_sensor(c->fit, &out->lag_s, &out->duty);
+    tam_fit_sensor(e->channels[i].fit, &out->lag_s, &out->duty);
 }
 
 tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energy_domain *out) {
     TAM_FENV_HELD();
     tamis_energy_domain own;
     tam_energy_domain now;
-    if (!e || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_domain_at: %s is NULL",
-                        e ? "out" : "energy");
-    TAM_TRY(tam_meter_present(e, "tamis_energy_domain_at"));
+    TAM_TRY(check(e, out, "tamis_energy_domain_at"));
     if (index >= e->nchannels)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_domain_at: there is no domain %u of %u",
                         index, e->nchannels);
     pthread_mutex_lock(&e->lock);
     const tam_channel *c = &e->channels[index];
     tam_sampler_look(c->sampler, c->index, &now);
-    tam_channel_show(c, &now, &own);
+    tam_meter_show(e, index, &now, &own);
     pthread_mutex_unlock(&e->lock);
     return tam_struct_give("tamis_energy_domain", &own, sizeof own, out);
 }
 
 tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
     TAM_FENV_HELD();
-    if (!e || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_read: %s is NULL", e ? "out" : "energy");
-    TAM_TRY(tam_meter_present(e, "tamis_energy_read"));
+    TAM_TRY(check(e, out, "tamis_energy_read"));
     pthread_mutex_lock(&e->lock);
-    tamis_energy_totals own = e->totals;
-    if (e->earlier.size > 0)
-        tam_totals_join(&own, &e->earlier);
+    tamis_energy_totals own = e->run.totals;
+    tam_totals_join(&own, &e->earlier);
     pthread_mutex_unlock(&e->lock);
-    own.size = sizeof own;
     tam_totals_explain(&own, e->nchannels);
     return tam_struct_give("tamis_energy_totals", &own, sizeof own, out);
 }
@@ -107,10 +106,7 @@ tamis_status tamis_energy_read(tamis_energy *e, tamis_energy_totals *out) {
 tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *earlier) {
     TAM_FENV_HELD();
     tamis_energy_totals own = TAMIS_ENERGY_TOTALS_INIT;
-    if (!e || !earlier)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: %s is NULL",
-                        e ? "earlier" : "energy");
-    TAM_TRY(tam_meter_present(e, "tamis_energy_resume"));
+    TAM_TRY(check(e, earlier, "tamis_energy_resume"));
     TAM_TRY(tam_struct_copy("tamis_energy_totals", &own, sizeof own, sizeof own, earlier));
     if (!tam_totals_sound(&own))
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: joules of phases and what is "
@@ -135,9 +131,7 @@ static tamis_status push_note(tamis_energy *e, const char *line, size_t length) 
 }
 
 tamis_status tamis_energy_note(tamis_energy *e, const char *line) {
-    if (!e || !line)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_note: %s is NULL", e ? "line" : "energy");
-    TAM_TRY(tam_meter_present(e, "tamis_energy_note"));
+    TAM_TRY(check(e, line, "tamis_energy_note"));
     size_t length = strnlen(line, TAM_METER_NOTE_BYTES);
     if (line[0] != '{' || length == TAM_METER_NOTE_BYTES || strchr(line, '\n'))
         return tam_fail(TAMIS_E_ARGUMENT,
@@ -154,26 +148,26 @@ tamis_status tamis_energy_note(tamis_energy *e, const char *line) {
 
 /* -- windows ---------------------------------------------------------------------------------- */
 
+/* With the lock held. */
+static void begin_window(tamis_energy *e, tam_window *w, const char *name) {
+    *w = (tam_window){
+        .open = true,
+        .written = !name || !e->log,
+        .begin_ns = tam_clock_ns(),
+        .tally.domains = w->tally.domains,
+    };
+    snprintf(w->name, sizeof w->name, "%s", name ? name : "");
+    tam_meter_note_steps(e, w->begin_ns);
+}
+
 tamis_status tamis_energy_window_begin(tamis_energy *e, const char *name, uint32_t *out) {
-    if (!e || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_begin: %s is NULL",
-                        e ? "out_window" : "energy");
-    TAM_TRY(tam_meter_present(e, "tamis_energy_window_begin"));
+    TAM_TRY(check(e, out, "tamis_energy_window_begin"));
     pthread_mutex_lock(&e->lock);
     uint32_t i = 0;
     while (i < TAM_METER_WINDOWS && e->windows[i].open)
         i++;
-    if (i < TAM_METER_WINDOWS) {
-        tam_window *w = &e->windows[i];
-        *w = (tam_window){
-            .open = true,
-            .written = !name,
-            .begin_ns = tam_clock_ns(),
-            .begin.domains = w->begin.domains,
-        };
-        snprintf(w->name, sizeof w->name, "%s", name ? name : "");
-        tam_meter_note_steps(e, w->begin_ns);
-    }
+    if (i < TAM_METER_WINDOWS)
+        begin_window(e, &e->windows[i], name);
     pthread_mutex_unlock(&e->lock);
     if (i == TAM_METER_WINDOWS)
         return tam_fail(TAMIS_E_UNSUPPORTED,
@@ -206,8 +200,6 @@ static tamis_status end_window(tamis_energy *e, uint32_t window) {
 }
 
 tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
-    if (!e)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_end: energy is NULL");
     TAM_TRY(tam_meter_present(e, "tamis_energy_window_end"));
     pthread_mutex_lock(&e->lock);
     tamis_status status = end_window(e, window);
@@ -216,8 +208,8 @@ tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
 }
 
 /* Its line is written first: taking the result gives the window up. */
-static bool is_known(const tamis_energy *e, const tam_window *w) {
-    return w->has_end && (w->written || !e->log);
+static bool is_known(const tam_window *w) {
+    return w->complete && w->written;
 }
 
 static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
@@ -227,9 +219,9 @@ static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until
     if (!w->ended)
         return tam_fail(TAMIS_E_STATE, "tamis_energy_window_result: window %u has not ended",
                         window);
-    while (!is_known(e, w) && tam_lock_wait(&e->lock, &e->changed, until_ns))
+    while (!is_known(w) && tam_lock_wait(&e->lock, &e->changed, until_ns))
         continue;
-    if (!is_known(e, w)) {
+    if (!is_known(w)) {
         bool before = tam_hush(true); /* an answer, and no mistake */
         tamis_status status =
             tam_fail(TAMIS_E_STATE,
@@ -239,7 +231,7 @@ static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until
         tam_hush(before);
         return status;
     }
-    tam_totals_since(&w->begin, &w->end, out);
+    *out = w->tally.totals;
     tam_totals_explain(out, e->nchannels);
     w->open = false;
     return TAMIS_OK;
@@ -259,8 +251,6 @@ tamis_status tamis_energy_window_result(tamis_energy *e, uint32_t window, uint32
                                         tamis_energy_totals *out) {
     TAM_FENV_HELD();
     tamis_energy_totals own;
-    if (!e)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_window_result: energy is NULL");
     TAM_TRY(tam_meter_present(e, "tamis_energy_window_result"));
     if (out && (out->size < sizeof *out || out->size > 65536))
         return tam_fail(TAMIS_E_ARGUMENT,
