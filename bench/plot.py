@@ -116,7 +116,7 @@ def print_table(groups):
         if i == 1:
             print("  ".join("-" * width for width in widths))
     print("mean, spread: over the seeds; spread is largest minus smallest. Bytes: of the rank that "
-          "sends most.\nTimes: means over the ranks; wait is the time inside tamis_reduce_wait, of "
+          "sends most.\nTimes: means over the ranks; wait is the time inside tamis_reducer_wait, of "
           "which cut, exchange and apply may be a part.")
 
 

@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
     if (rank == 0)
         model_init(params);
     MPI_Bcast(params, PARAMETERS, MPI_FLOAT, 0, MPI_COMM_WORLD);
-    CHECK(tamis_check_equal(comm, params, sizeof params));
+    CHECK(tamis_comm_check_equal(comm, params, sizeof params));
 
     double loss = 0.0; /* of the steps since it was last told */
     for (int step = 1; step <= STEPS; step++) {
@@ -69,19 +69,19 @@ int main(int argc, char **argv) {
         s.grad = grads;
         for (int i = 0; i < BATCH; i++)
             model_backward_output(&passes[i], 1.0f / BATCH, grads);
-        CHECK(tamis_grad_ready(reducer, SEGMENT_B2, &s)); /* from here on the library's */
-        CHECK(tamis_grad_ready(reducer, SEGMENT_W2, &s));
+        CHECK(tamis_reducer_ready(reducer, SEGMENT_B2, &s)); /* from here on the library's */
+        CHECK(tamis_reducer_ready(reducer, SEGMENT_W2, &s));
         for (int i = 0; i < BATCH; i++)
             model_backward_hidden(params, &passes[i], 1.0f / BATCH, grads);
-        CHECK(tamis_grad_ready(reducer, SEGMENT_B1, &s));
-        CHECK(tamis_grad_ready(reducer, SEGMENT_W1, &s));
+        CHECK(tamis_reducer_ready(reducer, SEGMENT_B1, &s));
+        CHECK(tamis_reducer_ready(reducer, SEGMENT_W1, &s));
 
-        CHECK(tamis_reduce_wait(reducer)); /* grads: the mean of what was chosen, zero elsewhere */
+        CHECK(tamis_reducer_wait(reducer)); /* grads: the mean of what was chosen, zero elsewhere */
         for (int i = 0; i < PARAMETERS; i++)
             params[i] -= rate * grads[i];
 
         if (step % TELL_EVERY == 0) {
-            CHECK(tamis_check_equal(comm, params, sizeof params));
+            CHECK(tamis_comm_check_equal(comm, params, sizeof params));
             MPI_Allreduce(MPI_IN_PLACE, &loss, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
             if (rank == 0)
                 printf("step %d, loss %.4f\n", step, loss / (TELL_EVERY * BATCH * nranks));

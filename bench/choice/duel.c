@@ -46,8 +46,8 @@ static double time_step(duel *d, int scheme) {
     step.grad = d->work;
     bench_barrier(d->group);
     double start = bench_now_s();
-    bench_try(d->group, tamis_reduce_start(d->reducers[scheme], &step), "start of a step");
-    bench_try(d->group, tamis_reduce_wait(d->reducers[scheme]), "end of a step");
+    bench_try(d->group, tamis_reducer_start(d->reducers[scheme], &step), "start of a step");
+    bench_try(d->group, tamis_reducer_wait(d->reducers[scheme]), "end of a step");
     bench_barrier(d->group);
     return bench_now_s() - start;
 }

@@ -42,7 +42,7 @@ typedef struct verdict {
 
 static verdict judge(duel *d) {
     verdict v = {.bucket = TAMIS_BUCKET_INIT};
-    bench_try(d->group, tamis_reducer_bucket(d->reducers[AUTO], 0, &v.bucket), "no bucket");
+    bench_try(d->group, tamis_reducer_bucket_at(d->reducers[AUTO], 0, &v.bucket), "no bucket");
     for (int i = 0; i < SCHEMES; i++)
         v.us[i] = duel_median_us(d, (duel_scheme)i);
     v.to_dense = duel_compare(d, AUTO, DENSE);

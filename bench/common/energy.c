@@ -34,7 +34,7 @@ void bench_energy_open(bench_group *group, const bench_energy_files *files, benc
         config.json = out->log;
     }
     if (group->rank == 0 || !is_local(group))
-        bench_try(group, tamis_energy_open(&config, &out->meter), "cannot open a meter");
+        bench_try(group, tamis_energy_create(&config, &out->meter), "cannot open a meter");
     if (is_local(group))
         share_meter(group, &out->meter);
 }
@@ -74,7 +74,7 @@ void bench_energy_close(bench_energy *e) {
         bench_barrier(e->group); /* nobody marks any more */
     if (e->group->rank > 0 && is_local(e->group))
         return;
-    tamis_energy_close(e->meter);
+    tamis_energy_destroy(e->meter);
     check_log(e);
 }
 

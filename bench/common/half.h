@@ -12,16 +12,16 @@
 #include <string.h>
 #include <tamis/tamis.h>
 
-#define BENCH_GRADS "fp32|fp16|bf16" /* in the order of tamis_type */
+#define BENCH_GRADS "fp32|fp16|bf16" /* in the order of tamis_dtype */
 #define BENCH_VALUES "fp32|bf16"     /* of values as they travel */
 
 /** @param  choice  index into BENCH_VALUES */
-static inline tamis_type bench_values_type(int choice) {
-    return choice == 0 ? TAMIS_TYPE_FLOAT32 : TAMIS_TYPE_BFLOAT16;
+static inline tamis_dtype bench_values_type(int choice) {
+    return choice == 0 ? TAMIS_DTYPE_FLOAT32 : TAMIS_DTYPE_BFLOAT16;
 }
 
-static inline size_t bench_type_bytes(tamis_type type) {
-    return type == TAMIS_TYPE_FLOAT32 ? 4 : 2;
+static inline size_t bench_type_bytes(tamis_dtype type) {
+    return type == TAMIS_DTYPE_FLOAT32 ? 4 : 2;
 }
 
 static inline uint16_t bench_bfloat16_of(float x) {
@@ -64,22 +64,23 @@ static inline float bench_float16_to(uint16_t half) {
 }
 
 /** out[i] = in[i] in the type. in == out is fine. */
-static inline void bench_narrow(tamis_type type, const float *in, size_t count, void *out) {
+static inline void bench_narrow(tamis_dtype type, const float *in, size_t count, void *out) {
     uint16_t *halves = out;
-    if (type == TAMIS_TYPE_FLOAT32 && in != out)
+    if (type == TAMIS_DTYPE_FLOAT32 && in != out)
         memcpy(out, in, count * sizeof *in);
-    for (size_t i = 0; type != TAMIS_TYPE_FLOAT32 && i < count; i++)
-        halves[i] = type == TAMIS_TYPE_FLOAT16 ? bench_float16_of(in[i]) : bench_bfloat16_of(in[i]);
+    for (size_t i = 0; type != TAMIS_DTYPE_FLOAT32 && i < count; i++)
+        halves[i] =
+            type == TAMIS_DTYPE_FLOAT16 ? bench_float16_of(in[i]) : bench_bfloat16_of(in[i]);
 }
 
-static inline float bench_widened(tamis_type type, const void *in, size_t i) {
-    return type == TAMIS_TYPE_FLOAT32   ? ((const float *)in)[i]
-           : type == TAMIS_TYPE_FLOAT16 ? bench_float16_to(((const uint16_t *)in)[i])
-                                        : bench_bfloat16_to(((const uint16_t *)in)[i]);
+static inline float bench_widened(tamis_dtype type, const void *in, size_t i) {
+    return type == TAMIS_DTYPE_FLOAT32   ? ((const float *)in)[i]
+           : type == TAMIS_DTYPE_FLOAT16 ? bench_float16_to(((const uint16_t *)in)[i])
+                                         : bench_bfloat16_to(((const uint16_t *)in)[i]);
 }
 
 /** What the type makes of x. */
-static inline float bench_rounded(tamis_type type, float x) {
+static inline float bench_rounded(tamis_dtype type, float x) {
     uint32_t memory;
     bench_narrow(type, &x, 1, &memory);
     return bench_widened(type, &memory, 0);

@@ -53,7 +53,7 @@ static tamis_energy *open_meter(const settings *s) {
     config.sysfs_root = s->sysfs_root;
     config.nvml_path = s->nvml;
     config.files = s->files;
-    if (tamis_energy_open(&config, &energy) != TAMIS_OK)
+    if (tamis_energy_create(&config, &energy) != TAMIS_OK)
         bench_usage("cannot open a meter: %s", tamis_last_error());
     return energy;
 }
@@ -157,7 +157,7 @@ static double time_iterations(const settings *s, tamis_energy *energy, float *va
 static double time_with(const settings *s, float *values, uint64_t passes) {
     tamis_energy *energy = open_meter(s);
     double seconds = time_iterations(s, energy, values, passes);
-    tamis_energy_close(energy);
+    tamis_energy_destroy(energy);
     return seconds;
 }
 
@@ -223,7 +223,7 @@ int main(int argc, char **argv) {
     double share = watch(s.seconds);
     json_t *found = domains(energy, s.seconds);
     time_both(energy, &mark_ns, &clock_ns);
-    tamis_energy_close(energy);
+    tamis_energy_destroy(energy);
 
     json_t *record = bench_report_new("energy");
     json_t *more = json_pack("{so sf sf sf so}", "domains", found, "mark_ns", mark_ns, "clock_ns",

@@ -31,8 +31,8 @@ static void exchange(gate_run *run, const gate_variant *v, tamis_reducer *reduce
         bench_mpi_sum(run->group, run->grad, run->sum, run->settings->elements);
         return;
     }
-    bench_try(run->group, tamis_reduce_start(reducer, &step), "start of a step");
-    bench_try(run->group, tamis_reduce_wait(reducer), "end of a step");
+    bench_try(run->group, tamis_reducer_start(reducer, &step), "start of a step");
+    bench_try(run->group, tamis_reducer_wait(reducer), "end of a step");
 }
 
 /* Values of many sizes, others in each step. */

@@ -42,7 +42,7 @@ struct axpy {
     }
 };
 
-struct reaches {
+struct ranges {
     const float *acc;
     float threshold;
     __host__ __device__ bool operator()(uint32_t i) const {
@@ -106,7 +106,7 @@ template <typename Type> static void allocate(Type **out, size_t count) {
 
 static cudaError_t select_if(buffers &b, void *scratch, size_t &bytes) {
     return cub::DeviceSelect::If(scratch, bytes, thrust::counting_iterator<uint32_t>(0), b.indices,
-                                 b.count, (int64_t)b.n, reaches{b.acc, b.threshold}, b.stream);
+                                 b.count, (int64_t)b.n, ranges{b.acc, b.threshold}, b.stream);
 }
 
 static cudaError_t select_flagged(buffers &b, void *scratch, size_t &bytes) {

@@ -34,7 +34,7 @@ typedef struct overlap_variant {
     const struct overlap_variant *plain; /* the same without overlap: same bits; itself if not */
     tamis_reducer *reducer;              /* NULL: the first two kinds */
     bool *starts;     /* [nsegments] whether marking it completes a bucket, in backward's order */
-    double *quiet_us; /* [nquiet] calls of tamis_grad_ready that began no bucket */
+    double *quiet_us; /* [nquiet] calls of tamis_reducer_ready that began no bucket */
     size_t nquiet;
 } overlap_variant;
 

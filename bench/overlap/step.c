@@ -14,13 +14,14 @@ typedef struct hook {
     overlap_run *run;
     overlap_variant *variant;
     tamis_step step;
-    double seconds; /* inside tamis_grad_ready */
+    double seconds; /* inside tamis_reducer_ready */
 } hook;
 
 static void mark(hook *h, uint32_t segment) {
     overlap_variant *v = h->variant;
     double begin = bench_now_s();
-    bench_try(h->run->group, tamis_grad_ready(v->reducer, segment, &h->step), "a layer's gradient");
+    bench_try(h->run->group, tamis_reducer_ready(v->reducer, segment, &h->step),
+              "a layer's gradient");
     double seconds = bench_now_s() - begin;
     h->seconds += seconds;
     if (!v->starts[segment])
@@ -42,9 +43,9 @@ static void exchange(overlap_run *run, overlap_variant *v, const tamis_step *ste
         bench_mpi_sum(run->group, run->grad, run->sum, run->model.length);
     } else {
         if (!v->overlapped)
-            bench_try(run->group, tamis_reduce_start(v->reducer, step), "start of a step");
+            bench_try(run->group, tamis_reducer_start(v->reducer, step), "start of a step");
         waiting = bench_now_s();
-        bench_try(run->group, tamis_reduce_wait(v->reducer), "end of a step");
+        bench_try(run->group, tamis_reducer_wait(v->reducer), "end of a step");
     }
     double end = bench_now_s();
     out->calls += end - begin;
@@ -64,7 +65,7 @@ static void update(overlap_run *run, const overlap_variant *v) {
     else if (v->kind != OVERLAP_SPARSE)
         update_all(run, run->grad, rate);
     else
-        bench_try(run->group, tamis_reduce_result(v->reducer, &result), "result of a step");
+        bench_try(run->group, tamis_reducer_result(v->reducer, &result), "result of a step");
     for (size_t i = 0; v->kind == OVERLAP_SPARSE && i < result.count; i++)
         run->copy[result.indices[i]] -= rate * result.values[i];
 }
@@ -92,7 +93,7 @@ static uint64_t hash_result(overlap_run *run, const overlap_variant *v) {
         return 0;
     if (v->kind == OVERLAP_DENSE)
         return XXH3_64bits(run->grad, run->model.length * sizeof *run->grad);
-    bench_try(run->group, tamis_reduce_result(v->reducer, &result), "result of a step");
+    bench_try(run->group, tamis_reducer_result(v->reducer, &result), "result of a step");
     uint64_t hash = XXH3_64bits(result.indices, result.count * sizeof *result.indices);
     return XXH3_64bits_withSeed(result.values, result.count * sizeof *result.values, hash);
 }

@@ -25,7 +25,7 @@ static const char *const legend =
     "#            the others wait longer, they wait for it, not for the exchange\n"
     "#   hidden   1 - least / (least of the same buckets handed over after backward)\n"
     "#   exch     transport calls and union, wherever they run; acc, cut, apply: other phases\n"
-    "#   hook us  a call of tamis_grad_ready that begins no bucket: median, slowest rank\n"
+    "#   hook us  a call of tamis_reducer_ready that begins no bucket: median, slowest rank\n"
     "#   wire     bytes sent in a step by the rank that sent most\n"
     "#   wrong    steps whose bits differ from those without overlap, or between ranks\n";
 

@@ -43,7 +43,7 @@ static void find_starts(overlap_run *run, overlap_variant *v) {
     v->starts = bench_alloc(2 * run->model.count, sizeof *v->starts);
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(v->reducer); i++) {
         tamis_bucket bucket = TAMIS_BUCKET_INIT;
-        bench_try(run->group, tamis_reducer_bucket(v->reducer, i, &bucket), "a bucket");
+        bench_try(run->group, tamis_reducer_bucket_at(v->reducer, i, &bucket), "a bucket");
         v->starts[bucket.first_segment] = true;
     }
 }

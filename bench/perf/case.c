@@ -26,10 +26,10 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     config.capacity = c->settings->capacity;
     config.threads = (uint32_t)c->settings->threads;
     config.device = device;
-    config.grad_type = c->type;
+    config.grad_dtype = c->type;
     config.index_format = (tamis_index_format)c->settings->index;
     if (strcmp(scheme, "dense") != 0) { /* which has no residual to keep what rounding takes */
-        config.wire_type = bench_values_type(c->settings->values);
+        config.wire_dtype = bench_values_type(c->settings->values);
         config.ranks_per_node = (uint32_t)c->settings->nodes_of;
     }
     bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* one phase as a whole */
@@ -55,8 +55,8 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
 void perf_step(const perf_case *c, tamis_reducer *reducer, void *grad) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
-    bench_try(c->group, tamis_reduce_start(reducer, &step), "start of a step");
-    bench_try(c->group, tamis_reduce_wait(reducer), "end of a step");
+    bench_try(c->group, tamis_reducer_start(reducer, &step), "start of a step");
+    bench_try(c->group, tamis_reducer_wait(reducer), "end of a step");
 }
 
 /* Residual and moments read and written, gradient read and, for dense output, cleared. */

@@ -53,7 +53,7 @@ static void step(check *k, uint64_t number) {
     }
     perf_step(k->c, k->reducer, k->grad);
     k->result = (tamis_result)TAMIS_RESULT_INIT;
-    bench_try(group, tamis_reduce_result(k->reducer, &k->result), "result of a step");
+    bench_try(group, tamis_reducer_result(k->reducer, &k->result), "result of a step");
     bench_try(group, tamis_reducer_residual(k->reducer, &k->residual), "residual after a step");
 }
 
@@ -102,7 +102,7 @@ static double wrong_values(const check *k) {
 
 /* Half a unit in the last of 8 places, of what was given and of the sum. */
 static float most_kept(const check *k, size_t i, float value) {
-    bool rounded = bench_values_type(k->c->settings->values) != TAMIS_TYPE_FLOAT32;
+    bool rounded = bench_values_type(k->c->settings->values) != TAMIS_DTYPE_FLOAT32;
     float sum = fabsf(value) * (float)k->c->group->nranks;
     return rounded ? (fabsf(k->acc[i]) + sum) * 0x1p-8f : 0.0f;
 }

@@ -7,7 +7,7 @@
  *             a pass of AdamW of as many bytes
  *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks; with --beside plain
  *             the same scheme with indices of u32 and values of fp32, without nodes
- *     step    tamis_reduce_start, _wait
+ *     step    tamis_reducer_start, _wait
  *
  * The last two count from barrier to barrier, which is never less than the time of the slowest
  * rank and includes the barrier itself. The axpy does not, so that ratios to it are not flattered.
@@ -57,7 +57,7 @@ static void open_loop(perf_case *c, loop *out) {
     out->in_place = s->output == TAMIS_OUTPUT_DENSE;
     out->reducer = perf_reducer(c, s->scheme, (tamis_output)s->output, c->device);
     tamis_bucket bucket = TAMIS_BUCKET_INIT;
-    bench_try(c->group, tamis_reducer_bucket(out->reducer, 0, &bucket), "no bucket");
+    bench_try(c->group, tamis_reducer_bucket_at(out->reducer, 0, &bucket), "no bucket");
     c->index_format = bucket.index_format;
     if (out->baseline && s->beside == PERF_BESIDE_PLAIN)
         out->dense = plain_reducer(c);
@@ -68,7 +68,7 @@ static void open_loop(perf_case *c, loop *out) {
         out->grads[b] = bench_device_alloc(c->device, c->grad_bytes);
         perf_gradient_put(c, BUFFERS * c->group->rank + b, scratch, out->grads[b]);
     }
-    if (cpu && c->type != TAMIS_TYPE_FLOAT32) {
+    if (cpu && c->type != TAMIS_DTYPE_FLOAT32) {
         perf_gradient(&c->shape, s->seed, BUFFERS * c->group->rank, scratch);
         out->plain = scratch;
     } else {

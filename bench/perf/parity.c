@@ -52,7 +52,7 @@ static void run_side(const perf_case *c, side *s, const void *given) {
     bench_device_write(s->device, given, c->grad_bytes, s->grad);
     perf_step(c, s->reducer, s->grad);
     s->result = (tamis_result)TAMIS_RESULT_INIT;
-    bench_try(c->group, tamis_reduce_result(s->reducer, &s->result), "result of a step");
+    bench_try(c->group, tamis_reducer_result(s->reducer, &s->result), "result of a step");
     bench_try(c->group, tamis_reducer_residual(s->reducer, &residual), "residual after a step");
     fetch(s->result.memory, s->result.indices, s->result.count * 4, s->indices);
     fetch(s->result.memory, s->result.values, s->result.count * 4, s->values);

@@ -17,7 +17,7 @@ typedef struct perf_case {
     bench_scheme scheme;
     double density;
     tamis_device device;
-    tamis_type type;
+    tamis_dtype type;
     const char *index_format; /* of the reducer that is timed; "none": scheme dense */
     size_t grad_bytes;
     tamis_energy *meter;        /* of the repetitions of perf_loop; NULL: not now */

@@ -44,8 +44,8 @@ static void enqueue_step(const rounds *r, void *grad, void *stream) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     step.stream = stream;
-    bench_try(r->c->group, tamis_reduce_start(r->reducer, &step), "start of a step");
-    bench_try(r->c->group, tamis_reduce_join(r->reducer, stream), "end of a step");
+    bench_try(r->c->group, tamis_reducer_start(r->reducer, &step), "start of a step");
+    bench_try(r->c->group, tamis_reducer_join(r->reducer, stream), "end of a step");
 }
 
 static void enqueue_round(void *context, void *stream) {

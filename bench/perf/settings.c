@@ -14,8 +14,8 @@ static const char *const purpose =
     "Time one operation over sizes, beside a dense all-reduce and an in-place axpy of the same n.";
 
 /* What checks, sizes and the model go by. */
-const char perf_own_options[] = "density|output|average|nonfinite|density_max|ranks_per_node|"
-                                "device|grad_type|index_format|wire_type|threads|capacity|"
+const char perf_own_options[] = "density|output|op|nonfinite|density_max|ranks_per_node|"
+                                "device|grad_dtype|index_format|wire_dtype|threads|capacity|"
                                 "update.rule|update.beta1";
 
 static void check_settings(perf_settings *s) {
@@ -40,7 +40,7 @@ static void check_settings(perf_settings *s) {
         bench_usage("--ranks-per-node is for --op step -c 0: the check compares residuals of all "
                     "elements, of which a rank of a node holds a slice");
     if (s->op == PERF_UPDATE) {
-        if (s->threads > 1 || s->grad != TAMIS_TYPE_FLOAT32)
+        if (s->threads > 1 || s->grad != TAMIS_DTYPE_FLOAT32)
             bench_usage("--op update is beside a pass of AdamW in one thread, on fp32");
         s->check = 0; /* of gradients alone is known what must come out */
     }

@@ -61,7 +61,7 @@ static double wrong_values(const scheme_check *check, const view *all, const flo
 static double wrong_indices(const scheme_check *check, const float *result) {
     size_t n = check->c->source->n, next = 0;
     tamis_result sparse = TAMIS_RESULT_INIT;
-    bench_try(check->group, tamis_reduce_result(check->reducer, &sparse), "result of a step");
+    bench_try(check->group, tamis_reducer_result(check->reducer, &sparse), "result of a step");
     if (!sparse.indices)
         return sparse.count != n;
     for (size_t i = 0; i < n; i++) {

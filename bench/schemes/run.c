@@ -71,8 +71,8 @@ static void step(runner *r) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = r->gradient;
     r->clocks = (phase_clocks){.last = thread_now_s()};
-    bench_try(r->group, tamis_reduce_start(r->reducer, &step), "start of a step");
-    bench_try(r->group, tamis_reduce_wait(r->reducer), "end of a step");
+    bench_try(r->group, tamis_reducer_start(r->reducer, &step), "start of a step");
+    bench_try(r->group, tamis_reducer_wait(r->reducer), "end of a step");
 }
 
 static void sample(runner *r, const tamis_stats *s, scheme_sample *out) {

@@ -101,8 +101,8 @@ static void time_step(contest *c, contestant *one, float *gradient, double out[2
     step.grad = gradient;
     bench_barrier(c->group);
     double begin = bench_now_s();
-    bench_try(c->group, tamis_reduce_start(one->reducer, &step), "start of a step");
-    bench_try(c->group, tamis_reduce_wait(one->reducer), "end of a step");
+    bench_try(c->group, tamis_reducer_start(one->reducer, &step), "start of a step");
+    bench_try(c->group, tamis_reducer_wait(one->reducer), "end of a step");
     bench_barrier(c->group);
     out[0] = bench_max(c->group, bench_now_s() - begin);
     bench_try(c->group, tamis_reducer_stats(one->reducer, &stats), "statistics of a step");

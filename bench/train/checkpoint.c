@@ -139,13 +139,13 @@ static void file_name(trainer *t, const char *prefix, uint32_t rank, const char 
 static void take_state(trainer *t, content *c) {
     tamis_reducer *r = t->exchange.reducer;
     if (c->parts[RESIDUAL])
-        bench_try(t->group, tamis_reducer_residual_save(r, c->parts[RESIDUAL]), "residual");
+        bench_try(t->group, tamis_reducer_save_residual(r, c->parts[RESIDUAL]), "residual");
     if (t->settings->reduce == TRAIN_UPDATE)
         bench_try(t->group,
-                  tamis_reducer_moments_save(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
+                  tamis_reducer_save_moments(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
                                              &c->header.passes),
                   "moments");
-    bench_try(t->group, tamis_reducer_control_save(r, c->parts[CONTROL], c->header.parts[CONTROL]),
+    bench_try(t->group, tamis_reducer_save_control(r, c->parts[CONTROL], c->header.parts[CONTROL]),
               "thresholds");
 }
 
@@ -317,15 +317,15 @@ static void give_state(trainer *t, const content *c) {
     const float *residual = c->parts[RESIDUAL];
     size_t bytes = c->header.parts[CONTROL];
     bool together = c->header.nranks == t->group->nranks;
-    bench_try(t->group, tamis_reducer_restore(r, control, bytes, together ? residual : NULL),
+    bench_try(t->group, tamis_reducer_load_memory(r, control, bytes, together ? residual : NULL),
               "cannot go on with the state of the reducer");
     if (residual && !together)
-        bench_try(t->group, tamis_reducer_restore(r, NULL, 0, residual),
+        bench_try(t->group, tamis_reducer_load_memory(r, NULL, 0, residual),
                   "cannot go on with the residual");
     if (t->settings->reduce == TRAIN_UPDATE)
         bench_try(t->group,
-                  tamis_reducer_moments_restore(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
-                                                c->header.passes),
+                  tamis_reducer_load_moments(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
+                                             c->header.passes),
                   "cannot go on with the moments");
 }
 

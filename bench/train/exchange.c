@@ -88,7 +88,7 @@ void exchange_open(bench_group *group, const workload *w, const bool *is_apart,
     dense.scheme = "dense";
     dense.density = dense.density_max = dense.residual_decay = 1.0;
     dense.update = NULL;
-    dense.wire_type = TAMIS_TYPE_FLOAT32; /* no residual would keep what rounding takes */
+    dense.wire_dtype = TAMIS_DTYPE_FLOAT32; /* no residual would keep what rounding takes */
     out->apart = make(out, w, true, &dense, grad);
 }
 
@@ -115,21 +115,22 @@ static tamis_step step_of(const exchange *x, bool apart, const tamis_step *step)
 void exchange_ready(exchange *x, uint32_t segment, const tamis_step *step) {
     bool apart = x->apart && x->is_apart[segment];
     tamis_step part = step_of(x, apart, step);
-    bench_try(x->group, tamis_grad_ready(apart ? x->apart : x->reducer, x->number[segment], &part),
+    bench_try(x->group,
+              tamis_reducer_ready(apart ? x->apart : x->reducer, x->number[segment], &part),
               "gradient of a layer");
 }
 
 void exchange_start(exchange *x, const tamis_step *step) {
     tamis_step part = step_of(x, false, step), rest = step_of(x, true, step);
-    bench_try(x->group, tamis_reduce_start(x->reducer, &part), "start of a step");
+    bench_try(x->group, tamis_reducer_start(x->reducer, &part), "start of a step");
     if (x->apart)
-        bench_try(x->group, tamis_reduce_start(x->apart, &rest), "start of the dense segments");
+        bench_try(x->group, tamis_reducer_start(x->apart, &rest), "start of the dense segments");
 }
 
 void exchange_wait(exchange *x) {
-    bench_try(x->group, tamis_reduce_wait(x->reducer), "end of a step");
+    bench_try(x->group, tamis_reducer_wait(x->reducer), "end of a step");
     if (x->apart)
-        bench_try(x->group, tamis_reduce_wait(x->apart), "end of the dense segments");
+        bench_try(x->group, tamis_reducer_wait(x->apart), "end of the dense segments");
 }
 
 /* Norms, threshold and straggler are those of the reducer that has a residual. */

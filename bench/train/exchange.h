@@ -42,7 +42,7 @@ void exchange_open(bench_group *group, const workload *work, const bool *is_apar
                    const tamis_reducer_config *config, float *grad, exchange *out);
 void exchange_close(exchange *x);
 
-/** As tamis_grad_ready, tamis_reduce_start and _wait, tamis_reducer_stats; what both reducers came
+/** As tamis_reducer_ready, tamis_reducer_start and _wait, tamis_reducer_stats; what both reducers came
  * to. `step` gives all but where the gradients are. */
 void exchange_ready(exchange *x, uint32_t segment, const tamis_step *step);
 void exchange_start(exchange *x, const tamis_step *step);

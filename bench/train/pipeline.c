@@ -106,7 +106,7 @@ void pipeline_density(const pipeline *p, tamis_reducer_config *config) {
     tamis_stage stage = TAMIS_STAGE_INIT;
     if (!p->budget)
         return;
-    bench_try(p->world, tamis_pipeline_stage(p->budget, p->stage, &stage), "density of a stage");
+    bench_try(p->world, tamis_pipeline_stage_at(p->budget, p->stage, &stage), "density of a stage");
     config->density = stage.density;
     config->density_max = stage.density_max;
 }
@@ -143,7 +143,7 @@ void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_
         return;
     while (!ended && !neighbour_arrived(&p->before)) {
         nanosleep(&nap, NULL);
-        bench_try(p->group, tamis_reduce_test(reducer, &ended), "test of a step");
+        bench_try(p->group, tamis_reducer_test(reducer, &ended), "test of a step");
     }
     if (!ended)
         mark_input(p);

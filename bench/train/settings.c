@@ -38,8 +38,8 @@ static bool updates_adam(const train_settings *s) {
 }
 
 /* What the rest of a run goes by. */
-const char train_own_options[] = "density|density_max|output|average|nonfinite|device|grad_type|"
-                                 "ranks_per_node|bucket_length|worker|wire_type|residual_decay|"
+const char train_own_options[] = "density|density_max|output|op|nonfinite|device|grad_dtype|"
+                                 "ranks_per_node|bucket_length|worker|wire_dtype|residual_decay|"
                                  "update.rule|update.beta1|update.beta2|update.epsilon|"
                                  "update.scale";
 

@@ -7,7 +7,7 @@
  *     phase_s      seconds in all steps, mean over ranks; compute is gradient and optimizer, the
  *                  others are as in tamis_stats (wait overlaps with those that run inside it);
  *                  message is waiting for values and gradients of other stages
- *     exposed_s    inside tamis_grad_ready, _accumulate, tamis_reduce_start and _wait, mean over
+ *     exposed_s    inside tamis_reducer_ready, _accumulate, tamis_reducer_start and _wait, mean over
  *                  ranks: all that a thread of the program spends on the exchange, be it work or
  *                  waiting. In a pipeline the next input may be no earlier than its end
  *     buckets      that the reducer of the first stage made of its layers
@@ -156,7 +156,8 @@ static void add_straggler(trainer *t, json_t *record) {
 
 static json_t *one_stage(trainer *t, uint32_t index, double density_mean) {
     tamis_stage s = TAMIS_STAGE_INIT;
-    bench_try(t->world, tamis_pipeline_stage(t->pipeline.budget, index, &s), "figures of a stage");
+    bench_try(t->world, tamis_pipeline_stage_at(t->pipeline.budget, index, &s),
+              "figures of a stage");
     return json_pack("{sI sI sI sf sf sf sf sf sI sf}", "stage", (json_int_t)index, "ranks",
                      (json_int_t)s.nranks, "parameters", (json_int_t)s.length, "density", s.density,
                      "density_mean", density_mean, "window_s", s.window_s, "busy_s", s.busy_s,
@@ -167,7 +168,7 @@ static json_t *one_stage(trainer *t, uint32_t index, double density_mean) {
 static json_t *stages(trainer *t) {
     tamis_stage first = TAMIS_STAGE_INIT;
     if (t->pipeline.budget)
-        bench_try(t->world, tamis_pipeline_stage(t->pipeline.budget, 0, &first), "first stage");
+        bench_try(t->world, tamis_pipeline_stage_at(t->pipeline.budget, 0, &first), "first stage");
     if (!t->pipeline.budget || first.straggler == UINT32_MAX)
         return json_null();
     double mine = t->tally.density_sum / (double)t->tally.steps;

@@ -36,7 +36,7 @@ static void open_exchange(trainer *t) {
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
     config.worker = (tamis_worker)t->settings->worker;
-    config.wire_type = bench_values_type(t->settings->values);
+    config.wire_dtype = bench_values_type(t->settings->values);
     config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = hear_phase;
@@ -192,7 +192,7 @@ static void keep_gradient(void *context) {
     trainer *t = context;
     tamis_step step = step_of(t);
     double begin = begin_ready(t);
-    bench_try(t->group, tamis_grad_accumulate(t->exchange.reducer, &step),
+    bench_try(t->group, tamis_reducer_accumulate(t->exchange.reducer, &step),
               "gradient of a micro-batch");
     end_ready(t, begin);
 }
@@ -246,7 +246,7 @@ static void reduce(trainer *t) {
 
 static tamis_result sparse_result(trainer *t) {
     tamis_result result = TAMIS_RESULT_INIT;
-    bench_try(t->group, tamis_reduce_result(t->exchange.reducer, &result), "result of a step");
+    bench_try(t->group, tamis_reducer_result(t->exchange.reducer, &result), "result of a step");
     if (result.memory == TAMIS_DEVICE_CPU)
         return result;
     bench_device_read(result.memory, result.indices, result.count * sizeof *t->indices, t->indices);
@@ -353,7 +353,7 @@ double trainer_loss(trainer *t) {
 
 bool trainer_replicas_identical(trainer *t) {
     size_t bytes = t->work.length * sizeof *t->params;
-    tamis_status status = tamis_check_equal(t->group->comm, t->params, bytes);
+    tamis_status status = tamis_comm_check_equal(t->group->comm, t->params, bytes);
     if (status != TAMIS_E_MISMATCH)
         bench_try(t->group, status, "comparison of the replicas");
     else if (t->group->rank == 0)

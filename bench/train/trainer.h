@@ -53,7 +53,7 @@ typedef struct trainer {
     uint64_t epoch_steps;
     bool dense;         /* the scheme: no residual */
     bool sparse;        /* plain SGD: only the chosen parameters are touched */
-    double ready_s;     /* inside tamis_grad_ready and _accumulate, this step */
+    double ready_s;     /* inside tamis_reducer_ready and _accumulate, this step */
     double message_s;   /* waiting for other stages, this step */
     bench_trace *trace; /* NULL: none */
     bench_energy energy;

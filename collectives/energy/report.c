@@ -15,13 +15,13 @@
 
 /* What a rank shows first. */
 typedef struct card {
-    tam_board_head head;
+    tam_consensus_head head;
     uint32_t version, entries;
-    uint64_t now_ns; /* no two reports have the same board */
+    uint64_t now_ns; /* no two reports have the same records */
     tam_energy_sums sums;
 } card;
 
-_Static_assert(sizeof(card) <= TAM_BOARD_BYTES, "a card fits the board");
+_Static_assert(sizeof(card) <= TAM_RECORD_BYTES, "a card fits the records");
 
 /* What the cards come to; the same on all ranks. */
 typedef struct plan {
@@ -39,19 +39,19 @@ typedef struct gather_job {
     size_t bytes;
 } gather_job;
 
-_Static_assert(sizeof(gather_job) <= TAM_DESK_BYTES, "a gather fits the desk");
+_Static_assert(sizeof(gather_job) <= TAM_JOB_BYTES, "a gather fits its memory");
 
 /* -- cards ------------------------------------------------------------------------------------ */
 
 static const card *card_of(const tamis_comm *comm, uint32_t rank) {
-    return tam_board_entry(comm->board, rank);
+    return tam_consensus_record(comm->records, rank);
 }
 
-static tamis_status judge_cards(const unsigned char *board, uint32_t nranks) {
-    const card *first = tam_board_entry(board, 0);
-    TAM_TRY(tam_board_failure(board, nranks, "report its energy"));
+static tamis_status judge_cards(const unsigned char *records, uint32_t nranks) {
+    const card *first = tam_consensus_record(records, 0);
+    TAM_TRY(tam_consensus_failure(records, nranks, "report its energy"));
     for (uint32_t r = 0; r < nranks; r++) {
-        const card *c = tam_board_entry(board, r);
+        const card *c = tam_consensus_record(records, r);
         if (c->version != first->version)
             return tam_fail(TAMIS_E_MISMATCH,
                             "library version differs: rank 0 has %u, rank %u has %u",
@@ -73,7 +73,7 @@ static size_t desk_bytes(uint32_t nranks, uint32_t most, uint64_t entries) {
 
 static plan make_plan(const tamis_comm *comm) {
     plan p = {.latest = card_of(comm, 0)->sums,
-              .name = XXH3_64bits(comm->board, (size_t)comm->nranks * TAM_BOARD_BYTES) | 1};
+              .name = XXH3_64bits(comm->records, (size_t)comm->nranks * TAM_RECORD_BYTES) | 1};
     for (uint32_t r = 0; r < comm->nranks; r++) {
         const card *c = card_of(comm, r);
         p.entries += c->entries;
@@ -94,7 +94,7 @@ static tamis_status show_card(tamis_comm *comm, const tam_ledger *ledger, tamis_
         mine.now_ns = tam_clock_ns();
         mine.sums = ledger->sums;
     }
-    return tam_board_show(comm, &mine, sizeof mine, judge_cards, deadline_ns);
+    return tam_consensus_run(comm, &mine, sizeof mine, judge_cards, deadline_ns);
 }
 
 /* -- entries ---------------------------------------------------------------------------------- */
@@ -104,11 +104,11 @@ static tamis_status run_gather(tam_job *job, tam_link *link) {
     return link->transport->allgather(link->self, g->send, g->bytes, g->recv, &link->call);
 }
 
-/* A job that was given up may still write to the desk of the ledger: it is left to it. */
+/* A job that was given up may still write to the messages of the ledger: it is left to it. */
 static tamis_status gather_blocks(tamis_comm *comm, const plan *p, const tam_energy_run *run,
                                   tam_ledger *ledger, uint64_t deadline_ns) {
-    unsigned char *recv = ledger->desk, *send = recv + comm->nranks * p->block_bytes;
-    gather_job *g = (gather_job *)(void *)comm->desk;
+    unsigned char *recv = ledger->messages, *send = recv + comm->nranks * p->block_bytes;
+    gather_job *g = (gather_job *)(void *)comm->job_memory;
     memset(send, 0, p->block_bytes);
     memcpy(send, run, sizeof *run);
     tam_ledger_offer(ledger, &p->latest, p->name,
@@ -134,12 +134,12 @@ static void add_run(tam_energy_run *sum, const tam_energy_run *one) {
         sum->exposure_ns[k] += one->exposure_ns[k];
 }
 
-/* Blocks become one row of entries, at the beginning of the desk. */
-static tam_energy_run join(const tamis_comm *comm, const plan *p, unsigned char *desk) {
+/* Blocks become one row of entries, at the beginning of the messages. */
+static tam_energy_run join(const tamis_comm *comm, const plan *p, unsigned char *messages) {
     tam_energy_run sum = {0}, one;
-    tam_energy_entry *row = (tam_energy_entry *)(void *)desk;
+    tam_energy_entry *row = (tam_energy_entry *)(void *)messages;
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        const unsigned char *from = desk + r * p->block_bytes;
+        const unsigned char *from = messages + r * p->block_bytes;
         uint32_t count = card_of(comm, r)->entries;
         memcpy(&one, from, sizeof one);
         add_run(&sum, &one);
@@ -163,10 +163,10 @@ tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_
         return status;
     }
     TAM_TRY(gather_blocks(comm, &p, run, ledger, deadline_ns));
-    unsigned char *desk = ledger->desk;
-    tam_energy_run all = join(comm, &p, desk);
-    tam_ledger_take(ledger, (tam_energy_entry *)(void *)desk, p.entries, &all,
-                    desk + (comm->nranks + (size_t)1) * p.block_bytes);
+    unsigned char *messages = ledger->messages;
+    tam_energy_run all = join(comm, &p, messages);
+    tam_ledger_take(ledger, (tam_energy_entry *)(void *)messages, p.entries, &all,
+                    messages + (comm->nranks + (size_t)1) * p.block_bytes);
     return TAMIS_OK;
 }
 

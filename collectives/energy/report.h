@@ -2,13 +2,13 @@
  *
  * Reports of energy: all ranks show each other their domains and add them up alike.
  *
- *     board      how many entries, the sums so far
+ *     records      how many entries, the sums so far
  *     entries    what each domain gained, padded to the largest count
  */
 #ifndef TAM_ENERGY_REPORT_H
 #define TAM_ENERGY_REPORT_H
 
-#include "collectives/transport/board.h"
+#include "collectives/transport/consensus.h"
 #include "lib/energy/cluster/ledger.h"
 
 enum { TAM_REPORT_ENTRIES_MOST = 4096 }; /* of one rank */

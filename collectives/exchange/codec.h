@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Index codecs: how an ascending list of positions becomes bytes. A position is where an element
- * lies among those in which its rank may select (lib/policy/reach.h); `span` is how many there are,
+ * lies among those in which its rank may select (lib/policy/strided.h); `span` is how many there are,
  * `count` how many were picked. The list 3, 5, 300, 65537 of span 70000:
  *
  *     u32      | 3 | 5 | 300 | 65537 |               4 bytes each

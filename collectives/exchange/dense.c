@@ -82,7 +82,8 @@ static void take_pending(const tam_bucket_view *v, const tam_gradient_part *u, f
 }
 
 /* What the ranks dropped from micro-batches goes with the first run, for all to know. */
-static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_gradient_part *u, float *values) {
+static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_gradient_part *u,
+                        float *values) {
     tam_tag tag = {
         .rank = v->comm_rank,
         .reducer = v->reducer,
@@ -99,7 +100,8 @@ static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_grad
     return status;
 }
 
-static tamis_status reduce_values(dense *d, tam_link *link, const tam_gradient_part *u, float *values) {
+static tamis_status reduce_values(dense *d, tam_link *link, const tam_gradient_part *u,
+                                  float *values) {
     const tam_bucket_view *v = d->view;
     bool drop = v->config->nonfinite == TAMIS_NONFINITE_DROP;
     for (size_t i = 0; v->target.scale != 1.0f && i < u->count; i++)
@@ -113,9 +115,9 @@ static tamis_status reduce_values(dense *d, tam_link *link, const tam_gradient_p
 
 static tamis_status reduce_staged(dense *d, tam_link *link, const tam_gradient_part *u) {
     const tam_bucket_view *v = d->view;
-    tamis_type type = v->target.type;
+    tamis_dtype type = v->target.type;
     float *values = v->staging;
-    void *raw = type == TAMIS_TYPE_FLOAT32 ? values : values + TAM_GRADIENT_PIECE;
+    void *raw = type == TAMIS_DTYPE_FLOAT32 ? values : values + TAM_GRADIENT_PIECE;
     TAM_TRY(tam_gradient_take(v, u, raw));
     if (raw != values)
         tam_widen(type, raw, u->count, values);

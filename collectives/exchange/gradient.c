@@ -4,7 +4,7 @@
 #include "lib/base/half.h"
 
 bool tam_gradient_staged(const tam_bucket_view *v) {
-    return v->config->device != TAMIS_DEVICE_CPU || v->config->grad_type != TAMIS_TYPE_FLOAT32;
+    return v->config->device != TAMIS_DEVICE_CPU || v->config->grad_dtype != TAMIS_DTYPE_FLOAT32;
 }
 
 tam_gradient_part tam_gradient_run(const tam_bucket_view *v, tam_gradient_part last) {
@@ -76,11 +76,13 @@ static tamis_status move_run(const tam_bucket_view *v, const tam_gradient_part *
     return TAMIS_OK;
 }
 
-tamis_status tam_gradient_take(const tam_bucket_view *v, const tam_gradient_part *run, void *staging) {
+tamis_status tam_gradient_take(const tam_bucket_view *v, const tam_gradient_part *run,
+                               void *staging) {
     return move_run(v, run, take, staging);
 }
 
-tamis_status tam_gradient_give(const tam_bucket_view *v, const tam_gradient_part *run, void *staging) {
+tamis_status tam_gradient_give(const tam_bucket_view *v, const tam_gradient_part *run,
+                               void *staging) {
     return move_run(v, run, give, staging);
 }
 

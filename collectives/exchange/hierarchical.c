@@ -31,12 +31,12 @@ typedef struct hierarchical {
     void *inner;             /* and that */
     tam_team node, column;
     tam_node sums;
-    tam_slots slots;    /* results of the slices. Words: picks of each rank of the column, rescans,
+    tam_slots slots;     /* results of the slices. Words: picks of each rank of the column, rescans,
                            the first node whose sum was not finite */
-    uint32_t *owners;   /* [G] 0, 1, 2, ... */
-    size_t *cursors;    /* [G] */
-    tam_reach *reaches; /* [G] */
-    uint32_t *indices;  /* [whole_k_max] the result, elements of the bucket */
+    uint32_t *owners;    /* [G] 0, 1, 2, ... */
+    size_t *cursors;     /* [G] */
+    tam_strided *ranges; /* [G] */
+    uint32_t *indices;   /* [whole_k_max] the result, elements of the bucket */
     float *values;
 } hierarchical;
 
@@ -47,14 +47,14 @@ static tamis_status open_result(hierarchical *h) {
     size_t most = (size_t)h->view->whole_k_max;
     h->owners = tam_alloc_array(slice->nlocal, sizeof h->owners[0]);
     h->cursors = tam_alloc_array(slice->nlocal, sizeof h->cursors[0]);
-    h->reaches = tam_alloc_array(slice->nlocal, sizeof h->reaches[0]);
+    h->ranges = tam_alloc_array(slice->nlocal, sizeof h->ranges[0]);
     h->indices = tam_alloc_array(most, sizeof h->indices[0]);
     h->values = tam_alloc_array(most, sizeof h->values[0]);
-    if (!h->owners || !h->cursors || !h->reaches || !h->indices || !h->values)
+    if (!h->owners || !h->cursors || !h->ranges || !h->indices || !h->values)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a result of %zu entries", most);
     for (uint32_t g = 0; g < slice->nlocal; g++) {
         h->owners[g] = g;
-        h->reaches[g] = tam_reach_of(&slice->division, g);
+        h->ranges[g] = tam_strided_of(&slice->division, g);
     }
     return TAMIS_OK;
 }
@@ -77,7 +77,7 @@ static tamis_status open_slots(hierarchical *h) {
                       ? format
                       : tam_codec_choose(span, tam_share_max(&slice->division, v->whole_k)),
         .span = span,
-        .reaches = h->reaches,
+        .ranges = h->ranges,
     };
     return tam_slots_open(&h->slots);
 }
@@ -133,7 +133,7 @@ static void close_hierarchical(void *self, bool lingers) {
     h->view->gradient_kernels = h->view->kernels;
     tam_free(h->owners);
     tam_free(h->cursors);
-    tam_free(h->reaches);
+    tam_free(h->ranges);
     tam_free(h->indices);
     tam_free(h->values);
     tam_free(h);
@@ -250,8 +250,8 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     size_t count;
     h->slots.config = v->config_hash + v->whole_k;
     fill_head(h);
-    tam_reach_locate(&h->reaches[v->slice->local], held->indices, held->count,
-                     tam_slot_own_indices(&h->slots));
+    tam_strided_locate(&h->ranges[v->slice->local], held->indices, held->count,
+                       tam_slot_own_indices(&h->slots));
     memcpy(tam_slot_own_values(&h->slots), held->values, held->count * sizeof held->values[0]);
     TAM_TRY(tam_slots_exchange(&h->slots, link));
     TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->cursors,

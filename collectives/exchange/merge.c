@@ -117,7 +117,7 @@ void tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t
     for (uint32_t r = 0; r < slots->nranks; r++) {
         const uint32_t *list = tam_slot_indices_of(slots, r);
         size_t length = tam_slot_head_of(slots, r)->count;
-        if (slots->type == TAMIS_TYPE_FLOAT32)
+        if (slots->type == TAMIS_DTYPE_FLOAT32)
             add_floats(list, length, tam_slot_values_of(slots, r), indices, values);
         else
             add_halves(list, length, tam_slot_values_of(slots, r), indices, values);

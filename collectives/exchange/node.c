@@ -61,7 +61,7 @@ static void pack_segments(const tam_bucket_view *v, uint64_t at, size_t count, f
 static const float *chunk_of(const tam_node *o, uint64_t at, size_t count) {
     const tam_accumulate *t = &o->view->target;
     float *out = o->packed;
-    if (t->grad && t->type == TAMIS_TYPE_FLOAT32 && t->scale == 1.0f)
+    if (t->grad && t->type == TAMIS_DTYPE_FLOAT32 && t->scale == 1.0f)
         return (const float *)t->grad + at;
     if (t->grad)
         tam_widen(t->type, (const unsigned char *)t->grad + at * tam_type_bytes(t->type), count,
@@ -168,7 +168,7 @@ tam_accumulate tam_node_pass(const tam_node *o) {
     pass.grad = o->sum;
     pass.grads = NULL;
     pass.seg_begin = o->view->slice->layout->begins;
-    pass.type = TAMIS_TYPE_FLOAT32;
+    pass.type = TAMIS_DTYPE_FLOAT32;
     pass.scale = 1.0f;
     pass.clear = false;
     return pass;

@@ -36,9 +36,9 @@ size_t tam_pick_candidates(const tam_bucket_view *v) {
     tam_scheme s = tam_pick_scheme(v);
     size_t own = tam_own_max(v->division), most = own;
     if (!tam_scheme_by_threshold(s))
-        most = (size_t)(8.0 * v->config->over * (double)tam_share_max(v->division, v->k_max));
+        most = (size_t)(8.0 * v->config->overselect * (double)tam_share_max(v->division, v->k_max));
     if (s.ownership == TAM_OWN_BINS)
-        most = (size_t)(2.0 * v->config->over * (double)v->k_max);
+        most = (size_t)(2.0 * v->config->overselect * (double)v->k_max);
     most += SPARE_CANDIDATES;
     return most < own ? most : own;
 }

@@ -21,7 +21,7 @@
  * A message to an owner:    | checksum, 8 bytes | index 0, value 0 | index 1, value 1 | ...
  *                           nothing at all if there are no pairs
  *
- * Every 32nd step finds the threshold, digit by digit from counts, and what reaches it survives; in
+ * Every 32nd step finds the threshold, digit by digit from counts, and what ranges it survives; in
  * between sums over it do, and it is adapted to their number. Where fewer than k sums are not zero
  * all survive, zeros too, and the next step looks for a threshold again. Borders are those that the
  * heads of the step before proposed. Nothing that arrives is trusted: who refuses a list, or counts,

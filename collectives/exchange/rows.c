@@ -94,14 +94,14 @@ static tamis_status open_memory(rows *w) {
     s->most = (size_t)v->layout->length;
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
-    s->reaches = tam_alloc_array(v->nranks, sizeof s->reaches[0]);
+    s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     w->marks = tam_alloc_array(w->count, sizeof w->marks[0]);
     w->united = tam_alloc_array(w->count, sizeof w->united[0]);
-    if (!s->indices || !s->values || !s->reaches || !w->marks || !w->united)
+    if (!s->indices || !s->values || !s->ranges || !w->marks || !w->united)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u rows of %u elements", w->count, w->length);
     for (uint32_t i = 0; i < v->nranks; i++)
-        s->reaches[i] = (tam_reach){0, w->count, w->count, w->count};
-    s->slots.reaches = s->reaches;
+        s->ranges[i] = (tam_strided){0, w->count, w->count, w->count};
+    s->slots.ranges = s->ranges;
     v->format = s->slots.format;
     v->result_max = s->most;
     return TAMIS_OK;

@@ -178,7 +178,7 @@ static size_t encode(tam_slots *s, size_t count) {
     uint32_t *positions = s->lists + s->rank * s->capacity;
     if (in_place(s) || !has_payload(s, s->rank))
         return 4 * count;
-    tam_reach_number(&s->reaches[s->rank], s->own, count, positions);
+    tam_strided_number(&s->ranges[s->rank], s->own, count, positions);
     return tam_codec_of(s->format)->encode(positions, count, s->span, own_payload(s));
 }
 
@@ -236,9 +236,9 @@ static tamis_status decode(tam_slots *s, uint32_t r) {
     const tam_codec *codec = tam_codec_of(s->format);
     if (!codec->decode(payload_of(s, r), (size_t)h->index_bytes, s->span, h->count, list))
         return refuse(s, r, TAM_REFUSED_CODE);
-    if (h->count > 0 && list[h->count - 1] >= s->reaches[r].length)
+    if (h->count > 0 && list[h->count - 1] >= s->ranges[r].length)
         return refuse(s, r, TAM_REFUSED_OWNER);
-    tam_reach_locate(&s->reaches[r], list, h->count, list);
+    tam_strided_locate(&s->ranges[r], list, h->count, list);
     return TAMIS_OK;
 }
 

@@ -36,7 +36,7 @@
 #include "collectives/exchange/codec.h"
 #include "lib/base/head.h"
 #include "lib/base/transport.h"
-#include "lib/policy/reach.h"
+#include "lib/policy/strided.h"
 
 typedef struct tam_slots {
     uint32_t rank, nranks, nstats;
@@ -48,10 +48,10 @@ typedef struct tam_slots {
     bool growing, with_values;
     bool led;                  /* one rank alone picks in a step, */
     uint32_t leader;           /* this one, set before each exchange */
-    tamis_type type;           /* of the values: float32 or bfloat16 */
+    tamis_dtype type;          /* of the values: float32 or bfloat16 */
     tamis_index_format format; /* not AUTO */
     uint64_t span;             /* most elements in which one rank may select */
-    const tam_reach *reaches;  /* [nranks] where each may in this step; not looked at for u32 */
+    const tam_strided *ranges; /* [nranks] where each may in this step; not looked at for u32 */
     uint64_t config;
 
     size_t head_bytes;             /* header and stats, a multiple of 8 */

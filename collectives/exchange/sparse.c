@@ -35,7 +35,7 @@ tam_slots tam_sparse_slots(const tam_bucket_view *v) {
         .capacity = tam_pick_most(v, v->k_max),
         .growing = !tam_pick_bounded(v),
         .led = is_led(v),
-        .type = v->config->wire_type,
+        .type = v->config->wire_dtype,
         .span = tam_own_max(v->division),
         .config = v->config_hash,
     };
@@ -57,21 +57,21 @@ size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL;
-    bool rounds = v->config->wire_type != TAMIS_TYPE_FLOAT32;
+    bool rounds = v->config->wire_dtype != TAMIS_DTYPE_FLOAT32;
     TAM_TRY(tam_slots_open(&s->slots));
     s->most = tam_sparse_union(v, &s->slots);
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
     s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);
     s->rest = rounds ? tam_alloc_array(s->most, sizeof s->rest[0]) : NULL;
-    s->reaches = tam_alloc_array(v->nranks, sizeof s->reaches[0]);
+    s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
     s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
-    if (!s->indices || !s->values || !s->scratch || (rounds && !s->rest) || !s->reaches ||
+    if (!s->indices || !s->values || !s->scratch || (rounds && !s->rest) || !s->ranges ||
         !s->owners || !s->cursors || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
-    s->slots.reaches = s->reaches;
+    s->slots.ranges = s->ranges;
     v->format = s->slots.format;
     v->result_max = s->most;
     v->gather_max = s->slots.head_step;
@@ -87,7 +87,7 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
     tam_free(s->indices);
     tam_free(s->scratch);
     tam_free(s->rest);
-    tam_free(s->reaches);
+    tam_free(s->ranges);
     tam_free(s->owners);
     tam_free(s->cursors);
     tam_free(s->lists);
@@ -111,7 +111,7 @@ tamis_status tam_sparse_plan(void *self, tam_link *link) {
     tam_sparse *s = self;
     const tam_bucket_view *v = s->view;
     for (uint32_t i = 0; i < v->nranks; i++)
-        s->reaches[i] = tam_reach_of(v->division, tam_part_of(v->division, v->step, i));
+        s->ranges[i] = tam_strided_of(v->division, tam_part_of(v->division, v->step, i));
     s->slots.leader = tam_owner_of(v->division, v->step, 0); /* if they are led */
     s->slots.config = v->config_hash + v->k;
     return tam_pick_plan(v, &s->packing, link, &s->slots.config);
@@ -174,7 +174,7 @@ void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float
     for (size_t i = 0; i < count; i++)
         halves[i] = tam_bfloat16_clamp(values[i]);
     for (size_t i = 0; i < count; i++)
-        rest[i] = tam_bfloat16_rest(values[i], halves[i]);
+        rest[i] = tam_bfloat16_error(values[i], halves[i]);
 }
 
 tamis_status tam_sparse_pick_values(tam_sparse *s) {

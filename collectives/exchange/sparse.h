@@ -16,15 +16,15 @@ typedef struct tam_sparse {
     tam_bucket_view *view;
     tam_slots slots;
     tam_packing packing;
-    tam_reach *reaches; /* [nranks] where each rank selects at this step */
-    uint32_t *owners;   /* [nranks] rank of each part at this step */
-    size_t *cursors;    /* [nranks] */
-    tam_list *lists;    /* [nranks] */
-    size_t most;        /* entries of a result */
-    uint32_t *indices;  /* [most] the result */
-    float *values;      /* [most] */
-    uint32_t *scratch;  /* [most], ownership `all` only */
-    float *rest;        /* [most] what rounding takes from what is given; NULL: nothing */
+    tam_strided *ranges; /* [nranks] where each rank selects at this step */
+    uint32_t *owners;    /* [nranks] rank of each part at this step */
+    size_t *cursors;     /* [nranks] */
+    tam_list *lists;     /* [nranks] */
+    size_t most;         /* entries of a result */
+    uint32_t *indices;   /* [most] the result */
+    float *values;       /* [most] */
+    uint32_t *scratch;   /* [most], ownership `all` only */
+    float *rest;         /* [most] what rounding takes from what is given; NULL: nothing */
 } tam_sparse;
 
 /** Slots of a bucket, as they are to be opened: all choices made. */

@@ -70,7 +70,7 @@ static tamis_status sum(united *u, tam_link *link, size_t count) {
     tam_sparse_round(s->values, count, u->halves, s->rest);
     TAM_TRY(t->allreduce_sum_bfloat16(link->self, u->halves, count, s->rest, &link->call));
     v->out.given_sum -= tam_sparse_squares(s->rest, count);
-    tam_widen(TAMIS_TYPE_BFLOAT16, u->halves, count, s->values);
+    tam_widen(TAMIS_DTYPE_BFLOAT16, u->halves, count, s->values);
     return TAMIS_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Balance: means of all ranks on the board, one division computed by all, densities set on all or
+ * Balance: means of all ranks on the records, one division computed by all, densities set on all or
  * on none.
  *
  *     measures    every rank shows how long it was busy, waited and exchanged
@@ -18,20 +18,20 @@
 enum { STEPS_LEAST = 3 }; /* measured on every rank before anything moves */
 
 typedef struct measures {
-    tam_board_head head;
+    tam_consensus_head head;
     uint64_t steps;
     double window_s, busy_s, exchange_s; /* means of this rank */
     double exchanged_s;                  /* of this reducer in all its steps */
 } measures;
 
-_Static_assert(sizeof(measures) <= TAM_BOARD_BYTES, "measures fit the board");
+_Static_assert(sizeof(measures) <= TAM_RECORD_BYTES, "measures fit the records");
 
-static tamis_status judge_measures(const unsigned char *board, uint32_t nranks) {
-    return tam_board_failure(board, nranks, "balance its pipeline");
+static tamis_status judge_measures(const unsigned char *records, uint32_t nranks) {
+    return tam_consensus_failure(records, nranks, "balance its pipeline");
 }
 
-static tamis_status judge_density(const unsigned char *board, uint32_t nranks) {
-    return tam_board_failure(board, nranks, "set the density of its reducer");
+static tamis_status judge_density(const unsigned char *records, uint32_t nranks) {
+    return tam_consensus_failure(records, nranks, "set the density of its reducer");
 }
 
 static double mean(double sum, uint64_t count) {
@@ -59,7 +59,7 @@ static tamis_status measure(const tamis_pipeline *p, tamis_reducer *reducer, mea
 }
 
 static const measures *measures_of(const tamis_pipeline *p, uint32_t rank) {
-    return tam_board_entry(p->world->board, rank);
+    return tam_consensus_record(p->world->records, rank);
 }
 
 static bool measured_enough(const tamis_pipeline *p) {
@@ -105,11 +105,11 @@ static void divide(tamis_pipeline *p) {
 /* All ranks go on with the new densities, or all with the old ones. */
 static tamis_status set_density(const tamis_pipeline *p, tamis_reducer *reducer) {
     uint32_t own = p->config.stage;
-    tam_board_head head = {.call = "tamis_pipeline_balance"};
+    tam_consensus_head head = {.call = "tamis_pipeline_balance"};
     tamis_status set =
         tamis_reducer_set_density(reducer, tam_pipeline_density(p->wanted[own], p->lengths[own]));
     head.status = (uint64_t)set;
-    tamis_status status = tam_board_show(p->world, &head, sizeof head, judge_density, 0);
+    tamis_status status = tam_consensus_run(p->world, &head, sizeof head, judge_density, 0);
     if (status != TAMIS_OK && set == TAMIS_OK)
         TAM_TRY(tamis_reducer_set_density(reducer, p->stages[own].density));
     return status;
@@ -135,7 +135,7 @@ tamis_status tamis_pipeline_balance(tamis_pipeline *p, tamis_reducer *reducer) {
     mine.head.status = (uint64_t)measure(p, reducer, &mine);
     if (p->next == TAMIS_MARK_INPUT)
         p->marked_ns = 0; /* this window is spent here, waiting for others */
-    TAM_TRY(tam_board_show(p->world, &mine, sizeof mine, judge_measures, 0));
+    TAM_TRY(tam_consensus_run(p->world, &mine, sizeof mine, judge_measures, 0));
     if (!measured_enough(p))
         return TAMIS_OK;
     learn(p);

@@ -28,14 +28,14 @@ static const char *const names[FIELDS_COMMON] = {"library version", "nstages", "
                                                  "density"};
 
 typedef struct creation {
-    tam_board_head head;
+    tam_consensus_head head;
     uint64_t fields[FIELDS];
 } creation;
 
-_Static_assert(sizeof(creation) <= TAM_BOARD_BYTES, "a creation fits the board");
+_Static_assert(sizeof(creation) <= TAM_RECORD_BYTES, "a creation fits the records");
 
-static uint64_t shown(const unsigned char *board, uint32_t rank, field f) {
-    return ((const creation *)tam_board_entry(board, rank))->fields[f];
+static uint64_t shown(const unsigned char *records, uint32_t rank, field f) {
+    return ((const creation *)tam_consensus_record(records, rank))->fields[f];
 }
 
 static void print_value(uint64_t value, field f, char *text, size_t size) {
@@ -47,43 +47,43 @@ static void print_value(uint64_t value, field f, char *text, size_t size) {
         snprintf(text, size, "%llu", (unsigned long long)value);
 }
 
-static tamis_status compare(const unsigned char *board, uint32_t a, uint32_t b, field f,
+static tamis_status compare(const unsigned char *records, uint32_t a, uint32_t b, field f,
                             const char *name) {
     char first[32], other[32];
-    if (shown(board, a, f) == shown(board, b, f))
+    if (shown(records, a, f) == shown(records, b, f))
         return TAMIS_OK;
-    print_value(shown(board, a, f), f, first, sizeof first);
-    print_value(shown(board, b, f), f, other, sizeof other);
+    print_value(shown(records, a, f), f, first, sizeof first);
+    print_value(shown(records, b, f), f, other, sizeof other);
     return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank %u has %s, rank %u has %s", name, a, first,
                     b, other);
 }
 
 /* A stage has ranks, and they give one length. */
-static tamis_status check_stage(const unsigned char *board, uint32_t nranks, uint64_t stage) {
+static tamis_status check_stage(const unsigned char *records, uint32_t nranks, uint64_t stage) {
     char name[48];
     uint32_t first = nranks;
     snprintf(name, sizeof name, "length of stage %llu", (unsigned long long)stage);
     for (uint32_t r = 0; r < nranks; r++) {
-        if (shown(board, r, FIELD_STAGE) != stage)
+        if (shown(records, r, FIELD_STAGE) != stage)
             continue;
         first = first < nranks ? first : r;
-        TAM_TRY(compare(board, first, r, FIELD_LENGTH, name));
+        TAM_TRY(compare(records, first, r, FIELD_LENGTH, name));
     }
     if (first == nranks)
         return tam_fail(TAMIS_E_MISMATCH, "stage %llu of %llu has no rank",
                         (unsigned long long)stage,
-                        (unsigned long long)shown(board, 0, FIELD_NSTAGES));
+                        (unsigned long long)shown(records, 0, FIELD_NSTAGES));
     return TAMIS_OK;
 }
 
-static tamis_status judge(const unsigned char *board, uint32_t nranks) {
-    TAM_TRY(tam_board_failure(board, nranks, "create its pipeline"));
+static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+    TAM_TRY(tam_consensus_failure(records, nranks, "create its pipeline"));
     for (uint32_t r = 1; r < nranks; r++) {
         for (field f = 0; f < FIELDS_COMMON; f++)
-            TAM_TRY(compare(board, 0, r, f, names[f]));
+            TAM_TRY(compare(records, 0, r, f, names[f]));
     }
-    for (uint64_t s = 0; s < shown(board, 0, FIELD_NSTAGES); s++)
-        TAM_TRY(check_stage(board, nranks, s));
+    for (uint64_t s = 0; s < shown(records, 0, FIELD_NSTAGES); s++)
+        TAM_TRY(check_stage(records, nranks, s));
     return TAMIS_OK;
 }
 
@@ -153,14 +153,14 @@ double tam_pipeline_density(uint64_t entries, uint64_t length) {
 
 /* From what was agreed on: who is where, and even shares. */
 static void divide_evenly(tamis_pipeline *p) {
-    const unsigned char *board = p->world->board;
+    const unsigned char *records = p->world->records;
     uint32_t nstages = p->config.nstages;
     uint64_t length = 0;
     for (uint32_t s = 0; s < nstages; s++)
         p->stages[s] = (tamis_stage){.size = sizeof p->stages[s], .straggler = UINT32_MAX};
     for (uint32_t r = 0; r < p->world->nranks; r++) {
-        p->stage_of[r] = (uint32_t)shown(board, r, FIELD_STAGE);
-        p->lengths[p->stage_of[r]] = shown(board, r, FIELD_LENGTH);
+        p->stage_of[r] = (uint32_t)shown(records, r, FIELD_STAGE);
+        p->lengths[p->stage_of[r]] = shown(records, r, FIELD_LENGTH);
         p->stages[p->stage_of[r]].nranks++;
     }
     for (uint32_t s = 0; s < nstages; s++)
@@ -188,7 +188,7 @@ tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_confi
     mine.head.status = (uint64_t)status;
     if (status == TAMIS_OK)
         describe(&p->config, mine.fields);
-    status = tam_board_show(world, &mine, sizeof mine, judge, 0);
+    status = tam_consensus_run(world, &mine, sizeof mine, judge, 0);
     if (status != TAMIS_OK) {
         tamis_pipeline_destroy(p);
         return status;
@@ -240,12 +240,12 @@ tamis_status tamis_pipeline_mark(tamis_pipeline *p, tamis_mark mark) {
 
 /* -- reading ---------------------------------------------------------------------------------- */
 
-tamis_status tamis_pipeline_stage(const tamis_pipeline *p, uint32_t stage, tamis_stage *out) {
+tamis_status tamis_pipeline_stage_at(const tamis_pipeline *p, uint32_t stage, tamis_stage *out) {
     if (!p || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage: %s is NULL",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage_at: %s is NULL",
                         p ? "out" : "pipeline");
     if (stage >= p->config.nstages)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage: there is no stage %u of %u", stage,
-                        p->config.nstages);
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage_at: there is no stage %u of %u",
+                        stage, p->config.nstages);
     return tam_struct_give("tamis_stage", &p->stages[stage], sizeof *out, out);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * A pipeline from inside: pipeline.c makes it and takes the marks, balance.c divides the budget.
- * What ranks show each other goes over the board of their communicator.
+ * What ranks show each other goes over the records of their communicator.
  */
 #ifndef TAM_PIPELINE_PIPELINE_H
 #define TAM_PIPELINE_PIPELINE_H
 
-#include "collectives/transport/board.h"
+#include "collectives/transport/consensus.h"
 
 #include <tamis/pipeline.h>
 

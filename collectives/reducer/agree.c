@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * Agreement: before anything else travels, all ranks show each other what they were asked for, on
- * the communicator's board.
+ * the communicator's records.
  */
 #include "collectives/reducer/reducer.h"
 
 #include <stdio.h>
 #include <xxhash.h>
 
-_Static_assert(sizeof(tam_agreement) <= TAM_BOARD_BYTES, "an agreement fits the board");
+_Static_assert(sizeof(tam_agreement) <= TAM_RECORD_BYTES, "an agreement fits the records");
 
 typedef enum fact_kind { WHOLE, HEX, SCHEME } fact_kind;
 
@@ -118,10 +118,10 @@ uint64_t tam_agreement_hash(const tam_agreement *agreement) {
 }
 
 /* The first rank that differs from rank 0, and in what. @return nranks: there is none */
-static uint32_t find_odd(const unsigned char *board, uint32_t nranks, int *out) {
-    const tam_agreement *first = tam_board_entry(board, 0);
+static uint32_t find_odd(const unsigned char *records, uint32_t nranks, int *out) {
+    const tam_agreement *first = tam_consensus_record(records, 0);
     for (uint32_t r = 1; r < nranks; r++) {
-        const tam_agreement *other = tam_board_entry(board, r);
+        const tam_agreement *other = tam_consensus_record(records, r);
         *out = first_difference(first->fields, other->fields, TAM_SCOPE_RANKS);
         if (*out >= 0)
             return r;
@@ -136,13 +136,13 @@ static bool of_layout(int field) {
 }
 
 /* The same sentence on every rank. */
-static tamis_status compare(const unsigned char *board, uint32_t nranks) {
-    TAM_TRY(tam_board_failure(board, nranks, "create its reducer"));
-    const tam_agreement *first = tam_board_entry(board, 0);
+static tamis_status compare(const unsigned char *records, uint32_t nranks) {
+    TAM_TRY(tam_consensus_failure(records, nranks, "create its reducer"));
+    const tam_agreement *first = tam_consensus_record(records, 0);
     int f = -1;
-    uint32_t r = find_odd(board, nranks, &f);
+    uint32_t r = find_odd(records, nranks, &f);
     if (r < nranks && !of_layout(f)) {
-        const tam_agreement *other = tam_board_entry(board, r);
+        const tam_agreement *other = tam_consensus_record(records, r);
         char name[32], here[64], there[64];
         print_name(f, name, sizeof name);
         print_value(f, first->fields[f], here, sizeof here);
@@ -156,7 +156,7 @@ static tamis_status compare(const unsigned char *board, uint32_t nranks) {
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_layout *layout,
                        uint64_t deadline_ns) {
     int f = -1;
-    TAM_TRY(tam_board_show(comm, mine, sizeof *mine, compare, deadline_ns));
-    uint32_t odd = find_odd(comm->board, comm->nranks, &f);
+    TAM_TRY(tam_consensus_run(comm, mine, sizeof *mine, compare, deadline_ns));
+    uint32_t odd = find_odd(comm->records, comm->nranks, &f);
     return odd < comm->nranks ? tam_layouts_disagree(comm, layout, odd, deadline_ns) : TAMIS_OK;
 }

@@ -10,16 +10,16 @@ uint32_t tamis_reducer_nbuckets(const tamis_reducer *r) {
     return r ? r->nbuckets : 0;
 }
 
-tamis_status tamis_reducer_bucket(const tamis_reducer *r, uint32_t index, tamis_bucket *out) {
+tamis_status tamis_reducer_bucket_at(const tamis_reducer *r, uint32_t index, tamis_bucket *out) {
     if (!r || !out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: %s is NULL",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket_at: %s is NULL",
                         r ? "out" : "reducer");
     if (index >= r->nbuckets)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket: there is no bucket %u of %u",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket_at: there is no bucket %u of %u",
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
     bool lists = b->exchange->traits & TAM_TRAIT_PICKS;
-    tam_reach held = tam_reach_of(&b->slice.division, b->slice.local);
+    tam_strided held = tam_strided_of(&b->slice.division, b->slice.local);
     tamis_bucket own = {.size = sizeof own,
                         .first_segment = b->first_segment,
                         .nsegments = b->layout->nsegments,

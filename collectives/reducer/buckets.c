@@ -72,7 +72,7 @@ static tamis_status open_control(tam_bucket *b) {
     if (!b->cuts || !b->group_means || !b->group_picked || !b->view.out.picked)
         return tam_fail(TAMIS_E_NOMEM, "no memory to learn from %u groups of %u ranks", ngroups,
                         r->comm->nranks);
-    return tam_control_open(b->scheme, &b->division.grid, tam_bucket_aim(b), r->config.over,
+    return tam_control_open(b->scheme, &b->division.grid, tam_bucket_aim(b), r->config.overselect,
                             r->config.threshold, &b->control);
 }
 

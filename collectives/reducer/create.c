@@ -53,7 +53,7 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     tam_update_complete(r, &c);
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
     c.scheme = NULL; /* the caller's memory */
-    c.over = c.over != 0.0 ? c.over : 1.5;
+    c.overselect = c.overselect != 0.0 ? c.overselect : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
@@ -125,7 +125,7 @@ static void release(tamis_reducer *r) {
 static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, const tamis_layout *layout,
                              tamis_status own, uint64_t deadline_ns) {
     tam_agreement none = {0}, *mine = r ? &r->agreement : &none;
-    mine->head = (tam_board_head){(uint64_t)own, "tamis_reducer_create"};
+    mine->head = (tam_consensus_head){(uint64_t)own, "tamis_reducer_create"};
     return tam_agree(comm, mine, layout, deadline_ns);
 }
 
@@ -150,7 +150,7 @@ static void warn_of_no_overlap(const tamis_reducer *r) {
                                                                   : NULL;
     if (why && asked)
         tam_log(TAM_WARN,
-                "rank %u: %s asks for overlap, but the exchange runs inside tamis_reduce_wait: %s",
+                "rank %u: %s asks for overlap, but the exchange runs inside tamis_reducer_wait: %s",
                 r->comm->rank, asked, why);
 }
 
@@ -192,7 +192,7 @@ void tamis_reducer_destroy(tamis_reducer *r) {
     if (r->started)
         tam_log(TAM_WARN,
                 "rank %u: a reducer is destroyed between start and wait, so the last step has no "
-                "result; call tamis_reduce_wait after each start",
+                "result; call tamis_reducer_wait after each start",
                 r->comm->rank);
     bool before = tam_hush(true);      /* how steps fare that nobody waits for no longer matters */
     if (r->started && r->launched > 0) /* segments that are not ready never will be */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Where the layouts of two ranks differ: a search by halves over the board, made by all ranks alike,
+ * Where the layouts of two ranks differ: a search by halves over the records, made by all ranks alike,
  * with hashes of what lies before a segment. It is made only when they are known to differ.
  */
 #include "collectives/reducer/reducer.h"
@@ -10,17 +10,17 @@
 
 /* What a rank shows of the segment that the search has come to. */
 typedef struct card {
-    tam_board_head head;
+    tam_consensus_head head;
     uint64_t nsegments;
     uint64_t before; /* hash of the segments before it */
     uint64_t length, row_length;
     char name[160]; /* cut off if it is longer; "" past the end of the layout */
 } card;
 
-_Static_assert(sizeof(card) <= TAM_BOARD_BYTES, "a card fits the board");
+_Static_assert(sizeof(card) <= TAM_RECORD_BYTES, "a card fits the records");
 
-static tamis_status accept(const unsigned char *board, uint32_t nranks) {
-    return tam_board_failure(board, nranks, "compare its layout");
+static tamis_status accept(const unsigned char *records, uint32_t nranks) {
+    return tam_consensus_failure(records, nranks, "compare its layout");
 }
 
 static uint64_t hash_before(const tamis_layout *layout, uint64_t segment) {
@@ -38,7 +38,7 @@ static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t 
         mine.row_length = layout->rows[segment];
         snprintf(mine.name, sizeof mine.name, "%s", layout->names[segment]);
     }
-    return tam_board_show(comm, &mine, sizeof mine, accept, deadline_ns);
+    return tam_consensus_run(comm, &mine, sizeof mine, accept, deadline_ns);
 }
 
 static void describe(const card *c, char *text, size_t size) {
@@ -54,7 +54,8 @@ static void describe(const card *c, char *text, size_t size) {
 
 tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
                                   uint64_t deadline_ns) {
-    const card *first = tam_board_entry(comm->board, 0), *other = tam_board_entry(comm->board, odd);
+    const card *first = tam_consensus_record(comm->records, 0),
+               *other = tam_consensus_record(comm->records, odd);
     char here[192], there[192];
     TAM_TRY(show(comm, layout, 0, deadline_ns));
     /* Up to `low` all is alike; what lies before `high` is not. */

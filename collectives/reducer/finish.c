@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 float tam_divisor(const tamis_reducer *r) {
-    double ranks = r->config.average == TAMIS_AVERAGE_MEAN ? r->comm->nranks : 1.0;
+    double ranks = r->config.op == TAMIS_OP_MEAN ? r->comm->nranks : 1.0;
     return (float)(r->config.update ? ranks / r->config.update->scale : ranks);
 }
 

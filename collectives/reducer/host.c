@@ -25,7 +25,7 @@ static tamis_status host_launch(tam_bucket *b, void *stream) {
     if (picks && !tam_bucket_waits(b))
         TAM_TRY(tam_step_accumulate(b));
     b->job.run = tam_step_exchange;
-    b->job.purpose = "tamis_reduce_wait";
+    b->job.purpose = "tamis_reducer_wait";
     b->job.number = r->step + 1;
     tam_comm_submit(r->comm, &b->job);
     return TAMIS_OK;

@@ -12,7 +12,7 @@
 #ifndef TAM_REDUCER_REDUCER_H
 #define TAM_REDUCER_REDUCER_H
 
-#include "collectives/transport/board.h"
+#include "collectives/transport/consensus.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/probe.h"
 #include "lib/base/exchange.h"
@@ -45,7 +45,7 @@ enum {
 enum { TAM_SLACK_STEPS = 16 }; /* after which a rank that was late is expected late */
 
 typedef struct tam_agreement {
-    tam_board_head head;
+    tam_consensus_head head;
     uint64_t fields[TAM_FIELDS];
 } tam_agreement;
 
@@ -72,7 +72,7 @@ typedef struct tam_bucket {
     uint64_t held_at;     /* from this element of the residual on, */
     tam_division division;
     tam_control control;
-    uint32_t *never;    /* [ngroups] thresholds that nothing reaches: to accumulate and no more */
+    uint32_t *never;    /* [ngroups] thresholds that nothing ranges: to accumulate and no more */
     double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
 
     double *cuts;           /* [nranks] */
@@ -81,11 +81,11 @@ typedef struct tam_bucket {
     size_t undo_at;         /* byte of reducer->undo where its list lies, */
     size_t undo_room;       /* which holds so many entries */
 
-    uint32_t unready;  /* segments of this step that are not ready yet */
-    bool begun;        /* micro-batches of the next step lie in the residual, which has decayed */
-    tam_intake intake; /* update mode, of the step under way, */
-    uint64_t pass;     /* which is so many passes from the first */
-    double early_s;    /* of micro-batches before the step */
+    uint32_t unready; /* segments of this step that are not ready yet */
+    bool begun;       /* micro-batches of the next step lie in the residual, which has decayed */
+    tam_optimizer optimizer; /* update mode, of the step under way, */
+    uint64_t pass;           /* which is so many passes from the first */
+    double early_s;          /* of micro-batches before the step */
     tam_bucket_times now;
 
     uint32_t slack_us[TAM_SLACK_STEPS]; /* of the last steps in turn: before the last rank came */

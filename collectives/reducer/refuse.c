@@ -16,7 +16,7 @@ static bool by_nodes(const tamis_reducer *r) {
 }
 
 static bool rounds(const tamis_reducer *r) {
-    return r->config.wire_type != TAMIS_TYPE_FLOAT32;
+    return r->config.wire_dtype != TAMIS_DTYPE_FLOAT32;
 }
 
 static bool dense_and_sparse(const tamis_reducer *r, const tamis_layout *layout) {
@@ -36,7 +36,7 @@ static bool dense_and_rounding(const tamis_reducer *r, const tamis_layout *layou
 
 static bool float16(const tamis_reducer *r, const tamis_layout *layout) {
     (void)layout;
-    return r->config.wire_type == TAMIS_TYPE_FLOAT16;
+    return r->config.wire_dtype == TAMIS_DTYPE_FLOAT16;
 }
 
 static bool regions_and_rounding(const tamis_reducer *r, const tamis_layout *layout) {
@@ -107,7 +107,7 @@ static bool has_driver(const tamis_reducer *r, const tamis_layout *layout) {
 }
 
 static const char create[] = "tamis_reducer_create";
-static const char accumulate[] = "tamis_grad_accumulate";
+static const char accumulate[] = "tamis_reducer_accumulate";
 static const char set_density[] = "tamis_reducer_set_density";
 
 static const struct row {
@@ -116,23 +116,24 @@ static const struct row {
 } rows[] = {
     {{0, create, "output sparse", "scheme dense", "every element travels; use output dense"},
      dense_and_sparse},
-    {{0, create, "wire_type float16", "any scheme",
+    {{0, create, "wire_dtype float16", "any scheme",
       "values beyond 65504 or below 6e-8 would need a scale that all ranks agree on; use bfloat16"},
      float16},
-    {{0, create, "wire_type bfloat16", "scheme dense",
+    {{0, create, "wire_dtype bfloat16", "scheme dense",
       "it has no residual to keep what rounding takes; use float32"},
      dense_and_rounding},
     {{0, create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
-    {{0, create, "wire_type bfloat16", "exchange balanced-pairs",
+    {{0, create, "wire_dtype bfloat16", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use float32"},
      regions_and_rounding},
     {{0, create, "an index_format", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use auto or u32"},
      regions_and_format},
-    {{0, create, "ranks_per_node", "shared ownership, learned counts or an exchange other than union",
+    {{0, create, "ranks_per_node",
+      "shared ownership, learned counts or an exchange other than union",
       "nodes need exact counts of exclusive owners, as tamis has them"},
      nodes_and_scheme},
-    {{0, create, "ranks_per_node", "wire_type bfloat16", "nodes sum float32 alone; use float32"},
+    {{0, create, "ranks_per_node", "wire_dtype bfloat16", "nodes sum float32 alone; use float32"},
      nodes_and_rounding},
     {{0, create, "ranks_per_node", "device cuda",
       "nodes sum gradients in host memory; use device cpu"},

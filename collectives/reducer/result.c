@@ -22,7 +22,7 @@ static tamis_status name_missing(const tamis_reducer *r) {
     }
     if (missing == 0)
         return tam_fail(TAMIS_E_TIMEOUT,
-                        "rank %u waited until its deadline for a thread inside tamis_grad_ready",
+                        "rank %u waited until its deadline for a thread inside tamis_reducer_ready",
                         r->comm->rank);
     return tam_fail(TAMIS_E_TIMEOUT,
                     "rank %u waited until its deadline for the gradient of %s (segment %u), which "
@@ -94,7 +94,8 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
     if (!r)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: reducer is NULL", call);
     if (!is_started(r))
-        return tam_fail(TAMIS_E_STATE, "rank %u: %s without tamis_reduce_start or tamis_grad_ready",
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: %s without tamis_reducer_start or tamis_reducer_ready",
                         r->comm->rank, call);
     uint64_t until_ns = tam_comm_deadline(r->comm);
     tamis_status lost = await_launches(r, until_ns), status = lost;
@@ -110,21 +111,22 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
     return status;
 }
 
-tamis_status tamis_reduce_wait(tamis_reducer *r) {
-    return finish(r, "tamis_reduce_wait", false, NULL);
+tamis_status tamis_reducer_wait(tamis_reducer *r) {
+    return finish(r, "tamis_reducer_wait", false, NULL);
 }
 
-tamis_status tamis_reduce_join(tamis_reducer *r, void *stream) {
-    return finish(r, "tamis_reduce_join", true, stream);
+tamis_status tamis_reducer_join(tamis_reducer *r, void *stream) {
+    return finish(r, "tamis_reducer_join", true, stream);
 }
 
-tamis_status tamis_reduce_test(tamis_reducer *r, int *done) {
+tamis_status tamis_reducer_test(tamis_reducer *r, int *done) {
     if (!r || !done)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reduce_test: %s is NULL", r ? "done" : "reducer");
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_test: %s is NULL", r ? "done" : "reducer");
     if (!is_started(r))
-        return tam_fail(TAMIS_E_STATE,
-                        "rank %u: tamis_reduce_test without tamis_reduce_start or tamis_grad_ready",
-                        r->comm->rank);
+        return tam_fail(
+            TAMIS_E_STATE,
+            "rank %u: tamis_reducer_test without tamis_reducer_start or tamis_reducer_ready",
+            r->comm->rank);
     pthread_mutex_lock(&r->lock);
     bool launched = r->launched == r->nbuckets;
     pthread_mutex_unlock(&r->lock);
@@ -139,15 +141,15 @@ static tamis_status check_idle(const tamis_reducer *r, const void *out, const ch
     if (!r || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is NULL", call, r ? "out" : "reducer");
     if (r->started)
-        return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reduce_wait first",
+        return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reducer_wait first",
                         call);
     return TAMIS_OK;
 }
 
-tamis_status tamis_reduce_result(const tamis_reducer *r, tamis_result *out) {
-    TAM_TRY(check_idle(r, out, "tamis_reduce_result"));
+tamis_status tamis_reducer_result(const tamis_reducer *r, tamis_result *out) {
+    TAM_TRY(check_idle(r, out, "tamis_reducer_result"));
     if (!r->has_result)
-        return tam_fail(TAMIS_E_STATE, "tamis_reduce_result: no step has been finished");
+        return tam_fail(TAMIS_E_STATE, "tamis_reducer_result: no step has been finished");
     tamis_result own = TAMIS_RESULT_INIT;
     r->driver->result(r, &own);
     return tam_struct_give("tamis_result", &own, sizeof own, out);

@@ -14,14 +14,14 @@
 /* -- gradients -------------------------------------------------------------------------------- */
 
 static size_t segment_bytes(const tamis_reducer *r, uint32_t segment) {
-    return tam_segment_length(r->layout, segment) * tam_type_bytes(r->config.grad_type);
+    return tam_segment_length(r->layout, segment) * tam_type_bytes(r->config.grad_dtype);
 }
 
 /* A run of the gradient. The residual may be handed out for reading, so it may come back here by
  * mistake. */
 static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t bytes,
                               const char *where) {
-    size_t element = tam_type_bytes(r->config.grad_type);
+    size_t element = tam_type_bytes(r->config.grad_dtype);
     char what[128];
     if (!grad)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_step: the gradient of %s is NULL", where);
@@ -137,7 +137,7 @@ static tamis_status read_step(const tamis_reducer *r, const tamis_step *theirs, 
 }
 
 static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
-    size_t bytes = (size_t)r->layout->length * tam_type_bytes(r->config.grad_type);
+    size_t bytes = (size_t)r->layout->length * tam_type_bytes(r->config.grad_dtype);
     return check_run(r, step->grad, bytes, "the step");
 }
 
@@ -148,7 +148,7 @@ static void aim(tam_bucket *b, const tamis_step *step) {
     TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;
     tam_bucket_view *v = &b->view;
-    size_t bytes = tam_type_bytes(r->config.grad_type);
+    size_t bytes = tam_type_bytes(r->config.grad_dtype);
     bool decays = !b->begun && b->layout->nrowed == 0;
     v->step = r->step;
     v->divisor = tam_divisor(r);
@@ -157,7 +157,7 @@ static void aim(tam_bucket *b, const tamis_step *step) {
         .grad = step->grad ? (char *)step->grad + v->begin * bytes : NULL,
         .grads = step->grads ? step->grads + b->first_segment : NULL,
         .seg_begin = b->layout->begins,
-        .type = r->config.grad_type,
+        .type = r->config.grad_dtype,
         .decay = decays ? (float)r->config.residual_decay : 1.0f,
         .scale = step->scale,
         .clear = r->config.output == TAMIS_OUTPUT_DENSE,
@@ -240,7 +240,7 @@ static tamis_status launch(tamis_reducer *r, bool claimed) {
 
 static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
     if (r->started && r->rest)
-        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reduce_start twice without a wait",
+        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reducer_start twice without a wait",
                         r->comm->rank);
     if (step->grad)
         return check_flat(r, step);
@@ -251,9 +251,9 @@ static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
     return place_rest(r, step->grads);
 }
 
-tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
+tamis_status tamis_reducer_start(tamis_reducer *r, const tamis_step *step) {
     tamis_step own;
-    TAM_TRY(read_step(r, step, "tamis_reduce_start", &own));
+    TAM_TRY(read_step(r, step, "tamis_reducer_start", &own));
     TAM_TRY(check_start(r, &own));
     pthread_mutex_lock(&r->lock);
     bool first = !r->started;
@@ -280,8 +280,8 @@ tamis_status tamis_reduce_start(tamis_reducer *r, const tamis_step *step) {
 
 static tamis_status check_ready(const tamis_reducer *r, uint32_t segment) {
     if (segment >= r->layout->nsegments)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_grad_ready: there is no segment %u of %u", segment,
-                        r->layout->nsegments);
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_ready: there is no segment %u of %u",
+                        segment, r->layout->nsegments);
     if (r->started && (r->rest || r->ready[segment]))
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: the gradient of %s was marked ready before in this step, which "
@@ -293,7 +293,7 @@ static tamis_status check_ready(const tamis_reducer *r, uint32_t segment) {
 /* With the lock held: another thread may be about to end the step. */
 static tamis_status mark_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
     tamis_step own;
-    TAM_TRY(read_step(r, step, "tamis_grad_ready", &own));
+    TAM_TRY(read_step(r, step, "tamis_reducer_ready", &own));
     TAM_TRY(check_ready(r, segment));
     if (!r->started)
         r->nplaces = 0;
@@ -317,9 +317,9 @@ static void take_back(tamis_reducer *r, uint32_t segment, bool first) {
     pthread_mutex_unlock(&r->lock);
 }
 
-tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
+tamis_status tamis_reducer_ready(tamis_reducer *r, uint32_t segment, const tamis_step *step) {
     if (!r)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_grad_ready: reducer is NULL");
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_ready: reducer is NULL");
     pthread_mutex_lock(&r->lock);
     bool first = !r->started;
     tamis_status status = mark_ready(r, segment, step);
@@ -334,15 +334,16 @@ tamis_status tamis_grad_ready(tamis_reducer *r, uint32_t segment, const tamis_st
 
 static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
     if (r->started)
-        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_grad_accumulate while a step is under way",
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: tamis_reducer_accumulate while a step is under way",
                         r->comm->rank);
-    TAM_TRY(tam_refuse(r, r->layout, "tamis_grad_accumulate"));
+    TAM_TRY(tam_refuse(r, r->layout, "tamis_reducer_accumulate"));
     return check_start(r, step);
 }
 
-tamis_status tamis_grad_accumulate(tamis_reducer *r, const tamis_step *step) {
+tamis_status tamis_reducer_accumulate(tamis_reducer *r, const tamis_step *step) {
     tamis_step own;
-    TAM_TRY(read_step(r, step, "tamis_grad_accumulate", &own));
+    TAM_TRY(read_step(r, step, "tamis_reducer_accumulate", &own));
     TAM_TRY(check_accumulate(r, &own));
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; i < r->nbuckets && status == TAMIS_OK; i++) {

@@ -152,7 +152,7 @@ static tamis_status stream_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t un
     (void)until_ns;
     if (s->captured)
         return tam_fail(TAMIS_E_STATE,
-                        "rank %u: a captured step cannot be waited for; use tamis_reduce_join",
+                        "rank %u: a captured step cannot be waited for; use tamis_reducer_join",
                         r->comm->rank);
     if (r->launched == 0)
         return tam_comm_check(r->comm);
@@ -268,7 +268,7 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .grid = &b->division.grid,
         .rank = r->comm->rank,
         .nranks = r->comm->nranks,
-        .type = r->config.grad_type,
+        .type = r->config.grad_dtype,
         .divisor = tam_divisor(r),
         .nonfinite = r->config.nonfinite,
         .timeout_ns = r->comm->timeout_ns,

@@ -34,7 +34,7 @@ void tam_update_aim(tam_bucket *b) {
     const tamis_update *u = &r->update;
     bool adam = u->rule == TAMIS_UPDATE_ADAM;
     b->pass = r->passes + 1;
-    b->intake = (tam_intake){
+    b->optimizer = (tam_optimizer){
         .rule = u->rule,
         .first = r->first ? r->first + b->view.begin : NULL,
         .second = r->second ? r->second + b->view.begin : NULL,
@@ -46,7 +46,8 @@ void tam_update_aim(tam_bucket *b) {
         .correct2 = correction(u->beta2, b->pass),
         .epsilon = (float)u->epsilon,
     };
-    b->view.target.intake = r->first || r->second ? &b->intake : NULL; /* none: u is the gradient */
+    b->view.target.optimizer =
+        r->first || r->second ? &b->optimizer : NULL; /* none: u is the gradient */
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */

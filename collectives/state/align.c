@@ -8,16 +8,16 @@
  *     rank 2   ... 6 applied   7 applied   8 ...  state: step 8   goes back to 7
  */
 #include "collectives/state/state.h"
-#include "collectives/transport/board.h"
+#include "collectives/transport/consensus.h"
 #include "lib/base/fenv.h"
 
 typedef struct standing {
-    tam_board_head head;
+    tam_consensus_head head;
     uint64_t who; /* the reducer it is made for */
     uint64_t step, way;
 } standing;
 
-_Static_assert(sizeof(standing) <= TAM_BOARD_BYTES, "a standing fits the board");
+_Static_assert(sizeof(standing) <= TAM_RECORD_BYTES, "a standing fits the records");
 
 static const char *const why_not[] = {
     [TAM_WAY_NONE] = "it holds no record of that step: a device ran it, or its control or residual "
@@ -27,13 +27,13 @@ static const char *const why_not[] = {
     [TAM_WAY_DROPPED] = "that step dropped sums that were not finite",
 };
 
-static const standing *of(const unsigned char *board, uint32_t rank) {
-    return tam_board_entry(board, rank);
+static const standing *of(const unsigned char *records, uint32_t rank) {
+    return tam_consensus_record(records, rank);
 }
 
-static tamis_status check_same_reducer(const unsigned char *board, uint32_t nranks) {
+static tamis_status check_same_reducer(const unsigned char *records, uint32_t nranks) {
     for (uint32_t r = 1; r < nranks; r++) {
-        if (of(board, r)->who != of(board, 0)->who)
+        if (of(records, r)->who != of(records, 0)->who)
             return tam_fail(TAMIS_E_MISMATCH,
                             "tamis_reducer_align: rank %u calls it for another reducer than rank 0",
                             r);
@@ -42,33 +42,33 @@ static tamis_status check_same_reducer(const unsigned char *board, uint32_t nran
 }
 
 /* The first rank at the least or the largest step. */
-static uint32_t find(const unsigned char *board, uint32_t nranks, bool least) {
+static uint32_t find(const unsigned char *records, uint32_t nranks, bool least) {
     uint32_t found = 0;
     for (uint32_t r = 1; r < nranks; r++) {
-        uint64_t one = of(board, r)->step, best = of(board, found)->step;
+        uint64_t one = of(records, r)->step, best = of(records, found)->step;
         found = (least ? one < best : one > best) ? r : found;
     }
     return found;
 }
 
-static tamis_status judge(const unsigned char *board, uint32_t nranks) {
-    TAM_TRY(tam_board_failure(board, nranks, "align its reducer"));
-    TAM_TRY(check_same_reducer(board, nranks));
-    uint32_t low = find(board, nranks, true), high = find(board, nranks, false);
-    uint64_t least = of(board, low)->step, most = of(board, high)->step;
+static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+    TAM_TRY(tam_consensus_failure(records, nranks, "align its reducer"));
+    TAM_TRY(check_same_reducer(records, nranks));
+    uint32_t low = find(records, nranks, true), high = find(records, nranks, false);
+    uint64_t least = of(records, low)->step, most = of(records, high)->step;
     if (most - least > 1)
         return tam_fail(TAMIS_E_MISMATCH,
                         "tamis_reducer_align: rank %u is at step %llu and rank %u at step %llu, "
                         "more than one apart; load states that were saved together",
                         low, (unsigned long long)least, high, (unsigned long long)most);
     for (uint32_t r = 0; r < nranks; r++) {
-        if (of(board, r)->step > least && of(board, r)->way != TAM_WAY_BACK)
-            return tam_fail(TAMIS_E_UNSUPPORTED,
-                            "tamis_reducer_align: rank %u is at step %llu, but rank %u at step "
-                            "%llu cannot go back one: %s; load older states",
-                            low, (unsigned long long)least, r,
-                            (unsigned long long)of(board, r)->step,
-                            of(board, r)->way <= TAM_WAY_DROPPED ? why_not[of(board, r)->way] : "");
+        if (of(records, r)->step > least && of(records, r)->way != TAM_WAY_BACK)
+            return tam_fail(
+                TAMIS_E_UNSUPPORTED,
+                "tamis_reducer_align: rank %u is at step %llu, but rank %u at step "
+                "%llu cannot go back one: %s; load older states",
+                low, (unsigned long long)least, r, (unsigned long long)of(records, r)->step,
+                of(records, r)->way <= TAM_WAY_DROPPED ? why_not[of(records, r)->way] : "");
     }
     return TAMIS_OK;
 }
@@ -90,8 +90,8 @@ static tamis_status meet(tamis_reducer *r, tamis_status own, float *scratch) {
                            .who = r->buckets[0].view.config_hash, /* of one reducer alone */
                            .step = r->step,
                            .way = tam_undo_way(r)};
-    TAM_TRY(tam_board_show(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
-    uint64_t least = of(comm->board, find(comm->board, comm->nranks, true))->step;
+    TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
+    uint64_t least = of(comm->records, find(comm->records, comm->nranks, true))->step;
     if (r->step == least)
         return TAMIS_OK;
     tam_log(TAM_WARN,

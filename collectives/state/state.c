@@ -25,7 +25,7 @@ tam_state_sizes tam_state_sizes_of(const tamis_reducer *r) {
 static tamis_status check_between_steps(const tamis_reducer *r, const char *call) {
     if (!r->started)
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reduce_wait first", call);
+    return tam_fail(TAMIS_E_STATE, "%s: a step is under way; call tamis_reducer_wait first", call);
 }
 
 tamis_status tam_state_settle(tamis_reducer *r, const char *call) {
@@ -201,7 +201,7 @@ static tamis_status check_own(const tamis_reducer *r, const void *control, const
     if (undo->way == TAM_WAY_BACK)
         TAM_TRY(tam_snapshot_check(r, undo + 1, where));
     if (!tam_undo_valid(r, undo))
-        return tam_state_refuse(where, "its last step reaches beyond the vector");
+        return tam_state_refuse(where, "its last step ranges beyond the vector");
     return TAMIS_OK;
 }
 

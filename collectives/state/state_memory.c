@@ -25,8 +25,8 @@ static tamis_status pass_over(void *arg, size_t at, const void *piece, size_t by
     return TAMIS_OK;
 }
 
-tamis_status tamis_reducer_control_save(tamis_reducer *r, void *memory, size_t bytes) {
-    static const char call[] = "tamis_reducer_control_save";
+tamis_status tamis_reducer_save_control(tamis_reducer *r, void *memory, size_t bytes) {
+    static const char call[] = "tamis_reducer_save_control";
     uint64_t hash = 0;
     TAM_TRY(check_arguments(r, memory, call));
     size_t needed = tam_state_sizes_of(r).control;
@@ -51,8 +51,8 @@ static tamis_status check_has_residual(const tamis_reducer *r, const char *call)
                   : tam_fail(TAMIS_E_UNSUPPORTED, "%s: scheme dense has no residual", call);
 }
 
-tamis_status tamis_reducer_residual_save(tamis_reducer *r, float *out) {
-    static const char call[] = "tamis_reducer_residual_save";
+tamis_status tamis_reducer_save_residual(tamis_reducer *r, float *out) {
+    static const char call[] = "tamis_reducer_save_residual";
     TAM_TRY(check_arguments(r, out, call));
     TAM_TRY(check_has_residual(r, call));
     TAM_TRY(tam_state_settle(r, call));
@@ -65,7 +65,7 @@ static tamis_status check_finite(const tamis_reducer *r, const float *residual) 
     for (uint64_t i = 0; i < r->held; i++) {
         if (!isfinite(residual[i]))
             return tam_fail(TAMIS_E_ARGUMENT,
-                            "tamis_reducer_restore: element %llu of the residual is not finite",
+                            "tamis_reducer_load_memory: element %llu of the residual is not finite",
                             (unsigned long long)i);
     }
     return TAMIS_OK;
@@ -73,7 +73,7 @@ static tamis_status check_finite(const tamis_reducer *r, const float *residual) 
 
 static tamis_status check_control(const tamis_reducer *r, const void *control, size_t bytes,
                                   bool alone) {
-    static const char where[] = "tamis_reducer_restore";
+    static const char where[] = "tamis_reducer_load_memory";
     tam_state_header header;
     if (bytes < sizeof header)
         return tam_state_refuse(where, "the control part is truncated");
@@ -90,19 +90,19 @@ static tamis_status restore_control(tamis_reducer *r, const void *control, size_
     TAM_TRY(check_control(r, control, bytes, !residual));
     void *own = tam_alloc(bytes);
     if (!own)
-        return tam_fail(TAMIS_E_NOMEM, "tamis_reducer_restore: no memory for %zu bytes", bytes);
+        return tam_fail(TAMIS_E_NOMEM, "tamis_reducer_load_memory: no memory for %zu bytes", bytes);
     memcpy(own, control, bytes);
-    tamis_status status = tam_state_check_parts(r, own, residual, "tamis_reducer_restore");
+    tamis_status status = tam_state_check_parts(r, own, residual, "tamis_reducer_load_memory");
     if (status == TAMIS_OK)
         status = tam_state_take(r, own, residual);
     tam_free(own);
     return status;
 }
 
-tamis_status tamis_reducer_restore(tamis_reducer *r, const void *control, size_t control_bytes,
-                                   const float *residual) {
+tamis_status tamis_reducer_load_memory(tamis_reducer *r, const void *control, size_t control_bytes,
+                                       const float *residual) {
     TAM_FENV_HELD();
-    static const char call[] = "tamis_reducer_restore";
+    static const char call[] = "tamis_reducer_load_memory";
     if (!r || (!control && !residual))
         return tam_fail(TAMIS_E_ARGUMENT, "%s: %s", call,
                         r ? "control and residual are both NULL" : "reducer is NULL");

@@ -24,9 +24,9 @@ static tamis_status check_moments(const tamis_reducer *r, const void *first, con
                     (about_first ? r->first : r->second) ? "keeps it" : "keeps none");
 }
 
-tamis_status tamis_reducer_moments_save(tamis_reducer *r, float *first, float *second,
+tamis_status tamis_reducer_save_moments(tamis_reducer *r, float *first, float *second,
                                         uint64_t *passes) {
-    static const char call[] = "tamis_reducer_moments_save";
+    static const char call[] = "tamis_reducer_save_moments";
     TAM_TRY(check_moments(r, first, second, call));
     if (!passes)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is NULL", call);
@@ -44,16 +44,16 @@ static tamis_status check_values(const tamis_reducer *r, const float *values, bo
     for (uint64_t i = 0; values && i < r->layout->length; i++) {
         if (!isfinite(values[i]) || (positive && values[i] < 0.0f))
             return tam_fail(TAMIS_E_ARGUMENT,
-                            "tamis_reducer_moments_restore: element %llu of %s is %g",
+                            "tamis_reducer_load_moments: element %llu of %s is %g",
                             (unsigned long long)i, which, (double)values[i]);
     }
     return TAMIS_OK;
 }
 
-tamis_status tamis_reducer_moments_restore(tamis_reducer *r, const float *first,
-                                           const float *second, uint64_t passes) {
+tamis_status tamis_reducer_load_moments(tamis_reducer *r, const float *first, const float *second,
+                                        uint64_t passes) {
     TAM_FENV_HELD();
-    static const char call[] = "tamis_reducer_moments_restore";
+    static const char call[] = "tamis_reducer_load_moments";
     TAM_TRY(check_moments(r, first, second, call));
     TAM_TRY(tam_state_settle_to_load(r, call));
     if (passes == UINT64_MAX)

@@ -241,9 +241,10 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->rank = rank;
     comm->nranks = nranks;
     atomic_init(&comm->waiting, (int)tam_setting_number(TAM_SETTING_WAIT));
-    comm->board = tam_alloc_array(nranks, TAM_BOARD_BYTES);
-    comm->desk = tam_alloc(TAM_DESK_BYTES);
-    if (!comm->board || !comm->desk || tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
+    comm->records = tam_alloc_array(nranks, TAM_RECORD_BYTES);
+    comm->job_memory = tam_alloc(TAM_JOB_BYTES);
+    if (!comm->records || !comm->job_memory ||
+        tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
         !tam_lock_open(&comm->lock, &comm->changed))
         goto err_free;
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
@@ -257,8 +258,8 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
 err_lock:
     tam_lock_close(&comm->lock, &comm->changed);
 err_free:
-    tam_free(comm->desk);
-    tam_free(comm->board);
+    tam_free(comm->job_memory);
+    tam_free(comm->records);
     tam_free(comm);
 err_close:
     transport->close(self, 1);
@@ -329,8 +330,8 @@ void tamis_comm_destroy(tamis_comm *comm) {
     }
     bool clean = atomic_load(&comm->poison) == TAMIS_OK;
     if (clean || !(comm->transport->capabilities & TAM_CAP_LINGERS)) {
-        tam_free(comm->desk);
-        tam_free(comm->board);
+        tam_free(comm->job_memory);
+        tam_free(comm->records);
     }
     comm->transport->close(comm->self, clean);
     tam_lock_close(&comm->lock, &comm->changed);

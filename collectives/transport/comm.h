@@ -39,8 +39,8 @@ typedef struct tam_job {
 } tam_job;
 
 enum {
-    TAM_BOARD_BYTES = 384, /* per rank */
-    TAM_DESK_BYTES = 1024
+    TAM_RECORD_BYTES = 384, /* per rank */
+    TAM_JOB_BYTES = 1024
 };
 
 struct tamis_comm {
@@ -48,8 +48,10 @@ struct tamis_comm {
     void *self;
     uint32_t rank, nranks;
     uint64_t timeout_ns;
-    unsigned char *board; /* [nranks * TAM_BOARD_BYTES] for agreements, which must not allocate */
-    unsigned char *desk;  /* [TAM_DESK_BYTES] the job of an agreement: it may outlive its call */
+    unsigned char
+        *records; /* [nranks * TAM_RECORD_BYTES] for agreements, which must not allocate */
+    unsigned char
+        *job_memory; /* [TAM_JOB_BYTES] the job of an agreement: it may outlive its call */
 
     uint64_t reducers; /* made so far, the same on all ranks: tells them apart */
 

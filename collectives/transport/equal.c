@@ -2,7 +2,7 @@
  *
  * Whether all ranks hold the same bytes: each shows how many there are and a hash of them.
  */
-#include "collectives/transport/board.h"
+#include "collectives/transport/consensus.h"
 
 #include <stdio.h>
 #include <xxhash.h>
@@ -10,47 +10,47 @@
 enum { LISTED = 8 }; /* ranks that are named; of the others it is said how many there are */
 
 typedef struct card {
-    tam_board_head head;
+    tam_consensus_head head;
     uint64_t bytes;
     XXH128_hash_t hash;
 } card;
 
-_Static_assert(sizeof(card) <= TAM_BOARD_BYTES, "a card fits the board");
+_Static_assert(sizeof(card) <= TAM_RECORD_BYTES, "a card fits the records");
 
-static const card *card_of(const unsigned char *board, uint32_t rank) {
-    return tam_board_entry(board, rank);
+static const card *card_of(const unsigned char *records, uint32_t rank) {
+    return tam_consensus_record(records, rank);
 }
 
 static bool same(const card *a, const card *b) {
     return a->bytes == b->bytes && XXH128_isEqual(a->hash, b->hash);
 }
 
-static uint32_t count_like(const unsigned char *board, uint32_t nranks, const card *like) {
+static uint32_t count_like(const unsigned char *records, uint32_t nranks, const card *like) {
     uint32_t count = 0;
     for (uint32_t r = 0; r < nranks; r++)
-        count += same(card_of(board, r), like);
+        count += same(card_of(records, r), like);
     return count;
 }
 
 /* The rank with which more than half of them agree, if there is one (Boyer and Moore, 1981). */
-static uint32_t find_majority(const unsigned char *board, uint32_t nranks) {
+static uint32_t find_majority(const unsigned char *records, uint32_t nranks) {
     uint32_t candidate = 0, lead = 0;
     for (uint32_t r = 0; r < nranks; r++) {
         if (lead == 0)
             candidate = r;
-        bool like = same(card_of(board, r), card_of(board, candidate));
+        bool like = same(card_of(records, r), card_of(records, candidate));
         lead = like ? lead + 1 : lead - 1;
     }
     return candidate;
 }
 
 /* " 2 5 7 and 12 more". @return the first of them */
-static uint32_t list_odd(const unsigned char *board, uint32_t nranks, const card *like, char *text,
-                         size_t size) {
+static uint32_t list_odd(const unsigned char *records, uint32_t nranks, const card *like,
+                         char *text, size_t size) {
     uint32_t first = nranks, count = 0;
     size_t used = 0;
     for (uint32_t r = 0; r < nranks; r++) {
-        if (same(card_of(board, r), like))
+        if (same(card_of(records, r), like))
             continue;
         first = first < nranks ? first : r;
         if (count++ < LISTED)
@@ -61,35 +61,36 @@ static uint32_t list_odd(const unsigned char *board, uint32_t nranks, const card
     return first;
 }
 
-static tamis_status judge(const unsigned char *board, uint32_t nranks) {
-    TAM_TRY(tam_board_failure(board, nranks, "check that all are equal"));
-    uint32_t most = find_majority(board, nranks);
-    uint32_t count = count_like(board, nranks, card_of(board, most));
+static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+    TAM_TRY(tam_consensus_failure(records, nranks, "check that all are equal"));
+    uint32_t most = find_majority(records, nranks);
+    uint32_t count = count_like(records, nranks, card_of(records, most));
     if (count == nranks)
         return TAMIS_OK;
     bool majority = 2 * (uint64_t)count > nranks;
-    const card *like = card_of(board, majority ? most : 0);
+    const card *like = card_of(records, majority ? most : 0);
     char odd[128], others[64] = "rank 0 (no value has a majority)", lengths[96] = "";
-    uint32_t first = list_odd(board, nranks, like, odd, sizeof odd);
+    uint32_t first = list_odd(records, nranks, like, odd, sizeof odd);
     if (majority)
         snprintf(others, sizeof others, "the other %u", count);
-    if (card_of(board, first)->bytes != like->bytes)
+    if (card_of(records, first)->bytes != like->bytes)
         snprintf(lengths, sizeof lengths, "; rank %u gave %llu bytes, these %llu", first,
-                 (unsigned long long)card_of(board, first)->bytes, (unsigned long long)like->bytes);
-    return tam_fail(TAMIS_E_MISMATCH, "tamis_check_equal: rank(s)%s differ from %s%s", odd, others,
-                    lengths);
+                 (unsigned long long)card_of(records, first)->bytes,
+                 (unsigned long long)like->bytes);
+    return tam_fail(TAMIS_E_MISMATCH, "tamis_comm_check_equal: rank(s)%s differ from %s%s", odd,
+                    others, lengths);
 }
 
-tamis_status tamis_check_equal(tamis_comm *comm, const void *data, size_t bytes) {
+tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t bytes) {
     if (!comm)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_check_equal: comm is NULL");
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_check_equal: comm is NULL");
     TAM_TRY(tam_comm_check(comm));
-    card mine = {.head.call = "tamis_check_equal", .bytes = bytes};
+    card mine = {.head.call = "tamis_comm_check_equal", .bytes = bytes};
     if (!data && bytes > 0)
-        mine.head.status = (uint64_t)tam_fail(TAMIS_E_ARGUMENT,
-                                              "tamis_check_equal: rank %u gives NULL and %zu bytes",
-                                              comm->rank, bytes);
+        mine.head.status = (uint64_t)tam_fail(
+            TAMIS_E_ARGUMENT, "tamis_comm_check_equal: rank %u gives NULL and %zu bytes",
+            comm->rank, bytes);
     else
         mine.hash = XXH3_128bits(data ? data : "", bytes);
-    return tam_board_show(comm, &mine, sizeof mine, judge, 0);
+    return tam_consensus_run(comm, &mine, sizeof mine, judge, 0);
 }

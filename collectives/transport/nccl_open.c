@@ -4,7 +4,7 @@
  */
 #include "collectives/transport/nccl_comm.h"
 
-#include "collectives/transport/meet.h"
+#include "collectives/transport/bootstrap.h"
 
 #include <tamis/nccl.h>
 
@@ -105,7 +105,7 @@ tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_conf
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_nccl: bootstrap is NULL");
     tamis_status status = out ? prepare(bootstrap, config, &id, &self)
                               : tam_fail(TAMIS_E_ARGUMENT, "rank %u: out is NULL", bootstrap->rank);
-    status = tam_meet(bootstrap, "tamis_comm_create_nccl", status, &id);
+    status = tam_bootstrap(bootstrap, "tamis_comm_create_nccl", status, &id);
     if (status == TAMIS_OK) {
         status = join(self, bootstrap, &id);
         if (status == TAMIS_OK) {
@@ -113,7 +113,7 @@ tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_conf
                 tam_comm_open(&tam_nccl_transport, self, self->rank, self->nranks, config, &comm);
             self = NULL; /* it has been taken over, also on failure */
         }
-        status = tam_meet(bootstrap, "tamis_comm_create_nccl", status, &id);
+        status = tam_bootstrap(bootstrap, "tamis_comm_create_nccl", status, &id);
     }
     if (status == TAMIS_OK) {
         *out = comm;

@@ -40,7 +40,7 @@ tamis_status tam_sum_by_gather(tam_gather_chunk gather, void *self, uint32_t nra
 
 void tam_sums_add(const uint16_t *from, size_t count, bool first, float *sums) {
     if (first)
-        tam_widen(TAMIS_TYPE_BFLOAT16, from, count, sums);
+        tam_widen(TAMIS_DTYPE_BFLOAT16, from, count, sums);
     for (size_t i = 0; !first && i < count; i++)
         sums[i] += tam_bfloat16_widen(from[i]);
 }
@@ -49,7 +49,7 @@ void tam_sums_round(const float *sums, size_t count, uint16_t *values, float *lo
     for (size_t i = 0; i < count; i++)
         values[i] = tam_bfloat16_clamp(sums[i]);
     for (size_t i = 0; lost && i < count; i++)
-        lost[i] += tam_bfloat16_rest(sums[i], values[i]);
+        lost[i] += tam_bfloat16_error(sums[i], values[i]);
 }
 
 /* A chunk of the sums, all of one owner. */

@@ -20,10 +20,10 @@ void tam_wait_pause(const tam_wait *wait);
 
 enum { TAM_LATE_TEXT = 112 };
 
-/** For a sentence: ", tamis_reduce_wait of step 7". @return text */
+/** For a sentence: ", tamis_reducer_wait of step 7". @return text */
 const char *tam_wait_place(const tam_call *call, char text[TAM_LATE_TEXT]);
 
-/** For the sentence of a deadline that has passed: ", tamis_reduce_wait of step 7: waited 5.0 s".
+/** For the sentence of a deadline that has passed: ", tamis_reducer_wait of step 7: waited 5.0 s".
  * @return text */
 const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]);
 

@@ -28,17 +28,17 @@ static inline tamis_step tamis_cuda_step(void *grad, cudaStream_t stream) {
     return step;
 }
 
-/** As tamis_reduce_join: work enqueued on `stream` from here on comes after the result. */
+/** As tamis_reducer_join: work enqueued on `stream` from here on comes after the result. */
 static inline tamis_status tamis_cuda_join(tamis_reducer *reducer, cudaStream_t stream) {
-    return tamis_reduce_join(reducer, stream);
+    return tamis_reducer_join(reducer, stream);
 }
 
 /** A whole step in the order of `stream`: start and join. Errors and order as of both. */
 static inline tamis_status tamis_cuda_reduce(tamis_reducer *reducer, void *grad,
                                              cudaStream_t stream) {
     tamis_step step = tamis_cuda_step(grad, stream);
-    tamis_status status = tamis_reduce_start(reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_join(reducer, stream) : status;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_join(reducer, stream) : status;
 }
 
 #endif

@@ -3,7 +3,7 @@
  * tamis/energy.h - joules of a training run: per phase, counted once, honest when unknown.
  *
  *     tamis_energy_config cfg = TAMIS_ENERGY_CONFIG_INIT;
- *     tamis_energy_open(&cfg, &energy);                  finds counters; none is a normal state
+ *     tamis_energy_create(&cfg, &energy);                  finds counters; none is a normal state
  *     reducer_config.on_phase = tamis_energy_on_phase;   the reducer's phases, as they end
  *     reducer_config.on_phase_context = energy;
  *     for (;;) {
@@ -14,7 +14,7 @@
  *         tamis_energy_step(energy, &stats);
  *     }
  *     tamis_energy_report(energy, comm, &report);        all ranks together, each counter once
- *     tamis_energy_close(energy);
+ *     tamis_energy_destroy(energy);
  *
  * Counters tick slowly, GPUs about every 100 ms, while phases last milliseconds. So joules are not
  * read at the ends of phases: they are attributed, by a regression of what the counter gained
@@ -197,11 +197,12 @@ typedef struct tamis_energy_config {
  * Collective: no               Errors:  ARGUMENT, NOMEM; IO, FORMAT: a file of the configuration
  * Cost:       less than 0.5 % of a core; no call on a device's stream
  */
-TAMIS_CHECKED tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out);
+TAMIS_CHECKED tamis_status tamis_energy_create(const tamis_energy_config *config,
+                                               tamis_energy **out);
 
 /** Write what is left to the file and free everything; waits for a last reading, half a second at
  * most. Nobody may mark any more. A thread that hangs in a driver is left behind. NULL is fine. */
-TAMIS_API void tamis_energy_close(tamis_energy *energy);
+TAMIS_API void tamis_energy_destroy(tamis_energy *energy);
 
 TAMIS_API uint32_t tamis_energy_ndomains(const tamis_energy *energy);
 

@@ -18,7 +18,7 @@ extern "C" {
  *
  * The MPI communicator is duplicated, so traffic never mixes with the caller's. With
  * MPI_THREAD_MULTIPLE a thread of the library drives the exchange while the caller computes;
- * with less the exchange runs inside tamis_reduce_wait, on the caller's thread.
+ * with less the exchange runs inside tamis_reducer_wait, on the caller's thread.
  *
  * MPI must be initialised, and must not be finalised before tamis_comm_destroy. After a lost
  * communicator (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: leave by

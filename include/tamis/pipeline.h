@@ -91,8 +91,8 @@ typedef struct tamis_stage {
 #define TAMIS_STAGE_INIT TAMIS_INIT(tamis_stage, TAMIS_SET(straggler, UINT32_MAX))
 
 /** Read what is known of a stage. Errors: ARGUMENT. */
-TAMIS_CHECKED tamis_status tamis_pipeline_stage(const tamis_pipeline *pipeline, uint32_t stage,
-                                                tamis_stage *out);
+TAMIS_CHECKED tamis_status tamis_pipeline_stage_at(const tamis_pipeline *pipeline, uint32_t stage,
+                                                   tamis_stage *out);
 
 #ifdef __cplusplus
 }

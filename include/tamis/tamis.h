@@ -15,13 +15,13 @@
  *     check(tamis_layout_create(segments, nsegments, &layout));      what
  *     tamis_reducer_config cfg = TAMIS_REDUCER_CONFIG_INIT;          how: scheme "tamis", 1 %
  *     check(tamis_reducer_create(comm, layout, &cfg, &red));
- *     check(tamis_check_equal(comm, params, n * sizeof *params));    all ranks begin alike
+ *     check(tamis_comm_check_equal(comm, params, n * sizeof *params));    all ranks begin alike
  *     for (int i = 0; i < steps; i++) {
  *         backward(grads);
  *         tamis_step step = TAMIS_STEP_INIT;
  *         step.grad = grads;
- *         check(tamis_reduce_start(red, &step));
- *         check(tamis_reduce_wait(red));       grads now holds the mean of the chosen entries
+ *         check(tamis_reducer_start(red, &step));
+ *         check(tamis_reducer_wait(red));       grads now holds the mean of the chosen entries
  *         optimizer(params, grads);            and zero elsewhere, the same bits on all ranks
  *     }
  *
@@ -39,8 +39,8 @@
  *              their communicator; a layout may go as soon as the reducer exists.
  * Outputs      Output arguments come last and are written only on TAMIS_OK.
  * Threads      One thread at a time per handle, with two exceptions: tamis_comm_abort may come
- *              from any thread, and tamis_grad_ready from one thread while another is inside
- *              tamis_reduce_wait.
+ *              from any thread, and tamis_reducer_ready from one thread while another is inside
+ *              tamis_reducer_wait.
  * Collective   Calls marked "collective" are made by all ranks in the same order on reducers of
  *              one communicator.
  * Buffers      What a step points to belongs to the library from start until wait returns, or
@@ -298,7 +298,7 @@ TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waitin
  *             get it, too. ARGUMENT (data is NULL, on any rank; on all). Nothing is lost. Else the
  *             comm
  */
-TAMIS_CHECKED tamis_status tamis_check_equal(tamis_comm *comm, const void *data, size_t bytes);
+TAMIS_CHECKED tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t bytes);
 
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
@@ -377,20 +377,20 @@ typedef enum tamis_device {
 } tamis_device;
 
 /** Elements of a gradient. */
-typedef enum tamis_type {
-    TAMIS_TYPE_FLOAT32 = 0,
-    TAMIS_TYPE_FLOAT16 = 1, /* IEEE binary16; a result that exceeds it becomes infinite */
-    TAMIS_TYPE_BFLOAT16 = 2 /* a result that exceeds it becomes its largest number, 3.39e38 */
-} tamis_type;
+typedef enum tamis_dtype {
+    TAMIS_DTYPE_FLOAT32 = 0,
+    TAMIS_DTYPE_FLOAT16 = 1, /* IEEE binary16; a result that exceeds it becomes infinite */
+    TAMIS_DTYPE_BFLOAT16 = 2 /* a result that exceeds it becomes its largest number, 3.39e38 */
+} tamis_dtype;
 
 /** What wait leaves behind (section 8). */
 typedef enum tamis_output {
     TAMIS_OUTPUT_DENSE = 0, /* in step.grad: the result at the chosen entries, zero elsewhere */
-    TAMIS_OUTPUT_SPARSE = 1 /* only tamis_reduce_result; step.grad is read and left as it is */
+    TAMIS_OUTPUT_SPARSE = 1 /* only tamis_reducer_result; step.grad is read and left as it is */
 } tamis_output;
 
 /** Whether the result is the mean or the sum over ranks. */
-typedef enum tamis_average { TAMIS_AVERAGE_MEAN = 0, TAMIS_AVERAGE_SUM = 1 } tamis_average;
+typedef enum tamis_op { TAMIS_OP_MEAN = 0, TAMIS_OP_SUM = 1 } tamis_op;
 
 /** What all ranks do together when any rank met NaN or Inf. The residual stays finite in each
  * case: an entry that would make it non-finite is dropped, the others are accumulated. Sums over
@@ -495,7 +495,7 @@ typedef enum tamis_update_rule {
  *
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v)
  * Cost:        one pass, 28 bytes per element (32 with dense output, 8 less without m or v)
- * Unsupported: scheme dense, segments with rows, tamis_grad_accumulate: add micro-batches up in the
+ * Unsupported: scheme dense, segments with rows, tamis_reducer_accumulate: add micro-batches up in the
  *              gradient. With exchange auto all buckets are union. On a CUDA device the host drives
  *              the steps
  * Source:      Adam: arXiv 1412.6980; momentum: arXiv 1712.01887
@@ -573,7 +573,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * link_latency_us and link_gbit are both given, that is all the model knows of the machine, and the
  * choice is the same in every run. Else times are measured, once for a communicator, in some 80 ms;
  * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are summed
- * in the gradient, in float32, whatever wire_type is: an error that loses the communicator leaves their
+ * in the gradient, in float32, whatever wire_dtype is: an error that loses the communicator leaves their
  * gradients partly reduced, and a step that is skipped for NaN or Inf loses what they held, as with
  * scheme dense. Micro-batches wait in the residual and go with the step. All buckets are union with
  * TAMIS_OUTPUT_SPARSE and on a CUDA device.
@@ -586,7 +586,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * ownership and exchange union (tamis, cltk), float32 values and the CPU; no segment has rows. The
  * gradient is read by the exchange, whatever `worker` says, and so is the library's until wait; an error
  * before the node's sum is made leaves it as it was. Bad entries are those of sums of a node;
- * tamis_grad_accumulate is refused.
+ * tamis_reducer_accumulate is refused.
  */
 typedef struct tamis_reducer_config {
     size_t size;
@@ -594,12 +594,12 @@ typedef struct tamis_reducer_config {
                                   with an update of rule Adam "tamis-update" */
     double density;            /* share of the entries that travel, in (0, 1]; k = max(1, floor) */
     tamis_output output;       /* dense */
-    tamis_average average;     /* mean */
+    tamis_op op;               /* mean */
     tamis_nonfinite nonfinite; /* error */
     uint32_t block;            /* unit of cyclic and balanced ownership, elements: multiple of 32,
                                   <= 65536; 0: the largest power of two <= 4096 that leaves 64
                                   blocks a rank; balanced: 1024 blocks, as published */
-    double over;               /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
+    double overselect;         /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
     double capacity;           /* step, fixed, sage: slot size in units of k / ranks (ownership
                                   `all`, `leader`: of k; reuse: of k); what does not fit stays in
                                   the residual. 0: as published: slots grow to the longest list,
@@ -608,7 +608,7 @@ typedef struct tamis_reducer_config {
                                   1 / (2 sqrt(k)), as published */
     uint32_t threads;          /* of the CPU kernels; 0: TAMIS_THREADS, else 1 */
     tamis_device device;       /* cpu */
-    tamis_type grad_type;      /* float32 */
+    tamis_dtype grad_dtype;    /* float32 */
     uint64_t bucket_length;    /* elements of a bucket (section 7). 0: all segments are one bucket;
                                   TAMIS_BUCKETS_PLANNED: as the link below suggests; else segments
                                   are joined until they have so many. At most 64 buckets, and k */
@@ -623,7 +623,7 @@ typedef struct tamis_reducer_config {
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
-    tamis_type wire_type;       /* of values that travel: float32, or bfloat16, which rounds what a
+    tamis_dtype wire_dtype;     /* of values that travel: float32, or bfloat16, which rounds what a
                                   rank sends, and the sum once more. What rounding takes stays in a
                                   residual: late, not lost. float16 is refused: values beyond 65504
                                   or below 6e-8 would need a scale that all ranks agree on */
@@ -688,8 +688,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_set_density(tamis_reducer *reducer, dou
  * rank's own choice, and makes no difference to the result. */
 typedef struct tamis_step {
     size_t size;
-    void *grad;         /* [in,out] config.grad_type[n], aligned to an element */
-    void *const *grads; /* [in,out] one pointer per segment, grad_type[length of the segment] */
+    void *grad;         /* [in,out] config.grad_dtype[n], aligned to an element */
+    void *const *grads; /* [in,out] one pointer per segment, grad_dtype[length of the segment] */
     float scale;        /* factor on the gradient when it is accumulated (1) */
     void *stream;       /* CUDA: the cudaStream_t that produces the gradient; NULL: the default */
 } tamis_step;
@@ -719,12 +719,12 @@ typedef struct tamis_step {
  * Source:     error feedback as in Deep Gradient Compression (arXiv 1712.01887) without momentum
  *             correction; zeroing at the union after the exchange as in MiCRO (arXiv 2310.00967)
  */
-TAMIS_CHECKED tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_step *step);
+TAMIS_CHECKED tamis_status tamis_reducer_start(tamis_reducer *reducer, const tamis_step *step);
 
 /**
  * Finish the step that start began.
  *
- * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reduce_result. On
+ * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reducer_result. On
  * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
  * residual holds everything that was accumulated: nothing was applied anywhere on this rank. Others may
  * have applied the step, if only its last exchange failed here: tamis_reducer_align.
@@ -734,7 +734,7 @@ TAMIS_CHECKED tamis_status tamis_reduce_start(tamis_reducer *reducer, const tami
  * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
  *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED, DEVICE: the comm
  */
-TAMIS_CHECKED tamis_status tamis_reduce_wait(tamis_reducer *reducer);
+TAMIS_CHECKED tamis_status tamis_reducer_wait(tamis_reducer *reducer);
 
 /**
  * Finish the step in the order of a CUDA stream: what is enqueued on `stream` from here on finds
@@ -744,7 +744,7 @@ TAMIS_CHECKED tamis_status tamis_reduce_wait(tamis_reducer *reducer);
  * or wait returns (the gradient is then zero, its content in the residual), a step without result
  * (NONFINITE) is logged and seen in tamis_stats.skipped, tamis_reducer_stats tells of the last step
  * that has ended. A step that the host must drive (see start) is waited for, as by
- * tamis_reduce_wait.
+ * tamis_reducer_wait.
  *
  * When `stream` is being captured, so is the step: start and join become part of the caller's
  * graph, on all ranks or on none. Nobody watches replays: they have no deadline, and a failure is
@@ -752,9 +752,9 @@ TAMIS_CHECKED tamis_status tamis_reduce_wait(tamis_reducer *reducer);
  *
  * @param  stream  [in]  cudaStream_t; NULL: the default stream. Nothing on TAMIS_DEVICE_CPU
  *
- * Collective: yes              Errors:  as tamis_reduce_wait, of this or an earlier step
+ * Collective: yes              Errors:  as tamis_reducer_wait, of this or an earlier step
  */
-TAMIS_CHECKED tamis_status tamis_reduce_join(tamis_reducer *reducer, void *stream);
+TAMIS_CHECKED tamis_status tamis_reducer_join(tamis_reducer *reducer, void *stream);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 7. Overlap: buckets, readiness, micro-batches                                                */
@@ -794,10 +794,10 @@ TAMIS_CHECKED tamis_status tamis_reduce_join(tamis_reducer *reducer, void *strea
  * Collective: no: any order, which may differ between ranks, within one reducer
  * Cost:       less than a microsecond, where no bucket begins; no allocation
  * Errors:     ARGUMENT; STATE: marked twice, or the last step has not been waited for: no effect;
- *             else as tamis_reduce_start
+ *             else as tamis_reducer_start
  */
-TAMIS_CHECKED tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t segment,
-                                            const tamis_step *step);
+TAMIS_CHECKED tamis_status tamis_reducer_ready(tamis_reducer *reducer, uint32_t segment,
+                                               const tamis_step *step);
 
 /**
  * Add a gradient to the residual and exchange nothing: one micro-batch of several. The gradient of
@@ -811,7 +811,7 @@ TAMIS_CHECKED tamis_status tamis_grad_ready(tamis_reducer *reducer, uint32_t seg
  *                                              one rank per node; update mode): no effect;
  *                                              DEVICE: the comm
  */
-TAMIS_CHECKED tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const tamis_step *step);
+TAMIS_CHECKED tamis_status tamis_reducer_accumulate(tamis_reducer *reducer, const tamis_step *step);
 
 /**
  * Whether wait would return at once. Over transports without a thread of their own (local,
@@ -820,7 +820,7 @@ TAMIS_CHECKED tamis_status tamis_grad_accumulate(tamis_reducer *reducer, const t
  * @param  done  [out]  1 or 0; still 0 while segments are not ready
  * Errors:     ARGUMENT, STATE (no step is under way)
  */
-TAMIS_CHECKED tamis_status tamis_reduce_test(tamis_reducer *reducer, int *done);
+TAMIS_CHECKED tamis_status tamis_reducer_test(tamis_reducer *reducer, int *done);
 
 /** One bucket of a reducer. */
 typedef struct tamis_bucket {
@@ -847,8 +847,8 @@ typedef struct tamis_bucket {
 TAMIS_API uint32_t tamis_reducer_nbuckets(const tamis_reducer *reducer);
 
 /** The index-th bucket in the order of the exchange: 0 holds the last segment. */
-TAMIS_CHECKED tamis_status tamis_reducer_bucket(const tamis_reducer *reducer, uint32_t index,
-                                                tamis_bucket *out);
+TAMIS_CHECKED tamis_status tamis_reducer_bucket_at(const tamis_reducer *reducer, uint32_t index,
+                                                   tamis_bucket *out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 8. Results and statistics                                                                    */
@@ -874,7 +874,7 @@ typedef struct tamis_result {
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE (no step was
  *                                                           waited for; a joined step has none)
  */
-TAMIS_CHECKED tamis_status tamis_reduce_result(const tamis_reducer *reducer, tamis_result *out);
+TAMIS_CHECKED tamis_status tamis_reducer_result(const tamis_reducer *reducer, tamis_result *out);
 
 /**
  * The residual of this rank, float32[n], in memory of its device. NULL for scheme "dense", which
@@ -916,9 +916,9 @@ typedef struct tamis_stats {
     double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
                             by itself, for the host has no clock there */
     double cut_s;
-    double exchange_s;       /* transport calls, waiting for others included, and the union */
-    double apply_s;          /* write back, control */
-    double wait_s;           /* inside tamis_reduce_wait, of which the phases above may be a part */
+    double exchange_s; /* transport calls, waiting for others included, and the union */
+    double apply_s;    /* write back, control */
+    double wait_s;     /* inside tamis_reducer_wait, of which the phases above may be a part */
     double exchange_s_total; /* of all steps since the reducer was made */
     double slack_s;     /* how much later than here the last gradient was ready on the slowest rank,
                            both counted from the end of the last exchange of the step before; 0 if
@@ -1015,7 +1015,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_control_bytes(const tamis_reducer *redu
  * Cost:       reads the residual once, for its checksum
  * Errors:     ARGUMENT, STATE (between start and wait), NOMEM; DEVICE
  */
-TAMIS_CHECKED tamis_status tamis_reducer_control_save(tamis_reducer *reducer, void *memory,
+TAMIS_CHECKED tamis_status tamis_reducer_save_control(tamis_reducer *reducer, void *memory,
                                                       size_t bytes);
 
 /**
@@ -1027,7 +1027,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_control_save(tamis_reducer *reducer, vo
  * Errors:     ARGUMENT, STATE (between start and wait), UNSUPPORTED (scheme dense has none), NOMEM;
  *             DEVICE: part of it may have been written
  */
-TAMIS_CHECKED tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, float *out);
+TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, float *out);
 
 /**
  * Take one part or both back.
@@ -1040,8 +1040,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, f
  * So a run of Q ranks goes on with P, in two calls. The control part alone may be of any rank of
  * another number of them; what is divided among ranks (ownership balanced, exchange balanced-pairs)
  * stays as it is here. Then the residual: what waits must come to the same result, so the new
- * residuals sum to what the old ones did (TAMIS_AVERAGE_SUM), or to P / Q times that
- * (TAMIS_AVERAGE_MEAN), e.g.
+ * residuals sum to what the old ones did (TAMIS_OP_SUM), or to P / Q times that
+ * (TAMIS_OP_MEAN), e.g.
  *
  *     4 ranks a b c d -> 2 ranks   (a + c) / 2   (b + d) / 2
  *     2 ranks a b     -> 4 ranks   a   b   a   b              or 2a  2b  0  0
@@ -1056,8 +1056,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_residual_save(tamis_reducer *reducer, f
  *             scheme dense), FORMAT, NOMEM: the reducer is as it was; DEVICE: it is of no use any
  *             more
  */
-TAMIS_CHECKED tamis_status tamis_reducer_restore(tamis_reducer *reducer, const void *control,
-                                                 size_t control_bytes, const float *residual);
+TAMIS_CHECKED tamis_status tamis_reducer_load_memory(tamis_reducer *reducer, const void *control,
+                                                     size_t control_bytes, const float *residual);
 
 /**
  * Copy the moments of update mode.
@@ -1070,7 +1070,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_restore(tamis_reducer *reducer, const v
  *             STATE (between start and wait), UNSUPPORTED (no update mode), NOMEM; DEVICE: part may
  *             have been written
  */
-TAMIS_CHECKED tamis_status tamis_reducer_moments_save(tamis_reducer *reducer, float *first,
+TAMIS_CHECKED tamis_status tamis_reducer_save_moments(tamis_reducer *reducer, float *first,
                                                       float *second, uint64_t *passes);
 
 /**
@@ -1086,8 +1086,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_moments_save(tamis_reducer *reducer, fl
  * Collective: no               Errors:  as for save; nothing has changed but after DEVICE, when the
  *                                       reducer is of no use any more
  */
-TAMIS_CHECKED tamis_status tamis_reducer_moments_restore(tamis_reducer *reducer, const float *first,
-                                                         const float *second, uint64_t passes);
+TAMIS_CHECKED tamis_status tamis_reducer_load_moments(tamis_reducer *reducer, const float *first,
+                                                      const float *second, uint64_t passes);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 10. Settings                                                                                 */

@@ -10,7 +10,7 @@
 #include "lib/base/base.h"
 #include "lib/base/device.h"
 #include "lib/base/half.h"
-#include "lib/base/intake.h"
+#include "lib/base/optimizer.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -28,7 +28,7 @@ INLINE uint32_t over(__m256i m, __m256i under) {
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(m, under)));
 }
 
-INLINE bool reaches(const __m256 s[VECTORS], __m256i under) {
+INLINE bool ranges(const __m256 s[VECTORS], __m256i under) {
     __m256i most = magnitude(s[0]);
     for (int v = 1; v < VECTORS; v++)
         most = _mm256_max_epi32(most, magnitude(s[v]));
@@ -99,8 +99,8 @@ INLINE __m256 bad_of(__m256 x) {
         _mm256_cmpgt_epi32(magnitude(x), _mm256_set1_epi32(TAM_INFINITE_BITS - 1)));
 }
 
-/* What the rule makes of g, 8 elements from `at` on; the formulas of intake.h. */
-INLINE __m256 made(const tam_intake *p, uint32_t at, __m256 g) {
+/* What the rule makes of g, 8 elements from `at` on; the formulas of optimizer.h. */
+INLINE __m256 made(const tam_optimizer *p, uint32_t at, __m256 g) {
     __m256 m0 = _mm256_setzero_ps(), m = g;
     if (p->first) {
         m0 = _mm256_loadu_ps(p->first + at);
@@ -125,7 +125,7 @@ INLINE __m256 made(const tam_intake *p, uint32_t at, __m256 g) {
 }
 
 /* One block; s: what acc is now. */
-INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
                              bool clear, tam_tile_out *out, __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
     const __m256 scale = _mm256_set1_ps(job->scale), decay = _mm256_set1_ps(job->decay);
@@ -136,8 +136,8 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, ui
             g = made(rule, at + (uint32_t)v * WIDTH, g);
         s[v] = _mm256_add_ps(remember(acc + v * WIDTH, decay), g);
     }
-    if (reaches(s, under)) {
-        if (reaches(s, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
+    if (ranges(s, under)) {
+        if (ranges(s, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
             out->nonfinite += keep_finite(acc, decay, s);
         if (job->threshold < TAM_INFINITE_BITS)
             append(s, under, job->base + at, out);
@@ -150,11 +150,11 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_intake *rule, ui
 }
 
 /* The last entries of a tile, fewer than a block. */
-static void accumulate_tail(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+static void accumulate_tail(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
                             tam_tile_out *out) {
     for (; at < job->length; at++) {
         float g = job->scale * job->grad[at], kept = job->decay * job->acc[at];
-        float s = kept + (rule ? tam_intake_take(rule, at, g) : g);
+        float s = kept + (rule ? tam_optimizer_take(rule, at, g) : g);
         bool finite = tam_magnitude(s) < TAM_INFINITE_BITS;
         job->acc[at] = finite ? s : kept;
         out->nonfinite += !finite;
@@ -185,7 +185,7 @@ INLINE float fold(const __m256 u[2 * VECTORS]) {
     return _mm_cvtss_f32(_mm_add_ss(w2, _mm_movehdup_ps(w2)));
 }
 
-INLINE float accumulate_chunk(const tam_tile_job *job, const tam_intake *rule, uint32_t at,
+INLINE float accumulate_chunk(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
                               bool clear, tam_tile_out *out) {
     __m256 s[VECTORS], u[2 * VECTORS];
     if (rule) /* in so long a loop compilers do not see that the first row sets it */
@@ -212,7 +212,7 @@ static float sum_tail(const float *s, uint32_t length) {
     return fold(u);
 }
 
-INLINE void accumulate(const tam_tile_job *job, const tam_intake *rule, tam_tile_out *out,
+INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, tam_tile_out *out,
                        bool clear) {
     uint32_t at = 0, begin;
     for (; at + TAM_TILE_CHUNK <= job->length; at += TAM_TILE_CHUNK)
@@ -236,7 +236,7 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
         __m256 s[VECTORS];
         for (int v = 0; v < VECTORS; v++)
             s[v] = _mm256_loadu_ps(job->acc + at + v * WIDTH);
-        if (reaches(s, under))
+        if (ranges(s, under))
             append(s, under, job->base + at, out);
     }
     for (; at < job->length; at++)
@@ -252,21 +252,21 @@ static void accumulate_clear(const tam_tile_job *job, tam_tile_out *out) {
 }
 
 static void update_keep(const tam_tile_job *job, tam_tile_out *out) {
-    const tam_intake rule = tam_tile_rule(job);
+    const tam_optimizer rule = tam_tile_rule(job);
     accumulate(job, &rule, out, false);
 }
 
 static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
-    const tam_intake rule = tam_tile_rule(job);
+    const tam_optimizer rule = tam_tile_rule(job);
     accumulate(job, &rule, out, true);
 }
 
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
-    else if (job->intake && job->clear)
+    else if (job->optimizer && job->clear)
         update_clear(job, out);
-    else if (job->intake)
+    else if (job->optimizer)
         update_keep(job, out);
     else if (job->clear)
         accumulate_clear(job, out);
@@ -274,6 +274,6 @@ void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out) {
         accumulate_keep(job, out);
 }
 
-void tam_widen_avx2(tamis_type type, const void *from, size_t count, float *to) {
+void tam_widen_avx2(tamis_dtype type, const void *from, size_t count, float *to) {
     tam_widen(type, from, count, to);
 }

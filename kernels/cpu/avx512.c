@@ -32,8 +32,8 @@ typedef struct cursor {
     uint32_t *index, *magnitude;
     uint64_t nonfinite;
     bool select;
-    bool many;       /* candidates, in the chunk before */
-    tam_intake rule; /* of an update: moments from the first element of the tile on */
+    bool many;          /* candidates, in the chunk before */
+    tam_optimizer rule; /* of an update: moments from the first element of the tile on */
 } cursor;
 
 INLINE __mmask16 mask_of(uint32_t left, uint32_t vector) {
@@ -57,7 +57,7 @@ INLINE __m512i magnitude(__m512 x) {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
 
-INLINE bool reaches(const __m512i m[VECTORS], __m512i bound) {
+INLINE bool ranges(const __m512i m[VECTORS], __m512i bound) {
     __m512i most = _mm512_max_epu32(_mm512_max_epu32(m[0], m[1]), _mm512_max_epu32(m[2], m[3]));
     return _mm512_cmpge_epu32_mask(most, bound) != 0;
 }
@@ -122,8 +122,8 @@ INLINE __mmask16 bad_of(__m512 x) {
     return _mm512_fpclass_ps_mask(x, 0x01 | 0x08 | 0x10 | 0x80);
 }
 
-/* What the rule makes of g, 16 elements from `at` on; the formulas of intake.h. */
-INLINE __m512 made(const tam_intake *p, uint32_t at, bool whole, __mmask16 mask, __m512 g) {
+/* What the rule makes of g, 16 elements from `at` on; the formulas of optimizer.h. */
+INLINE __m512 made(const tam_optimizer *p, uint32_t at, bool whole, __mmask16 mask, __m512 g) {
     __m512 m0 = _mm512_setzero_ps(), m = g;
     if (p->first) {
         m0 = load(p->first + at, whole, mask);
@@ -166,7 +166,7 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, b
             s[v] = _mm512_maskz_mov_ps(mask[v], s[v]);
         m[v] = magnitude(s[v]);
     }
-    if (reaches(m, _mm512_set1_epi32(TAM_INFINITE_BITS)))
+    if (ranges(m, _mm512_set1_epi32(TAM_INFINITE_BITS)))
         keep_finite(a, c, s, m);
     if (c->select && c->many)
         append_many(m, job->base + at, c);
@@ -229,7 +229,7 @@ INLINE float accumulate_tail(const tam_tile_job *job, uint32_t begin, bool clear
 
 INLINE cursor begin(const tam_tile_job *job, const tam_tile_out *out, bool update) {
     return (cursor){
-        .rule = update ? tam_tile_rule(job) : (tam_intake){0},
+        .rule = update ? tam_tile_rule(job) : (tam_optimizer){0},
         .scale = _mm512_set1_ps(job->scale),
         .decay = _mm512_set1_ps(job->decay),
         .threshold = _mm512_set1_epi32((int)job->threshold),
@@ -257,7 +257,7 @@ INLINE void search_block(const float *acc, uint32_t base, bool whole, uint32_t l
     __m512i m[VECTORS];
     for (int v = 0; v < VECTORS; v++)
         m[v] = magnitude(load(acc + v * WIDTH, whole, mask_of(left, (uint32_t)v)));
-    if (reaches(m, c->threshold))
+    if (ranges(m, c->threshold))
         append_many(m, base, c);
 }
 
@@ -292,9 +292,9 @@ static void update_clear(const tam_tile_job *job, tam_tile_out *out) {
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out) {
     if (!job->grad)
         search(job, out);
-    else if (job->intake && job->clear)
+    else if (job->optimizer && job->clear)
         update_clear(job, out);
-    else if (job->intake)
+    else if (job->optimizer)
         update_keep(job, out);
     else if (job->clear)
         accumulate_clear(job, out);
@@ -302,6 +302,6 @@ void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out) {
         accumulate_keep(job, out);
 }
 
-void tam_widen_avx512(tamis_type type, const void *from, size_t count, float *to) {
+void tam_widen_avx512(tamis_dtype type, const void *from, size_t count, float *to) {
     tam_widen(type, from, count, to);
 }

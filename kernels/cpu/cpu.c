@@ -198,7 +198,7 @@ static void scatter(float *to, const uint32_t *indices, size_t count, const floa
     }
 }
 
-static void scatter_narrow(uint16_t *to, tamis_type type, const uint32_t *indices, size_t count,
+static void scatter_narrow(uint16_t *to, tamis_dtype type, const uint32_t *indices, size_t count,
                            const float *values) {
     for (size_t i = 0; i < count; i++) {
         __builtin_prefetch(&to[ahead(indices, i, count)], 1);
@@ -225,7 +225,7 @@ static tamis_status cpu_apply(void *self, const tam_accumulate *target, const ui
     cpu_device *cpu = self;
     for (size_t i = 0; i < count; i++)
         values[i] /= divisor;
-    if (target->grad && target->type != TAMIS_TYPE_FLOAT32)
+    if (target->grad && target->type != TAMIS_DTYPE_FLOAT32)
         scatter_narrow(target->grad, target->type, indices, count, values);
     else if (target->grad)
         scatter(target->grad, indices, count, values);

@@ -9,7 +9,7 @@
 #include "lib/base/base.h"
 #include "lib/base/device.h"
 #include "lib/base/half.h"
-#include "lib/base/intake.h"
+#include "lib/base/optimizer.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -111,20 +111,21 @@ static uint32_t least(uint32_t a, uint32_t b) {
 
 /* What the rule makes of the gradient. A loop for each kind, for a test within keeps compilers from
  * vectorising it. */
-INLINE void make_adam(const tam_intake *p, float scale, uint32_t length, const float *restrict grad,
-                      float *restrict first, float *restrict second, float *restrict to) {
+INLINE void make_adam(const tam_optimizer *p, float scale, uint32_t length,
+                      const float *restrict grad, float *restrict first, float *restrict second,
+                      float *restrict to) {
     for (uint32_t l = 0; l < length; l++)
-        to[l] = tam_intake_adam(p, scale * grad[l], first ? &first[l] : NULL, &second[l]);
+        to[l] = tam_optimizer_adam(p, scale * grad[l], first ? &first[l] : NULL, &second[l]);
 }
 
-INLINE void make_momentum(const tam_intake *p, float scale, uint32_t length,
+INLINE void make_momentum(const tam_optimizer *p, float scale, uint32_t length,
                           const float *restrict grad, float *restrict first, float *restrict to) {
     for (uint32_t l = 0; l < length; l++)
-        to[l] = tam_intake_momentum(p, scale * grad[l], &first[l]);
+        to[l] = tam_optimizer_momentum(p, scale * grad[l], &first[l]);
 }
 
 static void make(const tam_tile_job *job, uint32_t at, uint32_t length, float *to) {
-    const tam_intake p = tam_tile_rule(job);
+    const tam_optimizer p = tam_tile_rule(job);
     const float *grad = job->grad + at;
     if (p.second && p.first)
         make_adam(&p, job->scale, length, grad, p.first + at, p.second + at, to);
@@ -138,10 +139,10 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, uint32_t leng
                              tam_tile_out *out) {
     float s[BLOCK], made[BLOCK];
     float *acc = job->acc + at, *grad = job->grad + at;
-    if (job->intake)
+    if (job->optimizer)
         make(job, at, length, made);
-    if (add(acc, job->intake ? made : grad, job->decay, job->intake ? 1.0f : job->scale, length,
-            (int32_t)job->threshold, s)) {
+    if (add(acc, job->optimizer ? made : grad, job->decay, job->optimizer ? 1.0f : job->scale,
+            length, (int32_t)job->threshold, s)) {
         if (any(s, length, (int32_t)TAM_INFINITE_BITS))
             out->nonfinite += keep_finite(acc, job->decay, length, s);
         append(s, length, job->base + at, job->threshold, out);
@@ -178,6 +179,6 @@ void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out) {
         search(job, out);
 }
 
-void tam_widen_portable(tamis_type type, const void *from, size_t count, float *to) {
+void tam_widen_portable(tamis_dtype type, const void *from, size_t count, float *to) {
     tam_widen(type, from, count, to);
 }

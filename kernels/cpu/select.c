@@ -98,7 +98,7 @@ static bool cut_list(tam_select *s, const tam_scope *scope, const tam_candidates
 
 /* -- from the tiles --------------------------------------------------------------------------- */
 
-/* A magnitude at or under the least one whose key, rounded, reaches `key`. */
+/* A magnitude at or under the least one whose key, rounded, ranges `key`. */
 static uint32_t threshold_of(uint32_t key, float weight) {
     /* Half way to the next lower key the product rounds up; exact in binary64. */
     double middle = key >= TAM_INFINITE_BITS
@@ -113,7 +113,7 @@ static uint32_t threshold_of(uint32_t key, float weight) {
     return bits > 0 ? bits : 1;
 }
 
-/* What reaches s->thresholds. */
+/* What ranges s->thresholds. */
 static tam_candidates sweep(tam_select *s, const tam_scope *scope) {
     tam_candidates found;
     tam_accumulate job = {
@@ -237,7 +237,7 @@ static void trim(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_r
     out->key = tam_float(cutoff.key);
 }
 
-/* All that reaches s->thresholds, without a list. */
+/* All that ranges s->thresholds, without a list. */
 static void trim_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
     for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++) {
         bool any = s->thresholds[g] < TAM_INFINITE_BITS;

@@ -4,7 +4,7 @@
  * the cheapest to the one that is always right, and all to the same:
  *
  *     list      the candidates hold everything over a key that is below the k-th: cut the list
- *     search    guess a threshold from a sample, search the own tiles for what reaches it, cut
+ *     search    guess a threshold from a sample, search the own tiles for what ranges it, cut
  *               that; up to three guesses
  *     scan      radix selection over the own tiles themselves, three reads, no list
  *

@@ -94,7 +94,7 @@ static tam_span share(const tam_grid *grid, tam_span span, uint32_t i, uint32_t 
 
 /* A tile whose gradient has 16 bits: widened piece by piece into the cache, which the kernel then
  * reads. Pieces are whole chunks, so all bits are those of a gradient that was wide already. */
-static void run_narrow(const tam_tile_level *level, const tam_tile_job *tile, tamis_type type,
+static void run_narrow(const tam_tile_level *level, const tam_tile_job *tile, tamis_dtype type,
                        uint16_t *grad, tam_tile_out *out) {
     _Alignas(64) float wide[PIECE];
     _Static_assert(PIECE % TAM_TILE_CHUNK == 0, "a piece is made of whole chunks");
@@ -124,7 +124,7 @@ static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam
             .decay = job->decay,
             .scale = job->scale,
             .clear = job->clear,
-            .intake = job->intake,
+            .optimizer = job->optimizer,
             .length = tile->length,
             .base = tile->begin,
             .threshold = select ? job->thresholds[tile->group] : TAM_INFINITE_BITS,
@@ -132,7 +132,7 @@ static void run_held(tam_sweep *s, const tam_accumulate *job, tam_span span, tam
         if (!grad && !select)
             continue;
         out.sum = 0.0;
-        if (grad && job->type != TAMIS_TYPE_FLOAT32)
+        if (grad && job->type != TAMIS_DTYPE_FLOAT32)
             run_narrow(s->level, &one, job->type, grad, &out);
         else
             s->level->run(&one, &out);

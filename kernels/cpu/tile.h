@@ -4,7 +4,7 @@
  * AVX-512) give the same bits; the portable one is the oracle.
  *
  *     a = decay * acc[i]                    multiply, then add, each rounded to nearest
- *     s = a + scale * grad[i]               or a + what the intake makes of that, see intake.h
+ *     s = a + scale * grad[i]               or a + what the optimizer makes of that, see optimizer.h
  *     if s is not finite:  s = a, count it
  *     acc[i] = s;  grad[i] = 0 if asked
  *     if bits(|s|) >= threshold: append (base + i, bits(|s|)), NaN and Inf in acc included
@@ -42,7 +42,7 @@ typedef struct tam_tile_job {
     float *grad; /* NULL: acc is only searched, not changed (decay, scale, clear have no meaning) */
     float decay, scale;
     bool clear;
-    const tam_intake *intake; /* NULL: the gradient is added as it is */
+    const tam_optimizer *optimizer; /* NULL: the gradient is added as it is */
     uint32_t length;
     uint32_t base;      /* index of the first element */
     uint32_t threshold; /* magnitude bits, 1 to TAM_INFINITE_BITS; the latter: no candidates */
@@ -58,9 +58,9 @@ typedef struct tam_tile_out {
     double sum;         /* [in,out] chunk by chunk added up; a search leaves it */
 } tam_tile_out;
 
-/** The intake of a job, its moments from the first element of the tile on. */
-static inline tam_intake tam_tile_rule(const tam_tile_job *job) {
-    tam_intake rule = *job->intake;
+/** The optimizer of a job, its moments from the first element of the tile on. */
+static inline tam_optimizer tam_tile_rule(const tam_tile_job *job) {
+    tam_optimizer rule = *job->optimizer;
     rule.first = rule.first ? rule.first + job->base : NULL;
     rule.second = rule.second ? rule.second + job->base : NULL;
     return rule;
@@ -69,7 +69,7 @@ static inline tam_intake tam_tile_rule(const tam_tile_job *job) {
 typedef void (*tam_tile_kernel)(const tam_tile_job *job, tam_tile_out *out);
 
 /** As tam_widen of half.h: one loop, compiled for each level. */
-typedef void (*tam_tile_widen)(tamis_type type, const void *from, size_t count, float *to);
+typedef void (*tam_tile_widen)(tamis_dtype type, const void *from, size_t count, float *to);
 
 /** One instruction set level. */
 typedef struct tam_tile_level {
@@ -89,8 +89,8 @@ const tam_tile_level *tam_tile_best(void);
 void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out);
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out);
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out);
-void tam_widen_portable(tamis_type type, const void *from, size_t count, float *to);
-void tam_widen_avx2(tamis_type type, const void *from, size_t count, float *to);
-void tam_widen_avx512(tamis_type type, const void *from, size_t count, float *to);
+void tam_widen_portable(tamis_dtype type, const void *from, size_t count, float *to);
+void tam_widen_avx2(tamis_dtype type, const void *from, size_t count, float *to);
+void tam_widen_avx512(tamis_dtype type, const void *from, size_t count, float *to);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The pass over the gradient: acc = decay * acc + scale * grad, or what the rule of an update makes
- * of that (lib/base/intake.h); candidates, sums of squares, in the bits of kernels/cpu/tile.h. One warp takes one chunk at a time and waits for nobody; a lane holds 16 of
+ * of that (lib/base/optimizer.h); candidates, sums of squares, in the bits of kernels/cpu/tile.h. One warp takes one chunk at a time and waits for nobody; a lane holds 16 of
  * its elements in registers:
  *
  *     register 4 j + c        vector: element 128 j + 4 t + c      j, c = 0..3, lane t
@@ -15,7 +15,7 @@
 
 #include "kernels/cuda/chunk.cuh"
 #include "lib/base/half.h"
-#include "lib/base/intake.h"
+#include "lib/base/optimizer.h"
 
 /* -- types of gradients: how they are stored, how they are widened ---------------------------- */
 
@@ -184,7 +184,7 @@ static __device__ void store_moments(const float from[4], float *to) {
         __stcs(reinterpret_cast<float4 *>(to), make_float4(from[0], from[1], from[2], from[3]));
 }
 
-static __device__ void make_row(const tam_intake &rule, uint32_t i, float g[4]) {
+static __device__ void make_row(const tam_optimizer &rule, uint32_t i, float g[4]) {
     float *first = rule.first ? rule.first + i : nullptr, m[4], v[4];
     float *second = rule.second ? rule.second + i : nullptr;
     load_moments(first, m);
@@ -192,11 +192,11 @@ static __device__ void make_row(const tam_intake &rule, uint32_t i, float g[4]) 
 #pragma unroll
     for (uint32_t c = 0; c < 4; c++) { /* no pointer that is chosen: m and v are registers */
         if (!second)
-            g[c] = tam_intake_momentum(&rule, g[c], &m[c]);
+            g[c] = tam_optimizer_momentum(&rule, g[c], &m[c]);
         else if (first)
-            g[c] = tam_intake_adam(&rule, g[c], &m[c], &v[c]);
+            g[c] = tam_optimizer_adam(&rule, g[c], &m[c], &v[c]);
         else
-            g[c] = tam_intake_adam(&rule, g[c], nullptr, &v[c]);
+            g[c] = tam_optimizer_adam(&rule, g[c], nullptr, &v[c]);
     }
     store_moments(m, first);
     store_moments(v, second);
@@ -204,7 +204,7 @@ static __device__ void make_row(const tam_intake &rule, uint32_t i, float g[4]) 
 
 /* g becomes what the rule makes of it; moments lie as the residual does. */
 template <tam_form FORM>
-static __device__ void make_updates(const tam_intake &rule, const tam_cuda_chunk &chunk,
+static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_chunk &chunk,
                                     float g[16]) {
     uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -213,7 +213,7 @@ static __device__ void make_updates(const tam_intake &rule, const tam_cuda_chunk
         if (FORM == TAM_VECTOR)
             make_row(rule, chunk.begin + i, g + r);
         else if (tam_inside<FORM>(i, chunk.length))
-            g[r] = tam_intake_take(&rule, chunk.begin + i, g[r]);
+            g[r] = tam_optimizer_take(&rule, chunk.begin + i, g[r]);
     }
 }
 
@@ -289,7 +289,7 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t numbe
         g[r] = __fmul_rn(scale, g[r]);
     }
     if (UPDATE)
-        make_updates<FORM>(job.intake, chunk, g);
+        make_updates<FORM>(job.optimizer, chunk, g);
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
         float x = __fadd_rn(s[r], g[r]);
@@ -373,8 +373,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
         bool aligned =
             tam_aligned(job.acc + chunk.begin, 16) && tam_aligned(grad, sizeof(typename TYPE::row));
         if (UPDATE)
-            aligned = aligned && tam_aligned(job.intake.first + chunk.begin, 16) &&
-                      tam_aligned(job.intake.second + chunk.begin, 16);
+            aligned = aligned && tam_aligned(job.optimizer.first + chunk.begin, 16) &&
+                      tam_aligned(job.optimizer.second + chunk.begin, 16);
         if (chunk.length < TAM_CHUNK)
             take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, i, chunk, own, threshold, grad, &t);
         else if (aligned)
@@ -399,9 +399,9 @@ template <typename TYPE> static int launch(const tam_cuda_accumulate *job, void 
 
 extern "C" int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream) {
     switch (job->type) {
-    case TAMIS_TYPE_FLOAT16:
+    case TAMIS_DTYPE_FLOAT16:
         return launch<float16>(job, stream);
-    case TAMIS_TYPE_BFLOAT16:
+    case TAMIS_DTYPE_BFLOAT16:
         return launch<bfloat16>(job, stream);
     default:
         return launch<float32>(job, stream);

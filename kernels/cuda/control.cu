@@ -24,7 +24,7 @@
 #define NO_CUT 4096.0 /* no logarithm of a float is as large */
 
 /* What the threads of the block have in common. */
-struct desk {
+struct shared_state {
     tam_control_state state;
     tam_observed seen; /* but for the groups, which lie in the job's memory */
     tam_lesson lesson;
@@ -127,7 +127,7 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
 }
 
 /* Every budget depends on those before it: thread 0 walks, the others fetch and put away. */
-static __device__ void share_out(const tam_cuda_control &job, desk &shared) {
+static __device__ void share_out(const tam_cuda_control &job, shared_state &shared) {
     uint32_t ngroups = job.grid.ngroups;
     tam_rest rest = {static_cast<double>(*job.k), *job.norm}; /* thread 0's */
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
@@ -159,7 +159,7 @@ static __device__ void shape_levels(const tam_cuda_control &job, const tam_lesso
 }
 
 /* Cuts and groups have been found. */
-static __device__ void learn_levels(const tam_cuda_control &job, desk &shared) {
+static __device__ void learn_levels(const tam_cuda_control &job, shared_state &shared) {
     bool by_norm = job.scheme.budget == TAM_BUDGET_NORM;
     if (threadIdx.x == 0) {
         shared.seen = observe(job);
@@ -183,7 +183,7 @@ static __device__ void learn_levels(const tam_cuda_control &job, desk &shared) {
     shape_levels(job, shared.lesson);
 }
 
-static __device__ void learn(const tam_cuda_control &job, desk &shared) {
+static __device__ void learn(const tam_cuda_control &job, shared_state &shared) {
     bool has_levels = tam_scheme_has_levels(job.scheme);
     measure_groups(job);
     if (has_levels)
@@ -256,7 +256,7 @@ static __device__ void divide(const tam_cuda_shares &s, tam_cuda_common *common)
 }
 
 static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_shares shares) {
-    __shared__ desk shared;
+    __shared__ shared_state shared;
     const tam_cuda_control &job = jobs[blockIdx.x];
     uint32_t status = job.common->verdict.status;
     if (status != TAMIS_OK && status != TAMIS_E_NONFINITE) {

@@ -95,7 +95,7 @@ typedef struct tam_cuda_plan {
     uint32_t nstats;  /* ngroups: sums of squares ride in the slot; or 0 */
     bool with_values; /* exchange `pairs` */
     bool dense_output;
-    tamis_type type; /* of gradients */
+    tamis_dtype type; /* of gradients */
     float divisor;
     tamis_nonfinite nonfinite;
     uint64_t timeout_ns;  /* of every wait; 0: TAMIS_TIMEOUT_MS */

@@ -259,7 +259,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     bool refused = __syncthreads_count(there && refuses) > 0;
     bool bad = __syncthreads_count(there && seen->bad > 0) > 0;
     bool skipped = bad && !refused && x.nonfinite != TAMIS_NONFINITE_DROP;
-    if (skipped && target.type == TAMIS_TYPE_FLOAT32)
+    if (skipped && target.type == TAMIS_DTYPE_FLOAT32)
         clear_all<float>(target);
     else if (skipped)
         clear_all<uint16_t>(target);

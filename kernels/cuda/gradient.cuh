@@ -34,10 +34,10 @@ static __device__ __forceinline__ void tam_write_gradient(const tam_cuda_accumul
         to = source.grads[segment];
         index -= target.seg_begin[segment];
     }
-    if (target.type == TAMIS_TYPE_FLOAT32)
+    if (target.type == TAMIS_DTYPE_FLOAT32)
         static_cast<float *>(to)[index] = value;
     else
-        static_cast<uint16_t *>(to)[index] = target.type == TAMIS_TYPE_FLOAT16
+        static_cast<uint16_t *>(to)[index] = target.type == TAMIS_DTYPE_FLOAT16
                                                  ? tam_float16_narrow(value)
                                                  : tam_bfloat16_clamp(value);
 }

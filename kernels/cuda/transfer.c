@@ -38,8 +38,8 @@ tamis_status tam_cuda_target(tam_cuda_row *row, const tam_accumulate *job,
         .found = d->found,
         .chunk_sums = d->chunk_sums,
         .group_sums = d->group_sums,
-        .update = job->intake != NULL,
-        .intake = job->intake ? *job->intake : (tam_intake){0},
+        .update = job->optimizer != NULL,
+        .optimizer = job->optimizer ? *job->optimizer : (tam_optimizer){0},
     };
     if (!out->source)
         return TAMIS_OK;

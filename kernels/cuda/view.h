@@ -7,7 +7,7 @@
  * what, how many to pick, thresholds) is read from device memory, so that a captured step can be
  * replayed. Grids are fixed at open; every kernel gives the same bits for every grid.
  *
- *     tam_launch_accumulate   acc = decay * acc + scale * grad, or what an intake makes of that;
+ *     tam_launch_accumulate   acc = decay * acc + scale * grad, or what an optimizer makes of that;
  *                             candidates into a pool; sums per chunk
  *     tam_launch_collect      pool -> ordered list; sums per group
  *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
@@ -101,7 +101,7 @@ typedef struct tam_cuda_accumulate {
     float *acc;
     const tam_cuda_source *source; /* NULL: there is no gradient to write a result to */
     const uint32_t *seg_begin;     /* device array */
-    tamis_type type;               /* of the gradient */
+    tamis_dtype type;              /* of the gradient */
     bool clear;
     const tam_cuda_turn *turn;
     const uint32_t *thresholds; /* [ngroups] */
@@ -109,8 +109,8 @@ typedef struct tam_cuda_accumulate {
     tam_cuda_found *found;
     float *chunk_sums;  /* [nchunks] */
     double *group_sums; /* [ngroups] by collect */
-    bool update;        /* the gradient is added as `intake` makes it */
-    tam_intake intake;
+    bool update;        /* the gradient is added as `optimizer` makes it */
+    tam_optimizer optimizer;
 } tam_cuda_accumulate;
 
 /** Result of a cut, in device memory. */
@@ -131,7 +131,7 @@ enum { TAM_FROM_NOTHING, TAM_FROM_LIST, TAM_FROM_CHUNKS };
 typedef struct tam_cuda_search {
     uint32_t ticket[4]; /* blocks that have finished a pass */
     uint32_t source;    /* TAM_FROM_... */
-    uint32_t reach;     /* entries of the list whose key reaches the floor */
+    uint32_t reach;     /* entries of the list whose key ranges the floor */
     uint32_t key;       /* the digits found so far; in the end the cutoff */
     uint32_t rank; /* of the last chosen among the keys that begin so; in the end: ties to take */
 } tam_cuda_search;

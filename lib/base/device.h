@@ -55,27 +55,27 @@ typedef struct tam_candidates {
     bool complete; /* false: there were more than fit; the list is useless, the count 0 */
 } tam_candidates;
 
-/** What a gradient becomes before it is added; formulas in intake.h. */
-typedef struct tam_intake {
+/** What a gradient becomes before it is added; formulas in optimizer.h. */
+typedef struct tam_optimizer {
     tamis_update_rule rule;
     float *first, *second; /* [n] moments, memory of the device; NULL: not needed */
     float keep1, take1;    /* of the first moment, and of what comes to it */
     float keep2, take2;    /* of the second */
     float correct1, correct2;
     float epsilon;
-} tam_intake;
+} tam_optimizer;
 
 typedef struct tam_accumulate {
     float *acc;                 /* [in,out] residual in, accumulated gradient out */
     void *grad;                 /* flat gradient, or NULL: then by segment */
     void *const *grads;         /* gradient of each segment */
-    tamis_type type;            /* of the gradient; 16 bits are widened exactly */
+    tamis_dtype type;           /* of the gradient; 16 bits are widened exactly */
     const uint32_t *seg_begin;  /* first element of each segment */
     float decay, scale;         /* factors on what acc holds, and on the gradient */
     bool clear;                 /* write zeros to the gradient in the same pass */
     uint32_t mine;              /* part to take candidates from, or TAM_PART_ALL */
     const uint32_t *thresholds; /* per group, magnitude bits; TAM_INFINITE_BITS: no candidates */
-    const tam_intake *intake;   /* NULL: the gradient is added as it is */
+    const tam_optimizer *optimizer; /* NULL: the gradient is added as it is */
 } tam_accumulate;
 
 typedef struct tam_accumulated {
@@ -87,7 +87,7 @@ typedef struct tam_accumulated {
 typedef enum tam_cut_kind {
     TAM_CUT_TOTAL,  /* the k entries with the largest |acc| * weight of their group */
     TAM_CUT_GROUPS, /* in every own group the budgets[group] entries with the largest |acc| */
-    TAM_CUT_ALL     /* every entry that reaches the threshold; if more than k, the k largest */
+    TAM_CUT_ALL     /* every entry that ranges the threshold; if more than k, the k largest */
 } tam_cut_kind;
 
 typedef struct tam_cut {
@@ -137,7 +137,7 @@ typedef struct tam_device {
     /** What is asked from here on comes after the work that `stream`, the caller's, holds now. */
     tamis_status (*follow)(void *self, void *stream);
 
-    /** One pass: acc = decay * acc + scale * grad, or what `intake` makes of that; group sums,
+    /** One pass: acc = decay * acc + scale * grad, or what `optimizer` makes of that; group sums,
      * candidates, non-finite entries kept out. */
     tamis_status (*accumulate)(void *self, const tam_accumulate *job, tam_accumulated *out);
 

@@ -21,8 +21,8 @@
 #include <tamis/tamis.h>
 
 /** Bytes of an element. */
-TAM_SHARED size_t tam_type_bytes(tamis_type type) {
-    return type == TAMIS_TYPE_FLOAT32 ? 4 : 2;
+TAM_SHARED size_t tam_type_bytes(tamis_dtype type) {
+    return type == TAMIS_DTYPE_FLOAT32 ? 4 : 2;
 }
 
 /** Without branches, so that loops over it are vectorised. */
@@ -77,30 +77,30 @@ TAM_SHARED uint16_t tam_bfloat16_clamp(float x) {
 }
 
 /** What x has beyond `half`, which is near it: exact. 0 if x is not finite. */
-TAM_SHARED float tam_bfloat16_rest(float x, uint16_t half) {
+TAM_SHARED float tam_bfloat16_error(float x, uint16_t half) {
     return (tam_bits(x) & 0x7fffffffu) < 0x7f800000u ? x - tam_bfloat16_widen(half) : 0.0f;
 }
 
 /** to[i] = from[i], as float. */
-static inline void tam_widen(tamis_type type, const void *from, size_t count, float *to) {
+static inline void tam_widen(tamis_dtype type, const void *from, size_t count, float *to) {
     const uint16_t *half = (const uint16_t *)from;
-    if (type == TAMIS_TYPE_FLOAT32)
+    if (type == TAMIS_DTYPE_FLOAT32)
         memcpy(to, from, count * sizeof to[0]);
-    for (size_t i = 0; type == TAMIS_TYPE_FLOAT16 && i < count; i++)
+    for (size_t i = 0; type == TAMIS_DTYPE_FLOAT16 && i < count; i++)
         to[i] = tam_float16_widen(half[i]);
-    for (size_t i = 0; type == TAMIS_TYPE_BFLOAT16 && i < count; i++)
+    for (size_t i = 0; type == TAMIS_DTYPE_BFLOAT16 && i < count; i++)
         to[i] = tam_bfloat16_widen(half[i]);
 }
 
 /** to[i] = from[i], rounded to `type`. What is finite stays so as bfloat16, which ends all but where
  * binary32 does; not as binary16. */
-static inline void tam_narrow(const float *from, size_t count, tamis_type type, void *to) {
+static inline void tam_narrow(const float *from, size_t count, tamis_dtype type, void *to) {
     uint16_t *half = (uint16_t *)to;
-    if (type == TAMIS_TYPE_FLOAT32)
+    if (type == TAMIS_DTYPE_FLOAT32)
         memcpy(to, from, count * sizeof from[0]);
-    for (size_t i = 0; type == TAMIS_TYPE_FLOAT16 && i < count; i++)
+    for (size_t i = 0; type == TAMIS_DTYPE_FLOAT16 && i < count; i++)
         half[i] = tam_float16_narrow(from[i]);
-    for (size_t i = 0; type == TAMIS_TYPE_BFLOAT16 && i < count; i++)
+    for (size_t i = 0; type == TAMIS_DTYPE_BFLOAT16 && i < count; i++)
         half[i] = tam_bfloat16_clamp(from[i]);
 }
 

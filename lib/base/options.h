@@ -46,11 +46,11 @@ typedef struct tam_option {
     row(density, REAL, STATE, DBL_TRUE_MIN, 1, NAN, "in (0, 1]", \
         "share of the entries that travel") \
     row(output, WORD, STATE, 0, 1, NAN, "dense|sparse", "what wait leaves behind") \
-    row(average, WORD, STATE, 0, 1, NAN, "mean|sum", "over ranks") \
+    row(op, WORD, STATE, 0, 1, NAN, "mean|sum", "over ranks") \
     row(nonfinite, WORD, STATE, 0, 2, NAN, "error|skip|drop", "what becomes of NaN and Inf") \
     row(block, U32, STATE, 0, 65536, NAN, "0 or a multiple of 32 up to 65536", \
         "elements of a block of ownership; 0: by length") \
-    row(over, REAL, STATE, 1.1, 8, 0, "0 or 1.1 to 8", \
+    row(overselect, REAL, STATE, 1.1, 8, 0, "0 or 1.1 to 8", \
         "candidates aimed at, in units of k; 0: 1.5") \
     row(capacity, REAL, STATE, 0.1, 1e6, 0, "0 or 0.1 to 1e6", \
         "slots of learned counts, in units of k / ranks; 0: they grow") \
@@ -68,11 +68,11 @@ typedef struct tam_option {
     row(residual_decay, REAL, STATE, 0, 1, -1, "0 to 1, nor -1: as advised", \
         "what a residual is multiplied by in a step") \
     row(device, WORD, RANKS, 0, 1, NAN, "cpu|cuda", "where gradients lie") \
-    row(grad_type, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "type of gradients") \
+    row(grad_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "type of gradients") \
     row(index_format, WORD, RANKS, 0, TAMIS_INDEX_END - 1, NAN, \
         "auto" TAMIS_INDEX_FORMATS(TAM_OPTION_WORD_OF), \
         "how indices travel") \
-    row(wire_type, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "how values travel") \
+    row(wire_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "how values travel") \
     row(threads, U32, RANK, 0, 256, NAN, "0 to 256", "of the CPU kernels; 0: TAMIS_THREADS") \
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", "who makes the pass over the gradient")
 

@@ -176,16 +176,16 @@ static uint64_t blocks_begin(const tam_division *d, uint32_t part) {
     return begin;
 }
 
-tam_reach tam_reach_of(const tam_division *d, uint32_t part) {
+tam_strided tam_strided_of(const tam_division *d, uint32_t part) {
     uint64_t n = d->grid.n;
     if (d->scheme.ownership == TAM_OWN_CYCLIC)
-        return (tam_reach){(uint64_t)part * d->block, d->block, (uint64_t)d->nranks * d->block,
-                           d->part_sizes[part]};
+        return (tam_strided){(uint64_t)part * d->block, d->block, (uint64_t)d->nranks * d->block,
+                             d->part_sizes[part]};
     if (in_ranges(d))
-        return (tam_reach){range_begin(n, d->nranks, part), n, n, d->part_sizes[part]};
+        return (tam_strided){range_begin(n, d->nranks, part), n, n, d->part_sizes[part]};
     if (in_blocks(d))
-        return (tam_reach){blocks_begin(d, part), n, n, d->part_sizes[part]};
-    return (tam_reach){0, n, n, n};
+        return (tam_strided){blocks_begin(d, part), n, n, d->part_sizes[part]};
+    return (tam_strided){0, n, n, n};
 }
 
 uint32_t tam_owner_of(const tam_division *d, uint64_t step, uint32_t part) {

@@ -18,7 +18,7 @@
 
 #include "lib/base/device.h"
 #include "lib/policy/layout.h"
-#include "lib/policy/reach.h"
+#include "lib/policy/strided.h"
 #include "lib/policy/scheme.h"
 #include "lib/policy/topology.h"
 
@@ -47,7 +47,7 @@ void tam_division_follow(tam_division *division);
 uint32_t tam_part_of(const tam_division *division, uint64_t step, uint32_t rank);
 
 /** Where a part lies; bins, whose parts change from step to step, and `all`: the whole vector. */
-tam_reach tam_reach_of(const tam_division *division, uint32_t part);
+tam_strided tam_strided_of(const tam_division *division, uint32_t part);
 
 /** The rank that selects in `part` at `step`. */
 uint32_t tam_owner_of(const tam_division *division, uint64_t step, uint32_t part);

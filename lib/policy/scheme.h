@@ -102,7 +102,7 @@ TAM_SHARED tam_scheme tam_scheme_sparse(tam_scheme s) {
     return s;
 }
 
-/** What reaches a threshold travels, however much that is. */
+/** What ranges a threshold travels, however much that is. */
 TAM_SHARED bool tam_scheme_by_threshold(tam_scheme s) {
     return s.threshold == TAM_THRESHOLD_STEP || s.threshold == TAM_THRESHOLD_FIXED ||
            s.threshold == TAM_THRESHOLD_SAGE || s.threshold == TAM_THRESHOLD_REUSE;

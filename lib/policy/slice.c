@@ -9,7 +9,7 @@ static uint32_t choose_run(uint64_t n, uint32_t nlocal) {
 }
 
 /* Elements of the slice below element `at` of the bucket. */
-static uint64_t held_below(const tam_reach *reach, uint64_t at) {
+static uint64_t held_below(const tam_strided *reach, uint64_t at) {
     if (at <= reach->first)
         return 0;
     uint64_t rest = (at - reach->first) % reach->stride;
@@ -17,7 +17,7 @@ static uint64_t held_below(const tam_reach *reach, uint64_t at) {
            (rest < reach->run ? rest : reach->run);
 }
 
-static tamis_status open_layout(const tamis_layout *whole, const tam_reach *reach,
+static tamis_status open_layout(const tamis_layout *whole, const tam_strided *reach,
                                 tamis_layout **out) {
     tamis_segment *segments = tam_alloc_array(whole->nsegments, sizeof segments[0]);
     size_t count = 0;
@@ -52,7 +52,7 @@ tamis_status tam_slice_open(const tamis_layout *whole, uint32_t local, uint32_t 
     *s = (tam_slice){.local = local, .nlocal = nlocal};
     TAM_TRY(tam_division_open(whole, cyclic, nlocal, run, &s->division));
     TAM_TRY(check_lengths(s));
-    tam_reach own = tam_reach_of(&s->division, local);
+    tam_strided own = tam_strided_of(&s->division, local);
     return open_layout(whole, &own, &s->layout);
 }
 

@@ -83,7 +83,7 @@ bool tam_py_options_read(PyObject *keywords, tam_py_options *out);
 /** What a tensor must be. */
 typedef struct tam_py_want {
     const char *what; /* "the gradient of fc1.weight" */
-    tamis_type type;
+    tamis_dtype type;
     tamis_device device;
     bool writable;
     uint64_t length; /* elements */
@@ -202,7 +202,7 @@ typedef struct tam_py_reducer {
     tam_py_layout *layout;
     tam_py_meter *meter; /* NULL: none */
     tamis_device device;
-    tamis_type type;
+    tamis_dtype type;
     bool writes;  /* dense output: gradients must be writable */
     bool updates; /* update mode, by: */
     tamis_update update;

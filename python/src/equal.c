@@ -21,7 +21,7 @@ static bool borrow(PyObject *data, PyObject **out_keeper, const void **out, size
 
 static tamis_status call(tam_py_comm *comm, const void *data, size_t bytes) {
     tamis_status status;
-    Py_BEGIN_ALLOW_THREADS status = tamis_check_equal(comm->handle, data, bytes);
+    Py_BEGIN_ALLOW_THREADS status = tamis_comm_check_equal(comm->handle, data, bytes);
     Py_END_ALLOW_THREADS return status;
 }
 

@@ -116,20 +116,20 @@ static PyObject *meter_new(PyTypeObject *type, PyObject *args, PyObject *keyword
                                      &c.g_per_kwh, &rank, &nranks, &rotate) ||
         !read_numbers(rotate, rank, nranks, &c))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = tamis_energy_open(&c, &handle);
+    Py_BEGIN_ALLOW_THREADS status = tamis_energy_create(&c, &handle);
     Py_END_ALLOW_THREADS if (status != TAMIS_OK) return tam_py_raise(status);
     tam_py_meter *self = (tam_py_meter *)PyType_GenericAlloc(type, 0);
     if (self)
         self->handle = handle;
     else
-        tamis_energy_close(handle);
+        tamis_energy_destroy(handle);
     return (PyObject *)self;
 }
 
 static void close_handle(tam_py_meter *self) {
     tamis_energy *handle = self->handle;
     self->handle = NULL;
-    Py_BEGIN_ALLOW_THREADS tamis_energy_close(handle);
+    Py_BEGIN_ALLOW_THREADS tamis_energy_destroy(handle);
     Py_END_ALLOW_THREADS
 }
 

@@ -45,7 +45,7 @@ PyObject *tam_py_moments_save(PyObject *object, PyObject *args, PyObject *keywor
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status =
-        tamis_reducer_moments_save(self->handle, v.data[0], v.data[1], &passes);
+        tamis_reducer_save_moments(self->handle, v.data[0], v.data[1], &passes);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
     PyObject *answer =
         status == TAMIS_OK ? PyLong_FromUnsignedLongLong(passes) : tam_py_raise(status);
@@ -69,7 +69,7 @@ PyObject *tam_py_moments_restore(PyObject *object, PyObject *args, PyObject *key
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS status =
-        tamis_reducer_moments_restore(self->handle, v.data[0], v.data[1], passes);
+        tamis_reducer_load_moments(self->handle, v.data[0], v.data[1], passes);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
     PyObject *answer = tam_py_reducer_answer(status);
     give_back(&v);

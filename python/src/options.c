@@ -157,7 +157,7 @@ static bool add_row(table *t, const char *name, kind as, size_t offset, const ch
 
 /* torch and NumPy call it so. */
 static const char *name_of(const tamis_option *o) {
-    return strcmp(o->name, "grad_type") == 0 ? "dtype" : o->name;
+    return strcmp(o->name, "grad_dtype") == 0 ? "dtype" : o->name;
 }
 
 bool tam_py_options_open(void) {
@@ -187,7 +187,7 @@ static const char *const *words_of(const char *name) {
     return NULL;
 }
 
-_Static_assert(sizeof(tamis_type) == sizeof(int) && sizeof(tamis_worker) == sizeof(int) &&
+_Static_assert(sizeof(tamis_dtype) == sizeof(int) && sizeof(tamis_worker) == sizeof(int) &&
                    sizeof(tamis_index_format) == sizeof(int) &&
                    sizeof(tamis_update_rule) == sizeof(int),
                "words are stored as int");

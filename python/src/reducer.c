@@ -122,7 +122,7 @@ static bool count_residual(tam_py_reducer *self, const tamis_reducer_config *con
     }
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(self->handle); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
-        tamis_status status = tamis_reducer_bucket(self->handle, i, &b);
+        tamis_status status = tamis_reducer_bucket_at(self->handle, i, &b);
         if (status != TAMIS_OK) {
             tam_py_raise(status);
             return false;
@@ -135,7 +135,7 @@ static bool count_residual(tam_py_reducer *self, const tamis_reducer_config *con
 /* What other files of here need to know, without asking the library. */
 static bool keep_config(tam_py_reducer *self, const tamis_reducer_config *config) {
     self->device = config->device;
-    self->type = config->grad_type;
+    self->type = config->grad_dtype;
     self->writes = config->output == TAMIS_OUTPUT_DENSE;
     self->residual_decay = config->residual_decay;
     self->updates = config->update != NULL;
@@ -381,9 +381,10 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Reducer(comm, layout, **options)\n--\n\n"
-                "How gradients travel, and the state. The options are named as the fields of\n"
-                "tamis_reducer_config, with dtype for grad_type, and meter: a tamis.energy.Meter."},
+    {Py_tp_doc,
+     "Reducer(comm, layout, **options)\n--\n\n"
+     "How gradients travel, and the state. The options are named as the fields of\n"
+     "tamis_reducer_config, with dtype for grad_dtype, and meter: a tamis.energy.Meter."},
     {Py_tp_new, TAM_PY_SLOT(reducer_new)},
     {Py_tp_dealloc, TAM_PY_SLOT(reducer_dealloc)},
     {Py_tp_traverse, TAM_PY_SLOT(reducer_traverse)},

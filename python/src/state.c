@@ -26,7 +26,7 @@ PyObject *tam_py_state_result(PyObject *object, PyObject *none) {
     (void)none;
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.result"))
         return NULL;
-    tamis_status status = tamis_reduce_result(self->handle, &result);
+    tamis_status status = tamis_reducer_result(self->handle, &result);
     PyObject *answer = status == TAMIS_OK ? copy_result(&result) : tam_py_raise(status);
     tam_py_reducer_leave(self, TAM_PY_LOOK);
     return answer;
@@ -37,7 +37,7 @@ PyObject *tam_py_state_result(PyObject *object, PyObject *none) {
 tam_py_want tam_py_state_wanted(const tam_py_reducer *self, const char *what, bool writable) {
     return (tam_py_want){
         .what = what,
-        .type = TAMIS_TYPE_FLOAT32,
+        .type = TAMIS_DTYPE_FLOAT32,
         .device = TAMIS_DEVICE_CPU,
         .writable = writable,
         .length = self->residual_length,
@@ -56,7 +56,7 @@ PyObject *tam_py_state_residual(PyObject *object, PyObject *out) {
         Py_DECREF(capsule);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_residual_save(self->handle, data);
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_save_residual(self->handle, data);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
     PyObject *answer = tam_py_reducer_answer(status);
     Py_DECREF(capsule);
@@ -72,7 +72,7 @@ static PyObject *save_control(tamis_reducer *handle) {
     if (!control)
         return NULL;
     char *memory = PyBytes_AsString(control);
-    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_control_save(handle, memory, bytes);
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_save_control(handle, memory, bytes);
     Py_END_ALLOW_THREADS if (status == TAMIS_OK) return control;
     tam_py_raise(status);
     Py_DECREF(control);
@@ -95,7 +95,7 @@ static PyObject *restore(tam_py_reducer *self, const char *control, Py_ssize_t b
     if (!tam_py_reducer_enter(self, TAM_PY_LOOK, "Reducer.restore"))
         return NULL;
     Py_BEGIN_ALLOW_THREADS status =
-        tamis_reducer_restore(self->handle, control, (size_t)bytes, residual);
+        tamis_reducer_load_memory(self->handle, control, (size_t)bytes, residual);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_LOOK);
     return tam_py_reducer_answer(status);
 }
@@ -255,7 +255,7 @@ PyObject *tam_py_state_stats(PyObject *object, PyObject *none) {
 
 static PyObject *bucket_as_dict(const tamis_reducer *handle, uint32_t index) {
     tamis_bucket b = TAMIS_BUCKET_INIT;
-    tamis_status status = tamis_reducer_bucket(handle, index, &b);
+    tamis_status status = tamis_reducer_bucket_at(handle, index, &b);
     if (status != TAMIS_OK)
         return tam_py_raise(status);
 #define WHOLE(name) #name, (unsigned long long)b.name

@@ -180,7 +180,7 @@ static tamis_status run(tamis_status (*call)(tamis_reducer *, const tamis_step *
 
 /* With the call entered. Takes the reference to `keeper`. */
 static PyObject *start_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
-    tamis_status status = run(tamis_reduce_start, self->handle, step);
+    tamis_status status = run(tamis_reducer_start, self->handle, step);
     bool lent = status == TAMIS_OK || tam_py_comm_lingers(self->comm);
     PyObject *answer = tam_py_reducer_answer(status);
     if (status == TAMIS_OK)
@@ -208,7 +208,7 @@ PyObject *tam_py_step_start(PyObject *object, PyObject *args, PyObject *keywords
 /* On the CPU the gradient has been read when the library returns; on CUDA see the head of the
  * file. Takes the reference to `keeper`. */
 static PyObject *accumulate_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
-    PyObject *answer = tam_py_reducer_answer(run(tamis_grad_accumulate, self->handle, step));
+    PyObject *answer = tam_py_reducer_answer(run(tamis_reducer_accumulate, self->handle, step));
     if (self->device == TAMIS_DEVICE_CUDA)
         keep_before(self, keeper);
     else
@@ -263,7 +263,7 @@ static void mark(tam_py_reducer *self, const tam_py_plan *plan) {
 static uint32_t mark_ready(tamis_reducer *handle, const tam_py_plan *plan, const tamis_step *step,
                            tamis_status *status) {
     for (uint32_t i = 0; i < plan->count; i++) {
-        *status = tamis_grad_ready(handle, plan->index[i], step);
+        *status = tamis_reducer_ready(handle, plan->index[i], step);
         if (*status != TAMIS_OK)
             return i;
     }
@@ -323,7 +323,7 @@ PyObject *tam_py_step_test(PyObject *object, PyObject *none) {
     (void)none;
     if (!tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.test"))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = tamis_reduce_test(self->handle, &done);
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_test(self->handle, &done);
     Py_END_ALLOW_THREADS tam_py_reducer_leave(self, TAM_PY_STEP);
     return status == TAMIS_OK ? PyBool_FromLong(done) : tam_py_raise(status);
 }
@@ -334,7 +334,7 @@ PyObject *tam_py_step_wait(PyObject *object, PyObject *none) {
     (void)none;
     if (!tam_py_reducer_enter(self, TAM_PY_WAIT, "Reducer.wait"))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = tamis_reduce_wait(self->handle);
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_wait(self->handle);
     Py_END_ALLOW_THREADS PyObject *answer = end_step(self, status, false);
     tam_py_reducer_leave(self, TAM_PY_WAIT);
     return answer;
@@ -350,7 +350,7 @@ PyObject *tam_py_step_join(PyObject *object, PyObject *args, PyObject *keywords)
         !read_stream(self, given, &stream) ||
         !tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.join"))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = tamis_reduce_join(self->handle, stream);
+    Py_BEGIN_ALLOW_THREADS status = tamis_reducer_join(self->handle, stream);
     Py_END_ALLOW_THREADS PyObject *answer = end_step(self, status, true);
     tam_py_reducer_leave(self, TAM_PY_STEP);
     return answer;

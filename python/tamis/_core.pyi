@@ -92,13 +92,13 @@ class Reducer:
         dtype: str = "float32",  # "float16", "bfloat16"
         device: str = "cpu",  # "cuda": the current device
         output: str = "dense",  # "sparse"
-        average: str = "mean",  # "sum"
+        op: str = "mean",  # "sum"
         nonfinite: str = "error",  # "skip", "drop"
         bucket_length: Union[int, str] = 0,  # elements, or "planned"
         share: str = "norm",  # "length"
         worker: str = "caller",  # "thread"
         block: int = 0,
-        over: float = 0.0,
+        overselect: float = 0.0,
         capacity: float = 0.0,
         threshold: float = 0.0,
         threads: int = 0,
@@ -106,7 +106,7 @@ class Reducer:
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
         index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap"
-        wire_type: str = "float32",  # "bfloat16"
+        wire_dtype: str = "float32",  # "bfloat16"
         ranks_per_node: int = 0,
         residual_decay: Optional[float] = None,  # 1; with update "adam" what update_advise says
         update: Union[None, str, Dict[str, Any]] = None,
@@ -135,7 +135,7 @@ class Reducer:
         time. The Plan is for this reducer, and keeps the memory of the tensors; do not resize their
         storage. At least one segment."""
     def ready(self, plan: Plan, scale: float = 1.0, stream: int = 0) -> None:
-        """tamis_grad_ready for each segment of the plan: one call of Python, no allocation. Within
+        """tamis_reducer_ready for each segment of the plan: one call of Python, no allocation. Within
         a step scale and stream must not change. If one segment of the plan was marked before in
         this step, none is marked now."""
     def accumulate(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...

@@ -60,7 +60,7 @@ def _tell(meeting: Comm, text: str) -> str:
     letters = list(text.encode())
     note = torch.zeros(256)
     note[: len(letters)] = torch.tensor(letters, dtype=torch.float32)
-    reducer = Reducer(meeting, Layout([("address", 256)]), scheme="dense", average="sum")
+    reducer = Reducer(meeting, Layout([("address", 256)]), scheme="dense", op="sum")
     reducer.start(note)
     reducer.wait()
     reducer.close()

@@ -11,19 +11,19 @@
 
 static float *grad;
 
-tamis_status tamis_reduce_start(tamis_reducer *reducer, const tamis_step *step) {
+tamis_status tamis_reducer_start(tamis_reducer *reducer, const tamis_step *step) {
     tamis_status (*start)(tamis_reducer *, const tamis_step *);
-    void *symbol = dlsym(RTLD_NEXT, "tamis_reduce_start");
+    void *symbol = dlsym(RTLD_NEXT, "tamis_reducer_start");
     memcpy(&start, &symbol, sizeof start);
     grad = step->grad;
     return start(reducer, step);
 }
 
-tamis_status tamis_reduce_wait(tamis_reducer *reducer) {
+tamis_status tamis_reducer_wait(tamis_reducer *reducer) {
     static int steps;
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     tamis_status (*wait)(tamis_reducer *);
-    void *symbol = dlsym(RTLD_NEXT, "tamis_reduce_wait");
+    void *symbol = dlsym(RTLD_NEXT, "tamis_reducer_wait");
     memcpy(&wait, &symbol, sizeof wait);
     tamis_status status = wait(reducer);
     if (++steps == 5 && rank && strcmp(rank, "1") == 0)

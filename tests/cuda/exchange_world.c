@@ -256,7 +256,7 @@ static void compare_result(exchange_seat *s, const float *grad) {
     tamis_result cpu = TAMIS_RESULT_INIT;
     const float *residual;
     tam_cuda_result cuda = tam_cuda_step_result(s->step);
-    RANK_OK(s->self, tamis_reduce_result(s->cpu, &cpu));
+    RANK_OK(s->self, tamis_reducer_result(s->cpu, &cpu));
     RANK_OK(s->self, tamis_reducer_residual(s->cpu, &residual));
     RANK_CHECK(s->self, memcmp(s->acc, residual, bytes_of(s)) == 0, "the residual differs");
     RANK_CHECK(s->self, *cuda.count == cpu.count, "%u entries, not %zu", *cuda.count, cpu.count);
@@ -299,9 +299,9 @@ static void compare_report(exchange_seat *s) {
 static void follow(exchange_seat *s, float *grad) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
-    RANK_OK(s->self, tamis_reduce_start(s->cpu, &step));
+    RANK_OK(s->self, tamis_reducer_start(s->cpu, &step));
     s->self->where = "wait on the CPU";
-    tamis_status status = tamis_reduce_wait(s->cpu);
+    tamis_status status = tamis_reducer_wait(s->cpu);
     RANK_CHECK(s->self, tamis_status_loss(status) != TAMIS_LOST_COMM, "on the CPU: %s",
                tamis_last_error());
 }

@@ -220,7 +220,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return give(static_cast<cudaError_t>(error));
 }
 
-static work reaches(std::shared_ptr<event_state> state, uint64_t ticket) {
+static work ranges(std::shared_ptr<event_state> state, uint64_t ticket) {
     return [state, ticket] {
         guard held(world.lock);
         state->completed = std::max(state->completed, ticket ? ticket : ++state->recorded);
@@ -246,12 +246,12 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, uns
     if (!event || event->device != stream->device)
         return give(cudaErrorInvalidResourceHandle);
     if (stream->in && (flags & cudaEventRecordExternal))
-        return give(enqueue(stream, "event record", reaches(event->state, 0)));
+        return give(enqueue(stream, "event record", ranges(event->state, 0)));
     event->in = stream->in;
     event->tails = stream->tails;
     if (stream->in)
         return give(stream->in->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
-    return give(enqueue(stream, "event record", reaches(event->state, ++event->state->recorded)));
+    return give(enqueue(stream, "event record", ranges(event->state, ++event->state->recorded)));
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {

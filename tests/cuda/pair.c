@@ -22,7 +22,7 @@ tamis_reducer_config pair_config(const pair_order *order) {
     config.share = order->share;
     config.output = order->output;
     config.nonfinite = order->nonfinite;
-    config.grad_type = order->type;
+    config.grad_dtype = order->type;
     return config;
 }
 
@@ -86,7 +86,7 @@ void pair_fill(pair *p, uint32_t number) {
         data_fill_real(p->self->id, number, PAIR_N, flat);
     else
         data_fill(DATA_HEAVY, p->self->id, number, PAIR_N, flat);
-    for (size_t i = 0; p->order->type != TAMIS_TYPE_FLOAT32 && i < PAIR_N; i++)
+    for (size_t i = 0; p->order->type != TAMIS_DTYPE_FLOAT32 && i < PAIR_N; i++)
         flat[i] /= 256; /* within what 16 bits hold */
     if (p->order->touch)
         p->order->touch(p->self->id, number, flat);
@@ -128,9 +128,9 @@ static void begin_one(pair *p, bool cuda, pair_ready how, const uint32_t *order)
     tamis_step step = step_of(p, cuda);
     size_t ready = how == PAIR_START ? 0 : how == PAIR_READY ? p->nsegments : p->nsegments / 2;
     for (size_t i = 0; i < ready; i++)
-        RANK_OK(self, tamis_grad_ready(reducer, order[i], &step));
+        RANK_OK(self, tamis_reducer_ready(reducer, order[i], &step));
     if (how != PAIR_READY)
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
 }
 
 void pair_begin(pair *p, pair_ready how) {
@@ -148,8 +148,8 @@ void pair_step(pair *p, uint32_t number, pair_ready how, tamis_status expected) 
     pair_begin(p, how);
     if (p->self->failure[0])
         return;
-    RANK_STATUS(p->self, expected, tamis_reduce_wait(p->cuda));
-    RANK_STATUS(p->self, expected, tamis_reduce_wait(p->cpu));
+    RANK_STATUS(p->self, expected, tamis_reducer_wait(p->cuda));
+    RANK_STATUS(p->self, expected, tamis_reducer_wait(p->cpu));
     pair_compare(p);
 }
 
@@ -158,8 +158,8 @@ void pair_accumulate(pair *p, uint32_t number) {
     if (p->self->failure[0])
         return;
     tamis_step step = step_of(p, true), host = step_of(p, false);
-    RANK_OK(p->self, tamis_grad_accumulate(p->cuda, &step));
-    RANK_OK(p->self, tamis_grad_accumulate(p->cpu, &host));
+    RANK_OK(p->self, tamis_reducer_accumulate(p->cuda, &step));
+    RANK_OK(p->self, tamis_reducer_accumulate(p->cpu, &host));
 }
 
 /* -- comparison ------------------------------------------------------------------------------- */
@@ -167,8 +167,8 @@ void pair_accumulate(pair *p, uint32_t number) {
 static void compare_results(pair *p) {
     test_rank *self = p->self;
     tamis_result cpu = TAMIS_RESULT_INIT, cuda = TAMIS_RESULT_INIT;
-    RANK_OK(self, tamis_reduce_result(p->cpu, &cpu));
-    RANK_OK(self, tamis_reduce_result(p->cuda, &cuda));
+    RANK_OK(self, tamis_reducer_result(p->cpu, &cpu));
+    RANK_OK(self, tamis_reducer_result(p->cuda, &cuda));
     RANK_CHECK(self, cuda.count == cpu.count, "%zu entries, not %zu", cuda.count, cpu.count);
     RANK_CHECK(self, !cuda.indices == !cpu.indices, "there are indices, or none");
     if (!cpu.indices)
@@ -218,8 +218,8 @@ static void compare_buckets(pair *p) {
     RANK_CHECK(p->self, tamis_reducer_nbuckets(p->cuda) == count, "they differ in buckets");
     for (uint32_t i = 0; i < count; i++) {
         tamis_bucket cpu = TAMIS_BUCKET_INIT, cuda = TAMIS_BUCKET_INIT;
-        RANK_OK(p->self, tamis_reducer_bucket(p->cpu, i, &cpu));
-        RANK_OK(p->self, tamis_reducer_bucket(p->cuda, i, &cuda));
+        RANK_OK(p->self, tamis_reducer_bucket_at(p->cpu, i, &cpu));
+        RANK_OK(p->self, tamis_reducer_bucket_at(p->cuda, i, &cuda));
         RANK_CHECK(p->self, cuda.target == cpu.target, "bucket %u is to send %llu, not %llu", i,
                    (unsigned long long)cuda.target, (unsigned long long)cpu.target);
     }

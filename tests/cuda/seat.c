@@ -76,8 +76,8 @@ void seat_fetch(test_rank *self, const seat *s, uint32_t number) {
 static void join_one(test_rank *self, const seat *s, uint32_t number) {
     tamis_step step = seat_step(s);
     seat_put(self, s, number);
-    RANK_OK(self, tamis_reduce_start(s->reducer, &step));
-    RANK_OK(self, tamis_reduce_join(s->reducer, s->stream));
+    RANK_OK(self, tamis_reducer_start(s->reducer, &step));
+    RANK_OK(self, tamis_reducer_join(s->reducer, s->stream));
     seat_fetch(self, s, number);
 }
 
@@ -89,8 +89,8 @@ void seat_join(test_rank *self, const seat *s, uint32_t first, uint32_t end) {
 static void wait_one(test_rank *self, const seat *s, uint32_t number) {
     tamis_step step = seat_step(s);
     seat_put(self, s, number);
-    RANK_OK(self, tamis_reduce_start(s->reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(s->reducer));
+    RANK_OK(self, tamis_reducer_start(s->reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(s->reducer));
     memcpy(s->got + number * SEAT_N, s->grad, SEAT_BYTES);
 }
 
@@ -101,8 +101,8 @@ void seat_wait(test_rank *self, const seat *s, uint32_t first, uint32_t end) {
 
 tamis_status seat_try(const seat *s) {
     tamis_step step = seat_step(s);
-    tamis_status status = tamis_reduce_start(s->reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(s->reducer) : status;
+    tamis_status status = tamis_reducer_start(s->reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(s->reducer) : status;
 }
 
 /* -- the same on the CPU ---------------------------------------------------------------------- */
@@ -112,8 +112,8 @@ void seat_compute(test_rank *self, uint32_t first, uint32_t end, tamis_reducer *
     for (uint32_t i = first; i < end; i++) {
         step.grad = out + i * SEAT_N;
         data_fill_real(self->id, i, SEAT_N, step.grad);
-        RANK_OK(self, tamis_reduce_start(cpu, &step));
-        RANK_OK(self, tamis_reduce_wait(cpu));
+        RANK_OK(self, tamis_reducer_start(cpu, &step));
+        RANK_OK(self, tamis_reducer_wait(cpu));
     }
 }
 

@@ -71,7 +71,7 @@ static void test_options_give_the_bits_of_the_cpu(void **state) {
     test_context("sparse output");
     ranks_run(2, 0, run_steps, &order);
     order = pair_usual();
-    order.type = TAMIS_TYPE_BFLOAT16;
+    order.type = TAMIS_DTYPE_BFLOAT16;
     order.by_segment = true;
     test_context("bfloat16 by segment");
     ranks_run(2, 0, run_steps, &order);
@@ -242,8 +242,8 @@ static void enqueue_steps(pair *p, const float *given, float *got, uint32_t firs
         RANK_CUDA(self, cudaMemcpyAsync(p->grad, given + i * PAIR_N, p->bytes,
                                         cudaMemcpyHostToDevice, p->stream));
         for (size_t s = p->nsegments; s-- > 0;)
-            RANK_OK(self, tamis_grad_ready(p->cuda, (uint32_t)s, &step));
-        RANK_OK(self, tamis_reduce_join(p->cuda, p->stream));
+            RANK_OK(self, tamis_reducer_ready(p->cuda, (uint32_t)s, &step));
+        RANK_OK(self, tamis_reducer_join(p->cuda, p->stream));
         RANK_CUDA(self, cudaMemcpyAsync(got + i * PAIR_N, p->grad, p->bytes, cudaMemcpyDeviceToHost,
                                         p->stream));
     }
@@ -254,8 +254,8 @@ static void follow_on_cpu(pair *p, const float *given, const float *got, uint32_
     step.grad = p->host;
     for (uint32_t i = 0; i < count; i++) {
         memcpy(p->host, given + i * PAIR_N, p->bytes);
-        RANK_OK(p->self, tamis_reduce_start(p->cpu, &step));
-        RANK_OK(p->self, tamis_reduce_wait(p->cpu));
+        RANK_OK(p->self, tamis_reducer_start(p->cpu, &step));
+        RANK_OK(p->self, tamis_reducer_wait(p->cpu));
         RANK_CHECK(p->self, memcmp(got + i * PAIR_N, p->host, p->bytes) == 0,
                    "step %u differs from the CPU's", i);
     }

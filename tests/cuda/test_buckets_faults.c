@@ -62,7 +62,7 @@ static void check_kept(test_rank *self, victim *v) {
     for (size_t i = 0; i < PAIR_N; i++)
         RANK_CHECK(self, residual[i] + grad[i] == v->before[i] + v->given[i], "entry %zu is lost",
                    i);
-    RANK_STATUS(self, tamis_comm_status(v->p.comm), tamis_reduce_start(v->p.cuda, &v->step));
+    RANK_STATUS(self, tamis_comm_status(v->p.comm), tamis_reducer_start(v->p.cuda, &v->step));
     RANK_MEET(self);
     pair_close(&v->p);
 }
@@ -91,8 +91,8 @@ static void refuse_one(test_rank *self) {
         forge_result(self, v->p.cuda);
     if (!v || self->failure[0])
         return;
-    RANK_OK(self, tamis_reduce_start(v->p.cuda, &v->step));
-    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_wait(v->p.cuda));
+    RANK_OK(self, tamis_reducer_start(v->p.cuda, &v->step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(v->p.cuda));
     RANK_SAYS(self, "differs");
     check_kept(self, v);
 }
@@ -110,10 +110,10 @@ static void lose_midway(test_rank *self) {
     for (size_t s = v->p.nsegments; s-- > 0 && status == TAMIS_OK;) {
         if (self->id == 0 && v->p.cuda->launched == 1)
             tamis_comm_abort(v->p.comm); /* between two buckets */
-        status = tamis_grad_ready(v->p.cuda, (uint32_t)s, &v->step);
+        status = tamis_reducer_ready(v->p.cuda, (uint32_t)s, &v->step);
     }
     self->where = "wait for a step that ended half way";
-    status = tamis_reduce_wait(v->p.cuda);
+    status = tamis_reducer_wait(v->p.cuda);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
     check_kept(self, v);
 }
@@ -146,9 +146,9 @@ static void fail_to_send(test_rank *self) {
         fake_cuda_fail(what_fails().function, NTH, what_fails().error);
     RANK_MEET(self);
     self->where = "a step in which a collective fails";
-    tamis_status status = tamis_reduce_start(v->p.cuda, &v->step);
+    tamis_status status = tamis_reducer_start(v->p.cuda, &v->step);
     if (status == TAMIS_OK)
-        status = tamis_reduce_wait(v->p.cuda);
+        status = tamis_reducer_wait(v->p.cuda);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
     check_kept(self, v);
 }
@@ -165,10 +165,10 @@ static void leave_unready(test_rank *self) {
     if (!v)
         return;
     for (size_t s = v->p.nsegments; s-- > self->id;)
-        RANK_OK(self, tamis_grad_ready(v->p.cuda, (uint32_t)s, &v->step));
+        RANK_OK(self, tamis_reducer_ready(v->p.cuda, (uint32_t)s, &v->step));
     uint64_t begin = now_ms();
     self->where = "wait for a bucket that is not ready";
-    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reduce_wait(v->p.cuda));
+    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reducer_wait(v->p.cuda));
     RANK_CHECK(self, now_ms() - begin <= short_ms() + test_grace_ms(), "%llu ms",
                (unsigned long long)(now_ms() - begin));
     check_kept(self, v);
@@ -192,9 +192,9 @@ static void capture_half(test_rank *self) {
     step.grad = p.grad;
     step.stream = p.stream;
     for (s = p.nsegments; s-- > 0 && p.cuda->launched == 0;)
-        RANK_OK(self, tamis_grad_ready(p.cuda, (uint32_t)s, &step));
+        RANK_OK(self, tamis_reducer_ready(p.cuda, (uint32_t)s, &step));
     RANK_CUDA(self, cudaStreamBeginCapture(p.stream, cudaStreamCaptureModeThreadLocal));
-    tamis_status status = tamis_reduce_start(p.cuda, &step);
+    tamis_status status = tamis_reducer_start(p.cuda, &step);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
     RANK_SAYS(self, "half way");
     (void)cudaStreamEndCapture(p.stream, &graph);
@@ -225,15 +225,15 @@ static void interleave(test_rank *self) {
     step.grad = p.grad;
     step.stream = p.stream;
     for (s = p.nsegments; s-- > 0 && p.cuda->launched == 0;)
-        RANK_OK(self, tamis_grad_ready(p.cuda, (uint32_t)s, &step));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_start(other, &step));
+        RANK_OK(self, tamis_reducer_ready(p.cuda, (uint32_t)s, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_start(other, &step));
     RANK_SAYS(self, "not all segments");
-    RANK_OK(self, tamis_reduce_start(p.cuda, &step));
-    RANK_OK(self, tamis_reduce_join(p.cuda, p.stream));
-    RANK_OK(self, tamis_reduce_start(other, &step));
-    RANK_OK(self, tamis_reduce_join(other, p.stream));
-    RANK_OK(self, tamis_reduce_start(p.cuda, &step));
-    RANK_OK(self, tamis_reduce_wait(p.cuda));
+    RANK_OK(self, tamis_reducer_start(p.cuda, &step));
+    RANK_OK(self, tamis_reducer_join(p.cuda, p.stream));
+    RANK_OK(self, tamis_reducer_start(other, &step));
+    RANK_OK(self, tamis_reducer_join(other, p.stream));
+    RANK_OK(self, tamis_reducer_start(p.cuda, &step));
+    RANK_OK(self, tamis_reducer_wait(p.cuda));
     tamis_reducer_destroy(other);
     pair_close(&p);
 }

@@ -31,7 +31,7 @@ typedef enum leg { SHARES, SUMS } leg;
 
 /* One trial, the same for all ranks. */
 typedef struct trial {
-    tamis_type type;
+    tamis_dtype type;
     bool by_segment;
     uint32_t shift; /* of every gradient, in elements: misaligned */
     float scale;
@@ -208,15 +208,15 @@ static void reduce_on_cpu(seat *s) {
     tamis_reducer *reducer = NULL;
     tamis_step step = TAMIS_STEP_INIT;
     config.scheme = "dense";
-    config.grad_type = s->trial->type;
+    config.grad_dtype = s->trial->type;
     config.nonfinite =
         s->trial->policy == TAMIS_NONFINITE_ERROR ? TAMIS_NONFINITE_SKIP : s->trial->policy;
-    config.average = TAMIS_AVERAGE_MEAN;
+    config.op = TAMIS_OP_MEAN;
     step.grad = s->expected;
     step.scale = s->trial->scale;
     RANK_OK(s->self, tamis_reducer_create(s->self->comm, s->layout, &config, &reducer));
-    RANK_OK(s->self, tamis_reduce_start(reducer, &step));
-    RANK_OK(s->self, tamis_reduce_wait(reducer));
+    RANK_OK(s->self, tamis_reducer_start(reducer, &step));
+    RANK_OK(s->self, tamis_reducer_wait(reducer));
     tamis_reducer_destroy(reducer);
 }
 
@@ -258,7 +258,7 @@ static void test_pieces_of_every_type_give_the_bits_of_the_cpu(void **state) {
             trial what = usual();
             if (!test_drawn(3))
                 continue;
-            what.type = (tamis_type)type;
+            what.type = (tamis_dtype)type;
             what.by_segment = shape & 1;
             what.shift = shape / 2;
             what.scale = shape == 3 ? 1.0f : SCALE;
@@ -309,7 +309,7 @@ static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state
         if (!test_drawn(2))
             continue;
         what.policy = policies[i / 3];
-        what.type = (tamis_type)(i % 3);
+        what.type = (tamis_dtype)(i % 3);
         what.by_segment = i % 2;
         what.scale = 1.0f;
         ranks_run(RANKS, 0, meet_bad, &what);
@@ -361,8 +361,8 @@ static void start_and_join(test_rank *self, tamis_reducer *reducer, float *grad,
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     step.stream = stream;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_join(reducer, stream));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_join(reducer, stream));
 }
 
 static void replay(test_rank *self, tamis_reducer *reducer, float *grad, cudaStream_t stream) {
@@ -384,8 +384,8 @@ static void expect_number(test_rank *self, tamis_reducer *reducer, float *grad, 
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     grad[0] = 0.0f / 0.0f;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reducer_wait(reducer));
     RANK_CHECK(self, has_word(tamis_last_error(), words), "%s", tamis_last_error());
 }
 
@@ -402,7 +402,7 @@ static void count_steps(test_rank *self) {
     float *grad;
     config.scheme = "dense";
     config.device = TAMIS_DEVICE_CUDA;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     snprintf(own, sizeof own, "dense.%u", self->id);
     scratch_path(own, path);
     RANK_CUDA(self, cudaSetDevice((int)self->id));
@@ -457,7 +457,7 @@ static tamis_reducer *open_reducer(test_rank *self, tamis_comm *comm) {
     tamis_reducer *reducer = NULL;
     config.scheme = "dense";
     config.device = TAMIS_DEVICE_CUDA;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.bucket_length = self->shared ? N / 3 : 0;
     rank_status(self, __FILE__, __LINE__, "tamis_reducer_create", TAMIS_OK,
                 tamis_reducer_create(comm, layout, &config, &reducer));
@@ -483,17 +483,17 @@ static void disagree(test_rank *self, bool about_step, const char *words) {
     for (int i = 0; i < 2; i++) {
         for (size_t e = 0; e < N; e++)
             grad[e] = 1.0f;
-        RANK_OK(self, tamis_reduce_start(pair[0], &step));
-        RANK_OK(self, tamis_reduce_wait(pair[0]));
+        RANK_OK(self, tamis_reducer_start(pair[0], &step));
+        RANK_OK(self, tamis_reducer_wait(pair[0]));
         RANK_CHECK(self, grad[N - 1] == RANKS, "%g", (double)grad[N - 1]);
         RANK_OK(self, tamis_reducer_control_bytes(pair[0], &bytes));
         RANK_CHECK(self, bytes <= sizeof control[0], "%zu bytes", bytes);
-        RANK_OK(self, tamis_reducer_control_save(pair[0], control[i], bytes));
+        RANK_OK(self, tamis_reducer_save_control(pair[0], control[i], bytes));
     }
     if (about_step)
-        RANK_OK(self, tamis_reducer_restore(pair[0], control[odd], bytes, NULL));
-    RANK_OK(self, tamis_reduce_start(pair[odd && !about_step], &step));
-    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_wait(pair[odd && !about_step]));
+        RANK_OK(self, tamis_reducer_load_memory(pair[0], control[odd], bytes, NULL));
+    RANK_OK(self, tamis_reducer_start(pair[odd && !about_step], &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(pair[odd && !about_step]));
     RANK_SAYS(self, words);
     for (size_t e = 0; e < N; e++)
         RANK_CHECK(self, grad[e] == RANKS, "element %zu became %g", e, (double)grad[e]);

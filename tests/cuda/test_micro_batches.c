@@ -48,7 +48,7 @@ static void test_micro_batches_give_the_bits_of_the_cpu(void **state) {
         order.bucket_length = lengths[i / 3];
         order.by_segment = i % 2;
         order.output = i == 1 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
-        order.type = i == 3 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
+        order.type = i == 3 ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
         test_context("%s, buckets of %llu", order.scheme, (unsigned long long)order.bucket_length);
         ranks_run(1 + (uint32_t)i % 3, 0, run_batches, &order);
     }
@@ -116,10 +116,10 @@ static void enqueue_batches(pair *p, float *pinned, uint32_t first, uint32_t cou
         RANK_CUDA(self, cudaMemcpyAsync(p->grad, pinned + i * PAIR_N, p->bytes,
                                         cudaMemcpyHostToDevice, p->stream));
         if (i % BATCHES < BATCHES - 1) {
-            RANK_OK(self, tamis_grad_accumulate(p->cuda, &step));
+            RANK_OK(self, tamis_reducer_accumulate(p->cuda, &step));
         } else {
-            RANK_OK(self, tamis_reduce_start(p->cuda, &step));
-            RANK_OK(self, tamis_reduce_join(p->cuda, p->stream));
+            RANK_OK(self, tamis_reducer_start(p->cuda, &step));
+            RANK_OK(self, tamis_reducer_join(p->cuda, p->stream));
         }
     }
 }
@@ -135,11 +135,11 @@ static void follow_on_cpu(pair *p, const float *pinned, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         memcpy(p->host, pinned + i * PAIR_N, p->bytes);
         if (i % BATCHES < BATCHES - 1) {
-            RANK_OK(p->self, tamis_grad_accumulate(p->cpu, &step));
+            RANK_OK(p->self, tamis_reducer_accumulate(p->cpu, &step));
             continue;
         }
-        RANK_OK(p->self, tamis_reduce_start(p->cpu, &step));
-        RANK_OK(p->self, tamis_reduce_wait(p->cpu));
+        RANK_OK(p->self, tamis_reducer_start(p->cpu, &step));
+        RANK_OK(p->self, tamis_reducer_wait(p->cpu));
     }
 }
 
@@ -189,7 +189,7 @@ static void capture_batches(pair *p, cudaGraphExec_t *out) {
     RANK_CUDA(self, cudaStreamBeginCapture(p->stream, cudaStreamCaptureModeThreadLocal));
     RANK_CUDA(self,
               cudaMemcpyAsync(p->grad, p->given, p->bytes, cudaMemcpyHostToDevice, p->stream));
-    RANK_OK(self, tamis_grad_accumulate(p->cuda, &step));
+    RANK_OK(self, tamis_reducer_accumulate(p->cuda, &step));
     RANK_CUDA(self, cudaStreamEndCapture(p->stream, &graph));
     RANK_CUDA(self, cudaGraphInstantiate(out, graph, 0));
     RANK_CUDA(self, cudaGraphDestroy(graph));
@@ -208,7 +208,7 @@ static void replay_batches(test_rank *self) {
         pair_fill(&p, 2 * i); /* also on the device, where the graph does so again */
         host.grad = p.host;
         RANK_CUDA(self, cudaGraphLaunch(graph, p.stream));
-        RANK_OK(self, tamis_grad_accumulate(p.cpu, &host));
+        RANK_OK(self, tamis_reducer_accumulate(p.cpu, &host));
         pair_step(&p, 2 * i + 1, PAIR_START, TAMIS_OK);
     }
     cudaGraphExecDestroy(graph);

@@ -23,12 +23,12 @@ enum { N = HEAD + WORDS + TAIL, STEPS = 5 };
 
 typedef struct order {
     const char *scheme;
-    tamis_type type;
+    tamis_dtype type;
     bool nccl;
 } order;
 
 /* The last entry of a row is all that is touched in some. Step 3 touches every row. */
-static void fill(uint32_t rank, uint32_t step, tamis_type type, void *out) {
+static void fill(uint32_t rank, uint32_t step, tamis_dtype type, void *out) {
     float grad[N];
     data_fill_real(rank, step, N, grad);
     for (size_t i = 0; i < WORDS; i++) {
@@ -49,7 +49,7 @@ static tamis_status make(tamis_comm *comm, const order *o, tamis_device device,
     config.scheme = o->scheme;
     config.density = 0.05;
     config.device = device;
-    config.grad_type = o->type;
+    config.grad_dtype = o->type;
     if (status == TAMIS_OK)
         status = tamis_layout_set_rows(layout, 1, LENGTH);
     if (status == TAMIS_OK)
@@ -61,15 +61,15 @@ static tamis_status make(tamis_comm *comm, const order *o, tamis_device device,
 static tamis_status one_step(tamis_reducer *reducer, void *grad) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
-    tamis_status status = tamis_reduce_start(reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(reducer) : status;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
 }
 
 static void compare(test_rank *self, tamis_reducer *cpu, tamis_reducer *cuda, uint32_t step) {
     tamis_result a = TAMIS_RESULT_INIT, b = TAMIS_RESULT_INIT;
     const float *left, *right;
-    RANK_OK(self, tamis_reduce_result(cpu, &a));
-    RANK_OK(self, tamis_reduce_result(cuda, &b));
+    RANK_OK(self, tamis_reducer_result(cpu, &a));
+    RANK_OK(self, tamis_reducer_result(cuda, &b));
     RANK_CHECK(self, a.count == b.count, "step %u: %zu entries, not %zu", step, b.count, a.count);
     RANK_CHECK(self, !a.indices || memcmp(a.indices, b.indices, a.count * 4) == 0, "indices");
     RANK_CHECK(self, !a.indices || memcmp(a.values, b.values, a.count * 4) == 0, "values");
@@ -112,7 +112,7 @@ static void test_rows_on_a_device_give_the_bits_of_the_cpu(void **state) {
     static const char *const schemes[] = {"tamis", "dense", "all+global+exact+pairs"};
     (void)state;
     for (int i = 0; i < 12; i++) {
-        order o = {schemes[i % 3], (tamis_type)(i / 2 % 3), i % 2};
+        order o = {schemes[i % 3], (tamis_dtype)(i / 2 % 3), i % 2};
         if (!test_drawn(5))
             continue;
         test_context("%s, type %d, nccl %d", o.scheme, (int)o.type, (int)o.nccl);

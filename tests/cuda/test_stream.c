@@ -146,11 +146,11 @@ static void wait_for_captured(test_rank *self) {
         return;
     tamis_step step = seat_step(&s);
     RANK_CUDA(self, cudaStreamBeginCapture(s.stream, cudaStreamCaptureModeThreadLocal));
-    RANK_OK(self, tamis_reduce_start(s.reducer, &step));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_wait(s.reducer));
-    RANK_OK(self, tamis_reduce_join(s.reducer, s.stream));
+    RANK_OK(self, tamis_reducer_start(s.reducer, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_wait(s.reducer));
+    RANK_OK(self, tamis_reducer_join(s.reducer, s.stream));
     RANK_CUDA(self, cudaStreamEndCapture(s.stream, &graph));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_result(s.reducer, &result));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_result(s.reducer, &result));
     RANK_CUDA(self, cudaGraphDestroy(graph));
     seat_close(&s);
 }
@@ -226,8 +226,8 @@ static void step_on_nan(test_rank *self, seat *s, tamis_nonfinite policy) {
     tamis_step step = seat_step(s);
     tamis_status expected = policy == TAMIS_NONFINITE_ERROR ? TAMIS_E_NONFINITE : TAMIS_OK;
     seat_put(self, s, 1);
-    RANK_OK(self, tamis_reduce_start(s->reducer, &step));
-    RANK_STATUS(self, expected, tamis_reduce_wait(s->reducer));
+    RANK_OK(self, tamis_reducer_start(s->reducer, &step));
+    RANK_STATUS(self, expected, tamis_reducer_wait(s->reducer));
     RANK_OK(self, tamis_reducer_stats(s->reducer, &stats));
     RANK_CHECK(self, stats.nonfinite == 1, "%llu bad entries", (unsigned long long)stats.nonfinite);
     RANK_CHECK(self, stats.skipped == (policy != TAMIS_NONFINITE_DROP), "skipped %llu",
@@ -264,7 +264,7 @@ static void meet_nan_dense(test_rank *self) {
     if (self->failure[0])
         return;
     size_t left = policy == TAMIS_NONFINITE_DROP ? SEAT_N : 0;
-    RANK_OK(self, tamis_reduce_result(s.reducer, &result));
+    RANK_OK(self, tamis_reducer_result(s.reducer, &result));
     RANK_CHECK(self, result.count == left && !result.indices && !result.values, "%zu entries",
                result.count);
     for (size_t i = 0; i < SEAT_N; i++)

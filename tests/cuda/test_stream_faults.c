@@ -43,14 +43,14 @@ static void wait_for_silent(test_rank *self, seat *s) {
     tamis_step step = seat_step(s);
     uint64_t begin_ms = now_ms();
     seat_put(self, s, 0);
-    RANK_OK(self, tamis_reduce_start(s->reducer, &step));
+    RANK_OK(self, tamis_reducer_start(s->reducer, &step));
     self->where = "wait for a silent rank";
-    tamis_status status = tamis_reduce_wait(s->reducer);
+    tamis_status status = tamis_reducer_wait(s->reducer);
     uint64_t took_ms = now_ms() - begin_ms;
     RANK_CHECK(self, status == TAMIS_E_TIMEOUT, "%s", tamis_status_name(status));
     RANK_CHECK(self, took_ms <= short_ms() + test_grace_ms(), "%llu ms",
                (unsigned long long)took_ms);
-    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reduce_start(s->reducer, &step));
+    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reducer_start(s->reducer, &step));
     check_kept(self, s);
 }
 
@@ -78,10 +78,10 @@ static void forget_segments(test_rank *self) {
     tamis_step step = seat_step(&s);
     RANK_MEET(self);
     seat_wait(self, &s, 0, 1);
-    RANK_OK(self, tamis_grad_ready(s.reducer, 0, &step));
+    RANK_OK(self, tamis_reducer_ready(s.reducer, 0, &step));
     uint64_t begin_ms = now_ms();
     self->where = "wait for segments that are never ready";
-    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reduce_wait(s.reducer));
+    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_reducer_wait(s.reducer));
     RANK_CHECK(self, now_ms() - begin_ms <= short_ms() + test_grace_ms(), "%llu ms",
                (unsigned long long)(now_ms() - begin_ms));
     RANK_SAYS(self, "segments are missing");
@@ -98,11 +98,11 @@ static void test_a_segment_never_ready_is_a_timeout(void **state) {
 static void start_apart(test_rank *self, seat *s) {
     tamis_step step = seat_step(s);
     for (uint32_t i = 0; i < (self->id == 0 ? 4 : 1); i++) {
-        tamis_status status = tamis_reduce_start(s->reducer, &step);
+        tamis_status status = tamis_reducer_start(s->reducer, &step);
         RANK_CHECK(self, status == TAMIS_OK || (i > 0 && status == TAMIS_E_PROTOCOL), "%s",
                    tamis_last_error());
         if (status == TAMIS_OK)
-            RANK_OK(self, tamis_reduce_join(s->reducer, s->stream));
+            RANK_OK(self, tamis_reducer_join(s->reducer, s->stream));
     }
 }
 
@@ -126,7 +126,7 @@ static void fall_out_of_step(test_rank *self) {
     RANK_OK(self, tamis_reducer_save(s.reducer, path));
     RANK_CHECK(self, now_ms() - begin_ms < test_long_ms() / 2, "saving took %llu ms",
                (unsigned long long)(now_ms() - begin_ms));
-    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_start(s.reducer, &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_start(s.reducer, &step));
     RANK_MEET(self);
     seat_close(&s);
 }
@@ -161,7 +161,7 @@ static void fail_to_launch(test_rank *self) {
     tamis_status status = seat_try(&s);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s: %s",
                tamis_status_name(status), tamis_last_error());
-    RANK_STATUS(self, tamis_comm_status(s.comm), tamis_reduce_start(s.reducer, &step));
+    RANK_STATUS(self, tamis_comm_status(s.comm), tamis_reducer_start(s.reducer, &step));
     seat_path(self, "launch", path);
     RANK_OK(self, tamis_reducer_save(s.reducer, path));
     RANK_OK(self, tamis_reducer_residual(s.reducer, &residual));
@@ -277,7 +277,7 @@ static void give_host_memory(test_rank *self) {
         return;
     tamis_step step = seat_step(&s);
     step.grad = host[self->id];
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reduce_start(s.reducer, &step));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_start(s.reducer, &step));
     RANK_SAYS(self, "host memory");
     seat_wait(self, &s, 0, 3);
     seat_compare(self, NULL, 0, 3, s.got);
@@ -302,10 +302,10 @@ static void differ(test_rank *self) {
     tamis_comm *comm = NULL;
     seat_connect(self, 0, &comm);
     if (self->id == 1) {
-        type.grad_type = TAMIS_TYPE_BFLOAT16;
+        type.grad_dtype = TAMIS_DTYPE_BFLOAT16;
         device.device = TAMIS_DEVICE_CPU;
     }
-    refuse(self, comm, &type, "grad_type");
+    refuse(self, comm, &type, "grad_dtype");
     refuse(self, comm, &device, "device");
     tamis_comm_destroy(comm);
 }

@@ -30,16 +30,16 @@ static void mix_drivers(test_rank *self) {
         return;
     tamis_step step = seat_step(&s);
     for (int i = 0; i < 3; i++) {
-        RANK_OK(self, tamis_reduce_start(s.reducer, &step));
-        RANK_OK(self, tamis_reduce_join(s.reducer, s.stream));
-        RANK_OK(self, tamis_reduce_start(other, &step));
-        tamis_status status = tamis_reduce_start(s.reducer, &step);
+        RANK_OK(self, tamis_reducer_start(s.reducer, &step));
+        RANK_OK(self, tamis_reducer_join(s.reducer, s.stream));
+        RANK_OK(self, tamis_reducer_start(other, &step));
+        tamis_status status = tamis_reducer_start(s.reducer, &step);
         RANK_CHECK(self, status == TAMIS_OK || status == TAMIS_E_STATE, "%s", tamis_last_error());
-        RANK_OK(self, tamis_reduce_wait(other));
+        RANK_OK(self, tamis_reducer_wait(other));
         RANK_MEET(self);
         if (status == TAMIS_E_STATE)
-            RANK_OK(self, tamis_reduce_start(s.reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(s.reducer));
+            RANK_OK(self, tamis_reducer_start(s.reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(s.reducer));
     }
     tamis_reducer_destroy(other);
     seat_close(&s);
@@ -55,23 +55,23 @@ static void test_drivers_of_one_communicator_do_not_mix(void **state) {
 static void mark_beside(test_rank *self, const seat *s, bool by_start) {
     tamis_bucket all = TAMIS_BUCKET_INIT;
     tamis_step step = seat_step(s);
-    RANK_OK(self, tamis_reducer_bucket(s->reducer, 0, &all));
+    RANK_OK(self, tamis_reducer_bucket_at(s->reducer, 0, &all));
     for (uint32_t i = by_start ? all.nsegments - 1 : 1; i < all.nsegments; i++)
-        RANK_OK(self, tamis_grad_ready(s->reducer, i, &step));
+        RANK_OK(self, tamis_reducer_ready(s->reducer, i, &step));
     if (by_start)
-        RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_start(s->reducer, &step));
+        RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_start(s->reducer, &step));
     else
-        RANK_STATUS(self, TAMIS_E_STATE, tamis_grad_ready(s->reducer, 0, &step));
+        RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_ready(s->reducer, 0, &step));
     RANK_CHECK(self, has_word(tamis_last_error(), "wait for it first"), "%s", tamis_last_error());
 }
 
 static void finish_marked(test_rank *self, const seat *s, bool by_start) {
     tamis_step step = seat_step(s);
     if (by_start || self->id != 0)
-        RANK_OK(self, tamis_reduce_start(s->reducer, &step));
+        RANK_OK(self, tamis_reducer_start(s->reducer, &step));
     else
-        RANK_OK(self, tamis_grad_ready(s->reducer, 0, &step));
-    RANK_OK(self, tamis_reduce_wait(s->reducer));
+        RANK_OK(self, tamis_reducer_ready(s->reducer, 0, &step));
+    RANK_OK(self, tamis_reducer_wait(s->reducer));
 }
 
 static void refuse_beside(test_rank *self) {
@@ -82,13 +82,13 @@ static void refuse_beside(test_rank *self) {
     tamis_step step = seat_step(&s);
     for (int by_start = 0; by_start < 2 && !self->failure[0]; by_start++) {
         if (self->id == 0) { /* whose exchange lasts until the other rank comes */
-            RANK_OK(self, tamis_reduce_start(other, &step));
+            RANK_OK(self, tamis_reducer_start(other, &step));
             mark_beside(self, &s, by_start);
         }
         RANK_MEET(self);
         if (self->id != 0)
-            RANK_OK(self, tamis_reduce_start(other, &step));
-        RANK_OK(self, tamis_reduce_wait(other));
+            RANK_OK(self, tamis_reducer_start(other, &step));
+        RANK_OK(self, tamis_reducer_wait(other));
         finish_marked(self, &s, by_start);
     }
     tamis_reducer_destroy(other);
@@ -109,8 +109,8 @@ static void run_two(test_rank *self) {
     tamis_step step = seat_step(&s);
     for (uint32_t i = 0; i < 6 && !self->failure[0]; i++) {
         seat_join(self, &s, i, i + 1);
-        RANK_OK(self, tamis_reduce_start(other, &step));
-        RANK_OK(self, tamis_reduce_join(other, s.stream));
+        RANK_OK(self, tamis_reducer_start(other, &step));
+        RANK_OK(self, tamis_reducer_join(other, s.stream));
     }
     RANK_CUDA(self, cudaStreamSynchronize(s.stream));
     seat_compare(self, NULL, 0, 6, s.got);

@@ -14,7 +14,7 @@
 
 static const trial_place *const places[] = {&place_host_driven, &place_stream};
 
-static void compare(trial what, tamis_type type, const trial_place *place) {
+static void compare(trial what, tamis_dtype type, const trial_place *place) {
     trial_record cpu, cuda;
     what.type = what.fits = type;
     assert_true(trial_run(&what, &cpu));
@@ -28,8 +28,8 @@ static void compare(trial what, tamis_type type, const trial_place *place) {
 
 static void compare_all(trial what) {
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
-        compare(what, TAMIS_TYPE_FLOAT16, places[p]);
-        compare(what, TAMIS_TYPE_BFLOAT16, places[p]);
+        compare(what, TAMIS_DTYPE_FLOAT16, places[p]);
+        compare(what, TAMIS_DTYPE_BFLOAT16, places[p]);
     }
 }
 
@@ -37,7 +37,7 @@ static trial usual(const char *scheme) {
     trial what = trial_usual(scheme, 2, 2601, 0.05);
     what.steps = 4;
     what.real = true;
-    what.average = TAMIS_AVERAGE_MEAN;
+    what.op = TAMIS_OP_MEAN;
     what.scale = 0.37f;
     return what;
 }

@@ -31,7 +31,7 @@ static trial usual(const tamis_update *update) {
     what.real = true;
     what.forgets = 0.25;
     what.update = update;
-    what.average = TAMIS_AVERAGE_MEAN;
+    what.op = TAMIS_OP_MEAN;
     return what;
 }
 
@@ -42,7 +42,7 @@ static void compare_shapes(const tamis_update *update) {
         what.bucket_length = 700;
         what.by_segment = true;
         compare(what, places[p]);
-        what.type = what.fits = TAMIS_TYPE_BFLOAT16;
+        what.type = what.fits = TAMIS_DTYPE_BFLOAT16;
         compare(what, places[p]);
     }
 }

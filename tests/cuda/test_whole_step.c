@@ -21,7 +21,7 @@ static void check_always(const trial_record *record) {
     check_alike(record);
     check_union(record);
     check_stats(record);
-    if (record->trial.average == TAMIS_AVERAGE_SUM && !record->trial.real)
+    if (record->trial.op == TAMIS_OP_SUM && !record->trial.real)
         check_conservation(record);
 }
 
@@ -98,7 +98,7 @@ static void test_options_give_the_bits_of_the_cpu(void **state) {
     what.output = TAMIS_OUTPUT_SPARSE;
     compare_all(what);
     what.by_segment = false;
-    what.average = TAMIS_AVERAGE_MEAN;
+    what.op = TAMIS_OP_MEAN;
     what.scale = 0.37f;
     compare_all(what);
     what.block = 32;

@@ -86,7 +86,7 @@ static tamis_energy_config on_machine(machine *m) {
 
 static tamis_energy *open_meter(const tamis_energy_config *config) {
     tamis_energy *e = NULL;
-    assert_int_equal(tamis_energy_open(config, &e), TAMIS_OK);
+    assert_int_equal(tamis_energy_create(config, &e), TAMIS_OK);
     return e;
 }
 
@@ -167,7 +167,7 @@ static void test_a_window_has_the_joules_of_its_phases(void **state) {
     work(&m, e, 1.5); /* learns */
     for (uint32_t trial = 0; trial < 4 * test_load() && error > 0.15; trial++)
         error = measure_window(&m, e, 3.0);
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
     assert_true(error <= 0.15);
 }
 
@@ -190,7 +190,7 @@ static void test_windows_may_overlap(void **state) {
     assert_true(b.uj > 0 && b.uj < a.uj && b.seconds < a.seconds);
     assert_int_equal(sum_of(&a), a.uj);
     assert_int_equal(sum_of(&b), b.uj);
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
 }
 
 static void test_windows_called_out_of_order_are_refused(void **state) {
@@ -211,7 +211,7 @@ static void test_windows_called_out_of_order_are_refused(void **state) {
     assert_int_equal(tamis_energy_window_result(e, 3, 0, NULL), TAMIS_OK); /* given up */
     assert_int_equal(tamis_energy_window_begin(e, NULL, &window), TAMIS_OK);
     assert_int_equal(window, 3);
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
 }
 
 static void test_a_window_has_its_own_steps(void **state) {
@@ -234,7 +234,7 @@ static void test_a_window_has_its_own_steps(void **state) {
     assert_int_equal(got.wire_bytes, 1000);
     assert_false(got.known);
     assert_string_equal(got.missing, "no source of energy is open");
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
 }
 
 /* -- unknown ---------------------------------------------------------------------------------- */
@@ -260,7 +260,7 @@ static void test_without_counters_nothing_is_known_and_it_says_why(void **state)
     assert_int_equal(tamis_energy_domain_at(e, 0, &domain), TAMIS_OK);
     assert_int_equal(domain.status, TAMIS_ENERGY_ABSENT);
     assert_true(strlen(domain.reason) > 0);
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
 }
 
 static void test_a_counter_that_hangs_holds_up_nobody(void **state) {
@@ -290,7 +290,7 @@ static void test_a_counter_that_hangs_holds_up_nobody(void **state) {
     if (took_ns > 2 * hang_ns / 3)
         fail_msg("%.1f ms beside a counter that hangs", 1e-6 * (double)took_ns);
     begin_ns = tam_clock_ns();
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
     assert_true(tam_clock_ns() - begin_ns < 5 * hang_ns / 6);
     while (atomic_load(&m.inside) > 0)
         usleep(1000);
@@ -318,15 +318,15 @@ static void test_wrong_configurations_are_refused(void **state) {
     bad[9].sources = "rapl,rapl";
     bad[10].settle_s = 5.1;
     for (size_t i = 0; i < WAYS; i++) {
-        assert_int_equal(tamis_energy_open(&bad[i], &e), TAMIS_E_ARGUMENT);
+        assert_int_equal(tamis_energy_create(&bad[i], &e), TAMIS_E_ARGUMENT);
         assert_true(strlen(tamis_last_error()) > 0);
         assert_null(e);
     }
     bad[0] = good;
     bad[0].json = "/nowhere/at/all.jsonl";
-    assert_int_equal(tamis_energy_open(&bad[0], &e), TAMIS_E_IO);
+    assert_int_equal(tamis_energy_create(&bad[0], &e), TAMIS_E_IO);
     assert_non_null(strstr(tamis_last_error(), "/nowhere/at/all.jsonl"));
-    assert_int_equal(tamis_energy_open(&good, NULL), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_energy_create(&good, NULL), TAMIS_E_ARGUMENT);
 }
 
 static void test_nothing_happens_without_a_meter(void **state) {
@@ -339,7 +339,7 @@ static void test_nothing_happens_without_a_meter(void **state) {
     tamis_energy_span(NULL, 0, 1, 2);
     tamis_energy_on_phase(NULL, NULL);
     tamis_energy_step(NULL, NULL);
-    tamis_energy_close(NULL);
+    tamis_energy_destroy(NULL);
     assert_int_equal(tamis_energy_ndomains(NULL), 0);
     assert_int_equal(tamis_energy_read(NULL, &totals), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_energy_domain_at(NULL, 0, &domain), TAMIS_E_ARGUMENT);
@@ -360,7 +360,7 @@ static void test_every_allocation_of_open_may_fail(void **state) {
     uint64_t live = tam_alloc_live();
     for (long budget = 0;; budget++) {
         tam_alloc_budget(budget);
-        tamis_status status = tamis_energy_open(&config, &e);
+        tamis_status status = tamis_energy_create(&config, &e);
         tam_alloc_budget(-1);
         if (status == TAMIS_OK)
             break;
@@ -368,7 +368,7 @@ static void test_every_allocation_of_open_may_fail(void **state) {
         assert_true(test_freed(live));
         assert_true(budget < 1000);
     }
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
     assert_true(test_freed(live));
 }
 
@@ -398,7 +398,7 @@ static void test_a_run_that_goes_on_has_the_joules_of_all_its_parts(void **state
     assert_int_equal(tamis_energy_read(e, &all), TAMIS_OK);
     assert_true(all.uj >= first.uj && all.steps == 7);
     assert_int_equal(sum_of(&all), all.uj);
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
 }
 
 static void test_a_child_that_was_forked_leaves_the_meter_alone(void **state) {
@@ -412,13 +412,13 @@ static void test_a_child_that_was_forked_leaves_the_meter_alone(void **state) {
         tamis_energy_totals none = TAMIS_ENERGY_TOTALS_INIT;
         if (tamis_energy_read(e, &none) != TAMIS_E_STATE)
             _exit(8);
-        tamis_energy_close(e);
+        tamis_energy_destroy(e);
         _exit(7);
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
-    tamis_energy_close(e);
+    tamis_energy_destroy(e);
 }
 
 int main(void) {

@@ -44,7 +44,7 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
         .scheme = schemes[index % SCHEMES].scheme,
         .capacity = schemes[index % SCHEMES].capacity,
         .density = variant % 2 ? 0.001 : 0.01,
-        .type = (tamis_type)(variant % 3),
+        .type = (tamis_dtype)(variant % 3),
         .output = variant / 3 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE,
         .nonfinite = (tamis_nonfinite)(index % 3),
         .n = lengths[small][(index + variant) % 3],
@@ -132,7 +132,7 @@ static bool make_reducer(side *s) {
     config.output = c->output;
     config.bucket_length = c->bucket_length;
     config.nonfinite = c->nonfinite;
-    config.grad_type = c->type;
+    config.grad_dtype = c->type;
     config.device = s->cuda ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU;
     if (failed(s, tamis_layout_create(segments, SEGMENTS, &layout), "layout"))
         return false;
@@ -214,14 +214,14 @@ static tamis_status start(side *s) {
         step.grad = s->memory;
     step.scale = 0.75f;
     step.stream = s->stream;
-    return tamis_reduce_start(s->reducer, &step);
+    return tamis_reducer_start(s->reducer, &step);
 }
 
 /* A step that the host drives is waited for, so its join says what wait would. */
 static bool start_and_join(side *s) {
     if (failed(s, start(s), "start"))
         return false;
-    tamis_status status = tamis_reduce_join(s->reducer, s->stream);
+    tamis_status status = tamis_reducer_join(s->reducer, s->stream);
     return tamis_status_loss(status) == TAMIS_LOST_STEP || !failed(s, status, "join");
 }
 
@@ -252,7 +252,7 @@ static bool run_step(side *s, unsigned number) {
     if (last || s->c->mode == COMPARE_WAIT || !s->cuda) {
         if (failed(s, start(s), "start"))
             return false;
-        s->status = tamis_reduce_wait(s->reducer);
+        s->status = tamis_reducer_wait(s->reducer);
         return tamis_status_loss(s->status) != TAMIS_LOST_COMM || !failed(s, s->status, "wait");
     }
     s->status = TAMIS_OK;
@@ -267,7 +267,7 @@ static bool fetch(side *s) {
     size_t size = bench_type_bytes(s->c->type);
     tamis_result result = TAMIS_RESULT_INIT;
     const float *residual;
-    if (failed(s, tamis_reduce_result(s->reducer, &result), "result") ||
+    if (failed(s, tamis_reducer_result(s->reducer, &result), "result") ||
         failed(s, tamis_reducer_residual(s->reducer, &residual), "residual"))
         return false;
     s->count = result.count;

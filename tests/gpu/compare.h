@@ -20,7 +20,7 @@ typedef enum compare_mode {
 typedef struct compare_case {
     const char *scheme;
     double density, capacity;
-    tamis_type type;
+    tamis_dtype type;
     tamis_output output;
     tamis_nonfinite nonfinite;
     uint64_t n;

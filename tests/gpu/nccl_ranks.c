@@ -76,8 +76,8 @@ static tamis_reducer *make_reducer(tamis_comm *nccl) {
 static tamis_status one_step(tamis_reducer *reducer, void *grad) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
-    tamis_status status = tamis_reduce_start(reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(reducer) : status;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
 }
 
 static int survive(process *self, tamis_reducer *reducer, void *grad) {

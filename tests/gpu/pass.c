@@ -87,12 +87,12 @@ static void *repeat(const void *piece, size_t piece_bytes, size_t bytes) {
 
 typedef struct data {
     size_t n;
-    tamis_type type;
+    tamis_dtype type;
     float *acc, *start; /* start: x[BUFFERS - 1] */
     void *grads[BUFFERS];
 } data;
 
-static data make_data(size_t n, tamis_type type) {
+static data make_data(size_t n, tamis_dtype type) {
     data d = {.n = n, .type = type, .acc = allocate(n * sizeof(float))};
     float *last = host_array(PERIOD, sizeof *last), *next = host_array(PERIOD, sizeof *next);
     size_t size = bench_type_bytes(type);
@@ -229,7 +229,7 @@ static void report(const rounds *r, double density, uint32_t parts, double copy_
         "{\"record\":\"pass\",\"n\":%zu,\"grad\":\"%s\",\"parts\":%u,\"density\":%g,"
         "\"phases\":\"%s\",\"candidates\":%llu,\"picked\":%u,\"rescanned\":%u,\"bytes_moved\":%.0f,"
         "\"copy_gb_s\":%.1f,\"copy_share\":%.4f,\"time_us\":{\"median\":%.2f}}\n",
-        r->d->n, r->d->type == TAMIS_TYPE_FLOAT32 ? "fp32" : "bf16", parts, density,
+        r->d->n, r->d->type == TAMIS_DTYPE_FLOAT32 ? "fp32" : "bf16", parts, density,
         phase_names[r->phases], (unsigned long long)found.total, picked.count, picked.rescanned,
         bytes, copy_gb_s, 1e-3 * bytes / copy_gb_s / us, us);
 }
@@ -308,7 +308,7 @@ static double copy_gb_s(const data *d) {
 
 /* The yardstick: copies of 1 GiB, of binary32. */
 static double measure_copy(void) {
-    data d = make_data((size_t)1 << 28, TAMIS_TYPE_FLOAT32);
+    data d = make_data((size_t)1 << 28, TAMIS_DTYPE_FLOAT32);
     double gb_s = copy_gb_s(&d);
     free_data(&d);
     return gb_s;
@@ -326,7 +326,7 @@ int main(int argc, char **argv) {
     }
     double gb_s = measure_copy();
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        data d = make_data((size_t)n, bf16 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32);
+        data d = make_data((size_t)n, bf16 ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32);
         run_parts(&d, 1, gb_s);
         run_parts(&d, 8, gb_s);
         free_data(&d);

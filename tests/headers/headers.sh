@@ -43,12 +43,12 @@ refuse_unchecked() { # compiler, language...
     local begin='#include <tamis/tamis.h>' use='int f(tamis_reducer *); int f(tamis_reducer *r)'
     local flags="-S -o /dev/null -Werror -I$include" # gcc warns of it only when it makes code
     if echo "$begin
-        $use { tamis_reduce_wait(r); return 0; }" | "$1" $flags "${@:2}" - 2>/dev/null; then
+        $use { tamis_reducer_wait(r); return 0; }" | "$1" $flags "${@:2}" - 2>/dev/null; then
         echo "$*: a status that nobody looks at is not warned of"
         exit 1
     fi
     echo "$begin
-        $use { return (int)tamis_reduce_wait(r); }" | "$1" $flags "${@:2}" -
+        $use { return (int)tamis_reducer_wait(r); }" | "$1" $flags "${@:2}" -
 }
 
 check tamis.h

@@ -15,7 +15,7 @@ static int reduce(tamis_comm *comm, const tamis_layout *layout) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     int bad =
-        tamis_reduce_start(reducer, &step) != TAMIS_OK || tamis_reduce_wait(reducer) != TAMIS_OK;
+        tamis_reducer_start(reducer, &step) != TAMIS_OK || tamis_reducer_wait(reducer) != TAMIS_OK;
     tamis_reducer_destroy(reducer);
     printf("%g %g %g %g\n", grad[0], grad[1], grad[2], grad[3]);
     return bad || grad[0] != 0.0f || grad[1] != -8.0f || grad[2] != 0.0f || grad[3] != 4.0f;

@@ -18,12 +18,8 @@ typedef enum difference {
     DIFFERENCES
 } difference;
 
-static const char *const words[DIFFERENCES] = {"layout|length|n |segment",
-                                               "density",
-                                               "scheme|ownership",
-                                               "average",
-                                               "density|rank",
-                                               "layout|rank"};
+static const char *const words[DIFFERENCES] = {
+    "layout|length|n |segment", "density", "scheme|ownership", "op", "density|rank", "layout|rank"};
 
 static tamis_status create(tamis_comm *comm, difference what, bool odd, tamis_reducer **out) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -33,7 +29,7 @@ static tamis_status create(tamis_comm *comm, difference what, bool odd, tamis_re
     if (odd && what == DIFFERS_SCHEME)
         config.scheme = "topk";
     if (odd && what == DIFFERS_AVERAGE)
-        config.average = TAMIS_AVERAGE_SUM;
+        config.op = TAMIS_OP_SUM;
     if (odd && what == REFUSED_DENSITY)
         config.density = 2;
     tamis_status status =
@@ -67,8 +63,8 @@ static void check_usable(tamis_comm *comm) {
     data_fill(DATA_HEAVY, (uint32_t)mpi_rank, 0, N, gradient);
     step.grad = gradient;
     MPI_OK(create(comm, DIFFERENCES, false, &reducer));
-    MPI_OK(tamis_reduce_start(reducer, &step));
-    MPI_OK(tamis_reduce_wait(reducer));
+    MPI_OK(tamis_reducer_start(reducer, &step));
+    MPI_OK(tamis_reducer_wait(reducer));
     tamis_reducer_destroy(reducer);
 }
 

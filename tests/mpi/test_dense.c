@@ -15,7 +15,7 @@ static tamis_reducer *make(tamis_comm *comm, uint32_t nsegments) {
     tamis_reducer *reducer = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = "dense";
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     MPI_OK(data_even_reducer(comm, nsegments, LENGTH, &config, &reducer));
     return reducer;
 }
@@ -32,8 +32,8 @@ static void check_forms(tamis_comm *comm) {
         ((float *)grads[i / LENGTH])[i % LENGTH] = (float)((i + (size_t)mpi_rank) % 97);
     step.grad = mpi_rank % 2 ? NULL : gradient;
     step.grads = mpi_rank % 2 ? grads : NULL;
-    MPI_OK(tamis_reduce_start(reducer, &step));
-    MPI_OK(tamis_reduce_wait(reducer));
+    MPI_OK(tamis_reducer_start(reducer, &step));
+    MPI_OK(tamis_reducer_wait(reducer));
     for (size_t i = 0; i < N; i++) {
         float sum = 0.0f;
         for (size_t r = 0; r < (size_t)mpi_nranks; r++)
@@ -53,8 +53,8 @@ static void check_order(uint32_t nsegments) {
     for (size_t i = 0; i < N; i++)
         gradient[i] = 1.0f;
     step.grad = gradient;
-    MPI_OK(tamis_reduce_start(pair[mpi_rank == 1], &step));
-    MPI_STATUS(TAMIS_E_PROTOCOL, tamis_reduce_wait(pair[mpi_rank == 1]));
+    MPI_OK(tamis_reducer_start(pair[mpi_rank == 1], &step));
+    MPI_STATUS(TAMIS_E_PROTOCOL, tamis_reducer_wait(pair[mpi_rank == 1]));
     MPI_CHECK(has_word(tamis_last_error(), "for reducer"), "it says: %s", tamis_last_error());
     for (size_t i = 0; i < N; i++)
         summed += gradient[i] != 1.0f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_check_equal over MPI: ranks that differ are named on all ranks and nothing is lost; a rank
+ * tamis_comm_check_equal over MPI: ranks that differ are named on all ranks and nothing is lost; a rank
  * that is in a step meanwhile is noticed on those that check.
  */
 #include "tests/support/data.h"
@@ -15,12 +15,12 @@ static void check_values(tamis_comm *comm) {
     char named[64];
     int odd = mpi_nranks - 1;
     data_fill(DATA_HEAVY, 0, 0, N, values);
-    MPI_OK(tamis_check_equal(comm, values, sizeof values));
+    MPI_OK(tamis_comm_check_equal(comm, values, sizeof values));
     values[N - 1] += mpi_rank == odd ? 1e-3f : 0.0f;
-    MPI_STATUS(TAMIS_E_MISMATCH, tamis_check_equal(comm, values, sizeof values));
+    MPI_STATUS(TAMIS_E_MISMATCH, tamis_comm_check_equal(comm, values, sizeof values));
     snprintf(named, sizeof named, "rank(s) %d differ", odd);
     MPI_CHECK(strstr(tamis_last_error(), named), "\"%s\"", tamis_last_error());
-    MPI_OK(tamis_check_equal(comm, values, sizeof values - sizeof values[0]));
+    MPI_OK(tamis_comm_check_equal(comm, values, sizeof values - sizeof values[0]));
     MPI_STATUS(TAMIS_OK, tamis_comm_status(comm));
 }
 
@@ -30,8 +30,8 @@ static void check_other_call(tamis_comm *comm) {
     if (mpi_rank == 1)
         MPI_STATUS(TAMIS_E_MISMATCH, tamis_reducer_create(comm, layout, NULL, &reducer));
     else
-        MPI_STATUS(TAMIS_E_MISMATCH, tamis_check_equal(comm, values, sizeof values));
-    MPI_CHECK(strstr(tamis_last_error(), "rank 0 is in tamis_check_equal, rank 1 in "
+        MPI_STATUS(TAMIS_E_MISMATCH, tamis_comm_check_equal(comm, values, sizeof values));
+    MPI_CHECK(strstr(tamis_last_error(), "rank 0 is in tamis_comm_check_equal, rank 1 in "
                                          "tamis_reducer_create"),
               "\"%s\"", tamis_last_error());
     MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
@@ -39,7 +39,7 @@ static void check_other_call(tamis_comm *comm) {
     tamis_layout_destroy(layout);
 }
 
-/* Rank 1 has gone on to the next step; what it sends is no entry of a board. */
+/* Rank 1 has gone on to the next step; what it sends is no entry of a records. */
 static void check_step(tamis_comm *comm) {
     tamis_layout *layout = data_layout(N);
     tamis_reducer *reducer = NULL;
@@ -47,11 +47,11 @@ static void check_step(tamis_comm *comm) {
     step.grad = values;
     MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
     if (mpi_rank == 1) {
-        tamis_status status = tamis_reduce_start(reducer, &step);
-        status = status == TAMIS_OK ? tamis_reduce_wait(reducer) : status;
+        tamis_status status = tamis_reducer_start(reducer, &step);
+        status = status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
         MPI_CHECK(tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
     } else {
-        tamis_status status = tamis_check_equal(comm, NULL, 0);
+        tamis_status status = tamis_comm_check_equal(comm, NULL, 0);
         MPI_CHECK(tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
         MPI_CHECK(tamis_last_error()[0], "no sentence");
     }

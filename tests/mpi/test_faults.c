@@ -14,8 +14,8 @@ static tamis_status step_once(tamis_reducer *reducer, uint32_t number, float *gr
     tamis_step step = TAMIS_STEP_INIT;
     data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradient);
     step.grad = gradient;
-    tamis_status status = tamis_reduce_start(reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(reducer) : status;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
 }
 
 static void check_accumulated(const tamis_reducer *reducer, const float *before) {
@@ -61,7 +61,7 @@ static void wait_in_vain(tamis_comm *comm, tamis_reducer *reducer, float *gradie
         memcpy(before, residual, sizeof before);
     uint64_t start_ms = now_ms();
     MPI_STATUS(TAMIS_E_TIMEOUT, step_once(reducer, 1, gradient));
-    MPI_CHECK(strstr(tamis_last_error(), "tamis_reduce_wait of step 1: waited "), "\"%s\"",
+    MPI_CHECK(strstr(tamis_last_error(), "tamis_reducer_wait of step 1: waited "), "\"%s\"",
               tamis_last_error());
     uint64_t took_ms = now_ms() - start_ms;
     MPI_CHECK(took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",

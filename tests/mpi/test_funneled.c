@@ -32,9 +32,9 @@ static void check_steps(tamis_comm *comm) {
     MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
     for (uint32_t number = 0; number < STEPS; number++) {
         data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradient);
-        MPI_OK(tamis_reduce_start(reducer, &step));
-        MPI_OK(tamis_reduce_wait(reducer));
-        MPI_OK(tamis_reduce_result(reducer, &result));
+        MPI_OK(tamis_reducer_start(reducer, &step));
+        MPI_OK(tamis_reducer_wait(reducer));
+        MPI_OK(tamis_reducer_result(reducer, &result));
         MPI_CHECK(result.count == N / 100, "%zu entries", result.count);
         hash = data_hash(hash, gradient, sizeof gradient);
     }
@@ -55,9 +55,9 @@ static double waiting_cpu_s(tamis_comm *comm) {
     MPI_OK(tamis_reducer_create(comm, layout, NULL, &reducer));
     data_fill(DATA_HEAVY, (uint32_t)mpi_rank, 0, N, gradient);
     sleep_ms(mpi_rank == mpi_nranks - 1 ? LATE_MS : 0);
-    MPI_OK(tamis_reduce_start(reducer, &step));
+    MPI_OK(tamis_reducer_start(reducer, &step));
     double cpu_s = mpi_cpu_s();
-    MPI_OK(tamis_reduce_wait(reducer));
+    MPI_OK(tamis_reducer_wait(reducer));
     cpu_s = mpi_cpu_s() - cpu_s;
     tamis_reducer_destroy(reducer);
     tamis_layout_destroy(layout);

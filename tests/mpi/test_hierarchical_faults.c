@@ -14,8 +14,8 @@ enum { N = 2000, TIMEOUT_MS = 800, SLEEP_MS = 3 * TIMEOUT_MS };
 static tamis_status step_once(tamis_reducer *reducer, uint32_t number, float *gradient) {
     const tamis_step step = data_step(gradient);
     data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradient);
-    tamis_status status = tamis_reduce_start(reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(reducer) : status;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
 }
 
 /* The node of the rank that sleeps never had its sum: there the gradient is as it was, elsewhere it has

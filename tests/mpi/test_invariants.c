@@ -18,7 +18,7 @@ typedef struct run_case {
     double density;
     bool real; /* numbers for which the order of summation shows */
     tamis_index_format format;
-    tamis_type wire;
+    tamis_dtype wire;
     uint32_t ranks_per_node;
     const tamis_update *update; /* NULL: gradients */
     /* per rank and step, of gradient, result and residual */
@@ -37,7 +37,7 @@ static tamis_status hash_step(const tamis_reducer *reducer, const float *gradien
                               uint64_t *out) {
     tamis_result result = TAMIS_RESULT_INIT;
     const float *residual = NULL;
-    tamis_status status = tamis_reduce_result(reducer, &result);
+    tamis_status status = tamis_reducer_result(reducer, &result);
     if (status == TAMIS_OK)
         status = tamis_reducer_residual(reducer, &residual);
     if (status != TAMIS_OK)
@@ -64,8 +64,8 @@ static tamis_status run_steps(run_case *run, tamis_reducer *reducer, uint32_t r,
         else
             data_fill(DATA_HEAVY, r, number, run->n, gradient);
         run->mass[r] += sum_of(gradient, run->n);
-        if ((status = tamis_reduce_start(reducer, &step)) == TAMIS_OK &&
-            (status = tamis_reduce_wait(reducer)) == TAMIS_OK)
+        if ((status = tamis_reducer_start(reducer, &step)) == TAMIS_OK &&
+            (status = tamis_reducer_wait(reducer)) == TAMIS_OK)
             status = hash_step(reducer, gradient, run->n, &run->hash[r][number]);
         if (r == 0)
             run->mass[r] -= sum_of(gradient, run->n);
@@ -84,9 +84,9 @@ static tamis_status run_rank(run_case *run, tamis_comm *comm) {
     float *gradient = malloc(run->n * sizeof *gradient);
     config.scheme = run->scheme;
     config.density = run->density;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.index_format = run->format;
-    config.wire_type = run->wire;
+    config.wire_dtype = run->wire;
     config.ranks_per_node = run->ranks_per_node;
     config.update = run->update;
     config.residual_decay = run->update ? 0.5 : 1.0;
@@ -149,7 +149,7 @@ static void check_wire(tamis_comm *comm) {
         for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
             run_case run = {.scheme = schemes[s], .n = 50021, .density = 0.05, .format = f};
             compare(comm, &run);
-            run.wire = TAMIS_TYPE_BFLOAT16;
+            run.wire = TAMIS_DTYPE_BFLOAT16;
             compare(comm, &run);
             run.real = true;
             compare(comm, &run);
@@ -191,14 +191,14 @@ static void check_dense(tamis_comm *comm) {
     tamis_layout *layout = data_layout(N);
     tamis_step step = TAMIS_STEP_INIT;
     config.scheme = "dense";
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     step.grad = gradient;
     MPI_OK(tamis_reducer_create(comm, layout, &config, &reducer));
     for (uint32_t number = 0; number < 3; number++) {
         data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradient);
         MPI_Allreduce(gradient, expected, N, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-        MPI_OK(tamis_reduce_start(reducer, &step));
-        MPI_OK(tamis_reduce_wait(reducer));
+        MPI_OK(tamis_reducer_start(reducer, &step));
+        MPI_OK(tamis_reducer_wait(reducer));
         for (size_t i = 0; i < N; i++)
             if (gradient[i] != expected[i]) {
                 MPI_CHECK(false, "dense, entry %zu: %g, MPI says %g", i, (double)gradient[i],

@@ -35,7 +35,7 @@ static void mark_all(tamis_reducer *reducer, uint32_t number) {
     step.grad = gradient;
     shuffle(1000 * number + (uint32_t)mpi_rank, order);
     for (uint32_t i = 0; i < SEGMENTS; i++)
-        MPI_OK(tamis_grad_ready(reducer, order[i], &step));
+        MPI_OK(tamis_reducer_ready(reducer, order[i], &step));
 }
 
 /* @return a hash of all results */
@@ -50,10 +50,10 @@ static uint64_t run(tamis_comm *comm, const char *scheme, tamis_worker worker, b
         if (marked)
             mark_all(reducer, number);
         else
-            MPI_OK(tamis_reduce_start(reducer, &step));
+            MPI_OK(tamis_reducer_start(reducer, &step));
         for (done = 0; !done && number % 2; sleep_ms(1))
-            MPI_OK(tamis_reduce_test(reducer, &done));
-        MPI_OK(tamis_reduce_wait(reducer));
+            MPI_OK(tamis_reducer_test(reducer, &done));
+        MPI_OK(tamis_reducer_wait(reducer));
         hash = data_hash(hash, gradient, sizeof gradient);
     }
     MPI_CHECK(tamis_reducer_nbuckets(reducer) == SEGMENTS, "%u buckets",
@@ -85,10 +85,10 @@ static void check_forgotten(void) {
     data_fill(DATA_HEAVY, (uint32_t)mpi_rank, 0, N, gradient);
     for (uint32_t s = 0; s < SEGMENTS; s++) {
         if (s != SEGMENTS / 2 || !forgets)
-            MPI_OK(tamis_grad_ready(reducer, s, &step));
+            MPI_OK(tamis_reducer_ready(reducer, s, &step));
     }
     uint64_t begin_ms = now_ms();
-    MPI_STATUS(TAMIS_E_TIMEOUT, tamis_reduce_wait(reducer));
+    MPI_STATUS(TAMIS_E_TIMEOUT, tamis_reducer_wait(reducer));
     MPI_CHECK(now_ms() - begin_ms < test_short_ms() + test_grace_ms(), "it took %llu ms",
               (unsigned long long)(now_ms() - begin_ms));
     char word[32];

@@ -72,10 +72,10 @@ static void run(tamis_comm *comm, const char *scheme, uint64_t bucket_length) {
     for (uint32_t number = 0; reducer && number < STEPS; number++) {
         fill(mpi_rank, number, grad);
         for (uint32_t s = 3; bucket_length > 0 && s-- > 0;)
-            MPI_OK(tamis_grad_ready(reducer, s, &step));
+            MPI_OK(tamis_reducer_ready(reducer, s, &step));
         if (bucket_length == 0)
-            MPI_OK(tamis_reduce_start(reducer, &step));
-        MPI_OK(tamis_reduce_wait(reducer));
+            MPI_OK(tamis_reducer_start(reducer, &step));
+        MPI_OK(tamis_reducer_wait(reducer));
         check_step(scheme, number, grad);
         uint64_t hash = data_hash(0, grad, N * sizeof *grad), first = hash;
         MPI_Bcast(&first, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);

@@ -41,7 +41,7 @@ static void start_all(uint32_t number) {
             tamis_step step = TAMIS_STEP_INIT;
             data_fill(DATA_HEAVY, (uint32_t)mpi_rank, number, N, gradients[c][r]);
             step.grad = gradients[c][r];
-            MPI_OK(tamis_reduce_start(reducers[c][r], &step));
+            MPI_OK(tamis_reducer_start(reducers[c][r], &step));
         }
 }
 
@@ -57,7 +57,7 @@ static void talk(uint32_t number) {
 static void wait_all(uint32_t number) {
     for (int r = 0; r < PER_COMM; r++) {
         for (int c = COMMS - 1; c >= 0; c--)
-            MPI_OK(tamis_reduce_wait(reducers[c][r]));
+            MPI_OK(tamis_reducer_wait(reducers[c][r]));
         MPI_CHECK(memcmp(gradients[0][r], gradients[1][r], sizeof gradients[0][r]) == 0,
                   "step %u: the communicators differ", number);
         uint64_t hash = data_hash(0, gradients[0][r], sizeof gradients[0][r]), first = hash;

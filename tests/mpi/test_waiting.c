@@ -21,8 +21,8 @@ static double run_step(tamis_reducer *reducer, uint32_t number, uint32_t late_ms
     MPI_Barrier(MPI_COMM_WORLD);
     double begin_s = MPI_Wtime(), cpu_before_s = mpi_cpu_s();
     sleep_ms(is_late() ? late_ms : 0);
-    MPI_OK(tamis_reduce_start(reducer, &step));
-    MPI_OK(tamis_reduce_wait(reducer));
+    MPI_OK(tamis_reducer_start(reducer, &step));
+    MPI_OK(tamis_reducer_wait(reducer));
     *cpu_s += mpi_cpu_s() - cpu_before_s;
     return MPI_Wtime() - begin_s;
 }

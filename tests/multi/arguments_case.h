@@ -76,9 +76,9 @@ static void expect_usable(void) {
     tamis_step step = usual_step();
     tamis_result result = TAMIS_RESULT_INIT;
     EXPECT_OK(tamis_comm_status(comm));
-    EXPECT_OK(tamis_reduce_start(reducer, &step));
-    EXPECT_OK(tamis_reduce_wait(reducer));
-    EXPECT_OK(tamis_reduce_result(reducer, &result));
+    EXPECT_OK(tamis_reducer_start(reducer, &step));
+    EXPECT_OK(tamis_reducer_wait(reducer));
+    EXPECT_OK(tamis_reducer_result(reducer, &result));
     assert_int_equal(result.count, 10);
 }
 

@@ -61,8 +61,8 @@ static void run_step(test_rank *self, tamis_reducer *reducer) {
     tamis_step step = TAMIS_STEP_INIT;
     data_fill(DATA_HEAVY, self->id, 0, 1000, gradient);
     step.grad = gradient;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
 }
 
 static void check_sentence(test_rank *self) {
@@ -125,7 +125,7 @@ static void change_output(struct wish *wish) {
     wish->config.output = TAMIS_OUTPUT_SPARSE;
 }
 static void change_average(struct wish *wish) {
-    wish->config.average = TAMIS_AVERAGE_SUM;
+    wish->config.op = TAMIS_OP_SUM;
 }
 static void change_nonfinite(struct wish *wish) {
     wish->config.nonfinite = TAMIS_NONFINITE_DROP;
@@ -134,7 +134,7 @@ static void change_block(struct wish *wish) {
     wish->config.block = 32;
 }
 static void change_over(struct wish *wish) {
-    wish->config.over = 3;
+    wish->config.overselect = 3;
 }
 static void change_capacity(struct wish *wish) {
     wish->config.capacity = 2;
@@ -160,11 +160,11 @@ static void change_index_format(struct wish *wish) {
 }
 
 static void change_wire_type(struct wish *wish) {
-    wish->config.wire_type = TAMIS_TYPE_BFLOAT16;
+    wish->config.wire_dtype = TAMIS_DTYPE_BFLOAT16;
 }
 
 static void change_to_float16(struct wish *wish) {
-    wish->config.wire_type = TAMIS_TYPE_FLOAT16;
+    wish->config.wire_dtype = TAMIS_DTYPE_FLOAT16;
 }
 
 static const struct difference differences[] = {
@@ -174,14 +174,14 @@ static const struct difference differences[] = {
     {"density", "density", "tamis", change_density, TAMIS_E_MISMATCH},
     {"scheme", "scheme|ownership", "tamis", change_scheme, TAMIS_E_MISMATCH},
     {"output", "output", "tamis", change_output, TAMIS_E_MISMATCH},
-    {"average", "average", "tamis", change_average, TAMIS_E_MISMATCH},
+    {"op", "op", "tamis", change_average, TAMIS_E_MISMATCH},
     {"nonfinite", "nonfinite", "tamis", change_nonfinite, TAMIS_E_MISMATCH},
     {"block", "block", "tamis", change_block, TAMIS_E_MISMATCH},
-    {"over", "over", "tamis", change_over, TAMIS_E_MISMATCH},
+    {"overselect", "overselect", "tamis", change_over, TAMIS_E_MISMATCH},
     {"capacity", "capacity", "micro", change_capacity, TAMIS_E_MISMATCH},
     {"threshold", "threshold", "micro", change_threshold, TAMIS_E_MISMATCH},
     {"index format", "index_format", "tamis", change_index_format, TAMIS_E_MISMATCH},
-    {"wire type", "wire_type", "tamis", change_wire_type, TAMIS_E_MISMATCH},
+    {"wire type", "wire_dtype", "tamis", change_wire_type, TAMIS_E_MISMATCH},
 };
 
 /* One rank is refused for a reason of its own; the others learn it, with its status. */

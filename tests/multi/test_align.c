@@ -29,7 +29,7 @@ typedef struct align_case {
     double forgets;
     const tamis_update *update;
     double gbit; /* exchange auto */
-    tamis_average average;
+    tamis_op op;
     /* of a run */
     uint64_t nth;
     uint32_t delay_ms; /* until the bad rank knows */
@@ -48,9 +48,9 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     tamis_layout *layout = NULL;
     config.scheme = c->scheme;
     config.density = 0.05;
-    config.average = c->average;
+    config.op = c->op;
     config.bucket_length = c->bucket_length;
-    config.wire_type = c->half ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
+    config.wire_dtype = c->half ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
     config.ranks_per_node = c->nodes;
     config.residual_decay = 1.0 - c->forgets;
     config.update = c->update;
@@ -77,8 +77,8 @@ static tamis_status one_step(const align_case *c, tamis_reducer *reducer, uint32
                              uint32_t number, float *grad) {
     const tamis_step step = data_step(grad);
     fill(c, rank, number, grad);
-    tamis_status status = tamis_reduce_start(reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(reducer) : status;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
 }
 
 static const char *path_of(uint32_t rank, char path[SCRATCH_PATH]) {
@@ -106,8 +106,8 @@ static void run_until(test_rank *self) {
         tamis_comm_abort(self->comm); /* so that nobody waits */
     if (c->onward && c->status[self->id] == TAMIS_OK) {
         fill(c, self->id, BEFORE + 1, grad);
-        c->next[self->id] = tamis_reduce_start(reducer, &step);
-        if (c->next[self->id] == TAMIS_OK && tamis_reduce_wait(reducer) != TAMIS_OK)
+        c->next[self->id] = tamis_reducer_start(reducer, &step);
+        if (c->next[self->id] == TAMIS_OK && tamis_reducer_wait(reducer) != TAMIS_OK)
             self->where = "after a step in vain";
     }
     RANK_OK(self, tamis_reducer_save(reducer, path_of(self->id, path)));
@@ -128,7 +128,7 @@ static void run_on(test_rank *self) {
     RANK_OK(self, tamis_reducer_align(reducer, &c->step[self->id]));
     if (c->onward && c->everywhere && self->id != BAD) { /* what the others began then, now */
         fill(c, self->id, BEFORE + 1, grad);
-        RANK_OK(self, tamis_grad_accumulate(reducer, &step));
+        RANK_OK(self, tamis_reducer_accumulate(reducer, &step));
     }
     for (uint32_t number = 0; number < AFTER; number++) {
         RANK_OK(self, one_step(c, reducer, self->id, BEFORE + 2 + number, grad));
@@ -267,9 +267,9 @@ static void run_refused(test_rank *self) {
         if (number + 1 == BEFORE && self->id > 0)
             RANK_OK(self, tamis_reducer_save(reducer, path_of(self->id, path)));
     }
-    RANK_OK(self, tamis_reducer_control_save(reducer, control, bytes));
+    RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
     if (c->alone && self->id == 0)
-        RANK_OK(self, tamis_reducer_restore(reducer, control, bytes, NULL));
+        RANK_OK(self, tamis_reducer_load_memory(reducer, control, bytes, NULL));
     if (self->id > 0)
         RANK_OK(self, tamis_reducer_load(reducer, path_of(self->id, path)));
     free(control);
@@ -315,9 +315,9 @@ static void run_from_memory(test_rank *self) {
     void *control = malloc(bytes);
     for (uint32_t number = 0; number < BEFORE; number++)
         RANK_OK(self, one_step(&usual, reducer, self->id, number, grad));
-    RANK_OK(self, tamis_reducer_residual_save(reducer, before));
+    RANK_OK(self, tamis_reducer_save_residual(reducer, before));
     if (self->id == 1) { /* which never applies the step that follows */
-        RANK_OK(self, tamis_reducer_control_save(reducer, control, bytes));
+        RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
         memcpy(residual, before, sizeof residual);
     }
     fill(&usual, self->id, BEFORE, grad);
@@ -325,11 +325,11 @@ static void run_from_memory(test_rank *self) {
         before[i] += grad[i];
     RANK_OK(self, one_step(&usual, reducer, self->id, BEFORE, grad));
     if (self->id == 0) {
-        RANK_OK(self, tamis_reducer_control_save(reducer, control, bytes));
-        RANK_OK(self, tamis_reducer_residual_save(reducer, residual));
+        RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
+        RANK_OK(self, tamis_reducer_save_residual(reducer, residual));
     }
     RANK_OK(self, make(self->comm, &usual, &other));
-    RANK_OK(self, tamis_reducer_restore(other, control, bytes, residual));
+    RANK_OK(self, tamis_reducer_load_memory(other, control, bytes, residual));
     for (int again = 0; again < 2; again++) {
         RANK_OK(self, tamis_reducer_align(other, &step));
         RANK_CHECK(self, step == BEFORE, "step %llu", (unsigned long long)step);

@@ -17,7 +17,7 @@ enum { N = 64, BAD = 3, FULL = 5 };
 typedef struct align_case {
     const char *scheme;
     tamis_nonfinite nonfinite;
-    tamis_type wire;
+    tamis_dtype wire;
     bool fills; /* what comes since leaves no room for what is taken back */
 } align_case;
 
@@ -28,7 +28,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     config.scheme = c->scheme;
     config.density = 0.25;
     config.nonfinite = c->nonfinite;
-    config.wire_type = c->wire;
+    config.wire_dtype = c->wire;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
     if (status == TAMIS_OK)
         status = tamis_reducer_create(comm, layout, &config, out);
@@ -44,8 +44,8 @@ static void fill(uint32_t number, float *grad) {
 
 static tamis_status one_step(tamis_reducer *r, float *grad) {
     const tamis_step step = data_step(grad);
-    tamis_status status = tamis_reduce_start(r, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(r) : status;
+    tamis_status status = tamis_reducer_start(r, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(r) : status;
 }
 
 static void add(const float *grad, float *sums) {
@@ -76,12 +76,12 @@ static void go_on(test_rank *self, tamis_reducer *r, float *sums) {
     grad[FULL] = c->fills ? 3e38f : grad[FULL];
     sums[FULL] = c->fills ? 0.0f : sums[FULL];
     add(grad, sums);
-    RANK_OK(self, tamis_grad_accumulate(r, &step));
+    RANK_OK(self, tamis_reducer_accumulate(r, &step));
 }
 
 static void check_residual(test_rank *self, tamis_reducer *r, const float *sums) {
     float residual[N];
-    RANK_OK(self, tamis_reducer_residual_save(r, residual));
+    RANK_OK(self, tamis_reducer_save_residual(r, residual));
     for (size_t i = 0; i < N; i++)
         RANK_CHECK(self, residual[i] == sums[i], "entry %zu is %g in place of %g", i,
                    (double)residual[i], (double)sums[i]);
@@ -108,14 +108,14 @@ static void go_back(test_rank *self) {
     void *control = malloc(bytes);
     fill(0, grad);
     RANK_OK(self, one_step(r, grad));
-    RANK_OK(self, tamis_reducer_control_save(r, control, bytes));
-    RANK_OK(self, tamis_reducer_residual_save(r, saved));
+    RANK_OK(self, tamis_reducer_save_control(r, control, bytes));
+    RANK_OK(self, tamis_reducer_save_residual(r, saved));
     memcpy(sums, saved, sizeof sums);
     run_bad_step(self, r, sums);
     if (self->id == 0)
         go_on(self, r, sums);
     else
-        RANK_OK(self, tamis_reducer_restore(r, control, bytes, saved));
+        RANK_OK(self, tamis_reducer_load_memory(r, control, bytes, saved));
     free(control);
     RANK_OK(self, tamis_reducer_align(r, &met));
     RANK_CHECK(self, met == 1, "they met at step %llu", (unsigned long long)met);
@@ -132,14 +132,14 @@ static void run(const align_case *c) {
 
 static void what_is_given_back_is_what_was_given(void **state) {
     static const char *const schemes[] = {"tamis", "deft", "micro", "all+global+exact+union"};
-    static const tamis_type wires[] = {TAMIS_TYPE_FLOAT32, TAMIS_TYPE_BFLOAT16};
+    static const tamis_dtype wires[] = {TAMIS_DTYPE_FLOAT32, TAMIS_DTYPE_BFLOAT16};
     (void)state;
     for (size_t i = 0; i < 4 * 3 * 2; i++)
         run(&(align_case){schemes[i / 6], (tamis_nonfinite)(i / 2 % 3), wires[i % 2], false});
 }
 
 static void what_has_no_room_is_counted(void **state) {
-    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_TYPE_FLOAT32, true};
+    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_DTYPE_FLOAT32, true};
     (void)state;
     run(&c);
 }

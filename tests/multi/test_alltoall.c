@@ -68,12 +68,12 @@ static void send_runs(test_rank *self) {
 
 static void run_over_callback(uint32_t nranks, runs_case *c) {
     tamis_comm *comms[RANKS_MOST];
-    gather *board = gather_create(nranks, 20000, NULL, NULL);
-    gather_comms(board, comms);
+    gather *records = gather_create(nranks, 20000, NULL, NULL);
+    gather_comms(records, comms);
     ranks_run_on(comms, nranks, send_runs, c);
     for (uint32_t r = 0; r < nranks; r++)
         tamis_comm_destroy(comms[r]);
-    gather_destroy(board);
+    gather_destroy(records);
 }
 
 static void test_every_run_arrives_where_it_is_meant_to(void **state) {

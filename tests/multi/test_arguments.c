@@ -26,11 +26,11 @@ static void test_null_is_refused_everywhere(void **state) {
     EXPECT(TAMIS_E_ARGUMENT, "comm", tamis_reducer_create(NULL, layout, NULL, &none));
     EXPECT(TAMIS_E_ARGUMENT, "layout", tamis_reducer_create(comm, NULL, NULL, &none));
     EXPECT(TAMIS_E_ARGUMENT, "out", tamis_reducer_create(comm, layout, NULL, NULL));
-    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reduce_start(NULL, &step));
-    EXPECT(TAMIS_E_ARGUMENT, "step", tamis_reduce_start(reducer, NULL));
-    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reduce_wait(NULL));
-    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reduce_result(NULL, &result));
-    EXPECT(TAMIS_E_ARGUMENT, "out", tamis_reduce_result(reducer, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_start(NULL, &step));
+    EXPECT(TAMIS_E_ARGUMENT, "step", tamis_reducer_start(reducer, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_wait(NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_result(NULL, &result));
+    EXPECT(TAMIS_E_ARGUMENT, "out", tamis_reducer_result(reducer, NULL));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_residual(NULL, &residual));
     EXPECT(TAMIS_E_ARGUMENT, "out", tamis_reducer_residual(reducer, NULL));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_stats(NULL, &stats));
@@ -139,10 +139,10 @@ static void refuse_step(const char *words, const tamis_step *step) {
     const float *residual = NULL;
     EXPECT_OK(tamis_reducer_residual(reducer, &residual));
     uint64_t residual_before = data_hash(0, residual, N * sizeof(float));
-    EXPECT(TAMIS_E_ARGUMENT, words, tamis_reduce_start(reducer, step));
+    EXPECT(TAMIS_E_ARGUMENT, words, tamis_reducer_start(reducer, step));
     assert_true(before == data_hash(0, gradient, sizeof gradient));
     assert_true(residual_before == data_hash(0, residual, N * sizeof(float)));
-    EXPECT(TAMIS_E_STATE, "start", tamis_reduce_wait(reducer));
+    EXPECT(TAMIS_E_STATE, "start", tamis_reducer_wait(reducer));
     expect_usable();
 }
 
@@ -181,8 +181,8 @@ static void test_segments_may_lie_in_any_order(void **state) {
     tamis_step step = TAMIS_STEP_INIT;
     (void)state;
     step.grads = swapped;
-    EXPECT_OK(tamis_reduce_start(reducer, &step));
-    EXPECT_OK(tamis_reduce_wait(reducer));
+    EXPECT_OK(tamis_reducer_start(reducer, &step));
+    EXPECT_OK(tamis_reducer_wait(reducer));
 }
 
 static void test_misaligned_gradients_are_refused(void **state) {
@@ -235,17 +235,17 @@ static void test_calls_out_of_order_are_refused(void **state) {
     tamis_step step;
     (void)state;
     EXPECT_OK(tamis_reducer_create(comm, layout, &config, &fresh));
-    EXPECT(TAMIS_E_STATE, "step|result|start", tamis_reduce_result(fresh, &result));
-    EXPECT(TAMIS_E_STATE, "start", tamis_reduce_wait(fresh));
+    EXPECT(TAMIS_E_STATE, "step|result|start", tamis_reducer_result(fresh, &result));
+    EXPECT(TAMIS_E_STATE, "start", tamis_reducer_wait(fresh));
     step = usual_step();
-    EXPECT_OK(tamis_reduce_start(fresh, &step));
-    EXPECT(TAMIS_E_STATE, "start|wait", tamis_reduce_start(fresh, &step));
+    EXPECT_OK(tamis_reducer_start(fresh, &step));
+    EXPECT(TAMIS_E_STATE, "start|wait", tamis_reducer_start(fresh, &step));
     EXPECT(TAMIS_E_STATE, "wait|step", tamis_reducer_save(fresh, "never-written"));
     EXPECT(TAMIS_E_STATE, "wait|step", tamis_reducer_load(fresh, "never-read"));
-    EXPECT(TAMIS_E_STATE, "wait|step", tamis_reduce_result(fresh, &result));
-    EXPECT_OK(tamis_reduce_wait(fresh));
-    EXPECT(TAMIS_E_STATE, "start", tamis_reduce_wait(fresh));
-    EXPECT_OK(tamis_reduce_result(fresh, &result));
+    EXPECT(TAMIS_E_STATE, "wait|step", tamis_reducer_result(fresh, &result));
+    EXPECT_OK(tamis_reducer_wait(fresh));
+    EXPECT(TAMIS_E_STATE, "start", tamis_reducer_wait(fresh));
+    EXPECT_OK(tamis_reducer_result(fresh, &result));
     assert_int_equal(result.count, 10);
     tamis_reducer_destroy(fresh);
 }
@@ -256,7 +256,7 @@ static void test_destroy_between_start_and_wait_finishes_the_step(void **state) 
     tamis_step step = usual_step();
     (void)state;
     EXPECT_OK(tamis_reducer_create(comm, layout, &config, &fresh));
-    EXPECT_OK(tamis_reduce_start(fresh, &step));
+    EXPECT_OK(tamis_reducer_start(fresh, &step));
     tamis_reducer_destroy(fresh);
     expect_usable();
 }
@@ -270,9 +270,9 @@ static void test_scheme_dense_has_no_residual(void **state) {
     (void)state;
     config.scheme = "dense";
     EXPECT_OK(tamis_reducer_create(comm, layout, &config, &dense));
-    EXPECT_OK(tamis_reduce_start(dense, &step));
-    EXPECT_OK(tamis_reduce_wait(dense));
-    EXPECT_OK(tamis_reduce_result(dense, &result));
+    EXPECT_OK(tamis_reducer_start(dense, &step));
+    EXPECT_OK(tamis_reducer_wait(dense));
+    EXPECT_OK(tamis_reducer_result(dense, &result));
     EXPECT_OK(tamis_reducer_residual(dense, &residual));
     assert_null(residual);
     assert_null(result.indices);

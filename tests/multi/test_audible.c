@@ -102,24 +102,24 @@ static void hear(const struct hearing *h) {
 static void wrong_again_and_again(struct user *u) {
     (void)u;
     for (int i = 0; i < 100; i++)
-        expect(TAMIS_E_ARGUMENT, tamis_reduce_wait(NULL));
+        expect(TAMIS_E_ARGUMENT, tamis_reducer_wait(NULL));
 }
 
 static void start_twice(struct user *u) {
-    expect(TAMIS_OK, tamis_reduce_start(u->reducer, &u->step));
-    expect(TAMIS_E_STATE, tamis_reduce_start(u->reducer, &u->step));
-    expect(TAMIS_OK, tamis_reduce_wait(u->reducer));
+    expect(TAMIS_OK, tamis_reducer_start(u->reducer, &u->step));
+    expect(TAMIS_E_STATE, tamis_reducer_start(u->reducer, &u->step));
+    expect(TAMIS_OK, tamis_reducer_wait(u->reducer));
 }
 
 static void never_wait(struct user *u) {
-    expect(TAMIS_OK, tamis_reduce_start(u->reducer, &u->step));
+    expect(TAMIS_OK, tamis_reducer_start(u->reducer, &u->step));
 }
 
 static void lose_and_go_on(struct user *u) {
     expect(TAMIS_OK, tamis_comm_abort(u->comm));
     for (int i = 0; i < 100; i++) {
-        expect(TAMIS_E_ABORTED, tamis_reduce_start(u->reducer, &u->step));
-        expect(TAMIS_E_STATE, tamis_reduce_wait(u->reducer));
+        expect(TAMIS_E_ABORTED, tamis_reducer_start(u->reducer, &u->step));
+        expect(TAMIS_E_STATE, tamis_reducer_wait(u->reducer));
     }
 }
 
@@ -129,9 +129,9 @@ static void save_nothing(struct user *u) {
 }
 
 static void do_well(struct user *u) {
-    expect(TAMIS_OK, tamis_reduce_start(u->reducer, &u->step));
-    expect(TAMIS_OK, tamis_reduce_wait(u->reducer));
-    expect(TAMIS_OK, tamis_check_equal(u->comm, u->gradient, sizeof u->gradient));
+    expect(TAMIS_OK, tamis_reducer_start(u->reducer, &u->step));
+    expect(TAMIS_OK, tamis_reducer_wait(u->reducer));
+    expect(TAMIS_OK, tamis_comm_check_equal(u->comm, u->gradient, sizeof u->gradient));
 }
 
 static void what_goes_wrong_is_heard_once(void **state) {
@@ -140,10 +140,10 @@ static void what_goes_wrong_is_heard_once(void **state) {
         {"warn", NULL, "TAMIS_E_ARGUMENT: tamis_reducer_config.density is 10", 1, 1},
         {"error", NULL, "density is 10, not in (0, 1]", 1, 1},
         {"off", NULL, "density", 0, 0},
-        {"warn", wrong_again_and_again, "tamis_reduce_wait: reducer is NULL", 1, 1},
+        {"warn", wrong_again_and_again, "tamis_reducer_wait: reducer is NULL", 1, 1},
         {"warn", start_twice, "TAMIS_E_STATE", 1, 1},
         {"warn", never_wait, "warn [", 1, 1},
-        {"warn", never_wait, "call tamis_reduce_wait", 1, 1},
+        {"warn", never_wait, "call tamis_reducer_wait", 1, 1},
         {"error", lose_and_go_on, "the communicator is lost", 1, 2},
         {"warn", save_nothing, "0 steps", 1, 1},
         {"warn", do_well, "", 0, 0},

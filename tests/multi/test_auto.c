@@ -27,7 +27,7 @@ static tamis_status open_mixed(tamis_comm *comm, tamis_reducer_config *config,
     tamis_layout *layout;
     TAM_TRY(tamis_layout_create(segments, 4, &layout));
     config->scheme = "auto";
-    config->average = TAMIS_AVERAGE_SUM;
+    config->op = TAMIS_OP_SUM;
     config->bucket_length = 1;
     tamis_status status = tamis_reducer_create(comm, layout, config, out);
     tamis_layout_destroy(layout);
@@ -53,7 +53,7 @@ static void run_choice(test_rank *self) {
     RANK_OK(self, open_mixed(self->comm, &config, &r));
     for (uint32_t b = 0; b < 4; b++) {
         tamis_bucket bucket = TAMIS_BUCKET_INIT;
-        RANK_OK(self, tamis_reducer_bucket(r, b, &bucket));
+        RANK_OK(self, tamis_reducer_bucket_at(r, b, &bucket));
         const char *expected = bucket.length == LARGE ? "union" : "dense";
         RANK_CHECK(self, strcmp(bucket.exchange, expected) == 0, "bucket %u is %s", b,
                    bucket.exchange);
@@ -198,7 +198,7 @@ static void run_format(test_rank *self) {
     config.link_gbit = c->gbit;
     config.index_format = c->asked;
     RANK_OK(self, open_wide(self->comm, &config, &r));
-    RANK_OK(self, tamis_reducer_bucket(r, 0, &bucket));
+    RANK_OK(self, tamis_reducer_bucket_at(r, 0, &bucket));
     RANK_CHECK(self, strcmp(bucket.index_format, c->expected) == 0, "%s over %g Gbit/s",
                bucket.index_format, c->gbit);
     tamis_reducer_destroy(r);
@@ -242,7 +242,7 @@ static void mixed_reducers_keep_all_rules(void **state) {
                 what.by_segment = form & 1;
                 what.disorder = form & 1 ? 7 : 0;
                 what.worker = form & 2 ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
-                what.wire = form == 3 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
+                what.wire = form == 3 ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
                 assert_true(trial_run(&what, &record));
                 check_alike(&record);
                 check_union(&record);
@@ -305,12 +305,12 @@ static void run_micro_batches(test_rank *self) {
             grad[run->bad] = NAN;
         tamis_step step = data_step(grad);
         if (batch < 2)
-            RANK_OK(self, tamis_grad_accumulate(r, &step));
+            RANK_OK(self, tamis_reducer_accumulate(r, &step));
         else
-            RANK_OK(self, tamis_reduce_start(r, &step));
+            RANK_OK(self, tamis_reducer_start(r, &step));
     }
     bool bad = run->bad < N && run->policy == TAMIS_NONFINITE_ERROR;
-    RANK_STATUS(self, bad ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reduce_wait(r));
+    RANK_STATUS(self, bad ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reducer_wait(r));
     RANK_OK(self, tamis_reducer_stats(r, &stats));
     RANK_CHECK(self, stats.skipped == (run->bad < N && run->policy != TAMIS_NONFINITE_DROP),
                "skipped is %llu", (unsigned long long)stats.skipped);
@@ -388,18 +388,18 @@ static void run_other_choice(test_rank *self) {
                count_dense(r), count_dense(other));
     tamis_step step = data_step(grad);
     fill(self->id, 0, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
     float *applied = malloc(N * sizeof *applied);
     memcpy(applied, grad, N * sizeof *applied);
     RANK_OK(self, tamis_reducer_residual(r, &residual));
     RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
     void *control = malloc(bytes);
-    RANK_OK(self, tamis_reducer_control_save(r, control, bytes));
-    RANK_OK(self, tamis_reducer_restore(other, control, bytes, residual));
+    RANK_OK(self, tamis_reducer_save_control(r, control, bytes));
+    RANK_OK(self, tamis_reducer_load_memory(other, control, bytes, residual));
     fill(self->id, 1, grad);
-    RANK_OK(self, tamis_reduce_start(other, &step));
-    RANK_OK(self, tamis_reduce_wait(other));
+    RANK_OK(self, tamis_reducer_start(other, &step));
+    RANK_OK(self, tamis_reducer_wait(other));
     for (size_t i = 0; i < N; i++)
         grad[i] += applied[i];
     free(control);

@@ -34,12 +34,12 @@ static void micro_batches(test_rank *self) {
             for (uint32_t i = 0; i < N; i++)
                 sum[i] += grad[i];
             if (m < 3)
-                RANK_OK(self, tamis_grad_accumulate(parts, &step));
+                RANK_OK(self, tamis_reducer_accumulate(parts, &step));
         }
-        RANK_OK(self, tamis_reduce_start(parts, &step));
-        RANK_OK(self, tamis_reduce_wait(parts));
-        RANK_OK(self, tamis_reduce_start(whole, &together));
-        RANK_OK(self, tamis_reduce_wait(whole));
+        RANK_OK(self, tamis_reducer_start(parts, &step));
+        RANK_OK(self, tamis_reducer_wait(parts));
+        RANK_OK(self, tamis_reducer_start(whole, &together));
+        RANK_OK(self, tamis_reducer_wait(whole));
         RANK_CHECK(self, memcmp(grad, sum, sizeof sum) == 0, "results differ in step %u", number);
         RANK_OK(self, tamis_reducer_residual(parts, &a));
         RANK_OK(self, tamis_reducer_residual(whole, &b));
@@ -47,11 +47,11 @@ static void micro_batches(test_rank *self) {
     }
     data_fill(DATA_HEAVY, self->id, 99, N, grad); /* what is bad counts in the step to come */
     grad[7] = self->id == 0 ? INFINITY : 0.0f;
-    RANK_OK(self, tamis_grad_accumulate(parts, &step));
-    RANK_OK(self, tamis_reduce_start(parts, &step));
-    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reduce_wait(parts));
-    RANK_OK(self, tamis_reduce_start(parts, &step));
-    RANK_OK(self, tamis_reduce_wait(parts));
+    RANK_OK(self, tamis_reducer_accumulate(parts, &step));
+    RANK_OK(self, tamis_reducer_start(parts, &step));
+    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reducer_wait(parts));
+    RANK_OK(self, tamis_reducer_start(parts, &step));
+    RANK_OK(self, tamis_reducer_wait(parts));
     tamis_reducer_destroy(parts);
     tamis_reducer_destroy(whole);
 }
@@ -73,8 +73,8 @@ static void run_steps(test_rank *self, tamis_reducer *r, uint32_t from, uint32_t
         double density = 0.02 + 0.01 * (number % 4);
         data_fill(DATA_HEAVY, self->id, number, N, grad);
         RANK_OK(self, tamis_reducer_set_density(r, density));
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
         RANK_OK(self, tamis_reducer_stats(r, &stats));
         RANK_CHECK(self, stats.selected == (uint64_t)floor(density * N), "%llu entries for %g",
                    (unsigned long long)stats.selected, density);

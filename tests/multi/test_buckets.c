@@ -129,7 +129,7 @@ static void share(test_rank *self) {
         uint64_t sum = 0;
         for (uint32_t b = 0; b < SEGMENTS; b++) {
             tamis_bucket bucket = TAMIS_BUCKET_INIT;
-            RANK_OK(self, tamis_reducer_bucket(r, b, &bucket));
+            RANK_OK(self, tamis_reducer_bucket_at(r, b, &bucket));
             RANK_CHECK(self,
                        bucket.first_segment == SEGMENTS - 1 - b && bucket.nsegments == 1 &&
                            bucket.begin == bucket.first_segment * LENGTH && bucket.length == LENGTH,
@@ -143,8 +143,8 @@ static void share(test_rank *self) {
         for (uint32_t i = 0; i < N; i++)
             grad[i] *= i / LENGTH == 5 ? 100.0f : i / LENGTH == 0 ? 0.01f : 1.0f;
         tamis_step step = data_step(grad);
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
     }
     uint64_t even = N / 20 / SEGMENTS;
     RANK_CHECK(self, first[0] == 2 * even && first[5] == (even + 1) / 2,
@@ -169,8 +169,8 @@ static void meet_nan(test_rank *self) {
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
     RANK_OK(self, tamis_reducer_residual(r, &residual));
     memcpy(before, residual, sizeof before);
 
@@ -179,19 +179,19 @@ static void meet_nan(test_rank *self) {
         before[i] += i == 3 && self->id == 1 ? 0.0f : grad[i];
     if (self->id == 1)
         grad[3] = NAN;
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reducer_wait(r));
     RANK_CHECK(self, has_word(tamis_last_error(), "first on rank 1"), "%s", tamis_last_error());
     RANK_CHECK(self, memcmp(before, residual, sizeof before) == 0,
                "the residual is not what it was and the gradient");
-    RANK_OK(self, tamis_reduce_result(r, &result));
+    RANK_OK(self, tamis_reducer_result(r, &result));
     RANK_CHECK(self, result.count == 0, "%zu entries", result.count);
     for (uint32_t i = 0; i < N; i++)
         RANK_CHECK(self, grad[i] == 0.0f, "gradient %u is %g", i, (double)grad[i]);
 
     data_fill(DATA_HEAVY, self->id, 2, N, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
     tamis_reducer_destroy(r);
 }
 
@@ -211,33 +211,33 @@ static void misuse(test_rank *self) {
     int done = -1;
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     tamis_step step = data_step(grad), other = data_step(grad + 1);
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(NULL, 0, &step));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, 0, NULL));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, SEGMENTS, &step));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_wait(r));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_test(r, &done));
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reduce_test(r, NULL));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(NULL, 0, &step));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 0, NULL));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, SEGMENTS, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_wait(r));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_test(r, &done));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_test(r, NULL));
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
-    RANK_OK(self, tamis_grad_ready(r, 5, &step));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_grad_ready(r, 5, &step));
+    RANK_OK(self, tamis_reducer_ready(r, 5, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_ready(r, 5, &step));
     RANK_CHECK(self, has_word(tamis_last_error(), "five"), "%s", tamis_last_error());
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, 4, &other));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 4, &other));
     step.scale = 2.0f;
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, 4, &step));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 4, &step));
     step.scale = 1.0f;
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_grad_accumulate(r, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_accumulate(r, &step));
     RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_set_density(r, 0.01));
-    RANK_OK(self, tamis_reduce_test(r, &done));
+    RANK_OK(self, tamis_reducer_test(r, &done));
     RANK_CHECK(self, done == 0, "done with five segments missing");
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_start(r, &step));
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_grad_ready(r, 0, &step));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_start(r, &step));
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_ready(r, 0, &step));
     while (done == 0)
-        RANK_OK(self, tamis_reduce_test(r, &done));
-    RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_test(r, &done));
+    RANK_OK(self, tamis_reducer_wait(r));
     for (uint32_t s = 0; s < SEGMENTS; s++) /* wrong calls have left nothing behind */
-        RANK_OK(self, tamis_grad_ready(r, s, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_ready(r, s, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
     tamis_reducer_destroy(r);
 }
 
@@ -258,19 +258,19 @@ static void overlap(test_rank *self) {
         grads[s] = memory + s * LENGTH;
     tamis_step step = TAMIS_STEP_INIT;
     step.grads = grads;
-    RANK_OK(self, tamis_grad_ready(r, 2, &step));
-    RANK_OK(self, tamis_grad_ready(r, 4, &step));
+    RANK_OK(self, tamis_reducer_ready(r, 2, &step));
+    RANK_OK(self, tamis_reducer_ready(r, 4, &step));
     grads[3] = memory + 3 * LENGTH + 1;
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, 3, &step));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 3, &step));
     RANK_CHECK(self, has_word(tamis_last_error(), "three and four"), "%s", tamis_last_error());
     grads[3] = NULL;
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_grad_ready(r, 3, &step));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 3, &step));
     grads[3] = memory + 2 * LENGTH;
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reduce_start(r, &step));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_start(r, &step));
     grads[3] = memory + N;
-    RANK_OK(self, tamis_grad_ready(r, 3, &step));
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_ready(r, 3, &step));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
     tamis_reducer_destroy(r);
 }
 
@@ -293,10 +293,10 @@ static void forget(test_rank *self) {
     test_deadline(self->comm, test_short_ms());
     for (uint32_t s = 0; s < SEGMENTS; s++) {
         if (s != 2 || self->id != 0)
-            RANK_OK(self, tamis_grad_ready(r, s, &step));
+            RANK_OK(self, tamis_reducer_ready(r, s, &step));
     }
     uint64_t begin = now_ms();
-    tamis_status status = tamis_reduce_wait(r);
+    tamis_status status = tamis_reducer_wait(r);
     RANK_CHECK(self,
                self->id == 0 ? status == TAMIS_E_TIMEOUT
                              : tamis_status_loss(status) == TAMIS_LOST_COMM,
@@ -325,9 +325,9 @@ static void two_threads(test_rank *self) {
     b.step = data_step(grad);
     for (uint32_t number = 0; number < 5; number++) {
         data_fill(DATA_HEAVY, self->id, number, N, grad);
-        RANK_OK(self, tamis_grad_ready(b.reducer, SEGMENTS - 1, &b.step));
+        RANK_OK(self, tamis_reducer_ready(b.reducer, SEGMENTS - 1, &b.step));
         RANK_CHECK(self, pthread_create(&thread, NULL, data_mark_all, &b) == 0, "no thread");
-        tamis_status status = tamis_reduce_wait(b.reducer);
+        tamis_status status = tamis_reducer_wait(b.reducer);
         pthread_join(thread, NULL);
         RANK_OK(self, status);
         RANK_OK(self, b.status);
@@ -372,8 +372,8 @@ static void listen(test_rank *self) {
     for (uint32_t number = 0; number < STEPS; number++) {
         data_fill(DATA_HEAVY, self->id, number, N, grad);
         sleep_ms(self->id == 1 ? 30 : 0);
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
         RANK_OK(self, tamis_reducer_stats(r, &stats));
         named |=
             stats.straggler == 1 && (self->id == 1 ? stats.slack_s == 0.0 : stats.slack_s > 0.01);

@@ -18,7 +18,7 @@ enum { N = 60, STEPS = 3, LIMIT_MS = 5000, OPERATIONS_MOST = 64 };
 
 /* A run of a few steps, and what the hook is to do with it. */
 typedef struct run_case {
-    gather *board; /* NULL over the local transport */
+    gather *records; /* NULL over the local transport */
     const char *scheme;
     uint32_t bad_rank;
     uint64_t bad_op; /* UINT64_MAX: none */
@@ -54,9 +54,9 @@ static tamis_status run_step(test_rank *self, tamis_reducer *reducer, uint32_t n
     step.grad = gradient;
     if (self->id == 0)
         run->first_of_step[number] = run->operations;
-    tamis_status status = tamis_reduce_start(reducer, &step);
+    tamis_status status = tamis_reducer_start(reducer, &step);
     if (status == TAMIS_OK)
-        status = tamis_reduce_wait(reducer);
+        status = tamis_reducer_wait(reducer);
     run->hash[self->id][number] = data_hash(0, gradient, sizeof gradient);
     return status;
 }
@@ -83,20 +83,20 @@ static void run_all_steps(test_rank *self) {
                    tamis_status_name(tamis_comm_status(self->comm)));
     tamis_reducer_destroy(reducer);
     tamis_layout_destroy(layout);
-    if (run->board)
-        gather_leave(run->board);
+    if (run->records)
+        gather_leave(run->records);
 }
 
 static void run_over_callback(uint32_t nranks, run_case *run) {
     tamis_comm *comms[RANKS_MOST];
     test_context("%s P=%u over the callback, operation %lld, byte %zu on rank %u", run->scheme,
                  nranks, (long long)run->bad_op, run->bad_byte, run->bad_rank);
-    run->board = gather_create(nranks, LIMIT_MS, hook, run);
-    gather_comms(run->board, comms);
+    run->records = gather_create(nranks, LIMIT_MS, hook, run);
+    gather_comms(run->records, comms);
     ranks_run_on(comms, nranks, run_all_steps, run);
     for (uint32_t r = 0; r < nranks; r++)
         tamis_comm_destroy(comms[r]);
-    gather_destroy(run->board);
+    gather_destroy(run->records);
 }
 
 static run_case run_good(const char *scheme, uint32_t nranks) {

@@ -34,9 +34,9 @@ static void test_a_denormal_density_chooses_one_entry(void **state) {
     (void)state;
     config.density = 5e-324;
     EXPECT_OK(tamis_reducer_create(comm, layout, &config, &out));
-    EXPECT_OK(tamis_reduce_start(out, &step));
-    EXPECT_OK(tamis_reduce_wait(out));
-    EXPECT_OK(tamis_reduce_result(out, &result));
+    EXPECT_OK(tamis_reducer_start(out, &step));
+    EXPECT_OK(tamis_reducer_wait(out));
+    EXPECT_OK(tamis_reducer_result(out, &result));
     assert_int_equal(result.count, 1);
     tamis_reducer_destroy(out);
 }
@@ -87,8 +87,8 @@ static void test_options_lie_in_their_ranges(void **state) {
     (void)state;
     for (size_t b = 0; b < sizeof bad_over / sizeof bad_over[0]; b++) {
         config = usual_config();
-        config.over = bad_over[b];
-        refuse_config(TAMIS_E_ARGUMENT, "over", &config);
+        config.overselect = bad_over[b];
+        refuse_config(TAMIS_E_ARGUMENT, "overselect", &config);
     }
     for (size_t b = 0; b < sizeof bad_share / sizeof bad_share[0]; b++) {
         config = usual_config();
@@ -116,8 +116,8 @@ static void test_choices_are_of_the_list(void **state) {
     config.output = (tamis_output)7;
     refuse_config(TAMIS_E_ARGUMENT, "output", &config);
     config = usual_config();
-    config.average = (tamis_average)7;
-    refuse_config(TAMIS_E_ARGUMENT, "average", &config);
+    config.op = (tamis_op)7;
+    refuse_config(TAMIS_E_ARGUMENT, "op", &config);
     config = usual_config();
     config.nonfinite = (tamis_nonfinite)7;
     refuse_config(TAMIS_E_ARGUMENT, "nonfinite", &config);
@@ -135,7 +135,7 @@ static void test_structs_of_a_wrong_size_are_refused(void **state) {
         config.size = step.size = sizes[s];
         stats.size = sizes[s] == sizeof(size_t) ? 0 : sizes[s]; /* one field is a beginning */
         refuse_config(TAMIS_E_ARGUMENT, "size", &config);
-        EXPECT(TAMIS_E_ARGUMENT, "size", tamis_reduce_start(reducer, &step));
+        EXPECT(TAMIS_E_ARGUMENT, "size", tamis_reducer_start(reducer, &step));
         EXPECT(TAMIS_E_ARGUMENT, "size", tamis_reducer_stats(reducer, &stats));
     }
     expect_usable();
@@ -161,14 +161,14 @@ static void test_larger_structs_work_if_their_tail_is_zero(void **state) {
     step.known.size = sizeof step;
     stats.known.size = sizeof stats;
     EXPECT_OK(tamis_reducer_create(comm, layout, &config.known, &out));
-    EXPECT_OK(tamis_reduce_start(out, &step.known));
-    EXPECT_OK(tamis_reduce_wait(out));
+    EXPECT_OK(tamis_reducer_start(out, &step.known));
+    EXPECT_OK(tamis_reducer_wait(out));
     EXPECT_OK(tamis_reducer_stats(out, &stats.known));
     assert_int_equal(stats.known.length, N);
     assert_int_equal(stats.known.size, sizeof stats);
     assert_true(stats.unknown == 0 || stats.unknown == 99);
     step.unknown = 1;
-    EXPECT(TAMIS_E_UNSUPPORTED, "step", tamis_reduce_start(out, &step.known));
+    EXPECT(TAMIS_E_UNSUPPORTED, "step", tamis_reducer_start(out, &step.known));
     tamis_reducer_destroy(out);
     config.unknown[1] = 1;
     refuse_config(TAMIS_E_UNSUPPORTED, "config", &config.known);

@@ -26,7 +26,7 @@ static const uint64_t long_lengths[LONG] = {100, 7, (1 << 20) + 5, 33, 600000, 6
 
 typedef struct form_case {
     const char *scheme;
-    tamis_type type;
+    tamis_dtype type;
     bool is_long, apart; /* apart: segments do not follow each other in memory */
     uint32_t nranks;
 } form_case;
@@ -48,9 +48,9 @@ static tamis_status make(tamis_comm *comm, const form_case *c, tamis_nonfinite p
     for (uint32_t s = 0; s < count; s++)
         segments[s] = (tamis_segment){NULL, (c->is_long ? long_lengths : short_lengths)[s]};
     config.scheme = c->scheme;
-    config.grad_type = c->type;
+    config.grad_dtype = c->type;
     config.nonfinite = policy;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.link_latency_us = 1e6; /* auto: everything is dense */
     config.link_gbit = 1.0;
     TAM_TRY(tamis_layout_create(segments, count, &layout));
@@ -79,14 +79,14 @@ static float whole(uint32_t rank, size_t i) {
     return (float)((i * 7 + rank * 13) % 101);
 }
 
-static void put(const vector *v, tamis_type type, size_t element, float value) {
+static void put(const vector *v, tamis_dtype type, size_t element, float value) {
     uint32_t s = 0;
     for (; element >= v->lengths[s]; s++)
         element -= v->lengths[s];
     tam_narrow(&value, 1, type, (char *)v->grads[s] + element * v->bytes);
 }
 
-static float get(const vector *v, tamis_type type, size_t element) {
+static float get(const vector *v, tamis_dtype type, size_t element) {
     float value = 0.0f;
     uint32_t s = 0;
     for (; element >= v->lengths[s]; s++)
@@ -110,14 +110,14 @@ static void sum_forms(test_rank *self) {
     step.grad = c.apart ? NULL : v.memory;
     step.grads = c.apart ? v.grads : NULL;
     RANK_OK(self, make(self->comm, &c, TAMIS_NONFINITE_ERROR, &r));
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
     for (size_t i = 0; i < v.n; i++) {
         float sum = 0.0f, got = get(&v, c.type, i);
         for (uint32_t rank = 0; rank < self->nranks; rank++)
             sum += whole(rank, i);
         RANK_CHECK(self,
-                   got == (c.type == TAMIS_TYPE_BFLOAT16
+                   got == (c.type == TAMIS_DTYPE_BFLOAT16
                                ? tam_bfloat16_widen(tam_bfloat16_narrow(sum))
                                : sum),
                    "element %zu of %zu is %g, not %g", i, v.n, (double)got, (double)sum);
@@ -128,19 +128,20 @@ static void sum_forms(test_rank *self) {
 
 static void run_over_callback(uint32_t nranks, rank_body body, void *shared) {
     tamis_comm *comms[RANKS_MOST];
-    gather *board = gather_create(nranks, 20000, NULL, NULL);
-    gather_comms(board, comms);
+    gather *records = gather_create(nranks, 20000, NULL, NULL);
+    gather_comms(records, comms);
     ranks_run_on(comms, nranks, body, shared);
     for (uint32_t r = 0; r < nranks; r++)
         tamis_comm_destroy(comms[r]);
-    gather_destroy(board);
+    gather_destroy(records);
 }
 
 static void test_ranks_may_give_gradients_of_different_forms(void **state) {
     static const char *const schemes[] = {"dense", "auto"};
     (void)state;
     for (uint32_t i = 0; i < 12; i++) {
-        form_case c = {.scheme = schemes[i % 2], .is_long = i / 2 % 2, .type = (tamis_type)(i / 4)};
+        form_case c = {
+            .scheme = schemes[i % 2], .is_long = i / 2 % 2, .type = (tamis_dtype)(i / 4)};
         test_context("%s, type %d, %s layout", c.scheme, (int)c.type, c.is_long ? "long" : "short");
         ranks_run(RANKS, 0, sum_forms, &c);
         if (!c.is_long)
@@ -166,11 +167,11 @@ static void mix_up(test_rank *self) {
     step.grad = v.memory;
     for (int i = 0; i < 2; i++)
         RANK_OK(self, make(self->comm, &cases[i], TAMIS_NONFINITE_ERROR, &pair[i]));
-    RANK_OK(self, tamis_reduce_start(pair[self->id == 1], &step));
-    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_wait(pair[self->id == 1]));
+    RANK_OK(self, tamis_reducer_start(pair[self->id == 1], &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(pair[self->id == 1]));
     RANK_CHECK(self, has_word(tamis_last_error(), m->words), "it says: %s", tamis_last_error());
     for (size_t i = 0; i < v.n; i++)
-        RANK_CHECK(self, get(&v, TAMIS_TYPE_FLOAT32, i) == 0.0f, "element %zu was summed", i);
+        RANK_CHECK(self, get(&v, TAMIS_DTYPE_FLOAT32, i) == 0.0f, "element %zu was summed", i);
     tamis_reducer_destroy(pair[0]);
     tamis_reducer_destroy(pair[1]);
     free(v.memory);
@@ -204,13 +205,13 @@ static void be_at_another_step(test_rank *self) {
     RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
     RANK_CHECK(self, bytes <= sizeof control[0], "%zu bytes", bytes);
     for (int i = 0; i < 2; i++) {
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_OK(self, tamis_reduce_wait(r));
-        RANK_OK(self, tamis_reducer_control_save(r, control[i], bytes));
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
+        RANK_OK(self, tamis_reducer_save_control(r, control[i], bytes));
     }
-    RANK_OK(self, tamis_reducer_restore(r, control[self->id == 1], bytes, NULL));
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_load_memory(r, control[self->id == 1], bytes, NULL));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(r));
     RANK_CHECK(self,
                has_word(tamis_last_error(), "step 1") && has_word(tamis_last_error(), "step 2"),
                "it says: %s", tamis_last_error());
@@ -284,11 +285,11 @@ static void meet_bad(test_rank *self) {
         for (size_t i = 0; i < v.n; i++)
             put(&v, b->form.type, i, bad && self->id == 1 && i == 40 ? NAN : 1.0f);
         if (b->early)
-            RANK_OK(self, tamis_grad_accumulate(r, &step));
+            RANK_OK(self, tamis_reducer_accumulate(r, &step));
         for (size_t i = 0; i < v.n && b->early; i++)
             put(&v, b->form.type, i, 0.0f);
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_STATUS(self, bad && error ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_STATUS(self, bad && error ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reducer_wait(r));
         RANK_OK(self, tamis_reducer_stats(r, &stats));
         RANK_CHECK(self, stats.nonfinite == bad && stats.skipped == (bad && !drops),
                    "step %d: %llu bad entries, skipped %llu", number,
@@ -307,10 +308,11 @@ static void test_a_bad_entry_counts_once_whatever_the_form(void **state) {
     static const char *const schemes[] = {"dense", "auto", "auto"};
     (void)state;
     for (int i = 0; i < 3 * 3 * 3 * 2; i++) {
-        bad_case b = {
-            .form = {.scheme = schemes[i % 3], .apart = i / 3 % 2, .type = (tamis_type)(i / 6 % 3)},
-            .early = i % 3 == 2,
-            .policy = (tamis_nonfinite)(i / 18)};
+        bad_case b = {.form = {.scheme = schemes[i % 3],
+                               .apart = i / 3 % 2,
+                               .type = (tamis_dtype)(i / 6 % 3)},
+                      .early = i % 3 == 2,
+                      .policy = (tamis_nonfinite)(i / 18)};
         test_context("%s%s, type %d, %s, policy %d", b.form.scheme, b.early ? ", early" : "",
                      (int)b.form.type, b.form.apart ? "by segment" : "whole", (int)b.policy);
         ranks_run(RANKS, 0, meet_bad, &b);

@@ -92,9 +92,9 @@ static void overlap(test_rank *self) {
         data_marks *b = &marks[i];
         *b = (data_marks){.reducer = r, .nsegments = SEGMENTS, .step = data_step(grad)};
         data_fill(DATA_HEAVY, self->id, i, N, grad);
-        RANK_OK(self, tamis_grad_ready(r, SEGMENTS - 1, &b->step));
+        RANK_OK(self, tamis_reducer_ready(r, SEGMENTS - 1, &b->step));
         RANK_CHECK(self, pthread_create(&threads[i], NULL, data_mark_all, b) == 0, "no thread");
-        RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_wait(r));
     }
     for (uint32_t i = 0; i < STEPS; i++) {
         pthread_join(threads[i], NULL);
@@ -140,10 +140,10 @@ static void outlast(test_rank *self) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
+    RANK_OK(self, tamis_reducer_start(r, &step));
     while (!atomic_load(&begun))
         sleep_ms(1);
-    RANK_OK(self, tamis_reduce_wait(r)); /* a pass that has begun is let end */
+    RANK_OK(self, tamis_reducer_wait(r)); /* a pass that has begun is let end */
     memcpy(seen, grad, sizeof seen);
     sleep_ms(2 * SLOW_MS);
     RANK_CHECK(self, memcmp(seen, grad, sizeof seen) == 0, "a gradient changed after wait");

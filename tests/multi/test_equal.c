@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_check_equal: ranks that differ are named on all ranks, nothing is lost, and no other
+ * tamis_comm_check_equal: ranks that differ are named on all ranks, nothing is lost, and no other
  * collective call is taken for it.
  */
 #include "tests/support/data.h"
@@ -24,18 +24,20 @@ static const struct scene scenes[] = {
     {"a", NULL},
     {"aaaaa", NULL},
     {"AAA", NULL},
-    {"aab", "tamis_check_equal: rank(s) 2 differ from the other 2"},
-    {"baa", "tamis_check_equal: rank(s) 0 differ from the other 2"},
-    {"abacaa", "tamis_check_equal: rank(s) 1 3 differ from the other 4"},
-    {"bcaaa", "tamis_check_equal: rank(s) 0 1 differ from the other 3"},
-    {"ab", "tamis_check_equal: rank(s) 1 differ from rank 0 (no value has a majority)"},
-    {"aabb", "tamis_check_equal: rank(s) 2 3 differ from rank 0 (no value has a majority)"},
-    {"abc", "tamis_check_equal: rank(s) 1 2 differ from rank 0 (no value has a majority)"},
-    {"aaA", "tamis_check_equal: rank(s) 2 differ from the other 2; rank 2 gave 2048 bytes, these "
-            "4096"},
-    {"abbbbbbbbbbbbbb", "tamis_check_equal: rank(s) 0 differ from the other 14"},
-    {"abcdefghijkl", "tamis_check_equal: rank(s) 1 2 3 4 5 6 7 8 and 3 more differ from rank 0 (no "
-                     "value has a majority)"},
+    {"aab", "tamis_comm_check_equal: rank(s) 2 differ from the other 2"},
+    {"baa", "tamis_comm_check_equal: rank(s) 0 differ from the other 2"},
+    {"abacaa", "tamis_comm_check_equal: rank(s) 1 3 differ from the other 4"},
+    {"bcaaa", "tamis_comm_check_equal: rank(s) 0 1 differ from the other 3"},
+    {"ab", "tamis_comm_check_equal: rank(s) 1 differ from rank 0 (no value has a majority)"},
+    {"aabb", "tamis_comm_check_equal: rank(s) 2 3 differ from rank 0 (no value has a majority)"},
+    {"abc", "tamis_comm_check_equal: rank(s) 1 2 differ from rank 0 (no value has a majority)"},
+    {"aaA",
+     "tamis_comm_check_equal: rank(s) 2 differ from the other 2; rank 2 gave 2048 bytes, these "
+     "4096"},
+    {"abbbbbbbbbbbbbb", "tamis_comm_check_equal: rank(s) 0 differ from the other 14"},
+    {"abcdefghijkl",
+     "tamis_comm_check_equal: rank(s) 1 2 3 4 5 6 7 8 and 3 more differ from rank 0 (no "
+     "value has a majority)"},
 };
 
 static void run_scene(test_rank *self) {
@@ -46,11 +48,11 @@ static void run_scene(test_rank *self) {
     memset(data, 1, sizeof data);
     data[BYTES / 2 - 1] = (unsigned char)(letter | ('a' ^ 'A'));
     RANK_STATUS(self, scene->sentence ? TAMIS_E_MISMATCH : TAMIS_OK,
-                tamis_check_equal(self->comm, data, half ? BYTES / 2 : BYTES));
+                tamis_comm_check_equal(self->comm, data, half ? BYTES / 2 : BYTES));
     if (scene->sentence)
         RANK_CHECK(self, strcmp(tamis_last_error(), scene->sentence) == 0, "\"%s\", not \"%s\"",
                    tamis_last_error(), scene->sentence);
-    RANK_OK(self, tamis_check_equal(self->comm, "all alike", 9)); /* nothing is lost */
+    RANK_OK(self, tamis_comm_check_equal(self->comm, "all alike", 9)); /* nothing is lost */
 }
 
 static void ranks_that_differ_are_named(void **state) {
@@ -73,20 +75,20 @@ static void check_usable(test_rank *self) {
     step.grad = gradient;
     RANK_OK(self, tamis_layout_create(&segment, 1, &layout));
     RANK_OK(self, tamis_reducer_create(self->comm, layout, NULL, &reducer));
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
-    RANK_OK(self, tamis_check_equal(self->comm, gradient, sizeof gradient));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
+    RANK_OK(self, tamis_comm_check_equal(self->comm, gradient, sizeof gradient));
     tamis_reducer_destroy(reducer);
     tamis_layout_destroy(layout);
 }
 
 static void run_null(test_rank *self) {
     int x = 0;
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_check_equal(NULL, &x, sizeof x));
-    RANK_OK(self, tamis_check_equal(self->comm, NULL, 0));
-    RANK_OK(self, tamis_check_equal(self->comm, self->id ? &x : NULL, 0));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_check_equal(NULL, &x, sizeof x));
+    RANK_OK(self, tamis_comm_check_equal(self->comm, NULL, 0));
+    RANK_OK(self, tamis_comm_check_equal(self->comm, self->id ? &x : NULL, 0));
     RANK_STATUS(self, TAMIS_E_ARGUMENT,
-                tamis_check_equal(self->comm, self->id == 1 ? NULL : &x, sizeof x));
+                tamis_comm_check_equal(self->comm, self->id == 1 ? NULL : &x, sizeof x));
     RANK_CHECK(self, strstr(tamis_last_error(), "rank 1"), "\"%s\"", tamis_last_error());
     check_usable(self);
 }
@@ -101,13 +103,13 @@ static void run_other_call(test_rank *self) {
     tamis_segment segment = {"all", 100};
     tamis_layout *layout = NULL;
     tamis_reducer *reducer = NULL;
-    const char *sentence = "rank 0 is in tamis_check_equal, rank 1 in tamis_reducer_create";
+    const char *sentence = "rank 0 is in tamis_comm_check_equal, rank 1 in tamis_reducer_create";
     RANK_OK(self, tamis_layout_create(&segment, 1, &layout));
     if (self->id == 1)
         RANK_STATUS(self, TAMIS_E_MISMATCH,
                     tamis_reducer_create(self->comm, layout, NULL, &reducer));
     else
-        RANK_STATUS(self, TAMIS_E_MISMATCH, tamis_check_equal(self->comm, layout, 0));
+        RANK_STATUS(self, TAMIS_E_MISMATCH, tamis_comm_check_equal(self->comm, layout, 0));
     RANK_CHECK(self, strstr(tamis_last_error(), sentence), "\"%s\"", tamis_last_error());
     tamis_layout_destroy(layout);
     check_usable(self);
@@ -122,8 +124,8 @@ static void another_collective_call_is_named(void **state) {
 static void run_poisoned(test_rank *self) {
     if (self->id == 0)
         RANK_OK(self, tamis_comm_abort(self->comm));
-    RANK_STATUS(self, TAMIS_E_ABORTED, tamis_check_equal(self->comm, "x", 1));
-    RANK_STATUS(self, TAMIS_E_ABORTED, tamis_check_equal(self->comm, "x", 1));
+    RANK_STATUS(self, TAMIS_E_ABORTED, tamis_comm_check_equal(self->comm, "x", 1));
+    RANK_STATUS(self, TAMIS_E_ABORTED, tamis_comm_check_equal(self->comm, "x", 1));
 }
 
 static void a_lost_communicator_says_so(void **state) {
@@ -137,7 +139,7 @@ static void run_late(test_rank *self) {
         sleep_ms(3 * test_short_ms());
         return;
     }
-    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_check_equal(self->comm, "x", 1));
+    RANK_STATUS(self, TAMIS_E_TIMEOUT, tamis_comm_check_equal(self->comm, "x", 1));
     RANK_CHECK(self, strstr(tamis_last_error(), "2"), "\"%s\"", tamis_last_error());
 }
 

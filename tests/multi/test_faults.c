@@ -25,7 +25,7 @@ static tamis_status create(test_rank *self, const char *scheme, tamis_reducer **
     tamis_layout *layout = data_layout(N);
     config.scheme = scheme;
     config.density = 0.1;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     self->where = "tamis_reducer_create";
     tamis_status status = tamis_reducer_create(self->comm, layout, &config, out);
     tamis_layout_destroy(layout);
@@ -38,12 +38,12 @@ static tamis_status step_once(test_rank *self, tamis_reducer *reducer, uint32_t 
     tamis_step step = TAMIS_STEP_INIT;
     data_fill(DATA_HEAVY, self->id, number, N, gradient);
     step.grad = gradient;
-    self->where = "tamis_reduce_start";
-    tamis_status status = tamis_reduce_start(reducer, &step);
+    self->where = "tamis_reducer_start";
+    tamis_status status = tamis_reducer_start(reducer, &step);
     if (status != TAMIS_OK)
         return status;
-    self->where = "tamis_reduce_wait";
-    return tamis_reduce_wait(reducer);
+    self->where = "tamis_reducer_wait";
+    return tamis_reducer_wait(reducer);
 }
 
 /* -- a rank stays away ------------------------------------------------------------------------ */
@@ -60,9 +60,9 @@ static void check_poisoned(test_rank *self, tamis_reducer *reducer, tamis_status
     test_deadline(self->comm, test_long_ms());
     uint64_t start_ms = now_ms();
     RANK_STATUS(self, cause, tamis_comm_status(self->comm));
-    RANK_STATUS(self, cause, tamis_reduce_start(reducer, &step));
+    RANK_STATUS(self, cause, tamis_reducer_start(reducer, &step));
     RANK_CHECK(self, memcmp(before, gradient, sizeof before) == 0, "the gradient was changed");
-    RANK_STATUS(self, TAMIS_E_STATE, tamis_reduce_result(reducer, &result)); /* there is none */
+    RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_result(reducer, &result)); /* there is none */
     RANK_STATUS(self, cause, create(self, "tamis", &another));
     RANK_CHECK(self, another == NULL, "an output was written");
     RANK_CHECK(self, now_ms() - start_ms < test_long_ms() / 2, "calls on a lost communicator wait");
@@ -117,7 +117,7 @@ static void run_away(test_rank *self) {
     RANK_CHECK(self, status == TAMIS_E_TIMEOUT, "%s: %s", tamis_status_name(status),
                tamis_last_error());
     RANK_CHECK(self,
-               away || (strstr(tamis_last_error(), "tamis_reduce_wait of step 1: waited ") &&
+               away || (strstr(tamis_last_error(), "tamis_reducer_wait of step 1: waited ") &&
                         strstr(tamis_last_error(), " s for rank(s) 2")),
                "\"%s\" does not name call, step and rank", tamis_last_error());
     RANK_CHECK(self, took_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(), "it took %llu ms",
@@ -217,7 +217,7 @@ static void run_destroy_while_others_wait(test_rank *self) {
     step.grad = gradient;
     test_deadline(self->comm, test_stretch_ms(TIMEOUT_MS));
     if (self->id != 1)
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
     uint64_t start_ms = now_ms();
     tamis_reducer_destroy(reducer); /* waits for an exchange that cannot come */
     RANK_CHECK(self, now_ms() - start_ms < test_stretch_ms(TIMEOUT_MS) + test_grace_ms(),

@@ -55,9 +55,9 @@ static void run_rows(test_rank *self) {
         size_t n = (size_t)ROWS * c->length, touched = s * n / SHARES;
         for (size_t i = 0; i < n; i++)
             grad[i] = i < touched ? (float)(1 + (i + self->id) % 9) : 0.0f;
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
-        RANK_OK(self, tamis_reduce_result(reducer, &result));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
+        RANK_OK(self, tamis_reducer_result(reducer, &result));
         if (self->id > 0)
             continue;
         c->count[s] = result.count;
@@ -117,13 +117,13 @@ static void run_auto(test_rank *self) {
     RANK_OK(self, data_even_reducer(self->comm, BUCKETS, BUCKET, &config, &reducer));
     for (uint32_t number = 0; number < STEPS; number++) {
         data_fill_real(self->id, number, N, grad);
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         hash = data_hash(hash, grad, sizeof grad);
     }
     for (uint32_t b = 0; b < BUCKETS && self->id == 0; b++) {
         tamis_bucket bucket = TAMIS_BUCKET_INIT;
-        RANK_OK(self, tamis_reducer_bucket(reducer, b, &bucket));
+        RANK_OK(self, tamis_reducer_bucket_at(reducer, b, &bucket));
         RANK_CHECK(self, bucket.predicted_us > 0.0, "bucket %u has no time", b);
         c->dense[b] = strcmp(bucket.exchange, "dense") == 0;
     }

@@ -210,7 +210,7 @@ static void compare_result(test_rank *self, const tamis_reducer *r, uint32_t num
     const golden_step *s = &c->step[number];
     const float *residual = NULL;
     tamis_result result = TAMIS_RESULT_INIT;
-    RANK_OK(self, tamis_reduce_result(r, &result));
+    RANK_OK(self, tamis_reducer_result(r, &result));
     RANK_OK(self, tamis_reducer_residual(r, &residual));
     RANK_CHECK(self, result.count == s->count, "step %u: %zu entries, not %zu", number,
                result.count, s->count);
@@ -251,8 +251,8 @@ static void run_step(test_rank *self, tamis_reducer *r, uint32_t number, float *
     compare_levels(self, r, number);
     compare_borders(self, r, number);
     fill(self->shared, self->id, number, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
     compare_thresholds(self, r, number, before);
     if (!self->failure[0])
         compare_result(self, r, number);
@@ -270,7 +270,7 @@ static void run_rank(test_rank *self) {
     config.density = c->density;
     config.threshold = c->threshold;
     config.block = c->block;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     for (size_t i = 0; i < c->segments.count; i++)
         segments[i] = (tamis_segment){NULL, (uint64_t)c->segments.of[i]};
     RANK_OK(self, tamis_layout_create(segments, c->segments.count, &layout));

@@ -120,7 +120,7 @@ static void check_step(test_rank *self, uint32_t step, double density, tamis_red
     tamis_result result = TAMIS_RESULT_INIT;
     uint64_t k = (uint64_t)(density * N);
     RANK_OK(self, tamis_reducer_stats(r, &s));
-    RANK_OK(self, tamis_reduce_result(r, &result));
+    RANK_OK(self, tamis_reducer_result(r, &result));
     RANK_OK(self, tamis_reducer_residual(r, &all->residual[self->id]));
     RANK_CHECK(self, s.selected == k && result.count == k && s.target == k,
                "step %u: %llu selected, %zu in the result, asked %llu, k = %llu", step,
@@ -163,7 +163,7 @@ static void check_filling(test_rank *self, const tamis_result *result, const boo
 static tamis_reducer_config usual_config(double density) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = density;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.output = TAMIS_OUTPUT_SPARSE;
     config.block = BLOCK;
     return config;
@@ -180,8 +180,8 @@ static void take_steps(test_rank *self, tamis_reducer *r) {
             RANK_OK(self, tamis_reducer_set_density(r, density));
         }
         what->fill(self->id, number, all->given[self->id]);
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
         check_step(self, number, density, r);
         if (what->fill != fill_few || self->failure[0])
             continue;
@@ -189,7 +189,7 @@ static void take_steps(test_rank *self, tamis_reducer *r) {
         tamis_result result = TAMIS_RESULT_INIT;
         for (size_t i = 0; i < N; i++)
             nonzero[i] = all->given[self->id][i] != 0;
-        RANK_OK(self, tamis_reduce_result(r, &result));
+        RANK_OK(self, tamis_reducer_result(r, &result));
         check_filling(self, &result, nonzero);
         rank_barrier(self); /* others read this gradient until here */
     }
@@ -332,8 +332,8 @@ static void watch_balance(test_rank *self) {
     for (uint32_t number = 0; number < UNEVEN_STEPS; number++) {
         tamis_stats s = TAMIS_STATS_INIT;
         fill_uneven(self->id, number, grad);
-        RANK_OK(self, tamis_reduce_start(r, &step));
-        RANK_OK(self, tamis_reduce_wait(r));
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
         RANK_OK(self, tamis_reducer_stats(r, &s));
         /* parts are disjoint, so the union is the sum of the picks */
         double ratio = (double)s.picked_max * self->nranks / (double)s.selected;

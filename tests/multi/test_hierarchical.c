@@ -28,7 +28,7 @@ static void check_rules(const trial_record *record) {
     check_union(record);
     check_stats(record);
     check_count(record);
-    if (record->trial.average == TAMIS_AVERAGE_SUM && !record->trial.real)
+    if (record->trial.op == TAMIS_OP_SUM && !record->trial.real)
         check_conservation(record);
     if (record->trial.density == 1)
         check_all_applied(record);
@@ -128,14 +128,14 @@ static void test_buckets_and_the_order_of_readiness_keep_all_rules(void **state)
 
 static void test_gradients_of_16_bits_and_a_scale_keep_all_rules(void **state) {
     (void)state;
-    for (int type = TAMIS_TYPE_FLOAT32; type <= TAMIS_TYPE_BFLOAT16; type++)
+    for (int type = TAMIS_DTYPE_FLOAT32; type <= TAMIS_DTYPE_BFLOAT16; type++)
         for (int by_segment = 0; by_segment < 2; by_segment++) {
             trial wide = trial_of("tamis", (nodes){4, 2}, 2000, 0.05), narrow;
             wide.scale = 0.5f;
-            wide.fits = (tamis_type)type;
+            wide.fits = (tamis_dtype)type;
             wide.output = TAMIS_OUTPUT_SPARSE;
             narrow = wide;
-            narrow.type = (tamis_type)type;
+            narrow.type = (tamis_dtype)type;
             narrow.by_segment = by_segment;
             compare(&wide, &narrow);
         }
@@ -145,7 +145,7 @@ static void test_a_mean_divides_by_all_ranks(void **state) {
     trial sum = trial_of("tamis", (nodes){4, 2}, 1000, 0.1), mean = sum;
     trial_record a, b;
     (void)state;
-    mean.average = TAMIS_AVERAGE_MEAN;
+    mean.op = TAMIS_OP_MEAN;
     assert_true(trial_run(&sum, &a) && trial_run(&mean, &b));
     for (size_t i = 0; i < 1000 * sum.steps; i++)
         assert_true(b.results[i] == a.results[i] / 4);
@@ -188,7 +188,7 @@ static tamis_status create_one_segment(test_rank *self, size_t length, uint32_t 
     tamis_segment segment = {"all", length};
     tamis_layout *layout = NULL;
     config.density = 0.1;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.ranks_per_node = ranks_per_node;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
     if (status == TAMIS_OK)
@@ -207,8 +207,8 @@ static void run_slice(test_rank *self) {
     for (uint32_t step = 0; step < STEPS; step++) {
         sum_of_node(self->id, step, gradient);
         tamis_step own = data_step(gradient + begin);
-        RANK_OK(self, tamis_reduce_start(reducer, &own));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &own));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_residual(reducer, &residual));
         memcpy(o->residuals[step][self->id] + begin, residual, SLICE * sizeof(float));
         if (self->id == 0)
@@ -227,8 +227,8 @@ static void run_nodes(test_rank *self) {
     for (uint32_t step = 0; step < STEPS; step++) {
         data_fill_real(self->id, step, N, gradient);
         tamis_step own = data_step(gradient);
-        RANK_OK(self, tamis_reduce_start(reducer, &own));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &own));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_residual(reducer, &residual));
         RANK_CHECK(self, memcmp(gradient, o->results[step], sizeof gradient) == 0,
                    "step %u: the result differs", step);

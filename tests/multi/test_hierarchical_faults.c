@@ -32,7 +32,7 @@ typedef struct injection {
 static tamis_status create(test_rank *self, tamis_reducer **out) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.1;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.ranks_per_node = SIZE;
     self->where = "tamis_reducer_create";
     return data_reducer(self->comm, N, &config, out);
@@ -45,9 +45,9 @@ static tamis_status step_once(test_rank *self, tamis_reducer *reducer, uint32_t 
     uint64_t start_ms = now_ms();
     data_fill(DATA_HEAVY, self->id, number, N, gradient);
     self->where = "a step";
-    tamis_status status = tamis_reduce_start(reducer, &step);
+    tamis_status status = tamis_reducer_start(reducer, &step);
     if (status == TAMIS_OK)
-        status = tamis_reduce_wait(reducer);
+        status = tamis_reducer_wait(reducer);
     uint64_t took_ms = now_ms() - start_ms;
     if (took_ms > all->slowest_ms[self->id])
         all->slowest_ms[self->id] = took_ms;

@@ -24,7 +24,7 @@ enum { N = 1500, NRANKS = 4, SIZE = 2 };
 static tamis_reducer_config usual_config(void) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.05;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.ranks_per_node = SIZE;
     return config;
 }
@@ -36,7 +36,7 @@ typedef struct refusal {
     tamis_status status;
     const char *scheme;
     uint32_t sizes[NRANKS];
-    tamis_type wire;
+    tamis_dtype wire;
     size_t n, row;
 } refusal;
 
@@ -47,7 +47,7 @@ static void run_refusal(test_rank *self) {
     tamis_layout *layout = NULL;
     tamis_reducer *reducer = NULL;
     config.scheme = c->scheme;
-    config.wire_type = c->wire;
+    config.wire_dtype = c->wire;
     config.ranks_per_node = c->sizes[self->id];
     RANK_OK(self, tamis_layout_create(&segment, 1, &layout));
     RANK_OK(self, tamis_layout_set_rows(layout, 0, c->row));
@@ -68,43 +68,37 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
          TAMIS_E_MISMATCH,
          "tamis",
          {2, 2, 4, 2},
-         TAMIS_TYPE_FLOAT32,
+         TAMIS_DTYPE_FLOAT32,
          N,
          0},
         {"ranks_per_node differs: rank 0 has 0, rank 1 has 2",
          TAMIS_E_MISMATCH,
          "tamis",
          {1, 2, 2, 2},
-         TAMIS_TYPE_FLOAT32,
+         TAMIS_DTYPE_FLOAT32,
          N,
          0},
         {"does not divide the 4 ranks",
          TAMIS_E_ARGUMENT,
          "tamis",
          {3, 3, 3, 3},
-         TAMIS_TYPE_FLOAT32,
+         TAMIS_DTYPE_FLOAT32,
          N,
          0},
         {"does not divide the 4 ranks",
          TAMIS_E_ARGUMENT,
          "tamis",
          {8, 8, 8, 8},
-         TAMIS_TYPE_FLOAT32,
+         TAMIS_DTYPE_FLOAT32,
          N,
          0},
-        {"use float32",
-         TAMIS_E_UNSUPPORTED,
-         "tamis",
-         {2, 2, 2, 2},
-         TAMIS_TYPE_BFLOAT16,
-         N,
-         0},
-        {"rows", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_TYPE_FLOAT32, N, 10},
+        {"use float32", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_DTYPE_BFLOAT16, N, 0},
+        {"rows", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_DTYPE_FLOAT32, N, 10},
         {"slices for 4 ranks",
          TAMIS_E_UNSUPPORTED,
          "tamis",
          {4, 4, 4, 4},
-         TAMIS_TYPE_FLOAT32,
+         TAMIS_DTYPE_FLOAT32,
          3,
          0},
     };
@@ -119,7 +113,7 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
                        TAMIS_E_UNSUPPORTED,
                        schemes[i],
                        {2, 2, 2, 2},
-                       TAMIS_TYPE_FLOAT32,
+                       TAMIS_DTYPE_FLOAT32,
                        N,
                        0};
         test_context("scheme %s", schemes[i]);
@@ -135,11 +129,11 @@ static void run_micro_batch(test_rank *self) {
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
     data_fill(DATA_HEAVY, self->id, 0, N, gradient);
     memcpy(before, gradient, sizeof before);
-    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_grad_accumulate(reducer, &step));
+    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_accumulate(reducer, &step));
     RANK_CHECK(self, memcmp(gradient, before, sizeof before) == 0, "the gradient was changed");
     RANK_CHECK(self, strstr(tamis_last_error(), "before start"), "\"%s\"", tamis_last_error());
-    RANK_OK(self, tamis_reduce_start(reducer, &step)); /* and goes on */
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step)); /* and goes on */
+    RANK_OK(self, tamis_reducer_wait(reducer));
     tamis_reducer_destroy(reducer);
 }
 
@@ -175,8 +169,8 @@ static void run_bad_step(test_rank *self, tamis_reducer *reducer, uint32_t numbe
     data_fill(DATA_HEAVY, self->id, number, N, gradient);
     if (bad && self->id == BAD_RANK)
         gradient[BAD_ENTRY] = NAN;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_STATUS(self, lost ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_STATUS(self, lost ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reducer_wait(reducer));
     RANK_CHECK(self, !lost || strstr(tamis_last_error(), "ranks 2 to 3"), "\"%s\" names no node",
                tamis_last_error());
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
@@ -248,8 +242,8 @@ static void run_overflow(test_rank *self) {
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
     gradient[3] = gradient[N - 1] = self->id % SIZE == 0 ? FLT_MAX : 0;
     gradient[5] = 1;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     read_residual(self, reducer, residual);
     RANK_CHECK(self, gradient[3] == 0 && gradient[N - 1] == 0 && gradient[5] == NRANKS,
                "applied %g %g %g", (double)gradient[3], (double)gradient[N - 1],
@@ -278,9 +272,9 @@ static tamis_status one_step(test_rank *self, tamis_reducer *reducer, uint32_t n
     float gradient[N];
     tamis_step step = data_step(gradient);
     data_fill_real(self->id, number, N, gradient);
-    tamis_status status = tamis_reduce_start(reducer, &step);
+    tamis_status status = tamis_reducer_start(reducer, &step);
     if (status == TAMIS_OK)
-        status = tamis_reduce_wait(reducer);
+        status = tamis_reducer_wait(reducer);
     *hash = data_hash(0, gradient, sizeof gradient);
     return status;
 }
@@ -400,8 +394,8 @@ static void run_bytes(test_rank *self) {
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     for (uint32_t number = 0; number < 3; number++) {
         data_fill_real(self->id, number, c->n, gradient);
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_stats(reducer, &stats));
         double off = fabs((double)stats.wire_bytes / c->model - 1);
         RANK_CHECK(self, off < 0.05, "sent %llu bytes, the model says %.0f",
@@ -446,13 +440,13 @@ static void test_the_callers_all_gather_gives_the_same_bits(void **state) {
     (void)state;
     test_context("local");
     ranks_run(NRANKS, 0, run_hashes, &local);
-    gather *board = gather_create(NRANKS, test_long_ms(), NULL, NULL);
-    gather_comms(board, comms);
+    gather *records = gather_create(NRANKS, test_long_ms(), NULL, NULL);
+    gather_comms(records, comms);
     test_context("callback");
     ranks_run_on(comms, NRANKS, run_hashes, &own);
     for (uint32_t r = 0; r < NRANKS; r++)
         tamis_comm_destroy(comms[r]);
-    gather_destroy(board);
+    gather_destroy(records);
     assert_memory_equal(local.hash, own.hash, sizeof own.hash);
 }
 

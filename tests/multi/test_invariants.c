@@ -22,7 +22,7 @@ static void check_always(const trial_record *record) {
     check_alike(record);
     check_union(record);
     check_stats(record);
-    if (record->trial.average == TAMIS_AVERAGE_SUM && !record->trial.real)
+    if (record->trial.op == TAMIS_OP_SUM && !record->trial.real)
         check_conservation(record);
 }
 
@@ -287,7 +287,7 @@ static void test_mean_is_the_sum_divided_once(void **state) {
                 trial_record sums, means;
                 usual.real = real;
                 assert_true(trial_run(&usual, &sums));
-                usual.average = TAMIS_AVERAGE_MEAN;
+                usual.op = TAMIS_OP_MEAN;
                 assert_true(trial_run(&usual, &means));
                 check_always(&means);
                 check_mean(&sums, &means);

@@ -31,7 +31,7 @@ static tamis_status create(test_rank *self, int kind, tamis_reducer **out) {
     tamis_layout *layout = data_layout(kinds[kind].n);
     config.scheme = kinds[kind].scheme;
     config.density = kinds[kind].density;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     tamis_status status = tamis_reducer_create(self->comm, layout, &config, out);
     tamis_layout_destroy(layout);
     return status;
@@ -50,10 +50,10 @@ static void one_step(test_rank *self, tamis_reducer *reducer, int kind, uint32_t
     uint64_t random = data_mix((uint64_t)number << 8 | self->id);
     if (random % 16 == 0)
         usleep((useconds_t)(random >> 32) % 300);
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
     if (random % 16 == 1)
         usleep((useconds_t)(random >> 32) % 300);
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     all->hash[self->id] = data_hash(all->hash[self->id], gradient, n * sizeof(float));
     for (size_t i = 0; self->id == 0 && i < n; i++)
         all->applied[kind][i] += (double)gradient[i];
@@ -109,10 +109,10 @@ static void run_interleaved(test_rank *self) {
         for (int kind = 0; kind < 2; kind++) {
             data_fill(DATA_TIES, self->id, number, kinds[kind].n, gradients[kind]);
             step.grad = gradients[kind];
-            RANK_OK(self, tamis_reduce_start(reducers[kind], &step));
+            RANK_OK(self, tamis_reducer_start(reducers[kind], &step));
         }
         for (int kind = 0; kind < 2; kind++)
-            RANK_OK(self, tamis_reduce_wait(reducers[kind]));
+            RANK_OK(self, tamis_reducer_wait(reducers[kind]));
     }
     for (int kind = 0; kind < 2; kind++)
         tamis_reducer_destroy(reducers[kind]);

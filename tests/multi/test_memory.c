@@ -111,13 +111,13 @@ static void one_step(test_rank *self, tamis_reducer *reducer, uint32_t number, f
     counting = number >= 2;
     if (steady->buckets && !steady->update && strcmp(steady->scheme, "dense") != 0 &&
         !steady->ranks_per_node)
-        RANK_OK(self, tamis_grad_accumulate(reducer, &step));
+        RANK_OK(self, tamis_reducer_accumulate(reducer, &step));
     for (uint32_t s = 0; steady->buckets && s < count_of; s++)
-        RANK_OK(self, tamis_grad_ready(reducer, s, &step));
+        RANK_OK(self, tamis_reducer_ready(reducer, s, &step));
     if (!steady->buckets)
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
-    RANK_OK(self, tamis_reduce_result(reducer, &result));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
+    RANK_OK(self, tamis_reducer_result(reducer, &result));
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
     counting = false;
 }
@@ -349,8 +349,8 @@ static void run_short_life(test_rank *self) {
     step.grad = gradient;
     RANK_OK(self, tamis_reducer_create(self->comm, layout, NULL, &reducer));
     tamis_layout_destroy(layout); /* the reducer has copied what it needs */
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     tamis_reducer_destroy(reducer);
 }
 

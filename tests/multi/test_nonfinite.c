@@ -49,9 +49,9 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number) {
     if (number == BAD_STEP && self->id == plan->bad_rank)
         spoil(gradient);
     step.grad = gradient;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_STATUS(self, expected_status(plan, number), tamis_reduce_wait(reducer));
-    RANK_OK(self, tamis_reduce_result(reducer, &result));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_STATUS(self, expected_status(plan, number), tamis_reducer_wait(reducer));
+    RANK_OK(self, tamis_reducer_result(reducer, &result));
     RANK_OK(self, tamis_reducer_residual(reducer, &residual));
     plan->count[self->id][number] = result.count;
     plan->stats[self->id][number] = (tamis_stats)TAMIS_STATS_INIT;
@@ -67,7 +67,7 @@ static void run_plan(test_rank *self) {
     tamis_layout *layout = data_layout(N);
     config.scheme = plan->scheme->name;
     config.density = 0.05;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.nonfinite = plan->policy;
     RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
     for (uint32_t step = 0; step < STEPS && !self->failure[0]; step++)
@@ -186,8 +186,8 @@ static void run_overflow(test_rank *self) {
     for (int number = 0; number < 4; number++) {
         for (size_t i = 0; i < LENGTH; i++)
             gradient[i] = self->id == 0 ? 3e38f : 1;
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_residual(reducer, &residual));
         for (size_t i = 0; i < LENGTH; i++) {
             RANK_CHECK(self, isfinite(residual[i]), "step %d: residual[%zu] is %g", number, i,

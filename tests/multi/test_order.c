@@ -38,7 +38,7 @@ static tamis_status begin(tamis_reducer *reducer, float *gradient, float value) 
     for (size_t i = 0; i < N; i++)
         gradient[i] = value;
     step.grad = gradient;
-    return tamis_reduce_start(reducer, &step);
+    return tamis_reducer_start(reducer, &step);
 }
 
 static void wait_crosswise(test_rank *self) {
@@ -49,8 +49,8 @@ static void wait_crosswise(test_rank *self) {
     for (int step = 0; step < 3; step++) {
         RANK_OK(self, begin(a, grad_a, 1.0f));
         RANK_OK(self, begin(b, grad_b, 100.0f));
-        RANK_OK(self, tamis_reduce_wait(self->id == 0 ? b : a));
-        RANK_OK(self, tamis_reduce_wait(self->id == 0 ? a : b));
+        RANK_OK(self, tamis_reducer_wait(self->id == 0 ? b : a));
+        RANK_OK(self, tamis_reducer_wait(self->id == 0 ? a : b));
         RANK_CHECK(self, grad_a[7] == 1.0f && grad_b[7] == 100.0f, "means %g and %g",
                    (double)grad_a[7], (double)grad_b[7]);
     }
@@ -70,7 +70,7 @@ static void mix_up(test_rank *self) {
     RANK_OK(self, make(self->comm, 1.0, TAMIS_NONFINITE_ERROR, &pair[0]));
     RANK_OK(self, make(self->comm, 1.0, TAMIS_NONFINITE_ERROR, &pair[1]));
     RANK_OK(self, begin(pair[self->id], gradient, 1.0f));
-    tamis_status status = tamis_reduce_wait(pair[self->id]);
+    tamis_status status = tamis_reducer_wait(pair[self->id]);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "mixed up reducers give %s",
                tamis_status_name(status));
     tamis_reducer_destroy(pair[0]);
@@ -92,12 +92,12 @@ static void overflow(test_rank *self) {
     bool error = policy == TAMIS_NONFINITE_ERROR;
     RANK_OK(self, make(self->comm, 1.0, policy, &reducer));
     RANK_OK(self, begin(reducer, gradient, 1.0f));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_wait(reducer));
 
     RANK_OK(self, begin(reducer, gradient, 1.0f));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     RANK_OK(self, begin(reducer, gradient, FLT_MAX));
-    RANK_STATUS(self, error ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reduce_wait(reducer));
+    RANK_STATUS(self, error ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reducer_wait(reducer));
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
     RANK_OK(self, tamis_reducer_residual(reducer, &residual));
     RANK_CHECK(self, stats.nonfinite == N && stats.skipped == (policy != TAMIS_NONFINITE_DROP),
@@ -108,7 +108,7 @@ static void overflow(test_rank *self) {
                    i, (double)gradient[i], (double)residual[i]);
 
     RANK_OK(self, begin(reducer, gradient, 2.0f));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     RANK_CHECK(self, gradient[5] == 2.0f, "the next step gives %g", (double)gradient[5]);
     tamis_reducer_destroy(reducer);
 }
@@ -142,7 +142,7 @@ static void test_what_an_endless_exchange_leaves_can_be_saved(void **state) {
     test_deadline(comm, test_stretch_ms(200));
     uint64_t start_ms = now_ms();
     assert_int_equal(begin(reducer, gradient, 1.0f), TAMIS_OK);
-    assert_int_equal(tamis_reduce_wait(reducer), TAMIS_E_TIMEOUT);
+    assert_int_equal(tamis_reducer_wait(reducer), TAMIS_E_TIMEOUT);
     assert_true(now_ms() - start_ms < stuck_ms);
     assert_int_equal(tamis_reducer_save(reducer, scratch_path("endless", path)), TAMIS_OK);
     assert_int_equal(tamis_reducer_load(reducer, path), TAMIS_E_STATE);
@@ -155,8 +155,8 @@ static void test_what_an_endless_exchange_leaves_can_be_saved(void **state) {
         assert_true(residual[i] == 1.0f);
     tamis_reducer_destroy(reducer); /* leaves its memory: the exchange was given up */
     tamis_comm_destroy(comm);       /* closes the transport of `plain`, too */
-    tam_free(plain->desk);
-    tam_free(plain->board);
+    tam_free(plain->job_memory);
+    tam_free(plain->records);
     tam_free(plain);
 }
 

@@ -164,12 +164,12 @@ static void wrong_arguments_are_named_and_do_nothing(void **state) {
     EXPECT(TAMIS_E_ARGUMENT, "out", tamis_pipeline_create(comm, &config, NULL));
     EXPECT(TAMIS_E_ARGUMENT, "NULL", tamis_pipeline_mark(NULL, TAMIS_MARK_INPUT));
     EXPECT(TAMIS_E_ARGUMENT, "NULL", tamis_pipeline_balance(NULL, NULL));
-    EXPECT(TAMIS_E_ARGUMENT, "pipeline", tamis_pipeline_stage(NULL, 0, &stage));
+    EXPECT(TAMIS_E_ARGUMENT, "pipeline", tamis_pipeline_stage_at(NULL, 0, &stage));
     pipeline = create_alone(comm, N);
-    EXPECT(TAMIS_E_ARGUMENT, "out", tamis_pipeline_stage(pipeline, 0, NULL));
-    EXPECT(TAMIS_E_ARGUMENT, "stage 1 of 1", tamis_pipeline_stage(pipeline, 1, &stage));
+    EXPECT(TAMIS_E_ARGUMENT, "out", tamis_pipeline_stage_at(pipeline, 0, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "stage 1 of 1", tamis_pipeline_stage_at(pipeline, 1, &stage));
     stage.size = 8;
-    EXPECT(TAMIS_E_ARGUMENT, "tamis_stage", tamis_pipeline_stage(pipeline, 0, &stage));
+    EXPECT(TAMIS_E_ARGUMENT, "tamis_stage", tamis_pipeline_stage_at(pipeline, 0, &stage));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_pipeline_balance(pipeline, NULL));
     tamis_pipeline_destroy(pipeline);
     tamis_pipeline_destroy(NULL);
@@ -243,7 +243,7 @@ static void open_worker(test_rank *self, struct worker *w) {
     tamis_layout *layout;
     *w = (struct worker){.self = self, .plan = self->shared, .own = TAMIS_STAGE_INIT};
     RANK_OK(self, tamis_pipeline_create(self->comm, &config, &w->pipeline));
-    RANK_OK(self, tamis_pipeline_stage(w->pipeline, config.stage, &w->own));
+    RANK_OK(self, tamis_pipeline_stage_at(w->pipeline, config.stage, &w->own));
     RANK_OK(self, tamis_layout_create(&segment, 1, &layout));
     how.scheme = w->plan->scheme[config.stage];
     how.density = w->own.density;
@@ -267,8 +267,8 @@ static void run_step(struct worker *w) {
     data_fill(DATA_HEAVY, self->id, 0, w->own.length, w->gradient);
     RANK_OK(self, tamis_pipeline_mark(w->pipeline, TAMIS_MARK_BACKWARD));
     step.grad = w->gradient;
-    RANK_OK(self, tamis_reduce_start(w->reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(w->reducer));
+    RANK_OK(self, tamis_reducer_start(w->reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(w->reducer));
     sleep_ms(w->plan->window_ms[stage_of(self)]);
 }
 
@@ -281,7 +281,7 @@ static void look(struct worker *w) {
     tamis_stage *seen = w->plan->stages[w->self->id];
     for (uint32_t s = 0; s < NSTAGES; s++) {
         seen[s] = (tamis_stage)TAMIS_STAGE_INIT;
-        RANK_OK(w->self, tamis_pipeline_stage(w->pipeline, s, &seen[s]));
+        RANK_OK(w->self, tamis_pipeline_stage_at(w->pipeline, s, &seen[s]));
     }
 }
 

@@ -127,12 +127,12 @@ static void run_slow(test_rank *self) {
 
 static void measure_over(slow_link *link) {
     tamis_comm *comms[RANKS];
-    gather *board = gather_create(RANKS, test_long_ms(), slow_down, link);
-    gather_comms(board, comms);
+    gather *records = gather_create(RANKS, test_long_ms(), slow_down, link);
+    gather_comms(records, comms);
     ranks_run_on(comms, RANKS, run_slow, link);
     for (uint32_t r = 0; r < RANKS; r++)
         tamis_comm_destroy(comms[r]);
-    gather_destroy(board);
+    gather_destroy(records);
 }
 
 /* Every operation takes 2 ms, so there is no time for more than 40, but for two sizes of each kind, which

@@ -24,8 +24,8 @@ static void run_step(test_rank *self, tamis_reducer *r, uint32_t number) {
     float grad[N];
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, number, N, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
 }
 
 /* -- densities that differ -------------------------------------------------------------------- */
@@ -43,8 +43,8 @@ static void ask_apart(test_rank *self) {
     RANK_OK(self, tamis_reducer_set_density(r, self->id == 0 ? 11.5 / N : 12.5 / N));
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 1, N, grad);
-    RANK_OK(self, tamis_reduce_start(r, &step));
-    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(r));
     RANK_CHECK(self, has_word(tamis_last_error(), "density"), "%s", tamis_last_error());
     tamis_reducer_destroy(r);
 }
@@ -67,12 +67,12 @@ static void accumulate_after(test_rank *self) {
     float grad[N];
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     run_step(self, r, 0);
-    RANK_OK(self, tamis_reduce_result(r, &before));
+    RANK_OK(self, tamis_reducer_result(r, &before));
     uint64_t hash = data_hash(0, before.values, before.count * sizeof before.values[0]);
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 1, N, grad);
-    RANK_OK(self, tamis_grad_accumulate(r, &step));
-    RANK_OK(self, tamis_reduce_result(r, &after));
+    RANK_OK(self, tamis_reducer_accumulate(r, &step));
+    RANK_OK(self, tamis_reducer_result(r, &after));
     RANK_CHECK(self,
                after.count == before.count &&
                    data_hash(0, after.values, after.count * sizeof after.values[0]) == hash,
@@ -102,7 +102,7 @@ static void note_exchange(void *context, const tamis_phase_event *event) {
 
 static void *wait_early(void *context) {
     early *e = context;
-    e->status = tamis_reduce_wait(e->reducer);
+    e->status = tamis_reducer_wait(e->reducer);
     return NULL;
 }
 
@@ -117,14 +117,14 @@ static void mark_and_watch(test_rank *self) {
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &e.reducer));
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
-    RANK_OK(self, tamis_grad_ready(e.reducer, SEGMENTS - 1, &step));
+    RANK_OK(self, tamis_reducer_ready(e.reducer, SEGMENTS - 1, &step));
     RANK_CHECK(self, pthread_create(&thread, NULL, wait_early, &e) == 0, "no thread");
     for (uint64_t begin = now_ms();
          !atomic_load(&e.exchanged) && now_ms() - begin < test_long_ms() / 2;)
         sleep_ms(1);
     RANK_CHECK(self, atomic_load(&e.exchanged), "nobody exchanged the bucket that is ready");
     for (uint32_t s = SEGMENTS - 1; s-- > 0;)
-        RANK_OK(self, tamis_grad_ready(e.reducer, s, &step));
+        RANK_OK(self, tamis_reducer_ready(e.reducer, s, &step));
     pthread_join(thread, NULL);
     RANK_OK(self, e.status);
     tamis_reducer_destroy(e.reducer);
@@ -161,7 +161,7 @@ static void dawdle(void *context, const tamis_phase_event *event) {
 static void *mark_late(void *context) {
     late *l = context;
     for (uint32_t s = SEGMENTS - 1; s-- > 0 && l->status == TAMIS_OK;)
-        l->status = tamis_grad_ready(l->reducer, s, &l->step);
+        l->status = tamis_reducer_ready(l->reducer, s, &l->step);
     return NULL;
 }
 
@@ -176,11 +176,11 @@ static void come_late(test_rank *self) {
     l.step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
     test_deadline(self->comm, test_short_ms());
-    RANK_OK(self, tamis_grad_ready(l.reducer, SEGMENTS - 1, &l.step));
+    RANK_OK(self, tamis_reducer_ready(l.reducer, SEGMENTS - 1, &l.step));
     RANK_CHECK(self, pthread_create(&thread, NULL, mark_late, &l) == 0, "no thread");
     uint64_t begin = now_ms();
     atomic_store(&l.wait_ms, begin);
-    tamis_status status = tamis_reduce_wait(l.reducer);
+    tamis_status status = tamis_reducer_wait(l.reducer);
     uint64_t took_ms = now_ms() - begin;
     pthread_join(thread, NULL);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
@@ -265,8 +265,8 @@ static void leave_early(test_rank *self) {
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
-    RANK_OK(self, tamis_grad_ready(r, SEGMENTS - 1, &step));
-    RANK_OK(self, tamis_grad_ready(r, 0, &step));
+    RANK_OK(self, tamis_reducer_ready(r, SEGMENTS - 1, &step));
+    RANK_OK(self, tamis_reducer_ready(r, 0, &step));
     uint64_t begin = now_ms();
     tamis_reducer_destroy(r);
     RANK_CHECK(self, now_ms() - begin < test_long_ms() / 2, "it took %llu ms",

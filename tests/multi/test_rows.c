@@ -71,8 +71,8 @@ typedef struct rows_case {
     touch which; /* TOUCHES: another one in each step */
     uint64_t bucket_length;
     tamis_output output;
-    tamis_average average;
-    tamis_type type;
+    tamis_op op;
+    tamis_dtype type;
     tamis_index_format format;
     tamis_worker worker;
     double latency_us, gbit;
@@ -86,8 +86,8 @@ static tamis_reducer_config config_of(const rows_case *c) {
     config.density = 0.03;
     config.bucket_length = c->bucket_length;
     config.output = c->output;
-    config.average = c->average;
-    config.grad_type = c->type;
+    config.op = c->op;
+    config.grad_dtype = c->type;
     config.index_format = c->format;
     config.worker = c->worker;
     config.link_latency_us = c->latency_us;
@@ -118,7 +118,7 @@ static void sum_of_all(const rows_case *c, uint32_t nranks, uint32_t step, float
         for (size_t i = 0; i < N; i++)
             sums[i] += grad[i];
     }
-    for (size_t i = 0; i < N && c->average == TAMIS_AVERAGE_MEAN; i++)
+    for (size_t i = 0; i < N && c->op == TAMIS_OP_MEAN; i++)
         sums[i] /= (float)nranks;
     free(wide);
     free(grad);
@@ -128,7 +128,7 @@ static void sum_of_all(const rows_case *c, uint32_t nranks, uint32_t step, float
 static void take_result(test_rank *self, const rows_case *c, tamis_reducer *reducer, void *grad,
                         float *out) {
     tamis_result result = TAMIS_RESULT_INIT;
-    RANK_OK(self, tamis_reduce_result(reducer, &result));
+    RANK_OK(self, tamis_reducer_result(reducer, &result));
     tam_widen(c->type, grad, N, out);
     if (!result.indices)
         return;
@@ -171,7 +171,7 @@ static void check_figures(test_rank *self, tamis_reducer *reducer) {
     tamis_stats stats = TAMIS_STATS_INIT;
     tamis_result result = TAMIS_RESULT_INIT;
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
-    RANK_OK(self, tamis_reduce_result(reducer, &result));
+    RANK_OK(self, tamis_reducer_result(reducer, &result));
     size_t rows = 0;
     for (size_t i = 0; result.indices && i < result.count; i++) {
         uint32_t at = result.indices[i];
@@ -188,7 +188,7 @@ static void mark_all(test_rank *self, tamis_reducer *reducer, uint32_t number,
                      const tamis_step *step) {
     uint64_t first = data_mix((uint64_t)self->id << 8 | number) % SEGMENTS;
     for (uint32_t s = 0; s < SEGMENTS; s++)
-        RANK_OK(self, tamis_grad_ready(reducer, (uint32_t)(first + s) % SEGMENTS, step));
+        RANK_OK(self, tamis_reducer_ready(reducer, (uint32_t)(first + s) % SEGMENTS, step));
 }
 
 static void run_exact(test_rank *self) {
@@ -203,8 +203,8 @@ static void run_exact(test_rank *self) {
         if (c->one_by_one)
             mark_all(self, reducer, number, &step);
         else
-            RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+            RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         take_result(self, c, reducer, grad, wide);
         check_rows(self, c, number, wide);
         check_figures(self, reducer);
@@ -261,7 +261,7 @@ static void test_rows_are_the_dense_sum_for_all_numbers_of_ranks(void **state) {
 
 static void test_rows_bear_all_types_outputs_and_formats(void **state) {
     (void)state;
-    for (tamis_type type = TAMIS_TYPE_FLOAT32; type <= TAMIS_TYPE_BFLOAT16; type++)
+    for (tamis_dtype type = TAMIS_DTYPE_FLOAT32; type <= TAMIS_DTYPE_BFLOAT16; type++)
         for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
             if (!test_drawn(2))
                 continue;
@@ -269,7 +269,7 @@ static void test_rows_bear_all_types_outputs_and_formats(void **state) {
             c.type = type;
             c.format = f;
             c.output = f % 2 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
-            c.average = f == TAMIS_INDEX_GAP8 ? TAMIS_AVERAGE_SUM : TAMIS_AVERAGE_MEAN;
+            c.op = f == TAMIS_INDEX_GAP8 ? TAMIS_OP_SUM : TAMIS_OP_MEAN;
             c.worker = f == TAMIS_INDEX_U32 ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
             run(&c, 4);
         }
@@ -306,10 +306,10 @@ static void run_beside(test_rank *self) {
     for (uint32_t number = 0; number < 8; number++) {
         fill(SOME, self->id, self->nranks, number, grad);
         take_ordinary(grad, alone);
-        RANK_OK(self, tamis_reduce_start(with, &step));
-        RANK_OK(self, tamis_reduce_wait(with));
-        RANK_OK(self, tamis_reduce_start(without, &step_alone));
-        RANK_OK(self, tamis_reduce_wait(without));
+        RANK_OK(self, tamis_reducer_start(with, &step));
+        RANK_OK(self, tamis_reducer_wait(with));
+        RANK_OK(self, tamis_reducer_start(without, &step_alone));
+        RANK_OK(self, tamis_reducer_wait(without));
         take_ordinary(grad, part);
         RANK_CHECK(self, memcmp(part, alone, sizeof part) == 0, "step %u differs", number);
         RANK_OK(self, tamis_reducer_stats(with, &a));

@@ -69,8 +69,8 @@ static void run_bytes(test_rank *self) {
     RANK_OK(self, make(self, c, &reducer));
     for (uint32_t number = 0; number < STEPS; number++) {
         fill(c, self->id, number, grad);
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_stats(reducer, &stats));
         c->bytes[number][self->id] = stats.wire_bytes;
         c->hash[number][self->id] = data_hash(0, grad, N * sizeof *grad);

@@ -46,8 +46,8 @@ static void fill(uint32_t rank, uint32_t step, float *grad) {
 
 static tamis_status one_step(tamis_reducer *reducer, float *grad) {
     const tamis_step step = data_step(grad);
-    tamis_status status = tamis_reduce_start(reducer, &step);
-    return status == TAMIS_OK ? tamis_reduce_wait(reducer) : status;
+    tamis_status status = tamis_reducer_start(reducer, &step);
+    return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
 }
 
 /* -- arguments -------------------------------------------------------------------------------- */
@@ -70,10 +70,12 @@ static void run_mismatch(test_rank *self) {
     tamis_reducer *reducer = NULL;
     RANK_STATUS(self, TAMIS_E_MISMATCH,
                 make(self->comm, NULL, self->id == 1 ? LENGTH : 2 * LENGTH, &reducer));
-    RANK_CHECK(self, has_word(tamis_last_error(), "segment 1: rank 0 has"), "%s", tamis_last_error());
+    RANK_CHECK(self, has_word(tamis_last_error(), "segment 1: rank 0 has"), "%s",
+               tamis_last_error());
     RANK_STATUS(self, TAMIS_E_MISMATCH,
                 make(self->comm, NULL, self->id == 1 ? 0 : LENGTH, &reducer));
-    RANK_CHECK(self, has_word(tamis_last_error(), "segment 1: rank 0 has"), "%s", tamis_last_error());
+    RANK_CHECK(self, has_word(tamis_last_error(), "segment 1: rank 0 has"), "%s",
+               tamis_last_error());
 }
 
 static void test_ranks_that_differ_in_rows_are_told_so(void **state) {
@@ -129,7 +131,7 @@ static void run_alone(test_rank *self) {
         RANK_CHECK(self, grad[i] == (i % 4 == 1 && i / 4 < self->nranks ? 2.0f : 0.0f),
                    "element %u is %g", i, (double)grad[i]);
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
-    RANK_OK(self, tamis_reducer_bucket(reducer, 0, &bucket));
+    RANK_OK(self, tamis_reducer_bucket_at(reducer, 0, &bucket));
     RANK_CHECK(self, stats.target == 0 && stats.selected == 0 && stats.density == 0.0, "figures");
     RANK_CHECK(self, bucket.target == 0 && bucket.length == 40, "bucket");
     tamis_reducer_destroy(reducer);
@@ -160,7 +162,7 @@ static void run_bad(test_rank *self) {
     bool lost = !isfinite(c->bad[0]), errs = c->nonfinite == TAMIS_NONFINITE_ERROR;
     config.scheme = c->scheme;
     config.nonfinite = c->nonfinite;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     RANK_OK(self, make(self->comm, &config, LENGTH, &reducer));
     memset(grad, 0, sizeof grad);
     row[1] = self->id < 2 ? c->bad[self->id] : 0.0f;
@@ -264,7 +266,7 @@ static void check_sum(test_rank *self, const float *grad, uint32_t first, uint32
 static void accumulate(test_rank *self, tamis_reducer *reducer, uint32_t number, float *grad) {
     const tamis_step step = data_step(grad);
     fill(self->id, number, grad);
-    RANK_OK(self, tamis_grad_accumulate(reducer, &step));
+    RANK_OK(self, tamis_reducer_accumulate(reducer, &step));
 }
 
 static void run_micro_batches(test_rank *self) {
@@ -281,17 +283,17 @@ static void run_micro_batches(test_rank *self) {
         if (number == 6) { /* in the middle of a step's micro-batches */
             RANK_OK(self, tamis_reducer_control_bytes(reducer, &bytes));
             RANK_CHECK(self, bytes <= sizeof control, "%zu bytes", bytes);
-            RANK_OK(self, tamis_reducer_control_save(reducer, control, bytes));
-            RANK_OK(self, tamis_reducer_residual_save(reducer, residual));
+            RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
+            RANK_OK(self, tamis_reducer_save_residual(reducer, residual));
         }
         fill(self->id, number + 2, grad);
         RANK_OK(self, one_step(reducer, grad));
         check_sum(self, grad, number, number + 2);
     }
     uint64_t hash = data_hash(0, grad, sizeof grad);
-    RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_restore(wrong, control, bytes, residual));
+    RANK_STATUS(self, TAMIS_E_FORMAT, tamis_reducer_load_memory(wrong, control, bytes, residual));
     RANK_CHECK(self, has_word(tamis_last_error(), "row lengths"), "%s", tamis_last_error());
-    RANK_OK(self, tamis_reducer_restore(other, control, bytes, residual));
+    RANK_OK(self, tamis_reducer_load_memory(other, control, bytes, residual));
     fill(self->id, 8, grad);
     RANK_OK(self, one_step(other, grad));
     RANK_CHECK(self, data_hash(0, grad, sizeof grad) == hash, "the run went on otherwise");

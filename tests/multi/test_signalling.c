@@ -38,7 +38,7 @@ static tamis_reducer *make(const tamis_update *update) {
 static void options_of_a_reducer(void **state) {
     static const size_t fields[] = {offsetof(tamis_reducer_config, density),
                                     offsetof(tamis_reducer_config, density_max),
-                                    offsetof(tamis_reducer_config, over),
+                                    offsetof(tamis_reducer_config, overselect),
                                     offsetof(tamis_reducer_config, capacity),
                                     offsetof(tamis_reducer_config, threshold),
                                     offsetof(tamis_reducer_config, link_gbit),
@@ -80,7 +80,7 @@ static void densities_and_scales(void **state) {
     assert_int_equal(tamis_update_advise(density, &update, &decay), TAMIS_E_ARGUMENT);
     step.grad = grad;
     spoil(&step.scale, sizeof step.scale);
-    assert_int_equal(tamis_reduce_start(r, &step), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_start(r, &step), TAMIS_E_ARGUMENT);
     tamis_reducer_destroy(r);
 }
 
@@ -90,11 +90,11 @@ static void states(void **state) {
     float good[N] = {0}, bad[N] = {0};
     (void)state;
     spoil(&bad[3], sizeof bad[3]);
-    assert_int_equal(tamis_reducer_restore(r, NULL, 0, bad), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_moments_restore(r, bad, good, 3), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_moments_restore(r, good, bad, 3), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_moments_restore(r, good, good, UINT64_MAX), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_moments_restore(r, good, good, UINT64_MAX - 1), TAMIS_OK);
+    assert_int_equal(tamis_reducer_load_memory(r, NULL, 0, bad), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_moments(r, bad, good, 3), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_moments(r, good, bad, 3), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_moments(r, good, good, UINT64_MAX), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_moments(r, good, good, UINT64_MAX - 1), TAMIS_OK);
     tamis_reducer_destroy(r);
 }
 
@@ -108,7 +108,7 @@ static void options_of_meters_governors_and_pipelines(void **state) {
     (void)state;
     energy.sources = "none";
     spoil(&energy.window_s, sizeof energy.window_s);
-    assert_int_equal(tamis_energy_open(&energy, &e), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_energy_create(&energy, &e), TAMIS_E_ARGUMENT);
     spoil(&governor.dead_band, sizeof governor.dead_band);
     assert_int_equal(tamis_governor_create(&governor, &g), TAMIS_E_ARGUMENT);
     pipeline.length = N;

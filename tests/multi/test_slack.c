@@ -28,8 +28,9 @@ static bool run_step(test_rank *self, tamis_reducer *r, uint32_t number, uint32_
     rank_barrier(self); /* what the threads of the test do is no lateness */
     sleep_ms(self->id == LATE ? late_ms : 0);
     self->where = "a step";
-    return rank_status(self, __FILE__, __LINE__, "start", TAMIS_OK, tamis_reduce_start(r, &step)) &&
-           rank_status(self, __FILE__, __LINE__, "wait", TAMIS_OK, tamis_reduce_wait(r));
+    return rank_status(self, __FILE__, __LINE__, "start", TAMIS_OK,
+                       tamis_reducer_start(r, &step)) &&
+           rank_status(self, __FILE__, __LINE__, "wait", TAMIS_OK, tamis_reducer_wait(r));
 }
 
 /* -- the split -------------------------------------------------------------------------------- */
@@ -209,9 +210,9 @@ static void wait_long(test_rank *self) {
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, 0, N, grad);
     sleep_ms(self->id == LATE ? 200 : 0);
-    RANK_OK(self, tamis_reduce_start(r, &step));
+    RANK_OK(self, tamis_reducer_start(r, &step));
     double cpu_s = thread_cpu_s();
-    RANK_OK(self, tamis_reduce_wait(r));
+    RANK_OK(self, tamis_reducer_wait(r));
     cpu_s = thread_cpu_s() - cpu_s;
     RANK_CHECK(self, self->id == LATE || cpu_s < 0.02 * test_slowness(),
                "it took %g s of processor time to wait for 0.2 s", cpu_s);

@@ -46,9 +46,9 @@ static tamis_status step_once(tamis_reducer *reducer, uint32_t rank, uint32_t nu
     tamis_step step = TAMIS_STEP_INIT;
     data_fill(DATA_HEAVY, rank, number, n, gradient);
     step.grad = gradient;
-    tamis_status status = tamis_reduce_start(reducer, &step);
+    tamis_status status = tamis_reducer_start(reducer, &step);
     if (status == TAMIS_OK)
-        status = tamis_reduce_wait(reducer);
+        status = tamis_reducer_wait(reducer);
     if (status == TAMIS_OK)
         status = tamis_reducer_residual(reducer, &residual);
     *out_hash = data_hash(0, gradient, n * sizeof(float));

@@ -30,10 +30,10 @@ static tamis_status take_state(tamis_reducer *reducer, memory_state *out) {
         return status;
     out->memory = malloc(out->bytes + 1);
     out->control = (unsigned char *)out->memory + 1;
-    status = tamis_reducer_control_save(reducer, out->control, out->bytes);
+    status = tamis_reducer_save_control(reducer, out->control, out->bytes);
     if (status != TAMIS_OK)
         return status;
-    status = tamis_reducer_residual_save(reducer, out->residual);
+    status = tamis_reducer_save_residual(reducer, out->residual);
     return status == TAMIS_E_UNSUPPORTED ? TAMIS_OK : status; /* dense has none */
 }
 
@@ -42,8 +42,8 @@ static tamis_status give_state(tamis_reducer *reducer, const memory_state *state
     tamis_status status = tamis_reducer_residual(reducer, &residual);
     if (status != TAMIS_OK)
         return status;
-    return tamis_reducer_restore(reducer, state->control, state->bytes,
-                                 residual ? state->residual : NULL);
+    return tamis_reducer_load_memory(reducer, state->control, state->bytes,
+                                     residual ? state->residual : NULL);
 }
 
 static tamis_status make_from(tamis_comm *comm, const char *scheme, size_t n,
@@ -69,9 +69,9 @@ static tamis_status step_once(tamis_reducer *reducer, uint32_t rank, uint32_t nu
     const float *residual = NULL;
     data_fill(DATA_HEAVY, rank, number, n, gradient);
     tamis_step step = data_step(gradient);
-    tamis_status status = tamis_reduce_start(reducer, &step);
+    tamis_status status = tamis_reducer_start(reducer, &step);
     if (status == TAMIS_OK)
-        status = tamis_reduce_wait(reducer);
+        status = tamis_reducer_wait(reducer);
     if (status == TAMIS_OK)
         status = tamis_reducer_residual(reducer, &residual);
     *out_hash = data_hash(0, gradient, n * sizeof(float));
@@ -161,8 +161,8 @@ static uint64_t solo_hash(const solo *one) {
 
 static void expect_refused(const solo *one, const memory_state *damaged, const char *words) {
     uint64_t before = solo_hash(one);
-    tamis_status status =
-        tamis_reducer_restore(one->reducer, damaged->control, damaged->bytes, damaged->residual);
+    tamis_status status = tamis_reducer_load_memory(one->reducer, damaged->control, damaged->bytes,
+                                                    damaged->residual);
     if (status != TAMIS_E_FORMAT || !has_word(tamis_last_error(), words))
         fail_msg("%s \"%s\" where one of \"%s\" was expected", tamis_status_name(status),
                  tamis_last_error(), words);
@@ -211,12 +211,12 @@ static void test_parts_of_different_moments_are_refused_together(void **state) {
     memory_state mixed = one.state;
     (void)state;
     assert_int_equal(step_once(one.reducer, 0, 3, SMALL, &hash), TAMIS_OK);
-    assert_int_equal(tamis_reducer_residual_save(one.reducer, mixed.residual), TAMIS_OK);
+    assert_int_equal(tamis_reducer_save_residual(one.reducer, mixed.residual), TAMIS_OK);
     expect_refused(&one, &mixed, "another moment");
     /* one after the other is the caller's wish */
-    assert_int_equal(tamis_reducer_restore(one.reducer, mixed.control, mixed.bytes, NULL),
+    assert_int_equal(tamis_reducer_load_memory(one.reducer, mixed.control, mixed.bytes, NULL),
                      TAMIS_OK);
-    assert_int_equal(tamis_reducer_restore(one.reducer, NULL, 0, mixed.residual), TAMIS_OK);
+    assert_int_equal(tamis_reducer_load_memory(one.reducer, NULL, 0, mixed.residual), TAMIS_OK);
     solo_close(&one);
 }
 
@@ -229,8 +229,9 @@ static void test_a_state_of_another_reducer_is_refused(void **state) {
     tamis_reducer_destroy(other.reducer);
     assert_int_equal(make(other.comm, "tamis", SMALL + 1, 0, &other.reducer), TAMIS_OK);
     uint64_t before = solo_hash(&one);
-    assert_int_equal(tamis_reducer_restore(other.reducer, one.state.control, one.state.bytes, NULL),
-                     TAMIS_E_FORMAT);
+    assert_int_equal(
+        tamis_reducer_load_memory(other.reducer, one.state.control, one.state.bytes, NULL),
+        TAMIS_E_FORMAT);
     assert_true(has_word(tamis_last_error(), "layout length"));
     assert_true(solo_hash(&one) == before);
     solo_close(&other);
@@ -246,15 +247,16 @@ static void test_wrong_arguments_change_nothing(void **state) {
     tamis_reducer *r = one.reducer;
     assert_int_equal(tamis_reducer_control_bytes(NULL, &bytes), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_reducer_control_bytes(r, NULL), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_control_save(r, NULL, one.state.bytes), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_control_save(r, residual, 3), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_residual_save(r, NULL), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_restore(NULL, NULL, 0, residual), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_restore(r, NULL, 0, NULL), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_residual_save(dense.reducer, residual), TAMIS_E_UNSUPPORTED);
-    assert_int_equal(tamis_reducer_restore(dense.reducer, NULL, 0, residual), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(tamis_reducer_save_control(r, NULL, one.state.bytes), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_save_control(r, residual, 3), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_save_residual(r, NULL), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_memory(NULL, NULL, 0, residual), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_memory(r, NULL, 0, NULL), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_save_residual(dense.reducer, residual), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(tamis_reducer_load_memory(dense.reducer, NULL, 0, residual),
+                     TAMIS_E_UNSUPPORTED);
     residual[7] = NAN;
-    assert_int_equal(tamis_reducer_restore(r, NULL, 0, residual), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_memory(r, NULL, 0, residual), TAMIS_E_ARGUMENT);
     assert_true(has_word(tamis_last_error(), "element 7"));
     assert_true(solo_hash(&one) == before);
     solo_close(&dense);
@@ -266,12 +268,12 @@ static void test_a_state_is_not_touched_while_a_step_is_under_way(void **state) 
     float gradient[SMALL] = {1.0f}, residual[SMALL];
     tamis_step step = data_step(gradient);
     (void)state;
-    assert_int_equal(tamis_reduce_start(one.reducer, &step), TAMIS_OK);
-    assert_int_equal(tamis_reducer_control_save(one.reducer, one.state.control, one.state.bytes),
+    assert_int_equal(tamis_reducer_start(one.reducer, &step), TAMIS_OK);
+    assert_int_equal(tamis_reducer_save_control(one.reducer, one.state.control, one.state.bytes),
                      TAMIS_E_STATE);
-    assert_int_equal(tamis_reducer_residual_save(one.reducer, residual), TAMIS_E_STATE);
+    assert_int_equal(tamis_reducer_save_residual(one.reducer, residual), TAMIS_E_STATE);
     assert_int_equal(give_state(one.reducer, &one.state), TAMIS_E_STATE);
-    assert_int_equal(tamis_reduce_wait(one.reducer), TAMIS_OK);
+    assert_int_equal(tamis_reducer_wait(one.reducer), TAMIS_OK);
     assert_int_equal(give_state(one.reducer, &one.state), TAMIS_OK);
     solo_close(&one);
 }
@@ -282,7 +284,7 @@ enum { MOST = 4 }; /* ranks */
 
 typedef struct moved {
     uint32_t old_ranks, new_ranks;
-    tamis_average average;
+    tamis_op op;
     float residuals[MOST][N]; /* of the old ranks */
     double waiting[N];        /* what they would have come to */
 } moved;
@@ -294,13 +296,13 @@ static void leave_residuals(test_rank *self) {
     RANK_OK(self, make(self->comm, "tamis", N, 0, &reducer));
     for (uint32_t number = 0; number < 4; number++)
         RANK_OK(self, step_once(reducer, self->id, number, N, &hash));
-    RANK_OK(self, tamis_reducer_residual_save(reducer, all->residuals[self->id]));
+    RANK_OK(self, tamis_reducer_save_residual(reducer, all->residuals[self->id]));
     tamis_reducer_destroy(reducer);
 }
 
 /* Several old residuals for a new rank, or an old one for one of several. */
 static void take_share(const moved *all, uint32_t rank, float *residual) {
-    bool mean = all->average == TAMIS_AVERAGE_MEAN;
+    bool mean = all->op == TAMIS_OP_MEAN;
     float factor = mean ? (float)all->new_ranks / (float)all->old_ranks : 1.0f;
     for (uint32_t i = 0; i < N; i++) {
         residual[i] = 0.0f;
@@ -316,15 +318,15 @@ static void go_on(test_rank *self) {
     tamis_reducer *reducer = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.05;
-    config.average = all->average;
+    config.op = all->op;
     take_share(all, self->id, residual);
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
-    RANK_OK(self, tamis_reducer_restore(reducer, NULL, 0, residual));
+    RANK_OK(self, tamis_reducer_load_memory(reducer, NULL, 0, residual));
     for (uint32_t number = 0; number < 80; number++) { /* 35 of 700 entries a step: all leave */
         memset(gradient, 0, sizeof gradient);
         tamis_step step = data_step(gradient);
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         for (uint32_t i = 0; i < N; i++)
             sum[i] += gradient[i];
     }
@@ -342,7 +344,7 @@ static void test_what_waits_comes_out_with_another_number_of_ranks(void **state)
         memset(&all, 0, sizeof all);
         all.old_ranks = numbers[c / 2][0];
         all.new_ranks = numbers[c / 2][1];
-        all.average = c % 2 ? TAMIS_AVERAGE_SUM : TAMIS_AVERAGE_MEAN;
+        all.op = c % 2 ? TAMIS_OP_SUM : TAMIS_OP_MEAN;
         test_context("%u ranks, then %u, %s", all.old_ranks, all.new_ranks, c % 2 ? "sum" : "mean");
         ranks_run(all.old_ranks, 0, leave_residuals, &all);
         for (uint32_t i = 0; i < N; i++)
@@ -403,9 +405,9 @@ static void go_on_with_thresholds(test_rank *self) {
     tamis_stats stats;
     RANK_OK(self, make_low(self, &reducer));
     RANK_STATUS(self, TAMIS_E_FORMAT,
-                tamis_reducer_restore(reducer, from->control, from->bytes, from->residual));
-    RANK_OK(self, tamis_reducer_restore(reducer, from->control, from->bytes, NULL));
-    RANK_OK(self, tamis_reducer_restore(reducer, NULL, 0, from->residual));
+                tamis_reducer_load_memory(reducer, from->control, from->bytes, from->residual));
+    RANK_OK(self, tamis_reducer_load_memory(reducer, from->control, from->bytes, NULL));
+    RANK_OK(self, tamis_reducer_load_memory(reducer, NULL, 0, from->residual));
     count_steps(self, reducer, LONG + 10, &stats);
     double picked = (double)stats.selected;
     RANK_CHECK(self, stats.steps == LONG + 20, "%llu steps", (unsigned long long)stats.steps);

@@ -16,9 +16,9 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-static const tamis_type halves[] = {TAMIS_TYPE_FLOAT16, TAMIS_TYPE_BFLOAT16};
+static const tamis_dtype halves[] = {TAMIS_DTYPE_FLOAT16, TAMIS_DTYPE_BFLOAT16};
 
-static float rounded(float x, tamis_type type) {
+static float rounded(float x, tamis_dtype type) {
     uint16_t half[2]; /* room for any type */
     float wide = 0;
     tam_narrow(&x, 1, type, half);
@@ -55,11 +55,11 @@ static void compare_gradients(const trial_record *a, const trial_record *b, uint
     }
 }
 
-static void check_as_plain(trial what, tamis_type type) {
+static void check_as_plain(trial what, tamis_dtype type) {
     trial_record narrow, plain;
     what.type = what.fits = type;
     assert_true(trial_run(&what, &narrow));
-    what.type = TAMIS_TYPE_FLOAT32;
+    what.type = TAMIS_DTYPE_FLOAT32;
     assert_true(trial_run(&what, &plain));
     check_alike(&narrow);
     for (uint32_t step = 0; step < what.steps; step++) {
@@ -81,7 +81,7 @@ static void test_presets_step_as_with_wide_gradients(void **state) {
             trial what = trial_usual(scheme.name, i & 1 ? 3 : 2, i & 2 ? 4097 : 1001, 0.02);
             what.by_segment = i & 2;
             what.output = i & 4 && !scheme.dense ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
-            what.average = i & 1 ? TAMIS_AVERAGE_MEAN : TAMIS_AVERAGE_SUM;
+            what.op = i & 1 ? TAMIS_OP_MEAN : TAMIS_OP_SUM;
             what.real = i & 1;
             what.scale = i & 4 ? 0.5f : 1.0f;
             what.threads = i & 4 ? 2 : 1;
@@ -125,7 +125,7 @@ enum { N = 600, BAD = 7, LARGE = 300 };
 
 typedef struct bad_case {
     const char *scheme;
-    tamis_type type;
+    tamis_dtype type;
     tamis_nonfinite policy;
     float bad, large;
     /* written by rank 0 */
@@ -146,20 +146,20 @@ static void run_bad(test_rank *self) {
     tam_narrow(wide, N, c->type, gradient);
     config.scheme = c->scheme;
     config.density = 1;
-    config.average = TAMIS_AVERAGE_SUM;
+    config.op = TAMIS_OP_SUM;
     config.nonfinite = c->policy;
-    config.grad_type = c->type;
+    config.grad_dtype = c->type;
     tamis_status created = tamis_reducer_create(self->comm, layout, &config, &reducer);
     tamis_layout_destroy(layout);
     RANK_OK(self, created);
     tamis_step step = TAMIS_STEP_INIT;
     tamis_stats stats = TAMIS_STATS_INIT;
     step.grad = gradient;
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
     RANK_STATUS(self,
                 c->policy == TAMIS_NONFINITE_ERROR && !isfinite(c->bad) ? TAMIS_E_NONFINITE
                                                                         : TAMIS_OK,
-                tamis_reduce_wait(reducer));
+                tamis_reducer_wait(reducer));
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
     tamis_reducer_destroy(reducer);
     if (self->id == 0) {
@@ -200,11 +200,11 @@ static void test_a_result_that_exceeds_its_type_is_infinite(void **state) {
     static const char *const schemes[] = {"tamis", "dense"};
     (void)state;
     for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++) {
-        bad_case c = {.scheme = schemes[s], .type = TAMIS_TYPE_FLOAT16, .bad = 1, .large = 40000};
+        bad_case c = {.scheme = schemes[s], .type = TAMIS_DTYPE_FLOAT16, .bad = 1, .large = 40000};
         ranks_run(2, 0, run_bad, &c);
         assert_true(isinf(c.result[LARGE]) && c.result[BAD] == 2);
         assert_int_equal(c.stats.nonfinite, 0);
-        c.type = TAMIS_TYPE_BFLOAT16;
+        c.type = TAMIS_DTYPE_BFLOAT16;
         ranks_run(2, 0, run_bad, &c);
         assert_true(c.result[LARGE] == rounded(2 * rounded(40000, c.type), c.type));
     }
@@ -213,31 +213,31 @@ static void test_a_result_that_exceeds_its_type_is_infinite(void **state) {
 /* -- arguments -------------------------------------------------------------------------------- */
 
 static void run_arguments(test_rank *self) {
-    const tamis_type *type = self->shared;
+    const tamis_dtype *type = self->shared;
     tamis_reducer *reducer = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_layout *layout = data_layout(N);
     uint16_t gradient[N + 1] = {0};
-    config.grad_type = (tamis_type)3;
+    config.grad_dtype = (tamis_dtype)3;
     tamis_status refused = tamis_reducer_create(self->comm, layout, &config, &reducer);
-    config.grad_type = *type;
+    config.grad_dtype = *type;
     tamis_status created = tamis_reducer_create(self->comm, layout, &config, &reducer);
     tamis_layout_destroy(layout);
     RANK_STATUS(self, TAMIS_E_ARGUMENT, refused);
     RANK_OK(self, created);
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = (char *)gradient + 1;
-    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reduce_start(reducer, &step));
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_start(reducer, &step));
     step.grad = gradient + 1; /* aligned to an element, not to a float */
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     tamis_reducer_destroy(reducer);
 }
 
 static void test_types_and_their_alignment_are_checked(void **state) {
     (void)state;
     for (size_t t = 0; t < 2; t++) {
-        tamis_type type = halves[t];
+        tamis_dtype type = halves[t];
         ranks_run(2, 0, run_arguments, &type);
     }
 }
@@ -246,11 +246,11 @@ static void run_mismatch(test_rank *self) {
     tamis_reducer *reducer = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_layout *layout = data_layout(N);
-    config.grad_type = halves[self->id];
+    config.grad_dtype = halves[self->id];
     tamis_status created = tamis_reducer_create(self->comm, layout, &config, &reducer);
     tamis_layout_destroy(layout);
     RANK_STATUS(self, TAMIS_E_MISMATCH, created);
-    RANK_CHECK(self, has_word(tamis_last_error(), "grad_type"), "%s", tamis_last_error());
+    RANK_CHECK(self, has_word(tamis_last_error(), "grad_dtype"), "%s", tamis_last_error());
 }
 
 static void test_ranks_with_different_types_are_told_so(void **state) {

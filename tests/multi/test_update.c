@@ -24,7 +24,7 @@ typedef struct update_case {
     tamis_update update;
     double decay;
     uint64_t bucket_length;
-    tamis_type type;
+    tamis_dtype type;
     tamis_worker worker;
     bool whole;             /* whole numbers, for which sums are exact; else real ones */
     uint64_t hashes[RANKS]; /* of all results */
@@ -47,7 +47,7 @@ static tamis_reducer_config config_of(const update_case *c) {
     config.scheme = c->scheme;
     config.density = 0.05;
     config.bucket_length = c->bucket_length;
-    config.grad_type = c->type;
+    config.grad_dtype = c->type;
     config.worker = c->worker;
     config.residual_decay = c->decay;
     config.update = &c->update;
@@ -144,9 +144,9 @@ static void one_step(test_rank *self, tamis_reducer *reducer, plain *p, uint32_t
     memcpy(c->before[self->id], p->acc, sizeof p->acc);
     plain_take(c, p, gradient, c->given[self->id]);
     tamis_step step = data_step(gradient);
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
-    RANK_OK(self, tamis_reduce_result(reducer, &result));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
+    RANK_OK(self, tamis_reducer_result(reducer, &result));
     RANK_OK(self, tamis_reducer_residual(reducer, &residual));
     plain_apply(c, p, &result);
     RANK_CHECK(self, memcmp(residual, p->acc, sizeof p->acc) == 0,
@@ -164,7 +164,7 @@ static void check_moments(test_rank *self, tamis_reducer *reducer, const plain *
     bool adam = c->update.rule == TAMIS_UPDATE_ADAM;
     float m[N], v[N];
     uint64_t passes = 0;
-    RANK_OK(self, tamis_reducer_moments_save(reducer, c->update.beta1 > 0.0 ? m : NULL,
+    RANK_OK(self, tamis_reducer_save_moments(reducer, c->update.beta1 > 0.0 ? m : NULL,
                                              adam ? v : NULL, &passes));
     RANK_CHECK(self, passes == STEPS, "%u passes were counted", (unsigned)passes);
     if (c->update.beta1 > 0.0)
@@ -280,10 +280,10 @@ static void run_decay(test_rank *self) {
         for (size_t i = 0; i < N; i++)
             acc[i] = (0.75f * acc[i] + part[i]) + gradient[i];
         tamis_step micro = data_step(part), step = data_step(gradient);
-        RANK_OK(self, tamis_grad_accumulate(reducer, &micro));
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
-        RANK_OK(self, tamis_reduce_result(reducer, &result));
+        RANK_OK(self, tamis_reducer_accumulate(reducer, &micro));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
+        RANK_OK(self, tamis_reducer_result(reducer, &result));
         RANK_OK(self, tamis_reducer_residual(reducer, &residual));
         for (size_t j = 0; j < result.count; j++)
             acc[result.indices[j]] = 0.0f;
@@ -319,14 +319,14 @@ static void run_bad(test_rank *self) {
             gradient[9] = 3e30f; /* its square is not finite */
         }
         tamis_step step = data_step(gradient);
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_stats(reducer, &stats));
         RANK_CHECK(self, stats.nonfinite == 3, "%u bad entries", (unsigned)stats.nonfinite);
         for (size_t i = 0; i < N; i++)
             RANK_CHECK(self, isfinite(gradient[i]), "result[%zu] is %g", i, (double)gradient[i]);
     }
-    RANK_OK(self, tamis_reducer_moments_save(reducer, first, second, &passes));
+    RANK_OK(self, tamis_reducer_save_moments(reducer, first, second, &passes));
     RANK_OK(self, tamis_reducer_residual(reducer, &residual));
     for (size_t i = 7; i < 10 && self->id == 0; i++)
         RANK_CHECK(self, first[i] == 0.0f && second[i] == 0.0f && residual[i] == 0.0f,
@@ -346,8 +346,8 @@ enum { HUGE_ENTRIES = 3, TIGHT_ENTRY = 20, HUGE_FIRST = 5 };
 
 typedef struct huge_case {
     tamis_nonfinite policy;
-    tamis_average average;
-    tamis_type type, wire;
+    tamis_op op;
+    tamis_dtype type, wire;
     const char *scheme;
 } huge_case;
 
@@ -355,8 +355,8 @@ static void fill_huge(const huge_case *h, uint32_t rank, bool huge, void *gradie
     float values[N] = {0};
     for (size_t i = 0; i < HUGE_ENTRIES && huge; i++)
         values[HUGE_FIRST + i] = i % 2 ? -1e36f : 1e36f;
-    values[TIGHT_ENTRY] = rank == 0 && h->wire == TAMIS_TYPE_FLOAT32 ? 0x1.fep116f : 0x1p117f;
-    if (h->wire != TAMIS_TYPE_FLOAT32)
+    values[TIGHT_ENTRY] = rank == 0 && h->wire == TAMIS_DTYPE_FLOAT32 ? 0x1.fep116f : 0x1p117f;
+    if (h->wire != TAMIS_DTYPE_FLOAT32)
         values[TIGHT_ENTRY] = 0x1p116f; /* the sum would be rounded to 2^118 */
     if (!huge)
         values[TIGHT_ENTRY] /= 2.0f; /* the momentum has the other half */
@@ -371,21 +371,22 @@ static void run_huge(test_rank *self) {
     float gradient[N], values[N];
     tamis_stats stats = TAMIS_STATS_INIT;
     bool error = h->policy == TAMIS_NONFINITE_ERROR, drop = h->policy == TAMIS_NONFINITE_DROP;
-    c.update.scale = h->average == TAMIS_AVERAGE_SUM ? 1024.0 : 2048.0;
+    c.update.scale = h->op == TAMIS_OP_SUM ? 1024.0 : 2048.0;
     c.scheme = h->scheme;
     config = config_of(&c);
     config.density = 1.0;
     config.nonfinite = h->policy;
-    config.average = h->average;
-    config.grad_type = h->type;
-    config.wire_type = h->wire;
+    config.op = h->op;
+    config.grad_dtype = h->type;
+    config.wire_dtype = h->wire;
     RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
     for (int number = 0; number < 2; number++) {
         bool huge = number == 0;
         fill_huge(h, self->id, huge, gradient);
         tamis_step step = data_step(gradient);
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_STATUS(self, huge && error ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_STATUS(self, huge && error ? TAMIS_E_NONFINITE : TAMIS_OK,
+                    tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_stats(reducer, &stats));
         RANK_CHECK(self,
                    stats.nonfinite == (huge ? HUGE_ENTRIES : 0) && stats.skipped == (huge && !drop),
@@ -406,12 +407,12 @@ static void test_what_scaling_makes_infinite_is_never_applied(void **state) {
     (void)state;
     for (int i = 0; i < 3 * 2 * 2 * 2 * 2; i++) {
         huge_case h = {.policy = (tamis_nonfinite)(i % 3),
-                       .average = (tamis_average)(i / 3 % 2),
-                       .type = i / 6 % 2 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32,
-                       .wire = i / 12 % 2 ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32,
+                       .op = (tamis_op)(i / 3 % 2),
+                       .type = i / 6 % 2 ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32,
+                       .wire = i / 12 % 2 ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32,
                        .scheme = schemes[i / 24]};
         test_context("%s, policy %d, average %d, type %d, wire %d", h.scheme, (int)h.policy,
-                     (int)h.average, (int)h.type, (int)h.wire);
+                     (int)h.op, (int)h.type, (int)h.wire);
         ranks_run(2, 0, run_huge, &h);
     }
 }
@@ -428,8 +429,8 @@ static void step_plainly(test_rank *self, tamis_reducer *reducer, const update_c
     float gradient[N];
     gradient_of(c, self->id, number, gradient);
     tamis_step step = data_step(gradient);
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     *hash = data_hash(*hash, gradient, sizeof gradient);
 }
 
@@ -452,11 +453,11 @@ static void hand_over(test_rank *self, const resume_case *now, tamis_reducer *fr
     }
     RANK_OK(self, tamis_reducer_control_bytes(from, &bytes));
     void *control = malloc(bytes);
-    RANK_OK(self, tamis_reducer_control_save(from, control, bytes));
-    RANK_OK(self, tamis_reducer_residual_save(from, residual));
-    RANK_OK(self, tamis_reducer_moments_save(from, m, v, &passes));
-    RANK_OK(self, tamis_reducer_restore(to, control, bytes, residual));
-    RANK_OK(self, tamis_reducer_moments_restore(to, m, v, passes));
+    RANK_OK(self, tamis_reducer_save_control(from, control, bytes));
+    RANK_OK(self, tamis_reducer_save_residual(from, residual));
+    RANK_OK(self, tamis_reducer_save_moments(from, m, v, &passes));
+    RANK_OK(self, tamis_reducer_load_memory(to, control, bytes, residual));
+    RANK_OK(self, tamis_reducer_load_moments(to, m, v, passes));
     free(control);
 }
 

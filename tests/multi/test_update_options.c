@@ -85,17 +85,17 @@ static void test_what_has_no_update_is_refused(void **state) {
                      TAMIS_OK);
     tamis_step step = data_step(gradient);
     tamis_reducer *r = s.reducer;
-    assert_int_equal(tamis_grad_accumulate(r, &step), TAMIS_E_UNSUPPORTED);
-    assert_int_equal(tamis_reducer_moments_save(r, NULL, NULL, &passes), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_moments_save(r, moment, moment, &passes), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_reducer_moments_save(r, moment, NULL, NULL), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_accumulate(r, &step), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(tamis_reducer_save_moments(r, NULL, NULL, &passes), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_save_moments(r, moment, moment, &passes), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_save_moments(r, moment, NULL, NULL), TAMIS_E_ARGUMENT);
     moment[3] = NAN;
-    assert_int_equal(tamis_reducer_moments_restore(r, moment, NULL, 1), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_reducer_load_moments(r, moment, NULL, 1), TAMIS_E_ARGUMENT);
     assert_true(has_word(tamis_last_error(), "element 3"));
     tamis_reducer_destroy(r);
     s.config.update = NULL;
     assert_int_equal(data_reducer(s.comm, N, &s.config, &r), TAMIS_OK);
-    assert_int_equal(tamis_reducer_moments_save(r, moment, NULL, &passes), TAMIS_E_UNSUPPORTED);
+    assert_int_equal(tamis_reducer_save_moments(r, moment, NULL, &passes), TAMIS_E_UNSUPPORTED);
     tamis_reducer_destroy(r);
     s.config.scheme = "dense";
     s.config.residual_decay = 0.5;
@@ -203,8 +203,8 @@ static void test_beta1_is_advised_where_it_is_left_open(void **state) {
 static void step_of(test_rank *self, tamis_reducer *reducer, uint32_t number, float *out) {
     data_fill_real(self->id, number, N, out);
     tamis_step step = data_step(out);
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
 }
 
 /* What is left open against the same written out: the same bits, also after another density, whose

@@ -80,7 +80,7 @@ static void test_formats_of_indices_change_no_result_of_long_vectors(void **stat
 
 typedef struct size_case {
     tamis_index_format format;
-    tamis_type wire;
+    tamis_dtype wire;
     const char *name;
     uint64_t index_bytes; /* of a slot, before it is rounded up to 8 */
 } size_case;
@@ -96,16 +96,16 @@ static void run_size(test_rank *self) {
     float *grad = calloc(LONG, sizeof *grad);
     config.scheme = "cyclic+global+exact+union";
     config.index_format = c->format;
-    config.wire_type = c->wire;
+    config.wire_dtype = c->wire;
     data_fill(DATA_HEAVY, self->id, 0, LONG, grad);
     const tamis_step step = data_step(grad);
     RANK_OK(self, data_reducer(self->comm, LONG, &config, &reducer));
-    RANK_OK(self, tamis_reducer_bucket(reducer, 0, &bucket));
+    RANK_OK(self, tamis_reducer_bucket_at(reducer, 0, &bucket));
     RANK_CHECK(self, strcmp(bucket.index_format, c->name) == 0, "format %s", bucket.index_format);
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
-    uint64_t value = c->wire == TAMIS_TYPE_BFLOAT16 ? 2 : 4;
+    uint64_t value = c->wire == TAMIS_DTYPE_BFLOAT16 ? 2 : 4;
     uint64_t expected = 88 + (c->index_bytes + 7) / 8 * 8 + value * LONG_K;
     RANK_CHECK(self, stats.wire_bytes == expected, "%s: %llu bytes, not %llu", c->name,
                (unsigned long long)stats.wire_bytes, (unsigned long long)expected);
@@ -117,13 +117,13 @@ static void run_size(test_rank *self) {
  * slot holds the larger share of k, 1311. */
 static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     static size_case sizes[] = {
-        {TAMIS_INDEX_U32, TAMIS_TYPE_FLOAT32, "u32", 4 * 1311},
-        {TAMIS_INDEX_BLOCK16, TAMIS_TYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
-        {TAMIS_INDEX_GAP8, TAMIS_TYPE_FLOAT32, "gap8", 1311 + (131072 - 1311) / 255},
-        {TAMIS_INDEX_BITMAP, TAMIS_TYPE_FLOAT32, "bitmap", 131072 / 8},
-        {TAMIS_INDEX_AUTO, TAMIS_TYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
-        {TAMIS_INDEX_AUTO, TAMIS_TYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
-        {TAMIS_INDEX_BLOCK16, TAMIS_TYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_U32, TAMIS_DTYPE_FLOAT32, "u32", 4 * 1311},
+        {TAMIS_INDEX_BLOCK16, TAMIS_DTYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_GAP8, TAMIS_DTYPE_FLOAT32, "gap8", 1311 + (131072 - 1311) / 255},
+        {TAMIS_INDEX_BITMAP, TAMIS_DTYPE_FLOAT32, "bitmap", 131072 / 8},
+        {TAMIS_INDEX_AUTO, TAMIS_DTYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_AUTO, TAMIS_DTYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_BLOCK16, TAMIS_DTYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(sizes); i++) {
@@ -147,7 +147,7 @@ static tamis_reducer_config config_of(const trial *what) {
     config.density = what->density;
     config.capacity = what->capacity;
     config.index_format = what->format;
-    config.wire_type = what->wire;
+    config.wire_dtype = what->wire;
     return config;
 }
 
@@ -162,8 +162,8 @@ static void run_memory(test_rank *self) {
     uint64_t made = tam_alloc_made();
     for (uint32_t number = 0; number < 4; number++) {
         data_fill(DATA_HEAVY, self->id, number, 3000, grad);
-        RANK_OK(self, tamis_reduce_start(reducer, &step));
-        RANK_OK(self, tamis_reduce_wait(reducer));
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
     }
     rank_barrier(self);
     RANK_CHECK(self, tam_alloc_made() == made, "a step allocated");
@@ -180,7 +180,7 @@ static void test_no_format_allocates_in_a_step(void **state) {
                     continue;
                 trial what = trial_of(c, 3, 3000, 0.1);
                 what.format = formats[f];
-                what.wire = wire ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
+                what.wire = wire ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
                 test_context("%s, format %d, wire %d", what.scheme, (int)what.format, wire);
                 ranks_run(3, 0, run_memory, &what);
             }
@@ -197,22 +197,22 @@ static void run_state(test_rank *self) {
     const tamis_step step = data_step(grad);
     RANK_OK(self, data_reducer(self->comm, 2000, &config, &reducer));
     data_fill(DATA_HEAVY, self->id, 0, 2000, grad);
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     RANK_OK(self, tamis_reducer_control_bytes(reducer, &bytes));
-    RANK_OK(self, tamis_reducer_control_save(reducer, control, bytes));
-    RANK_OK(self, tamis_reducer_residual_save(reducer, residual));
+    RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
+    RANK_OK(self, tamis_reducer_save_residual(reducer, residual));
     config.index_format = TAMIS_INDEX_GAP8;
-    config.wire_type = TAMIS_TYPE_BFLOAT16;
+    config.wire_dtype = TAMIS_DTYPE_BFLOAT16;
     RANK_OK(self, data_reducer(self->comm, 2000, &config, &other));
-    RANK_OK(self, tamis_reducer_restore(other, control, bytes, residual));
+    RANK_OK(self, tamis_reducer_load_memory(other, control, bytes, residual));
     if (self->id == 0) {
         memcpy(c->control[c->other], control, bytes);
         c->bytes[c->other] = bytes;
     }
     data_fill(DATA_HEAVY, self->id, 1, 2000, grad);
-    RANK_OK(self, tamis_reduce_start(other, &step)); /* all ranks agree on where they are */
-    RANK_OK(self, tamis_reduce_wait(other));
+    RANK_OK(self, tamis_reducer_start(other, &step)); /* all ranks agree on where they are */
+    RANK_OK(self, tamis_reducer_wait(other));
     tamis_reducer_destroy(other);
     tamis_reducer_destroy(reducer);
     free(control);
@@ -264,8 +264,8 @@ static void run_spoilt(test_rank *self) {
     if (c->spoil && self->id == BAD_RANK)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, c->nth, c->bit));
     data_fill(DATA_HEAVY, self->id, 0, SHORT, grad);
-    RANK_OK(self, tamis_reduce_start(reducer, &step));
-    c->status[self->id] = tamis_reduce_wait(reducer);
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    c->status[self->id] = tamis_reducer_wait(reducer);
     c->hash[self->id] = data_hash(0, grad, sizeof grad);
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
     if (self->id == BAD_RANK)
@@ -320,7 +320,7 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
         for (int wire = 0; wire < 2; wire++) {
             trial what = trial_usual("cyclic+global+exact+pairs", RANKS, SHORT, 0.25);
             what.format = f;
-            what.wire = wire ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
+            what.wire = wire ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
             spoil_all(&what, 0, 88, 0, 14); /* rounding up to 8 leaves 7 bytes free, twice */
             what.scheme = "rotate+global+step+union";
             spoil_all(&what, 0, 88, 88, 0); /* growing: the heads travel alone, */

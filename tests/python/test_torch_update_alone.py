@@ -321,18 +321,18 @@ def test_a_state_that_the_second_dtype_refuses_changes_neither():
         assert all(torch.equal(now[kind][name], after[kind][name]) for name in now[kind])
 
 
-def saved_states(nranks, average="mean"):
+def saved_states(nranks, op="mean"):
     rows = []
     for rank in range(nranks):
         part = {"w": torch.arange(4.0) + 10 * rank}
-        rows.append(dict(rank=rank, nranks=nranks, average=average, residual=part, first=part))
+        rows.append(dict(rank=rank, nranks=nranks, op=op, residual=part, first=part))
     return rows
 
 
-@pytest.mark.parametrize("average", ["mean", "sum"])
+@pytest.mark.parametrize("op", ["mean", "sum"])
 @pytest.mark.parametrize("old, new", [(4, 2), (2, 4), (1, 4), (4, 1)])
-def test_what_is_pending_stays_with_another_number_of_ranks(old, new, average):
-    states = saved_states(old, average)
+def test_what_is_pending_stays_with_another_number_of_ranks(old, new, op):
+    states = saved_states(old, op)
     parts = [_checkpoint._regroup(states, rank, new) for rank in range(new)]
     before = sum(one["residual"]["w"] for one in states)
     after = sum(one["residual"]["w"] for one in parts)

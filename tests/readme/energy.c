@@ -22,12 +22,12 @@ int main(int argc, char **argv) {
         tamis_step step = TAMIS_STEP_INIT;
         step.grad = grads;
         backward(grads);
-        check(tamis_reduce_start(red, &step));
-        check(tamis_reduce_wait(red));
+        check(tamis_reducer_start(red, &step));
+        check(tamis_reducer_wait(red));
         optimizer(params, grads);
     }
 #include "energy.body"
     end_well("energy", comm, layout, red);
-    tamis_energy_close(energy);
+    tamis_energy_destroy(energy);
     return totals.known || totals.missing[0] ? 0 : 1; /* joules, or why there are none */
 }

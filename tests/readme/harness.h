@@ -42,7 +42,7 @@ static void optimizer(float *p, const float *g) {
 }
 
 static void end_well(const char *name, tamis_comm *comm, tamis_layout *layout, tamis_reducer *red) {
-    check(tamis_check_equal(comm, params, n * sizeof *params));
+    check(tamis_comm_check_equal(comm, params, n * sizeof *params));
     tamis_reducer_destroy(red);
     tamis_layout_destroy(layout);
     tamis_comm_destroy(comm);

@@ -30,10 +30,10 @@ find_snippet() { # name, call that it makes
     [ "$(wc -w <<<"$found")" = 1 ] || fail "$2 is in these snippets of the README: $found"
     mv "$found" "$dir/$1"
 }
-find_snippet overlap tamis_grad_ready
-find_snippet device tamis_reduce_join
-find_snippet energy tamis_energy_open
-find_snippet step tamis_reduce_start
+find_snippet overlap tamis_reducer_ready
+find_snippet device tamis_reducer_join
+find_snippet energy tamis_energy_create
+find_snippet step tamis_reducer_start
 [ -z "$(ls "$dir" | grep '^[0-9]')" ] || fail "a snippet that is not tested: $(head -n 3 "$dir"/[0-9]*)"
 
 # Parts of a snippet, each where a program has it: lines of preprocessor and functions outside of main,
@@ -41,9 +41,9 @@ find_snippet step tamis_reduce_start
 awk -v dir="$dir" '/^#include/ || /^static / || inside { inside = !/^}/ && !/^#/; print > (dir "/step.head"); next }
     { print > (dir "/step.body") }' "$dir/step"
 for name in overlap device energy; do
-    grep '^check(tamis_energy_open\|^check(tamis_comm_create' "$dir/$name" >"$dir/$name.open" || true
+    grep '^check(tamis_energy_create\|^check(tamis_comm_create' "$dir/$name" >"$dir/$name.open" || true
     grep '^cfg\.' "$dir/$name" >"$dir/$name.cfg"
-    grep -v '^check(tamis_energy_open\|^check(tamis_comm_create\|^cfg\.' "$dir/$name" >"$dir/$name.body"
+    grep -v '^check(tamis_energy_create\|^check(tamis_comm_create\|^cfg\.' "$dir/$name" >"$dir/$name.body"
 done
 
 build() { # program of this folder: with the snippets of $dir
@@ -70,8 +70,8 @@ misuse() { # what must be said, how the snippet becomes wrong: a script of sed
 }
 misuse "density is 10, not in (0, 1]" '/^check(tamis_reducer_create/i cfg.density = 10;'
 misuse "MPI is not initialised" '/^int level/d; /^MPI_Init_thread/d; /^MPI_Bcast/d'
-misuse "without a wait" '/tamis_reduce_wait/d'
+misuse "without a wait" '/tamis_reducer_wait/d'
 misuse "rank 1" '/^check(tamis_layout_create/i segments[0].length += 32 * (uint64_t)of_rank();'
-misuse "tamis_check_equal: .* 1 differ" 's/^MPI_Bcast.*/params[7] = (float)of_rank();/'
+misuse "tamis_comm_check_equal: .* 1 differ" 's/^MPI_Bcast.*/params[7] = (float)of_rank();/'
 misuse "another call\|same calls" "s|i < steps|i < steps - of_rank()|" # fewer steps: it is in another call by then
 echo "readme: ok"

@@ -158,7 +158,7 @@ tamis_step data_step(float *grad) {
 void *data_mark_all(void *context) {
     data_marks *m = context;
     for (uint32_t s = m->nsegments - 1; s-- > 0;) {
-        tamis_status status = tamis_grad_ready(m->reducer, s, &m->step);
+        tamis_status status = tamis_reducer_ready(m->reducer, s, &m->step);
         m->status = m->status == TAMIS_OK ? status : m->status;
         if (m->pause_ms > 0)
             sleep_ms(m->pause_ms);
@@ -170,7 +170,7 @@ uint64_t data_held(const tamis_reducer *reducer) {
     uint64_t held = 0;
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
-        if (tamis_reducer_bucket(reducer, i, &b) == TAMIS_OK)
+        if (tamis_reducer_bucket_at(reducer, i, &b) == TAMIS_OK)
             held += b.held;
     }
     return held;
@@ -179,7 +179,7 @@ uint64_t data_held(const tamis_reducer *reducer) {
 bool data_spread_residual(const tamis_reducer *reducer, const float *residual, float *out) {
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(reducer); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
-        if (tamis_reducer_bucket(reducer, i, &b) != TAMIS_OK)
+        if (tamis_reducer_bucket_at(reducer, i, &b) != TAMIS_OK)
             return false;
         for (uint64_t e = 0; e < b.held; e++)
             out[b.begin + b.slice_first + e / b.slice_run * b.slice_stride + e % b.slice_run] =

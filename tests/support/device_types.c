@@ -23,7 +23,7 @@ enum { APART = 3, MARGIN = 16, FILLER = 0x5a };
  */
 typedef struct gradient {
     world *w;
-    tamis_type type;
+    tamis_dtype type;
     bool by_segment;
     size_t shift;                  /* elements before the first segment */
     unsigned char *memory, *image; /* on the device, and of the host */
@@ -142,7 +142,7 @@ static float gradient_value(const world *w, uint32_t i) {
 }
 
 typedef struct twin_case {
-    tamis_type type;
+    tamis_dtype type;
     bool by_segment, clear;
     size_t shift;
     int parts;
@@ -231,8 +231,8 @@ static void check_twins(const twin_case *c) {
 }
 
 static void check_types(twin_case c) {
-    for (int type = TAMIS_TYPE_FLOAT32; type <= TAMIS_TYPE_BFLOAT16; type++) {
-        c.type = (tamis_type)type;
+    for (int type = TAMIS_DTYPE_FLOAT32; type <= TAMIS_DTYPE_BFLOAT16; type++) {
+        c.type = (tamis_dtype)type;
         check_twins(&c);
     }
 }
@@ -265,7 +265,7 @@ static void test_results_are_rounded_to_the_type_of_the_gradient(void **state) {
     world w;
     world_open(&w, (world_plan){.n = N, .capacity = 10});
     for (unsigned i = 0; i < 4; i++) {
-        tamis_type type = i & 1 ? TAMIS_TYPE_FLOAT16 : TAMIS_TYPE_BFLOAT16;
+        tamis_dtype type = i & 1 ? TAMIS_DTYPE_FLOAT16 : TAMIS_DTYPE_BFLOAT16;
         float values[COUNT], have[N], want[N] = {0};
         uint16_t narrow[2 * COUNT]; /* room for any type */
         gradient g = {.w = &w, .type = type, .by_segment = i & 2, .shift = 1};

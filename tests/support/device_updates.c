@@ -22,7 +22,7 @@ enum { ADAM, ADAM_WITHOUT_FIRST, MOMENTUM, RULES };
 /* A vector with its moments. */
 typedef struct side {
     world w;
-    tamis_type type;
+    tamis_dtype type;
     float *first, *second;
     void *grad;
 } side;
@@ -33,7 +33,7 @@ static void *take(const side *s, size_t bytes) {
     return memory;
 }
 
-static void side_open(side *s, world_plan plan, tamis_type type, unsigned shift) {
+static void side_open(side *s, world_plan plan, tamis_dtype type, unsigned shift) {
     world_open(&s->w, plan);
     world_fill(&s->w, HEAVY);
     s->type = type;
@@ -54,18 +54,18 @@ static void run_pass(side *s, int rule, const uint16_t *halves, const float *val
     static const uint32_t thresholds[GROUPS] = {0x41000000, 1, 0x41800000, 1, 0x40000000};
     static const float decays[PASSES] = {0.6f, 1.0f, 0.0f, 0.6f};
     const world *w = &s->w;
-    bool wide = s->type == TAMIS_TYPE_FLOAT32;
+    bool wide = s->type == TAMIS_DTYPE_FLOAT32;
     size_t bytes = w->grid.n * tam_type_bytes(s->type);
-    tam_intake intake = {.rule = rule == MOMENTUM ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM,
-                         .first = rule == ADAM_WITHOUT_FIRST ? NULL : s->first,
-                         .second = rule == MOMENTUM ? NULL : s->second,
-                         .keep1 = 0.9f,
-                         .take1 = rule == MOMENTUM ? 1.0f : 0.1f,
-                         .keep2 = 0.99f,
-                         .take2 = 0.01f,
-                         .correct1 = 10.0f / (1.0f + (float)pass),
-                         .correct2 = 100.0f / (1.0f + (float)pass),
-                         .epsilon = 1e-8f};
+    tam_optimizer optimizer = {.rule = rule == MOMENTUM ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM,
+                               .first = rule == ADAM_WITHOUT_FIRST ? NULL : s->first,
+                               .second = rule == MOMENTUM ? NULL : s->second,
+                               .keep1 = 0.9f,
+                               .take1 = rule == MOMENTUM ? 1.0f : 0.1f,
+                               .keep2 = 0.99f,
+                               .take2 = 0.01f,
+                               .correct1 = 10.0f / (1.0f + (float)pass),
+                               .correct2 = 100.0f / (1.0f + (float)pass),
+                               .epsilon = 1e-8f};
     tam_accumulate job = {.acc = w->acc,
                           .grad = s->grad,
                           .type = s->type,
@@ -75,7 +75,7 @@ static void run_pass(side *s, int rule, const uint16_t *halves, const float *val
                           .clear = pass == 2,
                           .mine = pass % PARTS,
                           .thresholds = thresholds,
-                          .intake = &intake};
+                          .optimizer = &optimizer};
     const void *from = wide ? (const void *)values : (const void *)halves;
     assert_int_equal(w->row->write(w->device, from, bytes, s->grad), TAMIS_OK);
     assert_int_equal(w->row->accumulate(w->device, &job, &s->w.seen), TAMIS_OK);
@@ -102,20 +102,20 @@ static void same_sides(const side *a, const side *b) {
 }
 
 /* Some entries are bad; all are numbers of the type. */
-static void fill(tamis_type type, uint32_t n, uint32_t pass, uint16_t *halves, float *values) {
+static void fill(tamis_dtype type, uint32_t n, uint32_t pass, uint16_t *halves, float *values) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (uint32_t i = 0; i < n; i++) {
         values[i] = world_value(HEAVY, i + 1234567 * (pass + 1), n) / 16;
         if (i % 301 == 7)
             values[i] = bad[i % 3];
     }
-    if (type == TAMIS_TYPE_FLOAT32)
+    if (type == TAMIS_DTYPE_FLOAT32)
         return;
     tam_narrow(values, n, type, halves);
     tam_widen(type, halves, n, values);
 }
 
-static void check(uint32_t n, uint32_t block, tamis_type type, int rule, uint32_t threads) {
+static void check(uint32_t n, uint32_t block, tamis_dtype type, int rule, uint32_t threads) {
     unsigned shift = threads - 1;
     side a, b;
     uint16_t *halves = test_calloc(n, sizeof *halves);
@@ -123,7 +123,7 @@ static void check(uint32_t n, uint32_t block, tamis_type type, int rule, uint32_
     side_open(&a, (world_plan){.n = n, .block = block, .capacity = n, .threads = threads}, type,
               shift);
     side_open(&b, (world_plan){.row = &tam_device_cpu, .n = n, .block = block, .capacity = n},
-              TAMIS_TYPE_FLOAT32, 0);
+              TAMIS_DTYPE_FLOAT32, 0);
     for (uint32_t pass = 0; pass < PASSES; pass++) {
         fill(type, n, pass, halves, values);
         run_pass(&a, rule, halves, values, pass);
@@ -138,7 +138,7 @@ static void check(uint32_t n, uint32_t block, tamis_type type, int rule, uint32_
 
 static void test_updates_have_the_same_bits_for_every_type_and_number_of_threads(void **state) {
     (void)state;
-    const tamis_type types[] = {TAMIS_TYPE_FLOAT32, TAMIS_TYPE_FLOAT16, TAMIS_TYPE_BFLOAT16};
+    const tamis_dtype types[] = {TAMIS_DTYPE_FLOAT32, TAMIS_DTYPE_FLOAT16, TAMIS_DTYPE_BFLOAT16};
     for (int rule = 0; rule < RULES; rule++) {
         for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
             check(world_length(3000), 700, types[t], rule, 1);

@@ -20,7 +20,7 @@ trial trial_usual(const char *scheme, uint32_t nranks, size_t n, double density)
                    .nranks = nranks,
                    .steps = 12,
                    .pattern = DATA_HEAVY,
-                   .average = TAMIS_AVERAGE_SUM,
+                   .op = TAMIS_OP_SUM,
                    .scale = 1};
 }
 
@@ -29,7 +29,7 @@ void trial_fill(const trial *what, uint32_t rank, uint32_t step, float *out) {
         data_fill_real(rank, step, what->n, out);
     else
         data_fill(what->pattern, rank, step, what->n, out);
-    for (size_t i = 0; what->fits != TAMIS_TYPE_FLOAT32 && i < what->n; i++) {
+    for (size_t i = 0; what->fits != TAMIS_DTYPE_FLOAT32 && i < what->n; i++) {
         uint16_t narrow[2];    /* room for any type */
         float x = out[i] / 64; /* far from the largest of 16 bits, for sums */
         tam_narrow(&x, 1, what->fits, narrow);
@@ -92,7 +92,7 @@ static void gradient_close(trial_gradient *g) {
 static bool gradient_open(const shared_trial *shared, trial_gradient *out) {
     *out = (trial_gradient){.shared = shared};
     out->flat = take(shared->trial, shared->trial->n * sizeof(float));
-    if (shared->trial->type != TAMIS_TYPE_FLOAT32 &&
+    if (shared->trial->type != TAMIS_DTYPE_FLOAT32 &&
         !(out->narrow = take(shared->trial, shared->trial->n * sizeof(uint16_t))))
         return false;
     if (!out->flat || !shared->trial->by_segment)
@@ -154,7 +154,7 @@ static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
     tamis_result result = TAMIS_RESULT_INIT;
     m->stats = (tamis_stats)TAMIS_STATS_INIT;
     RANK_OK(self, tamis_reducer_stats(reducer, &m->stats));
-    RANK_OK(self, tamis_reduce_result(reducer, &result));
+    RANK_OK(self, tamis_reducer_result(reducer, &result));
     RANK_OK(self, tamis_reducer_residual(reducer, &residual));
     RANK_CHECK(self, result_valid(&result, n), "count %zu of %zu, indices %p, values %p",
                result.count, n, (const void *)result.indices, (const void *)result.values);
@@ -181,7 +181,7 @@ static void begin_step(test_rank *self, tamis_reducer *reducer, uint32_t number,
     uint32_t order[DATA_SEGMENTS_MOST], count = (uint32_t)shared->nsegments;
     uint64_t seed = data_mix(shared->trial->disorder + 1000 * number + self->id);
     if (shared->trial->disorder == 0) {
-        RANK_OK(self, tamis_reduce_start(reducer, step));
+        RANK_OK(self, tamis_reducer_start(reducer, step));
         return;
     }
     for (uint32_t s = 0; s < count; s++) {
@@ -191,9 +191,9 @@ static void begin_step(test_rank *self, tamis_reducer *reducer, uint32_t number,
     }
     uint32_t marked = seed % 4 == 0 ? (uint32_t)(seed / 4 % count) : count;
     for (uint32_t i = 0; i < marked; i++)
-        RANK_OK(self, tamis_grad_ready(reducer, order[i], step));
+        RANK_OK(self, tamis_reducer_ready(reducer, order[i], step));
     if (marked < count)
-        RANK_OK(self, tamis_reduce_start(reducer, step));
+        RANK_OK(self, tamis_reducer_start(reducer, step));
 }
 
 static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, trial_gradient *g) {
@@ -209,7 +209,7 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, t
     begin_step(self, reducer, number, &step);
     if (self->failure[0])
         return;
-    RANK_OK(self, tamis_reduce_wait(reducer));
+    RANK_OK(self, tamis_reducer_wait(reducer));
     gradient_copy(g, false);
     uint64_t after = data_hash(0, g->flat, what->n * sizeof(float));
     RANK_CHECK(self, what->output == TAMIS_OUTPUT_DENSE || before == after,
@@ -223,16 +223,16 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.scheme = shared->trial->scheme;
     config.density = shared->trial->density;
     config.output = shared->trial->output;
-    config.average = shared->trial->average;
+    config.op = shared->trial->op;
     config.threads = shared->trial->threads;
     config.block = shared->trial->block;
     config.capacity = shared->trial->capacity;
     config.bucket_length = shared->trial->bucket_length;
     config.share = shared->trial->share;
     config.worker = shared->trial->worker;
-    config.grad_type = shared->trial->type;
+    config.grad_dtype = shared->trial->type;
     config.index_format = shared->trial->format;
-    config.wire_type = shared->trial->wire;
+    config.wire_dtype = shared->trial->wire;
     config.update = shared->trial->update;
     config.residual_decay = 1.0 - shared->trial->forgets;
     config.link_latency_us = shared->trial->latency_us;
@@ -310,7 +310,7 @@ bool trial_run(const trial *what, trial_record *out) {
         what->place ? what->place->name : "", what->place ? ": " : "", what->scheme, what->nranks,
         what->n, what->density, what->real ? "real" : data_name(what->pattern),
         what->by_segment ? " by segment" : "", what->output == TAMIS_OUTPUT_SPARSE ? " sparse" : "",
-        what->average == TAMIS_AVERAGE_MEAN ? " mean" : "", what->threads,
+        what->op == TAMIS_OP_MEAN ? " mean" : "", what->threads,
         (unsigned long long)what->bucket_length, what->disorder, (int)what->format, (int)what->wire,
         what->ranks_per_node);
     ranks_run(what->nranks, 0, run_rank_trial, &shared);

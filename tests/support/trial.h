@@ -28,14 +28,14 @@ typedef struct trial {
     uint32_t nranks, steps;
     data_pattern pattern;
     tamis_output output;
-    tamis_average average; /* trial_usual sets SUM, for which all figures are exact */
+    tamis_op op; /* trial_usual sets SUM, for which all figures are exact */
     float scale;
     uint32_t threads, block;
     double capacity;
     bool by_segment;        /* one pointer per segment, each in memory of its own */
     bool real;              /* data_fill_real in place of the pattern */
-    tamis_type type;        /* of the gradients that the library gets */
-    tamis_type fits;        /* gradients hold only numbers that this type has */
+    tamis_dtype type;       /* of the gradients that the library gets */
+    tamis_dtype fits;       /* gradients hold only numbers that this type has */
     uint64_t bucket_length; /* as in the configuration */
     tamis_share share;
     tamis_worker worker;
@@ -43,7 +43,7 @@ typedef struct trial {
                           another order on every rank in every step, and start perhaps the rest */
     const trial_place *place; /* NULL: host memory, local communicators */
     tamis_index_format format;
-    tamis_type wire;
+    tamis_dtype wire;
     const tamis_update *update; /* NULL: gradients */
     double forgets;             /* 1 - residual_decay */
     double latency_us, gbit;    /* exchange auto: the link, from which it chooses */

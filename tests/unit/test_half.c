@@ -16,7 +16,7 @@
 enum { PATTERNS = 1 << 16, SIGN = 0x8000 };
 
 typedef struct format {
-    tamis_type type;
+    tamis_dtype type;
     int mantissa, bias; /* bits of the mantissa */
     uint16_t infinity;
     float (*widen)(uint16_t half);
@@ -24,8 +24,8 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-    {TAMIS_TYPE_FLOAT16, 10, 15, 0x7c00, tam_float16_widen, tam_float16_narrow},
-    {TAMIS_TYPE_BFLOAT16, 7, 127, 0x7f80, tam_bfloat16_widen, tam_bfloat16_narrow},
+    {TAMIS_DTYPE_FLOAT16, 10, 15, 0x7c00, tam_float16_widen, tam_float16_narrow},
+    {TAMIS_DTYPE_BFLOAT16, 7, 127, 0x7f80, tam_bfloat16_widen, tam_bfloat16_narrow},
 };
 
 enum { FORMATS = sizeof formats / sizeof formats[0] };
@@ -166,13 +166,13 @@ static void test_floats_are_copied_as_they_are(void **state) {
     (void)state;
     const float from[] = {0.1f, -0.0f, INFINITY, 1e-45f};
     float to[4], back[4];
-    tam_widen(TAMIS_TYPE_FLOAT32, from, 4, to);
-    tam_narrow(to, 4, TAMIS_TYPE_FLOAT32, back);
+    tam_widen(TAMIS_DTYPE_FLOAT32, from, 4, to);
+    tam_narrow(to, 4, TAMIS_DTYPE_FLOAT32, back);
     assert_memory_equal(from, to, sizeof from);
     assert_memory_equal(from, back, sizeof from);
-    assert_int_equal(tam_type_bytes(TAMIS_TYPE_FLOAT32), sizeof(float));
-    assert_int_equal(tam_type_bytes(TAMIS_TYPE_FLOAT16), 2);
-    assert_int_equal(tam_type_bytes(TAMIS_TYPE_BFLOAT16), 2);
+    assert_int_equal(tam_type_bytes(TAMIS_DTYPE_FLOAT32), sizeof(float));
+    assert_int_equal(tam_type_bytes(TAMIS_DTYPE_FLOAT16), 2);
+    assert_int_equal(tam_type_bytes(TAMIS_DTYPE_BFLOAT16), 2);
 }
 
 int main(void) {

@@ -29,7 +29,7 @@ static tamis_status deliver(void *self, const void *send, size_t bytes, void *re
 }
 
 /* Rank 0 may pick from blocks 0, 2, ...; rank 1 from 1, 3, ... of 50 elements. */
-static const tam_reach reaches[] = {{0, 50, 100, HALF}, {50, 50, 100, HALF}};
+static const tam_strided ranges[] = {{0, 50, 100, HALF}, {50, 50, 100, HALF}};
 
 static tam_slots open_slots(tamis_index_format format, bool growing) {
     tam_slots s = {.nranks = 2,
@@ -37,7 +37,7 @@ static tam_slots open_slots(tamis_index_format format, bool growing) {
                    .growing = growing,
                    .format = format,
                    .span = HALF,
-                   .reaches = reaches,
+                   .ranges = ranges,
                    .config = 7};
     assert_int_equal(tam_slots_open(&s), TAMIS_OK);
     return s;
@@ -110,13 +110,13 @@ static void test_sealed_indices_that_no_list_has_are_refused(void **state) {
 
 /* A shorter part than the longest: the last block of a vector. */
 static void test_positions_beyond_the_part_of_their_sender_are_refused(void **state) {
-    static const tam_reach uneven[] = {{0, 50, 100, HALF}, {50, 50, 100, HALF - 20}};
+    static const tam_strided uneven[] = {{0, 50, 100, HALF}, {50, 50, 100, HALF - 20}};
     static wire w;
     (void)state;
     for (unsigned char last = 20; last < 30; last++) {
         const unsigned char gaps[] = {255, last}; /* position 255 + last */
         tam_slots s = open_slots(TAMIS_INDEX_GAP8, false);
-        s.reaches = uneven;
+        s.ranges = uneven;
         forge(&s, &w, 1, gaps, sizeof gaps);
         assert_int_equal(exchange(&s, &w), last < 25 ? TAMIS_OK : TAMIS_E_PROTOCOL);
         tam_slots_close(&s);

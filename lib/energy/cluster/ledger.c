@@ -33,7 +33,7 @@ err_memory:
 void tam_ledger_close(tam_ledger *l) {
     if (!l)
         return;
-    tam_free(l->desk);
+    tam_free(l->messages);
     tam_free(l->tried);
     tam_free(l->bases);
     tam_free(l->shown);
@@ -43,17 +43,17 @@ void tam_ledger_close(tam_ledger *l) {
 tamis_status tam_ledger_desk(tam_ledger *l, size_t bytes) {
     if (bytes <= l->desk_bytes)
         return TAMIS_OK;
-    void *desk = tam_alloc(bytes);
-    if (!desk)
+    void *messages = tam_alloc(bytes);
+    if (!messages)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of a report of energy", bytes);
-    tam_free(l->desk);
-    l->desk = desk;
+    tam_free(l->messages);
+    l->messages = messages;
     l->desk_bytes = bytes;
     return TAMIS_OK;
 }
 
 void tam_ledger_leave_desk(tam_ledger *l) {
-    l->desk = NULL;
+    l->messages = NULL;
     l->desk_bytes = 0;
 }
 

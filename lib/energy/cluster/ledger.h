@@ -79,7 +79,7 @@ typedef struct tam_ledger {
     bool late;            /* in the report being made: this rank was not in the last one */
     tam_energy_sums next; /* and what the sums will be */
 
-    void *desk; /* for what travels */
+    void *messages; /* for what travels */
     size_t desk_bytes;
 } tam_ledger;
 
@@ -105,10 +105,10 @@ void tam_meter_complete(tamis_energy *energy, tamis_energy_totals *cluster);
 tamis_status tam_ledger_open(uint32_t n, tam_ledger **out);
 void tam_ledger_close(tam_ledger *ledger);
 
-/** At least `bytes` of ledger->desk; what lay there is gone. */
+/** At least `bytes` of ledger->messages; what lay there is gone. */
 tamis_status tam_ledger_desk(tam_ledger *ledger, size_t bytes);
 
-/** Forget the desk without freeing it: a transport may still write there. */
+/** Forget the messages without freeing it: a transport may still write there. */
 void tam_ledger_leave_desk(tam_ledger *ledger);
 
 /**

@@ -240,11 +240,11 @@ static tamis_status start(tamis_energy *e) {
     return tam_fail(TAMIS_E_NOMEM, "energy: no thread");
 }
 
-tamis_status tamis_energy_open(const tamis_energy_config *config, tamis_energy **out) {
+tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy **out) {
     TAM_FENV_HELD();
     tamis_energy_config c = TAMIS_ENERGY_CONFIG_INIT;
     if (!out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_open: out is NULL");
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_create: out is NULL");
     if (config)
         TAM_TRY(tam_struct_copy("tamis_energy_config", &c, sizeof c, sizeof c, config));
     TAM_TRY(check_numbers(&c));
@@ -293,7 +293,7 @@ static void finish(tamis_energy *e) {
     tam_meter_summary(e);
 }
 
-void tamis_energy_close(tamis_energy *e) {
+void tamis_energy_destroy(tamis_energy *e) {
     TAM_FENV_HELD();
     if (!e || e->pid != (int)getpid())
         return; /* in a child that was forked there are no threads, and the files are the parent's */

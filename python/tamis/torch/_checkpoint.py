@@ -21,7 +21,7 @@ def _belongs(state: "SparseState") -> Dict[str, Any]:
         "rank": state.comm.rank,
         "nranks": state.comm.nranks,
         "scheme": state.scheme,
-        "average": state.average,
+        "op": state.op,
         "warmup": state.warmup,
         "update": state.update,
     }
@@ -112,7 +112,7 @@ def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[s
             )
     if old == nranks:
         return states[rank]
-    share = nranks / old if states[0]["average"] == "mean" else 1.0
+    share = nranks / old if states[0]["op"] == "mean" else 1.0
     merged = dict(states[0], rank=rank, nranks=nranks, control=None)
     merged["residual"] = _sums(states, "residual", range(rank, old, nranks), share)
     for kind in ("first", "second"):

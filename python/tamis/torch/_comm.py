@@ -134,7 +134,7 @@ def _sum_bytes(comm: _core.Comm, data: torch.Tensor) -> torch.Tensor:
     """
     values = data.to(torch.float32)
     layout = _core.Layout([("bytes", values.numel())])
-    reducer = _core.Reducer(comm, layout, scheme="dense", density=1.0, average="sum")
+    reducer = _core.Reducer(comm, layout, scheme="dense", density=1.0, op="sum")
     try:
         reducer.start(values)
         reducer.wait()

@@ -102,7 +102,7 @@ class Group:
         self.held = held(self.sparse) if self.ranks_per_node > 1 else None
         self.dense = None
         if warmup:
-            common = ("dtype", "device", "average", "nonfinite", "bucket_length", "worker", "meter")
+            common = ("dtype", "device", "op", "nonfinite", "bucket_length", "worker", "meter")
             shared = {name: options[name] for name in common if name in options}
             self.dense = _core.Reducer(comm, self.layout, scheme="dense", density=1.0, **shared)
         self.reducer = self.dense or self.sparse
@@ -175,7 +175,7 @@ class Group:
         if self.sparse.update is not None:
             self.sparse.restore_moments(wholes.get("first"), wholes.get("second"), passes)
 
-    def take_back(self, results: torch.Tensor, average: str) -> None:
+    def take_back(self, results: torch.Tensor, op: str) -> None:
         """Results of a step that counts for none become residual again, float32, whole.
 
         Every rank keeps the mean, so that the sum over ranks is what it was; with nodes the one of

@@ -28,7 +28,7 @@ class SparseState:
     nonfinite      what happens when a gradient holds NaN or Inf on any rank. "error": backward (or
                    synchronize, step) raises tamis.Error on all ranks, all gradients are zero, and
                    the next step works; "skip": gradients are zero; "drop": without the bad entries
-    average        "mean" or "sum"
+    op        "mean" or "sum"
     warmup         so many first steps exchange whole gradients; the residual is zero until then
     update         "adam", "momentum", or a dict, as tamis.Reducer takes it: what is left in the
                    gradients is a step, to be made by plain SGD: p -= lr * p.grad. A hook cannot see
@@ -43,7 +43,7 @@ class SparseState:
     comm           a communicator to use instead of a transport; with parameters of several dtypes
                    one for each dtype, in the order in which they first appear
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
-    options        what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
+    options        what else tamis.Reducer takes: wire_dtype, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same place.
 
@@ -68,7 +68,7 @@ class SparseState:
         overlap: bool = True,
         bucket_length: Union[int, str] = "planned",
         nonfinite: str = "error",
-        average: str = "mean",
+        op: str = "mean",
         warmup: int = 0,
         scaler: Optional[Any] = None,
         check_every: Optional[int] = None,
@@ -92,7 +92,7 @@ class SparseState:
             scheme = "tamis-update" if _is_adam(options.get("update")) else "tamis"
         self.device = rows[0][1].device
         _need_cuda(self.device)
-        self.density, self.scheme, self.average, self.warmup = density, scheme, average, warmup
+        self.density, self.scheme, self.op, self.warmup = density, scheme, op, warmup
         self.overlap, self.scaler, self.check_every = overlap, scaler, check_every
         self.nonfinite = nonfinite if scaler is None else "skip"
         options.setdefault("worker", "thread" if overlap else "caller")
@@ -100,7 +100,7 @@ class SparseState:
             scheme=scheme,
             density=density,
             device=self.device.type,
-            average=average,
+            op=op,
             nonfinite=self.nonfinite,
             bucket_length=bucket_length,
             meter=meter,
@@ -229,7 +229,7 @@ class SparseState:
                     views.update(zip(place.segments, place.tensors))
             if self.scheme != "dense":
                 runs = [_parameters.flat(views[segment]) for segment in range(len(views))]
-                group.take_back(torch.cat(runs).float().cpu(), self.average)
+                group.take_back(torch.cat(runs).float().cpu(), self.op)
             for view in views.values():
                 view.zero_()
 

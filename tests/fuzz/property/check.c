@@ -93,7 +93,7 @@ static bool read_list(look *l) {
 
 /* Dense output is the list, rounded, and zero elsewhere. */
 static bool check_gradient(look *l) {
-    tamis_type type = l->c->config.grad_type;
+    tamis_dtype type = l->c->config.grad_dtype;
     for (uint64_t i = 0; i < l->n && l->c->config.output == TAMIS_OUTPUT_DENSE; i++) {
         uint16_t half[2];
         float rounded;
@@ -168,15 +168,15 @@ static void open_look(look *l, uint32_t step) {
 /* Independent of the model: whole numbers, of which nothing is rounded. */
 static bool is_exact(const look *l) {
     const tamis_reducer_config *o = &l->c->config;
-    bool divided = o->average == TAMIS_AVERAGE_MEAN && (l->c->nranks & (l->c->nranks - 1)) != 0;
+    bool divided = o->op == TAMIS_OP_MEAN && (l->c->nranks & (l->c->nranks - 1)) != 0;
     return l->c->data == DATA_WHOLE && !l->c->updates && o->residual_decay == 1.0 && !divided &&
-           (l->all->listed || o->grad_type == TAMIS_TYPE_FLOAT32);
+           (l->all->listed || o->grad_dtype == TAMIS_DTYPE_FLOAT32);
 }
 
 static void add_owed(const look *l) {
     static float grad[MOST_LENGTH];
     uint32_t micros = l->c->steps[l->step].micros;
-    double by = l->c->config.average == TAMIS_AVERAGE_MEAN ? l->c->nranks : 1.0;
+    double by = l->c->config.op == TAMIS_OP_MEAN ? l->c->nranks : 1.0;
     for (uint32_t rank = 0; rank < l->c->nranks; rank++) {
         for (uint32_t micro = fuzz_accumulates(l->c) ? 0 : micros; micro <= micros; micro++) {
             fuzz_gradient(l->c, l->step, rank, micro, grad);

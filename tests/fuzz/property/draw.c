@@ -121,7 +121,7 @@ static void draw_rare(dice *d, tamis_reducer_config *o) {
     if (chance(d, 15))
         o->block = 32 * (1 + roll(d, chance(d, 80) ? 4 : 2048));
     if (chance(d, 10))
-        o->over = spread(d, 1.1, 8.0);
+        o->overselect = spread(d, 1.1, 8.0);
     if (chance(d, 25))
         o->capacity = spread(d, 0.1, 8.0);
     if (chance(d, 20))
@@ -179,12 +179,12 @@ static void make_fit(dice *d, fuzz_case *c) {
         c->updates = false;
     }
     if (dense || regions)
-        o->wire_type = TAMIS_TYPE_FLOAT32;
+        o->wire_dtype = TAMIS_DTYPE_FLOAT32;
     if (regions && o->index_format != TAMIS_INDEX_U32)
         o->index_format = TAMIS_INDEX_AUTO;
     if (o->ranks_per_node > 1) {
         snprintf(c->scheme, sizeof c->scheme, "%s", chance(d, 70) ? "tamis" : "cltk");
-        o->wire_type = TAMIS_TYPE_FLOAT32;
+        o->wire_dtype = TAMIS_DTYPE_FLOAT32;
         c->updates = false;
         memset(c->rows, 0, sizeof c->rows);
     }
@@ -197,13 +197,13 @@ static void draw_config(dice *d, fuzz_case *c) {
     *o = (tamis_reducer_config)TAMIS_REDUCER_CONFIG_INIT;
     o->density = draw_density(d, 1.0);
     o->output = chance(d, 35) ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE;
-    o->average = chance(d, 50) ? TAMIS_AVERAGE_SUM : TAMIS_AVERAGE_MEAN;
+    o->op = chance(d, 50) ? TAMIS_OP_SUM : TAMIS_OP_MEAN;
     o->nonfinite = (tamis_nonfinite)roll(d, 3);
     o->threads = chance(d, 3) ? 2 + roll(d, 3) : 1;
-    o->grad_type = chance(d, 60) ? TAMIS_TYPE_FLOAT32 : (tamis_type)(1 + roll(d, 2));
+    o->grad_dtype = chance(d, 60) ? TAMIS_DTYPE_FLOAT32 : (tamis_dtype)(1 + roll(d, 2));
     o->worker = chance(d, 30) ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
     o->index_format = (tamis_index_format)(chance(d, 50) ? 0 : roll(d, 5));
-    o->wire_type = chance(d, 20) ? TAMIS_TYPE_BFLOAT16 : TAMIS_TYPE_FLOAT32;
+    o->wire_dtype = chance(d, 20) ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
     draw_rare(d, o);
     draw_link(d, c, o);
     draw_buckets(d, c, o);

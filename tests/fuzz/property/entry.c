@@ -11,7 +11,7 @@
 #include <math.h>
 
 static bool is_bfloat16(const look *l) {
-    return l->c->config.wire_type == TAMIS_TYPE_BFLOAT16;
+    return l->c->config.wire_dtype == TAMIS_DTYPE_BFLOAT16;
 }
 
 /* Sums of it, or of some ranks of it, or the quotient, may be infinite. */
@@ -32,7 +32,7 @@ static bool all_cleared(const look *l, uint64_t i) {
 
 static bool compare(look *l, uint64_t i, float sum) {
     float expected = sum / l->m.divisor, got = l->value[i];
-    tamis_type type = l->c->config.grad_type;
+    tamis_dtype type = l->c->config.grad_dtype;
     if (!isfinite(expected)) { /* dropped, or the step had been skipped */
         if (l->c->config.nonfinite != TAMIS_NONFINITE_DROP)
             return look_fail(l, "entry %llu: %g was applied", (unsigned long long)i,

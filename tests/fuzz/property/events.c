@@ -15,7 +15,7 @@ static uint64_t held_length(const tamis_reducer *r) {
     uint64_t held = 0;
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(r); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
-        if (tamis_reducer_bucket(r, i, &b) == TAMIS_OK)
+        if (tamis_reducer_bucket_at(r, i, &b) == TAMIS_OK)
             held += b.held;
     }
     return held;
@@ -40,25 +40,25 @@ typedef struct saved {
 
 static bool save_parts(worker *w, saved *s) {
     bool moments = w->c->updates;
-    if (!GIVES(w, TAMIS_OK, tamis_reducer_control_save(w->reducer, s->control, s->bytes)) ||
+    if (!GIVES(w, TAMIS_OK, tamis_reducer_save_control(w->reducer, s->control, s->bytes)) ||
         !GIVES(w, s->has_residual ? TAMIS_OK : TAMIS_E_UNSUPPORTED,
-               tamis_reducer_residual_save(w->reducer, s->residual)))
+               tamis_reducer_save_residual(w->reducer, s->residual)))
         return false;
     return !moments ||
            GIVES(w, TAMIS_OK,
-                 tamis_reducer_moments_save(w->reducer, fuzz_has_first(w->c) ? s->first : NULL,
+                 tamis_reducer_save_moments(w->reducer, fuzz_has_first(w->c) ? s->first : NULL,
                                             fuzz_has_second(w->c) ? s->second : NULL, &s->passes));
 }
 
 static bool restore_parts(worker *w, const saved *s) {
     if (!GIVES(w, TAMIS_OK,
-               tamis_reducer_restore(w->reducer, s->control, s->bytes,
-                                     s->has_residual ? s->residual : NULL)))
+               tamis_reducer_load_memory(w->reducer, s->control, s->bytes,
+                                         s->has_residual ? s->residual : NULL)))
         return false;
-    return !w->c->updates || GIVES(w, TAMIS_OK,
-                                   tamis_reducer_moments_restore(
-                                       w->reducer, fuzz_has_first(w->c) ? s->first : NULL,
-                                       fuzz_has_second(w->c) ? s->second : NULL, s->passes));
+    return !w->c->updates ||
+           GIVES(w, TAMIS_OK,
+                 tamis_reducer_load_moments(w->reducer, fuzz_has_first(w->c) ? s->first : NULL,
+                                            fuzz_has_second(w->c) ? s->second : NULL, s->passes));
 }
 
 /* Damage must be refused, and change nothing. */
@@ -67,8 +67,8 @@ static bool try_damaged(worker *w, saved *s) {
     unsigned char bit = (unsigned char)(1u << worker_roll(w, 8));
     *byte ^= bit;
     bool refused = GIVES(w, TAMIS_E_FORMAT,
-                         tamis_reducer_restore(w->reducer, s->control, s->bytes,
-                                               s->has_residual ? s->residual : NULL));
+                         tamis_reducer_load_memory(w->reducer, s->control, s->bytes,
+                                                   s->has_residual ? s->residual : NULL));
     *byte ^= bit;
     return refused;
 }
@@ -112,8 +112,8 @@ static bool put_residual(worker *w) {
         return true;
     size_t bytes = (size_t)held_length(w->reducer) * sizeof(float);
     float *copy = malloc(bytes + 1);
-    bool fine = copy && GIVES(w, TAMIS_OK, tamis_reducer_residual_save(w->reducer, copy)) &&
-                GIVES(w, TAMIS_OK, tamis_reducer_restore(w->reducer, NULL, 0, copy));
+    bool fine = copy && GIVES(w, TAMIS_OK, tamis_reducer_save_residual(w->reducer, copy)) &&
+                GIVES(w, TAMIS_OK, tamis_reducer_load_memory(w->reducer, NULL, 0, copy));
     free(copy);
     return fine;
 }
@@ -123,11 +123,11 @@ static bool misuse(worker *w) {
     int done;
     wrong.grad = w->flat;
     wrong.scale = INFINITY;
-    return GIVES(w, TAMIS_E_STATE, tamis_reduce_wait(w->reducer)) &&
-           GIVES(w, TAMIS_E_STATE, tamis_reduce_test(w->reducer, &done)) &&
-           GIVES(w, TAMIS_E_ARGUMENT, tamis_reduce_start(w->reducer, &none)) &&
-           GIVES(w, TAMIS_E_ARGUMENT, tamis_reduce_start(w->reducer, &wrong)) &&
-           GIVES(w, TAMIS_E_ARGUMENT, tamis_grad_ready(w->reducer, w->c->nsegments, &wrong)) &&
+    return GIVES(w, TAMIS_E_STATE, tamis_reducer_wait(w->reducer)) &&
+           GIVES(w, TAMIS_E_STATE, tamis_reducer_test(w->reducer, &done)) &&
+           GIVES(w, TAMIS_E_ARGUMENT, tamis_reducer_start(w->reducer, &none)) &&
+           GIVES(w, TAMIS_E_ARGUMENT, tamis_reducer_start(w->reducer, &wrong)) &&
+           GIVES(w, TAMIS_E_ARGUMENT, tamis_reducer_ready(w->reducer, w->c->nsegments, &wrong)) &&
            GIVES(w, fuzz_is(w->c, 3, "dense") ? TAMIS_E_UNSUPPORTED : TAMIS_E_ARGUMENT,
                  tamis_reducer_set_density(w->reducer, 1.5));
 }

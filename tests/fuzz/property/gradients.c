@@ -56,8 +56,8 @@ void fuzz_gradient(const fuzz_case *c, uint32_t step, uint32_t rank, uint32_t mi
         out[i] = quiet ? 0.0f : draw_value(c, fuzz_mix(stream + i));
     for (uint32_t s = 0; s < c->nsegments; at += c->lengths[s++])
         fill_rows(c, stream, s, at, out + at);
-    tamis_type type = c->config.grad_type;
-    for (uint64_t i = 0; i < n && type != TAMIS_TYPE_FLOAT32; i++) {
+    tamis_dtype type = c->config.grad_dtype;
+    for (uint64_t i = 0; i < n && type != TAMIS_DTYPE_FLOAT32; i++) {
         uint16_t half[2];
         tam_narrow(&out[i], 1, type, half);
         tam_widen(type, half, 1, &out[i]);

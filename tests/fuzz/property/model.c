@@ -184,7 +184,7 @@ void fuzz_residual(const record *r, uint32_t step, uint32_t rank, float *out) {
 void fuzz_model(const record *r, uint32_t step, model *out) {
     const fuzz_case *c = r->fuzz;
     uint32_t size = c->config.ranks_per_node > 1 ? c->config.ranks_per_node : 1;
-    double ranks = c->config.average == TAMIS_AVERAGE_MEAN ? c->nranks : 1.0;
+    double ranks = c->config.op == TAMIS_OP_MEAN ? c->nranks : 1.0;
     *out = (model){.nranks = c->nranks / size};
     out->divisor = (float)(c->updates ? ranks / c->update.scale : ranks);
     for (uint32_t rank = 0; rank < out->nranks; rank++) {

@@ -119,7 +119,7 @@ float fuzz_scale(const fuzz_case *c, uint32_t step, uint32_t rank, uint32_t micr
 bool fuzz_has_first(const fuzz_case *c);
 bool fuzz_has_second(const fuzz_case *c);
 
-/** Whether tamis_grad_accumulate is there for it. */
+/** Whether tamis_reducer_accumulate is there for it. */
 bool fuzz_accumulates(const fuzz_case *c);
 
 /** One of the four words of a scheme, 0 to 3; a preset's too. */

@@ -110,7 +110,7 @@ static void make_wrong(uint32_t what, tamis_reducer_config *o, tamis_segment *se
         o->block = number % 2 ? 33 : 131072;
         break;
     case 4:
-        o->over = number % 2 ? 1.0 : NAN;
+        o->overselect = number % 2 ? 1.0 : NAN;
         break;
     case 5:
         o->capacity = number % 2 ? -1.0 : INFINITY;
@@ -131,7 +131,7 @@ static void make_wrong(uint32_t what, tamis_reducer_config *o, tamis_segment *se
         o->output = (tamis_output)7;
         break;
     case 11:
-        o->wire_type = TAMIS_TYPE_FLOAT16;
+        o->wire_dtype = TAMIS_DTYPE_FLOAT16;
         break;
     case 12:
         o->index_format = (tamis_index_format)(number % 2 ? 5 : -1);
@@ -160,7 +160,7 @@ static void make_odd(const fuzz_case *c, tamis_reducer_config *o, tamis_segment 
         segments[0].length += c->rows[0] ? c->rows[0] : 1;
         break;
     case ODD_AVERAGE:
-        o->average = o->average ? TAMIS_AVERAGE_MEAN : TAMIS_AVERAGE_SUM;
+        o->op = o->op ? TAMIS_OP_MEAN : TAMIS_OP_SUM;
         break;
     case ODD_DECAY:
         o->residual_decay = o->residual_decay == 1.0 ? 0.75 : 1.0;

@@ -50,7 +50,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         o->index_format = usual.index_format;
         break;
     case 5:
-        o->block = 0, o->over = 0.0;
+        o->block = 0, o->overselect = 0.0;
         break;
     case 6:
         o->capacity = 0.0;
@@ -74,7 +74,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         c->update.scale = 1.0;
         break;
     case 13:
-        o->grad_type = o->wire_type = TAMIS_TYPE_FLOAT32;
+        o->grad_dtype = o->wire_dtype = TAMIS_DTYPE_FLOAT32;
         break;
     case 14:
         c->data = c->data == DATA_HARD ? DATA_REAL : DATA_WHOLE;
@@ -86,7 +86,7 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         c->callback = false, c->ordered = true;
         break;
     case 17:
-        o->average = TAMIS_AVERAGE_SUM, o->output = TAMIS_OUTPUT_DENSE;
+        o->op = TAMIS_OP_SUM, o->output = TAMIS_OUTPUT_DENSE;
         break;
     case 18:
         o->density_max = 0.0, o->share = usual.share;

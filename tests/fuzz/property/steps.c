@@ -48,7 +48,7 @@ static tamis_step give_gradient(worker *w, uint32_t micro) {
     bool pieces = !w->c->ordered && worker_roll(w, 2) == 0;
     fuzz_gradient(w->c, w->step, w->rank, micro, w->values);
     step.scale = fuzz_scale(w->c, w->step, w->rank, micro);
-    tam_narrow(w->values, (size_t)w->n, w->c->config.grad_type, w->flat);
+    tam_narrow(w->values, (size_t)w->n, w->c->config.grad_dtype, w->flat);
     memcpy(w->before, w->flat, (size_t)w->n * w->element);
     if (pieces)
         copy_pieces(w, w->flat, true);
@@ -74,14 +74,14 @@ static bool accumulate(worker *w, uint32_t micro) {
     tamis_step step = give_gradient(w, micro);
     bool dense = w->c->config.output == TAMIS_OUTPUT_DENSE;
     if (!fuzz_accumulates(w->c))
-        return GIVES(w, TAMIS_E_UNSUPPORTED, tamis_grad_accumulate(w->reducer, &step));
-    if (!GIVES(w, TAMIS_OK, tamis_grad_accumulate(w->reducer, &step)))
+        return GIVES(w, TAMIS_E_UNSUPPORTED, tamis_reducer_accumulate(w->reducer, &step));
+    if (!GIVES(w, TAMIS_OK, tamis_reducer_accumulate(w->reducer, &step)))
         return false;
     fetch_gradient(w, &step);
     if (dense && !is_cleared(w))
-        return worker_fail(w, "tamis_grad_accumulate left something in the gradient");
+        return worker_fail(w, "tamis_reducer_accumulate left something in the gradient");
     if (!dense && memcmp(w->flat, w->before, (size_t)w->n * w->element) != 0)
-        return worker_fail(w, "tamis_grad_accumulate with sparse output changed the gradient");
+        return worker_fail(w, "tamis_reducer_accumulate with sparse output changed the gradient");
     return true;
 }
 
@@ -94,7 +94,7 @@ static bool note_buckets(worker *w) {
     all->nbuckets = tamis_reducer_nbuckets(w->reducer);
     for (uint32_t i = 0; i < all->nbuckets; i++) {
         all->buckets[i] = (tamis_bucket)TAMIS_BUCKET_INIT;
-        if (!GIVES(w, TAMIS_OK, tamis_reducer_bucket(w->reducer, i, &all->buckets[i])))
+        if (!GIVES(w, TAMIS_OK, tamis_reducer_bucket_at(w->reducer, i, &all->buckets[i])))
             return false;
     }
     return true;
@@ -121,7 +121,7 @@ typedef struct marker {
 static void *mark_rest(void *argument) {
     marker *m = argument;
     for (uint32_t i = m->from; i < m->to && m->status == TAMIS_OK; i++)
-        m->status = tamis_grad_ready(m->reducer, m->order[i], m->step);
+        m->status = tamis_reducer_ready(m->reducer, m->order[i], m->step);
     return NULL;
 }
 
@@ -129,13 +129,13 @@ static bool wait_meanwhile(worker *w, const tamis_step *step, const uint32_t *or
                            tamis_status *out) {
     marker m = {w->reducer, step, order, 1, w->c->nsegments, TAMIS_OK};
     pthread_t thread;
-    if (!GIVES(w, TAMIS_OK, tamis_grad_ready(w->reducer, order[0], step)))
+    if (!GIVES(w, TAMIS_OK, tamis_reducer_ready(w->reducer, order[0], step)))
         return false;
     if (pthread_create(&thread, NULL, mark_rest, &m) != 0)
         return worker_fail(w, "no thread");
-    *out = tamis_reduce_wait(w->reducer);
+    *out = tamis_reducer_wait(w->reducer);
     pthread_join(thread, NULL);
-    return worker_expect(w, TAMIS_OK, m.status, "tamis_grad_ready beside tamis_reduce_wait");
+    return worker_expect(w, TAMIS_OK, m.status, "tamis_reducer_ready beside tamis_reducer_wait");
 }
 
 /* Start alone, or segments one by one, and perhaps start for the rest. */
@@ -144,19 +144,19 @@ static bool begin(worker *w, const tamis_step *step, const uint32_t *order) {
     if (!w->c->ordered && worker_roll(w, 2) == 0)
         marked = worker_roll(w, 2) == 0 ? count : worker_roll(w, count + 1);
     for (uint32_t i = 0; i < marked; i++) {
-        if (!GIVES(w, TAMIS_OK, tamis_grad_ready(w->reducer, order[i], step)))
+        if (!GIVES(w, TAMIS_OK, tamis_reducer_ready(w->reducer, order[i], step)))
             return false;
     }
-    return marked == count || GIVES(w, TAMIS_OK, tamis_reduce_start(w->reducer, step));
+    return marked == count || GIVES(w, TAMIS_OK, tamis_reducer_start(w->reducer, step));
 }
 
 static bool end(worker *w, tamis_status *out) {
     int done = 0;
     for (uint32_t tests = worker_roll(w, 4) == 0 ? worker_roll(w, 3) : 0; tests > 0; tests--) {
-        if (!GIVES(w, TAMIS_OK, tamis_reduce_test(w->reducer, &done)))
+        if (!GIVES(w, TAMIS_OK, tamis_reducer_test(w->reducer, &done)))
             return false;
     }
-    *out = tamis_reduce_wait(w->reducer);
+    *out = tamis_reducer_wait(w->reducer);
     return true;
 }
 
@@ -169,7 +169,7 @@ static bool exchange(worker *w, const tamis_step *step, moment *m) {
         return false;
     if (m->status == TAMIS_E_NONFINITE && w->c->config.nonfinite == TAMIS_NONFINITE_ERROR)
         return true;
-    return worker_expect(w, TAMIS_OK, m->status, "tamis_reduce_wait");
+    return worker_expect(w, TAMIS_OK, m->status, "tamis_reducer_wait");
 }
 
 static uint64_t hash(uint64_t before, const void *memory, size_t bytes) {
@@ -193,7 +193,7 @@ static bool note_residual(worker *w, moment *m) {
     memset(m->residual, 0, (size_t)w->n * sizeof(float));
     for (uint32_t i = 0; residual && i < tamis_reducer_nbuckets(w->reducer); i++) {
         tamis_bucket b = TAMIS_BUCKET_INIT;
-        if (!GIVES(w, TAMIS_OK, tamis_reducer_bucket(w->reducer, i, &b)))
+        if (!GIVES(w, TAMIS_OK, tamis_reducer_bucket_at(w->reducer, i, &b)))
             return false;
         for (uint64_t e = 0; e < b.held; e++)
             m->residual[b.begin + b.slice_first + e / b.slice_run * b.slice_stride +
@@ -210,7 +210,7 @@ static bool note_moments(worker *w, moment *m) {
     m->first = fuzz_has_first(w->c) ? m->first : NULL;
     m->second = fuzz_has_second(w->c) ? m->second : NULL;
     if (!GIVES(w, TAMIS_OK,
-               tamis_reducer_moments_save(w->reducer, m->first, m->second, &m->passes)))
+               tamis_reducer_save_moments(w->reducer, m->first, m->second, &m->passes)))
         return false;
     m->moments_hash = m->first ? hash(m->passes, m->first, bytes) : m->passes;
     m->moments_hash = m->second ? hash(m->moments_hash, m->second, bytes) : m->moments_hash;
@@ -220,7 +220,7 @@ static bool note_moments(worker *w, moment *m) {
 static bool note_result(worker *w, moment *m) {
     common *all = &w->team->out->common[w->step];
     tamis_result result = TAMIS_RESULT_INIT;
-    if (!GIVES(w, TAMIS_OK, tamis_reduce_result(w->reducer, &result)))
+    if (!GIVES(w, TAMIS_OK, tamis_reducer_result(w->reducer, &result)))
         return false;
     m->count = result.count;
     if (result.count > w->n || !result.indices != !result.values)
@@ -238,7 +238,7 @@ static bool note_result(worker *w, moment *m) {
         memcpy(all->indices, result.indices, result.count * sizeof(uint32_t));
         memcpy(all->values, result.values, result.count * sizeof(float));
     }
-    tam_widen(w->c->config.grad_type, w->flat, (size_t)w->n, all->gradient);
+    tam_widen(w->c->config.grad_dtype, w->flat, (size_t)w->n, all->gradient);
     return true;
 }
 
@@ -273,7 +273,7 @@ static bool run_step(worker *w) {
 
 void trial_steps(void *context, uint32_t rank) {
     trial *team = context;
-    tamis_type type = team->c->config.grad_type;
+    tamis_dtype type = team->c->config.grad_dtype;
     worker w = {
         .team = team,
         .c = team->c,

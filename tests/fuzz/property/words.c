@@ -46,21 +46,21 @@ static void describe_config(page *p, const fuzz_case *c) {
     const tamis_reducer_config *o = &c->config;
     say(p, ", density=%.17g", o->density);
     say_number(p, "density_max", o->density_max, 0.0);
-    say(p, " %s %s nonfinite=%d", o->output ? "sparse" : "dense-output",
-        o->average ? "sum" : "mean", (int)o->nonfinite);
+    say(p, " %s %s nonfinite=%d", o->output ? "sparse" : "dense-output", o->op ? "sum" : "mean",
+        (int)o->nonfinite);
     say_number(p, "block", o->block, 0);
-    say_number(p, "over", o->over, 0.0);
+    say_number(p, "overselect", o->overselect, 0.0);
     say_number(p, "capacity", o->capacity, 0.0);
     say_number(p, "threshold", o->threshold, 0.0);
     say_number(p, "threads", o->threads, 1);
-    say_number(p, "grad_type", o->grad_type, 0);
+    say_number(p, "grad_dtype", o->grad_dtype, 0);
     say_number(p, "bucket_length", (double)o->bucket_length, 0);
     say_number(p, "share", o->share, 0);
     say_number(p, "worker", o->worker, 0);
     say_number(p, "link_latency_us", o->link_latency_us, 0.0);
     say_number(p, "link_gbit", o->link_gbit, 0.0);
     say_number(p, "index_format", o->index_format, 0);
-    say_number(p, "wire_type", o->wire_type, 0);
+    say_number(p, "wire_dtype", o->wire_dtype, 0);
     say_number(p, "ranks_per_node", o->ranks_per_node, 0);
     say_number(p, "residual_decay", o->residual_decay, 1.0);
     if (c->updates)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-#include "lib/policy/reach.h"
+#include "lib/policy/strided.h"
 
 /* Both walk run by run: a division for each run that is met, none for an element. */
 
-void tam_reach_number(const tam_reach *reach, const uint32_t *elements, size_t count,
-                      uint32_t *positions) {
+void tam_strided_number(const tam_strided *reach, const uint32_t *elements, size_t count,
+                        uint32_t *positions) {
     uint64_t end = reach->first + reach->run, shift = reach->first;
     for (size_t i = 0; i < count; i++) {
         if (elements[i] >= end) {
@@ -16,8 +16,8 @@ void tam_reach_number(const tam_reach *reach, const uint32_t *elements, size_t c
     }
 }
 
-void tam_reach_locate(const tam_reach *reach, const uint32_t *positions, size_t count,
-                      uint32_t *elements) {
+void tam_strided_locate(const tam_strided *reach, const uint32_t *positions, size_t count,
+                        uint32_t *elements) {
     uint64_t end = reach->run, shift = reach->first;
     for (size_t i = 0; i < count; i++) {
         if (positions[i] >= end) {

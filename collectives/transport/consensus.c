@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/transport/board.h"
+#include "collectives/transport/consensus.h"
 
 #include <stdio.h>
 
-typedef struct board_job {
+typedef struct record_job {
     tam_job job;
-    unsigned char mine[TAM_BOARD_BYTES];
-    unsigned char *board; /* [nranks * TAM_BOARD_BYTES] */
+    unsigned char mine[TAM_RECORD_BYTES];
+    unsigned char *records; /* [nranks * TAM_RECORD_BYTES] */
     tam_board_judge judge;
-} board_job;
+} record_job;
 
-_Static_assert(sizeof(board_job) <= TAM_DESK_BYTES, "what is shown fits the desk");
+_Static_assert(sizeof(record_job) <= TAM_JOB_BYTES, "what is shown fits its memory");
 
 /* Anything may have come where a rank is in a step. */
-static bool is_head(const tam_board_head *head) {
+static bool is_head(const tam_consensus_head *head) {
     return strncmp(head->call, "tamis_", 6) == 0 && memchr(head->call, '\0', sizeof head->call);
 }
 
 /* The same sentence on all ranks that show an entry: rank 0 against the first that differs. */
-static tamis_status compare_calls(const unsigned char *board, uint32_t rank, uint32_t nranks) {
-    const tam_board_head *own = tam_board_entry(board, rank), *first = tam_board_entry(board, 0);
+static tamis_status compare_calls(const unsigned char *records, uint32_t rank, uint32_t nranks) {
+    const tam_consensus_head *own = tam_consensus_record(records, rank),
+                             *first = tam_consensus_record(records, 0);
     for (uint32_t r = 0; r < nranks; r++) {
-        if (!is_head(tam_board_entry(board, r)))
+        if (!is_head(tam_consensus_record(records, r)))
             return tam_fail(TAMIS_E_PROTOCOL,
                             "rank %u: rank %u makes another call (a step?) where this rank is in "
                             "%s; all ranks must make the same collective calls in the same order",
                             rank, r, own->call);
     }
     for (uint32_t r = 1; r < nranks; r++) {
-        const tam_board_head *head = tam_board_entry(board, r);
+        const tam_consensus_head *head = tam_consensus_record(records, r);
         if (strcmp(first->call, head->call) != 0)
             return tam_fail(TAMIS_E_MISMATCH,
                             "rank 0 is in %s, rank %u in %s; all ranks must make the same "
@@ -38,16 +39,17 @@ static tamis_status compare_calls(const unsigned char *board, uint32_t rank, uin
     return TAMIS_OK;
 }
 
-static tamis_status look(const board_job *b, const tam_link *link) {
-    TAM_TRY(compare_calls(b->board, link->rank, link->nranks));
-    return b->judge(b->board, link->nranks);
+static tamis_status look(const record_job *b, const tam_link *link) {
+    TAM_TRY(compare_calls(b->records, link->rank, link->nranks));
+    return b->judge(b->records, link->nranks);
 }
 
 /* A rank that has failed has said so; that it could not is news to the others alone. */
 static tamis_status run(tam_job *job, tam_link *link) {
-    board_job *b = (board_job *)(void *)job;
-    TAM_TRY(link->transport->allgather(link->self, b->mine, sizeof b->mine, b->board, &link->call));
-    if (((const tam_board_head *)(const void *)b->mine)->status == TAMIS_OK)
+    record_job *b = (record_job *)(void *)job;
+    TAM_TRY(
+        link->transport->allgather(link->self, b->mine, sizeof b->mine, b->records, &link->call));
+    if (((const tam_consensus_head *)(const void *)b->mine)->status == TAMIS_OK)
         return look(b, link);
     bool before = tam_hush(true);
     tamis_status status = look(b, link);
@@ -55,24 +57,25 @@ static tamis_status run(tam_job *job, tam_link *link) {
     return status;
 }
 
-tamis_status tam_board_show(tamis_comm *comm, const void *mine, size_t bytes, tam_board_judge judge,
-                            uint64_t deadline_ns) {
+tamis_status tam_consensus_run(tamis_comm *comm, const void *mine, size_t bytes,
+                               tam_board_judge judge, uint64_t deadline_ns) {
     char sentence[512];
-    tamis_status own = (tamis_status)((const tam_board_head *)mine)->status;
+    tamis_status own = (tamis_status)((const tam_consensus_head *)mine)->status;
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");
 
-    board_job *b = (board_job *)(void *)comm->desk;
-    *b = (board_job){
-        .job = {.run = run, .deadline_ns = deadline_ns}, .board = comm->board, .judge = judge};
+    record_job *b = (record_job *)(void *)comm->job_memory;
+    *b = (record_job){
+        .job = {.run = run, .deadline_ns = deadline_ns}, .records = comm->records, .judge = judge};
     memcpy(b->mine, mine, bytes);
-    b->job.purpose = ((const tam_board_head *)(const void *)b->mine)->call;
+    b->job.purpose = ((const tam_consensus_head *)(const void *)b->mine)->call;
     tamis_status status = tam_comm_run(comm, &b->job);
     return own != TAMIS_OK ? tam_pass(own, sentence) : status;
 }
 
-tamis_status tam_board_failure(const unsigned char *board, uint32_t nranks, const char *what) {
+tamis_status tam_consensus_failure(const unsigned char *records, uint32_t nranks,
+                                   const char *what) {
     for (uint32_t r = 0; r < nranks; r++) {
-        const tam_board_head *head = tam_board_entry(board, r);
+        const tam_consensus_head *head = tam_consensus_record(records, r);
         tamis_status status = (tamis_status)head->status;
         if (status != TAMIS_OK)
             return tam_fail(status, "rank %u could not %s: %s", r, what, tamis_status_name(status));

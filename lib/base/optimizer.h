@@ -8,15 +8,15 @@
  *     momentum    m = keep1 m + g                u = m
  *
  * take = 1 - beta, correct = 1 / (1 - beta^t) in pass t = 1, 2, ... All in binary32, every operation
- * rounded. Without a first moment (beta1 = 0) m is g, so that momentum without one is no intake at
+ * rounded. Without a first moment (beta1 = 0) m is g, so that momentum without one is no optimizer at
  * all. Where anything does not come out finite, m and v stay as they are and u is NaN, so that the
  * pass drops and counts the entry.
  *
  * Sources: Adam with bias correction, Kingma and Ba, arXiv 1412.6980; momentum that is accumulated in
  * place of the gradient, Deep Gradient Compression, arXiv 1712.01887.
  */
-#ifndef TAM_BASE_INTAKE_H
-#define TAM_BASE_INTAKE_H
+#ifndef TAM_BASE_OPTIMIZER_H
+#define TAM_BASE_OPTIMIZER_H
 
 #include "lib/base/device.h"
 #include "lib/base/numbers.h"
@@ -25,41 +25,41 @@
 #include <stdbool.h>
 
 /* All ones where both are finite, else 0. */
-TAM_SHARED uint32_t tam_intake_sound(float x, float y) {
+TAM_SHARED uint32_t tam_optimizer_sound(float x, float y) {
     uint32_t a = tam_bits(x) & 0x7fffffffu, b = tam_bits(y) & 0x7fffffffu;
     return 0u - (uint32_t)((a > b ? a : b) < TAM_INFINITE_BITS);
 }
 
 /* By bits, for compilers make a store with a branch of anything else. */
-TAM_SHARED float tam_intake_pick(uint32_t sound, float x, float otherwise) {
+TAM_SHARED float tam_optimizer_pick(uint32_t sound, float x, float otherwise) {
     return tam_float((tam_bits(x) & sound) | (tam_bits(otherwise) & ~sound));
 }
 
 /** @param m  [in,out]  NULL: there is none; @param v  [in,out]. @return u */
-TAM_SHARED float tam_intake_adam(const tam_intake *p, float g, float *m, float *v) {
+TAM_SHARED float tam_optimizer_adam(const tam_optimizer *p, float g, float *m, float *v) {
     float first = m ? p->keep1 * *m + p->take1 * g : g;
     float second = p->keep2 * *v + (p->take2 * g) * g;
     float spread = second * p->correct2;
     float u = (first * p->correct1) / (sqrtf(spread) + p->epsilon);
-    uint32_t sound = tam_intake_sound(spread, u);
+    uint32_t sound = tam_optimizer_sound(spread, u);
     if (m)
-        *m = tam_intake_pick(sound, first, *m);
-    *v = tam_intake_pick(sound, second, *v);
+        *m = tam_optimizer_pick(sound, first, *m);
+    *v = tam_optimizer_pick(sound, second, *v);
     return tam_float(tam_bits(u) | (~sound & 0x7fffffffu));
 }
 
 /** @return u */
-TAM_SHARED float tam_intake_momentum(const tam_intake *p, float g, float *m) {
+TAM_SHARED float tam_optimizer_momentum(const tam_optimizer *p, float g, float *m) {
     float first = p->keep1 * *m + g;
-    uint32_t sound = tam_intake_sound(first, first);
-    *m = tam_intake_pick(sound, first, *m);
+    uint32_t sound = tam_optimizer_sound(first, first);
+    *m = tam_optimizer_pick(sound, first, *m);
     return tam_float(tam_bits(first) | (~sound & 0x7fffffffu));
 }
 
 /** Of element i of the vector. @return u */
-TAM_SHARED float tam_intake_take(const tam_intake *p, size_t i, float g) {
+TAM_SHARED float tam_optimizer_take(const tam_optimizer *p, size_t i, float g) {
     float *m = p->first ? &p->first[i] : NULL;
-    return p->second ? tam_intake_adam(p, g, m, &p->second[i]) : tam_intake_momentum(p, g, m);
+    return p->second ? tam_optimizer_adam(p, g, m, &p->second[i]) : tam_optimizer_momentum(p, g, m);
 }
 
 #endif

@@ -7,25 +7,25 @@
  *     part        0 0 1 1 2 2 0 0 1 1  2  2  0  0
  *     position        0 1         2 3
  */
-#ifndef TAM_POLICY_REACH_H
-#define TAM_POLICY_REACH_H
+#ifndef TAM_POLICY_STRIDED_H
+#define TAM_POLICY_STRIDED_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 /** Runs of `run` elements, one every `stride`, the last perhaps shorter. */
-typedef struct tam_reach {
+typedef struct tam_strided {
     uint64_t first; /* element of position 0 */
     uint64_t run, stride;
     uint64_t length; /* elements of all runs */
-} tam_reach;
+} tam_strided;
 
 /** @param  elements  [in]  ascending, all of this reach; may be `positions` */
-void tam_reach_number(const tam_reach *reach, const uint32_t *elements, size_t count,
-                      uint32_t *positions);
+void tam_strided_number(const tam_strided *reach, const uint32_t *elements, size_t count,
+                        uint32_t *positions);
 
 /** @param  positions  [in]  ascending, below the length; may be `elements` */
-void tam_reach_locate(const tam_reach *reach, const uint32_t *positions, size_t count,
-                      uint32_t *elements);
+void tam_strided_locate(const tam_strided *reach, const uint32_t *positions, size_t count,
+                        uint32_t *elements);
 
 #endif

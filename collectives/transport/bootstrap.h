@@ -3,15 +3,15 @@
  * How a transport is made with the help of another communicator: every rank says how it fares, so
  * that all go on or none does.
  */
-#ifndef TAM_TRANSPORT_MEET_H
-#define TAM_TRANSPORT_MEET_H
+#ifndef TAM_TRANSPORT_BOOTSTRAP_H
+#define TAM_TRANSPORT_BOOTSTRAP_H
 
-#include "collectives/transport/board.h"
+#include "collectives/transport/consensus.h"
 
 enum { TAM_TOKEN_BYTES = 128 };
 
 /**
- * Collective over `bootstrap`, on its board, so that a rank without memory can say so.
+ * Collective over `bootstrap`, on its records, so that a rank without memory can say so.
  *
  * @param  call    [in]      the public call that makes it
  * @param  status  [in]      how this rank fares; if badly, tamis_last_error is what it
@@ -20,6 +20,7 @@ enum { TAM_TOKEN_BYTES = 128 };
  * @return OK if all ranks are well, else the same status on all: of a rank that failed by itself
  *         rather than of one that waited in vain
  */
-tamis_status tam_meet(tamis_comm *bootstrap, const char *call, tamis_status status, void *token);
+tamis_status tam_bootstrap(tamis_comm *bootstrap, const char *call, tamis_status status,
+                           void *token);
 
 #endif

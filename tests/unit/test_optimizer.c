@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Updates in the tile kernels: every level gives the bits of a loop that follows intake.h word for
+ * Updates in the tile kernels: every level gives the bits of a loop that follows optimizer.h word for
  * word, in residual, moments, candidates and counts.
  */
 #include "kernels/cpu/tile.h"
@@ -18,13 +18,13 @@ enum { MOST = 4100, BASE = 5, GUARD = 32, PASSES = 3 };
 
 enum { ADAM, ADAM_WITHOUT_FIRST, MOMENTUM, RULES };
 
-typedef struct intake_case {
+typedef struct optimizer_case {
     uint32_t length, threshold;
     int rule;
     unsigned shift;
     bool clear, bad;
     float decay, scale;
-} intake_case;
+} optimizer_case;
 
 /* Moments begin BASE elements before those of the tile. */
 typedef struct memory {
@@ -42,7 +42,7 @@ static float bad_value(uint64_t random) {
     return bad[random % 5];
 }
 
-static void fill_gradient(const intake_case *c, uint32_t pass, memory *m) {
+static void fill_gradient(const optimizer_case *c, uint32_t pass, memory *m) {
     for (uint32_t i = 0; i < c->length; i++) {
         uint64_t random = data_mix(i + 7919u * pass);
         m->grad[c->shift + i] = value(i + 4099u * pass) * (random % 7 == 0 ? 1e-24f : 3.0f);
@@ -53,7 +53,7 @@ static void fill_gradient(const intake_case *c, uint32_t pass, memory *m) {
     }
 }
 
-static void prepare(const intake_case *c, memory *m) {
+static void prepare(const optimizer_case *c, memory *m) {
     memset(m, 0, sizeof *m);
     for (uint32_t i = 0; i < c->length; i++)
         m->acc[c->shift + i] = value(i + 31) * 4;
@@ -61,9 +61,9 @@ static void prepare(const intake_case *c, memory *m) {
         m->first[BASE + c->length + i] = m->second[BASE + c->length + i] = 77;
 }
 
-static tam_intake intake_of(const intake_case *c, memory *m, uint32_t pass) {
+static tam_optimizer optimizer_of(const optimizer_case *c, memory *m, uint32_t pass) {
     double power1 = pow(0.9, pass + 1), power2 = pow(0.99, pass + 1);
-    return (tam_intake){
+    return (tam_optimizer){
         .rule = c->rule == MOMENTUM ? TAMIS_UPDATE_MOMENTUM : TAMIS_UPDATE_ADAM,
         .first = c->rule == ADAM_WITHOUT_FIRST ? NULL : m->first,
         .second = c->rule == MOMENTUM ? NULL : m->second,
@@ -78,7 +78,7 @@ static tam_intake intake_of(const intake_case *c, memory *m, uint32_t pass) {
 }
 
 /* One entry. @return false: it does not come out finite, and nothing has moved */
-static bool oracle_take(const tam_intake *p, size_t i, float g, float *u) {
+static bool oracle_take(const tam_optimizer *p, size_t i, float g, float *u) {
     float m = g, v = 0.0f, spread = 0.0f;
     if (p->first)
         m = p->keep1 * p->first[i] + p->take1 * g;
@@ -100,7 +100,7 @@ static bool oracle_take(const tam_intake *p, size_t i, float g, float *u) {
 static void oracle(const tam_tile_job *job, tam_tile_out *out) {
     for (uint32_t i = 0; i < job->length; i++) {
         float u, kept = job->decay * job->acc[i];
-        bool sound = oracle_take(job->intake, job->base + i, job->scale * job->grad[i], &u);
+        bool sound = oracle_take(job->optimizer, job->base + i, job->scale * job->grad[i], &u);
         sound = sound && isfinite(kept + u); /* then the moments have moved */
         job->acc[i] = sound ? kept + u : kept;
         out->nonfinite += !sound;
@@ -113,15 +113,15 @@ static void oracle(const tam_tile_job *job, tam_tile_out *out) {
     }
 }
 
-static void run(const intake_case *c, const tam_tile_level *level, uint32_t pass, memory *m,
+static void run(const optimizer_case *c, const tam_tile_level *level, uint32_t pass, memory *m,
                 tam_tile_out *out) {
-    tam_intake intake = intake_of(c, m, pass);
+    tam_optimizer optimizer = optimizer_of(c, m, pass);
     tam_tile_job job = {.acc = m->acc + c->shift,
                         .grad = m->grad + c->shift,
                         .decay = c->decay,
                         .scale = c->scale,
                         .clear = c->clear,
-                        .intake = &intake,
+                        .optimizer = &optimizer,
                         .length = c->length,
                         .base = BASE,
                         .threshold = c->threshold};
@@ -142,7 +142,7 @@ static bool same(const memory *a, const memory *b, const tam_tile_out *x, const 
            memcmp(a->index, b->index, bytes) == 0 && memcmp(a->magnitude, b->magnitude, bytes) == 0;
 }
 
-static void check(const tam_tile_level *level, const intake_case *c) {
+static void check(const tam_tile_level *level, const optimizer_case *c) {
     static memory want, have;
     tam_tile_out expected, got;
     prepare(c, &want);
@@ -166,16 +166,17 @@ static void check_level(const tam_tile_level *level, int rule) {
                                        127, 255, 511, 512, 513, 1000, 1024, 4097};
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
         for (unsigned mode = 0; mode < 6; mode++)
-            check(level, &(intake_case){.length = lengths[l],
-                                        .threshold = mode == 0 ? TAM_INFINITE_BITS : tam_bits(1.5f),
-                                        .rule = rule,
-                                        .shift = mode % 4,
-                                        .clear = mode % 2 == 1,
-                                        .bad = mode % 3 == 2,
-                                        .decay = mode == 4  ? 0.0f
-                                                 : mode < 2 ? 1.0f
-                                                            : 0.7f,
-                                        .scale = mode == 3 ? -0.3f : 1.0f});
+            check(level,
+                  &(optimizer_case){.length = lengths[l],
+                                    .threshold = mode == 0 ? TAM_INFINITE_BITS : tam_bits(1.5f),
+                                    .rule = rule,
+                                    .shift = mode % 4,
+                                    .clear = mode % 2 == 1,
+                                    .bad = mode % 3 == 2,
+                                    .decay = mode == 4  ? 0.0f
+                                             : mode < 2 ? 1.0f
+                                                        : 0.7f,
+                                    .scale = mode == 3 ? -0.3f : 1.0f});
     }
 }
 
@@ -207,7 +208,7 @@ static void test_momentum_too(void **state) {
 static void test_adam_is_adam(void **state) {
     (void)state;
     static memory m;
-    const intake_case c = {
+    const optimizer_case c = {
         .length = 1, .threshold = TAM_INFINITE_BITS, .rule = ADAM, .decay = 0.0f, .scale = 1.0f};
     double first = 0.0, second = 0.0;
     tam_tile_out out;
@@ -231,5 +232,5 @@ int main(void) {
         cmocka_unit_test(test_momentum_too),
         cmocka_unit_test(test_adam_is_adam),
     };
-    return cmocka_run_group_tests_name("intake", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("optimizer", tests, NULL, NULL);
 }

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-#include "collectives/transport/meet.h"
+#include "collectives/transport/bootstrap.h"
 
 #include <stdio.h>
 
-enum { SENTENCE = TAM_BOARD_BYTES - sizeof(tam_board_head) - sizeof(uint64_t) - TAM_TOKEN_BYTES };
+enum {
+    SENTENCE = TAM_RECORD_BYTES - sizeof(tam_consensus_head) - sizeof(uint64_t) - TAM_TOKEN_BYTES
+};
 
 typedef struct card {
-    tam_board_head head;
+    tam_consensus_head head;
     uint64_t status; /* not the head's: who waited in vain is not to hide who knows why */
     unsigned char token[TAM_TOKEN_BYTES];
     char sentence[SENTENCE];
 } card;
 
-_Static_assert(sizeof(card) == TAM_BOARD_BYTES, "a card fits the board");
+_Static_assert(sizeof(card) == TAM_RECORD_BYTES, "a card fits the records");
 
-static const card *find_failure(const unsigned char *board, uint32_t nranks) {
+static const card *find_failure(const unsigned char *records, uint32_t nranks) {
     const card *late = NULL;
     for (uint32_t r = 0; r < nranks; r++) {
-        const card *c = tam_board_entry(board, r);
+        const card *c = tam_consensus_record(records, r);
         if (c->status != TAMIS_OK && c->status != TAMIS_E_TIMEOUT)
             return c;
         if (c->status == TAMIS_E_TIMEOUT && !late)
@@ -26,23 +28,25 @@ static const card *find_failure(const unsigned char *board, uint32_t nranks) {
     return late;
 }
 
-static tamis_status accept(const unsigned char *board, uint32_t nranks) {
-    (void)board;
+static tamis_status accept(const unsigned char *records, uint32_t nranks) {
+    (void)records;
     (void)nranks;
     return TAMIS_OK;
 }
 
-tamis_status tam_meet(tamis_comm *bootstrap, const char *call, tamis_status status, void *token) {
+tamis_status tam_bootstrap(tamis_comm *bootstrap, const char *call, tamis_status status,
+                           void *token) {
     card mine = {.status = (uint64_t)status};
     snprintf(mine.head.call, sizeof mine.head.call, "%s", call);
     memcpy(mine.token, token, TAM_TOKEN_BYTES);
     if (status != TAMIS_OK)
         snprintf(mine.sentence, sizeof mine.sentence, "%s", tamis_last_error());
-    TAM_TRY(tam_board_show(bootstrap, &mine, sizeof mine, accept, 0));
-    const card *failure = find_failure(bootstrap->board, bootstrap->nranks);
+    TAM_TRY(tam_consensus_run(bootstrap, &mine, sizeof mine, accept, 0));
+    const card *failure = find_failure(bootstrap->records, bootstrap->nranks);
     if (failure)
         return tam_fail((tamis_status)failure->status, "%s: %.*s", call,
                         (int)sizeof failure->sentence - 1, failure->sentence);
-    memcpy(token, ((const card *)tam_board_entry(bootstrap->board, 0))->token, TAM_TOKEN_BYTES);
+    memcpy(token, ((const card *)tam_consensus_record(bootstrap->records, 0))->token,
+           TAM_TOKEN_BYTES);
     return TAMIS_OK;
 }
