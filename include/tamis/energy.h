@@ -66,7 +66,7 @@ typedef enum tamis_energy_status {
     TAMIS_ENERGY_UNSUPPORTED = 6, /* the device, driver or library has no such counter */
     TAMIS_ENERGY_ABSENT = 7,      /* no such library, driver, folder or file */
     TAMIS_ENERGY_FAILED = 8,      /* an error of reading */
-    TAMIS_ENERGY_GARBLED = 9,     /* the answer is no number, or out of range */
+    TAMIS_ENERGY_GARBLED = 9,     /* no number, out of range, or it cannot follow from the last */
     TAMIS_ENERGY_STATUSES
 } tamis_energy_status;
 
