@@ -36,6 +36,10 @@
 #ifndef TAMIS_GOVERNOR_H
 #define TAMIS_GOVERNOR_H
 
+#ifndef TAMIS_EXPERIMENTAL
+#error "tamis/governor.h may still change: define TAMIS_EXPERIMENTAL before including it"
+#endif
+
 #include <tamis/tamis.h>
 
 #ifdef __cplusplus

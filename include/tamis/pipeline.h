@@ -19,6 +19,10 @@
 #ifndef TAMIS_PIPELINE_H
 #define TAMIS_PIPELINE_H
 
+#ifndef TAMIS_EXPERIMENTAL
+#error "tamis/pipeline.h may still change: define TAMIS_EXPERIMENTAL before including it"
+#endif
+
 #include <tamis/tamis.h>
 
 #ifdef __cplusplus

@@ -28,8 +28,13 @@
  * examples/data_parallel.c is the whole program.
  *
  * You may stop reading after any section: 1 rules, 2 status, 3 communicators, 4 layouts,
- * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 state, 10 settings. Stages that share
- * one budget: tamis/pipeline.h.
+ * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 state, 10 settings.
+ *
+ * Stable          these sections, mpi.h, nccl.h, cuda.h and energy.h: names and meanings stay within a
+ *                 major version
+ * Experimental    whoever defines TAMIS_EXPERIMENTAL before including gets what may still change or
+ *                 go: nodes (config.ranks_per_node), tamis/pipeline.h, tamis/governor.h. So may the
+ *                 exchange balanced-pairs, which is asked for by its word
  *
  *
  * 1. Rules, stated once
@@ -623,11 +628,15 @@ typedef struct tamis_reducer_config {
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
-    tamis_dtype wire_dtype;     /* of values that travel: float32, or bfloat16, which rounds what a
+    tamis_dtype wire_dtype; /* of values that travel: float32, or bfloat16, which rounds what a
                                   rank sends, and the sum once more. What rounding takes stays in a
                                   residual: late, not lost. float16 is refused: values beyond 65504
                                   or below 6e-8 would need a scale that all ranks agree on */
-    uint32_t ranks_per_node;    /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
+#ifdef TAMIS_EXPERIMENTAL
+    uint32_t ranks_per_node; /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
+#else
+    uint32_t experimental_ranks_per_node; /* leave it as it is */
+#endif
     double residual_decay;      /* in [0, 1]: what a residual is multiplied by once a step, before
                                 anything is added. 1 keeps all; less forgets what has waited long,
                                 so that mass is no longer conserved. Not for scheme dense. -1: 1;

@@ -57,8 +57,14 @@ if [ -x "$cxx" ]; then
     refuse_unchecked "$cxx" -std=c++17 -x c++
 fi
 check energy.h
-check governor.h
-check pipeline.h
+for header in governor.h pipeline.h; do # which are experimental
+    if echo "#include <tamis/$header>" | "$cc" -std=c11 -w -fsyntax-only -I"$include" -x c - 2>/dev/null; then
+        echo "tamis/$header does not ask for TAMIS_EXPERIMENTAL"
+        exit 1
+    fi
+    check $header -DTAMIS_EXPERIMENTAL
+done
+check tamis.h -DTAMIS_EXPERIMENTAL
 check nccl.h
 check_with mpi.h mpi.h "$@"
 check_with cuda.h cuda_runtime_api.h "$@"
