@@ -99,38 +99,41 @@ static tamis_status open_source(tamis_energy *e, const tam_energy_source *source
     return TAMIS_OK;
 }
 
-/* All, but those that are listed by the caller only where he has listed something. */
-static uint32_t bits_of_all(const tam_energy_setup *setup) {
+/* Those that are listed by the caller only where he has listed something. */
+static tamis_status open_all(tamis_energy *e, const tam_energy_setup *setup) {
     const tam_energy_source *source;
-    uint32_t bits = 0;
     for (uint32_t i = 0; (source = tam_energy_source_at(i)) != NULL; i++) {
-        bool listed = source == &tam_source_file       ? setup->files && setup->files[0]
-                      : source == &tam_source_callback ? setup->callback != NULL
-                                                       : true;
-        bits |= (uint32_t)listed << i;
+        bool files = source != &tam_source_file || (setup->files && setup->files[0]);
+        if (files && (source != &tam_source_callback || setup->callback))
+            TAM_TRY(open_source(e, source, setup));
     }
-    return bits;
+    return TAMIS_OK;
 }
 
-static tamis_status bits_of_names(const char *names, uint32_t *bits) {
-    *bits = 0;
+static uint32_t bit_of(const tam_energy_source *source) {
+    uint32_t index = 0;
+    while (tam_energy_source_at(index) != source)
+        index++;
+    return 1u << index;
+}
+
+static tamis_status open_named(tamis_energy *e, const char *names, const tam_energy_setup *setup) {
+    char name[32];
+    uint32_t opened = 0;
     for (const char *at = names; *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
-        const tam_energy_source *source;
-        uint32_t i = 0;
-        while ((source = tam_energy_source_at(i)) != NULL &&
-               (strncmp(source->name, at, length) != 0 || source->name[length]))
-            i++;
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        at += length;
+        const tam_energy_source *source = tam_energy_source_find(name);
         if (!source)
             return tam_fail(TAMIS_E_ARGUMENT,
-                            "energy: there is no source \"%.*s\"; known are rapl, nvml, file, "
+                            "energy: there is no source \"%s\"; known are rapl, nvml, file, "
                             "callback, and auto or none alone",
-                            (int)length, at);
-        if (*bits >> i & 1)
-            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names,
-                            source->name);
-        *bits |= 1u << i;
-        at += length;
+                            name);
+        if (opened & bit_of(source))
+            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names, name);
+        opened |= bit_of(source);
+        TAM_TRY(open_source(e, source, setup));
     }
     return TAMIS_OK;
 }
@@ -145,16 +148,10 @@ static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) 
         .callback_context = c->callback_context,
         .callback_name = c->callback_name,
     };
-    uint32_t bits = bits_of_all(&setup);
     if (strcmp(c->sources, "none") == 0)
         return TAMIS_OK;
-    if (strcmp(c->sources, "auto") != 0)
-        TAM_TRY(bits_of_names(c->sources, &bits));
-    for (uint32_t i = 0; bits >> i; i++) {
-        if (bits >> i & 1)
-            TAM_TRY(open_source(e, tam_energy_source_at(i), &setup));
-    }
-    return TAMIS_OK;
+    return strcmp(c->sources, "auto") == 0 ? open_all(e, &setup)
+                                           : open_named(e, c->sources, &setup);
 }
 
 /* Each needs a place for every domain. The meter's own window begins with the first chunk. */
