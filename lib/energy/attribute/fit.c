@@ -7,9 +7,9 @@
 
 #include <math.h>
 
-enum { APART = 4 }; /* lags nearer than that need not be told from the best to call it found */
+enum { APART = 5 }; /* lags nearer than that need not be told from the best to call it found */
 
-#define LAG_STEP_NS UINT64_C(2000000) /* below the length of most phases */
+#define LAG_STEP_NS UINT64_C(1500000) /* below the length of most phases */
 
 static const double duties[TAM_FIT_DUTIES] = {1.0, 0.5, 0.25};
 static const double forget_s = 300.0;
@@ -22,7 +22,7 @@ static const double interval_sd = 1.96;
 static const double unseen_rows = 1000.0;
 
 /* By how much likelier a candidate is than another (logarithm, doubled): to be taken in its place;
- * to rule the other out. What chance makes of 93 candidates is seldom as much. */
+ * to rule the other out. What chance makes of 123 candidates is seldom as much. */
 static const double switch_gain = 4.0, found_gain = 10.0;
 
 tamis_status tam_fit_open(tam_fit **out) {

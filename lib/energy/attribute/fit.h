@@ -68,7 +68,7 @@ void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *b
  *     looks              [--------]       [--------]            duty 1/2
  *                             lag |<->|                         the tick shows what was until there
  */
-enum { TAM_FIT_DUTIES = 3, TAM_FIT_LAGS = 31, TAM_FIT_TICKS = 16 };
+enum { TAM_FIT_DUTIES = 3, TAM_FIT_LAGS = 41, TAM_FIT_TICKS = 16 };
 
 typedef struct tam_watts {
     bool valid;

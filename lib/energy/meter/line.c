@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a meter writes to its files. Lines are prepared with the lock held and written without it.
+ * What a meter writes to its files. Lines are prepared with the lock held and written without it: a slow
+ * disk holds up nobody else.
  */
 #include "lib/energy/meter/meter.h"
 
@@ -112,7 +113,7 @@ static void fill(tamis_energy *e, const char *name, const tam_tally *tally) {
     r->intensity_g_per_kwh = intensity(e, &r->totals);
 }
 
-bool tam_meter_line_next(tamis_energy *e) {
+void tam_meter_write_lines(tamis_energy *e) {
     for (uint32_t i = 0; e->log && i <= TAM_METER_WINDOWS; i++) {
         tam_window *w = &e->windows[i];
         if (!w->open || !w->complete || w->written)
@@ -120,18 +121,12 @@ bool tam_meter_line_next(tamis_energy *e) {
         fill(e, w->name, &w->tally);
         e->line.record.overlaps = i < TAM_METER_WINDOWS;
         e->line.window = w;
-        return true;
+        pthread_mutex_unlock(&e->lock);
+        tam_energy_log_window(e->log, &e->line.record);
+        pthread_mutex_lock(&e->lock);
+        if (e->line.window) /* it was not given up meanwhile */
+            w->written = true;
     }
-    return false;
-}
-
-void tam_meter_line_write(tamis_energy *e) {
-    tam_energy_log_window(e->log, &e->line.record);
-}
-
-void tam_meter_line_written(tamis_energy *e) {
-    if (e->line.window)
-        e->line.window->written = true;
     e->line.window = NULL;
 }
 

@@ -16,20 +16,15 @@ enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
 
 /* -- thread ----------------------------------------------------------------------------------- */
 
-/* One chunk, and the lines that end with it. Files are written without the lock: a slow disk holds
- * up nobody else. @return whether one could be closed */
+/* One chunk, and the lines that end with it. @return whether one could be closed */
 static bool advance(tamis_energy *e, uint64_t now_ns, bool flush) {
     pthread_mutex_lock(&e->lock);
     tam_meter_take(e, now_ns);
     bool closed = tam_meter_close_next(e, now_ns, flush);
-    while (closed && tam_meter_line_next(e)) {
-        pthread_mutex_unlock(&e->lock);
-        tam_meter_line_write(e);
-        pthread_mutex_lock(&e->lock);
-        tam_meter_line_written(e);
-    }
-    if (closed)
+    if (closed) {
+        tam_meter_write_lines(e);
         pthread_cond_broadcast(&e->changed);
+    }
     pthread_mutex_unlock(&e->lock);
     tam_meter_events(e, now_ns);
     tam_meter_write_notes(e);
@@ -274,20 +269,12 @@ static void stop(tamis_energy *e) {
     pthread_join(e->thread, NULL);
 }
 
-/* @return when: all steps until then are in the last chunk */
-static uint64_t note_end(tamis_energy *e) {
-    pthread_mutex_lock(&e->lock);
-    uint64_t now_ns = tam_clock_ns();
-    tam_meter_note_steps(e, now_ns);
-    pthread_mutex_unlock(&e->lock);
-    return now_ns;
-}
-
 static void finish(tamis_energy *e) {
     uint64_t until_ns = tam_clock_ns() + LAST_READING_NS;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_hurry(e->samplers[s], until_ns);
-    uint64_t now_ns = note_end(e);
+    uint64_t now_ns = tam_clock_ns();
+    tam_meter_note_steps(e, now_ns); /* the last chunk has all steps */
     while (advance(e, now_ns, true))
         continue;
     tam_meter_summary(e);

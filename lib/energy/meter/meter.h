@@ -25,7 +25,7 @@
 #include <tamis/governor.h>
 
 enum {
-    TAM_METER_SOURCES = 4, /* as many as there are; opening another is refused */
+    TAM_METER_SOURCES = 8, /* at most; tam_energy_sources_pick refuses more */
     TAM_METER_GAINS = 512, /* of a domain, that no chunk has taken whole */
     TAM_METER_WINDOWS = 16,
     TAM_METER_STEPS = 512, /* moments at which steps are known, 20 ms apart or more */
@@ -155,11 +155,8 @@ void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns);
 tamis_status tam_meter_open_log(tamis_energy *e, const tam_energy_log_setup *setup);
 void tam_meter_close_log(tamis_energy *e);
 
-/** With the lock held: prepare the line of a window that is complete.
- * @return whether there is one, to be written without the lock, and told as written with it */
-bool tam_meter_line_next(tamis_energy *e);
-void tam_meter_line_write(tamis_energy *e);
-void tam_meter_line_written(tamis_energy *e);
+/** With the lock held, which is given up meanwhile: write the lines of windows that are complete. */
+void tam_meter_write_lines(tamis_energy *e);
 
 /** Write what callers have noted; what has become of domains since the last call; the end. */
 void tam_meter_write_notes(tamis_energy *e);
