@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * data_parallel.c with AdamW, in update mode: ranks exchange the steps of their own Adam in place of
- * gradients (docs/fidelity.md says why). What differs is between lines of dashes.
+ * data_parallel.c with AdamW, in update mode: ranks exchange the steps of their own Adam in place
+ * of gradients (docs/fidelity.md says why). What differs is between lines of dashes.
  *
  *     mpicc -O2 adamw.c -o adamw $(pkg-config --cflags --libs tamis) -lm
  *     mpirun -np 4 ./adamw

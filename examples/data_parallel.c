@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Data-parallel training: every rank has the same model and other samples, and of the gradients only
- * the largest entries travel, behind the backward pass.
+ * Data-parallel training: every rank has the same model and other samples, and of the gradients
+ * only the largest entries travel, behind the backward pass.
  *
  *     mpicc -O2 data_parallel.c -o data_parallel $(pkg-config --cflags --libs tamis) -lm
  *     mpirun -np 4 ./data_parallel

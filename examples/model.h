@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The toy of the C examples: a perceptron with one hidden layer that learns y = sin(2 x0) + x1 x2 of
- * sixteen numbers. Samples have numbers, and the same number is the same sample on every machine.
+ * The toy of the C examples: a perceptron with one hidden layer that learns y = sin(2 x0) + x1 x2
+ * of sixteen numbers. Samples have numbers, and the same number is the same sample on every
+ * machine.
  */
 #ifndef EXAMPLES_MODEL_H
 #define EXAMPLES_MODEL_H

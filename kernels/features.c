@@ -20,8 +20,10 @@ static tamis_feature mpi_feature(void) {
 
 static tamis_feature openmp_feature(void) {
     if (tam_cpu_threaded())
-        return (tamis_feature){sizeof(tamis_feature), "openmp", 1, "built with OpenMP; TAMIS_THREADS or config.threads"};
-    return (tamis_feature){sizeof(tamis_feature), "openmp", 0, "built without OpenMP (TAMIS_OPENMP): one thread"};
+        return (tamis_feature){sizeof(tamis_feature), "openmp", 1,
+                               "built with OpenMP; TAMIS_THREADS or config.threads"};
+    return (tamis_feature){sizeof(tamis_feature), "openmp", 0,
+                           "built without OpenMP (TAMIS_OPENMP): one thread"};
 }
 
 static tamis_feature cuda_feature(void) {
@@ -37,7 +39,8 @@ static tamis_feature cuda_feature(void) {
 
 static tamis_feature nccl_feature(void) {
 #ifdef TAM_HAVE_NCCL
-    return (tamis_feature){sizeof(tamis_feature), "nccl", 1, "built with NCCL; needs a CUDA device"};
+    return (tamis_feature){sizeof(tamis_feature), "nccl", 1,
+                           "built with NCCL; needs a CUDA device"};
 #else
     return (tamis_feature){sizeof(tamis_feature), "nccl", 0, "built without NCCL (TAMIS_NCCL)"};
 #endif
@@ -48,7 +51,8 @@ static tamis_feature cpu_feature(const tam_tile_level *level) {
     if (best)
         return (tamis_feature){sizeof(tamis_feature), level->name, 1, "in use"};
     if (level->available())
-        return (tamis_feature){sizeof(tamis_feature), level->name, 1, "available, not in use (TAMIS_CPU chooses)"};
+        return (tamis_feature){sizeof(tamis_feature), level->name, 1,
+                               "available, not in use (TAMIS_CPU chooses)"};
     return (tamis_feature){sizeof(tamis_feature), level->name, 0, level->needs};
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * One case of tamis_choice: three reducers of the same gradient step in turns until their ratios are
- * known well enough, or the time is over.
+ * One case of tamis_choice: three reducers of the same gradient step in turns until their ratios
+ * are known well enough, or the time is over.
  *
- * A round is one step of each, in an order drawn by lot, so that none always follows the same other. A
- * ratio is the median of those of the single rounds; between its ends it lies with a confidence of 95 %.
- * Times count from barrier to barrier, so from all to all.
+ * A round is one step of each, in an order drawn by lot, so that none always follows the same
+ * other. A ratio is the median of those of the single rounds; between its ends it lies with a
+ * confidence of 95 %. Times count from barrier to barrier, so from all to all.
  */
 #ifndef TAMIS_BENCH_DUEL_H
 #define TAMIS_BENCH_DUEL_H

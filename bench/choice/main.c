@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_choice: dense, tamis and auto, alternated in one run over a grid of sizes and densities (duel.h).
- * Tells what auto chose, how long each took, and how often the choice was right. The ranks are those of
- * one communicator, so that auto measures once.
+ * tamis_choice: dense, tamis and auto, alternated in one run over a grid of sizes and densities
+ * (duel.h). Tells what auto chose, how long each took, and how often the choice was right. The
+ * ranks are those of one communicator, so that auto measures once.
  *
- * A choice is also judged without auto's own times, which where it runs the same code as the one or the
- * other differ by noise alone: by how much the exchange that it took is slower than the other.
+ * A choice is also judged without auto's own times, which where it runs the same code as the one or
+ * the other differ by noise alone: by how much the exchange that it took is slower than the other.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -78,8 +78,8 @@ void bench_energy_close(bench_energy *e) {
     check_log(e);
 }
 
-/* All phases have been told: attribute them, once the counters have ticked. One that stands still is
- * no reason to give up: what is known is reported. */
+/* All phases have been told: attribute them, once the counters have ticked. One that stands still
+ * is no reason to give up: what is known is reported. */
 static void settle(bench_energy *e) {
     tamis_energy_totals moment = TAMIS_ENERGY_TOTALS_INIT;
     uint32_t window;

@@ -44,10 +44,10 @@ void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier);
  *     energy_j        all that could be measured, since open and in the runs that this one goes on;
  *                     null: nothing, energy_reason says why
  *     energy_reason   what could not be measured; null: nothing is missing
- *     energy          null, or {step_j: (joules of this run - those of `apart`) / steps, phases: {NAME:
- *                     {j, low_j, high_j (95 % interval), s, method, with: [phases that it cannot be
- *                     told apart from]}}, unattributed_j, pj_per_bit: joules of exchange / bits sent
- *                     by all ranks, co2_g or null}
+ *     energy          null, or {step_j: (joules of this run - those of `apart`) / steps, phases:
+ *                     {NAME: {j, low_j, high_j (95 % interval), s, method, with: [phases that it
+ *                     cannot be told apart from]}}, unattributed_j, pj_per_bit: joules of exchange
+ *                     / bits sent by all ranks, co2_g or null}
  *
  * @param steps       of each rank
  * @param apart       a phase that is no part of a step, TAMIS_ENERGY_PHASES: none

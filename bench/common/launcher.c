@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-/* What launchers set. The first row whose variables are there is the one that counts: a launcher may
- * run inside another. SLURM_NTASKS is none of them: a shell in an allocation has it, too. */
+/* What launchers set. The first row whose variables are there is the one that counts: a launcher
+ * may run inside another. SLURM_NTASKS is none of them: a shell in an allocation has it, too. */
 typedef struct launcher {
     const char *size, *rank;
     bool mpi; /* it starts MPI's ranks */

@@ -7,8 +7,8 @@
 
 #include <tamis/tamis.h>
 
-/** Set what a list "name=value,update.name=value,..." says; NULL: nothing. Ranges are checked by the
- * library. A usage error if a name or value is none.
+/** Set what a list "name=value,update.name=value,..." says; NULL: nothing. Ranges are checked by
+ * the library. A usage error if a name or value is none.
  * @param  own     names that the program sets itself, separated by '|'
  * @param  update  NULL: there is none to be set */
 void bench_reducer_set(const char *text, const char *own, tamis_reducer_config *config,

@@ -13,11 +13,12 @@
 /** Open FILE for JSON Lines: NULL gives NULL, "-" stdout. Wrong paths are a usage error. */
 FILE *bench_report_open(const char *path);
 
-/** Write one object on one line and give its reference up. A NULL file only gives it up. What cannot
- * be written is said at once. */
+/** Write one object on one line and give its reference up. A NULL file only gives it up. What
+ * cannot be written is said at once. */
 void bench_report_write(FILE *file, json_t *record);
 
-/** @return `status`, or 1 instead of 0 if anything of the records, or of stdout, was not written. */
+/** @return `status`, or 1 instead of 0 if anything of the records, or of stdout, was not written.
+ */
 int bench_report_close(FILE *file, int status);
 
 /** A number, or null for NaN and Inf, which JSON has not. */

@@ -5,8 +5,8 @@
  *
  *     all ranks hold the same indices and values, indices ascending
  *     values[i] = (sum over ranks of what left the accumulated gradient there) / ranks
- *     residual at the result: 0 (union), or 0 or untouched (pairs); elsewhere: untouched. With values
- *     of 16 bits not 0, but what two roundings take: of what the rank gave, and of the sum
+ *     residual at the result: 0 (union), or 0 or untouched (pairs); elsewhere: untouched. With
+ *     values of 16 bits not 0, but what two roundings take: of what the rank gave, and of the sum
  *     dense output: the gradient is the result, rounded to its type, and zero elsewhere; sparse:
  *     it is as it was
  *     schemes with an exact count: k entries

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Bytes that a rank sends, P ranks, p indices of its own, u in the union, i bytes for the indices of a
- * slot, v for a value (4, bf16: 2):
+ * Bytes that a rank sends, P ranks, p indices of its own, u in the union, i bytes for the indices
+ * of a slot, v for a value (4, bf16: 2):
  *
  *     union   all-gather of the indices to P - 1 others, all-reduce of u values:
  *             i (P - 1) + 2 v u (P - 1) / P; with exclusive picks, p = k/P and u = k, and u32, this
@@ -13,7 +13,8 @@
  *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4128 every 32nd step, to
  *             P - 1 others. Survivors that move, where regions are uneven, come on top
  *     dense   all-reduce of n values: 8 n (P - 1) / P
- *     union among nodes of G ranks   slices of the gradient in a node: 4 n (G - 1) / G; union of a slice
+ *     union among nodes of G ranks   slices of the gradient in a node: 4 n (G - 1) / G; union of a
+ *                                    slice
  *             among P / G ranks; indices and sums of the slice to the node: (i + 4 u / G) (G - 1)
  */
 #include <math.h>

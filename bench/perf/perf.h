@@ -67,8 +67,8 @@ double perf_check(const perf_case *c);
 /** parity.c: the same of steps on a CUDA device, compared with the CPU bit for bit. */
 double perf_parity(const perf_case *c);
 
-/** model.c: bytes that a rank sends, without headers; from what the rank that picked most picked, and the
- * size of the union. */
+/** model.c: bytes that a rank sends, without headers; from what the rank that picked most picked,
+ * and the size of the union. */
 double perf_wire_model(const perf_case *c, double picked, double selected);
 
 /** table.c */

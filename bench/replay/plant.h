@@ -4,7 +4,8 @@
  * model: its defaults are chosen, not measured, and what comes out of it says how a policy behaves,
  * not what a machine saves.
  *
- *     device   P = static + dynamic * activity * f^exponent;  a cap lowers f where P would exceed it
+ *     device   P = static + dynamic * activity * f^exponent;  a cap lowers f where P would exceed
+ *              it
  *     step     compute ((1 - bound) + bound / f), the slowest rank's; then the exchange, with a
  *              part in proportion to density; then the pause. The faster ranks wait
  *     job      watts follow their target with a first-order lag; what a window tells is noisy

@@ -82,8 +82,8 @@ double scheme_check_after(scheme_check *check, const float *result) {
 
 /* -- truth ------------------------------------------------------------------------------------ */
 
-/* The k-th largest of n magnitudes, k from 1: Hoare's selection as Wirth writes it. The k largest lie
- * behind it then. */
+/* The k-th largest of n magnitudes, k from 1: Hoare's selection as Wirth writes it. The k largest
+ * lie behind it then. */
 static float largest(float *values, size_t n, size_t k) {
     ptrdiff_t low = 0, high = (ptrdiff_t)n - 1, at = (ptrdiff_t)(n - k);
     while (low < high) {
@@ -106,7 +106,8 @@ static float largest(float *values, size_t n, size_t k) {
     return values[at];
 }
 
-/* Energy of what left, summed over ranks, over that of as many largest entries of what was there. */
+/* Energy of what left, summed over ranks, over that of as many largest entries of what was there.
+ */
 static double captured(scheme_check *check, const view *all, size_t count) {
     size_t n = check->c->source->n;
     double inside = 0, best = 0;

@@ -4,10 +4,10 @@
  *
  * Times are processor times (CLOCK_THREAD_CPUTIME_ID) of each rank's own thread between the ends of
  * its phases. More ranks than cores take turns, and a clock on the wall would count the turns of
- * others; the time of a thread counts its own work only, and sleeping in the exchange not at all: it is
- * what a phase takes where every rank has a core. But ranks of one machine share its caches and its
- * memory, which many machines would not, and who gets a core back finds the caches of others: that
- * is in the figures, in those of the slowest rank more than in the mean.
+ * others; the time of a thread counts its own work only, and sleeping in the exchange not at all:
+ * it is what a phase takes where every rank has a core. But ranks of one machine share its caches
+ * and its memory, which many machines would not, and who gets a core back finds the caches of
+ * others: that is in the figures, in those of the slowest rank more than in the mean.
  */
 #ifndef TAMIS_SCHEMES_SCHEMES_H
 #define TAMIS_SCHEMES_SCHEMES_H
@@ -34,9 +34,8 @@ typedef struct scheme_sample {
 typedef struct scheme_checked {
     uint64_t step;
     double true_threshold; /* mean over ranks of the k-th largest magnitude of what a rank holds */
-    double
-        captured; /* of the sum over ranks of what they hold: energy of what left / energy of as many
-                        largest entries */
+    double captured; /* of the sum over ranks of what they hold: energy of what left / energy of as
+                        many largest entries */
 } scheme_checked;
 
 typedef struct scheme_run {

@@ -7,14 +7,16 @@
  *
  *     s(t) * w_l * x        x = pool[(a + i) mod 2^20], a a random number of (r, t, l)
  *     w_l                   of the layer l that holds i: lognormal, median 1, sigma 1.5
- *     pool                  Student's t with 3 degrees of freedom: z0 / sqrt((z1^2 + z2^2 + z3^2) / 3)
- *     s(t)                  falls to a fifth from t = 0 to T, ten times more from 2 T / 3 on (a decay
- *                           of the learning rate seen from the residual), times a lognormal jitter of
- *                           sigma 0.15, times 4 in every 40th step and 100 in one at T / 3
+ *     pool                  Student's t with 3 degrees of freedom,
+ *                           z0 / sqrt((z1^2 + z2^2 + z3^2) / 3)
+ *     s(t)                  falls to a fifth from t = 0 to T, ten times more from 2 T / 3 on (a
+ *                           decay of the learning rate seen from the residual), times a lognormal
+ *                           jitter of sigma 0.15, times 4 in every 40th step and 100 in one at T /
+ *                           3
  *
  * All weights have a common factor, such that a gradient of scale 1 has about the norm 1, for which
- * thresholds that start at 1 / (2 sqrt k) are meant. The layers' lengths are between one and 32 times the shortest. Random numbers are those of
- * bench/common/random.h: of the seed alone.
+ * thresholds that start at 1 / (2 sqrt k) are meant. The layers' lengths are between one and 32
+ * times the shortest. Random numbers are those of bench/common/random.h: of the seed alone.
  */
 #ifndef TAMIS_SCHEMES_SOURCE_H
 #define TAMIS_SCHEMES_SOURCE_H

@@ -22,8 +22,8 @@ static place place_of(const attention *l, size_t window, size_t head) {
     };
 }
 
-/* Of the first `past` numbers of each row, the others are 0. One row is as long as its place allows:
- * exponentials only where something is seen. */
+/* Of the first `past` numbers of each row, the others are 0. One row is as long as its place
+ * allows: exponentials only where something is seen. */
 static void softmax_row(float *s, size_t past, size_t length, float scale) {
     float top = s[0], sum = 0.0f;
     for (size_t i = 1; i < past; i++)

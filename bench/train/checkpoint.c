@@ -159,7 +159,8 @@ static bool write_content(const content *c, const char *path) {
     return fclose(file) == 0 && ok;
 }
 
-/* The folder is there and takes a file of this rank: found before the first step, not after the last. */
+/* The folder is there and takes a file of this rank: found before the first step, not after the
+ * last. */
 void trainer_save_check(trainer *t, const char *prefix) {
     char path[1024], partial[1024];
     file_name(t, prefix, t->group->rank, "", path);
@@ -310,7 +311,8 @@ static void collect(trainer *t, const char *prefix, const header *first, content
         end(&s, out, i);
 }
 
-/* Of another number of ranks one part after the other: the residual is not that of the thresholds. */
+/* Of another number of ranks one part after the other: the residual is not that of the thresholds.
+ */
 static void give_state(trainer *t, const content *c) {
     tamis_reducer *r = t->exchange.reducer;
     const void *control = c->parts[CONTROL];

@@ -192,8 +192,8 @@ static void from_columns(const convolution *c, const float *columns, float *imag
     }
 }
 
-/* ReLU of the largest is the largest of ReLU. Of equal ones the first is taken. Places are as wide as
- * the numbers, so that rows of 7 and 14 of them still make vectors. */
+/* ReLU of the largest is the largest of ReLU. Of equal ones the first is taken. Places are as wide
+ * as the numbers, so that rows of 7 and 14 of them still make vectors. */
 static void pool_rows(size_t half, const float *restrict upper, const float *restrict lower,
                       float *restrict pooled, int32_t *restrict place) {
     for (size_t x = 0; x < half; x++) {
@@ -256,7 +256,8 @@ static double loss(workload *w, size_t slot) {
     return sum / (double)w->batch;
 }
 
-/* Gradient of what was pooled -> of the sums: all of it where the largest was, if ReLU let it pass. */
+/* Gradient of what was pooled -> of the sums: all of it where the largest was, if ReLU let it pass.
+ */
 static void unpool(const convolution *c, size_t image, float *sums) {
     size_t half = c->side / 2, at = image * pooled_of(c);
     memset(sums, 0, c->outputs * places_of(c) * sizeof *sums);

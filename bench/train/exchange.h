@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * How the gradient of a rank becomes that of all: by one reducer; or by two of the same communicator,
- * one of scheme dense for the segments that --dense-segments names, one for the others:
+ * How the gradient of a rank becomes that of all: by one reducer; or by two of the same
+ * communicator, one of scheme dense for the segments that --dense-segments names, one for the
+ * others:
  *
  *     gradient          W1    b1   W2    b2   W3    b3
  *     reducer           0          1          2
@@ -42,8 +43,8 @@ void exchange_open(bench_group *group, const workload *work, const bool *is_apar
                    const tamis_reducer_config *config, float *grad, exchange *out);
 void exchange_close(exchange *x);
 
-/** As tamis_reducer_ready, tamis_reducer_start and _wait, tamis_reducer_stats; what both reducers came
- * to. `step` gives all but where the gradients are. */
+/** As tamis_reducer_ready, tamis_reducer_start and _wait, tamis_reducer_stats; what both reducers
+ * came to. `step` gives all but where the gradients are. */
 void exchange_ready(exchange *x, uint32_t segment, const tamis_step *step);
 void exchange_start(exchange *x, const tamis_step *step);
 void exchange_wait(exchange *x);

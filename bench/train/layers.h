@@ -29,7 +29,8 @@ void linear_backward(const linear *l, size_t rows, const float *params, const fl
 /** out[column] += sum over rows. */
 void layers_add_columns(const float *matrix, size_t rows, size_t columns, float *out);
 
-/* -- norm: y = (x - mean) / sqrt(variance + 1e-5) * w + b, of each row (Ba et al. 2016) ---------- */
+/* -- norm: y = (x - mean) / sqrt(variance + 1e-5) * w + b, of each row (Ba et al. 2016) ----------
+ */
 
 typedef struct norm {
     size_t width;
@@ -49,7 +50,8 @@ void norm_forward(const norm *l, size_t rows, const float *params, const float *
 void norm_backward(const norm *l, size_t rows, const float *params, const norm_kept *kept,
                    const float *dy, float *dx, float *grad);
 
-/* -- GELU in the form with tanh (Hendrycks and Gimpel, arXiv 1606.08415), as in GPT-2 ------------- */
+/* -- GELU in the form with tanh (Hendrycks and Gimpel, arXiv 1606.08415), as in GPT-2 -------------
+ */
 
 void gelu_forward(size_t n, const float *x, float *y);
 
@@ -62,9 +64,9 @@ void gelu_backward(size_t n, const float *x, float *dy);
  * e^x with a relative error below 2e-7, in plain arithmetic that compilers turn into vectors; all
  * machines give the same bits. Outside of -87 .. 88 it is that of the nearer end.
  *
- * x = k ln 2 + r with whole k and |r| <= ln(2) / 2; e^r by its series up to r^7. k comes from adding
- * 1.5 * 2^23, whose last bit is 1: then it is in the last bits, without a conversion that NaN could
- * not take.
+ * x = k ln 2 + r with whole k and |r| <= ln(2) / 2; e^r by its series up to r^7. k comes from
+ * adding 1.5 * 2^23, whose last bit is 1: then it is in the last bits, without a conversion that
+ * NaN could not take.
  */
 LEVELS_INLINE float layers_exp(float x) {
     const float shift = 12582912.0f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * One loop for three instruction sets, the best of which is chosen at run time. The loop is an inline
- * function NAME_loop that works element by element, so that all of them give the same bits:
+ * One loop for three instruction sets, the best of which is chosen at run time. The loop is an
+ * inline function NAME_loop that works element by element, so that all of them give the same bits:
  *
  *     LEVELS_LOOP add_loop(size_t n, float *restrict x) { ... }
  *     LEVELS(add, (size_t n, float *restrict x), (n, x))       defines void add(size_t n, float *x)

@@ -9,8 +9,9 @@
  *                p -= r lambda p,  p -= r (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
  *                (Loshchilov and Hutter, arXiv 1711.05101), t from 1, lambda for matrices only
  *
- * All ranks hold the same state, for they see the same g. With --reduce update it is the library that
- * holds moments, of each rank's own gradient, and g is a step already, but for segments that are dense:
+ * All ranks hold the same state, for they see the same g. With --reduce update it is the library
+ * that holds moments, of each rank's own gradient, and g is a step already, but for segments that
+ * are dense:
  *
  *     p -= r lambda p (adamw);  p -= r g
  */

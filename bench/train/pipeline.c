@@ -2,8 +2,8 @@
  *
  * What a pass of a micro-batch moves; a slot of the model in the middle, arrows are messages:
  *
- *     forward    stage before  --->  arrivals  copied into  input | layers | output  --->  stage after
- *     backward   stage before  <---  input | layers | output  copied from  arrivals  <---  stage after
+ *     forward    stage before ---> arrivals copied into input | layers | output ---> stage after
+ *     backward   stage before <--- input | layers | output copied from arrivals <--- stage after
  *
  * Arrays of the model are sent from where they lie, so a pass first waits until what it will write
  * to has left. Whoever takes it has posted the receive long ago: this waits for no computing.

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step as a pipeline of S stages with D = P / S ranks each. Rank r is number r % D of stage r / D:
- * launchers put neighbours onto one machine, and the ranks of a stage have the most to tell each
+ * A step as a pipeline of S stages with D = P / S ranks each. Rank r is number r % D of stage r /
+ * D: launchers put neighbours onto one machine, and the ranks of a stage have the most to tell each
  * other, their gradients; the values between stages are few. P = 6, S = 3:
  *
  *     stage 0    0   1    left to right: a group with a communicator and a reducer of its own, in
  *                |   |                   which number q has the samples of rank q in a plain run
  *     stage 1    2   3                   with D ranks
- *                |   |    top to bottom: the values for a micro-batch, and back the gradient of them
+ *                |   |    top to bottom: the values for a micro-batch, and back the gradient of
+ *                them
  *     stage 2    4   5
  *
  * A plain run is a pipeline of one stage: it has no messages, and needs no MPI.

@@ -9,9 +9,9 @@
  *     stage 1   . a b . A c B d C . D          stage 1   a b A c B d C D
  *     stage 2   . . a A b B c C d D
  *
- * Forward passes and backward passes each follow the order of the micro-batches, so messages between
- * neighbours need no labels: they arrive in the order in which they are awaited. What a forward pass
- * leaves for its backward pass is held by min(M, S - s) micro-batches at most.
+ * Forward passes and backward passes each follow the order of the micro-batches, so messages
+ * between neighbours need no labels: they arrive in the order in which they are awaited. What a
+ * forward pass leaves for its backward pass is held by min(M, S - s) micro-batches at most.
  */
 #ifndef TAMIS_TRAIN_SCHEDULE_H
 #define TAMIS_TRAIN_SCHEDULE_H

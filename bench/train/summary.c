@@ -7,9 +7,9 @@
  *     phase_s      seconds in all steps, mean over ranks; compute is gradient and optimizer, the
  *                  others are as in tamis_stats (wait overlaps with those that run inside it);
  *                  message is waiting for values and gradients of other stages
- *     exposed_s    inside tamis_reducer_ready, _accumulate, tamis_reducer_start and _wait, mean over
- *                  ranks: all that a thread of the program spends on the exchange, be it work or
- *                  waiting. In a pipeline the next input may be no earlier than its end
+ *     exposed_s    inside tamis_reducer_ready, _accumulate, tamis_reducer_start and _wait, mean
+ *                  over ranks: all that a thread of the program spends on the exchange, be it work
+ *                  or waiting. In a pipeline the next input may be no earlier than its end
  *     buckets      that the reducer of the first stage made of its layers
  *     slack_s, straggler   of the last step, as tamis_stats counts them; slack_s the largest of a
  *                  rank; null if unknown or if there are stages
@@ -26,8 +26,8 @@
  *                  ranks and the last 100 steps
  *     wire_bytes   of a record "step": sent since the run began, by the rank that sent most
  *     clipped_share   of the steps in which --clip shortened a rank's gradient; null without
- *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of the
- *                  phase evaluate
+ *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of
+ *                  the phase evaluate
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
  *                     ranks; null for the scheme dense, which has no residual
  */

@@ -97,8 +97,8 @@ struct workload_kind {
     /** The same parameters on all ranks. */
     void (*init)(const workload *w, uint64_t seed, float *params);
 
-    /** Put `rows` samples into a slot: order[0 .. rows), or first .. first + rows - 1 if it is NULL;
-     * rows that are left keep their samples. */
+    /** Put `rows` samples into a slot: order[0 .. rows), or first .. first + rows - 1 if it is
+     * NULL; rows that are left keep their samples. */
     void (*take)(workload *w, size_t slot, workload_set set, const uint32_t *order, size_t first,
                  size_t rows);
 

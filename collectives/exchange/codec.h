@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * Index codecs: how an ascending list of positions becomes bytes. A position is where an element
- * lies among those in which its rank may select (lib/policy/strided.h); `span` is how many there are,
- * `count` how many were picked. The list 3, 5, 300, 65537 of span 70000:
+ * lies among those in which its rank may select (lib/policy/strided.h); `span` is how many there
+ * are, `count` how many were picked. The list 3, 5, 300, 65537 of span 70000:
  *
  *     u32      | 3 | 5 | 300 | 65537 |               4 bytes each
  *
- *     block16  | 3 1 || 3 5 300 | 1 |                for every 65,536 positions how many, seven bits a
- *              counts  low 16 bits                   byte; then the low 16 bits of each
+ *     block16  | 3 1 || 3 5 300 | 1 |                for every 65,536 positions how many, seven bits
+ *              counts  low 16 bits                   a byte; then the low 16 bits of each
  *
  *     gap8     | 3 1 255 39 255 ... 255 205 |        positions passed over since the last, a byte
  *                    ^^^^^^ 294 = 255 + 39           each; 255: add 255 and read on
@@ -23,8 +23,8 @@
  *     bitmap     span / 8                                             known beforehand
  *
  * Fixed slots carry the most that their limit can take, so bitmap and block16 lose nothing there;
- * gap8 pays for the longest gaps that there could be: at p = 1 % 1.39 bytes an index, of which random
- * picks need 1.08. Growing slots carry the longest list as it is.
+ * gap8 pays for the longest gaps that there could be: at p = 1 % 1.39 bytes an index, of which
+ * random picks need 1.08. Growing slots carry the longest list as it is.
  *
  * Every encoding has one list and every list one encoding: a decoder accepts what its encoder
  * writes, and nothing else, whatever bytes it is given.
@@ -40,8 +40,8 @@ typedef struct tam_codec {
     /** Chosen only where it takes so many times fewer bytes than the others. */
     double worth;
 
-    /** What a list takes beyond u32, to be numbered, packed and read, for each of its picks and for each
-     * position of the span. In a step, on one machine: docs/exchange.md. */
+    /** What a list takes beyond u32, to be numbered, packed and read, for each of its picks and for
+     * each position of the span. In a step, on one machine: docs/exchange.md. */
     double pick_s, position_s;
 
     /** Most bytes that `count` of `span` positions can take; grows with both. count > span: as for
@@ -63,8 +63,8 @@ typedef struct tam_codec {
 const tam_codec *tam_codec_of(tamis_index_format format);
 
 /** The format that takes the fewest bytes at most; but gap8, which is read byte after byte, only
- * where it takes less than two thirds of the others. So block16 up to about 1.2 % of the span, gap8 up
- * to about 12 %, then bitmap. */
+ * where it takes less than two thirds of the others. So block16 up to about 1.2 % of the span, gap8
+ * up to about 12 %, then bitmap. */
 tamis_index_format tam_codec_choose(uint64_t span, uint64_t count);
 
 #define TAM_CODEC_ROW(NAME, name, number) extern const tam_codec tam_codec_##name;

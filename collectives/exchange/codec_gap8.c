@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gap8: how many positions are passed over before each, in bytes; 255 means 255 and no position yet.
+ * gap8: how many positions are passed over before each, in bytes; 255 means 255 and no position
+ * yet.
  */
 #include "collectives/exchange/codec.h"
 
@@ -27,8 +28,8 @@ static size_t gap8_encode(const uint32_t *positions, size_t count, uint64_t span
 }
 
 /* No branch on the escape, which nobody could foresee: a position is written at every byte, and
- * stays if the byte ends a gap. What went beyond the span, and so perhaps beyond 32 bits, is seen at
- * the end. */
+ * stays if the byte ends a gap. What went beyond the span, and so perhaps beyond 32 bits, is seen
+ * at the end. */
 static bool gap8_decode(const unsigned char *in, size_t bytes, uint64_t span, size_t count,
                         uint32_t *positions) {
     uint64_t next = 0;

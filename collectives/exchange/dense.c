@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange dense: every element of the gradient is summed, run by run (gradient.h). A failure leaves
- * the gradient partly reduced.
+ * Exchange dense: every element of the gradient is summed, run by run (gradient.h). A failure
+ * leaves the gradient partly reduced.
  *
  * Floats of the host that lie one after another are summed where they lie, as a long segment always
  * does; all else passes through the staging area, a piece at a time, where elements of other types

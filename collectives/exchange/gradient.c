@@ -29,7 +29,8 @@ static char *locate(const tam_bucket_view *v, uint32_t s, size_t at) {
     return (char *)v->target.grads[s] + (at - v->layout->begins[s]) * bytes;
 }
 
-/* Elements from `at` on, in segments from s on, that lie one after another; at most to the run's end. */
+/* Elements from `at` on, in segments from s on, that lie one after another; at most to the run's
+ * end. */
 static size_t stretch(const tam_bucket_view *v, const tam_gradient_part *u, uint32_t s, size_t at) {
     const uint32_t *begins = v->layout->begins;
     size_t end = u->at + u->count;

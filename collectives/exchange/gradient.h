@@ -33,8 +33,10 @@ tam_gradient_part tam_gradient_run(const tam_bucket_view *view, tam_gradient_par
 float *tam_gradient_place(const tam_bucket_view *view, const tam_gradient_part *run);
 
 /** A run between the gradient and staging memory, stretch by stretch. */
-tamis_status tam_gradient_take(const tam_bucket_view *view, const tam_gradient_part *run, void *staging);
-tamis_status tam_gradient_give(const tam_bucket_view *view, const tam_gradient_part *run, void *staging);
+tamis_status tam_gradient_take(const tam_bucket_view *view, const tam_gradient_part *run,
+                               void *staging);
+tamis_status tam_gradient_give(const tam_bucket_view *view, const tam_gradient_part *run,
+                               void *staging);
 
 /** Zeros. */
 tamis_status tam_gradient_clear(const tam_bucket_view *view);

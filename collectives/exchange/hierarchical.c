@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Hierarchical: another exchange, among fewer ranks. Of N nodes of G ranks each, rank a G + g is rank
- * g of node a. What all ranks of a node have to give is summed first, slice by slice, and the rest of
- * a step is that of the N ranks of a column, on a slice, as if there were no other ranks:
+ * Hierarchical: another exchange, among fewer ranks. Of N nodes of G ranks each, rank a G + g is
+ * rank g of node a. What all ranks of a node have to give is summed first, slice by slice, and the
+ * rest of a step is that of the N ranks of a column, on a slice, as if there were no other ranks:
  *
  *     collect  all-to-all in the node: slice g of every gradient to rank g, added in rank order
  *     run      the other exchange in the column: N ranks, n / G elements; then
@@ -262,7 +262,8 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* Ranks met for the sum of their node, each node at a time of its own: when they began is unknown. */
+/* Ranks met for the sum of their node, each node at a time of its own: when they began is unknown.
+ */
 static tamis_status run(void *self, tam_link *link) {
     hierarchical *h = self;
     h->view->began_us = 0;

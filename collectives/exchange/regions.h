@@ -24,8 +24,8 @@
  * Every 32nd step finds the threshold, digit by digit from counts, and what ranges it survives; in
  * between sums over it do, and it is adapted to their number. Where fewer than k sums are not zero
  * all survive, zeros too, and the next step looks for a threshold again. Borders are those that the
- * heads of the step before proposed. Nothing that arrives is trusted: who refuses a list, or counts,
- * says so in the head of what it kept, and so all ranks do.
+ * heads of the step before proposed. Nothing that arrives is trusted: who refuses a list, or
+ * counts, says so in the head of what it kept, and so all ranks do.
  *
  * Bytes sent by a rank, p picks, S survivors:
  *     (P - 1) (88 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S

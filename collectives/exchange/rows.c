@@ -10,14 +10,15 @@
  *     rank 2     .  .   10  .    .  .    .  .    .  .         1
  *
  * The lists are slots of row numbers. The sums are made in one of two ways, whichever takes fewer
- * bytes by what the slots tell all ranks: c rows of the longest list, U of the union, L elements each,
+ * bytes by what the slots tell all ranks: c rows of the longest list, U of the union, L elements
+ * each,
  *
  *     reduce     every rank gives all rows of the union     8 U L (P - 1) / P     same rows touched
  *     gather     every rank sends its own rows to all       4 c L (P - 1)         others touched
  *
- * and gather adds them up in rank order, so the bits are the same: a rank that has not touched a row
- * would add +0, and the residual, 0 + x, holds no -0. It is chosen where c P < 2 U, and where all
- * that it needs fits the memory of the sums:
+ * and gather adds them up in rank order, so the bits are the same: a rank that has not touched a
+ * row would add +0, and the residual, 0 + x, holds no -0. It is chosen where c P < 2 U, and where
+ * all that it needs fits the memory of the sums:
  *
  *     values     | sums: U L | own rows: c L | rows of all ranks: P c L |    at most rows * L
  *
@@ -45,8 +46,9 @@ static tamis_index_format usual_format(const rows *w) {
     return tam_codec_choose(w->count, w->count / EXPECTED_SHARE + 1);
 }
 
-/* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). In the format that
- * is chosen by itself, whichever was asked for: which rows are summed is part of the result. */
+/* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). In the format
+ * that is chosen by itself, whichever was asked for: which rows are summed is part of the result.
+ */
 static bool list_pays(const rows *w, uint64_t count) {
     uint64_t bytes = tam_codec_of(usual_format(w))->bytes(w->count, count);
     return (bytes + 7) / 8 * 8 * w->sparse.view->nranks <= 8 * (w->count - count) * w->length;

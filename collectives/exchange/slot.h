@@ -7,9 +7,9 @@
  *     +----------------------+-------------------+---------------------+--------------------+
  *      <----------------- head ------------------> <--------------- payload ----------------->
  *
- * Fixed slots: room for the limit of the step, whatever indices come; head and payload travel in one
- * all-gather. Growing slots (schemes whose counts are unknown beforehand): the heads travel first,
- * the payload follows with room for the longest encoding and the longest list.
+ * Fixed slots: room for the limit of the step, whatever indices come; head and payload travel in
+ * one all-gather. Growing slots (schemes whose counts are unknown beforehand): the heads travel
+ * first, the payload follows with room for the longest encoding and the longest list.
  *
  * Led slots (fixed, one rank alone picks): the leader cuts its payload into P pieces, one for each
  * rank; then heads and pieces travel in one all-gather, and the pieces make up the payload. Three

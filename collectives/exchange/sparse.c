@@ -18,8 +18,8 @@ static tamis_index_format choose_format(const tam_bucket_view *v, const tam_slot
     return tam_codec_choose(slots->span, slots->growing && aimed < count ? aimed : count);
 }
 
-/* A leader's list goes to all in pieces, where runs travel by themselves and more than one other rank
- * takes part of the work. */
+/* A leader's list goes to all in pieces, where runs travel by themselves and more than one other
+ * rank takes part of the work. */
 static bool is_led(const tam_bucket_view *v) {
     return tam_pick_scheme(v).ownership == TAM_OWN_LEADER && v->nranks > 2 && tam_pick_bounded(v) &&
            !v->gathers;

@@ -4,12 +4,12 @@
  *
  * The threshold: the k-th largest magnitude, whose 32 bits are found 8 at a time. In each of four
  * rounds the ranks gather how many of their sums have each value of the next byte. k = 2 of 6, 4,
- * 5, 2, in digits of the decimal system for once: of the largest, 6, there is one, of 5 another one,
- * so the threshold is 5. Who cannot read another rank's counts goes on with what it has, for the others
- * wait for it, and names that rank in its head, so all ranks refuse.
+ * 5, 2, in digits of the decimal system for once: of the largest, 6, there is one, of 5 another
+ * one, so the threshold is 5. Who cannot read another rank's counts goes on with what it has, for
+ * the others wait for it, and names that rank in its head, so all ranks refuse.
  *
- * Even shares: survivors lie in a row, rank after rank; where one rank holds much more than the even
- * share, they move so that rank r holds places r m to (r + 1) m - 1, m = ceil(S / P):
+ * Even shares: survivors lie in a row, rank after rank; where one rank holds much more than the
+ * even share, they move so that rank r holds places r m to (r + 1) m - 1, m = ceil(S / P):
  *
  *     rank 0  a b c d e      sends d to 1                              a b c
  *     rank 1                 gets d from 0                 gather      d e f
@@ -75,8 +75,8 @@ static uint64_t total_of(const tam_regions *g, uint32_t byte) {
     return total;
 }
 
-/* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer. Always four rounds, whatever
- * came: all ranks must be in the same one. */
+/* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer. Always four rounds,
+ * whatever came: all ranks must be in the same one. */
 static tamis_status find_cut(tam_regions *g, const float *sums, size_t count, uint64_t config,
                              uint64_t k, tam_link *link, uint32_t *refused) {
     uint32_t prefix = 0;

@@ -7,7 +7,8 @@
  * i, of 3 ranks, whose slice rank 1 sums,
  *
  *     rank 0   gives bf16(v0), keeps v0 - bf16(v0)
- *     rank 1   gives bf16(v1), keeps v1 - bf16(v1) + (S - bf16(S)),  S = bf16(v0) + bf16(v1) + bf16(v2)
+ *     rank 1   gives bf16(v1), keeps v1 - bf16(v1) + (S - bf16(S)),
+ *              S = bf16(v0) + bf16(v1) + bf16(v2)
  *     rank 2   gives bf16(v2), keeps v2 - bf16(v2)                   result bf16(S)
  *
  * so that what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or,

@@ -72,7 +72,8 @@ static void fill_options(const tam_option *rows, uint32_t count, const void *fro
         out[i] = rows[i].scope == TAM_SCOPE_RANK ? 0 : tam_option_bits(&rows[i], from);
 }
 
-/* A rule compares what it uses; a scale that was left open follows k, which is compared in every step. */
+/* A rule compares what it uses; a scale that was left open follows k, which is compared in every
+ * step. */
 static void fill_update(const tamis_reducer *r, uint64_t *out) {
     fill_options(tam_update_options, tam_update_used(&r->update), &r->update, out);
     if (r->scale_follows)

@@ -47,8 +47,8 @@ static tamis_status open_shared_residual(tam_bucket *b) {
 }
 
 /* Of a reducer that keeps none a bucket has one of its own, to add up a step in, where its exchange
- * picks. One that does not may still need the shared one: what is accumulated before a step must have
- * a place, and all states of a reducer the same shape. */
+ * picks. One that does not may still need the shared one: what is accumulated before a step must
+ * have a place, and all states of a reducer the same shape. */
 static tamis_status open_residual(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     size_t length = (size_t)b->slice.layout->length;

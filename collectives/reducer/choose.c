@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: which buckets are dense, and how the indices of the others travel. What cannot be dense is
- * not: sparse results, and what a CUDA device computes, of which the model knows nothing.
+ * Exchange auto: which buckets are dense, and how the indices of the others travel. What cannot be
+ * dense is not: sparse results, and what a CUDA device computes, of which the model knows nothing.
  */
 #include "collectives/reducer/reducer.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Where the layouts of two ranks differ: a search by halves over the records, made by all ranks alike,
- * with hashes of what lies before a segment. It is made only when they are known to differ.
+ * Where the layouts of two ranks differ: a search by halves over the records, made by all ranks
+ * alike, with hashes of what lies before a segment. It is made only when they are known to differ.
  */
 #include "collectives/reducer/reducer.h"
 

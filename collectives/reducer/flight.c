@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A flight is a step between the launch of its first bucket and its report. Flights end in order; up
- * to TAM_CUDA_STEPS may be aloft. What the host learns of a step it learns when the flight has
+ * A flight is a step between the launch of its first bucket and its report. Flights end in order;
+ * up to TAM_CUDA_STEPS may be aloft. What the host learns of a step it learns when the flight has
  * landed: by wait, or by a later call that finds it done. A step that the caller captures is no
  * flight: nobody watches the replays of a graph, their reports are only looked at.
  */
@@ -71,8 +71,8 @@ static void tell(const tam_flight *f) {
         tam_phase_tell(r, TAMIS_PHASE_DEVICE, b, f->report.step, f->begin_ns[b], now_ns);
 }
 
-/* The job of a flight. After a failure the communicator ends the collectives that wait on devices, so
- * that streams run dry and the residual can be saved. */
+/* The job of a flight. After a failure the communicator ends the collectives that wait on devices,
+ * so that streams run dry and the residual can be saved. */
 static tamis_status watch(tam_job *job, tam_link *link) {
     tam_flight *f = (tam_flight *)(void *)job;
     tam_cuda_step *step = f->reducer->flights->steps[0];

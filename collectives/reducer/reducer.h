@@ -186,7 +186,8 @@ static inline bool tam_bucket_waits(const tam_bucket *b) {
            b->reducer->config.worker == TAMIS_WORKER_THREAD;
 }
 
-/** What is learned is learned for so many entries. A slice may get nothing of a small k, and learns for one then. */
+/** What is learned is learned for so many entries. A slice may get nothing of a small k, and learns
+ * for one then. */
 static inline uint64_t tam_bucket_aim(const tam_bucket *b) {
     return b->view.k > 0 ? b->view.k : 1;
 }
@@ -267,14 +268,15 @@ void tam_buckets_share_first(tamis_reducer *r);
 /** buckets.c: division of the layout, and all that one bucket needs. */
 tamis_status tam_buckets_open(tamis_reducer *r);
 void tam_buckets_close(tamis_reducer *r);
-/** choose.c: gives every bucket its scheme and exchange. Of exchange auto, that and the index format
- * which should be fastest, by the model of cost.h and from numbers that all ranks share. */
+/** choose.c: gives every bucket its scheme and exchange. Of exchange auto, that and the index
+ * format which should be fastest, by the model of cost.h and from numbers that all ranks share. */
 void tam_buckets_choose(tamis_reducer *r);
 
-/** job.c: the job of a bucket, from the gradient to the sums; that of the last one ends the step for
- * all. */
+/** job.c: the job of a bucket, from the gradient to the sums; that of the last one ends the step
+ * for all. */
 tamis_status tam_step_exchange(tam_job *job, tam_link *link);
-/** job.c: the gradient into the residual, ahead of the job, of a bucket that need not wait for it. */
+/** job.c: the gradient into the residual, ahead of the job, of a bucket that need not wait for it.
+ */
 tamis_status tam_step_accumulate(tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
@@ -299,8 +301,8 @@ void tam_phase_note(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, 
 uint32_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
 /** Nobody else is expected at an exchange that begins now before then. */
 uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns);
-/** The part of an exchange in which the ranks met has ended, and the headers are here: tell how long
- * the others were waited for, and what was left. */
+/** The part of an exchange in which the ranks met has ended, and the headers are here: tell how
+ * long the others were waited for, and what was left. */
 void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns);
 /** All ranks come to the end of this exchange at about the same time: count from here. */
 void tam_arrive_met(tam_bucket *b, uint64_t now_ns);

@@ -20,8 +20,8 @@ static uint32_t blocks_length(const tam_bucket *b, uint32_t nranks) {
     return b->scheme.ownership == TAM_OWN_BALANCED ? nranks : 0;
 }
 
-/* Words that a bucket keeps beside control, in a communicator of so many ranks: blocks, and what its
- * exchange remembers. */
+/* Words that a bucket keeps beside control, in a communicator of so many ranks: blocks, and what
+ * its exchange remembers. */
 static size_t parts_length(const tam_bucket *b, uint32_t comm_nranks) {
     uint32_t nranks = comm_nranks / b->slice.nlocal;
     return b->view.keeps ? blocks_length(b, nranks) + b->exchange->state_words(nranks) : 0;
@@ -117,8 +117,7 @@ void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
 
 /* As tamis_reducer_set_density. */
 bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k) {
-    return k == r->k ||
-           (r->driver->by_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
+    return k == r->k || (r->driver->by_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
 /* Control as a state holds it, and as it was a step before. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Control of a reducer at one time: what the next step follows from, but for residual and moments. In a
- * state there are two, that of now and that before the last step (undo.h).
+ * Control of a reducer at one time: what the next step follows from, but for residual and moments.
+ * In a state there are two, that of now and that before the last step (undo.h).
  *
  *     | place | a row per bucket | levels: double[groups] | parts |
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps that the device runs by itself: kernels and collectives are enqueued in stream order, bucket
- * after bucket, and the host only watches.
+ * Steps that the device runs by itself: kernels and collectives are enqueued in stream order,
+ * bucket after bucket, and the host only watches.
  *
  *     caller's thread           device                          communicator's thread
  *     ready  enqueue 0 ----->   accumulate 0, cut 0, exchange   watch: has it ended? has the

@@ -19,8 +19,9 @@ static bool masks(const tamis_reducer *r) {
     return r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first;
 }
 
-/* Entries of a bucket that can leave the residual in a step of which there is a way back. By what all
- * states of such a reducer have in common: not by what exchange auto chose, nor by formats. Even. */
+/* Entries of a bucket that can leave the residual in a step of which there is a way back. By what
+ * all states of such a reducer have in common: not by what exchange auto chose, nor by formats.
+ * Even. */
 static size_t room_of(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_scheme s = tam_scheme_sparse(r->scheme);
@@ -148,8 +149,8 @@ void tam_undo_drop(tam_bucket *b) {
         memcpy(values_of(b, list, 1), rest, (size_t)list->count * sizeof rest[0]);
 }
 
-/* Of a list keep what is 0 in `vector` now. The array of what rounding took serves as scratch: nothing
- * is kept of what was dropped. */
+/* Of a list keep what is 0 in `vector` now. The array of what rounding took serves as scratch:
+ * nothing is kept of what was dropped. */
 static tamis_status keep_zeros(tam_bucket *b, undo_list *list, const float *vector) {
     float *now = values_of(b, list, 1), *values = values_of(b, list, 0);
     float *masked = masks(b->reducer) ? values_of(b, list, 2) : NULL;
@@ -209,7 +210,8 @@ tam_way tam_undo_way(const tamis_reducer *r) {
 }
 
 /* What was given comes back to a vector that may have been added to since.
- * @param  lost  [in,out]  grows by the entries whose sum would not be finite, which stay as they are */
+ * @param  lost  [in,out]  grows by the entries whose sum would not be finite, which stay as they
+ * are */
 static tamis_status give_back(tam_bucket *b, float *vector, const float *values, const float *kept,
                               double factor, float *scratch, uint64_t *lost) {
     const tam_device *device = b->reducer->device;

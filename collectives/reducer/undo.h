@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The way back: what a rank needs to take the last step back that it applied. Where the last exchange
- * of a step fails on one rank alone, the others apply the step and that rank does not; afterwards
- * all meet at its step (align.c).
+ * The way back: what a rank needs to take the last step back that it applied. Where the last
+ * exchange of a step fails on one rank alone, the others apply the step and that rank does not;
+ * afterwards all meet at its step (align.c).
  *
  * A record of fixed size, in host memory, as it lies in a state:
  *
@@ -11,11 +11,11 @@
  *     list   | count, passes, decay, keep | indices | values | kept | masked |
  *
  * values: what the residual held at these indices before the step was applied, kept: what rounding
- * left there, masked: moments that were cleared there (rule momentum alone). The next step adds to the
- * residual before it can fail, and so may micro-batches: then
+ * left there, masked: moments that were cleared there (rule momentum alone). The next step adds to
+ * the residual before it can fail, and so may micro-batches: then
  *
  *     no pass since     residual[i] = values[i]                                     the same bits
- *     passes since      residual[i] += decay * (values[i] - kept[i])                decay: of all of them
+ *     passes since      residual[i] += decay * (values[i] - kept[i])         decay: of all of them
  *
  * so that nothing is lost. A step of more entries than there is room for has no way back.
  */
@@ -62,7 +62,8 @@ bool tam_undo_valid(const tamis_reducer *r, const void *record);
 tam_way tam_undo_way(const tamis_reducer *r);
 /** Most entries of a list. */
 size_t tam_undo_room(const tamis_reducer *r);
-/** Take the last step back. @param scratch  float[tam_undo_room]. DEVICE: the reducer is of no use */
+/** Take the last step back. @param scratch  float[tam_undo_room]. DEVICE: the reducer is of no use
+ */
 tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch);
 
 #endif

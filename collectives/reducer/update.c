@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Update mode: residuals accumulate each rank's own step. What may be asked for, what the rule needs
- * pass by pass, and defaults by density.
+ * Update mode: residuals accumulate each rank's own step. What may be asked for, what the rule
+ * needs pass by pass, and defaults by density.
  */
 #include "collectives/reducer/reducer.h"
 

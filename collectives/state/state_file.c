@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * State files: control, residual and moments of one rank. Saving writes beside the target, flushes, renames
- * and flushes the folder. Loading reads into memory of its own.
+ * State files: control, residual and moments of one rank. Saving writes beside the target, flushes,
+ * renames and flushes the folder. Loading reads into memory of its own.
  */
 #include "collectives/state/state.h"
 #include "lib/base/fenv.h"

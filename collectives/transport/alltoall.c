@@ -3,7 +3,7 @@
  * An all-to-all of ranks that only gather. Where the run for this rank lies in what the others send
  * comes first, from their tables of begins; then all that everybody sends, a chunk at a time:
  *
- *     table of rank a     | 0 | begin of run 1 | ... | end |      rank b keeps begin and end of run b
+ *     table of rank a     | 0 | begin of run 1 | ... | end |   rank b keeps begin and end of run b
  *     chunks of rank a    | run 0 | run 1 | ...            |      and copies what of it is in them
  */
 #include "collectives/transport/sum.h"

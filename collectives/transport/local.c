@@ -160,7 +160,8 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     return meet(self, false, call);
 }
 
-/* Own slice: sum over ranks in rank order. Only this rank writes it, nobody else reads it meanwhile. */
+/* Own slice: sum over ranks in rank order. Only this rank writes it, nobody else reads it
+ * meanwhile. */
 static void sum_slice(const local *self, float *values, size_t begin, size_t end) {
     const posting *all = self->hub->posted;
     float sums[TAM_SUMS];

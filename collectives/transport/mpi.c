@@ -6,8 +6,8 @@
  * All-gather: every rank sends its bytes to all others, starting with its right neighbour so that
  * no rank is everybody's first target.
  *
- * All-to-all: the same with a run for each. What comes longer than expected MPI refuses (truncated),
- * what comes shorter the receiver's checksums find.
+ * All-to-all: the same with a run for each. What comes longer than expected MPI refuses
+ * (truncated), what comes shorter the receiver's checksums find.
  *
  * Sum: rank r owns slice r and adds it up in rank order, whatever order the parts arrive in, so
  * that every rank gets the same bits. Slices travel in pieces; piece j is gathered while piece j+1

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a communicator of NCCL ends. ncclCommAbort lets kernels that wait for other ranks run out; it joins threads and may
- * hang, so a thread of its own calls it and close waits for that thread no longer than END_NS.
- * From the moment it has begun nobody else touches the communicator: that is what the lock is for.
+ * How a communicator of NCCL ends. ncclCommAbort lets kernels that wait for other ranks run out; it
+ * joins threads and may hang, so a thread of its own calls it and close waits for that thread no
+ * longer than END_NS. From the moment it has begun nobody else touches the communicator: that is
+ * what the lock is for.
  */
 #include "collectives/transport/nccl_comm.h"
 

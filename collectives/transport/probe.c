@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ranks meet after each repetition, and show each other there how long the one before took them and
- * all of it so far; from these numbers alone they decide what comes next:
+ * The ranks meet after each repetition, and show each other there how long the one before took them
+ * and all of it so far; from these numbers alone they decide what comes next:
  *
  *     rank 0   | sum 32 | show  - |       | gather 128 | show 34 |       | pass 0 | show 24 |
  *     rank 1   | sum 32 | show  - |  max  | gather 128 | show 35 |  max  | pass 0 | show 22 |  max
  *     rank 2   | sum 32 | show  - |       | gather 128 | show 34 |  35   | pass 0 | show 29 |  29
  *
- * A repetition lasts until that meeting is over, so until all are through, for ranks may share a core.
+ * A repetition lasts until that meeting is over, so until all are through, for ranks may share a
+ * core.
  */
 #include "collectives/transport/probe.h"
 
@@ -26,9 +27,9 @@ enum { LARGEST = 1 << 22, GATHERED = 1 << 17, ROUNDS = 5, TURNS = 7, REPEATS = R
 
 typedef enum what { SUM, GATHER, PASS } what;
 
-/* In a round the small take several turns, the large only the last. None follows itself: what disturbs the
- * machine for some milliseconds hits one repetition of each, not all of one, and what the large leave in
- * the caches is what the small find there. */
+/* In a round the small take several turns, the large only the last. None follows itself: what
+ * disturbs the machine for some milliseconds hits one repetition of each, not all of one, and what
+ * the large leave in the caches is what the small find there. */
 static const struct point {
     what kind;
     size_t size;
@@ -154,8 +155,8 @@ static void draw(const tam_probe *m, what kind, tam_curve *out) {
     }
 }
 
-/* What was never measured must leave time for more: its time is only guessed, from smaller sizes. Two
- * sizes of each kind are measured at any rate. */
+/* What was never measured must leave time for more: its time is only guessed, from smaller sizes.
+ * Two sizes of each kind are measured at any rate. */
 static bool affordable(const tam_probe *m, size_t p) {
     double left_s = BUDGET_S - m->spent_s;
     tam_curve curve;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What sums of several transports share, and what those make of it that only gather: the sum, chunk
- * by chunk, added here in rank order, which costs nranks / 2 times the bytes of a sum whose slices have
- * owners; and the all-to-all.
+ * by chunk, added here in rank order, which costs nranks / 2 times the bytes of a sum whose slices
+ * have owners; and the all-to-all.
  */
 #ifndef TAM_TRANSPORT_SUM_H
 #define TAM_TRANSPORT_SUM_H
@@ -20,7 +20,8 @@ enum { TAM_SUMS = 512 }; /* values whose sums are made at a time, in memory that
 /** sums[i] = from[i] of the first rank, sums[i] += from[i] of the others. */
 void tam_sums_add(const uint16_t *from, size_t count, bool first, float *sums);
 
-/** values[i] = round(sums[i]); lost[i] += what that took. @param lost  NULL: of another rank's slice */
+/** values[i] = round(sums[i]); lost[i] += what that took. @param lost  NULL: of another rank's
+ * slice */
 void tam_sums_round(const float *sums, size_t count, uint16_t *values, float *lost);
 
 /** All-gather of one chunk; *out: what came, rank after rank, in memory of the transport. */

@@ -8,9 +8,10 @@
  *
  * A call of a team is a fixed number of all-to-alls of the whole transport, in which a rank has
  * nothing for those outside its team: nothing travels that need not, and deadlines, poison and
- * faults are those of the transport. Parts of a sum carry checksums, for a damaged part would make a
- * sum that is wrong and the same everywhere. Some transports let all their ranks meet in a call, so all teams
- * of one kind make the same calls in the same order; counts may differ from team to team.
+ * faults are those of the transport. Parts of a sum carry checksums, for a damaged part would make
+ * a sum that is wrong and the same everywhere. Some transports let all their ranks meet in a call,
+ * so all teams of one kind make the same calls in the same order; counts may differ from team to
+ * team.
  */
 #ifndef TAM_TRANSPORT_TEAM_H
 #define TAM_TRANSPORT_TEAM_H
@@ -33,8 +34,8 @@ typedef struct tam_team {
 /** Room for sums of so many values. */
 size_t tam_team_sum_room(size_t count, uint32_t nmembers);
 
-/** `out` carries first, stride, count, member, nranks and room_bytes in. The room must hold sums, and
- * count times what a member gathers. */
+/** `out` carries first, stride, count, member, nranks and room_bytes in. The room must hold sums,
+ * and count times what a member gathers. */
 tamis_status tam_team_open(tam_team *out);
 
 /** @param lingers  the transport may still use what it was given, which stays */

@@ -30,8 +30,8 @@
  * You may stop reading after any section: 1 rules, 2 status, 3 communicators, 4 layouts,
  * 5 reducers, 6 steps, 7 overlap, 8 results and statistics, 9 state, 10 settings.
  *
- * Stable          these sections, mpi.h, nccl.h, cuda.h and energy.h: names and meanings stay within a
- *                 major version
+ * Stable          these sections, mpi.h, nccl.h, cuda.h and energy.h: names and meanings stay
+ *                 within a major version
  * Experimental    whoever defines TAMIS_EXPERIMENTAL before including gets what may still change or
  *                 go: nodes (config.ranks_per_node), tamis/pipeline.h, tamis/governor.h. So may the
  *                 exchange balanced-pairs, which is asked for by its word
@@ -67,8 +67,8 @@
  *              ranks are made in rank order: all ranks, all runs, all transports and all devices
  *              give the same bits.
  *              So they do where a rank rounds another way or flushes denormals (fesetround,
- *              torch.set_flush_denormal, a library linked with -ffast-math): the library computes in
- *              the default floating-point environment and leaves the caller's as it was.
+ *              torch.set_flush_denormal, a library linked with -ffast-math): the library computes
+ *              in the default floating-point environment and leaves the caller's as it was.
  * Exceptions   No call ends in SIGFPE where floating-point exceptions are enabled (feenableexcept:
  *              invalid, division by zero, overflow), on a CPU with whatever numbers: NaN and Inf
  *              are told by status. An all-gather of the caller (section 3) runs without them, too;
@@ -101,8 +101,8 @@ extern "C" {
 #define TAMIS_CHECKED TAMIS_API
 #endif
 
-/* What an _INIT macro is made of: the size of its struct, and fields that do not begin at 0. C names
- * them in the initialiser; C++ could not before C++20, so there they are assigned. */
+/* What an _INIT macro is made of: the size of its struct, and fields that do not begin at 0. C
+ * names them in the initialiser; C++ could not before C++20, so there they are assigned. */
 #if defined(__cplusplus)
 #define TAMIS_INIT(type, sets)                                                                     \
     [] {                                                                                           \
@@ -338,8 +338,8 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
                                                tamis_layout **out);
 
 /**
- * Say that the gradient of a segment is zero but for few rows: that of an embedding, of which a batch
- * touches the rows of its words. The segment is a matrix, row after row.
+ * Say that the gradient of a segment is zero but for few rows: that of an embedding, of which a
+ * batch touches the rows of its words. The segment is a matrix, row after row.
  *
  * Such a segment is exchanged by itself, exactly, whatever the scheme: the ranks tell each other
  * which rows have an entry that is not zero, and what any rank touched is summed whole, in float32.
@@ -433,9 +433,9 @@ typedef enum tamis_worker {
     row(U32, u32, 1) row(BLOCK16, block16, 2) row(GAP8, gap8, 3) row(BITMAP, bitmap, 4)
 
 /** How indices travel (docs/exchange.md). The results are the same. AUTO is, bucket by bucket, what
- * takes few bytes by the counts known at creation (gap8 only if a third less than others, for it takes
- * longer to read); with exchange auto, which knows the link, what should take the least time; u32 where
- * a CUDA device runs the steps. */
+ * takes few bytes by the counts known at creation (gap8 only if a third less than others, for it
+ * takes longer to read); with exchange auto, which knows the link, what should take the least time;
+ * u32 where a CUDA device runs the steps. */
 #define TAMIS_INDEX_ENUMERATOR(NAME, name, number) TAMIS_INDEX_##NAME = number,
 typedef enum tamis_index_format {
     TAMIS_INDEX_AUTO = 0,
@@ -493,16 +493,17 @@ typedef enum tamis_update_rule {
  *     ...
  *     for every parameter:  p -= lr * weight_decay * p;  p -= lr * grads[i];      plain SGD, lr as
  *                                                                                 for dense AdamW
- * Parameters stay identical on all ranks; m and v differ from rank to rank, and belong to the state.
+ * Parameters stay identical on all ranks; m and v differ from rank to rank, and belong to the
+ * state.
  *
  * An entry that is not finite moves neither m nor v nor the residual, and counts as a bad one; so
  * does one whose square is not. What was a step for a skipped gradient has moved them.
  *
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v)
  * Cost:        one pass, 28 bytes per element (32 with dense output, 8 less without m or v)
- * Unsupported: scheme dense, segments with rows, tamis_reducer_accumulate: add micro-batches up in the
- *              gradient. With exchange auto all buckets are union. On a CUDA device the host drives
- *              the steps
+ * Unsupported: scheme dense, segments with rows, tamis_reducer_accumulate: add micro-batches up in
+ *              the gradient. With exchange auto all buckets are union. On a CUDA device the host
+ *              drives the steps
  * Source:      Adam: arXiv 1412.6980; momentum: arXiv 1712.01887
  */
 typedef struct tamis_update {
@@ -523,10 +524,10 @@ typedef struct tamis_update {
 /**
  * What TAMIS_UPDATE_INIT leaves open, by the density: beta1 where it is -1, scale, residual decay.
  *
- * Of rule Adam there are two forms. From 5 % of the entries on, beta1 = 0.9: what is chosen is where
- * the momentum is surest, and nothing waits. Below, beta1 = 0: the residual is the momentum, which
- * moves unsure entries, too. (RMSprop is this form with residual_decay 0: no momentum at all.) A
- * beta1 that is given stays, and has its own row:
+ * Of rule Adam there are two forms. From 5 % of the entries on, beta1 = 0.9: what is chosen is
+ * where the momentum is surest, and nothing waits. Below, beta1 = 0: the residual is the momentum,
+ * which moves unsure entries, too. (RMSprop is this form with residual_decay 0: no momentum at
+ * all.) A beta1 that is given stays, and has its own row:
  *
  *     density           10 %     3 %     1 %    0.1 %     residual_decay
  *     scale, beta1 > 0   5       9      10      10        0
@@ -535,9 +536,9 @@ typedef struct tamis_update {
  * Between them: by straight lines of log(scale) over log(density); below them the last; above, the
  * scale goes to 1 at density 1. The same bits on every machine. Of rule momentum: 0.9, 1, 1.
  *
- * The scale must be tuned like a learning rate: these are small enough for the three transformers of
- * docs/fidelity.md, of which the smallest would gain one percent of its loss by twice as much, and
- * the largest is ruined by it. A beta2 of 0.999 is too slow for such steps.
+ * The scale must be tuned like a learning rate: these are small enough for the three transformers
+ * of docs/fidelity.md, of which the smallest would gain one percent of its loss by twice as much,
+ * and the largest is ruined by it. A beta2 of 0.999 is too slow for such steps.
  *
  * @param  density         [in]      in (0, 1]
  * @param  update          [in,out]  set by TAMIS_UPDATE_INIT; rule and beta1 are read
@@ -558,9 +559,9 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
  * no host synchronisation, if its messages have a fixed size: every preset with an exact count
  * (tamis, topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`,
- * whose parts move, nor with exchange `balanced-pairs`), and no segment has rows. In all other cases
- * the host drives the step and moves k entries (dense: the gradient; rows: those that were touched)
- * through pinned memory.
+ * whose parts move, nor with exchange `balanced-pairs`), and no segment has rows. In all other
+ * cases the host drives the step and moves k entries (dense: the gradient; rows: those that were
+ * touched) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -577,20 +578,20 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * (docs/exchange.md), decided when the reducer is created, from numbers that all ranks share. Where
  * link_latency_us and link_gbit are both given, that is all the model knows of the machine, and the
  * choice is the same in every run. Else times are measured, once for a communicator, in some 80 ms;
- * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are summed
- * in the gradient, in float32, whatever wire_dtype is: an error that loses the communicator leaves their
- * gradients partly reduced, and a step that is skipped for NaN or Inf loses what they held, as with
- * scheme dense. Micro-batches wait in the residual and go with the step. All buckets are union with
- * TAMIS_OUTPUT_SPARSE and on a CUDA device.
+ * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are
+ * summed in the gradient, in float32, whatever wire_dtype is: an error that loses the communicator
+ * leaves their gradients partly reduced, and a step that is skipped for NaN or Inf loses what they
+ * held, as with scheme dense. Micro-batches wait in the residual and go with the step. All buckets
+ * are union with TAMIS_OUTPUT_SPARSE and on a CUDA device.
  *
  * With ranks_per_node = G > 1 the exchange is hierarchical: ranks a G to a G + G - 1 are node a, in
  * which all gradients are summed, so that only picks of sums travel between nodes. Rank g of a node
- * holds slice g, some n/G elements: its residual is that of the node's sum, and steps are those of the
- * scheme among the ranks g of all nodes, on their slice; results are gathered in the node
+ * holds slice g, some n/G elements: its residual is that of the node's sum, and steps are those of
+ * the scheme among the ranks g of all nodes, on their slice; results are gathered in the node
  * (docs/exchange.md). G divides the number of ranks. For schemes with an exact count, exclusive
  * ownership and exchange union (tamis, cltk), float32 values and the CPU; no segment has rows. The
- * gradient is read by the exchange, whatever `worker` says, and so is the library's until wait; an error
- * before the node's sum is made leaves it as it was. Bad entries are those of sums of a node;
+ * gradient is read by the exchange, whatever `worker` says, and so is the library's until wait; an
+ * error before the node's sum is made leaves it as it was. Bad entries are those of sums of a node;
  * tamis_reducer_accumulate is refused.
  */
 typedef struct tamis_reducer_config {
@@ -735,10 +736,10 @@ TAMIS_CHECKED tamis_status tamis_reducer_start(tamis_reducer *reducer, const tam
  *
  * On TAMIS_OK the result is in step.grad (dense output) and in tamis_reducer_result. On
  * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
- * residual holds everything that was accumulated: nothing was applied anywhere on this rank. Others may
- * have applied the step, if only its last exchange failed here: tamis_reducer_align.
- * Scheme "dense" has no residual: such an error leaves its gradient partly reduced. So also buckets
- * that exchange auto made dense.
+ * residual holds everything that was accumulated: nothing was applied anywhere on this rank. Others
+ * may have applied the step, if only its last exchange failed here: tamis_reducer_align. Scheme
+ * "dense" has no residual: such an error leaves its gradient partly reduced. So also buckets that
+ * exchange auto made dense.
  *
  * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
  *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED, DEVICE: the comm
@@ -887,8 +888,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_result(const tamis_reducer *reducer, ta
 
 /**
  * The residual of this rank, float32[n], in memory of its device. NULL for scheme "dense", which
- * has none. With ranks_per_node float32[sum of tamis_bucket.held], of the elements told there. After a
- * join it is complete in the order of the joined stream.
+ * has none. With ranks_per_node float32[sum of tamis_bucket.held], of the elements told there.
+ * After a join it is complete in the order of the joined stream.
  *
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
  */
@@ -973,27 +974,27 @@ TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char
 /**
  * After loading or restoring: bring all ranks to the same step.
  *
- * Where the last exchange of a step fails on one rank alone, the others apply that step and this one
- * does not, so the states that they save then are a step apart. Ranks that are ahead take their last
- * step back: what they gave in it returns to their residual, and their thresholds to what they were.
- * The run goes on bit for bit as if the step had failed on all ranks. What such a rank has added to its
- * residual since, for it had begun the next step, stays there as of a micro-batch.
+ * Where the last exchange of a step fails on one rank alone, the others apply that step and this
+ * one does not, so the states that they save then are a step apart. Ranks that are ahead take their
+ * last step back: what they gave in it returns to their residual, and their thresholds to what they
+ * were. The run goes on bit for bit as if the step had failed on all ranks. What such a rank has
+ * added to its residual since, for it had begun the next step, stays there as of a micro-batch.
  *
  * Parameters, the optimizer's state and the place in the data must be those of the step that is
  * returned: that is what a rank which has not applied the last one has saved, and as parameters are
  * equal on all ranks, those of any one that saved at that step serve for all.
  *
  * Nothing is known of the way back after it was gone, of more than one step, of steps that a CUDA
- * device ran by itself, of residuals that were restored without their control part, and of steps that
- * sent more than four times what they aimed at. Scheme dense, which keeps nothing, only counts back.
- * So do dense buckets of exchange auto, and moments of rule Adam stay as they are.
+ * device ran by itself, of residuals that were restored without their control part, and of steps
+ * that sent more than four times what they aimed at. Scheme dense, which keeps nothing, only counts
+ * back. So do dense buckets of exchange auto, and moments of rule Adam stay as they are.
  *
  * @param  step  [out]  number of the next step, from 0: the same on all ranks
  *
  * Collective: yes
- * Errors:     ARGUMENT, STATE, NOMEM, MISMATCH (more than one step apart), UNSUPPORTED (no way back),
- *             on all ranks: no effect; TIMEOUT, TRANSPORT: the comm; DEVICE: the reducer is of no use
- *             any more
+ * Errors:     ARGUMENT, STATE, NOMEM, MISMATCH (more than one step apart), UNSUPPORTED (no way
+ *             back), on all ranks: no effect; TIMEOUT, TRANSPORT: the comm; DEVICE: the reducer is
+ *             of no use any more
  */
 TAMIS_CHECKED tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t *step);
 
@@ -1002,9 +1003,9 @@ TAMIS_CHECKED tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t 
  * mode:
  *
  *     control    what a state file holds but for the vectors: what it belongs to, step number,
- *                thresholds, and what the last step changed: a few KiB, and 12 bytes for each entry of
- *                a step (of what is cut by threshold: four times as many, and 48 KiB; of a segment
- *                with rows: 3 bytes an element; momentum: 4 more)
+ *                thresholds, and what the last step changed: a few KiB, and 12 bytes for each entry
+ *                of a step (of what is cut by threshold: four times as many, and 48 KiB; of a
+ *                segment with rows: 3 bytes an element; momentum: 4 more)
  *     residual   float32[n] in the order of the layout, in host memory
  *     moments    one or two more of these, and the passes that made them
  *
@@ -1042,9 +1043,9 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, f
  * Take one part or both back.
  *
  * Both, of one moment: the run goes on bit for bit, as after tamis_reducer_load, and all that is
- * checked there is checked here. The control part alone: thresholds and step number, and no way back
- * (tamis_reducer_align). The residual
- * alone, from wherever it comes: it replaces what the reducer holds and all else stays.
+ * checked there is checked here. The control part alone: thresholds and step number, and no way
+ * back (tamis_reducer_align). The residual alone, from wherever it comes: it replaces what the
+ * reducer holds and all else stays.
  *
  * So a run of Q ranks goes on with P, in two calls. The control part alone may be of any rank of
  * another number of them; what is divided among ranks (ownership balanced, exchange balanced-pairs)
@@ -1059,7 +1060,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, f
  * @param  control   [in]  NULL: stays as it is
  * @param  residual  [in]  float32[n], finite, host memory; NULL: stays as it is
  *
- * Collective: no, but all ranks must restore the same step, or call tamis_reducer_align; the next step
+ * Collective: no, but all ranks must restore the same step, or call tamis_reducer_align; the next
+ * step
  *             notices if they did not
  * Errors:     ARGUMENT (both NULL, an element is not finite), STATE, UNSUPPORTED (a residual for
  *             scheme dense), FORMAT, NOMEM: the reducer is as it was; DEVICE: it is of no use any
@@ -1115,8 +1117,8 @@ typedef struct tamis_setting {
  * is set by its _INIT macro. */
 TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
 
-/** A field of tamis_reducer_config or tamis_update that is a number or a word. docs/options.md is made
- * from these, and so are the options of Python's Reducer. */
+/** A field of tamis_reducer_config or tamis_update that is a number or a word. docs/options.md is
+ * made from these, and so are the options of Python's Reducer. */
 typedef struct tamis_option {
     size_t size;
     const char *of;    /* "config" or "update" */
@@ -1136,8 +1138,8 @@ typedef struct tamis_option {
  * is set by its _INIT macro. */
 TAMIS_API int tamis_option_list(size_t index, tamis_option *out);
 
-/** What does not go together: a call refuses with UNSUPPORTED what is asked for. docs/options.md is made
- * from these, too. */
+/** What does not go together: a call refuses with UNSUPPORTED what is asked for. docs/options.md is
+ * made from these, too. */
 typedef struct tamis_refusal {
     size_t size;
     const char *call;  /* that refuses */

@@ -4,7 +4,7 @@
  * AVX-512) give the same bits; the portable one is the oracle.
  *
  *     a = decay * acc[i]                    multiply, then add, each rounded to nearest
- *     s = a + scale * grad[i]               or a + what the optimizer makes of that, see optimizer.h
+ *     s = a + scale * grad[i]         or a + what the optimizer makes of that, see optimizer.h
  *     if s is not finite:  s = a, count it
  *     acc[i] = s;  grad[i] = 0 if asked
  *     if bits(|s|) >= threshold: append (base + i, bits(|s|)), NaN and Inf in acc included
@@ -16,8 +16,9 @@
  * added in order in binary64. Elements past the end count as +0. A warp of 32 threads with four
  * elements each can do the same.
  *
- * Order of the sum of a group, from those of its tiles. Lane j of 256 adds, in binary64, from 0, the
- * sums of the group's tiles j, j + 256, j + 512, ...; then halves fold: u[j] += u[j+128], u[j+64],
+ * Order of the sum of a group, from those of its tiles. Lane j of 256 adds, in binary64, from 0,
+ * the sums of the group's tiles j, j + 256, j + 512, ...; then halves fold: u[j] += u[j+128],
+ * u[j+64],
  * ..., u[j+1]; u[0] is the group's sum. A block of 256 threads can do the same.
  */
 #ifndef TAM_CPU_TILE_H

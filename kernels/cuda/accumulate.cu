@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
  * The pass over the gradient: acc = decay * acc + scale * grad, or what the rule of an update makes
- * of that (lib/base/optimizer.h); candidates, sums of squares, in the bits of kernels/cpu/tile.h. One warp takes one chunk at a time and waits for nobody; a lane holds 16 of
- * its elements in registers:
+ * of that (lib/base/optimizer.h); candidates, sums of squares, in the bits of kernels/cpu/tile.h.
+ * One warp takes one chunk at a time and waits for nobody; a lane holds 16 of its elements in
+ * registers:
  *
  *     register 4 j + c        vector: element 128 j + 4 t + c      j, c = 0..3, lane t
  *                             else:   element 128 j + 32 c + t
  *
  * Either way a lane first adds the squares of j = 0..3, as the order of tile.h wants, and every
- * load of the warp is one run of memory. TAM_VECTOR loads 4 elements at a time; it needs a whole chunk
- * whose elements lie at a multiple of that.
+ * load of the warp is one run of memory. TAM_VECTOR loads 4 elements at a time; it needs a whole
+ * chunk whose elements lie at a multiple of that.
  */
 #include "kernels/cuda/kernel.cuh"
 
@@ -77,8 +78,8 @@ static __device__ bool make_room(const tam_cuda_accumulate &job, uint32_t count,
     return !c->full;
 }
 
-/* The lane's place among the hits of its chunk: of its first hit of row j, for TAM_VECTOR in byte j of
- * `before`. Bytes cannot overflow: a row has 128 elements. */
+/* The lane's place among the hits of its chunk: of its first hit of row j, for TAM_VECTOR in byte j
+ * of `before`. Bytes cannot overflow: a row has 128 elements. */
 static __device__ uint32_t count_before(uint32_t hits, uint32_t *all) {
     uint32_t lane = threadIdx.x % 32, own = 0, before;
     for (uint32_t j = 0; j < 4; j++)

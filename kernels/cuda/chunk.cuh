@@ -31,8 +31,8 @@ static __device__ __forceinline__ bool tam_aligned(const void *memory, size_t by
     return (reinterpret_cast<uintptr_t>(memory) & (bytes - 1)) == 0;
 }
 
-/** How a chunk can be read: in vectors of four; whole, but not aligned for that; a part of one, with
- * a test for every element. */
+/** How a chunk can be read: in vectors of four; whole, but not aligned for that; a part of one,
+ * with a test for every element. */
 enum tam_form { TAM_VECTOR, TAM_WHOLE, TAM_PART };
 
 /** The element, from the chunk's begin, that register r of a lane holds. */

@@ -13,8 +13,8 @@
  *
  * Cost, counted and not measured: thread 0 has a division after a division for each group, some 250
  * cycles, and two per rank; a binary search in the union and ten logarithms and powers follow each
- * other, some 1000 cycles each. With 161 groups and 8 ranks that is 90,000 cycles, 50 us at 1.8 GHz.
- * The sort is G log^2 G / 512 rounds of a thread. Thousands of groups cost 0.15 us each.
+ * other, some 1000 cycles each. With 161 groups and 8 ranks that is 90,000 cycles, 50 us at 1.8
+ * GHz. The sort is G log^2 G / 512 rounds of a thread. Thousands of groups cost 0.15 us each.
  */
 #include "kernels/cuda/slots.cuh"
 

@@ -38,10 +38,10 @@
  *
  *  Three ranks, five values at the union, shares of two (padded to six):
  *
- *     rank 0  a0 a1 a2 a3 a4 --     all-to-all    rank 0 has  a0 a1 | b0 b1 | c0 c1   adds to  s0 s1
- *     rank 1  b0 b1 b2 b3 b4 --                   rank 1      a2 a3 | b2 b3 | c2 c3            s2 s3
- *     rank 2  c0 c1 c2 c3 c4 --                   rank 2      a4 -- | b4 -- | c4 --            s4 --
- *                                   all-gather    every rank  s0 s1 s2 s3 s4 --
+ *     rank 0  a0 a1 a2 a3 a4 --   all-to-all  rank 0 has  a0 a1 | b0 b1 | c0 c1   adds to  s0 s1
+ *     rank 1  b0 b1 b2 b3 b4 --               rank 1      a2 a3 | b2 b3 | c2 c3            s2 s3
+ *     rank 2  c0 c1 c2 c3 c4 --               rank 2      a4 -- | b4 -- | c4 --            s4 --
+ *                                 all-gather  every rank  s0 s1 s2 s3 s4 --
  */
 #ifndef TAM_CUDA_CUDA_H
 #define TAM_CUDA_CUDA_H

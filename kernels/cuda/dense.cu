@@ -216,8 +216,8 @@ template <typename ELEMENT> static __device__ void clear_all(const tam_cuda_accu
     }
 }
 
-/* Who refused a slot or met absent sums refuses the step and, from then on, all that follow: then the
- * verdict on the slots is the one of before. */
+/* Who refused a slot or met absent sums refuses the step and, from then on, all that follow: then
+ * the verdict on the slots is the one of before. */
 static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
     verdict->status = TAMIS_E_PROTOCOL;
     verdict->refused = TAM_REFUSED_ABSENT;

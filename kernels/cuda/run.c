@@ -33,8 +33,9 @@ static tamis_status find_capture(void *stream, bool *captured) {
     return TAMIS_OK;
 }
 
-/* The pointers of the segments go to the device as parameters of launches: memory to copy from would
- * have to stay as it is until the device comes to it, and a graph of the caller keeps them. */
+/* The pointers of the segments go to the device as parameters of launches: memory to copy from
+ * would have to stay as it is until the device comes to it, and a graph of the caller keeps them.
+ */
 static tamis_status send_pointers(tam_cuda_step *s, void *const *from, uint32_t by) {
     uint32_t count = s->device->nsegments;
     for (uint32_t at = 0; at < count; at += TAM_POINTERS) {
@@ -226,8 +227,8 @@ static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target,
     return TAMIS_OK;
 }
 
-/* What ran on the own streams before is over when a graph of the caller runs: the last step is waited
- * for here, once, and from now on join waits for the whole of a step. */
+/* What ran on the own streams before is over when a graph of the caller runs: the last step is
+ * waited for here, once, and from now on join waits for the whole of a step. */
 static tamis_status leave_to_caller(tam_cuda_step *s) {
     tam_cuda_round *r = s->round;
     if (r->serial > 0 && r->begun == 0)

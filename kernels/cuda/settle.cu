@@ -82,8 +82,8 @@ static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t r) {
     return count;
 }
 
-/* All ranks have the same headers and sums, and so come to the same verdict. A step that the headers
- * end is not looked at any further. */
+/* All ranks have the same headers and sums, and so come to the same verdict. A step that the
+ * headers end is not looked at any further. */
 static __device__ void conclude(const tam_cuda_exchange &x, const council &all) {
     tam_cuda_verdict *verdict = &x.common->verdict;
     *verdict = {};
@@ -177,8 +177,8 @@ static __device__ void clear_picks(const tam_cuda_exchange &x) {
         x.acc[indices[i]] = 0.0f;
 }
 
-/* A sum that is not finite is dropped with what made it, also where that is why the step is skipped:
- * else every later step would meet it again. */
+/* A sum that is not finite is dropped with what made it, also where that is why the step is
+ * skipped: else every later step would meet it again. */
 static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda_accumulate &target,
                                       bool applied) {
     const tam_cuda_verdict *verdict = &x.scratch->verdict;

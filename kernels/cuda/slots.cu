@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The messages of a step: the own slot is sealed, and those of all ranks are checked before anything
- * is made of them. The last block of a check says what all ranks conclude.
+ * The messages of a step: the own slot is sealed, and those of all ranks are checked before
+ * anything is made of them. The last block of a check says what all ranks conclude.
  */
 #include "kernels/cuda/slots.cuh"
 

@@ -90,8 +90,8 @@ struct tam_cuda_step {
     char names[2][40]; /* of these parts, for profilers */
 };
 
-/** Take over a step of which kind, device, plan, sizes of the exchange and `pieces` are set: give it
- * the rest, or free it. */
+/** Take over a step of which kind, device, plan, sizes of the exchange and `pieces` are set: give
+ * it the rest, or free it. */
 tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
 /** A step begins: clear its scratch. */

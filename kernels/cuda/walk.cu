@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Walks over chosen indices, whose number lies in device memory (the grid is bounded by `most`), and
- * those over all entries that only count or mark.
+ * Walks over chosen indices, whose number lies in device memory (the grid is bounded by `most`),
+ * and those over all entries that only count or mark.
  */
 #include "kernels/cuda/gradient.cuh"
 

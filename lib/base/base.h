@@ -17,15 +17,17 @@
 
 /* -- status.c: who knows the cause says one sentence, the rest pass the status on ------------- */
 
-/** Remember the sentence for tamis_last_error, return `status`. It is logged at level error, unless it
- * is one of the last few of this thread. */
+/** Remember the sentence for tamis_last_error, return `status`. It is logged at level error, unless
+ * it is one of the last few of this thread. */
 tamis_status tam_fail(tamis_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Remember the sentence of a failure that was logged where it was found, perhaps on another thread. */
+/** Remember the sentence of a failure that was logged where it was found, perhaps on another
+ * thread. */
 tamis_status tam_pass(tamis_status status, const char *sentence);
 
-/** From here on failures on this thread are expected and handled, or not: they are logged at level debug.
+/** From here on failures on this thread are expected and handled, or not: they are logged at level
+ * debug.
  * @return what it was before, for the end of the trial */
 bool tam_hush(bool on);
 
@@ -142,7 +144,8 @@ void tam_sort(tam_pair *pairs, size_t count);
 /** The upper one of two in the middle. Sorts a few values in place. @param count  at least 1 */
 double tam_median(double *values, uint32_t count);
 
-/** The first place of an ascending list, from `first` on, that holds `value` or more; else `end`. */
+/** The first place of an ascending list, from `first` on, that holds `value` or more; else `end`.
+ */
 static inline size_t tam_first_from(const uint32_t *list, size_t first, size_t end,
                                     uint64_t value) {
     while (first < end) {

@@ -11,8 +11,8 @@ uint64_t tam_clock_ns(void) {
 }
 
 /* A thread of the library waits beside threads that compute, perhaps on their core. There a yield
- * costs a time slice of milliseconds, a nap only itself: its timer brings the thread back. Naps of an
- * eighth of the time waited so far make a wait an eighth longer at most. */
+ * costs a time slice of milliseconds, a nap only itself: its timer brings the thread back. Naps of
+ * an eighth of the time waited so far make a wait an eighth longer at most. */
 void tam_nap(uint64_t waited_ns) {
     enum { LEAST_NS = 2000, MOST_NS = 200000 };
     uint64_t length_ns = waited_ns / 8;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The floating-point environment in which the library computes: round to nearest, denormals kept, no
- * traps. A program may have another one (fesetround, feenableexcept, torch.set_flush_denormal, a
+ * The floating-point environment in which the library computes: round to nearest, denormals kept,
+ * no traps. A program may have another one (fesetround, feenableexcept, torch.set_flush_denormal, a
  * library that was linked with -ffast-math), and then ranks would get other bits, or SIGFPE for
- * numbers of the caller that may be anything. What comes out is looked at, not what the processor says
- * on the way. Of one thread; afterwards everything is as it was, flags too.
+ * numbers of the caller that may be anything. What comes out is looked at, not what the processor
+ * says on the way. Of one thread; afterwards everything is as it was, flags too.
  *
- *     passes of the kernels   each thread for itself: threads of OpenMP keep an environment of their own
+ *     passes of the kernels   each thread for itself: threads of OpenMP keep an environment of
+ *                             their own
  *     jobs                    sums, cuts, control
  *     public calls            options, states, what a step is aimed at, joules
  *     threads of the library  they inherit it

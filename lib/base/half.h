@@ -92,8 +92,8 @@ static inline void tam_widen(tamis_dtype type, const void *from, size_t count, f
         to[i] = tam_bfloat16_widen(half[i]);
 }
 
-/** to[i] = from[i], rounded to `type`. What is finite stays so as bfloat16, which ends all but where
- * binary32 does; not as binary16. */
+/** to[i] = from[i], rounded to `type`. What is finite stays so as bfloat16, which ends all but
+ * where binary32 does; not as binary16. */
 static inline void tam_narrow(const float *from, size_t count, tamis_dtype type, void *to) {
     uint16_t *half = (uint16_t *)to;
     if (type == TAMIS_DTYPE_FLOAT32)

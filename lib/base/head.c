@@ -16,8 +16,8 @@ sum_words(uint32_t area, const unsigned char *at, uint32_t count) {
     return sum;
 }
 
-/* The same text again for processors with AVX2, and the same bits, so nobody need be told which it is.
- * ifunc, which would choose once, does not go with ThreadSanitizer. */
+/* The same text again for processors with AVX2, and the same bits, so nobody need be told which it
+ * is. ifunc, which would choose once, does not go with ThreadSanitizer. */
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static uint64_t
 sum_words_avx2(uint32_t area, const unsigned char *at, uint32_t count) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The head of a slot, as it travels: what a rank tells of its picks, beside them. Written and checked
- * by the host (collectives/exchange/slot.c) and by a device (kernels/cuda/slots.cu), with the rules
- * of this file, which both compile.
+ * The head of a slot, as it travels: what a rank tells of its picks, beside them. Written and
+ * checked by the host (collectives/exchange/slot.c) and by a device (kernels/cuda/slots.cu), with
+ * the rules of this file, which both compile.
  *
  *     +---- 88 bytes ----+-- 4 bytes each --+- to a multiple of 8 -+- to a multiple of 8 -+
  *     | tam_head         | sums, words      | indices              | values               |
@@ -80,10 +80,10 @@ static inline const float *tam_head_sums(const tam_heads *heads, uint32_t rank) 
 #define TAM_SUM_RESULT 0x03707344u
 
 /**
- * A multilinear hash (Carter and Wegman, 1979): the sum of words times odd keys, modulo 2^64. Threads
- * may add in any order. One damaged word always shows, for a difference below 2^32 times an odd key
- * below 2^32 is not 0. Of several nothing is promised but that their differences must cancel. The keys
- * are known to all: nobody is kept from forging.
+ * A multilinear hash (Carter and Wegman, 1979): the sum of words times odd keys, modulo 2^64.
+ * Threads may add in any order. One damaged word always shows, for a difference below 2^32 times an
+ * odd key below 2^32 is not 0. Of several nothing is promised but that their differences must
+ * cancel. The keys are known to all: nobody is kept from forging.
  */
 TAM_SHARED uint64_t tam_sum_word(uint32_t area, uint64_t position, uint32_t word) {
     return (uint64_t)word * (((uint32_t)position * 0x9e3779b1u + area) | 1);

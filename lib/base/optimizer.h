@@ -7,13 +7,13 @@
  *                 u = (m correct1) / (sqrt(v correct2) + epsilon)
  *     momentum    m = keep1 m + g                u = m
  *
- * take = 1 - beta, correct = 1 / (1 - beta^t) in pass t = 1, 2, ... All in binary32, every operation
- * rounded. Without a first moment (beta1 = 0) m is g, so that momentum without one is no optimizer at
- * all. Where anything does not come out finite, m and v stay as they are and u is NaN, so that the
- * pass drops and counts the entry.
+ * take = 1 - beta, correct = 1 / (1 - beta^t) in pass t = 1, 2, ... All in binary32, every
+ * operation rounded. Without a first moment (beta1 = 0) m is g, so that momentum without one is no
+ * optimizer at all. Where anything does not come out finite, m and v stay as they are and u is NaN,
+ * so that the pass drops and counts the entry.
  *
- * Sources: Adam with bias correction, Kingma and Ba, arXiv 1412.6980; momentum that is accumulated in
- * place of the gradient, Deep Gradient Compression, arXiv 1712.01887.
+ * Sources: Adam with bias correction, Kingma and Ba, arXiv 1412.6980; momentum that is accumulated
+ * in place of the gradient, Deep Gradient Compression, arXiv 1712.01887.
  */
 #ifndef TAM_BASE_OPTIMIZER_H
 #define TAM_BASE_OPTIMIZER_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The options of a reducer as a table. A row says all that is known of an option but what it does. From
- * it follow the check of its range, what ranks compare, what a state belongs to, the keywords of Python
- * and docs/options.md. A new option is a field at the end of its struct, a row here, and its use.
+ * The options of a reducer as a table. A row says all that is known of an option but what it does.
+ * From it follow the check of its range, what ranks compare, what a state belongs to, the keywords
+ * of Python and docs/options.md. A new option is a field at the end of its struct, a row here, and
+ * its use.
  */
 #ifndef TAM_BASE_OPTIONS_H
 #define TAM_BASE_OPTIONS_H
@@ -39,8 +40,8 @@ typedef struct tam_option {
 
 #define TAM_OPTION_WORD_OF(NAME, name, number) "|" #name
 
-/* row(field, kind, scope, low, high, other, range, help) of tamis_reducer_config. Combinations that are
- * refused: create.c. */
+/* row(field, kind, scope, low, high, other, range, help) of tamis_reducer_config. Combinations that
+ * are refused: create.c. */
 /* clang-format off */
 #define TAM_CONFIG_OPTIONS(row) \
     row(density, REAL, STATE, DBL_TRUE_MIN, 1, NAN, "in (0, 1]", \

@@ -12,8 +12,8 @@
 /** All but the hash is set. */
 void tam_tag_seal(tam_tag *tag);
 
-/** The tag of rank `from`, which may be this one: adds its note to call->notes, or PROTOCOL says how
- * it differs from call->tag. */
+/** The tag of rank `from`, which may be this one: adds its note to call->notes, or PROTOCOL says
+ * how it differs from call->tag. */
 tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs);
 
 #endif

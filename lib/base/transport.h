@@ -22,8 +22,8 @@ enum {
     TAM_CAP_GATHERS = 4   /* an all-to-all is made of all-gathers, and sends as much */
 };
 
-/** What a sum is of. Ranks compare it before anything is summed, for the values themselves would not
- * show that they sum different things. tag.c seals and compares. */
+/** What a sum is of. Ranks compare it before anything is summed, for the values themselves would
+ * not show that they sum different things. tag.c seals and compares. */
 typedef struct tam_tag {
     uint64_t rank;    /* whose it is */
     uint64_t reducer; /* its number on the communicator, from 1 */
@@ -78,19 +78,19 @@ typedef struct tam_transport {
     tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
                               tam_call *call);
 
-    /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. With a tag
-     * PROTOCOL where that of another rank differs: then nothing has been summed. */
+    /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. With a
+     * tag PROTOCOL where that of another rank differs: then nothing has been summed. */
     tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
 
-    /** The same of bfloat16: added in binary32, each sum rounded (tam_bfloat16_clamp). lost[i] grows
-     * by what that took, on rank r for i of its slice alone, count * r / P to count * (r + 1) / P - 1:
-     * each loss is told once. */
+    /** The same of bfloat16: added in binary32, each sum rounded (tam_bfloat16_clamp). lost[i]
+     * grows by what that took, on rank r for i of its slice alone, count * r / P to count * (r + 1)
+     * / P - 1: each loss is told once. */
     tamis_status (*allreduce_sum_bfloat16)(void *self, uint16_t *values, size_t count, float *lost,
                                            tam_call *call);
 
-    /** Run b of send, from byte send_at[b] to send_at[b + 1], goes to rank b; run a of recv came from
-     * rank a. All ranks know the lengths of what they get: a run that is longer or shorter than its
-     * receiver expects is an error there. send and recv do not overlap.
+    /** Run b of send, from byte send_at[b] to send_at[b + 1], goes to rank b; run a of recv came
+     * from rank a. All ranks know the lengths of what they get: a run that is longer or shorter
+     * than its receiver expects is an error there. send and recv do not overlap.
      * @param  send_at, recv_at  [in]  [nranks + 1], ascending from 0 */
     tamis_status (*alltoall)(void *self, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call);

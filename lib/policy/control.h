@@ -10,9 +10,9 @@
  * sage     Each rank has a threshold of its own: sage.h. Nothing of it is common to the ranks.
  *
  * reuse    Each rank has a threshold of its own, and what is over it is picked (Ok-Topk). Every
- *          32nd step finds it: the k-th largest. In the others it is raised, before the cut, by 1.03
- *          up to 5 times while it lets more than 4/3 k pass; after every step it goes down by 1.012
- *          where fewer than 2/3 k were over it, up by 1.012 where more than 5/4 k.
+ *          32nd step finds it: the k-th largest. In the others it is raised, before the cut, by
+ *          1.03 up to 5 times while it lets more than 4/3 k pass; after every step it goes down by
+ *          1.012 where fewer than 2/3 k were over it, up by 1.012 where more than 5/4 k.
  *
  * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and the k_r
  *          largest keys of a rank travel. Candidates are the entries with key >= margin, margin
@@ -43,9 +43,8 @@
 
 /** What is saved and loaded, as it lies in state files. */
 struct tam_control_state {
-    uint64_t
-        primed; /* predict, sage: 0 until a step has shown the level; reuse: steps left for which
-                         the threshold holds */
+    uint64_t primed;  /* predict, sage: 0 until a step has shown the level; reuse: steps left for
+                         which  the threshold holds */
     double threshold; /* step, fixed, sage, reuse: magnitude */
     double drift;     /* predict: log2 of the level change expected per step */
     double spread;    /* predict: sigma squared */

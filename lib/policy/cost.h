@@ -5,17 +5,18 @@
  *     union   sum(K) + lists + pass(n) + 50 K pass(n) / n + tiles + 5 us + 10 us
  *     dense   sum(n) + 0.5 pass(n)                                         + 10 us
  *
- * n elements and K entries of a bucket; lists: an all-gather of indices in the format they have, and what
- * that format takes to pack and read. Sum and gather are the link's, the rest is one rank's own work.
- * The link is known by what messages of some sizes took, or by a latency alpha and seconds per byte beta:
+ * n elements and K entries of a bucket; lists: an all-gather of indices in the format they have,
+ * and what that format takes to pack and read. Sum and gather are the link's, the rest is one
+ * rank's own work. The link is known by what messages of some sizes took, or by a latency alpha and
+ * seconds per byte beta:
  *
  *     sum(m)      2 ceil(log2 P) alpha + 8 m beta (P - 1) / P     m floats
  *     gather(m)     ceil(log2 P) alpha + m beta (P - 1)           m bytes of each rank
  *
- * Own work is counted in passes: pass(n) is the time in which a rank adds n floats to n others and clears
- * them, while all others do. An entry, somewhere in n elements, costs 50 elements of such a pass: both
- * grow with the distance of the memory. Tiles: the least number of them, at 0.1 us. Constants are
- * medians on one machine (docs/exchange.md).
+ * Own work is counted in passes: pass(n) is the time in which a rank adds n floats to n others and
+ * clears them, while all others do. An entry, somewhere in n elements, costs 50 elements of such a
+ * pass: both grow with the distance of the memory. Tiles: the least number of them, at 0.1 us.
+ * Constants are medians on one machine (docs/exchange.md).
  */
 #ifndef TAM_POLICY_COST_H
 #define TAM_POLICY_COST_H
@@ -25,8 +26,9 @@
 
 enum { TAM_COST_POINTS = 8 };
 
-/** Seconds by size: straight between two points. Beyond the last as steep as between the last two, or as
- * from the first to the last: two points that a disturbance made equal say nothing of the largest. */
+/** Seconds by size: straight between two points. Beyond the last as steep as between the last two,
+ * or as from the first to the last: two points that a disturbance made equal say nothing of the
+ * largest. */
 typedef struct tam_curve {
     uint32_t count;
     double size[TAM_COST_POINTS], seconds[TAM_COST_POINTS]; /* sizes ascend, seconds do not fall */
@@ -47,12 +49,12 @@ typedef struct tam_cost_case {
 /** @param  nranks  of the link; its latency is paid once in a round */
 void tam_costs_of_link(const tam_link_model *link, uint32_t nranks, tam_costs *out);
 
-/** Measured curves that do not grow tell nothing, for the machine was busy with other things: they become those
- * of ranks that share a memory, 5 us a message and 10 GB/s. */
+/** Measured curves that do not grow tell nothing, for the machine was busy with other things: they
+ * become those of ranks that share a memory, 5 us a message and 10 GB/s. */
 void tam_costs_complete(tam_costs *costs, uint32_t nranks);
 
-/** A measured point; sizes must ascend. Smaller sizes that took longer took as long: what disturbs a
- * measurement can only lengthen it. */
+/** A measured point; sizes must ascend. Smaller sizes that took longer took as long: what disturbs
+ * a measurement can only lengthen it. */
 void tam_curve_add(tam_curve *curve, double size, double seconds);
 double tam_curve_at(const tam_curve *curve, double size);
 

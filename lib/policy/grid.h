@@ -52,8 +52,8 @@ tam_strided tam_strided_of(const tam_division *division, uint32_t part);
 /** The rank that selects in `part` at `step`. */
 uint32_t tam_owner_of(const tam_division *division, uint64_t step, uint32_t part);
 
-/** The elements that `rank` owns at `step`, when the parts are lined up by rank: before to upto - 1.
- * `all`: every one. */
+/** The elements that `rank` owns at `step`, when the parts are lined up by rank: before to upto
+ * - 1. `all`: every one. */
 void tam_share_span(const tam_division *division, uint64_t step, uint32_t rank, uint64_t *before,
                     uint64_t *upto);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The threshold of a rank from its own accumulated gradient (SAGE). Each rank has its own delta; none
- * is told to the others. In step t, after the pass:
+ * The threshold of a rank from its own accumulated gradient (SAGE). Each rank has its own delta;
+ * none is told to the others. In step t, after the pass:
  *
  *     sample    m_t = mean of |acc| at s = floor(n / (1 + n / 400)) places
  *     scale     alpha = m_t / m_(t-1)

@@ -24,7 +24,8 @@ static const tamis_scheme_info presets[] = {
      "hard threshold (Sahu et al., NeurIPS 2021, arXiv 2108.00951), reduced at the union"},
     {SIZE, "sage", "all", "global", "sage", "union",
      "SAGE (Yoon, Jeong and Oh, Journal of Supercomputing, 2023), reduced at the union"},
-    {SIZE, "deft", "bins", "norm", "exact", "union", "DEFT (Yoon and Oh, ICPP 2023, arXiv 2307.03500)"},
+    {SIZE, "deft", "bins", "norm", "exact", "union",
+     "DEFT (Yoon and Oh, ICPP 2023, arXiv 2307.03500)"},
     {SIZE, "micro", "rotate", "global", "step", "union",
      "MiCRO (Yoon and Oh, HiPC 2023, arXiv 2310.00967)"},
     {SIZE, "exdyna", "balanced", "global", "step", "union",
@@ -150,7 +151,8 @@ static const struct refusal {
     const char *asked, *with, *why;
     bool (*holds)(tam_scheme s);
 } refusals[] = {
-    {"exchange dense", "policies of your own", "it selects nothing; use the preset dense", names_dense},
+    {"exchange dense", "policies of your own", "it selects nothing; use the preset dense",
+     names_dense},
     {"exchange rows", "policies of your own",
      "segments are exchanged so whose layout says it (tamis_layout_set_rows)", names_rows},
     {"ownership bins", "another budget than norm or threshold than exact",

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * What a rank holds of a bucket. Where the ranks of a node divide a bucket among themselves it is
- * cut into chunks and each chunk into G runs; slice g is the g-th run of all chunks. So a chunk of a
- * gradient travels from where it lies, its sum is made in cache, and no slice is a few layers alone.
- * G = 2, runs of 3, 14 elements:
+ * cut into chunks and each chunk into G runs; slice g is the g-th run of all chunks. So a chunk of
+ * a gradient travels from where it lies, its sum is made in cache, and no slice is a few layers
+ * alone. G = 2, runs of 3, 14 elements:
  *
  *     element   0 1 2 3 4 5 | 6 7 8 9 10 11 | 12 13
  *     slice     0 0 0 1 1 1 | 0 0 0 1  1  1 |  0  0
  *
- * Which is ownership cyclic among the G ranks of a node, with parts that stay where they are. A rank
- * that shares with nobody, G = 1, holds the whole in one run.
+ * Which is ownership cyclic among the G ranks of a node, with parts that stay where they are. A
+ * rank that shares with nobody, G = 1, holds the whole in one run.
  */
 #ifndef TAM_POLICY_SLICE_H
 #define TAM_POLICY_SLICE_H

@@ -13,13 +13,14 @@
 /* -- lending memory --------------------------------------------------------------------------- */
 
 /* Memory of the library as the callback sees it. Views and arrays made from `view` share its export
- * of `base`, but do not count as exports of `view` itself: only `base` tells whether any is left. */
+ * of `base`, but do not count as exports of `view` itself: only `base` tells whether any is left.
+ */
 typedef struct loan {
     PyObject *base, *view; /* memoryviews */
 } loan;
 
-/* A memoryview of a memoryview would share the first one's owner; by way of a PickleBuffer it exports
- * the first one. */
+/* A memoryview of a memoryview would share the first one's owner; by way of a PickleBuffer it
+ * exports the first one. */
 static PyObject *view_of(PyObject *base) {
     PyObject *module = PyImport_ImportModule("pickle");
     PyObject *buffer = module ? PyObject_CallMethod(module, "PickleBuffer", "O", base) : NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis._core.Meter: joules by phase; tamis.energy.Meter is made of it. Marks are made with the GIL:
- * they take less time than letting it go. So are the other calls but report and close, which alone
- * may block; what the library wants called one at a time therefore is.
+ * tamis._core.Meter: joules by phase; tamis.energy.Meter is made of it. Marks are made with the
+ * GIL: they take less time than letting it go. So are the other calls but report and close, which
+ * alone may block; what the library wants called one at a time therefore is.
  */
 #include "core.h"
 

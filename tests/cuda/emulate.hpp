@@ -65,8 +65,8 @@ uint32_t emulate_ballot(const char *what, int line, uint64_t mask, bool mine);
 unsigned emulate_meet_block(const char *what, int line, bool mine, void (*once)(void *),
                             void *context);
 
-/** fake.h, where the fake runtime is linked: the kernel joins a stream, or the graph being captured.
- * Without, it runs at once. */
+/** fake.h, where the fake runtime is linked: the kernel joins a stream, or the graph being
+ * captured. Without, it runs at once. */
 int fake_cuda_enqueue(void *stream, const char *what, void (*run)(void *), void *context,
                       void (*drop)(void *)) __attribute__((weak));
 

@@ -4,7 +4,8 @@
  */
 #include "tests/cuda/fake_cuda.hpp"
 
-/* Longer than any wait, also on a machine that is starved; the vendor's library would hang for ever. */
+/* Longer than any wait, also on a machine that is starved; the vendor's library would hang for
+ * ever. */
 constexpr int PATIENCE_S = 300;
 
 bool begin_operation(int device) {

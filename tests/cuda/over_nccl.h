@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks over NCCL's communicator, below the reducer: what they ask of the transport, and known bytes
- * to ask for.
+ * Ranks over NCCL's communicator, below the reducer: what they ask of the transport, and known
+ * bytes to ask for.
  */
 #ifndef TEST_CUDA_OVER_NCCL_H
 #define TEST_CUDA_OVER_NCCL_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One rank with two reducers of the same configuration, on the CPU over the local communicator and on
- * a device over NCCL. Both are given the same gradients, in the same buckets; whatever can be seen
- * of them afterwards must be the same.
+ * One rank with two reducers of the same configuration, on the CPU over the local communicator and
+ * on a device over NCCL. Both are given the same gradients, in the same buckets; whatever can be
+ * seen of them afterwards must be the same.
  */
 #ifndef TEST_CUDA_PAIR_H
 #define TEST_CUDA_PAIR_H

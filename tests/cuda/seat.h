@@ -59,8 +59,8 @@ tamis_status seat_try(const seat *s);
 /** The same steps with a reducer on the CPU. @param out  [SEAT_STEPS * SEAT_N] */
 void seat_compute(test_rank *self, uint32_t first, uint32_t end, tamis_reducer *cpu, float *out);
 
-/** Whether steps first to end - 1 gave the bits of the CPU, which makes them from step 0 on over the
- * rank's local communicator. @param scheme  NULL: tamis */
+/** Whether steps first to end - 1 gave the bits of the CPU, which makes them from step 0 on over
+ * the rank's local communicator. @param scheme  NULL: tamis */
 void seat_compare(test_rank *self, const char *scheme, uint32_t first, uint32_t end,
                   const float *got);
 

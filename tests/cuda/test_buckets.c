@@ -323,8 +323,8 @@ static void capture(pair *p, const float *given, float *got, cudaGraphExec_t *ou
     RANK_CUDA(self, cudaGraphDestroy(graph));
 }
 
-/* Steps first and first + 1 by the graph, which works on the gradients of two steps; all results go to
- * `kept`. */
+/* Steps first and first + 1 by the graph, which works on the gradients of two steps; all results go
+ * to `kept`. */
 static void replay(pair *p, cudaGraphExec_t graph, float *given, const float *got, uint32_t first,
                    float *kept) {
     float *window = given + FIRST * PAIR_N;

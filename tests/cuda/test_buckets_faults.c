@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Host path on a fake runtime (with the kernels on the CPU below it): steps of several buckets in which
- * something goes wrong in one of them, or between two. Nothing is applied in any, nothing is lost.
+ * Host path on a fake runtime (with the kernels on the CPU below it): steps of several buckets in
+ * which something goes wrong in one of them, or between two. Nothing is applied in any, nothing is
+ * lost.
  */
 #include "collectives/reducer/flight.h"
 #include "tests/cuda/fake.h"

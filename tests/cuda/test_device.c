@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Kernels on the CPU: the CUDA row of the device contract, in the emulation and on the fake runtime,
- * passes the tests of the contract and gives the bits of the CPU's row.
+ * Kernels on the CPU: the CUDA row of the device contract, in the emulation and on the fake
+ * runtime, passes the tests of the contract and gives the bits of the CPU's row.
  */
 #include "kernels/cuda/cuda.h"
 #include "tests/support/device_body.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Host path on a fake runtime (with the kernels on the CPU below it): micro-batches that are added to
- * the residual in the order of a stream, before steps that the device runs by itself. The bits are
- * those of the CPU; what is not finite counts in the next step; the host waits for nothing.
+ * Host path on a fake runtime (with the kernels on the CPU below it): micro-batches that are added
+ * to the residual in the order of a stream, before steps that the device runs by itself. The bits
+ * are those of the CPU; what is not finite counts in the next step; the host waits for nothing.
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Kernels on the CPU and host path on a fake runtime: messages of an exchange on the device that are
- * damaged, stale, forged or missing are refused, by all ranks, before anything is applied.
+ * Kernels on the CPU and host path on a fake runtime: messages of an exchange on the device that
+ * are damaged, stale, forged or missing are refused, by all ranks, before anything is applied.
  */
 #include "tests/cuda/exchange_world.h"
 #include "tests/cuda/fake.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Host path on a fake runtime (with the kernels on the CPU below it): steps that the device runs by
- * itself and that go wrong. Whatever fails is named and loses nothing: the residual can be saved, or
- * the last file stays.
+ * itself and that go wrong. Whatever fails is named and loses nothing: the residual can be saved,
+ * or the last file stays.
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/seat.h"
@@ -106,8 +106,8 @@ static void start_apart(test_rank *self, seat *s) {
     }
 }
 
-/* Rank 1 goes on from another step than the others believe; rank 0 is steps ahead by then. What rank
- * 0 has enqueued never meets its partners, and must not keep it from saving. */
+/* Rank 1 goes on from another step than the others believe; rank 0 is steps ahead by then. What
+ * rank 0 has enqueued never meets its partners, and must not keep it from saving. */
 static void fall_out_of_step(test_rank *self) {
     seat s;
     char path[SCRATCH_PATH];

@@ -50,8 +50,8 @@ static void test_drivers_of_one_communicator_do_not_mix(void **state) {
     ranks_run(2, 0, mix_drivers, NULL);
 }
 
-/* While the host drives the other reducer, neither the last segment nor the rest can be given; once it
- * has ended they can. */
+/* While the host drives the other reducer, neither the last segment nor the rest can be given; once
+ * it has ended they can. */
 static void mark_beside(test_rank *self, const seat *s, bool by_start) {
     tamis_bucket all = TAMIS_BUCKET_INIT;
     tamis_step step = seat_step(s);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Kernels on the CPU and host path on a fake runtime: update mode, which the host drives over every
- * communicator, and residuals that decay, also where the device runs the steps, give the bits of the
- * CPU.
+ * communicator, and residuals that decay, also where the device runs the steps, give the bits of
+ * the CPU.
  */
 #include "tests/cuda/place.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Kernels on the CPU and host path on a fake runtime: whatever travels, steps give the bits that the
- * CPU gives; the host drives where kernels do not know the messages.
+ * Kernels on the CPU and host path on a fake runtime: whatever travels, steps give the bits that
+ * the CPU gives; the host drives where kernels do not know the messages.
  */
 #include "tests/cuda/place.h"
 #include "tests/support/schemes.h"

@@ -123,8 +123,8 @@ static int64_t sum_of(const tamis_energy_totals *t) {
 
 /* -- joules ----------------------------------------------------------------------------------- */
 
-/* @return how far the joules of a phase are from the truth, as a share of it; 1 if they are a guess,
- * for too little was learnt */
+/* @return how far the joules of a phase are from the truth, as a share of it; 1 if they are a
+ * guess, for too little was learnt */
 static double error_of(const tamis_energy_totals *got, uint32_t phase, double wanted_uj) {
     const tamis_energy_share *s = &got->shares[phase];
     print_message("%s: %.3f J of %.3f J, %s\n", tamis_energy_phase_name(phase),
@@ -156,7 +156,8 @@ static double measure_window(machine *m, tamis_energy *e, double seconds) {
     return worst;
 }
 
-/* What a busy machine does between a mark and the change that it marks is an error, now and then. */
+/* What a busy machine does between a mark and the change that it marks is an error, now and then.
+ */
 static void test_a_window_has_the_joules_of_its_phases(void **state) {
     (void)state;
     machine m;

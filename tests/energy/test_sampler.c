@@ -272,8 +272,8 @@ static double cpu_s(void) {
     return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
 }
 
-/* Share of a core that the sampler's thread takes once it has learnt the ticks: the least of some seconds,
- * for what others do on the machine adds to it, or the first that is small enough. */
+/* Share of a core that the sampler's thread takes once it has learnt the ticks: the least of some
+ * seconds, for what others do on the machine adds to it, or the first that is small enough. */
 static double share_of_core(tam_sampler *s, double enough) {
     double least = 1.0;
     sleep_ms(1500);

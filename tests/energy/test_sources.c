@@ -237,8 +237,8 @@ static void an_error_of_reading_is_failed(void **state) {
     source_close(&o);
 }
 
-/* What somebody without rights sees: the place, through a pipe. The way to the folder may be closed to
- * him, so he is put there before; an assertion that fails in the child ends with its alarm. */
+/* What somebody without rights sees: the place, through a pipe. The way to the folder may be closed
+ * to him, so he is put there before; an assertion that fails in the child ends with its alarm. */
 static tam_energy_place look_unprivileged(const char *root, const char *id) {
     tam_energy_place place = {0};
     int ends[2], status;

@@ -4,9 +4,9 @@
  *
  *     | format | span, 4 bytes | count, 2 bytes | bytes of an encoding |
  *
- * Memory is exactly as large as the decoder may touch, for AddressSanitizer. What is accepted must be
- * an ascending list below the span, whose encoding is the input, byte for byte. The same bytes are
- * then taken for gaps of a list, which must come back from its encoding.
+ * Memory is exactly as large as the decoder may touch, for AddressSanitizer. What is accepted must
+ * be an ascending list below the span, whose encoding is the input, byte for byte. The same bytes
+ * are then taken for gaps of a list, which must come back from its encoding.
  *
  * clang -fsanitize=fuzzer brings a main that looks for new paths; replay.c one for other compilers.
  */

@@ -8,15 +8,16 @@
  *     properties --seed S --case N --shrink   the same, made as simple as it still fails
  *     --first N   begin with case N        --jobs J   processes at a time (2)
  *
- * A case is a layout, a scheme, options, gradients and up to eight steps of 1 to 16 ranks (draw.c). After
- * each step every entry of every residual, moment and result is compared with what the header says
- * follows from the step before (model.c, check.c), and the statistics with both (figures.c). Most cases
- * run a second time with another order of readiness, form of the gradient, number of threads, worker,
- * index format or transport, and without the saving and restoring between steps: same bits.
+ * A case is a layout, a scheme, options, gradients and up to eight steps of 1 to 16 ranks (draw.c).
+ * After each step every entry of every residual, moment and result is compared with what the header
+ * says follows from the step before (model.c, check.c), and the statistics with both (figures.c).
+ * Most cases run a second time with another order of readiness, form of the gradient, number of
+ * threads, worker, index format or transport, and without the saving and restoring between steps:
+ * same bits.
  *
  * Cases run in processes of their own, which are replaced when one crashes. The last line is
- * "N passed, N failed"; a case that fails is told with what it consists of and the command that runs it
- * again. Floating-point traps are enabled in every call of the library.
+ * "N passed, N failed"; a case that fails is told with what it consists of and the command that
+ * runs it again. Floating-point traps are enabled in every call of the library.
  */
 #include "tests/fuzz/property/property.h"
 

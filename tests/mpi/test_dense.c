@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sums of whole gradients over MPI: each rank may give its gradient in its own form, and processes that
- * sum different things learn it, also where their messages have different lengths.
+ * Sums of whole gradients over MPI: each rank may give its gradient in its own form, and processes
+ * that sum different things learn it, also where their messages have different lengths.
  */
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_comm_check_equal over MPI: ranks that differ are named on all ranks and nothing is lost; a rank
- * that is in a step meanwhile is noticed on those that check.
+ * tamis_comm_check_equal over MPI: ranks that differ are named on all ranks and nothing is lost; a
+ * rank that is in a step meanwhile is noticed on those that check.
  */
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Over MPI, nodes of several ranks: one rank sleeps longer than the deadline. The others come back in
- * time, whether they wait for it in its node, in its column, or for one that does; what was given
- * lies in the gradient still or in the residual of the slice; states can be saved, and all can go.
+ * Over MPI, nodes of several ranks: one rank sleeps longer than the deadline. The others come back
+ * in time, whether they wait for it in its node, in its column, or for one that does; what was
+ * given lies in the gradient still or in the residual of the slice; states can be saved, and all
+ * can go.
  */
 #include "tests/support/data.h"
 #include "tests/support/mpi_ranks.h"
@@ -18,8 +19,8 @@ static tamis_status step_once(tamis_reducer *reducer, uint32_t number, float *gr
     return status == TAMIS_OK ? tamis_reducer_wait(reducer) : status;
 }
 
-/* The node of the rank that sleeps never had its sum: there the gradient is as it was, elsewhere it has
- * been cleared. */
+/* The node of the rank that sleeps never had its sum: there the gradient is as it was, elsewhere it
+ * has been cleared. */
 static void check_gradient(const float *gradient, uint32_t size) {
     static float given[N], cleared[N];
     bool summed = (uint32_t)mpi_rank / size != (uint32_t)(mpi_nranks - 1) / size;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step that only some ranks have applied: its last exchange failed on one rank when all others had
- * made it. From the states that are saved then the run goes on as if the step had failed everywhere.
+ * A step that only some ranks have applied: its last exchange failed on one rank when all others
+ * had made it. From the states that are saved then the run goes on as if the step had failed
+ * everywhere.
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
@@ -183,8 +184,8 @@ static uint32_t compare(const align_case *what, uint64_t nth, uint32_t delay_ms)
     return applied;
 }
 
-/* Each operation of the step in turn fails; the last on a rank that learns of it when the others have
- * applied the step, however busy the machine is. */
+/* Each operation of the step in turn fails; the last on a rank that learns of it when the others
+ * have applied the step, however busy the machine is. */
 static void check_case(const align_case *what) {
     uint64_t last = 0;
     align_case plain = *what;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Going back from a step whose sums were not finite: it gave nothing, or nothing of some entries. Two
- * ranks; rank 1 has not heard the end of the step, rank 0 has, and has added to its residual since.
+ * Going back from a step whose sums were not finite: it gave nothing, or nothing of some entries.
+ * Two ranks; rank 1 has not heard the end of the step, rank 0 has, and has added to its residual
+ * since.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -53,7 +54,8 @@ static void add(const float *grad, float *sums) {
         sums[i] += grad[i];
 }
 
-/* The step that will be taken back. @param sums  [in,out]  the residual, if it had not been applied */
+/* The step that will be taken back. @param sums  [in,out]  the residual, if it had not been applied
+ */
 static void run_bad_step(test_rank *self, tamis_reducer *r, float *sums) {
     const align_case *c = self->shared;
     bool told = c->nonfinite == TAMIS_NONFINITE_ERROR;

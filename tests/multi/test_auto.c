@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: every bucket is union or dense, all ranks choose alike, and a reducer of both keeps the
- * rules of each.
+ * Exchange auto: every bucket is union or dense, all ranks choose alike, and a reducer of both
+ * keeps the rules of each.
  */
 #include "collectives/reducer/reducer.h"
 #include "collectives/transport/faulty.h"
@@ -18,8 +18,8 @@
 
 enum { SMALL = 200, LARGE = 8000, N = 3 * SMALL + LARGE, FIRST_LARGE = 2 * SMALL, RANKS = 3 };
 
-/* Two small segments, a large one, a small one; each is a bucket. Over this link a message's latency
- * is as much as 2500 bytes, so that small buckets are dense and the large one is not. */
+/* Two small segments, a large one, a small one; each is a bucket. Over this link a message's
+ * latency is as much as 2500 bytes, so that small buckets are dense and the large one is not. */
 static tamis_status open_mixed(tamis_comm *comm, tamis_reducer_config *config,
                                tamis_reducer **out) {
     static const tamis_segment segments[] = {

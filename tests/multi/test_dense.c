@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What is summed whole: the collectives of a step follow from the layout alone, so that the form of
- * the gradient is each rank's own; ranks that sum different things learn it before anything is summed;
- * and a bad entry is counted once.
+ * the gradient is each rank's own; ranks that sum different things learn it before anything is
+ * summed; and a bad entry is counted once.
  */
 #include "collectives/transport/comm.h"
 #include "lib/base/base.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps that the communicator's own thread drives, without MPI, so that sanitizers see it: ranks are
- * threads here, and each has a thread of the library beside it.
+ * Steps that the communicator's own thread drives, without MPI, so that sanitizers see it: ranks
+ * are threads here, and each has a thread of the library beside it.
  */
 #include "collectives/reducer/reducer.h"
 #include "tests/support/data.h"

@@ -3,8 +3,8 @@
  * Every sparse preset selects what the formulas, or the public code of its authors, say:
  * tests/golden/<preset>.txt, written by make.py without the library's code. Its head says how
  * gradients are made and what the lines mean. Indices, counts, sums and residuals are compared
- * exactly, thresholds to 1e-12 of their value; levels, which are logarithms of the library's own, to
- * 1e-9.
+ * exactly, thresholds to 1e-12 of their value; levels, which are logarithms of the library's own,
+ * to 1e-9.
  */
 #include "collectives/exchange/regions.h"
 #include "collectives/reducer/reducer.h"

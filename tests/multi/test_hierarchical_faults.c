@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Nodes of several ranks, and one that stays away, fails or damages what it gives or gets, in every
- * operation of a step: everybody comes back by the deadline, no result is wrong and silent, and what
- * was to be summed lies in the gradients still or in the residuals.
+ * operation of a step: everybody comes back by the deadline, no result is wrong and silent, and
+ * what was to be summed lies in the gradients still or in the residuals.
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
@@ -119,9 +119,9 @@ static uint32_t steps_applied(const injection *all) {
     return most;
 }
 
-/* If all ranks failed in one step: what its gradients held and the residual before is still there, in
- * the gradient of a rank or in the residual of its node. Rank 0's results of the steps before are
- * those of the good run. */
+/* If all ranks failed in one step: what its gradients held and the residual before is still there,
+ * in the gradient of a rank or in the residual of its node. Rank 0's results of the steps before
+ * are those of the good run. */
 static void check_nothing_lost(const injection *all, const float before[NRANKS][N]) {
     uint32_t failed = steps_applied(all);
     float gradient[N];
@@ -182,8 +182,8 @@ static void test_silence_in_any_operation_is_a_timeout(void **state) {
     assert_true(sweep(TAM_FAULT_SILENT, 0, &good) > 6 * STEPS);
 }
 
-/* Whoever got it refuses it, or nothing was damaged that counts; nobody ends such a step with another
- * result. */
+/* Whoever got it refuses it, or nothing was damaged that counts; nobody ends such a step with
+ * another result. */
 static void test_a_damaged_bit_is_never_a_wrong_result(void **state) {
     enum { BITS = 24 };
     static injection good, all;

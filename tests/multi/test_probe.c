@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Measuring a link: it ends in time however slow the link is, a disturbance does not count, and what goes
- * wrong meanwhile is an error on all ranks.
+ * Measuring a link: it ends in time however slow the link is, a disturbance does not count, and
+ * what goes wrong meanwhile is an error on all ranks.
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
@@ -135,8 +135,8 @@ static void measure_over(slow_link *link) {
     gather_destroy(records);
 }
 
-/* Every operation takes 2 ms, so there is no time for more than 40, but for two sizes of each kind, which
- * are measured once at any rate; there are three agreements besides. */
+/* Every operation takes 2 ms, so there is no time for more than 40, but for two sizes of each kind,
+ * which are measured once at any rate; there are three agreements besides. */
 static void it_ends_in_time_however_slow_the_link_is(void **state) {
     enum { SLEEP_MS = 2, SIZES = 6, OPERATIONS = 6, AGREEMENTS = 3 };
     slow_link link = {.sleep_us = 1000 * SLEEP_MS};

@@ -197,8 +197,8 @@ static void test_a_bucket_that_comes_too_late_is_left_out(void **state) {
     ranks_run(1, 0, come_late, NULL);
 }
 
-/* Its job must not stay in the queue of a communicator that outlives the reducer. Where the machine is so
- * busy that the pass is given up, it stays with the reducer: then once more. */
+/* Its job must not stay in the queue of a communicator that outlives the reducer. Where the machine
+ * is so busy that the pass is given up, it stays with the reducer: then once more. */
 static void leave_queue_empty(test_rank *self) {
     bool *left = self->shared;
     come_late(self);

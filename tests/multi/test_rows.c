@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Segments that have rows: what any rank touched is summed exactly, whatever the scheme, and nothing
- * else of them travels; the other segments do not notice.
+ * Segments that have rows: what any rank touched is summed exactly, whatever the scheme, and
+ * nothing else of them travels; the other segments do not notice.
  */
 #include "collectives/transport/faulty.h"
 #include "lib/base/base.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What rows cost: the bytes of the model, to the byte, whichever way they are summed; a whole segment
- * when its list would cost more than it saves, and rows again afterwards.
+ * What rows cost: the bytes of the model, to the byte, whichever way they are summed; a whole
+ * segment when its list would cost more than it saves, and rows again afterwards.
  */
 #include "lib/base/base.h"
 #include "tests/support/data.h"
@@ -184,8 +184,8 @@ static void test_a_hundredth_of_the_rows_takes_3_percent_of_dense_at_most(void *
 
 /* -- the switch ------------------------------------------------------------------------------- */
 
-/* The most rows of which a list pays, P bytes(c) <= 8 (rows - c) L, as gap8, which is chosen by itself
- * for so many rows; a list of u32 is no other reason to sum other rows. */
+/* The most rows of which a list pays, P bytes(c) <= 8 (rows - c) L, as gap8, which is chosen by
+ * itself for so many rows; a list of u32 is no other reason to sum other rows. */
 static size_t most_listed(void) {
     size_t most = 0;
     for (size_t c = 0; c <= ROWS; c++) {

@@ -232,8 +232,8 @@ static void damage(damage_case c) {
     ranks_run(3, 5000, run_damage, &c);
 }
 
-/* The rows are the bucket that is exchanged first: heads, lists, and what is gathered. Rank 1 touches
- * 9 rows in the first step. */
+/* The rows are the bucket that is exchanged first: heads, lists, and what is gathered. Rank 1
+ * touches 9 rows in the first step. */
 static void test_damage_to_lists_of_rows_is_refused(void **state) {
     (void)state;
     for (uint32_t byte = 0; byte < 88; byte++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Signalling NaNs, which raise an exception where a quiet one does not, in what callers give: refused
- * like any other NaN, also where exceptions stop the program (TEST_TRAPS).
+ * Signalling NaNs, which raise an exception where a quiet one does not, in what callers give:
+ * refused like any other NaN, also where exceptions stop the program (TEST_TRAPS).
  */
 #include "tests/support/ranks.h"
 #include <setjmp.h>

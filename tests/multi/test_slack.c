@@ -56,8 +56,8 @@ static void hear(void *context, const tamis_phase_event *event) {
     }
 }
 
-/* Whether a rank has waited as it should in one step of several. Others may keep the machine busy: that
- * delays now this rank and now that one, and not in every step. */
+/* Whether a rank has waited as it should in one step of several. Others may keep the machine busy:
+ * that delays now this rank and now that one, and not in every step. */
 static bool waits_as_it_should(const test_rank *self, double arrive_s) {
     return self->id == LATE ? arrive_s < 0.005 * slowness()
                             : arrive_s > 0.020 && arrive_s < 0.031 + 0.02 * slowness();

@@ -396,8 +396,8 @@ static void leave_thresholds(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* Each from one of the old ranks. With the first thresholds micro would pick 3.5 times as much. Replicas stay the same: the library compares its results in every
- * step. */
+/* Each from one of the old ranks. With the first thresholds micro would pick 3.5 times as much.
+ * Replicas stay the same: the library compares its results in every step. */
 static void go_on_with_thresholds(test_rank *self) {
     const thresholds *all = self->shared;
     const memory_state *from = &all->states[self->id % all->old_ranks];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Update mode and decaying residuals: what residual, moments and result are, entry by entry, against
- * a plain loop; what is lost and what is not; what is refused.
+ * Update mode and decaying residuals: what residual, moments and result are, entry by entry,
+ * against a plain loop; what is lost and what is not; what is refused.
  */
 #include "lib/base/half.h"
 #include "tests/support/data.h"
@@ -128,7 +128,8 @@ static void check_mass(test_rank *self, const float *gradient, uint32_t number) 
             size += fabs((double)c->before[r][i]) + fabs((double)c->given[r][i]);
         }
         held += (double)gradient[i] * self->nranks / c->update.scale;
-        /* a rounding for each decay, each addition and each sum over ranks, and the quotient's two */
+        /* a rounding for each decay, each addition and each sum over ranks, and the quotient's two
+         */
         double bound = c->whole ? 0.0 : size * 8 * 6e-8;
         RANK_CHECK(self, fabs(owed - held) <= bound, "step %u, entry %zu: %.17g in, %.17g out",
                    number, i, owed, held);
@@ -340,8 +341,8 @@ static void test_entries_that_are_not_finite_move_nothing(void **state) {
     ranks_run(2, 0, run_bad, NULL);
 }
 
-/* Sums that are finite, and not any more when they are scaled; one entry of them fits a float, but no
- * bfloat16. */
+/* Sums that are finite, and not any more when they are scaled; one entry of them fits a float, but
+ * no bfloat16. */
 enum { HUGE_ENTRIES = 3, TIGHT_ENTRY = 20, HUGE_FIRST = 5 };
 
 typedef struct huge_case {

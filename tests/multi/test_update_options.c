@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Update mode: what may be asked for, and what is taken where it is left open. test_update.c has the
- * rules themselves.
+ * Update mode: what may be asked for, and what is taken where it is left open. test_update.c has
+ * the rules themselves.
  */
 #include "lib/base/half.h"
 #include "tests/support/data.h"

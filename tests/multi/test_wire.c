@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * What travels, and in how many bytes: index formats change no result, states do not depend on them,
- * damage to any byte is refused by all ranks. What values of 16 bits lose: test_values.c.
+ * What travels, and in how many bytes: index formats change no result, states do not depend on
+ * them, damage to any byte is refused by all ranks. What values of 16 bits lose: test_values.c.
  */
 #include "collectives/state/state.h"
 #include "collectives/transport/faulty.h"
 #include "lib/base/base.h"
 #include "tests/multi/wire_cases.h"
 
-/* -- formats of indices ------------------------------------------------------------------------- */
+/* -- formats of indices -------------------------------------------------------------------------
+ */
 
 static void compare_formats(trial what) {
     trial_record plain, other;
@@ -76,7 +77,8 @@ static void test_formats_of_indices_change_no_result_of_long_vectors(void **stat
     compare_formats(what);
 }
 
-/* -- bytes -------------------------------------------------------------------------------------- */
+/* -- bytes --------------------------------------------------------------------------------------
+ */
 
 typedef struct size_case {
     tamis_index_format format;
@@ -132,7 +134,8 @@ static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     }
 }
 
-/* -- memory and state --------------------------------------------------------------------------- */
+/* -- memory and state ---------------------------------------------------------------------------
+ */
 
 typedef struct state_case {
     trial what;
@@ -239,7 +242,8 @@ static void test_states_do_not_depend_on_how_things_travel(void **state) {
     assert_memory_equal(c.control[0], c.control[1], c.bytes[0]);
 }
 
-/* -- damage --------------------------------------------------------------------------------------- */
+/* -- damage ---------------------------------------------------------------------------------------
+ */
 
 enum { SHORT = 96, RANKS = 3, BAD_RANK = 1 }; /* blocks of 32: a third each */
 
@@ -273,8 +277,8 @@ static void run_spoilt(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* A bit of every byte of what a rank gathers. Room that a short list leaves free may be spoilt: then
- * nothing has happened. @return whether it was refused */
+/* A bit of every byte of what a rank gathers. Room that a short list leaves free may be spoilt:
+ * then nothing has happened. @return whether it was refused */
 static bool spoil(spoil_case *c, const spoil_case *good) {
     test_context("%s, format %d, wire %d, gather %llu, bit %u", c->what.scheme, (int)c->what.format,
                  (int)c->what.wire, (unsigned long long)c->nth, c->bit);

@@ -62,8 +62,8 @@ tamis_step data_step(float *grad);
 /** Elements of a residual. */
 uint64_t data_held(const tamis_reducer *reducer);
 
-/** A residual as a vector of all elements: what `reducer` holds of each bucket goes where it belongs, the
- * rest of `out` stays as it is. @return false if a bucket cannot be read */
+/** A residual as a vector of all elements: what `reducer` holds of each bucket goes where it
+ * belongs, the rest of `out` stays as it is. @return false if a bucket cannot be read */
 bool data_spread_residual(const tamis_reducer *reducer, const float *residual, float *out);
 
 /** What a thread needs that marks all segments but the last, from the last to the first. */

@@ -29,8 +29,8 @@ static double time_of_work(void) {
     return (double)(read_ns(CLOCK_MONOTONIC) - begin_ns) / PIECE_NS;
 }
 
-/* Who has slept is let in before others, so that a piece may pass as on an idle machine: the queue of
- * the last minute is asked, too. */
+/* Who has slept is let in before others, so that a piece may pass as on an idle machine: the queue
+ * of the last minute is asked, too. */
 static double length_of_queue(void) {
     double load[1];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);

@@ -72,8 +72,9 @@ bool rank_status(test_rank *self, const char *file, int line, const char *call,
 /** Whether a sentence holds one of the words, which are separated by '|'. */
 bool has_word(const char *sentence, const char *words);
 
-/** Another deadline for a communicator from now on: of what must come to it by waiting in vain, after all
- * that must succeed however busy the machine is. Jobs of a communicator take it, transports need not. */
+/** Another deadline for a communicator from now on: of what must come to it by waiting in vain,
+ * after all that must succeed however busy the machine is. Jobs of a communicator take it,
+ * transports need not. */
 void test_deadline(tamis_comm *comm, uint32_t timeout_ms);
 
 /** Monotonic milliseconds. */
@@ -81,17 +82,18 @@ uint64_t now_ms(void);
 
 void sleep_ms(uint32_t ms);
 
-/** Whether no more than `live` allocations are left, at once or within 20 s: a thread of a source that
- * was given up frees what it has when it comes back, and on a busy machine each may be given up. */
+/** Whether no more than `live` allocations are left, at once or within 20 s: a thread of a source
+ * that was given up frees what it has when it comes back, and on a busy machine each may be given
+ * up. */
 bool test_freed(uint64_t live);
 
 /** Of many alike cases every which one: all, or each `few`-th if TEST_FEW is in the environment
- * (tests/run.sh --quick), and under a sanitizer, which looks at how memory and threads are used, and
- * not at results. */
+ * (tests/run.sh --quick), and under a sanitizer, which looks at how memory and threads are used,
+ * and not at results. */
 uint32_t test_stride(uint32_t few);
 
-/** Whether a case of a grid, the next one, is to be run: as test_stride, for grids of several axes. With a
- * `few` that shares no factor with their lengths each value of each axis comes up. */
+/** Whether a case of a grid, the next one, is to be run: as test_stride, for grids of several axes.
+ * With a `few` that shares no factor with their lengths each value of each axis comes up. */
 bool test_drawn(uint32_t few);
 
 #endif

@@ -19,7 +19,8 @@ typedef struct scheme_case {
     bool by_segment;  /* counts are rounded segment by segment, as DEFT has it */
 } scheme_case;
 
-/** The index-th preset whose exchange is given; `auto` chooses among them (test_auto.c). @return false past the end. */
+/** The index-th preset whose exchange is given; `auto` chooses among them (test_auto.c). @return
+ * false past the end. */
 bool scheme_preset(size_t index, scheme_case *out);
 
 /** The index-th of all combinations of the four policies. @return false past the end. */

@@ -4,8 +4,8 @@
  * the gradient of every parameter is the central difference of that. Differences over 2e-6 are
  * exact to 1e-9 here (rounding: 1e-16 / 1e-6; the third derivative is divided by 1e12), and small
  * enough that no ReLU and no maximum turns over within. What is left is the rounding of the
- * model in 24 bits: sums of up to some hundred terms, some layers deep, so 2e-5 of the largest entry
- * of a tensor.
+ * model in 24 bits: sums of up to some hundred terms, some layers deep, so 2e-5 of the largest
+ * entry of a tensor.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Updates in the tile kernels: every level gives the bits of a loop that follows optimizer.h word for
- * word, in residual, moments, candidates and counts.
+ * Updates in the tile kernels: every level gives the bits of a loop that follows optimizer.h word
+ * for word, in residual, moments, candidates and counts.
  */
 #include "kernels/cpu/tile.h"
 #include "lib/base/base.h"

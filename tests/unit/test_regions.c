@@ -106,9 +106,9 @@ static void run_exchange(test_rank *self) {
         RANK_CHECK(self, strstr(tamis_last_error(), c->reason), "said: %s", tamis_last_error());
 }
 
-/* k is 2. One sum that is not zero: all survive, and the next step looks again, and finds 4 at 5 and
- * 1 at 10. What equals that threshold does not survive in the step after, so it goes down, and then
- * it does. */
+/* k is 2. One sum that is not zero: all survive, and the next step looks again, and finds 4 at 5
+ * and 1 at 10. What equals that threshold does not survive in the step after, so it goes down, and
+ * then it does. */
 static void run_adapting(test_rank *self) {
     static const struct {
         float values[RANKS][2];

@@ -28,8 +28,9 @@ tamis_status tam_marks_open(tam_marks **out);
 /** When no thread marks any more; threads that have marked may end later. */
 void tam_marks_close(tam_marks *marks);
 
-/** Begins of one phase on one thread nest and count once. Only a thread's first mark allocates. What
- * means nothing (an end without begin, a span that ends before it begins, no phase) is ignored. */
+/** Begins of one phase on one thread nest and count once. Only a thread's first mark allocates.
+ * What means nothing (an end without begin, a span that ends before it begins, no phase) is
+ * ignored. */
 void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns);
 void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns);
 void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_t end_ns);
@@ -88,7 +89,8 @@ uint64_t tam_spans_known_ns(const tam_spans *spans);
 /** Spans that came too late, or found no memory. */
 uint64_t tam_spans_dropped(const tam_spans *spans);
 
-/* -- fit.c, regress.c, divide.c: watts of phases, of one domain ---------------------------------- */
+/* -- fit.c, regress.c, divide.c: watts of phases, of one domain ----------------------------------
+ */
 
 typedef struct tam_fit tam_fit;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Joules of a stretch among its phases. What the watts say is moved to what was measured, each phase
- * by its variance and by at most 3 standard deviations. What was measured beyond that is left
+ * Joules of a stretch among its phases. What the watts say is moved to what was measured, each
+ * phase by its variance and by at most 3 standard deviations. What was measured beyond that is left
  * unattributed; if less was measured, all shares shrink alike: no more is given than there is.
  */
 #include "lib/energy/attribute/fit.h"

@@ -9,7 +9,8 @@
 
 enum { TAM_FIT_MOST = TAMIS_ENERGY_PHASES };
 
-/* -- regress.c: watts of rows, of which only sums are kept --------------------------------------- */
+/* -- regress.c: watts of rows, of which only sums are kept ---------------------------------------
+ */
 
 /** Joules of a tick, and seconds of phases in it. Its error has the variance of all by weight. */
 typedef struct tam_row {
@@ -22,8 +23,8 @@ typedef struct tam_normal {
     double yy, w, ww;                                 /* sums of w y y, w, w w */
 } tam_normal;
 
-/** What is sought: one number for each phase, but one for all of a group together. Before rows tell it
- * is thought to be the mean, give or take as much. */
+/** What is sought: one number for each phase, but one for all of a group together. Before rows tell
+ * it is thought to be the mean, give or take as much. */
 typedef struct tam_unknowns {
     uint32_t phases;       /* bits of those that rows may have */
     const uint32_t *group; /* [TAM_FIT_MOST] as of tam_normal_groups */
@@ -54,12 +55,15 @@ bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[T
 bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread[TAM_FIT_MOST]);
 
 /** Phases that cannot be told apart, as bits; 0: it can.
- * @param  blur       [in]   sum w e e' over the rows of n, by whose errors e their seconds are wrong
- * @param  condition  [out]  by how much phases that come together widen the error of one, at most */
+ * @param  blur       [in]   sum w e e' over the rows of n, by whose errors e their seconds are
+ *                           wrong
+ * @param  condition  [out]  by how much phases that come together widen the error of one, at
+ *                           most */
 void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *blur,
                        uint32_t group[TAM_FIT_MOST], double *condition);
 
-/* -- fit.c --------------------------------------------------------------------------------------- */
+/* -- fit.c ---------------------------------------------------------------------------------------
+ */
 
 /* Candidates for lag and duty of the sensor:
  *

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * A ring of spans per thread: the thread fills it, the meter's thread empties it. What has begun and
- * not ended stands beside the ring, so that a full ring loses whole spans and never one end of one.
+ * A ring of spans per thread: the thread fills it, the meter's thread empties it. What has begun
+ * and not ended stands beside the ring, so that a full ring loses whole spans and never one end of
+ * one.
  */
 #include "lib/energy/attribute/attribute.h"
 
@@ -21,10 +22,9 @@ typedef struct ring {
     uint32_t depth[TAMIS_ENERGY_PHASES];
     _Atomic uint64_t open_ns[TAMIS_ENERGY_PHASES]; /* begin of what is under way; 0: it is not */
     _Atomic uint64_t dropped;
-    _Alignas(LINE) _Atomic uint64_t tail; /* written by who drains, */
-    uint64_t
-        ended_ns[TAMIS_ENERGY_PHASES]; /* for whom this is the begin of the last that ended: its
-                                               thread may not have come to clear open_ns yet */
+    _Alignas(LINE) _Atomic uint64_t tail;   /* written by who drains, */
+    uint64_t ended_ns[TAMIS_ENERGY_PHASES]; /* for whom this is the begin of the last that ended:
+                                               its thread may not have come to clear open_ns yet */
     tam_span spans[TAM_MARKS_DEPTH];
 } ring;
 
@@ -79,7 +79,8 @@ static bool push(ring *r, uint32_t phase, bool nested, uint64_t begin_ns, uint64
     return true;
 }
 
-/* -- threads come and go ------------------------------------------------------------------------ */
+/* -- threads come and go ------------------------------------------------------------------------
+ */
 
 static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
     uint64_t begin_ns = atomic_load_explicit(&r->open_ns[phase], memory_order_relaxed);
@@ -87,8 +88,8 @@ static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
     if (begin_ns == 0)
         return;
     bool kept = now_ns <= begin_ns || push(r, phase, true, begin_ns, now_ns);
-    /* After the span: who drains sees it as under way, as ended, or as both, never as neither. Before
-     * the count: what has been counted as dropped is no longer under way. */
+    /* After the span: who drains sees it as under way, as ended, or as both, never as neither.
+     * Before the count: what has been counted as dropped is no longer under way. */
     atomic_store_explicit(&r->open_ns[phase], 0, memory_order_release);
     if (!kept)
         count_dropped(r);
@@ -159,7 +160,8 @@ static inline ring *ring_of(tam_marks *marks) {
     return claim(marks);
 }
 
-/* -- open and close ----------------------------------------------------------------------------- */
+/* -- open and close -----------------------------------------------------------------------------
+ */
 
 tamis_status tam_marks_open(tam_marks **out) {
     tam_marks *marks = tam_alloc(sizeof *marks);
@@ -200,7 +202,8 @@ void tam_marks_close(tam_marks *marks) {
     tam_free(marks);
 }
 
-/* -- marks -------------------------------------------------------------------------------------- */
+/* -- marks --------------------------------------------------------------------------------------
+ */
 
 static bool markable(uint32_t phase) {
     return phase < TAMIS_ENERGY_IDLE;
@@ -234,7 +237,8 @@ void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_
         count_dropped(r);
 }
 
-/* -- what they come to -------------------------------------------------------------------------- */
+/* -- what they come to --------------------------------------------------------------------------
+ */
 
 uint64_t tam_marks_dropped(const tam_marks *marks) {
     uint64_t sum = atomic_load_explicit(&marks->homeless, memory_order_relaxed);

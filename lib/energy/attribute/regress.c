@@ -11,8 +11,8 @@
  *
  *     minimise p'(A + ridge I)p - 2 p'(b + ridge mean_w),     ridge = variance / mean_w^2
  *
- * A phase of which rows tell nothing thus has the mean and an error as large. Without the bound at 0
- * the errors of the watts have the covariance variance (A + ridge I)^-1.
+ * A phase of which rows tell nothing thus has the mean and an error as large. Without the bound at
+ * 0 the errors of the watts have the covariance variance (A + ridge I)^-1.
  */
 #include "lib/energy/attribute/fit.h"
 
@@ -30,7 +30,8 @@ typedef struct matrix {
     double at[TAM_FIT_MOST][TAM_FIT_MOST];
 } matrix;
 
-/* -- sums --------------------------------------------------------------------------------------- */
+/* -- sums ---------------------------------------------------------------------------------------
+ */
 
 static uint32_t list(uint32_t phases, uint8_t which[TAM_FIT_MOST]) {
     uint32_t n = 0;
@@ -113,9 +114,11 @@ double tam_normal_mean(const tam_normal *n, uint32_t phases) {
     return xx > 0.0 && xy > 0.0 ? xy / xx : 0.0;
 }
 
-/* -- equations ---------------------------------------------------------------------------------- */
+/* -- equations ----------------------------------------------------------------------------------
+ */
 
-/* A = L L', by Cholesky, in place of the lower triangle. @return false: it is not positive definite */
+/* A = L L', by Cholesky, in place of the lower triangle. @return false: it is not positive definite
+ */
 static bool factor(matrix *a) {
     for (uint32_t j = 0; j < a->n; j++) {
         for (uint32_t i = j; i < a->n; i++) {
@@ -221,7 +224,8 @@ static bool solve_nonnegative(const matrix *a, const double *b, double *x) {
     return true;
 }
 
-/* -- watts -------------------------------------------------------------------------------------- */
+/* -- watts --------------------------------------------------------------------------------------
+ */
 
 static double mean_error(const tam_normal *n, const matrix *a, const double *b, const double *x) {
     double sum = n->yy;
@@ -270,7 +274,8 @@ bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread
     return true;
 }
 
-/* -- what cannot be told apart -------------------------------------------------------------------- */
+/* -- what cannot be told apart --------------------------------------------------------------------
+ */
 
 /* With columns of length 1 and C = A^-1, what is left of column i beside the others has the squared
  * length 1 / C_ii, and is the column less -C_ij / C_ii times each other one. */

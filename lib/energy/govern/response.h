@@ -5,7 +5,8 @@
  *     seconds of a step without pause    S = s (t0 + t1 y + t2 d)
  *     joules of a step                   J = w S (w0 + w1 z + w2 d) + w w3 p
  *
- *     p  pause             z  1 - cap / C      while cap < C, the least that changes nothing; else 0
+ *     p  pause             z  1 - cap / C      while cap < C, the least that changes nothing; else
+ *                                              0
  *     d  1 - density/max   y  C / cap - 1      likewise
  *
  * s, w: of the first window, so that what is learnt is near 1. While a cap binds, a device draws

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a meter writes to its files. Lines are prepared with the lock held and written without it: a slow
- * disk holds up nobody else.
+ * What a meter writes to its files. Lines are prepared with the lock held and written without it: a
+ * slow disk holds up nobody else.
  */
 #include "lib/energy/meter/meter.h"
 

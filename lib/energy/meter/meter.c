@@ -283,7 +283,8 @@ static void finish(tamis_energy *e) {
 void tamis_energy_destroy(tamis_energy *e) {
     TAM_FENV_HELD();
     if (!e || e->pid != (int)getpid())
-        return; /* in a child that was forked there are no threads, and the files are the parent's */
+        return; /* in a child that was forked there are no threads, and the files are the parent's
+                 */
     stop(e);
     finish(e);
     tam_lock_close(&e->lock, &e->changed);

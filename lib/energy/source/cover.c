@@ -31,8 +31,8 @@ static bool is_processor(tamis_energy_kind kind) {
            kind == TAMIS_ENERGY_UNCORE;
 }
 
-/* Two that measure the whole host, or the platform by two sources, are one: the first that is usable
- * counts. */
+/* Two that measure the whole host, or the platform by two sources, are one: the first that is
+ * usable counts. */
 static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain *b) {
     tamis_energy_kind outer = a->place.kind, inner = b->place.kind;
     if (outer == inner && a > b && usable(b))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Any file of a number: "name=path:unit", joined by ','. hwmon (energy1_input:uJ, power1_average:uW),
- * Cray's pm_counters (energy:J, whose neighbour `freshness` moves while the counter is alive), or
- * what a service processor's side-car writes. A unit behind the number must be the one given.
+ * Any file of a number: "name=path:unit", joined by ','. hwmon (energy1_input:uJ,
+ * power1_average:uW), Cray's pm_counters (energy:J, whose neighbour `freshness` moves while the
+ * counter is alive), or what a service processor's side-car writes. A unit behind the number must
+ * be the one given.
  */
 #include "lib/energy/source/path.h"
 

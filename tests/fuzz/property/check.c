@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What must be true of every step: replicas, the list, the gradient, steps that were skipped, and that
- * whole numbers add up.
+ * What must be true of every step: replicas, the list, the gradient, steps that were skipped, and
+ * that whole numbers add up.
  */
 #include "tests/fuzz/property/look.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * An entry of a step, and the moments. A rank either keeps what it has accumulated at an entry or has
- * given it; the result is the sum of what was given, in rank order, divided once.
+ * An entry of a step, and the moments. A rank either keeps what it has accumulated at an entry or
+ * has given it; the result is the sum of what was given, in rank order, divided once.
  */
 #include "tests/fuzz/property/look.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * What each rank has accumulated when a step is exchanged, from its residual before the step and its
- * gradients, by the formulas of tamis.h in binary32, every operation rounded. With nodes what a node
- * has: its members' gradients are summed in rank order, and its residual is that of all their slices.
+ * What each rank has accumulated when a step is exchanged, from its residual before the step and
+ * its gradients, by the formulas of tamis.h in binary32, every operation rounded. With nodes what a
+ * node has: its members' gradients are summed in rank order, and its residual is that of all their
+ * slices.
  *
  *     sparse, rows   acc = decay * residual + scale * gradient     rows do not decay
  *     update         acc = decay * residual + u

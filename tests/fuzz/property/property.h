@@ -7,9 +7,12 @@
  *     gradients.c  its gradients
  *     words.c      what is special about it
  *     simpler.c    smaller ones
- *     ranks.c      threads for ranks, which stay from case to case; an all-gather of the caller's own
- *     run.c, steps.c, events.c   run a case through the public API and write down what each rank saw
- *     model.c      what each rank has accumulated in a step, by the formulas of tamis.h, bit for bit
+ *     ranks.c      threads for ranks, which stay from case to case; an all-gather of the caller's
+ *                  own
+ *     run.c, steps.c, events.c   run a case through the public API and write down what each rank
+ *                                saw
+ *     model.c      what each rank has accumulated in a step, by the formulas of tamis.h, bit for
+ *                  bit
  *     check.c, entry.c, choice.c   what must be true of every step, given that
  *     figures.c    statistics, counts, and the comparison with the twin
  */
@@ -55,7 +58,8 @@ typedef struct step_plan {
     uint32_t micros; /* gradients that are accumulated before the one that is exchanged */
 } step_plan;
 
-/* What must be refused: a rank that asks for something else than the others, or for what nobody may. */
+/* What must be refused: a rank that asks for something else than the others, or for what nobody
+ * may. */
 typedef enum odd_kind {
     ODD_NONE,
     ODD_DENSITY,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs a case: communicators, a reducer for each rank, which all of them get or none, and the steps.
+ * Runs a case: communicators, a reducer for each rank, which all of them get or none, and the
+ * steps.
  */
 #include "tests/fuzz/property/worker.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The steps of one rank: gradients in one of two forms, in an order of its own, and what comes out
- * written down. Nothing is judged here but what a rank sees alone: statuses, and gradients that must be
- * left as they are or cleared.
+ * written down. Nothing is judged here but what a rank sees alone: statuses, and gradients that
+ * must be left as they are or cleared.
  */
 #include "tests/fuzz/property/worker.h"
 
