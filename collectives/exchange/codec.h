@@ -6,7 +6,7 @@
  *
  *     u32      | 3 | 5 | 300 | 65537 |               4 bytes each
  *
- *     block16  | 3 1 || 3 5 300 | 1 |                for every 65,536 positions how many, seven bits
+ *     block16  | 3 1 || 3 5 300 | 1 |                for each 65,536 positions how many, seven bits
  *              counts  low 16 bits                   a byte; then the low 16 bits of each
  *
  *     gap8     | 3 1 255 39 255 ... 255 205 |        positions passed over since the last, a byte

@@ -89,7 +89,8 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
     TAM_TRY(read_config(r, config));
-    TAM_TRY(tam_refuse(r, layout, "tamis_reducer_create"));
+    TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
+    TAM_TRY(tam_refuse(r, "tamis_reducer_create"));
     if (r->config.update)
         TAM_TRY(tam_options_check("tamis_update", tam_update_options, tam_update_used(&r->update),
                                   &r->update));
@@ -103,7 +104,6 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
 
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
     bool dense = tam_scheme_dense(r->scheme);
-    TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
     tam_reducer_set_k(r, dense ? layout->ordinary
                                : tam_reducer_entries(r->config.density, layout->ordinary));
     r->k_max =

@@ -231,9 +231,8 @@ void tam_update_complete(tamis_reducer *r, tamis_reducer_config *config);
 void tam_update_follow(tamis_reducer *r);
 /** Options that its rule uses: the first so many of the table. */
 uint32_t tam_update_used(const tamis_update *update);
-/** refuse.c: UNSUPPORTED where the reducer's options do not go together, or not with a call.
- * @param  layout  of the segments; only looked at in tamis_reducer_create */
-tamis_status tam_refuse(const tamis_reducer *r, const tamis_layout *layout, const char *call);
+/** refuse.c: UNSUPPORTED where the reducer's options do not go together, or not with a call. */
+tamis_status tam_refuse(const tamis_reducer *r, const char *call);
 /** Update mode: what the rule needs in the next pass, with the moments of this bucket, goes to its
  * target, which is aimed otherwise. */
 void tam_update_aim(tam_bucket *b);

@@ -5,7 +5,7 @@
  */
 #include "collectives/reducer/reducer.h"
 
-typedef bool (*holds)(const tamis_reducer *r, const tamis_layout *layout);
+typedef bool (*holds)(const tamis_reducer *r);
 
 static bool dense(const tamis_reducer *r) {
     return tam_scheme_dense(r->scheme);
@@ -19,90 +19,67 @@ static bool rounds(const tamis_reducer *r) {
     return r->config.wire_dtype != TAMIS_DTYPE_FLOAT32;
 }
 
-static bool dense_and_sparse(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool dense_and_sparse(const tamis_reducer *r) {
     return dense(r) && r->config.output == TAMIS_OUTPUT_SPARSE;
 }
 
-static bool dense_and_decay(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool dense_and_decay(const tamis_reducer *r) {
     return dense(r) && r->config.residual_decay != 1.0;
 }
 
-static bool dense_and_rounding(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool dense_and_rounding(const tamis_reducer *r) {
     return dense(r) && rounds(r);
 }
 
-static bool float16(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool float16(const tamis_reducer *r) {
     return r->config.wire_dtype == TAMIS_DTYPE_FLOAT16;
 }
 
-static bool regions_and_rounding(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool regions_and_rounding(const tamis_reducer *r) {
     return tam_scheme_regional(r->scheme) && rounds(r);
 }
 
-static bool regions_and_format(const tamis_reducer *r, const tamis_layout *layout) {
+static bool regions_and_format(const tamis_reducer *r) {
     tamis_index_format format = r->config.index_format;
-    (void)layout;
     return tam_scheme_regional(r->scheme) && format != TAMIS_INDEX_AUTO &&
            format != TAMIS_INDEX_U32;
 }
 
-static bool nodes_and_scheme(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool nodes_and_scheme(const tamis_reducer *r) {
     return by_nodes(r) &&
            (r->scheme.exchange != TAM_EXCHANGE_UNION || !tam_scheme_exact_count(r->scheme) ||
             r->scheme.ownership == TAM_OWN_ALL);
 }
 
-static bool nodes_and_rounding(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool nodes_and_rounding(const tamis_reducer *r) {
     return by_nodes(r) && rounds(r);
 }
 
-static bool nodes_and_device(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool nodes_and_device(const tamis_reducer *r) {
     return by_nodes(r) && r->config.device != TAMIS_DEVICE_CPU;
 }
 
-static bool nodes_and_rows(const tamis_reducer *r, const tamis_layout *layout) {
-    return by_nodes(r) && layout->nrowed > 0;
+static bool nodes_and_rows(const tamis_reducer *r) {
+    return by_nodes(r) && r->layout->nrowed > 0;
 }
 
-static bool update_and_dense(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool update_and_dense(const tamis_reducer *r) {
     return r->config.update && dense(r);
 }
 
-static bool update_and_rows(const tamis_reducer *r, const tamis_layout *layout) {
-    return r->config.update && layout->nrowed > 0;
+static bool update_and_rows(const tamis_reducer *r) {
+    return r->config.update && r->layout->nrowed > 0;
 }
 
-static bool update_and_nodes(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool update_and_nodes(const tamis_reducer *r) {
     return r->config.update && by_nodes(r);
 }
 
-static bool is_dense(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
-    return dense(r);
-}
-
-static bool has_nodes(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
-    return by_nodes(r);
-}
-
-static bool has_update(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool has_update(const tamis_reducer *r) {
     return r->config.update;
 }
 
-static bool has_driver(const tamis_reducer *r, const tamis_layout *layout) {
-    (void)layout;
+static bool has_driver(const tamis_reducer *r) {
     return !r->driver->by_host;
 }
 
@@ -151,14 +128,14 @@ static const struct row {
      update_and_nodes},
     {{0, accumulate, "a micro-batch", "scheme dense",
       "it has no residual; add up micro-batches before start"},
-     is_dense},
+     dense},
     {{0, accumulate, "a micro-batch", "ranks_per_node",
       "a residual holds a slice of the node's sum alone; add up micro-batches before start"},
-     has_nodes},
+     by_nodes},
     {{0, accumulate, "a micro-batch", "update",
       "a step has one pass, of the whole gradient; add up micro-batches before start"},
      has_update},
-    {{0, set_density, "another density", "scheme dense", "it sends everything"}, is_dense},
+    {{0, set_density, "another density", "scheme dense", "it sends everything"}, dense},
     {{0, set_density, "another density", "steps that a device runs by itself",
       "the sizes of their messages are fixed; make another reducer"},
      has_driver},
@@ -176,10 +153,10 @@ int tamis_refusal_list(size_t index, tamis_refusal *out) {
     return tam_struct_list("tamis_refusal", &own, sizeof own, out);
 }
 
-tamis_status tam_refuse(const tamis_reducer *r, const tamis_layout *layout, const char *call) {
+tamis_status tam_refuse(const tamis_reducer *r, const char *call) {
     for (size_t i = 0; i < ROWS; i++) {
         const tamis_refusal *t = &rows[i].text;
-        if (strcmp(t->call, call) == 0 && rows[i].holds(r, layout))
+        if (strcmp(t->call, call) == 0 && rows[i].holds(r))
             return tam_fail(TAMIS_E_UNSUPPORTED, "%s: %s does not go with %s: %s", t->call,
                             t->asked, t->with, t->why);
     }

@@ -67,7 +67,7 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
     if (r->started)
         return tam_fail(TAMIS_E_STATE, "tamis_reducer_set_density: a step is under way; call "
                                        "tamis_reducer_wait first");
-    TAM_TRY(tam_refuse(r, r->layout, "tamis_reducer_set_density"));
+    TAM_TRY(tam_refuse(r, "tamis_reducer_set_density"));
     if (!tam_positive_upto(density, r->config.density_max))
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_reducer_set_density: %.9g is not in (0, density_max = %.9g]",

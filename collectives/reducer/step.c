@@ -338,7 +338,7 @@ static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: tamis_reducer_accumulate while a step is under way",
                         r->comm->rank);
-    TAM_TRY(tam_refuse(r, r->layout, "tamis_reducer_accumulate"));
+    TAM_TRY(tam_refuse(r, "tamis_reducer_accumulate"));
     return check_start(r, step);
 }
 
