@@ -67,6 +67,8 @@ typedef enum tam_setting_id {
 
 /** Value in force as text; read from the environment once per process. */
 const char *tam_setting_text(tam_setting_id id);
+/** The index-th, for tamis_setting_list, which may fail: that is in structs.c, above. */
+bool tam_setting_at(size_t index, tamis_setting *out);
 
 /** Value in force of a whole-number setting, or the index of a choice in its list of values. */
 uint32_t tam_setting_number(tam_setting_id id);

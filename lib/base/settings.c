@@ -169,12 +169,12 @@ uint32_t tam_setting_number(tam_setting_id id) {
     return get(id)->number;
 }
 
-int tamis_setting_list(size_t index, tamis_setting *out) {
-    if (index >= TAM_SETTINGS || !out)
-        return 0;
+bool tam_setting_at(size_t index, tamis_setting *out) {
+    if (index >= TAM_SETTINGS)
+        return false;
     const setting_row *row = &rows[index];
-    const tamis_setting own = {
-        .size = sizeof own,
+    *out = (tamis_setting){
+        .size = sizeof *out,
         .name = row->name,
         .values = row->values,
         .fallback = row->fallback,
@@ -182,5 +182,5 @@ int tamis_setting_list(size_t index, tamis_setting *out) {
         .value = get(index)->text,
         .origin = get(index)->given ? "environment" : "default",
     };
-    return tam_struct_list("tamis_setting", &own, sizeof own, out);
+    return true;
 }

@@ -41,3 +41,9 @@ tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our
 int tam_struct_list(const char *name, const void *ours, size_t our_size, void *theirs) {
     return tam_struct_give(name, ours, our_size, theirs) == TAMIS_OK;
 }
+
+int tamis_setting_list(size_t index, tamis_setting *out) {
+    tamis_setting own;
+    return out && tam_setting_at(index, &own) &&
+           tam_struct_list("tamis_setting", &own, sizeof own, out);
+}

@@ -49,17 +49,6 @@ static void *run(void *context) {
     return NULL;
 }
 
-tamis_status tam_meter_present(const tamis_energy *e, const char *call) {
-    if (!e)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s: energy is NULL", call);
-    if (e->pid == (int)getpid())
-        return TAMIS_OK;
-    return tam_fail(TAMIS_E_STATE,
-                    "%s: the meter is that of the process from which this one was "
-                    "forked; open another one",
-                    call);
-}
-
 /* -- open ------------------------------------------------------------------------------------- */
 
 static tamis_status check_numbers(const tamis_energy_config *c) {
