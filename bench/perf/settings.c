@@ -14,9 +14,10 @@ static const char *const purpose =
     "Time one operation over sizes, beside a dense all-reduce and an in-place axpy of the same n.";
 
 /* What checks, sizes and the model go by. */
-const char perf_own_options[] = "density|output|op|nonfinite|density_max|ranks_per_node|"
-                                "device|grad_dtype|index_format|wire_dtype|threads|capacity|"
-                                "update.rule|update.beta1";
+const char perf_own_options[] =
+    "density|output|op|nonfinite|density_max|ranks_per_node|residual_decay|"
+    "device|grad_dtype|index_format|wire_dtype|threads|capacity|"
+    "update.rule|update.beta1";
 
 static void check_settings(perf_settings *s) {
     s->ndensities =

@@ -73,11 +73,11 @@ static uint64_t divide(float *values, size_t count, float by, bool drop) {
     return bad;
 }
 
-/* What waits in the residual goes too. */
+/* What waits in the residual goes too, as an accumulate pass would have added it. */
 static void take_pending(const tam_bucket_view *v, const tam_gradient_part *u, float *values) {
     float *acc = v->acc + u->at;
     for (size_t i = 0; i < u->count; i++)
-        values[i] += acc[i];
+        values[i] += v->target.decay * acc[i];
     memset(acc, 0, u->count * sizeof acc[0]);
 }
 

@@ -238,7 +238,8 @@ static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
         tam_log(
             TAM_WARN,
             "rank %u: the state was saved with dense buckets %#llx, here they are %#llx; results "
-            "go on with other bits (give link_latency_us and link_gbit to have the same choice)",
+            "go on with other bits (runs that are given link_latency_us and link_gbit from their "
+            "begin on choose alike)",
             r->comm->rank, (unsigned long long)there, (unsigned long long)here);
 }
 

@@ -92,8 +92,7 @@ typedef struct tamis_energy_domain {
     double duty;   /* share of the time at which its sensor looks; 0: not yet known */
 } tamis_energy_domain;
 
-#define TAMIS_ENERGY_DOMAIN_INIT                                                                   \
-    { .size = sizeof(tamis_energy_domain) }
+#define TAMIS_ENERGY_DOMAIN_INIT TAMIS_INIT(tamis_energy_domain, )
 
 /* ------------------------------------------------------------------------------------------- */
 /* 2. Phases                                                                                    */
@@ -147,8 +146,7 @@ typedef struct tamis_energy_totals {
     char missing[TAMIS_ENERGY_TEXT]; /* domains that are not in uj, and why; "" if complete */
 } tamis_energy_totals;
 
-#define TAMIS_ENERGY_TOTALS_INIT                                                                   \
-    { .size = sizeof(tamis_energy_totals) }
+#define TAMIS_ENERGY_TOTALS_INIT TAMIS_INIT(tamis_energy_totals, )
 
 /* ------------------------------------------------------------------------------------------- */
 /* 3. A meter: one per process                                                                  */
@@ -183,10 +181,9 @@ typedef struct tamis_energy_config {
 } tamis_energy_config;
 
 #define TAMIS_ENERGY_CONFIG_INIT                                                                   \
-    {                                                                                              \
-        .size = sizeof(tamis_energy_config), .window_s = 5.0, .settle_s = 2.0, .nranks = 1,        \
-        .pue = 1.0, .g_per_kwh = (double)NAN                                                       \
-    }
+    TAMIS_INIT(tamis_energy_config,                                                                \
+               TAMIS_SET(window_s, 5.0) TAMIS_SET(settle_s, 2.0) TAMIS_SET(nranks, 1)              \
+                   TAMIS_SET(pue, 1.0) TAMIS_SET(g_per_kwh, (double)NAN))
 
 /**
  * Find the counters and begin to read them, on threads of the library.

@@ -73,10 +73,11 @@ typedef struct tamis_governor_config {
 } tamis_governor_config;
 
 #define TAMIS_GOVERNOR_CONFIG_INIT                                                                 \
-    {                                                                                              \
-        sizeof(tamis_governor_config), "off", 0.0, 0.0, 1.0, 0.02, 0.05, 0.0, 0.01, 0.01, 0.0,     \
-            0.0, 0.0, 0.0, 0, 1, 0.005, 0.0, 1                                                     \
-    }
+    TAMIS_INIT(tamis_governor_config,                                                              \
+               TAMIS_SET(policy, "off") TAMIS_SET(pue, 1.0) TAMIS_SET(slowdown, 0.02)              \
+                   TAMIS_SET(slowdown_most, 0.05) TAMIS_SET(density_min, 0.01)                     \
+                       TAMIS_SET(density_max, 0.01) TAMIS_SET(devices, 1)                          \
+                           TAMIS_SET(dead_band, 0.005) TAMIS_SET(lead_steps, 1))
 
 typedef struct tamis_governor tamis_governor;
 
@@ -126,10 +127,12 @@ typedef struct tamis_governor_window {
 } tamis_governor_window;
 
 #define TAMIS_GOVERNOR_WINDOW_INIT                                                                 \
-    {                                                                                              \
-        sizeof(tamis_governor_window), 0, 0, 0.0, 0, 0, TAMIS_UNKNOWN, TAMIS_UNKNOWN,              \
-            TAMIS_UNKNOWN, TAMIS_UNKNOWN, TAMIS_UNKNOWN, TAMIS_UNKNOWN, TAMIS_UNKNOWN              \
-    }
+    TAMIS_INIT(tamis_governor_window,                                                              \
+               TAMIS_SET(density, TAMIS_UNKNOWN) TAMIS_SET(pace_s, TAMIS_UNKNOWN)                  \
+                   TAMIS_SET(cap_w, TAMIS_UNKNOWN) TAMIS_SET(residual_norm, TAMIS_UNKNOWN)         \
+                       TAMIS_SET(intensity_g_per_kwh, TAMIS_UNKNOWN)                               \
+                           TAMIS_SET(outlook_g_per_kwh, TAMIS_UNKNOWN)                             \
+                               TAMIS_SET(outlook_low_g_per_kwh, TAMIS_UNKNOWN))
 
 /** Why a decision is what it is. Numbers are frozen. */
 typedef enum tamis_governor_reason {
@@ -169,10 +172,10 @@ typedef struct tamis_governor_decision {
 } tamis_governor_decision;
 
 #define TAMIS_GOVERNOR_DECISION_INIT                                                               \
-    {                                                                                              \
-        sizeof(tamis_governor_decision), 0, 0.0, 0.0, 0.0, TAMIS_GOVERNOR_FREE, 0, TAMIS_UNKNOWN,  \
-            0.0, TAMIS_UNKNOWN, TAMIS_UNKNOWN, TAMIS_UNKNOWN, TAMIS_UNKNOWN                        \
-    }
+    TAMIS_INIT(tamis_governor_decision,                                                            \
+               TAMIS_SET(watts, TAMIS_UNKNOWN) TAMIS_SET(expected_w, TAMIS_UNKNOWN)                \
+                   TAMIS_SET(slowdown, TAMIS_UNKNOWN) TAMIS_SET(low_w, TAMIS_UNKNOWN)              \
+                       TAMIS_SET(high_w, TAMIS_UNKNOWN))
 
 /**
  * Learn from a window, then decide. Once in a few seconds; it takes a few microseconds, with a ramp
@@ -233,7 +236,8 @@ typedef struct tamis_carbon_outlook {
 } tamis_carbon_outlook;
 
 #define TAMIS_CARBON_OUTLOOK_INIT                                                                  \
-    { sizeof(tamis_carbon_outlook), 0.0, TAMIS_UNKNOWN, TAMIS_UNKNOWN, TAMIS_UNKNOWN }
+    TAMIS_INIT(tamis_carbon_outlook, TAMIS_SET(mean, TAMIS_UNKNOWN) TAMIS_SET(low, TAMIS_UNKNOWN)  \
+                                         TAMIS_SET(high, TAMIS_UNKNOWN))
 
 /** Errors: ARGUMENT. */
 TAMIS_CHECKED tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s,

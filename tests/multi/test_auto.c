@@ -426,8 +426,41 @@ static void a_state_of_another_choice_loses_nothing(void **state) {
     free(run);
 }
 
+/* -- what waits for a dense bucket decays as in every other ------------------------------------ */
+
+static void wait_and_decay(test_rank *self) {
+    enum { FEW = 64 };
+    float grad[FEW] = {0}, residual[FEW];
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *r = NULL;
+    config.scheme = "auto";
+    config.density = 0.5;
+    config.op = TAMIS_OP_SUM;
+    config.residual_decay = 0.5;
+    config.link_latency_us = 10000;
+    config.link_gbit = 1000;
+    RANK_OK(self, data_reducer(self->comm, FEW, &config, &r));
+    RANK_CHECK(self, count_dense(r) == 1, "%u buckets are dense", count_dense(r));
+    for (size_t i = 0; i < FEW; i++)
+        residual[i] = 1.0f;
+    RANK_OK(self, tamis_reducer_load_memory(r, NULL, 0, residual));
+    tamis_step step = data_step(grad);
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
+    for (size_t i = 0; i < FEW; i++)
+        RANK_CHECK(self, grad[i] == 0.5f * RANKS, "element %zu is %g", i, (double)grad[i]);
+    tamis_reducer_destroy(r);
+}
+
+static void test_what_waits_for_a_dense_bucket_decays(void **state) {
+    (void)state;
+    test_context("decay of what waits");
+    ranks_run(RANKS, 0, wait_and_decay, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_waits_for_a_dense_bucket_decays),
         cmocka_unit_test(small_buckets_are_dense_and_large_ones_are_not),
         cmocka_unit_test(nothing_is_dense_where_the_result_is_sparse),
         cmocka_unit_test(ranks_that_do_not_all_measure_are_told),
