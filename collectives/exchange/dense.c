@@ -144,7 +144,8 @@ static tamis_status run(void *self, tam_link *link) {
     d->bad = 0;
     if (!v->skipped)
         TAM_TRY(reduce(d, link));
-    v->pending = v->pending && v->skipped;
+    if (!v->skipped)
+        v->pending = false;
     v->out.result.count = (size_t)v->layout->length;
     return TAMIS_OK;
 }
@@ -154,8 +155,14 @@ static uint64_t drop(void *self) {
     return ((dense *)self)->bad;
 }
 
+/* What waited is lost with the gradient, whether the bucket came before or after the one that all
+ * ranks skip the step for. */
 static tamis_status skip(void *self) {
-    return tam_gradient_clear(((dense *)self)->view);
+    tam_bucket_view *v = ((dense *)self)->view;
+    if (v->pending)
+        memset(v->acc, 0, (size_t)v->layout->length * sizeof v->acc[0]);
+    v->pending = false;
+    return tam_gradient_clear(v);
 }
 
 const tam_exchange tam_exchange_dense = {
