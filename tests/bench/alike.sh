@@ -77,6 +77,6 @@ fi
 mkdir -p "$dir/host/sys" "$dir/host/proc"
 TAMIS_SYSFS_ROOT=$dir/host TAMIS_NVML_PATH=$dir/none/libnvidia-ml.so.1 TAMIS_ENERGY=nvml \
     bash "$mpirun" 2 60 "${one[@]}" --json "$dir/record" || fail "status $?"
-grep -q '"energy_j":null,"energy_reason":"1 of 1 domains; nvml: no library: ' "$dir/record" ||
+grep -q '"energy_j":null,"energy_reason":"nvml: no library: ' "$dir/record" ||
     fail "another reason: $(tail -n 1 "$dir/record" | field energy_reason)"
 echo "alike: ok"

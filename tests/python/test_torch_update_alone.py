@@ -336,7 +336,7 @@ def test_what_is_pending_stays_with_another_number_of_ranks(old, new, op):
     parts = [_checkpoint._regroup(states, rank, new) for rank in range(new)]
     before = sum(one["residual"]["w"] for one in states)
     after = sum(one["residual"]["w"] for one in parts)
-    if average == "mean":
+    if op == "mean":
         before, after = before / old, after / new
     assert torch.equal(before, after)
     for one in parts:

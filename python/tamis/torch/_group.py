@@ -181,7 +181,7 @@ class Group:
         Every rank keeps the mean, so that the sum over ranks is what it was; with nodes the one of
         each node that holds the element keeps it for all.
         """
-        share = self.ranks_per_node / (1 if average == "mean" else self.comm.nranks)
+        share = self.ranks_per_node / (1 if op == "mean" else self.comm.nranks)
         if self.sparse.update is not None:
             share /= self.sparse.update["scale"]
         residual = self.residual().add_(results, alpha=share)
