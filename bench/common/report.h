@@ -17,8 +17,8 @@ FILE *bench_report_open(const char *path);
  * cannot be written is said at once. */
 void bench_report_write(FILE *file, json_t *record);
 
-/** @return `status`, or 1 instead of 0 if anything of the records, or of stdout, was not written.
- */
+/** @return `status`, or 1 instead of 0 if anything of the records, or of stdout,
+ * was not written. */
 int bench_report_close(FILE *file, int status);
 
 /** A number, or null for NaN and Inf, which JSON has not. */

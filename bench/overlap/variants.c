@@ -38,8 +38,8 @@ static uint64_t bucket_length(const overlap_run *run, const tamis_segment *segme
     return low;
 }
 
-/* Backward marks b and W of a layer, from the last to the first: the segments from right to left.
- */
+/* Backward marks b and W of a layer, from the last to the first: the segments from
+ * right to left. */
 static void find_starts(overlap_run *run, overlap_variant *v) {
     v->starts = bench_alloc(2 * run->model.count, sizeof *v->starts);
     for (uint32_t i = 0; i < tamis_reducer_nbuckets(v->reducer); i++) {

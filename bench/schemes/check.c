@@ -106,8 +106,8 @@ static float largest(float *values, size_t n, size_t k) {
     return values[at];
 }
 
-/* Energy of what left, summed over ranks, over that of as many largest entries of what was there.
- */
+/* Energy of what left, summed over ranks, over that of as many largest entries of
+ * what was there. */
 static double captured(scheme_check *check, const view *all, size_t count) {
     size_t n = check->c->source->n;
     double inside = 0, best = 0;

@@ -311,8 +311,8 @@ static void collect(trainer *t, const char *prefix, const header *first, content
         end(&s, out, i);
 }
 
-/* Of another number of ranks one part after the other: the residual is not that of the thresholds.
- */
+/* Of another number of ranks one part after the other: the residual is not that
+ * of the thresholds. */
 static void give_state(trainer *t, const content *c) {
     tamis_reducer *r = t->exchange.reducer;
     const void *control = c->parts[CONTROL];

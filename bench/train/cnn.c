@@ -256,8 +256,8 @@ static double loss(workload *w, size_t slot) {
     return sum / (double)w->batch;
 }
 
-/* Gradient of what was pooled -> of the sums: all of it where the largest was, if ReLU let it pass.
- */
+/* Gradient of what was pooled -> of the sums: all of it where the largest was, if ReLU
+ * let it pass. */
 static void unpool(const convolution *c, size_t image, float *sums) {
     size_t half = c->side / 2, at = image * pooled_of(c);
     memset(sums, 0, c->outputs * places_of(c) * sizeof *sums);

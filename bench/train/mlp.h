@@ -39,8 +39,8 @@ typedef struct mlp_shape {
 size_t mlp_inputs(mlp_shape shape, size_t layer);
 size_t mlp_outputs(mlp_shape shape, size_t layer);
 
-/** Ends the process with a sentence if one reducer cannot take the model: before memory is taken.
- */
+/** Ends the process with a sentence if one reducer cannot take the model: before
+ * memory is taken. */
 void mlp_check_shape(mlp_shape shape);
 
 /** Parameters of layers first .. first + count - 1. */

@@ -262,8 +262,8 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* Ranks met for the sum of their node, each node at a time of its own: when they began is unknown.
- */
+/* Ranks met for the sum of their node, each node at a time of its own: when they
+ * began is unknown. */
 static tamis_status run(void *self, tam_link *link) {
     hierarchical *h = self;
     h->view->began_us = 0;
@@ -293,11 +293,6 @@ static tamis_status skip(void *self) {
     return h->row->skip(h->inner);
 }
 
-static uint64_t *state(void *self) {
-    hierarchical *h = self;
-    return h->row->state(h->inner);
-}
-
 const tam_exchange tam_exchange_hierarchical = {
     .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS,
     .open = open_hierarchical,
@@ -312,6 +307,6 @@ const tam_exchange tam_exchange_hierarchical = {
     .apply = apply,
     .skip = skip,
     .state_words = tam_nothing_words, /* of columns whose exchange remembers nothing */
-    .state = state,
+    .state = tam_nothing_state,
     .state_valid = tam_nothing_valid,
 };

@@ -73,8 +73,8 @@ static const float *chunk_of(const tam_node *o, uint64_t at, size_t count) {
     return out;
 }
 
-/* Runs of a chunk; the last chunk has shorter ones, or none, at its end. @return of the own slice
- */
+/* Runs of a chunk; the last chunk has shorter ones, or none, at its end. @return of
+ * the own slice */
 static size_t divide_chunk(tam_node *o, size_t count) {
     const tam_slice *slice = o->view->slice;
     size_t run = slice->division.block, end = 0, own = 0;

@@ -29,8 +29,8 @@ tamis_status tam_step_accumulate(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-/* On the communicator's thread: while gradient and residual are written, waiters must wait for it.
- */
+/* On the communicator's thread: while gradient and residual are written, waiters must
+ * wait for it. */
 static tamis_status accumulate_committed(tam_bucket *b) {
     TAM_TRY(tam_step_commit(b->reducer, &b->job));
     tamis_status status = tam_step_accumulate(b);
@@ -105,8 +105,8 @@ static tamis_status exchange_whole(tam_bucket *b, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* A step that will be skipped is known as such by all ranks, and the buckets behind need no more.
- */
+/* A step that will be skipped is known as such by all ranks, and the buckets behind
+ * need no more. */
 tamis_status tam_step_exchange(tam_job *job, tam_link *link) {
     tam_bucket *b = (tam_bucket *)(void *)job;
     tamis_reducer *r = b->reducer;

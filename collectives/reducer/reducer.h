@@ -274,8 +274,8 @@ void tam_buckets_choose(tamis_reducer *r);
 /** job.c: the job of a bucket, from the gradient to the sums; that of the last one ends the step
  * for all. */
 tamis_status tam_step_exchange(tam_job *job, tam_link *link);
-/** job.c: the gradient into the residual, ahead of the job, of a bucket that need not wait for it.
- */
+/** job.c: the gradient into the residual, ahead of the job, of a bucket that need not
+ * wait for it. */
 tamis_status tam_step_accumulate(tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */

@@ -143,8 +143,8 @@ static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
 
 /* -- begin and launch ------------------------------------------------------------------------- */
 
-/* Aim a bucket at its part of the gradient. Of segments with rows nothing stays that could decay.
- */
+/* Aim a bucket at its part of the gradient. Of segments with rows nothing stays
+ * that could decay. */
 static void aim(tam_bucket *b, const tamis_step *step) {
     TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;

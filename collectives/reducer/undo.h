@@ -62,8 +62,8 @@ bool tam_undo_valid(const tamis_reducer *r, const void *record);
 tam_way tam_undo_way(const tamis_reducer *r);
 /** Most entries of a list. */
 size_t tam_undo_room(const tamis_reducer *r);
-/** Take the last step back. @param scratch  float[tam_undo_room]. DEVICE: the reducer is of no use
- */
+/** Take the last step back. @param scratch  float[tam_undo_room]. DEVICE: the reducer is
+ * of no use */
 tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch);
 
 #endif

@@ -218,8 +218,8 @@ static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_ch
     }
 }
 
-/* Own chunks are read again by the cut and may stay in the cache; others should not push them out.
- */
+/* Own chunks are read again by the cut and may stay in the cache; others should not
+ * push them out. */
 template <tam_form FORM>
 static __device__ void store(float *to, uint32_t length, bool own, const float s[16]) {
     uint32_t lane = threadIdx.x % 32;

@@ -243,8 +243,8 @@ tamis_status tam_cuda_dense_widen(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_add(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_narrow(tam_cuda_step *step, uint32_t piece);
 
-/** The result of a sparse step, of all buckets, in device memory: indices[*count], values[*count].
- */
+/** The result of a sparse step, of all buckets, in device
+ * memory: indices[*count], values[*count]. */
 typedef struct tam_cuda_result {
     const uint32_t *count, *indices;
     const float *values;

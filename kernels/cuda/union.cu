@@ -12,8 +12,8 @@ enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each th
 
 /* -- one range -------------------------------------------------------------------------------- */
 
-/* The bits of a range. Warps take ranks, lanes take entries. All threads come and leave together.
- */
+/* The bits of a range. Warps take ranks, lanes take entries. All threads come
+ * and leave together. */
 static __device__ __forceinline__ void set_bits(const tam_cuda_exchange &x, uint32_t range,
                                                 uint32_t bits[TAM_RANGE_WORDS]) {
     const uint32_t *runs = x.ranges.runs + (uint64_t)range * x.slots.nranks;

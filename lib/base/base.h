@@ -146,8 +146,8 @@ void tam_sort(tam_pair *pairs, size_t count);
 /** The upper one of two in the middle. Sorts a few values in place. @param count  at least 1 */
 double tam_median(double *values, uint32_t count);
 
-/** The first place of an ascending list, from `first` on, that holds `value` or more; else `end`.
- */
+/** The first place of an ascending list, from `first` on, that holds `value` or
+ * more; else `end`. */
 static inline size_t tam_first_from(const uint32_t *list, size_t first, size_t end,
                                     uint64_t value) {
     while (first < end) {

@@ -109,8 +109,8 @@ typedef struct tam_exchange {
 
     /** Take all memory that steps will need. @param  out  NULL after a failure */
     tamis_status (*open)(tam_bucket_view *view, void **out);
-    /** @param  lingers  the transport may still use what it was given, which stays. NULL is fine.
-     */
+    /** @param  lingers  the transport may still use what it was given, which stays.
+     * NULL is fine. */
     void (*close)(void *self, bool lingers);
 
     /** view->k and whole_k were set. */

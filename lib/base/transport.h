@@ -73,8 +73,8 @@ typedef struct tam_transport {
     const char *unthreaded; /* why it is not TAM_CAP_THREADED although it could be, and what to do;
                                NULL: it could not */
 
-    /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv do not overlap.
-     */
+    /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv
+     * do not overlap. */
     tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
                               tam_call *call);
 

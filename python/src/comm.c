@@ -177,8 +177,8 @@ static PyObject *comm_set_waiting(PyObject *object, PyObject *value) {
     Py_RETURN_NONE;
 }
 
-/* Without the GIL: it takes locks that a thread inside a callback, which wants the GIL, may hold.
- */
+/* Without the GIL: it takes locks that a thread inside a callback, which wants the
+ * GIL, may hold. */
 static PyObject *comm_abort(PyObject *object, PyObject *none) {
     tam_py_comm *self = (tam_py_comm *)object;
     tamis_status status;

@@ -48,8 +48,8 @@ tamis_step seat_step(const seat *s);
 void seat_put(test_rank *self, const seat *s, uint32_t number);
 void seat_fetch(test_rank *self, const seat *s, uint32_t number);
 
-/** Steps first to end - 1: joined, all in stream order; or each waited for. They stop at a failure.
- */
+/** Steps first to end - 1: joined, all in stream order; or each waited for. They stop
+ * at a failure. */
 void seat_join(test_rank *self, const seat *s, uint32_t first, uint32_t end);
 void seat_wait(test_rank *self, const seat *s, uint32_t first, uint32_t end);
 

@@ -225,8 +225,8 @@ static void a_phase_under_way_is_never_out_of_sight(void **state) {
     tam_marks_close(r.marks);
 }
 
-/* -- meters, processes, memory ------------------------------------------------------------------
- */
+/* -- meters,
+ * processes, memory ------------------------------------------------------------------ */
 
 static void several_meters_keep_apart(void **state) {
     (void)state;

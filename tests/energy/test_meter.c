@@ -156,8 +156,8 @@ static double measure_window(machine *m, tamis_energy *e, double seconds) {
     return worst;
 }
 
-/* What a busy machine does between a mark and the change that it marks is an error, now and then.
- */
+/* What a busy machine does between a mark and the change that it marks is an error,
+ * now and then. */
 static void test_a_window_has_the_joules_of_its_phases(void **state) {
     (void)state;
     machine m;

@@ -17,8 +17,8 @@ static uint64_t random_of(uint64_t *state) {
     return *state >> 33;
 }
 
-/* A list of any density in a span of any length up to 300000, encoded. @return bytes of the input
- */
+/* A list of any density in a span of any length up to 300000, encoded. @return bytes
+ * of the input */
 static size_t make_input(uint64_t *random, uint8_t *input) {
     static uint32_t list[MOST];
     enum { FIRST = TAMIS_INDEX_U32 + 1, FORMATS = TAMIS_INDEX_END - FIRST };

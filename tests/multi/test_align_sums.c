@@ -54,8 +54,8 @@ static void add(const float *grad, float *sums) {
         sums[i] += grad[i];
 }
 
-/* The step that will be taken back. @param sums  [in,out]  the residual, if it had not been applied
- */
+/* The step that will be taken back. @param sums  [in,out]  the residual, if it had
+ * not been applied */
 static void run_bad_step(test_rank *self, tamis_reducer *r, float *sums) {
     const align_case *c = self->shared;
     bool told = c->nonfinite == TAMIS_NONFINITE_ERROR;

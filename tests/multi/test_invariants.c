@@ -157,8 +157,8 @@ static void test_hard_gradients_keep_all_rules(void **state) {
             }
 }
 
-/* -- ways of calling that must not matter -------------------------------------------------------
- */
+/* -- ways of calling that must
+ * not matter ------------------------------------------------------- */
 
 static void compare_with_usual(const trial *usual, const trial *other) {
     trial_record a, b;

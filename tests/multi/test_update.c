@@ -128,8 +128,8 @@ static void check_mass(test_rank *self, const float *gradient, uint32_t number) 
             size += fabs((double)c->before[r][i]) + fabs((double)c->given[r][i]);
         }
         held += (double)gradient[i] * self->nranks / c->update.scale;
-        /* a rounding for each decay, each addition and each sum over ranks, and the quotient's two
-         */
+        /* a rounding for each decay, each addition and each sum over ranks, and
+         * the quotient's two */
         double bound = c->whole ? 0.0 : size * 8 * 6e-8;
         RANK_CHECK(self, fabs(owed - held) <= bound, "step %u, entry %zu: %.17g in, %.17g out",
                    number, i, owed, held);

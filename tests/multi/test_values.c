@@ -116,8 +116,8 @@ static void step_flat(flat_case *c) {
     assert_memory_equal(&c->result[0], &c->result[2], sizeof(float));
 }
 
-/* 129 fits 8 bits, three times 129 does not: 388 is sent. The slice's owner keeps the difference.
- */
+/* 129 fits 8 bits, three times 129 does not: 388 is sent. The slice's owner
+ * keeps the difference. */
 static void test_what_rounding_a_sum_takes_is_kept_by_its_owner(void **state) {
     flat_case c = {.scheme = "topk", .given = {129, 129, 129}};
     (void)state;

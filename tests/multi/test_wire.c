@@ -8,8 +8,8 @@
 #include "lib/base/base.h"
 #include "tests/multi/wire_cases.h"
 
-/* -- formats of indices -------------------------------------------------------------------------
- */
+/* -- formats
+ * of indices ------------------------------------------------------------------------- */
 
 static void compare_formats(trial what) {
     trial_record plain, other;
@@ -134,8 +134,8 @@ static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     }
 }
 
-/* -- memory and state ---------------------------------------------------------------------------
- */
+/* -- memory
+ * and state --------------------------------------------------------------------------- */
 
 typedef struct state_case {
     trial what;

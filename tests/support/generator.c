@@ -111,8 +111,8 @@ static double joules_until(const generator *g, double at_s) {
     return sum;
 }
 
-/* -- the counter --------------------------------------------------------------------------------
- */
+/* --
+ * the counter -------------------------------------------------------------------------------- */
 
 generator *generator_open(const generator_config *config) {
     generator *g = tam_alloc(sizeof *g);

@@ -9,8 +9,8 @@
 
 enum { SCRATCH_PATH = 512 };
 
-/** Path of `name` in the folder, written into `out`. @return out. Call once before threads start.
- */
+/** Path of `name` in the folder, written into `out`. @return out. Call once
+ * before threads start. */
 char *scratch_path(const char *name, char out[SCRATCH_PATH]);
 
 /** Number of files in the folder. */

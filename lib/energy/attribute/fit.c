@@ -130,8 +130,8 @@ static void take(tam_fit *fit, const tick *t) {
         take_blur(fit, t);
 }
 
-/* -- judging a row --------------------------------------------------------------------------------
- */
+/* -- judging
+ * a row -------------------------------------------------------------------------------- */
 
 /* By the watts, of what the sensor looked at: at its very lag, for a millisecond more or less makes
  * a residual that looks like a change. @param  unseen_j  [out]  more than the whole tick had */
@@ -181,8 +181,8 @@ static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
         let_go(fit);
 }
 
-/* -- lag, duty, watts ----------------------------------------------------------------------------
- */
+/* -- lag,
+ * duty, watts ---------------------------------------------------------------------------- */
 
 typedef struct candidates {
     tam_unknowns sought;

@@ -9,8 +9,8 @@
 
 enum { TAM_FIT_MOST = TAMIS_ENERGY_PHASES };
 
-/* -- regress.c: watts of rows, of which only sums are kept ---------------------------------------
- */
+/* -- regress.c: watts of rows, of which only sums
+ * are kept --------------------------------------- */
 
 /** Joules of a tick, and seconds of phases in it. Its error has the variance of all by weight. */
 typedef struct tam_row {

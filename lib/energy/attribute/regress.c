@@ -117,8 +117,8 @@ double tam_normal_mean(const tam_normal *n, uint32_t phases) {
 /* -- equations ----------------------------------------------------------------------------------
  */
 
-/* A = L L', by Cholesky, in place of the lower triangle. @return false: it is not positive definite
- */
+/* A = L L', by Cholesky, in place of the lower triangle. @return false: it is
+ * not positive definite */
 static bool factor(matrix *a) {
     for (uint32_t j = 0; j < a->n; j++) {
         for (uint32_t i = j; i < a->n; i++) {
@@ -274,8 +274,8 @@ bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread
     return true;
 }
 
-/* -- what cannot be told apart --------------------------------------------------------------------
- */
+/* -- what cannot be
+ * told apart -------------------------------------------------------------------- */
 
 /* With columns of length 1 and C = A^-1, what is left of column i beside the others has the squared
  * length 1 / C_ii, and is the column less -C_ij / C_ii times each other one. */

@@ -175,8 +175,8 @@ void tam_spans_add(tam_spans *spans, uint32_t phase, uint64_t begin_ns, uint64_t
     insert_span(busy, begin_ns, end_ns);
 }
 
-/* -- from the marks -----------------------------------------------------------------------------
- */
+/* -- from
+ * the marks ----------------------------------------------------------------------------- */
 
 static void add_open(track *t, uint64_t begin_ns) {
     if (t->nopen < TAM_MARKS_THREADS)

@@ -168,8 +168,8 @@ static void note_steps_sometimes(tamis_energy *e) {
         tam_meter_note_steps(e, now_ns);
 }
 
-/* Spans before that are no longer needed: gains that the fit has not seen go back to their begin.
- */
+/* Spans before that are no longer needed: gains that the fit has not seen go back
+ * to their begin. */
 static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
     uint64_t begin_ns = end_ns;
     for (uint32_t i = 0; i < e->nchannels; i++) {

@@ -138,8 +138,8 @@ struct tamis_energy {
     uint32_t nnotes;
 };
 
-/* -- chunk.c, with the lock held ----------------------------------------------------------------
- */
+/* -- chunk.c, with the
+ * lock held ---------------------------------------------------------------- */
 
 /** Take gains and marks. */
 void tam_meter_take(tamis_energy *e, uint64_t now_ns);
@@ -151,14 +151,14 @@ bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush);
 /** Note what steps have told by now. */
 void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns);
 
-/* -- line.c: files ------------------------------------------------------------------------------
- */
+/* --
+ * line.c: files ------------------------------------------------------------------------------ */
 
 tamis_status tam_meter_open_log(tamis_energy *e, const tam_energy_log_setup *setup);
 void tam_meter_close_log(tamis_energy *e);
 
-/** With the lock held, which is given up meanwhile: write the lines of windows that are complete.
- */
+/** With the lock held, which is given up meanwhile: write the lines of windows
+ * that are complete. */
 void tam_meter_write_lines(tamis_energy *e);
 
 /** Write what callers have noted; what has become of domains since the last call; the end. */

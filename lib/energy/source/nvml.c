@@ -132,7 +132,7 @@ static tamis_energy_status explain(const nvml *self, int code, const char *what,
 }
 
 typedef struct gpu {
-    const nvml *library;
+    const nvml *nvml;
     nvml_device device;
     bool module, fields; /* the counter of the module is read as a field */
     bool power;
@@ -143,9 +143,9 @@ typedef struct gpu {
 /* Of the whole module. @return a code of the library */
 static int read_field(const gpu *g, uint32_t id, nvml_field *out) {
     *out = (nvml_field){.id = id, .scope = NVML_SCOPE_MODULE};
-    if (!g->library->fields)
+    if (!g->nvml->fields)
         return NVML_NO_FUNCTION;
-    int code = g->library->fields(g->device, 1, out);
+    int code = g->nvml->fields(g->device, 1, out);
     return code == NVML_OK ? out->status : code;
 }
 
@@ -166,11 +166,11 @@ static int read_module(const gpu *g, unsigned long long *mj) {
 static int read_energy(const gpu *g, unsigned long long *mj) {
     if (g->fields)
         return read_module(g, mj);
-    return g->library->energy ? g->library->energy(g->device, mj) : NVML_NO_FUNCTION;
+    return g->nvml->energy ? g->nvml->energy(g->device, mj) : NVML_NO_FUNCTION;
 }
 
 static int read_power(const gpu *g, unsigned *mw) {
-    return g->library->power ? g->library->power(g->device, mw) : NVML_NO_FUNCTION;
+    return g->nvml->power ? g->nvml->power(g->device, mw) : NVML_NO_FUNCTION;
 }
 
 static bool lacks(int code) {
@@ -193,12 +193,12 @@ static void probe(gpu *g, tam_energy_place *place) {
         tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
                          "neither energy (nvmlDeviceGetTotalEnergyConsumption: %s) nor power "
                          "(nvmlDeviceGetPowerUsage: %s) of this GPU can be read",
-                         g->library->energy ? "not supported" : "missing",
-                         g->library->power ? "not supported" : "missing");
+                         g->nvml->energy ? "not supported" : "missing",
+                         g->nvml->power ? "not supported" : "missing");
     } else if (energy == NVML_NO_PERMISSION || energy == NVML_GPU_LOST) {
-        break_down(g->library, place, energy, "nvmlDeviceGetTotalEnergyConsumption");
+        break_down(g->nvml, place, energy, "nvmlDeviceGetTotalEnergyConsumption");
     } else if (power == NVML_NO_PERMISSION || power == NVML_GPU_LOST) {
-        break_down(g->library, place, power, "nvmlDeviceGetPowerUsage");
+        break_down(g->nvml, place, power, "nvmlDeviceGetPowerUsage");
     } else if (lacks(energy)) {
         g->power = place->power = true;
         place->period_s = POWER_PERIOD_S;
@@ -243,7 +243,7 @@ static void add_gpu(tam_energy_found *found, const char *name, nvml_device devic
     uuid[sizeof uuid - 1] = '\0';
     if (tam_energy_find_place(found, uuid))
         return;
-    gpu g = {.library = self, .device = device};
+    gpu g = {.nvml = self, .device = device};
     g.module = is_module(&g);
     tam_energy_place *place =
         tam_energy_add(found, uuid, g.module ? TAMIS_ENERGY_MODULE : TAMIS_ENERGY_GPU, sizeof g);
@@ -350,7 +350,7 @@ static void read_nvml(void *own, tam_energy_reading *out) {
                        : g->fields ? "nvmlDeviceGetFieldValues"
                                    : "nvmlDeviceGetTotalEnergyConsumption";
     if (code != NVML_OK) {
-        out->status = explain(g->library, code, what, out->reason);
+        out->status = explain(g->nvml, code, what, out->reason);
     } else if (__builtin_mul_overflow(g->power ? mw : (uint64_t)mj, 1000u, &out->value)) {
         out->status = TAMIS_ENERGY_GARBLED;
         tam_energy_say(out->reason, "%llu mJ is no count of a GPU", mj);

@@ -49,8 +49,8 @@ static void release(tam_sampler *s) {
 
 /* -- gains ------------------------------------------------------------------------------------ */
 
-/* The oldest that has a successor joins it; there is one, for there are more places than domains.
- */
+/* The oldest that has a successor joins it; there is one, for there are more
+ * places than domains. */
 static void merge_oldest(tam_sampler *s) {
     for (uint32_t i = 0; i < s->ngains; i++) {
         uint32_t next = i + 1;
