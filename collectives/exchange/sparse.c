@@ -208,13 +208,14 @@ static tamis_status compare_results(const tam_sparse *s) {
 }
 
 /* What the thresholds of the next step, and shares of k, follow from. */
-static double add_up_norms(const tam_heads *heads) {
+static double average_sums(const tam_heads *heads, double *means) {
     double norm = 0.0;
     for (uint32_t g = 0; g < heads->nsums; g++) {
         double sum = 0.0;
         for (uint32_t i = 0; i < heads->nranks; i++)
             sum += tam_head_sums(heads, i)[g];
-        norm += sqrt(sum / heads->nranks);
+        means[g] = sum / heads->nranks;
+        norm += sqrt(means[g]);
     }
     return norm;
 }
@@ -237,7 +238,7 @@ static void add_up_heads(tam_sparse *s) {
     if (!known)
         out->candidates = 0;
     out->heads = tam_slot_heads(&s->slots);
-    out->norm = add_up_norms(&out->heads);
+    out->norm = average_sums(&out->heads, out->means);
 }
 
 void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given) {

@@ -66,10 +66,10 @@ static tamis_status open_control(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     uint32_t ngroups = b->division.grid.ngroups;
     b->cuts = tam_alloc_array(r->nranks, sizeof b->cuts[0]);
-    b->group_means = tam_alloc_array(ngroups, sizeof b->group_means[0]);
     b->group_picked = tam_alloc_array(ngroups, sizeof b->group_picked[0]);
     b->view.out.picked = tam_alloc_array(r->comm->nranks, sizeof b->view.out.picked[0]);
-    if (!b->cuts || !b->group_means || !b->group_picked || !b->view.out.picked)
+    b->view.out.means = tam_alloc_array(ngroups, sizeof b->view.out.means[0]);
+    if (!b->cuts || !b->group_picked || !b->view.out.picked || !b->view.out.means)
         return tam_fail(TAMIS_E_NOMEM, "no memory to learn from %u groups of %u ranks", ngroups,
                         r->comm->nranks);
     return tam_control_open(b->scheme, &b->division.grid, tam_bucket_aim(b), r->config.overselect,
@@ -151,7 +151,7 @@ static void close_bucket(tam_bucket *b) {
         r->device->close(v->kernels);
     tam_free(v->out.picked);
     tam_free(b->cuts);
-    tam_free(b->group_means);
+    tam_free(v->out.means);
     tam_free(b->group_picked);
     tam_free(b->never);
     tam_control_close(&b->control);

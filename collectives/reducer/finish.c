@@ -94,16 +94,6 @@ static void join_results(tamis_reducer *r) {
 
 /* -- control ---------------------------------------------------------------------------------- */
 
-static void average_sums(tam_bucket *b) {
-    const tam_heads *heads = &b->view.out.heads;
-    for (uint32_t g = 0; g < heads->nsums; g++) {
-        double sum = 0.0;
-        for (uint32_t i = 0; i < heads->nranks; i++)
-            sum += tam_head_sums(heads, i)[g];
-        b->group_means[g] = sum / heads->nranks;
-    }
-}
-
 static void count_groups(tam_bucket *b) {
     const tam_grid *grid = &b->division.grid;
     const tam_entries *held = &b->view.out.held;
@@ -132,7 +122,7 @@ static void control(tam_bucket *b) {
     tam_observed seen = {
         .candidates = out->candidates,
         .cuts = b->cuts,
-        .group_sums = b->group_means,
+        .group_sums = out->means,
         .group_picked = b->group_picked,
         .step = b->reducer->step,
     };
@@ -144,7 +134,6 @@ static void control(tam_bucket *b) {
         if (h->flags & TAM_HEAD_HAS_KEY)
             b->cuts[seen.ncuts++] = tam_log2(h->key);
     }
-    average_sums(b);
     count_groups(b);
     tam_log(TAM_DEBUG,
             "rank %u, step %llu, bucket %u: picked %llu of %llu candidates, margin 2^%.3f, slope "

@@ -76,7 +76,6 @@ typedef struct tam_bucket {
     double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
 
     double *cuts;           /* [nranks] */
-    double *group_means;    /* [ngroups] */
     uint32_t *group_picked; /* [ngroups] */
     size_t undo_at;         /* byte of reducer->undo where its list lies, */
     size_t undo_room;       /* which holds so many entries */

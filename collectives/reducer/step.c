@@ -176,7 +176,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         b->now = (tam_bucket_times){0};
-        b->view.out = (tam_outcome){.picked = b->view.out.picked};
+        b->view.out = (tam_outcome){.picked = b->view.out.picked, .means = b->view.out.means};
         b->unready = b->layout->nsegments;
         aim(b, step);
     }

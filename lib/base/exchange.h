@@ -55,7 +55,8 @@ typedef struct tam_outcome {
     uint32_t *picked;   /* [comm_nranks] entries that each rank of the communicator picked */
     uint64_t deferred, candidates, rescans, nonfinite; /* as in tamis_stats, of all ranks */
     uint32_t bad_first, bad_ranks; /* whose gradients, or whose sum, had the first such entry */
-    double norm;                   /* sum over groups of the root of the mean of their sums */
+    double *means;                 /* [sums in a head] of the sums of squares, over the heads */
+    double norm;                   /* sum of their roots, of all that was picked among */
 } tam_outcome;
 
 /** A bucket, as its exchange sees it. */
