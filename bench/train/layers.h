@@ -29,8 +29,7 @@ void linear_backward(const linear *l, size_t rows, const float *params, const fl
 /** out[column] += sum over rows. */
 void layers_add_columns(const float *matrix, size_t rows, size_t columns, float *out);
 
-/* -- norm: y = (x - mean) / sqrt(variance + 1e-5) * w + b, of each row (Ba et
- * al. 2016) ---------- */
+/* -- norm: y = (x - mean) / sqrt(variance + 1e-5) * w + b, of each row (Ba et al. 2016) ------- */
 
 typedef struct norm {
     size_t width;
@@ -50,8 +49,7 @@ void norm_forward(const norm *l, size_t rows, const float *params, const float *
 void norm_backward(const norm *l, size_t rows, const float *params, const norm_kept *kept,
                    const float *dy, float *dx, float *grad);
 
-/* -- GELU in the form with tanh (Hendrycks and Gimpel, arXiv 1606.08415), as
- * in GPT-2 ------------- */
+/* -- GELU in the form with tanh (Hendrycks and Gimpel, arXiv 1606.08415), as in GPT-2 --------- */
 
 void gelu_forward(size_t n, const float *x, float *y);
 

@@ -185,8 +185,7 @@ PyObject *tam_py_plan_make(PyObject *reducer, PyObject *args, PyObject *keywords
 
 bool tam_py_plan_type_open(PyObject *module);
 
-/* -- reducer.c, step.c,
- * state.c, moments.c ------------------------------------------------------ */
+/* -- reducer.c, step.c, state.c, moments.c ---------------------------------------------------- */
 
 /** What a call does, and so what else may go on at the same time. */
 typedef enum tam_py_call {

@@ -112,8 +112,7 @@ static bool covers(const run *r, uint32_t phase) {
     return uj >= (double)r->shares[phase].low_uj && uj <= (double)r->shares[phase].high_uj;
 }
 
-/* --
- * the truth ---------------------------------------------------------------------------------- */
+/* -- the truth -------------------------------------------------------------------------------- */
 
 typedef struct tally {
     double errors[PHASES][100], part[PHASES];
@@ -220,8 +219,7 @@ static void watts_come_back_from_a_late_sensor_that_looks_at_times(void **state)
     check_truth(0.030, 0.25);
 }
 
-/* -- what cannot be
- * told apart ------------------------------------------------------------------ */
+/* -- what cannot be told apart ---------------------------------------------------------------- */
 
 static void iterations_that_divide_the_tick_are_one_group(void **state) {
     (void)state;
@@ -272,8 +270,7 @@ static void phases_that_always_go_together_are_one_group_and_others_are_not(void
     }
 }
 
-/* --
- * other runs --------------------------------------------------------------------------------- */
+/* -- other runs ------------------------------------------------------------------------------- */
 
 static void an_exchange_under_compute_has_its_own_watts(void **state) {
     (void)state;

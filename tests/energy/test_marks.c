@@ -99,8 +99,7 @@ static void a_full_ring_drops_whole_spans_and_counts_them(void **state) {
     tam_marks_close(marks);
 }
 
-/* -- threads ------------------------------------------------------------------------------------
- */
+/* -- threads ---------------------------------------------------------------------------------- */
 
 static void *leave_open(void *marks) {
     tam_marks_begin(marks, 5, tam_clock_ns());
@@ -225,8 +224,7 @@ static void a_phase_under_way_is_never_out_of_sight(void **state) {
     tam_marks_close(r.marks);
 }
 
-/* -- meters,
- * processes, memory ------------------------------------------------------------------ */
+/* -- meters, processes, memory ---------------------------------------------------------------- */
 
 static void several_meters_keep_apart(void **state) {
     (void)state;
@@ -318,8 +316,7 @@ static void only_the_first_mark_of_a_thread_allocates(void **state) {
     tam_marks_close(marks);
 }
 
-/* -- cost ---------------------------------------------------------------------------------------
- */
+/* -- cost ------------------------------------------------------------------------------------- */
 
 enum { BATCH = 1000, BATCHES = 200 };
 

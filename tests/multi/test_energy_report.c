@@ -148,8 +148,7 @@ static void over_a_smaller_communicator_the_count_goes_on(void **state) {
     close_ledgers();
 }
 
-/* -- ledgers
- * that differ ------------------------------------------------------------------------ */
+/* -- ledgers that differ ---------------------------------------------------------------------- */
 
 static void ranks_that_missed_a_report_take_over_what_others_know(void **state) {
     (void)state;
@@ -213,8 +212,7 @@ static void sums_that_have_come_apart_are_one_again_at_the_next_report(void **st
     close_ledgers();
 }
 
-/* -- ranks that see nothing, and calls that
- * are wrong ------------------------------------------- */
+/* -- ranks that see nothing, and calls that are wrong ----------------------------------------- */
 
 static void run_uneven(test_rank *self) {
     for (int i = 0; i < 3; i++) {
@@ -331,8 +329,7 @@ static void a_wrong_call_has_no_effect_and_all_ranks_hear_of_it(void **state) {
     }
 }
 
-/* -- ranks that do
- * not come ---------------------------------------------------------------------- */
+/* -- ranks that do not come ------------------------------------------------------------------- */
 
 static void run_absent(test_rank *self) {
     RANK_OK(self, report(self->comm, self->id));
@@ -391,8 +388,7 @@ static void a_rank_that_falls_silent_amid_a_report_changes_no_ledger(void **stat
     }
 }
 
-/* -- memory -------------------------------------------------------------------------------------
- */
+/* -- memory ----------------------------------------------------------------------------------- */
 
 static void a_report_without_memory_leaks_nothing_and_counts_later(void **state) {
     (void)state;

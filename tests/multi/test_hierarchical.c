@@ -161,8 +161,9 @@ static void test_one_rank_per_node_is_the_flat_exchange(void **state) {
     compare(&flat, &one);
 }
 
-/* -- the slow way -----------------------------------------------------------------------------
- * Every slice for itself: a flat reducer among as many ranks as there are nodes, which get the sums
+/* -- the slow way ----------------------------------------------------------------------------- */
+
+/* Every slice for itself: a flat reducer among as many ranks as there are nodes, which get the sums
  * that this test makes one after another. */
 
 enum { N = 1000, SIZE = 2, NODES = 3, STEPS = 8, SLICE = N / SIZE };

@@ -157,8 +157,7 @@ static void test_hard_gradients_keep_all_rules(void **state) {
             }
 }
 
-/* -- ways of calling that must
- * not matter ------------------------------------------------------- */
+/* -- ways of calling that must not matter ----------------------------------------------------- */
 
 static void compare_with_usual(const trial *usual, const trial *other) {
     trial_record a, b;
@@ -231,8 +230,7 @@ static void test_two_threads_give_the_same_bits(void **state) {
     }
 }
 
-/* -- values --------------------------------------------------------------------------------------
- */
+/* -- values ----------------------------------------------------------------------------------- */
 
 /* Sum in rank order, one rounding each: what scheme dense must give, bit for bit. */
 static void test_dense_is_the_serial_sum_in_rank_order(void **state) {
@@ -308,8 +306,7 @@ static void test_scale_multiplies_the_gradient(void **state) {
         }
 }
 
-/* -- limits ---------------------------------------------------------------------------------------
- */
+/* -- limits ----------------------------------------------------------------------------------- */
 
 static void test_slots_hold_what_capacity_allows(void **state) {
     static const double capacities[] = {1, 1.5, 4};

@@ -17,8 +17,9 @@
 
 enum { N = 2000, BUDGET_MOST = 2000 };
 
-/* -- counting malloc
- * The program's own malloc comes before the C library's, also for the library under test and for
+/* -- counting malloc -------------------------------------------------------------------------- */
+
+/* The program's own malloc comes before the C library's, also for the library under test and for
  * OpenMP. Sanitizers bring their own, so under them only tam_alloc_made counts. */
 
 static _Thread_local bool counting;

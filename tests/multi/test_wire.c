@@ -8,8 +8,7 @@
 #include "lib/base/base.h"
 #include "tests/multi/wire_cases.h"
 
-/* -- formats
- * of indices ------------------------------------------------------------------------- */
+/* -- formats of indices ----------------------------------------------------------------------- */
 
 static void compare_formats(trial what) {
     trial_record plain, other;
@@ -77,8 +76,7 @@ static void test_formats_of_indices_change_no_result_of_long_vectors(void **stat
     compare_formats(what);
 }
 
-/* -- bytes --------------------------------------------------------------------------------------
- */
+/* -- bytes ------------------------------------------------------------------------------------ */
 
 typedef struct size_case {
     tamis_index_format format;
@@ -134,8 +132,7 @@ static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     }
 }
 
-/* -- memory
- * and state --------------------------------------------------------------------------- */
+/* -- memory and state ------------------------------------------------------------------------- */
 
 typedef struct state_case {
     trial what;
@@ -242,8 +239,7 @@ static void test_states_do_not_depend_on_how_things_travel(void **state) {
     assert_memory_equal(c.control[0], c.control[1], c.bytes[0]);
 }
 
-/* -- damage ---------------------------------------------------------------------------------------
- */
+/* -- damage ----------------------------------------------------------------------------------- */
 
 enum { SHORT = 96, RANKS = 3, BAD_RANK = 1 }; /* blocks of 32: a third each */
 

@@ -57,8 +57,7 @@ static uint64_t ns_of(double s) {
     return (uint64_t)(s * 1e9 + 0.5);
 }
 
-/* -- power --------------------------------------------------------------------------------------
- */
+/* -- power ------------------------------------------------------------------------------------ */
 
 /* Log-normal: never below 0, and now and then far longer, as exchanges and waits are. */
 static double length_s(const generator_phase *p, uint64_t *random) {
@@ -111,8 +110,7 @@ static double joules_until(const generator *g, double at_s) {
     return sum;
 }
 
-/* --
- * the counter -------------------------------------------------------------------------------- */
+/* -- the counter ------------------------------------------------------------------------------ */
 
 generator *generator_open(const generator_config *config) {
     generator *g = tam_alloc(sizeof *g);

@@ -89,8 +89,7 @@ void trial_fill(const trial *what, uint32_t rank, uint32_t step, float *out);
 /** k as the header defines it. */
 uint64_t trial_target(const trial *what);
 
-/* -- checks: each fails the running test with a description of
- * the trial ------------------------ */
+/* -- checks: each fails the running test with a description of the trial ---------------------- */
 
 /** All ranks hold the same bits in every step. */
 void check_alike(const trial_record *record);

@@ -43,8 +43,7 @@ static list random_list(uint64_t span, uint64_t share, uint64_t seed) {
     return l;
 }
 
-/* -- the obvious way, one position at
- * a time ---------------------------------------------------- */
+/* -- the obvious way, one position at a time -------------------------------------------------- */
 
 static size_t count_in(const list *l, uint64_t block) {
     size_t count = 0;
@@ -95,8 +94,7 @@ static size_t plain_encode(tamis_index_format format, const list *l, unsigned ch
                                          : plain_bitmap(l, out);
 }
 
-/* -- there
- * and back ----------------------------------------------------------------------------- */
+/* -- there and back --------------------------------------------------------------------------- */
 
 /* Memory of exactly that size, so that sanitizers see a byte too many. */
 static void *copy_of(const void *from, size_t bytes) {
@@ -211,8 +209,7 @@ static void test_positions_of_long_vectors_come_back(void **state) {
     }
 }
 
-/* -- bytes ----------------------------------------------------------------------------------------
- */
+/* -- bytes ------------------------------------------------------------------------------------ */
 
 /* Fixed slots have room for this and no more. */
 static void test_no_list_takes_more_bytes_than_said(void **state) {
@@ -264,8 +261,7 @@ static void test_the_choice_follows_the_density(void **state) {
         assert_int_equal(tam_codec_choose(cases[i].span, cases[i].count), cases[i].format);
 }
 
-/* -- what no
- * encoder writes ----------------------------------------------------------------------- */
+/* -- what no encoder writes ------------------------------------------------------------------- */
 
 static void test_an_encoding_cut_anywhere_is_refused(void **state) {
     (void)state;

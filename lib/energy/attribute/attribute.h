@@ -89,8 +89,7 @@ uint64_t tam_spans_known_ns(const tam_spans *spans);
 /** Spans that came too late, or found no memory. */
 uint64_t tam_spans_dropped(const tam_spans *spans);
 
-/* -- fit.c, regress.c, divide.c: watts of phases, of
- * one domain ---------------------------------- */
+/* -- fit.c, regress.c, divide.c: watts of phases, of one domain ------------------------------- */
 
 typedef struct tam_fit tam_fit;
 

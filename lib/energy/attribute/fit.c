@@ -38,8 +38,7 @@ void tam_fit_close(tam_fit *fit) {
     tam_free(fit);
 }
 
-/* -- ticks --------------------------------------------------------------------------------------
- */
+/* -- ticks ------------------------------------------------------------------------------------ */
 
 static void learn_tick(tam_fit *fit, double length_s) {
     double sorted[TAM_FIT_TICKS];
@@ -64,8 +63,7 @@ static void note_tick(tam_fit *fit, uint64_t begin_ns, uint64_t end_ns) {
     fit->last_s = length_s;
 }
 
-/* -- rows ---------------------------------------------------------------------------------------
- */
+/* -- rows ------------------------------------------------------------------------------------- */
 
 typedef struct tick {
     uint64_t begin_ns, end_ns;
@@ -130,8 +128,7 @@ static void take(tam_fit *fit, const tick *t) {
         take_blur(fit, t);
 }
 
-/* -- judging
- * a row -------------------------------------------------------------------------------- */
+/* -- judging a row ---------------------------------------------------------------------------- */
 
 /* By the watts, of what the sensor looked at: at its very lag, for a millisecond more or less makes
  * a residual that looks like a change. @param  unseen_j  [out]  more than the whole tick had */
@@ -181,8 +178,7 @@ static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
         let_go(fit);
 }
 
-/* -- lag,
- * duty, watts ---------------------------------------------------------------------------- */
+/* -- lag, duty, watts ------------------------------------------------------------------------- */
 
 typedef struct candidates {
     tam_unknowns sought;

@@ -9,8 +9,7 @@
 
 enum { TAM_FIT_MOST = TAMIS_ENERGY_PHASES };
 
-/* -- regress.c: watts of rows, of which only sums
- * are kept --------------------------------------- */
+/* -- regress.c: watts of rows, of which only sums are kept ------------------------------------ */
 
 /** Joules of a tick, and seconds of phases in it. Its error has the variance of all by weight. */
 typedef struct tam_row {
@@ -62,8 +61,7 @@ bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread
 void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *blur,
                        uint32_t group[TAM_FIT_MOST], double *condition);
 
-/* -- fit.c ---------------------------------------------------------------------------------------
- */
+/* -- fit.c ------------------------------------------------------------------------------------ */
 
 /* Candidates for lag and duty of the sensor:
  *

@@ -79,8 +79,7 @@ static bool push(ring *r, uint32_t phase, bool nested, uint64_t begin_ns, uint64
     return true;
 }
 
-/* -- threads come
- * and go ------------------------------------------------------------------------ */
+/* -- threads come and go ---------------------------------------------------------------------- */
 
 static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
     uint64_t begin_ns = atomic_load_explicit(&r->open_ns[phase], memory_order_relaxed);
@@ -160,8 +159,7 @@ static inline ring *ring_of(tam_marks *marks) {
     return claim(marks);
 }
 
-/* -- open
- * and close ----------------------------------------------------------------------------- */
+/* -- open and close --------------------------------------------------------------------------- */
 
 tamis_status tam_marks_open(tam_marks **out) {
     tam_marks *marks = tam_alloc(sizeof *marks);
@@ -202,8 +200,7 @@ void tam_marks_close(tam_marks *marks) {
     tam_free(marks);
 }
 
-/* -- marks --------------------------------------------------------------------------------------
- */
+/* -- marks ------------------------------------------------------------------------------------ */
 
 static bool markable(uint32_t phase) {
     return phase < TAMIS_ENERGY_IDLE;
@@ -237,8 +234,7 @@ void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_
         count_dropped(r);
 }
 
-/* -- what they
- * come to -------------------------------------------------------------------------- */
+/* -- what they come to ------------------------------------------------------------------------ */
 
 uint64_t tam_marks_dropped(const tam_marks *marks) {
     uint64_t sum = atomic_load_explicit(&marks->homeless, memory_order_relaxed);

@@ -30,8 +30,7 @@ typedef struct matrix {
     double at[TAM_FIT_MOST][TAM_FIT_MOST];
 } matrix;
 
-/* -- sums ---------------------------------------------------------------------------------------
- */
+/* -- sums ------------------------------------------------------------------------------------- */
 
 static uint32_t list(uint32_t phases, uint8_t which[TAM_FIT_MOST]) {
     uint32_t n = 0;
@@ -114,8 +113,7 @@ double tam_normal_mean(const tam_normal *n, uint32_t phases) {
     return xx > 0.0 && xy > 0.0 ? xy / xx : 0.0;
 }
 
-/* -- equations ----------------------------------------------------------------------------------
- */
+/* -- equations -------------------------------------------------------------------------------- */
 
 /* A = L L', by Cholesky, in place of the lower triangle. @return false: it is
  * not positive definite */
@@ -224,8 +222,7 @@ static bool solve_nonnegative(const matrix *a, const double *b, double *x) {
     return true;
 }
 
-/* -- watts --------------------------------------------------------------------------------------
- */
+/* -- watts ------------------------------------------------------------------------------------ */
 
 static double mean_error(const tam_normal *n, const matrix *a, const double *b, const double *x) {
     double sum = n->yy;
@@ -274,8 +271,7 @@ bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread
     return true;
 }
 
-/* -- what cannot be
- * told apart -------------------------------------------------------------------- */
+/* -- what cannot be told apart ---------------------------------------------------------------- */
 
 /* With columns of length 1 and C = A^-1, what is left of column i beside the others has the squared
  * length 1 / C_ii, and is the column less -C_ij / C_ii times each other one. */

@@ -56,8 +56,7 @@ void tam_spans_close(tam_spans *spans) {
     tam_free(spans);
 }
 
-/* -- events -------------------------------------------------------------------------------------
- */
+/* -- events ----------------------------------------------------------------------------------- */
 
 static event *events_of(const track *t) {
     return t->events + t->first;
@@ -175,8 +174,7 @@ void tam_spans_add(tam_spans *spans, uint32_t phase, uint64_t begin_ns, uint64_t
     insert_span(busy, begin_ns, end_ns);
 }
 
-/* -- from
- * the marks ----------------------------------------------------------------------------- */
+/* -- from the marks --------------------------------------------------------------------------- */
 
 static void add_open(track *t, uint64_t begin_ns) {
     if (t->nopen < TAM_MARKS_THREADS)
@@ -204,8 +202,7 @@ void tam_spans_drain(tam_spans *spans, tam_marks *marks) {
     tam_marks_drain(marks, take, spans);
 }
 
-/* -- questions ----------------------------------------------------------------------------------
- */
+/* -- questions -------------------------------------------------------------------------------- */
 
 uint32_t tam_spans_phases(const tam_spans *spans) {
     return spans->phases;

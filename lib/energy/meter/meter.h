@@ -138,8 +138,7 @@ struct tamis_energy {
     uint32_t nnotes;
 };
 
-/* -- chunk.c, with the
- * lock held ---------------------------------------------------------------- */
+/* -- chunk.c, with the lock held -------------------------------------------------------------- */
 
 /** Take gains and marks. */
 void tam_meter_take(tamis_energy *e, uint64_t now_ns);
@@ -151,8 +150,7 @@ bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush);
 /** Note what steps have told by now. */
 void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns);
 
-/* --
- * line.c: files ------------------------------------------------------------------------------ */
+/* -- line.c: files ---------------------------------------------------------------------------- */
 
 tamis_status tam_meter_open_log(tamis_energy *e, const tam_energy_log_setup *setup);
 void tam_meter_close_log(tamis_energy *e);
@@ -166,15 +164,13 @@ void tam_meter_write_notes(tamis_energy *e);
 void tam_meter_events(tamis_energy *e, uint64_t now_ns);
 void tam_meter_summary(tamis_energy *e);
 
-/* -- windows.c ----------------------------------------------------------------------------------
- */
+/* -- windows.c -------------------------------------------------------------------------------- */
 
 /** A domain as the caller sees it. @param now  of channel i */
 void tam_meter_show(const tamis_energy *e, uint32_t i, const tam_energy_domain *now,
                     tamis_energy_domain *out);
 
-/* -- totals.c -----------------------------------------------------------------------------------
- */
+/* -- totals.c --------------------------------------------------------------------------------- */
 
 /** From where the last chunk ended. */
 void tam_tally_begin(const tamis_energy *e, tam_tally *tally);
