@@ -14,20 +14,20 @@
 #define CALL "tamis_energy_report"
 
 /* What a rank shows first. */
-typedef struct card {
+typedef struct record {
     tam_consensus_head head;
     uint32_t version, entries;
     uint64_t now_ns; /* no two reports have the same records */
     tam_energy_sums sums;
-} card;
+} record;
 
-_Static_assert(sizeof(card) <= TAM_RECORD_BYTES, "a card fits the records");
+_Static_assert(sizeof(record) <= TAM_RECORD_BYTES, "one rank's record fits");
 
-/* What the cards come to; the same on all ranks. */
+/* What the records come to; the same on all ranks. */
 typedef struct plan {
     uint32_t entries, most; /* of all ranks, of one */
     size_t block_bytes;     /* of one rank */
-    size_t desk_bytes;      /* blocks of all ranks, the own one, scratch */
+    size_t messages_bytes;  /* blocks of all ranks, the own one, scratch */
     tam_energy_sums latest; /* of the rank that took part in the most reports */
     uint64_t name;
 } plan;
@@ -41,17 +41,17 @@ typedef struct gather_job {
 
 _Static_assert(sizeof(gather_job) <= TAM_JOB_BYTES, "a gather fits its memory");
 
-/* -- cards ------------------------------------------------------------------------------------ */
+/* -- records ---------------------------------------------------------------------------------- */
 
-static const card *card_of(const tamis_comm *comm, uint32_t rank) {
+static const record *record_of(const tamis_comm *comm, uint32_t rank) {
     return tam_consensus_record(comm->records, rank);
 }
 
-static tamis_status judge_cards(const unsigned char *records, uint32_t nranks) {
-    const card *first = tam_consensus_record(records, 0);
+static tamis_status judge_records(const unsigned char *records, uint32_t nranks) {
+    const record *first = tam_consensus_record(records, 0);
     TAM_TRY(tam_consensus_failure(records, nranks, "report its energy"));
     for (uint32_t r = 0; r < nranks; r++) {
-        const card *c = tam_consensus_record(records, r);
+        const record *c = tam_consensus_record(records, r);
         if (c->version != first->version)
             return tam_fail(TAMIS_E_MISMATCH,
                             "library version differs: rank 0 has %u, rank %u has %u",
@@ -67,34 +67,34 @@ static size_t block_bytes(uint32_t entries) {
     return sizeof(tam_energy_run) + entries * sizeof(tam_energy_entry);
 }
 
-static size_t desk_bytes(uint32_t nranks, uint32_t most, uint64_t entries) {
+static size_t messages_bytes(uint32_t nranks, uint32_t most, uint64_t entries) {
     return (nranks + (size_t)1) * block_bytes(most) + tam_ledger_scratch(entries);
 }
 
 static plan make_plan(const tamis_comm *comm) {
-    plan p = {.latest = card_of(comm, 0)->sums,
+    plan p = {.latest = record_of(comm, 0)->sums,
               .name = XXH3_64bits(comm->records, (size_t)comm->nranks * TAM_RECORD_BYTES) | 1};
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        const card *c = card_of(comm, r);
+        const record *c = record_of(comm, r);
         p.entries += c->entries;
         p.most = c->entries > p.most ? c->entries : p.most;
         if (c->sums.reports > p.latest.reports)
             p.latest = c->sums;
     }
     p.block_bytes = block_bytes(p.most);
-    p.desk_bytes = desk_bytes(comm->nranks, p.most, p.entries);
+    p.messages_bytes = messages_bytes(comm->nranks, p.most, p.entries);
     return p;
 }
 
-static tamis_status show_card(tamis_comm *comm, const tam_ledger *ledger, tamis_status status,
-                              uint64_t deadline_ns) {
-    card mine = {.head = {(uint64_t)status, CALL}, .version = TAMIS_VERSION};
+static tamis_status show_record(tamis_comm *comm, const tam_ledger *ledger, tamis_status status,
+                                uint64_t deadline_ns) {
+    record mine = {.head = {(uint64_t)status, CALL}, .version = TAMIS_VERSION};
     if (status == TAMIS_OK) {
         mine.entries = ledger->n;
         mine.now_ns = tam_clock_ns();
         mine.sums = ledger->sums;
     }
-    return tam_consensus_run(comm, &mine, sizeof mine, judge_cards, deadline_ns);
+    return tam_consensus_run(comm, &mine, sizeof mine, judge_records, deadline_ns);
 }
 
 /* -- entries ---------------------------------------------------------------------------------- */
@@ -120,7 +120,7 @@ static tamis_status gather_blocks(tamis_comm *comm, const plan *p, const tam_ene
     tamis_status status = tam_comm_run(comm, &g->job);
     if (status != TAMIS_OK &&
         (comm->transport->capabilities & (TAM_CAP_LINGERS | TAM_CAP_THREADED)) != 0)
-        tam_ledger_leave_desk(ledger);
+        tam_ledger_abandon(ledger);
     return status;
 }
 
@@ -140,7 +140,7 @@ static tam_energy_run join(const tamis_comm *comm, const plan *p, unsigned char 
     tam_energy_entry *row = (tam_energy_entry *)(void *)messages;
     for (uint32_t r = 0; r < comm->nranks; r++) {
         const unsigned char *from = messages + r * p->block_bytes;
-        uint32_t count = card_of(comm, r)->entries;
+        uint32_t count = record_of(comm, r)->entries;
         memcpy(&one, from, sizeof one);
         add_run(&sum, &one);
         memmove(row, from + sizeof(tam_energy_run), count * sizeof row[0]);
@@ -153,11 +153,11 @@ tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_
                                tamis_status status) {
     uint64_t deadline_ns = tam_comm_deadline(comm);
     if (status == TAMIS_OK && ledger->n <= TAM_REPORT_ENTRIES_MOST) /* as much as is known to be */
-        status = tam_ledger_desk(
-            ledger, desk_bytes(comm->nranks, ledger->n, (uint64_t)comm->nranks * ledger->n));
-    TAM_TRY(show_card(comm, ledger, status, deadline_ns));
+        status = tam_ledger_reserve(
+            ledger, messages_bytes(comm->nranks, ledger->n, (uint64_t)comm->nranks * ledger->n));
+    TAM_TRY(show_record(comm, ledger, status, deadline_ns));
     plan p = make_plan(comm);
-    status = tam_ledger_desk(ledger, p.desk_bytes);
+    status = tam_ledger_reserve(ledger, p.messages_bytes);
     if (status != TAMIS_OK) {
         tam_comm_lose(comm, status); /* the others have gone on */
         return status;

@@ -35,7 +35,7 @@ static tamis_status pick(void *self) {
 
 static tamis_status run(void *self, tam_link *link) {
     tam_sparse *s = self;
-    tam_entries given = {tam_slot_own_indices(&s->slots), s->rest,
+    tam_entries given = {tam_slot_own_indices(&s->slots), s->errors,
                          tam_slot_own_head(&s->slots)->count};
     size_t count;
     bool stops;

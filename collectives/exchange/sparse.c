@@ -63,12 +63,12 @@ tamis_status tam_sparse_open(tam_sparse *s) {
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
     s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);
-    s->rest = rounds ? tam_alloc_array(s->most, sizeof s->rest[0]) : NULL;
+    s->errors = rounds ? tam_alloc_array(s->most, sizeof s->errors[0]) : NULL;
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
     s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
-    if (!s->indices || !s->values || !s->scratch || (rounds && !s->rest) || !s->ranges ||
+    if (!s->indices || !s->values || !s->scratch || (rounds && !s->errors) || !s->ranges ||
         !s->owners || !s->cursors || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
     s->slots.ranges = s->ranges;
@@ -86,7 +86,7 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
     tam_packing_close(&s->packing, lingers);
     tam_free(s->indices);
     tam_free(s->scratch);
-    tam_free(s->rest);
+    tam_free(s->errors);
     tam_free(s->ranges);
     tam_free(s->owners);
     tam_free(s->cursors);
@@ -170,24 +170,24 @@ double tam_sparse_squares(const float *values, size_t count) {
 }
 
 /* Loops over one operation each are vectorised. */
-void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *rest) {
+void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *errors) {
     for (size_t i = 0; i < count; i++)
         halves[i] = tam_bfloat16_clamp(values[i]);
     for (size_t i = 0; i < count; i++)
-        rest[i] = tam_bfloat16_error(values[i], halves[i]);
+        errors[i] = tam_bfloat16_error(values[i], halves[i]);
 }
 
 tamis_status tam_sparse_pick_values(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     size_t count = tam_slot_own_head(&s->slots)->count;
     void *sent = tam_slot_own_values(&s->slots);
-    float *values = s->rest ? s->values : sent;
+    float *values = s->errors ? s->values : sent;
     TAM_TRY(v->device->gather(v->kernels, v->acc, tam_slot_own_indices(&s->slots), count, values));
     v->out.given_sum = tam_sparse_squares(values, count);
-    if (!s->rest)
+    if (!s->errors)
         return TAMIS_OK;
-    tam_sparse_round(values, count, sent, s->rest);
-    v->out.given_sum -= tam_sparse_squares(s->rest, count);
+    tam_sparse_round(values, count, sent, s->errors);
+    v->out.given_sum -= tam_sparse_squares(s->errors, count);
     return TAMIS_OK;
 }
 

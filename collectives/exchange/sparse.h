@@ -24,7 +24,7 @@ typedef struct tam_sparse {
     uint32_t *indices;   /* [most] the result */
     float *values;       /* [most] */
     uint32_t *scratch;   /* [most], ownership `all` only */
-    float *rest;         /* [most] what rounding takes from what is given; NULL: nothing */
+    float *errors;       /* [most] what rounding takes from what is given; NULL: nothing */
 } tam_sparse;
 
 /** Slots of a bucket, as they are to be opened: all choices made. */
@@ -62,7 +62,7 @@ void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given);
 double tam_sparse_squares(const float *values, size_t count);
 
 /** Values as they travel in 16 bits, and what stays of them. */
-void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *rest);
+void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *errors);
 
 /** pairs, balanced-pairs: after pick, values to the picks. */
 tamis_status tam_sparse_pick_values(tam_sparse *s);

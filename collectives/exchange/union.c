@@ -35,7 +35,7 @@ static void close_union(void *self, bool lingers) {
 }
 
 static tamis_status open_halves(united *u) {
-    if (!u->sparse.rest)
+    if (!u->sparse.errors)
         return TAMIS_OK;
     u->halves = tam_alloc_array(u->sparse.most, sizeof u->halves[0]);
     return u->halves ? TAMIS_OK
@@ -66,11 +66,11 @@ static tamis_status sum(united *u, tam_link *link, size_t count) {
     const tam_transport *t = link->transport;
     TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
     v->out.given_sum = tam_sparse_squares(s->values, count);
-    if (!s->rest)
+    if (!s->errors)
         return t->allreduce_sum(link->self, s->values, count, &link->call);
-    tam_sparse_round(s->values, count, u->halves, s->rest);
-    TAM_TRY(t->allreduce_sum_bfloat16(link->self, u->halves, count, s->rest, &link->call));
-    v->out.given_sum -= tam_sparse_squares(s->rest, count);
+    tam_sparse_round(s->values, count, u->halves, s->errors);
+    TAM_TRY(t->allreduce_sum_bfloat16(link->self, u->halves, count, s->errors, &link->call));
+    v->out.given_sum -= tam_sparse_squares(s->errors, count);
     tam_widen(TAMIS_DTYPE_BFLOAT16, u->halves, count, s->values);
     return TAMIS_OK;
 }
@@ -85,7 +85,7 @@ static tamis_status run(void *self, tam_link *link) {
         return TAMIS_OK;
     TAM_TRY(tam_sparse_unite(s, &count));
     TAM_TRY(sum(u, link, count));
-    tam_sparse_tell(s, count, (tam_entries){s->indices, s->rest, count});
+    tam_sparse_tell(s, count, (tam_entries){s->indices, s->errors, count});
     return TAMIS_OK;
 }
 

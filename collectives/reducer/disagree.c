@@ -9,15 +9,15 @@
 #include <xxhash.h>
 
 /* What a rank shows of the segment that the search has come to. */
-typedef struct card {
+typedef struct record {
     tam_consensus_head head;
     uint64_t nsegments;
     uint64_t before; /* hash of the segments before it */
     uint64_t length, row_length;
     char name[160]; /* cut off if it is longer; "" past the end of the layout */
-} card;
+} record;
 
-_Static_assert(sizeof(card) <= TAM_RECORD_BYTES, "a card fits the records");
+_Static_assert(sizeof(record) <= TAM_RECORD_BYTES, "one rank's record fits");
 
 static tamis_status accept(const unsigned char *records, uint32_t nranks) {
     return tam_consensus_failure(records, nranks, "compare its layout");
@@ -31,7 +31,7 @@ static uint64_t hash_before(const tamis_layout *layout, uint64_t segment) {
 
 static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t segment,
                          uint64_t deadline_ns) {
-    card mine = {.head.call = "tamis_reducer_create", .nsegments = layout->nsegments};
+    record mine = {.head.call = "tamis_reducer_create", .nsegments = layout->nsegments};
     mine.before = hash_before(layout, segment);
     if (segment < layout->nsegments) {
         mine.length = tam_segment_length(layout, (uint32_t)segment);
@@ -41,7 +41,7 @@ static tamis_status show(tamis_comm *comm, const tamis_layout *layout, uint64_t 
     return tam_consensus_run(comm, &mine, sizeof mine, accept, deadline_ns);
 }
 
-static void describe(const card *c, char *text, size_t size) {
+static void describe(const record *c, char *text, size_t size) {
     char rows[48] = "";
     if (c->row_length > 0)
         snprintf(rows, sizeof rows, " in rows of %llu", (unsigned long long)c->row_length);
@@ -54,8 +54,8 @@ static void describe(const card *c, char *text, size_t size) {
 
 tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
                                   uint64_t deadline_ns) {
-    const card *first = tam_consensus_record(comm->records, 0),
-               *other = tam_consensus_record(comm->records, odd);
+    const record *first = tam_consensus_record(comm->records, 0),
+                 *other = tam_consensus_record(comm->records, odd);
     char here[192], there[192];
     TAM_TRY(show(comm, layout, 0, deadline_ns));
     /* Up to `low` all is alike; what lies before `high` is not. */

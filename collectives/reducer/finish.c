@@ -185,9 +185,9 @@ static void note_norms(tamis_reducer *r) {
         if (key > 0.0f && (least == 0.0f || key < least))
             least = key;
     }
-    double rest = total - left;
+    double kept = total - left;
     r->now.acc_norm = sqrt(total);
-    r->now.residual_norm = rest > 0.0 ? sqrt(rest) : 0.0;
+    r->now.residual_norm = kept > 0.0 ? sqrt(kept) : 0.0;
     r->now.threshold = least;
 }
 

@@ -49,7 +49,7 @@ typedef struct tam_agreement {
     uint64_t fields[TAM_FIELDS];
 } tam_agreement;
 
-typedef struct tam_flights tam_flights; /* flight.h */
+typedef struct tam_inflight_ring tam_inflight_ring; /* inflight.h */
 
 typedef struct tam_undo tam_undo; /* undo.h */
 
@@ -136,8 +136,8 @@ struct tamis_reducer {
 
     const tam_device *device;
     const tam_driver *driver;
-    tam_flights *flights; /* driver stream */
-    tam_bucket *buckets;  /* [nbuckets] in the order of the exchange */
+    tam_inflight_ring *inflight; /* driver stream */
+    tam_bucket *buckets;         /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
     uint32_t traits;       /* that the exchanges of all buckets have */
     uint32_t *bucket_of;   /* [nsegments] */
@@ -159,7 +159,7 @@ struct tamis_reducer {
     pthread_mutex_t lock;
     pthread_cond_t progress; /* a bucket was launched, or could not be */
     bool started;            /* a step is under way, */
-    bool rest;               /* and start has been called for it */
+    bool all_ready;          /* and start has been called for it */
     bool *ready;             /* [nsegments] */
     tam_pair *places; /* [nplaces] address and segment of gradients given by segment, ascending */
     uint32_t nplaces;

@@ -85,7 +85,7 @@ static void withdraw_places(tamis_reducer *r) {
 }
 
 /* All segments that are not ready; sorted at once, for there may be many. */
-static tamis_status place_rest(tamis_reducer *r, void *const *grads) {
+static tamis_status place_others(tamis_reducer *r, void *const *grads) {
     tamis_status status = TAMIS_OK;
     uint32_t count = r->nplaces;
     for (uint32_t s = 0; s < r->layout->nsegments; s++) {
@@ -184,7 +184,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     r->launched = 0;
     r->launching = r->given_up = false;
     r->has_result = false;
-    r->rest = false;
+    r->all_ready = false;
     r->started = true;
 }
 
@@ -240,7 +240,7 @@ static tamis_status launch(tamis_reducer *r, bool claimed) {
 /* -- public ----------------------------------------------------------------------------------- */
 
 static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
-    if (r->started && r->rest)
+    if (r->started && r->all_ready)
         return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reducer_start twice without a wait",
                         r->comm->rank);
     if (step->grad)
@@ -249,7 +249,7 @@ static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
         memset(r->ready, 0, r->layout->nsegments * sizeof r->ready[0]);
         r->nplaces = 0;
     }
-    return place_rest(r, step->grads);
+    return place_others(r, step->grads);
 }
 
 tamis_status tamis_reducer_start(tamis_reducer *r, const tamis_step *step) {
@@ -260,7 +260,7 @@ tamis_status tamis_reducer_start(tamis_reducer *r, const tamis_step *step) {
     bool first = !r->started;
     if (first)
         begin(r, &own);
-    r->rest = true;
+    r->all_ready = true;
     for (uint32_t s = 0; s < r->layout->nsegments; s++) {
         if (!r->ready[s])
             mark(r, s);
@@ -274,7 +274,7 @@ tamis_status tamis_reducer_start(tamis_reducer *r, const tamis_step *step) {
         r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
         status = tam_comm_check(r->comm);
     }
-    r->rest = false; /* where nothing is lost, start may be called again */
+    r->all_ready = false; /* where nothing is lost, start may be called again */
     r->started = !first && tamis_status_loss(status) == TAMIS_LOST_NOTHING;
     return status;
 }
@@ -283,7 +283,7 @@ static tamis_status check_ready(const tamis_reducer *r, uint32_t segment) {
     if (segment >= r->layout->nsegments)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_ready: there is no segment %u of %u",
                         segment, r->layout->nsegments);
-    if (r->started && (r->rest || r->ready[segment]))
+    if (r->started && (r->all_ready || r->ready[segment]))
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: the gradient of %s was marked ready before in this step, which "
                         "has not been waited for",

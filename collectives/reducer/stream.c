@@ -7,16 +7,16 @@
  *     ready  enqueue 0 ----->   accumulate 0, cut 0, exchange   watch: has it ended? has the
  *     ready  enqueue 1 ----->   accumulate 1, cut 1, exchange   transport failed? is it late?
  *     join   stream waits       apply 0 and 1 --> result
- *     (or wait)                 control, report ------------->  report taken, flight done
+ *     (or wait)                 control, report ------------->  report taken, step retires
  *     ready  ...
  *
- * flight.c has what the host sees of it.
+ * inflight.c has what the host sees of it.
  */
 #include "collectives/reducer/reducer.h"
 
 #ifdef TAM_HAVE_CUDA
 
-#include "collectives/reducer/flight.h"
+#include "collectives/reducer/inflight.h"
 #include "collectives/reducer/undo.h"
 
 #include "collectives/exchange/pick.h"
@@ -32,7 +32,7 @@ static bool is_first(const tam_bucket *b) {
 
 /* Of the first bucket, for all. */
 static tam_cuda_step *leader(const tamis_reducer *r) {
-    return r->flights->steps[0];
+    return r->inflight->steps[0];
 }
 
 /* -- enqueue ---------------------------------------------------------------------------------- */
@@ -89,7 +89,7 @@ static uint64_t count_wire_bytes(const tam_cuda_mail *mail, uint32_t nranks) {
  * the host drives come at a time of their own; those of another device-driven one are waited for,
  * once all of them have been enqueued. */
 static tamis_status line_up(tamis_reducer *r) {
-    const tam_cuda_step *last = r->comm->last_flight;
+    const tam_cuda_step *last = r->comm->last_step;
     if (atomic_load(&r->comm->exchanges) > 0)
         return tam_fail(TAMIS_E_STATE,
                         "rank %u: another reducer of this communicator, which the host drives, has "
@@ -108,18 +108,18 @@ static tamis_status line_up(tamis_reducer *r) {
 /* The first bucket was launched. Who comes after this step, whoever drives him, waits for its end:
  * so the watch begins now. */
 static void take_off(tamis_reducer *r, uint64_t serial, uint64_t begin_ns) {
-    tam_flight *f = tam_flight_begin(r, serial, begin_ns);
-    r->comm->last_flight = leader(r);
+    tam_inflight *f = tam_inflight_begin(r, serial, begin_ns);
+    r->comm->last_step = leader(r);
     tam_comm_submit(r->comm, &f->job);
 }
 
 static tamis_status stream_launch(tam_bucket *b, void *caller) {
     tamis_reducer *r = b->reducer;
-    tam_flights *s = r->flights;
+    tam_inflight_ring *s = r->inflight;
     uint64_t serial, begin_ns = tam_clock_ns();
     tam_undo_lose(r, TAM_WAY_NONE); /* what the device applies it alone knows */
-    if (is_first(b) && s->serial - s->landed == TAM_CUDA_STEPS)
-        TAM_TRY(tam_flight_land_joined(r));
+    if (is_first(b) && s->serial - s->retired == TAM_CUDA_STEPS)
+        TAM_TRY(tam_inflight_retire_joined(r));
     if (is_first(b))
         TAM_TRY(line_up(r));
     TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller, enqueue_of(b),
@@ -129,26 +129,26 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
         return TAMIS_OK;
     if (is_first(b))
         take_off(r, serial, begin_ns);
-    tam_flight_of(s, serial)->begin_ns[b->view.index] = begin_ns;
+    tam_inflight_of(s, serial)->begin_ns[b->view.index] = begin_ns;
     if (b == tam_last_bucket(r))
-        atomic_store(&tam_flight_of(s, serial)->complete_ns, tam_clock_ns());
+        atomic_store(&tam_inflight_of(s, serial)->complete_ns, tam_clock_ns());
     return TAMIS_OK;
 }
 
 static tamis_status stream_accumulate(tam_bucket *b, void *caller) {
     tam_undo_lose(b->reducer, TAM_WAY_NONE);
-    return tam_cuda_step_accumulate(b->reducer->flights->steps[b->view.index], &b->view.target,
+    return tam_cuda_step_accumulate(b->reducer->inflight->steps[b->view.index], &b->view.target,
                                     caller);
 }
 
 static bool stream_test(tamis_reducer *r) {
-    tam_flights *s = r->flights;
-    return s->captured || atomic_load(&tam_flight_of(s, s->serial)->job.state) == TAM_JOB_DONE;
+    tam_inflight_ring *s = r->inflight;
+    return s->captured || atomic_load(&tam_inflight_of(s, s->serial)->job.state) == TAM_JOB_DONE;
 }
 
-/* A step that ended half way was lost, and its flight knows. */
+/* A step that ended half way was lost, and its record in flight knows. */
 static tamis_status stream_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns) {
-    tam_flights *s = r->flights;
+    tam_inflight_ring *s = r->inflight;
     (void)until_ns;
     if (s->captured)
         return tam_fail(TAMIS_E_STATE,
@@ -156,13 +156,13 @@ static tamis_status stream_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t un
                         r->comm->rank);
     if (r->launched == 0)
         return tam_comm_check(r->comm);
-    TAM_TRY(tam_flight_land_until(r, s->serial - 1));
-    tamis_status status = tam_flight_land(r);
+    TAM_TRY(tam_inflight_retire_until(r, s->serial - 1));
+    tamis_status status = tam_inflight_retire(r);
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)
         return status;
     uint64_t now_ns = tam_clock_ns();
     r->stats.wait_s = 1e-9 * (double)(now_ns - begin_ns);
-    tam_phase_tell(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET, tam_flight_of(s, s->serial)->report.step,
+    tam_phase_tell(r, TAMIS_PHASE_WAIT, TAMIS_NO_BUCKET, tam_inflight_of(s, s->serial)->report.step,
                    begin_ns, now_ns);
     return status;
 }
@@ -175,11 +175,11 @@ static tamis_status stream_join(tamis_reducer *r, void *caller, uint64_t begin_n
 }
 
 static void stream_look(tamis_reducer *r) {
-    tam_flights *s = r->flights;
-    while (s->landed < s->serial &&
-           atomic_load(&tam_flight_of(s, s->landed + 1)->job.state) == TAM_JOB_DONE)
-        tam_flight_land_joined(r);
-    tam_flight_look_at_replays(r);
+    tam_inflight_ring *s = r->inflight;
+    while (s->retired < s->serial &&
+           atomic_load(&tam_inflight_of(s, s->retired + 1)->job.state) == TAM_JOB_DONE)
+        tam_inflight_retire_joined(r);
+    tam_inflight_poll_replays(r);
 }
 
 /* -- state ------------------------------------------------------------------------------------ */
@@ -187,7 +187,7 @@ static void stream_look(tamis_reducer *r) {
 static tamis_status settle_bucket(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     tam_cuda_past past;
-    TAM_TRY(tam_cuda_step_save(r->flights->steps[b->view.index], &past));
+    TAM_TRY(tam_cuda_step_save(r->inflight->steps[b->view.index], &past));
     r->step = past.number;
     b->view.last_result = past.last_result;
     b->view.early_nonfinite = past.early_nonfinite;
@@ -201,8 +201,8 @@ static tamis_status settle_bucket(tam_bucket *b) {
 
 static tamis_status stream_settle(tamis_reducer *r) {
     /* a lost communicator does not keep anybody from saving */
-    tam_flight_land_until(r, r->flights->serial);
-    tam_flight_look_at_replays(r);
+    tam_inflight_retire_until(r, r->inflight->serial);
+    tam_inflight_poll_replays(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(settle_bucket(&r->buckets[i]));
     return TAMIS_OK;
@@ -217,11 +217,11 @@ static tamis_status reload_bucket(const tam_bucket *b) {
         .norm = r->norms[b->view.index],
         .has_norms = r->has_norms,
     };
-    return tam_cuda_step_load(r->flights->steps[b->view.index], b->view.config_hash, &past);
+    return tam_cuda_step_load(r->inflight->steps[b->view.index], b->view.config_hash, &past);
 }
 
 static tamis_status stream_reload(tamis_reducer *r) {
-    r->flights->shown = r->step;
+    r->inflight->shown = r->step;
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(reload_bucket(&r->buckets[i]));
     return TAMIS_OK;
@@ -283,7 +283,7 @@ static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
 
 static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
     tamis_reducer *r = b->reducer;
-    tam_cuda_step **step = &r->flights->steps[b->view.index];
+    tam_cuda_step **step = &r->inflight->steps[b->view.index];
     bool exact = tam_scheme_exact_count(b->scheme);
     const tam_cuda_whole whole = whole_of(r);
     tam_cuda_plan plan = plan_of(b, &whole);
@@ -301,7 +301,7 @@ static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
     plan.dense_output = r->config.output == TAMIS_OUTPUT_DENSE;
     plan.control = &b->control;
     TAM_TRY(tam_cuda_step_open(b->view.kernels, &plan, b->view.acc, step));
-    r->flights->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step), plan.nranks);
+    r->inflight->wire_bytes += count_wire_bytes(tam_cuda_step_mail(*step), plan.nranks);
     return reload_bucket(b);
 }
 
@@ -318,13 +318,13 @@ static tamis_status open_sparse(tam_bucket *b) {
 static tamis_status open_dense(tam_bucket *b) {
     enum { PIECE = 1 << 22 }; /* elements: two buffers of 16 MiB */
     tamis_reducer *r = b->reducer;
-    tam_cuda_step **step = &r->flights->steps[b->view.index];
+    tam_cuda_step **step = &r->inflight->steps[b->view.index];
     const tam_cuda_whole whole = whole_of(r);
     const tam_cuda_plan plan = plan_of(b, &whole);
     TAM_TRY(tam_cuda_dense_open(b->view.kernels, &plan, PIECE, step));
     for (uint32_t p = 0; p < tam_cuda_dense_pieces(*step); p++) {
         tam_cuda_mail mail = tam_cuda_dense_mail(*step, p);
-        r->flights->wire_bytes += count_wire_bytes(&mail, plan.nranks);
+        r->inflight->wire_bytes += count_wire_bytes(&mail, plan.nranks);
     }
     return reload_bucket(b);
 }
@@ -332,8 +332,8 @@ static tamis_status open_dense(tam_bucket *b) {
 static tamis_status stream_open(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     if (is_first(b))
-        r->flights = tam_alloc(sizeof *r->flights);
-    if (!r->flights)
+        r->inflight = tam_alloc(sizeof *r->inflight);
+    if (!r->inflight)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
     b->view.format = TAMIS_INDEX_U32; /* devices know no other */
     return !picks(b) ? open_dense(b) : open_sparse(b);
@@ -344,23 +344,23 @@ static tamis_status stream_arm(tamis_reducer *r) {
     if (tam_setting_number(TAM_SETTING_GRAPHS) == 0)
         return TAMIS_OK;
     for (uint32_t i = 0; i < r->nbuckets; i++)
-        TAM_TRY(tam_cuda_step_capture(r->flights->steps[i], enqueue_of(&r->buckets[i]), r->comm));
+        TAM_TRY(tam_cuda_step_capture(r->inflight->steps[i], enqueue_of(&r->buckets[i]), r->comm));
     return TAMIS_OK;
 }
 
 /* The first bucket is closed last, with what all share. */
 static void stream_close(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
-    if (!r->flights)
+    if (!r->inflight)
         return;
-    if (is_first(b) && r->comm->last_flight == leader(r))
-        r->comm->last_flight = NULL;
-    tam_cuda_step_close(r->flights->steps[b->view.index]);
-    r->flights->steps[b->view.index] = NULL;
+    if (is_first(b) && r->comm->last_step == leader(r))
+        r->comm->last_step = NULL;
+    tam_cuda_step_close(r->inflight->steps[b->view.index]);
+    r->inflight->steps[b->view.index] = NULL;
     if (!is_first(b))
         return;
-    tam_free(r->flights);
-    r->flights = NULL;
+    tam_free(r->inflight);
+    r->inflight = NULL;
 }
 
 const tam_driver tam_driver_stream = {

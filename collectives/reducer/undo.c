@@ -144,9 +144,9 @@ tamis_status tam_undo_note(tamis_reducer *r) {
 
 void tam_undo_drop(tam_bucket *b) {
     undo_list *list = list_of(b);
-    const float *rest = b->view.out.given.values;
-    if (rest && list->count > 0)
-        memcpy(values_of(b, list, 1), rest, (size_t)list->count * sizeof rest[0]);
+    const float *errors = b->view.out.given.values;
+    if (errors && list->count > 0)
+        memcpy(values_of(b, list, 1), errors, (size_t)list->count * sizeof errors[0]);
 }
 
 /* Of a list keep what is 0 in `vector` now. The array of what rounding took serves as scratch:

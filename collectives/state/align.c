@@ -84,7 +84,7 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
     return TAMIS_OK;
 }
 
-static tamis_status meet(tamis_reducer *r, tamis_status own, float *scratch) {
+static tamis_status agree_on_step(tamis_reducer *r, tamis_status own, float *scratch) {
     tamis_comm *comm = r->comm;
     const standing mine = {.head = {(uint64_t)own, "tamis_reducer_align"},
                            .who = r->buckets[0].view.config_hash, /* of one reducer alone */
@@ -107,7 +107,7 @@ tamis_status tamis_reducer_align(tamis_reducer *r, uint64_t *step) {
     TAM_TRY(tam_comm_check(r->comm));
     float *scratch = NULL;
     tamis_status status = prepare(r, step, &scratch);
-    status = meet(r, status, scratch);
+    status = agree_on_step(r, status, scratch);
     tam_free(scratch);
     if (status == TAMIS_OK)
         *step = r->step;

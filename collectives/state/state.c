@@ -186,8 +186,8 @@ uint64_t tam_state_join_hashes(uint64_t first, uint64_t second) {
 uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments) {
     size_t bytes = tam_state_sizes_of(r).residual;
     uint64_t first = r->first ? hash_residual(moments, bytes) : 0;
-    const float *rest = r->first ? moments + r->layout->length : moments;
-    return tam_state_join_hashes(first, r->second ? hash_residual(rest, bytes) : 0);
+    const float *second = r->first ? moments + r->layout->length : moments;
+    return tam_state_join_hashes(first, r->second ? hash_residual(second, bytes) : 0);
 }
 
 /* Where its way back begins. Not of a foreign state. */

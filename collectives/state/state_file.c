@@ -195,8 +195,8 @@ static tamis_status read_state(const tamis_reducer *r, const state_file *file, c
 }
 
 static tamis_status take(tamis_reducer *r, const content *c) {
-    const float *rest = r->first ? c->moments + r->layout->length : c->moments;
-    TAM_TRY(tam_state_take_moments(r, r->first ? c->moments : NULL, r->second ? rest : NULL));
+    const float *second = r->first ? c->moments + r->layout->length : c->moments;
+    TAM_TRY(tam_state_take_moments(r, r->first ? c->moments : NULL, r->second ? second : NULL));
     return tam_state_take(r, c->control, c->residual);
 }
 

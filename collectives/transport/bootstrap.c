@@ -7,19 +7,19 @@ enum {
     SENTENCE = TAM_RECORD_BYTES - sizeof(tam_consensus_head) - sizeof(uint64_t) - TAM_TOKEN_BYTES
 };
 
-typedef struct card {
+typedef struct record {
     tam_consensus_head head;
     uint64_t status; /* not the head's: who waited in vain is not to hide who knows why */
     unsigned char token[TAM_TOKEN_BYTES];
     char sentence[SENTENCE];
-} card;
+} record;
 
-_Static_assert(sizeof(card) == TAM_RECORD_BYTES, "a card fits the records");
+_Static_assert(sizeof(record) == TAM_RECORD_BYTES, "one rank's record fits");
 
-static const card *find_failure(const unsigned char *records, uint32_t nranks) {
-    const card *late = NULL;
+static const record *find_failure(const unsigned char *records, uint32_t nranks) {
+    const record *late = NULL;
     for (uint32_t r = 0; r < nranks; r++) {
-        const card *c = tam_consensus_record(records, r);
+        const record *c = tam_consensus_record(records, r);
         if (c->status != TAMIS_OK && c->status != TAMIS_E_TIMEOUT)
             return c;
         if (c->status == TAMIS_E_TIMEOUT && !late)
@@ -36,17 +36,17 @@ static tamis_status accept(const unsigned char *records, uint32_t nranks) {
 
 tamis_status tam_bootstrap(tamis_comm *bootstrap, const char *call, tamis_status status,
                            void *token) {
-    card mine = {.status = (uint64_t)status};
+    record mine = {.status = (uint64_t)status};
     snprintf(mine.head.call, sizeof mine.head.call, "%s", call);
     memcpy(mine.token, token, TAM_TOKEN_BYTES);
     if (status != TAMIS_OK)
         snprintf(mine.sentence, sizeof mine.sentence, "%s", tamis_last_error());
     TAM_TRY(tam_consensus_run(bootstrap, &mine, sizeof mine, accept, 0));
-    const card *failure = find_failure(bootstrap->records, bootstrap->nranks);
+    const record *failure = find_failure(bootstrap->records, bootstrap->nranks);
     if (failure)
         return tam_fail((tamis_status)failure->status, "%s: %.*s", call,
                         (int)sizeof failure->sentence - 1, failure->sentence);
-    memcpy(token, ((const card *)tam_consensus_record(bootstrap->records, 0))->token,
+    memcpy(token, ((const record *)tam_consensus_record(bootstrap->records, 0))->token,
            TAM_TOKEN_BYTES);
     return TAMIS_OK;
 }

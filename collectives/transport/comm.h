@@ -60,7 +60,7 @@ struct tamis_comm {
 
     atomic_int exchanges;    /* jobs under way that do not only watch */
     atomic_int blocked;      /* threads that wait for a job */
-    const void *last_flight; /* of stream transports: the step object that enqueued last */
+    const void *last_step; /* of stream transports: the step object that enqueued last */
 
     atomic_int waiting; /* tamis_waiting, of jobs that begin from here on */
     atomic_int poison;  /* a status; set once */

@@ -7,7 +7,7 @@ typedef struct record_job {
     tam_job job;
     unsigned char mine[TAM_RECORD_BYTES];
     unsigned char *records; /* [nranks * TAM_RECORD_BYTES] */
-    tam_board_judge judge;
+    tam_consensus_judge judge;
 } record_job;
 
 _Static_assert(sizeof(record_job) <= TAM_JOB_BYTES, "what is shown fits its memory");
@@ -58,7 +58,7 @@ static tamis_status run(tam_job *job, tam_link *link) {
 }
 
 tamis_status tam_consensus_run(tamis_comm *comm, const void *mine, size_t bytes,
-                               tam_board_judge judge, uint64_t deadline_ns) {
+                               tam_consensus_judge judge, uint64_t deadline_ns) {
     char sentence[512];
     tamis_status own = (tamis_status)((const tam_consensus_head *)mine)->status;
     snprintf(sentence, sizeof sentence, "%s", own != TAMIS_OK ? tamis_last_error() : "");

@@ -16,7 +16,7 @@ typedef struct tam_consensus_head {
 } tam_consensus_head;
 
 /** Looks at what all ranks show, and at nothing else; the same answer on all of them. */
-typedef tamis_status (*tam_board_judge)(const unsigned char *records, uint32_t nranks);
+typedef tamis_status (*tam_consensus_judge)(const unsigned char *records, uint32_t nranks);
 
 /**
  * Show what this rank has, see what the others have, judge. Ranks that are in different calls all
@@ -30,7 +30,7 @@ typedef tamis_status (*tam_board_judge)(const unsigned char *records, uint32_t n
  *                            else what `judge` says. comm->records then holds what was shown
  */
 tamis_status tam_consensus_run(tamis_comm *comm, const void *mine, size_t bytes,
-                               tam_board_judge judge, uint64_t deadline_ns);
+                               tam_consensus_judge judge, uint64_t deadline_ns);
 
 /** For judges: the first failure, "rank 2 could not <what>: TAMIS_E_NOMEM". */
 tamis_status tam_consensus_failure(const unsigned char *records, uint32_t nranks, const char *what);

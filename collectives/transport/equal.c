@@ -9,26 +9,26 @@
 
 enum { LISTED = 8 }; /* ranks that are named; of the others it is said how many there are */
 
-typedef struct card {
+typedef struct record {
     tam_consensus_head head;
     uint64_t bytes;
     XXH128_hash_t hash;
-} card;
+} record;
 
-_Static_assert(sizeof(card) <= TAM_RECORD_BYTES, "a card fits the records");
+_Static_assert(sizeof(record) <= TAM_RECORD_BYTES, "one rank's record fits");
 
-static const card *card_of(const unsigned char *records, uint32_t rank) {
+static const record *record_of(const unsigned char *records, uint32_t rank) {
     return tam_consensus_record(records, rank);
 }
 
-static bool same(const card *a, const card *b) {
+static bool same(const record *a, const record *b) {
     return a->bytes == b->bytes && XXH128_isEqual(a->hash, b->hash);
 }
 
-static uint32_t count_like(const unsigned char *records, uint32_t nranks, const card *like) {
+static uint32_t count_like(const unsigned char *records, uint32_t nranks, const record *like) {
     uint32_t count = 0;
     for (uint32_t r = 0; r < nranks; r++)
-        count += same(card_of(records, r), like);
+        count += same(record_of(records, r), like);
     return count;
 }
 
@@ -38,19 +38,19 @@ static uint32_t find_majority(const unsigned char *records, uint32_t nranks) {
     for (uint32_t r = 0; r < nranks; r++) {
         if (lead == 0)
             candidate = r;
-        bool like = same(card_of(records, r), card_of(records, candidate));
+        bool like = same(record_of(records, r), record_of(records, candidate));
         lead = like ? lead + 1 : lead - 1;
     }
     return candidate;
 }
 
 /* " 2 5 7 and 12 more". @return the first of them */
-static uint32_t list_odd(const unsigned char *records, uint32_t nranks, const card *like,
+static uint32_t list_odd(const unsigned char *records, uint32_t nranks, const record *like,
                          char *text, size_t size) {
     uint32_t first = nranks, count = 0;
     size_t used = 0;
     for (uint32_t r = 0; r < nranks; r++) {
-        if (same(card_of(records, r), like))
+        if (same(record_of(records, r), like))
             continue;
         first = first < nranks ? first : r;
         if (count++ < LISTED)
@@ -64,18 +64,18 @@ static uint32_t list_odd(const unsigned char *records, uint32_t nranks, const ca
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_consensus_failure(records, nranks, "check that all are equal"));
     uint32_t most = find_majority(records, nranks);
-    uint32_t count = count_like(records, nranks, card_of(records, most));
+    uint32_t count = count_like(records, nranks, record_of(records, most));
     if (count == nranks)
         return TAMIS_OK;
     bool majority = 2 * (uint64_t)count > nranks;
-    const card *like = card_of(records, majority ? most : 0);
+    const record *like = record_of(records, majority ? most : 0);
     char odd[128], others[64] = "rank 0 (no value has a majority)", lengths[96] = "";
     uint32_t first = list_odd(records, nranks, like, odd, sizeof odd);
     if (majority)
         snprintf(others, sizeof others, "the other %u", count);
-    if (card_of(records, first)->bytes != like->bytes)
+    if (record_of(records, first)->bytes != like->bytes)
         snprintf(lengths, sizeof lengths, "; rank %u gave %llu bytes, these %llu", first,
-                 (unsigned long long)card_of(records, first)->bytes,
+                 (unsigned long long)record_of(records, first)->bytes,
                  (unsigned long long)like->bytes);
     return tam_fail(TAMIS_E_MISMATCH, "tamis_comm_check_equal: rank(s)%s differ from %s%s", odd,
                     others, lengths);
@@ -85,7 +85,7 @@ tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t b
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_check_equal: comm is NULL");
     TAM_TRY(tam_comm_check(comm));
-    card mine = {.head.call = "tamis_comm_check_equal", .bytes = bytes};
+    record mine = {.head.call = "tamis_comm_check_equal", .bytes = bytes};
     if (!data && bytes > 0)
         mine.head.status = (uint64_t)tam_fail(
             TAMIS_E_ARGUMENT, "tamis_comm_check_equal: rank %u gives NULL and %zu bytes",

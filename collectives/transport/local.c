@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks as threads of one process. Every operation is: post a pointer and what it is for, meet,
- * compare, read the others, meet. Three ranks all-gather:
+ * Ranks as threads of one process. Every operation is: post a pointer and what it is for, barrier,
+ * compare, read the others, barrier. Three ranks all-gather:
  *
- *     rank 0   post a   |        | copies a b c |        |
- *     rank 1   post b   | meet   | copies a b c | meet   |
- *     rank 2   post c   |        | copies a b c |        |
+ *     rank 0   post a   |         | copies a b c |         |
+ *     rank 1   post b   | barrier | copies a b c | barrier |
+ *     rank 2   post c   |         | copies a b c |         |
  */
 #include "lib/base/base.h"
 #include "collectives/transport/comm.h"
@@ -93,7 +93,7 @@ static void stop_reading(local *self) {
 
 /* All ranks come here; nobody leaves before all have. With `reads` they go on to read what the
  * others posted, and a rank that has to give up stays until all have read: its memory may go. */
-static tamis_status meet(local *self, bool reads, const tam_call *call) {
+static tamis_status barrier(local *self, bool reads, const tam_call *call) {
     hub *h = self->hub;
     pthread_mutex_lock(&h->lock);
     stop_reading(self);
@@ -139,14 +139,14 @@ static tamis_status post(local *self, posting mine, tam_call *call) {
     if (mine.tagged)
         mine.tag = *call->tag;
     self->hub->posted[self->rank] = mine;
-    TAM_TRY(meet(self, true, call));
+    TAM_TRY(barrier(self, true, call));
     for (uint32_t r = 0; r < self->hub->nranks && status == TAMIS_OK; r++)
         status = compare(self, r, call);
     if (status == TAMIS_OK)
         return TAMIS_OK;
     char sentence[256];
     snprintf(sentence, sizeof sentence, "%s", tamis_last_error());
-    TAM_TRY(meet(self, false, call)); /* first, for the others still read */
+    TAM_TRY(barrier(self, false, call)); /* first, for the others still read */
     return tam_fail(status, "%s", sentence);
 }
 
@@ -157,7 +157,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     for (uint32_t r = 0; r < self->hub->nranks; r++)
         memcpy((char *)recv + r * bytes, self->hub->posted[r].memory, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->hub->nranks - 1);
-    return meet(self, false, call);
+    return barrier(self, false, call);
 }
 
 /* Own slice: sum over ranks in rank order. Only this rank writes it, nobody else reads it
@@ -183,7 +183,7 @@ static tamis_status take_slices(local *self, char *values, size_t count, size_t 
     const hub *h = self->hub;
     size_t own = tam_slice_begin(count, self->rank + 1, h->nranks) -
                  tam_slice_begin(count, self->rank, h->nranks);
-    TAM_TRY(meet(self, true, call));
+    TAM_TRY(barrier(self, true, call));
     for (uint32_t r = 0; r < h->nranks; r++) {
         size_t from = size * tam_slice_begin(count, r, h->nranks);
         size_t to = size * tam_slice_begin(count, r + 1, h->nranks);
@@ -192,7 +192,7 @@ static tamis_status take_slices(local *self, char *values, size_t count, size_t 
     }
     /* What a network would carry: others' slices out, the own sum to all others. */
     call->wire_bytes += size * (uint64_t)(count - own + own * (h->nranks - 1));
-    return meet(self, false, call);
+    return barrier(self, false, call);
 }
 
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
@@ -238,7 +238,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
             odd = r;
     }
     call->wire_bytes += send_at[nranks] - (send_at[rank + 1] - send_at[rank]);
-    TAM_TRY(meet(self, false, call)); /* first, for the others still read */
+    TAM_TRY(barrier(self, false, call)); /* first, for the others still read */
     if (odd < nranks)
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sent more or less than it had said",
                         rank, odd);

@@ -9,15 +9,15 @@ static uint32_t choose_run(uint64_t n, uint32_t nlocal) {
 }
 
 /* Elements of the slice below element `at` of the bucket. */
-static uint64_t held_below(const tam_strided *reach, uint64_t at) {
-    if (at <= reach->first)
+static uint64_t held_below(const tam_strided *strided, uint64_t at) {
+    if (at <= strided->first)
         return 0;
-    uint64_t rest = (at - reach->first) % reach->stride;
-    return (at - reach->first) / reach->stride * reach->run +
-           (rest < reach->run ? rest : reach->run);
+    uint64_t rest = (at - strided->first) % strided->stride;
+    return (at - strided->first) / strided->stride * strided->run +
+           (rest < strided->run ? rest : strided->run);
 }
 
-static tamis_status open_layout(const tamis_layout *whole, const tam_strided *reach,
+static tamis_status open_layout(const tamis_layout *whole, const tam_strided *strided,
                                 tamis_layout **out) {
     tamis_segment *segments = tam_alloc_array(whole->nsegments, sizeof segments[0]);
     size_t count = 0;
@@ -25,7 +25,7 @@ static tamis_status open_layout(const tamis_layout *whole, const tam_strided *re
         return tam_fail(TAMIS_E_NOMEM, "no memory for a layout of %u segments", whole->nsegments);
     for (uint32_t s = 0; s < whole->nsegments; s++) {
         uint64_t length =
-            held_below(reach, whole->begins[s + 1]) - held_below(reach, whole->begins[s]);
+            held_below(strided, whole->begins[s + 1]) - held_below(strided, whole->begins[s]);
         if (length > 0)
             segments[count++] = (tamis_segment){whole->names[s], length};
     }

@@ -20,12 +20,12 @@ typedef struct tam_strided {
     uint64_t length; /* elements of all runs */
 } tam_strided;
 
-/** @param  elements  [in]  ascending, all of this reach; may be `positions` */
-void tam_strided_number(const tam_strided *reach, const uint32_t *elements, size_t count,
+/** @param  elements  [in]  ascending, all of this part; may be `positions` */
+void tam_strided_number(const tam_strided *strided, const uint32_t *elements, size_t count,
                         uint32_t *positions);
 
 /** @param  positions  [in]  ascending, below the length; may be `elements` */
-void tam_strided_locate(const tam_strided *reach, const uint32_t *positions, size_t count,
+void tam_strided_locate(const tam_strided *strided, const uint32_t *positions, size_t count,
                         uint32_t *elements);
 
 #endif

@@ -4,7 +4,7 @@
  * which something goes wrong in one of them, or between two. Nothing is applied in any, nothing is
  * lost.
  */
-#include "collectives/reducer/flight.h"
+#include "collectives/reducer/inflight.h"
 #include "tests/cuda/fake.h"
 #include "tests/cuda/pair.h"
 #include "tests/support/data.h"
@@ -79,7 +79,7 @@ static void run_victims(uint32_t nranks, uint32_t timeout_ms, rank_body body) {
 
 /* Bucket 2 of rank 1 remembers another result of the step before. */
 static void forge_result(test_rank *self, const tamis_reducer *reducer) {
-    tam_cuda_step *step = reducer->flights->steps[2];
+    tam_cuda_step *step = reducer->inflight->steps[2];
     tam_cuda_past past;
     RANK_OK(self, tam_cuda_step_save(step, &past));
     past.last_result ^= 1;

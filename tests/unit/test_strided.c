@@ -22,20 +22,20 @@ static size_t elements_of(const tam_division *d, uint32_t part, uint32_t *out) {
 
 static void check_part(const tam_division *d, uint32_t part, uint32_t *elements,
                        uint32_t *positions) {
-    tam_strided reach = tam_strided_of(d, part);
+    tam_strided strided = tam_strided_of(d, part);
     size_t count = elements_of(d, part, elements);
-    assert_int_equal(reach.length, count);
-    tam_strided_number(&reach, elements, count, positions);
+    assert_int_equal(strided.length, count);
+    tam_strided_number(&strided, elements, count, positions);
     for (size_t i = 0; i < count; i++)
         assert_int_equal(positions[i], i);
     for (size_t step = 1; step < 300; step = 3 * step + 1) { /* some of them alone, in place */
         size_t some = 0;
         for (size_t i = step / 2; i < count; i += step)
             positions[some++] = elements[i];
-        tam_strided_number(&reach, positions, some, positions);
+        tam_strided_number(&strided, positions, some, positions);
         for (size_t i = 0; i < some; i++)
             assert_int_equal(positions[i], step / 2 + i * step);
-        tam_strided_locate(&reach, positions, some, positions);
+        tam_strided_locate(&strided, positions, some, positions);
         for (size_t i = 0; i < some; i++)
             assert_int_equal(positions[i], elements[step / 2 + i * step]);
     }
@@ -81,13 +81,13 @@ static void test_without_fixed_parts_every_element_has_its_own_number(void **sta
         tam_division d;
         assert_int_equal(tam_scheme_parse(schemes[i], &s), TAMIS_OK);
         assert_int_equal(tam_division_open(layout, s, 3, 0, &d), TAMIS_OK);
-        const tam_strided reach = tam_strided_of(&d, tam_part_of(&d, 1, 1));
+        const tam_strided strided = tam_strided_of(&d, tam_part_of(&d, 1, 1));
         uint32_t elements[] = {0, 1, 500, 999}, positions[4];
-        tam_strided_number(&reach, elements, 4, positions);
+        tam_strided_number(&strided, elements, 4, positions);
         assert_memory_equal(elements, positions, sizeof elements);
-        tam_strided_locate(&reach, positions, 4, positions);
+        tam_strided_locate(&strided, positions, 4, positions);
         assert_memory_equal(elements, positions, sizeof elements);
-        assert_int_equal(reach.length, 1000);
+        assert_int_equal(strided.length, 1000);
         tam_division_close(&d);
         tamis_layout_destroy(layout);
     }
@@ -97,15 +97,16 @@ static void test_without_fixed_parts_every_element_has_its_own_number(void **sta
 static void test_elements_near_2_to_the_32nd_are_numbered(void **state) {
     const uint64_t n = UINT64_C(0xffff0000), block = 4096, nranks = 3;
     const uint64_t last = (n - 1) / block, part = last % nranks;
-    const tam_strided reach = {part * block, block, nranks * block, last / nranks * block + block};
-    uint32_t elements[] = {(uint32_t)reach.first, (uint32_t)(n - block), (uint32_t)(n - 1)};
+    const tam_strided strided = {part * block, block, nranks * block,
+                                 last / nranks * block + block};
+    uint32_t elements[] = {(uint32_t)strided.first, (uint32_t)(n - block), (uint32_t)(n - 1)};
     uint32_t positions[3];
     (void)state;
-    tam_strided_number(&reach, elements, 3, positions);
+    tam_strided_number(&strided, elements, 3, positions);
     assert_int_equal(positions[0], 0);
     assert_int_equal(positions[1], last / nranks * block);
     assert_int_equal(positions[2], last / nranks * block + block - 1);
-    tam_strided_locate(&reach, positions, 3, positions);
+    tam_strided_locate(&strided, positions, 3, positions);
     assert_memory_equal(elements, positions, sizeof elements);
 }
 
@@ -115,5 +116,5 @@ int main(void) {
         cmocka_unit_test(test_without_fixed_parts_every_element_has_its_own_number),
         cmocka_unit_test(test_elements_near_2_to_the_32nd_are_numbered),
     };
-    return cmocka_run_group_tests_name("reach", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("strided", tests, NULL, NULL);
 }

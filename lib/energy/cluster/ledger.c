@@ -40,21 +40,21 @@ void tam_ledger_close(tam_ledger *l) {
     tam_free(l);
 }
 
-tamis_status tam_ledger_desk(tam_ledger *l, size_t bytes) {
-    if (bytes <= l->desk_bytes)
+tamis_status tam_ledger_reserve(tam_ledger *l, size_t bytes) {
+    if (bytes <= l->messages_bytes)
         return TAMIS_OK;
     void *messages = tam_alloc(bytes);
     if (!messages)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of a report of energy", bytes);
     tam_free(l->messages);
     l->messages = messages;
-    l->desk_bytes = bytes;
+    l->messages_bytes = bytes;
     return TAMIS_OK;
 }
 
-void tam_ledger_leave_desk(tam_ledger *l) {
+void tam_ledger_abandon(tam_ledger *l) {
     l->messages = NULL;
-    l->desk_bytes = 0;
+    l->messages_bytes = 0;
 }
 
 /* -- what this rank shows --------------------------------------------------------------------- */

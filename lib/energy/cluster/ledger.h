@@ -80,7 +80,7 @@ typedef struct tam_ledger {
     tam_energy_sums next; /* and what the sums will be */
 
     void *messages; /* for what travels */
-    size_t desk_bytes;
+    size_t messages_bytes;
 } tam_ledger;
 
 /* -- what a meter provides (entries.c) -------------------------------------------------------- */
@@ -106,10 +106,10 @@ tamis_status tam_ledger_open(uint32_t n, tam_ledger **out);
 void tam_ledger_close(tam_ledger *ledger);
 
 /** At least `bytes` of ledger->messages; what lay there is gone. */
-tamis_status tam_ledger_desk(tam_ledger *ledger, size_t bytes);
+tamis_status tam_ledger_reserve(tam_ledger *ledger, size_t bytes);
 
-/** Forget the messages without freeing it: a transport may still write there. */
-void tam_ledger_leave_desk(tam_ledger *ledger);
+/** Forget the messages without freeing them: a transport may still write there. */
+void tam_ledger_abandon(tam_ledger *ledger);
 
 /**
  * Begin a report: go on from the sums of the rank that took part in the most.

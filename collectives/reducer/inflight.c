@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * A flight is a step between the launch of its first bucket and its report. Flights end in order;
- * up to TAM_CUDA_STEPS may be aloft. What the host learns of a step it learns when the flight has
- * landed: by wait, or by a later call that finds it done. A step that the caller captures is no
- * flight: nobody watches the replays of a graph, their reports are only looked at.
+ * A step is in flight from the launch of its first bucket until it retires, which is when the host
+ * takes its report: by wait, or by a later call that finds it done. Steps retire in order, and up
+ * to TAM_CUDA_STEPS are in flight. A step that the caller captures never is: nobody watches the
+ * replays of a graph, their reports are only polled.
  */
 #include "collectives/reducer/reducer.h"
 
 #ifdef TAM_HAVE_CUDA
 
-#include "collectives/reducer/flight.h"
+#include "collectives/reducer/inflight.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,14 +42,14 @@ static tamis_status explain_report(const tamis_reducer *r, const tam_cuda_report
 
 /* Its time begins when all of it has been launched, for until then it is the caller who takes his
  * time, and the steps before it have ended. */
-static bool is_late(const tam_flight *f, const tam_link *link) {
+static bool is_late(const tam_inflight *f, const tam_link *link) {
     uint64_t complete_ns = atomic_load(&f->complete_ns), now_ns = tam_clock_ns();
     return complete_ns > 0 && now_ns >= complete_ns + f->reducer->comm->timeout_ns &&
            now_ns >= link->call.deadline_ns;
 }
 
 /* What the transport or the clock has to say while a step is under way. */
-static tamis_status look_out(const tam_flight *f, const tam_link *link) {
+static tamis_status look_out(const tam_inflight *f, const tam_link *link) {
     TAM_TRY(link->transport->stream->poll(link->self));
     tamis_status poison = (tamis_status)atomic_load(link->call.poison);
     if (poison != TAMIS_OK)
@@ -62,20 +62,20 @@ static tamis_status look_out(const tam_flight *f, const tam_link *link) {
     return TAMIS_OK;
 }
 
-/* To whom listens: every bucket was under way from its launch to now, as far as the host can
+/* Notify the listener: every bucket was under way from its launch to now, as far as the host can
  * tell. */
-static void tell(const tam_flight *f) {
+static void tell(const tam_inflight *f) {
     const tamis_reducer *r = f->reducer;
     uint64_t now_ns = tam_clock_ns();
     for (uint32_t b = 0; b < r->nbuckets; b++)
         tam_phase_tell(r, TAMIS_PHASE_DEVICE, b, f->report.step, f->begin_ns[b], now_ns);
 }
 
-/* The job of a flight. After a failure the communicator ends the collectives that wait on devices,
- * so that streams run dry and the residual can be saved. */
+/* The job of a step in flight. After a failure the communicator ends the collectives that wait on
+ * devices, so that streams run dry and the residual can be saved. */
 static tamis_status watch(tam_job *job, tam_link *link) {
-    tam_flight *f = (tam_flight *)(void *)job;
-    tam_cuda_step *step = f->reducer->flights->steps[0];
+    tam_inflight *f = (tam_inflight *)(void *)job;
+    tam_cuda_step *step = f->reducer->inflight->steps[0];
     tamis_status status = TAMIS_OK;
     bool done = false;
     for (unsigned tries = 0; status == TAMIS_OK; tries++) {
@@ -96,11 +96,11 @@ static tamis_status watch(tam_job *job, tam_link *link) {
     return status;
 }
 
-/* -- landing ---------------------------------------------------------------------------------- */
+/* -- retiring --------------------------------------------------------------------------------- */
 
 /* The statistics become those of this step. */
 static void show(tamis_reducer *r, const tam_cuda_report *report) {
-    double rest = report->acc_sum - report->picked_sum;
+    double left = report->acc_sum - report->picked_sum;
     tamis_stats s = r->stats;
     s.length = r->layout->length;
     s.target = r->k;
@@ -115,8 +115,8 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
     s.density = (double)report->selected / (double)r->layout->length;
     s.threshold = report->key;
     s.acc_norm = sqrt(report->acc_sum);
-    s.residual_norm = rest > 0.0 ? sqrt(rest) : 0.0;
-    s.wire_bytes = r->flights->wire_bytes;
+    s.residual_norm = left > 0.0 ? sqrt(left) : 0.0;
+    s.wire_bytes = r->inflight->wire_bytes;
     s.wait_s = 0.0;
     r->stats = s;
     r->count = report->selected;
@@ -139,28 +139,28 @@ static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
 static void note(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
     r->stats.steps += steps;
     r->stats.rescans_total += report->rescans;
-    r->stats.wire_bytes_total += steps * r->flights->wire_bytes;
-    if (report->step < r->flights->shown)
+    r->stats.wire_bytes_total += steps * r->inflight->wire_bytes;
+    if (report->step < r->inflight->shown)
         return;
-    r->flights->shown = r->step = report->step + 1;
+    r->inflight->shown = r->step = report->step + 1;
     note_targets(r, report);
     show(r, report);
 }
 
-tam_flight *tam_flight_of(tam_flights *s, uint64_t serial) {
+tam_inflight *tam_inflight_of(tam_inflight_ring *s, uint64_t serial) {
     return &s->ring[serial % TAM_CUDA_STEPS];
 }
 
-tam_flight *tam_flight_begin(tamis_reducer *r, uint64_t serial, uint64_t begin_ns) {
-    tam_flight *f = tam_flight_of(r->flights, serial);
-    *f = (tam_flight){.job = {.run = watch, .watches = true}, .reducer = r, .serial = serial};
+tam_inflight *tam_inflight_begin(tamis_reducer *r, uint64_t serial, uint64_t begin_ns) {
+    tam_inflight *f = tam_inflight_of(r->inflight, serial);
+    *f = (tam_inflight){.job = {.run = watch, .watches = true}, .reducer = r, .serial = serial};
     f->begin_ns[0] = begin_ns;
-    r->flights->serial = serial;
+    r->inflight->serial = serial;
     return f;
 }
 
-tamis_status tam_flight_land(tamis_reducer *r) {
-    tam_flight *f = tam_flight_of(r->flights, ++r->flights->landed);
+tamis_status tam_inflight_retire(tamis_reducer *r) {
+    tam_inflight *f = tam_inflight_of(r->inflight, ++r->inflight->retired);
     tamis_status status = tam_comm_finish(r->comm, &f->job, tam_comm_deadline(r->comm));
     r->abandoned = r->abandoned || atomic_load(&f->job.state) == TAM_JOB_ABANDONED;
     if (tamis_status_loss(status) != TAMIS_LOST_COMM)
@@ -168,22 +168,22 @@ tamis_status tam_flight_land(tamis_reducer *r) {
     return status;
 }
 
-tamis_status tam_flight_land_joined(tamis_reducer *r) {
-    tamis_status status = tam_flight_land(r);
+tamis_status tam_inflight_retire_joined(tamis_reducer *r) {
+    tamis_status status = tam_inflight_retire(r);
     return tamis_status_loss(status) == TAMIS_LOST_COMM ? status : TAMIS_OK; /* it was logged */
 }
 
-tamis_status tam_flight_land_until(tamis_reducer *r, uint64_t serial) {
+tamis_status tam_inflight_retire_until(tamis_reducer *r, uint64_t serial) {
     tamis_status status = TAMIS_OK;
-    while (r->flights->landed < serial) {
-        tamis_status one = tam_flight_land_joined(r);
+    while (r->inflight->retired < serial) {
+        tamis_status one = tam_inflight_retire_joined(r);
         status = status == TAMIS_OK ? one : status;
     }
     return status;
 }
 
-void tam_flight_look_at_replays(tamis_reducer *r) {
-    tam_flights *s = r->flights;
+void tam_inflight_poll_replays(tamis_reducer *r) {
+    tam_inflight_ring *s = r->inflight;
     tam_cuda_report report;
     bool any = false;
     if (tam_cuda_step_poll(s->steps[0], 0, &any, &report) != TAMIS_OK || !any ||
