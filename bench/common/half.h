@@ -12,12 +12,29 @@
 #include <string.h>
 #include <tamis/tamis.h>
 
-#define BENCH_GRADS "fp32|fp16|bf16" /* in the order of tamis_dtype */
-#define BENCH_VALUES "fp32|bf16"     /* of values as they travel */
+#define BENCH_GRADS "fp32|fp16|bf16"               /* in the order of tamis_dtype */
+#define BENCH_VALUES "auto|fp32|bf16|int8|fp4|fp2" /* in the order of tamis_wire_type */
 
-/** @param  choice  index into BENCH_VALUES */
-static inline tamis_dtype bench_values_type(int choice) {
-    return choice == 0 ? TAMIS_DTYPE_FLOAT32 : TAMIS_DTYPE_BFLOAT16;
+/** Bytes of a value as it travels, scales included. @param type  AUTO: float32 */
+static inline double bench_wire_bytes(tamis_wire_type type) {
+    static const double bytes[TAMIS_WIRE_END] = {
+        [TAMIS_WIRE_AUTO] = 4,
+        [TAMIS_WIRE_FLOAT32] = 4,
+        [TAMIS_WIRE_BFLOAT16] = 2,
+        [TAMIS_WIRE_INT8] = 1 + 2.0 / 256,
+        [TAMIS_WIRE_FP4] = 0.5 + 2.0 / 256,
+        [TAMIS_WIRE_FP2] = 0.25 + 4.0 / 256,
+    };
+    return bytes[type];
+}
+
+/** Of sums, where AUTO is chosen by the type of the values. */
+static inline double bench_wire_sum_bytes(tamis_wire_type sum, tamis_wire_type type) {
+    if (sum == TAMIS_WIRE_AUTO && type == TAMIS_WIRE_FP4)
+        sum = TAMIS_WIRE_INT8;
+    if (sum == TAMIS_WIRE_AUTO && type == TAMIS_WIRE_FP2)
+        sum = TAMIS_WIRE_FP4;
+    return bench_wire_bytes(sum == TAMIS_WIRE_AUTO ? type : sum);
 }
 
 static inline size_t bench_type_bytes(tamis_dtype type) {

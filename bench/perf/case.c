@@ -29,7 +29,8 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     config.grad_dtype = c->type;
     config.index_format = (tamis_index_format)c->settings->index;
     if (strcmp(scheme, "dense") != 0) { /* which has no residual to keep what rounding takes */
-        config.wire_dtype = bench_values_type(c->settings->values);
+        config.wire_type = (tamis_wire_type)c->settings->values;
+        config.wire_type_sum = (tamis_wire_type)c->settings->sum_values;
         config.ranks_per_node = (uint32_t)c->settings->nodes_of;
     }
     bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* one phase as a whole */

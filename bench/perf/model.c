@@ -65,7 +65,9 @@ static double nodes_model(const perf_case *c, double picked, double share) {
 
 double perf_wire_model(const perf_case *c, double picked, double selected) {
     double p = c->group->nranks, others = p - 1;
-    double value = (double)bench_type_bytes(bench_values_type(c->settings->values));
+    double value = bench_wire_bytes((tamis_wire_type)c->settings->values);
+    double sum = bench_wire_sum_bytes((tamis_wire_type)c->settings->sum_values,
+                                      (tamis_wire_type)c->settings->values);
     if (strcmp(c->scheme.exchange, "dense") == 0)
         return 8 * (double)c->shape.n * others / p;
     if (strcmp(c->scheme.exchange, "balanced-pairs") == 0)
@@ -75,5 +77,5 @@ double perf_wire_model(const perf_case *c, double picked, double selected) {
     double indices = index_bytes(c, picked, span_of(c)) * others * led(c, p);
     if (strcmp(c->scheme.exchange, "pairs") == 0)
         return indices + value * picked * others;
-    return indices + 2 * value * selected * others / p;
+    return indices + (value + sum) * selected * others / p;
 }

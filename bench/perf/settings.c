@@ -16,7 +16,7 @@ static const char *const purpose =
 /* What checks, sizes and the model go by. */
 const char perf_own_options[] =
     "density|output|op|nonfinite|density_max|ranks_per_node|residual_decay|"
-    "device|grad_dtype|index_format|wire_dtype|threads|capacity|"
+    "device|grad_dtype|index_format|wire_type|wire_type_sum|threads|capacity|"
     "update.rule|update.beta1";
 
 static void check_settings(perf_settings *s) {
@@ -99,7 +99,9 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0, "where the kernels run"},
         {"grad", 0, BENCH_CHOICE, &out->grad, BENCH_GRADS, 0, 0, "elements of the gradient"},
         {"index", 0, BENCH_CHOICE, &out->index, PERF_INDICES, 0, 0, "how indices travel"},
-        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel"},
+        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel; auto: fp32"},
+        {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
+         "sums of them, as they travel; auto: by --values"},
         {"beside", 0, BENCH_CHOICE, &out->beside, PERF_BESIDES, 0, 0,
          "what each repetition alternates with; plain: the scheme with u32 and fp32, no nodes"},
         {"ranks-per-node", 0, BENCH_COUNT, &out->nodes_of, "G", 0, 65536,

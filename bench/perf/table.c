@@ -141,6 +141,8 @@ static json_t *what(const perf_case *c, samples s) {
     json_object_set_new(record, "index", json_string(c->index_format));
     json_object_set_new(record, "ranks_per_node", json_integer((json_int_t)set->nodes_of));
     json_object_set_new(record, "values", json_string(bench_choice(BENCH_VALUES, set->values)));
+    json_object_set_new(record, "sum_values",
+                        json_string(bench_choice(BENCH_VALUES, set->sum_values)));
     return record;
 }
 

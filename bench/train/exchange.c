@@ -88,7 +88,8 @@ void exchange_open(bench_group *group, const workload *w, const bool *is_apart,
     dense.scheme = "dense";
     dense.density = dense.density_max = dense.residual_decay = 1.0;
     dense.update = NULL;
-    dense.wire_dtype = TAMIS_DTYPE_FLOAT32; /* no residual would keep what rounding takes */
+    dense.wire_type = TAMIS_WIRE_AUTO; /* no residual keeps what rounding takes */
+    dense.wire_type_sum = TAMIS_WIRE_AUTO;
     out->apart = make(out, w, true, &dense, grad);
 }
 

@@ -38,10 +38,11 @@ static bool updates_adam(const train_settings *s) {
 }
 
 /* What the rest of a run goes by. */
-const char train_own_options[] = "density|density_max|output|op|nonfinite|device|grad_dtype|"
-                                 "ranks_per_node|bucket_length|worker|wire_dtype|residual_decay|"
-                                 "update.rule|update.beta1|update.beta2|update.epsilon|"
-                                 "update.scale";
+const char train_own_options[] =
+    "density|density_max|output|op|nonfinite|device|grad_dtype|"
+    "ranks_per_node|bucket_length|worker|wire_type|wire_type_sum|residual_decay|"
+    "update.rule|update.beta1|update.beta2|update.epsilon|"
+    "update.scale";
 
 static void check_pipeline(const train_settings *s) {
     uint32_t ranks = bench_launched_ranks();
@@ -241,7 +242,9 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "default: mpi under mpirun, else local"},
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
          "of the reducer; the model stays on the CPU (cuda: to check results, not for speed)"},
-        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel"},
+        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "as they travel; auto: fp32"},
+        {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
+         "sums of them, as they travel; auto: by --values"},
         {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0,
          "gradients, for the optimizer; or what the optimizer makes of each rank's own"},
         {"residual-decay", 0, BENCH_REAL, &out->residual_decay, "X", 0, 1,

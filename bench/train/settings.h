@@ -29,7 +29,7 @@ typedef struct train_settings {
     const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;
     int device; /* tamis_device */
-    int values, reduce;
+    int values, sum_values, reduce;
     int overlap; /* 1: layers are marked in the backward pass */
     int buckets, worker;
     const char *set;        /* further options of the reducer */

@@ -36,7 +36,8 @@ static void open_exchange(trainer *t) {
     config.device = t->device;
     config.bucket_length = t->settings->bucket_length;
     config.worker = (tamis_worker)t->settings->worker;
-    config.wire_dtype = bench_values_type(t->settings->values);
+    config.wire_type = (tamis_wire_type)t->settings->values;
+    config.wire_type_sum = (tamis_wire_type)t->settings->sum_values;
     config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
     config.on_phase = hear_phase;

@@ -37,7 +37,7 @@ typedef struct hierarchical {
     size_t *cursors;     /* [G] */
     tam_strided *ranges; /* [G] */
     uint32_t *indices;   /* [whole_k_max] the result, elements of the bucket */
-    float *values;
+    float *values, *came; /* of the result; of one rank */
 } hierarchical;
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -50,7 +50,8 @@ static tamis_status open_result(hierarchical *h) {
     h->ranges = tam_alloc_array(slice->nlocal, sizeof h->ranges[0]);
     h->indices = tam_alloc_array(most, sizeof h->indices[0]);
     h->values = tam_alloc_array(most, sizeof h->values[0]);
-    if (!h->owners || !h->cursors || !h->ranges || !h->indices || !h->values)
+    h->came = tam_alloc_array(most, sizeof h->came[0]);
+    if (!h->owners || !h->cursors || !h->ranges || !h->indices || !h->values || !h->came)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a result of %zu entries", most);
     for (uint32_t g = 0; g < slice->nlocal; g++) {
         h->owners[g] = g;
@@ -73,6 +74,7 @@ static tamis_status open_slots(hierarchical *h) {
         .nwords = v->nranks + 2,
         .capacity = tam_share_max(&slice->division, v->whole_k_max),
         .with_values = true,
+        .wire = tam_wire_of(TAMIS_WIRE_FLOAT32), /* results are the same on all ranks already */
         .format = format != TAMIS_INDEX_AUTO
                       ? format
                       : tam_codec_choose(span, tam_share_max(&slice->division, v->whole_k)),
@@ -136,6 +138,7 @@ static void close_hierarchical(void *self, bool lingers) {
     tam_free(h->ranges);
     tam_free(h->indices);
     tam_free(h->values);
+    tam_free(h->came);
     tam_free(h);
 }
 
@@ -256,7 +259,7 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     TAM_TRY(tam_slots_exchange(&h->slots, link));
     TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->cursors,
                                 h->indices, &count));
-    tam_merge_sum_pairs(&h->slots, h->indices, count, h->values);
+    TAM_TRY(tam_merge_sum_pairs(&h->slots, h->indices, count, h->came, h->values));
     out->result = (tam_entries){h->indices, h->values, count};
     add_up_columns(h);
     return TAMIS_OK;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/merge.h"
 
-#include "lib/base/half.h"
-
 static tamis_status refuse(const tam_slots *slots, uint32_t r, uint32_t index) {
     return tam_fail(TAMIS_E_PROTOCOL,
                     "the slot of rank %u was refused: index %u is out of order or not its to pick",
@@ -93,8 +91,8 @@ tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *list
     return TAMIS_OK;
 }
 
-static void add_floats(const uint32_t *list, size_t length, const float *sent,
-                       const uint32_t *indices, float *values) {
+static void add_list(const uint32_t *list, size_t length, const float *sent,
+                     const uint32_t *indices, float *values) {
     for (size_t i = 0, j = 0; j < length; j++, i++) {
         while (indices[i] != list[j])
             i++;
@@ -102,24 +100,17 @@ static void add_floats(const uint32_t *list, size_t length, const float *sent,
     }
 }
 
-static void add_halves(const uint32_t *list, size_t length, const uint16_t *sent,
-                       const uint32_t *indices, float *values) {
-    for (size_t i = 0, j = 0; j < length; j++, i++) {
-        while (indices[i] != list[j])
-            i++;
-        values[i] += tam_bfloat16_widen(sent[j]);
-    }
-}
-
-void tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
-                         float *values) {
+tamis_status tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
+                                 float *came, float *values) {
     memset(values, 0, count * sizeof values[0]);
     for (uint32_t r = 0; r < slots->nranks; r++) {
-        const uint32_t *list = tam_slot_indices_of(slots, r);
         size_t length = tam_slot_head_of(slots, r)->count;
-        if (slots->type == TAMIS_DTYPE_FLOAT32)
-            add_floats(list, length, tam_slot_values_of(slots, r), indices, values);
-        else
-            add_halves(list, length, tam_slot_values_of(slots, r), indices, values);
+        if (!tam_wire_decode(slots->wire, tam_slot_values_of(slots, r), length, came))
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "the slot of rank %u was refused: a scale of its %s values is negative "
+                            "or not finite",
+                            tam_slot_rank(slots, r), slots->wire->name);
+        add_list(tam_slot_indices_of(slots, r), length, came, indices, values);
     }
+    return TAMIS_OK;
 }

@@ -41,8 +41,10 @@ tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
 tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *lists,
                               uint32_t *scratch, uint32_t *indices, size_t *count);
 
-/** pairs: values[i] = sum, in rank order, of the values sent for indices[i]. */
-void tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
-                         float *values);
+/** pairs: values[i] = sum, in rank order, of the values sent for indices[i].
+ * @param  came  [scratch]  [capacity of a slot]
+ * Errors:  PROTOCOL where the values of a rank are none of their type */
+tamis_status tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
+                                 float *came, float *values);
 
 #endif

@@ -19,6 +19,7 @@ static tamis_status open_pairs(tam_bucket_view *view, void **out) {
     s->view = view;
     s->slots = tam_sparse_slots(view);
     s->slots.with_values = true;
+    s->rounds = tam_wire_rounds(s->slots.wire);
     tamis_status status = tam_sparse_open(s);
     if (status != TAMIS_OK) {
         close_pairs(s, false);
@@ -43,7 +44,7 @@ static tamis_status run(void *self, tam_link *link) {
     if (stops)
         return TAMIS_OK;
     TAM_TRY(tam_sparse_unite(s, &count));
-    tam_merge_sum_pairs(&s->slots, s->indices, count, s->values);
+    TAM_TRY(tam_merge_sum_pairs(&s->slots, s->indices, count, s->came, s->values));
     tam_sparse_tell(s, count, given);
     return TAMIS_OK;
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/slot.h"
 
-#include "lib/base/half.h"
-
 _Static_assert(sizeof(tam_head) == 88, "the head is wire format");
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -17,7 +15,7 @@ static size_t index_room(const tam_slots *s, size_t limit) {
 }
 
 static size_t value_room(const tam_slots *s, size_t limit) {
-    return s->with_values ? tam_head_round(limit * tam_type_bytes(s->type)) : 0;
+    return s->with_values ? tam_head_round(tam_wire_bytes(s->wire, limit)) : 0;
 }
 
 /* Led: a piece of a payload, of which there are P. */
@@ -164,7 +162,7 @@ static uint64_t checksum(const tam_slots *s, const tam_head *head, const void *i
     if (!s->heads_only)
         sum += tam_sum_bytes(TAM_SUM_INDICES, indices, (size_t)head->index_bytes);
     if (!s->heads_only && s->with_values)
-        sum += tam_sum_bytes(TAM_SUM_VALUES, values, head->count * tam_type_bytes(s->type));
+        sum += tam_sum_bytes(TAM_SUM_VALUES, values, tam_wire_bytes(s->wire, head->count));
     return sum;
 }
 
@@ -289,7 +287,7 @@ static tamis_status exchange_growing(tam_slots *s, tam_link *link) {
     s->payload_step = s->index_step + s->value_step;
     if (s->with_values) /* close the gap between indices and values */
         memmove(own_payload(s) + s->index_step, tam_slot_own_values(s),
-                tam_slot_own_head(s)->count * tam_type_bytes(s->type));
+                tam_wire_bytes(s->wire, tam_slot_own_head(s)->count));
     if (s->payload_step == 0)
         return TAMIS_OK;
     return gather(link, own_payload(s), s->payload_step, s->payloads);

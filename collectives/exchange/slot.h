@@ -34,6 +34,7 @@
 #define TAM_EXCHANGE_SLOT_H
 
 #include "collectives/exchange/codec.h"
+#include "collectives/exchange/wire.h"
 #include "lib/base/head.h"
 #include "lib/base/transport.h"
 #include "lib/policy/strided.h"
@@ -48,7 +49,7 @@ typedef struct tam_slots {
     bool growing, with_values;
     bool led;                  /* one rank alone picks in a step, */
     uint32_t leader;           /* this one, set before each exchange */
-    tamis_dtype type;          /* of the values: float32 or bfloat16 */
+    const tam_wire *wire;      /* of the values */
     tamis_index_format format; /* not AUTO */
     uint64_t span;             /* most elements in which one rank may select */
     const tam_strided *ranges; /* [nranks] where each may in this step; not looked at for u32 */
@@ -80,7 +81,7 @@ tam_head *tam_slot_own_head(tam_slots *slots);
 float *tam_slot_own_stats(tam_slots *slots);
 uint32_t *tam_slot_own_words(tam_slots *slots);
 uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for limit */
-void *tam_slot_own_values(tam_slots *slots);      /* room for limit, pairs only */
+void *tam_slot_own_values(tam_slots *slots);      /* pairs: room for limit values, encoded */
 
 /** Bound the next step: before anything is written for it. */
 void tam_slots_limit(tam_slots *slots, size_t limit);
@@ -92,7 +93,7 @@ void tam_slots_limit(tam_slots *slots, size_t limit);
  * Bytes:  fixed    (P - 1) * (head + most that limit indices of the span take)    sent per rank
  *         led      (P - 1) * head + (P - 1) / P * payload, the leader twice that
  *         growing  (P - 1) * (head + longest encoding)
- *         pairs    and (P - 1) * the size of a value * (limit, or longest list)
+ *         pairs    and (P - 1) * the bytes of as many values as the limit, or the longest list, has
  */
 tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/sparse.h"
 
-#include "lib/base/half.h"
 #include "lib/policy/rules.h"
 
 #include <math.h>
@@ -35,7 +34,7 @@ tam_slots tam_sparse_slots(const tam_bucket_view *v) {
         .capacity = tam_pick_most(v, v->k_max),
         .growing = !tam_pick_bounded(v),
         .led = is_led(v),
-        .type = v->config->wire_dtype,
+        .wire = tam_wire_of(tam_wire_resolve(v->config->wire_type)),
         .span = tam_own_max(v->division),
         .config = v->config_hash,
     };
@@ -57,19 +56,20 @@ size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL;
-    bool rounds = v->config->wire_dtype != TAMIS_DTYPE_FLOAT32;
+    size_t came = s->slots.with_values ? s->slots.capacity : 0;
     TAM_TRY(tam_slots_open(&s->slots));
     s->most = tam_sparse_union(v, &s->slots);
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
     s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);
-    s->errors = rounds ? tam_alloc_array(s->most, sizeof s->errors[0]) : NULL;
+    s->errors = s->rounds ? tam_alloc_array(s->most, sizeof s->errors[0]) : NULL;
+    s->came = tam_alloc_array(came, sizeof s->came[0]);
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
     s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
-    if (!s->indices || !s->values || !s->scratch || (rounds && !s->errors) || !s->ranges ||
-        !s->owners || !s->cursors || !s->lists)
+    if (!s->indices || !s->values || !s->scratch || (s->rounds && !s->errors) || !s->came ||
+        !s->ranges || !s->owners || !s->cursors || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
     s->slots.ranges = s->ranges;
     v->format = s->slots.format;
@@ -87,6 +87,7 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
     tam_free(s->indices);
     tam_free(s->scratch);
     tam_free(s->errors);
+    tam_free(s->came);
     tam_free(s->ranges);
     tam_free(s->owners);
     tam_free(s->cursors);
@@ -169,25 +170,15 @@ double tam_sparse_squares(const float *values, size_t count) {
     return sum;
 }
 
-/* Loops over one operation each are vectorised. */
-void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *errors) {
-    for (size_t i = 0; i < count; i++)
-        halves[i] = tam_bfloat16_clamp(values[i]);
-    for (size_t i = 0; i < count; i++)
-        errors[i] = tam_bfloat16_error(values[i], halves[i]);
-}
-
 tamis_status tam_sparse_pick_values(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     size_t count = tam_slot_own_head(&s->slots)->count;
-    void *sent = tam_slot_own_values(&s->slots);
-    float *values = s->errors ? s->values : sent;
-    TAM_TRY(v->device->gather(v->kernels, v->acc, tam_slot_own_indices(&s->slots), count, values));
-    v->out.given_sum = tam_sparse_squares(values, count);
-    if (!s->errors)
-        return TAMIS_OK;
-    tam_sparse_round(values, count, sent, s->errors);
-    v->out.given_sum -= tam_sparse_squares(s->errors, count);
+    TAM_TRY(
+        v->device->gather(v->kernels, v->acc, tam_slot_own_indices(&s->slots), count, s->values));
+    v->out.given_sum = tam_sparse_squares(s->values, count);
+    tam_wire_encode(s->slots.wire, s->values, count, tam_slot_own_values(&s->slots), s->errors);
+    if (s->errors)
+        v->out.given_sum -= tam_sparse_squares(s->errors, count);
     return TAMIS_OK;
 }
 

@@ -21,10 +21,12 @@ typedef struct tam_sparse {
     size_t *cursors;     /* [nranks] */
     tam_list *lists;     /* [nranks] */
     size_t most;         /* entries of a result */
+    bool rounds;         /* the way in which values travel takes something of them */
     uint32_t *indices;   /* [most] the result */
     float *values;       /* [most] */
     uint32_t *scratch;   /* [most], ownership `all` only */
     float *errors;       /* [most] what rounding takes from what is given; NULL: nothing */
+    float *came;         /* pairs: [capacity] values of one rank */
 } tam_sparse;
 
 /** Slots of a bucket, as they are to be opened: all choices made. */
@@ -60,9 +62,6 @@ void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given);
 
 /** Sum of squares of what is given. */
 double tam_sparse_squares(const float *values, size_t count);
-
-/** Values as they travel in 16 bits, and what stays of them. */
-void tam_sparse_round(const float *values, size_t count, uint16_t *halves, float *errors);
 
 /** pairs, balanced-pairs: after pick, values to the picks. */
 tamis_status tam_sparse_pick_values(tam_sparse *s);

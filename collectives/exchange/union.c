@@ -2,26 +2,15 @@
  *
  * Exchange union: the indices of all ranks are gathered, and every rank gives what it holds at the
  * union of them.
- *
- * Values that travel as bfloat16 are rounded twice, and what that takes has a place: at union index
- * i, of 3 ranks, whose slice rank 1 sums,
- *
- *     rank 0   gives bf16(v0), keeps v0 - bf16(v0)
- *     rank 1   gives bf16(v1), keeps v1 - bf16(v1) + (S - bf16(S)),
- *              S = bf16(v0) + bf16(v1) + bf16(v2)
- *     rank 2   gives bf16(v2), keeps v2 - bf16(v2)                   result bf16(S)
- *
- * so that what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or,
- * divided afterwards, the mean.
  */
 #include "collectives/exchange/table.h"
 
 #include "collectives/exchange/sparse.h"
-#include "lib/base/half.h"
+#include "collectives/exchange/wire_sum.h"
 
 typedef struct united {
     tam_sparse sparse; /* first */
-    uint16_t *halves;  /* [most] values as they travel in 16 bits; else NULL */
+    tam_wire_sum sum;
 } united;
 
 static void close_union(void *self, bool lingers) {
@@ -29,28 +18,30 @@ static void close_union(void *self, bool lingers) {
     if (!u)
         return;
     tam_sparse_close(&u->sparse, lingers);
-    if (!lingers)
-        tam_free(u->halves);
+    tam_wire_sum_close(&u->sum, lingers);
     tam_free(u);
 }
 
-static tamis_status open_halves(united *u) {
-    if (!u->sparse.errors)
-        return TAMIS_OK;
-    u->halves = tam_alloc_array(u->sparse.most, sizeof u->halves[0]);
-    return u->halves ? TAMIS_OK
-                     : tam_fail(TAMIS_E_NOMEM, "no memory to round %zu entries", u->sparse.most);
+static tam_wire_sum choose_sum(const tam_bucket_view *v) {
+    tamis_wire_type up = tam_wire_resolve(v->config->wire_type);
+    tamis_wire_type down = tam_wire_resolve_sum(v->config->wire_type_sum, up);
+    return (tam_wire_sum){.up = tam_wire_of(up),
+                          .down = tam_wire_of(down),
+                          .nranks = v->nranks,
+                          .gathers = v->gathers};
 }
 
 static tamis_status open_union(tam_bucket_view *view, void **out) {
     united *u = tam_alloc(sizeof *u);
     if (!u)
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
+    u->sum = choose_sum(view);
     u->sparse.view = view;
     u->sparse.slots = tam_sparse_slots(view);
+    u->sparse.rounds = tam_wire_sum_rounds(&u->sum);
     tamis_status status = tam_sparse_open(&u->sparse);
     if (status == TAMIS_OK)
-        status = open_halves(u);
+        status = tam_wire_sum_open(&u->sum, u->sparse.most);
     if (status != TAMIS_OK) {
         close_union(u, false);
         return status;
@@ -63,15 +54,11 @@ static tamis_status open_union(tam_bucket_view *view, void **out) {
 static tamis_status sum(united *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     tam_bucket_view *v = s->view;
-    const tam_transport *t = link->transport;
     TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
     v->out.given_sum = tam_sparse_squares(s->values, count);
-    if (!s->errors)
-        return t->allreduce_sum(link->self, s->values, count, &link->call);
-    tam_sparse_round(s->values, count, u->halves, s->errors);
-    TAM_TRY(t->allreduce_sum_bfloat16(link->self, u->halves, count, s->errors, &link->call));
-    v->out.given_sum -= tam_sparse_squares(s->errors, count);
-    tam_widen(TAMIS_DTYPE_BFLOAT16, u->halves, count, s->values);
+    TAM_TRY(tam_wire_sum_run(&u->sum, link, s->values, count, s->errors));
+    if (s->errors)
+        v->out.given_sum -= tam_sparse_squares(s->errors, count);
     return TAMIS_OK;
 }
 

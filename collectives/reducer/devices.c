@@ -38,7 +38,7 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
 #ifdef TAM_HAVE_CUDA
 /* The messages that kernels write and read. */
 static bool plain_messages(const tamis_reducer_config *c) {
-    return c->wire_dtype == TAMIS_DTYPE_FLOAT32 &&
+    return c->wire_type <= TAMIS_WIRE_FLOAT32 && c->wire_type_sum <= TAMIS_WIRE_FLOAT32 &&
            (c->index_format == TAMIS_INDEX_AUTO || c->index_format == TAMIS_INDEX_U32);
 }
 

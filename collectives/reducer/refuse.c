@@ -16,7 +16,7 @@ static bool by_nodes(const tamis_reducer *r) {
 }
 
 static bool rounds(const tamis_reducer *r) {
-    return r->config.wire_dtype != TAMIS_DTYPE_FLOAT32;
+    return r->config.wire_type > TAMIS_WIRE_FLOAT32 || r->config.wire_type_sum > TAMIS_WIRE_FLOAT32;
 }
 
 static bool dense_and_sparse(const tamis_reducer *r) {
@@ -31,8 +31,8 @@ static bool dense_and_rounding(const tamis_reducer *r) {
     return dense(r) && rounds(r);
 }
 
-static bool float16(const tamis_reducer *r) {
-    return r->config.wire_dtype == TAMIS_DTYPE_FLOAT16;
+static bool sums_of_pairs(const tamis_reducer *r) {
+    return r->scheme.exchange == TAM_EXCHANGE_PAIRS && r->config.wire_type_sum != TAMIS_WIRE_AUTO;
 }
 
 static bool regions_and_rounding(const tamis_reducer *r) {
@@ -93,14 +93,13 @@ static const struct row {
 } rows[] = {
     {{0, create, "output sparse", "scheme dense", "every element travels; use output dense"},
      dense_and_sparse},
-    {{0, create, "wire_dtype float16", "any scheme",
-      "values beyond 65504 or below 6e-8 would need a scale that all ranks agree on; use bfloat16"},
-     float16},
-    {{0, create, "wire_dtype bfloat16", "scheme dense",
+    {{0, create, "wire_type_sum", "exchange pairs", "picks travel, and no sums; use auto"},
+     sums_of_pairs},
+    {{0, create, "a wire_type that rounds", "scheme dense",
       "it has no residual to keep what rounding takes; use float32"},
      dense_and_rounding},
     {{0, create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
-    {{0, create, "wire_dtype bfloat16", "exchange balanced-pairs",
+    {{0, create, "a wire_type that rounds", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use float32"},
      regions_and_rounding},
     {{0, create, "an index_format", "exchange balanced-pairs",
@@ -110,7 +109,8 @@ static const struct row {
       "shared ownership, learned counts or an exchange other than union",
       "nodes need exact counts of exclusive owners, as tamis has them"},
      nodes_and_scheme},
-    {{0, create, "ranks_per_node", "wire_dtype bfloat16", "nodes sum float32 alone; use float32"},
+    {{0, create, "ranks_per_node", "a wire_type that rounds",
+      "nodes sum float32 alone; use float32"},
      nodes_and_rounding},
     {{0, create, "ranks_per_node", "device cuda",
       "nodes sum gradients in host memory; use device cpu"},

@@ -42,13 +42,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return tam_sum_by_gather(gather_chunk, self, self->user.nranks, CHUNK, values, count, call);
 }
 
-static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
-                                           tam_call *call) {
-    callback *self = arg;
-    return tam_sum_by_gather_bfloat16(gather_chunk, self, self->user.rank, self->user.nranks, CHUNK,
-                                      values, count, lost, call);
-}
-
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call) {
     callback *self = arg;
@@ -73,7 +66,6 @@ static const tam_transport transport = {
     .capabilities = TAM_CAP_GATHERS,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .alltoall = alltoall,
     .abort = abort_callback,
     .close = close_callback,

@@ -58,8 +58,8 @@ struct tamis_comm {
     bool measured; /* by the first reducer that chooses (probe.h) */
     tam_costs costs;
 
-    atomic_int exchanges;    /* jobs under way that do not only watch */
-    atomic_int blocked;      /* threads that wait for a job */
+    atomic_int exchanges;  /* jobs under way that do not only watch */
+    atomic_int blocked;    /* threads that wait for a job */
     const void *last_step; /* of stream transports: the step object that enqueued last */
 
     atomic_int waiting; /* tamis_waiting, of jobs that begin from here on */

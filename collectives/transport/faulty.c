@@ -71,15 +71,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return after(f, hit, values, count * sizeof values[0]);
 }
 
-static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
-                                           tam_call *call) {
-    faulty *f = arg;
-    bool hit = f->count++ == f->nth;
-    TAM_TRY(before(f, hit, call));
-    TAM_TRY(f->inner->allreduce_sum_bfloat16(f->self, values, count, lost, call));
-    return after(f, hit, values, count * sizeof values[0]);
-}
-
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call) {
     faulty *f = arg;
@@ -116,7 +107,6 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
                 .stream = comm->transport->stream,
                 .allgather = allgather,
                 .allreduce_sum = allreduce_sum,
-                .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
                 .alltoall = alltoall,
                 .abort = abort_faulty,
                 .close = close_faulty},

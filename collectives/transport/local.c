@@ -17,7 +17,10 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { RANKS_MAX = 1024 };
+enum {
+    RANKS_MAX = 1024,
+    SUMS = 512 /* made at a time, in memory that stays near */
+};
 
 /* What a rank takes part in. */
 typedef struct posting {
@@ -164,9 +167,9 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
  * meanwhile. */
 static void sum_slice(const local *self, float *values, size_t begin, size_t end) {
     const posting *all = self->hub->posted;
-    float sums[TAM_SUMS];
-    for (size_t at = begin; at < end; at += TAM_SUMS) {
-        size_t length = end - at < TAM_SUMS ? end - at : TAM_SUMS;
+    float sums[SUMS];
+    for (size_t at = begin; at < end; at += SUMS) {
+        size_t length = end - at < SUMS ? end - at : SUMS;
         memcpy(sums, (const float *)all[0].memory + at, length * sizeof sums[0]);
         for (uint32_t r = 1; r < self->hub->nranks; r++) {
             const float *theirs = (const float *)all[r].memory + at;
@@ -177,21 +180,21 @@ static void sum_slice(const local *self, float *values, size_t begin, size_t end
     }
 }
 
-/* Sums have been made: take those of the others. @param size  bytes of a value */
-static tamis_status take_slices(local *self, char *values, size_t count, size_t size,
-                                tam_call *call) {
+/* Sums have been made: take those of the others. */
+static tamis_status take_slices(local *self, float *values, size_t count, tam_call *call) {
     const hub *h = self->hub;
     size_t own = tam_slice_begin(count, self->rank + 1, h->nranks) -
                  tam_slice_begin(count, self->rank, h->nranks);
     TAM_TRY(barrier(self, true, call));
     for (uint32_t r = 0; r < h->nranks; r++) {
-        size_t from = size * tam_slice_begin(count, r, h->nranks);
-        size_t to = size * tam_slice_begin(count, r + 1, h->nranks);
+        size_t from = tam_slice_begin(count, r, h->nranks);
+        size_t to = tam_slice_begin(count, r + 1, h->nranks);
         if (r != self->rank && from < to)
-            memcpy(values + from, (const char *)h->posted[r].memory + from, to - from);
+            memcpy(values + from, (const float *)h->posted[r].memory + from,
+                   (to - from) * sizeof values[0]);
     }
     /* What a network would carry: others' slices out, the own sum to all others. */
-    call->wire_bytes += size * (uint64_t)(count - own + own * (h->nranks - 1));
+    call->wire_bytes += sizeof values[0] * (uint64_t)(count - own + own * (h->nranks - 1));
     return barrier(self, false, call);
 }
 
@@ -202,25 +205,7 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     TAM_TRY(post(self, mine, call));
     sum_slice(self, values, tam_slice_begin(count, self->rank, nranks),
               tam_slice_begin(count, self->rank + 1, nranks));
-    return take_slices(self, (char *)values, count, sizeof values[0], call);
-}
-
-static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
-                                           tam_call *call) {
-    local *self = arg;
-    uint32_t nranks = self->hub->nranks;
-    size_t end = tam_slice_begin(count, self->rank + 1, nranks);
-    float sums[TAM_SUMS];
-    posting mine = {
-        .call = "a sum of bfloat16", .memory = values, .bytes = count * sizeof values[0]};
-    TAM_TRY(post(self, mine, call));
-    for (size_t at = tam_slice_begin(count, self->rank, nranks); at < end; at += TAM_SUMS) {
-        size_t length = end - at < TAM_SUMS ? end - at : TAM_SUMS;
-        for (uint32_t r = 0; r < nranks; r++)
-            tam_sums_add((const uint16_t *)self->hub->posted[r].memory + at, length, r == 0, sums);
-        tam_sums_round(sums, length, values + at, lost + at);
-    }
-    return take_slices(self, (char *)values, count, sizeof values[0], call);
+    return take_slices(self, values, count, call);
 }
 
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
@@ -280,7 +265,6 @@ static const tam_transport transport = {
     .name = "local",
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .alltoall = alltoall,
     .abort = abort_hub,
     .close = close_local,

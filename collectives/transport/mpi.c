@@ -200,10 +200,8 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
 
 /* A vector being summed. */
 typedef struct vector {
-    char *values;
-    size_t size; /* bytes of a value: float, or bfloat16 */
+    float *values;
     size_t count, npieces;
-    float *lost; /* bfloat16 */
 } vector;
 
 /* Where piece j of slice r begins. */
@@ -215,15 +213,15 @@ static size_t piece_begin(const tam_mpi *self, const vector *s, int r, size_t j,
     return at < end ? at : end;
 }
 
-static char *piece(const tam_mpi *self, const vector *s, int r, size_t j, size_t *bytes) {
+static float *piece(const tam_mpi *self, const vector *s, int r, size_t j, size_t *bytes) {
     size_t length, begin = piece_begin(self, s, r, j, &length);
-    *bytes = length * s->size;
-    return s->values + begin * s->size;
+    *bytes = length * sizeof s->values[0];
+    return s->values + begin;
 }
 
 /* Piece j of the own slice as rank r has it. */
-static char *part(const tam_mpi *self, const vector *s, int r, size_t j) {
-    return self->pieces[j % 2] + (size_t)r * PIECE * s->size;
+static float *part(const tam_mpi *self, int r, size_t j) {
+    return (float *)(void *)self->pieces[j % 2] + (size_t)r * PIECE;
 }
 
 /* Send piece j of every other slice to its owner, receive piece j of mine from everybody. */
@@ -232,9 +230,9 @@ static tamis_status post_scatter(tam_mpi *self, const vector *s, size_t j, tam_c
     size_t own, bytes;
     piece(self, s, self->rank, j, &own);
     for (int d = 1; d < self->nranks && own > 0; d++)
-        TAM_TRY(receive(self, b, part(self, s, left(self, d), j), own, left(self, d), TAG_SCATTER));
+        TAM_TRY(receive(self, b, part(self, left(self, d), j), own, left(self, d), TAG_SCATTER));
     for (int d = 1; d < self->nranks; d++) {
-        const char *theirs = piece(self, s, right(self, d), j, &bytes);
+        const float *theirs = piece(self, s, right(self, d), j, &bytes);
         if (bytes > 0)
             TAM_TRY(dispatch(self, b, theirs, bytes, right(self, d), TAG_SCATTER, call));
     }
@@ -245,9 +243,9 @@ static tamis_status post_scatter(tam_mpi *self, const vector *s, size_t j, tam_c
 static tamis_status post_gather(tam_mpi *self, const vector *s, size_t j, tam_call *call) {
     tam_mpi_batch *b = &self->gather[j % 2];
     size_t own, bytes;
-    const char *mine = piece(self, s, self->rank, j, &own);
+    const float *mine = piece(self, s, self->rank, j, &own);
     for (int d = 1; d < self->nranks; d++) {
-        char *theirs = piece(self, s, left(self, d), j, &bytes);
+        float *theirs = piece(self, s, left(self, d), j, &bytes);
         if (bytes > 0)
             TAM_TRY(receive(self, b, theirs, bytes, left(self, d), TAG_GATHER));
     }
@@ -257,36 +255,16 @@ static tamis_status post_gather(tam_mpi *self, const vector *s, size_t j, tam_ca
 }
 
 /* The own piece, in rank order: 0, 1, ..., P - 1. */
-static void add_floats(const tam_mpi *self, const vector *s, size_t j, size_t length, float *mine) {
-    memcpy(mine, part(self, s, 0, j), length * sizeof mine[0]);
+static void add_up(const tam_mpi *self, const vector *s, size_t j) {
+    size_t length, begin = piece_begin(self, s, self->rank, j, &length);
+    float *mine = s->values + begin;
+    memcpy(part(self, self->rank, j), mine, length * sizeof mine[0]);
+    memcpy(mine, part(self, 0, j), length * sizeof mine[0]);
     for (int r = 1; r < self->nranks; r++) {
-        const float *theirs = (const float *)(const void *)part(self, s, r, j);
+        const float *theirs = part(self, r, j);
         for (size_t i = 0; i < length; i++)
             mine[i] += theirs[i];
     }
-}
-
-static void add_halves(const tam_mpi *self, const vector *s, size_t j, size_t length,
-                       uint16_t *mine, float *lost) {
-    float sums[TAM_SUMS];
-    for (size_t at = 0; at < length; at += TAM_SUMS) {
-        size_t count = length - at < TAM_SUMS ? length - at : TAM_SUMS;
-        for (int r = 0; r < self->nranks; r++) {
-            const uint16_t *theirs = (const uint16_t *)(const void *)part(self, s, r, j);
-            tam_sums_add(theirs + at, count, r == 0, sums);
-        }
-        tam_sums_round(sums, count, mine + at, lost + at);
-    }
-}
-
-static void add_up(const tam_mpi *self, const vector *s, size_t j) {
-    size_t length, begin = piece_begin(self, s, self->rank, j, &length);
-    void *mine = s->values + begin * s->size;
-    memcpy(part(self, s, self->rank, j), mine, length * s->size);
-    if (s->lost)
-        add_halves(self, s, j, length, mine, s->lost + begin);
-    else
-        add_floats(self, s, j, length, mine);
 }
 
 /* -- tags ------------------------------------------------------------------------------------- */
@@ -348,17 +326,10 @@ static tamis_status reduce(tam_mpi *self, vector *s, tam_call *call) {
 /* Of one rank, too, what it notes is noted. */
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_mpi *self = arg;
-    vector s = {.values = (char *)values, .size = sizeof values[0], .count = count};
+    vector s = {.values = values, .count = count};
     if (self->nranks == 1)
         return call->tag ? tam_tag_hear(call, 0, call->tag) : TAMIS_OK;
     return reduce(self, &s, call);
-}
-
-static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
-                                           tam_call *call) {
-    tam_mpi *self = arg;
-    vector s = {.values = (char *)values, .size = sizeof values[0], .count = count, .lost = lost};
-    return self->nranks == 1 ? TAMIS_OK : reduce(self, &s, call);
 }
 
 static void abort_mpi(void *arg) {
@@ -386,7 +357,6 @@ const tam_transport tam_mpi_inline = {
     .capabilities = TAM_CAP_LINGERS,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .alltoall = alltoall,
     .abort = abort_mpi,
     .close = close_mpi,
@@ -397,7 +367,6 @@ const tam_transport tam_mpi_threaded = {
     .capabilities = TAM_CAP_LINGERS | TAM_CAP_THREADED,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .alltoall = alltoall,
     .abort = abort_mpi,
     .close = close_mpi,

@@ -164,13 +164,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
                              values, count, call);
 }
 
-static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
-                                           tam_call *call) {
-    tam_nccl *self = arg;
-    return tam_sum_by_gather_bfloat16(gather_piece, self, self->rank, self->nranks,
-                                      self->piece / sizeof values[0], values, count, lost, call);
-}
-
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call) {
     tam_nccl *self = arg;
@@ -200,7 +193,6 @@ const tam_transport tam_nccl_transport = {
     .stream = &stream_row,
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .alltoall = alltoall,
     .abort = tam_nccl_abort,
     .close = tam_nccl_close,

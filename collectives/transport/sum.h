@@ -10,20 +10,6 @@
 #include "lib/base/base.h"
 #include "lib/base/transport.h"
 
-/** First element of slice r: slice r of P belongs to rank r. r = P: the end. */
-static inline size_t tam_slice_begin(size_t count, uint32_t r, uint32_t nranks) {
-    return (size_t)((unsigned __int128)count * r / nranks);
-}
-
-enum { TAM_SUMS = 512 }; /* values whose sums are made at a time, in memory that stays near */
-
-/** sums[i] = from[i] of the first rank, sums[i] += from[i] of the others. */
-void tam_sums_add(const uint16_t *from, size_t count, bool first, float *sums);
-
-/** values[i] = round(sums[i]); lost[i] += what that took. @param lost  NULL: of another rank's
- * slice */
-void tam_sums_round(const float *sums, size_t count, uint16_t *values, float *lost);
-
 /** All-gather of one chunk; *out: what came, rank after rank, in memory of the transport. */
 typedef tamis_status (*tam_gather_chunk)(void *self, const void *send, size_t bytes,
                                          const void **out, tam_call *call);
@@ -31,11 +17,6 @@ typedef tamis_status (*tam_gather_chunk)(void *self, const void *send, size_t by
 /** As tam_transport.allreduce_sum. @param chunk  floats that a rank gives at a time */
 tamis_status tam_sum_by_gather(tam_gather_chunk gather, void *self, uint32_t nranks, size_t chunk,
                                float *values, size_t count, tam_call *call);
-
-/** As tam_transport.allreduce_sum_bfloat16. @param chunk  values that a rank gives at a time */
-tamis_status tam_sum_by_gather_bfloat16(tam_gather_chunk gather, void *self, uint32_t rank,
-                                        uint32_t nranks, size_t chunk, uint16_t *values,
-                                        size_t count, float *lost, tam_call *call);
 
 typedef struct tam_alltoall_scratch {
     size_t *begins; /* [nranks] */

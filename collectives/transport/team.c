@@ -146,12 +146,6 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return gather_sums(t, &s, call);
 }
 
-static tamis_status allreduce_sum_bfloat16(void *arg, uint16_t *values, size_t count, float *lost,
-                                           tam_call *call) {
-    (void)arg, (void)values, (void)count, (void)lost, (void)call;
-    return tam_fail(TAMIS_E_UNSUPPORTED, "a team of ranks sums float32 alone");
-}
-
 static void abort_whole(void *arg) {
     tam_team *t = arg;
     t->transport->abort(t->self);
@@ -165,7 +159,6 @@ static const tam_transport row = {
     .name = "team",
     .allgather = allgather,
     .allreduce_sum = allreduce_sum,
-    .allreduce_sum_bfloat16 = allreduce_sum_bfloat16,
     .alltoall = alltoall,
     .abort = abort_whole,
     .close = leave_whole,

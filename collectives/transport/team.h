@@ -41,8 +41,7 @@ tamis_status tam_team_open(tam_team *out);
 /** @param lingers  the transport may still use what it was given, which stays */
 void tam_team_close(tam_team *team, bool lingers);
 
-/** The team as a link, which counts bytes on from those of the whole. All entries but the sum of
- * bfloat16, which is UNSUPPORTED. */
+/** The team as a link, which counts bytes on from those of the whole. */
 tam_link tam_team_link(tam_team *team, const tam_link *whole);
 
 #endif

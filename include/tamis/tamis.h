@@ -443,6 +443,28 @@ typedef enum tamis_index_format {
 } tamis_index_format;
 #undef TAMIS_INDEX_ENUMERATOR
 
+/** Ways in which values travel, row(NAME, name, number):
+ *
+ *     float32    4 bytes each
+ *     bfloat16   2 bytes each
+ *     int8       a byte each: multiples of 1/127 of the largest of 256 values
+ *     fp4        4 bits each: a sign and one of 0, 2^-6, ..., 2^-1, 1 of the largest of 256 values
+ *     fp2        2 bits each: a sign and one of two magnitudes, means of 256 values
+ */
+#define TAMIS_WIRE_TYPES(row)                                                                      \
+    row(FLOAT32, float32, 1) row(BFLOAT16, bfloat16, 2) row(INT8, int8, 3) row(FP4, fp4, 4)        \
+        row(FP2, fp2, 5)
+
+/** How values travel (docs/exchange.md). What rounding takes stays in a residual: late, not lost.
+ * AUTO is float32. Of a sum AUTO is what costs little beside the values: int8 for fp4, fp4 for fp2,
+ * else their own type. */
+#define TAMIS_WIRE_ENUMERATOR(NAME, name, number) TAMIS_WIRE_##NAME = number,
+typedef enum tamis_wire_type {
+    TAMIS_WIRE_AUTO = 0,
+    TAMIS_WIRE_TYPES(TAMIS_WIRE_ENUMERATOR) TAMIS_WIRE_END /* one more than the last */
+} tamis_wire_type;
+#undef TAMIS_WIRE_ENUMERATOR
+
 /** What a reducer does. Phases of one bucket follow each other; `wait` is the caller's. */
 typedef enum tamis_phase {
     TAMIS_PHASE_ACCUMULATE = 0,
@@ -579,7 +601,7 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  * link_latency_us and link_gbit are both given, that is all the model knows of the machine, and the
  * choice is the same in every run. Else times are measured, once for a communicator, in some 80 ms;
  * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are
- * summed in the gradient, in float32, whatever wire_dtype is: an error that loses the communicator
+ * summed in the gradient, in float32, whatever wire_type is: an error that loses the communicator
  * leaves their gradients partly reduced, and a step that is skipped for NaN or Inf loses what they
  * held, as with scheme dense. Micro-batches wait in the residual and go with the step. All buckets
  * are union with TAMIS_OUTPUT_SPARSE and on a CUDA device.
@@ -629,10 +651,8 @@ typedef struct tamis_reducer_config {
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
-    tamis_dtype wire_dtype; /* of values that travel: float32, or bfloat16, which rounds what a
-                                  rank sends, and the sum once more. What rounding takes stays in a
-                                  residual: late, not lost. float16 is refused: values beyond 65504
-                                  or below 6e-8 would need a scale that all ranks agree on */
+    tamis_wire_type wire_type;       /* of values that a rank sends */
+    tamis_wire_type wire_type_sum;   /* of their sums, exchange union */
 #ifdef TAMIS_EXPERIMENTAL
     uint32_t ranks_per_node; /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
 #else

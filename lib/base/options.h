@@ -73,7 +73,10 @@ typedef struct tam_option {
     row(index_format, WORD, RANKS, 0, TAMIS_INDEX_END - 1, NAN, \
         "auto" TAMIS_INDEX_FORMATS(TAM_OPTION_WORD_OF), \
         "how indices travel") \
-    row(wire_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "how values travel") \
+    row(wire_type, WORD, RANKS, 0, TAMIS_WIRE_END - 1, NAN, \
+        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), "how values travel") \
+    row(wire_type_sum, WORD, RANKS, 0, TAMIS_WIRE_END - 1, NAN, \
+        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), "how sums of them travel") \
     row(threads, U32, RANK, 0, 256, NAN, "0 to 256", "of the CPU kernels; 0: TAMIS_THREADS") \
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", "who makes the pass over the gradient")
 

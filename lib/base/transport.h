@@ -22,6 +22,11 @@ enum {
     TAM_CAP_GATHERS = 4   /* an all-to-all is made of all-gathers, and sends as much */
 };
 
+/** First element of slice r of a sum: slice r of P belongs to rank r. r = P: the end. */
+static inline size_t tam_slice_begin(size_t count, uint32_t r, uint32_t nranks) {
+    return (size_t)((unsigned __int128)count * r / nranks);
+}
+
 /** What a sum is of. Ranks compare it before anything is summed, for the values themselves would
  * not show that they sum different things. tag.c seals and compares. */
 typedef struct tam_tag {
@@ -81,12 +86,6 @@ typedef struct tam_transport {
     /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. With a
      * tag PROTOCOL where that of another rank differs: then nothing has been summed. */
     tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
-
-    /** The same of bfloat16: added in binary32, each sum rounded (tam_bfloat16_clamp). lost[i]
-     * grows by what that took, on rank r for i of its slice alone, count * r / P to count * (r + 1)
-     * / P - 1: each loss is told once. */
-    tamis_status (*allreduce_sum_bfloat16)(void *self, uint16_t *values, size_t count, float *lost,
-                                           tam_call *call);
 
     /** Run b of send, from byte send_at[b] to send_at[b + 1], goes to rank b; run a of recv came
      * from rank a. All ranks know the lengths of what they get: a run that is longer or shorter

@@ -106,7 +106,8 @@ class Reducer:
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
         index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap"
-        wire_dtype: str = "float32",  # "bfloat16"
+        wire_type: str = "auto",  # "float32", "bfloat16", "int8", "fp4", "fp2"
+        wire_type_sum: str = "auto",
         ranks_per_node: int = 0,
         residual_decay: Optional[float] = None,  # 1; with update "adam" what update_advise says
         update: Union[None, str, Dict[str, Any]] = None,

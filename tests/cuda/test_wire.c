@@ -42,14 +42,14 @@ static void test_every_way_to_travel_gives_the_bits_of_the_cpu(void **state) {
             what.real = true;
             what.format = f;
             what.bucket_length = f % 2 ? 400 : 0;
-            what.wire = f == TAMIS_INDEX_BLOCK16 ? TAMIS_DTYPE_FLOAT32 : TAMIS_DTYPE_BFLOAT16;
+            what.wire = f == TAMIS_INDEX_BLOCK16 ? TAMIS_WIRE_FLOAT32 : TAMIS_WIRE_BFLOAT16;
             compare(what, places[0]);
             compare(what, places[1]);
         }
 }
 
 /* A step that the device drives by itself has no time of its own on the host. */
-static void check_driver(tamis_index_format format, tamis_dtype wire, bool host) {
+static void check_driver(tamis_index_format format, tamis_wire_type wire, bool host) {
     trial what = trial_usual("tamis", 2, 1601, 0.05);
     what.steps = 2;
     what.format = format;
@@ -62,10 +62,10 @@ static void check_driver(tamis_index_format format, tamis_dtype wire, bool host)
 
 static void test_the_host_drives_what_kernels_cannot_send(void **state) {
     (void)state;
-    check_driver(TAMIS_INDEX_AUTO, TAMIS_DTYPE_FLOAT32, false);
-    check_driver(TAMIS_INDEX_U32, TAMIS_DTYPE_FLOAT32, false);
-    check_driver(TAMIS_INDEX_BLOCK16, TAMIS_DTYPE_FLOAT32, true);
-    check_driver(TAMIS_INDEX_AUTO, TAMIS_DTYPE_BFLOAT16, true);
+    check_driver(TAMIS_INDEX_AUTO, TAMIS_WIRE_FLOAT32, false);
+    check_driver(TAMIS_INDEX_U32, TAMIS_WIRE_FLOAT32, false);
+    check_driver(TAMIS_INDEX_BLOCK16, TAMIS_WIRE_FLOAT32, true);
+    check_driver(TAMIS_INDEX_AUTO, TAMIS_WIRE_BFLOAT16, true);
 }
 
 int main(void) {

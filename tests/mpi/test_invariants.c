@@ -18,7 +18,7 @@ typedef struct run_case {
     double density;
     bool real; /* numbers for which the order of summation shows */
     tamis_index_format format;
-    tamis_dtype wire;
+    tamis_wire_type wire;
     uint32_t ranks_per_node;
     const tamis_update *update; /* NULL: gradients */
     /* per rank and step, of gradient, result and residual */
@@ -86,7 +86,7 @@ static tamis_status run_rank(run_case *run, tamis_comm *comm) {
     config.density = run->density;
     config.op = TAMIS_OP_SUM;
     config.index_format = run->format;
-    config.wire_dtype = run->wire;
+    config.wire_type = run->wire;
     config.ranks_per_node = run->ranks_per_node;
     config.update = run->update;
     config.residual_decay = run->update ? 0.5 : 1.0;
@@ -149,7 +149,7 @@ static void check_wire(tamis_comm *comm) {
         for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++) {
             run_case run = {.scheme = schemes[s], .n = 50021, .density = 0.05, .format = f};
             compare(comm, &run);
-            run.wire = TAMIS_DTYPE_BFLOAT16;
+            run.wire = TAMIS_WIRE_BFLOAT16;
             compare(comm, &run);
             run.real = true;
             compare(comm, &run);

@@ -160,11 +160,15 @@ static void change_index_format(struct wish *wish) {
 }
 
 static void change_wire_type(struct wish *wish) {
-    wish->config.wire_dtype = TAMIS_DTYPE_BFLOAT16;
+    wish->config.wire_type = TAMIS_WIRE_BFLOAT16;
 }
 
-static void change_to_float16(struct wish *wish) {
-    wish->config.wire_dtype = TAMIS_DTYPE_FLOAT16;
+static void change_wire_type_sum(struct wish *wish) {
+    wish->config.wire_type_sum = TAMIS_WIRE_INT8;
+}
+
+static void change_to_no_wire_type(struct wish *wish) {
+    wish->config.wire_type = TAMIS_WIRE_END;
 }
 
 static const struct difference differences[] = {
@@ -181,7 +185,8 @@ static const struct difference differences[] = {
     {"capacity", "capacity", "micro", change_capacity, TAMIS_E_MISMATCH},
     {"threshold", "threshold", "micro", change_threshold, TAMIS_E_MISMATCH},
     {"index format", "index_format", "tamis", change_index_format, TAMIS_E_MISMATCH},
-    {"wire type", "wire_dtype", "tamis", change_wire_type, TAMIS_E_MISMATCH},
+    {"wire type", "wire_type", "tamis", change_wire_type, TAMIS_E_MISMATCH},
+    {"wire type of sums", "wire_type_sum", "tamis", change_wire_type_sum, TAMIS_E_MISMATCH},
 };
 
 /* One rank is refused for a reason of its own; the others learn it, with its status. */
@@ -190,7 +195,7 @@ static const struct difference refusals[] = {
     {"bad density", "density|rank 0|rank 2", "tamis", change_bad_density, TAMIS_E_ARGUMENT},
     {"bad scheme", "scheme|rank 0|rank 2", "tamis", change_bad_scheme, TAMIS_E_ARGUMENT},
     {"bad size", "size|rank 0|rank 2", "tamis", change_bad_size, TAMIS_E_ARGUMENT},
-    {"float16 on the wire", "scale|rank 0|rank 2", "tamis", change_to_float16, TAMIS_E_UNSUPPORTED},
+    {"no wire type", "wire_type|rank 0|rank 2", "tamis", change_to_no_wire_type, TAMIS_E_ARGUMENT},
     {"dense in 16 bits", "residual|rank 0|rank 2", "dense", change_wire_type, TAMIS_E_UNSUPPORTED},
 };
 

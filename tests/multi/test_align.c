@@ -51,7 +51,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     config.density = 0.05;
     config.op = c->op;
     config.bucket_length = c->bucket_length;
-    config.wire_dtype = c->half ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
+    config.wire_type = c->half ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
     config.ranks_per_node = c->nodes;
     config.residual_decay = 1.0 - c->forgets;
     config.update = c->update;

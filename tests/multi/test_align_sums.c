@@ -18,7 +18,7 @@ enum { N = 64, BAD = 3, FULL = 5 };
 typedef struct align_case {
     const char *scheme;
     tamis_nonfinite nonfinite;
-    tamis_dtype wire;
+    tamis_wire_type wire;
     bool fills; /* what comes since leaves no room for what is taken back */
 } align_case;
 
@@ -29,7 +29,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     config.scheme = c->scheme;
     config.density = 0.25;
     config.nonfinite = c->nonfinite;
-    config.wire_dtype = c->wire;
+    config.wire_type = c->wire;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
     if (status == TAMIS_OK)
         status = tamis_reducer_create(comm, layout, &config, out);
@@ -134,14 +134,14 @@ static void run(const align_case *c) {
 
 static void what_is_given_back_is_what_was_given(void **state) {
     static const char *const schemes[] = {"tamis", "deft", "micro", "all+global+exact+union"};
-    static const tamis_dtype wires[] = {TAMIS_DTYPE_FLOAT32, TAMIS_DTYPE_BFLOAT16};
+    static const tamis_wire_type wires[] = {TAMIS_WIRE_FLOAT32, TAMIS_WIRE_BFLOAT16};
     (void)state;
     for (size_t i = 0; i < 4 * 3 * 2; i++)
         run(&(align_case){schemes[i / 6], (tamis_nonfinite)(i / 2 % 3), wires[i % 2], false});
 }
 
 static void what_has_no_room_is_counted(void **state) {
-    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_DTYPE_FLOAT32, true};
+    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, true};
     (void)state;
     run(&c);
 }

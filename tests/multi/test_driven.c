@@ -28,12 +28,6 @@ static tamis_status sum(void *self, float *values, size_t count, tam_call *call)
     return inner->transport->allreduce_sum(inner->self, values, count, call);
 }
 
-static tamis_status sum_bfloat16(void *self, uint16_t *values, size_t count, float *lost,
-                                 tam_call *call) {
-    tamis_comm *inner = self;
-    return inner->transport->allreduce_sum_bfloat16(inner->self, values, count, lost, call);
-}
-
 static tamis_status to_all(void *self, const void *send, const size_t *send_at, void *recv,
                            const size_t *recv_at, tam_call *call) {
     tamis_comm *inner = self;
@@ -54,7 +48,6 @@ static const tam_transport driven = {.name = "driven",
                                      .capabilities = TAM_CAP_THREADED,
                                      .allgather = gather,
                                      .allreduce_sum = sum,
-                                     .allreduce_sum_bfloat16 = sum_bfloat16,
                                      .alltoall = to_all,
                                      .abort = give_up,
                                      .close = close_inner};

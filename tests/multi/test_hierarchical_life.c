@@ -36,7 +36,7 @@ typedef struct refusal {
     tamis_status status;
     const char *scheme;
     uint32_t sizes[NRANKS];
-    tamis_dtype wire;
+    tamis_wire_type wire;
     size_t n, row;
 } refusal;
 
@@ -47,7 +47,7 @@ static void run_refusal(test_rank *self) {
     tamis_layout *layout = NULL;
     tamis_reducer *reducer = NULL;
     config.scheme = c->scheme;
-    config.wire_dtype = c->wire;
+    config.wire_type = c->wire;
     config.ranks_per_node = c->sizes[self->id];
     RANK_OK(self, tamis_layout_create(&segment, 1, &layout));
     RANK_OK(self, tamis_layout_set_rows(layout, 0, c->row));
@@ -68,37 +68,37 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
          TAMIS_E_MISMATCH,
          "tamis",
          {2, 2, 4, 2},
-         TAMIS_DTYPE_FLOAT32,
+         TAMIS_WIRE_FLOAT32,
          N,
          0},
         {"ranks_per_node differs: rank 0 has 0, rank 1 has 2",
          TAMIS_E_MISMATCH,
          "tamis",
          {1, 2, 2, 2},
-         TAMIS_DTYPE_FLOAT32,
+         TAMIS_WIRE_FLOAT32,
          N,
          0},
         {"does not divide the 4 ranks",
          TAMIS_E_ARGUMENT,
          "tamis",
          {3, 3, 3, 3},
-         TAMIS_DTYPE_FLOAT32,
+         TAMIS_WIRE_FLOAT32,
          N,
          0},
         {"does not divide the 4 ranks",
          TAMIS_E_ARGUMENT,
          "tamis",
          {8, 8, 8, 8},
-         TAMIS_DTYPE_FLOAT32,
+         TAMIS_WIRE_FLOAT32,
          N,
          0},
-        {"use float32", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_DTYPE_BFLOAT16, N, 0},
-        {"rows", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_DTYPE_FLOAT32, N, 10},
+        {"use float32", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_WIRE_BFLOAT16, N, 0},
+        {"rows", TAMIS_E_UNSUPPORTED, "tamis", {2, 2, 2, 2}, TAMIS_WIRE_FLOAT32, N, 10},
         {"slices for 4 ranks",
          TAMIS_E_UNSUPPORTED,
          "tamis",
          {4, 4, 4, 4},
-         TAMIS_DTYPE_FLOAT32,
+         TAMIS_WIRE_FLOAT32,
          3,
          0},
     };
@@ -113,7 +113,7 @@ static void test_what_nodes_cannot_do_is_refused_by_all_ranks(void **state) {
                        TAMIS_E_UNSUPPORTED,
                        schemes[i],
                        {2, 2, 2, 2},
-                       TAMIS_DTYPE_FLOAT32,
+                       TAMIS_WIRE_FLOAT32,
                        N,
                        0};
         test_context("scheme %s", schemes[i]);

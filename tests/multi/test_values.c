@@ -31,7 +31,7 @@ static void test_values_of_16_bits_conserve_mass_exactly(void **state) {
         for (size_t p = 0; p < COUNT(ranks_of); p++)
             for (size_t d = 0; d < COUNT(densities); d++) {
                 trial what = trial_of(c, ranks_of[p], 3001, densities[d]);
-                what.wire = TAMIS_DTYPE_BFLOAT16;
+                what.wire = TAMIS_WIRE_BFLOAT16;
                 what.format = formats[(c + p + d) % COUNT(formats)];
                 what.bucket_length = d == 1 ? 700 : 0;
                 what.scale = 7; /* whole numbers of up to 19 bits; their sums have at most 24 */
@@ -50,7 +50,7 @@ static void test_a_mean_of_16_bits_is_the_sum_divided_once(void **state) {
     for (size_t c = 0; c < COUNT(cases); c++) {
         trial what = trial_of(c, 3, 1000, 0.05);
         trial_record sums, means;
-        what.wire = TAMIS_DTYPE_BFLOAT16;
+        what.wire = TAMIS_WIRE_BFLOAT16;
         what.real = true;
         run(&what, &sums);
         what.op = TAMIS_OP_MEAN;
@@ -90,7 +90,7 @@ static void run_flat(test_rank *self) {
     config.density = 1.0;
     config.op = TAMIS_OP_SUM;
     config.nonfinite = c->nonfinite;
-    config.wire_dtype = TAMIS_DTYPE_BFLOAT16;
+    config.wire_type = TAMIS_WIRE_BFLOAT16;
     for (size_t i = 0; i < 15; i++)
         grad[i] = c->given[self->id];
     const tamis_step step = data_step(grad);

@@ -80,12 +80,29 @@ static void test_formats_of_indices_change_no_result_of_long_vectors(void **stat
 
 typedef struct size_case {
     tamis_index_format format;
-    tamis_dtype wire;
+    tamis_wire_type wire, sums;
     const char *name;
     uint64_t index_bytes; /* of a slot, before it is rounded up to 8 */
 } size_case;
 
 enum { LONG = 131072 * 2, LONG_K = 2621 }; /* two ranks own 131072 each */
+
+/* Of 1310 values, which rank 0 sums, and of 1311, which rank 1 does: 5 blocks and a short one. */
+static const uint64_t list_bytes[TAMIS_WIRE_END][2] = {
+    [TAMIS_WIRE_FLOAT32] = {5240, 5244},
+    [TAMIS_WIRE_BFLOAT16] = {2620, 2622},
+    [TAMIS_WIRE_INT8] = {5 * 258 + 2 + 30, 5 * 258 + 2 + 31},
+    [TAMIS_WIRE_FP4] = {5 * 130 + 2 + 15, 5 * 130 + 2 + 16},
+    [TAMIS_WIRE_FP2] = {5 * 68 + 4 + 8, 5 * 68 + 4 + 8},
+};
+
+/* The other's half out, the own sums, with room for the longer half, and two checksums; float32
+ * goes another way. */
+static uint64_t bytes_of_values(const size_case *c, uint32_t rank) {
+    if (c->wire == TAMIS_WIRE_FLOAT32)
+        return 4 * LONG_K;
+    return list_bytes[c->wire][1 - rank] + list_bytes[c->sums][1] + 16;
+}
 
 static void run_size(test_rank *self) {
     const size_case *c = self->shared;
@@ -96,7 +113,8 @@ static void run_size(test_rank *self) {
     float *grad = calloc(LONG, sizeof *grad);
     config.scheme = "cyclic+global+exact+union";
     config.index_format = c->format;
-    config.wire_dtype = c->wire;
+    config.wire_type = c->wire;
+    config.wire_type_sum = c->sums;
     data_fill(DATA_HEAVY, self->id, 0, LONG, grad);
     const tamis_step step = data_step(grad);
     RANK_OK(self, data_reducer(self->comm, LONG, &config, &reducer));
@@ -105,8 +123,7 @@ static void run_size(test_rank *self) {
     RANK_OK(self, tamis_reducer_start(reducer, &step));
     RANK_OK(self, tamis_reducer_wait(reducer));
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
-    uint64_t value = c->wire == TAMIS_DTYPE_BFLOAT16 ? 2 : 4;
-    uint64_t expected = 88 + (c->index_bytes + 7) / 8 * 8 + value * LONG_K;
+    uint64_t expected = 88 + (c->index_bytes + 7) / 8 * 8 + bytes_of_values(c, self->id);
     RANK_CHECK(self, stats.wire_bytes == expected, "%s: %llu bytes, not %llu", c->name,
                (unsigned long long)stats.wire_bytes, (unsigned long long)expected);
     tamis_reducer_destroy(reducer);
@@ -117,13 +134,17 @@ static void run_size(test_rank *self) {
  * slot holds the larger share of k, 1311. */
 static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     static size_case sizes[] = {
-        {TAMIS_INDEX_U32, TAMIS_DTYPE_FLOAT32, "u32", 4 * 1311},
-        {TAMIS_INDEX_BLOCK16, TAMIS_DTYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
-        {TAMIS_INDEX_GAP8, TAMIS_DTYPE_FLOAT32, "gap8", 1311 + (131072 - 1311) / 255},
-        {TAMIS_INDEX_BITMAP, TAMIS_DTYPE_FLOAT32, "bitmap", 131072 / 8},
-        {TAMIS_INDEX_AUTO, TAMIS_DTYPE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
-        {TAMIS_INDEX_AUTO, TAMIS_DTYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
-        {TAMIS_INDEX_BLOCK16, TAMIS_DTYPE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_U32, TAMIS_WIRE_FLOAT32, TAMIS_WIRE_FLOAT32, "u32", 4 * 1311},
+        {TAMIS_INDEX_BLOCK16, TAMIS_WIRE_FLOAT32, TAMIS_WIRE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_GAP8, TAMIS_WIRE_FLOAT32, TAMIS_WIRE_FLOAT32, "gap8",
+         1311 + (131072 - 1311) / 255},
+        {TAMIS_INDEX_BITMAP, TAMIS_WIRE_FLOAT32, TAMIS_WIRE_FLOAT32, "bitmap", 131072 / 8},
+        {TAMIS_INDEX_AUTO, TAMIS_WIRE_FLOAT32, TAMIS_WIRE_FLOAT32, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_AUTO, TAMIS_WIRE_BFLOAT16, TAMIS_WIRE_BFLOAT16, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_BLOCK16, TAMIS_WIRE_INT8, TAMIS_WIRE_INT8, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_BLOCK16, TAMIS_WIRE_FP4, TAMIS_WIRE_INT8, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_BLOCK16, TAMIS_WIRE_FP2, TAMIS_WIRE_FP4, "block16", 2 * 1311 + 2 + 2},
+        {TAMIS_INDEX_BLOCK16, TAMIS_WIRE_BFLOAT16, TAMIS_WIRE_FP2, "block16", 2 * 1311 + 2 + 2},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(sizes); i++) {
@@ -147,7 +168,7 @@ static tamis_reducer_config config_of(const trial *what) {
     config.density = what->density;
     config.capacity = what->capacity;
     config.index_format = what->format;
-    config.wire_dtype = what->wire;
+    config.wire_type = what->wire;
     return config;
 }
 
@@ -180,7 +201,7 @@ static void test_no_format_allocates_in_a_step(void **state) {
                     continue;
                 trial what = trial_of(c, 3, 3000, 0.1);
                 what.format = formats[f];
-                what.wire = wire ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
+                what.wire = wire ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
                 test_context("%s, format %d, wire %d", what.scheme, (int)what.format, wire);
                 ranks_run(3, 0, run_memory, &what);
             }
@@ -203,7 +224,7 @@ static void run_state(test_rank *self) {
     RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
     RANK_OK(self, tamis_reducer_save_residual(reducer, residual));
     config.index_format = TAMIS_INDEX_GAP8;
-    config.wire_dtype = TAMIS_DTYPE_BFLOAT16;
+    config.wire_type = TAMIS_WIRE_BFLOAT16;
     RANK_OK(self, data_reducer(self->comm, 2000, &config, &other));
     RANK_OK(self, tamis_reducer_load_memory(other, control, bytes, residual));
     if (self->id == 0) {
@@ -320,7 +341,7 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
         for (int wire = 0; wire < 2; wire++) {
             trial what = trial_usual("cyclic+global+exact+pairs", RANKS, SHORT, 0.25);
             what.format = f;
-            what.wire = wire ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
+            what.wire = wire ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
             spoil_all(&what, 0, 88, 0, 14); /* rounding up to 8 leaves 7 bytes free, twice */
             what.scheme = "rotate+global+step+union";
             spoil_all(&what, 0, 88, 88, 0); /* growing: the heads travel alone, */

@@ -201,7 +201,7 @@ def test_buckets_tell_what_auto_chose_and_what_it_expects():
 
 
 def test_values_that_travel_as_bfloat16_leave_the_rest_behind():
-    reducer = alone(density=1.0, wire_dtype="bfloat16")
+    reducer = alone(density=1.0, wire_type="bfloat16")
     a = np.full(N, 1.0 + 2.0**-9, dtype=np.float32)  # halfway between two bfloat16, and to even
     rest = np.empty(N, dtype=np.float32)
     reducer.start(a)
@@ -235,7 +235,7 @@ def test_a_residual_decays_before_anything_is_added():
         (dict(block=2**32), "not a number from 0"),
         (dict(link_gbit="fast"), "link_gbit is 'fast', not a number"),
         (dict(index_format="u16"), 'not "auto", "u32", "block16", "gap8" or "bitmap"'),
-        (dict(wire_dtype="float16"), "a scale that all ranks agree on"),
+        (dict(wire_type="float16"), 'not "auto", "float32", "bfloat16", "int8", "fp4" or "fp2"'),
         (dict(residual_decay=1.5), "residual_decay"),
         (dict(ranks_per_node=-1), "ranks_per_node is -1"),
         (dict(scheme=3), "scheme is 3, not a str"),

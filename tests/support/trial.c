@@ -232,7 +232,7 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.worker = shared->trial->worker;
     config.grad_dtype = shared->trial->type;
     config.index_format = shared->trial->format;
-    config.wire_dtype = shared->trial->wire;
+    config.wire_type = shared->trial->wire;
     config.update = shared->trial->update;
     config.residual_decay = 1.0 - shared->trial->forgets;
     config.link_latency_us = shared->trial->latency_us;

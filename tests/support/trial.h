@@ -43,7 +43,7 @@ typedef struct trial {
                           another order on every rank in every step, and start perhaps the rest */
     const trial_place *place; /* NULL: host memory, local communicators */
     tamis_index_format format;
-    tamis_dtype wire;
+    tamis_wire_type wire;
     const tamis_update *update; /* NULL: gradients */
     double forgets;             /* 1 - residual_decay */
     double latency_us, gbit;    /* exchange auto: the link, from which it chooses */

@@ -38,7 +38,7 @@ static tamis_status open_slots(uint32_t rank, size_t capacity, uint64_t n, tam_s
                      .capacity = capacity,
                      .growing = true,
                      .with_values = true,
-                     .type = TAMIS_DTYPE_FLOAT32,
+                     .wire = &tam_wire_float32,
                      .format = TAMIS_INDEX_U32,
                      .span = n,
                      .config = 77};

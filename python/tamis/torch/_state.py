@@ -43,7 +43,7 @@ class SparseState:
     comm           a communicator to use instead of a transport; with parameters of several dtypes
                    one for each dtype, in the order in which they first appear
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
-    options        what else tamis.Reducer takes: wire_dtype, density_max, threads, link_gbit, ...
+    options        what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same place.
 

@@ -156,6 +156,11 @@ static void open_look(look *l, uint32_t step) {
     l->all = &l->r->common[step];
     l->skipped = l->r->moments[step][0].stats.skipped != 0;
     fuzz_model(l->r, step, &l->m);
+    l->largest = 0.0;
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        for (uint64_t i = 0; i < l->n; i++)
+            l->largest = fmax(l->largest, fabs((double)l->m.acc[v][i]));
+    }
     for (uint32_t v = 0; v < l->m.nranks; v++) {
         l->after[v] = l->r->moments[step][v].residual;
         if (l->m.nranks == l->c->nranks)
@@ -170,7 +175,7 @@ static bool is_exact(const look *l) {
     const tamis_reducer_config *o = &l->c->config;
     bool divided = o->op == TAMIS_OP_MEAN && (l->c->nranks & (l->c->nranks - 1)) != 0;
     return l->c->data == DATA_WHOLE && !l->c->updates && o->residual_decay == 1.0 && !divided &&
-           (l->all->listed || o->grad_dtype == TAMIS_DTYPE_FLOAT32);
+           (l->all->listed || o->grad_dtype == TAMIS_DTYPE_FLOAT32) && !look_is_mixed(l);
 }
 
 static void add_owed(const look *l) {

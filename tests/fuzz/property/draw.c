@@ -179,12 +179,14 @@ static void make_fit(dice *d, fuzz_case *c) {
         c->updates = false;
     }
     if (dense || regions)
-        o->wire_dtype = TAMIS_DTYPE_FLOAT32;
+        o->wire_type = o->wire_type_sum = TAMIS_WIRE_AUTO;
+    if (strstr(c->scheme, "pairs"))
+        o->wire_type_sum = TAMIS_WIRE_AUTO;
     if (regions && o->index_format != TAMIS_INDEX_U32)
         o->index_format = TAMIS_INDEX_AUTO;
     if (o->ranks_per_node > 1) {
         snprintf(c->scheme, sizeof c->scheme, "%s", chance(d, 70) ? "tamis" : "cltk");
-        o->wire_dtype = TAMIS_DTYPE_FLOAT32;
+        o->wire_type = o->wire_type_sum = TAMIS_WIRE_AUTO;
         c->updates = false;
         memset(c->rows, 0, sizeof c->rows);
     }
@@ -203,7 +205,10 @@ static void draw_config(dice *d, fuzz_case *c) {
     o->grad_dtype = chance(d, 60) ? TAMIS_DTYPE_FLOAT32 : (tamis_dtype)(1 + roll(d, 2));
     o->worker = chance(d, 30) ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
     o->index_format = (tamis_index_format)(chance(d, 50) ? 0 : roll(d, 5));
-    o->wire_dtype = chance(d, 20) ? TAMIS_DTYPE_BFLOAT16 : TAMIS_DTYPE_FLOAT32;
+    if (chance(d, 40))
+        o->wire_type = (tamis_wire_type)roll(d, TAMIS_WIRE_END);
+    if (chance(d, 20))
+        o->wire_type_sum = (tamis_wire_type)roll(d, TAMIS_WIRE_END);
     draw_rare(d, o);
     draw_link(d, c, o);
     draw_buckets(d, c, o);

@@ -10,8 +10,18 @@
 #include <float.h>
 #include <math.h>
 
+/* Values and their sums, where those travel. */
 static bool is_bfloat16(const look *l) {
-    return l->c->config.wire_dtype == TAMIS_DTYPE_BFLOAT16;
+    tamis_wire_type sum = l->c->config.wire_type_sum;
+    return l->c->config.wire_type == TAMIS_WIRE_BFLOAT16 &&
+           (sum == TAMIS_WIRE_AUTO || sum == TAMIS_WIRE_BFLOAT16);
+}
+
+/* Types with scales, or one for values and another for sums. */
+bool look_is_mixed(const look *l) {
+    const tamis_reducer_config *o = &l->c->config;
+    return !is_bfloat16(l) &&
+           (o->wire_type > TAMIS_WIRE_FLOAT32 || o->wire_type_sum > TAMIS_WIRE_FLOAT32);
 }
 
 /* Sums of it, or of some ranks of it, or the quotient, may be infinite. */
@@ -144,6 +154,24 @@ static bool check_union(look *l, uint64_t i) {
     return compare(l, i, sum);
 }
 
+/* What a scale makes of an entry follows from its neighbours too, which this does not model: what
+ * was applied and what is kept must still be what there was. The decoded values have few digits, so
+ * only sums of them over ranks, and what is kept of these, are rounded. */
+static bool check_conserved(look *l, uint64_t i) {
+    double before = 0.0, after = 0.0, all = l->largest * l->m.nranks;
+    for (uint32_t v = 0; v < l->m.nranks; v++) {
+        before += (double)l->m.acc[v][i];
+        after += (double)l->after[v][i];
+    }
+    double applied = (double)l->value[i] * (double)l->m.divisor;
+    double known = l->all->listed || l->c->config.grad_dtype == TAMIS_DTYPE_FLOAT32 ? 0.0 : 0x1p-8;
+    if (!(all < 0.9 * FLT_MAX) ||
+        fabs(before - after - applied) <= 0x1p-18 * all + known * fabs(applied))
+        return true;
+    return look_fail(l, "entry %llu: ranks had %.9g and keep %.9g, %.9g was applied",
+                     (unsigned long long)i, before, after, applied);
+}
+
 bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
     if (look_is_kind(b, "dense"))
         return check_everything(l, i);
@@ -154,6 +182,8 @@ bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
         return true;
     if (!l->member[i])
         return check_kept(l, i);
+    if (look_is_mixed(l))
+        return check_conserved(l, i);
     return look_is_kind(b, "union") ? check_union(l, i) : check_pairs(l, i);
 }
 

@@ -15,6 +15,7 @@ typedef struct look {
     uint64_t n;
     model m;
     const float *after[MOST_RANKS]; /* residuals */
+    double largest;                 /* magnitude in any residual before the step */
     bool skipped;
     const bool *member; /* [n] it is in the result */
     const float *value; /* [n] of the result; 0 elsewhere */
@@ -28,6 +29,9 @@ bool look_is_kind(const tamis_bucket *b, const char *kind);
 
 /** Sums of an entry, or of some ranks of it, or the quotient, may be infinite. */
 bool look_may_overflow(const look *l, uint64_t i);
+
+/** Values or sums travel in a type with a scale for several, or each in another type. */
+bool look_is_mixed(const look *l);
 
 /** An entry of a step that was applied. */
 bool look_entry(look *l, const tamis_bucket *b, uint64_t i);

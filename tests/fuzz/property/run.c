@@ -132,7 +132,7 @@ static void make_wrong(uint32_t what, tamis_reducer_config *o, tamis_segment *se
         o->output = (tamis_output)7;
         break;
     case 11:
-        o->wire_dtype = TAMIS_DTYPE_FLOAT16;
+        o->wire_type = TAMIS_WIRE_END;
         break;
     case 12:
         o->index_format = (tamis_index_format)(number % 2 ? 5 : -1);

@@ -74,7 +74,8 @@ static void make_usual(fuzz_case *c, uint32_t what) {
         c->update.scale = 1.0;
         break;
     case 13:
-        o->grad_dtype = o->wire_dtype = TAMIS_DTYPE_FLOAT32;
+        o->grad_dtype = TAMIS_DTYPE_FLOAT32;
+        o->wire_type = o->wire_type_sum = TAMIS_WIRE_AUTO;
         break;
     case 14:
         c->data = c->data == DATA_HARD ? DATA_REAL : DATA_WHOLE;

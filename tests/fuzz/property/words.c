@@ -60,7 +60,8 @@ static void describe_config(page *p, const fuzz_case *c) {
     say_number(p, "link_latency_us", o->link_latency_us, 0.0);
     say_number(p, "link_gbit", o->link_gbit, 0.0);
     say_number(p, "index_format", o->index_format, 0);
-    say_number(p, "wire_dtype", o->wire_dtype, 0);
+    say_number(p, "wire_type", o->wire_type, 0);
+    say_number(p, "wire_type_sum", o->wire_type_sum, 0);
     say_number(p, "ranks_per_node", o->ranks_per_node, 0);
     say_number(p, "residual_decay", o->residual_decay, 1.0);
     if (c->updates)

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/exchange/wire.h"
+
+#include "lib/base/half.h"
+
+#define ROW(NAME, name, number) [number] = &tam_wire_##name,
+static const tam_wire *const rows[TAMIS_WIRE_END] = {TAMIS_WIRE_TYPES(ROW)};
+
+const tam_wire *tam_wire_of(tamis_wire_type type) {
+    return rows[type];
+}
+
+tamis_wire_type tam_wire_resolve(tamis_wire_type type) {
+    return type == TAMIS_WIRE_AUTO ? TAMIS_WIRE_FLOAT32 : type;
+}
+
+/* A sum travels once where its values travel from all ranks, so it can afford twice the bits. */
+tamis_wire_type tam_wire_resolve_sum(tamis_wire_type sum, tamis_wire_type type) {
+    static const tamis_wire_type usual[TAMIS_WIRE_END] = {
+        [TAMIS_WIRE_FLOAT32] = TAMIS_WIRE_FLOAT32, [TAMIS_WIRE_BFLOAT16] = TAMIS_WIRE_BFLOAT16,
+        [TAMIS_WIRE_INT8] = TAMIS_WIRE_INT8,       [TAMIS_WIRE_FP4] = TAMIS_WIRE_INT8,
+        [TAMIS_WIRE_FP2] = TAMIS_WIRE_FP4,
+    };
+    return sum == TAMIS_WIRE_AUTO ? usual[tam_wire_resolve(type)] : sum;
+}
+
+/* -- lists ------------------------------------------------------------------------------------ */
+
+static size_t block_at(size_t at, size_t count) {
+    return count - at < TAM_WIRE_BLOCK ? count - at : TAM_WIRE_BLOCK;
+}
+
+static bool is_finite(float x) {
+    return (tam_bits(x) & 0x7fffffffu) < 0x7f800000u;
+}
+
+static void keep_errors(const tam_wire *wire, const unsigned char *sent, const float *values,
+                        size_t count, float *errors) {
+    float came[TAM_WIRE_BLOCK];
+    wire->decode(sent, count, came);
+    for (size_t i = 0; i < count; i++) {
+        float arrives = is_finite(came[i]) ? came[i] : 0.0f;
+        errors[i] = is_finite(values[i]) ? values[i] - arrives : 0.0f;
+    }
+}
+
+void tam_wire_encode(const tam_wire *wire, const float *values, size_t count, void *out,
+                     float *errors) {
+    unsigned char *to = out;
+    for (size_t at = 0; at < count; at += TAM_WIRE_BLOCK) {
+        size_t length = block_at(at, count);
+        wire->encode(values + at, length, to);
+        if (errors)
+            keep_errors(wire, to, values + at, length, errors + at);
+        to += tam_wire_bytes(wire, length);
+    }
+}
+
+bool tam_wire_decode(const tam_wire *wire, const void *in, size_t count, float *values) {
+    const unsigned char *from = in;
+    for (size_t at = 0; at < count; at += TAM_WIRE_BLOCK) {
+        size_t length = block_at(at, count);
+        if (!wire->decode(from, length, values + at))
+            return false;
+        from += tam_wire_bytes(wire, length);
+    }
+    return true;
+}
+
+/* -- scales ----------------------------------------------------------------------------------- */
+
+/* Magnitudes are ordered as their bits are. */
+float tam_wire_largest(const float *values, size_t count) {
+    uint32_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = tam_bits(values[i]) & 0x7fffffffu;
+        bits = bits < 0x7f800000u ? bits : 0;
+        most = bits > most ? bits : most;
+    }
+    return tam_float(most);
+}
+
+uint16_t tam_wire_scale(float x) {
+    uint32_t up = (tam_bits(x) + 0xffffu) >> 16;
+    return (uint16_t)(up < 0x7f80u ? up : 0x7f7fu);
+}
+
+float tam_wire_divisor(uint16_t scale) {
+    return scale ? tam_bfloat16_widen(scale) : 1.0f;
+}
+
+void tam_wire_put_scale(unsigned char *out, uint16_t scale) {
+    memcpy(out, &scale, sizeof scale);
+}
+
+bool tam_wire_get_scale(const unsigned char *in, float *scale) {
+    uint16_t half;
+    memcpy(&half, in, sizeof half);
+    *scale = tam_bfloat16_widen(half);
+    return half < 0x7f80u;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fp4: a sign and an exponent. Magnitude m = 1 to 7 is 2^(m - 7) of the block's largest, m = 0 is
+ * zero; a value takes the nearest one, of two that are as near the larger:
+ *
+ *     of the largest   0      2^-7      3/4 2^-5     3/4 2^-4 ...    3/4      1
+ *     m                |  0   |    1    |     2      |     ...   6   |    7   |
+ *
+ * The sign is bit 3, and 8, which would be -0, is NaN. Two codes to a byte, the first one low.
+ */
+#include "collectives/exchange/wire.h"
+
+#include "lib/base/half.h"
+
+enum { SIGN = 8, NAN_CODE = 8 };
+
+/* Half of the mantissa's range, added, carries into the exponent what is 3/4 of the next power of
+ * two or more. */
+static uint32_t magnitude_of(uint32_t bits) {
+    uint32_t exponent = (bits + 0x400000u) >> 23;
+    uint32_t m = exponent > 120u ? exponent - 120u : bits >= 0x3c000000u; /* 2^-7 */
+    return m < 7u ? m : 7u;
+}
+
+static uint32_t code_of(float value, float scale) {
+    uint32_t bits = tam_bits(value), sign = bits >> 31;
+    uint32_t m = magnitude_of(tam_bits(value / scale) & 0x7fffffffu);
+    bool finite = (bits & 0x7fffffffu) < 0x7f800000u;
+    return finite ? m | (m ? sign * SIGN : 0u) : NAN_CODE;
+}
+
+static void encode_fp4(const float *values, size_t count, unsigned char *out) {
+    unsigned char codes[TAM_WIRE_BLOCK];
+    uint16_t scale = tam_wire_scale(tam_wire_largest(values, count));
+    float divisor = tam_wire_divisor(scale);
+    tam_wire_put_scale(out, scale);
+    for (size_t i = 0; i < count; i++)
+        codes[i] = (unsigned char)code_of(values[i], divisor);
+    if (count % 2)
+        codes[count] = 0;
+    for (size_t i = 0; i < (count + 1) / 2; i++)
+        out[2 + i] = (unsigned char)(codes[2 * i] | codes[2 * i + 1] << 4);
+}
+
+static float value_of(uint32_t code, float scale) {
+    uint32_t m = code & 7u, sign = code >> 3 << 31;
+    float level = tam_float(m ? (m + 120u) << 23 : 0u);
+    uint32_t nan = code == NAN_CODE ? 0x7fc00000u : 0u;
+    return tam_float(tam_bits(level * scale) | sign | nan);
+}
+
+static bool decode_fp4(const unsigned char *in, size_t count, float *values) {
+    unsigned char codes[TAM_WIRE_BLOCK];
+    float scale;
+    if (!tam_wire_get_scale(in, &scale))
+        return false;
+    for (size_t i = 0; i < (count + 1) / 2; i++) {
+        codes[2 * i] = in[2 + i] & 15u;
+        codes[2 * i + 1] = in[2 + i] >> 4;
+    }
+    for (size_t i = 0; i < count; i++)
+        values[i] = value_of(codes[i], scale);
+    return true;
+}
+
+const tam_wire tam_wire_fp4 = {
+    .name = "fp4",
+    .bits = 4,
+    .scale_bytes = 2,
+    .encode = encode_fp4,
+    .decode = decode_fp4,
+};
