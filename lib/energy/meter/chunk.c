@@ -51,7 +51,7 @@ static void learn(tamis_energy *e, uint64_t settled_ns) {
         tam_channel *c = &e->channels[i];
         for (; c->fitted < c->ngains && c->gains[c->fitted].end_ns <= settled_ns; c->fitted++) {
             const tam_energy_gain *g = &c->gains[c->fitted];
-            tam_fit_take(c->fit, e->spans, g->begin_ns, g->end_ns, g->uj);
+            tam_fit_take(c->fit, e->spans, g->begin_ns, g->end_ns, g->uj, e->now[i].tick_s);
         }
     }
 }
