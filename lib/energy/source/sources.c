@@ -13,12 +13,13 @@
 static const tam_energy_source *const table[] = {TAM_ENERGY_SOURCES(TAM_SOURCE_ROW)};
 #undef TAM_SOURCE_ROW
 
+#define TAM_SOURCE_WORD(name) #name ", "
+static const char known[] = TAM_ENERGY_SOURCES(TAM_SOURCE_WORD);
+#undef TAM_SOURCE_WORD
+
 enum { ROWS = sizeof table / sizeof table[0] };
 
 static tamis_status no_source(const char *name) {
-    char known[128] = "";
-    for (size_t i = 0, used = 0; i < ROWS && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", table[i]->name);
     return tam_fail(TAMIS_E_ARGUMENT,
                     "energy: there is no source \"%s\"; known are %sand auto or none alone", name,
                     known);
