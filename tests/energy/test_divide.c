@@ -186,6 +186,8 @@ static void gains_that_say_nothing_do_no_harm(void **state) {
     tam_fit_take(fit, spans, 5, 5, 1, 0.1);
     tam_fit_take(fit, spans, 9, 5, UINT64_MAX, 0.1);
     tam_fit_take(fit, spans, 0, 100, 1, 0.1); /* before anything is known */
+    tam_fit_take(fit, spans, 500000000, 600000000, 1, 0.0);
+    tam_fit_take(fit, spans, 500000000, 600000000, 1, NAN);
     for (uint64_t i = 10; i < 300; i++) {
         for (uint32_t phase = 0; phase < TAMIS_ENERGY_IDLE; phase++)
             tam_spans_add(spans, phase, i * 100000000 + phase, i * 100000000 + 90000000 - phase);
