@@ -60,7 +60,7 @@ static tam_fit *taught(generator_truth *truth) {
     assert_int_equal(tam_spans_open(&spans), TAMIS_OK);
     assert_int_equal(tam_fit_open(&fit), TAMIS_OK);
     while (generator_next(g, spans, &begin_ns, &end_ns, &uj))
-        tam_fit_take(fit, spans, begin_ns, end_ns, uj);
+        tam_fit_take(fit, spans, begin_ns, end_ns, uj, config.tick_s);
     if (truth)
         generator_look(g, truth);
     tam_spans_close(spans);
@@ -183,14 +183,16 @@ static void gains_that_say_nothing_do_no_harm(void **state) {
     double lag_s, duty, residual_w, condition;
     assert_int_equal(tam_spans_open(&spans), TAMIS_OK);
     assert_int_equal(tam_fit_open(&fit), TAMIS_OK);
-    tam_fit_take(fit, spans, 5, 5, 1);
-    tam_fit_take(fit, spans, 9, 5, UINT64_MAX);
-    tam_fit_take(fit, spans, 0, 100, 1); /* before anything is known */
+    tam_fit_take(fit, spans, 5, 5, 1, 0.1);
+    tam_fit_take(fit, spans, 9, 5, UINT64_MAX, 0.1);
+    tam_fit_take(fit, spans, 0, 100, 1, 0.1); /* before anything is known */
+    tam_fit_take(fit, spans, 500000000, 600000000, 1, 0.0);
+    tam_fit_take(fit, spans, 500000000, 600000000, 1, NAN);
     for (uint64_t i = 10; i < 300; i++) {
         for (uint32_t phase = 0; phase < TAMIS_ENERGY_IDLE; phase++)
             tam_spans_add(spans, phase, i * 100000000 + phase, i * 100000000 + 90000000 - phase);
         uint64_t uj = i % 50 == 49 ? UINT64_MAX : 0;
-        tam_fit_take(fit, spans, i * 100000000, (i + 1) * 100000000, uj);
+        tam_fit_take(fit, spans, i * 100000000, (i + 1) * 100000000, uj, 0.1);
     }
     tam_fit_sensor(fit, &lag_s, &duty);
     tam_fit_quality(fit, &residual_w, &condition);

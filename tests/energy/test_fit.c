@@ -29,6 +29,7 @@ typedef struct run {
     generator *g;
     tam_spans *spans;
     tam_fit *fit;
+    double tick_s; /* as the counter's domain learns it */
     uint32_t gains;
     double cpu_s; /* of tam_fit_take */
     generator_truth truth;
@@ -43,7 +44,7 @@ static double cpu_s(void) {
 }
 
 static run run_open(const generator_config *config) {
-    run r = {.g = generator_open(config)};
+    run r = {.g = generator_open(config), .tick_s = config->tick_s};
     assert_non_null(r.g);
     assert_int_equal(tam_spans_open(&r.spans), TAMIS_OK);
     assert_int_equal(tam_fit_open(&r.fit), TAMIS_OK);
@@ -63,7 +64,7 @@ static bool run_until(run *r, double seconds) {
         if (!generator_next(r->g, r->spans, &begin_ns, &end_ns, &uj))
             return false;
         double before_s = cpu_s();
-        tam_fit_take(r->fit, r->spans, begin_ns, end_ns, uj);
+        tam_fit_take(r->fit, r->spans, begin_ns, end_ns, uj, r->tick_s);
         r->cpu_s += cpu_s() - before_s;
         if (++r->gains % FORGET_EVERY == 0)
             tam_spans_forget(r->spans, begin_ns - TAM_FIT_REACH_NS);
@@ -359,7 +360,7 @@ static void all_phases_at_once_cost_little(void **state) {
         if (at_ns - seen_ns < 100000000)
             continue;
         double before_s = cpu_s();
-        tam_fit_take(fit, spans, seen_ns, at_ns, (uint64_t)(joules * 1e6));
+        tam_fit_take(fit, spans, seen_ns, at_ns, (uint64_t)(joules * 1e6), 0.1);
         spent_s += cpu_s() - before_s;
         seen_ns = at_ns;
         joules = 0.0;
@@ -377,7 +378,7 @@ static void one_wild_gain_among_many_does_little(void **state) {
     run r = run_open(&config);
     uint64_t begin_ns, end_ns, uj, n = 0;
     while (generator_next(r.g, r.spans, &begin_ns, &end_ns, &uj))
-        tam_fit_take(r.fit, r.spans, begin_ns, end_ns, ++n == 700 ? 40 * uj : uj);
+        tam_fit_take(r.fit, r.spans, begin_ns, end_ns, ++n == 700 ? 40 * uj : uj, r.tick_s);
     run_divide(&r, &(generator_truth){0});
     assert_int_equal(r.fit->changes, 0);
     assert_true(error_of(&r, TAMIS_ENERGY_BACKWARD) < 0.02);

@@ -62,22 +62,21 @@ static tam_energy_domain look(tam_sampler *s, uint32_t index) {
 
 static void check_gains_meet_totals(uint32_t run_ms) {
     tam_sampler *s = open_gpus();
-    uint64_t sums[2] = {0}, ends_ns[2] = {0};
-    uint32_t index;
     tam_energy_gain gain;
     sleep_ms(run_ms);
     atomic_store(&library->gpus[0].tick_ms, 0); /* the counters stand still, or went back */
     atomic_store(&library->gpus[1].tick_ms, 0);
     assert_true(tam_sampler_hurry(s, tam_clock_ns() + 20000 * MS));
-    while (tam_sampler_take(s, &index, &gain)) {
-        assert_true(gain.begin_ns < gain.end_ns);
-        assert_true(ends_ns[index] == 0 || gain.begin_ns == ends_ns[index]);
-        ends_ns[index] = gain.end_ns;
-        sums[index] += gain.uj;
-    }
     for (uint32_t i = 0; i < 2; i++) {
-        assert_true(sums[i] > 0);
-        assert_int_equal(sums[i], look(s, i).total_uj);
+        uint64_t sum = 0, end_ns = 0;
+        while (tam_sampler_take(s, i, &gain)) {
+            assert_true(gain.begin_ns < gain.end_ns);
+            assert_true(end_ns == 0 || gain.begin_ns == end_ns);
+            end_ns = gain.end_ns;
+            sum += gain.uj;
+        }
+        assert_true(sum > 0);
+        assert_int_equal(sum, look(s, i).total_uj);
     }
     tam_sampler_close(s);
 }
@@ -136,11 +135,10 @@ static void what_cannot_be_read_needs_no_thread(void **state) {
     furnish(1, 100);
     atomic_store(&library->init_code, 9);
     tam_sampler *s = open_gpus();
-    uint32_t index;
     tam_energy_gain gain;
     assert_int_equal(tam_sampler_count(s), 1);
     assert_true(tam_sampler_hurry(s, 0));
-    assert_false(tam_sampler_take(s, &index, &gain));
+    assert_false(tam_sampler_take(s, 0, &gain));
     tam_energy_domain d = look(s, 0);
     assert_int_equal(d.status, TAMIS_ENERGY_ABSENT);
     assert_non_null(strstr(d.reason, "modprobe nvidia"));
@@ -180,14 +178,13 @@ static void note_worst(uint64_t begin_ns) {
 static void look_on(tam_sampler *s, uint32_t run_ms) {
     worst_ms = 0.0;
     for (uint64_t end_ms = now_ms() + run_ms; now_ms() < end_ms;) {
-        uint32_t index;
         tam_energy_gain gain;
         tam_energy_domain d;
         uint64_t begin_ns = tam_clock_ns();
         tam_sampler_look(s, 0, &d);
         note_worst(begin_ns);
         begin_ns = tam_clock_ns();
-        tam_sampler_take(s, &index, &gain);
+        tam_sampler_take(s, 0, &gain);
         note_worst(begin_ns);
         sleep_ms(1);
     }
@@ -239,7 +236,6 @@ static void nobody_waits_for_a_driver_that_hangs(void **state) {
 static void a_driver_that_hangs_when_opened_is_given_up(void **state) {
     (void)state;
     uint64_t live = tam_alloc_live();
-    uint32_t index;
     tam_energy_gain gain;
     tam_sampler *s;
     furnish(1, 100);
@@ -256,7 +252,7 @@ static void a_driver_that_hangs_when_opened_is_given_up(void **state) {
     assert_int_equal(d.status, TAMIS_ENERGY_STALE);
     assert_non_null(strstr(d.reason, "opening it hangs"));
     assert_true(tam_sampler_hurry(s, 0));
-    assert_false(tam_sampler_take(s, &index, &gain));
+    assert_false(tam_sampler_take(s, 0, &gain));
     tam_sampler_close(s);
     assert_true(tam_alloc_live() > live); /* the thread has it */
     atomic_store(&library->hang_init, 0);

@@ -99,9 +99,10 @@ typedef struct tam_fit tam_fit;
 tamis_status tam_fit_open(tam_fit **out);
 void tam_fit_close(tam_fit *fit);
 
-/** A gain of the counter whose phases have all been told. */
+/** A gain of the counter whose phases have all been told. @param tick_s  0: not known yet, and it
+ * teaches nothing */
 void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint64_t end_ns,
-                  uint64_t uj);
+                  uint64_t uj, double tick_s);
 
 /** What was learnt of the counter; duty 0: nothing yet. */
 void tam_fit_sensor(const tam_fit *fit, double *lag_s, double *duty);

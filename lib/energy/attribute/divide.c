@@ -16,19 +16,10 @@ typedef struct division {
     double uj[TAMIS_ENERGY_PHASES];
     double sd_uj[TAMIS_ENERGY_PHASES];  /* of it */
     double weight[TAMIS_ENERGY_PHASES]; /* its part in what the counter has more or less */
-    uint32_t group[TAMIS_ENERGY_PHASES];
 } division;
 
 static double clean(double seconds) {
     return seconds > 0.0 && seconds < 1e12 ? seconds : 0.0; /* NaN too */
-}
-
-static void expect(const tam_fit *fit, uint32_t phase, double seconds, division *d) {
-    uint32_t i = d->count++;
-    d->phase[i] = phase;
-    d->uj[i] = seconds * 1e6 * fit->watts.w[phase];
-    d->sd_uj[i] = seconds * 1e6 * fit->watts.sd_w[phase];
-    d->group[i] = fit->watts.group[phase];
 }
 
 static double total(const division *d) {
@@ -100,13 +91,14 @@ static int64_t clip(double value, int64_t low, int64_t high) {
 }
 
 /* A phase of a group has anything between nothing and all that the group has. */
-static void give_interval(const division *d, uint32_t i, int64_t uj, tamis_energy_share *shares) {
+static void give_interval(const tam_fit *fit, const division *d, uint32_t i, int64_t uj,
+                          tamis_energy_share *shares) {
     tamis_energy_share *share = &shares[d->phase[i]];
     double low = (double)share->uj - interval_sd * d->sd_uj[i];
     double high = (double)share->uj + interval_sd * d->sd_uj[i];
-    share->group = d->group[i];
-    for (uint32_t j = 0; j < d->count && d->group[i]; j++) {
-        bool mate = j != i && d->group[i] >> d->phase[j] & 1;
+    share->group = fit->watts.group[d->phase[i]];
+    for (uint32_t j = 0; j < d->count && share->group; j++) {
+        bool mate = j != i && share->group >> d->phase[j] & 1;
         high += mate ? (double)shares[d->phase[j]].uj : 0.0;
         low = 0.0;
     }
@@ -154,7 +146,7 @@ static void divide(const tam_fit *fit, division *d, int64_t uj, tamis_energy_sha
         share->method = method;
     }
     for (uint32_t i = 0; i < d->count && method == TAMIS_ENERGY_REGRESSED; i++)
-        give_interval(d, i, uj, shares);
+        give_interval(fit, d, i, uj, shares);
 }
 
 /* What the watts say of phases that were under way so long; their seconds go into `shares`. */
@@ -162,9 +154,13 @@ static void expect_all(const tam_fit *fit, const double seconds[TAMIS_ENERGY_PHA
                        tamis_energy_share *shares, division *d) {
     d->count = 0;
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
-        shares[phase] = (tamis_energy_share){.seconds = clean(seconds[phase])};
-        if (shares[phase].seconds > 0.0)
-            expect(fit, phase, shares[phase].seconds, d);
+        double under_way_s = clean(seconds[phase]);
+        shares[phase] = (tamis_energy_share){.seconds = under_way_s};
+        if (under_way_s == 0.0)
+            continue;
+        d->phase[d->count] = phase;
+        d->uj[d->count] = under_way_s * 1e6 * fit->watts.w[phase];
+        d->sd_uj[d->count++] = under_way_s * 1e6 * fit->watts.sd_w[phase];
     }
 }
 

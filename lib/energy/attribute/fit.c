@@ -13,12 +13,11 @@ enum { APART = 5 }; /* lags nearer than that need not be told from the best to c
 
 static const double duties[TAM_FIT_DUTIES] = {1.0, 0.5, 0.25};
 static const double forget_s = 300.0;
-static const double jitter_least_s = 20e-6, jitter_most_s = 600e-6, jitter_rows = 64.0;
+static const double jitter_s = 300e-6; /* by which ticks are seen early or late */
 static const double outlier_sd = 4.5;
 static const double surprise_rows = 25.0, surprise_most = 25.0, surprise_changed = 3.0;
 static const double sure_rows = 10.0; /* a phase: fewer predict worse than they fit */
 static const double kept_rows = 2.0;  /* of what was learnt before a change */
-static const double interval_sd = 1.96;
 static const double unseen_rows = 1000.0;
 
 /* By how much likelier a candidate is than another (logarithm, doubled): to be taken in its place;
@@ -36,31 +35,6 @@ tamis_status tam_fit_open(tam_fit **out) {
 
 void tam_fit_close(tam_fit *fit) {
     tam_free(fit);
-}
-
-/* -- ticks ------------------------------------------------------------------------------------ */
-
-static void learn_tick(tam_fit *fit, double length_s) {
-    double sorted[TAM_FIT_TICKS];
-    fit->ticks_s[fit->nticks++ % TAM_FIT_TICKS] = length_s;
-    memcpy(sorted, fit->ticks_s, sizeof sorted);
-    fit->tick_s = tam_median(sorted, fit->nticks < TAM_FIT_TICKS ? fit->nticks : TAM_FIT_TICKS);
-}
-
-/* If ticks come evenly, the second differences of their times have 6 times the variance of what
- * they are seen wrong by. */
-static void note_tick(tam_fit *fit, uint64_t begin_ns, uint64_t end_ns) {
-    double length_s = (double)(end_ns - begin_ns) * 1e-9;
-    learn_tick(fit, length_s);
-    if (begin_ns == fit->last_end_ns) {
-        double second_s = length_s - fit->last_s;
-        double seen = fmin(second_s * second_s / 6.0, 9.0 * jitter_most_s * jitter_most_s);
-        double most = jitter_most_s * jitter_most_s, least = jitter_least_s * jitter_least_s;
-        double part = 1.0 / fmin(fit->nticks, jitter_rows);
-        fit->jitter_s2 = fmin(fmax(fit->jitter_s2 + (seen - fit->jitter_s2) * part, least), most);
-    }
-    fit->last_end_ns = end_ns;
-    fit->last_s = length_s;
 }
 
 /* -- rows ------------------------------------------------------------------------------------- */
@@ -90,12 +64,17 @@ static void look(tam_fit *fit, const tam_spans *spans, const tick *t) {
     }
 }
 
+static double duty_of(const tam_fit *fit) {
+    return duties[fit->best / TAM_FIT_LAGS];
+}
+
 static double between(const tam_exposure *begin, const tam_exposure *end, uint32_t phase) {
     return (double)(end->ns[phase] - begin->ns[phase]);
 }
 
-static tam_row make_row(const tam_fit *fit, const tick *t, uint32_t duty, uint32_t lag) {
+static tam_row make_row(const tam_fit *fit, const tick *t, uint32_t choice) {
     tam_row row = {.y = t->y, .weight = t->weight};
+    uint32_t duty = choice / TAM_FIT_LAGS, lag = choice % TAM_FIT_LAGS;
     for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
         row.x[k] = between(&fit->begins[duty][lag], &fit->ends[lag], k) * (1e-9 / duties[duty]);
     return row;
@@ -104,8 +83,9 @@ static tam_row make_row(const tam_fit *fit, const tick *t, uint32_t duty, uint32
 /* Seconds that a row has too many, per second by which its own tick is late, and the one before:
  * what was under way there. The sensor's begin moves with both, by its duty. */
 static void take_blur(tam_fit *fit, const tick *t) {
-    const tam_exposure *end = &fit->ends[fit->lag], *begin = &fit->begins[fit->duty][fit->lag];
-    double duty = duties[fit->duty];
+    uint32_t lag = fit->best % TAM_FIT_LAGS;
+    const tam_exposure *end = &fit->ends[lag], *begin = &fit->begins[fit->best / TAM_FIT_LAGS][lag];
+    double duty = duty_of(fit);
     tam_row own = {.weight = t->weight}, before = own;
     for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
         double at_end = between(end + 1, end, k) / (double)LAG_STEP_NS;
@@ -117,33 +97,35 @@ static void take_blur(tam_fit *fit, const tick *t) {
     tam_normal_add(&fit->blur, fit->phases, 1.0, &before);
 }
 
+/* Those of duty 1 come first. */
 static void take(tam_fit *fit, const tick *t) {
-    for (uint32_t d = 0; d < TAM_FIT_DUTIES && (d == 0 || t->whole); d++) {
-        for (uint32_t lag = 0; lag < TAM_FIT_LAGS; lag++) {
-            tam_row row = make_row(fit, t, d, lag);
-            tam_normal_add(&fit->sums[d][lag], fit->phases, t->decay, &row);
-        }
+    for (uint32_t i = 0; i < (t->whole ? TAM_FIT_CHOICES : TAM_FIT_LAGS); i++) {
+        tam_row row = make_row(fit, t, i);
+        tam_normal_add(&fit->sums[i], fit->phases, t->decay, &row);
     }
-    if (fit->duty == 0 || t->whole)
+    if (fit->best < TAM_FIT_LAGS || t->whole)
         take_blur(fit, t);
 }
 
 /* -- judging a row ---------------------------------------------------------------------------- */
 
+static double joules_of(const tam_fit *fit, const tam_spans *spans, uint64_t begin_ns,
+                        uint64_t end_ns) {
+    double seconds[TAM_FIT_MOST], sum = 0.0;
+    tam_spans_seconds(spans, begin_ns, end_ns, seconds);
+    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+        sum += fit->watts.w[k] * seconds[k];
+    return sum;
+}
+
 /* By the watts, of what the sensor looked at: at its very lag, for a millisecond more or less makes
  * a residual that looks like a change. @param  unseen_j  [out]  more than the whole tick had */
 static double predict(const tam_fit *fit, const tam_spans *spans, const tick *t, double *unseen_j) {
-    double duty = duties[fit->duty], looked_j = 0.0, all_j = 0.0;
+    double duty = duty_of(fit);
     uint64_t end_ns = t->end_ns - (uint64_t)(fit->watts.lag_s * 1e9);
     uint64_t length_ns = t->end_ns - t->begin_ns;
-    tam_exposure at[3];
-    tam_spans_until(
-        spans, (uint64_t[]){end_ns, end_ns - share_of(length_ns, duty), end_ns - length_ns}, 3, at);
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
-        looked_j += fit->watts.w[k] * between(&at[1], &at[0], k) * (1e-9 / duty);
-        all_j += fit->watts.w[k] * between(&at[2], &at[0], k) * 1e-9;
-    }
-    *unseen_j = looked_j - all_j;
+    double looked_j = joules_of(fit, spans, end_ns - share_of(length_ns, duty), end_ns) / duty;
+    *unseen_j = looked_j - joules_of(fit, spans, end_ns - length_ns, end_ns);
     return looked_j;
 }
 
@@ -154,8 +136,8 @@ static void fade(tam_normal *n) {
 }
 
 static void let_go(tam_fit *fit) {
-    for (uint32_t i = 0; i < TAM_FIT_DUTIES * TAM_FIT_LAGS; i++)
-        fade(&fit->sums[i / TAM_FIT_LAGS][i % TAM_FIT_LAGS]);
+    for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++)
+        fade(&fit->sums[i]);
     fade(&fit->blur);
     fit->watts.valid = false;
     fit->surprise = 1.0;
@@ -165,7 +147,7 @@ static void let_go(tam_fit *fit) {
 
 /* Single gains that fit nothing weigh little; many of them say that the watts have changed. */
 static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
-    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    const tam_normal *best = &fit->sums[fit->best];
     if (!fit->watts.valid || best->w < sure_rows * tam_phase_count(fit->phases))
         return;
     double unseen_j, r = t->y - predict(fit, spans, t, &unseen_j);
@@ -183,13 +165,12 @@ static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
 typedef struct candidates {
     tam_unknowns sought;
     double rows, least_j2; /* noise is taken for no less */
-    double error_j2[TAM_FIT_DUTIES][TAM_FIT_LAGS];
-    double watts[TAM_FIT_DUTIES][TAM_FIT_LAGS][TAM_FIT_MOST];
+    double error_j2[TAM_FIT_CHOICES], watts[TAM_FIT_CHOICES][TAM_FIT_MOST];
 } candidates;
 
 /* @return false: too few rows */
 static bool begin_search(const tam_fit *fit, candidates *c) {
-    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    const tam_normal *best = &fit->sums[fit->best];
     double least = 2.0 * tam_phase_count(fit->phases) + 8.0;
     c->rows = tam_normal_rows(best);
     c->sought.phases = fit->phases;
@@ -204,48 +185,46 @@ static bool begin_search(const tam_fit *fit, candidates *c) {
 }
 
 static void solve_all(const tam_fit *fit, candidates *c) {
-    for (uint32_t d = 0; d < TAM_FIT_DUTIES; d++) {
-        for (uint32_t lag = 0; lag < TAM_FIT_LAGS; lag++) {
-            double *error_j2 = &c->error_j2[d][lag];
-            bool solved =
-                tam_normal_solve(&fit->sums[d][lag], &c->sought, c->watts[d][lag], error_j2);
-            *error_j2 = solved ? fmax(*error_j2, c->least_j2) : INFINITY;
-        }
+    for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++) {
+        double *error_j2 = &c->error_j2[i];
+        bool solved = tam_normal_solve(&fit->sums[i], &c->sought, c->watts[i], error_j2);
+        *error_j2 = solved ? fmax(*error_j2, c->least_j2) : INFINITY;
     }
 }
 
-static double gain_of(const candidates *c, double best_j2, double other_j2) {
-    return c->rows * log(other_j2 / best_j2);
+/* By how much likelier than another. */
+static double gain_of(const candidates *c, uint32_t best, uint32_t other) {
+    return c->rows * log(c->error_j2[other] / c->error_j2[best]);
 }
 
 static void choose(tam_fit *fit, const candidates *c) {
-    uint32_t duty = fit->duty, lag = fit->lag;
-    for (uint32_t d = 0; d < TAM_FIT_DUTIES; d++) {
-        for (uint32_t l = 0; l < TAM_FIT_LAGS; l++) {
-            if (c->error_j2[d][l] < c->error_j2[duty][lag]) {
-                duty = d;
-                lag = l;
-            }
-        }
+    uint32_t best = fit->best;
+    for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++)
+        best = c->error_j2[i] < c->error_j2[best] ? i : best;
+    if (gain_of(c, best, fit->best) > switch_gain) {
+        fit->best = best;
+        fade(&fit->blur);
     }
-    if (!(gain_of(c, c->error_j2[duty][lag], c->error_j2[fit->duty][fit->lag]) > switch_gain))
-        return;
-    fit->duty = duty;
-    fit->lag = lag;
-    fade(&fit->blur);
+    fit->found = true;
+    for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++) {
+        bool same_duty = i / TAM_FIT_LAGS == fit->best / TAM_FIT_LAGS;
+        bool near = same_duty && i < fit->best + APART && fit->best < i + APART;
+        fit->found = fit->found && (near || gain_of(c, fit->best, i) >= found_gain);
+    }
 }
 
 /* Between lags the residual is a parabola and so are watts, through the best lag and its two
  * neighbours. The lag is as uncertain as the parabola is flat, and with it the watts.
  * @return false: rounding */
 static bool refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
-    uint32_t middle = fit->lag < 1 ? 1 : fit->lag > TAM_FIT_LAGS - 2 ? TAM_FIT_LAGS - 2 : fit->lag;
-    const double *e = &c->error_j2[fit->duty][middle];
-    const double(*p)[TAM_FIT_MOST] = &c->watts[fit->duty][middle];
+    uint32_t lag = fit->best % TAM_FIT_LAGS, most = TAM_FIT_LAGS - 2;
+    uint32_t middle = lag < 1 ? 1 : lag > most ? most : lag;
+    const double *e = &c->error_j2[fit->best - lag + middle];
+    const double(*p)[TAM_FIT_MOST] = &c->watts[fit->best - lag + middle];
     if (!isfinite(e[-1] + e[0] + e[1]))
         return false;
     double tilt = 0.5 * (e[1] - e[-1]), bend = e[1] - 2.0 * e[0] + e[-1];
-    double at = bend > 0.0 ? fmin(fmax(-tilt / bend, -1.0), 1.0) : (double)fit->lag - middle;
+    double at = bend > 0.0 ? fmin(fmax(-tilt / bend, -1.0), 1.0) : (double)lag - middle;
     double least_j2 = fmax(e[0] + at * tilt + 0.5 * at * at * bend, c->least_j2);
     double at_variance = fmin(2.0 * least_j2 / (c->rows * fmax(bend, 1e-30)), 1.0);
     out->lag_s = (middle + at) * 1e-9 * (double)LAG_STEP_NS;
@@ -258,28 +237,10 @@ static bool refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
     return true;
 }
 
-/* While other lags or duties may be true as well, intervals hold what they say, too. */
-static void admit_others(tam_fit *fit, const candidates *c, tam_watts *out) {
-    double best_j2 = c->error_j2[fit->duty][fit->lag], own_sd_w[TAM_FIT_MOST];
-    memcpy(own_sd_w, out->sd_w, sizeof own_sd_w);
-    fit->found = true;
-    for (uint32_t i = 0; i < TAM_FIT_DUTIES * TAM_FIT_LAGS; i++) {
-        uint32_t d = i / TAM_FIT_LAGS, lag = i % TAM_FIT_LAGS;
-        bool near = d == fit->duty && lag < fit->lag + APART && fit->lag < lag + APART;
-        if (near || gain_of(c, best_j2, c->error_j2[d][lag]) >= found_gain)
-            continue;
-        fit->found = false;
-        for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
-            double off_w = fabs(c->watts[d][lag][k] - out->w[k]);
-            out->sd_w[k] = fmax(out->sd_w[k], own_sd_w[k] + off_w / interval_sd);
-        }
-    }
-}
-
 static void group(tam_fit *fit, candidates *c) {
-    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    const tam_normal *best = &fit->sums[fit->best];
     tam_normal blur = fit->blur;
-    tam_normal_scale(&blur, blur.w > 0.0 ? 2.0 * fit->jitter_s2 * best->w / blur.w : 0.0);
+    tam_normal_scale(&blur, blur.w > 0.0 ? 2.0 * jitter_s * jitter_s * best->w / blur.w : 0.0);
     tam_normal_groups(best, fit->phases, &blur, fit->watts.group, &fit->watts.condition);
     c->sought.group = fit->watts.group;
 }
@@ -294,13 +255,12 @@ static void learn(tam_fit *fit) {
     group(fit, &c);
     solve_all(fit, &c);
     choose(fit, &c);
-    const tam_normal *best = &fit->sums[fit->duty][fit->lag];
+    const tam_normal *best = &fit->sums[fit->best];
     if (!refine(fit, &c, out) || !tam_normal_spread(best, &c.sought, spread))
         return;
     out->mean_w = c.sought.mean_w;
     for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
         out->sd_w[k] = sqrt(out->sd_w[k] * out->sd_w[k] + spread[k] * out->variance);
-    admit_others(fit, &c, out);
     out->valid = true;
 }
 
@@ -311,18 +271,19 @@ static uint32_t learn_every(const tam_fit *fit) {
 }
 
 void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint64_t end_ns,
-                  uint64_t uj) {
-    if (end_ns <= begin_ns || begin_ns < tam_spans_known_ns(spans) + TAM_FIT_REACH_NS)
+                  uint64_t uj, double tick_s) {
+    uint64_t known_ns = tam_spans_known_ns(spans) + TAM_FIT_REACH_NS;
+    if (end_ns <= begin_ns || begin_ns < known_ns || !(tick_s > 0.0))
         return;
-    note_tick(fit, begin_ns, end_ns);
+    fit->tick_s = tick_s;
     fit->phases = tam_spans_phases(spans);
     double length_s = (double)(end_ns - begin_ns) * 1e-9;
     tick t = {.begin_ns = begin_ns,
               .end_ns = end_ns,
               .y = (double)uj * 1e-6,
-              .weight = fit->tick_s / length_s,
+              .weight = tick_s / length_s,
               .decay = exp(-length_s / forget_s),
-              .whole = length_s < 1.5 * fit->tick_s};
+              .whole = length_s < 1.5 * tick_s};
     look(fit, spans, &t);
     judge(fit, spans, &t);
     take(fit, &t);
@@ -334,7 +295,7 @@ void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint6
 
 void tam_fit_sensor(const tam_fit *fit, double *lag_s, double *duty) {
     *lag_s = fit->found ? fit->watts.lag_s : 0.0;
-    *duty = fit->found ? duties[fit->duty] : 0.0;
+    *duty = fit->found ? duty_of(fit) : 0.0;
 }
 
 void tam_fit_quality(const tam_fit *fit, double *residual_w, double *condition) {

@@ -70,7 +70,7 @@ void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *b
  *     looks              [--------]       [--------]            duty 1/2
  *                             lag |<->|                         the tick shows what was until there
  */
-enum { TAM_FIT_DUTIES = 3, TAM_FIT_LAGS = 41, TAM_FIT_TICKS = 16 };
+enum { TAM_FIT_DUTIES = 3, TAM_FIT_LAGS = 41, TAM_FIT_CHOICES = TAM_FIT_DUTIES * TAM_FIT_LAGS };
 
 typedef struct tam_watts {
     bool valid;
@@ -83,19 +83,14 @@ typedef struct tam_watts {
 } tam_watts;
 
 struct tam_fit {
-    tam_normal sums[TAM_FIT_DUTIES][TAM_FIT_LAGS];
-    tam_normal blur;    /* seconds that a row has too many, per second by which a tick is wrong */
-    uint32_t duty, lag; /* indices of the best */
-    bool found;         /* no other one is nearly as good */
-    uint32_t phases;    /* bits of those that have been seen */
+    tam_normal sums[TAM_FIT_CHOICES]; /* candidates: all lags of a duty, then those of the next */
+    tam_normal blur; /* seconds that a row has too many, per second by which a tick is wrong */
+    uint32_t best;   /* of the candidates */
+    bool found;      /* no other one is nearly as good */
+    uint32_t phases; /* bits of those that have been seen */
     tam_watts watts;
     double unseen; /* J^2, by which a tick is wrong as the sensor looks only at times */
-    double ticks_s[TAM_FIT_TICKS]; /* last lengths */
-    uint32_t nticks;
-    double tick_s;    /* median of them */
-    double jitter_s2; /* variance of tick times */
-    uint64_t last_end_ns;
-    double last_s;
+    double tick_s;
     double surprise; /* mean of the last squared residuals by their variance */
     uint32_t changes;
     uint32_t since_learnt;

@@ -10,11 +10,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-enum {
-    SEATS = 4, /* meters that a thread marks for without searching */
-    LINE = 64,
-    NOBODY = 0
-};
+enum { LINE = 64, NOBODY = 0 }; /* no thread has the number 0 */
 
 typedef struct ring {
     _Alignas(LINE) _Atomic uint64_t head; /* written by the thread */
@@ -29,29 +25,16 @@ typedef struct ring {
 } ring;
 
 struct tam_marks {
-    uint64_t id;
+    pthread_key_t key;         /* a thread's ring; its destructor sees threads end */
     tam_marks *next;           /* of the open ones, under the lock */
     _Atomic uint64_t homeless; /* marks of threads that found no ring */
     _Atomic(ring *) rings[TAM_MARKS_THREADS];
-    _Atomic uint64_t owners[TAM_MARKS_THREADS]; /* numbers of threads; a free ring may hold spans */
+    _Atomic pthread_t owners[TAM_MARKS_THREADS]; /* a free ring may hold spans */
 };
-
-/* Which ring of a meter is this thread's. No two meters have one id: a closed one is never met. */
-typedef struct seat {
-    uint64_t id;
-    ring *ring;
-} seat;
-
-static _Atomic uint64_t last_number;
-static _Thread_local uint64_t number; /* of this thread; 0: it has not marked yet */
-static _Thread_local seat seats[SEATS];
-static _Thread_local uint32_t next_seat;
 
 /* Of threads that end and of meters that open and close; marks never take it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tam_marks *first;
-static uint64_t last_id;
-static pthread_key_t key; /* exists while a meter is open: its destructor sees threads end */
 
 /* Never without a deadline: in the child of a fork the lock may be held by nobody that lives. */
 static bool take_lock(void) {
@@ -95,68 +78,51 @@ static void close_phase(ring *r, uint32_t phase, uint64_t now_ns) {
 }
 
 /* Phases under way end with their thread. */
-static void leave(tam_marks *marks) {
+static void leave(tam_marks *marks, uint32_t i) {
+    ring *r = atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
     uint64_t now_ns = tam_clock_ns();
-    for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
-        if (atomic_load_explicit(&marks->owners[i], memory_order_relaxed) != number)
-            continue;
-        ring *r = atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
-        for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
-            close_phase(r, phase, now_ns);
-        atomic_store_explicit(&marks->owners[i], NOBODY, memory_order_release);
-    }
+    for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
+        close_phase(r, phase, now_ns);
+    atomic_store_explicit(&marks->owners[i], NOBODY, memory_order_release);
 }
 
-static void thread_ends(void *unused) {
-    (void)unused;
+/* Its meter may have closed meanwhile, and another one have a ring in the same place: only what an
+ * open meter knows as this thread's is touched. */
+static void thread_ends(void *own) {
     if (!take_lock())
         return;
-    for (tam_marks *m = first; m; m = m->next)
-        leave(m);
+    for (tam_marks *m = first; m; m = m->next) {
+        for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
+            if (atomic_load(&m->owners[i]) == pthread_self() && atomic_load(&m->rings[i]) == own)
+                leave(m, i);
+        }
+    }
     pthread_mutex_unlock(&lock);
 }
 
-static ring *find(tam_marks *marks) {
-    for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++) {
-        if (atomic_load_explicit(&marks->owners[i], memory_order_relaxed) == number)
-            return atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
-    }
-    return NULL;
-}
-
 static ring *claim_slot(tam_marks *marks, uint32_t i) {
-    uint64_t owner = atomic_load_explicit(&marks->owners[i], memory_order_relaxed);
-    if (owner != NOBODY || !atomic_compare_exchange_strong(&marks->owners[i], &owner, number))
+    pthread_t nobody = NOBODY;
+    if (!atomic_compare_exchange_strong(&marks->owners[i], &nobody, pthread_self()))
         return NULL;
     ring *r = atomic_load_explicit(&marks->rings[i], memory_order_relaxed);
     if (!r && (r = tam_alloc(sizeof *r)))
         atomic_store_explicit(&marks->rings[i], r, memory_order_release);
-    if (!r || pthread_setspecific(key, seats) != 0) {
-        atomic_store_explicit(&marks->owners[i], NOBODY, memory_order_release);
-        return NULL;
-    }
-    return r;
+    if (r && pthread_setspecific(marks->key, r) == 0)
+        return r;
+    atomic_store_explicit(&marks->owners[i], NOBODY, memory_order_release);
+    return NULL;
 }
 
 static ring *claim(tam_marks *marks) {
     ring *r = NULL;
-    if (number == NOBODY)
-        number = atomic_fetch_add(&last_number, 1) + 1;
-    else
-        r = find(marks);
     for (uint32_t i = 0; i < TAM_MARKS_THREADS && !r; i++)
         r = claim_slot(marks, i);
-    if (r)
-        seats[next_seat++ % SEATS] = (seat){marks->id, r};
     return r;
 }
 
 static inline ring *ring_of(tam_marks *marks) {
-    for (uint32_t i = 0; i < SEATS; i++) {
-        if (seats[i].id == marks->id)
-            return seats[i].ring;
-    }
-    return claim(marks);
+    ring *r = pthread_getspecific(marks->key);
+    return r ? r : claim(marks);
 }
 
 /* -- open and close --------------------------------------------------------------------------- */
@@ -165,17 +131,16 @@ tamis_status tam_marks_open(tam_marks **out) {
     tam_marks *marks = tam_alloc(sizeof *marks);
     if (!marks)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the marks of phases");
+    if (pthread_key_create(&marks->key, thread_ends) != 0) {
+        tam_free(marks);
+        return tam_fail(TAMIS_E_NOMEM, "marks of phases: the process has no thread key left");
+    }
     if (!take_lock()) {
+        pthread_key_delete(marks->key);
         tam_free(marks);
         return tam_fail(TAMIS_E_STATE, "marks of phases: their lock is held by a thread that does "
                                        "not exist; open the meter before the process forks");
     }
-    if (!first && pthread_key_create(&key, thread_ends) != 0) {
-        pthread_mutex_unlock(&lock);
-        tam_free(marks);
-        return tam_fail(TAMIS_E_NOMEM, "marks of phases: the process has no thread key left");
-    }
-    marks->id = ++last_id;
     marks->next = first;
     first = marks;
     pthread_mutex_unlock(&lock);
@@ -186,15 +151,12 @@ tamis_status tam_marks_open(tam_marks **out) {
 void tam_marks_close(tam_marks *marks) {
     if (!marks || !take_lock()) /* better some bytes lost than a list that two change */
         return;
-    for (tam_marks **link = &first; *link; link = &(*link)->next) {
-        if (*link == marks) {
-            *link = marks->next;
-            break;
-        }
-    }
-    if (!first)
-        pthread_key_delete(key);
+    tam_marks **link = &first;
+    while (*link != marks)
+        link = &(*link)->next;
+    *link = marks->next;
     pthread_mutex_unlock(&lock);
+    pthread_key_delete(marks->key);
     for (uint32_t i = 0; i < TAM_MARKS_THREADS; i++)
         tam_free(atomic_load(&marks->rings[i]));
     tam_free(marks);

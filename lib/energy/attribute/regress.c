@@ -196,13 +196,6 @@ static uint32_t misplaced(const matrix *a, const double *b, const double *x, uin
     return bits;
 }
 
-static uint32_t last_of(uint32_t bits) {
-    uint32_t last = 0;
-    while (bits >> last > 1)
-        last++;
-    return 1u << last;
-}
-
 /* Least x'Ax - 2b'x with x >= 0, A positive definite. All are free at first, and those on the wrong
  * side change it, at once while that helps. After some rounds only the last one does: this is known
  * to end (Murty 1974), which the bound on rounds does not cut off in practice. */
@@ -215,7 +208,8 @@ static bool solve_nonnegative(const matrix *a, const double *b, double *x) {
         uint32_t wrong = misplaced(a, b, x, free_bits);
         if (!wrong)
             return true;
-        free_bits ^= round < ROUNDS_AT_ONCE ? wrong : last_of(wrong);
+        uint32_t last = 1u << (31 - __builtin_clz(wrong));
+        free_bits ^= round < ROUNDS_AT_ONCE ? wrong : last;
     }
     for (uint32_t i = 0; i < a->n; i++)
         x[i] = fmax(x[i], 0.0);

@@ -89,16 +89,12 @@ static void forget(track *t, uint64_t before_ns) {
     t->count -= past - 1;
 }
 
-static void forget_all(tam_spans *spans, uint64_t before_ns) {
+void tam_spans_forget(tam_spans *spans, uint64_t before_ns) {
     if (before_ns <= spans->known_ns)
         return;
     spans->known_ns = before_ns;
     for (uint32_t i = 0; i < TRACKS; i++)
         forget(&spans->tracks[i], before_ns);
-}
-
-void tam_spans_forget(tam_spans *spans, uint64_t before_ns) {
-    forget_all(spans, before_ns);
 }
 
 static bool grow(track *t) {
@@ -134,7 +130,7 @@ static bool ensure_room(tam_spans *spans, track *t) {
     if (t->count < 4)
         return false;
     spans->dropped += t->count / 4;
-    forget_all(spans, events_of(t)[t->count / 2].at_ns);
+    tam_spans_forget(spans, events_of(t)[t->count / 2].at_ns);
     return make_room(t);
 }
 

@@ -8,12 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 
-struct tamis_governor {
-    tamis_governor_config config;
-    const tam_governor_policy *policy;
-    tam_governor_state state;
-};
-
 static const char *const reasons[TAMIS_GOVERNOR_REASONS] = {
     "free",     "budget",         "carbon",
     "hold",     "ramp",           "out of reach",
@@ -90,7 +84,10 @@ tamis_status tamis_governor_create(const tamis_governor_config *config, tamis_go
     ours.policy = policy->name; /* the caller's may go */
     g->config = ours;
     g->policy = policy;
-    g->state = tam_governor_begin(&g->config);
+    g->before = g->now = tam_governor_free_knobs(&ours);
+    g->response.density_max = ours.density_max;
+    g->response.cap_max_w = ours.cap_max_w > 0.0 ? ours.cap_max_w : most_w;
+    g->response.devices = (double)ours.devices;
     *out = g;
     return TAMIS_OK;
 }
@@ -109,10 +106,10 @@ tamis_status tamis_governor_set_budget(tamis_governor *g, double watts, double g
                         g->policy->name);
     const bounds both[] = {{"watts", watts, 0.0, most_w}, {"g_per_h", g_per_h, 0.0, most_w}};
     TAM_TRY(check_bounds(both, 2));
-    g->state.budget_w = watts;
-    g->state.g_per_h = g_per_h;
-    g->state.until_step = until_step;
-    g->state.budgeted = true;
+    g->budget_w = watts;
+    g->g_per_h = g_per_h;
+    g->until_step = until_step;
+    g->budgeted = true;
     return TAMIS_OK;
 }
 
@@ -123,7 +120,7 @@ static double known_or(double value, double low) {
     return isnan(value) ? low : value;
 }
 
-static tamis_status check_window(const tam_governor_state *s, const tamis_governor_window *w) {
+static tamis_status check_window(uint64_t seen_step, const tamis_governor_window *w) {
     const bounds all[] = {
         {"seconds", w->seconds, 1e-6, 1e9},
         {"density", known_or(w->density, 1.0), 1e-12, 1.0},
@@ -138,12 +135,12 @@ static tamis_status check_window(const tam_governor_state *s, const tamis_govern
     if (w->steps > w->step || w->step > UINT64_MAX / 2)
         return tam_fail(TAMIS_E_ARGUMENT, "governor: %llu steps before step %llu are none",
                         (unsigned long long)w->steps, (unsigned long long)w->step);
-    if (w->step - w->steps < s->seen_step)
+    if (w->step - w->steps < seen_step)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "governor: a window begins with step %llu, but step %llu was in the one "
                         "before",
                         (unsigned long long)(w->step - w->steps),
-                        (unsigned long long)(s->seen_step - 1));
+                        (unsigned long long)(seen_step - 1));
     return TAMIS_OK;
 }
 
@@ -155,11 +152,12 @@ tamis_status tamis_governor_decide(tamis_governor *g, const tamis_governor_windo
     if (!g || !window || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_governor_decide: an argument is NULL");
     TAM_TRY(tam_struct_copy("tamis_governor_window", &ours, sizeof ours, sizeof ours, window));
-    TAM_TRY(check_window(&g->state, &ours));
-    tam_governor_state next = g->state;
-    tam_governor_step(&g->config, g->policy, &next, &ours, &decision);
+    TAM_TRY(check_window(g->window.step, &ours));
+    tamis_governor next = *g;
+    next.window = ours;
+    tam_governor_step(&next, &decision);
     TAM_TRY(tam_struct_give("tamis_governor_decision", &decision, sizeof decision, out));
-    g->state = next;
+    *g = next;
     return TAMIS_OK;
 }
 

@@ -32,22 +32,15 @@ typedef struct tam_wish {
     tamis_governor_reason reason;
 } tam_wish;
 
-/** What a policy may look at. */
-typedef struct tam_governor_view {
-    const tamis_governor_config *config;
-    const tamis_governor_window *window;
-    double budget_w; /* in force; 0: none; NAN: it is in grams and intensity is unknown */
-    double free_w;   /* expected with every knob at its begin */
-    double credit_s; /* of the time that may be lost, what has not been */
-} tam_governor_view;
-
 /** A row: a policy is a function of plain data. */
 typedef struct tam_governor_policy {
     const char *name;
     bool budgets; /* it looks at the budget */
     /** What it needs of the configuration, NULL: nothing. */
     tamis_status (*check)(const tamis_governor_config *config);
-    tam_wish (*wish)(const tam_governor_view *view);
+    /** @param now  the decision in the making: budget_w (NAN: it is in grams and intensity is
+     *              unknown) and high_w are set */
+    tam_wish (*wish)(const tamis_governor *g, const tamis_governor_decision *now);
 } tam_governor_policy;
 
 /** The row of a name; fails with a sentence that lists them. */
@@ -55,24 +48,25 @@ tamis_status tam_governor_policy_find(const char *name, const tam_governor_polic
 
 /* -- decide.c --------------------------------------------------------------------------------- */
 
-/** All that changes. */
-typedef struct tam_governor_state {
+struct tamis_governor {
+    tamis_governor_config config;
+    const tam_governor_policy *policy;
+
+    tamis_governor_window window; /* the last one */
     tam_response response;
     tam_knobs before, now; /* `now` holds from from_step on */
     uint64_t from_step;
-    uint64_t seen_step;       /* that follows the last window */
     double budget_w, g_per_h; /* set by the caller, if `budgeted` */
     uint64_t until_step;      /* 0: for good */
     bool budgeted, guarded;   /* guarded: the residual is too large */
-    double credit_s;
-    double share; /* in eighths */
-} tam_governor_state;
+    double credit_s;          /* of the time that may be lost, what has not been */
+    double share;             /* of the way from density_max to density_min, in eighths */
+};
 
-tam_governor_state tam_governor_begin(const tamis_governor_config *config);
+/** Every knob at its begin. */
+tam_knobs tam_governor_free_knobs(const tamis_governor_config *config);
 
-/** A decision, and the state that follows. The window has been checked. */
-void tam_governor_step(const tamis_governor_config *config, const tam_governor_policy *policy,
-                       tam_governor_state *state, const tamis_governor_window *window,
-                       tamis_governor_decision *out);
+/** Decide after g->window, which has been checked. */
+void tam_governor_step(tamis_governor *g, tamis_governor_decision *out);
 
 #endif

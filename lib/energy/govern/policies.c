@@ -8,9 +8,13 @@
 
 /* -- off -------------------------------------------------------------------------------------- */
 
-static tam_wish wish_nothing(const tam_governor_view *v) {
-    (void)v;
-    return (tam_wish){TAM_WISH_FREE, 0.0, 0.0, TAMIS_GOVERNOR_FREE};
+static const tam_wish nothing = {TAM_WISH_FREE, 0.0, 0.0, TAMIS_GOVERNOR_FREE};
+static const tam_wish unknown = {TAM_WISH_KEEP, 0.0, 0.0, TAMIS_GOVERNOR_UNKNOWN_INTENSITY};
+
+static tam_wish wish_nothing(const tamis_governor *g, const tamis_governor_decision *now) {
+    (void)g;
+    (void)now;
+    return nothing;
 }
 
 /* -- budget ----------------------------------------------------------------------------------- */
@@ -18,13 +22,14 @@ static tam_wish wish_nothing(const tam_governor_view *v) {
 /* Density is the least where a fifth of the watts is lacking. */
 static const double all_density = 5.0;
 
-static tam_wish wish_budget(const tam_governor_view *v) {
-    if (isnan(v->budget_w))
-        return (tam_wish){TAM_WISH_KEEP, 0.0, 0.0, TAMIS_GOVERNOR_UNKNOWN_INTENSITY};
-    if (!(v->budget_w > 0.0) || v->free_w <= v->budget_w)
-        return (tam_wish){TAM_WISH_FREE, 0.0, 0.0, TAMIS_GOVERNOR_FREE};
-    double lacking = (v->free_w - v->budget_w) / v->free_w;
-    return (tam_wish){TAM_WISH_WATTS, v->budget_w, all_density * lacking, TAMIS_GOVERNOR_BUDGET};
+static tam_wish wish_budget(const tamis_governor *g, const tamis_governor_decision *now) {
+    (void)g;
+    if (isnan(now->budget_w))
+        return unknown;
+    if (!(now->budget_w > 0.0) || now->high_w <= now->budget_w)
+        return nothing;
+    double lacking = (now->high_w - now->budget_w) / now->high_w;
+    return (tam_wish){TAM_WISH_WATTS, now->budget_w, all_density * lacking, TAMIS_GOVERNOR_BUDGET};
 }
 
 /* -- carbon ----------------------------------------------------------------------------------- */
@@ -33,38 +38,37 @@ static tam_wish wish_budget(const tam_governor_view *v) {
  * is not slower than it may be by more than a moment. */
 static const double credit_hour_s = 3600.0;
 
-static tam_wish wish_slowdown(const tam_governor_view *v, double slowdown) {
-    const tamis_governor_config *c = v->config;
-    double allowed = c->slowdown + v->credit_s / credit_hour_s;
-    slowdown = slowdown < c->slowdown_most ? slowdown : c->slowdown_most;
+static tam_wish wish_slowdown(const tamis_governor *g, double slowdown) {
+    double allowed = g->config.slowdown + g->credit_s / credit_hour_s;
+    double most = g->config.slowdown_most;
+    slowdown = slowdown < most ? slowdown : most;
     slowdown = slowdown < allowed ? slowdown : allowed;
     if (!(slowdown > 0.0))
-        return (tam_wish){TAM_WISH_FREE, 0.0, 0.0, TAMIS_GOVERNOR_FREE};
-    return (tam_wish){TAM_WISH_SLOWDOWN, slowdown, slowdown / c->slowdown_most,
-                      TAMIS_GOVERNOR_CARBON};
+        return nothing;
+    return (tam_wish){TAM_WISH_SLOWDOWN, slowdown, slowdown / most, TAMIS_GOVERNOR_CARBON};
 }
 
-static const tam_wish unknown = {TAM_WISH_KEEP, 0.0, 0.0, TAMIS_GOVERNOR_UNKNOWN_INTENSITY};
-
-static tam_wish wish_threshold(const tam_governor_view *v) {
-    double now = v->window->intensity_g_per_kwh, limit = v->config->threshold_g_per_kwh;
+static tam_wish wish_threshold(const tamis_governor *g, const tamis_governor_decision *now) {
+    (void)now;
+    double intensity = g->window.intensity_g_per_kwh, limit = g->config.threshold_g_per_kwh;
     if (limit == 0.0)
-        limit = v->window->outlook_g_per_kwh;
-    if (isnan(now) || isnan(limit))
+        limit = g->window.outlook_g_per_kwh;
+    if (isnan(intensity) || isnan(limit))
         return unknown;
-    return now > limit ? wish_slowdown(v, v->config->slowdown_most) : wish_nothing(v);
+    return intensity > limit ? wish_slowdown(g, g->config.slowdown_most) : nothing;
 }
 
 /* In proportion to what intensity is above its least: the mean over the outlook is `slowdown`. */
-static tam_wish wish_proportional(const tam_governor_view *v) {
-    const tamis_governor_window *w = v->window;
+static tam_wish wish_proportional(const tamis_governor *g, const tamis_governor_decision *now) {
+    (void)now;
+    const tamis_governor_window *w = &g->window;
     double range = w->outlook_g_per_kwh - w->outlook_low_g_per_kwh;
     double above = w->intensity_g_per_kwh - w->outlook_low_g_per_kwh;
     if (isnan(range) || isnan(above))
         return unknown;
     if (!(range > 0.0)) /* all hours are alike */
-        return wish_slowdown(v, v->config->slowdown);
-    return above > 0.0 ? wish_slowdown(v, v->config->slowdown * (above / range)) : wish_nothing(v);
+        return wish_slowdown(g, g->config.slowdown);
+    return above > 0.0 ? wish_slowdown(g, g->config.slowdown * (above / range)) : nothing;
 }
 
 static tamis_status check_budget(const tamis_governor_config *c) {

@@ -85,6 +85,7 @@ static bool believe(tam_estimate *e, double miss, double variance, const prior *
 static void observe(tam_estimate *e, const double terms[TAM_RESPONSE_TERMS], double seen,
                     double relative, const prior *priors) {
     double along[TAM_RESPONSE_TERMS], variance = seen * seen * relative;
+    wander(e, priors);
     double miss = seen - combine(e, terms);
     if (!believe(e, miss, foresee(e, terms, variance, along), priors))
         return;
@@ -103,51 +104,49 @@ typedef struct terms {
 } terms;
 
 /* The last of power is the pause's, which depends on the time. */
-static terms terms_of(const tam_response *r, const tam_response_frame *f, const tam_knobs *k) {
-    bool binds = k->cap_w > 0.0 && k->cap_w < r->binding_w;
-    double d = 1.0 - k->density / f->density_max;
-    terms t = {{1.0, binds ? r->binding_w / k->cap_w - 1.0 : 0.0, d, 0.0},
-               {1.0, binds ? 1.0 - k->cap_w / r->binding_w : 0.0, d, 0.0}};
+static terms terms_of(const tam_response *r, tam_knobs k) {
+    bool binds = k.cap_w > 0.0 && k.cap_w < r->binding_w;
+    double d = 1.0 - k.density / r->density_max;
+    terms t = {{1.0, binds ? r->binding_w / k.cap_w - 1.0 : 0.0, d, 0.0},
+               {1.0, binds ? 1.0 - k.cap_w / r->binding_w : 0.0, d, 0.0}};
     return t;
 }
 
-/* Without pause, s = 1. */
-static double relative_time(const tam_response *r, const terms *t) {
-    return clip(combine(&r->time, t->time), 0.1, 10.0);
+/* Seconds of a step without pause. */
+static double busy_s_of(const tam_response *r, const terms *t) {
+    return r->step_s * clip(combine(&r->time, t->time), 0.1, 10.0);
 }
 
 bool tam_response_knows_cap(const tam_response *r) {
     return r->power.spread[1][1] < 0.25 * power_priors[1].spread;
 }
 
-double tam_response_step_s(const tam_response *r, const tam_response_frame *f, const tam_knobs *k) {
-    terms t = terms_of(r, f, k);
-    return r->step_s * relative_time(r, &t) + k->pace_s;
+double tam_response_step_s(const tam_response *r, tam_knobs k) {
+    terms t = terms_of(r, k);
+    return busy_s_of(r, &t) + k.pace_s;
 }
 
 /* A pause never takes more than a step does, nor nothing. */
-double tam_response_watts(const tam_response *r, const tam_response_frame *f, const tam_knobs *k) {
-    terms t = terms_of(r, f, k);
-    double step_s = r->step_s * relative_time(r, &t);
+double tam_response_watts(const tam_response *r, tam_knobs k) {
+    terms t = terms_of(r, k);
+    double step_s = busy_s_of(r, &t);
     double busy = clip(combine(&r->power, t.power), 0.05, 10.0);
     double pause = clip(r->power.value[3], 0.02 * busy, 0.98 * busy);
-    return r->watts * ((busy * step_s + pause * k->pace_s) / (step_s + k->pace_s));
+    return r->watts * ((busy * step_s + pause * k.pace_s) / (step_s + k.pace_s));
 }
 
 /* Watts are a sum of the values of power, weighed by these, in units of w. */
-static void weigh(const tam_response *r, const tam_response_frame *f, const tam_knobs *k,
-                  double out[TAM_RESPONSE_TERMS]) {
-    terms t = terms_of(r, f, k);
-    double step_s = r->step_s * relative_time(r, &t), all_s = step_s + k->pace_s;
+static void weigh(const tam_response *r, tam_knobs k, double out[TAM_RESPONSE_TERMS]) {
+    terms t = terms_of(r, k);
+    double step_s = busy_s_of(r, &t), all_s = step_s + k.pace_s;
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++)
-        out[i] = i == 3 ? k->pace_s / all_s : t.power[i] * step_s / all_s;
+        out[i] = i == 3 ? k.pace_s / all_s : t.power[i] * step_s / all_s;
 }
 
-double tam_response_doubt(const tam_response *r, const tam_response_frame *f, const tam_knobs *from,
-                          const tam_knobs *to) {
+double tam_response_doubt(const tam_response *r, tam_knobs from, tam_knobs to) {
     double a[TAM_RESPONSE_TERMS], b[TAM_RESPONSE_TERMS], sum = 0.0;
-    weigh(r, f, from, a);
-    weigh(r, f, to, b);
+    weigh(r, from, a);
+    weigh(r, to, b);
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++) {
         for (int j = 0; j < TAM_RESPONSE_TERMS; j++)
             sum += (b[i] - a[i]) * r->power.spread[i][j] * (b[j] - a[j]);
@@ -157,18 +156,17 @@ double tam_response_doubt(const tam_response *r, const tam_response_frame *f, co
 
 /* -- learning --------------------------------------------------------------------------------- */
 
-static void start(tam_response *r, const tam_response_frame *f, const tam_knobs *k, double busy_s,
-                  double step_j) {
-    bool capped = k->cap_w > 0.0;
-    double watts = step_j / (busy_s + k->pace_s);
+static void start(tam_response *r, tam_knobs k, double busy_s, double step_j) {
+    bool capped = k.cap_w > 0.0;
+    double watts = step_j / (busy_s + k.pace_s);
     begin(&r->time, time_priors);
     begin(&r->power, power_priors);
     if (!(capped && r->binding_w > 0.0)) {
-        double mean_w = watts / f->devices; /* without a cap, or if this one does not bind */
-        r->binding_w = mean_w < f->cap_max_w ? mean_w : f->cap_max_w;
+        double mean_w = watts / r->devices; /* without a cap, or if this one does not bind */
+        r->binding_w = mean_w < r->cap_max_w ? mean_w : r->cap_max_w;
     }
-    terms t = terms_of(r, f, k);
-    t.power[3] = k->pace_s / busy_s;
+    terms t = terms_of(r, k);
+    t.power[3] = k.pace_s / busy_s;
     r->step_s = busy_s / combine(&r->time, t.time);
     r->watts = step_j / busy_s / combine(&r->power, t.power);
     r->windows = 0;
@@ -178,24 +176,21 @@ static bool far(double seen, double expected) {
     return !(seen > least_ratio * expected && seen < most_ratio * expected);
 }
 
-void tam_response_learn(tam_response *r, const tam_response_frame *f, const tam_knobs *k,
-                        double step_s, double step_j, double moved) {
-    double busy_s = step_s - k->pace_s; /* a caller that did not pause at all: be not misled */
+void tam_response_learn(tam_response *r, tam_knobs k, double step_s, double step_j, double moved) {
+    double busy_s = step_s - k.pace_s; /* a caller that did not pause at all: be not misled */
     busy_s = busy_s > 0.05 * step_s ? busy_s : 0.05 * step_s;
-    bool strange = far(busy_s + k->pace_s, tam_response_step_s(r, f, k)) ||
-                   far(step_j / step_s, tam_response_watts(r, f, k));
+    bool strange = far(busy_s + k.pace_s, tam_response_step_s(r, k)) ||
+                   far(step_j / step_s, tam_response_watts(r, k));
     if (strange && r->windows && !r->strange) {
         r->strange = true;
         return;
     }
     if (strange || r->windows == 0)
-        start(r, f, k, busy_s, step_j);
+        start(r, k, busy_s, step_j);
     r->strange = false;
 
-    terms t = terms_of(r, f, k);
-    t.power[3] = k->pace_s / busy_s;
-    wander(&r->time, time_priors);
-    wander(&r->power, power_priors);
+    terms t = terms_of(r, k);
+    t.power[3] = k.pace_s / busy_s;
     observe(&r->time, t.time, busy_s / r->step_s, noise, time_priors);
     observe(&r->power, t.power, step_j / busy_s / r->watts,
             noise + lag_part * moved * lag_part * moved, power_priors);

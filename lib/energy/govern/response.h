@@ -33,20 +33,16 @@ typedef struct tam_estimate {
     double surprise; /* -1, 1: the last window was far below, above what was expected */
 } tam_estimate;
 
-/** Zero: nothing is known. */
+/** The first three do not change; the rest is zero while nothing is known. */
 typedef struct tam_response {
+    double density_max, cap_max_w; /* cap_max_w 0: there are no caps */
+    double devices;
     uint64_t windows;     /* learnt from */
     bool strange;         /* the last window was of another workload, or held up */
     double step_s, watts; /* s and w */
     double binding_w;     /* C */
     tam_estimate time, power;
 } tam_response;
-
-/** What does not change. */
-typedef struct tam_response_frame {
-    double density_max, cap_max_w; /* cap_max_w 0: there are no caps */
-    double devices;
-} tam_response_frame;
 
 /**
  * Learn from a window.
@@ -56,20 +52,17 @@ typedef struct tam_response_frame {
  * @param  step_j  [in]  joules of a step, above 0
  * @param  moved   [in]  by how much, relative, watts were to change within the window: they lag
  */
-void tam_response_learn(tam_response *r, const tam_response_frame *frame, const tam_knobs *knobs,
-                        double step_s, double step_j, double moved);
+void tam_response_learn(tam_response *r, tam_knobs knobs, double step_s, double step_j,
+                        double moved);
 
 /** Whether windows have shown what a cap does. */
 bool tam_response_knows_cap(const tam_response *r);
 
 /** Expected at other knobs: seconds of a step with its pause, and mean watts. */
-double tam_response_step_s(const tam_response *r, const tam_response_frame *frame,
-                           const tam_knobs *knobs);
-double tam_response_watts(const tam_response *r, const tam_response_frame *frame,
-                          const tam_knobs *knobs);
+double tam_response_step_s(const tam_response *r, tam_knobs knobs);
+double tam_response_watts(const tam_response *r, tam_knobs knobs);
 
 /** Variance of what is expected of the difference of watts between two settings, in W^2. */
-double tam_response_doubt(const tam_response *r, const tam_response_frame *frame,
-                          const tam_knobs *from, const tam_knobs *to);
+double tam_response_doubt(const tam_response *r, tam_knobs from, tam_knobs to);
 
 #endif

@@ -34,15 +34,12 @@ static void take_gain(tam_channel *c, const tam_energy_gain *gain) {
     c->gains[c->ngains++] = *gain;
 }
 
-/* Channels are in the order of samplers and their domains. */
 static void take_gains(tamis_energy *e) {
-    tam_channel *first = e->channels;
     tam_energy_gain gain;
-    uint32_t index;
-    for (uint32_t s = 0; s < e->nsamplers; s++) {
-        while (tam_sampler_take(e->samplers[s], &index, &gain))
-            take_gain(&first[index], &gain);
-        first += tam_sampler_count(e->samplers[s]);
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        tam_channel *c = &e->channels[i];
+        while (tam_sampler_take(c->sampler, c->index, &gain))
+            take_gain(c, &gain);
     }
 }
 
@@ -51,7 +48,7 @@ static void learn(tamis_energy *e, uint64_t settled_ns) {
         tam_channel *c = &e->channels[i];
         for (; c->fitted < c->ngains && c->gains[c->fitted].end_ns <= settled_ns; c->fitted++) {
             const tam_energy_gain *g = &c->gains[c->fitted];
-            tam_fit_take(c->fit, e->spans, g->begin_ns, g->end_ns, g->uj);
+            tam_fit_take(c->fit, e->spans, g->begin_ns, g->end_ns, g->uj, e->now[i].tick_s);
         }
     }
 }

@@ -26,11 +26,6 @@ static bool same_source(const tam_energy_domain *a, const tam_energy_domain *b) 
     return strcspn(b->place.id, ":") == length && strncmp(a->place.id, b->place.id, length) == 0;
 }
 
-static bool is_processor(tamis_energy_kind kind) {
-    return kind == TAMIS_ENERGY_PACKAGE || kind == TAMIS_ENERGY_DRAM || kind == TAMIS_ENERGY_CORE ||
-           kind == TAMIS_ENERGY_UNCORE;
-}
-
 /* Two that measure the whole host, or the platform by two sources, are one: the first that is
  * usable counts. */
 static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain *b) {
@@ -43,7 +38,8 @@ static bool contains_by_kind(const tam_energy_domain *a, const tam_energy_domain
         return false;
     if (outer == TAMIS_ENERGY_PSYS && inner == TAMIS_ENERGY_PSYS)
         return !same_source(a, b);
-    return (outer == TAMIS_ENERGY_PSYS || outer == TAMIS_ENERGY_MODULE) && is_processor(inner);
+    return (outer == TAMIS_ENERGY_PSYS || outer == TAMIS_ENERGY_MODULE) &&
+           tam_energy_is_processor(inner);
 }
 
 static const tam_energy_domain *find(const list *l, const char *id) {

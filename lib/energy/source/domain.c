@@ -277,8 +277,7 @@ bool tam_domain_take(tam_energy_domain *d, const tam_energy_reading *reading,
 }
 
 void tam_domain_age(tam_energy_domain *d, uint64_t now_ns) {
-    bool well = d->status == TAMIS_ENERGY_OK || d->status == TAMIS_ENERGY_RESET ||
-                d->status == TAMIS_ENERGY_FROZEN || d->status == TAMIS_ENERGY_STALE;
+    bool well = d->status <= TAMIS_ENERGY_RESET; /* it answers, or did */
     if (d->heard_ns == 0)
         d->heard_ns = now_ns;
     if (!well || now_ns < d->heard_ns + STALE_NS)
@@ -308,9 +307,7 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
         return UINT64_MAX;
     if (!d->has_raw && d->status == TAMIS_ENERGY_OK)
         return now_ns;
-    if (d->status == TAMIS_ENERGY_LOST || d->status == TAMIS_ENERGY_DENIED ||
-        d->status == TAMIS_ENERGY_UNSUPPORTED || d->status == TAMIS_ENERGY_ABSENT ||
-        d->status == TAMIS_ENERGY_FAILED)
+    if (d->status >= TAMIS_ENERGY_LOST && d->status <= TAMIS_ENERGY_FAILED)
         return most(now_ns, d->heard_ns + RETRY_NS);
     if (d->status == TAMIS_ENERGY_FROZEN)
         at_ns = d->heard_ns + PAUSE_MOST_NS;

@@ -59,12 +59,11 @@ static void probe(tam_energy_place *place, item *it) {
 
 /* @param number  in the list: its name where it has none, or one that came before, which would be a
  * domain counted twice */
-static void refuse(tam_energy_found *found, uint32_t number, tamis_energy_status status,
-                   const char *what, const char *text) {
+static void refuse(tam_energy_found *found, uint32_t number, const char *what, const char *text) {
     char name[24];
     snprintf(name, sizeof name, "%u", number);
-    tam_energy_break(tam_energy_add(found, name, TAMIS_ENERGY_OTHER, sizeof(item)), status,
-                     "%s: %s", what, text);
+    tam_energy_break(tam_energy_add(found, name, TAMIS_ENERGY_OTHER, sizeof(item)),
+                     TAMIS_ENERGY_FAILED, "%s: %s", what, text);
 }
 
 /* `text` is cut to pieces. */
@@ -72,14 +71,13 @@ static void add_item(const tamis_energy_config *config, tam_energy_found *found,
                      char *text) {
     char *path = strchr(text, '='), *colon = strrchr(text, ':');
     if (!path || path == text || path - text > 48 || !colon || colon <= path + 1) {
-        refuse(found, number, TAMIS_ENERGY_FAILED,
-               "an item is not name=path:unit (name: 48 letters at most)", text);
+        refuse(found, number, "an item is not name=path:unit (name: 48 letters at most)", text);
         return;
     }
     *path++ = '\0';
     *colon++ = '\0';
     if (tam_energy_find_place(found, text)) {
-        refuse(found, number, TAMIS_ENERGY_FAILED, "two items have the same name", text);
+        refuse(found, number, "two items have the same name", text);
         return;
     }
     tam_energy_place *place = tam_energy_add(found, text, tam_energy_kind_of(text), sizeof(item));

@@ -230,14 +230,14 @@ static int to_board(const nvml *self, nvml_device *device) {
 static void add_gpu(tam_energy_found *found, const char *name, nvml_device device) {
     const nvml *self = found->self;
     char uuid[NVML_UUID_BYTES] = "";
+    const char *what = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle";
     int code = to_board(self, &device);
-    if (code != NVML_OK) {
-        add_failed(found, name, code, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
-        return;
+    if (code == NVML_OK) {
+        what = "nvmlDeviceGetUUID";
+        code = self->uuid(device, uuid, sizeof uuid);
     }
-    code = self->uuid(device, uuid, sizeof uuid);
     if (code != NVML_OK) {
-        add_failed(found, name, code, "nvmlDeviceGetUUID");
+        add_failed(found, name, code, what);
         return;
     }
     uuid[sizeof uuid - 1] = '\0';
@@ -292,12 +292,10 @@ static void add_named(tam_energy_found *found, const char *name) {
 
 static void add_list(tam_energy_found *found, const char *list) {
     char name[NVML_UUID_BYTES];
-    while (*list) {
-        size_t length = strcspn(list, ",");
-        snprintf(name, sizeof name, "%.*s", (int)length, list);
-        if (length > 0)
+    while (list) {
+        list = tam_energy_item(list, name, sizeof name);
+        if (name[0])
             add_named(found, name);
-        list += length + (list[length] == ',');
     }
 }
 

@@ -27,12 +27,6 @@ typedef struct zone {
 
 /* -- what a zone is --------------------------------------------------------------------------- */
 
-/* "package-0", "package-0-die-1", "psys", "psys-1", "core", "uncore", "dram" */
-static bool is_processors(tamis_energy_kind kind) {
-    return kind == TAMIS_ENERGY_PACKAGE || kind == TAMIS_ENERGY_PSYS || kind == TAMIS_ENERGY_CORE ||
-           kind == TAMIS_ENERGY_UNCORE || kind == TAMIS_ENERGY_DRAM;
-}
-
 static void read_range(tam_energy_place *place, const char *class, const char *folder) {
     char path[TAM_PATH_BYTES], why[TAMIS_ENERGY_TEXT];
     tam_path_print(path, "%s/%s/max_energy_range_uj", class, folder);
@@ -98,7 +92,7 @@ static void add_zone(tam_energy_found *found, const char *class, const char *fol
     tamis_energy_status named = read_name(class, folder, strlen(folder), name, why);
     tamis_energy_kind kind =
         named == TAMIS_ENERGY_OK ? tam_energy_kind_of(name) : TAMIS_ENERGY_OTHER;
-    bool understood = is_processors(kind);
+    bool understood = kind == TAMIS_ENERGY_PSYS || tam_energy_is_processor(kind);
     tam_path_print(z.counter, "%s/%s/energy_uj", class, folder);
     if (!understood && access(z.counter, F_OK) != 0)
         return; /* powercap has zones without a counter too */

@@ -9,77 +9,62 @@
 
 #include "lib/base/sync.h"
 
-enum { GAINS_LEAST = 256, TEXTS = 5 };
+enum { GAINS = 64, TEXTS = 5 }; /* GAINS: of more than a second */
 
 #define CLOSE_NS UINT64_C(50000000)  /* how long an answer is waited for before it is given up */
 #define TOGETHER_NS UINT64_C(200000) /* reads that are due so soon are made at once */
 
-typedef struct entry {
-    uint32_t index;
-    tam_energy_gain gain;
-} entry;
+/* A domain, and what it has gained that was not taken yet, oldest first. */
+typedef struct slot {
+    tam_energy_domain domain;
+    tam_energy_gain gains[GAINS];
+    uint32_t ngains;
+} slot;
 
 struct tam_sampler {
+    tam_energy_source source;
     tamis_energy_config config; /* with copies of the texts that sources read */
     char *texts[TEXTS];
     tam_energy_found found;
-    tam_energy_source silent; /* where it stands in for one that hangs */
+    slot *slots; /* [count] */
     uint32_t count;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    bool threaded, ready, closing, finished, left;
+    bool ready, closing, finished, left;
     tamis_status status;    /* when ready */
     uint64_t asked, served; /* hurries */
-    tam_energy_domain *domains;
-    entry *gains; /* oldest first */
-    uint32_t ngains, room;
 };
 
 static void release(tam_sampler *s) {
     tam_energy_close(&s->found);
     for (int i = 0; i < TEXTS; i++)
         tam_free(s->texts[i]);
-    tam_free(s->gains);
-    tam_free(s->domains);
+    tam_free(s->slots);
     tam_lock_close(&s->lock, &s->changed);
     tam_free(s);
 }
 
 /* -- gains ------------------------------------------------------------------------------------ */
 
-/* The oldest that has a successor joins it; there is one, for there are more
- * places than domains. */
-static void merge_oldest(tam_sampler *s) {
-    for (uint32_t i = 0; i < s->ngains; i++) {
-        uint32_t next = i + 1;
-        while (next < s->ngains && s->gains[next].index != s->gains[i].index)
-            next++;
-        if (next == s->ngains)
-            continue;
-        tam_energy_gain *into = &s->gains[next].gain, *from = &s->gains[i].gain;
-        into->begin_ns = from->begin_ns;
-        into->uj += from->uj;
-        memmove(&s->gains[i], &s->gains[i + 1], (s->ngains - i - 1) * sizeof s->gains[0]);
-        s->ngains--;
-        return;
+static void push_gain(slot *of, const tam_energy_gain *gain) {
+    tam_energy_gain *last = &of->gains[GAINS - 1];
+    if (of->ngains < GAINS) {
+        of->gains[of->ngains++] = *gain;
+    } else { /* nobody takes them: no joule is lost */
+        last->end_ns = gain->end_ns;
+        last->uj += gain->uj;
     }
 }
 
-static void push_gain(tam_sampler *s, uint32_t index, const tam_energy_gain *gain) {
-    if (s->ngains == s->room)
-        merge_oldest(s);
-    s->gains[s->ngains++] = (entry){index, *gain};
-}
-
-bool tam_sampler_take(tam_sampler *s, uint32_t *index, tam_energy_gain *out) {
+bool tam_sampler_take(tam_sampler *s, uint32_t index, tam_energy_gain *out) {
     pthread_mutex_lock(&s->lock);
-    bool some = s->ngains > 0;
+    slot *of = &s->slots[index];
+    bool some = of->ngains > 0;
     if (some) {
-        *index = s->gains[0].index;
-        *out = s->gains[0].gain;
-        memmove(&s->gains[0], &s->gains[1], --s->ngains * sizeof s->gains[0]);
+        *out = of->gains[0];
+        memmove(&of->gains[0], &of->gains[1], --of->ngains * sizeof of->gains[0]);
     }
     pthread_mutex_unlock(&s->lock);
     return some;
@@ -94,21 +79,22 @@ static void read_one(tam_sampler *s, uint32_t index) {
     pthread_mutex_unlock(&s->lock);
     tam_energy_read(&s->found, &s->found.places[index], &reading);
     pthread_mutex_lock(&s->lock);
-    if (!s->closing && tam_domain_take(&s->domains[index], &reading, &gain))
-        push_gain(s, index, &gain);
+    if (!s->closing && tam_domain_take(&s->slots[index].domain, &reading, &gain))
+        push_gain(&s->slots[index], &gain);
 }
 
 /* @return when the next one is due */
 static uint64_t read_due(tam_sampler *s, bool all) {
     uint64_t next_ns = UINT64_MAX;
     for (uint32_t i = 0; i < s->count && !s->closing; i++) {
-        uint64_t now_ns = tam_clock_ns(), due_ns = tam_domain_next(&s->domains[i], now_ns);
-        if (s->domains[i].place.status != TAMIS_ENERGY_OK)
+        const tam_energy_domain *d = &s->slots[i].domain;
+        uint64_t now_ns = tam_clock_ns(), due_ns = tam_domain_next(d, now_ns);
+        if (d->place.status != TAMIS_ENERGY_OK)
             continue;
         if (all || due_ns <= now_ns + TOGETHER_NS) {
             read_one(s, i);
             now_ns = tam_clock_ns();
-            due_ns = tam_domain_next(&s->domains[i], now_ns + TOGETHER_NS);
+            due_ns = tam_domain_next(d, now_ns + TOGETHER_NS);
         }
         next_ns = due_ns < next_ns ? due_ns : next_ns;
     }
@@ -118,19 +104,16 @@ static uint64_t read_due(tam_sampler *s, bool all) {
 /* @return whether any of them can be read */
 static bool take_found(tam_sampler *s) {
     bool some = false;
-    uint32_t n = s->found.n;
-    s->room = 2 * n > GAINS_LEAST ? 2 * n : GAINS_LEAST;
-    s->domains = tam_alloc_array(n, sizeof s->domains[0]);
-    s->gains = tam_alloc_array(s->room, sizeof s->gains[0]);
-    if (!s->domains || !s->gains) {
-        s->status =
-            tam_fail(TAMIS_E_NOMEM, "no memory for the energy source %s", s->found.source->name);
+    s->slots = tam_alloc_array(s->found.n, sizeof s->slots[0]);
+    if (!s->slots) {
+        s->status = TAMIS_E_NOMEM;
         return false;
     }
-    for (; s->count < n; s->count++) {
-        tam_domain_init(&s->domains[s->count], &s->found.places[s->count]);
-        tam_domain_age(&s->domains[s->count], tam_clock_ns());
-        some = some || s->domains[s->count].place.status == TAMIS_ENERGY_OK;
+    for (; s->count < s->found.n; s->count++) {
+        tam_energy_domain *d = &s->slots[s->count].domain;
+        tam_domain_init(d, &s->found.places[s->count]);
+        tam_domain_age(d, tam_clock_ns());
+        some = some || d->place.status == TAMIS_ENERGY_OK;
     }
     return some;
 }
@@ -152,7 +135,7 @@ static void read_on(tam_sampler *s) {
 
 static void *drive(void *opaque) {
     tam_sampler *s = opaque;
-    s->status = tam_energy_find(s->found.source, &s->config, &s->found);
+    s->status = tam_energy_find(&s->source, &s->config, &s->found);
     bool some = s->status == TAMIS_OK && take_found(s);
     pthread_mutex_lock(&s->lock);
     s->ready = true;
@@ -182,15 +165,16 @@ static bool copy_texts(tam_sampler *s) {
     return true;
 }
 
-static tam_sampler *make(const tam_energy_source *source, const tamis_energy_config *config) {
+static tam_sampler *start(const tam_energy_source *source, const tamis_energy_config *config) {
     tam_sampler *s = tam_alloc(sizeof *s);
     if (!s || !tam_lock_open(&s->lock, &s->changed)) {
         tam_free(s);
         return NULL;
     }
-    s->found.source = source;
+    s->source = *source;
+    s->found.source = &s->source;
     s->config = *config;
-    if (copy_texts(s))
+    if (copy_texts(s) && tam_thread_start(&s->thread, drive, s))
         return s;
     release(s);
     return NULL;
@@ -217,45 +201,25 @@ static void find_silent(const tamis_energy_config *config, tam_energy_found *fou
 }
 
 /* What stands in for a source that did not answer. */
-static tamis_status open_silent(const tam_energy_source *source, tam_sampler **out) {
-    static const tamis_energy_config none;
-    tam_sampler *s = make(source, &none);
-    if (!s)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the energy source %s", source->name);
-    s->silent = (tam_energy_source){.name = source->name, .find = find_silent};
-    s->finished = true;
-    s->status = tam_energy_find(&s->silent, &s->config, &s->found);
-    if (s->status == TAMIS_OK)
-        take_found(s);
-    tamis_status status = s->status;
-    if (status != TAMIS_OK) {
-        release(s);
-        return status;
-    }
-    tam_log(TAM_WARN, "energy: %s: %s", source->name, s->domains[0].reason);
-    *out = s;
-    return TAMIS_OK;
+static tam_sampler *start_silent(const char *name, const tamis_energy_config *config) {
+    tam_energy_source silent = {.name = name, .find = find_silent};
+    tam_sampler *s = start(&silent, config);
+    if (s && await(s, &s->ready, UINT64_MAX) && s->status == TAMIS_OK)
+        tam_log(TAM_WARN, "energy: %s: %s", name, s->slots[0].domain.reason);
+    return s;
 }
 
 tamis_status tam_sampler_open(const tam_energy_source *source, const tamis_energy_config *config,
                               uint64_t until_ns, tam_sampler **out) {
-    tam_sampler *s = make(source, config);
-    if (!s || !tam_thread_start(&s->thread, drive, s)) {
-        if (s)
-            release(s);
-        return tam_fail(TAMIS_E_NOMEM, "no memory or no thread for the energy source %s",
-                        source->name);
-    }
-    s->threaded = true;
-    if (!await(s, &s->ready, until_ns))
-        return open_silent(source, out);
-    tamis_status status = s->status;
-    if (status == TAMIS_OK) {
+    tam_sampler *s = start(source, config);
+    if (s && !await(s, &s->ready, until_ns))
+        s = start_silent(source->name, config);
+    if (s && s->status == TAMIS_OK) {
         *out = s;
         return TAMIS_OK;
     }
     tam_sampler_close(s);
-    return tam_fail(status, "no memory for the energy source %s", source->name);
+    return tam_fail(TAMIS_E_NOMEM, "no memory or no thread for the energy source %s", source->name);
 }
 
 uint32_t tam_sampler_count(const tam_sampler *s) {
@@ -264,7 +228,7 @@ uint32_t tam_sampler_count(const tam_sampler *s) {
 
 void tam_sampler_look(tam_sampler *s, uint32_t index, tam_energy_domain *out) {
     pthread_mutex_lock(&s->lock);
-    *out = s->domains[index];
+    *out = s->slots[index].domain;
     pthread_mutex_unlock(&s->lock);
     tam_domain_age(out, tam_clock_ns());
 }
@@ -283,16 +247,15 @@ bool tam_sampler_hurry(tam_sampler *s, uint64_t until_ns) {
 void tam_sampler_close(tam_sampler *s) {
     if (!s)
         return;
-    const char *name = s->found.source->name;
+    const char *name = s->source.name;
     pthread_mutex_lock(&s->lock);
     s->closing = true;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    if (s->threaded && !await(s, &s->finished, tam_clock_ns() + CLOSE_NS)) {
+    if (!await(s, &s->finished, tam_clock_ns() + CLOSE_NS)) {
         tam_log(TAM_WARN, "energy: the source %s hangs; its thread and memory stay behind", name);
         return;
     }
-    if (s->threaded)
-        pthread_join(s->thread, NULL);
+    pthread_join(s->thread, NULL);
     release(s);
 }

@@ -21,9 +21,9 @@ uint32_t tam_sampler_count(const tam_sampler *s);
 /** A copy of a domain, aged until now; never waits for a read. */
 void tam_sampler_look(tam_sampler *s, uint32_t index, tam_energy_domain *out);
 
-/** The oldest gain that was not taken yet. When nobody takes them the oldest are merged into one,
- * so that no joule is lost. @return false: there is none */
-bool tam_sampler_take(tam_sampler *s, uint32_t *index, tam_energy_gain *out);
+/** The oldest gain of a domain that was not taken yet. When nobody takes them the newest are merged
+ * into one, so that no joule is lost. @return false: there is none */
+bool tam_sampler_take(tam_sampler *s, uint32_t index, tam_energy_gain *out);
 
 /** Read all domains now, and wait for it until then at most. @return false: it takes longer */
 bool tam_sampler_hurry(tam_sampler *s, uint64_t until_ns);

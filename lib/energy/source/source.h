@@ -101,7 +101,15 @@ tam_energy_place *tam_energy_find_place(const tam_energy_found *found, const cha
 void tam_energy_say(char reason[TAMIS_ENERGY_TEXT], const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/** The next of what ',' joins. @return what follows it; NULL: it was the last one */
+const char *tam_energy_item(const char *list, char *item, size_t bytes);
+
 /** Kind of which a name says that it is one: "node", "gpu0", "package-1"; OTHER for the rest. */
 tamis_energy_kind tam_energy_kind_of(const char *name);
+
+/** Package, DRAM, core, uncore. */
+static inline bool tam_energy_is_processor(tamis_energy_kind kind) {
+    return kind >= TAMIS_ENERGY_PACKAGE && kind <= TAMIS_ENERGY_UNCORE;
+}
 
 #endif

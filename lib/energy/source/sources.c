@@ -1,11 +1,64 @@
 /* SPDX-License-Identifier: MIT
  *
- * What sources share.
+ * Which sources a meter reads, and what they share.
  */
 #include "lib/energy/source/source.h"
 
 #include <ctype.h>
 #include <stdio.h>
+
+/* -- which of them ---------------------------------------------------------------------------- */
+
+#define TAM_SOURCE_ROW(name) &tam_source_##name,
+static const tam_energy_source *const table[] = {TAM_ENERGY_SOURCES(TAM_SOURCE_ROW)};
+#undef TAM_SOURCE_ROW
+
+#define TAM_SOURCE_WORD(name) #name ", "
+static const char known[] = TAM_ENERGY_SOURCES(TAM_SOURCE_WORD);
+#undef TAM_SOURCE_WORD
+
+enum { ROWS = sizeof table / sizeof table[0] };
+
+static tamis_status no_source(const char *name) {
+    return tam_fail(TAMIS_E_ARGUMENT,
+                    "energy: there is no source \"%s\"; known are %sand auto or none alone", name,
+                    known);
+}
+
+static tamis_status pick(const tam_energy_source *source, const char *names, uint32_t most,
+                         const tam_energy_source **out, uint32_t *n) {
+    for (uint32_t i = 0; i < *n; i++) {
+        if (out[i] == source)
+            return tam_fail(TAMIS_E_ARGUMENT, "energy: sources \"%s\" names %s twice", names,
+                            source->name);
+    }
+    if (*n == most)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "energy: a meter reads %u sources, not %s as well",
+                        most, source->name);
+    out[(*n)++] = source;
+    return TAMIS_OK;
+}
+
+tamis_status tam_energy_sources_pick(const char *names, uint32_t most,
+                                     const tam_energy_source **out, uint32_t *out_n) {
+    bool all = strcmp(names, "auto") == 0;
+    *out_n = 0;
+    for (size_t i = 0; all && i < ROWS; i++)
+        TAM_TRY(pick(table[i], names, most, out, out_n));
+    if (all || strcmp(names, "none") == 0)
+        return TAMIS_OK;
+    for (const char *rest = names; rest && *rest;) {
+        char name[32];
+        size_t i = 0;
+        rest = tam_energy_item(rest, name, sizeof name);
+        while (i < ROWS && strcmp(table[i]->name, name) != 0)
+            i++;
+        TAM_TRY(i < ROWS ? pick(table[i], names, most, out, out_n) : no_source(name));
+    }
+    return TAMIS_OK;
+}
+
+/* -- one of them ------------------------------------------------------------------------------ */
 
 tamis_status tam_energy_find(const tam_energy_source *source, const tamis_energy_config *config,
                              tam_energy_found *out) {
@@ -84,6 +137,12 @@ tam_energy_place *tam_energy_find_place(const tam_energy_found *found, const cha
 }
 
 /* -- words ------------------------------------------------------------------------------------ */
+
+const char *tam_energy_item(const char *list, char *item, size_t bytes) {
+    size_t length = strcspn(list, ",");
+    snprintf(item, bytes, "%.*s", (int)length, list);
+    return list[length] ? list + length + 1 : NULL;
+}
 
 void tam_energy_say(char reason[TAMIS_ENERGY_TEXT], const char *format, ...) {
     va_list args;
