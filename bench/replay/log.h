@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Energy logs as JSON Lines (schema tamis.energy/1), as far as a governor is concerned. A log with
- * decisions gives those and the windows that they hold; else the windows that the meter wrote.
+ * Logs as JSON Lines: decisions of a governor with the windows that they hold (docs/governor.md),
+ * or windows of a meter (schema tamis.energy/1). What else a log holds is passed over.
  */
 #ifndef TAMIS_REPLAY_LOG_H
 #define TAMIS_REPLAY_LOG_H
