@@ -49,11 +49,6 @@ void tam_text_put(tam_text *text, const char *words) {
     add(text, words, strlen(words));
 }
 
-void tam_text_add(tam_text *text, const tam_text *more) {
-    add(text, more->bytes, more->length);
-    text->incomplete = text->incomplete || more->incomplete;
-}
-
 /* -- values ------------------------------------------------------------------------------------ */
 
 /* Begin a value: a comma where one is needed, and the key, if it has one. */
