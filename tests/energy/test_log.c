@@ -32,7 +32,7 @@ static void a_line_is_one_write(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.path = scratch_path("writes.jsonl", path);
+    setup.config.json = scratch_path("writes.jsonl", path);
     unsigned long before = writes;
     tam_energy_log *log = record_log(&setup);
     for (uint64_t seq = 0; seq < 10; seq++)
@@ -69,7 +69,7 @@ static void a_killed_process_leaves_whole_lines(void **state) {
         int status;
         snprintf(name, sizeof name, "killed%d.jsonl", round);
         tam_energy_log_setup setup = record_setup();
-        setup.path = scratch_path(name, path);
+        setup.config.json = scratch_path(name, path);
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0)
@@ -91,7 +91,7 @@ static void a_partial_last_line_is_ended_before_others_follow(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.path = scratch_path("partial.jsonl", path);
+    setup.config.json = scratch_path("partial.jsonl", path);
     assert_int_equal(scratch_write(path, (const unsigned char *)"{\"type\":\"win", 12), 0);
     for (int run = 0; run < 2; run++)
         tam_energy_log_close(record_log(&setup));
@@ -104,7 +104,7 @@ static void a_file_that_is_emptied_goes_on_at_its_begin(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.path = scratch_path("emptied.jsonl", path);
+    setup.config.json = scratch_path("emptied.jsonl", path);
     tam_energy_log *log = record_log(&setup);
     record_add(log, 0);
     assert_int_equal(truncate(path, 0), 0);

@@ -33,7 +33,7 @@ static void check_refused(tam_energy_log_setup *setup, const char *path, const c
     tam_energy_log *log = NULL;
     uint64_t live = tam_alloc_live();
     size_t files = open_files();
-    setup->path = path;
+    setup->config.json = path;
     assert_int_equal(record_try_log(setup, &log), TAMIS_E_IO);
     if (!strstr(tamis_last_error(), path) || !strstr(tamis_last_error(), words))
         fail_msg("\"%s\" does not name %s and %s", tamis_last_error(), path, words);
@@ -54,7 +54,7 @@ static void what_cannot_be_opened_is_named(void **state) {
                      0);
     strcat(path, "/log");
     check_refused(&setup, path, "Not a directory");
-    setup.path = "/dev/full";
+    setup.config.json = "/dev/full";
     tam_energy_log *log = NULL;
     assert_int_equal(record_try_log(&setup, &log), TAMIS_E_IO);
     assert_non_null(strstr(tamis_last_error(), "No space left on device"));
@@ -80,7 +80,7 @@ static void of_a_line_that_does_not_fit_nothing_stays(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.path = scratch_path("full.jsonl", path);
+    setup.config.json = scratch_path("full.jsonl", path);
     tam_energy_log *log = record_log(&setup);
     record_add(log, 0);
     limit_files(8000);
@@ -106,7 +106,7 @@ static void short_memory_loses_lines_and_nothing_else(void **state) {
     tam_energy_log_setup setup = record_setup();
     uint64_t live = tam_alloc_live(), lost_before = UINT64_MAX, lost = 1;
     bool refused = false;
-    setup.path = scratch_path("memory.jsonl", json);
+    setup.config.json = scratch_path("memory.jsonl", json);
     for (long budget = 0; lost > 0 && budget < 100; budget++) {
         tam_energy_log *log = NULL;
         tam_alloc_budget(budget);

@@ -110,8 +110,8 @@ static void texts_are_escaped_and_mended(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.path = scratch_path("escape.jsonl", path);
-    setup.run = "a\"b\\c\n\x01\x7f\xc3\xa9";
+    setup.config.json = scratch_path("escape.jsonl", path);
+    setup.config.run = "a\"b\\c\n\x01\x7f\xc3\xa9";
     setup.host = "\xff|\xc0\xaf|\xed\xa0\x80|\xf4\x90\x80\x80|\xe2\x82|\xf0\x9f\x98\x80";
     tam_energy_log_close(record_log(&setup));
 #define BAD "\xef\xbf\xbd"
@@ -124,7 +124,7 @@ static void what_is_unknown_is_null_and_never_zero(void **state) {
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
     test_record window;
-    setup.path = scratch_path("unknown.jsonl", path);
+    setup.config.json = scratch_path("unknown.jsonl", path);
     tam_energy_log *log = record_log(&setup);
     record_unknown(&window, 0);
     window.domains[0].status = TAMIS_ENERGY_LOST; /* after it gained something */
@@ -149,7 +149,7 @@ static void phases_say_how_well_they_are_known(void **state) {
     (void)state;
     char path[SCRATCH_PATH];
     tam_energy_log_setup setup = record_setup();
-    setup.path = scratch_path("phases.jsonl", path);
+    setup.config.json = scratch_path("phases.jsonl", path);
     tam_energy_log *log = record_log(&setup);
     record_add(log, 0);
     tam_energy_log_close(log);

@@ -77,6 +77,7 @@ static void fill_totals(tamis_energy_totals *totals) {
 void record_known(test_record *out, uint64_t seq) {
     memset(out, 0, sizeof *out);
     name_domains(out);
+    out->name = "window";
     out->tally = (tam_tally){
         .begin_ns = RECORD_T0_NS + seq * 5000000000u,
         .end_ns = RECORD_T0_NS + (seq + 1) * 5000000000u,
@@ -84,13 +85,6 @@ void record_known(test_record *out, uint64_t seq) {
         .offered = 11804740,
         .sent = 118500,
         .domains = out->gained,
-    };
-    fill_totals(&out->tally.totals);
-    out->record = (tam_energy_record){
-        .name = "window",
-        .tally = &out->tally,
-        .domains = out->domains,
-        .ndomains = RECORD_DOMAINS,
         .residual_w = 9.8,
         .condition = 14.2,
         .density_asked = 0.01,
@@ -98,12 +92,13 @@ void record_known(test_record *out, uint64_t seq) {
         .intensity_g_per_kwh = 380.0,
         .dropped = seq,
     };
+    fill_totals(&out->tally.totals);
 }
 
 void record_unknown(test_record *out, uint64_t seq) {
     record_known(out, seq);
-    tam_energy_record *record = &out->record;
-    tamis_energy_totals *totals = &out->tally.totals;
+    tam_tally *tally = &out->tally;
+    tamis_energy_totals *totals = &tally->totals;
     for (int i = 0; i < RECORD_DOMAINS; i++) {
         out->gained[i] = (tam_tally_domain){0};
         out->domains[i].status = TAMIS_ENERGY_ABSENT;
@@ -113,24 +108,26 @@ void record_unknown(test_record *out, uint64_t seq) {
         totals->shares[phase] = (tamis_energy_share){.seconds = totals->shares[phase].seconds};
     totals->known = 0;
     totals->uj = totals->unattributed_uj = 0;
-    totals->grams = record->intensity_g_per_kwh = NAN;
-    record->residual_w = record->condition = NAN;
-    out->tally.offered = out->tally.sent = 0;
-    record->density_asked = record->residual_norm = NAN;
+    totals->grams = tally->intensity_g_per_kwh = NAN;
+    tally->residual_w = tally->condition = NAN;
+    tally->offered = tally->sent = 0;
+    tally->density_asked = tally->residual_norm = NAN;
 }
 
 tam_energy_log_setup record_setup(void) {
-    return (tam_energy_log_setup){
-        .run = "run-1",
+    tam_energy_log_setup setup = {
+        .config = TAMIS_ENERGY_CONFIG_INIT,
         .host = "node-a",
         .boot_id = "7d5c",
-        .rank = 2,
-        .nranks = 4,
         .t0_ns = RECORD_T0_NS,
         .t0_unix = RECORD_T0_UNIX,
         .clock_err_s = 1e-6,
-        .pue = 1.2,
     };
+    setup.config.run = "run-1";
+    setup.config.rank = 2;
+    setup.config.nranks = 4;
+    setup.config.pue = 1.2;
+    return setup;
 }
 
 /* -- logs -------------------------------------------------------------------------------------- */
@@ -148,7 +145,7 @@ tam_energy_log *record_log(const tam_energy_log_setup *setup) {
 }
 
 void record_write(tam_energy_log *log, const test_record *window) {
-    tam_energy_log_window(log, &window->record);
+    tam_energy_log_window(log, window->name, window->overlaps, &window->tally, window->domains);
     tam_energy_log_write(log);
 }
 
@@ -196,7 +193,7 @@ static char *path_in(const char *folder, const char *name, char out[SCRATCH_PATH
 }
 
 static void write_summary(tam_energy_log *log, const test_record *all) {
-    tam_energy_log_summary(log, &all->record);
+    tam_energy_log_summary(log, &all->tally, all->domains);
     tam_energy_log_write(log);
 }
 
@@ -204,8 +201,8 @@ static void write_known(tam_energy_log *log) {
     test_record window;
     for (uint64_t seq = 0; seq < 4; seq++) {
         record_known(&window, seq);
-        window.record.name = seq == 2 ? "a,\"name\"\n" : "window";
-        window.record.overlaps = seq == 3;
+        window.name = seq == 2 ? "a,\"name\"\n" : "window";
+        window.overlaps = seq == 3;
         window.tally.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
         window.tally.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
         record_write(log, &window);
@@ -249,7 +246,7 @@ int record_samples(const char *folder) {
         tam_energy_log *log = NULL;
         test_record first;
         record_known(&first, 0);
-        setup.path = path_in(folder, known ? "known.jsonl" : "unknown.jsonl", path);
+        setup.config.json = path_in(folder, known ? "known.jsonl" : "unknown.jsonl", path);
         setup.host = "node \"a\"\n";
         if (tam_energy_log_open(&setup, first.domains, RECORD_DOMAINS, &log) != TAMIS_OK) {
             fprintf(stderr, "%s\n", tamis_last_error());

@@ -11,10 +11,11 @@ enum { RECORD_DOMAINS = 5 };
 
 /** A window of a host with two GPUs, two packages and memory that may not be read. */
 typedef struct test_record {
+    const char *name;
+    bool overlaps;
     tamis_energy_domain domains[RECORD_DOMAINS];
     tam_tally_domain gained[RECORD_DOMAINS];
     tam_tally tally;
-    tam_energy_record record;
 } test_record;
 
 /** Time at which all logs of these tests begin: 1000 s, and 1700000000.25 in Unix seconds. */

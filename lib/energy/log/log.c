@@ -11,15 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct tam_energy_log {
-    char *path;
-    int fd;    /* -1: not open */
-    bool torn; /* the file may end with part of a line */
-    uint64_t t0_ns, windows;
-    uint64_t lost; /* lines that could not be written */
-    tam_text text; /* the line that was made last */
-};
-
 /* -- the file --------------------------------------------------------------------------------- */
 
 static bool ends_within_line(int fd, off_t bytes) {
@@ -102,9 +93,12 @@ tamis_status tam_energy_log_open(const tam_energy_log_setup *setup,
                                  tam_energy_log **out) {
     tam_energy_log *log = tam_alloc(sizeof *log);
     if (!log)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the energy log '%s'", setup->path);
-    *log = (tam_energy_log){.path = tam_strdup(setup->path), .fd = -1, .t0_ns = setup->t0_ns};
-    tam_line_header(setup, domains, ndomains, &log->text);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the energy log '%s'", setup->config.json);
+    *log = (tam_energy_log){.path = tam_strdup(setup->config.json),
+                            .fd = -1,
+                            .t0_ns = setup->t0_ns,
+                            .ndomains = ndomains};
+    tam_line_header(log, setup, domains);
     tamis_status status = begin(log);
     if (status == TAMIS_OK)
         *out = log;
@@ -123,17 +117,7 @@ void tam_energy_log_close(tam_energy_log *log) {
     tam_free(log);
 }
 
-/* -- lines ------------------------------------------------------------------------------------ */
-
-void tam_energy_log_window(tam_energy_log *log, const tam_energy_record *record) {
-    tam_text_clear(&log->text);
-    tam_line_window(log->t0_ns, log->windows++, record, &log->text);
-}
-
-void tam_energy_log_summary(tam_energy_log *log, const tam_energy_record *all) {
-    tam_text_clear(&log->text);
-    tam_line_summary(log->t0_ns, log->lost, all, &log->text);
-}
+/* -- writing ---------------------------------------------------------------------------------- */
 
 void tam_energy_log_write(tam_energy_log *log) {
     if (write_text(log) || log->lost++ > 0)

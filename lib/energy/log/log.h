@@ -15,14 +15,12 @@
 
 typedef struct tam_energy_log tam_energy_log;
 
-/** Where to, and what a header says. One writer a path. */
+/** Where to (config.json), and what a header says. One writer a path. */
 typedef struct tam_energy_log_setup {
-    const char *path;
-    const char *run, *host, *boot_id; /* run may be NULL */
-    uint32_t rank, nranks;
+    tamis_energy_config config;
+    const char *host, *boot_id;
     uint64_t t0_ns;              /* monotonic; t of a record counts from here */
     double t0_unix, clock_err_s; /* the same in Unix seconds, and its error */
-    double pue;
 } tam_energy_log_setup;
 
 /** What a domain came to in a stretch of time. */
@@ -37,21 +35,14 @@ typedef struct tam_tally {
     uint64_t first_step;
     uint64_t offered, sent; /* gradient elements, n and k, summed over the steps */
     tamis_energy_totals totals;
-    tam_tally_domain *domains;
-} tam_tally;
+    tam_tally_domain *domains; /* as many as the log has */
 
-/** What a line says. NAN: unknown. */
-typedef struct tam_energy_record {
-    const char *name; /* of the window */
-    bool overlaps;    /* a window of the caller's: its joules are in others too */
-    const tam_tally *tally;
-    const tamis_energy_domain *domains; /* [ndomains] as they are, in the order of the tally's */
-    uint32_t ndomains;
+    /* As things are when it ends. NAN: unknown. */
     double residual_w, condition;
     double density_asked, residual_norm; /* of the last step */
     double intensity_g_per_kwh;
     uint64_t dropped; /* marks, since open */
-} tam_energy_record;
+} tam_tally;
 
 /** Fails with IO naming the path; nothing is left open then. An existing file is appended to. */
 tamis_status tam_energy_log_open(const tam_energy_log_setup *setup,
@@ -59,9 +50,14 @@ tamis_status tam_energy_log_open(const tam_energy_log_setup *setup,
                                  tam_energy_log **out);
 
 /** Make the line of a window, or of the sum over everything, which is the last one of the file.
- * Windows follow one another, but for those that say that they overlap. */
-void tam_energy_log_window(tam_energy_log *log, const tam_energy_record *record);
-void tam_energy_log_summary(tam_energy_log *log, const tam_energy_record *all);
+ * Windows follow one another, but for those that overlap: the callers', whose joules are in others
+ * too.
+ *
+ * @param domains  as they are, in the order given to open */
+void tam_energy_log_window(tam_energy_log *log, const char *name, bool overlaps,
+                           const tam_tally *tally, const tamis_energy_domain *domains);
+void tam_energy_log_summary(tam_energy_log *log, const tam_tally *all,
+                            const tamis_energy_domain *domains);
 
 /** Write the line that was made last. */
 void tam_energy_log_write(tam_energy_log *log);

@@ -18,12 +18,9 @@ void tam_text_free(tam_text *text) {
 }
 
 static bool make_room(tam_text *text, size_t length) {
-    enum { FIRST = 4096 };
-    size_t room = text->room ? text->room : FIRST;
     if (length <= text->room - text->length)
         return true;
-    while (length > room - text->length)
-        room *= 2;
+    size_t room = 2 * (text->length + length) + 4096;
     char *bytes = tam_alloc(room);
     if (!bytes)
         return false;
@@ -36,10 +33,8 @@ static bool make_room(tam_text *text, size_t length) {
 }
 
 static void add(tam_text *text, const char *bytes, size_t length) {
-    if (length == 0 || text->incomplete)
-        return;
-    text->incomplete = !make_room(text, length);
-    if (text->incomplete)
+    text->incomplete = text->incomplete || !make_room(text, length);
+    if (text->incomplete || length == 0)
         return;
     memcpy(text->bytes + text->length, bytes, length);
     text->length += length;
@@ -63,29 +58,25 @@ static void next(tam_text *out, const char *key) {
     tam_text_put(out, "\":");
 }
 
-static void add_words(tam_text *out, const char *key, const char *words) {
+void tam_json_put(tam_text *out, const char *key, const char *value) {
     next(out, key);
-    tam_text_put(out, words);
-}
-
-void tam_json_open(tam_text *out, const char *key, const char *bracket) {
-    add_words(out, key, bracket);
+    tam_text_put(out, value);
 }
 
 void tam_json_bool(tam_text *out, const char *key, bool value) {
-    add_words(out, key, value ? "true" : "false");
+    tam_json_put(out, key, value ? "true" : "false");
 }
 
 void tam_json_count(tam_text *out, const char *key, uint64_t value) {
     char number[32];
     snprintf(number, sizeof number, "%llu", (unsigned long long)value);
-    add_words(out, key, number);
+    tam_json_put(out, key, number);
 }
 
 void tam_json_uj(tam_text *out, const char *key, bool known, int64_t uj) {
     char number[32];
     snprintf(number, sizeof number, "%lld", (long long)uj);
-    add_words(out, key, known ? number : "null");
+    tam_json_put(out, key, known ? number : "null");
 }
 
 void tam_json_plain(char *number) {
@@ -111,7 +102,7 @@ void tam_json_number(tam_text *out, const char *key, double value) {
     }
     if (isfinite(value))
         tam_json_plain(number);
-    add_words(out, key, number);
+    tam_json_put(out, key, number);
 }
 
 /* Bytes of the character at `bytes`, which ends with '\0'; 0: it is no UTF-8. */
@@ -133,7 +124,7 @@ static size_t character(const char *bytes) {
 
 void tam_json_text(tam_text *out, const char *key, const char *value) {
     char escaped[8];
-    add_words(out, key, "\"");
+    tam_json_put(out, key, "\"");
     for (const char *c = value; *c;) {
         size_t length = character(c);
         bool control = (unsigned char)*c < 0x20, quoted = *c == '"' || *c == '\\';

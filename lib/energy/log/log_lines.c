@@ -8,9 +8,12 @@
 #include <math.h>
 #include <stdio.h>
 
-static void begin_line(tam_text *out, const char *type) {
-    tam_text_put(out, "{");
-    tam_json_text(out, "type", type);
+/* @return where its fields go */
+static tam_text *begin_line(tam_energy_log *log, const char *type) {
+    tam_text_clear(&log->text);
+    tam_text_put(&log->text, "{");
+    tam_json_text(&log->text, "type", type);
+    return &log->text;
 }
 
 static void end_line(tam_text *out) {
@@ -20,7 +23,7 @@ static void end_line(tam_text *out) {
 /* -- header ------------------------------------------------------------------------------------ */
 
 static void describe_domain(const tamis_energy_domain *domain, tam_text *out) {
-    tam_json_open(out, NULL, "{");
+    tam_json_put(out, NULL, "{");
     tam_json_text(out, "id", domain->id);
     tam_json_text(out, "kind", tamis_energy_kind_name(domain->kind));
     tam_json_text(out, "source", domain->source);
@@ -31,7 +34,7 @@ static void describe_domain(const tamis_energy_domain *domain, tam_text *out) {
 }
 
 static void add_phase_names(tam_text *out) {
-    tam_json_open(out, "phases", "[");
+    tam_json_put(out, "phases", "[");
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
         if (tamis_energy_phase_name(phase)[0])
             tam_json_text(out, NULL, tamis_energy_phase_name(phase));
@@ -39,25 +42,26 @@ static void add_phase_names(tam_text *out) {
     tam_text_put(out, "]");
 }
 
-void tam_line_header(const tam_energy_log_setup *setup, const tamis_energy_domain *domains,
-                     uint32_t ndomains, tam_text *out) {
+void tam_line_header(tam_energy_log *log, const tam_energy_log_setup *setup,
+                     const tamis_energy_domain *domains) {
+    const tamis_energy_config *config = &setup->config;
+    tam_text *out = begin_line(log, "header");
     char version[32];
     int v = tamis_version();
     snprintf(version, sizeof version, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
-    begin_line(out, "header");
     tam_json_text(out, "schema", "tamis.energy/1");
-    tam_json_text(out, "run", setup->run ? setup->run : "");
+    tam_json_text(out, "run", config->run ? config->run : "");
     tam_json_text(out, "host", setup->host);
     tam_json_text(out, "boot_id", setup->boot_id);
-    tam_json_count(out, "rank", setup->rank);
-    tam_json_count(out, "nranks", setup->nranks);
+    tam_json_count(out, "rank", config->rank);
+    tam_json_count(out, "nranks", config->nranks);
     tam_json_text(out, "version", version);
     tam_json_number(out, "t0_unix", setup->t0_unix);
     tam_json_number(out, "clock_err_s", setup->clock_err_s);
-    tam_json_number(out, "pue", setup->pue);
+    tam_json_number(out, "pue", config->pue);
     add_phase_names(out);
-    tam_json_open(out, "domains", "[");
-    for (uint32_t i = 0; i < ndomains; i++)
+    tam_json_put(out, "domains", "[");
+    for (uint32_t i = 0; i < log->ndomains; i++)
         describe_domain(&domains[i], out);
     tam_text_put(out, "]");
     end_line(out);
@@ -65,9 +69,8 @@ void tam_line_header(const tam_energy_log_setup *setup, const tamis_energy_domai
 
 /* -- window and summary ------------------------------------------------------------------------ */
 
-/* Seconds after t0. */
-static double seconds_of(uint64_t t0_ns, uint64_t at_ns) {
-    return (double)(int64_t)(at_ns - t0_ns) / 1e9;
+static double seconds_of(const tam_energy_log *log, uint64_t at_ns) {
+    return (double)(int64_t)(at_ns - log->t0_ns) / 1e9;
 }
 
 /* 0: not yet learnt. */
@@ -79,7 +82,7 @@ static double learnt(double value) {
 static void add_domain(const tamis_energy_domain *domain, const tam_tally_domain *gained,
                        tam_text *out) {
     bool known = domain->status == TAMIS_ENERGY_OK || gained->uj > 0;
-    tam_json_open(out, NULL, "{");
+    tam_json_put(out, NULL, "{");
     tam_json_text(out, "id", domain->id);
     tam_json_uj(out, "uj", known, gained->uj);
     tam_json_uj(out, "unattributed_uj", known, gained->unattributed_uj);
@@ -96,7 +99,7 @@ static void add_domain(const tamis_energy_domain *domain, const tam_tally_domain
 
 /* Phases that cannot be told apart; alone in its group a phase can. */
 static void add_group(uint32_t phase, uint32_t group, tam_text *out) {
-    tam_json_open(out, "group", "[");
+    tam_json_put(out, "group", "[");
     for (uint32_t other = 0; other < TAMIS_ENERGY_PHASES; other++) {
         if ((group & ~(1u << phase)) != 0 && (group >> other & 1u))
             tam_json_text(out, NULL, tamis_energy_phase_name(other));
@@ -105,14 +108,14 @@ static void add_group(uint32_t phase, uint32_t group, tam_text *out) {
 }
 
 static void add_phases(const tamis_energy_totals *totals, tam_text *out) {
-    tam_json_open(out, "phases", "[");
+    tam_json_put(out, "phases", "[");
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++) {
         const tamis_energy_share *share = &totals->shares[phase];
         bool known = totals->known && share->method != TAMIS_ENERGY_NONE;
         bool bounded = known && share->method != TAMIS_ENERGY_TIME_SHARE;
         if (!(share->seconds > 0.0) && share->uj == 0)
             continue;
-        tam_json_open(out, NULL, "{");
+        tam_json_put(out, NULL, "{");
         tam_json_text(out, "name", tamis_energy_phase_name(phase));
         add_group(phase, share->group, out);
         tam_json_number(out, "t_s", share->seconds);
@@ -125,65 +128,66 @@ static void add_phases(const tamis_energy_totals *totals, tam_text *out) {
     tam_text_put(out, "]");
 }
 
-static void add_comm(const tam_energy_record *record, tam_text *out) {
-    const tam_tally *tally = record->tally;
+static void add_comm(const tam_tally *tally, tam_text *out) {
     double offered = (double)tally->offered, sent = (double)tally->sent;
-    tam_json_open(out, "comm", "{");
+    tam_json_put(out, "comm", "{");
     tam_json_count(out, "bytes_wire", tally->totals.wire_bytes);
     tam_json_count(out, "elems_offered", tally->offered);
     tam_json_count(out, "elems_sent", tally->sent);
-    tam_json_number(out, "density_asked", record->density_asked);
+    tam_json_number(out, "density_asked", tally->density_asked);
     tam_json_number(out, "density", offered > 0.0 ? sent / offered : NAN);
-    tam_json_number(out, "residual_norm", record->residual_norm);
+    tam_json_number(out, "residual_norm", tally->residual_norm);
     tam_text_put(out, "}");
 }
 
 /* What windows and the summary have in common. */
-static void add_body(const tam_energy_record *record, tam_text *out) {
-    const tamis_energy_totals *totals = &record->tally->totals;
+static void add_body(tam_energy_log *log, const tam_tally *tally,
+                     const tamis_energy_domain *domains) {
+    const tamis_energy_totals *totals = &tally->totals;
+    tam_text *out = &log->text;
     tam_json_number(out, "seconds", totals->seconds);
     tam_json_count(out, "steps", totals->steps);
     tam_json_uj(out, "uj", totals->known, totals->uj);
     tam_json_uj(out, "unattributed_uj", totals->known, totals->unattributed_uj);
-    tam_json_open(out, "domains", "[");
-    for (uint32_t i = 0; i < record->ndomains; i++)
-        add_domain(&record->domains[i], &record->tally->domains[i], out);
+    tam_json_put(out, "domains", "[");
+    for (uint32_t i = 0; i < log->ndomains; i++)
+        add_domain(&domains[i], &tally->domains[i], out);
     tam_text_put(out, "]");
     add_phases(totals, out);
-    tam_json_open(out, "fit", "{");
-    tam_json_number(out, "residual_w", record->residual_w);
-    tam_json_number(out, "cond", record->condition);
+    tam_json_put(out, "fit", "{");
+    tam_json_number(out, "residual_w", tally->residual_w);
+    tam_json_number(out, "cond", tally->condition);
     tam_text_put(out, "}");
-    add_comm(record, out);
-    tam_json_open(out, "carbon", "{");
+    add_comm(tally, out);
+    tam_json_put(out, "carbon", "{");
     tam_json_number(out, "g", totals->grams);
-    tam_json_number(out, "intensity_g_per_kwh", record->intensity_g_per_kwh);
+    tam_json_number(out, "intensity_g_per_kwh", tally->intensity_g_per_kwh);
     tam_text_put(out, "}");
     tam_json_text(out, "missing", totals->missing);
-    tam_json_count(out, "dropped", record->dropped);
+    tam_json_count(out, "dropped", tally->dropped);
 }
 
-void tam_line_window(uint64_t t0_ns, uint64_t seq, const tam_energy_record *record, tam_text *out) {
-    const tam_tally *tally = record->tally;
-    begin_line(out, "window");
-    tam_json_count(out, "seq", seq);
-    tam_json_text(out, "name", record->name);
-    tam_json_bool(out, "overlaps", record->overlaps);
-    tam_json_number(out, "t0", seconds_of(t0_ns, tally->begin_ns));
-    tam_json_number(out, "t1", seconds_of(t0_ns, tally->end_ns));
+void tam_energy_log_window(tam_energy_log *log, const char *name, bool overlaps,
+                           const tam_tally *tally, const tamis_energy_domain *domains) {
+    tam_text *out = begin_line(log, "window");
+    tam_json_count(out, "seq", log->windows++);
+    tam_json_text(out, "name", name);
+    tam_json_bool(out, "overlaps", overlaps);
+    tam_json_number(out, "t0", seconds_of(log, tally->begin_ns));
+    tam_json_number(out, "t1", seconds_of(log, tally->end_ns));
     tam_json_count(out, "step0", tally->first_step);
     tam_json_count(out, "step1", tally->first_step + tally->totals.steps);
-    add_body(record, out);
+    add_body(log, tally, domains);
     end_line(out);
 }
 
-void tam_line_summary(uint64_t t0_ns, uint64_t lost, const tam_energy_record *all, tam_text *out) {
-    const tamis_energy_totals *totals = &all->tally->totals;
-    double joules = totals->known ? (double)totals->uj / 1e6 : NAN;
-    begin_line(out, "summary");
-    tam_json_number(out, "t", seconds_of(t0_ns, all->tally->end_ns));
-    add_body(all, out);
-    tam_json_number(out, "edp_js", joules * totals->seconds);
-    tam_json_count(out, "lost", lost);
+void tam_energy_log_summary(tam_energy_log *log, const tam_tally *all,
+                            const tamis_energy_domain *domains) {
+    double joules = all->totals.known ? (double)all->totals.uj / 1e6 : NAN;
+    tam_text *out = begin_line(log, "summary");
+    tam_json_number(out, "t", seconds_of(log, all->end_ns));
+    add_body(log, all, domains);
+    tam_json_number(out, "edp_js", joules * all->totals.seconds);
+    tam_json_count(out, "lost", log->lost);
     end_line(out);
 }

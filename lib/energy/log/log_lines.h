@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Lines of a log, '\n' included, behind what `out` holds.
+ * Inside of a log: log.c holds the file and writes, log_lines.c makes the lines, '\n' included.
  */
 #ifndef TAM_ENERGY_LOG_LINES_H
 #define TAM_ENERGY_LOG_LINES_H
@@ -8,9 +8,17 @@
 #include "lib/energy/log/log.h"
 #include "lib/energy/log/log_json.h"
 
-void tam_line_header(const tam_energy_log_setup *setup, const tamis_energy_domain *domains,
-                     uint32_t ndomains, tam_text *out);
-void tam_line_window(uint64_t t0_ns, uint64_t seq, const tam_energy_record *record, tam_text *out);
-void tam_line_summary(uint64_t t0_ns, uint64_t lost, const tam_energy_record *all, tam_text *out);
+struct tam_energy_log {
+    char *path;
+    int fd;    /* -1: not open */
+    bool torn; /* the file may end with part of a line */
+    uint64_t t0_ns, windows;
+    uint64_t lost; /* lines that could not be written */
+    uint32_t ndomains;
+    tam_text text; /* the line that was made last */
+};
+
+void tam_line_header(tam_energy_log *log, const tam_energy_log_setup *setup,
+                     const tamis_energy_domain *domains);
 
 #endif

@@ -118,30 +118,23 @@ static tamis_status open_tallies(tamis_energy *e) {
     return TAMIS_OK;
 }
 
-static tamis_status open_channel(tamis_energy *e, uint32_t i, tam_sampler *sampler,
-                                 uint32_t index) {
-    tam_channel *c = &e->channels[i];
-    c->sampler = sampler;
-    c->index = index;
-    c->gains = tam_alloc_array(TAM_METER_GAINS, sizeof c->gains[0]);
-    if (!c->gains)
-        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for domain %u", i);
-    tam_sampler_look(sampler, index, &e->now[i]);
-    return tam_fit_open(&c->fit);
-}
-
 static tamis_status open_channels(tamis_energy *e) {
-    uint32_t n = 0;
+    tam_channel *c;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         e->nchannels += tam_sampler_count(e->samplers[s]);
-    e->channels = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
+    e->channels = c = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
     e->now = tam_alloc_array(e->nchannels, sizeof e->now[0]);
     e->counted = tam_alloc_array(e->nchannels, sizeof e->counted[0]);
-    if (!e->channels || !e->now || !e->counted)
+    e->shown = tam_alloc_array(e->nchannels, sizeof e->shown[0]);
+    if (!e->channels || !e->now || !e->counted || !e->shown)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
     for (uint32_t s = 0; s < e->nsamplers; s++) {
-        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++)
-            TAM_TRY(open_channel(e, n++, e->samplers[s], i));
+        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++, c++) {
+            c->sampler = e->samplers[s];
+            c->index = i;
+            tam_sampler_look(c->sampler, i, &e->now[c - e->channels]);
+            TAM_TRY(tam_fit_open(&c->fit));
+        }
     }
     return open_tallies(e);
 }
@@ -164,20 +157,13 @@ static tamis_status open_log(tamis_energy *e, const tamis_energy_config *c, cons
     char host[128] = "";
     gethostname(host, sizeof host - 1);
     tam_energy_log_setup setup = {
-        .path = c->json,
-        .run = c->run,
+        .config = *c,
         .host = host,
         .boot_id = boot_id,
-        .rank = c->rank,
-        .nranks = c->nranks,
         .t0_ns = e->open_ns,
         .t0_unix = e->unix_minus_s + (double)e->open_ns * 1e-9,
         .clock_err_s = e->clock_err_s,
-        .pue = c->pue,
     };
-    e->shown = tam_alloc_array(e->nchannels, sizeof e->shown[0]);
-    if (!e->shown)
-        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
     for (uint32_t i = 0; i < e->nchannels; i++)
         tam_meter_show(e, i, &e->now[i], &e->shown[i]);
     return tam_energy_log_open(&setup, e->shown, e->nchannels, &e->log);
@@ -214,11 +200,10 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
 }
 
 static void free_parts(tamis_energy *e) {
+    tam_lock_close(&e->lock, &e->changed);
     tam_energy_log_close(e->log);
-    for (uint32_t i = 0; e->channels && i < e->nchannels; i++) {
+    for (uint32_t i = 0; e->channels && i < e->nchannels; i++)
         tam_fit_close(e->channels[i].fit);
-        tam_free(e->channels[i].gains);
-    }
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_close(e->samplers[s]);
     tamis_carbon_close(e->carbon);
@@ -233,15 +218,6 @@ static void free_parts(tamis_energy *e) {
     tam_free(e);
 }
 
-static tamis_status start(tamis_energy *e) {
-    if (!tam_lock_open(&e->lock, &e->changed))
-        return tam_fail(TAMIS_E_NOMEM, "energy: no lock");
-    if (tam_thread_start(&e->thread, run, e))
-        return TAMIS_OK;
-    tam_lock_close(&e->lock, &e->changed);
-    return tam_fail(TAMIS_E_NOMEM, "energy: no thread");
-}
-
 tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy **out) {
     TAM_FENV_HELD();
     tamis_energy_config c = TAMIS_ENERGY_CONFIG_INIT;
@@ -254,15 +230,18 @@ tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy
     tamis_energy *e = tam_alloc(sizeof *e);
     if (!e)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
-    tamis_status status = open_parts(e, &c);
-    if (status == TAMIS_OK)
-        status = start(e);
-    if (status != TAMIS_OK) {
-        free_parts(e);
-        return status;
+    if (!tam_lock_open(&e->lock, &e->changed)) {
+        tam_free(e);
+        return tam_fail(TAMIS_E_NOMEM, "energy: no lock");
     }
-    *out = e;
-    return TAMIS_OK;
+    tamis_status status = open_parts(e, &c);
+    if (status == TAMIS_OK && !tam_thread_start(&e->thread, run, e))
+        status = tam_fail(TAMIS_E_NOMEM, "energy: no thread");
+    if (status == TAMIS_OK)
+        *out = e;
+    else
+        free_parts(e);
+    return status;
 }
 
 /* -- close ------------------------------------------------------------------------------------ */
@@ -275,13 +254,12 @@ static void stop(tamis_energy *e) {
     pthread_join(e->thread, NULL);
 }
 
+/* From here on this thread is alone with the meter. The last chunk ends now. */
 static void finish(tamis_energy *e) {
     uint64_t until_ns = tam_clock_ns() + LAST_READING_NS;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_hurry(e->samplers[s], until_ns);
-    pthread_mutex_lock(&e->lock);
     e->told_ns = tam_meter_mark(e, &e->windows[TAM_METER_WINDOWS], true);
-    pthread_mutex_unlock(&e->lock);
     while (advance(e, true))
         continue;
     tam_meter_summary(e);
@@ -293,6 +271,5 @@ void tamis_energy_destroy(tamis_energy *e) {
         return; /* a child that was forked has no threads, and the file is its parent's */
     stop(e);
     finish(e);
-    tam_lock_close(&e->lock, &e->changed);
     free_parts(e);
 }

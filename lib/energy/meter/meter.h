@@ -37,7 +37,7 @@ typedef struct tam_channel {
     tam_sampler *sampler;
     uint32_t index; /* of the sampler */
     tam_fit *fit;
-    tam_energy_gain *gains;                 /* [TAM_METER_GAINS] oldest first */
+    tam_energy_gain gains[TAM_METER_GAINS]; /* oldest first */
     uint32_t ngains, fitted;                /* the first `fitted` have been taken by the fit */
     uint64_t passed_uj;                     /* of gains before those */
     uint64_t claimed_uj;                    /* by chunks */

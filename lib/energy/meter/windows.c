@@ -150,76 +150,71 @@ static tamis_status find_window(tamis_energy *e, const char *call, uint32_t wind
     return TAMIS_OK;
 }
 
-static tamis_status end_window(tamis_energy *e, uint32_t window) {
-    tam_window *w = NULL;
-    TAM_TRY(find_window(e, "tamis_energy_window_end", window, &w));
-    if (w->ended)
-        return tam_fail(TAMIS_E_STATE, "tamis_energy_window_end: window %u has ended", window);
-    w->ended = true;
-    e->told_ns = tam_meter_mark(e, w, true);
-    pthread_cond_broadcast(&e->changed);
-    return TAMIS_OK;
-}
-
 tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
-    TAM_TRY(tam_meter_present(e, "tamis_energy_window_end"));
+    static const char call[] = "tamis_energy_window_end";
+    tam_window *w = NULL;
+    TAM_TRY(tam_meter_present(e, call));
     pthread_mutex_lock(&e->lock);
-    tamis_status status = end_window(e, window);
+    tamis_status status = find_window(e, call, window, &w);
+    if (status == TAMIS_OK && w->ended)
+        status = tam_fail(TAMIS_E_STATE, "%s: window %u has ended", call, window);
+    if (status == TAMIS_OK) {
+        w->ended = true;
+        e->told_ns = tam_meter_mark(e, w, true);
+        pthread_cond_broadcast(&e->changed);
+    }
     pthread_mutex_unlock(&e->lock);
     return status;
 }
 
-static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
-                                tamis_energy_totals *out) {
-    tam_window *w = NULL;
-    TAM_TRY(find_window(e, "tamis_energy_window_result", window, &w));
-    if (!w->ended)
-        return tam_fail(TAMIS_E_STATE, "tamis_energy_window_result: window %u has not ended",
-                        window);
-    while (w->state != TAM_WINDOW_KNOWN && tam_lock_wait(&e->lock, &e->changed, until_ns))
-        continue;
-    if (w->state != TAM_WINDOW_KNOWN) {
-        bool before = tam_hush(true); /* an answer, and no mistake */
-        tamis_status status =
-            tam_fail(TAMIS_E_STATE,
-                     "tamis_energy_window_result: the counters have not moved past the end of "
-                     "window %u yet; ask again later",
-                     window);
-        tam_hush(before);
-        return status;
-    }
-    *out = w->tally.totals;
-    w->state = TAM_WINDOW_FREE;
-    return TAMIS_OK;
+/* An answer, and no mistake. */
+static tamis_status not_yet(const char *call, uint32_t window) {
+    bool before = tam_hush(true);
+    tamis_status status = tam_fail(TAMIS_E_STATE,
+                                   "%s: the counters have not moved past the end of window %u yet; "
+                                   "ask again later",
+                                   call, window);
+    tam_hush(before);
+    return status;
 }
 
-/* With the lock held. No chunk need end where it begins or ends. */
-static tamis_status give_up(tamis_energy *e, uint32_t window) {
-    tam_window *w = NULL;
+/* No chunk need end any more where the window begins or ends. */
+static void free_window(tamis_energy *e, tam_window *w) {
     uint32_t kept = 0;
-    TAM_TRY(find_window(e, "tamis_energy_window_result", window, &w));
     for (uint32_t i = 0; i < e->nmoments; i++) {
         if (e->moments[i].window != w)
             e->moments[kept++] = e->moments[i];
     }
     e->nmoments = kept;
     w->state = TAM_WINDOW_FREE;
+}
+
+/* With the lock held. @param out  NULL: nobody wants to know */
+static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
+                                tamis_energy_totals *out) {
+    static const char call[] = "tamis_energy_window_result";
+    tam_window *w = NULL;
+    TAM_TRY(find_window(e, call, window, &w));
+    if (out) {
+        if (!w->ended)
+            return tam_fail(TAMIS_E_STATE, "%s: window %u has not ended", call, window);
+        while (w->state != TAM_WINDOW_KNOWN && tam_lock_wait(&e->lock, &e->changed, until_ns))
+            continue;
+        if (w->state != TAM_WINDOW_KNOWN)
+            return not_yet(call, window);
+        TAM_TRY(tam_struct_give("tamis_energy_totals", &w->tally.totals, sizeof *out, out));
+    }
+    free_window(e, w);
     return TAMIS_OK;
 }
 
 tamis_status tamis_energy_window_result(tamis_energy *e, uint32_t window, uint32_t wait_ms,
                                         tamis_energy_totals *out) {
     TAM_FENV_HELD();
-    tamis_energy_totals own;
     TAM_TRY(tam_meter_present(e, "tamis_energy_window_result"));
-    if (out && (out->size < sizeof *out || out->size > 65536))
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_energy_totals.size is %zu: set the struct by its _INIT macro",
-                        out->size);
     uint64_t until_ns = tam_clock_ns() + (uint64_t)wait_ms * 1000000u;
     pthread_mutex_lock(&e->lock);
-    tamis_status status = out ? take_result(e, window, until_ns, &own) : give_up(e, window);
+    tamis_status status = take_result(e, window, until_ns, out);
     pthread_mutex_unlock(&e->lock);
-    TAM_TRY(status);
-    return out ? tam_struct_give("tamis_energy_totals", &own, sizeof own, out) : TAMIS_OK;
+    return status;
 }
