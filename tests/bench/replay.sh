@@ -59,6 +59,8 @@ printf '{"type":"window","t0":0,"t1":1,"step0":5,"step1":2}\n' >"$dir/garbage"
 expect 2 "step1 is less" "$replay" --log "$dir/garbage"
 printf '{"type":"later"}\n' >"$dir/garbage"
 expect 2 "neither a window nor a decision" "$replay" --log "$dir/garbage"
+cat "$dir/log" <(sed -n 3p "$dir/windows") >"$dir/garbage"
+expect 2 "give a log of one kind" "$replay" --log "$dir/garbage"
 expect 2 "cannot be read" "$replay" --log "$dir/none"
 expect 2 "there are: off, budget" "$replay" --plant --policy solar
 expect 2 "line 2" "$replay" --plant --intensity <(printf 'time,g_per_kwh\nx,1\n')

@@ -26,7 +26,7 @@ ssize_t write(int fd, const void *bytes, size_t length) {
     return syscall(SYS_write, fd, bytes, length);
 }
 
-/* -- lines ------------------------------------------------------------------------------------- */
+/* -- lines ------------------------------------------------------------------------------------ */
 
 static void a_line_is_one_write(void **state) {
     (void)state;

@@ -23,7 +23,7 @@ static void check_has(const char *path, const char *words) {
         fail_msg("'%s' is not in %s", words, path);
 }
 
-/* -- numbers ----------------------------------------------------------------------------------- */
+/* -- numbers ---------------------------------------------------------------------------------- */
 
 static const char *number_text(double value, char out[64]) {
     tam_text text = {0};
@@ -104,7 +104,7 @@ static void a_decimal_comma_never_reaches_a_file(void **state) {
     setlocale(LC_ALL, "C");
 }
 
-/* -- JSON -------------------------------------------------------------------------------------- */
+/* -- JSON ------------------------------------------------------------------------------------- */
 
 static void texts_are_escaped_and_mended(void **state) {
     (void)state;

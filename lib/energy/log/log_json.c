@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* -- a text that grows ------------------------------------------------------------------------- */
+/* -- a text that grows ------------------------------------------------------------------------ */
 
 void tam_text_clear(tam_text *text) {
     text->length = 0;
@@ -44,22 +44,17 @@ void tam_text_put(tam_text *text, const char *words) {
     add(text, words, strlen(words));
 }
 
-/* -- values ------------------------------------------------------------------------------------ */
+/* -- values ----------------------------------------------------------------------------------- */
 
-/* Begin a value: a comma where one is needed, and the key, if it has one. */
-static void next(tam_text *out, const char *key) {
+void tam_json_put(tam_text *out, const char *key, const char *value) {
     char last = out->length ? out->bytes[out->length - 1] : '{';
     if (last != '{' && last != '[')
         tam_text_put(out, ",");
-    if (!key)
-        return;
-    tam_text_put(out, "\"");
-    tam_text_put(out, key);
-    tam_text_put(out, "\":");
-}
-
-void tam_json_put(tam_text *out, const char *key, const char *value) {
-    next(out, key);
+    if (key) {
+        tam_text_put(out, "\"");
+        tam_text_put(out, key);
+        tam_text_put(out, "\":");
+    }
     tam_text_put(out, value);
 }
 

@@ -20,7 +20,7 @@ static void end_line(tam_text *out) {
     tam_text_put(out, "}\n");
 }
 
-/* -- header ------------------------------------------------------------------------------------ */
+/* -- header ----------------------------------------------------------------------------------- */
 
 static void describe_domain(const tamis_energy_domain *domain, tam_text *out) {
     tam_json_put(out, NULL, "{");
@@ -67,7 +67,7 @@ void tam_line_header(tam_energy_log *log, const tam_energy_log_setup *setup,
     end_line(out);
 }
 
-/* -- window and summary ------------------------------------------------------------------------ */
+/* -- window and summary ----------------------------------------------------------------------- */
 
 static double seconds_of(const tam_energy_log *log, uint64_t at_ns) {
     return (double)(int64_t)(at_ns - log->t0_ns) / 1e9;
