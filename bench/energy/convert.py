@@ -6,8 +6,8 @@
     tamis-energy-convert --zeus FILE...         the columns of Zeus alone
     tamis-energy-convert --prometheus FILE...   a textfile for node_exporter, of each rank's last run
 
-FILE is JSON Lines, schema tamis.energy/1, also one that is still being written, or FILE.1, which was
-rotated. docs/energy.md describes columns and metrics. What is unknown is an empty field
+FILE is JSON Lines, schema tamis.energy/1, also one that is still being written, or FILE.1, which
+logrotate made of it. docs/energy.md describes columns and metrics. What is unknown is an empty field
 and no series, never 0. With -o the output replaces PATH when it is whole.
 """
 import argparse
@@ -37,18 +37,18 @@ def read_line(line):
 
 def read_runs(paths):
     """All runs, in the order in which they began in the files. PATH.1 is what PATH was before it was
-    rotated, and both have the header of the run."""
-    runs = {}
+    rotated by copytruncate: PATH goes on with the run that PATH.1 ends with."""
+    runs, last = {}, {}
     for path in sorted(paths, key=lambda path: not path.endswith(".1")):
-        run = None
+        name = path.removesuffix(".1")
+        run = last.get(name)
         for line in pathlib.Path(path).read_bytes().decode("utf-8", "replace").split("\n"):
             record = read_line(line) or {}
             if record.get("type") == "header":
                 if record["schema"] != "tamis.energy/1":
                     sys.exit(f"{path}: schema {record['schema']} is not tamis.energy/1")
                 key = (record["boot_id"], record["run"], record["rank"], record["t0_unix"])
-                run = runs.setdefault(key, Run(record))
-                run.header = record  # the newest knows most of its domains
+                run = last[name] = runs.setdefault(key, Run(record))
             elif run and record.get("type") == "window":
                 run.windows.append(record)
             elif run and record.get("type") == "summary":
@@ -91,18 +91,17 @@ def plain(name):
     return re.sub('[,"\x00-\x1f\x7f]', "_", name)
 
 
-def find_interval(header, window):
+def find_interval(window):
     """A window begins and ends between two changes of a counter: each end may be wrong by what was
     used in one tick. None: some tick is not known."""
-    ticks = {domain["id"]: domain["tick_s"] for domain in header["domains"]}
     half = decimal.Decimal(0)
     if window["uj"] is None:
         return None
     for domain in window["domains"]:
         if domain["counted"] and domain["uj"]:
-            if not ticks.get(domain["id"]) or not window["seconds"]:
+            if not domain["tick_s"] or not window["seconds"]:
                 return None
-            half += decimal.Decimal(domain["uj"]) / window["seconds"] * ticks[domain["id"]]
+            half += decimal.Decimal(domain["uj"]) / window["seconds"] * domain["tick_s"]
     half = int(half.to_integral_value(decimal.ROUND_CEILING))
     return max(window["uj"] - half, 0), window["uj"] + half
 
@@ -113,7 +112,7 @@ def row_of(header, window, columns, ours):
     row = [micro(millionths(header["t0_unix"]) + begin), plain(window["name"]), micro(end - begin)]
     row += ["" if gained.get(name) is None else micro(gained[name]) for name in columns.values()]
     if ours:
-        interval = find_interval(header, window)
+        interval = find_interval(window)
         row.append("none" if window["uj"] is None else "counter")
         row += [micro(bound) for bound in interval] if interval else ["", ""]
         bad = [domain for domain in window["domains"] if domain["status"] != "ok"]
@@ -149,7 +148,6 @@ METRICS = {
     "tamis_carbon_grams_total": "Grams of CO2 of the windows in which the grid's intensity was "
                                 "known.",
     "tamis_power_watts": "Mean power over the last window.",
-    "tamis_slack_p95_seconds": "95th percentile of the time that this rank waited for the last one.",
     "tamis_energy_domain_ok": "1 while the domain can be read, else 0 and the status says why.",
 }
 
@@ -212,8 +210,6 @@ def series_of(run):
         (window["dropped"] for window in windows), default=0)
     if run.lost is not None:
         counts["tamis_energy_lost_lines_total"] = run.lost
-    if windows and last["slack"]["p95_s"] is not None:
-        counts["tamis_slack_p95_seconds"] = last["slack"]["p95_s"]
     for metric, value in counts.items():
         yield metric, who, str(value)
     for domain in last["domains"]:

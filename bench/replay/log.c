@@ -94,6 +94,7 @@ static void read_window(reader *r, const json_t *record) {
     e->window.intensity_g_per_kwh =
         number(json_object_get(record, "carbon"), "intensity_g_per_kwh");
     e->unix_s = r->log->t0_unix + t1;
+    r->log->windows = true;
     add_joules(json_object_get(record, "domains"), &e->window);
 }
 
@@ -113,7 +114,7 @@ static void read_decision(reader *r, const json_t *record) {
     replay_entry *e = append(r->log, r->line);
     if (!json_is_integer(uj))
         refuse(r, "the decision does not hold its window: in.uj is missing");
-    e->decided = true;
+    e->decided = r->log->decisions = true;
     e->window.step = count(r, in, "step");
     e->window.steps = count(r, in, "steps");
     e->window.known = count(r, in, "known");
@@ -157,19 +158,6 @@ static void read_record(reader *r, const json_t *record) {
         read_budget(r, record);
 }
 
-/* A log with decisions has its windows twice: once as the meter saw them on one rank. */
-static void choose(replay_log *log) {
-    size_t kept = 0;
-    for (size_t i = 0; i < log->count; i++)
-        log->decisions = log->decisions || log->entries[i].decided;
-    for (size_t i = 0; i < log->count; i++) {
-        replay_entry *e = &log->entries[i];
-        if (e->budget || e->decided == log->decisions)
-            log->entries[kept++] = *e;
-    }
-    log->count = kept;
-}
-
 void replay_log_read(const char *path, replay_log *out) {
     reader r = {.path = path, .log = out};
     char *text = NULL;
@@ -200,8 +188,10 @@ void replay_log_read(const char *path, replay_log *out) {
     if (ferror(file))
         bench_usage("--log %s cannot be read: %s", path, strerror(errno));
     fclose(file);
-    choose(out);
-    if (out->count == 0)
+    if (out->windows && out->decisions)
+        bench_usage("--log %s holds decisions and windows of a meter: give a log of one kind",
+                    path);
+    if (!out->windows && !out->decisions)
         bench_usage("--log %s holds neither a window nor a decision", path);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Energy logs as JSON Lines (schema tamis.energy/1), as far as a governor is concerned. A log with
- * decisions gives those and the windows that they hold; else the windows that the meter wrote.
+ * Logs as JSON Lines: decisions of a governor with the windows that they hold (docs/governor.md),
+ * or windows of a meter (schema tamis.energy/1). What else a log holds is passed over.
  */
 #ifndef TAMIS_REPLAY_LOG_H
 #define TAMIS_REPLAY_LOG_H
@@ -26,8 +26,8 @@ typedef struct replay_entry {
 typedef struct replay_log {
     replay_entry *entries;
     size_t count, room;
-    bool decisions; /* all windows are of decisions */
-    bool cut;       /* the last line is incomplete and was left out */
+    bool windows, decisions; /* what it holds: windows of a meter, or of decisions */
+    bool cut;                /* the last line is incomplete and was left out */
     double t0_unix;
 } replay_log;
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/train/govern.h"
 
+#include <errno.h>
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 #include "bench/common/measure.h"
@@ -17,14 +19,20 @@ void govern_open(const train_settings *s, bench_group *group, govern *out) {
     config.density_min = s->density_min;
     config.density_max = s->density;
     config.pace_max_s = s->pace_max;
-    out->writes = s->energy_log && group->rank == 0;
+    out->decisions = group->rank == 0 ? s->decisions_file : NULL;
     out->next = (tamis_governor_decision)TAMIS_GOVERNOR_DECISION_INIT;
     out->next.step = UINT64_MAX;
     bench_try(group, tamis_governor_create(&config, &out->governor), "cannot make a governor");
 }
 
-void govern_close(govern *g) {
+static _Noreturn void fail_decision(bench_group *group) {
+    bench_fail(group, "a decision could not be written: %s", strerror(errno));
+}
+
+void govern_close(govern *g, bench_group *group) {
     tamis_governor_destroy(g->governor);
+    if (g->decisions && fclose(g->decisions) != 0)
+        fail_decision(group);
 }
 
 static void apply(govern *g, bench_group *group, tamis_reducer *reducer) {
@@ -65,13 +73,17 @@ void govern_start(govern *g, bench_energy *energy, uint64_t step) {
 }
 
 static void decide(govern *g, bench_energy *energy, uint64_t step) {
-    char line[TAMIS_GOVERNOR_LINE_BYTES];
+    char line[TAMIS_GOVERNOR_LINE_BYTES + 1];
     tamis_governor_window w = look(g, energy, step);
     bench_try(energy->group, tamis_governor_decide(g->governor, &w, &g->next), "a decision");
-    if (!g->writes)
+    if (!g->decisions)
         return;
-    bench_try(energy->group, tamis_governor_line(&w, &g->next, line, sizeof line), "its line");
-    bench_try(energy->group, tamis_energy_note(energy->meter, line), "a note in the energy log");
+    bench_try(energy->group, tamis_governor_line(&w, &g->next, line, TAMIS_GOVERNOR_LINE_BYTES),
+              "its line");
+    size_t length = strlen(line);
+    line[length++] = '\n';
+    if (fwrite(line, 1, length, g->decisions) != length)
+        fail_decision(energy->group);
 }
 
 void govern_step(govern *g, bench_energy *energy, uint64_t step, tamis_reducer *reducer) {

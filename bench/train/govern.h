@@ -19,11 +19,11 @@ typedef struct govern {
     int64_t uj;                   /* at the last decision */
     double at_s;
     uint64_t at_step;
-    bool writes; /* decisions into the energy log */
+    FILE *decisions; /* of rank 0; NULL: none */
 } govern;
 
 void govern_open(const train_settings *settings, bench_group *group, govern *out);
-void govern_close(govern *g);
+void govern_close(govern *g, bench_group *group);
 
 /** Collective. The first window begins here, after `step` steps. */
 void govern_start(govern *g, bench_energy *energy, uint64_t step);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/train/settings.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -88,6 +89,15 @@ static void check_density(const train_settings *s) {
                     "--budget, --stages 1");
 }
 
+static void check_budget(const train_settings *s) {
+    if (s->density_min > s->density)
+        bench_usage("--density-min is more than --density");
+    if (s->budget_w > 0 && s->stages > 1)
+        bench_usage("--budget needs --stages 1");
+    if (s->decisions && s->budget_w <= 0)
+        bench_usage("--decisions needs --budget");
+}
+
 static void check_dense_segments(const train_settings *s) {
     if (!s->dense_segments)
         return;
@@ -160,6 +170,17 @@ static void complete(train_settings *s) {
         s->density_start = 0.25;
     if (s->density_min == 0)
         s->density_min = s->density;
+}
+
+/* A decision is written as soon as it is made. */
+static FILE *open_decisions(const char *path) {
+    if (!path || bench_launched_rank() != 0)
+        return NULL;
+    FILE *file = fopen(path, "w");
+    if (!file)
+        bench_usage("--decisions %s cannot be written: %s", path, strerror(errno));
+    setvbuf(file, NULL, _IONBF, 0);
+    return file;
 }
 
 void train_settings_read(int argc, char **argv, train_settings *out) {
@@ -295,6 +316,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "longest pause after a step under --budget"},
         {"govern-every", 0, BENCH_COUNT, &out->govern_every, "N", 1, 1e12,
          "steps between decisions under --budget"},
+        {"decisions", 0, BENCH_FILE, &out->decisions, "FILE", 0, 0,
+         "what is decided under --budget, for tamis_replay --log"},
         {"quiet", 'q', BENCH_FLAG, &out->quiet, "", 0, 0, "no progress on stderr"},
     };
     bench_options_parse("tamis_train", purpose, options, sizeof options / sizeof options[0], argc,
@@ -306,10 +329,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     check_density(out);
     check_dense_segments(out);
     complete(out);
-    if (out->density_min > out->density)
-        bench_usage("--density-min is more than --density");
-    if (out->budget_w > 0 && out->stages > 1)
-        bench_usage("--budget needs --stages 1");
+    check_budget(out);
     bench_reducer_check(out->set, train_own_options);
     check_optimizer(out);
     check_update(out);
@@ -331,4 +351,5 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (bench_launched_rank() == 0)
         out->report = bench_report_open(out->json);
     out->trace_file = bench_trace_file(out->trace);
+    out->decisions_file = open_decisions(out->decisions);
 }

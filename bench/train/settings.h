@@ -25,7 +25,8 @@ enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 #define TRAIN_WORKERS "caller|thread" /* in the order of tamis_worker */
 
 typedef struct train_settings {
-    const char *data, *scheme, *json, *trace, *energy_log, *intensity, *save, *load, *record;
+    const char *data, *scheme, *json, *trace, *save, *load, *record;
+    const char *energy_log, *intensity, *decisions;
     const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;
     int device; /* tamis_device */
@@ -57,8 +58,9 @@ typedef struct train_settings {
     uint64_t govern_every;                  /* steps between decisions */
     double budget_w, pace_max, density_min; /* budget_w 0: nothing is governed */
     bool quiet;
-    FILE *report;     /* NULL: the summary goes to stdout as text */
-    FILE *trace_file; /* of rank 0; with `trace` only */
+    FILE *report;         /* NULL: the summary goes to stdout as text */
+    FILE *trace_file;     /* of rank 0; with `trace` only */
+    FILE *decisions_file; /* the same, with `decisions` */
 } train_settings;
 
 /** Parse and check; fills `report`, `trace_file`, `transport`, `ranks` and what depends on the

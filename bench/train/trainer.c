@@ -131,7 +131,7 @@ void trainer_close(trainer *t) {
     if (t->settings->record)
         bench_recording_close(&t->recording);
     exchange_close(&t->exchange);
-    govern_close(&t->governor);
+    govern_close(&t->governor, t->energy.group);
     bench_energy_close(&t->energy);
     bench_trace_close(t->trace, t->settings->trace_file);
     close_device(t);

@@ -170,7 +170,6 @@ typedef struct tamis_energy_config {
                                   names: one name is one counter */
 
     const char *json;      /* file of JSON Lines to write (docs/energy.md) */
-    uint64_t rotate_bytes; /* a file that is as long is renamed to PATH.1; 0: never */
     double window_s;       /* between two lines of the file (5) */
     double settle_s;       /* a phase is told at most so long after it began (2; 0 to 5) */
     const char *run;       /* name in the file */
@@ -254,15 +253,6 @@ TAMIS_CHECKED tamis_status tamis_energy_window_begin(tamis_energy *energy, const
 TAMIS_CHECKED tamis_status tamis_energy_window_end(tamis_energy *energy, uint32_t window);
 TAMIS_CHECKED tamis_status tamis_energy_window_result(tamis_energy *energy, uint32_t window,
                                                       uint32_t wait_ms, tamis_energy_totals *out);
-
-/**
- * Write a record of the program's own into the JSON file, after those that are due: one object
- * without newline, at most 1023 bytes, for example of tamis_governor_line. Never waits for the
- * disk; 16 may be on their way.
- *
- * Errors: ARGUMENT; UNSUPPORTED: there is no JSON file; STATE: too many are on their way
- */
-TAMIS_CHECKED tamis_status tamis_energy_note(tamis_energy *energy, const char *line);
 
 /**
  * Totals of earlier parts of this run are added to all that read gives from here on.

@@ -94,27 +94,24 @@ static PyObject *domain_as_dict(const tamis_energy_domain *d) {
 /* -- making, closing -------------------------------------------------------------------------- */
 
 /* Numbers that need a look. NULL: the default. */
-static bool read_numbers(PyObject *rotate, PyObject *rank, PyObject *nranks,
-                         tamis_energy_config *out) {
-    return (!rotate || tam_py_as_u64(rotate, "rotate_bytes", &out->rotate_bytes)) &&
-           (!rank || tam_py_as_u32(rank, "rank", &out->rank)) &&
+static bool read_numbers(PyObject *rank, PyObject *nranks, tamis_energy_config *out) {
+    return (!rank || tam_py_as_u32(rank, "rank", &out->rank)) &&
            (!nranks || tam_py_as_u32(nranks, "nranks", &out->nranks));
 }
 
 static PyObject *meter_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"sources",  "sysfs_root", "nvml_path",    "gpus",
-                            "files",    "json",       "run",          "intensity",
-                            "window_s", "settle_s",   "pue",          "g_per_kwh",
-                            "rank",     "nranks",     "rotate_bytes", NULL};
+    static char *names[] = {"sources", "sysfs_root", "nvml_path", "gpus",     "files",
+                            "json",    "run",        "intensity", "window_s", "settle_s",
+                            "pue",     "g_per_kwh",  "rank",      "nranks",   NULL};
     tamis_energy_config c = TAMIS_ENERGY_CONFIG_INIT;
-    PyObject *rank = NULL, *nranks = NULL, *rotate = NULL;
+    PyObject *rank = NULL, *nranks = NULL;
     tamis_energy *handle;
     tamis_status status;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$zzzzzzzzddddOOO:Meter", names, &c.sources,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$zzzzzzzzddddOO:Meter", names, &c.sources,
                                      &c.sysfs_root, &c.nvml_path, &c.gpus, &c.files, &c.json,
                                      &c.run, &c.intensity, &c.window_s, &c.settle_s, &c.pue,
-                                     &c.g_per_kwh, &rank, &nranks, &rotate) ||
-        !read_numbers(rotate, rank, nranks, &c))
+                                     &c.g_per_kwh, &rank, &nranks) ||
+        !read_numbers(rank, nranks, &c))
         return NULL;
     Py_BEGIN_ALLOW_THREADS status = tamis_energy_create(&c, &handle);
     Py_END_ALLOW_THREADS if (status != TAMIS_OK) return tam_py_raise(status);

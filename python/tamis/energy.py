@@ -34,7 +34,6 @@ class Meter(_core.Meter):
     json        file of JSON Lines to write, a path of its own for each rank
     run, rank, nranks        in that file
     window_s    between two of its lines (5)
-    rotate_bytes             a file that is as long is renamed to PATH.1; 0: never
     settle_s    a phase is told at most so long after it began (2; 0 to 5)
     pue, g_per_kwh, intensity     for grams of CO2: power of the site / power of the computers; a
                 constant; a file "time,g_per_kwh"

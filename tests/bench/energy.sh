@@ -46,8 +46,8 @@ most=$((($(date +%s%N) - begin) / 1000000)) # ms
 run --steps 1600 --scheme tamis --load "$top/saved" >"$top/second.json"
 # The counter gains 100 W whatever the knobs say, so 50 W are out of reach.
 run --steps 600 --scheme tamis --budget 50 --pace-max 0.001 --density-min 0.005 \
-    --govern-every 100 --energy-log "$top/governed.jsonl" >"$top/governed.json"
-"$replay" --log "$top/governed.jsonl" --policy budget --budget 50 --pace-max 0.001 \
+    --govern-every 100 --decisions "$top/decisions.jsonl" >"$top/governed.json"
+"$replay" --log "$top/decisions.jsonl" --policy budget --budget 50 --pace-max 0.001 \
     --density-min 0.005 --density-max 0.01 >"$top/verified" ||
     fail "decisions of the run are not those of a replay: $(cat "$top/verified")"
 unset TAMIS_SYSFS_ROOT
@@ -75,8 +75,8 @@ assert second["energy_j"] > first["energy_j"], "a run that goes on has the joule
 assert blind["energy_j"] is None and blind["energy"] is None and blind["energy_reason"], blind
 
 governed = json.load(open(f"{top}/governed.json"))
-decisions = [json.loads(line) for line in open(f"{top}/governed.jsonl")]
-decisions = [line for line in decisions if line["type"] == "decision"]
+decisions = [json.loads(line) for line in open(f"{top}/decisions.jsonl")]
+assert all(line["type"] == "decision" for line in decisions), decisions
 print("decisions:", [(line["reason"], line["density"], line["pace_s"]) for line in decisions])
 assert len(decisions) == 6 and any(line["pace_s"] > 0 for line in decisions), decisions
 watts = [line["watts"] for line in decisions[1:]]  # a busy machine feeds late
@@ -88,6 +88,8 @@ for path in ("log.jsonl", "log.jsonl.rank1"):
     kinds = [line["type"] for line in lines]
     assert kinds[0] == "header" and kinds[-1] == "summary" and "window" in kinds, kinds
     windows = [line for line in lines if line["type"] == "window" and not line["overlaps"]]
+    ends = [0] + [w["step1"] for w in windows]
+    assert ends[:-1] == [w["step0"] for w in windows] and ends[-1] == 1500, ends
     sums = sum(w["domains"][0]["uj"] for w in windows)
     assert sums == lines[-1]["domains"][0]["uj"], (sums, lines[-1])
     assert lines[-1]["steps"] == 1500, lines[-1]

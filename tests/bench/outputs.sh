@@ -28,6 +28,8 @@ expect 1 "^/dev/full cannot be written: No space left on device; records are mis
     "${small[@]}" --json /dev/full
 expect 1 "^rank 0: the trace could not be written: No space left on device" \
     "${small[@]}" --trace /dev/full
+expect 1 "^rank 0: a decision could not be written: No space left on device" \
+    "${small[@]}" --budget 50 --govern-every 5 --decisions /dev/full
 full() { # command...: with nowhere to print
     "$@" 2>&1 >/dev/full
 }
@@ -46,7 +48,7 @@ for program in "$@"; do
 done
 
 # Found before the first step, of 10^12.
-for way in "2 --json" "2 --trace" "1 --energy-log" "1 --save" "1 --record"; do
+for way in "2 --json" "2 --trace" "2 --budget 50 --decisions" "1 --energy-log" "1 --save" "1 --record"; do
     read -r status option <<<"$way"
     expect "$status" "$dir/none/.*: No such file or directory" \
         timeout 20 "${small[@]}" --steps 1000000000000 --record-every 1000000000000 \

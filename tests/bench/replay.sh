@@ -38,7 +38,7 @@ expect 0 "nothing to verify" "${verify[@]}" --slowdown 0.021 --what-if
 # last line was cut off by a kill. 8 J in 2 s, then 12 J in 2 s.
 cat >"$dir/windows" <<'END'
 {"schema":"tamis.energy/1","type":"header","t0_unix":1718064000,"pue":1.0,"domains":[{"id":"package-0"},{"id":"core-0"},{"id":"gpu-1"}]}
-{"type":"event","t":0.5,"name":"wrap"}
+{"type":"later","t":0.5}
 {"type":"window","seq":0,"t0":0,"t1":2,"step0":0,"step1":10,"domains":[{"id":"package-0","counted":true,"uj":8000000},{"id":"core-0","counted":false,"uj":5000000},{"id":"gpu-1","counted":true,"uj":null}],"comm":{"density":0.01},"carbon":{"intensity_g_per_kwh":null},"later":1}
 {"type":"window","seq":1,"t0":2,"t1":4,"step0":10,"step1":20,"domains":[{"id":"package-0","counted":true,"uj":8000000},{"id":"core-0","counted":false,"uj":5000000},{"id":"gpu-1","counted":true,"uj":4000000}],"comm":{"density":null}}
 {"type":"window","seq":2,"t0":4,"t1":6,"step0":20,"step1":30,"domains":[{"id":"package-0","counted":true,"uj":null}]}
@@ -57,8 +57,10 @@ echo 'not JSON' >"$dir/garbage"
 expect 2 "neither a window nor a decision" "$replay" --log "$dir/garbage"
 printf '{"type":"window","t0":0,"t1":1,"step0":5,"step1":2}\n' >"$dir/garbage"
 expect 2 "step1 is less" "$replay" --log "$dir/garbage"
-printf '{"type":"event"}\n' >"$dir/garbage"
+printf '{"type":"later"}\n' >"$dir/garbage"
 expect 2 "neither a window nor a decision" "$replay" --log "$dir/garbage"
+cat "$dir/log" <(sed -n 3p "$dir/windows") >"$dir/garbage"
+expect 2 "give a log of one kind" "$replay" --log "$dir/garbage"
 expect 2 "cannot be read" "$replay" --log "$dir/none"
 expect 2 "there are: off, budget" "$replay" --plant --policy solar
 expect 2 "line 2" "$replay" --plant --intensity <(printf 'time,g_per_kwh\nx,1\n')

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What the energy log writes, against what docs/energy.md says of it.
+"""What the energy log writes, against what docs/energy.md says of it; decisions of a governor, against
+docs/governor.md beside it.
 
     check_log.py DOCS PROGRAM     PROGRAM FOLDER writes the files that are looked at
 
@@ -123,16 +124,17 @@ def check_json(rows, lines):
 
 def main():
     docs, program = pathlib.Path(sys.argv[1]), sys.argv[2]
-    rows = read_schema(docs)
+    rows = read_schema(docs) + read_schema(docs.with_name("governor.md"))
     demand(len(rows) > 50, f"{docs} has {len(rows)} rows of the schema")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         subprocess.run([program, name], check=True)
-        known, unknown = read_lines(folder / "known.jsonl"), read_lines(folder / "unknown.jsonl")
-        check_json(rows, known + unknown)
+        lines = [line for name in ("known", "unknown", "decisions")
+                 for line in read_lines(folder / f"{name}.jsonl")]
+        check_json(rows, lines)
     for words in failures:
         print(words, file=sys.stderr)
-    print(f"{len(known) + len(unknown)} lines, {len(rows)} rows of the schema, "
+    print(f"{len(lines)} lines, {len(rows)} rows of the schema, "
           f"{len(failures)} failures")
     return 1 if failures else 0
 

@@ -14,36 +14,33 @@
 
 #include <cmocka.h>
 
-static void name_domain(tamis_energy_domain *domain, const char *id, tamis_energy_kind kind,
-                        uint64_t uj) {
+static void name_domain(test_record *out, int i, const char *id, tamis_energy_kind kind,
+                        int64_t uj) {
+    tamis_energy_domain *domain = &out->domains[i];
     *domain = (tamis_energy_domain)TAMIS_ENERGY_DOMAIN_INIT;
     snprintf(domain->id, sizeof domain->id, "%s", id);
     snprintf(domain->source, sizeof domain->source, "%.4s", id);
     domain->kind = kind;
     domain->counted = 1;
-    domain->uj = uj;
     domain->tick_s = 0.1;
     domain->lag_s = 0.03;
     domain->duty = 1.0;
+    out->gained[i] = (tam_tally_domain){uj, uj / 100, uj / 10, 0, 0};
 }
 
 static void name_domains(test_record *out) {
-    name_domain(&out->domains[0], "nvml:GPU-5a1c", TAMIS_ENERGY_GPU, 1650000001);
-    name_domain(&out->domains[1], "rapl:package-0", TAMIS_ENERGY_PACKAGE, 500000000);
-    name_domain(&out->domains[2], "nvml:GPU-77e0", TAMIS_ENERGY_GPU, 1500000000);
-    name_domain(&out->domains[3], "rapl:dram-0", TAMIS_ENERGY_DRAM, 0);
-    name_domain(&out->domains[4], "rapl:package-1", TAMIS_ENERGY_PACKAGE, 450000000);
-    out->domains[1].wraps = 1;
-    out->domains[4].resets = 2;
+    name_domain(out, 0, "nvml:GPU-5a1c", TAMIS_ENERGY_GPU, 1650000001);
+    name_domain(out, 1, "rapl:package-0", TAMIS_ENERGY_PACKAGE, 500000000);
+    name_domain(out, 2, "nvml:GPU-77e0", TAMIS_ENERGY_GPU, 1500000000);
+    name_domain(out, 3, "rapl:dram-0", TAMIS_ENERGY_DRAM, 0);
+    name_domain(out, 4, "rapl:package-1", TAMIS_ENERGY_PACKAGE, 450000000);
+    out->gained[1].wraps = 1;
+    out->gained[4].resets = 2;
     out->domains[3].counted = 0;
     out->domains[3].tick_s = out->domains[3].duty = 0.0;
     out->domains[3].status = TAMIS_ENERGY_DENIED;
     snprintf(out->domains[3].reason, sizeof out->domains[3].reason,
              "energy_uj may be read by root only: run as root or grant CAP_PERFMON");
-    for (int i = 0; i < RECORD_DOMAINS; i++) {
-        out->unattributed_uj[i] = (int64_t)out->domains[i].uj / 100;
-        out->idle_uj[i] = (int64_t)out->domains[i].uj / 10;
-    }
 }
 
 static void fill_totals(tamis_energy_totals *totals) {
@@ -80,64 +77,57 @@ static void fill_totals(tamis_energy_totals *totals) {
 void record_known(test_record *out, uint64_t seq) {
     memset(out, 0, sizeof *out);
     name_domains(out);
-    out->record = (tam_energy_record){
-        .name = "window",
+    out->name = "window";
+    out->tally = (tam_tally){
         .begin_ns = RECORD_T0_NS + seq * 5000000000u,
         .end_ns = RECORD_T0_NS + (seq + 1) * 5000000000u,
-        .step0 = 58 * seq,
-        .step1 = 58 * (seq + 1),
-        .domains = out->domains,
-        .unattributed_uj = out->unattributed_uj,
-        .idle_uj = out->idle_uj,
-        .ndomains = RECORD_DOMAINS,
+        .first_step = 58 * seq,
+        .offered = 11804740,
+        .sent = 118500,
+        .domains = out->gained,
         .residual_w = 9.8,
         .condition = 14.2,
-        .elements_offered = 11804740,
-        .elements_sent = 118500,
         .density_asked = 0.01,
         .residual_norm = 3.2,
-        .slack_p50_s = 0.0012,
-        .slack_p95_s = 0.0071,
-        .slack_max_s = 0.0203,
-        .straggler = 3,
         .intensity_g_per_kwh = 380.0,
         .dropped = seq,
     };
-    fill_totals(&out->record.totals);
+    fill_totals(&out->tally.totals);
 }
 
 void record_unknown(test_record *out, uint64_t seq) {
     record_known(out, seq);
-    tam_energy_record *record = &out->record;
+    tam_tally *tally = &out->tally;
+    tamis_energy_totals *totals = &tally->totals;
     for (int i = 0; i < RECORD_DOMAINS; i++) {
-        out->domains[i].uj = 0;
+        out->gained[i] = (tam_tally_domain){0};
         out->domains[i].status = TAMIS_ENERGY_ABSENT;
         out->domains[i].tick_s = out->domains[i].duty = 0.0;
     }
     for (uint32_t phase = 0; phase < TAMIS_ENERGY_PHASES; phase++)
-        record->totals.shares[phase] =
-            (tamis_energy_share){.seconds = record->totals.shares[phase].seconds};
-    record->totals.known = 0;
-    record->totals.uj = record->totals.unattributed_uj = 0;
-    record->totals.grams = record->intensity_g_per_kwh = NAN;
-    record->residual_w = record->condition = NAN;
-    record->elements_offered = record->elements_sent = 0;
-    record->density_asked = record->residual_norm = NAN;
-    record->slack_p50_s = record->slack_p95_s = record->slack_max_s = NAN;
-    record->straggler = UINT32_MAX;
+        totals->shares[phase] = (tamis_energy_share){.seconds = totals->shares[phase].seconds};
+    totals->known = 0;
+    totals->uj = totals->unattributed_uj = 0;
+    totals->grams = tally->intensity_g_per_kwh = NAN;
+    tally->residual_w = tally->condition = NAN;
+    tally->offered = tally->sent = 0;
+    tally->density_asked = tally->residual_norm = NAN;
 }
 
 tam_energy_log_setup record_setup(void) {
-    return (tam_energy_log_setup){
-        .run = "run-1",
+    tam_energy_log_setup setup = {
+        .config = TAMIS_ENERGY_CONFIG_INIT,
         .host = "node-a",
         .boot_id = "7d5c",
-        .rank = 2,
-        .nranks = 4,
         .t0_ns = RECORD_T0_NS,
         .t0_unix = RECORD_T0_UNIX,
-        .pue = 1.2,
+        .clock_err_s = 1e-6,
     };
+    setup.config.run = "run-1";
+    setup.config.rank = 2;
+    setup.config.nranks = 4;
+    setup.config.pue = 1.2;
+    return setup;
 }
 
 /* -- logs -------------------------------------------------------------------------------------- */
@@ -154,10 +144,15 @@ tam_energy_log *record_log(const tam_energy_log_setup *setup) {
     return log;
 }
 
+void record_write(tam_energy_log *log, const test_record *window) {
+    tam_energy_log_window(log, window->name, window->overlaps, &window->tally, window->domains);
+    tam_energy_log_write(log);
+}
+
 void record_add(tam_energy_log *log, uint64_t seq) {
     test_record window;
     record_known(&window, seq);
-    tam_energy_log_window(log, &window.record);
+    record_write(log, &window);
 }
 
 size_t record_count_in(const char *path, const char *words) {
@@ -197,8 +192,33 @@ static char *path_in(const char *folder, const char *name, char out[SCRATCH_PATH
     return out;
 }
 
+static void write_summary(tam_energy_log *log, const test_record *all) {
+    tam_energy_log_summary(log, &all->tally, all->domains);
+    tam_energy_log_write(log);
+}
+
+static void write_known(tam_energy_log *log) {
+    test_record window;
+    for (uint64_t seq = 0; seq < 4; seq++) {
+        record_known(&window, seq);
+        window.name = seq == 2 ? "a,\"name\"\n" : "window";
+        window.overlaps = seq == 3;
+        window.tally.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
+        window.tally.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
+        record_write(log, &window);
+    }
+    write_summary(log, &window);
+}
+
+static void write_unknown(tam_energy_log *log) {
+    test_record window;
+    record_unknown(&window, 0);
+    record_write(log, &window);
+    write_summary(log, &window);
+}
+
 /* @param some  what stands for every number that may be unknown */
-static void note_decision(tam_energy_log *log, double some) {
+static void write_decision(FILE *file, double some) {
     char line[TAMIS_GOVERNOR_LINE_BYTES];
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
     tamis_governor_decision d = TAMIS_GOVERNOR_DECISION_INIT;
@@ -206,32 +226,17 @@ static void note_decision(tam_energy_log *log, double some) {
     w.intensity_g_per_kwh = w.outlook_g_per_kwh = w.outlook_low_g_per_kwh = some;
     d.watts = d.expected_w = d.slowdown = d.low_w = d.high_w = some;
     if (tamis_governor_line(&w, &d, line, sizeof line) == TAMIS_OK)
-        tam_energy_log_note(log, line);
+        fprintf(file, "%s\n", line);
 }
 
-static void write_known(tam_energy_log *log) {
-    test_record window;
-    for (uint64_t seq = 0; seq < 4; seq++) {
-        record_known(&window, seq);
-        window.record.name = seq == 2 ? "a,\"name\"\n" : "window";
-        window.record.overlaps = seq == 3;
-        window.record.totals.unattributed_uj -= seq == 1 ? 70000000 : 0; /* less than nothing */
-        window.record.totals.shares[TAMIS_PHASE_ARRIVE].uj += seq == 1 ? 70000000 : 0;
-        tam_energy_log_window(log, &window.record);
-    }
-    tam_energy_log_event(log, window.record.end_ns, "wrap", "rapl:package-0",
-                         "\"\\\n\t\xff\xc3\xa9");
-    tam_energy_log_event(log, window.record.end_ns, "clock_step", NULL, NULL);
-    note_decision(log, 300.0);
-    tam_energy_log_summary(log, &window.record);
-}
-
-static void write_unknown(tam_energy_log *log) {
-    test_record window;
-    record_unknown(&window, 0);
-    tam_energy_log_window(log, &window.record);
-    note_decision(log, TAMIS_UNKNOWN);
-    tam_energy_log_summary(log, &window.record);
+static bool write_decisions(const char *folder) {
+    char path[SCRATCH_PATH];
+    FILE *file = fopen(path_in(folder, "decisions.jsonl", path), "w");
+    if (!file)
+        return false;
+    write_decision(file, 300.0);
+    write_decision(file, TAMIS_UNKNOWN);
+    return fclose(file) == 0;
 }
 
 int record_samples(const char *folder) {
@@ -241,10 +246,8 @@ int record_samples(const char *folder) {
         tam_energy_log *log = NULL;
         test_record first;
         record_known(&first, 0);
-        setup.path = path_in(folder, known ? "known.jsonl" : "unknown.jsonl", path);
+        setup.config.json = path_in(folder, known ? "known.jsonl" : "unknown.jsonl", path);
         setup.host = "node \"a\"\n";
-        setup.pue = known ? 1.2 : (double)NAN;
-        setup.t0_unix = known ? RECORD_T0_UNIX : 0.0;
         if (tam_energy_log_open(&setup, first.domains, RECORD_DOMAINS, &log) != TAMIS_OK) {
             fprintf(stderr, "%s\n", tamis_last_error());
             return 1;
@@ -255,5 +258,5 @@ int record_samples(const char *folder) {
             write_unknown(log);
         tam_energy_log_close(log);
     }
-    return 0;
+    return write_decisions(folder) ? 0 : 1;
 }

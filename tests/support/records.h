@@ -11,9 +11,11 @@ enum { RECORD_DOMAINS = 5 };
 
 /** A window of a host with two GPUs, two packages and memory that may not be read. */
 typedef struct test_record {
+    const char *name;
+    bool overlaps;
     tamis_energy_domain domains[RECORD_DOMAINS];
-    int64_t unattributed_uj[RECORD_DOMAINS], idle_uj[RECORD_DOMAINS];
-    tam_energy_record record;
+    tam_tally_domain gained[RECORD_DOMAINS];
+    tam_tally tally;
 } test_record;
 
 /** Time at which all logs of these tests begin: 1000 s, and 1700000000.25 in Unix seconds. */
@@ -35,7 +37,8 @@ void record_unknown(test_record *out, uint64_t seq);
 tamis_status record_try_log(const tam_energy_log_setup *setup, tam_energy_log **out);
 tam_energy_log *record_log(const tam_energy_log_setup *setup);
 
-/** Write window `seq`. */
+/** Write a window; that of `seq`. */
+void record_write(tam_energy_log *log, const test_record *window);
 void record_add(tam_energy_log *log, uint64_t seq);
 
 /** How often the words are in a file; a missing file has none. */
@@ -44,7 +47,8 @@ size_t record_count_in(const char *path, const char *words);
 /** Lines of a JSON file, which must all be whole and the first of them a header. */
 size_t record_lines(const char *path);
 
-/** Write known.jsonl and unknown.jsonl into a folder, for check_log.py. @return an exit code */
+/** Write known.jsonl, unknown.jsonl and decisions.jsonl into a folder, for check_log.py and
+ * check_convert.py. @return an exit code */
 int record_samples(const char *folder);
 
 #endif

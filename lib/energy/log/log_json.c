@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* -- a text that grows ------------------------------------------------------------------------- */
+/* -- a text that grows ------------------------------------------------------------------------ */
 
 void tam_text_clear(tam_text *text) {
     text->length = 0;
@@ -18,12 +18,9 @@ void tam_text_free(tam_text *text) {
 }
 
 static bool make_room(tam_text *text, size_t length) {
-    enum { FIRST = 4096 };
-    size_t room = text->room ? text->room : FIRST;
     if (length <= text->room - text->length)
         return true;
-    while (length > room - text->length)
-        room *= 2;
+    size_t room = 2 * (text->length + length) + 4096;
     char *bytes = tam_alloc(room);
     if (!bytes)
         return false;
@@ -36,10 +33,8 @@ static bool make_room(tam_text *text, size_t length) {
 }
 
 static void add(tam_text *text, const char *bytes, size_t length) {
-    if (length == 0 || text->incomplete)
-        return;
-    text->incomplete = !make_room(text, length);
-    if (text->incomplete)
+    text->incomplete = text->incomplete || !make_room(text, length);
+    if (text->incomplete || length == 0)
         return;
     memcpy(text->bytes + text->length, bytes, length);
     text->length += length;
@@ -49,48 +44,34 @@ void tam_text_put(tam_text *text, const char *words) {
     add(text, words, strlen(words));
 }
 
-void tam_text_add(tam_text *text, const tam_text *more) {
-    add(text, more->bytes, more->length);
-    text->incomplete = text->incomplete || more->incomplete;
-}
+/* -- values ----------------------------------------------------------------------------------- */
 
-/* -- values ------------------------------------------------------------------------------------ */
-
-/* Begin a value: a comma where one is needed, and the key, if it has one. */
-static void next(tam_text *out, const char *key) {
+void tam_json_put(tam_text *out, const char *key, const char *value) {
     char last = out->length ? out->bytes[out->length - 1] : '{';
     if (last != '{' && last != '[')
         tam_text_put(out, ",");
-    if (!key)
-        return;
-    tam_text_put(out, "\"");
-    tam_text_put(out, key);
-    tam_text_put(out, "\":");
-}
-
-static void add_words(tam_text *out, const char *key, const char *words) {
-    next(out, key);
-    tam_text_put(out, words);
-}
-
-void tam_json_open(tam_text *out, const char *key, const char *bracket) {
-    add_words(out, key, bracket);
+    if (key) {
+        tam_text_put(out, "\"");
+        tam_text_put(out, key);
+        tam_text_put(out, "\":");
+    }
+    tam_text_put(out, value);
 }
 
 void tam_json_bool(tam_text *out, const char *key, bool value) {
-    add_words(out, key, value ? "true" : "false");
+    tam_json_put(out, key, value ? "true" : "false");
 }
 
 void tam_json_count(tam_text *out, const char *key, uint64_t value) {
     char number[32];
     snprintf(number, sizeof number, "%llu", (unsigned long long)value);
-    add_words(out, key, number);
+    tam_json_put(out, key, number);
 }
 
 void tam_json_uj(tam_text *out, const char *key, bool known, int64_t uj) {
     char number[32];
     snprintf(number, sizeof number, "%lld", (long long)uj);
-    add_words(out, key, known ? number : "null");
+    tam_json_put(out, key, known ? number : "null");
 }
 
 void tam_json_plain(char *number) {
@@ -116,7 +97,7 @@ void tam_json_number(tam_text *out, const char *key, double value) {
     }
     if (isfinite(value))
         tam_json_plain(number);
-    add_words(out, key, number);
+    tam_json_put(out, key, number);
 }
 
 /* Bytes of the character at `bytes`, which ends with '\0'; 0: it is no UTF-8. */
@@ -138,7 +119,7 @@ static size_t character(const char *bytes) {
 
 void tam_json_text(tam_text *out, const char *key, const char *value) {
     char escaped[8];
-    add_words(out, key, "\"");
+    tam_json_put(out, key, "\"");
     for (const char *c = value; *c;) {
         size_t length = character(c);
         bool control = (unsigned char)*c < 0x20, quoted = *c == '"' || *c == '\\';

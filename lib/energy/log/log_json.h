@@ -17,10 +17,9 @@ typedef struct tam_text {
 void tam_text_clear(tam_text *text);
 void tam_text_free(tam_text *text);
 void tam_text_put(tam_text *text, const char *words);
-void tam_text_add(tam_text *text, const tam_text *more);
 
 /** Values: what is unknown is null. `key` is NULL inside of a list. */
-void tam_json_open(tam_text *out, const char *key, const char *bracket);
+void tam_json_put(tam_text *out, const char *key, const char *value); /* as it is, or a bracket */
 void tam_json_text(tam_text *out, const char *key, const char *value);
 void tam_json_bool(tam_text *out, const char *key, bool value);
 void tam_json_count(tam_text *out, const char *key, uint64_t value);

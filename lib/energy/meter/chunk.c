@@ -6,10 +6,7 @@
 
 #include <math.h>
 
-enum {
-    PATIENCE_NS = 1000000000, /* for a counter that has not moved past the end of a chunk */
-    NOTE_NS = 20000000        /* between two notes of steps */
-};
+enum { PATIENCE_NS = 1000000000 }; /* for a counter that has not moved past the end of a chunk */
 
 #define MEMORY_NS UINT64_C(5000000000) /* of spans, before the last chunk */
 
@@ -122,9 +119,15 @@ static void claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
     c->claimed_uj = until;
     tam_spans_seconds(e->spans, less(e->run.end_ns, lag), less(end_ns, lag), seconds);
     tam_fit_divide(c->fit, seconds, uj, shares, &rest);
-    e->chunk.domains[i].uj = uj;
-    e->chunk.domains[i].unattributed_uj = rest;
-    e->chunk.domains[i].idle_uj = shares[TAMIS_ENERGY_IDLE].uj;
+    e->chunk.domains[i] = (tam_tally_domain){
+        .uj = uj,
+        .unattributed_uj = rest,
+        .idle_uj = shares[TAMIS_ENERGY_IDLE].uj,
+        .wraps = e->now[i].wraps - c->wraps,
+        .resets = e->now[i].resets - c->resets,
+    };
+    c->wraps = e->now[i].wraps;
+    c->resets = e->now[i].resets;
     for (uint32_t p = 0; p < TAMIS_ENERGY_PHASES; p++) {
         c->phases_uj[p] += shares[p].uj;
         c->methods[p] =
@@ -140,31 +143,6 @@ static void claim(tamis_energy *e, uint32_t i, uint64_t end_ns) {
         join_share(&sum->shares[p], &shares[p]);
 }
 
-/* What steps had told by a time; of a time between two notes, by the one before. */
-static const tam_steps *steps_until(const tamis_energy *e, uint64_t at_ns) {
-    uint64_t kept = e->nsteps < TAM_METER_STEPS ? e->nsteps : TAM_METER_STEPS;
-    for (uint64_t i = e->nsteps; i > e->nsteps - kept; i--) {
-        const tam_steps *s = &e->steps[(i - 1) % TAM_METER_STEPS];
-        if (s->at_ns <= at_ns || i == e->nsteps - kept + 1)
-            return s;
-    }
-    return &e->steps[0];
-}
-
-void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns) {
-    e->steps[e->nsteps++ % TAM_METER_STEPS] =
-        (tam_steps){now_ns, atomic_load(&e->told.steps), atomic_load(&e->told.wire_bytes),
-                    atomic_load(&e->told.offered), atomic_load(&e->told.sent)};
-}
-
-/* Times of notes ascend, for they are taken under the lock. */
-static void note_steps_sometimes(tamis_energy *e) {
-    uint64_t now_ns = tam_clock_ns();
-    if (e->nsteps == 0 ||
-        less(now_ns, e->steps[(e->nsteps - 1) % TAM_METER_STEPS].at_ns) >= NOTE_NS)
-        tam_meter_note_steps(e, now_ns);
-}
-
 /* Spans before that are no longer needed: gains that the fit has not seen go back
  * to their begin. */
 static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
@@ -177,18 +155,10 @@ static uint64_t memory_begins(const tamis_energy *e, uint64_t end_ns) {
     return less(begin_ns, MEMORY_NS);
 }
 
-/* Steps of a chunk are what they had told by its end, less what is in chunks before. */
-static void count_steps(tamis_energy *e, tam_tally *chunk) {
-    const tam_steps *s = steps_until(e, chunk->end_ns);
-    chunk->totals.steps = s->steps - e->run.totals.steps;
-    chunk->totals.wire_bytes = s->wire_bytes - e->run.totals.wire_bytes;
-    chunk->offered = s->offered - e->run.offered;
-    chunk->sent = s->sent - e->run.sent;
-}
-
 /* Which domains count may change when one is lost; nothing is counted twice then, for each claims
  * its joules whether they count or not. */
-static void close_chunk(tamis_energy *e, uint64_t end_ns) {
+static void close_chunk(tamis_energy *e, const tam_moment *end) {
+    const uint64_t end_ns = end->at_ns;
     tam_tally *chunk = &e->chunk;
     double seconds[TAMIS_ENERGY_PHASES];
     tam_tally_begin(e, chunk);
@@ -201,32 +171,51 @@ static void close_chunk(tamis_energy *e, uint64_t end_ns) {
         chunk->totals.shares[p].seconds = seconds[p];
     chunk->totals.seconds = (double)(end_ns - chunk->begin_ns) * 1e-9;
     chunk->totals.grams = tam_meter_grams(e, chunk->begin_ns, end_ns, chunk->totals.uj);
-    count_steps(e, chunk);
+    chunk->totals.steps = end->steps - e->run.totals.steps; /* what is in chunks before */
+    chunk->totals.wire_bytes = end->wire_bytes - e->run.totals.wire_bytes;
+    chunk->offered = end->offered - e->run.offered;
+    chunk->sent = end->sent - e->run.sent;
     tam_tally_add(e, &e->run, chunk);
     for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
-        tam_window *w = &e->windows[i];
-        if (w->open && w->counts && !w->complete)
-            tam_tally_add(e, &w->tally, chunk);
+        if (e->windows[i].state == TAM_WINDOW_COUNTS)
+            tam_tally_add(e, &e->windows[i].tally, chunk);
     }
     tam_spans_forget(e->spans, memory_begins(e, end_ns));
 }
 
 /* -- ends of chunks --------------------------------------------------------------------------- */
 
-static uint64_t sooner(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
+uint64_t tam_meter_mark(tamis_energy *e, tam_window *window, bool ends) {
+    tam_moment *m = &e->moments[e->nmoments++];
+    *m = (tam_moment){
+        .window = window,
+        .ends = ends,
+        .at_ns = tam_clock_ns(),
+        .steps = atomic_load(&e->told.steps),
+        .wire_bytes = atomic_load(&e->told.wire_bytes),
+        .offered = atomic_load(&e->told.offered),
+        .sent = atomic_load(&e->told.sent),
+    };
+    return m->at_ns;
 }
 
-static uint64_t next_end(const tamis_energy *e) {
-    uint64_t end = UINT64_MAX;
-    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
-        const tam_window *w = &e->windows[i];
-        if (w->open && !w->counts)
-            end = sooner(end, w->begin_ns);
-        if (w->open && w->ended && !w->complete)
-            end = sooner(end, w->end_ns);
-    }
-    return end > e->run.end_ns ? end : e->run.end_ns;
+/* The meter's own window ends when it is due: now, for what steps had told before is not known. */
+static void end_own(tamis_energy *e, uint64_t now_ns) {
+    if (e->closing || now_ns < e->due_ns || e->nmoments >= TAM_METER_OWN_MOMENTS)
+        return;
+    tam_meter_mark(e, &e->windows[TAM_METER_WINDOWS], true);
+    e->due_ns += ((now_ns - e->due_ns) / e->window_ns + 1) * e->window_ns;
+}
+
+uint64_t tam_meter_take(tamis_energy *e) {
+    uint64_t now_ns = tam_clock_ns(), settled_ns = less(now_ns, e->settle_ns);
+    end_own(e, now_ns);
+    take_gains(e);
+    tam_spans_drain(e->spans, e->marks);
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        tam_sampler_look(e->channels[i].sampler, e->channels[i].index, &e->now[i]);
+    learn(e, settled_ns > e->told_ns ? settled_ns : e->told_ns);
+    return now_ns;
 }
 
 /* Every counter that is read and moves has moved past the end. */
@@ -242,56 +231,19 @@ static bool have_moved(const tamis_energy *e, uint64_t end_ns, uint64_t now_ns) 
     return true;
 }
 
-/* Windows that begin or end where the last chunk does. @return whether there is one */
-static bool note_windows(tamis_energy *e) {
-    bool any = false;
-    for (uint32_t i = 0; i <= TAM_METER_WINDOWS; i++) {
-        tam_window *w = &e->windows[i];
-        if (w->open && !w->counts && w->begin_ns <= e->run.end_ns) {
-            tam_tally_begin(e, &w->tally);
-            any = w->counts = true;
-        }
-        if (w->open && w->ended && !w->complete && w->end_ns <= e->run.end_ns)
-            any = w->complete = true;
-    }
-    return any;
-}
-
-void tam_meter_take(tamis_energy *e, uint64_t now_ns) {
-    uint64_t settled_ns = less(now_ns, e->settle_ns);
-    note_steps_sometimes(e);
-    take_gains(e);
-    tam_spans_drain(e->spans, e->marks);
-    for (uint32_t i = 0; i < e->nchannels; i++)
-        tam_sampler_look(e->channels[i].sampler, e->channels[i].index, &e->now[i]);
-    learn(e, settled_ns > e->told_ns ? settled_ns : e->told_ns);
-}
-
-/* The meter's own window begins again. When nothing more will be told it ends at now. */
-static void renew(tamis_energy *e, uint64_t now_ns, bool flush) {
-    tam_window *own = &e->windows[TAM_METER_WINDOWS];
-    if (own->complete && own->written) {
-        tam_tally_begin(e, &own->tally);
-        while (own->end_ns <= e->run.end_ns)
-            own->end_ns += e->window_ns;
-        own->complete = false;
-        own->written = !e->log;
-    }
-    if (flush && own->tally.begin_ns < now_ns)
-        own->end_ns = sooner(own->end_ns, now_ns);
-}
-
+/* A chunk that would be empty is none: two windows have begun or ended at once. */
 bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush) {
-    renew(e, now_ns, flush);
-    uint64_t end_ns = next_end(e), settled_ns = less(now_ns, e->settle_ns);
-    if (flush)
-        end_ns = sooner(end_ns, now_ns);
-    bool told = flush || end_ns <= settled_ns || end_ns <= e->told_ns;
-    if (!told || end_ns > now_ns || !(flush || have_moved(e, end_ns, now_ns)))
+    const tam_moment *next = &e->moments[0];
+    if (e->nmoments == 0)
         return false;
-    if (end_ns == e->run.end_ns)
-        return note_windows(e);
-    close_chunk(e, end_ns);
-    note_windows(e);
+    bool told = next->at_ns <= e->told_ns || next->at_ns <= less(now_ns, e->settle_ns);
+    if (!flush && !(told && have_moved(e, next->at_ns, now_ns)))
+        return false;
+    if (next->at_ns > e->run.end_ns)
+        close_chunk(e, next);
+    next->window->state = next->ends ? TAM_WINDOW_COMPLETE : TAM_WINDOW_COUNTS;
+    if (!next->ends)
+        tam_tally_begin(e, &next->window->tally);
+    memmove(e->moments, e->moments + 1, --e->nmoments * sizeof e->moments[0]);
     return true;
 }

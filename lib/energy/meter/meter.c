@@ -16,18 +16,29 @@ enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
 
 /* -- thread ----------------------------------------------------------------------------------- */
 
+/* What is new of domains, in the library's log. */
+static void tell_news(tamis_energy *e) {
+    for (uint32_t i = 0; i < e->nchannels; i++) {
+        const tam_energy_domain *d = &e->now[i];
+        if (d->status != e->channels[i].told_status)
+            tam_log(TAM_INFO, "energy: %s: %s%s%s", d->place.id,
+                    tamis_energy_status_name(d->status), d->reason[0] ? ", " : "", d->reason);
+        e->channels[i].told_status = d->status;
+    }
+}
+
 /* One chunk, and the lines that end with it. @return whether one could be closed */
-static bool advance(tamis_energy *e, uint64_t now_ns, bool flush) {
+static bool advance(tamis_energy *e, bool flush) {
     pthread_mutex_lock(&e->lock);
-    tam_meter_take(e, now_ns);
+    uint64_t now_ns = tam_meter_take(e);
     bool closed = tam_meter_close_next(e, now_ns, flush);
-    if (closed) {
-        tam_meter_write_lines(e);
-        pthread_cond_broadcast(&e->changed);
+    while (tam_meter_make_line(e)) {
+        pthread_mutex_unlock(&e->lock);
+        tam_energy_log_write(e->log);
+        pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
-    tam_meter_events(e, now_ns);
-    tam_meter_write_notes(e);
+    tell_news(e);
     return closed;
 }
 
@@ -43,7 +54,7 @@ static bool rest(tamis_energy *e) {
 static void *run(void *context) {
     tamis_energy *e = context;
     do {
-        while (advance(e, tam_clock_ns(), false))
+        while (advance(e, false))
             continue;
     } while (rest(e));
     return NULL;
@@ -85,7 +96,7 @@ static tamis_status open_sources(tamis_energy *e, const tamis_energy_config *c) 
     return TAMIS_OK;
 }
 
-/* Each needs a place for every domain. The meter's own window begins with the first chunk. */
+/* Each needs a place for every domain. */
 static tamis_status open_tallies(tamis_energy *e) {
     const uint32_t n = e->nchannels, windows = TAM_METER_WINDOWS + 1;
     e->tally_domains = tam_alloc_array((size_t)(2 + windows) * n, sizeof e->tally_domains[0]);
@@ -100,36 +111,30 @@ static tamis_status open_tallies(tamis_energy *e) {
     tam_domain_cover(e->now, n, e->counted, e->run.totals.missing);
 
     tam_window *own = &e->windows[TAM_METER_WINDOWS];
-    own->open = own->ended = own->counts = own->complete = own->written = true;
-    own->end_ns = e->open_ns;
-    snprintf(own->name, sizeof own->name, "window");
+    *own = (tam_window){
+        .state = TAM_WINDOW_COUNTS, .named = true, .name = "window", .tally = own->tally};
+    tam_tally_begin(e, &own->tally);
+    e->due_ns = e->open_ns + e->window_ns;
     return TAMIS_OK;
 }
 
-static tamis_status open_channel(tamis_energy *e, uint32_t i, tam_sampler *sampler,
-                                 uint32_t index) {
-    tam_channel *c = &e->channels[i];
-    c->sampler = sampler;
-    c->index = index;
-    c->gains = tam_alloc_array(TAM_METER_GAINS, sizeof c->gains[0]);
-    if (!c->gains)
-        return tam_fail(TAMIS_E_NOMEM, "energy: no memory for domain %u", i);
-    tam_sampler_look(sampler, index, &e->now[i]);
-    return tam_fit_open(&c->fit);
-}
-
 static tamis_status open_channels(tamis_energy *e) {
-    uint32_t n = 0;
+    tam_channel *c;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         e->nchannels += tam_sampler_count(e->samplers[s]);
-    e->channels = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
+    e->channels = c = tam_alloc_array(e->nchannels, sizeof e->channels[0]);
     e->now = tam_alloc_array(e->nchannels, sizeof e->now[0]);
     e->counted = tam_alloc_array(e->nchannels, sizeof e->counted[0]);
-    if (!e->channels || !e->now || !e->counted)
+    e->shown = tam_alloc_array(e->nchannels, sizeof e->shown[0]);
+    if (!e->channels || !e->now || !e->counted || !e->shown)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory for %u domains", e->nchannels);
     for (uint32_t s = 0; s < e->nsamplers; s++) {
-        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++)
-            TAM_TRY(open_channel(e, n++, e->samplers[s], i));
+        for (uint32_t i = 0; i < tam_sampler_count(e->samplers[s]); i++, c++) {
+            c->sampler = e->samplers[s];
+            c->index = i;
+            tam_sampler_look(c->sampler, i, &e->now[c - e->channels]);
+            TAM_TRY(tam_fit_open(&c->fit));
+        }
     }
     return open_tallies(e);
 }
@@ -148,32 +153,30 @@ static void read_boot_id(const char *root, char *out, size_t size) {
         gethostname(out, size - 1);
 }
 
-static tamis_status open_files(tamis_energy *e, const tamis_energy_config *c, const char *boot_id) {
+static tamis_status open_log(tamis_energy *e, const tamis_energy_config *c, const char *boot_id) {
     char host[128] = "";
-    if (!c->json || !c->json[0])
-        return TAMIS_OK;
     gethostname(host, sizeof host - 1);
     tam_energy_log_setup setup = {
-        .path = c->json,
-        .rotate_bytes = c->rotate_bytes,
-        .run = c->run,
+        .config = *c,
         .host = host,
         .boot_id = boot_id,
-        .rank = c->rank,
-        .nranks = c->nranks,
         .t0_ns = e->open_ns,
-        .pue = c->pue,
+        .t0_unix = e->unix_minus_s + (double)e->open_ns * 1e-9,
+        .clock_err_s = e->clock_err_s,
     };
-    return tam_meter_open_log(e, &setup);
+    for (uint32_t i = 0; i < e->nchannels; i++)
+        tam_meter_show(e, i, &e->now[i], &e->shown[i]);
+    return tam_energy_log_open(&setup, e->shown, e->nchannels, &e->log);
 }
 
+/* Both clocks at about one time. */
 static void set_clocks(tamis_energy *e, const tamis_energy_config *c) {
     struct timespec now;
+    uint64_t before_ns = tam_clock_ns();
     clock_gettime(CLOCK_REALTIME, &now);
-    e->open_ns = tam_clock_ns();
-    e->footprint.unix_minus_s =
-        (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
-    e->reported_ns = e->open_ns;
+    e->open_ns = e->reported_ns = tam_clock_ns();
+    e->clock_err_s = (double)(e->open_ns - before_ns) * 1e-9;
+    e->unix_minus_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)e->open_ns * 1e-9;
     e->window_ns = (uint64_t)(c->window_s * 1e9);
     e->settle_ns = (uint64_t)(c->settle_s * 1e9);
 }
@@ -182,46 +185,37 @@ static tamis_status open_parts(tamis_energy *e, const tamis_energy_config *c) {
     char boot_id[128];
     bool constant = c->g_per_kwh == c->g_per_kwh;
     set_clocks(e, c);
-    e->footprint.pue = c->pue;
+    e->pue = c->pue;
     e->pid = (int)getpid();
     read_boot_id(c->sysfs_root, boot_id, sizeof boot_id);
     e->host = XXH3_64bits(boot_id, strlen(boot_id));
     TAM_TRY(tam_marks_open(&e->marks));
     TAM_TRY(tam_spans_open(&e->spans));
     if (constant || (c->intensity && c->intensity[0]))
-        TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->footprint.carbon));
+        TAM_TRY(tamis_carbon_open(c->intensity, c->g_per_kwh, &e->carbon));
     TAM_TRY(open_sources(e, c));
     TAM_TRY(open_channels(e));
     TAM_TRY(tam_ledger_open(e->nchannels, &e->ledger));
-    return open_files(e, c, boot_id);
+    return c->json && c->json[0] ? open_log(e, c, boot_id) : TAMIS_OK;
 }
 
 static void free_parts(tamis_energy *e) {
-    tam_meter_close_log(e);
-    for (uint32_t i = 0; e->channels && i < e->nchannels; i++) {
+    tam_lock_close(&e->lock, &e->changed);
+    tam_energy_log_close(e->log);
+    for (uint32_t i = 0; e->channels && i < e->nchannels; i++)
         tam_fit_close(e->channels[i].fit);
-        tam_free(e->channels[i].gains);
-    }
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_close(e->samplers[s]);
-    tamis_carbon_close(e->footprint.carbon);
+    tamis_carbon_close(e->carbon);
     tam_ledger_close(e->ledger);
     tam_spans_close(e->spans);
     tam_marks_close(e->marks);
+    tam_free(e->shown);
     tam_free(e->tally_domains);
     tam_free(e->counted);
     tam_free(e->now);
     tam_free(e->channels);
     tam_free(e);
-}
-
-static tamis_status start(tamis_energy *e) {
-    if (!tam_lock_open(&e->lock, &e->changed))
-        return tam_fail(TAMIS_E_NOMEM, "energy: no lock");
-    if (tam_thread_start(&e->thread, run, e))
-        return TAMIS_OK;
-    tam_lock_close(&e->lock, &e->changed);
-    return tam_fail(TAMIS_E_NOMEM, "energy: no thread");
 }
 
 tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy **out) {
@@ -236,16 +230,18 @@ tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy
     tamis_energy *e = tam_alloc(sizeof *e);
     if (!e)
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
-    e->told.straggler = UINT32_MAX;
-    tamis_status status = open_parts(e, &c);
-    if (status == TAMIS_OK)
-        status = start(e);
-    if (status != TAMIS_OK) {
-        free_parts(e);
-        return status;
+    if (!tam_lock_open(&e->lock, &e->changed)) {
+        tam_free(e);
+        return tam_fail(TAMIS_E_NOMEM, "energy: no lock");
     }
-    *out = e;
-    return TAMIS_OK;
+    tamis_status status = open_parts(e, &c);
+    if (status == TAMIS_OK && !tam_thread_start(&e->thread, run, e))
+        status = tam_fail(TAMIS_E_NOMEM, "energy: no thread");
+    if (status == TAMIS_OK)
+        *out = e;
+    else
+        free_parts(e);
+    return status;
 }
 
 /* -- close ------------------------------------------------------------------------------------ */
@@ -258,13 +254,13 @@ static void stop(tamis_energy *e) {
     pthread_join(e->thread, NULL);
 }
 
+/* From here on this thread is alone with the meter. The last chunk ends now. */
 static void finish(tamis_energy *e) {
     uint64_t until_ns = tam_clock_ns() + LAST_READING_NS;
     for (uint32_t s = 0; s < e->nsamplers; s++)
         tam_sampler_hurry(e->samplers[s], until_ns);
-    uint64_t now_ns = tam_clock_ns();
-    tam_meter_note_steps(e, now_ns); /* the last chunk has all steps */
-    while (advance(e, now_ns, true))
+    e->told_ns = tam_meter_mark(e, &e->windows[TAM_METER_WINDOWS], true);
+    while (advance(e, true))
         continue;
     tam_meter_summary(e);
 }
@@ -272,10 +268,8 @@ static void finish(tamis_energy *e) {
 void tamis_energy_destroy(tamis_energy *e) {
     TAM_FENV_HELD();
     if (!e || e->pid != (int)getpid())
-        return; /* in a child that was forked there are no threads, and the files are the parent's
-                 */
+        return; /* a child that was forked has no threads, and the file is its parent's */
     stop(e);
     finish(e);
-    tam_lock_close(&e->lock, &e->changed);
     free_parts(e);
 }

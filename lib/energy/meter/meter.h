@@ -5,9 +5,9 @@
  *
  *     gains    |----y1----|----y2----|----y3----|----y4---          of one domain
  *     marks      [compute ][exch][compute ]...
- *     chunks   ........|...............|..........|..........       ends: lines of the files, and
- *                     line           window     window's end        begins and ends of windows
- *
+ *     chunks   ........|...............|..........|..........       end at moments: windows, of
+ *                     line           window     window's end        callers and of lines, begin or
+ *                                                                   end there
  * A chunk is closed when its phases have all been told (settle_s) and the counters have moved past
  * its end. Joules up to a time within a gain are those that its phases should have taken until
  * then. Every microjoule is in one chunk: what comes late is in the next one.
@@ -28,10 +28,8 @@ enum {
     TAM_METER_SOURCES = 8, /* at most; tam_energy_sources_pick refuses more */
     TAM_METER_GAINS = 512, /* of a domain, that no chunk has taken whole */
     TAM_METER_WINDOWS = 16,
-    TAM_METER_STEPS = 512, /* moments at which steps are known, 20 ms apart or more */
-    TAM_METER_NOTES = 16,  /* on their way into a file */
-    TAM_METER_NOTE_BYTES = 1024,
-    TAM_METER_SLACKS = 256 /* of the last steps */
+    TAM_METER_MOMENTS = 128, /* that no chunk has come to; 2 of each window at most */
+    TAM_METER_OWN_MOMENTS = TAM_METER_MOMENTS - 2 * TAM_METER_WINDOWS - 1
 };
 
 /** A domain and what has become of its joules. */
@@ -39,65 +37,39 @@ typedef struct tam_channel {
     tam_sampler *sampler;
     uint32_t index; /* of the sampler */
     tam_fit *fit;
-    tam_energy_gain *gains;                 /* [TAM_METER_GAINS] oldest first */
+    tam_energy_gain gains[TAM_METER_GAINS]; /* oldest first */
     uint32_t ngains, fitted;                /* the first `fitted` have been taken by the fit */
     uint64_t passed_uj;                     /* of gains before those */
     uint64_t claimed_uj;                    /* by chunks */
     int64_t phases_uj[TAMIS_ENERGY_PHASES]; /* of claimed_uj */
     uint8_t methods[TAMIS_ENERGY_PHASES];   /* the least certain one so far */
-    tamis_energy_status told_status;        /* in events, so far */
-    uint32_t told_wraps, told_resets;
+    uint32_t wraps, resets;                 /* that chunks have told */
+    tamis_energy_status told_status;        /* in the library's log */
 } tam_channel;
 
-/** What steps had told by a time. */
-typedef struct tam_steps {
-    uint64_t at_ns, steps, wire_bytes, offered, sent;
-} tam_steps;
+typedef enum tam_window_state {
+    TAM_WINDOW_FREE,
+    TAM_WINDOW_BEGINS,   /* no chunk has come to its begin */
+    TAM_WINDOW_COUNTS,   /* chunks are added to its tally */
+    TAM_WINDOW_COMPLETE, /* a chunk has come to its end */
+    TAM_WINDOW_KNOWN     /* and its line has been made */
+} tam_window_state;
 
-/** What the chunks of a stretch have come to. */
-typedef struct tam_tally {
-    uint64_t begin_ns, end_ns;
-    uint64_t first_step, offered, sent;
-    tamis_energy_totals totals;
-    struct tam_tally_domain {
-        int64_t uj, unattributed_uj, idle_uj;
-        uint32_t wraps, resets; /* as they were when it began */
-    } * domains;                /* [nchannels] */
-} tam_tally;
-
-/** A caller's; or the meter's own, the last, whose end is the begin of the next line. */
+/** A caller's; or the meter's own, the last, which begins again where it ends. */
 typedef struct tam_window {
-    bool open, ended;
-    bool counts, complete; /* chunks have been closed at its begin, at its end */
-    bool written;          /* or it has no line */
+    tam_window_state state;
+    bool ended; /* by the caller */
+    bool named; /* it has a line */
     char name[64];
-    uint64_t begin_ns, end_ns;
     tam_tally tally;
 } tam_window;
 
-/** What steps have told; training threads add to it. */
-typedef struct tam_told {
-    atomic_uint_fast64_t steps, wire_bytes, offered, sent;
-    _Atomic double density, residual_norm;
-    _Atomic double slacks[TAM_METER_SLACKS];
-    _Atomic uint32_t straggler;
-} tam_told;
-
-/** What is about to be written; of the meter's thread alone. */
-typedef struct tam_line {
-    tam_energy_record record;
-    char name[64];                /* of the record */
-    tam_window *window;           /* whose line it is; NULL: none */
-    tamis_energy_domain *domains; /* [nchannels] of the record */
-    int64_t *unattributed_uj, *idle_uj;
-} tam_line;
-
-/** What joules weigh in CO2. */
-typedef struct tam_footprint {
-    tamis_carbon *carbon; /* NULL: unknown */
-    double pue;
-    double unix_minus_s; /* Unix time minus monotonic, at open */
-} tam_footprint;
+/** A window begins or ends: a time, and what steps had told by then. */
+typedef struct tam_moment {
+    tam_window *window;
+    bool ends;
+    uint64_t at_ns, steps, wire_bytes, offered, sent;
+} tam_moment;
 
 struct tamis_energy {
     tam_sampler *samplers[TAM_METER_SOURCES];
@@ -108,60 +80,59 @@ struct tamis_energy {
     uint32_t nchannels;
     tam_marks *marks;
     tam_spans *spans;
-    tam_energy_log *log; /* NULL: none */
-    tam_line line;
+    tam_energy_log *log;        /* NULL: none */
+    tamis_energy_domain *shown; /* [nchannels] of the line that is being made */
     tam_ledger *ledger;
-    tam_footprint footprint;
-    uint64_t reported_ns; /* the last report, */
-    int64_t reported_uj;  /* and what the cluster had come to */
+    tamis_carbon *carbon; /* NULL: unknown */
+    double pue;
+    double unix_minus_s, clock_err_s; /* Unix time minus monotonic, at open */
+    uint64_t reported_ns;             /* the last report, */
+    int64_t reported_uj;              /* and what the cluster had come to */
     double reported_grams;
     uint64_t host; /* hash of the boot id */
     uint64_t open_ns, window_ns, settle_ns;
     int pid; /* a child that was forked has no threads */
-    tam_told told;
     pthread_t thread;
+
+    struct { /* by steps; training threads add to it */
+        atomic_uint_fast64_t steps, wire_bytes, offered, sent;
+        _Atomic double density, residual_norm; /* of the last one */
+    } told;
 
     /* Of the meter's thread and the caller's, under the lock. */
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a chunk was closed, a window ended, the meter closes */
+    pthread_cond_t changed; /* a window is known or has ended, the meter closes */
     bool closing;
-    uint64_t told_ns;                 /* phases up to here have been told: a window has ended */
-    tam_steps steps[TAM_METER_STEPS]; /* a ring */
-    uint64_t nsteps;
-    tam_tally chunk;                        /* the last one */
-    tam_tally run;                          /* all chunks; the last one ends where it does */
-    tam_tally since;                        /* since the last line */
-    struct tam_tally_domain *tally_domains; /* of all tallies */
-    tamis_energy_totals earlier; /* of the runs that this one goes on; size 0: there are none */
+    uint64_t told_ns;                      /* phases up to here have been told */
+    uint64_t due_ns;                       /* the meter's own window ends */
+    tam_moment moments[TAM_METER_MOMENTS]; /* oldest first */
+    uint32_t nmoments;
+    tam_tally chunk;                 /* the last one */
+    tam_tally run;                   /* all chunks; the last one ends where it does */
+    tam_tally_domain *tally_domains; /* of all tallies */
+    tamis_energy_totals earlier;     /* of the runs that this one goes on; size 0: there are none */
     tam_window windows[TAM_METER_WINDOWS + 1];
-    char (*notes)[TAM_METER_NOTE_BYTES]; /* [TAM_METER_NOTES] oldest first */
-    uint32_t nnotes;
 };
 
 /* -- chunk.c, with the lock held -------------------------------------------------------------- */
 
-/** Take gains and marks. */
-void tam_meter_take(tamis_energy *e, uint64_t now_ns);
+/** Take gains and marks. @return the time */
+uint64_t tam_meter_take(tamis_energy *e);
 
-/** Close the next chunk if it can be. @param flush  nothing more will be told: close it at now
- * @return whether it was */
+/** Close the next chunk if it can be. @param flush  nothing more will be told @return whether it
+ * was */
 bool tam_meter_close_next(tamis_energy *e, uint64_t now_ns, bool flush);
 
-/** Note what steps have told by now. */
-void tam_meter_note_steps(tamis_energy *e, uint64_t now_ns);
+/** A window begins or ends now: so must the next chunk. @return the time */
+uint64_t tam_meter_mark(tamis_energy *e, tam_window *window, bool ends);
 
-/* -- line.c: files ---------------------------------------------------------------------------- */
+/* -- line.c ----------------------------------------------------------------------------------- */
 
-tamis_status tam_meter_open_log(tamis_energy *e, const tam_energy_log_setup *setup);
-void tam_meter_close_log(tamis_energy *e);
+/** With the lock held: what becomes of windows that are complete. @return whether the line of one
+ * of them is to be written; call again then */
+bool tam_meter_make_line(tamis_energy *e);
 
-/** With the lock held, which is given up meanwhile: write the lines of windows
- * that are complete. */
-void tam_meter_write_lines(tamis_energy *e);
-
-/** Write what callers have noted; what has become of domains since the last call; the end. */
-void tam_meter_write_notes(tamis_energy *e);
-void tam_meter_events(tamis_energy *e, uint64_t now_ns);
+/** Write the last line, if there is a file. */
 void tam_meter_summary(tamis_energy *e);
 
 /* -- windows.c -------------------------------------------------------------------------------- */
@@ -179,7 +150,7 @@ void tam_tally_add(const tamis_energy *e, tam_tally *sum, const tam_tally *chunk
 /** Of joules that were used between two times; NAN: unknown. */
 double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns, int64_t uj);
 
-/** Where nothing is known there is a reason. */
+/** Where nothing is known there is a reason, and there are no grams. */
 void tam_totals_explain(tamis_energy_totals *t, uint32_t ndomains);
 bool tam_totals_sound(const tamis_energy_totals *t);
 

@@ -42,11 +42,7 @@ void tam_tally_begin(const tamis_energy *e, tam_tally *tally) {
     };
     tally->totals.grams = tam_meter_grams(e, now_ns, now_ns, 0);
     memcpy(tally->totals.missing, e->run.totals.missing, sizeof tally->totals.missing);
-    for (uint32_t i = 0; i < e->nchannels; i++)
-        tally->domains[i] = (struct tam_tally_domain){
-            .wraps = e->now[i].wraps,
-            .resets = e->now[i].resets,
-        };
+    memset(tally->domains, 0, e->nchannels * sizeof tally->domains[0]);
 }
 
 void tam_tally_add(const tamis_energy *e, tam_tally *sum, const tam_tally *chunk) {
@@ -59,16 +55,17 @@ void tam_tally_add(const tamis_energy *e, tam_tally *sum, const tam_tally *chunk
         sum->domains[i].uj += chunk->domains[i].uj;
         sum->domains[i].unattributed_uj += chunk->domains[i].unattributed_uj;
         sum->domains[i].idle_uj += chunk->domains[i].idle_uj;
+        sum->domains[i].wraps += chunk->domains[i].wraps;
+        sum->domains[i].resets += chunk->domains[i].resets;
     }
 }
 
 double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns, int64_t uj) {
-    const tam_footprint *f = &e->footprint;
-    if (!f->carbon)
+    if (!e->carbon)
         return NAN;
     return uj == 0 ? 0.0
-                   : tamis_carbon_grams(f->carbon, f->unix_minus_s + (double)begin_ns * 1e-9,
-                                        f->unix_minus_s + (double)end_ns * 1e-9, uj, f->pue);
+                   : tamis_carbon_grams(e->carbon, e->unix_minus_s + (double)begin_ns * 1e-9,
+                                        e->unix_minus_s + (double)end_ns * 1e-9, uj, e->pue);
 }
 
 /* -- other runs ------------------------------------------------------------------------------- */
@@ -89,7 +86,10 @@ void tam_totals_join(tamis_energy_totals *sum, const tamis_energy_totals *earlie
 }
 
 void tam_totals_explain(tamis_energy_totals *t, uint32_t ndomains) {
-    if (!t->known && !t->missing[0])
+    if (t->known)
+        return;
+    t->grams = NAN;
+    if (!t->missing[0])
         snprintf(t->missing, sizeof t->missing, "%s",
                  ndomains == 0 ? "no source of energy is open" : "no counter has been read yet");
 }

@@ -38,15 +38,13 @@ void tamis_energy_on_phase(void *energy, const tamis_phase_event *event) {
 void tamis_energy_step(tamis_energy *e, const tamis_stats *stats) {
     if (!e || !stats)
         return;
-    tam_told *t = &e->told;
-    uint64_t step = atomic_fetch_add(&t->steps, 1);
-    atomic_fetch_add(&t->wire_bytes, stats->wire_bytes);
-    atomic_fetch_add(&t->offered, stats->length);
-    atomic_fetch_add(&t->sent, stats->selected);
-    atomic_store(&t->density, (double)stats->target / (double)(stats->length | 1));
-    atomic_store(&t->residual_norm, stats->residual_norm);
-    atomic_store(&t->slacks[step % TAM_METER_SLACKS], stats->slack_s);
-    atomic_store(&t->straggler, stats->straggler);
+    atomic_fetch_add(&e->told.steps, 1);
+    atomic_fetch_add(&e->told.wire_bytes, stats->wire_bytes);
+    atomic_fetch_add(&e->told.offered, stats->length);
+    atomic_fetch_add(&e->told.sent, stats->selected);
+    atomic_store(&e->told.density,
+                 stats->length > 0 ? (double)stats->target / (double)stats->length : NAN);
+    atomic_store(&e->told.residual_norm, stats->residual_norm);
 }
 
 static tamis_status check(const tamis_energy *e, const void *argument, const char *call) {
@@ -117,57 +115,22 @@ tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *ear
     return TAMIS_OK;
 }
 
-/* -- notes ------------------------------------------------------------------------------------ */
-
-/* With the lock held. */
-static tamis_status push_note(tamis_energy *e, const char *line, size_t length) {
-    if (e->nnotes == TAM_METER_NOTES)
-        return tam_fail(TAMIS_E_STATE,
-                        "tamis_energy_note: %u notes are on their way; the disk is "
-                        "slow, or they come too fast",
-                        e->nnotes);
-    memcpy(e->notes[e->nnotes++], line, length + 1);
-    return TAMIS_OK;
-}
-
-tamis_status tamis_energy_note(tamis_energy *e, const char *line) {
-    TAM_TRY(check(e, line, "tamis_energy_note"));
-    size_t length = strnlen(line, TAM_METER_NOTE_BYTES);
-    if (line[0] != '{' || length == TAM_METER_NOTE_BYTES || strchr(line, '\n'))
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_energy_note: the line is no JSON object without "
-                        "newline, of less than %d bytes",
-                        TAM_METER_NOTE_BYTES);
-    if (!e->notes)
-        return tam_fail(TAMIS_E_UNSUPPORTED, "tamis_energy_note: the meter writes no JSON file");
-    pthread_mutex_lock(&e->lock);
-    tamis_status status = push_note(e, line, length);
-    pthread_mutex_unlock(&e->lock);
-    return status;
-}
-
 /* -- windows ---------------------------------------------------------------------------------- */
-
-/* With the lock held. */
-static void begin_window(tamis_energy *e, tam_window *w, const char *name) {
-    *w = (tam_window){
-        .open = true,
-        .written = !name || !e->log,
-        .begin_ns = tam_clock_ns(),
-        .tally.domains = w->tally.domains,
-    };
-    snprintf(w->name, sizeof w->name, "%s", name ? name : "");
-    tam_meter_note_steps(e, w->begin_ns);
-}
 
 tamis_status tamis_energy_window_begin(tamis_energy *e, const char *name, uint32_t *out) {
     TAM_TRY(check(e, out, "tamis_energy_window_begin"));
     pthread_mutex_lock(&e->lock);
     uint32_t i = 0;
-    while (i < TAM_METER_WINDOWS && e->windows[i].open)
+    while (i < TAM_METER_WINDOWS && e->windows[i].state != TAM_WINDOW_FREE)
         i++;
-    if (i < TAM_METER_WINDOWS)
-        begin_window(e, &e->windows[i], name);
+    if (i < TAM_METER_WINDOWS) {
+        tam_window *w = &e->windows[i];
+        w->state = TAM_WINDOW_BEGINS;
+        w->ended = false;
+        w->named = name != NULL;
+        snprintf(w->name, sizeof w->name, "%s", name ? name : "");
+        tam_meter_mark(e, w, false);
+    }
     pthread_mutex_unlock(&e->lock);
     if (i == TAM_METER_WINDOWS)
         return tam_fail(TAMIS_E_UNSUPPORTED,
@@ -181,85 +144,77 @@ tamis_status tamis_energy_window_begin(tamis_energy *e, const char *name, uint32
 /* With the lock held. */
 static tamis_status find_window(tamis_energy *e, const char *call, uint32_t window,
                                 tam_window **out) {
-    if (window >= TAM_METER_WINDOWS || !e->windows[window].open)
+    if (window >= TAM_METER_WINDOWS || e->windows[window].state == TAM_WINDOW_FREE)
         return tam_fail(TAMIS_E_ARGUMENT, "%s: there is no window %u", call, window);
     *out = &e->windows[window];
     return TAMIS_OK;
 }
 
-static tamis_status end_window(tamis_energy *e, uint32_t window) {
-    tam_window *w = NULL;
-    TAM_TRY(find_window(e, "tamis_energy_window_end", window, &w));
-    if (w->ended)
-        return tam_fail(TAMIS_E_STATE, "tamis_energy_window_end: window %u has ended", window);
-    w->ended = true;
-    w->end_ns = e->told_ns = tam_clock_ns();
-    tam_meter_note_steps(e, w->end_ns);
-    pthread_cond_broadcast(&e->changed);
-    return TAMIS_OK;
-}
-
 tamis_status tamis_energy_window_end(tamis_energy *e, uint32_t window) {
-    TAM_TRY(tam_meter_present(e, "tamis_energy_window_end"));
+    static const char call[] = "tamis_energy_window_end";
+    tam_window *w = NULL;
+    TAM_TRY(tam_meter_present(e, call));
     pthread_mutex_lock(&e->lock);
-    tamis_status status = end_window(e, window);
+    tamis_status status = find_window(e, call, window, &w);
+    if (status == TAMIS_OK && w->ended)
+        status = tam_fail(TAMIS_E_STATE, "%s: window %u has ended", call, window);
+    if (status == TAMIS_OK) {
+        w->ended = true;
+        e->told_ns = tam_meter_mark(e, w, true);
+        pthread_cond_broadcast(&e->changed);
+    }
     pthread_mutex_unlock(&e->lock);
     return status;
 }
 
-/* Its line is written first: taking the result gives the window up. */
-static bool is_known(const tam_window *w) {
-    return w->complete && w->written;
+/* An answer, and no mistake. */
+static tamis_status not_yet(const char *call, uint32_t window) {
+    bool before = tam_hush(true);
+    tamis_status status = tam_fail(TAMIS_E_STATE,
+                                   "%s: the counters have not moved past the end of window %u yet; "
+                                   "ask again later",
+                                   call, window);
+    tam_hush(before);
+    return status;
 }
 
+/* No chunk need end any more where the window begins or ends. */
+static void free_window(tamis_energy *e, tam_window *w) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < e->nmoments; i++) {
+        if (e->moments[i].window != w)
+            e->moments[kept++] = e->moments[i];
+    }
+    e->nmoments = kept;
+    w->state = TAM_WINDOW_FREE;
+}
+
+/* With the lock held. @param out  NULL: nobody wants to know */
 static tamis_status take_result(tamis_energy *e, uint32_t window, uint64_t until_ns,
                                 tamis_energy_totals *out) {
+    static const char call[] = "tamis_energy_window_result";
     tam_window *w = NULL;
-    TAM_TRY(find_window(e, "tamis_energy_window_result", window, &w));
-    if (!w->ended)
-        return tam_fail(TAMIS_E_STATE, "tamis_energy_window_result: window %u has not ended",
-                        window);
-    while (!is_known(w) && tam_lock_wait(&e->lock, &e->changed, until_ns))
-        continue;
-    if (!is_known(w)) {
-        bool before = tam_hush(true); /* an answer, and no mistake */
-        tamis_status status =
-            tam_fail(TAMIS_E_STATE,
-                     "tamis_energy_window_result: the counters have not moved past the end of "
-                     "window %u yet; ask again later",
-                     window);
-        tam_hush(before);
-        return status;
+    TAM_TRY(find_window(e, call, window, &w));
+    if (out) {
+        if (!w->ended)
+            return tam_fail(TAMIS_E_STATE, "%s: window %u has not ended", call, window);
+        while (w->state != TAM_WINDOW_KNOWN && tam_lock_wait(&e->lock, &e->changed, until_ns))
+            continue;
+        if (w->state != TAM_WINDOW_KNOWN)
+            return not_yet(call, window);
+        TAM_TRY(tam_struct_give("tamis_energy_totals", &w->tally.totals, sizeof *out, out));
     }
-    *out = w->tally.totals;
-    tam_totals_explain(out, e->nchannels);
-    w->open = false;
-    return TAMIS_OK;
-}
-
-/* With the lock held. */
-static tamis_status give_up(tamis_energy *e, uint32_t window) {
-    tam_window *w = NULL;
-    TAM_TRY(find_window(e, "tamis_energy_window_result", window, &w));
-    w->open = false;
-    if (e->line.window == w)
-        e->line.window = NULL;
+    free_window(e, w);
     return TAMIS_OK;
 }
 
 tamis_status tamis_energy_window_result(tamis_energy *e, uint32_t window, uint32_t wait_ms,
                                         tamis_energy_totals *out) {
     TAM_FENV_HELD();
-    tamis_energy_totals own;
     TAM_TRY(tam_meter_present(e, "tamis_energy_window_result"));
-    if (out && (out->size < sizeof *out || out->size > 65536))
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_energy_totals.size is %zu: set the struct by its _INIT macro",
-                        out->size);
     uint64_t until_ns = tam_clock_ns() + (uint64_t)wait_ms * 1000000u;
     pthread_mutex_lock(&e->lock);
-    tamis_status status = out ? take_result(e, window, until_ns, &own) : give_up(e, window);
+    tamis_status status = take_result(e, window, until_ns, out);
     pthread_mutex_unlock(&e->lock);
-    TAM_TRY(status);
-    return out ? tam_struct_give("tamis_energy_totals", &own, sizeof own, out) : TAMIS_OK;
+    return status;
 }
