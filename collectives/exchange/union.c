@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange union: the indices of all ranks are gathered, and every rank gives what it holds at the
- * union of them.
+ * Exchange union: the indices of all ranks are gathered, and every rank gives its values at their
+ * union.
  *
- * Values that travel as bfloat16 are rounded twice, and what that takes has a place: at union index
- * i, of 3 ranks, whose slice rank 1 sums,
+ * Values sent as bfloat16 are rounded twice, and both errors stay in residuals. At a union index
+ * of a slice that rank 1 sums, with 3 ranks,
  *
  *     rank 0   gives bf16(v0), keeps v0 - bf16(v0)
  *     rank 1   gives bf16(v1), keeps v1 - bf16(v1) + (S - bf16(S)),
  *              S = bf16(v0) + bf16(v1) + bf16(v2)
  *     rank 2   gives bf16(v2), keeps v2 - bf16(v2)                   result bf16(S)
  *
- * so that what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or,
- * divided afterwards, the mean.
+ * so what is applied and what is kept sum to v0 + v1 + v2, whether the result is the sum or, after
+ * a division, the mean.
  */
 #include "collectives/exchange/table.h"
 
@@ -21,7 +21,7 @@
 
 typedef struct united {
     tam_sparse sparse; /* first */
-    uint16_t *halves;  /* [most] values as they travel in 16 bits; else NULL */
+    uint16_t *halves;  /* [most] values sent in 16 bits; else NULL */
 } united;
 
 static void close_union(void *self, bool lingers) {
@@ -59,7 +59,7 @@ static tamis_status open_union(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-/* What this rank gives, and so no longer holds, becomes the sum over ranks. */
+/* Read what this rank gives at the union, and sum it over ranks. */
 static tamis_status sum(united *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     tam_bucket_view *v = s->view;
