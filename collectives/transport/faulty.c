@@ -23,7 +23,7 @@ static tamis_status stay_silent(const tam_call *call) {
     return tam_fail(TAMIS_E_TIMEOUT, "injected fault: this rank stayed silent");
 }
 
-/* What happens before the real call. */
+/* Faults before the real call. */
 static tamis_status before(faulty *f, bool hit, const tam_call *call) {
     if (hit && f->fault == TAM_FAULT_ERROR)
         return tam_fail(TAMIS_E_TRANSPORT, "injected fault: the transport failed");

@@ -13,7 +13,7 @@ static void add_up(const float *gathered, uint32_t nranks, size_t length, float 
     }
 }
 
-/* A call of its own: its length is the same whatever the ranks sum. */
+/* In a gather of their own, whose length is the same whatever the ranks sum. */
 static tamis_status gather_tags(tam_gather_chunk gather, void *self, uint32_t nranks,
                                 tam_call *call) {
     const void *came;
@@ -52,7 +52,7 @@ void tam_sums_round(const float *sums, size_t count, uint16_t *values, float *lo
         lost[i] += tam_bfloat16_error(sums[i], values[i]);
 }
 
-/* A chunk of the sums, all of one owner. */
+/* Sum part of a chunk, within this rank's slice or outside it. @param lost  NULL: outside */
 static void add_up_bfloat16(const uint16_t *gathered, size_t stride, uint32_t nranks, size_t length,
                             uint16_t *values, float *lost) {
     float sums[TAM_SUMS];
@@ -77,7 +77,7 @@ tamis_status tam_sum_by_gather_bfloat16(tam_gather_chunk gather, void *self, uin
         size_t length = count - at < chunk ? count - at : chunk;
         const void *came;
         TAM_TRY(gather(self, values + at, length * sizeof values[0], &came, call));
-        /* before the own slice, in it, behind it */
+        /* before this rank's slice, in it, after it */
         const size_t borders[] = {at, clip(own, at, at + length), clip(own_end, at, at + length),
                                   at + length};
         for (int i = 0; i < 3; i++)
