@@ -21,7 +21,7 @@ static tamis_status open_never(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-/* By the kernels of the first bucket, for all. */
+/* Allocated once, by the kernels of the first bucket, and shared by all. */
 static tamis_status open_vector(tam_bucket *b, float **vector, const char *what) {
     const tamis_reducer *r = b->reducer;
     if (!*vector)

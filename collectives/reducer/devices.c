@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which kernels a reducer works with, and who drives its steps.
+ * Which kernels a reducer works with, and what drives its steps.
  */
 #include "collectives/reducer/reducer.h"
 

@@ -29,7 +29,7 @@ typedef enum tam_fact {
     TAM_FACT_SEGMENTS,
     TAM_FACT_ROWS,
     TAM_FACT_SCHEME,
-    TAM_FACT_UPDATE, /* there is one */
+    TAM_FACT_UPDATE, /* whether there is one */
     TAM_FACT_GRAPHS,
     TAM_FACT_DENSE_BUCKETS,  /* a bit for each; what exchange auto chose */
     TAM_FACT_BUCKET_FORMATS, /* a hash; what exchange auto chose */
@@ -42,7 +42,7 @@ enum {
     TAM_FIELDS = TAM_FIELDS_OF_UPDATE + TAM_UPDATE_COUNT
 };
 
-enum { TAM_SLACK_STEPS = 16 }; /* after which a rank that was late is expected late */
+enum { TAM_SLACK_STEPS = 16 }; /* after so many late steps a rank is expected to be late */
 
 typedef struct tam_agreement {
     tam_consensus_head head;
@@ -91,7 +91,7 @@ typedef struct tam_bucket {
     uint32_t nslack;                    /* steps recorded */
 } tam_bucket;
 
-/** Who drives the steps: the host, phase by phase, or the device by itself. */
+/** What drives the steps: the host, phase by phase, or the device by itself. */
 typedef struct tam_driver {
     const char *name;
     bool by_host;                          /* the host sees every phase of a step */

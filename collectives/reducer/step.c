@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step begins: by start, which marks all segments ready, or by ready, segment after segment.
- * Whoever completes the bucket whose turn it is launches it.
+ * A step begins: by start, which marks all segments ready, or by ready, segment after segment. The
+ * call that completes the bucket whose turn it is launches that bucket.
  */
 #include "collectives/reducer/reducer.h"
 

@@ -57,7 +57,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     if (spoilt)
         flip(f, (void *)(uintptr_t)send, bytes);
     tamis_status status = f->inner->allgather(f->self, send, bytes, recv, call);
-    if (spoilt) /* and as it was */
+    if (spoilt) /* restore it */
         flip(f, (void *)(uintptr_t)send, bytes);
     TAM_TRY(status);
     return after(f, hit, recv, bytes * f->nranks);
@@ -88,7 +88,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
     if (spoilt)
         flip(f, (void *)(uintptr_t)send, send_at[f->nranks]);
     tamis_status status = f->inner->alltoall(f->self, send, send_at, recv, recv_at, call);
-    if (spoilt) /* and as it was */
+    if (spoilt) /* restore it */
         flip(f, (void *)(uintptr_t)send, send_at[f->nranks]);
     TAM_TRY(status);
     return after(f, hit, recv, recv_at[f->nranks]);

@@ -21,7 +21,7 @@ enum { RANKS_MAX = 1024 };
 
 /* What a rank posts for an operation. */
 typedef struct posting {
-    const char *call;   /* words for it; the same pointer on all ranks */
+    const char *call;   /* its name; the same pointer on all ranks */
     const void *memory; /* for the others to read, */
     size_t bytes;       /* the same on all ranks; all-to-all: 0 */
     const size_t *at;   /* all-to-all: where its runs begin */

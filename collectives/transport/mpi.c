@@ -228,7 +228,7 @@ static char *part(const tam_mpi *self, const vector *s, int r, size_t j) {
     return self->pieces[j % 2] + (size_t)r * PIECE * s->size;
 }
 
-/* Send piece j of every other slice to its owner, receive piece j of mine from everybody. */
+/* Send piece j of every other slice to its owner, receive piece j of its own from all. */
 static tamis_status post_scatter(tam_mpi *self, const vector *s, size_t j, tam_call *call) {
     tam_mpi_batch *b = &self->scatter[j % 2];
     size_t own, bytes;
@@ -243,7 +243,7 @@ static tamis_status post_scatter(tam_mpi *self, const vector *s, size_t j, tam_c
     return TAMIS_OK;
 }
 
-/* Send my summed piece j to everybody, receive the others'. */
+/* Send this rank's summed piece j to all others, receive theirs. */
 static tamis_status post_gather(tam_mpi *self, const vector *s, size_t j, tam_call *call) {
     tam_mpi_batch *b = &self->gather[j % 2];
     size_t own, bytes;

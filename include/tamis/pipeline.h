@@ -48,7 +48,7 @@ typedef struct tamis_pipeline_config {
  *
  * Collective: over `world`, the communicator of all ranks of all stages, borrowed
  * Errors:     ARGUMENT, NOMEM, MISMATCH (stages, micro-batches or density differ; ranks of a stage
- *             give different lengths; a stage has no rank): nothing is lost. Others lose the comm
+ *             give different lengths; a stage has no rank): nothing is lost. All else: the comm
  */
 TAMIS_CHECKED tamis_status tamis_pipeline_create(tamis_comm *world,
                                                  const tamis_pipeline_config *config,
@@ -68,12 +68,12 @@ typedef enum tamis_mark {
 TAMIS_CHECKED tamis_status tamis_pipeline_mark(tamis_pipeline *pipeline, tamis_mark mark);
 
 /**
- * Exchange the measurements since the last call, divide the budget anew, and set the density of
- * this stage's `reducer`. Call it between steps; every few dozen steps is enough. Densities stay
- * even until every rank has measured three steps.
+ * Exchange the measurements since the last division, divide the budget anew, and set the density of
+ * this stage's `reducer`. Call it between steps; every few dozen steps is enough. Until every rank
+ * has measured three steps, densities stay as they are: even, at first.
  *
  * Collective: over the world        Errors:  ARGUMENT, STATE, UNSUPPORTED (see
- *                                            tamis_reducer_set_density); others lose the comm
+ *                                            tamis_reducer_set_density); all else: the comm
  */
 TAMIS_CHECKED tamis_status tamis_pipeline_balance(tamis_pipeline *pipeline, tamis_reducer *reducer);
 
