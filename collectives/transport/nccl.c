@@ -22,7 +22,7 @@
 #include "collectives/transport/sum.h"
 #include "collectives/transport/wait.h"
 
-/* -- collectives on device memory -------------------------------------------------------------- */
+/* -- collectives on device memory ------------------------------------------------------------- */
 
 static tamis_status gather_on(tam_nccl *self, const void *send, size_t bytes, void *recv,
                               cudaStream_t stream, const tam_call *call) {
@@ -72,7 +72,7 @@ static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, 
     return tam_nccl_complete(self, code, "ncclSend and ncclRecv", call);
 }
 
-/* -- the row for streams ----------------------------------------------------------------------- */
+/* -- the row for streams ---------------------------------------------------------------------- */
 
 static const atomic_int no_poison;
 
@@ -107,7 +107,7 @@ static const tam_stream_transport stream_row = {
     .poll = poll_nccl,
 };
 
-/* -- from and to host memory ------------------------------------------------------------------- */
+/* -- from and to host memory ------------------------------------------------------------------ */
 
 /* All-gather `bytes` of every rank, at most a piece, within pinned memory. */
 static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *call) {
@@ -177,7 +177,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
                                   send_at, recv, recv_at, call);
 }
 
-/* -- the first time ---------------------------------------------------------------------------- */
+/* -- the first time --------------------------------------------------------------------------- */
 
 /* NCCL connects ranks at their first use, which must not happen in a stream capture: run every kind
  * of collective once, short and long. */
@@ -191,7 +191,7 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     return tam_nccl_await_stream(self, "the first exchange", call);
 }
 
-/* -- the row ----------------------------------------------------------------------------------- */
+/* -- the row ---------------------------------------------------------------------------------- */
 
 const tam_transport tam_nccl_transport = {
     .name = "nccl",

@@ -6,7 +6,7 @@
 
 #include "collectives/transport/wait.h"
 
-/* -- words ------------------------------------------------------------------------------------- */
+/* -- words ------------------------------------------------------------------------------------ */
 
 tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what) {
     const char *words = ncclGetLastError(NULL);
@@ -24,7 +24,7 @@ tamis_status tam_nccl_over(const tam_nccl *self) {
     return tam_fail(TAMIS_E_ABORTED, "rank %u: the communicator was given up", self->rank);
 }
 
-/* -- polling ----------------------------------------------------------------------------------- */
+/* -- polling ---------------------------------------------------------------------------------- */
 
 bool tam_nccl_hold(tam_nccl *self) {
     pthread_mutex_lock(&self->lock);
@@ -100,7 +100,7 @@ tamis_status tam_nccl_await_stream(tam_nccl *self, const char *what, const tam_c
     }
 }
 
-/* -- the device of the thread ------------------------------------------------------------------ */
+/* -- the device of the thread ----------------------------------------------------------------- */
 
 cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before) {
     before->capture = cudaStreamCaptureModeRelaxed;
