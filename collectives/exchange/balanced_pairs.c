@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange balanced-pairs (regions.h has what travels): pairs go to the owners of regions, the
- * largest sums to all. What a rank picked leaves its residual only where the sum survives.
+ * Exchange balanced-pairs (messages: regions.h): pairs are sent to the owners of regions, the
+ * largest sums to all. A rank's picks leave its residual only where the sum survives.
  */
 #include "collectives/exchange/regions.h"
 #include "collectives/exchange/sparse.h"
@@ -24,7 +24,7 @@ static void close_balanced(void *self, bool lingers) {
     tam_free(b);
 }
 
-/* Heads alone are gathered as slots; pairs of 32-bit indices go their own way. */
+/* Only heads are gathered as slots; pairs of 32-bit indices are sent by regions.c. */
 static tam_slots choose_slots(const tam_bucket_view *v) {
     tam_slots slots = tam_sparse_slots(v);
     slots.growing = slots.heads_only = slots.with_values = true;
@@ -94,7 +94,7 @@ static tamis_status run(void *self, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* Threshold and borders of the next step. */
+/* Also sets threshold and borders of the next step. */
 static tamis_status apply(void *self) {
     balanced *b = self;
     const tam_bucket_view *v = b->sparse.view;

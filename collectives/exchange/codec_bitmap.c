@@ -4,7 +4,7 @@
  */
 #include "collectives/exchange/codec.h"
 
-enum { WORD = 8 }; /* bytes that are looked at together */
+enum { WORD = 8 }; /* bytes that are read together */
 
 static uint64_t bitmap_bytes(uint64_t span, uint64_t count) {
     (void)count;
@@ -20,7 +20,7 @@ static size_t bitmap_encode(const uint32_t *positions, size_t count, uint64_t sp
     return bytes;
 }
 
-/* Up to 8 bytes, the first lowest. */
+/* Up to 8 bytes, little-endian. */
 static uint64_t word_at(const unsigned char *in, size_t bytes) {
     uint64_t word = 0;
     for (size_t i = 0; i < WORD && i < bytes; i++)

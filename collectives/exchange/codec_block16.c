@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * block16: how many positions there are in every 65,536, then the low 16 bits of each.
+ * block16: a count for each block of 65,536 positions, then the low 16 bits of each position.
  *
  *     | count of block 0 | of block 1 | ... || low 16 bits of position 0 | of position 1 | ... |
  *       1 to 3 bytes, 7 bits each, lowest      2 bytes each, no alignment
  *       first; the top bit: more follow
  *
- * An empty block is one byte. There is no sum to carry from one position to the next, so both
- * directions are loops that compilers vectorise.
+ * An empty block is one byte. No sum is carried from one position to the next, so compilers
+ * vectorise both directions.
  */
 #include "collectives/exchange/codec.h"
 
@@ -21,7 +21,7 @@ static uint64_t lesser(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* A second byte is needed from 128 on, a third from 16384 on: by so many blocks at most. */
+/* Counts from 128 on need a second byte, from 16384 on a third: that bounds how many blocks do. */
 static uint64_t block16_bytes(uint64_t span, uint64_t count) {
     uint64_t blocks = blocks_of(span), picked = lesser(count, span);
     return 2 * picked + blocks + lesser(blocks, picked >> 7) + lesser(blocks, picked >> 14);
@@ -34,7 +34,7 @@ static unsigned char *write_count(size_t count, unsigned char *out) {
     return out;
 }
 
-/* @return where reading goes on; NULL: no count that was written as above, below 2^21 */
+/* @return where reading continues; NULL: not a count below 2^21 in the form written above */
 static const unsigned char *read_count(const unsigned char *in, const unsigned char *end,
                                        size_t *count) {
     *count = 0;

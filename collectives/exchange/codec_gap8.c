@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gap8: how many positions are passed over before each, in bytes; 255 means 255 and no position
- * yet.
+ * gap8: how many positions are skipped before each, in bytes; 255 means: skip 255, no position yet.
  */
 #include "collectives/exchange/codec.h"
 
@@ -27,9 +26,9 @@ static size_t gap8_encode(const uint32_t *positions, size_t count, uint64_t span
     return (size_t)(at - out);
 }
 
-/* No branch on the escape, which nobody could foresee: a position is written at every byte, and
- * stays if the byte ends a gap. What went beyond the span, and so perhaps beyond 32 bits, is seen
- * at the end. */
+/* No branch on the escape, which could not be predicted: every byte writes a position, which stays
+ * if the byte ends a gap. Positions beyond the span, perhaps beyond 32 bits, are found at the end.
+ */
 static bool gap8_decode(const unsigned char *in, size_t bytes, uint64_t span, size_t count,
                         uint32_t *positions) {
     uint64_t next = 0;

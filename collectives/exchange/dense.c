@@ -3,14 +3,13 @@
  * Exchange dense: every element of the gradient is summed, run by run (gradient.h). A failure
  * leaves the gradient partly reduced.
  *
- * Floats of the host that lie one after another are summed where they lie, as a long segment always
- * does; all else passes through the staging area, a piece at a time, where elements of other types
- * become floats:
+ * Contiguous floats in host memory are summed in place; a long segment always is contiguous. All
+ * else passes through the staging area, a piece at a time, where other types become floats:
  *
  *     staging    | float[piece], summed | as many of the gradient's type, as they are |
  *
- * Under exchange auto there is a residual, in which micro-batches wait. They go with the gradient,
- * where they lie by then:
+ * Under exchange auto there is a residual, in which micro-batches wait. They are added to the
+ * gradient in place and summed with it:
  *
  *     residual   | a0 a1 a2 |   ->   | 0 0 0 |
  *     gradient   | g0 g1 g2 |   ->   | a0 + s g0   a1 + s g1   a2 + s g2 |   ->   sums over ranks
@@ -26,7 +25,7 @@
 
 typedef struct dense {
     tam_bucket_view *view;
-    uint64_t bad; /* sums of this step that are not finite, and entries that were dropped before */
+    uint64_t bad; /* sums of this step that are not finite, and entries dropped before it */
 } dense;
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -61,7 +60,7 @@ static void close_dense(void *self, bool lingers) {
 
 /* -- sums ------------------------------------------------------------------------------------- */
 
-/* The sums are the same bits on all ranks, so all see the same bad entries and decide alike. */
+/* Sums have the same bits on all ranks, so all find the same bad entries and decide the same. */
 static uint64_t divide(float *values, size_t count, float by, bool drop) {
     uint64_t bad = 0;
     for (size_t i = 0; i < count; i++) {
@@ -73,7 +72,7 @@ static uint64_t divide(float *values, size_t count, float by, bool drop) {
     return bad;
 }
 
-/* What waits in the residual goes too, as an accumulate pass would have added it. */
+/* Add what waits in the residual to the values, as an accumulate pass would have done. */
 static void take_pending(const tam_bucket_view *v, const tam_gradient_part *u, float *values) {
     float *acc = v->acc + u->at;
     for (size_t i = 0; i < u->count; i++)
@@ -81,7 +80,7 @@ static void take_pending(const tam_bucket_view *v, const tam_gradient_part *u, f
     memset(acc, 0, u->count * sizeof acc[0]);
 }
 
-/* What the ranks dropped from micro-batches goes with the first run, for all to know. */
+/* The first run also carries how many entries each rank dropped from micro-batches. */
 static tamis_status sum(const tam_bucket_view *v, tam_link *link, const tam_gradient_part *u,
                         float *values) {
     tam_tag tag = {
@@ -150,13 +149,13 @@ static tamis_status run(void *self, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* They were found, and dropped, piece by piece. */
+/* Bad sums were already found, and dropped if so configured, piece by piece. */
 static uint64_t drop(void *self) {
     return ((dense *)self)->bad;
 }
 
-/* What waited is lost with the gradient, whether the bucket came before or after the one that all
- * ranks skip the step for. */
+/* Micro-batches that waited are lost with the gradient, whether this bucket came before or after
+ * the one that made all ranks skip the step. */
 static tamis_status skip(void *self) {
     tam_bucket_view *v = ((dense *)self)->view;
     if (v->pending)

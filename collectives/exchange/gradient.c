@@ -29,8 +29,7 @@ static char *locate(const tam_bucket_view *v, uint32_t s, size_t at) {
     return (char *)v->target.grads[s] + (at - v->layout->begins[s]) * bytes;
 }
 
-/* Elements from `at` on, in segments from s on, that lie one after another; at most to the run's
- * end. */
+/* Elements from `at` on, in segments from s on, that are contiguous; at most to the run's end. */
 static size_t stretch(const tam_bucket_view *v, const tam_gradient_part *u, uint32_t s, size_t at) {
     const uint32_t *begins = v->layout->begins;
     size_t end = u->at + u->count;
@@ -56,7 +55,7 @@ static tamis_status give(const tam_bucket_view *v, char *grad, size_t bytes, cha
     return v->device->write(v->kernels, staged, bytes, grad);
 }
 
-/* Host memory is not staged for that. */
+/* Host memory is cleared in place, without staging. */
 static tamis_status clear(const tam_bucket_view *v, char *grad, size_t bytes, char *staged) {
     memset(staged ? staged : grad, 0, bytes);
     return staged ? give(v, grad, bytes, staged) : TAMIS_OK;

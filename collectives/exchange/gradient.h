@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * The gradient of a bucket as its caller has it: flat or by segment, in host or device memory, of
- * whatever type. Seen in runs, which follow from the layout alone, so that all ranks have the same
- * ones whatever form their gradients have: whole segments, as many as fit a piece, or one that is
- * longer.
+ * The gradient of a bucket as the caller holds it: flat or by segment, in host or device memory, of
+ * any type. It is processed in runs: as many whole segments as fit a piece, or one longer segment.
+ * Runs follow from the layout alone, so all ranks have the same runs, whatever the form of their
+ * gradients.
  *
  *     segments   | a | b | c | d ............................ | e | f |
  *     runs       |     0     |               1                |   2   |
  *
- * A run is made of stretches, which lie one after another in memory.
+ * A run consists of stretches, each contiguous in memory.
  */
 #ifndef TAM_EXCHANGE_GRADIENT_H
 #define TAM_EXCHANGE_GRADIENT_H
@@ -23,22 +23,22 @@ typedef struct tam_gradient_part {
     uint32_t first;   /* segment in which it begins */
 } tam_gradient_part;
 
-/** Whether runs pass through the staging area wherever they lie; the same on all ranks. */
+/** Whether all runs must pass through the staging area; the same on all ranks. */
 bool tam_gradient_staged(const tam_bucket_view *view);
 
-/** The run behind `last`, which is {0} at first. */
+/** The run after `last`, which is {0} at first. */
 tam_gradient_part tam_gradient_run(const tam_bucket_view *view, tam_gradient_part last);
 
-/** Where a run lies that is one stretch of floats in host memory; else NULL. */
+/** Address of a run that is one stretch of floats in host memory; else NULL. */
 float *tam_gradient_place(const tam_bucket_view *view, const tam_gradient_part *run);
 
-/** A run between the gradient and staging memory, stretch by stretch. */
+/** Copy a run from the gradient to staging memory, or back, stretch by stretch. */
 tamis_status tam_gradient_take(const tam_bucket_view *view, const tam_gradient_part *run,
                                void *staging);
 tamis_status tam_gradient_give(const tam_bucket_view *view, const tam_gradient_part *run,
                                void *staging);
 
-/** Zeros. */
+/** Fill the gradient with zeros. */
 tamis_status tam_gradient_clear(const tam_bucket_view *view);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Hierarchical: another exchange, among fewer ranks. Of N nodes of G ranks each, rank a G + g is
- * rank g of node a. What all ranks of a node have to give is summed first, slice by slice, and the
- * rest of a step is that of the N ranks of a column, on a slice, as if there were no other ranks:
+ * Hierarchical: another exchange, among fewer ranks. With N nodes of G ranks each, rank a G + g is
+ * rank g of node a. First each node sums its gradients, slice by slice. Then the N ranks of a
+ * column do the rest of the step on their slice, as if there were no other ranks:
  *
  *     collect  all-to-all in the node: slice g of every gradient to rank g, added in rank order
  *     run      the other exchange in the column: N ranks, n / G elements; then
@@ -15,7 +15,7 @@
  *     column   ranks 0 and 2 on slice 0: two entries; ranks 1 and 3 on slice 1: two entries
  *     node     rank 0   gives its two to 1, gets two; all ranks hold the same four
  *
- * Whether a step is skipped a column does not know by itself: the node decides, for all.
+ * A column alone cannot know whether a step is skipped: the node decides, the same on all nodes.
  */
 #include "collectives/exchange/gradient.h"
 #include "collectives/exchange/merge.h"
@@ -27,8 +27,8 @@
 
 typedef struct hierarchical {
     tam_bucket_view *view;
-    const tam_exchange *row; /* of the column, */
-    void *inner;             /* and that */
+    const tam_exchange *row; /* exchange of the column, */
+    void *inner;             /* and its state */
     tam_team node, column;
     tam_node sums;
     tam_slots slots;     /* results of the slices. Words: picks of each rank of the column, rescans,
@@ -84,8 +84,8 @@ static tamis_status open_slots(hierarchical *h) {
     return tam_slots_open(&h->slots);
 }
 
-/* Teams hold copies of a message for every member. When the column's exchange is open, of which the
- * view tells what it sends. */
+/* Teams hold a copy of a message for every member. Opened after the column's exchange, which has
+ * set the message sizes in the view. */
 static tamis_status open_teams(hierarchical *h) {
     const tam_bucket_view *v = h->view;
     const tam_slice *slice = v->slice;
@@ -194,14 +194,14 @@ static tamis_status pick(void *self) {
 
 /* -- behind it -------------------------------------------------------------------------------- */
 
-/* Behind the picks of the column's ranks: */
+/* Words after the picks of the column's ranks. */
 enum { RESCANS, BAD_NODE };
 
 static uint32_t word_of(const hierarchical *h, uint32_t g, int word) {
     return tam_slot_words_of(&h->slots, g)[h->column.count + (uint32_t)word];
 }
 
-/* What the column knows of itself. */
+/* Head and words: what the column knows of its own step. */
 static void fill_head(hierarchical *h) {
     const tam_bucket_view *v = h->view;
     const tam_outcome *out = &v->out;
@@ -220,7 +220,7 @@ static void fill_head(hierarchical *h) {
         words[a] = tam_head_at(&out->heads, a)->count;
 }
 
-/* What all columns say together. */
+/* Add up the heads of all columns. */
 static void add_up_columns(hierarchical *h) {
     tam_bucket_view *v = h->view;
     tam_outcome *out = &v->out;
@@ -245,7 +245,7 @@ static void add_up_columns(hierarchical *h) {
         v->skipped = true;
 }
 
-/* The column has its sums: give them to the node and take those of the other slices. */
+/* Give the column's sums to the node, and take those of the other slices. */
 static tamis_status share(hierarchical *h, tam_link *link) {
     tam_bucket_view *v = h->view;
     tam_outcome *out = &v->out;
@@ -265,8 +265,8 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* Ranks met for the sum of their node, each node at a time of its own: when they
- * began is unknown. */
+/* Ranks already waited for each other in the sum of their node, and each node at its own time, so
+ * it is unknown when they began. */
 static tamis_status run(void *self, tam_link *link) {
     hierarchical *h = self;
     h->view->began_us = 0;

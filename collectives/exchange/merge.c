@@ -69,7 +69,7 @@ static size_t merge(const uint32_t *a, size_t na, const uint32_t *b, size_t nb, 
     return count + nb - j;
 }
 
-/* Halves first; `scratch` is as large as all lists. */
+/* Merges each half of the lists, then the two halves. */
 size_t tam_merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out) {
     if (nlists == 1) {
         memcpy(out, lists[0].indices, lists[0].count * sizeof out[0]);

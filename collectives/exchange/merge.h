@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * From the slots of all ranks to one ascending list without duplicates.
+ * Merge the slots of all ranks into one ascending list without duplicates.
  */
 #ifndef TAM_EXCHANGE_MERGE_H
 #define TAM_EXCHANGE_MERGE_H
@@ -14,24 +14,24 @@ typedef struct tam_list {
     size_t count;
 } tam_list;
 
-/** Merge lists, equal indices once. @param scratch, out  as many as all lists together
- * @return how many there are */
+/** Merge lists; equal indices become one. @param scratch, out  as long as all lists together
+ * @return the length of the result */
 size_t tam_merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out);
 
 /**
- * Exclusive ownership: interleave the lists tile by tile, each index in a tile of its sender.
+ * Exclusive ownership: interleave the lists tile by tile; each index lies in a tile of its sender.
  *
  * Tiles of TAM_PART_COMMON are taken whole. `owner_of_part` maps parts to ranks at this step.
  *
- * Cost:    O(count + tiles)        Errors:  PROTOCOL if an index lies where its sender may not
- *                                           select, or the indices do not ascend
+ * Cost:    O(count + tiles)        Errors:  PROTOCOL if a sender may not select one of its indices,
+ *                                           or they do not ascend
  */
 tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
                                  const uint32_t *owner_of_part, size_t *cursors, uint32_t *indices,
                                  size_t *count);
 
 /**
- * Everybody selects everywhere: merge the lists, equal indices once.
+ * All ranks select everywhere: merge the lists; equal indices become one.
  *
  * @param  lists    [scratch]  [nranks]
  * @param  scratch  [scratch]  uint32[as many as `indices`]

@@ -42,7 +42,7 @@ void tam_node_close(tam_node *o, bool lingers) {
 
 /* -- a chunk ---------------------------------------------------------------------------------- */
 
-/* Of every segment what lies in the chunk. */
+/* Pack the part of every segment that lies in the chunk. */
 static void pack_segments(const tam_bucket_view *v, uint64_t at, size_t count, float *out) {
     const tamis_layout *l = v->layout;
     const tam_accumulate *t = &v->target;
@@ -56,8 +56,8 @@ static void pack_segments(const tam_bucket_view *v, uint64_t at, size_t count, f
     }
 }
 
-/* A chunk of the gradient as it travels: floats, scaled. Where that is what the caller has given it
- * travels from there. */
+/* A chunk of the gradient as it is sent: floats, scaled. Sent in place if the caller's memory holds
+ * just that. */
 static const float *chunk_of(const tam_node *o, uint64_t at, size_t count) {
     const tam_accumulate *t = &o->view->target;
     float *out = o->packed;
@@ -73,8 +73,8 @@ static const float *chunk_of(const tam_node *o, uint64_t at, size_t count) {
     return out;
 }
 
-/* Runs of a chunk; the last chunk has shorter ones, or none, at its end. @return of
- * the own slice */
+/* Divide a chunk into runs; in the last chunk, the last runs are shorter or empty.
+ * @return the length of the run of this rank's slice */
 static size_t divide_chunk(tam_node *o, size_t count) {
     const tam_slice *slice = o->view->slice;
     size_t run = slice->division.block, end = 0, own = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Entries of the exchange contract that have nothing to do, and a row that remembers nothing.
+ * Entries of the exchange contract for rows that have nothing to do there, or remember nothing.
  */
 #ifndef TAM_EXCHANGE_NOTHING_H
 #define TAM_EXCHANGE_NOTHING_H

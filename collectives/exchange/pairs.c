@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Exchange pairs: (index, value) of all picks are gathered, and every rank gives only what it
- * picked. Rounded values keep what rounding took in the residual of the rank that picked.
+ * picked. If values are rounded, the error stays in the residual of the rank that picked.
  */
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"

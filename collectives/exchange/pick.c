@@ -7,7 +7,7 @@
 #include <math.h>
 #include <xxhash.h>
 
-enum { SPARE_CANDIDATES = 4096, REUSE_ROOM = 4 }; /* of reuse: times k that one rank may pick */
+enum { SPARE_CANDIDATES = 4096, REUSE_ROOM = 4 }; /* reuse: one rank may pick 4 k */
 
 /* -- sizes ------------------------------------------------------------------------------------ */
 
@@ -22,7 +22,7 @@ size_t tam_pick_most(const tam_bucket_view *v, uint64_t k) {
         double ranks = tam_scheme_undivided(s) ? 1.0 : v->division->nranks;
         return (size_t)tam_rule_capacity(v->config->capacity, k, ranks, own);
     }
-    /* Group by group at least one entry each can exceed k by the number of groups. */
+    /* At least one entry per group can exceed k by the number of groups. */
     size_t most = (size_t)k + v->division->grid.ngroups;
     return tam_scheme_by_threshold(s) ? own : most < own ? most : own;
 }
@@ -125,8 +125,8 @@ static tamis_status aim_sage(const tam_bucket_view *v, uint32_t *out) {
     return TAMIS_OK;
 }
 
-/* Ok-Topk, a step that looks: the k-th largest, found by choosing k. What is over it is fewer, and
- * is cut afterwards. @param  indices  [scratch] */
+/* Ok-Topk, in a step that searches: the k-th largest, found by choosing k. Fewer than k entries
+ * exceed it; they are cut afterwards. @param  indices  [scratch] */
 static tamis_status find_reused(const tam_bucket_view *v, const tam_cut *all, uint32_t *indices,
                                 uint32_t *out) {
     tam_cut job = *all;
@@ -139,8 +139,8 @@ static tamis_status find_reused(const tam_bucket_view *v, const tam_cut *all, ui
     return TAMIS_OK;
 }
 
-/* Ok-Topk, another step: raised while far too many are over it.
- * @param  out  [out]  left alone if it is that of the pass */
+/* Ok-Topk, in all other steps: raise the threshold while far too many entries exceed it.
+ * @param  out  [out]  untouched if the pass's own threshold stays */
 static tamis_status raise_reused(const tam_bucket_view *v, uint32_t *out) {
     const tam_candidates *seen = &v->accumulated.candidates;
     tam_control *c = v->control;
@@ -194,8 +194,8 @@ static tam_cut choose_cut(const tam_bucket_view *v, const tam_packing *packing, 
     return cut;
 }
 
-/* Ok-Topk, a step that looks: where nothing is over the k-th largest, as with k = 1, what equals
- * it. */
+/* Ok-Topk, in a step that searches: if nothing exceeds the k-th largest, as with k = 1, take what
+ * equals it. */
 tamis_status tam_pick_cut(const tam_bucket_view *v, const tam_packing *packing, size_t limit,
                           uint32_t *indices, tam_cut_result *out) {
     tam_cut job = choose_cut(v, packing, limit);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Selection: which entries of its residual a rank picks, by the scheme's ownership, budget and
- * threshold, in three moves:
+ * threshold, in three steps:
  *
- *     plan   bins only: one rank packs, all learn where they select
+ *     plan   bins only: one rank packs, and all learn where to select
  *     aim    sage, reuse only: this rank's threshold, from its own accumulated gradient
  *     cut    candidates -> indices, ascending
  */
@@ -18,7 +18,7 @@
 typedef struct tam_packing {
     uint32_t *budgets; /* [ngroups] of this rank, from its own norms */
     uint32_t *parts;   /* [ngroups] as this rank would pack */
-    uint32_t *all;     /* [nranks * ngroups] as every rank would; the delegate's counts */
+    uint32_t *all;     /* [nranks * ngroups] as every rank would; the delegate's is used */
     double *loads;     /* [nranks] scratch */
 } tam_packing;
 
@@ -30,25 +30,25 @@ static inline tam_scheme tam_pick_scheme(const tam_bucket_view *view) {
 /** Most indices that one rank sends when the bucket may take k. */
 size_t tam_pick_most(const tam_bucket_view *view, uint64_t k);
 
-/** Whether that many are sent at most, or where the list ends is told in the head. */
+/** Whether slots have room for that many and never grow; else heads say how long lists are. */
 bool tam_pick_bounded(const tam_bucket_view *view);
 
 /** Candidates that kernels should have room for. */
 size_t tam_pick_candidates(const tam_bucket_view *view);
 
-/** Sums in a head: one for each group, where thresholds or shares of k follow from norms. */
+/** Sums in a head: one for each group if thresholds or shares of k follow from norms, else 0. */
 uint32_t tam_pick_sums(const tam_bucket_view *view);
 
-/** Memory for plans, of schemes that have one. Close it in any case. */
+/** Memory for the plan, in schemes that have one. Close it in any case. */
 tamis_status tam_packing_open(const tam_bucket_view *view, tam_packing *out);
 void tam_packing_close(tam_packing *packing, bool lingers);
 
-/** After accumulate. @param  config  [in,out]  what heads must say; the packing of the step joins
- * it, so that they show whether all ranks received the same one */
+/** After accumulate. @param  config  [in,out]  hash that heads must carry; the packing is hashed
+ * in, so heads show whether all ranks received the same one */
 tamis_status tam_pick_plan(const tam_bucket_view *view, tam_packing *packing, tam_link *link,
                            uint64_t *config);
 
-/** @param  limit  most indices, for which there is room in `indices` */
+/** @param  limit  most indices; `indices` has room for as many */
 tamis_status tam_pick_cut(const tam_bucket_view *view, const tam_packing *packing, size_t limit,
                           uint32_t *indices, tam_cut_result *out);
 

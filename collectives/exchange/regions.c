@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Borders, and the way of the picks to the owners of their regions.
+ * Borders of regions, and picks sent to the owners of their regions.
  */
 #include "collectives/exchange/regions.h"
 
@@ -117,7 +117,7 @@ static uint64_t checksum(const tam_region_pair *pairs, size_t count, uint64_t se
     return XXH3_64bits_withSeed(pairs, count * sizeof pairs[0], seed);
 }
 
-/* With its checksum, which has the size of a pair. */
+/* In pairs; the checksum has the size of one. */
 static size_t message_length(uint32_t count) {
     return count > 0 ? (size_t)count + 1 : 0;
 }
@@ -149,7 +149,7 @@ static void expect_messages(tam_regions *g, const tam_slots *slots) {
                                                 sizeof(tam_region_pair);
 }
 
-/* Is it what rank r sealed, ascending, and all in the region of this rank? */
+/* Whether the checksum is right and indices ascend within this rank's region. */
 static bool read_message(const tam_regions *g, const tam_region_pair *pairs, uint32_t count,
                          uint64_t seed, uint32_t *indices) {
     uint64_t sum, least = begin_of(g, g->rank);
@@ -238,14 +238,14 @@ static void learn_cut(tam_regions *g, uint64_t step, uint64_t k, uint64_t surviv
         s[TAM_REGIONS_CUT_STEPS]--;
         return;
     }
-    /* Where there were less than k sums, or not finite ones, the next step looks again. */
+    /* With fewer than k sums, or sums that are not finite, the next step searches again. */
     bool found = g->cut > 0 && g->cut < TAM_INFINITE_BITS;
     s[TAM_REGIONS_CUT] = tam_bits64(found ? (double)tam_float(g->cut) : 0.0);
     s[TAM_REGIONS_CUT_STEPS] = found ? tam_rule_hold(step) : 0;
     s[TAM_REGIONS_CUT_K] = k;
 }
 
-/* The mean of what the ranks propose, rounded down. */
+/* The mean of the proposed borders, rounded down. */
 static void learn_borders(tam_regions *g, const tam_slots *slots) {
     for (uint32_t i = 0; i < g->nranks; i++) {
         uint64_t sum = 0;

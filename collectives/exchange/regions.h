@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * balanced-pairs: the exchange of Ok-Topk (Li and Hoefler, PPoPP 2022). The vector is cut into P
- * regions, one rank's each; borders lie where the picks of all ranks fall apart evenly.
+ * regions, one per rank, with borders that divide the picks of all ranks evenly.
  *
- *     heads      counts of picks by region, and where each rank would put the borders
- *     pairs      (index, value) to the owner of the region, who adds them up in rank order
- *     cut        owners keep the sums that reach one threshold, that of the k largest
- *     gather     what survived to all ranks, in shares of equal length
+ *     heads      counts of picks by region, and the borders that each rank proposes
+ *     pairs      (index, value) to the owner of the region, which adds them up in rank order
+ *     cut        owners keep the sums that reach a common threshold, that of the k largest
+ *     gather     the survivors to all ranks, in shares of equal length
  *
  * Three ranks, k = 2, regions 0-3, 4-7, 8-11:
  *
@@ -14,18 +14,18 @@
  *     rank 1   picks 5:4  9:3     gets 5:4             sums 5:4        keeps nothing
  *     rank 2   picks 1:1 10:-2    gets 9:2, 9:3, 10:-2 sums 9:5 10:-2  keeps 9:5
  *
- * The second largest of 6, 4, 5, 2 is 5: all ranks apply 1:6 and 9:5. A rank's residual is cleared
- * where it picked and the sum survived, so rank 0's at 1 and 9, rank 1's at 9, rank 2's at 1: what
- * is applied is what was given up.
+ * The second largest of 6, 4, 5, 2 is 5: all ranks apply 1:6 and 9:5. A rank clears its residual
+ * where it picked and the sum survived: rank 0 at 1 and 9, rank 1 at 9, rank 2 at 1. So exactly
+ * what is applied leaves the residuals.
  *
  * A message to an owner:    | checksum, 8 bytes | index 0, value 0 | index 1, value 1 | ...
- *                           nothing at all if there are no pairs
+ *                           empty if there are no pairs
  *
- * Every 32nd step finds the threshold, digit by digit from counts, and what ranges it survives; in
- * between sums over it do, and it is adapted to their number. Where fewer than k sums are not zero
- * all survive, zeros too, and the next step looks for a threshold again. Borders are those that the
- * heads of the step before proposed. Nothing that arrives is trusted: who refuses a list, or
- * counts, says so in the head of what it kept, and so all ranks do.
+ * Every 32nd step finds the threshold, digit by digit from counts, and sums that reach it survive.
+ * In between, sums over it survive, and it is adapted to their number. If fewer than k sums are not
+ * zero, all survive, zeros too, and the next step searches again. The borders are those proposed by
+ * the heads of the previous step. Nothing received is trusted: a rank that refuses a list, or
+ * counts, says so in the head of its survivors, and then all ranks refuse.
  *
  * Bytes sent by a rank, p picks, S survivors:
  *     (P - 1) (88 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
@@ -37,11 +37,11 @@
 #include "collectives/exchange/slot.h"
 #include "collectives/exchange/merge.h"
 
-/** Words of a state, all alike on all ranks. */
+/** Words of a state, the same on all ranks. */
 enum {
     TAM_REGIONS_CUT,       /* bits of a double: the magnitude over which sums survive */
-    TAM_REGIONS_CUT_STEPS, /* for so many more steps, */
-    TAM_REGIONS_CUT_K,     /* of this k */
+    TAM_REGIONS_CUT_STEPS, /* how many more steps it holds, */
+    TAM_REGIONS_CUT_K,     /* for this k */
     TAM_REGIONS_ENDS       /* [nranks] of the regions; the last is n */
 };
 
@@ -62,12 +62,12 @@ typedef struct tam_regions {
     uint64_t *state; /* [tam_regions_words(nranks)] as at the begin of the step */
     uint32_t cut;    /* of the step under way: magnitude bits that sums must reach */
 
-    tam_region_pair *send; /* [capacity + nranks] own picks; then the own share of what survived */
-    tam_region_pair *recv; /* [nranks * (capacity + 1)] what came; then what survived here */
-    tam_region_pair *all;  /* what survived, of all ranks */
+    tam_region_pair *send; /* [capacity + nranks] own picks; then this rank's share of survivors */
+    tam_region_pair *recv; /* [nranks * (capacity + 1)] received; then this region's survivors */
+    tam_region_pair *all;  /* survivors of all ranks */
     size_t *send_at, *recv_at;              /* [nranks + 1] */
-    uint32_t *picks;                        /* [nranks * capacity] indices of what came */
-    tam_list *lists;                        /* [nranks] of it, by sender */
+    uint32_t *picks;                        /* [nranks * capacity] received indices */
+    tam_list *lists;                        /* [nranks] of them, by sender */
     tam_region_counts *counts, *all_counts; /* [1], [nranks] */
     tam_region_head *head, *heads;          /* [1], [nranks] */
 } tam_regions;
@@ -77,8 +77,8 @@ static inline uint32_t tam_regions_head_words(uint32_t nranks) {
     return 2 * nranks;
 }
 
-/** Pairs by which a share may exceed the even one and is padded to, before survivors move: what is
- * padded then costs less than a round. */
+/** Pairs by which a share may exceed the even one before survivors move. Up to there shares are
+ * padded to the longest, which costs less than another round. */
 static inline size_t tam_regions_slack(size_t even) {
     return even / 32 + 8;
 }
@@ -95,37 +95,37 @@ void tam_regions_close(tam_regions *regions);
 /** Whether words of a state make sense for a vector of n entries. */
 bool tam_regions_valid(const uint64_t *state, uint32_t nranks, uint64_t n);
 
-/** Before the heads travel. @param words  [out]  of the own head */
+/** Fill the words of this rank's head, before heads are exchanged. */
 void tam_regions_divide(const tam_regions *regions, const uint32_t *indices, size_t count,
                         uint32_t *words);
 
 /**
- * When the heads are here: own picks (of slots) to their owners, sums, survivors to all.
+ * After the heads: own picks (from the slots) to their owners, sums, survivors to all.
  *
  * @param  scratch          [scratch]  [nranks * capacity], as
- * @param  indices, values  [out]      what survived, ascending
+ * @param  indices, values  [out]      the survivors, ascending
  *
- * Errors:  PROTOCOL, on all ranks, names whose list or counts were refused
+ * Errors:  PROTOCOL, on all ranks, names the rank whose list or counts were refused
  */
 tamis_status tam_regions_exchange(tam_regions *regions, tam_slots *slots, uint64_t k,
                                   tam_link *link, uint32_t *scratch, uint32_t *indices,
                                   float *values, size_t *count);
 
-/** The second half of it, of sums that lie here. survivors.c
- * @param  sums, count  [in,out]  ascending; then what survived of all
+/** Its second half, once this region's sums are made. survivors.c
+ * @param  sums, count  [in,out]  by ascending index; then the survivors of all ranks
  * @param  refused      [in]      1 + the rank whose list this one refuses; 0: none */
 tamis_status tam_regions_survive(tam_regions *regions, uint64_t config, uint64_t k,
                                  uint32_t refused, tam_link *link, uint32_t *indices, float *sums,
                                  size_t *count);
 
-/** Whether the threshold of the step before is the one of this step too. */
+/** Whether this step still uses the threshold of the step before. */
 bool tam_regions_cut_holds(const tam_regions *regions, uint64_t k);
 
-/** The own picks that survived, with their values, in place. @return how many */
+/** Keep those of this rank's picks that survived, with values, in place. @return how many */
 size_t tam_regions_given(const uint32_t *survivors, size_t nsurvivors, uint32_t *indices,
                          float *values, size_t count);
 
-/** The step has been applied, `survived` in all: threshold and borders of the next one. */
+/** The step has been applied, with `survived` entries: set threshold and borders of the next. */
 void tam_regions_learn(tam_regions *regions, const tam_slots *slots, uint64_t k, uint64_t survived);
 
 #endif

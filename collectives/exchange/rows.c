@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange rows, of a segment of which few rows are touched: only those travel, exactly. The
- * residual holds what came since the last step and is zero after each: all that was touched leaves.
- * In three moves: who touched what, the union, the sums. Of 3 ranks, rows of 2 elements:
+ * Exchange rows, for a segment in which few rows are touched: only those are sent, exactly. The
+ * residual holds the gradients since the last step and is zero after each: all touched rows leave.
+ * In three steps: lists of touched rows, their union, the sums. Three ranks, rows of 2 elements:
  *
  *                row 0   row 1   row 2   row 3   row 4        list     union    sums
  *     rank 0     .  .    1  2    .  .    .  .    .  .         1        1 3      11  2 | 5 7
  *     rank 1     .  .    .  .    .  .    5  7    .  .         3
  *     rank 2     .  .   10  .    .  .    .  .    .  .         1
  *
- * The lists are slots of row numbers. The sums are made in one of two ways, whichever takes fewer
- * bytes by what the slots tell all ranks: c rows of the longest list, U of the union, L elements
- * each,
+ * The lists are slots of row numbers. Sums are made in one of two ways. The ranks choose the one
+ * that takes fewer bytes by the slots, which all of them have: c rows in the longest list, U in the
+ * union, L elements each,
  *
  *     reduce     every rank gives all rows of the union     8 U L (P - 1) / P     same rows touched
  *     gather     every rank sends its own rows to all       4 c L (P - 1)         others touched
  *
- * and gather adds them up in rank order, so the bits are the same: a rank that has not touched a
- * row would add +0, and the residual, 0 + x, holds no -0. It is chosen where c P < 2 U, and where
- * all that it needs fits the memory of the sums:
+ * Gather adds them up in rank order, so both give the same bits: a rank that has not touched a row
+ * would add +0, and the residual, 0 + x, holds no -0. Gather is chosen if c P < 2 U and all that it
+ * needs fits the memory of the sums:
  *
  *     values     | sums: U L | own rows: c L | rows of all ranks: P c L |    at most rows * L
  *
- * A rank that touched so many rows that its list would cost more than all other rows, 8 bytes for
- * each of their elements, says "all" in place of it. Then all rows are the union.
+ * A rank says "all" instead of sending a list if it touched so many rows that the list would cost
+ * more than all other rows, at 8 bytes an element. Then the union is all rows.
  */
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"
@@ -31,7 +31,7 @@
 typedef struct rows {
     tam_sparse sparse;      /* first */
     uint32_t length, count; /* elements of a row; rows */
-    uint32_t most;          /* rows that a rank lists; if it touched more it says "all" */
+    uint32_t most;          /* rows that a rank lists; with more touched it says "all" */
     uint32_t nunited;
     unsigned char *marks; /* [count] touched */
     uint32_t *united;     /* [count] rows that any rank touched, ascending */
@@ -39,16 +39,15 @@ typedef struct rows {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Of a random batch; to choose how lists travel, and what they cost. */
+/* A batch is expected to touch one row in so many; used to choose and price the index format. */
 enum { EXPECTED_SHARE = 64 };
 
 static tamis_index_format usual_format(const rows *w) {
     return tam_codec_choose(w->count, w->count / EXPECTED_SHARE + 1);
 }
 
-/* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). In the format
- * that is chosen by itself, whichever was asked for: which rows are summed is part of the result.
- */
+/* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). By the usual
+ * format, even if another is configured: which rows are summed is part of the result. */
 static bool list_pays(const rows *w, uint64_t count) {
     uint64_t bytes = tam_codec_of(usual_format(w))->bytes(w->count, count);
     return (bytes + 7) / 8 * 8 * w->sparse.view->nranks <= 8 * (w->count - count) * w->length;
@@ -184,7 +183,7 @@ static tamis_status unite(rows *w) {
     return TAMIS_OK;
 }
 
-/* The elements of rows. */
+/* The elements of listed rows, into sparse.indices. @return how many */
 static size_t expand(rows *w, const uint32_t *list, size_t count) {
     uint32_t length = w->length, *indices = w->sparse.indices;
     for (size_t i = 0; i < count; i++) {
@@ -196,7 +195,7 @@ static size_t expand(rows *w, const uint32_t *list, size_t count) {
 
 /* -- the sums --------------------------------------------------------------------------------- */
 
-/* Rows of the rank that touched most. */
+/* Number of rows of the rank that touched most. */
 static uint32_t longest_list(const rows *w) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < w->sparse.view->nranks; i++) {
@@ -223,7 +222,7 @@ static void add_rows(const rows *w, uint32_t rank, const float *came, float *sum
     }
 }
 
-/* Elements of the rows of the union come to `indices`, their sums to `values`. */
+/* Writes the elements of the union's rows to `indices`, their sums to `values`. */
 static tamis_status gather(rows *w, tam_link *link, size_t longest) {
     tam_slots *slots = &w->sparse.slots;
     const tam_bucket_view *v = w->sparse.view;
@@ -263,7 +262,7 @@ static tamis_status run(void *self, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* Where there is no residual of the reducer's nothing is kept of a step that is skipped. */
+/* Without a shared residual (scheme dense), nothing of a skipped step is kept. */
 static tamis_status skip(void *self) {
     rows *w = self;
     const tam_bucket_view *v = w->sparse.view;

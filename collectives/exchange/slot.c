@@ -5,7 +5,7 @@ _Static_assert(sizeof(tam_head) == 88, "the head is wire format");
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Lists of u32 are what the caller works with: they are picked and read where they travel. */
+/* A u32 list is what the caller works with, so it is picked and read in the message itself. */
 static bool in_place(const tam_slots *s) {
     return s->format == TAMIS_INDEX_U32;
 }
@@ -18,7 +18,7 @@ static size_t value_room(const tam_slots *s, size_t limit) {
     return s->with_values ? tam_head_round(tam_wire_bytes(s->wire, limit)) : 0;
 }
 
-/* Led: a piece of a payload, of which there are P. */
+/* Led: bytes of one of the P pieces of a payload. */
 static size_t piece_of(const tam_slots *s, size_t payload) {
     return tam_head_round((payload + s->nranks - 1) / s->nranks);
 }
@@ -116,7 +116,7 @@ uint32_t *tam_slot_own_indices(tam_slots *s) {
     return in_place(s) ? (uint32_t *)(void *)own_payload(s) : s->own;
 }
 
-/* Until a growing slot is sent its values lie behind the room for any list. */
+/* Until a growing slot is sent, its values lie behind the room for the longest list. */
 void *tam_slot_own_values(tam_slots *s) {
     return own_payload(s) + index_room(s, s->limit);
 }
@@ -166,12 +166,12 @@ static uint64_t checksum(const tam_slots *s, const tam_head *head, const void *i
     return sum;
 }
 
-/* Led: of the others not even the encoding of an empty list travels. */
+/* Led: the other ranks do not even send the encoding of an empty list. */
 static bool has_payload(const tam_slots *s, uint32_t r) {
     return !s->led || r == s->leader;
 }
 
-/* The place for what came from this rank serves for its positions. */
+/* Uses this rank's own place in the received lists for its positions. */
 static size_t encode(tam_slots *s, size_t count) {
     uint32_t *positions = s->lists + s->rank * s->capacity;
     if (in_place(s) || !has_payload(s, s->rank))
@@ -204,7 +204,7 @@ static tamis_status refuse_step(const tam_slots *s, uint32_t r, uint64_t step) {
                     (unsigned long long)step);
 }
 
-/* What must hold before the payload is looked at. */
+/* What must hold before the payload is read. */
 static tamis_status check_head(const tam_slots *s, uint32_t r) {
     const tam_head *h = tam_slot_head_of(s, r), *own = (const tam_head *)(const void *)s->send;
     const tam_head_due due = {s->config, own->step, r, (uint32_t)s->limit};

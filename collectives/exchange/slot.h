@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * Slots: the message by which every rank tells what it picked.
+ * Slots: the message in which every rank sends what it picked.
  *
  *     +------ 88 bytes ------+-- nstats floats --+---- index_step -----+---- value_step ----+
  *     | header               | sums of squares   | indices (codec.h)   | values (pairs)     |
  *     +----------------------+-------------------+---------------------+--------------------+
  *      <----------------- head ------------------> <--------------- payload ----------------->
  *
- * Fixed slots: room for the limit of the step, whatever indices come; head and payload travel in
- * one all-gather. Growing slots (schemes whose counts are unknown beforehand): the heads travel
- * first, the payload follows with room for the longest encoding and the longest list.
+ * Fixed slots: room for any indices up to the limit of the step; head and payload are sent in one
+ * all-gather. Growing slots (schemes whose counts are unknown beforehand): heads are gathered
+ * first, then payloads with room for the longest encoding and the longest list.
  *
- * Led slots (fixed, one rank alone picks): the leader cuts its payload into P pieces, one for each
- * rank; then heads and pieces travel in one all-gather, and the pieces make up the payload. Three
- * ranks, led by rank 1:
+ * Led slots (fixed; only one rank picks): the leader cuts its payload into P pieces and sends one
+ * to each rank. Then one all-gather of heads and pieces gives every rank the payload. Three ranks,
+ * led by rank 1:
  *
  *     rank 0  gets a from 1   sends | h0 | a |
  *     rank 1  keeps b         sends | h1 | b |      payload of rank 1 on every rank: a b c
@@ -25,10 +25,10 @@
  *     rank 1 sends   | h | 5  8 |        union                3 5 8 12 17 20
  *     rank 2 sends   | h | 12 20 |
  *
- * Nothing that arrives is trusted: counts are bounded by the limit, indices must ascend and lie
- * where their sender may select, the checksum covers header, stats and payload. The values that
- * are summed afterwards carry no checksum; a damage that left the ranks with different results is
- * found by the next step, whose headers carry a hash of the last.
+ * Nothing received is trusted: counts are bounded by the limit, indices must ascend and lie where
+ * their sender may select, and a checksum covers header, stats and payload. The values that are
+ * summed afterwards carry no checksum. If damage gives ranks different results, the next step finds
+ * it: its headers carry a hash of the last result.
  */
 #ifndef TAM_EXCHANGE_SLOT_H
 #define TAM_EXCHANGE_SLOT_H
@@ -41,37 +41,37 @@
 
 typedef struct tam_slots {
     uint32_t rank, nranks, nstats;
-    uint32_t first, stride; /* messages call rank r of these `first + r * stride`; 0, 0: r */
+    uint32_t first, stride; /* rank r is `first + r * stride` of the comm; 0, 0: r */
     uint32_t nwords;        /* further words of a head */
-    bool heads_only; /* lists go another way (regions.h): `growing` slots without a payload */
+    bool heads_only; /* `growing` slots without a payload: lists are sent otherwise (regions.h) */
     size_t capacity; /* most indices a rank may ever send */
     size_t limit;    /* in this step, known to all ranks; at most the capacity */
     bool growing, with_values;
-    bool led;                  /* one rank alone picks in a step, */
+    bool led;                  /* only one rank picks in a step, */
     uint32_t leader;           /* this one, set before each exchange */
     const tam_wire *wire;      /* of the values */
     tamis_index_format format; /* not AUTO */
-    uint64_t span;             /* most elements in which one rank may select */
-    const tam_strided *ranges; /* [nranks] where each may in this step; not looked at for u32 */
+    uint64_t span;             /* most elements that one rank may select from */
+    const tam_strided *ranges; /* [nranks] where each may select in this step; unused for u32 */
     uint64_t config;
 
-    size_t head_bytes;             /* header and stats, a multiple of 8 */
+    size_t head_bytes;             /* header, stats and words, a multiple of 8 */
     size_t index_step, value_step; /* room in a payload of this step, multiples of 8 */
     unsigned char *send;
     unsigned char *heads, *payloads; /* of all ranks, as received */
     size_t head_step, payload_step;  /* bytes from one rank's to the next */
-    unsigned char *relay;            /* led: the own head and a piece of the leader's payload */
+    unsigned char *relay;            /* led: this rank's head and its piece of the payload */
     size_t *send_at, *recv_at;       /* led: [nranks + 1] */
     unsigned char *memory;
-    uint32_t *own;   /* [capacity] what this rank picked; NULL for u32: picked where it travels */
-    uint32_t *lists; /* [nranks * capacity] what came, decoded; NULL for u32: read where it came */
+    uint32_t *own;   /* [capacity] this rank's picks; NULL for u32: in the message itself */
+    uint32_t *lists; /* [nranks * capacity] received, decoded; NULL for u32: in the messages */
 } tam_slots;
 
-/** Takes all memory that the exchange of slots will ever need. `out` carries the choices in. */
+/** Takes all memory that exchanges will ever need, for the choices set in `slots`. */
 tamis_status tam_slots_open(tam_slots *slots);
 void tam_slots_close(tam_slots *slots);
 
-/** Rank r of the slots as messages name it. */
+/** The communicator's rank of rank r of the slots. */
 static inline uint32_t tam_slot_rank(const tam_slots *slots, uint32_t r) {
     return slots->stride ? slots->first + r * slots->stride : r;
 }
@@ -83,12 +83,12 @@ uint32_t *tam_slot_own_words(tam_slots *slots);
 uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for limit */
 void *tam_slot_own_values(tam_slots *slots);      /* pairs: room for limit values, encoded */
 
-/** Bound the next step: before anything is written for it. */
+/** Set the limit of the next step, before anything is written for it. */
 void tam_slots_limit(tam_slots *slots, size_t limit);
 
 /**
- * Seal the own slot (step, count, ... are set; magic, rank, config, checksum are filled in here),
- * all-gather, and check what came: TAMIS_E_PROTOCOL names the rank and the field.
+ * Seal this rank's slot (step, count, ... are set; magic, rank, config and checksum are filled in
+ * here), all-gather, and check what arrives: TAMIS_E_PROTOCOL names the rank and the field.
  *
  * Bytes:  fixed    (P - 1) * (head + most that limit indices of the span take)    sent per rank
  *         led      (P - 1) * head + (P - 1) / P * payload, the leader twice that

@@ -7,8 +7,8 @@
 
 /* -- slots ------------------------------------------------------------------------------------ */
 
-/* From numbers that all ranks share. Of growing slots, which may be as long as the part, the count
- * that is aimed at counts. */
+/* Chosen from numbers that all ranks share. Growing slots may be as long as the part, so the count
+ * that is aimed at decides for them. */
 static tamis_index_format choose_format(const tam_bucket_view *v, const tam_slots *slots) {
     uint64_t ranks = tam_pick_scheme(v).ownership == TAM_OWN_ALL ? 1 : v->nranks;
     uint64_t count = tam_pick_most(v, v->k), aimed = (v->k + ranks - 1) / ranks;
@@ -17,8 +17,8 @@ static tamis_index_format choose_format(const tam_bucket_view *v, const tam_slot
     return tam_codec_choose(slots->span, slots->growing && aimed < count ? aimed : count);
 }
 
-/* A leader's list goes to all in pieces, where runs travel by themselves and more than one other
- * rank takes part of the work. */
+/* A leader's list is sent in pieces if the transport sends runs to single ranks, and there is more
+ * than one other rank to share the work. */
 static bool is_led(const tam_bucket_view *v) {
     return tam_pick_scheme(v).ownership == TAM_OWN_LEADER && v->nranks > 2 && tam_pick_bounded(v) &&
            !v->gathers;
@@ -42,7 +42,8 @@ tam_slots tam_sparse_slots(const tam_bucket_view *v) {
     return slots;
 }
 
-/* Lists of exclusive owners cannot overlap; those of `all` are merged before they shrink. */
+/* Lists of exclusive owners cannot overlap, so n bounds their union. Lists of `all` need room for
+ * every entry, as the merge removes duplicates only step by step. */
 size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
     tam_ownership ownership = tam_pick_scheme(v).ownership;
     uint64_t sent = (uint64_t)slots->capacity * v->nranks, n = v->division->grid.n;
@@ -107,7 +108,7 @@ tamis_status tam_sparse_accumulate(void *self) {
     return v->device->accumulate(v->kernels, &v->target, &v->accumulated);
 }
 
-/* Slots of another density may be as long, and so k is part of what their heads must say. */
+/* Slots of another density may have the same length, so k is part of the hash in the heads. */
 tamis_status tam_sparse_plan(void *self, tam_link *link) {
     tam_sparse *s = self;
     const tam_bucket_view *v = s->view;
@@ -154,7 +155,7 @@ tamis_status tam_sparse_pick(void *self) {
     return TAMIS_OK;
 }
 
-/* In lanes: one sum alone would wait for each of its additions. */
+/* In lanes: a single sum would wait for each of its additions. */
 double tam_sparse_squares(const float *values, size_t count) {
     enum { LANES = 8 };
     double sums[LANES] = {0}, sum = 0.0;
@@ -184,7 +185,7 @@ tamis_status tam_sparse_pick_values(tam_sparse *s) {
 
 /* -- what all ranks picked -------------------------------------------------------------------- */
 
-/* One damaged value would make the replicas drift apart unnoticed. */
+/* Without this check, one damaged value would let the replicas drift apart unnoticed. */
 static tamis_status compare_results(const tam_sparse *s) {
     const tam_bucket_view *v = s->view;
     for (uint32_t i = 0; i < v->nranks; i++) {
@@ -198,7 +199,7 @@ static tamis_status compare_results(const tam_sparse *s) {
     return TAMIS_OK;
 }
 
-/* What the thresholds of the next step, and shares of k, follow from. */
+/* Thresholds of the next step, and shares of k, follow from these. @return the sum of norms */
 static double average_sums(const tam_heads *heads, double *means) {
     double norm = 0.0;
     for (uint32_t g = 0; g < heads->nsums; g++) {
@@ -276,7 +277,7 @@ static void drop_entry(tam_bucket_view *v, size_t i) {
         v->device->put(v->kernels, v->masked, &index, 1, NULL);
 }
 
-/* Finite values whose sum is not, or not with all factors, as it would be applied. */
+/* Drops sums that would not be finite as applied, that is, after the division. */
 uint64_t tam_sparse_drop(void *self) {
     tam_bucket_view *v = ((tam_sparse *)self)->view;
     tam_entries *all = &v->out.result, *held = &v->out.held;
@@ -292,7 +293,7 @@ uint64_t tam_sparse_drop(void *self) {
     return bad;
 }
 
-/* What this rank gave leaves its residual. */
+/* Entries that this rank gave leave its residual; rounding errors stay. */
 static tamis_status leave(const tam_bucket_view *v) {
     const tam_entries *given = &v->out.given;
     TAM_TRY(v->device->put(v->kernels, v->acc, given->indices, given->count, given->values));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What exchanges of picks have in common: slots that tell who picked what, the lists of a step, and
- * its end. A row that is made of it begins with this struct.
+ * What exchanges of picks have in common: slots with each rank's picks, the lists of a step, and
+ * its end. A row built on it begins with this struct.
  */
 #ifndef TAM_EXCHANGE_SPARSE_H
 #define TAM_EXCHANGE_SPARSE_H
@@ -25,14 +25,14 @@ typedef struct tam_sparse {
     uint32_t *indices;   /* [most] the result */
     float *values;       /* [most] */
     uint32_t *scratch;   /* [most], ownership `all` only */
-    float *errors;       /* [most] what rounding takes from what is given; NULL: nothing */
+    float *errors;       /* [most] rounding errors of what is given; NULL: nothing is rounded */
     float *came;         /* pairs: [capacity] values of one rank */
 } tam_sparse;
 
-/** Slots of a bucket, as they are to be opened: all choices made. */
+/** A bucket's slots with all choices made, ready to be opened. */
 tam_slots tam_sparse_slots(const tam_bucket_view *view);
 
-/** Most entries of a union of such slots. */
+/** Most entries in the union of such slots. */
 size_t tam_sparse_union(const tam_bucket_view *view, const tam_slots *slots);
 
 /** Memory for a row whose view and slots are set. Close it in any case. */
@@ -47,23 +47,24 @@ tamis_status tam_sparse_pick(void *self);
 uint64_t tam_sparse_drop(void *self);
 tamis_status tam_sparse_apply(void *self);
 
-/** The own head says what was picked. */
+/** Fill this rank's head from the result of the cut. */
 void tam_sparse_fill_head(tam_sparse *s, const tam_cut_result *result);
 
-/** Slots to all; heads are compared, and told to view->out.
- * @param  stops  [out]  the step will be skipped, and all know it */
+/** Exchange slots, compare heads, and add them up in view->out.
+ * @param  stops  [out]  the step will be skipped, as all ranks know */
 tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops);
 
 /** The union of all lists. */
 tamis_status tam_sparse_unite(tam_sparse *s, size_t *count);
 
-/** `count` entries are here: the result is all of what this rank holds. @param  given  its part */
+/** Set view->out: a result of `count` entries, all held by this rank.
+ * @param  given  what leaves this rank's residual */
 void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given);
 
-/** Sum of squares of what is given. */
+/** Sum of squares. */
 double tam_sparse_squares(const float *values, size_t count);
 
-/** pairs, balanced-pairs: after pick, values to the picks. */
+/** pairs, balanced-pairs: after pick, add the values of the picks to the slot. */
 tamis_status tam_sparse_pick_values(tam_sparse *s);
 
 #endif

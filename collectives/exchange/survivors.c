@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * Of the sums in all regions those that reach the threshold, to all ranks.
+ * Sends the sums of all regions that reach the threshold to all ranks.
  *
- * The threshold: the k-th largest magnitude, whose 32 bits are found 8 at a time. In each of four
- * rounds the ranks gather how many of their sums have each value of the next byte. k = 2 of 6, 4,
- * 5, 2, in digits of the decimal system for once: of the largest, 6, there is one, of 5 another
- * one, so the threshold is 5. Who cannot read another rank's counts goes on with what it has, for
- * the others wait for it, and names that rank in its head, so all ranks refuse.
+ * The threshold is the k-th largest magnitude, whose 32 bits are found 8 at a time. In each of four
+ * rounds the ranks gather how many of their sums have each value of the next byte. For example, in
+ * decimal digits, k = 2 of 6, 4, 5, 2: one sum has the largest digit 6, one has 5, so the threshold
+ * is 5. A rank that finds another rank's counts damaged continues, for the others wait for it, and
+ * names that rank in its head, so all ranks refuse.
  *
- * Even shares: survivors lie in a row, rank after rank; where one rank holds much more than the
- * even share, they move so that rank r holds places r m to (r + 1) m - 1, m = ceil(S / P):
+ * Even shares: survivors are numbered rank after rank. If one rank holds much more than the even
+ * share, they move so that rank r holds numbers r m to (r + 1) m - 1, m = ceil(S / P):
  *
  *     rank 0  a b c d e      sends d to 1                              a b c
  *     rank 1                 gets d from 0                 gather      d e f
@@ -23,7 +23,7 @@
 
 struct tam_region_head {
     uint64_t config;   /* of slots and step */
-    uint64_t checksum; /* of the pairs that survived */
+    uint64_t checksum; /* of this rank's surviving pairs */
     uint64_t count;
     uint32_t refused; /* 1 + the rank whose list or counts were refused; 0: none */
     uint32_t cut;     /* as found by this rank */
@@ -31,8 +31,8 @@ struct tam_region_head {
 };
 
 struct tam_region_counts {
-    uint64_t seal;      /* checksum of what follows, with a seed of slots, step and byte */
-    uint32_t sums[256]; /* that have this value of the byte */
+    uint64_t seal;      /* checksum of what follows, seeded with slots, step and byte */
+    uint32_t sums[256]; /* how many have this value of the byte */
 };
 
 _Static_assert(sizeof(tam_region_head) == TAM_REGIONS_HEAD_BYTES, "the head is wire format");
@@ -40,7 +40,7 @@ _Static_assert(sizeof(tam_region_counts) == TAM_REGIONS_COUNTS_BYTES, "counts ar
 
 /* -- threshold -------------------------------------------------------------------------------- */
 
-/* How many sums have each byte at `shift`, of those that agree with `prefix` above it. */
+/* Count the sums by their byte at `shift`, among those that agree with `prefix` above it. */
 static void count_bytes(const float *sums, size_t count, uint32_t prefix, int shift,
                         uint32_t *counts) {
     memset(counts, 0, 256 * sizeof counts[0]);
@@ -55,7 +55,7 @@ static uint64_t seal_counts(const tam_region_counts *c, uint64_t seed) {
     return XXH3_64bits_withSeed(c->sums, sizeof c->sums, seed);
 }
 
-/* The counts of all ranks. @param refused  [in,out]  1 + the rank whose are damaged */
+/* Gather the counts of all ranks. @param refused  [in,out]  1 + a rank whose counts are damaged */
 static tamis_status gather_counts(tam_regions *g, uint64_t seed, tam_link *link,
                                   uint32_t *refused) {
     g->counts->seal = seal_counts(g->counts, seed);
@@ -75,8 +75,8 @@ static uint64_t total_of(const tam_regions *g, uint32_t byte) {
     return total;
 }
 
-/* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer. Always four rounds,
- * whatever came: all ranks must be in the same one. */
+/* Bits of the k-th largest magnitude of all ranks; 0 if there are fewer than k. Always runs four
+ * rounds, even after damage, to stay in step with the other ranks. */
 static tamis_status find_cut(tam_regions *g, const float *sums, size_t count, uint64_t config,
                              uint64_t k, tam_link *link, uint32_t *refused) {
     uint32_t prefix = 0;
@@ -140,7 +140,7 @@ static tamis_status check_cut(const tam_regions *g, uint32_t r) {
     return TAMIS_OK;
 }
 
-/* Of refused lists all ranks hear before anybody looks further. */
+/* All ranks learn of refused lists before any of them compares thresholds. */
 static tamis_status exchange_heads(tam_regions *g, uint64_t config, size_t kept, uint32_t refused,
                                    tam_link *link) {
     *g->head = (tam_region_head){.config = config,
@@ -164,7 +164,7 @@ static uint64_t clip(uint64_t x, uint64_t low, uint64_t high) {
     return x < low ? 0 : (x < high ? x : high) - low;
 }
 
-/* Where the survivors of all regions lie when each rank holds `even` of them. */
+/* Runs to send and receive so that each rank holds `even` of the survivors of all regions. */
 static void plan_shares(tam_regions *g, uint64_t total, uint64_t even) {
     uint64_t low = even * g->rank < total ? even * g->rank : total;
     uint64_t high = low + even < total ? low + even : total, at = 0, own = 0;
@@ -179,7 +179,7 @@ static void plan_shares(tam_regions *g, uint64_t total, uint64_t even) {
             clip(even * r, own, own + g->heads[g->rank].count) * sizeof(tam_region_pair);
 }
 
-/* Pairs of rank r in the gathered shares. */
+/* Number of pairs of rank r in the gathered shares. */
 static uint64_t share_of(const tam_regions *g, uint32_t r, bool evened, uint64_t total,
                          uint64_t even) {
     return evened ? clip(total, even * r, even * (r + 1)) : g->heads[r].count;
@@ -208,7 +208,7 @@ static tamis_status gather(tam_regions *g, uint64_t total, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* What came is what the owners kept, and it ascends. */
+/* Check that what arrived is what the owners kept, ascending, and take it. */
 static tamis_status take(const tam_regions *g, uint32_t *indices, float *values) {
     const tam_region_pair *at = g->all;
     uint64_t least = 0;

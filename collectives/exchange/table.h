@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ways in which buckets are exchanged: a file here and a line of TAM_EXCHANGES for each.
+ * The exchanges that buckets can use: each has a file here and a line of TAM_EXCHANGES.
  */
 #ifndef TAM_EXCHANGE_TABLE_H
 #define TAM_EXCHANGE_TABLE_H
@@ -14,7 +14,7 @@ TAM_EXCHANGES(TAM_EXCHANGE_ROW)
 
 extern const tam_exchange tam_exchange_hierarchical; /* around one of them */
 
-/** The row of a bucket's scheme, among ranks that all take part alike. @param  kind  not auto */
+/** The row of a scheme's exchange, in which all ranks have the same role. @param  kind  not auto */
 const tam_exchange *tam_exchange_flat(tam_exchange_kind kind);
 
 #endif

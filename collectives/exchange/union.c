@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange union: the indices of all ranks are gathered, and every rank gives what it holds at the
- * union of them.
+ * Exchange union: the indices of all ranks are gathered, and every rank gives its values at their
+ * union.
  */
 #include "collectives/exchange/table.h"
 
@@ -50,7 +50,7 @@ static tamis_status open_union(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-/* What this rank gives, and so no longer holds, becomes the sum over ranks. */
+/* Read what this rank gives at the union, and sum it over ranks. */
 static tamis_status sum(united *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     tam_bucket_view *v = s->view;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * Balance: means of all ranks on the records, one division computed by all, densities set on all or
- * on none.
+ * Balance: all ranks show their means in the records, all compute the same division, and densities
+ * are set on all ranks or on none.
  *
  *     measures    every rank shows how long it was busy, waited and exchanged
  *     divide      all compute the same shares (lib/policy/bubble.h)
- *     density     every rank sets that of its reducer and shows whether it could
+ *     density     every rank sets its reducer's density and shows whether it could
  *
- * An entry is taken to cost what a step's exchange took, divided by its entries. That is too much
- * where latency counts, so shares move less far than they should; but what was measured is true for
- * the shares of now, so the next balances go on from there to the same end.
+ * The cost of an entry is estimated as the exchange time of a step divided by its entries. Where
+ * latency matters that is too much, so shares move less far than they should. But measurements are
+ * exact for the current shares, so later balances continue from there to the same end.
  */
 #include "collectives/pipeline/pipeline.h"
 #include "lib/policy/bubble.h"
@@ -21,7 +21,7 @@ typedef struct measures {
     tam_consensus_head head;
     uint64_t steps;
     double window_s, busy_s, exchange_s; /* means of this rank */
-    double exchanged_s;                  /* of this reducer in all its steps */
+    double exchanged_s;                  /* of this rank's reducer, over all its steps */
 } measures;
 
 _Static_assert(sizeof(measures) <= TAM_RECORD_BYTES, "measures fit the records");
@@ -102,7 +102,7 @@ static void divide(tamis_pipeline *p) {
                       p->wanted);
 }
 
-/* All ranks go on with the new densities, or all with the old ones. */
+/* All ranks continue with the new densities, or all with the old ones. */
 static tamis_status set_density(const tamis_pipeline *p, tamis_reducer *reducer) {
     uint32_t own = p->config.stage;
     tam_consensus_head head = {.call = "tamis_pipeline_balance"};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Making a pipeline: check, take all memory, agree. Marks, and what can be read.
+ * Creating a pipeline: check, allocate all memory, agree. Marks, and reading stages.
  */
 #include "collectives/pipeline/pipeline.h"
 #include "lib/policy/bubble.h"
@@ -9,7 +9,7 @@
 #include <float.h>
 #include <stdio.h>
 
-enum { STAGES_MAX = 1 << 14 }; /* so that their lengths together stay below 2^47 */
+enum { STAGES_MAX = 1 << 14 }; /* keeps the sum of their lengths below 2^47 */
 
 /* -- agreement -------------------------------------------------------------------------------- */
 
@@ -58,7 +58,7 @@ static tamis_status compare(const unsigned char *records, uint32_t a, uint32_t b
                     b, other);
 }
 
-/* A stage has ranks, and they give one length. */
+/* A stage must have ranks, which must give the same length. */
 static tamis_status check_stage(const unsigned char *records, uint32_t nranks, uint64_t stage) {
     char name[48];
     uint32_t first = nranks;
@@ -116,7 +116,7 @@ static tamis_status check(const tamis_pipeline_config *c) {
     return TAMIS_OK;
 }
 
-/* What this rank can do alone. */
+/* What this rank can do before the ranks agree. */
 static tamis_status prepare(tamis_comm *world, const tamis_pipeline_config *config,
                             tamis_pipeline **out, tamis_pipeline **made) {
     tamis_pipeline_config own = TAMIS_PIPELINE_CONFIG_INIT;
@@ -151,7 +151,7 @@ double tam_pipeline_density(uint64_t entries, uint64_t length) {
     return density < 1.0 ? density : 1.0;
 }
 
-/* From what was agreed on: who is where, and even shares. */
+/* From the records: which rank is in which stage, and even shares. */
 static void divide_evenly(tamis_pipeline *p) {
     const unsigned char *records = p->world->records;
     uint32_t nstages = p->config.nstages;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A pipeline from inside: pipeline.c makes it and takes the marks, balance.c divides the budget.
- * What ranks show each other goes over the records of their communicator.
+ * Inside a pipeline: pipeline.c creates it and records the marks, balance.c divides the budget.
+ * Ranks exchange values through the records of their communicator.
  */
 #ifndef TAM_PIPELINE_PIPELINE_H
 #define TAM_PIPELINE_PIPELINE_H
@@ -21,9 +21,9 @@ struct tamis_pipeline {
 
     /* Of this rank, since the last balance. */
     tamis_mark next;
-    uint64_t marked_ns; /* the last mark; 0: the time since then does not count */
+    uint64_t marked_ns; /* time of the last mark; 0: the window since then does not count */
     uint64_t window_ns, busy_ns;
-    double exchanged_s;      /* of the reducer, until then */
+    double exchanged_s;      /* the reducer's exchange time until the last balance */
     uint64_t windows, steps; /* measured */
 
     /* [nstages] scratch of balance. */
@@ -32,7 +32,7 @@ struct tamis_pipeline {
     double *windows_s, *entry_s;
 };
 
-/** The density with which a reducer of `length` elements sends so many entries. */
+/** The density at which a reducer of `length` elements sends `entries`. */
 double tam_pipeline_density(uint64_t entries, uint64_t length);
 
 #endif

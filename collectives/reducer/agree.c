@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Agreement: before anything else travels, all ranks show each other what they were asked for, on
- * the communicator's records.
+ * Agreement: before any other exchange, all ranks show each other their configuration, in the
+ * communicator's records.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -66,14 +66,14 @@ static int first_difference(const uint64_t *a, const uint64_t *b, tam_option_sco
     return -1;
 }
 
-/* What nobody compares stays 0. */
+/* Options that are not compared stay 0. */
 static void fill_options(const tam_option *rows, uint32_t count, const void *from, uint64_t *out) {
     for (uint32_t i = 0; i < count; i++)
         out[i] = rows[i].scope == TAM_SCOPE_RANK ? 0 : tam_option_bits(&rows[i], from);
 }
 
-/* A rule compares what it uses; a scale that was left open follows k, which is compared in every
- * step. */
+/* Compare only what the rule uses. A scale left at its default follows k, which every step
+ * compares. */
 static void fill_update(const tamis_reducer *r, uint64_t *out) {
     fill_options(tam_update_options, tam_update_used(&r->update), &r->update, out);
     if (r->scale_follows)
@@ -111,7 +111,7 @@ bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, cha
 void tam_agreement_of_state(const tam_agreement *agreement, uint64_t *out) {
     for (int f = 0; f < TAM_FIELDS; f++)
         out[f] = scope_of(f) == TAM_SCOPE_STATE ? agreement->fields[f] : 0;
-    out[TAM_FACT_DENSE_BUCKETS] = agreement->fields[TAM_FACT_DENSE_BUCKETS]; /* to tell of */
+    out[TAM_FACT_DENSE_BUCKETS] = agreement->fields[TAM_FACT_DENSE_BUCKETS]; /* to be logged */
 }
 
 uint64_t tam_agreement_hash(const tam_agreement *agreement) {
@@ -130,7 +130,7 @@ static uint32_t find_odd(const unsigned char *records, uint32_t nranks, int *out
     return nranks;
 }
 
-/* Of a layout more than a hash is to be told (disagree.c). */
+/* Layout differences are reported by segment, not by hash (disagree.c). */
 static bool of_layout(int field) {
     return field == TAM_FACT_LENGTH || field == TAM_FACT_NSEGMENTS || field == TAM_FACT_SEGMENTS ||
            field == TAM_FACT_ROWS;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * When the ranks come to an exchange. Each counts from the end of the exchange before, which all
- * ranks pass at about the same time, and the headers carry the counts to all; so no common clock is
- * needed, and what one rank knows of another's times all ranks know:
+ * When the ranks arrive at an exchange. Each rank counts from the end of the previous exchange,
+ * which all ranks pass at about the same time. The headers carry the counts to all ranks, so no
+ * common clock is needed and all ranks know the same times:
  *
  *     rank 0   | began      arrive        | exchange |           slack 0 = max - own = 5 - 2
  *     rank 1   |                   began  | exchange |           slack 1 = 0
  *              0     2                  5
  *
- * "About" is the skew with which the last messages of an exchange arrive, and the nap that a rank
- * may be in just then: 0.2 ms at most.
+ * "About": the last messages of an exchange arrive with some skew, and a rank may be in a nap just
+ * then, of 0.2 ms at most.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -31,9 +31,9 @@ void tam_arrive_forget(tamis_reducer *r) {
         r->buckets[i].nslack = 0;
 }
 
-/* What the last steps waited at least. A rank that has been late so often alike is late again, or
- * else it is noticed a little later (transport/wait.c); one that is late by fits and starts has a
- * least of nothing. */
+/* By the least wait of the last steps. A rank that was late in all of them is likely to be late
+ * again; if it is not, it is noticed a little later (transport/wait.c). If lateness comes and goes,
+ * the least wait is 0. */
 uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns) {
     enum { EARLY_US = 100, WORTH_US = 500 }; /* to be awake again by then; to be worth it */
     uint32_t least = b->nslack < TAM_SLACK_STEPS ? 0 : UINT32_MAX;
@@ -67,7 +67,7 @@ void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns) {
     tam_phase_note(r, TAMIS_PHASE_EXCHANGE, b->view.index, arrived_ns, end_ns, &b->now.exchange_s);
 }
 
-/* Who took longest until its last gradient was ready. @return false: unknown */
+/* The rank that took longest until its last gradient was ready. @return false: unknown */
 static bool find_straggler(const tam_heads *heads, uint32_t *out) {
     *out = 0;
     for (uint32_t i = 0; i < heads->nranks; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a caller may know of a bucket.
+ * What a caller can read about a bucket.
  */
 #include "collectives/reducer/reducer.h"
 

@@ -21,7 +21,7 @@ static tamis_status open_never(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-/* By the kernels of the first bucket, for all. */
+/* Allocated once, by the kernels of the first bucket, and shared by all. */
 static tamis_status open_vector(tam_bucket *b, float **vector, const char *what) {
     const tamis_reducer *r = b->reducer;
     if (!*vector)
@@ -46,9 +46,9 @@ static tamis_status open_shared_residual(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-/* Of a reducer that keeps none a bucket has one of its own, to add up a step in, where its exchange
- * picks. One that does not may still need the shared one: what is accumulated before a step must
- * have a place, and all states of a reducer the same shape. */
+/* Scheme dense keeps no residual, so a bucket whose exchange picks gets its own, to sum a step in.
+ * All other schemes share one, even for buckets that do not pick: micro-batches need a place, and
+ * all states of a reducer must have the same shape. */
 static tamis_status open_residual(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     size_t length = (size_t)b->slice.layout->length;
@@ -61,7 +61,6 @@ static tamis_status open_residual(tam_bucket *b) {
                        : tam_fail(TAMIS_E_NOMEM, "no memory for %zu elements of rows", length);
 }
 
-/* What is learned from a step. */
 static tamis_status open_control(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     uint32_t ngroups = b->division.grid.ngroups;
@@ -76,14 +75,14 @@ static tamis_status open_control(tam_bucket *b) {
                             r->config.threshold, &b->control);
 }
 
-/* Buckets, and reducers of one communicator, may be alike and must not be mixed up. */
+/* Buckets, or reducers of one communicator, may be configured alike; their messages must differ. */
 static uint64_t hash_config(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     uint64_t who[] = {tam_agreement_hash(&r->agreement), r->serial, b->view.index};
     return XXH3_64bits(who, sizeof who);
 }
 
-/* What an exchange may know; k and the format that is asked for are there. */
+/* What an exchange may see of its bucket; k and the requested format are already set. */
 static void fill_view(tam_bucket *b) {
     tamis_reducer *r = b->reducer;
     tam_bucket_view *v = &b->view;
@@ -104,7 +103,7 @@ static void fill_view(tam_bucket *b) {
     v->decides = true;
 }
 
-/* Where it lies, what this rank holds of it, and how many entries it may get. */
+/* Where the bucket lies, what this rank holds of it, and how many entries it may get. */
 static tamis_status place_bucket(tam_bucket *b, const tam_bucket_range *range) {
     tamis_reducer *r = b->reducer;
     tam_bucket_view *v = &b->view;
@@ -220,7 +219,7 @@ static tamis_status open_result(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-/* For all buckets, which take turns. */
+/* One buffer for all buckets, which take turns. */
 static tamis_status open_staging(tamis_reducer *r) {
     size_t most = 0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: which buckets are dense, and how the indices of the others travel. What cannot be
- * dense is not: sparse results, and what a CUDA device computes, of which the model knows nothing.
+ * Exchange auto: which buckets are dense, and the index format of the others. Never dense are
+ * sparse results, and what a CUDA device computes, which the cost model does not cover.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -19,7 +19,7 @@ static tam_costs costs_of(const tamis_reducer *r) {
     return costs;
 }
 
-/* The lists of a bucket as they are likely to be: what is aimed at, each of one rank's part. */
+/* The expected lists of a bucket: `count` lists, each of `picks` positions out of `span`. */
 typedef struct lists {
     uint64_t span, picks, count;
 } lists;
@@ -29,7 +29,7 @@ static lists lists_of(const tamis_reducer *r, uint64_t n, uint64_t k) {
     return (lists){(n + parts - 1) / parts, (k + parts - 1) / parts, r->comm->nranks};
 }
 
-/* Until every rank has read them all. */
+/* Seconds until every rank has read all lists. */
 static double lists_s(const lists *l, tamis_index_format format, const tam_costs *costs) {
     const tam_codec *codec = tam_codec_of(format);
     uint64_t bytes = sizeof(tam_head) + codec->bytes(l->span, l->picks);
@@ -44,11 +44,11 @@ static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
     return best;
 }
 
-/* The format that was asked for changes no result, and so has no say in what is dense. */
+/* The configured format must change no result, so it does not affect which buckets are dense. */
 static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
     const tamis_reducer *r = b->reducer;
     uint64_t k = b->view.whole_k;
-    bool shared = r->scheme.ownership == TAM_OWN_ALL; /* lists that need not overlap */
+    bool shared = r->scheme.ownership == TAM_OWN_ALL; /* assumes that lists do not overlap */
     uint64_t entries = shared && k < n / r->comm->nranks ? k * r->comm->nranks : shared ? n : k;
     lists all = lists_of(r, n, k);
     tamis_index_format asked = r->config.index_format, usual = fastest(&all, costs);
@@ -92,7 +92,7 @@ void tam_buckets_choose(tamis_reducer *r) {
         tam_bucket *b = &r->buckets[i];
         b->view.format = r->config.index_format;
         if (!tam_segment_rowed(r->layout,
-                               b->first_segment)) /* those that have rows have a scheme */
+                               b->first_segment)) /* buckets with rows already have a scheme */
             choose_scheme(b, r->lengths[ordinary++], &costs);
         b->exchange = r->nranks < r->comm->nranks ? &tam_exchange_hierarchical
                                                   : tam_exchange_flat(b->scheme.exchange);

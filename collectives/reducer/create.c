@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* Each option alone, then what some of them must have beyond their range. */
+/* The range of each option, then conditions beyond ranges. */
 static tamis_status check_numbers(const tamis_reducer_config *c) {
     static const char whose[] = "tamis_reducer_config";
     TAM_TRY(tam_options_check(whose, tam_config_options, TAM_CONFIG_COUNT, c));
@@ -32,8 +32,8 @@ static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
     return TAMIS_OK;
 }
 
-/* Adam has divided every layer by its own scale, so norms follow the roots of lengths: budgets by
- * norm would give small layers more than large ones. */
+/* Adam divides every layer by its own scale, so norms grow as the roots of lengths: budgets by norm
+ * would favour small layers over large ones. */
 static void even_out(tamis_reducer_config *c, const tamis_update *update) {
     bool even = c->update && update->rule == TAMIS_UPDATE_ADAM;
     if (even)
@@ -59,14 +59,14 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     c.threads = c.threads ? c.threads : tam_setting_number(TAM_SETTING_THREADS);
     c.update = r->config.update;
     r->config = c;
-    if (tam_scheme_auto(r->scheme)) /* to which no link means another thing */
+    if (tam_scheme_auto(r->scheme)) /* here 0 means that the link is measured */
         return TAMIS_OK;
     r->config.link_latency_us = c.link_latency_us != 0.0 ? c.link_latency_us : 50.0;
     r->config.link_gbit = c.link_gbit != 0.0 ? c.link_gbit : 1.0;
     return TAMIS_OK;
 }
 
-/* Among whom picks are exchanged. */
+/* Set the rank and number of ranks among which picks are exchanged. */
 static tamis_status place_among_nodes(tamis_reducer *r) {
     uint32_t size = r->config.ranks_per_node, nranks = r->comm->nranks;
     r->rank = r->comm->rank;
@@ -121,7 +121,7 @@ static void release(tamis_reducer *r) {
 
 /* -- public ----------------------------------------------------------------------------------- */
 
-/* The others must hear of a failure of this rank. @param r  NULL: there is no memory for one */
+/* The other ranks must learn of a failure here. @param r  NULL: there was no memory for one */
 static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, const tamis_layout *layout,
                              tamis_status own, uint64_t deadline_ns) {
     tam_agreement none = {0}, *mine = r ? &r->agreement : &none;
@@ -142,7 +142,7 @@ static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
     return agree_on(r, r->comm, layout, r->driver->arm(r), deadline_ns);
 }
 
-/* It still gives the same bits, only not the speed that was asked for. */
+/* Results have the same bits; only the overlap that was asked for is missing. */
 static void warn_of_no_overlap(const tamis_reducer *r) {
     const char *why = r->comm->transport->unthreaded;
     const char *asked = r->config.bucket_length > 0               ? "bucket_length"
@@ -194,7 +194,7 @@ void tamis_reducer_destroy(tamis_reducer *r) {
                 "rank %u: a reducer is destroyed between start and wait, so the last step has no "
                 "result; call tamis_reducer_wait after each start",
                 r->comm->rank);
-    bool before = tam_hush(true);      /* how steps fare that nobody waits for no longer matters */
+    bool before = tam_hush(true);      /* nobody waits for these steps: do not log their failures */
     if (r->started && r->launched > 0) /* segments that are not ready never will be */
         r->driver->wait(r, tam_clock_ns(), tam_comm_deadline(r->comm));
     r->driver->settle(r); /* joined steps end first */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which kernels a reducer works with, and who drives its steps.
+ * Which kernels a reducer works with, and what drives its steps.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -36,21 +36,21 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
 }
 
 #ifdef TAM_HAVE_CUDA
-/* The messages that kernels write and read. */
+/* Whether messages are of the one kind that kernels write and read. */
 static bool plain_messages(const tamis_reducer_config *c) {
     return c->wire_type <= TAMIS_WIRE_FLOAT32 && c->wire_type_sum <= TAMIS_WIRE_FLOAT32 &&
            (c->index_format == TAMIS_INDEX_AUTO || c->index_format == TAMIS_INDEX_U32);
 }
 
-/* Whether nothing must be known of a step before it can go on: messages have a fixed size, ranks
- * agree on no plan step by step, the threshold is known before the pass, parts stay. */
+/* Whether steps need nothing from the host: messages have a fixed size, ranks agree on no plan in a
+ * step, the threshold is known before the pass, and parts never change. */
 static bool runs_by_itself(const tamis_reducer *r) {
     tam_scheme s = r->scheme;
     if (!(r->traits & TAM_TRAIT_DEVICE))
         return false;
     if (!(r->traits & TAM_TRAIT_PICKS))
         return true;
-    if (r->config.update) /* whose bias corrections the host computes, pass by pass */
+    if (r->config.update) /* the host computes its bias corrections, pass by pass */
         return false;
     if (tam_scheme_exact_count(s))
         return plain_messages(&r->config);

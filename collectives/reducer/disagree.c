@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Where the layouts of two ranks differ: a search by halves over the records, made by all ranks
- * alike, with hashes of what lies before a segment. It is made only when they are known to differ.
+ * Where the layouts of two ranks differ: all ranks run the same binary search over the records, by
+ * hashes of the segments before a given one. It runs only when layouts are known to differ.
  */
 #include "collectives/reducer/reducer.h"
 
 #include <stdio.h>
 #include <xxhash.h>
 
-/* What a rank shows of the segment that the search has come to. */
+/* What a rank shows of the segment that the search is at. */
 typedef struct record {
     tam_consensus_head head;
     uint64_t nsegments;
@@ -58,7 +58,7 @@ tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, 
                  *other = tam_consensus_record(comm->records, odd);
     char here[192], there[192];
     TAM_TRY(show(comm, layout, 0, deadline_ns));
-    /* Up to `low` all is alike; what lies before `high` is not. */
+    /* The segments before `low` are equal; those before `high` are not. */
     uint64_t low = 0;
     uint64_t high = first->nsegments > other->nsegments ? first->nsegments : other->nsegments;
     while (high - low > 1) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a step, when all its buckets have been exchanged: either all of it is applied, or
- * nothing. Runs inside the job of the last bucket.
+ * The end of a step, when all its buckets have been exchanged: all of it is applied, or nothing.
+ * Runs inside the job of the last bucket.
  *
- *     decide   what is not finite, in gradients or sums
- *     apply    results to the gradient, residual cleared but for what rounding took
- *     control  thresholds of the next step from what all ranks know
+ *     decide   whether gradients or sums are not finite
+ *     apply    results go to the gradient; sent entries of the residual keep only rounding errors
+ *     control  thresholds of the next step, from what all ranks know
  *     share    k of the next step among the buckets
  */
 #include "collectives/reducer/undo.h"
@@ -33,7 +33,7 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
                     (unsigned long long)step, (unsigned long long)bad, where);
 }
 
-/* All ranks met the same headers, or the same sums, and so come to the same decision. */
+/* All ranks saw the same headers, or the same sums, so all decide the same. */
 static tamis_status skip(tamis_reducer *r, const char *where) {
     r->count = 0;
     r->now.skipped = 1;
@@ -47,7 +47,7 @@ static tamis_status skip(tamis_reducer *r, const char *where) {
     return tam_say_skipped(r, r->step, r->now.nonfinite, where);
 }
 
-/* Of the sum of a node nobody knows which rank it was. */
+/* In the sum of a node, the rank is unknown. */
 static tamis_status skip_bad_gradients(tamis_reducer *r) {
     char where[64];
     uint32_t first = r->comm->nranks, ranks = 1;
@@ -66,11 +66,11 @@ static tamis_status skip_bad_gradients(tamis_reducer *r) {
     return skip(r, where);
 }
 
-/* Sums that are not finite. @return how many */
+/* Drop sums that are not finite. @return how many */
 static uint64_t drop(tam_bucket *b) {
     const tam_outcome *out = &b->view.out;
     uint64_t bad = b->exchange->drop(b->exchanged);
-    if (bad > 0 && out->given.indices != out->held.indices) /* also what this rank has not given */
+    if (bad > 0 && out->given.indices != out->held.indices) /* some were not given by this rank */
         tam_undo_lose(b->reducer, TAM_WAY_DROPPED);
     if (bad > 0)
         tam_undo_drop(b);
@@ -79,7 +79,7 @@ static uint64_t drop(tam_bucket *b) {
 
 /* -- apply ------------------------------------------------------------------------------------ */
 
-/* Several lists become one that ascends: the last bucket holds the first segments. */
+/* Concatenate the lists so that indices ascend: the last bucket holds the first segments. */
 static void join_results(tamis_reducer *r) {
     size_t at = 0;
     for (uint32_t i = r->nbuckets; i-- > 0 && r->indices;) {
@@ -105,7 +105,7 @@ static void count_groups(tam_bucket *b) {
     }
 }
 
-/* Ownership balanced: what was found in each part decides what the parts of the next step are. */
+/* Ownership balanced: the entries found in each part determine the parts of the next step. */
 static void balance(tam_bucket *b, uint64_t found) {
     const tamis_reducer *r = b->reducer;
     const tam_heads *heads = &b->view.out.heads;
@@ -149,7 +149,7 @@ static void control(tam_bucket *b) {
 
 /* -- statistics ------------------------------------------------------------------------------- */
 
-/* What the headers of all buckets say together. */
+/* Add up the headers of all buckets. */
 static void add_up(tamis_reducer *r) {
     tamis_stats *s = &r->now;
     memset(r->picked, 0, r->comm->nranks * sizeof r->picked[0]);
@@ -244,7 +244,7 @@ tamis_status tam_step_finish(tamis_reducer *r, tam_job *job) {
     return status;
 }
 
-/* Jobs before this one have ended, or were given up just then. */
+/* Earlier jobs have ended, or were abandoned meanwhile. */
 static bool anything_abandoned(const tamis_reducer *r) {
     bool any = false;
     for (uint32_t i = 0; i < r->nbuckets; i++)

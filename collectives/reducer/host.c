@@ -58,7 +58,7 @@ static uint64_t count_ordinary(const tamis_reducer *r) {
     return count;
 }
 
-/* What the job of the last bucket cannot know. */
+/* Add what the job of the last bucket cannot know. */
 static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
     tamis_stats *s = &r->now;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
@@ -83,7 +83,7 @@ static void complete_stats(tamis_reducer *r, uint64_t begin_ns) {
     r->stats = *s;
 }
 
-/* Jobs run in order: after the last the others have ended too. */
+/* Jobs run in order: once the last has ended, so have the others. */
 static tamis_status host_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns) {
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; i < r->launched; i++) {
@@ -99,7 +99,7 @@ static tamis_status host_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t unti
     return status;
 }
 
-/* The result is there when wait returns, so it precedes whatever is enqueued anywhere. */
+/* The result is complete when wait returns, so it precedes anything enqueued later. */
 static tamis_status host_join(tamis_reducer *r, void *stream, uint64_t begin_ns,
                               uint64_t until_ns) {
     (void)stream;

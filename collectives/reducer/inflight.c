@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step is in flight from the launch of its first bucket until it retires, which is when the host
- * takes its report: by wait, or by a later call that finds it done. Steps retire in order, and up
- * to TAM_CUDA_STEPS are in flight. A step that the caller captures never is: nobody watches the
- * replays of a graph, their reports are only polled.
+ * A step is in flight from the launch of its first bucket until it retires. It retires when the
+ * host takes its report: in wait, or in a later call that finds it done. Steps retire in order, and
+ * up to TAM_CUDA_STEPS are in flight. A step that the caller captures is never in flight: replays
+ * of a graph are not watched, their reports are only polled.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -18,7 +18,7 @@
 
 static tamis_status explain_refusal(const tam_cuda_report *report, uint32_t rank) {
     const char *why = tam_refusal_words(report->refused);
-    if (report->rank == rank) /* nobody refuses his own slot */
+    if (report->rank == rank) /* no rank refuses its own slot */
         return tam_fail(TAMIS_E_PROTOCOL, "rank %u, step %llu: %s", rank,
                         (unsigned long long)report->step, why);
     return tam_fail(TAMIS_E_PROTOCOL, "step %llu: the slot of rank %u was refused: %s",
@@ -40,15 +40,15 @@ static tamis_status explain_report(const tamis_reducer *r, const tam_cuda_report
     return TAMIS_OK;
 }
 
-/* Its time begins when all of it has been launched, for until then it is the caller who takes his
- * time, and the steps before it have ended. */
+/* The timeout runs from the launch of the last bucket, for until then the caller sets the pace, and
+ * from the end of the steps before (the link's deadline), whichever is later. */
 static bool is_late(const tam_inflight *f, const tam_link *link) {
     uint64_t complete_ns = atomic_load(&f->complete_ns), now_ns = tam_clock_ns();
     return complete_ns > 0 && now_ns >= complete_ns + f->reducer->comm->timeout_ns &&
            now_ns >= link->call.deadline_ns;
 }
 
-/* What the transport or the clock has to say while a step is under way. */
+/* Check transport, communicator and clock while a step is under way. */
 static tamis_status look_out(const tam_inflight *f, const tam_link *link) {
     TAM_TRY(link->transport->stream->poll(link->self));
     tamis_status poison = (tamis_status)atomic_load(link->call.poison);
@@ -134,8 +134,7 @@ static void note_targets(tamis_reducer *r, const tam_cuda_report *report) {
         r->buckets[b].view.whole_k = r->buckets[b].view.k = report->targets[b];
 }
 
-/* One report, which ends `steps` steps. Reports of replays may be looked at after those of later
- * steps. */
+/* Take one report, which ends `steps` steps. Replays may report after later steps have. */
 static void note(tamis_reducer *r, const tam_cuda_report *report, uint64_t steps) {
     r->stats.steps += steps;
     r->stats.rescans_total += report->rescans;

@@ -12,9 +12,8 @@ typedef struct tam_inflight {
     tam_job job; /* first: the watch */
     tamis_reducer *reducer;
     uint64_t serial;
-    _Atomic uint64_t complete_ns; /* when its last bucket was launched; 0: not yet */
-    uint64_t
-        begin_ns[TAM_BUCKETS_MAX]; /* of each bucket's launch; complete_ns says they are there */
+    _Atomic uint64_t complete_ns;       /* when its last bucket was launched; 0: not yet */
+    uint64_t begin_ns[TAM_BUCKETS_MAX]; /* of each bucket's launch; valid once complete_ns is set */
     tam_cuda_report report;
 } tam_inflight;
 
@@ -29,20 +28,20 @@ struct tam_inflight_ring {
     uint64_t wire_bytes;
 };
 
-/** A step begins, and is watched from here on. */
+/** Begin the record of a step; its job watches the step once it is submitted. */
 tam_inflight *tam_inflight_begin(tamis_reducer *r, uint64_t serial, uint64_t begin_ns);
 tam_inflight *tam_inflight_of(tam_inflight_ring *inflight, uint64_t serial);
 
-/** Wait for the oldest step in flight and take its report: the reducer is at the step after it. */
+/** Wait for the oldest step in flight and take its report. The reducer is then at the next step. */
 tamis_status tam_inflight_retire(tamis_reducer *r);
 
-/** The same of a step that was joined: a loss of its own can be reported only here. */
+/** The same for a joined step: if only the step is lost, that was logged and OK is returned. */
 tamis_status tam_inflight_retire_joined(tamis_reducer *r);
 
 /** All steps up to this one. @return the first failure */
 tamis_status tam_inflight_retire_until(tamis_reducer *r, uint64_t serial);
 
-/** Take note of what graphs of the caller have reported since. */
+/** Take new reports from the caller's captured graphs. */
 void tam_inflight_poll_replays(tamis_reducer *r);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The job of a bucket: everything between the gradient and the end of the step, by whatever
- * exchange the bucket has. Straight line; nothing that the caller sees changes here but the
- * gradient of a bucket that is summed whole.
+ * The job of a bucket: everything between the gradient and the end of the step, with the bucket's
+ * exchange. Straight-line code. Nothing that the caller sees changes here, except the gradient of a
+ * bucket that is summed whole.
  *
- *     collect, accumulate   in the job where a thread of the library does it, or must
+ *     collect, accumulate   in the job if a library thread accumulates, or collect comes first
  *     plan, pick            this rank's entries
- *     run                   to all ranks, and the sums
+ *     run                   send them to all ranks, and sum
  *
  * The job of the last bucket ends the step for all (finish.c).
  */
@@ -29,8 +29,7 @@ tamis_status tam_step_accumulate(tam_bucket *b) {
     return TAMIS_OK;
 }
 
-/* On the communicator's thread: while gradient and residual are written, waiters must
- * wait for it. */
+/* On the communicator's thread: it writes gradient and residual, so waiters must wait for it. */
 static tamis_status accumulate_committed(tam_bucket *b) {
     TAM_TRY(tam_step_commit(b->reducer, &b->job));
     tamis_status status = tam_step_accumulate(b);
@@ -53,8 +52,8 @@ static tamis_status take_in(tam_bucket *b, tam_link *link) {
 
 /* -- picks ------------------------------------------------------------------------------------ */
 
-/* Of a bucket whose ranks pick. They meet, and see who is late, where they first send something: to
- * plan, or when they have picked. */
+/* For a bucket whose ranks pick. Ranks wait for each other, and see which is late, at their first
+ * message: to plan, or after picking. */
 typedef struct meeting {
     bool early; /* to plan */
     uint64_t begin_ns, planned_ns, picked_ns;
@@ -105,8 +104,7 @@ static tamis_status exchange_whole(tam_bucket *b, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* A step that will be skipped is known as such by all ranks, and the buckets behind
- * need no more. */
+/* All ranks know when a step will be skipped, and its later buckets then need no result. */
 tamis_status tam_step_exchange(tam_job *job, tam_link *link) {
     tam_bucket *b = (tam_bucket *)(void *)job;
     tamis_reducer *r = b->reducer;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Phases as the caller hears of them.
+ * Phases as reported to the caller.
  */
 #include "collectives/reducer/reducer.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * A reducer from inside: policies, kernels, exchange and transport meet here and nowhere else.
+ * Inside a reducer: policies, kernels, exchange and transport come together here and nowhere else.
  *
- * A reducer is a row of buckets, each with a division, thresholds, slots and a job of its own, and
- * what they share: the residual, the place in the run, the end of a step.
+ * A reducer is a row of buckets, each with its own division, thresholds, slots and job. They share
+ * the residual, the step number and the end of a step.
  *
  *     residual   0 ........................................................ n-1
  *     buckets    |     3     |      2      |     1     |         0         |
@@ -21,7 +21,7 @@
 #include "lib/policy/control.h"
 #include "lib/policy/slice.h"
 
-/** What all ranks must have in common: facts, named in agree.c, and behind them the options. */
+/** What all ranks must have in common: facts, named in agree.c; the options follow them. */
 typedef enum tam_fact {
     TAM_FACT_VERSION,
     TAM_FACT_LENGTH,
@@ -29,7 +29,7 @@ typedef enum tam_fact {
     TAM_FACT_SEGMENTS,
     TAM_FACT_ROWS,
     TAM_FACT_SCHEME,
-    TAM_FACT_UPDATE, /* there is one */
+    TAM_FACT_UPDATE, /* whether there is one */
     TAM_FACT_GRAPHS,
     TAM_FACT_DENSE_BUCKETS,  /* a bit for each; what exchange auto chose */
     TAM_FACT_BUCKET_FORMATS, /* a hash; what exchange auto chose */
@@ -42,7 +42,7 @@ enum {
     TAM_FIELDS = TAM_FIELDS_OF_UPDATE + TAM_UPDATE_COUNT
 };
 
-enum { TAM_SLACK_STEPS = 16 }; /* after which a rank that was late is expected late */
+enum { TAM_SLACK_STEPS = 16 }; /* after so many late steps a rank is expected to be late */
 
 typedef struct tam_agreement {
     tam_consensus_head head;
@@ -53,51 +53,51 @@ typedef struct tam_inflight_ring tam_inflight_ring; /* inflight.h */
 
 typedef struct tam_undo tam_undo; /* undo.h */
 
-/** What a bucket has taken of the step under way, in seconds. */
+/** Seconds that a bucket has taken in the step under way. */
 typedef struct tam_bucket_times {
     double accumulate_s, cut_s, arrive_s, exchange_s;
 } tam_bucket_times;
 
-/** A run of segments that is exchanged by itself. Elements are counted from its begin. */
+/** A run of segments that is exchanged on its own. Elements are counted from its begin. */
 typedef struct tam_bucket {
     tam_job job; /* first: the exchange of the step under way */
     tamis_reducer *reducer;
     const tam_exchange *exchange;
-    void *exchanged; /* its own; NULL: a device runs the steps */
+    void *exchanged; /* state of the exchange; NULL: a device runs the steps */
     tam_bucket_view view;
-    tam_scheme scheme; /* what acts on one bucket goes by this one */
+    tam_scheme scheme; /* of this bucket; may differ from the reducer's */
     uint32_t first_segment;
     tamis_layout *layout; /* of its segments alone */
     tam_slice slice;      /* what this rank holds of it, */
-    uint64_t held_at;     /* from this element of the residual on, */
+    uint64_t held_at;     /* from this element of the residual on */
     tam_division division;
     tam_control control;
-    uint32_t *never;    /* [ngroups] thresholds that nothing ranges: to accumulate and no more */
-    double predicted_s; /* exchange auto: what the model says of its exchange; else 0 */
+    uint32_t *never;    /* [ngroups] thresholds that nothing reaches: only accumulate */
+    double predicted_s; /* exchange auto: the exchange by the cost model; else 0 */
 
     double *cuts;           /* [nranks] */
     uint32_t *group_picked; /* [ngroups] */
-    size_t undo_at;         /* byte of reducer->undo where its list lies, */
-    size_t undo_room;       /* which holds so many entries */
+    size_t undo_at;         /* byte of reducer->undo where its list begins */
+    size_t undo_room;       /* entries that the list can hold */
 
-    uint32_t unready; /* segments of this step that are not ready yet */
-    bool begun;       /* micro-batches of the next step lie in the residual, which has decayed */
-    tam_optimizer optimizer; /* update mode, of the step under way, */
-    uint64_t pass;           /* which is so many passes from the first */
+    uint32_t unready;        /* segments of this step that are not ready yet */
+    bool begun;              /* the residual has decayed and holds micro-batches of the next step */
+    tam_optimizer optimizer; /* update mode, of the step under way */
+    uint64_t pass;           /* its number, from 1 */
     double early_s;          /* of micro-batches before the step */
     tam_bucket_times now;
 
-    uint32_t slack_us[TAM_SLACK_STEPS]; /* of the last steps in turn: before the last rank came */
-    uint32_t nslack;                    /* steps noted */
+    uint32_t slack_us[TAM_SLACK_STEPS]; /* ring buffer: wait for the last rank in recent steps */
+    uint32_t nslack;                    /* steps recorded */
 } tam_bucket;
 
-/** Who drives the steps: the host, phase by phase, or the device by itself. */
+/** What drives the steps: the host, phase by phase, or the device by itself. */
 typedef struct tam_driver {
     const char *name;
-    bool by_host;                          /* which sees every phase of a step */
+    bool by_host;                          /* the host sees every phase of a step */
     tamis_status (*open)(tam_bucket *b);   /* what it needs beside residual and kernels */
     tamis_status (*arm)(tamis_reducer *r); /* collective: all ranks have opened */
-    void (*close)(tam_bucket *b);          /* what open took, also if it failed half way */
+    void (*close)(tam_bucket *b);          /* free what open took, even if it failed half way */
 
     /** b->target is set and checked. @param stream  of the caller */
     tamis_status (*launch)(tam_bucket *b, void *stream);
@@ -105,15 +105,14 @@ typedef struct tam_driver {
     tamis_status (*accumulate)(tam_bucket *b, void *stream);
     /** Whether wait would return at once. */
     bool (*test)(tamis_reducer *r);
-    /** Ends the step of which buckets 0 to r->launched - 1, at least one, were launched. A status
-     * that does not lose the comm moves on r->step. @param begin_ns  when the caller began to wait
-     */
+    /** End the step. Buckets 0 to r->launched - 1, at least one, were launched. Advances r->step
+     * unless the comm is lost. @param begin_ns  when the caller began to wait */
     tamis_status (*wait)(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns);
     tamis_status (*join)(tamis_reducer *r, void *stream, uint64_t begin_ns, uint64_t until_ns);
 
-    /** Take note of joined steps that have ended; never waits. */
+    /** Retire joined steps that have ended; never waits. */
     void (*look)(tamis_reducer *r);
-    /** Let joined steps end; bring control, step number and hash to the host, and back. */
+    /** settle waits for joined steps and copies their state to the host; reload copies it back. */
     tamis_status (*settle)(tamis_reducer *r);
     tamis_status (*reload)(tamis_reducer *r);
     void (*result)(const tamis_reducer *r, tamis_result *out);
@@ -129,33 +128,31 @@ struct tamis_reducer {
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
     tam_agreement agreement;
-    tam_probe *probe;  /* exchange auto, while it is created */
-    uint64_t k, k_max; /* entries of a step of all buckets together */
-    uint32_t rank,
-        nranks; /* among whom picks are exchanged: of the comm; hierarchical: of a column */
+    tam_probe *probe;      /* exchange auto, while it is created */
+    uint64_t k, k_max;     /* entries of a step of all buckets together */
+    uint32_t rank, nranks; /* that exchange picks: those of the comm; hierarchical: of a column */
 
     const tam_device *device;
     const tam_driver *driver;
     tam_inflight_ring *inflight; /* driver stream */
     tam_bucket *buckets;         /* [nbuckets] in the order of the exchange */
     uint32_t nbuckets;
-    uint32_t traits;       /* that the exchanges of all buckets have */
+    uint32_t traits;       /* common to the exchanges of all buckets */
     uint32_t *bucket_of;   /* [nsegments] */
-    uint64_t held;         /* elements of the residual: n; hierarchical: of the own slices */
+    uint64_t held;         /* elements of the residual: n; hierarchical: of this rank's slices */
     float *acc;            /* residual between steps */
-    tamis_update update;   /* config.update is this, or NULL */
+    tamis_update update;   /* config.update points here, or is NULL */
     bool scale_follows;    /* update.scale is the one advised for the density */
-    float *first, *second; /* update mode: moments, as far as the rule has them */
-    uint64_t passes;       /* that made them */
-    float *staging;        /* [the most that any bucket's exchange needs], in turn */
-    uint32_t *indices;     /* [sum of union_max] the result of several buckets joined; else NULL */
+    float *first, *second; /* update mode: moments that the rule has, else NULL */
+    uint64_t passes;       /* that the moments have seen */
+    float *staging;        /* [most that any bucket's exchange needs] buckets take turns */
+    uint32_t *indices;     /* [sum of result_max] joined result of several buckets; else NULL */
     float *values;
-    uint64_t *lengths, *shares; /* [nbuckets] of those that share k */
+    uint64_t *lengths, *shares; /* [nbuckets] of those that share k; shares: and as much scratch */
     double *norms;              /* [nbuckets] of the last step */
     uint64_t *picked;           /* [nranks] scratch of the statistics */
 
-    /* The step under way. Ready may come from one thread while another waits: both look at these
-     * under the lock. */
+    /* The step under way. One thread may call ready while another waits, so both take the lock. */
     pthread_mutex_t lock;
     pthread_cond_t progress; /* a bucket was launched, or could not be */
     bool started;            /* a step is under way, */
@@ -164,34 +161,34 @@ struct tamis_reducer {
     tam_pair *places; /* [nplaces] address and segment of gradients given by segment, ascending */
     uint32_t nplaces;
     uint32_t launched; /* buckets */
-    bool launching;    /* a thread is about to launch the next one, and who waits minds */
-    bool given_up;     /* who waits does so no more: no bucket may begin */
+    bool launching;    /* a thread is about to launch the next one; waiters wait for it */
+    bool given_up;     /* the waiter has stopped waiting: no bucket may begin */
     tamis_step given;  /* what the first call of the step gave */
 
     bool abandoned, has_result, has_norms;
     uint64_t step;
     tam_undo *undo;    /* how to take the last step back */
-    uint64_t met_ns;   /* end of the exchange before, about the same time on all ranks */
-    uint64_t ended_ns; /* the same of the last bucket of the step before; 0: unknown */
+    uint64_t met_ns;   /* end of the previous exchange, at about the same time on all ranks */
+    uint64_t ended_ns; /* end of the previous step's last exchange; 0: unknown */
     uint32_t busy_us;  /* from there to the launch of the last bucket; 0: unknown */
     size_t count;      /* of the result */
     tamis_stats now;   /* of the step under way */
     tamis_stats stats; /* of the last finished step */
 };
 
-/** Whether the gradient is taken in by the job, not before it. */
+/** Whether the job accumulates the gradient, not the launch before it. */
 static inline bool tam_bucket_waits(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_COLLECTS ||
            b->reducer->config.worker == TAMIS_WORKER_THREAD;
 }
 
-/** What is learned is learned for so many entries. A slice may get nothing of a small k, and learns
- * for one then. */
+/** The number of entries that thresholds are learned for. A slice may get none of a small k; it
+ * then learns for one. */
 static inline uint64_t tam_bucket_aim(const tam_bucket *b) {
     return b->view.k > 0 ? b->view.k : 1;
 }
 
-/** Those that share k. */
+/** Buckets that share k. */
 static inline uint32_t tam_ordinary_buckets(const tamis_reducer *r) {
     return r->nbuckets - r->layout->nrowed;
 }
@@ -201,19 +198,19 @@ static inline uint64_t tam_bucket_target(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_PICKS ? b->view.whole_k : b->layout->length;
 }
 
-/** Whether buckets become dense where that should be faster: else all of auto are sparse. */
+/** Whether exchange auto makes buckets dense where that should be faster; else all are sparse. */
 static inline bool tam_reducer_chooses(const tamis_reducer *r) {
     return tam_scheme_auto(r->scheme) && r->config.output == TAMIS_OUTPUT_DENSE &&
            r->config.device == TAMIS_DEVICE_CPU && !r->config.update;
 }
 
-/** Whether it takes measured times for that: no link was given. */
+/** Whether that choice uses measured times, as no link was configured. */
 static inline bool tam_reducer_measures(const tamis_reducer *r) {
     const tamis_reducer_config *c = &r->config;
     return tam_reducer_chooses(r) && (c->link_latency_us == 0.0 || c->link_gbit == 0.0);
 }
 
-/** The link as configured, else that for which planned buckets are made. */
+/** The configured link, else the default one that buckets are planned for. */
 static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
     double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;
     return (tam_link_model){(latency_us != 0.0 ? latency_us : 50.0) * 1e-6,
@@ -224,102 +221,102 @@ static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }
 
-/** update.c: what was left open of r->update and of the residual's decay, by the density. */
+/** update.c: fill in the defaults of r->update and of the residual's decay, by density. */
 void tam_update_complete(tamis_reducer *r, tamis_reducer_config *config);
-/** The scale that was left open follows k, which all ranks compare in every step. */
+/** A scale left at its default follows k, which all ranks compare in every step. */
 void tam_update_follow(tamis_reducer *r);
-/** Options that its rule uses: the first so many of the table. */
+/** How many options its rule uses: they come first in the table. */
 uint32_t tam_update_used(const tamis_update *update);
-/** refuse.c: UNSUPPORTED where the reducer's options do not go together, or not with a call. */
+/** refuse.c: UNSUPPORTED if the reducer's options do not go together, or not with the call. */
 tamis_status tam_refuse(const tamis_reducer *r, const char *call);
-/** Update mode: what the rule needs in the next pass, with the moments of this bucket, goes to its
- * target, which is aimed otherwise. */
+/** Update mode: set what the rule needs in the next pass, and this bucket's moments, in the
+ * bucket's target, which is otherwise complete. */
 void tam_update_aim(tam_bucket *b);
 
-/** agree.c: what this reducer compares, but for what its buckets choose. */
+/** agree.c: fill in what this reducer compares, except what its buckets choose. */
 void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout);
-/** agree.c: all ranks compare; the first difference is said on all. */
+/** agree.c: all ranks compare, and all report the first difference. */
 tamis_status tam_agree(tamis_comm *comm, const tam_agreement *mine, const tamis_layout *layout,
                        uint64_t deadline_ns);
 /** disagree.c: all ranks look for the first segment in which rank `odd` differs from rank 0.
  * @return TAMIS_E_MISMATCH with a sentence that names it, the same on all ranks */
 tamis_status tam_layouts_disagree(tamis_comm *comm, const tamis_layout *layout, uint32_t odd,
                                   uint64_t deadline_ns);
-/** What a state holds of it: that to which it belongs. @param out  [TAM_FIELDS] */
+/** The part that a state stores, to know what it belongs to. @param out  [TAM_FIELDS] */
 void tam_agreement_of_state(const tam_agreement *agreement, uint64_t *out);
 uint64_t tam_agreement_hash(const tam_agreement *agreement);
-/** First field in which an agreement differs from those of a state, as words.
+/** Describe in words the first field in which an agreement differs from a state's.
  * @return false if there is none */
 bool tam_agreement_differs(const tam_agreement *ours, const uint64_t *state, char *text,
                            size_t size);
 
-/** shares.c: entries of the next steps, and what depends on them but the shares of buckets. */
+/** shares.c: set the entries per step and what depends on them, except the shares of buckets. */
 void tam_reducer_set_k(tamis_reducer *r, uint64_t k);
-/** Entries of a density: at least one, where there are any. */
+/** Entries of a density: at least one, unless the length is 0. */
 uint64_t tam_reducer_entries(double density, uint64_t length);
-/** Whether k may follow from the norms of buckets. */
+/** Whether k is shared by the norms of buckets. */
 bool tam_buckets_by_norm(const tamis_reducer *r);
-/** Divide k among the buckets for the next step, when they are open; and before, without norms. */
+/** Divide k among the open buckets for the next step; share_first: before they are open, without
+ * norms. */
 void tam_buckets_share(tamis_reducer *r);
 void tam_buckets_share_first(tamis_reducer *r);
 
 /** buckets.c: division of the layout, and all that one bucket needs. */
 tamis_status tam_buckets_open(tamis_reducer *r);
 void tam_buckets_close(tamis_reducer *r);
-/** choose.c: gives every bucket its scheme and exchange. Of exchange auto, that and the index
- * format which should be fastest, by the model of cost.h and from numbers that all ranks share. */
+/** choose.c: give every bucket its scheme and exchange. Exchange auto chooses the exchange and the
+ * index format that should be fastest, by the model of cost.h from numbers that all ranks share. */
 void tam_buckets_choose(tamis_reducer *r);
 
-/** job.c: the job of a bucket, from the gradient to the sums; that of the last one ends the step
+/** job.c: the job of a bucket, from the gradient to the sums; the last bucket's job ends the step
  * for all. */
 tamis_status tam_step_exchange(tam_job *job, tam_link *link);
-/** job.c: the gradient into the residual, ahead of the job, of a bucket that need not
- * wait for it. */
+/** job.c: add a bucket's gradient to the residual, in the job or, where possible, before it. */
 tamis_status tam_step_accumulate(tam_bucket *b);
 
 /** finish.c: the end of a step whose buckets have all been exchanged: decide, apply, learn. */
 tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
 
-/** The caller is still there: from here on the job may change what he sees. */
+/** OK if the caller still waits: from here on the job may change what the caller sees. */
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
 float tam_divisor(const tamis_reducer *r);
-/** NONFINITE with a sentence, or OK where the configuration says to skip. */
+/** NONFINITE with a sentence, or OK if the configuration says to skip such steps. */
 tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
                              const char *where);
 
-/** phase.c: a phase that began at `begin_ns` ends now: into the seconds of the statistics, and to
- * whom listens. @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */
+/** phase.c: a phase that began at `begin_ns` ends now: add it to `seconds` and notify the listener.
+ * @param bucket  TAMIS_NO_BUCKET: the whole step. @return now */
 uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucket,
                        uint64_t begin_ns, double *seconds);
-/** The same of one that has ended before. */
+/** The same for a phase that ended at `end_ns`. */
 void tam_phase_note(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t begin_ns,
                     uint64_t end_ns, double *seconds);
 
-/** arrive.c: microseconds from `since_ns` to `at_ns`, at least 1; 0: unknown, for since_ns is 0. */
+/** arrive.c: microseconds from `since_ns` to `at_ns`, at least 1; 0 if since_ns is 0 (unknown). */
 uint32_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
-/** Nobody else is expected at an exchange that begins now before then. */
+/** Time before which the last rank is not expected at an exchange that begins now; 0: unknown. */
 uint64_t tam_arrive_expected_ns(const tam_bucket *b, uint64_t begin_ns);
-/** The part of an exchange in which the ranks met has ended, and the headers are here: tell how
- * long the others were waited for, and what was left. */
+/** The first part of an exchange, for which ranks wait for each other, has ended and the headers
+ * are here. Split its time into waiting for the others and the transfer. */
 void tam_arrive_tell(tam_bucket *b, uint64_t begin_ns, uint64_t end_ns);
-/** All ranks come to the end of this exchange at about the same time: count from here. */
+/** All ranks end this exchange at about the same time: count from here. */
 void tam_arrive_met(tam_bucket *b, uint64_t now_ns);
-/** The times known so far are of another run. */
+/** Forget the times known so far: they belong to another run. */
 void tam_arrive_forget(tamis_reducer *r);
-/** From the headers of the last bucket: who was last, and by how much. */
+/** From the headers of the last bucket: which rank was last, and by how much. */
 void tam_arrive_note(tamis_reducer *r);
 
-/** The same of another step than the one under way, and of whom it is told alone. */
+/** phase.c: notify the listener of a phase of any step; adds to no statistics. */
 void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
                     uint64_t begin_ns, uint64_t end_ns);
 
-/** Whether the transport may still write to what it was given: such memory is never freed. */
+/** Whether the transport may still write to its buffers: such memory is never freed. */
 static inline bool tam_reducer_lingers(const tamis_reducer *r) {
     return r->comm->transport->capabilities & TAM_CAP_LINGERS &&
            tamis_comm_status(r->comm) != TAMIS_OK;
 }
 
-/** Whether the host sees when which rank comes to an exchange. */
+/** Whether the host sees when each rank arrives at an exchange. */
 static inline bool tam_reducer_observes(const tamis_reducer *r) {
     return r->driver->by_host && r->traits & TAM_TRAIT_TIMED;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What does not go together, as a table: checks, tamis_refusal_list and docs/options.md follow from
- * it. Policies of a scheme that do not are those of lib/policy/scheme.c. A row holds for one call.
+ * Options that do not go together, as a table: checks, tamis_refusal_list and docs/options.md are
+ * made from it. A row applies to one call. For the policies within a scheme: lib/policy/scheme.c.
  */
 #include "collectives/reducer/reducer.h"
 

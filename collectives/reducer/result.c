@@ -6,7 +6,7 @@
 
 /* -- wait ------------------------------------------------------------------------------------- */
 
-/* How long a look at the fate of the communicator may be put off. */
+/* Longest time between two checks of the communicator's status. */
 #define LOOK_NS UINT64_C(20000000)
 
 /* How long after the end of a wait a thread may still be busy with its bucket. */
@@ -37,8 +37,8 @@ static bool is_started(tamis_reducer *r) {
     return started;
 }
 
-/* With the lock held: no bucket begins from here on. One whose launch goes on for too long may
- * still use the reducer, whose memory therefore stays. */
+/* With the lock held: let no further bucket begin. A launch that takes longer than the grace may
+ * still use the reducer, so the reducer's memory stays. */
 static void give_up(tamis_reducer *r) {
     uint64_t until_ns = tam_clock_ns() + GRACE_NS;
     r->given_up = true;
@@ -48,8 +48,8 @@ static void give_up(tamis_reducer *r) {
     r->launching = false;
 }
 
-/* With the lock held, and released meanwhile: exchange what has been launched, where that is up to
- * the thread that waits. */
+/* Called with the lock held; releases it meanwhile. Exchange what has been launched, if no library
+ * thread does it. */
 static bool drive(tamis_reducer *r, uint32_t *driven, uint64_t until_ns) {
     if (r->comm->threaded || !r->driver->by_host || *driven == r->launched)
         return false;
@@ -61,7 +61,7 @@ static bool drive(tamis_reducer *r, uint32_t *driven, uint64_t until_ns) {
     return true;
 }
 
-/* Until all buckets are launched, by another thread. */
+/* Wait until another thread has launched all buckets. */
 static tamis_status await_launches(tamis_reducer *r, uint64_t until_ns) {
     tamis_status status = TAMIS_OK;
     uint32_t driven = 0;

@@ -17,7 +17,7 @@ static bool is_rowed(const tamis_reducer *r, uint32_t bucket) {
     return tam_segment_rowed(r->layout, r->buckets[bucket].first_segment);
 }
 
-/* Among the buckets whose segments have no rows. */
+/* Divide k among the buckets whose segments have no rows. */
 static void share(tamis_reducer *r, const double *norms) {
     double own[TAM_BUCKETS_MAX];
     uint32_t count = 0, taken = 0;

@@ -15,13 +15,12 @@ static double *levels_in(const tamis_reducer *r, const void *snapshot) {
     return (double *)(void *)(rows_in(snapshot) + r->nbuckets);
 }
 
-/* Of ownership balanced the blocks of each part. @param  nranks  that pick */
+/* Ownership balanced: the blocks of each part. @param  nranks  that pick */
 static uint32_t blocks_length(const tam_bucket *b, uint32_t nranks) {
     return b->scheme.ownership == TAM_OWN_BALANCED ? nranks : 0;
 }
 
-/* Words that a bucket keeps beside control, in a communicator of so many ranks: blocks, and what
- * its exchange remembers. */
+/* Words that a bucket keeps beside control: blocks, and what its exchange remembers. */
 static size_t parts_length(const tam_bucket *b, uint32_t comm_nranks) {
     uint32_t nranks = comm_nranks / b->slice.nlocal;
     return b->view.keeps ? blocks_length(b, nranks) + b->exchange->state_words(nranks) : 0;
@@ -86,7 +85,7 @@ uint64_t tam_snapshot_ngroups(const tamis_reducer *r) {
 
 /* -- out -------------------------------------------------------------------------------------- */
 
-/* While the step of a bucket ends the thread that launches it may not have left `begun` yet. */
+/* While a step ends, the thread that launched the bucket may not have cleared `begun` yet. */
 static snapshot_row row_of(const tam_bucket *b, bool between) {
     return (snapshot_row){.control = b->control.state,
                           .last_result = b->view.last_result,
@@ -120,7 +119,6 @@ bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k) {
     return k == r->k || (r->driver->by_host && k >= tam_ordinary_buckets(r) && k <= r->k_max);
 }
 
-/* Control as a state holds it, and as it was a step before. */
 tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, const char *where) {
     const tam_place *place = snapshot;
     if (!tam_snapshot_can_send(r, place->k))
@@ -141,9 +139,9 @@ static void take_control(tam_bucket *b, const snapshot_row *row, const double *l
     tam_control_prepare(&b->control);
 }
 
-/* The shares follow from k and the norms; levels were saved as they were after that. What another
- * number of ranks divided stays as it is here, and so do thresholds that go with what an exchange
- * remembers. */
+/* Shares follow from k and the norms; the saved levels already include them, so they come after. A
+ * snapshot of another number of ranks changes no parts, and no thresholds that belong to what an
+ * exchange remembers. */
 static void take_buckets(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {
     const tam_place *place = snapshot;
     const snapshot_row *rows = rows_in(snapshot);
@@ -181,7 +179,6 @@ void tam_snapshot_take(tamis_reducer *r, const void *snapshot, uint64_t ngroups,
     take_place(r, snapshot);
 }
 
-/* The reducer is elsewhere in the run. */
 tamis_status tam_snapshot_arrive(tamis_reducer *r) {
     r->has_result = false;
     tam_arrive_forget(r);

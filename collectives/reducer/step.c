@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step begins: by start, which marks all segments ready, or by ready, segment after segment.
- * Whoever completes the bucket whose turn it is launches it.
+ * A step begins: by start, which marks all segments ready, or by ready, segment after segment. The
+ * call that completes the bucket whose turn it is launches that bucket.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -17,8 +17,7 @@ static size_t segment_bytes(const tamis_reducer *r, uint32_t segment) {
     return tam_segment_length(r->layout, segment) * tam_type_bytes(r->config.grad_dtype);
 }
 
-/* A run of the gradient. The residual may be handed out for reading, so it may come back here by
- * mistake. */
+/* Check a run of the gradient. Callers can read the residual, so might pass it here by mistake. */
 static tamis_status check_run(const tamis_reducer *r, const void *grad, size_t bytes,
                               const char *where) {
     size_t element = tam_type_bytes(r->config.grad_dtype);
@@ -45,7 +44,7 @@ static tamis_status check_neighbours(const tamis_reducer *r, const tam_pair *low
                     r->layout->names[a], r->layout->names[b]);
 }
 
-/* Where a gradient belongs among those that were given before in this step. */
+/* The place of a gradient among those already given in this step. */
 static uint32_t find_place(const tamis_reducer *r, uint64_t key) {
     uint32_t low = 0, high = r->nplaces;
     while (low < high) {
@@ -58,8 +57,8 @@ static uint32_t find_place(const tamis_reducer *r, uint64_t key) {
     return low;
 }
 
-/* Of a gradient given by segment: is it sound, and apart from the others? Leaves the reducer as it
- * is on failure. */
+/* Check that a gradient given by segment is sound and overlaps no other. On failure the reducer
+ * stays as it is. */
 static tamis_status place_segment(tamis_reducer *r, uint32_t segment, void *grad) {
     TAM_TRY(check_run(r, grad, segment_bytes(r, segment), r->layout->names[segment]));
     tam_pair own = {(uintptr_t)grad, segment};
@@ -84,7 +83,7 @@ static void withdraw_places(tamis_reducer *r) {
     r->nplaces = kept;
 }
 
-/* All segments that are not ready; sorted at once, for there may be many. */
+/* The same for all segments that are not ready; sorts once, for there may be many. */
 static tamis_status place_others(tamis_reducer *r, void *const *grads) {
     tamis_status status = TAMIS_OK;
     uint32_t count = r->nplaces;
@@ -143,8 +142,7 @@ static tamis_status check_flat(const tamis_reducer *r, const tamis_step *step) {
 
 /* -- begin and launch ------------------------------------------------------------------------- */
 
-/* Aim a bucket at its part of the gradient. Of segments with rows nothing stays
- * that could decay. */
+/* Aim a bucket at its part of the gradient. Segments with rows leave nothing that could decay. */
 static void aim(tam_bucket *b, const tamis_step *step) {
     TAM_FENV_HELD();
     const tamis_reducer *r = b->reducer;
@@ -200,7 +198,7 @@ static bool claim_next(tamis_reducer *r) {
     return r->launching;
 }
 
-/* One look at the reducer, for when the last bucket has been noted the next step may begin.
+/* Takes the lock only once: as soon as the last bucket is counted, the next step may begin.
  * @param status  [in,out]  of the launch; lost if nobody waits for it any more
  * @return                  whether the next bucket is to be launched */
 static bool note_launch(tamis_reducer *r, tamis_status *status) {
@@ -229,7 +227,7 @@ static tamis_status launch_one(tamis_reducer *r) {
     return status;
 }
 
-/* Buckets whose turn it is and whose segments are ready. */
+/* Launch buckets in turn, as long as the next one's segments are ready. */
 static tamis_status launch(tamis_reducer *r, bool claimed) {
     tamis_status status = TAMIS_OK;
     for (bool more = claimed; more; more = note_launch(r, &status))

@@ -10,7 +10,7 @@
  *     (or wait)                 control, report ------------->  report taken, step retires
  *     ready  ...
  *
- * inflight.c has what the host sees of it.
+ * inflight.c: how the host watches it.
  */
 #include "collectives/reducer/reducer.h"
 
@@ -21,7 +21,7 @@
 
 #include "collectives/exchange/pick.h"
 
-/* Else the gradient itself is summed. */
+/* If not, the gradient itself is summed. */
 static bool picks(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_PICKS;
 }
@@ -30,7 +30,7 @@ static bool is_first(const tam_bucket *b) {
     return b->view.index == 0;
 }
 
-/* Of the first bucket, for all. */
+/* The first bucket's step stands for all. */
 static tam_cuda_step *leader(const tamis_reducer *r) {
     return r->inflight->steps[0];
 }
@@ -85,9 +85,9 @@ static uint64_t count_wire_bytes(const tam_cuda_mail *mail, uint32_t nranks) {
 
 /* -- start, wait, join ------------------------------------------------------------------------ */
 
-/* Collectives of one communicator must come in the same order on all ranks. Those of a reducer that
- * the host drives come at a time of their own; those of another device-driven one are waited for,
- * once all of them have been enqueued. */
+/* Collectives of one communicator must be issued in the same order on all ranks. A host-driven
+ * reducer issues its own at any time, so it must not be under way; another device-driven reducer is
+ * waited for, in stream order, once all of its step is enqueued. */
 static tamis_status line_up(tamis_reducer *r) {
     const tam_cuda_step *last = r->comm->last_step;
     if (atomic_load(&r->comm->exchanges) > 0)
@@ -105,8 +105,8 @@ static tamis_status line_up(tamis_reducer *r) {
     return tam_cuda_step_follow(leader(r), last);
 }
 
-/* The first bucket was launched. Who comes after this step, whoever drives him, waits for its end:
- * so the watch begins now. */
+/* The first bucket was launched. Whatever follows this step, whoever drives it, waits for the
+ * step's end, so the watch begins now. */
 static void take_off(tamis_reducer *r, uint64_t serial, uint64_t begin_ns) {
     tam_inflight *f = tam_inflight_begin(r, serial, begin_ns);
     r->comm->last_step = leader(r);
@@ -117,7 +117,7 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
     tamis_reducer *r = b->reducer;
     tam_inflight_ring *s = r->inflight;
     uint64_t serial, begin_ns = tam_clock_ns();
-    tam_undo_lose(r, TAM_WAY_NONE); /* what the device applies it alone knows */
+    tam_undo_lose(r, TAM_WAY_NONE); /* only the device knows what it applies */
     if (is_first(b) && s->serial - s->retired == TAM_CUDA_STEPS)
         TAM_TRY(tam_inflight_retire_joined(r));
     if (is_first(b))
@@ -146,7 +146,7 @@ static bool stream_test(tamis_reducer *r) {
     return s->captured || atomic_load(&tam_inflight_of(s, s->serial)->job.state) == TAM_JOB_DONE;
 }
 
-/* A step that ended half way was lost, and its record in flight knows. */
+/* A step that ended half way is lost; its record in flight says so. */
 static tamis_status stream_wait(tamis_reducer *r, uint64_t begin_ns, uint64_t until_ns) {
     tam_inflight_ring *s = r->inflight;
     (void)until_ns;
@@ -200,7 +200,7 @@ static tamis_status settle_bucket(tam_bucket *b) {
 }
 
 static tamis_status stream_settle(tamis_reducer *r) {
-    /* a lost communicator does not keep anybody from saving */
+    /* its status is ignored: a state can be saved after the communicator is lost */
     tam_inflight_retire_until(r, r->inflight->serial);
     tam_inflight_poll_replays(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
@@ -275,7 +275,7 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
     };
 }
 
-/* Lists of exclusive owners cannot overlap, and others have no more room than the vector either. */
+/* No union exceeds what all ranks send, or the length of the vector. */
 static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
     uint64_t sent = capacity * b->reducer->comm->nranks, n = b->division.grid.n;
     return (uint32_t)(sent < n ? sent : n);
@@ -335,11 +335,11 @@ static tamis_status stream_open(tam_bucket *b) {
         r->inflight = tam_alloc(sizeof *r->inflight);
     if (!r->inflight)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
-    b->view.format = TAMIS_INDEX_U32; /* devices know no other */
+    b->view.format = TAMIS_INDEX_U32; /* the only one that kernels read and write */
     return !picks(b) ? open_dense(b) : open_sparse(b);
 }
 
-/* A captured collective is one for all ranks, and so this is for all or none. */
+/* Either all ranks capture their collectives, or none does. */
 static tamis_status stream_arm(tamis_reducer *r) {
     if (tam_setting_number(TAM_SETTING_GRAPHS) == 0)
         return TAMIS_OK;

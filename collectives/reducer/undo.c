@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* Steps whose count is learned may send several times what they aim at. */
+/* Steps with a learned count may send several times as many entries as they aim at. */
 enum { TIMES = 4, SPARE = 4096, ROWS_SHARE = 16 };
 
 typedef struct undo_list {
@@ -19,9 +19,9 @@ static bool masks(const tamis_reducer *r) {
     return r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first;
 }
 
-/* Entries of a bucket that can leave the residual in a step of which there is a way back. By what
- * all states of such a reducer have in common: not by what exchange auto chose, nor by formats.
- * Even. */
+/* Most entries that may leave a bucket's residual in a step that can be taken back. Depends only on
+ * what all states of such a reducer have in common, not on formats or on what exchange auto chose.
+ * Even, to keep the lists 8-byte aligned. */
 static size_t room_of(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_scheme s = tam_scheme_sparse(r->scheme);
@@ -149,8 +149,8 @@ void tam_undo_drop(tam_bucket *b) {
         memcpy(values_of(b, list, 1), errors, (size_t)list->count * sizeof errors[0]);
 }
 
-/* Of a list keep what is 0 in `vector` now. The array of what rounding took serves as scratch:
- * nothing is kept of what was dropped. */
+/* Keep the entries of a list that are 0 in `vector` now. The array of rounding errors serves as
+ * scratch: dropped entries have none. */
 static tamis_status keep_zeros(tam_bucket *b, undo_list *list, const float *vector) {
     float *now = values_of(b, list, 1), *values = values_of(b, list, 0);
     float *masked = masks(b->reducer) ? values_of(b, list, 2) : NULL;
@@ -209,9 +209,8 @@ tam_way tam_undo_way(const tamis_reducer *r) {
     return (tam_way)r->undo->way;
 }
 
-/* What was given comes back to a vector that may have been added to since.
- * @param  lost  [in,out]  grows by the entries whose sum would not be finite, which stay as they
- * are */
+/* Add what was given back to a vector, which passes since may have added to.
+ * @param  lost  [in,out]  counts entries whose sum would not be finite; those stay unchanged */
 static tamis_status give_back(tam_bucket *b, float *vector, const float *values, const float *kept,
                               double factor, float *scratch, uint64_t *lost) {
     const tam_device *device = b->reducer->device;
@@ -230,7 +229,8 @@ static tamis_status give_back(tam_bucket *b, float *vector, const float *values,
     return device->put(b->view.kernels, vector, indices, count, scratch);
 }
 
-/* As with a gradient that makes the residual infinite: the next step tells all ranks. */
+/* Lost entries count as nonfinite, as if a gradient had made the residual infinite: the next step
+ * reports them on all ranks. */
 static tamis_status give_back_all(tam_bucket *b, float *scratch) {
     const tamis_reducer *r = b->reducer;
     const undo_list *list = list_of(b);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Update mode: residuals accumulate each rank's own step. What may be asked for, what the rule
- * needs pass by pass, and defaults by density.
+ * Update mode: residuals accumulate each rank's own optimizer step. Which options a rule uses, what
+ * it needs in each pass, and defaults by density.
  */
 #include "collectives/reducer/reducer.h"
 
 #include "lib/policy/advise.h"
 
-/* -- what may be asked for -------------------------------------------------------------------- */
+/* -- options ---------------------------------------------------------------------------------- */
 
 uint32_t tam_update_used(const tamis_update *u) {
     return u->rule == TAMIS_UPDATE_ADAM ? TAM_UPDATE_COUNT : TAM_UPDATE_beta2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * After loading: ranks whose states are a step apart meet at the step that all of them can go on
- * from. One rank whose last exchange failed has not applied a step that the others have:
+ * After loading: ranks whose states are a step apart return to a step that all can continue from.
+ * A rank whose last exchange failed has not applied a step that the others have:
  *
  *     rank 0   ... 6 applied   7 applied          state: step 8   goes back to 7
  *     rank 1   ... 6 applied   7 failed           state: step 7   stays
@@ -13,7 +13,7 @@
 
 typedef struct standing {
     tam_consensus_head head;
-    uint64_t who; /* the reducer it is made for */
+    uint64_t who; /* the reducer that the call is made for */
     uint64_t step, way;
 } standing;
 
@@ -87,7 +87,7 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
 static tamis_status agree_on_step(tamis_reducer *r, tamis_status own, float *scratch) {
     tamis_comm *comm = r->comm;
     const standing mine = {.head = {(uint64_t)own, "tamis_reducer_align"},
-                           .who = r->buckets[0].view.config_hash, /* of one reducer alone */
+                           .who = r->buckets[0].view.config_hash, /* unique to a reducer */
                            .step = r->step,
                            .way = tam_undo_way(r)};
     TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));

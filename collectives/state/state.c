@@ -6,7 +6,7 @@
 #define MAGIC UINT64_C(0x0b1d657461747453) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
-/* What is `now` in a state. */
+/* The snapshot `now` of a state. */
 static void *now_in(const void *control) {
     return (char *)(uintptr_t)control + sizeof(tam_state_header);
 }
@@ -38,12 +38,12 @@ tamis_status tam_state_settle_to_load(tamis_reducer *r, const char *call) {
     if (r->abandoned)
         return tam_fail(TAMIS_E_STATE, "%s: the last exchange never ended; make a new reducer",
                         call);
-    return r->driver->settle(r); /* the outcome of what was joined is replaced */
+    return r->driver->settle(r); /* the state replaces the outcome of joined steps */
 }
 
 /* -- out -------------------------------------------------------------------------------------- */
 
-/* Each piece is hashed on top of those before it. */
+/* The hash of each piece is seeded with that of the pieces before it. */
 static uint64_t hash_piece(const void *memory, size_t bytes, uint64_t before) {
     return XXH3_64bits_withSeed(memory, bytes, before);
 }
@@ -144,8 +144,8 @@ static tamis_status check_owner(const tamis_reducer *r, const tam_state_header *
                     r->comm->rank, r->comm->nranks);
 }
 
-/* Groups (ownership bins) and parts may be others with another number of ranks, and so what was
- * undone. */
+/* With another number of ranks, groups (ownership bins), parts and the undo record may differ in
+ * size. */
 static bool same_sizes(const tamis_reducer *r, const tam_state_header *h) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
     if (h->nbuckets != r->nbuckets || h->ngroups > UINT32_MAX || h->undo_bytes > h->control_bytes ||
@@ -190,7 +190,7 @@ uint64_t tam_state_hash_moments(const tamis_reducer *r, const float *moments) {
     return tam_state_join_hashes(first, r->second ? hash_residual(second, bytes) : 0);
 }
 
-/* Where its way back begins. Not of a foreign state. */
+/* The undo record of a state; not for a foreign one, whose snapshot may have another size. */
 static const tam_undo *undo_in(const tamis_reducer *r, const void *control) {
     return (const void *)((char *)now_in(control) + tam_state_sizes_of(r).snapshot);
 }
@@ -219,7 +219,7 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
     return TAMIS_OK;
 }
 
-/* What another choice of exchange auto left in the residual goes with the next step. */
+/* Find what another choice of exchange auto left in the residual; the next step sends it. */
 static void find_pending(tamis_reducer *r, const float *residual) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
@@ -230,7 +230,7 @@ static void find_pending(tamis_reducer *r, const float *residual) {
     }
 }
 
-/* A state goes with any choice: nothing is lost, but the bits are those of this one. */
+/* A state fits any choice of dense buckets: nothing is lost, but results have other bits. */
 static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
     uint64_t there = h->fields[TAM_FACT_DENSE_BUCKETS];
     uint64_t here = r->agreement.fields[TAM_FACT_DENSE_BUCKETS];
@@ -251,7 +251,7 @@ tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const 
     return second ? r->device->write(kernels, second, bytes, r->second) : TAMIS_OK;
 }
 
-/* A way back goes with the residual that the last step has left. */
+/* An undo record is valid only with the residual that its step left. */
 static void take_undo(tamis_reducer *r, const void *control, bool with_residual) {
     const tam_state_header *h = control;
     if (h && with_residual && !is_foreign(r, h))
@@ -268,7 +268,7 @@ static void take_all(tamis_reducer *r, const void *control) {
 }
 
 tamis_status tam_state_take(tamis_reducer *r, const void *control, const float *residual) {
-    if (r->acc && residual) /* first, for it alone can fail */
+    if (r->acc && residual) /* first, as writing it can fail while control is unchanged */
         TAM_TRY(r->device->write(r->buckets[0].view.kernels, residual,
                                  tam_state_sizes_of(r).residual, r->acc));
     if (control)

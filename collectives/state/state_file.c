@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * State files: control, residual and moments of one rank. Saving writes beside the target, flushes,
- * renames and flushes the folder. Loading reads into memory of its own.
+ * State files: control, residual and moments of one rank. Saving writes a file beside the target,
+ * flushes it, renames it and flushes the folder. Loading reads into memory of its own first.
  */
 #include "collectives/state/state.h"
 #include "lib/base/fenv.h"
@@ -57,7 +57,7 @@ static tamis_status write_piece(void *arg, size_t at, const void *piece, size_t 
     return write_at(target->file, target->begin + at, piece, bytes);
 }
 
-/* One behind the other. A vector that is not there takes no place. */
+/* Write vectors one after another. One that does not exist takes no place. */
 static tamis_status write_vector(const tamis_reducer *r, const float *vector, vector_target *target,
                                  uint64_t *out_hash) {
     *out_hash = 0;
@@ -68,7 +68,7 @@ static tamis_status write_vector(const tamis_reducer *r, const float *vector, ve
     return TAMIS_OK;
 }
 
-/* Control comes last, for it holds the hashes of the vectors. */
+/* Control is written last, though first in the file, for it holds the hashes of the vectors. */
 static tamis_status write_state(const tamis_reducer *r, const state_file *file) {
     size_t bytes = tam_state_sizes_of(r).control;
     vector_target target = {file, bytes};
@@ -104,7 +104,7 @@ static tamis_status flush_folder(const char *path) {
     return failed ? fail_io("flush the folder of the new file,", folder) : TAMIS_OK;
 }
 
-/* A new file beside `path`, complete, that replaces it. */
+/* Write a complete new file beside `path`, then let it replace `path`. */
 static tamis_status save_to(const tamis_reducer *r, const char *path) {
     char beside[PATH_MAX];
     struct stat there;
@@ -166,7 +166,7 @@ static tamis_status check_regular(const state_file *file) {
     return tam_fail(TAMIS_E_IO, "cannot load %s: it is not a regular file", file->path);
 }
 
-/* What a file holds, in memory of its own. */
+/* A file's content. */
 typedef struct content {
     void *control;
     float *residual, *moments;
@@ -205,7 +205,7 @@ tamis_status tamis_reducer_load(tamis_reducer *r, const char *path) {
     content read = {0};
     TAM_TRY(check_path(r, path, "tamis_reducer_load"));
     TAM_TRY(tam_state_settle_to_load(r, "tamis_reducer_load"));
-    /* nonblocking, for a pipe would wait for its writer */
+    /* nonblocking, as opening a pipe would wait for its writer */
     state_file file = {open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), path};
     if (file.fd < 0)
         return fail_io("open", path);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * States in memory, for callers that keep checkpoints of their own: what a state file holds, in two
- * parts.
+ * States in memory, for callers that keep their own checkpoints: control and residual of a state
+ * file (moments: state_moments.c).
  */
 #include "collectives/state/state.h"
 #include "lib/base/fenv.h"
@@ -84,7 +84,7 @@ static tamis_status check_control(const tamis_reducer *r, const void *control, s
     return TAMIS_OK;
 }
 
-/* In memory of its own, for the caller's may lie anywhere. */
+/* Works on a copy, for the caller's memory may be unaligned. */
 static tamis_status restore_control(tamis_reducer *r, const void *control, size_t bytes,
                                     const float *residual) {
     TAM_TRY(check_control(r, control, bytes, !residual));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * An all-to-all of ranks that only gather. Where the run for this rank lies in what the others send
- * comes first, from their tables of begins; then all that everybody sends, a chunk at a time:
+ * An all-to-all over a transport that only gathers. First the ranks gather their tables of begins,
+ * which say where each run lies; then everything that every rank sends, a chunk at a time:
  *
  *     table of rank a     | 0 | begin of run 1 | ... | end |   rank b keeps begin and end of run b
- *     chunks of rank a    | run 0 | run 1 | ...            |      and copies what of it is in them
+ *     chunks of rank a    | run 0 | run 1 | ...            |      and copies its parts from chunks
  */
 #include "collectives/transport/sum.h"
 
@@ -18,7 +18,7 @@ typedef struct tables {
     uint32_t odd;   /* a rank whose run is not as long as expected; else nranks */
 } tables;
 
-/* Entries `at` to at + count - 1 of the tables of all ranks. */
+/* Read entries `at` to at + count - 1 of the tables of all ranks. */
 static void read_tables(const size_t *came, size_t at, size_t count, uint32_t rank, uint32_t nranks,
                         const size_t *recv_at, tables *t) {
     for (uint32_t a = 0; a < nranks; a++) {
@@ -33,7 +33,7 @@ static void read_tables(const size_t *came, size_t at, size_t count, uint32_t ra
     }
 }
 
-/* What of run `r` lies in the bytes `at` to at + length - 1 of its sender. */
+/* Copy the part of a run that lies in bytes `at` to at + length - 1 of its sender. */
 static void copy_part(const char *came, size_t at, size_t length, size_t begin, size_t bytes,
                       char *out) {
     size_t from = begin > at ? begin : at, end = least(begin + bytes, at + length);
@@ -57,7 +57,7 @@ static tamis_status gather_tables(tam_gather_chunk gather, void *self, uint32_t 
     return TAMIS_OK;
 }
 
-/* What a rank gives in the chunk from byte `at` on, filled up where it has less to send. */
+/* What this rank gives in the chunk from byte `at` on, padded with zeros past its end. */
 static const void *fill_chunk(const void *send, size_t total, size_t at, size_t length,
                               char *chunk) {
     if (at + length <= total)

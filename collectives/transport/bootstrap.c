@@ -9,7 +9,7 @@ enum {
 
 typedef struct record {
     tam_consensus_head head;
-    uint64_t status; /* not the head's: who waited in vain is not to hide who knows why */
+    uint64_t status; /* not the head's: a rank that timed out must not hide the one that failed */
     unsigned char token[TAM_TOKEN_BYTES];
     char sentence[SENTENCE];
 } record;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a transport is made with the help of another communicator: every rank says how it fares, so
- * that all go on or none does.
+ * How a transport is made with the help of another communicator: every rank shows its status, so
+ * either all continue or none does.
  */
 #ifndef TAM_TRANSPORT_BOOTSTRAP_H
 #define TAM_TRANSPORT_BOOTSTRAP_H
@@ -11,14 +11,14 @@
 enum { TAM_TOKEN_BYTES = 128 };
 
 /**
- * Collective over `bootstrap`, on its records, so that a rank without memory can say so.
+ * Collective over `bootstrap`, on its records, so that a rank without memory can report it.
  *
  * @param  call    [in]      the public call that makes it
- * @param  status  [in]      how this rank fares; if badly, tamis_last_error is what it
- *                           tells the others and should name this rank
- * @param  token   [in,out]  unsigned char[TAM_TOKEN_BYTES]; rank 0's for all
- * @return OK if all ranks are well, else the same status on all: of a rank that failed by itself
- *         rather than of one that waited in vain
+ * @param  status  [in]      of this rank; after a failure tamis_last_error is shown to the others
+ *                           and should name this rank
+ * @param  token   [in,out]  unsigned char[TAM_TOKEN_BYTES]; becomes rank 0's on all
+ * @return OK if no rank failed, else the same status on all: that of a rank with a failure of its
+ *         own rather than of one that timed out waiting
  */
 tamis_status tam_bootstrap(tamis_comm *bootstrap, const char *call, tamis_status status,
                            void *token);

@@ -50,7 +50,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
 }
 
 static void abort_callback(void *arg) {
-    (void)arg; /* a callback that blocks is the caller's to wake */
+    (void)arg; /* only the caller can wake a callback that blocks */
 }
 
 static void close_callback(void *arg, int clean) {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* How long after the deadline of a job its caller goes on without it. */
+/* How long after a job's deadline its caller abandons it. */
 #define GRACE_NS UINT64_C(500000000)
 
 tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns) {
@@ -61,13 +61,13 @@ static uint64_t earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* What lies enqueued on devices will never meet its partners. */
+/* Collectives enqueued on devices would wait forever for their partners. */
 static void release_streams(tamis_comm *comm) {
     if (comm->transport->stream)
         comm->transport->abort(comm->self);
 }
 
-/* Before its caller can know that the job has ended. */
+/* Called before the caller can know that the job has ended. */
 static void leave(tamis_comm *comm, bool exchange) {
     if (exchange)
         atomic_fetch_sub(&comm->exchanges, 1);
@@ -108,7 +108,7 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
     if (tamis_status_loss(status) == TAMIS_LOST_COMM) {
         poison(comm, status, tamis_last_error(), true);
         release_streams(comm);
-        status = (tamis_status)atomic_load(&comm->poison); /* somebody may have been first */
+        status = (tamis_status)atomic_load(&comm->poison); /* another failure may have been first */
     }
     job->status = status;
     job->wire_bytes = link.call.wire_bytes;
@@ -199,7 +199,7 @@ uint64_t tam_comm_deadline(const tamis_comm *comm) {
     return tam_clock_ns() + comm->timeout_ns;
 }
 
-/* Its thread may be anywhere, so nobody knows which rank it waits for. */
+/* The job's thread may be anywhere, so the rank that it waits for is unknown. */
 static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
     const tam_call call = {.purpose = job->purpose, .number = job->number, .begin_ns = begin_ns};
     char place[TAM_LATE_TEXT], text[TAM_LATE_TEXT + 96];
@@ -305,7 +305,7 @@ tamis_status tamis_comm_abort(tamis_comm *comm) {
     return TAMIS_OK;
 }
 
-/* Jobs that were never waited for are waited for here: the thread ends when the queue is empty. */
+/* Waits for jobs that nobody waited for: the thread ends when the queue is empty. */
 static bool stop_thread(tamis_comm *comm) {
     uint64_t until_ns = tam_comm_deadline(comm) + GRACE_NS;
     pthread_mutex_lock(&comm->lock);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * A communicator: a transport, its fate (poison), and the thread that drives it.
+ * A communicator: a transport, the status that lost it (poison), and the thread that drives it.
  *
  * Jobs are the exchanges of steps. With TAM_CAP_THREADED they run one after another on the
- * communicator's thread; otherwise inside tam_comm_finish, on the caller's, which first runs those
- * that were submitted before. Both ways they run in the order of submission, which is the same on
- * all ranks.
+ * communicator's thread. Otherwise they run inside tam_comm_finish, on the caller's thread, which
+ * first runs all jobs submitted before. Either way they run in the order of submission, which is
+ * the same on all ranks.
  */
 #ifndef TAM_TRANSPORT_COMM_H
 #define TAM_TRANSPORT_COMM_H
@@ -20,9 +20,9 @@ typedef enum tam_job_state {
     TAM_JOB_IDLE,
     TAM_JOB_QUEUED,
     TAM_JOB_RUNNING,
-    TAM_JOB_COMMITTED, /* changes what the caller sees: cannot be given up */
+    TAM_JOB_COMMITTED, /* changes what the caller sees: cannot be abandoned */
     TAM_JOB_DONE,
-    TAM_JOB_ABANDONED /* the caller went away; nothing of it may be touched any more */
+    TAM_JOB_ABANDONED /* the caller stopped waiting; nothing of the caller's may be touched */
 } tam_job_state;
 
 typedef struct tam_job {
@@ -30,11 +30,11 @@ typedef struct tam_job {
     atomic_int state;
     tamis_status status;
     char message[512];    /* of a failure */
-    uint64_t deadline_ns; /* 0: the timeout, from when it runs */
+    uint64_t deadline_ns; /* 0: the timeout, counted from its start */
     const char *purpose;  /* the public call that waits for it, and */
     uint64_t number;      /* of the step, counted from 1; 0: it belongs to none */
     uint64_t wire_bytes;
-    bool watches; /* only looks on: its collectives have been enqueued when it is submitted */
+    bool watches; /* only watches collectives that are enqueued on a stream */
     struct tam_job *next;
 } tam_job;
 
@@ -53,9 +53,9 @@ struct tamis_comm {
     unsigned char
         *job_memory; /* [TAM_JOB_BYTES] the job of an agreement: it may outlive its call */
 
-    uint64_t reducers; /* made so far, the same on all ranks: tells them apart */
+    uint64_t reducers; /* made so far, the same on all ranks: gives each its serial */
 
-    bool measured; /* by the first reducer that chooses (probe.h) */
+    bool measured; /* costs, by the first reducer that chooses (probe.h) */
     tam_costs costs;
 
     atomic_int exchanges;  /* jobs under way that do not only watch */
@@ -74,27 +74,26 @@ struct tamis_comm {
     pthread_t thread;
 };
 
-/** Takes `self` over, also on failure. */
+/** Takes ownership of `self`, even on failure. */
 tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
                            uint32_t nranks, const tamis_comm_config *config, tamis_comm **out);
 
-/** Timeout of a configuration in ns. */
+/** Timeout of a configuration, in ns. */
 tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns);
 
 /** The poison, with a sentence for tamis_last_error; TAMIS_OK if there is none. */
 tamis_status tam_comm_check(tamis_comm *comm);
 
-/** Give the communicator up for `status`, whose sentence is tamis_last_error; wakes who waits. */
+/** Poison the communicator with `status`, whose sentence is tamis_last_error; wakes waiters. */
 void tam_comm_lose(tamis_comm *comm, tamis_status status);
 
 /** Begin a job. It must stay allocated until it is done. */
 void tam_comm_submit(tamis_comm *comm, tam_job *job);
 
-/** Now and the timeout. */
+/** Now plus the timeout. */
 uint64_t tam_comm_deadline(const tamis_comm *comm);
 
-/** Wait for a job until then at most, or run it. Failures other than TAMIS_LOST_STEP have poisoned
- * the comm. */
+/** Wait for a job until then at most, or run it. Failures that lose the comm have poisoned it. */
 tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns);
 
 /** Whether finish would return at once; without a thread the job is run. */
@@ -107,10 +106,10 @@ void tam_comm_drive(tamis_comm *comm, tam_job *job, uint64_t until_ns);
 tamis_status tam_comm_run(tamis_comm *comm, tam_job *job);
 
 /** From inside a job, before it changes anything of the caller's.
- * @return false: the caller has gone; leave everything alone */
+ * @return false: the caller has stopped waiting; change nothing */
 bool tam_job_commit(tam_job *job);
 
-/** What was changed is whole again; from here on the job may be given up as before. */
+/** The change is complete; from here on the job may be abandoned as before. */
 void tam_job_release(tam_job *job);
 
 #endif

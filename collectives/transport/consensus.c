@@ -12,12 +12,12 @@ typedef struct record_job {
 
 _Static_assert(sizeof(record_job) <= TAM_JOB_BYTES, "what is shown fits its memory");
 
-/* Anything may have come where a rank is in a step. */
+/* A rank that is in a step may have sent anything. */
 static bool is_head(const tam_consensus_head *head) {
     return strncmp(head->call, "tamis_", 6) == 0 && memchr(head->call, '\0', sizeof head->call);
 }
 
-/* The same sentence on all ranks that show an entry: rank 0 against the first that differs. */
+/* The same sentence on all ranks that show a record: rank 0 against the first that differs. */
 static tamis_status compare_calls(const unsigned char *records, uint32_t rank, uint32_t nranks) {
     const tam_consensus_head *own = tam_consensus_record(records, rank),
                              *first = tam_consensus_record(records, 0);
@@ -44,7 +44,7 @@ static tamis_status look(const record_job *b, const tam_link *link) {
     return b->judge(b->records, link->nranks);
 }
 
-/* A rank that has failed has said so; that it could not is news to the others alone. */
+/* A rank that failed has already logged why, so it does not log the verdict too. */
 static tamis_status run(tam_job *job, tam_link *link) {
     record_job *b = (record_job *)(void *)job;
     TAM_TRY(

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT
  *
- * The records of a communicator: all ranks show each other a few words and judge them alike. It is
- * memory of the communicator, so that a rank without any left can still say so, and so that what
- * outlives its call stays allocated.
+ * The records of a communicator: all ranks show each other a few words and judge them alike. The
+ * records are memory of the communicator, so a rank that is out of memory can still report it, and
+ * an exchange that outlives its call keeps its memory.
  */
 #ifndef TAM_TRANSPORT_CONSENSUS_H
 #define TAM_TRANSPORT_CONSENSUS_H
 
 #include "collectives/transport/comm.h"
 
-/** What every rank's entry begins with. */
+/** The begin of every rank's record. */
 typedef struct tam_consensus_head {
     uint64_t status; /* of this rank so far */
     char call[32];   /* the public call that it is in, "tamis_..."; rounds of one call look alike */
 } tam_consensus_head;
 
-/** Looks at what all ranks show, and at nothing else; the same answer on all of them. */
+/** Judges by the records of all ranks and by nothing else, so all ranks get the same answer. */
 typedef tamis_status (*tam_consensus_judge)(const unsigned char *records, uint32_t nranks);
 
 /**
- * Show what this rank has, see what the others have, judge. Ranks that are in different calls all
- * get TAMIS_E_MISMATCH with the names of both; what a rank sends in a step is no entry of a records
- * and gives TAMIS_E_PROTOCOL.
+ * Show this rank's record, receive the others', judge. Ranks that are in different calls all get
+ * TAMIS_E_MISMATCH with the names of both. A rank that is in a step sends no record: that gives
+ * TAMIS_E_PROTOCOL.
  *
  * @param  mine         [in]  begins with a tam_consensus_head
  * @param  bytes        [in]  at most TAM_RECORD_BYTES
- * @param  deadline_ns  [in]  as of a job
+ * @param  deadline_ns  [in]  as for a job
  * @return                    this rank's own failure, with its sentence; else that of the exchange;
- *                            else what `judge` says. comm->records then holds what was shown
+ *                            else the verdict of `judge`. comm->records then holds all records
  */
 tamis_status tam_consensus_run(tamis_comm *comm, const void *mine, size_t bytes,
                                tam_consensus_judge judge, uint64_t deadline_ns);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whether all ranks hold the same bytes: each shows how many there are and a hash of them.
+ * Whether all ranks hold the same bytes: each shows their number and a hash.
  */
 #include "collectives/transport/consensus.h"
 
 #include <stdio.h>
 #include <xxhash.h>
 
-enum { LISTED = 8 }; /* ranks that are named; of the others it is said how many there are */
+enum { LISTED = 8 }; /* ranks that are named; the others are counted */
 
 typedef struct record {
     tam_consensus_head head;
@@ -32,7 +32,7 @@ static uint32_t count_like(const unsigned char *records, uint32_t nranks, const 
     return count;
 }
 
-/* The rank with which more than half of them agree, if there is one (Boyer and Moore, 1981). */
+/* A rank with which more than half of all agree, if there is one (Boyer and Moore, 1981). */
 static uint32_t find_majority(const unsigned char *records, uint32_t nranks) {
     uint32_t candidate = 0, lead = 0;
     for (uint32_t r = 0; r < nranks; r++) {

@@ -23,7 +23,7 @@ static tamis_status stay_silent(const tam_call *call) {
     return tam_fail(TAMIS_E_TIMEOUT, "injected fault: this rank stayed silent");
 }
 
-/* What happens before the real call. */
+/* Faults before the real call. */
 static tamis_status before(faulty *f, bool hit, const tam_call *call) {
     if (hit && f->fault == TAM_FAULT_ERROR)
         return tam_fail(TAMIS_E_TRANSPORT, "injected fault: the transport failed");
@@ -57,7 +57,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     if (spoilt)
         flip(f, (void *)(uintptr_t)send, bytes);
     tamis_status status = f->inner->allgather(f->self, send, bytes, recv, call);
-    if (spoilt) /* and as it was */
+    if (spoilt) /* restore it */
         flip(f, (void *)(uintptr_t)send, bytes);
     TAM_TRY(status);
     return after(f, hit, recv, bytes * f->nranks);
@@ -79,7 +79,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
     if (spoilt)
         flip(f, (void *)(uintptr_t)send, send_at[f->nranks]);
     tamis_status status = f->inner->alltoall(f->self, send, send_at, recv, recv_at, call);
-    if (spoilt) /* and as it was */
+    if (spoilt) /* restore it */
         flip(f, (void *)(uintptr_t)send, send_at[f->nranks]);
     TAM_TRY(status);
     return after(f, hit, recv, recv_at[f->nranks]);

@@ -14,11 +14,11 @@ typedef enum tam_fault {
     TAM_FAULT_SILENT, /* never joins; returns TAMIS_E_TIMEOUT at its deadline */
     TAM_FAULT_FLIP,   /* flips bit number `argument` (modulo the size) of what it received */
     TAM_FAULT_LATE,   /* makes the operation, returns TAMIS_E_TRANSPORT `argument` ms later */
-    TAM_FAULT_SPOIL   /* the same of what it gives to an all-gather: all ranks get it so */
+    TAM_FAULT_SPOIL   /* as FLIP, but in what the rank sends to an all-gather or all-to-all */
 } tam_fault;
 
-/** Wrap the transport of a communicator: its operation number `nth`, counted from 0 over
- * all-gathers and all-reduces from now on, goes wrong. */
+/** Wrap the transport of a communicator: its operation number `nth` goes wrong, counted from 0 over
+ * all-gathers, all-reduces and all-to-alls from now on. */
 tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth, uint32_t argument);
 
 #endif

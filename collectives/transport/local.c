@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks as threads of one process. Every operation is: post a pointer and what it is for, barrier,
- * compare, read the others, barrier. Three ranks all-gather:
+ * Ranks as threads of one process. Every operation is: post a pointer and its purpose, barrier,
+ * compare, read the other ranks' memory, barrier. Three ranks all-gather:
  *
  *     rank 0   post a   |         | copies a b c |         |
  *     rank 1   post b   | barrier | copies a b c | barrier |
@@ -19,15 +19,15 @@
 
 enum {
     RANKS_MAX = 1024,
-    SUMS = 512 /* made at a time, in memory that stays near */
+    SUMS = 512 /* values summed at a time, few enough to stay in cache */
 };
 
-/* What a rank takes part in. */
+/* What a rank posts for an operation. */
 typedef struct posting {
-    const char *call;   /* words for it; the same pointer on all ranks */
+    const char *call;   /* its name; the same pointer on all ranks */
     const void *memory; /* for the others to read, */
-    size_t bytes;       /* as many on all ranks; all-to-all: 0 */
-    const size_t *at;   /* all-to-all: runs in it */
+    size_t bytes;       /* the same on all ranks; all-to-all: 0 */
+    const size_t *at;   /* all-to-all: where its runs begin */
     bool tagged;
     tam_tag tag;
 } posting;
@@ -38,11 +38,11 @@ typedef struct hub {
     uint32_t nranks, users;
     uint32_t arrived;
     uint32_t reading; /* ranks that still read what others have posted */
-    uint64_t round;   /* meetings held */
+    uint64_t round;   /* barriers passed */
     tamis_status broken;
     char cause[256];
     posting *posted; /* [nranks] */
-    bool *here;      /* [nranks] arrived at the current meeting */
+    bool *here;      /* [nranks] arrived at the current barrier */
 } hub;
 
 typedef struct local {
@@ -94,8 +94,8 @@ static void stop_reading(local *self) {
     self->reading = false;
 }
 
-/* All ranks come here; nobody leaves before all have. With `reads` they go on to read what the
- * others posted, and a rank that has to give up stays until all have read: its memory may go. */
+/* No rank leaves the barrier before all have arrived. With `reads`, ranks then read what the others
+ * posted. A rank that fails at a later barrier stays until all have read, as its memory may go. */
 static tamis_status barrier(local *self, bool reads, const tam_call *call) {
     hub *h = self->hub;
     pthread_mutex_lock(&h->lock);
@@ -135,7 +135,7 @@ static tamis_status compare(const local *self, uint32_t r, tam_call *call) {
         self->rank, mine->call, mine->bytes, r, theirs->call, theirs->bytes);
 }
 
-/* Where ranks differ all of them find it, and none has read what is another's. */
+/* If postings differ, all ranks find that, and none has read another's memory. */
 static tamis_status post(local *self, posting mine, tam_call *call) {
     tamis_status status = TAMIS_OK;
     mine.tagged = call->tag != NULL;
@@ -163,8 +163,8 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     return barrier(self, false, call);
 }
 
-/* Own slice: sum over ranks in rank order. Only this rank writes it, nobody else reads it
- * meanwhile. */
+/* Sum this rank's slice over all ranks, in rank order. Only this rank writes its part of it, and no
+ * other rank reads that meanwhile. */
 static void sum_slice(const local *self, float *values, size_t begin, size_t end) {
     const posting *all = self->hub->posted;
     float sums[SUMS];
@@ -180,7 +180,7 @@ static void sum_slice(const local *self, float *values, size_t begin, size_t end
     }
 }
 
-/* Sums have been made: take those of the others. */
+/* Take the summed slices of the other ranks. */
 static tamis_status take_slices(local *self, float *values, size_t count, tam_call *call) {
     const hub *h = self->hub;
     size_t own = tam_slice_begin(count, self->rank + 1, h->nranks) -
@@ -193,7 +193,7 @@ static tamis_status take_slices(local *self, float *values, size_t count, tam_ca
             memcpy(values + from, (const float *)h->posted[r].memory + from,
                    (to - from) * sizeof values[0]);
     }
-    /* What a network would carry: others' slices out, the own sum to all others. */
+    /* What a network would carry: others' slices out, this rank's sums to all others. */
     call->wire_bytes += sizeof values[0] * (uint64_t)(count - own + own * (h->nranks - 1));
     return barrier(self, false, call);
 }
@@ -250,9 +250,9 @@ static void free_hub(hub *h) {
 static void close_local(void *arg, int clean) {
     local *self = arg;
     hub *h = self->hub;
-    (void)clean; /* nobody touches the memory of others outside a call */
+    (void)clean; /* no rank touches another's memory outside a call */
     pthread_mutex_lock(&h->lock);
-    /* Its users need not wait for their deadline to learn that this rank has gone. */
+    /* The other ranks learn now, not at their deadline, that this one has gone. */
     break_hub(h, TAMIS_E_ABORTED, "a rank destroyed its communicator");
     bool last = --h->users == 0;
     pthread_mutex_unlock(&h->lock);
@@ -299,7 +299,7 @@ err:
     return tam_fail(TAMIS_E_NOMEM, "no memory for a local communicator of %u ranks", nranks);
 }
 
-/* One rank's end. Whoever makes it counts as a user of the hub until it is closed. */
+/* One rank's end of the hub, which counts as a user of it until closed. */
 static tamis_status open_rank(hub *h, uint32_t rank, const tamis_comm_config *config,
                               tamis_comm **out) {
     local *self = tam_alloc(sizeof *self);

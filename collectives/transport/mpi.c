@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT
  *
- * MPI, which nobody else of the library knows but mpi_open.c. Point-to-point messages, nonblocking,
- * polled until a deadline: a blocking collective could not be left when a rank is gone.
+ * The transport over MPI; only this file and mpi_open.c call MPI. It uses nonblocking
+ * point-to-point messages, polled until a deadline: a blocking collective could not be abandoned
+ * when a rank is gone.
  *
- * All-gather: every rank sends its bytes to all others, starting with its right neighbour so that
+ * All-gather: every rank sends its bytes to all others, starting with its right neighbour, so that
  * no rank is everybody's first target.
  *
- * All-to-all: the same with a run for each. What comes longer than expected MPI refuses
- * (truncated), what comes shorter the receiver's checksums find.
+ * All-to-all: the same, with a run for each rank. MPI refuses (truncated) messages that are longer
+ * than expected; the receiver's checksums find those that are shorter.
  *
  * Sum: rank r owns slice r and adds it up in rank order, whatever order the parts arrive in, so
- * that every rank gets the same bits. Slices travel in pieces; piece j is gathered while piece j+1
- * is on its way. Three ranks, one piece, x.y = slice y of rank x:
+ * that every rank gets the same bits. Slices are sent in pieces; piece j is gathered while piece
+ * j+1 is in flight. Three ranks, one piece, x.y = slice y of rank x:
  *
  *     rank 0   gets 1.0 2.0   sums S0 = 0.0 + 1.0 + 2.0   sends S0 to 1, 2   gets S1 S2
  *     rank 1   gets 0.1 2.1   sums S1 = 0.1 + 1.1 + 2.1   sends S1 to 0, 2   gets S0 S2
  *     rank 2   gets 0.2 1.2   sums S2 = 0.2 + 1.2 + 2.2   sends S2 to 0, 1   gets S0 S1
  *
- * Sent per rank: n - n/P out, n/P to P - 1 others = 2 n (P - 1) / P values. Tags travel beside the
- * first pieces, which are added up when all tags have come and none differs.
+ * Sent per rank: n - n/P out, n/P to P - 1 others = 2 n (P - 1) / P values. Tags are sent together
+ * with the first pieces, which are added up once all tags have arrived and none differs.
  */
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/sum.h"
@@ -64,7 +65,7 @@ static tamis_status dispatch(tam_mpi *self, tam_mpi_batch *b, const void *memory
         "MPI_Isend");
 }
 
-/* Name who is missing, then withdraw what can be withdrawn: receives that did not begin. */
+/* Name the missing ranks, and cancel what can be cancelled: receives that did not begin. */
 static tamis_status give_up(tam_mpi *self, tam_mpi_batch *b, tamis_status status, const char *why) {
     char missing[128];
     size_t used = 0;
@@ -85,7 +86,7 @@ static tamis_status give_up(tam_mpi *self, tam_mpi_batch *b, tamis_status status
     return tam_fail(status, "rank %d%s for rank(s)%s", self->rank, why, missing);
 }
 
-/* A message that is longer than its place, say: its sender makes another call. */
+/* For example a message longer than its buffer: its sender is in another call. */
 static tamis_status explain(const tam_mpi *self, const tam_mpi_batch *b, const tam_call *call) {
     char text[MPI_MAX_ERROR_STRING] = "", place[TAM_LATE_TEXT];
     int i = 0, length = 0;
@@ -100,8 +101,8 @@ static tamis_status explain(const tam_mpi *self, const tam_mpi_batch *b, const t
         self->rank, tam_wait_place(call, place), b->peers[i], text);
 }
 
-/* Open MPI looks first and makes progress then: what that has brought shows in a second look, which
- * must not wait for the end of a nap. */
+/* Open MPI tests first and makes progress afterwards. A second test sees what that progress
+ * brought, which must not wait for the end of a nap. */
 static tamis_status look(const tam_mpi *self, tam_mpi_batch *b, const tam_call *call, int *done) {
     for (int i = 0; i < 2 && !*done; i++) {
         int code = MPI_Testall(b->count, b->requests, done, b->statuses);
@@ -159,7 +160,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     return TAMIS_OK;
 }
 
-/* The part of a run that travels in this round. */
+/* The part of a run that is sent in this round. */
 static size_t part_of_run(const size_t *at, int r, size_t done, size_t *begin) {
     size_t length = at[r + 1] - at[r];
     *begin = at[r] + done;
@@ -183,7 +184,8 @@ static tamis_status post_runs(tam_mpi *self, const char *send, const size_t *sen
     return TAMIS_OK;
 }
 
-/* Rounds are the rank's own: two ranks count the messages between them alike. */
+/* Each rank may need a different number of rounds: two ranks count only the messages between them,
+ * and both count the same. */
 static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call) {
     tam_mpi *self = arg;
@@ -219,12 +221,12 @@ static float *piece(const tam_mpi *self, const vector *s, int r, size_t j, size_
     return s->values + begin;
 }
 
-/* Piece j of the own slice as rank r has it. */
+/* Rank r's part of piece j of this rank's slice. */
 static float *part(const tam_mpi *self, int r, size_t j) {
     return (float *)(void *)self->pieces[j % 2] + (size_t)r * PIECE;
 }
 
-/* Send piece j of every other slice to its owner, receive piece j of mine from everybody. */
+/* Send piece j of every other slice to its owner, receive piece j of its own from all. */
 static tamis_status post_scatter(tam_mpi *self, const vector *s, size_t j, tam_call *call) {
     tam_mpi_batch *b = &self->scatter[j % 2];
     size_t own, bytes;
@@ -239,7 +241,7 @@ static tamis_status post_scatter(tam_mpi *self, const vector *s, size_t j, tam_c
     return TAMIS_OK;
 }
 
-/* Send my summed piece j to everybody, receive the others'. */
+/* Send this rank's summed piece j to all others, receive theirs. */
 static tamis_status post_gather(tam_mpi *self, const vector *s, size_t j, tam_call *call) {
     tam_mpi_batch *b = &self->gather[j % 2];
     size_t own, bytes;
@@ -254,7 +256,7 @@ static tamis_status post_gather(tam_mpi *self, const vector *s, size_t j, tam_ca
     return TAMIS_OK;
 }
 
-/* The own piece, in rank order: 0, 1, ..., P - 1. */
+/* Sum this rank's piece in rank order: 0, 1, ..., P - 1. */
 static void add_up(const tam_mpi *self, const vector *s, size_t j) {
     size_t length, begin = piece_begin(self, s, self->rank, j, &length);
     float *mine = s->values + begin;
@@ -281,7 +283,7 @@ static tamis_status post_tags(tam_mpi *self, tam_call *call) {
     return TAMIS_OK;
 }
 
-/* What a rank that sums something else has sent must not come to where this one's parts belong. */
+/* Cancel receives: a rank that sums something else must not write into this sum's parts. */
 static void withdraw(tam_mpi_batch *b) {
     for (int i = 0; i < b->count; i++) {
         int done = 0;
@@ -323,7 +325,7 @@ static tamis_status reduce(tam_mpi *self, vector *s, tam_call *call) {
     return wait_all(self, &self->gather[(s->npieces - 1) % 2], call);
 }
 
-/* Of one rank, too, what it notes is noted. */
+/* With one rank only its tag's note is read. */
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_mpi *self = arg;
     vector s = {.values = values, .count = count};
@@ -333,11 +335,11 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
 }
 
 static void abort_mpi(void *arg) {
-    (void)arg; /* the poison ends the polling here; the others meet their deadline */
+    (void)arg; /* the poison ends polling on this rank; the others time out */
 }
 
-/* After a failure messages may still be under way: leave the communicator and the buffers that
- * the library gave to MPI to the end of the process. */
+/* After a failure messages may still be in flight, so the communicator and the buffers given to MPI
+ * stay until the process ends. */
 static void close_mpi(void *arg, int clean) {
     tam_mpi *self = arg;
     int finalized = 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * MPI's communicator from inside: mpi.c has the collectives, mpi_open.c its beginning.
+ * Inside a communicator over MPI: mpi.c has the collectives, mpi_open.c creates it.
  */
 #ifndef TAM_TRANSPORT_MPI_COMM_H
 #define TAM_TRANSPORT_MPI_COMM_H
@@ -12,7 +12,7 @@
 
 /* Tests make these small. */
 #ifndef TAM_MPI_PIECE
-#define TAM_MPI_PIECE 65536 /* values of a slice that travel at once */
+#define TAM_MPI_PIECE 65536 /* values of a slice in one message */
 #endif
 #ifndef TAM_MPI_MESSAGE_MAX
 #define TAM_MPI_MESSAGE_MAX (1 << 30) /* bytes: counts of MPI are int */
@@ -22,7 +22,7 @@
 typedef struct tam_mpi_batch {
     MPI_Request *requests;
     MPI_Status *statuses;
-    int *peers; /* whom each request talks to */
+    int *peers; /* the other rank of each request */
     int count;
 } tam_mpi_batch;
 
@@ -30,16 +30,16 @@ typedef struct tam_mpi {
     MPI_Comm comm;
     int rank, nranks;
     tam_mpi_batch gather[2], scatter[2], meeting;
-    tam_tag *tags;   /* [nranks] of a sum: as they came; the own one as it is sent */
-    char *pieces[2]; /* [nranks * TAM_MPI_PIECE] floats: parts of the own slice that arrived */
+    tam_tag *tags;   /* [nranks] of a sum: received; this rank's own as it is sent */
+    char *pieces[2]; /* [nranks * TAM_MPI_PIECE] floats: received parts of this rank's slice */
     void *memory;
 } tam_mpi;
 
-/* mpi.c: calls come from the caller's threads alone, or also from one of the library. */
+/* mpi.c: called from the caller's threads only, or also from a library thread. */
 
 extern const tam_transport tam_mpi_inline, tam_mpi_threaded;
 
-/** Say "rank <r>: <what>: <what MPI says of the code>", if that is an error. */
+/** Fail with "rank <r>: <what>: <MPI's text for the code>" if the code is an error. */
 tamis_status tam_mpi_check(const tam_mpi *self, int code, const char *what);
 
 #endif

@@ -59,8 +59,8 @@ static tamis_status await_duplicate(const tam_mpi *self, MPI_Request *request,
     return TAMIS_OK;
 }
 
-/* A communicator of our own. Errors come back instead of ending the process, whatever handler the
- * caller has set; his is put back afterwards. */
+/* A communicator of our own. Errors return instead of ending the process, whatever handler the
+ * caller has set; the caller's is restored afterwards. */
 static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t timeout_ns) {
     MPI_Errhandler before;
     MPI_Request request;

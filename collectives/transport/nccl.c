@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: MIT
  *
- * NCCL: only nccl*.[ch] know it. Here are its collectives; nccl_open.c makes a communicator,
- * nccl_end.c ends it, nccl_call.c is what a call of NCCL needs.
+ * The transport over NCCL; only nccl*.[ch] call NCCL. Here are its collectives; nccl_open.c creates
+ * a communicator, nccl_end.c ends it, nccl_call.c has what all calls need.
  *
- * The communicator is nonblocking: a call returns at once and is then polled until NCCL says that
- * it has been enqueued, so that no call can hold us beyond its deadline. What travels from device
- * memory runs on the caller's stream. What travels from host memory goes through pinned and device
- * memory of our own, a piece at a time, on a stream of our own that is polled too (two ranks,
- * seen on rank 0):
+ * The communicator is nonblocking: a call returns at once and is then polled until NCCL reports
+ * that it is enqueued, so no call can hold us beyond its deadline. Exchanges of device memory run
+ * on the caller's stream. Exchanges of host memory pass through our own pinned and device memory, a
+ * piece at a time, on our own stream, which is polled too (two ranks, seen on rank 0):
  *
  *     pinned   | a |   |   |            | a | a | b |
  *                |                            ^   ^      stream: copy, all-gather in place, copy
  *     device       | a |   |  --------->  | a | b |
  *
- * So NCCL never holds memory of the caller's but for work on his streams.
+ * So NCCL holds memory of the caller's only for work on the caller's streams.
  *
- * NCCL does not compare what ranks ask for: sizes that differ hang (the deadline) or give wrong
- * bytes, which the callers' headers and checksums find.
+ * NCCL does not compare sizes between ranks: different sizes hang (the deadline ends that) or give
+ * wrong bytes, which the headers and checksums of the exchanges find.
  */
 #include "collectives/transport/nccl_comm.h"
 
 #include "collectives/transport/sum.h"
 #include "collectives/transport/wait.h"
 
-/* -- collectives on device memory -------------------------------------------------------------- */
+/* -- collectives on device memory ------------------------------------------------------------- */
 
 static tamis_status gather_on(tam_nccl *self, const void *send, size_t bytes, void *recv,
                               cudaStream_t stream, const tam_call *call) {
@@ -66,14 +65,14 @@ static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, 
     ncclResult_t code = ncclGroupStart();
     if (code == ncclSuccess) {
         code = post_all(self, send, bytes, recv, stream);
-        ncclResult_t end = ncclGroupEnd(); /* also after an error: the group is the thread's */
+        ncclResult_t end = ncclGroupEnd(); /* even after an error: the group is the thread's */
         code = accepted(code) ? end : code;
     }
     tam_nccl_let_go(self);
     return tam_nccl_complete(self, code, "ncclSend and ncclRecv", call);
 }
 
-/* -- the row for streams ----------------------------------------------------------------------- */
+/* -- the row for streams ---------------------------------------------------------------------- */
 
 static const atomic_int no_poison;
 
@@ -108,9 +107,9 @@ static const tam_stream_transport stream_row = {
     .poll = poll_nccl,
 };
 
-/* -- from and to host memory ------------------------------------------------------------------- */
+/* -- from and to host memory ------------------------------------------------------------------ */
 
-/* `bytes` of every rank, at most a piece, from pinned memory to where they come out. */
+/* All-gather `bytes` of every rank, at most a piece, within pinned memory. */
 static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *call) {
     char *own = self->memory + self->rank * bytes;
     cudaError_t code =
@@ -125,8 +124,8 @@ static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *cal
     return tam_nccl_await_stream(self, "ncclAllGather", call);
 }
 
-/* A failure ends it all at once: kernels that still wait for other ranks would block whoever frees
- * device memory next. */
+/* After a failure, abort at once: kernels that still wait for other ranks would block the next
+ * thread that frees device memory. */
 static tamis_status gather_piece(void *arg, const void *send, size_t bytes, const void **out,
                                  tam_call *call) {
     tam_nccl *self = arg;
@@ -171,10 +170,10 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
                                   send_at, recv, recv_at, call);
 }
 
-/* -- the first time ---------------------------------------------------------------------------- */
+/* -- the first time --------------------------------------------------------------------------- */
 
-/* NCCL connects ranks when they first need it, which a capture could not bear: run every kind of
- * collective once, short and long. */
+/* NCCL connects ranks at their first use, which must not happen in a stream capture: run every kind
+ * of collective once, short and long. */
 tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     const void *came;
     size_t half = self->piece / 2;
@@ -185,7 +184,7 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     return tam_nccl_await_stream(self, "the first exchange", call);
 }
 
-/* -- the row ----------------------------------------------------------------------------------- */
+/* -- the row ---------------------------------------------------------------------------------- */
 
 const tam_transport tam_nccl_transport = {
     .name = "nccl",

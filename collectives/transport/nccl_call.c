@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a call of NCCL needs: words for its errors, patience, and the device of the thread.
+ * What a call of NCCL needs: error texts, polling until a deadline, and the thread's device.
  */
 #include "collectives/transport/nccl_comm.h"
 
 #include "collectives/transport/wait.h"
 
-/* -- words ------------------------------------------------------------------------------------- */
+/* -- words ------------------------------------------------------------------------------------ */
 
 tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what) {
     const char *words = ncclGetLastError(NULL);
@@ -24,9 +24,8 @@ tamis_status tam_nccl_over(const tam_nccl *self) {
     return tam_fail(TAMIS_E_ABORTED, "rank %u: the communicator was given up", self->rank);
 }
 
-/* -- polling ----------------------------------------------------------------------------------- */
+/* -- polling ---------------------------------------------------------------------------------- */
 
-/* Lock the communicator, unless it is already being given up. */
 bool tam_nccl_hold(tam_nccl *self) {
     pthread_mutex_lock(&self->lock);
     if (!self->ending)
@@ -39,7 +38,6 @@ void tam_nccl_let_go(tam_nccl *self) {
     pthread_mutex_unlock(&self->lock);
 }
 
-/* What NCCL says of everything so far: nothing wrong, or still `busy` with the last call. */
 tamis_status tam_nccl_look(tam_nccl *self, const char *what, bool *busy) {
     ncclResult_t state = ncclSuccess;
     if (!tam_nccl_hold(self))
@@ -82,12 +80,12 @@ tamis_status tam_nccl_complete(tam_nccl *self, ncclResult_t code, const char *wh
 cudaError_t tam_nccl_query(const tam_nccl *self) {
     cudaError_t code = cudaStreamQuery(self->stream);
     if (code == cudaErrorNotReady)
-        (void)cudaGetLastError(); /* no error, but remembered as one */
+        (void)cudaGetLastError(); /* not an error, but CUDA remembers it as one */
     return code;
 }
 
-/* Until our stream is empty. The last look tells whether what came is what was sent: an abort or an
- * error empties the stream as well. */
+/* Looks at NCCL's state after the query: an abort or an error empties the stream as well, so an
+ * empty stream alone does not prove that the data arrived. */
 tamis_status tam_nccl_await_stream(tam_nccl *self, const char *what, const tam_call *call) {
     for (unsigned tries = 0;; tries++) {
         bool busy;
@@ -102,7 +100,7 @@ tamis_status tam_nccl_await_stream(tam_nccl *self, const char *what, const tam_c
     }
 }
 
-/* -- the device of the thread ------------------------------------------------------------------ */
+/* -- the device of the thread ----------------------------------------------------------------- */
 
 cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before) {
     before->capture = cudaStreamCaptureModeRelaxed;
@@ -115,7 +113,7 @@ cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before) {
     return code;
 }
 
-/* On a thread of ours the old device would get a context that nobody asked for. */
+/* On a library thread, restoring the device would create a context there that nobody asked for. */
 void tam_nccl_leave(tam_nccl_mode *before) {
     cudaThreadExchangeStreamCaptureMode(&before->capture);
     if (before->device != before->ours && !tam_thread_ours())

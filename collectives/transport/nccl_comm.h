@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * NCCL's communicator from inside: nccl.c has the collectives, nccl_open.c its beginning and end.
+ * Inside a communicator over NCCL: nccl.c has the collectives, nccl_call.c what all calls need;
+ * nccl_open.c creates it and nccl_end.c ends it.
  */
 #ifndef TAM_TRANSPORT_NCCL_COMM_H
 #define TAM_TRANSPORT_NCCL_COMM_H
@@ -18,9 +19,9 @@ typedef struct tam_nccl {
     uint32_t rank, nranks;
     int device;
     uint64_t timeout_ns;
-    cudaStream_t stream; /* for what comes from host memory */
+    cudaStream_t stream; /* for exchanges from host memory */
     size_t piece;        /* bytes that a rank gives at a time */
-    char *pinned;        /* [(1 + nranks) * piece] what goes | what comes */
+    char *pinned;        /* [(1 + nranks) * piece] sent | received */
     char *memory;        /* [nranks * piece] on the device */
     tam_alltoall_scratch runs;
 
@@ -33,7 +34,7 @@ typedef struct tam_nccl {
     atomic_bool ended;
 } tam_nccl;
 
-/* The thread's device and capture mode: our calls must not break a capture of the caller's. */
+/* The thread's device and capture mode: our calls must not break the caller's stream capture. */
 typedef struct tam_nccl_mode {
     int device, ours;
     enum cudaStreamCaptureMode capture;
@@ -41,34 +42,34 @@ typedef struct tam_nccl_mode {
 
 /* nccl_call.c */
 
-/** Say "rank <r>: <what>: <what NCCL or CUDA says of the code>". */
+/** Fail with "rank <r>: <what>: <NCCL's or CUDA's text for the code>". */
 tamis_status tam_nccl_failed(const tam_nccl *self, ncclResult_t code, const char *what);
 tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const char *what);
 
-/** ABORTED: it was given up. */
+/** Fail with ABORTED: the communicator is being ended. */
 tamis_status tam_nccl_over(const tam_nccl *self);
 
-/** Lock the communicator. @return false: it is being given up */
+/** Lock the communicator. @return false: it is being ended */
 bool tam_nccl_hold(tam_nccl *self);
 void tam_nccl_let_go(tam_nccl *self);
 
-/** What NCCL says of everything so far: nothing wrong, or still `busy` with the last call. */
+/** Check NCCL's state: OK if nothing has failed so far. @param busy  still with the last call */
 tamis_status tam_nccl_look(tam_nccl *self, const char *what, bool *busy);
 
-/** TIMEOUT, or the poison, where a call is to go on no longer. */
+/** TIMEOUT, or the poison, once a call must not wait any longer. */
 tamis_status tam_nccl_have_patience(const tam_nccl *self, const char *what, const tam_call *call);
 
-/** Until our stream is empty and NCCL says that nothing went wrong. */
+/** Wait until our stream is empty and NCCL reports no failure. */
 tamis_status tam_nccl_await_stream(tam_nccl *self, const char *what, const tam_call *call);
 
-/** Until a call that gave `code` is enqueued. */
+/** Wait until a call that returned `code` is enqueued. */
 tamis_status tam_nccl_complete(tam_nccl *self, ncclResult_t code, const char *what,
                                const tam_call *call);
 
 /** Whether our stream is empty: cudaErrorNotReady while it is not. */
 cudaError_t tam_nccl_query(const tam_nccl *self);
 
-/** Calls into CUDA stand between these two; no leave where enter failed. */
+/** Calls into CUDA come between these two; do not leave if enter failed. */
 cudaError_t tam_nccl_enter(const tam_nccl *self, tam_nccl_mode *before);
 void tam_nccl_leave(tam_nccl_mode *before);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a communicator of NCCL ends. ncclCommAbort lets kernels that wait for other ranks run out; it
- * joins threads and may hang, so a thread of its own calls it and close waits for that thread no
- * longer than END_NS. From the moment it has begun nobody else touches the communicator: that is
- * what the lock is for.
+ * How a communicator over NCCL ends. ncclCommAbort ends kernels that wait for other ranks. It joins
+ * threads and may hang, so a helper thread calls it, and close waits for that thread no longer than
+ * END_NS. Once it has begun, no other thread may touch the communicator: the lock ensures that.
  */
 #include "collectives/transport/nccl_comm.h"
 
@@ -12,7 +11,7 @@
 #define HOLD_NS UINT64_C(500000000)
 #define END_NS UINT64_C(5000000000) /* for an abort, and for a stream to run dry after it */
 
-/* Until nothing of it is under way on any rank. */
+/* Wait until no operation is in flight on any rank. */
 static bool finalize(tam_nccl *self) {
     uint64_t deadline_ns = tam_clock_ns() + self->timeout_ns;
     ncclResult_t code = ncclCommFinalize(self->comm), state = code;
@@ -36,8 +35,8 @@ static void *end(void *arg) {
     return NULL;
 }
 
-/* Lock the communicator, unless it is already being given up. Whoever aborts must not wait for a
- * call that does not return. */
+/* Lock the communicator, unless it is already being ended. Gives up after HOLD_NS, as an abort must
+ * not wait for a call that does not return. */
 static bool hold_soon(tam_nccl *self) {
     uint64_t until_ns = tam_clock_ns() + HOLD_NS;
     for (unsigned tries = 0; pthread_mutex_trylock(&self->lock) != 0; tries++) {
@@ -54,7 +53,7 @@ static bool hold_soon(tam_nccl *self) {
     return false;
 }
 
-/* Hand the communicator to a thread that ends it; nothing if that has begun. */
+/* Hand the communicator to a thread that ends it, unless one already does. */
 static void begin_end(tam_nccl *self, bool clean) {
     sigset_t all, before;
     if (!hold_soon(self))

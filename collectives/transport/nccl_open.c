@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a communicator of NCCL begins.
+ * How a communicator over NCCL is created.
  */
 #include "collectives/transport/nccl_comm.h"
 
@@ -10,7 +10,7 @@
 
 enum {
     VERSION_LEAST = NCCL_VERSION(2, 18, 0),
-    PIECES_BYTES = 16 << 20, /* of all ranks together, but each piece within the next two */
+    PIECES_BYTES = 16 << 20, /* of all ranks together; each piece stays within the next two */
     PIECE_MOST = 256 << 10,
     PIECE_LEAST = 4 << 10
 };
@@ -20,7 +20,7 @@ static size_t choose_piece(uint32_t nranks) {
     return share > PIECE_MOST ? PIECE_MOST : share < PIECE_LEAST ? PIECE_LEAST : share;
 }
 
-/* Of a call that makes something and has no other effect. */
+/* The status of a failed call that only allocates, so nothing is lost. */
 static tamis_status cuda_refused(const tam_nccl *self, cudaError_t code, const char *what) {
     bool absent = code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
                   code == cudaErrorStubLibrary;
@@ -52,7 +52,7 @@ static tamis_status take_buffers(tam_nccl *self) {
 
 _Static_assert(sizeof(ncclUniqueId) == TAM_TOKEN_BYTES, "NCCL's name for the group is the token");
 
-/* What can be done without the others. */
+/* What this rank can do without the others. */
 static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config *config,
                             ncclUniqueId *id, tam_nccl **out) {
     uint64_t timeout_ns;
@@ -79,7 +79,7 @@ static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config
     return code == ncclSuccess ? TAMIS_OK : tam_nccl_failed(self, code, "ncclGetUniqueId");
 }
 
-/* With half of the time: the rest is for telling each other how it went. */
+/* Takes half of the timeout; the rest is for exchanging the outcome. */
 static tamis_status join(tam_nccl *self, const tamis_comm *bootstrap, const ncclUniqueId *id) {
     uint64_t timeout_ns =
         self->timeout_ns < bootstrap->timeout_ns ? self->timeout_ns : bootstrap->timeout_ns;
@@ -111,7 +111,7 @@ tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_conf
         if (status == TAMIS_OK) {
             status =
                 tam_comm_open(&tam_nccl_transport, self, self->rank, self->nranks, config, &comm);
-            self = NULL; /* it has been taken over, also on failure */
+            self = NULL; /* tam_comm_open has taken it, even on failure */
         }
         status = tam_bootstrap(bootstrap, "tamis_comm_create_nccl", status, &id);
     }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ranks meet after each repetition, and show each other there how long the one before took them
- * and all of it so far; from these numbers alone they decide what comes next:
+ * After each repetition the ranks exchange how long the previous one took them, and all of it so
+ * far. From these numbers alone they decide what to measure next:
  *
  *     rank 0   | sum 32 | show  - |       | gather 128 | show 34 |       | pass 0 | show 24 |
  *     rank 1   | sum 32 | show  - |  max  | gather 128 | show 35 |  max  | pass 0 | show 22 |  max
  *     rank 2   | sum 32 | show  - |       | gather 128 | show 34 |  35   | pass 0 | show 29 |  29
  *
- * A repetition lasts until that meeting is over, so until all are through, for ranks may share a
+ * A repetition includes that exchange, so it lasts until all ranks are done, for ranks may share a
  * core.
  */
 #include "collectives/transport/probe.h"
@@ -21,15 +21,15 @@
 
 enum {
     TRUSTED = 3
-}; /* repetitions of the first size: fewer say more of the machine than of the link */
+}; /* least repetitions of the first size: with fewer, noise of the machine hides the link */
 enum { LARGEST = 1 << 22, GATHERED = 1 << 17, ROUNDS = 5, TURNS = 7, REPEATS = ROUNDS * TURNS };
 #define BUDGET_S 0.08
 
 typedef enum what { SUM, GATHER, PASS } what;
 
-/* In a round the small take several turns, the large only the last. None follows itself: what
- * disturbs the machine for some milliseconds hits one repetition of each, not all of one, and what
- * the large leave in the caches is what the small find there. */
+/* In a round, small sizes take several turns, large ones only the last. No size follows itself. So
+ * a disturbance of some milliseconds hits one repetition of each size, not all of one, and small
+ * sizes find the caches as large ones leave them. */
 static const struct point {
     what kind;
     size_t size;
@@ -42,13 +42,13 @@ static const struct point {
 };
 enum { POINTS = sizeof points / sizeof points[0] };
 
-/* Of each repetition what it took the slowest rank. */
+/* The slowest rank's time of each repetition. */
 typedef struct samples {
     uint32_t count;
     double seconds[REPEATS]; /* [count] ascending */
 } samples;
 
-/* Damage would let ranks decide differently, and so call different collectives. */
+/* Checksummed, for damage could let ranks decide differently and so call different collectives. */
 typedef struct shown {
     double took_s, spent_s;
     uint64_t check; /* of both and of how many were shown before */
@@ -61,14 +61,14 @@ struct tam_probe {
     unsigned char *recv; /* [nranks * GATHERED] */
     shown own, *all;     /* [nranks] */
     uint64_t begin_ns, nshown;
-    double spent_s; /* since then, on the slowest: the same on all ranks, as the samples are */
+    double spent_s; /* since then, on the slowest rank; like the samples, the same on all ranks */
     size_t last;    /* point that was measured last; POINTS: none */
-    double took_s;  /* what that took this rank */
+    double took_s;  /* how long that took this rank */
     samples samples[POINTS];
     tam_costs costs;
 };
 
-/* As a step goes over the gradient: into the residual, and zeros behind it. */
+/* A pass as in a step: add the gradient to the residual, and clear it. */
 static void pass(float *restrict acc, float *restrict grad, size_t count) {
     for (size_t i = 0; i < count; i++) {
         acc[i] += 0.5f * grad[i];
@@ -91,7 +91,7 @@ static double median(const samples *s) {
     return s->seconds[(s->count - 1) / 2];
 }
 
-/* All meet, and learn the most that any has. */
+/* Exchange times; all ranks learn the largest. */
 static tamis_status show(tam_probe *m, tam_link *link) {
     double took_s = 0.0;
     m->own = (shown){m->took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
@@ -112,7 +112,7 @@ static tamis_status show(tam_probe *m, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* With a tag, as of a bucket that is summed whole. */
+/* With a tag, as for a bucket that is summed whole. */
 static tamis_status sum(tam_probe *m, const struct point *p, tam_link *link) {
     tam_tag tag = {.rank = link->rank, .count = p->size};
     tam_tag_seal(&tag);
@@ -143,7 +143,7 @@ static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
     return TAMIS_OK;
 }
 
-/* What is known so far: how much longer than nothing each size takes. */
+/* The curve known so far: how much longer each size takes than an empty pass. */
 static void draw(const tam_probe *m, what kind, tam_curve *out) {
     double empty_s = m->samples[0].count > 0 ? median(&m->samples[0]) : 0.0;
     *out = (tam_curve){0};
@@ -155,8 +155,8 @@ static void draw(const tam_probe *m, what kind, tam_curve *out) {
     }
 }
 
-/* What was never measured must leave time for more: its time is only guessed, from smaller sizes.
- * Two sizes of each kind are measured at any rate. */
+/* A size not measured yet must leave time for more, as its time is only extrapolated from smaller
+ * sizes. Two sizes of each kind are always measured. */
 static bool affordable(const tam_probe *m, size_t p) {
     double left_s = BUDGET_S - m->spent_s;
     tam_curve curve;
@@ -183,7 +183,7 @@ static tamis_status run(tam_job *job, tam_link *link) {
     for (uint32_t round = 0; round < ROUNDS && (round == 0 || m->spent_s < BUDGET_S); round++)
         for (uint32_t turn = TURNS; turn > 0; turn--)
             TAM_TRY(run_turn(m, turn, link));
-    TAM_TRY(show(m, link)); /* of the last */
+    TAM_TRY(show(m, link)); /* the time of the last repetition */
     if (m->samples[0].count >= TRUSTED) {
         draw(m, PASS, &m->costs.pass);
         draw(m, SUM, &m->costs.sum);

@@ -2,7 +2,6 @@
 #include "collectives/transport/sum.h"
 
 #include "lib/base/tag.h"
-#include "lib/base/half.h"
 
 static void add_up(const float *gathered, uint32_t nranks, size_t length, float *values) {
     for (size_t i = 0; i < length; i++) {
@@ -13,7 +12,7 @@ static void add_up(const float *gathered, uint32_t nranks, size_t length, float 
     }
 }
 
-/* A call of its own: its length is the same whatever the ranks sum. */
+/* In a gather of their own, whose length is the same whatever the ranks sum. */
 static tamis_status gather_tags(tam_gather_chunk gather, void *self, uint32_t nranks,
                                 tam_call *call) {
     const void *came;

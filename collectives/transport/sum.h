@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What sums of several transports share, and what those make of it that only gather: the sum, chunk
- * by chunk, added here in rank order, which costs nranks / 2 times the bytes of a sum whose slices
- * have owners; and the all-to-all.
+ * What the sums of several transports share, and for transports that only gather: an all-to-all,
+ * and a sum that gathers chunk by chunk and adds on every rank in rank order. That sum costs
+ * nranks / 2 times the bytes of one whose slices have owners.
  */
 #ifndef TAM_TRANSPORT_SUM_H
 #define TAM_TRANSPORT_SUM_H
@@ -10,7 +10,7 @@
 #include "lib/base/base.h"
 #include "lib/base/transport.h"
 
-/** All-gather of one chunk; *out: what came, rank after rank, in memory of the transport. */
+/** All-gather one chunk. *out: what arrived, rank after rank, in memory of the transport. */
 typedef tamis_status (*tam_gather_chunk)(void *self, const void *send, size_t bytes,
                                          const void **out, tam_call *call);
 
@@ -24,12 +24,12 @@ typedef struct tam_alltoall_scratch {
     size_t room;    /* bytes that a rank gives at a time, a multiple of 8 */
 } tam_alltoall_scratch;
 
-/** @return false: there is no memory; close takes what there is. */
+/** @return false: no memory; close frees what there is. */
 bool tam_alltoall_scratch_open(uint32_t nranks, size_t room, tam_alltoall_scratch *out);
 void tam_alltoall_scratch_close(tam_alltoall_scratch *scratch);
 
-/** As tam_transport.alltoall, of ranks that only gather: what each has for all others goes to
- * everybody, so P - 1 times what is needed travels. */
+/** As tam_transport.alltoall, by all-gathers: all that a rank sends goes to every rank, so P - 1
+ * times the necessary bytes are sent. */
 tamis_status tam_alltoall_by_gather(tam_gather_chunk gather, void *self, uint32_t rank,
                                     uint32_t nranks, const tam_alltoall_scratch *scratch,
                                     const void *send, const size_t *send_at, void *recv,

@@ -5,7 +5,7 @@
 
 #include <xxhash.h>
 
-/* Runs of the members among those of all ranks: to the others there is nothing. */
+/* Turn runs for members into runs for all ranks, empty for ranks outside the team. */
 static void spread(const tam_team *t, const size_t *at, size_t *out) {
     uint32_t passed = 0; /* members below rank r */
     for (uint32_t r = 0; r <= t->nranks; r++) {
@@ -30,7 +30,7 @@ static tamis_status check_room(const tam_team *t, size_t bytes) {
                     t->room_bytes, bytes);
 }
 
-/* The same for every member: a copy for each, for runs cannot overlap. */
+/* Makes a copy for every member, as runs cannot overlap. */
 static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
                               tam_call *call) {
     tam_team *t = arg;
@@ -52,7 +52,7 @@ size_t tam_team_sum_room(size_t count, uint32_t nmembers) {
     return 2 * way; /* out and in */
 }
 
-/* Values and their checksum. @return behind them */
+/* Write values and their checksum. @return the end of both */
 static char *seal(const float *values, size_t count, char *out) {
     uint64_t hash = XXH3_64bits(values, count * sizeof values[0]);
     memcpy(out, values, count * sizeof values[0]);
@@ -74,7 +74,7 @@ static tamis_status check_seal(const tam_team *t, uint32_t member, const char *m
 /* A vector being summed: slice i of it belongs to member i. */
 typedef struct sum {
     float *values;
-    size_t count, begin, length; /* the own slice */
+    size_t count, begin, length; /* begin, length: of this rank's slice */
     size_t *send_at, *recv_at;
     char *out, *in;
 } sum;
@@ -83,7 +83,7 @@ static size_t slice_length(const tam_team *t, const sum *s, uint32_t i) {
     return tam_slice_begin(s->count, i + 1, t->count) - tam_slice_begin(s->count, i, t->count);
 }
 
-/* Parts of the own slice, in rank order, become its sum. */
+/* Sum the parts of this rank's slice in rank order. */
 static tamis_status add_up(const tam_team *t, sum *s) {
     float *sums = s->values + s->begin;
     for (uint32_t i = 0; i < t->count; i++) {
@@ -129,7 +129,7 @@ static tamis_status gather_sums(tam_team *t, sum *s, tam_call *call) {
     return TAMIS_OK;
 }
 
-/* Two rounds, also of nothing. */
+/* Always two rounds, even for no values. */
 static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_team *t = arg;
     size_t room = tam_team_sum_room(count, t->count);
@@ -152,7 +152,7 @@ static void abort_whole(void *arg) {
 }
 
 static void leave_whole(void *arg, int clean) {
-    (void)arg, (void)clean; /* whose whole it is closes it */
+    (void)arg, (void)clean; /* the owner of the whole transport closes it */
 }
 
 static const tam_transport row = {

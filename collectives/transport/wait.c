@@ -2,12 +2,12 @@
  *
  * A wait, from its begin to the arrival of the last rank:
  *
- *     quiet   nobody is expected yet: 16 long naps, the last of which ends with it
- *     eager   most waits are short, and even a nap of 2 us costs 15 us of the processor
+ *     quiet   no rank is expected yet: long naps, a sixteenth of it each, but 0.2 to 5 ms
+ *     eager   stay awake: most waits are short, and even a nap of 2 us costs 15 us of the processor
  *     naps    of an eighth of the time that has passed since quiet
  *
- * Quiet has its length from the last steps (arrive.c) and is 0 where these were not alike. If the
- * rank comes while it lasts, it is noticed a sixteenth of it too late at most.
+ * The length of quiet comes from the last steps (arrive.c); it is 0 if their waits differed too
+ * much. If the rank arrives during quiet, it is noticed at most one long nap too late.
  */
 #include "collectives/transport/wait.h"
 
@@ -18,8 +18,8 @@
 enum {
     QUIET_NAPS = 16,
     QUIET_LEAST_NS = 200000,
-    QUIET_MOST_NS = 5000000, /* who aborts is noticed by then */
-    SPIN_NS = 15000,         /* what a nap costs of the processor */
+    QUIET_MOST_NS = 5000000, /* an abort is noticed by then */
+    SPIN_NS = 15000,         /* processor time that a nap costs */
     SPIN_ALONE_NS = 50000,
     YIELD_NS = 400000 /* naps of the caller's threads end 50 us late (thread.c): an eighth of it */
 };
@@ -54,7 +54,7 @@ static void nap_quietly(const tam_wait *w, uint64_t now_ns) {
     tam_sleep(length_ns < left_ns ? length_ns : left_ns);
 }
 
-/* The library's thread has a core to itself only while the caller sleeps; it spins, for a yield may
+/* The library's thread has a core to itself only while the caller sleeps. It spins, for a yield may
  * cost it a time slice. @return  whether it is too early for a nap */
 static bool stay_awake(const tam_call *call, uint64_t waited_ns) {
     if (call->waiting == TAMIS_WAITING_NAP)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a thread waits that polls for other ranks.
+ * How a thread waits while it polls for other ranks.
  */
 #ifndef TAM_TRANSPORT_WAIT_H
 #define TAM_TRANSPORT_WAIT_H
@@ -15,19 +15,19 @@ typedef struct tam_wait {
 
 tam_wait tam_wait_begin(tam_call *call);
 
-/** Between two looks at what is waited for: as call->waiting says. */
+/** Pause between two polls, as call->waiting says. */
 void tam_wait_pause(const tam_wait *wait);
 
 enum { TAM_LATE_TEXT = 112 };
 
-/** For a sentence: ", tamis_reducer_wait of step 7". @return text */
+/** For error texts: ", tamis_reducer_wait of step 7". @return text */
 const char *tam_wait_place(const tam_call *call, char text[TAM_LATE_TEXT]);
 
-/** For the sentence of a deadline that has passed: ", tamis_reducer_wait of step 7: waited 5.0 s".
+/** For error texts after a deadline: ", tamis_reducer_wait of step 7: waited 5.0 s".
  * @return text */
 const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]);
 
-/** The last rank has come: later waits of the call are for its messages alone. */
+/** All ranks have arrived: later waits of the call are only for messages in flight. */
 void tam_wait_end(const tam_wait *wait);
 
 #endif

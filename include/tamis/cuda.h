@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * cuda.h - the calls of tamis.h that take a CUDA stream, with its type. Nothing here needs the
- * library to be built with CUDA; the header is C11 and C++17.
+ * cuda.h - the calls of tamis.h that take a stream, typed for CUDA. The library need not be built
+ * with CUDA; the header is C11 and C++17.
  *
  *     cudaSetDevice(local_rank);
  *     tamis_comm_create_nccl(bootstrap, NULL, &comm);               (tamis/nccl.h)
@@ -20,7 +20,7 @@
 #include <cuda_runtime_api.h>
 #include <tamis/tamis.h>
 
-/** A step over a flat gradient in device memory that `stream` produces. */
+/** Describe a step over a flat gradient in device memory, produced on `stream`. */
 static inline tamis_step tamis_cuda_step(void *grad, cudaStream_t stream) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = grad;
@@ -28,12 +28,12 @@ static inline tamis_step tamis_cuda_step(void *grad, cudaStream_t stream) {
     return step;
 }
 
-/** As tamis_reducer_join: work enqueued on `stream` from here on comes after the result. */
+/** As tamis_reducer_join: work enqueued on `stream` after this call sees the result. */
 static inline tamis_status tamis_cuda_join(tamis_reducer *reducer, cudaStream_t stream) {
     return tamis_reducer_join(reducer, stream);
 }
 
-/** A whole step in the order of `stream`: start and join. Errors and order as of both. */
+/** A whole step in stream order: start, then join. Errors and ordering are those of both. */
 static inline tamis_status tamis_cuda_reduce(tamis_reducer *reducer, void *grad,
                                              cudaStream_t stream) {
     tamis_step step = tamis_cuda_step(grad, stream);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * mpi.h - communicators over MPI. Only in libraries built with TAMIS_MPI; the header is C11 and
- * C++17, the calls are described as in tamis.h.
+ * mpi.h - communicators over MPI. Only in libraries built with TAMIS_MPI. The header is C11 and
+ * C++17; calls are described as in tamis.h.
  */
 #ifndef TAMIS_MPI_H
 #define TAMIS_MPI_H
@@ -16,18 +16,18 @@ extern "C" {
 /**
  * Make a communicator of the ranks of an MPI communicator.
  *
- * The MPI communicator is duplicated, so traffic never mixes with the caller's. With
- * MPI_THREAD_MULTIPLE a thread of the library drives the exchange while the caller computes;
- * with less the exchange runs inside tamis_reducer_wait, on the caller's thread.
+ * The library duplicates the MPI communicator, so its traffic never mixes with the caller's. With
+ * MPI_THREAD_MULTIPLE, a library thread drives the exchange while the caller computes. With a
+ * lower thread level, the exchange runs inside tamis_reducer_wait, on the caller's thread.
  *
- * MPI must be initialised, and must not be finalised before tamis_comm_destroy. After a lost
- * communicator (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: leave by
- * MPI_Abort or _exit, and keep gradient buffers allocated until then.
+ * Initialise MPI first, and do not finalise it before tamis_comm_destroy. After the communicator
+ * is lost (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: end the process
+ * with MPI_Abort or _exit, and keep gradient buffers allocated until then.
  *
  * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate
- * Threads:    the calling thread may call MPI
+ * Threads:    the calling thread must be one that may call MPI
  * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, TRANSPORT, TIMEOUT (a rank did not
- *             come); there is no communicator then
+ *             join): no communicator is made
  */
 TAMIS_CHECKED tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
                                                  tamis_comm **out);

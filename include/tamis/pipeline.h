@@ -2,19 +2,19 @@
  *
  * tamis/pipeline.h - stages of a pipeline-parallel job that share one budget.
  *
- * In pipeline-parallel training every stage holds some of the layers, and the ranks of one stage
- * are its data-parallel group, with a communicator and a reducer of their own. With the schedule
- * 1F1B stage s of S ends its last backward pass before stage 0 does, and begins the next step
- * after it: between the two it has a window in which an exchange costs nothing. Micro-batches a, b,
- * forward in small letters, backward in large ones, S = 3:
+ * In pipeline-parallel training every stage holds some of the layers. The ranks of one stage are a
+ * data-parallel group, with a communicator and a reducer of their own. In a 1F1B schedule, every
+ * later stage ends its last backward pass before stage 0 does and begins the next step after it.
+ * In the window between the two, an exchange costs nothing. Two micro-batches a and b, forward
+ * passes in small letters, backward passes in capitals, three stages:
  *
  *     stage 0   a b     A   B |exchange| a b
  *     stage 1     a b A   B |  exchange  | a b
  *     stage 2       a A b B |   exchange   | a b        <- the longest window
  *
- * So later stages get more of the entries: all together k = density * (parameters of all stages),
- * divided such that exchanges end as evenly as possible beyond their windows. No stage gets less
- * than half or more than twice its even share. Windows and speed are measured, not assumed.
+ * So later stages may send more entries. All stages together send k = density * (parameters of all
+ * stages), divided so that the exchanges overrun their windows as evenly as possible. No stage gets
+ * less than half or more than twice its even share. Windows and speed are measured, not assumed.
  */
 #ifndef TAMIS_PIPELINE_H
 #define TAMIS_PIPELINE_H
@@ -48,48 +48,48 @@ typedef struct tamis_pipeline_config {
  *
  * Collective: over `world`, the communicator of all ranks of all stages, borrowed
  * Errors:     ARGUMENT, NOMEM, MISMATCH (stages, micro-batches or density differ; ranks of a stage
- *             give different lengths; a stage has no rank): nothing lost; else the comm
+ *             give different lengths; a stage has no rank): nothing is lost. All else: the comm
  */
 TAMIS_CHECKED tamis_status tamis_pipeline_create(tamis_comm *world,
                                                  const tamis_pipeline_config *config,
                                                  tamis_pipeline **out);
 TAMIS_API void tamis_pipeline_destroy(tamis_pipeline *pipeline);
 
-/** What has just happened on this rank in its step. */
+/** An event within a step on this rank. */
 typedef enum tamis_mark {
-    TAMIS_MARK_INPUT = 0,   /* the input of the step's first forward pass has arrived, also while
-                               the exchange still runs; stage 0, which has its input always: its
-                               first forward pass begins */
+    TAMIS_MARK_INPUT = 0,   /* the input of the step's first forward pass has arrived, perhaps
+                               while the exchange still runs; on stage 0, which always has its
+                               input: the first forward pass begins */
     TAMIS_MARK_BACKWARD = 1 /* the last backward pass of the step has ended */
 } tamis_mark;
 
-/** Note the time. Two calls per step; less than a microsecond. Errors: ARGUMENT, STATE (out of
- * turn). */
+/** Record the time of an event. Two calls per step, each under a microsecond. Errors: ARGUMENT,
+ * STATE (out of turn). */
 TAMIS_CHECKED tamis_status tamis_pipeline_mark(tamis_pipeline *pipeline, tamis_mark mark);
 
 /**
- * Exchange what was measured since the last call, divide the budget anew, and set the density of
- * `reducer`, this stage's. Between steps; every few dozen steps are enough. Until three steps have
- * been measured everywhere, the densities stay even.
+ * Exchange the measurements since the last division, divide the budget anew, and set the density of
+ * this stage's `reducer`. Call it between steps; every few dozen steps is enough. Until every rank
+ * has measured three steps, densities stay as they are: even, at first.
  *
  * Collective: over the world        Errors:  ARGUMENT, STATE, UNSUPPORTED (see
- *                                            tamis_reducer_set_density); else the comm
+ *                                            tamis_reducer_set_density); all else: the comm
  */
 TAMIS_CHECKED tamis_status tamis_pipeline_balance(tamis_pipeline *pipeline, tamis_reducer *reducer);
 
-/** What is known of a stage, the same on all ranks. Means over ranks and steps measured; 0 until
- * then. */
+/** What is known of a stage, the same on all ranks. Times are means over its ranks and the measured
+ * steps; 0 before any are known. */
 typedef struct tamis_stage {
     size_t size;
     uint32_t nranks;
     uint64_t length;
-    double density;     /* now: what config.density of its reducer must be at creation */
-    double density_max; /* the most it can become: config.density_max */
-    double window_s;    /* from its last backward pass to its next input: slack */
+    double density;     /* now; create its reducer with this config.density */
+    double density_max; /* the most it can become; create it with this config.density_max */
+    double window_s;    /* slack: from its last backward pass to its next input */
     double busy_s;      /* from its first input to the end of its last backward pass */
     double exchange_s;  /* of a step, as its reducers measured it */
-    uint32_t straggler; /* world rank of the stage that was busy longest; UINT32_MAX: unknown */
-    double straggler_s; /* by how much longer than the mean of the stage */
+    uint32_t straggler; /* world rank, within the stage, busy longest; UINT32_MAX: unknown */
+    double straggler_s; /* how much longer than the mean of the stage */
 } tamis_stage;
 
 #define TAMIS_STAGE_INIT TAMIS_INIT(tamis_stage, TAMIS_SET(straggler, UINT32_MAX))
