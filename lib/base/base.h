@@ -22,7 +22,7 @@
 tamis_status tam_fail(tamis_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Store the sentence of a failure that was logged where it was found, perhaps on another thread. */
+/** Store the sentence of a failure that was logged where it occurred, perhaps on another thread. */
 tamis_status tam_pass(tamis_status status, const char *sentence);
 
 /** Whether failures on this thread are expected from here on: they are then logged at level debug.
