@@ -91,8 +91,8 @@ static __device__ __forceinline__ uint32_t rows_of(const typename TYPE::element 
 
 /* -- widen ------------------------------------------------------------------------------------ */
 
-/* The product turns NaN into a canonical quiet one, so no gradient looks absent. A rank whose
- * exchange is broken gives absent values, so all ranks refuse the step. */
+/* TAM_CUDA_ABSENT is a signalling NaN. The product makes such a NaN quiet, so no gradient looks
+ * absent. A rank whose exchange is broken gives absent values, so all ranks refuse the step. */
 static __device__ __forceinline__ float give(float x, float scale, bool broken) {
     return broken ? __uint_as_float(TAM_CUDA_ABSENT) : __fmul_rn(x, scale);
 }

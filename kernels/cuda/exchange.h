@@ -123,7 +123,7 @@ typedef struct tam_cuda_ranges {
     const uint32_t *first_chunk; /* [count + 1] chunk of its first element; exclusive owners only */
     uint32_t *runs;              /* [(count + 1) * nranks] entries of a rank's list before it */
     uint32_t *entries;           /* [count] of the union */
-    uint32_t *offsets;           /* [count + 1] where they lie in the union */
+    uint32_t *offsets;           /* [count + 1] where they begin in the union */
     double *sums;                /* [count] of squares of this rank's values */
 } tam_cuda_ranges;
 
