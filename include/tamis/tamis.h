@@ -3,19 +3,19 @@
  * tamis.h - sparse gradient exchange for data-parallel training.
  *
  * A tamis is a drum sieve: it lets the fine through and keeps what is large. Every rank keeps a
- * residual; in every step only the largest entries of the accumulated gradient travel, and what
- * does not travel stays in the residual for later. Nothing is lost, it is only late.
+ * residual. In every step the ranks send only the largest entries of the accumulated gradient; the
+ * rest stays in the residual for later steps. Nothing is lost, it is only late.
  *
  *     static void check(tamis_status status) {                       every call returns one
  *         if (status != TAMIS_OK)
- *             leave(tamis_last_error());                             print it, and end all ranks
+ *             leave(tamis_last_error());                             print it and end all ranks
  *     }
  *     ...
  *     check(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));     who      (tamis/mpi.h)
  *     check(tamis_layout_create(segments, nsegments, &layout));      what
  *     tamis_reducer_config cfg = TAMIS_REDUCER_CONFIG_INIT;          how: scheme "tamis", 1 %
  *     check(tamis_reducer_create(comm, layout, &cfg, &red));
- *     check(tamis_comm_check_equal(comm, params, n * sizeof *params));    all ranks begin alike
+ *     check(tamis_comm_check_equal(comm, params, n * sizeof *params));    all ranks start equal
  *     for (int i = 0; i < steps; i++) {
  *         backward(grads);
  *         tamis_step step = TAMIS_STEP_INIT;
@@ -32,47 +32,49 @@
  *
  * Stable          these sections, mpi.h, nccl.h, cuda.h and energy.h: names and meanings stay
  *                 within a major version
- * Experimental    whoever defines TAMIS_EXPERIMENTAL before including gets what may still change or
- *                 go: nodes (config.ranks_per_node), tamis/pipeline.h, tamis/governor.h. So may the
- *                 exchange balanced-pairs, which is asked for by its word
+ * Experimental    may still change or be removed: nodes (config.ranks_per_node), tamis/pipeline.h
+ *                 and tamis/governor.h, all available only if TAMIS_EXPERIMENTAL is defined before
+ *                 including; and the exchange balanced-pairs, which needs no macro
  *
  *
  * 1. Rules, stated once
  *
- * Ownership    Who creates destroys. Destroy takes NULL and cannot fail. A reducer borrows its
- *              communicator and copies what it needs of its layout, so destroy reducers before
- *              their communicator; a layout may go as soon as the reducer exists.
+ * Ownership    Whoever creates an object destroys it. Destroy accepts NULL and cannot fail. A
+ *              reducer borrows its communicator and copies what it needs from its layout: destroy
+ *              reducers before their communicator; a layout may go once the reducer exists.
  * Outputs      Output arguments come last and are written only on TAMIS_OK.
- * Threads      One thread at a time per handle, with two exceptions: tamis_comm_abort may come
- *              from any thread, and tamis_reducer_ready from one thread while another is inside
- *              tamis_reducer_wait.
- * Collective   Calls marked "collective" are made by all ranks in the same order on reducers of
+ * Threads      One thread at a time per handle, with two exceptions: any thread may call
+ *              tamis_comm_abort, and one thread may call tamis_reducer_ready while another is
+ *              inside tamis_reducer_wait.
+ * Collective   All ranks make the calls marked "collective", in the same order on all reducers of
  *              one communicator.
  * Buffers      What a step points to belongs to the library from start until wait returns, or
  *              until the joined stream has passed the join.
- * Errors       A wrong argument has no effect. Statuses are grouped by what is lost: nothing, the
- *              step, or the communicator (section 2). tamis_last_error() holds one sentence, which
- *              is also logged, unless TAMIS_LOG is off. Compilers warn where no one looks at a
- *              status (TAMIS_CHECKED).
+ * Errors       A call with a wrong argument has no effect. Statuses are grouped by what is lost:
+ *              nothing, the step, or the communicator (section 2). tamis_last_error() holds one
+ *              sentence, which is also logged unless TAMIS_LOG is off. Compilers warn of calls
+ *              that ignore a status (TAMIS_CHECKED).
  * Deadlines    No call blocks longer than the communicator's timeout (plus one second). Waits for
- *              a CUDA device that the host drives, and destroying, take TAMIS_TIMEOUT_MS at most.
+ *              a CUDA device that the host drives, and destroy calls, take at most
+ *              TAMIS_TIMEOUT_MS.
  * Process      The library never exits, aborts, raises a signal or writes to stdout. Messages go
  *              to stderr or a log file, by default only warnings and errors.
- * Structs      Every struct with a `size` field is set by its _INIT macro, also where the library
- *              writes it. Fields are only ever added at the end, so a program built with an older
- *              header keeps working.
- * Memory       A reducer works where its device does: on TAMIS_DEVICE_CPU every pointer is to host
- *              memory, on TAMIS_DEVICE_CUDA gradients, residual and results are device memory.
+ * Structs      Set every struct that has a `size` field by its _INIT macro, even if the library
+ *              fills it in. Fields are only ever added at the end, so a program built with an
+ *              older header keeps working.
+ * Memory       On TAMIS_DEVICE_CPU every pointer is to host memory. On TAMIS_DEVICE_CUDA
+ *              gradients, residual and results are device memory.
  * Numbers      Residuals are IEEE binary32, gradients binary32, binary16 or bfloat16. Sums over
  *              ranks are made in rank order: all ranks, all runs, all transports and all devices
  *              give the same bits.
- *              So they do where a rank rounds another way or flushes denormals (fesetround,
- *              torch.set_flush_denormal, a library linked with -ffast-math): the library computes
- *              in the default floating-point environment and leaves the caller's as it was.
- * Exceptions   No call ends in SIGFPE where floating-point exceptions are enabled (feenableexcept:
- *              invalid, division by zero, overflow), on a CPU with whatever numbers: NaN and Inf
- *              are told by status. An all-gather of the caller (section 3) runs without them, too;
- *              flags and traps are then as before.
+ *              This holds even if a rank uses another rounding mode or flushes denormals
+ *              (fesetround, torch.set_flush_denormal, a library linked with -ffast-math): the
+ *              library computes in the default floating-point environment and restores the
+ *              caller's.
+ * Exceptions   On a CPU no call ends in SIGFPE, whatever the numbers, even if floating-point
+ *              exceptions are enabled (feenableexcept: invalid, division by zero, overflow): NaN
+ *              and Inf are reported by status. The caller's all-gather (section 3) also runs with
+ *              traps off. Flags and traps are restored afterwards.
  * Network      The exchange is as trusted as its transport: use it on networks you trust.
  */
 #ifndef TAMIS_TAMIS_H
@@ -91,7 +93,7 @@ extern "C" {
 #define TAMIS_API
 #endif
 
-/* A function whose status must be looked at: compilers that can warn of a call that does not. */
+/* A function whose status must be checked: compilers that can, warn of calls that ignore it. */
 #if (defined(__cplusplus) && __cplusplus >= 201703L) ||                                            \
     (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
 #define TAMIS_CHECKED [[nodiscard]] TAMIS_API
@@ -101,8 +103,8 @@ extern "C" {
 #define TAMIS_CHECKED TAMIS_API
 #endif
 
-/* What an _INIT macro is made of: the size of its struct, and fields that do not begin at 0. C
- * names them in the initialiser; C++ could not before C++20, so there they are assigned. */
+/* An _INIT macro sets the size of its struct and the fields whose default is not 0. C uses
+ * designated initialisers; C++ has none before C++20, so there the fields are assigned. */
 #if defined(__cplusplus)
 #define TAMIS_INIT(type, sets)                                                                     \
     [] {                                                                                           \
@@ -137,12 +139,12 @@ typedef enum tamis_status {
     TAMIS_E_ARGUMENT = 1,    /* an argument is NULL, out of range, misaligned or overlapping */
     TAMIS_E_STATE = 2,       /* the call came out of order (wait without start, start twice) */
     TAMIS_E_NOMEM = 3,       /* memory could not be allocated */
-    TAMIS_E_UNSUPPORTED = 4, /* a valid wish that this build or this combination cannot fulfil */
-    TAMIS_E_MISMATCH = 5,    /* the ranks were configured differently; said on all ranks */
+    TAMIS_E_UNSUPPORTED = 4, /* a valid request that this build or combination does not support */
+    TAMIS_E_MISMATCH = 5,    /* the ranks were configured differently; all ranks get it */
     TAMIS_E_IO = 6,          /* a file could not be read or written */
     TAMIS_E_FORMAT = 7,      /* a state file is damaged, truncated, or belongs to something else */
 
-    /* The step is lost: nothing was applied; residuals are finite; go on with the next step. */
+    /* The step is lost: nothing was applied; residuals are finite; continue with the next step. */
     TAMIS_E_NONFINITE = 32, /* NaN or Inf in the gradient of at least one rank; on all ranks */
 
     /* The communicator is lost: every later call on it returns the same status. Save the state
@@ -151,7 +153,7 @@ typedef enum tamis_status {
     TAMIS_E_TRANSPORT = 65, /* the transport below (MPI, NCCL, a callback) reported an error */
     TAMIS_E_PROTOCOL = 66,  /* a message was refused (wrong step, wrong hash, damaged), or the
                                ranks were found to hold different results */
-    TAMIS_E_ABORTED = 67,   /* tamis_comm_abort was called on this rank, or a rank said so */
+    TAMIS_E_ABORTED = 67,   /* tamis_comm_abort was called here, or another rank reported so */
     TAMIS_E_DEVICE = 68     /* the accelerator reported an error */
 } tamis_status;
 
@@ -201,12 +203,12 @@ typedef struct tamis_comm_config {
 /**
  * Make the communicators of `nranks` ranks that are threads of this process.
  *
- * For tests and for training on one machine. Each communicator is then used by one thread.
+ * For tests and for training on one machine. One thread uses each communicator.
  *
  * @param  nranks  [in]   1 to 1024
  * @param  comms   [out]  tamis_comm *[nranks]; comms[r] is rank r; all or none are set
  *
- * Lifetime:   the shared part lives until the last of them is destroyed
+ * Lifetime:   the shared part is freed with the last communicator
  * Errors:     ARGUMENT, NOMEM; nothing is lost
  */
 TAMIS_CHECKED tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
@@ -252,30 +254,30 @@ TAMIS_API const char *tamis_comm_transport(const tamis_comm *comm);
 TAMIS_CHECKED tamis_status tamis_comm_status(const tamis_comm *comm);
 
 /**
- * Give the communicator up, from any thread: calls in progress return TAMIS_E_ABORTED soon.
+ * Abandon the communicator, from any thread: calls in progress return TAMIS_E_ABORTED soon.
  *
- * The other ranks learn it at once (local) or at their deadline (MPI, NCCL, callback).
+ * The other ranks notice at once (local) or at their deadline (MPI, NCCL, callback).
  */
 TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
 
 /** How threads wait for other ranks. It changes times and energy, never results. */
 typedef enum tamis_waiting {
-    TAMIS_WAITING_AUTO = 0, /* stay awake for a moment, then nap: an eighth of the time waited so
-                               far, 2 to 200 us. The moment is 15 us on the library's thread, 50
-                               while the caller waits for it, 400 on a thread of the caller */
-    TAMIS_WAITING_SPIN = 1, /* never give the processor away: it burns a core, and delays whoever
-                               shares it, perhaps the rank that is waited for */
-    TAMIS_WAITING_NAP = 2   /* naps from the first look on */
+    TAMIS_WAITING_AUTO = 0, /* poll for a moment, then nap for an eighth of the time waited so far,
+                               2 to 200 us. Polling lasts 15 us on the library's thread, 50 while
+                               the caller waits for that thread, 400 on a thread of the caller */
+    TAMIS_WAITING_SPIN = 1, /* never yield the processor: keeps a core busy and delays whatever
+                               shares it, perhaps the rank that is being waited for */
+    TAMIS_WAITING_NAP = 2   /* nap from the first poll on */
 } tamis_waiting;
 
 /**
  * Choose how this rank waits, from the next exchange on. Any thread. Until then: TAMIS_WAIT.
  *
- * With AUTO and NAP, a rank that had to wait in each of the last 16 steps naps longer until shortly
- * before the least of these waits has passed.
+ * With AUTO and NAP, a rank that had to wait in each of the last 16 steps takes longer naps until
+ * shortly before the shortest of these waits has passed.
  *
- * It matters where messages are polled for: mpi. Over local and callback a rank that waits sleeps
- * in the kernel, or does what the callback does.
+ * This matters only for mpi, which polls for messages. Over local a waiting rank sleeps in the
+ * kernel; over callback the callback decides.
  *
  * Errors:     ARGUMENT: no effect
  */
@@ -284,32 +286,31 @@ TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waitin
 /**
  * Check that all ranks hold the same bytes, e.g. their parameters.
  *
- * Data parallelism rests on three things that no gradient shows, and of which nothing else here
- * notices that they are missing:
+ * Data parallelism needs three things that no gradient shows and nothing else here checks:
  *
- *     equal parameters at the start    broadcast them, then check them; and once more every some
+ *     equal parameters at the start    broadcast them, then check them; check again every few
  *                                      hundred steps: ranks that apply the same results stay equal
  *     different samples                each rank its own shard, or P ranks do the work of one
- *     equal numbers of steps           or the rank that has more waits for the others in vain
+ *     equal numbers of steps           or a rank with more steps waits for the others in vain
  *
- * A hash of the bytes travels (XXH3, 128 bits), never the bytes.
+ * The ranks exchange a hash of the bytes (XXH3, 128 bits), never the bytes.
  *
- * @param  data   [in]  host memory; NULL with bytes = 0: of this rank there is nothing
+ * @param  data   [in]  host memory; NULL with bytes = 0: this rank has nothing
  *
  * Collective: yes, between steps
  * Cost:       one pass over the bytes and one all-gather; no allocation
  * Errors:     MISMATCH: the sentence, the same on all ranks, names those that differ from the
  *             majority, or from rank 0 if there is none; ranks that are in another collective call
- *             get it, too. ARGUMENT (data is NULL, on any rank; on all). Nothing is lost. Else the
- *             comm
+ *             get it, too. ARGUMENT on all ranks if data is NULL on any. Nothing is lost by these.
+ *             Other errors lose the comm
  */
 TAMIS_CHECKED tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t bytes);
 
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
  *
- * Not collective (but for MPI, see mpi.h). A poisoned communicator leaves behind what the transport
- * may still touch.
+ * Not collective, except over MPI (see mpi.h). A poisoned communicator does not free what the
+ * transport may still access.
  */
 TAMIS_API void tamis_comm_destroy(tamis_comm *comm);
 
@@ -338,28 +339,28 @@ TAMIS_CHECKED tamis_status tamis_layout_create(const tamis_segment *segments, si
                                                tamis_layout **out);
 
 /**
- * Say that the gradient of a segment is zero but for few rows: that of an embedding, of which a
- * batch touches the rows of its words. The segment is a matrix, row after row.
+ * Declare that the gradient of a segment is zero except in few rows, as in an embedding, where a
+ * batch touches only the rows of its words. The segment is a row-major matrix.
  *
- * Such a segment is exchanged by itself, exactly, whatever the scheme: the ranks tell each other
- * which rows have an entry that is not zero, and what any rank touched is summed whole, in float32.
- * Nothing of it is chosen or late; density, k and the statistics of picks count the other segments
- * alone. Where a rank touched so many rows that their list costs more than it saves, the whole
+ * Such a segment is exchanged separately and exactly, whatever the scheme: the ranks exchange which
+ * rows have a non-zero entry, and every row that any rank touched is summed whole, in float32. None
+ * of its entries are selected or late; density, k and the statistics of picks count only the other
+ * segments. If a rank touched so many rows that their list costs more than it saves, the whole
  * segment is summed in that step. The result holds all entries of the rows that were summed.
  *
- * The residual has a place for it, which is zero after every step that was applied: micro-batches
- * add up there, and what a step that failed or was skipped had is kept there for the next.
+ * The residual includes the segment; that part is zero after every applied step. Micro-batches add
+ * up there, and the gradient of a failed or skipped step stays there for the next step.
  *
- * Affects reducers that are made afterwards. All ranks must say the same.
+ * Affects reducers created afterwards. All ranks must set the same.
  *
  * @param  row_length  [in]  elements of a row, a divisor of the segment's length; 0: an ordinary
  *                           segment, as at first
  *
- * Shape:      each is a bucket of its own (section 7). More than 64 buckets, runs of other segments
- *             between them included, are refused by tamis_reducer_create (UNSUPPORTED). A reducer
- *             takes 12 bytes for each element of it, residual included, 20 if there are several
- *             buckets, and some 4 ranks + 5 for each row; with CUDA 8 or 16 of these on the host,
- *             which drives the steps
+ * Shape:      each such segment is a bucket of its own (section 7). tamis_reducer_create refuses
+ *             more than 64 buckets, runs of other segments between them included (UNSUPPORTED). A
+ *             reducer takes 12 bytes for each element of the segment, residual included, 20 if
+ *             there are several buckets, and some 4 ranks + 5 for each row. With CUDA, 8 or 16 of
+ *             these bytes are on the host, which drives the steps
  * Errors:     ARGUMENT: no effect
  */
 TAMIS_CHECKED tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment,
@@ -397,32 +398,32 @@ typedef enum tamis_output {
 /** Whether the result is the mean or the sum over ranks. */
 typedef enum tamis_op { TAMIS_OP_MEAN = 0, TAMIS_OP_SUM = 1 } tamis_op;
 
-/** What all ranks do together when any rank met NaN or Inf. The residual stays finite in each
- * case: an entry that would make it non-finite is dropped, the others are accumulated. Sums over
- * ranks count alike that are not finite, or would not be with all factors (mean, update.scale): so
- * nothing is applied but what is finite. Scheme "dense" looks at the sums alone. */
+/** What all ranks do when any rank finds NaN or Inf. The residual stays finite in each case: an
+ * entry that would make it non-finite is dropped, the others are accumulated. A sum over ranks that
+ * is not finite, or would not be with all factors (mean, update.scale), counts as a bad entry, too:
+ * only finite values are applied. Scheme "dense" checks the sums only. */
 typedef enum tamis_nonfinite {
     TAMIS_NONFINITE_ERROR = 0, /* apply nothing, wait returns TAMIS_E_NONFINITE on all ranks */
     TAMIS_NONFINITE_SKIP = 1,  /* apply nothing, wait returns TAMIS_OK, stats.skipped is 1 */
-    TAMIS_NONFINITE_DROP = 2   /* drop the bad entries and go on */
+    TAMIS_NONFINITE_DROP = 2   /* drop the bad entries and continue */
 } tamis_nonfinite;
 
 /** How the k entries of a step are divided among several buckets (section 7). */
 typedef enum tamis_share {
-    TAMIS_SHARE_NORM = 0,  /* by the norms of the layers in the step before; a bucket gets between
+    TAMIS_SHARE_NORM = 0,  /* by the norms of the layers in the previous step; a bucket gets between
                               half and twice what its length would give it. With an update of
                               rule Adam, which divides layers by their scale: by length */
     TAMIS_SHARE_LENGTH = 1 /* by length: constant counts */
 } tamis_share;
 
-/** Which thread makes the accumulate pass of a step that the host drives. */
+/** Which thread runs the accumulate pass of a step that the host drives. */
 typedef enum tamis_worker {
     TAMIS_WORKER_CALLER = 0, /* the one that calls start or ready */
     TAMIS_WORKER_THREAD = 1  /* the library's, if the communicator has one (mpi); else the one that
-                                waits. ready then takes no longer than a note */
+                                waits. ready then only marks the segment */
 } tamis_worker;
 
-/** Ways in which indices travel, row(NAME, name, number):
+/** How indices are encoded in messages, row(NAME, name, number):
  *
  *     u32       4 bytes each
  *     block16   2 bytes each, and a count for every 65,536 entries
@@ -432,10 +433,11 @@ typedef enum tamis_worker {
 #define TAMIS_INDEX_FORMATS(row)                                                                   \
     row(U32, u32, 1) row(BLOCK16, block16, 2) row(GAP8, gap8, 3) row(BITMAP, bitmap, 4)
 
-/** How indices travel (docs/exchange.md). The results are the same. AUTO is, bucket by bucket, what
- * takes few bytes by the counts known at creation (gap8 only if a third less than others, for it
- * takes longer to read); with exchange auto, which knows the link, what should take the least time;
- * u32 where a CUDA device runs the steps. */
+/** How indices are encoded (docs/exchange.md). The results are the same. AUTO chooses for each
+ * bucket, from the counts known at creation, a format that takes few bytes (gap8 only if it takes a
+ * third less than the others, since it is slower to read). With exchange auto, which knows the
+ * link, it is the format expected to take the least time; where a CUDA device runs the steps, u32.
+ */
 #define TAMIS_INDEX_ENUMERATOR(NAME, name, number) TAMIS_INDEX_##NAME = number,
 typedef enum tamis_index_format {
     TAMIS_INDEX_AUTO = 0,
@@ -455,7 +457,7 @@ typedef enum tamis_index_format {
     row(FLOAT32, float32, 1) row(BFLOAT16, bfloat16, 2) row(INT8, int8, 3) row(FP4, fp4, 4)        \
         row(FP2, fp2, 5)
 
-/** How values travel (docs/exchange.md). What rounding takes stays in a residual: late, not lost.
+/** How values travel (docs/exchange.md). Rounding errors stay in a residual: late, not lost.
  * AUTO is float32. Of a sum AUTO is what costs little beside the values: int8 for fp4, fp4 for fp2,
  * else their own type. */
 #define TAMIS_WIRE_ENUMERATOR(NAME, name, number) TAMIS_WIRE_##NAME = number,
@@ -465,7 +467,7 @@ typedef enum tamis_wire_type {
 } tamis_wire_type;
 #undef TAMIS_WIRE_ENUMERATOR
 
-/** What a reducer does. Phases of one bucket follow each other; `wait` is the caller's. */
+/** What a reducer does. Phases of one bucket follow each other; WAIT is on the caller's side. */
 typedef enum tamis_phase {
     TAMIS_PHASE_ACCUMULATE = 0,
     TAMIS_PHASE_CUT = 1,
@@ -473,9 +475,9 @@ typedef enum tamis_phase {
     TAMIS_PHASE_APPLY = 3,    /* of all buckets, at the end of the step */
     TAMIS_PHASE_WAIT = 4,     /* a thread of the caller is blocked: exposed time */
     TAMIS_PHASE_DEVICE = 5,   /* a step that a CUDA device runs by itself, as the host sees it */
-    TAMIS_PHASE_ARRIVE = 6,   /* waiting in the exchange until the last rank has come to it; told
-                                 when the exchange has ended. Where that is unknown (scheme
-                                 dense, the first exchange) EXCHANGE holds it */
+    TAMIS_PHASE_ARRIVE = 6,   /* waiting in the exchange for the last rank to arrive; reported
+                                 when the exchange has ended. If it is unknown (scheme dense,
+                                 the first exchange), EXCHANGE includes it */
     TAMIS_PHASES
 } tamis_phase;
 
@@ -495,7 +497,7 @@ typedef struct tamis_phase_event {
 } tamis_phase_event;
 
 /** What a rank adds to its residual in update mode; g is scale * its own gradient, m and v are
- * float32[n] each, from 0, and t counts passes from 1. */
+ * float32[n] each and start at 0, and t counts passes from 1. */
 typedef enum tamis_update_rule {
     TAMIS_UPDATE_ADAM = 0,    /* m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, and
                                  u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
@@ -507,10 +509,10 @@ typedef enum tamis_update_rule {
 
 /**
  * Update mode: the residual accumulates the step that each rank's own optimizer would make, not the
- * gradient. Adam suffers from sparse means of gradients (docs/fidelity.md says why); what comes out
- * of this is a step already. The caller only applies it:
+ * gradient. Adam suffers from sparse means of gradients (docs/fidelity.md says why); here the
+ * result is a step already. The caller only applies it:
  *
- *     tamis_update update = TAMIS_UPDATE_INIT;      what it leaves open is as advised, see below
+ *     tamis_update update = TAMIS_UPDATE_INIT;      open fields: see tamis_update_advise
  *     cfg.update = &update;
  *     ...
  *     for every parameter:  p -= lr * weight_decay * p;  p -= lr * grads[i];      plain SGD, lr as
@@ -518,8 +520,8 @@ typedef enum tamis_update_rule {
  * Parameters stay identical on all ranks; m and v differ from rank to rank, and belong to the
  * state.
  *
- * An entry that is not finite moves neither m nor v nor the residual, and counts as a bad one; so
- * does one whose square is not. What was a step for a skipped gradient has moved them.
+ * An entry that is not finite, or whose square is not, changes neither m nor v nor the residual,
+ * and counts as a bad one. The finite entries of a step that is then skipped have changed them.
  *
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v)
  * Cost:        one pass, 28 bytes per element (32 with dense output, 8 less without m or v)
@@ -534,8 +536,8 @@ typedef struct tamis_update {
     double beta1;   /* in [0, 1); -1: as advised for the density the reducer is created with */
     double beta2;   /* in [0, 1); adam only */
     double epsilon; /* 1e-38 to 1e38; adam only */
-    double scale;   /* 1e-6 to 1e6: factor on the result, for the step on the few that are chosen is
-                       larger than a dense one would be on them; 0: as advised for k / n, and
+    double scale;   /* 1e-6 to 1e6: factor on the result, since the few chosen entries need a larger
+                       step than a dense optimizer would make on them; 0: as advised for k / n,
                        following tamis_reducer_set_density */
 } tamis_update;
 
@@ -546,21 +548,22 @@ typedef struct tamis_update {
 /**
  * What TAMIS_UPDATE_INIT leaves open, by the density: beta1 where it is -1, scale, residual decay.
  *
- * Of rule Adam there are two forms. From 5 % of the entries on, beta1 = 0.9: what is chosen is
- * where the momentum is surest, and nothing waits. Below, beta1 = 0: the residual is the momentum,
- * which moves unsure entries, too. (RMSprop is this form with residual_decay 0: no momentum at
- * all.) A beta1 that is given stays, and has its own row:
+ * Rule Adam has two forms. At a density of 5 % or more, beta1 = 0.9: the entries with the surest
+ * momentum are chosen, and nothing waits. Below 5 %, beta1 = 0: the residual is the momentum, which
+ * moves unsure entries, too. (RMSprop is this form with residual_decay 0: no momentum at all.) A
+ * beta1 that is given is kept, and selects its row:
  *
  *     density           10 %     3 %     1 %    0.1 %     residual_decay
  *     scale, beta1 > 0   5       9      10      10        0
  *     scale, beta1 = 0   1       1.25    1.75    1        0.98
  *
- * Between them: by straight lines of log(scale) over log(density); below them the last; above, the
- * scale goes to 1 at density 1. The same bits on every machine. Of rule momentum: 0.9, 1, 1.
+ * Between the columns, log(scale) is linear in log(density). Below the last column, that column
+ * holds; above the first, the scale goes to 1 at density 1. All machines give the same bits. Rule
+ * momentum: beta1 0.9, scale 1, residual_decay 1.
  *
- * The scale must be tuned like a learning rate: these are small enough for the three transformers
- * of docs/fidelity.md, of which the smallest would gain one percent of its loss by twice as much,
- * and the largest is ruined by it. A beta2 of 0.999 is too slow for such steps.
+ * Tune the scale like a learning rate. These values are small enough for the three transformers of
+ * docs/fidelity.md: twice as much would lower the loss of the smallest by one percent and ruin the
+ * largest. A beta2 of 0.999 is too slow for such steps.
  *
  * @param  density         [in]      in (0, 1]
  * @param  update          [in,out]  set by TAMIS_UPDATE_INIT; rule and beta1 are read
@@ -575,15 +578,15 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
 #define TAMIS_BUCKETS_PLANNED UINT64_MAX
 
 /**
- * Options of a reducer. All ranks must give the same values but for `threads`, `worker` and
+ * Options of a reducer. All ranks must give the same values, except for `threads`, `worker` and
  * `on_phase`.
  *
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
- * no host synchronisation, if its messages have a fixed size: every preset with an exact count
- * (tamis, topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`,
- * whose parts move, nor with exchange `balanced-pairs`), and no segment has rows. In all other
- * cases the host drives the step and moves k entries (dense: the gradient; rows: those that were
- * touched) through pinned memory.
+ * no host synchronisation, if its messages have a fixed size and no segment has rows. Messages have
+ * a fixed size with every preset with an exact count (tamis, topk, cltk), dense, `step` and `fixed`
+ * with `capacity` (not with ownership `balanced`, whose parts move, nor with exchange
+ * `balanced-pairs`). In all other cases the host drives the step and moves k entries (dense: the
+ * gradient; rows: those that were touched) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -593,28 +596,28 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  *     threshold   exact | step | predict | fixed | sage | reuse
  *     exchange    union | pairs | balanced-pairs | auto
  *
- * A preset is a row of four: see tamis_scheme_list. Not every combination has a meaning; the ones
- * that have none are refused with a sentence. docs/algorithm.md describes each.
+ * A preset is a row of four: see tamis_scheme_list. Combinations that have no meaning are refused
+ * with a sentence. docs/algorithm.md describes each policy.
  *
- * With exchange auto each bucket is union or dense, whichever should take less time by a model
- * (docs/exchange.md), decided when the reducer is created, from numbers that all ranks share. Where
- * link_latency_us and link_gbit are both given, that is all the model knows of the machine, and the
- * choice is the same in every run. Else times are measured, once for a communicator, in some 80 ms;
- * the choice, and with it the bits, may then differ from run to run. Buckets that are dense are
- * summed in the gradient, in float32, whatever wire_type is: an error that loses the communicator
- * leaves their gradients partly reduced, and a step that is skipped for NaN or Inf loses what they
- * held, as with scheme dense. Micro-batches wait in the residual and go with the step. All buckets
- * are union with TAMIS_OUTPUT_SPARSE and on a CUDA device.
+ * With exchange auto each bucket is union or dense, whichever a model (docs/exchange.md) expects to
+ * be faster. The choice is made when the reducer is created, from numbers that all ranks share. If
+ * link_latency_us and link_gbit are both given, the model knows nothing else of the machine, and
+ * the choice is the same in every run. Otherwise times are measured, once per communicator, in some
+ * 80 ms; the choice, and with it the bits, may then differ between runs. Dense buckets are summed
+ * in the gradient, in float32, whatever wire_type is: an error that loses the communicator leaves
+ * their gradients partly reduced, and a step that is skipped for NaN or Inf loses their gradients,
+ * as with scheme dense. Their micro-batches wait in the residual and are sent with the step. With
+ * TAMIS_OUTPUT_SPARSE and on a CUDA device all buckets are union.
  *
- * With ranks_per_node = G > 1 the exchange is hierarchical: ranks a G to a G + G - 1 are node a, in
- * which all gradients are summed, so that only picks of sums travel between nodes. Rank g of a node
- * holds slice g, some n/G elements: its residual is that of the node's sum, and steps are those of
- * the scheme among the ranks g of all nodes, on their slice; results are gathered in the node
- * (docs/exchange.md). G divides the number of ranks. For schemes with an exact count, exclusive
- * ownership and exchange union (tamis, cltk), float32 values and the CPU; no segment has rows. The
- * gradient is read by the exchange, whatever `worker` says, and so is the library's until wait; an
- * error before the node's sum is made leaves it as it was. Bad entries are those of sums of a node;
- * tamis_reducer_accumulate is refused.
+ * With ranks_per_node = G > 1 the exchange is hierarchical. Ranks a G to a G + G - 1 form node a,
+ * which sums its gradients, so that only picks of these sums travel between nodes. Rank g of a node
+ * holds slice g, some n/G elements; its residual is that of the node's sum. The ranks g of all
+ * nodes run the scheme on their slice; each node gathers the results (docs/exchange.md). G must
+ * divide the number of ranks. For schemes with an exact count, exclusive ownership and exchange
+ * union (tamis, cltk), float32 values and the CPU; no segment has rows. The exchange reads the
+ * gradient, whatever `worker` is, so the gradient belongs to the library until wait; an error
+ * before the node's sum is complete leaves it unchanged. Bad entries are counted in the sums of a
+ * node; tamis_reducer_accumulate is refused.
  */
 typedef struct tamis_reducer_config {
     size_t size;
@@ -639,33 +642,33 @@ typedef struct tamis_reducer_config {
     tamis_dtype grad_dtype;    /* float32 */
     uint64_t bucket_length;    /* elements of a bucket (section 7). 0: all segments are one bucket;
                                   TAMIS_BUCKETS_PLANNED: as the link below suggests; else segments
-                                  are joined until they have so many. At most 64 buckets, and k */
+                                  are joined until they have so many. At most 64 or k buckets */
     tamis_share share;         /* norm */
     tamis_worker worker;       /* caller */
     double density_max;        /* the most that tamis_reducer_set_density may ask; 0: density */
     double link_latency_us; /* time of an empty message. 0: not known; planned buckets are then as
                                for 50, exchange auto measures */
     double link_gbit; /* 10^9 bits a second of one rank. 0: not known; as for 1, or measured */
-    /* Called at the end of every phase, from whatever thread made it, which may be the library's.
-     * It must return soon and must not call the library. NULL: nobody listens. */
+    /* Called at the end of every phase, on the thread that ran it, which may be the library's. It
+     * must return soon and must not call the library. NULL: not called. */
     void (*on_phase)(void *context, const tamis_phase_event *event);
     void *on_phase_context;
     tamis_index_format index_format; /* auto */
     tamis_wire_type wire_type;       /* of values that a rank sends */
     tamis_wire_type wire_type_sum;   /* of their sums, exchange union */
 #ifdef TAMIS_EXPERIMENTAL
-    uint32_t ranks_per_node; /* G: hierarchical exchange, below. 0 and 1: all ranks are alike */
+    uint32_t ranks_per_node; /* G: hierarchical exchange, above. 0 and 1: no nodes */
 #else
     uint32_t experimental_ranks_per_node; /* leave it as it is */
 #endif
-    double residual_decay;      /* in [0, 1]: what a residual is multiplied by once a step, before
+    double residual_decay;      /* in [0, 1]: factor on the residual once a step, before
                                 anything is added. 1 keeps all; less forgets what has waited long,
                                 so that mass is no longer conserved. Not for scheme dense. -1: 1;
                                 with an update as tamis_update_advise says */
     const tamis_update *update; /* NULL: residuals accumulate gradients. Copied */
 } tamis_reducer_config;
 
-/** What is not named is 0, NULL, or the first of its enum. */
+/** Fields not named are 0, NULL, or the first of their enum. */
 #define TAMIS_REDUCER_CONFIG_INIT                                                                  \
     TAMIS_INIT(tamis_reducer_config, TAMIS_SET(density, 0.01) TAMIS_SET(residual_decay, -1.0))
 
@@ -677,8 +680,7 @@ typedef struct tamis_scheme_info {
 
 #define TAMIS_SCHEME_INFO_INIT TAMIS_INIT(tamis_scheme_info, )
 
-/** The index-th preset. @return 0 past the end of the table, else 1. `out`
- * is set by its _INIT macro. */
+/** The index-th preset; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
 TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
 
 /**
@@ -688,9 +690,9 @@ TAMIS_API int tamis_scheme_list(size_t index, tamis_scheme_info *out);
  *             differs, ALL ranks get TAMIS_E_MISMATCH with a sentence naming field and rank. If
  *             one rank fails for another reason (memory, argument), all ranks get its status.
  * Shape:      residual float32[n] (ranks_per_node: of the slice, and as much for the node's sum);
- *             further buffers O(ranks * k) for exact counts, some 9 n floats
- *             for `step`, `fixed` and `sage` without capacity (ownership `all` and `leader`: 4 n
- *             for every rank, `balanced` up to three quarters of that), 2 n for `bins`
+ *             further buffers O(ranks * k) for exact counts, some 9 n floats for `step`, `fixed`
+ *             and `sage` without capacity (ownership `all` and `leader`: 4 n for every rank,
+ *             `balanced` up to three quarters of that), 2 n for `bins`
  * Errors:     ARGUMENT, NOMEM, UNSUPPORTED, MISMATCH: nothing lost; TIMEOUT, TRANSPORT, DEVICE:
  *             the comm
  */
@@ -714,8 +716,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_set_density(tamis_reducer *reducer, dou
 /* ------------------------------------------------------------------------------------------- */
 /* 6. Steps                                                                                     */
 
-/** One step: where the gradient is. Exactly one of `grad` and `grads` is set; which of them is each
- * rank's own choice, and makes no difference to the result. */
+/** One step: where the gradient is. Exactly one of `grad` and `grads` is set. Each rank may choose
+ * either; the result is the same. */
 typedef struct tamis_step {
     size_t size;
     void *grad;         /* [in,out] config.grad_dtype[n], aligned to an element */
@@ -730,17 +732,15 @@ typedef struct tamis_step {
  * Begin a step: accumulate the gradient into the residual, and start the exchange.
  *
  * acc = residual_decay * residual + scale * grad, or u in place of the gradient in update mode,
- * multiplied and added with one rounding each. With
- * TAMIS_OUTPUT_DENSE the gradient is cleared in the same pass: from here on its content lives in
- * the residual, also if the exchange fails.
+ * multiplied and added with one rounding each. With TAMIS_OUTPUT_DENSE the same pass clears the
+ * gradient: from here on its content is in the residual, even if the exchange fails.
  *
  * Collective: yes              Order:  returns when the gradient has been read (worker `caller`);
  *                                      the exchange runs on the library's thread (mpi) or inside
  *                                      wait (local, callback, MPI without THREAD_MULTIPLE). CUDA:
- *                                      returns at
- *                                      once if the communicator works in stream order (nccl) and
- *                                      the slots have a fixed size (section 5); else it waits for
- *                                      the pass, whose input `stream` produced
+ *                                      returns at once if the communicator works in stream order
+ *                                      (nccl) and messages have a fixed size (section 5); else it
+ *                                      waits for the pass, whose input `stream` produced
  * Cost:       one pass, 12 bytes per element (16 with dense output; 2 and 4 less for 16-bit
  *             gradients); no allocation
  * Errors:     ARGUMENT, STATE, UNSUPPORTED (a captured stream where the host must drive): no
@@ -758,8 +758,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_start(tamis_reducer *reducer, const tam
  * TAMIS_E_NONFINITE the result is zero everywhere. On an error that loses the communicator the
  * residual holds everything that was accumulated: nothing was applied anywhere on this rank. Others
  * may have applied the step, if only its last exchange failed here: tamis_reducer_align. Scheme
- * "dense" has no residual: such an error leaves its gradient partly reduced. So also buckets that
- * exchange auto made dense.
+ * "dense" has no residual: such an error leaves its gradient partly reduced. The same holds for
+ * buckets that exchange auto made dense.
  *
  * Collective: yes              Errors:  STATE: no effect; NONFINITE: the step;
  *                                       TIMEOUT, TRANSPORT, PROTOCOL, ABORTED, DEVICE: the comm
@@ -767,20 +767,19 @@ TAMIS_CHECKED tamis_status tamis_reducer_start(tamis_reducer *reducer, const tam
 TAMIS_CHECKED tamis_status tamis_reducer_wait(tamis_reducer *reducer);
 
 /**
- * Finish the step in the order of a CUDA stream: what is enqueued on `stream` from here on finds
- * the result of wait. The host waits for nothing, and may be up to eight steps ahead.
+ * Finish the step in the order of a CUDA stream: work enqueued on `stream` after this call sees the
+ * result of wait. The host does not wait, and may be up to eight steps ahead.
  *
- * How the step fared is known later: an error that loses the communicator is what the next start
- * or wait returns (the gradient is then zero, its content in the residual), a step without result
- * (NONFINITE) is logged and seen in tamis_stats.skipped, tamis_reducer_stats tells of the last step
- * that has ended. A step that the host must drive (see start) is waited for, as by
- * tamis_reducer_wait.
+ * The outcome is known later. The next start or wait returns an error that loses the communicator
+ * (the gradient is then zero, its content in the residual). A step without result (NONFINITE) is
+ * logged and sets tamis_stats.skipped. tamis_reducer_stats reports the last step that has ended. If
+ * the host must drive the step (see start), join waits for it, as tamis_reducer_wait does.
  *
  * When `stream` is being captured, so is the step: start and join become part of the caller's
- * graph, on all ranks or on none. Nobody watches replays: they have no deadline, and a failure is
- * found by the next tamis_reducer_stats or tamis_reducer_save.
+ * graph, on all ranks or on none. Replays are not supervised: they have no deadline, and the next
+ * tamis_reducer_stats or tamis_reducer_save reports a failure.
  *
- * @param  stream  [in]  cudaStream_t; NULL: the default stream. Nothing on TAMIS_DEVICE_CPU
+ * @param  stream  [in]  cudaStream_t; NULL: the default stream. Ignored on TAMIS_DEVICE_CPU
  *
  * Collective: yes              Errors:  as tamis_reducer_wait, of this or an earlier step
  */
@@ -789,28 +788,27 @@ TAMIS_CHECKED tamis_status tamis_reducer_join(tamis_reducer *reducer, void *stre
 /* ------------------------------------------------------------------------------------------- */
 /* 7. Overlap: buckets, readiness, micro-batches                                                */
 /*
- * A reducer may divide its segments into buckets, each exchanged by itself while the backward pass
- * still computes others. Buckets are runs of whole segments. They are exchanged from the last
- * segment to the first, the order in which backward produces gradients, on every rank alike; a
- * bucket that is ready out of turn waits for those before it, so no order of readiness can lead to
- * a deadlock.
+ * A reducer may divide its segments into buckets, each exchanged separately while the backward pass
+ * still computes others. Buckets are runs of whole segments. All ranks exchange them from the last
+ * segment to the first, the order in which backward produces gradients. A bucket that is ready out
+ * of turn waits for those before it, so no order of readiness can lead to a deadlock.
  *
  *     segments     W1 b1 | W2 b2 | W3 b3 | W4 b4        buckets  3 2 1 0
  *     backward     ......................... W4 b4 W3 b3 W2 b2 W1 b1
  *     ready                                        0     1     2     3   then wait
  *     exchange                                     [ 0 ] [ 1 ] [ 2 ] [ 3 ]
  *
- * A step may begin with ready in place of start; start, if it is called then, means "the rest". The
- * result, all at once and for all buckets together, is there after wait: nothing is written to a
- * gradient before every bucket has been exchanged, and a step that fails has applied nothing; a
- * gradient whose bucket never began is as it was. (Scheme "dense" sums in place, see wait.)
- * The bits depend on the buckets, not on who marked what when.
+ * A step may begin with ready instead of start; a start that follows means "the rest". The result
+ * of all buckets is there after wait: nothing is written to a gradient before every bucket has been
+ * exchanged. A step that fails has applied nothing; a gradient whose bucket never began is
+ * unchanged. (Scheme "dense" sums in place, see wait.) The bits depend on the buckets, not on the
+ * order in which segments were marked.
  *
  * Over transports without a thread of their own (section 6) the exchange overlaps with backward if
  * another thread is inside wait meanwhile: it exchanges the buckets as they become ready.
  *
- * Several reducers of one communicator are in step only if their buckets begin in the same order on
- * all ranks; where that is not so, let each have a communicator.
+ * Several reducers may share a communicator only if their buckets begin in the same order on all
+ * ranks; otherwise give each reducer its own.
  */
 
 /**
@@ -819,10 +817,10 @@ TAMIS_CHECKED tamis_status tamis_reducer_join(tamis_reducer *reducer, void *stre
  * The first call begins a step. All calls of a step, and start, give the same `grad` or `grads`,
  * `scale` and `stream`; of `grads` only this segment's pointer is read. When this completes the
  * bucket whose turn it is, that bucket is accumulated (worker `caller`: here) and its exchange
- * begins, and so with any later ones that waited for it.
+ * begins; so are any later buckets that waited for it.
  *
  * Collective: no: any order, which may differ between ranks, within one reducer
- * Cost:       less than a microsecond, where no bucket begins; no allocation
+ * Cost:       less than a microsecond if no bucket begins; no allocation
  * Errors:     ARGUMENT; STATE: marked twice, or the last step has not been waited for: no effect;
  *             else as tamis_reducer_start
  */
@@ -830,9 +828,9 @@ TAMIS_CHECKED tamis_status tamis_reducer_ready(tamis_reducer *reducer, uint32_t 
                                                const tamis_step *step);
 
 /**
- * Add a gradient to the residual and exchange nothing: one micro-batch of several. The gradient of
- * the last micro-batch goes by start or ready. No second buffer is needed; dense output clears the
- * gradient as start does.
+ * Add a gradient to the residual and exchange nothing: one micro-batch of several. Give the last
+ * micro-batch to start or ready. No second buffer is needed; dense output clears the gradient as
+ * start does.
  *
  * Collective: no               Order:  when it returns the gradient has been read; CUDA: in the
  *                                      order of step.stream where the device runs steps by itself
@@ -845,7 +843,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_accumulate(tamis_reducer *reducer, cons
 
 /**
  * Whether wait would return at once. Over transports without a thread of their own (local,
- * callback, MPI without THREAD_MULTIPLE) this makes the exchange, and so may take as long as wait.
+ * callback, MPI without THREAD_MULTIPLE) this call runs the exchange and may take as long as wait.
  *
  * @param  done  [out]  1 or 0; still 0 while segments are not ready
  * Errors:     ARGUMENT, STATE (no step is under way)
@@ -858,16 +856,16 @@ typedef struct tamis_bucket {
     uint32_t first_segment, nsegments;
     uint64_t begin, length;   /* elements */
     uint64_t target;          /* entries it will send in the next step, all ranks together; 0 for a
-                                 segment that has rows: nobody knows */
+                                 segment that has rows: unknown */
     const char *index_format; /* how its indices travel: "u32", "block16", "gap8" or "bitmap";
                                  "none" where everything travels */
     const char *exchange;     /* "union", "pairs", "dense" or "rows" */
     double predicted_us;      /* of a step of this bucket by itself, by the model of exchange auto
                                  (docs/exchange.md); else 0 */
 
-    /* What this rank's residual holds of it: `held` elements, from held_at on; number i of them is
-     * element begin + slice_first + i / slice_run * slice_stride + i % slice_run. All of the bucket
-     * but with ranks_per_node; nothing with scheme "dense". */
+    /* The part of the bucket in this rank's residual: `held` elements, from held_at on; the i-th is
+     * element begin + slice_first + i / slice_run * slice_stride + i % slice_run. With
+     * ranks_per_node a slice, otherwise the whole bucket; nothing with scheme "dense". */
     uint64_t held, held_at, slice_first, slice_run, slice_stride;
 } tamis_bucket;
 
@@ -893,13 +891,13 @@ typedef struct tamis_result {
                                 auto made any bucket dense */
     const float *values; /* mean or sum over ranks, times the scale of an update; NULL where indices
                             is */
-    tamis_device memory; /* where indices and values lie */
+    tamis_device memory; /* whose memory holds indices and values */
 } tamis_result;
 
 #define TAMIS_RESULT_INIT TAMIS_INIT(tamis_result, )
 
 /**
- * Where the result of the last step lies.
+ * Get pointers to the result of the last step.
  *
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE (no step was
  *                                                           waited for; a joined step has none)
@@ -908,7 +906,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_result(const tamis_reducer *reducer, ta
 
 /**
  * The residual of this rank, float32[n], in memory of its device. NULL for scheme "dense", which
- * has none. With ranks_per_node float32[sum of tamis_bucket.held], of the elements told there.
+ * has none. With ranks_per_node float32[sum of tamis_bucket.held], for the elements given there.
  * After a join it is complete in the order of the joined stream.
  *
  * Lifetime:   until the next start, load or destroy         Errors:  ARGUMENT, STATE
@@ -920,21 +918,21 @@ typedef struct tamis_stats {
     size_t size;
     uint64_t steps;      /* steps finished, those before a loaded state included */
     uint64_t length;     /* n */
-    uint64_t target;     /* k = max(1, floor(density * n)); buckets that are dense: all they hold.
-                            Excludes segments that have rows, as all that follows does;
-                            tamis_result.count includes them */
+    uint64_t target;     /* k = max(1, floor(density * n)); dense buckets count whole. This and the
+                            following counts exclude segments that have rows; tamis_result.count
+                            includes them */
     uint64_t selected;   /* entries in the result, the same on all ranks */
-    uint64_t picked;     /* entries this rank sent; scheme `deft` has groups that all ranks take
-                               whole and nobody sends */
+    uint64_t picked;     /* entries this rank sent; excludes groups of scheme `deft` that all ranks
+                               take whole, unsent */
     uint64_t picked_max; /* the most any rank sent */
     uint64_t deferred;   /* entries that did not fit a slot and stay in the residual, all ranks */
     uint64_t candidates; /* entries over the threshold, all ranks, of buckets that counted them */
     uint64_t rescans;    /* ranks that had to search their part again in this step */
     uint64_t rescans_total; /* the same, summed over all steps */
-    uint64_t nonfinite;     /* bad entries, all ranks: of each rank's gradients those that were
-                               dropped, and those of the result that would not be finite. Of buckets
-                               that are summed whole the latter, and what micro-batches had; none of
-                               those whose turn comes when the step is skipped already */
+    uint64_t nonfinite;     /* bad entries, all ranks: those dropped from each rank's gradients, and
+                               those of the result that would not be finite. Buckets that are summed
+                               whole count the latter, and those of micro-batches; buckets whose
+                               turn comes when the step is skipped already count none */
     uint64_t skipped;       /* 1 if nothing was applied because of them */
     double density;         /* selected / n */
     double threshold;       /* smallest magnitude this rank sent; with budget norm in units of its
@@ -943,19 +941,19 @@ typedef struct tamis_stats {
     double residual_norm;   /* L2 norm of what stayed */
     uint64_t wire_bytes;    /* sent by this rank in this step, headers and rows included */
     uint64_t wire_bytes_total;
-    double accumulate_s; /* wall time of each phase on this rank; 0 where the device runs the step
-                            by itself, for the host has no clock there */
+    double accumulate_s; /* wall time of each phase on this rank; 0 if the device runs the step by
+                            itself, where the host cannot measure it */
     double cut_s;
-    double exchange_s; /* transport calls, waiting for others included, and the union */
-    double apply_s;    /* write back, control */
-    double wait_s;     /* inside tamis_reducer_wait, of which the phases above may be a part */
+    double exchange_s;       /* transport calls, waiting for others included, and the union */
+    double apply_s;          /* write back, control */
+    double wait_s;           /* inside tamis_reducer_wait; may include the phases above */
     double exchange_s_total; /* of all steps since the reducer was made */
-    double slack_s;     /* how much later than here the last gradient was ready on the slowest rank,
-                           both counted from the end of the last exchange of the step before; 0 if
+    double slack_s;     /* how much later the last gradient was ready on the slowest rank than here,
+                           both counted from the end of the previous step's last exchange; 0 if
                            unknown: scheme dense, the first step, or a device runs the steps */
     uint32_t straggler; /* that rank; UINT32_MAX if unknown */
-    double arrive_s;    /* of exchange_s, waiting for other ranks to come to the exchanges of the
-                           buckets; 0 where unknown. The rest is what the transfer took */
+    double arrive_s;    /* part of exchange_s: waiting for other ranks to arrive at the exchanges of
+                           the buckets; 0 if unknown. The rest is the transfer */
 } tamis_stats;
 
 #define TAMIS_STATS_INIT TAMIS_INIT(tamis_stats, TAMIS_SET(straggler, UINT32_MAX))
@@ -971,66 +969,66 @@ TAMIS_CHECKED tamis_status tamis_reducer_stats(tamis_reducer *reducer, tamis_sta
  *
  * The file is written beside `path`, flushed and renamed, so `path` is either the old file or the
  * new one. Works on a reducer whose communicator is lost: this is how a failed job saves its work.
- * Steps that were joined and have not ended are waited for; launches of captured graphs must have
- * ended. The file does not depend on the device.
+ * Waits for joined steps that have not ended; launches of captured graphs must have ended before.
+ * The file does not depend on the device.
  *
  * Collective: no               Errors:  ARGUMENT, STATE (between start and wait), IO, NOMEM;
- *                                       DEVICE: its memory could not be read, `path` is as it was
+ *                                       DEVICE: its memory could not be read, `path` is unchanged
  */
 TAMIS_CHECKED tamis_status tamis_reducer_save(tamis_reducer *reducer, const char *path);
 
 /**
- * Take the state back from a file. The run then goes on bit for bit as if it had not stopped.
+ * Restore the state from a file. The run then continues bit for bit as if it had not stopped.
  *
  * Everything is checked first (version, byte order, lengths, checksums, layout, scheme, density,
- * rank and number of ranks); on any error the reducer is as it was.
+ * rank and number of ranks); on any error the reducer is unchanged.
  *
  * Collective: no, but all ranks must load the same step, or call tamis_reducer_align; the next step
  *             notices if they did not
- * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is of no use any more
+ * Errors:     ARGUMENT, STATE, IO, FORMAT, NOMEM; DEVICE: the reducer is unusable
  */
 TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char *path);
 
 /**
  * After loading or restoring: bring all ranks to the same step.
  *
- * Where the last exchange of a step fails on one rank alone, the others apply that step and this
- * one does not, so the states that they save then are a step apart. Ranks that are ahead take their
- * last step back: what they gave in it returns to their residual, and their thresholds to what they
- * were. The run goes on bit for bit as if the step had failed on all ranks. What such a rank has
- * added to its residual since, for it had begun the next step, stays there as of a micro-batch.
+ * If the last exchange of a step fails on one rank only, the others apply that step and this one
+ * does not; the states that they then save are one step apart. Ranks that are ahead undo their last
+ * step: what they sent returns to their residual, and their thresholds to what they were. The run
+ * continues bit for bit as if the step had failed on all ranks. If such a rank had begun the next
+ * step, what it has added to its residual stays there, as from a micro-batch.
  *
- * Parameters, the optimizer's state and the place in the data must be those of the step that is
- * returned: that is what a rank which has not applied the last one has saved, and as parameters are
- * equal on all ranks, those of any one that saved at that step serve for all.
+ * Parameters, optimizer state and position in the data must be those of the returned step. A rank
+ * that has not applied the last step has saved them; since parameters are equal on all ranks, those
+ * of any rank that saved at that step serve for all.
  *
- * Nothing is known of the way back after it was gone, of more than one step, of steps that a CUDA
- * device ran by itself, of residuals that were restored without their control part, and of steps
- * that sent more than four times what they aimed at. Scheme dense, which keeps nothing, only counts
- * back. So do dense buckets of exchange auto, and moments of rule Adam stay as they are.
+ * Only one step can be undone, and only once. It cannot be undone if a CUDA device ran it by
+ * itself, if it sent more than four times its target, or if the residual was restored without its
+ * control part. Scheme dense, which keeps nothing, only sets the step number back; so do dense
+ * buckets of exchange auto. Moments of rule Adam stay as they are.
  *
  * @param  step  [out]  number of the next step, from 0: the same on all ranks
  *
  * Collective: yes
  * Errors:     ARGUMENT, STATE, NOMEM, MISMATCH (more than one step apart), UNSUPPORTED (no way
  *             back), on all ranks: no effect; TIMEOUT, TRANSPORT: the comm; DEVICE: the reducer is
- *             of no use any more
+ *             unusable
  */
 TAMIS_CHECKED tamis_status tamis_reducer_align(tamis_reducer *reducer, uint64_t *step);
 
 /*
- * For callers that keep checkpoints of their own, the same in memory, in two parts, three in update
+ * The same in memory, for callers that keep their own checkpoints, in two parts, three in update
  * mode:
  *
- *     control    what a state file holds but for the vectors: what it belongs to, step number,
- *                thresholds, and what the last step changed: a few KiB, and 12 bytes for each entry
- *                of a step (of what is cut by threshold: four times as many, and 48 KiB; of a
- *                segment with rows: 3 bytes an element; momentum: 4 more)
+ *     control    a state file without the vectors: what it belongs to, step number, thresholds,
+ *                and what the last step changed: a few KiB, and 12 bytes for each entry of a step
+ *                (schemes that cut by threshold: four times as many, and 48 KiB; a segment with
+ *                rows: 3 bytes an element; momentum: 4 more)
  *     residual   float32[n] in the order of the layout, in host memory
  *     moments    one or two more of these, and the passes that made them
  *
- * Neither needs communication, and both work on a reducer whose communicator is lost. Order with
- * steps as for tamis_reducer_save.
+ * None needs communication, and all work on a reducer whose communicator is lost. Order with
+ * respect to steps as for tamis_reducer_save.
  */
 
 /** Bytes of the control part, constant over the life of a reducer. Errors: ARGUMENT. */
@@ -1040,7 +1038,7 @@ TAMIS_CHECKED tamis_status tamis_reducer_control_bytes(const tamis_reducer *redu
  * Write the control part.
  *
  * @param  memory  [out]  any alignment
- * @param  bytes   [in]   as tamis_reducer_control_bytes says
+ * @param  bytes   [in]   from tamis_reducer_control_bytes
  *
  * Cost:       reads the residual once, for its checksum
  * Errors:     ARGUMENT, STATE (between start and wait), NOMEM; DEVICE
@@ -1060,18 +1058,18 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_control(tamis_reducer *reducer, vo
 TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, float *out);
 
 /**
- * Take one part or both back.
+ * Restore one part or both.
  *
- * Both, of one moment: the run goes on bit for bit, as after tamis_reducer_load, and all that is
- * checked there is checked here. The control part alone: thresholds and step number, and no way
- * back (tamis_reducer_align). The residual alone, from wherever it comes: it replaces what the
- * reducer holds and all else stays.
+ * Both, saved together: the run continues bit for bit, as after tamis_reducer_load, with the same
+ * checks. The control part alone: thresholds and step number, and no way back
+ * (tamis_reducer_align). The residual alone, from any source: it replaces what the reducer holds,
+ * and all else stays.
  *
- * So a run of Q ranks goes on with P, in two calls. The control part alone may be of any rank of
- * another number of them; what is divided among ranks (ownership balanced, exchange balanced-pairs)
- * stays as it is here. Then the residual: what waits must come to the same result, so the new
- * residuals sum to what the old ones did (TAMIS_OP_SUM), or to P / Q times that
- * (TAMIS_OP_MEAN), e.g.
+ * So a run of Q ranks can continue with P, in two calls. First the control part alone, which may
+ * come from any rank of another number of ranks; what is divided among ranks (ownership balanced,
+ * exchange balanced-pairs) stays as it is here. Then the residual: waiting entries must give the
+ * same result, so the new residuals must sum to what the old ones did (TAMIS_OP_SUM), or to P / Q
+ * times that (TAMIS_OP_MEAN), e.g.
  *
  *     4 ranks a b c d -> 2 ranks   (a + c) / 2   (b + d) / 2
  *     2 ranks a b     -> 4 ranks   a   b   a   b              or 2a  2b  0  0
@@ -1081,11 +1079,9 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, f
  * @param  residual  [in]  float32[n], finite, host memory; NULL: stays as it is
  *
  * Collective: no, but all ranks must restore the same step, or call tamis_reducer_align; the next
- * step
- *             notices if they did not
+ *             step notices if they did not
  * Errors:     ARGUMENT (both NULL, an element is not finite), STATE, UNSUPPORTED (a residual for
- *             scheme dense), FORMAT, NOMEM: the reducer is as it was; DEVICE: it is of no use any
- *             more
+ *             scheme dense), FORMAT, NOMEM: the reducer is unchanged; DEVICE: it is unusable
  */
 TAMIS_CHECKED tamis_status tamis_reducer_load_memory(tamis_reducer *reducer, const void *control,
                                                      size_t control_bytes, const float *residual);
@@ -1097,16 +1093,16 @@ TAMIS_CHECKED tamis_status tamis_reducer_load_memory(tamis_reducer *reducer, con
  * @param  second  [out]  float32[n]; NULL if the rule has none (momentum)
  * @param  passes  [out]  t of the last pass, for the bias correction
  *
- * Errors:     ARGUMENT (a pointer that is missing, or is given for a moment that there is not),
- *             STATE (between start and wait), UNSUPPORTED (no update mode), NOMEM; DEVICE: part may
- *             have been written
+ * Errors:     ARGUMENT (a pointer is missing, or given for a moment that does not exist), STATE
+ *             (between start and wait), UNSUPPORTED (no update mode), NOMEM; DEVICE: part may have
+ *             been written
  */
 TAMIS_CHECKED tamis_status tamis_reducer_save_moments(tamis_reducer *reducer, float *first,
                                                       float *second, uint64_t *passes);
 
 /**
- * Take moments from wherever they come; all else stays. Nothing tells whether they are of the same
- * moment as control and residual: that is the caller's to know.
+ * Restore the moments, from any source; all else stays. Nothing checks that they were saved
+ * together with control and residual: the caller must ensure that.
  *
  * For another number of ranks, give all new ranks the mean of the old moments.
  *
@@ -1114,8 +1110,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_moments(tamis_reducer *reducer, fl
  * @param  second  [in]  float32[n], finite, not negative; NULL as above
  * @param  passes  [in]  as saved
  *
- * Collective: no               Errors:  as for save; nothing has changed but after DEVICE, when the
- *                                       reducer is of no use any more
+ * Collective: no               Errors:  as for save; nothing has changed, except after DEVICE: the
+ *                                       reducer is unusable
  */
 TAMIS_CHECKED tamis_status tamis_reducer_load_moments(tamis_reducer *reducer, const float *first,
                                                       const float *second, uint64_t passes);
@@ -1133,8 +1129,7 @@ typedef struct tamis_setting {
 
 #define TAMIS_SETTING_INIT TAMIS_INIT(tamis_setting, )
 
-/** The index-th setting. @return 0 past the end of the table, else 1. `out`
- * is set by its _INIT macro. */
+/** The index-th setting; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
 TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
 
 /** A field of tamis_reducer_config or tamis_update that is a number or a word. docs/options.md is
@@ -1142,36 +1137,33 @@ TAMIS_API int tamis_setting_list(size_t index, tamis_setting *out);
 typedef struct tamis_option {
     size_t size;
     const char *of;    /* "config" or "update" */
-    const char *name;  /* of the field, */
-    size_t offset;     /* which begins at this byte of its struct */
+    const char *name;  /* of the field */
+    size_t offset;     /* of the field in its struct, in bytes */
     const char *kind;  /* "double", "uint32_t", "uint64_t"; "word": an enum */
-    const char *range; /* in words; empty: any; of a word its values from 0 on, separated by '|' */
-    const char *same;  /* who must have the same: "rank": nobody; "ranks": all; "state": all, and a
-                          state that is loaded */
+    const char *range; /* in words; empty: any; a word: its values from 0 on, separated by '|' */
+    const char *same;  /* what must have the same value: "rank": nothing else; "ranks": all ranks;
+                          "state": all ranks, and a state that is loaded */
     const char *help;
     double fallback; /* as the _INIT macro sets it */
 } tamis_option;
 
 #define TAMIS_OPTION_INIT TAMIS_INIT(tamis_option, )
 
-/** The index-th option. @return 0 past the end of the table, else 1. `out`
- * is set by its _INIT macro. */
+/** The index-th option; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
 TAMIS_API int tamis_option_list(size_t index, tamis_option *out);
 
-/** What does not go together: a call refuses with UNSUPPORTED what is asked for. docs/options.md is
- * made from these, too. */
+/** A combination that `call` refuses with UNSUPPORTED. docs/options.md is made from these, too. */
 typedef struct tamis_refusal {
     size_t size;
-    const char *call;  /* that refuses */
-    const char *asked; /* options, or a policy of a scheme, */
-    const char *with;
-    const char *why; /* and what to do */
+    const char *call;  /* the one that refuses */
+    const char *asked; /* options, or a policy of a scheme */
+    const char *with;  /* what they cannot be combined with */
+    const char *why;   /* and what to do */
 } tamis_refusal;
 
 #define TAMIS_REFUSAL_INIT TAMIS_INIT(tamis_refusal, )
 
-/** The index-th. @return 0 past the end of the table, else 1. `out`
- * is set by its _INIT macro. */
+/** The index-th refusal; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
 TAMIS_API int tamis_refusal_list(size_t index, tamis_refusal *out);
 
 /** A part of the library that may be missing: "mpi", "openmp", "cuda", "nccl", "portable", "avx2",
@@ -1185,8 +1177,7 @@ typedef struct tamis_feature {
 
 #define TAMIS_FEATURE_INIT TAMIS_INIT(tamis_feature, )
 
-/** The index-th feature. @return 0 past the end of the table, else 1. `out`
- * is set by its _INIT macro. */
+/** The index-th feature; `out` is set by its _INIT macro. @return 0 past the end, else 1. */
 TAMIS_API int tamis_feature_list(size_t index, tamis_feature *out);
 
 #ifdef __cplusplus

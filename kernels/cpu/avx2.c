@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tile kernel for AVX2. Blocks of 64 entries: one test says whether a block holds anything;
- * if so, eight compresses without further branches, by permutations from a table. Each writes a
- * whole vector at the cursor, so the lists need slack at their end. Smaller blocks make the test
- * a coin toss where a few per cent are candidates.
+ * The tile kernel for AVX2. Blocks of 64 entries: one test finds whether a block holds a candidate;
+ * if so, eight compresses follow without further branches, by permutations from a table. Each
+ * writes a whole vector at the cursor, so the lists need slack at their end. With smaller blocks
+ * the test would be mispredicted half the time when a few per cent are candidates.
  */
 #include "kernels/cpu/tile.h"
 
@@ -36,12 +36,12 @@ INLINE bool ranges(const __m256 s[VECTORS], __m256i under) {
     return !_mm256_testz_si256(hit, hit);
 }
 
-/* What a residual is before anything is added. */
+/* The decayed residual, before anything is added. */
 INLINE __m256 remember(const float *acc, __m256 decay) {
     return _mm256_mul_ps(decay, _mm256_loadu_ps(acc));
 }
 
-/* Where s is not finite take acc again. @return how often */
+/* Replace entries of s that are not finite by the decayed acc. @return how many */
 static uint64_t keep_finite(const float *acc, __m256 decay, __m256 s[VECTORS]) {
     __m256i under = _mm256_set1_epi32(TAM_INFINITE_BITS - 1);
     uint64_t bad = 0;
@@ -93,7 +93,7 @@ static void append_one(float x, uint32_t index, uint32_t threshold, tam_tile_out
     out->count++;
 }
 
-/* All ones in lanes that are not finite. */
+/* All ones in lanes that are Inf or NaN. */
 INLINE __m256 bad_of(__m256 x) {
     return _mm256_castsi256_ps(
         _mm256_cmpgt_epi32(magnitude(x), _mm256_set1_epi32(TAM_INFINITE_BITS - 1)));
@@ -124,7 +124,7 @@ INLINE __m256 made(const tam_optimizer *p, uint32_t at, __m256 g) {
     return _mm256_blendv_ps(u, _mm256_set1_ps(INFINITY), bad);
 }
 
-/* One block; s: what acc is now. */
+/* One block. @param s  [out]  the new acc */
 INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
                              bool clear, tam_tile_out *out, __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
@@ -164,7 +164,8 @@ static void accumulate_tail(const tam_tile_job *job, const tam_optimizer *rule, 
     }
 }
 
-/* The row of a chunk that a block is half of; u lies in the cache, 16 registers do not hold it. */
+/* Add the squares of a block, which is half a row of its chunk. u stays in the cache: 16 registers
+ * cannot hold it. */
 INLINE void square(const __m256 s[VECTORS], bool first_row, __m256 u[VECTORS]) {
     for (int v = 0; v < VECTORS; v++) {
         __m256 x = _mm256_mul_ps(s[v], s[v]);
@@ -188,7 +189,7 @@ INLINE float fold(const __m256 u[2 * VECTORS]) {
 INLINE float accumulate_chunk(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
                               bool clear, tam_tile_out *out) {
     __m256 s[VECTORS], u[2 * VECTORS];
-    if (rule) /* in so long a loop compilers do not see that the first row sets it */
+    if (rule) /* the loop is so long that compilers do not see that the first row sets u */
         memset(u, 0, sizeof u);
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < TAM_TILE_CHUNK; i += 2 * BLOCK) {

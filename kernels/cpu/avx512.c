@@ -2,9 +2,9 @@
  *
  * The tile kernel for AVX-512 (F, DQ, BW, VL; BMI). Blocks of 64 entries. Few candidates are
  * written one by one, many by four compresses; a search first tests whether a block holds any. Each
- * writes past what it found, which the next one overwrites, so the lists need slack at their end.
- * The compress goes to a register: the form that stores is microcoded on Zen 4, 9 to 25 times
- * slower.
+ * write goes past what was found, and the next one overwrites that, so the lists need slack at
+ * their end. The compress goes to a register: the form that stores is microcoded on Zen 4, 9 to 25
+ * times slower.
  */
 #include "kernels/cpu/tile.h"
 
@@ -20,8 +20,8 @@ enum {
     WIDTH = 16,
     VECTORS = 4,
     BLOCK = WIDTH * VECTORS,
-    FEW = 8,  /* candidates in a block that are at most written one by one */
-    MANY = 40 /* in a chunk: above this the next one compresses at once */
+    FEW = 8,  /* up to so many candidates of a block are written one by one */
+    MANY = 40 /* with more candidates in a chunk, the next chunk compresses at once */
 };
 _Static_assert((int)FEW <= (int)TAM_TILE_SLACK, "lists end in slack");
 
@@ -32,7 +32,7 @@ typedef struct cursor {
     uint32_t *index, *magnitude;
     uint64_t nonfinite;
     bool select;
-    bool many;          /* candidates, in the chunk before */
+    bool many;          /* the previous chunk had more than MANY candidates */
     tam_optimizer rule; /* of an update: moments from the first element of the tile on */
 } cursor;
 
@@ -62,7 +62,7 @@ INLINE bool ranges(const __m512i m[VECTORS], __m512i bound) {
     return _mm512_cmpge_epu32_mask(most, bound) != 0;
 }
 
-/* Where s is not finite take acc again. */
+/* Replace entries of s that are not finite by the decayed acc, a. */
 INLINE void keep_finite(const __m512 a[VECTORS], cursor *c, __m512 s[VECTORS], __m512i m[VECTORS]) {
     for (int v = 0; v < VECTORS; v++) {
         __mmask16 bad = _mm512_cmpge_epu32_mask(m[v], _mm512_set1_epi32(TAM_INFINITE_BITS));
@@ -85,15 +85,15 @@ INLINE void append_many(const __m512i m[VECTORS], uint32_t base, cursor *c) {
     }
 }
 
-/* The mask as a number, by hand: where GCC 12 joins masks it spills 16 bits and reads back 64. */
+/* The mask as a number, by hand: when GCC 12 joins masks, it spills 16 bits and reads back 64. */
 INLINE uint64_t bits_of(__mmask16 mask) {
     uint32_t bits;
     __asm__("kmovw %1, %0" : "=r"(bits) : "k"(mask));
     return bits;
 }
 
-/* A branch on whether a block holds a candidate is foreseen badly where a hundredth are. So FEW are
- * written whatever there is, and the next block writes over those that were none. */
+/* If one entry in a hundred is a candidate, a branch on whether a block holds one is mispredicted
+ * often. So FEW entries are always written; the next block overwrites those that are none. */
 INLINE void append(const __m512i m[VECTORS], uint32_t base, cursor *c) {
     uint32_t magnitudes[BLOCK];
     uint64_t hits = 0;
@@ -117,7 +117,7 @@ INLINE void append(const __m512i m[VECTORS], uint32_t base, cursor *c) {
     c->magnitude += count;
 }
 
-/* Of what is not finite. */
+/* Mask of the lanes that are Inf or NaN. */
 INLINE __mmask16 bad_of(__m512 x) {
     return _mm512_fpclass_ps_mask(x, 0x01 | 0x08 | 0x10 | 0x80);
 }
@@ -147,7 +147,7 @@ INLINE __m512 made(const tam_optimizer *p, uint32_t at, bool whole, __mmask16 ma
     return _mm512_mask_mov_ps(u, bad, _mm512_set1_ps(INFINITY));
 }
 
-/* One block; it has job->length - at entries unless it is whole. s: what acc is now. */
+/* One block, of job->length - at entries unless it is whole. @param s  [out]  the new acc */
 INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, bool update,
                              bool whole, cursor *c, __m512 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
@@ -162,7 +162,7 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, b
         if (update)
             s[v] = made(&c->rule, at + (uint32_t)v * WIDTH, whole, mask[v], s[v]);
         s[v] = _mm512_add_ps(a[v], s[v]);
-        if (!whole) /* 0 * scale need not be 0 */
+        if (!whole) /* past the end: 0 * scale need not be 0 */
             s[v] = _mm512_maskz_mov_ps(mask[v], s[v]);
         m[v] = magnitude(s[v]);
     }
@@ -195,7 +195,7 @@ INLINE float fold(const __m512 u[2 * VECTORS]) {
     return _mm_cvtss_f32(_mm_add_ss(w2, _mm_movehdup_ps(w2)));
 }
 
-/* A chunk of 512. Not unrolled further: the prefetchers follow the strides of few instructions. */
+/* A chunk of 512. Not unrolled further: prefetchers track the strides of few instructions only. */
 INLINE float accumulate_chunk(const tam_tile_job *job, uint32_t begin, bool clear, bool update,
                               cursor *c) {
     __m512 s[VECTORS], u[2 * VECTORS];

@@ -9,10 +9,10 @@
 #include "lib/base/base.h"
 #include "lib/base/half.h"
 
-/* Indices ascend but lie far apart: the processor does not foresee them. */
+/* Indices ascend but are far apart: hardware does not prefetch them, so we do, so many ahead. */
 enum { AHEAD = 24 };
 
-enum { COUNTED = 1 << 16 }; /* elements in a run: worth a thread */
+enum { COUNTED = 1 << 16 }; /* elements in a run: enough to start a thread for */
 
 typedef struct cpu_device {
     const tam_grid *grid;
@@ -78,7 +78,7 @@ static tamis_status cpu_write(void *self, const void *host, size_t bytes, void *
     return TAMIS_OK;
 }
 
-/* Any pointer may be host memory; that it is not cannot be found out cheaply. */
+/* Accepts any pointer: there is no cheap way to find that it is not host memory. */
 static tamis_status cpu_check(void *self, const void *memory, const char *what) {
     (void)self;
     (void)memory;
@@ -86,7 +86,7 @@ static tamis_status cpu_check(void *self, const void *memory, const char *what) 
     return TAMIS_OK;
 }
 
-/* In the order that tile.h fixes. Lanes that have no tile would add +0, so they are left out. */
+/* In the order of tile.h. Lanes without a tile would add +0, so they are left out. */
 static double sum_group(const tam_sweep *sweep, const tam_group *group) {
     double u[TAM_GROUP_LANES];
     uint32_t lanes = TAM_GROUP_LANES;
@@ -102,7 +102,7 @@ static double sum_group(const tam_sweep *sweep, const tam_group *group) {
     return u[0];
 }
 
-/* Nothing runs but what has returned. */
+/* Nothing to wait for: all calls are synchronous. */
 static tamis_status cpu_follow(void *self, void *stream) {
     (void)self;
     (void)stream;
@@ -122,7 +122,7 @@ static tamis_status cpu_accumulate(void *self, const tam_accumulate *job, tam_ac
     return TAMIS_OK;
 }
 
-/* Whole numbers of 32 bits within a run, so that compilers vectorise it. */
+/* 32-bit integers within a run, so that compilers vectorise it. */
 static uint64_t count_run(const float *acc, size_t length, int32_t threshold) {
     int32_t count = 0;
     for (size_t i = 0; i < length; i++)
@@ -145,7 +145,7 @@ static tamis_status cpu_count(void *self, const float *acc, uint32_t threshold, 
     return TAMIS_OK;
 }
 
-/* Most rows are zero to their end. */
+/* Most rows are all zero, so test run by run, without a branch per element. */
 static bool is_touched(const float *row, uint32_t length) {
     enum { RUN = 64 };
     for (uint32_t at = 0; at < length; at += RUN) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Radix selection fitted to the range of the keys. Candidates lie close above their threshold, so
- * the usual digits (exponent first) would put nearly all of them into a few buckets; buckets of
- * equal width between the least and the largest key leave about a hundredth after one round.
+ * Radix selection fitted to the range of the keys. Candidates are just above their threshold, so
+ * the usual digits (exponent first) would put nearly all of them into a few buckets. Buckets of
+ * equal width between the smallest and the largest key leave about a hundredth after one round.
  */
 #include "kernels/cpu/kth.h"
 
@@ -22,7 +22,8 @@ static void find_range(const uint32_t *keys, size_t count, uint32_t *lo, uint32_
     *hi = (uint32_t)most;
 }
 
-/* Two histograms, for neighbours often meet in one bucket and would wait for each other. */
+/* Two histograms: neighbours often fall into the same bucket, and the second increment would wait
+ * for the first. */
 static void count_buckets(const uint32_t *keys, size_t count, uint32_t lo, int shift,
                           uint32_t histogram[BUCKETS]) {
     uint32_t other[BUCKETS] = {0};

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Chosen are the keys over `key`, and of those equal to it the first `ties`. */
+/** Chooses all keys over `key`, and the first `ties` of those equal to it. */
 typedef struct tam_cutoff {
     uint32_t key;
     size_t ties;
@@ -22,10 +22,10 @@ typedef struct tam_cutoff {
  */
 tam_cutoff tam_kth(const uint32_t *keys, size_t count, size_t k, uint32_t *spare);
 
-/** A histogram's bucket that holds the k-th largest key; *k becomes its rank in there. */
+/** The bucket of a histogram that holds the k-th largest key; *k becomes its rank in the bucket. */
 uint32_t tam_kth_bucket(const uint32_t *histogram, uint32_t buckets, size_t *k);
 
-/** For a walk in ascending order: whether this key is chosen. `*ties` counts down. */
+/** Whether this key is chosen, in a walk by ascending index. `*ties` counts down. */
 static inline int tam_chosen(uint32_t key, uint32_t cutoff, size_t *ties) {
     if (key != cutoff)
         return key > cutoff;

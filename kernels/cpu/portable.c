@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tile kernel in plain C: the oracle of the others, and what runs where they cannot. Written
- * so that compilers vectorise the dense loops; entries are looked at one by one only in blocks
- * that hold a candidate or a non-finite value.
+ * The tile kernel in plain C: the reference for the others, and the fallback where they cannot run.
+ * Written so that compilers vectorise the dense loops; entries are visited one by one only in
+ * blocks that hold a candidate or a non-finite value.
  */
 #include "kernels/cpu/tile.h"
 
@@ -49,8 +49,8 @@ static uint64_t keep_finite(const float *acc, float decay, uint32_t length, floa
     return bad;
 }
 
-/* A branch per entry would be foreseen badly, so every entry is written and most are overwritten:
- * the lists have slack. */
+/* A branch per entry would be mispredicted often, so every entry is written and most are
+ * overwritten. The lists have slack for that. */
 INLINE void append_strip(const float *s, uint32_t length, uint32_t base, uint32_t threshold,
                          tam_tile_out *out) {
     size_t count = out->count;
@@ -109,8 +109,8 @@ static uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-/* What the rule makes of the gradient. A loop for each kind, for a test within keeps compilers from
- * vectorising it. */
+/* What the rule makes of the gradient. One loop for each kind: a test inside the loop would keep
+ * compilers from vectorising it. */
 INLINE void make_adam(const tam_optimizer *p, float scale, uint32_t length,
                       const float *restrict grad, float *restrict first, float *restrict second,
                       float *restrict to) {

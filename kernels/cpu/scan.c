@@ -16,7 +16,7 @@ static const tam_tile *next_own(const tam_scope *scope, uint32_t *t) {
 #define FOR_OWN_TILES(scope, t, tile)                                                              \
     for (uint32_t t = (scope)->span.first; (tile = next_own(scope, &t)) != NULL; t++)
 
-/* Which entries of a group take part, and how many ties are left as the walk goes on. */
+/* Which entries of a group take part; the walk counts the ties left down. */
 typedef struct filter {
     const tam_scope *scope;
     uint32_t group;

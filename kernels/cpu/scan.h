@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Walks over the own tiles that need no list of candidates: slow, and right for every input.
+ * Walks over the own tiles that need no list of candidates: slow, but correct for every input.
  */
 #ifndef TAM_CPU_SCAN_H
 #define TAM_CPU_SCAN_H
@@ -9,7 +9,7 @@
 #include "kernels/cpu/sweep.h"
 #include "lib/base/base.h"
 
-/** What is selected from: the tiles of `span` that part `mine` owns. */
+/** The entries to select from: tiles of `span` that part `mine` owns. */
 typedef struct tam_scope {
     const tam_grid *grid;
     const float *acc;
@@ -28,18 +28,17 @@ static inline float tam_weight(const float *weights, uint32_t group) {
     return weights ? weights[group] : 1.0f;
 }
 
-/** Elements of the own tiles; `only` is not looked at. */
+/** Number of elements of the own tiles; ignores `only`. */
 size_t tam_scan_length(const tam_scope *scope);
 
-/** Entries that take part. */
+/** Number of entries that take part. */
 size_t tam_scan_count(const tam_scope *scope);
 
-/** Keys of all own entries, uint32_t[tam_scan_length]; `only` is not looked at. */
+/** Keys of all own entries, uint32_t[tam_scan_length]; ignores `only`. */
 void tam_scan_keys(const tam_scope *scope, uint32_t *keys);
 
 /**
- * Keys of runs of neighbours, one run of every `stride`, at most `most` keys; `only` is not
- * looked at.
+ * Keys of runs of neighbours, one run of every `stride`, at most `most` keys; ignores `only`.
  *
  * @return  number of keys
  */

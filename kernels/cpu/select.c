@@ -7,11 +7,11 @@
 #include <float.h>
 
 enum {
-    SMALL = 1 << 15,        /* entries whose keys are looked at without a guess */
-    SAMPLE_LEAST = 1 << 13, /* keys in a sample */
-    SAMPLE_SHARE = 256,     /* one entry of so many is sampled, ... */
-    SAMPLE_LARGEST = 32,    /* ... or more, up to one of these, ... */
-    SAMPLE_CHOSEN = 64,     /* ... so that about this many chosen ones are among them */
+    SMALL = 1 << 15,        /* up to so many entries: use all keys, without a guess */
+    SAMPLE_LEAST = 1 << 13, /* least keys in a sample */
+    SAMPLE_SHARE = 256,     /* sample one entry in so many, ... */
+    SAMPLE_LARGEST = 32,    /* ... or more, up to one in so many, ... */
+    SAMPLE_CHOSEN = 64,     /* ... so that about so many chosen ones are in the sample */
     GUESSES = 3
 };
 
@@ -77,7 +77,7 @@ static void emit_list(const tam_candidates *list, const uint32_t *keys, tam_cuto
         if (keys[i] == cutoff.key)
             count += tam_chosen(keys[i], cutoff.key, &cutoff.ties) != 0;
         else
-            count += keys[i] > cutoff.key; /* as often as not: better without a branch */
+            count += keys[i] > cutoff.key; /* true about half the time: no branch */
     }
 }
 
@@ -98,9 +98,9 @@ static bool cut_list(tam_select *s, const tam_scope *scope, const tam_candidates
 
 /* -- from the tiles --------------------------------------------------------------------------- */
 
-/* A magnitude at or under the least one whose key, rounded, ranges `key`. */
+/* A magnitude at or under the least one whose key, rounded, is at least `key`. */
 static uint32_t threshold_of(uint32_t key, float weight) {
-    /* Half way to the next lower key the product rounds up; exact in binary64. */
+    /* Above the middle to the next lower key the product rounds up; exact in binary64. */
     double middle = key >= TAM_INFINITE_BITS
                         ? 0x1.ffffffp127
                         : ((double)tam_float(key) + (double)tam_float(key - 1)) / 2.0;
@@ -113,7 +113,7 @@ static uint32_t threshold_of(uint32_t key, float weight) {
     return bits > 0 ? bits : 1;
 }
 
-/* What ranges s->thresholds. */
+/* The entries at or over s->thresholds. */
 static tam_candidates sweep(tam_select *s, const tam_scope *scope) {
     tam_candidates found;
     tam_accumulate job = {
@@ -141,7 +141,7 @@ static size_t lesser(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* How many keys to sample, so that the rank of the guess means something. */
+/* How many keys to sample, so that the rank of the guess is meaningful. */
 static size_t sample_size(const tam_select *s, size_t own, size_t k) {
     double wanted = (double)own * SAMPLE_CHOSEN / (double)k;
     size_t size = greater(own / SAMPLE_SHARE, SAMPLE_LEAST);
@@ -154,7 +154,7 @@ static size_t sample_size(const tam_select *s, size_t own, size_t k) {
 static bool cut_search(tam_select *s, const tam_scope *scope, size_t own, size_t k,
                        uint32_t *indices, tam_cutoff *cutoff, size_t *considered) {
     size_t most = s->sweep->capacity, size = 0, aim = 0;
-    if (k + k / 8 > most || k > own / 2) /* hardly a guess would fit */
+    if (k + k / 8 > most || k > own / 2) /* hardly any guess would fit */
         return false;
     size_t stride = own / sample_size(s, own, k);
     for (int guess = 0; guess < GUESSES; guess++) {
@@ -222,7 +222,7 @@ static void cut_total(tam_select *s, const tam_cut *job, uint32_t *indices, tam_
     out->key = tam_float(cutoff.key);
 }
 
-/* Choose k of the entries that s->cutoffs let pass, by magnitude. */
+/* Choose the k largest of the entries that pass s->cutoffs. */
 static void trim(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
     tam_scope scope = whole(s, job);
     scope.only = s->cutoffs;
@@ -237,7 +237,7 @@ static void trim(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_r
     out->key = tam_float(cutoff.key);
 }
 
-/* All that ranges s->thresholds, without a list. */
+/* Choose among all entries at or over s->thresholds, without a list. */
 static void trim_all(tam_select *s, const tam_cut *job, uint32_t *indices, tam_cut_result *out) {
     for (uint32_t g = 0; g < s->sweep->grid->ngroups; g++) {
         bool any = s->thresholds[g] < TAM_INFINITE_BITS;
@@ -280,7 +280,7 @@ static size_t enter_group(const tam_cut *job, uint32_t g, tam_scope *scope) {
     return lesser(job->budgets[g], tam_scan_length(scope));
 }
 
-/* Entries that the budgets ask for. */
+/* Number of entries that the budgets ask for. */
 static size_t count_budgets(const tam_cut *job, tam_scope scope) {
     size_t total = 0;
     for (uint32_t g = 0; g < scope.grid->ngroups; g++)

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exact selection: from candidates, or else from the own tiles. Three ways lead to a cutoff, from
- * the cheapest to the one that is always right, and all to the same:
+ * Exact selection: from candidates, or else from the own tiles. Three ways find the same cutoff,
+ * from the cheapest to the one that always works:
  *
  *     list      the candidates hold everything over a key that is below the k-th: cut the list
- *     search    guess a threshold from a sample, search the own tiles for what ranges it, cut
- *               that; up to three guesses
+ *     search    guess a threshold from a sample, search the own tiles for entries at or over it,
+ *               cut that list; up to three guesses
  *     scan      radix selection over the own tiles themselves, three reads, no list
  *
- * The choice between them never shows in the result: keys are compared as integers, ties go to
- * the lowest index.
+ * All give the same result: keys are compared as integers, ties go to the lowest index.
  */
 #ifndef TAM_CPU_SELECT_H
 #define TAM_CPU_SELECT_H
@@ -22,11 +21,11 @@ typedef struct tam_select {
     size_t room;               /* of keys and spare */
     uint32_t *keys, *spare;    /* [room] */
     uint32_t *thresholds;      /* [ngroups] of a search */
-    uint32_t *last_thresholds; /* [ngroups] of the last accumulate: what ALL means */
+    uint32_t *last_thresholds; /* [ngroups] of the last accumulate: used by ALL */
     tam_cutoff *cutoffs;       /* [ngroups] */
 } tam_select;
 
-/** @param  sweep  [in]  borrowed; searches use its lists, so a cut may overwrite the candidates */
+/** @param  sweep  [in]  borrowed; a search uses its lists, so a cut may overwrite the candidates */
 tamis_status tam_select_open(tam_sweep *sweep, tam_select *out);
 void tam_select_close(tam_select *select);
 

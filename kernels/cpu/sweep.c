@@ -6,8 +6,8 @@
 #include "lib/base/fenv.h"
 
 enum {
-    WORTH_A_THREAD = 1 << 16, /* elements: some 10 us of work, about what a start costs */
-    PIECE = 2048              /* elements of 16 bits widened at a time: stay in the first cache */
+    WORTH_A_THREAD = 1 << 16, /* elements: some 10 us of work, about the cost of a start */
+    PIECE = 2048              /* 16-bit elements widened at a time: fits the first-level cache */
 };
 
 static uint32_t longest_tile(const tam_grid *grid) {
@@ -29,8 +29,8 @@ tamis_status tam_sweep_open(const tam_grid *grid, size_t capacity, uint32_t thre
     s.lanes = tam_alloc_array(s.threads, sizeof s.lanes[0]);
     if (!s.tile_sums || !s.lanes)
         goto err_close;
-    /* A tile may begin as long as the list is not overfull, and then needs room for itself. The
-     * first lane takes the joined list; another no more than its share, see there. */
+    /* A tile may begin while the list is not over capacity, and then needs room for all its own
+     * elements. The first lane also holds the joined list; another at most its share(), below. */
     size_t beyond = longest_tile(grid) + TAM_TILE_SLACK, share_most = grid->n / s.threads;
     for (uint32_t i = 0; i < s.threads; i++) {
         size_t room = (i > 0 && share_most < capacity ? share_most : capacity) + beyond;
@@ -84,16 +84,16 @@ static uint64_t span_length(const tam_grid *grid, tam_span span) {
     return (uint64_t)last->begin + last->length - grid->tiles[span.first].begin;
 }
 
-/* The share of thread i of `threads`: the tiles that begin in its equal part of the elements, hence
- * at most length / threads elements and the longest tile. */
+/* The share of thread i of `threads`: the tiles that begin in its equal part of the elements, so at
+ * most length / threads elements plus the longest tile. */
 static tam_span share(const tam_grid *grid, tam_span span, uint32_t i, uint32_t threads) {
     uint64_t begin = grid->tiles[span.first].begin, length = span_length(grid, span);
     return (tam_span){tile_at(grid, span, begin + length * i / threads),
                       tile_at(grid, span, begin + length * (i + 1) / threads)};
 }
 
-/* A tile whose gradient has 16 bits: widened piece by piece into the cache, which the kernel then
- * reads. Pieces are whole chunks, so all bits are those of a gradient that was wide already. */
+/* A tile whose gradient has 16 bits: widen a piece at a time, then run the kernel on it while it is
+ * in the cache. Pieces are whole chunks, so the bits are those of a binary32 gradient. */
 static void run_narrow(const tam_tile_level *level, const tam_tile_job *tile, tamis_dtype type,
                        uint16_t *grad, tam_tile_out *out) {
     _Alignas(64) float wide[PIECE];
@@ -148,7 +148,7 @@ static void run_tiles(tam_sweep *s, const tam_accumulate *job, tam_span span, ta
     run_held(s, job, span, lane);
 }
 
-/* Bring the lists of all threads into the first. Those too long for it are not worth it. */
+/* Join the lists of all threads in the first. If they exceed the capacity, they are dropped. */
 static void join(tam_sweep *s, uint32_t threads, tam_candidates *found) {
     tam_lane *first = &s->lanes[0];
     size_t count = first->count, most = s->capacity;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One pass over the tiles with the tile kernel: accumulate, or only search. Threads take
- * contiguous runs of tiles and fill lists of their own, which are joined in order: any number of
- * threads gives the same bits.
+ * One pass over the tiles with the tile kernel: accumulate, or only search. Each thread takes a
+ * contiguous run of tiles and fills its own list; lists are joined in order: any number of threads
+ * gives the same bits.
  */
 #ifndef TAM_CPU_SWEEP_H
 #define TAM_CPU_SWEEP_H
@@ -30,7 +30,7 @@ typedef struct tam_sweep {
     tam_lane *lanes;   /* [threads] */
 } tam_sweep;
 
-/** NOMEM if there is none. */
+/** Errors: NOMEM. */
 tamis_status tam_sweep_open(const tam_grid *grid, size_t capacity, uint32_t threads,
                             tam_sweep *out);
 void tam_sweep_close(tam_sweep *sweep);
@@ -44,12 +44,12 @@ static inline bool tam_owns(uint32_t mine, const tam_tile *tile) {
 void *tam_tile_grad(const tam_grid *grid, const tam_accumulate *job, const tam_tile *tile);
 
 /**
- * Run the kernel over the tiles of `span`; a job without a gradient only searches the own ones.
+ * Run the kernel over the tiles of `span`; a job without a gradient only searches the own tiles.
  *
  * @param  found      [out]  complete unless it would exceed the capacity
  * @return            entries that were not finite
  *
- * Lifetime:   the list stays until the next pass
+ * Lifetime:   the list is valid until the next pass
  */
 uint64_t tam_sweep_run(tam_sweep *sweep, const tam_accumulate *job, tam_span span,
                        tam_candidates *found);

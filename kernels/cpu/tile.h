@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * The tile kernel: one pass over a run of at most 2^16 elements. Three versions (portable C, AVX2,
- * AVX-512) give the same bits; the portable one is the oracle.
+ * AVX-512) give the same bits; the portable one is the reference.
  *
  *     a = decay * acc[i]                    multiply, then add, each rounded to nearest
- *     s = a + scale * grad[i]         or a + what the optimizer makes of that, see optimizer.h
+ *     s = a + scale * grad[i]         or a + the optimizer's step, see optimizer.h
  *     if s is not finite:  s = a, count it
  *     acc[i] = s;  grad[i] = 0 if asked
  *     if bits(|s|) >= threshold: append (base + i, bits(|s|)), NaN and Inf in acc included
@@ -18,8 +18,7 @@
  *
  * Order of the sum of a group, from those of its tiles. Lane j of 256 adds, in binary64, from 0,
  * the sums of the group's tiles j, j + 256, j + 512, ...; then halves fold: u[j] += u[j+128],
- * u[j+64],
- * ..., u[j+1]; u[0] is the group's sum. A block of 256 threads can do the same.
+ * u[j+64], ..., u[j+1]; u[0] is the group's sum. A block of 256 threads can do the same.
  */
 #ifndef TAM_CPU_TILE_H
 #define TAM_CPU_TILE_H
@@ -35,12 +34,12 @@ enum {
     TAM_TILE_CHUNK = 512,
     TAM_TILE_LANES = 128,
     TAM_GROUP_LANES = 256,
-    TAM_TILE_SLACK = 64 /* entries that a kernel may write past the last candidate */
+    TAM_TILE_SLACK = 64 /* a kernel may write so many entries past the last candidate */
 };
 
 typedef struct tam_tile_job {
     float *acc;
-    float *grad; /* NULL: acc is only searched, not changed (decay, scale, clear have no meaning) */
+    float *grad; /* NULL: acc is only searched, not changed (decay, scale, clear are ignored) */
     float decay, scale;
     bool clear;
     const tam_optimizer *optimizer; /* NULL: the gradient is added as it is */
@@ -55,11 +54,11 @@ typedef struct tam_tile_out {
     uint32_t *index;
     uint32_t *magnitude;
     size_t count;       /* [in,out] */
-    uint64_t nonfinite; /* [in,out] entries where s was not finite; a search leaves it */
-    double sum;         /* [in,out] chunk by chunk added up; a search leaves it */
+    uint64_t nonfinite; /* [in,out] entries where s was not finite; a search does not change it */
+    double sum;         /* [in,out] of squares, chunk by chunk; a search does not change it */
 } tam_tile_out;
 
-/** The optimizer of a job, its moments from the first element of the tile on. */
+/** The optimizer of a job, with moments that begin at the first element of the tile. */
 static inline tam_optimizer tam_tile_rule(const tam_tile_job *job) {
     tam_optimizer rule = *job->optimizer;
     rule.first = rule.first ? rule.first + job->base : NULL;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * The pass over the gradient: acc = decay * acc + scale * grad, or what the rule of an update makes
- * of that (lib/base/optimizer.h); candidates, sums of squares, in the bits of kernels/cpu/tile.h.
- * One warp takes one chunk at a time and waits for nobody; a lane holds 16 of its elements in
- * registers:
+ * The pass over the gradient: acc = decay * acc + scale * grad, or + what the rule of an update
+ * makes of it (lib/base/optimizer.h); candidates and sums of squares, with the bits of
+ * kernels/cpu/tile.h. One warp takes one chunk at a time, without synchronising with others; a lane
+ * holds 16 of its elements in registers:
  *
  *     register 4 j + c        vector: element 128 j + 4 t + c      j, c = 0..3, lane t
  *                             else:   element 128 j + 32 c + t
  *
- * Either way a lane first adds the squares of j = 0..3, as the order of tile.h wants, and every
- * load of the warp is one run of memory. TAM_VECTOR loads 4 elements at a time; it needs a whole
- * chunk whose elements lie at a multiple of that.
+ * Either way a lane first adds the squares of j = 0..3, in the order of tile.h, and every load of
+ * the warp is one run of memory. TAM_VECTOR loads 4 elements at a time; it needs a whole chunk
+ * aligned to 4 elements.
  */
 #include "kernels/cuda/kernel.cuh"
 
@@ -31,8 +31,8 @@ struct float32 {
     }
 };
 
-/* As tam_float16_widen, with fewer registers: the fraction moved to its place, one exact product by
- * a power of two puts the exponent right, also where the number was subnormal. */
+/* As tam_float16_widen, with fewer registers: shift the fraction into place, then one exact product
+ * by a power of two corrects the exponent, even of a subnormal number. */
 static __device__ __forceinline__ float widen_float16(uint16_t half) {
     uint32_t magnitude = (half & 0x7fffu) << 13;
     uint32_t x = __float_as_uint(__fmul_rn(__uint_as_float(magnitude), 0x1p112f));
@@ -59,13 +59,14 @@ using bfloat16 = bits16<tam_bfloat16_widen>;
 
 /* -- where candidates go ---------------------------------------------------------------------- */
 
-/* The rest of the batch of the pool that a warp has taken. The same in all lanes. */
+/* The rest of the warp's batch of the pool. The same in all lanes. */
 struct cursor {
     uint32_t at, left;
-    bool full; /* the pool is used up: count on, write nothing */
+    bool full; /* the pool is used up: only count, write nothing */
 };
 
-/* Room for `count` neighbours. A full pool is not asked again, so its cursor cannot wrap. */
+/* Reserve `count` contiguous entries. After the pool is full a warp does not add to its cursor
+ * again, so the cursor cannot wrap. */
 static __device__ bool make_room(const tam_cuda_accumulate &job, uint32_t count, cursor *c) {
     if (count > c->left && !c->full) {
         uint32_t at = 0;
@@ -78,8 +79,8 @@ static __device__ bool make_room(const tam_cuda_accumulate &job, uint32_t count,
     return !c->full;
 }
 
-/* The lane's place among the hits of its chunk: of its first hit of row j, for TAM_VECTOR in byte j
- * of `before`. Bytes cannot overflow: a row has 128 elements. */
+/* For TAM_VECTOR: byte j of the result is the number of hits of row j in lower lanes; byte j of
+ * *all, in all lanes. Bytes cannot overflow: a row has 128 elements. */
 static __device__ uint32_t count_before(uint32_t hits, uint32_t *all) {
     uint32_t lane = threadIdx.x % 32, own = 0, before;
     for (uint32_t j = 0; j < 4; j++)
@@ -93,7 +94,7 @@ static __device__ uint32_t count_before(uint32_t hits, uint32_t *all) {
     return before - own;
 }
 
-/* The magnitude is read back, which costs little, so that no register must keep it till here. */
+/* Reads the magnitude back, which costs little: it need not stay in a register. */
 static __device__ void put(const tam_cuda_accumulate &job, uint32_t at, uint32_t index) {
     job.candidates.pool_index[at] = index;
     job.candidates.pool_magnitude[at] = tam_magnitude_of(job.acc[index]);
@@ -116,7 +117,7 @@ static __device__ uint32_t append_rows(const tam_cuda_accumulate &job, uint32_t 
     return count;
 }
 
-/* The same for the other mapping, where all lanes' elements of one register are neighbours. */
+/* The same for the other mapping, where lanes' elements of one register are neighbours. */
 static __device__ uint32_t append_columns(const tam_cuda_accumulate &job, uint32_t begin,
                                           uint32_t hits, cursor *c) {
     uint32_t lane = threadIdx.x % 32, count = 0;
@@ -172,7 +173,7 @@ static __device__ void clear_gradient(typename TYPE::element *to, uint32_t lengt
     }
 }
 
-/* Moments of four neighbours; none if there is no memory of them. */
+/* Moments of four neighbours; zeros if `from` is NULL. */
 static __device__ void load_moments(const float *from, float to[4]) {
     float4 x = {};
     if (from)
@@ -191,7 +192,7 @@ static __device__ void make_row(const tam_optimizer &rule, uint32_t i, float g[4
     load_moments(first, m);
     load_moments(second, v);
 #pragma unroll
-    for (uint32_t c = 0; c < 4; c++) { /* no pointer that is chosen: m and v are registers */
+    for (uint32_t c = 0; c < 4; c++) { /* no pointers chosen at run time: m, v stay in registers */
         if (!second)
             g[c] = tam_optimizer_momentum(&rule, g[c], &m[c]);
         else if (first)
@@ -203,7 +204,7 @@ static __device__ void make_row(const tam_optimizer &rule, uint32_t i, float g[4
     store_moments(v, second);
 }
 
-/* g becomes what the rule makes of it; moments lie as the residual does. */
+/* Replace g by what the rule makes of it; moments are laid out like the residual. */
 template <tam_form FORM>
 static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_chunk &chunk,
                                     float g[16]) {
@@ -218,8 +219,7 @@ static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_ch
     }
 }
 
-/* Own chunks are read again by the cut and may stay in the cache; others should not
- * push them out. */
+/* The cut reads own chunks again: they may stay in the cache, others should not evict them. */
 template <tam_form FORM>
 static __device__ void store(float *to, uint32_t length, bool own, const float s[16]) {
     uint32_t lane = threadIdx.x % 32;
@@ -265,7 +265,7 @@ template <tam_form FORM> static __device__ float sum_squares(const float s[16]) 
     return sum;
 }
 
-/* What a warp finds on its way. */
+/* What a warp has found. */
 struct tally {
     uint32_t total;
     uint32_t nonfinite; /* of this lane */
@@ -321,7 +321,7 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t numbe
 
 /* -- the kernel ------------------------------------------------------------------------------- */
 
-/* Read anew for every chunk: registers are short. */
+/* Reads the pointers again for every chunk: registers are scarce. */
 template <typename ELEMENT>
 static __device__ ELEMENT *gradient_of(const tam_cuda_accumulate &job,
                                        const tam_cuda_chunk &chunk) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The rest of the device row of CUDA: cuts and walks whose indices and values go to host memory.
- * The pool is free by then: what is chosen is written there.
+ * The pool is free by then: chosen indices are written there.
  */
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
@@ -12,7 +12,7 @@ static size_t lesser(size_t a, size_t b) {
 
 /* -- cuts ------------------------------------------------------------------------------------- */
 
-/* Own entries in tiles `first` to `end` - 1, or `most` if there are more. */
+/* Number of own entries in tiles `first` to `end` - 1, or `most` if there are more. */
 static size_t count_own(const tam_grid *grid, uint32_t mine, uint32_t first, uint32_t end,
                         size_t most) {
     size_t count = 0;
@@ -57,8 +57,8 @@ static tamis_status launch(const tam_cuda_row *row, const tam_cuda_cut *cut) {
     return TAMIS_OK;
 }
 
-/* Wait for picked[0..n-1]; of the indices, of which there are at most `most`, those of the first
- * cut come along as far as they fit. */
+/* Wait for picked[0..n-1], then copy the indices, at most `most`. As many as fit the staging memory
+ * come with the same wait. */
 static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t *from, size_t most,
                             uint32_t *indices) {
     const tam_cuda_picked *picked = row->outbox.picked;
@@ -74,7 +74,7 @@ static tamis_status receive(const tam_cuda_row *row, uint32_t n, const uint32_t 
                               indices + here);
 }
 
-/* One for all groups, in place of those of the last accumulate. */
+/* One threshold for all groups replaces those of the last accumulate. */
 static tamis_status send_threshold(const tam_cuda_row *row, uint32_t threshold) {
     uint32_t ngroups = row->device.grid.ngroups;
     for (uint32_t g = 0; g < ngroups; g++)
@@ -117,7 +117,7 @@ tamis_status tam_cuda_cut_total(tam_cuda_row *row, const tam_cut *job, uint32_t 
     return TAMIS_OK;
 }
 
-/* Choose k of the `all` indices at the beginning of the pool, by magnitude; behind them. */
+/* Choose k of the `all` indices at the beginning of the pool, by magnitude; write them behind. */
 static tamis_status trim(tam_cuda_row *row, const tam_cut *job, size_t all, size_t k,
                          uint32_t *indices, tam_cut_result *out) {
     tam_cuda_cut cut = prepare(row, job);
@@ -132,7 +132,7 @@ static tamis_status trim(tam_cuda_row *row, const tam_cut *job, size_t all, size
     TAM_TRY(tam_cuda_send(row, row->host.turns, sizeof row->host.turns[0], row->inbox.turns));
     TAM_TRY(tam_cuda_send(row, row->host.list, sizeof *row->host.list, row->inbox.list));
     TAM_TRY(tam_cuda_send(row, row->host.count, sizeof *row->host.count, row->inbox.count));
-    /* Signed values serve as magnitudes: a cut looks at them without their sign. */
+    /* Signed values serve as magnitudes: a cut ignores their sign. */
     TAM_CUDA_TRY(tam_launch_gather(job->acc, list->index, row->inbox.count, (uint32_t)all,
                                    (float *)list->magnitude, row->work.stream),
                  "launching gather");
@@ -212,7 +212,7 @@ tamis_status tam_cuda_count(tam_cuda_row *row, const float *acc, uint32_t thresh
     return TAMIS_OK;
 }
 
-/* Marks lie where a walk's indices would. */
+/* Marks use the memory of a walk's indices. */
 tamis_status tam_cuda_mark(tam_cuda_row *row, const float *acc, uint32_t length, uint32_t nrows,
                            unsigned char *marks) {
     unsigned char *device = (unsigned char *)row->indices;
@@ -228,7 +228,7 @@ tamis_status tam_cuda_mark(tam_cuda_row *row, const float *acc, uint32_t length,
     return TAMIS_OK;
 }
 
-/* -- walks: in pieces through the staging memory, indices in its first half, values behind ----- */
+/* -- walks: in pieces through the staging memory, indices in its first half, values behind ---- */
 
 static tamis_status send_piece(tam_cuda_row *row, const uint32_t *indices, size_t count,
                                const float *values) {
@@ -269,7 +269,7 @@ tamis_status tam_cuda_gather(tam_cuda_row *row, const float *acc, const uint32_t
 tamis_status tam_cuda_apply(tam_cuda_row *row, const tam_accumulate *target,
                             const uint32_t *indices, size_t count, float divisor, float *values) {
     tam_cuda_accumulate launch;
-    if (count == 0) /* nobody would wait for the copy of the target's pointers */
+    if (count == 0) /* nothing would wait for the copy of the target's pointers */
         return TAMIS_OK;
     TAM_TRY(tam_cuda_target(row, target, &launch));
     for (size_t at = 0; at < count; at += TAM_CUDA_WALK) {

@@ -31,8 +31,8 @@ static __device__ __forceinline__ bool tam_aligned(const void *memory, size_t by
     return (reinterpret_cast<uintptr_t>(memory) & (bytes - 1)) == 0;
 }
 
-/** How a chunk can be read: in vectors of four; whole, but not aligned for that; a part of one,
- * with a test for every element. */
+/** How a chunk is read: in vectors of four; whole, but not aligned for vectors; shorter, with a
+ * test for every element. */
 enum tam_form { TAM_VECTOR, TAM_WHOLE, TAM_PART };
 
 /** The element, from the chunk's begin, that register r of a lane holds. */
@@ -76,7 +76,7 @@ static __device__ __forceinline__ uint32_t tam_sum_before(const uint32_t *counts
     uint32_t sum = 0;
     for (uint32_t i = threadIdx.x; i < b; i += TAM_BLOCK_THREADS)
         sum += counts[i];
-    __syncthreads(); /* the call before has been read */
+    __syncthreads(); /* all threads have read the result of an earlier call */
     sum = reduce(memory).Sum(sum);
     if (threadIdx.x == 0)
         all = sum;

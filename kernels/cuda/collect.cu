@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * After the pass: the pool becomes one ascending list, sums of chunks become sums of groups. Some
- * blocks of one launch do the one, the others the other.
+ * After the pass: the pool becomes one ascending list, sums of chunks become sums of groups. In one
+ * launch some blocks do the sums, the others the list.
  *
  * Order of a group's sum, in binary64: chunks of a tile are added in order to +0; lane j of 256
  * adds the sums of the group's tiles j, j + 256, ... in order to +0; then halves fold:
@@ -14,7 +14,7 @@
 /* -- sums ------------------------------------------------------------------------------------- */
 
 enum {
-    TILES_AT_ONCE = 4, /* read ahead of the additions, which wait for each other */
+    TILES_AT_ONCE = 4, /* read before the additions, which depend on each other */
     CHUNKS_AT_ONCE = 8 /* a tile seldom has more */
 };
 
@@ -36,7 +36,7 @@ static __device__ double add_tiles(const tam_cuda_accumulate &job, uint64_t t, u
             x[q][c] = c < count[q] ? job.chunk_sums[first[q] + c] : 0.0f;
 #pragma unroll
     for (uint32_t q = 0; q < TILES_AT_ONCE; q++) {
-        double sum = 0.0; /* + 0 for chunks that are not there changes nothing */
+        double sum = 0.0; /* adding +0 for missing chunks changes nothing */
 #pragma unroll
         for (uint32_t c = 0; c < CHUNKS_AT_ONCE; c++)
             sum += (double)x[q][c];
@@ -89,7 +89,7 @@ static __device__ uint32_t fill_batch(const tam_cuda_accumulate &job, uint32_t f
     using scan = cub::BlockScan<uint32_t, TAM_BLOCK_THREADS>;
     __shared__ typename scan::TempStorage memory;
     uint32_t count = 0, before, all, i = first + threadIdx.x;
-    __syncthreads(); /* the batch before has been copied */
+    __syncthreads(); /* the previous batch has been copied */
     if (i < end) {
         tam_cuda_chunk chunk = tam_chunk_of(job.grid, i);
         if (tam_owns_part(job.turn->mine, chunk.part)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The control on the device, in one block for each bucket: what the reducer observes, control.c
- * learns and budget.c shares out on a host, with the same bits (lib/policy/rules.h).
+ * The control on the device, one block for each bucket. It does what the reducer, control.c and
+ * budget.c do on the host, with the same bits (lib/policy/rules.h).
  *
  *     observe     ranks and groups to threads    cuts, means of the sums, picks of each group
  *     learn       thread 0                       state; the lesson for all groups
@@ -11,24 +11,25 @@
  *     aim         groups to threads              levels, for another k
  *     prepare     groups to threads              thresholds, weights; thread 0: the turn
  *
- * Cost, counted and not measured: thread 0 has a division after a division for each group, some 250
- * cycles, and two per rank; a binary search in the union and ten logarithms and powers follow each
- * other, some 1000 cycles each. With 161 groups and 8 ranks that is 90,000 cycles, 50 us at 1.8
- * GHz. The sort is G log^2 G / 512 rounds of a thread. Thousands of groups cost 0.15 us each.
+ * Cost, counted, not measured: in thread 0 each group adds a division that depends on the previous
+ * one, some 250 cycles, and each rank two; then come a binary search in the union and ten
+ * logarithms and powers, one after another, some 1000 cycles each. With 161 groups and 8 ranks that
+ * is 90,000 cycles, 50 us at 1.8 GHz. The sort is G log^2 G / 512 rounds of a thread. Thousands of
+ * groups cost 0.15 us each.
  */
 #include "kernels/cuda/slots.cuh"
 
 #include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
 
-#define NO_CUT 4096.0 /* no logarithm of a float is as large */
+#define NO_CUT 4096.0 /* larger than the logarithm of any float */
 
-/* What the threads of the block have in common. */
+/* Shared memory of the block. */
 struct shared_state {
     tam_control_state state;
-    tam_observed seen; /* but for the groups, which lie in the job's memory */
+    tam_observed seen; /* without the groups, which are in the job's memory */
     tam_lesson lesson;
-    /* Groups whose turn it is to get a budget, in the order of their norms. */
+    /* The groups that get their budgets next, by descending norm. */
     double norms[TAM_BLOCK_THREADS];
     uint32_t lengths[TAM_BLOCK_THREADS], budgets[TAM_BLOCK_THREADS];
 };
@@ -43,7 +44,7 @@ static __device__ void read_cuts(const tam_cuda_control &job) {
     }
 }
 
-/* Thread 0: the cuts move together, in rank order. */
+/* Thread 0: removes the gaps between cuts, keeping rank order. */
 static __device__ tam_observed observe(const tam_cuda_control &job) {
     tam_observed seen = {};
     seen.picked = job.verdict->picked;
@@ -57,7 +58,7 @@ static __device__ tam_observed observe(const tam_cuda_control &job) {
     return seen;
 }
 
-/* Where each group ends in the union, in job.order, which is free until the groups are sorted. */
+/* Store where each group ends in the union in job.order, which is free until the sort. */
 static __device__ void find_groups(const tam_cuda_control &job) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS) {
         uint32_t end = job.grid.groups[g].begin + job.grid.groups[g].length;
@@ -72,7 +73,7 @@ static __device__ double mean_sum(const tam_cuda_slots &slots, uint32_t g) {
     return sum / slots.nranks;
 }
 
-/* If sums ride in the slots. */
+/* Only if the slots carry sums. */
 static __device__ void measure_groups(const tam_cuda_control &job) {
     for (uint32_t g = threadIdx.x; g < job.slots.nstats; g += TAM_BLOCK_THREADS) {
         double mean = mean_sum(job.slots, g);
@@ -102,8 +103,8 @@ static __device__ bool comes_before(const double *norms, uint32_t a, uint32_t b)
     return key_a != key_b ? key_a < key_b : a < b;
 }
 
-/* Bitonic: a merge compares mirror images first, i with width - 1 - i, so that every comparison
- * moves the later entry up; what would lie past the end is later than all and never moves. */
+/* Bitonic sort. A merge first compares mirror images, i with width - 1 - i, so every comparison
+ * moves the later entry up. Entries past the end count as later than all and never move. */
 static __device__ void sort_groups(const tam_cuda_control &job) {
     uint32_t ngroups = job.grid.ngroups;
     for (uint32_t g = threadIdx.x; g < ngroups; g += TAM_BLOCK_THREADS)
@@ -126,7 +127,7 @@ static __device__ void sort_groups(const tam_cuda_control &job) {
     }
 }
 
-/* Every budget depends on those before it: thread 0 walks, the others fetch and put away. */
+/* Every budget depends on those before it: thread 0 computes, the others load and store. */
 static __device__ void share_out(const tam_cuda_control &job, shared_state &shared) {
     uint32_t ngroups = job.grid.ngroups;
     tam_rest rest = {static_cast<double>(*job.k), *job.norm}; /* thread 0's */
@@ -158,7 +159,7 @@ static __device__ void shape_levels(const tam_cuda_control &job, const tam_lesso
                                        job.budgets[g], job.grid.groups[g].length);
 }
 
-/* Cuts and groups have been found. */
+/* Called after read_cuts and find_groups. */
 static __device__ void learn_levels(const tam_cuda_control &job, shared_state &shared) {
     bool by_norm = job.scheme.budget == TAM_BUDGET_NORM;
     if (threadIdx.x == 0) {
@@ -166,7 +167,7 @@ static __device__ void learn_levels(const tam_cuda_control &job, shared_state &s
         if (shared.seen.ncuts > 0)
             shared.lesson = tam_rule_learn(&shared.seen, job.scheme.budget, job.over, job.levels[0],
                                            &shared.state);
-        /* The groups cover the vector: all of the union lies in some group. */
+        /* The groups cover the vector, so every entry of the union is in some group. */
         shared.lesson.share = tam_rule_share(*job.k, job.verdict->count);
     }
     if (by_norm)
@@ -224,7 +225,7 @@ static __device__ void write_turn(const tam_cuda_control &job, const tam_control
     job.turn->listed = tam_rule_listed(job.scheme.threshold, &state);
 }
 
-/* A group has the same thread as in learn: levels need no barrier, the state does. */
+/* The same thread handles a group as in learn: levels need no barrier, only the state does. */
 static __device__ void prepare(const tam_cuda_control &job, const tam_control_state &state) {
     for (uint32_t g = threadIdx.x; g < job.grid.ngroups; g += TAM_BLOCK_THREADS) {
         job.thresholds[g] = tam_rule_threshold(job.scheme.threshold, &state, job.levels[g]);
@@ -232,7 +233,7 @@ static __device__ void prepare(const tam_cuda_control &job, const tam_control_st
     }
 }
 
-/* The next step, which is to find k entries: levels that were learned move along. */
+/* Prepare the next step, with target k: learned levels are shifted accordingly. */
 static __device__ void turn_over(const tam_cuda_control &job, const tam_control_state &state,
                                  uint64_t k) {
     if (k != *job.k && state.primed && tam_scheme_has_levels(job.scheme))
@@ -266,7 +267,7 @@ static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_shar
     }
     if (job.turn->broken != TAMIS_OK)
         return;
-    if (threadIdx.x == 0) /* who alone looks at the state until the barrier */
+    if (threadIdx.x == 0) /* no other thread reads the state before the barrier */
         shared.state = *job.state;
     if (status == TAMIS_OK)
         learn(job, shared);
@@ -278,7 +279,7 @@ static __global__ void control(const tam_cuda_control *jobs, const tam_cuda_shar
     divide(shares, job.common);
 }
 
-/* After a step that was applied, if it divides k anew. */
+/* After an applied step, if k is divided by norms. */
 static __global__ void aim(const tam_cuda_control *jobs, const tam_cuda_shares shares) {
     __shared__ tam_control_state state;
     const tam_cuda_control &job = jobs[blockIdx.x];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the reducer sees of CUDA.
+ * The interface of CUDA to the reducer.
  *
- * tam_device_cuda fulfils the device contract: results come back to the host, which waits for them
- * (it polls, under a deadline). It serves every scheme over every transport.
+ * tam_device_cuda implements the device contract: results come back to the host, which waits for
+ * them (it polls, with a deadline). It serves every scheme over every transport.
  *
  * tam_cuda_step is a whole step of a bucket on the device without the host: for schemes whose slots
- * have a fixed size, over a transport that works in stream order. The reducer says how phases and
- * collectives follow each other, run does the rest:
+ * have a fixed size, over a transport that works in stream order. The reducer defines the order of
+ * phases and collectives, run does the rest:
  *
  *     begin    accumulate, cut, seal the slot
  *     enqueue  ... all-gather of the slots ...
@@ -17,26 +17,26 @@
  *              ... all-gather of the sums ...
  *     survey   are the sums complete and finite
  *
- * and when this has been run of every bucket, for all of them
+ * and when this has run for every bucket, for all of them
  *
  *     settle   gradient, residual == result ==
- *     finish   what nobody waits for: control of the next step, report
+ *     finish   after the result: control of the next step, report
  *
- * A collective that is given up midway does no harm: what it left unwritten is found, by every
- * rank, before anything is applied (exchange.h).
+ * A collective that is abandoned midway does no harm: every rank detects what it left unwritten
+ * before anything is applied (exchange.h).
  *
- * Buckets. A step of several buckets has a tam_cuda_step for each; the first leads: it has what
- * they share, and is asked what concerns all. Two streams work on them: one compresses, the other
- * carries messages and does what lies between them, so that bucket 1 is compressed while bucket 0
- * travels:
+ * Buckets. A step of several buckets has a tam_cuda_step for each. The first one leads: it holds
+ * what they share, and calls that concern all go to it. Of two streams one compresses; the other
+ * runs the collectives and the phases between them, so that bucket 1 is compressed while bucket 0
+ * is exchanged:
  *
  *     gradient   ready 0       ready 1        ready 2
  *     compress     [begin 0]     [begin 1]      [begin 2]
  *     travel                [enqueue 0, survey][enqueue 1, survey][...][settle 0 1 2] finish
  *
- * With one bucket there is nothing that could overlap: one stream does it all.
+ * With one bucket nothing can overlap: one stream does it all.
  *
- *  Three ranks, five values at the union, shares of two (padded to six):
+ * Three ranks, five values at the union, shares of two (padded to six):
  *
  *     rank 0  a0 a1 a2 a3 a4 --   all-to-all  rank 0 has  a0 a1 | b0 b1 | c0 c1   adds to  s0 s1
  *     rank 1  b0 b1 b2 b3 b4 --               rank 1      a2 a3 | b2 b3 | c2 c3            s2 s3
@@ -55,7 +55,7 @@ extern const tam_device tam_device_cuda; /* open takes the current CUDA device *
 /** @return NULL if a CUDA device can be used here, else why not. Lives as long as the thread. */
 const char *tam_cuda_reason(void);
 
-/** A version, "CUDA 13.0, driver 13.0, NVIDIA H200 (9.0)", or what there is. As above. */
+/** A version, "CUDA 13.0, driver 13.0, NVIDIA H200 (9.0)", or the known part of it. As above. */
 const char *tam_cuda_version(void);
 
 typedef struct tam_cuda_step tam_cuda_step;
@@ -65,12 +65,12 @@ typedef struct tam_cuda_span {
     uint32_t before, upto;
 } tam_cuda_span;
 
-/** How many entries this rank picks in a step that is to find k; at most the slot's capacity. */
+/** How many entries this rank picks in a step with target k; at most the slot's capacity. */
 typedef struct tam_cuda_quota {
-    const tam_cuda_span *spans; /* [nranks] at step t: spans[t mod nranks]. Its part of k */
-    double capacity;            /* above 0: in place of that, up to capacity * k / ranks, of the */
-    double ranks;               /* `own` that it owns */
-    uint64_t own;
+    const tam_cuda_span *spans; /* [nranks] at step t: its part of k by spans[t mod nranks] */
+    double capacity;            /* above 0: instead up to capacity * k / ranks, and at most `own` */
+    double ranks;
+    uint64_t own; /* elements that it owns */
 } tam_cuda_quota;
 
 /** What the steps of all buckets have in common. */
@@ -81,53 +81,53 @@ typedef struct tam_cuda_whole {
     const uint64_t *lengths; /* [nbuckets] elements */
 } tam_cuda_whole;
 
-/** What a step needs to know; fixed for its life. Copied, but for `grid` and `control`. */
+/** Parameters of a step; fixed for its life. Copied, except `grid` and `control`. */
 typedef struct tam_cuda_plan {
     const tam_cuda_whole *whole; /* NULL: there is one bucket */
     tam_cuda_step *first;        /* of bucket 0; NULL: this is it. Opened in the order of buckets */
-    uint32_t bucket, begin;      /* which, and where in the whole vector */
+    uint32_t bucket, begin;      /* its number, and its first element in the whole vector */
     const tam_grid *grid;        /* of the bucket, as all that follows */
     uint32_t rank, nranks;
     tam_cut_kind kind; /* TOTAL or ALL */
     bool weighted;     /* keys are weighed by control->weights */
     tam_cuda_quota quota;
     uint32_t slot_capacity, union_max;
-    uint32_t nstats;  /* ngroups: sums of squares ride in the slot; or 0 */
+    uint32_t nstats;  /* ngroups if the slot carries sums of squares; else 0 */
     bool with_values; /* exchange `pairs` */
     bool dense_output;
     tamis_dtype type; /* of gradients */
     float divisor;
     tamis_nonfinite nonfinite;
     uint64_t timeout_ns;  /* of every wait; 0: TAMIS_TIMEOUT_MS */
-    tam_control *control; /* thresholds and k; taken at load, given back at save */
+    tam_control *control; /* thresholds and k; read at load, written at save */
 } tam_cuda_plan;
 
-/** What the collectives of a step carry. All pointers are device memory. */
+/** Buffers of the collectives of a step. All pointers are device memory. */
 typedef struct tam_cuda_mail {
     void *stream;
-    unsigned char *slots; /* [nranks * slot_bytes]; mine, sealed, lies at its place */
+    unsigned char *slots; /* [nranks * slot_bytes]; the own one, sealed, is at its place */
     size_t slot_bytes;
     float *values; /* [nranks * share] at the union, padded with zeros */
     float *shares; /* [nranks * share] received */
-    float *sums;   /* [share]; lies at its place in values */
-    size_t share;  /* floats; 0 for pairs, whose values ride in the slots */
+    float *sums;   /* [share] at their place in values */
+    size_t share;  /* floats; 0 for pairs, whose values are in the slots */
 } tam_cuda_mail;
 
-/** Figures of a finished step of all buckets, as the device left them in pinned memory. */
+/** Figures of a finished step of all buckets, which the device writes to pinned memory. */
 typedef struct tam_cuda_report {
     uint64_t serial;  /* counts the reports of its launcher, from 1 */
     uint64_t step;    /* its number */
     uint32_t status;  /* a tamis_status: OK, NONFINITE (also for skip), PROTOCOL */
     uint32_t refused; /* PROTOCOL: why, a tam_refusal */
     uint32_t rank;    /* PROTOCOL: whose slot, or this rank if sums were missing; NONFINITE:
-                               first rank that met it */
+                               first rank with a bad entry */
     uint32_t in_sums; /* NONFINITE: in the sum over ranks */
     uint32_t picked, picked_max, selected;
     uint32_t rescans;
     uint64_t deferred, candidates, nonfinite;
     float key;                         /* smallest this rank sent */
     double acc_sum;                    /* of squares of acc */
-    double picked_sum;                 /* of squares of what left */
+    double picked_sum;                 /* of squares of what was given */
     double margin, slope;              /* of the first bucket, for the log */
     uint32_t targets[TAM_BUCKETS_MAX]; /* entries of each bucket in the next step; dense: 0 */
 } tam_cuda_report;
@@ -137,7 +137,7 @@ tamis_status tam_cuda_step_open(void *device, const tam_cuda_plan *plan, float *
                                 tam_cuda_step **out);
 void tam_cuda_step_close(tam_cuda_step *step);
 
-/** What a step goes on from, beside plan.control and acc. */
+/** What a step continues from, besides plan.control and acc. */
 typedef struct tam_cuda_past {
     uint64_t number; /* of the next step */
     uint64_t last_result, early_nonfinite;
@@ -145,12 +145,12 @@ typedef struct tam_cuda_past {
     bool has_norms; /* of all buckets */
 } tam_cuda_past;
 
-/** Start from `past` and the state in plan.control: every bucket, before the first step. Nothing is
- * under way. @param config  what the slots of all ranks must carry */
+/** Start from `past` and the state in plan.control: for every bucket, before the first step, while
+ * no step is under way. @param config  what the slots of all ranks must carry */
 tamis_status tam_cuda_step_load(tam_cuda_step *step, uint64_t config, const tam_cuda_past *past);
 
-/** Bring past and plan.control back to the host. Waits for all steps, by its deadline; acc is then
- * complete too. */
+/** Copy past and plan.control to the host. Waits for all steps, by its deadline; acc is then
+ * complete, too. */
 tamis_status tam_cuda_step_save(tam_cuda_step *step, tam_cuda_past *past);
 
 /** Enqueues the collectives and the phases between them: the reducer's. */
@@ -158,21 +158,21 @@ typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
 
 /**
  * Capture begin to settle, with the collectives between them, as graphs that every later run
- * launches. Where the gradient lies and its scale are read from device memory, so they serve all
- * steps. Whether a collective is captured must be the same on all ranks: all call this once for
- * every bucket, or none does. To be called after the first load of all.
+ * launches. Kernels read the gradient's address and scale from device memory, so the graphs serve
+ * all steps. Whether a collective is captured must be the same on all ranks: all call this once for
+ * every bucket, or none does. Call it after the first load of all buckets.
  *
  * Errors:  DEVICE if it cannot be captured; what `enqueue` returns
  */
 tamis_status tam_cuda_step_capture(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
 
 /**
- * A bucket of a step, in their order; the last one settles the step. Orders itself behind `stream`,
- * then launches the graphs, or enqueues if there are none. When `stream` is being captured by the
- * caller everything becomes part of the caller's graph: all buckets of a step, or none.
+ * Run a bucket of a step, in the order of buckets; the last one settles the step. Waits in stream
+ * order for `stream`, then launches the graphs, or enqueues if there are none. If the caller is
+ * capturing `stream`, everything becomes part of its graph: all buckets of a step, or none.
  *
  * In a graph of the caller: launches of the graph must not overlap each other or other steps; the
- * graph goes before the step is closed.
+ * graph must be destroyed before the step is closed.
  *
  * @param  target  [in]   gradient and scale; by segment `grads` is a host array of device pointers
  * @param  serial  [out]  names the step for poll, the same for all its buckets; 0 if the caller
@@ -181,7 +181,7 @@ tamis_status tam_cuda_step_capture(tam_cuda_step *step, tam_cuda_enqueue enqueue
 tamis_status tam_cuda_step_run(tam_cuda_step *step, const tam_accumulate *target, void *stream,
                                tam_cuda_enqueue enqueue, void *context, uint64_t *serial);
 
-/** Only add the gradient to acc, in the order of `stream`, which goes on when it has been read. */
+/** Only add the gradient to acc, in the order of `stream`, which continues once that is read. */
 tamis_status tam_cuda_step_accumulate(tam_cuda_step *step, const tam_accumulate *target,
                                       void *stream);
 
@@ -190,32 +190,32 @@ tamis_status tam_cuda_step_unite(tam_cuda_step *step);
 tamis_status tam_cuda_step_add(tam_cuda_step *step);
 const tam_cuda_mail *tam_cuda_step_mail(const tam_cuda_step *step);
 
-/* Of the first bucket's, for all. */
+/* Called for the first bucket, on behalf of all. */
 
 /** Whether some buckets of a step have been run, and others have not. */
 bool tam_cuda_step_halfway(const tam_cuda_step *first);
 
 /** Whether step `serial` has ended; never waits. Any thread. Serial 0: the newest report of a graph
- * of the caller, `done` if there is one. @return OK: then *out is set if it is `done`; DEVICE: it
- * never will; STATE: too late, a later report lies in its place */
+ * of the caller, `done` if there is one. @return OK: *out is set if it is `done`; DEVICE: it will
+ * never end; STATE: too late, a later report has overwritten it */
 tamis_status tam_cuda_step_poll(tam_cuda_step *step, uint64_t serial, bool *done,
                                 tam_cuda_report *out);
 
-/** Steps whose reports are kept: run may be called for step s when s - TAM_CUDA_STEPS has ended. */
+/** Number of reports kept: run may be called for step s when s - TAM_CUDA_STEPS has ended. */
 enum { TAM_CUDA_STEPS = 8 };
 
-/** What is launched from here on comes after the last step of `other`: reducers of one communicator
- * must not let their collectives overtake each other. Both are between steps. */
+/** Later launches of `step` run after the last step of `other`: collectives of reducers that share
+ * a communicator must not overtake each other. Both are between steps. */
 tamis_status tam_cuda_step_follow(tam_cuda_step *step, const tam_cuda_step *other);
 
-/** Work enqueued on `stream` from here on comes after the result of the last step. STATE if one of
- * run and join is captured by the caller and the other is not. */
+/** Work enqueued on `stream` from here on runs after the result of the last step. STATE if the
+ * caller captures only one of run and join. */
 tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
 
 /**
- * Scheme dense: a step of the same kind in all but its phases. The gradient goes in pieces, so that
- * memory is bounded; there is no residual, and the slots hold no picks: who refuses one gives no
- * values, and so all ranks refuse the step.
+ * Scheme dense: a step that differs only in its phases. The gradient is exchanged in pieces, so
+ * that memory is bounded. There is no residual, and the slots hold no picks. A rank that refuses a
+ * slot gives no values, so all ranks refuse the step.
  *
  *     begin
  *                                ... all-gather of the slots ...
@@ -227,24 +227,23 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
  *                       narrow   gradient = sum / divisor
  *     for all buckets:  settle   verdict; zeros if the step is skipped
  *
- * A collective that is given up midway is noticed (verdict PROTOCOL), but the pieces before it are
- * already reduced.
+ * A collective that is abandoned midway is detected (verdict PROTOCOL), but the pieces before it
+ * are already reduced.
  *
- * @param  plan   of what concerns slots and control nothing is read
+ * @param  plan   its fields for picks and control are not read
  * @param  piece  most elements of a piece, at least TAM_CHUNK; the same for all buckets
  */
 tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32_t piece,
                                  tam_cuda_step **out);
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
-/** @return slot_bytes: 0 but for the first piece */
+/** @return slot_bytes is 0 except for the first piece */
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_check(tam_cuda_step *step);
 tamis_status tam_cuda_dense_widen(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_add(tam_cuda_step *step, uint32_t piece);
 tamis_status tam_cuda_dense_narrow(tam_cuda_step *step, uint32_t piece);
 
-/** The result of a sparse step, of all buckets, in device
- * memory: indices[*count], values[*count]. */
+/** Result of a sparse step of all buckets, in device memory: indices[*count], values[*count]. */
 typedef struct tam_cuda_result {
     const uint32_t *count, *indices;
     const float *values;

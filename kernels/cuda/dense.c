@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * A whole step of scheme dense, of one bucket: its memory, its phases. A piece is a run of whole
- * chunks; it travels through one pair of buffers, the same for all buckets, which hold the largest:
+ * chunks. All buckets use one pair of buffers, which fit the largest piece:
  *
  *     values, shares   | share | share | share |      share * nranks >= elements of the piece
  *
- * All of it runs where the collectives do: a piece begins when the one before has left the buffers.
- * Before the first of them come slots without picks, by which the ranks see that they sum the same.
+ * All of it runs on the stream of the collectives: a piece begins when the previous one has left
+ * the buffers. Before the first piece the ranks exchange slots without picks, to check that they
+ * sum the same.
  */
 #include "kernels/cuda/step.h"
 
@@ -14,7 +15,7 @@
 
 /* -- pieces ----------------------------------------------------------------------------------- */
 
-/* Chunks as they follow each other in the tiles; `pieces` NULL only counts. */
+/* Cut the chunks, in the order of the tiles, into pieces; `pieces` NULL: only count. */
 static uint32_t cut_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *pieces) {
     tam_cuda_piece piece = {0};
     uint32_t count = 0;
@@ -70,11 +71,11 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
     cut_pieces(plan->grid, most, s->pieces);
     uint64_t n = longest(plan), share = share_of(s, most < n ? most : n);
     s->exchange = (tam_cuda_exchange){
-        .grid.n = plan->grid->n, /* no groups: nobody asks for norms */
+        .grid.n = plan->grid->n, /* no groups: norms are not needed */
         .slots = {.bytes = tam_head_bytes(0) + tam_head_round(sizeof(uint32_t)),
                   .rank = plan->rank,
                   .nranks = plan->nranks,
-                  .capacity = 1}, /* of which none is used */
+                  .capacity = 1}, /* never used */
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
         .blocks = s->device->multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
@@ -148,7 +149,7 @@ tamis_status tam_cuda_dense_narrow(tam_cuda_step *s, uint32_t piece) {
     return TAMIS_OK;
 }
 
-/* What there is to be seen has been seen by the last narrow. */
+/* Nothing to do: narrow has already checked the sums. */
 static tamis_status survey(tam_cuda_step *s) {
     (void)s;
     return TAMIS_OK;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * Scheme dense: the gradient to floats and back, piece by piece. One warp takes one chunk of the
- * grid at a time; a lane takes four neighbours, if both sides lie at a multiple of that:
+ * grid at a time; a lane takes four neighbours, if both sides are aligned for that:
  *
  *     gradient   ... | chunk | chunk | chunk | ...            float32, or 16 bits
  *                     \                     /
  *     values           | 0 .. share - 1 | .. 2 share - 1 | .. 0 0 |     one share for every rank
  *
- * In between the shares travel and are added in rank order (settle.cu). What has not arrived shows
- * as TAM_CUDA_ABSENT; such entries of the gradient stay as they are, so that a step that was given
- * up leaves it partly reduced, as tamis.h says of scheme dense.
+ * In between the shares are exchanged and added in rank order (settle.cu). Values that did not
+ * arrive are TAM_CUDA_ABSENT; their entries of the gradient stay unchanged, so an abandoned step
+ * leaves it partly reduced, as tamis.h documents for scheme dense.
  */
 #include "kernels/cuda/slots.cuh"
 
@@ -68,7 +68,7 @@ template <float (*WIDEN)(uint16_t), uint16_t (*NARROW)(float)> struct as_bits16 
 using as_float16 = as_bits16<tam_float16_widen, tam_float16_narrow>;
 using as_bfloat16 = as_bits16<tam_bfloat16_widen, tam_bfloat16_clamp>;
 
-/* -- where a chunk lies ----------------------------------------------------------------------- */
+/* -- the gradient of a chunk ------------------------------------------------------------------ */
 
 template <typename ELEMENT>
 static __device__ __forceinline__ ELEMENT *gradient_of(const tam_cuda_accumulate &target,
@@ -81,7 +81,7 @@ static __device__ __forceinline__ ELEMENT *gradient_of(const tam_cuda_accumulate
            (chunk.begin - target.seg_begin[segment]);
 }
 
-/* Rows that can be moved at once; what follows them goes one by one. */
+/* Rows of four that can be moved at once; the elements after them are moved one by one. */
 template <typename TYPE>
 static __device__ __forceinline__ uint32_t rows_of(const typename TYPE::element *grad,
                                                    const float *values, uint32_t length) {
@@ -91,8 +91,8 @@ static __device__ __forceinline__ uint32_t rows_of(const typename TYPE::element 
 
 /* -- widen ------------------------------------------------------------------------------------ */
 
-/* The product also makes a signalling NaN a quiet one, so no gradient looks absent. A rank whose
- * exchange is broken gives absent values, and so all ranks refuse the step. */
+/* TAM_CUDA_ABSENT is a signalling NaN. The product makes such a NaN quiet, so no gradient looks
+ * absent. A rank whose exchange is broken gives absent values, so all ranks refuse the step. */
 static __device__ __forceinline__ float give(float x, float scale, bool broken) {
     return broken ? __uint_as_float(TAM_CUDA_ABSENT) : __fmul_rn(x, scale);
 }
@@ -113,7 +113,7 @@ static __device__ void widen_chunk(const typename TYPE::element *from, uint32_t 
         to[i] = give(TYPE::widen(__ldcs(from + i)), scale, broken);
 }
 
-/* Zeros behind the piece, so that shares are whole; and nothing has arrived yet. */
+/* Zeros behind the piece, so that shares are whole; mark all shares as not arrived. */
 static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_piece &piece) {
     uint64_t thread = tam_thread_of_grid(), threads = tam_threads_of_grid();
     float a = __uint_as_float(TAM_CUDA_ABSENT);
@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* -- narrow ----------------------------------------------------------------------------------- */
 
-/* What a lane met. */
+/* What a lane has found. */
 struct witness {
     uint64_t bad;
     bool absent;
@@ -151,7 +151,7 @@ static __device__ __forceinline__ bool arrived(float sum, witness *seen) {
     return !absent;
 }
 
-/* A sum that is not finite becomes 0; if it is not to be dropped all of the gradient will. */
+/* A sum that is not finite becomes 0; unless bad entries are dropped, settle zeros all. */
 static __device__ __forceinline__ float divide(float sum, float divisor, witness *seen) {
     float value = __fdiv_rn(sum, divisor);
     bool finite = tam_magnitude_of(value) < TAM_INFINITE_BITS;
@@ -216,8 +216,8 @@ template <typename ELEMENT> static __device__ void clear_all(const tam_cuda_accu
     }
 }
 
-/* Who refused a slot or met absent sums refuses the step and, from then on, all that follow: then
- * the verdict on the slots is the one of before. */
+/* A rank that refused a slot or found absent sums refuses this step and all later ones; in those
+ * the verdict on the slots is still that of the first refusal. */
 static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verdict) {
     verdict->status = TAMIS_E_PROTOCOL;
     verdict->refused = TAM_REFUSED_ABSENT;
@@ -231,7 +231,7 @@ static __device__ void refuse(const tam_cuda_exchange &x, tam_cuda_verdict *verd
     }
 }
 
-/* All ranks have the same sums, and so come to the same verdict. */
+/* All ranks have the same sums, so they reach the same verdict. */
 static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool skipped) {
     tam_cuda_verdict *verdict = &x.common->verdict;
     *verdict = {};
@@ -250,7 +250,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, bool refused, bool s
     }
 }
 
-/* A broken exchange has absent sums in every step. */
+/* A broken exchange has absent sums in every later step. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     settle(const tam_cuda_exchange x, const tam_cuda_accumulate target, tam_cuda_turn *turn) {
     bool there = threadIdx.x < x.nbuckets;

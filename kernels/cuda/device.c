@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The device row of CUDA. Calls enqueue on a stream of the row's own and
- * wait for it by polling; they never allocate after open.
+ * The device row of CUDA. Calls enqueue on the row's own stream and wait for it by polling; they
+ * never allocate after open.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -16,7 +16,7 @@ static void cuda_close(void *self) {
     if (!row)
         return;
     bool entered = tam_cuda_enter(row->device.device, &guard) == TAMIS_OK;
-    tam_cuda_row_close(row); /* also on another device: what is freed knows where it lies */
+    tam_cuda_row_close(row); /* works with any current device */
     if (entered)
         tam_cuda_leave(&guard);
 }
@@ -99,7 +99,7 @@ static tamis_status check(const tam_cuda_row *row, const void *memory, const cha
     cudaError_t error = cudaPointerGetAttributes(&seen, memory);
     if (error != cudaSuccess && error != cudaErrorInvalidValue)
         return tam_cuda_failed((int)error, what);
-    if (error == cudaErrorInvalidValue) /* older runtimes: memory that they do not know */
+    if (error == cudaErrorInvalidValue) /* older runtimes, for memory unknown to them */
         (void)cudaGetLastError();
     if (error == cudaSuccess && seen.type == cudaMemoryTypeManaged)
         return TAMIS_OK;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a cut. Chosen are all keys over the cutoff and, of those equal to it, the first few:
- * an entry's place in the result follows from how many of both kinds come before it.
+ * The end of a cut. It chooses all keys over the cutoff and the first few of those equal to it. The
+ * number of both kinds before an entry gives its position in the result.
  *
  *     count_cutoff   counts both kinds by block, and by chunk
- *     emit           prefix sums tell every block, chunk and lane its place
+ *     emit           prefix sums give every block, chunk and lane its position
  */
 #include "kernels/cuda/select.cuh"
 
@@ -77,7 +77,7 @@ static __device__ void emit_list(const tam_cuda_cut &job, writer *w) {
                 job.candidates.index[i]);
         w->more += all >> 16;
         w->equal += all & 0xffffu;
-        __syncthreads(); /* memory is used again */
+        __syncthreads(); /* memory is reused */
     }
 }
 
@@ -124,7 +124,7 @@ static __device__ void emit_chunks(const tam_cuda_cut &job, writer *w) {
                 emit_chunk(job, tam_chunk_of(job.grid, at + c), more[c], equal[c], w);
         w->more += (uint32_t)(all >> 32);
         w->equal += (uint32_t)all;
-        __syncthreads(); /* what is shared is used again */
+        __syncthreads(); /* shared memory is reused */
     }
 }
 

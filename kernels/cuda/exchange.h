@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * The exchange on the device: slots as they travel in device memory, what all ranks conclude from
- * them, and the launchers between two collectives.
+ * The exchange on the device: slots in device memory, the verdict that all ranks draw from them,
+ * and the launchers between two collectives. A slot, see lib/base/head.h:
  *
  *     | tam_head | nstats floats | capacity indices, ascending | capacity floats (pairs) |
  *
- * as lib/base/head.h says; slots of all ranks lie one after another
+ * The slots of all ranks follow each other.
  *
  *     tam_launch_seal     header and checksum of the own slot
  *                         ... all-gather of the slots ...
@@ -15,16 +15,16 @@
  *                         ... all-to-all of the values ...
  *     tam_launch_add      sums in rank order
  *                         ... all-gather of the sums ...
- *     tam_launch_survey   are the sums complete and finite; of the last bucket: the verdict of all
- *                         ... when all buckets have come so far ...
+ *     tam_launch_survey   are the sums complete and finite; last bucket: the verdict for all
+ *                         ... when all buckets have been surveyed ...
  *     tam_launch_settle   gradient, residual, hash of the result; bucket by bucket
  *     tam_launch_report   figures into pinned memory, of all
  *
- * The host does not look between two of these, and a collective that was given up leaves its
- * buffers half written. So nothing is believed: the slots of the step before lose their magic
- * number, damaged ones show by their checksum, and what a collective of floats should overwrite is
- * filled with TAM_CUDA_ABSENT before.
- * A rank that refuses the slots gives TAM_CUDA_ABSENT in place of its values, and so all ranks
+ * The host does not check between two of these, and an abandoned collective leaves its buffers half
+ * written. So nothing received is trusted: the magic numbers of the previous step's slots are
+ * cleared, checksums reveal damaged slots, and the target of a collective of floats is filled with
+ * TAM_CUDA_ABSENT before.
+ * A rank that refuses the slots gives TAM_CUDA_ABSENT instead of its values, so that all ranks
  * refuse the step together.
  */
 #ifndef TAM_CUDA_EXCHANGE_H
@@ -39,7 +39,7 @@
 extern "C" {
 #endif
 
-/* A NaN that no arithmetic makes. Values that are given are finite, so none of them is this. */
+/* A NaN that no arithmetic produces. Values that ranks give are finite, so none is equal to it. */
 #define TAM_CUDA_ABSENT 0xffa51edfu
 
 typedef struct tam_cuda_slots {
@@ -49,14 +49,14 @@ typedef struct tam_cuda_slots {
     uint32_t with_values;
 } tam_cuda_slots;
 
-/** What all ranks conclude, the same on each but for `status` PROTOCOL: of a bucket, cleared at the
- * beginning of its step, and of all together. */
+/** The outcome, the same on all ranks unless `status` is PROTOCOL: one for each bucket, cleared at
+ * the beginning of its step, and one for all buckets. */
 typedef struct tam_cuda_verdict {
     uint32_t status;  /* a tamis_status: OK, NONFINITE (nothing is applied), PROTOCOL */
     uint32_t refused; /* a tam_refusal */
-    uint32_t rank;    /* of whom */
-    uint32_t in_sums; /* NONFINITE: met in the sums */
-    uint32_t known;   /* every rank told its candidates */
+    uint32_t rank;    /* the rank that was refused, or that had the first bad entry */
+    uint32_t in_sums; /* NONFINITE: found in the sums */
+    uint32_t known;   /* every rank reported its candidates */
     uint32_t rescans, picked_max;
     uint32_t count;  /* of the union, then of the result */
     uint32_t offset; /* where the result begins in that of all buckets */
@@ -72,12 +72,12 @@ typedef struct tam_cuda_verdict {
 /* -- from the slots to the result ------------------------------------------------------------- */
 
 enum {
-    TAM_RANGE = 32768, /* elements of which one block makes the union at a time */
+    TAM_RANGE = 32768, /* elements whose union one block builds at a time */
     TAM_RANGE_WORDS = TAM_RANGE / 32,
     TAM_PIECE = 2048 /* entries of a list that one block takes at a time */
 };
 
-/** What is known of one slot while it is being checked. */
+/** The checks of one slot, added up piece by piece. */
 typedef struct tam_cuda_tally {
     uint64_t checksum;
     uint32_t faults; /* bits: 1 << TAM_REFUSED_ORDER, 1 << TAM_REFUSED_OWNER */
@@ -85,7 +85,7 @@ typedef struct tam_cuda_tally {
 } tam_cuda_tally;
 
 /** Scratch of one step, cleared when it begins. Tickets count the blocks of a launch that have
- * ended: the last one does the rest. */
+ * finished; the last block completes the work. */
 typedef struct tam_cuda_scratch {
     tam_cuda_verdict verdict;
     uint64_t sent; /* checksum of the values in the own slot */
@@ -95,14 +95,14 @@ typedef struct tam_cuda_scratch {
     uint32_t zero;
 } tam_cuda_scratch;
 
-/** What outlives a step of a bucket. */
+/** State of a bucket between steps. */
 typedef struct tam_cuda_ledger {
     uint64_t config; /* what the slots of all ranks must carry */
     uint64_t last_result;
     tam_cuda_found early; /* nonfinite: dropped from micro-batches since the last step */
 } tam_cuda_ledger;
 
-/** What the buckets have in common. */
+/** State that the buckets share. */
 typedef struct tam_cuda_common {
     tam_cuda_verdict verdict; /* of the step, once the last bucket has been exchanged */
     uint64_t serials[2]; /* reports made: of steps that the host launched, of the caller's graphs */
@@ -112,22 +112,22 @@ typedef struct tam_cuda_common {
 } tam_cuda_common;
 
 /**
- * The vector in ranges of TAM_RANGE elements. A range of the union is made in shared memory:
+ * The vector in ranges of TAM_RANGE elements. A range of the union is built in shared memory:
  *
- *     list of rank 0   .. 3  17 | 40 ..      |  one bit per element of the range is set for every
- *     list of rank 1   .. 17 21 | 35 ..      |  entry between runs[range] and runs[range + 1];
- *     bits             0001...1...1......    |  ascending and without duplicates by itself
+ *     list of rank 0   .. 3  17 | 40 ..      |  every entry between runs[range] and runs[range + 1]
+ *     list of rank 1   .. 17 21 | 35 ..      |  sets the bit of its element; so the union is
+ *     bits             0001...1...1......    |  ascending and without duplicates
  */
 typedef struct tam_cuda_ranges {
     uint32_t count;
     const uint32_t *first_chunk; /* [count + 1] chunk of its first element; exclusive owners only */
     uint32_t *runs;              /* [(count + 1) * nranks] entries of a rank's list before it */
     uint32_t *entries;           /* [count] of the union */
-    uint32_t *offsets;           /* [count + 1] where they lie in the union */
+    uint32_t *offsets;           /* [count + 1] where they begin in the union */
     double *sums;                /* [count] of squares of this rank's values */
 } tam_cuda_ranges;
 
-/** All that the launchers above work on, of one bucket. Copied into every launch. */
+/** Arguments of the launchers above, for one bucket. Copied into every launch. */
 typedef struct tam_cuda_exchange {
     tam_cuda_grid grid;
     tam_cuda_slots slots;
@@ -153,7 +153,7 @@ typedef struct tam_cuda_exchange {
     tam_cuda_scratch *scratch;
     tam_cuda_ledger *ledger;
 
-    uint32_t bucket, nbuckets, begin;    /* its place among them, and in the whole vector */
+    uint32_t bucket, nbuckets, begin;    /* its number, and its first element in the whole vector */
     const struct tam_cuda_exchange *all; /* [nbuckets] device memory: of each */
     tam_cuda_common *common;
     uint32_t *all_indices; /* the result of several buckets, as of one; else NULL */
@@ -167,42 +167,42 @@ int tam_launch_unite(const tam_cuda_exchange *job, void *stream);
 int tam_launch_add(const tam_cuda_exchange *job, void *stream);
 int tam_launch_survey(const tam_cuda_exchange *job, void *stream);
 
-/** @param target  gradient (device pointers), or none: then only the result is made */
+/** @param target  gradient (device pointers), or none: only the result is computed */
 int tam_launch_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                       void *stream);
 
-/** Of all buckets. @param job  of any  @param state  of any, for the log
- * @param targets  [nbuckets] of the next step, or NULL  @param lane  which of common.serials counts
+/** Report on all buckets. @param job  of any  @param state  of any, for the log
+ * @param targets  [nbuckets] of the next step, or NULL  @param lane  index into common.serials
  * @param ring  tam_cuda_report[TAM_CUDA_STEPS] */
 int tam_launch_report(const tam_cuda_exchange *job, const tam_control_state *state,
                       const uint64_t *targets, uint32_t lane, tam_cuda_report *ring, void *stream);
 
 /* -- scheme dense: the whole gradient, a piece at a time -------------------------------------- */
 
-/** Whole chunks that follow each other. While it is worked on, the exchange has its share and room:
- * as many floats as travel. */
+/** A run of whole chunks. For its launches, share and room of the exchange are those of the piece:
+ * as many floats as are sent. */
 typedef struct tam_cuda_piece {
     uint32_t first_chunk, end_chunk;
     uint32_t begin, count; /* elements */
 } tam_cuda_piece;
 
-/** values = scale * gradient, padded with zeros; shares are marked absent. Then the shares travel,
- * tam_launch_add, and the sums travel. */
+/** values = scale * gradient, padded with zeros; shares are marked absent. Then follow the
+ * all-to-all of shares, tam_launch_add, and the all-gather of sums. */
 int tam_launch_dense_widen(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                            const tam_cuda_piece *piece, void *stream);
 
-/** gradient = values / divisor, rounded to its type; what is absent or not finite is noted. */
+/** gradient = values / divisor, rounded to its type; absent and non-finite values are recorded. */
 int tam_launch_dense_narrow(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                             const tam_cuda_piece *piece, void *stream);
 
-/** After the last piece of the last bucket, for each bucket: a gradient of zeros if the step is
- * skipped, the next turn; of the last bucket: the verdict of all. */
+/** After the last piece of the last bucket, for each bucket: zero the gradient if the step is
+ * skipped, advance the turn; for the last bucket also set the verdict of all. */
 int tam_launch_dense_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,
                             tam_cuda_turn *turn, void *stream);
 
 /* -- the control of the next step ------------------------------------------------------------- */
 
-/** The control of a bucket for the next step. Runs last; nobody waits for it but the next pass. */
+/** The control of a bucket for the next step. Runs last; only the next pass waits for it. */
 typedef struct tam_cuda_control {
     tam_cuda_grid grid;
     tam_scheme scheme;
@@ -212,8 +212,8 @@ typedef struct tam_cuda_control {
     const uint32_t *indices; /* the union, verdict->count of them */
     const tam_cuda_verdict *verdict;
     tam_cuda_common *common;
-    uint64_t *k;  /* entries of a step: of the next, when all is done */
-    double *norm; /* of this step: what the shares of the next follow */
+    uint64_t *k;  /* [in,out] entries of this step, then of the next */
+    double *norm; /* of this step: determines the shares of the next */
 
     tam_cuda_turn *turn; /* of the next step: written here */
     tam_control_state *state;

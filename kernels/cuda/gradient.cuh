@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Where a result goes: one flat gradient, or one for each segment.
+ * Writing a result: to one flat gradient, or to one for each segment.
  */
 #ifndef TAM_CUDA_GRADIENT_CUH
 #define TAM_CUDA_GRADIENT_CUH
@@ -23,7 +23,7 @@ static __device__ __forceinline__ uint32_t tam_segment_of(const tam_cuda_grid &g
     return grid.groups[first].segment;
 }
 
-/** The gradient at `index` = value, rounded to its type. @param source  that of the target, or a
+/** Set the gradient at `index` to value, rounded to its type. @param source  *target.source, or a
  * copy in registers */
 static __device__ __forceinline__ void tam_write_gradient(const tam_cuda_accumulate &target,
                                                           const tam_cuda_source &source,

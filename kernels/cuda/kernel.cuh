@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What every file of kernels begins with: the vendor's headers, the launch, small helpers. Tests
- * replace the vendor by a header that runs the same text on the CPU (TAM_CUDA_EMULATED names it).
+ * Common to all kernels: the vendor's headers, the launch, small helpers. Tests replace the
+ * vendor's headers by one that runs the same code on the CPU (TAM_CUDA_EMULATED names it).
  */
 #ifndef TAM_CUDA_KERNEL_CUH
 #define TAM_CUDA_KERNEL_CUH
@@ -18,7 +18,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/** Enqueue. @return a cudaError_t: of this launch alone, not what somebody left behind */
+/** Enqueue. @return a cudaError_t: of this launch only, not an earlier error */
 template <typename... Parameters, typename... Arguments>
 static int tam_launch(void (*kernel)(Parameters...), unsigned blocks, void *stream,
                       Arguments... arguments) {
@@ -59,12 +59,12 @@ static __device__ __forceinline__ uint64_t tam_threads_of_grid(void) {
     return (uint64_t)gridDim.x * TAM_BLOCK_THREADS;
 }
 
-/** Whether this block is the last of its launch to come here; it then sees what all others wrote.
- * All threads come. */
+/** Whether this block is the last of its launch to call this; it then sees what all others wrote.
+ * All threads must call it. */
 static __device__ __forceinline__ bool tam_last_block(uint32_t *ticket) {
     __shared__ uint32_t before;
     __syncthreads();
-    if (threadIdx.x == 0) { /* its fences hold for what the barrier brought together */
+    if (threadIdx.x == 0) { /* after the barrier, its fences cover the writes of the whole block */
         __threadfence();
         before = atomicAdd(ticket, 1u);
         __threadfence();

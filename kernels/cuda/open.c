@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Opening the device row of CUDA: the grid in device memory, lists and scratch, and what was taken
- * given back.
+ * Opening and closing the device row of CUDA: the grid in device memory, lists and scratch.
  */
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
 
-enum { BLOCKS_PER_MULTIPROCESSOR = 4 }; /* what the registers of accumulate allow */
+enum { BLOCKS_PER_MULTIPROCESSOR = 4 }; /* as many as the registers of accumulate allow */
 static const uint64_t POOL_LEAST = 1 << 20;
 static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
 
@@ -42,7 +41,7 @@ static tamis_status copy_grid(tam_cuda_row *row, const tam_grid *grid) {
     return TAMIS_OK;
 }
 
-/* Blocks, and lists that fit what the walk may leave in them; see view.h. */
+/* Set the number of blocks, and sizes of lists that hold what the walk may write; see view.h. */
 static void size_up(tam_cuda_device *d, size_t capacity) {
     tam_cuda_grid *grid = &d->grid;
     uint32_t most = (grid->nchunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
@@ -127,7 +126,7 @@ static tamis_status allocate(tam_cuda_row *row) {
     return tam_cuda_event_open(&row->caller);
 }
 
-/* The tables of the device; arrays of constants are written here alone. */
+/* Upload the tables of the grid; constant arrays are written only here. */
 static tamis_status upload(tam_cuda_row *row, const tam_grid *grid) {
     const tam_cuda_device *d = &row->device;
     const tam_cuda_lane *lane = &row->work;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * How steps have fared: reports that the device left in pinned memory.
+ * The outcome of steps: reports that the device wrote to pinned memory.
  */
 #include "kernels/cuda/step.h"
 
 #include "lib/base/base.h"
 
-/* On the device, as far as the host can see without asking. */
+/* The serial in the report's place, read from pinned memory without a call to the driver. */
 static uint64_t last_report(const tam_cuda_step *s, uint64_t serial) {
     return __atomic_load_n(&s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS].serial,
                            __ATOMIC_ACQUIRE);
 }
 
-/* A copy word by word, if the device did not begin to write the next report there meanwhile.
- * @return its serial, or 0 */
+/* Copy a report word by word. @return its serial; 0 if the device has meanwhile begun to write the
+ * next one there */
 static uint64_t read_report(const tam_cuda_report *from, tam_cuda_report *out) {
     const uint64_t *words = (const uint64_t *)(const void *)from;
     uint64_t copy[sizeof *from / sizeof words[0]];
@@ -23,7 +23,7 @@ static uint64_t read_report(const tam_cuda_report *from, tam_cuda_report *out) {
     return __atomic_load_n(&from->serial, __ATOMIC_ACQUIRE) == out->serial ? out->serial : 0;
 }
 
-/* The newest report of the caller's graphs: nobody counts how often they are launched. */
+/* The newest report of the caller's graphs, whose launches the host does not count. */
 static bool find_newest(const tam_cuda_report *ring, tam_cuda_report *out) {
     _Static_assert(sizeof(tam_cuda_report) % 8 == 0, "read word by word");
     tam_cuda_report report;
@@ -59,7 +59,7 @@ static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda
         return TAMIS_OK;
     }
     TAM_CUDA_TRY(error, "a step on the CUDA device");
-    if (launched < serial) /* not all of its buckets: the event is of a step before */
+    if (launched < serial) /* not all its buckets are launched: the event is of an earlier step */
         return TAMIS_OK;
     TAM_TRY(find_report(s, serial, done, out));
     if (!*done)
@@ -70,7 +70,7 @@ static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda
     return TAMIS_OK;
 }
 
-/* The driver's locks are for those who launch: a failure may be learnt a little later. */
+/* Asking takes the driver's locks, which launches need: detect failures a little later instead. */
 static bool time_to_ask(tam_cuda_step *s) {
     enum { ASK_EVERY_NS = 500000 };
     uint64_t now_ns = tam_clock_ns();

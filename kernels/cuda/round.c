@@ -15,9 +15,9 @@ static const tam_cuda_whole *whole_of(const tam_cuda_step *first) {
 
 /* -- open ------------------------------------------------------------------------------------- */
 
-/* Priorities. While backward makes the gradients of later buckets, nothing of ours should delay it:
- * compression takes what is left over. Messages must not wait behind the blocks of backward, for
- * every other rank waits with them; they are few blocks, which hardly delay anybody. */
+/* Priorities. While backward computes the gradients of later buckets, we should not delay it:
+ * compression takes what is left. Messages must not wait behind the blocks of backward, since every
+ * other rank waits for them; they are few blocks and hardly delay anything. */
 static tamis_status open_streams(tam_cuda_round *r) {
     cudaEvent_t *events[] = {&r->given, &r->sealed, &r->ready, &r->done, &r->fork, &r->merge};
     TAM_TRY(tam_cuda_lane_open(&r->lane));
@@ -78,7 +78,7 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first) {
                                r->lengths);
 }
 
-/* Several lists become one that ascends; scheme dense has none. */
+/* Memory for joining the buckets' lists into one ascending list; scheme dense has none. */
 static tamis_status take_result(tam_cuda_round *r) {
     size_t entries = 0;
     void *memory = NULL;
@@ -96,7 +96,7 @@ static tamis_status take_result(tam_cuda_round *r) {
     return TAMIS_OK;
 }
 
-/* Kernels that look at all buckets find each here. */
+/* Upload the arrays through which kernels find all buckets. */
 static tamis_status complete(tam_cuda_round *r) {
     TAM_TRY(take_result(r));
     for (uint32_t b = 0; b < r->nbuckets; b++) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * What lies behind the row tam_device_cuda: open.c opens it, device.c accumulates,
- * choose.c cuts and walks over indices.
+ * The implementation of the row tam_device_cuda: open.c opens it, device.c accumulates, choose.c
+ * cuts and walks over indices.
  */
 #ifndef TAM_CUDA_ROW_H
 #define TAM_CUDA_ROW_H
 
 #include "kernels/cuda/runtime.h"
 
-/** What a launch is told: once in pinned memory, once in device memory, laid out alike. */
+/** Parameters of a launch: once in pinned memory, once in device memory, in the same layout. */
 typedef struct tam_cuda_inbox {
     tam_cuda_turn *turns; /* [ngroups]; the first serves all that is not by group */
     uint32_t *thresholds; /* [ngroups] of the last accumulate, or of a cut since */
@@ -20,20 +20,20 @@ typedef struct tam_cuda_inbox {
     uint64_t *reaching;   /* entries counted */
 } tam_cuda_inbox;
 
-/** What comes back, in pinned memory. */
+/** Results, in pinned memory. */
 typedef struct tam_cuda_outbox {
     tam_cuda_found *found;
     tam_cuda_picked *picked; /* [ngroups] */
     double *group_sums;      /* [ngroups] */
 } tam_cuda_outbox;
 
-enum { TAM_CUDA_WALK = TAM_CUDA_STAGING / 8 }; /* indices, and values, at a time */
+enum { TAM_CUDA_WALK = TAM_CUDA_STAGING / 8 }; /* indices and values of one piece of a walk */
 
 typedef struct tam_cuda_row {
     tam_cuda_device device; /* first: `self` of the row is a tam_cuda_device */
     tam_cuda_chunk *chunks; /* as on the device */
     uint32_t *tile_chunks;  /* [ntiles + 1] as on the device */
-    void *memory, *pinned;  /* all that follows lies in these */
+    void *memory, *pinned;  /* hold all that follows */
     tam_cuda_inbox host, inbox;
     tam_cuda_outbox outbox;
     uint32_t *indices; /* [TAM_CUDA_WALK] device memory */
@@ -41,23 +41,23 @@ typedef struct tam_cuda_row {
 
     tam_cuda_lane work;
     tam_cuda_lane copy; /* of read and write, which may come while an abandoned job still works */
-    cudaEvent_t caller; /* what the caller's stream held when follow was called */
+    cudaEvent_t caller; /* end of the work on the caller's stream when follow was called */
 } tam_cuda_row;
 
 /* open.c, with the device current */
 
-/** Fill a zeroed row whose device.device is set; closed it must be after a failure too. Close also
- * frees the row. */
+/** Fill a zeroed row whose device.device is set. Close it even after a failure; close also frees
+ * the row. */
 tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t capacity);
 void tam_cuda_row_close(tam_cuda_row *row);
 
-/** Whether the device has done all that it was given; waits for it a moment. Freeing would wait
- * without a deadline, so what a device that hangs may still use is left alone. */
+/** Whether the device has finished all its work; waits a moment for it. Freeing would wait without
+ * a deadline, so memory that a hung device may still use is not freed. */
 bool tam_cuda_row_idle(const tam_cuda_row *row);
 
 /* transfer.c */
 
-/** Enqueue copies of pinned memory to where it lies on the device, and back. */
+/** Enqueue a copy from pinned memory to the device, and back. */
 tamis_status tam_cuda_send(const tam_cuda_row *row, const void *pinned, size_t bytes, void *device);
 tamis_status tam_cuda_fetch(const tam_cuda_row *row, const void *device, size_t bytes,
                             void *pinned);

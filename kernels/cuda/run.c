@@ -10,7 +10,7 @@
  *     compress             [ begin b ] --sealed-->           [ begin b + 1 ]
  *     travel                                      [ collectives of b, survey ] ...  as above
  *
- * When the caller captures its stream, fork and merge bring all of it into the caller's graph.
+ * If the caller captures its stream, fork and merge bring all of it into the caller's graph.
  */
 #include "kernels/cuda/range.h"
 #include "kernels/cuda/step.h"
@@ -33,9 +33,8 @@ static tamis_status find_capture(void *stream, bool *captured) {
     return TAMIS_OK;
 }
 
-/* The pointers of the segments go to the device as parameters of launches: memory to copy from
- * would have to stay as it is until the device comes to it, and a graph of the caller keeps them.
- */
+/* Send the pointers of the segments as parameters of launches: memory to copy from would have to
+ * stay unchanged until the device reads it, and a graph of the caller keeps the parameters. */
 static tamis_status send_pointers(tam_cuda_step *s, void *const *from, uint32_t by) {
     uint32_t count = s->device->nsegments;
     for (uint32_t at = 0; at < count; at += TAM_POINTERS) {
@@ -46,7 +45,7 @@ static tamis_status send_pointers(tam_cuda_step *s, void *const *from, uint32_t 
     return TAMIS_OK;
 }
 
-/* Those of the host's steps seldom change. */
+/* Pointers of steps that the host launches seldom change: send them only then. */
 static tamis_status renew_pointers(tam_cuda_step *s, void *const *from, uint32_t by) {
     size_t bytes = s->device->nsegments * sizeof from[0];
     if (by == TAM_CUDA_BY_CALLER)
@@ -76,7 +75,7 @@ static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
     };
 }
 
-/* What is enqueued after this works on that gradient. */
+/* Work enqueued after this uses that gradient. */
 static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t by) {
     tam_cuda_source source = {
         .grad = target->grad,
@@ -93,14 +92,14 @@ static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t
 
 /* -- what a step enqueues --------------------------------------------------------------------- */
 
-/* `behind` comes after what `stream` holds now. */
+/* Later work on `behind` runs after what `stream` holds now. */
 static tamis_status follow(cudaStream_t behind, cudaStream_t stream, cudaEvent_t event) {
     TAM_CUDA_TRY(cudaEventRecord(event, stream), "following a stream");
     TAM_CUDA_TRY(cudaStreamWaitEvent(behind, event, 0), "following a stream");
     return TAMIS_OK;
 }
 
-/* Nothing is applied before every bucket has been exchanged: then all of it, or nothing. */
+/* Nothing is applied before every bucket has been exchanged: then all buckets, or none. */
 static tamis_status settle(tam_cuda_round *r) {
     for (uint32_t b = 0; b < r->nbuckets; b++)
         TAM_TRY(r->steps[b]->kind->settle(r->steps[b]));
@@ -167,7 +166,7 @@ static cudaError_t capture_part(tam_cuda_step *s, int part, tam_cuda_enqueue enq
         error = cudaGraphInstantiate(&s->graphs[part], graph, 0);
     if (graph && cudaGraphDestroy(graph) != cudaSuccess)
         (void)cudaGetLastError();
-    if (error == cudaSuccess && *status == TAMIS_OK) /* else the first launch would take memory */
+    if (error == cudaSuccess && *status == TAMIS_OK) /* or the first launch would allocate */
         error = cudaGraphUpload(s->graphs[part], stream);
     return error;
 }
@@ -203,7 +202,7 @@ tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, v
 
 /* -- run -------------------------------------------------------------------------------------- */
 
-/* The lane goes on behind the step before: its settle and control are on `travel`. */
+/* The lane waits for the previous step: its settle and control are on `travel`. */
 static tamis_status await_step_before(tam_cuda_step *s) {
     tam_cuda_round *r = s->round;
     if (is_several(s) && r->begun == 0)
@@ -223,12 +222,12 @@ static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target,
     TAM_CUDA_TRY(cudaEventRecord(r->ready, r->travel), "marking a result");
     TAM_TRY(s->kind->finish(r->steps[0], TAM_CUDA_BY_HOST));
     TAM_CUDA_TRY(cudaEventRecord(r->done, r->travel), "marking the end of a step");
-    __atomic_store_n(&r->serial, r->serial + 1, __ATOMIC_RELEASE); /* who polls may see it */
+    __atomic_store_n(&r->serial, r->serial + 1, __ATOMIC_RELEASE); /* poll may see it from now on */
     return TAMIS_OK;
 }
 
-/* What ran on the own streams before is over when a graph of the caller runs: the last step is
- * waited for here, once, and from now on join waits for the whole of a step. */
+/* Work on our streams must be over when a graph of the caller runs. So this waits for the last
+ * step, once, and from now on join waits for the whole of a step. */
 static tamis_status leave_to_caller(tam_cuda_step *s) {
     tam_cuda_round *r = s->round;
     if (r->serial > 0 && r->begun == 0)
@@ -238,7 +237,7 @@ static tamis_status leave_to_caller(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-/* Nothing here runs now. The own streams become part of the capture at `fork`, and leave it at
+/* Only captures, runs nothing. Our streams become part of the capture at `fork`, and leave it at
  * `merge`, which join waits for. */
 static tamis_status run_captured(tam_cuda_step *s, const tam_accumulate *target, void *stream,
                                  tam_cuda_enqueue enqueue, void *context) {

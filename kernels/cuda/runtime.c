@@ -6,13 +6,13 @@
 
 #include <stdio.h>
 
-enum { LEAST_MAJOR = 8 }; /* compute capability that the kernels are compiled for */
+enum { LEAST_MAJOR = 8 }; /* least compute capability that the kernels are compiled for */
 
 /* -- errors and the current device ------------------------------------------------------------ */
 
 tamis_status tam_cuda_failed(int error, const char *what) {
     cudaError_t e = (cudaError_t)error;
-    (void)cudaGetLastError(); /* else the caller's next check would find it */
+    (void)cudaGetLastError(); /* or the caller's next check would find it */
     return tam_fail(TAMIS_E_DEVICE, "%s: %s, %s", what, cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
@@ -35,14 +35,14 @@ tamis_status tam_cuda_enter(int device, tam_cuda_guard *out) {
 void tam_cuda_leave(const tam_cuda_guard *guard) {
     enum cudaStreamCaptureMode mode = guard->mode;
     (void)cudaThreadExchangeStreamCaptureMode(&mode);
-    /* On a thread of ours it would make a context on a device that nobody asked for. */
+    /* Not on the library's own threads: it would create a context on a device not asked for. */
     if (guard->device != guard->ours && !tam_thread_ours())
         (void)cudaSetDevice(guard->device);
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Zero it, without the legacy stream, which would wait for the caller's work. */
+/* Zero memory, not on the legacy stream, which would wait for the caller's work. */
 static tamis_status zero(void *memory, size_t bytes) {
     cudaStream_t stream;
     cudaEvent_t event;
@@ -251,7 +251,7 @@ tamis_status tam_cuda_lane_write(const tam_cuda_lane *lane, const void *host, si
     return TAMIS_OK;
 }
 
-/* -- what there is ---------------------------------------------------------------------------- */
+/* -- what is available ------------------------------------------------------------------------ */
 
 static _Thread_local char reason[256], version[512];
 
@@ -266,7 +266,7 @@ static cudaError_t capability(int *major, int *minor) {
     return error;
 }
 
-/* Any error here means that CUDA cannot be used; then nothing else of it is called. */
+/* Any error here means that CUDA cannot be used; no other call is made then. */
 const char *tam_cuda_reason(void) {
     int count = 0, major = 0, minor = 0;
     cudaError_t error = cudaGetDeviceCount(&count);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the host code of this folder does with the CUDA runtime, and the opened device.
+ * Helpers for the CUDA runtime, and the opened device.
  *
- * Every call of the library into CUDA stands between enter and leave: the caller's device comes
- * back, and what we ask does not disturb a capture that the caller has under way. Nothing here
- * blocks in the driver: waits poll, under a deadline.
+ * Every call of the library into CUDA is between enter and leave: leave restores the caller's
+ * device, and our calls do not disturb a capture of the caller. Nothing here blocks in the driver:
+ * waits poll, with a deadline.
  */
 #ifndef TAM_CUDA_RUNTIME_H
 #define TAM_CUDA_RUNTIME_H
@@ -15,11 +15,11 @@
 
 /* -- errors and the current device ------------------------------------------------------------ */
 
-/** Say "<what>: <name of the error>, <its text>" and forget the error in the runtime. @param error
- * not 0; always DEVICE: work may be half enqueued */
+/** Fail with "<what>: <name of the error>, <its text>" and clear the error in the runtime.
+ * @param error  not 0. @return always DEVICE: work may be half enqueued */
 tamis_status tam_cuda_failed(int error, const char *what);
 
-/** The same of a call that makes something and has no other effect: NOMEM if memory ran out. */
+/** The same for a call that only creates something: NOMEM if memory ran out. */
 tamis_status tam_cuda_refused(int error, const char *what);
 
 /** For calls and launchers that return a cudaError_t (as int). */
@@ -30,7 +30,7 @@ tamis_status tam_cuda_refused(int error, const char *what);
             return tam_cuda_failed(tam_cuda_try_error_, what);                                     \
     } while (0)
 
-/** What leave puts back. */
+/** What leave restores. */
 typedef struct tam_cuda_guard {
     int ours, device;
     enum cudaStreamCaptureMode mode;
@@ -45,7 +45,7 @@ void tam_cuda_leave(const tam_cuda_guard *guard);
 tamis_status tam_cuda_alloc(size_t bytes, const char *what, void **out);
 void tam_cuda_free(void *memory); /* NULL is fine */
 
-/** Host memory that kernels and copies reach: zeroed, the same address on both sides. */
+/** Host memory that kernels and copies can access: zeroed, the same address on both sides. */
 tamis_status tam_cuda_alloc_pinned(size_t bytes, const char *what, void **out);
 void tam_cuda_free_pinned(void *memory);
 
@@ -63,29 +63,29 @@ void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size);
 
 /* -- streams, events, waiting ----------------------------------------------------------------- */
 
-/** Whose blocks come first when several streams have some that wait. */
+/** Priority of a stream: the blocks of an urgent one are scheduled first. */
 typedef enum tam_cuda_urgency { TAM_CUDA_PATIENT, TAM_CUDA_URGENT } tam_cuda_urgency;
 
 /** A stream that does not wait for the legacy one. */
 tamis_status tam_cuda_stream_open(tam_cuda_urgency urgency, cudaStream_t *out);
 void tam_cuda_stream_close(cudaStream_t stream); /* NULL is fine */
 
-/** Whether a stream of the caller's is being captured. STATE: it is the legacy one, which cannot be
- * used while another is captured. */
+/** Whether a stream of the caller is being captured. STATE: it is the legacy stream, which cannot
+ * be used while another is captured. */
 tamis_status tam_cuda_find_capture(cudaStream_t stream, enum cudaStreamCaptureStatus *out);
 
 /** An event without times. */
 tamis_status tam_cuda_event_open(cudaEvent_t *out);
 void tam_cuda_event_close(cudaEvent_t event); /* NULL is fine */
 
-/** On tam_clock_ns: from now on, with 0 as long as TAMIS_TIMEOUT_MS allows. */
+/** The deadline on tam_clock_ns, from now. 0: TAMIS_TIMEOUT_MS. */
 uint64_t tam_cuda_deadline(uint64_t timeout_ns);
 
-/** Until the event has come. DEVICE when the deadline passes or the device reports an error. */
+/** Wait for the event. DEVICE if the deadline passes or the device reports an error. */
 tamis_status tam_cuda_wait(cudaEvent_t event, uint64_t deadline_ns, const char *what);
 
-/** Before memory is freed that a failure may have left in use: until nothing is under way on the
- * stream, or the device is broken. @return false: the deadline passed; NULL is fine */
+/** Wait until the stream is idle or the device is broken: before freeing memory that may be in use
+ * after a failure. @return false: the deadline passed; NULL is fine */
 bool tam_cuda_drain(cudaStream_t stream, uint64_t deadline_ns);
 
 /** A stream with an event to wait for it and pinned memory to copy through. */
@@ -101,7 +101,7 @@ enum { TAM_CUDA_STAGING = 1 << 22 };
 tamis_status tam_cuda_lane_open(tam_cuda_lane *out); /* patient */
 void tam_cuda_lane_close(tam_cuda_lane *lane);
 
-/** Until all that was enqueued on the lane has been done. */
+/** Wait until all work on the lane is done. */
 tamis_status tam_cuda_lane_wait(const tam_cuda_lane *lane, const char *what);
 
 /** Copy through the staging memory; return when it is done. */
@@ -112,13 +112,13 @@ tamis_status tam_cuda_lane_write(const tam_cuda_lane *lane, const void *host, si
 
 /* -- the opened device ------------------------------------------------------------------------ */
 
-/** What tam_device_cuda.open gives. The whole step (step.c) borrows grid and scratch; then nothing
- * but alloc, release, read, write, check may be called on the row. */
+/** The object of tam_device_cuda.open. The whole step (step.c) borrows grid and scratch; then only
+ * alloc, release, read, write, check may be called on the row. */
 typedef struct tam_cuda_device {
     int device;
     uint32_t multiprocessors;
     const tam_grid *source; /* of the reducer, on the host */
-    bool hangs; /* work that never ended may still use what lies on the device: free nothing */
+    bool hangs;             /* work that never ended may still use device memory: free nothing */
 
     /* In device memory; the pointers are the host's to copy into launches. */
     tam_cuda_grid grid;

@@ -4,12 +4,12 @@
  * in digits of 11, 11 and 9. Each pass adds to a histogram; the last block to finish finds the
  * digit that holds the k-th largest key.
  *
- *     count_list     digit 1 of the list, and whether the list serves at all
+ *     count_list     digit 1 of the list, and whether the list suffices
  *     count_chunks   digit 1 of the own chunks, if it does not
- *     count_digit    digits 2 and 3 of what was chosen
+ *     count_digit    digits 2 and 3 of the one that is used
  *     emit.cu        counts entries over the cutoff and at it, writes the indices
  *
- * What serves is found out on the device; passes that are not needed return at once.
+ * The device decides which one is used; passes that are not needed return at once.
  */
 #include "kernels/cuda/select.cuh"
 
@@ -35,7 +35,7 @@ static __device__ void add_bins(const uint32_t *bins, uint32_t *histogram) {
     }
 }
 
-/* Entries in the histogram, in all threads. */
+/* Number of entries in the histogram, in all threads. */
 static __device__ uint32_t sum_bins(const volatile uint32_t *histogram) {
     using reduce = cub::BlockReduce<uint32_t, TAM_BLOCK_THREADS>;
     __shared__ typename reduce::TempStorage memory;
@@ -50,8 +50,8 @@ static __device__ uint32_t sum_bins(const volatile uint32_t *histogram) {
     return all;
 }
 
-/* Finds the digit that holds the rank-th largest key; the rank becomes its rank in there. Threads
- * take 8 bins each, the largest first. */
+/* Find the bin that holds the rank-th largest key; rank becomes its rank in that bin. Each thread
+ * takes 8 bins, the largest first. */
 static __device__ void find_digit(const volatile uint32_t *histogram, uint32_t digit,
                                   tam_cuda_search *search) {
     enum { BINS = TAM_DIGITS / TAM_BLOCK_THREADS };
@@ -73,7 +73,7 @@ static __device__ void find_digit(const volatile uint32_t *histogram, uint32_t d
 
 /* -- passes ----------------------------------------------------------------------------------- */
 
-/* The last block of the first pass that served: how many to choose, and the first digit. */
+/* In the last block of the first pass: set how many to choose, and find the first digit. */
 static __device__ void begin_search(const tam_cuda_cut &job, uint32_t source, uint32_t eligible) {
     tam_cuda_search *search = job.select.search;
     uint32_t k = job.turn->k < eligible ? job.turn->k : eligible;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a cut looks at: the keys of the list, or of the own chunks. Every block takes its run.
+ * The keys that a cut visits: those of the list, or of the own chunks. Every block takes its run.
  */
 #ifndef TAM_CUDA_SELECT_CUH
 #define TAM_CUDA_SELECT_CUH
@@ -9,12 +9,12 @@
 
 #include "kernels/cuda/chunk.cuh"
 
-/** The end of a cut, emit.cu: counts what lies over the cutoff and at it, writes the indices. */
+/** The end of a cut, emit.cu: counts entries over the cutoff and at it, writes the indices. */
 extern "C" int tam_launch_emit(const tam_cuda_cut *job, void *stream);
 
 /* -- keys ------------------------------------------------------------------------------------- */
 
-/* How entries of a group are looked at. */
+/* How keys of a group's entries are computed. */
 struct tam_rule {
     uint32_t least; /* magnitude that an entry must reach to take part */
     float weight;
@@ -37,7 +37,7 @@ static __device__ __forceinline__ uint32_t tam_key_by(const tam_rule &r, uint32_
     return r.weighted ? tam_key_of(magnitude, r.weight) : magnitude;
 }
 
-/* The list holds only what takes part; perhaps with signs, see choose.c. */
+/* All entries of the list take part. Magnitudes may have signs, see choose.c. */
 static __device__ __forceinline__ uint32_t tam_list_key(const tam_cuda_cut &job, uint32_t i) {
     uint32_t magnitude = job.candidates.magnitude[i] & 0x7fffffffu;
     if (job.kind == TAM_CUT_ALL || !job.weights)
@@ -45,7 +45,7 @@ static __device__ __forceinline__ uint32_t tam_list_key(const tam_cuda_cut &job,
     return tam_key_of(magnitude, job.weights[job.candidates.group[i]]);
 }
 
-/* -- walks: every block takes its run ---------------------------------------------------------- */
+/* -- walks: every block takes its run --------------------------------------------------------- */
 
 static __device__ __forceinline__ tam_run tam_list_run(const tam_cuda_cut &job) {
     return tam_run_of(0, job.found->count, blockIdx.x, gridDim.x);
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void tam_walk_chunk(const tam_cuda_cut &job,
     }
 }
 
-/* `leave(number)` is called after each chunk, also for chunks that are not own. */
+/* `leave(number)` is called after each chunk, including those that are not own. */
 template <typename VISIT, typename LEAVE>
 static __device__ __forceinline__ void tam_walk_chunks(const tam_cuda_cut &job, VISIT visit,
                                                        LEAVE leave) {

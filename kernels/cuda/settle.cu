@@ -15,7 +15,7 @@ static __device__ __forceinline__ bool absent(float x) {
     return tam_bits_of(x) == TAM_CUDA_ABSENT;
 }
 
-/* A NaN does not travel through additions with all its bits. */
+/* Tests explicitly: an addition does not preserve the bits of a NaN. */
 static __device__ __forceinline__ float add(float sum, float x) {
     return absent(sum) || absent(x) ? __uint_as_float(TAM_CUDA_ABSENT) : __fadd_rn(sum, x);
 }
@@ -34,8 +34,8 @@ static __device__ __forceinline__ float4 add_ranks(const tam_cuda_exchange &x, u
     return sum;
 }
 
-/* The sums go to their place among the values, which have been sent by now; the sums of the other
- * ranks must come in place of the rest. */
+/* Write the sums to their place among the values, which have been sent by now, and mark the rest
+ * absent, where the sums of the other ranks must arrive. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam_cuda_exchange x) {
     float4 *values = reinterpret_cast<float4 *>(x.values);
     float a = __uint_as_float(TAM_CUDA_ABSENT);
@@ -47,11 +47,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam
 
 /* -- decide: for all buckets ------------------------------------------------------------------ */
 
-/* Sums over the buckets, by a thread for each; what is first is the least. */
+/* Sums and minima over the buckets, one thread for each bucket. */
 struct council {
     unsigned long long picked, deferred, candidates, nonfinite, bad;
     uint32_t rescans, picked_max;
-    uint32_t refused;       /* the first bucket of which a slot or sums are refused, or nbuckets */
+    uint32_t refused;       /* the first bucket whose slots or sums are refused, or nbuckets */
     uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or nranks */
     uint32_t counts[TAM_BUCKETS_MAX];
     double squares[TAM_BUCKETS_MAX];
@@ -74,7 +74,7 @@ static __device__ void hear(const tam_cuda_exchange &x, uint32_t b, council *all
     all->squares[b] = v->picked_sum;
 }
 
-/* What rank r sent in all buckets. Slots that are refused may say anything. */
+/* Entries that rank r sent in all buckets. Arbitrary if its slots are refused. */
 static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t r) {
     uint32_t count = 0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
@@ -82,8 +82,8 @@ static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t r) {
     return count;
 }
 
-/* All ranks have the same headers and sums, and so come to the same verdict. A step that the
- * headers end is not looked at any further. */
+/* All ranks have the same headers and sums, so they reach the same verdict. If the headers end the
+ * step, the sums are not examined. */
 static __device__ void conclude(const tam_cuda_exchange &x, const council &all) {
     tam_cuda_verdict *verdict = &x.common->verdict;
     *verdict = {};
@@ -170,15 +170,15 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
 
 /* -- settle ----------------------------------------------------------------------------------- */
 
-/* What the own list holds has been given, whatever became of the others'. */
+/* Clear the entries of the own list: this rank has given them. */
 static __device__ void clear_picks(const tam_cuda_exchange &x) {
     const uint32_t *indices = tam_indices_of(x.slots, x.slots.rank);
     for (uint64_t i = tam_thread_of_grid(); i < x.picked->count; i += tam_threads_of_grid())
         x.acc[indices[i]] = 0.0f;
 }
 
-/* A sum that is not finite is dropped with what made it, also where that is why the step is
- * skipped: else every later step would meet it again. */
+/* A sum that is not finite is dropped, and its entries are removed from the residual, even if the
+ * step is skipped because of it: otherwise it would return in every later step. */
 static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda_accumulate &target,
                                       bool applied) {
     const tam_cuda_verdict *verdict = &x.scratch->verdict;
@@ -218,7 +218,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     }
     if (!tam_last_block(&x.scratch->applied) || threadIdx.x > 0)
         return;
-    if (all->status != TAMIS_E_PROTOCOL) /* all ranks know of them now */
+    if (all->status != TAMIS_E_PROTOCOL) /* they have been reported to all ranks */
         x.ledger->early.nonfinite = 0;
     if (applied)
         x.ledger->last_result = verdict->result;
@@ -228,7 +228,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 
 /* -- report ----------------------------------------------------------------------------------- */
 
-/* In the order in which the host adds them; the others bring them near. */
+/* Thread 0 adds in the order of the host; the others load the sums into shared memory. */
 static __device__ double add_groups(const double *sums, uint32_t ngroups, double all) {
     __shared__ double near[TAM_BLOCK_THREADS];
     for (uint32_t first = 0; first < ngroups; first += TAM_BLOCK_THREADS) {
@@ -243,7 +243,7 @@ static __device__ double add_groups(const double *sums, uint32_t ngroups, double
     return all;
 }
 
-/* Of this rank, over the buckets; a thread brings the figures of each. */
+/* Figures of this rank; one thread loads those of each bucket. */
 struct own_figures {
     uint32_t picked[TAM_BUCKETS_MAX], keys[TAM_BUCKETS_MAX], targets[TAM_BUCKETS_MAX];
 };
@@ -259,7 +259,7 @@ static __device__ void bring_figures(const tam_cuda_exchange &x, const uint64_t 
     __syncthreads();
 }
 
-/* Keys are not negative: their bits compare as they do. */
+/* Keys are not negative, so their bits compare like their values. */
 static __device__ void describe_own(const own_figures &own, uint32_t nbuckets,
                                     tam_cuda_report *out) {
     uint32_t least = 0;
@@ -293,7 +293,7 @@ static __device__ void describe(const tam_cuda_verdict *verdict, const tam_contr
     out->acc_sum = acc_sum;
 }
 
-/* A broken exchange goes on to report why it broke. */
+/* A broken exchange reports the first refusal in all later steps. */
 static __device__ void remember_refusal(tam_cuda_common *common) {
     const tam_cuda_verdict *verdict = &common->verdict;
     if (verdict->status != TAMIS_E_PROTOCOL || common->refused)
@@ -302,9 +302,9 @@ static __device__ void remember_refusal(tam_cuda_common *common) {
     common->rank = verdict->rank;
 }
 
-/* The serial comes last: who sees it sees the rest. */
+/* The serial is written last: a reader that sees it sees the rest. */
 static __device__ void publish(uint64_t *to, uint64_t serial) {
-#ifdef TAM_CUDA_EMULATED /* atomics are all that checkers of races on hosts understand */
+#ifdef TAM_CUDA_EMULATED /* race checkers on the host understand only atomics */
     atomicExch(reinterpret_cast<unsigned long long *>(to), (unsigned long long)serial);
 #else
     __threadfence_system();
@@ -326,7 +326,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     uint64_t serial = ++x.common->serials[lane];
     tam_cuda_report *to = &ring[serial % TAM_CUDA_STEPS];
     remember_refusal(x.common);
-    publish(&to->serial, 0); /* what lies there is being overwritten */
+    publish(&to->serial, 0); /* invalid while it is being overwritten */
     describe(&x.common->verdict, state, acc_sum, to);
     describe_own(own, x.nbuckets, to);
     publish(&to->serial, serial);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The messages of a step: the own slot is sealed, and those of all ranks are checked before
- * anything is made of them. The last block of a check says what all ranks conclude.
+ * The messages of a step: seal the own slot, and check those of all ranks before they are used. The
+ * last block of a check writes the verdict, the same on all ranks.
  */
 #include "kernels/cuda/slots.cuh"
 
@@ -49,7 +49,8 @@ static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, t
     *h = own;
 }
 
-/* Of the last step; what this step's gather does not overwrite must not look like a slot. */
+/* Clear the slots of the last step: what this step's gather does not overwrite must not look valid.
+ */
 static __device__ __forceinline__ void forget_slots(const tam_cuda_exchange &x) {
     for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
         if (r != x.slots.rank)
@@ -57,7 +58,7 @@ static __device__ __forceinline__ void forget_slots(const tam_cuda_exchange &x) 
     }
 }
 
-/* A broken exchange stays so: the verdict of the step that broke it stands. */
+/* A broken exchange stays broken: it keeps the verdict of the step that broke it. */
 static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, double squares) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
     verdict->step = x.turn->step;
@@ -96,7 +97,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
 
 /* -- check: lists ----------------------------------------------------------------------------- */
 
-/* Where every list enters every range: searched here, where other warps wait for memory anyway. */
+/* Find where every list enters every range. Searched here, while other warps wait for memory. */
 static __device__ void search_runs(const tam_cuda_exchange &x) {
     uint64_t tasks = (uint64_t)(x.ranges.count + 1) * x.slots.nranks;
     for (uint64_t task = tam_thread_of_grid(); task < tasks; task += tam_threads_of_grid()) {
@@ -131,7 +132,7 @@ static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, c
     return 0;
 }
 
-/* One piece of the list of rank r; the first piece takes the head along. */
+/* Check one piece of the list of rank r; the first piece includes the head. */
 static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint32_t piece) {
     const uint32_t *list = tam_indices_of(x.slots, r);
     const float *values = tam_values_of(x.slots, r);
@@ -176,12 +177,12 @@ static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
     return tally->faults ? TAM_REFUSED_OWNER : TAM_REFUSED_NOTHING;
 }
 
-/* Sums over the ranks, of whole numbers: the order of addition does not show. */
+/* Sums of integers over the ranks: the order of addition does not matter. */
 struct totals {
     unsigned long long picked, candidates, deferred, nonfinite;
     uint32_t unknown, rescans;
     uint32_t refused;       /* the first rank whose slot is refused, or nranks */
-    uint32_t met_nonfinite; /* the first rank that met NaN or Inf, or nranks */
+    uint32_t met_nonfinite; /* the first rank that found NaN or Inf, or nranks */
 };
 
 static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals *all) {
@@ -245,7 +246,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) check(const tam_cuda
 
 /* -- launch ----------------------------------------------------------------------------------- */
 
-/* Enough blocks for `count` tasks of one block each, as far as there are any. */
+/* One block for each of `count` tasks, up to job->blocks. */
 static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t count) {
     if (count > job->blocks)
         count = job->blocks;

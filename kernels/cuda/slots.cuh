@@ -28,13 +28,13 @@ static __device__ __forceinline__ float *tam_values_of(const tam_cuda_slots &s, 
                                      tam_head_round(s.capacity * sizeof(uint32_t)));
 }
 
-/** Entries of a list, also of one that lies. */
+/** Entries of a list, limited to the capacity: a damaged slot may claim more. */
 static __device__ __forceinline__ uint32_t tam_count_of(const tam_cuda_slots &s, uint32_t r) {
     uint32_t count = tam_header_of(s, r)->count;
     return count < s.capacity ? count : s.capacity;
 }
 
-/** This thread's share of what tam_sum_head is. */
+/** This thread's part of the sum tam_sum_head. */
 static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slots &s, uint32_t r) {
     const uint32_t *words = reinterpret_cast<const uint32_t *>(tam_header_of(s, r));
     uint32_t nwords = (uint32_t)(tam_head_bytes(s.nstats) / sizeof words[0]);
@@ -47,7 +47,7 @@ static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slot
 
 /* -- the whole block -------------------------------------------------------------------------- */
 
-/** Sum over the block, for all threads. Wraps. */
+/** Sum over the block modulo 2^64, in all threads. */
 static __device__ __forceinline__ uint64_t tam_block_sum(uint64_t mine) {
     typedef cub::BlockReduce<unsigned long long, TAM_BLOCK_THREADS> reduce;
     __shared__ typename reduce::TempStorage space;
@@ -61,7 +61,7 @@ static __device__ __forceinline__ uint64_t tam_block_sum(uint64_t mine) {
     return sum;
 }
 
-/** Sum over the block for all threads, in an order that never changes: halves fold. */
+/** Sum over the block, in all threads, in a fixed order: halves fold. */
 static __device__ __forceinline__ double tam_block_fold(double mine) {
     __shared__ double warps[TAM_BLOCK_WARPS];
     for (int by = 16; by > 0; by /= 2)
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void tam_add64(uint64_t *to, uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long *>(to), (unsigned long long)value);
 }
 
-/** The entries of a list before `end`. The list may be out of order; the answer is then any. */
+/** The number of entries below `end`; any number up to count if the list is out of order. */
 static __device__ __forceinline__ uint32_t tam_entries_before(const uint32_t *list, uint32_t count,
                                                               uint64_t end) {
     uint32_t from = 0;

@@ -60,7 +60,7 @@ static void describe(tam_cuda_step *s, float *acc) {
     };
 }
 
-/* What is sent or received lies here too: the transport may use it until the stream is idle. */
+/* Includes the buffers of messages: the transport may use them until the stream is idle. */
 static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     uint32_t nranks = s->plan.nranks;
@@ -100,7 +100,7 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     take_control(s, arena);
 }
 
-/* Chunks follow each other as tiles do, TAM_CHUNK elements apart in a tile. */
+/* Chunks are in the order of the tiles, TAM_CHUNK elements apart within a tile. */
 static void find_first_chunks(const tam_grid *grid, uint32_t nranges, uint32_t *first_chunk) {
     uint32_t chunk = 0, range = 0;
     for (uint32_t t = 0; t < grid->ntiles; t++) {

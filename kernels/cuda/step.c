@@ -42,7 +42,7 @@ static tamis_status take_memory(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-/* What the round has for this bucket. */
+/* Set the pointers to this bucket's parts of the round. */
 static void connect(tam_cuda_step *s) {
     const tam_cuda_round *r = s->round;
     tam_cuda_exchange *x = &s->exchange;
@@ -74,7 +74,7 @@ static tamis_status fill(tam_cuda_step *s) {
     return tam_cuda_round_join(s);
 }
 
-/* What the host alone has. */
+/* Free host memory only. */
 static void forget(tam_cuda_step *s) {
     tam_free(s->pieces);
     tam_free(s->grads_now);
@@ -110,13 +110,13 @@ err_step:
     return status;
 }
 
-/* Memory that the device may still write to must stay. */
+/* Memory that the device may still write to is not freed. */
 void tam_cuda_step_close(tam_cuda_step *s) {
     tam_cuda_guard guard;
     if (!s)
         return;
     if (tam_cuda_enter(s->device->device, &guard) != TAMIS_OK) {
-        s->device->hangs = true; /* broken: nothing runs there, and nothing can be freed there */
+        s->device->hangs = true; /* broken: nothing can run or be freed there */
         if (!s->plan.first)
             tam_cuda_round_forget(s->round);
         forget(s);
@@ -130,7 +130,7 @@ void tam_cuda_step_close(tam_cuda_step *s) {
 
 /* -- state ------------------------------------------------------------------------------------ */
 
-/* After the serials, which count on: forget what broke the exchange. */
+/* Clear what broke the exchange; the serials, which keep counting, are left alone. */
 static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *past) {
     tam_cuda_common common = {.has_norms = past->has_norms};
     size_t first = offsetof(tam_cuda_common, refused);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * A whole step from inside: step.c has what all kinds have in common, their memory and state;
- * sparse.c and dense.c have the two kinds, with their phases; round.c has what the buckets share;
- * run.c enqueues, directly or as graphs; report.c follows what was enqueued.
+ * The implementation of a whole step: step.c has the memory and state common to all kinds; sparse.c
+ * and dense.c have the two kinds, with their phases; round.c has what the buckets share; run.c
+ * enqueues, directly or as graphs; report.c reads the outcome of steps.
  */
 #ifndef TAM_CUDA_STEP_H
 #define TAM_CUDA_STEP_H
@@ -13,13 +13,13 @@
 
 enum { TAM_CUDA_BY_HOST, TAM_CUDA_BY_CALLER, TAM_CUDA_LANES }; /* who launches: rings, serials */
 
-/** What a kind of step does in its own way. */
+/** What differs between the kinds of step. */
 typedef struct tam_cuda_kind {
-    /** Its part of the device memory; called twice, as arenas are. */
+    /** Take its part of the device memory; called twice, see tam_cuda_arena. */
     void (*take)(tam_cuda_step *step, tam_cuda_arena *arena);
-    /** The memory is there: what points into it, what never changes. */
+    /** Set pointers into the memory, and what never changes. */
     tamis_status (*fill)(tam_cuda_step *step);
-    /** State beside the ledger: enqueued on the lane. */
+    /** State besides the ledger: enqueued on the lane. */
     tamis_status (*load)(tam_cuda_step *step, uint64_t number);
     tamis_status (*save)(tam_cuda_step *step);
 
@@ -27,23 +27,23 @@ typedef struct tam_cuda_kind {
     tamis_status (*begin)(tam_cuda_step *step);
     tamis_status (*survey)(tam_cuda_step *step);
     tamis_status (*settle)(tam_cuda_step *step);
-    /** What follows the result, of all buckets; the report at the end. @param by  whose */
+    /** What follows the result, for all buckets; the report last. @param by  the launcher */
     tamis_status (*finish)(tam_cuda_step *first, uint32_t by);
 } tam_cuda_kind;
 
-/** What the steps of all buckets share; the first one's. */
+/** What the steps of all buckets share; belongs to the first one. */
 typedef struct tam_cuda_round {
     uint32_t nbuckets;
     tam_cuda_step **steps; /* [nbuckets] */
 
-    tam_cuda_lane lane;      /* compresses; of one bucket: does everything */
-    cudaStream_t travel;     /* collectives and all that follows; of one bucket: lane.stream */
-    cudaEvent_t given;       /* recorded by the caller's stream: the gradient is there */
-    cudaEvent_t sealed;      /* the slot of a bucket can travel */
-    cudaEvent_t ready;       /* the result is there */
-    cudaEvent_t done;        /* the report too */
+    tam_cuda_lane lane;      /* compresses; with one bucket: does everything */
+    cudaStream_t travel;     /* collectives and all that follows; with one bucket: lane.stream */
+    cudaEvent_t given;       /* recorded by the caller's stream: the gradient is ready */
+    cudaEvent_t sealed;      /* the slot of a bucket can be sent */
+    cudaEvent_t ready;       /* the result is complete */
+    cudaEvent_t done;        /* the report is complete, too */
     cudaEvent_t fork, merge; /* inside a graph of the caller, in place of given and done */
-    bool hangs;              /* what was enqueued never ended */
+    bool hangs;              /* enqueued work never ended */
 
     unsigned char *memory; /* device: all that follows */
     tam_cuda_common *common;
@@ -71,30 +71,30 @@ struct tam_cuda_step {
 
     unsigned char *memory; /* device: everything below */
     tam_cuda_exchange exchange;
-    tam_cuda_control control; /* dense: turn and state alone */
+    tam_cuda_control control; /* dense: only turn and state */
     tam_cuda_mail mail;       /* sparse */
     tam_cuda_span *spans;     /* sparse: control.quota.spans */
-    tam_cuda_turn *nobody;    /* sparse: a turn in which no element is anybody's to select */
+    tam_cuda_turn *nobody;    /* sparse: a turn in which no rank selects any element */
     uint32_t *first_chunk;    /* sparse: exchange.ranges.first_chunk */
     tam_cuda_source
-        *sources; /* [TAM_CUDA_LANES] where the gradient lies: of each launcher's steps */
+        *sources; /* [TAM_CUDA_LANES] the gradient's address, for each launcher's steps */
     void **grads[TAM_CUDA_LANES]; /* [nsegments] for each launcher */
 
     tam_cuda_piece *pieces; /* dense, host: [npieces] */
     uint32_t npieces;
-    void **grads_now; /* host: [nsegments] what the host's will hold */
+    void **grads_now; /* host: [nsegments] copy of grads[TAM_CUDA_BY_HOST] after the last send */
 
     tam_cuda_accumulate target; /* of the step that is being enqueued */
-    /* Of any step that the host launches: on the lane; on `travel`, if that is another. Or NULL. */
+    /* Of steps that the host launches: on the lane; on `travel`, if that is another. Or NULL. */
     cudaGraphExec_t graphs[2];
     char names[2][40]; /* of these parts, for profilers */
 };
 
-/** Take over a step of which kind, device, plan, sizes of the exchange and `pieces` are set: give
- * it the rest, or free it. */
+/** Complete a step whose kind, device, plan, sizes of the exchange and `pieces` are set, or free
+ * it. */
 tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
-/** A step begins: clear its scratch. */
+/** Clear the scratch of a step that begins. */
 tamis_status tam_cuda_step_clear(tam_cuda_step *step);
 
 /** The stream of collectives. */
@@ -108,21 +108,21 @@ static inline bool tam_cuda_is_last(const tam_cuda_step *step) {
 
 /* round.c, with the device current */
 
-/** Of the first step, whose plan is set. */
+/** Open the round of the first step, whose plan is set. */
 tamis_status tam_cuda_round_open(tam_cuda_step *first);
 
-/** The memory of a step is there: it joins its round, and the last one completes it. */
+/** Add a step that has its memory to its round; the last one completes the round. */
 tamis_status tam_cuda_round_join(tam_cuda_step *step);
 
-/** What is enqueued on the lane from here on comes after all that was enqueued on `travel`. */
+/** Later work on the lane runs after all work that is now on `travel`. */
 tamis_status tam_cuda_round_gather(tam_cuda_round *round);
 
-/** Until nothing is under way. @return false: it never ended */
+/** Wait until nothing is under way. @return false: it never ended */
 bool tam_cuda_round_idle(tam_cuda_round *round, uint32_t rank);
 
 void tam_cuda_round_close(tam_cuda_round *round);
 
-/** Where nothing of a device can be freed any more: what the host alone has. */
+/** Free only host memory, when nothing on the device can be freed any more. */
 void tam_cuda_round_forget(tam_cuda_round *round);
 
 #define TAM_CUDA_LAUNCH(call) TAM_CUDA_TRY(call, "launching a kernel")

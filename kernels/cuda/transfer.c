@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Parameters of a step to the device, and results back, in the order of the row's stream.
+ * Copies of a step's parameters to the device and of results back, in order of the row's stream.
  */
 #include "kernels/cuda/row.h"
 

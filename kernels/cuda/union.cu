@@ -2,9 +2,9 @@
  *
  * From the lists of all ranks to one ascending list without duplicates, and the values there.
  *
- * One block makes one range of the union: the lists' entries in it set bits in shared memory, and
- * the bits, read in order, are the union. Any number of ranks, any overlap. `count` says how many
- * entries each range has, so that `unite` knows where they go.
+ * One block builds one range of the union: the lists' entries in it set bits in shared memory, and
+ * the bits, read in order, are the union. Any number of ranks, any overlap. `count` counts the
+ * entries of each range, so that `unite` knows where to write them.
  */
 #include "kernels/cuda/slots.cuh"
 
@@ -12,12 +12,11 @@ enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each th
 
 /* -- one range -------------------------------------------------------------------------------- */
 
-/* The bits of a range. Warps take ranks, lanes take entries. All threads come
- * and leave together. */
+/* Set the bits of a range. Warps take ranks, lanes take entries. The whole block must call it. */
 static __device__ __forceinline__ void set_bits(const tam_cuda_exchange &x, uint32_t range,
                                                 uint32_t bits[TAM_RANGE_WORDS]) {
     const uint32_t *runs = x.ranges.runs + (uint64_t)range * x.slots.nranks;
-    __syncthreads(); /* the range before may still be read */
+    __syncthreads(); /* the previous range may still be read */
     for (uint32_t i = threadIdx.x; i < TAM_RANGE_WORDS; i += TAM_BLOCK_THREADS)
         bits[i] = 0;
     __syncthreads();
@@ -32,7 +31,7 @@ static __device__ __forceinline__ void set_bits(const tam_cuda_exchange &x, uint
     __syncthreads();
 }
 
-/* Set bits among the words of this thread, which lie side by side. */
+/* Number of set bits in this thread's words, which are adjacent. */
 static __device__ __forceinline__ uint32_t own_bits(const uint32_t bits[TAM_RANGE_WORDS]) {
     uint32_t count = 0;
     for (uint32_t w = 0; w < WORDS; w++)
@@ -65,7 +64,7 @@ static __device__ void count_shared(const tam_cuda_exchange &x) {
     }
 }
 
-/* The last block: offsets of the ranges. Every thread takes some that lie side by side. */
+/* In the last block: the offsets of the ranges. Every thread takes a run of ranges. */
 static __device__ void place_ranges(const tam_cuda_exchange &x) {
     typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
     __shared__ typename scan::TempStorage space;
@@ -99,7 +98,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda
 
 /* -- unite ------------------------------------------------------------------------------------ */
 
-/* Writes the entries of this thread's words. @param at  of the first, from the range's begin */
+/* Write the entries of this thread's words. @param at  entries of the range before them */
 static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at,
                                                      const uint32_t bits[TAM_RANGE_WORDS],
                                                      uint32_t *indices) {
@@ -109,7 +108,7 @@ static __device__ __forceinline__ void write_indices(uint32_t range, uint32_t at
     }
 }
 
-/* exchange `union`: what this rank has there, and the sum of its squares. */
+/* exchange `union`: gather this rank's values there. @return this thread's sum of squares */
 static __device__ __forceinline__ double
 gather_range(const tam_cuda_exchange &x, const uint32_t *indices, uint32_t entries, float *values) {
     double squares = 0.0;
@@ -121,8 +120,8 @@ gather_range(const tam_cuda_exchange &x, const uint32_t *indices, uint32_t entri
     return squares;
 }
 
-/* pairs: the values that were sent, added in rank order: one rank at a time, each of whose entries
- * has its place. @param starts  entries before the words of every thread */
+/* pairs: add the values that were sent in rank order, one rank at a time; entries of one rank have
+ * different places. @param starts  entries before the words of every thread */
 static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range, uint32_t entries,
                                  const uint32_t bits[TAM_RANGE_WORDS],
                                  const uint32_t starts[TAM_BLOCK_THREADS], float *values) {
@@ -168,7 +167,8 @@ static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
         x.ranges.sums[range] = squares;
 }
 
-/* Zeros past the union, or no values at all; and what the all-to-all must overwrite. */
+/* Write zeros past the union, or absent values after a refusal; mark the target of the all-to-all
+ * absent. */
 static __device__ void pad(const tam_cuda_exchange &x, uint64_t count, bool refused) {
     const float absent = __uint_as_float(TAM_CUDA_ABSENT);
     uint64_t i = tam_thread_of_grid(), stride = tam_threads_of_grid();

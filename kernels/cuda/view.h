@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * What host code and kernels share: plain data in device memory and the launchers that work on it.
+ * Shared by host code and kernels: plain data in device memory and the launchers that work on it.
  * C11 and CUDA C++17.
  *
- * Nothing here waits. A launcher enqueues on a stream; whatever changes from step to step (who owns
- * what, how many to pick, thresholds) is read from device memory, so that a captured step can be
- * replayed. Grids are fixed at open; every kernel gives the same bits for every grid.
+ * Nothing here waits. A launcher enqueues on a stream. Kernels read all that changes between steps
+ * (ownership, number of picks, thresholds) from device memory, so that a captured step can be
+ * replayed. CUDA grids are fixed at open; every kernel gives the same bits for every grid.
  *
- *     tam_launch_accumulate   acc = decay * acc + scale * grad, or what an optimizer makes of that;
+ *     tam_launch_accumulate   acc = decay * acc + scale * grad, or + what an optimizer makes of it;
  *                             candidates into a pool; sums per chunk
  *     tam_launch_collect      pool -> ordered list; sums per group
  *     tam_launch_cut          list, or else the own chunks -> exactly k indices, ascending
@@ -27,7 +27,7 @@ enum {
     TAM_BLOCK_THREADS = 256, /* of every kernel */
     TAM_BLOCK_WARPS = TAM_BLOCK_THREADS / 32,
     TAM_DIGITS = 2048, /* 11 bits of a key at a time */
-    TAM_BATCH = 512    /* entries of the pool that a warp takes at a time */
+    TAM_BATCH = 512    /* entries of the pool that a warp reserves at a time */
 };
 
 /** A run of at most TAM_CHUNK elements inside one tile. Every tile begins a new chunk. */
@@ -50,12 +50,12 @@ typedef struct tam_cuda_grid {
 /** Block b of the walk takes chunks [nchunks * b / blocks, nchunks * (b + 1) / blocks); so runs
  * ascend with b, and lists joined by block ascend. */
 
-/** What changes from step to step. In device memory, written by the control kernel, or by the host
- * in stream order. */
+/** Parameters that change from step to step. In device memory; the control kernel writes them, or
+ * the host in stream order. */
 typedef struct tam_cuda_turn {
     uint64_t step;
     uint32_t mine;   /* part to select in, or TAM_PART_ALL */
-    uint32_t k;      /* TOTAL: entries to pick; ALL: the most */
+    uint32_t k;      /* TOTAL: entries to pick; ALL: at most so many */
     uint32_t floor;  /* TOTAL: the list is complete for keys at or above these bits */
     uint32_t listed; /* 1: the candidates of this step may be used */
     uint32_t broken; /* a tamis_status: the exchange is over; only accumulate still works */
@@ -64,12 +64,12 @@ typedef struct tam_cuda_turn {
 
 /** Candidates of the own chunks. First scattered over the pool, chunk by chunk, then listed. */
 typedef struct tam_cuda_candidates {
-    uint32_t capacity;        /* most that count; beyond it the list is incomplete */
-    uint32_t pool_capacity;   /* 2 * capacity + TAM_BATCH * (warps of the walk + 1), or TAM_CHUNK *
-                                  nchunks: enough */
+    uint32_t capacity;        /* of the list; with more candidates it is incomplete */
+    uint32_t pool_capacity;   /* enough: 2 * capacity + TAM_BATCH * (warps of the walk + 1), or
+                                  TAM_CHUNK * nchunks */
     uint32_t *pool_index;     /* [pool_capacity] */
     uint32_t *pool_magnitude; /* [pool_capacity] */
-    uint32_t *chunk_offset;   /* [nchunks] where a chunk's candidates lie in the pool */
+    uint32_t *chunk_offset;   /* [nchunks] where a chunk's candidates begin in the pool */
     uint32_t *chunk_count;    /* [nchunks] written for own chunks only */
     uint32_t *block_count;    /* [blocks] */
     uint32_t *index;          /* [capacity] the list, ascending */
@@ -77,19 +77,19 @@ typedef struct tam_cuda_candidates {
     uint32_t *group;          /* [capacity] */
 } tam_cuda_candidates;
 
-/** What accumulate and collect found. Device memory; cleared by tam_launch_accumulate's caller
- * through tam_launch_reset before every step. */
+/** Results of accumulate and collect. Device memory; the caller of tam_launch_accumulate clears it
+ * by tam_launch_reset before every step. */
 typedef struct tam_cuda_found {
     uint64_t nonfinite;
-    uint64_t total;     /* candidates, also those that did not fit */
+    uint64_t total;     /* candidates, including those that did not fit */
     uint32_t pool_used; /* cursor */
     uint32_t complete;  /* set by collect: total <= capacity, and the pool held them */
     uint32_t count;     /* set by collect: entries in the list, 0 if incomplete */
     uint32_t zero;
 } tam_cuda_found;
 
-/** Where the gradient of a step lies. In device memory, written in stream order: a captured step
- * can be given another gradient. */
+/** Address and scale of a step's gradient. In device memory, written in stream order: a captured
+ * step can be replayed with another gradient. */
 typedef struct tam_cuda_source {
     void *grad;         /* flat, or NULL */
     void *const *grads; /* device array of one pointer per segment, or NULL */
@@ -124,16 +124,16 @@ typedef struct tam_cuda_picked {
     uint32_t zero;
 } tam_cuda_picked;
 
-/** What a cut is chosen from. */
+/** What a cut chooses from. */
 enum { TAM_FROM_NOTHING, TAM_FROM_LIST, TAM_FROM_CHUNKS };
 
 /** State between the passes of a cut. */
 typedef struct tam_cuda_search {
     uint32_t ticket[4]; /* blocks that have finished a pass */
     uint32_t source;    /* TAM_FROM_... */
-    uint32_t reach;     /* entries of the list whose key ranges the floor */
+    uint32_t reach;     /* entries of the list whose key is at or over the floor */
     uint32_t key;       /* the digits found so far; in the end the cutoff */
-    uint32_t rank; /* of the last chosen among the keys that begin so; in the end: ties to take */
+    uint32_t rank;      /* of the cutoff among keys with these digits; in the end: ties to take */
 } tam_cuda_search;
 
 /** Scratch of a cut. A cut from the chunks also overwrites the candidates' chunk_offset and
@@ -160,8 +160,8 @@ typedef struct tam_cuda_cut {
     tam_cuda_picked *picked;
 } tam_cuda_cut;
 
-/** Clears found (unless NULL), histograms, search and picked: the first node of a step and before
- * every other cut. */
+/** Clears found (unless NULL), histograms, search and picked: the first node of a step; also needed
+ * before every other cut. */
 int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked,
                      void *stream);
 int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream);
@@ -171,24 +171,24 @@ int tam_launch_cut(const tam_cuda_cut *job, void *stream);
 /** *to = value. The value is part of the launch, and so of a graph that captures it. */
 int tam_launch_source(tam_cuda_source *to, tam_cuda_source value, void *stream);
 
-enum { TAM_POINTERS = 64 }; /* that one launch carries */
+enum { TAM_POINTERS = 64 }; /* pointers that one launch carries */
 
-/** to[i] = values[i], host memory that may change at once: they too are part of the launch.
+/** to[i] = values[i]. The launch includes the values: the host may change them at once.
  * @param count  at most TAM_POINTERS */
 int tam_launch_pointers(void **to, void *const *values, uint32_t count, void *stream);
 
-/** *count += entries of acc, of n, whose magnitude bits reach `threshold`. `blocks` of CUDA. */
+/** *count += entries among the n of acc with magnitude bits >= `threshold`. `blocks`: of CUDA. */
 int tam_launch_count_reaching(const float *acc, uint64_t n, uint32_t threshold, uint32_t blocks,
                               uint64_t *count, void *stream);
 
-/** marks[r] = whether row r, of `length` entries of acc, has one that is not 0. */
+/** marks[r] = whether any of the `length` entries of row r of acc is not 0. */
 int tam_launch_mark_rows(const float *acc, uint32_t length, uint32_t nrows, unsigned char *marks,
                          void *stream);
 
-/** values[i] = acc[indices[i]]; count lies in device memory. `most`: bound of the grid. */
+/** values[i] = acc[indices[i]]; count is in device memory. `most`: bound of the grid. */
 int tam_launch_gather(const float *acc, const uint32_t *indices, const uint32_t *count,
                       uint32_t most, float *values, void *stream);
-/** values[i] /= divisor; gradient (where given) at indices[i] = values[i], rounded to its type. */
+/** values[i] /= divisor; gradient (if given) at indices[i] = values[i], rounded to its type. */
 int tam_launch_apply(const tam_cuda_accumulate *target, const uint32_t *indices,
                      const uint32_t *count, uint32_t most, float divisor, float *values,
                      void *stream);

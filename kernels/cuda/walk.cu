@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Walks over chosen indices, whose number lies in device memory (the grid is bounded by `most`),
- * and those over all entries that only count or mark.
+ * Walks over chosen indices, whose number is in device memory (the grid is bounded by `most`), and
+ * walks over all entries that only count or mark.
  */
 #include "kernels/cuda/gradient.cuh"
 
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         atomicAdd(reinterpret_cast<unsigned long long *>(count), (unsigned long long)mine);
 }
 
-/* A warp takes a row, and leaves it where an entry is found. */
+/* A warp takes a row, and stops at the first entry that is not 0. */
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     mark_rows(const float *acc, uint32_t length, uint32_t nrows, unsigned char *marks) {
     uint32_t lane = threadIdx.x % 32, warps = gridDim.x * TAM_BLOCK_WARPS;

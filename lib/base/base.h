@@ -15,23 +15,21 @@
 #include <string.h>
 #include <tamis/tamis.h>
 
-/* -- status.c: who knows the cause says one sentence, the rest pass the status on ------------- */
+/* -- status.c: whoever finds the cause records one sentence, callers pass the status on ------- */
 
-/** Remember the sentence for tamis_last_error, return `status`. It is logged at level error, unless
- * it is one of the last few of this thread. */
+/** Store the sentence for tamis_last_error, return `status`. It is logged at level error, unless
+ * this thread logged it recently: then at level debug. */
 tamis_status tam_fail(tamis_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Remember the sentence of a failure that was logged where it was found, perhaps on another
- * thread. */
+/** Store the sentence of a failure that was logged where it occurred, perhaps on another thread. */
 tamis_status tam_pass(tamis_status status, const char *sentence);
 
-/** From here on failures on this thread are expected and handled, or not: they are logged at level
- * debug.
- * @return what it was before, for the end of the trial */
+/** Whether failures on this thread are expected from here on: they are then logged at level debug.
+ * @return the previous setting, to be restored afterwards */
 bool tam_hush(bool on);
 
-/** For Python, at the beginning: all failures become exceptions, which hold the sentence. */
+/** For Python, at start-up: all failures become exceptions that hold the sentence. */
 void tam_failures_are_raised(void);
 
 #define TAM_TRY(call)                                                                              \
@@ -67,7 +65,7 @@ typedef enum tam_setting_id {
 
 /** Value in force as text; read from the environment once per process. */
 const char *tam_setting_text(tam_setting_id id);
-/** The index-th, for tamis_setting_list, which may fail: that is in structs.c, above. */
+/** The index-th setting, for tamis_setting_list (structs.c). */
 bool tam_setting_at(size_t index, tamis_setting *out);
 
 /** Value in force of a whole-number setting, or the index of a choice in its list of values. */
@@ -75,7 +73,7 @@ uint32_t tam_setting_number(tam_setting_id id);
 
 /* -- memory.c: every allocation of the library ------------------------------------------------ */
 
-/** `bytes` bytes, zeroed, 64-byte aligned; NULL if there are none left. bytes 0 gives 1. */
+/** `bytes` bytes (0: 1 byte), zeroed, 64-byte aligned; NULL if there is no memory. */
 void *tam_alloc(size_t bytes);
 
 /** As tam_alloc for count * size bytes; NULL also when the product overflows. */
@@ -95,8 +93,8 @@ uint64_t tam_alloc_live(void);
 
 uint64_t tam_clock_ns(void); /* monotonic */
 
-/** Give the processor away between two looks at what is waited for, the first with tries 0: yields
- * and then short sleeps; on threads of the library naps that grow with the wait. */
+/** Give the processor away between two polls, the first with tries 0: yields and then short sleeps;
+ * on threads of the library naps that grow with the wait. */
 void tam_relax(unsigned tries);
 
 /** Sleep for an eighth of the time waited so far, 2 to 200 us. */
@@ -105,19 +103,19 @@ void tam_sleep(uint64_t ns);
 
 /* -- thread.c --------------------------------------------------------------------------------- */
 
-/** The calling thread was made by the library: nobody minds which device is current on it, and it
- * waits in short naps. */
+/** Mark the calling thread as the library's own: its current device may change, and it waits in
+ * short naps. */
 void tam_thread_claim(void);
 bool tam_thread_ours(void);
 
 /* -- structs.c -------------------------------------------------------------------------------- */
 
 /**
- * Copy a caller's size-first struct over defaults of ours: older callers give less, newer ones
- * more, of which the part that we do not know must be zero.
+ * Copy a caller's size-first struct over our defaults. Older callers give fewer bytes, newer ones
+ * more; the bytes that we do not know must be zero.
  *
  * @param  name      [in]  for the sentence
- * @param  required  [in]  bytes that the first version of the struct had
+ * @param  required  [in]  bytes of the first version of the struct
  */
 tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size_t required,
                              const void *theirs);
@@ -125,12 +123,12 @@ tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size
 /** Fill a caller's size-first struct, which may be longer than ours: the rest becomes zero. */
 tamis_status tam_struct_give(const char *name, const void *ours, size_t our_size, void *theirs);
 
-/** The same of a struct that has grown: older callers, who give `required` bytes or more, get the
- * part that they know. */
+/** The same for a struct that has grown: older callers, which give at least `required` bytes, get
+ * the part that they know. */
 tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our_size,
                                   size_t required, void *theirs);
 
-/** The same for entries of a list. @return 1; 0 and a sentence, where the caller's has no size */
+/** The same for entries of a list. @return 1; 0 and a sentence if the caller's size is too small */
 int tam_struct_list(const char *name, const void *ours, size_t our_size, void *theirs);
 
 /* -- sort.c ----------------------------------------------------------------------------------- */
@@ -143,11 +141,11 @@ typedef struct tam_pair {
 /** Sort ascending by key, then value, in place. Not qsort: that may allocate. */
 void tam_sort(tam_pair *pairs, size_t count);
 
-/** The upper one of two in the middle. Sorts a few values in place. @param count  at least 1 */
+/** The median, the upper one of two. Sorts a few values in place. @param count  at least 1 */
 double tam_median(double *values, uint32_t count);
 
-/** The first place of an ascending list, from `first` on, that holds `value` or
- * more; else `end`. */
+/** The first position in an ascending list, from `first` on, that holds at least `value`; else
+ * `end`. */
 static inline size_t tam_first_from(const uint32_t *list, size_t first, size_t end,
                                     uint64_t value) {
     while (first < end) {
@@ -160,8 +158,8 @@ static inline size_t tam_first_from(const uint32_t *list, size_t first, size_t e
     return first;
 }
 
-/** Whether low <= x <= high, or 0 < x <= most. False for NaN, which raises no exception here unless
- * it signals. */
+/** Whether low <= x <= high, or 0 < x <= most. False for NaN; a quiet NaN raises no floating-point
+ * exception. */
 static inline bool tam_within(double x, double low, double high) {
     return isgreaterequal(x, low) && islessequal(x, high);
 }

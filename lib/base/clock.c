@@ -10,9 +10,9 @@ uint64_t tam_clock_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* A thread of the library waits beside threads that compute, perhaps on their core. There a yield
- * costs a time slice of milliseconds, a nap only itself: its timer brings the thread back. Naps of
- * an eighth of the time waited so far make a wait an eighth longer at most. */
+/* A thread of the library may share its core with threads that compute. There a yield costs a time
+ * slice of milliseconds; a nap costs only its length, since its timer wakes the thread. Naps of an
+ * eighth of the time waited so far make a wait at most an eighth longer. */
 void tam_nap(uint64_t waited_ns) {
     enum { LEAST_NS = 2000, MOST_NS = 200000 };
     uint64_t length_ns = waited_ns / 8;
@@ -33,8 +33,8 @@ static void nap(unsigned tries) {
 }
 
 void tam_relax(unsigned tries) {
-    /* Ranks often share cores. Yielding answers soon when each has one; long waits sleep, and so
-     * leave the core to the rank that is waited for. */
+    /* Ranks often share cores. A yield reacts fast if each rank has its own core; long waits sleep
+     * and leave the core to the rank that is being waited for. */
     if (tam_thread_ours())
         nap(tries);
     else if (tries < 1000)

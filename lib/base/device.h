@@ -2,16 +2,16 @@
  *
  * The device contract: the mathematics of a step. The reducer calls it, kernels implement it.
  *
- * The flat vector is cut into tiles: runs that lie in one block, one group and one part.
+ * The flat vector is cut into tiles. A tile is a run within one block, one group and one part.
  *
  *     elements   0 ............................................................. n-1
  *     groups     |------- 0 -------|-- 1 --|--------------- 2 ---------------|  budget, norms
  *     parts      |   A   |   B   |   C   |   A   |   B   |   C   |   A   |   B |  ownership
  *     tiles      |   0   | 1 | 2 | 3 | 4 |   5   |   6   | ...
  *
- * A rank selects in the tiles whose part is its own at this step. Every device gives the same
- * bits: multiply, then add, each rounded; magnitudes are compared as integers; sums of squares
- * in the fixed order of tile.h; ties go to the lowest index.
+ * In each step a rank selects in the tiles whose part is its own. Every device gives the same
+ * bits: it multiplies, then adds, each rounded; compares magnitudes as integers; adds squares in
+ * the fixed order of tile.h; breaks ties by lowest index.
  */
 #ifndef TAM_BASE_DEVICE_H
 #define TAM_BASE_DEVICE_H
@@ -21,8 +21,8 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-#define TAM_PART_ALL UINT32_MAX          /* as `mine`: every tile but common ones is mine */
-#define TAM_PART_COMMON (UINT32_MAX - 1) /* of a tile: all ranks take the whole tile, unsent */
+#define TAM_PART_ALL UINT32_MAX          /* as `mine`: the rank owns all tiles but common ones */
+#define TAM_PART_COMMON (UINT32_MAX - 1) /* of a tile: all ranks take it whole, unsent */
 #define TAM_INFINITE_BITS 0x7f800000u    /* magnitude bits from here on are Inf and NaN */
 
 typedef struct tam_tile {
@@ -52,15 +52,15 @@ typedef struct tam_candidates {
     uint32_t *index;     /* [capacity], owned by the device */
     uint32_t *magnitude; /* bits of |acc| */
     size_t count;
-    bool complete; /* false: there were more than fit; the list is useless, the count 0 */
+    bool complete; /* false: more than capacity; the list is useless, the count 0 */
 } tam_candidates;
 
 /** What a gradient becomes before it is added; formulas in optimizer.h. */
 typedef struct tam_optimizer {
     tamis_update_rule rule;
     float *first, *second; /* [n] moments, memory of the device; NULL: not needed */
-    float keep1, take1;    /* of the first moment, and of what comes to it */
-    float keep2, take2;    /* of the second */
+    float keep1, take1;    /* factors on the first moment and on the new gradient */
+    float keep2, take2;    /* the same for the second */
     float correct1, correct2;
     float epsilon;
 } tam_optimizer;
@@ -72,7 +72,7 @@ typedef struct tam_accumulate {
     tamis_dtype type;           /* of the gradient; 16 bits are widened exactly */
     const uint32_t *seg_begin;  /* first element of each segment */
     float decay, scale;         /* factors on what acc holds, and on the gradient */
-    bool clear;                 /* write zeros to the gradient in the same pass */
+    bool clear;                 /* set the gradient to zero in the same pass */
     uint32_t mine;              /* part to take candidates from, or TAM_PART_ALL */
     const uint32_t *thresholds; /* per group, magnitude bits; TAM_INFINITE_BITS: no candidates */
     const tam_optimizer *optimizer; /* NULL: the gradient is added as it is */
@@ -87,14 +87,14 @@ typedef struct tam_accumulated {
 typedef enum tam_cut_kind {
     TAM_CUT_TOTAL,  /* the k entries with the largest |acc| * weight of their group */
     TAM_CUT_GROUPS, /* in every own group the budgets[group] entries with the largest |acc| */
-    TAM_CUT_ALL     /* every entry that ranges the threshold; if more than k, the k largest */
+    TAM_CUT_ALL     /* every entry at or over the threshold; if more than k, the k largest */
 } tam_cut_kind;
 
 typedef struct tam_cut {
     tam_cut_kind kind;
     const float *acc;
     uint32_t mine;
-    size_t k;                         /* of TOTAL; most of ALL and GROUPS */
+    size_t k;                         /* count of TOTAL, upper limit of ALL and GROUPS */
     const float *weights;             /* TOTAL: per group; NULL: all 1 */
     const uint32_t *budgets;          /* GROUPS */
     uint32_t threshold;               /* ALL: magnitude bits, then without candidates; 0: those of
@@ -106,15 +106,15 @@ typedef struct tam_cut {
 typedef struct tam_cut_result {
     size_t count;      /* indices written, ascending */
     size_t candidates; /* considered */
-    size_t deferred;   /* would have been chosen but for `k` (ALL, GROUPS) */
+    size_t deferred;   /* not chosen only because of the limit k (ALL, GROUPS) */
     float key;         /* smallest key chosen; 0 if none */
     bool rescanned;    /* the candidates did not suffice */
 } tam_cut_result;
 
 /**
- * Contract. Statuses: NOMEM from open; the others cannot fail on a CPU. Gradient, acc and what
- * alloc gives are memory of the device; all else (indices, values, results) is host memory. A call
- * returns when its results are there.
+ * Contract. open may fail with NOMEM; on a CPU no other call can fail. Gradient, acc and memory
+ * from alloc are on the device; all else (indices, values, results) is host memory. A call returns
+ * when its results are complete.
  */
 typedef struct tam_device {
     const char *name;
@@ -127,24 +127,24 @@ typedef struct tam_device {
     void *(*alloc)(void *self, size_t bytes);
     void (*release)(void *self, void *memory);
 
-    /** Copy into host memory, and from it. */
+    /** Copy to host memory, and from it. */
     tamis_status (*read)(void *self, const void *device, size_t bytes, void *host);
     tamis_status (*write)(void *self, const void *host, size_t bytes, void *device);
 
-    /** Whether `memory` may be given as a gradient, else a sentence that begins with `what`. */
+    /** Whether `memory` may be a gradient; if not, the sentence begins with `what`. */
     tamis_status (*check)(void *self, const void *memory, const char *what);
 
-    /** What is asked from here on comes after the work that `stream`, the caller's, holds now. */
+    /** Later calls run after the work that the caller's `stream` holds now. */
     tamis_status (*follow)(void *self, void *stream);
 
-    /** One pass: acc = decay * acc + scale * grad, or what `optimizer` makes of that; group sums,
-     * candidates, non-finite entries kept out. */
+    /** One pass: acc = decay * acc + scale * grad, or decay * acc + what `optimizer` makes of
+     * scale * grad. Computes group sums and candidates, keeps non-finite entries out. */
     tamis_status (*accumulate)(void *self, const tam_accumulate *job, tam_accumulated *out);
 
-    /** Entries of acc, in every tile, whose magnitude bits reach `threshold`, which is not 0. */
+    /** Count the entries of acc, in all tiles, with magnitude bits >= `threshold`, not 0. */
     tamis_status (*count)(void *self, const float *acc, uint32_t threshold, uint64_t *out);
 
-    /** marks[r] = 1 if one of the `length` entries of row r of acc is not 0, else 0. */
+    /** marks[r] = 1 if any of the `length` entries of row r of acc is not 0, else 0. */
     tamis_status (*mark)(void *self, const float *acc, uint32_t length, uint32_t nrows,
                          unsigned char *marks);
 
@@ -155,12 +155,12 @@ typedef struct tam_device {
     tamis_status (*gather)(void *self, const float *acc, const uint32_t *indices, size_t count,
                            float *values);
 
-    /** values[i] /= divisor; grad[indices[i]] = values[i] where a gradient is given, rounded to
+    /** values[i] /= divisor; grad[indices[i]] = values[i] if a gradient is given, rounded to
      * nearest even if it has 16 bits. */
     tamis_status (*apply)(void *self, const tam_accumulate *target, const uint32_t *indices,
                           size_t count, float divisor, float *values);
 
-    /** acc[indices[i]] = values[i]; NULL: 0. Separate, for `pairs` clears less than it applies. */
+    /** acc[indices[i]] = values[i]; NULL: 0. Not part of apply: `pairs` clears fewer entries. */
     tamis_status (*put)(void *self, float *acc, const uint32_t *indices, size_t count,
                         const float *values);
 } tam_device;

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT
  *
- * The exchange contract: how the ranks come from their residuals to one result. A row is one way of
- * doing so; the reducer drives it and knows of no row more than its traits.
+ * The exchange contract: how the ranks turn their residuals into one result. A row of the table is
+ * one kind of exchange. The reducer calls its entries and knows only its traits.
  *
- *     collect      what has to travel before the gradient can be taken in
- *     accumulate   the gradient into the residual: one pass
- *     plan, pick   this rank's entries, into its message
- *     run          all that travels; then view->out says what the step has come to
- *     drop         sums that are not finite
- *     apply        the result into the gradient, what was given out of the residual; or
- *     skip         nothing at all
+ *     collect      communicate what accumulate needs
+ *     accumulate   add the gradient to the residual: one pass
+ *     plan, pick   put this rank's entries into its message
+ *     run          communicate; view->out then holds the outcome of the step
+ *     drop         remove sums that are not finite
+ *     apply        write the result to the gradient, remove what was given from the residual; or
+ *     skip         apply nothing
  *
- * Every row is complete: an entry that has nothing to do does nothing, so callers never test a
- * pointer. Collective entries (collect, plan, run) are called in the same order on all ranks; each
- * returns by the deadline of its link, and a failure ends the communicator. Until drop nothing that
- * the caller of the library sees has changed, but for the gradient of a row that does not pick.
+ * Every row is complete: an entry with nothing to do does nothing, so callers never test a pointer.
+ * All ranks call collective entries (collect, plan, run) in the same order; each returns by the
+ * deadline of its link, and a failure ends the communicator. Before drop, nothing that the caller
+ * of the library sees has changed, except the gradient of a row that does not pick.
  *
- * What a row knows of its bucket is the struct below, which belongs to the reducer and outlives the
- * row. Elements are counted from the begin of the bucket, in `held` lists from the begin of what
- * this rank holds of it (lib/policy/slice.h).
+ * The struct below describes the bucket of a row. It belongs to the reducer and outlives the row.
+ * Elements are counted from the begin of the bucket; in `held` lists they are counted from the
+ * begin of what this rank holds of it (lib/policy/slice.h).
  */
 #ifndef TAM_BASE_EXCHANGE_H
 #define TAM_BASE_EXCHANGE_H
@@ -29,11 +29,11 @@
 
 /** What the reducer must know of a row. */
 enum {
-    TAM_TRAIT_PICKS = 1,    /* entries of the residual, which takes the gradient in; else the
-                                  gradient itself is summed, by run, where it lies */
-    TAM_TRAIT_LEARNS = 2,   /* by thresholds that follow from what all ranks picked */
-    TAM_TRAIT_COLLECTS = 4, /* accumulate needs what collect has brought */
-    TAM_TRAIT_TIMED = 8,    /* heads tell when each rank began */
+    TAM_TRAIT_PICKS = 1,    /* picks entries of the residual, into which the gradient is
+                                  accumulated; else run sums the gradient itself, in place */
+    TAM_TRAIT_LEARNS = 2,   /* adapts thresholds to what all ranks picked */
+    TAM_TRAIT_COLLECTS = 4, /* accumulate needs the data of collect */
+    TAM_TRAIT_TIMED = 8,    /* heads report when each rank began */
     TAM_TRAIT_DEVICE = 16   /* a device can run such steps by itself */
 };
 
@@ -44,17 +44,17 @@ typedef struct tam_entries {
     size_t count;
 } tam_entries;
 
-/** What a step has come to. The lists are valid until the next step. */
+/** The outcome of a step. The lists are valid until the next step. */
 typedef struct tam_outcome {
-    tam_entries result; /* what all ranks apply, and the sums; indices NULL: every element, and the
-                           sums are in the gradient */
-    tam_entries held;   /* of it what lies in what this rank holds */
+    tam_entries result; /* entries that all ranks apply, and their sums; indices NULL: every
+                           element, and the sums are in the gradient */
+    tam_entries held;   /* the part of it in what this rank holds */
     tam_entries given;  /* what leaves this rank's residual; values: what stays, NULL: nothing */
-    double given_sum;   /* of squares: by how much that lessens the residual's */
-    tam_heads heads;    /* of those among whom was picked */
+    double given_sum;   /* reduction of the residual's sum of squares by that */
+    tam_heads heads;    /* of the ranks that picked among themselves */
     uint32_t *picked;   /* [comm_nranks] entries that each rank of the communicator picked */
     uint64_t deferred, candidates, rescans, nonfinite; /* as in tamis_stats, of all ranks */
-    uint32_t bad_first, bad_ranks; /* whose gradients, or whose sum, had the first such entry */
+    uint32_t bad_first, bad_ranks; /* first rank with a bad entry; ranks that its sum is over */
     double *means;                 /* [sums in a head] of the sums of squares, over the heads */
     double norm;                   /* sum of their roots, of all that was picked among */
 } tam_outcome;
@@ -64,34 +64,34 @@ typedef struct tam_bucket_view {
     /* From open to close. */
     const tamis_reducer_config *config; /* defaults resolved */
     const tamis_layout *layout;         /* of the bucket */
-    const struct tam_slice *slice;      /* what this rank holds of it, */
-    struct tam_division *division;      /* and how that is divided among those who pick */
+    const struct tam_slice *slice;      /* what this rank holds of the bucket */
+    struct tam_division *division;      /* how that is divided among the ranks that pick */
     struct tam_control *control;
     const tam_device *device;
-    void *kernels;          /* of what this rank holds, */
-    void *gradient_kernels; /* and of the bucket */
+    void *kernels;          /* of what this rank holds */
+    void *gradient_kernels; /* of the whole bucket */
     float *acc;             /* the residual of what this rank holds */
-    bool keeps;             /* what is not applied stays there for the steps to come */
+    bool keeps;             /* what is not applied stays there for later steps */
     float *masked;          /* moments that are cleared where an entry was applied; NULL: none */
     uint32_t comm_rank, comm_nranks;
-    uint32_t rank, nranks;       /* among those who pick */
+    uint32_t rank, nranks;       /* among the ranks that pick */
     uint32_t index;              /* of the bucket */
-    uint64_t begin;              /* of it in the whole vector */
-    uint64_t reducer;            /* among those of the communicator */
+    uint64_t begin;              /* of the bucket in the whole vector */
+    uint64_t reducer;            /* number of the reducer on its communicator */
     uint64_t config_hash;        /* of what all ranks agreed on, and of this bucket alone */
-    uint64_t k_max, whole_k_max; /* most that k and whole_k can be */
-    bool norms;                  /* wanted in heads, to share k among buckets */
+    uint64_t k_max, whole_k_max; /* largest k and whole_k */
+    bool norms;                  /* heads carry norms, to share k among buckets */
     bool gathers;                /* TAM_CAP_GATHERS */
     tamis_index_format format;   /* [in] as asked for; [out] as chosen */
     size_t result_max;           /* [out] most entries of a result; 0: it is no list */
     size_t gather_max;           /* [out] most bytes that a rank gives to one all-gather */
-    size_t staging_floats;       /* [out] that steps need, */
-    float *staging;              /* which are here, shared with the reducer's other buckets */
+    size_t staging_floats;       /* [out] length of staging that steps need */
+    float *staging;              /* shared with the reducer's other buckets */
 
     /* Of the next step. */
     uint64_t whole_k, k;      /* entries to send: of the bucket, of what this rank holds */
-    uint64_t early_nonfinite; /* entries dropped from the residual before it */
-    bool pending;             /* the residual may hold what was accumulated before it */
+    uint64_t early_nonfinite; /* entries dropped from the residual before the step */
+    bool pending;             /* the residual may hold what was accumulated before the step */
     uint64_t last_result;     /* sum of the values of the step before */
 
     /* Of the step under way. */
@@ -100,39 +100,39 @@ typedef struct tam_bucket_view {
     tam_accumulated accumulated;
     float divisor;              /* of sums, before they are applied */
     uint32_t began_us, busy_us; /* for the head */
-    bool decides; /* whether to skip a step; a column of nodes leaves it to them all */
-    bool skipped; /* [in,out] all ranks know that it will be */
+    bool decides; /* decides whether to skip a step; a column leaves that to its nodes */
+    bool skipped; /* [in,out] all ranks know that the step will be skipped */
     tam_outcome out;
 } tam_bucket_view;
 
 typedef struct tam_exchange {
     uint32_t traits;
 
-    /** Take all memory that steps will need. @param  out  NULL after a failure */
+    /** Allocate all memory that steps will need. @param  out  NULL after a failure */
     tamis_status (*open)(tam_bucket_view *view, void **out);
-    /** @param  lingers  the transport may still use what it was given, which stays.
-     * NULL is fine. */
+    /** NULL is fine.
+     * @param  lingers  the transport may still use its buffers: do not free them */
     void (*close)(void *self, bool lingers);
 
-    /** view->k and whole_k were set. */
+    /** Called after view->k and whole_k were set. */
     void (*limit)(void *self);
 
     tamis_status (*collect)(void *self, tam_link *link);
     /** Fills view->accumulated. */
     tamis_status (*accumulate)(void *self);
-    /** What the ranks must agree on before they pick. Only ownership `bins` uses the link. */
+    /** Agree on what all ranks must know before they pick. Only ownership `bins` uses the link. */
     tamis_status (*plan)(void *self, tam_link *link);
     tamis_status (*pick)(void *self);
     /** Fills view->out. A step that all ranks know will be skipped needs no result. */
     tamis_status (*run)(void *self, tam_link *link);
 
-    /** Entries of the result that are not finite, or would not be as applied, are 0 from here on,
-     * and nothing of them is kept, else every later step would meet them again. @return how many */
+    /** Set to 0 the entries of the result that are not finite, or would not be once applied. The
+     * residual keeps nothing of them: they would return in every later step. @return how many */
     uint64_t (*drop)(void *self);
     tamis_status (*apply)(void *self);
     tamis_status (*skip)(void *self);
 
-    /** What it must remember from step to step, as words of a state: the same on all ranks. */
+    /** What the exchange keeps between steps, as words of a state: the same on all ranks. */
     size_t (*state_words)(uint32_t nranks);
     uint64_t *(*state)(void *self);
     bool (*state_valid)(const tam_bucket_view *view, const uint64_t *words);

@@ -2,14 +2,13 @@
  *
  * The floating-point environment in which the library computes: round to nearest, denormals kept,
  * no traps. A program may have another one (fesetround, feenableexcept, torch.set_flush_denormal, a
- * library that was linked with -ffast-math), and then ranks would get other bits, or SIGFPE for
- * numbers of the caller that may be anything. What comes out is looked at, not what the processor
- * says on the way. Of one thread; afterwards everything is as it was, flags too.
+ * library linked with -ffast-math). Then ranks would get different bits, or SIGFPE, since the
+ * caller's numbers may be anything. The library checks results, not exception flags. The
+ * environment is per thread; afterwards everything is restored, flags too. It is held in:
  *
- *     passes of the kernels   each thread for itself: threads of OpenMP keep an environment of
- *                             their own
+ *     passes of the kernels   by each thread: threads of OpenMP have environments of their own
  *     jobs                    sums, cuts, control
- *     public calls            options, states, what a step is aimed at, joules
+ *     public calls            options, states, target of a step, joules
  *     threads of the library  they inherit it
  */
 #ifndef TAM_BASE_FENV_H

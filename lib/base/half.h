@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * 16-bit floats: IEEE binary16 and bfloat16, to binary32 and back, by operations on integers. Bits
- * do not depend on the processor, on its rounding mode or on whether it flushes denormals. C11 and
- * CUDA C++.
+ * 16-bit floats: IEEE binary16 and bfloat16, to binary32 and back, by integer operations. The bits
+ * do not depend on the processor, its rounding mode or whether it flushes denormals. C11 and CUDA
+ * C++.
  *
  *     binary16    seeeeemm mmmmmmmm              bias 15, 2^-24 to 65504
  *     bfloat16    seeeeeee emmmmmmm              the upper half of a binary32
@@ -30,7 +30,7 @@ TAM_SHARED float tam_float16_widen(uint16_t half) {
     uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
     uint32_t rebias = (magnitude >= 0x7c00 ? 224u : 112u) << 23; /* Inf, NaN: to the top */
     uint32_t normal = (magnitude << 13) + rebias;
-    /* A subnormal one is a count of 2^-24; the product is exact and a normal number. */
+    /* A subnormal half is a multiple of 2^-24; the product is exact and a normal number. */
     uint32_t small = tam_bits((float)(int32_t)magnitude * 5.9604644775390625e-8f);
     uint32_t pick = 0u - (uint32_t)(magnitude < 0x400);
     return tam_float(sign | (small & pick) | (normal & ~pick));
@@ -40,7 +40,7 @@ TAM_SHARED float tam_bfloat16_widen(uint16_t half) {
     return tam_float((uint32_t)half << 16);
 }
 
-/* The upper bits of x, without its lowest `shift`; no branch on the tie: 1/2 rounds to even. */
+/* x >> shift, rounded to nearest, ties to even; without a branch. */
 TAM_SHARED uint32_t tam_half_round_(uint32_t x, uint32_t shift) {
     uint32_t odd = x >> shift & 1;
     return (x + (1u << (shift - 1)) - 1 + odd) >> shift;
@@ -69,14 +69,14 @@ TAM_SHARED uint16_t tam_bfloat16_narrow(float x) {
     return (uint16_t)tam_half_round_(bits, 16);
 }
 
-/** The same of what must stay finite: what exceeds the format becomes its largest number. */
+/** The same, but a finite number that exceeds the format becomes the largest finite one. */
 TAM_SHARED uint16_t tam_bfloat16_clamp(float x) {
     uint16_t half = tam_bfloat16_narrow(x);
     bool exceeds = (half & 0x7fffu) == 0x7f80u && (tam_bits(x) & 0x7fffffffu) < 0x7f800000u;
     return (uint16_t)(half - exceeds);
 }
 
-/** What x has beyond `half`, which is near it: exact. 0 if x is not finite. */
+/** The rounding error x - half, exact if `half` is near x. 0 if x is not finite. */
 TAM_SHARED float tam_bfloat16_error(float x, uint16_t half) {
     return (tam_bits(x) & 0x7fffffffu) < 0x7f800000u ? x - tam_bfloat16_widen(half) : 0.0f;
 }
@@ -92,8 +92,8 @@ static inline void tam_widen(tamis_dtype type, const void *from, size_t count, f
         to[i] = tam_bfloat16_widen(half[i]);
 }
 
-/** to[i] = from[i], rounded to `type`. What is finite stays so as bfloat16, which ends all but
- * where binary32 does; not as binary16. */
+/** to[i] = from[i], rounded to `type`. A finite number stays finite as bfloat16, whose range is
+ * nearly that of binary32, but may become infinite as binary16. */
 static inline void tam_narrow(const float *from, size_t count, tamis_dtype type, void *to) {
     uint16_t *half = (uint16_t *)to;
     if (type == TAMIS_DTYPE_FLOAT32)

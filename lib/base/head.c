@@ -7,7 +7,7 @@ static uint32_t word_at(const unsigned char *memory) {
     return word;
 }
 
-/* Positions of 32 bits, so that the compiler makes vectors of them. */
+/* Positions have 32 bits, so that the compiler vectorises the loop. */
 static inline __attribute__((always_inline)) uint64_t
 sum_words(uint32_t area, const unsigned char *at, uint32_t count) {
     uint64_t sum = 0;
@@ -16,8 +16,8 @@ sum_words(uint32_t area, const unsigned char *at, uint32_t count) {
     return sum;
 }
 
-/* The same text again for processors with AVX2, and the same bits, so nobody need be told which it
- * is. ifunc, which would choose once, does not go with ThreadSanitizer. */
+/* The same loop compiled for AVX2; it gives the same bits. Not an ifunc, which would choose only
+ * once: ThreadSanitizer does not support it. */
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static uint64_t
 sum_words_avx2(uint32_t area, const unsigned char *at, uint32_t count) {
@@ -33,7 +33,7 @@ static uint64_t sum_whole(uint32_t area, const unsigned char *at, uint32_t count
     return sum_words(area, at, count);
 }
 
-/* No part of a slot has 2^32 words, for no layout has as many elements. */
+/* `whole` fits 32 bits: no part of a slot has 2^32 words, since no layout has as many elements. */
 uint64_t tam_sum_bytes(uint32_t area, const void *memory, size_t bytes) {
     const unsigned char *at = memory;
     size_t whole = bytes / sizeof(uint32_t), left = bytes % sizeof(uint32_t);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * One line per event, to stderr or to the file named by TAMIS_LOG_FILE. Never to stdout.
- * Volume: error by call that fails, warn by incident, info by object made, debug by decision.
+ * Volume: one error per failed call, one warn per incident, one info per object made, one debug per
+ * decision.
  */
 #include "lib/base/base.h"
 
@@ -31,7 +32,7 @@ static bool write_line(FILE *file, tam_log_level level, const char *line) {
     return fflush(file) == 0 && written;
 }
 
-/* A line that the file does not take, for a disk is full perhaps, goes to stderr. */
+/* A line that cannot be written to the file, perhaps because a disk is full, goes to stderr. */
 static void give_line(tam_log_level level, const char *line) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     if (write_line(target, level, line) || target == stderr)

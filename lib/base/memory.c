@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Every allocation of the library goes through here, so that tests can make the i-th one fail and
- * count what is made and what is left.
+ * count allocations made and not freed.
  */
 #include "lib/base/base.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* Vectors that are swept or read here and there: small pages would cost a table walk each. */
+/* Large vectors get huge pages: with small pages, random reads would cost a table walk each. */
 enum { HUGE_PAGE = 1 << 21, HUGE_LEAST = 4 * HUGE_PAGE };
 
 static atomic_long budget = -1;
@@ -32,7 +32,7 @@ void *tam_alloc(size_t bytes) {
         return NULL;
 #ifdef MADV_HUGEPAGE
     if (align == HUGE_PAGE)
-        madvise(memory, rounded, MADV_HUGEPAGE); /* a wish: without it all is as before */
+        madvise(memory, rounded, MADV_HUGEPAGE); /* only a hint, it may fail */
 #endif
     memset(memory, 0, rounded);
     atomic_fetch_add(&made, 1);

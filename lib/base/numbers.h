@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Numbers that come out with the same bits everywhere, as text that host and accelerator compile
- * alike: +, -, *, / in binary64, each rounded, no libm. Compile without contraction to fused
- * multiply-adds (-ffp-contract=off, nvcc -fmad=false).
+ * Arithmetic that gives the same bits everywhere, in code that host and accelerator both compile:
+ * +, -, *, / in binary64, each rounded, no libm. Compile without contraction to fused multiply-adds
+ * (-ffp-contract=off, nvcc -fmad=false).
  */
 #ifndef TAM_BASE_NUMBERS_H
 #define TAM_BASE_NUMBERS_H

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is added to a residual in place of a gradient: the step of an optimizer that each rank makes
- * for itself. One entry, as text that host and accelerator compile alike; g is scale * gradient.
+ * Update mode adds to the residual the step u of the rank's own optimizer, not the gradient. These
+ * functions compute one entry; host and accelerator both compile them. g is scale * gradient.
  *
  *     adam        m = keep1 m + take1 g          v = keep2 v + (take2 g) g
  *                 u = (m correct1) / (sqrt(v correct2) + epsilon)
  *     momentum    m = keep1 m + g                u = m
  *
  * take = 1 - beta, correct = 1 / (1 - beta^t) in pass t = 1, 2, ... All in binary32, every
- * operation rounded. Without a first moment (beta1 = 0) m is g, so that momentum without one is no
- * optimizer at all. Where anything does not come out finite, m and v stay as they are and u is NaN,
- * so that the pass drops and counts the entry.
+ * operation rounded. Without a first moment (beta1 = 0) m is g, so that rule momentum is then no
+ * optimizer at all. If anything is not finite, m and v stay as they are and u is NaN, so that the
+ * pass drops and counts the entry.
  *
  * Sources: Adam with bias correction, Kingma and Ba, arXiv 1412.6980; momentum that is accumulated
  * in place of the gradient, Deep Gradient Compression, arXiv 1712.01887.
@@ -30,12 +30,12 @@ TAM_SHARED uint32_t tam_optimizer_sound(float x, float y) {
     return 0u - (uint32_t)((a > b ? a : b) < TAM_INFINITE_BITS);
 }
 
-/* By bits, for compilers make a store with a branch of anything else. */
+/* By bits: compilers turn anything else into a store behind a branch. */
 TAM_SHARED float tam_optimizer_pick(uint32_t sound, float x, float otherwise) {
     return tam_float((tam_bits(x) & sound) | (tam_bits(otherwise) & ~sound));
 }
 
-/** @param m  [in,out]  NULL: there is none; @param v  [in,out]. @return u */
+/** @param m  [in,out]  NULL: no first moment; @param v  [in,out]. @return u */
 TAM_SHARED float tam_optimizer_adam(const tam_optimizer *p, float g, float *m, float *v) {
     float first = m ? p->keep1 * *m + p->take1 * g : g;
     float second = p->keep2 * *v + (p->take2 * g) * g;

@@ -25,7 +25,7 @@ static uint32_t word_at(const void *field) {
     return word;
 }
 
-/* Words of an enum are as large as an int, and no value of one is negative. */
+/* A WORD is an enum: as large as an int, and never negative. */
 static double number_of(const tam_option *o, const void *fields) {
     const char *field = (const char *)fields + o->offset;
     return o->kind == TAM_OPTION_REAL ? real_at(field) : (double)word_at(field);
@@ -59,7 +59,7 @@ uint64_t tam_option_bits(const tam_option *o, const void *fields) {
     return bits;
 }
 
-/* The index-th of "a|b|c". @return false: there are not so many */
+/* The index-th of "a|b|c". @return false: index is past the end */
 static bool find_word(const char *words, uint64_t index, char *text, size_t size) {
     for (; index > 0 && words; index--) {
         words = strchr(words, '|');

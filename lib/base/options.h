@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The options of a reducer as a table. A row says all that is known of an option but what it does.
- * From it follow the check of its range, what ranks compare, what a state belongs to, the keywords
- * of Python and docs/options.md. A new option is a field at the end of its struct, a row here, and
+ * The options of a reducer as a table. A row describes everything about an option but its use. The
+ * check of its range, what ranks compare, what a state belongs to, the keywords of Python and
+ * docs/options.md follow from it. A new option is a field at the end of its struct, a row here, and
  * its use.
  */
 #ifndef TAM_BASE_OPTIONS_H
@@ -21,9 +21,9 @@ typedef enum tam_option_kind {
     TAM_OPTION_WORD /* an enum, from 0 */
 } tam_option_kind;
 
-/** Who must have the same. */
+/** What must have the same value. */
 typedef enum tam_option_scope {
-    TAM_SCOPE_RANK,  /* nobody */
+    TAM_SCOPE_RANK,  /* nothing: each rank may have its own */
     TAM_SCOPE_RANKS, /* all ranks */
     TAM_SCOPE_STATE  /* all ranks, and a state that is loaded */
 } tam_option_scope;
@@ -33,15 +33,15 @@ typedef struct tam_option {
     tam_option_kind kind;
     tam_option_scope scope;
     size_t offset;           /* of the field */
-    double low, high, other; /* REAL, U32: from low to high, or `other` */
-    const char *range;       /* the same as words; of a WORD its values, separated by '|' */
+    double low, high, other; /* all but U64: from low to high, or `other` */
+    const char *range;       /* the same as words; WORD: its values, separated by '|' */
     const char *help;
 } tam_option;
 
 #define TAM_OPTION_WORD_OF(NAME, name, number) "|" #name
 
 /* row(field, kind, scope, low, high, other, range, help) of tamis_reducer_config. Combinations that
- * are refused: create.c. */
+ * are refused: collectives/reducer/refuse.c. */
 /* clang-format off */
 #define TAM_CONFIG_OPTIONS(row) \
     row(density, REAL, STATE, DBL_TRUE_MIN, 1, NAN, "in (0, 1]", \
@@ -80,7 +80,7 @@ typedef struct tam_option {
     row(threads, U32, RANK, 0, 256, NAN, "0 to 256", "of the CPU kernels; 0: TAMIS_THREADS") \
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", "who makes the pass over the gradient")
 
-/* The same of tamis_update; a rule that is none of Adam's has those before beta2. */
+/* The same for tamis_update; rules other than Adam have only the rows before beta2. */
 #define TAM_UPDATE_OPTIONS(row) \
     row(rule, WORD, STATE, 0, 1, NAN, "adam|momentum", "what a gradient becomes") \
     row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1), nor -1: as advised", \
@@ -106,7 +106,7 @@ extern const tam_option tam_update_options[TAM_UPDATE_COUNT];
 tamis_status tam_options_check(const char *whose, const tam_option *rows, uint32_t count,
                                const void *fields);
 
-/** A value as ranks compare it, and such a value as words. */
+/** A value in the form that ranks compare, and that form as words. */
 uint64_t tam_option_bits(const tam_option *option, const void *fields);
 void tam_option_print(const tam_option *option, uint64_t bits, char *text, size_t size);
 

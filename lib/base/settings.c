@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The environment variables: one table drives reading, the info program, docs/environment.md and
- * the warning about unknown names. Read once per process; what changes results is never a
- * variable but a field of the configuration.
+ * the warning about unknown names. They are read once per process. No variable changes results;
+ * only fields of the configuration do.
  */
 #include "lib/base/base.h"
 
@@ -61,7 +61,7 @@ typedef struct setting_value {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static setting_value values[TAM_SETTINGS];
 
-/* Not tam_log: the log level itself may be what is wrong. */
+/* Not tam_log: the log level itself may be the bad setting. */
 static void warn(const char *name, const char *value, const char *what) {
     fprintf(stderr, "tamis warn: %s=%s %s\n", name, value, what);
 }

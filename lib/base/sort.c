@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Heap sort: in place, no allocation, no bad case. Insertion for the median of a few.
+ * Heap sort: in place, no allocation, no bad case. Insertion sort for the median of a few values.
  */
 #include "lib/base/base.h"
 

@@ -59,8 +59,8 @@ static _Thread_local char last_error[512];
 static _Thread_local bool hushed;
 static bool raised;
 
-/* Hashes of the last sentences of this thread that were logged: a loop that goes on in spite of a
- * failure says the same few again and again. */
+/* Hashes of the sentences that this thread logged last: a loop that continues despite a failure
+ * would log the same few again and again. */
 enum { HEARD = 4 };
 static _Thread_local uint64_t heard[HEARD];
 static _Thread_local unsigned next_heard;
@@ -122,7 +122,7 @@ static bool is_new(const char *sentence) {
 }
 
 tamis_status tam_fail(tamis_status status, const char *format, ...) {
-    char sentence[sizeof last_error]; /* what is printed may be the last one itself */
+    char sentence[sizeof last_error]; /* the arguments may point into last_error */
     va_list args;
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);

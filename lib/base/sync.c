@@ -32,7 +32,7 @@ bool tam_lock_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t unti
     return pthread_cond_timedwait(changed, lock, &until) != ETIMEDOUT;
 }
 
-/* The process's signals are for the caller's threads. */
+/* Signals of the process go to the caller's threads: the new thread blocks them all. */
 bool tam_thread_start(pthread_t *thread, void *(*body)(void *), void *context) {
     TAM_FENV_HELD();
     sigset_t all, before;

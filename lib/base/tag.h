@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tags of sums (lib/base/transport.h): every transport that sums lets the ranks hear each other's
- * before it adds anything.
+ * Tags of sums (lib/base/transport.h): in every transport that sums, the ranks exchange and compare
+ * their tags before it adds anything.
  */
 #ifndef TAM_BASE_TAG_H
 #define TAM_BASE_TAG_H
@@ -9,11 +9,11 @@
 #include "lib/base/base.h"
 #include "lib/base/transport.h"
 
-/** All but the hash is set. */
+/** Set the hash of a tag that is otherwise complete. */
 void tam_tag_seal(tam_tag *tag);
 
-/** The tag of rank `from`, which may be this one: adds its note to call->notes, or PROTOCOL says
- * how it differs from call->tag. */
+/** Check the tag of rank `from`, which may be this one, and add its note to call->notes. PROTOCOL
+ * and a sentence if it differs from call->tag. */
 tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs);
 
 #endif

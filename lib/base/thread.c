@@ -11,21 +11,21 @@
 static _Thread_local bool ours;
 
 #ifdef __linux__
-/* MPI may yield in every poll (mpi_yield_when_idle). Who yields forfeits the rest of its time
- * slice, and beside threads that compute, on their core, then waits for theirs: some 10 ms a poll.
- * Of a short slice little is lost. Priority and share of the core stay as they are. Linux 6.12 and
- * later; others take no note of it. */
+/* MPI may yield in every poll (mpi_yield_when_idle). A thread that yields forfeits the rest of its
+ * time slice; if it shares its core with threads that compute, it then waits for their slices, some
+ * 10 ms a poll. With a short slice it forfeits little. Priority and share of the core are
+ * unchanged. Linux 6.12 and later; older kernels ignore it. */
 static void shorten_slices(void) {
-    enum { SLICE_NS = 100000 }; /* the least there is */
+    enum { SLICE_NS = 100000 }; /* the shortest allowed */
     struct sched_attr attr = {0};
     if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) != 0 || attr.sched_policy != 0)
-        return; /* 0: the policy of ordinary threads, which alone has such slices */
+        return; /* only policy 0, that of ordinary threads, has such slices */
     attr.sched_runtime = SLICE_NS;
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 #endif
 
-/* Timers of the kernel may be late by 50 us, so that several end together; not ours. */
+/* By default the kernel may fire timers 50 us late to batch them; 1 ns of slack turns that off. */
 void tam_thread_claim(void) {
     ours = true;
 #ifdef __linux__

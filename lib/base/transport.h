@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport contract: how bytes travel between ranks. Six entries and capability bits; a
- * transport that can work on device memory in stream order has a second table of three.
+ * The transport contract: how ranks exchange bytes. Six entries and capability bits; a transport
+ * that can work on device memory in stream order has a second table of three.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
- * has nothing to do does nothing, so callers never test a pointer. Calls are made in the same
- * order on all ranks, one at a time. A call returns by its deadline; after a failure the
- * communicator is poisoned by the caller and the transport is only ever closed.
+ * has nothing to do does nothing, so callers never test a pointer. All ranks make the calls in the
+ * same order, one at a time. A call returns by its deadline; after a failure the caller poisons the
+ * communicator, and the transport is only closed.
  */
 #ifndef TAM_BASE_TRANSPORT_H
 #define TAM_BASE_TRANSPORT_H
@@ -18,7 +18,7 @@
 
 enum {
     TAM_CAP_THREADED = 1, /* calls may come from a thread of the library */
-    TAM_CAP_LINGERS = 2,  /* after a failure it may still read or write what it was given */
+    TAM_CAP_LINGERS = 2,  /* after a failure it may still read or write its buffers */
     TAM_CAP_GATHERS = 4   /* an all-to-all is made of all-gathers, and sends as much */
 };
 
@@ -27,30 +27,30 @@ static inline size_t tam_slice_begin(size_t count, uint32_t r, uint32_t nranks) 
     return (size_t)((unsigned __int128)count * r / nranks);
 }
 
-/** What a sum is of. Ranks compare it before anything is summed, for the values themselves would
- * not show that they sum different things. tag.c seals and compares. */
+/** Identifies a sum. Ranks compare their tags before anything is summed, since the values would not
+ * show that the ranks sum different things. tag.c seals and compares. */
 typedef struct tam_tag {
-    uint64_t rank;    /* whose it is */
+    uint64_t rank;    /* the sender */
     uint64_t reducer; /* its number on the communicator, from 1 */
     uint64_t step;
     uint64_t begin, count; /* elements of its vector */
-    uint64_t note;         /* of this rank: not compared, but added up for all */
+    uint64_t note;         /* of the sender: not compared, but added up over all ranks */
     uint64_t check;        /* hash of the rest */
 } tam_tag;
 
-/** What bounds a call, and what it cost. */
+/** Limits of a call, and its cost. */
 typedef struct tam_call {
     uint64_t deadline_ns;     /* on tam_clock_ns */
     const atomic_int *poison; /* a status: when it becomes non-zero, return it soon */
     uint64_t wire_bytes;      /* [in,out] bytes sent by this rank, added up */
-    const char *purpose;      /* the public call it is made for; NULL: not told */
+    const char *purpose;      /* the public call it is made for; NULL: not given */
     uint64_t number;          /* of the step, counted from 1; 0: it belongs to none */
     uint64_t begin_ns;        /* on tam_clock_ns */
 
     const tam_tag *tag; /* of a sum of floats; NULL: what is summed was compared before */
     uint64_t notes;     /* [in,out] those of the tags of all ranks, added up */
 
-    /* Where other ranks are polled for. */
+    /* For transports that poll for other ranks. */
     tamis_waiting waiting;
     const atomic_int *blocked; /* threads of the caller that wait for this to end; NULL: none */
     uint64_t quiet_until_ns;   /* on tam_clock_ns; the last rank is not expected before */
@@ -58,16 +58,16 @@ typedef struct tam_call {
 
 /**
  * Collectives on device memory. They run in the order of `stream` and return at once; a captured
- * stream captures them. Calls are made in the same order on all ranks, also among streams.
+ * stream captures them. All ranks make the calls in the same order, even across streams.
  */
 typedef struct tam_stream_transport {
-    /** As tam_transport.allgather; send may lie at its place in recv, recv + rank * bytes. */
+    /** As tam_transport.allgather; send may be in place, at recv + rank * bytes. */
     tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv, void *stream);
 
     /** send[r * bytes] goes to rank r, recv[r * bytes] came from it. No overlap. */
     tamis_status (*alltoall)(void *self, const void *send, size_t bytes, void *recv, void *stream);
 
-    /** How what was enqueued fares: an error that was found since. Any thread. */
+    /** The status of enqueued work: an error found since. Any thread. */
     tamis_status (*poll)(void *self);
 } tam_stream_transport;
 
@@ -78,18 +78,18 @@ typedef struct tam_transport {
     const char *unthreaded; /* why it is not TAM_CAP_THREADED although it could be, and what to do;
                                NULL: it could not */
 
-    /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv
-     * do not overlap. */
+    /** Every rank gives `bytes` bytes; recv[r * bytes] is rank r's. send and recv do not overlap.
+     */
     tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
                               tam_call *call);
 
     /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. With a
-     * tag PROTOCOL where that of another rank differs: then nothing has been summed. */
+     * tag: PROTOCOL if another rank's differs; nothing has been summed then. */
     tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
 
     /** Run b of send, from byte send_at[b] to send_at[b + 1], goes to rank b; run a of recv came
-     * from rank a. All ranks know the lengths of what they get: a run that is longer or shorter
-     * than its receiver expects is an error there. send and recv do not overlap.
+     * from rank a. All ranks know the lengths of the runs they get: a run of another length is an
+     * error on its receiver. send and recv do not overlap.
      * @param  send_at, recv_at  [in]  [nranks + 1], ascending from 0 */
     tamis_status (*alltoall)(void *self, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call);
@@ -97,7 +97,7 @@ typedef struct tam_transport {
     /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */
     void (*abort)(void *self);
 
-    /** Free everything. `clean` is 0 after a failure: then leave alone what may still be used. */
+    /** Free everything. `clean` is 0 after a failure: do not free what may still be in use. */
     void (*close)(void *self, int clean);
 } tam_transport;
 

@@ -4,12 +4,12 @@
 #include "lib/base/fenv.h"
 #include "lib/base/numbers.h"
 
-/* Of rule Adam. Below this density entries whose momentum is never among the surest hardly move, so
- * that the residual has to be the momentum (docs/fidelity.md). */
+/* For rule Adam. Below this density, entries whose momentum is never among the surest would hardly
+ * move, so the residual must serve as the momentum (docs/fidelity.md). */
 #define SPARSE_BELOW 0.05
 
-/* Measured, but for density 1, where all entries make Adam's own step (docs/fidelity.md). Without
- * momentum the residual is the momentum. */
+/* Measured, except at density 1, where all entries make Adam's own step (docs/fidelity.md). In the
+ * last column the residual is the momentum. */
 static const struct {
     double density, with_momentum, without;
 } scales[] = {{1.0, 1.0, 1.0},    {0.1, 5.0, 1.0},    {0.03, 9.0, 1.25},

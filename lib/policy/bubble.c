@@ -2,7 +2,7 @@
 #include "lib/policy/bubble.h"
 #include "lib/policy/rules.h"
 
-enum { HALVINGS = 100 }; /* more than a double can show */
+enum { HALVINGS = 100 }; /* more than the precision of a double */
 
 typedef struct bubble {
     uint32_t nstages;
@@ -24,12 +24,12 @@ static tam_bounds bounds_of(const bubble *b, uint32_t s) {
     return tam_bucket_bounds(b->even[s], b->lengths[s]);
 }
 
-/* How late the exchange of so many entries ends. */
+/* How long after its window the exchange of so many entries ends. */
 static double lateness(const bubble *b, uint32_t s, uint64_t entries) {
     return b->entry_s[s] * (double)entries - b->windows_s[s];
 }
 
-/* Entries that end at the level. */
+/* The number of entries whose exchange ends at the level. */
 static double wish(const bubble *b, uint32_t s, double level) {
     tam_bounds bounds = bounds_of(b, s);
     return tam_rule_clip((level + b->windows_s[s]) / b->entry_s[s], (double)bounds.low,

@@ -17,12 +17,12 @@
  *     stage 1      [=============|====]      | the window ends: the next input is there
  *     stage 2  [=================|====]      ] the exchange ends, on all stages equally late
  *
- * Each share lies between half and twice the share by length (bucket.h), so a stage may end earlier
- * than the level or later. The level is found by bisection, in a fixed number of steps, then shares
- * are rounded: all ranks come to the same bits.
+ * Each share is between half and twice the share by length (bucket.h), so a stage may end earlier
+ * or later than the level. Bisection finds the level in a fixed number of steps, then shares are
+ * rounded: all ranks get the same bits.
  *
- * What an exchange takes beside its entries lessens its window. Where a time is not finite, a speed
- * not above 0, no window above 0, or k is less than nstages, shares are by length.
+ * Subtract the fixed cost of an exchange from its window. Shares are by length if a time is not
+ * finite, an entry_s not above 0, no window above 0, or k less than nstages.
  *
  * @param  k          [in]       at most the sum of the lengths, which is below 2^47
  * @param  windows_s  [in]       double[nstages] free time of a step; may be negative

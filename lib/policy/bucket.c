@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/bucket.h"
 
-#define TIMES_LATENCY 4.0 /* what transfer must be at least; then a fifth at most is latency */
+#define TIMES_LATENCY 4.0 /* least transfer time in latencies; then latency is a fifth at most */
 
 static uint32_t ceil_log2(uint32_t x) {
     uint32_t bits = 0;
@@ -21,7 +21,7 @@ static double least_length(double n, uint32_t most_buckets, uint64_t bucket_leng
                            uint32_t nranks, bool dense, const tam_link_model *link) {
     double entries = dense ? n : density * n;
     bool planned = bucket_length == TAMIS_BUCKETS_PLANNED;
-    /* One bucket, where it has one entry, or nobody to send it to. */
+    /* One bucket: asked for, the only possible one, with one entry, or planned for one rank. */
     if (bucket_length == 0 || most_buckets == 0 || entries < 1.0 || (planned && nranks == 1))
         return n;
     double least = planned ? planned_length(density, nranks, dense, link) : (double)bucket_length;

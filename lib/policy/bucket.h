@@ -7,7 +7,7 @@
  *     buckets    |  2 |      1       |  0 |
  *                |  3 |    2    |  1 |  0 |     segment 3 has rows
  *
- * The shares are text that kernels compile too (as rules.h): +, -, *, / in a fixed order.
+ * Kernels compile the shares, too (as rules.h): +, -, *, / in a fixed order.
  */
 #ifndef TAM_POLICY_BUCKET_H
 #define TAM_POLICY_BUCKET_H
@@ -16,7 +16,7 @@
 
 enum { TAM_BUCKETS_MAX = 64 };
 
-/* -- where the cuts lie ----------------------------------------------------------------------- */
+/* -- which segments form a bucket ------------------------------------------------------------- */
 
 typedef struct tam_bucket_range {
     uint32_t first_segment, nsegments;
@@ -28,31 +28,31 @@ typedef struct tam_link_model {
 } tam_link_model;
 
 /**
- * Join segments, from the last to the first, until a bucket has at least so many elements.
+ * Join segments, from the last to the first, until a bucket has at least bucket_length elements.
  *
- * Planned, so many that the latency of its exchange is paid for: transfer >= 4 * latency, with
+ * TAMIS_BUCKETS_PLANNED chooses a length at which transfer >= 4 * latency, with
  *
  *              latency                               transfer, n_b elements
  *     sparse   3 ceil(log2 P) alpha                  12 density n_b (P - 1) / P bytes
  *     dense    2 ceil(log2 P) alpha                   8 n_b (P - 1) / P bytes
  *
- * Rounds: indices of all, values to who sums them, sums to all; P - 1 direct messages of a round
- * overlap, so it counts as a tree would. Where nothing travels or the link has no speed (one rank,
- * NaN) there is one bucket. There are never more than TAM_BUCKETS_MAX, nor more than entries of a
- * step; the least length grows for that.
+ * Rounds: all-gather of indices, values to the ranks that sum them, sums to all. The P - 1 direct
+ * messages of a round overlap, so it counts like a tree. There is one bucket if nothing travels or
+ * the link has no speed (one rank, NaN). There are never more buckets than TAM_BUCKETS_MAX, nor
+ * than entries of a step; the least length grows accordingly.
  *
  * The first segments, exchanged last, may make a shorter bucket: kept apart it costs at most one
  * latency; joined, its neighbour's whole transfer would begin only when backward has ended.
  *
- * A segment that has rows is a bucket, whatever its length, and parts those before it from those
- * behind it: the least length is that of the others.
+ * A segment that has rows is a bucket, whatever its length, and separates the segments before it
+ * from those behind it; the least length applies to the others.
  *
  * @param  bucket_length  [in]   as in tamis_reducer_config
  * @param  dense          [in]   scheme dense: density does not matter
- * @param  link           [in]   looked at for TAMIS_BUCKETS_PLANNED alone
+ * @param  link           [in]   read for TAMIS_BUCKETS_PLANNED only
  * @param  out            [out]  tam_bucket_range[min(nsegments, TAM_BUCKETS_MAX)], in the order of
  *                               the exchange
- * @return                       their number; 0: there are too many segments that have rows
+ * @return                       their number; 0: too many segments have rows
  */
 uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
                          uint32_t nranks, bool dense, const tam_link_model *link,
@@ -99,7 +99,7 @@ TAM_SHARED void tam_bucket_even(uint64_t k, uint32_t nbuckets, const uint64_t *l
     }
 }
 
-/** What a bucket gets at least and at most. */
+/** The least and most entries that a bucket may get. */
 typedef struct tam_bounds {
     uint64_t low, high;
 } tam_bounds;
@@ -110,7 +110,7 @@ TAM_SHARED tam_bounds tam_bucket_bounds(uint64_t even, uint64_t length) {
     return bounds;
 }
 
-/** Wishes that become whole numbers, one bucket after another. */
+/** Rounds wished shares to whole numbers, one bucket after another. */
 typedef struct tam_rounding {
     uint64_t given, left;
     tam_bounds rest; /* of the buckets that follow, together */
@@ -128,8 +128,9 @@ TAM_SHARED tam_rounding tam_rounding_begin(uint64_t k, uint32_t nbuckets, const 
     return r;
 }
 
-/** What the rounded sum of the wishes lacks, such that those that follow can have what they must
- * and can take what is left: bounds and sum hold whatever the wishes are. */
+/** The next share: the rounded sum of all wishes so far, minus what was given. It is limited so
+ * that later buckets can get their low bounds and can take what is left: bounds and sum hold,
+ * whatever the wishes. */
 TAM_SHARED uint64_t tam_rounding_next(tam_rounding *r, tam_bounds bounds, double wish) {
     uint64_t low = bounds.low, high = bounds.high;
     r->rest.low -= low;
@@ -144,7 +145,7 @@ TAM_SHARED uint64_t tam_rounding_next(tam_rounding *r, tam_bounds bounds, double
     return share;
 }
 
-/** Buckets that share what is left in one proportion, and those that are settled at a bound. */
+/** Buckets that share what is left in proportion, and buckets that are fixed at a bound. */
 typedef struct tam_bucket_pool {
     uint32_t nbuckets;
     const uint64_t *lengths, *even;
@@ -167,12 +168,12 @@ TAM_SHARED void tam_bucket_weigh(uint64_t k, tam_bucket_pool *p) {
         by_norm += p->norms && !p->settled[b] ? p->norms[b] : 0.0;
         by_even += p->settled[b] ? 0.0 : (double)p->even[b];
     }
-    if (!(by_norm > 0.0)) /* only silent ones are left */
+    if (!(by_norm > 0.0)) /* only buckets of norm 0 are left */
         p->norms = NULL;
     p->weight = p->norms ? by_norm : by_even;
 }
 
-/* How far a bucket that is not settled is moved by its bounds. */
+/* How far its bounds move the wish of a bucket that is not settled. */
 TAM_SHARED double tam_bucket_moved(const tam_bucket_pool *p, uint32_t b) {
     tam_bounds bounds = tam_bucket_bounds(p->even[b], p->lengths[b]);
     double low = (double)bounds.low, high = (double)bounds.high, wish = tam_bucket_wish(p, b);
@@ -181,8 +182,8 @@ TAM_SHARED double tam_bucket_moved(const tam_bucket_pool *p, uint32_t b) {
     return wish < low ? low - wish : wish > high ? high - wish : 0.0;
 }
 
-/* Where bounds add more than they take, the others will get less: who is at the lower bound stays
- * there. Else who is at the upper. @return whether any was settled */
+/* If bounds add more than they take, the other buckets will get less: those at the lower bound stay
+ * there and are settled. Else those at the upper bound are. @return whether any was settled */
 TAM_SHARED bool tam_bucket_settle(tam_bucket_pool *p) {
     double added = 0.0;
     bool any = false;
@@ -203,8 +204,8 @@ TAM_SHARED bool tam_bucket_settle(tam_bucket_pool *p) {
  * Shares in proportion to norms, each between half and twice the share by length; what the bounds
  * take or give is shared among the others in the same proportion. They sum to k.
  *
- * Without norms, with none above 0, one that is negative or NaN, or too large a sum: by length. So
- * also with fewer entries than buckets.
+ * Shares are by length without norms, if none is above 0, if one is negative or NaN, if their sum
+ * is too large, or with fewer entries than buckets.
  *
  * @param  norms  [in]       double[nbuckets], or NULL
  * @param  even   [scratch]  uint64[nbuckets]: the shares by length

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * How many entries a group may have, and which rank selects in it (DEFT).
+ * How many entries a group may get, and which rank selects in it (DEFT).
  */
 #ifndef TAM_POLICY_BUDGET_H
 #define TAM_POLICY_BUDGET_H
@@ -11,9 +11,9 @@
 /**
  * Share k among the groups in proportion to their L2 norms, at least 1, at most all of a group.
  *
- * Groups are visited by descending norm and take floor(K * norm / N) of what is left, so that the
- * surplus of a small group with a large norm flows to the next. The sum is near k, not equal: at
- * least 1 each can exceed it when there are many groups.
+ * Groups are visited by descending norm. Each takes floor(K * norm / N), where K entries and a sum
+ * N of norms are left, so that the surplus of a small group with a large norm flows to the next.
+ * The sum is near k, not equal: with many groups, at least 1 each can exceed it.
  *
  * @param  order    [scratch]  tam_pair[ngroups]
  * @param  budgets  [out]      uint32[ngroups]
@@ -26,8 +26,8 @@ void tam_budget_norm(uint64_t k, const double *norms, const tam_grid *grid, tam_
 /**
  * Pack the groups into `nbins` bins of even cost: repeatedly the costliest into the lightest.
  *
- * Cost of selecting k of n: n log2 k if k > 1, else n. A group that is taken whole goes to no bin
- * but to all ranks: TAM_PART_COMMON.
+ * Selecting k of n costs n log2 k if k > 1, else n. A group that is taken whole goes to all ranks,
+ * not to a bin: TAM_PART_COMMON.
  *
  * @param  order  [scratch]  tam_pair[ngroups]
  * @param  loads  [scratch]  double[nbins]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The loops over groups; what is computed for each is in rules.h.
+ * The loops over groups; rules.h has the arithmetic for one group.
  */
 #include "lib/policy/budget.h"
 #include "lib/policy/rules.h"
@@ -61,7 +61,7 @@ void tam_control_aim(tam_control *c, uint64_t k) {
         return;
     double shift = tam_rule_aim(&c->state, c->k, k);
     c->k = k;
-    if (c->scheme.threshold == TAM_THRESHOLD_REUSE) { /* of another k */
+    if (c->scheme.threshold == TAM_THRESHOLD_REUSE) { /* its threshold was for another k */
         c->state.primed = 0;
         tam_control_prepare(c);
     }
@@ -99,8 +99,8 @@ static void update_levels(tam_control *c, const tam_observed *seen) {
         c->levels[g] = tam_rule_clip_level(c->levels[g] + lesson.shift);
 }
 
-/* Where k entries other than zero were not there, a threshold says nothing: the next step looks,
- * too. */
+/* With fewer than k entries other than zero there is no threshold (reused is 0): the next step
+ * searches again. */
 static void update_reused(tam_control *c, const tam_observed *seen) {
     tam_control_state *s = &c->state;
     if (s->primed > 0)

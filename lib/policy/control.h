@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT
  *
- * Where the threshold of the next step lies. Computed on every rank from numbers that all ranks
- * share, with arithmetic that gives the same bits everywhere, so the thresholds stay equal.
+ * The threshold of the next step. Every rank computes it from numbers that all ranks share, with
+ * arithmetic that gives the same bits everywhere, so the thresholds stay equal, except for sage and
+ * reuse.
  *
  * step     MiCRO: one threshold that moves by fixed factors.
  *
  * fixed    One threshold that does not move.
  *
- * sage     Each rank has a threshold of its own: sage.h. Nothing of it is common to the ranks.
+ * sage     Each rank has its own threshold: sage.h. The ranks share nothing of it.
  *
- * reuse    Each rank has a threshold of its own, and what is over it is picked (Ok-Topk). Every
- *          32nd step finds it: the k-th largest. In the others it is raised, before the cut, by
- *          1.03 up to 5 times while it lets more than 4/3 k pass; after every step it goes down by
- *          1.012 where fewer than 2/3 k were over it, up by 1.012 where more than 5/4 k.
+ * reuse    Each rank has its own threshold and picks the entries over it (Ok-Topk). Every 32nd step
+ *          searches for it: the k-th largest. In the other steps, before the cut, it is multiplied
+ *          by 1.03 up to 5 times while more than 4/3 k entries pass. After every step it is divided
+ *          by 1.012 if fewer than 2/3 k were over it, multiplied by 1.012 if more than 5/4 k.
  *
- * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and the k_r
- *          largest keys of a rank travel. Candidates are the entries with key >= margin, margin
- *          such that there should be over * k of them. After the step:
+ * predict  Every group g has a level tau_g; the key of an entry is |acc| / tau_g, and rank r sends
+ *          its k_r largest keys. Candidates are the entries with key >= margin, chosen such that
+ *          there should be over * k of them. After the step:
  *
  *              level   kappa_r, the key at which rank r cut; tau *= their mean (all groups)
  *              spread  sigma, rms of log2 kappa_r where negative: how far a rank fell short
@@ -29,9 +30,9 @@
  *          The prediction decides only what a step costs: the cut makes the count exact, and a
  *          rank whose candidates do not suffice searches its part again.
  *
- * Where it comes from: over-selection with an exact cut is this library's; that the slope of the
- * count must be measured, since no fixed gain is right, is from our simulations
- * (docs/algorithm.md). The budgets b_g are DEFT's.
+ * Sources: over-selection with an exact cut is this library's own. Our simulations showed that the
+ * slope of the count must be measured, since no fixed gain is right (docs/algorithm.md). The
+ * budgets b_g are DEFT's.
  */
 #ifndef TAM_POLICY_CONTROL_H
 #define TAM_POLICY_CONTROL_H
@@ -41,10 +42,10 @@
 #include "lib/policy/sage.h"
 #include "lib/policy/scheme.h"
 
-/** What is saved and loaded, as it lies in state files. */
+/** The part that is saved and loaded, in the format of state files. */
 struct tam_control_state {
     uint64_t primed;  /* predict, sage: 0 until a step has shown the level; reuse: steps left for
-                         which  the threshold holds */
+                         which the threshold holds */
     double threshold; /* step, fixed, sage, reuse: magnitude */
     double drift;     /* predict: log2 of the level change expected per step */
     double spread;    /* predict: sigma squared */
@@ -63,7 +64,7 @@ typedef struct tam_control {
     tam_control_state state;
     double *levels; /* predict: [ngroups] log2 tau_g; saved with the state */
     tam_sage sage;  /* sage: the step under way */
-    double reused;  /* reuse: the threshold of the step under way; 0: k entries were not there */
+    double reused;  /* reuse: the threshold of the step under way; 0: fewer than k entries */
 
     /* Derived from the state by tam_control_prepare. */
     uint32_t *thresholds; /* [ngroups] magnitude bits */
@@ -87,7 +88,7 @@ typedef struct tam_observed {
     uint64_t step;
 } tam_observed;
 
-/** @param  threshold  first one of step and sage, the one of fixed; 0: 1 / (2 sqrt(k)) */
+/** @param  threshold  step, sage: the first one; fixed: the one; 0: 1 / (2 sqrt(k)) */
 tamis_status tam_control_open(tam_scheme scheme, const tam_grid *grid, uint64_t k, double over,
                               double threshold, tam_control *out);
 void tam_control_close(tam_control *control);
@@ -98,7 +99,7 @@ void tam_control_prepare(tam_control *control);
 /** alpha */
 double tam_control_slope(const tam_control *control);
 
-/** The next step is to find k: levels that were learned move along. */
+/** Set k for the next step: learned levels are shifted accordingly. */
 void tam_control_aim(tam_control *control, uint64_t k);
 
 /** Learn from a finished step, then prepare the next. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/cost.h"
 
-#define PASS_S 0.25e-9 /* where the link is given, and nothing is measured */
-#define START_S 10e-6  /* a step of either kind: to begin and to be waited for */
-#define STEP_S 5e-6    /* control, headers: what does not grow */
+#define PASS_S 0.25e-9 /* per element, if the link is given and nothing is measured */
+#define START_S 10e-6  /* to begin a step of either kind and wait for it */
+#define STEP_S 5e-6    /* control, headers: a fixed cost */
 #define TILE_S 0.1e-6  /* passes go tile by tile */
-#define TILES 64.0     /* for each rank at least, if they can have 32 elements (policy/grid.c) */
+#define TILES 64.0     /* least number per rank, if they can have 32 elements (policy/grid.c) */
 #define DIVIDE 0.5     /* passes: reads and writes one of two */
 #define ENTRY 50.0     /* elements of a pass: cut, gather, apply and clear, at random places */
 #define WORTH 0.9
@@ -37,7 +37,7 @@ static void assume(tam_curve *curve, const tam_curve *usual) {
 }
 
 void tam_costs_complete(tam_costs *costs, uint32_t nranks) {
-    static const tam_link_model memory = {5e-6, 0.1e-9}; /* as ranks of one machine have it */
+    static const tam_link_model memory = {5e-6, 0.1e-9}; /* ranks on one machine */
     tam_costs usual;
     tam_costs_of_link(&memory, nranks, &usual);
     assume(&costs->sum, &usual.sum);

@@ -5,7 +5,7 @@
 
 enum { BLOCK_MIN = 32, BLOCK_MAX = 4096, BLOCKS_PER_RANK = 64 };
 
-/* Many blocks a rank make the parts, and so the picks, even; large ones make long runs. */
+/* Many blocks per rank make the parts, and so the picks, even; large blocks make long runs. */
 static uint32_t choose_block(uint64_t n, uint32_t nranks, tam_ownership ownership) {
     uint32_t block = BLOCK_MAX;
     if (ownership != TAM_OWN_CYCLIC)
@@ -39,7 +39,7 @@ static void fill_groups(const tamis_layout *layout, tam_division *d) {
     }
 }
 
-/* Contiguous parts: those of MiCRO, and ExDyna's where the vector is too short for its blocks. */
+/* Contiguous parts: MiCRO's, and ExDyna's if the vector is too short for its blocks. */
 static bool in_ranges(const tam_division *d) {
     return d->scheme.ownership == TAM_OWN_ROTATE ||
            (d->scheme.ownership == TAM_OWN_BALANCED && d->topology.nblocks == 0);
@@ -64,7 +64,7 @@ static uint32_t part_at(const tam_division *d, uint64_t at, uint64_t *end) {
         *end = (block + 1) * d->block;
         return (uint32_t)(block % d->nranks);
     }
-    if (in_blocks(d)) { /* parts come later, and end where blocks do */
+    if (in_blocks(d)) { /* parts are set later, and end where blocks do */
         uint64_t block = at / d->topology.block + 1;
         *end = block < d->topology.nblocks ? block * d->topology.block : n;
     }
@@ -77,7 +77,7 @@ static uint32_t part_at(const tam_division *d, uint64_t at, uint64_t *end) {
     return (uint32_t)part;
 }
 
-/* Walks the tiles; `tiles` NULL only counts them. */
+/* Fills the tiles and returns their number; `tiles` NULL: only counts. */
 static uint32_t fill_tiles(tam_division *d, tam_tile *tiles) {
     uint32_t count = 0;
     for (uint32_t g = 0; g < d->grid.ngroups; g++) {

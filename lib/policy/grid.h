@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Who selects where: division of the vector into groups, parts and tiles, and the rotation.
+ * Which rank selects where: division of the vector into groups, parts and tiles, and the rotation.
  *
- * At step t rank r selects in part (t + r) mod P, so part p belongs to rank (p - t) mod P and no
- * rank judges the same entries for ever. With P = 3 and six blocks, ownership cyclic:
+ * At step t rank r selects in part (t + r) mod P, so part p belongs to rank (p - t) mod P, and no
+ * rank selects among the same entries for ever. With P = 3 and six blocks, ownership cyclic:
  *
  *     block   0 1 2 3 4 5
  *     part    0 1 2 0 1 2
@@ -28,7 +28,7 @@ typedef struct tam_division {
     uint32_t nranks;
     uint32_t block;        /* elements */
     uint32_t *part_sizes;  /* [nranks] elements of each part; bins: unknown, 0 */
-    tam_topology topology; /* balanced: what tam_tile.part follows; else empty */
+    tam_topology topology; /* balanced: determines tam_tile.part; else empty */
 } tam_division;
 
 /** @param  block  0: chosen here */
@@ -36,32 +36,33 @@ tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, ui
                                uint32_t block, tam_division *out);
 void tam_division_close(tam_division *division);
 
-/** After a step in which so many entries were found, with topology.loads by part: parts of the next
- * step. Ownership balanced alone. */
+/** Set the parts of the next step, after a step that found `found` entries, topology.loads in each
+ * part. Ownership balanced only. */
 void tam_division_balance(tam_division *division, uint64_t found);
 
-/** The tiles follow topology.blocks, which were set. */
+/** Set the parts of the tiles from topology.blocks. */
 void tam_division_follow(tam_division *division);
 
 /** The part in which `rank` selects at `step`; TAM_PART_ALL for ownership `all`. */
 uint32_t tam_part_of(const tam_division *division, uint64_t step, uint32_t rank);
 
-/** Where a part lies; bins, whose parts change from step to step, and `all`: the whole vector. */
+/** The elements of a part; bins, whose parts change from step to step, and `all`: the whole vector.
+ */
 tam_strided tam_strided_of(const tam_division *division, uint32_t part);
 
 /** The rank that selects in `part` at `step`. */
 uint32_t tam_owner_of(const tam_division *division, uint64_t step, uint32_t part);
 
-/** The elements that `rank` owns at `step`, when the parts are lined up by rank: before to upto
- * - 1. `all`: every one. */
+/** The elements that `rank` owns at `step`, when the parts are lined up by rank: `before` to
+ * `upto` - 1. `all`: every one. */
 void tam_share_span(const tam_division *division, uint64_t step, uint32_t rank, uint64_t *before,
                     uint64_t *upto);
 
-/** Entries that `rank` picks at `step` so that all ranks together pick k: in proportion to what
- * it owns, floor(k before + own) - floor(k before), so never more than it owns. `all`: k. */
+/** Entries that `rank` picks at `step` so that all ranks together pick k: in proportion to what it
+ * owns, floor(k upto / n) - floor(k before / n), so never more than it owns. `all`: k. */
 size_t tam_share_of(const tam_division *division, uint64_t step, uint32_t rank, uint64_t k);
 
-/** Most that tam_share_of can be, for any rank and step. */
+/** The largest tam_share_of, for any rank and step. */
 size_t tam_share_max(const tam_division *division, uint64_t k);
 
 /** Most elements that one rank can own. */

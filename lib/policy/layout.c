@@ -63,7 +63,7 @@ err_destroy:
     return tam_fail(TAMIS_E_NOMEM, "no memory for a layout of %zu segments", nsegments);
 }
 
-/* After the rows of a segment were set. */
+/* Update what depends on the rows of the segments. */
 static void note_rows(tamis_layout *layout) {
     layout->nrowed = 0;
     layout->ordinary = layout->length;

@@ -29,7 +29,7 @@ static inline uint32_t tam_segment_length(const tamis_layout *layout, uint32_t s
     return layout->begins[segment + 1] - layout->begins[segment];
 }
 
-/** Whether a segment's gradient travels by rows. */
+/** Whether a segment's gradient is exchanged by rows. */
 static inline bool tam_segment_rowed(const tamis_layout *layout, uint32_t segment) {
     return layout->rows[segment] > 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The arithmetic of control and budgets: one group, or one scalar, at a time. control.c and
- * budget.c loop over it; kernels give a group to a thread. Both compile this text, so the numbers
- * have the same bits wherever they are computed (lib/base/numbers.h says what that asks for).
- * control.h and budget.h say what the rules mean and where they come from.
+ * budget.c loop over it; kernels give a group to a thread. Both compile this code, so the numbers
+ * have the same bits wherever they are computed (lib/base/numbers.h has the conditions). control.h
+ * and budget.h explain the rules and name their sources.
  */
 #ifndef TAM_POLICY_RULES_H
 #define TAM_POLICY_RULES_H
@@ -15,7 +15,7 @@
 
 enum { TAM_LEVEL_LIMIT = 120 }; /* |log2 tau|: 1 / tau stays a normal number */
 
-#define TAM_SUM_LIMIT 2.9e38 /* sums travel as floats, larger ones cut off */
+#define TAM_SUM_LIMIT 2.9e38 /* sums are sent as floats, larger ones are clipped */
 
 TAM_SHARED double tam_rule_clip(double x, double low, double high) {
     return x < low ? low : x > high ? high : x;
@@ -25,15 +25,15 @@ TAM_SHARED double tam_rule_clip_level(double level) {
     return tam_rule_clip(level, -TAM_LEVEL_LIMIT, TAM_LEVEL_LIMIT);
 }
 
-/** A magnitude as binary32 has it, but never infinite. Where sum, product or quotient of two such
- * numbers is a normal number, this makes of the one in binary64 what binary32 arithmetic gives. */
+/** A magnitude rounded to binary32, but never infinite. Applied to the binary64 sum, product or
+ * quotient of two such numbers, it gives what binary32 arithmetic would, if that is normal. */
 TAM_SHARED double tam_rule_single(double magnitude) {
     return (double)(float)tam_rule_clip(magnitude, 0.0, 3e38);
 }
 
 /* -- budgets ---------------------------------------------------------------------------------- */
 
-/** Sort key of a value >= 0 such that larger values come first. */
+/** A sort key for a value >= 0 that puts larger values first. */
 TAM_SHARED uint64_t tam_rule_descending(double value) {
     return ~tam_bits64(value);
 }
@@ -56,19 +56,19 @@ TAM_SHARED uint32_t tam_rule_budget(tam_rest *rest, double norm, uint32_t length
 
 /* -- counts ----------------------------------------------------------------------------------- */
 
-/** Entries that a rank picks of k if it owns entries `before` to `upto` - 1 of n, when all owners'
- * are lined up: never more than it owns. k and n are below 2^32: the products fit. */
+/** Entries of k that a rank picks if it owns entries `before` to `upto` - 1 of n, with the entries
+ * of all owners lined up: never more than it owns. k and n are below 2^32: the products fit. */
 TAM_SHARED uint64_t tam_rule_pick(uint64_t k, uint64_t n, uint64_t before, uint64_t upto) {
     return k * upto / n - k * before / n;
 }
 
-/** Entries that a slot holds which has room for `capacity` times its part of k. */
+/** Entries that fit a slot with room for `capacity` times its part of k. */
 TAM_SHARED uint64_t tam_rule_capacity(double capacity, uint64_t k, double ranks, uint64_t own) {
     double most = ceil(capacity * (double)k / ranks);
     return most < (double)own ? (uint64_t)most : own;
 }
 
-/* -- learning: what concerns all groups ------------------------------------------------------- */
+/* -- learning: all groups together ------------------------------------------------------------ */
 
 TAM_SHARED double tam_rule_slope(const tam_control_state *s) {
     return tam_rule_clip(s->fit_xy / s->fit_xx, 1.0, 60.0);
@@ -95,8 +95,8 @@ TAM_SHARED double tam_rule_step(double threshold, uint64_t picked, uint64_t k) {
     return tam_rule_clip(threshold, 1e-38, 1e38);
 }
 
-/** SAGE: what the threshold is multiplied by before entries over it are counted. A sample that met
- * only zeros says nothing of the scale. */
+/** SAGE: factor on the threshold before entries over it are counted. A sample of zeros only says
+ * nothing about the scale. */
 TAM_SHARED double tam_rule_sage_scale(double mean, double mean_before) {
     return mean > 0.0 && mean_before > 0.0 ? tam_rule_single(mean / mean_before) : 1.0;
 }
@@ -110,20 +110,20 @@ TAM_SHARED double tam_rule_sage_correct(double threshold, double density, double
     return tam_rule_single(threshold * tam_rule_single(gamma));
 }
 
-/* Ok-Topk: thresholds that are found every 32nd step and adapted in all. Constants are those of the
- * public code for VGG; thresholds are binary64 and compared as binary32, as there. */
+/* Ok-Topk: thresholds are searched every 32nd step and adapted in every step. Constants are those
+ * of the public code for VGG; as there, thresholds are binary64 and compared as binary32. */
 
 enum { TAM_REUSE_STEPS = 32, TAM_REUSE_RAISES = 5 };
 
 #define TAM_REUSE_RAISE 1.03
 
-/** For how many more steps serves a threshold that was found in step `step`? */
+/** For how many more steps a threshold found in step `step` is used. */
 TAM_SHARED uint64_t tam_rule_hold(uint64_t step) {
     return TAM_REUSE_STEPS - 1 - step % TAM_REUSE_STEPS;
 }
 
-/** Before the cut: are so many over the threshold that it is raised, TAM_REUSE_RAISES times at
- * most? */
+/** Before the cut: whether so many are over the threshold that it is raised, at most
+ * TAM_REUSE_RAISES times. */
 TAM_SHARED bool tam_rule_too_many(uint64_t found, uint64_t k) {
     return 3 * found > 4 * k;
 }
@@ -135,12 +135,12 @@ TAM_SHARED double tam_rule_nudge(double threshold, double factor, bool too_few, 
 
 /** The threshold of a rank after a step in which so many were over it. */
 TAM_SHARED double tam_rule_adapt(double threshold, uint64_t found, uint64_t k) {
-    return tam_rule_nudge(threshold, 1.012, 3 * found < 2 * k, 4 * found > 5 * k);
+    return tam_rule_nudge(threshold, 1.012, 3 * found<2 * k, 4 * found> 5 * k);
 }
 
 /** The threshold of the sums. */
 TAM_SHARED double tam_rule_adapt_sums(double threshold, uint64_t found, uint64_t k) {
-    return tam_rule_nudge(threshold, 1.008, 3 * found < 2 * k, 3 * found > 4 * k);
+    return tam_rule_nudge(threshold, 1.008, 3 * found<2 * k, 3 * found> 4 * k);
 }
 
 /* `cut` and the margin are relative to the levels that were used. */
@@ -163,23 +163,23 @@ TAM_SHARED double tam_rule_shift(double cut, tam_control_state *s) {
     return 0.7 * cut + s->drift;
 }
 
-/** What a step teaches every group. */
+/** What all groups learn from a step. */
 typedef struct tam_lesson {
     double shift; /* add to the level */
     double slope;
-    double share; /* of what a group was given that counts against its budget; budget norm */
+    double share; /* of a group's entries in the union, counts against its budget; budget norm */
     bool primed;  /* the levels had been measured before */
 } tam_lesson;
 
-/** The union is larger than k for ownership `all`: only k of it count against the budgets. */
+/** For ownership `all` the union is larger than k: only k of it count against the budgets. */
 TAM_SHARED double tam_rule_share(uint64_t k, double united) {
     return united > 0.0 ? (double)k / united : 1.0;
 }
 
 /**
- * Learn what concerns all groups; `share` of the lesson is left to the caller.
+ * Learn what concerns all groups; the caller sets `share` of the lesson.
  *
- * @param  seen    [in]  ncuts at least 1; of the groups nothing is looked at
+ * @param  seen    [in]  ncuts at least 1; the figures of groups are not read
  * @param  level   [in]  of the first group, as used in the step
  */
 TAM_SHARED tam_lesson tam_rule_learn(const tam_observed *seen, tam_budget budget, double over,
@@ -206,7 +206,7 @@ TAM_SHARED tam_lesson tam_rule_learn(const tam_observed *seen, tam_budget budget
 
 /* -- learning: one group ---------------------------------------------------------------------- */
 
-/** log2 of the magnitude over which `budget` entries lie, if |acc| were Laplacian: a first guess,
+/** log2 of the magnitude that `budget` entries would exceed if acc were Laplacian: a first guess,
  * and the middle of the range in which the measured level may move. */
 TAM_SHARED double tam_rule_guess(double sum, uint32_t length, uint32_t budget) {
     double ratio = (double)length / budget;
@@ -218,7 +218,7 @@ TAM_SHARED double tam_rule_guess(double sum, uint32_t length, uint32_t budget) {
  * @param  sum  of acc squared, mean over ranks; @param  picked  entries of the union */
 TAM_SHARED double tam_rule_level(const tam_lesson *lesson, double level, double sum,
                                  uint32_t picked, uint32_t budget, uint32_t length) {
-    bool measured = sum > 0.0 && sum < TAM_SUM_LIMIT; /* squares of extreme entries are not */
+    bool measured = sum > 0.0 && sum < TAM_SUM_LIMIT; /* squares may underflow or be clipped */
     if (!measured && picked == 0)                     /* silent: nothing to learn */
         return level;
     double next = level + lesson->shift;
@@ -243,7 +243,7 @@ TAM_SHARED uint32_t tam_rule_bits(double magnitude) {
     return bits ? bits : 1;
 }
 
-/** Least magnitude bits over a threshold of Ok-Topk: what equals it is not picked. */
+/** Least magnitude bits over a threshold of Ok-Topk: an entry equal to it is not picked. */
 TAM_SHARED uint32_t tam_rule_over(double threshold) {
     return tam_rule_bits(threshold) + 1;
 }
@@ -268,13 +268,13 @@ TAM_SHARED float tam_rule_weight(const tam_control_state *s, double level) {
 TAM_SHARED float tam_rule_floor(tam_budget budget, const tam_control_state *s, double level) {
     if (!s->primed)
         return 0.0f;
-    if (budget == TAM_BUDGET_GLOBAL) /* the cut compares magnitudes as they are */
+    if (budget == TAM_BUDGET_GLOBAL) /* the cut compares magnitudes without weights */
         return tam_float(tam_rule_bits(tam_exp2(level + s->margin)) - 1);
     /* Weights round, thresholds round: a key this close to the margin may have been missed. */
     return (float)(tam_exp2(s->margin) * (1.0 + 1e-5));
 }
 
-/** What the levels move by when the next step is to find `to` entries in place of `from`. */
+/** The shift of the levels when the next step shall find `to` entries instead of `from`. */
 TAM_SHARED double tam_rule_aim(const tam_control_state *s, uint64_t from, uint64_t to) {
     return tam_log2((double)from / (double)to) / tam_rule_slope(s);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The threshold of a rank from its own accumulated gradient (SAGE). Each rank has its own delta;
- * none is told to the others. In step t, after the pass:
+ * The threshold of a rank from its own accumulated gradient (SAGE). Each rank has its own delta and
+ * does not share it. In step t, after the pass:
  *
  *     sample    m_t = mean of |acc| at s = floor(n / (1 + n / 400)) places
  *     scale     alpha = m_t / m_(t-1)
@@ -10,11 +10,11 @@
  *               or far above 1
  *     cut       at delta_t = delta_(t-1) alpha beta gamma
  *
- * In binary32, each product rounded, as in the public code of SAGE: there m and what follows from
- * it are tensors.
+ * In binary32, each product rounded, as in the public code of SAGE, where m and all values derived
+ * from it are tensors.
  *
- * The first step cuts at the first delta and only takes the mean. A step that is not applied leaves
- * delta and m as they were.
+ * The first step cuts at the first delta and only computes the mean. A step that is not applied
+ * leaves delta and m unchanged.
  *
  * Source: SAGE (Yoon, Jeong and Oh, Journal of Supercomputing, 2023).
  */
@@ -39,14 +39,14 @@ void tam_sage_close(tam_sage *sage);
 /** Draw the places of a step: independent and uniform, from (rank, bucket, step) alone. */
 void tam_sage_draw(tam_sage *sage, uint32_t rank, uint32_t bucket, uint64_t step);
 
-/** The values are there: take their mean. @return magnitude over which to count; in the first step
- * the threshold itself */
+/** Compute the mean of the values. @return magnitude over which to count; in the first step the
+ * threshold itself */
 double tam_sage_measure(tam_sage *sage, const tam_control_state *before);
 
-/** So many entries were counted: correct the threshold, which is to find k. */
+/** Correct the threshold after `counted` entries were over it, so that it finds k. */
 void tam_sage_correct(tam_sage *sage, uint64_t counted, uint64_t k);
 
-/** The step has been applied. */
+/** Keep threshold and mean after the step has been applied. */
 void tam_sage_keep(const tam_sage *sage, tam_control_state *state);
 
 #endif

@@ -13,7 +13,7 @@ typedef enum tam_ownership {
     TAM_OWN_ROTATE,  /* P contiguous ranges, moved on by one each step (MiCRO) */
     TAM_OWN_BINS,    /* groups packed into P bins of equal cost, moved on by one (DEFT) */
     TAM_OWN_CYCLIC,  /* block b belongs to part b mod P, moved on by one */
-    TAM_OWN_LEADER,  /* one rank selects, everywhere; the next one in the next step (CLT-k) */
+    TAM_OWN_LEADER,  /* one rank selects everywhere, another in the next step (CLT-k) */
     TAM_OWN_BALANCED /* runs of blocks that neighbouring parts hand on, moved on by one (ExDyna) */
 } tam_ownership;
 
@@ -27,14 +27,14 @@ typedef enum tam_threshold {
     TAM_THRESHOLD_STEP,    /* a threshold that moves by fixed factors (MiCRO) */
     TAM_THRESHOLD_PREDICT, /* predict, over-select, cut to exactly k */
     TAM_THRESHOLD_FIXED,   /* a threshold that stays */
-    TAM_THRESHOLD_SAGE,    /* one of each rank's own, from samples and a count (SAGE) */
+    TAM_THRESHOLD_SAGE,    /* each rank has its own, from samples and a count (SAGE) */
     TAM_THRESHOLD_REUSE    /* the k largest in some steps, their threshold in between (Ok-Topk) */
 } tam_threshold;
 
 /* row(NAME, name, word): exchanges. The enum, the words and collectives/exchange/table.c follow.
  *
- *     union            indices gathered, everybody's values reduced at the union
- *     pairs            (index, value) gathered, everybody gives only what it picked
+ *     union            indices gathered, the values of all ranks summed at their union
+ *     pairs            (index, value) gathered, each rank gives only what it picked
  *     dense            everything
  *     balanced-pairs   pairs to the owners of regions, the largest sums to all (Ok-Topk)
  *     rows             all rows of a segment that any rank touched; the layout asks for it
@@ -68,11 +68,11 @@ tamis_status tam_scheme_parse(const char *text, tam_scheme *out);
 /** The index-th combination of policies that is refused. @return 0 past the end */
 int tam_scheme_refusal(size_t index, tamis_refusal *out);
 
-/** A scheme as one number, and such a number, also one that means nothing, as words. */
+/** A scheme as one number, and any number, valid or not, as words. */
 uint64_t tam_scheme_code(tam_scheme scheme);
 void tam_scheme_print(uint64_t code, char *text, size_t size);
 
-/** Its word. */
+/** The word of its exchange. */
 const char *tam_scheme_exchange(tam_scheme scheme);
 
 /* What follows from a scheme; each rule in one place. */
@@ -82,7 +82,7 @@ TAM_SHARED bool tam_scheme_dense(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_DENSE;
 }
 
-/** Ranks give what they picked, not what they hold at the union. */
+/** Ranks give only what they picked, not all they hold at the union. */
 TAM_SHARED bool tam_scheme_gives_picks(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_PAIRS || s.exchange == TAM_EXCHANGE_REGIONS;
 }
@@ -91,7 +91,7 @@ TAM_SHARED bool tam_scheme_regional(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_REGIONS;
 }
 
-/** Its buckets choose. A bucket has no such scheme. */
+/** Each bucket chooses its exchange. A bucket's own scheme is never auto. */
 TAM_SHARED bool tam_scheme_auto(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_AUTO;
 }
@@ -102,7 +102,7 @@ TAM_SHARED tam_scheme tam_scheme_sparse(tam_scheme s) {
     return s;
 }
 
-/** What ranges a threshold travels, however much that is. */
+/** All entries at or over a threshold are sent, however many. */
 TAM_SHARED bool tam_scheme_by_threshold(tam_scheme s) {
     return s.threshold == TAM_THRESHOLD_STEP || s.threshold == TAM_THRESHOLD_FIXED ||
            s.threshold == TAM_THRESHOLD_SAGE || s.threshold == TAM_THRESHOLD_REUSE;
@@ -114,7 +114,7 @@ TAM_SHARED bool tam_scheme_by_group(tam_scheme s) {
            (s.ownership == TAM_OWN_BINS || s.ownership == TAM_OWN_ALL);
 }
 
-/** One count, entries weighed by their group. */
+/** One count for all groups; keys are weighted by group. */
 TAM_SHARED bool tam_scheme_weighted(tam_scheme s) {
     return s.budget == TAM_BUDGET_NORM && !tam_scheme_by_group(s);
 }
@@ -124,7 +124,7 @@ TAM_SHARED bool tam_scheme_exact_count(tam_scheme s) {
     return !tam_scheme_by_threshold(s) && !tam_scheme_by_group(s);
 }
 
-/** Whoever selects may take all of k: it is not divided among the ranks. */
+/** A rank that selects may take all of k: it is not divided among the ranks. */
 TAM_SHARED bool tam_scheme_undivided(tam_scheme s) {
     return s.ownership == TAM_OWN_ALL || s.ownership == TAM_OWN_LEADER;
 }
@@ -134,8 +134,8 @@ TAM_SHARED bool tam_scheme_has_levels(tam_scheme s) {
     return s.threshold == TAM_THRESHOLD_PREDICT || tam_scheme_weighted(s);
 }
 
-/** The part in which a rank selects at a step; for `all` it means nothing. Parts go round one way,
- * the leader the other: the whole vector is part 0, and the other parts are empty. */
+/** The part in which a rank selects at a step; meaningless for `all`. Parts rotate one way, the
+ * leader the other: with a leader part 0 is the whole vector, and the other parts are empty. */
 TAM_SHARED uint32_t tam_scheme_part(tam_scheme s, uint64_t step, uint32_t rank, uint32_t nranks) {
     uint32_t turned = (uint32_t)(step % nranks);
     return (s.ownership == TAM_OWN_LEADER ? rank + nranks - turned : rank + turned) % nranks;

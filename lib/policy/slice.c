@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/slice.h"
 
-/* As many chunks as runs of the longest size need, and runs so even that slices are too. */
+/* The fewest chunks with runs of at most the longest size; even runs, so that slices are even. */
 static uint32_t choose_run(uint64_t n, uint32_t nlocal) {
     uint64_t longest = (uint64_t)TAM_SLICE_RUN * nlocal, nchunks = (n + longest - 1) / longest;
     uint64_t runs = nchunks * nlocal;

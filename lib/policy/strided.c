@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/strided.h"
 
-/* Both walk run by run: a division for each run that is met, none for an element. */
+/* Both walk run by run: one division per run that has entries, none per element. */
 
 void tam_strided_number(const tam_strided *strided, const uint32_t *elements, size_t count,
                         uint32_t *positions) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The elements in which one rank may select, numbered without gaps: what travels is a position in
- * them, and gaps between positions are P times smaller than those between elements.
+ * The elements in which one rank may select, numbered without gaps. Messages carry these positions:
+ * their gaps are P times smaller than those between elements.
  *
  *     element     0 1 2 3 4 5 6 7 8 9 10 11 12 13     P = 3, blocks of 2, part 1
  *     part        0 0 1 1 2 2 0 0 1 1  2  2  0  0

@@ -3,8 +3,8 @@
 
 enum { BLOCKS = 1024, GRAIN = 32, LEAST_SHARE = 4 }; /* a part keeps a fourth of an even share */
 
-#define OVER 1.05     /* of the average: may hand a block on */
-#define UNDER 0.95238 /* may take one */
+#define OVER 1.05     /* times the average: may hand a block on */
+#define UNDER 0.95238 /* times the average: may take one */
 
 static uint64_t choose_block(uint64_t n) {
     uint64_t block = n / BLOCKS;
@@ -39,7 +39,8 @@ void tam_topology_close(tam_topology *t) {
     *t = (tam_topology){0};
 }
 
-/* One block, and what it may hold: no more than the average, so less than the load. */
+/* Hand on one block and its estimated load `held`, which is at most the average and thus less than
+ * the load of `from`. */
 static bool hand_on(tam_topology *t, uint32_t from, uint32_t to, uint64_t held) {
     if (t->blocks[from] <= t->least)
         return false;
