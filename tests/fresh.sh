@@ -46,7 +46,7 @@ skip_all() { # reason
 
 # -- the root ------------------------------------------------------------------------------------
 
-# How this machine ranges packages: names, proxies, mirrors. Its sources fit the same Debian only.
+# How this machine reaches packages: names, proxies, mirrors. Its sources fit the same Debian only.
 copy_network() { # root
     local root=$1 file
     for file in resolv.conf hosts; do

@@ -43,7 +43,7 @@ void optimizer_close(optimizer *o);
 /** What --reduce update gives to the library. */
 tamis_update optimizer_as_update(const train_settings *settings);
 
-/** Learning rate of a step, counted from 0, of so many: a linear warm-up that ranges --lr in its
+/** Learning rate of a step, counted from 0, of so many: a linear warm-up that reaches --lr in its
  * last step, then constant, or half a cosine down to --lr-floor. */
 double optimizer_rate(const train_settings *settings, uint64_t step, uint64_t steps);
 

@@ -201,7 +201,7 @@ static tamis_status check_own(const tamis_reducer *r, const void *control, const
     if (undo->way == TAM_WAY_BACK)
         TAM_TRY(tam_snapshot_check(r, undo + 1, where));
     if (!tam_undo_valid(r, undo))
-        return tam_state_refuse(where, "its last step ranges beyond the vector");
+        return tam_state_refuse(where, "its last step reaches beyond the vector");
     return TAMIS_OK;
 }
 

@@ -28,7 +28,7 @@ INLINE uint32_t over(__m256i m, __m256i under) {
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(m, under)));
 }
 
-INLINE bool ranges(const __m256 s[VECTORS], __m256i under) {
+INLINE bool reaches(const __m256 s[VECTORS], __m256i under) {
     __m256i most = magnitude(s[0]);
     for (int v = 1; v < VECTORS; v++)
         most = _mm256_max_epi32(most, magnitude(s[v]));
@@ -136,8 +136,8 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
             g = made(rule, at + (uint32_t)v * WIDTH, g);
         s[v] = _mm256_add_ps(remember(acc + v * WIDTH, decay), g);
     }
-    if (ranges(s, under)) {
-        if (ranges(s, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
+    if (reaches(s, under)) {
+        if (reaches(s, _mm256_set1_epi32(TAM_INFINITE_BITS - 1)))
             out->nonfinite += keep_finite(acc, decay, s);
         if (job->threshold < TAM_INFINITE_BITS)
             append(s, under, job->base + at, out);
@@ -237,7 +237,7 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
         __m256 s[VECTORS];
         for (int v = 0; v < VECTORS; v++)
             s[v] = _mm256_loadu_ps(job->acc + at + v * WIDTH);
-        if (ranges(s, under))
+        if (reaches(s, under))
             append(s, under, job->base + at, out);
     }
     for (; at < job->length; at++)

@@ -57,7 +57,7 @@ INLINE __m512i magnitude(__m512 x) {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
 
-INLINE bool ranges(const __m512i m[VECTORS], __m512i bound) {
+INLINE bool reaches(const __m512i m[VECTORS], __m512i bound) {
     __m512i most = _mm512_max_epu32(_mm512_max_epu32(m[0], m[1]), _mm512_max_epu32(m[2], m[3]));
     return _mm512_cmpge_epu32_mask(most, bound) != 0;
 }
@@ -166,7 +166,7 @@ INLINE void accumulate_block(const tam_tile_job *job, uint32_t at, bool clear, b
             s[v] = _mm512_maskz_mov_ps(mask[v], s[v]);
         m[v] = magnitude(s[v]);
     }
-    if (ranges(m, _mm512_set1_epi32(TAM_INFINITE_BITS)))
+    if (reaches(m, _mm512_set1_epi32(TAM_INFINITE_BITS)))
         keep_finite(a, c, s, m);
     if (c->select && c->many)
         append_many(m, job->base + at, c);
@@ -257,7 +257,7 @@ INLINE void search_block(const float *acc, uint32_t base, bool whole, uint32_t l
     __m512i m[VECTORS];
     for (int v = 0; v < VECTORS; v++)
         m[v] = magnitude(load(acc + v * WIDTH, whole, mask_of(left, (uint32_t)v)));
-    if (ranges(m, c->threshold))
+    if (reaches(m, c->threshold))
         append_many(m, base, c);
 }
 

@@ -315,7 +315,7 @@ static void a_change_of_cover_counts_nothing_twice(void **state) {
     tamis_energy_totals totals = gain(without_psys);
     assert_int_equal(totals.uj, 1110);
     assert_string_equal(totals.missing, "rapl:psys: it hangs");
-    one->shown[3].status = TAMIS_ENERGY_OK; /* its gain ranges back to the first report */
+    one->shown[3].status = TAMIS_ENERGY_OK; /* its gain reaches back to the first report */
     assert_int_equal(gain((uint64_t[]){1, 10, 100, 2000}).uj, 1220);
     totals = gain(each);
     assert_int_equal(totals.uj, 2220);
