@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
     tamis_reducer *reducer;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.05;
-    config.bucket_length = HIDDEN; /* two buckets: the output layer's goes while the hidden computes */
+    config.bucket_length = HIDDEN; /* 2 buckets: the output's travels while hidden computes */
     /* ----------------------------------------------------------------------------------------- */
     tamis_update update = TAMIS_UPDATE_INIT; /* Adam; fields left unset follow the density */
     config.update = &update;

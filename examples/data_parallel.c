@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     tamis_reducer *reducer;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.05;
-    config.bucket_length = HIDDEN; /* two buckets: the output layer's goes while the hidden computes */
+    config.bucket_length = HIDDEN; /* 2 buckets: the output's travels while hidden computes */
     CHECK(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));
     CHECK(tamis_layout_create(segments, SEGMENTS, &layout));
     CHECK(tamis_reducer_create(comm, layout, &config, &reducer));
