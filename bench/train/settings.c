@@ -37,7 +37,7 @@ static bool updates_adam(const train_settings *s) {
     return s->reduce == TRAIN_UPDATE && s->optimizer == TRAIN_ADAMW;
 }
 
-/* What the rest of a run goes by. */
+/* The program sets these itself, for the rest of a run depends on them. */
 const char train_own_options[] = "density|density_max|output|op|nonfinite|device|grad_dtype|"
                                  "ranks_per_node|bucket_length|worker|wire_dtype|residual_decay|"
                                  "update.rule|update.beta1|update.beta2|update.epsilon|"
@@ -122,8 +122,8 @@ static void check_update(const train_settings *s) {
         bench_usage("--reduce update needs --micro-batches 1: a step has one gradient");
 }
 
-/* What is not given: of updates what the library advises, of gradients plain error feedback. The
- * advised step scale follows the density, so it stays open here. */
+/* Fill in what is not given: for updates as the library advises, for gradients plain error
+ * feedback. The advised step scale follows the density, so `step_scale` stays 0 here. */
 static void complete_residual(train_settings *s) {
     tamis_update advised;
     double decay = 1.0;
