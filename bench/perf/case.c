@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What every operation does with a case: its reducers, steps and gradients.
+ * Common to all operations on a case: its reducers, steps and gradients.
  */
 #include <string.h>
 
@@ -28,11 +28,11 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     config.device = device;
     config.grad_dtype = c->type;
     config.index_format = (tamis_index_format)c->settings->index;
-    if (strcmp(scheme, "dense") != 0) { /* which has no residual to keep what rounding takes */
+    if (strcmp(scheme, "dense") != 0) { /* dense has no residual to keep the rounding error */
         config.wire_dtype = bench_values_type(c->settings->values);
         config.ranks_per_node = (uint32_t)c->settings->nodes_of;
     }
-    bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* one phase as a whole */
+    bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* counts as one phase */
     if (!baseline) {
         config.on_phase = hear_phase;
         config.on_phase_context = (void *)c;
