@@ -30,7 +30,8 @@ static double span_of(const perf_case *c) {
     return fixed ? (double)c->shape.n / c->group->nranks : (double)c->shape.n;
 }
 
-/* Whether slot sizes are not known beforehand: gaps then take their actual size, of random picks. */
+/* Whether slot sizes are not known beforehand. Gaps then take their actual size, for random
+ * picks. */
 static bool slots_grow(const perf_case *c) {
     return !bench_scheme_exact(&c->scheme) && c->settings->capacity == 0;
 }

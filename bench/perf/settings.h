@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The settings of tamis_perf, from its command line. Letters are those of nccl-tests where possible.
+ * The settings of tamis_perf, from its command line. Letters are nccl-tests' where it has them.
  */
 #ifndef TAMIS_PERF_SETTINGS_H
 #define TAMIS_PERF_SETTINGS_H

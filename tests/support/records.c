@@ -172,7 +172,7 @@ size_t record_count_in(const char *path, const char *words) {
     return count;
 }
 
-/* Lines of a JSON file, all of them whole and the first of them a header. */
+/* Number of lines of a JSON file; all must be complete and the first a header. */
 size_t record_lines(const char *path) {
     size_t bytes = 0, lines = 0;
     char *text = (char *)scratch_read(path, &bytes);
@@ -197,7 +197,7 @@ static char *path_in(const char *folder, const char *name, char out[SCRATCH_PATH
     return out;
 }
 
-/* @param some  what stands for every number that may be unknown */
+/* @param some  value of every number that may be unknown */
 static void note_decision(tam_energy_log *log, double some) {
     char line[TAMIS_GOVERNOR_LINE_BYTES];
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
