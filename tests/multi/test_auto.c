@@ -368,7 +368,7 @@ static void what_is_not_finite_in_one_bucket_skips_all(void **state) {
     }
 }
 
-/* Saved where nothing is dense, loaded where all is. */
+/* Saved when no bucket is dense, loaded when all are. */
 static void run_other_choice(test_rank *self) {
     mixed_run *run = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -377,7 +377,7 @@ static void run_other_choice(test_rank *self) {
     const float *residual;
     size_t bytes;
     config.link_latency_us = 1.0;
-    config.link_gbit = 0.0; /* measured, and then overruled: both states have the same fields */
+    config.link_gbit = 0.0; /* measured, then overridden: both states have the same fields */
     self->comm->measured = true;
     tam_link_model slow = {1e-9, 1.0}, late = {1.0, 1e-15};
     tam_costs_of_link(&slow, RANKS, &self->comm->costs);
@@ -426,7 +426,7 @@ static void a_state_of_another_choice_loses_nothing(void **state) {
     free(run);
 }
 
-/* -- what waits for a dense bucket decays as in every other ------------------------------------ */
+/* -- residuals of dense buckets decay like all others ------------------------------------------ */
 
 static void wait_and_decay(test_rank *self) {
     enum { FEW = 64 };

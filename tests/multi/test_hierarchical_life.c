@@ -132,7 +132,7 @@ static void run_micro_batch(test_rank *self) {
     RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_accumulate(reducer, &step));
     RANK_CHECK(self, memcmp(gradient, before, sizeof before) == 0, "the gradient was changed");
     RANK_CHECK(self, strstr(tamis_last_error(), "before start"), "\"%s\"", tamis_last_error());
-    RANK_OK(self, tamis_reducer_start(reducer, &step)); /* and goes on */
+    RANK_OK(self, tamis_reducer_start(reducer, &step)); /* the reducer still works */
     RANK_OK(self, tamis_reducer_wait(reducer));
     tamis_reducer_destroy(reducer);
 }
