@@ -426,7 +426,7 @@ static void a_state_of_another_choice_loses_nothing(void **state) {
     free(run);
 }
 
-/* -- residuals of dense buckets decay like all others ------------------------------------------ */
+/* -- residuals of dense buckets decay like all others ----------------------------------------- */
 
 static void wait_and_decay(test_rank *self) {
     enum { FEW = 64 };

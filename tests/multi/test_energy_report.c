@@ -53,7 +53,7 @@ static bool same_sums(uint32_t a, uint32_t b) {
     return memcmp(&ledgers[a]->sums, &ledgers[b]->sums, sizeof(tam_energy_sums)) == 0;
 }
 
-/* -- many ranks, each a thread ----------------------------------------------------------------- */
+/* -- many ranks, each a thread ---------------------------------------------------------------- */
 
 typedef struct reporter {
     uint32_t id;

@@ -140,7 +140,7 @@ tam_energy_log_setup record_setup(void) {
     };
 }
 
-/* -- logs -------------------------------------------------------------------------------------- */
+/* -- logs ------------------------------------------------------------------------------------- */
 
 tamis_status record_try_log(const tam_energy_log_setup *setup, tam_energy_log **out) {
     test_record first;

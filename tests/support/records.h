@@ -29,7 +29,7 @@ void record_known(test_record *out, uint64_t seq);
 /** The same window of a host on which nothing can be measured. */
 void record_unknown(test_record *out, uint64_t seq);
 
-/* -- logs -------------------------------------------------------------------------------------- */
+/* -- logs ------------------------------------------------------------------------------------- */
 
 /** A log of the domains of record_known. */
 tamis_status record_try_log(const tam_energy_log_setup *setup, tam_energy_log **out);

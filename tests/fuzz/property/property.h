@@ -199,7 +199,7 @@ void fuzz_residual(const record *r, uint32_t step, uint32_t rank, float *out);
 /** Bucket of an element, by its number in common.buckets. */
 const tamis_bucket *fuzz_bucket(const record *r, uint32_t step, uint64_t element);
 
-/* -- check.c, figures.c ------------------------------------------------------------------------ */
+/* -- check.c, figures.c ----------------------------------------------------------------------- */
 
 /** @return false: `failure` says what is wrong */
 bool fuzz_check(const record *r, char failure[SENTENCE]);
