@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 #
-# build_programs FOLDER NAME...: build programs of the preset "release" in FOLDER. What compilers say is
-# shown where it fails.
+# build_programs FOLDER NAME...: build programs of the preset "release" in FOLDER. Shows compiler output
+# if the build fails.
 #
-# find_program FOLDER NAME: where one of them is.
+# find_program FOLDER NAME: prints the path of one of them.
 #
 # To be sourced.
 

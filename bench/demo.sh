@@ -9,7 +9,7 @@ set -eu
 
 EPOCHS=${EPOCHS:-8}
 BATCH=${BATCH:-32}         # per rank
-LR=${LR:-0.2}              # of 0.05, 0.1, 0.2 and 0.4 the best for dense
+LR=${LR:-0.2}              # the best for dense among 0.05, 0.1, 0.2 and 0.4
 MOMENTUM=${MOMENTUM:-0}    # 0: plain SGD
 SEEDS=${SEEDS:-"1 2 3"}
 RANKS=${RANKS:-4}

@@ -1,18 +1,18 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""Does sparse training learn what dense training learns? Training runs and what they came to.
+"""Does sparse training learn what dense training learns? Training runs and their results.
 
     fidelity.py --train TAMIS_TRAIN --out DIR [--quick] [--only mlp|cnn|lm]
 
 A row is a workload, an optimizer and a variant (dense, a density, a scheme). Rates are tuned by the
-metric after the last step, on one grid for all rows: dense tries all of it, with all seeds; the
-others begin at dense's best and go up or down while that is better, by seed 1, so that both
-neighbours of what they end at were tried; that rate then runs with the other seeds. All go beyond
-the ends of the grid if need be. All rows of a workload have the same steps, samples in the same
-order, warm-up and cosine.
+metric after the last step, on one grid for all rows. Dense tries the whole grid with all seeds. The
+others begin at dense's best and move up or down with seed 1 while that is better, until both
+neighbours of the best rate were tried; that rate then runs with the other seeds. All go beyond the
+ends of the grid if need be. All rows of a workload have the same steps, samples in the same order,
+warm-up and cosine.
 
-Each run leaves DIR/runs/NAME.jsonl and is not made again while that is there, so a full form that
-was stopped goes on. Then fidelity_report.py writes DIR/fidelity.md and plots.
+Each run writes DIR/runs/NAME.jsonl and is not repeated while that file exists, so a full form that
+was stopped resumes. Then fidelity_report.py writes DIR/fidelity.md and plots.
 """
 import argparse
 import json
@@ -41,7 +41,7 @@ class Workload:
     options: tuple = ()
 
 
-# Four ranks of eight samples: as many steps to a pass over the data as larger clusters need passes.
+# Four ranks of eight samples: as many steps per pass over the data as larger clusters need passes.
 WORKLOADS = (
     Workload("lm", "adamw", 1200, 500, (0.002, 0.003, 0.005, 0.007, 0.01), 0.005),
     Workload("mlp", "momentum", 11250, 3000, (0.0025, 0.005, 0.01, 0.02, 0.04), 0.01),
@@ -51,7 +51,7 @@ WORKLOADS = (
     Workload("cnn", "adamw", 11250, 0, (0.00025, 0.0005, 0.001, 0.002, 0.004), 0.001,
              ("--channels", "8")),
 )
-LONGER = 4  # of lm, with the rates that were tuned
+LONGER = 4  # factor of steps of longer lm runs, with the tuned rates
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def sparse(scheme, density, *more):
     return ("--scheme", scheme, "--density", f"{density:g}", *more)
 
 
-# Of Adam, as the library advises for the density; the other forms beside it (docs/fidelity.md).
+# Updates of Adam as the library advises for the density, and the other forms (docs/fidelity.md).
 UPDATE = ("--reduce", "update")
 SURE = (*UPDATE, "--beta1", "0.9")
 SPREADING = (*UPDATE, "--beta1", "0")
@@ -79,7 +79,7 @@ def momentum_variants(_):
                             sparse("tamis", density, "--reduce", "update")))
     rows.append(Variant("tamis 1 %, gradients", sparse("tamis", 0.01)))
     rows += [Variant(f"{scheme} 1 %", sparse(scheme, 0.01)) for scheme in ("topk", "deft", "micro")]
-    rows.append(Variant("topk 0.375 %", sparse("topk", 0.00375)))  # bytes nearer to tamis 1 %
+    rows.append(Variant("topk 0.375 %", sparse("topk", 0.00375)))  # bytes close to tamis 1 %
     return rows
 
 
@@ -107,7 +107,7 @@ VARIANTS = {"momentum": momentum_variants, "adamw": adamw_variants}
 
 
 def file_name(workload, variant, rate, seed, steps):
-    """Runs with other options have another name, even where a variant keeps its own."""
+    """Runs with other options get another file name, even if the variant's name is the same."""
     options = " ".join((*workload.options, *variant.args))
     words = [workload.name, workload.optimizer, variant.name, f"{rate:g}", f"seed{seed}",
              f"{steps}", f"{zlib.crc32(options.encode()):08x}"]
@@ -125,7 +125,7 @@ class Runs:
         os.makedirs(folder, exist_ok=True)
 
     def records(self, workload, variant, rate, seed, longer=1):
-        """@return the records of a run, of which the last is its summary"""
+        """@return the records of a run; the last one is its summary"""
         steps = longer * (workload.quick_steps if self.quick else workload.steps)
         path = os.path.join(self.folder, file_name(workload, variant, rate, seed, steps))
         if not os.path.exists(path):
@@ -159,7 +159,7 @@ def score(summaries):
 
 
 def neighbour(rates, rate, up):
-    """The next one of the grid, which goes on beyond its ends by factors of two."""
+    """The next rate of the grid, which continues beyond its ends by factors of two."""
     beyond = [r for r in rates if (r > rate if up else r < rate)]
     if not beyond:
         return rate * 2 if up else rate / 2

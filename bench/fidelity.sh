@@ -8,7 +8,7 @@
 #
 #     --quick      few steps, one seed, rates that are not tuned
 #
-# The full form takes hours; stopped, it goes on where it was.
+# The full form takes hours; if stopped, it resumes where it was.
 set -eu
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -35,6 +35,6 @@ need_packages "${install[@]}" cmake ninja-build gcc libc6-dev pkg-config libopen
     python3-matplotlib
 
 build_programs "${BUILD:=build/release}" tamis_train
-export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 # the ranks are the parallelism
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 # the ranks already run in parallel
 /usr/bin/python3 bench/fidelity.py --train "$(find_program "$BUILD" tamis_train)" \
     --out "${OUT:-build/fidelity}" "${options[@]}"

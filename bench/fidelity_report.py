@@ -13,7 +13,7 @@ class Row:
     variant: str
     rate: float
     tried: dict  # rate -> metric of seed 1
-    runs: list  # of each seed its records, the summary last
+    runs: list  # the records of each seed, the summary last
 
     @property
     def summaries(self):
@@ -25,7 +25,7 @@ class Row:
 
     @property
     def finished(self):
-        """Summaries of runs that did not diverge; of others nothing is known."""
+        """Summaries of runs that did not diverge; diverged runs have no figures."""
         return [s for s in self.summaries if s["metric_value"] is not None]
 
     @property
@@ -39,7 +39,7 @@ class Row:
 
     @property
     def bytes_share(self):
-        """Of a dense all-reduce in float32."""
+        """Bytes as a share of a dense all-reduce in float32."""
         shares = [s["wire_bytes_per_step"] / s["dense_bytes_per_step"] for s in self.finished]
         return statistics.mean(shares) if shares else math.nan
 
@@ -51,12 +51,12 @@ class Row:
 
     @property
     def group(self):
-        """Rows that are compared."""
+        """The key of rows that are compared with each other."""
         return self.workload, self.optimizer, self.summaries[0]["steps"]
 
     @property
     def is_curve(self):
-        """A plain density of tamis, between which others are placed by their bytes."""
+        """Whether this is a plain density of tamis, a point of the curve for at_same_bytes."""
         return self.variant.startswith("tamis") and self.variant.endswith("%")
 
 
@@ -77,8 +77,8 @@ def against(row, dense):
 
 
 def at_same_bytes(row, rows):
-    """What tamis comes to with the bytes of another row: by straight lines over log(bytes); None:
-    fewer than of all its densities, or more."""
+    """The metric of tamis at the bytes of another row, interpolated linearly over log(bytes); None
+    if these bytes lie outside the range of its densities."""
     curve = sorted((math.log(r.bytes_share), r.mean()) for r in rows if r.is_curve)
     at = math.log(row.bytes_share)
     for (x0, y0), (x1, y1) in zip(curve, curve[1:]):
@@ -113,7 +113,7 @@ def groups(rows):
 
 
 def style(row):
-    """tamis is solid, dotted where it feeds the optimizer with gradients; others are dashed."""
+    """tamis is solid, or dotted if it feeds the optimizer with gradients; others are dashed."""
     if row.variant == "dense":
         return dict(color="black", linewidth=2.2)
     dashes = ":" if row.variant.endswith("gradients") else "-" if "tamis" in row.variant else "--"

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# How much of an exchange disappears behind the backward pass: steps with and without overlap, dense
-# and sparse, over emulated links between four hosts and in shared memory. Tables, and in
-# build/overlap the records (overlap.jsonl) and a plot (overlap.png).
+# Measures how much of an exchange the backward pass hides: steps with and without overlap, dense and
+# sparse, over emulated links between four hosts and in shared memory. Prints tables; writes records
+# (overlap.jsonl) and a plot (overlap.png) into build/overlap.
 #
 #     bash bench/overlap.sh [--quick] [--no-install]
 #
 #     --quick    the link of 1 Gbit/s and eight buckets alone: under two minutes instead of six
 #
-# Slow links need the right to make network namespaces (root); without it only shared memory is
-# measured, and that is said.
+# Slow links need the right to make network namespaces (root); without it the script says so and
+# measures only shared memory.
 set -eu
 
 RANKS=4
-# The model for which a tuned dense exchange over 1 Gbit/s costs over four times the computing.
+# With this model a tuned dense exchange over 1 Gbit/s takes over four times as long as computing.
 LARGE="--hidden 1024 --depth 16 --batch 96"
 SMALL="--hidden 512 --depth 16 --batch 96" # for the sweep, whose slowest link takes a second a step
 
-# MPI_Allreduce at its best here. Over TCP as it comes, messages that meet take turns: sending in
-# place of putting lets both directions run. Not with btl_tcp_links 2, with which Open MPI 4.1.4
-# comes to a halt when large messages cross (without this library, too).
+# MPI_Allreduce at its best here. By default, messages that cross over TCP take turns; sending
+# instead of putting lets both directions run. Do not add btl_tcp_links 2: with it Open MPI 4.1.4
+# hangs when large messages cross (without this library, too).
 TUNED=(--mca btl_tcp_flags 1 --mca coll_tuned_use_dynamic_rules 1
     --mca coll_tuned_allreduce_algorithm 5 --mca coll_tuned_allreduce_algorithm_segmentsize 131072)
 
@@ -61,7 +61,7 @@ in_memory() { # name of the records, options...
         --json "$out/$1.jsonl" "${@:2}"
 }
 
-# First what the link gives without this library.
+# First measures the link without this library.
 over_link() { # rate, name of the records, options...
     records+=("$out/$2.jsonl")
     echo

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""Exposed communication against the number of buckets, a panel for each link.
+"""Exposed communication over the number of buckets, one panel for each link.
 
     overlap_plot.py PLOT.png RECORDS.jsonl...
 

@@ -5,7 +5,7 @@
     plot.py --out DIR RUN.jsonl...
 
 Each file holds one run as tamis_train writes it: step records, then one summary. Runs of one scheme
-and density that differ only in the seed become one row. Exit status 1 if the replicas of any run
+and density, which differ only in the seed, become one row. Exit status 1 if the replicas of any run
 ended with different bits.
 """
 import argparse

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Every preset of the library on the same gradients: a report in Markdown, plots and records in
-# build/schemes. docs/algorithm.md ("Side by side") says what each figure is.
+# Runs every preset of the library on the same gradients; writes a Markdown report, plots and records
+# into build/schemes. docs/algorithm.md ("Side by side") explains each figure.
 #
 #     bash bench/schemes.sh [--quick] [--only SECTION] [--no-install]
 #
 #     recorded     gradients of a short dense training run, replayed to each preset
-#     synthetic    heavy-tailed gradients whose scale moves
+#     synthetic    heavy-tailed gradients of changing scale
 #     ranks        the same, on 1 to 32 ranks: time of accumulate and cut
 #     accuracy     training runs, plain SGD, the same seeds for all
 #     speed        whole steps of 4 MPI ranks in shared memory, beside MPI's all-reduce
@@ -20,7 +20,7 @@ set -eu
 DENSITY=${DENSITY:-0.01}
 DATA=${DATA:-/usr/share/datasets/fashion-mnist}
 SPEED_ELEMENTS=${SPEED_ELEMENTS:-14700000}
-# Of the presets, those of which the time after accumulation is compared.
+# The presets whose time after accumulation is compared.
 SPEED_SCHEMES=${SPEED_SCHEMES:-tamis,topk,oktopk}
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -57,7 +57,7 @@ out=${OUT:-build/schemes}
 mkdir -p "$out"
 rm -f "$out"/*.jsonl "$out"/*.png "$out"/schemes.md "$out"/gradients
 presets=$("$schemes" --list | paste -sd, -)
-export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 # the ranks are the parallelism
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 # the ranks already run in parallel
 
 if [ -n "$quick" ]; then
     record=(--hidden 64 --steps 400 --record-every 4) recorded=(--steps 100 --checks 10)
@@ -131,7 +131,7 @@ if wanted speed; then
     echo "$SECONDS s"
 fi
 
-# Sections without replays have nothing to check presets by.
+# Sections without replays have no records to check presets by.
 case $only in '' | recorded | synthetic | ranks) must=(--presets "$presets") ;; *) must=() ;; esac
 echo
 /usr/bin/python3 bench/schemes_report.py --out "$out" "${must[@]}" "${files[@]}" || broken=1

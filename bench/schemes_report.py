@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""All presets side by side: a report in Markdown, with plots, from records.
+"""All presets side by side: a Markdown report with plots, made from records.
 
     schemes_report.py --out DIR [--presets a,b,c] [--no-plots] RECORDS.jsonl...
 
 Reads records of tamis_schemes (scheme, scheme_speed), tamis_train (summary) and bench/schemes.sh
 (load), and writes DIR/schemes.md and PNG files. Ends with status 1 if a preset broke a rule: an entry
-is wrong, replicas differ, a promised count was not held, or a preset of --presets has no record.
-What the figures mean is written above each table.
+is wrong, replicas differ, a promised count was not kept, or a preset of --presets has no record.
+The report explains the figures above each table.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ def of_kind(records, kind):
 
 
 def presets_of(records, wanted):
-    """In the order of the library, then others in the order of the records."""
+    """Presets in the order of the library, then others in the order of the records."""
     names = list(wanted)
     for r in records:
         if r.get("scheme") and r["scheme"] not in names:
@@ -104,7 +104,7 @@ def late(trace):
 
 
 def threshold_error(r):
-    """Median of threshold / true threshold in checked steps; None where they do not compare."""
+    """Median of threshold / true threshold in checked steps; None if they are not comparable."""
     if r["threshold"] is None:
         return None
     ratios = [r["threshold"][c["step"]] / c["true_threshold"] for c in r["checked"]
@@ -239,7 +239,7 @@ def style(names):
 
 
 def longest(runs):
-    """Of each input the runs with most steps: those that are plotted over time."""
+    """The runs with most steps for each input: those that are plotted over time."""
     panels = {}
     for r in runs:
         panels.setdefault(r["input"], []).append(r)
@@ -248,7 +248,7 @@ def longest(runs):
 
 
 def draw_true(panel, runs, styles):
-    """What each of these presets should have cut at, in the steps that were checked."""
+    """The threshold that each of these presets should have used in the checked steps."""
     for r in runs:
         panel.plot([c["step"] for c in r["checked"]], [c["true_threshold"] for c in r["checked"]],
                    "x", color=styles[r["scheme"]]["color"])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * data_parallel.c with AdamW, in update mode: ranks exchange the steps of their own Adam in place
- * of gradients (docs/fidelity.md says why). What differs is between lines of dashes.
+ * data_parallel.c with AdamW, in update mode: each rank runs Adam on its own gradient, and the
+ * ranks exchange the steps instead of gradients (docs/fidelity.md says why). The differences from
+ * data_parallel.c are between lines of dashes.
  *
  *     mpicc -O2 adamw.c -o adamw $(pkg-config --cflags --libs tamis) -lm
  *     mpirun -np 4 ./adamw
@@ -16,7 +17,7 @@ enum { STEPS = 1000, BATCH = 16, TELL_EVERY = 250 };
 
 static const float rate = 0.002f, weight_decay = 0.01f;
 
-/* The sentence says what went wrong, where and on which rank. One rank that fails ends all. */
+/* The message says what went wrong, where and on which rank. A failure on one rank ends all. */
 static void check(tamis_status status, const char *call) {
     if (status == TAMIS_OK)
         return;
@@ -30,7 +31,7 @@ int main(int argc, char **argv) {
     static model_pass passes[BATCH];
     int rank, nranks, threads;
 
-    /* So a thread of the library can drive the exchange while this one computes. */
+    /* Lets a thread of the library drive the exchange while this one computes. */
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
@@ -45,9 +46,9 @@ int main(int argc, char **argv) {
     tamis_reducer *reducer;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.05;
-    config.bucket_length = HIDDEN; /* two: the output layer goes while the hidden one computes */
+    config.bucket_length = HIDDEN; /* 2 buckets: the output's travels while hidden computes */
     /* ----------------------------------------------------------------------------------------- */
-    tamis_update update = TAMIS_UPDATE_INIT; /* Adam; what is left open follows the density */
+    tamis_update update = TAMIS_UPDATE_INIT; /* Adam; fields left unset follow the density */
     config.update = &update;
     /* ----------------------------------------------------------------------------------------- */
     CHECK(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));
@@ -55,13 +56,13 @@ int main(int argc, char **argv) {
     CHECK(tamis_reducer_create(comm, layout, &config, &reducer));
     tamis_layout_destroy(layout);
 
-    /* The same parameters on all ranks, and from then on the same changes. */
+    /* All ranks begin with the same parameters and then apply the same changes. */
     if (rank == 0)
         model_init(params);
     MPI_Bcast(params, PARAMETERS, MPI_FLOAT, 0, MPI_COMM_WORLD);
     CHECK(tamis_comm_check_equal(comm, params, sizeof params));
 
-    double loss = 0.0; /* of the steps since it was last told */
+    double loss = 0.0; /* of the steps since the last report */
     for (int step = 1; step <= STEPS; step++) {
         memset(grads, 0, sizeof grads);
         for (int i = 0; i < BATCH; i++) { /* rank r has samples r, r + P, r + 2 P, ... */
@@ -73,14 +74,14 @@ int main(int argc, char **argv) {
         s.grad = grads;
         for (int i = 0; i < BATCH; i++)
             model_backward_output(&passes[i], 1.0f / BATCH, grads);
-        CHECK(tamis_reducer_ready(reducer, SEGMENT_B2, &s)); /* from here on the library's */
+        CHECK(tamis_reducer_ready(reducer, SEGMENT_B2, &s)); /* now the library owns it */
         CHECK(tamis_reducer_ready(reducer, SEGMENT_W2, &s));
         for (int i = 0; i < BATCH; i++)
             model_backward_hidden(params, &passes[i], 1.0f / BATCH, grads);
         CHECK(tamis_reducer_ready(reducer, SEGMENT_B1, &s));
         CHECK(tamis_reducer_ready(reducer, SEGMENT_W1, &s));
 
-        CHECK(tamis_reducer_wait(reducer)); /* grads: Adam's steps already, where chosen */
+        CHECK(tamis_reducer_wait(reducer)); /* grads: the chosen entries of Adam's steps */
         /* ------------------------------------------------------------------------------------- */
         for (int i = 0; i < PARAMETERS; i++) {
             params[i] -= rate * weight_decay * params[i];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Data-parallel training: every rank has the same model and other samples, and of the gradients
- * only the largest entries travel, behind the backward pass.
+ * Data-parallel training: every rank has the same model and its own samples. Only the largest
+ * entries of the gradients travel, and they do so while the backward pass still runs.
  *
  *     mpicc -O2 data_parallel.c -o data_parallel $(pkg-config --cflags --libs tamis) -lm
  *     mpirun -np 4 ./data_parallel
@@ -16,7 +16,7 @@ enum { STEPS = 1000, BATCH = 16, TELL_EVERY = 250 };
 
 static const float rate = 0.05f;
 
-/* The sentence says what went wrong, where and on which rank. One rank that fails ends all. */
+/* The message says what went wrong, where and on which rank. A failure on one rank ends all. */
 static void check(tamis_status status, const char *call) {
     if (status == TAMIS_OK)
         return;
@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
     static model_pass passes[BATCH];
     int rank, nranks, threads;
 
-    /* So a thread of the library can drive the exchange while this one computes. */
+    /* Lets a thread of the library drive the exchange while this one computes. */
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &nranks);
@@ -45,19 +45,19 @@ int main(int argc, char **argv) {
     tamis_reducer *reducer;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.density = 0.05;
-    config.bucket_length = HIDDEN; /* two: the output layer goes while the hidden one computes */
+    config.bucket_length = HIDDEN; /* 2 buckets: the output's travels while hidden computes */
     CHECK(tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &comm));
     CHECK(tamis_layout_create(segments, SEGMENTS, &layout));
     CHECK(tamis_reducer_create(comm, layout, &config, &reducer));
     tamis_layout_destroy(layout);
 
-    /* The same parameters on all ranks, and from then on the same changes. */
+    /* All ranks begin with the same parameters and then apply the same changes. */
     if (rank == 0)
         model_init(params);
     MPI_Bcast(params, PARAMETERS, MPI_FLOAT, 0, MPI_COMM_WORLD);
     CHECK(tamis_comm_check_equal(comm, params, sizeof params));
 
-    double loss = 0.0; /* of the steps since it was last told */
+    double loss = 0.0; /* of the steps since the last report */
     for (int step = 1; step <= STEPS; step++) {
         memset(grads, 0, sizeof grads);
         for (int i = 0; i < BATCH; i++) { /* rank r has samples r, r + P, r + 2 P, ... */
@@ -69,14 +69,14 @@ int main(int argc, char **argv) {
         s.grad = grads;
         for (int i = 0; i < BATCH; i++)
             model_backward_output(&passes[i], 1.0f / BATCH, grads);
-        CHECK(tamis_reducer_ready(reducer, SEGMENT_B2, &s)); /* from here on the library's */
+        CHECK(tamis_reducer_ready(reducer, SEGMENT_B2, &s)); /* now the library owns it */
         CHECK(tamis_reducer_ready(reducer, SEGMENT_W2, &s));
         for (int i = 0; i < BATCH; i++)
             model_backward_hidden(params, &passes[i], 1.0f / BATCH, grads);
         CHECK(tamis_reducer_ready(reducer, SEGMENT_B1, &s));
         CHECK(tamis_reducer_ready(reducer, SEGMENT_W1, &s));
 
-        CHECK(tamis_reducer_wait(reducer)); /* grads: the mean of what was chosen, zero elsewhere */
+        CHECK(tamis_reducer_wait(reducer)); /* grads: mean of the chosen entries, zero elsewhere */
         for (int i = 0; i < PARAMETERS; i++)
             params[i] -= rate * grads[i];
 

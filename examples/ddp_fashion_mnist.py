@@ -8,9 +8,9 @@
     examples/launch.py -n 4 examples/ddp_fashion_mnist.py --dense
     mpirun -np 4 python3 examples/ddp_fashion_mnist.py --optimizer adamw --density 0.03
 
-The same script under each launcher: tamis.init_process_group meets the others, tamis.torch.attach
-takes the transport that fits. With AdamW it is steps that are exchanged, not gradients. Rank 0
-prints; the exit status is 1 if the replicas differ.
+The same script runs under each launcher: tamis.init_process_group connects the ranks, and
+tamis.torch.attach takes the transport that fits. With AdamW the ranks exchange steps, not
+gradients. Rank 0 prints; the exit status is 1 if the replicas differ.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def parse():
 
 
 def make_optimizer(options, parameters):
-    """Where tamis makes the steps of AdamW, plain SGD applies them, and weight decay."""
+    """With AdamW and tamis, the library makes the steps; plain SGD applies them and the decay."""
     if options.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum)
     kind = torch.optim.AdamW if options.dense else torch.optim.SGD
@@ -74,7 +74,7 @@ def make_optimizer(options, parameters):
 
 
 def read_idx(folder, name):
-    """Images (n, 28, 28) or labels (n), uint8, of the format that is described with the data."""
+    """Images (n, 28, 28) or labels (n), uint8, from an IDX file."""
     with gzip.open(pathlib.Path(folder) / f"{name}.gz") as file:
         data = bytearray(file.read())
     ndim = data[3]
@@ -150,7 +150,7 @@ class Run:
         return loss.item()
 
     def save(self, folder):
-        """The residual differs from rank to rank, so each writes a file of its own."""
+        """The residual differs from rank to rank, so each rank writes its own file."""
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         path = pathlib.Path(folder) / f"rank{self.rank}.pt"
         part = path.with_suffix(".part")
@@ -178,7 +178,7 @@ class Run:
             self.state.load_state_dict(saved["tamis"])
 
     def accuracy(self):
-        """Percent of all test images. On one rank: the replicas are the same."""
+        """Percent of all test images. One rank suffices, for the replicas are the same."""
         images, labels = load(self.options.data, "t10k")
         with torch.no_grad():
             guesses = self.model.module(images.to(self.device)).argmax(1).cpu()
@@ -193,7 +193,7 @@ def pick_device():
 
 
 def report(run, seconds, identical):
-    """What rank 0 tells, as a dictionary."""
+    """What rank 0 reports, as a dictionary."""
     options = run.options
     told = {
         "ranks": run.nranks,
@@ -219,7 +219,7 @@ def report(run, seconds, identical):
 
 
 def hash_of(model):
-    """Of all parameters' bits: to compare runs."""
+    """A hash of all parameters' bits, to compare runs."""
     digest = hashlib.blake2b(digest_size=8)
     for parameter in model.parameters():
         elements = parameter.detach().cpu().contiguous().view(-1)

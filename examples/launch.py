@@ -4,7 +4,7 @@
 
     examples/launch.py -n 4 examples/ddp_fashion_mnist.py --epochs 2
 
-For machines without a torchrun that works: that of torch 1.13 does not under Python 3.11. Each
+For machines without a working torchrun: that of torch 1.13 fails under Python 3.11. Each
 process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and
 OMP_NUM_THREADS=1 unless it is set. The exit status is that of the first process that failed.
 """
@@ -20,9 +20,9 @@ import time
 
 
 def free_port():
-    """A port that was free a moment ago. Rank 0 binds it again; who comes between is told.
+    """A port that was free a moment ago. Rank 0 binds it again, and fails if it was taken since.
 
-    It lies below those that the system gives to outgoing connections, of which there may be many.
+    It lies below the range that the system gives to outgoing connections, which may be many.
     """
     for port in random.sample(range(10000, 32768), 100):
         with socket.socket() as listener:

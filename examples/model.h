@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The toy of the C examples: a perceptron with one hidden layer that learns y = sin(2 x0) + x1 x2
- * of sixteen numbers. Samples have numbers, and the same number is the same sample on every
- * machine.
+ * The toy model of the C examples: a perceptron with one hidden layer that learns
+ * y = sin(2 x0) + x1 x2 from sixteen inputs. A sample is made from its number, so the same number
+ * gives the same sample on every machine.
  */
 #ifndef EXAMPLES_MODEL_H
 #define EXAMPLES_MODEL_H
@@ -14,7 +14,7 @@
 enum {
     INPUTS = 16,
     HIDDEN = 256,
-    W1 = 0, /* where they begin in the parameters, and in the gradient */
+    W1 = 0, /* offsets in the parameters and in the gradient */
     B1 = W1 + HIDDEN * INPUTS,
     W2 = B1 + HIDDEN,
     B2 = W2 + HIDDEN,
@@ -35,7 +35,7 @@ static void model_init(float *params) {
             i < W2 ? noise(UINT64_MAX, (uint64_t)i) / 2.0f : noise(UINT64_MAX, (uint64_t)i) / 16.0f;
 }
 
-/* What the backward passes need of the last sample. */
+/* What the backward pass of a sample needs from its forward pass. */
 typedef struct model_pass {
     float input[INPUTS], hidden[HIDDEN], error;
 } model_pass;
@@ -56,7 +56,7 @@ static double model_forward(const float *params, uint64_t sample, model_pass *pa
     return (double)pass->error * (double)pass->error;
 }
 
-/* Add the gradient of a sample, times `share`: of the output layer, then of the hidden one. */
+/* Add `share` times the gradient of a sample: first for the output layer, then for the hidden. */
 static void model_backward_output(const model_pass *pass, float share, float *grads) {
     for (int h = 0; h < HIDDEN; h++)
         grads[W2 + h] += share * 2.0f * pass->error * pass->hidden[h];

@@ -4,7 +4,8 @@
 
     mpirun -np 4 python3 examples/numpy_regression.py
 
-Each rank has its own samples of one hidden line; 10 % of the gradient's entries travel per step.
+Each rank has its own samples of one unknown linear function; 10 % of the gradient's entries travel
+per step.
 """
 
 import sys
@@ -22,7 +23,7 @@ inputs = random.standard_normal((SAMPLES, LENGTH), dtype=np.float32)
 outputs = inputs @ hidden
 
 weights = np.zeros(LENGTH, dtype=np.float32)
-tamis.check_equal(comm, weights)  # or the ranks would never come to the same line
+tamis.check_equal(comm, weights)  # with other start values replicas would never agree
 reducer = tamis.Reducer(comm, tamis.Layout([("weights", LENGTH)]), density=0.1)
 for step in range(STEPS):
     gradient = inputs.T @ (inputs @ weights - outputs) / SAMPLES

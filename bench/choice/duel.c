@@ -27,7 +27,7 @@ void duel_open(duel *d) {
     tamis_layout_destroy(layout);
     d->given = bench_alloc(d->n, sizeof(float));
     d->work = bench_alloc(d->n, sizeof(float));
-    for (size_t i = 0; i < d->n; i++) { /* heavy tails, another gradient on every rank */
+    for (size_t i = 0; i < d->n; i++) { /* heavy tails, a different gradient on every rank */
         uint64_t x = bench_random(d->group->rank, i);
         d->given[i] = (float)((double)(int64_t)x * 0x1p-63 / (1 + (double)(x & 1023)));
     }
@@ -62,7 +62,7 @@ static void run_round(duel *d, uint64_t round, double *seconds) {
     }
 }
 
-/* Within 2 %, or so far from one another that it does not matter. */
+/* Whether a ratio is known within 2 %, or is so far from 1 that precision does not matter. */
 static bool is_known(duel_ratio r) {
     return r.high - r.low <= 0.02 * r.median || r.high < 0.9 || r.low > 1.2;
 }
@@ -72,7 +72,7 @@ static bool all_known(duel *d) {
            is_known(duel_compare(d, TAMIS, DENSE));
 }
 
-/* What rank 0 finds goes for all. */
+/* Rank 0's finding decides for all ranks. */
 static bool goes_on(duel *d, size_t least, double most_s, double begin_s) {
     bool enough = d->rounds >= least && d->group->rank == 0 && all_known(d);
     bool late = bench_max(d->group, bench_now_s() - begin_s) >= most_s;
@@ -84,7 +84,7 @@ void duel_run(duel *d, size_t least, double most_s) {
     double begin_s = bench_now_s();
     for (uint64_t i = 0; i < WARMUP; i++)
         run_round(d, i, ignored);
-    do { /* the longer it has gone on, the less often it is looked at */
+    do { /* the longer it has run, the less often it checks */
         for (size_t some = 1 + d->rounds / 8; some > 0 && d->rounds < ROUNDS_MOST; some--) {
             run_round(d, WARMUP + d->rounds, seconds);
             for (int i = 0; i < SCHEMES; i++)
@@ -94,7 +94,7 @@ void duel_run(duel *d, size_t least, double most_s) {
     } while (goes_on(d, least, most_s, begin_s));
 }
 
-/* The ends are the order statistics 0.98 sqrt(rounds) to either side of the middle. */
+/* The ends are the order statistics 0.98 sqrt(rounds) on either side of the middle. */
 duel_ratio duel_compare(duel *d, duel_scheme above, duel_scheme below) {
     size_t count = d->rounds;
     for (size_t i = 0; i < count; i++)

@@ -3,9 +3,9 @@
  * One case of tamis_choice: three reducers of the same gradient step in turns until their ratios
  * are known well enough, or the time is over.
  *
- * A round is one step of each, in an order drawn by lot, so that none always follows the same
- * other. A ratio is the median of those of the single rounds; between its ends it lies with a
- * confidence of 95 %. Times count from barrier to barrier, so from all to all.
+ * A round is one step of each, in random order, so that none always follows the same other. A ratio
+ * is the median over the rounds' ratios; its ends are a 95 % confidence interval. Times are from
+ * barrier to barrier, so they include all ranks.
  */
 #ifndef TAMIS_BENCH_DUEL_H
 #define TAMIS_BENCH_DUEL_H
@@ -35,11 +35,11 @@ typedef struct duel_ratio {
 void duel_open(duel *d);
 void duel_close(duel *d);
 
-/** Collective. @param  least  rounds at least, if more than the time allows
- * @param  most_s  after which no round begins, on the slowest rank */
+/** Collective. @param  least  the fewest rounds, even if they exceed the time
+ * @param  most_s  seconds after which no round begins, on the slowest rank */
 void duel_run(duel *d, size_t least, double most_s);
 
-/** Time of one over that of the other. */
+/** Time of `above` over time of `below`. */
 duel_ratio duel_compare(duel *d, duel_scheme above, duel_scheme below);
 
 double duel_median_us(duel *d, duel_scheme scheme);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * tamis_choice: dense, tamis and auto, alternated in one run over a grid of sizes and densities
- * (duel.h). Tells what auto chose, how long each took, and how often the choice was right. The
- * ranks are those of one communicator, so that auto measures once.
+ * (duel.h). Reports what auto chose, how long each took, and how often the choice was right. All
+ * cases use one communicator, so auto measures once.
  *
- * A choice is also judged without auto's own times, which where it runs the same code as the one or
- * the other differ by noise alone: by how much the exchange that it took is slower than the other.
+ * A choice is also judged without auto's own times, for where auto runs the same code as one of the
+ * others, its time differs by noise alone. This score is how much slower the chosen exchange is
+ * than the other.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ typedef struct tally {
     uint32_t cases, beside_dense, surely_slower, near_best, right_5, right_10;
 } tally;
 
-/* What a case came to, on rank 0. */
+/* The result of a case, on rank 0. */
 typedef struct verdict {
     tamis_bucket bucket;
     double us[SCHEMES];

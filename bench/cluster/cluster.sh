@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Several hosts on this machine, joined by cables of a given rate, for as long as a command runs.
+# Emulates several hosts on this machine, joined by cables of a given rate, while a command runs.
 #
 #     cluster.sh check                          can it work here? If not: why, and status 77
 #     cluster.sh with HOSTS RATE COMMAND...     RATE: 500mbit, 2.5gbit, ...; none: no limit
@@ -20,16 +20,16 @@
 #        |               | tbf        | tbf        | tbf        what the host receives
 #     === switch ======= port0 ====== port1 ====== port2 ===
 #
-# All of it is in namespaces without a name, which the kernel drops with the process they were made
-# for: however a cluster ends, nothing of it stays, and two of them cannot meet.
+# Everything is in unnamed namespaces, which the kernel removes with the process that they were made
+# for. However a cluster ends, nothing of it stays, and two clusters cannot interfere.
 set -eu
 
 self=$(readlink -f "${BASH_SOURCE[0]}")
 PATH=$PATH:/usr/sbin:/sbin # iproute2, for users too
 
 NET=10.77.0
-BUCKET_US=200 # what a cable passes at once after a pause
-QUEUE=1mb     # before a packet is lost, and with it 200 ms
+BUCKET_US=200 # a cable may send this much at once after a pause
+QUEUE=1mb     # a longer queue drops a packet, which costs 200 ms
 
 usage() {
     [ $# -eq 0 ] || echo "cluster.sh: $1" >&2
@@ -58,7 +58,7 @@ is_rate() {
 
 # -- inside a cluster -----------------------------------------------------------------------------
 
-# Sets hosts: for each the process that holds it.
+# Sets hosts: for each host the process that holds it.
 find_hosts() {
     [ -n "${CLUSTER_HOSTS:-}" ] || usage "only commands run by \"cluster.sh with\" can call this"
     read -ra hosts <<<"$CLUSTER_HOSTS"
@@ -73,8 +73,8 @@ on() { # process that holds a host, command...
         taskset -c "$(cpus_of "$1")" env -C "$PWD" "${@:2}"
 }
 
-# The largest packet, in bytes: a bucket has to hold it, or each one is cut up, which takes the CPU.
-# 64 KiB are the kernel's own limit; less than two frames would be too slow again.
+# The largest packet, in bytes. A token bucket must hold it, or the kernel splits each packet, which
+# costs CPU. 64 KiB is the kernel's own limit; below two frames it would be too slow again.
 packet_of() { # rate
     awk -v rate="$1" -v us=$BUCKET_US 'BEGIN {
         bit = rate ~ /k/ ? 1e3 : rate ~ /m/ ? 1e6 : 1e9
@@ -91,7 +91,7 @@ limit() { # rate, device, what runs a command where the device is...
     if [ "$rate" = none ]; then
         "$@" tc qdisc del dev "$device" root 2>/dev/null || true
     else
-        # A quarter more, for the headers that the packet is sent with, frame by frame.
+        # A quarter more, for the headers of the frames that carry the packet.
         need "token buckets (kernel option NET_SCH_TBF)" \
             "$@" tc qdisc replace dev "$device" root \
             tbf rate "$rate" burst $((packet * 5 / 4)) limit $QUEUE
@@ -123,16 +123,16 @@ run_mpi() { # ranks, seconds, program...
     export OMPI_MCA_plm_rsh_agent="/dev/shm/cluster.sh _rsh" OMPI_MCA_plm_rsh_no_tree_spawn=1
     export OMPI_MCA_orte_tmpdir_base=/dev/shm OMPI_MCA_oob_tcp_if_include=$NET.0/24
     export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_tcp_if_include=$NET.0/24
-    # In one session: where the kernel shares CPUs by session (autogroup) it does not let the thread
-    # of one rank, however short its work, in before the computing of a rank on another host.
+    # In one session: a kernel that shares CPUs by session (autogroup) would not schedule a rank's
+    # thread, however short its work, before the computing of a rank on another host.
     exec "$(dirname "$self")/../../tests/support/mpirun.sh" "$1" "$2" --leave-session-attached \
         --host "$list" "${@:3}"
 }
 
-# -- making one -----------------------------------------------------------------------------------
+# -- making a cluster -----------------------------------------------------------------------------
 
-# The CPUs that host I of N may use: no other host's if there are enough. Ranks that wait for a
-# message keep a CPU busy; where they may wander, no figure comes out twice.
+# The CPUs that host I of N may use, shared with no other host if there are enough. Ranks that wait
+# for a message keep a CPU busy; if they may migrate, no figure is reproducible.
 share_of() { # I, N
     local range all=() own='' parts i
     for range in $(cpus_of self | tr , ' '); do
@@ -145,15 +145,15 @@ share_of() { # I, N
     echo "$own"
 }
 
-# Programs look for shared memory in this folder, and launchers for this script, by a path without
-# blanks.
+# Provides /dev/shm: programs need it for shared memory, and launchers find this script there, by a
+# path without blanks.
 furnish() {
     need "file systems of our own" mount -t tmpfs tmpfs /dev/shm
     ln -s "$self" /dev/shm/cluster.sh
     ip link set dev lo up
 }
 
-hold_host() { # number: tells the process and stays
+hold_host() { # number: prints its process id and stays
     furnish
     hostname "node$1"
     echo $$
@@ -167,7 +167,7 @@ plug_host() { # number
     ip link set dev "port$1" master switch up
     on "$host" ip addr add "$address/24" dev eth0
     on "$host" ip link set dev eth0 up
-    # By route: what the machine has for default may be any other, and is not ours to change.
+    # Per route: the machine's default may be another, and is not ours to change.
     need "congestion control cubic" \
         on "$host" ip route replace $NET.0/24 dev eth0 src "$address" congctl cubic
 }
@@ -196,14 +196,14 @@ keep_cluster() { # hosts, rate, command...
     done
     set_rate "$2"
     export CLUSTER_HOSTS="${hosts[*]}"
-    # In the background, as bash hears of signals only between commands or in `wait`.
+    # In the background, for bash handles signals only between commands or in `wait`.
     env --default-signal=INT,QUIT "${@:3}" <&0 &
     command=$!
     trap 'trap "" TERM; kill -TERM $command 2>/dev/null; wait $command' TERM
     wait $command
 }
 
-# The pipe ends with the process that was called by the user, whatever it was that ended it.
+# The pipe closes when the process that the user called ends, whatever the cause.
 watch_pipe() {
     read -r || kill -TERM 1
     sleep 5
@@ -227,7 +227,7 @@ may_isolate() { # options of unshare...
         >/dev/null 2>&1
 }
 
-# Sets user: what unshare needs for one who is not root.
+# Sets user: the options of unshare for a caller who is not root.
 find_right() {
     user=()
     may_isolate && return
@@ -236,7 +236,7 @@ find_right() {
 container with the capabilities SYS_ADMIN and NET_ADMIN"
 }
 
-# Asked to end, it closes the pipe by which it keeps the cluster; the command has five seconds then.
+# When asked to end, it closes the pipe that keeps the cluster; the command then has five seconds.
 with_cluster() { # hosts, rate, command...
     local input pipe='' status=0
     find_tools
@@ -301,7 +301,7 @@ case $command in
         ;;
     _keep) keep_cluster "$@" ;;
     _host) hold_host "$1" ;;
-    _rsh) # what mpirun calls in place of ssh: name of a host, parts of a line for its shell
+    _rsh) # mpirun calls this instead of ssh: name of a host, parts of a line for its shell
         find_hosts
         on "${hosts[${1#node}]}" sh -c "${*:2}"
         ;;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * cluster_link [BYTES]: what MPI gets out of the cables between its ranks. Rank 0 prints one JSON
- * object: minimum, median and maximum of the rounds, each as long as its slowest rank.
+ * cluster_link [BYTES]: what MPI achieves over the cables between its ranks. Rank 0 prints one JSON
+ * object: minimum, median and maximum over rounds; a round takes as long as its slowest rank.
  *
  *     one_way    ranks 0 ... P/2 - 1 send BYTES (8 MiB) to those P/2 higher
  *     ring       each rank sends BYTES to the next one and receives them from the one before
  *     pair       ranks P/2 apart send BYTES to each other
- *     allgather  MPI_Allgather of BYTES in all, (P - 1) / P of which go into each rank
+ *     allgather  MPI_Allgather of BYTES in total, of which each rank receives (P - 1) / P
  *     latency    half a round trip of 8 bytes between ranks 0 and P/2, the mean of 100
  *
  * Rates are payload, in one direction of one rank. Ranks on one host share its cable.
@@ -86,7 +86,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sorted. The round before the first opens connections and their windows. */
+/* Writes sorted times. An extra round before the first opens connections and their windows. */
 static void time_rounds(const ends *e, void (*round)(const ends *), double seconds[ROUNDS]) {
     for (int i = -1; i < ROUNDS; i++) {
         double time_s;
@@ -137,7 +137,7 @@ static void measure(const ends *e) {
     puts("}");
 }
 
-/* BYTES, or 0 with a sentence on rank 0. */
+/* BYTES, or 0 with a message on rank 0. */
 static int checked_bytes(const ends *e, int argc, char **argv) {
     char *end = "";
     long bytes = argc > 1 ? strtol(argv[1], &end, 10) : 8 << 20;

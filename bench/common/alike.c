@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Hashes are compared first.
+ * Compares hashes first, and single options only if those differ.
  */
 #include "bench/common/alike.h"
 
@@ -11,7 +11,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/noted.h"
 
-/* What a rank shows first. */
+/* What the ranks compare first. */
 typedef struct digest {
     uint64_t names, values;
 } digest;
@@ -38,7 +38,7 @@ static void say_option(bench_group *group) {
     free(all);
 }
 
-/* @return the first rank whose options have other names than rank 0's; none: 0 */
+/* @return the first rank whose options have other names than rank 0's; 0: none */
 static uint32_t find_stranger(const digest *all, uint32_t ranks) {
     for (uint32_t r = 1; r < ranks; r++) {
         if (all[r].names != all[0].names)

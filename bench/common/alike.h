@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * All ranks of a run must be given the same options: with another learning rate, seed or number of
- * steps on one rank a run is wrong without a word, or stands still. Names of files may differ, for
- * a file may lie elsewhere on another machine; whether there is one may not.
+ * All ranks of a run must be given the same options. With another learning rate, seed or number of
+ * steps on one rank the run is silently wrong, or hangs. File names may differ, for a file may lie
+ * elsewhere on another machine, but all ranks must give one, or none.
  */
 #ifndef TAMIS_BENCH_ALIKE_H
 #define TAMIS_BENCH_ALIKE_H
 
 #include "bench/common/group.h"
 
-/** Collective: whether all ranks were given the same. If not, the first rank says which option
- * differs first, and where. */
+/** Collective: whether all ranks were given the same options. If not, rank 0 prints the first
+ * option that differs, and the rank. */
 bool bench_alike(bench_group *group);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Nothing here calls a function that blocks but the plain copies: measured code must be able to
- * say that the host has waited for nothing.
+ * Only the plain copies call a function that blocks, so that a measurement can show that the host
+ * waited for nothing.
  */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "bench/common/device.h"
@@ -15,7 +15,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/usage.h"
 
-/* The library knows why; an older one that has no such row cannot do it. */
+/* @return why the library lacks a feature, NULL if it has it. An older library has no such row. */
 static const char *missing(const char *name) {
     static tamis_feature feature = TAMIS_FEATURE_INIT;
     for (size_t i = 0; tamis_feature_list(i, &feature); i++) {
@@ -76,8 +76,8 @@ void bench_device_free(tamis_device device, void *memory) {
         try_cuda(cudaFree(memory), "cannot free device memory");
 }
 
-/* cudaMemcpy may return early between device buffers; the library works on streams that do not
- * wait for the default one, so the end is waited for here. */
+/* cudaMemcpy may return early between device buffers, and the library's streams do not wait for the
+ * default one. So this waits for the end of the copy. */
 static void copy(tamis_device device, const void *from, size_t bytes, void *to,
                  enum cudaMemcpyKind kind) {
     if (device == TAMIS_DEVICE_CPU) {
@@ -110,7 +110,7 @@ struct bench_replay {
     cudaGraphExec_t graph; /* NULL: enqueued directly */
 };
 
-/* The preloaded counter is found by name: a program that runs without it has no such symbol. */
+/* Look the preloaded counter up by name: a program that runs without it has no such symbol. */
 static bench_calls calls_so_far(void) {
     void (*count)(uint64_t *, uint64_t *) =
         (void (*)(uint64_t *, uint64_t *))dlsym(RTLD_DEFAULT, "bench_syncs_count");
@@ -223,7 +223,7 @@ double bench_device_copy_gb_s(void) {
     return 2e-9 * (double)bytes / bench_median(times, TIMES);
 }
 
-#else /* without CUDA only the CPU comes here */
+#else /* without CUDA: only for TAMIS_DEVICE_CPU */
 
 static const char *not_built(void) {
     return "tamis_perf and tamis_train were built without CUDA (TAMIS_CUDA)";

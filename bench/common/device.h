@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Where gradients lie and kernels run: host memory, or a CUDA device. The only place in bench that
- * knows the CUDA runtime. A failing call of it ends the program with a sentence.
+ * Where gradients lie and kernels run: host memory, or a CUDA device. No other part of bench calls
+ * the CUDA runtime. If one of its calls fails, the program ends with a message.
  */
 #ifndef TAMIS_BENCH_DEVICE_H
 #define TAMIS_BENCH_DEVICE_H
@@ -16,7 +16,7 @@
 /** Refuse a device or transport that cannot run here (status 2), with the library's reason. */
 void bench_device_check(int device, int transport);
 
-/** Choose this rank's device: ranks of one machine take its devices in turn. */
+/** Choose this rank's device: ranks of one machine take its devices round robin. */
 void bench_device_use(bench_group *group, tamis_device device);
 
 /** The device in use, "NVIDIA H200"; "cpu". Valid until the next call on this thread. */
@@ -26,12 +26,12 @@ const char *bench_device_name(tamis_device device);
 void *bench_device_alloc(tamis_device device, size_t bytes);
 void bench_device_free(tamis_device device, void *memory);
 
-/** Host to device, device to host, device to device; done when they return. */
+/** Host to device, device to host, device to device; complete on return. */
 void bench_device_write(tamis_device device, const void *host, size_t bytes, void *memory);
 void bench_device_read(tamis_device device, const void *memory, size_t bytes, void *host);
 void bench_device_copy(tamis_device device, const void *from, size_t bytes, void *to);
 
-/* -- measurements on a CUDA device; a CPU never comes here ------------------------------------ */
+/* -- measurements on a CUDA device; never called for a CPU ------------------------------------ */
 
 /** Bytes read and written per second, in 1e9, by copies of 1 GiB (less if memory is short): the
  * median of 20. */
@@ -41,24 +41,24 @@ double bench_device_copy_gb_s(void);
 typedef struct bench_replay bench_replay;
 typedef void (*bench_enqueue)(void *context, void *stream);
 
-/** @param direct  enqueue again each time in place of replaying a graph */
+/** @param direct  enqueue each time anew instead of replaying a graph */
 bench_replay *bench_replay_open(bench_enqueue body, void *context, bool direct);
 void bench_replay_close(bench_replay *replay);
 
-/** Seconds on the device of one round, by events. */
+/** Seconds that one round takes on the device, by events. */
 double bench_replay_time(bench_replay *replay);
 
-/** Calls of the runtime that a process made: counted under the preloaded library of
- * bench/gpu/syncs.c only. */
+/** CUDA runtime calls of this process. Counted only if the library of bench/gpu/syncs.c is
+ * preloaded. */
 typedef struct bench_calls {
     bool known;
-    uint64_t blocking, queries; /* queries: by which a host waits without a blocking call */
+    uint64_t blocking, queries; /* queries: a host that polls them waits without blocking */
 } bench_calls;
 
-/** One round, of which only the enqueueing is watched: the host's time and calls. */
+/** Run one round and measure only its enqueueing: the host's time and calls. */
 void bench_replay_watch(bench_replay *replay, double *host_s, bench_calls *out);
 
-/** An asynchronous copy between device buffers, for rounds. */
+/** Enqueue a copy between device buffers, for use in a round. */
 void bench_device_enqueue_copy(const void *from, size_t bytes, void *to, void *stream);
 
 #endif

@@ -15,7 +15,7 @@ static bool is_local(const bench_group *group) {
     return group->transport == BENCH_LOCAL;
 }
 
-/* The meter of the first rank, for all of this process. */
+/* Give the first rank's meter to all ranks of this process. */
 static void share_meter(bench_group *group, tamis_energy **meter) {
     tamis_energy *all[1024];
     bench_allgather(group, meter, sizeof all[0], all);
@@ -39,12 +39,12 @@ void bench_energy_open(bench_group *group, const bench_energy_files *files, benc
         share_meter(group, &out->meter);
 }
 
-/* The last line of a file that is one. @return NULL: there is none, or it is no record */
+/* @return the last line of a file as a record; NULL: there is none, or it is not a record */
 static json_t *last_record(FILE *file) {
     enum { MOST = 1 << 20 };
     char *text = bench_alloc(MOST + 1, 1);
     if (fseek(file, -(long)MOST, SEEK_END) != 0)
-        rewind(file); /* it is shorter */
+        rewind(file); /* the file is shorter than MOST */
     size_t length = fread(text, 1, MOST, file);
     if (length > 0 && text[length - 1] == '\n')
         text[length - 1] = '\0';
@@ -54,7 +54,7 @@ static json_t *last_record(FILE *file) {
     return record;
 }
 
-/* The meter goes on where its log cannot; the last line says whether that was so. */
+/* A meter continues when its log cannot be written; the last line says whether that happened. */
 static void check_log(bench_energy *e) {
     struct stat about;
     if (!e->log[0] || (stat(e->log, &about) == 0 && !S_ISREG(about.st_mode)))
@@ -71,15 +71,15 @@ static void check_log(bench_energy *e) {
 
 void bench_energy_close(bench_energy *e) {
     if (is_local(e->group))
-        bench_barrier(e->group); /* nobody marks any more */
+        bench_barrier(e->group); /* after this no rank marks phases */
     if (e->group->rank > 0 && is_local(e->group))
         return;
     tamis_energy_destroy(e->meter);
     check_log(e);
 }
 
-/* All phases have been told: attribute them, once the counters have ticked. One that stands still
- * is no reason to give up: what is known is reported. */
+/* All phases have been recorded: attribute joules to them once the counters have ticked. A counter
+ * that stands still is no failure: report what is known. */
 static void settle(bench_energy *e) {
     tamis_energy_totals moment = TAMIS_ENERGY_TOTALS_INIT;
     uint32_t window;
@@ -134,7 +134,7 @@ void bench_energy_totals(bench_energy *e, tamis_energy_totals *out) {
     free(all);
 }
 
-/* A meter that several ranks share is told by the first of them. */
+/* The first of the ranks that share a meter restores it. */
 void bench_energy_resume(bench_energy *e, const tamis_energy_totals *earlier) {
     e->earlier = *earlier;
     if (e->group->rank == 0 || !is_local(e->group))
@@ -184,7 +184,7 @@ static json_t *phases(const tamis_energy_totals *t, const char *const *user_name
     return all;
 }
 
-/* Joules of the steps of this run alone. */
+/* Microjoules of this run's steps, without the phase `apart`. */
 static int64_t step_uj(const tamis_energy_totals *t, uint32_t apart) {
     return t->uj - (apart < TAMIS_ENERGY_PHASES ? t->shares[apart].uj : 0);
 }

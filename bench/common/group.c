@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What both kinds of group share.
+ * What both kinds of groups share.
  */
 #include "bench/common/group.h"
 
@@ -65,7 +65,7 @@ bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t cou
     return group->kind->sum(group, send, out, count);
 }
 
-/* The other ranks wait for this one: without an end of the whole job they would hang. */
+/* End the whole job: the other ranks wait for this one and would hang. */
 static _Noreturn void leave(const bench_group *group) {
     fflush(NULL);
     group->kind->end_all();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The ranks of a bench program: threads of this process (local) or processes (MPI). A group can
- * do what a program needs beside the library: compare figures, wait for each other, fail together.
+ * The ranks of a bench program: threads of this process (local) or processes (MPI). A group offers
+ * what a program needs beside the library: compare figures, wait for each other, fail together.
  * Transport nccl is a communicator made over either kind, one rank per CUDA device.
  */
 #ifndef TAMIS_BENCH_GROUP_H
@@ -39,19 +39,19 @@ struct bench_group {
 
 typedef int (*bench_main)(bench_group *group, void *context);
 
-/** Rank among those on this machine: that of the launcher, where it gave one. */
+/** This rank's number among those on its machine, from the launcher if that gave one. */
 uint32_t bench_machine_rank(const bench_group *group);
 
 /**
- * Divide an MPI group: ranks that give the same `part` become a group of their own, in the order of
- * their ranks, with a communicator each. Collective, as is closing a part.
+ * Divide an MPI group: ranks that give the same `part` form a group of their own, in the order of
+ * their ranks, with its own communicator. Collective, as is closing a part.
  */
 void bench_split(bench_group *group, uint32_t part, bench_group *out);
 void bench_split_close(bench_group *part);
 
 void bench_barrier(bench_group *group);
 
-/** `bytes` bytes of every rank, rank after rank. */
+/** All-gather: `bytes` bytes of every rank, rank after rank. */
 void bench_allgather(bench_group *group, const void *send, size_t bytes, void *recv);
 
 double bench_sum(bench_group *group, double value);
@@ -63,10 +63,10 @@ bool bench_same(bench_group *group, uint64_t value);
 /** out = sum over ranks by MPI's own all-reduce; false if the group has none (local). */
 bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t count);
 
-/** A message between two ranks of an MPI group. Its data belong to it until it has ended. Messages
- * from one rank to another arrive in the order in which they were sent. */
+/** A message between two ranks of an MPI group. It owns its data until it has ended. Messages from
+ * one rank to another arrive in the order in which they were sent. */
 typedef struct bench_message {
-    bool pending;  /* zero: there is none, or it has ended */
+    bool pending;  /* false: there is none, or it has ended */
     void *request; /* MPI's */
 } bench_message;
 
@@ -79,14 +79,14 @@ void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from, 
 bool bench_message_test(bench_message *message);
 void bench_message_wait(bench_message *message);
 
-/** Give up a message that nobody will send. */
+/** Cancel the receipt of a message that no rank will send. */
 void bench_message_cancel(bench_message *message);
 
-/** Go on if `status` is TAMIS_OK; else print rank, `what` and tamis_last_error(), and end all
+/** Return if `status` is TAMIS_OK; else print rank, `what` and tamis_last_error(), and end all
  * ranks with status 1. */
 void bench_try(bench_group *group, tamis_status status, const char *what);
 
-/** Print the rank and a sentence, and end all ranks with status 1. */
+/** Print the rank and a message, and end all ranks with status 1. */
 _Noreturn void bench_fail(bench_group *group, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

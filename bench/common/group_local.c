@@ -54,7 +54,7 @@ static uint32_t own_rank(const bench_group *group) {
     return group->rank;
 }
 
-/* They are threads of this process, which ends. */
+/* Nothing to do: all ranks are threads of this process, which ends. */
 static void end_all(void) {}
 
 static const bench_group_kind local = {local_barrier, local_allgather, no_sum, own_rank, end_all};

@@ -4,7 +4,7 @@
 
 #include "bench/common/group.h"
 
-/** Run `body` on so many threads. @return the largest status of a rank */
+/** Run `body` on `ranks` threads. @return the largest status of a rank */
 int bench_local_launch(uint32_t ranks, bench_main body, void *context);
 
 #endif

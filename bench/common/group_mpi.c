@@ -57,7 +57,7 @@ bool bench_mpi_built(void) {
     return true;
 }
 
-/* Started by a launcher of another MPI, or of none, every process would be rank 0 of 1 and train
+/* Under the launcher of another MPI, or of none, every process would be rank 0 of 1 and train
  * alone. */
 static bool alone_by_mistake(int nranks) {
     uint32_t wanted = bench_launched_ranks();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks as MPI processes. Without MPI bench_mpi_built says so and the other is never called.
+ * Ranks as MPI processes. Without MPI bench_mpi_built is false and bench_mpi_launch never called.
  */
 #ifndef TAMIS_BENCH_GROUP_MPI_H
 #define TAMIS_BENCH_GROUP_MPI_H

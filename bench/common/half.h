@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gradients of 16 bits, made of and turned back into binary32. Narrowing rounds to nearest, ties to
- * even; what exceeds binary16 becomes infinite.
+ * 16-bit gradients, converted from and to binary32. Narrowing rounds to nearest, ties to even;
+ * values beyond the range of binary16 become infinite.
  */
 #ifndef TAMIS_BENCH_HALF_H
 #define TAMIS_BENCH_HALF_H
@@ -56,7 +56,7 @@ static inline float bench_bfloat16_to(uint16_t half) {
     return x;
 }
 
-/* Scaled so that one unit is the last place of the result; rintf rounds ties to even. */
+/* Scales x so that one unit is the last place of the result; rintf rounds ties to even. */
 static inline uint16_t bench_float16_of(float x) {
     uint16_t sign = signbit(x) ? 0x8000 : 0;
     float size = fabsf(x);
@@ -80,7 +80,7 @@ static inline float bench_float16_to(uint16_t half) {
     return half & 0x8000 ? -size : size;
 }
 
-/** out[i] = in[i] in the type. in == out is fine. */
+/** out[i] = in[i] in the type. in may equal out. */
 static inline void bench_narrow(tamis_dtype type, const float *in, size_t count, void *out) {
     uint16_t *halves = out;
     if (type == TAMIS_DTYPE_FLOAT32 && in != out)
@@ -96,7 +96,7 @@ static inline float bench_widened(tamis_dtype type, const void *in, size_t i) {
                                          : bench_bfloat16_to(((const uint16_t *)in)[i]);
 }
 
-/** What the type makes of x. */
+/** x rounded to the type. */
 static inline float bench_rounded(tamis_dtype type, float x) {
     uint32_t memory;
     bench_narrow(type, &x, 1, &memory);

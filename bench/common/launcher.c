@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-/* What launchers set. The first row whose variables are there is the one that counts: a launcher
- * may run inside another. SLURM_NTASKS is none of them: a shell in an allocation has it, too. */
+/* The variables that launchers set. A launcher may run inside another, so the first row whose
+ * variables are set counts. SLURM_NTASKS is not used: a shell in an allocation has it, too. */
 typedef struct launcher {
     const char *size, *rank;
     bool mpi; /* it starts MPI's ranks */
@@ -14,7 +14,7 @@ static const launcher launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", true}, /* mpirun of Open MPI */
     {"PMI_SIZE", "PMI_RANK", true},                  /* of MPICH and Intel MPI; srun --mpi=pmi2 */
     {"SLURM_STEP_NUM_TASKS", "PMIX_RANK", true},     /* srun --mpi=pmix */
-    {NULL, "PMIX_RANK", true},                       /* how many is for MPI to say */
+    {NULL, "PMIX_RANK", true},                       /* only MPI knows how many */
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", false}, /* srun without MPI */
     {"WORLD_SIZE", "RANK", false},                   /* torchrun */
 };
@@ -24,7 +24,7 @@ static uint32_t environment_number(const char *name) {
     return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
 }
 
-/* What they said when it was first asked for, by the options: MPI_Init sets some of them itself. */
+/* Their values at the first look, when options are parsed: MPI_Init sets some of them itself. */
 static struct {
     bool known, mpi;
     const char *size;

@@ -42,7 +42,7 @@ void *bench_alloc(size_t count, size_t size) {
         exit(1);
     }
     if (align == huge)
-        madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: refusal costs only speed */
+        madvise(memory, bytes, MADV_HUGEPAGE); /* optional: without it only slower */
     memset(memory, 0, bytes ? bytes : align);
     return memory;
 }

@@ -21,8 +21,8 @@ double bench_quantile(double *values, size_t count, double q);
 double bench_median(double *values, size_t count);
 
 /**
- * Zeroed array, page-aligned, in huge pages where the system gives them, so that a baseline is not
- * slowed down by address translation. Ends the process when memory is short. Free with free().
+ * Zeroed array, page-aligned, in huge pages if the system gives them, so that address translation
+ * does not slow down a baseline. Ends the process when memory is short. Free with free().
  */
 void *bench_alloc(size_t count, size_t size);
 

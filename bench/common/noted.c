@@ -18,7 +18,7 @@ static void put_text(const char *text, char *out, size_t size) {
                  (unsigned long long)XXH3_64bits(text, strlen(text)));
 }
 
-/* As short as it can be without another value being the same text. */
+/* The shortest text that no other value has. */
 static void put_real(double value, char *out, size_t size) {
     if (isnan(value)) {
         put_text("not given", out, size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the command line of this process came to: a line for each option, in the order of the table.
+ * The options of this process as parsed: a line for each option, in the order of the table.
  */
 #ifndef TAMIS_BENCH_NOTED_H
 #define TAMIS_BENCH_NOTED_H
@@ -15,11 +15,11 @@ typedef struct bench_noted_line {
 } bench_noted_line;
 
 typedef struct bench_noted {
-    uint64_t names, values; /* hashes; without the same names lines cannot be compared */
+    uint64_t names, values; /* hashes; lines can be compared only if the names are equal */
     bench_noted_line lines[BENCH_NOTED_LINES];
 } bench_noted;
 
-/** Remember it; bench_options_parse calls this. */
+/** Note the values of the options; bench_options_parse calls this. */
 void bench_note(const char *program, const bench_option *options, size_t count);
 
 const bench_noted *bench_noted_now(void);

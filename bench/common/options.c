@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * getopt_long behind one table.
+ * Drives getopt_long by one table.
  */
 #include "bench/common/options.h"
 
@@ -50,7 +50,7 @@ static void default_text(const bench_option *option, char *out, size_t size) {
             snprintf(out, size, " [%lluM]", (unsigned long long)(count >> 20));
         break;
     case BENCH_REAL:
-        if (!isnan(*(const double *)option->target)) /* else it depends: `help` says on what */
+        if (!isnan(*(const double *)option->target)) /* NaN: it depends, and `help` says on what */
             snprintf(out, size, " [%g]", *(const double *)option->target);
         break;
     case BENCH_CHOICE:
@@ -182,7 +182,7 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
     size_t nletters = 1;
 
     bench_usage_program(program);
-    bench_launched_rank(); /* as the environment is now */
+    bench_launched_rank(); /* read the environment before MPI_Init changes it */
     memset(table, 0, sizeof table);
     for (size_t i = 0; i < count && i < MOST_OPTIONS; i++) {
         int argument = options[i].kind == BENCH_FLAG ? no_argument : required_argument;

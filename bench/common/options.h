@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Command lines of the bench programs: one table of options drives parsing, --help with the
- * defaults, the sentence about an unknown option or value, and what all ranks must have been given
- * alike (noted.h, alike.h). Wrong usage ends with status 2.
+ * defaults, the message about an unknown option or value, and the check that all ranks were given
+ * the same (noted.h, alike.h). Wrong usage ends with status 2.
  */
 #ifndef TAMIS_BENCH_OPTIONS_H
 #define TAMIS_BENCH_OPTIONS_H
@@ -16,7 +16,7 @@
 typedef enum bench_kind {
     BENCH_FLAG,  /* bool *, no value */
     BENCH_TEXT,  /* const char ** */
-    BENCH_FILE,  /* the same; the one option that ranks may give another value */
+    BENCH_FILE,  /* the same; the only kind whose value may differ between ranks */
     BENCH_COUNT, /* uint64_t * */
     BENCH_BYTES, /* uint64_t *, suffix K, M or G */
     BENCH_REAL,  /* double * */
@@ -37,11 +37,11 @@ typedef struct bench_option {
 void bench_options_parse(const char *program, const char *purpose, const bench_option *options,
                          size_t count, int argc, char **argv);
 
-/** Numbers of a list "a,b,c" into out[most], each in (low, high]; usage error if it is not one. */
+/** Parse a list of numbers "a,b,c" into out[most], each in (low, high]; usage error if invalid. */
 size_t bench_parse_list(const char *name, const char *text, double low, double high, size_t most,
                         double *out);
 
-/** The same of whole numbers from 1 on. */
+/** The same for whole numbers from 1 on. */
 size_t bench_parse_counts(const char *name, const char *text, double high, size_t most,
                           double *out);
 

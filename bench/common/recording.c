@@ -57,7 +57,7 @@ void bench_recording_create(bench_group *group, const char *path, const tamis_se
     copy_segments(segments, out);
     out->bytes = place_of(&out->header, records, 0);
     if (group->rank > 0)
-        bench_barrier(group); /* the file is there, and empty */
+        bench_barrier(group); /* now rank 0 has created the file, empty */
     out->file = open(path, group->rank == 0 ? O_WRONLY | O_CREAT | O_TRUNC : O_WRONLY, 0666);
     size_t bytes = nsegments * sizeof *out->segments;
     bool ok = out->file >= 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gradients of a run in a file, to be given to other schemes later. Little is promised: byte order
- * and binary32 are those of the machine, and a file is complete or refused.
+ * Gradients of a run in a file, to be replayed through other schemes. The format is simple: byte
+ * order and binary32 are the machine's, and an incomplete file is refused.
  *
  *     header      magic, length n, nsegments, ranks P, records, every
  *     segments    nsegments times: name, length
  *     record 0    rank 0: float32[n], rank 1: float32[n], ...        step 0
  *     record 1    the same                                           step `every`
  *
- * A rank writes its part at its own place, so ranks need no memory for others, and ranks that are
- * processes of one machine write into one file as threads do.
+ * Each rank writes its part at its own offset, so no rank needs memory for others, and processes of
+ * one machine write into one file as threads do.
  */
 #ifndef TAMIS_BENCH_RECORDING_H
 #define TAMIS_BENCH_RECORDING_H
@@ -46,8 +46,8 @@ void bench_recording_create(bench_group *group, const char *path, const tamis_se
 void bench_recording_put(bench_group *group, const bench_recording *recording, uint64_t record,
                          const float *gradient);
 
-/** Open for reading. Everything that the header promises is checked. On failure one sentence is
- * left in `error`. */
+/** Open for reading, and check everything that the header says. On failure `error` holds a
+ * message. */
 bool bench_recording_open(const char *path, bench_recording *out, char *error, size_t error_size);
 
 /** The gradient of a rank, in memory of the recording. */

@@ -6,7 +6,7 @@
 
 #include "bench/common/options.h"
 
-/* "block" or "update.beta2" */
+/* `name`: "block" or "update.beta2" */
 static int find_option(const char *name, tamis_option *out) {
     const char *of = "config";
     if (strncmp(name, "update.", 7) == 0) {
@@ -20,7 +20,7 @@ static int find_option(const char *name, tamis_option *out) {
     return 0;
 }
 
-/* Place of a word in "a|b|c"; -1: it is none of them. */
+/* Index of a word in "a|b|c"; -1: it is not among them. */
 static int find_word(const char *words, const char *word) {
     size_t length = strlen(word);
     for (int i = 0; words; i++) {
@@ -58,7 +58,7 @@ static void set_field(const tamis_option *o, const char *value, char *field) {
         memcpy(field, &narrow, sizeof narrow);
 }
 
-/* "name=value", which is written to. */
+/* Set one "name=value". Writes to `pair`. */
 static void set_one(char *pair, const char *own, tamis_reducer_config *config,
                     tamis_update *update) {
     tamis_option option = TAMIS_OPTION_INIT;

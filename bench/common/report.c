@@ -9,7 +9,7 @@
 
 #include "bench/common/options.h"
 
-/* Of this program's records: there is one file. */
+/* A program writes its records to one file, this one. */
 static const char *report_path = "stdout";
 static bool report_failed;
 
@@ -25,7 +25,7 @@ FILE *bench_report_open(const char *path) {
     return file;
 }
 
-/* Said once, as soon as it is known: the run goes on, for it may save what it came to. */
+/* Print this once, at the first failure. The run continues, for it may still save its state. */
 static void fail_report(const char *why) {
     if (!report_failed)
         fprintf(stderr, "%s cannot be written: %s; records are missing\n", report_path, why);

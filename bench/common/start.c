@@ -12,14 +12,14 @@
 #include "bench/common/launcher.h"
 #include "bench/common/usage.h"
 
-/* NCCL starts from a group of the kind that the launcher suggests. */
+/* NCCL bootstraps over a group of the kind that the launcher suggests. */
 static bench_transport kind_of(int transport) {
     if (transport != BENCH_NCCL)
         return (bench_transport)transport;
     return bench_launched_mpi() && bench_mpi_built() ? BENCH_MPI : BENCH_LOCAL;
 }
 
-/* One rank in each of several processes would be so many runs beside each other. */
+/* Local ranks in each of several processes would be that many separate runs. */
 static void refuse_copies(int transport) {
     uint32_t ranks = bench_launched_ranks();
     if (ranks > 1 && kind_of(transport) == BENCH_LOCAL && !bench_launched_mpi())

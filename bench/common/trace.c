@@ -16,15 +16,15 @@ enum { CLOCK_GATHERS = 64, EVENTS_AT_ONCE = 128, NAME_SIZE = 16 };
 
 typedef struct event {
     char name[NAME_SIZE];
-    double begin_s, end_s; /* clock of this rank; on the way to rank 0 since its origin */
+    double begin_s, end_s; /* clock of this rank; when sent to rank 0: since the origin */
     uint64_t step;
     uint32_t number;
     uint16_t part;
     uint16_t library; /* 1: made by a thread of the library */
 } event;
 
-/* Two threads at most add at a time: a place is theirs by one atomic addition, and is read when
- * both are known to be done. */
+/* At most two threads add at a time. An atomic addition reserves a place for each event; events are
+ * read only after both threads are done. */
 struct bench_trace {
     bench_group *group;
     pthread_t caller;
@@ -45,7 +45,7 @@ FILE *bench_trace_file(const char *path) {
 
 /* -- one clock -------------------------------------------------------------------------------- */
 
-/* Each gather carries the times of the one before. */
+/* Each all-gather carries the times of the one before. */
 static void align(bench_trace *trace) {
     double(*all)[2] = bench_alloc(trace->group->nranks, sizeof *all), mine[2] = {0.0, 0.0};
     double low = -INFINITY, high = INFINITY;

@@ -17,8 +17,8 @@ void bench_usage_program(const char *name) {
     program_name = name;
 }
 
-/* A launcher ends all ranks as soon as one leaves. So rank 0 speaks first, and another one only if
- * rank 0 found nothing to say. */
+/* A launcher ends all ranks as soon as one exits. So rank 0 prints first, and another rank prints
+ * only if rank 0 found no error. */
 void bench_usage(const char *format, ...) {
     va_list args;
     if (bench_launched_rank() != 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_gate: what it costs to wait for a rank that is late, and what it costs to be ready for one
- * that is not. The same step with several ways of waiting, taken in turn, with and without delay:
+ * tamis_gate: the cost of waiting for a late rank, and the cost of being ready for one when none is
+ * late. It runs the same step with several ways of waiting, in turn, with and without delay:
  *
  *     round    even: mpi | spin | auto | nap      late: mpi | spin | auto | nap
  *              each: barrier, the last rank computes for late-ms (late only), exchange
@@ -27,17 +27,17 @@ typedef struct gate_settings {
 /** A way to wait. */
 typedef struct gate_variant {
     const char *name;
-    bool sum; /* MPI_Allreduce of the same vector in place of the library's step */
+    bool sum; /* MPI_Allreduce of the same vector instead of the library's step */
     tamis_waiting waiting;
 } gate_variant;
 
-/** One step, in seconds. When all rounds are done: the slowest rank's step, of the others' figures
- * the largest among the ranks that are early. */
+/** One step, in seconds. After all rounds: `step` of the slowest rank; of the other figures the
+ * largest among the ranks that are early. */
 typedef struct gate_sample {
     double step;   /* from the barrier to the end of the exchange */
-    double cpu;    /* that all threads of the process took meanwhile; local: the rank's thread */
-    double caller; /* its part on the caller's thread */
-    double arrive; /* waiting for the late rank, as tamis_stats has it */
+    double cpu;    /* CPU time of all threads of the process; local: of the rank's thread */
+    double caller; /* the caller's thread's part of it */
+    double arrive; /* waiting for the late rank, as in tamis_stats */
 } gate_sample;
 
 typedef struct gate_run {
@@ -45,9 +45,9 @@ typedef struct gate_run {
     const gate_settings *settings;
     gate_variant variants[GATE_VARIANTS];
     size_t nvariants;
-    tamis_reducer *reducers[2]; /* of even and of late steps: each learns what to expect */
-    float *grad, *sum;     /* [elements] */
-    gate_sample *measured; /* [2][nvariants][rounds], even and late */
+    tamis_reducer *reducers[2]; /* for even and for late steps: each learns what to expect */
+    float *grad, *sum;          /* [elements] */
+    gate_sample *measured;      /* [2][nvariants][rounds], even and late */
 } gate_run;
 
 static inline gate_sample *gate_samples(const gate_run *run, bool late, size_t variant) {

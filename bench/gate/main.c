@@ -17,7 +17,7 @@ static double cpu_now_s(clockid_t clock) {
 
 /* -- one step --------------------------------------------------------------------------------- */
 
-/* As a rank that has more to do: it keeps its core. */
+/* Behave like a rank that has more to do: keep the core busy. */
 static void compute(double seconds) {
     double until = bench_now_s() + seconds;
     while (bench_now_s() < until)
@@ -35,7 +35,7 @@ static void exchange(gate_run *run, const gate_variant *v, tamis_reducer *reduce
     bench_try(run->group, tamis_reducer_wait(reducer), "end of a step");
 }
 
-/* Values of many sizes, others in each step. */
+/* Values of many magnitudes, different in each step. */
 static void fill(gate_run *run, uint64_t round) {
     uint64_t key = bench_key(1, run->group->rank, round);
     for (size_t i = 0; i < run->settings->elements; i++) {
@@ -103,7 +103,7 @@ static void close_run(gate_run *run) {
     free(run->grad);
 }
 
-/* Each variant is first in turn. */
+/* The variants take turns in being first. */
 static void play_round(gate_run *run, uint64_t round) {
     uint64_t warmup = run->settings->warmup;
     for (int late = 0; late < 2; late++) {

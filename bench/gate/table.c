@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * From samples to a line of the table and a record. Ratios and differences are made in each round;
- * what is printed is the median over the rounds.
+ * Turns samples into a line of the table and a record. Ratios and differences are computed in each
+ * round; the median over the rounds is printed.
  */
 #define _DEFAULT_SOURCE /* getloadavg */
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static double difference(double own, double spin) {
     return own - spin;
 }
 
-/* Beside spin, round by round; null where there is no spin. */
+/* Compare with spin, round by round; null if there is no spin. */
 static json_t *beside_spin(const row *r, bool late, figure f, double (*compare)(double, double)) {
     size_t rounds = r->run->settings->rounds;
     if (r->spin == r->run->nvariants)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * tamis_cub device: the device and its copy rate at 1 GiB.
- * tamis_cub N DENSITY [RUNS]: what a step costs when it is put together from strong parts, each in
- * its best case: the threshold is known beforehand, indices stay where they were found, nothing is
+ * tamis_cub N DENSITY [RUNS]: the cost of a step composed of fast library parts, each in its best
+ * case: the threshold is known beforehand, indices stay where they were found, nothing is
  * exchanged. Two compositions, one JSON line each:
  *
  *     cub_select    DeviceTransform acc += s * g; DeviceSelect::If on |acc| >= threshold;
@@ -10,8 +10,8 @@
  *     micro_mask    acc += s * g; mask = |acc| >= threshold; DeviceSelect::Flagged; gather;
  *                   acc *= not mask: as MiCRO's program does it        12 + 5 + 1 + 9 bytes
  *
- * Between runs acc is set to zero, outside of the time, so that every run finds the same number of
- * entries. Gradients are heavy-tailed as those of tamis_perf and rotate among four buffers.
+ * Between runs acc is set to zero, untimed, so that every run finds the same number of entries.
+ * Gradients are heavy-tailed like those of tamis_perf and rotate among four buffers.
  */
 #include <cub/device/device_select.cuh>
 #include <cub/device/device_transform.cuh>
@@ -186,7 +186,7 @@ static std::vector<float> time_runs(buffers &b, step run, unsigned runs) {
     return times;
 }
 
-/* From each buffer into the next but one: with four of 1 GiB nothing is found in the cache. */
+/* From each buffer into the next but one: with four of 1 GiB nothing stays in the cache. */
 static void copy_next(buffers &b, const float *grad) {
     float *to = grad == b.grads[0] || grad == b.grads[1] ? b.grads[2] : b.grads[0];
     check(cudaMemcpyAsync(to, grad, (size_t)1 << 30, cudaMemcpyDeviceToDevice, b.stream), "copy");
@@ -202,7 +202,7 @@ static void report(buffers &b, const char *name, step run, double density, unsig
         name, b.n, density, runs, count, times.front(), times[times.size() / 2]);
 }
 
-/* What copies of 1 GiB reach, read and written bytes counted, in 1e9 per second. */
+/* Rate of copies of 1 GiB, bytes read plus bytes written, in 1e9 per second. */
 static double copy_gb_s(unsigned runs) {
     const size_t bytes = (size_t)1 << 30;
     buffers b = {};

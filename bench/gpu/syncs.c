@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * libtamis_syncs.so, to be preloaded: counts the calls of the CUDA runtime by which a host waits
- * for a device, allocations included, and the queries by which it could wait in a loop. It sees
- * calls to the shared runtime; NCCL carries a runtime of its own inside, whose calls are not seen.
+ * libtamis_syncs.so, to be preloaded: counts the CUDA runtime calls by which a host waits for a
+ * device, allocations included, and the queries by which it could wait in a loop. It sees calls to
+ * the shared runtime only; NCCL contains its own runtime, whose calls it does not see.
  *
  *     LD_PRELOAD=.../libtamis_syncs.so tamis_perf --device cuda ...
  *
- * At the end of the process one JSON object goes to stderr. A program may ask for the counts so far
- * by the symbol bench_syncs_count.
+ * At the end of the process it writes one JSON object to stderr. A program may read the counts so
+ * far by the symbol bench_syncs_count.
  */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <cuda_runtime_api.h>
@@ -28,7 +28,7 @@ typedef enum call {
     HOST_ALLOC,
     MALLOC_HOST,
     FREE_HOST,
-    BLOCKING, /* those before; what follows returns at once */
+    BLOCKING, /* number of blocking calls; those that follow return at once */
     STREAM_QUERY = BLOCKING,
     EVENT_QUERY,
     CALLS
@@ -116,7 +116,7 @@ __attribute__((destructor)) static void print(void) {
     uint64_t all = 0;
     for (int c = 0; c < CALLS; c++)
         all += atomic_load(&counts[c]);
-    if (all == 0) /* a process that never met CUDA, such as a shell */
+    if (all == 0) /* a process that never used CUDA, such as a shell */
         return;
     fputs("{\"record\":\"syncs\"", stderr);
     for (int c = 0; c < CALLS; c++)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a step costs when it is written in PyTorch, as published programs do: one JSON line each.
+"""The cost of a step written in PyTorch, as in published programs: one JSON line each.
 
     torch_topk.py N DENSITY [RUNS]
 
@@ -8,8 +8,8 @@
     torch_where  acc.add_(g, alpha=s); mask = |acc| >= threshold; nonzero; gather; torch.where:
                  the masking step of MiCRO's program, with its threshold known
 
-Times are medians between two events of the device; the host waits inside nonzero, as it must there.
-Without PyTorch or a device one line says why, and the exit status is 77.
+Times are medians between two device events; the host waits inside nonzero, which cannot be avoided.
+Without PyTorch or a device it prints why on one line and exits with status 77.
 """
 import json
 import statistics
@@ -50,7 +50,7 @@ def where_step(acc, grad, k, threshold):
 
 
 def make_gradients(n):
-    """Heavy-tailed as those of tamis_perf: v (1 - v^2)^(-1/4), v uniform in (-1, 1)."""
+    """Heavy-tailed like those of tamis_perf: v (1 - v^2)^(-1/4), v uniform in (-1, 1)."""
     gradients = []
     for seed in range(BUFFERS):
         torch.manual_seed(seed)

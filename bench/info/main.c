@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_info: what was built, what is available and why something is not, every setting with value
- * and origin, the schemes and the statuses. Also the source of docs/errors.md and
- * docs/environment.md.
+ * tamis_info: prints what was built, what is available and why something is not, every setting with
+ * value and origin, the schemes and the statuses. Also generates docs/errors.md,
+ * docs/environment.md and docs/options.md.
  */
 #include <jansson.h>
 #include <stdbool.h>
@@ -109,7 +109,7 @@ static void print_json(void) {
 
 /* -- Markdown: the same on every machine ------------------------------------------------------ */
 
-/* A cell of a table, where '|' would end it. */
+/* Print a table cell; escape '|', which would end it. */
 static void print_cell(const char *text) {
     fputs("| ", stdout);
     for (; *text; text++)
@@ -152,7 +152,7 @@ static void print_environment(void) {
     }
 }
 
-/* A value as the range says it: a word, or a number. */
+/* Print a default in the form of its range: a word, or a number. */
 static void print_fallback(const tamis_option *o) {
     const char *word = o->range;
     if (strcmp(o->kind, "word") != 0) {

@@ -11,9 +11,9 @@
 #include "bench/common/start.h"
 #include "bench/overlap/overlap.h"
 
-enum { BATCHES = 16 }; /* that a rank takes in turn */
+enum { BATCHES = 16 }; /* a rank takes them in turn */
 
-/* Ten pictures, one a class, each sample its picture under as much noise. */
+/* Ten pictures, one per class; each sample is its class's picture plus as much noise. */
 static void make_samples(const overlap_run *run, idx_set *out) {
     uint64_t seed = run->settings->seed;
     uint64_t pictures = bench_key(seed, 2, 0), noise = bench_key(seed, 3, run->group->rank);
@@ -57,7 +57,7 @@ static void close_run(overlap_run *run) {
     mlp_close(&run->model);
 }
 
-/* Each variant is first in turn: what the one before leaves in the caches favours none. */
+/* The variants take turns in being first, so that caches left by the one before favour none. */
 static void play_round(overlap_run *run, uint64_t round) {
     const overlap_settings *s = run->settings;
     uint64_t hashes[OVERLAP_VARIANTS];
@@ -78,7 +78,7 @@ static void play_round(overlap_run *run, uint64_t round) {
         run->params[i] -= rate * run->sum[i];
 }
 
-/* Of each figure the largest of all ranks, of wait_least the least. */
+/* Take the largest of all ranks for each figure, for wait_least the smallest. */
 static void reduce_samples(overlap_run *run) {
     size_t count = run->nvariants * run->settings->rounds, bytes = count * sizeof(overlap_sample);
     size_t figures = bytes / sizeof(double);
@@ -117,7 +117,7 @@ static int play(bench_group *group, void *context) {
 int main(int argc, char **argv) {
     static overlap_settings settings;
     overlap_settings_read(argc, argv, &settings);
-    openblas_set_num_threads(1); /* the ranks are the parallelism */
+    openblas_set_num_threads(1); /* the ranks already run in parallel */
     int status = bench_launch(BENCH_MPI, TAMIS_DEVICE_CPU, 0, play, &settings);
     return bench_report_close(settings.report, status);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * tamis_overlap: the same training step in several variants, taken in turn. In a round every
- * variant starts from the same parameters and samples, so it meets the same gradient, bit for bit:
+ * variant starts from the same parameters and samples, so it gets the same gradient, bit for bit:
  *
  *     round   compute | dense-mpi | dense | dense-overlap | sparse | sparse-overlap | ...
  *             each: barrier, forward, backward, exchange, update of a copy of the parameters
@@ -16,7 +16,7 @@
 #include "bench/overlap/settings.h"
 
 typedef enum overlap_kind {
-    OVERLAP_COMPUTE, /* no exchange: update with the own gradient */
+    OVERLAP_COMPUTE, /* no exchange: update with the rank's own gradient */
     OVERLAP_MPI,     /* MPI_Allreduce of the whole gradient after backward */
     OVERLAP_DENSE,   /* scheme dense */
     OVERLAP_SPARSE   /* scheme tamis */
@@ -24,34 +24,34 @@ typedef enum overlap_kind {
 
 enum { OVERLAP_VARIANTS = 3 + OVERLAP_PLANS * (1 + 3 * OVERLAP_DENSITIES) };
 
-/** A way to make a step. */
+/** One way to run a step. */
 typedef struct overlap_variant {
     overlap_kind kind;
-    bool overlapped; /* layers are handed over as backward completes them */
+    bool overlapped; /* layers are marked ready as backward completes them */
     double density;
-    uint32_t plan; /* of settings.plans; unused by the first three variants */
+    uint32_t plan; /* from settings.plans; unused by the first three variants */
     tamis_worker worker;
-    const struct overlap_variant *plain; /* the same without overlap: same bits; itself if not */
+    const struct overlap_variant *plain; /* the variant without overlap, with the same bits */
     tamis_reducer *reducer;              /* NULL: the first two kinds */
     bool *starts;     /* [nsegments] whether marking it completes a bucket, in backward's order */
     double *quiet_us; /* [nquiet] calls of tamis_reducer_ready that began no bucket */
     size_t nquiet;
 } overlap_variant;
 
-/** One step of this rank, in seconds. Of several ranks: see overlap_reduce_samples. */
+/** One step of this rank, in seconds. For several ranks see reduce_samples in main.c. */
 typedef struct overlap_sample {
     double step;       /* from the barrier to the end of the update */
     double compute;    /* forward, backward (without `ready`) and update */
-    double cpu;        /* that all threads of the process took for it */
+    double cpu;        /* CPU time of all threads of the process */
     double calls;      /* inside ready, start and wait; MPI: inside MPI_Allreduce */
-    double exposed;    /* calls, less the accumulate pass where it is made inside them */
+    double exposed;    /* calls, less the accumulate pass if it runs inside them */
     double wait;       /* inside wait, longest; MPI: inside MPI_Allreduce */
-    double wait_least; /* the same of the rank that waited least */
-    double accumulate, cut, exchange, apply; /* as tamis_stats has them */
+    double wait_least; /* the same for the rank that waited least */
+    double accumulate, cut, exchange, apply; /* as in tamis_stats */
     double wire_bytes, rescans;
 } overlap_sample;
 
-/** All there is of one rank. */
+/** All data of one rank. */
 typedef struct overlap_run {
     bench_group *group;
     const overlap_settings *settings;
@@ -61,7 +61,7 @@ typedef struct overlap_run {
     overlap_variant variants[OVERLAP_VARIANTS];
     size_t nvariants;
     overlap_sample *measured; /* [nvariants][rounds] */
-    uint64_t *wrong;          /* [nvariants] steps whose result differs from plain's or on a rank */
+    uint64_t *wrong;          /* [nvariants] steps whose result differs from plain's or by rank */
 } overlap_run;
 
 /** variants.c */

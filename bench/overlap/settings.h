@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the command line of tamis_overlap says.
+ * The settings of tamis_overlap, from its command line.
  */
 #ifndef TAMIS_OVERLAP_SETTINGS_H
 #define TAMIS_OVERLAP_SETTINGS_H
@@ -21,7 +21,7 @@ typedef struct overlap_settings {
     double densities[OVERLAP_DENSITIES];
     uint32_t plans[OVERLAP_PLANS]; /* numbers of buckets, or OVERLAP_PLANNED */
     size_t ndensities, nplans;
-    double link_gbit, latency_us, lr; /* the first two of OVERLAP_PLANNED */
+    double link_gbit, latency_us, lr; /* the first two for OVERLAP_PLANNED */
     int worker;
     FILE *report, *table; /* first rank only; table is stderr when the records go to stdout */
 } overlap_settings;

@@ -9,7 +9,7 @@
 
 #include "bench/common/measure.h"
 
-/* Backward tells which layer it has completed. */
+/* Context of backward's calls when a layer is complete. */
 typedef struct hook {
     overlap_run *run;
     overlap_variant *variant;
@@ -33,7 +33,7 @@ static void layer_done(void *context, size_t layer) {
     mark(context, 2 * (uint32_t)layer);
 }
 
-/* What is left of the exchange after backward. */
+/* The rest of the exchange, after backward. */
 static void exchange(overlap_run *run, overlap_variant *v, const tamis_step *step,
                      overlap_sample *out) {
     double begin = bench_now_s(), waiting = begin;
@@ -70,7 +70,7 @@ static void update(overlap_run *run, const overlap_variant *v) {
         run->copy[result.indices[i]] -= rate * result.values[i];
 }
 
-/* What the library says of the step. */
+/* Take the library's figures of the step. */
 static void take_stats(overlap_run *run, const overlap_variant *v, overlap_sample *out) {
     tamis_stats stats = TAMIS_STATS_INIT;
     out->exposed = out->calls;

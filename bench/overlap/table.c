@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * From samples to a line of the table and a record. Ratios are made in each round; what is printed
- * is the median over the rounds. The meaning of each column is printed above the table.
+ * Turns samples into a line of the table and a record. Ratios are computed in each round; the
+ * median over the rounds is printed. The meaning of each column is printed above the table.
  */
 #define _DEFAULT_SOURCE /* getloadavg */
 #include <math.h>
@@ -49,7 +49,7 @@ FIGURE(apply)
 FIGURE(wire_bytes)
 FIGURE(rescans)
 
-/* A variant beside those it is compared with. */
+/* A variant and what its row needs. */
 typedef struct row {
     const overlap_run *run;
     const overlap_variant *variant;
@@ -79,7 +79,7 @@ static double median(const row *r, figure f) {
     return quantile(r, f, 0.5);
 }
 
-/* Of a figure of `over` by the same of `under`. */
+/* Quantile q of the rounds' ratios: a figure of `over` divided by the same of `under`. */
 static double ratio(const row *r, figure f, const overlap_variant *over,
                     const overlap_variant *under, double q) {
     size_t rounds = r->run->settings->rounds;
@@ -196,7 +196,7 @@ static void print_header(const overlap_run *run) {
         "wrong");
 }
 
-/* The median where there are quartiles. */
+/* A figure of the record; `part` of it (the median) if it has quartiles. */
 static double value_of(const json_t *record, const char *name, const char *part) {
     const json_t *value = json_object_get(record, name);
     return json_number_value(json_is_object(value) ? json_object_get(value, part) : value);

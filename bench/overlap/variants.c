@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which variants there are, and their reducers.
+ * The variants and their reducers.
  */
 #include "bench/overlap/overlap.h"
 
@@ -8,7 +8,7 @@
 
 #include "bench/common/measure.h"
 
-/* As the library joins segments. */
+/* Count buckets as the library forms them from segments. */
 static uint32_t count_buckets(const tamis_segment *segments, size_t nsegments, uint64_t least) {
     uint32_t count = 0;
     uint64_t length = 0;
@@ -22,7 +22,7 @@ static uint32_t count_buckets(const tamis_segment *segments, size_t nsegments, u
     return count;
 }
 
-/* The largest length that gives so many buckets or more; as many as can be if there are fewer. */
+/* The largest length that gives at least `plan` buckets; if none does, one with most buckets. */
 static uint64_t bucket_length(const overlap_run *run, const tamis_segment *segments,
                               uint32_t plan) {
     uint64_t low = 1, high = run->model.length + 1;

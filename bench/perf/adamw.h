@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The yardstick of an update pass: AdamW as frameworks fuse it, one sweep over parameters, gradient
- * and moments, 28 bytes per element, 32 with a gradient that is cleared. One thread, compiled for
- * the best vectors of the processor.
+ * The baseline for an update pass: AdamW as frameworks fuse it, one sweep over parameters, gradient
+ * and moments, 28 bytes per element, 32 if the gradient is cleared. One thread, compiled for the
+ * processor's widest vectors.
  */
 #ifndef TAMIS_PERF_ADAMW_H
 #define TAMIS_PERF_ADAMW_H

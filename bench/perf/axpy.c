@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * One loop, three instruction sets, chosen at run time. No target_clones: its resolver runs before
- * the sanitizers are ready.
+ * One loop for three instruction sets, chosen at run time. This does not use target_clones, whose
+ * resolver runs before the sanitizers are ready.
  */
 #include "bench/perf/axpy.h"
 

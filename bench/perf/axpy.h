@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The yardstick of the accumulate phase: r += s * g, in place, 12 bytes per element. Compiled for
- * the best vectors of the processor, so that no ratio looks good because its base is slow.
+ * The baseline for the accumulate phase: r += s * g, in place, 12 bytes per element. Compiled for
+ * the processor's widest vectors, so that no ratio looks good because its base is slow.
  */
 #ifndef TAMIS_PERF_AXPY_H
 #define TAMIS_PERF_AXPY_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What every operation does with a case: its reducers, steps and gradients.
+ * Common to all operations on a case: its reducers, steps and gradients.
  */
 #include <string.h>
 
@@ -33,7 +33,7 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
         config.wire_type_sum = (tamis_wire_type)c->settings->sum_values;
         config.ranks_per_node = (uint32_t)c->settings->nodes_of;
     }
-    bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* one phase as a whole */
+    bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* counts as one phase */
     if (!baseline) {
         config.on_phase = hear_phase;
         config.on_phase_context = (void *)c;

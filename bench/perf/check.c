@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps on whole numbers, where every sum is exact, compared element by element with what the
- * rules of the library say:
+ * Steps on whole numbers, where every sum is exact, compared element by element with the library's
+ * rules:
  *
  *     all ranks hold the same indices and values, indices ascending
  *     values[i] = (sum over ranks of what left the accumulated gradient there) / ranks
  *     residual at the result: 0 (union), or 0 or untouched (pairs); elsewhere: untouched. With
- *     values of 16 bits not 0, but what two roundings take: of what the rank gave, and of the sum
+ *     16-bit values not 0, but the errors of two roundings: of what the rank sent, and of the sum
  *     dense output: the gradient is the result, rounded to its type, and zero elsewhere; sparse:
- *     it is as it was
+ *     it is unchanged
  *     schemes with an exact count: k entries
  */
 #include <math.h>
@@ -61,7 +61,7 @@ static void step(check *k, uint64_t number) {
     bench_try(group, tamis_reducer_residual(k->reducer, &k->residual), "residual after a step");
 }
 
-/* Ranks that disagree count as one wrong element each; then values cannot be compared. */
+/* Each rank that disagrees counts as one wrong element; values cannot be compared then. */
 static bool agree(const check *k) {
     const tamis_result *r = &k->result;
     if (!bench_same(k->c->group, r->count))
@@ -95,7 +95,7 @@ static float expected_value(const check *k, float sum) {
     return k->result.values ? mean : bench_rounded(k->c->type, mean);
 }
 
-/* Each rank checks all values against what left the ranks, gathered in parts. */
+/* Each rank checks all values against what left all ranks, gathered in parts. */
 static double wrong_values(const check *k) {
     bench_group *group = k->c->group;
     uint32_t ranks = group->nranks;

@@ -21,7 +21,7 @@ void perf_shape_make(size_t n, size_t nsegments, uint64_t seed, perf_shape *out)
         sum += weights[i];
         out->scales[i] = (float)exp(bench_normal(bench_key(seed, 3, 0), i));
     }
-    size_t left = n - nsegments; /* one element each is given beforehand */
+    size_t left = n - nsegments; /* each already has one element */
     for (size_t i = 0; i < nsegments; i++) {
         size_t share = (size_t)((double)(n - nsegments) * (weights[i] / sum));
         share = i + 1 == nsegments || share > left ? left : share;
@@ -36,8 +36,8 @@ void perf_shape_free(perf_shape *shape) {
     free(shape->scales);
 }
 
-/* v (1 - v^2)^(-1/4) for uniform v: P(|x| > t) falls as t^-4, as Student's t with 4 degrees of
- * freedom, without a logarithm. */
+/* v (1 - v^2)^(-1/4) for uniform v: P(|x| > t) falls as t^-4, like Student's t with 4 degrees of
+ * freedom, but needs no logarithm. */
 static void fill(float *out, size_t length, uint64_t key, uint64_t first, float scale) {
     for (size_t i = 0; i < length; i++) {
         float v = (float)(int32_t)(bench_random(key, first + i) >> 41) * 0x1p-22f - 1.0f;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * The timed repetitions. Each one alternates three things of the same n on every rank, so that
- * what disturbs the machine disturbs all three:
+ * The timed repetitions. Each one runs three operations of the same n in turn on every rank, so
+ * that a disturbance of the machine affects all three:
  *
  *     axpy    r += s * g                        own time of the slowest rank; with --op update
- *             a pass of AdamW of as many bytes
+ *             a pass of AdamW over as many bytes
  *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks; with --beside plain
  *             the same scheme with indices of u32 and values of fp32, without nodes
  *     step    tamis_reducer_start, _wait
  *
- * The last two count from barrier to barrier, which is never less than the time of the slowest
- * rank and includes the barrier itself. The axpy does not, so that ratios to it are not flattered.
- * On a CUDA device only the step is timed here; what is replayed as a graph is timed in replay.c.
+ * The last two are timed from barrier to barrier, which is never less than the time of the slowest
+ * rank and includes the barrier. The axpy excludes it, so ratios to it are not flattered. On a CUDA
+ * device only the step is timed here; replayed graphs are timed in replay.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,21 +28,21 @@ typedef struct loop {
     const perf_case *c;
     tamis_reducer *reducer, *dense; /* dense: local ranks, or plain */
     void *grads[BUFFERS];
-    void *work;   /* what may be overwritten */
-    float *plain; /* a gradient in binary32 for axpy and dense; NULL: grads are that already */
+    void *work;   /* a copy that may be overwritten */
+    float *plain; /* a binary32 gradient for axpy and dense; NULL: grads are binary32 */
     float *r, *sum;
     float *first, *second; /* of the AdamW beside --op update */
     bool baseline, in_place;
 } loop;
 
-/* The scheme as it is without formats of its own, and unheard. */
+/* The same scheme with default formats and without phase events. */
 static tamis_reducer *plain_reducer(const perf_case *c) {
     perf_settings plain = *c->settings;
     perf_case twin = *c;
     plain.index = TAMIS_INDEX_U32;
     plain.values = 0;
     plain.nodes_of = 0;
-    plain.scheme = ""; /* not the one whose phases are heard */
+    plain.scheme = ""; /* differs from the scheme whose phases are recorded */
     twin.settings = &plain;
     return perf_reducer(&twin, c->settings->scheme, (tamis_output)plain.output, c->device);
 }
@@ -94,7 +94,7 @@ static void close_loop(loop *l) {
     tamis_reducer_destroy(l->reducer);
 }
 
-/* A copy of the gradient where the operation writes into it, else the gradient itself. */
+/* A copy of the gradient if the operation overwrites it, else the gradient itself. */
 static void *input(loop *l, void *grad, size_t bytes, bool overwritten) {
     if (!overwritten)
         return grad;

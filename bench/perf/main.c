@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_perf: one operation over sizes and densities, always beside a dense all-reduce and an
- * axpy. Ends with status 1 if a check found something wrong.
+ * tamis_perf: times one operation over sizes and densities, always beside a dense all-reduce and an
+ * axpy. Ends with status 1 if a check found an error.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Bytes that a rank sends, P ranks, p indices of its own, u in the union, i bytes for the indices
- * of a slot, v for a value (4, bf16: 2):
+ * Bytes that a rank sends, with P ranks, p indices of its own, u in the union, i bytes for the
+ * indices of a slot, v for a value (4, bf16: 2):
  *
  *     union   all-gather of the indices to P - 1 others, all-reduce of u values:
  *             i (P - 1) + 2 v u (P - 1) / P; with exclusive picks, p = k/P and u = k, and u32, this
@@ -23,14 +23,15 @@
 #include "bench/common/half.h"
 #include "bench/perf/perf.h"
 
-/* Elements among which a rank's indices lie. */
+/* Number of elements that a rank's indices range over. */
 static double span_of(const perf_case *c) {
     const char *owner = c->scheme.ownership;
     bool fixed = strcmp(owner, "cyclic") == 0 || strcmp(owner, "rotate") == 0;
     return fixed ? (double)c->shape.n / c->group->nranks : (double)c->shape.n;
 }
 
-/* Slots whose size is not known beforehand carry gaps as they are: of random picks. */
+/* Whether slot sizes are not known beforehand. Gaps then take their actual size, for random
+ * picks. */
 static bool slots_grow(const perf_case *c) {
     return !bench_scheme_exact(&c->scheme) && c->settings->capacity == 0;
 }
@@ -47,12 +48,12 @@ static double index_bytes(const perf_case *c, double count, double span) {
     return 4 * count;
 }
 
-/* A leader's list goes in pieces: part of what a list to everybody would take. */
+/* A leader's list travels in pieces: factor on the bytes of a list that goes to every rank. */
 static double led(const perf_case *c, double nranks) {
     return strcmp(c->scheme.ownership, "leader") == 0 && nranks > 2 ? 2 / nranks : 1;
 }
 
-/* All with float32. @param share  of the result, in a slice */
+/* All in float32. @param share  part of the result in a slice */
 static double nodes_model(const perf_case *c, double picked, double share) {
     double size = (double)c->settings->nodes_of, nodes = c->group->nranks / size;
     double n = (double)c->shape.n, span = n / size;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The same steps on a CUDA device and on the CPU, over the same communicator; everything they leave
- * behind must have the same bits: indices, values, residual, gradient. The CPU's results are
- * checked by the rules in check.c.
+ * The same steps on a CUDA device and on the CPU, over the same communicator. All their results
+ * must have the same bits: indices, values, residual, gradient. check.c checks the CPU's results
+ * against the rules.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +17,9 @@ enum { STEPS = 3 };
 typedef struct side {
     tamis_device device;
     tamis_reducer *reducer;
-    void *grad;                                /* memory of the device */
-    tamis_result result;                       /* as below, in host memory */
-    void *indices, *values, *residual, *after; /* after: the gradient; all [n] at most */
+    void *grad;                                /* in the device's memory */
+    tamis_result result;                       /* like those below in host memory */
+    void *indices, *values, *residual, *after; /* after: the gradient; each at most [n] */
 } side;
 
 static void open_side(const perf_case *c, tamis_device device, side *out) {

@@ -20,22 +20,22 @@ typedef struct perf_case {
     tamis_dtype type;
     const char *index_format; /* of the reducer that is timed; "none": scheme dense */
     size_t grad_bytes;
-    tamis_energy *meter;        /* of the repetitions of perf_loop; NULL: not now */
-    tamis_energy_totals joules; /* of them all */
+    tamis_energy *meter;        /* during the repetitions of perf_loop, else NULL */
+    tamis_energy_totals joules; /* of all repetitions */
 } perf_case;
 
 /** Phases of joules beside those of the reducer. */
 enum { PERF_AXPY = TAMIS_ENERGY_USER, PERF_BASELINE = TAMIS_ENERGY_USER + 1 };
 
-/** One repetition. Seconds; of each figure the largest of all ranks. */
+/** One repetition. Seconds; each figure is the largest of all ranks. */
 typedef struct perf_sample {
     double axpy, dense, step;
     double accumulate, select; /* select: accumulate + cut */
     double cut, exchange, apply;
-    double wire_bytes, wire_model; /* sent by the rank that sends most, and by the formulas */
+    double wire_bytes, wire_model; /* sent by the rank that sends most; the formulas' estimate */
     double picked, selected, target, rescans;
-    double copy;                    /* CUDA: what a copy of as many bytes takes */
-    double host, blocking, queries; /* CUDA over nccl: time and calls of the host in a step */
+    double copy;                    /* CUDA: time of a copy of as many bytes */
+    double host, blocking, queries; /* CUDA over nccl: the host's time and calls in a step */
 } perf_sample;
 
 /** A reducer for the case, or for the scheme `dense`; ends all ranks if it cannot be made. */
@@ -48,27 +48,27 @@ void perf_step(const perf_case *c, tamis_reducer *reducer, void *grad);
 /** Memory traffic of the accumulate pass. */
 double perf_pass_bytes(const perf_case *c);
 
-/** Gradient of `stream` as the case has it: in its type, in memory of its device. */
+/** Gradient of `stream` in the case's type and its device's memory. */
 void perf_gradient_put(const perf_case *c, uint64_t stream, float *scratch, void *out);
 
 /** loop.c: the timed repetitions; the same samples, and joules, on all ranks. Free with free(). */
 perf_sample *perf_loop(perf_case *c);
 
-/** Of each figure of each repetition the largest of all ranks. */
+/** Replace each figure of each repetition by the largest of all ranks. */
 void perf_take_slowest(const perf_case *c, perf_sample *samples, size_t count);
 
-/** replay.c: whether a step runs on the device alone, and what perf_loop does then. */
+/** replay.c: whether a step runs on the device without the host; perf_loop for such steps. */
 bool perf_replays(const perf_case *c);
 perf_sample *perf_replay(const perf_case *c);
 
-/** check.c: wrong elements of some steps, over all ranks. */
+/** check.c: number of wrong elements in some steps, over all ranks. */
 double perf_check(const perf_case *c);
 
-/** parity.c: the same of steps on a CUDA device, compared with the CPU bit for bit. */
+/** parity.c: the same for steps on a CUDA device, compared with the CPU bit for bit. */
 double perf_parity(const perf_case *c);
 
-/** model.c: bytes that a rank sends, without headers; from what the rank that picked most picked,
- * and the size of the union. */
+/** model.c: bytes that a rank sends, without headers, from the most picks of a rank and the size of
+ * the union. */
 double perf_wire_model(const perf_case *c, double picked, double selected);
 
 /** table.c */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * Timed repetitions of a step that runs on a CUDA device without the host. A round is one step on
- * each of some gradients in turn, so that what a step needs has left the cache since the round
- * before. Rounds are captured once, with the steps in them, and replayed:
+ * each of several gradients in turn, so that a step's data has left the cache since the round
+ * before. Rounds with their steps are captured once and replayed:
  *
  *     refill g0, start, join | refill g1, start, join | ...          (refill: dense output only)
  *
- * The time of a round is that between two events of the device, slowest rank, without the refills,
- * which are timed alone. The yardstick is the copy rate of the device in the same process.
+ * The time of a round is measured between two device events, on the slowest rank, less the refills,
+ * which are timed separately. The baseline is the device's copy rate in the same process.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -22,10 +22,10 @@ enum { BUFFERS = 4, ROUNDS_BEFORE_CAPTURE = 2, DIRECT_ROUNDS = 5 };
 typedef struct rounds {
     const perf_case *c;
     tamis_reducer *reducer;
-    void *grads[BUFFERS], *given[BUFFERS]; /* given: what dense output refills from, or NULL */
+    void *grads[BUFFERS], *given[BUFFERS]; /* given: sources of dense output's refills, or NULL */
     bool refill, step;
     bench_replay *direct, *whole, *refills; /* whole: both; refills: NULL if there are none */
-    double copy_s;                          /* for the bytes of a step */
+    double copy_s;                          /* time of a copy of a step's bytes */
 } rounds;
 
 bool perf_replays(const perf_case *c) {
@@ -33,7 +33,7 @@ bool perf_replays(const perf_case *c) {
     bool counted = strcmp(threshold, "exact") == 0 || strcmp(threshold, "predict") == 0;
     bool bounded = c->settings->capacity > 0 && strcmp(threshold, "sage") != 0 &&
                    strcmp(threshold, "reuse") != 0 && strcmp(ownership, "balanced") != 0;
-    bool plain = c->settings->values == 0 && c->settings->index <= 1; /* as kernels send */
+    bool plain = c->settings->values == 0 && c->settings->index <= 1; /* formats of the kernels */
     return c->device == TAMIS_DEVICE_CUDA && c->settings->op == PERF_STEP && (counted || bounded) &&
            plain && strcmp(tamis_comm_transport(c->group->comm), "nccl") == 0 &&
            strcmp(ownership, "bins") != 0 && strcmp(c->scheme.exchange, "dense") != 0 &&
@@ -89,7 +89,7 @@ static void open_rounds(const perf_case *c, rounds *out) {
     }
 }
 
-/* The graphs hold the steps' memory, so they go first. */
+/* The graphs use the steps' memory, so destroy them first. */
 static void close_rounds(rounds *r) {
     if (r->refills)
         bench_replay_close(r->refills);
@@ -124,8 +124,8 @@ static perf_sample replay_round(rounds *r) {
     return sample;
 }
 
-/* What the host does while it enqueues steps directly: its time, and calls that could wait; -1 if
- * nobody counts those. The library may be eight steps behind, so a round never fills its ring. */
+/* The host's work while it enqueues steps directly: its time, and calls that could wait; -1 if not
+ * counted. The library may be eight steps behind, so a round never fills its ring buffer. */
 static perf_sample watch_host(rounds *r) {
     const double steps = BUFFERS * DIRECT_ROUNDS;
     perf_sample sum = {.blocking = -1, .queries = -1};

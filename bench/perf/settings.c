@@ -13,7 +13,7 @@
 static const char *const purpose =
     "Time one operation over sizes, beside a dense all-reduce and an in-place axpy of the same n.";
 
-/* What checks, sizes and the model go by. */
+/* The program sets these itself, for checks, sizes and the model depend on them. */
 const char perf_own_options[] =
     "density|output|op|nonfinite|density_max|ranks_per_node|residual_decay|"
     "device|grad_dtype|index_format|wire_type|wire_type_sum|threads|capacity|"
@@ -43,7 +43,7 @@ static void check_settings(perf_settings *s) {
     if (s->op == PERF_UPDATE) {
         if (s->threads > 1 || s->grad != TAMIS_DTYPE_FLOAT32)
             bench_usage("--op update is beside a pass of AdamW in one thread, on fp32");
-        s->check = 0; /* of gradients alone is known what must come out */
+        s->check = 0; /* the check knows expected results for gradients only */
     }
     if (perf_one_pass(s->op)) {
         if (s->ranks > 1 || s->transport > BENCH_LOCAL || bench_launched_ranks() > 1)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the command line of tamis_perf says. Letters as in nccl-tests where they exist there.
+ * The settings of tamis_perf, from its command line. Letters are nccl-tests' where it has them.
  */
 #ifndef TAMIS_PERF_SETTINGS_H
 #define TAMIS_PERF_SETTINGS_H
@@ -20,7 +20,7 @@ typedef enum perf_op { PERF_STEP, PERF_ACCUMULATE, PERF_EXCHANGE, PERF_DENSE, PE
 typedef enum perf_beside { PERF_BESIDE_DENSE, PERF_BESIDE_PLAIN } perf_beside;
 #define PERF_BESIDES "dense|plain"
 
-/** Whether the accumulate phase alone is timed, for which one rank does. */
+/** Whether only the accumulate phase is timed, for which one rank suffices. */
 static inline bool perf_one_pass(int op) {
     return op == PERF_ACCUMULATE || op == PERF_UPDATE;
 }
@@ -33,7 +33,7 @@ typedef struct perf_settings {
     uint64_t min_bytes, max_bytes, factor, elements, iterations, warmup, check, threads, segments;
     uint64_t ranks, nodes_of, seed; /* nodes_of: ranks per node; 0: flat */
     const char *scheme, *density_list, *set, *json;
-    double densities[PERF_DENSITIES], capacity, beta1; /* the latter of op update */
+    double densities[PERF_DENSITIES], capacity, beta1; /* beta1: for op update */
     size_t ndensities;
     FILE *report, *table; /* first rank only; table is stderr when the records go to stdout */
 } perf_settings;

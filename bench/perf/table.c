@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * From samples to a row: a line of the table and a record. Ratios are made in each repetition;
- * what is printed is the median over repetitions. The meaning of each column is printed above
+ * Turns samples into a row: a line of the table and a record. Ratios are computed in each
+ * repetition; the median over repetitions is printed. The meaning of each column is printed above
  * the table.
  */
 #include <math.h>
@@ -86,7 +86,7 @@ static double rescans(samples s) {
     return sum;
 }
 
-/* Of the accumulate pass; of the dense operation what goes over the wire. */
+/* Memory traffic of the accumulate pass; for the dense operation bytes on the wire. */
 static double bytes_moved(const perf_case *c, samples s) {
     return c->settings->op == PERF_DENSE ? quantile(s, wire_model, 1.0) : perf_pass_bytes(c);
 }
@@ -107,7 +107,7 @@ static json_t *number_if(bool known, double value) {
     return known && isfinite(value) ? json_real(value) : json_null();
 }
 
-/* Of a replayed step nobody knows them. */
+/* Unknown for a replayed step. */
 static json_t *phases(samples s) {
     if (median(s, copy) > 0)
         return json_null();
@@ -146,7 +146,7 @@ static json_t *what(const perf_case *c, samples s) {
     return record;
 }
 
-/* What only a CUDA device has. Steps that the host drives have no figures of replays. */
+/* Fields for CUDA devices only. Steps that the host drives have no replay figures. */
 static void add_device(const perf_case *c, samples s, json_t *record) {
     bool replayed = median(s, copy) > 0, counted = replayed && median(s, blocking) >= 0;
     double gb_s = replayed ? 1e-9 * perf_pass_bytes(c) / median(s, copy) : 0.0;

@@ -6,7 +6,7 @@
 typedef struct job {
     const job_plan *plan;
     plant plant;
-    plant_knobs before, now; /* now from from_step on */
+    plant_knobs before, now; /* `now` applies from from_step on */
     uint64_t from_step, step;
     job_result sum;
 } job;
@@ -15,7 +15,7 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* Steps that fill a window at the pace of now. */
+/* Number of steps that fill a window at the current pace. */
 static uint64_t window_steps(const job *j) {
     double step_s, watts;
     plant_rest(&j->plan->plant, &j->now, &step_s, &watts);
@@ -23,7 +23,7 @@ static uint64_t window_steps(const job *j) {
     return smaller(steps, j->plan->steps - j->step);
 }
 
-/* A decision takes hold in the midst of a window. */
+/* A decision may take effect within a window. */
 static plant_run make_steps(job *j, uint64_t steps) {
     plant_run truth = {0.0, 0.0};
     uint64_t old = j->from_step > j->step ? smaller(j->from_step - j->step, steps) : 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A fixed amount of work on the plant, with a governor or without.
+ * A fixed amount of work on the plant, with or without a governor.
  */
 #ifndef TAMIS_BENCH_JOB_H
 #define TAMIS_BENCH_JOB_H
@@ -15,18 +15,18 @@ typedef struct job_plan {
     const tamis_carbon *carbon; /* NULL: intensity is unknown */
     double unix_begin_s;
     double horizon_s; /* of the outlook */
-    double window_s;  /* about */
+    double window_s;  /* approximately */
     uint64_t steps;   /* to be done */
 } job_plan;
 
-/** What it took, without noise. */
+/** What the job took, without noise. */
 typedef struct job_result {
     double seconds, joules, grams; /* grams NAN: unknown */
     double density;                /* mean over the steps */
     uint64_t windows, changes;
 } job_result;
 
-/** Called after every window, for what else is to be looked at; may be NULL. */
+/** Called after every window; may be NULL. */
 typedef void (*job_observer)(void *context, const plant_run *truth,
                              const tamis_governor_window *window,
                              const tamis_governor_decision *decision);

@@ -20,7 +20,7 @@ static _Noreturn void refuse(const reader *r, const char *why) {
     bench_usage("%s, line %zu: %s", r->path, r->line, why);
 }
 
-/* A number, or NAN where there is null or nothing. */
+/* A number; NAN if it is null or missing. */
 static double number(const json_t *object, const char *name) {
     const json_t *value = json_object_get(object, name);
     return json_is_number(value) ? json_number_value(value) : NAN;
@@ -64,7 +64,7 @@ static void read_header(reader *r, const json_t *record) {
     r->log->t0_unix = number(record, "t0_unix");
 }
 
-/* Microjoules of a window; the meter says which domains count, so that none is counted twice. */
+/* Add microjoules of a window. The meter says which domains count, so that none counts twice. */
 static void add_joules(const json_t *domains, tamis_governor_window *w) {
     size_t i;
     json_t *domain;
@@ -77,7 +77,7 @@ static void add_joules(const json_t *domains, tamis_governor_window *w) {
     }
 }
 
-/* No governor has run: there was neither a pause nor a cap. */
+/* A window of a run without a governor, so without pause or cap. */
 static void read_window(reader *r, const json_t *record) {
     uint64_t first = count(r, record, "step0"), next = count(r, record, "step1");
     double t0 = needed(r, record, "t0"), t1 = needed(r, record, "t1");
@@ -175,7 +175,7 @@ void replay_log_read(const char *path, replay_log *out) {
             break;
         }
         json_t *record = json_loadb(text, (size_t)length, 0, &error);
-        if (!record) { /* of a run that was killed, when another one went on in its file */
+        if (!record) { /* from a killed run, to whose file a later run appended */
             out->cut = true;
             continue;
         }

@@ -14,12 +14,12 @@
 
 typedef struct replay_entry {
     size_t line;
-    bool budget; /* nothing but a new budget: the next three */
+    bool budget; /* only a new budget: the next three */
     double watts, g_per_h;
     uint64_t until_step;
     tamis_governor_window window;
     double unix_s; /* of its end; NAN: unknown */
-    bool decided;  /* `decision` is what was decided then */
+    bool decided;  /* `decision` is valid */
     tamis_governor_decision decision;
 } replay_entry;
 
@@ -31,7 +31,7 @@ typedef struct replay_log {
     double t0_unix;
 } replay_log;
 
-/** Ends the process with status 2, naming file and line, where it is no such log. */
+/** Ends the process with status 2, naming file and line, if it is not such a log. */
 void replay_log_read(const char *path, replay_log *out);
 void replay_log_free(replay_log *log);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_replay: decisions of a governor from a log, or on a model. Status 1: the log decided
- * otherwise.
+ * tamis_replay: decisions of a governor from a log, or on a model. Status 1: the log holds other
+ * decisions.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "bench/replay/log.h"
 #include "bench/replay/settings.h"
 
-/* The library's own line, for it is exact: appended to a log it can be verified later. */
+/* Write the library's own line, which is exact: appended to a log it can be verified later. */
 static void write_decision(const replay_settings *s, const tamis_governor_window *w,
                            const tamis_governor_decision *d) {
     char line[TAMIS_GOVERNOR_LINE_BYTES];
@@ -40,7 +40,7 @@ static bool same(const tamis_governor_decision *a, const tamis_governor_decision
            same_bits(a->cap_w, b->cap_w);
 }
 
-/* Intensity and outlook, where the record has none and the file knows. */
+/* Add intensity and outlook from the file if the record has none. */
 static void add_intensity(const replay_settings *s, const replay_entry *e,
                           tamis_governor_window *w) {
     tamis_carbon_outlook ahead = TAMIS_CARBON_OUTLOOK_INIT;
@@ -53,7 +53,7 @@ static void add_intensity(const replay_settings *s, const replay_entry *e,
     w->outlook_low_g_per_kwh = ahead.low;
 }
 
-/* @return whether the log says the same, or nothing */
+/* @return whether the log holds the same decision, or none */
 static bool repeat(const replay_settings *s, tamis_governor *governor, const replay_entry *e) {
     tamis_governor_decision d = TAMIS_GOVERNOR_DECISION_INIT;
     tamis_governor_window w = e->window;

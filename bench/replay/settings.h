@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the command line of tamis_replay says.
+ * The settings of tamis_replay, from its command line.
  */
 #ifndef TAMIS_REPLAY_SETTINGS_H
 #define TAMIS_REPLAY_SETTINGS_H
@@ -16,7 +16,7 @@ typedef struct replay_settings {
     double constant; /* g/kWh; 0: unknown */
     double hours;    /* of work, for the plant */
     uint64_t devices, lead, ranks, seed;
-    job_plan plan; /* governor and carbon for both, the rest for the plant */
+    job_plan plan; /* governor and carbon also for a log, the rest for the plant only */
     FILE *report, *table;
 } replay_settings;
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step, compared with the rules. With acc_r = residual + gradient of rank r before, and left_r =
- * acc_r - residual of rank r after:
+ * Compares a step with the rules. With acc_r = residual + gradient of rank r before the step, and
+ * left_r = acc_r - residual of rank r after it:
  *
  *     left_r[i] is 0 or acc_r[i]
  *     result[i] = (sum over ranks, in their order, of left_r[i]) / P: zero where nothing left
  *     indices ascend; their values are those of the dense result, which is zero elsewhere
  *     exact counts: k entries
  *
- * This holds for every preset, whatever decides what leaves; no rule looks at its name.
+ * This holds for every preset, however it chooses what leaves; no rule depends on its name.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "bench/common/measure.h"
 #include "bench/schemes/schemes.h"
 
-/* What all ranks hold, for any of them to read between two barriers. */
+/* The data of a rank, which all ranks may read between two barriers. */
 typedef struct view {
     const float *acc, *residual; /* residual NULL: the scheme has none */
 } view;
@@ -41,7 +41,7 @@ static void close_views(scheme_check *check, view *all) {
     free(all);
 }
 
-/* Of this rank's share of the entries. */
+/* Wrong entries in this rank's share. */
 static double wrong_values(const scheme_check *check, const view *all, const float *result) {
     uint32_t ranks = check->group->nranks, rank = check->group->rank;
     size_t n = check->c->source->n, end = n * (rank + 1) / ranks;
@@ -82,8 +82,8 @@ double scheme_check_after(scheme_check *check, const float *result) {
 
 /* -- truth ------------------------------------------------------------------------------------ */
 
-/* The k-th largest of n magnitudes, k from 1: Hoare's selection as Wirth writes it. The k largest
- * lie behind it then. */
+/* The k-th largest of n magnitudes, k from 1, by Hoare's selection in Wirth's form. Afterwards the
+ * k largest are the last k of the array. */
 static float largest(float *values, size_t n, size_t k) {
     ptrdiff_t low = 0, high = (ptrdiff_t)n - 1, at = (ptrdiff_t)(n - k);
     while (low < high) {
@@ -106,8 +106,8 @@ static float largest(float *values, size_t n, size_t k) {
     return values[at];
 }
 
-/* Energy of what left, summed over ranks, over that of as many largest entries of
- * what was there. */
+/* Energy of what left, summed over ranks, divided by that of as many largest entries of what the
+ * ranks held. */
 static double captured(scheme_check *check, const view *all, size_t count) {
     size_t n = check->c->source->n;
     double inside = 0, best = 0;

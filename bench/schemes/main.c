@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_schemes: every preset of the library on the same gradients. Ends with status 1 if a preset
- * breaks a rule. The presets are those of tamis_scheme_list, whatever they are called.
+ * tamis_schemes: runs every preset of tamis_scheme_list, whatever its name, on the same gradients.
+ * Ends with status 1 if a preset breaks a rule.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "bench/common/start.h"
 #include "bench/schemes/schemes.h"
 
-/* One preset; @return whether it keeps the rules. */
+/* Run one preset. @return whether it keeps the rules. */
 static bool run_scheme(bench_group *group, const scheme_source *source,
                        const tamis_scheme_info *info, double density) {
     scheme_case c = {.source = source, .info = info, .density = density};
@@ -46,7 +46,7 @@ static int run_all(bench_group *group, void *context) {
     return !fine;
 }
 
-/* Names that are asked for and do not exist: said once, and left out. */
+/* Print once the names that were asked for but do not exist; they are left out. */
 static void tell_missing(const schemes_settings *s) {
     bench_scheme policies;
     char name[64];

@@ -5,7 +5,8 @@
 #include "bench/common/measure.h"
 #include "bench/schemes/schemes.h"
 
-/* Processor time of this thread by phases; between the ends of two phases the later one ran. */
+/* Processor time of this thread by phase. The time between the ends of two phases belongs to the
+ * later one. */
 typedef struct phase_clocks {
     double last, spent[TAMIS_PHASES];
 } phase_clocks;
@@ -94,7 +95,7 @@ static void sample(runner *r, const tamis_stats *s, scheme_sample *out) {
     };
 }
 
-/* Checked steps end stretches of steps / checks steps; the last step is one of them. */
+/* Every (steps / checks)-th step is checked, the last one included. */
 static bool is_checked(const runner *r, uint64_t number) {
     uint64_t checks = r->run->nchecked, steps = r->run->steps;
     return (number + 1) * checks / steps != number * checks / steps;

@@ -3,11 +3,11 @@
  * One preset on the gradients of a source, step by step, ranks as threads.
  *
  * Times are processor times (CLOCK_THREAD_CPUTIME_ID) of each rank's own thread between the ends of
- * its phases. More ranks than cores take turns, and a clock on the wall would count the turns of
- * others; the time of a thread counts its own work only, and sleeping in the exchange not at all:
- * it is what a phase takes where every rank has a core. But ranks of one machine share its caches
- * and its memory, which many machines would not, and who gets a core back finds the caches of
- * others: that is in the figures, in those of the slowest rank more than in the mean.
+ * its phases. More ranks than cores take turns, and wall-clock time would count the turns of other
+ * ranks. Thread time counts only a thread's own work and no sleep in the exchange, so it is what a
+ * phase takes if every rank has a core. But ranks of one machine share its caches and memory, which
+ * ranks on many machines would not, and a rank that gets a core back finds the caches filled by
+ * others. The figures include this, those of the slowest rank more than the mean.
  */
 #ifndef TAMIS_SCHEMES_SCHEMES_H
 #define TAMIS_SCHEMES_SCHEMES_H
@@ -30,11 +30,11 @@ typedef struct scheme_sample {
     double accumulate_cpu_s, cut_cpu_s, exchange_cpu_s, apply_cpu_s;
 } scheme_sample;
 
-/** A step that was checked. The same on all ranks. */
+/** A checked step. The same on all ranks. */
 typedef struct scheme_checked {
     uint64_t step;
-    double true_threshold; /* mean over ranks of the k-th largest magnitude of what a rank holds */
-    double captured; /* of the sum over ranks of what they hold: energy of what left / energy of as
+    double true_threshold; /* mean over ranks of the k-th largest magnitude that a rank holds */
+    double captured; /* in the sum over ranks of what they hold: energy of what left / energy of as
                         many largest entries */
 } scheme_checked;
 
@@ -62,13 +62,13 @@ typedef struct scheme_check {
 
 void scheme_check_before(scheme_check *check, const float *gradient);
 
-/** Compare with the rules: see check.c. @return what is wrong, of this rank. */
+/** Compare with the rules: see check.c. @return how much is wrong on this rank. */
 double scheme_check_after(scheme_check *check, const float *result);
 
-/** What the step should have cut at, and what its choice was worth. Collective. */
+/** The threshold that the step should have used, and what its choice captured. Collective. */
 void scheme_check_truth(scheme_check *check, const tamis_stats *stats, scheme_checked *out);
 
-/** table.c: of the first rank. @return whether everything is as promised. */
+/** table.c: first rank. @return whether everything is as promised. */
 bool scheme_report(FILE *file, bench_group *group, const scheme_case *c, const scheme_run *run);
 
 /** speed.c: whole steps of processes, beside MPI's all-reduce. Collective. */

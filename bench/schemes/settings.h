@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the command line of tamis_schemes says.
+ * The settings of tamis_schemes, from its command line.
  */
 #ifndef TAMIS_SCHEMES_SETTINGS_H
 #define TAMIS_SCHEMES_SETTINGS_H
@@ -19,7 +19,7 @@ typedef struct schemes_settings {
     size_t nranks, ndensities;
     uint64_t elements, segments, steps, checks, warmup, seed;
     bool list, speed;
-    FILE *report; /* of rank 0; NULL: none */
+    FILE *report; /* rank 0's; NULL: none */
 } schemes_settings;
 
 /** Parse and check; ends the process on wrong usage, and for --list. */

@@ -20,7 +20,7 @@ static float student(uint64_t key, uint64_t i) {
 
 static void divide(scheme_source *s, uint64_t seed) {
     double *shares = bench_alloc(s->nsegments, sizeof *shares), sum = 0.0;
-    size_t left = s->n - s->nsegments; /* one element each is given beforehand */
+    size_t left = s->n - s->nsegments; /* each already has one element */
     for (size_t i = 0; i < s->nsegments; i++) {
         shares[i] = exp2(5.0 * bench_uniform(bench_key(seed, PURPOSE_LENGTHS, 0), i));
         sum += shares[i];
@@ -34,7 +34,7 @@ static void divide(scheme_source *s, uint64_t seed) {
     free(shares);
 }
 
-/* The square of Student's t with 3 degrees of freedom is 3 in the mean. */
+/* The square of Student's t with 3 degrees of freedom has mean 3. */
 static void weigh(scheme_source *s, uint64_t seed) {
     double energy = 0.0;
     for (size_t i = 0; i < s->nsegments; i++) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Where gradients come from: a recording of a training run, or a generator with a heavy tail and a
- * scale that moves. Both give the same numbers to every scheme.
+ * The source of gradients: a recording of a training run, or a generator with a heavy tail and a
+ * changing scale. Both give the same numbers to every scheme.
  *
  * The generator: entry i of rank r in step t of T is
  *
  *     s(t) * w_l * x        x = pool[(a + i) mod 2^20], a a random number of (r, t, l)
- *     w_l                   of the layer l that holds i: lognormal, median 1, sigma 1.5
+ *     w_l                   weight of the layer l that holds i: lognormal, median 1, sigma 1.5
  *     pool                  Student's t with 3 degrees of freedom,
  *                           z0 / sqrt((z1^2 + z2^2 + z3^2) / 3)
  *     s(t)                  falls to a fifth from t = 0 to T, ten times more from 2 T / 3 on (a
@@ -14,9 +14,10 @@
  *                           jitter of sigma 0.15, times 4 in every 40th step and 100 in one at T /
  *                           3
  *
- * All weights have a common factor, such that a gradient of scale 1 has about the norm 1, for which
+ * A common factor of all weights gives a gradient of scale 1 a norm of about 1, for which
  * thresholds that start at 1 / (2 sqrt k) are meant. The layers' lengths are between one and 32
- * times the shortest. Random numbers are those of bench/common/random.h: of the seed alone.
+ * times the shortest. Random numbers are those of bench/common/random.h and depend on the seed
+ * alone.
  */
 #ifndef TAMIS_SCHEMES_SOURCE_H
 #define TAMIS_SCHEMES_SOURCE_H
@@ -33,7 +34,7 @@ typedef struct scheme_source {
     bench_recording recording; /* recorded */
 } scheme_source;
 
-/** Ends the process with a sentence if the recording cannot be read. */
+/** Ends the process with a message if the recording cannot be read. */
 void source_open(const schemes_settings *settings, scheme_source *out);
 void source_close(scheme_source *source);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Whole steps on ranks that are processes. Each repetition makes MPI's own all-reduce of the whole
- * gradient and a step of every preset asked for, one after the other, so that what disturbs the
- * machine disturbs all; ratios are made in each repetition, and medians over the repetitions told.
+ * Whole steps on ranks that are processes. Each repetition runs MPI's own all-reduce of the whole
+ * gradient and a step of every wanted preset, one after the other, so that a disturbance of the
+ * machine affects all. Ratios are computed in each repetition; medians over repetitions are
+ * reported.
  *
  *     step         from barrier to barrier
  *     accumulate   that phase, slowest rank
@@ -10,7 +11,7 @@
  *     dense        the all-reduce, barrier to barrier
  *     over         step / accumulate
  *     speedup      dense / after
- *     ..._least    the fastest of all repetitions: what a machine that others use would do alone
+ *     ..._least    the fastest repetition: an estimate for an idle machine, if others use this one
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static void open_contestant(contest *c, const tamis_scheme_info *info) {
     one->after = bench_alloc(c->repetitions, sizeof(double));
     config.scheme = info->name;
     config.density = c->density;
-    config.output = TAMIS_OUTPUT_SPARSE; /* which leaves the gradient as it is */
+    config.output = TAMIS_OUTPUT_SPARSE; /* leaves the gradient unchanged */
     bench_try(c->group, tamis_layout_create(c->source->segments, c->source->nsegments, &layout),
               "cannot make a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &one->reducer),
@@ -62,7 +63,7 @@ static void open_contest(bench_group *group, const scheme_source *source, double
     *out = (contest){.group = group, .source = source, .density = density};
     out->repetitions = source->settings->steps;
     for (size_t i = 0; tamis_scheme_list(i, &info) && out->count < MOST; i++) {
-        bool dense = strcmp(info.exchange, "dense") == 0; /* MPI's own stands for it */
+        bool dense = strcmp(info.exchange, "dense") == 0; /* MPI's own all-reduce replaces it */
         if (!dense && schemes_wanted(source->settings, info.name))
             open_contestant(out, &info);
     }
@@ -114,7 +115,7 @@ static void repeat(contest *c, uint64_t number, bool counts) {
     uint64_t place = counts ? number : 0;
     c->dense[place] = bench_max(c->group, time_dense(c, gradient));
     for (size_t i = 0; i < c->count; i++) {
-        contestant *one = &c->all[(i + number) % c->count]; /* nobody is always the first */
+        contestant *one = &c->all[(i + number) % c->count]; /* none is always first */
         double times[2];
         time_step(c, one, gradient, times);
         one->step[place] = times[0];
@@ -123,7 +124,7 @@ static void repeat(contest *c, uint64_t number, bool counts) {
     }
 }
 
-/* Median of a[i] / b[i], or of a[i] where b is NULL. */
+/* Median of a[i] / b[i], or of a[i] if b is NULL. */
 static double median(const double *a, const double *b, uint64_t count) {
     double *values = bench_alloc(count, sizeof *values);
     for (uint64_t i = 0; i < count; i++)
@@ -140,7 +141,7 @@ static double least(const double *a, uint64_t count) {
     return result;
 }
 
-/* @param against  the library's default, which others are measured by */
+/* @param against  the library's default, with which others are compared */
 static void report(const contest *c, const contestant *one, const contestant *against) {
     uint64_t m = c->repetitions;
     json_t *record = bench_report_new("scheme_speed");

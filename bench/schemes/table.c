@@ -7,17 +7,17 @@
  *     input, n, ranks, steps, density_target, target, seed: the same for all presets; target is k
  *     selected_min, _mean, _max; count_error_max: max |selected - k| / k
  *     density      selected / n, step by step
- *     padding      P * (most picks of a rank) / (picks of all) - 1, step by step: what slots of
- *                  even size carry for nothing; 0 where nobody picked. imbalance_max: the largest +
- *                  1, which is most picks / mean picks
+ *     padding      P * (most picks of a rank) / (picks of all) - 1, step by step: the unused share
+ *                  of slots of equal size; 0 if no rank picked. imbalance_max: the largest + 1,
+ *                  which is most picks / mean picks
  *     threshold    smallest magnitude sent, mean over the ranks that sent anything, step by step;
- *                  null where the scheme has no threshold in units of the gradient: budget not
+ *                  null if the scheme has no threshold in units of the gradient: budget not
  *                  `global`, or dense
  *     checked      steps compared with the rules: step, true_threshold, captured (schemes.h)
- *     cpu_us, cpu_slowest_us   of a phase: processor time, mean over ranks and of the slowest rank;
+ *     cpu_us, cpu_slowest_us   processor time of a phase, mean over ranks and of the slowest rank;
  *                  median over steps
- *     residual     norm of what stayed / norm of what was there, mean over ranks, step by step;
- *                  null for dense. residual_norm: of the last step, mean over ranks
+ *     residual     norm of what stayed / norm before the cut, mean over ranks, step by step; null
+ *                  for dense. residual_norm: of the last step, mean over ranks
  *     wire_bytes_per_step      of the rank that sent most, mean over steps; dense_bytes: of a ring
  *     deferred     entries that did not fit a slot, all steps
  *     wrong, replicas_identical     0 and true, or something is broken

@@ -7,8 +7,8 @@
 
 #include "bench/train/layers.h"
 
-/* Where a head of a window begins: in qkv and its gradient (q; k and v lie `width` and 2 `width`
- * further), in o, in A. */
+/* Where a head of a window begins: in qkv and its gradient (there its q; k and v follow `width` and
+ * 2 `width` later), in o, in A. */
 typedef struct place {
     size_t qkv, o, a;
 } place;
@@ -22,8 +22,8 @@ static place place_of(const attention *l, size_t window, size_t head) {
     };
 }
 
-/* Of the first `past` numbers of each row, the others are 0. One row is as long as its place
- * allows: exponentials only where something is seen. */
+/* Softmax of the row's first `past` numbers, the places that it may attend to; sets the others to
+ * 0. So no exponential is computed above the diagonal. */
 static void softmax_row(float *s, size_t past, size_t length, float scale) {
     float top = s[0], sum = 0.0f;
     for (size_t i = 1; i < past; i++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Causal self-attention of many heads (Vaswani et al., arXiv 1706.03762). Each place of a window
- * looks at itself and the places before it:
+ * Causal multi-head self-attention (Vaswani et al., arXiv 1706.03762). Each place of a window
+ * attends to itself and the places before it:
  *
- *     S = Q K' / sqrt(d), and nothing above the diagonal;  A = softmax of the rows of S;  O = A V
+ *     S = Q K' / sqrt(d), masked above the diagonal;  A = softmax of the rows of S;  O = A V
  *
- * for each window and each head by itself, with T = context and d = width / heads. A row of `qkv`
- * holds q, k and v of one place, and each of them the heads one after the other:
+ * for each window and head separately, with T = context and d = width / heads. A row of `qkv` holds
+ * q, k and v of one place, each with the heads one after the other:
  *
  *     | q head 0 | q head 1 | ... | k head 0 | k head 1 | ... | v head 0 | v head 1 | ... |
  */
@@ -27,7 +27,7 @@ typedef struct attention {
  */
 void attention_forward(const attention *l, const float *qkv, float *a, float *o);
 
-/** @param dqkv  [out]  the gradient with respect to qkv, from that with respect to o */
+/** @param dqkv  [out]  gradient with respect to qkv, from the one with respect to o */
 void attention_backward(const attention *l, const float *qkv, const float *a, const float *d_o,
                         float *dqkv);
 

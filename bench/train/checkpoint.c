@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a run goes on with, a file per rank:
+ * The state with which a run continues, one file per rank:
  *
  *     | header | params | state of the optimizer | control | residual | moments |
  *                                                  `------ of the reducer ------'
  *
- * Segments that are exchanged dense have no residual, and leave nothing in their reducer.
+ * Segments that are exchanged dense have no residual; their reducer has no state to save.
  *
- * With as many ranks as before each reads its own file and goes on bit for bit. With another number
- * what waits in the residuals is divided anew (shares.h), moments become the mean of the old ones,
- * thresholds are those of any old rank; all else is the same on all ranks.
+ * With as many ranks as before, each reads its own file and continues bit for bit. With another
+ * number the residuals are divided anew (shares.h), moments become the mean of the old ones, and
+ * thresholds come from any old rank; all else is the same on all ranks.
  *
  * A crash between the writes of two ranks would leave files of two steps under one name, so use a
  * new prefix for each save that must not be lost.
@@ -26,7 +26,7 @@
 
 static const char magic[8] = "TAMTRN5";
 
-/* Behind the header, in this order. One that is not there has no bytes. */
+/* The parts that follow the header, in this order. An absent part has 0 bytes. */
 enum {
     PARAMS,
     STATES,
@@ -36,27 +36,27 @@ enum {
     PARTS = MOMENTS + 2
 };
 
-/* In the byte order of the machine; on another, `bytes` would not fit. */
+/* In the machine's byte order; a machine with the other order refuses it by `bytes`. */
 typedef struct header {
     char magic[8];
-    uint64_t bytes;   /* of this header, so that others find what follows */
+    uint64_t bytes;   /* of this header, so that readers find what follows */
     uint64_t samples; /* of a step, all ranks together */
     uint64_t step, seed, batch, optimizer, reduce, rank, nranks;
-    uint64_t workload, model;   /* XXH3 of its name; of segments and identity */
+    uint64_t workload, model;   /* XXH3 of the name; XXH3 of segments and identity */
     uint64_t passes;            /* that made the moments */
     uint64_t parts[PARTS];      /* bytes */
-    tamis_energy_totals joules; /* of all ranks until then */
+    tamis_energy_totals joules; /* of all ranks so far */
     uint64_t checksum;          /* XXH3 of all else */
 } header;
 
 typedef struct content {
     header header;
-    void *parts[PARTS]; /* params and state are the trainer's own */
+    void *parts[PARTS]; /* the trainer owns params and state */
 } content;
 
 /* -- what a file of this run would be --------------------------------------------------------- */
 
-/* Lengths and names of the segments, and what else says what a parameter means. */
+/* A hash of all that gives a parameter its meaning: segment lengths and names, identity. */
 static uint64_t model_of(const trainer *t) {
     const workload *w = &t->work;
     uint64_t sum = w->identity;
@@ -159,8 +159,8 @@ static bool write_content(const content *c, const char *path) {
     return fclose(file) == 0 && ok;
 }
 
-/* The folder is there and takes a file of this rank: found before the first step, not after the
- * last. */
+/* Check before the first step, not after the last, that the folder exists and takes a file of this
+ * rank. */
 void trainer_save_check(trainer *t, const char *prefix) {
     char path[1024], partial[1024];
     file_name(t, prefix, t->group->rank, "", path);
@@ -187,7 +187,7 @@ void trainer_save(trainer *t, const char *prefix) {
 
 /* -- load ------------------------------------------------------------------------------------- */
 
-/* Of the control part the library knows more. */
+/* The control part is left to the library, which checks it better. */
 static bool same_parts(const header *a, const header *b) {
     for (int i = 0; i < PARTS; i++) {
         if (i != CONTROL && a->parts[i] != b->parts[i])
@@ -239,7 +239,7 @@ static FILE *open_file(trainer *t, const char *path, header *out) {
     return file;
 }
 
-/* The file of an old rank, one of those that `first` belongs to. */
+/* Read the file of old rank `old`, from the same save as `first`. */
 static void read_content(trainer *t, const char *prefix, uint32_t old, const header *first,
                          content *out) {
     char path[1024];
@@ -263,7 +263,7 @@ static void read_content(trainer *t, const char *prefix, uint32_t old, const hea
                    (unsigned long long)first->step);
 }
 
-/* Sums over files; of a single one with weight 1 they are its values, to the sign of a zero. */
+/* Sums over files. A single file with weight 1 keeps its bits, even the sign of a zero. */
 typedef struct sums {
     double *parts[PARTS];
     bool begun[PARTS];
@@ -290,7 +290,8 @@ static void end(sums *s, content *c, int part) {
     free(s->parts[part]);
 }
 
-/* Moments are of all old ranks alike, so that no new one has to begin without. */
+/* With another number of ranks, moments are the mean over all old ranks, so that no new rank has to
+ * begin without. */
 static void collect(trainer *t, const char *prefix, const header *first, content *out) {
     uint32_t rank = t->group->rank, ranks = t->group->nranks, olds = (uint32_t)first->nranks;
     bool moments = first->parts[MOMENTS] + first->parts[MOMENTS + 1] > 0;
@@ -311,8 +312,8 @@ static void collect(trainer *t, const char *prefix, const header *first, content
         end(&s, out, i);
 }
 
-/* Of another number of ranks one part after the other: the residual is not that
- * of the thresholds. */
+/* With another number of ranks load control and residual separately: they no longer belong
+ * together. */
 static void give_state(trainer *t, const content *c) {
     tamis_reducer *r = t->exchange.reducer;
     const void *control = c->parts[CONTROL];

@@ -10,8 +10,8 @@
  *     parameters   conv1.weight [C][25]  conv1.bias [C]  conv2.weight [2C][25 C]  conv2.bias [2C]
  *                  linear.weight [10][98 C]  linear.bias [10]
  *
- * A convolution is a matrix product, image by image: `columns` holds for each place of the output
- * what lies under the filter there (im2col), one row for each number of a filter.
+ * A convolution is a matrix product, image by image: `columns` holds for each output place the
+ * inputs under the filter there (im2col), one row for each number of a filter.
  */
 #include <cblas.h>
 #include <math.h>
@@ -28,12 +28,12 @@
 enum { SIDE = IDX_SIDE, FILTER = 5, EDGE = FILTER / 2, TAPS = FILTER * FILTER, CONVOLUTIONS = 2 };
 
 typedef struct convolution {
-    size_t inputs, outputs, side; /* channels; of the image that comes in, and of the sums */
+    size_t inputs, outputs, side; /* channels in and out; side of the image and of the sums */
     size_t weight, bias;
     float *x;       /* [batch][inputs][side][side] */
-    float *pooled;  /* [batch][outputs][side / 2][side / 2]; of the next layer its x */
+    float *pooled;  /* [batch][outputs][side / 2][side / 2]; the next layer's x */
     float *back;    /* gradient of `pooled` */
-    int32_t *place; /* of the largest of four, as `pooled`: 2 * (row & 1) + (column & 1) */
+    int32_t *place; /* as `pooled`: where the largest of four was, 2 * (row & 1) + (column & 1) */
 } convolution;
 
 typedef struct cnn {
@@ -147,7 +147,7 @@ static void take(workload *w, size_t slot, workload_set which, const uint32_t *o
 }
 
 /* Part of a row of `side` numbers that lies under a tap: out[first .. past) is in[first + shift ..
- * past + shift), the rest is outside of the image. */
+ * past + shift); the rest lies outside the image. */
 typedef struct span {
     size_t first, past;
     ptrdiff_t shift;
@@ -176,7 +176,7 @@ static void to_columns(const convolution *c, const float *image, float *columns)
     }
 }
 
-/* The gradient of columns, added up where they came from. */
+/* Add the gradient of each column entry to the image element that it was copied from. */
 static void from_columns(const convolution *c, const float *columns, float *image) {
     memset(image, 0, c->inputs * places_of(c) * sizeof *image);
     for (size_t tap = 0; tap < taps_of(c); tap++, columns += places_of(c)) {
@@ -192,8 +192,8 @@ static void from_columns(const convolution *c, const float *columns, float *imag
     }
 }
 
-/* ReLU of the largest is the largest of ReLU. Of equal ones the first is taken. Places are as wide
- * as the numbers, so that rows of 7 and 14 of them still make vectors. */
+/* ReLU after the maximum equals ReLU before it. Of equal numbers the first is taken. Places are as
+ * wide as the numbers, so that compilers can vectorise even rows of 7 and 14. */
 static void pool_rows(size_t half, const float *restrict upper, const float *restrict lower,
                       float *restrict pooled, int32_t *restrict place) {
     for (size_t x = 0; x < half; x++) {
@@ -256,8 +256,8 @@ static double loss(workload *w, size_t slot) {
     return sum / (double)w->batch;
 }
 
-/* Gradient of what was pooled -> of the sums: all of it where the largest was, if ReLU
- * let it pass. */
+/* Gradient of the pooled values -> of the sums: it goes to the largest of the four, if ReLU let
+ * that pass. */
 static void unpool(const convolution *c, size_t image, float *sums) {
     size_t half = c->side / 2, at = image * pooled_of(c);
     memset(sums, 0, c->outputs * places_of(c) * sizeof *sums);

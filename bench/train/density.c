@@ -7,7 +7,7 @@ bool density_moves(const train_settings *s) {
     return s->density_warm_up > 0 || s->density_end > 0.0;
 }
 
-/* From `first` to `last` in so many steps. The ends are exact. */
+/* Geometric interpolation from `first` to `last` in `steps` steps. The ends are exact. */
 static double between(double first, double last, uint64_t step, uint64_t steps) {
     if (step >= steps)
         return last;

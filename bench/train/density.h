@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The density of a step: straight lines over the steps, of its logarithm.
+ * The density of a step: its logarithm is piecewise linear in the step.
  *
  *     start   .
  *               .        the warm-up of Deep Gradient Compression (Lin et al., arXiv 1712.01887,
@@ -9,20 +9,20 @@
  *     end                  `  .
  *             0   warm-up    steps
  *
- * Without --density-end it stays where the warm-up has left it.
+ * Without --density-end it stays constant after the warm-up.
  */
 #ifndef TAMIS_TRAIN_DENSITY_H
 #define TAMIS_TRAIN_DENSITY_H
 
 #include "bench/train/settings.h"
 
-/** Whether it is not the same in all steps. */
+/** Whether the density changes during the run. */
 bool density_moves(const train_settings *settings);
 
-/** Of a step, counted from 0, of so many. */
+/** The density of step `step`, counted from 0, of `steps`. */
 double density_at(const train_settings *settings, uint64_t step, uint64_t steps);
 
-/** The largest of all steps. */
+/** The largest density of all steps. */
 double density_most(const train_settings *settings);
 
 #endif

@@ -14,7 +14,7 @@ static bool is_named(const workload *w, size_t segment, const char *name, size_t
     return length > 0 && strncmp(w->names[segment], name, length) == 0;
 }
 
-/* @return how many it has found that were not yet marked */
+/* Mark the segments of a name. @return how many of them were not marked before */
 static size_t mark(bench_group *group, const workload *w, const char *name, size_t length,
                    bool *marks) {
     size_t fitting = 0, count = 0;
@@ -52,7 +52,7 @@ bool *exchange_choose(bench_group *group, const train_settings *settings, const 
 
 /* -- reducers --------------------------------------------------------------------------------- */
 
-/* Of the segments that are apart, or of those that are not. */
+/* Make the reducer of the segments that are apart, or of the others. */
 static tamis_reducer *make(exchange *x, const workload *w, bool apart,
                            const tamis_reducer_config *config, float *grad) {
     tamis_segment *segments = bench_alloc(w->nsegments, sizeof *segments);
@@ -103,7 +103,7 @@ void exchange_close(exchange *x) {
 
 /* -- steps ------------------------------------------------------------------------------------ */
 
-/* One vector where nothing is apart: then a device may hold it, too. */
+/* If nothing is apart, the gradient is one vector, which a device may hold, too. */
 static tamis_step step_of(const exchange *x, bool apart, const tamis_step *step) {
     tamis_step part = *step;
     if (!x->apart)
@@ -134,7 +134,7 @@ void exchange_wait(exchange *x) {
         bench_try(x->group, tamis_reducer_wait(x->apart), "end of the dense segments");
 }
 
-/* Norms, threshold and straggler are those of the reducer that has a residual. */
+/* Norms, threshold and straggler stay those of the reducer with a residual. */
 static void add(tamis_stats *s, const tamis_stats *dense) {
     s->length += dense->length;
     s->target += dense->target;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * How the gradient of a rank becomes that of all: by one reducer; or by two of the same
- * communicator, one of scheme dense for the segments that --dense-segments names, one for the
- * others:
+ * Reduces the gradient of all ranks: by one reducer, or by two of the same communicator. The second
+ * then has scheme dense and takes the segments that --dense-segments names:
  *
  *     gradient          W1    b1   W2    b2   W3    b3
  *     reducer           0          1          2
- *     apart (dense)           0          1          2          numbers in each
+ *     apart (dense)           0          1          2          segment numbers in each
  *
- * Both steps begin and end together, on all ranks in the same order.
+ * The steps of both begin and end together, in the same order on all ranks.
  */
 #ifndef TAMIS_TRAIN_EXCHANGE_H
 #define TAMIS_TRAIN_EXCHANGE_H
@@ -20,31 +19,31 @@
 typedef struct exchange {
     bench_group *group;
     tamis_reducer *reducer; /* of all segments, or of those that are not apart */
-    tamis_reducer *apart;   /* NULL: none is */
+    tamis_reducer *apart;   /* NULL: no segment is apart */
     size_t length;          /* elements of `reducer` */
-    const bool *is_apart;   /* [nsegments]; NULL with `apart` */
-    uint32_t *number;       /* [nsegments]: of a segment in its reducer */
-    void **grads[2];        /* where those of `reducer` and of `apart` lie */
+    const bool *is_apart;   /* [nsegments]; NULL if `apart` is */
+    uint32_t *number;       /* [nsegments]: number of a segment in its reducer */
+    void **grads[2];        /* gradients of the segments of `reducer` and of `apart` */
 } exchange;
 
 /**
- * Which segments are apart. Ends all ranks if a name fits none, or all segments are named.
+ * Find the segments that are apart. Ends all ranks if a name fits none, or if all are named.
  *
  * @return bool[nsegments], to be freed; NULL: none
  */
 bool *exchange_choose(bench_group *group, const train_settings *settings, const workload *work);
 
 /**
- * @param config   of the segments that are not apart
- * @param is_apart must stay where it is
- * @param grad     float[work->length], where every step has its gradient
+ * @param config   for the segments that are not apart
+ * @param is_apart must outlive the exchange
+ * @param grad     float[work->length], holds the gradient of every step
  */
 void exchange_open(bench_group *group, const workload *work, const bool *is_apart,
                    const tamis_reducer_config *config, float *grad, exchange *out);
 void exchange_close(exchange *x);
 
-/** As tamis_reducer_ready, tamis_reducer_start and _wait, tamis_reducer_stats; what both reducers
- * came to. `step` gives all but where the gradients are. */
+/** As tamis_reducer_ready, tamis_reducer_start and _wait, tamis_reducer_stats, for both reducers
+ * together. `step` gives all but the address of the gradients. */
 void exchange_ready(exchange *x, uint32_t segment, const tamis_step *step);
 void exchange_start(exchange *x, const tamis_step *step);
 void exchange_wait(exchange *x);

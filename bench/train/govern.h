@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A budget of watts for a run: every so many steps all ranks report their joules, come to the same
- * decision, and apply it from the same step on.
+ * A budget of watts for a run: after every `every` steps all ranks report their joules, reach the
+ * same decision, and apply it from the same step on.
  */
 #ifndef TAMIS_TRAIN_GOVERN_H
 #define TAMIS_TRAIN_GOVERN_H
@@ -15,7 +15,7 @@ typedef struct govern {
     tamis_governor *governor; /* NULL: no budget */
     uint64_t every;
     tamis_governor_decision next; /* from next.step on */
-    double density, pace_s;       /* as they are */
+    double density, pace_s;       /* the current ones */
     int64_t uj;                   /* at the last decision */
     double at_s;
     uint64_t at_step;
@@ -28,7 +28,8 @@ void govern_close(govern *g, bench_group *group);
 /** Collective. The first window begins here, after `step` steps. */
 void govern_start(govern *g, bench_energy *energy, uint64_t step);
 
-/** Collective. After a step: apply what was decided for it, pause, decide. @param step  done */
+/** Collective. After a step: apply a decision that is due, pause, decide.
+ * @param step  steps done so far */
 void govern_step(govern *g, bench_energy *energy, uint64_t step, tamis_reducer *reducer);
 
 #endif

@@ -85,7 +85,7 @@ static bool read_header(reader *r, uint32_t magic, uint32_t *count) {
     return true;
 }
 
-/* The items of a file; *count says how many. gzread checks the CRC when it meets the end. */
+/* Read the *count items of a file. gzread checks the CRC at the end. */
 static bool read_items(reader *r, uint32_t magic, size_t item, uint32_t *count, uint8_t **out) {
     uint8_t extra;
     if (!read_header(r, magic, count))

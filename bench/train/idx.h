@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Labelled images in IDX files, as MNIST and Fashion-MNIST come; plain or gzip.
+ * Labelled images in IDX files, the format of MNIST and Fashion-MNIST; plain or gzip.
  */
 #ifndef TAMIS_TRAIN_IDX_H
 #define TAMIS_TRAIN_IDX_H
@@ -20,7 +20,7 @@ typedef struct idx_set {
 /**
  * Read DIR/NAME-images-idx3-ubyte and DIR/NAME-labels-idx1-ubyte, with or without .gz.
  *
- * Everything that the headers promise is checked. On failure one sentence is left in `error`.
+ * Checks everything that the headers say. On failure `error` holds a message.
  */
 bool idx_load(const char *dir, const char *name, idx_set *out, char *error, size_t error_size);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Data of the workloads that classify images: Fashion-MNIST, its training images and its test
- * images.
+ * Data of the workloads that classify images: Fashion-MNIST's training and test images.
  */
 #ifndef TAMIS_TRAIN_IMAGES_H
 #define TAMIS_TRAIN_IMAGES_H
@@ -17,8 +16,8 @@ void images_unload(workload_data *data);
 
 const idx_set *images_set(const workload_data *data, workload_set set);
 
-/** Pixels of one image -> float[IDX_PIXELS] with mean 0 and deviation 1 over the images that
- * Fashion-MNIST has for training: 0.2860 and 0.3530 in units of 255. */
+/** Pixels of one image -> float[IDX_PIXELS], scaled so that Fashion-MNIST's training images have
+ * mean 0 and deviation 1. Unscaled they have 0.2860 and 0.3530, in units of 255. */
 static inline void images_row(const uint8_t *pixels, float *row) {
     const float mean = 0.2860f, deviation = 0.3530f;
     const float factor = 1.0f / (255.0f * deviation), offset = mean / deviation;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The workloads there are, for the table of them.
+ * All workloads, for the table in workload.c.
  */
 #ifndef TAMIS_TRAIN_KINDS_H
 #define TAMIS_TRAIN_KINDS_H
 
 #include "bench/train/workload.h"
 
-/** 784 inputs, hidden layers with ReLU, 10 classes; the one that a pipeline can be made of. */
+/** 784 inputs, hidden layers with ReLU, 10 classes; the only one that a pipeline can divide. */
 extern const workload_kind workload_mlp;
 
 /** Two convolutions and a linear layer, on the same images. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Layers that models are made of. Matrices are row-major, a row for each sample or place; `params`
- * and `grad` are the flat vectors of the model, in which a layer knows its places. Backward passes
+ * The layers of the models. Matrices are row-major, one row for each sample or place; `params` and
+ * `grad` are the flat vectors of the model, and a layer knows its offsets in them. Backward passes
  * add to `grad`.
  */
 #ifndef TAMIS_TRAIN_LAYERS_H
@@ -53,18 +53,18 @@ void norm_backward(const norm *l, size_t rows, const float *params, const norm_k
 
 void gelu_forward(size_t n, const float *x, float *y);
 
-/** Gradient with respect to y -> with respect to x, in its place. */
+/** Gradient with respect to y -> with respect to x, in place. */
 void gelu_backward(size_t n, const float *x, float *dy);
 
 /* -- exponential ------------------------------------------------------------------------------ */
 
 /**
- * e^x with a relative error below 2e-7, in plain arithmetic that compilers turn into vectors; all
- * machines give the same bits. Outside of -87 .. 88 it is that of the nearer end.
+ * e^x with a relative error below 2e-7, in plain arithmetic that compilers can vectorise; all
+ * machines give the same bits. Outside -87 .. 88 it is the value at the nearer end.
  *
- * x = k ln 2 + r with whole k and |r| <= ln(2) / 2; e^r by its series up to r^7. k comes from
- * adding 1.5 * 2^23, whose last bit is 1: then it is in the last bits, without a conversion that
- * NaN could not take.
+ * x = k ln 2 + r with whole k and |r| <= ln(2) / 2; e^r by its series up to r^7. Adding 1.5 * 2^23,
+ * where floats are 1 apart, rounds to a whole number and leaves k in the lowest bits. This needs no
+ * conversion to an integer, which is undefined for NaN.
  */
 LEVELS_INLINE float layers_exp(float x) {
     const float shift = 12582912.0f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * One loop for three instruction sets, the best of which is chosen at run time. The loop is an
- * inline function NAME_loop that works element by element, so that all of them give the same bits:
+ * Compiles one loop for three instruction sets and chooses the best one at run time. The loop is an
+ * inline function NAME_loop that works element by element, so all three give the same bits:
  *
  *     LEVELS_LOOP add_loop(size_t n, float *restrict x) { ... }
  *     LEVELS(add, (size_t n, float *restrict x), (n, x))       defines void add(size_t n, float *x)
  *
- * No target_clones: its resolver runs before the sanitizers are ready.
+ * This does not use target_clones, whose resolver runs before the sanitizers are ready.
  */
 #ifndef TAMIS_TRAIN_LEVELS_H
 #define TAMIS_TRAIN_LEVELS_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The workload lm: a small decoder-only transformer after GPT-2 (Radford et al. 2019) that predicts
+ * The workload lm: a small decoder-only transformer like GPT-2 (Radford et al. 2019) that predicts
  * each character of a text from those before it in a window. T = context, D = width, V characters:
  *
  *     h = token[c] + position                                       rows: windows * T places
- *     of each block    h += out(attention(qkv(norm1(h))))
+ *     in each block    h += out(attention(qkv(norm1(h))))
  *                      h += out(GELU(in(norm2(h))))                 in: D -> 4 D
  *     scores = norm(h) head'                                        head [V][D]: `token` itself if
  *                                                                   tied, then one segment for both
@@ -36,8 +36,8 @@ typedef struct block {
     norm_kept kept1, kept2;
     float *normed1, *normed2; /* [rows][D] */
     float *qkv_rows;          /* [rows][3 D] */
-    float *a, *o;             /* as attention.h says */
-    float *wide, *gelu;       /* [rows][4 D]: before and after */
+    float *a, *o;             /* as in attention.h */
+    float *wide, *gelu;       /* [rows][4 D]: before and after GELU */
 } block;
 
 typedef struct lm {
@@ -209,7 +209,7 @@ static void begin_norm(float *params, const norm *l) {
         params[l->weight + i] = 1.0f;
 }
 
-/* As GPT-2: deviation 0.02, and less where 2 * nblocks results are added up in h. */
+/* As GPT-2: deviation 0.02, divided by sqrt(2 * nblocks) for layers whose output is added to h. */
 static void init(const workload *w, uint64_t seed, float *params) {
     const lm *m = w->model;
     const double usual = 0.02, added = usual / sqrt(2.0 * (double)m->nblocks);
@@ -246,7 +246,7 @@ static void take(workload *w, size_t slot, workload_set set, const uint32_t *ord
     }
 }
 
-/* The character at a row of all windows, and behind it the one to predict. */
+/* The character at a row of all windows, followed by the one to predict. */
 static const uint8_t *token_at(const lm *m, size_t row) {
     size_t context = m->attention.context;
     return m->tokens + row / context * (context + 1) + row % context;
@@ -314,8 +314,8 @@ static double loss(workload *w, size_t slot) {
     return sum / (double)m->rows;
 }
 
-/* dh: of the sum that leaves the block -> of the one that enters it. What was added to h has the
- * gradient of h. */
+/* dh: gradient of the block's output -> of its input. A term that was added to h has the same
+ * gradient as h. */
 static void block_backward(lm *m, block *b, const float *params, float *grad) {
     size_t rows = m->rows;
     linear_backward(&b->mlp_out, rows, params, b->gelu, m->dh, m->wide, grad);

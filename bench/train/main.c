@@ -17,12 +17,12 @@ typedef struct run {
     workload_data data;
 } run;
 
-/* The first rank that knows the loss. */
+/* Whether this is the first rank that knows the loss. */
 static bool tells(const trainer *t) {
     return t->group->rank == 0 && pipeline_is_last(&t->pipeline) && !t->settings->quiet;
 }
 
-/* On a terminal one line that is rewritten, else a line every ten seconds. */
+/* On a terminal rewrite one line, else print a line every ten seconds. */
 static void show_progress(const trainer *t, double metric, double *last) {
     bool terminal = isatty(STDERR_FILENO);
     double now = bench_now_s();
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     static run r;
     char error[1400];
     train_settings_read(argc, argv, &r.settings);
-    openblas_set_num_threads(1); /* the ranks are the parallelism */
+    openblas_set_num_threads(1); /* the ranks already run in parallel */
     const workload_kind *kind = workload_find(r.settings.workload);
     if (!kind->load(&r.settings, &r.data, error, sizeof error)) {
         fprintf(stderr, "tamis_train: %s\n", error);

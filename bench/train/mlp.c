@@ -15,7 +15,7 @@
 
 enum { IN = IDX_PIXELS, OUT = IDX_CLASSES };
 
-/* One layer of a slot: y = x W' + b, and ReLU but for the last layer of all. */
+/* One layer of a slot: y = x W' + b, then ReLU, except in the model's last layer. */
 typedef struct linear {
     size_t inputs, outputs;
     size_t offset; /* of W in the flat vector; b follows it */
@@ -52,7 +52,7 @@ static bool holds_last(const mlp *model) {
     return model->first + model->count == model->shape.depth + 1;
 }
 
-/* The i-th layer held. */
+/* The i-th layer that this model holds. */
 static linear layer_at(const mlp *model, size_t slot, size_t i) {
     float **values = model->values + slot * (model->count + 1);
     return (linear){
@@ -179,7 +179,7 @@ static void add_columns(const float *matrix, size_t rows, size_t columns, float 
     }
 }
 
-/* Gradient of y, in its place -> gradient of W and b. */
+/* Gradient of y, held in y -> gradient of W and b. */
 static void weights_gradient(const mlp *model, const linear *l, bool add, float *grad) {
     int rows = (int)model->batch, in = (int)l->inputs, out = (int)l->outputs;
     float *w = grad + l->offset, *b = w + l->outputs * l->inputs;
@@ -190,7 +190,7 @@ static void weights_gradient(const mlp *model, const linear *l, bool add, float 
     add_columns(l->y, model->batch, l->outputs, b);
 }
 
-/* Gradient of y -> gradient of the sums that x was made of by ReLU, in the place of x. */
+/* Gradient of y -> gradient of the sums from which ReLU made x; it replaces x. */
 static void propagate(const mlp *model, const linear *l, const float *params) {
     int rows = (int)model->batch, in = (int)l->inputs, out = (int)l->outputs;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, in, out, 1.0f, l->y, out,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rank at the same place of the next or previous stage. Messages both ways have one size: the
- * values between the two stages for a micro-batch, or the gradient of them.
+ * The rank with the same number in the next or previous stage. Messages both ways have one size:
+ * the values between the two stages for a micro-batch, or their gradient.
  *
- *     sent from where they lie,          received ahead into memory of its own, [slots][bytes],
- *     a message under way per slot       taken from there in the order of sending
+ *     sent in place,                     received ahead into separate memory, [slots][bytes],
+ *     one message in flight per slot     taken from there in the order of sending
  *
- * As receives are always posted, a message never waits for the one that takes it, and neither rank
- * can keep the other from going on.
+ * As receives are always posted, a message never waits for its receiver, and neither rank can block
+ * the other.
  */
 #ifndef TAMIS_TRAIN_NEIGHBOUR_H
 #define TAMIS_TRAIN_NEIGHBOUR_H
@@ -27,13 +27,13 @@ typedef struct neighbour {
 void neighbour_open(bench_group *world, uint32_t rank, size_t bytes, size_t slots, neighbour *out);
 void neighbour_close(neighbour *n);
 
-/** Send what lies at `data`, which must stay until neighbour_sent. */
+/** Send the bytes at `data`, which must stay unchanged until neighbour_sent. */
 void neighbour_send(neighbour *n, size_t slot, const void *data);
 
 /** Wait until the last message of a slot has left, if there is one. */
 void neighbour_sent(neighbour *n, size_t slot);
 
-/** Whether the next message is there. */
+/** Whether the next message has arrived. */
 bool neighbour_arrived(neighbour *n);
 
 /** Wait for the next message and copy it. */

@@ -75,7 +75,7 @@ static void sgd(run of, float rate, const float *grad, float *params) {
         p[i] -= rate * g[i];
 }
 
-/* Of an update that was reduced. */
+/* Apply a reduced update. */
 static void step_by(const optimizer *o, run of, const optimizer_pace *pace, const float *grad,
                     float *params) {
     const train_settings *s = o->settings;
@@ -157,7 +157,7 @@ double optimizer_rate(const train_settings *s, uint64_t step, uint64_t steps) {
     return s->lr * (s->lr_floor + (1.0 - s->lr_floor) * 0.5 * (1.0 + cos(acos(-1.0) * share)));
 }
 
-/* Lanes that a compiler may hold in one register, so that the sum is not one chain of additions. */
+/* Sums in lanes that fit one vector register, so that additions need not wait for each other. */
 static double square_norm(const float *x, size_t n) {
     enum { LANES = 8 };
     double sums[LANES] = {0}, sum = 0.0;

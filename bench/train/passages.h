@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Data of the workload that predicts characters. A sample is a window of T = context characters and
- * the one behind it. The first nine tenths of the text are for training, in windows that follow
- * each other and share one character, the one to predict last and the first of the next window; of
- * the rest PASSAGES_VALIDATE windows are looked at, evenly spread, or as many as there are. T = 4:
+ * the one that follows. The first nine tenths of the text are for training. Their windows follow
+ * each other: the last character to predict is the first of the next window. Validation takes
+ * PASSAGES_VALIDATE windows of the rest, evenly spread, or as many as there are. T = 4:
  *
  *     I n   t h e   b e g i n n i n g         window 0: I n _ t h
  *     |_______|                               window 1:         h e _ b e

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a pass of a micro-batch moves; a slot of the model in the middle, arrows are messages:
+ * The data that a pass of a micro-batch moves; in the middle a slot of the model, arrows are
+ * messages:
  *
  *     forward    stage before ---> arrivals copied into input | layers | output ---> stage after
  *     backward   stage before <--- input | layers | output copied from arrivals <--- stage after
  *
- * Arrays of the model are sent from where they lie, so a pass first waits until what it will write
- * to has left. Whoever takes it has posted the receive long ago: this waits for no computing.
+ * The model's arrays are sent in place, so a pass first waits until the arrays that it will
+ * overwrite are sent. Their receives are posted ahead, so this never waits for computation.
  */
 #include "bench/train/pipeline.h"
 
@@ -132,9 +133,10 @@ static void mark_backward(pipeline *p) {
     p->input_marked = false;
 }
 
-/* Noted only after the exchange, an input that it has delayed would seem to come just in time, and
- * the stage would never be given less. The first stage delays what comes next itself: its input is
- * there when its exchange has ended. A window in which the budget is divided does not count. */
+/* Note when the next input arrives, while the exchange still runs. Noted only afterwards, an input
+ * that had to wait for the exchange would seem to come just in time, and the stage would never get
+ * less density. The first stage has no message to watch: its input is there when its exchange ends.
+ * A step after which the budget is divided does not count. */
 void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_trace *trace) {
     const struct timespec nap = {0, 20000};
     double begin = bench_now_s();
@@ -189,15 +191,15 @@ static double forward(pipeline *p, const pipeline_step *step, size_t slot, uint3
     return loss;
 }
 
-/* A backward pass that is under way. */
+/* A backward pass in progress. */
 typedef struct descent {
     const pipeline_step *step;
     bool last;      /* of the step */
-    double begin_s; /* of the layer that it is at */
+    double begin_s; /* of the current layer */
 } descent;
 
-/* What was computed since the layer above is this layer's: how its output enters the loss, then the
- * gradient of its weights. */
+/* The time since the layer above belongs to this layer: it computes the gradient of the layer's
+ * output, then that of its weights. */
 static void layer_done(void *context, size_t layer) {
     descent *d = context;
     bench_trace_add(d->step->trace, "backward", d->step->number, BENCH_PART_LAYER, (uint32_t)layer,
@@ -234,7 +236,7 @@ double pipeline_passes(pipeline *p, const pipeline_step *step) {
     return loss / p->micro_batches;
 }
 
-/* A last batch that is short keeps rows of the one before, which nobody counts. */
+/* A short last batch keeps rows of the one before, which are not counted. */
 void pipeline_score(pipeline *p, const float *params, size_t first, size_t past,
                     workload_score *sums) {
     workload *w = p->work;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * A step as a pipeline of S stages with D = P / S ranks each. Rank r is number r % D of stage r /
- * D: launchers put neighbours onto one machine, and the ranks of a stage have the most to tell each
- * other, their gradients; the values between stages are few. P = 6, S = 3:
+ * D: launchers put adjacent ranks onto one machine, and most traffic is the gradients that the
+ * ranks of a stage exchange; the values between stages are few. P = 6, S = 3:
  *
- *     stage 0    0   1    left to right: a group with a communicator and a reducer of its own, in
- *                |   |                   which number q has the samples of rank q in a plain run
+ *     stage 0    0   1    left to right: a group with its own communicator and reducer, in which
+ *                |   |                   number q has the samples of rank q in a plain run
  *     stage 1    2   3                   with D ranks
  *                |   |    top to bottom: the values for a micro-batch, and back the gradient of
  *                them
@@ -29,17 +29,17 @@ typedef struct pipeline {
     uint32_t stage, nstages, micro_batches;
     uint32_t first[SCHEDULE_LAYERS + 1]; /* stage s has the layers first[s] .. first[s + 1] - 1 */
     bench_group *world;                  /* all ranks */
-    bench_group *group;                  /* of this stage; it may be `part` */
+    bench_group *group;                  /* ranks of this stage; may be `part` */
     bench_group part;
     workload *work;          /* the layers of this stage */
     neighbour before, after; /* zero before the first stage and after the last one */
-    tamis_pipeline *budget;  /* of all stages; NULL: the density stays as it is */
+    tamis_pipeline *budget;  /* of all stages; NULL: the density is constant */
     uint64_t balance_every;  /* steps */
-    bool input_marked;       /* the input that comes next */
+    bool input_marked;       /* the next input is already marked */
 } pipeline;
 
-/** Divide the ranks and the layers, and open those of this stage in `work`. Both outputs must stay
- * where they are. Collective. */
+/** Divide the ranks and the layers, and open this stage's layers in `work`. The outputs must not be
+ * moved. Collective. */
 void pipeline_open(bench_group *world, const train_settings *settings, const workload_data *data,
                    workload *work, pipeline *out);
 
@@ -51,34 +51,34 @@ bool pipeline_is_last(const pipeline *p);
 /** Set the densities of this stage's reducer. */
 void pipeline_density(const pipeline *p, tamis_reducer_config *config);
 
-/** Divide the budget anew, if that is due after `steps` steps. Collective. */
+/** Divide the budget anew if that is due after `steps` steps. Collective. */
 void pipeline_balance(pipeline *p, uint64_t steps, tamis_reducer *reducer);
 
-/** Before the wait for the exchange of a step, `number`: see whether the next input comes earlier
- * than the end. */
+/** Before the wait for the exchange of step `number`: observe whether the next input arrives before
+ * the exchange ends. */
 void pipeline_watch(pipeline *p, uint64_t number, tamis_reducer *reducer, bench_trace *trace);
 
 /** Seconds spent waiting for messages of neighbours, since open. */
 double pipeline_waited_s(const pipeline *p);
 
-/** What a step works on, and who hears of it. */
+/** Inputs, outputs and callbacks of a step. */
 typedef struct pipeline_step {
     uint64_t number;
     const float *params;
     const uint32_t *order; /* micro_batches * work->batch samples */
-    float *grad;           /* of the mean loss over a micro-batch, of one after the other; the sum
-                              of them if `micro_batch` is NULL */
-    void (*micro_batch)(void *context); /* grad is complete, of one that is not the last */
-    workload_hook layer; /* a layer is complete, of the last micro-batch; NULL: nobody listens */
+    float *grad;           /* of the mean loss over a micro-batch, for each in turn; their sum if
+                              `micro_batch` is NULL */
+    void (*micro_batch)(void *context); /* grad is complete, for each micro-batch but the last */
+    workload_hook layer;                /* a layer of the last micro-batch is complete; or NULL */
     void *context;
     bench_trace *trace;
 } pipeline_step;
 
-/** All passes of a step. @return the mean loss over its samples; 0 but on the last stage. */
+/** Run all passes of a step. @return the mean loss over its samples on the last stage, else 0. */
 double pipeline_passes(pipeline *p, const pipeline_step *step);
 
-/** Add what the samples first .. past - 1 of the validation come to; nothing but on the last stage.
- * All ranks of one number ask for the same samples. */
+/** Add the scores of the validation samples first .. past - 1; only the last stage adds any. Ranks
+ * with the same number in their stages must pass the same samples. */
 void pipeline_score(pipeline *p, const float *params, size_t first, size_t past,
                     workload_score *sums);
 

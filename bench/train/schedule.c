@@ -9,7 +9,7 @@ static uint32_t smaller(uint32_t a, uint32_t b) {
 
 schedule_pass schedule_1f1b(uint32_t stage, uint32_t nstages, uint32_t micro_batches,
                             uint32_t index) {
-    uint32_t ahead = smaller(micro_batches, nstages - 1 - stage); /* forward passes of the start */
+    uint32_t ahead = smaller(micro_batches, nstages - 1 - stage); /* forward passes at the start */
     uint32_t pairs = micro_batches - ahead;
     if (index < ahead)
         return (schedule_pass){false, index};
@@ -23,8 +23,8 @@ uint32_t schedule_in_flight(uint32_t stage, uint32_t nstages, uint32_t micro_bat
     return smaller(micro_batches, nstages - stage);
 }
 
-/* cost[s][l]: of the first l layers on the first s + 1 stages; cut[s][l]: where the last of these
- * stages begins then. */
+/* cost[s][l]: least cost of the first l layers on the first s + 1 stages; cut[s][l]: where the last
+ * of these stages then begins. */
 typedef struct division {
     double cost[SCHEDULE_LAYERS][SCHEDULE_LAYERS + 1];
     uint32_t cut[SCHEDULE_LAYERS][SCHEDULE_LAYERS + 1];

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * Who computes what, and when, in a pipeline: layers over stages, and the order of a stage's passes
- * in a step by 1F1B (PipeDream-Flush: Narayanan et al., arXiv 2104.04473). Every stage first takes
- * so many forward passes that the last stage can begin, then a backward pass after every forward
- * pass, and in the end the backward passes that are left. S = 3, M = 4, forward in small letters:
+ * The schedule of a pipeline: layers per stage, and the order of a stage's passes in a step by 1F1B
+ * (PipeDream-Flush: Narayanan et al., arXiv 2104.04473). Every stage first runs as many forward
+ * passes as the last stage needs to begin, then alternates forward and backward passes, and at the
+ * end runs the remaining backward passes. S = 3, M = 4, forward in small letters:
  *
  *     stage 0   a b c . . A d B . C . D        index     0 1 2 3 4 5 6 7
  *     stage 1   . a b . A c B d C . D          stage 1   a b A c B d C D
  *     stage 2   . . a A b B c C d D
  *
  * Forward passes and backward passes each follow the order of the micro-batches, so messages
- * between neighbours need no labels: they arrive in the order in which they are awaited. What a
- * forward pass leaves for its backward pass is held by min(M, S - s) micro-batches at most.
+ * between neighbours need no labels: they arrive in the order in which they are awaited. Stage s
+ * holds the activations of at most min(M, S - s) micro-batches.
  */
 #ifndef TAMIS_TRAIN_SCHEDULE_H
 #define TAMIS_TRAIN_SCHEDULE_H
@@ -28,14 +28,14 @@ typedef struct schedule_pass {
 schedule_pass schedule_1f1b(uint32_t stage, uint32_t nstages, uint32_t micro_batches,
                             uint32_t index);
 
-/** Micro-batches of which a stage holds activations, at most. */
+/** The most micro-batches whose activations a stage holds at once. */
 uint32_t schedule_in_flight(uint32_t stage, uint32_t nstages, uint32_t micro_batches);
 
 enum { SCHEDULE_LAYERS = 65 }; /* the most that can be divided */
 
 /**
- * Divide `nlayers` consecutive layers among `nstages` stages, at least one each, such that the
- * squares of the stages' sums of `lengths` are smallest: the most even division there is.
+ * Divide `nlayers` consecutive layers among `nstages` stages, at least one each. The division
+ * minimises the sum of squares of the stages' lengths, so it is the most even one.
  *
  * @param  first  [out]  uint32_t[nstages + 1]: stage s has the layers first[s] to first[s + 1] - 1
  */

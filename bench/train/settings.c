@@ -133,8 +133,8 @@ static void check_update(const train_settings *s) {
         bench_usage("--reduce update needs --micro-batches 1: a step has one gradient");
 }
 
-/* What is not given: of updates what the library advises, of gradients plain error feedback. The
- * advised step scale follows the density, so it stays open here. */
+/* Fill in what is not given: for updates as the library advises, for gradients plain error
+ * feedback. The advised step scale follows the density, so `step_scale` stays 0 here. */
 static void complete_residual(train_settings *s) {
     tamis_update advised;
     double decay = 1.0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the command line of tamis_train says.
+ * The settings of tamis_train, from its command line.
  */
 #ifndef TAMIS_TRAIN_SETTINGS_H
 #define TAMIS_TRAIN_SETTINGS_H
@@ -43,20 +43,20 @@ typedef struct train_settings {
     uint64_t layers, width, heads, context; /* lm */
     int head;
     double density, momentum, lr;
-    double density_start, density_end; /* the latter 0: as `density` */
+    double density_start, density_end; /* density_end 0: as `density` */
     uint64_t density_warm_up;          /* steps from density_start to density */
     bool nesterov;
     double beta1, beta2, eps, weight_decay; /* adamw */
-    double update_beta1;                    /* of its updates: --beta1, or as advised */
+    double update_beta1;                    /* of adamw's updates: --beta1, or as advised */
     double residual_decay;
-    double step_scale, advised_scale;       /* of --reduce update; 0: the other one, which follows
-                                               the density; without it 0 and 1 */
+    double step_scale, advised_scale;       /* of --reduce update; step_scale 0: the advised one,
+                                               which follows the density; for gradients 0 and 1 */
     uint64_t warm_up;                       /* steps in which the rate rises */
-    double lr_floor;                        /* share of it that a decay ends at */
-    double clip;                            /* norm of a rank's gradient; 0: any */
+    double lr_floor;                        /* share of lr at which a decay ends */
+    double clip;                            /* largest norm of a rank's gradient; 0: any */
     uint64_t record_every;                  /* with `record`: steps */
     uint64_t govern_every;                  /* steps between decisions */
-    double budget_w, pace_max, density_min; /* budget_w 0: nothing is governed */
+    double budget_w, pace_max, density_min; /* budget_w 0: no budget */
     bool quiet;
     FILE *report;         /* NULL: the summary goes to stdout as text */
     FILE *trace_file;     /* of rank 0; with `trace` only */
@@ -70,7 +70,7 @@ void train_settings_read(int argc, char **argv, train_settings *out);
 /** Options of a reducer that --set may not give. */
 extern const char train_own_options[];
 
-/** Whether the scheme is the one that has no residual. */
+/** Whether the scheme is dense, which has no residual. */
 bool train_is_dense(const train_settings *settings);
 
 #endif

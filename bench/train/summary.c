@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Records of a run. What the fields mean:
+ * Records of a run. The meaning of the fields:
  *
  *     steps        of this run; epochs: since the first run, if this one was resumed
  *     time_s       the steps without evaluation and files, slowest rank
@@ -8,24 +8,24 @@
  *                  others are as in tamis_stats (wait overlaps with those that run inside it);
  *                  message is waiting for values and gradients of other stages
  *     exposed_s    inside tamis_reducer_ready, _accumulate, tamis_reducer_start and _wait, mean
- *                  over ranks: all that a thread of the program spends on the exchange, be it work
- *                  or waiting. In a pipeline the next input may be no earlier than its end
- *     buckets      that the reducer of the first stage made of its layers
- *     slack_s, straggler   of the last step, as tamis_stats counts them; slack_s the largest of a
- *                  rank; null if unknown or if there are stages
- *     stages       a pipeline's, as in tamis_stage when the budget was last divided; density_mean
- *                  over the steps; null if it never was
- *     dense_parameters  of segments that --dense-segments names; density_target is of the others
+ *                  over ranks: all time that a thread of the program spends on the exchange,
+ *                  working or waiting. In a pipeline the next input may arrive only at its end
+ *     buckets      number that the reducer of the first stage made of its layers
+ *     slack_s, straggler   of the last step, as in tamis_stats; slack_s is the largest of all
+ *                  ranks; null if unknown or if there are stages
+ *     stages       of a pipeline, as in tamis_stage when the budget was last divided, null if it
+ *                  never was; density_mean is over the steps
+ *     dense_parameters  in the segments that --dense-segments names; density_target is the others'
  *     density_*    entries in the result / n, over the steps; count_exact: selected == k in each.
- *                  Of several stages: the mean over all parameters, and the extremes of a stage
+ *                  With several stages: the mean over all parameters, and the extremes of a stage
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
  *     a figure that is NaN or infinite is null
  *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
- *     validation_loss, train_loss   in nats, a sample or a character; train_loss is the mean over
+ *     validation_loss, train_loss   in nats per sample or character; train_loss is the mean over
  *                  ranks and the last 100 steps
  *     wire_bytes   of a record "step": sent since the run began, by the rank that sent most
- *     clipped_share   of the steps in which --clip shortened a rank's gradient; null without
+ *     clipped_share   share of steps in which --clip shortened a rank's gradient; null without it
  *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of
  *                  the phase evaluate
  *     residual_ratio  norm of the residual / norm of what was accumulated, last step, mean over
@@ -44,12 +44,12 @@ static double mean(trainer *t, double value) {
     return bench_sum(t->world, value) / t->world->nranks;
 }
 
-/* Of all stages together. */
+/* Sum over all stages of a mean over the ranks of each. */
 static double sum_stages(trainer *t, double value) {
     return bench_sum(t->world, value) / t->group->nranks;
 }
 
-/* Of the steps, mean over ranks. */
+/* The share of clipped steps, mean over ranks. */
 static json_t *clipped_share(trainer *t) {
     double steps = t->tally.steps ? (double)t->tally.steps : 1.0;
     double share = mean(t, (double)t->tally.clipped / steps);
@@ -108,7 +108,7 @@ static void add_settings(trainer *t, json_t *record) {
     add_optimizer(t, record);
 }
 
-/* A share of this stage's parameters -> of all. */
+/* A share of this stage's parameters -> the share of all parameters. */
 static double mean_stages(trainer *t, double density) {
     double n = (double)t->work.length;
     return sum_stages(t, density * n) / sum_stages(t, n);

@@ -9,10 +9,10 @@
 
 enum { FIRST_BYTES = 1 << 20, MOST_BYTES = 1 << 30 };
 
-/* Its data are compressed in a way of its own, so the program is asked. */
+/* The data's compression is the program's own, so let the program print them. */
 static const char default_text[] = "bible -f -p /usr/lib gen1:1-rev22:21 2>/dev/null </dev/null";
 
-/* All that a stream has. @return why not, or NULL. */
+/* Read a stream to its end. @return why that failed, or NULL. */
 static const char *read_all(FILE *stream, uint8_t **bytes, size_t *length) {
     size_t room = FIRST_BYTES, used = 0;
     uint8_t *data = NULL;

@@ -22,7 +22,7 @@ typedef struct text {
  * Read a file of any bytes; NULL: the King James Bible, as the program `bible` of Debian's package
  * bible-kjv prints it (4,404,412 bytes, 73 characters).
  *
- * On failure one sentence is left in `error`.
+ * On failure `error` holds a message.
  */
 bool text_load(const char *path, text *out, char *error, size_t error_size);
 

@@ -2,7 +2,7 @@
  *
  * The order of samples depends on seed and epoch alone; step s of an epoch takes the samples
  * s * G .. (s + 1) * G - 1 of it, G = ranks * batch, rank after rank. So all schemes see the same
- * samples in the same order, also with other ranks and batches of the same product.
+ * samples in the same order, and so do all numbers of ranks with the same product ranks * batch.
  */
 #include "bench/train/trainer.h"
 
@@ -65,7 +65,7 @@ static void close_device(trainer *t) {
         bench_device_free(t->device, t->device_grad);
 }
 
-/* Between the first step and the last there are so many whole distances. */
+/* Records steps 0, every, 2 every, ... before `end`. */
 static void open_recording(trainer *t) {
     const train_settings *s = t->settings;
     uint64_t end = s->stop && s->stop < t->steps ? s->stop : t->steps;
@@ -82,7 +82,8 @@ static void record(trainer *t) {
         bench_recording_put(t->group, &t->recording, t->step / every, t->grad);
 }
 
-/* Files of one name may differ. With another number of samples a rank would do other steps. */
+/* Files with the same name may differ. A rank with another number of samples would run other
+ * steps. */
 static void check_data(trainer *t) {
     const uint64_t mine[] = {t->data->count[WORKLOAD_TRAIN], t->data->count[WORKLOAD_VALIDATE],
                              t->work.identity};
@@ -99,7 +100,7 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     uint32_t ranks = world->nranks / (uint32_t)settings->stages;
     *out = (trainer){.settings = settings, .data = data, .world = world};
     out->epoch_steps = count / (ranks * settings->batch);
-    if (out->epoch_steps == 0) /* said before memory is taken for so many */
+    if (out->epoch_steps == 0) /* fail before memory is allocated */
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples there are",
                    ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
@@ -169,7 +170,7 @@ double trainer_rate(const trainer *t, uint64_t step) {
     return optimizer_rate(t->settings, step, t->steps);
 }
 
-/* A micro-batch counts as much as its share of the samples. */
+/* A micro-batch has the weight of its share of the samples. */
 static tamis_step step_of(const trainer *t) {
     tamis_step step = TAMIS_STEP_INIT;
     step.grad = t->device_grad;
@@ -177,7 +178,7 @@ static tamis_step step_of(const trainer *t) {
     return step;
 }
 
-/* In the backward pass: what the reducer does is a phase of its own. */
+/* In the backward pass: the reducer's work is a separate phase. */
 static double begin_ready(trainer *t) {
     tamis_energy_end(t->energy.meter, TAMIS_ENERGY_COMPUTE);
     return bench_now_s();
@@ -188,7 +189,7 @@ static void end_ready(trainer *t, double begin) {
     tamis_energy_begin(t->energy.meter, TAMIS_ENERGY_COMPUTE);
 }
 
-/* What is not the last micro-batch goes into the residual, by itself. */
+/* Every micro-batch but the last is added to the residual separately. */
 static void keep_gradient(void *context) {
     trainer *t = context;
     tamis_step step = step_of(t);
@@ -198,7 +199,7 @@ static void keep_gradient(void *context) {
     end_ready(t, begin);
 }
 
-/* The last segment first, as backward passes go. */
+/* The last segment first, in the order of the backward pass. */
 static void layer_ready(void *context, size_t layer) {
     trainer *t = context;
     tamis_step step = step_of(t);
@@ -230,7 +231,7 @@ static double compute(trainer *t) {
     return loss;
 }
 
-/* What is left of the exchange after the backward pass. */
+/* The rest of the exchange, after the backward pass. */
 static void reduce(trainer *t) {
     size_t bytes = t->work.length * sizeof(float);
     bool elsewhere = t->device != TAMIS_DEVICE_CPU;
@@ -290,7 +291,7 @@ static void count_step(trainer *t, double loss, const double at[4]) {
     tally->count_exact = tally->count_exact && stats->selected == stats->target;
 }
 
-/* Of the rank's own gradient, with a dense scheme too, so that schemes differ in nothing else. */
+/* Clip the rank's own gradient, for dense schemes too, so that runs differ only in the scheme. */
 static void clip(trainer *t) {
     double limit = t->settings->clip;
     if (limit > 0.0)

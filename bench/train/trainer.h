@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * One rank of a training run: model, reducer, place in the run, and what was measured.
+ * One rank of a training run: model, reducer, position in the run, and measurements.
  */
 #ifndef TAMIS_TRAIN_TRAINER_H
 #define TAMIS_TRAIN_TRAINER_H
@@ -15,11 +15,11 @@
 #include "bench/train/settings.h"
 #include "bench/train/workload.h"
 
-enum { TRAIN_LOSSES = 100 }; /* steps that a reported training loss is the mean of */
+enum { TRAIN_LOSSES = 100 }; /* steps over which a reported training loss is averaged */
 
-enum { TRAIN_EVALUATE = TAMIS_ENERGY_USER }; /* phase of joules that are no part of a step */
+enum { TRAIN_EVALUATE = TAMIS_ENERGY_USER }; /* phase whose joules are not part of a step */
 
-/** Sums over the steps of this run, of this rank. Evaluation and files are in none of them. */
+/** Sums over this rank's steps in this run, without evaluation and files. */
 typedef struct train_tally {
     double time_s;    /* the steps, from first to last */
     double compute_s; /* gradient and optimizer */
@@ -27,7 +27,7 @@ typedef struct train_tally {
     double message_s; /* waiting for other stages of the pipeline */
     double accumulate_s, cut_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
     double density_sum, density_min, density_max;
-    double losses[TRAIN_LOSSES]; /* of the last steps, a ring */
+    double losses[TRAIN_LOSSES]; /* of the last steps, a ring buffer */
     uint64_t steps, wire_bytes, rescans, clipped;
     bool count_exact; /* selected == k in every step */
 } train_tally;
@@ -41,15 +41,15 @@ typedef struct trainer {
     workload work;
     optimizer optimizer;
     exchange exchange;
-    bool *apart; /* [segments]: exchanged dense; NULL: as the scheme has it */
+    bool *apart; /* [segments]: exchanged dense; NULL: none is */
     float *params, *grad;
     tamis_device device; /* of the reducer */
     void *device_grad;   /* the gradient where the reducer works; CPU: grad itself */
     uint32_t *indices;   /* a sparse result in host memory; CUDA only */
     float *values;
     uint32_t *order;      /* permutation of the samples in the current epoch */
-    uint64_t epoch;       /* that `order` belongs to, plus 1 */
-    uint64_t step, steps; /* done and wanted, counted from the first run on */
+    uint64_t epoch;       /* epoch of `order`, plus 1 */
+    uint64_t step, steps; /* done and wanted, counted since the first run */
     uint64_t epoch_steps;
     bool dense;         /* the scheme: no residual */
     bool sparse;        /* plain SGD: only the chosen parameters are touched */
@@ -75,16 +75,16 @@ double trainer_rate(const trainer *t, uint64_t step);
 /** Mean over the validation's samples; collective, each rank takes a part of them. */
 workload_score trainer_validate(trainer *t);
 
-/** The metric of that. */
+/** The workload's metric of such a mean. */
 double trainer_metric(const trainer *t, const workload_score *mean);
 
 /** Mean loss over ranks and the last TRAIN_LOSSES steps; collective. */
 double trainer_loss(trainer *t);
 
-/** Whether the parameters have the same bits on all ranks; collective. If not, it is said. */
+/** Whether the parameters have the same bits on all ranks; collective. Prints it if not. */
 bool trainer_replicas_identical(trainer *t);
 
-/** End all ranks if they have not; collective. */
+/** End all ranks if the parameters differ; collective. */
 void trainer_check_replicas(trainer *t);
 
 /* checkpoint.c: a file per rank, PREFIX.rankR.state; load also with another number of ranks */

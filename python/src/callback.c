@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * An all-gather in Python. It is called on the thread that called into the library, which has let
- * the GIL go.
+ * An all-gather in Python. It is called on the thread that called into the library, which has
+ * released the GIL.
  */
 #include "core.h"
 
@@ -12,14 +12,14 @@
 
 /* -- lending memory --------------------------------------------------------------------------- */
 
-/* Memory of the library as the callback sees it. Views and arrays made from `view` share its export
- * of `base`, but do not count as exports of `view` itself: only `base` tells whether any is left.
- */
+/* The library's memory as the callback sees it. Views and arrays made from `view` share its export
+ * of `base`, but do not count as exports of `view` itself. So only releasing `base` shows whether
+ * any of them is left. */
 typedef struct loan {
     PyObject *base, *view; /* memoryviews */
 } loan;
 
-/* A memoryview of a memoryview would share the first one's owner; by way of a PickleBuffer it
+/* A memoryview of a memoryview would share the first one's owner; made through a PickleBuffer it
  * exports the first one. */
 static PyObject *view_of(PyObject *base) {
     PyObject *module = PyImport_ImportModule("pickle");
@@ -44,7 +44,7 @@ static bool release(PyObject *view) {
     return none != NULL;
 }
 
-/* Whoever kept the view finds it void. @return false if something made from it still exists */
+/* Invalidate the view, even if code kept it. @return false if an object made from it remains */
 static bool recall(const loan *l) {
     release(l->view);
     return release(l->base);

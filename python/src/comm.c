@@ -120,7 +120,7 @@ static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keyword
     if (!self)
         return NULL;
     callbacks.allgather = tam_py_callback;
-    callbacks.context = self; /* which outlives the handle */
+    callbacks.context = self; /* outlives the handle */
     tamis_status status = tamis_comm_create_callback(&callbacks, &config, &handle);
     if (status != TAMIS_OK) {
         Py_DECREF(self);
@@ -177,8 +177,8 @@ static PyObject *comm_set_waiting(PyObject *object, PyObject *value) {
     Py_RETURN_NONE;
 }
 
-/* Without the GIL: it takes locks that a thread inside a callback, which wants the
- * GIL, may hold. */
+/* Runs without the GIL: it takes locks that a thread in a callback may hold while it waits for the
+ * GIL. */
 static PyObject *comm_abort(PyObject *object, PyObject *none) {
     tam_py_comm *self = (tam_py_comm *)object;
     tamis_status status;

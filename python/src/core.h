@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis._core: libtamis for Python, by CPython's limited API of 3.9. One file per kind of object.
+ * tamis._core: libtamis for Python, on CPython's limited API of 3.9. One file per kind of object.
  *
  * Rules of the files here
  *
- * GIL          Released around every call of the library that may block or take long. Counters of
- *              calls in progress are changed only with the GIL, so a call that comes at the wrong
- *              time (close while another thread waits) is refused instead of a crash.
- * Exceptions   A function that returns NULL or false has raised one. A status of the library is
- *              raised by tam_py_raise, on the thread that got it and before any other Python code
- *              runs, for the sentence is kept per thread.
+ * GIL          Released around every library call that may block or take long. Counters of calls in
+ *              progress change only with the GIL held, so a call at the wrong time (close while
+ *              another thread waits) is refused and does not crash.
+ * Exceptions   A function that returns NULL or false has raised one. tam_py_raise raises a library
+ *              status, on the thread that got it and before any other Python code runs, for the
+ *              library keeps its message per thread.
  * Interpreter  One per process: callbacks take the GIL by PyGILState_Ensure, which knows only the
  *              main one. Builds without a GIL load no abi3 module, so there is nothing to declare
  *              for them (Py_mod_gil is not part of 3.9's limited API).
@@ -30,20 +30,20 @@
 
 /* -- error.c ---------------------------------------------------------------------------------- */
 
-/** Raise tamis.Error with the sentence of tamis_last_error. @return NULL */
+/** Raise tamis.Error with the message of tamis_last_error. @return NULL */
 PyObject *tam_py_raise(tamis_status status);
 
-/** Raise tamis.Error with a sentence and a remedy of ours; NULL: the status' own remedy. An
- * exception that is set becomes its cause. @return NULL */
+/** Raise tamis.Error with our own message and remedy; remedy NULL: the status' own. An exception
+ * that is set becomes its cause. @return NULL */
 PyObject *tam_py_raise_own(tamis_status status, const char *remedy, const char *format, ...);
 
 /** A callback of this thread has raised: the next tam_py_raise here makes it the cause. */
 void tam_py_cause_keep(void);
 
-/** Let go of the frames, and so of the variables, in the traceback of what was kept. */
+/** Clear the frames in the traceback of the kept exception, and so release their variables. */
 void tam_py_cause_clear_frames(void);
 
-/** Nobody will raise it. */
+/** Drop the kept exception: it will not be raised. */
 void tam_py_cause_drop(void);
 
 bool tam_py_error_open(PyObject *module);
@@ -55,26 +55,26 @@ bool tam_py_type_open(PyObject *module, const char *name, PyType_Spec *spec, PyT
 
 /* -- options.c -------------------------------------------------------------------------------- */
 
-/** Names of an enum of the library in the order of its numbers; ends with NULL. */
+/** Names of a library enum in the order of its numbers; ends with NULL. */
 typedef const char *const tam_py_words[];
 
-/** @param what  [in]  name of the option, for the sentence */
+/** @param what  [in]  name of the option, for the message */
 bool tam_py_as_word(PyObject *value, const char *what, const char *const *words, int *out);
 bool tam_py_as_u32(PyObject *value, const char *what, uint32_t *out);
 bool tam_py_as_u64(PyObject *value, const char *what, uint64_t *out);
 
-/** UTF-8 of a str that has no NUL inside. Lives as long as `*out_owner`, a new reference. */
+/** UTF-8 of a str without NUL inside. Lives as long as `*out_owner`, a new reference. */
 bool tam_py_as_text(PyObject *value, const char *what, PyObject **out_owner, const char **out);
 
-/** What the keywords of Reducer() come to. */
+/** The keywords of Reducer() as read. */
 typedef struct tam_py_options {
     tamis_reducer_config config; /* points to the other two */
     tamis_update update;
-    PyObject *owner; /* of texts; NULL or a new reference */
-    PyObject *meter; /* NULL, or borrowed of the keywords */
+    PyObject *owner; /* keeps texts alive; NULL or a new reference */
+    PyObject *meter; /* NULL, or borrowed from the keywords */
 } tam_py_options;
 
-/** When the module is loaded: names and ranges, from the library. */
+/** Read names and ranges from the library, when the module is loaded. */
 bool tam_py_options_open(void);
 bool tam_py_options_read(PyObject *keywords, tam_py_options *out);
 
@@ -93,7 +93,7 @@ typedef struct tam_py_want {
 bool tam_py_tensor_borrow(PyObject *tensor, const tam_py_want *want, PyObject **out_capsule,
                           void **out_data);
 
-/** The same of any type and length, in host memory, for reading. */
+/** The same for any type and length, in host memory, for reading. */
 bool tam_py_tensor_bytes(PyObject *tensor, const char *what, PyObject **out_capsule,
                          const void **out_data, size_t *out_bytes);
 
@@ -108,9 +108,9 @@ typedef struct tam_py_comm {
     PyObject_HEAD PyObject *weak;
     tamis_comm *handle;    /* NULL: closed */
     PyObject *allgather;   /* callback only */
-    const char *transport; /* of the library, static */
+    const char *transport; /* the library's, static */
     uint32_t rank, nranks;
-    tamis_status last;  /* when it was closed */
+    tamis_status last;  /* status when it was closed */
     const char *inside; /* name of the call in progress, or NULL */
     unsigned aborting;  /* calls of abort in progress */
     unsigned reducers;  /* not yet closed */
@@ -126,7 +126,7 @@ tamis_status tam_py_callback(void *context, const void *send, void *recv, size_t
 bool tam_py_comm_enter(tam_py_comm *self, const char *call);
 void tam_py_comm_leave(tam_py_comm *self);
 
-/** Lost, and a thread of the transport may still write to what a step was lent (mpi.h). */
+/** Whether it is lost and a transport thread may still write to memory lent to a step (mpi.h). */
 bool tam_py_comm_lingers(const tam_py_comm *self);
 
 /** Wrap a handle, which is destroyed on failure. */
@@ -141,7 +141,7 @@ PyObject *tam_py_loader_nccl(PyObject *type, PyObject *args, PyObject *keywords)
 PyObject *tam_py_loader_mpi_state(PyObject *module, PyObject *none);
 PyObject *tam_py_loader_mpi_finalize(PyObject *module, PyObject *none);
 
-/** A communicator over MPI has been destroyed. */
+/** Record that a communicator over MPI has been destroyed. */
 void tam_py_loader_mpi_closed(tamis_status last);
 
 /* -- meter.c ---------------------------------------------------------------------------------- */
@@ -187,12 +187,12 @@ bool tam_py_plan_type_open(PyObject *module);
 
 /* -- reducer.c, step.c, state.c, moments.c ---------------------------------------------------- */
 
-/** What a call does, and so what else may go on at the same time. */
+/** What a call does, and so which calls may run at the same time. */
 typedef enum tam_py_call {
     TAM_PY_LOOK,  /* alone in the reducer */
     TAM_PY_STEP,  /* alone in the reducer and in its communicator */
-    TAM_PY_WAIT,  /* the same, but for ready */
-    TAM_PY_READY, /* alone, but for wait */
+    TAM_PY_WAIT,  /* the same, except for ready */
+    TAM_PY_READY, /* alone, except for wait */
 } tam_py_call;
 
 typedef struct tam_py_reducer {
@@ -204,34 +204,34 @@ typedef struct tam_py_reducer {
     tamis_device device;
     tamis_dtype type;
     bool writes;  /* dense output: gradients must be writable */
-    bool updates; /* update mode, by: */
+    bool updates; /* update mode, by `update` */
     tamis_update update;
     double residual_decay;
-    uint64_t residual_length; /* elements; of scheme dense, which has none, those of the layout */
-    uint64_t serial;          /* of this object in the process */
+    uint64_t residual_length; /* elements; for scheme dense, without residual, the layout's */
+    uint64_t serial;          /* number of this object in the process */
     const char *inside;       /* name of the call in progress, other than ready, or NULL */
-    bool waiting;             /* it is wait */
+    bool waiting;             /* that call is wait */
     bool readying;            /* ready is in progress */
     void **grads;             /* [segments] of the step under way */
     bool *marked;             /* [segments] ready in this step */
-    PyObject **held;          /* [segments + 1] what keeps the tensors of this step */
+    PyObject **held;          /* [segments + 1] keep the tensors of this step alive */
     uint32_t nheld;
-    PyObject *before; /* of the step before, see step.c */
+    PyObject *before; /* the same for the step before, see step.c */
 } tam_py_reducer;
 
 extern PyTypeObject *tam_py_reducer_type;
 
-/** A call begins, unless it may not meet those in progress; and ends. */
+/** Begin a call, unless those in progress forbid it; end it. */
 bool tam_py_reducer_enter(tam_py_reducer *self, tam_py_call kind, const char *call);
 void tam_py_reducer_leave(tam_py_reducer *self, tam_py_call kind);
 
 /** None, or the exception of a status. */
 PyObject *tam_py_reducer_answer(tamis_status status);
 
-/** Let go of what the step was lent. */
+/** Release what the step was lent. */
 void tam_py_reducer_release(tam_py_reducer *self);
 
-/** The gradient of a segment. */
+/** Borrow the gradient of a segment. */
 bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
                             PyObject **out_capsule, void **out_data);
 
@@ -255,7 +255,7 @@ PyObject *tam_py_state_align(PyObject *reducer, PyObject *none);
 PyObject *tam_py_state_set_density(PyObject *reducer, PyObject *value);
 PyObject *tam_py_state_stats(PyObject *reducer, PyObject *none);
 
-/** Figures as stats gives them; what is left out is 0. */
+/** Read figures in the form of stats(); missing ones are 0. */
 bool tam_py_stats_read(PyObject *dict, tamis_stats *out);
 
 PyObject *tam_py_state_buckets(PyObject *reducer, PyObject *none);

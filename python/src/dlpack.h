@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The records of DLPack, as published (dmlc/dlpack, dlpack.h), in our own words. Two exist: the
- * one of before version 1 in capsules named "dltensor", and the one that carries its version in
+ * The records of DLPack, as published (dmlc/dlpack, dlpack.h), in our own words. There are two: the
+ * one from before version 1, in capsules named "dltensor", and the one that carries its version, in
  * capsules named "dltensor_versioned". Their layout is an ABI and does not change within a major
  * version.
  */
@@ -17,7 +17,7 @@ enum { /* device types */
        DLPACK_CPU = 1,
        DLPACK_CUDA = 2,
        DLPACK_CUDA_HOST = 3,    /* pinned memory */
-       DLPACK_CUDA_MANAGED = 13 /* both may use it */
+       DLPACK_CUDA_MANAGED = 13 /* host and device may use it */
 };
 
 enum { /* codes of element types */
@@ -52,7 +52,7 @@ typedef struct dlpack_legacy {
 } dlpack_legacy;
 
 typedef struct dlpack_versioned {
-    uint32_t major, minor; /* before anything else is read */
+    uint32_t major, minor; /* check them before reading anything else */
     void *context;
     void (*deleter)(struct dlpack_versioned *self);
     uint64_t flags;

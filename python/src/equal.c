@@ -4,7 +4,7 @@
  */
 #include "core.h"
 
-/* Bytes, or a tensor in host memory. `*out_keeper`, a new reference, keeps them. */
+/* Borrow bytes, or a tensor in host memory. `*out_keeper`, a new reference, keeps them alive. */
 static bool borrow(PyObject *data, PyObject **out_keeper, const void **out, size_t *out_bytes) {
     char *text;
     Py_ssize_t length;
@@ -25,8 +25,8 @@ static tamis_status call(tam_py_comm *comm, const void *data, size_t bytes) {
     Py_END_ALLOW_THREADS return status;
 }
 
-/* The others are in the call, or will be: they learn from NULL that this rank has nothing to show,
- * and this rank raises what it knows, whatever became of the call. */
+/* The other ranks are in the call, or will be. NULL shows them that this rank has no data; this
+ * rank then raises its own exception, whatever the call returns. */
 static void tell_others(tam_py_comm *comm) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis.Error. Exceptions of callbacks travel beside the library, thread by thread: it knows only
- * that a callback failed, and who called it raises the Error that has them as its cause.
+ * tamis.Error. Exceptions of callbacks bypass the library, thread by thread: the library knows only
+ * that a callback failed, and its caller raises an Error with the exception as cause.
  */
 #include "core.h"
 
@@ -95,7 +95,7 @@ static PyObject *make_error(tamis_status status, PyObject *sentence, const char 
     return NULL;
 }
 
-/* Takes the references to `sentence` and `cause`; the latter may be NULL. */
+/* Takes over the references to `sentence` and `cause`; `cause` may be NULL. */
 static PyObject *raise_error(tamis_status status, PyObject *sentence, const char *remedy,
                              PyObject *cause) {
     PyObject *error = sentence ? make_error(status, sentence, remedy) : NULL;
@@ -112,7 +112,7 @@ static PyObject *raise_error(tamis_status status, PyObject *sentence, const char
 
 PyObject *tam_py_raise(tamis_status status) {
     const char *sentence = tamis_last_error();
-    bool lost = tamis_status_loss(status) == TAMIS_LOST_COMM; /* as a failed callback has it */
+    bool lost = tamis_status_loss(status) == TAMIS_LOST_COMM; /* as after a failed callback */
     PyObject *cause = lost ? kept : NULL;
     kept = lost ? NULL : kept;
     return raise_error(status,

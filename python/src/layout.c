@@ -6,7 +6,7 @@
 
 PyTypeObject *tam_py_layout_type;
 
-/* Pairs (name, length) become segments, whose names live as long as the tuple `owners`. */
+/* Read a pair (name, length) as a segment, whose name lives as long as the tuple `owners`. */
 static bool read_pair(PyObject *pair, Py_ssize_t at, PyObject *owners, tamis_segment *out) {
     PyObject *name, *length, *owner;
     Py_ssize_t size = PyTuple_Check(pair) ? PyTuple_Size(pair) : 0;
@@ -41,7 +41,7 @@ static bool make_handle(tam_py_layout *self, const tamis_segment *segments) {
     return status == TAMIS_OK;
 }
 
-/* The third of a tuple, if there is one. */
+/* Set the row length from the tuple's third item, if it has one. */
 static bool set_rows(tam_py_layout *self, PyObject *pair, uint32_t at) {
     uint64_t row_length;
     if (PyTuple_Size(pair) == 2)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Shared objects that know MPI and NCCL, loaded by path when first wanted, and never unloaded.
+ * The shared objects that link MPI and NCCL, loaded by path when first needed, and never unloaded.
  */
 #include "core.h"
 
@@ -30,7 +30,7 @@ static library nccl = {"NCCL",
 
 static struct {
     unsigned open; /* communicators */
-    bool lost;     /* one of them was */
+    bool lost;     /* one of them was lost */
 } over_mpi;
 
 /* Both tables begin with these. */
@@ -130,7 +130,7 @@ PyObject *tam_py_loader_mpi_state(PyObject *module, PyObject *none) {
     return PyUnicode_FromString(names[mpi_state() & 3]);
 }
 
-/* After a lost communicator MPI_Finalize may hang; with one that is still open it would as well. */
+/* MPI_Finalize may hang after a communicator was lost, or while one is still open. */
 PyObject *tam_py_loader_mpi_finalize(PyObject *module, PyObject *none) {
     tamis_status status;
     (void)module, (void)none;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The module: its types, and what the library tells of itself.
+ * The module: its types, and the library's description of itself.
  */
 #include "core.h"
 #include "lib/base/base.h"
@@ -17,7 +17,7 @@ bool tam_py_type_open(PyObject *module, const char *name, PyType_Spec *spec, PyT
     return false;
 }
 
-/* -- what the library tells ------------------------------------------------------------------- */
+/* -- the library's description ---------------------------------------------------------------- */
 
 static PyObject *version(PyObject *module, PyObject *none) {
     int number = tamis_version();
@@ -25,7 +25,7 @@ static PyObject *version(PyObject *module, PyObject *none) {
     return Py_BuildValue("(iii)", number / 10000, number / 100 % 100, number % 100);
 }
 
-/* Takes the reference to `item`. @return false if there was none or it cannot be appended */
+/* Takes over the reference to `item`. @return false if it is NULL or cannot be appended */
 static bool append(PyObject *list, PyObject *item) {
     bool ok = item && PyList_Append(list, item) == 0;
     Py_XDECREF(item);
@@ -57,7 +57,7 @@ static PyObject *setting_at(size_t index) {
                          s.fallback, "help", s.help, "value", s.value, "origin", s.origin);
 }
 
-/* All rows of a table; one that is NULL without an exception is past its end. */
+/* All rows of a table; NULL without an exception marks its end. */
 static PyObject *list_all(PyObject *(*at)(size_t)) {
     PyObject *list = PyList_New(0), *item = NULL;
     for (size_t i = 0; list && (item = at(i)); i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Update mode of a reducer: what it was made with, and its moments as a part of the state.
+ * Update mode of a reducer: its options, and its moments as part of the state.
  */
 #include "core.h"
 

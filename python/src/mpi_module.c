@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis/_mpi.so: the library's transport over MPI, for _core. Whoever initialises MPI finalises it:
- * the program (mpi4py, say) its own, we ours.
+ * tamis/_mpi.so: the library's transport over MPI, for _core. The code that initialises MPI
+ * finalises it: the program (mpi4py, say), or this module.
  *
- * Python and _core load this RTLD_LOCAL. The plug-ins of Open MPI name none of its libraries as
- * needed and find them in the global scope alone; from 3.0 on MPI_Init itself puts libmpi there
- * (tried with Debian's 4.1.4), so that nothing need be done here.
+ * Python and _core load this RTLD_LOCAL. Open MPI's plug-ins do not list its libraries as needed
+ * and find them only in the global scope. From 3.0 on MPI_Init itself puts libmpi there (tried with
+ * Debian's 4.1.4), so this module need not.
  *
- * What cannot be met with a sentence: MPI_Init_thread ends the process where it fails, for example
- * under a launcher that does not know this MPI; before it no error handler can be set.
+ * One failure cannot be reported: MPI_Init_thread ends the process if it fails, for example under
+ * the launcher of another MPI, and no error handler can be set before it.
  */
 #include "lib/base/base.h"
 #include "module.h"
@@ -16,7 +16,7 @@
 #include <pthread.h>
 #include <tamis/mpi.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `own`, and of beginning and ending */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `own`, init and finalize */
 static bool own;
 
 static int state(void) {

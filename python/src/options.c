@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Values of Python as values of C, and the keywords of Reducer() as a tamis_reducer_config.
+ * Converts Python values to C, and the keywords of Reducer() to a tamis_reducer_config.
  */
 #include "core.h"
 
@@ -105,7 +105,7 @@ typedef enum kind {
     WORD,
     UPDATE,
     METER
-} kind; /* advised: or None */
+} kind; /* an advised option may be None */
 
 enum { OPTIONS_MOST = 48, WORDS_MOST = 8, WORDS_BYTES = 64 };
 
@@ -122,7 +122,7 @@ typedef struct table {
     option rows[OPTIONS_MOST]; /* ends with a name that is NULL */
 } table;
 
-/* Made of what the library lists, when the module is loaded. */
+/* Filled from the library's lists when the module is loaded. */
 static table of_reducer = {.whose = "Reducer()"}, of_update = {.whose = "update"};
 
 /* "a|b|c" */
@@ -155,7 +155,7 @@ static bool add_row(table *t, const char *name, kind as, size_t offset, const ch
     return as != WORD || split_words(range, &t->rows[i]);
 }
 
-/* torch and NumPy call it so. */
+/* `dtype` is the name that torch and NumPy use. */
 static const char *name_of(const tamis_option *o) {
     return strcmp(o->name, "grad_dtype") == 0 ? "dtype" : o->name;
 }
@@ -224,7 +224,7 @@ static bool read_length(const option *o, PyObject *value, uint64_t *out) {
     return true;
 }
 
-/* A copy is read, for the words of a value may be code that changes the caller's. */
+/* Reads a copy, for converting a value may run code that changes the caller's dict. */
 static bool read_update_dict(PyObject *dict, tamis_update *out) {
     PyObject *own = PyDict_Copy(dict);
     bool ok = own && read_table(&of_update, own, out, NULL);
@@ -286,14 +286,13 @@ static bool read_table(const table *t, PyObject *dict, void *base, PyObject **ow
     return true;
 }
 
-/* Borrowed; NULL: left out, or None. */
+/* A borrowed reference; NULL if left out or None. */
 static PyObject *given(PyObject *dict, const char *name) {
     PyObject *value = dict && PyDict_Check(dict) ? PyDict_GetItemString(dict, name) : NULL;
     return value == Py_None ? NULL : value;
 }
 
-/* What was not given of an update is what the library advises. It is set here, so that it can be
- * read. */
+/* Fill in what an update leaves open as the library advises, so that Python can read the values. */
 static bool complete(PyObject *keywords, tam_py_options *out) {
     PyObject *update = given(keywords, "update");
     tamis_update advised = out->update;

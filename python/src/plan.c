@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis.Plan: where the gradients of some segments lie, checked once. The capsules keep the memory,
- * so an address stays that of its tensor.
+ * tamis.Plan: where the gradients of some segments lie, checked once. The capsules keep the memory
+ * alive, so the addresses stay valid.
  */
 #include "core.h"
 

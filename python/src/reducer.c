@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis.Reducer: its life, and which calls may meet. Steps are in step.c, the state in state.c.
+ * tamis.Reducer: its life cycle, and which calls may overlap. Steps are in step.c, the state in
+ * state.c.
  */
 #include "core.h"
 
@@ -74,7 +75,7 @@ static bool alloc_arrays(tam_py_reducer *self) {
     return false;
 }
 
-/* Its phases go to a meter, which then stays open. */
+/* Send its phases to a meter, which then must stay open. */
 static bool join_meter(tam_py_reducer *self, PyObject *object, tamis_reducer_config *config) {
     tam_py_meter *meter = (tam_py_meter *)object;
     if (!meter)
@@ -132,7 +133,7 @@ static bool count_residual(tam_py_reducer *self, const tamis_reducer_config *con
     return true;
 }
 
-/* What other files of here need to know, without asking the library. */
+/* Keep what other files here need, so that they need not ask the library. */
 static bool keep_config(tam_py_reducer *self, const tamis_reducer_config *config) {
     self->device = config->device;
     self->type = config->grad_dtype;
@@ -203,7 +204,7 @@ static PyObject *reducer_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 
 /* -- the end ---------------------------------------------------------------------------------- */
 
-/* The caller has entered, or is the last to know this object. */
+/* The caller has entered, or holds the last reference. */
 static void destroy(tam_py_reducer *self) {
     tamis_reducer *handle = self->handle;
     self->handle = NULL;
@@ -212,7 +213,7 @@ static void destroy(tam_py_reducer *self) {
     self->comm->reducers--;
     leave_meter(self);
     if (tam_py_comm_lingers(self->comm))
-        self->nheld = 0; /* stays for good */
+        self->nheld = 0; /* leak it on purpose */
     tam_py_reducer_release(self);
     Py_CLEAR(self->before);
 }
@@ -229,14 +230,14 @@ static PyObject *reducer_close(PyObject *object, PyObject *none) {
     Py_RETURN_NONE;
 }
 
-/* A step under way ends first, by the communicator. If that is in use just now, by another reducer
- * in another thread, then the reducer stays in memory, and with it the communicator. */
+/* A step under way must end first, which needs the communicator. If another reducer uses that just
+ * now in another thread, this reducer and the communicator stay in memory for good. */
 static void end_of_life(tam_py_reducer *self) {
     if (!self->handle)
         return;
     if (self->nheld > 0 && self->comm->inside) {
         Py_INCREF((PyObject *)self->comm);
-        self->meter = NULL; /* and its meter */
+        self->meter = NULL; /* the meter stays, too */
         self->handle = NULL;
         self->nheld = 0;
         return;
@@ -255,7 +256,7 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Its comm stays: the handle of that must outlive ours. */
+/* Keeps comm: its handle must outlive ours. */
 static int reducer_clear(PyObject *object) {
     end_of_life((tam_py_reducer *)object);
     return 0;
@@ -270,7 +271,7 @@ static void reducer_dealloc(PyObject *object) {
     if (self->weak)
         PyObject_ClearWeakRefs(object);
     end_of_life(self);
-    leave_meter(self); /* of one that was never made */
+    leave_meter(self); /* if the reducer was never made */
     PyMem_Free(self->grads);
     PyMem_Free(self->marked);
     PyMem_Free(self->held);

@@ -194,7 +194,7 @@ static const figure figures[] = {
     FIGURE(REAL, slack_s),       FIGURE(U32, straggler),  FIGURE(REAL, arrive_s),
 };
 
-/* A field that is added must get its row. */
+/* A new field must get a row in the table. */
 _Static_assert(sizeof(tamis_stats) == offsetof(tamis_stats, arrive_s) + sizeof(double),
                "tamis_stats has grown");
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps of a reducer. What a step was lent is held here until it has ended:
+ * Steps of a reducer. Tensors lent to a step are held here until it has ended:
  *
  *     held      capsules and plans of the step under way
- *     before    CUDA: those of the last step that was joined, or accumulated. The device may still
- *               work on them, so they stay until the next step has ended. That is not what keeps
- *               them sound: allocators of tensor libraries hand memory out again in the order of
- *               the stream that it was used on, and the joined stream comes after the step. It only
- *               spares a caller who joined one stream and frees on another.
+ *     before    CUDA: those of the last joined or accumulated step. The device may still work on
+ *               them, so they stay until the next step has ended. Usually this is not needed:
+ *               tensor libraries' allocators reuse memory in the order of the stream that used it,
+ *               and the joined stream comes after the step. It only protects a caller that joined
+ *               one stream and frees on another.
  */
 #include "core.h"
 
@@ -21,7 +21,7 @@ void tam_py_reducer_release(tam_py_reducer *self) {
     }
 }
 
-/* There is room: every one but the last, of start, brings a segment of its own. */
+/* There is room: every object but start's, which is the last, marks a segment of its own. */
 static void hold(tam_py_reducer *self, PyObject *one) {
     Py_INCREF(one);
     self->held[self->nheld++] = one;
@@ -49,8 +49,8 @@ static PyObject *held_as_tuple(const tam_py_reducer *self) {
     return all;
 }
 
-/* A wait or join has returned; with STATE it had no effect. Destructors of others run here, which
- * must not meet an exception. */
+/* A wait or join has returned; with STATE it had no effect. Foreign destructors run here, and no
+ * exception may be set while they do. */
 static PyObject *end_step(tam_py_reducer *self, tamis_status status, bool joined) {
     PyObject *answer = tam_py_reducer_answer(status);
     PyObject *type, *value, *trace;
@@ -86,7 +86,7 @@ bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32
     return ok;
 }
 
-/* @return a tuple of capsules; segments that were marked ready keep the gradient that they have */
+/* @return a tuple of capsules; segments already marked ready keep their gradient */
 static PyObject *borrow_segments(tam_py_reducer *self, PyObject *tensors) {
     uint32_t count = self->layout->count;
     Py_ssize_t given = PyTuple_Size(tensors);
@@ -120,7 +120,7 @@ static PyObject *borrow_flat(const tam_py_reducer *self, PyObject *tensor, void 
     return tam_py_tensor_borrow(tensor, &want, &capsule, out_data) ? capsule : NULL;
 }
 
-/* A tensor, or a sequence of them. @return what keeps them */
+/* Borrow a tensor, or a sequence of them. @return an object that keeps them alive */
 static PyObject *borrow(tam_py_reducer *self, PyObject *grad, tamis_step *step) {
     bool sequence = PyList_Check(grad) || PyTuple_Check(grad);
     if (!sequence && PyObject_HasAttrString(grad, "__dlpack__"))
@@ -178,7 +178,7 @@ static tamis_status run(tamis_status (*call)(tamis_reducer *, const tamis_step *
     Py_END_ALLOW_THREADS return status;
 }
 
-/* With the call entered. Takes the reference to `keeper`. */
+/* Called with the call entered. Takes over the reference to `keeper`. */
 static PyObject *start_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
     tamis_status status = run(tamis_reducer_start, self->handle, step);
     bool lent = status == TAMIS_OK || tam_py_comm_lingers(self->comm);
@@ -205,8 +205,8 @@ PyObject *tam_py_step_start(PyObject *object, PyObject *args, PyObject *keywords
     return answer;
 }
 
-/* On the CPU the gradient has been read when the library returns; on CUDA see the head of the
- * file. Takes the reference to `keeper`. */
+/* On the CPU the gradient has been read when the library returns; for CUDA see the head of the
+ * file. Takes over the reference to `keeper`. */
 static PyObject *accumulate_with(tam_py_reducer *self, PyObject *keeper, const tamis_step *step) {
     PyObject *answer = tam_py_reducer_answer(run(tamis_reducer_accumulate, self->handle, step));
     if (self->device == TAMIS_DEVICE_CUDA)
@@ -233,7 +233,7 @@ PyObject *tam_py_step_accumulate(PyObject *object, PyObject *args, PyObject *key
 /* -- ready ------------------------------------------------------------------------------------ */
 
 /* The library reads the pointers of a step until it ends, so those of marked segments must not be
- * written: a segment that is marked is refused here, and not first there. */
+ * written. So a segment that is already marked is refused here, before the library would. */
 static bool check_plan(const tam_py_reducer *self, const tam_py_plan *plan) {
     if (plan->owner != self->serial) {
         tam_py_raise_own(TAMIS_E_ARGUMENT, "Make it with the reducer that is to use it.",
@@ -259,7 +259,7 @@ static void mark(tam_py_reducer *self, const tam_py_plan *plan) {
     }
 }
 
-/* Without the GIL. @return how many were marked */
+/* Runs without the GIL. @return how many were marked */
 static uint32_t mark_ready(tamis_reducer *handle, const tam_py_plan *plan, const tamis_step *step,
                            tamis_status *status) {
     for (uint32_t i = 0; i < plan->count; i++) {
@@ -270,8 +270,8 @@ static uint32_t mark_ready(tamis_reducer *handle, const tam_py_plan *plan, const
     return plan->count;
 }
 
-/* The step may have ended before this returns, by a wait in another thread, and then nothing of it
- * is held or marked any more. */
+/* A wait in another thread may already have ended the step; then nothing of it is held or marked
+ * any more. */
 static PyObject *ready_failed(tam_py_reducer *self, const tam_py_plan *plan, uint32_t done,
                               tamis_status status) {
     bool lost = tamis_status_loss(status) == TAMIS_LOST_COMM;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tensors of others, by DLPack. The capsule is never renamed and its deleter never called here:
- * who drops the last reference to the capsule lets the tensor go.
+ * Foreign tensors, by DLPack. The capsule is never renamed and its deleter never called here: when
+ * the last reference to the capsule is dropped, the tensor is released.
  */
 #include "core.h"
 
@@ -9,13 +9,13 @@
 
 #define NEVER_COPIES "; nothing is copied behind your back"
 
-/* One refusal. Always false. */
+/* Raise a refusal. Always false. */
 #define REFUSE(remedy, ...) (tam_py_raise_own(TAMIS_E_ARGUMENT, remedy, __VA_ARGS__), false)
 
 /* -- export ----------------------------------------------------------------------------------- */
 
-/* Keywords for __dlpack__. No synchronisation is asked for (stream -1): the step itself says on
- * which stream the gradient is made. */
+/* Keywords for __dlpack__. Stream -1 asks for no synchronisation: the step itself names the stream
+ * that makes the gradient. */
 static PyObject *make_keywords(bool versioned, tamis_device device) {
     PyObject *keywords =
         versioned ? Py_BuildValue("{s(ii)sO}", "max_version", DLPACK_MAJOR, 0, "copy", Py_False)
@@ -35,7 +35,7 @@ static PyObject *export(PyObject *method, bool versioned, tamis_device device) {
     return capsule;
 }
 
-/* Producers of before DLPack 1 do not know the keywords. */
+/* Producers older than DLPack 1 do not know the keywords. */
 static PyObject *export_either(PyObject *method, tamis_device device) {
     PyObject *capsule = export(method, true, device);
     if (capsule || !PyErr_ExceptionMatches(PyExc_TypeError))
@@ -44,7 +44,7 @@ static PyObject *export_either(PyObject *method, tamis_device device) {
     return export(method, false, device);
 }
 
-/* Only where the export itself would fail with words that do not help. */
+/* Checks only cases in which the export itself would fail with an unhelpful message. */
 static bool check_device_first(PyObject *tensor, const tam_py_want *want) {
     if (want->device != TAMIS_DEVICE_CUDA)
         return true;
@@ -63,7 +63,7 @@ static bool check_device_first(PyObject *tensor, const tam_py_want *want) {
                   want->what, type);
 }
 
-/* In our words, with the producer's as the cause. */
+/* Raise our own message, with the producer's exception as the cause. */
 static PyObject *explain_export(const tam_py_want *want) {
     PyObject *type, *value, *trace;
     if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception))

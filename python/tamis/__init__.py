@@ -6,9 +6,9 @@
     reducer.start(grad)
     reducer.wait()                      # grad: mean of the chosen entries, zero elsewhere
 
-Gradients are objects that speak DLPack: arrays of NumPy (1.22 or later), tensors of PyTorch. They
-are written in place. For PyTorch see `tamis.torch`, which is imported by name and only then needs
-torch. docs/python.md is the manual, include/tamis/tamis.h says what each option means.
+Gradients are objects that support DLPack: NumPy arrays (1.22 or later), PyTorch tensors. They are
+written in place. For PyTorch see `tamis.torch`, which must be imported by name; only it needs
+torch. docs/python.md is the manual; include/tamis/tamis.h says what each option means.
 """
 
 try:

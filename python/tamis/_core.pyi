@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: MIT
 """The C extension: libtamis as Python sees it. Use `tamis` and `tamis.torch`, which wrap it.
 
-Every blocking call lets other threads of Python run. One thread at a time per object, with two
-exceptions, as in tamis.h: `Comm.abort` from any thread, `Reducer.ready` from one thread while another
-is inside `Reducer.wait`. What is not allowed raises `Error` and does no harm.
+Every blocking call lets other Python threads run. Use an object from one thread at a time, with two
+exceptions, as in tamis.h: `Comm.abort` from any thread, `Reducer.ready` from one thread while
+another is inside `Reducer.wait`. Any other concurrent call raises `Error` and does no harm.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-# An object with __dlpack__ and __dlpack_device__: a tensor of torch, an array of numpy >= 1.22, ...
+# An object with __dlpack__ and __dlpack_device__: a torch tensor, an array of numpy >= 1.22, ...
 Tensor = Any
 
 class Error(Exception):
-    """A call of the library failed. str() is the library's sentence and what to do about it."""
+    """A library call failed. str() is the library's message and what to do about it."""
 
     status: str  # "TAMIS_E_TIMEOUT"
     lost: str  # "nothing", "step", "comm"
     remedy: str
 
 class Comm:
-    """Who takes part. Made by its static methods. Reducers keep their Comm alive."""
+    """The ranks that take part. Its static methods make one. Reducers keep their Comm alive."""
 
     @staticmethod
     def local(nranks: int, timeout_ms: int = 0) -> List["Comm"]:
@@ -32,17 +32,17 @@ class Comm:
         timeout_ms: int = 0,
     ) -> "Comm":
         """Over an all-gather in Python: allgather(send, recv); send is read-only, B bytes; recv is
-        writable, nranks * B bytes, rank after rank. It is called on the thread that needed it.
+        writable, nranks * B bytes, rank after rank. It runs on the thread that needs it.
 
-        Both are void after it returned: views of them must be gone by then, and arrays made from
-        them, else the communicator is lost, with a BufferError. (Tensors of torch.frombuffer are
-        not seen, and must be gone all the same.) What it raises, the call that needed it raises, as
-        Error with the exception as __cause__: TAMIS_E_TIMEOUT for a TimeoutError, else
+        Both buffers become invalid when it returns. Views of them, and arrays made from them, must
+        be gone by then, else the communicator is lost with a BufferError. (Tensors made by
+        torch.frombuffer go undetected, but must be gone too.) If it raises, the call that needed it
+        raises Error with that exception as __cause__: TAMIS_E_TIMEOUT for a TimeoutError, else
         TAMIS_E_TRANSPORT."""
     @staticmethod
     def mpi(module: str, timeout_ms: int = 0) -> "Comm":
-        """Over MPI_COMM_WORLD. `module` is the path of the shared object that knows MPI, loaded at
-        the first call; MPI is initialised if nobody did, and then finalised by `mpi_finalize`."""
+        """Over MPI_COMM_WORLD. `module` is the path of the shared object that links MPI, loaded at
+        the first call. MPI is initialised if it is not yet; `mpi_finalize` then finalises it."""
     @staticmethod
     def nccl(module: str, bootstrap: "Comm", timeout_ms: int = 0) -> "Comm": ...
     @property
@@ -53,7 +53,7 @@ class Comm:
     def transport(self) -> str: ...
     @property
     def status(self) -> str:
-        """"TAMIS_OK", or the status that lost it."""
+        """"TAMIS_OK", or the status with which it was lost."""
     def set_waiting(self, waiting: str) -> None:
         """"auto", "spin" or "nap"."""
     def abort(self) -> None: ...
@@ -61,11 +61,11 @@ class Comm:
         """Error (STATE) while it has reducers or another thread is inside one of its calls."""
 
 class Layout:
-    """What the gradient is: named runs of elements, one after another."""
+    """The segments of the gradient: named runs of elements, one after another."""
 
     def __init__(self, segments: Sequence[Union[Tuple[str, int], Tuple[str, int, int]]]) -> None:
-        """(name, length), or (name, length, row_length): an embedding, of which rows that were
-        touched travel, exactly (tamis_layout_set_rows)."""
+        """(name, length), or (name, length, row_length) for an embedding, whose touched rows
+        travel exactly (tamis_layout_set_rows)."""
     @property
     def length(self) -> int: ...
     @property
@@ -74,13 +74,14 @@ class Layout:
     def lengths(self) -> Tuple[int, ...]: ...
 
 class Plan:
-    """Gradients of some segments, checked once: where they lie. Holds the tensors."""
+    """The places of some segments' gradients, checked once. Keeps the tensors alive."""
 
     @property
     def segments(self) -> Tuple[int, ...]: ...
 
 class Reducer:
-    """How, and the state. Every option is as the field of that name in tamis_reducer_config."""
+    """Exchanges gradients and keeps the state. Each option is the field of that name in
+    tamis_reducer_config."""
 
     def __init__(
         self,
@@ -109,36 +110,36 @@ class Reducer:
         wire_type: str = "auto",  # "float32", "bfloat16", "int8", "fp4", "fp2"
         wire_type_sum: str = "auto",
         ranks_per_node: int = 0,
-        residual_decay: Optional[float] = None,  # 1; with update "adam" what update_advise says
+        residual_decay: Optional[float] = None,  # 1; with update "adam" from update_advise
         update: Union[None, str, Dict[str, Any]] = None,
-        meter: Optional["Meter"] = None,  # a tamis.energy.Meter, to which the phases are told
+        meter: Optional["Meter"] = None,  # a tamis.energy.Meter, which measures the phases
     ) -> None:
         """`update`: None, "adam" or "momentum", or a dict with some of rule, beta1, beta2, epsilon,
-        scale, as in tamis_update. What comes out is then a step, and no gradient. scale None is
-        what update_advise says for the density; of momentum 1."""
+        scale, as in tamis_update. The result is then a step, not a gradient. scale None takes what
+        update_advise says for the density; for momentum it takes 1."""
     comm: Comm
     layout: Layout
     @property
     def update(self) -> Optional[Dict[str, Any]]:
-        """What `update` came to: rule, beta1, beta2, epsilon, scale."""
+        """`update` as resolved: rule, beta1, beta2, epsilon, scale."""
     @property
     def residual_decay(self) -> float: ...
     @property
     def residual_length(self) -> int:
         """layout.length; with ranks_per_node the sum of `held` over the buckets."""
 
-    # Gradients are one tensor of layout.length elements, or a sequence of one per segment. They are
-    # written in place (never copied), and held until the step has ended. `stream`: cudaStream_t as
-    # an integer, 0 is the default stream; CUDA only.
+    # Gradients are one tensor of layout.length elements, or a sequence with one per segment. They
+    # are written in place, never copied, and kept alive until the step ends. `stream`: cudaStream_t
+    # as an integer, 0 is the default stream; CUDA only.
     def start(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
     def plan(self, segments: Sequence[int], tensors: Sequence[Tensor]) -> Plan:
-        """Check the gradients of some segments once, for many steps in which they lie there. At any
-        time. The Plan is for this reducer, and keeps the memory of the tensors; do not resize their
-        storage. At least one segment."""
+        """Check the gradients of some segments once, for all steps in which they keep their place.
+        Allowed at any time. The Plan serves this reducer alone and keeps the tensors' memory alive;
+        do not resize their storage. At least one segment."""
     def ready(self, plan: Plan, scale: float = 1.0, stream: int = 0) -> None:
-        """tamis_reducer_ready for each segment of the plan: one call of Python, no allocation. Within
-        a step scale and stream must not change. If one segment of the plan was marked before in
-        this step, none is marked now."""
+        """tamis_reducer_ready for each segment of the plan: one Python call, no allocation. Scale
+        and stream must not change within a step. If any segment of the plan was already marked in
+        this step, none is marked."""
     def accumulate(self, grad: Union[Tensor, Sequence[Tensor]], scale: float = 1.0, stream: int = 0) -> None: ...
     def test(self) -> bool: ...
     def wait(self) -> None: ...
@@ -148,35 +149,35 @@ class Reducer:
     def residual(self, out: Tensor) -> None:
         """Copy the residual into `out`: float32, residual_length elements, in host memory."""
     def control(self) -> bytes:
-        """The rest of the state: thresholds, step number, what they belong to."""
+        """The rest of the state: thresholds, step number, and the configuration they belong to."""
     def restore(self, control: Optional[bytes], residual: Optional[Tensor]) -> None:
-        """Take back what control() and residual() gave. One of them may be None: then that part
-        stays as it is."""
+        """Restore what control() and residual() gave. One of them may be None; that part then stays
+        unchanged."""
     def moments(self, first: Optional[Tensor], second: Optional[Tensor]) -> int:
-        """Copy the moments of update mode, as residual() does. None for one that the rule has not:
-        first with beta1 = 0, second of momentum. Returns the passes that made them."""
+        """Copy the moments of update mode, as residual() does. Pass None for a moment that the rule
+        lacks: first with beta1 = 0, second with momentum. Returns the passes that made them."""
     def restore_moments(
         self, first: Optional[Tensor], second: Optional[Tensor], passes: int
     ) -> None:
-        """Take moments from wherever they come; all else stays. For another number of ranks give
-        all new ranks the mean of the old moments."""
+        """Set the moments, whatever their source; all else stays. For another number of ranks give
+        every new rank the mean of the old moments."""
     def save(self, path: str) -> None: ...
     def load(self, path: str) -> None: ...
     def align(self) -> int:
-        """Collective, after load or restore: ranks whose states are one step ahead take it back.
+        """Collective, after load or restore: ranks whose states are one step ahead undo that step.
         Returns the number of the next step; parameters must be of that one."""
     def set_density(self, density: float) -> None: ...
     def stats(self) -> Dict[str, Union[int, float]]:
         """Fields of tamis_stats by name."""
     def buckets(self) -> List[Dict[str, Union[int, float, str]]]:
-        """Fields of tamis_bucket by name, bucket by bucket in the order of the exchange. With scheme
-        "auto": `exchange` and `index_format` as it chose them, `predicted_us` by its model."""
+        """Fields of tamis_bucket by name, one dict per bucket in the order of the exchange. With
+        scheme "auto": `exchange` and `index_format` are its choices, `predicted_us` its estimate."""
     def close(self) -> None:
         """Error (STATE) while another thread is inside one of its calls."""
 
 class Meter:
-    """Joules by phase; tamis.energy.Meter is made of it and says what each call does. A reducer
-    keeps its Meter alive."""
+    """Joules by phase; tamis.energy.Meter wraps it and says what each call does. A reducer keeps
+    its Meter alive."""
 
     def __new__(
         cls,
@@ -206,7 +207,7 @@ class Meter:
         """Error (STATE) while reducers use it, or while report is in progress."""
 
 def check_equal(comm: Comm, data: Union[bytes, Tensor]) -> None:
-    """Whether all ranks hold the same bytes: `data`, or a contiguous tensor of any type in host
+    """Check that all ranks hold the same bytes: `data`, or a contiguous tensor of any type in host
     memory. Collective, between steps. Error TAMIS_E_MISMATCH, on all ranks, names those that differ;
     nothing is lost."""
 def version() -> Tuple[int, int, int]: ...
@@ -216,7 +217,7 @@ def settings() -> List[Dict[str, str]]: ...
 def update_advise(density: float, beta1: float = -1.0) -> Tuple[float, float]:
     """(scale, residual_decay) that suit Adam in update mode at this density."""
 def mpi_state() -> str:
-    """"absent" (module never loaded), "foreign" (somebody else initialised MPI), "own" (we did),
+    """"absent" (module never loaded), "foreign" (other code initialised MPI), "own" (we did),
     "finalized"."""
 def mpi_finalize() -> None:
-    """Finalise MPI if it is our own and every Comm over it was closed in good health; else nothing."""
+    """Finalise MPI if it is our own and every Comm over it was closed without error."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch's process group under any launcher: DDP wants one, whatever carries the gradients."""
+"""torch's process group under any launcher: DDP needs one, whatever carries the gradients."""
 
 import os
 import socket
@@ -10,11 +10,11 @@ from ._core import Comm, Layout, Reducer
 
 
 def init_process_group(backend: str = "gloo") -> None:
-    """torch.distributed.init_process_group under any launcher; nothing if somebody did it.
+    """torch.distributed.init_process_group under any launcher; does nothing if it was called.
 
-    With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT it is torch's env://. With MASTER_ADDR and
+    With RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT it uses torch's env://. With MASTER_ADDR and
     MASTER_PORT alone, under srun, rank and size are Slurm's. Under MPI nothing need be set: rank 0
-    opens torch's store at a free port and tells the others over MPI. Without a launcher: one rank.
+    opens torch's store at a free port and sends its address over MPI. Without a launcher: one rank.
     """
     dist = launcher.torch_distributed()
     if dist is None:
@@ -54,7 +54,7 @@ def _meet(dist: Any, backend: str) -> None:
 
 
 def _tell(meeting: Comm, text: str) -> str:
-    """What rank 0 says, to all: a dense sum over bytes, to which the others add zeros."""
+    """Broadcast rank 0's text: a dense sum over bytes, to which the other ranks add zeros."""
     import torch
 
     letters = list(text.encode())
@@ -68,7 +68,7 @@ def _tell(meeting: Comm, text: str) -> str:
 
 
 def _address(nranks: int) -> str:
-    """An address of this host that the other ranks reach."""
+    """An address of this host that the other ranks can reach."""
     given = os.environ.get("MASTER_ADDR")
     if given:
         return given

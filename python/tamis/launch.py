@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Who takes part: the communicator that fits the launcher, and a guard against one that does not.
+"""The communicator that fits the launcher, and a guard against one that does not.
 
-A process that MPI or torch believes to be alone would train by itself, in silence, next to the
+A process that MPI or torch believes to be alone would silently train by itself, next to the
 others. So every number of processes that a launcher announces is compared with the communicator's.
 """
 
@@ -22,12 +22,12 @@ TRANSPORTS = ("auto", "mpi", "torch", "nccl", "local")
 
 
 def mpi_module() -> Optional[str]:
-    """Path of the shared object that knows MPI; None where it was not built."""
+    """Path of the shared object that links MPI; None if it was not built."""
     return _beside_core("_mpi.so")
 
 
 def nccl_module() -> Optional[str]:
-    """Path of the shared object that knows NCCL; None where it was not built."""
+    """Path of the shared object that links NCCL; None if it was not built."""
     return _beside_core("_nccl.so")
 
 
@@ -64,7 +64,7 @@ def choose(transport: str = "auto", device: str = "cpu") -> Choice:
 def _setting() -> str:
     row = next(row for row in _core.settings() if row["name"] == "TAMIS_TRANSPORT")
     text = os.environ.get("TAMIS_TRANSPORT", "")
-    if text and row["origin"] == "default":  # the library warned, and would go on with auto
+    if text and row["origin"] == "default":  # the library warned, and would continue with auto
         raise launcher.error(
             f"TAMIS_TRANSPORT={text} is not a transport.",
             f"Take one of {', '.join(row['values'].split('|'))}, or unset it.",
@@ -73,7 +73,7 @@ def _setting() -> str:
 
 
 def _carrier() -> Choice:
-    """What the launcher offers. NCCL is never among it: it needs one of these to begin with."""
+    """The transport that the launcher offers. Never NCCL, which needs one of these to start."""
     launched = launcher.mpi_launched()
     if launched and not mpi_module() and launcher.torch_initialised():
         return Choice("torch", f"{launched} is set, but MPI was not built; torch.distributed runs")
@@ -91,7 +91,7 @@ def _carrier() -> Choice:
 def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str = "cpu") -> Comm:
     """The communicator of all processes of this job.
 
-    transport  "mpi"; "torch": torch.distributed carries; "nccl": CUDA, the ranks find each other
+    transport  "mpi"; "torch": torch.distributed; "nccl": CUDA, the ranks find each other
                over MPI or torch; "local": this process alone. "auto": TAMIS_TRANSPORT if it is
                set, else mpi under mpirun or srun --mpi=..., or if MPI is initialised, else torch
                if torch.distributed is, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, else
@@ -100,10 +100,10 @@ def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str
     device     where gradients lie. "cuda": auto takes nccl, where it was built, on the current
                device
 
-    Collective: all processes call it. What is still open at exit is closed then, and MPI is
-    finalised if it is our own; when an exception ends the process, nobody is waited for.
+    Collective: all processes call it. At exit open communicators are closed, and MPI is finalised
+    if it is our own; when an exception ends the process, it waits for no other rank.
 
-    Errors: `Error` if the transport is not to be had, or if a launcher announced another number
+    Errors: `Error` if the transport is not available, or if a launcher announced another number
     of processes than the communicator has.
     """
     transport, reason = choose(transport, device)
@@ -118,7 +118,7 @@ def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str
 
 
 def _milliseconds(timeout_s: Optional[float]) -> int:
-    """As the extension takes it; 0 leaves it to TAMIS_TIMEOUT_MS."""
+    """The timeout as the extension takes it; 0 leaves it to TAMIS_TIMEOUT_MS."""
     if timeout_s is None:
         return 0
     if not 0.001 <= timeout_s <= 86400:
@@ -139,7 +139,7 @@ def _open(transport: str, timeout_s: Optional[float]) -> Comm:
 
 
 def open_carrier(timeout_s: Optional[float] = None) -> Comm:
-    """What the launcher offers, whatever was asked for: for ranks to find each other."""
+    """A communicator over what the launcher offers, so that ranks can find each other."""
     return _open(_carrier().transport, timeout_s)
 
 
@@ -188,9 +188,9 @@ def _open_nccl(timeout_s: Optional[float]) -> Comm:
 
 
 def guard(comm: Comm) -> None:
-    """`Error` unless `comm` has as many ranks as each launcher announced and torch believes.
+    """Raise `Error` unless `comm` has as many ranks as each launcher and torch announce.
 
-    It needs no communication, so each process finds out by itself and none waits for another.
+    It needs no communication: each process checks by itself, and none waits for another.
     """
     numbers = launcher.announced()
     world = launcher.torch_world()
@@ -207,7 +207,7 @@ def guard(comm: Comm) -> None:
 
 
 def _check_announced() -> None:
-    """What can be known before MPI_Init is called, which may hang if it is started wrongly."""
+    """Checks that need no MPI_Init, which may hang in a job that was started wrongly."""
     numbers = launcher.announced()
     if len(set(numbers.values())) > 1:
         told = " but ".join(f"{name}={number}" for name, number in numbers.items())
@@ -249,8 +249,8 @@ def _remember(made: Comm) -> None:
 def _leave() -> None:
     """Close what is open, in the same order on all ranks, and finalise MPI if it is our own.
 
-    After an exception others may still be waiting for this rank: MPI_Finalize would wait for them
-    in turn. The process then leaves as it is, and its exit status tells the launcher.
+    After an exception other ranks may still wait for this one, and MPI_Finalize would wait for
+    them in turn. So the process exits without it, and the launcher sees its exit status.
     """
     failed = getattr(sys, "last_value", None) is not None
     reducers = [item for item in gc.get_objects() if type(item) is Reducer]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is known about how this process was started: by whom, and with how many others."""
+"""How this process was started: by which launcher, and with how many others."""
 
 import os
 import sys
@@ -10,14 +10,14 @@ from ._core import Error
 
 
 def error(sentence: str, remedy: str, status: str = "TAMIS_E_ARGUMENT") -> Error:
-    """An `Error` as the library makes them: what is wrong, and what to do about it."""
+    """An `Error` in the library's form: what is wrong, and what to do about it."""
     made = Error(f"{sentence} {remedy}")
     made.status, made.lost, made.remedy = status, "nothing", remedy
     return made
 
 
 def number(variable: str) -> Optional[int]:
-    """An environment variable that holds a number; None where it is not set."""
+    """The number in an environment variable; None if it is not set."""
     text = os.environ.get(variable, "")
     if not text:
         return None
@@ -28,15 +28,15 @@ def number(variable: str) -> Optional[int]:
 
 
 def torchrun() -> bool:
-    """torchrun is the inner launcher, whoever started torchrun."""
+    """Whether torchrun started this process: it is the inner launcher, whatever started it."""
     return "TORCHELASTIC_RUN_ID" in os.environ and number("WORLD_SIZE") is not None
 
 
 def announced() -> Dict[str, int]:
-    """What the launchers say the number of processes is, by environment variable.
+    """The number of processes that the launchers announce, by environment variable.
 
-    Launchers nest: mpirun inside a step of Slurm, torchrun started once per node by either. Only
-    the inner one knows the number of processes; variables of the outer ones are left out.
+    Launchers nest: mpirun inside a Slurm step, torchrun started once per node by either. Only the
+    inner one knows the number of processes, so variables of the outer ones are left out.
     """
     numbers = {}
     world = number("WORLD_SIZE")
@@ -57,7 +57,7 @@ def announced() -> Dict[str, int]:
 
 
 def mpi_launched() -> Optional[str]:
-    """The variable that shows that this process was started as one of MPI's."""
+    """The variable that shows that this process was started as an MPI rank; None if none does."""
     if torchrun():
         return None
     for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"):
@@ -74,7 +74,7 @@ def mpi_initialised() -> bool:
 
 
 def env_init() -> bool:
-    """Whether torch finds in the environment all that it needs."""
+    """Whether the environment has all that torch's env:// needs."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     return all(os.environ.get(name) for name in names)
 
@@ -96,7 +96,7 @@ def torch_initialised() -> bool:
 
 
 def torch_world() -> Optional[int]:
-    """Number of ranks that torch.distributed believes in; None where it is not initialised."""
+    """Number of ranks of torch.distributed; None if it is not initialised."""
     return torch_distributed().get_world_size() if torch_initialised() else None
 
 

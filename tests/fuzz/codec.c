@@ -4,11 +4,12 @@
  *
  *     | format | span, 4 bytes | count, 2 bytes | bytes of an encoding |
  *
- * Memory is exactly as large as the decoder may touch, for AddressSanitizer. What is accepted must
- * be an ascending list below the span, whose encoding is the input, byte for byte. The same bytes
- * are then taken for gaps of a list, which must come back from its encoding.
+ * Buffers are exactly as large as the decoder may touch, for AddressSanitizer. An accepted input
+ * must decode to an ascending list below the span whose encoding is the input, byte for byte. The
+ * same bytes then serve as the gaps of a list, which must survive encoding and decoding.
  *
- * clang -fsanitize=fuzzer brings a main that looks for new paths; replay.c one for other compilers.
+ * clang -fsanitize=fuzzer adds a main that searches for new paths; replay.c adds one for other
+ * compilers.
  */
 #include "collectives/exchange/codec.h"
 
@@ -29,7 +30,7 @@ static void *take(size_t bytes) {
     return memory;
 }
 
-/* Any bytes, as they came. */
+/* Decode arbitrary bytes. */
 static void try_decode(const tam_codec *codec, const uint8_t *data, size_t bytes, uint64_t span,
                        size_t count) {
     unsigned char *in = take(bytes);
@@ -49,7 +50,7 @@ static void try_decode(const tam_codec *codec, const uint8_t *data, size_t bytes
     free(in);
 }
 
-/* Each byte passes over so many positions, two in the form of 255 and 16 more bits. */
+/* Each byte skips that many positions; 255 is followed by 16 more bits. */
 static size_t read_list(const uint8_t *data, size_t bytes, uint64_t span, uint32_t *out) {
     uint64_t next = 0;
     size_t count = 0;

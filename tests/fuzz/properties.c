@@ -3,21 +3,21 @@
  * properties: random cases of everything that tamis.h promises, with ranks as threads.
  *
  *     properties --seed S --cases N        cases 0 to N - 1 of a seed
- *     properties --seed random --seconds X as many as there is time for; the seed is printed
+ *     properties --seed random --seconds X as many as time allows; the seed is printed
  *     properties --seed S --case N         one of them, in this process, for a debugger
- *     properties --seed S --case N --shrink   the same, made as simple as it still fails
+ *     properties --seed S --case N --shrink   the same, simplified as long as it still fails
  *     --first N   begin with case N        --jobs J   processes at a time (2)
  *
  * A case is a layout, a scheme, options, gradients and up to eight steps of 1 to 16 ranks (draw.c).
  * After each step every entry of every residual, moment and result is compared with what the header
  * says follows from the step before (model.c, check.c), and the statistics with both (figures.c).
  * Most cases run a second time with another order of readiness, form of the gradient, number of
- * threads, worker, index format or transport, and without the saving and restoring between steps:
- * same bits.
+ * threads, worker, index format or transport, and without saving and restoring between steps: they
+ * must give the same bits.
  *
- * Cases run in processes of their own, which are replaced when one crashes. The last line is
- * "N passed, N failed"; a case that fails is told with what it consists of and the command that
- * runs it again. Floating-point traps are enabled in every call of the library.
+ * Cases run in worker processes, which are replaced when one crashes. A failing case is printed
+ * with its description and the command that repeats it. The last line is "N passed, N failed".
+ * Floating-point traps are enabled in every call of the library.
  */
 #include "tests/fuzz/property/property.h"
 
@@ -87,7 +87,7 @@ static void tell(const fuzz_case *c, const char *what) {
     int length =
         snprintf(line, sizeof line, "FAILED: %s\n    %s\n    properties --seed %llu --case %llu\n",
                  what, text, (unsigned long long)c->seed, (unsigned long long)c->number);
-    ssize_t written = write(STDOUT_FILENO, line, (size_t)length); /* whole, beside other jobs */
+    ssize_t written = write(STDOUT_FILENO, line, (size_t)length); /* one write per line */
     (void)written;
 }
 
@@ -101,9 +101,9 @@ static bool try_number(const options *o, uint64_t number) {
     return false;
 }
 
-/* -- simpler ones ----------------------------------------------------------------------------- */
+/* -- simpler cases ---------------------------------------------------------------------------- */
 
-/* In a process of its own, for it may crash. */
+/* Try the case in a separate process, for it may crash. */
 static bool fails_apart(const fuzz_case *c) {
     int status = 0;
     fflush(NULL);
@@ -152,7 +152,7 @@ static int run_one(const options *o) {
 
 /* -- many cases ------------------------------------------------------------------------------- */
 
-/* Ranks hand each other the turn, which is quicker on one core. */
+/* Ranks run in turns, which is faster on one core. */
 static void stay_on_core(uint32_t job) {
     cpu_set_t may, one;
     uint32_t cores = 0, wanted;
@@ -165,13 +165,13 @@ static void stay_on_core(uint32_t job) {
             CPU_SET(core, &one);
     }
     sched_setaffinity(0, sizeof one, &one);
-    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}); /* who is woken waits its turn */
+    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}); /* no preemption on wake-up */
 }
 
 static int work(const options *o, uint32_t job, double until_s) {
     stay_on_core(job);
 #ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 1 << 25); /* what one case gives back the next one takes */
+    mallopt(M_MMAP_THRESHOLD, 1 << 25); /* let the next case reuse the memory */
     mallopt(M_TRIM_THRESHOLD, 1 << 25);
 #endif
     while (shared->failed < MOST_FAILURES && now_s() < until_s) {
@@ -196,7 +196,7 @@ static bool start(const options *o, uint32_t job, double until_s) {
     return pids[job] > 0;
 }
 
-/* A process that has ended before its time takes its case with it. */
+/* A process ended early: report its case as failed. */
 static void tell_crash(const options *o, uint32_t job, int status) {
     static fuzz_case c;
     char what[128];
@@ -220,7 +220,7 @@ static void look_for_hangs(const options *o) {
     }
 }
 
-/* @return processes that are left */
+/* @return number of processes left */
 static uint32_t collect(const options *o, double until_s, uint32_t left) {
     int status;
     for (uint32_t job = 0; job < o->jobs; job++) {
@@ -270,7 +270,7 @@ static bool open_folder(void) {
     return setenv("FUZZ_FOLDER", folder, 1) == 0;
 }
 
-/* With what crashed processes have left there. */
+/* Remove the folder and what crashed processes have left in it. */
 static void close_folder(void) {
     DIR *entries = opendir(folder);
     char path[sizeof folder + 256 + 2];
@@ -337,7 +337,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "properties: no memory or no folder for state files\n");
         return 2;
     }
-    setenv("TAMIS_LOG_FILE", "/dev/null", 0); /* calls that fail on purpose */
+    setenv("TAMIS_LOG_FILE", "/dev/null", 0); /* some calls fail on purpose */
     int failed = o.one ? run_one(&o) : run_many(&o);
     close_folder();
     return failed;

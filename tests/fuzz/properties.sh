@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# properties.sh SECONDS: random cases of everything for that long, other ones each time, by the program
-# that the build "release" has. A failure is told with the command that repeats it. The last line is
+# properties.sh SECONDS: runs random cases for that long, different ones each time, with the program of
+# the build "release". Prints for a failure the command that repeats it. The last line is
 # "N passed, N failed[, N skipped]".
 set -u
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * replay [FOLDER]: the fuzz target on a fixed set of inputs, good encodings and damaged ones, for
- * compilers without a fuzzer. With a folder: write the good ones there, for a fuzzer to begin with.
+ * replay [FOLDER]: runs the fuzz target on a fixed set of inputs, good encodings and damaged ones,
+ * for compilers without a fuzzer. With a folder: writes the good ones there as a fuzzer's seeds.
  */
 #include "collectives/exchange/codec.h"
 
@@ -17,8 +17,7 @@ static uint64_t random_of(uint64_t *state) {
     return *state >> 33;
 }
 
-/* A list of any density in a span of any length up to 300000, encoded. @return bytes
- * of the input */
+/* Encode a list of any density in a span of any length up to 300000. @return bytes of the input */
 static size_t make_input(uint64_t *random, uint8_t *input) {
     static uint32_t list[MOST];
     enum { FIRST = TAMIS_INDEX_U32 + 1, FORMATS = TAMIS_INDEX_END - FIRST };

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# run.sh FUZZER REPLAY SECONDS: look for inputs that break the index decoders, beginning with the good
-# ones that REPLAY writes. Fails if one is found, and if the fuzzer does not get past what those reach.
+# run.sh FUZZER REPLAY SECONDS: searches for inputs that break the index decoders, beginning with the
+# good ones that REPLAY writes. Fails if it finds one, or if the fuzzer finds no paths beyond those.
 set -u
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/corpus"
 "$2" "$folder/corpus" || exit 1
-cd "$folder" || exit 1 # where it leaves what breaks
+cd "$folder" || exit 1 # the fuzzer writes failing inputs here
 if ! "$1" -max_total_time="$3" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
     corpus >log 2>&1; then
     tail -40 log

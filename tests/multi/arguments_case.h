@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * One rank and its objects, and how a refused call is looked at: what the tests of arguments share.
+ * Shared by the tests of arguments: one rank, its objects, and checks of refused calls.
  */
 #ifndef TEST_ARGUMENTS_CASE_H
 #define TEST_ARGUMENTS_CASE_H
@@ -53,7 +53,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* `words`: the sentence must hold one of them; they are separated by '|'. */
+/* `words`: the message must hold one of them; they are separated by '|'. */
 static void expect_status(const char *call, tamis_status expected, tamis_status got,
                           const char *words) {
     if (got != expected)
@@ -71,7 +71,7 @@ static void expect_status(const char *call, tamis_status expected, tamis_status 
             fail_msg("%s: %s", #call, tamis_last_error());                                         \
     } while (0)
 
-/* After a refused call: a whole step works. */
+/* After a refused call a whole step must work. */
 static void expect_usable(void) {
     tamis_step step = usual_step();
     tamis_result result = TAMIS_RESULT_INIT;

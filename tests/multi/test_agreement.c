@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks that were configured differently: every rank gets TAMIS_E_MISMATCH with a sentence that
- * names the field and a rank, nobody hangs, and the communicator is still good.
+ * Ranks that were configured differently: every rank gets TAMIS_E_MISMATCH with a message that
+ * names the field and a rank, no rank hangs, and the communicator still works.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -24,7 +24,7 @@ struct wish {
 
 struct difference {
     const char *name;
-    const char *words; /* the sentence must hold one of these, separated by '|' */
+    const char *words; /* the message must hold one of these, separated by '|' */
     const char *scheme;
     void (*change)(struct wish *wish);
     tamis_status status; /* on all ranks */
@@ -74,7 +74,7 @@ static void check_sentence(test_rank *self) {
     RANK_CHECK(self, strlen(sentence) > 10, "no sentence");
     RANK_CHECK(self, has_word(sentence, scene->difference->words), "\"%s\" does not name %s",
                sentence, scene->difference->words);
-    /* rank 0 is what the others are compared with, so it need not be the one that is named */
+    /* the others are compared with rank 0, so the message may name another rank than rank 0 */
     const char *named = scene->odd_rank == 0 ? "rank " : name;
     RANK_CHECK(self,
                (odd && scene->difference->status != TAMIS_E_MISMATCH) || strstr(sentence, named),
@@ -189,7 +189,7 @@ static const struct difference differences[] = {
     {"wire type of sums", "wire_type_sum", "tamis", change_wire_type_sum, TAMIS_E_MISMATCH},
 };
 
-/* One rank is refused for a reason of its own; the others learn it, with its status. */
+/* One rank is refused for its own reason; the others get that reason and status. */
 static const struct difference refusals[] = {
     {"no layout", "layout|rank 0|rank 2", "tamis", change_no_layout, TAMIS_E_ARGUMENT},
     {"bad density", "density|rank 0|rank 2", "tamis", change_bad_density, TAMIS_E_ARGUMENT},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step that only some ranks have applied: its last exchange failed on one rank when all others
- * had made it. From the states that are saved then the run goes on as if the step had failed
+ * A step that only some ranks have applied: its last exchange failed on one rank after all others
+ * had completed it. From the states saved then, the run must continue as if the step had failed
  * everywhere.
  */
 #include "collectives/transport/faulty.h"
@@ -33,13 +33,13 @@ typedef struct align_case {
     tamis_op op;
     /* of a run */
     uint64_t nth;
-    uint32_t delay_ms; /* until the bad rank knows */
+    uint32_t delay_ms; /* until the bad rank sees the failure */
     bool everywhere;   /* all ranks fail */
-    bool onward;       /* the others begin the next step before they learn of it */
+    bool onward;       /* the others begin the next step before they see it */
     /* by the ranks */
     tamis_status status[RANKS_MOST];
     tamis_status next[RANKS_MOST]; /* of the start of the next step */
-    uint64_t step[RANKS_MOST];     /* where they met */
+    uint64_t step[RANKS_MOST];     /* to which align brought them */
     uint64_t hash[RANKS_MOST];
 } align_case;
 
@@ -88,7 +88,7 @@ static const char *path_of(uint32_t rank, char path[SCRATCH_PATH]) {
     return scratch_path(name, path);
 }
 
-/* Some steps, the one that fails, and perhaps the next; then everybody saves. */
+/* Some steps, the one that fails, and perhaps the next; then all ranks save. */
 static void run_until(test_rank *self) {
     align_case *c = self->shared;
     tamis_reducer *reducer = NULL;
@@ -104,7 +104,7 @@ static void run_until(test_rank *self) {
     c->status[self->id] = one_step(c, reducer, self->id, BEFORE, grad);
     c->next[self->id] = TAMIS_E_STATE;
     if (c->status[self->id] != TAMIS_OK)
-        tamis_comm_abort(self->comm); /* so that nobody waits */
+        tamis_comm_abort(self->comm); /* so that no rank waits */
     if (c->onward && c->status[self->id] == TAMIS_OK) {
         fill(c, self->id, BEFORE + 1, grad);
         c->next[self->id] = tamis_reducer_start(reducer, &step);
@@ -115,7 +115,7 @@ static void run_until(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* Load, meet, go on. */
+/* Load, align, continue. */
 static void run_on(test_rank *self) {
     align_case *c = self->shared;
     tamis_reducer *reducer = NULL;
@@ -158,7 +158,7 @@ static void run_both(align_case *c) {
     ranks_run(c->nranks, 0, run_on, c);
 }
 
-/* Whoever applied the step, the run goes on as when nobody did. @return ranks that applied it */
+/* Whichever ranks applied the step, the run must continue as if none did. @return how many did */
 static uint32_t compare(const align_case *what, uint64_t nth, uint32_t delay_ms) {
     align_case all = *what, one = *what;
     all.nth = one.nth = nth;
@@ -167,11 +167,11 @@ static uint32_t compare(const align_case *what, uint64_t nth, uint32_t delay_ms)
     run_both(&one);
     uint32_t applied = count_applied(&one);
     if (one.onward && applied < one.nranks - 1)
-        return 0; /* not what was meant to happen: the fault came too soon */
+        return 0; /* not the intended case: the fault came too early */
     if (applied == one.nranks)
         return applied;
     if (applied == 0 && one.nodes > 1)
-        return 0; /* the sum of a node is accumulated by who has it */
+        return 0; /* each node's sum is accumulated by the rank that holds it */
     run_both(&all);
     for (uint32_t r = 0; r < what->nranks; r++) {
         if (one.step[r] != BEFORE || all.step[r] != BEFORE)
@@ -184,8 +184,8 @@ static uint32_t compare(const align_case *what, uint64_t nth, uint32_t delay_ms)
     return applied;
 }
 
-/* Each operation of the step in turn fails; the last on a rank that learns of it when the others
- * have applied the step, however busy the machine is. */
+/* Each operation of the step fails in turn; the last one on a rank that sees the failure only after
+ * the others have applied the step, however busy the machine is. */
 static void check_case(const align_case *what) {
     uint64_t last = 0;
     align_case plain = *what;
@@ -226,7 +226,7 @@ static void runs_go_on_as_if_the_step_had_failed_everywhere(void **state) {
             check_case(&cases[i]);
 }
 
-/* What the next step added stays as of a micro-batch. */
+/* What the next step added stays in the residual, like a micro-batch. */
 static void what_was_added_since_stays(void **state) {
     static const align_case cases[] = {
         {.scheme = "tamis", .nranks = 3, .onward = true},
@@ -240,14 +240,14 @@ static void what_was_added_since_stays(void **state) {
         check_case(&cases[i]);
 }
 
-/* -- where there is no way back --------------------------------------------------------------- */
+/* -- steps that cannot be undone -------------------------------------------------------------- */
 
 typedef struct refusal {
     const char *scheme, *words;
     uint32_t more; /* steps that rank 0 is ahead */
-    bool alone;    /* its control part came alone */
-    bool other;    /* it calls for another reducer */
-    bool unmet;    /* nobody calls: the next step tells */
+    bool alone;    /* only its control part was loaded */
+    bool other;    /* it calls align on another reducer */
+    bool unmet;    /* no rank calls align: the next step reports it */
     tamis_status status;
 } refusal;
 
@@ -317,7 +317,7 @@ static void run_from_memory(test_rank *self) {
     for (uint32_t number = 0; number < BEFORE; number++)
         RANK_OK(self, one_step(&usual, reducer, self->id, number, grad));
     RANK_OK(self, tamis_reducer_save_residual(reducer, before));
-    if (self->id == 1) { /* which never applies the step that follows */
+    if (self->id == 1) { /* rank 1 never applies the step that follows */
         RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
         memcpy(residual, before, sizeof residual);
     }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Going back from a step whose sums were not finite: it gave nothing, or nothing of some entries.
- * Two ranks; rank 1 has not heard the end of the step, rank 0 has, and has added to its residual
- * since.
+ * Undoing a step whose sums were not finite: it applied nothing, or left some entries out. Two
+ * ranks; rank 1 did not complete the step, rank 0 did, and has added to its residual since.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -37,7 +36,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     return status;
 }
 
-/* Whole numbers, so that sums are exact; odd and beyond 256, so that bfloat16 takes something. */
+/* Whole numbers, so that sums are exact; odd and above 256, so that bfloat16 rounds them. */
 static void fill(uint32_t number, float *grad) {
     for (size_t i = 0; i < N; i++)
         grad[i] = (float)(601 + 2 * ((i * 37 + number * 11) % 200));
@@ -54,8 +53,8 @@ static void add(const float *grad, float *sums) {
         sums[i] += grad[i];
 }
 
-/* The step that will be taken back. @param sums  [in,out]  the residual, if it had
- * not been applied */
+/* Run the step that will be undone. @param sums  [in,out]  the residual as if it had not been
+ * applied */
 static void run_bad_step(test_rank *self, tamis_reducer *r, float *sums) {
     const align_case *c = self->shared;
     bool told = c->nonfinite == TAMIS_NONFINITE_ERROR;
@@ -68,7 +67,7 @@ static void run_bad_step(test_rank *self, tamis_reducer *r, float *sums) {
     RANK_STATUS(self, told ? TAMIS_E_NONFINITE : TAMIS_OK, one_step(r, grad));
 }
 
-/* What rank 0 does before it learns that it must go back. */
+/* What rank 0 does before it must undo the step. */
 static void go_on(test_rank *self, tamis_reducer *r, float *sums) {
     const align_case *c = self->shared;
     float grad[N];

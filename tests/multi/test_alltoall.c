@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs of any length from each rank to each: over the local transport, and over ranks that can only
- * gather, whose chunks are shorter than the longest run here.
+ * Runs of any length from every rank to every rank: over the local transport, and over transports
+ * that can only gather, whose chunks are shorter than the longest run here.
  */
 #include "collectives/transport/comm.h"
 #include "lib/base/base.h"
@@ -16,7 +16,7 @@
 typedef struct runs_case {
     size_t unit;
     uint32_t liar; /* this rank sends the next one a byte more than it says; UINT32_MAX: none */
-    bool exact;    /* what travels is what is needed */
+    bool exact;    /* only the needed bytes travel */
 } runs_case;
 
 /* Some runs are empty, and some ranks send much more than others. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Hostile arguments, one rank: each gets the right status and a sentence that names the culprit,
- * has no effect, and leaves the object usable. Configurations: test_configs.c.
+ * Hostile arguments, one rank: each gets the right status and a message that names the culprit, has
+ * no effect, and leaves the object usable. Configurations: test_configs.c.
  */
 #include "tests/multi/arguments_case.h"
 
@@ -281,7 +281,7 @@ static void test_scheme_dense_has_no_residual(void **state) {
     tamis_reducer_destroy(dense);
 }
 
-/* Statuses that no table knows must not lead outside of it. */
+/* Unknown statuses must not index outside the table. */
 static void test_any_number_has_a_status_text(void **state) {
     const int numbers[] = {-1, 8, 31, 33, 69, 1000000, INT32_MIN, INT32_MAX};
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What goes wrong is heard: a call that fails logs its sentence once, at level error, unless
- * TAMIS_LOG is off; who forgets to wait, or ends without a step, is told.
+ * Errors are logged: a call that fails logs its message once, at level error, unless TAMIS_LOG is
+ * off; a program that forgets to wait, or ends without a step, gets a warning.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -25,13 +25,13 @@ struct user {
     float gradient[N];
 };
 
-/* The settings are read once in a process, so each case has one of its own. */
+/* Settings are read once per process, so each case runs in its own process. */
 struct hearing {
     const char *level;           /* TAMIS_LOG */
-    void (*body)(struct user *); /* NULL: no reducer comes about, its density is 10 */
+    void (*body)(struct user *); /* NULL: density 10, so no reducer is made */
     const char *words;           /* a line that holds them... */
-    int lines;                   /* is written so often */
-    int all;                     /* lines there are at all */
+    int lines;                   /* is written this many times */
+    int all;                     /* number of all lines */
 };
 
 static int count_lines(const char *log, const char *words) {

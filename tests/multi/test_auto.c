@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Exchange auto: every bucket is union or dense, all ranks choose alike, and a reducer of both
+ * Exchange auto: every bucket is union or dense, all ranks choose alike, and a reducer with both
  * keeps the rules of each.
  */
 #include "collectives/reducer/reducer.h"
@@ -18,8 +18,8 @@
 
 enum { SMALL = 200, LARGE = 8000, N = 3 * SMALL + LARGE, FIRST_LARGE = 2 * SMALL, RANKS = 3 };
 
-/* Two small segments, a large one, a small one; each is a bucket. Over this link a message's
- * latency is as much as 2500 bytes, so that small buckets are dense and the large one is not. */
+/* Two small segments, a large one, a small one; each is a bucket. On this link a message's latency
+ * costs as much as 2500 bytes, so small buckets are dense and the large one is not. */
 static tamis_status open_mixed(tamis_comm *comm, tamis_reducer_config *config,
                                tamis_reducer **out) {
     static const tamis_segment segments[] = {
@@ -95,7 +95,7 @@ static void nothing_is_dense_where_the_result_is_sparse(void **state) {
 static void run_other_link(test_rank *self) {
     tamis_reducer_config config = slow_link();
     tamis_reducer *r = NULL;
-    config.link_gbit = self->id == 1 ? 0.0 : 1.0; /* rank 1 would measure */
+    config.link_gbit = self->id == 1 ? 0.0 : 1.0; /* only rank 1 would measure */
     RANK_STATUS(self, TAMIS_E_MISMATCH, open_mixed(self->comm, &config, &r));
     RANK_CHECK(self, has_word(tamis_last_error(), "link_gbit"), "it says: %s", tamis_last_error());
 }
@@ -111,7 +111,7 @@ typedef struct measured {
     tam_costs costs[RANKS];
 } measured;
 
-/* Operation 0 is the agreement, 1 a meeting, and so on: somewhere among them rank 1 sleeps. */
+/* Operation 0 is the agreement, 1 a barrier, and so on: at one of them rank 1 sleeps. */
 static void run_measured(test_rank *self) {
     measured *m = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -141,7 +141,7 @@ static void ranks_that_measure_other_times_choose_alike(void **state) {
 
 /* -- different numbers ------------------------------------------------------------------------ */
 
-/* What ranks hold of the link, if they could come to hold different numbers. */
+/* Link models of the ranks, as if they had come to hold different numbers. */
 typedef struct forced {
     tam_link_model links[2]; /* of rank 1; of the others */
     const char *words;
@@ -204,7 +204,7 @@ static void run_format(test_rank *self) {
     tamis_reducer_destroy(r);
 }
 
-/* By bytes alone it is block16 over all of them. */
+/* By bytes alone the choice would be block16 for all of them. */
 static void the_slower_the_link_the_fewer_the_bytes(void **state) {
     static format_case cases[] = {{20.0, TAMIS_INDEX_AUTO, "u32"},
                                   {3.0, TAMIS_INDEX_AUTO, "block16"},
@@ -368,7 +368,7 @@ static void what_is_not_finite_in_one_bucket_skips_all(void **state) {
     }
 }
 
-/* Saved where nothing is dense, loaded where all is. */
+/* Saved when no bucket is dense, loaded when all are. */
 static void run_other_choice(test_rank *self) {
     mixed_run *run = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -377,7 +377,7 @@ static void run_other_choice(test_rank *self) {
     const float *residual;
     size_t bytes;
     config.link_latency_us = 1.0;
-    config.link_gbit = 0.0; /* measured, and then overruled: both states have the same fields */
+    config.link_gbit = 0.0; /* measured, then overridden: both states have the same fields */
     self->comm->measured = true;
     tam_link_model slow = {1e-9, 1.0}, late = {1.0, 1e-15};
     tam_costs_of_link(&slow, RANKS, &self->comm->costs);
@@ -426,7 +426,7 @@ static void a_state_of_another_choice_loses_nothing(void **state) {
     free(run);
 }
 
-/* -- what waits for a dense bucket decays as in every other ------------------------------------ */
+/* -- residuals of dense buckets decay like all others ----------------------------------------- */
 
 static void wait_and_decay(test_rank *self) {
     enum { FEW = 64 };

@@ -31,10 +31,10 @@ static void check_scheme(const scheme_case *scheme, const trial_record *record) 
         check_all_applied(record);
 }
 
-/* In order by start, and in disorder by ready, on gradients in pieces too: the same bits. */
+/* In order by start, and out of order by ready, also on gradients in pieces: the same bits. */
 static void try_orders(const scheme_case *scheme, trial what) {
     trial_record straight, mixed;
-    if (!trial_run(&what, &straight)) { /* a combination without a meaning */
+    if (!trial_run(&what, &straight)) { /* an invalid combination */
         record_free(&straight);
         return;
     }
@@ -66,8 +66,8 @@ static void test_all_schemes_keep_all_rules_in_buckets(void **state) {
         }
 }
 
-/* Of one rank there is nothing to wait for, of one entry nothing to divide; programs may trap what
- * dividing by zero raises, as this one does. */
+/* With one rank there is nothing to wait for, with one entry nothing to divide. Programs may trap
+ * division by zero, as this one does. */
 static void test_planned_buckets_are_planned_without_traps(void **state) {
     static const double densities[] = {1, 0.3, 1e-305};
     (void)state;
@@ -159,7 +159,7 @@ static void test_shares_follow_norms_and_sum_to_k(void **state) {
     ranks_run(3, 0, share, NULL);
 }
 
-/* NaN in the bucket that is exchanged last, when the others have been exchanged already. */
+/* NaN in the bucket that is exchanged last, after all others. */
 static void meet_nan(test_rank *self) {
     tamis_reducer *r = NULL;
     tamis_reducer_config config = data_even_config(LENGTH);
@@ -235,7 +235,7 @@ static void misuse(test_rank *self) {
     while (done == 0)
         RANK_OK(self, tamis_reducer_test(r, &done));
     RANK_OK(self, tamis_reducer_wait(r));
-    for (uint32_t s = 0; s < SEGMENTS; s++) /* wrong calls have left nothing behind */
+    for (uint32_t s = 0; s < SEGMENTS; s++) /* wrong calls had no effect */
         RANK_OK(self, tamis_reducer_ready(r, s, &step));
     RANK_OK(self, tamis_reducer_wait(r));
     tamis_reducer_destroy(r);

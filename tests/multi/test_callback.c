@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The caller's own all-gather: the same bits as the local transport; its errors are passed on; what
- * it delivers is not believed: every byte is spoilt in turn, and no wrong result may pass silently.
+ * The caller's own all-gather: the same bits as the local transport; its errors are passed on; its
+ * data are not trusted: every byte is corrupted in turn, and no wrong result may pass silently.
  */
 #include "tests/support/data.h"
 #include "tests/support/gather.h"
@@ -16,14 +16,14 @@
 
 enum { N = 60, STEPS = 3, LIMIT_MS = 5000, OPERATIONS_MOST = 64 };
 
-/* A run of a few steps, and what the hook is to do with it. */
+/* A run of a few steps, and what the hook does to it. */
 typedef struct run_case {
     gather *records; /* NULL over the local transport */
     const char *scheme;
     uint32_t bad_rank;
     uint64_t bad_op; /* UINT64_MAX: none */
     size_t bad_byte;
-    tamis_status answer; /* what the bad operation returns; OK: it spoils a byte */
+    tamis_status answer; /* what the bad operation returns; OK: it corrupts a byte */
     /* by the ranks */
     tamis_status created[RANKS_MOST], status[RANKS_MOST][STEPS];
     uint64_t hash[RANKS_MOST][STEPS];
@@ -76,7 +76,7 @@ static void run_all_steps(test_rank *self) {
     self->where = "a step";
     for (uint32_t step = 0; status == TAMIS_OK && step < STEPS; step++)
         run->status[self->id][step] = status = run_step(self, reducer, step);
-    /* a status of the communicator must be what later calls return */
+    /* later calls must return the communicator's status */
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)
         RANK_CHECK(self, tamis_comm_status(self->comm) == status,
                    "%s, but the communicator says %s", tamis_status_name(status),
@@ -125,8 +125,8 @@ static void test_callback_gives_the_same_bits_as_local(void **state) {
 
 /* -- errors of the callback ------------------------------------------------------------------- */
 
-/* The rank whose callback failed reports what it said; a status that does not lose the
- * communicator, or is none at all, has no place there and counts as TRANSPORT. */
+/* The rank whose callback failed reports its status. A status that does not lose the communicator,
+ * or is unknown, is invalid there and counts as TRANSPORT. */
 static void check_answer(const run_case *run, tamis_status expected) {
     uint32_t r = run->bad_rank;
     tamis_status got = run->created[r];
@@ -159,7 +159,7 @@ static void test_errors_of_the_callback_are_passed_on(void **state) {
 
 /* -- every byte that a rank receives ---------------------------------------------------------- */
 
-/* A rank may notice late, but in the next step at the latest. */
+/* A rank must notice in the next step at the latest. */
 static void check_not_silent(const run_case *run, const run_case *good, uint32_t nranks) {
     for (uint32_t r = 0; r < nranks; r++)
         for (uint32_t step = 0; step < STEPS; step++) {
@@ -173,7 +173,7 @@ static void check_not_silent(const run_case *run, const run_case *good, uint32_t
 
 static void spoil_every_byte(const char *scheme, uint32_t nranks) {
     run_case good = run_good(scheme, nranks);
-    size_t stride = test_slowness() > 1 ? 11 : 1; /* sanitizers look at the paths, not the bytes */
+    size_t stride = test_slowness() > 1 ? 11 : 1; /* sanitizers check code paths, not bytes */
     assert_true(good.operations <= OPERATIONS_MOST);
     for (uint64_t op = 0; op < good.first_of_step[STEPS - 1]; op++)
         for (size_t byte = 0; byte < good.bytes[op]; byte += stride) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Hostile configurations, one rank, and structs of other versions: refused with a sentence that
- * names the field, without an effect.
+ * Hostile configurations, one rank, and structs of other versions: refused with a message that
+ * names the field, and without effect.
  */
 #include "tests/multi/arguments_case.h"
 
@@ -133,7 +133,7 @@ static void test_structs_of_a_wrong_size_are_refused(void **state) {
     (void)state;
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         config.size = step.size = sizes[s];
-        stats.size = sizes[s] == sizeof(size_t) ? 0 : sizes[s]; /* one field is a beginning */
+        stats.size = sizes[s] == sizeof(size_t) ? 0 : sizes[s]; /* one field alone is valid */
         refuse_config(TAMIS_E_ARGUMENT, "size", &config);
         EXPECT(TAMIS_E_ARGUMENT, "size", tamis_reducer_start(reducer, &step));
         EXPECT(TAMIS_E_ARGUMENT, "size", tamis_reducer_stats(reducer, &stats));

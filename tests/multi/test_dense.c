@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is summed whole: the collectives of a step follow from the layout alone, so that the form of
- * the gradient is each rank's own; ranks that sum different things learn it before anything is
- * summed; and a bad entry is counted once.
+ * Dense sums: the collectives of a step depend on the layout alone, so each rank may choose the
+ * form of its gradient; ranks that sum different things get an error before anything is summed; and
+ * a bad entry is counted once.
  */
 #include "collectives/transport/comm.h"
 #include "lib/base/base.h"
@@ -20,7 +20,7 @@
 
 enum { SHORT = 5, LONG = 7, SEGMENTS_MOST = 8, RANKS = 3 };
 
-/* Of the longer layout one segment is more than a reducer moves at a time, and two together are. */
+/* In the longer layout one segment exceeds what a reducer moves at a time, as do two together. */
 static const uint64_t short_lengths[SHORT] = {3, 5, 700, 1, 64};
 static const uint64_t long_lengths[LONG] = {100, 7, (1 << 20) + 5, 33, 600000, 600000, 11};
 
@@ -59,7 +59,7 @@ static tamis_status make(tamis_comm *comm, const form_case *c, tamis_nonfinite p
     return status;
 }
 
-/* With a gap of one element before each segment, or with none. */
+/* With a gap of one element before each segment, or with no gaps. */
 static void open_vector(vector *v, const form_case *c) {
     size_t at = 0;
     *v = (vector){.lengths = c->is_long ? long_lengths : short_lengths,
@@ -97,7 +97,7 @@ static float get(const vector *v, tamis_dtype type, size_t element) {
 
 /* -- forms ------------------------------------------------------------------------------------ */
 
-/* Even ranks give the gradient whole, odd ones by segment. */
+/* Even ranks pass the gradient whole, odd ones by segment. */
 static void sum_forms(test_rank *self) {
     form_case c = *(const form_case *)self->shared;
     tamis_step step = TAMIS_STEP_INIT;
@@ -191,7 +191,7 @@ static void test_reducers_in_another_order_are_found(void **state) {
     }
 }
 
-/* Rank 1 has made a step more. */
+/* Rank 1 is one step ahead. */
 static void be_at_another_step(test_rank *self) {
     form_case c = {.scheme = "dense"};
     tamis_reducer *r = NULL;
@@ -262,7 +262,7 @@ enum { STEPS_OF_BAD = 2 };
 typedef struct bad_case {
     form_case form;
     tamis_nonfinite policy;
-    bool early; /* in a micro-batch; auto alone */
+    bool early; /* in a micro-batch; auto only */
 } bad_case;
 
 /* One entry of one rank is not a number. */

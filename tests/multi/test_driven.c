@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Steps that the communicator's own thread drives, without MPI, so that sanitizers see it: ranks
- * are threads here, and each has a thread of the library beside it.
+ * Steps driven by the communicator's own thread, without MPI, so that sanitizers see them: ranks
+ * are threads here, and each has a library thread beside it.
  */
 #include "collectives/reducer/reducer.h"
 #include "tests/support/data.h"
@@ -73,8 +73,8 @@ static tamis_status make(tamis_comm *comm, tamis_worker worker, uint64_t bucket_
 
 /* -- three threads a rank --------------------------------------------------------------------- */
 
-/* Every segment is a bucket. The thread that marks is not joined before the next step begins, only
- * in the end. */
+/* Every segment is a bucket. The marking thread is joined only at the end, not before the next step
+ * begins. */
 static void overlap(test_rank *self) {
     data_marks marks[STEPS] = {0};
     pthread_t threads[STEPS];
@@ -109,7 +109,7 @@ static void test_threads_that_mark_wait_and_exchange(void **state) {
 
 enum { SHORT_MS = 100, SLOW_MS = 900 };
 
-static const tam_device *usual; /* kernels, and the same with a slow pass */
+static const tam_device *usual; /* the kernels; `slow`: the same with a slow pass */
 static tam_device slow;
 
 static atomic_bool begun;
@@ -120,7 +120,7 @@ static tamis_status accumulate_slowly(void *self, const tam_accumulate *job, tam
     return usual->accumulate(self, job, out);
 }
 
-/* What belongs to the caller again is left alone. */
+/* The library must not touch memory that belongs to the caller again. */
 static void outlast(test_rank *self) {
     tamis_reducer *r = NULL;
     float grad[N], seen[N];
@@ -136,7 +136,7 @@ static void outlast(test_rank *self) {
     RANK_OK(self, tamis_reducer_start(r, &step));
     while (!atomic_load(&begun))
         sleep_ms(1);
-    RANK_OK(self, tamis_reducer_wait(r)); /* a pass that has begun is let end */
+    RANK_OK(self, tamis_reducer_wait(r)); /* lets a pass that has begun end */
     memcpy(seen, grad, sizeof seen);
     sleep_ms(2 * SLOW_MS);
     RANK_CHECK(self, memcmp(seen, grad, sizeof seen) == 0, "a gradient changed after wait");

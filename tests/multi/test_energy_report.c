@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Reports of energy over communicators: ranks that see different things, die, come back, missed a
- * report or have no memory hold the same sums, and they are true.
+ * Energy reports over communicators: all ranks hold the same, true sums, even if they see different
+ * counters, die, come back, miss a report or lack memory.
  */
 #include "collectives/energy/report.h"
 #include "collectives/transport/faulty.h"
@@ -37,7 +37,7 @@ static tamis_energy_totals totals_of(const tam_ledger *ledger) {
     return totals;
 }
 
-/* What a rank has done: sums of them are easy to tell. */
+/* What a rank has done, in numbers whose sums are easy to recognise. */
 static tam_energy_run run_of(uint32_t id) {
     return (tam_energy_run){
         .time_ns = 1000000000 + id, .steps = 10, .wire_bytes = 1000, .exposure_ns = {7}};
@@ -53,7 +53,7 @@ static bool same_sums(uint32_t a, uint32_t b) {
     return memcmp(&ledgers[a]->sums, &ledgers[b]->sums, sizeof(tam_energy_sums)) == 0;
 }
 
-/* -- many ranks, each a thread ----------------------------------------------------------------- */
+/* -- many ranks, each a thread ---------------------------------------------------------------- */
 
 typedef struct reporter {
     uint32_t id;
@@ -69,7 +69,7 @@ static void *run_reporter(void *argument) {
     return NULL;
 }
 
-/* Ranks first to METERS_RANKS of the beginning report over a communicator of theirs. */
+/* The original ranks `first` to METERS_RANKS - 1 report over their own communicator. */
 static void report_all(tamis_comm *const *comms, uint32_t first) {
     static reporter reporters[METERS_RANKS];
     pthread_t threads[METERS_RANKS];
@@ -154,7 +154,7 @@ static void ranks_that_missed_a_report_take_over_what_others_know(void **state) 
     (void)state;
     tamis_comm *comms[METERS_RANKS];
     open_ledgers(3);
-    open_comms(METERS_RANKS - 10, comms); /* ten ranks are not there yet */
+    open_comms(METERS_RANKS - 10, comms); /* ten ranks join later */
     for (int i = 0; i < 3; i++) {
         advance(1);
         report_all(comms, 10);
@@ -165,7 +165,7 @@ static void ranks_that_missed_a_report_take_over_what_others_know(void **state) 
     open_comms(METERS_RANKS, comms);
     advance(1);
     report_all(comms, 0);
-    /* gpu-0 and gpu-1 of node 0 count from when the first of their ranks came. */
+    /* gpu-0 and gpu-1 of node 0 count from the time when the first of their ranks joined. */
     uint64_t unseen_uj =
         meters_find(&world, 0, "gpu-0")->true_uj + meters_find(&world, 0, "gpu-1")->true_uj;
     for (int i = 0; i < 3; i++) {
@@ -354,7 +354,7 @@ static void an_absent_rank_is_waited_for_until_the_deadline(void **state) {
     advance(1);
     test_context("rank 1 does not report");
     ranks_run(3, 0, run_absent, NULL);
-    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT; /* and those who did go on */
+    tamis_comm_config config = TAMIS_COMM_CONFIG_INIT; /* a rank that came continues */
     assert_int_equal(tamis_comm_create_local(1, &config, comms), TAMIS_OK);
     advance(1);
     assert_int_equal(report(comms[0], 2), TAMIS_OK);
@@ -365,7 +365,7 @@ static void an_absent_rank_is_waited_for_until_the_deadline(void **state) {
 
 static void run_silent(test_rank *self) {
     const uint64_t *nth = self->shared;
-    RANK_OK(self, report(self->comm, self->id)); /* boards and entries: room is there */
+    RANK_OK(self, report(self->comm, self->id)); /* allocates room for boards and entries */
     RANK_OK(self, report(self->comm, self->id));
     tam_energy_sums before = ledgers[self->id]->sums;
     rank_barrier(self);
@@ -459,7 +459,7 @@ static void run_lacking(test_rank *self) {
     rank_barrier(self);
     if (self->id == 0) {
         l->n = 0;
-        tam_alloc_budget(3); /* what each needs for its own, and not for those of others */
+        tam_alloc_budget(3); /* enough for its own entries, not for those of others */
     }
     rank_barrier(self);
     test_deadline(self->comm, test_short_ms());

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis_comm_check_equal: ranks that differ are named on all ranks, nothing is lost, and no other
- * collective call is taken for it.
+ * tamis_comm_check_equal: ranks that differ are named on all ranks, nothing is lost, and it is not
+ * confused with other collective calls.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -14,7 +14,7 @@
 
 enum { BYTES = 4096 };
 
-/* Which of several values each rank has; a capital letter: of half the length. */
+/* Which of several values each rank has; a capital letter means half the length. */
 struct scene {
     const char *values;
     const char *sentence; /* NULL: they are equal */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks that stay away, give up or fail: everybody comes back by the deadline with a status, the
+ * Ranks that stay away, abort or fail: every rank returns by the deadline with a status, the
  * communicator stays lost, and what was accumulated is still there and can be saved.
  */
 #include "collectives/transport/faulty.h"
@@ -48,7 +48,7 @@ static tamis_status step_once(test_rank *self, tamis_reducer *reducer, uint32_t 
 
 /* -- a rank stays away ------------------------------------------------------------------------ */
 
-/* Every later call says the same and changes nothing. */
+/* Every later call returns the same status and changes nothing. */
 static void check_poisoned(test_rank *self, tamis_reducer *reducer, tamis_status cause) {
     float gradient[N], before[N];
     tamis_step step = TAMIS_STEP_INIT;
@@ -81,7 +81,7 @@ static void check_accumulated(test_rank *self, tamis_reducer *reducer, const flo
                    (double)before[i], (double)gradient[i]);
 }
 
-/* One rank that stays away, and the run that goes on from the files of that one. */
+/* A run in which one rank stays away, and a run that continues from its files. */
 typedef struct loss_case {
     const char *scheme;
     uint64_t residual_hash[NRANKS];
@@ -239,7 +239,7 @@ static void *abort_soon(void *comm) {
     return NULL;
 }
 
-/* Rank 0 is given up by another thread of its process; ranks 0 and 1 are waiting. */
+/* Another thread of rank 0's process aborts its communicator while ranks 0 and 1 wait. */
 static void run_abort(test_rank *self) {
     float gradient[N];
     tamis_reducer *reducer = NULL;
@@ -275,8 +275,8 @@ static void *abort_at_some_moment(void *argument) {
     return NULL;
 }
 
-/* Steps until the communicator is lost; then everything goes at once. What others may still be
- * reading must not go with it: this is for the sanitizers. */
+/* Steps until the communicator is lost; then everything is freed at once, but not what others may
+ * still read. Sanitizers check this. */
 static void run_surprise(test_rank *self) {
     float gradient[N];
     tamis_reducer *reducer = NULL;
@@ -316,7 +316,7 @@ typedef struct injection {
     uint32_t timeout_ms;
     /* by the ranks */
     tamis_status created[NRANKS];
-    tamis_status status[NRANKS][STEPS]; /* TAMIS_E_STATE: not made */
+    tamis_status status[NRANKS][STEPS]; /* TAMIS_E_STATE: step not run */
     uint64_t hash[NRANKS][STEPS];
     uint64_t slowest_ms[NRANKS];
     bool residual_finite[NRANKS];
@@ -347,7 +347,7 @@ static void run_injection(test_rank *self) {
         all->status[self->id][step] = status;
         all->hash[self->id][step] = data_hash(0, gradient, sizeof gradient);
     }
-    /* Of silence the others learn by their deadline alone. */
+    /* The others detect silence only by their deadline. */
     if (status != TAMIS_OK && all->fault != TAM_FAULT_SILENT)
         tamis_comm_abort(self->comm);
     tamis_reducer_destroy(reducer);
@@ -403,7 +403,7 @@ static uint64_t sweep(const char *scheme, tam_fault fault, uint32_t argument,
         if (all_fine(&all))
             return nth;
         check_not_silent(&all, good);
-        for (uint32_t r = 0; r < NRANKS; r++) /* nobody goes on as if nothing had happened */
+        for (uint32_t r = 0; r < NRANKS; r++) /* no rank may ignore its fault */
             if (all.created[r] == TAMIS_OK && all.status[r][STEPS - 1] == TAMIS_OK && r == all.rank)
                 fail_msg("[%s] the faulty rank %u saw no fault", test_context_text(), r);
     }

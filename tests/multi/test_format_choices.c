@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is decided by what lists cost does not depend on the format that was asked for: which rows
- * are summed, and which buckets of exchange auto are dense. test_wire.c has the formats themselves.
+ * Choices by the cost of lists do not depend on the requested format: which rows are summed, and
+ * which buckets of exchange auto are dense. test_wire.c tests the formats themselves.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Every sparse preset selects what the formulas, or the public code of its authors, say:
- * tests/golden/<preset>.txt, written by make.py without the library's code. Its head says how
+ * Every sparse preset selects what its formulas, or its authors' public code, select: the files
+ * tests/golden/<preset>.txt, written by make.py without the library's code. Their heads say how
  * gradients are made and what the lines mean. Indices, counts, sums and residuals are compared
- * exactly, thresholds to 1e-12 of their value; levels, which are logarithms of the library's own,
- * to 1e-9.
+ * exactly, thresholds to 1e-12 of their value, levels, which are the library's own logarithms, to
+ * 1e-9.
  */
 #include "collectives/exchange/regions.h"
 #include "collectives/reducer/reducer.h"
@@ -49,7 +49,7 @@ typedef struct golden_case {
     int unit;
     uint64_t seed;
     double density, threshold;
-    bool brief; /* of the union there is only the count */
+    bool brief; /* only the count of the union is given */
     size_t n;
     golden_step step[STEPS_MOST];
 } golden_case;
@@ -178,7 +178,7 @@ static bool near(double a, double b, double relative) {
     return fabs(a - b) <= relative * fabs(b);
 }
 
-/* What the rank cut at. @param before  the threshold that was set for the step */
+/* The threshold that the rank used. @param before  the threshold that was set for the step */
 static double cut_at(const tamis_reducer *r, double before) {
     switch (r->scheme.threshold) {
     case TAM_THRESHOLD_STEP:
@@ -284,7 +284,7 @@ static void run_rank(test_rank *self) {
 
 /* -- the files -------------------------------------------------------------------------------- */
 
-/* A case has been read. */
+/* Run a case that has been read. */
 static void run_case(golden_case *c, unsigned number) {
     assert_true(c->nread == c->steps && c->steps > 0 && c->nranks <= NUMBERS_MOST);
     test_context("%s, case %u", c->scheme, number);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The default scheme on gradients that are hard for a rule that predicts: it sends exactly k in
- * every step, nothing is put off, all ranks hold the same bits and no mass is lost.
+ * The default scheme on gradients that are hard for a predicting rule: it sends exactly k in every
+ * step, nothing is deferred, all ranks hold the same bits and no mass is lost.
  *
- * Gradients are whole numbers. Of one entry the ranks sum up less than 2^24 over a whole run, so
+ * Gradients are whole numbers. The sum of any entry over ranks and steps stays below 2^24, so
  * binary32 is exact and mass is compared for equality.
  */
 #include "tests/support/data.h"
@@ -27,7 +27,7 @@ typedef struct hard_case {
 
 /* -- gradients -------------------------------------------------------------------------------- */
 
-/* Half of the magnitudes doubles at each power of two, up to 2^8; times `factor`. */
+/* Half as many magnitudes at each next power of two, up to 2^8; times `factor`. */
 static void heavy(uint32_t rank, uint32_t step, float factor, float *out) {
     uint64_t stream = data_mix((uint64_t)rank << 20 ^ step);
     for (size_t i = 0; i < N; i++) {
@@ -50,7 +50,7 @@ static void fill_even(uint32_t rank, uint32_t step, float *out) {
     heavy(rank, step, 1, out);
 }
 
-/* Three layers of eight, one of them for most of the time. */
+/* Three of eight layers are silent, one of them most of the time. */
 static void fill_silent_layers(uint32_t rank, uint32_t step, float *out) {
     heavy(rank, step, 1, out);
     if (step >= 4 && step < 10)
@@ -69,7 +69,7 @@ static void fill_loud_rank(uint32_t rank, uint32_t step, float *out) {
     heavy(rank, step, rank == 1 ? 1000 : 1, out);
 }
 
-/* Everybody silent for some steps, at first also: fewer than k entries are not zero. */
+/* All ranks are silent for some steps, the first included: fewer than k entries are not zero. */
 static void fill_silence(uint32_t rank, uint32_t step, float *out) {
     heavy(rank, step, 1, out);
     if (step < 3 || (step >= 8 && step < 14))
@@ -93,7 +93,7 @@ typedef struct run {
     double *held; /* [N] residuals of all ranks before the step */
 } run;
 
-/* Of entries rank, rank + P, ...: what was held and given = what was applied and is held now. */
+/* For entries rank, rank + P, ...: held before + gradients = applied + held now. */
 static void check_mass(test_rank *self, uint32_t step, const tamis_result *result) {
     run *all = self->shared;
     size_t at = 0;
@@ -140,8 +140,8 @@ static void check_step(test_rank *self, uint32_t step, double density, tamis_red
     rank_barrier(self);
 }
 
-/* The numbering of parts may turn with the step, the blocks of a part do not. Zeros that fill up
- * are the lowest of each part; what is not zero has gone before any zero. */
+/* The numbering of parts may rotate with the step, but a part keeps its blocks. Zeros that fill up
+ * are the lowest of each part; nonzero entries are sent before any zero. */
 static void check_filling(test_rank *self, const tamis_result *result, const bool *nonzero) {
     for (size_t part = 0; part < self->nranks; part++) {
         size_t at = 0, passed_over = N;
@@ -202,7 +202,7 @@ static void body(test_rank *self) {
     config.density_max = fmax(all->what->density, all->what->later);
     RANK_OK(self, data_even_reducer(self->comm, SEGMENTS, LENGTH, &config, &r));
     take_steps(self, r);
-    rank_barrier(self); /* nobody's residual goes while others read it */
+    rank_barrier(self); /* no residual is freed while others read it */
     tamis_reducer_destroy(r);
 }
 
@@ -261,7 +261,7 @@ static void test_count_is_exact_with_one_loud_rank(void **state) {
 static void test_count_is_filled_with_zeros_lowest_first(void **state) {
     (void)state;
     try_ranks(&(hard_case){"silence", fill_silence, 0.02, 0});
-    /* so many that every part can send its share of the thirty */
+    /* k is large enough that every part can send its share of the thirty */
     try_ranks(&(hard_case){"few entries", fill_few, 0.2, 0});
 }
 
@@ -273,11 +273,11 @@ static const double UNEVEN_DENSITY = 0.02;
 
 typedef struct balance {
     const char *scheme;
-    double threshold;  /* the first, where the scheme has one */
+    double threshold;  /* the initial one, if the scheme has one */
     double worst, sum; /* max / mean of the picks of ranks: in the worst step, and over all */
 } balance;
 
-/* Lognormal, median 1, sigma 1.5; the sum of twelve uniform numbers stands for the normal one. */
+/* Lognormal, median 1, sigma 1.5; the sum of twelve uniform numbers approximates the normal one. */
 static float scale_of(uint64_t layer) {
     double normal = 0;
     for (uint64_t j = 0; j < 12; j++)
@@ -303,7 +303,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* What the first gradient of one rank would be cut at: a start that is fair to `step`. */
+/* The true threshold of one rank's first gradient: a fair start for `step`. */
 static double true_threshold(double density) {
     size_t n = (size_t)UNEVEN_SEGMENTS * UNEVEN_LENGTH;
     float *magnitudes = calloc(n, sizeof *magnitudes);

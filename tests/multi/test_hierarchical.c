@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Nodes of several ranks: the rules that hold for every exchange hold for this one, each slice goes
- * the way of a flat reducer on the node's sums, and what it cannot do it refuses.
+ * Nodes of several ranks: the rules of every exchange hold for this one, each slice gives the
+ * results of a flat reducer on the node's sums, and what it cannot do it refuses.
  */
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
@@ -163,8 +163,8 @@ static void test_one_rank_per_node_is_the_flat_exchange(void **state) {
 
 /* -- the slow way ----------------------------------------------------------------------------- */
 
-/* Every slice for itself: a flat reducer among as many ranks as there are nodes, which get the sums
- * that this test makes one after another. */
+/* Each slice separately: a flat reducer with one rank per node, which gets the sums that this test
+ * computes serially. */
 
 enum { N = 1000, SIZE = 2, NODES = 3, STEPS = 8, SLICE = N / SIZE };
 

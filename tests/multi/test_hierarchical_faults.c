@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Nodes of several ranks, and one that stays away, fails or damages what it gives or gets, in every
- * operation of a step: everybody comes back by the deadline, no result is wrong and silent, and
- * what was to be summed lies in the gradients still or in the residuals.
+ * Nodes of several ranks, one of which stays away, fails or damages what it sends or receives, in
+ * every operation of a step: every rank returns by the deadline, no result is silently wrong, and
+ * what was to be summed is still in the gradients or in the residuals.
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
@@ -22,10 +22,10 @@ typedef struct injection {
     uint32_t argument, rank, timeout_ms;
     /* by the ranks */
     tamis_status created[NRANKS];
-    tamis_status status[NRANKS][STEPS]; /* TAMIS_E_STATE: not made */
+    tamis_status status[NRANKS][STEPS]; /* TAMIS_E_STATE: step not run */
     uint64_t hash[NRANKS][STEPS];
     uint64_t slowest_ms[NRANKS];
-    float gradient[NRANKS][N]; /* as the last step made has left it */
+    float gradient[NRANKS][N]; /* after the last step run */
     float residual[NRANKS][N];
 } injection;
 
@@ -101,7 +101,7 @@ static void run_good(injection *good) {
     assert_true(all_fine(good));
 }
 
-/* Every message has a checksum, so a result is right, or the step says that it is not. */
+/* Every message has a checksum, so a result is right, or the step reports an error. */
 static void check_not_silent(const injection *all, const injection *good) {
     for (uint32_t r = 0; r < NRANKS; r++)
         for (uint32_t step = 0; step < STEPS; step++)
@@ -128,7 +128,7 @@ static void check_nothing_lost(const injection *all, const float before[NRANKS][
     for (uint32_t r = 0; r < NRANKS; r++)
         if (failed == STEPS || all->status[r][failed] == TAMIS_OK ||
             (failed > 0 && all->status[r][failed - 1] != TAMIS_OK))
-            return; /* some have gone on: a state from before is what they share */
+            return; /* some ranks are ahead: all share only an earlier state */
     for (uint32_t node = 0; node < NRANKS / SIZE; node++)
         for (size_t i = 0; i < N; i++) {
             double owed = 0, held = 0;
@@ -182,8 +182,8 @@ static void test_silence_in_any_operation_is_a_timeout(void **state) {
     assert_true(sweep(TAM_FAULT_SILENT, 0, &good) > 6 * STEPS);
 }
 
-/* Whoever got it refuses it, or nothing was damaged that counts; nobody ends such a step with
- * another result. */
+/* The receiver refuses it, or the damage hit only padding; no rank ends such a step with another
+ * result. */
 static void test_a_damaged_bit_is_never_a_wrong_result(void **state) {
     enum { BITS = 24 };
     static injection good, all;
@@ -235,7 +235,7 @@ static void test_a_rank_that_stays_away_is_a_timeout_and_its_nodes_gradients_sta
     all = (injection){.timeout_ms = test_stretch_ms(400)};
     test_context("rank 3 stays away");
     ranks_run(NRANKS, 0, run_away, &all);
-    data_fill(DATA_HEAVY, 2, 1, N, gradient); /* no sum was made: it is as it was */
+    data_fill(DATA_HEAVY, 2, 1, N, gradient); /* no sum was made: it is unchanged */
     assert_memory_equal(all.gradient[2], gradient, sizeof gradient);
 }
 

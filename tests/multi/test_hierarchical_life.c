@@ -32,7 +32,7 @@ static tamis_reducer_config usual_config(void) {
 /* -- refusals --------------------------------------------------------------------------------- */
 
 typedef struct refusal {
-    const char *words; /* the sentence of every rank holds one of them */
+    const char *words; /* the message of every rank holds one of them */
     tamis_status status;
     const char *scheme;
     uint32_t sizes[NRANKS];
@@ -132,7 +132,7 @@ static void run_micro_batch(test_rank *self) {
     RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_accumulate(reducer, &step));
     RANK_CHECK(self, memcmp(gradient, before, sizeof before) == 0, "the gradient was changed");
     RANK_CHECK(self, strstr(tamis_last_error(), "before start"), "\"%s\"", tamis_last_error());
-    RANK_OK(self, tamis_reducer_start(reducer, &step)); /* and goes on */
+    RANK_OK(self, tamis_reducer_start(reducer, &step)); /* the reducer still works */
     RANK_OK(self, tamis_reducer_wait(reducer));
     tamis_reducer_destroy(reducer);
 }
@@ -196,7 +196,7 @@ static void run_bad(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* The node whose sum is bad loses its entry, and nobody anything else. */
+/* The node whose sum is bad loses its entry; nothing else is lost. */
 static void check_mass(const bad_case *c) {
     float gradient[N];
     for (size_t i = 0; i < N; i++) {
@@ -213,7 +213,7 @@ static void check_mass(const bad_case *c) {
             owed -= (double)c->applied[0][step][i];
         if (owed != held)
             fail_msg("[%s] entry %zu: owed %g, held %g", test_context_text(), i, owed, held);
-        i += i % 7 == 0 ? 0 : 12; /* not all: each takes all gradients */
+        i += i % 7 == 0 ? 0 : 12; /* only some: each one reads all gradients */
     }
 }
 
@@ -263,7 +263,7 @@ static void test_sums_over_nodes_that_overflow_are_dropped_everywhere(void **sta
 
 typedef struct state_case {
     uint64_t hash[NRANKS][STEPS];
-    uint32_t size; /* of nodes, when it is loaded */
+    uint32_t size; /* of nodes, at load */
     uint64_t bucket_length;
 } state_case;
 

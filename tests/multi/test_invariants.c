@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is always true, for every scheme, number of ranks, size and density: mass is conserved, all
- * ranks hold the same bits, the union is a set, the count is k where a scheme promises it.
+ * What always holds, for every scheme, number of ranks, size and density: mass is conserved, all
+ * ranks hold the same bits, the union is a set, the count is k if the scheme promises it.
  */
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
@@ -17,7 +17,7 @@
 
 static const uint32_t all_ranks[] = {1, 2, 3, 5, 8};
 
-/* What every record owes, whatever the scheme. */
+/* Checks for every record, whatever the scheme. */
 static void check_always(const trial_record *record) {
     check_alike(record);
     check_union(record);
@@ -92,7 +92,7 @@ static void test_presets_keep_all_rules_at_20000_entries(void **state) {
             }
 }
 
-/* A refusal comes from every rank, with the same status and a sentence. */
+/* Every rank refuses, with the same status and a message. */
 static void check_refusal(const scheme_case *scheme) {
     trial what = trial_usual(scheme->name, 3, 64, 0.25);
     trial_record record;
@@ -171,7 +171,7 @@ static void compare_with_usual(const trial *usual, const trial *other) {
     record_free(&b);
 }
 
-/* Runs every preset twice, as usual and as `change` makes it, and compares the bits. */
+/* Runs every preset twice, as usual and changed by `change`, and compares the bits. */
 static void compare_all_presets(void (*change)(trial *what)) {
     static const uint32_t ranks_of[] = {1, 3, 5};
     scheme_case scheme;
@@ -330,7 +330,7 @@ static void test_slots_hold_what_capacity_allows(void **state) {
             if (!trial_run(&what, &record))
                 fail_msg("[%s] was refused", test_context_text());
             check_scheme(&scheme, &record);
-            double sharing = c / COUNT(capacities) < 2 ? what.nranks : 1; /* ranks that divide k */
+            double sharing = c / COUNT(capacities) < 2 ? what.nranks : 1; /* ranks that share k */
             double most = what.capacity * (double)trial_target(&what) / sharing + 1;
             uint64_t deferred = 0;
             for (uint32_t step = 0; step < what.steps; step++) {
@@ -340,7 +340,7 @@ static void test_slots_hold_what_capacity_allows(void **state) {
                              test_context_text(), step, (unsigned long long)s->picked_max, most);
                 deferred += s->deferred;
             }
-            /* picks over a threshold that is reused float around k */
+            /* the number of picks above a reused threshold varies around k */
             bool reused = c / COUNT(capacities) >= 5 && what.capacity > 1;
             assert_true(deferred > 0 || reused);
             record_free(&record);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Eight ranks on few cores, hundreds of small steps, two reducers on one communicator, and ranks
- * that dawdle: the results stay alike and nothing is lost.
+ * Eight ranks on few cores, hundreds of small steps, two reducers on one communicator, and slow
+ * ranks: the results stay alike and nothing is lost.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"

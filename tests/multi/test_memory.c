@@ -19,8 +19,8 @@ enum { N = 2000, BUDGET_MOST = 2000 };
 
 /* -- counting malloc -------------------------------------------------------------------------- */
 
-/* The program's own malloc comes before the C library's, also for the library under test and for
- * OpenMP. Sanitizers bring their own, so under them only tam_alloc_made counts. */
+/* The program's own malloc replaces the C library's, also for the library under test and for
+ * OpenMP. Sanitizers have their own, so under them only tam_alloc_made counts. */
 
 static _Thread_local bool counting;
 static atomic_ulong counted;
@@ -91,7 +91,7 @@ typedef struct steady_case {
     const char *scheme;
     data_pattern pattern;
     bool by_segment, buckets; /* buckets: several, marked ready one by one */
-    bool update;              /* mode; then without micro-batches */
+    bool update;              /* update mode; then without micro-batches */
     uint32_t ranks_per_node;
     uint64_t made[RANKS_MOST]; /* tam_alloc_made during the counted steps */
 } steady_case;
@@ -298,8 +298,8 @@ static void run_scarce(test_rank *self) {
     tamis_layout_destroy(layout);
 }
 
-/* All ranks learn it, whichever of them lacks memory.
- * @return whether there was enough for all */
+/* All ranks get the error, whichever of them lacks memory. @return whether there was enough for
+ * all */
 static bool try_scarce(scarce_case *scarce, uint32_t nranks) {
     test_context("%s P=%u, allocation %ld of create fails", scarce->scheme, nranks, scarce->budget);
     ranks_run(nranks, 0, run_scarce, scarce);
@@ -314,7 +314,7 @@ static bool try_scarce(scarce_case *scarce, uint32_t nranks) {
     return enough;
 }
 
-/* Under a sanitizer some, other ones for each scheme. */
+/* Under a sanitizer only some budgets, different ones for each scheme. */
 static void try_all_budgets(scarce_case scarce, uint32_t nranks) {
     static long first;
     uint64_t live = tam_alloc_live();

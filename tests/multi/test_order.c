@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Several reducers on one communicator: exchanges follow the order of the starts, whatever the
- * order of the waits; ranks that mix reducers up learn it; and an exchange that never ends leaves
- * a reducer that can be saved.
+ * order of the waits; ranks that mix up reducers get an error; and an exchange that never ends
+ * leaves a reducer that can be saved.
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/ranks.h"
@@ -121,12 +121,12 @@ static void test_sums_that_overflow_are_never_applied(void **state) {
     }
 }
 
-/* A transport of one rank with a thread of its own, which stays in a call beyond its deadline. */
+/* A transport of one rank with its own thread, which stays in a call beyond its deadline. */
 static void test_what_an_endless_exchange_leaves_can_be_saved(void **state) {
     (void)state;
     const uint32_t stuck_ms = test_stretch_ms(2500);
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
-    static tamis_reducer *reducer; /* static: what is given up is not lost to the leak checker */
+    static tamis_reducer *reducer; /* static: no leak report if it is abandoned */
     tamis_comm *plain, *comm;
     float gradient[N];
     char path[SCRATCH_PATH];
@@ -148,12 +148,12 @@ static void test_what_an_endless_exchange_leaves_can_be_saved(void **state) {
     assert_int_equal(tamis_reducer_load(reducer, path), TAMIS_E_STATE);
     unlink(path);
 
-    sleep_ms(stuck_ms); /* what was stuck ends, and touches nothing of the reducer */
+    sleep_ms(stuck_ms); /* the stuck call ends, and touches nothing of the reducer */
     const float *residual;
     assert_int_equal(tamis_reducer_residual(reducer, &residual), TAMIS_OK);
     for (size_t i = 0; i < N; i++)
         assert_true(residual[i] == 1.0f);
-    tamis_reducer_destroy(reducer); /* leaves its memory: the exchange was given up */
+    tamis_reducer_destroy(reducer); /* leaves its memory: the exchange was abandoned */
     tamis_comm_destroy(comm);       /* closes the transport of `plain`, too */
     tam_free(plain->job_memory);
     tam_free(plain->records);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Pipelines: ranks that describe them differently, marks out of turn, and a budget that moves to
+ * Pipelines: ranks that describe them differently, marks out of order, and a budget that moves to
  * the stages that wait longest, exactly, on all ranks or on none.
  */
 #include "lib/base/base.h"
@@ -21,7 +21,7 @@ static uint32_t stage_of(const test_rank *self) {
     return self->id / PER_STAGE;
 }
 
-/* Stages of N and N / 2, of which 1 % travels: 150 entries. By length (bucket.h) 99 and 51. */
+/* Stages of N and N / 2 at density 1 %: 150 entries, by length (bucket.h) 99 and 51. */
 static const uint64_t even_entries[NSTAGES] = {99, 51};
 
 static tamis_pipeline_config usual_config(const test_rank *self) {
@@ -37,8 +37,8 @@ static tamis_pipeline_config usual_config(const test_rank *self) {
 /* -- agreement -------------------------------------------------------------------------------- */
 
 struct difference {
-    const char *words;         /* the sentence must hold one of these, separated by '|' */
-    tamis_pipeline_config odd; /* what the last rank asks for, in place of {1, 2, 4, N / 2, 0.01} */
+    const char *words;         /* the message must hold one of these, separated by '|' */
+    tamis_pipeline_config odd; /* what the last rank asks for, instead of {1, 2, 4, N / 2, 0.01} */
     tamis_status status;       /* on all ranks */
 };
 
@@ -319,7 +319,7 @@ static void check_stages(struct worker *w) {
     RANK_OK(self, tamis_reducer_stats(w->reducer, &stats));
     RANK_CHECK(self, stats.target == entries(&seen[stage_of(self)]), "its reducer sends %llu",
                (unsigned long long)stats.target);
-    rank_barrier(self); /* before anybody looks again */
+    rank_barrier(self); /* before any rank checks again */
 }
 
 /* Ranks balance between two barriers, and nothing is allocated meanwhile. */
@@ -352,7 +352,7 @@ static void run_few_steps(test_rank *self) {
     run_steps(&w, 3); /* three times busy, two windows */
     for (int i = 0; i < 2; i++) {
         RANK_OK(self, tamis_pipeline_balance(w.pipeline, w.reducer));
-        check_stages(&w); /* a step, but the window before it was spent in the balance */
+        check_stages(&w); /* a step, but its window was spent in the balance */
         RANK_CHECK(self, entries(&seen[0]) == even_entries[0], "they are not even");
         RANK_CHECK(self, seen[1].window_s == 0.0 && seen[1].straggler == UINT32_MAX,
                    "something was learned");
@@ -371,7 +371,7 @@ static void with_too_few_steps_densities_stay_even(void **state) {
     run_plan(&plan, run_few_steps);
 }
 
-/* Times of a busy machine deceive sometimes, not five times. */
+/* On a busy machine times may mislead once, but not five times. */
 static void run_windows(test_rank *self) {
     struct worker w;
     open_worker(self, &w);
@@ -432,7 +432,7 @@ static void run_unsupported(test_rank *self) {
     RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_pipeline_balance(w.pipeline, w.reducer));
     RANK_CHECK(self, has_word(tamis_last_error(), "dense|rank 2 could not"), "it says \"%s\"",
                tamis_last_error());
-    if (stage_of(self) == 0) { /* the others go on as before */
+    if (stage_of(self) == 0) { /* the others continue as before */
         tamis_stats stats = TAMIS_STATS_INIT;
         run_step(&w);
         RANK_OK(self, tamis_reducer_stats(w.reducer, &stats));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Measuring a link: it ends in time however slow the link is, a disturbance does not count, and
- * what goes wrong meanwhile is an error on all ranks.
+ * Measuring a link: it ends in time however slow the link is, a disturbance does not count, and a
+ * failure during it is an error on all ranks.
  */
 #include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
@@ -28,21 +28,21 @@ static tamis_status create(test_rank *self, tamis_reducer **out) {
 
 /* -- faults ----------------------------------------------------------------------------------- */
 
-/* Operation 0 is the agreement; in 1, 2 and 4 the ranks show each other figures, 7 is a sum, 9 an
- * all-gather. There are 12 at any rate. */
+/* Operation 0 is the agreement; in 1, 2 and 4 the ranks exchange figures, 7 is a sum, 9 an
+ * all-gather. There are at least 12. */
 typedef struct fault_case {
     tam_fault fault;
     uint64_t nth;
     uint32_t argument;
     tamis_status status; /* on rank 1, where it happens */
-    const char *words;   /* of its sentence there */
-    bool told;           /* the others hear of it; else they learn of it by their deadline alone */
+    const char *words;   /* of its message there */
+    bool told;           /* the others are notified; else only their deadline shows it */
 } fault_case;
 
 typedef struct fault_run {
     const fault_case *what;
     uint32_t timeout_ms; /* of the communicators */
-    bool early;          /* rank 1 met that before its fault */
+    bool early;          /* rank 1 timed out before its fault */
 } fault_run;
 
 static void run_fault(test_rank *self) {
@@ -87,7 +87,7 @@ static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
         fault_run run = {.what = c};
         test_context("fault %d at operation %llu", c->fault, (unsigned long long)c->nth);
         run.timeout_ms = c->told ? test_long_ms() : 2 * test_short_ms();
-        do { /* on a busy machine ranks that have nothing wrong may take longer to come together */
+        do { /* on a busy machine even sound ranks may take longer to meet */
             ranks_run(RANKS, run.timeout_ms, run_fault, &run);
             run.timeout_ms *= 3;
         } while (run.early && run.timeout_ms < 200000);
@@ -135,8 +135,8 @@ static void measure_over(slow_link *link) {
     gather_destroy(records);
 }
 
-/* Every operation takes 2 ms, so there is no time for more than 40, but for two sizes of each kind,
- * which are measured once at any rate; there are three agreements besides. */
+/* Every operation takes 2 ms, so there is time for 40 at most, plus two sizes of each kind, which
+ * are always measured once, plus three agreements. */
 static void it_ends_in_time_however_slow_the_link_is(void **state) {
     enum { SLEEP_MS = 2, SIZES = 6, OPERATIONS = 6, AGREEMENTS = 3 };
     slow_link link = {.sleep_us = 1000 * SLEEP_MS};
@@ -147,7 +147,7 @@ static void it_ends_in_time_however_slow_the_link_is(void **state) {
     assert_true(link.costs.sum.count >= 2 && link.costs.gather.count >= 2);
 }
 
-/* 100 ms a MiB: what would take long is left out, and taken to go on as before. */
+/* 100 ms per MiB: sizes that would take long are left out, and extrapolated. */
 static void what_would_take_long_is_left_out(void **state) {
     slow_link link = {.us_per_mib = 100000};
     (void)state;
@@ -156,7 +156,7 @@ static void what_would_take_long_is_left_out(void **state) {
     const tam_curve *sum = &link.costs.sum;
     assert_true(sum->count >= 2 && sum->size[sum->count - 1] < LARGEST);
     double largest_s = tam_curve_at(sum, LARGEST);
-    bool usual = sum->count == 2; /* there was no time for three repetitions: nothing is believed */
+    bool usual = sum->count == 2; /* no time for three repetitions: ignore the figures */
     if (!usual && !(largest_s > 0.5 && largest_s < 50.0)) /* 16 MiB of each rank */
         fail_msg("%u sizes; a sum of %d floats should take %g s", sum->count, LARGEST, largest_s);
 }
@@ -176,7 +176,7 @@ static void run_disturbed(test_rank *self) {
     tamis_reducer_destroy(r);
 }
 
-/* A busy machine disturbs besides, now and then. */
+/* A busy machine may add disturbances of its own. */
 static void one_disturbance_does_not_count(void **state) {
     double seconds = 1.0;
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What must hold around a step in buckets when a caller is late, leaves, or asks for something else
- * than the others: nothing hangs, nothing is left behind, nothing goes by unnoticed.
+ * A step in buckets whose caller is late, leaves, or asks for something else than the others:
+ * nothing hangs, nothing is left behind, and no error goes unnoticed.
  */
 #include "collectives/transport/comm.h"
 #include "tests/support/data.h"
@@ -30,7 +30,7 @@ static void run_step(test_rank *self, tamis_reducer *r, uint32_t number) {
 
 /* -- densities that differ -------------------------------------------------------------------- */
 
-/* 11 and 12 entries, for which slots of two ranks have the same size. */
+/* 11 and 12 entries: with two ranks their slots have the same size. */
 static void ask_apart(test_rank *self) {
     const char *const *scheme = self->shared;
     tamis_reducer *r = NULL;
@@ -86,7 +86,7 @@ static void test_a_result_lasts_until_the_next_start(void **state) {
     ranks_run(2, 0, accumulate_after, NULL);
 }
 
-/* -- who waits exchanges what is there -------------------------------------------------------- */
+/* -- the waiting thread exchanges ready buckets ----------------------------------------------- */
 
 typedef struct early {
     tamis_reducer *reducer;
@@ -106,7 +106,7 @@ static void *wait_early(void *context) {
     return NULL;
 }
 
-/* The communicator has no thread, so the one that waits makes the exchange. */
+/* The communicator has no thread, so the waiting thread drives the exchange. */
 static void mark_and_watch(test_rank *self) {
     early e = {0};
     tamis_reducer_config config = data_even_config(LENGTH);
@@ -136,7 +136,7 @@ static void test_who_waits_exchanges_buckets_while_others_are_missing(void **sta
     ranks_run(2, 0, mark_and_watch, NULL);
 }
 
-/* -- who waits leaves, who marks is late ------------------------------------------------------ */
+/* -- the waiting thread leaves, the marking thread is late ------------------------------------ */
 
 enum { EXTRA_MS = 200 }; /* a pass that has begun is granted 500 ms more */
 
@@ -197,8 +197,8 @@ static void test_a_bucket_that_comes_too_late_is_left_out(void **state) {
     ranks_run(1, 0, come_late, NULL);
 }
 
-/* Its job must not stay in the queue of a communicator that outlives the reducer. Where the machine
- * is so busy that the pass is given up, it stays with the reducer: then once more. */
+/* A reducer's job must not stay in the queue of a communicator that outlives it. If the machine is
+ * so busy that the pass is abandoned, the job stays with the reducer: then try again. */
 static void leave_queue_empty(test_rank *self) {
     bool *left = self->shared;
     come_late(self);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Segments that have rows: what any rank touched is summed exactly, whatever the scheme, and
- * nothing else of them travels; the other segments do not notice.
+ * Segments with rows: rows that any rank touched are summed exactly, whatever the scheme, and no
+ * others travel; other segments are unaffected.
  */
 #include "collectives/transport/faulty.h"
 #include "lib/base/base.h"
@@ -68,7 +68,7 @@ static tamis_layout *make_layout(void) {
 
 typedef struct rows_case {
     const char *scheme;
-    touch which; /* TOUCHES: another one in each step */
+    touch which; /* TOUCHES: a different one in each step */
     uint64_t bucket_length;
     tamis_output output;
     tamis_op op;
@@ -76,7 +76,7 @@ typedef struct rows_case {
     tamis_index_format format;
     tamis_worker worker;
     double latency_us, gbit;
-    bool one_by_one; /* ready, in an order of its own on each rank */
+    bool one_by_one; /* by ready, in a different order on each rank */
     uint32_t steps;
 } rows_case;
 
@@ -235,7 +235,7 @@ static void test_rows_are_the_dense_sum_for_every_scheme(void **state) {
         }
 }
 
-/* A slow and a fast link: all buckets sparse, all dense, and what lies between. */
+/* Slow and fast links: all buckets sparse, all dense, and a mixture. */
 static void test_rows_are_the_dense_sum_beside_buckets_that_choose(void **state) {
     static const double links[][2] = {{1e-3, 1e-6}, {1e6, 1e3}, {10, 0.1}};
     (void)state;
@@ -277,7 +277,7 @@ static void test_rows_bear_all_types_outputs_and_formats(void **state) {
 
 /* -- the other segments ----------------------------------------------------------------------- */
 
-/* The same segments without those that have rows, and their part of the gradient. */
+/* Only the segments without rows, and their part of the gradient. */
 static tamis_layout *ordinary_layout(void) {
     const tamis_segment own[] = {segments[0], segments[2], segments[4]};
     tamis_layout *layout = NULL;
@@ -325,7 +325,7 @@ static void run_beside(test_rank *self) {
     tamis_layout_destroy(layout);
 }
 
-/* Every segment a bucket in both. (A sample of sage depends on the number of the bucket.) */
+/* Every segment is a bucket in both. (Sage's sample depends on the number of the bucket.) */
 static void test_ordinary_segments_do_not_notice_rows(void **state) {
     scheme_case scheme;
     (void)state;

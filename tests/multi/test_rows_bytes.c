@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What rows cost: the bytes of the model, to the byte, whichever way they are summed; a whole
- * segment when its list would cost more than it saves, and rows again afterwards.
+ * The cost of rows: exactly the bytes of the model, whichever way they are summed; a whole segment
+ * if its list would cost more than it saves, and rows again afterwards.
  */
 #include "lib/base/base.h"
 #include "tests/support/data.h"
@@ -88,7 +88,7 @@ static void run(bytes_case *c) {
 
 /* -- the model -------------------------------------------------------------------------------- */
 
-/* A rank's list of u32, to all others. */
+/* Bytes of a rank's list of u32, sent to all others. */
 static uint64_t lists(uint64_t longest) {
     return (RANKS - 1) * (HEAD + (4 * longest + 7) / 8 * 8);
 }
@@ -115,7 +115,7 @@ static void test_rows_take_the_bytes_of_the_model(void **state) {
     c.touched[2] = (span){5, 3, 33};
     run(&c);
     expect(&c, 0, lists(20) + gathered(20));
-    expect(&c, 1, lists(0)); /* nobody touched anything */
+    expect(&c, 1, lists(0)); /* no rank touched any row */
     expect(&c, 2, lists(33) + gathered(33));
 
     test_context("rows that all ranks touch");
@@ -184,8 +184,8 @@ static void test_a_hundredth_of_the_rows_takes_3_percent_of_dense_at_most(void *
 
 /* -- the switch ------------------------------------------------------------------------------- */
 
-/* The most rows of which a list pays, P bytes(c) <= 8 (rows - c) L, as gap8, which is chosen by
- * itself for so many rows; a list of u32 is no other reason to sum other rows. */
+/* The most rows for which a list pays, P bytes(c) <= 8 (rows - c) L, in gap8, the automatic choice
+ * for so many rows. With u32 the same rows must be summed. */
 static size_t most_listed(void) {
     size_t most = 0;
     for (size_t c = 0; c <= ROWS; c++) {

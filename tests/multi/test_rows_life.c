@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Segments that have rows: bad input, bad numbers, damage, states, micro-batches, memory.
+ * Segments with rows: bad input, bad numbers, damage, states, micro-batches, memory.
  */
 #include "collectives/transport/faulty.h"
 #include "lib/base/base.h"
@@ -152,7 +152,7 @@ typedef struct bad_case {
     float bad[2]; /* of ranks 0 and 1, in one entry of row 7 */
 } bad_case;
 
-/* Step 0 is bad; what of it was finite comes in step 1 if the scheme has a residual. */
+/* Step 0 is bad; its finite part comes in step 1 if the scheme has a residual. */
 static void run_bad(test_rank *self) {
     const bad_case *c = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;

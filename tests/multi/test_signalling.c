@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Signalling NaNs, which raise an exception where a quiet one does not, in what callers give:
- * refused like any other NaN, also where exceptions stop the program (TEST_TRAPS).
+ * Signalling NaNs, which raise an exception where a quiet one does not, in callers' input: refused
+ * like any other NaN, even if exceptions stop the program (TEST_TRAPS).
  */
 #include "tests/support/ranks.h"
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 
 enum { N = 100 };
 
-/* Written as bytes: a copy through a register of the old kind would make it quiet. */
+/* Written as bytes: a copy through an x87 register would make it quiet. */
 static void spoil(void *real, size_t bytes) {
     const uint32_t single = 0x7fa00001u;
     const uint64_t twice = UINT64_C(0x7ff4000000000001);

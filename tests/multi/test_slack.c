@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A rank that is late: the exchange is split into waiting for it and what follows, and who
- * waits for it takes little processor time.
+ * A late rank: the exchange is split into waiting for it and what follows, and ranks that wait take
+ * little processor time.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -16,7 +16,7 @@
 
 enum { SEGMENTS = 4, LENGTH = 500, N = SEGMENTS * LENGTH, LATE = 1, LATE_MS = 30 };
 
-/* Of times that pass here while others have the cores, too. */
+/* Factor for times that pass while others use the cores, too. */
 static double slowness(void) {
     return (double)test_slowness() * test_load();
 }
@@ -25,7 +25,7 @@ static bool run_step(test_rank *self, tamis_reducer *r, uint32_t number, uint32_
     float grad[N];
     tamis_step step = data_step(grad);
     data_fill(DATA_HEAVY, self->id, number, N, grad);
-    rank_barrier(self); /* what the threads of the test do is no lateness */
+    rank_barrier(self); /* the test's own threads must not add lateness */
     sleep_ms(self->id == LATE ? late_ms : 0);
     self->where = "a step";
     return rank_status(self, __FILE__, __LINE__, "start", TAMIS_OK,
@@ -56,14 +56,14 @@ static void hear(void *context, const tamis_phase_event *event) {
     }
 }
 
-/* Whether a rank has waited as it should in one step of several. Others may keep the machine busy:
- * that delays now this rank and now that one, and not in every step. */
+/* Whether a rank has waited as it should in one step. Of several steps one suffices, for a busy
+ * machine delays different ranks at different times. */
 static bool waits_as_it_should(const test_rank *self, double arrive_s) {
     return self->id == LATE ? arrive_s < 0.005 * slowness()
                             : arrive_s > 0.020 && arrive_s < 0.031 + 0.02 * slowness();
 }
 
-/* A scheme and how often it is told of ARRIVE and EXCHANGE in a step of one bucket. */
+/* A scheme and how often it reports ARRIVE and EXCHANGE in a step of one bucket. */
 typedef struct split_case {
     const char *scheme;
     uint32_t arrives, exchanges;
@@ -103,7 +103,7 @@ static void split(test_rank *self) {
 }
 
 static void test_waiting_is_split_from_the_transfer(void **state) {
-    /* bins meets to plan, and so tells of an exchange twice */
+    /* bins communicates to plan, and so reports an exchange twice */
     static split_case cases[] = {{"tamis", 1, 1}, {"topk", 1, 1}, {"micro", 1, 1}, {"deft", 1, 2}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -112,7 +112,7 @@ static void test_waiting_is_split_from_the_transfer(void **state) {
     }
 }
 
-/* The first bucket waits for the late rank, the others have nothing to wait for. */
+/* The first bucket waits for the late rank; the others need not wait. */
 static void split_buckets(test_rank *self) {
     heard h = {0};
     tamis_reducer *r = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * State files: a run that is saved and loaded goes on bit for bit; a damaged or foreign file is
+ * State files: a run that is saved and loaded continues bit for bit; a damaged or foreign file is
  * refused and changes nothing; a failed save leaves the previous file.
  */
 #include "tests/support/data.h"
@@ -103,7 +103,7 @@ static void test_a_resumed_run_is_bit_identical(void **state) {
         }
 }
 
-/* Ranks that load different steps must not go on together. */
+/* Ranks that load different steps must not continue together. */
 static void run_apart(test_rank *self) {
     char name[32], path[SCRATCH_PATH];
     uint64_t hash;
@@ -132,7 +132,7 @@ static void test_ranks_that_load_different_steps_notice(void **state) {
 
 /* -- one rank, one file ----------------------------------------------------------------------- */
 
-/* A reducer that has made a few steps, and its twin, which never sees a bad file. */
+/* A reducer after a few steps, and its twin, which never loads a bad file. */
 typedef struct pair_case {
     tamis_comm *comm;
     tamis_reducer *tried, *twin;
@@ -361,7 +361,7 @@ static void test_bad_paths_are_io_errors(void **state) {
             !(none && loaded == TAMIS_E_ARGUMENT))
             fail_msg("load of \"%.40s\": %s", paths[p], tamis_status_name(loaded));
     }
-    assert_int_equal(rmdir(folder), 0); /* so it is empty */
+    assert_int_equal(rmdir(folder), 0); /* succeeds only if it is empty */
     assert_int_equal(scratch_files(), files);
     pair_step(&pair);
     pair_close(&pair);
@@ -387,7 +387,7 @@ static void test_a_folder_without_write_permission_is_an_io_error(void **state) 
     char folder[SCRATCH_PATH], inside[SCRATCH_PATH + 8];
     (void)state;
     if (geteuid() == 0)
-        skip(); /* root writes everywhere */
+        skip(); /* root may write everywhere */
     pair = pair_open("tamis");
     scratch_path("locked", folder);
     assert_int_equal(mkdir(folder, 0500), 0);
@@ -398,7 +398,7 @@ static void test_a_folder_without_write_permission_is_an_io_error(void **state) 
     pair_close(&pair);
 }
 
-/* A file size limit makes writing fail half way, as a full disk does. */
+/* A file size limit makes writing fail half way, like a full disk. */
 static void test_a_failed_save_leaves_the_previous_file(void **state) {
     struct rlimit usual, tight;
     uint64_t one, two;

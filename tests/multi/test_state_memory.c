@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * States in memory: both parts bring a run back bit for bit; what is damaged, foreign or of another
- * moment is refused and changes nothing; a residual alone may come from anywhere.
+ * States in memory: both parts restore a run bit for bit; damaged or foreign parts, or parts of
+ * different moments, are refused and change nothing; a residual alone may come from anywhere.
  */
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -213,7 +213,7 @@ static void test_parts_of_different_moments_are_refused_together(void **state) {
     assert_int_equal(step_once(one.reducer, 0, 3, SMALL, &hash), TAMIS_OK);
     assert_int_equal(tamis_reducer_save_residual(one.reducer, mixed.residual), TAMIS_OK);
     expect_refused(&one, &mixed, "another moment");
-    /* one after the other is the caller's wish */
+    /* loading one after the other is allowed */
     assert_int_equal(tamis_reducer_load_memory(one.reducer, mixed.control, mixed.bytes, NULL),
                      TAMIS_OK);
     assert_int_equal(tamis_reducer_load_memory(one.reducer, NULL, 0, mixed.residual), TAMIS_OK);
@@ -286,7 +286,7 @@ typedef struct moved {
     uint32_t old_ranks, new_ranks;
     tamis_op op;
     float residuals[MOST][N]; /* of the old ranks */
-    double waiting[N];        /* what they would have come to */
+    double waiting[N];        /* the result that they hold pending */
 } moved;
 
 static void leave_residuals(test_rank *self) {
@@ -300,7 +300,7 @@ static void leave_residuals(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* Several old residuals for a new rank, or an old one for one of several. */
+/* A new rank takes several old residuals, or several new ranks share one. */
 static void take_share(const moved *all, uint32_t rank, float *residual) {
     bool mean = all->op == TAMIS_OP_MEAN;
     float factor = mean ? (float)all->new_ranks / (float)all->old_ranks : 1.0f;
@@ -369,7 +369,7 @@ static tamis_status make_low(test_rank *self, tamis_reducer **out) {
     return make_from(self->comm, all->scheme, N, all->bucket_length, 6.0, out);
 }
 
-/* Ten steps from here on; what they come to. */
+/* Run ten steps and return their figures. */
 static void count_steps(test_rank *self, tamis_reducer *reducer, uint32_t from, tamis_stats *out) {
     uint64_t picked = 0, hash;
     for (uint32_t number = from; number < from + 10; number++) {
@@ -396,8 +396,8 @@ static void leave_thresholds(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* Each from one of the old ranks. With the first thresholds micro would pick 3.5 times as much.
- * Replicas stay the same: the library compares its results in every step. */
+/* Each rank takes thresholds from one of the old ranks. With the initial thresholds micro would
+ * pick 3.5 times as much. Replicas stay equal: the library compares results in every step. */
 static void go_on_with_thresholds(test_rank *self) {
     const thresholds *all = self->shared;
     const memory_state *from = &all->states[self->id % all->old_ranks];

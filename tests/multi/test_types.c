@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gradients of 16 bits: the step is that of float32 gradients with the same values, and the result
+ * 16-bit gradients: the step equals that of float32 gradients with the same values, and the result
  * is rounded once.
  */
 #include "lib/base/half.h"
@@ -30,7 +30,7 @@ static bool same_bits(float a, float b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* What a step left behind, but for the gradient. */
+/* Compare what a step left behind, except the gradient. */
 static void compare_state(const trial_record *a, const trial_record *b, uint32_t step) {
     size_t n = a->trial.n, count = record_moment(b, step, 0)->count;
     for (uint32_t r = 0; r < a->trial.nranks; r++) {
@@ -108,7 +108,7 @@ static void test_mass_is_conserved_where_nothing_is_rounded(void **state) {
         }
 }
 
-/* Scheme dense takes the gradient in pieces of 2^20 elements. */
+/* Scheme dense processes the gradient in pieces of 2^20 elements. */
 static void test_dense_sums_more_than_a_piece(void **state) {
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
@@ -133,7 +133,7 @@ typedef struct bad_case {
     tamis_stats stats;
 } bad_case;
 
-/* One gradient: 1 everywhere, but on rank 1 `bad` in one place; on all ranks `large` in another. */
+/* A gradient of 1 everywhere, but `bad` in one place on rank 1, and `large` in another on all. */
 static void run_bad(test_rank *self) {
     bad_case *c = self->shared;
     tamis_reducer *reducer = NULL;

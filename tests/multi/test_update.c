@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Update mode and decaying residuals: what residual, moments and result are, entry by entry,
- * against a plain loop; what is lost and what is not; what is refused.
+ * Update mode and decaying residuals: residual, moments and result, entry by entry, against a plain
+ * loop; what is lost and what is not; what is refused.
  */
 #include "lib/base/half.h"
 #include "tests/support/data.h"
@@ -88,7 +88,7 @@ static void plain_take(const update_case *c, plain *p, const float *gradient, fl
     }
 }
 
-/* The library's own choice is taken as it is; what it does with it is checked. */
+/* Takes the library's choice of entries as given; checks what it does with them. */
 static void plain_apply(const update_case *c, plain *p, const tamis_result *result) {
     for (size_t j = 0; j < result->count; j++) {
         p->acc[result->indices[j]] = 0.0f;
@@ -117,7 +117,7 @@ static void check_result(test_rank *self, const tamis_result *result, const floa
 }
 
 /* Sum over ranks of what was added = P / scale * applied + change of the residuals, less what they
- * forgot; exact where all numbers are whole. */
+ * forgot by decay; exact if all numbers are whole. */
 static void check_mass(test_rank *self, const float *gradient, uint32_t number) {
     const update_case *c = self->shared;
     for (size_t i = 0; i < N; i++) {
@@ -128,8 +128,8 @@ static void check_mass(test_rank *self, const float *gradient, uint32_t number) 
             size += fabs((double)c->before[r][i]) + fabs((double)c->given[r][i]);
         }
         held += (double)gradient[i] * self->nranks / c->update.scale;
-        /* a rounding for each decay, each addition and each sum over ranks, and
-         * the quotient's two */
+        /* one rounding for each decay, each addition and each sum over ranks, and two for the
+         * quotient */
         double bound = c->whole ? 0.0 : size * 8 * 6e-8;
         RANK_CHECK(self, fabs(owed - held) <= bound, "step %u, entry %zu: %.17g in, %.17g out",
                    number, i, owed, held);
@@ -341,8 +341,7 @@ static void test_entries_that_are_not_finite_move_nothing(void **state) {
     ranks_run(2, 0, run_bad, NULL);
 }
 
-/* Sums that are finite, and not any more when they are scaled; one entry of them fits a float, but
- * no bfloat16. */
+/* Finite sums that overflow when they are scaled; one of them fits a float, but not a bfloat16. */
 enum { HUGE_ENTRIES = 3, TIGHT_ENTRY = 20, HUGE_FIRST = 5 };
 
 typedef struct huge_case {
@@ -436,7 +435,7 @@ static void step_plainly(test_rank *self, tamis_reducer *reducer, const update_c
     *hash = data_hash(*hash, gradient, sizeof gradient);
 }
 
-/* By way of a file, or of three parts in memory. */
+/* Copy a state by a file, or by three parts in memory. */
 static void hand_over(test_rank *self, const resume_case *now, tamis_reducer *from,
                       tamis_reducer *to) {
     char name[32], path[SCRATCH_PATH];

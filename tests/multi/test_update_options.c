@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Update mode: what may be asked for, and what is taken where it is left open. test_update.c has
+ * Update mode: which options are allowed, and the defaults of those left open. test_update.c tests
  * the rules themselves.
  */
 #include "lib/base/half.h"
@@ -132,7 +132,7 @@ static const struct odd {
      0.25,
      false},
     {"share|update", {0}, 0.5, true},
-    /* the scale is that of rank 0 for this density, and would not be for another one */
+    /* the scale equals rank 0's at this density, but would not at another */
     {"update.scale", {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 0.0}, 0.5, false},
 };
 
@@ -207,8 +207,8 @@ static void step_of(test_rank *self, tamis_reducer *reducer, uint32_t number, fl
     RANK_OK(self, tamis_reducer_wait(reducer));
 }
 
-/* What is left open against the same written out: the same bits, also after another density, whose
- * scale `other` has had from the start. */
+/* Options left open must give the same bits as the defaults written out, also after a change of
+ * density, to the one whose scale `other` had from the start. */
 static void run_open(test_rank *self) {
     enum { LEFT, SAME, OTHER, REDUCERS };
     const tamis_update_rule *rule = self->shared;
@@ -247,7 +247,7 @@ static void test_what_is_left_open_is_as_advised_for_the_density(void **state) {
         ranks_run(2, 0, run_open, &(tamis_update_rule){(tamis_update_rule)rule});
 }
 
-/* The density of a state comes with its scale. */
+/* Loading a state's density also loads its scale. */
 static void run_loaded(test_rank *self) {
     const tamis_update update = TAMIS_UPDATE_INIT;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;

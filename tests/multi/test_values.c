@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Values of 16 bits lose nothing: what rounding takes stays in a residual.
+ * 16-bit values lose nothing: the rounding error stays in a residual.
  */
 #include "lib/base/base.h"
 #include "lib/base/half.h"
@@ -21,7 +21,7 @@ static size_t kept(const trial_record *record) {
     return count;
 }
 
-/* Exactly: all numbers are whole, and small enough for binary32; of bfloat16 many are not. */
+/* Exactly, for all numbers are whole and small enough for binary32; many exceed bfloat16. */
 static void test_values_of_16_bits_conserve_mass_exactly(void **state) {
     static const uint32_t ranks_of[] = {1, 2, 3, 5};
     static const double densities[] = {1, 0.1, 0.01};
@@ -116,8 +116,8 @@ static void step_flat(flat_case *c) {
     assert_memory_equal(&c->result[0], &c->result[2], sizeof(float));
 }
 
-/* 129 fits 8 bits, three times 129 does not: 388 is sent. The slice's owner
- * keeps the difference. */
+/* 129 fits 8 bits, three times 129 does not: 388 is sent. The slice's owner keeps the
+ * difference. */
 static void test_what_rounding_a_sum_takes_is_kept_by_its_owner(void **state) {
     flat_case c = {.scheme = "topk", .given = {129, 129, 129}};
     (void)state;
@@ -160,7 +160,7 @@ static void test_finite_values_stay_finite_and_what_exceeds_is_kept(void **state
         for (size_t i = 0; i < 15; i++)
             assert_true(c.residual[0][i] == -(largest - most));
     }
-    /* a sum that binary32 has and bfloat16 has not */
+    /* a sum that binary32 can represent and bfloat16 cannot */
     float little = tam_bfloat16_widen(0x7b00);
     flat_case c = {.scheme = "topk", .given = {most, little, 0}};
     step_flat(&c);
@@ -176,7 +176,7 @@ static void test_sums_that_are_not_finite_are_met_as_with_32_bits(void **state) 
     (void)state;
     for (int s = 0; s < 2; s++) {
         flat_case c = {.scheme = schemes[s], .given = {large, large, 257}};
-        c.nonfinite = TAMIS_NONFINITE_DROP; /* nothing is kept of such an entry */
+        c.nonfinite = TAMIS_NONFINITE_DROP; /* drop such an entry wholly */
         step_flat(&c);
         for (uint32_t r = 0; r < 3; r++)
             for (size_t i = 0; i < 15; i++)

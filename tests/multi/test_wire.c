@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What travels, and in how many bytes: index formats change no result, states do not depend on
- * them, damage to any byte is refused by all ranks. What values of 16 bits lose: test_values.c.
+ * Formats on the wire: index formats change no result and take the promised bytes, states do not
+ * depend on them, and all ranks refuse damage to any byte. 16-bit values: test_values.c.
  */
 #include "collectives/state/state.h"
 #include "collectives/transport/faulty.h"
@@ -49,7 +49,7 @@ static void test_formats_of_indices_change_no_result_of_several_buckets(void **s
     }
 }
 
-/* Lists that are empty, full, and of one entry. */
+/* Empty and full lists, and lists of one entry. */
 static void test_formats_of_indices_bear_extreme_lists(void **state) {
     static const double densities[] = {1, 0.0001};
     static const data_pattern patterns[] = {DATA_ZERO, DATA_SPIKE, DATA_EQUAL};
@@ -66,7 +66,7 @@ static void test_formats_of_indices_bear_extreme_lists(void **state) {
             }
 }
 
-/* More than 65,536 elements of one rank, so more than one block of positions. */
+/* One rank owns more than 65,536 elements, so more than one block of positions. */
 static void test_formats_of_indices_change_no_result_of_long_vectors(void **state) {
     (void)state;
     trial what = trial_usual("tamis", 2, 300001, 0.01);
@@ -130,8 +130,8 @@ static void run_size(test_rank *self) {
     free(grad);
 }
 
-/* Two ranks: a slot to the other, the other's half of the values out, the own half of the sums. The
- * slot holds the larger share of k, 1311. */
+/* Two ranks: each sends the other a slot, the other's half of the values, and its own half of the
+ * sums. The slot holds the larger share of k, 1311. */
 static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     static size_case sizes[] = {
         {TAMIS_INDEX_U32, TAMIS_WIRE_FLOAT32, TAMIS_WIRE_FLOAT32, "u32", 4 * 1311},
@@ -159,7 +159,7 @@ typedef struct state_case {
     trial what;
     _Alignas(8) unsigned char control[2][1 << 16];
     size_t bytes[2];
-    bool other; /* u32 and float32 are loaded into another format */
+    bool other; /* load u32 and float32 into another format */
 } state_case;
 
 static tamis_reducer_config config_of(const trial *what) {
@@ -232,7 +232,7 @@ static void run_state(test_rank *self) {
         c->bytes[c->other] = bytes;
     }
     data_fill(DATA_HEAVY, self->id, 1, 2000, grad);
-    RANK_OK(self, tamis_reducer_start(other, &step)); /* all ranks agree on where they are */
+    RANK_OK(self, tamis_reducer_start(other, &step)); /* all ranks agree on the step */
     RANK_OK(self, tamis_reducer_wait(other));
     tamis_reducer_destroy(other);
     tamis_reducer_destroy(reducer);
@@ -294,8 +294,8 @@ static void run_spoilt(test_rank *self) {
     tamis_reducer_destroy(reducer);
 }
 
-/* A bit of every byte of what a rank gathers. Room that a short list leaves free may be spoilt:
- * then nothing has happened. @return whether it was refused */
+/* Flip a bit of what a rank gathers. Damage to space that a short list leaves free has no effect.
+ * @return whether it was refused */
 static bool spoil(spoil_case *c, const spoil_case *good) {
     test_context("%s, format %d, wire %d, gather %llu, bit %u", c->what.scheme, (int)c->what.format,
                  (int)c->what.wire, (unsigned long long)c->nth, c->bit);
@@ -311,7 +311,7 @@ static bool spoil(spoil_case *c, const spoil_case *good) {
     return c->status[0] == TAMIS_E_PROTOCOL;
 }
 
-/* @param bytes  of what is gathered; 0: all of the step are of this one, sent to two others */
+/* @param bytes  gathered; 0: all bytes of the step belong to this gather and go to two others */
 static void spoil_all(const trial *what, uint64_t nth, size_t head, size_t bytes,
                       size_t most_free) {
     spoil_case good = {.what = *what};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Schemes that send in every way there is: what the tests of formats and of values share.
+ * Schemes that cover every way of sending: shared by the tests of formats and of values.
  */
 #ifndef TEST_WIRE_CASES_H
 #define TEST_WIRE_CASES_H
@@ -21,7 +21,7 @@
 static const tamis_index_format formats[] = {TAMIS_INDEX_AUTO, TAMIS_INDEX_BLOCK16,
                                              TAMIS_INDEX_GAP8, TAMIS_INDEX_BITMAP};
 
-/* Every exchange, ownership and kind of slot; those with `capacity` have fixed ones. */
+/* Every exchange, ownership and kind of slot; with `capacity` slots are fixed. */
 static const struct {
     const char *scheme;
     double capacity;

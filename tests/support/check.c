@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What must be true of every record of a trial.
+ * What must hold for every record of a trial.
  */
 #include "tests/support/ranks.h"
 #include "tests/support/trial.h"
@@ -11,7 +11,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-/* The trial's own description and the step open every message. */
+/* Every message begins with the trial's description and the step. */
 #define CHECK(condition, step, format, ...)                                                        \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 #
-# How every script of tests ends: the line "N passed, N failed[, N skipped]". To be sourced; counts
-# are in passed, failed and skipped.
+# The last line of every test script: "N passed, N failed[, N skipped]". To be sourced; counts are in
+# passed, failed and skipped.
 
 passed=0 failed=0 skipped=0
 
-# The last line, and the status that goes with it.
+# Prints the last line and returns the matching status.
 finish() {
     if [ $skipped -gt 0 ]; then
         echo "$passed passed, $failed failed, $skipped skipped"
@@ -16,8 +16,8 @@ finish() {
     exit
 }
 
-# part NAME COMMAND...: run a script that ends with such a line, and add its counts. One that ends
-# without it, or badly with no failure in it, has failed.
+# part NAME COMMAND...: runs a script that ends with such a line, and adds its counts. A script fails
+# if it lacks the line, or if its status is bad though the line counts no failure.
 part() {
     local name=$1 status last begin=$SECONDS out
     shift

@@ -13,11 +13,11 @@
 #include <tamis/tamis.h>
 
 typedef enum data_pattern {
-    DATA_HEAVY,  /* heavy tail: half of the magnitudes doubles at each power of two; zeros */
+    DATA_HEAVY,  /* heavy tail: half as many magnitudes at each next power of two; zeros */
     DATA_TIES,   /* only 0, 1, 2, 4 with signs */
-    DATA_ZERO,   /* nothing at all */
+    DATA_ZERO,   /* all zeros */
     DATA_EQUAL,  /* 3 everywhere */
-    DATA_SPIKE,  /* one entry, elsewhere in each step */
+    DATA_SPIKE,  /* one entry, at another place in each step */
     DATA_DROP,   /* from step 6 on 1024 times smaller */
     DATA_BURSTS, /* heavy in odd steps, zero in even ones */
     DATA_PATTERNS
@@ -28,7 +28,7 @@ const char *data_name(data_pattern pattern);
 /** The gradient of one rank in one step, float[n]. The same arguments give the same values. */
 void data_fill(data_pattern pattern, uint32_t rank, uint32_t step, size_t n, float *out);
 
-/** Numbers with many different exponents and full mantissas, for which order of summation shows. */
+/** Numbers with many exponents and full mantissas, so that the order of summation matters. */
 void data_fill_real(uint32_t rank, uint32_t step, size_t n, float *out);
 
 /** Hash of bytes, started with 0 or with an earlier hash. */
@@ -59,14 +59,14 @@ tamis_reducer_config data_even_config(size_t length);
 /** A step on a flat gradient. */
 tamis_step data_step(float *grad);
 
-/** Elements of a residual. */
+/** Number of elements of a residual. */
 uint64_t data_held(const tamis_reducer *reducer);
 
-/** A residual as a vector of all elements: what `reducer` holds of each bucket goes where it
- * belongs, the rest of `out` stays as it is. @return false if a bucket cannot be read */
+/** Spread a residual over a vector of all elements: what `reducer` holds of each bucket goes to its
+ * place, the rest of `out` stays unchanged. @return false if a bucket cannot be read */
 bool data_spread_residual(const tamis_reducer *reducer, const float *residual, float *out);
 
-/** What a thread needs that marks all segments but the last, from the last to the first. */
+/** Input of a thread that marks all segments but the last, from the last to the first. */
 typedef struct data_marks {
     tamis_reducer *reducer;
     uint32_t nsegments, pause_ms;

@@ -9,8 +9,8 @@
 #include "lib/base/device.h"
 
 /**
- * @param  longest  the longest vector that is tried; at least 1000. The CPU does 400,000.
- * @return          tests that failed
+ * @param  longest  the longest vector tried; at least 1000. The CPU uses 400,000.
+ * @return          number of failed tests
  */
 int device_body(const tam_device *row, uint32_t longest);
 

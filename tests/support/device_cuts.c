@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Cuts against sorting: every way to a cut gives the entries that sorting gives.
+ * Compares cuts with sorting: every method of cutting must give the entries that sorting gives.
  */
 #include "tests/support/device_body.h"
 #include "tests/support/world.h"
@@ -29,7 +29,7 @@ static bool owned(uint32_t mine, uint32_t part) {
     return part != TAM_PART_COMMON && (mine == TAM_PART_ALL || part == mine);
 }
 
-/* Entries of the own tiles of groups `first` to `last` with their keys. */
+/* Entries of this part's tiles in groups `first` to `last`, with their keys. */
 static size_t list_own(const world *w, uint32_t mine, const float *weights, uint32_t first,
                        uint32_t last, tam_pair *out) {
     size_t count = 0;
@@ -70,7 +70,7 @@ static void check_total(world *w, const tam_cut *job) {
     test_free(pairs);
 }
 
-/* The same cut by way of a list, of a search and of a scan: capacity decides. */
+/* The same cut by a list, by a search and by a scan, chosen by capacity. */
 static void check_ways(uint32_t n, int pattern, uint32_t mine, size_t k, const float *weights) {
     const size_t capacities[] = {n, 3 * k, 1};
     for (size_t i = 0; i < LENGTH(capacities); i++) {
@@ -128,7 +128,7 @@ static void test_candidates_that_reach_below_the_cut_are_not_searched_again(void
                    .candidates = &w.seen.candidates};
     assert_false(world_cut(&w, &job).rescanned);
     check_total(&w, &job);
-    job.floor_key = 1e30f; /* as if the list held nothing of use */
+    job.floor_key = 1e30f; /* as if the list were useless */
     assert_true(world_cut(&w, &job).rescanned);
     job.candidates = NULL;
     check_total(&w, &job);
@@ -239,7 +239,7 @@ static void test_all_takes_what_reaches_its_threshold_and_defers_the_rest(void *
     }
 }
 
-/* Whatever the last accumulate looked for. */
+/* Independent of the thresholds of the last accumulate. */
 static void test_all_with_a_threshold_of_its_own_needs_no_candidates(void **state) {
     (void)state;
     const uint32_t thresholds[] = {1, tam_bits(2.0f), tam_bits(900.0f)};

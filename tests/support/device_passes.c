@@ -13,7 +13,7 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-/* -- sums of squares, and what is taken ------------------------------------------------------- */
+/* -- sums of squares, and candidates ---------------------------------------------------------- */
 
 static double oracle_tile(const float *s, uint32_t length) {
     double sum = 0;
@@ -30,7 +30,7 @@ static double oracle_tile(const float *s, uint32_t length) {
     return sum;
 }
 
-/* The order that kernels/cpu/tile.h fixes, word for word. */
+/* Sums in exactly the order that kernels/cpu/tile.h fixes. */
 static double oracle_group(const world *w, uint32_t g) {
     double u[256] = {0};
     const tam_group *group = &w->groups[g];
@@ -115,7 +115,7 @@ static void test_all_entries_that_reach_a_threshold_are_counted(void **state) {
     }
 }
 
-/* Also rows of which one entry alone is set, the first or the last. */
+/* Includes rows with a single nonzero entry, the first or the last. */
 static void test_rows_with_an_entry_that_is_not_zero_are_marked(void **state) {
     (void)state;
     enum { FILLER = 0x5a };
@@ -214,7 +214,7 @@ static void test_chosen_entries_are_gathered_divided_written_and_cleared(void **
     world_close(&w);
 }
 
-/* More of them than a device takes at a time. */
+/* More values than a device takes at a time. */
 static void test_values_are_put_where_they_belong(void **state) {
     (void)state;
     uint32_t n = world_length(200000), count = 0;

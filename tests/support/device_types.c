@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gradients of every type, flat and by segment, aligned to an element only: a step gives the bits
- * that the CPU's row gives on a plain float32 gradient of the same values.
+ * Gradients of every type, flat and by segment, aligned to one element only: a step gives the bits
+ * that the CPU's row gives for a plain float32 gradient of the same values.
  */
 #include "kernels/cpu/cpu.h"
 #include "lib/base/half.h"
@@ -51,7 +51,7 @@ static void gradient_open(gradient *g, const float *values) {
     assert_int_equal(row->write(g->w->device, g->image, g->bytes, g->memory), TAMIS_OK);
 }
 
-/* Widened; what lies around it must be as it was. */
+/* Read the gradient, widened; the filler around it must be unchanged. */
 static void gradient_look(gradient *g, float *values) {
     const tam_device *row = g->w->row;
     size_t at = 0;
@@ -83,7 +83,7 @@ static tam_accumulate job_of(const gradient *g, bool clear) {
                             .clear = clear};
 }
 
-/* Accumulate, cut, and give the chosen entries back divided. */
+/* Accumulate, cut, and write the chosen entries back divided. */
 static size_t run_step(gradient *g, bool clear, uint32_t mine, float *values) {
     const uint32_t thresholds[GROUPS] = {tam_bits(30.0f), 1, tam_bits(10.0f), 1, tam_bits(90.0f)};
     world *w = g->w;
@@ -149,7 +149,7 @@ typedef struct twin_case {
     uint32_t n, block, threads;
 } twin_case;
 
-/* The row under test on this gradient, the CPU's on a plain one of the same values. */
+/* The row under test with this gradient, the CPU's with a plain one of the same values. */
 typedef struct twins {
     world tested, plain;
     gradient odd, even;
@@ -202,7 +202,7 @@ static void same_step(twins *t, size_t count) {
     assert_memory_equal(a->mirror, b->mirror, n * sizeof a->mirror[0]);
 }
 
-/* The one holds what the other holds, rounded. */
+/* One gradient must hold the other's values, rounded. */
 static void same_gradients(twins *t) {
     size_t n = t->tested.grid.n;
     gradient_look(&t->odd, t->have);
@@ -255,7 +255,7 @@ static void test_long_tiles_and_threads_give_the_same_bits(void **state) {
     check_types((twin_case){.n = n, .block = 5001, .by_segment = true});
 }
 
-/* Ties of both types to either side, overflow, what vanishes: as half.h narrows them. */
+/* Ties of both types in either direction, overflow and underflow, as half.h rounds them. */
 static void test_results_are_rounded_to_the_type_of_the_gradient(void **state) {
     (void)state;
     enum { N = 1000, COUNT = 9 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Updates and decay through the device contract: passes over gradients of every type, in any number
- * of threads, give the bits of the CPU's row on float32 in one thread, moments included.
+ * Updates and decay through the device contract: passes over gradients of every type, with any
+ * number of threads, give the bits of the CPU's row for float32 in one thread, moments included.
  */
 #include "kernels/cpu/cpu.h"
 #include "lib/base/half.h"
@@ -101,7 +101,7 @@ static void same_sides(const side *a, const side *b) {
     assert_memory_equal(x->group_sums, y->group_sums, GROUPS * sizeof x->group_sums[0]);
 }
 
-/* Some entries are bad; all are numbers of the type. */
+/* Some entries are bad; the type can represent all. */
 static void fill(tamis_dtype type, uint32_t n, uint32_t pass, uint16_t *halves, float *values) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (uint32_t i = 0; i < n; i++) {

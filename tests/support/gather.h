@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * An all-gather between threads, made of a board and a barrier: what a caller would hand to
- * tamis_comm_create_callback. A hook may spoil what one rank receives.
+ * An all-gather between threads, made of a board and a barrier, in the form that a caller passes to
+ * tamis_comm_create_callback. A hook may corrupt what a rank receives.
  */
 #ifndef TEST_GATHER_H
 #define TEST_GATHER_H
@@ -12,8 +12,8 @@
 
 typedef struct gather gather;
 
-/** Called after operation number `op` (from 0) on `rank`; may change `recv`; its status is what
- * the all-gather returns. */
+/** Called after operation number `op` (from 0) on `rank`; may change `recv`. The all-gather returns
+ * its status. */
 typedef tamis_status (*gather_hook)(void *context, uint32_t rank, uint64_t op, void *recv,
                                     size_t bytes);
 

@@ -59,7 +59,7 @@ static uint64_t ns_of(double s) {
 
 /* -- power ------------------------------------------------------------------------------------ */
 
-/* Log-normal: never below 0, and now and then far longer, as exchanges and waits are. */
+/* Log-normal: never below 0, and sometimes far longer, like exchanges and waits. */
 static double length_s(const generator_phase *p, uint64_t *random) {
     double variance = log(1.0 + p->spread * p->spread), normal = generator_normal(random);
     return 1e-3 * p->ms * exp(sqrt(variance) * normal - 0.5 * variance);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Time limits of tests: what a piece of processor time takes here.
+ * Time limits of tests: measures how long a piece of processor time takes on this machine.
  */
 #include "tests/support/load.h"
 
@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Enough to be interrupted a few times where others want the core, too. */
+/* Long enough to be interrupted a few times if others want the core, too. */
 enum { PIECE_NS = 20000000, SHARES = 3 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -21,7 +21,7 @@ static uint64_t read_ns(clockid_t clock) {
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-/* Time that passes while this thread gets a unit of the processor. */
+/* Wall time that passes while this thread gets PIECE_NS of processor time. */
 static double time_of_work(void) {
     uint64_t begin_ns = read_ns(CLOCK_MONOTONIC), used_ns = read_ns(CLOCK_THREAD_CPUTIME_ID);
     while (read_ns(CLOCK_THREAD_CPUTIME_ID) - used_ns < PIECE_NS)
@@ -29,8 +29,8 @@ static double time_of_work(void) {
     return (double)(read_ns(CLOCK_MONOTONIC) - begin_ns) / PIECE_NS;
 }
 
-/* Who has slept is let in before others, so that a piece may pass as on an idle machine: the queue
- * of the last minute is asked, too. */
+/* The scheduler prefers a thread that has slept, so a piece may look as on an idle machine. So this
+ * takes the load of the last minute into account, too. */
 static double length_of_queue(void) {
     double load[1];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Time limits of tests. How busy the machine is, is measured once, when a program first asks; every
- * limit grows with that, so that no test fails because others keep the machine busy.
+ * Time limits of tests. The machine's load is measured once, when a program first asks; every limit
+ * grows with it, so that no test fails because others keep the machine busy.
  */
 #ifndef TEST_LOAD_H
 #define TEST_LOAD_H
@@ -19,29 +19,29 @@
 #define TEST_SANITIZED 0
 #endif
 
-/** Factor for time limits: 1 where a thread gets a third of a core at least, then in proportion, up
- * to LOAD_MOST; TAMIS_TEST_SLOW at least, if that is set. */
+/** Factor for time limits: 1 if a thread gets at least a third of a core, else in proportion, up to
+ * LOAD_MOST; at least TAMIS_TEST_SLOW, if that is set. */
 uint32_t test_load(void);
 enum { LOAD_MOST = 12 };
 
-/** From now on the factor is this one: processes that wait for each other need one for all. */
+/** Set the factor: processes that wait for each other need a common one. */
 void test_load_agree(uint32_t load);
 
 /** Factor for processor time: 1, or 10 under a sanitizer, times TAMIS_TEST_SLOW if that is set. */
 uint32_t test_slowness(void);
 
-/** A deadline that is to be met in vain, but long enough for all that goes before it: `ms` on an
+/** A deadline that is meant to expire, but long enough for all that must succeed before: `ms` on an
  * idle machine; under a sanitizer three times that. */
 uint32_t test_stretch_ms(uint32_t ms);
 
-/** The usual one. */
+/** The usual such deadline. */
 uint32_t test_short_ms(void);
 
-/** A deadline of what succeeds. */
+/** A deadline that is not meant to expire. */
 uint32_t test_long_ms(void);
 
-/** Milliseconds that a call may take beyond its deadline, or in place of no time at all: a busy
- * machine gives a thread its turn late, and who forgets a deadline does not come back at all. */
+/** Milliseconds that a call may exceed its deadline, or take instead of no time: a busy machine
+ * schedules a thread late, and a call that ignores its deadline never returns. */
 uint32_t test_grace_ms(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * For programs under mpirun: checks that print and count instead of stopping, so that no rank waits
- * for one that has given up; the verdict is the sum over all ranks.
+ * for one that has stopped; the verdict is the sum over all ranks.
  */
 #ifndef TEST_MPI_RANKS_H
 #define TEST_MPI_RANKS_H
@@ -79,8 +79,8 @@ static inline int mpi_end(void) {
 /**
  * The end after a lost communicator, when MPI_Finalize may hang.
  *
- * The launcher takes a rank that leaves without MPI_Finalize for a crash, whatever its exit status;
- * the status of MPI_Abort it passes on, 0 included.
+ * The launcher treats a rank that exits without MPI_Finalize as crashed, whatever its exit status;
+ * but it passes on the status of MPI_Abort, 0 included.
  */
 static inline void mpi_leave(void) {
     int all = mpi_verdict();

@@ -43,7 +43,7 @@ need_packages() {
             --no-install-recommends $missing </dev/null >/dev/null
 }
 
-# Parts of one toolkit: of its own accord nvcc would take the newest of the others.
+# Pinned to one toolkit: by default nvcc would pull in the newest of the other parts.
 nvcc_packages="nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.*
     nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.* nvidia-nccl-cu13==2.28.*"
 

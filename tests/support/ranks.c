@@ -21,7 +21,7 @@ struct ranks {
     pthread_cond_t changed;
     uint32_t nranks, left, waiting;
     uint64_t generation;
-    test_rank *first; /* that failed */
+    test_rank *first; /* the first that failed */
     rank_body body;
     test_rank rank[RANKS_MOST];
 };
@@ -135,12 +135,12 @@ static void *run_rank(void *argument) {
     return NULL;
 }
 
-/* A starved machine is no hang; less than ctest gives a test. */
+/* Long, so that a busy machine does not count as a hang; less than ctest's limit. */
 static uint32_t watchdog_s(void) {
     return 300 + 100 * test_load();
 }
 
-/* A hung thread cannot be taken back, so there is no going on from here. */
+/* A hung thread cannot be stopped, so end the process. */
 static void give_up(ranks *all) {
     fprintf(stderr, "HANG: [%s] after %u s these ranks have not returned:\n", context,
             watchdog_s());
@@ -177,7 +177,7 @@ static void run_threads(ranks *all) {
         pthread_join(threads[r], NULL);
 }
 
-/* Runs the ranks; the first failure is copied out before `all` goes. */
+/* Runs the ranks; copies the first failure out before `all` is freed. */
 static bool run_all(tamis_comm *const *comms, uint32_t nranks, rank_body body, void *shared,
                     char failure[RANKS_SENTENCE]) {
     ranks *all = calloc(1, sizeof *all);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranks as threads. A body runs once per rank; a watchdog ends the process loudly when they do not
- * come back. cmocka's asserts belong to the main thread only, so a rank that finds something wrong
- * leaves a sentence, and the test fails with it when all ranks are back.
+ * Ranks as threads. A body runs once per rank; a watchdog ends the process with a message if they
+ * do not return. cmocka's asserts work on the main thread only, so a rank that finds an error
+ * leaves a message, and the test fails with it when all ranks have returned.
  */
 #ifndef TEST_RANKS_H
 #define TEST_RANKS_H
@@ -36,14 +36,14 @@ void ranks_run(uint32_t nranks, uint32_t timeout_ms, rank_body body, void *share
 /** The same over communicators that the caller made and destroys. */
 void ranks_run_on(tamis_comm *const *comms, uint32_t nranks, rank_body body, void *shared);
 
-/** What is being tried: opens the message of every failure and of the watchdog. Main thread. */
+/** Set what is being tried: it begins every failure message, and the watchdog's. Main thread. */
 void test_context(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *test_context_text(void);
 
 /** Wait for all ranks, outside the library. @return false if a rank has left its body. */
 bool rank_barrier(test_rank *self);
 
-/** Leave a sentence and give the communicator up, so that the other ranks do not wait. */
+/** Leave a message and abandon the communicator, so that the other ranks do not wait. */
 void rank_fail(test_rank *self, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -51,7 +51,7 @@ void rank_fail(test_rank *self, const char *file, int line, const char *format, 
 bool rank_status(test_rank *self, const char *file, int line, const char *call,
                  tamis_status expected, tamis_status got);
 
-/* In a body: note the place, check, leave the body when the check fails. */
+/* In a body: record the place, check, leave the body if the check fails. */
 #define RANK_STATUS(self, expected, call)                                                          \
     do {                                                                                           \
         (self)->where = #call;                                                                     \
@@ -69,12 +69,12 @@ bool rank_status(test_rank *self, const char *file, int line, const char *call,
         }                                                                                          \
     } while (0)
 
-/** Whether a sentence holds one of the words, which are separated by '|'. */
+/** Whether a message holds one of the words, which are separated by '|'. */
 bool has_word(const char *sentence, const char *words);
 
-/** Another deadline for a communicator from now on: of what must come to it by waiting in vain,
- * after all that must succeed however busy the machine is. Jobs of a communicator take it,
- * transports need not. */
+/** Set another deadline for a communicator. Use it once everything that must succeed on a busy
+ * machine is done, for calls that are meant to run into it. A communicator's jobs obey it;
+ * transports may not. */
 void test_deadline(tamis_comm *comm, uint32_t timeout_ms);
 
 /** Monotonic milliseconds. */
@@ -82,18 +82,16 @@ uint64_t now_ms(void);
 
 void sleep_ms(uint32_t ms);
 
-/** Whether no more than `live` allocations are left, at once or within 20 s: a thread of a source
- * that was given up frees what it has when it comes back, and on a busy machine each may be given
- * up. */
+/** Whether at most `live` allocations are left, now or within 20 s: the thread of an abandoned
+ * source frees its memory when it returns, and on a busy machine any source may be abandoned. */
 bool test_freed(uint64_t live);
 
-/** Of many alike cases every which one: all, or each `few`-th if TEST_FEW is in the environment
- * (tests/run.sh --quick), and under a sanitizer, which looks at how memory and threads are used,
- * and not at results. */
+/** Stride over many similar cases: 1, or `few` if TEST_FEW is set (tests/run.sh --quick) or under a
+ * sanitizer, which checks the use of memory and threads, not results. */
 uint32_t test_stride(uint32_t few);
 
-/** Whether a case of a grid, the next one, is to be run: as test_stride, for grids of several axes.
- * With a `few` that shares no factor with their lengths each value of each axis comes up. */
+/** Whether to run the next case of a grid: like test_stride, for several axes. If `few` shares no
+ * factor with their lengths, each value of each axis occurs. */
 bool test_drawn(uint32_t few);
 
 #endif

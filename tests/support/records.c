@@ -130,7 +130,7 @@ tam_energy_log_setup record_setup(void) {
     return setup;
 }
 
-/* -- logs -------------------------------------------------------------------------------------- */
+/* -- logs ------------------------------------------------------------------------------------- */
 
 tamis_status record_try_log(const tam_energy_log_setup *setup, tam_energy_log **out) {
     test_record first;
@@ -167,7 +167,7 @@ size_t record_count_in(const char *path, const char *words) {
     return count;
 }
 
-/* Lines of a JSON file, all of them whole and the first of them a header. */
+/* Number of lines of a JSON file; all must be complete and the first a header. */
 size_t record_lines(const char *path) {
     size_t bytes = 0, lines = 0;
     char *text = (char *)scratch_read(path, &bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Windows of a meter, made up, for the tests of what is written about them.
+ * Made-up windows of a meter, for tests of the logs written from them.
  */
 #ifndef TEST_RECORDS_H
 #define TEST_RECORDS_H
@@ -9,7 +9,7 @@
 
 enum { RECORD_DOMAINS = 5 };
 
-/** A window of a host with two GPUs, two packages and memory that may not be read. */
+/** A window of a host with two GPUs, two packages and an unreadable memory counter. */
 typedef struct test_record {
     const char *name;
     bool overlaps;
@@ -25,13 +25,13 @@ typedef struct test_record {
 /** A setup that lacks a path. */
 tam_energy_log_setup record_setup(void);
 
-/** Window `seq`, 5 s long. All is known but for the memory. It points into itself. */
+/** Window `seq`, 5 s long. All is known except the memory. It points into itself. */
 void record_known(test_record *out, uint64_t seq);
 
 /** The same window of a host on which nothing can be measured. */
 void record_unknown(test_record *out, uint64_t seq);
 
-/* -- logs -------------------------------------------------------------------------------------- */
+/* -- logs ------------------------------------------------------------------------------------- */
 
 /** A log of the domains of record_known. */
 tamis_status record_try_log(const tam_energy_log_setup *setup, tam_energy_log **out);
@@ -41,10 +41,10 @@ tam_energy_log *record_log(const tam_energy_log_setup *setup);
 void record_write(tam_energy_log *log, const test_record *window);
 void record_add(tam_energy_log *log, uint64_t seq);
 
-/** How often the words are in a file; a missing file has none. */
+/** How often the words occur in a file; 0 if it is missing. */
 size_t record_count_in(const char *path, const char *words);
 
-/** Lines of a JSON file, which must all be whole and the first of them a header. */
+/** Number of lines of a JSON file; all must be complete and the first a header. */
 size_t record_lines(const char *path);
 
 /** Write known.jsonl, unknown.jsonl and decisions.jsonl into a folder, for check_log.py and

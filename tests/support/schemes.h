@@ -11,12 +11,12 @@
 typedef struct scheme_case {
     char name[64];
     bool dense;       /* everything travels; no residual */
-    bool exclusive;   /* one owner per entry, known before the step: all ownerships but all, bins */
+    bool exclusive;   /* one owner per entry, known before the step: not ownership all or bins */
     bool all;         /* ownership all: every rank picks from everything */
     bool counted;     /* threshold exact or predict: the count is not left to a threshold */
-    bool all_at_once; /* with density 1 everything of every rank is applied in each step; not so
-                         for pairs of one owner, who sends its own value only */
-    bool by_segment;  /* counts are rounded segment by segment, as DEFT has it */
+    bool all_at_once; /* with density 1 each step applies everything of every rank; not so for
+                         pairs with one owner, which sends only its own value */
+    bool by_segment;  /* counts are rounded segment by segment, as in DEFT */
 } scheme_case;
 
 /** The index-th preset whose exchange is given; `auto` chooses among them (test_auto.c). @return

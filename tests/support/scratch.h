@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A private folder for the files of a test; it goes when the process ends.
+ * A private folder for the files of a test, removed when the process ends.
  */
 #ifndef TEST_SCRATCH_H
 #define TEST_SCRATCH_H

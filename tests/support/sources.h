@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What tests of energy sources share: open one, find a domain by its id, check what it says.
+ * Shared by tests of energy sources: open one, find a domain by its id, check its readings.
  */
 #ifndef TEST_SOURCES_H
 #define TEST_SOURCES_H
@@ -18,16 +18,16 @@ bool source_has(const opened *o, const char *id);
 tam_energy_place source_place(const opened *o, const char *id);
 tam_energy_reading source_read(const opened *o, const char *id);
 
-/** The place, or a reading, has this status, and its sentence these words; "": no sentence. */
+/** Expect this status of the place, or a reading, with these words in its message; "": none. */
 void source_expect_place(const opened *o, const char *id, tamis_energy_status status,
                          const char *words);
 void source_expect_read(const opened *o, const char *id, tamis_energy_status status,
                         const char *words);
 
-/** It answers this. */
+/** Expect this reading. */
 void source_expect_value(const opened *o, const char *id, uint64_t value);
 
-/** Open with one allocation fewer at a time: NOMEM with a sentence, and nothing left behind. */
+/** Open with one allocation fewer each time: expect NOMEM with a message, and no leak. */
 void source_check_memory(const tam_energy_source *source, const tamis_energy_config *config);
 
 #endif

@@ -41,7 +41,7 @@ const char *tree_make(void) {
     }
     snprintf(name, sizeof name, "tree-%d", nroots);
     scratch_path(name, roots[nroots]);
-    if (nroots == 0) { /* after the scratch folder's own, so before it */
+    if (nroots == 0) { /* registered after the scratch folder's handler, so runs before it */
         owner = getpid();
         atexit(remove_trees);
     }

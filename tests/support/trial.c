@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A trial: run a scheme on P ranks and write everything down.
+ * A trial: run a scheme on P ranks and record everything.
  */
 #include "tests/support/trial.h"
 #include "lib/base/half.h"
@@ -143,7 +143,7 @@ static bool result_valid(const tamis_result *result, size_t n) {
     return result->count <= n && !result->indices == !result->values;
 }
 
-/* Write down what the step left behind. */
+/* Record the results of the step. */
 static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
                       const float *gradient) {
     const shared_trial *shared = self->shared;
@@ -174,7 +174,7 @@ static void keep_step(test_rank *self, tamis_reducer *reducer, uint32_t step,
     }
 }
 
-/* Marks segments in an order of its own; one step in four leaves some to start. */
+/* Marks segments in the rank's own order; one step in four leaves some to start. */
 static void begin_step(test_rank *self, tamis_reducer *reducer, uint32_t number,
                        const tamis_step *step) {
     const shared_trial *shared = self->shared;

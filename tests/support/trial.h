@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A trial: one reducer per rank, a few steps on known gradients, everything written down. The
- * checks look at the record afterwards, on the main thread, and know nothing of threads.
+ * A trial: one reducer per rank and a few steps on known gradients, all recorded. The checks read
+ * the record afterwards, on the main thread.
  */
 #ifndef TEST_TRIAL_H
 #define TEST_TRIAL_H
@@ -13,7 +13,7 @@
 typedef struct trial_place {
     const char *name;
     tamis_device device;
-    /* Memory for a gradient, zeroed, that the test can read as it is between steps. */
+    /* Zeroed memory for a gradient, which the test can read directly between steps. */
     void *(*alloc)(size_t bytes);
     void (*release)(void *memory);
     /* Makes the calling thread ready and gives the communicator to use: one made over `local`,
@@ -32,21 +32,21 @@ typedef struct trial {
     float scale;
     uint32_t threads, block;
     double capacity;
-    bool by_segment;        /* one pointer per segment, each in memory of its own */
-    bool real;              /* data_fill_real in place of the pattern */
+    bool by_segment;        /* one pointer per segment, each to separate memory */
+    bool real;              /* data_fill_real instead of the pattern */
     tamis_dtype type;       /* of the gradients that the library gets */
     tamis_dtype fits;       /* gradients hold only numbers that this type has */
     uint64_t bucket_length; /* as in the configuration */
     tamis_share share;
     tamis_worker worker;
     uint32_t disorder; /* 0: start marks all segments; else a seed: ready marks them one by one, in
-                          another order on every rank in every step, and start perhaps the rest */
+                          a new order on every rank in every step, and start perhaps the rest */
     const trial_place *place; /* NULL: host memory, local communicators */
     tamis_index_format format;
     tamis_wire_type wire;
     const tamis_update *update; /* NULL: gradients */
     double forgets;             /* 1 - residual_decay */
-    double latency_us, gbit;    /* exchange auto: the link, from which it chooses */
+    double latency_us, gbit;    /* the link by which exchange auto chooses */
     uint32_t ranks_per_node;    /* as in the configuration */
 } trial;
 
@@ -74,8 +74,8 @@ typedef struct trial_record {
     bool has_residual, has_indices;
 } trial_record;
 
-/** Run and write down. Fails the test only if a step or the frame fails; a refused create is
- * written down. @return whether all ranks created their reducer. */
+/** Run and record. Fails the test only if a step or the setup fails; a refused create is recorded.
+ * @return whether all ranks created their reducer. */
 bool trial_run(const trial *what, trial_record *out);
 void record_free(trial_record *record);
 
@@ -103,7 +103,7 @@ void check_union(const trial_record *record);
 /** Every step selected exactly k, and the statistics say so. */
 void check_count(const trial_record *record);
 
-/** Statistics that every scheme owes. */
+/** Statistics that every scheme must report. */
 void check_stats(const trial_record *record);
 
 /** The result is the dense sum of the gradients in the first step, and the residual is zero. */

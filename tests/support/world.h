@@ -11,7 +11,7 @@
 
 enum { GROUPS = 5, PARTS = 3 };
 
-/** Parts go round by tile, or by group, and the last group may be common. */
+/** Parts take tiles, or groups, round robin; the last group may be common. */
 enum { BY_TILE, BY_GROUP, LAST_COMMON, PART_RULES };
 
 enum { HEAVY, TIES, ZERO, EQUAL, SPARSE, DENORMAL, LARGE, CLUSTERED, PATTERNS };
@@ -23,12 +23,12 @@ typedef struct world {
     tam_group groups[GROUPS];
     uint32_t begins[GROUPS];
     float *acc, *zero; /* device memory; zero: a gradient */
-    float *mirror;     /* acc as it was filled, or last looked at */
+    float *mirror;     /* acc as filled or last read */
     uint32_t *indices, *expected;
     tam_accumulated seen;
 } world;
 
-/** How a vector is made; what is 0 is usual. */
+/** How a vector is made; 0 gives the usual value. */
 typedef struct world_plan {
     const tam_device *row; /* usual: the row under test */
     uint32_t n;
@@ -38,7 +38,7 @@ typedef struct world_plan {
     uint32_t threads;
 } world_plan;
 
-/** The row under test, and the longest vector that it does in reasonable time. */
+/** Set the row under test, and the longest vector that it handles in reasonable time. */
 void world_use(const tam_device *row, uint32_t longest);
 const tam_device *world_row(void);
 
@@ -52,7 +52,7 @@ void world_close(world *w);
 float world_value(int pattern, uint32_t i, uint32_t n);
 void world_fill(world *w, int pattern);
 
-/** Bring acc into the mirror. */
+/** Copy acc into the mirror. */
 void world_look(world *w);
 
 /** Accumulate a zero gradient: the residual stays, candidates are taken. */

@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 def _belongs(state: "SparseState") -> Dict[str, Any]:
-    """What must be the same where it is taken back."""
+    """What must be the same when a saved state is loaded."""
     return {
         "format": FORMAT,
         "rank": state.comm.rank,
@@ -47,7 +47,7 @@ def save(state: "SparseState") -> Dict[str, Any]:
         wholes, passes[_dtype(group)] = group.vectors()
         for kind, whole in wholes.items():
             vectors.setdefault(kind, {}).update(group.pieces(whole))
-        # A tensor, which torch.load(weights_only=True) takes in all versions; bytes it does not.
+        # A tensor: torch.load(weights_only=True) takes it in all versions, unlike bytes.
         data = bytearray(group.sparse.control())
         control[_dtype(group)] = torch.frombuffer(data, dtype=torch.uint8)
     return dict(
@@ -96,11 +96,11 @@ def _check_format(saved: Any) -> None:
 
 
 def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[str, Any]:
-    """What rank `rank` of `nranks` goes on with, where all of `states` stopped.
+    """The state with which rank `rank` of `nranks` continues the run that saved `states`.
 
         old ranks     0 1 2 3 4
-        new rank 0    0 + 2 + 4    residuals, by new / old ranks where a result is the mean: each
-        new rank 1    1 + 3        counts 1 / ranks of it
+        new rank 0    0 + 2 + 4    residuals; with op "mean" times new / old, for a rank's part in
+        new rank 1    1 + 3        the mean is 1 / ranks
         every one     mean of all moments
     """
     old = len(states)
@@ -124,7 +124,7 @@ def _regroup(states: Sequence[Dict[str, Any]], rank: int, nranks: int) -> Dict[s
 def _sums(
     states: Sequence[Dict[str, Any]], kind: str, ranks: Sequence[int], factor: float
 ) -> Dict[str, torch.Tensor]:
-    """Tensor by tensor, in the order of the ranks: the same bits wherever it is done."""
+    """Sums in the order of the ranks, so that every process gets the same bits."""
     sums = {name: torch.zeros_like(tensor) for name, tensor in states[0][kind].items()}
     for rank in ranks:
         for name, sum_ in sums.items():
@@ -151,7 +151,7 @@ def _compare(state: "SparseState", saved: Dict[str, Any]) -> None:
 
 
 def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: List[str]) -> None:
-    """All groups or none: those that were changed are put back when a later one refuses."""
+    """Restore all groups or none: when a later one refuses, undo those already changed."""
     undo = []
     try:
         for group in state.groups:

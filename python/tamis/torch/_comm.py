@@ -17,12 +17,12 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 def distributed() -> bool:
-    """Whether torch.distributed runs."""
+    """Whether torch.distributed is initialised."""
     return dist.is_available() and dist.is_initialized()
 
 
 def seconds(timeout_s: Optional[float]) -> float:
-    """The deadline in force where `timeout_s` was asked for."""
+    """The deadline that applies for a given `timeout_s`."""
     if timeout_s is not None:
         return float(timeout_s)
     text = os.environ.get("TAMIS_TIMEOUT_MS", "")
@@ -36,7 +36,7 @@ class _Gather:
         self.group = group
         self.own = own
         self.nranks = dist.get_world_size(group)
-        # Gloo has the call with one output since after torch 1.13; there it refuses at once.
+        # Gloo supports the call with one output only after torch 1.13; before, it fails at once.
         self.flat = getattr(dist, "all_gather_into_tensor", None)
 
     def __call__(self, send: memoryview, recv: memoryview) -> None:
@@ -44,7 +44,7 @@ class _Gather:
         if group is None:
             raise RuntimeError("this rank gave the process group up")
         received = torch.frombuffer(recv, dtype=torch.uint8)
-        sent = torch.frombuffer(bytearray(send), dtype=torch.uint8)  # wants what can be written
+        sent = torch.frombuffer(bytearray(send), dtype=torch.uint8)  # needs a writable buffer
         if self.flat:
             try:
                 self.flat(received, sent, group=group)
@@ -56,28 +56,28 @@ class _Gather:
         dist.all_gather(list(received.view(self.nranks, -1)), sent, group=group)
 
     def leave(self) -> None:
-        """Ranks that wait in the group, or come to it, learn at once that this one has gone."""
+        """Leave the group: ranks that wait in it, now or later, fail at once."""
         group, self.group = self.group, None
         if self.own and group is not None and distributed():
             dist.destroy_process_group(group)
 
 
-# A Comm does not say what carries it.
+# A Comm cannot name the process group that carries it.
 _gathers: "weakref.WeakKeyDictionary[_core.Comm, _Gather]" = weakref.WeakKeyDictionary()
 
 
 def leave(comm: _core.Comm) -> None:
-    """Give the process group below a communicator up, if there is one."""
+    """Leave the process group below a communicator, if there is one."""
     gather = _gathers.pop(comm, None)
     if gather is not None:
         gather.leave()
 
 
 def carrier(group: Optional[Any] = None, timeout_s: Optional[float] = None) -> _core.Comm:
-    """A communicator over a process group of torch: the one given, or a new one over all ranks.
+    """A communicator over a torch process group: the one given, or a new one over all ranks.
 
-    group      a group for host memory (gloo), used by nobody else while reducers of this
-               communicator live; it is the caller's to destroy. None: dist.new_group("gloo").
+    group      a group for host memory (gloo) that nothing else uses while reducers of this
+               communicator live; the caller destroys it. None: dist.new_group("gloo").
     timeout_s  deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s; a given group has its own
 
     Collective: yes, over the group
@@ -128,7 +128,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_bytes(comm: _core.Comm, data: torch.Tensor) -> torch.Tensor:
-    """Bytes of which at most one rank holds others than zero, summed: a gather or a broadcast.
+    """Sum bytes that are zero on all ranks but one: a gather or a broadcast.
 
     A communicator has no call for bytes, but its dense sum of float32 is exact for whole numbers.
     """
@@ -144,10 +144,10 @@ def _sum_bytes(comm: _core.Comm, data: torch.Tensor) -> torch.Tensor:
 
 
 def broadcast_parameters(module_or_tensors: Tensors, comm: Optional[_core.Comm] = None) -> None:
-    """Give every rank the bits that rank 0 has: parameters and buffers of a module, or tensors.
+    """Copy rank 0's bits to every rank: parameters and buffers of a module, or tensors.
 
     Over `comm` if it is given, else over torch.distributed's default group. Any dtype, any device;
-    DistributedDataParallel does it by itself.
+    DistributedDataParallel does this by itself.
 
     Collective: yes, with the same shapes on all ranks
     Errors:     RuntimeError without `comm` and torch.distributed; `Error` from the communicator

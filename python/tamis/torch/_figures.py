@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Figures of the steps: of the last one, and in total since the state was made."""
+"""Figures of the last step, and totals since the state was made."""
 
 from typing import Any, Dict, List, Optional
 
@@ -10,7 +10,7 @@ PHASES = ("accumulate", "cut", "exchange", "apply")
 
 
 class Figures:
-    """Sums over steps. Times are of this rank, in seconds."""
+    """Sums over steps. Times are this rank's, in seconds."""
 
     def __init__(self) -> None:
         self.steps = self.lost = 0
@@ -21,7 +21,7 @@ class Figures:
     def add(
         self, groups: List[Group], rows: List[Dict[str, Any]], exposed_s: float, lost: bool
     ) -> None:
-        """A step has ended, for whose end backward (or step) was held up for `exposed_s`."""
+        """Add a step that has ended; backward (or step) waited `exposed_s` for it."""
         last = {
             "length": sum(row["length"] for row in rows),
             "selected": 0 if lost else sum(row["selected"] for row in rows),
@@ -59,7 +59,7 @@ class Figures:
 
 
 def merged(rows: List[Dict[str, Any]], lost: bool) -> Dict[str, Any]:
-    """tamis_stats of a step over all dtypes, as far as a meter asks for them."""
+    """The fields of tamis_stats that a meter needs, for a step over all dtypes."""
     figures = {name: sum(row[name] for row in rows) for name in ("length", "target", "wire_bytes")}
     figures["selected"] = 0 if lost else sum(row["selected"] for row in rows)
     figures["residual_norm"] = sum(row["residual_norm"] ** 2 for row in rows) ** 0.5
@@ -68,7 +68,7 @@ def merged(rows: List[Dict[str, Any]], lost: bool) -> Dict[str, Any]:
 
 
 def joules(meter: Meter) -> Optional[Dict[str, Optional[float]]]:
-    """By phase; None: nothing is known."""
+    """Joules by phase; None if nothing is known."""
     totals = meter.read()
     if not totals["known"]:
         return None
@@ -76,7 +76,7 @@ def joules(meter: Meter) -> Optional[Dict[str, Optional[float]]]:
 
 
 def dense_bytes(group: Group) -> int:
-    """What this rank would send for a ring all-reduce of the gradient."""
+    """Bytes that this rank would send in a ring all-reduce of the gradient."""
     nranks = group.comm.nranks
     size = group.parameters[0].element_size()
     return 2 * (nranks - 1) * group.layout.length * size // nranks

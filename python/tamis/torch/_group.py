@@ -19,7 +19,7 @@ class Waiter:
         self._todo: "SimpleQueue[Any]" = SimpleQueue()
         self._done: "SimpleQueue[Any]" = SimpleQueue()
         self._waiting = False
-        # A daemon: a process that ends by an exception must not wait for other ranks.
+        # A daemon, so that a process that ends by an exception does not wait for other ranks.
         threading.Thread(target=self._run, name="tamis-wait", daemon=True).start()
 
     def _run(self) -> None:
@@ -27,18 +27,18 @@ class Waiter:
             try:
                 reducer.wait()
                 self._done.put(None)
-            except BaseException as error:  # whatever it is, the thread that joins raises it
+            except BaseException as error:  # join() raises it, whatever it is
                 self._done.put(error)
             reducer = None
 
     def begin(self, reducer: _core.Reducer) -> None:
-        """Wait for the step that `reducer` has begun. Nothing if that is under way."""
+        """Start to wait for the step that `reducer` has begun. Nothing if a wait is under way."""
         if not self._waiting:
             self._waiting = True
             self._todo.put(reducer)
 
     def join(self) -> None:
-        """Return, or raise, as the wait that was begun did."""
+        """Wait for the wait that was begun, and raise what it raised."""
         error = self._done.get()
         self._waiting = False
         if error is not None:
@@ -49,12 +49,12 @@ class Waiter:
         return self._waiting
 
     def settle(self, limit_s: float) -> None:
-        """After the communicator was given up: let the wait that was begun end, for so long."""
+        """After the communicator was abandoned: let the wait that was begun end, within limit_s."""
         try:
             if self._waiting:
                 self._done.get(timeout=limit_s)
                 self._waiting = False
-        except Empty:  # whoever needs the reducer learns that it is in use
+        except Empty:  # later calls of the reducer then report that it is in use
             pass
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ class Waiter:
 
 
 class Place:
-    """Where the gradients of some segments lie. Holds the tensors, so nothing else comes there."""
+    """The places of some segments' gradients. Holds the tensors, so their memory is not reused."""
 
     __slots__ = ("group", "segments", "tensors", "plan", "whole")
 
@@ -114,7 +114,7 @@ class Group:
         self.host_waits = host_waits
 
     def choose(self, warm: bool) -> bool:
-        """Take the reducer of the next steps. True if it changed: plans of the other are void."""
+        """Choose the reducer of the next steps. True if it changed: old plans are then void."""
         before = self.reducer
         self.reducer = self.sparse if warm or self.dense is None else self.dense
         return self.reducer is not before
@@ -134,9 +134,9 @@ class Group:
             self.reducer.join(stream)
 
     def residual(self) -> torch.Tensor:
-        """The residual of this rank, a copy: float32, one element per element of the layout.
+        """A copy of this rank's residual: float32, one element per element of the layout.
 
-        With nodes it is zero but for this rank's slice.
+        With nodes it is zero outside this rank's slice.
         """
         part = torch.empty(self.sparse.residual_length)
         self.sparse.residual(part)
@@ -147,8 +147,8 @@ class Group:
         return whole
 
     def vectors(self) -> Tuple[Dict[str, torch.Tensor], int]:
-        """Copies of what the state of this rank has for each element, by kind, as residual gives
-        it. And the passes that made the moments."""
+        """Copies of this rank's state vectors (residual, moments) by kind, in the form of
+        residual(), and the passes that made the moments."""
         wholes = {kind: torch.empty(self.layout.length) for kind in self.kinds[1:]}
         passes = 0
         if self.sparse.update is not None:
@@ -160,7 +160,7 @@ class Group:
     def restore(
         self, control: Optional[bytes], wholes: Dict[str, torch.Tensor], passes: int
     ) -> None:
-        """Take back what vectors gave. Control None: thresholds and step number stay."""
+        """Restore what vectors() gave. Control None: thresholds and step number stay."""
         residual = wholes.get("residual")
         if residual is not None and self.held is not None:
             part = residual[self.held]
@@ -176,10 +176,10 @@ class Group:
             self.sparse.restore_moments(wholes.get("first"), wholes.get("second"), passes)
 
     def take_back(self, results: torch.Tensor, op: str) -> None:
-        """Results of a step that counts for none become residual again, float32, whole.
+        """Return the results of a step that is not applied (float32, whole) to the residual.
 
-        Every rank keeps the mean, so that the sum over ranks is what it was; with nodes the one of
-        each node that holds the element keeps it for all.
+        Every rank adds the mean, so that the sum over ranks is restored; with nodes the rank that
+        holds the element adds it for all ranks of its node.
         """
         share = self.ranks_per_node / (1 if op == "mean" else self.comm.nranks)
         if self.sparse.update is not None:
@@ -194,12 +194,12 @@ class Group:
         return {name: shaped(run, parameter) for name, run, parameter in rows}
 
     def settle(self, limit_s: float) -> None:
-        """After a failure, before the reducer is asked for its state: end the step it is in."""
+        """After a failure, before the reducer's state is read: end the step under way."""
         if self.waiter is not None:
             self.waiter.settle(limit_s)
         try:
             self.reducer.wait()
-        except _core.Error:  # that the communicator is lost, or that no step is under way
+        except _core.Error:  # the communicator is lost, or no step is under way
             pass
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class Group:
 
 
 def kinds(dense: bool, update: Optional[Dict[str, Any]]) -> List[str]:
-    """What a reducer has for each element: the residual, and the moments of its rule."""
+    """The vectors that a reducer keeps: the residual, and the moments of its rule."""
     found = [] if dense else ["residual"]
     if update is not None and update["beta1"] > 0:
         found.append("first")
@@ -222,7 +222,7 @@ def kinds(dense: bool, update: Optional[Dict[str, Any]]) -> List[str]:
 
 
 def held(reducer: _core.Reducer) -> torch.Tensor:
-    """Which elements of the layout the residual holds, in its order."""
+    """Indices of the layout's elements that the residual holds, in its order."""
     runs = []
     for bucket in sorted(reducer.buckets(), key=lambda bucket: bucket["held_at"]):
         number = torch.arange(bucket["held"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What no gradient shows: that ranks were given the same, and that anything was exchanged."""
+"""Checks that no gradient shows: the ranks got the same input, and something was exchanged."""
 
 import sys
 import warnings
@@ -12,7 +12,7 @@ from ._parameters import flat
 
 
 def _differ(error: _core.Error, sentence: str, remedy: str) -> _core.Error:
-    """`error` of check_equal, in words that say what it was that differs."""
+    """`error` of check_equal, reworded to say what differs."""
     if error.status != "TAMIS_E_MISMATCH":
         return error
     told = str(error).replace(error.remedy, "").strip(". ")
@@ -22,7 +22,7 @@ def _differ(error: _core.Error, sentence: str, remedy: str) -> _core.Error:
 
 
 def check_options(comm: _core.Comm, options: str) -> None:
-    """What the reducers do not see, and what decides when ranks speak to each other. Collective."""
+    """Compare options that reducers do not see, but that decide when ranks exchange. Collective."""
     if comm.nranks == 1:
         return
     try:
@@ -57,9 +57,9 @@ def check_parameters(
 
 
 def tell_unused() -> None:
-    """A state ends that made no step: each rank trained by itself, or all of them densely."""
+    """Warn about a state that made no step: each rank trained alone, or all of them densely."""
     if getattr(sys, "last_value", None) is not None:
-        return  # an exception ends the process, and says why
+        return  # an exception ends the process and says why
     warnings.warn(
         "a SparseState of tamis.torch ends after 0 steps, so nothing was exchanged: backward() must"
         " go through the DistributedDataParallel that it is attached to, by attach or by"

@@ -20,11 +20,11 @@ def sparse_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Exchange the gradients of a bucket: ddp.register_comm_hook(state, sparse_hook).
 
-    What is exchanged when follows the buckets of the state; those of DDP only say what is ready,
-    and may be rebuilt. The result, in place and of all buckets, is there when the hook of the last
-    one returns: a step is applied whole or not at all.
+    The state's buckets decide the order of the exchange; DDP's buckets only say what is ready, and
+    may be rebuilt. The results of all buckets are in place when the hook of the last one returns:
+    a step is applied whole or not at all.
 
-    What goes wrong is raised by backward(), with its own type.
+    backward() raises errors with their own type.
     """
     buffer = bucket.buffer()
     index = bucket.index()
@@ -54,14 +54,14 @@ def attach(ddp: DistributedDataParallel, density: float = 0.01, **options: Any) 
 
     options  those of SparseState, among them meter=tamis.energy.Meter(...)
 
-    no_sync(), gradient_as_bucket_view, static_graph and Join work. With find_unused_parameters DDP
-    leaves the gradient of a parameter that no rank used in a step as it was, so what the residual
-    gave for it in that step is not applied.
+    no_sync(), gradient_as_bucket_view, static_graph and Join work. With find_unused_parameters, if
+    no rank used a parameter in a step, DDP leaves its gradient unchanged, so what the residual gave
+    for it in that step is not applied.
 
     With update="adam" the gradients hold Adam's step, and the optimizer is torch.optim.SGD(params,
-    lr, weight_decay=wd), with the lr and wd of AdamW and without momentum of its own.
+    lr, weight_decay=wd), with the lr and wd of AdamW and no momentum.
 
-    Collective: yes              Errors: as SparseState; TypeError for what is no DDP
+    Collective: yes              Errors: as SparseState; TypeError if `ddp` is not a DDP
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
@@ -84,7 +84,7 @@ def _device_future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]"
 
 
 def _locate(state: SparseState, bucket: dist.GradBucket, buffer: torch.Tensor) -> Place:
-    """Look at a bucket that was not seen before: the first step, or DDP has rebuilt its buckets."""
+    """Make the Place of a new bucket: the first step, or DDP has rebuilt its buckets."""
     state.check()
     if buffer.is_sparse:
         raise TypeError(
@@ -120,10 +120,10 @@ def _complete(state: SparseState) -> None:
 
 
 def _raise_after_backward(state: SparseState, error: BaseException) -> None:
-    """Let backward() raise, but only after DDP has ended the step.
+    """Make backward() raise `error`, but only after DDP has ended the step.
 
-    Raised from here it would leave DDP in the middle of its own step: the next forward pass would
-    fail for that reason, and a lost step could not be followed by another.
+    Raised from here, it would leave DDP in the middle of its own step. The next forward pass would
+    then fail, so no step could follow a lost one.
     """
     if state._telling:
         return
@@ -134,8 +134,8 @@ def _raise_after_backward(state: SparseState, error: BaseException) -> None:
         raise error
 
     try:
-        # What is queued now runs before DDP's own callback; what that queues, after it.
+        # A callback queued now runs before DDP's own; a callback that it queues runs after DDP's.
         queue(lambda: queue(tell))
-    except RuntimeError:  # not in a backward pass: a rank that has run out of inputs, in Join
+    except RuntimeError:  # not in a backward pass: in Join, on a rank that has run out of inputs
         raise error from None
     state._telling = True

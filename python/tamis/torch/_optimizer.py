@@ -13,45 +13,46 @@ from ._state import SparseState
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer: its step() sees the mean over ranks of the chosen entries.
+    """Wraps an optimizer, whose step() then sees the mean over ranks of the chosen entries.
 
         opt = tamis.torch.DistributedOptimizer(SGD(model.parameters(), 0.1), model, density=0.01)
         tamis.torch.broadcast_parameters(model, opt.tamis.comm)
         for x, y in loader:
             opt.zero_grad()
-            loss(model(x), y).backward()          # gradients leave as they come
-            opt.step()                            # waits for them, then steps
+            loss(model(x), y).backward()          # gradients leave as soon as they are ready
+            opt.step()                            # waits for the result, then steps
 
     parameters  a module, or pairs of name and parameter, as in SparseState
-    reduce      "gradient", or "update": each rank makes the optimizer's step of its own gradient,
-                and the largest of these are exchanged (docs/fidelity.md). For AdamW, Adam, and SGD
-                with momentum, whose betas, eps or momentum the library takes over: give betas of
-                (0.0, 0.99), for about a thousand steps at 2 % and above (0.9, 0.99). lr and
+    reduce      "gradient", or "update": each rank computes the optimizer's step from its own
+                gradient, and the largest entries are exchanged (docs/fidelity.md). For AdamW, Adam,
+                and SGD with momentum; the library takes over betas, eps or momentum. Give betas of
+                (0.0, 0.99); for about a thousand steps at 2 % and above give (0.9, 0.99). lr and
                 weight decay are read from the param_groups at each step
-    scale       "update": factor on the exchanged steps; None: tamis.update_advise, of momentum 1
+    scale       with "update": factor on the exchanged steps; None: tamis.update_advise, for
+                momentum 1
     options     those of SparseState, among them meter=tamis.energy.Meter(...); the state is the
                 attribute `tamis`
 
     To clip, or to use a torch.amp.GradScaler, call synchronize() first: it waits and leaves the
-    result in the gradients; step() then only steps. Micro-batches go into `with opt.no_sync():`,
-    but for the last. A parameter without a gradient contributes zeros. zero_grad() keeps gradients
-    where they are, unless asked otherwise, for new places cost time in every step. From backward()
-    to synchronize() or step() gradients belong to the exchange: one that was changed or replaced
+    result in the gradients; step() then only steps. Put all micro-batches but the last into
+    `with opt.no_sync():`. A parameter without a gradient contributes zeros. zero_grad() keeps the
+    gradients' memory by default, for new memory costs time in every step. From backward() to
+    synchronize() or step() gradients belong to the exchange: one that is changed or replaced
     meanwhile, also by DistributedDataParallel on the same model, is refused.
 
     With reduce="update" the wrapped optimizer keeps no moments; it steps without gradients, so that
-    schedulers count. What synchronize() leaves is no gradient then: to clip, make the whole
+    schedulers count. synchronize() then leaves a step, not a gradient: to clip, run the whole
     backward pass in `with opt.no_sync():`, clip each rank's own gradients, and step().
 
-    Everything else is the wrapped optimizer's: param_groups, state, defaults, hooks, ... so that
-    schedulers work with either of them. add_param_group is refused, as are closures.
+    Everything else is the wrapped optimizer's: param_groups, state, defaults, hooks, ... so
+    schedulers work with either of them. add_param_group and closures are refused.
 
-    Collective: made, stepped and synchronized by all ranks
+    Collective: all ranks make, step and synchronize it
     Errors:     as SparseState; backward, synchronize and step raise what an exchange raises, and
                 RuntimeError for what would let replicas drift apart. The state then ends
     """
 
-    # So that a GradScaler unscales by itself, and does not leave it to a fused optimizer.
+    # Makes a GradScaler unscale by itself instead of leaving that to a fused optimizer.
     _step_supports_amp_scaling = False
 
     def __init__(
@@ -63,7 +64,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         scale: Optional[float] = None,
         **options: Any,
     ) -> None:
-        # Not Optimizer.__init__: groups and state are those of the wrapped one (__getattr__).
+        # No Optimizer.__init__: groups and state are the wrapped optimizer's (__getattr__).
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"a {type(optimizer).__name__} is no torch.optim.Optimizer")
         if holds_ddp(parameters):
@@ -87,7 +88,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._syncing = True
         self._synchronized = False
         self._handles = [self._watch(index) for index in range(len(self._targets))]
-        # One that is made later is found by what it does to the gradients.
+        # A DDP that is made later is detected by its changes to the gradients.
         for ddp in ddps_of(self._known):
             self._handles.append(ddp.register_forward_pre_hook(self._refuse_forward))
 
@@ -99,7 +100,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _take_over(
         self, reduce: str, scale: Optional[float], options: Dict[str, Any]
     ) -> Optional[Dict[str, Any]]:
-        """The rule of the optimizer, which becomes an option of the state; None: it keeps it."""
+        """The optimizer's rule, which becomes an option of the state; None: the optimizer steps."""
         if reduce not in ("gradient", "update"):
             raise ValueError(f'reduce is {reduce!r}, not "gradient" or "update"')
         if options.get("update") is not None or (scale is not None and reduce == "gradient"):
@@ -126,7 +127,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
 
     def _check_groups(self) -> None:
-        """What the optimizer changes must be exchanged, or the replicas drift apart."""
+        """Every parameter that the optimizer changes must be exchanged, or replicas drift apart."""
         for number, group in enumerate(self.optimizer.param_groups):
             for parameter in group["params"]:
                 if id(parameter) in self._known:
@@ -143,11 +144,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # ------------------------------------------------------------------------------ gradients
 
     def _watch(self, index: int) -> Any:
-        """Be called when the gradient of a parameter has been accumulated in backward."""
+        """Have _arrived called when backward has accumulated the gradient of a parameter."""
         parameter = self._targets[index][2]
         if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
             return parameter.register_post_accumulate_grad_hook(lambda _: self._arrived(index))
-        # The node lives as long as somebody holds it.
+        # The node lives only while something holds it.
         node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
         node.register_hook(lambda *_: self._arrived(index))
         return node
@@ -183,8 +184,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             scaler = self.tamis.scaler
             scale = scaler.get_scale() if scaler is not None else 1.0
             _update.decay_gradient(self.optimizer, self.param_groups[number], parameter, scale)
-        # The last of each dtype leaves in synchronize(), for nothing is applied without it: results
-        # never come into gradients that the caller may still change.
+        # The last gradient of each dtype leaves in synchronize(). No result is applied without it,
+        # so none is ever written into gradients that the caller may still change.
         self._left[group] -= 1
         self.tamis._mark(place, hold=self._left[group] == 0)
         self._given[index] = (gradient, gradient.data_ptr(), gradient._version)
@@ -215,12 +216,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._clear()
 
     def _clear(self) -> None:
-        # What was given to the exchange: the gradient, its place, how often it had been changed.
+        # Per gradient given to the exchange: the tensor, its address, its version counter.
         self._given: List[Optional[Tuple[torch.Tensor, int, int]]] = [None] * len(self._targets)
         self._left = {group: len(group.parameters) for group in self.tamis.groups}
 
     def _check_untouched(self) -> None:
-        """What was changed while it was exchanged is another thing on each rank."""
+        """A gradient that was changed during its exchange would differ from rank to rank."""
         for given, (group, segment, parameter) in zip(self._given, self._targets):
             if given is None:
                 continue
@@ -244,7 +245,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
 
     def _refuse_forward(self, ddp: torch.nn.Module, _: Any) -> None:
-        """It may exist, and even serve, but not exchange."""
+        """A DDP may exist, and run forward passes, but must not exchange."""
         if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
             raise RuntimeError(f"rank {self.tamis.comm.rank}: {WRAPPED}")
 
@@ -253,7 +254,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Wait until the result of the exchange is in the gradients of all parameters.
 
-        Nothing the second time before step(), which does it where nobody else did.
+        step() calls it if the caller has not. A second call before step() does nothing.
         """
         if self._synchronized:
             return
@@ -289,7 +290,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _update.count(self.optimizer)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """As of the wrapped optimizer, but gradients keep their place unless it is asked for."""
+        """As the wrapped optimizer's, but by default gradients keep their memory."""
         if any(given is not None for given in self._given):
             raise RuntimeError(
                 "zero_grad() came between backward() and step(), while gradients are exchanged"
@@ -299,7 +300,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here only add to the gradients; the next one outside exchanges."""
+        """Inside, backward passes only add to the gradients; the next one outside exchanges."""
         before, self._syncing = self._syncing, False
         try:
             yield
@@ -313,8 +314,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(
         self, state_dict: Union[Dict[str, Any], Sequence[Dict[str, Any]]]
     ) -> None:
-        """Take back what state_dict gave on this rank, or, from a list, on all ranks of a run with
-        another number of them (SparseState.load_state_dict)."""
+        """Load what state_dict gave on this rank, or a list of what it gave on all ranks of a run
+        with another number of them (SparseState.load_state_dict)."""
         alone = not isinstance(state_dict, (list, tuple))
         every = [state_dict] if alone else list(state_dict)
         if not every or any("tamis" not in one for one in every):

@@ -12,7 +12,7 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 
 
 def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
-    """Name and parameter, in order, of all that want a gradient and hold an element.
+    """Names and parameters, in order, of all that require a gradient and are not empty.
 
     Errors: TypeError, ValueError for parameters that cannot be exchanged.
     """
@@ -102,7 +102,7 @@ WRAPPED = (
 
 
 def _is_ddp(found: Any) -> bool:
-    """Whether it is one, and whole. `type`: what gc finds may answer isinstance as it likes."""
+    """Whether it is a fully made DDP. By type(): objects that gc finds may fake isinstance."""
     ddp = torch.nn.parallel.DistributedDataParallel
     return issubclass(type(found), ddp) and "_modules" in vars(found)
 
@@ -112,13 +112,13 @@ def holds_ddp(source: Parameters) -> bool:
 
 
 def ddps_of(parameters: AbstractSet[int]) -> List[torch.nn.Module]:
-    """Every DistributedDataParallel of this process that has one of the parameters, by id."""
+    """Every DistributedDataParallel of this process that has one of the parameters (ids)."""
     found = [item for item in gc.get_objects() if _is_ddp(item)]
     return [ddp for ddp in found if any(id(p) in parameters for p in ddp.parameters())]
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie side by side, in whatever order of the axes (channels_last)."""
+    """Whether the elements are contiguous in some order of the axes (channels_last)."""
     expected = 1
     for stride, extent in sorted(zip(tensor.stride(), tensor.shape)):
         if extent == 1:
@@ -130,19 +130,19 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in the order of memory, as DDP's buckets hold them. A view."""
+    """The elements in memory order, as DDP's buckets hold them. A view."""
     if tensor.is_contiguous():
         return tensor.view(-1)
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def shaped(run: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A run of elements in the order of memory, seen with shape and axes of `like`. A view."""
+    """A run of elements in memory order, with the shape and strides of `like`. A view."""
     return run.as_strided(like.shape, like.stride(), run.storage_offset())
 
 
 def by_dtype(rows: List[Tuple[str, torch.Tensor]]) -> Dict[torch.dtype, List[Tuple[str, Any]]]:
-    """Rows of one dtype each, in the order in which the dtypes first appear: on all ranks alike."""
+    """Rows grouped by dtype, in the order in which dtypes first appear, the same on all ranks."""
     groups: Dict[torch.dtype, List[Tuple[str, Any]]] = {}
     for name, parameter in rows:
         groups.setdefault(parameter.dtype, []).append((name, parameter))

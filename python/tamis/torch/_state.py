@@ -16,45 +16,46 @@ from ._group import Group, Place
 class SparseState:
     """Sparse exchange of the gradients of some parameters. For DDP: the state of `sparse_hook`.
 
-    parameters     a module, or pairs of name and parameter; those that want a gradient take part.
-                   float32, float16 and bfloat16, on one device. Names, order, shapes and dtypes are
-                   the same on all ranks
+    parameters     a module, or pairs of name and parameter; those that require a gradient take
+                   part. float32, float16 and bfloat16, on one device. Names, order, shapes and
+                   dtypes must be the same on all ranks
     density        share of the entries that travel
-    scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis", with
-                   an update of rule adam "tamis-update"
+    scheme         a preset, or four policies joined by '+' (tamis.schemes()); None: "tamis", or
+                   "tamis-update" with an update of rule adam
     transport      "auto", "mpi", "torch", "nccl", "local": see tamis.comm
     overlap        exchange while backward still computes. It changes times, never bits
     bucket_length  elements that are exchanged together, or "planned". It changes the bits
     nonfinite      what happens when a gradient holds NaN or Inf on any rank. "error": backward (or
                    synchronize, step) raises tamis.Error on all ranks, all gradients are zero, and
                    the next step works; "skip": gradients are zero; "drop": without the bad entries
-    op        "mean" or "sum"
-    warmup         so many first steps exchange whole gradients; the residual is zero until then
-    update         "adam", "momentum", or a dict, as tamis.Reducer takes it: what is left in the
-                   gradients is a step, to be made by plain SGD: p -= lr * p.grad. A hook cannot see
-                   the optimizer; DistributedOptimizer(reduce="update") takes the rule from it
+    op             "mean" or "sum"
+    warmup         number of first steps that exchange whole gradients; until then the residual is
+                   zero
+    update         "adam", "momentum", or a dict, as tamis.Reducer takes it. The gradients then hold
+                   a step, which plain SGD applies: p -= lr * p.grad. A hook cannot see the
+                   optimizer; DistributedOptimizer(reduce="update") takes the rule from it
     scaler         a torch.amp.GradScaler. The residual is then kept in unscaled units, so the scale
                    may change, and a step with NaN or Inf leaves Inf in the gradients of all ranks,
                    which makes the scaler skip it and lower its scale. nonfinite is then "skip"
-    check_every    the first step compares the parameters of all ranks and raises tamis.Error, which
-                   names those that differ, on each; N: so does every Nth step; 0: none does. It
-                   costs a pass over the parameters and a small all-gather for each
+    check_every    the first step compares the parameters of all ranks; on a difference it raises on
+                   all ranks a tamis.Error that names it. N: so does every Nth step; 0: none does.
+                   It costs a pass over the parameters and a small all-gather for each
     timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
     comm           a communicator to use instead of a transport; with parameters of several dtypes
                    one for each dtype, in the order in which they first appear
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
     options        what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
 
-    Collective: yes, and so are the steps: every rank makes the state at the same place.
+    Collective: yes, and so are the steps: every rank makes the state at the same point.
 
     One state serves one model, whose parameters stay the same. It can be neither copied nor
     pickled; state_dict() is what a checkpoint holds. A failure that loses the communicator ends the
-    state: it gives its communicators up, so that no rank waits for it longer than the deadline, and
+    state: it leaves its communicators, so that no rank waits for it longer than the deadline, and
     every later step raises the first cause again. state_dict() still works.
 
-    Parameters on CUDA need a build with CUDA and work on the current stream; where NCCL carries
-    parameters of one dtype the host waits for nothing, so an error of a step is raised by a later
-    one. Nothing of this was ever run on a GPU.
+    Parameters on CUDA need a build with CUDA and work on the current stream. If NCCL carries
+    parameters of a single dtype, the host waits for nothing, so a later step raises the error of
+    an earlier one. None of this has ever been run on a GPU.
 
     Errors: TypeError, ValueError for what is wrong with the parameters; `Error` as tamis.Reducer
     """
@@ -144,7 +145,7 @@ class SparseState:
 
     def _clear_step(self) -> None:
         self._places: List[Place] = []
-        self._held: List[Place] = []  # of these, not handed over yet
+        self._held: List[Place] = []  # those of _places not handed over yet
         self._marked = 0
         self._scale = 1.0
         self._stream = 0
@@ -160,7 +161,7 @@ class SparseState:
         return found
 
     def _mark(self, place: Place, hold: bool = False) -> None:
-        """Gradients are complete; they lie where the place says. `hold`: they leave in _finish."""
+        """The gradients of a place are complete. `hold`: they leave in _finish."""
         if not self._marked:
             self._begin()
         self._marked += len(place.segments)
@@ -186,7 +187,7 @@ class SparseState:
             _guard.check_parameters(rows, self.comm, self.steps)
 
     def _finish(self) -> None:
-        """The result is in the gradients after this, of all groups or of none."""
+        """Put the results of all groups, or of none, into the gradients."""
         begin = time.perf_counter()
         if self._marked != len(self._index):
             raise RuntimeError(self._missing())
@@ -221,7 +222,7 @@ class SparseState:
             self._cache.clear()
 
     def _take_back(self, applied: List[Group]) -> None:
-        """Another group lost the step, so it counts for none: results become residual again."""
+        """Another group lost the step, so no group applies it: return results to the residual."""
         for group in applied:
             views = {}
             for place in self._places:
@@ -234,7 +235,7 @@ class SparseState:
                 view.zero_()
 
     def _rescale(self, lost: bool) -> None:
-        """Steps follow the density. A scaler expects its scale, or Inf on all ranks."""
+        """Scale the results by the density and the scaler; a lost step gives the scaler Inf."""
         if lost and self.scaler is not None:
             self._places[0].whole.view(-1)[0] = float("inf")
             return
@@ -244,13 +245,13 @@ class SparseState:
                 place.whole.mul_(factor)
 
     def _follow_density(self) -> None:
-        """The scale of updates belongs to the density that the reducers were made with."""
+        """Adapt the scale: the reducers' own belongs to the density they were made with."""
         if self._advised:
             scale, _ = _core.update_advise(self.density, self.update["beta1"])
             self._factor = scale / self.update["scale"]
 
     def _fail(self, error: BaseException) -> None:
-        """A step raised: the next one begins anew, or the state ends here."""
+        """A step raised. If only the step is lost, the next one starts afresh; else end here."""
         self._clear_step()
         if self.error is not None or (isinstance(error, _core.Error) and error.lost == "step"):
             return
@@ -261,7 +262,7 @@ class SparseState:
         self._leave_comms()
 
     def _settle(self) -> None:
-        """After a failure a thread may still be on its way out of the step."""
+        """After a failure, let a thread that is still inside the step leave it."""
         if self.error is not None:
             for group in self.groups:
                 group.settle(self._limit_s)
@@ -288,19 +289,19 @@ class SparseState:
     # ------------------------------------------------------------------------------ the caller
 
     def check(self) -> None:
-        """Raise what ended the state, if anything did."""
+        """Raise the error that ended the state, if there is one."""
         if self.error is not None:
             raise self.error
 
     def stats(self) -> Dict[str, Any]:
         """Figures of this rank.
 
-        "density_asked"; "step": of the last step, "total": of all since the state was made, both
+        "density_asked"; "step": the last step, "total": all steps since the state was made, both
         merged over dtypes: "wire_bytes" (sent by this rank), "dense_bytes" (what a ring all-reduce
-        would send), "seconds" by phase, among them "exposed", for which the step was held up, and,
-        per step, "density" (real) and "selected"; "groups": tamis_stats of each dtype. With a
-        meter "energy": its joules by phase, of this host's counters; None: nothing is known, and
-        meter.read() says why.
+        would send), "seconds" by phase, with "exposed" for the time that the step had to wait, and,
+        per step, "density" (actual) and "selected"; "groups": tamis_stats of each dtype. With a
+        meter "energy": its joules by phase, from this host's counters; None if nothing is known;
+        meter.read() then says why.
         """
         figures = dict(self.figures.read(self.groups), density_asked=self.density)
         if self.meter is not None:
@@ -308,7 +309,7 @@ class SparseState:
         return figures
 
     def residual_norm(self) -> float:
-        """L2 norm of what this rank has kept for later."""
+        """L2 norm of this rank's residual."""
         if self.scheme == "dense":
             return 0.0
         self._settle()
@@ -316,9 +317,9 @@ class SparseState:
         return sum(squares) ** 0.5
 
     def set_density(self, density: float) -> None:
-        """From the next step on. All ranks do it between the same steps; at most density_max.
-
-        Updates are then scaled as tamis.update_advise says, unless a scale was given.
+        """Set the density from the next step on, at most density_max. All ranks call it between
+        the same steps. Updates are then scaled as tamis.update_advise says, unless a scale was
+        given.
         """
         for group in self.groups:
             group.sparse.set_density(density)
@@ -328,9 +329,9 @@ class SparseState:
     def state_dict(self) -> Dict[str, Any]:
         """What a checkpoint of this rank needs beside model and optimizer. Tensors are copies.
 
-        Each rank has its own. The residual holds gradient that was not applied yet: a run that goes
-        on without it loses that. With an update there are its moments, too. Also possible after a
-        failure, but not within a step.
+        Each rank has its own. The residual holds gradient that is not applied yet; a run that
+        continues without it loses that gradient. With an update the moments are included. Allowed
+        after a failure, but not within a step.
         """
         self._settle()
         return _checkpoint.save(self)
@@ -338,32 +339,32 @@ class SparseState:
     def load_state_dict(
         self, state_dict: Union[Dict[str, Any], Sequence[Dict[str, Any]]], strict: bool = True
     ) -> List[str]:
-        """Take back what state_dict gave on this rank. The run goes on bit for bit.
+        """Load what state_dict gave on this rank. The run continues bit for bit.
 
-        state_dict  or a list of what it gave on all ranks, in their order: for another number of
-                    ranks. Residuals are added up, so that what is pending in the mean stays, all
-                    ranks get the mean of the moments, and thresholds are found anew
-        strict      False: take residuals, and moments, by parameter name, where name and shape
-                    agree, and nothing else; for another density or scheme
+        state_dict  what it gave; for another number of ranks a list of what it gave on all ranks,
+                    in their order. Residuals are then summed, so that the gradient pending in the
+                    mean stays, all ranks get the mean of the moments, and thresholds are found anew
+        strict      False: take only residuals and moments, by parameter name, where name and shape
+                    agree; for another density or scheme
         @return     names of parameters whose residual was taken
 
         All ranks load the same step, or call align().
-        Errors: ValueError naming what differs; the state is then as it was
+        Errors: ValueError naming what differs; the state is then unchanged
         """
         return _checkpoint.load(self, state_dict, strict)
 
     def align(self) -> int:
-        """After loading: bring ranks together whose states are a step apart. Collective.
+        """After loading: bring ranks whose states are one step apart to the same step. Collective.
 
-        Where the last exchange of a step fails on some ranks alone, the others have made the step.
-        They take it back: what they gave in it returns to their residual. Model and optimizer must
-        be those of the step that is returned; a rank that did not make the last one has saved them,
-        and as they are equal on all ranks, they serve for all.
+        If the last exchange of a step fails on some ranks only, the others have made the step.
+        They undo it: what they sent in it returns to their residual. Model and optimizer must be
+        those of the returned step. A rank that did not make the last step has saved them, and as
+        they are equal on all ranks, that copy serves all.
 
         @return  finished steps, the same on all ranks
-        Errors: `Error` on all ranks if their steps are further apart, or if one cannot go back;
-                RuntimeError, also on all, if parameters of one dtype were exchanged in the last step
-                and those of another were not: go back to an older checkpoint
+        Errors: `Error` on all ranks if their steps are further apart, or if one cannot undo its
+                last; RuntimeError, also on all, if the last step exchanged parameters of one dtype
+                but not those of another: go back to an older checkpoint
         """
         self._settle()
         before = [group.sparse.stats()["steps"] for group in self.groups]
@@ -377,7 +378,7 @@ class SparseState:
         return self.steps
 
     def close(self) -> None:
-        """Free reducers, and communicators that the state made. Does nothing the second time.
+        """Free reducers, and communicators that the state made. A second call does nothing.
 
         Errors: `Error` if another thread is inside a step
         """
@@ -401,12 +402,12 @@ class SparseState:
 
 
 def _is_adam(update: Any) -> bool:
-    """Whether an option `update` has rule adam; what is wrong with it the reducer says."""
+    """Whether an option `update` has rule adam; the reducer reports errors in it."""
     return update == "adam" or (isinstance(update, dict) and update.get("rule", "adam") == "adam")
 
 
 def _is_advised(given: Any, update: Optional[Dict[str, Any]]) -> bool:
-    """Whether the scale of the update is the one that suits the density."""
+    """Whether the scale of the update comes from update_advise, not from the caller."""
     own = isinstance(given, dict) and given.get("scale") is not None
     return update is not None and update["rule"] == "adam" and not own
 
@@ -423,7 +424,7 @@ def _need_cuda(device: torch.device) -> None:
 
 
 def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:
-    """Replicas of a DDP that exchange with fewer than all of them would silently drift apart."""
+    """A DDP whose replicas do not all exchange with each other would silently drift apart."""
     if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
         return
     world = torch.distributed.get_world_size(parameters.process_group)
@@ -442,7 +443,7 @@ def _communicators(
     timeout_s: Optional[float],
     device: torch.device,
 ) -> List[_core.Comm]:
-    """One for each dtype: reducers of one would have to begin in one order on all ranks."""
+    """One per dtype: reducers that share one would have to start in the same order on all ranks."""
     if given is None:
         return [launch.comm(transport, timeout_s, device.type) for _ in range(number)]
     comms = [given] if isinstance(given, _core.Comm) else list(given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Update mode of DistributedOptimizer: the rule of the optimizer, and the step that is left to it.
+"""Update mode of DistributedOptimizer: the optimizer's rule, and the step that it still makes.
 
     w   a parameter    lr, wd   as they stand in its param_group now
     g = gradient + wd w                                   Adam, SGD: weight decay is in the gradient
@@ -12,9 +12,9 @@ from typing import Any, Dict, List
 
 import torch
 
-# What else of an optimizer changes the gradient, or the step made of it.
+# Other options of an optimizer that change the gradient or the step.
 UNKNOWN = ("amsgrad", "maximize", "nesterov", "dampening", "differentiable")
-# What of each group the library takes over.
+# The options of each param_group that the library takes over.
 TAKEN = {
     torch.optim.AdamW: ("betas", "eps"),
     torch.optim.Adam: ("betas", "eps"),
@@ -23,9 +23,9 @@ TAKEN = {
 
 
 def rule(optimizer: torch.optim.Optimizer, groups: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """What the library must be told so that it does what the optimizer would.
+    """The options with which the library does what the optimizer would.
 
-    groups  the optimizer's param_groups, or those that were saved of it
+    groups  the optimizer's param_groups, or saved ones
     Errors: TypeError, ValueError naming the group
     """
     names = TAKEN.get(type(optimizer))
@@ -45,8 +45,8 @@ def rule(optimizer: torch.optim.Optimizer, groups: List[Dict[str, Any]]) -> Dict
 
 
 def _nearest(optimizer: torch.optim.Optimizer) -> str:
-    """RMSprop is Adam without a first moment, and without bias correction: its step number t is
-    1 / sqrt(1 - alpha^t) times as long, 10 times with alpha 0.99 at first, and the same later."""
+    """RMSprop is Adam without a first moment and without bias correction. Its step t is
+    1 / sqrt(1 - alpha^t) times as long: with alpha 0.99 10 times at first, the same later."""
     group = optimizer.param_groups[0]
     if type(optimizer) is not torch.optim.RMSprop or group["momentum"] or group["centered"]:
         return ""
@@ -77,7 +77,7 @@ def _check(where: str, group: Dict[str, Any], first: Dict[str, Any], names: Any)
 
 
 def _decoupled(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> bool:
-    """Whether weight decay is a step of its own. torch 2.7 has Adam with the option."""
+    """Whether weight decay is a separate step. Since torch 2.7 Adam has the option."""
     return type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay", False)
 
 
@@ -87,7 +87,7 @@ def decay_gradient(
     parameter: torch.Tensor,
     scale: float,
 ) -> None:
-    """Add the gradient of weight decay to that of the loss, which is `scale` times as large."""
+    """Add the gradient of weight decay to that of the loss, which is scaled by `scale`."""
     if group["weight_decay"] and not _decoupled(optimizer, group):
         with torch.no_grad():
             parameter.grad.add_(parameter, alpha=scale * group["weight_decay"])
@@ -95,7 +95,7 @@ def decay_gradient(
 
 @torch.no_grad()
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """Apply the updates that lie in the gradients."""
+    """Apply the updates, which are in the gradients."""
     for group in optimizer.param_groups:
         rate = float(group["lr"])
         keep = 1.0 - rate * group["weight_decay"] if _decoupled(optimizer, group) else 1.0

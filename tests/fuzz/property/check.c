@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What must be true of every step: replicas, the list, the gradient, steps that were skipped, and
- * that whole numbers add up.
+ * What must hold for every step: replicas, the list, the gradient, skipped steps, and that whole
+ * numbers add up.
  */
 #include "tests/fuzz/property/look.h"
 
@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static float nodes[MOST_RANKS][MOST_LENGTH]; /* residuals, of nodes */
-static bool member[MOST_LENGTH];             /* it is in the result */
+static float nodes[MOST_RANKS][MOST_LENGTH]; /* residuals of nodes */
+static bool member[MOST_LENGTH];             /* entry is in the result */
 static float value[MOST_LENGTH];             /* of the result; 0 elsewhere */
-static double owed[MOST_LENGTH];             /* gradients less what was applied, of all steps */
+static double owed[MOST_LENGTH];             /* gradients less what was applied, over all steps */
 
 bool look_fail(look *l, const char *format, ...) {
     int used = snprintf(l->failure, SENTENCE, "step %u: ", l->step);
@@ -108,7 +108,7 @@ static bool check_gradient(look *l) {
 
 /* -- a step ----------------------------------------------------------------------------------- */
 
-/* Something was there that is not finite, or may have been. */
+/* Whether something was not finite, or may not have been. */
 static bool has_cause(const look *l) {
     if (l->m.bad > 0 || l->m.early_bad > 0)
         return true;
@@ -126,7 +126,7 @@ static bool check_skipped(look *l) {
         return look_fail(l, "skipped, and the result has entries");
     for (uint64_t i = 0; i < l->n; i++) {
         if (look_is_kind(fuzz_bucket(l->r, l->step, i), "dense") || fuzz_is(l->c, 3, "dense"))
-            continue; /* loses what it held, or some of it waits */
+            continue; /* drops what it held, or keeps part of it */
         for (uint32_t v = 0; v < l->m.nranks; v++) {
             float after = l->after[v][i], acc = l->m.acc[v][i];
             if (after != acc && !(after == 0.0f && look_may_overflow(l, i)))
@@ -170,7 +170,7 @@ static void open_look(look *l, uint32_t step) {
     }
 }
 
-/* Independent of the model: whole numbers, of which nothing is rounded. */
+/* Whether the case has only whole numbers, without rounding: checks then need no model. */
 static bool is_exact(const look *l) {
     const tamis_reducer_config *o = &l->c->config;
     bool divided = o->op == TAMIS_OP_MEAN && (l->c->nranks & (l->c->nranks - 1)) != 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which entries are chosen: the k largest, of schemes that say just that.
+ * Checks the choice of entries for schemes that promise the k largest.
  */
 #include "tests/fuzz/property/look.h"
 
@@ -16,7 +16,7 @@ static int by_magnitude(const void *a, const void *b) {
     return x != y ? (x < y ? 1 : -1) : i < j ? -1 : i > j;
 }
 
-/* The k largest of the elements of segments that have no rows; of equal ones the first. */
+/* The k largest elements of segments without rows; among equal ones the first. */
 static void add_largest(const look *l, const float *acc, uint64_t k, bool *chosen) {
     static uint32_t order[MOST_LENGTH];
     uint32_t count = 0;
@@ -30,7 +30,7 @@ static void add_largest(const look *l, const float *acc, uint64_t k, bool *chose
         chosen[order[i]] = true;
 }
 
-/* Of schemes that say which these are, without buckets of their own shares. */
+/* Whether the scheme promises the k largest and no bucket has a share of its own. */
 static bool has_rule(const look *l) {
     uint32_t ordinary = 0;
     for (uint32_t i = 0; i < l->all->nbuckets; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Cases: drawn from a seed and a number, and changed where no result may change with it.
+ * Cases: drawn from a seed and a number; and twins, changed where no result may change.
  */
 #include "tests/fuzz/property/property.h"
 
@@ -31,7 +31,7 @@ static bool chance(dice *d, uint32_t percent) {
     return roll(d, 100) < percent;
 }
 
-/* Even in its logarithm. */
+/* Uniform in its logarithm. */
 static double spread(dice *d, double low, double high) {
     double x = (double)(next(d) >> 11) / 9007199254740992.0;
     return low * exp(x * log(high / low));
@@ -77,7 +77,7 @@ static const char *const policies[4][6] = {
 
 enum { OWN_ALL, OWN_ROTATE, OWN_BINS, OWN_CYCLIC, OWN_LEADER, OWN_BALANCED };
 
-/* Mostly what has a meaning. */
+/* Mostly valid combinations. */
 static void draw_policies(dice *d, fuzz_case *c) {
     uint32_t own = roll(d, 6), budget = roll(d, 2), threshold = roll(d, 6), exchange = roll(d, 4);
     if (chance(d, 95)) {
@@ -126,7 +126,7 @@ static void draw_rare(dice *d, tamis_reducer_config *o) {
         o->capacity = spread(d, 0.1, 8.0);
     if (chance(d, 20))
         o->threshold = chance(d, 70) ? spread(d, 0.01, 100.0) : spread(d, 1e-38, 1e38);
-    o->residual_decay = 1.0; /* what is left open is as advised: tests/multi/test_update.c */
+    o->residual_decay = 1.0; /* advised defaults: tests/multi/test_update.c */
     if (chance(d, 20))
         o->residual_decay = chance(d, 40) ? 0.5 : chance(d, 30) ? 0.0 : spread(d, 0.01, 1.0);
     if (chance(d, 10))
@@ -136,7 +136,7 @@ static void draw_rare(dice *d, tamis_reducer_config *o) {
 }
 
 static void draw_link(dice *d, const fuzz_case *c, tamis_reducer_config *o) {
-    /* Without numbers exchange auto measures, which takes 80 ms and makes runs differ. */
+    /* Without these numbers exchange auto measures, which takes 80 ms and makes runs differ. */
     if (fuzz_is(c, 3, "auto") || chance(d, 5)) {
         o->link_latency_us = spread(d, 1e-3, 100.0);
         o->link_gbit = spread(d, 1e-3, 1000.0);
@@ -167,7 +167,7 @@ static void draw_update(dice *d, fuzz_case *c) {
     c->update.scale = chance(d, 50) ? 1.0 : spread(d, 1e-6, 1e6);
 }
 
-/* What a scheme cannot have is asked for now and then only. */
+/* Mostly remove options that the scheme cannot have. */
 static void make_fit(dice *d, fuzz_case *c) {
     tamis_reducer_config *o = &c->config;
     bool dense = fuzz_is(c, 3, "dense"), regions = fuzz_is(c, 3, "balanced-pairs");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * An entry of a step, and the moments. A rank either keeps what it has accumulated at an entry or
- * has given it; the result is the sum of what was given, in rank order, divided once.
+ * sends it; the result is the sum of what was sent, in rank order, divided once.
  */
 #include "tests/fuzz/property/look.h"
 
@@ -24,7 +24,7 @@ bool look_is_mixed(const look *l) {
            (o->wire_type > TAMIS_WIRE_FLOAT32 || o->wire_type_sum > TAMIS_WIRE_FLOAT32);
 }
 
-/* Sums of it, or of some ranks of it, or the quotient, may be infinite. */
+/* Whether a sum of the entry over ranks, or the quotient, may be infinite. */
 bool look_may_overflow(const look *l, uint64_t i) {
     double sum = 0.0, by = fabs((double)l->m.divisor);
     for (uint32_t v = 0; v < l->m.nranks; v++)
@@ -43,13 +43,13 @@ static bool all_cleared(const look *l, uint64_t i) {
 static bool compare(look *l, uint64_t i, float sum) {
     float expected = sum / l->m.divisor, got = l->value[i];
     tamis_dtype type = l->c->config.grad_dtype;
-    if (!isfinite(expected)) { /* dropped, or the step had been skipped */
+    if (!isfinite(expected)) { /* must be dropped, or the step skipped */
         if (l->c->config.nonfinite != TAMIS_NONFINITE_DROP)
             return look_fail(l, "entry %llu: %g was applied", (unsigned long long)i,
                              (double)expected);
         expected = 0.0f;
     }
-    if (!l->all->listed) { /* what is known of it is rounded */
+    if (!l->all->listed) { /* only the rounded value is known */
         uint16_t half[2];
         tam_narrow(&expected, 1, type, half);
         tam_widen(type, half, 1, &expected);
@@ -121,7 +121,7 @@ static bool check_kept(look *l, uint64_t i) {
     return true;
 }
 
-/* bfloat16: one rank, who rounded the sum, keeps what that took, too. */
+/* bfloat16: the rank that rounded the sum also keeps the rounding error. */
 static bool check_rounded_union(look *l, uint64_t i) {
     float sum = 0.0f, sent[MOST_RANKS];
     uint32_t rounders = 0;
@@ -189,7 +189,7 @@ bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
 
 /* -- moments ---------------------------------------------------------------------------------- */
 
-/* Momentum is cleared where it was applied. */
+/* Momentum is cleared at applied entries. */
 bool look_moments(look *l) {
     bool masks = l->c->updates && l->c->update.rule == TAMIS_UPDATE_MOMENTUM;
     for (uint32_t v = 0; v < l->m.nranks && l->c->updates; v++) {

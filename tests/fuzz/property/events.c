@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * What happens between steps: another density, saving and restoring, and misuse that must be
- * refused and change nothing.
+ * Events between steps: another density, saving and restoring, and misuse that must be refused and
+ * change nothing.
  */
 #include "tests/fuzz/property/worker.h"
 

@@ -47,7 +47,7 @@ static uint64_t count_within(const common *all, uint64_t count, const tamis_buck
     return found;
 }
 
-/* k is what the density says, and every bucket sends what it said it would. */
+/* k follows the density, and every bucket sends as many entries as it announced. */
 static bool check_counts(const record *r, uint32_t step, char failure[SENTENCE]) {
     const common *all = &r->common[step];
     const tamis_stats *s = &r->moments[step][0].stats;
@@ -136,7 +136,7 @@ static bool near(double a, double b, double scale) {
     return fabs(a - b) <= 1e-3 * scale + 1e-12;
 }
 
-/* Of flat exchanges, where nothing is so large or small that a square is lost. */
+/* For flat exchanges, without numbers whose squares overflow or vanish. */
 static bool check_norms(const record *r, uint32_t step, const model *m, char failure[SENTENCE]) {
     const fuzz_case *c = r->fuzz;
     if (c->data == DATA_HARD || c->config.ranks_per_node > 1 || c->updates)
@@ -187,14 +187,14 @@ static bool check_rank(const record *r, uint32_t step, uint32_t rank, char failu
     return true;
 }
 
-/* Where every bad entry is met by an accumulate pass all of them are counted. */
+/* If an accumulate pass sees every bad entry, all of them are counted. */
 static bool check_bad(const record *r, uint32_t step, const model *m, char failure[SENTENCE]) {
     uint64_t said = r->moments[step][0].stats.nonfinite;
     for (uint32_t i = 0; i < r->common[step].nbuckets; i++) {
         if (is_kind(&r->common[step].buckets[i], "dense"))
             return true;
     }
-    bool sums = r->fuzz->data == DATA_HARD && m->bad == 0; /* of sums only whether */
+    bool sums = r->fuzz->data == DATA_HARD && m->bad == 0; /* bad sums have no exact count */
     NEEDS(sums || said >= m->bad, "stats.nonfinite is %llu, there were %llu", WIDE(said),
           WIDE(m->bad));
     NEEDS(r->fuzz->data == DATA_HARD || said == m->bad || r->fuzz->updates,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gradients: each element is a function of the case, the step, the rank and where it lies, so the
- * runs of a case and the model need not keep them.
+ * Gradients: each element is a function of the case, the step, the rank and its index, so the runs
+ * of a case and the model need not store them.
  */
 #include "tests/fuzz/property/property.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A step that is looked at: what the files that judge it share.
+ * A step under examination: shared by the files that check it.
  */
 #ifndef FUZZ_LOOK_H
 #define FUZZ_LOOK_H
@@ -17,17 +17,17 @@ typedef struct look {
     const float *after[MOST_RANKS]; /* residuals */
     double largest;                 /* magnitude in any residual before the step */
     bool skipped;
-    const bool *member; /* [n] it is in the result */
+    const bool *member; /* [n] entry is in the result */
     const float *value; /* [n] of the result; 0 elsewhere */
     char *failure;
 } look;
 
-/** Note what is wrong. @return false */
+/** Record what is wrong. @return false */
 bool look_fail(look *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 bool look_is_kind(const tamis_bucket *b, const char *kind);
 
-/** Sums of an entry, or of some ranks of it, or the quotient, may be infinite. */
+/** Whether a sum of the entry over ranks, or the quotient, may be infinite. */
 bool look_may_overflow(const look *l, uint64_t i);
 
 /** Values or sums travel in a type with a scale for several, or each in another type. */
@@ -38,7 +38,7 @@ bool look_entry(look *l, const tamis_bucket *b, uint64_t i);
 
 bool look_moments(look *l);
 
-/** Whether those were chosen that the scheme says, of k. */
+/** Whether the k chosen entries are those that the scheme promises. */
 bool look_choice(look *l, uint64_t k);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * What each rank has accumulated when a step is exchanged, from its residual before the step and
- * its gradients, by the formulas of tamis.h in binary32, every operation rounded. With nodes what a
- * node has: its members' gradients are summed in rank order, and its residual is that of all their
- * slices.
+ * its gradients, by the formulas of tamis.h in binary32, every operation rounded. With nodes the
+ * same for each node: its members' gradients are summed in rank order, and its residual joins all
+ * their slices.
  *
  *     sparse, rows   acc = decay * residual + scale * gradient     rows do not decay
  *     update         acc = decay * residual + u
- *     dense          what is summed: scale * gradient, and what waits in the residual
+ *     dense          the summand: scale * gradient, plus the residual
  */
 #include "tests/fuzz/property/property.h"
 
@@ -39,7 +39,7 @@ static uint64_t pass(float *acc, const float *grad, uint64_t count, float decay,
 
 /* -- update mode ------------------------------------------------------------------------------ */
 
-/* By squares, as the library promises: by multiplications alone, in one order. */
+/* By repeated squaring, as the library promises: only multiplications, in a fixed order. */
 static double power(double x, uint64_t exponent) {
     double result = 1.0;
     for (; exponent > 0; exponent /= 2, x *= x)
@@ -65,7 +65,7 @@ static rule rule_of(const tamis_update *u, uint64_t t) {
     };
 }
 
-/* @return u, or NaN, and then the moments stay */
+/* @return u; or NaN, then the moments stay unchanged */
 static float make_adam(const rule *p, float g, float *m, float *v) {
     float first = m ? p->keep1 * *m + p->take1 * g : g;
     float second = p->keep2 * *v + (p->take2 * g) * g;
@@ -119,7 +119,7 @@ static void make_updates(const record *r, uint32_t step, uint32_t rank, float sc
 
 /* -- gradients -------------------------------------------------------------------------------- */
 
-/* A gradient of a rank goes into what it has, bucket by bucket. */
+/* Accumulate a gradient of a rank, bucket by bucket. */
 static void take_in(const record *r, uint32_t step, uint32_t rank, const float *grad, float scale,
                     bool first, bool last, model *out) {
     const common *all = &r->common[step];
@@ -156,7 +156,7 @@ static void take_rank(const record *r, uint32_t step, uint32_t rank, model *out)
     take_in(r, step, rank, grad, scale, micros == 0, true, out);
 }
 
-/* Of a node: the sum of its gradients, then as one rank would. */
+/* For a node: sum its gradients, then accumulate as one rank would. */
 static void take_node(const record *r, uint32_t step, uint32_t node, model *out) {
     static float sum[MOST_LENGTH], grad[MOST_LENGTH];
     const fuzz_case *c = r->fuzz;
@@ -177,7 +177,7 @@ void fuzz_residual(const record *r, uint32_t step, uint32_t rank, float *out) {
     memset(out, 0, (size_t)n * sizeof(float));
     for (uint32_t g = 0; g < size; g++) {
         const float *held = r->moments[step][rank * size + g].residual;
-        for (uint64_t i = 0; i < n; i++) /* each is held by one of them, zero with the others */
+        for (uint64_t i = 0; i < n; i++) /* one rank holds it, others have zero */
             out[i] += held[i];
     }
 }

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * The property fuzzer: random cases, each a few steps of some ranks, of which all that the library
- * promises is checked.
+ * The property fuzzer: random cases, each a few steps of some ranks. It checks all that the library
+ * promises about them.
  *
  *     draw.c       a seed and a number give a case; its twin
  *     gradients.c  its gradients
- *     words.c      what is special about it
- *     simpler.c    smaller ones
- *     ranks.c      threads for ranks, which stay from case to case; an all-gather of the caller's
- *                  own
- *     run.c, steps.c, events.c   run a case through the public API and write down what each rank
- *                                saw
+ *     words.c      its description
+ *     simpler.c    simpler cases
+ *     ranks.c      threads for ranks, which stay from case to case; a caller's own all-gather
+ *     run.c, steps.c, events.c   run a case through the public API and record what each rank saw
  *     model.c      what each rank has accumulated in a step, by the formulas of tamis.h, bit for
  *                  bit
- *     check.c, entry.c, choice.c   what must be true of every step, given that
+ *     check.c, entry.c, choice.c   what must then hold for every step
  *     figures.c    statistics, counts, and the comparison with the twin
  */
 #ifndef FUZZ_PROPERTY_H
@@ -35,9 +33,9 @@ enum {
 /* -- draw.c ----------------------------------------------------------------------------------- */
 
 typedef enum data_kind {
-    DATA_WHOLE, /* small whole numbers, of which sums are exact */
+    DATA_WHOLE, /* small whole numbers, whose sums are exact */
     DATA_REAL,  /* full mantissas, many exponents */
-    DATA_HARD,  /* as that, with NaN, Inf, -0, denormals and huge numbers here and there */
+    DATA_HARD,  /* the same, with NaN, Inf, -0, denormals and huge numbers in places */
     DATA_KINDS
 } data_kind;
 
@@ -46,7 +44,7 @@ typedef enum event_kind {
     EVENT_DENSITY,  /* tamis_reducer_set_density */
     EVENT_MEMORY,   /* save into memory, a new reducer, restore */
     EVENT_FILE,     /* save into a file, a new reducer, load */
-    EVENT_RESIDUAL, /* the residual replaced by what it is */
+    EVENT_RESIDUAL, /* the residual replaced by itself */
     EVENT_MISUSE,   /* calls that must be refused and change nothing */
     EVENTS
 } event_kind;
@@ -58,8 +56,8 @@ typedef struct step_plan {
     uint32_t micros; /* gradients that are accumulated before the one that is exchanged */
 } step_plan;
 
-/* What must be refused: a rank that asks for something else than the others, or for what nobody
- * may. */
+/* What must be refused: a rank that asks for something else than the others, or for something
+ * invalid. */
 typedef enum odd_kind {
     ODD_NONE,
     ODD_DENSITY,
@@ -68,7 +66,7 @@ typedef enum odd_kind {
     ODD_AVERAGE,
     ODD_DECAY,
     ODD_FORMAT,
-    ODD_ARGUMENT, /* the first of many that are wrong by themselves */
+    ODD_ARGUMENT, /* the first of many invalid arguments */
     ODDS = ODD_ARGUMENT + 16
 } odd_kind;
 
@@ -77,14 +75,14 @@ typedef struct fuzz_case {
     uint32_t nranks, nsegments, nsteps;
     uint32_t lengths[MOST_SEGMENTS], rows[MOST_SEGMENTS]; /* rows: length of one; 0: none */
     char scheme[64];
-    tamis_reducer_config config; /* scheme and update are set where it is used */
+    tamis_reducer_config config; /* scheme and update are set before use */
     tamis_update update;
     bool updates;
     data_kind data;
-    uint32_t quiet;    /* a rank and step in so many has a gradient of zeros; 0: none */
-    uint32_t touched;  /* a row in so many is touched */
-    uint32_t bad;      /* hard data: an entry in so many is special */
-    uint32_t specials; /* hard data: bits, which kinds */
+    uint32_t quiet;    /* one in this many rank-steps has a gradient of zeros; 0: none */
+    uint32_t touched;  /* one in this many rows is touched */
+    uint32_t bad;      /* hard data: one in this many entries is special */
+    uint32_t specials; /* hard data: bits of the special kinds */
     bool scaled;       /* steps have scales other than 1 */
     step_plan steps[MOST_STEPS];
     uint32_t odd;      /* an odd_kind */
@@ -93,25 +91,25 @@ typedef struct fuzz_case {
     uint64_t order_seed; /* forms of the gradient, order of readiness */
     bool ordered;        /* all segments at once, as one vector */
     bool callback;       /* over the caller's all-gather */
-    bool uninterrupted;  /* events that must not be felt are left out */
+    bool uninterrupted;  /* leave out events that must have no effect */
 } fuzz_case;
 
 uint64_t fuzz_mix(uint64_t x);
 
 void fuzz_draw(uint64_t seed, uint64_t number, fuzz_case *out);
 
-/** The same case, but for what must not change the results. */
+/** The same case with changes that must not affect the results. */
 void fuzz_twin(const fuzz_case *of, fuzz_case *out);
 
-/** The `way`-th simplification. @return false: there is none; *changed: it makes a difference */
+/** The `way`-th simplification. @return false: there is none; *changed: whether the case changed */
 bool fuzz_simplify(const fuzz_case *of, uint32_t way, fuzz_case *out, bool *changed);
 
-/** All that is special about it. */
+/** Describe all that is special about a case. */
 void fuzz_describe(const fuzz_case *c, char *text, size_t size);
 
 uint64_t fuzz_length(const fuzz_case *c);
 
-/** Elements of segments that have no rows. */
+/** Number of elements in segments without rows. */
 uint64_t fuzz_ordinary(const fuzz_case *c);
 
 /** Gradient number `micro` of a rank in a step as the library gets it, widened to float[n], and
@@ -119,11 +117,11 @@ uint64_t fuzz_ordinary(const fuzz_case *c);
 void fuzz_gradient(const fuzz_case *c, uint32_t step, uint32_t rank, uint32_t micro, float *out);
 float fuzz_scale(const fuzz_case *c, uint32_t step, uint32_t rank, uint32_t micro);
 
-/** Which moments it has, in update mode. */
+/** Which moments the case has, in update mode. */
 bool fuzz_has_first(const fuzz_case *c);
 bool fuzz_has_second(const fuzz_case *c);
 
-/** Whether tamis_reducer_accumulate is there for it. */
+/** Whether the case supports tamis_reducer_accumulate. */
 bool fuzz_accumulates(const fuzz_case *c);
 
 /** One of the four words of a scheme, 0 to 3; a preset's too. */
@@ -132,7 +130,7 @@ bool fuzz_is(const fuzz_case *c, int word, const char *policy);
 
 /* -- ranks.c ---------------------------------------------------------------------------------- */
 
-/** Run `body` on so many threads, rank 0 on the caller's. */
+/** Run `body` on `nranks` threads, rank 0 on the caller's. */
 void ranks_do(uint32_t nranks, void (*body)(void *context, uint32_t rank), void *context);
 
 extern uint32_t fuzz_timeout_ms; /* of communicators */
@@ -141,7 +139,7 @@ extern uint32_t fuzz_timeout_ms; /* of communicators */
 typedef struct fuzz_board fuzz_board;
 bool ranks_connect(uint32_t nranks, bool callback, fuzz_board **board, tamis_comm **comms);
 
-/** Give a communicator up, so that no rank waits for this one. */
+/** Abandon a communicator, so that no rank waits for this one. */
 void ranks_leave(fuzz_board *board, tamis_comm *comm);
 void ranks_part(uint32_t nranks, fuzz_board *board, tamis_comm **comms);
 
@@ -157,11 +155,11 @@ typedef struct moment {
     float *residual, *first, *second; /* [n] after the step; NULL: there is none */
 } moment;
 
-/* What all ranks have in common, of rank 0. */
+/* What all ranks have in common, taken from rank 0. */
 typedef struct common {
     uint32_t nbuckets;
     tamis_bucket buckets[64]; /* before the step */
-    double density;           /* asked for, and given */
+    double density;           /* asked for and granted */
     bool listed;              /* there are indices */
     uint32_t *indices;
     float *values, *gradient;
@@ -172,7 +170,7 @@ typedef struct record {
     tamis_status created[MOST_RANKS];
     char sentence[MOST_RANKS][SENTENCE];
     bool refused;
-    uint32_t nsteps; /* that were made */
+    uint32_t nsteps; /* steps run */
     moment moments[MOST_STEPS][MOST_RANKS];
     common common[MOST_STEPS];
 } record;
@@ -182,14 +180,14 @@ bool fuzz_run(const fuzz_case *c, int memory, record *out, char failure[SENTENCE
 
 /* -- model.c ---------------------------------------------------------------------------------- */
 
-/* What a step must have started from; a node counts as a rank where there are nodes. */
+/* What a step must have started from; with nodes, each node counts as a rank. */
 typedef struct model {
     uint32_t nranks;
     float *acc[MOST_RANKS];   /* accumulated, bad entries dropped; dense: what is summed */
-    float *first[MOST_RANKS]; /* moments that were moved; NULL: none */
+    float *first[MOST_RANKS]; /* updated moments; NULL: none */
     float *second[MOST_RANKS];
-    uint64_t bad;       /* entries dropped, buckets that are not dense */
-    uint64_t early_bad; /* of micro-batches in dense buckets */
+    uint64_t bad;       /* entries dropped in buckets that are not dense */
+    uint64_t early_bad; /* entries of micro-batches dropped in dense buckets */
     float divisor;
 } model;
 
@@ -201,7 +199,7 @@ void fuzz_residual(const record *r, uint32_t step, uint32_t rank, float *out);
 /** Bucket of an element, by its number in common.buckets. */
 const tamis_bucket *fuzz_bucket(const record *r, uint32_t step, uint64_t element);
 
-/* -- check.c, figures.c ------------------------------------------------------------------------ */
+/* -- check.c, figures.c ----------------------------------------------------------------------- */
 
 /** @return false: `failure` says what is wrong */
 bool fuzz_check(const record *r, char failure[SENTENCE]);

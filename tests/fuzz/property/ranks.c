@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Threads for ranks. A case takes about a millisecond, so they stay from case to case and wait for
- * the next one; and an all-gather between them.
+ * Threads for ranks, and an all-gather between them. A case takes about a millisecond, so the
+ * threads stay from case to case and wait for the next one.
  */
 #include "tests/fuzz/property/property.h"
 
@@ -41,7 +41,7 @@ static void *serve(void *argument) {
     return NULL;
 }
 
-/* With the lock held. A thread that is new must not take the round before it for its own. */
+/* Called with the lock held. A new thread must not mistake the round before for its own. */
 static void add_threads(uint32_t nranks) {
     for (; pool.threads + 1 < nranks; pool.threads++) {
         pthread_t thread;
@@ -65,11 +65,11 @@ void ranks_do(uint32_t nranks, void (*body)(void *context, uint32_t rank), void 
     pthread_mutex_lock(&pool.lock);
     while (pool.running > 0)
         pthread_cond_wait(&pool.ended, &pool.lock);
-    pool.wanted = 0; /* whoever is new to the next round finds nothing to do in this one */
+    pool.wanted = 0; /* threads new to the next round find no work in this one */
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* A starved machine is no hang. */
+/* Long, so that a busy machine does not count as a hang. */
 uint32_t fuzz_timeout_ms = 120000;
 
 /* -- the caller's all-gather ------------------------------------------------------------------ */

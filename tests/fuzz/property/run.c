@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs a case: communicators, a reducer for each rank, which all of them get or none, and the
- * steps.
+ * Runs a case: communicators, a reducer for each rank (all ranks get one, or none), and the steps.
  */
 #include "tests/fuzz/property/worker.h"
 
@@ -92,7 +91,7 @@ uint32_t worker_roll(worker *w, uint32_t sides) {
 
 /* -- reducers --------------------------------------------------------------------------------- */
 
-/* One of what is wrong by itself. */
+/* Make one argument invalid. */
 static void make_wrong(uint32_t what, tamis_reducer_config *o, tamis_segment *segments) {
     static const double wrong[] = {0.0, -0.5, 10.0, 1.0000001, NAN, INFINITY};
     static const char *const schemes[] = {
@@ -187,7 +186,7 @@ tamis_status trial_reducer(trial *team, uint32_t rank, tamis_reducer **out) {
     if (c->odd && (rank == c->odd_rank || c->odd_rank == c->nranks))
         make_odd(c, &config, segments);
     tamis_status status = tamis_layout_create(segments, c->nsegments, &layout);
-    if (status != TAMIS_OK) /* the others hear of it by a layout that is not there */
+    if (status != TAMIS_OK) /* a missing layout notifies the other ranks */
         layout = NULL;
     for (uint32_t s = 0; s < c->nsegments && status == TAMIS_OK; s++)
         status = tamis_layout_set_rows(layout, s, c->rows[s]);
@@ -196,7 +195,7 @@ tamis_status trial_reducer(trial *team, uint32_t rank, tamis_reducer **out) {
     return status;
 }
 
-/* Programs may trap what floating point throws away; no call may raise it. */
+/* Programs may enable floating-point traps, so no call may raise an exception. */
 static void trap(bool on) {
 #ifdef __GLIBC__
     int all = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
@@ -237,7 +236,7 @@ static bool is_refusal(tamis_status status) {
            status == TAMIS_E_MISMATCH;
 }
 
-/* What one rank is refused all are, in the same words or others, and nobody else knows why. */
+/* If one rank is refused, all must be, though messages may differ. */
 static bool check_created(const fuzz_case *c, record *out, char failure[SENTENCE]) {
     tamis_status first = out->created[0];
     out->refused = first != TAMIS_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A case made simpler, one thing at a time, while it goes on failing.
+ * Simplifies a case, one change at a time, as long as it still fails.
  */
 #include "tests/fuzz/property/property.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The steps of one rank: gradients in one of two forms, in an order of its own, and what comes out
- * written down. Nothing is judged here but what a rank sees alone: statuses, and gradients that
- * must be left as they are or cleared.
+ * The steps of one rank: gradients in one of two forms, in the rank's own order, and a record of
+ * the results. This file checks only what a rank sees alone: statuses, and gradients that must stay
+ * unchanged or be cleared.
  */
 #include "tests/fuzz/property/worker.h"
 
@@ -13,7 +13,7 @@
 
 /* -- gradients -------------------------------------------------------------------------------- */
 
-/* Each piece has memory of its own, no longer than it is, for AddressSanitizer. */
+/* Each piece has its own allocation of exact size, for AddressSanitizer. */
 static bool open_worker(worker *w) {
     w->values = malloc((size_t)w->n * sizeof(float));
     w->flat = malloc((size_t)w->n * w->element);
@@ -100,7 +100,7 @@ static bool note_buckets(worker *w) {
     return true;
 }
 
-/* The segments of a rank in an order of its own. */
+/* Put the segments into an order of the rank's own. */
 static void shuffle(worker *w, uint32_t *order) {
     for (uint32_t s = 0; s < w->c->nsegments; s++) {
         uint32_t at = worker_roll(w, s + 1);
@@ -138,7 +138,7 @@ static bool wait_meanwhile(worker *w, const tamis_step *step, const uint32_t *or
     return worker_expect(w, TAMIS_OK, m.status, "tamis_reducer_ready beside tamis_reducer_wait");
 }
 
-/* Start alone, or segments one by one, and perhaps start for the rest. */
+/* Call start alone, or mark segments one by one, and perhaps call start for the rest. */
 static bool begin(worker *w, const tamis_step *step, const uint32_t *order) {
     uint32_t count = w->c->nsegments, marked = 0;
     if (!w->c->ordered && worker_roll(w, 2) == 0)
@@ -185,7 +185,7 @@ static uint64_t hash(uint64_t before, const void *memory, size_t bytes) {
     return fuzz_mix(h);
 }
 
-/* What this rank holds goes where it belongs; the rest stays zero. */
+/* Put what this rank holds at its place; the rest stays zero. */
 static bool note_residual(worker *w, moment *m) {
     const float *residual;
     if (!GIVES(w, TAMIS_OK, tamis_reducer_residual(w->reducer, &residual)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is special about a case, in one line.
+ * Describes what is special about a case, in one line.
  */
 #include "tests/fuzz/property/property.h"
 

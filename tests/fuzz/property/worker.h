@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * One rank at work: what the files that run a case share.
+ * One rank of a case: shared by the files that run it.
  */
 #ifndef FUZZ_WORKER_H
 #define FUZZ_WORKER_H
@@ -17,7 +17,7 @@ typedef struct trial {
     tamis_comm *comms[MOST_RANKS];
     tamis_reducer *reducers[MOST_RANKS];
     pthread_mutex_t lock;
-    char *failure; /* of the first rank that had one */
+    char *failure; /* of the first rank that failed */
 } trial;
 
 /* One rank at work. */
@@ -35,21 +35,21 @@ typedef struct worker {
     bool failed;
 } worker;
 
-/** Note what is wrong, if nothing was before, and give the communicator up. @return false */
+/** Record what is wrong, if nothing was before, and abandon the communicator. @return false */
 bool worker_fail(worker *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** As that where `got` is not `expected`. */
+/** As worker_fail if `got` is not `expected`. */
 bool worker_expect(worker *w, tamis_status expected, tamis_status got, const char *call);
 
 #define GIVES(w, expected, call) worker_expect(w, expected, call, #call)
 
-/** A number below `sides`, another one for each rank. */
+/** A random number below `sides`, independent on each rank. */
 uint32_t worker_roll(worker *w, uint32_t sides);
 
 /** A reducer of the case for one rank. */
 tamis_status trial_reducer(trial *team, uint32_t rank, tamis_reducer **out);
 
-/** What is to come between the steps of a plan. */
+/** Run the event of a step's plan. */
 bool worker_event(worker *w, const step_plan *plan);
 
 /** All steps of one rank. @param context  the trial */
