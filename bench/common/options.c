@@ -14,7 +14,7 @@
 #include "bench/common/launcher.h"
 #include "bench/common/noted.h"
 
-enum { MOST_OPTIONS = 64, FIRST_LONG = 256 };
+enum { MOST_OPTIONS = 128, FIRST_LONG = 256 };
 
 static int find_choice(const char *values, const char *text) {
     for (int i = 0; *bench_choice(values, i); i++) {
@@ -183,8 +183,10 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
 
     bench_usage_program(program);
     bench_launched_rank(); /* read the environment before MPI_Init changes it */
+    if (count > MOST_OPTIONS)
+        bench_usage("%zu options, at most %d: raise MOST_OPTIONS", count, MOST_OPTIONS);
     memset(table, 0, sizeof table);
-    for (size_t i = 0; i < count && i < MOST_OPTIONS; i++) {
+    for (size_t i = 0; i < count; i++) {
         int argument = options[i].kind == BENCH_FLAG ? no_argument : required_argument;
         table[i] = (struct option){options[i].name, argument, NULL, FIRST_LONG + (int)i};
         if (options[i].letter)
