@@ -30,18 +30,17 @@ static size_t block_at(size_t at, size_t count) {
     return count - at < TAM_WIRE_BLOCK ? count - at : TAM_WIRE_BLOCK;
 }
 
-static bool is_finite(float x) {
-    return (tam_bits(x) & 0x7fffffffu) < 0x7f800000u;
-}
-
+/* Into memory of its own first: `errors` may be `values`. */
 static void keep_errors(const tam_wire *wire, const unsigned char *sent, const float *values,
                         size_t count, float *errors) {
-    float came[TAM_WIRE_BLOCK];
+    float came[TAM_WIRE_BLOCK], left[TAM_WIRE_BLOCK];
     wire->decode(sent, count, came);
     for (size_t i = 0; i < count; i++) {
-        float arrives = is_finite(came[i]) ? came[i] : 0.0f;
-        errors[i] = is_finite(values[i]) ? values[i] - arrives : 0.0f;
+        uint32_t value = tam_bits(values[i]), bits = tam_bits(came[i]);
+        float arrives = tam_float(bits & tam_wire_finite(bits));
+        left[i] = tam_float(tam_bits(values[i] - arrives) & tam_wire_finite(value));
     }
+    memcpy(errors, left, count * sizeof left[0]);
 }
 
 void tam_wire_encode(const tam_wire *wire, const float *values, size_t count, void *out,
@@ -71,13 +70,13 @@ bool tam_wire_decode(const tam_wire *wire, const void *in, size_t count, float *
 
 /* Magnitudes are ordered as their bits are. */
 float tam_wire_largest(const float *values, size_t count) {
-    uint32_t most = 0;
+    int32_t most = 0;
     for (size_t i = 0; i < count; i++) {
         uint32_t bits = tam_bits(values[i]) & 0x7fffffffu;
-        bits = bits < 0x7f800000u ? bits : 0;
-        most = bits > most ? bits : most;
+        int32_t magnitude = (int32_t)(bits & tam_wire_finite(bits));
+        most = magnitude > most ? magnitude : most;
     }
-    return tam_float(most);
+    return tam_float((uint32_t)most);
 }
 
 uint16_t tam_wire_scale(float x) {

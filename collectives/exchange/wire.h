@@ -64,6 +64,12 @@ bool tam_wire_decode(const tam_wire *wire, const void *in, size_t count, float *
 
 /* -- what rows share -------------------------------------------------------------------------- */
 
+/** All bits where a value is finite, none where it is not. Without branches and compared as signed
+ * numbers, so that loops over it are vectorised. */
+static inline uint32_t tam_wire_finite(uint32_t bits) {
+    return 0u - (uint32_t)((int32_t)(bits & 0x7fffffffu) < 0x7f800000);
+}
+
 /** Largest magnitude among the finite values. */
 float tam_wire_largest(const float *values, size_t count);
 

@@ -10,74 +10,87 @@
 
 #include <math.h>
 
-enum { NAN_SCALE = 0x7fc0 };
+enum { NAN_SCALE = 0x7fc0, LANES = 8 };
 
-/* In binary64, and one after the other: the same on all machines. */
-typedef struct sums {
-    double low, high;
-    size_t nhigh;
-} sums;
+/* A block, with zeros behind it up to a whole number of lanes. */
+typedef struct magnitudes {
+    float all[TAM_WIRE_BLOCK], low[TAM_WIRE_BLOCK], high[TAM_WIRE_BLOCK];
+    unsigned char is_high[TAM_WIRE_BLOCK];
+    size_t count, padded, nhigh;
+} magnitudes;
 
-static float magnitude_of(float value) {
-    return tam_float(tam_bits(value) & 0x7fffffffu);
-}
-
-static bool is_finite(float magnitude) {
-    return tam_bits(magnitude) < 0x7f800000u;
-}
-
-/* From where on values are high: their mean, or Inf if one of them is not finite. */
-static float border_of(const float *values, size_t count) {
-    double sum = 0.0;
-    bool finite = true;
-    for (size_t i = 0; i < count; i++) {
-        sum += (double)magnitude_of(values[i]);
-        finite = finite && is_finite(magnitude_of(values[i]));
+/* In binary64, value i in lane i % 8, then lane after lane: the same on all machines. */
+static double sum_of(const float *values, size_t padded) {
+    double lanes[LANES] = {0}, sum = 0.0;
+    for (size_t i = 0; i < padded; i += LANES) {
+        for (size_t j = 0; j < LANES; j++)
+            lanes[j] += (double)values[i + j];
     }
-    return finite ? (float)(sum / (double)count) : INFINITY;
+    for (size_t j = 0; j < LANES; j++)
+        sum += lanes[j];
+    return sum;
 }
 
-/* NaN is not below Inf. */
-static bool is_high(float value, float border) {
-    return !(magnitude_of(value) < border);
-}
-
-static sums split(const float *values, size_t count, float border) {
-    sums s = {0};
-    for (size_t i = 0; i < count; i++) {
-        double m = (double)magnitude_of(values[i]);
-        bool high = is_high(values[i], border);
-        s.low += high ? 0.0 : m;
-        s.high += high ? m : 0.0;
-        s.nhigh += high;
+/* @return whether all are finite */
+static bool take_magnitudes(const float *values, magnitudes *m) {
+    uint32_t finite = UINT32_MAX;
+    for (size_t i = 0; i < m->count; i++) {
+        finite &= tam_wire_finite(tam_bits(values[i]));
+        m->all[i] = tam_float(tam_bits(values[i]) & 0x7fffffffu);
     }
-    return s;
+    for (size_t i = m->count; i < m->padded; i++)
+        m->all[i] = 0.0f;
+    return finite != 0;
 }
 
-static uint16_t mean_of(double sum, size_t count) {
-    return count ? tam_bfloat16_clamp((float)(sum / (double)count)) : 0;
+/* NaN is not below the border, Inf, either. */
+static void split(float border, magnitudes *m) {
+    int32_t nhigh = 0;
+    for (size_t i = 0; i < m->padded; i++) {
+        uint32_t low = 0u - (uint32_t)(m->all[i] < border), bits = tam_bits(m->all[i]);
+        m->low[i] = tam_float(bits & low);
+        m->high[i] = tam_float(bits & ~low);
+        m->is_high[i] = (unsigned char)(1u + low);
+        nhigh += (int32_t)(1u + low);
+    }
+    for (size_t i = m->count; i < m->padded; i++)
+        nhigh -= m->is_high[i];
+    m->nhigh = (size_t)nhigh;
+}
+
+static uint16_t mean_of(const float *values, size_t padded, size_t count) {
+    return count ? tam_bfloat16_clamp((float)(sum_of(values, padded) / (double)count)) : 0;
 }
 
 static void encode_fp2(const float *values, size_t count, unsigned char *out) {
-    float border = border_of(values, count);
-    sums s = split(values, count, border);
-    tam_wire_put_scale(out, mean_of(s.low, count - s.nhigh));
-    tam_wire_put_scale(out + 2, is_finite(border) ? mean_of(s.high, s.nhigh) : NAN_SCALE);
-    memset(out + 4, 0, (count + 3) / 4);
-    for (size_t i = 0; i < count; i++) {
-        uint32_t minus = tam_bits(values[i]) >> 31, high = is_high(values[i], border);
-        out[4 + i / 4] |= (unsigned char)((minus << 1 | high) << 2 * (i % 4));
-    }
+    magnitudes m = {.count = count, .padded = (count + LANES - 1) / LANES * LANES};
+    bool finite = take_magnitudes(values, &m);
+    split(finite ? (float)(sum_of(m.all, m.padded) / (double)count) : INFINITY, &m);
+    tam_wire_put_scale(out, mean_of(m.low, m.padded, count - m.nhigh));
+    tam_wire_put_scale(out + 2, finite ? mean_of(m.high, m.padded, m.nhigh) : NAN_SCALE);
+    unsigned char *codes = m.is_high;
+    for (size_t i = 0; i < count; i++)
+        codes[i] = (unsigned char)(codes[i] | tam_bits(values[i]) >> 31 << 1);
+    for (size_t i = count; i < m.padded; i++)
+        codes[i] = 0;
+    for (size_t i = 0; i < (count + 3) / 4; i++)
+        out[4 + i] = (unsigned char)(codes[4 * i] | codes[4 * i + 1] << 2 | codes[4 * i + 2] << 4 |
+                                     codes[4 * i + 3] << 6);
 }
 
 static bool decode_fp2(const unsigned char *in, size_t count, float *values) {
+    unsigned char codes[TAM_WIRE_BLOCK];
     float low, high;
     if (!tam_wire_get_scale(in, &low) ||
         (!tam_wire_get_scale(in + 2, &high) && tam_bits(high) != (uint32_t)NAN_SCALE << 16))
         return false;
+    for (size_t i = 0; i < (count + 3) / 4; i++) {
+        for (size_t j = 0; j < 4; j++)
+            codes[4 * i + j] = in[4 + i] >> 2 * j & 3u;
+    }
     for (size_t i = 0; i < count; i++) {
-        uint32_t code = in[4 + i / 4] >> 2 * (i % 4) & 3u;
-        values[i] = tam_float(tam_bits(code & 1u ? high : low) | code >> 1 << 31);
+        uint32_t is_high = 0u - (codes[i] & 1u), minus = (uint32_t)codes[i] >> 1 << 31;
+        values[i] = tam_float((tam_bits(high) & is_high) | (tam_bits(low) & ~is_high) | minus);
     }
     return true;
 }

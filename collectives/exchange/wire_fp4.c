@@ -15,18 +15,19 @@
 enum { SIGN = 8, NAN_CODE = 8 };
 
 /* Half of the mantissa's range, added, carries into the exponent what is 3/4 of the next power of
- * two or more. */
-static uint32_t magnitude_of(uint32_t bits) {
-    uint32_t exponent = (bits + 0x400000u) >> 23;
-    uint32_t m = exponent > 120u ? exponent - 120u : bits >= 0x3c000000u; /* 2^-7 */
-    return m < 7u ? m : 7u;
+ * two or more. Signed numbers, which are compared and chosen between without branches. */
+static int32_t magnitude_of(uint32_t bits) {
+    int32_t exponent = (int32_t)((bits + 0x400000u) >> 23);
+    int32_t least = (int32_t)bits >= 0x3c000000; /* 2^-7 */
+    int32_t m = exponent > 120 ? exponent - 120 : least;
+    return m < 7 ? m : 7;
 }
 
 static uint32_t code_of(float value, float scale) {
-    uint32_t bits = tam_bits(value), sign = bits >> 31;
-    uint32_t m = magnitude_of(tam_bits(value / scale) & 0x7fffffffu);
-    bool finite = (bits & 0x7fffffffu) < 0x7f800000u;
-    return finite ? m | (m ? sign * SIGN : 0u) : NAN_CODE;
+    uint32_t bits = tam_bits(value), finite = tam_wire_finite(bits);
+    int32_t m = magnitude_of(tam_bits(value / scale) & 0x7fffffffu);
+    uint32_t sign = m > 0 ? bits >> 31 : 0u;
+    return (((uint32_t)m | sign * SIGN) & finite) | (NAN_CODE & ~finite);
 }
 
 static void encode_fp4(const float *values, size_t count, unsigned char *out) {

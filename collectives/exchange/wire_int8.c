@@ -13,15 +13,17 @@
 static void encode_int8(const float *values, size_t count, unsigned char *out) {
     uint16_t scale = tam_wire_scale(tam_wire_largest(values, count) / 127.0f);
     float divisor = tam_wire_divisor(scale);
-    signed char *codes = (signed char *)(out + 2);
-    tam_wire_put_scale(out, scale);
+    signed char codes[TAM_WIRE_BLOCK];
     for (size_t i = 0; i < count; i++) {
         float quotient = values[i] / divisor;
-        quotient = quotient > 127.0f ? 127.0f : quotient < -127.0f ? -127.0f : quotient;
-        int32_t q = (int32_t)(tam_bits(quotient + ROUNDS) - tam_bits(ROUNDS));
-        bool finite = (tam_bits(values[i]) & 0x7fffffffu) < 0x7f800000u;
-        codes[i] = (signed char)(finite ? q : -128);
+        quotient = quotient < 127.0f ? quotient : 127.0f;
+        quotient = quotient > -127.0f ? quotient : -127.0f;
+        uint32_t q = tam_bits(quotient + ROUNDS) - tam_bits(ROUNDS);
+        uint32_t finite = tam_wire_finite(tam_bits(values[i]));
+        codes[i] = (signed char)(int32_t)((q & finite) | (0x80u & ~finite));
     }
+    tam_wire_put_scale(out, scale);
+    memcpy(out + 2, codes, count);
 }
 
 static bool decode_int8(const unsigned char *in, size_t count, float *values) {

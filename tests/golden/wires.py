@@ -79,15 +79,24 @@ def fp4(v):
     return pack16(half) + [a | b << 4 for a, b in zip(codes[::2], codes[1::2])], decoded
 
 
+def lane_sum(sizes):
+    """The order in which the library adds: value i in lane i % 8, then lane after lane."""
+    lanes = [0.0] * 8
+    for i, s in enumerate(sizes):
+        lanes[i % 8] += s
+    total = 0.0
+    for s in lanes:
+        total += s
+    return total
+
+
 def fp2(v):
     size = [float(abs(x)) for x in v]
-    total = 0.0
-    for s in size:
-        total += s
-    border = float(F(total / len(size)))
-    high = [s for s in size if s >= border]
-    low = [s for s in size if s < border]
-    halves = [half_nearest(sum(part, 0.0) / len(part)) if part else 0 for part in (low, high)]
+    border = float(F(lane_sum(size) / len(size)))
+    halves = []
+    for part in ([s < border for s in size], [s >= border for s in size]):
+        total = lane_sum([s if chosen else 0.0 for s, chosen in zip(size, part)])
+        halves.append(half_nearest(total / sum(part)) if any(part) else 0)
     codes = [int(s >= border) | (2 if np.signbit(x) else 0) for s, x in zip(size, v)]
     decoded = [widen(halves[c & 1]) * (F(-1) if c & 2 else F(1)) for c in codes]
     codes += [0] * (-len(codes) % 4)
