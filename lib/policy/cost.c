@@ -78,7 +78,7 @@ double tam_cost_union(const tam_costs *costs, const tam_cost_case *c) {
     double n = (double)c->n, k = (double)c->k, pass_s = tam_curve_at(&costs->pass, n);
     double least = TILES * c->nranks < n / 32.0 ? TILES * c->nranks : n / 32.0;
     return START_S + STEP_S + TILE_S * least + pass_s * (1.0 + ENTRY * k / n) + c->lists_s +
-           tam_curve_at(&costs->sum, k);
+           tam_curve_at(&costs->sum, c->sums);
 }
 
 double tam_cost_dense(const tam_costs *costs, const tam_cost_case *c) {

@@ -44,6 +44,7 @@ typedef struct tam_cost_case {
     uint64_t n, k;
     uint32_t nranks;
     double lists_s; /* until every rank has decoded all lists */
+    double sums;    /* floats that take as many bytes as k values and their sums in wire types */
 } tam_cost_case;
 
 /** @param  nranks  of the link; each round costs one latency */

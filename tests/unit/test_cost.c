@@ -65,7 +65,8 @@ static void the_denser_the_rather_dense(void **state) {
             bool dense = false;
             tam_costs_of_link(&links[l], 4, &costs);
             for (uint64_t k = 1; k <= n; k *= 10) {
-                tam_cost_case c = {n, k, 4, tam_curve_at(&costs.gather, 88.0 + (double)k)};
+                tam_cost_case c = {n, k, 4, tam_curve_at(&costs.gather, 88.0 + (double)k),
+                                   (double)k};
                 bool now = tam_cost_prefers_dense(&costs, &c);
                 assert_true(now || !dense);
                 dense = now;
@@ -76,7 +77,7 @@ static void the_denser_the_rather_dense(void **state) {
 
 static void one_rank_needs_no_lists(void **state) {
     const tam_link_model link = {50e-6, 8e-9};
-    tam_cost_case c = {1000000, 1000, 1, 0.0};
+    tam_cost_case c = {1000000, 1000, 1, 0.0, 1000.0};
     tam_costs costs;
     (void)state;
     tam_costs_of_link(&link, 1, &costs);
