@@ -96,6 +96,7 @@ tamis_update optimizer_as_update(const train_settings *s) {
     update.beta2 = s->beta2;
     update.epsilon = s->eps;
     update.scale = s->step_scale;
+    update.match = s->match_scale;
     return update;
 }
 

@@ -43,7 +43,7 @@ const char train_own_options[] =
     "density|density_max|output|op|nonfinite|device|grad_dtype|"
     "ranks_per_node|bucket_length|worker|wire_type|wire_type_sum|residual_decay|"
     "update.rule|update.beta1|update.beta2|update.epsilon|"
-    "update.scale";
+    "update.scale|update.match";
 
 static void check_pipeline(const train_settings *s) {
     uint32_t ranks = bench_launched_ranks();
@@ -121,6 +121,8 @@ static void check_update(const train_settings *s) {
     if (s->reduce != TRAIN_UPDATE) {
         if (s->step_scale > 0)
             bench_usage("--step-scale needs --reduce update");
+        if (s->match_scale > 0)
+            bench_usage("--match-scale needs --reduce update");
         return;
     }
     if (s->optimizer == TRAIN_SGD || s->nesterov)
@@ -272,6 +274,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "factor on residuals in every step (default: 1, of adamw updates by density)"},
         {"step-scale", 0, BENCH_REAL, &out->step_scale, "X", 1e-6, 1e6,
          "factor on reduced updates (default: 1, of adamw by density)"},
+        {"match-scale", 0, BENCH_REAL, &out->match_scale, "C", 0, 100,
+         "the factor follows norms: a step has C times that of a rank's own; 0: it is constant"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "of exchange and backward: layers are handed over as they are ready"},
         {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,

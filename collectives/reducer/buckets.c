@@ -98,7 +98,7 @@ static void fill_view(tam_bucket *b) {
     v->nranks = r->nranks;
     v->reducer = r->serial;
     v->config_hash = hash_config(b);
-    v->norms = tam_buckets_by_norm(r);
+    v->norms = tam_buckets_by_norm(r) || (r->config.update && r->update.match > 0.0);
     v->gathers = r->comm->transport->capabilities & TAM_CAP_GATHERS;
     v->decides = true;
 }

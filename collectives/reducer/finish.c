@@ -13,9 +13,13 @@
 #include <math.h>
 #include <stdio.h>
 
-float tam_divisor(const tamis_reducer *r) {
+static float divisor(const tamis_reducer *r, double scale) {
     double ranks = r->config.op == TAMIS_OP_MEAN ? r->comm->nranks : 1.0;
-    return (float)(r->config.update ? ranks / r->config.update->scale : ranks);
+    return (float)(ranks / scale);
+}
+
+float tam_divisor(const tamis_reducer *r) {
+    return divisor(r, tam_update_scale(r, &r->match));
 }
 
 static bool learns(const tam_bucket *b) {
@@ -219,12 +223,23 @@ static tamis_status apply_all(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
+/* The scale of this step includes what it taught; a skipped step teaches nothing. */
+static tam_match scale_result(tamis_reducer *r) {
+    const tamis_update *u = r->config.update;
+    tam_match match = u && u->match > 0.0 ? tam_update_learn(r) : r->match;
+    r->now.update_scale = tam_update_scale(r, &match);
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        r->buckets[i].view.divisor = divisor(r, r->now.update_scale);
+    return match;
+}
+
 static tamis_status decide(tamis_reducer *r) {
     uint64_t bad = 0;
     add_up(r);
     TAM_TRY(tam_undo_note(r));
     if (r->now.skipped)
         return skip_bad_gradients(r);
+    tam_match match = scale_result(r);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         bad += drop(&r->buckets[i]);
     r->now.nonfinite += bad;
@@ -232,6 +247,7 @@ static tamis_status decide(tamis_reducer *r) {
         TAM_TRY(tam_undo_skip(r));
         return skip(r, "in the sum over ranks");
     }
+    r->match = match;
     return apply_all(r);
 }
 

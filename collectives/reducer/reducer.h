@@ -121,6 +121,12 @@ typedef struct tam_driver {
 extern const tam_driver tam_driver_host;   /* host.c */
 extern const tam_driver tam_driver_stream; /* stream.c, with CUDA */
 
+/** Squared norms over the last steps, weighed alike: of what a rank picked from, as a mean over
+ * ranks, and of what was applied, before any scale. */
+typedef struct tam_match {
+    double own, applied;
+} tam_match;
+
 struct tamis_reducer {
     tamis_comm *comm;
     uint64_t serial; /* among the reducers of the communicator, from 1 */
@@ -143,6 +149,7 @@ struct tamis_reducer {
     float *acc;            /* residual between steps */
     tamis_update update;   /* config.update points here, or is NULL */
     bool scale_follows;    /* update.scale is the one advised for the density */
+    tam_match match;       /* update.match: what the scale follows from */
     float *first, *second; /* update mode: moments that the rule has, else NULL */
     uint64_t passes;       /* that the moments have seen */
     float *staging;        /* [most that any bucket's exchange needs] buckets take turns */
@@ -232,6 +239,10 @@ tamis_status tam_refuse(const tamis_reducer *r, const char *call);
 /** Update mode: set what the rule needs in the next pass, and this bucket's moments, in the
  * bucket's target, which is otherwise complete. */
 void tam_update_aim(tam_bucket *b);
+/** update.match: what the norms of this step, whose sums are there, make of r->match; and the scale
+ * that follows. Without it that of the update, or 1. */
+tam_match tam_update_learn(const tamis_reducer *r);
+double tam_update_scale(const tamis_reducer *r, const tam_match *match);
 
 /** agree.c: fill in what this reducer compares, except what its buckets choose. */
 void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/reducer/snapshot.h"
 
+#include <math.h>
+
 typedef struct snapshot_row {
     tam_control_state control;
     uint64_t last_result, early_nonfinite, begun;
@@ -97,9 +99,9 @@ static snapshot_row row_of(const tam_bucket *b, bool between) {
 void tam_snapshot_pack(const tamis_reducer *r, bool between, void *snapshot) {
     snapshot_row *rows = rows_in(snapshot);
     double *levels = levels_in(r, snapshot);
-    *(tam_place *)snapshot =
-        (tam_place){r->step, r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total,
-                    r->k,    r->has_norms};
+    *(tam_place *)snapshot = (tam_place){
+        r->step,      r->stats.steps, r->stats.rescans_total, r->stats.wire_bytes_total, r->k,
+        r->has_norms, r->match};
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_bucket *b = &r->buckets[i];
         uint32_t ngroups = r->acc ? b->division.grid.ngroups : 0;
@@ -126,6 +128,9 @@ tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, co
                         "%s: its density was set to %llu entries a step, which this reducer "
                         "cannot send",
                         where, (unsigned long long)place->k);
+    if (!(place->match.own >= 0.0 && place->match.own < INFINITY && place->match.applied >= 0.0 &&
+          place->match.applied < INFINITY))
+        return tam_fail(TAMIS_E_FORMAT, "%s: norms of updates that cannot be", where);
     for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
         if (!parts_valid(&r->buckets[i], parts_in(r, snapshot, i)))
             return tam_fail(TAMIS_E_FORMAT, "%s: its parts do not make up the vector", where);
@@ -171,6 +176,7 @@ static void take_place(tamis_reducer *r, const tam_place *place) {
     r->stats.length = r->layout->length;
     r->stats.rescans_total = place->rescans_total;
     r->stats.wire_bytes_total = place->wire_bytes_total;
+    r->match = place->match;
 }
 
 void tam_snapshot_take(tamis_reducer *r, const void *snapshot, uint64_t ngroups, bool foreign) {

@@ -17,6 +17,7 @@
 typedef struct tam_place {
     uint64_t step, steps, rescans_total, wire_bytes_total;
     uint64_t k, has_norms;
+    tam_match match;
 } tam_place;
 
 /** Groups whose levels are kept; scheme dense keeps none. */

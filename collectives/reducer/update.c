@@ -7,6 +7,11 @@
 
 #include "lib/policy/advise.h"
 
+#include <math.h>
+
+#define MATCH_WEIGHT 0.05 /* of the last step; measured (docs/fidelity.md) */
+#define MATCH_MOST 1e6
+
 /* -- options ---------------------------------------------------------------------------------- */
 
 uint32_t tam_update_used(const tamis_update *u) {
@@ -48,6 +53,48 @@ void tam_update_aim(tam_bucket *b) {
     };
     b->view.target.optimizer =
         r->first || r->second ? &b->optimizer : NULL; /* none: u is the gradient */
+}
+
+/* -- a scale that follows norms --------------------------------------------------------------- */
+
+/* The same bits on all ranks: what heads say, and the result. */
+static double own_square(const tamis_reducer *r) {
+    double sum = 0.0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        const tam_outcome *out = &r->buckets[i].view.out;
+        for (uint32_t g = 0; g < out->heads.nsums; g++)
+            sum += out->means[g];
+    }
+    return sum;
+}
+
+static double applied_square(const tamis_reducer *r) {
+    double ranks = r->config.op == TAMIS_OP_MEAN ? r->comm->nranks : 1.0, sum = 0.0;
+    for (uint32_t i = 0; i < r->nbuckets; i++) {
+        const tam_entries *all = &r->buckets[i].view.out.result;
+        for (size_t j = 0; j < all->count; j++)
+            sum += (double)all->values[j] * (double)all->values[j];
+    }
+    return sum / (ranks * ranks);
+}
+
+/* Sums in place of means: their weights cancel out. A step whose sum is not finite teaches nothing,
+ * and is skipped or loses those entries. */
+tam_match tam_update_learn(const tamis_reducer *r) {
+    double own = own_square(r), applied = applied_square(r);
+    if (!(own < INFINITY && applied < INFINITY))
+        return r->match;
+    return (tam_match){(1.0 - MATCH_WEIGHT) * r->match.own + MATCH_WEIGHT * own,
+                       (1.0 - MATCH_WEIGHT) * r->match.applied + MATCH_WEIGHT * applied};
+}
+
+double tam_update_scale(const tamis_reducer *r, const tam_match *match) {
+    const tamis_update *u = r->config.update;
+    if (!u || u->match == 0.0)
+        return u ? u->scale : 1.0;
+    double most = r->scale_follows ? MATCH_MOST : u->scale;
+    double scale = match->applied > 0.0 ? u->match * sqrt(match->own / match->applied) : 1.0;
+    return scale < most ? scale : most;
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */

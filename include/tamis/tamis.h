@@ -539,6 +539,10 @@ typedef struct tamis_update {
     double scale;   /* 1e-6 to 1e6: factor on the result, since the few chosen entries need a larger
                        step than a dense optimizer would make on them; 0: as advised for k / n,
                        following tamis_reducer_set_density */
+    double match;   /* 0, or 0.01 to 100: the scale follows from norms, and `scale`, if it is not 0,
+                       is the most that it may be: match * sqrt(E |u|^2 / E |q|^2), u the residual
+                       that a rank picks from, q what is applied, before the scale; means over
+                       ranks, and over steps with weight 0.05. Needs no other tuning. adam only */
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \
@@ -954,6 +958,7 @@ typedef struct tamis_stats {
     uint32_t straggler; /* that rank; UINT32_MAX if unknown */
     double arrive_s;    /* part of exchange_s: waiting for other ranks to arrive at the exchanges of
                            the buckets; 0 if unknown. The rest is the transfer */
+    double update_scale; /* factor on the result, update mode; else 1 */
 } tamis_stats;
 
 #define TAMIS_STATS_INIT TAMIS_INIT(tamis_stats, TAMIS_SET(straggler, UINT32_MAX))

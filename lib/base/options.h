@@ -89,7 +89,9 @@ typedef struct tam_option {
         "factor of the result") \
     row(beta2, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1)", \
         "decay of the second moment") \
-    row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", "added to its root")
+    row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", "added to its root") \
+    row(match, REAL, RANKS, 0.01, 100, 0, "0 or 0.01 to 100", \
+        "norm of a step, of a rank's own; 0: by scale")
 /* clang-format on */
 
 #define TAM_OPTION_ENUMERATOR(name, ...) TAM_CONFIG_##name,

@@ -82,7 +82,7 @@ PyObject *tam_py_moments_update(PyObject *object, void *none) {
     (void)none;
     if (!self->updates)
         Py_RETURN_NONE;
-    return Py_BuildValue("{sssdsdsdsd}", "rule", u->rule == TAMIS_UPDATE_ADAM ? "adam" : "momentum",
-                         "beta1", u->beta1, "beta2", u->beta2, "epsilon", u->epsilon, "scale",
-                         u->scale);
+    return Py_BuildValue(
+        "{sssdsdsdsdsd}", "rule", u->rule == TAMIS_UPDATE_ADAM ? "adam" : "momentum", "beta1",
+        u->beta1, "beta2", u->beta2, "epsilon", u->epsilon, "scale", u->scale, "match", u->match);
 }

@@ -192,10 +192,11 @@ static const figure figures[] = {
     FIGURE(REAL, accumulate_s),  FIGURE(REAL, cut_s),     FIGURE(REAL, exchange_s),
     FIGURE(REAL, apply_s),       FIGURE(REAL, wait_s),    FIGURE(REAL, exchange_s_total),
     FIGURE(REAL, slack_s),       FIGURE(U32, straggler),  FIGURE(REAL, arrive_s),
+    FIGURE(REAL, update_scale),
 };
 
 /* A new field must get a row in the table. */
-_Static_assert(sizeof(tamis_stats) == offsetof(tamis_stats, arrive_s) + sizeof(double),
+_Static_assert(sizeof(tamis_stats) == offsetof(tamis_stats, update_scale) + sizeof(double),
                "tamis_stats has grown");
 
 static PyObject *read_figure(const tamis_stats *stats, const figure *f) {

@@ -115,13 +115,13 @@ class Reducer:
         meter: Optional["Meter"] = None,  # a tamis.energy.Meter, which measures the phases
     ) -> None:
         """`update`: None, "adam" or "momentum", or a dict with some of rule, beta1, beta2, epsilon,
-        scale, as in tamis_update. The result is then a step, not a gradient. scale None takes what
-        update_advise says for the density; for momentum it takes 1."""
+        scale, match, as in tamis_update. The result is then a step, not a gradient. scale None takes
+        what update_advise says for the density; for momentum it takes 1."""
     comm: Comm
     layout: Layout
     @property
     def update(self) -> Optional[Dict[str, Any]]:
-        """`update` as resolved: rule, beta1, beta2, epsilon, scale."""
+        """`update` as resolved: rule, beta1, beta2, epsilon, scale, match."""
     @property
     def residual_decay(self) -> float: ...
     @property

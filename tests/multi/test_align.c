@@ -18,9 +18,10 @@
 
 enum { N = 600, ROWED = 200, ROW = 5, BAD = 1, BEFORE = 3, AFTER = 3, OPERATIONS_MOST = 40 };
 
-static const tamis_update adam = {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 2.0};
+static const tamis_update adam = {
+    sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 2.0, 0.0};
 static const tamis_update momentum = {
-    sizeof(tamis_update), TAMIS_UPDATE_MOMENTUM, 0.9, 0.99, 1e-8, 1.0};
+    sizeof(tamis_update), TAMIS_UPDATE_MOMENTUM, 0.9, 0.99, 1e-8, 1.0, 0.0};
 
 typedef struct align_case {
     const char *scheme;

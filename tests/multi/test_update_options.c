@@ -125,20 +125,29 @@ static const struct odd {
     double decay;
     bool none;
 } odds[] = {
-    {"update.scale", {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 2.0}, 0.5, false},
-    {"update.beta1", {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.8, 0.99, 1e-8, 5.0}, 0.5, false},
+    {"update.scale",
+     {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 2.0, 0.0},
+     0.5,
+     false},
+    {"update.beta1",
+     {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.8, 0.99, 1e-8, 5.0, 0.0},
+     0.5,
+     false},
     {"residual_decay",
-     {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0},
+     {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0, 0.0},
      0.25,
      false},
     {"share|update", {0}, 0.5, true},
     /* the scale equals rank 0's at this density, but would not at another */
-    {"update.scale", {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 0.0}, 0.5, false},
+    {"update.scale",
+     {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 0.0, 0.0},
+     0.5,
+     false},
 };
 
 static void run_differing(test_rank *self) {
     const struct odd *odd = self->shared;
-    tamis_update update = {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0};
+    tamis_update update = {sizeof(tamis_update), TAMIS_UPDATE_ADAM, 0.9, 0.99, 1e-8, 5.0, 0.0};
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *reducer = NULL;
     config.density = 0.1; /* for which 5 is advised */

@@ -165,6 +165,8 @@ static void draw_update(dice *d, fuzz_case *c) {
     c->update.beta2 = chance(d, 10) ? 0.0 : 0.99;
     c->update.epsilon = chance(d, 80) ? 1e-8 : spread(d, 1e-38, 1e38);
     c->update.scale = chance(d, 50) ? 1.0 : spread(d, 1e-6, 1e6);
+    if (chance(d, 30) && c->update.rule == TAMIS_UPDATE_ADAM)
+        c->update.match = spread(d, 0.01, 100.0);
 }
 
 /* Mostly remove options that the scheme cannot have. */

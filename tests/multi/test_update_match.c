@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A scale that follows norms (tamis_update.match), against a plain loop; its bound; its state.
+ */
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { N = 3000, STEPS = 30, RANKS = 3, HALT = 11 };
+
+typedef struct match_case {
+    double match, most; /* most: the update's scale, 0: no bound */
+    double density;
+    uint64_t bucket_length;
+    tamis_wire_type wire;
+    bool resumes;          /* in another reducer, after HALT steps */
+    double squares[RANKS]; /* of what a rank picked from in this step */
+    double scales[STEPS];  /* of rank 0 */
+    uint64_t hashes[RANKS];
+} match_case;
+
+static void open_reducer(test_rank *self, const match_case *c, tamis_reducer **out) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    update.beta1 = 0.9;
+    update.scale = c->most;
+    update.match = c->match;
+    config.density = c->density;
+    config.residual_decay = 0.0;
+    config.bucket_length = c->bucket_length;
+    config.wire_type = c->wire;
+    config.update = &update;
+    RANK_OK(self, data_reducer(self->comm, N, &config, out));
+}
+
+/* Go on in another reducer, from the state of this one. */
+static void take_over(test_rank *self, tamis_reducer *from, tamis_reducer *to) {
+    float *residual = malloc(N * sizeof *residual), *moments = malloc(2 * N * sizeof *moments);
+    uint64_t passes;
+    size_t bytes;
+    RANK_OK(self, tamis_reducer_control_bytes(from, &bytes));
+    unsigned char *control = malloc(bytes);
+    RANK_OK(self, tamis_reducer_save_control(from, control, bytes));
+    RANK_OK(self, tamis_reducer_save_residual(from, residual));
+    RANK_OK(self, tamis_reducer_save_moments(from, moments, moments + N, &passes));
+    RANK_OK(self, tamis_reducer_load_memory(to, control, bytes, residual));
+    RANK_OK(self, tamis_reducer_load_moments(to, moments, moments + N, passes));
+    free(control);
+    free(moments);
+    free(residual);
+}
+
+/* What the residual was before the picks left it: Adam's step, made here once more. */
+typedef struct adam {
+    float m[N], v[N];
+} adam;
+
+static double step_adam(adam *a, const float *gradient, uint32_t number) {
+    double c1 = 1.0 - pow(0.9, number + 1), c2 = 1.0 - pow(0.99, number + 1), sum = 0.0;
+    for (size_t i = 0; i < N; i++) {
+        a->m[i] = 0.9f * a->m[i] + 0.1f * gradient[i];
+        a->v[i] = 0.99f * a->v[i] + 0.01f * gradient[i] * gradient[i];
+        double u = a->m[i] / c1 / (sqrt(a->v[i] / c2) + 1e-8);
+        sum += u * u;
+    }
+    return sum;
+}
+
+/* The scale that the rule gives, from squares of all ranks and the result. */
+static double expect(const match_case *c, const float *applied, double scale, double sums[2]) {
+    double own = 0.0, square = 0.0;
+    for (uint32_t r = 0; r < RANKS; r++)
+        own += c->squares[r] / RANKS;
+    for (size_t i = 0; i < N; i++)
+        square += ((double)applied[i] / scale) * ((double)applied[i] / scale);
+    sums[0] = 0.95 * sums[0] + own;
+    sums[1] = 0.95 * sums[1] + square;
+    double follows = c->match * sqrt(sums[0] / sums[1]);
+    return c->most > 0.0 && follows > c->most ? c->most : follows;
+}
+
+static void run_match(test_rank *self) {
+    match_case *c = self->shared;
+    tamis_reducer *reducer = NULL, *other = NULL;
+    float *gradient = malloc(N * sizeof *gradient);
+    adam *a = calloc(1, sizeof *a);
+    double sums[2] = {0};
+    uint64_t hash = 0;
+    const tamis_step step = data_step(gradient);
+    open_reducer(self, c, &reducer);
+    open_reducer(self, c, &other);
+    for (uint32_t t = 0; t < STEPS; t++) {
+        tamis_stats stats = TAMIS_STATS_INIT;
+        data_fill_real(self->id, t, N, gradient);
+        c->squares[self->id] = step_adam(a, gradient, t);
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
+        RANK_OK(self, tamis_reducer_stats(reducer, &stats));
+        hash = data_hash(hash, gradient, N * sizeof *gradient);
+        double want = expect(c, gradient, stats.update_scale, sums);
+        RANK_CHECK(self, fabs(stats.update_scale - want) < 1e-4 * want,
+                   "step %u: scale %.9g, not %.9g", t, stats.update_scale, want);
+        if (self->id == 0)
+            c->scales[t] = stats.update_scale;
+        if (c->resumes && t == HALT) {
+            tamis_reducer *old = reducer;
+            take_over(self, old, other);
+            reducer = other;
+            other = old;
+        }
+        RANK_CHECK(self, rank_barrier(self), "a rank has left"); /* the squares are read */
+    }
+    c->hashes[self->id] = hash;
+    tamis_reducer_destroy(other);
+    tamis_reducer_destroy(reducer);
+    free(a);
+    free(gradient);
+}
+
+static match_case usual(void) {
+    return (match_case){.match = 2.0, .density = 0.05};
+}
+
+static match_case run_case(match_case c) {
+    ranks_run(RANKS, 0, run_match, &c);
+    for (uint32_t r = 1; r < RANKS; r++)
+        assert_int_equal(c.hashes[r], c.hashes[0]);
+    return c;
+}
+
+static void test_the_scale_is_that_of_the_rule(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        match_case c = usual();
+        c.bucket_length = i & 1 ? 700 : 0;
+        c.wire = i & 2 ? TAMIS_WIRE_FP4 : TAMIS_WIRE_AUTO;
+        c.density = i & 4 ? 0.5 : 0.05;
+        test_context("case %d", i);
+        c = run_case(c);
+        assert_true(c.scales[STEPS - 1] > 1.0);
+    }
+}
+
+static void test_a_given_scale_is_the_most(void **state) {
+    (void)state;
+    match_case c = usual(), free_one = run_case(c);
+    c.most = 0.5 * free_one.scales[STEPS - 1];
+    match_case bounded = run_case(c);
+    assert_true(bounded.scales[STEPS - 1] == c.most);
+}
+
+static void test_a_resumed_run_has_the_same_bits(void **state) {
+    (void)state;
+    match_case c = usual(), whole = run_case(c);
+    c.resumes = true;
+    match_case parts = run_case(c);
+    assert_int_equal(parts.hashes[0], whole.hashes[0]);
+    assert_memory_equal(parts.scales, whole.scales, sizeof whole.scales);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_scale_is_that_of_the_rule),
+        cmocka_unit_test(test_a_given_scale_is_the_most),
+        cmocka_unit_test(test_a_resumed_run_has_the_same_bits),
+    };
+    return cmocka_run_group_tests_name("update_match", tests, NULL, NULL);
+}
