@@ -36,6 +36,14 @@ static bool slots_grow(const perf_case *c) {
     return !bench_scheme_exact(&c->scheme) && c->settings->capacity == 0;
 }
 
+/* As many low bits of each gap as make the longest list the shortest. */
+static double rice_bytes(double count, double span) {
+    double least = INFINITY;
+    for (int low = 0; low < 32; low++)
+        least = fmin(least, count * (low + 1) + floor((span - count) / exp2(low)));
+    return least / 8;
+}
+
 static double index_bytes(const perf_case *c, double count, double span) {
     double blocks = ceil(span / 65536);
     if (strcmp(c->index_format, "block16") == 0)
@@ -43,6 +51,8 @@ static double index_bytes(const perf_case *c, double count, double span) {
     if (strcmp(c->index_format, "gap8") == 0)
         return slots_grow(c) ? count / (1 - pow(1 - count / span, 255))
                              : count + (span - count) / 255;
+    if (strcmp(c->index_format, "rice") == 0)
+        return rice_bytes(count, span);
     if (strcmp(c->index_format, "bitmap") == 0)
         return span / 8;
     return 4 * count;

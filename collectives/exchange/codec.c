@@ -14,10 +14,11 @@ const tam_codec *tam_codec_of(tamis_index_format format) {
     return rows[format];
 }
 
-tamis_index_format tam_codec_choose(uint64_t span, uint64_t count) {
+tamis_index_format tam_codec_choose(uint64_t span, uint64_t count, bool thrifty) {
     tamis_index_format best = TAMIS_INDEX_U32;
     for (tamis_index_format f = best; f < TAMIS_INDEX_END && count > 0; f++) {
-        double bytes = rows[f]->worth * (double)rows[f]->bytes(span, count);
+        double worth = thrifty ? 1.0 : rows[f]->worth;
+        double bytes = worth * (double)rows[f]->bytes(span, count);
         best = bytes < (double)rows[best]->bytes(span, count) ? f : best;
     }
     return best;

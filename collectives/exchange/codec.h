@@ -22,6 +22,8 @@
  *                                                                     count / (1 - (1 - p)^255)
  *     bitmap     span / 8                                             known beforehand
  *
+ *     rice     see codec_rice.c                      most known beforehand, 4 % above the least
+ *
  * Fixed slots always have room for the longest encoding of their limit. There bitmap and block16
  * lose nothing, but gap8 pays for the longest possible gaps: at p = 1 %, 1.39 bytes an index, where
  * random picks need 1.08. Growing slots are only as long as the longest list sent.
@@ -62,10 +64,11 @@ typedef struct tam_codec {
 /** @param  format  not AUTO */
 const tam_codec *tam_codec_of(tamis_index_format format);
 
-/** The format with the fewest bytes at worst; but gap8, which is read byte after byte, only if it
- * takes less than two thirds of u32 and block16. So block16 up to about 1.2 % of the span, gap8 up
- * to about 12 %, then bitmap. */
-tamis_index_format tam_codec_choose(uint64_t span, uint64_t count);
+/** The format with the fewest bytes at worst; but those that take long to read only if they are
+ * `worth` it: gap8 if it takes less than two thirds of u32 and block16. So block16 up to about
+ * 1.2 % of the span, gap8 up to about 12 %, then bitmap.
+ * @param  thrifty  bytes are all that counts: rice */
+tamis_index_format tam_codec_choose(uint64_t span, uint64_t count, bool thrifty);
 
 #define TAM_CODEC_ROW(NAME, name, number) extern const tam_codec tam_codec_##name;
 TAMIS_INDEX_FORMATS(TAM_CODEC_ROW)

@@ -77,7 +77,7 @@ static tamis_status open_slots(hierarchical *h) {
         .wire = tam_wire_of(TAMIS_WIRE_FLOAT32), /* results are the same on all ranks already */
         .format = format != TAMIS_INDEX_AUTO
                       ? format
-                      : tam_codec_choose(span, tam_share_max(&slice->division, v->whole_k)),
+                      : tam_codec_choose(span, tam_share_max(&slice->division, v->whole_k), false),
         .span = span,
         .ranges = h->ranges,
     };

@@ -43,7 +43,7 @@ typedef struct rows {
 enum { EXPECTED_SHARE = 64 };
 
 static tamis_index_format usual_format(const rows *w) {
-    return tam_codec_choose(w->count, w->count / EXPECTED_SHARE + 1);
+    return tam_codec_choose(w->count, w->count / EXPECTED_SHARE + 1, false);
 }
 
 /* (P - 1) bytes(c) + 8 c L (P - 1) / P <= 8 rows L (P - 1) / P, times P / (P - 1). By the usual

@@ -7,6 +7,8 @@
 
 /* -- slots ------------------------------------------------------------------------------------ */
 
+enum { FEW_BITS = 8 }; /* whoever sends values like this pays for bytes */
+
 /* Chosen from numbers that all ranks share. Growing slots may be as long as the part, so the count
  * that is aimed at decides for them. */
 static tamis_index_format choose_format(const tam_bucket_view *v, const tam_slots *slots) {
@@ -14,7 +16,8 @@ static tamis_index_format choose_format(const tam_bucket_view *v, const tam_slot
     uint64_t count = tam_pick_most(v, v->k), aimed = (v->k + ranks - 1) / ranks;
     if (v->format != TAMIS_INDEX_AUTO)
         return v->format;
-    return tam_codec_choose(slots->span, slots->growing && aimed < count ? aimed : count);
+    return tam_codec_choose(slots->span, slots->growing && aimed < count ? aimed : count,
+                            slots->wire->bits <= FEW_BITS);
 }
 
 /* A leader's list is sent in pieces if the transport sends runs to single ranks, and there is more

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #define MATCH_WEIGHT 0.05 /* of the last step; measured (docs/fidelity.md) */
+#define MATCH_LEAST 1e-6  /* as far as constants may go */
 #define MATCH_MOST 1e6
 
 /* -- options ---------------------------------------------------------------------------------- */
@@ -92,9 +93,10 @@ double tam_update_scale(const tamis_reducer *r, const tam_match *match) {
     const tamis_update *u = r->config.update;
     if (!u || u->match == 0.0)
         return u ? u->scale : 1.0;
-    double most = r->scale_follows ? MATCH_MOST : u->scale;
-    double scale = match->applied > 0.0 ? u->match * sqrt(match->own / match->applied) : 1.0;
-    return scale < most ? scale : most;
+    double most = r->scale_follows ? MATCH_MOST : u->scale, scale = 1.0;
+    if (match->own > 0.0 && match->applied > 0.0)
+        scale = fmax(u->match * sqrt(match->own / match->applied), MATCH_LEAST);
+    return fmin(scale, most);
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */

@@ -106,7 +106,7 @@ class Reducer:
         density_max: float = 0.0,
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
-        index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap"
+        index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap", "rice"
         wire_type: str = "auto",  # "float32", "bfloat16", "int8", "fp4", "fp2"
         wire_type_sum: str = "auto",
         ranks_per_node: int = 0,

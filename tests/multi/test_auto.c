@@ -208,7 +208,7 @@ static void run_format(test_rank *self) {
 static void the_slower_the_link_the_fewer_the_bytes(void **state) {
     static format_case cases[] = {{20.0, TAMIS_INDEX_AUTO, "u32"},
                                   {3.0, TAMIS_INDEX_AUTO, "block16"},
-                                  {0.1, TAMIS_INDEX_AUTO, "gap8"},
+                                  {0.1, TAMIS_INDEX_AUTO, "rice"},
                                   {0.1, TAMIS_INDEX_U32, "u32"},
                                   {20.0, TAMIS_INDEX_BITMAP, "bitmap"}};
     (void)state;

@@ -335,7 +335,12 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
     static const size_t pieces[] = {[TAMIS_INDEX_U32] = 32,
                                     [TAMIS_INDEX_BLOCK16] = 24,
                                     [TAMIS_INDEX_GAP8] = 8,
-                                    [TAMIS_INDEX_BITMAP] = 8}; /* a third of 24 picks of 96 */
+                                    [TAMIS_INDEX_BITMAP] = 8,
+                                    [TAMIS_INDEX_RICE] = 8}; /* a third of 24 picks of 96 */
+    static const size_t free_bytes[TAMIS_INDEX_END] = {
+        [TAMIS_INDEX_BITMAP] = 4, /* of 24, 12 are used */
+        [TAMIS_INDEX_RICE] = 8,   /* 11 at most */
+    };
     (void)state;
     for (tamis_index_format f = TAMIS_INDEX_U32; f < TAMIS_INDEX_END; f++)
         for (int wire = 0; wire < 2; wire++) {
@@ -347,7 +352,7 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
             spoil_all(&what, 0, 88, 88, 0); /* growing: the heads travel alone, */
             spoil_all(&what, 1, 0, 4, 0);   /* then the payload */
             what.scheme = "cltk";           /* led by rank 0: this rank's head and piece of it */
-            spoil_all(&what, 1, 88, 88 + pieces[f], f == TAMIS_INDEX_BITMAP ? 4 : 0);
+            spoil_all(&what, 1, 88, 88 + pieces[f], free_bytes[f]);
         }
 }
 

@@ -234,7 +234,7 @@ def test_a_residual_decays_before_anything_is_added():
         (dict(threads=-1), "threads is -1, not a number from 0 to 4294967295"),
         (dict(block=2**32), "not a number from 0"),
         (dict(link_gbit="fast"), "link_gbit is 'fast', not a number"),
-        (dict(index_format="u16"), 'not "auto", "u32", "block16", "gap8" or "bitmap"'),
+        (dict(index_format="u16"), 'not "auto", "u32", "block16", "gap8", "bitmap" or "rice"'),
         (dict(wire_type="float16"), 'not "auto", "float32", "bfloat16", "int8", "fp4" or "fp2"'),
         (dict(residual_decay=1.5), "residual_decay"),
         (dict(ranks_per_node=-1), "ranks_per_node is -1"),

@@ -134,7 +134,7 @@ static void make_wrong(uint32_t what, tamis_reducer_config *o, tamis_segment *se
         o->wire_type = TAMIS_WIRE_END;
         break;
     case 12:
-        o->index_format = (tamis_index_format)(number % 2 ? 5 : -1);
+        o->index_format = (tamis_index_format)(number % 2 ? TAMIS_INDEX_END : -1);
         break;
     case 13:
         o->size = number % 2 ? 4 : 100000;

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rice: how many positions are passed over since the last pick, in bits. Of a gap g the low r bits
+ * travel as they are, behind g >> r zeros and a one (Golomb 1966, Rice 1979). Bits fill bytes from
+ * the lowest on, and the last byte ends in zeros. Both sides know r: it makes the most bits that
+ * such a list can take the fewest,
+ *
+ *     count (r + 1) + (span - count) / 2^r
+ *
+ * 1.01 bytes a pick for random picks of 1 %, 0.63 for 8 %; 1.07 and 0.68 in fixed slots.
+ */
+#include "collectives/exchange/codec.h"
+
+enum { LOW_BITS_MOST = 31 };
+
+static uint64_t most_bits(uint64_t span, uint64_t count, uint32_t low) {
+    return count * (low + 1) + ((span - count) >> low);
+}
+
+/* More low bits cost more at each pick and less at each gap: the sum falls, then rises. */
+static uint32_t low_bits(uint64_t span, uint64_t count) {
+    uint32_t low = 0;
+    while (low < LOW_BITS_MOST && most_bits(span, count, low + 1) < most_bits(span, count, low))
+        low++;
+    return low;
+}
+
+static uint64_t rice_bytes(uint64_t span, uint64_t count) {
+    uint64_t picked = count < span ? count : span;
+    return (most_bits(span, picked, low_bits(span, picked)) + 7) / 8;
+}
+
+/* -- out -------------------------------------------------------------------------------------- */
+
+typedef struct writer {
+    unsigned char *at;
+    uint64_t bits; /* not yet written, lowest first */
+    uint32_t held; /* how many; less than 8 between calls */
+} writer;
+
+/* @param  length  at most 56 */
+static void put(writer *w, uint64_t bits, uint32_t length) {
+    w->bits |= bits << w->held;
+    for (w->held += length; w->held >= 8; w->held -= 8) {
+        *w->at++ = (unsigned char)w->bits;
+        w->bits >>= 8;
+    }
+}
+
+static void put_gap(writer *w, uint32_t gap, uint32_t low) {
+    uint32_t zeros = gap >> low;
+    for (; zeros >= 32; zeros -= 32)
+        put(w, 0, 32);
+    put(w, UINT64_C(1) << zeros, zeros + 1);
+    put(w, gap & ((UINT64_C(1) << low) - 1), low);
+}
+
+static size_t rice_encode(const uint32_t *positions, size_t count, uint64_t span,
+                          unsigned char *out) {
+    uint32_t low = low_bits(span, count), next = 0;
+    writer w = {.at = out};
+    for (size_t i = 0; i < count; i++) {
+        put_gap(&w, positions[i] - next, low);
+        next = positions[i] + 1;
+    }
+    if (w.held > 0)
+        *w.at++ = (unsigned char)w.bits;
+    return (size_t)(w.at - out);
+}
+
+/* -- in --------------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const unsigned char *at, *end;
+    uint64_t bits; /* not yet read, lowest first, zeros above */
+    uint32_t held;
+} reader;
+
+/* At least 56 bits, unless the bytes end; at most 63, so that all of them can be shifted out. */
+static void fill(reader *r) {
+    for (; r->held < 56 && r->at < r->end; r->held += 8)
+        r->bits |= (uint64_t)*r->at++ << r->held;
+}
+
+static void skip(reader *r, uint32_t length) {
+    r->bits >>= length;
+    r->held -= length;
+}
+
+/* @return false: the bytes end, or the gap is longer than any */
+static bool get_gap(reader *r, uint32_t low, uint64_t *out) {
+    uint64_t zeros = 0;
+    for (fill(r); r->bits == 0; fill(r)) {
+        zeros += r->held;
+        skip(r, r->held);
+        if (r->at == r->end || zeros << low > UINT32_MAX)
+            return false;
+    }
+    uint32_t run = (uint32_t)__builtin_ctzll(r->bits);
+    skip(r, run + 1);
+    fill(r);
+    if (r->held < low)
+        return false;
+    *out = (zeros + run) << low | (r->bits & ((UINT64_C(1) << low) - 1));
+    skip(r, low);
+    return true;
+}
+
+static bool rice_decode(const unsigned char *in, size_t bytes, uint64_t span, size_t count,
+                        uint32_t *positions) {
+    uint32_t low = low_bits(span, count < span ? count : span);
+    reader r = {.at = in, .end = in + bytes};
+    uint64_t next = 0, gap;
+    for (size_t i = 0; i < count; i++) {
+        if (!get_gap(&r, low, &gap) || gap >= span - next)
+            return false;
+        positions[i] = (uint32_t)(next + gap);
+        next += gap + 1;
+    }
+    return r.at == r.end && r.held < 8 && r.bits == 0;
+}
+
+const tam_codec tam_codec_rice = {
+    .name = "rice",
+    .worth = 2.0,
+    .pick_s = 9e-9,
+    .bytes = rice_bytes,
+    .encode = rice_encode,
+    .decode = rice_decode,
+};
