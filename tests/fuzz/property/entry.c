@@ -164,9 +164,10 @@ static bool check_conserved(look *l, uint64_t i) {
         after += (double)l->after[v][i];
     }
     double applied = (double)l->value[i] * (double)l->m.divisor;
+    double least = 2.0 * (double)FLT_TRUE_MIN * (double)l->c->nranks; /* of means */
     double known = l->all->listed || l->c->config.grad_dtype == TAMIS_DTYPE_FLOAT32 ? 0.0 : 0x1p-8;
     if (!(all < 0.9 * FLT_MAX) ||
-        fabs(before - after - applied) <= 0x1p-18 * all + known * fabs(applied))
+        fabs(before - after - applied) <= 0x1p-18 * all + known * fabs(applied) + least)
         return true;
     return look_fail(l, "entry %llu: ranks had %.9g and keep %.9g, %.9g was applied",
                      (unsigned long long)i, before, after, applied);
