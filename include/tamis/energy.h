@@ -207,8 +207,8 @@ TAMIS_CHECKED tamis_status tamis_energy_domain_at(tamis_energy *energy, uint32_t
                                                   tamis_energy_domain *out);
 
 /**
- * A phase begins, or ends, on this thread now. Phases nest and overlap as they like; of one phase
- * that begins twice on a thread the second begin does nothing.
+ * A phase begins, or ends, on this thread now. Phases nest and overlap as they like. Begins of one
+ * phase on a thread are counted: it lasts from the first begin to the end that matches it.
  *
  * Cost: reading a clock and a store; no lock, no allocation after a thread's first mark, no system
  * call. Marks that come faster than they are read are dropped and counted.
