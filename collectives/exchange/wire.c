@@ -16,12 +16,10 @@ tamis_wire_type tam_wire_resolve(tamis_wire_type type) {
 
 /* A sum travels once where its values travel from all ranks, so it can afford twice the bits. */
 tamis_wire_type tam_wire_resolve_sum(tamis_wire_type sum, tamis_wire_type type) {
-    static const tamis_wire_type usual[TAMIS_WIRE_END] = {
-        [TAMIS_WIRE_FLOAT32] = TAMIS_WIRE_FLOAT32, [TAMIS_WIRE_BFLOAT16] = TAMIS_WIRE_BFLOAT16,
-        [TAMIS_WIRE_INT8] = TAMIS_WIRE_INT8,       [TAMIS_WIRE_FP4] = TAMIS_WIRE_INT8,
-        [TAMIS_WIRE_FP2] = TAMIS_WIRE_FP4,
-    };
-    return sum == TAMIS_WIRE_AUTO ? usual[tam_wire_resolve(type)] : sum;
+    tamis_wire_type own = tam_wire_resolve(type);
+    if (sum != TAMIS_WIRE_AUTO)
+        return sum;
+    return own == TAMIS_WIRE_FP4 ? TAMIS_WIRE_INT8 : own == TAMIS_WIRE_FP2 ? TAMIS_WIRE_FP4 : own;
 }
 
 /* -- lists ------------------------------------------------------------------------------------ */

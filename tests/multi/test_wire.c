@@ -332,11 +332,12 @@ static void spoil_all(const trial *what, uint64_t nth, size_t head, size_t bytes
 }
 
 static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
-    static const size_t pieces[] = {[TAMIS_INDEX_U32] = 32,
-                                    [TAMIS_INDEX_BLOCK16] = 24,
-                                    [TAMIS_INDEX_GAP8] = 8,
-                                    [TAMIS_INDEX_BITMAP] = 8,
-                                    [TAMIS_INDEX_RICE] = 8}; /* a third of 24 picks of 96 */
+    static const size_t pieces[TAMIS_INDEX_END] = {[TAMIS_INDEX_U32] = 32,
+                                                   [TAMIS_INDEX_BLOCK16] = 24,
+                                                   [TAMIS_INDEX_GAP8] = 8,
+                                                   [TAMIS_INDEX_BITMAP] = 8,
+                                                   [TAMIS_INDEX_RICE] =
+                                                       8}; /* a third of 24 picks of 96 */
     static const size_t free_bytes[TAMIS_INDEX_END] = {
         [TAMIS_INDEX_BITMAP] = 4, /* of 24, 12 are used */
         [TAMIS_INDEX_RICE] = 8,   /* 11 at most */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Wire types: golden bytes and values that NumPy made (make_wires.py), what rounding takes, and
+ * Wire types: golden bytes and values that NumPy made (wires.py), what rounding takes, and
  * bytes that nobody encoded.
  */
 #include "collectives/exchange/wire.h"
