@@ -1,22 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Phases as reported to the caller.
+ * Report phases to the caller.
  */
 #include "collectives/reducer/reducer.h"
-
-static const char *const names[TAMIS_PHASES] = {
-    [TAMIS_PHASE_ACCUMULATE] = "accumulate",
-    [TAMIS_PHASE_CUT] = "cut",
-    [TAMIS_PHASE_EXCHANGE] = "exchange",
-    [TAMIS_PHASE_APPLY] = "apply",
-    [TAMIS_PHASE_WAIT] = "wait",
-    [TAMIS_PHASE_DEVICE] = "device",
-    [TAMIS_PHASE_ARRIVE] = "arrive",
-};
-
-const char *tamis_phase_name(tamis_phase phase) {
-    return (unsigned)phase < TAMIS_PHASES ? names[phase] : "";
-}
 
 void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
                     uint64_t begin_ns, uint64_t end_ns) {

@@ -19,6 +19,7 @@
 #include "lib/base/options.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
+#include "lib/policy/match.h"
 #include "lib/policy/slice.h"
 
 /** What all ranks must have in common: facts, named in agree.c; the options follow them. */
@@ -120,12 +121,6 @@ typedef struct tam_driver {
 
 extern const tam_driver tam_driver_host;   /* host.c */
 extern const tam_driver tam_driver_stream; /* stream.c, with CUDA */
-
-/** Squared norms over the last steps, weighed alike: of what a rank picked from, as a mean over
- * ranks, and of what was applied, before any scale. */
-typedef struct tam_match {
-    double own, applied;
-} tam_match;
 
 struct tamis_reducer {
     tamis_comm *comm;
@@ -302,6 +297,9 @@ uint64_t tam_phase_end(const tamis_reducer *r, tamis_phase phase, uint32_t bucke
 /** The same for a phase that ended at `end_ns`. */
 void tam_phase_note(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t begin_ns,
                     uint64_t end_ns, double *seconds);
+/** Notify the listener of a phase of any step; adds to no statistics. */
+void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
+                    uint64_t begin_ns, uint64_t end_ns);
 
 /** arrive.c: microseconds from `since_ns` to `at_ns`, at least 1; 0 if since_ns is 0 (unknown). */
 uint32_t tam_arrive_us(uint64_t since_ns, uint64_t at_ns);
@@ -316,10 +314,6 @@ void tam_arrive_met(tam_bucket *b, uint64_t now_ns);
 void tam_arrive_forget(tamis_reducer *r);
 /** From the headers of the last bucket: which rank was last, and by how much. */
 void tam_arrive_note(tamis_reducer *r);
-
-/** phase.c: notify the listener of a phase of any step; adds to no statistics. */
-void tam_phase_tell(const tamis_reducer *r, tamis_phase phase, uint32_t bucket, uint64_t step,
-                    uint64_t begin_ns, uint64_t end_ns);
 
 /** Whether the transport may still write to its buffers: such memory is never freed. */
 static inline bool tam_reducer_lingers(const tamis_reducer *r) {

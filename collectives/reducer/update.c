@@ -6,12 +6,7 @@
 #include "collectives/reducer/reducer.h"
 
 #include "lib/policy/advise.h"
-
-#include <math.h>
-
-#define MATCH_WEIGHT 0.05 /* of the last step; measured (docs/fidelity.md) */
-#define MATCH_LEAST 1e-6  /* as far as constants may go */
-#define MATCH_MOST 1e6
+#include "lib/policy/optimizer.h"
 
 /* -- options ---------------------------------------------------------------------------------- */
 
@@ -21,37 +16,12 @@ uint32_t tam_update_used(const tamis_update *u) {
 
 /* -- a pass ----------------------------------------------------------------------------------- */
 
-/* By multiplications alone, so that all machines have the same bits. */
-static double power(double x, uint64_t exponent) {
-    double result = 1.0;
-    for (; exponent > 0; exponent /= 2, x *= x) {
-        if (exponent % 2 == 1)
-            result *= x;
-    }
-    return result;
-}
-
-static float correction(double beta, uint64_t pass) {
-    return (float)(1.0 / (1.0 - power(beta, pass)));
-}
-
 void tam_update_aim(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
-    const tamis_update *u = &r->update;
-    bool adam = u->rule == TAMIS_UPDATE_ADAM;
     b->pass = r->passes + 1;
-    b->optimizer = (tam_optimizer){
-        .rule = u->rule,
-        .first = r->first ? r->first + b->view.begin : NULL,
-        .second = r->second ? r->second + b->view.begin : NULL,
-        .keep1 = (float)u->beta1,
-        .take1 = adam ? (float)(1.0 - u->beta1) : 1.0f,
-        .keep2 = (float)u->beta2,
-        .take2 = (float)(1.0 - u->beta2),
-        .correct1 = correction(u->beta1, b->pass),
-        .correct2 = correction(u->beta2, b->pass),
-        .epsilon = (float)u->epsilon,
-    };
+    b->optimizer = tam_optimizer_of_pass(&r->update, b->pass);
+    b->optimizer.first = r->first ? r->first + b->view.begin : NULL;
+    b->optimizer.second = r->second ? r->second + b->view.begin : NULL;
     b->view.target.optimizer =
         r->first || r->second ? &b->optimizer : NULL; /* none: u is the gradient */
 }
@@ -79,24 +49,15 @@ static double applied_square(const tamis_reducer *r) {
     return sum / (ranks * ranks);
 }
 
-/* Sums in place of means: their weights cancel out. A step whose sum is not finite teaches nothing,
- * and is skipped or loses those entries. */
 tam_match tam_update_learn(const tamis_reducer *r) {
-    double own = own_square(r), applied = applied_square(r);
-    if (!(own < INFINITY && applied < INFINITY))
-        return r->match;
-    return (tam_match){(1.0 - MATCH_WEIGHT) * r->match.own + MATCH_WEIGHT * own,
-                       (1.0 - MATCH_WEIGHT) * r->match.applied + MATCH_WEIGHT * applied};
+    return tam_match_learn(r->match, own_square(r), applied_square(r));
 }
 
 double tam_update_scale(const tamis_reducer *r, const tam_match *match) {
     const tamis_update *u = r->config.update;
     if (!u || u->match == 0.0)
         return u ? u->scale : 1.0;
-    double most = r->scale_follows ? MATCH_MOST : u->scale, scale = 1.0;
-    if (match->own > 0.0 && match->applied > 0.0)
-        scale = fmax(u->match * sqrt(match->own / match->applied), MATCH_LEAST);
-    return fmin(scale, most);
+    return tam_match_scale(*match, u->match, r->scale_follows ? TAM_MATCH_MOST : u->scale);
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */
