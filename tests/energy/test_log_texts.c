@@ -4,7 +4,7 @@
  * folder as argument it writes there what check_log.py compares with docs/energy.md.
  */
 #include "lib/energy/log/log.h"
-#include "lib/energy/log/log_json.h"
+#include "lib/base/json.h"
 #include "tests/support/data.h"
 #include "tests/support/records.h"
 #include "tests/support/scratch.h"

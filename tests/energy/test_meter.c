@@ -402,6 +402,24 @@ static void test_a_run_that_goes_on_has_the_joules_of_all_its_parts(void **state
     tamis_energy_destroy(e);
 }
 
+/* A state saved before the first counter was read: its joules are told to be missing, but grams of
+ * what follows are known. */
+static void test_a_run_goes_on_from_totals_that_know_nothing(void **state) {
+    (void)state;
+    machine m;
+    tamis_energy_totals nothing = TAMIS_ENERGY_TOTALS_INIT, all = nothing;
+    switch_on(&m);
+    tamis_energy_config config = on_machine(&m);
+    config.g_per_kwh = 300.0;
+    tamis_energy *e = open_meter(&config);
+    nothing.grams = NAN;
+    assert_int_equal(tamis_energy_resume(e, &nothing), TAMIS_OK);
+    measure_window(&m, e, 0.3);
+    assert_int_equal(tamis_energy_read(e, &all), TAMIS_OK);
+    assert_true(all.known && all.grams >= 0.0 && all.missing[0]);
+    tamis_energy_destroy(e);
+}
+
 static void test_a_child_that_was_forked_leaves_the_meter_alone(void **state) {
     (void)state;
     tamis_energy *e = open_blind();
@@ -434,6 +452,7 @@ int main(void) {
         cmocka_unit_test(test_nothing_happens_without_a_meter),
         cmocka_unit_test(test_every_allocation_of_open_may_fail),
         cmocka_unit_test(test_a_run_that_goes_on_has_the_joules_of_all_its_parts),
+        cmocka_unit_test(test_a_run_goes_on_from_totals_that_know_nothing),
         cmocka_unit_test(test_a_child_that_was_forked_leaves_the_meter_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

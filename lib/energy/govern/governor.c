@@ -4,6 +4,7 @@
  */
 #include "lib/energy/govern/governor.h"
 #include "lib/base/fenv.h"
+#include "lib/base/json.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -168,17 +169,16 @@ typedef struct number {
     double value;
 } number;
 
-/* 17 digits give the same double back; a point is a point in every language. */
+/* 17 digits give the same double back. */
 static void print_numbers(const number *numbers, size_t count, char *text, size_t bytes) {
     for (size_t i = 0; i < count; i++) {
         size_t at = strlen(text);
-        if (isfinite(numbers[i].value))
-            snprintf(text + at, bytes - at, ",\"%s\":%.17g", numbers[i].name, numbers[i].value);
-        else
-            snprintf(text + at, bytes - at, ",\"%s\":null", numbers[i].name);
-        char *comma = strrchr(text + at + 1, ',');
-        if (comma)
-            *comma = '.';
+        char digits[64] = "null";
+        if (isfinite(numbers[i].value)) {
+            snprintf(digits, sizeof digits, "%.17g", numbers[i].value);
+            tam_json_plain(digits);
+        }
+        snprintf(text + at, bytes - at, ",\"%s\":%s", numbers[i].name, digits);
     }
 }
 

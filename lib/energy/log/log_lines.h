@@ -6,7 +6,7 @@
 #define TAM_ENERGY_LOG_LINES_H
 
 #include "lib/energy/log/log.h"
-#include "lib/energy/log/log_json.h"
+#include "lib/base/json.h"
 
 struct tam_energy_log {
     char *path;

@@ -69,8 +69,8 @@ static tamis_status check_numbers(const tamis_energy_config *c) {
         return tam_fail(TAMIS_E_ARGUMENT, "energy: settle_s is %g, not 0 to 5", c->settle_s);
     if (!(c->pue >= 1.0 && c->pue <= 100.0))
         return tam_fail(TAMIS_E_ARGUMENT, "energy: pue is %g, not 1 to 100", c->pue);
-    if (c->g_per_kwh < 0.0 || c->g_per_kwh > 1e6)
-        return tam_fail(TAMIS_E_ARGUMENT, "energy: g_per_kwh is %g, not 0 to 1e6", c->g_per_kwh);
+    if (c->g_per_kwh < 0.0 || c->g_per_kwh > 1e4)
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: g_per_kwh is %g, not 0 to 10000", c->g_per_kwh);
     if (c->nranks == 0 || c->rank >= c->nranks)
         return tam_fail(TAMIS_E_ARGUMENT, "energy: rank %u of %u", c->rank, c->nranks);
     return TAMIS_OK;

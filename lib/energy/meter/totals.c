@@ -81,7 +81,9 @@ static void join_missing(const tamis_energy_totals *earlier, char missing[TAMIS_
 void tam_totals_join(tamis_energy_totals *sum, const tamis_energy_totals *earlier) {
     if (earlier->size == 0)
         return;
-    add_totals(sum, earlier);
+    tamis_energy_totals part = *earlier;
+    part.grams = part.known ? part.grams : 0.0; /* as its joules */
+    add_totals(sum, &part);
     join_missing(earlier, sum->missing);
 }
 

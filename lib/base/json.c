@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "lib/energy/log/log_json.h"
+#include "lib/base/json.h"
 
 #include <math.h>
 #include <stdio.h>

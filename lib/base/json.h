@@ -2,8 +2,8 @@
  *
  * A text that grows, and JSON in it that is the same in every locale.
  */
-#ifndef TAM_ENERGY_LOG_JSON_H
-#define TAM_ENERGY_LOG_JSON_H
+#ifndef TAM_BASE_JSON_H
+#define TAM_BASE_JSON_H
 
 #include "lib/base/base.h"
 
