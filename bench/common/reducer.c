@@ -76,12 +76,25 @@ static void set_one(char *pair, const char *own, tamis_reducer_config *config,
     set_field(&option, equals + 1, whole + option.offset);
 }
 
+/* Whether the next pair has a name that was given before. */
+static bool given_before(const char *text, const char *pair, size_t at) {
+    size_t name = strcspn(pair, "=") + 1;
+    for (const char *p = text; p < text + at; p += strcspn(p, ",") + 1) {
+        if (strncmp(p, pair, name) == 0)
+            return true;
+    }
+    return false;
+}
+
 void bench_reducer_set(const char *text, const char *own, tamis_reducer_config *config,
                        tamis_update *update) {
     char *copy = text ? strdup(text) : NULL, *rest = NULL;
     char *pair = copy ? strtok_r(copy, ",", &rest) : NULL;
-    for (; pair; pair = strtok_r(NULL, ",", &rest))
+    for (; pair; pair = strtok_r(NULL, ",", &rest)) {
+        if (given_before(text, pair, (size_t)(pair - copy)))
+            bench_usage("--set %s: it is given twice", pair);
         set_one(pair, own, config, update);
+    }
     free(copy);
 }
 

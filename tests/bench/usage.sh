@@ -38,6 +38,7 @@ for program in "$@"; do
     tamis_perf | tamis_train)
         expect 2 "^$name: --set oker: a reducer has no such option" "$program" --set oker=2
         expect 2 "^$name: --set overselect: .* name=value" "$program" --set overselect
+        expect 2 "^$name: --set block=64: it is given twice" "$program" --set block=32,block=64
         expect 2 "^$name: --set block=x: it is no number" "$program" --set overselect=2,block=x
         expect 2 "^$name: --set share=odd: it is one of norm|length" "$program" --set share=odd
         expect 2 "^$name: --set density: the program sets that itself" "$program" --set density=1
