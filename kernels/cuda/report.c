@@ -41,10 +41,8 @@ static bool find_newest(const tam_cuda_report *ring, tam_cuda_report *out) {
 static tamis_status find_report(const tam_cuda_step *s, uint64_t serial, bool *done,
                                 tam_cuda_report *out) {
     const tam_cuda_report *at = &s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS];
+    *done = read_report(at, out) == serial;
     uint64_t there = last_report(s, serial);
-    *done = there == serial;
-    if (*done)
-        *out = *at;
     if (there > serial)
         return tam_fail(TAMIS_E_STATE, "the report of step %llu has been overwritten",
                         (unsigned long long)serial);
