@@ -185,6 +185,25 @@ static void test_scales_that_are_negative_or_infinite_are_refused(void **state) 
     }
 }
 
+/* -- defaults --------------------------------------------------------------------------------- */
+
+/* Sums of a type never have fewer bits than its values: a rank would lose again what its residual
+ * just kept. */
+static void test_sums_have_a_default_of_at_least_as_many_bits(void **state) {
+    (void)state;
+    assert_int_equal(tam_wire_resolve(TAMIS_WIRE_AUTO), TAMIS_WIRE_FLOAT32);
+    assert_int_equal(tam_wire_resolve_sum(TAMIS_WIRE_AUTO, TAMIS_WIRE_AUTO), TAMIS_WIRE_FLOAT32);
+    assert_int_equal(tam_wire_resolve_sum(TAMIS_WIRE_AUTO, TAMIS_WIRE_FP4), TAMIS_WIRE_INT8);
+    assert_int_equal(tam_wire_resolve_sum(TAMIS_WIRE_AUTO, TAMIS_WIRE_FP2), TAMIS_WIRE_FP4);
+    for (tamis_wire_type type = TAMIS_WIRE_FLOAT32; type < TAMIS_WIRE_END; type++) {
+        tamis_wire_type sum = tam_wire_resolve_sum(TAMIS_WIRE_AUTO, type);
+        assert_true(sum > TAMIS_WIRE_AUTO && sum < TAMIS_WIRE_END);
+        assert_true(tam_wire_of(sum)->bits >= tam_wire_of(type)->bits);
+        assert_int_equal(tam_wire_resolve(type), type);
+        assert_int_equal(tam_wire_resolve_sum(type, TAMIS_WIRE_FP2), type);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_are_those_that_numpy_makes),
@@ -194,6 +213,7 @@ int main(void) {
         cmocka_unit_test(test_the_largest_floats_stay_finite),
         cmocka_unit_test(test_any_bytes_are_decoded_or_refused_within_their_bounds),
         cmocka_unit_test(test_scales_that_are_negative_or_infinite_are_refused),
+        cmocka_unit_test(test_sums_have_a_default_of_at_least_as_many_bits),
     };
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
