@@ -13,6 +13,7 @@
  *             8 (p + u) (P - 1) / P; and heads of 136 + 8 P bytes, and 4128 every 32nd step, to
  *             P - 1 others. Survivors that move, where regions are uneven, come on top
  *     dense   all-reduce of n values: 8 n (P - 1) / P
+ *     quantized   n values to the owners of their slices, n sums to all: 2 v n (P - 1) / P
  *     union among nodes of G ranks   slices of the gradient in a node: 4 n (G - 1) / G; union of a
  *                                    slice
  *             among P / G ranks; indices and sums of the slice to the node: (i + 4 u / G) (G - 1)
@@ -81,6 +82,8 @@ double perf_wire_model(const perf_case *c, double picked, double selected) {
                                       (tamis_wire_type)c->settings->values);
     if (strcmp(c->scheme.exchange, "dense") == 0)
         return 8 * (double)c->shape.n * others / p;
+    if (strcmp(c->scheme.exchange, "quantized") == 0)
+        return (value + sum) * (double)c->shape.n * others / p;
     if (strcmp(c->scheme.exchange, "balanced-pairs") == 0)
         return others * (136 + 8 * p + 4128.0 / 32) + 8 * (picked + selected) * others / p;
     if (c->settings->nodes_of > 1)

@@ -30,9 +30,13 @@ static void check_settings(perf_settings *s) {
     if (s->op == PERF_DENSE) {
         s->scheme = "dense";
         s->output = TAMIS_OUTPUT_DENSE;
+    }
+    if (strcmp(s->scheme, "dense") == 0 || strcmp(s->scheme, "quantized") == 0) {
         s->densities[0] = 1.0;
         s->ndensities = 1;
     }
+    if (strcmp(s->scheme, "quantized") == 0 && s->values == TAMIS_WIRE_AUTO)
+        s->values = TAMIS_WIRE_FP4; /* as the library does */
     if (s->device == TAMIS_DEVICE_CUDA && (perf_one_pass(s->op) || s->op == PERF_EXCHANGE))
         bench_usage("--op %s is for --device cpu: a step on a CUDA device cannot be divided from "
                     "outside; use --op step",

@@ -39,6 +39,7 @@ static tamis_status open_balanced(tam_bucket_view *view, void **out) {
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     b->sparse.view = view;
     b->sparse.slots = choose_slots(view);
+    b->sparse.most = tam_sparse_union(view, &b->sparse.slots);
     tamis_status status = tam_sparse_open(&b->sparse);
     if (status == TAMIS_OK)
         status = tam_regions_open(view->rank, view->nranks, view->division->grid.n,
@@ -104,7 +105,7 @@ static tamis_status apply(void *self) {
 }
 
 const tam_exchange tam_exchange_regions = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED,
     .open = open_balanced,
     .close = close_balanced,
     .limit = tam_sparse_limit,

@@ -297,7 +297,7 @@ static tamis_status skip(void *self) {
 }
 
 const tam_exchange tam_exchange_hierarchical = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS,
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_COLLECTS,
     .open = open_hierarchical,
     .close = close_hierarchical,
     .limit = limit,

@@ -20,6 +20,7 @@ static tamis_status open_pairs(tam_bucket_view *view, void **out) {
     s->slots = tam_sparse_slots(view);
     s->slots.with_values = true;
     s->rounds = tam_wire_rounds(s->slots.wire);
+    s->most = tam_sparse_union(view, &s->slots);
     tamis_status status = tam_sparse_open(s);
     if (status != TAMIS_OK) {
         close_pairs(s, false);
@@ -50,7 +51,8 @@ static tamis_status run(void *self, tam_link *link) {
 }
 
 const tam_exchange tam_exchange_pairs = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
+    .traits =
+        TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
     .open = open_pairs,
     .close = close_pairs,
     .limit = tam_sparse_limit,

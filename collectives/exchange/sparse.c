@@ -62,7 +62,6 @@ tamis_status tam_sparse_open(tam_sparse *s) {
     bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL;
     size_t came = s->slots.with_values ? s->slots.capacity : 0;
     TAM_TRY(tam_slots_open(&s->slots));
-    s->most = tam_sparse_union(v, &s->slots);
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
     s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);

@@ -35,7 +35,7 @@ tam_slots tam_sparse_slots(const tam_bucket_view *view);
 /** Most entries in the union of such slots. */
 size_t tam_sparse_union(const tam_bucket_view *view, const tam_slots *slots);
 
-/** Memory for a row whose view and slots are set. Close it in any case. */
+/** Memory for a row whose view, slots and `most` are set. Close it in any case. */
 tamis_status tam_sparse_open(tam_sparse *s);
 void tam_sparse_close(tam_sparse *s, bool lingers);
 

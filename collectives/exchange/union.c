@@ -5,81 +5,32 @@
  */
 #include "collectives/exchange/table.h"
 
-#include "collectives/exchange/sparse.h"
-#include "collectives/exchange/wire_sum.h"
-
-typedef struct united {
-    tam_sparse sparse; /* first */
-    tam_wire_sum sum;
-} united;
-
-static void close_union(void *self, bool lingers) {
-    united *u = self;
-    if (!u)
-        return;
-    tam_sparse_close(&u->sparse, lingers);
-    tam_wire_sum_close(&u->sum, lingers);
-    tam_free(u);
-}
-
-static tam_wire_sum choose_sum(const tam_bucket_view *v) {
-    tamis_wire_type up = tam_wire_resolve(v->config->wire_type);
-    tamis_wire_type down = tam_wire_resolve_sum(v->config->wire_type_sum, up);
-    return (tam_wire_sum){.up = tam_wire_of(up),
-                          .down = tam_wire_of(down),
-                          .nranks = v->nranks,
-                          .gathers = v->gathers};
-}
+#include "collectives/exchange/united.h"
 
 static tamis_status open_union(tam_bucket_view *view, void **out) {
-    united *u = tam_alloc(sizeof *u);
-    if (!u)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
-    u->sum = choose_sum(view);
-    u->sparse.view = view;
-    u->sparse.slots = tam_sparse_slots(view);
-    u->sparse.rounds = tam_wire_sum_rounds(&u->sum);
-    tamis_status status = tam_sparse_open(&u->sparse);
-    if (status == TAMIS_OK)
-        status = tam_wire_sum_open(&u->sum, u->sparse.most);
-    if (status != TAMIS_OK) {
-        close_union(u, false);
-        return status;
-    }
+    tam_slots slots = tam_sparse_slots(view);
+    tam_united *u = NULL;
+    TAM_TRY(tam_united_open(view, &slots, tam_sparse_union(view, &slots), &u));
     *out = u;
     return TAMIS_OK;
 }
 
-/* Read what this rank gives at the union, and sum it over ranks. */
-static tamis_status sum(united *u, tam_link *link, size_t count) {
-    tam_sparse *s = &u->sparse;
-    tam_bucket_view *v = s->view;
-    TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
-    v->out.given_sum = tam_sparse_squares(s->values, count);
-    TAM_TRY(tam_wire_sum_run(&u->sum, link, s->values, count, s->errors));
-    if (s->errors)
-        v->out.given_sum -= tam_sparse_squares(s->errors, count);
-    return TAMIS_OK;
-}
-
 static tamis_status run(void *self, tam_link *link) {
-    united *u = self;
-    tam_sparse *s = &u->sparse;
+    tam_united *u = self;
     size_t count;
     bool stops;
-    TAM_TRY(tam_sparse_gather(s, link, &stops));
+    TAM_TRY(tam_sparse_gather(&u->sparse, link, &stops));
     if (stops)
         return TAMIS_OK;
-    TAM_TRY(tam_sparse_unite(s, &count));
-    TAM_TRY(sum(u, link, count));
-    tam_sparse_tell(s, count, (tam_entries){s->indices, s->errors, count});
-    return TAMIS_OK;
+    TAM_TRY(tam_sparse_unite(&u->sparse, &count));
+    return tam_united_sum(u, link, count);
 }
 
 const tam_exchange tam_exchange_union = {
-    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
+    .traits =
+        TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_LEARNS | TAM_TRAIT_TIMED | TAM_TRAIT_DEVICE,
     .open = open_union,
-    .close = close_union,
+    .close = tam_united_close,
     .limit = tam_sparse_limit,
     .collect = tam_nothing_to_send,
     .accumulate = tam_sparse_accumulate,

@@ -18,7 +18,7 @@ tamis_status tamis_reducer_bucket_at(const tamis_reducer *r, uint32_t index, tam
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket_at: there is no bucket %u of %u",
                         index, r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
-    bool lists = b->exchange->traits & TAM_TRAIT_PICKS;
+    bool lists = !tam_scheme_whole(b->scheme);
     tam_strided held = tam_strided_of(&b->slice.division, b->slice.local);
     tamis_bucket own = {.size = sizeof own,
                         .first_segment = b->first_segment,

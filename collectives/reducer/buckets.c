@@ -41,7 +41,7 @@ static tamis_status open_shared_residual(tam_bucket *b) {
         TAM_TRY(open_vector(b, &r->second, "second moments"));
     b->view.acc = r->acc + b->held_at;
     b->view.keeps = true;
-    if (u && u->rule == TAMIS_UPDATE_MOMENTUM && r->first)
+    if (tam_update_masks(r))
         b->view.masked = r->first + b->view.begin;
     return TAMIS_OK;
 }
@@ -165,7 +165,7 @@ static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
     const tamis_reducer_config *c = &r->config;
     tam_link_model link = tam_reducer_link(r);
     return tam_bucket_plan(r->layout, c->bucket_length, c->density, r->comm->nranks,
-                           tam_scheme_dense(r->scheme), &link, ranges);
+                           tam_scheme_whole(r->scheme), &link, ranges);
 }
 
 /* Arrays that have one entry per bucket or segment. */

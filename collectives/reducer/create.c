@@ -50,9 +50,11 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     TAM_TRY(check_numbers(&c));
     TAM_TRY(read_update(r, c.update));
     even_out(&c, &r->update);
-    tam_update_complete(r, &c);
     TAM_TRY(tam_scheme_parse(c.scheme, &r->scheme));
     c.scheme = NULL; /* the caller's memory */
+    if (r->scheme.exchange == TAM_EXCHANGE_QUANTIZED && c.wire_type == TAMIS_WIRE_AUTO)
+        c.wire_type = TAMIS_WIRE_FP4;
+    tam_update_complete(r, &c);
     c.overselect = c.overselect != 0.0 ? c.overselect : 1.5;
     c.ranks_per_node = c.ranks_per_node > 1 ? c.ranks_per_node : 0;
     c.density_max = c.density_max != 0.0 ? c.density_max : c.density;
@@ -103,11 +105,10 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
 /* -- memory ----------------------------------------------------------------------------------- */
 
 static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
-    bool dense = tam_scheme_dense(r->scheme);
-    tam_reducer_set_k(r, dense ? layout->ordinary
-                               : tam_reducer_entries(r->config.density, layout->ordinary));
-    r->k_max =
-        dense ? layout->ordinary : tam_reducer_entries(r->config.density_max, layout->ordinary);
+    bool whole = tam_scheme_whole(r->scheme);
+    uint64_t n = layout->ordinary;
+    tam_reducer_set_k(r, whole ? n : tam_reducer_entries(r->config.density, n));
+    r->k_max = whole ? n : tam_reducer_entries(r->config.density_max, n);
     return tam_buckets_open(r);
 }
 

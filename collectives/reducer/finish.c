@@ -26,6 +26,10 @@ static bool learns(const tam_bucket *b) {
     return b->exchange->traits & TAM_TRAIT_LEARNS;
 }
 
+static bool keeps(const tam_bucket *b) {
+    return b->exchange->traits & TAM_TRAIT_KEEPS;
+}
+
 /* -- decide ----------------------------------------------------------------------------------- */
 
 tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
@@ -164,7 +168,7 @@ static void add_up(tamis_reducer *r) {
         s->candidates += out->candidates;
         s->rescans += out->rescans;
         s->nonfinite += out->nonfinite;
-        for (uint32_t rank = 0; rank < r->comm->nranks && learns(b); rank++)
+        for (uint32_t rank = 0; rank < r->comm->nranks && keeps(b); rank++)
             r->picked[rank] += out->picked[rank];
     }
     for (uint32_t rank = 0; rank < r->comm->nranks; rank++)
@@ -180,7 +184,7 @@ static void note_norms(tamis_reducer *r) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         const tam_outcome *out = &b->view.out;
-        if (!learns(b))
+        if (!keeps(b))
             continue;
         float key = tam_head_at(&out->heads, out->heads.own)->key;
         for (uint32_t g = 0; g < b->division.grid.ngroups; g++)

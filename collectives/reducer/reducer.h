@@ -231,6 +231,9 @@ void tam_update_follow(tamis_reducer *r);
 uint32_t tam_update_used(const tamis_update *update);
 /** refuse.c: UNSUPPORTED if the reducer's options do not go together, or not with the call. */
 tamis_status tam_refuse(const tamis_reducer *r, const char *call);
+/** Whether momentum is cleared where entries leave the residual (DGC's factor masking), lest old
+ * entries count twice. Where everything leaves in every step there are no old ones. */
+bool tam_update_masks(const tamis_reducer *r);
 /** Update mode: set what the rule needs in the next pass, and this bucket's moments, in the
  * bucket's target, which is otherwise complete. */
 void tam_update_aim(tam_bucket *b);

@@ -11,6 +11,10 @@ static bool dense(const tamis_reducer *r) {
     return tam_scheme_dense(r->scheme);
 }
 
+static bool whole(const tamis_reducer *r) {
+    return tam_scheme_whole(r->scheme);
+}
+
 static bool by_nodes(const tamis_reducer *r) {
     return r->config.ranks_per_node > 1;
 }
@@ -96,7 +100,7 @@ static const struct row {
     {{0, create, "wire_type_sum", "exchange pairs", "picks travel, and no sums; use auto"},
      sums_of_pairs},
     {{0, create, "a wire_type that rounds", "scheme dense",
-      "it has no residual to keep what rounding takes; use float32"},
+      "it has no residual to keep what rounding takes; use scheme quantized"},
      dense_and_rounding},
     {{0, create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
     {{0, create, "a wire_type that rounds", "exchange balanced-pairs",
@@ -135,7 +139,8 @@ static const struct row {
     {{0, accumulate, "a micro-batch", "update",
       "a step has one pass, of the whole gradient; add up micro-batches before start"},
      has_update},
-    {{0, set_density, "another density", "scheme dense", "it sends everything"}, dense},
+    {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},
+     whole},
     {{0, set_density, "another density", "steps that a device runs by itself",
       "the sizes of their messages are fixed; make another reducer"},
      has_driver},

@@ -15,10 +15,6 @@ typedef struct undo_list {
 
 /* -- where things are ------------------------------------------------------------------------- */
 
-static bool masks(const tamis_reducer *r) {
-    return r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first;
-}
-
 /* Most entries that may leave a bucket's residual in a step that can be taken back. Depends only on
  * what all states of such a reducer have in common, not on formats or on what exchange auto chose.
  * Even, to keep the lists 8-byte aligned. */
@@ -37,7 +33,7 @@ static size_t room_of(const tam_bucket *b) {
 }
 
 static size_t list_bytes(const tam_bucket *b) {
-    return sizeof(undo_list) + room_of(b) * sizeof(float) * (3 + masks(b->reducer));
+    return sizeof(undo_list) + room_of(b) * sizeof(float) * (3 + tam_update_masks(b->reducer));
 }
 
 /* Head and snapshot. */
@@ -120,7 +116,7 @@ static tamis_status note_list(tam_bucket *b, const tam_entries *given) {
         memcpy(values_of(b, list, 1), given->values, bytes);
     else
         memset(values_of(b, list, 1), 0, bytes);
-    if (!masks(r))
+    if (!tam_update_masks(r))
         return TAMIS_OK;
     return r->device->gather(b->view.kernels, b->view.masked, given->indices, given->count,
                              values_of(b, list, 2));
@@ -153,7 +149,7 @@ void tam_undo_drop(tam_bucket *b) {
  * scratch: dropped entries have none. */
 static tamis_status keep_zeros(tam_bucket *b, undo_list *list, const float *vector) {
     float *now = values_of(b, list, 1), *values = values_of(b, list, 0);
-    float *masked = masks(b->reducer) ? values_of(b, list, 2) : NULL;
+    float *masked = tam_update_masks(b->reducer) ? values_of(b, list, 2) : NULL;
     uint32_t *indices = indices_of(list);
     size_t kept = 0;
     TAM_TRY(b->reducer->device->gather(b->view.kernels, vector, indices, (size_t)list->count, now));
@@ -177,7 +173,7 @@ tamis_status tam_undo_skip(tamis_reducer *r) {
         undo_list *list = list_of(b);
         if (list->count > 0)
             TAM_TRY(keep_zeros(b, list, b->view.acc));
-        if (list->count > 0 && masks(r))
+        if (list->count > 0 && tam_update_masks(r))
             TAM_TRY(keep_zeros(b, list, b->view.masked));
     }
     return TAMIS_OK;
@@ -239,7 +235,7 @@ static tamis_status give_back_all(tam_bucket *b, float *scratch) {
         return TAMIS_OK;
     TAM_TRY(give_back(b, b->view.acc, values_of(b, list, 0), values_of(b, list, 1), list->decay,
                       scratch, &lost));
-    if (masks(r))
+    if (tam_update_masks(r))
         TAM_TRY(
             give_back(b, b->view.masked, values_of(b, list, 2), NULL, list->keep, scratch, &lost));
     b->view.early_nonfinite += lost;

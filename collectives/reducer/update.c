@@ -14,6 +14,11 @@ uint32_t tam_update_used(const tamis_update *u) {
     return u->rule == TAMIS_UPDATE_ADAM ? TAM_UPDATE_COUNT : TAM_UPDATE_beta2;
 }
 
+bool tam_update_masks(const tamis_reducer *r) {
+    return r->config.update && r->update.rule == TAMIS_UPDATE_MOMENTUM && r->first &&
+           !tam_scheme_whole(r->scheme);
+}
+
 /* -- a pass ----------------------------------------------------------------------------------- */
 
 void tam_update_aim(tam_bucket *b) {
@@ -66,7 +71,7 @@ void tam_update_complete(tamis_reducer *r, tamis_reducer_config *c) {
     tamis_update advised = r->update;
     double decay = 1.0;
     if (c->update)
-        tam_update_advise(c->density, &advised, &decay);
+        tam_update_advise(tam_scheme_whole(r->scheme) ? 1.0 : c->density, &advised, &decay);
     r->scale_follows = c->update && r->update.scale == 0.0;
     if (!r->scale_follows)
         advised.scale = r->update.scale;

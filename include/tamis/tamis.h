@@ -602,6 +602,11 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
  *     threshold   exact | step | predict | fixed | sage | reuse
  *     exchange    union | pairs | balanced-pairs | auto
  *
+ * The presets `dense` and `quantized` select nothing: every element travels in every step, whatever
+ * `density` says. dense sums gradients as they are. quantized (1-bit SGD's error feedback, Seide et
+ * al., Interspeech 2014) sends the residual in `wire_type`, of which auto is then fp4, and keeps
+ * what rounding takes.
+ *
  * A preset is a row of four: see tamis_scheme_list. Combinations that have no meaning are refused
  * with a sentence. docs/algorithm.md describes each policy.
  *

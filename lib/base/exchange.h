@@ -34,7 +34,8 @@ enum {
     TAM_TRAIT_LEARNS = 2,   /* adapts thresholds to what all ranks picked */
     TAM_TRAIT_COLLECTS = 4, /* accumulate needs the data of collect */
     TAM_TRAIT_TIMED = 8,    /* heads report when each rank began */
-    TAM_TRAIT_DEVICE = 16   /* a device can run such steps by itself */
+    TAM_TRAIT_DEVICE = 16,  /* a device can run such steps by itself */
+    TAM_TRAIT_KEEPS = 32    /* what it does not send stays in the residual */
 };
 
 /** A list of entries, index ascending. */

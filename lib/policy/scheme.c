@@ -34,6 +34,8 @@ static const tamis_scheme_info presets[] = {
      "Ok-Topk (Li and Hoefler, PPoPP 2022, arXiv 2201.07598)"},
     {SIZE, "tamis-update", "cyclic", "global", "predict", "union",
      "tamis with one cut for all layers, for update mode (docs/fidelity.md)"},
+    {SIZE, "quantized", "all", "global", "exact", "quantized",
+     "every element in few bits, with error feedback (Seide et al., Interspeech 2014)"},
     {SIZE, "auto", "cyclic", "norm", "predict", "auto",
      "tamis or dense, bucket by bucket, whichever should be faster (docs/exchange.md)"},
 };
@@ -114,10 +116,6 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
     return TAMIS_OK;
 }
 
-static bool names_dense(tam_scheme s) {
-    return s.exchange == TAM_EXCHANGE_DENSE;
-}
-
 static bool names_rows(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_ROWS;
 }
@@ -152,7 +150,9 @@ static const struct refusal {
     bool (*holds)(tam_scheme s);
 } refusals[] = {
     {"exchange dense", "policies of your own", "it selects nothing; use the preset dense",
-     names_dense},
+     tam_scheme_dense},
+    {"exchange quantized", "policies of your own", "it selects nothing; use the preset quantized",
+     tam_scheme_whole},
     {"exchange rows", "policies of your own",
      "segments are exchanged so whose layout says it (tamis_layout_set_rows)", names_rows},
     {"ownership bins", "another budget than norm or threshold than exact",

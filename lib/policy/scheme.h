@@ -35,7 +35,8 @@ typedef enum tam_threshold {
  *
  *     union            indices gathered, the values of all ranks summed at their union
  *     pairs            (index, value) gathered, each rank gives only what it picked
- *     dense            everything
+ *     dense            the gradients, no residual
+ *     quantized        every element of the residual, in a wire type
  *     balanced-pairs   pairs to the owners of regions, the largest sums to all (Ok-Topk)
  *     rows             all rows of a segment that any rank touched; the layout asks for it
  */
@@ -45,7 +46,8 @@ typedef enum tam_threshold {
     row(PAIRS, pairs, "pairs") \
     row(DENSE, dense, "dense") \
     row(REGIONS, regions, "balanced-pairs") \
-    row(ROWS, rows, "rows")
+    row(ROWS, rows, "rows") \
+    row(QUANTIZED, quantized, "quantized")
 /* clang-format on */
 
 #define TAM_EXCHANGE_ENUMERATOR(NAME, name, word) TAM_EXCHANGE_##NAME,
@@ -77,9 +79,14 @@ const char *tam_scheme_exchange(tam_scheme scheme);
 
 /* What follows from a scheme; each rule in one place. */
 
-/** Everything travels: no picks, no residual. */
+/** No residual. */
 TAM_SHARED bool tam_scheme_dense(tam_scheme s) {
     return s.exchange == TAM_EXCHANGE_DENSE;
+}
+
+/** Every element travels in every step: the density is 1, whatever is asked for. */
+TAM_SHARED bool tam_scheme_whole(tam_scheme s) {
+    return s.exchange == TAM_EXCHANGE_DENSE || s.exchange == TAM_EXCHANGE_QUANTIZED;
 }
 
 /** Ranks give only what they picked, not all they hold at the union. */

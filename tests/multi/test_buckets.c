@@ -27,7 +27,7 @@ static void check_scheme(const scheme_case *scheme, const trial_record *record) 
     check_conservation(record);
     if (scheme->exclusive && scheme->counted)
         check_count(record);
-    if (scheme->all_at_once && (scheme->dense || record->trial.density == 1))
+    if (scheme->all_at_once && (scheme->whole || record->trial.density == 1))
         check_all_applied(record);
 }
 

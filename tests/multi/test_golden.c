@@ -334,7 +334,7 @@ static void test_every_sparse_preset_selects_what_was_published(void **state) {
     for (size_t i = 0; tamis_scheme_list(i, &info); i++) {
         char path[SCRATCH_PATH];
         size_t bytes = 0;
-        if (strcmp(info.exchange, "dense") == 0 || strcmp(info.exchange, "auto") == 0)
+        if (strstr("dense quantized auto", info.exchange)) /* these select nothing of their own */
             continue;
         snprintf(path, sizeof path, GOLDEN_FOLDER "/%s.txt", info.name);
         char *text = (char *)scratch_read(path, &bytes);

@@ -44,7 +44,7 @@ static void check_scheme(const scheme_case *scheme, const trial_record *record) 
         check_count(record);
     if (scheme->all && scheme->counted && !scheme->by_segment)
         check_picked(record);
-    if (scheme->all_at_once && (scheme->dense || record->trial.density == 1))
+    if (scheme->all_at_once && (scheme->whole || record->trial.density == 1))
         check_all_applied(record);
 }
 

@@ -17,11 +17,12 @@ static void fill(const tamis_scheme_info *info, scheme_case *out) {
     out->dense = is(info->name, "dense");
     out->exclusive = is(info->ownership, "cyclic") || is(info->ownership, "rotate") ||
                      is(info->ownership, "leader") || is(info->ownership, "balanced");
-    out->all = is(info->ownership, "all") && !out->dense;
+    out->whole = out->dense || is(info->name, "quantized");
+    out->all = is(info->ownership, "all") && !out->whole;
     out->counted = is(info->threshold, "exact") || is(info->threshold, "predict");
     out->by_segment =
         out->counted && is(info->budget, "norm") && is(info->threshold, "exact") && !out->exclusive;
-    out->all_at_once = out->dense || (out->counted && !out->by_segment &&
+    out->all_at_once = out->whole || (out->counted && !out->by_segment &&
                                       (out->all || is(info->exchange, "union")));
 }
 

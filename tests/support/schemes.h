@@ -10,7 +10,8 @@
 
 typedef struct scheme_case {
     char name[64];
-    bool dense;       /* everything travels; no residual */
+    bool dense;       /* no residual */
+    bool whole;       /* everything travels */
     bool exclusive;   /* one owner per entry, known before the step: not ownership all or bins */
     bool all;         /* ownership all: every rank picks from everything */
     bool counted;     /* threshold exact or predict: the count is not left to a threshold */

@@ -39,6 +39,8 @@ void trial_fill(const trial *what, uint32_t rank, uint32_t step, float *out) {
 
 uint64_t trial_target(const trial *what) {
     uint64_t k = (uint64_t)(what->density * (double)what->n);
+    if (strcmp(what->scheme, "quantized") == 0)
+        return what->n;
     return k > 0 ? k : 1;
 }
 
@@ -232,7 +234,7 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.worker = shared->trial->worker;
     config.grad_dtype = shared->trial->type;
     config.index_format = shared->trial->format;
-    config.wire_type = shared->trial->wire;
+    config.wire_type = shared->trial->wire ? shared->trial->wire : TAMIS_WIRE_FLOAT32;
     config.update = shared->trial->update;
     config.residual_decay = 1.0 - shared->trial->forgets;
     config.link_latency_us = shared->trial->latency_us;

@@ -20,6 +20,8 @@ static bool is_bfloat16(const look *l) {
 /* Types with scales, or one for values and another for sums. */
 bool look_is_mixed(const look *l) {
     const tamis_reducer_config *o = &l->c->config;
+    if (fuzz_is(l->c, 3, "quantized") && o->wire_type == TAMIS_WIRE_AUTO)
+        return true;
     return !is_bfloat16(l) &&
            (o->wire_type > TAMIS_WIRE_FLOAT32 || o->wire_type_sum > TAMIS_WIRE_FLOAT32);
 }
@@ -185,7 +187,8 @@ bool look_entry(look *l, const tamis_bucket *b, uint64_t i) {
         return check_kept(l, i);
     if (look_is_mixed(l))
         return check_conserved(l, i);
-    return look_is_kind(b, "union") ? check_union(l, i) : check_pairs(l, i);
+    bool sums = look_is_kind(b, "union") || look_is_kind(b, "quantized");
+    return sums ? check_union(l, i) : check_pairs(l, i);
 }
 
 /* -- moments ---------------------------------------------------------------------------------- */

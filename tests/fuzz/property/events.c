@@ -118,6 +118,11 @@ static bool put_residual(worker *w) {
     return fine;
 }
 
+/* Its density cannot change. */
+static bool is_whole(const fuzz_case *c) {
+    return fuzz_is(c, 3, "dense") || fuzz_is(c, 3, "quantized");
+}
+
 static bool misuse(worker *w) {
     tamis_step none = TAMIS_STEP_INIT, wrong = TAMIS_STEP_INIT;
     int done;
@@ -128,7 +133,7 @@ static bool misuse(worker *w) {
            GIVES(w, TAMIS_E_ARGUMENT, tamis_reducer_start(w->reducer, &none)) &&
            GIVES(w, TAMIS_E_ARGUMENT, tamis_reducer_start(w->reducer, &wrong)) &&
            GIVES(w, TAMIS_E_ARGUMENT, tamis_reducer_ready(w->reducer, w->c->nsegments, &wrong)) &&
-           GIVES(w, fuzz_is(w->c, 3, "dense") ? TAMIS_E_UNSUPPORTED : TAMIS_E_ARGUMENT,
+           GIVES(w, is_whole(w->c) ? TAMIS_E_UNSUPPORTED : TAMIS_E_ARGUMENT,
                  tamis_reducer_set_density(w->reducer, 1.5));
 }
 
@@ -138,7 +143,7 @@ static bool set_density(worker *w, const step_plan *plan) {
     common *all = &w->team->out->common[w->step];
     if (w->rank == 0 && status == TAMIS_OK)
         all->density = plan->density;
-    if (fuzz_is(w->c, 3, "dense"))
+    if (is_whole(w->c))
         return worker_expect(w, TAMIS_E_UNSUPPORTED, status, "tamis_reducer_set_density");
     return status == TAMIS_E_ARGUMENT ||
            worker_expect(w, TAMIS_OK, status, "tamis_reducer_set_density");

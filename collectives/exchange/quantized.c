@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Exchange quantized: every element of the residual travels in a wire type, and what rounding takes
+ * stays. The error feedback of 1-bit SGD (Seide et al., Interspeech 2014) with the codes of wire.h,
+ * for values and for their sums. Slots carry heads alone, so that steps are compared and ranks that
+ * are late are seen, as with picks.
+ */
+#include "collectives/exchange/table.h"
+
+#include "collectives/exchange/united.h"
+
+static tam_slots choose_slots(const tam_bucket_view *v) {
+    return (tam_slots){
+        .rank = v->rank,
+        .nranks = v->nranks,
+        .nstats = tam_pick_sums(v),
+        .format = TAMIS_INDEX_U32, /* of empty lists */
+        .config = v->config_hash,
+    };
+}
+
+static tamis_status open_quantized(tam_bucket_view *view, void **out) {
+    tam_slots slots = choose_slots(view);
+    tam_united *u = NULL;
+    size_t length = (size_t)view->layout->length;
+    TAM_TRY(tam_united_open(view, &slots, length, &u));
+    for (size_t i = 0; i < length; i++)
+        u->sparse.indices[i] = (uint32_t)i;
+    *out = u;
+    return TAMIS_OK;
+}
+
+static tamis_status pick(void *self) {
+    tam_cut_result nothing = {0};
+    tam_sparse_fill_head(self, &nothing);
+    return TAMIS_OK;
+}
+
+static tamis_status run(void *self, tam_link *link) {
+    tam_united *u = self;
+    tam_bucket_view *v = u->sparse.view;
+    bool stops;
+    TAM_TRY(tam_sparse_gather(&u->sparse, link, &stops));
+    if (stops)
+        return TAMIS_OK;
+    for (uint32_t rank = 0; rank < v->nranks; rank++)
+        v->out.picked[rank] = (uint32_t)v->layout->length;
+    return tam_united_sum(u, link, (size_t)v->layout->length);
+}
+
+const tam_exchange tam_exchange_quantized = {
+    .traits = TAM_TRAIT_PICKS | TAM_TRAIT_KEEPS | TAM_TRAIT_TIMED,
+    .open = open_quantized,
+    .close = tam_united_close,
+    .limit = tam_nothing_to_limit,
+    .collect = tam_nothing_to_send,
+    .accumulate = tam_sparse_accumulate,
+    .plan = tam_sparse_plan,
+    .pick = pick,
+    .run = run,
+    .drop = tam_sparse_drop,
+    .apply = tam_sparse_apply,
+    .skip = tam_nothing_to_do,
+    .state_words = tam_nothing_words,
+    .state = tam_nothing_state,
+    .state_valid = tam_nothing_valid,
+};

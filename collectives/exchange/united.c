@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/exchange/united.h"
+
+void tam_united_close(void *self, bool lingers) {
+    tam_united *u = self;
+    if (!u)
+        return;
+    tam_sparse_close(&u->sparse, lingers);
+    tam_wire_sum_close(&u->sum, lingers);
+    tam_free(u);
+}
+
+static tam_wire_sum choose_sum(const tam_bucket_view *v) {
+    tamis_wire_type up = tam_wire_resolve(v->config->wire_type);
+    tamis_wire_type down = tam_wire_resolve_sum(v->config->wire_type_sum, up);
+    return (tam_wire_sum){.up = tam_wire_of(up),
+                          .down = tam_wire_of(down),
+                          .nranks = v->nranks,
+                          .gathers = v->gathers};
+}
+
+tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size_t most,
+                             tam_united **out) {
+    tam_united *u = tam_alloc(sizeof *u);
+    if (!u)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
+    u->sum = choose_sum(view);
+    u->sparse.view = view;
+    u->sparse.slots = *slots;
+    u->sparse.most = most;
+    u->sparse.rounds = tam_wire_sum_rounds(&u->sum);
+    tamis_status status = tam_sparse_open(&u->sparse);
+    if (status == TAMIS_OK)
+        status = tam_wire_sum_open(&u->sum, most);
+    if (status != TAMIS_OK) {
+        tam_united_close(u, false);
+        return status;
+    }
+    *out = u;
+    return TAMIS_OK;
+}
+
+tamis_status tam_united_sum(tam_united *u, tam_link *link, size_t count) {
+    tam_sparse *s = &u->sparse;
+    tam_bucket_view *v = s->view;
+    TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
+    v->out.given_sum = tam_sparse_squares(s->values, count);
+    TAM_TRY(tam_wire_sum_run(&u->sum, link, s->values, count, s->errors));
+    if (s->errors)
+        v->out.given_sum -= tam_sparse_squares(s->errors, count);
+    tam_sparse_tell(s, count, (tam_entries){s->indices, s->errors, count});
+    return TAMIS_OK;
+}
