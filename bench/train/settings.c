@@ -129,6 +129,8 @@ static void check_update(const train_settings *s) {
         bench_usage(
             "--reduce update needs --optimizer adamw, or momentum without --nesterov: of sgd "
             "an update is the gradient");
+    if (s->match_scale > 0 && s->optimizer != TRAIN_ADAMW)
+        bench_usage("--match-scale needs --optimizer adamw");
     if (train_is_dense(s))
         bench_usage("--reduce update needs a scheme that has residuals, which dense has not");
     if (s->micro_batches > 1)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/wire_sum.h"
 
+#include <float.h>
 #include <xxhash.h>
 
 enum { PIECE_MOST = 1 << 16, SEAL = 8 };
@@ -117,6 +118,13 @@ static tamis_status add_up(const step *s, const unsigned char *from, size_t stri
     return TAMIS_OK;
 }
 
+/* Of fp2, whose errors are as large as the values, two may exceed float32: an Inf would never leave
+ * the residual again. */
+static float add_errors(float a, float b) {
+    float sum = a + b;
+    return sum > FLT_MAX ? FLT_MAX : sum < -FLT_MAX ? -FLT_MAX : sum;
+}
+
 /* What rounding takes from the sums of a slice its owner keeps. */
 static void encode_sums(const step *s, uint32_t owner, unsigned char *to) {
     tam_wire_sum *w = s->sum;
@@ -124,7 +132,7 @@ static void encode_sums(const step *s, uint32_t owner, unsigned char *to) {
     bool own = owner == s->link->rank;
     pack(w->down, w->sums, length, to, own ? w->sums : NULL);
     for (size_t i = 0; own && i < length; i++)
-        s->errors[begin + i] += w->sums[i];
+        s->errors[begin + i] = add_errors(s->errors[begin + i], w->sums[i]);
 }
 
 static tamis_status decode_sums(const step *s, uint32_t owner, const unsigned char *from) {

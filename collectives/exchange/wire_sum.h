@@ -7,10 +7,11 @@
  *     rank 1   sends Q(v1), keeps v1 - Q(v1) + (S - R(S)),   S = Q(v0) + Q(v1) + Q(v2)
  *     rank 2   sends Q(v2), keeps v2 - Q(v2)                 result R(S)
  *
- * so that the result and what is kept sum to v0 + v1 + v2. Sums are added in rank order in float32;
- * Q and R are those of wire.h. Blocks are counted from the begin of a slice, so the bits are the
- * same whether slices are summed by their owners or, where an all-to-all would send as much as an
- * all-gather does, everything by everybody. Eight bytes of checksum follow the values of a slice.
+ * so that the result and what is kept sum to v0 + v1 + v2. (Of fp2, what would be kept beyond
+ * float32 becomes its largest number.) Sums are added in rank order in float32; Q and R are of
+ * wire.h. Blocks are counted from the begin of a slice, so the bits are the same whether slices are
+ * summed by their owners or, where an all-to-all would send as much as an all-gather does,
+ * everything by everybody. Eight bytes of checksum follow the values of a slice.
  */
 #ifndef TAM_EXCHANGE_WIRE_SUM_H
 #define TAM_EXCHANGE_WIRE_SUM_H

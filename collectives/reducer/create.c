@@ -20,7 +20,8 @@ static tamis_status check_numbers(const tamis_reducer_config *c) {
     return TAMIS_OK;
 }
 
-/* The caller's struct, if any, becomes the reducer's own. */
+/* The caller's struct, if any, becomes the reducer's own. What its rule does not have is neither
+ * checked nor compared, so nothing may follow from it. */
 static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
     r->config.update = NULL;
     if (!theirs)
@@ -28,6 +29,8 @@ static tamis_status read_update(tamis_reducer *r, const tamis_update *theirs) {
     r->update = (tamis_update)TAMIS_UPDATE_INIT;
     TAM_TRY(
         tam_struct_copy("tamis_update", &r->update, sizeof r->update, sizeof r->update, theirs));
+    if (tam_update_used(&r->update) <= TAM_UPDATE_match)
+        r->update.match = 0.0;
     r->config.update = &r->update;
     return TAMIS_OK;
 }

@@ -219,11 +219,12 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
     return TAMIS_OK;
 }
 
-/* Find what another choice of exchange auto left in the residual; the next step sends it. */
+/* Find what micro-batches, or another choice of exchange auto, left in the residual; the next step
+ * sends it. Micro-batches may have left zeros, whose addition still makes +0 of -0. */
 static void find_pending(tamis_reducer *r, const float *residual) {
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
-        bool pending = b->view.early_nonfinite > 0;
+        bool pending = b->begun || b->view.early_nonfinite > 0;
         for (uint64_t e = 0; e < b->slice.layout->length && !pending; e++)
             pending = residual[b->held_at + e] != 0.0f;
         b->view.pending = pending;

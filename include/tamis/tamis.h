@@ -1008,7 +1008,8 @@ TAMIS_CHECKED tamis_status tamis_reducer_load(tamis_reducer *reducer, const char
  * does not; the states that they then save are one step apart. Ranks that are ahead undo their last
  * step: what they sent returns to their residual, and their thresholds to what they were. The run
  * continues bit for bit as if the step had failed on all ranks. If such a rank had begun the next
- * step, what it has added to its residual stays there, as from a micro-batch.
+ * step, what it has added to its residual stays there, as from a micro-batch; with a wire_type that
+ * rounds, entries that were sent may then differ in their last bits.
  *
  * Parameters, optimizer state and position in the data must be those of the returned step. A rank
  * that has not applied the last step has saved them; since parameters are equal on all ranks, those

@@ -122,6 +122,7 @@ expect 2 "update needs --optimizer adamw, or momentum" lm_of --reduce update --o
 expect 2 "needs a scheme that has residuals" lm_of --reduce update --optimizer adamw --scheme dense
 expect 2 "a step has one gradient" lm_of --reduce update --optimizer adamw --micro-batches 2
 expect 2 "step-scale needs --reduce update" lm_of --step-scale 2
+expect 2 "match-scale needs --optimizer adamw" lm_of --reduce update --optimizer momentum --match-scale 1
 expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
 expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
 expect 2 "need a density that is theirs alone" lm_of --density-warm-up 5 --budget 100

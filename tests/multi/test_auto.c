@@ -458,6 +458,48 @@ static void test_what_waits_for_a_dense_bucket_decays(void **state) {
     ranks_run(RANKS, 0, wait_and_decay, NULL);
 }
 
+/* -- micro-batches that leave zeros are micro-batches ----------------------------------------- */
+
+/* A micro-batch of zeros, perhaps a new reducer with that state, then a gradient of -0. */
+static void run_zeros(test_rank *self) {
+    enum { FEW = 64 };
+    float grad[2][FEW] = {{0}}, residual[FEW];
+    tamis_reducer_config config = slow_link();
+    config.scheme = "auto";
+    config.density = 0.5;
+    config.op = TAMIS_OP_SUM;
+    for (int restores = 0; restores < 2; restores++) {
+        tamis_step step = data_step(grad[restores]);
+        tamis_reducer *r = NULL, *other = NULL;
+        size_t bytes = 0;
+        RANK_OK(self, data_reducer(self->comm, FEW, &config, &r));
+        RANK_OK(self, data_reducer(self->comm, FEW, &config, &other));
+        RANK_CHECK(self, count_dense(r) == 1, "%u buckets are dense", count_dense(r));
+        RANK_OK(self, tamis_reducer_accumulate(r, &step));
+        RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
+        void *control = malloc(bytes);
+        RANK_OK(self, tamis_reducer_save_control(r, control, bytes));
+        RANK_OK(self, tamis_reducer_save_residual(r, residual));
+        RANK_OK(self, tamis_reducer_load_memory(other, control, bytes, residual));
+        for (size_t i = 0; i < FEW; i++)
+            grad[restores][i] = -0.0f;
+        RANK_OK(self, tamis_reducer_start(restores ? other : r, &step));
+        RANK_OK(self, tamis_reducer_wait(restores ? other : r));
+        free(control);
+        tamis_reducer_destroy(other);
+        tamis_reducer_destroy(r);
+    }
+    RANK_CHECK(self, memcmp(grad[0], grad[1], sizeof grad[0]) == 0,
+               "%g without a restored state, %g with it", (double)grad[0][0], (double)grad[1][0]);
+}
+
+static void micro_batches_of_zeros_survive_a_state(void **state) {
+    (void)state;
+    test_context("micro-batches of zeros");
+    ranks_run(1, 0, run_zeros, NULL);
+    ranks_run(RANKS, 0, run_zeros, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_waits_for_a_dense_bucket_decays),
@@ -473,6 +515,7 @@ int main(void) {
         cmocka_unit_test(dense_buckets_send_their_micro_batches),
         cmocka_unit_test(what_is_not_finite_in_one_bucket_skips_all),
         cmocka_unit_test(a_state_of_another_choice_loses_nothing),
+        cmocka_unit_test(micro_batches_of_zeros_survive_a_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

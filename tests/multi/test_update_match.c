@@ -165,11 +165,48 @@ static void test_a_resumed_run_has_the_same_bits(void **state) {
     assert_memory_equal(parts.scales, whole.scales, sizeof whole.scales);
 }
 
+/* Rule momentum has no such scale: whatever is in the field, and on each rank another, it is not
+ * used. */
+static void run_momentum(test_rank *self) {
+    static const double matches[RANKS] = {0.0, 50.0, NAN};
+    uint64_t *hashes = self->shared;
+    tamis_update update = TAMIS_UPDATE_INIT;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    float *gradient = malloc(N * sizeof *gradient);
+    const tamis_step step = data_step(gradient);
+    update.rule = TAMIS_UPDATE_MOMENTUM;
+    update.match = matches[self->id];
+    config.update = &update;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
+    for (uint32_t t = 0; t < 3; t++) {
+        tamis_stats stats = TAMIS_STATS_INIT;
+        data_fill_real(self->id, t, N, gradient);
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
+        RANK_OK(self, tamis_reducer_stats(reducer, &stats));
+        RANK_CHECK(self, stats.update_scale == 1.0, "scale %g", stats.update_scale);
+        hashes[self->id] = data_hash(hashes[self->id], gradient, N * sizeof *gradient);
+    }
+    tamis_reducer_destroy(reducer);
+    free(gradient);
+}
+
+static void test_momentum_has_no_match(void **state) {
+    (void)state;
+    uint64_t hashes[RANKS] = {0};
+    test_context("momentum");
+    ranks_run(RANKS, 0, run_momentum, hashes);
+    for (uint32_t r = 1; r < RANKS; r++)
+        assert_int_equal(hashes[r], hashes[0]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_scale_is_that_of_the_rule),
         cmocka_unit_test(test_a_given_scale_is_the_most),
         cmocka_unit_test(test_a_resumed_run_has_the_same_bits),
+        cmocka_unit_test(test_momentum_has_no_match),
     };
     return cmocka_run_group_tests_name("update_match", tests, NULL, NULL);
 }

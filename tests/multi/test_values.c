@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * 16-bit values lose nothing: the rounding error stays in a residual.
+ * 16-bit values lose nothing: the rounding error stays in a residual. With all types it is finite.
  */
 #include "lib/base/base.h"
 #include "lib/base/half.h"
@@ -193,6 +193,44 @@ static void test_sums_that_are_not_finite_are_met_as_with_32_bits(void **state) 
     }
 }
 
+/* -- errors of fp2 ---------------------------------------------------------------------------- */
+
+/* What rank 0 sends at entry 0 is far too small, what rank 1 sends there far too large, and so is
+ * their sum before it is rounded: rank 0 would keep 3.6e38. */
+static void run_large(test_rank *self) {
+    enum { LENGTH = 256 };
+    float grad[LENGTH] = {0};
+    const float *residual = NULL;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *r = NULL;
+    const tamis_step step = data_step(grad);
+    config.density = 1.0;
+    config.op = TAMIS_OP_SUM;
+    config.wire_type = config.wire_type_sum = TAMIS_WIRE_FP2;
+    grad[0] = self->id == 0 ? 3.25e38f : 0.09e38f;
+    for (size_t i = 1; i <= 60 && self->id == 0; i++)
+        grad[i] = 1e38f;
+    for (size_t i = 100; i < 106 && self->id == 1; i++)
+        grad[i] = i < 104 ? 1e38f : 2.9e38f;
+    RANK_OK(self, data_reducer(self->comm, LENGTH, &config, &r));
+    for (int number = 0; number < 3; number++) {
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
+        RANK_OK(self, tamis_reducer_residual(r, &residual));
+        for (size_t i = 0; i < LENGTH; i++)
+            RANK_CHECK(self, isfinite(residual[i]), "step %d: residual[%zu] is %g", number, i,
+                       (double)residual[i]);
+        memset(grad, 0, sizeof grad);
+    }
+    tamis_reducer_destroy(r);
+}
+
+static void test_no_residual_becomes_infinite(void **state) {
+    (void)state;
+    test_context("errors of fp2");
+    ranks_run(2, 0, run_large, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_of_16_bits_conserve_mass_exactly),
@@ -201,6 +239,7 @@ int main(void) {
         cmocka_unit_test(test_what_rounding_a_value_takes_is_kept_by_its_sender),
         cmocka_unit_test(test_finite_values_stay_finite_and_what_exceeds_is_kept),
         cmocka_unit_test(test_sums_that_are_not_finite_are_met_as_with_32_bits),
+        cmocka_unit_test(test_no_residual_becomes_infinite),
     };
     return cmocka_run_group_tests_name("values", tests, NULL, NULL);
 }

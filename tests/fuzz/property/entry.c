@@ -166,7 +166,8 @@ static bool check_conserved(look *l, uint64_t i) {
         after += (double)l->after[v][i];
     }
     double applied = (double)l->value[i] * (double)l->m.divisor;
-    double least = 2.0 * (double)FLT_TRUE_MIN * (double)l->c->nranks; /* of means */
+    double by = fmax((double)l->c->nranks, fabs((double)l->m.divisor));
+    double least = 2.0 * (double)FLT_TRUE_MIN * by; /* of quotients */
     double known = l->all->listed || l->c->config.grad_dtype == TAMIS_DTYPE_FLOAT32 ? 0.0 : 0x1p-8;
     if (!(all < 0.9 * FLT_MAX) ||
         fabs(before - after - applied) <= 0x1p-18 * all + known * fabs(applied) + least)
