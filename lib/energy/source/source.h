@@ -3,7 +3,7 @@
  * The source contract: who can read counters. A source finds its domains once and then reads them
  * one at a time, all on a thread of its own (sampler.h): a call may hang in a driver.
  *
- * What is absent, denied or unsupported is a domain with that status, never an error, never silence:
+ * What is absent, denied or unsupported is a domain with that status, never an error or silence:
  *
  *     source of the machine   reads without options, and so in every meter with "auto". If it finds
  *                             nothing it adds one domain without a name, "nvml" or "rapl", which is
@@ -35,9 +35,8 @@
  * knows which, is UNSUPPORTED, as a zone of unknown name in rapl.c.
  */
 typedef struct tam_energy_place {
-    char id[64]; /* as tamis_energy_domain.id */
-    char
-        inside[64]; /* id of the narrowest domain of the source that contains it; "": by its kind */
+    char id[64];     /* as tamis_energy_domain.id */
+    char inside[64]; /* id of the narrowest domain that contains it; "": only its kind tells */
     tamis_energy_kind kind;
     tamis_energy_status status;     /* not OK: it is never read */
     char reason[TAMIS_ENERGY_TEXT]; /* not OK: why. OK: why it may stand still, or "" */

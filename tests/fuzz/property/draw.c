@@ -206,7 +206,7 @@ static void draw_config(dice *d, fuzz_case *c) {
     o->threads = chance(d, 3) ? 2 + roll(d, 3) : 1;
     o->grad_dtype = chance(d, 60) ? TAMIS_DTYPE_FLOAT32 : (tamis_dtype)(1 + roll(d, 2));
     o->worker = chance(d, 30) ? TAMIS_WORKER_THREAD : TAMIS_WORKER_CALLER;
-    o->index_format = (tamis_index_format)(chance(d, 50) ? 0 : roll(d, 5));
+    o->index_format = (tamis_index_format)(chance(d, 50) ? 0 : roll(d, TAMIS_INDEX_END));
     if (chance(d, 40))
         o->wire_type = (tamis_wire_type)roll(d, TAMIS_WIRE_END);
     if (chance(d, 20))
@@ -274,7 +274,7 @@ void fuzz_twin(const fuzz_case *of, fuzz_case *out) {
     if (chance(d, 50))
         out->config.worker = (tamis_worker)roll(d, 2);
     if (chance(d, 60) && !fuzz_is(of, 3, "balanced-pairs"))
-        out->config.index_format = (tamis_index_format)roll(d, 5);
+        out->config.index_format = (tamis_index_format)roll(d, TAMIS_INDEX_END);
     if (chance(d, 25))
         out->callback = !of->callback;
     out->uninterrupted = chance(d, 50);
