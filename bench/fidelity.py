@@ -88,7 +88,7 @@ def adamw_variants(_):
     rows = [Variant("dense", ("--scheme", "dense"), True)]
     for density in (0.1, 0.03):
         rows.append(Variant(f"tamis {100 * density:g} %", sparse("tamis-update", density, *UPDATE)))
-    packed = ("--values", "bf16")
+    packed = ("--values", "bfloat16")
     rows.append(Variant("tamis 3.3 % bf16, beta1 0.9",
                         sparse("tamis-update", 0.033, *packed, *SURE), True))
     rows.append(Variant("tamis 3.3 % bf16, beta1 0",

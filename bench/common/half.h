@@ -12,11 +12,13 @@
 #include <string.h>
 #include <tamis/tamis.h>
 
-#define BENCH_GRADS "fp32|fp16|bf16"               /* in the order of tamis_dtype */
-#define BENCH_VALUES "auto|fp32|bf16|int8|fp4|fp2" /* in the order of tamis_wire_type */
+#define BENCH_GRADS "fp32|fp16|bf16" /* in the order of tamis_dtype */
+#define BENCH_OR(NAME, name, number) "|" #name
+#define BENCH_VALUES "auto" TAMIS_WIRE_TYPES(BENCH_OR) /* in the order of tamis_wire_type */
 
 /** Bytes of a value as it travels, scales included. @param type  AUTO: float32 */
 static inline double bench_wire_bytes(tamis_wire_type type) {
+    _Static_assert(TAMIS_WIRE_END == 6, "a new type needs its bytes here");
     static const double bytes[TAMIS_WIRE_END] = {
         [TAMIS_WIRE_AUTO] = 4,
         [TAMIS_WIRE_FLOAT32] = 4,

@@ -29,10 +29,13 @@ typedef struct settings {
 static const char *const purpose =
     "Show the energy counters of this host, and what it costs to read them and to mark phases.";
 
+#define COMMA_AND(name) ", " #name
+
 static void read_settings(int argc, char **argv, settings *out) {
     *out = (settings){.seconds = 2.0, .rounds = 15, .iterations = 100};
     const bench_option options[] = {
-        {"sources", 0, BENCH_TEXT, &out->sources, "LIST", 0, 0, "rapl,nvml,file or auto, none"},
+        {"sources", 0, BENCH_TEXT, &out->sources, "LIST", 0, 0,
+         "auto, none" TAMIS_ENERGY_SOURCES(COMMA_AND) "; several joined by ','"},
         {"sysfs-root", 0, BENCH_FILE, &out->sysfs_root, "DIR", 0, 0, "before /sys and /proc"},
         {"nvml", 0, BENCH_FILE, &out->nvml, "FILE", 0, 0, "the library"},
         {"files", 0, BENCH_TEXT, &out->files, "LIST", 0, 0, "name=path:unit,..."},

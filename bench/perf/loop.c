@@ -6,7 +6,7 @@
  *     axpy    r += s * g                        own time of the slowest rank; with --op update
  *             a pass of AdamW over as many bytes
  *     dense   MPI_Allreduce, or the scheme dense of the library on local ranks; with --beside plain
- *             the same scheme with indices of u32 and values of fp32, without nodes
+ *             the same scheme with indices of u32 and values of float32, without nodes
  *     step    tamis_reducer_start, _wait
  *
  * The last two are timed from barrier to barrier, which is never less than the time of the slowest

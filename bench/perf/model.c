@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Bytes that a rank sends, with P ranks, p indices of its own, u in the union, i bytes for the
- * indices of a slot, v for a value (4, bf16: 2):
+ * indices of a slot, v for a value (4, bfloat16: 2):
  *
  *     union   all-gather of the indices to P - 1 others, all-reduce of u values:
  *             i (P - 1) + 2 v u (P - 1) / P; with exclusive picks, p = k/P and u = k, and u32, this

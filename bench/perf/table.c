@@ -204,7 +204,7 @@ void perf_table_header(const perf_settings *settings, const bench_group *group) 
             (unsigned long long)settings->threads, perf_axpy_threads((unsigned)settings->threads));
     bool plain = settings->beside == PERF_BESIDE_PLAIN;
     fprintf(out, legend,
-            plain ? "the scheme with u32 and fp32, no nodes"
+            plain ? "the scheme with u32 and float32, no nodes"
             : mpi ? "MPI_Allreduce, as MPI is tuned"
                   : "scheme dense of the library");
     fprintf(out,

@@ -39,15 +39,17 @@
 typedef struct tam_codec {
     const char *name;
 
-    /** Chosen only if it takes `worth` times fewer bytes than the formats before it. */
+    /** For tam_codec_choose: chosen if `worth` times its bytes are fewer than those of the best row
+     * before it. 1: as soon as it is smaller; 1.5: if it saves a third. */
     double worth;
 
-    /** Seconds beyond u32 to number, pack and read a list, for each of its picks and for each
-     * position of the span. Measured in a step, on one machine: docs/exchange.md. */
+    /** For exchange auto alone, which chooses by time: seconds beyond u32 to number, pack and read
+     * a list, for each of its picks and for each position of the span. Measured in a step, on one
+     * machine: docs/exchange.md. */
     double pick_s, position_s;
 
-    /** Most bytes that `count` of `span` positions can take; grows with both. A count above span
-     * counts as span. */
+    /** Most bytes that `count` of `span` positions can take. Never less for more of either; a count
+     * above span counts as span, so it is constant from there on. */
     uint64_t (*bytes)(uint64_t span, uint64_t count);
 
     /** NULL for u32: slots hold the list itself.
@@ -64,9 +66,9 @@ typedef struct tam_codec {
 /** @param  format  not AUTO */
 const tam_codec *tam_codec_of(tamis_index_format format);
 
-/** The format with the fewest bytes at worst; but those that take long to read only if they are
- * `worth` it: gap8 if it takes less than two thirds of u32 and block16. So block16 up to about
- * 1.2 % of the span, gap8 up to about 12 %, then bitmap.
+/** The format with the fewest bytes at worst, of equal ones the first row; but those that take long
+ * to read only if they are `worth` it: gap8 if it takes less than two thirds of u32 and block16. So
+ * block16 up to about 1.2 % of the span, gap8 up to about 12 %, then bitmap.
  * @param  thrifty  bytes are all that counts: rice */
 tamis_index_format tam_codec_choose(uint64_t span, uint64_t count, bool thrifty);
 

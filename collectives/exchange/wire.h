@@ -26,13 +26,18 @@
 enum { TAM_WIRE_BLOCK = 256 };
 
 typedef struct tam_wire {
-    const char *name;
-    uint32_t bits;        /* of a value */
+    const char *name;     /* as in TAMIS_WIRE_TYPES */
+    uint32_t bits;        /* of a value; float32 alone has 32, all others round */
     uint32_t scale_bytes; /* before the codes of a block */
 
-    /** A block of at most TAM_WIRE_BLOCK values. `out` need not be aligned. */
+    /** A block of 1 to TAM_WIRE_BLOCK values. `out` need not be aligned. Writes all of its
+     * tam_wire_bytes, zeros in the bits behind the last code, and the same bytes on every machine:
+     * IEEE operations in a fixed order, nothing of libm that rounds. Finite values raise no
+     * floating-point exception but inexact and underflow. */
     void (*encode)(const float *values, size_t count, unsigned char *out);
-    /** @return false: a scale was refused, `values` are undefined */
+    /** Bears any bytes. What encode wrote comes back finite where the value was, NaN where it was
+     * not; what it differs by (tam_wire_encode's errors) is finite, too, even for FLT_MAX.
+     * @return false: a scale was refused, `values` are undefined */
     bool (*decode)(const unsigned char *in, size_t count, float *values);
 } tam_wire;
 

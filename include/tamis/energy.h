@@ -40,6 +40,15 @@ extern "C" {
 /* ------------------------------------------------------------------------------------------- */
 /* 1. Domains: what is measured                                                                 */
 
+/** Sources of counters, row(name), in the order in which "auto" reads them (docs/energy.md):
+ *
+ *     nvml       GPUs
+ *     rapl       processors
+ *     file       numbers in files, listed in the configuration
+ *     callback   a function of the program
+ */
+#define TAMIS_ENERGY_SOURCES(row) row(nvml) row(rapl) row(file) row(callback)
+
 /** What a counter covers. A wider one contains narrower ones on the same host; sums never add
  * both (section 4). */
 typedef enum tamis_energy_kind {
@@ -80,7 +89,7 @@ enum { TAMIS_ENERGY_TEXT = 192 };
 typedef struct tamis_energy_domain {
     size_t size;
     char id[64];     /* unique on its host: "rapl:package-0", "nvml:GPU-5a1c...", "file:node" */
-    char source[16]; /* "rapl", "nvml", "file", "callback" */
+    char source[16]; /* of TAMIS_ENERGY_SOURCES */
     tamis_energy_kind kind;
     tamis_energy_status status;
     char reason[TAMIS_ENERGY_TEXT]; /* what is wrong and what to do; "" when ok */
@@ -156,8 +165,8 @@ typedef struct tamis_energy tamis_energy;
 /** Options. Texts may be NULL for the default; they are copied. */
 typedef struct tamis_energy_config {
     size_t size;
-    const char *sources;    /* names joined by ',': rapl, nvml, file, callback; "auto": all;
-                                "none". NULL: TAMIS_ENERGY */
+    const char *sources;    /* names of TAMIS_ENERGY_SOURCES joined by ','; "auto": all; "none".
+                                NULL: TAMIS_ENERGY */
     const char *sysfs_root; /* put before every path under /sys and /proc. NULL:
                                 TAMIS_SYSFS_ROOT */
     const char *nvml_path;  /* of NVML. NULL: TAMIS_NVML_PATH, else libnvidia-ml.so.1 */

@@ -868,8 +868,8 @@ typedef struct tamis_bucket {
     uint64_t begin, length;   /* elements */
     uint64_t target;          /* entries it will send in the next step, all ranks together; 0 for a
                                  segment that has rows: unknown */
-    const char *index_format; /* how its indices travel: "u32", "block16", "gap8" or "bitmap";
-                                 "none" where everything travels */
+    const char *index_format; /* how its indices travel, of TAMIS_INDEX_FORMATS; "none" where
+                                 everything travels */
     const char *exchange;     /* "union", "pairs", "dense" or "rows" */
     double predicted_us;      /* of a step of this bucket by itself, by the model of exchange auto
                                  (docs/exchange.md); else 0 */

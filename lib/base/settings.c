@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <tamis/energy.h>
 
 extern char **environ;
 
@@ -24,13 +25,14 @@ typedef struct setting_row {
     const char *help;
 } setting_row;
 
+#define COMMA_AND(name) ", " #name
+
 /* In the order of tam_setting_id. */
 static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512", 0, 0, "auto",
      "Instruction set of the CPU kernels; all give the same bits."},
-    {"TAMIS_ENERGY", TEXT, "auto, none, or names of sources joined by ','", 0, 0, "auto",
-     "Counters of energy that a meter reads where the configuration names none: nvml, rapl, file, "
-     "callback."},
+    {"TAMIS_ENERGY", TEXT, "auto, none" TAMIS_ENERGY_SOURCES(COMMA_AND) "; several joined by ','",
+     0, 0, "auto", "Counters of energy that a meter reads where the configuration names none."},
     {"TAMIS_GRAPHS", CHOICE, "off|on", 0, 0, "on",
      "Whether steps that a CUDA device runs by itself are launched as one graph; the same on all "
      "ranks."},

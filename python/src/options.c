@@ -107,7 +107,7 @@ typedef enum kind {
     METER
 } kind; /* an advised option may be None */
 
-enum { OPTIONS_MOST = 48, WORDS_MOST = 8, WORDS_BYTES = 64 };
+enum { OPTIONS_MOST = 48, WORDS_MOST = 16, WORDS_BYTES = 128 };
 
 typedef struct option {
     const char *name;
@@ -128,13 +128,14 @@ static table of_reducer = {.whose = "Reducer()"}, of_update = {.whose = "update"
 /* "a|b|c" */
 static bool split_words(const char *range, option *o) {
     int length = snprintf(o->text, sizeof o->text, "%s", range), count = 0;
-    for (char *at = o->text; at && count < WORDS_MOST; count++) {
+    char *at = o->text;
+    for (; at && count < WORDS_MOST; count++) {
         o->words[count] = at;
         at = strchr(at, '|');
         if (at)
             *at++ = '\0';
     }
-    return length < (int)sizeof o->text;
+    return !at && length < (int)sizeof o->text;
 }
 
 static kind kind_of(const tamis_option *o) {

@@ -106,8 +106,8 @@ class Reducer:
         density_max: float = 0.0,
         link_latency_us: float = 0.0,
         link_gbit: float = 0.0,
-        index_format: str = "auto",  # "u32", "block16", "gap8", "bitmap", "rice"
-        wire_type: str = "auto",  # "float32", "bfloat16", "int8", "fp4", "fp2"
+        index_format: str = "auto",  # docs/options.md has the others
+        wire_type: str = "auto",  # likewise
         wire_type_sum: str = "auto",
         ranks_per_node: int = 0,
         residual_decay: Optional[float] = None,  # 1; with update "adam" from update_advise

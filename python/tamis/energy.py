@@ -28,7 +28,7 @@ __all__ = ["Meter"]
 class Meter(_core.Meter):
     """Reads the energy counters of this host, on threads of the library. One per process.
 
-    sources     "rapl,nvml,file", "auto" or "none"; None: TAMIS_ENERGY
+    sources     names joined by "," (docs/energy.md), "auto" or "none"; None: TAMIS_ENERGY
     files       other counters, "name=path:unit,..."
     gpus        UUIDs or PCI bus ids; None: all of the host
     json        file of JSON Lines to write, a path of its own for each rank

@@ -22,7 +22,7 @@ again() { # options
 again "${lm[@]}"
 again "${lm[@]}" --reduce update --scheme topk
 again "${lm[@]}" --reduce update --beta1 0
-again "${lm[@]}" --micro-batches 2 --warm-up 8 --lr-decay cosine --clip 0 --values bf16
+again "${lm[@]}" --micro-batches 2 --warm-up 8 --lr-decay cosine --clip 0 --values bfloat16
 again "${lm[@]}" --reduce update --density-warm-up 8 --scheme micro
 again "${lm[@]}" --density-warm-up 3 --density-end 0.2 --bucket-length 500
 again "${lm[@]}" --reduce update --dense-segments vectors,embedding

@@ -84,7 +84,7 @@ for way in "sgd gradient" "momentum gradient" "momentum update" "adamw update"; 
         fail "$way: $(tail -n 1 "$dir/tamis.json")"
 done
 run "$dir/apart" "${lm[@]}" --steps 200 --eval-every 200 --density 0.05 --reduce update --overlap on \
-    --bucket-length 1000 --dense-segments vectors,embedding.position --values bf16
+    --bucket-length 1000 --dense-segments vectors,embedding.position --values bfloat16
 awk -v loss="$(tail -n 1 "$dir/apart" | field metric_value)" 'BEGIN { exit !(loss > 0.2 && loss < 0.7) }' ||
     fail "not learned with dense segments: $(tail -n 1 "$dir/apart")"
 

@@ -64,7 +64,8 @@ class Scheme:
         return np.unique(np.concatenate(picks + [self.common()])).astype(int)
 
     def give(self, acc, picks, union):
-        """Everybody its own values at all of the union; what is applied."""
+        """Exchange union: everybody its own values at all of the union; what is applied. Where ranks
+        give their own picks alone (pairs, balanced-pairs) a preset has its own, as OkTopk."""
         applied = sum(a[union] for a in acc)
         for a in acc:
             a[union] = 0

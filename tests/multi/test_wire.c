@@ -3,6 +3,7 @@
  * Formats on the wire: index formats change no result and take the promised bytes, states do not
  * depend on them, and all ranks refuse damage to any byte. 16-bit values: test_values.c.
  */
+#include "collectives/exchange/codec.h"
 #include "collectives/state/state.h"
 #include "collectives/transport/faulty.h"
 #include "lib/base/base.h"
@@ -272,11 +273,14 @@ typedef struct spoil_case {
     tamis_status status[RANKS];
     uint64_t hash[RANKS];
     uint64_t bytes; /* sent in a good step */
+    uint32_t picks[SHORT];
+    size_t npicks; /* of all ranks */
 } spoil_case;
 
 static void run_spoilt(test_rank *self) {
     spoil_case *c = self->shared;
     tamis_reducer_config config = config_of(&c->what);
+    tamis_result result = TAMIS_RESULT_INIT;
     tamis_stats stats = TAMIS_STATS_INIT;
     tamis_reducer *reducer = NULL;
     float grad[SHORT];
@@ -291,6 +295,11 @@ static void run_spoilt(test_rank *self) {
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
     if (self->id == BAD_RANK)
         c->bytes = stats.wire_bytes;
+    if (self->id == 0 && !c->spoil) {
+        RANK_OK(self, tamis_reducer_result(reducer, &result));
+        memcpy(c->picks, result.indices, result.count * sizeof c->picks[0]);
+        c->npicks = result.count;
+    }
     tamis_reducer_destroy(reducer);
 }
 
@@ -331,17 +340,24 @@ static void spoil_all(const trial *what, uint64_t nth, size_t head, size_t bytes
         fail_msg("[%s] %zu spoilt bytes were not missed", test_context_text(), free_bytes);
 }
 
+static size_t list_of(tamis_index_format format, const spoil_case *c) {
+    const tam_codec *codec = tam_codec_of(format);
+    unsigned char list[8 * SHORT];
+    return codec->encode ? codec->encode(c->picks, c->npicks, SHORT, list) : 4 * c->npicks;
+}
+
+/* A list of one rank goes out in pieces, one for each rank: the head of this one, and its piece,
+ * behind whose part of the list nothing is missed. */
+static void spoil_led(const trial *what) {
+    spoil_case good = {.what = *what};
+    ranks_run(RANKS, 0, run_spoilt, &good);
+    uint64_t most = tam_codec_of(what->format)->bytes(SHORT, good.npicks);
+    size_t piece = tam_head_round((tam_head_round((size_t)most) + RANKS - 1) / RANKS);
+    size_t used = list_of(what->format, &good), end = (BAD_RANK + 1) * piece;
+    spoil_all(what, 1, 88, 88 + piece, used < end - piece ? piece : used < end ? end - used : 0);
+}
+
 static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
-    static const size_t pieces[TAMIS_INDEX_END] = {[TAMIS_INDEX_U32] = 32,
-                                                   [TAMIS_INDEX_BLOCK16] = 24,
-                                                   [TAMIS_INDEX_GAP8] = 8,
-                                                   [TAMIS_INDEX_BITMAP] = 8,
-                                                   [TAMIS_INDEX_RICE] =
-                                                       8}; /* a third of 24 picks of 96 */
-    static const size_t free_bytes[TAMIS_INDEX_END] = {
-        [TAMIS_INDEX_BITMAP] = 4, /* of 24, 12 are used */
-        [TAMIS_INDEX_RICE] = 8,   /* 11 at most */
-    };
     (void)state;
     for (tamis_index_format f = TAMIS_INDEX_U32; f < TAMIS_INDEX_END; f++)
         for (int wire = 0; wire < 2; wire++) {
@@ -352,8 +368,8 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
             what.scheme = "rotate+global+step+union";
             spoil_all(&what, 0, 88, 88, 0); /* growing: the heads travel alone, */
             spoil_all(&what, 1, 0, 4, 0);   /* then the payload */
-            what.scheme = "cltk";           /* led by rank 0: this rank's head and piece of it */
-            spoil_all(&what, 1, 88, 88 + pieces[f], free_bytes[f]);
+            what.scheme = "cltk";           /* led by rank 0 */
+            spoil_led(&what);
         }
 }
 

@@ -18,8 +18,8 @@
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-static const tamis_index_format formats[] = {
-    TAMIS_INDEX_AUTO, TAMIS_INDEX_BLOCK16, TAMIS_INDEX_GAP8, TAMIS_INDEX_BITMAP, TAMIS_INDEX_RICE};
+#define AND_FORMAT(NAME, name, number) , TAMIS_INDEX_##NAME
+static const tamis_index_format formats[] = {TAMIS_INDEX_AUTO TAMIS_INDEX_FORMATS(AND_FORMAT)};
 
 /* Every exchange, ownership and kind of slot; with `capacity` slots are fixed. */
 static const struct {

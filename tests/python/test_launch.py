@@ -73,6 +73,7 @@ def test_a_setting_chooses():
     assert tamis.nccl_module() or "NCCL was asked for" in job.out, job
 
 
+@needs_mpi
 def test_mpi4py_shares_mpi():
     pytest.importorskip("mpi4py")
     script = "from mpi4py import MPI\n" + say() + "print(tamis._core.mpi_state())\n"

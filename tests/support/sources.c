@@ -3,6 +3,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
@@ -39,6 +41,34 @@ tam_energy_reading source_read(const opened *o, const char *id) {
     tam_energy_place place = source_place(o, id);
     tam_energy_read(o, &place, &reading);
     return reading;
+}
+
+/* In a child, through a pipe. The way to the folder may be closed to him, so he is put there
+ * before; an assertion that fails in the child ends with its alarm. */
+tam_energy_place source_place_unprivileged(const tam_energy_source *source, const char *root,
+                                           const char *id) {
+    tam_energy_place place = {0};
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(10);
+        if (chdir(root) != 0)
+            _exit(1);
+        if (getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+            _exit(1);
+        opened o = source_open(source, &(tamis_energy_config){.sysfs_root = "."});
+        place = source_place(&o, id);
+        source_close(&o);
+        _exit(write(ends[1], &place, sizeof place) != sizeof place);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &place, sizeof place), sizeof place);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    close(ends[0]);
+    return place;
 }
 
 static void expect(const char *id, tamis_energy_status expected, const char *words,

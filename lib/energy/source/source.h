@@ -3,12 +3,16 @@
  * The source contract: who can read counters. A source finds its domains once and then reads them
  * one at a time, all on a thread of its own (sampler.h): a call may hang in a driver.
  *
- * What is absent, denied or unsupported is a domain with that status (a source of which nothing at
- * all was found has one domain, "nvml" or "rapl", that says so): never an error, never silence.
+ * What is absent, denied or unsupported is a domain with that status, never an error or silence:
+ *
+ *     source of the machine   reads without options, and so in every meter with "auto". If it finds
+ *                             nothing it adds one domain without a name, "nvml" or "rapl", which is
+ *                             ABSENT or DENIED and says why (add_nothing in rapl.c)
+ *     source of the caller    needs options of tamis_energy_config; without them it adds nothing
  *
  * To add a source, write lib/energy/source/<name>.c that defines tam_source_<name>, and add its row
- * to TAM_ENERGY_SOURCES: it is then known by its name and part of "auto". What it needs of the
- * caller are options of tamis_energy_config; without them it finds nothing.
+ * to TAMIS_ENERGY_SOURCES: it is then known by its name and part of "auto". rapl.c is the model;
+ * path.h reads small files, and says why where it cannot. Places with `power` answer microwatts.
  */
 #ifndef TAM_ENERGY_SOURCE_H
 #define TAM_ENERGY_SOURCE_H
@@ -17,20 +21,29 @@
 
 #include <tamis/energy.h>
 
-/** The table of sources, in the order in which a meter has them. */
-#define TAM_ENERGY_SOURCES(row) row(nvml) row(rapl) row(file) row(callback)
-
-/** What a counter is, as found. */
+/**
+ * What a counter is, as found. A sum counts the widest domains that can be read, so it matters what
+ * contains what (cover.c):
+ *
+ *     node      every domain of the host; of two nodes the first that can be read counts
+ *     psys      package, dram, core and uncore that are not `inside` another; the psys of another
+ *               source is the same platform
+ *     module    package, dram, core and uncore that are not `inside` another; no gpu
+ *     any       what names it as `inside`, and what that contains
+ *
+ * So OTHER is added to everything but a node. A counter that may be part of another, and nobody
+ * knows which, is UNSUPPORTED, as a zone of unknown name in rapl.c.
+ */
 typedef struct tam_energy_place {
     char id[64];     /* as tamis_energy_domain.id */
-    char inside[64]; /* id of the domain that contains it; "": none */
+    char inside[64]; /* id of the narrowest domain that contains it; "": only its kind tells */
     tamis_energy_kind kind;
     tamis_energy_status status;     /* not OK: it is never read */
     char reason[TAMIS_ENERGY_TEXT]; /* not OK: why. OK: why it may stand still, or "" */
     bool power;                     /* it answers microwatts, to be integrated; else microjoules */
     uint64_t range_uj;              /* the counter begins again after this; 0: it does not */
     double most_w;                  /* a gain that implies more is a reset */
-    double period_s;                /* between two reads while its tick is not known */
+    double period_s;                /* as of its source */
     void *own;                      /* memory of its source */
 } tam_energy_place;
 
@@ -56,7 +69,8 @@ typedef struct tam_energy_found {
 
 struct tam_energy_source {
     const char *name;
-    double period_s; /* of its places */
+    double period_s; /* between two reads of a place: of power, and of a counter whose tick is not
+                        yet known, or shorter. The dearer a read, the longer */
     /** Adds what is there. A thread that hangs here, or in read, is given up. */
     void (*find)(const tamis_energy_config *config, tam_energy_found *found);
     /** Sets value, or status and reason, which are OK and "" before. */
@@ -65,7 +79,7 @@ struct tam_energy_source {
 };
 
 #define TAM_DECLARE_SOURCE(name) extern const tam_energy_source tam_source_##name;
-TAM_ENERGY_SOURCES(TAM_DECLARE_SOURCE)
+TAMIS_ENERGY_SOURCES(TAM_DECLARE_SOURCE)
 #undef TAM_DECLARE_SOURCE
 
 /**

@@ -10,11 +10,16 @@
 /* -- which of them ---------------------------------------------------------------------------- */
 
 #define TAM_SOURCE_ROW(name) &tam_source_##name,
-static const tam_energy_source *const table[] = {TAM_ENERGY_SOURCES(TAM_SOURCE_ROW)};
+static const tam_energy_source *const table[] = {TAMIS_ENERGY_SOURCES(TAM_SOURCE_ROW)};
 #undef TAM_SOURCE_ROW
 
+#define TAM_SOURCE_FITS(name)                                                                      \
+    _Static_assert(sizeof #name <= sizeof((tamis_energy_domain *)NULL)->source, "15 letters");
+TAMIS_ENERGY_SOURCES(TAM_SOURCE_FITS)
+#undef TAM_SOURCE_FITS
+
 #define TAM_SOURCE_WORD(name) #name ", "
-static const char known[] = TAM_ENERGY_SOURCES(TAM_SOURCE_WORD);
+static const char known[] = TAMIS_ENERGY_SOURCES(TAM_SOURCE_WORD);
 #undef TAM_SOURCE_WORD
 
 enum { ROWS = sizeof table / sizeof table[0] };
