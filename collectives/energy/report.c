@@ -57,7 +57,7 @@ static tamis_status judge_records(const unsigned char *records, uint32_t nranks)
                             "library version differs: rank 0 has %u, rank %u has %u",
                             first->version, r, c->version);
         if (c->entries > TAM_REPORT_ENTRIES_MOST)
-            return tam_fail(TAMIS_E_ARGUMENT, "rank %u shows %u domains of energy, at most %d", r,
+            return tam_fail(TAMIS_E_ARGUMENT, "rank %u reports %u energy domains, more than %d", r,
                             c->entries, TAM_REPORT_ENTRIES_MOST);
     }
     return TAMIS_OK;

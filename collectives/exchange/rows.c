@@ -161,9 +161,10 @@ static tamis_status mark_list(rows *w, uint32_t rank) {
     const uint32_t *list = tam_slot_indices_of(&w->sparse.slots, rank);
     for (uint32_t i = 0; i < h->count; i++) {
         if (list[i] >= w->count || (i > 0 && list[i] <= list[i - 1]))
-            return tam_fail(TAMIS_E_PROTOCOL,
-                            "the slot of rank %u was refused: row %u of %u is none or out of order",
-                            rank, list[i], w->count);
+            return tam_fail(
+                TAMIS_E_PROTOCOL,
+                "the slot of rank %u was refused: row %u of %u is out of range or out of order",
+                rank, list[i], w->count);
         w->marks[list[i]] = 1;
     }
     if (h->flags & TAM_HEAD_ALL_ROWS)

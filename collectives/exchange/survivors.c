@@ -121,13 +121,13 @@ static tamis_status check_head(const tam_regions *g, uint32_t r) {
     if (h->seal != seal_of(h) || h->config != g->head->config ||
         h->count > g->nranks * (uint64_t)g->capacity || h->refused > g->nranks)
         return tam_fail(TAMIS_E_PROTOCOL,
-                        "what rank %u kept of its region was refused: its head "
-                        "is damaged or of another step",
+                        "the survivors in the region of rank %u were refused: their header is "
+                        "damaged or belongs to another step",
                         r);
     if (h->refused)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "the list of rank %u, or its counts of sums, was refused by rank %u: a "
-                        "checksum is wrong, or indices do not ascend in the region",
+                        "checksum is wrong, or indices are not ascending within the region",
                         h->refused - 1, r);
     return TAMIS_OK;
 }
@@ -222,11 +222,10 @@ static tamis_status take(const tam_regions *g, uint32_t *indices, float *values)
             values[place++] = at->value;
         }
         if (!right)
-            return tam_fail(
-                TAMIS_E_PROTOCOL,
-                "what rank %u kept of its region was refused: its checksum is wrong, or "
-                "its indices do not ascend in the region",
-                r);
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "the survivors in the region of rank %u were refused: their checksum "
+                            "is wrong, or their indices are not ascending within the region",
+                            r);
     }
     return TAMIS_OK;
 }

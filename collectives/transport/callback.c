@@ -19,7 +19,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     callback *self = arg;
     tamis_status poison = (tamis_status)atomic_load(call->poison);
     if (poison != TAMIS_OK)
-        return tam_fail(poison, "rank %u: the communicator was given up", self->user.rank);
+        return tam_fail(poison, "rank %u: the communicator was abandoned", self->user.rank);
     tamis_status status = self->user.allgather(self->user.context, send, recv, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->user.nranks - 1);
     if (status == TAMIS_OK)
@@ -75,8 +75,8 @@ static tamis_status check(const tamis_callbacks *user) {
     if (!user->allgather)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks.allgather is NULL");
     if (user->nranks == 0 || user->nranks > 65536 || user->rank >= user->nranks)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks: rank %u of %u", user->rank,
-                        user->nranks);
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks: rank %u is out of range: nranks is %u",
+                        user->rank, user->nranks);
     return TAMIS_OK;
 }
 

@@ -203,7 +203,7 @@ uint64_t tam_comm_deadline(const tamis_comm *comm) {
 static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
     const tam_call call = {.purpose = job->purpose, .number = job->number, .begin_ns = begin_ns};
     char place[TAM_LATE_TEXT], text[TAM_LATE_TEXT + 96];
-    snprintf(text, sizeof text, "rank %u%s, and the transport did not come back by its deadline",
+    snprintf(text, sizeof text, "rank %u%s, and the transport did not return by its deadline",
              comm->rank, tam_wait_late(&call, place));
     poison(comm, TAMIS_E_TIMEOUT, text, false);
 }
@@ -286,7 +286,7 @@ tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting) {
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: comm is NULL");
     if ((unsigned)waiting > TAMIS_WAITING_NAP)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: %d is no tamis_waiting",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: %d is not a tamis_waiting",
                         (int)waiting);
     atomic_store(&comm->waiting, (int)waiting);
     return TAMIS_OK;
@@ -324,7 +324,7 @@ void tamis_comm_destroy(tamis_comm *comm) {
     if (!comm)
         return;
     if (comm->threaded && !stop_thread(comm)) {
-        tam_log(TAM_WARN, "rank %u: the transport's thread does not end; its memory stays",
+        tam_log(TAM_WARN, "rank %u: the transport's thread does not end; its memory is not freed",
                 comm->rank);
         return;
     }

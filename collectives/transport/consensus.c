@@ -24,7 +24,7 @@ static tamis_status compare_calls(const unsigned char *records, uint32_t rank, u
     for (uint32_t r = 0; r < nranks; r++) {
         if (!is_head(tam_consensus_record(records, r)))
             return tam_fail(TAMIS_E_PROTOCOL,
-                            "rank %u: rank %u makes another call (a step?) where this rank is in "
+                            "rank %u: rank %u makes another call (a step?) while this rank is in "
                             "%s; all ranks must make the same collective calls in the same order",
                             rank, r, own->call);
     }

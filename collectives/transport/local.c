@@ -225,7 +225,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
     call->wire_bytes += send_at[nranks] - (send_at[rank + 1] - send_at[rank]);
     TAM_TRY(barrier(self, false, call)); /* first, for the others still read */
     if (odd < nranks)
-        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sent more or less than it had said",
+        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sent more or less than it announced",
                         rank, odd);
     return TAMIS_OK;
 }

@@ -94,11 +94,10 @@ static tamis_status explain(const tam_mpi *self, const tam_mpi_batch *b, const t
            (b->statuses[i].MPI_ERROR == MPI_SUCCESS || b->statuses[i].MPI_ERROR == MPI_ERR_PENDING))
         i++;
     MPI_Error_string(b->statuses[i].MPI_ERROR, text, &length);
-    return tam_fail(
-        TAMIS_E_TRANSPORT,
-        "rank %d%s: the message of rank %d cannot be taken (%s); all ranks must make the "
-        "same calls with the same options",
-        self->rank, tam_wait_place(call, place), b->peers[i], text);
+    return tam_fail(TAMIS_E_TRANSPORT,
+                    "rank %d%s: the message of rank %d cannot be received (%s); all ranks must "
+                    "make the same calls with the same options",
+                    self->rank, tam_wait_place(call, place), b->peers[i], text);
 }
 
 /* Open MPI tests first and makes progress afterwards. A second test sees what that progress
@@ -354,7 +353,7 @@ static void close_mpi(void *arg, int clean) {
 
 const tam_transport tam_mpi_inline = {
     .name = "mpi",
-    .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; begin with "
+    .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; initialise it with "
                   "MPI_Init_thread(MPI_THREAD_MULTIPLE)",
     .capabilities = TAM_CAP_LINGERS,
     .allgather = allgather,

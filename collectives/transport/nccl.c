@@ -57,7 +57,7 @@ static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, 
     cudaError_t copied =
         cudaMemcpyAsync(recv + own, send + own, bytes, cudaMemcpyDeviceToDevice, stream);
     if (copied != cudaSuccess)
-        return tam_nccl_cuda_failed(self, copied, "copying the own share");
+        return tam_nccl_cuda_failed(self, copied, "copying this rank's share");
     if (self->nranks == 1)
         return TAMIS_OK;
     if (!tam_nccl_hold(self))

@@ -71,7 +71,8 @@ static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config
     self->timeout_ns = timeout_ns;
     if (pthread_mutex_init(&self->lock, NULL) != 0) {
         tam_free(self);
-        return tam_fail(TAMIS_E_NOMEM, "rank %u: no lock for a communicator", bootstrap->rank);
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: cannot create a lock for a communicator",
+                        bootstrap->rank);
     }
     *out = self; /* from here on the caller's to close */
     TAM_TRY(take_buffers(self));

@@ -101,8 +101,8 @@ static tamis_status show(tam_probe *m, tam_link *link) {
         const shown *theirs = &m->all[r];
         if (theirs->check != check_of(theirs, m->nshown))
             return tam_fail(TAMIS_E_PROTOCOL,
-                            "rank %u: what rank %u measured of the link arrived damaged",
-                            link->rank, r);
+                            "rank %u: the link measurements of rank %u arrived damaged", link->rank,
+                            r);
         took_s = theirs->took_s > took_s ? theirs->took_s : took_s;
         m->spent_s = theirs->spent_s > m->spent_s ? theirs->spent_s : m->spent_s;
     }

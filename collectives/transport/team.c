@@ -66,9 +66,10 @@ static tamis_status check_seal(const tam_team *t, uint32_t member, const char *m
     memcpy(&hash, message + count * sizeof(float), SEAL);
     if (hash == XXH3_64bits(message, count * sizeof(float)))
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_PROTOCOL,
-                    "values of rank %u, as rank %u got them, were refused: their checksum is wrong",
-                    t->first + member * t->stride, t->first + t->member * t->stride);
+    return tam_fail(
+        TAMIS_E_PROTOCOL,
+        "values of rank %u, as received by rank %u, were refused: their checksum is wrong",
+        t->first + member * t->stride, t->first + t->member * t->stride);
 }
 
 /* A vector being summed: slice i of it belongs to member i. */

@@ -161,7 +161,7 @@ bool tam_cuda_row_idle(const tam_cuda_row *row) {
 
 void tam_cuda_row_close(tam_cuda_row *row) {
     if (!tam_cuda_row_idle(row)) {
-        tam_log(TAM_WARN, "device memory of a reducer is not freed: the device still works on it");
+        tam_log(TAM_WARN, "device memory of a reducer is not freed: the device is still using it");
     } else {
         tam_cuda_event_close(row->caller);
         tam_cuda_lane_close(&row->copy);

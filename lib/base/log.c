@@ -39,7 +39,7 @@ static void give_line(tam_log_level level, const char *line) {
         return;
     if (!atomic_flag_test_and_set(&told))
         write_line(stderr, TAM_WARN,
-                   "cannot write to TAMIS_LOG_FILE; what it does not take is here");
+                   "cannot write to TAMIS_LOG_FILE; messages it does not take are written here");
     write_line(stderr, level, line);
 }
 

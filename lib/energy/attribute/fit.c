@@ -27,7 +27,7 @@ static const double switch_gain = 4.0, found_gain = 10.0;
 tamis_status tam_fit_open(tam_fit **out) {
     tam_fit *fit = tam_alloc(sizeof *fit);
     if (!fit)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the watts of phases");
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the power of phases");
     fit->surprise = 1.0;
     *out = fit;
     return TAMIS_OK;
@@ -142,7 +142,7 @@ static void let_go(tam_fit *fit) {
     fit->watts.valid = false;
     fit->surprise = 1.0;
     fit->changes++;
-    tam_log(TAM_INFO, "energy: the watts of phases have changed; learning them anew");
+    tam_log(TAM_INFO, "energy: the power of the phases has changed; learning it again");
 }
 
 /* Single gains that fit nothing weigh little; many of them say that the watts have changed. */

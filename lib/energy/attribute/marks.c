@@ -130,16 +130,16 @@ static inline ring *ring_of(tam_marks *marks) {
 tamis_status tam_marks_open(tam_marks **out) {
     tam_marks *marks = tam_alloc(sizeof *marks);
     if (!marks)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the marks of phases");
+        return tam_fail(TAMIS_E_NOMEM, "no memory for phase marks");
     if (pthread_key_create(&marks->key, thread_ends) != 0) {
         tam_free(marks);
-        return tam_fail(TAMIS_E_NOMEM, "marks of phases: the process has no thread key left");
+        return tam_fail(TAMIS_E_NOMEM, "phase marks: the process has no thread key left");
     }
     if (!take_lock()) {
         pthread_key_delete(marks->key);
         tam_free(marks);
-        return tam_fail(TAMIS_E_STATE, "marks of phases: their lock is held by a thread that does "
-                                       "not exist; open the meter before the process forks");
+        return tam_fail(TAMIS_E_STATE, "phase marks: their lock is held by a thread that does not "
+                                       "exist; open the meter before the process forks");
     }
     marks->next = first;
     first = marks;

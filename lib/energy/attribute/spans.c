@@ -41,7 +41,7 @@ struct tam_spans {
 tamis_status tam_spans_open(tam_spans **out) {
     tam_spans *spans = tam_alloc(sizeof *spans);
     if (!spans)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the spans of phases");
+        return tam_fail(TAMIS_E_NOMEM, "no memory for phase spans");
     spans->tracks[BUSY].unite = true;
     spans->phases = 1u << BUSY;
     *out = spans;

@@ -27,7 +27,7 @@ tamis_status tam_ledger_open(uint32_t n, tam_ledger **out) {
 
 err_memory:
     tam_ledger_close(l);
-    return tam_fail(TAMIS_E_NOMEM, "no memory for reports of %u domains of energy", n);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for reports of %u energy domains", n);
 }
 
 void tam_ledger_close(tam_ledger *l) {
@@ -45,7 +45,7 @@ tamis_status tam_ledger_reserve(tam_ledger *l, size_t bytes) {
         return TAMIS_OK;
     void *messages = tam_alloc(bytes);
     if (!messages)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of a report of energy", bytes);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of an energy report", bytes);
     tam_free(l->messages);
     l->messages = messages;
     l->messages_bytes = bytes;
@@ -146,8 +146,8 @@ static void draw_domain(const tam_energy_entry *e, tam_energy_domain *d) {
         return;
     d->status = readable(e) ? TAMIS_ENERGY_STALE : (tamis_energy_status)e->status;
     tam_energy_say(d->reason, "%s",
-                   readable(e) ? "counted from here on; what it gained before is left out, for "
-                                 "some of it may have been counted"
+                   readable(e) ? "counted from here on; earlier gains are left out, as some of "
+                                 "them may have been counted already"
                                : e->reason);
 }
 
@@ -219,7 +219,7 @@ static void note_missing(tam_ledger *l, const char *first, uint32_t hosts) {
         snprintf(notes + used, sizeof notes - (size_t)used, "%sgains left out so far: %u",
                  hosts ? "; " : "", l->next.gaps);
     if (l->next.ndomains == 0)
-        first = "no rank shows a domain";
+        first = "no rank reports a domain";
     snprintf(l->missing, sizeof l->missing, "%.*s%s", (int)(sizeof l->missing - 1 - strlen(notes)),
              first, notes);
 }

@@ -80,8 +80,7 @@ static tamis_status check_budget(const tamis_governor_config *c) {
 static tamis_status check_carbon(const tamis_governor_config *c) {
     if (!(c->slowdown > 0.0))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "policy \"%s\" needs a slowdown above 0: what it may cost in time",
-                        c->policy);
+                        "policy \"%s\" needs a slowdown above 0: the time it may cost", c->policy);
     return TAMIS_OK;
 }
 
@@ -106,6 +105,6 @@ tamis_status tam_governor_policy_find(const char *name, const tam_governor_polic
         }
         strcat(strcat(known, i ? ", " : ""), rows[i].name);
     }
-    return tam_fail(TAMIS_E_ARGUMENT, "policy \"%s\" is unknown; there are: %s",
+    return tam_fail(TAMIS_E_ARGUMENT, "policy \"%s\" is unknown; known are: %s",
                     name ? name : "(NULL)", known);
 }

@@ -72,7 +72,8 @@ static tamis_status check_numbers(const tamis_energy_config *c) {
     if (c->g_per_kwh < 0.0 || c->g_per_kwh > 1e6)
         return tam_fail(TAMIS_E_ARGUMENT, "energy: g_per_kwh is %g, not 0 to 1e6", c->g_per_kwh);
     if (c->nranks == 0 || c->rank >= c->nranks)
-        return tam_fail(TAMIS_E_ARGUMENT, "energy: rank %u of %u", c->rank, c->nranks);
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: rank %u is out of range: nranks is %u", c->rank,
+                        c->nranks);
     return TAMIS_OK;
 }
 
@@ -232,11 +233,11 @@ tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
     if (!tam_lock_open(&e->lock, &e->changed)) {
         tam_free(e);
-        return tam_fail(TAMIS_E_NOMEM, "energy: no lock");
+        return tam_fail(TAMIS_E_NOMEM, "energy: cannot create a lock");
     }
     tamis_status status = open_parts(e, &c);
     if (status == TAMIS_OK && !tam_thread_start(&e->thread, run, e))
-        status = tam_fail(TAMIS_E_NOMEM, "energy: no thread");
+        status = tam_fail(TAMIS_E_NOMEM, "energy: cannot start a thread");
     if (status == TAMIS_OK)
         *out = e;
     else

@@ -91,7 +91,7 @@ static void doubt(tam_energy_domain *d, const tam_energy_reading *r) {
     d->doubt_ns = r->at_ns;
     d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
-    tam_energy_say(d->reason, "answers %llu after %llu uJ: asked too often, or reset",
+    tam_energy_say(d->reason, "reads %llu after %llu uJ: read too often, or reset",
                    (unsigned long long)r->value, (unsigned long long)d->raw);
 }
 
@@ -150,11 +150,10 @@ static bool restart(tam_energy_domain *d, const tam_energy_reading *r, uint64_t 
     if (uj > 0)
         accept(d, r, uj, out);
     d->status = TAMIS_ENERGY_RESET;
-    tam_energy_say(
-        d->reason,
-        "went from %llu to %llu uJ in %.1f s: reset (driver reloaded?), or its range may "
-        "have passed unseen; what it lost is not counted%s%s",
-        from, to, within_s, d->place.reason[0] ? "; " : "", d->place.reason);
+    tam_energy_say(d->reason,
+                   "went from %llu to %llu uJ in %.1f s: reset (driver reloaded?), or wrapped "
+                   "around unseen; what it lost is not counted%s%s",
+                   from, to, within_s, d->place.reason[0] ? "; " : "", d->place.reason);
     return uj > 0;
 }
 
@@ -169,8 +168,7 @@ static void stand_still(tam_energy_domain *d, const tam_energy_reading *r) {
     d->read_ns = r->at_ns;
     if (seconds(still_ns) > (limit_s > ticks_s ? limit_s : ticks_s)) {
         d->status = TAMIS_ENERGY_FROZEN;
-        tam_energy_say(d->reason,
-                       "has stood still at %llu uJ for %.0f s: asleep, off or broken%s%s",
+        tam_energy_say(d->reason, "has been stuck at %llu uJ for %.0f s: asleep, off or broken%s%s",
                        (unsigned long long)d->raw, seconds(still_ns),
                        d->place.reason[0] ? "; " : "", d->place.reason);
     } else if (d->status != TAMIS_ENERGY_RESET) {
@@ -190,7 +188,7 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
     uint64_t uj;
     if (d->place.range_uj > 0 && r->value > d->place.range_uj) {
         d->status = TAMIS_ENERGY_GARBLED;
-        tam_energy_say(d->reason, "%llu uJ is beyond its range of %llu uJ",
+        tam_energy_say(d->reason, "%llu uJ exceeds its range of %llu uJ",
                        (unsigned long long)r->value, (unsigned long long)d->place.range_uj);
         return false;
     }
@@ -220,7 +218,8 @@ static bool is_power(tam_energy_domain *d, const tam_energy_reading *r) {
         return true;
     d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
-    tam_energy_say(d->reason, "%llu uW is no power of such a device", (unsigned long long)r->value);
+    tam_energy_say(d->reason, "%llu uW is not a plausible power of such a device",
+                   (unsigned long long)r->value);
     return false;
 }
 
@@ -243,7 +242,8 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
             return false;
         d->resets++;
         d->status = TAMIS_ENERGY_RESET;
-        tam_energy_say(d->reason, "no power was read for %.1f s; what it took then is not counted",
+        tam_energy_say(d->reason,
+                       "no power was read for %.1f s; the energy of that time is not counted",
                        seconds(gap_ns));
         return false;
     }

@@ -114,7 +114,7 @@ static tamis_energy_status explain(const nvml *self, int code, const char *what,
     } rows[] = {
         {NVML_NO_DRIVER, TAMIS_ENERGY_ABSENT, "the driver is not loaded: modprobe nvidia"},
         {NVML_NOT_SUPPORTED, TAMIS_ENERGY_UNSUPPORTED, "this GPU or driver does not support it"},
-        {NVML_NO_FUNCTION, TAMIS_ENERGY_UNSUPPORTED, "the driver is older than its library"},
+        {NVML_NO_FUNCTION, TAMIS_ENERGY_UNSUPPORTED, "the driver is older than the library"},
         {NVML_NO_PERMISSION, TAMIS_ENERGY_DENIED,
          "permission denied: the user or container must have access to the device"},
         {NVML_NOT_FOUND, TAMIS_ENERGY_ABSENT, "no such GPU; nvidia-smi -L lists them"},
@@ -127,7 +127,7 @@ static tamis_energy_status explain(const nvml *self, int code, const char *what,
         return rows[i].status;
     }
     tam_energy_say(reason, "NVML error %d from %s: %s", code, what,
-                   self->error ? self->error(code) : "it has no words for it");
+                   self->error ? self->error(code) : "no description available");
     return TAMIS_ENERGY_FAILED;
 }
 
@@ -202,7 +202,7 @@ static void probe(gpu *g, tam_energy_place *place) {
     } else if (lacks(energy)) {
         g->power = place->power = true;
         place->period_s = POWER_PERIOD_S;
-        tam_log(TAM_INFO, "energy: %s has no counter; its power is integrated", place->id);
+        tam_log(TAM_INFO, "energy: %s has no energy counter; integrating its power", place->id);
     }
 }
 
@@ -264,7 +264,7 @@ static void add_all(tam_energy_found *found) {
     }
     if (count == 0)
         tam_energy_break(add_nothing(found), TAMIS_ENERGY_ABSENT,
-                         "the driver is loaded and shows no GPU: is the container given one?");
+                         "the driver is loaded but shows no GPU: was one given to the container?");
     for (unsigned i = 0; i < count; i++) {
         nvml_device device;
         snprintf(name, sizeof name, "index-%u", i);
@@ -351,7 +351,7 @@ static void read_nvml(void *own, tam_energy_reading *out) {
         out->status = explain(g->nvml, code, what, out->reason);
     } else if (__builtin_mul_overflow(g->power ? mw : (uint64_t)mj, 1000u, &out->value)) {
         out->status = TAMIS_ENERGY_GARBLED;
-        tam_energy_say(out->reason, "%llu mJ is no count of a GPU", mj);
+        tam_energy_say(out->reason, "%llu mJ is not a plausible count of a GPU", mj);
     }
 }
 

@@ -33,7 +33,8 @@ static void read_range(tam_energy_place *place, const char *class, const char *f
     if (tam_path_number(path, &place->range_uj, why) == TAMIS_ENERGY_OK && place->range_uj > 0)
         return;
     place->range_uj = 0;
-    tam_energy_say(place->reason, "its range is not known, so a wrap counts as a reset: %s", why);
+    tam_energy_say(place->reason, "its range is not known, so a wrap-around counts as a reset: %s",
+                   why);
     tam_log(TAM_WARN, "energy: %s: %s", place->id, place->reason);
 }
 
@@ -109,7 +110,7 @@ static void add_zone(tam_energy_found *found, const char *class, const char *fol
         tam_energy_break(place, named, "%s", why);
     else if (!understood)
         tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
-                         "zone \"%.24s\": what it is part of is not known: %s", name, z.counter);
+                         "zone \"%.24s\": its parent is unknown: %s", name, z.counter);
     else
         probe(place, class, folder);
 }
