@@ -14,7 +14,7 @@ void duel_open(duel *d) {
     static const char *const names[SCHEMES] = {"dense", "tamis", "auto"};
     tamis_segment all = {"all", d->n};
     tamis_layout *layout;
-    bench_try(d->group, tamis_layout_create(&all, 1, &layout), "cannot make a layout");
+    bench_try(d->group, tamis_layout_create(&all, 1, &layout), "cannot create a layout");
     for (int i = 0; i < SCHEMES; i++) {
         tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
         config.scheme = names[i];
@@ -22,7 +22,7 @@ void duel_open(duel *d) {
         config.link_latency_us = d->latency_us;
         config.link_gbit = d->gbit;
         bench_try(d->group, tamis_reducer_create(d->group->comm, layout, &config, &d->reducers[i]),
-                  "cannot make a reducer");
+                  "cannot create a reducer");
     }
     tamis_layout_destroy(layout);
     d->given = bench_alloc(d->n, sizeof(float));

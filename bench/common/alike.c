@@ -31,8 +31,8 @@ static void say_option(bench_group *group) {
     size_t at = find_difference(all, group->nranks);
     if (group->rank == 0)
         fprintf(stderr,
-                "the ranks were given other options: --%s is %s on rank 0, but %s on rank %zu; "
-                "give all ranks the same ones (only names of files may differ)\n",
+                "the ranks were given different options: --%s is %s on rank 0, but %s on rank %zu; "
+                "give all ranks the same ones (only file names may differ)\n",
                 all[at % BENCH_NOTED_LINES].name, all[at % BENCH_NOTED_LINES].value, all[at].value,
                 at / BENCH_NOTED_LINES);
     free(all);
@@ -58,7 +58,7 @@ bool bench_alike(bench_group *group) {
     free(all);
     if (stranger && group->rank == 0)
         fprintf(stderr,
-                "rank %u runs another program than rank 0, or another version of it: start the "
+                "rank %u runs a different program than rank 0, or a different version: start the "
                 "same one on all ranks\n",
                 stranger);
     if (!stranger && !values)

@@ -135,8 +135,8 @@ bool bench_recording_open(const char *path, bench_recording *out, char *error, s
     }
     if (!ok) {
         snprintf(error, error_size,
-                 "%s is no recording of gradients, or is cut off; write it "
-                 "anew with tamis_train --record",
+                 "%s is not a recording of gradients, or is truncated; write it again with "
+                 "tamis_train --record",
                  path);
         munmap(out->map, out->bytes);
     }

@@ -177,7 +177,7 @@ static void say_dropped(const head *heads, uint32_t nranks) {
         dropped += heads[r].dropped;
     if (dropped)
         fprintf(stderr,
-                "the trace holds the first %d events of a rank; %llu later ones are not in it\n",
+                "the trace holds the first %d events of a rank; %llu later ones were dropped\n",
                 BENCH_TRACE_MOST, (unsigned long long)dropped);
 }
 

@@ -63,9 +63,9 @@ static void open_reducer(overlap_run *run, overlap_variant *v) {
     config.link_gbit = s->link_gbit;
     config.link_latency_us = s->latency_us;
     bench_try(run->group, tamis_layout_create(segments, 2 * run->model.count, &layout),
-              "cannot make a layout");
+              "cannot create a layout");
     bench_try(run->group, tamis_reducer_create(run->group->comm, layout, &config, &v->reducer),
-              "cannot make a reducer");
+              "cannot create a reducer");
     tamis_layout_destroy(layout);
     find_starts(run, v);
     size_t calls = (s->rounds + s->warmup) * 2 * run->model.count;

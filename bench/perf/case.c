@@ -46,9 +46,9 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
         bench_reducer_set(c->settings->set, perf_own_options, &config,
                           config.update ? &update : NULL);
     bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),
-              "cannot make a layout");
+              "cannot create a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &reducer),
-              "cannot make a reducer");
+              "cannot create a reducer");
     tamis_layout_destroy(layout);
     return reducer;
 }

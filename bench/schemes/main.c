@@ -23,7 +23,7 @@ static bool run_scheme(bench_group *group, const scheme_source *source,
     if (group->rank == 0) {
         scheme_report(source->settings->report, group, &c, &run);
         fprintf(stderr, "%-10s %-10s %2u ranks, density %g: %s, %.1f s\n", source->name, info->name,
-                group->nranks, density, fine ? "keeps all rules" : "BREAKS A RULE",
+                group->nranks, density, fine ? "follows all rules" : "BREAKS A RULE",
                 bench_now_s() - begin);
     }
     scheme_run_free(&run);
@@ -54,7 +54,7 @@ static void tell_missing(const schemes_settings *s) {
         size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         if (bench_launched_rank() == 0 && !bench_scheme_find(name, &policies))
-            fprintf(stderr, "preset \"%s\" is not in this library and is left out\n", name);
+            fprintf(stderr, "preset \"%s\" is not in this library; skipped\n", name);
         at += length;
     }
 }

@@ -44,7 +44,7 @@ static void open_reducer(runner *r) {
     config.on_phase = hear;
     config.on_phase_context = &r->clocks;
     bench_try(r->group, tamis_layout_create(source->segments, source->nsegments, &layout),
-              "cannot make a layout");
+              "cannot create a layout");
     bench_try(r->group, tamis_reducer_create(r->group->comm, layout, &config, &r->reducer),
               r->c->info->name);
     tamis_layout_destroy(layout);

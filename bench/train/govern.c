@@ -22,7 +22,7 @@ void govern_open(const train_settings *s, bench_group *group, govern *out) {
     out->decisions = group->rank == 0 ? s->decisions_file : NULL;
     out->next = (tamis_governor_decision)TAMIS_GOVERNOR_DECISION_INIT;
     out->next.step = UINT64_MAX;
-    bench_try(group, tamis_governor_create(&config, &out->governor), "cannot make a governor");
+    bench_try(group, tamis_governor_create(&config, &out->governor), "cannot create a governor");
 }
 
 static _Noreturn void fail_decision(bench_group *group) {

@@ -10,7 +10,7 @@
 #include "bench/train/mlp.h"
 #include "bench/train/schedule.h"
 
-_Static_assert(MLP_MOST_DEPTH + 1 <= SCHEDULE_LAYERS, "all layers of a model can be divided");
+_Static_assert(MLP_MOST_DEPTH + 1 <= SCHEDULE_LAYERS, "all layers of a model fit in the stages");
 
 static mlp_shape shape_of(const train_settings *settings) {
     return (mlp_shape){settings->hidden, settings->depth};

@@ -74,7 +74,7 @@ static void share_budget(pipeline *p, const train_settings *settings) {
     if (p->nstages == 1 || p->balance_every == 0 || train_is_dense(settings))
         return;
     bench_try(p->world, tamis_pipeline_create(p->world->comm, &config, &p->budget),
-              "cannot share the budget of all stages");
+              "cannot share the budget of the stages");
 }
 
 void pipeline_open(bench_group *world, const train_settings *settings, const workload_data *data,

@@ -20,7 +20,7 @@ static const char *read_all(FILE *stream, uint8_t **bytes, size_t *length) {
         uint8_t *more = realloc(data, room);
         if (!more) {
             free(data);
-            return "no memory for it";
+            return "out of memory";
         }
         data = more;
         used += fread(data + used, 1, room - used, stream);
@@ -28,7 +28,7 @@ static const char *read_all(FILE *stream, uint8_t **bytes, size_t *length) {
             break;
         if (room >= MOST_BYTES) {
             free(data);
-            return "it has more than 2^30 bytes";
+            return "it is larger than 2^30 bytes";
         }
         room *= 2;
     }
@@ -75,8 +75,8 @@ static bool read_default(text *out, char *error, size_t size) {
     }
     if (why)
         snprintf(error, size,
-                 "the default text is what the program `bible` prints (Debian: apt-get install "
-                 "bible-kjv): %s; any other text by --data FILE",
+                 "the default text is the output of the program `bible` (Debian: apt-get install "
+                 "bible-kjv): %s; give another text with --data FILE",
                  why);
     return !why;
 }
