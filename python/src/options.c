@@ -175,7 +175,8 @@ bool tam_py_options_open(void) {
     ok = ok && add_row(&of_reducer, "update", UPDATE, offsetof(tam_py_options, update), NULL) &&
          add_row(&of_reducer, "meter", METER, offsetof(tam_py_options, meter), NULL);
     if (!ok)
-        PyErr_SetString(PyExc_SystemError, "tamis: the library has more options than fit here");
+        PyErr_SetString(PyExc_SystemError,
+                        "tamis: the library has more options than this table holds");
     return ok;
 }
 
@@ -208,7 +209,7 @@ static bool refuse_name(const table *t, PyObject *name) {
         list = longer;
     }
     if (list)
-        PyErr_Format(PyExc_TypeError, "%s has no option %R; it has: %U", t->whose, name, list);
+        PyErr_Format(PyExc_TypeError, "%s has no option %R; options are: %U", t->whose, name, list);
     Py_XDECREF(list);
     return false;
 }
