@@ -73,7 +73,7 @@ static bool all_known(duel *d) {
 }
 
 /* Rank 0's finding decides for all ranks. */
-static bool goes_on(duel *d, size_t least, double most_s, double begin_s) {
+static bool needs_more(duel *d, size_t least, double most_s, double begin_s) {
     bool enough = d->rounds >= least && d->group->rank == 0 && all_known(d);
     bool late = bench_max(d->group, bench_now_s() - begin_s) >= most_s;
     return !late && d->rounds < ROUNDS_MOST && bench_max(d->group, enough) == 0.0;
@@ -91,7 +91,7 @@ void duel_run(duel *d, size_t least, double most_s) {
                 d->seconds[i][d->rounds] = seconds[i];
             d->rounds++;
         }
-    } while (goes_on(d, least, most_s, begin_s));
+    } while (needs_more(d, least, most_s, begin_s));
 }
 
 /* The ends are the order statistics 0.98 sqrt(rounds) on either side of the middle. */

@@ -111,7 +111,7 @@ struct bench_replay {
 };
 
 /* Look the preloaded counter up by name: a program that runs without it has no such symbol. */
-static bench_calls calls_so_far(void) {
+static bench_calls count_calls(void) {
     void (*count)(uint64_t *, uint64_t *) =
         (void (*)(uint64_t *, uint64_t *))dlsym(RTLD_DEFAULT, "bench_syncs_count");
     bench_calls calls = {.known = count != NULL};
@@ -177,11 +177,11 @@ double bench_replay_time(bench_replay *replay) {
 }
 
 void bench_replay_watch(bench_replay *replay, double *host_s, bench_calls *out) {
-    bench_calls before = calls_so_far();
+    bench_calls before = count_calls();
     double start = bench_now_s();
     enqueue(replay);
     *host_s = bench_now_s() - start;
-    *out = calls_so_far();
+    *out = count_calls();
     out->blocking -= before.blocking;
     out->queries -= before.queries;
     await_end(replay);

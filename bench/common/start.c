@@ -20,7 +20,7 @@ static bench_transport kind_of(int transport) {
 }
 
 /* Local ranks in each of several processes would be that many separate runs. */
-static void refuse_copies(int transport) {
+static void check_launcher(int transport) {
     uint32_t ranks = bench_launched_ranks();
     if (ranks > 1 && kind_of(transport) == BENCH_LOCAL && !bench_launched_mpi())
         bench_usage("%s is %u, but the launcher of these processes does not start MPI, so each "
@@ -40,7 +40,7 @@ void bench_launch_check(int *transport, uint64_t *ranks) {
         bench_usage("--ranks is for ranks that are threads; under mpirun give their number to "
                     "mpirun (mpirun -np %llu)",
                     (unsigned long long)*ranks);
-    refuse_copies(*transport);
+    check_launcher(*transport);
     if (kind_of(*transport) == BENCH_LOCAL && *ranks == 0)
         *ranks = 1;
 }

@@ -171,7 +171,7 @@ static void write_events(bench_trace *trace, const head *heads, FILE *file) {
     free(part);
 }
 
-static void say_dropped(const head *heads, uint32_t nranks) {
+static void report_dropped(const head *heads, uint32_t nranks) {
     uint64_t dropped = 0;
     for (uint32_t r = 0; r < nranks; r++)
         dropped += heads[r].dropped;
@@ -196,7 +196,7 @@ void bench_trace_close(bench_trace *trace, FILE *file) {
         bool bad = ferror(file);
         if (fclose(file) != 0 || bad)
             bench_fail(group, "the trace could not be written: %s", strerror(errno));
-        say_dropped(heads, group->nranks);
+        report_dropped(heads, group->nranks);
     }
     free(heads);
     free(trace->events);

@@ -47,7 +47,7 @@ static int run_all(bench_group *group, void *context) {
 }
 
 /* Print once the names that were asked for but do not exist; they are left out. */
-static void tell_missing(const schemes_settings *s) {
+static void report_missing(const schemes_settings *s) {
     bench_scheme policies;
     char name[64];
     for (const char *at = s->schemes; at && *at; at += *at == ',') {
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     static scheme_source source;
     int status = 0;
     schemes_settings_read(argc, argv, &settings);
-    tell_missing(&settings);
+    report_missing(&settings);
     source_open(&settings, &source);
     if (settings.speed)
         status = bench_launch(BENCH_MPI, TAMIS_DEVICE_CPU, 0, run_all, &source);

@@ -18,7 +18,7 @@
 #include "bench/common/reducer.h"
 #include "bench/train/density.h"
 
-static void hear_phase(void *context, const tamis_phase_event *event) {
+static void report_phase(void *context, const tamis_phase_event *event) {
     trainer *t = context;
     if (t->trace)
         bench_trace_phase(t->trace, event);
@@ -40,7 +40,7 @@ static void open_exchange(trainer *t) {
     config.wire_type_sum = (tamis_wire_type)t->settings->sum_values;
     config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
-    config.on_phase = hear_phase;
+    config.on_phase = report_phase;
     config.on_phase_context = t;
     bench_reducer_set(t->settings->set, train_own_options, &config, config.update ? &update : NULL);
     exchange_open(t->group, &t->work, t->apart, &config, t->grad, &t->exchange);

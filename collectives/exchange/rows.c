@@ -249,7 +249,7 @@ static tamis_status reduce(rows *w, tam_link *link) {
     return link->transport->allreduce_sum(link->self, values, count, &link->call);
 }
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_rows(void *self, tam_link *link) {
     rows *w = self;
     bool stops;
     TAM_TRY(tam_sparse_gather(&w->sparse, link, &stops));
@@ -284,7 +284,7 @@ const tam_exchange tam_exchange_rows = {
     .accumulate = tam_sparse_accumulate,
     .plan = plan,
     .pick = pick,
-    .run = run,
+    .run = run_rows,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
     .skip = skip,

@@ -99,7 +99,8 @@ bool tam_regions_cut_holds(const tam_regions *g, uint64_t k) {
 
 /* -- heads ------------------------------------------------------------------------------------ */
 
-static size_t keep(tam_regions *g, const uint32_t *indices, const float *sums, size_t count) {
+static size_t keep_above_cut(tam_regions *g, const uint32_t *indices, const float *sums,
+                             size_t count) {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         if (tam_magnitude(sums[i]) >= g->cut)
@@ -236,7 +237,7 @@ tamis_status tam_regions_survive(tam_regions *g, uint64_t config, uint64_t k, ui
     g->cut = tam_rule_over(tam_double(g->state[TAM_REGIONS_CUT]));
     if (!tam_regions_cut_holds(g, k))
         TAM_TRY(find_cut(g, sums, *count, config, k, link, &refused));
-    TAM_TRY(exchange_heads(g, config, keep(g, indices, sums, *count), refused, link));
+    TAM_TRY(exchange_heads(g, config, keep_above_cut(g, indices, sums, *count), refused, link));
     for (uint32_t r = 0; r < g->nranks; r++)
         total += g->heads[r].count;
     TAM_TRY(gather(g, total, link));

@@ -62,7 +62,7 @@ static tamis_status sum(united *u, tam_link *link, size_t count) {
     return TAMIS_OK;
 }
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_union(void *self, tam_link *link) {
     united *u = self;
     tam_sparse *s = &u->sparse;
     size_t count;
@@ -85,7 +85,7 @@ const tam_exchange tam_exchange_union = {
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
     .pick = tam_sparse_pick,
-    .run = run,
+    .run = run_union,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
     .skip = tam_nothing_to_do,

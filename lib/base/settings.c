@@ -125,7 +125,7 @@ static void warn_unknown(const char *name, size_t length) {
     warn(copy, strchr(name, '=') + 1, hint);
 }
 
-static void look_for_unknown(void) {
+static void check_for_unknown(void) {
     for (char **entry = environ; entry && *entry; entry++) {
         const char *equals = strchr(*entry, '=');
         if (!equals || strncmp(*entry, "TAMIS_", 6) != 0)
@@ -154,7 +154,7 @@ static void read_environment(void) {
             warn(row->name, text, what);
         }
     }
-    look_for_unknown();
+    check_for_unknown();
 }
 
 static const setting_value *get(size_t id) {

@@ -61,9 +61,9 @@ static bool raised;
 
 /* Hashes of the sentences that this thread logged last: a loop that continues despite a failure
  * would log the same few again and again. */
-enum { HEARD = 4 };
-static _Thread_local uint64_t heard[HEARD];
-static _Thread_local unsigned next_heard;
+enum { RECENT = 4 };
+static _Thread_local uint64_t recent[RECENT];
+static _Thread_local unsigned next_recent;
 
 static const status_row *find(tamis_status status) {
     for (size_t i = 0; i < ROWS; i++) {
@@ -113,11 +113,11 @@ static bool is_new(const char *sentence) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
     for (const char *at = sentence; *at; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    for (int i = 0; i < HEARD; i++) {
-        if (heard[i] == hash)
+    for (int i = 0; i < RECENT; i++) {
+        if (recent[i] == hash)
             return false;
     }
-    heard[next_heard++ % HEARD] = hash;
+    recent[next_recent++ % RECENT] = hash;
     return true;
 }
 

@@ -41,7 +41,7 @@ void tam_topology_close(tam_topology *t) {
 
 /* Hand on one block and its estimated load `held`, which is at most the average and thus less than
  * the load of `from`. */
-static bool hand_on(tam_topology *t, uint32_t from, uint32_t to, uint64_t held) {
+static bool move_block(tam_topology *t, uint32_t from, uint32_t to, uint64_t held) {
     if (t->blocks[from] <= t->least)
         return false;
     t->blocks[from]--;
@@ -58,9 +58,9 @@ bool tam_topology_move(tam_topology *t, uint64_t found) {
     for (uint32_t c = 0; c + 1 < t->nparts && t->nblocks > 0; c++) {
         double a = (double)t->loads[c] / average, b = (double)t->loads[c + 1] / average;
         if (a > OVER && b < UNDER)
-            moved |= hand_on(t, c, c + 1, held);
+            moved |= move_block(t, c, c + 1, held);
         else if (a < UNDER && b > OVER)
-            moved |= hand_on(t, c + 1, c, held);
+            moved |= move_block(t, c + 1, c, held);
     }
     return moved;
 }

@@ -51,7 +51,7 @@ static uint64_t share_of(uint64_t ns, double part) {
 
 /* Exposures until all times at which a candidate may have begun or ended to look, and until one
  * step before. */
-static void look(tam_fit *fit, const tam_spans *spans, const tick *t) {
+static void read_spans(tam_fit *fit, const tam_spans *spans, const tick *t) {
     uint64_t at_ns[TAM_FIT_LAGS + 1];
     for (uint32_t lag = 0; lag <= TAM_FIT_LAGS; lag++)
         at_ns[lag] = t->end_ns - lag * LAG_STEP_NS;
@@ -130,15 +130,15 @@ static double predict(const tam_fit *fit, const tam_spans *spans, const tick *t,
 }
 
 /* What was learnt before counts as few rows. */
-static void fade(tam_normal *n) {
+static void limit_weight(tam_normal *n) {
     if (n->w > kept_rows)
         tam_normal_scale(n, kept_rows / n->w);
 }
 
-static void let_go(tam_fit *fit) {
+static void restart_learning(tam_fit *fit) {
     for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++)
-        fade(&fit->sums[i]);
-    fade(&fit->blur);
+        limit_weight(&fit->sums[i]);
+    limit_weight(&fit->blur);
     fit->watts.valid = false;
     fit->surprise = 1.0;
     fit->changes++;
@@ -157,7 +157,7 @@ static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
     if (fabs(r) > outlier_sd)
         t->weight *= outlier_sd / fabs(r);
     if (fit->surprise > surprise_changed)
-        let_go(fit);
+        restart_learning(fit);
 }
 
 /* -- lag, duty, watts ------------------------------------------------------------------------- */
@@ -203,7 +203,7 @@ static void choose(tam_fit *fit, const candidates *c) {
         best = c->error_j2[i] < c->error_j2[best] ? i : best;
     if (gain_of(c, best, fit->best) > switch_gain) {
         fit->best = best;
-        fade(&fit->blur);
+        limit_weight(&fit->blur);
     }
     fit->found = true;
     for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++) {
@@ -284,7 +284,7 @@ void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint6
               .weight = tick_s / length_s,
               .decay = exp(-length_s / forget_s),
               .whole = length_s < 1.5 * tick_s};
-    look(fit, spans, &t);
+    read_spans(fit, spans, &t);
     judge(fit, spans, &t);
     take(fit, &t);
     if (++fit->since_learnt >= learn_every(fit)) {

@@ -168,14 +168,14 @@ static bool markable(uint32_t phase) {
     return phase < TAMIS_ENERGY_IDLE;
 }
 
-static void lose(tam_marks *marks) {
+static void count_lost(tam_marks *marks) {
     atomic_fetch_add_explicit(&marks->homeless, 1, memory_order_relaxed);
 }
 
 void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
     ring *r = ring_of(marks);
     if (!r)
-        lose(marks);
+        count_lost(marks);
     else if (markable(phase) && r->depth[phase]++ == 0)
         atomic_store_explicit(&r->open_ns[phase], now_ns ? now_ns : 1, memory_order_relaxed);
 }
@@ -183,7 +183,7 @@ void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
 void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
     ring *r = ring_of(marks);
     if (!r)
-        lose(marks);
+        count_lost(marks);
     else if (markable(phase) && r->depth[phase] > 0 && --r->depth[phase] == 0)
         close_phase(r, phase, now_ns);
 }
@@ -191,7 +191,7 @@ void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
 void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_t end_ns) {
     ring *r = ring_of(marks);
     if (!r)
-        lose(marks);
+        count_lost(marks);
     else if (markable(phase) && end_ns > begin_ns && !push(r, phase, false, begin_ns, end_ns))
         count_dropped(r);
 }

@@ -139,7 +139,7 @@ static void learn(tamis_governor *g) {
 }
 
 /* What the knobs cost, as learnt: a checkpoint or a slow disk is not on this account. */
-static void keep_account(tamis_governor *g) {
+static void update_credit(tamis_governor *g) {
     double steps = (double)g->window.steps, slowdown = g->config.slowdown;
     double free_s = step_s_at(g, tam_governor_free_knobs(&g->config));
     double lost_s = step_s_at(g, knobs_of(g)) - free_s;
@@ -177,7 +177,7 @@ static bool ramp_permits(const tamis_governor *g, tam_knobs k) {
 }
 
 /* As far as the ramp permits from the effort of now, whose watts are those of now. */
-static tam_knobs hold_ramp(const tamis_governor *g, double density, double effort) {
+static tam_knobs limit_ramp(const tamis_governor *g, double density, double effort) {
     tam_wish stay = {TAM_WISH_WATTS, watts_at(g, g->now), 0.0, TAMIS_GOVERNOR_RAMP};
     double near = find_effort(g, density, stay), far = effort;
     for (int i = 0; i < HALVINGS; i++) {
@@ -221,7 +221,7 @@ static tamis_governor_reason choose(tamis_governor *g, tam_wish wish, tam_knobs 
         return reason == wish.reason ? TAMIS_GOVERNOR_HOLD : reason;
     }
     bool free = ramp_permits(g, k);
-    *out = free ? k : hold_ramp(g, density, effort);
+    *out = free ? k : limit_ramp(g, density, effort);
     return free ? reason : TAMIS_GOVERNOR_RAMP;
 }
 
@@ -237,7 +237,7 @@ static tamis_governor_reason decide(tamis_governor *g, tamis_governor_decision *
         return TAMIS_GOVERNOR_UNKNOWN_ENERGY;
     out->watts = (double)w->uj / 1e6 / w->seconds;
     learn(g);
-    keep_account(g);
+    update_credit(g);
 
     tam_knobs next;
     out->high_w = watts_at(g, tam_governor_free_knobs(&g->config));

@@ -17,7 +17,7 @@ enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
 /* -- thread ----------------------------------------------------------------------------------- */
 
 /* What is new of domains, in the library's log. */
-static void tell_news(tamis_energy *e) {
+static void log_status_changes(tamis_energy *e) {
     for (uint32_t i = 0; i < e->nchannels; i++) {
         const tam_energy_domain *d = &e->now[i];
         if (d->status != e->channels[i].told_status)
@@ -38,7 +38,7 @@ static bool advance(tamis_energy *e, bool flush) {
         pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
-    tell_news(e);
+    log_status_changes(e);
     return closed;
 }
 

@@ -157,7 +157,7 @@ static bool restart(tam_energy_domain *d, const tam_energy_reading *r, uint64_t 
     return uj > 0;
 }
 
-static void stand_still(tam_energy_domain *d, const tam_energy_reading *r) {
+static void take_unchanged(tam_energy_domain *d, const tam_energy_reading *r) {
     uint64_t latest_ns = d->changed_ns + d->changed_err_ns; /* the read may have hung */
     uint64_t still_ns = r->at_ns > latest_ns ? r->at_ns - latest_ns : 0;
     double limit_s = d->moved ? 2.0 : 10.0; /* who never moved may be slow */
@@ -197,7 +197,7 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
         return false;
     }
     if (r->value == d->raw) {
-        stand_still(d, r);
+        take_unchanged(d, r);
         return false;
     }
     if (follows(d, d->raw, d->read_ns, d->changed_ns, r, &uj)) {
@@ -291,7 +291,7 @@ void tam_domain_age(tam_energy_domain *d, uint64_t now_ns) {
 
 /* In the middle of where the change may be, at the end of it, and then less and less often: each
  * change narrows it by half, down to the jitter. */
-static uint64_t around_change(const tam_energy_domain *d, uint64_t period_ns) {
+static uint64_t read_time_near_change(const tam_energy_domain *d, uint64_t period_ns) {
     uint64_t at_ns = d->changed_ns + to_ns(d->tick_s);
     for (uint64_t step_ns = doubt_of_next(d); at_ns <= d->heard_ns; step_ns *= 2) {
         if (step_ns > period_ns)
@@ -312,7 +312,7 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
     if (d->status == TAMIS_ENERGY_FROZEN)
         at_ns = d->heard_ns + PAUSE_MOST_NS;
     else if (!d->place.power && d->tick_s > 0.0 && d->streak < QUICK)
-        at_ns = around_change(d, period_ns);
+        at_ns = read_time_near_change(d, period_ns);
     at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MOST_NS);
     return most(now_ns, at_ns);
 }

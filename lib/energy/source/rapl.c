@@ -130,7 +130,7 @@ static const tam_energy_place *platform_of(const tam_energy_found *found, const 
     return tam_energy_find_place(found, "psys");
 }
 
-static void place_inside(const tam_energy_found *found, tam_energy_place *place) {
+static void set_parent(const tam_energy_found *found, tam_energy_place *place) {
     const char *name = place->id + strlen("rapl:"), *slash = strrchr(name, '/');
     tamis_energy_kind kind = place->kind;
     const tam_energy_place *outer = NULL;
@@ -170,7 +170,7 @@ static void find_rapl(const tamis_energy_config *config, tam_energy_found *found
     }
     free(folders);
     for (uint32_t i = 0; i < found->n; i++)
-        place_inside(found, &found->places[i]);
+        set_parent(found, &found->places[i]);
     if (found->n == 0)
         add_nothing(found, error, class);
 }
