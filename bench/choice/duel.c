@@ -76,7 +76,7 @@ static bool all_known(duel *d) {
 static bool needs_more(duel *d, size_t least, double most_s, double begin_s) {
     bool enough = d->rounds >= least && d->group->rank == 0 && all_known(d);
     bool late = bench_max(d->group, bench_now_s() - begin_s) >= most_s;
-    return !late && d->rounds < ROUNDS_MOST && bench_max(d->group, enough) == 0.0;
+    return !late && d->rounds < ROUNDS_MAX && bench_max(d->group, enough) == 0.0;
 }
 
 void duel_run(duel *d, size_t least, double most_s) {
@@ -85,7 +85,7 @@ void duel_run(duel *d, size_t least, double most_s) {
     for (uint64_t i = 0; i < WARMUP; i++)
         run_round(d, i, ignored);
     do { /* the longer it has run, the less often it checks */
-        for (size_t some = 1 + d->rounds / 8; some > 0 && d->rounds < ROUNDS_MOST; some--) {
+        for (size_t some = 1 + d->rounds / 8; some > 0 && d->rounds < ROUNDS_MAX; some--) {
             run_round(d, WARMUP + d->rounds, seconds);
             for (int i = 0; i < SCHEMES; i++)
                 d->seconds[i][d->rounds] = seconds[i];

@@ -149,7 +149,7 @@ int main(int argc, char **argv) {
     const bench_option options[] = {
         {"elements", 'n', BENCH_TEXT, &s.size_list, "N[,N...]", 0, 0, ""},
         {"density", 'd', BENCH_TEXT, &s.density_list, "D[,D...]", 0, 0, ""},
-        {"rounds", 'r', BENCH_COUNT, &s.rounds, "N", 5, ROUNDS_MOST,
+        {"rounds", 'r', BENCH_COUNT, &s.rounds, "N", 5, ROUNDS_MAX,
          "minimum rounds per case, if there is time"},
         {"seconds", 's', BENCH_REAL, &s.seconds, "S", 0, 3600,
          "maximum time per case; less once ratios are known within 2 %"},

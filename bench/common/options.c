@@ -14,7 +14,7 @@
 #include "bench/common/launcher.h"
 #include "bench/common/noted.h"
 
-enum { MOST_OPTIONS = 128, FIRST_LONG = 256 };
+enum { MAX_OPTIONS = 128, FIRST_LONG = 256 };
 
 static int find_choice(const char *values, const char *text) {
     for (int i = 0; *bench_choice(values, i); i++) {
@@ -176,14 +176,14 @@ static _Noreturn void refuse(const bench_option *options, size_t count, const ch
 
 void bench_options_parse(const char *program, const char *purpose, const bench_option *options,
                          size_t count, int argc, char **argv) {
-    struct option table[MOST_OPTIONS + 2];
-    char letters[2 * MOST_OPTIONS + 2] = ":";
+    struct option table[MAX_OPTIONS + 2];
+    char letters[2 * MAX_OPTIONS + 2] = ":";
     size_t nletters = 1;
 
     bench_usage_program(program);
     bench_launched_rank(); /* read the environment before MPI_Init changes it */
-    if (count > MOST_OPTIONS)
-        bench_usage("%zu options, at most %d: raise MOST_OPTIONS", count, MOST_OPTIONS);
+    if (count > MAX_OPTIONS)
+        bench_usage("%zu options, at most %d: raise MAX_OPTIONS", count, MAX_OPTIONS);
     memset(table, 0, sizeof table);
     for (size_t i = 0; i < count; i++) {
         int argument = options[i].kind == BENCH_FLAG ? no_argument : required_argument;

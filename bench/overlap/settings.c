@@ -59,7 +59,7 @@ void overlap_settings_read(int argc, char **argv, overlap_settings *out) {
     };
     const bench_option options[] = {
         {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "width of the hidden layers"},
-        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MOST_DEPTH, "number of hidden layers"},
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MAX_DEPTH, "number of hidden layers"},
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536, "samples per rank and step"},
         {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0,
          "densities of the sparse steps"},

@@ -51,7 +51,7 @@ static void find_starts(overlap_run *run, overlap_variant *v) {
 
 static void open_reducer(overlap_run *run, overlap_variant *v) {
     const overlap_settings *s = run->settings;
-    tamis_segment segments[MLP_MOST_SEGMENTS];
+    tamis_segment segments[MLP_MAX_SEGMENTS];
     tamis_layout *layout;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     mlp_segments(&run->model, segments);

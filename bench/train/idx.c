@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { MAGIC_LABELS = 0x801, MAGIC_IMAGES = 0x803, MOST_ITEMS = 1 << 24 };
+enum { MAGIC_LABELS = 0x801, MAGIC_IMAGES = 0x803, MAX_ITEMS = 1 << 24 };
 
 typedef struct reader {
     gzFile file;
@@ -75,8 +75,8 @@ static bool read_header(reader *r, uint32_t magic, uint32_t *count) {
     if (found != magic)
         return complain(r, "not the IDX file expected here: its magic is 0x%08x, not 0x%08x", found,
                         magic);
-    if (*count == 0 || *count > MOST_ITEMS)
-        return complain(r, "claims %u items; 1 to %d are allowed", *count, MOST_ITEMS);
+    if (*count == 0 || *count > MAX_ITEMS)
+        return complain(r, "claims %u items; 1 to %d are allowed", *count, MAX_ITEMS);
     if (magic == MAGIC_IMAGES && (!read_word(r, &side[0]) || !read_word(r, &side[1])))
         return false;
     if (side[0] != IDX_SIDE || side[1] != IDX_SIDE)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BYTES = 1 << 20, MOST_BYTES = 1 << 30 };
+enum { FIRST_BYTES = 1 << 20, MAX_BYTES = 1 << 30 };
 
 /* The data's compression is the program's own, so let the program print them. */
 static const char default_text[] = "bible -f -p /usr/lib gen1:1-rev22:21 2>/dev/null </dev/null";
@@ -26,7 +26,7 @@ static const char *read_all(FILE *stream, uint8_t **bytes, size_t *length) {
         used += fread(data + used, 1, room - used, stream);
         if (used < room)
             break;
-        if (room >= MOST_BYTES) {
+        if (room >= MAX_BYTES) {
             free(data);
             return "it is larger than 2^30 bytes";
         }

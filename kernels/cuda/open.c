@@ -6,7 +6,7 @@
 #include "lib/base/base.h"
 
 enum { BLOCKS_PER_MULTIPROCESSOR = 4 }; /* as many as the registers of accumulate allow */
-static const uint64_t POOL_LEAST = 1 << 20;
+static const uint64_t POOL_MIN = 1 << 20;
 static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
 
 static uint32_t chunks_in(const tam_tile *tile) {
@@ -51,7 +51,7 @@ static void choose_sizes(tam_cuda_device *d, size_t capacity) {
     uint64_t batches = (uint64_t)TAM_BATCH * ((uint64_t)grid->blocks * TAM_BLOCK_WARPS + 1);
     uint64_t pool = 2 * (uint64_t)capacity + batches;
     uint64_t enough = (uint64_t)TAM_CHUNK * grid->nchunks + grid->n;
-    pool = pool > POOL_LEAST ? pool : POOL_LEAST; /* cuts write there, see choose.c */
+    pool = pool > POOL_MIN ? pool : POOL_MIN; /* cuts write there, see choose.c */
     pool = pool < enough ? pool : enough;
     if (pool > UINT32_MAX - batches) /* the cursor of the pool must not wrap */
         pool = UINT32_MAX - batches;

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { LEAST_MAJOR = 8 }; /* least compute capability that the kernels are compiled for */
+enum { MIN_MAJOR = 8 }; /* least compute capability that the kernels are compiled for */
 
 /* -- errors and the current device ------------------------------------------------------------ */
 
@@ -280,10 +280,10 @@ const char *tam_cuda_reason(void) {
     }
     if (count == 0)
         return "no CUDA device can be used: the driver finds none";
-    if (major < LEAST_MAJOR) {
+    if (major < MIN_MAJOR) {
         snprintf(reason, sizeof reason,
                  "the current CUDA device has compute capability %d.%d; at least %d.0 is required",
-                 major, minor, LEAST_MAJOR);
+                 major, minor, MIN_MAJOR);
         return reason;
     }
     return NULL;

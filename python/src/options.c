@@ -107,19 +107,19 @@ typedef enum kind {
     METER
 } kind; /* an advised option may be None */
 
-enum { OPTIONS_MOST = 48, WORDS_MOST = 8, WORDS_BYTES = 64 };
+enum { OPTIONS_MAX = 48, WORDS_MAX = 8, WORDS_BYTES = 64 };
 
 typedef struct option {
     const char *name;
     kind kind;
     size_t offset;
-    const char *words[WORDS_MOST + 1];
+    const char *words[WORDS_MAX + 1];
     char text[WORDS_BYTES]; /* of the words */
 } option;
 
 typedef struct table {
     const char *whose;
-    option rows[OPTIONS_MOST]; /* ends with a name that is NULL */
+    option rows[OPTIONS_MAX]; /* ends with a name that is NULL */
 } table;
 
 /* Filled from the library's lists when the module is loaded. */
@@ -128,7 +128,7 @@ static table of_reducer = {.whose = "Reducer()"}, of_update = {.whose = "update"
 /* "a|b|c" */
 static bool split_words(const char *range, option *o) {
     int length = snprintf(o->text, sizeof o->text, "%s", range), count = 0;
-    for (char *at = o->text; at && count < WORDS_MOST; count++) {
+    for (char *at = o->text; at && count < WORDS_MAX; count++) {
         o->words[count] = at;
         at = strchr(at, '|');
         if (at)
@@ -149,7 +149,7 @@ static bool add_row(table *t, const char *name, kind as, size_t offset, const ch
     int i = 0;
     while (t->rows[i].name)
         i++;
-    if (i == OPTIONS_MOST - 1)
+    if (i == OPTIONS_MAX - 1)
         return false;
     t->rows[i] = (option){.name = name, .kind = as, .offset = offset};
     return as != WORD || split_words(range, &t->rows[i]);

@@ -18,7 +18,7 @@
 #include <tamis/governor.h>
 
 /* Nothing on earth emits more: lignite gives 1,200. What is above is a file in other units. */
-#define MOST_G_PER_KWH 10000.0
+#define MAX_G_PER_KWH 10000.0
 #define UJ_PER_KWH 3.6e12
 
 enum { LINE_BYTES = 256, FIRST_ROWS = 64 };
@@ -85,7 +85,7 @@ static tamis_status read_row(const reader *r, tamis_carbon *c) {
         return refuse(r, "expected time,g_per_kwh: Unix time in seconds, a comma, a number");
     if (!blank(value) && !parse(r, value, '\0', &g_per_kwh))
         return refuse(r, "what follows the comma is not a number");
-    if (!blank(value) && !(g_per_kwh >= 0.0 && g_per_kwh <= MOST_G_PER_KWH))
+    if (!blank(value) && !(g_per_kwh >= 0.0 && g_per_kwh <= MAX_G_PER_KWH))
         return refuse(r, "the intensity is not between 0 and 10000 g/kWh");
     if (c->nrows && from_s <= c->rows[c->nrows - 1].from_s)
         return refuse(r, "its time is not after that of the previous row");
@@ -140,7 +140,7 @@ static tamis_status read_trace(const char *path, tamis_carbon *c) {
 }
 
 static tamis_status set_constant(double g_per_kwh, tamis_carbon *c) {
-    if (!isnan(g_per_kwh) && !(g_per_kwh >= 0.0 && g_per_kwh <= MOST_G_PER_KWH))
+    if (!isnan(g_per_kwh) && !(g_per_kwh >= 0.0 && g_per_kwh <= MAX_G_PER_KWH))
         return tam_fail(TAMIS_E_ARGUMENT,
                         "carbon intensity %g is not between 0 and 10000 g/kWh; use NAN if unknown",
                         g_per_kwh);

@@ -7,8 +7,8 @@ enum { QUICK = 8 }; /* changes in a row: it ticks faster than it is read */
 
 #define JITTER_NS UINT64_C(300000)
 #define SPACING_NS UINT64_C(500000)
-#define SPACING_MOST_NS UINT64_C(50000000) /* some drivers answer 0 when asked sooner */
-#define PAUSE_MOST_NS (SECOND / 2)
+#define SPACING_MAX_NS UINT64_C(50000000) /* some drivers answer 0 when asked sooner */
+#define PAUSE_MAX_NS (SECOND / 2)
 #define RETRY_NS SECOND
 #define STALE_NS (2 * SECOND)
 #define GAP_NS (2 * SECOND) /* of power: nobody knows what was drawn in a longer one */
@@ -42,13 +42,13 @@ void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place) {
 
 /* -- ticks ------------------------------------------------------------------------------------ */
 
-enum { TICKS = sizeof((tam_energy_domain *)NULL)->ticks / sizeof(double), TICKS_LEAST = 3 };
+enum { TICKS = sizeof((tam_energy_domain *)NULL)->ticks / sizeof(double), TICKS_MIN = 3 };
 
 /* The mean over all, for errors of single dates cancel in it; some have missed ticks in them. */
 static void learn_tick(tam_energy_domain *d, uint64_t interval_ns) {
     d->ticks[d->nticks++ % TICKS] = seconds(interval_ns);
     uint32_t known = d->nticks < TICKS ? d->nticks : TICKS;
-    if (known < TICKS_LEAST)
+    if (known < TICKS_MIN)
         return;
     double sorted[TICKS], sum_s = 0.0, count = 0.0;
     memcpy(sorted, d->ticks, sizeof sorted);
@@ -89,7 +89,7 @@ static void doubt(tam_energy_domain *d, const tam_energy_reading *r) {
     d->has_doubt = true;
     d->doubt = r->value;
     d->doubt_ns = r->at_ns;
-    d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+    d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
     tam_energy_say(d->reason, "reads %llu after %llu uJ: read too often, or reset",
                    (unsigned long long)r->value, (unsigned long long)d->raw);
@@ -216,7 +216,7 @@ static bool is_power(tam_energy_domain *d, const tam_energy_reading *r) {
     bool device = d->place.kind == TAMIS_ENERGY_GPU || d->place.kind == TAMIS_ENERGY_MODULE;
     if ((double)r->value <= 1e6 * d->place.most_w && (r->value > 0 || !device))
         return true;
-    d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+    d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
     tam_energy_say(d->reason, "%llu uW is not a plausible power of such a device",
                    (unsigned long long)r->value);
@@ -260,7 +260,7 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
 static void fail(tam_energy_domain *d, const tam_energy_reading *r) {
     bool gone = r->status == TAMIS_ENERGY_ABSENT && d->has_raw;
     if (r->status == TAMIS_ENERGY_GARBLED || r->status == TAMIS_ENERGY_UNSUPPORTED)
-        d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+        d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
     set_status(d, gone ? TAMIS_ENERGY_LOST : r->status, r->reason);
 }
 
@@ -310,9 +310,9 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
     if (d->status >= TAMIS_ENERGY_LOST && d->status <= TAMIS_ENERGY_FAILED)
         return most(now_ns, d->heard_ns + RETRY_NS);
     if (d->status == TAMIS_ENERGY_FROZEN)
-        at_ns = d->heard_ns + PAUSE_MOST_NS;
+        at_ns = d->heard_ns + PAUSE_MAX_NS;
     else if (!d->place.power && d->tick_s > 0.0 && d->streak < QUICK)
         at_ns = read_time_near_change(d, period_ns);
-    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MOST_NS);
+    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MAX_NS);
     return most(now_ns, at_ns);
 }
