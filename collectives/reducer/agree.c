@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-_Static_assert(sizeof(tam_agreement) <= TAM_RECORD_BYTES, "a proposal fits the records");
+_Static_assert(sizeof(tam_agreement) <= TAM_RECORD_BYTES, "an agreement fits the records");
 
 typedef enum fact_kind { WHOLE, HEX, SCHEME } fact_kind;
 
