@@ -27,7 +27,7 @@ def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
         )
     rows = [(name, p) for name, p in rows if p.requires_grad and p.numel()]
     if not rows:
-        raise ValueError("no parameter requires a gradient, so nothing is exchanged")
+        raise ValueError("no parameter has requires_grad, so nothing is exchanged")
     _refuse_repeats(rows)
     for name, parameter in rows:
         _check(name, parameter)
