@@ -14,7 +14,7 @@ void duel_open(duel *d) {
     static const char *const names[SCHEMES] = {"dense", "tamis", "auto"};
     tamis_segment all = {"all", d->n};
     tamis_layout *layout;
-    bench_try(d->group, tamis_layout_create(&all, 1, &layout), "cannot make a layout");
+    bench_try(d->group, tamis_layout_create(&all, 1, &layout), "cannot create a layout");
     for (int i = 0; i < SCHEMES; i++) {
         tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
         config.scheme = names[i];
@@ -22,7 +22,7 @@ void duel_open(duel *d) {
         config.link_latency_us = d->latency_us;
         config.link_gbit = d->gbit;
         bench_try(d->group, tamis_reducer_create(d->group->comm, layout, &config, &d->reducers[i]),
-                  "cannot make a reducer");
+                  "cannot create a reducer");
     }
     tamis_layout_destroy(layout);
     d->given = bench_alloc(d->n, sizeof(float));
@@ -73,10 +73,10 @@ static bool all_known(duel *d) {
 }
 
 /* Rank 0's finding decides for all ranks. */
-static bool goes_on(duel *d, size_t least, double most_s, double begin_s) {
+static bool needs_more(duel *d, size_t least, double most_s, double begin_s) {
     bool enough = d->rounds >= least && d->group->rank == 0 && all_known(d);
     bool late = bench_max(d->group, bench_now_s() - begin_s) >= most_s;
-    return !late && d->rounds < ROUNDS_MOST && bench_max(d->group, enough) == 0.0;
+    return !late && d->rounds < ROUNDS_MAX && bench_max(d->group, enough) == 0.0;
 }
 
 void duel_run(duel *d, size_t least, double most_s) {
@@ -85,13 +85,13 @@ void duel_run(duel *d, size_t least, double most_s) {
     for (uint64_t i = 0; i < WARMUP; i++)
         run_round(d, i, ignored);
     do { /* the longer it has run, the less often it checks */
-        for (size_t some = 1 + d->rounds / 8; some > 0 && d->rounds < ROUNDS_MOST; some--) {
+        for (size_t some = 1 + d->rounds / 8; some > 0 && d->rounds < ROUNDS_MAX; some--) {
             run_round(d, WARMUP + d->rounds, seconds);
             for (int i = 0; i < SCHEMES; i++)
                 d->seconds[i][d->rounds] = seconds[i];
             d->rounds++;
         }
-    } while (goes_on(d, least, most_s, begin_s));
+    } while (needs_more(d, least, most_s, begin_s));
 }
 
 /* The ends are the order statistics 0.98 sqrt(rounds) on either side of the middle. */

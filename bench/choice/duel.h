@@ -14,7 +14,7 @@
 
 typedef enum duel_scheme { DENSE, TAMIS, AUTO, SCHEMES } duel_scheme;
 
-enum { ROUNDS_MOST = 4096 };
+enum { ROUNDS_MAX = 4096 };
 
 typedef struct duel {
     bench_group *group;
@@ -23,8 +23,8 @@ typedef struct duel {
     tamis_reducer *reducers[SCHEMES];
     float *given, *work; /* [n] */
     size_t rounds;
-    double seconds[SCHEMES][ROUNDS_MOST]; /* [scheme][rounds] */
-    double scratch[ROUNDS_MOST];
+    double seconds[SCHEMES][ROUNDS_MAX]; /* [scheme][rounds] */
+    double scratch[ROUNDS_MAX];
 } duel;
 
 typedef struct duel_ratio {

@@ -149,18 +149,18 @@ int main(int argc, char **argv) {
     const bench_option options[] = {
         {"elements", 'n', BENCH_TEXT, &s.size_list, "N[,N...]", 0, 0, ""},
         {"density", 'd', BENCH_TEXT, &s.density_list, "D[,D...]", 0, 0, ""},
-        {"rounds", 'r', BENCH_COUNT, &s.rounds, "N", 5, ROUNDS_MOST,
-         "of a case at least, if there is time"},
+        {"rounds", 'r', BENCH_COUNT, &s.rounds, "N", 5, ROUNDS_MAX,
+         "minimum rounds per case, if there is time"},
         {"seconds", 's', BENCH_REAL, &s.seconds, "S", 0, 3600,
-         "of a case at most; fewer if ratios are known within 2 %"},
-        {"latency", 0, BENCH_REAL, &s.latency_us, "US", 0, 1e7, "of the link; 0: auto measures"},
-        {"gbit", 0, BENCH_REAL, &s.gbit, "GBIT", 0, 1e6, "of the link; 0: auto measures"},
+         "maximum time per case; less once ratios are known within 2 %"},
+        {"latency", 0, BENCH_REAL, &s.latency_us, "US", 0, 1e7, "of the link; 0: measured by auto"},
+        {"gbit", 0, BENCH_REAL, &s.gbit, "GBIT", 0, 1e6, "of the link; 0: measured by auto"},
         {"transport", 0, BENCH_CHOICE, &s.transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
-        {"ranks", 0, BENCH_COUNT, &s.ranks, "P", 1, 1024, "threads of local (default 1)"},
-        {"json", 0, BENCH_FILE, &s.json, "FILE", 0, 0, "records"},
+        {"ranks", 0, BENCH_COUNT, &s.ranks, "P", 1, 1024, "ranks of transport local (default 1)"},
+        {"json", 0, BENCH_FILE, &s.json, "FILE", 0, 0, "write records to FILE"},
     };
-    bench_options_parse("tamis_choice", "Time dense, tamis and auto beside each other.", options,
+    bench_options_parse("tamis_choice", "Time dense, tamis and auto side by side.", options,
                         sizeof options / sizeof options[0], argc, argv);
     s.nsizes = bench_parse_counts("elements", s.size_list, 4e9, LIST, s.sizes);
     s.ndensities = bench_parse_list("density", s.density_list, 0.0, 1.0, LIST, s.densities);

@@ -146,8 +146,8 @@ static int checked_bytes(const ends *e, int argc, char **argv) {
         return (int)bytes;
     if (e->rank == 0)
         fprintf(stderr,
-                "usage: cluster_link [BYTES], on an even number of ranks; BYTES from %d, and not "
-                "less than there are ranks, to %d\n",
+                "usage: cluster_link [BYTES], on an even number of ranks; BYTES from %d, and at "
+                "least the number of ranks, to %d\n",
                 PING_BYTES, MAX_BYTES);
     return 0;
 }

@@ -25,21 +25,21 @@ static size_t find_difference(const bench_noted_line *all, uint32_t ranks) {
     return at;
 }
 
-static void say_option(bench_group *group) {
+static void report_option(bench_group *group) {
     bench_noted_line *all = bench_alloc(group->nranks * (size_t)BENCH_NOTED_LINES, sizeof *all);
     bench_allgather(group, bench_noted_now()->lines, sizeof bench_noted_now()->lines, all);
     size_t at = find_difference(all, group->nranks);
     if (group->rank == 0)
         fprintf(stderr,
-                "the ranks were given other options: --%s is %s on rank 0, but %s on rank %zu; "
-                "give all ranks the same ones (only names of files may differ)\n",
+                "the ranks were given different options: --%s is %s on rank 0, but %s on rank %zu; "
+                "give all ranks the same ones (only file names may differ)\n",
                 all[at % BENCH_NOTED_LINES].name, all[at % BENCH_NOTED_LINES].value, all[at].value,
                 at / BENCH_NOTED_LINES);
     free(all);
 }
 
 /* @return the first rank whose options have other names than rank 0's; 0: none */
-static uint32_t find_stranger(const digest *all, uint32_t ranks) {
+static uint32_t find_other_program(const digest *all, uint32_t ranks) {
     for (uint32_t r = 1; r < ranks; r++) {
         if (all[r].names != all[0].names)
             return r;
@@ -52,16 +52,16 @@ bool bench_alike(bench_group *group) {
     bool values = true;
     const digest own = {bench_noted_now()->names, bench_noted_now()->values};
     bench_allgather(group, &own, sizeof own, all);
-    uint32_t stranger = find_stranger(all, group->nranks);
+    uint32_t stranger = find_other_program(all, group->nranks);
     for (uint32_t r = 1; r < group->nranks; r++)
         values = values && all[r].values == all[0].values;
     free(all);
     if (stranger && group->rank == 0)
         fprintf(stderr,
-                "rank %u runs another program than rank 0, or another version of it: start the "
+                "rank %u runs a different program than rank 0, or a different version: start the "
                 "same one on all ranks\n",
                 stranger);
     if (!stranger && !values)
-        say_option(group);
+        report_option(group);
     return !stranger && values;
 }

@@ -22,7 +22,7 @@ static const char *missing(const char *name) {
         if (strcmp(feature.name, name) == 0)
             return feature.available ? NULL : feature.reason;
     }
-    return "the library does not know it";
+    return "the library does not support it";
 }
 
 #ifdef TAMIS_BENCH_CUDA
@@ -55,7 +55,7 @@ const char *bench_device_name(tamis_device device) {
     int index;
     if (device == TAMIS_DEVICE_CPU)
         return "cpu";
-    try_cuda(cudaGetDevice(&index), "cannot tell the CUDA device");
+    try_cuda(cudaGetDevice(&index), "cannot query the CUDA device");
     try_cuda(cudaGetDeviceProperties(&properties, index), "cannot read the device's properties");
     return properties.name;
 }
@@ -85,7 +85,7 @@ static void copy(tamis_device device, const void *from, size_t bytes, void *to,
         return;
     }
     try_cuda(cudaMemcpy(to, from, bytes, kind), "cannot copy");
-    try_cuda(cudaStreamSynchronize(NULL), "cannot end a copy");
+    try_cuda(cudaStreamSynchronize(NULL), "cannot complete a copy");
 }
 
 void bench_device_write(tamis_device device, const void *host, size_t bytes, void *memory) {
@@ -111,7 +111,7 @@ struct bench_replay {
 };
 
 /* Look the preloaded counter up by name: a program that runs without it has no such symbol. */
-static bench_calls calls_so_far(void) {
+static bench_calls count_calls(void) {
     void (*count)(uint64_t *, uint64_t *) =
         (void (*)(uint64_t *, uint64_t *))dlsym(RTLD_DEFAULT, "bench_syncs_count");
     bench_calls calls = {.known = count != NULL};
@@ -123,7 +123,7 @@ static bench_calls calls_so_far(void) {
 static void capture(bench_replay *replay) {
     cudaGraph_t graph;
     try_cuda(cudaStreamBeginCapture(replay->stream, cudaStreamCaptureModeThreadLocal),
-             "cannot begin to capture");
+             "cannot begin a capture");
     replay->body(replay->context, replay->stream);
     try_cuda(cudaStreamEndCapture(replay->stream, &graph), "cannot capture what was enqueued");
     try_cuda(cudaGraphInstantiate(&replay->graph, graph, 0), "cannot instantiate the graph");
@@ -135,9 +135,9 @@ bench_replay *bench_replay_open(bench_enqueue body, void *context, bool direct) 
     replay->body = body;
     replay->context = context;
     try_cuda(cudaStreamCreateWithFlags(&replay->stream, cudaStreamNonBlocking),
-             "cannot make a stream");
-    try_cuda(cudaEventCreate(&replay->begin), "cannot make an event");
-    try_cuda(cudaEventCreate(&replay->end), "cannot make an event");
+             "cannot create a stream");
+    try_cuda(cudaEventCreate(&replay->begin), "cannot create an event");
+    try_cuda(cudaEventCreate(&replay->end), "cannot create an event");
     if (!direct)
         capture(replay);
     return replay;
@@ -177,11 +177,11 @@ double bench_replay_time(bench_replay *replay) {
 }
 
 void bench_replay_watch(bench_replay *replay, double *host_s, bench_calls *out) {
-    bench_calls before = calls_so_far();
+    bench_calls before = count_calls();
     double start = bench_now_s();
     enqueue(replay);
     *host_s = bench_now_s() - start;
-    *out = calls_so_far();
+    *out = count_calls();
     out->blocking -= before.blocking;
     out->queries -= before.queries;
     await_end(replay);
@@ -208,7 +208,7 @@ double bench_device_copy_gb_s(void) {
     enum { WARMUP = 3, TIMES = 20 };
     double times[TIMES];
     size_t available, all, bytes = (size_t)1 << 30;
-    try_cuda(cudaMemGetInfo(&available, &all), "cannot tell how much memory the device has");
+    try_cuda(cudaMemGetInfo(&available, &all), "cannot query how much memory the device has");
     bytes = available / 8 < bytes ? available / 8 : bytes;
     copy_job job = {bench_device_alloc(TAMIS_DEVICE_CUDA, bytes),
                     bench_device_alloc(TAMIS_DEVICE_CUDA, bytes), bytes};

@@ -66,7 +66,7 @@ bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t cou
 }
 
 /* End the whole job: the other ranks wait for this one and would hang. */
-static _Noreturn void leave(const bench_group *group) {
+static _Noreturn void end_process(const bench_group *group) {
     fflush(NULL);
     group->kind->end_all();
     _exit(1);
@@ -79,7 +79,7 @@ void bench_fail(bench_group *group, const char *format, ...) {
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     fprintf(stderr, "rank %u: %s\n", group->kind->whole_rank(group), sentence);
-    leave(group);
+    end_process(group);
 }
 
 void bench_try(bench_group *group, tamis_status status, const char *what) {

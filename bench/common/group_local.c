@@ -79,7 +79,7 @@ int bench_local_launch(uint32_t ranks, bench_main body, void *context) {
         goto free_arrays;
     }
     if (tamis_comm_create_local(ranks, NULL, comms) != TAMIS_OK) {
-        fprintf(stderr, "cannot make %u local ranks: %s\n", ranks, tamis_last_error());
+        fprintf(stderr, "cannot create %u local ranks: %s\n", ranks, tamis_last_error());
         goto free_arrays;
     }
     for (uint32_t r = 0; r < ranks; r++) {

@@ -63,11 +63,10 @@ static bool alone_by_mistake(int nranks) {
     uint32_t wanted = bench_launched_ranks();
     if (nranks > 1 || wanted == 1)
         return false;
-    fprintf(
-        stderr,
-        "%s is %u but MPI sees one rank: start with the mpirun of the MPI that this program was "
-        "built with, or srun --mpi=pmix\n",
-        bench_launched_by(), wanted);
+    fprintf(stderr,
+            "%s is %u, but MPI sees one rank: use the mpirun of the MPI that this program was "
+            "built with, or srun --mpi=pmix\n",
+            bench_launched_by(), wanted);
     return true;
 }
 
@@ -80,7 +79,7 @@ int bench_mpi_launch(bench_main body, void *context) {
     bench_group group = {(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, &kind, NULL, NULL, NULL};
     if (!alone_by_mistake(nranks)) {
         bench_try(&group, tamis_comm_create_mpi(MPI_COMM_WORLD, NULL, &group.comm),
-                  "cannot make a communicator");
+                  "cannot create a communicator");
         status = body(&group, context);
         tamis_comm_destroy(group.comm);
     }
@@ -98,7 +97,7 @@ void bench_split(bench_group *group, uint32_t part, bench_group *out) {
     MPI_Comm_size(mpi->comm, &nranks);
     *out = (bench_group){(uint32_t)rank, (uint32_t)nranks, BENCH_MPI, &kind, NULL, NULL, mpi};
     bench_try(out, tamis_comm_create_mpi(mpi->comm, NULL, &out->comm),
-              "cannot make a communicator of a part of the ranks");
+              "cannot create a communicator of some of the ranks");
 }
 
 void bench_split_close(bench_group *part) {
@@ -113,7 +112,7 @@ _Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request must fit bench_
 
 static int count_of(bench_group *group, size_t bytes) {
     if (bytes > INT_MAX)
-        bench_fail(group, "a message of %zu bytes is more than MPI takes (%d)", bytes, INT_MAX);
+        bench_fail(group, "a message of %zu bytes exceeds the limit of MPI (%d)", bytes, INT_MAX);
     return (int)bytes;
 }
 

@@ -31,7 +31,7 @@ static struct {
     uint32_t rank, ranks;
 } launched = {.size = "the launcher", .ranks = 1};
 
-static void look(void) {
+static void detect(void) {
     for (size_t i = 0; !launched.known && i < sizeof launchers / sizeof launchers[0]; i++) {
         const launcher *l = &launchers[i];
         if ((l->size && !getenv(l->size)) || !getenv(l->rank))
@@ -48,22 +48,22 @@ static void look(void) {
 }
 
 uint32_t bench_launched_rank(void) {
-    look();
+    detect();
     return launched.rank;
 }
 
 uint32_t bench_launched_ranks(void) {
-    look();
+    detect();
     return launched.ranks;
 }
 
 const char *bench_launched_by(void) {
-    look();
+    detect();
     return launched.size;
 }
 
 bool bench_launched_mpi(void) {
-    look();
+    detect();
     return launched.mpi;
 }
 

@@ -14,7 +14,7 @@
 #include "bench/common/launcher.h"
 #include "bench/common/noted.h"
 
-enum { MOST_OPTIONS = 128, FIRST_LONG = 256 };
+enum { MAX_OPTIONS = 128, FIRST_LONG = 256 };
 
 static int find_choice(const char *values, const char *text) {
     for (int i = 0; *bench_choice(values, i); i++) {
@@ -73,7 +73,7 @@ static void print_help(const char *program, const char *purpose, const bench_opt
         default_text(option, fallback, sizeof fallback);
         printf("  %-38s %s%s\n", name, option->help, fallback);
     }
-    printf("      --%-32s %s\n", "help", "this text");
+    printf("      --%-32s %s\n", "help", "print this help");
 }
 
 /* -- values ----------------------------------------------------------------------------------- */
@@ -132,8 +132,7 @@ static void take(const bench_option *option, const char *text) {
     case BENCH_CHOICE:
         *(int *)option->target = find_choice(option->values, text);
         if (*(int *)option->target < 0)
-            bench_usage("--%s %s is not known here; allowed: %s", option->name, text,
-                        option->values);
+            bench_usage("--%s %s is not known; allowed: %s", option->name, text, option->values);
     }
 }
 
@@ -172,19 +171,19 @@ static _Noreturn void refuse(const bench_option *options, size_t count, const ch
     size_t used = 0;
     for (size_t i = 0; i < count && used < sizeof all; i++)
         used += (size_t)snprintf(all + used, sizeof all - used, "--%s, ", options[i].name);
-    bench_usage("unknown option %s; allowed: %s--help", text, all);
+    bench_usage("unknown option %s; options are: %s--help", text, all);
 }
 
 void bench_options_parse(const char *program, const char *purpose, const bench_option *options,
                          size_t count, int argc, char **argv) {
-    struct option table[MOST_OPTIONS + 2];
-    char letters[2 * MOST_OPTIONS + 2] = ":";
+    struct option table[MAX_OPTIONS + 2];
+    char letters[2 * MAX_OPTIONS + 2] = ":";
     size_t nletters = 1;
 
     bench_usage_program(program);
     bench_launched_rank(); /* read the environment before MPI_Init changes it */
-    if (count > MOST_OPTIONS)
-        bench_usage("%zu options, at most %d: raise MOST_OPTIONS", count, MOST_OPTIONS);
+    if (count > MAX_OPTIONS)
+        bench_usage("%zu options, at most %d: raise MAX_OPTIONS", count, MAX_OPTIONS);
     memset(table, 0, sizeof table);
     for (size_t i = 0; i < count; i++) {
         int argument = options[i].kind == BENCH_FLAG ? no_argument : required_argument;
@@ -201,7 +200,7 @@ void bench_options_parse(const char *program, const char *purpose, const bench_o
     for (int code; (code = getopt_long(argc, argv, letters, table, NULL)) != -1;) {
         size_t index = (size_t)(code - FIRST_LONG);
         if (code == ':')
-            bench_usage("option %s needs a value", argv[optind - 1]);
+            bench_usage("option %s requires a value", argv[optind - 1]);
         if (code == '?')
             refuse(options, count, argv[optind - 1]);
         for (size_t i = 0; code < FIRST_LONG && i < count; i++) {

@@ -15,7 +15,7 @@
 
 static const char magic[8] = "TAMGRD2";
 
-enum { MOST_SEGMENTS = 1 << 20, MOST_RANKS = 1024 };
+enum { MAX_SEGMENTS = 1 << 20, MAX_RANKS = 1024 };
 
 static size_t begin_of(const bench_recording_header *h) {
     size_t bytes = sizeof *h + h->nsegments * sizeof(bench_recording_segment);
@@ -84,7 +84,7 @@ void bench_recording_put(bench_group *group, const bench_recording *recording, u
 static bool plausible(const bench_recording *r) {
     const bench_recording_header *h = &r->header;
     if (memcmp(h->magic, magic, sizeof magic) != 0 || h->nsegments == 0 || h->ranks == 0 ||
-        h->nsegments > MOST_SEGMENTS || h->ranks > MOST_RANKS || h->length == 0 ||
+        h->nsegments > MAX_SEGMENTS || h->ranks > MAX_RANKS || h->length == 0 ||
         h->length > UINT32_MAX || h->records == 0 || h->records > UINT32_MAX)
         return false;
     size_t gradient = h->length * sizeof(float) * h->ranks; /* < 2^44 */
@@ -135,8 +135,8 @@ bool bench_recording_open(const char *path, bench_recording *out, char *error, s
     }
     if (!ok) {
         snprintf(error, error_size,
-                 "%s is no recording of gradients, or is cut off; write it "
-                 "anew with tamis_train --record",
+                 "%s is not a recording of gradients, or is truncated; write it again with "
+                 "tamis_train --record",
                  path);
         munmap(out->map, out->bytes);
     }

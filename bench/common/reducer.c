@@ -40,20 +40,20 @@ static void set_field(const tamis_option *o, const char *value, char *field) {
     int word = find_word(o->range, value);
     if (strcmp(o->kind, "word") == 0) {
         if (word < 0)
-            bench_usage("--set %s=%s: it is one of %s", o->name, value, o->range);
+            bench_usage("--set %s=%s: the value must be one of %s", o->name, value, o->range);
         memcpy(field, &word, sizeof word);
         return;
     }
     if (end == value || *end)
-        bench_usage("--set %s=%s: it is no number", o->name, value);
+        bench_usage("--set %s=%s: the value is not a number", o->name, value);
     if (strcmp(o->kind, "double") == 0)
         memcpy(field, &real, sizeof real);
     else if (strspn(value, "0123456789") < strlen(value))
-        bench_usage("--set %s=%s: it is no whole number", o->name, value);
+        bench_usage("--set %s=%s: the value is not a whole number", o->name, value);
     else if (strcmp(o->kind, "uint64_t") == 0)
         memcpy(field, &whole, sizeof(uint64_t));
     else if (whole != narrow)
-        bench_usage("--set %s=%s: it has at most 32 bits", o->name, value);
+        bench_usage("--set %s=%s: the value does not fit in 32 bits", o->name, value);
     else
         memcpy(field, &narrow, sizeof narrow);
 }
@@ -64,15 +64,16 @@ static void set_one(char *pair, const char *own, tamis_reducer_config *config,
     tamis_option option = TAMIS_OPTION_INIT;
     char *equals = strchr(pair, '=');
     if (!equals)
-        bench_usage("--set %s: an option of a reducer is given as name=value", pair);
+        bench_usage("--set %s: give the option of a reducer as name=value", pair);
     *equals = '\0';
     if (!find_option(pair, &option))
-        bench_usage("--set %s: a reducer has no such option; docs/options.md lists them", pair);
+        bench_usage("--set %s: a reducer has no such option; see docs/options.md", pair);
     if (find_word(own, pair) >= 0)
-        bench_usage("--set %s: the program sets that itself; --help lists its options", pair);
+        bench_usage("--set %s: the program sets this option itself; --help lists its options",
+                    pair);
     char *whole = strcmp(option.of, "config") == 0 ? (char *)config : (char *)update;
     if (!whole)
-        bench_usage("--set %s: there is no update here", pair);
+        bench_usage("--set %s: there is no update in this run", pair);
     set_field(&option, equals + 1, whole + option.offset);
 }
 

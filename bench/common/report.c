@@ -38,7 +38,7 @@ void bench_report_write(FILE *file, json_t *record) {
         bool made = record && json_dumpf(record, file, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0;
         bool written = fputc('\n', file) != EOF && fflush(file) == 0 && !ferror(file);
         if (!made || !written)
-            fail_report(errno ? strerror(errno) : "a figure of the record is no number");
+            fail_report(errno ? strerror(errno) : "a figure of the record is not a number");
     }
     json_decref(record);
 }

@@ -20,11 +20,11 @@ static bench_transport kind_of(int transport) {
 }
 
 /* Local ranks in each of several processes would be that many separate runs. */
-static void refuse_copies(int transport) {
+static void check_launcher(int transport) {
     uint32_t ranks = bench_launched_ranks();
     if (ranks > 1 && kind_of(transport) == BENCH_LOCAL && !bench_launched_mpi())
-        bench_usage("%s is %u, but what started these processes does not start MPI, so each would "
-                    "run by itself: start them with mpirun -np %u, or srun --mpi=pmix -n %u",
+        bench_usage("%s is %u, but the launcher of these processes does not start MPI, so each "
+                    "would run alone: use mpirun -np %u, or srun --mpi=pmix -n %u",
                     bench_launched_by(), ranks, ranks, ranks);
     if (ranks > 1 && kind_of(transport) == BENCH_LOCAL)
         bench_usage("--transport %s runs all ranks in one process here; start it without mpirun",
@@ -37,10 +37,10 @@ void bench_launch_check(int *transport, uint64_t *ranks) {
     if (*transport == BENCH_MPI && !bench_mpi_built())
         bench_usage("--transport mpi is not in this build");
     if (kind_of(*transport) == BENCH_MPI && *ranks)
-        bench_usage("--ranks is for ranks that are threads; under mpirun it says how many "
-                    "(mpirun -np %llu)",
+        bench_usage("--ranks is for ranks that are threads; under mpirun give their number to "
+                    "mpirun (mpirun -np %llu)",
                     (unsigned long long)*ranks);
-    refuse_copies(*transport);
+    check_launcher(*transport);
     if (kind_of(*transport) == BENCH_LOCAL && *ranks == 0)
         *ranks = 1;
 }
@@ -55,7 +55,7 @@ typedef struct launch {
 #ifdef TAMIS_BENCH_NCCL
 static void make_nccl(bench_group *group, tamis_comm **out) {
     bench_try(group, tamis_comm_create_nccl(group->comm, NULL, out),
-              "cannot make an NCCL communicator");
+              "cannot create an NCCL communicator");
 }
 #else
 static void make_nccl(bench_group *group, tamis_comm **out) {

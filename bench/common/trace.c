@@ -31,7 +31,7 @@ struct bench_trace {
     double origin_s; /* of the trace, on the clock of this rank */
     double error_s;  /* of that origin */
     atomic_size_t added;
-    event *events; /* [BENCH_TRACE_MOST] */
+    event *events; /* [BENCH_TRACE_MAX] */
 };
 
 FILE *bench_trace_file(const char *path) {
@@ -70,7 +70,7 @@ bench_trace *bench_trace_open(bench_group *group) {
     bench_trace *trace = bench_alloc(1, sizeof *trace);
     trace->group = group;
     trace->caller = pthread_self();
-    trace->events = bench_alloc(BENCH_TRACE_MOST, sizeof *trace->events);
+    trace->events = bench_alloc(BENCH_TRACE_MAX, sizeof *trace->events);
     atomic_init(&trace->added, 0);
     align(trace);
     return trace;
@@ -83,7 +83,7 @@ void bench_trace_add(bench_trace *trace, const char *name, uint64_t step, bench_
     if (!trace)
         return;
     size_t at = atomic_fetch_add_explicit(&trace->added, 1, memory_order_relaxed);
-    if (at >= BENCH_TRACE_MOST)
+    if (at >= BENCH_TRACE_MAX)
         return;
     event *e = &trace->events[at];
     snprintf(e->name, sizeof e->name, "%s", name);
@@ -111,7 +111,7 @@ typedef struct head {
 
 static head head_of(const bench_trace *trace) {
     uint64_t added = atomic_load(&trace->added);
-    uint64_t count = added < BENCH_TRACE_MOST ? added : BENCH_TRACE_MOST;
+    uint64_t count = added < BENCH_TRACE_MAX ? added : BENCH_TRACE_MAX;
     return (head){count, added - count, trace->error_s};
 }
 
@@ -155,7 +155,7 @@ static void write_events(bench_trace *trace, const head *heads, FILE *file) {
         most = heads[r].count > most ? heads[r].count : most;
 
     for (uint64_t done = 0; done < most; done += EVENTS_AT_ONCE) {
-        for (size_t i = 0; i < EVENTS_AT_ONCE && done + i < BENCH_TRACE_MOST; i++) {
+        for (size_t i = 0; i < EVENTS_AT_ONCE && done + i < BENCH_TRACE_MAX; i++) {
             part[i] = trace->events[done + i];
             part[i].begin_s -= trace->origin_s;
             part[i].end_s -= trace->origin_s;
@@ -171,14 +171,14 @@ static void write_events(bench_trace *trace, const head *heads, FILE *file) {
     free(part);
 }
 
-static void say_dropped(const head *heads, uint32_t nranks) {
+static void report_dropped(const head *heads, uint32_t nranks) {
     uint64_t dropped = 0;
     for (uint32_t r = 0; r < nranks; r++)
         dropped += heads[r].dropped;
     if (dropped)
         fprintf(stderr,
-                "the trace holds the first %d events of a rank; %llu later ones are not in it\n",
-                BENCH_TRACE_MOST, (unsigned long long)dropped);
+                "the trace holds the first %d events of a rank; %llu later ones were dropped\n",
+                BENCH_TRACE_MAX, (unsigned long long)dropped);
 }
 
 void bench_trace_close(bench_trace *trace, FILE *file) {
@@ -196,7 +196,7 @@ void bench_trace_close(bench_trace *trace, FILE *file) {
         bool bad = ferror(file);
         if (fclose(file) != 0 || bad)
             bench_fail(group, "the trace could not be written: %s", strerror(errno));
-        say_dropped(heads, group->nranks);
+        report_dropped(heads, group->nranks);
     }
     free(heads);
     free(trace->events);

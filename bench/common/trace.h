@@ -22,7 +22,7 @@
 
 #include "bench/common/group.h"
 
-enum { BENCH_TRACE_MOST = 1 << 16 }; /* events of a rank; later ones are only counted */
+enum { BENCH_TRACE_MAX = 1 << 16 }; /* events of a rank; later ones are only counted */
 
 typedef struct bench_trace bench_trace;
 

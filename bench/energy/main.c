@@ -36,13 +36,16 @@ static void read_settings(int argc, char **argv, settings *out) {
     const bench_option options[] = {
         {"sources", 0, BENCH_TEXT, &out->sources, "LIST", 0, 0,
          "auto, none" TAMIS_ENERGY_SOURCES(COMMA_AND) "; several joined by ','"},
-        {"sysfs-root", 0, BENCH_FILE, &out->sysfs_root, "DIR", 0, 0, "before /sys and /proc"},
-        {"nvml", 0, BENCH_FILE, &out->nvml, "FILE", 0, 0, "the library"},
+        {"sysfs-root", 0, BENCH_FILE, &out->sysfs_root, "DIR", 0, 0,
+         "path prefix of /sys and /proc"},
+        {"nvml", 0, BENCH_FILE, &out->nvml, "FILE", 0, 0, "path of NVIDIA's management library"},
         {"files", 0, BENCH_TEXT, &out->files, "LIST", 0, 0, "name=path:unit,..."},
-        {"seconds", 0, BENCH_REAL, &out->seconds, "S", 0.1, 3600, "to watch the counters"},
-        {"rounds", 'n', BENCH_COUNT, &out->rounds, "N", 1, 1e6, "with and without a meter"},
-        {"iterations", 0, BENCH_COUNT, &out->iterations, "N", 1, 1e6, "of a round, 2 ms each"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "records, - for stdout"},
+        {"seconds", 0, BENCH_REAL, &out->seconds, "S", 0.1, 3600, "time to watch the counters"},
+        {"rounds", 'n', BENCH_COUNT, &out->rounds, "N", 1, 1e6,
+         "rounds, each with and without a meter"},
+        {"iterations", 0, BENCH_COUNT, &out->iterations, "N", 1, 1e6,
+         "iterations per round, 2 ms each"},
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "write records to FILE; -: stdout"},
     };
     bench_options_parse("tamis_energy", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);
@@ -210,7 +213,7 @@ static void print_text(const json_t *record) {
     json_array_foreach(list, i, d) print_domain(d);
     if (json_array_size(list) == 0)
         puts("  none");
-    printf("cost\n  a mark takes %.0f ns, of it %.0f ns for reading the clock\n",
+    printf("cost\n  a mark takes %.0f ns, %.0f ns of which are for reading the clock\n",
            real_of(record, "mark_ns"), real_of(record, "clock_ns"));
     printf("  the meter's threads take %.3f %% of a core\n", 100.0 * real_of(record, "share"));
     printf("  an iteration of 2 ms takes %+.3f %% longer (quartiles %+.3f, %+.3f)\n",

@@ -88,10 +88,10 @@ static void open_run(bench_group *group, const gate_settings *s, gate_run *out) 
     out->sum = bench_alloc(s->elements, sizeof *out->sum);
     out->measured = bench_alloc(2 * out->nvariants * s->rounds, sizeof *out->measured);
     config.density = s->density;
-    bench_try(group, tamis_layout_create(&segment, 1, &layout), "cannot make a layout");
+    bench_try(group, tamis_layout_create(&segment, 1, &layout), "cannot create a layout");
     for (int i = 0; i < 2; i++)
         bench_try(group, tamis_reducer_create(group->comm, layout, &config, &out->reducers[i]),
-                  "cannot make a reducer");
+                  "cannot create a reducer");
     tamis_layout_destroy(layout);
 }
 
@@ -143,7 +143,7 @@ static int play(bench_group *group, void *context) {
     const gate_settings *s = context;
     gate_run run;
     if (group->nranks < 2)
-        bench_fail(group, "one rank waits for nobody: mpirun -np 2");
+        bench_fail(group, "at least two ranks are needed: mpirun -np 2");
     open_run(group, s, &run);
     for (uint64_t round = 0; round < s->warmup + s->rounds; round++)
         play_round(&run, round);

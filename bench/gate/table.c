@@ -37,7 +37,7 @@ FIGURE(cpu)
 FIGURE(caller)
 FIGURE(arrive)
 
-static double burns(const gate_sample *s) {
+static double cpu_per_step(const gate_sample *s) {
     return s->cpu / s->step;
 }
 
@@ -101,8 +101,8 @@ static json_t *make_record(const row *r) {
     json_t *figures =
         json_pack("{so so so so so so so so so}", "step_s", plain(r, true, step), "cpu_s",
                   plain(r, true, cpu), "caller_cpu_s", plain(r, true, caller), "burns",
-                  plain(r, true, burns), "saved", beside_spin(r, true, cpu, share_saved), "longer",
-                  beside_spin(r, true, step, ratio_less_one), "arrive_s",
+                  plain(r, true, cpu_per_step), "saved", beside_spin(r, true, cpu, share_saved),
+                  "longer", beside_spin(r, true, step, ratio_less_one), "arrive_s",
                   v->sum ? json_null() : plain(r, true, arrive), "even_step_s",
                   plain(r, false, step), "added_s", beside_spin(r, false, step, difference));
     json_object_update(record, what);

@@ -10,8 +10,8 @@
 #include "bench/common/start.h"
 
 static const char *const purpose =
-    "How much of an exchange the backward pass hides, with and without overlap, dense and sparse, "
-    "beside a step without exchange and MPI_Allreduce. Start it with mpirun.";
+    "Measure how much of an exchange the backward pass hides, with and without overlap, dense and "
+    "sparse, next to a step without exchange and MPI_Allreduce. Start it with mpirun.";
 
 /* "1,8,planned" */
 static void read_plans(overlap_settings *s) {
@@ -59,24 +59,29 @@ void overlap_settings_read(int argc, char **argv, overlap_settings *out) {
     };
     const bench_option options[] = {
         {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "width of the hidden layers"},
-        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MOST_DEPTH, "number of hidden layers"},
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MAX_DEPTH, "number of hidden layers"},
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536, "samples per rank and step"},
-        {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0, "of the sparse steps"},
+        {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0,
+         "densities of the sparse steps"},
         {"buckets", 0, BENCH_TEXT, &out->plan_list, "N[,N...]", 0, 0,
-         "at least so many where there are layers enough; planned: as for the link below"},
-        {"link-gbit", 0, BENCH_REAL, &out->link_gbit, "G", 0, 1e6, "0: the library's default"},
-        {"link-latency-us", 0, BENCH_REAL, &out->latency_us, "T", 0, 1e6, "the same"},
+         "minimum number of buckets, if there are enough layers; planned: chosen for the link "
+         "given below"},
+        {"link-gbit", 0, BENCH_REAL, &out->link_gbit, "G", 0, 1e6,
+         "bandwidth of the link; 0: the library's default"},
+        {"link-latency-us", 0, BENCH_REAL, &out->latency_us, "T", 0, 1e6,
+         "its latency; 0: the library's default"},
         {"worker", 0, BENCH_CHOICE, &out->worker, OVERLAP_WORKERS, 0, 0,
-         "who accumulates in overlapped sparse steps"},
-        {"rounds", 'n', BENCH_COUNT, &out->rounds, "N", 1, 1e6, "that count"},
-        {"warmup_rounds", 'w', BENCH_COUNT, &out->warmup, "N", 0, 1e6, "before them"},
+         "thread that accumulates in overlapped sparse steps"},
+        {"rounds", 'n', BENCH_COUNT, &out->rounds, "N", 1, 1e6, "measured rounds"},
+        {"warmup_rounds", 'w', BENCH_COUNT, &out->warmup, "N", 0, 1e6, "rounds before them"},
         {"lr", 0, BENCH_REAL, &out->lr, "X", 0, 1e6, "learning rate"},
-        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of parameters and samples"},
-        {"link", 0, BENCH_TEXT, &out->link, "TEXT", 0, 0, "what joins the ranks, for the records"},
+        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of parameters and samples"},
+        {"link", 0, BENCH_TEXT, &out->link, "TEXT", 0, 0,
+         "name of the link between the ranks, for the records"},
         {"baseline", 0, BENCH_TEXT, &out->baseline, "TEXT", 0, 0,
          "how MPI_Allreduce was tuned, for the records"},
         {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "records; - for stdout, then the table goes to stderr"},
+         "write records to FILE; -: stdout, and the table goes to stderr"},
     };
     bench_options_parse("tamis_overlap", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

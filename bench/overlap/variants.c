@@ -51,7 +51,7 @@ static void find_starts(overlap_run *run, overlap_variant *v) {
 
 static void open_reducer(overlap_run *run, overlap_variant *v) {
     const overlap_settings *s = run->settings;
-    tamis_segment segments[MLP_MOST_SEGMENTS];
+    tamis_segment segments[MLP_MAX_SEGMENTS];
     tamis_layout *layout;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     mlp_segments(&run->model, segments);
@@ -63,9 +63,9 @@ static void open_reducer(overlap_run *run, overlap_variant *v) {
     config.link_gbit = s->link_gbit;
     config.link_latency_us = s->latency_us;
     bench_try(run->group, tamis_layout_create(segments, 2 * run->model.count, &layout),
-              "cannot make a layout");
+              "cannot create a layout");
     bench_try(run->group, tamis_reducer_create(run->group->comm, layout, &config, &v->reducer),
-              "cannot make a reducer");
+              "cannot create a reducer");
     tamis_layout_destroy(layout);
     find_starts(run, v);
     size_t calls = (s->rounds + s->warmup) * 2 * run->model.count;

@@ -9,7 +9,7 @@
 #include "bench/common/reducer.h"
 #include "bench/perf/perf.h"
 
-static void hear_phase(void *context, const tamis_phase_event *event) {
+static void report_phase(void *context, const tamis_phase_event *event) {
     const perf_case *c = context;
     tamis_energy_on_phase(c->meter, event);
 }
@@ -35,7 +35,7 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
     }
     bool baseline = strcmp(scheme, c->settings->scheme) != 0; /* counts as one phase */
     if (!baseline) {
-        config.on_phase = hear_phase;
+        config.on_phase = report_phase;
         config.on_phase_context = (void *)c;
     }
     if (c->settings->op == PERF_UPDATE) {
@@ -46,9 +46,9 @@ tamis_reducer *perf_reducer(const perf_case *c, const char *scheme, tamis_output
         bench_reducer_set(c->settings->set, perf_own_options, &config,
                           config.update ? &update : NULL);
     bench_try(c->group, tamis_layout_create(c->shape.segments, c->shape.nsegments, &layout),
-              "cannot make a layout");
+              "cannot create a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &reducer),
-              "cannot make a reducer");
+              "cannot create a reducer");
     tamis_layout_destroy(layout);
     return reducer;
 }

@@ -10,8 +10,8 @@
 #include "bench/common/report.h"
 #include "bench/common/start.h"
 
-static const char *const purpose =
-    "Time one operation over sizes, beside a dense all-reduce and an in-place axpy of the same n.";
+static const char *const purpose = "Time one operation over a range of sizes, next to a dense "
+                                   "all-reduce and an in-place axpy of the same n.";
 
 /* The program sets these itself, for checks, sizes and the model depend on them. */
 const char perf_own_options[] =
@@ -38,20 +38,20 @@ static void check_settings(perf_settings *s) {
     if (strcmp(s->scheme, "quantized") == 0 && s->values == TAMIS_WIRE_AUTO)
         s->values = TAMIS_WIRE_FP4; /* as the library does */
     if (s->device == TAMIS_DEVICE_CUDA && (perf_one_pass(s->op) || s->op == PERF_EXCHANGE))
-        bench_usage("--op %s is for --device cpu: a step on a CUDA device cannot be divided from "
+        bench_usage("--op %s needs --device cpu: a step on a CUDA device cannot be split from "
                     "outside; use --op step",
                     bench_choice(PERF_OPS, s->op));
     if (s->nodes_of > 1 && (s->check || s->op != PERF_STEP))
-        bench_usage("--ranks-per-node is for --op step -c 0: the check compares residuals of all "
-                    "elements, of which a rank of a node holds a slice");
+        bench_usage("--ranks-per-node needs --op step -c 0: the check compares the residuals of "
+                    "all elements, but a rank of a node holds only a slice");
     if (s->op == PERF_UPDATE) {
         if (s->threads > 1 || s->grad != TAMIS_DTYPE_FLOAT32)
-            bench_usage("--op update is beside a pass of AdamW in one thread, on fp32");
+            bench_usage("--op update is compared with a pass of AdamW in one thread, on fp32");
         s->check = 0; /* the check knows expected results for gradients only */
     }
     if (perf_one_pass(s->op)) {
         if (s->ranks > 1 || s->transport > BENCH_LOCAL || bench_launched_ranks() > 1)
-            bench_usage("--op %s needs no exchange: one local rank, without mpirun",
+            bench_usage("--op %s exchanges nothing: run one local rank, without mpirun",
                         bench_choice(PERF_OPS, s->op));
         s->transport = BENCH_LOCAL;
         s->ranks = 1;
@@ -83,42 +83,49 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
     const double big = 16e9; /* more than the library's 2^32 elements would need */
     const bench_option options[] = {
         {"op", 0, BENCH_CHOICE, &out->op, PERF_OPS, 0, 0,
-         "accumulate, update: the pass, one local rank"},
-        {"minbytes", 'b', BENCH_BYTES, &out->min_bytes, "SIZE", 4, big, "4 n; suffix K, M, G"},
+         "what to time; accumulate, update: only the pass, on one local rank"},
+        {"minbytes", 'b', BENCH_BYTES, &out->min_bytes, "SIZE", 4, big,
+         "4 n of the smallest size; suffix K, M, G"},
         {"maxbytes", 'e', BENCH_BYTES, &out->max_bytes, "SIZE", 4, big, ""},
-        {"stepfactor", 'f', BENCH_COUNT, &out->factor, "F", 2, 1e6, "between sizes"},
-        {"elements", 0, BENCH_COUNT, &out->elements, "N", 1, big / 4, "this n instead of -b -e"},
-        {"iters", 'n', BENCH_COUNT, &out->iterations, "N", 1, 1e6, "repetitions that count"},
-        {"warmup_iters", 'w', BENCH_COUNT, &out->warmup, "N", 0, 1e6, "repetitions before"},
+        {"stepfactor", 'f', BENCH_COUNT, &out->factor, "F", 2, 1e6, "factor between sizes"},
+        {"elements", 0, BENCH_COUNT, &out->elements, "N", 1, big / 4,
+         "a single n instead of -b -e"},
+        {"iters", 'n', BENCH_COUNT, &out->iterations, "N", 1, 1e6, "measured repetitions"},
+        {"warmup_iters", 'w', BENCH_COUNT, &out->warmup, "N", 0, 1e6, "repetitions before them"},
         {"check", 'c', BENCH_COUNT, &out->check, "0|1", 0, 1, "check steps on whole numbers"},
-        {"threads", 'T', BENCH_COUNT, &out->threads, "N", 1, 256, "of the kernels and the axpy"},
+        {"threads", 'T', BENCH_COUNT, &out->threads, "N", 1, 256,
+         "threads of the kernels and the axpy"},
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0, "preset or four policies a+b+c+d"},
         {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0, ""},
         {"output", 0, BENCH_CHOICE, &out->output, PERF_OUTPUTS, 0, 0, "form of the result"},
         {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 0.999,
-         "op update: 0: without a first moment"},
-        {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 65536, "of uneven length and scale"},
+         "op update: decay of the first moment; 0: none"},
+        {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 65536,
+         "segments of uneven length and scale"},
         {"capacity", 0, BENCH_REAL, &out->capacity, "C", 0, 1e6,
          "step, fixed, sage: slot size in units of k / ranks; 0: slots grow"},
-        {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0, "where the kernels run"},
-        {"grad", 0, BENCH_CHOICE, &out->grad, BENCH_GRADS, 0, 0, "elements of the gradient"},
-        {"index", 0, BENCH_CHOICE, &out->index, PERF_INDICES, 0, 0, "how indices travel"},
+        {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
+         "device that runs the kernels"},
+        {"grad", 0, BENCH_CHOICE, &out->grad, BENCH_GRADS, 0, 0, "element type of the gradient"},
+        {"index", 0, BENCH_CHOICE, &out->index, PERF_INDICES, 0, 0,
+         "encoding of indices on the wire"},
         {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0,
-         "as they travel; auto: float32"},
+         "encoding of values on the wire; auto: float32"},
         {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
-         "sums of them, as they travel; auto: by --values"},
+         "encoding of their sums on the wire; auto: as --values"},
         {"beside", 0, BENCH_CHOICE, &out->beside, PERF_BESIDES, 0, 0,
-         "what each repetition alternates with; plain: the scheme with u32 and float32, no nodes"},
+         "baseline of each repetition; plain: the scheme with u32 and float32, no nodes"},
         {"ranks-per-node", 0, BENCH_COUNT, &out->nodes_of, "G", 0, 65536,
-         "hierarchical exchange, with -c 0; 0: flat"},
+         "ranks per node of the hierarchical exchange, with -c 0; 0: flat"},
         {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
          "other options of the scheme's reducer, as in docs/options.md"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},
-        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of the synthetic gradients"},
+        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024,
+         "ranks of transport local (default 1)"},
+        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the synthetic gradients"},
         {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "records; - for stdout, then the table goes to stderr"},
+         "write records to FILE; -: stdout, and the table goes to stderr"},
     };
     bench_options_parse("tamis_perf", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

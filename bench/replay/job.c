@@ -44,7 +44,7 @@ static void account(job *j, const plant_run *truth) {
     j->sum.windows++;
 }
 
-static tamis_governor_window tell(job *j, const plant_run *truth, uint64_t steps) {
+static tamis_governor_window make_window(job *j, const plant_run *truth, uint64_t steps) {
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
     tamis_carbon_outlook ahead = TAMIS_CARBON_OUTLOOK_INIT;
     double now = j->plan->unix_begin_s + j->sum.seconds;
@@ -63,7 +63,7 @@ static tamis_governor_window tell(job *j, const plant_run *truth, uint64_t steps
     return w;
 }
 
-static void follow(job *j, const tamis_governor_decision *d) {
+static void apply_decision(job *j, const tamis_governor_decision *d) {
     plant_knobs next = {d->density, d->pace_s, d->cap_w};
     if (!d->changed)
         return;
@@ -85,10 +85,10 @@ tamis_status job_run(const job_plan *plan, job_observer observer, void *context,
         uint64_t steps = window_steps(&j);
         plant_run truth = make_steps(&j, steps);
         account(&j, &truth);
-        tamis_governor_window window = tell(&j, &truth, steps);
+        tamis_governor_window window = make_window(&j, &truth, steps);
         status = tamis_governor_decide(governor, &window, &decision);
         if (status == TAMIS_OK)
-            follow(&j, &decision);
+            apply_decision(&j, &decision);
         if (status == TAMIS_OK && observer)
             observer(context, &truth, &window, &decision);
     }

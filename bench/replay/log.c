@@ -30,7 +30,7 @@ static double needed(const reader *r, const json_t *object, const char *name) {
     double value = number(object, name);
     if (isnan(value)) {
         fprintf(stderr, "field \"%s\": ", name);
-        refuse(r, "it is missing, or no number");
+        refuse(r, "it is missing or not a number");
     }
     return value;
 }
@@ -39,7 +39,7 @@ static uint64_t count(const reader *r, const json_t *object, const char *name) {
     const json_t *value = json_object_get(object, name);
     if (!json_is_integer(value) || json_integer_value(value) < 0) {
         fprintf(stderr, "field \"%s\": ", name);
-        refuse(r, "it is missing, or no whole number");
+        refuse(r, "it is missing or not a whole number");
     }
     return (uint64_t)json_integer_value(value);
 }
@@ -106,14 +106,14 @@ static tamis_governor_reason reason_of(const reader *r, const json_t *record) {
         if (strcmp(name, tamis_governor_reason_name((tamis_governor_reason)i)) == 0)
             return (tamis_governor_reason)i;
     }
-    refuse(r, "the reason is none that a governor gives");
+    refuse(r, "the reason is not one that a governor gives");
 }
 
 static void read_decision(reader *r, const json_t *record) {
     const json_t *in = json_object_get(record, "in"), *uj = json_object_get(in, "uj");
     replay_entry *e = append(r->log, r->line);
     if (!json_is_integer(uj))
-        refuse(r, "the decision does not hold its window: in.uj is missing");
+        refuse(r, "the decision lacks its window: in.uj is missing");
     e->decided = r->log->decisions = true;
     e->window.step = count(r, in, "step");
     e->window.steps = count(r, in, "steps");
@@ -180,7 +180,7 @@ void replay_log_read(const char *path, replay_log *out) {
             continue;
         }
         if (!json_is_object(record))
-            refuse(&r, "it is no JSON object");
+            refuse(&r, "it is not a JSON object");
         read_record(&r, record);
         json_decref(record);
     }

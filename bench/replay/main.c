@@ -72,8 +72,8 @@ static bool repeat(const replay_settings *s, tamis_governor *governor, const rep
     if (!e->decided || s->what_if || same(&d, &e->decision))
         return true;
     fprintf(s->table,
-            "  ^ line %zu decided otherwise: step %llu, density %.17g, pace %.17g s, "
-            "cap %.17g W, %s\n",
+            "  ^ line %zu has a different decision: step %llu, density %.17g, pace %.17g s, cap "
+            "%.17g W, %s\n",
             e->line, (unsigned long long)e->decision.step, e->decision.density, e->decision.pace_s,
             e->decision.cap_w, tamis_governor_reason_name(e->decision.reason));
     return false;

@@ -10,8 +10,8 @@
 #include "bench/common/report.h"
 
 static const char *const purpose =
-    "Repeat the decisions of a governor on the windows of an energy log (JSON Lines), verify those "
-    "that the log holds bit for bit, or run a policy on a model of a cluster.";
+    "Replay the decisions of a governor on the windows of an energy log (JSON Lines), verify bit "
+    "for bit those that the log holds, or run a policy on a model of a cluster.";
 
 /* Midnight of a day in June. */
 static const double some_midnight = 1718064000.0;
@@ -82,49 +82,52 @@ void replay_settings_read(int argc, char **argv, replay_settings *out) {
     tamis_governor_config *g = &plan->governor;
     const double big = 1e12;
     const bench_option options[] = {
-        {"log", 0, BENCH_FILE, &out->log, "FILE", 0, 0, "windows, or decisions, to repeat"},
+        {"log", 0, BENCH_FILE, &out->log, "FILE", 0, 0, "energy log or decisions to replay"},
         {"what-if", 0, BENCH_FLAG, &out->what_if, NULL, 0, 0,
-         "decide anew, do not verify what the log decided"},
+         "decide again instead of verifying the log's decisions"},
         {"plant", 0, BENCH_FLAG, &out->plant, NULL, 0, 0,
-         "run the policy, and none, on a model of a cluster"},
-        {"intensity", 0, BENCH_FILE, &out->intensity, "FILE", 0, 0, "CSV time,g_per_kwh"},
+         "run a model of a cluster with the policy, and without"},
+        {"intensity", 0, BENCH_FILE, &out->intensity, "FILE", 0, 0,
+         "carbon trace: CSV time,g_per_kwh"},
         {"constant", 0, BENCH_REAL, &out->constant, "G", 0, 10000,
-         "g/kWh without a file; 0: unknown"},
+         "constant g/kWh, without a file; 0: unknown"},
         {"policy", 0, BENCH_TEXT, &g->policy, "P", 0, 0, "off, budget, carbon-..."},
-        {"budget", 0, BENCH_REAL, &g->budget_w, "W", 0, big, "watts of the job; 0: none"},
+        {"budget", 0, BENCH_REAL, &g->budget_w, "W", 0, big, "power budget of the job; 0: none"},
         {"grams", 0, BENCH_REAL, &g->budget_g_per_h, "G", 0, big, "g CO2 per hour; 0: none"},
         {"pue", 0, BENCH_REAL, &g->pue, "X", 1, 10, "watts of the site per watt of the job"},
-        {"slowdown", 0, BENCH_REAL, &g->slowdown, "S", 0, 10, "carbon-...: on average"},
-        {"slowdown-most", 0, BENCH_REAL, &g->slowdown_most, "S", 0, 10, "carbon-...: at worst"},
+        {"slowdown", 0, BENCH_REAL, &g->slowdown, "S", 0, 10, "carbon-...: allowed on average"},
+        {"slowdown-most", 0, BENCH_REAL, &g->slowdown_most, "S", 0, 10,
+         "carbon-...: allowed at worst"},
         {"threshold", 0, BENCH_REAL, &g->threshold_g_per_kwh, "G", 0, 10000,
          "carbon-threshold; 0: mean of the outlook"},
         {"density-min", 0, BENCH_REAL, &g->density_min, "D", 1e-9, 1, ""},
         {"density-max", 0, BENCH_REAL, &g->density_max, "D", 1e-9, 1, ""},
         {"residual-max", 0, BENCH_REAL, &g->residual_max, "N", 0, 1e300,
-         "guard of density; 0: none"},
+         "residual norm above which the density is the largest; 0: none"},
         {"pace-max", 0, BENCH_REAL, &g->pace_max_s, "S", 0, 86400, "longest pause after a step"},
-        {"allow-cap", 0, BENCH_FLAG, &out->allow_cap, NULL, 0, 0, "decisions may hold a cap"},
-        {"cap-min", 0, BENCH_REAL, &g->cap_min_w, "W", 0, big, "of a device"},
-        {"cap-max", 0, BENCH_REAL, &g->cap_max_w, "W", 0, big, "of a device"},
+        {"allow-cap", 0, BENCH_FLAG, &out->allow_cap, NULL, 0, 0, "allow power caps of devices"},
+        {"cap-min", 0, BENCH_REAL, &g->cap_min_w, "W", 0, big, "bound of a device's power cap"},
+        {"cap-max", 0, BENCH_REAL, &g->cap_max_w, "W", 0, big, "bound of a device's power cap"},
         {"devices", 0, BENCH_COUNT, &out->devices, "N", 0, 1e9,
          "default: ranks of the plant, or 1"},
-        {"dead-band", 0, BENCH_REAL, &g->dead_band, "X", 0, 0.5, "share of the watts"},
-        {"ramp", 0, BENCH_REAL, &g->ramp_w_per_s, "W", 0, big, "watts per second; 0: no limit"},
+        {"dead-band", 0, BENCH_REAL, &g->dead_band, "X", 0, 0.5, "fraction of the power"},
+        {"ramp", 0, BENCH_REAL, &g->ramp_w_per_s, "W", 0, big,
+         "most watts per second; 0: no limit"},
         {"lead", 0, BENCH_COUNT, &out->lead, "N", 1, 1e6, "steps until a decision applies"},
-        {"horizon", 0, BENCH_REAL, &plan->horizon_s, "S", 1, 1e9, "of the outlook"},
+        {"horizon", 0, BENCH_REAL, &plan->horizon_s, "S", 1, 1e9, "length of the outlook"},
         {"hours", 0, BENCH_REAL, &out->hours, "H", 0.01, 1e5,
-         "of work without a policy; of a trace"},
-        {"begin", 0, BENCH_REAL, &plan->unix_begin_s, "T", 0, 1e11, "Unix time of its begin"},
+         "length of the work without a policy, or of a trace"},
+        {"begin", 0, BENCH_REAL, &plan->unix_begin_s, "T", 0, 1e11, "Unix time of its start"},
         {"window", 0, BENCH_REAL, &plan->window_s, "S", 1, 86400, "of the plant"},
         {"ranks", 0, BENCH_COUNT, &out->ranks, "N", 1, 1000000, "of the plant"},
         {"bound", 0, BENCH_REAL, &plan->plant.bound, "X", 0, 1,
-         "of the plant: part of compute that waits for the clock"},
-        {"noise", 0, BENCH_REAL, &plan->plant.noise, "X", 0, 0.1, "of the plant's joules"},
-        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of the noise"},
+         "model: fraction of compute bound by the clock"},
+        {"noise", 0, BENCH_REAL, &plan->plant.noise, "X", 0, 0.1, "model: noise of the joules"},
+        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the noise"},
         {"make-trace", 0, BENCH_FILE, &out->make_trace, "FILE", 0, 0,
-         "only write a synthetic carbon trace of so many hours"},
+         "only write a synthetic carbon trace of --hours"},
         {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
-         "records; - for stdout, then the table goes to stderr"},
+         "write records to FILE; -: stdout, and the table goes to stderr"},
     };
     bench_options_parse("tamis_replay", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

@@ -23,7 +23,7 @@ static bool run_scheme(bench_group *group, const scheme_source *source,
     if (group->rank == 0) {
         scheme_report(source->settings->report, group, &c, &run);
         fprintf(stderr, "%-10s %-10s %2u ranks, density %g: %s, %.1f s\n", source->name, info->name,
-                group->nranks, density, fine ? "keeps all rules" : "BREAKS A RULE",
+                group->nranks, density, fine ? "follows all rules" : "BREAKS A RULE",
                 bench_now_s() - begin);
     }
     scheme_run_free(&run);
@@ -47,14 +47,14 @@ static int run_all(bench_group *group, void *context) {
 }
 
 /* Print once the names that were asked for but do not exist; they are left out. */
-static void tell_missing(const schemes_settings *s) {
+static void report_missing(const schemes_settings *s) {
     bench_scheme policies;
     char name[64];
     for (const char *at = s->schemes; at && *at; at += *at == ',') {
         size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
         if (bench_launched_rank() == 0 && !bench_scheme_find(name, &policies))
-            fprintf(stderr, "preset \"%s\" is not in this library and is left out\n", name);
+            fprintf(stderr, "preset \"%s\" is not in this library; skipped\n", name);
         at += length;
     }
 }
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     static scheme_source source;
     int status = 0;
     schemes_settings_read(argc, argv, &settings);
-    tell_missing(&settings);
+    report_missing(&settings);
     source_open(&settings, &source);
     if (settings.speed)
         status = bench_launch(BENCH_MPI, TAMIS_DEVICE_CPU, 0, run_all, &source);

@@ -28,7 +28,7 @@ static double thread_now_s(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void hear(void *context, const tamis_phase_event *event) {
+static void record_phase(void *context, const tamis_phase_event *event) {
     phase_clocks *clocks = context;
     double now = thread_now_s();
     clocks->spent[event->phase] += now - clocks->last;
@@ -41,10 +41,10 @@ static void open_reducer(runner *r) {
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = r->c->info->name;
     config.density = r->c->density;
-    config.on_phase = hear;
+    config.on_phase = record_phase;
     config.on_phase_context = &r->clocks;
     bench_try(r->group, tamis_layout_create(source->segments, source->nsegments, &layout),
-              "cannot make a layout");
+              "cannot create a layout");
     bench_try(r->group, tamis_reducer_create(r->group->comm, layout, &config, &r->reducer),
               r->c->info->name);
     tamis_layout_destroy(layout);

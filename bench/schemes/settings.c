@@ -10,7 +10,7 @@
 #include "bench/common/report.h"
 
 static const char *const purpose =
-    "Run every preset on the same gradients and write down what each selected, and when.";
+    "Run every preset on the same gradients and record what each selected, and when.";
 
 /* Whether `name` is a word of a list "a,b,c". */
 static bool in_list(const char *list, const char *name) {
@@ -50,7 +50,7 @@ static void check_settings(schemes_settings *s) {
     if (s->speed && s->input)
         bench_usage("--speed makes its own gradients; leave out --input");
     if (s->speed && bench_launched_ranks() < 2)
-        bench_usage("--speed is measured beside MPI's all-reduce: start it under mpirun");
+        bench_usage("--speed compares with MPI's all-reduce: start it under mpirun");
     if (s->segments > s->elements)
         bench_usage("--segments is more than --elements");
 }
@@ -69,20 +69,26 @@ void schemes_settings_read(int argc, char **argv, schemes_settings *out) {
     const bench_option options[] = {
         {"input", 0, BENCH_FILE, &out->input, "FILE", 0, 0,
          "gradients of tamis_train --record, with their ranks; default: synthetic ones"},
-        {"schemes", 0, BENCH_TEXT, &out->schemes, "S[,S...]", 0, 0, "these presets (default: all)"},
-        {"list", 0, BENCH_FLAG, &out->list, "", 0, 0, "names of the presets, and no more"},
-        {"ranks", 0, BENCH_TEXT, &out->rank_list, "P[,P...]", 0, 0, "threads of this process"},
-        {"elements", 0, BENCH_COUNT, &out->elements, "N", 16, 4e9, "of a synthetic gradient"},
-        {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 4096, "of uneven length and scale"},
+        {"schemes", 0, BENCH_TEXT, &out->schemes, "S[,S...]", 0, 0,
+         "presets to run (default: all)"},
+        {"list", 0, BENCH_FLAG, &out->list, "", 0, 0, "only list the names of the presets"},
+        {"ranks", 0, BENCH_TEXT, &out->rank_list, "P[,P...]", 0, 0,
+         "numbers of ranks, threads of this process"},
+        {"elements", 0, BENCH_COUNT, &out->elements, "N", 16, 4e9,
+         "length of a synthetic gradient"},
+        {"segments", 0, BENCH_COUNT, &out->segments, "L", 1, 4096,
+         "segments of uneven length and scale"},
         {"density", 0, BENCH_TEXT, &out->density_list, "D[,D...]", 0, 0, ""},
-        {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e6, "(a recording is repeated)"},
+        {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e6,
+         "number of steps (a recording is repeated)"},
         {"checks", 0, BENCH_COUNT, &out->checks, "N", 1, 1e6,
-         "steps that are compared, entry by entry, with what the rules say"},
+         "steps checked entry by entry against the rules"},
         {"speed", 0, BENCH_FLAG, &out->speed, "", 0, 0,
-         "time whole steps under mpirun instead, beside MPI's all-reduce"},
-        {"warmup", 0, BENCH_COUNT, &out->warmup, "N", 0, 1e6, "steps of --speed before others"},
-        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of the synthetic gradients"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "records; - for stdout"},
+         "time whole steps under mpirun instead, next to MPI's all-reduce"},
+        {"warmup", 0, BENCH_COUNT, &out->warmup, "N", 0, 1e6,
+         "steps of --speed before the measured ones"},
+        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the synthetic gradients"},
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "write records to FILE; -: stdout"},
     };
     bench_options_parse("tamis_schemes", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);

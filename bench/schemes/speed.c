@@ -51,7 +51,7 @@ static void open_contestant(contest *c, const tamis_scheme_info *info) {
     config.density = c->density;
     config.output = TAMIS_OUTPUT_SPARSE; /* leaves the gradient unchanged */
     bench_try(c->group, tamis_layout_create(c->source->segments, c->source->nsegments, &layout),
-              "cannot make a layout");
+              "cannot create a layout");
     bench_try(c->group, tamis_reducer_create(c->group->comm, layout, &config, &one->reducer),
               info->name);
     tamis_layout_destroy(layout);

@@ -199,15 +199,15 @@ static bool same_parts(const header *a, const header *b) {
 static const char *difference(const header *found, const header *wanted) {
     static _Thread_local char text[200];
     snprintf(text, sizeof text,
-             "it was made by %llu ranks with --batch %llu; ranks times --batch must stay %llu, so "
-             "that the order of samples goes on",
+             "it was saved by %llu ranks with --batch %llu; ranks times --batch must stay %llu to "
+             "continue the order of samples",
              (unsigned long long)found->nranks, (unsigned long long)found->batch,
              (unsigned long long)found->samples);
     return memcmp(found->magic, wanted->magic, sizeof magic) != 0 || found->bytes != wanted->bytes
-               ? "it is no state of a run"
+               ? "it is not the state of a run"
            : found->workload != wanted->workload ? "its --workload differs"
            : found->parts[PARAMS] != wanted->parts[PARAMS] || found->model != wanted->model
-               ? "its model has another shape, other dense segments, or was made for other data"
+               ? "its model has another shape, other dense segments, or was trained on other data"
            : found->seed != wanted->seed           ? "its --seed differs"
            : found->optimizer != wanted->optimizer ? "its --optimizer differs"
            : found->reduce != wanted->reduce       ? "its --reduce differs"
@@ -225,7 +225,7 @@ static const char *read_header(trainer *t, FILE *file, header *out) {
     for (int i = 0; i < PARTS; i++)
         bytes += out->parts[i];
     if (!why && (fseek(file, 0, SEEK_END) != 0 || (uint64_t)ftell(file) != bytes))
-        why = "it is truncated, or has something appended";
+        why = "it is truncated or has extra data at its end";
     return why ? why : fseek(file, (long)out->bytes, SEEK_SET) ? strerror(errno) : NULL;
 }
 
@@ -235,7 +235,7 @@ static FILE *open_file(trainer *t, const char *path, header *out) {
         bench_fail(t->group, "cannot read %s: %s", path, strerror(errno));
     const char *why = read_header(t, file, out);
     if (why)
-        bench_fail(t->group, "cannot go on from %s: %s", path, why);
+        bench_fail(t->group, "cannot resume from %s: %s", path, why);
     return file;
 }
 
@@ -253,11 +253,11 @@ static void read_content(trainer *t, const char *prefix, uint32_t old, const hea
             whole && (!out->parts[i] || fread(out->parts[i], 1, h.parts[i], file) == h.parts[i]);
     fclose(file);
     if (!whole || checksum(out) != h.checksum)
-        bench_fail(t->group, "cannot go on from %s: it is damaged", path);
+        bench_fail(t->group, "cannot resume from %s: it is damaged", path);
     if (h.step != first->step || h.nranks != first->nranks || h.rank != old)
         bench_fail(t->group,
-                   "cannot go on from %s: it is of rank %llu of %llu and step %llu, the first file "
-                   "of %llu ranks and step %llu",
+                   "cannot resume from %s: it is of rank %llu of %llu and step %llu, but the first "
+                   "file of %llu ranks and step %llu",
                    path, (unsigned long long)h.rank, (unsigned long long)h.nranks,
                    (unsigned long long)h.step, (unsigned long long)first->nranks,
                    (unsigned long long)first->step);
@@ -321,15 +321,15 @@ static void give_state(trainer *t, const content *c) {
     size_t bytes = c->header.parts[CONTROL];
     bool together = c->header.nranks == t->group->nranks;
     bench_try(t->group, tamis_reducer_load_memory(r, control, bytes, together ? residual : NULL),
-              "cannot go on with the state of the reducer");
+              "cannot load the state of the reducer");
     if (residual && !together)
         bench_try(t->group, tamis_reducer_load_memory(r, NULL, 0, residual),
-                  "cannot go on with the residual");
+                  "cannot load the residual");
     if (t->settings->reduce == TRAIN_UPDATE)
         bench_try(t->group,
                   tamis_reducer_load_moments(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
                                              c->header.passes),
-                  "cannot go on with the moments");
+                  "cannot load the moments");
 }
 
 void trainer_load(trainer *t, const char *prefix) {

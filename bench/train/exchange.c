@@ -46,7 +46,7 @@ bool *exchange_choose(bench_group *group, const train_settings *settings, const 
             break;
     }
     if (count == w->nsegments)
-        bench_fail(group, "--dense-segments names all segments; use --scheme dense");
+        bench_fail(group, "--dense-segments selects all segments; use --scheme dense");
     return marks;
 }
 
@@ -67,9 +67,9 @@ static tamis_reducer *make(exchange *x, const workload *w, bool apart,
         x->grads[apart][count] = grad;
         segments[count++] = w->segments[i];
     }
-    bench_try(x->group, tamis_layout_create(segments, count, &layout), "cannot make a layout");
+    bench_try(x->group, tamis_layout_create(segments, count, &layout), "cannot create a layout");
     bench_try(x->group, tamis_reducer_create(x->group->comm, layout, config, &reducer),
-              "cannot make a reducer");
+              "cannot create a reducer");
     if (!apart)
         x->length = tamis_layout_length(layout);
     tamis_layout_destroy(layout);

@@ -22,7 +22,7 @@ void govern_open(const train_settings *s, bench_group *group, govern *out) {
     out->decisions = group->rank == 0 ? s->decisions_file : NULL;
     out->next = (tamis_governor_decision)TAMIS_GOVERNOR_DECISION_INIT;
     out->next.step = UINT64_MAX;
-    bench_try(group, tamis_governor_create(&config, &out->governor), "cannot make a governor");
+    bench_try(group, tamis_governor_create(&config, &out->governor), "cannot create a governor");
 }
 
 static _Noreturn void fail_decision(bench_group *group) {
@@ -43,13 +43,13 @@ static void apply(govern *g, bench_group *group, tamis_reducer *reducer) {
     g->next.step = UINT64_MAX;
 }
 
-static void rest(double seconds) {
+static void sleep_s(double seconds) {
     struct timespec pause = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
     nanosleep(&pause, NULL);
 }
 
 /* The same on all ranks: joules are of all, and the time is that of the slowest. */
-static tamis_governor_window look(govern *g, bench_energy *energy, uint64_t step) {
+static tamis_governor_window read_window(govern *g, bench_energy *energy, uint64_t step) {
     int64_t uj;
     tamis_governor_window w = TAMIS_GOVERNOR_WINDOW_INIT;
     w.known = bench_energy_peek(energy, &uj);
@@ -69,12 +69,12 @@ static tamis_governor_window look(govern *g, bench_energy *energy, uint64_t step
 
 void govern_start(govern *g, bench_energy *energy, uint64_t step) {
     if (g->governor)
-        look(g, energy, step);
+        read_window(g, energy, step);
 }
 
 static void decide(govern *g, bench_energy *energy, uint64_t step) {
     char line[TAMIS_GOVERNOR_LINE_BYTES + 1];
-    tamis_governor_window w = look(g, energy, step);
+    tamis_governor_window w = read_window(g, energy, step);
     bench_try(energy->group, tamis_governor_decide(g->governor, &w, &g->next), "a decision");
     if (!g->decisions)
         return;
@@ -92,7 +92,7 @@ void govern_step(govern *g, bench_energy *energy, uint64_t step, tamis_reducer *
     if (step == g->next.step)
         apply(g, energy->group, reducer);
     if (g->pace_s > 0.0)
-        rest(g->pace_s);
+        sleep_s(g->pace_s);
     if (step % g->every == 0)
         decide(g, energy, step);
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { MAGIC_LABELS = 0x801, MAGIC_IMAGES = 0x803, MOST_ITEMS = 1 << 24 };
+enum { MAGIC_LABELS = 0x801, MAGIC_IMAGES = 0x803, MAX_ITEMS = 1 << 24 };
 
 typedef struct reader {
     gzFile file;
@@ -39,8 +39,8 @@ static bool open_either(reader *r, const char *dir, const char *file) {
     r->file = gzopen(r->path, "rb");
     if (!r->file)
         return complain(r,
-                        "%s (nor without .gz); Debian has Fashion-MNIST in the package "
-                        "dataset-fashion-mnist, elsewhere use --data",
+                        "%s (with and without .gz); install Debian's package "
+                        "dataset-fashion-mnist, or use --data",
                         strerror(errno));
     gzbuffer(r->file, 1 << 17);
     return true;
@@ -52,7 +52,7 @@ static bool read_bytes(reader *r, uint8_t *out, size_t bytes, const char *what) 
         size_t part = bytes - done < 1 << 24 ? bytes - done : 1 << 24;
         int got = gzread(r->file, out + done, (unsigned)part);
         if (got < 0)
-            return complain(r, "damaged: zlib cannot unpack it");
+            return complain(r, "damaged: zlib cannot decompress it");
         if (got == 0)
             return complain(r, "truncated: %zu bytes of %s promised, %zu found", bytes, what, done);
         done += (size_t)got;
@@ -75,8 +75,8 @@ static bool read_header(reader *r, uint32_t magic, uint32_t *count) {
     if (found != magic)
         return complain(r, "not the IDX file expected here: its magic is 0x%08x, not 0x%08x", found,
                         magic);
-    if (*count == 0 || *count > MOST_ITEMS)
-        return complain(r, "says %u items; 1 to %d are allowed", *count, MOST_ITEMS);
+    if (*count == 0 || *count > MAX_ITEMS)
+        return complain(r, "claims %u items; 1 to %d are allowed", *count, MAX_ITEMS);
     if (magic == MAGIC_IMAGES && (!read_word(r, &side[0]) || !read_word(r, &side[1])))
         return false;
     if (side[0] != IDX_SIDE || side[1] != IDX_SIDE)

@@ -90,11 +90,11 @@ static float *rows_of(const lm *m, size_t width) {
     return bench_alloc(m->rows * width, sizeof(float));
 }
 
-static norm_kept keep(const lm *m) {
+static norm_kept open_norm(const lm *m) {
     return (norm_kept){.hat = rows_of(m, m->width), .scale = rows_of(m, 1)};
 }
 
-static void forget(norm_kept *kept) {
+static void close_norm(norm_kept *kept) {
     free(kept->scale);
     free(kept->hat);
 }
@@ -109,8 +109,8 @@ static void open_block(workload *w, const lm *m, size_t index, block *out) {
     out->mlp_in = add_linear(w, d, 4 * d, part_of(index, "mlp.in", name));
     out->mlp_out = add_linear(w, 4 * d, d, part_of(index, "mlp.out", name));
     workload_end_layer(w);
-    out->kept1 = keep(m);
-    out->kept2 = keep(m);
+    out->kept1 = open_norm(m);
+    out->kept2 = open_norm(m);
     out->normed1 = rows_of(m, d);
     out->normed2 = rows_of(m, d);
     out->qkv_rows = rows_of(m, 3 * d);
@@ -128,13 +128,13 @@ static void close_block(block *b) {
     free(b->qkv_rows);
     free(b->normed2);
     free(b->normed1);
-    forget(&b->kept2);
-    forget(&b->kept1);
+    close_norm(&b->kept2);
+    close_norm(&b->kept1);
 }
 
 static void open_rows(const workload *w, lm *m) {
     size_t context = m->attention.context;
-    m->kept = keep(m);
+    m->kept = open_norm(m);
     m->attention.spare = bench_alloc(context * context, sizeof(float));
     m->tokens = bench_alloc(w->batch * (context + 1), 1);
     m->h = rows_of(m, m->width);
@@ -182,7 +182,7 @@ static void close_model(workload *w) {
     free(m->h);
     free(m->tokens);
     free(m->attention.spare);
-    forget(&m->kept);
+    close_norm(&m->kept);
     for (size_t i = 0; i < m->nblocks; i++)
         close_block(&m->blocks[i]);
     free(m->blocks);

@@ -18,7 +18,7 @@ typedef struct run {
 } run;
 
 /* Whether this is the first rank that knows the loss. */
-static bool tells(const trainer *t) {
+static bool reports_progress(const trainer *t) {
     return t->group->rank == 0 && pipeline_is_last(&t->pipeline) && !t->settings->quiet;
 }
 
@@ -26,7 +26,7 @@ static bool tells(const trainer *t) {
 static void show_progress(const trainer *t, double metric, double *last) {
     bool terminal = isatty(STDERR_FILENO);
     double now = bench_now_s();
-    if (!tells(t) || now - *last < (terminal ? 0.2 : 10.0))
+    if (!reports_progress(t) || now - *last < (terminal ? 0.2 : 10.0))
         return;
     *last = now;
     fprintf(stderr, "%sstep %llu of %llu, loss %.4f, %s %.4f%s", terminal ? "\r" : "",
@@ -36,7 +36,7 @@ static void show_progress(const trainer *t, double metric, double *last) {
 }
 
 static void end_progress(const trainer *t) {
-    if (tells(t) && isatty(STDERR_FILENO))
+    if (reports_progress(t) && isatty(STDERR_FILENO))
         fputc('\n', stderr);
 }
 

@@ -27,11 +27,11 @@
 
 #include "bench/train/idx.h"
 
-enum { MLP_MOST_DEPTH = 64, MLP_MOST_SEGMENTS = 2 * (MLP_MOST_DEPTH + 1) };
+enum { MLP_MAX_DEPTH = 64, MLP_MAX_SEGMENTS = 2 * (MLP_MAX_DEPTH + 1) };
 
 typedef struct mlp_shape {
     size_t hidden; /* width of the hidden layers */
-    size_t depth;  /* number of them, 1 to MLP_MOST_DEPTH; there are depth + 1 layers */
+    size_t depth;  /* number of them, 1 to MLP_MAX_DEPTH; there are depth + 1 layers */
 } mlp_shape;
 
 size_t mlp_inputs(mlp_shape shape, size_t layer);

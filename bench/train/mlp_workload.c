@@ -10,7 +10,7 @@
 #include "bench/train/mlp.h"
 #include "bench/train/schedule.h"
 
-_Static_assert(MLP_MOST_DEPTH + 1 <= SCHEDULE_LAYERS, "all layers of a model can be divided");
+_Static_assert(MLP_MAX_DEPTH + 1 <= SCHEDULE_LAYERS, "all layers of a model fit in the stages");
 
 static mlp_shape shape_of(const train_settings *settings) {
     return (mlp_shape){settings->hidden, settings->depth};
@@ -28,7 +28,7 @@ static uint32_t layers(const train_settings *settings, uint64_t *lengths) {
 }
 
 static void open_model(const train_settings *settings, const workload_part *part, workload *out) {
-    tamis_segment segments[MLP_MOST_SEGMENTS];
+    tamis_segment segments[MLP_MAX_SEGMENTS];
     mlp *model = bench_alloc(1, sizeof *model);
     mlp_open(shape_of(settings), part->first, part->count, part->batch, part->slots, model);
     mlp_segments(model, segments);

@@ -14,8 +14,8 @@ bool passages_load(const train_settings *settings, workload_data *out, char *err
     size_t kept = p->text.length / 10, trained = p->text.length - kept;
     if (kept < context + 1 || p->text.vocabulary < 2) {
         snprintf(error, size,
-                 "%s: %zu bytes with %zu different ones are no text for --context %zu, which needs "
-                 "%zu bytes, two of them different",
+                 "%s: %zu bytes with %zu different values are too few for --context %zu, which "
+                 "needs %zu bytes with two different values",
                  settings->data ? settings->data : "bible", p->text.length, p->text.vocabulary,
                  context, 10 * (context + 1));
         goto free_text;

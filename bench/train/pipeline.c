@@ -74,7 +74,7 @@ static void share_budget(pipeline *p, const train_settings *settings) {
     if (p->nstages == 1 || p->balance_every == 0 || train_is_dense(settings))
         return;
     bench_try(p->world, tamis_pipeline_create(p->world->comm, &config, &p->budget),
-              "cannot share the budget of all stages");
+              "cannot share the budget of the stages");
 }
 
 void pipeline_open(bench_group *world, const train_settings *settings, const workload_data *data,
@@ -174,7 +174,7 @@ static void fill(pipeline *p, size_t slot, workload_set set, const uint32_t *ord
     mark_input(p);
 }
 
-static void hand_on(pipeline *p, size_t slot) {
+static void send_output(pipeline *p, size_t slot) {
     if (!pipeline_is_last(p))
         neighbour_send(&p->after, slot, output(p, slot));
 }
@@ -184,7 +184,7 @@ static double forward(pipeline *p, const pipeline_step *step, size_t slot, uint3
     fill(p, slot, WORKLOAD_TRAIN, step->order + micro * w->batch, 0, w->batch);
     double begin = bench_now_s();
     w->kind->forward(w, step->params, slot);
-    hand_on(p, slot);
+    send_output(p, slot);
     double loss = pipeline_is_last(p) ? w->kind->loss(w, slot) : 0.0;
     bench_trace_add(step->trace, "forward", step->number, BENCH_PART_MICRO_BATCH, micro, begin,
                     bench_now_s());
@@ -245,7 +245,7 @@ void pipeline_score(pipeline *p, const float *params, size_t first, size_t past,
         size_t rows = past - at < w->batch ? past - at : w->batch;
         fill(p, slot, WORKLOAD_VALIDATE, NULL, at, rows);
         w->kind->forward(w, params, slot);
-        hand_on(p, slot);
+        send_output(p, slot);
         if (pipeline_is_last(p))
             w->kind->score(w, slot, rows, sums);
     }

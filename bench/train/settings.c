@@ -85,7 +85,7 @@ static void check_density(const train_settings *s) {
     if (train_is_dense(s))
         bench_usage("--density-warm-up and --density-end need a scheme that has a density");
     if (s->budget_w > 0 || s->stages > 1)
-        bench_usage("--density-warm-up and --density-end need a density that is theirs alone: no "
+        bench_usage("--density-warm-up and --density-end must be alone in setting the density: no "
                     "--budget, --stages 1");
 }
 
@@ -102,7 +102,7 @@ static void check_dense_segments(const train_settings *s) {
     if (!s->dense_segments)
         return;
     if (train_is_dense(s))
-        bench_usage("--dense-segments needs a scheme that is sparse for the others");
+        bench_usage("--dense-segments needs a sparse scheme for the other segments");
     if (s->stages > 1 || s->micro_batches > 1 || s->device != TAMIS_DEVICE_CPU)
         bench_usage("--dense-segments needs --stages 1, --micro-batches 1 and --device cpu");
 }
@@ -114,7 +114,7 @@ static void check_optimizer(const train_settings *s) {
         bench_usage("--nesterov needs --optimizer momentum");
     if (s->clip > 0 && (s->stages > 1 || s->micro_batches > 1 || s->overlap))
         bench_usage("--clip needs --stages 1, --micro-batches 1 and --overlap off: the norm of the "
-                    "whole gradient must be known before any of it goes");
+                    "whole gradient must be known before any of it is sent");
 }
 
 static void check_update(const train_settings *s) {
@@ -126,13 +126,12 @@ static void check_update(const train_settings *s) {
         return;
     }
     if (s->optimizer == TRAIN_SGD || s->nesterov)
-        bench_usage(
-            "--reduce update needs --optimizer adamw, or momentum without --nesterov: of sgd "
-            "an update is the gradient");
+        bench_usage("--reduce update needs --optimizer adamw, or momentum without --nesterov: with "
+                    "sgd the update is the gradient");
     if (s->match_scale > 0 && s->optimizer != TRAIN_ADAMW)
         bench_usage("--match-scale needs --optimizer adamw");
     if (train_is_dense(s))
-        bench_usage("--reduce update needs a scheme that has residuals, which dense has not");
+        bench_usage("--reduce update needs a scheme with residuals; dense has none");
     if (s->micro_batches > 1)
         bench_usage("--reduce update needs --micro-batches 1: a step has one gradient");
 }
@@ -218,119 +217,129 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"data", 0, BENCH_FILE, &out->data, "PATH", 0, 0, data},
         {"scheme", 0, BENCH_TEXT, &out->scheme, "S", 0, 0,
          "preset or four policies a+b+c+d (default: tamis, with adamw updates tamis-update)"},
-        {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that travel"},
+        {"density", 0, BENCH_REAL, &out->density, "D", 1e-9, 1, "share of entries that are sent"},
         {"dense-segments", 0, BENCH_TEXT, &out->dense_segments, "NAMES", 0, 0,
-         "begin with one of these a,b,c, or are `vectors`: not sparse, and not in --density"},
+         "send segments whole whose names begin with a, b, c, or all `vectors`; not counted in "
+         "--density"},
         {"density-start", 0, BENCH_REAL, &out->density_start, "D", 1e-9, 1,
          "density of the first step of --density-warm-up (default: 0.25)"},
         {"density-warm-up", 0, BENCH_COUNT, &out->density_warm_up, "N", 0, 1e12,
-         "steps in which it goes to --density, exponentially"},
+         "steps in which density changes to --density, exponentially"},
         {"density-end", 0, BENCH_REAL, &out->density_end, "D", 1e-9, 1,
-         "density that it goes to from there over the run, exponentially"},
+         "density at the end of the run, approached exponentially"},
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 1, 1e12, "length of the run, or"},
         {"epochs", 0, BENCH_COUNT, &out->epochs, "N", 1, 1e6,
-         "the same in epochs (default: 5; of lm 1,200 steps)"},
-        {"stop", 0, BENCH_COUNT, &out->stop, "N", 1, 1e12, "end early, after step N"},
+         "length in epochs (default: 5; lm: 1,200 steps)"},
+        {"stop", 0, BENCH_COUNT, &out->stop, "N", 1, 1e12, "stop early, after step N"},
         {"batch", 0, BENCH_COUNT, &out->batch, "N", 1, 65536,
-         "samples per rank and step (default: 32, of lm 8)"},
+         "samples per rank and step (default: 32; lm: 8)"},
         {"hidden", 0, BENCH_COUNT, &out->hidden, "N", 1, 65536, "mlp: width of the hidden layers"},
-        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MOST_DEPTH,
+        {"depth", 0, BENCH_COUNT, &out->depth, "N", 1, MLP_MAX_DEPTH,
          "mlp: number of hidden layers"},
         {"channels", 0, BENCH_COUNT, &out->channels, "N", 1, 4096,
-         "cnn: of the first convolution; of the second one twice as many"},
+         "cnn: channels of the first convolution; the second has twice as many"},
         {"layers", 0, BENCH_COUNT, &out->layers, "N", 1, 256, "lm: number of blocks"},
-        {"width", 0, BENCH_COUNT, &out->width, "N", 1, 65536, "lm: numbers that stand for a place"},
+        {"width", 0, BENCH_COUNT, &out->width, "N", 1, 65536, "lm: width of the embedding"},
         {"heads", 0, BENCH_COUNT, &out->heads, "N", 1, 65536,
-         "lm: of attention; must divide width"},
-        {"context", 0, BENCH_COUNT, &out->context, "N", 1, 8192, "lm: characters in a window"},
+         "lm: attention heads; must divide --width"},
+        {"context", 0, BENCH_COUNT, &out->context, "N", 1, 8192,
+         "lm: characters in a context window"},
         {"head", 0, BENCH_CHOICE, &out->head, TRAIN_HEADS, 0, 0,
-         "lm: matrix of the scores, that of the embedding or another"},
+         "lm: output matrix, that of the embedding or a separate one"},
         {"optimizer", 0, BENCH_CHOICE, &out->optimizer, TRAIN_OPTIMIZERS, 0, 0, ""},
-        {"momentum", 0, BENCH_REAL, &out->momentum, "M", 0, 1, "of --optimizer momentum"},
-        {"nesterov", 0, BENCH_FLAG, &out->nesterov, "", 0, 0, "the same after Nesterov"},
-        {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 1, "adamw: of the first moment"},
+        {"momentum", 0, BENCH_REAL, &out->momentum, "M", 0, 1,
+         "coefficient of --optimizer momentum"},
+        {"nesterov", 0, BENCH_FLAG, &out->nesterov, "", 0, 0, "Nesterov momentum"},
+        {"beta1", 0, BENCH_REAL, &out->beta1, "B", 0, 1, "adamw: decay of the first moment"},
         {"beta2", 0, BENCH_REAL, &out->beta2, "B", 0, 1,
-         "adamw: of the second moment (default: 0.999, of updates 0.99)"},
-        {"eps", 0, BENCH_REAL, &out->eps, "E", 0, 1, "adamw: added to the root"},
+         "adamw: decay of the second moment (default: 0.999; with --reduce update 0.99)"},
+        {"eps", 0, BENCH_REAL, &out->eps, "E", 0, 1,
+         "adamw: added to the root of the second moment"},
         {"weight-decay", 0, BENCH_REAL, &out->weight_decay, "L", 0, 1e3,
-         "adamw: of matrices, times the learning rate"},
+         "adamw: decay of matrices, times the learning rate"},
         {"lr", 0, BENCH_REAL, &out->lr, "X", 0, 1e6,
          "learning rate (default: 0.1, with adamw 0.003)"},
         {"warm-up", 0, BENCH_COUNT, &out->warm_up, "N", 0, 1e12,
-         "steps in which it rises from 0, linearly"},
-        {"lr-decay", 0, BENCH_CHOICE, &out->decay, TRAIN_DECAYS, 0, 0, "after that"},
-        {"lr-floor", 0, BENCH_REAL, &out->lr_floor, "X", 0, 1, "share of it that a decay ends at"},
+         "steps in which the learning rate rises from 0, linearly"},
+        {"lr-decay", 0, BENCH_CHOICE, &out->decay, TRAIN_DECAYS, 0, 0,
+         "learning rate after the warm-up"},
+        {"lr-floor", 0, BENCH_REAL, &out->lr_floor, "X", 0, 1,
+         "fraction of --lr at which the decay ends"},
         {"clip", 0, BENCH_REAL, &out->clip, "NORM", 0, 1e12,
-         "of each rank's gradient before the exchange, whatever the scheme; 0: none"},
-        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "of parameters and order of samples"},
+         "largest norm of each rank's gradient before the exchange, for any scheme; 0: none"},
+        {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18,
+         "seed of parameters and order of samples"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
         {"device", 0, BENCH_CHOICE, &out->device, BENCH_DEVICES, 0, 0,
-         "of the reducer; the model stays on the CPU (cuda: to check results, not for speed)"},
+         "device of the reducer; the model stays on the CPU (cuda: to check results, not for "
+         "speed)"},
         {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0,
-         "as they travel; auto: float32"},
+         "encoding of values on the wire; auto: float32"},
         {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
-         "sums of them, as they travel; auto: by --values"},
+         "encoding of their sums on the wire; auto: as --values"},
         {"reduce", 0, BENCH_CHOICE, &out->reduce, TRAIN_REDUCED, 0, 0,
-         "gradients, for the optimizer; or what the optimizer makes of each rank's own"},
+         "reduce gradients before the optimizer, or each rank's updates after it"},
         {"residual-decay", 0, BENCH_REAL, &out->residual_decay, "X", 0, 1,
-         "factor on residuals in every step (default: 1, of adamw updates by density)"},
+         "factor on residuals in every step (default: 1; adamw updates: by density)"},
         {"step-scale", 0, BENCH_REAL, &out->step_scale, "X", 1e-6, 1e6,
-         "factor on reduced updates (default: 1, of adamw by density)"},
+         "factor on reduced updates (default: 1; adamw: by density)"},
         {"match-scale", 0, BENCH_REAL, &out->match_scale, "C", 0, 100,
-         "the factor follows norms: a step has C times that of a rank's own; 0: it is constant"},
+         "scale reduced updates to C times the norm of a rank's own; 0: constant factor"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
-         "of exchange and backward: layers are handed over as they are ready"},
+         "overlap exchange and backward: layers are handed over as they become ready"},
         {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
-         "that the layers are divided into (planned: for a link of 1 Gbit/s), or"},
+         "buckets of the layers (planned: for a link of 1 Gbit/s), or"},
         {"bucket-length", 0, BENCH_COUNT, &out->bucket_length, "N", 1, 1e12,
-         "layers are joined until they have N parameters"},
+         "join layers until they have N parameters"},
         {"worker", 0, BENCH_CHOICE, &out->worker, TRAIN_WORKERS, 0, 0,
-         "who accumulates: this program's thread, or the library's (mpi)"},
+         "thread that accumulates: this program's, or the library's (mpi)"},
         {"set", 0, BENCH_TEXT, &out->set, "O=V[,O=V...]", 0, 0,
          "other options of the reducer, as in docs/options.md"},
-        {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, MLP_MOST_DEPTH + 1,
-         "of a pipeline over which the layers are divided (mpi)"},
+        {"stages", 0, BENCH_COUNT, &out->stages, "N", 1, MLP_MAX_DEPTH + 1,
+         "pipeline stages over which the layers are divided (mpi)"},
         {"micro-batches", 0, BENCH_COUNT, &out->micro_batches, "N", 1, 65536,
-         "into which a batch is divided"},
+         "micro-batches per batch"},
         {"balance-every", 0, BENCH_COUNT, &out->balance_every, "N", 0, 1e12,
-         "steps between divisions of the budget over the stages; 0: none"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024, "threads of local (default 1)"},
+         "steps between rebalancing the budget over the stages; 0: never"},
+        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024,
+         "ranks of transport local (default 1)"},
         {"eval-every", 0, BENCH_COUNT, &out->eval_every, "N", 1, 1e12,
-         "steps between validations (default: an epoch, of lm 100)"},
+         "steps between validations (default: an epoch; lm: 100)"},
         {"check-every", 0, BENCH_COUNT, &out->check_every, "N", 0, 1e12,
-         "steps between comparisons of the replicas' parameters (default: first and last only)"},
+         "steps between comparisons of the replicas' parameters (default: only first and last)"},
         {"save", 0, BENCH_FILE, &out->save, "PREFIX", 0, 0,
          "write PREFIX.rankR.state at the end of the run"},
         {"load", 0, BENCH_FILE, &out->load, "PREFIX", 0, 0,
-         "go on from such files, also with another number of ranks"},
+         "resume from such files, also with another number of ranks"},
         {"record", 0, BENCH_FILE, &out->record, "FILE", 0, 0,
          "write the gradients of all ranks, for tamis_schemes --input"},
         {"record-every", 0, BENCH_COUNT, &out->record_every, "N", 1, 1e12,
          "steps from one gradient of --record to the next"},
-        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "records, - for stdout"},
+        {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0, "write records to FILE; -: stdout"},
         {"trace", 0, BENCH_FILE, &out->trace, "FILE", 0, 0,
-         "what every rank did when, for chrome://tracing and Perfetto"},
+         "write a timeline of all ranks, for chrome://tracing and Perfetto"},
         {"energy-log", 0, BENCH_FILE, &out->energy_log, "FILE", 0, 0,
-         "joules every five seconds, JSON Lines; ranks of other processes write FILE.rankR"},
+         "write joules every five seconds, as JSON Lines; ranks in other processes write "
+         "FILE.rankR"},
         {"intensity", 0, BENCH_FILE, &out->intensity, "FILE", 0, 0,
-         "CO2 of the power over time: CSV, Unix seconds and g/kWh"},
+         "carbon intensity over time: CSV, Unix seconds and g/kWh"},
         {"budget", 0, BENCH_REAL, &out->budget_w, "W", 0, 1e9,
-         "watts of all ranks, kept by what --density-min and --pace-max permit"},
+         "watts of all ranks, kept within what --density-min and --pace-max permit"},
         {"density-min", 0, BENCH_REAL, &out->density_min, "D", 0, 1,
-         "least density under --budget (default: --density)"},
+         "lowest density under --budget (default: --density)"},
         {"pace-max", 0, BENCH_REAL, &out->pace_max, "S", 0, 3600,
          "longest pause after a step under --budget"},
         {"govern-every", 0, BENCH_COUNT, &out->govern_every, "N", 1, 1e12,
          "steps between decisions under --budget"},
         {"decisions", 0, BENCH_FILE, &out->decisions, "FILE", 0, 0,
-         "what is decided under --budget, for tamis_replay --log"},
+         "write the decisions under --budget, for tamis_replay --log"},
         {"quiet", 'q', BENCH_FLAG, &out->quiet, "", 0, 0, "no progress on stderr"},
     };
     bench_options_parse("tamis_train", purpose, options, sizeof options / sizeof options[0], argc,
                         argv);
     if (out->steps && out->epochs)
-        bench_usage("--steps and --epochs exclude each other; give one");
+        bench_usage("--steps and --epochs are mutually exclusive");
     if (!out->scheme)
         out->scheme = updates_adam(out) ? "tamis-update" : "tamis";
     check_density(out);
@@ -344,10 +353,10 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     if (workload_find(out->workload)->check)
         workload_find(out->workload)->check(out);
     if (out->buckets == TRAIN_PLANNED && out->bucket_length)
-        bench_usage("--buckets planned and --bucket-length exclude each other; give one");
+        bench_usage("--buckets planned and --bucket-length are mutually exclusive");
     if (out->overlap && out->device != TAMIS_DEVICE_CPU)
-        bench_usage("--overlap on needs --device cpu: here the gradient goes to a device as a "
-                    "whole, after the backward pass");
+        bench_usage("--overlap on needs --device cpu: the gradient goes to a device as a whole, "
+                    "after the backward pass");
     if (out->buckets == TRAIN_PLANNED)
         out->bucket_length = TAMIS_BUCKETS_PLANNED;
     bench_launch_check(&out->transport, &out->ranks);

@@ -234,7 +234,7 @@ static void print_text(const char *metric, const json_t *record) {
            real(record, "density_min"), real(record, "density_max"),
            json_is_true(json_object_get(record, "count_exact")) ? "exact in every step"
                                                                 : "not exact");
-    printf("sent per step and rank %.0f bytes; a dense all-reduce sends %.0f\n",
+    printf("sent per step and rank: %.0f bytes; a dense all-reduce sends %.0f\n",
            real(record, "wire_bytes_per_step"), real(record, "dense_bytes_per_step"));
     printf("replicas %s\n", json_is_true(json_object_get(record, "replicas_identical"))
                                 ? "identical"

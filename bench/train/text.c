@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BYTES = 1 << 20, MOST_BYTES = 1 << 30 };
+enum { FIRST_BYTES = 1 << 20, MAX_BYTES = 1 << 30 };
 
 /* The data's compression is the program's own, so let the program print them. */
 static const char default_text[] = "bible -f -p /usr/lib gen1:1-rev22:21 2>/dev/null </dev/null";
@@ -20,15 +20,15 @@ static const char *read_all(FILE *stream, uint8_t **bytes, size_t *length) {
         uint8_t *more = realloc(data, room);
         if (!more) {
             free(data);
-            return "no memory for it";
+            return "out of memory";
         }
         data = more;
         used += fread(data + used, 1, room - used, stream);
         if (used < room)
             break;
-        if (room >= MOST_BYTES) {
+        if (room >= MAX_BYTES) {
             free(data);
-            return "it has more than 2^30 bytes";
+            return "it is larger than 2^30 bytes";
         }
         room *= 2;
     }
@@ -75,8 +75,8 @@ static bool read_default(text *out, char *error, size_t size) {
     }
     if (why)
         snprintf(error, size,
-                 "the default text is what the program `bible` prints (Debian: apt-get install "
-                 "bible-kjv): %s; any other text by --data FILE",
+                 "the default text is the output of the program `bible` (Debian: apt-get install "
+                 "bible-kjv): %s; give another text with --data FILE",
                  why);
     return !why;
 }

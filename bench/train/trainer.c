@@ -18,7 +18,7 @@
 #include "bench/common/reducer.h"
 #include "bench/train/density.h"
 
-static void hear_phase(void *context, const tamis_phase_event *event) {
+static void report_phase(void *context, const tamis_phase_event *event) {
     trainer *t = context;
     if (t->trace)
         bench_trace_phase(t->trace, event);
@@ -40,7 +40,7 @@ static void open_exchange(trainer *t) {
     config.wire_type_sum = (tamis_wire_type)t->settings->sum_values;
     config.residual_decay = t->dense ? 1.0 : t->settings->residual_decay;
     config.update = t->settings->reduce == TRAIN_UPDATE ? &update : NULL;
-    config.on_phase = hear_phase;
+    config.on_phase = report_phase;
     config.on_phase_context = t;
     bench_reducer_set(t->settings->set, train_own_options, &config, config.update ? &update : NULL);
     exchange_open(t->group, &t->work, t->apart, &config, t->grad, &t->exchange);
@@ -89,8 +89,8 @@ static void check_data(trainer *t) {
                              t->work.identity};
     if (!bench_same(t->world, XXH3_64bits(mine, sizeof mine)))
         bench_fail(t->world,
-                   "the ranks were given other data: here there are %llu samples to learn and %llu "
-                   "to validate; give --data the same everywhere",
+                   "the ranks were given different data: this rank has %llu training and %llu "
+                   "validation samples; give the same --data everywhere",
                    (unsigned long long)mine[0], (unsigned long long)mine[1]);
 }
 
@@ -101,7 +101,7 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     *out = (trainer){.settings = settings, .data = data, .world = world};
     out->epoch_steps = count / (ranks * settings->batch);
     if (out->epoch_steps == 0) /* fail before memory is allocated */
-        bench_fail(world, "%u ranks with batch %llu need more than the %zu samples there are",
+        bench_fail(world, "%u ranks with batch %llu need more than the %zu samples available",
                    ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
     out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && !settings->dense_segments;
@@ -366,7 +366,6 @@ bool trainer_replicas_identical(trainer *t) {
 
 void trainer_check_replicas(trainer *t) {
     if (!trainer_replicas_identical(t))
-        bench_fail(t->world,
-                   "the replicas are not identical, so what follows would be wrong: give all ranks "
-                   "the same parameters (--load files of one run)");
+        bench_fail(t->world, "the replicas are not identical, so further results would be wrong: "
+                             "give all ranks the same parameters (--load files of one run)");
 }

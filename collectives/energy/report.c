@@ -56,9 +56,9 @@ static tamis_status judge_records(const unsigned char *records, uint32_t nranks)
             return tam_fail(TAMIS_E_MISMATCH,
                             "library version differs: rank 0 has %u, rank %u has %u",
                             first->version, r, c->version);
-        if (c->entries > TAM_REPORT_ENTRIES_MOST)
-            return tam_fail(TAMIS_E_ARGUMENT, "rank %u shows %u domains of energy, at most %d", r,
-                            c->entries, TAM_REPORT_ENTRIES_MOST);
+        if (c->entries > TAM_REPORT_ENTRIES_MAX)
+            return tam_fail(TAMIS_E_ARGUMENT, "rank %u reports %u energy domains, more than %d", r,
+                            c->entries, TAM_REPORT_ENTRIES_MAX);
     }
     return TAMIS_OK;
 }
@@ -152,7 +152,7 @@ static tam_energy_run join(const tamis_comm *comm, const plan *p, unsigned char 
 tamis_status tam_report_gather(tamis_comm *comm, const tam_energy_run *run, tam_ledger *ledger,
                                tamis_status status) {
     uint64_t deadline_ns = tam_comm_deadline(comm);
-    if (status == TAMIS_OK && ledger->n <= TAM_REPORT_ENTRIES_MOST) /* as much as is known to be */
+    if (status == TAMIS_OK && ledger->n <= TAM_REPORT_ENTRIES_MAX) /* as much as is known to be */
         status = tam_ledger_reserve(
             ledger, messages_bytes(comm->nranks, ledger->n, (uint64_t)comm->nranks * ledger->n));
     TAM_TRY(show_record(comm, ledger, status, deadline_ns));

@@ -11,7 +11,7 @@
 #include "collectives/transport/consensus.h"
 #include "lib/energy/cluster/ledger.h"
 
-enum { TAM_REPORT_ENTRIES_MOST = 4096 }; /* of one rank */
+enum { TAM_REPORT_ENTRIES_MAX = 4096 }; /* of one rank */
 
 /**
  * A report of what ledger->shown shows. The sums are the same on all ranks afterwards, also where

@@ -75,7 +75,7 @@ static tamis_status pick(void *self) {
     return tam_sparse_pick_values(&b->sparse);
 }
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_balanced(void *self, tam_link *link) {
     balanced *b = self;
     tam_sparse *s = &b->sparse;
     tam_bucket_view *v = s->view;
@@ -113,7 +113,7 @@ const tam_exchange tam_exchange_regions = {
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
     .pick = pick,
-    .run = run,
+    .run = run_balanced,
     .drop = tam_sparse_drop,
     .apply = apply,
     .skip = tam_nothing_to_do,

@@ -11,7 +11,7 @@
  */
 #include "collectives/exchange/codec.h"
 
-enum { LOW_BITS_MOST = 31 };
+enum { LOW_BITS_MAX = 31 };
 
 static uint64_t most_bits(uint64_t span, uint64_t count, uint32_t low) {
     return count * (low + 1) + ((span - count) >> low);
@@ -20,7 +20,7 @@ static uint64_t most_bits(uint64_t span, uint64_t count, uint32_t low) {
 /* More low bits cost more at each pick and less at each gap: the sum falls, then rises. */
 static uint32_t low_bits(uint64_t span, uint64_t count) {
     uint32_t low = 0;
-    while (low < LOW_BITS_MOST && most_bits(span, count, low + 1) < most_bits(span, count, low))
+    while (low < LOW_BITS_MAX && most_bits(span, count, low + 1) < most_bits(span, count, low))
         low++;
     return low;
 }

@@ -137,7 +137,7 @@ static tamis_status reduce(dense *d, tam_link *link) {
 
 /* -- the row ---------------------------------------------------------------------------------- */
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_dense(void *self, tam_link *link) {
     dense *d = self;
     tam_bucket_view *v = d->view;
     d->bad = 0;
@@ -173,7 +173,7 @@ const tam_exchange tam_exchange_dense = {
     .accumulate = tam_nothing_to_do,
     .plan = tam_nothing_to_send,
     .pick = tam_nothing_to_do,
-    .run = run,
+    .run = run_dense,
     .drop = drop,
     .apply = tam_nothing_to_do,
     .skip = skip,

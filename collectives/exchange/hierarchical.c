@@ -267,7 +267,7 @@ static tamis_status share(hierarchical *h, tam_link *link) {
 
 /* Ranks already waited for each other in the sum of their node, and each node at its own time, so
  * it is unknown when they began. */
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_hierarchical(void *self, tam_link *link) {
     hierarchical *h = self;
     h->view->began_us = 0;
     tam_link column = tam_team_link(&h->column, link);
@@ -305,7 +305,7 @@ const tam_exchange tam_exchange_hierarchical = {
     .accumulate = accumulate,
     .plan = plan,
     .pick = pick,
-    .run = run,
+    .run = run_hierarchical,
     .drop = drop,
     .apply = apply,
     .skip = skip,

@@ -2,9 +2,10 @@
 #include "collectives/exchange/merge.h"
 
 static tamis_status refuse(const tam_slots *slots, uint32_t r, uint32_t index) {
-    return tam_fail(TAMIS_E_PROTOCOL,
-                    "the slot of rank %u was refused: index %u is out of order or not its to pick",
-                    tam_slot_rank(slots, r), index);
+    return tam_fail(
+        TAMIS_E_PROTOCOL,
+        "the slot of rank %u was refused: index %u is out of order or not owned by that rank",
+        tam_slot_rank(slots, r), index);
 }
 
 static size_t take_whole(const tam_tile *tile, uint32_t *out) {

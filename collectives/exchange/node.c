@@ -123,7 +123,8 @@ static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t c
 
 static tamis_status refuse_gradient(const tam_node *o, uint32_t g, const char *what) {
     const tam_bucket_view *v = o->view;
-    return tam_fail(TAMIS_E_PROTOCOL, "the gradient of rank %u, as rank %u got it, was refused: %s",
+    return tam_fail(TAMIS_E_PROTOCOL,
+                    "the gradient of rank %u, as received by rank %u, was refused: %s",
                     v->comm_rank - v->slice->local + g, v->comm_rank, what);
 }
 
@@ -132,7 +133,7 @@ static tamis_status check_tail(const tam_node *o, uint32_t g) {
     if (t->config != o->sent[o->view->slice->local].config || t->rank != g)
         return refuse_gradient(o, g, "it comes from another configuration or density");
     if (t->step != o->view->step)
-        return refuse_gradient(o, g, "it is of another step");
+        return refuse_gradient(o, g, "it belongs to another step");
     if (t->checksum != o->heard[g])
         return refuse_gradient(o, g, "its checksum is wrong");
     return TAMIS_OK;

@@ -35,7 +35,7 @@ static tamis_status pick(void *self) {
     return tam_sparse_pick_values(self);
 }
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_pairs(void *self, tam_link *link) {
     tam_sparse *s = self;
     tam_entries given = {tam_slot_own_indices(&s->slots), s->errors,
                          tam_slot_own_head(&s->slots)->count};
@@ -60,7 +60,7 @@ const tam_exchange tam_exchange_pairs = {
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
     .pick = pick,
-    .run = run,
+    .run = run_pairs,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
     .skip = tam_nothing_to_do,

@@ -85,8 +85,9 @@ static tamis_status agree_on_parts(const tam_bucket_view *v, tam_packing *p, tam
     for (uint32_t t = 0; t < grid->ntiles; t++) {
         uint32_t part = agreed[grid->tiles[t].group];
         if (part >= link->nranks && part != TAM_PART_COMMON)
-            return tam_fail(TAMIS_E_PROTOCOL, "the packing of rank %u was refused: part %u",
-                            delegate, part);
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "the packing of rank %u was refused: part %u is out of range", delegate,
+                            part);
         grid->tiles[t].part = part;
     }
     return TAMIS_OK;

@@ -36,7 +36,7 @@ static tamis_status pick(void *self) {
     return TAMIS_OK;
 }
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_quantized(void *self, tam_link *link) {
     tam_united *u = self;
     tam_bucket_view *v = u->sparse.view;
     bool stops;
@@ -57,7 +57,7 @@ const tam_exchange tam_exchange_quantized = {
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
     .pick = pick,
-    .run = run,
+    .run = run_quantized,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
     .skip = tam_nothing_to_do,

@@ -105,8 +105,8 @@ static tamis_status check_words(const tam_regions *g, const tam_slots *slots, ui
     }
     if (total != tam_slot_head_of(slots, r)->count || !ascend || least != g->n)
         return tam_fail(TAMIS_E_PROTOCOL,
-                        "the slot of rank %u was refused: its counts by region or its borders "
-                        "contradict each other",
+                        "the slot of rank %u was refused: its counts per region or its borders are "
+                        "inconsistent",
                         r);
     return TAMIS_OK;
 }

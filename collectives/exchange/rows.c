@@ -161,9 +161,10 @@ static tamis_status mark_list(rows *w, uint32_t rank) {
     const uint32_t *list = tam_slot_indices_of(&w->sparse.slots, rank);
     for (uint32_t i = 0; i < h->count; i++) {
         if (list[i] >= w->count || (i > 0 && list[i] <= list[i - 1]))
-            return tam_fail(TAMIS_E_PROTOCOL,
-                            "the slot of rank %u was refused: row %u of %u is none or out of order",
-                            rank, list[i], w->count);
+            return tam_fail(
+                TAMIS_E_PROTOCOL,
+                "the slot of rank %u was refused: row %u of %u is out of range or out of order",
+                rank, list[i], w->count);
         w->marks[list[i]] = 1;
     }
     if (h->flags & TAM_HEAD_ALL_ROWS)
@@ -248,7 +249,7 @@ static tamis_status reduce(rows *w, tam_link *link) {
     return link->transport->allreduce_sum(link->self, values, count, &link->call);
 }
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_rows(void *self, tam_link *link) {
     rows *w = self;
     bool stops;
     TAM_TRY(tam_sparse_gather(&w->sparse, link, &stops));
@@ -283,7 +284,7 @@ const tam_exchange tam_exchange_rows = {
     .accumulate = tam_sparse_accumulate,
     .plan = plan,
     .pick = pick,
-    .run = run,
+    .run = run_rows,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
     .skip = skip,

@@ -199,7 +199,7 @@ static tamis_status refuse(const tam_slots *s, uint32_t r, tam_refusal why) {
 static tamis_status refuse_step(const tam_slots *s, uint32_t r, uint64_t step) {
     return tam_fail(TAMIS_E_PROTOCOL,
                     "rank %u is at step %llu, this rank at step %llu; after loading, "
-                    "tamis_reducer_align brings ranks that are one step apart together",
+                    "tamis_reducer_align realigns ranks that are one step apart",
                     tam_slot_rank(s, r), (unsigned long long)tam_slot_head_of(s, r)->step,
                     (unsigned long long)step);
 }

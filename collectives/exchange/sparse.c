@@ -194,7 +194,7 @@ static tamis_status compare_results(const tam_sparse *s) {
         if (tam_slot_head_of(&s->slots, i)->last_result != v->last_result)
             return tam_fail(TAMIS_E_PROTOCOL,
                             "the results of step %llu differ between rank %u and rank %u: values "
-                            "were damaged on their way; go back to an older state",
+                            "were damaged in transit; load an older state",
                             (unsigned long long)(v->step - 1), v->comm_rank,
                             tam_slot_rank(&s->slots, i));
     }

@@ -99,7 +99,8 @@ bool tam_regions_cut_holds(const tam_regions *g, uint64_t k) {
 
 /* -- heads ------------------------------------------------------------------------------------ */
 
-static size_t keep(tam_regions *g, const uint32_t *indices, const float *sums, size_t count) {
+static size_t keep_above_cut(tam_regions *g, const uint32_t *indices, const float *sums,
+                             size_t count) {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         if (tam_magnitude(sums[i]) >= g->cut)
@@ -121,13 +122,13 @@ static tamis_status check_head(const tam_regions *g, uint32_t r) {
     if (h->seal != seal_of(h) || h->config != g->head->config ||
         h->count > g->nranks * (uint64_t)g->capacity || h->refused > g->nranks)
         return tam_fail(TAMIS_E_PROTOCOL,
-                        "what rank %u kept of its region was refused: its head "
-                        "is damaged or of another step",
+                        "the survivors in the region of rank %u were refused: their header is "
+                        "damaged or belongs to another step",
                         r);
     if (h->refused)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "the list of rank %u, or its counts of sums, was refused by rank %u: a "
-                        "checksum is wrong, or indices do not ascend in the region",
+                        "checksum is wrong, or indices are not ascending within the region",
                         h->refused - 1, r);
     return TAMIS_OK;
 }
@@ -222,11 +223,10 @@ static tamis_status take(const tam_regions *g, uint32_t *indices, float *values)
             values[place++] = at->value;
         }
         if (!right)
-            return tam_fail(
-                TAMIS_E_PROTOCOL,
-                "what rank %u kept of its region was refused: its checksum is wrong, or "
-                "its indices do not ascend in the region",
-                r);
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "the survivors in the region of rank %u were refused: their checksum "
+                            "is wrong, or their indices are not ascending within the region",
+                            r);
     }
     return TAMIS_OK;
 }
@@ -237,7 +237,7 @@ tamis_status tam_regions_survive(tam_regions *g, uint64_t config, uint64_t k, ui
     g->cut = tam_rule_over(tam_double(g->state[TAM_REGIONS_CUT]));
     if (!tam_regions_cut_holds(g, k))
         TAM_TRY(find_cut(g, sums, *count, config, k, link, &refused));
-    TAM_TRY(exchange_heads(g, config, keep(g, indices, sums, *count), refused, link));
+    TAM_TRY(exchange_heads(g, config, keep_above_cut(g, indices, sums, *count), refused, link));
     for (uint32_t r = 0; r < g->nranks; r++)
         total += g->heads[r].count;
     TAM_TRY(gather(g, total, link));

@@ -15,7 +15,7 @@ static tamis_status open_union(tam_bucket_view *view, void **out) {
     return TAMIS_OK;
 }
 
-static tamis_status run(void *self, tam_link *link) {
+static tamis_status run_union(void *self, tam_link *link) {
     tam_united *u = self;
     size_t count;
     bool stops;
@@ -36,7 +36,7 @@ const tam_exchange tam_exchange_union = {
     .accumulate = tam_sparse_accumulate,
     .plan = tam_sparse_plan,
     .pick = tam_sparse_pick,
-    .run = run,
+    .run = run_union,
     .drop = tam_sparse_drop,
     .apply = tam_sparse_apply,
     .skip = tam_nothing_to_do,

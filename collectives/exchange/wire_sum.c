@@ -100,8 +100,8 @@ static void encode_all(const step *s) {
 }
 
 static tamis_status refuse(const step *s, uint32_t r, const char *why) {
-    return tam_fail(TAMIS_E_PROTOCOL, "values of rank %u, as rank %u got them, were refused: %s", r,
-                    s->link->rank, why);
+    return tam_fail(TAMIS_E_PROTOCOL, "values of rank %u, as received by rank %u, were refused: %s",
+                    r, s->link->rank, why);
 }
 
 /* The piece of one slice from all ranks, `stride` bytes apart, in rank order. */

@@ -15,7 +15,7 @@
 #include "lib/policy/bubble.h"
 #include "lib/base/fenv.h"
 
-enum { STEPS_LEAST = 3 }; /* measured on every rank before anything moves */
+enum { STEPS_MIN = 3 }; /* measured on every rank before anything moves */
 
 typedef struct measures {
     tam_consensus_head head;
@@ -64,7 +64,7 @@ static const measures *measures_of(const tamis_pipeline *p, uint32_t rank) {
 
 static bool measured_enough(const tamis_pipeline *p) {
     for (uint32_t r = 0; r < p->world->nranks; r++) {
-        if (measures_of(p, r)->steps < STEPS_LEAST)
+        if (measures_of(p, r)->steps < STEPS_MIN)
             return false;
     }
     return true;

@@ -103,8 +103,9 @@ static tamis_status check(const tamis_pipeline_config *c) {
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.nstages is %u, not 1 to %d",
                         c->nstages, STAGES_MAX);
     if (c->stage >= c->nstages)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.stage is %u, and there are %u",
-                        c->stage, c->nstages);
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_pipeline_config.stage is %u, but there are %u stages", c->stage,
+                        c->nstages);
     if (c->micro_batches == 0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_config.micro_batches is 0");
     if (c->length == 0 || c->length > TAM_LENGTH_MAX)
@@ -194,8 +195,8 @@ tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_confi
         return status;
     }
     divide_evenly(p);
-    tam_log(TAM_INFO, "pipeline: rank %u is in stage %u of %u, %llu entries for all", world->rank,
-            p->config.stage, p->config.nstages, (unsigned long long)p->budget);
+    tam_log(TAM_INFO, "pipeline: rank %u is in stage %u of %u, %llu entries for all stages",
+            world->rank, p->config.stage, p->config.nstages, (unsigned long long)p->budget);
     *out = p;
     return TAMIS_OK;
 }
@@ -222,9 +223,9 @@ tamis_status tamis_pipeline_mark(tamis_pipeline *p, tamis_mark mark) {
     if (!p)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_mark: pipeline is NULL");
     if (mark != TAMIS_MARK_INPUT && mark != TAMIS_MARK_BACKWARD)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_mark: %d is no mark", (int)mark);
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_mark: %d is not a mark", (int)mark);
     if (mark != p->next)
-        return tam_fail(TAMIS_E_STATE, "tamis_pipeline_mark: it is the turn of TAMIS_MARK_%s",
+        return tam_fail(TAMIS_E_STATE, "tamis_pipeline_mark: the next mark must be TAMIS_MARK_%s",
                         mark == TAMIS_MARK_INPUT ? "BACKWARD" : "INPUT");
     if (mark == TAMIS_MARK_BACKWARD) {
         p->busy_ns += now_ns - p->marked_ns;
@@ -245,7 +246,8 @@ tamis_status tamis_pipeline_stage_at(const tamis_pipeline *p, uint32_t stage, ta
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage_at: %s is NULL",
                         p ? "out" : "pipeline");
     if (stage >= p->config.nstages)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_pipeline_stage_at: there is no stage %u of %u",
-                        stage, p->config.nstages);
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_pipeline_stage_at: stage %u is out of range: there are %u", stage,
+                        p->config.nstages);
     return tam_struct_give("tamis_stage", &p->stages[stage], sizeof *out, out);
 }

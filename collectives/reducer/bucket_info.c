@@ -15,8 +15,9 @@ tamis_status tamis_reducer_bucket_at(const tamis_reducer *r, uint32_t index, tam
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket_at: %s is NULL",
                         r ? "out" : "reducer");
     if (index >= r->nbuckets)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_bucket_at: there is no bucket %u of %u",
-                        index, r->nbuckets);
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_bucket_at: bucket %u is out of range: there are %u", index,
+                        r->nbuckets);
     const tam_bucket *b = &r->buckets[index];
     bool lists = !tam_scheme_whole(b->scheme);
     tam_strided held = tam_strided_of(&b->slice.division, b->slice.local);

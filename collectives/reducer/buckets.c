@@ -240,11 +240,10 @@ tamis_status tam_buckets_open(tamis_reducer *r) {
     tam_bucket_range ranges[TAM_BUCKETS_MAX];
     r->nbuckets = plan(r, ranges);
     if (r->nbuckets == 0)
-        return tam_fail(
-            TAMIS_E_UNSUPPORTED,
-            "the layout has %u segments with rows, each a bucket, and there are at most "
-            "%d buckets; join some, or use several reducers",
-            r->layout->nrowed, TAM_BUCKETS_MAX);
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "the layout has %u segments with rows, each of them a bucket, but there "
+                        "can be at most %d buckets; join some, or use several reducers",
+                        r->layout->nrowed, TAM_BUCKETS_MAX);
     TAM_TRY(open_arrays(r));
     assign(r, ranges);
     tam_buckets_share_first(r);

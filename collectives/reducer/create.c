@@ -204,7 +204,7 @@ void tamis_reducer_destroy(tamis_reducer *r) {
     r->driver->settle(r); /* joined steps end first */
     tam_hush(before);
     if (r->abandoned) {
-        tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory stays",
+        tam_log(TAM_WARN, "rank %u: the exchange of a reducer never ended; its memory is not freed",
                 r->comm->rank);
         return;
     }

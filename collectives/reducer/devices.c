@@ -31,8 +31,8 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
     case TAMIS_DEVICE_CUDA:
         return find_cuda(out);
     }
-    return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_config.device is %d, none of its enum",
-                    (int)device);
+    return tam_fail(TAMIS_E_ARGUMENT,
+                    "tamis_reducer_config.device is %d, which is not a tamis_device", (int)device);
 }
 
 #ifdef TAM_HAVE_CUDA

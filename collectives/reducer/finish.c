@@ -37,7 +37,7 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
     if (r->config.nonfinite == TAMIS_NONFINITE_SKIP)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_NONFINITE,
-                    "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied anything",
+                    "step %llu: entries that are NaN or Inf: %llu (%s); no rank applied the step",
                     (unsigned long long)step, (unsigned long long)bad, where);
 }
 
@@ -275,6 +275,7 @@ static bool anything_abandoned(const tamis_reducer *r) {
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job) {
     if (!anything_abandoned(r) && tam_job_commit(job))
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for step %llu any more", r->comm->rank,
-                    (unsigned long long)r->step);
+    return tam_fail(TAMIS_E_TIMEOUT,
+                    "rank %u: step %llu was abandoned by the thread that waited for it",
+                    r->comm->rank, (unsigned long long)r->step);
 }

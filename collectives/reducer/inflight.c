@@ -53,11 +53,11 @@ static tamis_status look_out(const tam_inflight *f, const tam_link *link) {
     TAM_TRY(link->transport->stream->poll(link->self));
     tamis_status poison = (tamis_status)atomic_load(link->call.poison);
     if (poison != TAMIS_OK)
-        return tam_fail(poison, "rank %u: the communicator was given up", link->rank);
+        return tam_fail(poison, "rank %u: the communicator was abandoned", link->rank);
     if (is_late(f, link))
         return tam_fail(TAMIS_E_TIMEOUT,
-                        "rank %u: step %llu on the device did not end by its deadline; a rank "
-                        "that is missing, or work before it on the caller's stream",
+                        "rank %u: step %llu on the device did not end by its deadline; a rank is "
+                        "missing, or earlier work on the caller's stream is not done",
                         link->rank, (unsigned long long)f->serial);
     return TAMIS_OK;
 }
@@ -83,7 +83,8 @@ static tamis_status watch(tam_job *job, tam_link *link) {
         status = tam_cuda_step_poll(step, f->serial, &done, &report);
         if (status == TAMIS_OK && done && atomic_load(&f->complete_ns) > 0) {
             if (!tam_job_commit(job))
-                return tam_fail(TAMIS_E_TIMEOUT, "rank %u: nobody waits for the step any more",
+                return tam_fail(TAMIS_E_TIMEOUT,
+                                "rank %u: the step was abandoned by the thread that waited for it",
                                 link->rank);
             f->report = report;
             tell(f);

@@ -95,7 +95,7 @@ static tamis_status finish(tamis_reducer *r, const char *call, bool joins, void 
         return tam_fail(TAMIS_E_ARGUMENT, "%s: reducer is NULL", call);
     if (!is_started(r))
         return tam_fail(TAMIS_E_STATE,
-                        "rank %u: %s without tamis_reducer_start or tamis_reducer_ready",
+                        "rank %u: %s was called without tamis_reducer_start or tamis_reducer_ready",
                         r->comm->rank, call);
     uint64_t until_ns = tam_comm_deadline(r->comm);
     tamis_status lost = await_launches(r, until_ns), status = lost;
@@ -123,10 +123,10 @@ tamis_status tamis_reducer_test(tamis_reducer *r, int *done) {
     if (!r || !done)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_test: %s is NULL", r ? "done" : "reducer");
     if (!is_started(r))
-        return tam_fail(
-            TAMIS_E_STATE,
-            "rank %u: tamis_reducer_test without tamis_reducer_start or tamis_reducer_ready",
-            r->comm->rank);
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: tamis_reducer_test was called without tamis_reducer_start or "
+                        "tamis_reducer_ready",
+                        r->comm->rank);
     pthread_mutex_lock(&r->lock);
     bool launched = r->launched == r->nbuckets;
     pthread_mutex_unlock(&r->lock);
@@ -149,7 +149,7 @@ static tamis_status check_idle(const tamis_reducer *r, const void *out, const ch
 tamis_status tamis_reducer_result(const tamis_reducer *r, tamis_result *out) {
     TAM_TRY(check_idle(r, out, "tamis_reducer_result"));
     if (!r->has_result)
-        return tam_fail(TAMIS_E_STATE, "tamis_reducer_result: no step has been finished");
+        return tam_fail(TAMIS_E_STATE, "tamis_reducer_result: no step has finished yet");
     tamis_result own = TAMIS_RESULT_INIT;
     r->driver->result(r, &own);
     return tam_struct_give("tamis_result", &own, sizeof own, out);

@@ -75,8 +75,8 @@ tamis_status tamis_reducer_set_density(tamis_reducer *r, double density) {
     uint64_t k = tam_reducer_entries(density, r->layout->ordinary);
     if (k < tam_ordinary_buckets(r))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_reducer_set_density: %g gives %llu entries for %u buckets, which "
-                        "need one each",
+                        "tamis_reducer_set_density: %g gives %llu entries for %u buckets, each of "
+                        "which needs one",
                         density, (unsigned long long)k, tam_ordinary_buckets(r));
     tam_reducer_set_k(r, k);
     tam_buckets_share(r);

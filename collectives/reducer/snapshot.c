@@ -124,16 +124,16 @@ bool tam_snapshot_can_send(const tamis_reducer *r, uint64_t k) {
 tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, const char *where) {
     const tam_place *place = snapshot;
     if (!tam_snapshot_can_send(r, place->k))
-        return tam_fail(TAMIS_E_FORMAT,
-                        "%s: its density was set to %llu entries a step, which this reducer "
-                        "cannot send",
-                        where, (unsigned long long)place->k);
+        return tam_fail(
+            TAMIS_E_FORMAT,
+            "%s: its density was set to %llu entries per step, which this reducer cannot send",
+            where, (unsigned long long)place->k);
     if (!(place->match.own >= 0.0 && place->match.own < INFINITY && place->match.applied >= 0.0 &&
           place->match.applied < INFINITY))
-        return tam_fail(TAMIS_E_FORMAT, "%s: norms of updates that cannot be", where);
+        return tam_fail(TAMIS_E_FORMAT, "%s: its norms of updates are impossible", where);
     for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
         if (!parts_valid(&r->buckets[i], parts_in(r, snapshot, i)))
-            return tam_fail(TAMIS_E_FORMAT, "%s: its parts do not make up the vector", where);
+            return tam_fail(TAMIS_E_FORMAT, "%s: its parts do not cover the vector", where);
     }
     return TAMIS_OK;
 }

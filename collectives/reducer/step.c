@@ -220,7 +220,7 @@ static tamis_status launch_one(tamis_reducer *r) {
     b->begun = b->begun && status != TAMIS_OK;
     bool half = status != TAMIS_OK && r->launched > 0;
     if (half && tamis_status_loss(status) != TAMIS_LOST_COMM)
-        status = tam_fail(TAMIS_E_TRANSPORT, "rank %u: a step ended half way: %s", r->comm->rank,
+        status = tam_fail(TAMIS_E_TRANSPORT, "rank %u: a step failed halfway: %s", r->comm->rank,
                           tamis_status_name(status));
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)
         tam_comm_lose(r->comm, status);
@@ -239,7 +239,8 @@ static tamis_status launch(tamis_reducer *r, bool claimed) {
 
 static tamis_status check_start(tamis_reducer *r, const tamis_step *step) {
     if (r->started && r->all_ready)
-        return tam_fail(TAMIS_E_STATE, "rank %u: tamis_reducer_start twice without a wait",
+        return tam_fail(TAMIS_E_STATE,
+                        "rank %u: tamis_reducer_start was called twice without a wait",
                         r->comm->rank);
     if (step->grad)
         return check_flat(r, step);
@@ -279,11 +280,12 @@ tamis_status tamis_reducer_start(tamis_reducer *r, const tamis_step *step) {
 
 static tamis_status check_ready(const tamis_reducer *r, uint32_t segment) {
     if (segment >= r->layout->nsegments)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_ready: there is no segment %u of %u",
-                        segment, r->layout->nsegments);
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_reducer_ready: segment %u is out of range: there are %u", segment,
+                        r->layout->nsegments);
     if (r->started && (r->all_ready || r->ready[segment]))
         return tam_fail(TAMIS_E_STATE,
-                        "rank %u: the gradient of %s was marked ready before in this step, which "
+                        "rank %u: the gradient of %s was already marked ready in this step, which "
                         "has not been waited for",
                         r->comm->rank, r->layout->names[segment]);
     return TAMIS_OK;
@@ -334,7 +336,7 @@ tamis_status tamis_reducer_ready(tamis_reducer *r, uint32_t segment, const tamis
 static tamis_status check_accumulate(tamis_reducer *r, const tamis_step *step) {
     if (r->started)
         return tam_fail(TAMIS_E_STATE,
-                        "rank %u: tamis_reducer_accumulate while a step is under way",
+                        "rank %u: tamis_reducer_accumulate was called while a step is under way",
                         r->comm->rank);
     TAM_TRY(tam_refuse(r, "tamis_reducer_accumulate"));
     return check_start(r, step);

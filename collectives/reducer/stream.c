@@ -99,8 +99,8 @@ static tamis_status line_up(tamis_reducer *r) {
         return TAMIS_OK;
     if (tam_cuda_step_halfway(last))
         return tam_fail(TAMIS_E_STATE,
-                        "rank %u: another reducer of this communicator has begun a step of which "
-                        "not all segments are ready; finish it first",
+                        "rank %u: another reducer of this communicator has begun a step whose "
+                        "segments are not all ready; finish it first",
                         r->comm->rank);
     return tam_cuda_step_follow(leader(r), last);
 }

@@ -85,7 +85,7 @@ tamis_status tam_undo_open(tamis_reducer *r) {
     }
     r->undo = tam_alloc(bytes);
     if (!r->undo)
-        return tam_fail(TAMIS_E_NOMEM, "no memory to take a step back: %zu bytes", bytes);
+        return tam_fail(TAMIS_E_NOMEM, "no memory to undo a step: %zu bytes", bytes);
     return TAMIS_OK;
 }
 
@@ -241,11 +241,10 @@ static tamis_status give_back_all(tam_bucket *b, float *scratch) {
     b->view.early_nonfinite += lost;
     b->view.pending = true;
     if (lost > 0)
-        tam_log(
-            TAM_WARN,
-            "rank %u: %llu entries of the step that is taken back stay lost: with what came since "
-            "they would not be finite",
-            r->comm->rank, (unsigned long long)lost);
+        tam_log(TAM_WARN,
+                "rank %u: %llu entries of the undone step are lost: added to what came since, they "
+                "would not be finite",
+                r->comm->rank, (unsigned long long)lost);
     return TAMIS_OK;
 }
 

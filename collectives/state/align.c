@@ -21,7 +21,7 @@ _Static_assert(sizeof(standing) <= TAM_RECORD_BYTES, "a standing fits the record
 
 static const char *const why_not[] = {
     [TAM_WAY_NONE] = "it holds no record of that step: a device ran it, or its control or residual "
-                     "came alone",
+                     "was loaded alone",
     [TAM_WAY_BACK] = "",
     [TAM_WAY_LONG] = "that step sent more entries than a record has room for",
     [TAM_WAY_DROPPED] = "that step dropped sums that were not finite",
@@ -34,9 +34,9 @@ static const standing *of(const unsigned char *records, uint32_t rank) {
 static tamis_status check_same_reducer(const unsigned char *records, uint32_t nranks) {
     for (uint32_t r = 1; r < nranks; r++) {
         if (of(records, r)->who != of(records, 0)->who)
-            return tam_fail(TAMIS_E_MISMATCH,
-                            "tamis_reducer_align: rank %u calls it for another reducer than rank 0",
-                            r);
+            return tam_fail(
+                TAMIS_E_MISMATCH,
+                "tamis_reducer_align: rank %u calls it for another reducer than rank 0", r);
     }
     return TAMIS_OK;
 }
@@ -65,8 +65,8 @@ static tamis_status judge(const unsigned char *records, uint32_t nranks) {
         if (of(records, r)->step > least && of(records, r)->way != TAM_WAY_BACK)
             return tam_fail(
                 TAMIS_E_UNSUPPORTED,
-                "tamis_reducer_align: rank %u is at step %llu, but rank %u at step "
-                "%llu cannot go back one: %s; load older states",
+                "tamis_reducer_align: rank %u is at step %llu, but rank %u at step %llu cannot go "
+                "back one step: %s; load older states",
                 low, (unsigned long long)least, r, (unsigned long long)of(records, r)->step,
                 of(records, r)->way <= TAM_WAY_DROPPED ? why_not[of(records, r)->way] : "");
     }

@@ -36,7 +36,7 @@ tamis_status tam_state_settle(tamis_reducer *r, const char *call) {
 tamis_status tam_state_settle_to_load(tamis_reducer *r, const char *call) {
     TAM_TRY(check_between_steps(r, call));
     if (r->abandoned)
-        return tam_fail(TAMIS_E_STATE, "%s: the last exchange never ended; make a new reducer",
+        return tam_fail(TAMIS_E_STATE, "%s: the last exchange never ended; create a new reducer",
                         call);
     return r->driver->settle(r); /* the state replaces the outcome of joined steps */
 }
@@ -97,8 +97,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     tam_state_sizes sizes = tam_state_sizes_of(r);
     tam_state_header *h = control;
     if (r->stats.steps == 0)
-        tam_log(TAM_WARN,
-                "rank %u: the state that is saved has seen 0 steps: has the reducer been used?",
+        tam_log(TAM_WARN, "rank %u: the saved state has seen 0 steps: was the reducer used?",
                 r->comm->rank);
     memset(control, 0, sizes.control);
     tam_snapshot_pack(r, true, now_in(control));
@@ -167,7 +166,7 @@ tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_head
         return tam_state_refuse(where, "the header is damaged (checksum)");
     TAM_TRY(check_owner(r, h, alone, where));
     if (!same_sizes(r, h))
-        return tam_state_refuse(where, "its parts have other sizes than this reducer's");
+        return tam_state_refuse(where, "its parts differ in size from this reducer's");
     return TAMIS_OK;
 }
 
@@ -213,9 +212,11 @@ tamis_status tam_state_check_parts(const tamis_reducer *r, const void *control,
     if (!is_foreign(r, h))
         TAM_TRY(check_own(r, control, where));
     else if (!tam_snapshot_can_send(r, ((const tam_place *)now_in(control))->k))
-        return tam_state_refuse(where, "its density was set to what this reducer cannot send");
+        return tam_state_refuse(where,
+                                "its density was set to a value that this reducer cannot send");
     if (residual && h->residual_hash != hash_residual(residual, h->residual_bytes))
-        return tam_state_refuse(where, "its residual is damaged or of another moment (checksum)");
+        return tam_state_refuse(where,
+                                "its residual is damaged or was saved at another time (checksum)");
     return TAMIS_OK;
 }
 
@@ -236,12 +237,11 @@ static void tell_choice(const tamis_reducer *r, const tam_state_header *h) {
     uint64_t there = h->fields[TAM_FACT_DENSE_BUCKETS];
     uint64_t here = r->agreement.fields[TAM_FACT_DENSE_BUCKETS];
     if (there != here)
-        tam_log(
-            TAM_WARN,
-            "rank %u: the state was saved with dense buckets %#llx, here they are %#llx; results "
-            "go on with other bits (runs that are given link_latency_us and link_gbit from their "
-            "begin on choose alike)",
-            r->comm->rank, (unsigned long long)there, (unsigned long long)here);
+        tam_log(TAM_WARN,
+                "rank %u: the state was saved with dense buckets %#llx, here they are %#llx; the "
+                "bits of the results will differ (runs that set link_latency_us and link_gbit from "
+                "the start choose the same)",
+                r->comm->rank, (unsigned long long)there, (unsigned long long)here);
 }
 
 tamis_status tam_state_take_moments(tamis_reducer *r, const float *first, const float *second) {

@@ -109,12 +109,12 @@ static tamis_status save_to(const tamis_reducer *r, const char *path) {
     char beside[PATH_MAX];
     struct stat there;
     if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode))
-        return tam_fail(TAMIS_E_IO, "cannot save to %s: what is there is not a regular file", path);
+        return tam_fail(TAMIS_E_IO, "cannot save to %s: it is not a regular file", path);
     if ((size_t)snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= sizeof beside)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_save: the path is too long");
     state_file file = {mkostemp(beside, O_CLOEXEC), beside}; /* new, mode 0600, never a link */
     if (file.fd < 0)
-        return fail_io("make a file beside", path);
+        return fail_io("create a file beside", path);
     tamis_status status = write_state(r, &file);
     if (close(file.fd) != 0 && status == TAMIS_OK)
         status = fail_io("close", beside);
@@ -156,7 +156,7 @@ static tamis_status check_size(const state_file *file, const tam_state_header *h
     if (fstat(file->fd, &there) == 0 &&
         (uint64_t)there.st_size == h->control_bytes + h->residual_bytes + h->moments_bytes)
         return TAMIS_OK;
-    return tam_state_refuse(file->path, "the file is truncated or has something appended");
+    return tam_state_refuse(file->path, "the file is truncated or has extra data at its end");
 }
 
 static tamis_status check_regular(const state_file *file) {

@@ -31,8 +31,8 @@ tamis_status tamis_reducer_save_control(tamis_reducer *r, void *memory, size_t b
     TAM_TRY(check_arguments(r, memory, call));
     size_t needed = tam_state_sizes_of(r).control;
     if (bytes != needed)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s: %zu bytes where the state has %zu", call, bytes,
-                        needed);
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: bytes is %zu, but this part of the state has %zu",
+                        call, bytes, needed);
     TAM_TRY(tam_state_settle(r, call));
     void *control = tam_alloc(needed); /* aligned, and `memory` is written only on success */
     if (!control)
@@ -80,7 +80,8 @@ static tamis_status check_control(const tamis_reducer *r, const void *control, s
     memcpy(&header, control, sizeof header);
     TAM_TRY(tam_state_check_header(r, &header, alone, where));
     if (bytes != header.control_bytes)
-        return tam_state_refuse(where, "the control part is truncated or has something appended");
+        return tam_state_refuse(where,
+                                "the control part is truncated or has extra data at its end");
     return TAMIS_OK;
 }
 

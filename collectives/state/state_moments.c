@@ -13,15 +13,14 @@ static tamis_status check_moments(const tamis_reducer *r, const void *first, con
         return tam_fail(TAMIS_E_ARGUMENT, "%s: reducer is NULL", call);
     if (!r->config.update)
         return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "%s: the residual accumulates gradients, without "
-                        "moments",
-                        call);
+                        "%s: the residual accumulates gradients, so there are no moments", call);
     if (!first == !r->first && !second == !r->second)
         return TAMIS_OK;
     bool about_first = !first != !r->first;
     return tam_fail(TAMIS_E_ARGUMENT, "%s: %s is %s NULL: the rule %s", call,
                     about_first ? "first" : "second", (about_first ? first : second) ? "not" : "",
-                    (about_first ? r->first : r->second) ? "keeps it" : "keeps none");
+                    (about_first ? r->first : r->second) ? "has this moment"
+                                                         : "does not have this moment");
 }
 
 tamis_status tamis_reducer_save_moments(tamis_reducer *r, float *first, float *second,
@@ -57,7 +56,7 @@ tamis_status tamis_reducer_load_moments(tamis_reducer *r, const float *first, co
     TAM_TRY(check_moments(r, first, second, call));
     TAM_TRY(tam_state_settle_to_load(r, call));
     if (passes == UINT64_MAX)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is %llu, after which none can be counted",
+        return tam_fail(TAMIS_E_ARGUMENT, "%s: passes is %llu, after which no more can be counted",
                         call, (unsigned long long)passes);
     TAM_TRY(check_values(r, first, false, "first"));
     TAM_TRY(check_values(r, second, true, "second"));

@@ -52,7 +52,7 @@ static tamis_status gather_tables(tam_gather_chunk gather, void *self, uint32_t 
         read_tables(came, at, count, rank, nranks, recv_at, t);
     }
     if (t->odd < nranks)
-        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sends more or less than it had said",
+        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sends more or less than it announced",
                         rank, t->odd);
     return TAMIS_OK;
 }

@@ -14,12 +14,12 @@ typedef struct callback {
     tam_alltoall_scratch runs;
 } callback;
 
-static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
-                              tam_call *call) {
+static tamis_status allgather_callback(void *arg, const void *send, size_t bytes, void *recv,
+                                       tam_call *call) {
     callback *self = arg;
     tamis_status poison = (tamis_status)atomic_load(call->poison);
     if (poison != TAMIS_OK)
-        return tam_fail(poison, "rank %u: the communicator was given up", self->user.rank);
+        return tam_fail(poison, "rank %u: the communicator was abandoned", self->user.rank);
     tamis_status status = self->user.allgather(self->user.context, send, recv, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->user.nranks - 1);
     if (status == TAMIS_OK)
@@ -34,16 +34,16 @@ static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, cons
                                  tam_call *call) {
     callback *self = arg;
     *out = self->gathered;
-    return allgather(arg, send, bytes, self->gathered, call);
+    return allgather_callback(arg, send, bytes, self->gathered, call);
 }
 
-static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+static tamis_status allreduce_sum_callback(void *arg, float *values, size_t count, tam_call *call) {
     callback *self = arg;
     return tam_sum_by_gather(gather_chunk, self, self->user.nranks, CHUNK, values, count, call);
 }
 
-static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
-                             const size_t *recv_at, tam_call *call) {
+static tamis_status alltoall_callback(void *arg, const void *send, const size_t *send_at,
+                                      void *recv, const size_t *recv_at, tam_call *call) {
     callback *self = arg;
     return tam_alltoall_by_gather(gather_chunk, self, self->user.rank, self->user.nranks,
                                   &self->runs, send, send_at, recv, recv_at, call);
@@ -64,9 +64,9 @@ static void close_callback(void *arg, int clean) {
 static const tam_transport transport = {
     .name = "callback",
     .capabilities = TAM_CAP_GATHERS,
-    .allgather = allgather,
-    .allreduce_sum = allreduce_sum,
-    .alltoall = alltoall,
+    .allgather = allgather_callback,
+    .allreduce_sum = allreduce_sum_callback,
+    .alltoall = alltoall_callback,
     .abort = abort_callback,
     .close = close_callback,
 };
@@ -75,8 +75,8 @@ static tamis_status check(const tamis_callbacks *user) {
     if (!user->allgather)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks.allgather is NULL");
     if (user->nranks == 0 || user->nranks > 65536 || user->rank >= user->nranks)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks: rank %u of %u", user->rank,
-                        user->nranks);
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks: rank %u is out of range: nranks is %u",
+                        user->rank, user->nranks);
     return TAMIS_OK;
 }
 

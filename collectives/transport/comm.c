@@ -45,16 +45,16 @@ tamis_status tam_comm_check(tamis_comm *comm) {
 
 /* -- jobs ------------------------------------------------------------------------------------- */
 
-static bool move_on(tam_job *job, int from, int to) {
+static bool change_state(tam_job *job, int from, int to) {
     return atomic_compare_exchange_strong(&job->state, &from, to);
 }
 
 bool tam_job_commit(tam_job *job) {
-    return move_on(job, TAM_JOB_RUNNING, TAM_JOB_COMMITTED);
+    return change_state(job, TAM_JOB_RUNNING, TAM_JOB_COMMITTED);
 }
 
 void tam_job_release(tam_job *job) {
-    move_on(job, TAM_JOB_COMMITTED, TAM_JOB_RUNNING);
+    change_state(job, TAM_JOB_COMMITTED, TAM_JOB_RUNNING);
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) {
@@ -68,7 +68,7 @@ static void release_streams(tamis_comm *comm) {
 }
 
 /* Called before the caller can know that the job has ended. */
-static void leave(tamis_comm *comm, bool exchange) {
+static void leave_exchange(tamis_comm *comm, bool exchange) {
     if (exchange)
         atomic_fetch_sub(&comm->exchanges, 1);
 }
@@ -76,8 +76,8 @@ static void leave(tamis_comm *comm, bool exchange) {
 static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
     uint64_t deadline_ns = job->deadline_ns ? job->deadline_ns : tam_clock_ns() + comm->timeout_ns;
     bool exchange = !job->watches;
-    if (!move_on(job, TAM_JOB_QUEUED, TAM_JOB_RUNNING)) {
-        leave(comm, exchange);
+    if (!change_state(job, TAM_JOB_QUEUED, TAM_JOB_RUNNING)) {
+        leave_exchange(comm, exchange);
         return;
     }
     tam_link link = {
@@ -100,7 +100,7 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
         status = job->run(job, &link);
         tam_fenv_release(&theirs);
     }
-    leave(comm, exchange);
+    leave_exchange(comm, exchange);
     if (atomic_load(&job->state) == TAM_JOB_ABANDONED)
         return;
     if (status != TAMIS_OK)
@@ -114,7 +114,7 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
     job->wire_bytes = link.call.wire_bytes;
     int running = TAM_JOB_RUNNING;
     if (!atomic_compare_exchange_strong(&job->state, &running, TAM_JOB_DONE))
-        move_on(job, TAM_JOB_COMMITTED, TAM_JOB_DONE);
+        change_state(job, TAM_JOB_COMMITTED, TAM_JOB_DONE);
 }
 
 static tam_job *take_job(tamis_comm *comm) {
@@ -175,8 +175,8 @@ static void wait_for(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
     while (atomic_load(&job->state) != TAM_JOB_DONE) {
         if (tam_lock_wait(&comm->lock, &comm->changed, until_ns))
             continue;
-        if (move_on(job, TAM_JOB_QUEUED, TAM_JOB_ABANDONED) ||
-            move_on(job, TAM_JOB_RUNNING, TAM_JOB_ABANDONED))
+        if (change_state(job, TAM_JOB_QUEUED, TAM_JOB_ABANDONED) ||
+            change_state(job, TAM_JOB_RUNNING, TAM_JOB_ABANDONED))
             break;
         until_ns += GRACE_NS; /* committed: only memory is being written, it ends by itself */
     }
@@ -203,7 +203,7 @@ uint64_t tam_comm_deadline(const tamis_comm *comm) {
 static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
     const tam_call call = {.purpose = job->purpose, .number = job->number, .begin_ns = begin_ns};
     char place[TAM_LATE_TEXT], text[TAM_LATE_TEXT + 96];
-    snprintf(text, sizeof text, "rank %u%s, and the transport did not come back by its deadline",
+    snprintf(text, sizeof text, "rank %u%s, and the transport did not return by its deadline",
              comm->rank, tam_wait_late(&call, place));
     poison(comm, TAMIS_E_TIMEOUT, text, false);
 }
@@ -286,7 +286,7 @@ tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting) {
     if (!comm)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: comm is NULL");
     if ((unsigned)waiting > TAMIS_WAITING_NAP)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: %d is no tamis_waiting",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_set_waiting: %d is not a tamis_waiting",
                         (int)waiting);
     atomic_store(&comm->waiting, (int)waiting);
     return TAMIS_OK;
@@ -324,7 +324,7 @@ void tamis_comm_destroy(tamis_comm *comm) {
     if (!comm)
         return;
     if (comm->threaded && !stop_thread(comm)) {
-        tam_log(TAM_WARN, "rank %u: the transport's thread does not end; its memory stays",
+        tam_log(TAM_WARN, "rank %u: the transport's thread does not end; its memory is not freed",
                 comm->rank);
         return;
     }

@@ -24,7 +24,7 @@ static tamis_status compare_calls(const unsigned char *records, uint32_t rank, u
     for (uint32_t r = 0; r < nranks; r++) {
         if (!is_head(tam_consensus_record(records, r)))
             return tam_fail(TAMIS_E_PROTOCOL,
-                            "rank %u: rank %u makes another call (a step?) where this rank is in "
+                            "rank %u: rank %u makes another call (a step?) while this rank is in "
                             "%s; all ranks must make the same collective calls in the same order",
                             rank, r, own->call);
     }
@@ -39,7 +39,7 @@ static tamis_status compare_calls(const unsigned char *records, uint32_t rank, u
     return TAMIS_OK;
 }
 
-static tamis_status look(const record_job *b, const tam_link *link) {
+static tamis_status check_records(const record_job *b, const tam_link *link) {
     TAM_TRY(compare_calls(b->records, link->rank, link->nranks));
     return b->judge(b->records, link->nranks);
 }
@@ -50,9 +50,9 @@ static tamis_status run(tam_job *job, tam_link *link) {
     TAM_TRY(
         link->transport->allgather(link->self, b->mine, sizeof b->mine, b->records, &link->call));
     if (((const tam_consensus_head *)(const void *)b->mine)->status == TAMIS_OK)
-        return look(b, link);
+        return check_records(b, link);
     bool before = tam_hush(true);
-    tamis_status status = look(b, link);
+    tamis_status status = check_records(b, link);
     tam_hush(before);
     return status;
 }

@@ -74,7 +74,7 @@ static tamis_status judge(const unsigned char *records, uint32_t nranks) {
     if (majority)
         snprintf(others, sizeof others, "the other %u", count);
     if (record_of(records, first)->bytes != like->bytes)
-        snprintf(lengths, sizeof lengths, "; rank %u gave %llu bytes, these %llu", first,
+        snprintf(lengths, sizeof lengths, "; rank %u gave %llu bytes, they gave %llu", first,
                  (unsigned long long)record_of(records, first)->bytes,
                  (unsigned long long)like->bytes);
     return tam_fail(TAMIS_E_MISMATCH, "tamis_comm_check_equal: rank(s)%s differ from %s%s", odd,

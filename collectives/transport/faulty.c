@@ -49,8 +49,8 @@ static tamis_status after(const faulty *f, bool hit, void *memory, size_t bytes)
     return tam_fail(TAMIS_E_TRANSPORT, "injected fault: the transport failed at its end");
 }
 
-static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
-                              tam_call *call) {
+static tamis_status allgather_faulty(void *arg, const void *send, size_t bytes, void *recv,
+                                     tam_call *call) {
     faulty *f = arg;
     bool hit = f->count++ == f->nth, spoilt = hit && f->fault == TAM_FAULT_SPOIL;
     TAM_TRY(before(f, hit, call));
@@ -63,7 +63,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     return after(f, hit, recv, bytes * f->nranks);
 }
 
-static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+static tamis_status allreduce_sum_faulty(void *arg, float *values, size_t count, tam_call *call) {
     faulty *f = arg;
     bool hit = f->count++ == f->nth;
     TAM_TRY(before(f, hit, call));
@@ -71,8 +71,8 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return after(f, hit, values, count * sizeof values[0]);
 }
 
-static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
-                             const size_t *recv_at, tam_call *call) {
+static tamis_status alltoall_faulty(void *arg, const void *send, const size_t *send_at, void *recv,
+                                    const size_t *recv_at, tam_call *call) {
     faulty *f = arg;
     bool hit = f->count++ == f->nth, spoilt = hit && f->fault == TAM_FAULT_SPOIL;
     TAM_TRY(before(f, hit, call));
@@ -105,9 +105,9 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
         .row = {.name = comm->transport->name,
                 .capabilities = comm->transport->capabilities,
                 .stream = comm->transport->stream,
-                .allgather = allgather,
-                .allreduce_sum = allreduce_sum,
-                .alltoall = alltoall,
+                .allgather = allgather_faulty,
+                .allreduce_sum = allreduce_sum_faulty,
+                .alltoall = alltoall_faulty,
                 .abort = abort_faulty,
                 .close = close_faulty},
         .inner = comm->transport,

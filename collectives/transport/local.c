@@ -153,8 +153,8 @@ static tamis_status post(local *self, posting mine, tam_call *call) {
     return tam_fail(status, "%s", sentence);
 }
 
-static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
-                              tam_call *call) {
+static tamis_status allgather_local(void *arg, const void *send, size_t bytes, void *recv,
+                                    tam_call *call) {
     local *self = arg;
     TAM_TRY(post(self, (posting){.call = "an all-gather", .memory = send, .bytes = bytes}, call));
     for (uint32_t r = 0; r < self->hub->nranks; r++)
@@ -198,7 +198,7 @@ static tamis_status take_slices(local *self, float *values, size_t count, tam_ca
     return barrier(self, false, call);
 }
 
-static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+static tamis_status allreduce_sum_local(void *arg, float *values, size_t count, tam_call *call) {
     local *self = arg;
     uint32_t nranks = self->hub->nranks;
     posting mine = {.call = "a sum", .memory = values, .bytes = count * sizeof values[0]};
@@ -208,8 +208,8 @@ static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_ca
     return take_slices(self, values, count, call);
 }
 
-static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
-                             const size_t *recv_at, tam_call *call) {
+static tamis_status alltoall_local(void *arg, const void *send, const size_t *send_at, void *recv,
+                                   const size_t *recv_at, tam_call *call) {
     local *self = arg;
     uint32_t rank = self->rank, nranks = self->hub->nranks, odd = nranks;
     TAM_TRY(post(self, (posting){.call = "an all-to-all", .memory = send, .at = send_at}, call));
@@ -225,7 +225,7 @@ static tamis_status alltoall(void *arg, const void *send, const size_t *send_at,
     call->wire_bytes += send_at[nranks] - (send_at[rank + 1] - send_at[rank]);
     TAM_TRY(barrier(self, false, call)); /* first, for the others still read */
     if (odd < nranks)
-        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sent more or less than it had said",
+        return tam_fail(TAMIS_E_PROTOCOL, "rank %u: rank %u sent more or less than it announced",
                         rank, odd);
     return TAMIS_OK;
 }
@@ -263,9 +263,9 @@ static void close_local(void *arg, int clean) {
 
 static const tam_transport transport = {
     .name = "local",
-    .allgather = allgather,
-    .allreduce_sum = allreduce_sum,
-    .alltoall = alltoall,
+    .allgather = allgather_local,
+    .allreduce_sum = allreduce_sum_local,
+    .alltoall = alltoall_local,
     .abort = abort_hub,
     .close = close_local,
 };

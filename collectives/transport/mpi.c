@@ -94,16 +94,16 @@ static tamis_status explain(const tam_mpi *self, const tam_mpi_batch *b, const t
            (b->statuses[i].MPI_ERROR == MPI_SUCCESS || b->statuses[i].MPI_ERROR == MPI_ERR_PENDING))
         i++;
     MPI_Error_string(b->statuses[i].MPI_ERROR, text, &length);
-    return tam_fail(
-        TAMIS_E_TRANSPORT,
-        "rank %d%s: the message of rank %d cannot be taken (%s); all ranks must make the "
-        "same calls with the same options",
-        self->rank, tam_wait_place(call, place), b->peers[i], text);
+    return tam_fail(TAMIS_E_TRANSPORT,
+                    "rank %d%s: the message of rank %d cannot be received (%s); all ranks must "
+                    "make the same calls with the same options",
+                    self->rank, tam_wait_place(call, place), b->peers[i], text);
 }
 
 /* Open MPI tests first and makes progress afterwards. A second test sees what that progress
  * brought, which must not wait for the end of a nap. */
-static tamis_status look(const tam_mpi *self, tam_mpi_batch *b, const tam_call *call, int *done) {
+static tamis_status test_requests(const tam_mpi *self, tam_mpi_batch *b, const tam_call *call,
+                                  int *done) {
     for (int i = 0; i < 2 && !*done; i++) {
         int code = MPI_Testall(b->count, b->requests, done, b->statuses);
         if (code == MPI_ERR_IN_STATUS)
@@ -118,7 +118,7 @@ static tamis_status wait_all(tam_mpi *self, tam_mpi_batch *b, tam_call *call) {
     char late[TAM_LATE_TEXT];
     for (unsigned tries = 0;; tries++) {
         int done = 0;
-        TAM_TRY(look(self, b, call, &done));
+        TAM_TRY(test_requests(self, b, call, &done));
         if (done)
             break;
         tamis_status poison = (tamis_status)atomic_load(call->poison);
@@ -141,8 +141,8 @@ static int left(const tam_mpi *self, int distance) {
     return (self->rank - distance + self->nranks) % self->nranks;
 }
 
-static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
-                              tam_call *call) {
+static tamis_status allgather_mpi(void *arg, const void *send, size_t bytes, void *recv,
+                                  tam_call *call) {
     tam_mpi *self = arg;
     tam_mpi_batch *b = &self->gather[0];
     char *out = recv;
@@ -186,8 +186,8 @@ static tamis_status post_runs(tam_mpi *self, const char *send, const size_t *sen
 
 /* Each rank may need a different number of rounds: two ranks count only the messages between them,
  * and both count the same. */
-static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
-                             const size_t *recv_at, tam_call *call) {
+static tamis_status alltoall_mpi(void *arg, const void *send, const size_t *send_at, void *recv,
+                                 const size_t *recv_at, tam_call *call) {
     tam_mpi *self = arg;
     size_t own = (size_t)self->rank;
     memcpy((char *)recv + recv_at[own], (const char *)send + send_at[own],
@@ -326,7 +326,7 @@ static tamis_status reduce(tam_mpi *self, vector *s, tam_call *call) {
 }
 
 /* With one rank only its tag's note is read. */
-static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+static tamis_status allreduce_sum_mpi(void *arg, float *values, size_t count, tam_call *call) {
     tam_mpi *self = arg;
     vector s = {.values = values, .count = count};
     if (self->nranks == 1)
@@ -354,12 +354,12 @@ static void close_mpi(void *arg, int clean) {
 
 const tam_transport tam_mpi_inline = {
     .name = "mpi",
-    .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; begin with "
+    .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; initialise it with "
                   "MPI_Init_thread(MPI_THREAD_MULTIPLE)",
     .capabilities = TAM_CAP_LINGERS,
-    .allgather = allgather,
-    .allreduce_sum = allreduce_sum,
-    .alltoall = alltoall,
+    .allgather = allgather_mpi,
+    .allreduce_sum = allreduce_sum_mpi,
+    .alltoall = alltoall_mpi,
     .abort = abort_mpi,
     .close = close_mpi,
 };
@@ -367,9 +367,9 @@ const tam_transport tam_mpi_inline = {
 const tam_transport tam_mpi_threaded = {
     .name = "mpi",
     .capabilities = TAM_CAP_LINGERS | TAM_CAP_THREADED,
-    .allgather = allgather,
-    .allreduce_sum = allreduce_sum,
-    .alltoall = alltoall,
+    .allgather = allgather_mpi,
+    .allreduce_sum = allreduce_sum_mpi,
+    .alltoall = alltoall_mpi,
     .abort = abort_mpi,
     .close = close_mpi,
 };

@@ -57,7 +57,7 @@ static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, 
     cudaError_t copied =
         cudaMemcpyAsync(recv + own, send + own, bytes, cudaMemcpyDeviceToDevice, stream);
     if (copied != cudaSuccess)
-        return tam_nccl_cuda_failed(self, copied, "copying the own share");
+        return tam_nccl_cuda_failed(self, copied, "copying this rank's share");
     if (self->nranks == 1)
         return TAMIS_OK;
     if (!tam_nccl_hold(self))
@@ -144,8 +144,8 @@ static tamis_status gather_piece(void *arg, const void *send, size_t bytes, cons
     return status;
 }
 
-static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
-                              tam_call *call) {
+static tamis_status allgather_nccl(void *arg, const void *send, size_t bytes, void *recv,
+                                   tam_call *call) {
     tam_nccl *self = arg;
     for (size_t at = 0; at < bytes; at += self->piece) {
         size_t length = bytes - at < self->piece ? bytes - at : self->piece;
@@ -157,14 +157,14 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
     return TAMIS_OK;
 }
 
-static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+static tamis_status allreduce_sum_nccl(void *arg, float *values, size_t count, tam_call *call) {
     tam_nccl *self = arg;
     return tam_sum_by_gather(gather_piece, self, self->nranks, self->piece / sizeof values[0],
                              values, count, call);
 }
 
-static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
-                             const size_t *recv_at, tam_call *call) {
+static tamis_status alltoall_nccl(void *arg, const void *send, const size_t *send_at, void *recv,
+                                  const size_t *recv_at, tam_call *call) {
     tam_nccl *self = arg;
     return tam_alltoall_by_gather(gather_piece, self, self->rank, self->nranks, &self->runs, send,
                                   send_at, recv, recv_at, call);
@@ -190,9 +190,9 @@ const tam_transport tam_nccl_transport = {
     .name = "nccl",
     .capabilities = TAM_CAP_THREADED | TAM_CAP_GATHERS,
     .stream = &stream_row,
-    .allgather = allgather,
-    .allreduce_sum = allreduce_sum,
-    .alltoall = alltoall,
+    .allgather = allgather_nccl,
+    .allreduce_sum = allreduce_sum_nccl,
+    .alltoall = alltoall_nccl,
     .abort = tam_nccl_abort,
     .close = tam_nccl_close,
 };

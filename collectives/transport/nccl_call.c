@@ -21,7 +21,7 @@ tamis_status tam_nccl_cuda_failed(const tam_nccl *self, cudaError_t code, const 
 }
 
 tamis_status tam_nccl_over(const tam_nccl *self) {
-    return tam_fail(TAMIS_E_ABORTED, "rank %u: the communicator was given up", self->rank);
+    return tam_fail(TAMIS_E_ABORTED, "rank %u: the communicator was abandoned", self->rank);
 }
 
 /* -- polling ---------------------------------------------------------------------------------- */

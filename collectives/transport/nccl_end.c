@@ -41,7 +41,7 @@ static bool hold_soon(tam_nccl *self) {
     uint64_t until_ns = tam_clock_ns() + HOLD_NS;
     for (unsigned tries = 0; pthread_mutex_trylock(&self->lock) != 0; tries++) {
         if (tam_clock_ns() > until_ns) {
-            tam_log(TAM_WARN, "rank %u: a call of NCCL does not return, so nothing can be aborted",
+            tam_log(TAM_WARN, "rank %u: an NCCL call does not return, so nothing can be aborted",
                     self->rank);
             return false;
         }
@@ -114,8 +114,8 @@ void tam_nccl_close(void *arg, int clean) {
         free_all(self);
     else
         tam_log(TAM_WARN,
-                "rank %u: NCCL's communicator does not end; it stays, with %zu bytes of device "
-                "memory",
+                "rank %u: the NCCL communicator does not end; it is not freed, nor are %zu bytes "
+                "of device memory",
                 self->rank, self->nranks * self->piece);
     if (entered)
         tam_nccl_leave(&before);

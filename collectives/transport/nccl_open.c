@@ -9,15 +9,15 @@
 #include <tamis/nccl.h>
 
 enum {
-    VERSION_LEAST = NCCL_VERSION(2, 18, 0),
+    VERSION_MIN = NCCL_VERSION(2, 18, 0),
     PIECES_BYTES = 16 << 20, /* of all ranks together; each piece stays within the next two */
-    PIECE_MOST = 256 << 10,
-    PIECE_LEAST = 4 << 10
+    PIECE_MAX = 256 << 10,
+    PIECE_MIN = 4 << 10
 };
 
 static size_t choose_piece(uint32_t nranks) {
-    size_t share = PIECES_BYTES / nranks / PIECE_LEAST * PIECE_LEAST;
-    return share > PIECE_MOST ? PIECE_MOST : share < PIECE_LEAST ? PIECE_LEAST : share;
+    size_t share = PIECES_BYTES / nranks / PIECE_MIN * PIECE_MIN;
+    return share > PIECE_MAX ? PIECE_MAX : share < PIECE_MIN ? PIECE_MIN : share;
 }
 
 /* The status of a failed call that only allocates, so nothing is lost. */
@@ -60,9 +60,9 @@ static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config
     tamis_status status = tam_comm_timeout(config, &timeout_ns);
     if (status != TAMIS_OK)
         return tam_fail(status, "rank %u: its tamis_comm_config is not valid", bootstrap->rank);
-    if (ncclGetVersion(&version) != ncclSuccess || version < VERSION_LEAST)
+    if (ncclGetVersion(&version) != ncclSuccess || version < VERSION_MIN)
         return tam_fail(TAMIS_E_UNSUPPORTED, "rank %u: NCCL %d is older than %d (2.18)",
-                        bootstrap->rank, version, VERSION_LEAST);
+                        bootstrap->rank, version, VERSION_MIN);
     tam_nccl *self = tam_alloc(sizeof *self);
     if (!self)
         return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for a communicator", bootstrap->rank);
@@ -71,7 +71,8 @@ static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config
     self->timeout_ns = timeout_ns;
     if (pthread_mutex_init(&self->lock, NULL) != 0) {
         tam_free(self);
-        return tam_fail(TAMIS_E_NOMEM, "rank %u: no lock for a communicator", bootstrap->rank);
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: cannot create a lock for a communicator",
+                        bootstrap->rank);
     }
     *out = self; /* from here on the caller's to close */
     TAM_TRY(take_buffers(self));

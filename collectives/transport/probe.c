@@ -80,7 +80,7 @@ static uint64_t check_of(const shown *s, uint64_t number) {
     return XXH3_64bits_withSeed(s, offsetof(shown, check), number);
 }
 
-static void keep(samples *s, double seconds) {
+static void insert_sample(samples *s, double seconds) {
     uint32_t at = s->count++;
     for (; at > 0 && s->seconds[at - 1] > seconds; at--)
         s->seconds[at] = s->seconds[at - 1];
@@ -92,7 +92,7 @@ static double median(const samples *s) {
 }
 
 /* Exchange times; all ranks learn the largest. */
-static tamis_status show(tam_probe *m, tam_link *link) {
+static tamis_status share_times(tam_probe *m, tam_link *link) {
     double took_s = 0.0;
     m->own = (shown){m->took_s, 1e-9 * (double)(tam_clock_ns() - m->begin_ns), 0};
     m->own.check = check_of(&m->own, ++m->nshown);
@@ -101,13 +101,13 @@ static tamis_status show(tam_probe *m, tam_link *link) {
         const shown *theirs = &m->all[r];
         if (theirs->check != check_of(theirs, m->nshown))
             return tam_fail(TAMIS_E_PROTOCOL,
-                            "rank %u: what rank %u measured of the link arrived damaged",
-                            link->rank, r);
+                            "rank %u: the link measurements of rank %u arrived damaged", link->rank,
+                            r);
         took_s = theirs->took_s > took_s ? theirs->took_s : took_s;
         m->spent_s = theirs->spent_s > m->spent_s ? theirs->spent_s : m->spent_s;
     }
     if (m->last < POINTS)
-        keep(&m->samples[m->last], took_s);
+        insert_sample(&m->samples[m->last], took_s);
     m->last = POINTS;
     return TAMIS_OK;
 }
@@ -122,7 +122,7 @@ static tamis_status sum(tam_probe *m, const struct point *p, tam_link *link) {
     return status;
 }
 
-static tamis_status once(tam_probe *m, const struct point *p, tam_link *link) {
+static tamis_status run_once(tam_probe *m, const struct point *p, tam_link *link) {
     const tam_transport *t = link->transport;
     if (p->kind == SUM)
         return sum(m, p, link);
@@ -136,8 +136,8 @@ static tamis_status once(tam_probe *m, const struct point *p, tam_link *link) {
 static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
     memset(m->grad, 0, points[p].kind == GATHER ? points[p].size : points[p].size * sizeof(float));
     uint64_t begin_ns = tam_clock_ns();
-    TAM_TRY(once(m, &points[p], link));
-    TAM_TRY(show(m, link));
+    TAM_TRY(run_once(m, &points[p], link));
+    TAM_TRY(share_times(m, link));
     m->took_s = 1e-9 * (double)(tam_clock_ns() - begin_ns);
     m->last = p;
     return TAMIS_OK;
@@ -179,11 +179,11 @@ static tamis_status run(tam_job *job, tam_link *link) {
     m->last = POINTS;
     memset(m->grad, 0, LARGEST * sizeof m->grad[0]); /* pages are there, sums stay finite */
     memset(m->acc, 0, LARGEST * sizeof m->acc[0]);
-    TAM_TRY(show(m, link));
+    TAM_TRY(share_times(m, link));
     for (uint32_t round = 0; round < ROUNDS && (round == 0 || m->spent_s < BUDGET_S); round++)
         for (uint32_t turn = TURNS; turn > 0; turn--)
             TAM_TRY(run_turn(m, turn, link));
-    TAM_TRY(show(m, link)); /* the time of the last repetition */
+    TAM_TRY(share_times(m, link)); /* the time of the last repetition */
     if (m->samples[0].count >= TRUSTED) {
         draw(m, PASS, &m->costs.pass);
         draw(m, SUM, &m->costs.sum);

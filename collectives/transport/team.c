@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 /* Turn runs for members into runs for all ranks, empty for ranks outside the team. */
-static void spread(const tam_team *t, const size_t *at, size_t *out) {
+static void expand_offsets(const tam_team *t, const size_t *at, size_t *out) {
     uint32_t passed = 0; /* members below rank r */
     for (uint32_t r = 0; r <= t->nranks; r++) {
         out[r] = at[passed];
@@ -14,11 +14,11 @@ static void spread(const tam_team *t, const size_t *at, size_t *out) {
     }
 }
 
-static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
-                             const size_t *recv_at, tam_call *call) {
+static tamis_status alltoall_team(void *arg, const void *send, const size_t *send_at, void *recv,
+                                  const size_t *recv_at, tam_call *call) {
     tam_team *t = arg;
-    spread(t, send_at, t->send_at);
-    spread(t, recv_at, t->recv_at);
+    expand_offsets(t, send_at, t->send_at);
+    expand_offsets(t, recv_at, t->recv_at);
     return t->transport->alltoall(t->self, send, t->send_at, recv, t->recv_at, call);
 }
 
@@ -31,8 +31,8 @@ static tamis_status check_room(const tam_team *t, size_t bytes) {
 }
 
 /* Makes a copy for every member, as runs cannot overlap. */
-static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
-                              tam_call *call) {
+static tamis_status allgather_team(void *arg, const void *send, size_t bytes, void *recv,
+                                   tam_call *call) {
     tam_team *t = arg;
     size_t *at = t->slices;
     TAM_TRY(check_room(t, t->count * bytes));
@@ -40,7 +40,7 @@ static tamis_status allgather(void *arg, const void *send, size_t bytes, void *r
         memcpy(t->room + i * bytes, send, bytes);
         at[i + 1] = (i + 1) * bytes;
     }
-    return alltoall(t, t->room, at, recv, at, call);
+    return alltoall_team(t, t->room, at, recv, at, call);
 }
 
 /* -- sums ------------------------------------------------------------------------------------- */
@@ -66,9 +66,10 @@ static tamis_status check_seal(const tam_team *t, uint32_t member, const char *m
     memcpy(&hash, message + count * sizeof(float), SEAL);
     if (hash == XXH3_64bits(message, count * sizeof(float)))
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_PROTOCOL,
-                    "values of rank %u, as rank %u got them, were refused: their checksum is wrong",
-                    t->first + member * t->stride, t->first + t->member * t->stride);
+    return tam_fail(
+        TAMIS_E_PROTOCOL,
+        "values of rank %u, as received by rank %u, were refused: their checksum is wrong",
+        t->first + member * t->stride, t->first + t->member * t->stride);
 }
 
 /* A vector being summed: slice i of it belongs to member i. */
@@ -108,7 +109,7 @@ static tamis_status scatter(tam_team *t, sum *s, tam_call *call) {
         s->send_at[i + 1] = (size_t)(end - s->out);
         s->recv_at[i + 1] = (i + 1) * (s->length * sizeof(float) + SEAL);
     }
-    TAM_TRY(alltoall(t, s->out, s->send_at, s->in, s->recv_at, call));
+    TAM_TRY(alltoall_team(t, s->out, s->send_at, s->in, s->recv_at, call));
     return add_up(t, s);
 }
 
@@ -119,7 +120,7 @@ static tamis_status gather_sums(tam_team *t, sum *s, tam_call *call) {
         s->send_at[i + 1] = (size_t)(end - s->out);
         s->recv_at[i + 1] = s->recv_at[i] + slice_length(t, s, i) * sizeof(float) + SEAL;
     }
-    TAM_TRY(alltoall(t, s->out, s->send_at, s->in, s->recv_at, call));
+    TAM_TRY(alltoall_team(t, s->out, s->send_at, s->in, s->recv_at, call));
     for (uint32_t i = 0; i < t->count; i++) {
         size_t length = slice_length(t, s, i);
         TAM_TRY(check_seal(t, i, s->in + s->recv_at[i], length));
@@ -130,7 +131,7 @@ static tamis_status gather_sums(tam_team *t, sum *s, tam_call *call) {
 }
 
 /* Always two rounds, even for no values. */
-static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+static tamis_status allreduce_sum_team(void *arg, float *values, size_t count, tam_call *call) {
     tam_team *t = arg;
     size_t room = tam_team_sum_room(count, t->count);
     sum s = {.values = values,
@@ -157,9 +158,9 @@ static void leave_whole(void *arg, int clean) {
 
 static const tam_transport row = {
     .name = "team",
-    .allgather = allgather,
-    .allreduce_sum = allreduce_sum,
-    .alltoall = alltoall,
+    .allgather = allgather_team,
+    .allreduce_sum = allreduce_sum_team,
+    .alltoall = alltoall_team,
     .abort = abort_whole,
     .close = leave_whole,
 };

@@ -17,9 +17,9 @@
 
 enum {
     QUIET_NAPS = 16,
-    QUIET_LEAST_NS = 200000,
-    QUIET_MOST_NS = 5000000, /* an abort is noticed by then */
-    SPIN_NS = 15000,         /* processor time that a nap costs */
+    QUIET_MIN_NS = 200000,
+    QUIET_MAX_NS = 5000000, /* an abort is noticed by then */
+    SPIN_NS = 15000,        /* processor time that a nap costs */
     SPIN_ALONE_NS = 50000,
     YIELD_NS = 400000 /* naps of the caller's threads end 50 us late (thread.c): an eighth of it */
 };
@@ -47,10 +47,10 @@ tam_wait tam_wait_begin(tam_call *call) {
 static void nap_quietly(const tam_wait *w, uint64_t now_ns) {
     uint64_t left_ns = w->call->quiet_until_ns - now_ns;
     uint64_t length_ns = (w->call->quiet_until_ns - w->begin_ns) / QUIET_NAPS;
-    if (length_ns < QUIET_LEAST_NS)
-        length_ns = QUIET_LEAST_NS;
-    if (length_ns > QUIET_MOST_NS)
-        length_ns = QUIET_MOST_NS;
+    if (length_ns < QUIET_MIN_NS)
+        length_ns = QUIET_MIN_NS;
+    if (length_ns > QUIET_MAX_NS)
+        length_ns = QUIET_MAX_NS;
     tam_sleep(length_ns < left_ns ? length_ns : left_ns);
 }
 

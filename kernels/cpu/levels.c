@@ -25,7 +25,7 @@ static bool have_avx512(void) {
 #endif
 
 const tam_tile_level tam_tile_levels[] = {
-    {"portable", tam_tile_portable, tam_widen_portable, always, "nothing special"},
+    {"portable", tam_tile_portable, tam_widen_portable, always, "any processor"},
 #ifdef TAM_HAVE_X86_KERNELS
     {"avx2", tam_tile_avx2, tam_widen_avx2, have_avx2, "AVX2"},
     {"avx512", tam_tile_avx512, tam_widen_avx512, have_avx512, "AVX-512 F, DQ, BW and VL, and BMI"},

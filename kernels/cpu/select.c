@@ -7,11 +7,11 @@
 #include <float.h>
 
 enum {
-    SMALL = 1 << 15,        /* up to so many entries: use all keys, without a guess */
-    SAMPLE_LEAST = 1 << 13, /* least keys in a sample */
-    SAMPLE_SHARE = 256,     /* sample one entry in so many, ... */
-    SAMPLE_LARGEST = 32,    /* ... or more, up to one in so many, ... */
-    SAMPLE_CHOSEN = 64,     /* ... so that about so many chosen ones are in the sample */
+    SMALL = 1 << 15,      /* up to so many entries: use all keys, without a guess */
+    SAMPLE_MIN = 1 << 13, /* least keys in a sample */
+    SAMPLE_SHARE = 256,   /* sample one entry in so many, ... */
+    SAMPLE_LARGEST = 32,  /* ... or more, up to one in so many, ... */
+    SAMPLE_CHOSEN = 64,   /* ... so that about so many chosen ones are in the sample */
     GUESSES = 3
 };
 
@@ -144,10 +144,10 @@ static size_t lesser(size_t a, size_t b) {
 /* How many keys to sample, so that the rank of the guess is meaningful. */
 static size_t sample_size(const tam_select *s, size_t own, size_t k) {
     double wanted = (double)own * SAMPLE_CHOSEN / (double)k;
-    size_t size = greater(own / SAMPLE_SHARE, SAMPLE_LEAST);
+    size_t size = greater(own / SAMPLE_SHARE, SAMPLE_MIN);
     if (wanted > (double)size)
         size = wanted < (double)own ? (size_t)wanted : own;
-    return lesser(size, lesser(s->room, greater(own / SAMPLE_LARGEST, SAMPLE_LEAST)));
+    return lesser(size, lesser(s->room, greater(own / SAMPLE_LARGEST, SAMPLE_MIN)));
 }
 
 /* Search for about one and a half times k entries; too many or too few change the aim. */

@@ -6,7 +6,7 @@
 #include "lib/base/base.h"
 
 enum { BLOCKS_PER_MULTIPROCESSOR = 4 }; /* as many as the registers of accumulate allow */
-static const uint64_t POOL_LEAST = 1 << 20;
+static const uint64_t POOL_MIN = 1 << 20;
 static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
 
 static uint32_t chunks_in(const tam_tile *tile) {
@@ -42,7 +42,7 @@ static tamis_status copy_grid(tam_cuda_row *row, const tam_grid *grid) {
 }
 
 /* Set the number of blocks, and sizes of lists that hold what the walk may write; see view.h. */
-static void size_up(tam_cuda_device *d, size_t capacity) {
+static void choose_sizes(tam_cuda_device *d, size_t capacity) {
     tam_cuda_grid *grid = &d->grid;
     uint32_t most = (grid->nchunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
     grid->blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
@@ -51,7 +51,7 @@ static void size_up(tam_cuda_device *d, size_t capacity) {
     uint64_t batches = (uint64_t)TAM_BATCH * ((uint64_t)grid->blocks * TAM_BLOCK_WARPS + 1);
     uint64_t pool = 2 * (uint64_t)capacity + batches;
     uint64_t enough = (uint64_t)TAM_CHUNK * grid->nchunks + grid->n;
-    pool = pool > POOL_LEAST ? pool : POOL_LEAST; /* cuts write there, see choose.c */
+    pool = pool > POOL_MIN ? pool : POOL_MIN; /* cuts write there, see choose.c */
     pool = pool < enough ? pool : enough;
     if (pool > UINT32_MAX - batches) /* the cursor of the pool must not wrap */
         pool = UINT32_MAX - batches;
@@ -59,7 +59,7 @@ static void size_up(tam_cuda_device *d, size_t capacity) {
     d->candidates.pool_capacity = (uint32_t)pool;
 }
 
-static void lay_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_inbox *out) {
+static void place_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_inbox *out) {
     uint32_t ngroups = d->grid.ngroups;
     out->turns = tam_cuda_take(a, ngroups, sizeof out->turns[0]);
     out->thresholds = tam_cuda_take(a, ngroups, sizeof out->thresholds[0]);
@@ -71,15 +71,15 @@ static void lay_inbox(const tam_cuda_device *d, tam_cuda_arena *a, tam_cuda_inbo
     out->reaching = tam_cuda_take(a, 1, sizeof out->reaching[0]);
 }
 
-static void lay_pinned(tam_cuda_row *row, tam_cuda_arena *a) {
+static void place_pinned(tam_cuda_row *row, tam_cuda_arena *a) {
     uint32_t ngroups = row->device.grid.ngroups;
-    lay_inbox(&row->device, a, &row->host);
+    place_inbox(&row->device, a, &row->host);
     row->outbox.found = tam_cuda_take(a, 1, sizeof row->outbox.found[0]);
     row->outbox.picked = tam_cuda_take(a, ngroups, sizeof row->outbox.picked[0]);
     row->outbox.group_sums = tam_cuda_take(a, ngroups, sizeof row->outbox.group_sums[0]);
 }
 
-static void lay_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a, tam_cuda_candidates *c) {
+static void place_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a, tam_cuda_candidates *c) {
     c->pool_index = tam_cuda_take(a, c->pool_capacity, sizeof c->pool_index[0]);
     c->pool_magnitude = tam_cuda_take(a, c->pool_capacity, sizeof c->pool_magnitude[0]);
     c->chunk_offset = tam_cuda_take(a, grid->nchunks, sizeof c->chunk_offset[0]);
@@ -90,7 +90,7 @@ static void lay_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a, tam_cud
     c->group = tam_cuda_take(a, c->capacity, sizeof c->group[0]);
 }
 
-static void lay_memory(tam_cuda_row *row, tam_cuda_arena *a) {
+static void place_memory(tam_cuda_row *row, tam_cuda_arena *a) {
     tam_cuda_device *d = &row->device;
     tam_cuda_grid *grid = &d->grid;
     grid->chunks = tam_cuda_take(a, grid->nchunks, sizeof grid->chunks[0]);
@@ -105,22 +105,22 @@ static void lay_memory(tam_cuda_row *row, tam_cuda_arena *a) {
     d->select.block_more = tam_cuda_take(a, grid->blocks, sizeof d->select.block_more[0]);
     d->select.block_ties = tam_cuda_take(a, grid->blocks, sizeof d->select.block_ties[0]);
     d->select.search = tam_cuda_take(a, 1, sizeof d->select.search[0]);
-    lay_candidates(grid, a, &d->candidates);
-    lay_inbox(d, a, &row->inbox);
+    place_candidates(grid, a, &d->candidates);
+    place_inbox(d, a, &row->inbox);
     row->indices = tam_cuda_take(a, TAM_CUDA_WALK, sizeof row->indices[0]);
     row->values = tam_cuda_take(a, TAM_CUDA_WALK, sizeof row->values[0]);
 }
 
 static tamis_status allocate(tam_cuda_row *row) {
     tam_cuda_arena memory = {0}, pinned = {0};
-    lay_memory(row, &memory);
-    lay_pinned(row, &pinned);
+    place_memory(row, &memory);
+    place_pinned(row, &pinned);
     TAM_TRY(tam_cuda_alloc(memory.used, "candidates and tables", &row->memory));
     TAM_TRY(tam_cuda_alloc_pinned(pinned.used, "parameters and results", &row->pinned));
     memory = (tam_cuda_arena){.base = row->memory};
     pinned = (tam_cuda_arena){.base = row->pinned};
-    lay_memory(row, &memory);
-    lay_pinned(row, &pinned);
+    place_memory(row, &memory);
+    place_pinned(row, &pinned);
     TAM_TRY(tam_cuda_lane_open(&row->work));
     TAM_TRY(tam_cuda_lane_open(&row->copy));
     return tam_cuda_event_open(&row->caller);
@@ -161,7 +161,7 @@ bool tam_cuda_row_idle(const tam_cuda_row *row) {
 
 void tam_cuda_row_close(tam_cuda_row *row) {
     if (!tam_cuda_row_idle(row)) {
-        tam_log(TAM_WARN, "device memory of a reducer is not freed: the device still works on it");
+        tam_log(TAM_WARN, "device memory of a reducer is not freed: the device is still using it");
     } else {
         tam_cuda_event_close(row->caller);
         tam_cuda_lane_close(&row->copy);
@@ -184,7 +184,7 @@ tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t c
     d->source = grid;
     d->nsegments = grid->groups[grid->ngroups - 1].segment + 1;
     TAM_TRY(copy_grid(row, grid));
-    size_up(d, capacity);
+    choose_sizes(d, capacity);
     TAM_TRY(allocate(row));
     return upload(row, grid);
 }

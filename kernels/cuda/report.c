@@ -69,10 +69,10 @@ static tamis_status poll(tam_cuda_step *s, uint64_t serial, bool *done, tam_cuda
 }
 
 /* Asking takes the driver's locks, which launches need: detect failures a little later instead. */
-static bool time_to_ask(tam_cuda_step *s) {
-    enum { ASK_EVERY_NS = 500000 };
+static bool poll_is_due(tam_cuda_step *s) {
+    enum { POLL_INTERVAL_NS = 500000 };
     uint64_t now_ns = tam_clock_ns();
-    if (now_ns - __atomic_load_n(&s->round->asked_ns, __ATOMIC_RELAXED) < ASK_EVERY_NS)
+    if (now_ns - __atomic_load_n(&s->round->asked_ns, __ATOMIC_RELAXED) < POLL_INTERVAL_NS)
         return false;
     __atomic_store_n(&s->round->asked_ns, now_ns, __ATOMIC_RELAXED);
     return true;
@@ -86,7 +86,7 @@ tamis_status tam_cuda_step_poll(tam_cuda_step *s, uint64_t serial, bool *done,
         return TAMIS_OK;
     }
     TAM_TRY(find_report(s, serial, done, out));
-    if (*done || !time_to_ask(s))
+    if (*done || !poll_is_due(s))
         return TAMIS_OK;
     TAM_TRY(tam_cuda_enter(s->device->device, &guard));
     tamis_status status = poll(s, serial, done, out);

@@ -128,7 +128,8 @@ bool tam_cuda_round_idle(tam_cuda_round *r, uint32_t rank) {
     r->hangs = tam_cuda_round_gather(r) != TAMIS_OK ||
                tam_cuda_lane_wait(&r->lane, "the last step") != TAMIS_OK;
     if (r->hangs)
-        tam_log(TAM_WARN, "rank %u: a step on the CUDA device never ended; its memory stays", rank);
+        tam_log(TAM_WARN, "rank %u: a step on the CUDA device never ended; its memory is not freed",
+                rank);
     return !r->hangs;
 }
 

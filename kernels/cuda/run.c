@@ -133,21 +133,22 @@ static tamis_status launch_part(tam_cuda_step *s, int part, tam_cuda_enqueue enq
     return TAMIS_OK;
 }
 
-static tamis_status play_part(tam_cuda_step *s, int part, tam_cuda_enqueue enqueue, void *context,
-                              uint32_t by) {
+static tamis_status launch_traced(tam_cuda_step *s, int part, tam_cuda_enqueue enqueue,
+                                  void *context, uint32_t by) {
     tam_cuda_range_begin(s->names[part]);
     tamis_status status = launch_part(s, part, enqueue, context, by);
     tam_cuda_range_end();
     return status;
 }
 
-static tamis_status play(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context, uint32_t by) {
+static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context,
+                                 uint32_t by) {
     tam_cuda_round *r = s->round;
-    TAM_TRY(play_part(s, 0, enqueue, context, by));
+    TAM_TRY(launch_traced(s, 0, enqueue, context, by));
     if (!is_several(s))
         return TAMIS_OK;
     TAM_TRY(follow(r->travel, r->lane.stream, r->sealed));
-    return play_part(s, 1, enqueue, context, by);
+    return launch_traced(s, 1, enqueue, context, by);
 }
 
 /* -- graphs ----------------------------------------------------------------------------------- */
@@ -216,7 +217,7 @@ static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target,
     TAM_TRY(follow(r->lane.stream, stream, r->given));
     TAM_TRY(await_step_before(s));
     TAM_TRY(aim(s, target, TAM_CUDA_BY_HOST));
-    TAM_TRY(play(s, enqueue, context, TAM_CUDA_BY_HOST));
+    TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_HOST));
     if (!tam_cuda_is_last(s))
         return TAMIS_OK;
     TAM_CUDA_TRY(cudaEventRecord(r->ready, r->travel), "marking a result");
@@ -245,7 +246,7 @@ static tamis_status run_captured(tam_cuda_step *s, const tam_accumulate *target,
     TAM_TRY(leave_to_caller(s));
     TAM_TRY(follow(r->lane.stream, stream, r->fork));
     TAM_TRY(aim(s, target, TAM_CUDA_BY_CALLER));
-    TAM_TRY(play(s, enqueue, context, TAM_CUDA_BY_CALLER));
+    TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_CALLER));
     if (!tam_cuda_is_last(s))
         return TAMIS_OK;
     TAM_TRY(s->kind->finish(r->steps[0], TAM_CUDA_BY_CALLER));

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { LEAST_MAJOR = 8 }; /* least compute capability that the kernels are compiled for */
+enum { MIN_MAJOR = 8 }; /* least compute capability that the kernels are compiled for */
 
 /* -- errors and the current device ------------------------------------------------------------ */
 
@@ -75,7 +75,7 @@ tamis_status tam_cuda_alloc(size_t bytes, const char *what, void **out) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&left, &all);
         return tam_fail(TAMIS_E_NOMEM,
-                        "no device memory for %s: %zu bytes asked for, %zu of %zu are free", what,
+                        "no device memory for %s: %zu bytes requested, %zu of %zu are free", what,
                         least, left, all);
     }
     if (error != cudaSuccess)
@@ -100,7 +100,7 @@ tamis_status tam_cuda_alloc_pinned(size_t bytes, const char *what, void **out) {
     cudaError_t error = cudaHostAlloc(&memory, least, cudaHostAllocPortable | cudaHostAllocMapped);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return tam_fail(TAMIS_E_NOMEM, "no pinned host memory for %s: %zu bytes asked for", what,
+        return tam_fail(TAMIS_E_NOMEM, "no pinned host memory for %s: %zu bytes requested", what,
                         least);
     }
     if (error != cudaSuccess)
@@ -280,10 +280,10 @@ const char *tam_cuda_reason(void) {
     }
     if (count == 0)
         return "no CUDA device can be used: the driver finds none";
-    if (major < LEAST_MAJOR) {
+    if (major < MIN_MAJOR) {
         snprintf(reason, sizeof reason,
-                 "the current CUDA device has compute capability %d.%d; %d.0 is the least", major,
-                 minor, LEAST_MAJOR);
+                 "the current CUDA device has compute capability %d.%d; at least %d.0 is required",
+                 major, minor, MIN_MAJOR);
         return reason;
     }
     return NULL;

@@ -57,7 +57,7 @@ struct council {
     double squares[TAM_BUCKETS_MAX];
 };
 
-static __device__ void hear(const tam_cuda_exchange &x, uint32_t b, council *all) {
+static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, council *all) {
     const tam_cuda_scratch *scratch = x.all[b].scratch;
     const tam_cuda_verdict *v = &scratch->verdict;
     if (v->status == TAMIS_E_PROTOCOL)
@@ -129,7 +129,7 @@ static __device__ void decide(const tam_cuda_exchange &x) {
     }
     __syncthreads();
     if (b < x.nbuckets)
-        hear(x, b, &all);
+        add_verdict(x, b, &all);
     for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS)
         atomicMax(&all.picked_max, count_of(x, r));
     __syncthreads();
@@ -248,8 +248,8 @@ struct own_figures {
     uint32_t picked[TAM_BUCKETS_MAX], keys[TAM_BUCKETS_MAX], targets[TAM_BUCKETS_MAX];
 };
 
-static __device__ void bring_figures(const tam_cuda_exchange &x, const uint64_t *targets,
-                                     own_figures *out) {
+static __device__ void load_figures(const tam_cuda_exchange &x, const uint64_t *targets,
+                                    own_figures *out) {
     uint32_t b = threadIdx.x;
     if (b < x.nbuckets) {
         out->picked[b] = x.all[b].picked->count;
@@ -320,7 +320,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     double acc_sum = 0.0;
     for (uint32_t b = 0; b < x.nbuckets; b++)
         acc_sum = add_groups(x.all[b].group_sums, x.all[b].grid.ngroups, acc_sum);
-    bring_figures(x, targets, &own);
+    load_figures(x, targets, &own);
     if (threadIdx.x > 0)
         return;
     uint64_t serial = ++x.common->serials[lane];

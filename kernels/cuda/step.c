@@ -75,7 +75,7 @@ static tamis_status fill(tam_cuda_step *s) {
 }
 
 /* Free host memory only. */
-static void forget(tam_cuda_step *s) {
+static void free_step(tam_cuda_step *s) {
     tam_free(s->pieces);
     tam_free(s->grads_now);
     tam_free(s);
@@ -89,7 +89,7 @@ static void release(tam_cuda_step *s) {
     tam_cuda_free(s->memory);
     if (!s->plan.first && s->round)
         tam_cuda_round_close(s->round);
-    forget(s);
+    free_step(s);
 }
 
 tamis_status tam_cuda_step_make(tam_cuda_step *s, tam_cuda_step **out) {
@@ -106,7 +106,7 @@ tamis_status tam_cuda_step_make(tam_cuda_step *s, tam_cuda_step **out) {
     return status;
 
 err_step:
-    forget(s);
+    free_step(s);
     return status;
 }
 
@@ -119,7 +119,7 @@ void tam_cuda_step_close(tam_cuda_step *s) {
         s->device->hangs = true; /* broken: nothing can run or be freed there */
         if (!s->plan.first)
             tam_cuda_round_forget(s->round);
-        forget(s);
+        free_step(s);
         return;
     }
     s->device->hangs = !tam_cuda_round_idle(s->round, s->plan.rank);

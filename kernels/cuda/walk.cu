@@ -5,11 +5,11 @@
  */
 #include "kernels/cuda/gradient.cuh"
 
-static const uint32_t BLOCKS_MOST = 2048;
+static const uint32_t BLOCKS_MAX = 2048;
 
 static uint32_t blocks_for(uint32_t most) {
     uint32_t blocks = most / TAM_BLOCK_THREADS + 1;
-    return blocks < BLOCKS_MOST ? blocks : BLOCKS_MOST;
+    return blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
@@ -100,7 +100,7 @@ extern "C" int tam_launch_count_reaching(const float *acc, uint64_t n, uint32_t 
 extern "C" int tam_launch_mark_rows(const float *acc, uint32_t length, uint32_t nrows,
                                     unsigned char *marks, void *stream) {
     uint32_t blocks = nrows / TAM_BLOCK_WARPS + 1;
-    return tam_launch(mark_rows, blocks < BLOCKS_MOST ? blocks : BLOCKS_MOST, stream, acc, length,
+    return tam_launch(mark_rows, blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX, stream, acc, length,
                       nrows, marks);
 }
 

@@ -14,9 +14,9 @@ uint64_t tam_clock_ns(void) {
  * slice of milliseconds; a nap costs only its length, since its timer wakes the thread. Naps of an
  * eighth of the time waited so far make a wait at most an eighth longer. */
 void tam_nap(uint64_t waited_ns) {
-    enum { LEAST_NS = 2000, MOST_NS = 200000 };
+    enum { MIN_NS = 2000, MAX_NS = 200000 };
     uint64_t length_ns = waited_ns / 8;
-    tam_sleep(length_ns < LEAST_NS ? LEAST_NS : length_ns > MOST_NS ? MOST_NS : length_ns);
+    tam_sleep(length_ns < MIN_NS ? MIN_NS : length_ns > MAX_NS ? MAX_NS : length_ns);
 }
 
 void tam_sleep(uint64_t ns) {

@@ -55,23 +55,23 @@ uint64_t tam_sum_head(const tam_head *head, size_t head_bytes) {
 
 const char *tam_refusal_words(uint32_t refusal) {
     static const char *const words[TAM_REFUSALS] = {
-        [TAM_REFUSED_NOTHING] = "nothing was wrong",
-        [TAM_REFUSED_MAGIC] = "it did not arrive, or is of another call (magic number)",
+        [TAM_REFUSED_NOTHING] = "no error",
+        [TAM_REFUSED_MAGIC] = "it did not arrive, or belongs to another call (magic number)",
         [TAM_REFUSED_RANK] = "it names another rank",
         [TAM_REFUSED_CONFIG] = "it comes from another reducer, configuration, density or packing; "
                                "use reducers in the same order on all ranks",
-        [TAM_REFUSED_STEP] = "it is of another step",
-        [TAM_REFUSED_COUNT] = "its count exceeds the slot",
-        [TAM_REFUSED_LEADER] = "it holds picks, and another rank leads",
-        [TAM_REFUSED_BYTES] = "its indices cannot take so many bytes",
+        [TAM_REFUSED_STEP] = "it belongs to another step",
+        [TAM_REFUSED_COUNT] = "its count exceeds the size of the slot",
+        [TAM_REFUSED_LEADER] = "it holds picks, but another rank leads this step",
+        [TAM_REFUSED_BYTES] = "its indices take an impossible number of bytes",
         [TAM_REFUSED_CHECKSUM] = "its checksum is wrong",
-        [TAM_REFUSED_CODE] = "its indices cannot be read",
-        [TAM_REFUSED_RESULT] = "its result of the step before differs: values were damaged on "
-                               "their way; go back to an older state",
-        [TAM_REFUSED_ORDER] = "its indices do not ascend or lie past the end",
-        [TAM_REFUSED_OWNER] = "it holds an index that is not its to pick",
-        [TAM_REFUSED_ABSENT] = "sums are missing: a rank refused a slot, or the exchange was given "
-                               "up",
+        [TAM_REFUSED_CODE] = "its indices cannot be decoded",
+        [TAM_REFUSED_RESULT] = "its result of the previous step differs: values were damaged in "
+                               "transit; load an older state",
+        [TAM_REFUSED_ORDER] = "its indices are not ascending or lie past the end",
+        [TAM_REFUSED_OWNER] = "it holds an index that its rank does not own",
+        [TAM_REFUSED_ABSENT] =
+            "sums are missing: a rank refused a slot, or the exchange was abandoned",
     };
     return refusal < TAM_REFUSALS ? words[refusal] : "unknown reason";
 }

@@ -33,13 +33,13 @@ static bool write_line(FILE *file, tam_log_level level, const char *line) {
 }
 
 /* A line that cannot be written to the file, perhaps because a disk is full, goes to stderr. */
-static void give_line(tam_log_level level, const char *line) {
+static void emit_line(tam_log_level level, const char *line) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     if (write_line(target, level, line) || target == stderr)
         return;
     if (!atomic_flag_test_and_set(&told))
         write_line(stderr, TAM_WARN,
-                   "cannot write to TAMIS_LOG_FILE; what it does not take is here");
+                   "cannot write to TAMIS_LOG_FILE; messages it does not take are written here");
     write_line(stderr, level, line);
 }
 
@@ -52,5 +52,5 @@ void tam_log(tam_log_level level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    give_line(level, line);
+    emit_line(level, line);
 }

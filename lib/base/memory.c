@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 
 /* Large vectors get huge pages: with small pages, random reads would cost a table walk each. */
-enum { HUGE_PAGE = 1 << 21, HUGE_LEAST = 4 * HUGE_PAGE };
+enum { HUGE_PAGE = 1 << 21, HUGE_MIN = 4 * HUGE_PAGE };
 
 static atomic_long budget = -1;
 static _Atomic uint64_t made, freed;
@@ -25,7 +25,7 @@ static bool spend(void) {
 void *tam_alloc(size_t bytes) {
     if (!spend() || bytes > SIZE_MAX - HUGE_PAGE)
         return NULL;
-    size_t align = bytes >= HUGE_LEAST ? HUGE_PAGE : 64;
+    size_t align = bytes >= HUGE_MIN ? HUGE_PAGE : 64;
     size_t rounded = ((bytes ? bytes : 1) + align - 1) / align * align;
     void *memory = aligned_alloc(align, rounded);
     if (!memory)

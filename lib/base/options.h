@@ -45,53 +45,59 @@ typedef struct tam_option {
 /* clang-format off */
 #define TAM_CONFIG_OPTIONS(row) \
     row(density, REAL, STATE, DBL_TRUE_MIN, 1, NAN, "in (0, 1]", \
-        "share of the entries that travel") \
-    row(output, WORD, STATE, 0, 1, NAN, "dense|sparse", "what wait leaves behind") \
-    row(op, WORD, STATE, 0, 1, NAN, "mean|sum", "over ranks") \
-    row(nonfinite, WORD, STATE, 0, 2, NAN, "error|skip|drop", "what becomes of NaN and Inf") \
+        "share of the entries that are sent") \
+    row(output, WORD, STATE, 0, 1, NAN, "dense|sparse", "form of the result") \
+    row(op, WORD, STATE, 0, 1, NAN, "mean|sum", "reduction over ranks") \
+    row(nonfinite, WORD, STATE, 0, 2, NAN, "error|skip|drop", "what happens on NaN and Inf") \
     row(block, U32, STATE, 0, 65536, NAN, "0 or a multiple of 32 up to 65536", \
-        "elements of a block of ownership; 0: by length") \
+        "elements per ownership block; 0: by length") \
     row(overselect, REAL, STATE, 1.1, 8, 0, "0 or 1.1 to 8", \
-        "candidates aimed at, in units of k; 0: 1.5") \
+        "target number of candidates, in units of k; 0: 1.5") \
     row(capacity, REAL, STATE, 0.1, 1e6, 0, "0 or 0.1 to 1e6", \
-        "slots of learned counts, in units of k / ranks; 0: they grow") \
+        "slot size for learned counts, in units of k / ranks; 0: slots grow") \
     row(threshold, REAL, STATE, 1e-38, 1e38, 0, "0 or a positive magnitude", \
-        "first one, or the fixed one; 0: as published") \
-    row(bucket_length, U64, STATE, 0, 0, NAN, "", "elements of a bucket; 0: one bucket") \
+        "first threshold, or the fixed one; 0: as published") \
+    row(bucket_length, U64, STATE, 0, 0, NAN, "", "elements per bucket; 0: one bucket") \
     row(link_latency_us, REAL, STATE, 1e-3, 1e7, 0, "0 or 0.001 to 1e7", \
-        "of an empty message; 0: 50, with exchange auto measured") \
+        "latency of an empty message; 0: 50, or measured with exchange auto") \
     row(link_gbit, REAL, STATE, 1e-6, 1e6, 0, "0 or 1e-6 to 1e6", \
-        "of one rank; 0: 1, with exchange auto measured") \
-    row(share, WORD, STATE, 0, 1, NAN, "norm|length", "how buckets divide k") \
+        "bandwidth of one rank; 0: 1, or measured with exchange auto") \
+    row(share, WORD, STATE, 0, 1, NAN, "norm|length", "how k is divided over the buckets") \
     row(density_max, REAL, STATE, DBL_TRUE_MIN, 1, 0, "0 or from density to 1", \
-        "the most that may be set later; 0: density") \
-    row(ranks_per_node, U32, STATE, 0, UINT32_MAX, NAN, "", "hierarchical exchange; 0: flat") \
-    row(residual_decay, REAL, STATE, 0, 1, -1, "0 to 1, nor -1: as advised", \
-        "what a residual is multiplied by in a step") \
-    row(device, WORD, RANKS, 0, 1, NAN, "cpu|cuda", "where gradients lie") \
-    row(grad_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", "type of gradients") \
+        "largest density that may be set later; 0: density") \
+    row(ranks_per_node, U32, STATE, 0, UINT32_MAX, NAN, "", \
+        "ranks per node of the hierarchical exchange; 0: flat exchange") \
+    row(residual_decay, REAL, STATE, 0, 1, -1, "0 to 1 or -1 (as advised)", \
+        "factor on the residual in every step") \
+    row(device, WORD, RANKS, 0, 1, NAN, "cpu|cuda", "memory that holds the gradients") \
+    row(grad_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", \
+        "element type of gradients") \
     row(index_format, WORD, RANKS, 0, TAMIS_INDEX_END - 1, NAN, \
         "auto" TAMIS_INDEX_FORMATS(TAM_OPTION_WORD_OF), \
-        "how indices travel") \
+        "encoding of indices on the wire") \
     row(wire_type, WORD, RANKS, 0, TAMIS_WIRE_END - 1, NAN, \
-        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), "how values travel") \
+        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), "encoding of values on the wire") \
     row(wire_type_sum, WORD, RANKS, 0, TAMIS_WIRE_END - 1, NAN, \
-        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), "how sums of them travel") \
-    row(threads, U32, RANK, 0, 256, NAN, "0 to 256", "of the CPU kernels; 0: TAMIS_THREADS") \
-    row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", "who makes the pass over the gradient")
+        "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), \
+        "encoding of sums of values on the wire") \
+    row(threads, U32, RANK, 0, 256, NAN, "0 to 256", \
+        "threads of the CPU kernels; 0: TAMIS_THREADS") \
+    row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", \
+        "thread that makes the pass over the gradient")
 
 /* The same for tamis_update; rules other than Adam have only the rows before beta2. */
 #define TAM_UPDATE_OPTIONS(row) \
-    row(rule, WORD, STATE, 0, 1, NAN, "adam|momentum", "what a gradient becomes") \
-    row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1), nor -1: as advised", \
+    row(rule, WORD, STATE, 0, 1, NAN, "adam|momentum", "update rule") \
+    row(beta1, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1) or -1 (as advised)", \
         "decay of the first moment") \
-    row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6, nor 0: as advised", \
-        "factor of the result") \
+    row(scale, REAL, RANKS, 1e-6, 1e6, NAN, "1e-6 to 1e6 or 0 (as advised)", \
+        "factor on the result") \
     row(beta2, REAL, STATE, 0, 1 - DBL_EPSILON / 2, NAN, "in [0, 1)", \
         "decay of the second moment") \
-    row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", "added to its root") \
+    row(epsilon, REAL, STATE, 1e-38, 1e38, NAN, "1e-38 to 1e38", \
+        "added to the root of the second moment") \
     row(match, REAL, RANKS, 0.01, 100, 0, "0 or 0.01 to 100", \
-        "norm of a step, of a rank's own; 0: by scale")
+        "norm of a step, in units of that of a rank's own; 0: by scale")
 /* clang-format on */
 
 #define TAM_OPTION_ENUMERATOR(name, ...) TAM_CONFIG_##name,

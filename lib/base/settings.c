@@ -32,26 +32,27 @@ static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512", 0, 0, "auto",
      "Instruction set of the CPU kernels; all give the same bits."},
     {"TAMIS_ENERGY", TEXT, "auto, none" TAMIS_ENERGY_SOURCES(COMMA_AND) "; several joined by ','",
-     0, 0, "auto", "Counters of energy that a meter reads where the configuration names none."},
+     0, 0, "auto", "Energy counters that a meter reads if the configuration names none."},
     {"TAMIS_GRAPHS", CHOICE, "off|on", 0, 0, "on",
-     "Whether steps that a CUDA device runs by itself are launched as one graph; the same on all "
-     "ranks."},
+     "Whether steps that a CUDA device runs by itself are launched as one graph; must be the same "
+     "on all ranks."},
     {"TAMIS_LOG", CHOICE, "off|error|warn|info|debug", 0, 0, "warn",
-     "Least important messages that are written; error: the sentence of every call that fails."},
+     "Lowest level of the messages that are written; error: the message of every failed call."},
     {"TAMIS_LOG_FILE", TEXT, "a path", 0, 0, "",
-     "File that messages are appended to; empty: stderr."},
+     "File to which messages are appended; empty: stderr."},
     {"TAMIS_NVML_PATH", TEXT, "a path", 0, 0, "",
-     "NVIDIA's management library; empty: libnvidia-ml.so.1 where the loader finds it."},
+     "Path of NVIDIA's management library; empty: libnvidia-ml.so.1 from the loader's search "
+     "path."},
     {"TAMIS_SYSFS_ROOT", TEXT, "a path", 0, 0, "",
-     "Folder put before every path under /sys and /proc that a meter reads (containers, tests)."},
+     "Prefix of every path under /sys and /proc that a meter reads (containers, tests)."},
     {"TAMIS_THREADS", NUMBER, "1 to 256", 1, 256, "1",
-     "Threads of the CPU kernels where the configuration says 0; needs a build with OpenMP."},
+     "Threads of the CPU kernels if the configuration says 0; needs a build with OpenMP."},
     {"TAMIS_TIMEOUT_MS", NUMBER, "1 to 86400000", 1, 86400000, "300000",
-     "Deadline of every wait where the configuration says 0, in milliseconds."},
+     "Deadline of every wait in milliseconds, if the configuration says 0."},
     {"TAMIS_TRANSPORT", CHOICE, "auto|mpi|torch|nccl|local", 0, 0, "auto",
-     "What the Python package makes a communicator of where the caller does not say."},
+     "Transport of the Python package's communicators if the caller names none."},
     {"TAMIS_WAIT", CHOICE, "auto|spin|nap", 0, 0, "auto",
-     "How threads wait for other ranks until tamis_comm_set_waiting says otherwise."},
+     "How threads wait for other ranks until tamis_comm_set_waiting changes it."},
 };
 
 typedef struct setting_value {
@@ -126,7 +127,7 @@ static void warn_unknown(const char *name, size_t length) {
     warn(copy, strchr(name, '=') + 1, hint);
 }
 
-static void look_for_unknown(void) {
+static void check_for_unknown(void) {
     for (char **entry = environ; entry && *entry; entry++) {
         const char *equals = strchr(*entry, '=');
         if (!equals || strncmp(*entry, "TAMIS_", 6) != 0)
@@ -155,7 +156,7 @@ static void read_environment(void) {
             warn(row->name, text, what);
         }
     }
-    look_for_unknown();
+    check_for_unknown();
 }
 
 static const setting_value *get(size_t id) {

@@ -12,45 +12,45 @@ typedef struct status_row {
 } status_row;
 
 static const status_row rows[] = {
-    {TAMIS_OK, "TAMIS_OK", "The call did what it promises.", "Nothing."},
+    {TAMIS_OK, "TAMIS_OK", "The call succeeded.", "Nothing."},
     {TAMIS_E_ARGUMENT, "TAMIS_E_ARGUMENT",
      "An argument is NULL, out of range, misaligned or overlapping.",
-     "Read the sentence, correct the call and make it again."},
-    {TAMIS_E_STATE, "TAMIS_E_STATE", "The call came out of order.",
-     "Read the sentence and put the calls in order: initialise MPI first, pair every start with "
-     "one wait, save and load between steps."},
+     "Read the error message, correct the call and retry."},
+    {TAMIS_E_STATE, "TAMIS_E_STATE", "The call was made out of order.",
+     "Read the error message and correct the order of calls: initialise MPI first, pair every "
+     "start with one wait, save and load between steps."},
     {TAMIS_E_NOMEM, "TAMIS_E_NOMEM", "Memory could not be allocated.",
-     "Free memory, use fewer ranks a node or a smaller capacity, and create again."},
+     "Free memory, use fewer ranks per node or a smaller capacity, and repeat the call."},
     {TAMIS_E_UNSUPPORTED, "TAMIS_E_UNSUPPORTED",
-     "A valid wish that this build or this combination cannot fulfil.",
-     "Read the sentence; tamis_info says what was built and which schemes there are."},
+     "The request is valid, but this build or this combination of options does not support it.",
+     "Read the error message; tamis_info lists what was built and which schemes exist."},
     {TAMIS_E_MISMATCH, "TAMIS_E_MISMATCH",
      "The ranks were configured differently; every rank got this status.",
      "Give the named field the same value on all ranks."},
     {TAMIS_E_IO, "TAMIS_E_IO", "A file could not be read or written.",
-     "Check the path, the rights and the free space; the file that was there is intact."},
+     "Check the path, the permissions and the free space; a file that existed before is intact."},
     {TAMIS_E_FORMAT, "TAMIS_E_FORMAT",
      "A state file is damaged, truncated, or belongs to another reducer.",
-     "Take an older file, or one of this rank, layout, scheme and number of ranks."},
+     "Use an older file, or one that matches this rank, layout, scheme and number of ranks."},
     {TAMIS_E_NONFINITE, "TAMIS_E_NONFINITE",
-     "The gradient of at least one rank held NaN or Inf; every rank got this status and applied "
-     "nothing.",
-     "Look for the cause (learning rate, loss scale, input); the next step may follow as it is."},
+     "The gradient of at least one rank held NaN or Inf; every rank got this status and none "
+     "applied the step.",
+     "Find the cause (learning rate, loss scale, input); training can continue with the next "
+     "step."},
     {TAMIS_E_TIMEOUT, "TAMIS_E_TIMEOUT", "A rank did not answer before the deadline.",
-     "Save the state and leave; look for the rank that most sentences name; raise "
-     "TAMIS_TIMEOUT_MS if the ranks are only uneven."},
+     "Save the state and exit; check the rank that most error messages name; raise "
+     "TAMIS_TIMEOUT_MS if ranks are merely slow."},
     {TAMIS_E_TRANSPORT, "TAMIS_E_TRANSPORT",
-     "The transport below (MPI, NCCL, the caller's callback) reported an error.",
-     "Save the state and leave; the sentence holds the transport's own words."},
+     "The underlying transport (MPI, NCCL, the caller's callback) reported an error.",
+     "Save the state and exit; the error message includes that of the transport."},
     {TAMIS_E_PROTOCOL, "TAMIS_E_PROTOCOL",
-     "A message was refused (wrong step, wrong hash, damaged), or the ranks were found to hold "
-     "different results.",
-     "Save the state and leave; ranks made different calls, or the network damages data."},
+     "A message was refused (wrong step, wrong hash, damaged), or the results of the ranks differ.",
+     "Save the state and exit; the ranks made different calls, or the network corrupts data."},
     {TAMIS_E_ABORTED, "TAMIS_E_ABORTED", "The communicator was aborted.",
-     "Save the state and leave; the rank that aborted knows why."},
+     "Save the state and exit; the rank that aborted reports why."},
     {TAMIS_E_DEVICE, "TAMIS_E_DEVICE", "The accelerator reported an error.",
-     "Save the state and leave. After some errors (an illegal address, a device that fell off the "
-     "bus) the device's memory is gone and saving says so: go on from the last state file."},
+     "Save the state and exit. After some errors (an illegal address, a device that fell off the "
+     "bus) the device's memory is lost and saving fails: resume from the last state file."},
 };
 
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -61,9 +61,9 @@ static bool raised;
 
 /* Hashes of the sentences that this thread logged last: a loop that continues despite a failure
  * would log the same few again and again. */
-enum { HEARD = 4 };
-static _Thread_local uint64_t heard[HEARD];
-static _Thread_local unsigned next_heard;
+enum { RECENT = 4 };
+static _Thread_local uint64_t recent[RECENT];
+static _Thread_local unsigned next_recent;
 
 static const status_row *find(tamis_status status) {
     for (size_t i = 0; i < ROWS; i++) {
@@ -113,11 +113,11 @@ static bool is_new(const char *sentence) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
     for (const char *at = sentence; *at; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    for (int i = 0; i < HEARD; i++) {
-        if (heard[i] == hash)
+    for (int i = 0; i < RECENT; i++) {
+        if (recent[i] == hash)
             return false;
     }
-    heard[next_heard++ % HEARD] = hash;
+    recent[next_recent++ % RECENT] = hash;
     return true;
 }
 

@@ -6,14 +6,15 @@ tamis_status tam_struct_copy(const char *name, void *ours, size_t our_size, size
     size_t size;
     memcpy(&size, theirs, sizeof size);
     if (size < required || size > 65536)
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "%s.size is %zu, not at least %zu: set the struct by its _INIT macro", name,
-                        size, required);
+        return tam_fail(
+            TAMIS_E_ARGUMENT,
+            "%s.size is %zu, must be at least %zu: initialise the struct with its _INIT macro",
+            name, size, required);
     const unsigned char *bytes = theirs;
     for (size_t i = our_size; i < size; i++) {
         if (bytes[i] != 0)
             return tam_fail(TAMIS_E_UNSUPPORTED,
-                            "%s has a field at byte %zu that version %d.%d does not know", name, i,
+                            "%s sets a field at byte %zu that version %d.%d does not know", name, i,
                             TAMIS_VERSION_MAJOR, TAMIS_VERSION_MINOR);
     }
     memcpy(ours, theirs, size < our_size ? size : our_size);
@@ -30,8 +31,8 @@ tamis_status tam_struct_give_part(const char *name, const void *ours, size_t our
     size_t size;
     memcpy(&size, theirs, sizeof size);
     if (size < required || size > 65536)
-        return tam_fail(TAMIS_E_ARGUMENT, "%s.size is %zu: set the struct by its _INIT macro", name,
-                        size);
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "%s.size is %zu: initialise the struct with its _INIT macro", name, size);
     memset(theirs, 0, size);
     memcpy(theirs, ours, size < our_size ? size : our_size);
     memcpy(theirs, &size, sizeof size);

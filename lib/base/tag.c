@@ -16,7 +16,7 @@ void tam_tag_seal(tam_tag *tag) {
 static tamis_status refuse_place(const tam_tag *a, const tam_tag *b) {
     return tam_fail(TAMIS_E_PROTOCOL,
                     "rank %llu sums %llu elements from element %llu on, rank %llu sums %llu from "
-                    "element %llu on: the ranks have other layouts",
+                    "element %llu on: their layouts differ",
                     (unsigned long long)a->rank, (unsigned long long)a->count,
                     (unsigned long long)a->begin, (unsigned long long)b->rank,
                     (unsigned long long)b->count, (unsigned long long)b->begin);
@@ -26,10 +26,10 @@ tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs) 
     const tam_tag *mine = call->tag;
     unsigned long long own = mine->rank, other = from;
     if (theirs->check != hash_of(theirs) || theirs->rank != from)
-        return tam_fail(TAMIS_E_PROTOCOL,
-                        "the tag of rank %llu, as rank %llu got it, was refused: its checksum is "
-                        "wrong",
-                        other, own);
+        return tam_fail(
+            TAMIS_E_PROTOCOL,
+            "the tag of rank %llu, as received by rank %llu, was refused: its checksum is wrong",
+            other, own);
     if (theirs->reducer != mine->reducer)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "rank %llu sums for reducer %llu of the communicator, rank %llu for "
@@ -37,11 +37,10 @@ tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs) 
                         own, (unsigned long long)mine->reducer, other,
                         (unsigned long long)theirs->reducer);
     if (theirs->step != mine->step)
-        return tam_fail(TAMIS_E_PROTOCOL,
-                        "rank %llu is at step %llu, rank %llu at step %llu: all ranks must make "
-                        "the same steps",
-                        own, (unsigned long long)mine->step, other,
-                        (unsigned long long)theirs->step);
+        return tam_fail(
+            TAMIS_E_PROTOCOL,
+            "rank %llu is at step %llu, rank %llu at step %llu: all ranks must run the same steps",
+            own, (unsigned long long)mine->step, other, (unsigned long long)theirs->step);
     if (theirs->begin != mine->begin || theirs->count != mine->count)
         return refuse_place(mine, theirs);
     call->notes += theirs->note;

@@ -30,7 +30,7 @@ static double lateness(const bubble *b, uint32_t s, uint64_t entries) {
 }
 
 /* The number of entries whose exchange ends at the level. */
-static double wish(const bubble *b, uint32_t s, double level) {
+static double entries_at(const bubble *b, uint32_t s, double level) {
     tam_bounds bounds = bounds_of(b, s);
     return tam_rule_clip((level + b->windows_s[s]) / b->entry_s[s], (double)bounds.low,
                          (double)bounds.high);
@@ -47,7 +47,7 @@ static double find_level(const bubble *b, uint64_t k) {
     for (int i = 0; i < HALVINGS; i++) {
         double middle = 0.5 * low + 0.5 * high, sum = 0.0;
         for (uint32_t s = 0; s < b->nstages; s++)
-            sum += wish(b, s, middle);
+            sum += entries_at(b, s, middle);
         if (sum < (double)k)
             low = middle;
         else
@@ -68,5 +68,5 @@ void tam_bubble_divide(uint64_t k, uint32_t nstages, const uint64_t *lengths,
     double level = find_level(&b, k);
     tam_rounding rounding = tam_rounding_begin(k, nstages, lengths, even);
     for (uint32_t s = 0; s < nstages; s++)
-        shares[s] = tam_rounding_next(&rounding, bounds_of(&b, s), wish(&b, s, level));
+        shares[s] = tam_rounding_next(&rounding, bounds_of(&b, s), entries_at(&b, s, level));
 }

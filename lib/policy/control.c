@@ -21,7 +21,7 @@ tamis_status tam_control_open(tam_scheme scheme, const tam_grid *grid, uint64_t 
     c.order = tam_alloc_array(grid->ngroups, sizeof c.order[0]);
     tamis_status status = TAMIS_OK;
     if (!c.levels || !c.thresholds || !c.weights || !c.budgets || !c.norms || !c.order)
-        status = tam_fail(TAMIS_E_NOMEM, "no memory to steer %u groups", grid->ngroups);
+        status = tam_fail(TAMIS_E_NOMEM, "no memory to control %u groups", grid->ngroups);
     else if (scheme.threshold == TAM_THRESHOLD_SAGE)
         status = tam_sage_open(grid->n, &c.sage);
     if (status != TAMIS_OK) {

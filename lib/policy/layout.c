@@ -14,10 +14,10 @@ static tamis_status check(const tamis_segment *segments, size_t nsegments) {
             return tam_fail(TAMIS_E_ARGUMENT, "segment %zu (%s) has length 0; leave it out", i,
                             segments[i].name ? segments[i].name : "unnamed");
         if (segments[i].length > TAM_LENGTH_MAX - total)
-            return tam_fail(TAMIS_E_ARGUMENT,
-                            "segment %zu takes the layout beyond %llu elements; use several "
-                            "reducers",
-                            i, (unsigned long long)TAM_LENGTH_MAX);
+            return tam_fail(
+                TAMIS_E_ARGUMENT,
+                "segment %zu extends the layout beyond %llu elements; use several reducers", i,
+                (unsigned long long)TAM_LENGTH_MAX);
         total += segments[i].length;
     }
     return TAMIS_OK;
@@ -80,12 +80,13 @@ tamis_status tamis_layout_set_rows(tamis_layout *layout, size_t segment, uint64_
     if (!layout)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_layout_set_rows: layout is NULL");
     if (segment >= layout->nsegments)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_layout_set_rows: there is no segment %zu of %u",
-                        segment, layout->nsegments);
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_layout_set_rows: segment %zu is out of range: there are %u", segment,
+                        layout->nsegments);
     uint32_t length = tam_segment_length(layout, (uint32_t)segment);
     if (row_length > 0 && (row_length > length || length % row_length != 0))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_layout_set_rows: %s has %u elements, which are no whole number of "
+                        "tamis_layout_set_rows: %s has %u elements, which is not a whole number of "
                         "rows of %llu",
                         layout->names[segment], length, (unsigned long long)row_length);
     layout->rows[segment] = (uint32_t)row_length;

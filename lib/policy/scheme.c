@@ -104,11 +104,11 @@ static tamis_status parse_words(const char *text, tam_scheme *out) {
         if (found[i] < 0)
             return refuse_word(text, i);
         if (i < 3 && at[length] == '\0')
-            return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": after word %d comes %s", text, i + 1,
-                            describe(&policies[i + 1], words, sizeof words));
+            return tam_fail(TAMIS_E_ARGUMENT, "scheme \"%s\": word %d must be followed by %s", text,
+                            i + 1, describe(&policies[i + 1], words, sizeof words));
         if (i == 3 && at[length] != '\0')
             return tam_fail(TAMIS_E_ARGUMENT,
-                            "scheme \"%s\": nothing comes after word 4, the exchange", text);
+                            "scheme \"%s\": nothing may follow word 4, the exchange", text);
         at += length + 1;
     }
     *out = (tam_scheme){(tam_ownership)found[0], (tam_budget)found[1], (tam_threshold)found[2],
@@ -149,26 +149,25 @@ static const struct refusal {
     const char *asked, *with, *why;
     bool (*holds)(tam_scheme s);
 } refusals[] = {
-    {"exchange dense", "policies of your own", "it selects nothing; use the preset dense",
+    {"exchange dense", "custom policies", "it selects nothing; use the preset dense",
      tam_scheme_dense},
-    {"exchange quantized", "policies of your own", "it selects nothing; use the preset quantized",
+    {"exchange quantized", "custom policies", "it selects nothing; use the preset quantized",
      tam_scheme_whole},
-    {"exchange rows", "policies of your own",
-     "segments are exchanged so whose layout says it (tamis_layout_set_rows)", names_rows},
-    {"ownership bins", "another budget than norm or threshold than exact",
+    {"exchange rows", "custom policies",
+     "it is only for segments that the layout marks (tamis_layout_set_rows)", names_rows},
+    {"ownership bins", "a budget other than norm or a threshold other than exact",
      "bins are packed by the cost of exact norm budgets; use bins+norm+exact", bins_of_others},
     {"ownership bins", "exchange pairs",
      "groups that are taken whole are not sent, so there are no pairs of them; use union",
      bins_of_pairs},
     {"threshold step, fixed, sage or reuse", "budget norm",
-     "one threshold is for the whole vector; use budget global", threshold_by_norm},
-    {"exchange balanced-pairs", "another ownership than all",
-     "it adds up what several ranks pick of one region; use ownership all", regions_of_one},
-    {"threshold reuse", "another ownership than all",
-     "the threshold of one part says nothing of the next one; reuse needs ownership all",
-     reuse_of_parts},
+     "there is one threshold for the whole vector; use budget global", threshold_by_norm},
+    {"exchange balanced-pairs", "an ownership other than all",
+     "it sums what several ranks pick in one region; use ownership all", regions_of_one},
+    {"threshold reuse", "an ownership other than all",
+     "the threshold of one part says nothing about the next; use ownership all", reuse_of_parts},
     {"ownership balanced", "threshold exact or predict",
-     "parts are balanced by the counts that a threshold finds, and this count is known "
+     "parts are balanced by the counts that a threshold yields, and this count is known "
      "beforehand; use step, fixed or sage",
      balanced_exactly},
 };
@@ -187,8 +186,8 @@ static tamis_status check(const char *text, tam_scheme s) {
     for (int i = 0; i < REFUSALS; i++) {
         const struct refusal *one = &refusals[i];
         if (one->holds(s))
-            return tam_fail(TAMIS_E_UNSUPPORTED, "scheme \"%s\": %s does not go with %s: %s", text,
-                            one->asked, one->with, one->why);
+            return tam_fail(TAMIS_E_UNSUPPORTED, "scheme \"%s\": %s cannot be combined with %s: %s",
+                            text, one->asked, one->with, one->why);
     }
     return TAMIS_OK;
 }

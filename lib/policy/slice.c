@@ -39,7 +39,7 @@ static tamis_status check_lengths(const tam_slice *s) {
         if (s->division.part_sizes[g] == 0)
             return tam_fail(TAMIS_E_UNSUPPORTED,
                             "tamis_reducer_config.ranks_per_node: a bucket of %llu elements cannot "
-                            "be cut into slices for %u ranks; join buckets",
+                            "be divided into slices for %u ranks; use larger buckets",
                             (unsigned long long)s->division.grid.n, s->nlocal);
     }
     return TAMIS_OK;

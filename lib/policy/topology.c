@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/topology.h"
 
-enum { BLOCKS = 1024, GRAIN = 32, LEAST_SHARE = 4 }; /* a part keeps a fourth of an even share */
+enum { BLOCKS = 1024, GRAIN = 32, MIN_SHARE = 4 }; /* a part keeps a fourth of an even share */
 
 #define OVER 1.05     /* times the average: may hand a block on */
 #define UNDER 0.95238 /* times the average: may take one */
@@ -19,7 +19,7 @@ static uint32_t count_blocks(uint64_t n, uint32_t nparts, uint64_t given, uint64
 tamis_status tam_topology_open(uint64_t n, uint32_t nparts, uint64_t block, tam_topology *out) {
     tam_topology t = {.n = n, .nparts = nparts, .block = block ? block : choose_block(n)};
     t.nblocks = count_blocks(n, nparts, block, t.block);
-    t.least = (t.nblocks + LEAST_SHARE * nparts - 1) / (LEAST_SHARE * nparts);
+    t.least = (t.nblocks + MIN_SHARE * nparts - 1) / (MIN_SHARE * nparts);
     t.least = t.least > 0 ? t.least : 1;
     t.blocks = tam_alloc_array(nparts, sizeof t.blocks[0]);
     t.loads = tam_alloc_array(nparts, sizeof t.loads[0]);
@@ -41,7 +41,7 @@ void tam_topology_close(tam_topology *t) {
 
 /* Hand on one block and its estimated load `held`, which is at most the average and thus less than
  * the load of `from`. */
-static bool hand_on(tam_topology *t, uint32_t from, uint32_t to, uint64_t held) {
+static bool move_block(tam_topology *t, uint32_t from, uint32_t to, uint64_t held) {
     if (t->blocks[from] <= t->least)
         return false;
     t->blocks[from]--;
@@ -58,9 +58,9 @@ bool tam_topology_move(tam_topology *t, uint64_t found) {
     for (uint32_t c = 0; c + 1 < t->nparts && t->nblocks > 0; c++) {
         double a = (double)t->loads[c] / average, b = (double)t->loads[c + 1] / average;
         if (a > OVER && b < UNDER)
-            moved |= hand_on(t, c, c + 1, held);
+            moved |= move_block(t, c, c + 1, held);
         else if (a < UNDER && b > OVER)
-            moved |= hand_on(t, c + 1, c, held);
+            moved |= move_block(t, c + 1, c, held);
     }
     return moved;
 }

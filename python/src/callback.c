@@ -78,7 +78,7 @@ static tamis_status call_allgather(const tam_py_comm *self, const loan *send, co
         return status;
     PyErr_SetString(PyExc_BufferError,
                     "allgather returned while an array or a view of its arguments still exists, "
-                    "whose memory goes away: copy what is to be kept");
+                    "whose memory becomes invalid: copy what must be kept");
     tam_py_cause_keep();
     return TAMIS_E_TRANSPORT;
 }

@@ -14,7 +14,7 @@ PyTypeObject *tam_py_comm_type;
 static bool is_open(const tam_py_comm *self, const char *call) {
     if (self->handle)
         return true;
-    tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "%s: this Comm was closed", call);
+    tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "%s: this Comm was closed", call);
     return false;
 }
 
@@ -115,7 +115,7 @@ static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keyword
         (timeout && !tam_py_as_u32(timeout, "timeout_ms", &config.timeout_ms)))
         return NULL;
     if (!PyCallable_Check(allgather))
-        return PyErr_Format(PyExc_TypeError, "allgather is %R, which cannot be called", allgather);
+        return PyErr_Format(PyExc_TypeError, "allgather is %R, which is not callable", allgather);
     tam_py_comm *self = alloc();
     if (!self)
         return NULL;
@@ -135,7 +135,7 @@ static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keyword
 static PyObject *comm_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)type, (void)args, (void)keywords;
     PyErr_SetString(PyExc_TypeError,
-                    "a Comm is made by Comm.local, Comm.callback, Comm.mpi or Comm.nccl");
+                    "create a Comm with Comm.local, Comm.callback, Comm.mpi or Comm.nccl");
     return NULL;
 }
 
@@ -209,7 +209,7 @@ static PyObject *comm_close(PyObject *object, PyObject *none) {
     if (!self->handle)
         Py_RETURN_NONE;
     if (self->inside || self->aborting > 0)
-        return tam_py_raise_own(TAMIS_E_STATE, "Let it return first; Comm.abort makes it return.",
+        return tam_py_raise_own(TAMIS_E_STATE, "Wait until it returns; Comm.abort makes it return.",
                                 "Comm.close: another call is in progress, %s",
                                 self->inside ? self->inside : "Comm.abort");
     if (self->reducers > 0)
@@ -258,17 +258,18 @@ static PyObject *comm_repr(PyObject *object) {
 
 static PyMethodDef methods[] = {
     {"local", (PyCFunction)(void (*)(void))comm_local, METH_VARARGS | METH_KEYWORDS | METH_STATIC,
-     "local(nranks, timeout_ms=0)\n--\n\nA list of ranks that are threads of this process."},
+     "local(nranks, timeout_ms=0)\n--\n\nA list of communicators, one for each rank, which are "
+     "threads of this process."},
     {"callback", (PyCFunction)(void (*)(void))comm_callback,
      METH_VARARGS | METH_KEYWORDS | METH_STATIC,
-     "callback(rank, nranks, allgather, timeout_ms=0)\n--\n\n"
-     "Over an all-gather in Python: allgather(send, recv), memoryviews of B and nranks * B\n"
-     "bytes, rank after rank. They are released when it returns; copy what is to be kept.\n"
-     "What it raises becomes the __cause__ of the Error of the call that needed it."},
+     "callback(rank, nranks, allgather, timeout_ms=0)\n--\n\nOver an all-gather in Python: "
+     "allgather(send, recv), memoryviews of B and nranks * B\nbytes, rank after rank. They are "
+     "released when it returns; copy what must be kept.\nWhat it raises becomes the __cause__ of "
+     "the Error of the call that needed it."},
     {"mpi", (PyCFunction)(void (*)(void))tam_py_loader_mpi,
      METH_VARARGS | METH_KEYWORDS | METH_STATIC,
-     "mpi(module, timeout_ms=0)\n--\n\n"
-     "Over MPI_COMM_WORLD. `module` is the path of the shared object that knows MPI."},
+     "mpi(module, timeout_ms=0)\n--\n\nOver MPI_COMM_WORLD. `module` is the path of the shared "
+     "object that links MPI."},
     {"nccl", (PyCFunction)(void (*)(void))tam_py_loader_nccl,
      METH_VARARGS | METH_KEYWORDS | METH_STATIC,
      "nccl(module, bootstrap, timeout_ms=0)\n--\n\n"
@@ -277,9 +278,9 @@ static PyMethodDef methods[] = {
      "set_waiting(waiting)\n--\n\nHow threads wait for other ranks: \"auto\", \"spin\" or "
      "\"nap\"."},
     {"abort", comm_abort, METH_NOARGS,
-     "abort()\n--\n\nGive it up, from any thread: calls in progress raise Error soon."},
+     "abort()\n--\n\nAbort it, from any thread: calls in progress raise Error soon."},
     {"close", comm_close, METH_NOARGS,
-     "close()\n--\n\nError (STATE) while it has reducers or a call is in progress."},
+     "close()\n--\n\nClose it. Error (STATE) while it has reducers or a call is in progress."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -297,7 +298,7 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Who takes part. Reducers keep their Comm alive."},
+    {Py_tp_doc, "The ranks that take part. Reducers keep their Comm alive."},
     {Py_tp_new, TAM_PY_SLOT(comm_new)},
     {Py_tp_dealloc, TAM_PY_SLOT(comm_dealloc)},
     {Py_tp_traverse, TAM_PY_SLOT(comm_traverse)},

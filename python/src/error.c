@@ -11,11 +11,10 @@ static PyObject *error_type;
 static _Thread_local PyObject *kept; /* what a callback raised on this thread, or NULL */
 
 static const char doc[] =
-    "A call of the library failed. str() is the library's sentence and what to do about it.\n\n"
-    "status   \"TAMIS_E_TIMEOUT\" and the like\n"
-    "lost     \"nothing\": put it right and call again; \"step\": go on with the next one;\n"
-    "         \"comm\": save the state and leave\n"
-    "remedy   what to do about it";
+    "A library call failed. str() is the library's message and what to do about it.\n\nstatus   "
+    "\"TAMIS_E_TIMEOUT\" and the like\nlost     \"nothing\": correct the call and retry; \"step\": "
+    "continue with the next one;\n         \"comm\": save the state and exit\nremedy   what to do "
+    "about it";
 
 bool tam_py_error_open(PyObject *module) {
     if (!error_type)

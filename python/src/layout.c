@@ -154,9 +154,9 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Layout(segments)\n--\n\n"
-                "What the gradient is: runs of elements, one after another, as (name, length), or "
-                "(name, length, row_length) where only rows that were touched are to travel."},
+    {Py_tp_doc,
+     "Layout(segments)\n--\n\nThe segments of the gradient: runs of elements, one after another, "
+     "as (name, length), or (name, length, row_length) if only touched rows are sent."},
     {Py_tp_new, TAM_PY_SLOT(layout_new)},
     {Py_tp_dealloc, TAM_PY_SLOT(layout_dealloc)},
     {Py_tp_repr, TAM_PY_SLOT(layout_repr)},

@@ -17,13 +17,13 @@ typedef struct library {
 
 static library mpi = {"MPI",
                       TAM_PYTHON_MPI_SYMBOL,
-                      "Install the MPI that it was built with, or take another transport.",
+                      "Install the MPI that it was built with, or use another transport.",
                       sizeof(tam_python_mpi),
                       NULL,
                       NULL};
 static library nccl = {"NCCL",
                        TAM_PYTHON_NCCL_SYMBOL,
-                       "Install the NCCL that it was built with, or take another transport.",
+                       "Install the NCCL that it was built with, or use another transport.",
                        sizeof(tam_python_nccl),
                        NULL,
                        NULL};
@@ -42,9 +42,9 @@ typedef struct head {
 static bool check_table(const library *lib, const head *table, const char *path) {
     if (table && table->size == lib->size && table->version == tamis_version())
         return true;
-    tam_py_raise_own(TAMIS_E_UNSUPPORTED, "Install the parts of one and the same build of tamis.",
-                     table ? "%s was built from another version of tamis than tamis._core"
-                           : "%s is not the part of tamis that knows %s",
+    tam_py_raise_own(TAMIS_E_UNSUPPORTED, "Install all parts of tamis from the same build.",
+                     table ? "%s was built from a different version of tamis than tamis._core"
+                           : "%s is not the module of tamis for %s",
                      path, lib->name);
     return false;
 }
@@ -55,7 +55,7 @@ static bool open_library(library *lib, const char *path) {
     Py_END_ALLOW_THREADS if (!handle) {
         const char *words = dlerror();
         tam_py_raise_own(TAMIS_E_UNSUPPORTED, lib->remedy,
-                         "the part of tamis that knows %s could not be loaded: %s", lib->name,
+                         "the module of tamis for %s could not be loaded: %s", lib->name,
                          words ? words : path);
         return false;
     }
@@ -73,7 +73,7 @@ static bool load(library *lib, PyObject *module) {
         return true;
     if (lib->table) {
         tam_py_raise_own(TAMIS_E_STATE, "Give the same path as before.",
-                         "the part of tamis that knows %s was loaded from %R already, not from %R",
+                         "the module of tamis for %s was already loaded from %R, not from %R",
                          lib->name, lib->path, module);
         return false;
     }

@@ -10,9 +10,9 @@ PyTypeObject *tam_py_meter_type;
 
 static bool enter(tam_py_meter *self, const char *call) {
     if (!self->handle)
-        tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "%s: this Meter was closed", call);
+        tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "%s: this Meter was closed", call);
     else if (self->reporting)
-        tam_py_raise_own(TAMIS_E_STATE, "Let it return first.",
+        tam_py_raise_own(TAMIS_E_STATE, "Wait until it returns.",
                          "%s: another call is in progress, Meter.report", call);
     return self->handle && !self->reporting;
 }
@@ -170,8 +170,8 @@ static bool find_phase(PyObject *name, uint32_t *out) {
         }
     }
     tam_py_raise_own(TAMIS_E_ARGUMENT,
-                     "Take compute, forward, backward, optimizer, input or user0 to user9.",
-                     "there is no phase %R to mark", name);
+                     "Use compute, forward, backward, optimizer, input or user0 to user9.",
+                     "unknown phase %R", name);
     return false;
 }
 
@@ -181,7 +181,7 @@ static PyObject *mark(PyObject *object, PyObject *name, void (*with)(tamis_energ
     if (!find_phase(name, &phase))
         return NULL;
     if (!self->handle)
-        return tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "this Meter was closed");
+        return tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "this Meter was closed");
     with(self->handle, phase);
     Py_RETURN_NONE;
 }
@@ -257,17 +257,18 @@ static PyObject *meter_report(PyObject *object, PyObject *comm) {
 /* -- type ------------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
-    {"begin", meter_begin, METH_O, "begin(phase)\n--\n\nA phase begins on this thread."},
-    {"end", meter_end, METH_O, "end(phase)\n--\n\nIt ends."},
+    {"begin", meter_begin, METH_O, "begin(phase)\n--\n\nMark the begin of a phase on this thread."},
+    {"end", meter_end, METH_O, "end(phase)\n--\n\nMark the end of a phase on this thread."},
     {"step", meter_step, METH_O,
-     "step(stats)\n--\n\nA step has ended, with figures as Reducer.stats() gives them."},
+     "step(stats)\n--\n\nCount a finished step, with its figures as Reducer.stats() returns them."},
     {"read", meter_read, METH_NOARGS, "read()\n--\n\nJoules of this process until now."},
     {"domains", meter_domains, METH_NOARGS,
      "domains()\n--\n\nWhat is measured, and why the rest is not."},
     {"report", meter_report, METH_O,
-     "report(comm)\n--\n\nAs read, of all ranks, each counter once. Collective."},
+     "report(comm)\n--\n\nLike read, for all ranks together, each counter once. Collective."},
     {"close", meter_close, METH_NOARGS,
-     "close()\n--\n\nError (STATE) while reducers use it. Writes the end of the file."},
+     "close()\n--\n\nClose it, and write the end of the file. Error (STATE) while reducers use "
+     "it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -104,7 +104,7 @@ static PyMethodDef functions[] = {
     {"features", features, METH_NOARGS,
      "features()\n--\n\nParts that may be missing: name, available, reason."},
     {"settings", settings, METH_NOARGS,
-     "settings()\n--\n\nEnvironment variables that the library reads, and what is in force."},
+     "settings()\n--\n\nEnvironment variables that the library reads, and the values in effect."},
     {"update_advise", (PyCFunction)(void (*)(void))update_advise, METH_VARARGS | METH_KEYWORDS,
      "update_advise(density, beta1=-1.0)\n--\n\n"
      "(scale, residual_decay) that suit Adam in update mode at this density; beta1 -1: 0.9 from\n"
@@ -117,8 +117,8 @@ static PyMethodDef functions[] = {
     {"mpi_state", tam_py_loader_mpi_state, METH_NOARGS,
      "mpi_state()\n--\n\n\"absent\", \"foreign\", \"own\" or \"finalized\"."},
     {"mpi_finalize", tam_py_loader_mpi_finalize, METH_NOARGS,
-     "mpi_finalize()\n--\n\n"
-     "Finalise MPI if it is our own and every Comm over it was closed in good health."},
+     "mpi_finalize()\n--\n\nFinalise MPI if it is our own and every Comm over it was closed "
+     "without error."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -126,7 +126,7 @@ static PyMethodDef functions[] = {
 static bool check_interpreter(void) {
     int64_t id = PyInterpreterState_GetID(PyInterpreterState_Get());
     if (id > 0)
-        PyErr_SetString(PyExc_ImportError, "tamis works in the main interpreter only");
+        PyErr_SetString(PyExc_ImportError, "tamis works only in the main interpreter");
     return id == 0;
 }
 

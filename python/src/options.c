@@ -107,19 +107,19 @@ typedef enum kind {
     METER
 } kind; /* an advised option may be None */
 
-enum { OPTIONS_MOST = 48, WORDS_MOST = 16, WORDS_BYTES = 128 };
+enum { OPTIONS_MAX = 48, WORDS_MAX = 16, WORDS_BYTES = 128 };
 
 typedef struct option {
     const char *name;
     kind kind;
     size_t offset;
-    const char *words[WORDS_MOST + 1];
+    const char *words[WORDS_MAX + 1];
     char text[WORDS_BYTES]; /* of the words */
 } option;
 
 typedef struct table {
     const char *whose;
-    option rows[OPTIONS_MOST]; /* ends with a name that is NULL */
+    option rows[OPTIONS_MAX]; /* ends with a name that is NULL */
 } table;
 
 /* Filled from the library's lists when the module is loaded. */
@@ -129,7 +129,7 @@ static table of_reducer = {.whose = "Reducer()"}, of_update = {.whose = "update"
 static bool split_words(const char *range, option *o) {
     int length = snprintf(o->text, sizeof o->text, "%s", range), count = 0;
     char *at = o->text;
-    for (; at && count < WORDS_MOST; count++) {
+    for (; at && count < WORDS_MAX; count++) {
         o->words[count] = at;
         at = strchr(at, '|');
         if (at)
@@ -150,7 +150,7 @@ static bool add_row(table *t, const char *name, kind as, size_t offset, const ch
     int i = 0;
     while (t->rows[i].name)
         i++;
-    if (i == OPTIONS_MOST - 1)
+    if (i == OPTIONS_MAX - 1)
         return false;
     t->rows[i] = (option){.name = name, .kind = as, .offset = offset};
     return as != WORD || split_words(range, &t->rows[i]);
@@ -176,7 +176,8 @@ bool tam_py_options_open(void) {
     ok = ok && add_row(&of_reducer, "update", UPDATE, offsetof(tam_py_options, update), NULL) &&
          add_row(&of_reducer, "meter", METER, offsetof(tam_py_options, meter), NULL);
     if (!ok)
-        PyErr_SetString(PyExc_SystemError, "tamis: the library has more options than fit here");
+        PyErr_SetString(PyExc_SystemError,
+                        "tamis: the library has more options than this table holds");
     return ok;
 }
 
@@ -209,7 +210,7 @@ static bool refuse_name(const table *t, PyObject *name) {
         list = longer;
     }
     if (list)
-        PyErr_Format(PyExc_TypeError, "%s has no option %R; it has: %U", t->whose, name, list);
+        PyErr_Format(PyExc_TypeError, "%s has no option %R; options are: %U", t->whose, name, list);
     Py_XDECREF(list);
     return false;
 }

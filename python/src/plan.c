@@ -9,7 +9,7 @@ PyTypeObject *tam_py_plan_type;
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     (void)type, (void)args, (void)keywords;
-    PyErr_SetString(PyExc_TypeError, "a Plan is made by Reducer.plan");
+    PyErr_SetString(PyExc_TypeError, "create a Plan with Reducer.plan");
     return NULL;
 }
 
@@ -48,7 +48,7 @@ static PyGetSetDef getters[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Gradients of some segments, checked once: where they lie. Holds their memory."},
+    {Py_tp_doc, "The places of some segments' gradients, checked once. Keeps their memory alive."},
     {Py_tp_new, TAM_PY_SLOT(plan_new)},
     {Py_tp_dealloc, TAM_PY_SLOT(plan_dealloc)},
     {Py_tp_traverse, TAM_PY_SLOT(plan_traverse)},
@@ -84,8 +84,9 @@ static bool read_indices(tam_py_plan *plan, const tam_py_reducer *r) {
             continue;
         }
         tam_py_raise_own(TAMIS_E_ARGUMENT, NULL,
-                         *segment < r->layout->count ? "Reducer.plan: segment %u is given twice"
-                                                     : "Reducer.plan: there is no segment %u of %u",
+                         *segment < r->layout->count
+                             ? "Reducer.plan: segment %u was given twice"
+                             : "Reducer.plan: segment %u is out of range: there are %u",
                          (unsigned)*segment, (unsigned)r->layout->count);
         ok = false;
     }

@@ -13,7 +13,7 @@ PyTypeObject *tam_py_reducer_type;
 
 static bool refuse(const char *call, const char *other) {
     tam_py_raise_own(TAMIS_E_STATE,
-                     "Use a Reducer from one thread at a time; only ready may meet wait.",
+                     "Use a Reducer from one thread at a time; only ready may overlap with wait.",
                      "%s: another call is in progress, %s", call, other);
     return false;
 }
@@ -29,7 +29,7 @@ static bool enter_ready(tam_py_reducer *self, const char *call) {
 
 bool tam_py_reducer_enter(tam_py_reducer *self, tam_py_call kind, const char *call) {
     if (!self->handle) {
-        tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "%s: this Reducer was closed", call);
+        tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "%s: this Reducer was closed", call);
         return false;
     }
     if (kind == TAM_PY_READY)
@@ -81,7 +81,7 @@ static bool join_meter(tam_py_reducer *self, PyObject *object, tamis_reducer_con
     if (!meter)
         return true;
     if (!meter->handle) {
-        tam_py_raise_own(TAMIS_E_STATE, "Make a new one.", "Reducer(): this Meter was closed");
+        tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "Reducer(): this Meter was closed");
         return false;
     }
     Py_INCREF(object);
@@ -322,8 +322,8 @@ static PyMethodDef methods[] = {
      "Begin a step. `grad`: one tensor of layout.length elements, or a sequence of one per\n"
      "segment; written in place, and held until the step has ended."},
     {"plan", WITH_KEYWORDS(tam_py_plan_make),
-     "plan(segments, tensors)\n--\n\n"
-     "Check the gradients of some segments once, for many steps in which they lie there."},
+     "plan(segments, tensors)\n--\n\nCheck the gradients of some segments once, for all steps in "
+     "which they keep their place."},
     {"ready", WITH_KEYWORDS(tam_py_step_ready),
      "ready(plan, scale=1.0, stream=0)\n--\n\n"
      "The gradients of a plan are complete. Scale and stream must not change within a step."},
@@ -342,36 +342,35 @@ static PyMethodDef methods[] = {
     {"control", tam_py_state_control, METH_NOARGS,
      "control()\n--\n\nThe rest of the state, as bytes: thresholds, step number."},
     {"restore", WITH_KEYWORDS(tam_py_state_restore),
-     "restore(control, residual)\n--\n\n"
-     "Take back what control() and residual() gave. What is None stays as it is."},
+     "restore(control, residual)\n--\n\nRestore what control() and residual() returned. A part "
+     "that is None stays unchanged."},
     {"moments", WITH_KEYWORDS(tam_py_moments_save),
-     "moments(first, second)\n--\n\n"
-     "Copy the moments of update mode as residual does. None for one that the rule has not.\n"
-     "Returns the passes that made them."},
+     "moments(first, second)\n--\n\nCopy the moments of update mode, as residual does. None for "
+     "one that the rule lacks.\nReturns the passes that made them."},
     {"restore_moments", WITH_KEYWORDS(tam_py_moments_restore),
-     "restore_moments(first, second, passes)\n--\n\n"
-     "Take moments from wherever they come; all else stays."},
+     "restore_moments(first, second, passes)\n--\n\nSet the moments, whatever their source; all "
+     "else stays."},
     {"save", tam_py_state_save, METH_O, "save(path)\n--\n\nWrite the state of this rank."},
-    {"load", tam_py_state_load, METH_O, "load(path)\n--\n\nTake the state of this rank back."},
+    {"load", tam_py_state_load, METH_O, "load(path)\n--\n\nLoad the state of this rank."},
     {"align", tam_py_state_align, METH_NOARGS,
-     "align()\n--\n\n"
-     "After loading, on all ranks: who is a step ahead takes it back. Returns the next step."},
+     "align()\n--\n\nAfter loading, on all ranks: ranks that are one step ahead undo it. Returns "
+     "the next step."},
     {"set_density", tam_py_state_set_density, METH_O,
-     "set_density(density)\n--\n\nFrom the next step on, at most density_max."},
+     "set_density(density)\n--\n\nSet the density from the next step on, at most density_max."},
     {"stats", tam_py_state_stats, METH_NOARGS,
      "stats()\n--\n\nFigures of the last finished step, by name."},
     {"buckets", tam_py_state_buckets, METH_NOARGS,
      "buckets()\n--\n\nThe buckets in the order of the exchange."},
     {"close", reducer_close, METH_NOARGS,
-     "close()\n--\n\nError (STATE) while another thread is inside one of its calls."},
+     "close()\n--\n\nClose it. Error (STATE) while another thread is inside one of its calls."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef getters[] = {
-    {"comm", get_comm, NULL, "who takes part", NULL},
-    {"layout", get_layout, NULL, "what the gradient is", NULL},
+    {"comm", get_comm, NULL, "the ranks that take part", NULL},
+    {"layout", get_layout, NULL, "the segments of the gradient", NULL},
     {"update", tam_py_moments_update, NULL, "the update, or None: residuals hold gradients", NULL},
-    {"residual_decay", get_residual_decay, NULL, "what residuals are multiplied by", NULL},
+    {"residual_decay", get_residual_decay, NULL, "factor on residuals in every step", NULL},
     {"residual_length", get_residual_length, NULL, "elements of the residual", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -382,10 +381,9 @@ static PyMemberDef members[] = {
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc,
-     "Reducer(comm, layout, **options)\n--\n\n"
-     "How gradients travel, and the state. The options are named as the fields of\n"
-     "tamis_reducer_config, with dtype for grad_dtype, and meter: a tamis.energy.Meter."},
+    {Py_tp_doc, "Reducer(comm, layout, **options)\n--\n\nExchanges gradients and keeps the state. "
+                "The options are named as the fields of\ntamis_reducer_config, with dtype for "
+                "grad_dtype, and meter: a tamis.energy.Meter."},
     {Py_tp_new, TAM_PY_SLOT(reducer_new)},
     {Py_tp_dealloc, TAM_PY_SLOT(reducer_dealloc)},
     {Py_tp_traverse, TAM_PY_SLOT(reducer_traverse)},

@@ -91,7 +91,7 @@ static PyObject *borrow_segments(tam_py_reducer *self, PyObject *tensors) {
     uint32_t count = self->layout->count;
     Py_ssize_t given = PyTuple_Size(tensors);
     if (given != (Py_ssize_t)count)
-        return tam_py_raise_own(TAMIS_E_ARGUMENT, "Give one tensor for every segment.",
+        return tam_py_raise_own(TAMIS_E_ARGUMENT, "Pass one tensor for every segment.",
                                 "%zd gradient(s) for a layout of %u segment(s)", given,
                                 (unsigned)count);
     PyObject *capsules = PyTuple_New(given);
@@ -128,11 +128,10 @@ static PyObject *borrow(tam_py_reducer *self, PyObject *grad, tamis_step *step) 
     PyObject *tensors = PySequence_Tuple(grad);
     if (!tensors) {
         PyErr_Clear();
-        return tam_py_raise_own(TAMIS_E_ARGUMENT,
-                                "Give one tensor of all elements, or a sequence of one for every "
-                                "segment.",
-                                "the gradient is %R, which is no tensor and no sequence of them",
-                                (PyObject *)Py_TYPE(grad));
+        return tam_py_raise_own(
+            TAMIS_E_ARGUMENT, "Pass one tensor of all elements, or a sequence of one per segment.",
+            "the gradient is %R, which is neither a tensor nor a sequence of tensors",
+            (PyObject *)Py_TYPE(grad));
     }
     PyObject *keeper = borrow_segments(self, tensors);
     step->grads = self->grads;
@@ -149,8 +148,8 @@ static bool read_stream(const tam_py_reducer *self, PyObject *stream, void **out
     *out = (void *)(uintptr_t)handle;
     if (handle == 0 || self->device == TAMIS_DEVICE_CUDA)
         return true;
-    tam_py_raise_own(TAMIS_E_ARGUMENT, "Leave it out, or make the reducer with device=\"cuda\".",
-                     "stream is %llu, and the reducer's device is cpu, which has none",
+    tam_py_raise_own(TAMIS_E_ARGUMENT, "Leave it out, or create the reducer with device=\"cuda\".",
+                     "stream is %llu, but the reducer's device is cpu, which has no streams",
                      (unsigned long long)handle);
     return false;
 }
@@ -236,15 +235,15 @@ PyObject *tam_py_step_accumulate(PyObject *object, PyObject *args, PyObject *key
  * written. So a segment that is already marked is refused here, before the library would. */
 static bool check_plan(const tam_py_reducer *self, const tam_py_plan *plan) {
     if (plan->owner != self->serial) {
-        tam_py_raise_own(TAMIS_E_ARGUMENT, "Make it with the reducer that is to use it.",
-                         "Reducer.ready: the plan was made by another reducer");
+        tam_py_raise_own(TAMIS_E_ARGUMENT, "Create it with the reducer that uses it.",
+                         "Reducer.ready: the plan was created by another reducer");
         return false;
     }
     for (uint32_t i = 0; i < plan->count; i++) {
         if (!self->marked[plan->index[i]])
             continue;
         tam_py_raise_own(TAMIS_E_STATE, "Call wait or join before the next step begins.",
-                         "Reducer.ready: the gradient of %U was marked ready before in this step, "
+                         "Reducer.ready: the gradient of %U was already marked ready in this step, "
                          "which has not been waited for",
                          PyTuple_GetItem(self->layout->names, plan->index[i]));
         return false;
@@ -305,7 +304,7 @@ PyObject *tam_py_step_ready(PyObject *object, PyObject *args, PyObject *keywords
     if (!read_args(self, args, keywords, "O|dO:Reducer.ready", "plan", &plan, &step))
         return NULL;
     if (Py_TYPE(plan) != tam_py_plan_type)
-        return PyErr_Format(PyExc_TypeError, "plan is %R, not a Plan made by Reducer.plan",
+        return PyErr_Format(PyExc_TypeError, "plan is %R, not a Plan created by Reducer.plan",
                             (PyObject *)Py_TYPE(plan));
     if (!tam_py_reducer_enter(self, TAM_PY_READY, "Reducer.ready"))
         return NULL;

@@ -7,7 +7,7 @@
 
 #include "dlpack.h"
 
-#define NEVER_COPIES "; nothing is copied behind your back"
+#define NEVER_COPIES "; nothing is copied implicitly"
 
 /* Raise a refusal. Always false. */
 #define REFUSE(remedy, ...) (tam_py_raise_own(TAMIS_E_ARGUMENT, remedy, __VA_ARGS__), false)
@@ -54,13 +54,14 @@ static bool check_device_first(PyObject *tensor, const tam_py_want *want) {
     Py_XDECREF(first);
     Py_XDECREF(pair);
     if (PyErr_Occurred())
-        return REFUSE(NULL, "%s does not say on which device it is", want->what);
+        return REFUSE(NULL, "%s does not report its device", want->what);
     if (type == DLPACK_CUDA || type == DLPACK_CUDA_MANAGED)
         return true;
-    return REFUSE("Move it to the reducer's CUDA device, or make the reducer with device=\"cpu\".",
-                  "%s is not in CUDA memory (DLPack device type %ld), and the reducer's device is "
-                  "cuda" NEVER_COPIES,
-                  want->what, type);
+    return REFUSE(
+        "Move it to the reducer's CUDA device, or create the reducer with device=\"cpu\".",
+        "%s is not in CUDA memory (DLPack device type %ld), but the reducer's device is "
+        "cuda" NEVER_COPIES,
+        want->what, type);
 }
 
 /* Raise our own message, with the producer's exception as the cause. */
@@ -77,7 +78,7 @@ static PyObject *explain_export(const tam_py_want *want) {
     if (!words)
         return NULL;
     tam_py_raise_own(TAMIS_E_ARGUMENT,
-                     "Give a plain, writable tensor (torch: .detach() where it requires grad).",
+                     "Pass a plain, writable tensor (torch: .detach() if it requires grad).",
                      "%s: its __dlpack__ failed: %U", want->what, words);
     Py_DECREF(words);
     return NULL;
@@ -87,11 +88,10 @@ static PyObject *take_capsule(PyObject *tensor, const tam_py_want *want) {
     PyObject *method = PyObject_GetAttrString(tensor, "__dlpack__");
     if (!method) {
         PyErr_Clear();
-        return tam_py_raise_own(TAMIS_E_ARGUMENT,
-                                "Give a tensor of torch, an array of numpy 1.22 or later, or "
-                                "whatever has __dlpack__.",
-                                "%s is %R, which is no tensor", want->what,
-                                (PyObject *)Py_TYPE(tensor));
+        return tam_py_raise_own(
+            TAMIS_E_ARGUMENT,
+            "Pass a torch tensor, a numpy array (1.22 or later), or any object with __dlpack__.",
+            "%s is %R, which is not a tensor", want->what, (PyObject *)Py_TYPE(tensor));
     }
     PyObject *capsule = NULL;
     if (check_device_first(tensor, want)) {
@@ -107,15 +107,16 @@ static PyObject *take_capsule(PyObject *tensor, const tam_py_want *want) {
 
 static bool check_versioned(const dlpack_versioned *record, const tam_py_want *want) {
     if (record->major != DLPACK_MAJOR)
-        return REFUSE("Use a version of the tensor library that speaks DLPack 1.",
-                      "%s comes by DLPack %u.%u, of which only major version %d is understood",
-                      want->what, record->major, record->minor, DLPACK_MAJOR);
+        return REFUSE("Use a version of the tensor library that supports DLPack 1.",
+                      "%s uses DLPack %u.%u, but only major version %d is supported", want->what,
+                      record->major, record->minor, DLPACK_MAJOR);
     if (want->writable && (record->flags & DLPACK_READ_ONLY))
-        return REFUSE("Give a writable tensor; of gradients, output=\"sparse\" only reads.",
-                      "%s is read-only, and the result is written into it", want->what);
+        return REFUSE("Pass a writable tensor; only output=\"sparse\" accepts read-only gradients.",
+                      "%s is read-only, but the result is written into it", want->what);
     if (record->flags & DLPACK_COPIED)
-        return REFUSE("Give a tensor that its library can lend without a copy.",
-                      "%s was copied by its __dlpack__, so no result would reach it", want->what);
+        return REFUSE("Pass a tensor that its library can export without a copy.",
+                      "%s was copied by its __dlpack__, so the result would not reach it",
+                      want->what);
     return true;
 }
 
@@ -130,9 +131,9 @@ static const dlpack_tensor *open_capsule(PyObject *capsule, const tam_py_want *w
         return check_versioned(record, want) ? &record->tensor : NULL;
     }
     tam_py_raise_own(
-        TAMIS_E_ARGUMENT, "Call __dlpack__ anew for every use.",
-        "%s: its __dlpack__ gave %R, which is no DLPack capsule or was consumed before", want->what,
-        capsule);
+        TAMIS_E_ARGUMENT, "Call __dlpack__ again for every use.",
+        "%s: its __dlpack__ returned %R, which is not a DLPack capsule or was already consumed",
+        want->what, capsule);
     return NULL;
 }
 
@@ -142,16 +143,15 @@ static bool check_device(const dlpack_tensor *t, const tam_py_want *want) {
     if (want->device == TAMIS_DEVICE_CPU ? on_host : on_cuda)
         return true;
     if (on_cuda)
-        return REFUSE("Move it with .cpu(), or make the reducer with device=\"cuda\" (a build with "
-                      "-DTAMIS_CUDA=ON).",
-                      "%s is in CUDA memory (device %d), and the reducer's device is "
-                      "cpu" NEVER_COPIES,
-                      want->what, (int)t->device_id);
-    return REFUSE("Move it to the reducer's device.",
-                  "%s is in memory of DLPack device type %d, and the reducer's device is "
-                  "%s" NEVER_COPIES,
-                  want->what, (int)t->device_type,
-                  want->device == TAMIS_DEVICE_CPU ? "cpu" : "cuda");
+        return REFUSE(
+            "Move it with .cpu(), or create the reducer with device=\"cuda\" (a build with "
+            "-DTAMIS_CUDA=ON).",
+            "%s is in CUDA memory (device %d), but the reducer's device is cpu" NEVER_COPIES,
+            want->what, (int)t->device_id);
+    return REFUSE(
+        "Move it to the reducer's device.",
+        "%s is in memory of DLPack device type %d, but the reducer's device is %s" NEVER_COPIES,
+        want->what, (int)t->device_type, want->device == TAMIS_DEVICE_CPU ? "cpu" : "cuda");
 }
 
 static const char *name_code(uint8_t code) {
@@ -169,17 +169,17 @@ static bool check_type(const dlpack_tensor *t, const tam_py_want *want) {
                  {DLPACK_BFLOAT, 16, "bfloat16"}};
     const char *name = types[want->type].name;
     if (t->lanes != 1)
-        return REFUSE("Give a tensor of plain elements.",
+        return REFUSE("Pass a tensor of plain elements.",
                       "%s has elements of %d lanes, not single numbers", want->what, (int)t->lanes);
     if (t->code == types[want->type].code && t->bits == types[want->type].bits)
         return true;
     if (t->code == DLPACK_FLOAT && t->bits == 64)
         return REFUSE(
-            "Make it float32 (numpy: .astype(np.float32), torch: model.float()) and use that one "
-            "from then on.",
+            "Convert it to float32 (numpy: .astype(np.float32), torch: model.float()) and use the "
+            "result from then on.",
             "%s has elements of float64, not %s, and float64 is not supported" NEVER_COPIES,
             want->what, name);
-    return REFUSE("Give a tensor of that type, or make the reducer with the tensor's dtype.",
+    return REFUSE("Pass a tensor of that type, or create the reducer with the tensor's dtype.",
                   "%s has elements of %s%d, not %s" NEVER_COPIES, want->what, name_code(t->code),
                   (int)t->bits, name);
 }
@@ -189,8 +189,8 @@ static bool check_contiguous(const dlpack_tensor *t, const tam_py_want *want) {
     for (int32_t axis = t->ndim; t->strides && axis-- > 0;) {
         if (t->shape[axis] != 1 && t->strides[axis] != expected)
             return REFUSE(
-                "Make it contiguous (torch: .contiguous(), numpy: ascontiguousarray) and "
-                "use that one from then on.",
+                "Make it contiguous (torch: .contiguous(), numpy: ascontiguousarray) and use the "
+                "result from then on.",
                 "%s is not contiguous: axis %d of %d has stride %lld, not %lld" NEVER_COPIES,
                 want->what, (int)axis, (int)t->ndim, (long long)t->strides[axis],
                 (long long)expected);
@@ -203,7 +203,7 @@ static bool count_elements(const dlpack_tensor *t, const tam_py_want *want, uint
     uint64_t length = 1;
     for (int32_t axis = 0; axis < t->ndim; axis++) {
         if (t->shape[axis] < 0 || __builtin_mul_overflow(length, (uint64_t)t->shape[axis], &length))
-            return REFUSE(NULL, "%s has an impossible extent (%lld) on axis %d", want->what,
+            return REFUSE(NULL, "%s has an invalid extent (%lld) on axis %d", want->what,
                           (long long)t->shape[axis], (int)axis);
     }
     *out = length;
@@ -216,7 +216,7 @@ static bool check_length(const dlpack_tensor *t, const tam_py_want *want) {
         return false;
     if (length == want->length)
         return true;
-    return REFUSE("Give the tensor that the layout names there.",
+    return REFUSE("Pass the tensor that the layout names there.",
                   "%s has %llu elements, not %llu as the layout says", want->what,
                   (unsigned long long)length, (unsigned long long)want->length);
 }

@@ -80,7 +80,7 @@ def _address(nranks: int) -> str:
         address = "127.0.0.1"
     if address.startswith("127.") and launcher.number("OMPI_COMM_WORLD_LOCAL_SIZE") is not None:
         raise launcher.error(
-            f"The name of this host, {socket.gethostname()}, leads to {address}, where ranks on"
+            f"The name of this host, {socket.gethostname()}, resolves to {address}, where ranks on"
             " other hosts cannot reach it.",
             "Set MASTER_ADDR to the address of the first host (mpirun -x MASTER_ADDR=...).",
         )

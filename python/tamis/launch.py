@@ -48,16 +48,16 @@ def choose(transport: str = "auto", device: str = "cpu") -> Choice:
     """The transport that `comm` would take, and why."""
     if transport not in TRANSPORTS:
         raise launcher.error(
-            f"There is no transport {transport!r}.", f"Take one of {', '.join(TRANSPORTS)}."
+            f"Unknown transport {transport!r}.", f"Use one of {', '.join(TRANSPORTS)}."
         )
     if transport != "auto":
-        return Choice(transport, "it was asked for")
+        return Choice(transport, "the caller requested it")
     setting = _setting()
     if setting != "auto":
         return Choice(setting, f"TAMIS_TRANSPORT={setting}")
     carrier = _carrier()
     if device == "cuda" and carrier.transport != "local" and nccl_module():
-        return Choice("nccl", f"gradients lie on a CUDA device, and {carrier.reason}")
+        return Choice("nccl", f"the gradients are on a CUDA device, and {carrier.reason}")
     return carrier
 
 
@@ -67,7 +67,7 @@ def _setting() -> str:
     if text and row["origin"] == "default":  # the library warned, and would continue with auto
         raise launcher.error(
             f"TAMIS_TRANSPORT={text} is not a transport.",
-            f"Take one of {', '.join(row['values'].split('|'))}, or unset it.",
+            f"Use one of {', '.join(row['values'].split('|'))}, or unset it.",
         )
     return row["value"]
 
@@ -122,7 +122,7 @@ def _milliseconds(timeout_s: Optional[float]) -> int:
     if timeout_s is None:
         return 0
     if not 0.001 <= timeout_s <= 86400:
-        raise launcher.error(f"timeout_s is {timeout_s}, out of range.", "Take 0.001 to 86400.")
+        raise launcher.error(f"timeout_s is {timeout_s}, out of range.", "Use 0.001 to 86400.")
     return round(timeout_s * 1000)
 
 
@@ -147,7 +147,7 @@ def _open_mpi(timeout_s: Optional[float]) -> Comm:
     module = mpi_module()
     if module is None:
         raise launcher.error(
-            "MPI was asked for, but this build of tamis has none: _mpi.so is not beside _core.",
+            "MPI was requested, but this build of tamis has none: _mpi.so is not beside _core.",
             "Install an MPI with its headers (Debian: libopenmpi-dev) and build tamis again, or"
             " start the processes with torchrun and pass transport='torch'.",
             "TAMIS_E_UNSUPPORTED",
@@ -158,7 +158,7 @@ def _open_mpi(timeout_s: Optional[float]) -> Comm:
 def _open_torch(timeout_s: Optional[float]) -> Comm:
     if launcher.torch_distributed() is None:
         raise launcher.error(
-            "Transport torch was asked for, but torch.distributed cannot be imported.",
+            "Transport torch was requested, but torch.distributed cannot be imported.",
             "Install torch, or start the processes with mpirun and pass transport='mpi'.",
             "TAMIS_E_UNSUPPORTED",
         )
@@ -173,7 +173,7 @@ def _open_nccl(timeout_s: Optional[float]) -> Comm:
     module = nccl_module()
     if module is None:
         raise launcher.error(
-            "NCCL was asked for, but this build of tamis has none: _nccl.so is not beside _core.",
+            "NCCL was requested, but this build of tamis has none: _nccl.so is not beside _core.",
             "Build tamis with CUDA and NCCL, or pass transport='mpi' or 'torch'.",
             "TAMIS_E_UNSUPPORTED",
         )
@@ -213,7 +213,7 @@ def _check_announced() -> None:
         told = " but ".join(f"{name}={number}" for name, number in numbers.items())
         raise launcher.error(
             f"Launchers disagree on the number of processes: {told}.",
-            "Unset the variables that are left over from another job.",
+            "Unset variables left over from another job.",
         )
 
 
@@ -229,8 +229,8 @@ def _right_launcher(source: str, number: int, transport: str) -> str:
         )
     if source in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         return (
-            "The launcher belongs to another MPI than the one that tamis was built with: start it"
-            f" with that one's {mpirun}, or build tamis with the launcher's MPI."
+            "The launcher belongs to a different MPI than the one that tamis was built with: use"
+            f" that one's {mpirun}, or build tamis with the launcher's MPI."
         )
     return f"Start it with {mpirun}, or pass transport='torch' (TAMIS_TRANSPORT=torch)."
 

@@ -31,7 +31,7 @@ differs scheme "not given" topk --scheme topk
 differs optimizer sgd momentum --optimizer momentum
 differs save "not given" given --save "$dir/saved"
 [ ! -e "$dir/saved.rank1.state" ] || fail "a file was written"
-expect 2 "rank 1 runs another program than rank 0" \
+expect 2 "rank 1 runs a different program than rank 0" \
     bash "$mpirun" 1 60 "${one[@]}" : -np 1 "$perf" -e 4M --iters 1
 
 # The same data in another folder are the same; others are not.
@@ -46,7 +46,7 @@ for kind, size in (("images-idx3", 784), ("labels-idx1", 1)):
     struct.pack_into(">I", data, 4, 60)
     open(path, "wb").write(data)
 END_OF_DATA
-expect 1 "rank 1: the ranks were given other data: here there are 60 samples to learn" \
+expect 1 "rank 1: the ranks were given different data: this rank has 60 training" \
     two --data "$dir/other"
 
 # Replicas that differ: rank 1 goes on from the file of another run.

@@ -28,9 +28,9 @@ digit=$(sed -nE "${line}s/.*\"cap_w\":[0-9]+\.[0-9]*([0-9])[0-9],\"watts\".*/\1/
 sed -E "${line}s/(\"cap_w\":[0-9]+\.[0-9]*)[0-9]([0-9],\"watts\")/\1$(((digit + 1) % 10))\2/" \
     "$dir/log" >"$dir/digit"
 cmp -s "$dir/log" "$dir/digit" && fail "nothing was changed"
-expect 1 "line $line decided otherwise" "${verify[@]/"$dir/log"/"$dir/digit"}"
+expect 1 "line $line has a different decision" "${verify[@]/"$dir/log"/"$dir/digit"}"
 sed "${line}s/\"reason\":\"carbon\"/\"reason\":\"hold\"/" "$dir/log" >"$dir/reason"
-expect 1 "line $line decided otherwise" "${verify[@]/"$dir/log"/"$dir/reason"}"
+expect 1 "line $line has a different decision" "${verify[@]/"$dir/log"/"$dir/reason"}"
 expect 1 "FAILED" "${verify[@]}" --slowdown 0.021
 expect 0 "nothing to verify" "${verify[@]}" --slowdown 0.021 --what-if
 
@@ -62,7 +62,7 @@ expect 2 "neither a window nor a decision" "$replay" --log "$dir/garbage"
 cat "$dir/log" <(sed -n 3p "$dir/windows") >"$dir/garbage"
 expect 2 "give a log of one kind" "$replay" --log "$dir/garbage"
 expect 2 "cannot be read" "$replay" --log "$dir/none"
-expect 2 "there are: off, budget" "$replay" --plant --policy solar
+expect 2 "known are: off, budget" "$replay" --plant --policy solar
 expect 2 "line 2" "$replay" --plant --intensity <(printf 'time,g_per_kwh\nx,1\n')
 expect 2 "give --log FILE or --plant" "$replay" --policy off
 echo "replay: ok"

@@ -42,7 +42,7 @@ again "${cnn[@]}" --optimizer sgd
 expect 1 "its --workload differs" "$train" "${mlp[@]}" --ranks 2 --load "$dir/once" --steps 20
 sed 's/sieve/SIEVE/g' "$dir/text" >"$dir/other"
 again "${lm[@]}"
-expect 1 "another shape, .*or was made for other data" "$train" "${lm[@]}" --data "$dir/other" \
+expect 1 "another shape, .*or was trained on other data" "$train" "${lm[@]}" --data "$dir/other" \
     --ranks 2 --load "$dir/once" --steps 20
 expect 1 "other dense segments, or" "$train" "${lm[@]}" --dense-segments block0 --ranks 2 \
     --load "$dir/once" --steps 20
@@ -142,14 +142,14 @@ expect 1 "rank3.state: it is truncated" load 2 --batch 6 --load "$dir/four"
 { head -c -1 "$dir/kept" && printf x; } >"$dir/four.rank3.state"
 expect 1 "rank3.state: it is damaged" load 2 --batch 6 --load "$dir/four"
 { printf TAMTRN4 && tail -c +8 "$dir/kept"; } >"$dir/four.rank3.state"
-expect 1 "rank3.state: it is no state of a run" load 2 --batch 6 --load "$dir/four"
+expect 1 "rank3.state: it is not the state of a run" load 2 --batch 6 --load "$dir/four"
 cp "$dir/four.rank2.state" "$dir/four.rank3.state"
 expect 1 "rank3.state: it is of rank 2 of 4" load 2 --batch 6 --load "$dir/four"
 rm "$dir/four.rank3.state"
 expect 1 "rank3.state: No such file" load 2 --batch 6 --load "$dir/four"
 ranks=4 run "$dir/five" "${mlp[@]}" --optimizer adamw --batch 3 --steps 5 --save "$dir/five"
 cp "$dir/five.rank3.state" "$dir/four.rank3.state"
-expect 1 "rank3.state: it is of rank 3 of 4 and step 5, the first file of 4 ranks and step 4" \
+expect 1 "rank3.state: it is of rank 3 of 4 and step 5, but the first file of 4 ranks and step 4" \
     load 2 --batch 6 --load "$dir/four"
 cp "$dir/kept" "$dir/four.rank3.state"
 expect 0 "" load 2 --batch 6 --load "$dir/four"

@@ -42,9 +42,9 @@ bytes=$(stat -c %s "$dir/gradients")
 presets=$("$schemes" --list | paste -sd, -)
 count=$("$schemes" --list | wc -l)
 [ "$count" -ge 9 ] || fail "only $count presets"
-expect 0 "tamis .*keeps all rules" "$schemes" --input "$dir/gradients" --steps 5 --checks 5 \
+expect 0 "tamis .*follows all rules" "$schemes" --input "$dir/gradients" --steps 5 --checks 5 \
     --json "$dir/recorded"
-expect 0 "tamis .*keeps all rules" "$schemes" --ranks 1,4 --elements 3000 --segments 5 --steps 8 \
+expect 0 "tamis .*follows all rules" "$schemes" --ranks 1,4 --elements 3000 --segments 5 --steps 8 \
     --checks 4 --json "$dir/synthetic"
 [ "$(wc -l <"$dir/recorded")" -eq "$count" ] || fail "not a record for each preset"
 [ "$(wc -l <"$dir/synthetic")" -eq $((2 * count)) ] || fail "not a record for each preset and P"
@@ -54,7 +54,7 @@ expect 0 'preset "nothing" is not in this library' "$schemes" --schemes tamis,no
 # The generator gives the same gradients in every run. What auto does with them depends on times that
 # it measures.
 traces() { grep -v '"scheme":"auto"' "$1" | sed -E 's/"cpu_[a-z_]*us":\{[^}]*\}//g'; }
-expect 0 "keeps" "$schemes" --ranks 1,4 --elements 3000 --segments 5 --steps 8 --checks 4 --json "$dir/again"
+expect 0 "follows" "$schemes" --ranks 1,4 --elements 3000 --segments 5 --steps 8 --checks 4 --json "$dir/again"
 [ "$(traces "$dir/synthetic")" = "$(traces "$dir/again")" ] || fail "two runs differ"
 
 make_report() { # records...
@@ -84,7 +84,7 @@ expect 1 'broken: tamis: there is no record' make_report "$dir/damaged"
 
 # A recording that is cut off, or is something else.
 head -c $((bytes - 1)) "$dir/gradients" >"$dir/cut"
-expect 1 "no recording of gradients" "$schemes" --input "$dir/cut"
-expect 1 "no recording of gradients" "$schemes" --input "$dir/synthetic"
+expect 1 "not a recording of gradients" "$schemes" --input "$dir/cut"
+expect 1 "not a recording of gradients" "$schemes" --input "$dir/synthetic"
 expect 1 "cannot be read" "$schemes" --input "$dir/nothing"
 echo "all presets side by side: $presets"

@@ -109,29 +109,29 @@ expect 1 "none: No such file" lm_of --data "$dir/none"
 expect 1 "Is a directory" lm_of --data "$dir"
 head -c 600 "$dir/text" >"$dir/short"
 expect 1 "short: 600 bytes .*needs 650 bytes" lm_of --data "$dir/short"
-expect 1 "need more than the .* samples there are" lm_of --batch 60000
+expect 1 "need more than the .* samples available" lm_of --batch 60000
 expect 2 "context 0 is out of range" lm_of --context 0
 expect 2 "heads 3 must divide --width 64" lm_of --heads 3
 expect 2 "layers 256 --width 65536 make up to" lm_of --layers 256 --width 65536
 expect 2 "stages needs --workload mlp: the layers of lm" lm_of --stages 2
-expect 2 "workload gpt is not known here" lm_of --workload gpt
+expect 2 "workload gpt is not known" lm_of --workload gpt
 expect 2 "nesterov needs --optimizer momentum" lm_of --nesterov
 expect 2 "must be less than 1" lm_of --optimizer adamw --beta2 1
 expect 2 "update needs --optimizer adamw, or momentum" lm_of --reduce update
 expect 2 "update needs --optimizer adamw, or momentum" lm_of --reduce update --optimizer momentum --nesterov
-expect 2 "needs a scheme that has residuals" lm_of --reduce update --optimizer adamw --scheme dense
+expect 2 "needs a scheme with residuals" lm_of --reduce update --optimizer adamw --scheme dense
 expect 2 "a step has one gradient" lm_of --reduce update --optimizer adamw --micro-batches 2
 expect 2 "step-scale needs --reduce update" lm_of --step-scale 2
 expect 2 "match-scale needs --optimizer adamw" lm_of --reduce update --optimizer momentum --match-scale 1
 expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
 expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
-expect 2 "need a density that is theirs alone" lm_of --density-warm-up 5 --budget 100
-expect 2 "sparse for the others" lm_of --dense-segments vectors --scheme dense
+expect 2 "must be alone in setting the density" lm_of --density-warm-up 5 --budget 100
+expect 2 "sparse scheme for the other segments" lm_of --dense-segments vectors --scheme dense
 expect 2 "dense-segments needs --stages 1" lm_of --dense-segments vectors --micro-batches 2
 expect 1 "no segment's name begins with \"bias\"; the first one is embedding.token" \
     lm_of --dense-segments vectors,bias
 expect 1 "no segment's name begins with \"\"" lm_of --dense-segments vectors,
-expect 1 "names all segments; use --scheme dense" lm_of --dense-segments vectors,embedding,block
+expect 1 "selects all segments; use --scheme dense" lm_of --dense-segments vectors,embedding,block
 expect 2 "clip needs --stages 1" lm_of --clip 1 --overlap on
 expect 2 "clip needs --stages 1" lm_of --clip 1 --micro-batches 2
 expect 1 "No such file" "$train" --workload cnn --data "$dir/none"

@@ -21,14 +21,14 @@ declare -A density=([tamis_train]=density [tamis_perf]=density [tamis_choice]=de
 
 for program in "$@"; do
     name=$(basename "$program")
-    expect 2 "^$name: unknown option --nonsense; allowed: .*--help$" "$program" --nonsense
-    expect 2 "^$name: unknown option nonsense; allowed: " "$program" nonsense
+    expect 2 "^$name: unknown option --nonsense; options are: .*--help$" "$program" --nonsense
+    expect 2 "^$name: unknown option nonsense; options are: " "$program" nonsense
     [ -n "${number[$name]:-}" ] || continue
     for value in nan -1 inf 1x ""; do
         expect 2 "^$name: --${number[$name]} .*\(is out of range\|needs a\)" \
             "$program" --"${number[$name]}" "$value"
     done
-    expect 2 "^$name: option --${number[$name]} needs a value" "$program" --"${number[$name]}"
+    expect 2 "^$name: option --${number[$name]} requires a value" "$program" --"${number[$name]}"
     [ -n "${density[$name]:-}" ] || continue
     for value in 10 nan -0.1 0.1x; do
         expect 2 "^$name: --${density[$name]} .*\(is out of range\|needs \)" \
@@ -39,9 +39,9 @@ for program in "$@"; do
         expect 2 "^$name: --set oker: a reducer has no such option" "$program" --set oker=2
         expect 2 "^$name: --set overselect: .* name=value" "$program" --set overselect
         expect 2 "^$name: --set block=64: it is given twice" "$program" --set block=32,block=64
-        expect 2 "^$name: --set block=x: it is no number" "$program" --set overselect=2,block=x
-        expect 2 "^$name: --set share=odd: it is one of norm|length" "$program" --set share=odd
-        expect 2 "^$name: --set density: the program sets that itself" "$program" --set density=1
+        expect 2 "^$name: --set block=x: the value is not a number" "$program" --set overselect=2,block=x
+        expect 2 "^$name: --set share=odd: the value must be one of norm|length" "$program" --set share=odd
+        expect 2 "^$name: --set density: the program sets this option itself" "$program" --set density=1
         ;;
     esac
     [ $name != tamis_replay ] || continue # which has no ranks
@@ -49,8 +49,8 @@ for program in "$@"; do
     # Under each of these P processes would be P runs of one rank.
     case $name in
     tamis_schemes) alone="without --speed all ranks run in one process" ;;
-    tamis_overlap) alone="is 4 but MPI sees one rank" ;;
-    *) alone="is 4, but what started these processes does not start MPI.*mpirun -np 4, or srun --mpi=pmix" ;;
+    tamis_overlap) alone="is 4, but MPI sees one rank" ;;
+    *) alone="is 4, but the launcher of these processes does not start MPI.*mpirun -np 4, or srun --mpi=pmix" ;;
     esac
     status=2
     [ $name != tamis_overlap ] || status=1
@@ -68,7 +68,7 @@ for program in "$@"; do
     for variables in "OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK" "PMI_SIZE PMI_RANK" \
         "SLURM_STEP_NUM_TASKS PMIX_RANK" "SLURM_STEP_NUM_TASKS SLURM_PROCID"; do
         read -r size rank <<<"$variables"
-        expect 1 "$size is 4 but MPI sees one rank" env $size=4 $rank=0 "$program" --transport mpi
+        expect 1 "$size is 4, but MPI sees one rank" env $size=4 $rank=0 "$program" --transport mpi
     done
 done
 echo "usage: ok"

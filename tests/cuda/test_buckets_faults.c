@@ -197,7 +197,7 @@ static void capture_half(test_rank *self) {
     RANK_CUDA(self, cudaStreamBeginCapture(p.stream, cudaStreamCaptureModeThreadLocal));
     tamis_status status = tamis_reducer_start(p.cuda, &step);
     RANK_CHECK(self, tamis_status_loss(status) == TAMIS_LOST_COMM, "%s", tamis_status_name(status));
-    RANK_SAYS(self, "half way");
+    RANK_SAYS(self, "halfway");
     (void)cudaStreamEndCapture(p.stream, &graph);
     if (graph)
         cudaGraphDestroy(graph);
@@ -228,7 +228,7 @@ static void interleave(test_rank *self) {
     for (s = p.nsegments; s-- > 0 && p.cuda->launched == 0;)
         RANK_OK(self, tamis_reducer_ready(p.cuda, (uint32_t)s, &step));
     RANK_STATUS(self, TAMIS_E_STATE, tamis_reducer_start(other, &step));
-    RANK_SAYS(self, "not all segments");
+    RANK_SAYS(self, "segments are not all ready");
     RANK_OK(self, tamis_reducer_start(p.cuda, &step));
     RANK_OK(self, tamis_reducer_join(p.cuda, p.stream));
     RANK_OK(self, tamis_reducer_start(other, &step));

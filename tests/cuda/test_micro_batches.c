@@ -62,7 +62,7 @@ static void put_nan(uint32_t rank, uint32_t number, float *grad) {
 }
 
 /* The bad batch is of step 1, whose own gradient is sound. A state taken in between remembers. */
-static void meet_nan(test_rank *self) {
+static void step_with_nan(test_rank *self) {
     const pair_order *order = self->shared;
     char name[32], path[SCRATCH_PATH];
     pair p;
@@ -100,7 +100,7 @@ static void test_bad_entries_of_micro_batches_count_in_the_next_step(void **stat
         order.nonfinite = (tamis_nonfinite)(i % 3);
         order.bucket_length = i < 3 ? 0 : PAIR_N / 5;
         test_context("policy %d, buckets of %llu", i % 3, (unsigned long long)order.bucket_length);
-        ranks_run(2, 0, meet_nan, &order);
+        ranks_run(2, 0, step_with_nan, &order);
     }
 }
 

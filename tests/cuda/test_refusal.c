@@ -160,11 +160,11 @@ static const fault faults[] = {
      "configuration", 0},
     {"another step", "tamis", repeat, LEG_SLOTS, ONE, TAM_REFUSED_STEP, "another step", 0},
     {"one entry too many", "topk", raise_count, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_COUNT,
-     "exceeds the slot", 0},
+     "exceeds the size of the slot", 0},
     {"far too many entries", "topk", raise_count_to_nonsense, LEG_SLOTS, ONE, TAM_REFUSED_COUNT,
-     "exceeds the slot", 0},
+     "exceeds the size of the slot", 0},
     {"fewer bytes than indices", "topk", shorten_indices, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_BYTES,
-     "so many bytes", 0},
+     "impossible number of bytes", 0},
     {"an index", "topk", flip_index, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
     {"a count that is only told", "topk", flip_deferred, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM,
      "checksum", 0},
@@ -172,17 +172,17 @@ static const fault faults[] = {
      "checksum", 0},
     {"a sum of squares", "tamis", flip_stats, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
     {"neighbours", "tamis", exchange_neighbours, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
-     "do not ascend", 0},
+     "are not ascending", 0},
     {"an index twice", "topk", repeat_index, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
-     "do not ascend", 0},
+     "are not ascending", 0},
     {"an index twice, in a long list", "topk", repeat_index_between_pieces, LEG_SLOTS, ONE,
-     TAM_REFUSED_ORDER, "do not ascend", 50001},
+     TAM_REFUSED_ORDER, "are not ascending", 50001},
     {"an index past the end", "topk", point_past_the_end, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_ORDER,
      "past the end", 0},
     {"a foreign index", "tamis", take_from_others, LEG_SLOTS, NOT_SENDER, TAM_REFUSED_OWNER,
-     "not its to pick", 0},
+     "its rank does not own", 0},
     {"a foreign index, ranges", "rotate+global+exact+union", take_from_others, LEG_SLOTS, ONE,
-     TAM_REFUSED_OWNER, "not its to pick", 40001},
+     TAM_REFUSED_OWNER, "its rank does not own", 40001},
     {"values given up", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT, 0},
     {"values given up on one rank", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
      0},
@@ -315,7 +315,7 @@ static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(voi
         {"an index, pairs", PAIRS, flip_index, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
         {"a value, pairs", PAIRS, flip_value, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
         {"neighbours, pairs", PAIRS, exchange_neighbours, LEG_SLOTS, ONE, TAM_REFUSED_ORDER,
-         "do not ascend", 0},
+         "are not ascending", 0},
         {"sums given up on one rank", "tamis", NULL, LEG_SUMS, ONE, TAM_REFUSED_ABSENT,
          WORDS_ABSENT, 0},
     };
@@ -328,7 +328,7 @@ static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(voi
 }
 
 static void check_result_refused(exchange_seat *s) {
-    exchange_check_kept(s, TAM_REFUSED_RESULT, is_victim(s) ? 0 : 1, "result of the step");
+    exchange_check_kept(s, TAM_REFUSED_RESULT, is_victim(s) ? 0 : 1, "result of the previous step");
 }
 
 static void meet_other_result(exchange_seat *s) {

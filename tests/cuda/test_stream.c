@@ -236,7 +236,7 @@ static void step_on_nan(test_rank *self, seat *s, tamis_nonfinite policy) {
                (unsigned long long)stats.selected);
 }
 
-static void meet_nan(test_rank *self) {
+static void step_with_nan(test_rank *self) {
     const seat_order order = {.nonfinite = *(const tamis_nonfinite *)self->shared};
     const float *residual = NULL;
     seat s;
@@ -253,7 +253,7 @@ static void meet_nan(test_rank *self) {
 }
 
 /* Without a residual: the gradient is cleared, or its bad entry. */
-static void meet_nan_dense(test_rank *self) {
+static void step_with_nan_dense(test_rank *self) {
     const tamis_nonfinite policy = *(const tamis_nonfinite *)self->shared;
     const seat_order order = {.scheme = "dense", .nonfinite = policy};
     tamis_result result = TAMIS_RESULT_INIT;
@@ -281,9 +281,9 @@ static void test_all_ranks_decide_alike_on_nan(void **state) {
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         if (test_drawn(2))
-            ranks_run(2, 0, meet_nan, &policies[i]);
+            ranks_run(2, 0, step_with_nan, &policies[i]);
         if (test_drawn(2))
-            ranks_run(2, 0, meet_nan_dense, &policies[i]);
+            ranks_run(2, 0, step_with_nan_dense, &policies[i]);
     }
 }
 

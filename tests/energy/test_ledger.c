@@ -215,7 +215,7 @@ static void ranks_that_missed_a_report_count_from_then_on(void **state) {
     int64_t left_out_uj = (int64_t)meters_truth(&world, 3);
     tamis_energy_totals totals = report_all();
     assert_int_equal(totals.uj, (int64_t)meters_truth_of_all(&world) - left_out_uj);
-    assert_non_null(strstr(totals.missing, "what it gained before is left out"));
+    assert_non_null(strstr(totals.missing, "earlier gains are left out"));
     assert_int_equal(ledgers[17]->sums.gaps, 8);
     for (uint64_t i = 0; i < 3; i++) {
         advance(i);
@@ -260,7 +260,7 @@ static void where_all_are_denied_nothing_is_known_and_said_why(void **state) {
     tam_ledger_take(alone, NULL, 0, &run, NULL);
     tam_ledger_totals(alone, &totals);
     assert_int_equal(totals.known, 0);
-    assert_string_equal(totals.missing, "no rank shows a domain");
+    assert_string_equal(totals.missing, "no rank reports a domain");
     tam_ledger_close(alone);
     begin(12);
     for (uint32_t id = 0; id < METERS_RANKS; id++)

@@ -204,7 +204,7 @@ static void a_count_beyond_64_bits_is_garbled(void **state) {
     (void)state;
     opened o = open_whole();
     atomic_store(&whole->gpus[0].mj, UINT64_MAX / 1000 + 1);
-    source_expect_read(&o, A, TAMIS_ENERGY_GARBLED, "no count of a GPU");
+    source_expect_read(&o, A, TAMIS_ENERGY_GARBLED, "not a plausible count of a GPU");
     source_close(&o);
 }
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { MOST = TAM_FIT_MOST, ROWS = 100 };
+enum { MOST = TAM_FIT_MAX, ROWS = 100 };
 
 static const uint32_t apart[MOST]; /* no groups */
 

@@ -160,7 +160,7 @@ static void test_shares_follow_norms_and_sum_to_k(void **state) {
 }
 
 /* NaN in the bucket that is exchanged last, after all others. */
-static void meet_nan(test_rank *self) {
+static void step_with_nan(test_rank *self) {
     tamis_reducer *r = NULL;
     tamis_reducer_config config = data_even_config(LENGTH);
     const float *residual;
@@ -198,7 +198,7 @@ static void meet_nan(test_rank *self) {
 static void test_nan_in_one_bucket_applies_nothing_of_any(void **state) {
     (void)state;
     test_context("NaN");
-    ranks_run(3, 0, meet_nan, NULL);
+    ranks_run(3, 0, step_with_nan, NULL);
 }
 
 /* -- wrong calls ------------------------------------------------------------------------------ */

@@ -287,7 +287,7 @@ static int64_t truth_of_first_ranks(void) {
 }
 
 static const wrong wrongs[] = {
-    {"rank 1 shows 4294967295 domains of energy, at most 4096", with_too_many, TAMIS_E_ARGUMENT},
+    {"rank 1 reports 4294967295 energy domains, more than 4096", with_too_many, TAMIS_E_ARGUMENT},
     {"rank 1 could not report its energy: TAMIS_E_NOMEM|no memory for this", decline,
      TAMIS_E_NOMEM},
     {"rank 0 is in tamis_energy_report, rank 1 in tamis_pipeline_create", another,

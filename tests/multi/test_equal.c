@@ -32,7 +32,7 @@ static const struct scene scenes[] = {
     {"aabb", "tamis_comm_check_equal: rank(s) 2 3 differ from rank 0 (no value has a majority)"},
     {"abc", "tamis_comm_check_equal: rank(s) 1 2 differ from rank 0 (no value has a majority)"},
     {"aaA",
-     "tamis_comm_check_equal: rank(s) 2 differ from the other 2; rank 2 gave 2048 bytes, these "
+     "tamis_comm_check_equal: rank(s) 2 differ from the other 2; rank 2 gave 2048 bytes, they gave "
      "4096"},
     {"abbbbbbbbbbbbbb", "tamis_comm_check_equal: rank(s) 0 differ from the other 14"},
     {"abcdefghijkl",

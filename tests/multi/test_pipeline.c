@@ -167,7 +167,8 @@ static void wrong_arguments_are_named_and_do_nothing(void **state) {
     EXPECT(TAMIS_E_ARGUMENT, "pipeline", tamis_pipeline_stage_at(NULL, 0, &stage));
     pipeline = create_alone(comm, N);
     EXPECT(TAMIS_E_ARGUMENT, "out", tamis_pipeline_stage_at(pipeline, 0, NULL));
-    EXPECT(TAMIS_E_ARGUMENT, "stage 1 of 1", tamis_pipeline_stage_at(pipeline, 1, &stage));
+    EXPECT(TAMIS_E_ARGUMENT, "stage 1 is out of range: there are 1",
+           tamis_pipeline_stage_at(pipeline, 1, &stage));
     stage.size = 8;
     EXPECT(TAMIS_E_ARGUMENT, "tamis_stage", tamis_pipeline_stage_at(pipeline, 0, &stage));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_pipeline_balance(pipeline, NULL));
@@ -181,7 +182,7 @@ static void marks_out_of_turn_are_refused(void **state) {
     tamis_comm *comm;
     assert_int_equal(tamis_comm_create_local(1, NULL, &comm), TAMIS_OK);
     tamis_pipeline *pipeline = create_alone(comm, N);
-    EXPECT(TAMIS_E_ARGUMENT, "2 is no mark", tamis_pipeline_mark(pipeline, (tamis_mark)2));
+    EXPECT(TAMIS_E_ARGUMENT, "2 is not a mark", tamis_pipeline_mark(pipeline, (tamis_mark)2));
     for (int i = 0; i < 3; i++) {
         EXPECT(TAMIS_E_STATE, "INPUT", tamis_pipeline_mark(pipeline, TAMIS_MARK_BACKWARD));
         assert_int_equal(tamis_pipeline_mark(pipeline, TAMIS_MARK_INPUT), TAMIS_OK);

@@ -76,10 +76,10 @@ static void what_goes_wrong_meanwhile_is_an_error_on_all_ranks(void **state) {
         {TAM_FAULT_ERROR, 7, 0, TAMIS_E_TRANSPORT, "injected", true},
         {TAM_FAULT_SILENT, 2, 0, TAMIS_E_TIMEOUT, "silent", false},
         {TAM_FAULT_SILENT, 9, 0, TAMIS_E_TIMEOUT, "silent", false},
-        {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "rank 0 measured", true},
-        {TAM_FAULT_FLIP, 4, 24 * 8 + 62, TAMIS_E_PROTOCOL, "rank 1 measured", true},
-        {TAM_FAULT_FLIP, 4, 48 * 8 + 130, TAMIS_E_PROTOCOL, "rank 2 measured", true},
-        {TAM_FAULT_SPOIL, 4, 62, TAMIS_E_PROTOCOL, "rank 1 measured", true},
+        {TAM_FAULT_FLIP, 1, 3, TAMIS_E_PROTOCOL, "measurements of rank 0", true},
+        {TAM_FAULT_FLIP, 4, 24 * 8 + 62, TAMIS_E_PROTOCOL, "measurements of rank 1", true},
+        {TAM_FAULT_FLIP, 4, 48 * 8 + 130, TAMIS_E_PROTOCOL, "measurements of rank 2", true},
+        {TAM_FAULT_SPOIL, 4, 62, TAMIS_E_PROTOCOL, "measurements of rank 1", true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

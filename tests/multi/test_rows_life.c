@@ -57,7 +57,7 @@ static void test_rows_that_do_not_divide_a_segment_are_refused(void **state) {
     (void)state;
     assert_int_equal(tamis_layout_set_rows(NULL, 0, 1), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_layout_set_rows(layout, 2, 1), TAMIS_E_ARGUMENT);
-    assert_true(has_word(tamis_last_error(), "no segment 2 of 2"));
+    assert_true(has_word(tamis_last_error(), "segment 2 is out of range: there are 2"));
     assert_int_equal(tamis_layout_set_rows(layout, 1, 7), TAMIS_E_ARGUMENT);
     assert_true(has_word(tamis_last_error(), "words has 300 elements"));
     assert_int_equal(tamis_layout_set_rows(layout, 1, UINT64_C(1) << 32 | 5), TAMIS_E_ARGUMENT);

@@ -180,7 +180,7 @@ static void test_any_flipped_bit_is_refused(void **state) {
     for (size_t i = 0; i < SMALL; i++) {
         float kept = one.state.residual[i];
         one.state.residual[i] += 1.0f;
-        expect_refused(&one, &one.state, "another moment");
+        expect_refused(&one, &one.state, "at another time");
         one.state.residual[i] = kept;
     }
     assert_int_equal(give_state(one.reducer, &one.state), TAMIS_OK);
@@ -200,7 +200,7 @@ static void test_a_control_part_of_another_size_is_refused(void **state) {
     memcpy(longer.memory, one.state.control, one.state.bytes);
     longer.control = longer.memory;
     longer.bytes++;
-    expect_refused(&one, &longer, "appended");
+    expect_refused(&one, &longer, "extra data");
     free(longer.memory);
     solo_close(&one);
 }
@@ -212,7 +212,7 @@ static void test_parts_of_different_moments_are_refused_together(void **state) {
     (void)state;
     assert_int_equal(step_once(one.reducer, 0, 3, SMALL, &hash), TAMIS_OK);
     assert_int_equal(tamis_reducer_save_residual(one.reducer, mixed.residual), TAMIS_OK);
-    expect_refused(&one, &mixed, "another moment");
+    expect_refused(&one, &mixed, "at another time");
     /* loading one after the other is allowed */
     assert_int_equal(tamis_reducer_load_memory(one.reducer, mixed.control, mixed.bytes, NULL),
                      TAMIS_OK);

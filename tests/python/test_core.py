@@ -97,7 +97,7 @@ def test_a_segment_is_ready_once_in_a_step():
     reducer.ready(plans[0])
     again = reducer.plan([1, 0], [b[96:], b[:96]])
     error = refused(reducer.ready, again)
-    assert error.status == "TAMIS_E_STATE" and "first was marked ready before" in str(error)
+    assert error.status == "TAMIS_E_STATE" and "first was already marked ready" in str(error)
     reducer.ready(plans[1])
     reducer.wait()
     assert np.array_equal(a, expected) and np.array_equal(b, untouched)
@@ -119,7 +119,7 @@ def test_gradients_that_overlap_are_refused():
 
 def test_a_plan_says_what_is_wrong_with_it():
     reducer, a = alone(), gradient()
-    assert "no segment 2 of 2" in str(refused(reducer.plan, [2], [a]))
+    assert "segment 2 is out of range: there are 2" in str(refused(reducer.plan, [2], [a]))
     assert "given twice" in str(refused(reducer.plan, [0, 0], [a[:96], a[:96]]))
     assert "1 segment(s) and 2 tensor(s)" in str(refused(reducer.plan, [0], [a, a]))
     assert "0 segment(s)" in str(refused(reducer.plan, [], []))
@@ -247,7 +247,7 @@ def not_of(option):
         (dict(residual_decay=1.5), "residual_decay"),
         (dict(ranks_per_node=-1), "ranks_per_node is -1"),
         (dict(scheme=3), "scheme is 3, not a str"),
-        (dict(densty=0.1), "no option 'densty'; it has: scheme, density"),
+        (dict(densty=0.1), "no option 'densty'; options are: scheme, density"),
     ],
 )
 def test_a_wrong_option_is_named(options, words):
@@ -320,7 +320,7 @@ def test_a_module_that_cannot_be_loaded_says_why(tmp_path):
     assert error.status == "TAMIS_E_UNSUPPORTED" and "none.so" in str(error)
     assert "another transport" in error.remedy
     error = refused(Comm.mpi, _core.__file__)
-    assert error.status == "TAMIS_E_UNSUPPORTED" and "is not the part of tamis" in str(error)
+    assert error.status == "TAMIS_E_UNSUPPORTED" and "is not the module of tamis" in str(error)
     with pytest.raises(TypeError):
         Comm.nccl("x", bootstrap=3)
 
@@ -412,7 +412,7 @@ def test_the_stub_has_the_options_of_the_library():
     stub = ast.parse(pathlib.Path(_core.__file__).with_name("_core.pyi").read_text())
     classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
     init = next(node for node in classes["Reducer"].body if getattr(node, "name", "") == "__init__")
-    with pytest.raises(TypeError, match="it has: ") as caught:
+    with pytest.raises(TypeError, match="options are: ") as caught:
         Reducer(Comm.local(1)[0], Layout([("w", 4)]), nonsense=1)
-    names = str(caught.value).split("it has: ")[1].split(", ")
+    names = str(caught.value).split("options are: ")[1].split(", ")
     assert sorted(argument.arg for argument in init.args.kwonlyargs) == sorted(names)

@@ -118,7 +118,7 @@ def test_a_rank_that_does_not_come_is_a_timeout():
         made[0].wait()
     error = caught.value
     assert (error.status, error.lost) == ("TAMIS_E_TIMEOUT", "comm")
-    assert error.remedy in str(error) and "look for the rank" in error.remedy
+    assert error.remedy in str(error) and "check the rank" in error.remedy
 
 
 # -- lifetimes -------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def test_what_is_left_out_is_what_the_library_advises_for_the_density():
         ("adamw", 'update is \'adamw\', not "adam" or "momentum"'),
         (0.9, "update is 0.9"),
         (dict(rule="sgd"), 'rule is \'sgd\', not "adam" or "momentum"'),
-        (dict(betas=0.9), "update has no option 'betas'; it has: rule, beta1"),
+        (dict(betas=0.9), "update has no option 'betas'; options are: rule, beta1"),
         ({1: 2}, "update has no option 1"),
         (dict(beta1=1.0), "beta1 is 1"),
         (dict(beta2="high"), "beta2 is 'high', not a number"),
@@ -202,7 +202,7 @@ def test_wrong_moments_are_refused_and_change_nothing():
     steps(reducer, range(2))
     first, second = np.empty(N, F), np.empty(N, F)
     passes = reducer.moments(first, second)
-    assert "keeps it" in str(refused(reducer.moments, None, second))
+    assert "has this moment" in str(refused(reducer.moments, None, second))
     assert "elements" in str(refused(reducer.moments, first, np.empty(3, F)))
     bad = second.copy()
     bad[3] = -1

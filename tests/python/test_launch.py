@@ -70,7 +70,7 @@ def test_an_unknown_setting_is_refused_with_the_values():
 
 def test_a_setting_chooses():
     job = jobs.alone(say_error(), TAMIS_TRANSPORT="nccl")
-    assert tamis.nccl_module() or "NCCL was asked for" in job.out, job
+    assert tamis.nccl_module() or "NCCL was requested" in job.out, job
 
 
 @needs_mpi

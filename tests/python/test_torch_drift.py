@@ -277,7 +277,7 @@ def test_a_backward_after_synchronize_is_refused(syncing):
     backward(model)
     optimizer.synchronize()
     optimizer._syncing = syncing  # as in no_sync()
-    with pytest.raises(RuntimeError, match="came after synchronize.*zero_grad"):
+    with pytest.raises(RuntimeError, match="called after synchronize.*zero_grad"):
         backward(model)
 
 
@@ -310,7 +310,7 @@ def test_parameters_that_are_thawed_later_are_refused():
     optimizer = tamis.torch.DistributedOptimizer(inner, model, comm=tamis.Comm.local(1)[0])
     train_alone(model, optimizer)
     model[0].weight.requires_grad_(True)
-    with pytest.raises(ValueError, match=r"wanted no gradient.*make a new Distributed"):
+    with pytest.raises(ValueError, match=r"required no gradient.*make a new Distributed"):
         train_alone(model, optimizer)
 
 

@@ -325,7 +325,7 @@ def test_misuse_is_told(results):
         "group": ("RuntimeError", "cannot be added"),
         "copy": ("TypeError", "state_dict"),
         "no residual": ("ValueError", "no residual"),
-        "optimizer": ("TypeError", "no torch.optim.Optimizer"),
+        "optimizer": ("TypeError", "not a torch.optim.Optimizer"),
         "unnamed": ("ValueError", "not named"),
         "zero_grad": ("RuntimeError", "between backward() and step()"),
         "twice": ("RuntimeError", "no_sync"),

@@ -103,9 +103,9 @@ static void a_scheme_that_means_nothing_is_refused_with_a_reason(void **state) {
     } cases[] = {
         {"", TAMIS_E_ARGUMENT, "ownership"},
         {"tamiss", TAMIS_E_ARGUMENT, "preset"},
-        {"cyclic+norm+predict", TAMIS_E_ARGUMENT, "after word 3 comes the exchange"},
+        {"cyclic+norm+predict", TAMIS_E_ARGUMENT, "word 3 must be followed by the exchange"},
         {"cyclic+norm+guess+union", TAMIS_E_ARGUMENT, "threshold (exact"},
-        {"cyclic+norm+predict+union+more", TAMIS_E_ARGUMENT, "after word 4"},
+        {"cyclic+norm+predict+union+more", TAMIS_E_ARGUMENT, "nothing may follow word 4"},
         {"all+global+exact+dense", TAMIS_E_UNSUPPORTED, "preset dense"},
         {"all+global+exact+quantized", TAMIS_E_UNSUPPORTED, "preset quantized"},
         {"bins+global+exact+union", TAMIS_E_UNSUPPORTED, "bins"},
@@ -114,7 +114,7 @@ static void a_scheme_that_means_nothing_is_refused_with_a_reason(void **state) {
         {"all+norm+fixed+union", TAMIS_E_UNSUPPORTED, "budget global"},
         {"all+norm+sage+union", TAMIS_E_UNSUPPORTED, "budget global"},
         {"all+norm+reuse+union", TAMIS_E_UNSUPPORTED, "budget global"},
-        {"cyclic+global+reuse+union", TAMIS_E_UNSUPPORTED, "reuse needs ownership all"},
+        {"cyclic+global+reuse+union", TAMIS_E_UNSUPPORTED, "use ownership all"},
         {"cyclic+norm+predict+balanced-pairs", TAMIS_E_UNSUPPORTED, "use ownership all"},
         {"balanced+global+exact+union", TAMIS_E_UNSUPPORTED, "use step, fixed or sage"},
     };

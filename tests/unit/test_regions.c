@@ -166,8 +166,8 @@ static void every_damaged_bit_is_refused_by_all_ranks(void **state) {
         {1, 0, 32, "the list of rank 0"},
         {2, 0, 1032, "the list of rank 0, or its counts"},
         {5, 1, 1032, "the list of rank 1, or its counts"},
-        {6, 2, 40, "what rank 2 kept"},
-        {7, 2, 8, "what rank 2 kept"},
+        {6, 2, 40, "survivors in the region of rank 2"},
+        {7, 2, 8, "survivors in the region of rank 2"},
     };
     (void)state;
     for (size_t m = 0; m < sizeof messages / sizeof messages[0]; m++)
@@ -232,7 +232,8 @@ static void survivors_of_one_region_move_to_even_shares(void **state) {
     test_context("all in one region");
     ranks_run(RANKS, 0, run_crowd, &c);
     for (uint32_t bit = 0; bit < 8 * 8 * MANY; bit += 101) {
-        c = (regions_case){.bad_rank = 0, .bad_op = 7, .bit = bit, .reason = "what rank 0 kept"};
+        c = (regions_case){
+            .bad_rank = 0, .bad_op = 7, .bit = bit, .reason = "survivors in the region of rank 0"};
         test_context("moved survivors of rank 0, bit %u", bit);
         ranks_run(RANKS, 0, run_crowd, &c);
         if (bit >= 8 * 8 * 14)

@@ -27,7 +27,7 @@ static const double switch_gain = 4.0, found_gain = 10.0;
 tamis_status tam_fit_open(tam_fit **out) {
     tam_fit *fit = tam_alloc(sizeof *fit);
     if (!fit)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the watts of phases");
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the power of phases");
     fit->surprise = 1.0;
     *out = fit;
     return TAMIS_OK;
@@ -51,7 +51,7 @@ static uint64_t share_of(uint64_t ns, double part) {
 
 /* Exposures until all times at which a candidate may have begun or ended to look, and until one
  * step before. */
-static void look(tam_fit *fit, const tam_spans *spans, const tick *t) {
+static void read_spans(tam_fit *fit, const tam_spans *spans, const tick *t) {
     uint64_t at_ns[TAM_FIT_LAGS + 1];
     for (uint32_t lag = 0; lag <= TAM_FIT_LAGS; lag++)
         at_ns[lag] = t->end_ns - lag * LAG_STEP_NS;
@@ -75,7 +75,7 @@ static double between(const tam_exposure *begin, const tam_exposure *end, uint32
 static tam_row make_row(const tam_fit *fit, const tick *t, uint32_t choice) {
     tam_row row = {.y = t->y, .weight = t->weight};
     uint32_t duty = choice / TAM_FIT_LAGS, lag = choice % TAM_FIT_LAGS;
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         row.x[k] = between(&fit->begins[duty][lag], &fit->ends[lag], k) * (1e-9 / duties[duty]);
     return row;
 }
@@ -87,7 +87,7 @@ static void take_blur(tam_fit *fit, const tick *t) {
     const tam_exposure *end = &fit->ends[lag], *begin = &fit->begins[fit->best / TAM_FIT_LAGS][lag];
     double duty = duty_of(fit);
     tam_row own = {.weight = t->weight}, before = own;
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++) {
         double at_end = between(end + 1, end, k) / (double)LAG_STEP_NS;
         double at_begin = between(begin + 1, begin, k) / (double)LAG_STEP_NS;
         own.x[k] = (at_end - (1.0 - duty) * at_begin) / duty;
@@ -111,9 +111,9 @@ static void take(tam_fit *fit, const tick *t) {
 
 static double joules_of(const tam_fit *fit, const tam_spans *spans, uint64_t begin_ns,
                         uint64_t end_ns) {
-    double seconds[TAM_FIT_MOST], sum = 0.0;
+    double seconds[TAM_FIT_MAX], sum = 0.0;
     tam_spans_seconds(spans, begin_ns, end_ns, seconds);
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         sum += fit->watts.w[k] * seconds[k];
     return sum;
 }
@@ -130,19 +130,19 @@ static double predict(const tam_fit *fit, const tam_spans *spans, const tick *t,
 }
 
 /* What was learnt before counts as few rows. */
-static void fade(tam_normal *n) {
+static void limit_weight(tam_normal *n) {
     if (n->w > kept_rows)
         tam_normal_scale(n, kept_rows / n->w);
 }
 
-static void let_go(tam_fit *fit) {
+static void restart_learning(tam_fit *fit) {
     for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++)
-        fade(&fit->sums[i]);
-    fade(&fit->blur);
+        limit_weight(&fit->sums[i]);
+    limit_weight(&fit->blur);
     fit->watts.valid = false;
     fit->surprise = 1.0;
     fit->changes++;
-    tam_log(TAM_INFO, "energy: the watts of phases have changed; learning them anew");
+    tam_log(TAM_INFO, "energy: the power of the phases has changed; learning it again");
 }
 
 /* Single gains that fit nothing weigh little; many of them say that the watts have changed. */
@@ -157,7 +157,7 @@ static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
     if (fabs(r) > outlier_sd)
         t->weight *= outlier_sd / fabs(r);
     if (fit->surprise > surprise_changed)
-        let_go(fit);
+        restart_learning(fit);
 }
 
 /* -- lag, duty, watts ------------------------------------------------------------------------- */
@@ -165,7 +165,7 @@ static void judge(tam_fit *fit, const tam_spans *spans, tick *t) {
 typedef struct candidates {
     tam_unknowns sought;
     double rows, least_j2; /* noise is taken for no less */
-    double error_j2[TAM_FIT_CHOICES], watts[TAM_FIT_CHOICES][TAM_FIT_MOST];
+    double error_j2[TAM_FIT_CHOICES], watts[TAM_FIT_CHOICES][TAM_FIT_MAX];
 } candidates;
 
 /* @return false: too few rows */
@@ -203,7 +203,7 @@ static void choose(tam_fit *fit, const candidates *c) {
         best = c->error_j2[i] < c->error_j2[best] ? i : best;
     if (gain_of(c, best, fit->best) > switch_gain) {
         fit->best = best;
-        fade(&fit->blur);
+        limit_weight(&fit->blur);
     }
     fit->found = true;
     for (uint32_t i = 0; i < TAM_FIT_CHOICES; i++) {
@@ -220,7 +220,7 @@ static bool refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
     uint32_t lag = fit->best % TAM_FIT_LAGS, most = TAM_FIT_LAGS - 2;
     uint32_t middle = lag < 1 ? 1 : lag > most ? most : lag;
     const double *e = &c->error_j2[fit->best - lag + middle];
-    const double(*p)[TAM_FIT_MOST] = &c->watts[fit->best - lag + middle];
+    const double(*p)[TAM_FIT_MAX] = &c->watts[fit->best - lag + middle];
     if (!isfinite(e[-1] + e[0] + e[1]))
         return false;
     double tilt = 0.5 * (e[1] - e[-1]), bend = e[1] - 2.0 * e[0] + e[-1];
@@ -229,7 +229,7 @@ static bool refine(const tam_fit *fit, const candidates *c, tam_watts *out) {
     double at_variance = fmin(2.0 * least_j2 / (c->rows * fmax(bend, 1e-30)), 1.0);
     out->lag_s = (middle + at) * 1e-9 * (double)LAG_STEP_NS;
     out->variance = least_j2 * c->rows / (c->rows - tam_phase_count(fit->phases));
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++) {
         double slope = 0.5 * (p[1][k] - p[-1][k]), curve = p[1][k] - 2.0 * p[0][k] + p[-1][k];
         out->w[k] = fmax(p[0][k] + at * slope + 0.5 * at * at * curve, 0.0);
         out->sd_w[k] = (slope + at * curve) * sqrt(at_variance);
@@ -248,7 +248,7 @@ static void group(tam_fit *fit, candidates *c) {
 static void learn(tam_fit *fit) {
     candidates c;
     tam_watts *out = &fit->watts;
-    double spread[TAM_FIT_MOST];
+    double spread[TAM_FIT_MAX];
     out->valid = false;
     if (!begin_search(fit, &c))
         return;
@@ -259,7 +259,7 @@ static void learn(tam_fit *fit) {
     if (!refine(fit, &c, out) || !tam_normal_spread(best, &c.sought, spread))
         return;
     out->mean_w = c.sought.mean_w;
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         out->sd_w[k] = sqrt(out->sd_w[k] * out->sd_w[k] + spread[k] * out->variance);
     out->valid = true;
 }
@@ -284,7 +284,7 @@ void tam_fit_take(tam_fit *fit, const tam_spans *spans, uint64_t begin_ns, uint6
               .weight = tick_s / length_s,
               .decay = exp(-length_s / forget_s),
               .whole = length_s < 1.5 * tick_s};
-    look(fit, spans, &t);
+    read_spans(fit, spans, &t);
     judge(fit, spans, &t);
     take(fit, &t);
     if (++fit->since_learnt >= learn_every(fit)) {

@@ -7,26 +7,26 @@
 
 #include "lib/energy/attribute/attribute.h"
 
-enum { TAM_FIT_MOST = TAMIS_ENERGY_PHASES };
+enum { TAM_FIT_MAX = TAMIS_ENERGY_PHASES };
 
 /* -- regress.c: watts of rows, of which only sums are kept ------------------------------------ */
 
 /** Joules of a tick, and seconds of phases in it. Its error has the variance of all by weight. */
 typedef struct tam_row {
-    double x[TAM_FIT_MOST], y, weight;
+    double x[TAM_FIT_MAX], y, weight;
 } tam_row;
 
 typedef struct tam_normal {
-    double xx[TAM_FIT_MOST * (TAM_FIT_MOST + 1) / 2]; /* lower triangle of sum w x x' */
-    double xy[TAM_FIT_MOST];                          /* sum w x y */
-    double yy, w, ww;                                 /* sums of w y y, w, w w */
+    double xx[TAM_FIT_MAX * (TAM_FIT_MAX + 1) / 2]; /* lower triangle of sum w x x' */
+    double xy[TAM_FIT_MAX];                         /* sum w x y */
+    double yy, w, ww;                               /* sums of w y y, w, w w */
 } tam_normal;
 
 /** What is sought: one number for each phase, but one for all of a group together. Before rows tell
  * it is thought to be the mean, give or take as much. */
 typedef struct tam_unknowns {
     uint32_t phases;       /* bits of those that rows may have */
-    const uint32_t *group; /* [TAM_FIT_MOST] as of tam_normal_groups */
+    const uint32_t *group; /* [TAM_FIT_MAX] as of tam_normal_groups */
     double mean_w, ridge;  /* ridge: variance of a row / mean_w^2 */
 } tam_unknowns;
 
@@ -47,11 +47,11 @@ double tam_normal_mean(const tam_normal *n, uint32_t phases);
 /** Watts, none below 0; of phases that rows do not have, the mean.
  * @param  error_j2  [out]  mean of the squared residuals, by weight
  * @return false: rounding has made the equations singular */
-bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[TAM_FIT_MOST],
+bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[TAM_FIT_MAX],
                       double *error_j2);
 
 /** Variance of watts as part of that of a row. @return as tam_normal_solve */
-bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread[TAM_FIT_MOST]);
+bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread[TAM_FIT_MAX]);
 
 /** Phases that cannot be told apart, as bits; 0: it can.
  * @param  blur       [in]   sum w e e' over the rows of n, by whose errors e their seconds are
@@ -59,7 +59,7 @@ bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread
  * @param  condition  [out]  by how much phases that come together widen the error of one, at
  *                           most */
 void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *blur,
-                       uint32_t group[TAM_FIT_MOST], double *condition);
+                       uint32_t group[TAM_FIT_MAX], double *condition);
 
 /* -- fit.c ------------------------------------------------------------------------------------ */
 
@@ -77,8 +77,8 @@ typedef struct tam_watts {
     double mean_w;   /* of all phases together */
     double variance; /* J^2, of the residual of a row of weight 1 */
     double lag_s;
-    double w[TAM_FIT_MOST], sd_w[TAM_FIT_MOST];
-    uint32_t group[TAM_FIT_MOST]; /* bits of phases; 0: told apart */
+    double w[TAM_FIT_MAX], sd_w[TAM_FIT_MAX];
+    uint32_t group[TAM_FIT_MAX]; /* bits of phases; 0: told apart */
     double condition;
 } tam_watts;
 

@@ -130,16 +130,16 @@ static inline ring *ring_of(tam_marks *marks) {
 tamis_status tam_marks_open(tam_marks **out) {
     tam_marks *marks = tam_alloc(sizeof *marks);
     if (!marks)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the marks of phases");
+        return tam_fail(TAMIS_E_NOMEM, "no memory for phase marks");
     if (pthread_key_create(&marks->key, thread_ends) != 0) {
         tam_free(marks);
-        return tam_fail(TAMIS_E_NOMEM, "marks of phases: the process has no thread key left");
+        return tam_fail(TAMIS_E_NOMEM, "phase marks: the process has no thread key left");
     }
     if (!take_lock()) {
         pthread_key_delete(marks->key);
         tam_free(marks);
-        return tam_fail(TAMIS_E_STATE, "marks of phases: their lock is held by a thread that does "
-                                       "not exist; open the meter before the process forks");
+        return tam_fail(TAMIS_E_STATE, "phase marks: their lock is held by a thread that does not "
+                                       "exist; open the meter before the process forks");
     }
     marks->next = first;
     first = marks;
@@ -168,14 +168,14 @@ static bool markable(uint32_t phase) {
     return phase < TAMIS_ENERGY_IDLE;
 }
 
-static void lose(tam_marks *marks) {
+static void count_lost(tam_marks *marks) {
     atomic_fetch_add_explicit(&marks->homeless, 1, memory_order_relaxed);
 }
 
 void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
     ring *r = ring_of(marks);
     if (!r)
-        lose(marks);
+        count_lost(marks);
     else if (markable(phase) && r->depth[phase]++ == 0)
         atomic_store_explicit(&r->open_ns[phase], now_ns ? now_ns : 1, memory_order_relaxed);
 }
@@ -183,7 +183,7 @@ void tam_marks_begin(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
 void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
     ring *r = ring_of(marks);
     if (!r)
-        lose(marks);
+        count_lost(marks);
     else if (markable(phase) && r->depth[phase] > 0 && --r->depth[phase] == 0)
         close_phase(r, phase, now_ns);
 }
@@ -191,7 +191,7 @@ void tam_marks_end(tam_marks *marks, uint32_t phase, uint64_t now_ns) {
 void tam_marks_span(tam_marks *marks, uint32_t phase, uint64_t begin_ns, uint64_t end_ns) {
     ring *r = ring_of(marks);
     if (!r)
-        lose(marks);
+        count_lost(marks);
     else if (markable(phase) && end_ns > begin_ns && !push(r, phase, false, begin_ns, end_ns))
         count_dropped(r);
 }

@@ -27,14 +27,14 @@ static const double linked = 0.25;
 
 typedef struct matrix {
     uint32_t n;
-    double at[TAM_FIT_MOST][TAM_FIT_MOST];
+    double at[TAM_FIT_MAX][TAM_FIT_MAX];
 } matrix;
 
 /* -- sums ------------------------------------------------------------------------------------- */
 
-static uint32_t list(uint32_t phases, uint8_t which[TAM_FIT_MOST]) {
+static uint32_t list(uint32_t phases, uint8_t which[TAM_FIT_MAX]) {
     uint32_t n = 0;
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++) {
         if (phases >> k & 1)
             which[n++] = (uint8_t)k;
     }
@@ -46,7 +46,7 @@ static uint32_t packed(uint32_t i, uint32_t j) {
 }
 
 void tam_normal_add(tam_normal *n, uint32_t phases, double decay, const tam_row *row) {
-    uint8_t which[TAM_FIT_MOST];
+    uint8_t which[TAM_FIT_MAX];
     uint32_t count = list(phases, which);
     for (uint32_t i = 0; i < count; i++) {
         double *xx = n->xx + packed(which[i], 0), wx = row->weight * row->x[which[i]];
@@ -62,7 +62,7 @@ void tam_normal_add(tam_normal *n, uint32_t phases, double decay, const tam_row 
 void tam_normal_scale(tam_normal *n, double factor) {
     for (uint32_t i = 0; i < sizeof n->xx / sizeof n->xx[0]; i++)
         n->xx[i] *= factor;
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         n->xy[k] *= factor;
     n->yy *= factor;
     n->w *= factor;
@@ -74,10 +74,10 @@ double tam_normal_rows(const tam_normal *n) {
 }
 
 /* Phases become columns; those of a group one column together, for its sum is all that is known. */
-static uint32_t number(uint32_t phases, const uint32_t *group, uint8_t column[TAM_FIT_MOST]) {
+static uint32_t number(uint32_t phases, const uint32_t *group, uint8_t column[TAM_FIT_MAX]) {
     uint32_t n = 0;
-    memset(column, 0, TAM_FIT_MOST * sizeof column[0]);
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++) {
+    memset(column, 0, TAM_FIT_MAX * sizeof column[0]);
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++) {
         uint32_t first = 0;
         while (first < k && !(group[k] >> first & 1))
             first++;
@@ -88,8 +88,8 @@ static uint32_t number(uint32_t phases, const uint32_t *group, uint8_t column[TA
 }
 
 static void unpack(const tam_normal *n, uint32_t phases, const uint32_t *group,
-                   uint8_t column[TAM_FIT_MOST], matrix *out) {
-    uint8_t which[TAM_FIT_MOST];
+                   uint8_t column[TAM_FIT_MAX], matrix *out) {
+    uint8_t which[TAM_FIT_MAX];
     uint32_t count = list(phases, which);
     out->n = number(phases, group, column);
     for (uint32_t i = 0; i < out->n; i++)
@@ -102,7 +102,7 @@ static void unpack(const tam_normal *n, uint32_t phases, const uint32_t *group,
 }
 
 double tam_normal_mean(const tam_normal *n, uint32_t phases) {
-    uint8_t which[TAM_FIT_MOST];
+    uint8_t which[TAM_FIT_MAX];
     uint32_t count = list(phases, which);
     double xx = 0.0, xy = 0.0;
     for (uint32_t i = 0; i < count; i++) {
@@ -147,7 +147,7 @@ static void substitute(const matrix *l, double *x) {
 
 static bool invert(const matrix *a, matrix *out) {
     matrix l = *a;
-    double column[TAM_FIT_MOST];
+    double column[TAM_FIT_MAX];
     if (!factor(&l))
         return false;
     out->n = a->n;
@@ -164,8 +164,8 @@ static bool invert(const matrix *a, matrix *out) {
 /* The unknowns that `free_bits` names; the others are 0. */
 static bool solve_part(const matrix *a, const double *b, uint32_t free_bits, double *x) {
     matrix l;
-    double y[TAM_FIT_MOST];
-    uint8_t which[TAM_FIT_MOST];
+    double y[TAM_FIT_MAX];
+    uint8_t which[TAM_FIT_MAX];
     l.n = list(free_bits, which);
     for (uint32_t i = 0; i < l.n; i++) {
         y[i] = b[which[i]];
@@ -200,9 +200,9 @@ static uint32_t misplaced(const matrix *a, const double *b, const double *x, uin
  * side change it, at once while that helps. After some rounds only the last one does: this is known
  * to end (Murty 1974), which the bound on rounds does not cut off in practice. */
 static bool solve_nonnegative(const matrix *a, const double *b, double *x) {
-    enum { ROUNDS_AT_ONCE = 8, ROUNDS_MOST = 8 * TAM_FIT_MOST };
+    enum { ROUNDS_AT_ONCE = 8, ROUNDS_MAX = 8 * TAM_FIT_MAX };
     uint32_t free_bits = UINT32_MAX >> (32 - a->n);
-    for (uint32_t round = 0; round < ROUNDS_MOST; round++) {
+    for (uint32_t round = 0; round < ROUNDS_MAX; round++) {
         if (!solve_part(a, b, free_bits, x))
             return false;
         uint32_t wrong = misplaced(a, b, x, free_bits);
@@ -229,13 +229,13 @@ static double mean_error(const tam_normal *n, const matrix *a, const double *b, 
     return sum > 0.0 ? sum / n->w : 0.0;
 }
 
-bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[TAM_FIT_MOST],
+bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[TAM_FIT_MAX],
                       double *error_j2) {
-    uint8_t column[TAM_FIT_MOST];
+    uint8_t column[TAM_FIT_MAX];
     matrix a, whole;
-    double b[TAM_FIT_MOST] = {0}, with_prior[TAM_FIT_MOST], x[TAM_FIT_MOST];
+    double b[TAM_FIT_MAX] = {0}, with_prior[TAM_FIT_MAX], x[TAM_FIT_MAX];
     unpack(n, u->phases, u->group, column, &a);
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         b[column[k]] += u->phases >> k & 1 ? n->xy[k] : 0.0;
     whole = a;
     for (uint32_t i = 0; i < a.n; i++) {
@@ -245,21 +245,21 @@ bool tam_normal_solve(const tam_normal *n, const tam_unknowns *u, double watts[T
     if (!(n->w > 0.0) || !solve_nonnegative(&whole, with_prior, x))
         return false;
     *error_j2 = mean_error(n, &a, b, x);
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         watts[k] = u->phases >> k & 1 ? x[column[k]] : u->mean_w;
     return true;
 }
 
 /* With forgetting the equations weigh more than the rows tell, by w / ww. */
-bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread[TAM_FIT_MOST]) {
-    uint8_t column[TAM_FIT_MOST];
+bool tam_normal_spread(const tam_normal *n, const tam_unknowns *u, double spread[TAM_FIT_MAX]) {
+    uint8_t column[TAM_FIT_MAX];
     matrix a, inverse;
     unpack(n, u->phases, u->group, column, &a);
     for (uint32_t i = 0; i < a.n; i++)
         a.at[i][i] += u->ridge;
     if (!invert(&a, &inverse))
         return false;
-    for (uint32_t k = 0; k < TAM_FIT_MOST; k++)
+    for (uint32_t k = 0; k < TAM_FIT_MAX; k++)
         spread[k] =
             u->phases >> k & 1 ? inverse.at[column[k]][column[k]] * n->ww / n->w : 1.0 / u->ridge;
     return true;
@@ -314,12 +314,12 @@ static void join(const uint32_t *mates, uint32_t count, const uint8_t *which, ui
 }
 
 void tam_normal_groups(const tam_normal *n, uint32_t phases, const tam_normal *blur,
-                       uint32_t group[TAM_FIT_MOST], double *condition) {
-    uint8_t which[TAM_FIT_MOST], column[TAM_FIT_MOST];
-    uint32_t mates[TAM_FIT_MOST] = {0}, count = list(phases, which);
-    double length[TAM_FIT_MOST];
+                       uint32_t group[TAM_FIT_MAX], double *condition) {
+    uint8_t which[TAM_FIT_MAX], column[TAM_FIT_MAX];
+    uint32_t mates[TAM_FIT_MAX] = {0}, count = list(phases, which);
+    double length[TAM_FIT_MAX];
     matrix a, wrong, c;
-    memset(group, 0, TAM_FIT_MOST * sizeof group[0]);
+    memset(group, 0, TAM_FIT_MAX * sizeof group[0]);
     unpack(n, phases, group, column, &a);
     unpack(blur, phases, group, column, &wrong);
     for (uint32_t i = 0; i < count; i++)

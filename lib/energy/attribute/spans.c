@@ -6,7 +6,7 @@
  *     level  0   1       2        1      0    ns      exposure until the event
  *
  * A late span shifts the events behind it: cheap for the usual some hundred, bounded by
- * EVENTS_MOST. The track of IDLE holds the begins and ends of all phases, and sums the time in
+ * EVENTS_MAX. The track of IDLE holds the begins and ends of all phases, and sums the time in
  * which there is any.
  */
 #include "lib/energy/attribute/attribute.h"
@@ -15,7 +15,7 @@ enum {
     TRACKS = TAMIS_ENERGY_PHASES,
     BUSY = TAMIS_ENERGY_IDLE, /* the track of all phases together */
     EVENTS_FIRST = 256,
-    EVENTS_MOST = 1 << 16 /* 1.5 MiB; of 2000 spans per second the last 16 s */
+    EVENTS_MAX = 1 << 16 /* 1.5 MiB; of 2000 spans per second the last 16 s */
 };
 
 typedef struct event {
@@ -41,7 +41,7 @@ struct tam_spans {
 tamis_status tam_spans_open(tam_spans **out) {
     tam_spans *spans = tam_alloc(sizeof *spans);
     if (!spans)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the spans of phases");
+        return tam_fail(TAMIS_E_NOMEM, "no memory for phase spans");
     spans->tracks[BUSY].unite = true;
     spans->phases = 1u << BUSY;
     *out = spans;
@@ -99,7 +99,7 @@ void tam_spans_forget(tam_spans *spans, uint64_t before_ns) {
 
 static bool grow(track *t) {
     uint32_t room = t->room ? 2 * t->room : EVENTS_FIRST;
-    event *events = room <= EVENTS_MOST ? tam_alloc_array(room, sizeof *events) : NULL;
+    event *events = room <= EVENTS_MAX ? tam_alloc_array(room, sizeof *events) : NULL;
     if (!events)
         return false;
     if (t->count)

@@ -27,7 +27,7 @@ tamis_status tam_ledger_open(uint32_t n, tam_ledger **out) {
 
 err_memory:
     tam_ledger_close(l);
-    return tam_fail(TAMIS_E_NOMEM, "no memory for reports of %u domains of energy", n);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for reports of %u energy domains", n);
 }
 
 void tam_ledger_close(tam_ledger *l) {
@@ -45,7 +45,7 @@ tamis_status tam_ledger_reserve(tam_ledger *l, size_t bytes) {
         return TAMIS_OK;
     void *messages = tam_alloc(bytes);
     if (!messages)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of a report of energy", bytes);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of an energy report", bytes);
     tam_free(l->messages);
     l->messages = messages;
     l->messages_bytes = bytes;
@@ -118,7 +118,7 @@ size_t tam_ledger_scratch(size_t n) {
 }
 
 /* The lowest rank that can read it, else the status that is nearest to that. */
-static uint32_t standing(const tam_energy_entry *e) {
+static uint32_t severity(const tam_energy_entry *e) {
     return readable(e) ? e->overlaps : 2 + e->status;
 }
 
@@ -133,21 +133,21 @@ static void add_entry(host *h, const tam_energy_entry *e) {
     uint32_t i = find(h, e->id);
     if (i == h->n)
         h->tellers[h->n++] = e;
-    else if (standing(e) < standing(h->tellers[i]))
+    else if (severity(e) < severity(h->tellers[i]))
         h->tellers[i] = e;
 }
 
 /* As a meter would have it, so that sums of a cluster and of a host follow the same rules. */
-static void draw_domain(const tam_energy_entry *e, tam_energy_domain *d) {
+static void make_domain(const tam_energy_entry *e, tam_energy_domain *d) {
     *d = (tam_energy_domain){.resets = e->resets, .place.kind = (tamis_energy_kind)e->kind};
     memcpy(d->place.id, e->id, sizeof e->id);
     memcpy(d->place.inside, e->inside, sizeof e->inside);
-    if (standing(e) == 0)
+    if (severity(e) == 0)
         return;
     d->status = readable(e) ? TAMIS_ENERGY_STALE : (tamis_energy_status)e->status;
     tam_energy_say(d->reason, "%s",
-                   readable(e) ? "counted from here on; what it gained before is left out, for "
-                                 "some of it may have been counted"
+                   readable(e) ? "counted from here on; earlier gains are left out, as some of "
+                                 "them may have been counted already"
                                : e->reason);
 }
 
@@ -180,7 +180,7 @@ static void add_gain(const tam_energy_entry *e, tam_energy_sums *sums) {
 
 static void add_up(host *h, tam_energy_sums *sums) {
     for (uint32_t i = 0; i < h->n; i++)
-        draw_domain(h->tellers[i], &h->domains[i]);
+        make_domain(h->tellers[i], &h->domains[i]);
     tam_domain_cover(h->domains, h->n, h->counted, h->missing);
     sums->ndomains += h->n;
     for (uint32_t i = 0; i < h->n; i++) {
@@ -219,7 +219,7 @@ static void note_missing(tam_ledger *l, const char *first, uint32_t hosts) {
         snprintf(notes + used, sizeof notes - (size_t)used, "%sgains left out so far: %u",
                  hosts ? "; " : "", l->next.gaps);
     if (l->next.ndomains == 0)
-        first = "no rank shows a domain";
+        first = "no rank reports a domain";
     snprintf(l->missing, sizeof l->missing, "%.*s%s", (int)(sizeof l->missing - 1 - strlen(notes)),
              first, notes);
 }
@@ -254,7 +254,7 @@ static void settle(tam_ledger *l, const host *h, uint64_t name) {
             continue;
         if (!readable(mine))
             l->tried[i].overlaps = l->late || l->bases[i].overlaps || touches(h, index, true);
-        else if (standing(h->tellers[index]) == 0)
+        else if (severity(h->tellers[index]) == 0)
             align(&l->tried[i], &l->bases[i], mine, h->tellers[index]);
     }
 }
@@ -293,7 +293,7 @@ void tam_ledger_take(tam_ledger *l, tam_energy_entry *entries, uint32_t n,
 
 /* Phases are attributed later than counters are read: where they would have more than there is, the
  * largest give it back. @return what is left unattributed */
-static int64_t give_back(tamis_energy_totals *t, int64_t attributed) {
+static int64_t trim_shares(tamis_energy_totals *t, int64_t attributed) {
     int64_t excess = attributed - t->uj;
     for (uint32_t pass = 0; pass < TAMIS_ENERGY_PHASES && excess > 0; pass++) {
         tamis_energy_share *most = &t->shares[0];
@@ -324,7 +324,7 @@ void tam_ledger_totals(const tam_ledger *l, tamis_energy_totals *out) {
             share->method = (tamis_energy_method)l->sums.methods[k];
         attributed = add(attributed, share->uj);
     }
-    out->unattributed_uj = give_back(out, attributed);
+    out->unattributed_uj = trim_shares(out, attributed);
     for (uint32_t k = 0; k < TAMIS_ENERGY_PHASES; k++)
         out->shares[k].low_uj = out->shares[k].high_uj = out->shares[k].uj;
     memcpy(out->missing, l->missing, sizeof out->missing);

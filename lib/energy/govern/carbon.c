@@ -18,7 +18,7 @@
 #include <tamis/governor.h>
 
 /* Nothing on earth emits more: lignite gives 1,200. What is above is a file in other units. */
-#define MOST_G_PER_KWH 10000.0
+#define MAX_G_PER_KWH 10000.0
 #define UJ_PER_KWH 3.6e12
 
 enum { LINE_BYTES = 256, FIRST_ROWS = 64 };
@@ -82,13 +82,13 @@ static tamis_status read_row(const reader *r, tamis_carbon *c) {
     double from_s, g_per_kwh = NAN;
     const char *value = parse(r, r->text, ',', &from_s);
     if (!value)
-        return refuse(r, "it must be time,g_per_kwh: seconds of Unix time, a comma, a number");
+        return refuse(r, "expected time,g_per_kwh: Unix time in seconds, a comma, a number");
     if (!blank(value) && !parse(r, value, '\0', &g_per_kwh))
-        return refuse(r, "what follows the comma is no number");
-    if (!blank(value) && !(g_per_kwh >= 0.0 && g_per_kwh <= MOST_G_PER_KWH))
+        return refuse(r, "what follows the comma is not a number");
+    if (!blank(value) && !(g_per_kwh >= 0.0 && g_per_kwh <= MAX_G_PER_KWH))
         return refuse(r, "the intensity is not between 0 and 10000 g/kWh");
     if (c->nrows && from_s <= c->rows[c->nrows - 1].from_s)
-        return refuse(r, "its time is not after that of the row before");
+        return refuse(r, "its time is not after that of the previous row");
     return append(c, from_s, g_per_kwh);
 }
 
@@ -119,7 +119,7 @@ static tamis_status read_rows(reader *r, tamis_carbon *c) {
             TAM_TRY(read_row(r, c));
     }
     if (c->nrows < 2)
-        return refuse(r, "the trace ends with less than two rows; for one value give a constant");
+        return refuse(r, "the trace has fewer than two rows; for a single value give a constant");
     double last = c->rows[c->nrows - 1].from_s;
     c->rows[c->nrows] = (row){last + (last - c->rows[c->nrows - 2].from_s), NAN};
     return TAMIS_OK;
@@ -140,9 +140,9 @@ static tamis_status read_trace(const char *path, tamis_carbon *c) {
 }
 
 static tamis_status set_constant(double g_per_kwh, tamis_carbon *c) {
-    if (!isnan(g_per_kwh) && !(g_per_kwh >= 0.0 && g_per_kwh <= MOST_G_PER_KWH))
+    if (!isnan(g_per_kwh) && !(g_per_kwh >= 0.0 && g_per_kwh <= MAX_G_PER_KWH))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "carbon intensity %g is not between 0 and 10000 g/kWh; NAN if unknown",
+                        "carbon intensity %g is not between 0 and 10000 g/kWh; use NAN if unknown",
                         g_per_kwh);
     TAM_TRY(append(c, -DBL_MAX, g_per_kwh));
     c->rows[1] = (row){DBL_MAX, NAN};
@@ -231,7 +231,7 @@ tamis_status tamis_carbon_look(const tamis_carbon *carbon, double unix_s, double
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: %s is NULL",
                         carbon ? "out" : "carbon");
     if (!isfinite(unix_s) || !(horizon_s > 0.0 && isfinite(horizon_s)))
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: a horizon of %g s from %g is none",
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_carbon_look: a horizon of %g s from %g is invalid",
                         horizon_s, unix_s);
     tamis_carbon_outlook ours = look(carbon, unix_s, unix_s + horizon_s);
     return tam_struct_give("tamis_carbon_outlook", &ours, sizeof ours, out);

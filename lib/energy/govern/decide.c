@@ -64,15 +64,15 @@ static double most_effort(const tamis_governor *g) {
 }
 
 /* The least effort that meets watts, the most that a slowdown permits. */
-static double find_effort(const tamis_governor *g, double density, tam_wish wish) {
+static double find_effort(const tamis_governor *g, double density, tam_target target) {
     double low = 0.0, high = most_effort(g);
-    bool watts = wish.kind == TAM_WISH_WATTS;
-    if (wish.kind == TAM_WISH_FREE)
+    bool watts = target.kind == TAM_TARGET_WATTS;
+    if (target.kind == TAM_TARGET_FREE)
         return 0.0;
     for (int i = 0; i < HALVINGS; i++) {
         double middle = 0.5 * low + 0.5 * high;
         tam_knobs k = knobs_at(g, density, middle);
-        if (watts ? watts_at(g, k) <= wish.value : slowdown_at(g, k) > wish.value)
+        if (watts ? watts_at(g, k) <= target.value : slowdown_at(g, k) > target.value)
             high = middle;
         else
             low = middle;
@@ -139,7 +139,7 @@ static void learn(tamis_governor *g) {
 }
 
 /* What the knobs cost, as learnt: a checkpoint or a slow disk is not on this account. */
-static void keep_account(tamis_governor *g) {
+static void update_credit(tamis_governor *g) {
     double steps = (double)g->window.steps, slowdown = g->config.slowdown;
     double free_s = step_s_at(g, tam_governor_free_knobs(&g->config));
     double lost_s = step_s_at(g, knobs_of(g)) - free_s;
@@ -177,8 +177,8 @@ static bool ramp_permits(const tamis_governor *g, tam_knobs k) {
 }
 
 /* As far as the ramp permits from the effort of now, whose watts are those of now. */
-static tam_knobs hold_ramp(const tamis_governor *g, double density, double effort) {
-    tam_wish stay = {TAM_WISH_WATTS, watts_at(g, g->now), 0.0, TAMIS_GOVERNOR_RAMP};
+static tam_knobs limit_ramp(const tamis_governor *g, double density, double effort) {
+    tam_target stay = {TAM_TARGET_WATTS, watts_at(g, g->now), 0.0, TAMIS_GOVERNOR_RAMP};
     double near = find_effort(g, density, stay), far = effort;
     for (int i = 0; i < HALVINGS; i++) {
         double middle = 0.5 * near + 0.5 * far;
@@ -195,10 +195,10 @@ static bool within(double a, double b, double band) {
 }
 
 /* A slowdown is small itself, so its band is narrower. */
-static bool near_enough(const tamis_governor *g, tam_knobs k, tam_wish wish) {
+static bool near_enough(const tamis_governor *g, tam_knobs k, tam_target target) {
     double band = g->config.dead_band;
     return k.density == g->now.density && within(watts_at(g, k), watts_at(g, g->now), band) &&
-           (wish.kind == TAM_WISH_WATTS ||
+           (target.kind == TAM_TARGET_WATTS ||
             within(step_s_at(g, k), step_s_at(g, g->now), 0.25 * band));
 }
 
@@ -206,22 +206,22 @@ static bool same(tam_knobs a, tam_knobs b) {
     return a.density == b.density && a.pace_s == b.pace_s && a.cap_w == b.cap_w;
 }
 
-static tamis_governor_reason choose(tamis_governor *g, tam_wish wish, tam_knobs *out) {
-    double density = choose_density(g, wish.share);
-    double effort = find_effort(g, density, wish);
+static tamis_governor_reason choose(tamis_governor *g, tam_target target, tam_knobs *out) {
+    double density = choose_density(g, target.share);
+    double effort = find_effort(g, density, target);
     tam_knobs k = knobs_at(g, density, effort), end = knobs_at(g, density, most_effort(g));
-    tamis_governor_reason reason = g->guarded ? TAMIS_GOVERNOR_GUARD : wish.reason;
-    if (wish.kind == TAM_WISH_WATTS && watts_at(g, end) > wish.value) {
+    tamis_governor_reason reason = g->guarded ? TAMIS_GOVERNOR_GUARD : target.reason;
+    if (target.kind == TAM_TARGET_WATTS && watts_at(g, end) > target.value) {
         k = end;
         effort = most_effort(g);
         reason = TAMIS_GOVERNOR_OUT_OF_REACH;
     }
-    if (wish.kind != TAM_WISH_FREE && near_enough(g, k, wish)) {
+    if (target.kind != TAM_TARGET_FREE && near_enough(g, k, target)) {
         *out = g->now;
-        return reason == wish.reason ? TAMIS_GOVERNOR_HOLD : reason;
+        return reason == target.reason ? TAMIS_GOVERNOR_HOLD : reason;
     }
     bool free = ramp_permits(g, k);
-    *out = free ? k : hold_ramp(g, density, effort);
+    *out = free ? k : limit_ramp(g, density, effort);
     return free ? reason : TAMIS_GOVERNOR_RAMP;
 }
 
@@ -237,14 +237,14 @@ static tamis_governor_reason decide(tamis_governor *g, tamis_governor_decision *
         return TAMIS_GOVERNOR_UNKNOWN_ENERGY;
     out->watts = (double)w->uj / 1e6 / w->seconds;
     learn(g);
-    keep_account(g);
+    update_credit(g);
 
     tam_knobs next;
     out->high_w = watts_at(g, tam_governor_free_knobs(&g->config));
-    tam_wish wish = g->policy->wish(g, out);
-    if (wish.kind == TAM_WISH_KEEP)
-        return wish.reason;
-    tamis_governor_reason reason = choose(g, wish, &next);
+    tam_target target = g->policy->target(g, out);
+    if (target.kind == TAM_TARGET_KEEP)
+        return target.reason;
+    tamis_governor_reason reason = choose(g, target, &next);
     out->changed = !same(next, g->now);
     if (out->changed) {
         g->before = g->now;

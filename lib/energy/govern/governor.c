@@ -60,8 +60,8 @@ static tamis_status check_config(const tamis_governor_config *c) {
     TAM_TRY(check_bounds(all, sizeof all / sizeof all[0]));
     if (c->allow_cap && !(c->cap_min_w > 0.0))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "governor: with allow_cap, cap_min_w and cap_max_w say what a device's "
-                        "limit may be; cap_min_w is %g",
+                        "governor: allow_cap needs the range of a device's power limit in "
+                        "cap_min_w and cap_max_w; cap_min_w is %g",
                         c->cap_min_w);
     return TAMIS_OK;
 }
@@ -134,14 +134,14 @@ static tamis_status check_window(uint64_t seen_step, const tamis_governor_window
     };
     TAM_TRY(check_bounds(all, sizeof all / sizeof all[0]));
     if (w->steps > w->step || w->step > UINT64_MAX / 2)
-        return tam_fail(TAMIS_E_ARGUMENT, "governor: %llu steps before step %llu are none",
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "governor: a window of %llu steps cannot end at step %llu",
                         (unsigned long long)w->steps, (unsigned long long)w->step);
     if (w->step - w->steps < seen_step)
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "governor: a window begins with step %llu, but step %llu was in the one "
-                        "before",
-                        (unsigned long long)(w->step - w->steps),
-                        (unsigned long long)(seen_step - 1));
+        return tam_fail(
+            TAMIS_E_ARGUMENT,
+            "governor: a window begins with step %llu, but step %llu was in the previous one",
+            (unsigned long long)(w->step - w->steps), (unsigned long long)(seen_step - 1));
     return TAMIS_OK;
 }
 

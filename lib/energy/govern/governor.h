@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Inside the governor: a policy says what it wishes for, the rest finds the knobs for it.
+ * Inside the governor: a policy sets a target, the rest finds the knobs for it.
  *
  *     window -> learn -> policy -> density -> effort -> ramp, dead band -> decision
  *
@@ -18,19 +18,19 @@
 
 /* -- policies.c ------------------------------------------------------------------------------- */
 
-typedef enum tam_wish_kind {
-    TAM_WISH_FREE,     /* every knob at its begin */
-    TAM_WISH_WATTS,    /* at most so many */
-    TAM_WISH_SLOWDOWN, /* steps longer by this share */
-    TAM_WISH_KEEP      /* what is needed is unknown */
-} tam_wish_kind;
+typedef enum tam_target_kind {
+    TAM_TARGET_FREE,     /* every knob at its begin */
+    TAM_TARGET_WATTS,    /* at most so many */
+    TAM_TARGET_SLOWDOWN, /* steps longer by this share */
+    TAM_TARGET_KEEP      /* what is needed is unknown */
+} tam_target_kind;
 
-typedef struct tam_wish {
-    tam_wish_kind kind;
+typedef struct tam_target {
+    tam_target_kind kind;
     double value;
     double share; /* of the way from density_max to density_min */
     tamis_governor_reason reason;
-} tam_wish;
+} tam_target;
 
 /** A row: a policy is a function of plain data. */
 typedef struct tam_governor_policy {
@@ -40,7 +40,7 @@ typedef struct tam_governor_policy {
     tamis_status (*check)(const tamis_governor_config *config);
     /** @param now  the decision in the making: budget_w (NAN: it is in grams and intensity is
      *              unknown) and high_w are set */
-    tam_wish (*wish)(const tamis_governor *g, const tamis_governor_decision *now);
+    tam_target (*target)(const tamis_governor *g, const tamis_governor_decision *now);
 } tam_governor_policy;
 
 /** The row of a name; fails with a sentence that lists them. */

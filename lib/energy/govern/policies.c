@@ -8,10 +8,10 @@
 
 /* -- off -------------------------------------------------------------------------------------- */
 
-static const tam_wish nothing = {TAM_WISH_FREE, 0.0, 0.0, TAMIS_GOVERNOR_FREE};
-static const tam_wish unknown = {TAM_WISH_KEEP, 0.0, 0.0, TAMIS_GOVERNOR_UNKNOWN_INTENSITY};
+static const tam_target nothing = {TAM_TARGET_FREE, 0.0, 0.0, TAMIS_GOVERNOR_FREE};
+static const tam_target unknown = {TAM_TARGET_KEEP, 0.0, 0.0, TAMIS_GOVERNOR_UNKNOWN_INTENSITY};
 
-static tam_wish wish_nothing(const tamis_governor *g, const tamis_governor_decision *now) {
+static tam_target target_nothing(const tamis_governor *g, const tamis_governor_decision *now) {
     (void)g;
     (void)now;
     return nothing;
@@ -22,14 +22,15 @@ static tam_wish wish_nothing(const tamis_governor *g, const tamis_governor_decis
 /* Density is the least where a fifth of the watts is lacking. */
 static const double all_density = 5.0;
 
-static tam_wish wish_budget(const tamis_governor *g, const tamis_governor_decision *now) {
+static tam_target target_budget(const tamis_governor *g, const tamis_governor_decision *now) {
     (void)g;
     if (isnan(now->budget_w))
         return unknown;
     if (!(now->budget_w > 0.0) || now->high_w <= now->budget_w)
         return nothing;
     double lacking = (now->high_w - now->budget_w) / now->high_w;
-    return (tam_wish){TAM_WISH_WATTS, now->budget_w, all_density * lacking, TAMIS_GOVERNOR_BUDGET};
+    return (tam_target){TAM_TARGET_WATTS, now->budget_w, all_density * lacking,
+                        TAMIS_GOVERNOR_BUDGET};
 }
 
 /* -- carbon ----------------------------------------------------------------------------------- */
@@ -38,28 +39,28 @@ static tam_wish wish_budget(const tamis_governor *g, const tamis_governor_decisi
  * is not slower than it may be by more than a moment. */
 static const double credit_hour_s = 3600.0;
 
-static tam_wish wish_slowdown(const tamis_governor *g, double slowdown) {
+static tam_target target_slowdown(const tamis_governor *g, double slowdown) {
     double allowed = g->config.slowdown + g->credit_s / credit_hour_s;
     double most = g->config.slowdown_most;
     slowdown = slowdown < most ? slowdown : most;
     slowdown = slowdown < allowed ? slowdown : allowed;
     if (!(slowdown > 0.0))
         return nothing;
-    return (tam_wish){TAM_WISH_SLOWDOWN, slowdown, slowdown / most, TAMIS_GOVERNOR_CARBON};
+    return (tam_target){TAM_TARGET_SLOWDOWN, slowdown, slowdown / most, TAMIS_GOVERNOR_CARBON};
 }
 
-static tam_wish wish_threshold(const tamis_governor *g, const tamis_governor_decision *now) {
+static tam_target target_threshold(const tamis_governor *g, const tamis_governor_decision *now) {
     (void)now;
     double intensity = g->window.intensity_g_per_kwh, limit = g->config.threshold_g_per_kwh;
     if (limit == 0.0)
         limit = g->window.outlook_g_per_kwh;
     if (isnan(intensity) || isnan(limit))
         return unknown;
-    return intensity > limit ? wish_slowdown(g, g->config.slowdown_most) : nothing;
+    return intensity > limit ? target_slowdown(g, g->config.slowdown_most) : nothing;
 }
 
 /* In proportion to what intensity is above its least: the mean over the outlook is `slowdown`. */
-static tam_wish wish_proportional(const tamis_governor *g, const tamis_governor_decision *now) {
+static tam_target target_proportional(const tamis_governor *g, const tamis_governor_decision *now) {
     (void)now;
     const tamis_governor_window *w = &g->window;
     double range = w->outlook_g_per_kwh - w->outlook_low_g_per_kwh;
@@ -67,8 +68,8 @@ static tam_wish wish_proportional(const tamis_governor *g, const tamis_governor_
     if (isnan(range) || isnan(above))
         return unknown;
     if (!(range > 0.0)) /* all hours are alike */
-        return wish_slowdown(g, g->config.slowdown);
-    return above > 0.0 ? wish_slowdown(g, g->config.slowdown * (above / range)) : nothing;
+        return target_slowdown(g, g->config.slowdown);
+    return above > 0.0 ? target_slowdown(g, g->config.slowdown * (above / range)) : nothing;
 }
 
 static tamis_status check_budget(const tamis_governor_config *c) {
@@ -80,8 +81,7 @@ static tamis_status check_budget(const tamis_governor_config *c) {
 static tamis_status check_carbon(const tamis_governor_config *c) {
     if (!(c->slowdown > 0.0))
         return tam_fail(TAMIS_E_ARGUMENT,
-                        "policy \"%s\" needs a slowdown above 0: what it may cost in time",
-                        c->policy);
+                        "policy \"%s\" needs a slowdown above 0: the time it may cost", c->policy);
     return TAMIS_OK;
 }
 
@@ -89,10 +89,10 @@ static tamis_status check_carbon(const tamis_governor_config *c) {
 
 /* governor.h says what each of them aims at. */
 static const tam_governor_policy rows[] = {
-    {"off", false, NULL, wish_nothing},
-    {"budget", true, check_budget, wish_budget},
-    {"carbon-threshold", false, check_carbon, wish_threshold},
-    {"carbon-proportional", false, check_carbon, wish_proportional},
+    {"off", false, NULL, target_nothing},
+    {"budget", true, check_budget, target_budget},
+    {"carbon-threshold", false, check_carbon, target_threshold},
+    {"carbon-proportional", false, check_carbon, target_proportional},
 };
 
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -106,6 +106,6 @@ tamis_status tam_governor_policy_find(const char *name, const tam_governor_polic
         }
         strcat(strcat(known, i ? ", " : ""), rows[i].name);
     }
-    return tam_fail(TAMIS_E_ARGUMENT, "policy \"%s\" is unknown; there are: %s",
+    return tam_fail(TAMIS_E_ARGUMENT, "policy \"%s\" is unknown; known are: %s",
                     name ? name : "(NULL)", known);
 }

@@ -47,7 +47,7 @@ static double combine(const tam_estimate *e, const double terms[TAM_RESPONSE_TER
 }
 
 /* Time passes: what is not seen becomes less sure, up to what it was at first. */
-static void wander(tam_estimate *e, const prior *priors) {
+static void add_drift(tam_estimate *e, const prior *priors) {
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++) {
         double spread = e->spread[i][i] + priors[i].drift;
         if (spread <= priors[i].spread)
@@ -56,8 +56,8 @@ static void wander(tam_estimate *e, const prior *priors) {
 }
 
 /* Variance of what is seen, and e->spread * terms. */
-static double foresee(const tam_estimate *e, const double terms[TAM_RESPONSE_TERMS],
-                      double variance, double along[TAM_RESPONSE_TERMS]) {
+static double predict_variance(const tam_estimate *e, const double terms[TAM_RESPONSE_TERMS],
+                               double variance, double along[TAM_RESPONSE_TERMS]) {
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++) {
         along[i] = 0.0;
         for (int j = 0; j < TAM_RESPONSE_TERMS; j++)
@@ -69,7 +69,7 @@ static double foresee(const tam_estimate *e, const double terms[TAM_RESPONSE_TER
 
 /* A window that is far off may have been held up by something: it teaches nothing. A second one
  * says that the job has changed: its level is as unknown as at first. @return whether to learn */
-static bool believe(tam_estimate *e, double miss, double variance, const prior *priors) {
+static bool accept_miss(tam_estimate *e, double miss, double variance, const prior *priors) {
     double before = e->surprise;
     e->surprise = 0.0;
     if (miss * miss <= surprising * variance)
@@ -85,11 +85,11 @@ static bool believe(tam_estimate *e, double miss, double variance, const prior *
 static void observe(tam_estimate *e, const double terms[TAM_RESPONSE_TERMS], double seen,
                     double relative, const prior *priors) {
     double along[TAM_RESPONSE_TERMS], variance = seen * seen * relative;
-    wander(e, priors);
+    add_drift(e, priors);
     double miss = seen - combine(e, terms);
-    if (!believe(e, miss, foresee(e, terms, variance, along), priors))
+    if (!accept_miss(e, miss, predict_variance(e, terms, variance, along), priors))
         return;
-    double total = foresee(e, terms, variance, along);
+    double total = predict_variance(e, terms, variance, along);
     for (int i = 0; i < TAM_RESPONSE_TERMS; i++) {
         e->value[i] += along[i] * (miss / total);
         for (int j = 0; j <= i; j++)
@@ -172,15 +172,15 @@ static void start(tam_response *r, tam_knobs k, double busy_s, double step_j) {
     r->windows = 0;
 }
 
-static bool far(double seen, double expected) {
+static bool is_outlier(double seen, double expected) {
     return !(seen > least_ratio * expected && seen < most_ratio * expected);
 }
 
 void tam_response_learn(tam_response *r, tam_knobs k, double step_s, double step_j, double moved) {
     double busy_s = step_s - k.pace_s; /* a caller that did not pause at all: be not misled */
     busy_s = busy_s > 0.05 * step_s ? busy_s : 0.05 * step_s;
-    bool strange = far(busy_s + k.pace_s, tam_response_step_s(r, k)) ||
-                   far(step_j / step_s, tam_response_watts(r, k));
+    bool strange = is_outlier(busy_s + k.pace_s, tam_response_step_s(r, k)) ||
+                   is_outlier(step_j / step_s, tam_response_watts(r, k));
     if (strange && r->windows && !r->strange) {
         r->strange = true;
         return;

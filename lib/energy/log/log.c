@@ -32,7 +32,7 @@ static bool open_file(tam_energy_log *log) {
 }
 
 /* Take back what was written of a line, if nobody has written behind it. */
-static bool take_back(int fd, size_t written) {
+static bool undo_write(int fd, size_t written) {
     struct stat about;
     off_t end = lseek(fd, 0, SEEK_CUR);
     return fstat(fd, &about) == 0 && about.st_size == end &&
@@ -52,7 +52,7 @@ static bool append(tam_energy_log *log, const char *bytes, size_t length) {
     }
     int cause = errno;
     if (written > 0 && written < length)
-        log->torn = !take_back(log->fd, written);
+        log->torn = !undo_write(log->fd, written);
     errno = cause;
     return written == length;
 }
@@ -70,8 +70,8 @@ static bool write_text(tam_energy_log *log) {
 static tamis_status fail_open(const char *path) {
     if (errno == ESPIPE || errno == ENXIO)
         return tam_fail(TAMIS_E_IO,
-                        "the energy log '%s' is no regular file (a pipe whose reader leaves would "
-                        "end the process): name another",
+                        "the energy log '%s' is not a regular file (a pipe whose reader exits "
+                        "would kill the process): name another one",
                         path);
     return tam_fail(TAMIS_E_IO, "the energy log '%s' could not be opened: %s", path,
                     strerror(errno));
@@ -123,8 +123,8 @@ void tam_energy_log_write(tam_energy_log *log) {
     if (write_text(log) || log->lost++ > 0)
         return;
     tam_log(TAM_WARN,
-            "a line of the energy log '%s' could not be written: %s; such lines are counted and "
-            "this is not said again",
+            "a line of the energy log '%s' could not be written: %s; further lost lines are only "
+            "counted",
             log->path, strerror(errno));
 }
 

@@ -12,10 +12,10 @@ tamis_status tam_meter_present(const tamis_energy *e, const char *call) {
         return tam_fail(TAMIS_E_ARGUMENT, "%s: energy is NULL", call);
     if (e->pid == (int)getpid())
         return TAMIS_OK;
-    return tam_fail(TAMIS_E_STATE,
-                    "%s: the meter is that of the process from which this one was "
-                    "forked; open another one",
-                    call);
+    return tam_fail(
+        TAMIS_E_STATE,
+        "%s: the meter belongs to the process from which this one was forked; open a new one",
+        call);
 }
 
 static void show(const tamis_energy *e, const tam_channel *c, tam_energy_entry *out) {

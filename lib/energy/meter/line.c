@@ -8,7 +8,7 @@
 #include <math.h>
 
 /* Of the domain that used most. */
-static void tell_quality(const tamis_energy *e, tam_tally *t) {
+static void fill_quality(const tamis_energy *e, tam_tally *t) {
     const tam_channel *most = NULL;
     t->residual_w = t->condition = NAN;
     for (uint32_t i = 0; i < e->nchannels; i++) {
@@ -21,12 +21,12 @@ static void tell_quality(const tamis_energy *e, tam_tally *t) {
 }
 
 /* How things are at the end of a tally; of domains in `shown`. */
-static void tell(tamis_energy *e, tam_tally *t) {
+static void fill_tally(tamis_energy *e, tam_tally *t) {
     bool stepped = e->run.totals.steps > 0;
     double uj = (double)t->totals.uj;
     for (uint32_t i = 0; i < e->nchannels; i++)
         tam_meter_show(e, i, &e->now[i], &e->shown[i]);
-    tell_quality(e, t);
+    fill_quality(e, t);
     t->density_asked = stepped ? atomic_load(&e->told.density) : NAN;
     t->residual_norm = stepped ? atomic_load(&e->told.residual_norm) : NAN;
     t->intensity_g_per_kwh = uj > 0.0 ? t->totals.grams * 3.6e12 / (uj * e->pue) : NAN;
@@ -38,7 +38,7 @@ static bool finish(tamis_energy *e, tam_window *w) {
     bool own = w == &e->windows[TAM_METER_WINDOWS], lined = e->log && w->named;
     tam_totals_explain(&w->tally.totals, e->nchannels);
     if (lined) {
-        tell(e, &w->tally);
+        fill_tally(e, &w->tally);
         tam_energy_log_window(e->log, w->name, !own, &w->tally, e->shown);
     }
     w->state = own ? TAM_WINDOW_COUNTS : TAM_WINDOW_KNOWN;
@@ -63,7 +63,7 @@ void tam_meter_summary(tamis_energy *e) {
     tam_tally all = e->run;
     tam_totals_join(&all.totals, &e->earlier);
     tam_totals_explain(&all.totals, e->nchannels);
-    tell(e, &all);
+    fill_tally(e, &all);
     tam_energy_log_summary(e->log, &all, e->shown);
     tam_energy_log_write(e->log);
 }

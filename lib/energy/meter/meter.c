@@ -17,7 +17,7 @@ enum { LOOK_NS = 50000000, LAST_READING_NS = 500000000 };
 /* -- thread ----------------------------------------------------------------------------------- */
 
 /* What is new of domains, in the library's log. */
-static void tell_news(tamis_energy *e) {
+static void log_status_changes(tamis_energy *e) {
     for (uint32_t i = 0; i < e->nchannels; i++) {
         const tam_energy_domain *d = &e->now[i];
         if (d->status != e->channels[i].told_status)
@@ -38,7 +38,7 @@ static bool advance(tamis_energy *e, bool flush) {
         pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
-    tell_news(e);
+    log_status_changes(e);
     return closed;
 }
 
@@ -72,7 +72,8 @@ static tamis_status check_numbers(const tamis_energy_config *c) {
     if (c->g_per_kwh < 0.0 || c->g_per_kwh > 1e4)
         return tam_fail(TAMIS_E_ARGUMENT, "energy: g_per_kwh is %g, not 0 to 10000", c->g_per_kwh);
     if (c->nranks == 0 || c->rank >= c->nranks)
-        return tam_fail(TAMIS_E_ARGUMENT, "energy: rank %u of %u", c->rank, c->nranks);
+        return tam_fail(TAMIS_E_ARGUMENT, "energy: rank %u is out of range: nranks is %u", c->rank,
+                        c->nranks);
     return TAMIS_OK;
 }
 
@@ -232,11 +233,11 @@ tamis_status tamis_energy_create(const tamis_energy_config *config, tamis_energy
         return tam_fail(TAMIS_E_NOMEM, "energy: no memory");
     if (!tam_lock_open(&e->lock, &e->changed)) {
         tam_free(e);
-        return tam_fail(TAMIS_E_NOMEM, "energy: no lock");
+        return tam_fail(TAMIS_E_NOMEM, "energy: cannot create a lock");
     }
     tamis_status status = open_parts(e, &c);
     if (status == TAMIS_OK && !tam_thread_start(&e->thread, run, e))
-        status = tam_fail(TAMIS_E_NOMEM, "energy: no thread");
+        status = tam_fail(TAMIS_E_NOMEM, "energy: cannot start a thread");
     if (status == TAMIS_OK)
         *out = e;
     else

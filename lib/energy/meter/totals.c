@@ -74,8 +74,9 @@ double tam_meter_grams(const tamis_energy *e, uint64_t begin_ns, uint64_t end_ns
 static void join_missing(const tamis_energy_totals *earlier, char missing[TAMIS_ENERGY_TEXT]) {
     if (missing[0] || (earlier->known && !earlier->missing[0]))
         return;
-    snprintf(missing, TAMIS_ENERGY_TEXT, "of an earlier part: %.*s", TAMIS_ENERGY_TEXT - 32,
-             earlier->missing[0] ? earlier->missing : "nothing is known");
+    snprintf(missing, TAMIS_ENERGY_TEXT, "in an earlier part of the run: %.*s",
+             TAMIS_ENERGY_TEXT - 32,
+             earlier->missing[0] ? earlier->missing : "nothing was measured");
 }
 
 void tam_totals_join(tamis_energy_totals *sum, const tamis_energy_totals *earlier) {

@@ -49,7 +49,7 @@ void tamis_energy_step(tamis_energy *e, const tamis_stats *stats) {
 
 static tamis_status check(const tamis_energy *e, const void *argument, const char *call) {
     TAM_TRY(tam_meter_present(e, call));
-    return argument ? TAMIS_OK : tam_fail(TAMIS_E_ARGUMENT, "%s: its last argument is NULL", call);
+    return argument ? TAMIS_OK : tam_fail(TAMIS_E_ARGUMENT, "%s: the last argument is NULL", call);
 }
 
 /* -- domains, totals -------------------------------------------------------------------------- */
@@ -80,8 +80,9 @@ tamis_status tamis_energy_domain_at(tamis_energy *e, uint32_t index, tamis_energ
     tam_energy_domain now;
     TAM_TRY(check(e, out, "tamis_energy_domain_at"));
     if (index >= e->nchannels)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_domain_at: there is no domain %u of %u",
-                        index, e->nchannels);
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_energy_domain_at: domain %u is out of range: there are %u", index,
+                        e->nchannels);
     pthread_mutex_lock(&e->lock);
     const tam_channel *c = &e->channels[index];
     tam_sampler_look(c->sampler, c->index, &now);
@@ -107,8 +108,8 @@ tamis_status tamis_energy_resume(tamis_energy *e, const tamis_energy_totals *ear
     TAM_TRY(check(e, earlier, "tamis_energy_resume"));
     TAM_TRY(tam_struct_copy("tamis_energy_totals", &own, sizeof own, sizeof own, earlier));
     if (!tam_totals_sound(&own))
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: joules of phases and what is "
-                                          "unattributed do not add up to the whole");
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_energy_resume: the joules of phases and the "
+                                          "unattributed ones do not add up to the total");
     pthread_mutex_lock(&e->lock);
     e->earlier = own;
     pthread_mutex_unlock(&e->lock);

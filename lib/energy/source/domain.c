@@ -7,8 +7,8 @@ enum { QUICK = 8 }; /* changes in a row: it ticks faster than it is read */
 
 #define JITTER_NS UINT64_C(300000)
 #define SPACING_NS UINT64_C(500000)
-#define SPACING_MOST_NS UINT64_C(50000000) /* some drivers answer 0 when asked sooner */
-#define PAUSE_MOST_NS (SECOND / 2)
+#define SPACING_MAX_NS UINT64_C(50000000) /* some drivers answer 0 when asked sooner */
+#define PAUSE_MAX_NS (SECOND / 2)
 #define RETRY_NS SECOND
 #define STALE_NS (2 * SECOND)
 #define GAP_NS (2 * SECOND) /* of power: nobody knows what was drawn in a longer one */
@@ -42,13 +42,13 @@ void tam_domain_init(tam_energy_domain *d, const tam_energy_place *place) {
 
 /* -- ticks ------------------------------------------------------------------------------------ */
 
-enum { TICKS = sizeof((tam_energy_domain *)NULL)->ticks / sizeof(double), TICKS_LEAST = 3 };
+enum { TICKS = sizeof((tam_energy_domain *)NULL)->ticks / sizeof(double), TICKS_MIN = 3 };
 
 /* The mean over all, for errors of single dates cancel in it; some have missed ticks in them. */
 static void learn_tick(tam_energy_domain *d, uint64_t interval_ns) {
     d->ticks[d->nticks++ % TICKS] = seconds(interval_ns);
     uint32_t known = d->nticks < TICKS ? d->nticks : TICKS;
-    if (known < TICKS_LEAST)
+    if (known < TICKS_MIN)
         return;
     double sorted[TICKS], sum_s = 0.0, count = 0.0;
     memcpy(sorted, d->ticks, sizeof sorted);
@@ -89,9 +89,9 @@ static void doubt(tam_energy_domain *d, const tam_energy_reading *r) {
     d->has_doubt = true;
     d->doubt = r->value;
     d->doubt_ns = r->at_ns;
-    d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+    d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
-    tam_energy_say(d->reason, "answers %llu after %llu uJ: asked too often, or reset",
+    tam_energy_say(d->reason, "reads %llu after %llu uJ: read too often, or reset",
                    (unsigned long long)r->value, (unsigned long long)d->raw);
 }
 
@@ -150,15 +150,14 @@ static bool restart(tam_energy_domain *d, const tam_energy_reading *r, uint64_t 
     if (uj > 0)
         accept(d, r, uj, out);
     d->status = TAMIS_ENERGY_RESET;
-    tam_energy_say(
-        d->reason,
-        "went from %llu to %llu uJ in %.1f s: reset (driver reloaded?), or its range may "
-        "have passed unseen; what it lost is not counted%s%s",
-        from, to, within_s, d->place.reason[0] ? "; " : "", d->place.reason);
+    tam_energy_say(d->reason,
+                   "went from %llu to %llu uJ in %.1f s: reset (driver reloaded?), or wrapped "
+                   "around unseen; what it lost is not counted%s%s",
+                   from, to, within_s, d->place.reason[0] ? "; " : "", d->place.reason);
     return uj > 0;
 }
 
-static void stand_still(tam_energy_domain *d, const tam_energy_reading *r) {
+static void take_unchanged(tam_energy_domain *d, const tam_energy_reading *r) {
     uint64_t latest_ns = d->changed_ns + d->changed_err_ns; /* the read may have hung */
     uint64_t still_ns = r->at_ns > latest_ns ? r->at_ns - latest_ns : 0;
     double limit_s = d->moved ? 2.0 : 10.0; /* who never moved may be slow */
@@ -169,8 +168,7 @@ static void stand_still(tam_energy_domain *d, const tam_energy_reading *r) {
     d->read_ns = r->at_ns;
     if (seconds(still_ns) > (limit_s > ticks_s ? limit_s : ticks_s)) {
         d->status = TAMIS_ENERGY_FROZEN;
-        tam_energy_say(d->reason,
-                       "has stood still at %llu uJ for %.0f s: asleep, off or broken%s%s",
+        tam_energy_say(d->reason, "has been stuck at %llu uJ for %.0f s: asleep, off or broken%s%s",
                        (unsigned long long)d->raw, seconds(still_ns),
                        d->place.reason[0] ? "; " : "", d->place.reason);
     } else if (d->status != TAMIS_ENERGY_RESET) {
@@ -190,7 +188,7 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
     uint64_t uj;
     if (d->place.range_uj > 0 && r->value > d->place.range_uj) {
         d->status = TAMIS_ENERGY_GARBLED;
-        tam_energy_say(d->reason, "%llu uJ is beyond its range of %llu uJ",
+        tam_energy_say(d->reason, "%llu uJ exceeds its range of %llu uJ",
                        (unsigned long long)r->value, (unsigned long long)d->place.range_uj);
         return false;
     }
@@ -199,7 +197,7 @@ static bool take_counter(tam_energy_domain *d, const tam_energy_reading *r, tam_
         return false;
     }
     if (r->value == d->raw) {
-        stand_still(d, r);
+        take_unchanged(d, r);
         return false;
     }
     if (follows(d, d->raw, d->read_ns, d->changed_ns, r, &uj)) {
@@ -218,9 +216,10 @@ static bool is_power(tam_energy_domain *d, const tam_energy_reading *r) {
     bool device = d->place.kind == TAMIS_ENERGY_GPU || d->place.kind == TAMIS_ENERGY_MODULE;
     if ((double)r->value <= 1e6 * d->place.most_w && (r->value > 0 || !device))
         return true;
-    d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+    d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
     d->status = TAMIS_ENERGY_GARBLED;
-    tam_energy_say(d->reason, "%llu uW is no power of such a device", (unsigned long long)r->value);
+    tam_energy_say(d->reason, "%llu uW is not a plausible power of such a device",
+                   (unsigned long long)r->value);
     return false;
 }
 
@@ -243,7 +242,8 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
             return false;
         d->resets++;
         d->status = TAMIS_ENERGY_RESET;
-        tam_energy_say(d->reason, "no power was read for %.1f s; what it took then is not counted",
+        tam_energy_say(d->reason,
+                       "no power was read for %.1f s; the energy of that time is not counted",
                        seconds(gap_ns));
         return false;
     }
@@ -260,7 +260,7 @@ static bool take_power(tam_energy_domain *d, const tam_energy_reading *r, tam_en
 static void fail(tam_energy_domain *d, const tam_energy_reading *r) {
     bool gone = r->status == TAMIS_ENERGY_ABSENT && d->has_raw;
     if (r->status == TAMIS_ENERGY_GARBLED || r->status == TAMIS_ENERGY_UNSUPPORTED)
-        d->least_ns = least(SPACING_MOST_NS, 2 * d->least_ns);
+        d->least_ns = least(SPACING_MAX_NS, 2 * d->least_ns);
     set_status(d, gone ? TAMIS_ENERGY_LOST : r->status, r->reason);
 }
 
@@ -291,7 +291,7 @@ void tam_domain_age(tam_energy_domain *d, uint64_t now_ns) {
 
 /* In the middle of where the change may be, at the end of it, and then less and less often: each
  * change narrows it by half, down to the jitter. */
-static uint64_t around_change(const tam_energy_domain *d, uint64_t period_ns) {
+static uint64_t read_time_near_change(const tam_energy_domain *d, uint64_t period_ns) {
     uint64_t at_ns = d->changed_ns + to_ns(d->tick_s);
     for (uint64_t step_ns = doubt_of_next(d); at_ns <= d->heard_ns; step_ns *= 2) {
         if (step_ns > period_ns)
@@ -310,9 +310,9 @@ uint64_t tam_domain_next(const tam_energy_domain *d, uint64_t now_ns) {
     if (d->status >= TAMIS_ENERGY_LOST && d->status <= TAMIS_ENERGY_FAILED)
         return most(now_ns, d->heard_ns + RETRY_NS);
     if (d->status == TAMIS_ENERGY_FROZEN)
-        at_ns = d->heard_ns + PAUSE_MOST_NS;
+        at_ns = d->heard_ns + PAUSE_MAX_NS;
     else if (!d->place.power && d->tick_s > 0.0 && d->streak < QUICK)
-        at_ns = around_change(d, period_ns);
-    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MOST_NS);
+        at_ns = read_time_near_change(d, period_ns);
+    at_ns = least(most(at_ns, d->heard_ns + d->least_ns), d->heard_ns + PAUSE_MAX_NS);
     return most(now_ns, at_ns);
 }

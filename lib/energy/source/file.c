@@ -71,7 +71,7 @@ static void add_item(const tamis_energy_config *config, tam_energy_found *found,
                      char *text) {
     char *path = strchr(text, '='), *colon = strrchr(text, ':');
     if (!path || path == text || path - text > 48 || !colon || colon <= path + 1) {
-        refuse(found, number, "an item is not name=path:unit (name: 48 letters at most)", text);
+        refuse(found, number, "an item is not name=path:unit (name: at most 48 letters)", text);
         return;
     }
     *path++ = '\0';
@@ -88,7 +88,7 @@ static void add_item(const tamis_energy_config *config, tam_energy_found *found,
     place->power = it->unit && it->unit->power;
     if (!it->unit)
         tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
-                         "the unit is none of uJ, mJ, J, uW, mW, W: %s", colon);
+                         "the unit is not one of uJ, mJ, J, uW, mW, W: %s", colon);
     else if (!tam_path_under(config, path, it->path))
         tam_energy_break(place, TAMIS_ENERGY_FAILED, "its path is too long: %s", path);
     else

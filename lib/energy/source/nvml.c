@@ -114,7 +114,7 @@ static tamis_energy_status explain(const nvml *self, int code, const char *what,
     } rows[] = {
         {NVML_NO_DRIVER, TAMIS_ENERGY_ABSENT, "the driver is not loaded: modprobe nvidia"},
         {NVML_NOT_SUPPORTED, TAMIS_ENERGY_UNSUPPORTED, "this GPU or driver does not support it"},
-        {NVML_NO_FUNCTION, TAMIS_ENERGY_UNSUPPORTED, "the driver is older than its library"},
+        {NVML_NO_FUNCTION, TAMIS_ENERGY_UNSUPPORTED, "the driver is older than the library"},
         {NVML_NO_PERMISSION, TAMIS_ENERGY_DENIED,
          "permission denied: the user or container must have access to the device"},
         {NVML_NOT_FOUND, TAMIS_ENERGY_ABSENT, "no such GPU; nvidia-smi -L lists them"},
@@ -127,7 +127,7 @@ static tamis_energy_status explain(const nvml *self, int code, const char *what,
         return rows[i].status;
     }
     tam_energy_say(reason, "NVML error %d from %s: %s", code, what,
-                   self->error ? self->error(code) : "it has no words for it");
+                   self->error ? self->error(code) : "no description available");
     return TAMIS_ENERGY_FAILED;
 }
 
@@ -173,11 +173,11 @@ static int read_power(const gpu *g, unsigned *mw) {
     return g->nvml->power ? g->nvml->power(g->device, mw) : NVML_NO_FUNCTION;
 }
 
-static bool lacks(int code) {
+static bool is_unsupported(int code) {
     return code == NVML_NOT_SUPPORTED || code == NVML_NO_FUNCTION;
 }
 
-static void break_down(const nvml *self, tam_energy_place *place, int code, const char *what) {
+static void mark_broken(const nvml *self, tam_energy_place *place, int code, const char *what) {
     char reason[TAMIS_ENERGY_TEXT];
     tamis_energy_status status = explain(self, code, what, reason);
     tam_energy_break(place, status, "%s", reason);
@@ -188,21 +188,21 @@ static void probe(gpu *g, tam_energy_place *place) {
     unsigned long long mj;
     unsigned mw;
     g->fields = g->module && read_module(g, &mj) == NVML_OK;
-    int energy = read_energy(g, &mj), power = lacks(energy) ? read_power(g, &mw) : NVML_OK;
-    if (lacks(energy) && lacks(power)) {
+    int energy = read_energy(g, &mj), power = is_unsupported(energy) ? read_power(g, &mw) : NVML_OK;
+    if (is_unsupported(energy) && is_unsupported(power)) {
         tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
                          "neither energy (nvmlDeviceGetTotalEnergyConsumption: %s) nor power "
                          "(nvmlDeviceGetPowerUsage: %s) of this GPU can be read",
                          g->nvml->energy ? "not supported" : "missing",
                          g->nvml->power ? "not supported" : "missing");
     } else if (energy == NVML_NO_PERMISSION || energy == NVML_GPU_LOST) {
-        break_down(g->nvml, place, energy, "nvmlDeviceGetTotalEnergyConsumption");
+        mark_broken(g->nvml, place, energy, "nvmlDeviceGetTotalEnergyConsumption");
     } else if (power == NVML_NO_PERMISSION || power == NVML_GPU_LOST) {
-        break_down(g->nvml, place, power, "nvmlDeviceGetPowerUsage");
-    } else if (lacks(energy)) {
+        mark_broken(g->nvml, place, power, "nvmlDeviceGetPowerUsage");
+    } else if (is_unsupported(energy)) {
         g->power = place->power = true;
         place->period_s = POWER_PERIOD_S;
-        tam_log(TAM_INFO, "energy: %s has no counter; its power is integrated", place->id);
+        tam_log(TAM_INFO, "energy: %s has no energy counter; integrating its power", place->id);
     }
 }
 
@@ -215,11 +215,12 @@ static tam_energy_place *add_nothing(tam_energy_found *found) {
 
 /* One that cannot be read. */
 static void add_failed(tam_energy_found *found, const char *name, int code, const char *what) {
-    break_down(found->self, tam_energy_add(found, name, TAMIS_ENERGY_GPU, sizeof(gpu)), code, what);
+    mark_broken(found->self, tam_energy_add(found, name, TAMIS_ENERGY_GPU, sizeof(gpu)), code,
+                what);
 }
 
 /* A partition's handle becomes that of its board. */
-static int to_board(const nvml *self, nvml_device *device) {
+static int use_parent_gpu(const nvml *self, nvml_device *device) {
     unsigned mig = 0;
     if (!self->is_mig || !self->parent || self->is_mig(*device, &mig) != NVML_OK || !mig)
         return NVML_OK;
@@ -231,7 +232,7 @@ static void add_gpu(tam_energy_found *found, const char *name, nvml_device devic
     const nvml *self = found->self;
     char uuid[NVML_UUID_BYTES] = "";
     const char *what = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle";
-    int code = to_board(self, &device);
+    int code = use_parent_gpu(self, &device);
     if (code == NVML_OK) {
         what = "nvmlDeviceGetUUID";
         code = self->uuid(device, uuid, sizeof uuid);
@@ -264,7 +265,7 @@ static void add_all(tam_energy_found *found) {
     }
     if (count == 0)
         tam_energy_break(add_nothing(found), TAMIS_ENERGY_ABSENT,
-                         "the driver is loaded and shows no GPU: is the container given one?");
+                         "the driver is loaded but shows no GPU: was one given to the container?");
     for (unsigned i = 0; i < count; i++) {
         nvml_device device;
         snprintf(name, sizeof name, "index-%u", i);
@@ -351,7 +352,7 @@ static void read_nvml(void *own, tam_energy_reading *out) {
         out->status = explain(g->nvml, code, what, out->reason);
     } else if (__builtin_mul_overflow(g->power ? mw : (uint64_t)mj, 1000u, &out->value)) {
         out->status = TAMIS_ENERGY_GARBLED;
-        tam_energy_say(out->reason, "%llu mJ is no count of a GPU", mj);
+        tam_energy_say(out->reason, "%llu mJ is not a plausible count of a GPU", mj);
     }
 }
 

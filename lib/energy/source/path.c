@@ -34,7 +34,7 @@ tamis_energy_status tam_path_failed(int error, const char *path, char reason[TAM
         return TAMIS_ENERGY_DENIED;
     case ENODATA:
     case EOPNOTSUPP:
-        tam_energy_say(reason, "it is switched off (its folder's file enabled): %s", path);
+        tam_energy_say(reason, "it is disabled (file `enabled` in its folder): %s", path);
         return TAMIS_ENERGY_UNSUPPORTED;
     default:
         tam_energy_say(reason, "cannot be read (error %d, %s): %s", error, strerror(error), path);

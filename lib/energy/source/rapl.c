@@ -33,7 +33,8 @@ static void read_range(tam_energy_place *place, const char *class, const char *f
     if (tam_path_number(path, &place->range_uj, why) == TAMIS_ENERGY_OK && place->range_uj > 0)
         return;
     place->range_uj = 0;
-    tam_energy_say(place->reason, "its range is not known, so a wrap counts as a reset: %s", why);
+    tam_energy_say(place->reason, "its range is not known, so a wrap-around counts as a reset: %s",
+                   why);
     tam_log(TAM_WARN, "energy: %s: %s", place->id, place->reason);
 }
 
@@ -109,7 +110,7 @@ static void add_zone(tam_energy_found *found, const char *class, const char *fol
         tam_energy_break(place, named, "%s", why);
     else if (!understood)
         tam_energy_break(place, TAMIS_ENERGY_UNSUPPORTED,
-                         "zone \"%.24s\": what it is part of is not known: %s", name, z.counter);
+                         "zone \"%.24s\": its parent is unknown: %s", name, z.counter);
     else
         probe(place, class, folder);
 }
@@ -129,7 +130,7 @@ static const tam_energy_place *platform_of(const tam_energy_found *found, const 
     return tam_energy_find_place(found, "psys");
 }
 
-static void place_inside(const tam_energy_found *found, tam_energy_place *place) {
+static void set_parent(const tam_energy_found *found, tam_energy_place *place) {
     const char *name = place->id + strlen("rapl:"), *slash = strrchr(name, '/');
     tamis_energy_kind kind = place->kind;
     const tam_energy_place *outer = NULL;
@@ -169,7 +170,7 @@ static void find_rapl(const tamis_energy_config *config, tam_energy_found *found
     }
     free(folders);
     for (uint32_t i = 0; i < found->n; i++)
-        place_inside(found, &found->places[i]);
+        set_parent(found, &found->places[i]);
     if (found->n == 0)
         add_nothing(found, error, class);
 }

@@ -196,8 +196,9 @@ static bool await(tam_sampler *s, const bool *so_far, uint64_t until_ns) {
 static void find_silent(const tamis_energy_config *config, tam_energy_found *found) {
     (void)config;
     tam_energy_place *place = tam_energy_add(found, "", TAMIS_ENERGY_OTHER, 0);
-    tam_energy_break(place, TAMIS_ENERGY_STALE,
-                     "opening it hangs, so it was given up; does its driver answer (nvidia-smi)?");
+    tam_energy_break(
+        place, TAMIS_ENERGY_STALE,
+        "opening it hangs, so it was abandoned; does its driver respond (nvidia-smi)?");
 }
 
 /* What stands in for a source that did not answer. */
@@ -253,7 +254,7 @@ void tam_sampler_close(tam_sampler *s) {
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     if (!await(s, &s->finished, tam_clock_ns() + CLOSE_NS)) {
-        tam_log(TAM_WARN, "energy: the source %s hangs; its thread and memory stay behind", name);
+        tam_log(TAM_WARN, "energy: the source %s hangs; its thread and memory are leaked", name);
         return;
     }
     pthread_join(s->thread, NULL);

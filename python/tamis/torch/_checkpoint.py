@@ -75,7 +75,7 @@ def load(
         _compare(state, saved)
     elif (saved.get("update") is None) != (state.update is None):
         raise ValueError(
-            "a residual of gradients is none of updates: the state was saved with update"
+            "a residual of gradients cannot serve updates: the state was saved with update"
             f" {saved.get('update')}, here it is {state.update}"
         )
     taken: List[str] = []
@@ -90,7 +90,7 @@ def load(
 
 def _check_format(saved: Any) -> None:
     if not isinstance(saved, dict) or "residual" not in saved or "parameters" not in saved:
-        raise ValueError("this is not what SparseState.state_dict() gave")
+        raise ValueError("this is not a result of SparseState.state_dict()")
     if saved.get("format") != FORMAT:
         raise ValueError(f"format {saved.get('format')} of a saved state; this tamis has {FORMAT}")
 
@@ -147,7 +147,7 @@ def _compare(state: "SparseState", saved: Dict[str, Any]) -> None:
         if name not in mine:
             raise ValueError(f"{here}: {name!r} was saved, but is no parameter of this state")
     if list(mine) != list(theirs):
-        raise ValueError(f"{here}: its parameters come in another order")
+        raise ValueError(f"{here}: its parameters are in another order")
 
 
 def _restore(state: "SparseState", saved: Dict[str, Any], strict: bool, taken: List[str]) -> None:

@@ -42,7 +42,7 @@ class _Gather:
     def __call__(self, send: memoryview, recv: memoryview) -> None:
         group = self.group
         if group is None:
-            raise RuntimeError("this rank gave the process group up")
+            raise RuntimeError("this rank abandoned the process group")
         received = torch.frombuffer(recv, dtype=torch.uint8)
         sent = torch.frombuffer(bytearray(send), dtype=torch.uint8)  # needs a writable buffer
         if self.flat:
@@ -118,7 +118,7 @@ def _tensors(source: Tensors, buffers: bool) -> List[torch.Tensor]:
     else:
         found = [row[1] if isinstance(row, tuple) else row for row in source]
     if not all(isinstance(tensor, torch.Tensor) for tensor in found):
-        raise TypeError("give a module, a tensor, or tensors (with or without names)")
+        raise TypeError("pass a module, a tensor, or tensors (with or without names)")
     return [tensor.detach() for tensor in found]
 
 
@@ -207,6 +207,6 @@ def _gather(own: torch.Tensor, comm: Optional[_core.Comm]) -> torch.Tensor:
 def _need_distributed() -> None:
     if not distributed():
         raise RuntimeError(
-            "there is nobody to speak to: give a communicator (comm=state.comm), or call"
+            "there is no communicator: pass one (comm=state.comm), or call"
             " torch.distributed.init_process_group first"
         )

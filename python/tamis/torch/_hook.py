@@ -70,7 +70,7 @@ def attach(ddp: DistributedDataParallel, density: float = 0.01, **options: Any) 
         )
     if "reduce" in options:
         raise TypeError(
-            "a hook does not see the optimizer, so it cannot take its rule over: give the rule"
+            "a hook does not see the optimizer, so it cannot take over its rule: pass the rule"
             ' itself, update="adam", and step by torch.optim.SGD, whose weight_decay is then that'
             " of AdamW; or use DistributedOptimizer in place of DistributedDataParallel"
         )
@@ -108,8 +108,8 @@ def _locate(state: SparseState, bucket: dist.GradBucket, buffer: torch.Tensor) -
 def _refuse_half_a_step(state: SparseState) -> None:
     if state._marked:
         raise RuntimeError(
-            f"rank {state.comm.rank}: the backward pass before ended before all gradients had come,"
-            " so the ranks are out of step: begin again from a checkpoint"
+            f"rank {state.comm.rank}: the previous backward pass ended before all gradients were"
+            " ready, so the ranks are out of step: begin again from a checkpoint"
         )
 
 

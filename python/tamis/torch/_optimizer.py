@@ -66,7 +66,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ) -> None:
         # No Optimizer.__init__: groups and state are the wrapped optimizer's (__getattr__).
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"a {type(optimizer).__name__} is no torch.optim.Optimizer")
+            raise TypeError(f"a {type(optimizer).__name__} is not a torch.optim.Optimizer")
         if holds_ddp(parameters):
             raise TypeError(WRAPPED)
         self.optimizer = optimizer
@@ -110,7 +110,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         rule = _update.rule(self.optimizer, self.optimizer.param_groups)
         if self.optimizer.state:
             raise ValueError(
-                "the optimizer has stepped already, and its moments would be lost: wrap it with"
+                "the optimizer has already made steps, and its moments would be lost: wrap it with"
                 ' reduce="update" before its first step'
             )
         options["update"] = dict(rule, scale=scale)
@@ -135,8 +135,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 if parameter.requires_grad and parameter.numel():
                     raise ValueError(
                         f"param_groups[{number}] has a parameter of shape {tuple(parameter.shape)}"
-                        " that was not named, or wanted no gradient, when the optimizer was"
-                        " wrapped: it is not exchanged, and replicas would drift apart; give all"
+                        " that was not named, or required no gradient, when the optimizer was"
+                        " wrapped: it is not exchanged, and replicas would drift apart; pass all"
                         " parameters that the optimizer changes, and make a new"
                         " DistributedOptimizer where some come later"
                     )
@@ -159,8 +159,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         try:
             if self._synchronized:
                 raise RuntimeError(
-                    "backward() came after synchronize(): call step() between them, or zero_grad()"
-                    " of this optimizer where the step is skipped"
+                    "backward() was called after synchronize(): call step() between them, or"
+                    " zero_grad() of this optimizer where the step is skipped"
                 )
             if self._given[index] is not None:
                 group, segment, _ = self._targets[index]
@@ -200,11 +200,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         if gradient.requires_grad:
             raise RuntimeError(
-                f"the gradient of {name!r} requires a gradient itself: backward(create_graph=True)"
-                " is not supported, for the exchange changes gradients in place"
+                f"the gradient of {name!r} itself requires a gradient: backward(create_graph=True)"
+                " is not supported, because the exchange changes gradients in place"
             )
         if gradient.stride() != parameter.stride() and not gradient.is_contiguous():
-            raise ValueError(f"the gradient of {name!r} lies in memory in another order than it")
+            raise ValueError(f"the gradient of {name!r} has another memory layout than it")
         run = flat(gradient)
         place = Place(group, [segment], [run], run)
         self.tamis._cache[index] = place
@@ -234,12 +234,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _refuse_change(self, name: str, how: str) -> NoReturn:
         here = f"rank {self.tamis.comm.rank}: the gradient of {name!r} was {how}"
         if ddps_of(self._known):
-            raise RuntimeError(f"{here} while it was exchanged: {WRAPPED}")
+            raise RuntimeError(f"{here} during its exchange: {WRAPPED}")
         before = "call synchronize() of this optimizer first, which leaves the result there"
         if self._rule is not None:
-            before = "make backward() in `with optimizer.no_sync():`, so that step() exchanges it"
+            before = "run backward() in `with optimizer.no_sync():`, so that step() exchanges it"
         raise RuntimeError(
-            f"{here} between backward() and step(), while it was exchanged, so replicas would drift"
+            f"{here} between backward() and step(), during its exchange, so replicas would drift"
             " apart. To clip, to use a GradScaler, or to set gradients to zero or None there,"
             f" {before}"
         )
@@ -293,7 +293,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """As the wrapped optimizer's, but by default gradients keep their memory."""
         if any(given is not None for given in self._given):
             raise RuntimeError(
-                "zero_grad() came between backward() and step(), while gradients are exchanged"
+                "zero_grad() was called between backward() and step(), during the exchange"
             )
         self._synchronized = False
         self.optimizer.zero_grad(set_to_none=set_to_none)

@@ -27,7 +27,7 @@ def collect(source: Parameters) -> List[Tuple[str, torch.Tensor]]:
         )
     rows = [(name, p) for name, p in rows if p.requires_grad and p.numel()]
     if not rows:
-        raise ValueError("no parameter wants a gradient (requires_grad), so nothing is exchanged")
+        raise ValueError("no parameter has requires_grad, so nothing is exchanged")
     _refuse_repeats(rows)
     for name, parameter in rows:
         _check(name, parameter)
@@ -61,7 +61,7 @@ def _refuse_repeats(rows: List[Tuple[str, torch.Tensor]]) -> None:
             raise ValueError(f"two parameters are named {name!r}: names must differ")
         if id(parameter) in seen:
             raise ValueError(
-                f"{name!r} and {seen[id(parameter)]!r} are the same parameter: give it once"
+                f"{name!r} and {seen[id(parameter)]!r} are the same parameter: pass it once"
             )
         names[name] = 1
         seen[id(parameter)] = name
@@ -74,7 +74,7 @@ def _check(name: str, p: torch.Tensor) -> None:
             " bfloat16: convert the model, for example by model.float()"
         )
     if type(p).__name__ == "DTensor" or p.layout != torch.strided:
-        raise TypeError(f"parameter {name!r} is sharded or sparse; only plain tensors will do")
+        raise TypeError(f"parameter {name!r} is sharded or sparse; it must be a plain tensor")
     if not is_dense(p):
         raise ValueError(
             f"parameter {name!r} has strides {tuple(p.stride())} for shape {tuple(p.shape)}, with"
@@ -88,7 +88,7 @@ def _check_devices(rows: List[Tuple[str, torch.Tensor]]) -> None:
         if parameter.device != first.device:
             raise ValueError(
                 f"parameter {first_name!r} is on {first.device}, {name!r} on {parameter.device}:"
-                " a state serves one device"
+                " all must be on one device"
             )
     if first.device.type not in ("cpu", "cuda"):
         raise TypeError(f"parameters are on {first.device}; only cpu and cuda are supported")
@@ -96,7 +96,7 @@ def _check_devices(rows: List[Tuple[str, torch.Tensor]]) -> None:
 
 WRAPPED = (
     "DistributedDataParallel wraps the same parameters and exchanges their gradients itself (as"
-    " Trainer of transformers has it): use tamis.torch.attach(ddp) and the optimizer as it is, or"
+    " in the Trainer of transformers): use tamis.torch.attach(ddp) and the optimizer as it is, or"
     " leave DistributedDataParallel out"
 )
 

@@ -81,14 +81,14 @@ class SparseState:
         rows = _parameters.collect(parameters)
         families = list(_parameters.by_dtype(rows).values())
         if warmup < 0:
-            raise ValueError(f"warmup is {warmup}; it is a number of steps, 0 or more")
+            raise ValueError(f"warmup is {warmup}, not a number of steps from 0 on")
         if warmup and options.get("update") is not None:
             raise ValueError(
-                f"warmup is {warmup}, with an update: whole gradients are no steps; begin with a"
+                f"warmup is {warmup}, with an update: whole gradients are not updates; begin with a"
                 " high density (density_max, set_density) instead"
             )
         if check_every is not None and check_every < 0:
-            raise ValueError(f"check_every is {check_every}; it is a number of steps, or 0: never")
+            raise ValueError(f"check_every is {check_every}, not a number of steps, or 0 for never")
         if scheme is None:
             scheme = "tamis-update" if _is_adam(options.get("update")) else "tamis"
         self.device = rows[0][1].device
@@ -156,7 +156,7 @@ class SparseState:
             raise RuntimeError(
                 f"rank {self.comm.rank}: a gradient came for a parameter of shape"
                 f" {tuple(parameter.shape)} that the state does not know: a state serves the one"
-                " model that it was made for, with the parameters that wanted a gradient then"
+                " model that it was made for, with the parameters that required a gradient then"
             )
         return found
 

@@ -60,8 +60,8 @@ def _check(where: str, group: Dict[str, Any], first: Dict[str, Any], names: Any)
     for name in UNKNOWN:
         if group.get(name):
             raise ValueError(
-                f'{where} has {name}={group[name]}, which reduce="update" does not know: make the'
-                " optimizer without"
+                f'{where} has {name}={group[name]}, which reduce="update" does not support:'
+                " create the optimizer without"
             )
     for name in names:
         if group[name] != first[name]:
@@ -71,7 +71,7 @@ def _check(where: str, group: Dict[str, Any], first: Dict[str, Any], names: Any)
             )
     if group.get("momentum") == 0:
         raise ValueError(
-            f"{where} is SGD without momentum, of which an update is the gradient: leave"
+            f"{where} is SGD without momentum, whose update is the gradient: leave"
             ' reduce="update" out'
         )
 
