@@ -6,31 +6,34 @@
 
 #include "lib/base/base.h"
 
-/* The serial in the report's place, read from pinned memory without a call to the driver. */
-static uint64_t last_report(const tam_cuda_step *s, uint64_t serial) {
-    return __atomic_load_n(&s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS].serial,
-                           __ATOMIC_ACQUIRE);
+/* Read from pinned memory without a call to the driver. 0 while the device writes the report. */
+static uint64_t serial_of(const tam_cuda_report *report) {
+    return __atomic_load_n(&report->serial, __ATOMIC_ACQUIRE);
 }
 
-/* Copy a report word by word. @return its serial; 0 if the device has meanwhile begun to write the
- * next one there */
-static uint64_t read_report(const tam_cuda_report *from, tam_cuda_report *out) {
+static const tam_cuda_report *place_of(const tam_cuda_step *s, uint64_t serial) {
+    return &s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS];
+}
+
+/* Copy the report `serial`, which is there, word by word.
+ * @return false if the device has meanwhile begun to write the next one there */
+static bool read_report(const tam_cuda_report *from, uint64_t serial, tam_cuda_report *out) {
+    _Static_assert(sizeof(tam_cuda_report) % 8 == 0, "read word by word");
     const uint64_t *words = (const uint64_t *)(const void *)from;
     uint64_t copy[sizeof *from / sizeof words[0]];
     for (size_t i = 0; i < sizeof copy / sizeof copy[0]; i++)
         copy[i] = __atomic_load_n(&words[i], __ATOMIC_ACQUIRE);
     memcpy(out, copy, sizeof copy);
-    return __atomic_load_n(&from->serial, __ATOMIC_ACQUIRE) == out->serial ? out->serial : 0;
+    return serial_of(from) == serial;
 }
 
 /* The newest report of the caller's graphs, whose launches the host does not count. */
 static bool find_newest(const tam_cuda_report *ring, tam_cuda_report *out) {
-    _Static_assert(sizeof(tam_cuda_report) % 8 == 0, "read word by word");
     tam_cuda_report report;
     uint64_t newest = 0;
     for (int i = 0; i < TAM_CUDA_STEPS; i++) {
-        uint64_t serial = read_report(&ring[i], &report);
-        if (serial <= newest)
+        uint64_t serial = serial_of(&ring[i]);
+        if (serial <= newest || !read_report(&ring[i], serial, &report))
             continue;
         newest = serial;
         *out = report;
@@ -40,10 +43,9 @@ static bool find_newest(const tam_cuda_report *ring, tam_cuda_report *out) {
 
 static tamis_status find_report(const tam_cuda_step *s, uint64_t serial, bool *done,
                                 tam_cuda_report *out) {
-    const tam_cuda_report *at = &s->round->reports[TAM_CUDA_BY_HOST][serial % TAM_CUDA_STEPS];
-    *done = read_report(at, out) == serial;
-    uint64_t there = last_report(s, serial);
-    if (there > serial)
+    const tam_cuda_report *at = place_of(s, serial);
+    *done = serial_of(at) == serial && read_report(at, serial, out);
+    if (serial_of(at) > serial)
         return tam_fail(TAMIS_E_STATE, "the report of step %llu has been overwritten",
                         (unsigned long long)serial);
     return TAMIS_OK;
