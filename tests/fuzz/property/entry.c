@@ -27,10 +27,17 @@ bool look_is_mixed(const look *l) {
 }
 
 /* Whether a sum of the entry over ranks, or the quotient, may be infinite. */
+static bool rounds_in_blocks(const look *l) {
+    const tamis_reducer_config *o = &l->c->config;
+    return o->wire_type >= TAMIS_WIRE_INT8 || o->wire_type_sum >= TAMIS_WIRE_INT8;
+}
+
 bool look_may_overflow(const look *l, uint64_t i) {
     double sum = 0.0, by = fabs((double)l->m.divisor);
     for (uint32_t v = 0; v < l->m.nranks; v++)
         sum += fabs((double)l->m.acc[v][i]);
+    if (rounds_in_blocks(l)) /* a small entry may arrive as large as the largest of its block */
+        sum += l->largest * l->m.nranks;
     return !(sum < 0.99 * FLT_MAX && sum / by < 0.99 * FLT_MAX);
 }
 
