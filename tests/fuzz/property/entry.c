@@ -17,21 +17,22 @@ static bool is_bfloat16(const look *l) {
            (sum == TAMIS_WIRE_AUTO || sum == TAMIS_WIRE_BFLOAT16);
 }
 
-/* Types with scales, or one for values and another for sums. */
-bool look_is_mixed(const look *l) {
+/* Types with a scale a block. */
+static bool rounds_in_blocks(const look *l) {
     const tamis_reducer_config *o = &l->c->config;
     if (fuzz_is(l->c, 3, "quantized") && o->wire_type == TAMIS_WIRE_AUTO)
         return true;
-    return !is_bfloat16(l) &&
-           (o->wire_type > TAMIS_WIRE_FLOAT32 || o->wire_type_sum > TAMIS_WIRE_FLOAT32);
-}
-
-/* Whether a sum of the entry over ranks, or the quotient, may be infinite. */
-static bool rounds_in_blocks(const look *l) {
-    const tamis_reducer_config *o = &l->c->config;
     return o->wire_type >= TAMIS_WIRE_INT8 || o->wire_type_sum >= TAMIS_WIRE_INT8;
 }
 
+/* Types with scales, or one for values and another for sums. */
+bool look_is_mixed(const look *l) {
+    const tamis_reducer_config *o = &l->c->config;
+    return rounds_in_blocks(l) || (!is_bfloat16(l) && (o->wire_type > TAMIS_WIRE_FLOAT32 ||
+                                                       o->wire_type_sum > TAMIS_WIRE_FLOAT32));
+}
+
+/* Whether a sum of the entry over ranks, or the quotient, may be infinite. */
 bool look_may_overflow(const look *l, uint64_t i) {
     double sum = 0.0, by = fabs((double)l->m.divisor);
     for (uint32_t v = 0; v < l->m.nranks; v++)
