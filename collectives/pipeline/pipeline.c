@@ -13,49 +13,23 @@ enum { STAGES_MAX = 1 << 14 }; /* keeps the sum of their lengths below 2^47 */
 
 /* -- agreement -------------------------------------------------------------------------------- */
 
-typedef enum field {
-    FIELD_VERSION,
-    FIELD_NSTAGES,
-    FIELD_MICRO_BATCHES,
-    FIELD_DENSITY,
-    FIELDS_COMMON, /* the others belong to a stage */
-    FIELD_STAGE = FIELDS_COMMON,
-    FIELD_LENGTH,
-    FIELDS
-} field;
-
-static const char *const names[FIELDS_COMMON] = {"library version", "nstages", "micro_batches",
-                                                 "density"};
-
 typedef struct creation {
     tam_consensus_head head;
-    uint64_t fields[FIELDS];
+    uint64_t version, nstages, micro_batches, density;
+    uint64_t stage, length;
 } creation;
 
 _Static_assert(sizeof(creation) <= TAM_RECORD_BYTES, "a creation fits the records");
 
-static uint64_t shown(const unsigned char *records, uint32_t rank, field f) {
-    return ((const creation *)tam_consensus_record(records, rank))->fields[f];
-}
+static const tam_consensus_field common[] = {
+    {"library version", offsetof(creation, version), TAM_SHOWS_NUMBER},
+    {"nstages", offsetof(creation, nstages), TAM_SHOWS_NUMBER},
+    {"micro_batches", offsetof(creation, micro_batches), TAM_SHOWS_NUMBER},
+    {"density", offsetof(creation, density), TAM_SHOWS_REAL},
+};
 
-static void print_value(uint64_t value, field f, char *text, size_t size) {
-    double real;
-    memcpy(&real, &value, sizeof real);
-    if (f == FIELD_DENSITY)
-        snprintf(text, size, "%.9g", real);
-    else
-        snprintf(text, size, "%llu", (unsigned long long)value);
-}
-
-static tamis_status compare(const unsigned char *records, uint32_t a, uint32_t b, field f,
-                            const char *name) {
-    char first[32], other[32];
-    if (shown(records, a, f) == shown(records, b, f))
-        return TAMIS_OK;
-    print_value(shown(records, a, f), f, first, sizeof first);
-    print_value(shown(records, b, f), f, other, sizeof other);
-    return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank %u has %s, rank %u has %s", name, a, first,
-                    b, other);
+static const creation *shown(const unsigned char *records, uint32_t rank) {
+    return tam_consensus_record(records, rank);
 }
 
 /* A stage must have ranks, which must give the same length. */
@@ -63,37 +37,34 @@ static tamis_status check_stage(const unsigned char *records, uint32_t nranks, u
     char name[48];
     uint32_t first = nranks;
     snprintf(name, sizeof name, "length of stage %llu", (unsigned long long)stage);
+    tam_consensus_field length = {name, offsetof(creation, length), TAM_SHOWS_NUMBER};
     for (uint32_t r = 0; r < nranks; r++) {
-        if (shown(records, r, FIELD_STAGE) != stage)
+        if (shown(records, r)->stage != stage)
             continue;
         first = first < nranks ? first : r;
-        TAM_TRY(compare(records, first, r, FIELD_LENGTH, name));
+        TAM_TRY(tam_consensus_compare(records, first, r, &length));
     }
     if (first == nranks)
         return tam_fail(TAMIS_E_MISMATCH, "stage %llu of %llu has no rank",
-                        (unsigned long long)stage,
-                        (unsigned long long)shown(records, 0, FIELD_NSTAGES));
+                        (unsigned long long)stage, (unsigned long long)shown(records, 0)->nstages);
     return TAMIS_OK;
 }
 
 static tamis_status judge(const unsigned char *records, uint32_t nranks) {
     TAM_TRY(tam_consensus_failure(records, nranks, "create its pipeline"));
-    for (uint32_t r = 1; r < nranks; r++) {
-        for (field f = 0; f < FIELDS_COMMON; f++)
-            TAM_TRY(compare(records, 0, r, f, names[f]));
-    }
-    for (uint64_t s = 0; s < shown(records, 0, FIELD_NSTAGES); s++)
+    TAM_TRY(tam_consensus_same(records, nranks, common, sizeof common / sizeof common[0]));
+    for (uint64_t s = 0; s < shown(records, 0)->nstages; s++)
         TAM_TRY(check_stage(records, nranks, s));
     return TAMIS_OK;
 }
 
-static void describe(const tamis_pipeline_config *c, uint64_t *fields) {
-    fields[FIELD_VERSION] = TAMIS_VERSION;
-    fields[FIELD_NSTAGES] = c->nstages;
-    fields[FIELD_MICRO_BATCHES] = c->micro_batches;
-    fields[FIELD_DENSITY] = tam_bits64(c->density);
-    fields[FIELD_STAGE] = c->stage;
-    fields[FIELD_LENGTH] = c->length;
+static void describe(const tamis_pipeline_config *c, creation *out) {
+    out->version = TAMIS_VERSION;
+    out->nstages = c->nstages;
+    out->micro_batches = c->micro_batches;
+    out->density = tam_bits64(c->density);
+    out->stage = c->stage;
+    out->length = c->length;
 }
 
 /* -- creation --------------------------------------------------------------------------------- */
@@ -160,8 +131,8 @@ static void divide_evenly(tamis_pipeline *p) {
     for (uint32_t s = 0; s < nstages; s++)
         p->stages[s] = (tamis_stage){.size = sizeof p->stages[s], .straggler = UINT32_MAX};
     for (uint32_t r = 0; r < p->world->nranks; r++) {
-        p->stage_of[r] = (uint32_t)shown(records, r, FIELD_STAGE);
-        p->lengths[p->stage_of[r]] = shown(records, r, FIELD_LENGTH);
+        p->stage_of[r] = (uint32_t)shown(records, r)->stage;
+        p->lengths[p->stage_of[r]] = shown(records, r)->length;
         p->stages[p->stage_of[r]].nranks++;
     }
     for (uint32_t s = 0; s < nstages; s++)
@@ -188,7 +159,7 @@ tamis_status tamis_pipeline_create(tamis_comm *world, const tamis_pipeline_confi
     tamis_status status = prepare(world, config, out, &p);
     mine.head.status = (uint64_t)status;
     if (status == TAMIS_OK)
-        describe(&p->config, mine.fields);
+        describe(&p->config, &mine);
     status = tam_consensus_run(world, &mine, sizeof mine, judge, 0);
     if (status != TAMIS_OK) {
         tamis_pipeline_destroy(p);

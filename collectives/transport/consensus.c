@@ -82,3 +82,41 @@ tamis_status tam_consensus_failure(const unsigned char *records, uint32_t nranks
     }
     return TAMIS_OK;
 }
+
+static uint64_t word(const unsigned char *records, uint32_t rank, const tam_consensus_field *f) {
+    uint64_t value;
+    memcpy(&value, records + (size_t)rank * TAM_RECORD_BYTES + f->at, sizeof value);
+    return value;
+}
+
+static void print_word(uint64_t value, const tam_consensus_field *f, char *text, size_t size) {
+    double real;
+    memcpy(&real, &value, sizeof real);
+    if (f->shows == TAM_SHOWS_REAL)
+        snprintf(text, size, "%.9g", real);
+    else if (f->shows == TAM_SHOWS_HASH)
+        snprintf(text, size, "hash %016llx", (unsigned long long)value);
+    else
+        snprintf(text, size, "%llu", (unsigned long long)value);
+}
+
+tamis_status tam_consensus_compare(const unsigned char *records, uint32_t a, uint32_t b,
+                                   const tam_consensus_field *field) {
+    char first[32], other[32];
+    uint64_t one = word(records, a, field), two = word(records, b, field);
+    if (one == two)
+        return TAMIS_OK;
+    print_word(one, field, first, sizeof first);
+    print_word(two, field, other, sizeof other);
+    return tam_fail(TAMIS_E_MISMATCH, "%s differs: rank %u has %s, rank %u has %s", field->name, a,
+                    first, b, other);
+}
+
+tamis_status tam_consensus_same(const unsigned char *records, uint32_t nranks,
+                                const tam_consensus_field *fields, uint32_t nfields) {
+    for (uint32_t r = 1; r < nranks; r++) {
+        for (uint32_t f = 0; f < nfields; f++)
+            TAM_TRY(tam_consensus_compare(records, 0, r, &fields[f]));
+    }
+    return TAMIS_OK;
+}

@@ -35,6 +35,22 @@ tamis_status tam_consensus_run(tamis_comm *comm, const void *mine, size_t bytes,
 /** For judges: the first failure, "rank 2 could not <what>: TAMIS_E_NOMEM". */
 tamis_status tam_consensus_failure(const unsigned char *records, uint32_t nranks, const char *what);
 
+/** A 64-bit word of a record. */
+typedef struct tam_consensus_field {
+    const char *name; /* for the sentence */
+    size_t at;        /* byte of the record */
+    enum { TAM_SHOWS_NUMBER, TAM_SHOWS_REAL, TAM_SHOWS_HASH } shows;
+} tam_consensus_field;
+
+/** For judges: MISMATCH if two ranks show another word, "<name> differs: rank 0 has 16, rank 2 has
+ * 32". */
+tamis_status tam_consensus_compare(const unsigned char *records, uint32_t a, uint32_t b,
+                                   const tam_consensus_field *field);
+
+/** The same for several fields of all ranks. */
+tamis_status tam_consensus_same(const unsigned char *records, uint32_t nranks,
+                                const tam_consensus_field *fields, uint32_t nfields);
+
 static inline const void *tam_consensus_record(const unsigned char *records, uint32_t rank) {
     return records + (size_t)rank * TAM_RECORD_BYTES;
 }
