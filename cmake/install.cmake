@@ -4,7 +4,7 @@
 include(CMakePackageConfigHelpers)
 
 install(FILES include/tamis/tamis.h include/tamis/energy.h
-              include/tamis/governor.h include/tamis/pipeline.h
+              include/tamis/governor.h include/tamis/local.h include/tamis/pipeline.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)
 if(TAM_HAVE_MPI)
     install(FILES include/tamis/mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tamis)

@@ -83,12 +83,37 @@ static bool has_update(const tamis_reducer *r) {
     return r->config.update;
 }
 
+static bool chooses(const tamis_reducer *r) {
+    return tam_scheme_auto(r->scheme);
+}
+
+static bool sparse_output(const tamis_reducer *r) {
+    return r->config.output == TAMIS_OUTPUT_SPARSE;
+}
+
+static bool sums(const tamis_reducer *r) {
+    return r->config.op == TAMIS_OP_SUM;
+}
+
+static bool halves(const tamis_reducer *r) {
+    return r->config.grad_dtype != TAMIS_DTYPE_FLOAT32;
+}
+
+static bool on_device(const tamis_reducer *r) {
+    return r->config.device != TAMIS_DEVICE_CPU;
+}
+
+static bool has_rows(const tamis_reducer *r) {
+    return r->layout->nrowed > 0;
+}
+
 static bool has_driver(const tamis_reducer *r) {
     return !r->driver->by_host;
 }
 
 static const char create[] = "tamis_reducer_create";
 static const char accumulate[] = "tamis_reducer_accumulate";
+static const char local[] = "tamis_local_create";
 static const char set_density[] = "tamis_reducer_set_density";
 
 static const struct row {
@@ -140,6 +165,24 @@ static const struct row {
     {{0, accumulate, "a micro-batch", "update",
       "a step makes one pass over the whole gradient; add up micro-batches before start"},
      has_update},
+    {{0, local, "local steps", "update", "every rank has an optimizer of its own; use none here"},
+     has_update},
+    {{0, local, "local steps", "exchange auto",
+      "a dense bucket among sparse ones loses its part of a failed round; use scheme dense or "
+      "union"},
+     chooses},
+    {{0, local, "local steps", "output sparse", "the outer step is dense; use output dense"},
+     sparse_output},
+    {{0, local, "local steps", "op sum", "the outer gradient is a mean; use op mean"}, sums},
+    {{0, local, "local steps", "16-bit gradients", "the outer gradient is float32; use float32"},
+     halves},
+    {{0, local, "local steps", "device cuda", "the base is in host memory; use device cpu"},
+     on_device},
+    {{0, local, "local steps", "segments with rows", "an outer gradient has no rows; use none"},
+     has_rows},
+    {{0, local, "local steps", "ranks_per_node",
+      "use a communicator of one rank of each node; the ranks of a node train as one"},
+     by_nodes},
     {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},
      whole},
     {{0, set_density, "another density", "steps that a device runs by itself",

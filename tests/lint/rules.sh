@@ -64,6 +64,7 @@ may_include collectives/transport/ '(lib|collectives/transport)/'
 may_include collectives/exchange/ "(lib|collectives/exchange)/|collectives/transport/team\.h"
 may_include collectives/reducer/ '(lib|kernels|collectives/(transport|exchange|reducer))/'
 may_include collectives/state/ '(lib|collectives/(transport|reducer|state))/'
+may_include collectives/local/ '(lib|collectives/(transport|reducer|local))/'
 may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
 may_include collectives/energy/ '(lib|collectives/(transport|energy))/'
 may_include python/src/ '([^/"]+"|lib/base/base\.h)'
