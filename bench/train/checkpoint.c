@@ -2,14 +2,15 @@
  *
  * The state with which a run continues, one file per rank:
  *
- *     | header | params | state of the optimizer | control | residual | moments |
+ *     | header | params | state of the optimizer | control | residual | moments | local steps |
  *                                                  `------ of the reducer ------'
  *
  * Segments that are exchanged dense have no residual; their reducer has no state to save.
  *
  * With as many ranks as before, each reads its own file and continues bit for bit. With another
  * number the residuals are divided anew (shares.h), moments become the mean of the old ones, and
- * thresholds come from any old rank; all else is the same on all ranks.
+ * thresholds come from any old rank; all else is the same on all ranks. With local steps that holds
+ * only right after an exchange, and the optimizers' states, too, become their mean.
  *
  * A crash between the writes of two ranks would leave files of two steps under one name, so use a
  * new prefix for each save that must not be lost.
@@ -24,7 +25,7 @@
 #include "bench/train/shares.h"
 #include "bench/train/trainer.h"
 
-static const char magic[8] = "TAMTRN5";
+static const char magic[8] = "TAMTRN6";
 
 /* The parts that follow the header, in this order. An absent part has 0 bytes. */
 enum {
@@ -33,7 +34,8 @@ enum {
     CONTROL = STATES + OPTIMIZER_STATES,
     RESIDUAL,
     MOMENTS,
-    PARTS = MOMENTS + 2
+    LOCAL = MOMENTS + 2,
+    PARTS
 };
 
 /* In the machine's byte order; a machine with the other order refuses it by `bytes`. */
@@ -77,6 +79,10 @@ static void size_parts(const trainer *t, uint64_t *parts) {
     size_t control;
     bench_try(t->group, tamis_reducer_control_bytes(t->exchange.reducer, &control),
               "size of a state");
+    size_t local = 0;
+    if (t->local.handle)
+        bench_try(t->group, tamis_local_bytes(t->local.handle, &local), "size of local steps");
+    parts[LOCAL] = local;
     parts[PARAMS] = bytes;
     for (size_t i = 0; i < t->optimizer.nstates; i++)
         parts[STATES + i] = bytes;
@@ -136,8 +142,13 @@ static void file_name(trainer *t, const char *prefix, uint32_t rank, const char 
 
 /* -- save ------------------------------------------------------------------------------------- */
 
+/* Local steps first: an exchange under way ends with this. */
 static void take_state(trainer *t, content *c) {
     tamis_reducer *r = t->exchange.reducer;
+    if (c->parts[LOCAL])
+        bench_try(t->group,
+                  tamis_local_save(t->local.handle, c->parts[LOCAL], c->header.parts[LOCAL]),
+                  "local steps");
     if (c->parts[RESIDUAL])
         bench_try(t->group, tamis_reducer_save_residual(r, c->parts[RESIDUAL]), "residual");
     if (t->settings->reduce == TRAIN_UPDATE)
@@ -212,8 +223,8 @@ static const char *difference(const header *found, const header *wanted) {
            : found->optimizer != wanted->optimizer ? "its --optimizer differs"
            : found->reduce != wanted->reduce       ? "its --reduce differs"
            : found->samples != wanted->samples     ? text
-           : !same_parts(found, wanted)            ? "its --scheme or --beta1 keeps other vectors"
-                                                   : NULL;
+           : !same_parts(found, wanted) ? "its --scheme, --beta1 or local steps keep other vectors"
+                                        : NULL;
 }
 
 static const char *read_header(trainer *t, FILE *file, header *out) {
@@ -294,7 +305,8 @@ static void end(sums *s, content *c, int part) {
  * begin without. */
 static void collect(trainer *t, const char *prefix, const header *first, content *out) {
     uint32_t rank = t->group->rank, ranks = t->group->nranks, olds = (uint32_t)first->nranks;
-    bool moments = first->parts[MOMENTS] + first->parts[MOMENTS + 1] > 0;
+    bool moments = first->parts[MOMENTS] + first->parts[MOMENTS + 1] > 0 ||
+                   (t->local.handle && t->optimizer.nstates > 0);
     sums s = {0};
     *out = (content){.header = *first};
     for (uint32_t old = 0; old < olds; old++) {
@@ -305,11 +317,27 @@ static void collect(trainer *t, const char *prefix, const header *first, content
         close_content(out);
         read_content(t, prefix, old, first, out);
         add(&s, out, RESIDUAL, share);
+        for (int i = STATES; t->local.handle && i < CONTROL; i++)
+            add(&s, out, i, weight);
         add(&s, out, MOMENTS, weight);
         add(&s, out, MOMENTS + 1, weight);
     }
-    for (int i = RESIDUAL; i < PARTS; i++)
+    for (int i = STATES; i < LOCAL; i++)
         end(&s, out, i);
+}
+
+/* What ranks have changed since an exchange is on the ranks that saved. */
+static void give_local_steps(trainer *t, const content *c) {
+    tamis_local_stats stats = TAMIS_LOCAL_STATS_INIT;
+    bench_try(t->group, tamis_local_load(t->local.handle, c->parts[LOCAL], c->header.parts[LOCAL]),
+              "cannot load the local steps");
+    bench_try(t->group, tamis_local_stats_read(t->local.handle, &stats), "local steps");
+    if (c->header.nranks != t->group->nranks && stats.position > 0)
+        bench_fail(t->group,
+                   "cannot resume with %u ranks from files of %llu: they were saved %u local steps "
+                   "after an exchange; save right after one (a multiple of --local-steps)",
+                   t->group->nranks, (unsigned long long)c->header.nranks, stats.position);
+    local_steps_resume(&t->local);
 }
 
 /* With another number of ranks load control and residual separately: they no longer belong
@@ -330,6 +358,8 @@ static void give_state(trainer *t, const content *c) {
                   tamis_reducer_load_moments(r, c->parts[MOMENTS], c->parts[MOMENTS + 1],
                                              c->header.passes),
                   "cannot load the moments");
+    if (t->local.handle)
+        give_local_steps(t, c);
 }
 
 void trainer_load(trainer *t, const char *prefix) {

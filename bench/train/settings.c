@@ -77,6 +77,29 @@ static void check_record(const train_settings *s) {
                     "writes whole gradients, from the first step on");
 }
 
+static void check_local(const train_settings *s) {
+    if (s->local_steps == 0) {
+        if (s->local_delay > 0 || !isnan(s->outer_lr) || !isnan(s->outer_momentum))
+            bench_usage("--local-delay, --outer-lr and --outer-momentum need --local-steps");
+        return;
+    }
+    if (s->outer_lr == 0.0)
+        bench_usage("--outer-lr must be over 0");
+    if (s->local_delay > s->local_steps)
+        bench_usage("--local-delay is more than --local-steps");
+    if (s->outer_momentum >= 1.0)
+        bench_usage("--outer-momentum must be less than 1");
+    if (s->reduce == TRAIN_UPDATE)
+        bench_usage(
+            "--local-steps needs --reduce gradient: every rank has an optimizer of its own");
+    if (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->device != TAMIS_DEVICE_CPU)
+        bench_usage("--local-steps needs --stages 1, --micro-batches 1, --overlap off and --device "
+                    "cpu");
+    if (s->dense_segments || density_moves(s) || s->budget_w > 0)
+        bench_usage("--local-steps needs one density: no --dense-segments, --density-warm-up, "
+                    "--density-end or --budget");
+}
+
 static void check_density(const train_settings *s) {
     if (!isnan(s->density_start) && s->density_warm_up == 0)
         bench_usage("--density-start needs --density-warm-up");
@@ -173,6 +196,10 @@ static void complete(train_settings *s) {
         s->density_start = 0.25;
     if (s->density_min == 0)
         s->density_min = s->density;
+    if (isnan(s->outer_lr))
+        s->outer_lr = 0.7;
+    if (isnan(s->outer_momentum))
+        s->outer_momentum = 0.9;
 }
 
 /* A decision is written as soon as it is made. */
@@ -211,6 +238,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         .lr = NAN,
         .density_start = NAN,
         .residual_decay = NAN,
+        .outer_lr = NAN,
+        .outer_momentum = NAN,
     };
     const bench_option options[] = {
         {"workload", 0, BENCH_CHOICE, &out->workload, TRAIN_WORKLOADS, 0, 0, workloads},
@@ -286,6 +315,14 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "factor on reduced updates (default: 1; adamw: by density)"},
         {"match-scale", 0, BENCH_REAL, &out->match_scale, "C", 0, 100,
          "scale reduced updates to C times the norm of a rank's own; 0: constant factor"},
+        {"local-steps", 0, BENCH_COUNT, &out->local_steps, "H", 0, 1 << 20,
+         "exchange what H steps of every rank have changed, not gradients; 0: every gradient"},
+        {"local-delay", 0, BENCH_COUNT, &out->local_delay, "N", 0, 1 << 20,
+         "steps that ranks go on beside such an exchange"},
+        {"outer-lr", 0, BENCH_REAL, &out->outer_lr, "X", 0, 100,
+         "learning rate of the outer optimizer of --local-steps (default: 0.7)"},
+        {"outer-momentum", 0, BENCH_REAL, &out->outer_momentum, "M", 0, 1,
+         "its Nesterov momentum (default: 0.9)"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "overlap exchange and backward: layers are handed over as they become ready"},
         {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
@@ -344,6 +381,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         out->scheme = updates_adam(out) ? "tamis-update" : "tamis";
     check_density(out);
     check_dense_segments(out);
+    check_local(out);
     complete(out);
     check_budget(out);
     bench_reducer_check(out->set, train_own_options);

@@ -49,12 +49,14 @@ typedef struct train_settings {
     double beta1, beta2, eps, weight_decay; /* adamw */
     double update_beta1;                    /* of adamw's updates: --beta1, or as advised */
     double residual_decay;
-    double match_scale;                     /* of --reduce update; 0: a constant */
-    double step_scale, advised_scale;       /* of --reduce update; step_scale 0: the advised one,
+    double match_scale;                /* of --reduce update; 0: a constant */
+    double step_scale, advised_scale;  /* of --reduce update; step_scale 0: the advised one,
                                                which follows the density; for gradients 0 and 1 */
-    uint64_t warm_up;                       /* steps in which the rate rises */
-    double lr_floor;                        /* share of lr at which a decay ends */
-    double clip;                            /* largest norm of a rank's gradient; 0: any */
+    uint64_t warm_up;                  /* steps in which the rate rises */
+    double lr_floor;                   /* share of lr at which a decay ends */
+    double clip;                       /* largest norm of a rank's gradient; 0: any */
+    uint64_t local_steps, local_delay; /* local_steps 0: every step is exchanged */
+    double outer_lr, outer_momentum;
     uint64_t record_every;                  /* with `record`: steps */
     uint64_t govern_every;                  /* steps between decisions */
     double budget_w, pace_max, density_min; /* budget_w 0: no budget */

@@ -16,8 +16,10 @@
  *     stages       of a pipeline, as in tamis_stage when the budget was last divided, null if it
  *                  never was; density_mean is over the steps
  *     dense_parameters  in the segments that --dense-segments names; density_target is the others'
- *     density_*    entries in the result / n, over the steps; count_exact: selected == k in each.
- *                  With several stages: the mean over all parameters, and the extremes of a stage
+ *     local_steps  between two exchanges; 0: every step is one. outer_*: of their optimizer
+ *     density_*    entries in the result / n, over the exchanges; count_exact: selected == k in
+ *                  each. With several stages: the mean over all parameters, and the extremes of a
+ *                  stage
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
  *     a figure that is NaN or infinite is null
@@ -89,6 +91,16 @@ static void add_density(const trainer *t, json_t *record) {
     json_object_set_new(record, "density_end", ends ? json_real(s->density_end) : json_null());
 }
 
+static void add_local(const trainer *t, json_t *record) {
+    const train_settings *s = t->settings;
+    bool local = s->local_steps > 0;
+    json_object_set_new(record, "local_steps", json_integer((json_int_t)s->local_steps));
+    json_object_set_new(record, "local_delay", json_integer((json_int_t)s->local_delay));
+    json_object_set_new(record, "outer_lr", local ? json_real(s->outer_lr) : json_null());
+    json_object_set_new(record, "outer_momentum",
+                        local ? json_real(s->outer_momentum) : json_null());
+}
+
 static void add_settings(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     double parameters = sum_stages(t, (double)t->work.length);
@@ -104,6 +116,7 @@ static void add_settings(trainer *t, json_t *record) {
     json_object_update_missing(record, more);
     json_decref(more);
     add_density(t, record);
+    add_local(t, record);
     t->work.kind->describe(&t->work, record);
     add_optimizer(t, record);
 }
@@ -171,7 +184,7 @@ static json_t *stages(trainer *t) {
         bench_try(t->world, tamis_pipeline_stage_at(t->pipeline.budget, 0, &first), "first stage");
     if (!t->pipeline.budget || first.straggler == UINT32_MAX)
         return json_null();
-    double mine = t->tally.density_sum / (double)t->tally.steps;
+    double mine = t->tally.density_sum / (double)t->tally.exchanges;
     double *all = bench_alloc(t->world->nranks, sizeof *all);
     bench_allgather(t->world, &mine, sizeof mine, all);
     json_t *list = json_array();
@@ -191,13 +204,14 @@ static void add_energy(trainer *t, json_t *record) {
 /* Collective: every rank builds the record, the first one writes it. */
 static json_t *summary(trainer *t) {
     const train_tally *a = &t->tally;
+    double exchanges = a->exchanges ? (double)a->exchanges : 1.0;
     double steps = a->steps ? (double)a->steps : 1.0, p = t->group->nranks;
     double exposed = mean(t, a->exposed_s), time = bench_max(t->world, a->time_s);
     double wire = bench_max(t->world, (double)a->wire_bytes / steps);
     double dense_wire = bench_max(t->world, 8.0 * (double)t->work.length * (p - 1) / p);
-    double density = mean_stages(t, a->density_sum / steps);
+    double density = mean_stages(t, a->density_sum / exchanges);
     double density_max = bench_max(t->world, a->density_max);
-    double density_min = -bench_max(t->world, a->steps ? -a->density_min : 0.0);
+    double density_min = -bench_max(t->world, a->exchanges ? -a->density_min : 0.0);
     double exact = -bench_max(t->world, a->count_exact ? -1.0 : 0.0);
     double loss = trainer_loss(t);
     workload_score validation = trainer_validate(t);

@@ -104,7 +104,8 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples available",
                    ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
-    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && !settings->dense_segments;
+    out->sparse = settings->optimizer == TRAIN_SGD && !out->dense && !settings->dense_segments &&
+                  settings->local_steps == 0;
     out->tally.count_exact = true;
     out->tally.density_min = INFINITY;
 
@@ -125,12 +126,15 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     bench_energy_open(world, &files, &out->energy);
     govern_open(settings, world, &out->governor);
     open_exchange(out);
+    local_steps_open(out->group, settings, &out->work, out->exchange.reducer, out->params,
+                     &out->local);
     open_recording(out);
 }
 
 void trainer_close(trainer *t) {
     if (t->settings->record)
         bench_recording_close(&t->recording);
+    local_steps_close(&t->local);
     exchange_close(&t->exchange);
     govern_close(&t->governor, t->energy.group);
     bench_energy_close(&t->energy);
@@ -236,6 +240,8 @@ static void reduce(trainer *t) {
     size_t bytes = t->work.length * sizeof(float);
     bool elsewhere = t->device != TAMIS_DEVICE_CPU;
     tamis_step step = step_of(t);
+    if (t->local.handle)
+        return;
     if (elsewhere)
         bench_device_write(t->device, t->grad, bytes, t->device_grad);
     if (!t->settings->overlap)
@@ -268,27 +274,37 @@ static void update(trainer *t) {
     optimizer_update(&t->optimizer, &t->work, &pace, t->grad, t->params);
 }
 
-static void count_step(trainer *t, double loss, const double at[4]) {
+static void count_exchange(trainer *t) {
     train_tally *tally = &t->tally;
     exchange_stats(&t->exchange, &t->last);
     const tamis_stats *stats = &t->last;
-    tamis_energy_step(t->energy.meter, stats);
-
-    tally->losses[tally->steps++ % TRAIN_LOSSES] = loss;
-    tally->compute_s += at[1] - at[0] - t->ready_s - t->message_s + at[3] - at[2];
-    tally->message_s += t->message_s;
-    tally->exposed_s += t->ready_s + at[2] - at[1];
+    tally->exchanges++;
     tally->accumulate_s += stats->accumulate_s;
     tally->cut_s += stats->cut_s;
     tally->exchange_s += stats->exchange_s;
     tally->apply_s += stats->apply_s;
     tally->wait_s += stats->wait_s;
-    tally->wire_bytes += stats->wire_bytes;
     tally->rescans += stats->rescans;
     tally->density_sum += stats->density;
     tally->density_min = fmin(tally->density_min, stats->density);
     tally->density_max = fmax(tally->density_max, stats->density);
     tally->count_exact = tally->count_exact && stats->selected == stats->target;
+}
+
+/* With local steps most steps exchange nothing. */
+static void count_step(trainer *t, double loss, const double at[5]) {
+    train_tally *tally = &t->tally;
+    bool ended = true;
+    tally->losses[tally->steps++ % TRAIN_LOSSES] = loss;
+    tally->compute_s += at[1] - at[0] - t->ready_s - t->message_s + at[3] - at[2];
+    tally->message_s += t->message_s;
+    tally->exposed_s += t->ready_s + at[2] - at[1] + at[4] - at[3];
+    uint64_t bytes = t->local.handle ? local_steps_count(&t->local, &ended) : 0;
+    if (ended)
+        count_exchange(t);
+    t->last.wire_bytes = t->local.handle ? bytes : t->last.wire_bytes;
+    tally->wire_bytes += t->last.wire_bytes;
+    tamis_energy_step(t->energy.meter, &t->last);
 }
 
 /* Clip the rank's own gradient, for dense schemes too, so that runs differ only in the scheme. */
@@ -306,7 +322,7 @@ static void move_density(trainer *t) {
 }
 
 void trainer_step(trainer *t) {
-    double at[4];
+    double at[5];
     at[0] = bench_now_s();
     move_density(t);
     double loss = compute(t);
@@ -319,6 +335,9 @@ void trainer_step(trainer *t) {
     update(t);
     tamis_energy_end(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
     at[3] = bench_now_s();
+    if (t->local.handle)
+        local_steps_step(&t->local);
+    at[4] = bench_now_s();
     bench_trace_add(t->trace, "optimizer", t->step, BENCH_PART_STEP, 0, at[2], at[3]);
     t->step++;
     count_step(t, loss, at);
@@ -332,7 +351,7 @@ workload_score trainer_validate(trainer *t) {
     size_t rank = t->group->rank;
     workload_score sums = {0.0, 0.0};
     tamis_energy_begin(t->energy.meter, TRAIN_EVALUATE);
-    pipeline_score(&t->pipeline, t->params, count * rank / ranks, count * (rank + 1) / ranks,
+    pipeline_score(&t->pipeline, trainer_model(t), count * rank / ranks, count * (rank + 1) / ranks,
                    &sums);
     tamis_energy_end(t->energy.meter, TRAIN_EVALUATE);
     return (workload_score){
@@ -353,9 +372,13 @@ double trainer_loss(trainer *t) {
     return bench_sum(t->world, sum) / ((double)(count ? count : 1) * t->group->nranks);
 }
 
+const float *trainer_model(const trainer *t) {
+    return t->local.handle ? local_steps_base(&t->local) : t->params;
+}
+
 bool trainer_replicas_identical(trainer *t) {
     size_t bytes = t->work.length * sizeof *t->params;
-    tamis_status status = tamis_comm_check_equal(t->group->comm, t->params, bytes);
+    tamis_status status = tamis_comm_check_equal(t->group->comm, trainer_model(t), bytes);
     if (status != TAMIS_E_MISMATCH)
         bench_try(t->group, status, "comparison of the replicas");
     else if (t->group->rank == 0)

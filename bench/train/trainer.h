@@ -10,6 +10,7 @@
 #include "bench/common/trace.h"
 #include "bench/train/exchange.h"
 #include "bench/train/govern.h"
+#include "bench/train/local_steps.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/pipeline.h"
 #include "bench/train/settings.h"
@@ -28,7 +29,7 @@ typedef struct train_tally {
     double accumulate_s, cut_s, exchange_s, apply_s, wait_s; /* as tamis_stats counts them */
     double density_sum, density_min, density_max;
     double losses[TRAIN_LOSSES]; /* of the last steps, a ring buffer */
-    uint64_t steps, wire_bytes, rescans, clipped;
+    uint64_t steps, exchanges, wire_bytes, rescans, clipped;
     bool count_exact; /* selected == k in every step */
 } train_tally;
 
@@ -41,6 +42,7 @@ typedef struct trainer {
     workload work;
     optimizer optimizer;
     exchange exchange;
+    local_steps local;
     bool *apart; /* [segments]: exchanged dense; NULL: none is */
     float *params, *grad;
     tamis_device device; /* of the reducer */
@@ -81,7 +83,10 @@ double trainer_metric(const trainer *t, const workload_score *mean);
 /** Mean loss over ranks and the last TRAIN_LOSSES steps; collective. */
 double trainer_loss(trainer *t);
 
-/** Whether the parameters have the same bits on all ranks; collective. Prints it if not. */
+/** The parameters that all ranks have in common: with local steps the base. */
+const float *trainer_model(const trainer *t);
+
+/** Whether the model has the same bits on all ranks; collective. Prints it if not. */
 bool trainer_replicas_identical(trainer *t);
 
 /** End all ranks if the parameters differ; collective. */

@@ -102,6 +102,7 @@ tamis_status tam_local_agree(tamis_comm *comm, tamis_local *l, tamis_status own,
     if (own == TAMIS_OK)
         describe(l, &mine);
     TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, tam_comm_deadline(comm)));
+    l->compared_bytes += sizeof mine * (uint64_t)(comm->nranks - 1);
     learn(l, comm->records);
     note_times(l);
     return TAMIS_OK;

@@ -174,6 +174,7 @@ tamis_status tamis_local_stats_read(const tamis_local *l, tamis_local_stats *out
     own.size = sizeof own;
     own.steps = l->config.steps;
     own.position = l->position;
+    own.wire_bytes_total = l->reducer->stats.wire_bytes_total + l->compared_bytes;
     own.under_way = l->round != TAM_ROUND_IDLE;
     return tam_struct_give("tamis_local_stats", &own, sizeof own, out);
 }

@@ -51,6 +51,7 @@ struct tamis_local {
     uint64_t expected;    /* step of the reducer, which nobody else may step */
     tam_outer_pace pace;
     tam_local_times times;
+    uint64_t compared_bytes; /* sent in agreements */
     tamis_local_stats stats;
 };
 

@@ -157,6 +157,7 @@ typedef struct tamis_local_stats {
     uint32_t steps;       /* H now */
     uint32_t position;    /* local steps since the last exchange began */
     uint32_t under_way;   /* 1: an exchange was begun and is not collected */
+    uint64_t wire_bytes_total; /* sent by this rank: exchanges and comparisons */
     double outer_norm;    /* L2 norm of the last change of the base */
     double drift_norm;    /* of the last d of this rank */
     double step_s;        /* mean time of a local step, last round: of this rank */

@@ -34,6 +34,9 @@ for scheme in dense topk cltk threshold sage deft micro exdyna oktopk; do
     again "${mlp[@]}" --optimizer momentum --scheme "$scheme"
 done
 again "${mlp[@]}" --optimizer adamw --density 0.05
+again "${mlp[@]}" --optimizer adamw --local-steps 3 --scheme dense
+again "${mlp[@]}" --optimizer adamw --local-steps 4 --local-delay 2 --values fp4 --outer-lr 1
+again "${mlp[@]}" --local-steps 4 --local-delay 4 --scheme quantized --values fp2
 for scheme in micro deft oktopk; do
     again "${mlp[@]}" --optimizer adamw --scheme "$scheme" --reduce update
 done
@@ -46,25 +49,26 @@ expect 1 "another shape, .*or was trained on other data" "$train" "${lm[@]}" --d
     --ranks 2 --load "$dir/once" --steps 20
 expect 1 "other dense segments, or" "$train" "${lm[@]}" --dense-segments block0 --ranks 2 \
     --load "$dir/once" --steps 20
-expect 1 "keeps other vectors" "$train" "${lm[@]}" --scheme dense --ranks 2 --load "$dir/once" --steps 20
+expect 1 "keep other vectors" "$train" "${lm[@]}" --scheme dense --ranks 2 --load "$dir/once" --steps 20
 expect 1 "scheme is " "$train" "${lm[@]}" --scheme topk --ranks 2 --load "$dir/once" --steps 20
 
 # Another number of ranks. A file is | header | params | state, state | control | residual | moments |,
-# the header 64-bit words, of which 1 is its length, 3 the step and 13 to 19 the bytes of these parts.
+# the header 64-bit words, of which 1 is its length, 3 the step and 13 to 20 the bytes of these parts
+# and of local steps.
 cat >"$dir/compare.py" <<'END_OF_COMPARE'
 import struct, sys
 def read(name, ranks):
     shared, own = set(), []
     for rank in range(ranks):
         data = open(f"{name}.rank{rank}.state", "rb").read()
-        words = struct.unpack_from("<20Q", data)
+        words = struct.unpack_from("<21Q", data)
         parts, at = [], words[1]
         for length in words[13:]:
             parts.append(data[at:at + length])
             at += length
         assert at == len(data)
         shared.add((words[3], *parts[:3]))
-        own.append([struct.unpack(f"<{len(p) // 4}f", p) for p in parts[4:]])
+        own.append([struct.unpack(f"<{len(p) // 4}f", p) for p in parts[4:7]])
     assert len(shared) == 1, "ranks differ"
     return shared, own
 before, after = read(sys.argv[1], int(sys.argv[3])), read(sys.argv[2], int(sys.argv[4]))
@@ -99,6 +103,15 @@ move 4 3 1 "${cnn[@]}" --reduce update
 move 4 2 2 "${lm[@]}" --reduce update --beta1 0.9 --dense-segments vectors
 for scheme in micro exdyna oktopk; do
     move 4 2 0 "${mlp[@]}" --optimizer momentum --scheme "$scheme"
+done
+for options in "--optimizer adamw --scheme quantized --values fp4" "--scheme dense"; do
+    for stop in 6 7; do
+        ranks=4 run "$dir/home" "${mlp[@]}" $options --local-steps 3 --batch 3 --steps 9 --stop $stop \
+            --save "$dir/home$stop"
+    done
+    ranks=2 run "$dir/home" "${mlp[@]}" $options --local-steps 3 --batch 6 --steps 9 --load "$dir/home6"
+    expect 1 "1 local steps after an exchange" "$train" "${mlp[@]}" $options --local-steps 3 --batch 6 \
+        --ranks 2 --load "$dir/home7"
 done
 ranks=2 run "$dir/dense" "${mlp[@]}" --scheme dense --steps 4 --save "$dir/dense"
 ranks=4 run "$dir/dense" "${mlp[@]}" --scheme dense --steps 8 --batch 2 --load "$dir/dense"

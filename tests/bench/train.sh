@@ -125,6 +125,14 @@ expect 2 "step-scale needs --reduce update" lm_of --step-scale 2
 expect 2 "match-scale needs --optimizer adamw" lm_of --reduce update --optimizer momentum --match-scale 1
 expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
 expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
+expect 2 "need --local-steps" lm_of --outer-lr 1
+expect 2 "need --local-steps" lm_of --local-delay 1
+expect 2 "local-delay is more than --local-steps" lm_of --local-steps 2 --local-delay 3
+expect 2 "outer-momentum must be less than 1" lm_of --local-steps 2 --outer-momentum 1
+expect 2 "outer-lr must be over 0" lm_of --local-steps 2 --outer-lr 0
+expect 2 "has an optimizer of its own" lm_of --local-steps 2 --reduce update --optimizer adamw
+expect 2 "local-steps needs --stages 1" lm_of --local-steps 2 --overlap on
+expect 2 "local-steps needs one density" lm_of --local-steps 2 --density-end 0.3
 expect 2 "must be alone in setting the density" lm_of --density-warm-up 5 --budget 100
 expect 2 "sparse scheme for the other segments" lm_of --dense-segments vectors --scheme dense
 expect 2 "dense-segments needs --stages 1" lm_of --dense-segments vectors --micro-batches 2

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/train/local_steps.h"
+
+#include <stdlib.h>
+
+#include "bench/common/measure.h"
+
+void local_steps_open(bench_group *group, const train_settings *s, const workload *w,
+                      tamis_reducer *reducer, float *params, local_steps *out) {
+    tamis_local_config config = TAMIS_LOCAL_CONFIG_INIT;
+    *out = (local_steps){.group = group};
+    if (s->local_steps == 0)
+        return;
+    config.steps = (uint32_t)s->local_steps;
+    config.delay = (uint32_t)s->local_delay;
+    config.lr = s->outer_lr;
+    config.momentum = s->outer_momentum;
+    out->params = bench_alloc(w->nsegments, sizeof *out->params);
+    for (size_t i = 0; i < w->nsegments; params += w->segments[i].length, i++)
+        out->params[i] = params;
+    bench_try(group, tamis_local_create(reducer, out->params, &config, &out->handle),
+              "cannot begin local steps");
+}
+
+void local_steps_close(local_steps *l) {
+    tamis_local_destroy(l->handle);
+    free(l->params);
+}
+
+void local_steps_step(local_steps *l) {
+    bench_try(l->group, tamis_local_step(l->handle, l->params), "exchange of local steps");
+}
+
+const float *local_steps_base(const local_steps *l) {
+    const float *base;
+    bench_try(l->group, tamis_local_base(l->handle, &base), "base of local steps");
+    return base;
+}
+
+uint64_t local_steps_count(local_steps *l, bool *ended) {
+    tamis_local_stats stats = TAMIS_LOCAL_STATS_INIT;
+    bench_try(l->group, tamis_local_stats_read(l->handle, &stats), "figures of local steps");
+    uint64_t sent = stats.wire_bytes_total - l->wire_bytes;
+    *ended = stats.rounds > l->rounds && !stats.under_way;
+    l->rounds = stats.rounds;
+    l->wire_bytes = stats.wire_bytes_total;
+    return sent;
+}
+
+void local_steps_resume(local_steps *l) {
+    bool ended;
+    local_steps_count(l, &ended);
+}

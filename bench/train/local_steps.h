@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * --local-steps: ranks train alone, and the library exchanges what they have changed.
+ */
+#ifndef TAMIS_TRAIN_LOCAL_STEPS_H
+#define TAMIS_TRAIN_LOCAL_STEPS_H
+
+#include <tamis/local.h>
+
+#include "bench/common/group.h"
+#include "bench/train/settings.h"
+#include "bench/train/workload.h"
+
+typedef struct local_steps {
+    bench_group *group;
+    tamis_local *handle;         /* NULL: gradients are exchanged, and nothing here is used */
+    float **params;              /* [nsegments] */
+    uint64_t rounds, wire_bytes; /* counted so far */
+} local_steps;
+
+/** @param reducer, params  must outlive it */
+void local_steps_open(bench_group *group, const train_settings *settings, const workload *work,
+                      tamis_reducer *reducer, float *params, local_steps *out);
+void local_steps_close(local_steps *l);
+
+/** After a step of the rank's own optimizer. */
+void local_steps_step(local_steps *l);
+
+/** The model that all ranks have in common. */
+const float *local_steps_base(const local_steps *l);
+
+/** Bytes that this rank has sent since the last call.
+ * @param ended  [out]  whether a round has ended since, and none is under way, so that the reducer
+ *                      tells the figures of its exchange */
+uint64_t local_steps_count(local_steps *l, bool *ended);
+
+/** Forget what was counted before a state was loaded. */
+void local_steps_resume(local_steps *l);
+
+#endif
