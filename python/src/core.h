@@ -217,6 +217,7 @@ typedef struct tam_py_reducer {
     PyObject **held;          /* [segments + 1] keep the tensors of this step alive */
     uint32_t nheld;
     PyObject *before; /* the same for the step before, see step.c */
+    unsigned locals;  /* Local objects above it that are not closed */
 } tam_py_reducer;
 
 extern PyTypeObject *tam_py_reducer_type;
@@ -265,5 +266,11 @@ PyObject *tam_py_moments_restore(PyObject *reducer, PyObject *args, PyObject *ke
 PyObject *tam_py_moments_update(PyObject *reducer, void *none);
 
 bool tam_py_reducer_type_open(PyObject *module);
+
+/* -- local.c ---------------------------------------------------------------------------------- */
+
+PyObject *tam_py_local_presets(PyObject *module, PyObject *none);
+
+bool tam_py_local_type_open(PyObject *module);
 
 #endif

@@ -114,6 +114,8 @@ static PyMethodDef functions[] = {
      "Error (MISMATCH) that names the ranks whose bytes differ. Collective, between steps. "
      "`data`:\n"
      "bytes, or a contiguous tensor of any type in host memory."},
+    {"local_presets", tam_py_local_presets, METH_NOARGS,
+     "local_presets()\n--\n\nPublished forms of local steps."},
     {"mpi_state", tam_py_loader_mpi_state, METH_NOARGS,
      "mpi_state()\n--\n\n\"absent\", \"foreign\", \"own\" or \"finalized\"."},
     {"mpi_finalize", tam_py_loader_mpi_finalize, METH_NOARGS,
@@ -135,7 +137,7 @@ static int execute(PyObject *module) {
     bool ok = check_interpreter() && tam_py_options_open() && tam_py_error_open(module) &&
               tam_py_comm_type_open(module) && tam_py_layout_type_open(module) &&
               tam_py_plan_type_open(module) && tam_py_meter_type_open(module) &&
-              tam_py_reducer_type_open(module);
+              tam_py_reducer_type_open(module) && tam_py_local_type_open(module);
     return ok ? 0 : -1;
 }
 

@@ -223,6 +223,9 @@ static PyObject *reducer_close(PyObject *object, PyObject *none) {
     (void)none;
     if (!self->handle)
         Py_RETURN_NONE;
+    if (self->locals > 0)
+        return tam_py_raise_own(TAMIS_E_STATE, "Close those first.",
+                                "Reducer.close: %u Local object(s) use it", self->locals);
     if (!tam_py_reducer_enter(self, TAM_PY_STEP, "Reducer.close"))
         return NULL;
     destroy(self);
@@ -256,9 +259,11 @@ static int reducer_traverse(PyObject *object, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Keeps comm: its handle must outlive ours. */
+/* Keeps comm: its handle must outlive ours. Objects above it end first, and then this one. */
 static int reducer_clear(PyObject *object) {
-    end_of_life((tam_py_reducer *)object);
+    tam_py_reducer *self = (tam_py_reducer *)object;
+    if (self->locals == 0)
+        end_of_life(self);
     return 0;
 }
 

@@ -175,6 +175,38 @@ class Reducer:
     def close(self) -> None:
         """Error (STATE) while another thread is inside one of its calls."""
 
+class Local:
+    """Local steps above a Reducer: ranks train alone for `steps` steps, then exchange what they
+    have changed. tamis/local.h explains every option. Keeps reducer and parameters alive."""
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        params: Sequence[Tensor],
+        *,
+        steps: int = 16,
+        steps_max: int = 0,
+        delay: int = 0,
+        offset: int = 0,
+        lr: float = 0.7,
+        momentum: float = 0.9,
+        wait_share: float = 0.0,
+    ) -> None:
+        """`params`: a tensor for each segment, float32, contiguous, in host memory, written in
+        place. Collective: the ranks compare them."""
+    def step(self) -> None:
+        """The optimizer has made a step."""
+    def rebind(self, params: Sequence[Tensor]) -> None:
+        """The parameters lie in other memory from here on."""
+    def set_steps(self, steps: int) -> None: ...
+    def base(self, out: Tensor) -> None:
+        """Copy what all ranks have in common: float32, layout.length elements."""
+    def state(self) -> bytes: ...
+    def restore(self, state: bytes) -> None:
+        """After the Reducer's state. Error (FORMAT) if it belongs to something else."""
+    def stats(self) -> Dict[str, Any]: ...
+    def close(self) -> None: ...
+
 class Meter:
     """Joules by phase; tamis.energy.Meter wraps it and says what each call does. A reducer keeps
     its Meter alive."""
@@ -216,6 +248,9 @@ def features() -> List[Dict[str, Union[str, bool]]]: ...
 def settings() -> List[Dict[str, str]]: ...
 def update_advise(density: float, beta1: float = -1.0) -> Tuple[float, float]:
     """(scale, residual_decay) that suit Adam in update mode at this density."""
+def local_presets() -> List[Dict[str, Any]]:
+    """Published forms of local steps: name, steps, lr, momentum; scheme, density, wire_type (a
+    number) and residual_decay (-1: as by default) of the Reducer; source."""
 def mpi_state() -> str:
     """"absent" (module never loaded), "foreign" (other code initialised MPI), "own" (we did),
     "finalized"."""

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: MIT
+"""Local steps: every rank trains alone for H steps, then exchanges what it has changed."""
+
+import contextlib
+import ctypes
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional
+
+import torch
+
+from .. import _core, launch
+from ._parameters import Parameters, collect, flat, holds_ddp
+
+FORMAT = 1
+_WIRE_TYPES = ("auto", "float32", "bfloat16", "int8", "fp4", "fp2")
+
+
+class LocalSGD(torch.optim.Optimizer):
+    """Wraps an optimizer: step() steps it, and every `steps`-th exchanges what has changed.
+
+        opt = tamis.torch.LocalSGD(AdamW(model.parameters(), 1e-3), model, steps=16)
+        for x, y in loader:
+            opt.zero_grad()
+            loss(model(x), y).backward()
+            opt.step()
+        with opt.base():                          # the model that all ranks have in common
+            evaluate(model)
+
+    parameters  a module, or pairs of name and parameter: float32, in host memory; alike on all ranks,
+                which is checked (tamis.torch.broadcast_parameters)
+    steps       H, local steps of a round
+    outer_lr, momentum   of the outer optimizer, SGD with Nesterov momentum
+    delay       steps that ranks go on beside an exchange; steps_max, offset, wait_share: see
+                include/tamis/local.h
+    scheme, density, options   of the exchange, as tamis.Reducer takes them
+    comm        a communicator; None: tamis.comm(transport, timeout_s)
+
+    With DistributedDataParallel, which averages gradients in every step, local steps have no
+    meaning: give the bare model. Buffers (statistics of BatchNorm) stay on each rank. The optimizer's
+    own state does, too. param_groups, hooks and schedulers are the wrapped optimizer's.
+
+    Collective: all ranks make it and step it alike
+    Errors:     TypeError, ValueError for parameters; tamis.Error of an exchange: if nothing else is
+                lost than a round ("step"), go on
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Parameters,
+        steps: int = 16,
+        outer_lr: float = 0.7,
+        momentum: float = 0.9,
+        delay: int = 0,
+        wait_share: float = 0.0,
+        steps_max: int = 0,
+        offset: int = 0,
+        scheme: str = "dense",
+        density: Optional[float] = None,
+        comm: Optional[_core.Comm] = None,
+        transport: str = "auto",
+        timeout_s: Optional[float] = None,
+        **options: Any,
+    ) -> None:
+        # No Optimizer.__init__: groups and state are the wrapped optimizer's (__getattr__).
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"a {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        if holds_ddp(parameters):
+            raise TypeError(
+                "DistributedDataParallel averages gradients in every step: give the bare model"
+            )
+        self.optimizer = optimizer
+        rows = collect(parameters)
+        self._names = [name for name, _ in rows]
+        self._parameters = [parameter for _, parameter in rows]
+        self._check(rows)
+        self._keeps = scheme != "dense"
+        self._runs = self._flat()
+        if density is None:
+            density = 1.0 if scheme in ("dense", "quantized") else 0.01
+        rounds = dict(
+            steps=steps,
+            steps_max=steps_max,
+            delay=delay,
+            offset=offset,
+            lr=outer_lr,
+            momentum=momentum,
+            wait_share=wait_share,
+        )
+        self._own = comm is None
+        self.comm = launch.comm(transport, timeout_s) if comm is None else comm
+        try:
+            layout = _core.Layout([(name, p.numel()) for name, p in rows])
+            self.reducer = _core.Reducer(
+                self.comm, layout, scheme=scheme, density=density, **options
+            )
+            self.local = _core.Local(self.reducer, self._runs, **rounds)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """What was made before something failed. A comm of the caller stays usable."""
+        reducer = self.__dict__.get("reducer")
+        if reducer is not None:
+            reducer.close()
+        if self._own:
+            self.comm.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def _check(self, rows: List[Any]) -> None:
+        for name, parameter in rows:
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                raise TypeError(
+                    f"parameter {name!r} is {parameter.dtype} on {parameter.device}: local steps"
+                    " need float32 in host memory"
+                )
+        known = {id(parameter) for parameter in self._parameters}
+        for number, group in enumerate(self.optimizer.param_groups):
+            for parameter in group["params"]:
+                if id(parameter) not in known and parameter.requires_grad and parameter.numel():
+                    raise ValueError(
+                        f"param_groups[{number}] has a parameter of shape"
+                        f" {tuple(parameter.shape)} that was not given: it would not be exchanged,"
+                        " and ranks would drift apart"
+                    )
+
+    def _flat(self) -> List[torch.Tensor]:
+        return [flat(parameter.detach()) for parameter in self._parameters]
+
+    def _follow(self) -> None:
+        """Parameters may have been given other memory (parameter.data = ...)."""
+        if all(p.data_ptr() == run.data_ptr() for p, run in zip(self._parameters, self._runs)):
+            return
+        self._check(list(zip(self._names, self._parameters)))
+        self._runs = self._flat()
+        self.local.rebind(self._runs)
+
+    # ------------------------------------------------------------------------------ the caller
+
+    def step(self, closure: Optional[Callable[[], float]] = None) -> Any:
+        """A step of the wrapped optimizer; at the end of a round, the exchange."""
+        loss = self.optimizer.step() if closure is None else self.optimizer.step(closure)
+        self._follow()
+        self.local.step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+
+    @contextlib.contextmanager
+    def base(self) -> Iterator[None]:
+        """Within it the parameters are those that all ranks have in common."""
+        kept = [run.clone() for run in self._runs]
+        self._fill()
+        try:
+            yield
+        finally:
+            for run, own in zip(self._runs, kept):
+                run.copy_(own)
+
+    def _fill(self) -> None:
+        whole = torch.empty(sum(run.numel() for run in self._runs))
+        self.local.base(whole)
+        for run, piece in zip(self._runs, whole.split([run.numel() for run in self._runs])):
+            run.copy_(piece)
+
+    def stats(self) -> Dict[str, Any]:
+        """Rounds, H, norms, bytes and times."""
+        return self.local.stats()
+
+    def set_steps(self, steps: int) -> None:
+        """Change H, on all ranks alike."""
+        self.local.set_steps(steps)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What this rank needs to go on bit for bit, beside the parameters: at any step."""
+        local = _tensor(self.local.state())  # first: it ends an exchange under way
+        saved = dict(self.optimizer.state_dict())
+        saved["tamis_local"] = dict(
+            format=FORMAT,
+            names=list(self._names),
+            local=local,
+            control=_tensor(self.reducer.control()),
+            residual=self._residual(),
+        )
+        return saved
+
+    def _residual(self) -> Optional[torch.Tensor]:
+        if not self._keeps:
+            return None
+        residual = torch.empty(self.reducer.residual_length)
+        self.reducer.residual(residual)
+        return residual
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        saved = dict(state_dict)
+        own = saved.pop("tamis_local", None)
+        if not isinstance(own, dict) or own.get("format") != FORMAT:
+            raise ValueError("this is not a result of LocalSGD.state_dict() of this version")
+        if own["names"] != self._names:
+            raise ValueError("the state was saved for other parameters, or in another order")
+        before = (self.reducer.control(), self._residual())
+        self.reducer.restore(_bytes(own["control"]), own["residual"])
+        try:
+            self.local.restore(_bytes(own["local"]))
+            self.optimizer.load_state_dict(saved)
+        except BaseException:
+            self.reducer.restore(*before)
+            raise
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> NoReturn:
+        raise RuntimeError("parameters cannot be added: make a new LocalSGD")
+
+    def close(self) -> None:
+        """Wait for an exchange under way, and close what was made here."""
+        self.local.close()
+        self.reducer.close()
+        if self._own:
+            self.comm.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.optimizer!r}, steps={self.stats()['steps']})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} can be neither copied nor pickled: save state_dict() instead"
+        )
+
+
+def _preset(name: str, options: Dict[str, Any]) -> Dict[str, Any]:
+    """The published settings, less what the caller gives."""
+    row = next(row for row in _core.local_presets() if row["name"] == name)
+    settings = dict(
+        steps=row["steps"],
+        outer_lr=row["lr"],
+        momentum=row["momentum"],
+        scheme=row["scheme"],
+        density=row["density"],
+        wire_type=_WIRE_TYPES[row["wire_type"]],
+    )
+    if row["residual_decay"] >= 0.0:
+        settings["residual_decay"] = row["residual_decay"]
+    settings.update(options)
+    return settings
+
+
+class DiLoCo(LocalSGD):
+    """LocalSGD as in DiLoCo (arXiv 2311.08105): 500 steps, outer rate 0.7, momentum 0.9."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Parameters, **options: Any
+    ) -> None:
+        super().__init__(optimizer, parameters, **_preset("diloco", options))
+
+
+class SparseLoCo(LocalSGD):
+    """LocalSGD as in SparseLoCo (arXiv 2508.15706): 30 steps; 3 % of each rank's own entries, in two
+    bits, with error feedback in place of the outer momentum."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Parameters, **options: Any
+    ) -> None:
+        super().__init__(optimizer, parameters, **_preset("sparseloco", options))
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    """torch.load(weights_only=True) takes tensors in all versions, unlike bytes."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    tensor = tensor.contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())
