@@ -601,7 +601,7 @@ typedef struct fault_case {
     uint32_t failed_at[RANKS]; /* local steps made; */
     bool apart;                /* not by all ranks as many */
     void *control[RANKS], *state[RANKS];
-    size_t control_bytes, bytes;
+    size_t control_bytes[RANKS], bytes[RANKS];
     float params[RANKS][N], residual[RANKS][N];
     uint64_t base[RANKS];
 } fault_case;
@@ -650,12 +650,12 @@ static void run_fault(test_rank *self) {
     RANK_CHECK(self, finite_params(&u), "params are not finite");
     f->failed_at[id] = t;
     memcpy(f->params[id], u.params, sizeof u.params);
-    RANK_OK(self, tamis_local_bytes(u.local, &f->bytes));
-    RANK_OK(self, tamis_reducer_control_bytes(u.reducer, &f->control_bytes));
-    f->state[id] = malloc(f->bytes);
-    f->control[id] = malloc(f->control_bytes);
-    RANK_OK(self, tamis_local_save(u.local, f->state[id], f->bytes));
-    RANK_OK(self, tamis_reducer_save_control(u.reducer, f->control[id], f->control_bytes));
+    RANK_OK(self, tamis_local_bytes(u.local, &f->bytes[id]));
+    RANK_OK(self, tamis_reducer_control_bytes(u.reducer, &f->control_bytes[id]));
+    f->state[id] = malloc(f->bytes[id]);
+    f->control[id] = malloc(f->control_bytes[id]);
+    RANK_OK(self, tamis_local_save(u.local, f->state[id], f->bytes[id]));
+    RANK_OK(self, tamis_reducer_save_control(u.reducer, f->control[id], f->control_bytes[id]));
     if (strcmp(f->c.scheme, "dense") != 0)
         RANK_OK(self, tamis_reducer_save_residual(u.reducer, f->residual[id]));
     if (status != TAMIS_OK)
@@ -672,14 +672,14 @@ static void run_after_fault(test_rank *self) {
     run u = {0};
     bool keeps = strcmp(f->c.scheme, "dense") != 0;
     begin(&u, self, &f->c);
-    RANK_OK(self, tamis_reducer_load_memory(u.reducer, f->control[id], f->control_bytes,
+    RANK_OK(self, tamis_reducer_load_memory(u.reducer, f->control[id], f->control_bytes[id],
                                             keeps ? f->residual[id] : NULL));
     RANK_OK(self, tamis_reducer_align(u.reducer, &step));
     tamis_status status = TAMIS_E_FORMAT;
     if (!f->apart)
-        status = tamis_local_load(u.local, f->state[id], f->bytes);
+        status = tamis_local_load(u.local, f->state[id], f->bytes[id]);
     if (status == TAMIS_E_FORMAT)
-        status = tamis_local_load(u.local, f->state[FAULTY], f->bytes);
+        status = tamis_local_load(u.local, f->state[FAULTY], f->bytes[FAULTY]);
     RANK_OK(self, status);
     memcpy(u.params, f->params[id], sizeof u.params);
     for (uint32_t t = 0; t < 12 && !self->failure[0]; t++) {
