@@ -35,16 +35,25 @@ static uint64_t rice_bytes(uint64_t span, uint64_t count) {
 typedef struct writer {
     unsigned char *at;
     uint64_t bits; /* not yet written, lowest first */
-    uint32_t held; /* how many; less than 8 between calls */
+    uint32_t held; /* how many; less than 32 between calls */
 } writer;
 
-/* @param  length  at most 56 */
+/* @param  length  at most 32 */
 static void put(writer *w, uint64_t bits, uint32_t length) {
     w->bits |= bits << w->held;
-    for (w->held += length; w->held >= 8; w->held -= 8) {
-        *w->at++ = (unsigned char)w->bits;
-        w->bits >>= 8;
-    }
+    w->held += length;
+    if (w->held < 32)
+        return;
+    uint32_t word = (uint32_t)w->bits;
+    memcpy(w->at, &word, sizeof word);
+    w->at += sizeof word;
+    w->bits >>= 32;
+    w->held -= 32;
+}
+
+static void put_rest(writer *w) {
+    for (uint32_t at = 0; at < w->held; at += 8)
+        *w->at++ = (unsigned char)(w->bits >> at);
 }
 
 static void put_gap(writer *w, uint32_t gap, uint32_t low) {
@@ -63,8 +72,7 @@ static size_t rice_encode(const uint32_t *positions, size_t count, uint64_t span
         put_gap(&w, positions[i] - next, low);
         next = positions[i] + 1;
     }
-    if (w.held > 0)
-        *w.at++ = (unsigned char)w.bits;
+    put_rest(&w);
     return (size_t)(w.at - out);
 }
 
@@ -76,10 +84,24 @@ typedef struct reader {
     uint32_t held;
 } reader;
 
-/* At least 56 bits, unless the bytes end; at most 63, so that all of them can be shifted out. */
-static void fill(reader *r) {
+static void fill_slowly(reader *r) {
     for (; r->held < 56 && r->at < r->end; r->held += 8)
         r->bits |= (uint64_t)*r->at++ << r->held;
+}
+
+/* At least 56 bits, unless the bytes end; at most 63, so that all of them can be shifted out. */
+static void fill(reader *r) {
+    uint64_t word;
+    if (r->end - r->at < (ptrdiff_t)sizeof word) {
+        fill_slowly(r);
+        return;
+    }
+    memcpy(&word, r->at, sizeof word);
+    uint32_t bytes = (63 - r->held) / 8;
+    r->bits |= word << r->held;
+    r->at += bytes;
+    r->held += 8 * bytes;
+    r->bits &= (UINT64_C(1) << r->held) - 1;
 }
 
 static void skip(reader *r, uint32_t length) {
@@ -98,7 +120,8 @@ static bool get_gap(reader *r, uint32_t low, uint64_t *out) {
     }
     uint32_t run = (uint32_t)__builtin_ctzll(r->bits);
     skip(r, run + 1);
-    fill(r);
+    if (r->held < low)
+        fill(r);
     if (r->held < low)
         return false;
     *out = (zeros + run) << low | (r->bits & ((UINT64_C(1) << low) - 1));
