@@ -26,6 +26,7 @@
  *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
  *     validation_loss, train_loss   in nats per sample or character; train_loss is the mean over
  *                  ranks and the last 100 steps
+ *     update_scale   factor on the reduced updates in the last step; 1 for gradients
  *     wire_bytes   of a record "step": sent since the run began, by the rank that sent most
  *     clipped_share   share of steps in which --clip shortened a rank's gradient; null without it
  *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of
@@ -63,7 +64,7 @@ static void add_optimizer(trainer *t, json_t *record) {
     bool momentum = s->optimizer == TRAIN_MOMENTUM, adamw = s->optimizer == TRAIN_ADAMW;
     bool updates = s->reduce == TRAIN_UPDATE;
     json_t *more = json_pack(
-        "{ss so so so so so so sf ss sI sf so so sf sf}", "optimizer",
+        "{ss so so so so so so sf ss sI sf so so sf sf sf}", "optimizer",
         bench_choice(TRAIN_OPTIMIZERS, s->optimizer), "momentum",
         momentum ? json_real(s->momentum) : json_null(), "nesterov",
         momentum ? json_boolean(s->nesterov) : json_null(), "beta1",
@@ -73,7 +74,7 @@ static void add_optimizer(trainer *t, json_t *record) {
         s->decay == TRAIN_COSINE ? "cosine" : "constant", "warm_up", (json_int_t)s->warm_up,
         "lr_floor", s->lr_floor, "clip", s->clip > 0 ? json_real(s->clip) : json_null(),
         "clipped_share", clipped_share(t), "residual_decay", s->residual_decay, "step_scale",
-        s->step_scale > 0 ? s->step_scale : s->advised_scale);
+        s->step_scale > 0 ? s->step_scale : s->advised_scale, "match_scale", s->match_scale);
     json_object_update_missing(record, more);
     json_decref(more);
 }
@@ -136,11 +137,12 @@ void trainer_report_step(trainer *t, const workload_score *validation) {
         return;
     json_t *record = bench_report_new("step");
     json_t *more = json_pack(
-        "{sI sf sf so so sf sI sf ss so so}", "step", (json_int_t)t->step, "epoch",
+        "{sI sf sf so so sf sf sI sf ss so so}", "step", (json_int_t)t->step, "epoch",
         (double)t->step / (double)t->epoch_steps, "lr", trainer_rate(t, t->step), "train_loss",
         bench_report_number(loss), "validation_loss", bench_report_number(validation->loss),
-        "density", density, "wire_bytes", (json_int_t)sent, "time_s", t->tally.time_s, "metric",
-        metric, "metric_value", bench_report_number(value), metric, bench_report_number(value));
+        "density", density, "update_scale", t->last.update_scale, "wire_bytes", (json_int_t)sent,
+        "time_s", t->tally.time_s, "metric", metric, "metric_value", bench_report_number(value),
+        metric, bench_report_number(value));
     json_object_update(record, more);
     json_decref(more);
     bench_report_write(t->settings->report, record);
@@ -220,7 +222,7 @@ static json_t *summary(trainer *t) {
     json_t *record = bench_report_new("summary");
     add_settings(t, record);
     json_t *more = json_pack(
-        "{sf sf sf sb sI sf sf so so sf sf sf ss so so so sb so sI}", "density_mean", density,
+        "{sf sf sf sb sI sf sf so so sf sf sf ss so so so sb so sI sf}", "density_mean", density,
         "density_max", density_max, "density_min", density_min, "count_exact", exact > 0, "steps",
         (json_int_t)a->steps, "epochs", (double)t->step / (double)t->epoch_steps, "time_s", time,
         "phase_s", phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step",
@@ -228,7 +230,7 @@ static json_t *summary(trainer *t) {
         bench_report_number(trainer_metric(t, &validation)), "validation_loss",
         bench_report_number(validation.loss), "train_loss", bench_report_number(loss),
         "replicas_identical", identical, "residual_ratio", residual_ratio(t), "rescans",
-        (json_int_t)a->rescans);
+        (json_int_t)a->rescans, "update_scale", t->last.update_scale);
     json_object_update(record, more);
     json_decref(more);
     add_straggler(t, record);

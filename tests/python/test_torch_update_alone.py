@@ -138,6 +138,35 @@ def test_the_step_follows_the_density_unless_a_scale_was_given():
         assert given.any() and torch.allclose(advised, scales[1] / scales[0] * given)
 
 
+def matched_step(model, optimizer, step):
+    optimizer.zero_grad()
+    model(normal(model, step, 0)).backward()
+    optimizer.synchronize()
+    left = flat(value.grad for value in model.values)
+    optimizer.step()
+    return left
+
+
+def test_the_step_follows_norms_where_match_says_so_also_after_a_load():
+    model = Weighted()
+    optimizer = alone(model, density=0.1, match=2.0)
+    first = matched_step(model, optimizer, 0)
+    # Every step of a first Adam update is 1, so the rank's own whole one has the norm sqrt(n).
+    assert first.norm().item() == pytest.approx(2.0 * first.numel() ** 0.5, rel=1e-4)
+    matched_step(model, optimizer, 1)
+    saved = optimizer.state_dict()
+    other = Weighted()
+    again = alone(other, density=0.1, match=2.0)
+    again.load_state_dict(saved)
+    for step in (2, 3):
+        left = matched_step(model, optimizer, step)
+        assert left.any() and torch.equal(left, matched_step(other, again, step))
+    third = Weighted()
+    bounded = alone(third, density=0.1, match=2.0, scale=1.5)
+    assert matched_step(third, bounded, 0).norm() < first.norm()
+    assert bounded.tamis.stats()["groups"][0]["update_scale"] == 1.5
+
+
 def test_a_step_that_another_dtype_loses_goes_back_into_the_residual():
     model = Weighted(dtypes=(torch.float32, torch.bfloat16))
     comms = [tamis.Comm.local(1)[0] for _ in range(2)]
@@ -240,6 +269,12 @@ def test_what_does_not_go_together_is_told():
         lambda: tamis.torch.DistributedOptimizer(inner("AdamW", model.parameters()), model,
                                                  scale=2.0),
     )
+    assert 'belong to reduce="update"' in told(
+        TypeError,
+        lambda: tamis.torch.DistributedOptimizer(inner("AdamW", model.parameters()), model,
+                                                 match=2.0),
+    )
+    assert "match" in told(tamis.Error, lambda: alone(model, match=1000.0))
     assert "whole gradients are not updates" in told(ValueError, lambda: alone(model, warmup=2))
     assert "scheme dense" in told(tamis.Error, lambda: alone(model, scheme="dense"))
 

@@ -30,6 +30,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 weight decay are read from the param_groups at each step
     scale       with "update": factor on the exchanged steps; None: tamis.update_advise, for
                 momentum 1
+    match       with "update" of Adam: the factor follows from norms instead, as tamis_update.match
+                says, and `scale` bounds it. 2 was tried (docs/fidelity.md)
     options     those of SparseState, among them meter=tamis.energy.Meter(...); the state is the
                 attribute `tamis`
 
@@ -62,6 +64,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         density: float = 0.01,
         reduce: str = "gradient",
         scale: Optional[float] = None,
+        match: Optional[float] = None,
         **options: Any,
     ) -> None:
         # No Optimizer.__init__: groups and state are the wrapped optimizer's (__getattr__).
@@ -70,7 +73,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if holds_ddp(parameters):
             raise TypeError(WRAPPED)
         self.optimizer = optimizer
-        self._rule = self._take_over(reduce, scale, options)
+        self._rule = self._take_over(reduce, dict(scale=scale, match=match), options)
         self.tamis = SparseState(parameters, density, **options)
         self._targets = [
             (group, segment, parameter)
@@ -98,13 +101,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return getattr(self.optimizer, name)
 
     def _take_over(
-        self, reduce: str, scale: Optional[float], options: Dict[str, Any]
+        self, reduce: str, factor: Dict[str, Optional[float]], options: Dict[str, Any]
     ) -> Optional[Dict[str, Any]]:
         """The optimizer's rule, which becomes an option of the state; None: the optimizer steps."""
+        factor = {name: value for name, value in factor.items() if value is not None}
         if reduce not in ("gradient", "update"):
             raise ValueError(f'reduce is {reduce!r}, not "gradient" or "update"')
-        if options.get("update") is not None or (scale is not None and reduce == "gradient"):
-            raise TypeError('update and scale belong to reduce="update", which makes the update')
+        if options.get("update") is not None or (factor and reduce == "gradient"):
+            raise TypeError(
+                'update, scale and match belong to reduce="update", which makes the update'
+            )
         if reduce == "gradient":
             return None
         rule = _update.rule(self.optimizer, self.optimizer.param_groups)
@@ -113,7 +119,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "the optimizer has already made steps, and its moments would be lost: wrap it with"
                 ' reduce="update" before its first step'
             )
-        options["update"] = dict(rule, scale=scale)
+        options["update"] = dict(rule, **factor)
         return rule
 
     def _check_rule(self) -> None:

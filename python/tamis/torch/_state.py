@@ -407,8 +407,8 @@ def _is_adam(update: Any) -> bool:
 
 
 def _is_advised(given: Any, update: Optional[Dict[str, Any]]) -> bool:
-    """Whether the scale of the update comes from update_advise, not from the caller."""
-    own = isinstance(given, dict) and given.get("scale") is not None
+    """Whether the scale of the update comes from update_advise, not from the caller or norms."""
+    own = isinstance(given, dict) and (given.get("scale") is not None or given.get("match"))
     return update is not None and update["rule"] == "adam" and not own
 
 
