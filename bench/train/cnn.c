@@ -62,8 +62,9 @@ static size_t taps_of(const convolution *c) {
 static void open_convolution(workload *w, size_t index, size_t inputs, size_t outputs, size_t side,
                              float *x, convolution *out) {
     *out = (convolution){.inputs = inputs, .outputs = outputs, .side = side, .x = x};
-    out->weight = workload_add(w, outputs * taps_of(out), true, "conv%zu.weight", index + 1);
-    out->bias = workload_add(w, outputs, false, "conv%zu.bias", index + 1);
+    out->weight =
+        workload_add(w, outputs * taps_of(out), taps_of(out), "conv%zu.weight", index + 1);
+    out->bias = workload_add(w, outputs, 0, "conv%zu.bias", index + 1);
     workload_end_layer(w);
     out->pooled = bench_alloc(w->batch * pooled_of(out), sizeof(float));
     out->back = bench_alloc(w->batch * pooled_of(out), sizeof(float));
@@ -80,8 +81,8 @@ static void open_model(const train_settings *settings, const workload_part *part
     open_convolution(w, 1, channels, 2 * channels, SIDE / 2, m->layers[0].pooled, &m->layers[1]);
     m->out.inputs = pooled_of(&m->layers[1]);
     m->out.outputs = IDX_CLASSES;
-    m->out.weight = workload_add(w, m->out.outputs * m->out.inputs, true, "linear.weight");
-    m->out.bias = workload_add(w, m->out.outputs, false, "linear.bias");
+    m->out.weight = workload_add(w, m->out.outputs * m->out.inputs, m->out.inputs, "linear.weight");
+    m->out.bias = workload_add(w, m->out.outputs, 0, "linear.bias");
     workload_end_layer(w);
 
     size_t columns = 0, sums = 0;

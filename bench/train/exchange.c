@@ -10,7 +10,7 @@
 
 static bool is_named(const workload *w, size_t segment, const char *name, size_t length) {
     if (length == strlen("vectors") && memcmp(name, "vectors", length) == 0)
-        return !w->matrices[segment];
+        return w->columns[segment] == 0;
     return length > 0 && strncmp(w->names[segment], name, length) == 0;
 }
 
@@ -77,10 +77,12 @@ static tamis_reducer *make(exchange *x, const workload *w, bool apart,
     return reducer;
 }
 
-void exchange_open(bench_group *group, const workload *w, const bool *is_apart,
-                   const tamis_reducer_config *config, float *grad, exchange *out) {
+void exchange_open(bench_group *group, const train_settings *settings, const workload *w,
+                   const bool *is_apart, const tamis_reducer_config *config, float *grad,
+                   exchange *out) {
     tamis_reducer_config dense = *config;
     *out = (exchange){.group = group, .is_apart = is_apart};
+    low_rank_open(group, w, settings->low_rank, settings->seed, &out->low_rank);
     out->number = bench_alloc(w->nsegments, sizeof *out->number);
     out->reducer = make(out, w, false, config, grad);
     if (!is_apart)
@@ -94,6 +96,7 @@ void exchange_open(bench_group *group, const workload *w, const bool *is_apart,
 }
 
 void exchange_close(exchange *x) {
+    low_rank_close(&x->low_rank);
     tamis_reducer_destroy(x->apart);
     tamis_reducer_destroy(x->reducer);
     free(x->grads[true]);
@@ -123,12 +126,18 @@ void exchange_ready(exchange *x, uint32_t segment, const tamis_step *step) {
 
 void exchange_start(exchange *x, const tamis_step *step) {
     tamis_step part = step_of(x, false, step), rest = step_of(x, true, step);
+    if (x->low_rank.rank) {
+        low_rank_reduce(&x->low_rank, step->grad);
+        return;
+    }
     bench_try(x->group, tamis_reducer_start(x->reducer, &part), "start of a step");
     if (x->apart)
         bench_try(x->group, tamis_reducer_start(x->apart, &rest), "start of the dense segments");
 }
 
 void exchange_wait(exchange *x) {
+    if (x->low_rank.rank)
+        return;
     bench_try(x->group, tamis_reducer_wait(x->reducer), "end of a step");
     if (x->apart)
         bench_try(x->group, tamis_reducer_wait(x->apart), "end of the dense segments");
@@ -153,6 +162,8 @@ void exchange_stats(exchange *x, tamis_stats *out) {
     tamis_stats dense = TAMIS_STATS_INIT;
     *out = (tamis_stats)TAMIS_STATS_INIT;
     bench_try(x->group, tamis_reducer_stats(x->reducer, out), "statistics of a step");
+    if (x->low_rank.rank)
+        low_rank_stats(&x->low_rank, out);
     if (!x->apart)
         return;
     bench_try(x->group, tamis_reducer_stats(x->apart, &dense), "statistics of dense segments");

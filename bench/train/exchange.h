@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Reduces the gradient of all ranks: by one reducer, or by two of the same communicator. The second
- * then has scheme dense and takes the segments that --dense-segments names:
+ * Reduces the gradient of all ranks: by one reducer, by low_rank.h in its place, or by two reducers
+ * of the same communicator. The second then has scheme dense and takes the segments that
+ * --dense-segments names:
  *
  *     gradient          W1    b1   W2    b2   W3    b3
  *     reducer           0          1          2
@@ -13,6 +14,7 @@
 #define TAMIS_TRAIN_EXCHANGE_H
 
 #include "bench/common/group.h"
+#include "bench/train/low_rank.h"
 #include "bench/train/settings.h"
 #include "bench/train/workload.h"
 
@@ -24,6 +26,7 @@ typedef struct exchange {
     const bool *is_apart;   /* [nsegments]; NULL if `apart` is */
     uint32_t *number;       /* [nsegments]: number of a segment in its reducer */
     void **grads[2];        /* gradients of the segments of `reducer` and of `apart` */
+    low_rank low_rank;      /* if used, the reducers rest */
 } exchange;
 
 /**
@@ -38,8 +41,9 @@ bool *exchange_choose(bench_group *group, const train_settings *settings, const 
  * @param is_apart must outlive the exchange
  * @param grad     float[work->length], holds the gradient of every step
  */
-void exchange_open(bench_group *group, const workload *work, const bool *is_apart,
-                   const tamis_reducer_config *config, float *grad, exchange *out);
+void exchange_open(bench_group *group, const train_settings *settings, const workload *work,
+                   const bool *is_apart, const tamis_reducer_config *config, float *grad,
+                   exchange *out);
 void exchange_close(exchange *x);
 
 /** As tamis_reducer_ready, tamis_reducer_start and _wait, tamis_reducer_stats, for both reducers

@@ -69,15 +69,15 @@ static void check(const train_settings *s) {
 
 static norm add_norm(workload *w, size_t width, const char *name) {
     norm l = {.width = width};
-    l.weight = workload_add(w, width, false, "%s.weight", name);
-    l.bias = workload_add(w, width, false, "%s.bias", name);
+    l.weight = workload_add(w, width, 0, "%s.weight", name);
+    l.bias = workload_add(w, width, 0, "%s.bias", name);
     return l;
 }
 
 static linear add_linear(workload *w, size_t inputs, size_t outputs, const char *name) {
     linear l = {.inputs = inputs, .outputs = outputs};
-    l.weight = workload_add(w, outputs * inputs, true, "%s.weight", name);
-    l.bias = workload_add(w, outputs, false, "%s.bias", name);
+    l.weight = workload_add(w, outputs * inputs, inputs, "%s.weight", name);
+    l.bias = workload_add(w, outputs, 0, "%s.bias", name);
     return l;
 }
 
@@ -159,13 +159,13 @@ static void open_model(const train_settings *s, const workload_part *part, workl
         .blocks = bench_alloc(s->layers, sizeof(block)),
     };
     workload_reserve(w, 12 * m->nblocks + 5, m->nblocks + 2);
-    m->token = workload_add(w, m->vocabulary * d, true, "embedding.token");
-    m->position = workload_add(w, s->context * d, true, "embedding.position");
+    m->token = workload_add(w, m->vocabulary * d, d, "embedding.token");
+    m->position = workload_add(w, s->context * d, d, "embedding.position");
     workload_end_layer(w);
     for (size_t i = 0; i < m->nblocks; i++)
         open_block(w, m, i, &m->blocks[i]);
     m->norm = add_norm(w, d, "norm");
-    m->head = m->tied ? m->token : workload_add(w, m->vocabulary * d, true, "head.weight");
+    m->head = m->tied ? m->token : workload_add(w, m->vocabulary * d, d, "head.weight");
     workload_end_layer(w);
     open_rows(w, m);
     w->identity = XXH3_64bits(p->text.characters, m->vocabulary);

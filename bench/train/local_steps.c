@@ -1,9 +1,35 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/train/local_steps.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "bench/common/measure.h"
+#include "bench/common/options.h"
+#include "bench/train/density.h"
+
+void local_steps_check(const train_settings *s) {
+    if (s->local_steps == 0) {
+        if (s->local_delay > 0 || !isnan(s->outer_lr) || !isnan(s->outer_momentum))
+            bench_usage("--local-delay, --outer-lr and --outer-momentum need --local-steps");
+        return;
+    }
+    if (s->outer_lr == 0.0)
+        bench_usage("--outer-lr must be over 0");
+    if (s->local_delay > s->local_steps)
+        bench_usage("--local-delay is more than --local-steps");
+    if (s->outer_momentum >= 1.0)
+        bench_usage("--outer-momentum must be less than 1");
+    if (s->reduce == TRAIN_UPDATE)
+        bench_usage(
+            "--local-steps needs --reduce gradient: every rank has an optimizer of its own");
+    if (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->device != TAMIS_DEVICE_CPU)
+        bench_usage("--local-steps needs --stages 1, --micro-batches 1, --overlap off and --device "
+                    "cpu");
+    if (s->dense_segments || density_moves(s) || s->budget_w > 0)
+        bench_usage("--local-steps needs one density: no --dense-segments, --density-warm-up, "
+                    "--density-end or --budget");
+}
 
 void local_steps_open(bench_group *group, const train_settings *s, const workload *w,
                       tamis_reducer *reducer, float *params, local_steps *out) {

@@ -18,6 +18,9 @@ typedef struct local_steps {
     uint64_t rounds, wire_bytes; /* counted so far */
 } local_steps;
 
+/** Refuses what does not go together; ends the process. */
+void local_steps_check(const train_settings *settings);
+
 /** @param reducer, params  must outlive it */
 void local_steps_open(bench_group *group, const train_settings *settings, const workload *work,
                       tamis_reducer *reducer, float *params, local_steps *out);

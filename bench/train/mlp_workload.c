@@ -34,8 +34,10 @@ static void open_model(const train_settings *settings, const workload_part *part
     mlp_segments(model, segments);
     workload_reserve(out, 2 * part->count, part->count);
     for (size_t i = 0; i < part->count; i++) {
-        workload_add(out, segments[2 * i].length, true, "%s", segments[2 * i].name);
-        workload_add(out, segments[2 * i + 1].length, false, "%s", segments[2 * i + 1].name);
+        workload_add(out, segments[2 * i].length,
+                     segments[2 * i].length / segments[2 * i + 1].length, "%s",
+                     segments[2 * i].name);
+        workload_add(out, segments[2 * i + 1].length, 0, "%s", segments[2 * i + 1].name);
         workload_end_layer(out);
     }
     out->model = model;

@@ -141,7 +141,7 @@ void optimizer_update(optimizer *o, const workload *work, const optimizer_pace *
                       const float *grad, float *params) {
     bool updates = o->settings->reduce == TRAIN_UPDATE;
     for (size_t i = 0, at = 0; i < work->nsegments; at += work->segments[i].length, i++) {
-        run of = {at, work->segments[i].length, work->matrices[i]};
+        run of = {at, work->segments[i].length, work->columns[i] > 0};
         if (updates && !(o->plain && o->plain[i]))
             step_by(o, of, pace, grad, params);
         else

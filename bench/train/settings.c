@@ -16,6 +16,8 @@
 #include "bench/common/trace.h"
 #include "bench/train/density.h"
 #include "bench/train/images.h"
+#include "bench/train/local_steps.h"
+#include "bench/train/low_rank.h"
 #include "bench/train/mlp.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/workload.h"
@@ -75,29 +77,6 @@ static void check_record(const train_settings *s) {
     if (s->record && (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->load))
         bench_usage("--record needs --stages 1, --micro-batches 1, --overlap off and no --load: it "
                     "writes whole gradients, from the first step on");
-}
-
-static void check_local(const train_settings *s) {
-    if (s->local_steps == 0) {
-        if (s->local_delay > 0 || !isnan(s->outer_lr) || !isnan(s->outer_momentum))
-            bench_usage("--local-delay, --outer-lr and --outer-momentum need --local-steps");
-        return;
-    }
-    if (s->outer_lr == 0.0)
-        bench_usage("--outer-lr must be over 0");
-    if (s->local_delay > s->local_steps)
-        bench_usage("--local-delay is more than --local-steps");
-    if (s->outer_momentum >= 1.0)
-        bench_usage("--outer-momentum must be less than 1");
-    if (s->reduce == TRAIN_UPDATE)
-        bench_usage(
-            "--local-steps needs --reduce gradient: every rank has an optimizer of its own");
-    if (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->device != TAMIS_DEVICE_CPU)
-        bench_usage("--local-steps needs --stages 1, --micro-batches 1, --overlap off and --device "
-                    "cpu");
-    if (s->dense_segments || density_moves(s) || s->budget_w > 0)
-        bench_usage("--local-steps needs one density: no --dense-segments, --density-warm-up, "
-                    "--density-end or --budget");
 }
 
 static void check_density(const train_settings *s) {
@@ -323,6 +302,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "learning rate of the outer optimizer of --local-steps (default: 0.7)"},
         {"outer-momentum", 0, BENCH_REAL, &out->outer_momentum, "M", 0, 1,
          "its Nesterov momentum (default: 0.9)"},
+        {"low-rank", 0, BENCH_COUNT, &out->low_rank, "R", 0, 1024,
+         "PowerSGD with R vectors a matrix, to compare with; 0: not"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "overlap exchange and backward: layers are handed over as they become ready"},
         {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
@@ -381,7 +362,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         out->scheme = updates_adam(out) ? "tamis-update" : "tamis";
     check_density(out);
     check_dense_segments(out);
-    check_local(out);
+    local_steps_check(out);
+    low_rank_check(out);
     complete(out);
     check_budget(out);
     bench_reducer_check(out->set, train_own_options);

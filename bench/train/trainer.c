@@ -43,7 +43,7 @@ static void open_exchange(trainer *t) {
     config.on_phase = report_phase;
     config.on_phase_context = t;
     bench_reducer_set(t->settings->set, train_own_options, &config, config.update ? &update : NULL);
-    exchange_open(t->group, &t->work, t->apart, &config, t->grad, &t->exchange);
+    exchange_open(t->group, t->settings, &t->work, t->apart, &config, t->grad, &t->exchange);
 }
 
 /* Correct and slow: gradient and result go through host memory in every step. */

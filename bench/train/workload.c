@@ -25,13 +25,13 @@ void workload_close(workload *w) {
     w->kind->close(w);
     free(w->layer_first);
     free(w->names);
-    free(w->matrices);
+    free(w->columns);
     free(w->segments);
 }
 
 void workload_reserve(workload *w, size_t nsegments, size_t nlayers) {
     w->segments = bench_alloc(nsegments, sizeof *w->segments);
-    w->matrices = bench_alloc(nsegments, sizeof *w->matrices);
+    w->columns = bench_alloc(nsegments, sizeof *w->columns);
     w->names = bench_alloc(nsegments, sizeof *w->names);
     w->layer_first = bench_alloc(nlayers + 1, sizeof *w->layer_first);
 }
@@ -41,14 +41,14 @@ void workload_end_layer(workload *w) {
     w->layer_first[w->nlayers] = (uint32_t)w->nsegments;
 }
 
-size_t workload_add(workload *w, size_t length, bool matrix, const char *name, ...) {
+size_t workload_add(workload *w, size_t length, size_t columns, const char *name, ...) {
     size_t i = w->nsegments++, offset = w->length;
     va_list args;
     va_start(args, name);
     vsnprintf(w->names[i], sizeof w->names[i], name, args);
     va_end(args);
     w->segments[i] = (tamis_segment){w->names[i], length};
-    w->matrices[i] = matrix;
+    w->columns[i] = columns;
     w->length += length;
     return offset;
 }

@@ -57,7 +57,7 @@ typedef struct workload {
     size_t length; /* of the flat vector */
     size_t nsegments, nlayers;
     tamis_segment *segments; /* [nsegments] */
-    bool *matrices;          /* [nsegments]: weights with two dimensions, which may decay */
+    size_t *columns;         /* [nsegments]: of a matrix, which may decay; 0: a vector */
     workload_name *names;    /* [nsegments] */
     uint32_t *layer_first;   /* [nlayers + 1]: layer l has segments [l] to [l + 1] - 1 */
     uint64_t identity;       /* hash of what else gives parameters their meaning; 0: nothing */
@@ -138,8 +138,9 @@ void workload_close(workload *w);
 void workload_reserve(workload *w, size_t nsegments, size_t nlayers);
 void workload_end_layer(workload *w);
 
-/** Add a segment. @return where it begins in the flat vector. */
-size_t workload_add(workload *w, size_t length, bool matrix, const char *name, ...)
+/** Add a segment; `columns` of a matrix, whose rows are contiguous, or 0 of a vector.
+ * @return where it begins in the flat vector */
+size_t workload_add(workload *w, size_t length, size_t columns, const char *name, ...)
     __attribute__((format(printf, 4, 5)));
 
 #endif

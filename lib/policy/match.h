@@ -13,7 +13,7 @@
 /** Squared norms over the last steps, weighed alike: of what a rank picked from, as a mean over
  * ranks, and of what was applied, before any scale. */
 typedef struct tam_match {
-    double own, applied;
+    double own, applied, last;
 } tam_match;
 
 /** What one step makes of them. A step whose sums are not finite changes nothing: it is skipped, or

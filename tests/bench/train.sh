@@ -126,6 +126,10 @@ expect 2 "match-scale needs --optimizer adamw" lm_of --reduce update --optimizer
 expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
 expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
 expect 2 "need --local-steps" lm_of --outer-lr 1
+expect 2 "low-rank needs --scheme dense" lm_of --low-rank 1
+expect 2 "low-rank needs --stages 1" lm_of --scheme dense --low-rank 1 --overlap on
+expect 2 "low-rank has no --save" lm_of --scheme dense --low-rank 1 --save "$dir/never"
+expect 1 "no matrix would shrink" lm_of --scheme dense --low-rank 1000
 expect 2 "need --local-steps" lm_of --local-delay 1
 expect 2 "local-delay is more than --local-steps" lm_of --local-steps 2 --local-delay 3
 expect 2 "outer-momentum must be less than 1" lm_of --local-steps 2 --outer-momentum 1

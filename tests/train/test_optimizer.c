@@ -65,8 +65,8 @@ static double gradient(size_t i, uint64_t step) {
 /* Rounding: 24 bits a step, which add up over the steps; v is small against eps in no place. */
 static void compare(const train_settings *settings, rule slow) {
     tamis_segment segments[] = {{"W", MATRIX}, {"b", VECTOR}};
-    bool matrices[] = {true, false};
-    workload work = {.nsegments = 2, .length = N, .segments = segments, .matrices = matrices};
+    size_t columns[] = {1, 0};
+    workload work = {.nsegments = 2, .length = N, .segments = segments, .columns = columns};
     static reference r;
     optimizer o;
     float p[N], g[N];
@@ -138,8 +138,8 @@ static void sparse_sgd_is_sgd_where_the_rest_is_zero(void **state) {
     (void)state;
     train_settings s = usual;
     tamis_segment segment = {"W", 5};
-    bool matrix = true;
-    workload work = {.nsegments = 1, .length = 5, .segments = &segment, .matrices = &matrix};
+    size_t columns = 5;
+    workload work = {.nsegments = 1, .length = 5, .segments = &segment, .columns = &columns};
     optimizer o;
     float g[5] = {0, 2, 0, 0, -3}, dense[5] = {1, 2, 3, 4, 5}, sparse[5] = {1, 2, 3, 4, 5};
     const uint32_t indices[] = {1, 4};
@@ -158,8 +158,8 @@ static void updates_are_applied_as_they_come(void **state) {
     (void)state;
     train_settings s = usual;
     tamis_segment segments[] = {{"W", 1}, {"b", 1}};
-    bool matrices[] = {true, false};
-    workload work = {.nsegments = 2, .length = 2, .segments = segments, .matrices = matrices};
+    size_t columns[] = {1, 0};
+    workload work = {.nsegments = 2, .length = 2, .segments = segments, .columns = columns};
     const optimizer_pace pace = {3, 0.5f};
     float g[2] = {2, 8}, p[2] = {1, 1};
     optimizer o;
@@ -178,8 +178,9 @@ static void plain_segments_follow_the_rule_beside_updates(void **state) {
     (void)state;
     static const int rules[] = {TRAIN_MOMENTUM, TRAIN_ADAMW};
     tamis_segment segments[] = {{"W", 2}, {"b", 2}};
-    bool matrices[] = {true, false}, plain[] = {false, true};
-    workload work = {.nsegments = 2, .length = 4, .segments = segments, .matrices = matrices};
+    size_t columns[] = {1, 0};
+    bool plain[] = {false, true};
+    workload work = {.nsegments = 2, .length = 4, .segments = segments, .columns = columns};
     for (size_t r = 0; r < 2; r++) {
         train_settings s = usual, gradients = usual;
         float mixed[4] = {1, 1, 1, 1}, whole[4] = {1, 1, 1, 1}, updates[4] = {1, 1, 1, 1};
