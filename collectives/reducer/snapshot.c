@@ -128,8 +128,7 @@ tamis_status tam_snapshot_check(const tamis_reducer *r, const void *snapshot, co
             TAMIS_E_FORMAT,
             "%s: its density was set to %llu entries per step, which this reducer cannot send",
             where, (unsigned long long)place->k);
-    if (!(place->match.own >= 0.0 && place->match.own < INFINITY && place->match.applied >= 0.0 &&
-          place->match.applied < INFINITY))
+    if (!tam_match_valid(place->match))
         return tam_fail(TAMIS_E_FORMAT, "%s: its norms of updates are impossible", where);
     for (uint32_t i = 0; i < r->nbuckets && r->acc; i++) {
         if (!parts_valid(&r->buckets[i], parts_in(r, snapshot, i)))

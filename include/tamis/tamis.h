@@ -542,9 +542,10 @@ typedef struct tamis_update {
                        step than a dense optimizer would make on them; 0: as advised for k / n,
                        following tamis_reducer_set_density */
     double match;   /* 0, or 0.01 to 100: the scale follows from norms, and `scale`, if it is not 0,
-                       is the most that it may be: match * sqrt(E |u|^2 / E |q|^2), u the residual
-                       that a rank picks from, q what is applied, before the scale; means over
-                       ranks, and over steps with weight 0.05. Needs no other tuning. adam only */
+                       is the most that it may be: match * sqrt(E |u|^2 / max(E |q|^2, |q|^2)), u
+                       the residual that a rank picks from, q what is applied, before the scale; E
+                       is over ranks, and over steps with weight 0.05; |q| alone of this step. So no
+                       step is longer than `match` times a rank's own. adam only */
 } tamis_update;
 
 #define TAMIS_UPDATE_INIT                                                                          \

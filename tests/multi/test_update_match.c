@@ -21,8 +21,10 @@ typedef struct match_case {
     uint64_t bucket_length;
     tamis_wire_type wire;
     bool resumes;          /* in another reducer, after HALT steps */
+    bool agrees;           /* from HALT on ranks have the same gradient: their mean is larger */
     double squares[RANKS]; /* of what a rank picked from in this step */
     double scales[STEPS];  /* of rank 0 */
+    uint32_t limited;      /* steps of rank 0 that alone were larger than those before */
     uint64_t hashes[RANKS];
 } match_case;
 
@@ -74,7 +76,8 @@ static double step_adam(adam *a, const float *gradient, uint32_t number) {
 }
 
 /* The scale that the rule gives, from squares of all ranks and the result. */
-static double expect(const match_case *c, const float *applied, double scale, double sums[2]) {
+static double expect(match_case *c, uint32_t rank, const float *applied, double scale,
+                     double sums[3]) {
     double own = 0.0, square = 0.0;
     for (uint32_t r = 0; r < RANKS; r++)
         own += c->squares[r] / RANKS;
@@ -82,7 +85,10 @@ static double expect(const match_case *c, const float *applied, double scale, do
         square += ((double)applied[i] / scale) * ((double)applied[i] / scale);
     sums[0] = 0.95 * sums[0] + own;
     sums[1] = 0.95 * sums[1] + square;
-    double follows = c->match * sqrt(sums[0] / sums[1]);
+    sums[2] = 0.95 * sums[2] + 1.0;
+    if (rank == 0)
+        c->limited += sums[2] * square > 1.2 * sums[1];
+    double follows = c->match * sqrt(sums[0] / fmax(sums[1], sums[2] * square));
     return c->most > 0.0 && follows > c->most ? c->most : follows;
 }
 
@@ -91,20 +97,20 @@ static void run_match(test_rank *self) {
     tamis_reducer *reducer = NULL, *other = NULL;
     float *gradient = malloc(N * sizeof *gradient);
     adam *a = calloc(1, sizeof *a);
-    double sums[2] = {0};
+    double sums[3] = {0};
     uint64_t hash = 0;
     const tamis_step step = data_step(gradient);
     open_reducer(self, c, &reducer);
     open_reducer(self, c, &other);
     for (uint32_t t = 0; t < STEPS; t++) {
         tamis_stats stats = TAMIS_STATS_INIT;
-        data_fill_real(self->id, t, N, gradient);
+        data_fill_real(c->agrees && t >= HALT ? 0 : self->id, t, N, gradient);
         c->squares[self->id] = step_adam(a, gradient, t);
         RANK_OK(self, tamis_reducer_start(reducer, &step));
         RANK_OK(self, tamis_reducer_wait(reducer));
         RANK_OK(self, tamis_reducer_stats(reducer, &stats));
         hash = data_hash(hash, gradient, N * sizeof *gradient);
-        double want = expect(c, gradient, stats.update_scale, sums);
+        double want = expect(c, self->id, gradient, stats.update_scale, sums);
         RANK_CHECK(self, fabs(stats.update_scale - want) < 1e-4 * want,
                    "step %u: scale %.9g, not %.9g", t, stats.update_scale, want);
         if (self->id == 0)
@@ -146,6 +152,16 @@ static void test_the_scale_is_that_of_the_rule(void **state) {
         c = run_case(c);
         assert_true(c.scales[STEPS - 1] > 1.0);
     }
+}
+
+/* The first steps with the same gradient are each larger than the mean over the last ones. */
+static void test_no_step_is_larger_than_the_rule(void **state) {
+    (void)state;
+    match_case c = usual();
+    assert_int_equal(run_case(c).limited, 0);
+    c.agrees = true;
+    c.bucket_length = 700;
+    assert_true(run_case(c).limited > 2);
 }
 
 static void test_a_given_scale_is_the_most(void **state) {
@@ -204,6 +220,7 @@ static void test_momentum_has_no_match(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_scale_is_that_of_the_rule),
+        cmocka_unit_test(test_no_step_is_larger_than_the_rule),
         cmocka_unit_test(test_a_given_scale_is_the_most),
         cmocka_unit_test(test_a_resumed_run_has_the_same_bits),
         cmocka_unit_test(test_momentum_has_no_match),
