@@ -19,6 +19,7 @@
 #include "bench/train/local_steps.h"
 #include "bench/train/low_rank.h"
 #include "bench/train/mlp.h"
+#include "bench/train/one_bit.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/workload.h"
 
@@ -304,6 +305,8 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "its Nesterov momentum (default: 0.9)"},
         {"low-rank", 0, BENCH_COUNT, &out->low_rank, "R", 0, 1024,
          "PowerSGD with R vectors a matrix, to compare with; 0: not"},
+        {"one-bit", 0, BENCH_COUNT, &out->one_bit, "N", 0, 1e12,
+         "1-bit Adam after N dense steps, to compare with; 0: not"},
         {"overlap", 0, BENCH_CHOICE, &out->overlap, TRAIN_OVERLAPS, 0, 0,
          "overlap exchange and backward: layers are handed over as they become ready"},
         {"buckets", 0, BENCH_CHOICE, &out->buckets, TRAIN_BUCKETS, 0, 0,
@@ -364,6 +367,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     check_dense_segments(out);
     local_steps_check(out);
     low_rank_check(out);
+    one_bit_check(out);
     complete(out);
     check_budget(out);
     bench_reducer_check(out->set, train_own_options);

@@ -57,6 +57,7 @@ typedef struct train_settings {
     double clip;                       /* largest norm of a rank's gradient; 0: any */
     uint64_t local_steps, local_delay; /* local_steps 0: every step is exchanged */
     double outer_lr, outer_momentum;
+    uint64_t one_bit;                       /* 0: not used; else dense steps before it */
     uint64_t low_rank;                      /* 0: not used */
     uint64_t record_every;                  /* with `record`: steps */
     uint64_t govern_every;                  /* steps between decisions */

@@ -96,6 +96,7 @@ static void add_local(const trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     bool local = s->local_steps > 0;
     json_object_set_new(record, "local_steps", json_integer((json_int_t)s->local_steps));
+    json_object_set_new(record, "one_bit", json_integer((json_int_t)s->one_bit));
     json_object_set_new(record, "low_rank", json_integer((json_int_t)s->low_rank));
     json_object_set_new(record, "local_delay", json_integer((json_int_t)s->local_delay));
     json_object_set_new(record, "outer_lr", local ? json_real(s->outer_lr) : json_null());

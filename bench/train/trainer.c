@@ -128,12 +128,14 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
     open_exchange(out);
     local_steps_open(out->group, settings, &out->work, out->exchange.reducer, out->params,
                      &out->local);
+    one_bit_open(out->group, settings, &out->work, &out->one_bit);
     open_recording(out);
 }
 
 void trainer_close(trainer *t) {
     if (t->settings->record)
         bench_recording_close(&t->recording);
+    one_bit_close(&t->one_bit);
     local_steps_close(&t->local);
     exchange_close(&t->exchange);
     govern_close(&t->governor, t->energy.group);
@@ -240,7 +242,7 @@ static void reduce(trainer *t) {
     size_t bytes = t->work.length * sizeof(float);
     bool elsewhere = t->device != TAMIS_DEVICE_CPU;
     tamis_step step = step_of(t);
-    if (t->local.handle)
+    if (t->local.handle || one_bit_begins(&t->one_bit, t->settings, t->step))
         return;
     if (elsewhere)
         bench_device_write(t->device, t->grad, bytes, t->device_grad);
@@ -266,6 +268,10 @@ static tamis_result sparse_result(trainer *t) {
 
 static void update(trainer *t) {
     optimizer_pace pace = {t->step, (float)trainer_rate(t, t->step)};
+    if (one_bit_begins(&t->one_bit, t->settings, t->step)) {
+        one_bit_step(&t->one_bit, &t->optimizer, &pace, t->grad, t->params);
+        return;
+    }
     if (t->sparse) {
         tamis_result r = sparse_result(t);
         optimizer_update_sparse(pace.rate, r.indices, r.values, r.count, t->params);
@@ -291,19 +297,29 @@ static void count_exchange(trainer *t) {
     tally->count_exact = tally->count_exact && stats->selected == stats->target;
 }
 
-/* With local steps most steps exchange nothing. */
+/* With local steps most steps exchange nothing; momenta of one bit travel without a reducer. */
+static void count_sent(trainer *t) {
+    if (t->local.handle) {
+        bool ended;
+        uint64_t bytes = local_steps_count(&t->local, &ended);
+        if (ended)
+            count_exchange(t);
+        t->last.wire_bytes = bytes;
+    } else if (one_bit_begins(&t->one_bit, t->settings, t->step - 1)) {
+        t->last.wire_bytes = t->one_bit.wire_bytes;
+    } else {
+        count_exchange(t);
+    }
+    t->tally.wire_bytes += t->last.wire_bytes;
+}
+
 static void count_step(trainer *t, double loss, const double at[5]) {
     train_tally *tally = &t->tally;
-    bool ended = true;
     tally->losses[tally->steps++ % TRAIN_LOSSES] = loss;
     tally->compute_s += at[1] - at[0] - t->ready_s - t->message_s + at[3] - at[2];
     tally->message_s += t->message_s;
     tally->exposed_s += t->ready_s + at[2] - at[1] + at[4] - at[3];
-    uint64_t bytes = t->local.handle ? local_steps_count(&t->local, &ended) : 0;
-    if (ended)
-        count_exchange(t);
-    t->last.wire_bytes = t->local.handle ? bytes : t->last.wire_bytes;
-    tally->wire_bytes += t->last.wire_bytes;
+    count_sent(t);
     tamis_energy_step(t->energy.meter, &t->last);
 }
 

@@ -11,6 +11,7 @@
 #include "bench/train/exchange.h"
 #include "bench/train/govern.h"
 #include "bench/train/local_steps.h"
+#include "bench/train/one_bit.h"
 #include "bench/train/optimizer.h"
 #include "bench/train/pipeline.h"
 #include "bench/train/settings.h"
@@ -43,6 +44,7 @@ typedef struct trainer {
     optimizer optimizer;
     exchange exchange;
     local_steps local;
+    one_bit one_bit;
     bool *apart; /* [segments]: exchanged dense; NULL: none is */
     float *params, *grad;
     tamis_device device; /* of the reducer */

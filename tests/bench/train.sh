@@ -130,6 +130,9 @@ expect 2 "low-rank needs --scheme dense" lm_of --low-rank 1
 expect 2 "low-rank needs --stages 1" lm_of --scheme dense --low-rank 1 --overlap on
 expect 2 "low-rank has no --save" lm_of --scheme dense --low-rank 1 --save "$dir/never"
 expect 1 "no matrix would shrink" lm_of --scheme dense --low-rank 1000
+expect 2 "one-bit needs --optimizer adamw" lm_of --scheme dense --one-bit 1
+expect 2 "one-bit needs --stages 1" lm_of --scheme dense --optimizer adamw --one-bit 1 --overlap on
+expect 2 "one-bit has no --local-steps" lm_of --scheme dense --optimizer adamw --one-bit 1 --local-steps 2
 expect 2 "need --local-steps" lm_of --local-delay 1
 expect 2 "local-delay is more than --local-steps" lm_of --local-steps 2 --local-delay 3
 expect 2 "outer-momentum must be less than 1" lm_of --local-steps 2 --outer-momentum 1
