@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Does sparse training learn what dense training learns? Training runs and their results.
 
-    fidelity.py --train TAMIS_TRAIN --out DIR [--quick] [--only mlp|cnn|lm]
+    fidelity.py --train TAMIS_TRAIN --out DIR [--quick] [--only mlp|cnn|lm] [--rows PATTERN]
 
 A row is a workload, an optimizer and a variant (dense, a density, a scheme). Rates are tuned by the
 metric after the last step, on one grid for all rows. Dense tries the whole grid with all seeds. The
@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -69,6 +70,7 @@ def sparse(scheme, density, *more):
 UPDATE = ("--reduce", "update")
 SURE = (*UPDATE, "--beta1", "0.9")
 SPREADING = (*UPDATE, "--beta1", "0")
+MATCHED = (*SURE, "--residual-decay", "0", "--match-scale")  # a step that follows norms
 
 
 def momentum_variants(_):
@@ -103,7 +105,43 @@ def adamw_variants(_):
     return rows
 
 
+def local(steps, rate, momentum, *more):
+    return ("--local-steps", str(steps), "--outer-lr", f"{rate:g}", "--outer-momentum",
+            f"{momentum:g}", *more)
+
+
+def lm_variants(workload):
+    """Also few bits, local steps, and what others publish: DiLoCo (Douillard et al. 2023), SparseLoCo
+    (Sarfi et al. 2025), PowerSGD, 1-bit Adam. Their published intervals, 500 and 30 steps, belong to
+    longer runs: DiLoCo has 16 and 64 here."""
+    rows = adamw_variants(workload)
+    eight = ("tamis-update", 0.08)
+    rows += [
+        Variant("tamis 8 % fp4, matched", sparse(*eight, "--values", "fp4", *MATCHED, "2"), True),
+        Variant("tamis 8 % fp32, matched", sparse(*eight, *MATCHED, "2"), True),
+        Variant("tamis 2.8 % fp2, matched",
+                sparse("tamis-update", 0.028, "--values", "fp2", *MATCHED, "3"), True),
+        Variant("local 17, fp2",
+                local(17, 1, 0.5, "--scheme", "quantized", "--values", "fp2"), True),
+    ]
+    rows += [Variant(f"DiLoCo {steps}", local(steps, 0.7, 0.9, "--scheme", "dense"), True)
+             for steps in (16, 64)]
+    rows.append(Variant("SparseLoCo 30", local(30, 1, 0, *sparse(
+        "topk", 0.03, "--values", "fp2", "--residual-decay", "0.95")), True))
+    rows += [Variant(f"PowerSGD {rank}", ("--scheme", "dense", "--low-rank", str(rank)), rank == 2)
+             for rank in (1, 2, 4, 8)]
+    rows.append(Variant("1-bit Adam", ("--scheme", "dense", "--one-bit", "{warm-up}"), True))
+    return rows
+
+
 VARIANTS = {"momentum": momentum_variants, "adamw": adamw_variants}
+
+
+def variants_of(workload, pattern):
+    """Dense first, to which all others are compared."""
+    characters = (workload.name, workload.optimizer) == ("lm", "adamw")
+    make = lm_variants if characters else VARIANTS[workload.optimizer]
+    return [v for v in make(workload) if v.name == "dense" or re.search(pattern, v.name)]
 
 
 def file_name(workload, variant, rate, seed, steps):
@@ -134,12 +172,13 @@ class Runs:
             return [json.loads(line) for line in lines if line.strip()]
 
     def make(self, workload, variant, rate, seed, steps, path):
+        warm_up = str(steps // 5)
         command = [
             self.train, "--transport", "local", "--ranks", "4", "--quiet", "--workload",
             workload.name, *workload.options, "--batch", "8", "--steps", str(steps), "--eval-every",
             str(max(1, steps // 12)), "--optimizer", workload.optimizer, "--lr", f"{rate:g}",
-            "--warm-up", str(steps // 5), "--lr-decay", "cosine", "--lr-floor", "0.1", "--seed",
-            str(seed), "--json", path + ".part", *variant.args]
+            "--warm-up", warm_up, "--lr-decay", "cosine", "--lr-floor", "0.1", "--seed",
+            str(seed), "--json", path + ".part", *(a.replace("{warm-up}", warm_up) for a in variant.args)]
         run = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if run.returncode != 0:
             if "TAMIS_E_NONFINITE" not in run.stderr:
@@ -192,16 +231,16 @@ def make_row(runs, workload, variant, start):
     return row
 
 
-def make_rows(runs, workload):
+def make_rows(runs, workload, variants):
     rows = []
-    for variant in VARIANTS[workload.optimizer](workload):
+    for variant in variants:
         rows.append(make_row(runs, workload, variant, rows[0].rate if rows else None))
     return rows
 
 
-def make_longer(runs, workload, short):
+def make_longer(runs, workload, variants, short):
     rows = []
-    for variant, row in zip(VARIANTS[workload.optimizer](workload), short):
+    for variant, row in zip(variants, short):
         if variant.longer:
             records = [runs.records(workload, variant, row.rate, seed, LONGER) for seed in SEEDS]
             rows.append(fidelity_report.Row(row.workload, row.optimizer, row.variant, row.rate, {},
@@ -216,16 +255,18 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=sorted({w.name for w in WORKLOADS}))
+    parser.add_argument("--rows", default="", help="only variants whose names match")
     args = parser.parse_args()
     runs = Runs(args.train, os.path.join(args.out, "runs"), args.quick)
     rows = []
     for workload in WORKLOADS:
         if args.only not in (None, workload.name) or (args.quick and not workload.quick_steps):
             continue
-        made = make_rows(runs, workload)
+        variants = variants_of(workload, args.rows)
+        made = make_rows(runs, workload, variants)
         rows += made
         if workload.name == "lm" and not args.quick:
-            rows += make_longer(runs, workload, made)
+            rows += make_longer(runs, workload, variants, made)
         fidelity_report.write(rows, args.out)
     return 0 if all(row.identical for row in rows) else 1
 

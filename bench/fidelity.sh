@@ -4,9 +4,10 @@
 # Does sparse training learn what dense training learns? Workloads x optimizers x schemes x seeds, with
 # tuned learning rates; bench/fidelity.py says how. Tables and plots go to build/fidelity.
 #
-#     bash bench/fidelity.sh [--quick] [--only mlp|cnn|lm] [--no-install]
+#     bash bench/fidelity.sh [--quick] [--only mlp|cnn|lm] [--rows PATTERN] [--no-install]
 #
 #     --quick      few steps, one seed, rates that are not tuned
+#     --rows       dense, and variants whose names match
 #
 # The full form takes hours; if stopped, it resumes where it was.
 set -eu
@@ -21,10 +22,11 @@ install=()
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) options+=(--quick) ;;
+        --rows) options+=(--rows "${2-}"); shift ;;
         --only) options+=(--only "${2-}"); shift ;;
         --no-install) install=(--no-install) ;;
         *)
-            echo "usage: bash bench/fidelity.sh [--quick] [--only mlp|cnn|lm] [--no-install]" >&2
+            echo "usage: bash bench/fidelity.sh [--quick] [--only mlp|cnn|lm] [--rows PATTERN] [--no-install]" >&2
             exit 2
             ;;
     esac

@@ -144,6 +144,33 @@ def plot(rows, path, over):
     plt.close(figure)
 
 
+def frontier(rows, path):
+    """What a variant loses beside dense, over its bytes; means of all seeds that did not diverge."""
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    dense = next(r for r in rows if r.variant == "dense")
+    figure, axes = plt.subplots(figsize=(9, 6))
+    for row in rows:
+        over = 100 * (row.mean() / dense.mean() - 1)
+        if row is dense or math.isnan(over):
+            continue
+        own = row.variant.startswith(("tamis", "local")) and not row.variant.endswith("gradients")
+        axes.plot(100 * row.bytes_share, over, "o" if own else "x",
+                  color="tab:blue" if own else "tab:red")
+        axes.annotate(row.variant, (100 * row.bytes_share, over), xytext=(4, 3),
+                      textcoords="offset points", fontsize=7)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=5)
+    axes.set_xlabel("bytes, % of a dense all-reduce in float32")
+    axes.set_ylabel("validation loss over dense, %")
+    axes.set_title("{}, {}, {} steps".format(*rows[0].group))
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
 def write(rows, folder):
     parts = ["# Fidelity\n"]
     for (workload, optimizer, steps), group in groups(rows).items():
@@ -153,6 +180,10 @@ def write(rows, folder):
                      f"{first['parameters']} parameters, metric {first['metric']}, mean of seeds "
                      f"{', '.join(map(str, seeds))}\n")
         parts.append(table(group))
+        if group[0].is_loss:
+            name = f"{workload}-{optimizer}-{steps}-frontier.png"
+            frontier(group, os.path.join(folder, name))
+            parts.append(f"![what is lost over bytes]({name})\n")
         for over in ("step", "wire_bytes"):
             name = f"{workload}-{optimizer}-{steps}-{over}.png"
             plot(group, os.path.join(folder, name), over)

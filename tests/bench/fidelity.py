@@ -83,13 +83,18 @@ class Rows(unittest.TestCase):
 
     def test_longer_runs_have_the_rate_that_was_tuned_and_all_seeds(self):
         runs = Valley(0.005)
+        variants = fidelity.variants_of(LM, "")
         short = [fidelity_report.Row("lm", "adamw", v.name, 0.007, {}, [[summary(1.0)]])
-                 for v in fidelity.adamw_variants(LM)]
-        rows = fidelity.make_longer(runs, LM, short)
+                 for v in variants]
+        rows = fidelity.make_longer(runs, LM, variants, short)
         self.assertEqual([len(row.values) for row in rows], [len(fidelity.SEEDS)] * len(rows))
         self.assertEqual([r.variant for r in rows],
-                         [v.name for v in fidelity.adamw_variants(LM) if v.longer])
+                         [v.name for v in variants if v.longer])
         self.assertEqual((set(runs.made), runs.lengths), ({0.007}, {fidelity.LONGER}))
+
+    def test_some_rows_are_those_whose_names_match_and_dense(self):
+        names = [v.name for v in fidelity.variants_of(LM, "^PowerSGD [12]|^DiLoCo 6")]
+        self.assertEqual(names, ["dense", "DiLoCo 64", "PowerSGD 1", "PowerSGD 2"])
 
     def test_runs_with_other_options_have_other_names(self):
         other = fidelity.Variant(DENSE.name, (*DENSE.args, "--beta1", "0"))
@@ -131,7 +136,7 @@ class Program(unittest.TestCase):
             out.write("the quick brown fox jumps over the lazy dog, and over it again. " * 40)
         with open(program, "w", encoding="utf-8") as out:
             out.write(f'#!/bin/sh\necho run >>"{folder}/log"\nexec "{TRAIN}" "$@" --stop 2 --data '
-                      f'"{text}" --layers 1 --width 8 --heads 2 --context 8 {" ".join(more)}\n')
+                      f'"{text}" --layers 1 --width 40 --heads 2 --context 8 {" ".join(more)}\n')
         os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
         return program
 
@@ -139,7 +144,8 @@ class Program(unittest.TestCase):
         program = self.program(folder, *more)
         with mock.patch.object(sys, "argv", ["", "--train", program, "--out", folder, "--quick",
                                              "--only", "lm"]), \
-                mock.patch.object(fidelity_report, "plot"):
+                mock.patch.object(fidelity_report, "plot"), \
+                mock.patch.object(fidelity_report, "frontier"):
             return fidelity.main()
 
     def test_the_quick_form_has_a_row_of_every_variant_and_makes_no_run_twice(self):
@@ -147,7 +153,7 @@ class Program(unittest.TestCase):
             self.assertEqual(self.run_main(folder), 0)
             with open(os.path.join(folder, "fidelity.md"), encoding="utf-8") as report:
                 text = report.read()
-            names = [variant.name for variant in fidelity.adamw_variants(LM)]
+            names = [variant.name for variant in fidelity.lm_variants(LM)]
             for name in names:
                 self.assertIn(f"\n| {name} | ", text)
             self.assertEqual(self.run_main(folder), 0)
