@@ -10,13 +10,18 @@ void tam_united_close(void *self, bool lingers) {
     tam_free(u);
 }
 
+/* A column's calls are those of all columns, which may have other counts. */
 static tam_wire_sum choose_sum(const tam_bucket_view *v) {
+    bool column = v->slice->nlocal > 1;
     tamis_wire_type up = tam_wire_resolve(v->config->wire_type);
     tamis_wire_type down = tam_wire_resolve_sum(v->config->wire_type_sum, up);
     return (tam_wire_sum){.up = tam_wire_of(up),
                           .down = tam_wire_of(down),
                           .nranks = v->nranks,
-                          .gathers = v->gathers};
+                          .first = v->slice->local,
+                          .stride = v->slice->nlocal,
+                          .gathers = v->gathers && !column,
+                          .steady = column};
 }
 
 tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size_t most,
@@ -36,6 +41,8 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size
         tam_united_close(u, false);
         return status;
     }
+    size_t gathers = tam_wire_sum_gathers(&u->sum);
+    view->gather_max = gathers > view->gather_max ? gathers : view->gather_max;
     *out = u;
     return TAMIS_OK;
 }

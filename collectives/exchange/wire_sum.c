@@ -45,6 +45,7 @@ tamis_status tam_wire_sum_open(tam_wire_sum *s, size_t most) {
     size_t slice = whole_blocks(most / s->nranks + 1), ranks = s->nranks;
     if (!tam_wire_sum_rounds(s))
         return TAMIS_OK;
+    s->most = most / s->nranks + (most % s->nranks > 0);
     s->piece = slice < PIECE_MOST ? slice : PIECE_MOST;
     size_t up = message_bytes(s->up, s->piece), down = message_bytes(s->down, s->piece);
     size_t message = ranks * (up > down ? up : down);
@@ -58,6 +59,13 @@ tamis_status tam_wire_sum_open(tam_wire_sum *s, size_t most) {
         return TAMIS_OK;
     return tam_fail(TAMIS_E_NOMEM, "no memory to sum %zu values of %zu bytes at a time", s->piece,
                     message);
+}
+
+size_t tam_wire_sum_gathers(const tam_wire_sum *s) {
+    if (!tam_wire_sum_rounds(s))
+        return 0;
+    return s->gathers ? s->nranks * message_bytes(s->up, s->piece)
+                      : message_bytes(s->down, s->piece);
 }
 
 void tam_wire_sum_close(tam_wire_sum *s, bool lingers) {
@@ -99,9 +107,13 @@ static void encode_all(const step *s) {
     }
 }
 
+static uint32_t name_of(const step *s, uint32_t r) {
+    return s->sum->first + r * s->sum->stride;
+}
+
 static tamis_status refuse(const step *s, uint32_t r, const char *why) {
     return tam_fail(TAMIS_E_PROTOCOL, "values of rank %u, as received by rank %u, were refused: %s",
-                    r, s->link->rank, why);
+                    name_of(s, r), name_of(s, s->link->rank), why);
 }
 
 /* The piece of one slice from all ranks, `stride` bytes apart, in rank order. */
@@ -185,7 +197,7 @@ static tamis_status sum_own(const step *s) {
 
 tamis_status tam_wire_sum_run(tam_wire_sum *w, tam_link *link, float *values, size_t count,
                               float *errors) {
-    size_t longest = count / link->nranks + (count % link->nranks > 0);
+    size_t longest = w->steady ? w->most : count / link->nranks + (count % link->nranks > 0);
     if (!tam_wire_sum_rounds(w))
         return link->transport->allreduce_sum(link->self, values, count, &link->call);
     for (size_t at = 0; at < longest; at += w->piece) {

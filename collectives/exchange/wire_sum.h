@@ -22,17 +22,24 @@
 typedef struct tam_wire_sum {
     const tam_wire *up, *down; /* of values, of sums */
     uint32_t nranks;
-    bool gathers; /* everybody adds up everything */
-    size_t piece; /* values of a slice that travel at a time, a multiple of a block */
+    uint32_t first, stride; /* rank i of the link is the communicator's first + i * stride */
+    bool gathers;           /* everybody adds up everything */
+    bool steady;            /* each sum makes as many calls, however many values it has */
+    size_t piece;           /* values of a slice that travel at a time, a multiple of a block */
+    size_t most;            /* of a slice */
     unsigned char *send, *recv;
     size_t *send_at, *recv_at; /* [nranks + 1] */
     float *sums, *came;        /* [piece] */
 } tam_wire_sum;
 
-/** Takes all memory that sums of at most `most` values need. Close it in any case. */
+/** Takes all memory that sums of at most `most` values need. Set all but pieces and memory before;
+ * close it in any case. */
 tamis_status tam_wire_sum_open(tam_wire_sum *sum, size_t most);
 /** @param  lingers  the transport may still use what it was given, which stays */
 void tam_wire_sum_close(tam_wire_sum *sum, bool lingers);
+
+/** The most bytes that a rank gives to one all-gather. */
+size_t tam_wire_sum_gathers(const tam_wire_sum *sum);
 
 /** Whether values or sums are rounded: else nobody needs `errors`. */
 static inline bool tam_wire_sum_rounds(const tam_wire_sum *sum) {

@@ -55,10 +55,6 @@ static bool nodes_and_scheme(const tamis_reducer *r) {
             r->scheme.ownership == TAM_OWN_ALL);
 }
 
-static bool nodes_and_rounding(const tamis_reducer *r) {
-    return by_nodes(r) && rounds(r);
-}
-
 static bool nodes_and_device(const tamis_reducer *r) {
     return by_nodes(r) && r->config.device != TAMIS_DEVICE_CPU;
 }
@@ -138,9 +134,6 @@ static const struct row {
       "shared ownership, learned counts or an exchange other than union",
       "nodes need exact counts of exclusive owners; use tamis"},
      nodes_and_scheme},
-    {{0, create, "ranks_per_node", "a wire_type that rounds",
-      "nodes sum only float32; use float32"},
-     nodes_and_rounding},
     {{0, create, "ranks_per_node", "device cuda",
       "nodes sum gradients in host memory; use device cpu"},
      nodes_and_device},

@@ -170,6 +170,7 @@ enum { N = 1000, SIZE = 2, NODES = 3, STEPS = 8, SLICE = N / SIZE };
 
 typedef struct oracle {
     uint32_t slice; /* of the flat run */
+    tamis_wire_type wire, sums;
     float results[STEPS][N], residuals[STEPS][NODES][N];
 } oracle;
 
@@ -185,12 +186,15 @@ static void sum_of_node(uint32_t node, uint32_t step, float *out) {
 
 static tamis_status create_one_segment(test_rank *self, size_t length, uint32_t ranks_per_node,
                                        tamis_reducer **out) {
+    const oracle *o = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_segment segment = {"all", length};
     tamis_layout *layout = NULL;
     config.density = 0.1;
     config.op = TAMIS_OP_SUM;
     config.ranks_per_node = ranks_per_node;
+    config.wire_type = o->wire;
+    config.wire_type_sum = o->sums;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
     if (status == TAMIS_OK)
         status = tamis_reducer_create(self->comm, layout, &config, out);
@@ -244,11 +248,14 @@ static void run_nodes(test_rank *self) {
 static void test_a_slice_is_a_flat_reducer_on_sums_of_nodes(void **state) {
     static oracle o;
     (void)state;
-    test_context("slices by themselves");
-    for (o.slice = 0; o.slice < SIZE; o.slice++)
-        ranks_run(NODES, 0, run_slice, &o);
-    test_context("slices of nodes");
-    ranks_run(NODES * SIZE, 0, run_nodes, &o);
+    for (o.wire = TAMIS_WIRE_AUTO; o.wire < TAMIS_WIRE_END; o.wire++) {
+        o.sums = o.wire == TAMIS_WIRE_FP2 ? TAMIS_WIRE_FP2 : TAMIS_WIRE_AUTO;
+        test_context("wire %d: slices by themselves", (int)o.wire);
+        for (o.slice = 0; o.slice < SIZE; o.slice++)
+            ranks_run(NODES, 0, run_slice, &o);
+        test_context("wire %d: slices of nodes", (int)o.wire);
+        ranks_run(NODES * SIZE, 0, run_nodes, &o);
+    }
 }
 
 int main(void) {

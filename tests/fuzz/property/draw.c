@@ -188,7 +188,6 @@ static void make_fit(dice *d, fuzz_case *c) {
         o->index_format = TAMIS_INDEX_AUTO;
     if (o->ranks_per_node > 1) {
         snprintf(c->scheme, sizeof c->scheme, "%s", chance(d, 70) ? "tamis" : "cltk");
-        o->wire_type = o->wire_type_sum = TAMIS_WIRE_AUTO;
         c->updates = false;
         memset(c->rows, 0, sizeof c->rows);
     }
