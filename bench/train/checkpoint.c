@@ -326,16 +326,19 @@ static void collect(trainer *t, const char *prefix, const header *first, content
         end(&s, out, i);
 }
 
-/* What ranks have changed since an exchange is on the ranks that saved. */
+/* What ranks have changed since an exchange is on the ranks that saved. Steps beside it, as many in
+ * every round, are dropped: parameters are the base. */
 static void give_local_steps(trainer *t, const content *c) {
     tamis_local_stats stats = TAMIS_LOCAL_STATS_INIT;
     bench_try(t->group, tamis_local_load(t->local.handle, c->parts[LOCAL], c->header.parts[LOCAL]),
               "cannot load the local steps");
     bench_try(t->group, tamis_local_stats_read(t->local.handle, &stats), "local steps");
-    if (c->header.nranks != t->group->nranks && stats.position > 0)
+    if (c->header.nranks != t->group->nranks &&
+        (stats.under_way || stats.position > t->settings->local_delay))
         bench_fail(t->group,
                    "cannot resume with %u ranks from files of %llu: they were saved %u local steps "
-                   "after an exchange; save right after one (a multiple of --local-steps)",
+                   "after an exchange; save right after one (at a multiple of --local-steps, plus "
+                   "--local-delay)",
                    t->group->nranks, (unsigned long long)c->header.nranks, stats.position);
     local_steps_resume(&t->local);
 }

@@ -63,17 +63,18 @@ const float *local_steps_base(const local_steps *l) {
     return base;
 }
 
-uint64_t local_steps_count(local_steps *l, bool *ended) {
+local_steps_news local_steps_count(local_steps *l) {
     tamis_local_stats stats = TAMIS_LOCAL_STATS_INIT;
     bench_try(l->group, tamis_local_stats_read(l->handle, &stats), "figures of local steps");
-    uint64_t sent = stats.wire_bytes_total - l->wire_bytes;
-    *ended = stats.rounds > l->rounds && !stats.under_way;
+    local_steps_news news = {.wire_bytes = stats.wire_bytes_total - l->wire_bytes,
+                             .ended = stats.rounds > l->rounds,
+                             .under_way = stats.under_way,
+                             .density = stats.density};
     l->rounds = stats.rounds;
     l->wire_bytes = stats.wire_bytes_total;
-    return sent;
+    return news;
 }
 
 void local_steps_resume(local_steps *l) {
-    bool ended;
-    local_steps_count(l, &ended);
+    local_steps_count(l);
 }

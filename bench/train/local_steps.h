@@ -32,10 +32,15 @@ void local_steps_step(local_steps *l);
 /** The model that all ranks have in common. */
 const float *local_steps_base(const local_steps *l);
 
-/** Bytes that this rank has sent since the last call.
- * @param ended  [out]  whether a round has ended since, and none is under way, so that the reducer
- *                      tells the figures of its exchange */
-uint64_t local_steps_count(local_steps *l, bool *ended);
+/** What has happened since the last call. */
+typedef struct local_steps_news {
+    uint64_t wire_bytes; /* sent by this rank */
+    bool ended;          /* a round has, and */
+    bool under_way;      /* the next one has begun: the reducer does not tell figures now */
+    double density;      /* of the last round */
+} local_steps_news;
+
+local_steps_news local_steps_count(local_steps *l);
 
 /** Forget what was counted before a state was loaded. */
 void local_steps_resume(local_steps *l);

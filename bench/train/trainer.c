@@ -280,31 +280,36 @@ static void update(trainer *t) {
     optimizer_update(&t->optimizer, &t->work, &pace, t->grad, t->params);
 }
 
+static void count_density(train_tally *tally, double density) {
+    tally->exchanges++;
+    tally->density_sum += density;
+    tally->density_min = fmin(tally->density_min, density);
+    tally->density_max = fmax(tally->density_max, density);
+}
+
 static void count_exchange(trainer *t) {
     train_tally *tally = &t->tally;
     exchange_stats(&t->exchange, &t->last);
     const tamis_stats *stats = &t->last;
-    tally->exchanges++;
+    count_density(tally, stats->density);
     tally->accumulate_s += stats->accumulate_s;
     tally->cut_s += stats->cut_s;
     tally->exchange_s += stats->exchange_s;
     tally->apply_s += stats->apply_s;
     tally->wait_s += stats->wait_s;
     tally->rescans += stats->rescans;
-    tally->density_sum += stats->density;
-    tally->density_min = fmin(tally->density_min, stats->density);
-    tally->density_max = fmax(tally->density_max, stats->density);
     tally->count_exact = tally->count_exact && stats->selected == stats->target;
 }
 
 /* With local steps most steps exchange nothing; momenta of one bit travel without a reducer. */
 static void count_sent(trainer *t) {
     if (t->local.handle) {
-        bool ended;
-        uint64_t bytes = local_steps_count(&t->local, &ended);
-        if (ended)
+        local_steps_news news = local_steps_count(&t->local);
+        if (news.ended && news.under_way)
+            count_density(&t->tally, news.density);
+        else if (news.ended)
             count_exchange(t);
-        t->last.wire_bytes = bytes;
+        t->last.wire_bytes = news.wire_bytes;
     } else if (one_bit_begins(&t->one_bit, t->settings, t->step - 1)) {
         t->last.wire_bytes = t->one_bit.wire_bytes;
     } else {

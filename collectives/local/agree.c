@@ -11,6 +11,7 @@
 typedef struct standing {
     tam_consensus_head head;
     uint64_t version, length, steps, steps_max, delay, offset, lr, momentum, wait_share;
+    uint64_t ratio;
     uint64_t reducer, reducer_step, position, round, vectors;
     double step_s, wait_s; /* of this rank; wait_s is negative if it is not known */
 } standing;
@@ -30,6 +31,7 @@ static const tam_consensus_field common[] = {
     {"outer lr", SHOWN(lr), TAM_SHOWS_REAL},
     {"outer momentum", SHOWN(momentum), TAM_SHOWS_REAL},
     {"wait_share", SHOWN(wait_share), TAM_SHOWS_REAL},
+    {"time of an exchange in local steps", SHOWN(ratio), TAM_SHOWS_REAL},
     {"step of the reducer", SHOWN(reducer_step), TAM_SHOWS_NUMBER},
     {"number of local steps since the last exchange", SHOWN(position), TAM_SHOWS_NUMBER},
     {"state of the round", SHOWN(round), TAM_SHOWS_NUMBER},
@@ -59,6 +61,7 @@ static void describe(const tamis_local *l, standing *out) {
     out->lr = tam_bits64(c->lr);
     out->momentum = tam_bits64(c->momentum);
     out->wait_share = tam_bits64(c->wait_share);
+    out->ratio = tam_bits64(l->pace.ratio);
     out->reducer = l->reducer->serial;
     out->reducer_step = l->reducer->step;
     out->position = l->position;

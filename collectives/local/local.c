@@ -6,15 +6,19 @@
 
 #include "lib/base/fenv.h"
 
+#include <float.h>
+#include <stdlib.h>
+
 /* -- creation --------------------------------------------------------------------------------- */
 
 static tamis_status check_steps(const tamis_local_config *c) {
     if (c->steps == 0 || c->steps > TAM_LOCAL_STEPS_MAX)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_config.steps is %u, not 1 to %d", c->steps,
                         TAM_LOCAL_STEPS_MAX);
-    if (c->steps_max > 0 && c->steps_max < c->steps)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_config.steps_max is %u, less than steps, %u",
-                        c->steps_max, c->steps);
+    if (c->steps_max > 0 && (c->steps_max < c->steps || c->steps_max > TAM_LOCAL_STEPS_MAX))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_local_config.steps_max is %u, not 0 and not from steps, %u, to %d",
+                        c->steps_max, c->steps, TAM_LOCAL_STEPS_MAX);
     if (c->delay > c->steps)
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_local_config.delay is %u, more than steps, %u: exchanges would "
@@ -29,10 +33,12 @@ static tamis_status check_steps(const tamis_local_config *c) {
 
 static tamis_status check_config(const tamis_local_config *c) {
     TAM_TRY(check_steps(c));
-    if (!tam_positive_upto(c->lr, 100.0))
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_config.lr is %.9g, not in (0, 100]", c->lr);
-    if (!tam_within(c->momentum, 0.0, 1.0) || c->momentum >= 1.0)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_config.momentum is %.9g, not in [0, 1)",
+    if (!tam_within(c->lr, (double)FLT_MIN, 100.0))
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_local_config.lr is %.9g, not a float32 over 0 and up to 100", c->lr);
+    if (!tam_within(c->momentum, 0.0, 1.0) || (float)c->momentum >= 1.0f)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_local_config.momentum is %.9g, not in [0, 1) as a float32",
                         c->momentum);
     if (!tam_within(c->wait_share, 0.0, 1.0) || c->wait_share >= 1.0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_config.wait_share is %.9g, not in [0, 1)",
@@ -52,9 +58,39 @@ tamis_status tam_local_check_params(const tamis_local *l, float *const *params, 
     return TAMIS_OK;
 }
 
+typedef struct place {
+    const float *begin, *end;
+} place;
+
+static int compare_places(const void *a, const void *b) {
+    const place *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* Of memory that is given twice one part would be the base, the other one not. */
+static tamis_status check_overlap(const tamis_layout *layout, float *const *params) {
+    place *places = tam_alloc_array(layout->nsegments, sizeof *places);
+    uint32_t bad = 0;
+    if (!places)
+        return tam_fail(TAMIS_E_NOMEM, "no memory to compare %u segments", layout->nsegments);
+    for (uint32_t s = 0; s < layout->nsegments; s++)
+        places[s] = (place){params[s], params[s] + (layout->begins[s + 1] - layout->begins[s])};
+    qsort(places, layout->nsegments, sizeof *places, compare_places);
+    for (uint32_t s = 1; s < layout->nsegments; s++)
+        bad += places[s].begin < places[s - 1].end;
+    tam_free(places);
+    if (bad == 0)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_ARGUMENT,
+                    "tamis_local_create: params of %u segments overlap others; give what is shared "
+                    "once",
+                    bad);
+}
+
 static tamis_status take_params(tamis_local *l, float *const *params) {
     const tamis_layout *layout = l->reducer->layout;
     TAM_TRY(tam_local_check_params(l, params, "tamis_local_create"));
+    TAM_TRY(check_overlap(layout, params));
     for (uint32_t s = 0; s < layout->nsegments; s++) {
         uint64_t begin = layout->begins[s], length = layout->begins[s + 1] - begin;
         for (uint64_t i = 0; i < length; i++) {
@@ -139,7 +175,8 @@ void tamis_local_destroy(tamis_local *l) {
         tam_local_arrive(l);
     tam_free(l->snapshot);
     tam_free(l->momentum);
-    tam_free(l->d);
+    if (!tam_reducer_lingers(l->reducer)) /* the transport may still write into it */
+        tam_free(l->d);
     tam_free(l->base);
     tam_free(l);
 }
@@ -149,13 +186,11 @@ void tamis_local_destroy(tamis_local *l) {
 tamis_status tamis_local_set_steps(tamis_local *l, uint32_t steps) {
     if (!l)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_set_steps: local is NULL");
-    if (l->config.wait_share > 0.0)
-        return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "tamis_local_set_steps: steps cannot be set, wait_share chooses them");
     if (steps == 0 || steps < l->config.delay || steps > TAM_LOCAL_STEPS_MAX)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_local_set_steps: steps is %u, not %u to %d", steps,
                         l->config.delay > 1 ? l->config.delay : 1, TAM_LOCAL_STEPS_MAX);
     l->config.steps = steps;
+    l->pace = (tam_outer_pace){0};
     return TAMIS_OK;
 }
 

@@ -25,7 +25,7 @@ typedef enum tam_round {
     TAM_ROUND_IDLE,
     TAM_ROUND_UNDER_WAY,
     TAM_ROUND_ARRIVED, /* d is the mean over ranks */
-    TAM_ROUND_FAILED   /* d is what the residual has not taken */
+    TAM_ROUND_FAILED   /* d is what the residual has not taken; if `kept`, params hold all */
 } tam_round;
 
 /** Since the last agreement. */
@@ -45,7 +45,8 @@ struct tamis_local {
     float *d;
     float *snapshot; /* params when the exchange began; NULL without a delay */
     tam_round round;
-    tamis_status outcome; /* of a failed round; OK if the reducer skipped it, */
+    bool kept;            /* a failed round without a residual: it has taken nothing */
+    tamis_status outcome; /* of a failed round; OK if the reducer skipped it, or it was loaded, */
     char sentence[512];   /* which says why */
     uint32_t position;    /* local steps since the last exchange began */
     uint64_t expected;    /* step of the reducer, which nobody else may step */

@@ -8,18 +8,20 @@
  * before it changes the handle.
  */
 #include "collectives/local/local.h"
+#include "collectives/reducer/undo.h"
 
 #include <stdio.h>
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b2d657461747453) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0c2d657461747453) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 typedef struct header {
     uint64_t magic, byte_order, bytes;
     uint64_t length, delay, has_momentum;
     uint64_t rank, nranks;
-    uint64_t steps, position, round; /* never under way */
+    uint64_t steps, position;
+    uint64_t round, kept; /* never under way; kept: of a failed one */
     uint64_t reducer_step;
     uint64_t rounds, lost_rounds;
     double ratio;
@@ -95,6 +97,7 @@ tamis_status tamis_local_save(tamis_local *l, void *memory, size_t bytes) {
         .steps = l->config.steps,
         .position = l->position,
         .round = l->round,
+        .kept = l->round == TAM_ROUND_FAILED && l->kept,
         .reducer_step = l->expected,
         .rounds = l->stats.rounds,
         .lost_rounds = l->stats.lost_rounds,
@@ -128,8 +131,9 @@ static tamis_status check_values(const header *h) {
     bool steps = h->steps >= 1 && h->steps <= TAM_LOCAL_STEPS_MAX && h->steps >= h->delay;
     bool round = h->round == TAM_ROUND_IDLE ||
                  (h->delay > 0 && (h->round == TAM_ROUND_ARRIVED || h->round == TAM_ROUND_FAILED));
-    return steps && round && h->position <= UINT32_MAX ? TAMIS_OK
-                                                       : refuse("its numbers are out of range");
+    return steps && round && h->kept <= 1 && h->position <= UINT32_MAX
+               ? TAMIS_OK
+               : refuse("its numbers are out of range");
 }
 
 static tamis_status check_same(const char *what, uint64_t saved, uint64_t here) {
@@ -160,7 +164,8 @@ static tamis_status check_owner(const tamis_local *l, const header *h) {
 /* tamis_reducer_align has taken back the step of a round that arrived here: what this rank sent is
  * in its residual again. */
 static bool taken_back(const tamis_local *l, const header *h) {
-    return h->round == TAM_ROUND_ARRIVED && l->reducer->step + 1 == h->reducer_step;
+    return h->round == TAM_ROUND_ARRIVED && l->reducer->step + 1 == h->reducer_step &&
+           tam_undo_way(l->reducer) == TAM_WAY_TAKEN;
 }
 
 static tamis_status check_step(const tamis_local *l, const header *h) {
@@ -181,6 +186,7 @@ static void take(tamis_local *l, const header *h, const unsigned char *parts) {
     l->config.steps = (uint32_t)h->steps;
     l->position = (uint32_t)h->position;
     l->round = back ? TAM_ROUND_FAILED : (tam_round)h->round;
+    l->kept = back ? !l->reducer->acc : h->kept != 0;
     if (back)
         memset(l->d, 0, each);
     l->outcome = TAMIS_OK;

@@ -41,6 +41,7 @@ static void leave(tamis_local *l, float *const *params) {
 
 static void fail(tamis_local *l, tamis_status status) {
     l->round = TAM_ROUND_FAILED;
+    l->kept = !l->reducer->acc && tamis_status_loss(status) == TAMIS_LOST_COMM;
     l->outcome = status;
     snprintf(l->sentence, sizeof l->sentence, "%s", status != TAMIS_OK ? tamis_last_error() : "");
 }
@@ -84,6 +85,7 @@ static tamis_status apply(tamis_local *l, float *const *params) {
         bad += seen.bad;
     }
     l->round = TAM_ROUND_IDLE;
+    l->stats.density = l->reducer->stats.density;
     l->stats.outer_norm = sqrt(square);
     l->stats.rounds++;
     if (bad == 0)
@@ -94,10 +96,8 @@ static tamis_status apply(tamis_local *l, float *const *params) {
                     (unsigned long long)bad);
 }
 
-/* Without a residual a failed exchange has taken nothing that params do not still hold. */
 static tamis_status give_back(tamis_local *l, float *const *params) {
-    bool kept = !l->reducer->acc && tamis_status_loss(l->outcome) == TAMIS_LOST_COMM;
-    for (uint32_t s = 0; s < l->reducer->layout->nsegments && !kept; s++) {
+    for (uint32_t s = 0; s < l->reducer->layout->nsegments && !l->kept; s++) {
         part p = part_of(l, params, s);
         tam_outer_return(p.base, p.d, p.snapshot, p.n, p.params);
     }

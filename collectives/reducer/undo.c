@@ -190,7 +190,7 @@ static bool list_valid(const tam_bucket *b, const undo_list *list) {
 
 bool tam_undo_valid(const tamis_reducer *r, const void *record) {
     const tam_undo *undo = record;
-    bool valid = undo->way <= TAM_WAY_DROPPED;
+    bool valid = undo->way < TAM_WAYS;
     for (uint32_t i = 0; i < r->nbuckets && valid && undo->way == TAM_WAY_BACK; i++)
         valid = list_valid(&r->buckets[i], list_in(&r->buckets[i], record));
     return valid;
@@ -251,6 +251,6 @@ static tamis_status give_back_all(tam_bucket *b, float *scratch) {
 tamis_status tam_undo_go_back(tamis_reducer *r, float *scratch) {
     for (uint32_t i = 0; i < r->nbuckets; i++)
         TAM_TRY(give_back_all(&r->buckets[i], scratch));
-    tam_undo_lose(r, TAM_WAY_NONE);
+    tam_undo_lose(r, TAM_WAY_TAKEN);
     return tam_snapshot_return(r, tam_undo_snapshot(r));
 }

@@ -26,10 +26,12 @@
 
 /** Whether there is a way back, or why not. */
 typedef enum tam_way {
-    TAM_WAY_NONE, /* no step was applied, it was taken back, or a device ran it */
+    TAM_WAY_NONE, /* no step was applied, or a device ran it */
     TAM_WAY_BACK,
-    TAM_WAY_LONG,   /* the step had more entries than the record has room for */
-    TAM_WAY_DROPPED /* entries were dropped that the record does not hold */
+    TAM_WAY_LONG,    /* the step had more entries than the record has room for */
+    TAM_WAY_DROPPED, /* entries were dropped that the record does not hold */
+    TAM_WAY_TAKEN,   /* the step was taken back */
+    TAM_WAYS
 } tam_way;
 
 struct tam_undo {

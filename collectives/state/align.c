@@ -25,6 +25,7 @@ static const char *const why_not[] = {
     [TAM_WAY_BACK] = "",
     [TAM_WAY_LONG] = "that step sent more entries than a record has room for",
     [TAM_WAY_DROPPED] = "that step dropped sums that were not finite",
+    [TAM_WAY_TAKEN] = "it went back already",
 };
 
 static const standing *of(const unsigned char *records, uint32_t rank) {
@@ -68,7 +69,7 @@ static tamis_status judge(const unsigned char *records, uint32_t nranks) {
                 "tamis_reducer_align: rank %u is at step %llu, but rank %u at step %llu cannot go "
                 "back one step: %s; load older states",
                 low, (unsigned long long)least, r, (unsigned long long)of(records, r)->step,
-                of(records, r)->way <= TAM_WAY_DROPPED ? why_not[of(records, r)->way] : "");
+                of(records, r)->way < TAM_WAYS ? why_not[of(records, r)->way] : "");
     }
     return TAMIS_OK;
 }

@@ -56,7 +56,7 @@ typedef struct tamis_local_config {
     uint32_t steps_max; /* the most that wait_share may make of it; 0: 16 * steps */
     uint32_t delay;     /* local steps beside an exchange, at most `steps` */
     uint32_t offset;    /* the first round is so many steps shorter: fragments; less than `steps` */
-    double lr;          /* outer, over 0, at most 100 */
+    double lr;          /* outer, over 0, at most 100; computed in float32, as */
     double momentum;    /* outer, in [0, 1); 0: plain SGD */
     double wait_share;  /* H follows what is measured, so that ranks spend at most this share of
                            their time waiting in tamis_local_step; under 1. 0: H stays, and all
@@ -102,7 +102,8 @@ TAMIS_CHECKED tamis_status tamis_local_preset(const char *name, tamis_reducer_co
  * communicator of one rank of each group).
  *
  * Collective: yes
- * Shape:      params: one pointer per segment of the reducer's layout, float32[its length], finite
+ * Shape:      params: one pointer per segment of the reducer's layout, float32[its length], finite;
+ *             no two overlap
  * Errors:     ARGUMENT, STATE (a step is under way), NOMEM, UNSUPPORTED, MISMATCH: nothing is lost;
  *             all else: the comm
  */
@@ -135,10 +136,11 @@ TAMIS_API void tamis_local_destroy(tamis_local *local);
 TAMIS_CHECKED tamis_status tamis_local_step(tamis_local *local, float *const *params);
 
 /**
- * Change H from here on: at least the delay, at least 1.
+ * Change H from here on: at least the delay, at least 1. With wait_share it goes on from there, and
+ * forgets what it measured.
  *
  * Collective: all ranks must ask the same after the same step; the next round notices if not
- * Errors:     ARGUMENT; UNSUPPORTED: wait_share chooses it. No effect
+ * Errors:     ARGUMENT: no effect
  */
 TAMIS_CHECKED tamis_status tamis_local_set_steps(tamis_local *local, uint32_t steps);
 
@@ -158,11 +160,12 @@ typedef struct tamis_local_stats {
     uint32_t position;    /* local steps since the last exchange began */
     uint32_t under_way;   /* 1: an exchange was begun and is not collected */
     uint64_t wire_bytes_total; /* sent by this rank: exchanges and comparisons */
+    double density;       /* entries in the result of the last exchange / n; 0: none was applied */
     double outer_norm;    /* L2 norm of the last change of the base */
     double drift_norm;    /* of the last d of this rank */
     double step_s;        /* mean time of a local step, last round: of this rank */
     double wait_s;        /* time in tamis_local_step, last round */
-    double waiting_share; /* of the ranks' time, running mean; 0: unknown */
+    double waiting_share; /* of the ranks' time, last round; 0: unknown */
 } tamis_local_stats;
 
 #define TAMIS_LOCAL_STATS_INIT TAMIS_INIT(tamis_local_stats, )
@@ -175,17 +178,25 @@ TAMIS_CHECKED tamis_status tamis_local_stats_read(const tamis_local *local, tami
  * the rank's own optimizer are saved separately, at the same step. A run then continues bit for
  * bit, except that measured times are forgotten.
  *
- * After an error that lost the communicator: save, restore reducer and handle from the same step,
- * and, between the two, tamis_reducer_align. If no round was under way, the state of any rank
- * serves for all, also for another number of ranks; params of a new rank are the base.
+ * After an error that lost the communicator: save on all ranks. In a new one restore each rank's
+ * reducer, tamis_reducer_align, and restore its handle. Ranks that alone had applied a round went
+ * back: their own state of the handle is refused as FORMAT, for the base has moved. Restore that of
+ * a rank that had not applied it, and put
+ *
+ *     params += restored base - own base        (tamis_local_base before and after)
+ *
+ * What they had changed is in their residual again; with scheme dense, which has none, it is lost.
+ * If no round was under way, the state of any rank serves for all, also for another number of
+ * ranks; params of a new rank are the base.
  */
 
 /** Bytes of the state, constant over the life of a handle. Errors: ARGUMENT. */
 TAMIS_CHECKED tamis_status tamis_local_bytes(const tamis_local *local, size_t *out);
 
 /**
- * Write the state. Waits for an exchange under way, whose result is then part of the state; if that
- * fails, the state says so, and the next tamis_local_step or a loaded one reports it.
+ * Write the state. Waits for an exchange under way, whose result is then part of the state. If that
+ * fails, the next tamis_local_step reports it; a handle that loads the state gives back what the
+ * round has not taken, and counts a lost round.
  *
  * @param  memory  [out]  any alignment
  * @param  bytes   [in]   from tamis_local_bytes
@@ -200,7 +211,8 @@ TAMIS_CHECKED tamis_status tamis_local_save(tamis_local *local, void *memory, si
  *
  * Collective: no, but all ranks must load the same step; the next round notices if they did not
  * Errors:     ARGUMENT, STATE (an exchange is under way), NOMEM, FORMAT (damaged; of another
- *             length, configuration or rank; the reducer is at another step): no effect
+ *             length, delay or rank, or with and without momentum; the reducer is at another
+ *             step): no effect
  */
 TAMIS_CHECKED tamis_status tamis_local_load(tamis_local *local, const void *memory, size_t bytes);
 

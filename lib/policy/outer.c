@@ -36,8 +36,10 @@ tam_outer_seen tam_outer_step(tam_outer how, const float *mean, uint64_t n, floa
 }
 
 void tam_outer_follow(const float *base, const float *since, uint64_t n, float *params) {
-    for (uint64_t i = 0; i < n; i++)
-        params[i] = since ? base[i] + (params[i] - since[i]) : base[i];
+    for (uint64_t i = 0; i < n; i++) {
+        float own = since ? base[i] + (params[i] - since[i]) : base[i];
+        params[i] = isfinite(own) ? own : base[i];
+    }
 }
 
 void tam_outer_return(const float *base, const float *left, const float *since, uint64_t n,

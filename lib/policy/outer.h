@@ -25,7 +25,8 @@ tam_outer_seen tam_outer_difference(const float *base, const float *params, uint
 /** m = mu m + mean; base -= lr (mean + mu m). @param m  NULL if mu is 0 */
 tam_outer_seen tam_outer_step(tam_outer how, const float *mean, uint64_t n, float *m, float *base);
 
-/** params = base + (params - since). @param since  NULL: params = base */
+/** params = base + (params - since); the base where that is not finite.
+ * @param since  NULL: params = base */
 void tam_outer_follow(const float *base, const float *since, uint64_t n, float *params);
 
 /** After an exchange that failed: params = base - left + (params - since), where `left` is what the

@@ -76,20 +76,27 @@ static bool create(local_object *self, const tamis_local_config *config) {
     return status == TAMIS_OK;
 }
 
+/* The format I of PyArg_Parse would wrap around. */
+static bool read_counts(PyObject *const given[4], tamis_local_config *out) {
+    static const char *const names[] = {"steps", "steps_max", "delay", "offset"};
+    uint32_t *const fields[] = {&out->steps, &out->steps_max, &out->delay, &out->offset};
+    for (int i = 0; i < 4; i++) {
+        if (given[i] && !tam_py_as_u32(given[i], names[i], fields[i]))
+            return false;
+    }
+    return true;
+}
+
 static PyObject *local_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"reducer", "params", "steps",    "steps_max",  "delay",
                             "offset",  "lr",     "momentum", "wait_share", NULL};
     tamis_local_config c = TAMIS_LOCAL_CONFIG_INIT;
-    PyObject *reducer, *params;
-    unsigned steps = c.steps, steps_max = 0, delay = 0, offset = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O|$IIIIddd:Local", names,
-                                     tam_py_reducer_type, &reducer, &params, &steps, &steps_max,
-                                     &delay, &offset, &c.lr, &c.momentum, &c.wait_share))
+    PyObject *reducer, *params, *counts[4] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O|$OOOOddd:Local", names,
+                                     tam_py_reducer_type, &reducer, &params, &counts[0], &counts[1],
+                                     &counts[2], &counts[3], &c.lr, &c.momentum, &c.wait_share) ||
+        !read_counts(counts, &c))
         return NULL;
-    c.steps = steps;
-    c.steps_max = steps_max;
-    c.delay = delay;
-    c.offset = offset;
     local_object *self = (local_object *)PyType_GenericAlloc(type, 0);
     if (!self)
         return NULL;
@@ -101,6 +108,18 @@ static PyObject *local_new(PyTypeObject *type, PyObject *args, PyObject *keyword
 }
 
 /* -- the end ---------------------------------------------------------------------------------- */
+
+/* Another thread is inside the communicator, so nobody may wait there for the exchange under way:
+ * handle and reducer stay until the process ends. */
+static bool left_behind(local_object *self) {
+    tamis_local_stats stats = TAMIS_LOCAL_STATS_INIT;
+    if (!self->reducer->comm->inside || tamis_local_stats_read(self->handle, &stats) != TAMIS_OK ||
+        !stats.under_way)
+        return false;
+    Py_INCREF((PyObject *)self->reducer);
+    self->handle = NULL;
+    return true;
+}
 
 /* The caller has entered, or holds the last reference. */
 static void destroy(local_object *self) {
@@ -138,7 +157,7 @@ static void local_dealloc(PyObject *object) {
     PyObject *error, *value, *trace;
     PyObject_GC_UnTrack(object);
     PyErr_Fetch(&error, &value, &trace);
-    if (self->handle)
+    if (self->handle && !left_behind(self))
         destroy(self);
     PyMem_Free(self->params);
     Py_XDECREF(self->capsules);
@@ -260,10 +279,10 @@ static PyObject *local_stats(PyObject *object, PyObject *none) {
         return tam_py_raise(status);
 #define WHOLE(name) #name, (unsigned long long)s.name
 #define REAL(name) #name, s.name
-    return Py_BuildValue("{sKsKsKsKsKsKsdsdsdsdsd}", WHOLE(rounds), WHOLE(lost_rounds),
+    return Py_BuildValue("{sKsKsKsKsKsKsdsdsdsdsdsd}", WHOLE(rounds), WHOLE(lost_rounds),
                          WHOLE(steps), WHOLE(position), WHOLE(under_way), WHOLE(wire_bytes_total),
-                         REAL(outer_norm), REAL(drift_norm), REAL(step_s), REAL(wait_s),
-                         REAL(waiting_share));
+                         REAL(density), REAL(outer_norm), REAL(drift_norm), REAL(step_s),
+                         REAL(wait_s), REAL(waiting_share));
 #undef REAL
 #undef WHOLE
 }

@@ -112,6 +112,14 @@ for options in "--optimizer adamw --scheme quantized --values fp4" "--scheme den
     ranks=2 run "$dir/home" "${mlp[@]}" $options --local-steps 3 --batch 6 --steps 9 --load "$dir/home6"
     expect 1 "1 local steps after an exchange" "$train" "${mlp[@]}" $options --local-steps 3 --batch 6 \
         --ranks 2 --load "$dir/home7"
+    local="--local-steps 3 --local-delay 1" # collected after step 7; under way after step 6
+    for stop in 6 7; do
+        ranks=4 run "$dir/home" "${mlp[@]}" $options $local --batch 3 --steps 9 --stop $stop \
+            --save "$dir/beside$stop"
+    done
+    ranks=2 run "$dir/home" "${mlp[@]}" $options $local --batch 6 --steps 9 --load "$dir/beside7"
+    expect 1 "exchange was under way" "$train" "${mlp[@]}" $options $local --batch 6 \
+        --ranks 2 --load "$dir/beside6"
 done
 ranks=2 run "$dir/dense" "${mlp[@]}" --scheme dense --steps 4 --save "$dir/dense"
 ranks=4 run "$dir/dense" "${mlp[@]}" --scheme dense --steps 8 --batch 2 --load "$dir/dense"

@@ -125,6 +125,9 @@ expect 2 "step-scale needs --reduce update" lm_of --step-scale 2
 expect 2 "match-scale needs --optimizer adamw" lm_of --reduce update --optimizer momentum --match-scale 1
 expect 2 "start needs --density-warm-up" lm_of --density-start 0.3
 expect 2 "need a scheme that has a density" lm_of --density-end 0.3 --scheme dense
+run "$dir/beside" --workload lm --data "$dir/text" --steps 9 --local-steps 2 --local-delay 2 --scheme topk \
+    --density 0.25
+tail -n 1 "$dir/beside" | field density_min | grep -q '^0\.[2-9]' || fail "no density is told beside an exchange"
 expect 2 "need --local-steps" lm_of --outer-lr 1
 expect 2 "low-rank needs --scheme dense" lm_of --low-rank 1
 expect 2 "low-rank needs --stages 1" lm_of --scheme dense --low-rank 1 --overlap on

@@ -26,6 +26,7 @@ typedef struct local_case {
     const char *scheme;
     double density;
     tamis_wire_type wire;
+    tamis_nonfinite nonfinite;
     uint32_t steps, delay, offset;
     double lr, momentum;
     /* of a run */
@@ -65,6 +66,7 @@ static tamis_status make_reducer(test_rank *self, const local_case *c, tamis_red
     config.scheme = c->scheme;
     config.density = c->density;
     config.wire_type = c->wire;
+    config.nonfinite = c->nonfinite;
     tamis_status status = tamis_layout_create(segments, 2, &layout);
     if (status == TAMIS_OK)
         status = tamis_reducer_create(self->comm, layout, &config, out);
@@ -259,8 +261,6 @@ static void test_conserved(void **state) {
 
 /* -- NaN -------------------------------------------------------------------------------------- */
 
-enum { BAD_STEP = 5 };
-
 static bool finite_params(const run *u) {
     for (size_t i = 0; i < N; i++)
         if (!isfinite(u->params[i]))
@@ -268,24 +268,26 @@ static bool finite_params(const run *u) {
     return true;
 }
 
-/* The round in which a rank has a NaN is lost on all ranks, and heals its params. */
+/* The round in which a rank has a NaN is lost on all ranks, and heals its params; none is lost if
+ * such entries are dropped. */
 static void run_bad(test_rank *self) {
     local_case *c = self->shared;
     run u = {0};
-    uint32_t losses = 0;
+    uint32_t losses = 0, bad_step = c->delay > 0 ? 6 : 5;
+    bool drops = c->nonfinite == TAMIS_NONFINITE_DROP;
     begin(&u, self, c);
     for (uint32_t t = 0; t < STEPS && !self->failure[0]; t++) {
         train(&u, t);
-        if (t == BAD_STEP && self->id == 1)
+        if (t == bad_step && self->id == 1)
             u.params[77] = NAN;
-        bool lost = t == 7 + c->delay;
+        bool lost = t == 7 + c->delay && !drops;
         RANK_STATUS(self, lost ? TAMIS_E_NONFINITE : TAMIS_OK, tamis_local_step(u.local, u.parts));
         losses += lost;
         RANK_CHECK(self, t != 7 || c->delay > 0 || finite_params(&u), "params are not healed");
     }
     tamis_local_stats stats = TAMIS_LOCAL_STATS_INIT;
     RANK_OK(self, tamis_local_stats_read(u.local, &stats));
-    RANK_CHECK(self, losses == 1 && stats.lost_rounds == 1 && finite_params(&u),
+    RANK_CHECK(self, losses == !drops && stats.lost_rounds == losses && finite_params(&u),
                "%u rounds lost, %llu counted", losses, (unsigned long long)stats.lost_rounds);
     c->base[self->id] = hash_base(&u);
     end(&u);
@@ -294,15 +296,16 @@ static void run_bad(test_rank *self) {
 static void test_bad(void **state) {
     (void)state;
     static const char *const schemes[] = {"dense", "tamis", "quantized"};
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 12; i++) {
         local_case *c = calloc(1, sizeof *c);
         *c = (local_case){.scheme = schemes[i % 3],
+                          .nonfinite = i < 6 ? TAMIS_NONFINITE_ERROR : TAMIS_NONFINITE_DROP,
                           .density = 0.2,
                           .steps = 4,
                           .lr = 0.7,
                           .momentum = 0.9,
-                          .delay = i < 3 ? 0 : 2};
-        test_context("%s, delay %u", c->scheme, c->delay);
+                          .delay = i % 6 < 3 ? 0 : 2};
+        test_context("%s, delay %u, policy %d", c->scheme, c->delay, (int)c->nonfinite);
         ranks_run(RANKS, 0, run_bad, c);
         for (uint32_t r = 1; r < RANKS; r++)
             assert_true(c->base[r] == c->base[0]);
@@ -598,11 +601,14 @@ static void test_refuses_states(void **state) {
 typedef struct fault_case {
     local_case c;
     uint64_t nth;
-    uint32_t failed_at[RANKS]; /* local steps made; */
+    uint32_t until;            /* local steps, at most; */
+    uint32_t failed_at[RANKS]; /* steps made; */
     bool apart;                /* not by all ranks as many */
+    _Atomic bool failed;
     void *control[RANKS], *state[RANKS];
     size_t control_bytes[RANKS], bytes[RANKS];
-    float params[RANKS][N], residual[RANKS][N];
+    float params[RANKS][N], residual[RANKS][N], own_base[RANKS][N];
+    double made[RANKS][N]; /* what local steps have changed */
     uint64_t base[RANKS];
 } fault_case;
 
@@ -634,8 +640,9 @@ static void run_fault(test_rank *self) {
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_ERROR, f->nth, 0));
     tamis_status status = TAMIS_OK;
     uint32_t t = 0;
-    double made[N] = {0};
-    for (; t < STEPS && status == TAMIS_OK; t++) {
+    double *made = f->made[id];
+    const float *base = NULL;
+    for (; t < f->until && status == TAMIS_OK; t++) {
         float before[N];
         memcpy(before, u.params, sizeof before);
         train(&u, t);
@@ -650,11 +657,17 @@ static void run_fault(test_rank *self) {
     RANK_CHECK(self, finite_params(&u), "params are not finite");
     f->failed_at[id] = t;
     memcpy(f->params[id], u.params, sizeof u.params);
+    RANK_OK(self, tamis_local_base(u.local, &base));
+    memcpy(f->own_base[id], base, sizeof f->own_base[id]);
     RANK_OK(self, tamis_local_bytes(u.local, &f->bytes[id]));
     RANK_OK(self, tamis_reducer_control_bytes(u.reducer, &f->control_bytes[id]));
     f->state[id] = malloc(f->bytes[id]);
     f->control[id] = malloc(f->control_bytes[id]);
     RANK_OK(self, tamis_local_save(u.local, f->state[id], f->bytes[id]));
+    if (tamis_comm_status(self->comm) != TAMIS_OK) { /* the save waited in vain */
+        f->failed = true;
+        RANK_OK(self, tamis_comm_abort(self->comm));
+    }
     RANK_OK(self, tamis_reducer_save_control(u.reducer, f->control[id], f->control_bytes[id]));
     if (strcmp(f->c.scheme, "dense") != 0)
         RANK_OK(self, tamis_reducer_save_residual(u.reducer, f->residual[id]));
@@ -663,8 +676,23 @@ static void run_fault(test_rank *self) {
     end(&u);
 }
 
-/* As the header says: the reducer's state, align, the own state, else that of a rank that saved at
- * this step. All ranks then go on for some rounds. */
+/* Rounds without local steps send all that waits: the base is what all ranks have made. */
+static void check_settled(run *u, const fault_case *f) {
+    const float *base = NULL;
+    for (uint32_t t = 0; t < 200 && !u->self->failure[0]; t++)
+        RANK_OK(u->self, tamis_local_step(u->local, u->parts));
+    RANK_OK(u->self, tamis_local_base(u->local, &base));
+    for (size_t i = 0; i < N; i++) {
+        double want = first_param(i);
+        for (uint32_t r = 0; r < RANKS; r++)
+            want += f->made[r][i] / RANKS;
+        RANK_CHECK(u->self, fabs(base[i] - want) < 1e-4, "element %zu ends at %g, not at %g", i,
+                   (double)base[i], want);
+    }
+}
+
+/* As the header says: the reducer's state, align, the own state; else that of a rank that did not
+ * apply the round. Then either what waits is sent, or all ranks go on for some rounds. */
 static void run_after_fault(test_rank *self) {
     fault_case *f = self->shared;
     uint32_t id = self->id;
@@ -675,13 +703,22 @@ static void run_after_fault(test_rank *self) {
     RANK_OK(self, tamis_reducer_load_memory(u.reducer, f->control[id], f->control_bytes[id],
                                             keeps ? f->residual[id] : NULL));
     RANK_OK(self, tamis_reducer_align(u.reducer, &step));
-    tamis_status status = TAMIS_E_FORMAT;
-    if (!f->apart)
-        status = tamis_local_load(u.local, f->state[id], f->bytes[id]);
-    if (status == TAMIS_E_FORMAT)
+    tamis_status status = tamis_local_load(u.local, f->state[id], f->bytes[id]);
+    bool back = status == TAMIS_E_FORMAT;
+    if (back)
         status = tamis_local_load(u.local, f->state[FAULTY], f->bytes[FAULTY]);
     RANK_OK(self, status);
     memcpy(u.params, f->params[id], sizeof u.params);
+    const float *base = NULL;
+    RANK_OK(self, tamis_local_base(u.local, &base));
+    for (size_t i = 0; back && i < N; i++)
+        u.params[i] += base[i] - f->own_base[id][i];
+    if (f->c.momentum == 0.0 && (keeps || !f->apart)) {
+        check_settled(&u, f);
+        f->base[id] = hash_base(&u);
+        end(&u);
+        return;
+    }
     for (uint32_t t = 0; t < 12 && !self->failure[0]; t++) {
         train(&u, 100 + t);
         RANK_OK(self, tamis_local_step(u.local, u.parts));
@@ -695,23 +732,31 @@ static void test_fault(void **state) {
     static const struct {
         const char *scheme;
         uint32_t delay;
-    } grid[] = {{"tamis", 0}, {"tamis", 2}, {"dense", 0}, {"dense", 2}};
+        bool settles;
+        uint32_t until; /* 5: saved while an exchange is under way */
+    } grid[] = {
+        {"tamis", 0, false, STEPS},   {"tamis", 2, false, STEPS}, {"dense", 0, false, STEPS},
+        {"dense", 2, false, STEPS},   {"tamis", 0, true, STEPS},  {"tamis", 2, true, STEPS},
+        {"tamis", 4, true, STEPS},    {"dense", 0, true, STEPS},  {"dense", 2, true, STEPS},
+        {"tamis", 2, true, 5},        {"dense", 2, true, 5},      {"quantized", 2, true, 5},
+        {"quantized", 0, true, STEPS}};
     for (size_t i = 0; i < sizeof grid / sizeof grid[0]; i++) {
         uint64_t nth = 0;
         bool failed = true;
         for (; failed && nth < 12; nth += test_stride(3)) {
             fault_case *f = calloc(1, sizeof *f);
             f->c = (local_case){.scheme = grid[i].scheme,
-                                .density = 0.1,
+                                .density = strcmp(grid[i].scheme, "tamis") == 0 ? 0.1 : 1.0,
                                 .steps = 4,
                                 .delay = grid[i].delay,
-                                .lr = 0.7,
-                                .momentum = 0.9};
+                                .lr = grid[i].settles ? 1.0 : 0.7,
+                                .momentum = grid[i].settles ? 0.0 : 0.9};
             f->nth = nth;
-            test_context("%s, delay %u, operation %llu fails", f->c.scheme, f->c.delay,
-                         (unsigned long long)nth);
+            f->until = grid[i].until;
+            test_context("%s, delay %u, %s, operation %llu fails", f->c.scheme, f->c.delay,
+                         grid[i].settles ? "settles" : "goes on", (unsigned long long)nth);
             ranks_run(RANKS, 0, run_fault, f);
-            failed = f->failed_at[FAULTY] < STEPS;
+            failed = f->failed;
             for (uint32_t r = 0; r < RANKS; r++)
                 f->apart = f->apart || f->failed_at[r] != f->failed_at[0];
             ranks_run(RANKS, 0, run_after_fault, f);
@@ -723,7 +768,7 @@ static void test_fault(void **state) {
             }
             free(f);
         }
-        assert_true(nth > 2);
+        assert_true(nth > 2 || grid[i].until < STEPS);
     }
 }
 
@@ -739,7 +784,7 @@ static void run_paced(test_rank *self) {
     config.wait_share = 0.001; /* steps take next to nothing, so exchanges are the rarest allowed */
     config.steps_max = 12;
     RANK_OK(self, tamis_local_create(u.reducer, u.parts, &config, &u.local));
-    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_local_set_steps(u.local, 5));
+    RANK_OK(self, tamis_local_set_steps(u.local, 5)); /* from there on */
     for (uint32_t t = 0; t < 60; t++)
         RANK_OK(self, tamis_local_step(u.local, u.parts));
     RANK_OK(self, tamis_local_stats_read(u.local, &stats));

@@ -74,6 +74,7 @@ class LocalSGD(torch.optim.Optimizer):
         self._parameters = [parameter for _, parameter in rows]
         self._check(rows)
         self._keeps = scheme != "dense"
+        self._places = self._locate()
         self._runs = self._flat()
         if density is None:
             density = 1.0 if scheme in ("dense", "quantized") else 0.01
@@ -131,13 +132,26 @@ class LocalSGD(torch.optim.Optimizer):
     def _flat(self) -> List[torch.Tensor]:
         return [flat(parameter.detach()) for parameter in self._parameters]
 
+    def _locate(self) -> List[Any]:
+        return [(p.data_ptr(), tuple(p.shape), p.stride()) for p in self._parameters]
+
     def _follow(self) -> None:
-        """Parameters may have been given other memory (parameter.data = ...)."""
-        if all(p.data_ptr() == run.data_ptr() for p, run in zip(self._parameters, self._runs)):
+        """Parameters may have been given other memory (parameter.data = ...), but not another shape
+        or order of elements, which is that of the base and of the residual."""
+        places = self._locate()
+        if places == self._places:
             return
         self._check(list(zip(self._names, self._parameters)))
+        for name, new, old in zip(self._names, places, self._places):
+            if new[1:] != old[1:]:
+                raise RuntimeError(
+                    f"parameter {name!r} now has shape {new[1]} and strides {new[2]}, it had"
+                    f" {old[1]} and {old[2]} when LocalSGD was made: change shape or memory format"
+                    " (channels_last) before"
+                )
         self._runs = self._flat()
         self.local.rebind(self._runs)
+        self._places = places
 
     # ------------------------------------------------------------------------------ the caller
 
@@ -154,6 +168,7 @@ class LocalSGD(torch.optim.Optimizer):
     @contextlib.contextmanager
     def base(self) -> Iterator[None]:
         """Within it the parameters are those that all ranks have in common."""
+        self._follow()
         kept = [run.clone() for run in self._runs]
         self._fill()
         try:
@@ -203,13 +218,17 @@ class LocalSGD(torch.optim.Optimizer):
             raise ValueError("this is not a result of LocalSGD.state_dict() of this version")
         if own["names"] != self._names:
             raise ValueError("the state was saved for other parameters, or in another order")
+        if (own["residual"] is not None) != self._keeps:
+            raise ValueError("the state has no residual, or one that this scheme does not keep")
         before = (self.reducer.control(), self._residual())
-        self.reducer.restore(_bytes(own["control"]), own["residual"])
+        inner = self.optimizer.state_dict()
+        self.optimizer.load_state_dict(saved)
         try:
+            self.reducer.restore(_bytes(own["control"]), own["residual"])
             self.local.restore(_bytes(own["local"]))
-            self.optimizer.load_state_dict(saved)
         except BaseException:
             self.reducer.restore(*before)
+            self.optimizer.load_state_dict(inner)
             raise
 
     def add_param_group(self, param_group: Dict[str, Any]) -> NoReturn:
