@@ -119,8 +119,9 @@ def lm_variants(workload):
     rows += [
         Variant("tamis 8 % fp4, matched", sparse(*eight, "--values", "fp4", *MATCHED, "2"), True),
         Variant("tamis 8 % fp32, matched", sparse(*eight, *MATCHED, "2"), True),
-        Variant("tamis 2.8 % fp2, matched",
-                sparse("tamis-update", 0.028, "--values", "fp2", *MATCHED, "3"), True),
+        Variant("tamis 3.3 % fp2, matched",
+                sparse("tamis-update", 0.033, "--values", "fp2", "--sum-values", "fp2",
+                       *MATCHED, "2.5"), True),
         Variant("local 17, fp2",
                 local(17, 1, 0.5, "--scheme", "quantized", "--values", "fp2"), True),
     ]
