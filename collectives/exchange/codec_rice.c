@@ -78,61 +78,47 @@ static size_t rice_encode(const uint32_t *positions, size_t count, uint64_t span
 
 /* -- in --------------------------------------------------------------------------------------- */
 
+enum { WINDOW = 56 }; /* bits that a window surely holds */
+
 typedef struct reader {
-    const unsigned char *at, *end;
-    uint64_t bits; /* not yet read, lowest first, zeros above */
-    uint32_t held;
+    const unsigned char *in;
+    size_t bytes;
+    uint64_t at; /* the bit that is read next */
 } reader;
 
-static void fill_slowly(reader *r) {
-    for (; r->held < 56 && r->at < r->end; r->held += 8)
-        r->bits |= (uint64_t)*r->at++ << r->held;
-}
-
-/* At least 56 bits, unless the bytes end; at most 63, so that all of them can be shifted out. */
-static void fill(reader *r) {
-    uint64_t word;
-    if (r->end - r->at < (ptrdiff_t)sizeof word) {
-        fill_slowly(r);
-        return;
-    }
-    memcpy(&word, r->at, sizeof word);
-    uint32_t bytes = (63 - r->held) / 8;
-    r->bits |= word << r->held;
-    r->at += bytes;
-    r->held += 8 * bytes;
-    r->bits &= (UINT64_C(1) << r->held) - 1;
-}
-
-static void skip(reader *r, uint32_t length) {
-    r->bits >>= length;
-    r->held -= length;
+/* The bits from the next one on, lowest first, zeros past the end. Nothing of it depends on how
+ * many bits were read before, so the processor waits for little between two gaps. */
+static uint64_t window(const reader *r) {
+    size_t byte = (size_t)(r->at / 8);
+    uint64_t bits = 0;
+    if (byte + sizeof bits <= r->bytes)
+        memcpy(&bits, r->in + byte, sizeof bits);
+    else if (byte < r->bytes)
+        memcpy(&bits, r->in + byte, r->bytes - byte);
+    return bits >> (r->at % 8);
 }
 
 /* @return false: the bytes end, or the gap is longer than any */
 static bool get_gap(reader *r, uint32_t low, uint64_t *out) {
-    uint64_t zeros = 0;
-    for (fill(r); r->bits == 0; fill(r)) {
-        zeros += r->held;
-        skip(r, r->held);
-        if (r->at == r->end || zeros << low > UINT32_MAX)
+    uint64_t zeros = 0, bits;
+    for (bits = window(r); bits == 0; bits = window(r)) {
+        zeros += WINDOW;
+        r->at += WINDOW;
+        if (r->at / 8 >= r->bytes || zeros << low > UINT32_MAX)
             return false;
     }
-    uint32_t run = (uint32_t)__builtin_ctzll(r->bits);
-    skip(r, run + 1);
-    if (r->held < low)
-        fill(r);
-    if (r->held < low)
-        return false;
-    *out = (zeros + run) << low | (r->bits & ((UINT64_C(1) << low) - 1));
-    skip(r, low);
-    return true;
+    uint32_t run = (uint32_t)__builtin_ctzll(bits);
+    r->at += run + 1;
+    bits = run < WINDOW - LOW_BITS_MAX ? bits >> (run + 1) : window(r);
+    *out = (zeros + run) << low | (bits & ((UINT64_C(1) << low) - 1));
+    r->at += low;
+    return (r->at + 7) / 8 <= r->bytes;
 }
 
 static bool rice_decode(const unsigned char *in, size_t bytes, uint64_t span, size_t count,
                         uint32_t *positions) {
     uint32_t low = low_bits(span, count < span ? count : span);
-    reader r = {.at = in, .end = in + bytes};
+    reader r = {.in = in, .bytes = bytes};
     uint64_t next = 0, gap;
     for (size_t i = 0; i < count; i++) {
         if (!get_gap(&r, low, &gap) || gap >= span - next)
@@ -140,7 +126,7 @@ static bool rice_decode(const unsigned char *in, size_t bytes, uint64_t span, si
         positions[i] = (uint32_t)(next + gap);
         next += gap + 1;
     }
-    return r.at == r.end && r.held < 8 && r.bits == 0;
+    return (r.at + 7) / 8 == bytes && window(&r) == 0;
 }
 
 const tam_codec tam_codec_rice = {
