@@ -56,12 +56,13 @@ static void put_rest(writer *w) {
         *w->at++ = (unsigned char)(w->bits >> at);
 }
 
+/* Nearly always in one piece. */
 static void put_gap(writer *w, uint32_t gap, uint32_t low) {
+    uint64_t code = 1 | (gap & ((UINT64_C(1) << low) - 1)) << 1;
     uint32_t zeros = gap >> low;
-    for (; zeros >= 32; zeros -= 32)
-        put(w, 0, 32);
-    put(w, UINT64_C(1) << zeros, zeros + 1);
-    put(w, gap & ((UINT64_C(1) << low) - 1), low);
+    for (; zeros + low >= 32 && zeros > 0; zeros -= zeros < 32 ? zeros : 32)
+        put(w, 0, zeros < 32 ? zeros : 32);
+    put(w, code << zeros, zeros + low + 1);
 }
 
 static size_t rice_encode(const uint32_t *positions, size_t count, uint64_t span,
