@@ -71,6 +71,12 @@ UPDATE = ("--reduce", "update")
 SURE = (*UPDATE, "--beta1", "0.9")
 SPREADING = (*UPDATE, "--beta1", "0")
 MATCHED = (*SURE, "--residual-decay", "0", "--match-scale")  # a step that follows norms
+FEW_BITS = ("--values", "fp4")
+
+
+def rising(mean, scheme="tamis-update"):
+    """A density that grows 2.5-fold over a run, `mean` on average: late picks are less sure."""
+    return (*sparse(scheme, 0.625 * mean), "--density-end", f"{1.5625 * mean:g}")
 
 
 def momentum_variants(_):
@@ -79,6 +85,7 @@ def momentum_variants(_):
     for density in (0.1, 0.03, 0.01, 0.001):
         rows.append(Variant(f"tamis {100 * density:g} %",
                             sparse("tamis", density, "--reduce", "update")))
+    rows.append(Variant("tamis 2 % fp4", sparse("tamis", 0.02, *FEW_BITS, "--reduce", "update")))
     rows.append(Variant("tamis 1 %, gradients", sparse("tamis", 0.01)))
     rows += [Variant(f"{scheme} 1 %", sparse(scheme, 0.01)) for scheme in ("topk", "deft", "micro")]
     rows.append(Variant("topk 0.375 %", sparse("topk", 0.00375)))  # bytes close to tamis 1 %
@@ -98,6 +105,7 @@ def adamw_variants(_):
     for density in (0.01, 0.001):
         rows.append(Variant(f"tamis {100 * density:g} %",
                             sparse("tamis-update", density, *UPDATE), density == 0.01))
+    rows.append(Variant("tamis 2 % fp4", sparse("tamis-update", 0.02, *FEW_BITS, *SPREADING)))
     for density in (0.01, 0.001):
         rows.append(Variant(f"tamis {100 * density:g} %, gradients", sparse("tamis", density)))
     rows += [Variant(f"{scheme} 1 %", sparse(scheme, 0.01)) for scheme in ("topk", "deft", "micro")]
@@ -115,13 +123,11 @@ def lm_variants(workload):
     (Sarfi et al. 2025), PowerSGD, 1-bit Adam. Their published intervals, 500 and 30 steps, belong to
     longer runs: DiLoCo has 16 and 64 here."""
     rows = adamw_variants(workload)
-    eight = ("tamis-update", 0.08)
     rows += [
-        Variant("tamis 8 % fp4, matched", sparse(*eight, "--values", "fp4", *MATCHED, "2"), True),
-        Variant("tamis 8 % fp32, matched", sparse(*eight, *MATCHED, "2"), True),
-        Variant("tamis 3.3 % fp2, matched",
-                sparse("tamis-update", 0.033, "--values", "fp2", "--sum-values", "fp2",
-                       *MATCHED, "2.5"), True),
+        Variant("tamis 8 % fp4, matched", (*rising(0.08), *FEW_BITS, *MATCHED, "2"), True),
+        Variant("tamis 8 % fp32, matched", (*rising(0.08), *MATCHED, "2"), True),
+        Variant("tamis 3.3 % fp2, matched", (*rising(0.033), "--values", "fp2", "--sum-values",
+                                             "fp2", *MATCHED, "2.5"), True),
         Variant("local 17, fp2",
                 local(17, 1, 0.5, "--scheme", "quantized", "--values", "fp2"), True),
     ]

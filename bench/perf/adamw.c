@@ -2,6 +2,8 @@
 #include "bench/perf/adamw.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define ADAMW_LOOP(AFTER)                                                                          \
     for (size_t i = 0; i < n; i++) {                                                               \
@@ -37,10 +39,15 @@ __attribute__((target("avx512f"))) static void adamw_avx512 ADAMW_PARAMETERS {
     ADAMW_BODY
 }
 
+/* With the instructions of the kernels it is compared with. */
 static adamw_loop best(void) {
-    return __builtin_cpu_supports("avx512f") ? adamw_avx512
-           : __builtin_cpu_supports("avx2")  ? adamw_avx2
-                                             : adamw_plain;
+    const char *asked = getenv("TAMIS_CPU");
+    bool less = asked && (strcmp(asked, "avx2") == 0 || strcmp(asked, "portable") == 0);
+    if (less && strcmp(asked, "portable") == 0)
+        return adamw_plain;
+    return !less && __builtin_cpu_supports("avx512f") ? adamw_avx512
+           : __builtin_cpu_supports("avx2")           ? adamw_avx2
+                                                      : adamw_plain;
 }
 
 #else
