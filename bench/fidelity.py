@@ -74,9 +74,9 @@ MATCHED = (*SURE, "--residual-decay", "0", "--match-scale")  # a step that follo
 FEW_BITS = ("--values", "fp4")
 
 
-def rising(mean, scheme="tamis-update"):
+def rising(mean):
     """A density that grows 2.5-fold over a run, `mean` on average: late picks are less sure."""
-    return (*sparse(scheme, 0.625 * mean), "--density-end", f"{1.5625 * mean:g}")
+    return (*sparse("tamis-update", 0.625 * mean), "--density-end", f"{1.5625 * mean:g}")
 
 
 def momentum_variants(_):

@@ -74,11 +74,11 @@ class Tuning(unittest.TestCase):
 
 
 class Rows(unittest.TestCase):
-    def test_rows_are_as_the_library_advises_but_for_the_two_that_name_a_form(self):
+    def test_rows_are_as_the_library_advises_but_for_those_that_name_a_form(self):
         rows = {v.name: v.args for v in fidelity.adamw_variants(LM)}
         named = {name for name, args in rows.items() if "--beta1" in args}
         self.assertEqual(named, {"tamis 3.3 % bf16, beta1 0.9", "tamis 3.3 % bf16, beta1 0",
-                                 "topk 0.375 %, updates"})
+                                 "tamis 2 % fp4", "topk 0.375 %, updates"})
         self.assertTrue(all("--step-scale" not in args for args in rows.values()))
 
     def test_longer_runs_have_the_rate_that_was_tuned_and_all_seeds(self):
