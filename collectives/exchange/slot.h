@@ -49,7 +49,7 @@ typedef struct tam_slots {
     bool growing, with_values;
     bool led;                  /* only one rank picks in a step, */
     uint32_t leader;           /* this one, set before each exchange */
-    const tam_wire *wire;      /* of the values */
+    const tam_wire_type *wire; /* of the values */
     tamis_index_format format; /* not AUTO */
     uint64_t span;             /* most elements that one rank may select from */
     const tam_strided *ranges; /* [nranks] where each may select in this step; unused for u32 */

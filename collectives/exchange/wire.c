@@ -4,9 +4,9 @@
 #include "lib/base/half.h"
 
 #define ROW(NAME, name, number) [number] = &tam_wire_##name,
-static const tam_wire *const rows[TAMIS_WIRE_END] = {TAMIS_WIRE_TYPES(ROW)};
+static const tam_wire_type *const rows[TAMIS_WIRE_END] = {TAMIS_WIRE_TYPES(ROW)};
 
-const tam_wire *tam_wire_of(tamis_wire_type type) {
+const tam_wire_type *tam_wire_of(tamis_wire_type type) {
     return rows[type];
 }
 
@@ -29,7 +29,7 @@ static size_t block_at(size_t at, size_t count) {
 }
 
 /* Into memory of its own first: `errors` may be `values`. */
-static void keep_errors(const tam_wire *wire, const unsigned char *sent, const float *values,
+static void keep_errors(const tam_wire_type *wire, const unsigned char *sent, const float *values,
                         size_t count, float *errors) {
     float came[TAM_WIRE_BLOCK], left[TAM_WIRE_BLOCK];
     wire->decode(sent, count, came);
@@ -41,7 +41,7 @@ static void keep_errors(const tam_wire *wire, const unsigned char *sent, const f
     memcpy(errors, left, count * sizeof left[0]);
 }
 
-void tam_wire_encode(const tam_wire *wire, const float *values, size_t count, void *out,
+void tam_wire_encode(const tam_wire_type *wire, const float *values, size_t count, void *out,
                      float *errors) {
     unsigned char *to = out;
     for (size_t at = 0; at < count; at += TAM_WIRE_BLOCK) {
@@ -53,7 +53,7 @@ void tam_wire_encode(const tam_wire *wire, const float *values, size_t count, vo
     }
 }
 
-bool tam_wire_decode(const tam_wire *wire, const void *in, size_t count, float *values) {
+bool tam_wire_decode(const tam_wire_type *wire, const void *in, size_t count, float *values) {
     const unsigned char *from = in;
     for (size_t at = 0; at < count; at += TAM_WIRE_BLOCK) {
         size_t length = block_at(at, count);

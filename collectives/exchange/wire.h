@@ -25,7 +25,7 @@
 
 enum { TAM_WIRE_BLOCK = 256 };
 
-typedef struct tam_wire {
+typedef struct tam_wire_type {
     const char *name;     /* as in TAMIS_WIRE_TYPES */
     uint32_t bits;        /* of a value; float32 alone has 32, all others round */
     uint32_t scale_bytes; /* before the codes of a block */
@@ -39,22 +39,22 @@ typedef struct tam_wire {
      * not; what it differs by (tam_wire_encode's errors) is finite, too, even for FLT_MAX.
      * @return false: a scale was refused, `values` are undefined */
     bool (*decode)(const unsigned char *in, size_t count, float *values);
-} tam_wire;
+} tam_wire_type;
 
 /** @param  type  not AUTO */
-const tam_wire *tam_wire_of(tamis_wire_type type);
+const tam_wire_type *tam_wire_of(tamis_wire_type type);
 
 /** What AUTO stands for: float32; of sums a type that costs little beside that of the values. */
 tamis_wire_type tam_wire_resolve(tamis_wire_type type);
 tamis_wire_type tam_wire_resolve_sum(tamis_wire_type sum, tamis_wire_type type);
 
 /** Whether anything is lost on the way. */
-static inline bool tam_wire_rounds(const tam_wire *wire) {
+static inline bool tam_wire_rounds(const tam_wire_type *wire) {
     return wire->bits < 32;
 }
 
 /** Bytes of a list, which are the same whatever its values are. */
-static inline size_t tam_wire_bytes(const tam_wire *wire, size_t count) {
+static inline size_t tam_wire_bytes(const tam_wire_type *wire, size_t count) {
     size_t blocks = count / TAM_WIRE_BLOCK, rest = count % TAM_WIRE_BLOCK;
     return blocks * (wire->scale_bytes + TAM_WIRE_BLOCK * wire->bits / 8) +
            (rest ? wire->scale_bytes + (rest * wire->bits + 7) / 8 : 0);
@@ -62,10 +62,10 @@ static inline size_t tam_wire_bytes(const tam_wire *wire, size_t count) {
 
 /** @param  errors  [out]  value - decoded; the value where NaN arrives in its place, 0 where it is
  *                         not finite itself. May be `values`, and NULL if nobody asks */
-void tam_wire_encode(const tam_wire *wire, const float *values, size_t count, void *out,
+void tam_wire_encode(const tam_wire_type *wire, const float *values, size_t count, void *out,
                      float *errors);
 /** @return false: these are not bytes of this type */
-bool tam_wire_decode(const tam_wire *wire, const void *in, size_t count, float *values);
+bool tam_wire_decode(const tam_wire_type *wire, const void *in, size_t count, float *values);
 
 /* -- what rows share -------------------------------------------------------------------------- */
 
@@ -87,7 +87,7 @@ void tam_wire_put_scale(unsigned char *out, uint16_t scale);
 /** @return false: it is negative or not finite */
 bool tam_wire_get_scale(const unsigned char *in, float *scale);
 
-#define TAM_WIRE_ROW(NAME, name, number) extern const tam_wire tam_wire_##name;
+#define TAM_WIRE_ROW(NAME, name, number) extern const tam_wire_type tam_wire_##name;
 TAMIS_WIRE_TYPES(TAM_WIRE_ROW)
 #undef TAM_WIRE_ROW
 

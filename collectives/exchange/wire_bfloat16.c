@@ -21,7 +21,7 @@ static bool decode_bfloat16(const unsigned char *in, size_t count, float *values
     return true;
 }
 
-const tam_wire tam_wire_bfloat16 = {
+const tam_wire_type tam_wire_bfloat16 = {
     .name = "bfloat16",
     .bits = 16,
     .encode = encode_bfloat16,

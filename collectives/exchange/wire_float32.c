@@ -13,7 +13,7 @@ static bool decode_float32(const unsigned char *in, size_t count, float *values)
     return true;
 }
 
-const tam_wire tam_wire_float32 = {
+const tam_wire_type tam_wire_float32 = {
     .name = "float32",
     .bits = 32,
     .encode = encode_float32,

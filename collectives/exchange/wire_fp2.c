@@ -95,7 +95,7 @@ static bool decode_fp2(const unsigned char *in, size_t count, float *values) {
     return true;
 }
 
-const tam_wire tam_wire_fp2 = {
+const tam_wire_type tam_wire_fp2 = {
     .name = "fp2",
     .bits = 2,
     .scale_bytes = 4,

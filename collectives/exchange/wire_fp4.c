@@ -64,7 +64,7 @@ static bool decode_fp4(const unsigned char *in, size_t count, float *values) {
     return true;
 }
 
-const tam_wire tam_wire_fp4 = {
+const tam_wire_type tam_wire_fp4 = {
     .name = "fp4",
     .bits = 4,
     .scale_bytes = 2,

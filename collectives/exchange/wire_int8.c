@@ -38,7 +38,7 @@ static bool decode_int8(const unsigned char *in, size_t count, float *values) {
     return true;
 }
 
-const tam_wire tam_wire_int8 = {
+const tam_wire_type tam_wire_int8 = {
     .name = "int8",
     .bits = 8,
     .scale_bytes = 2,

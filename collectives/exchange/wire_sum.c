@@ -9,12 +9,12 @@ enum { PIECE_MOST = 1 << 16, SEAL = 8 };
 /* -- messages --------------------------------------------------------------------------------- */
 
 /* Nothing is sent of no values. */
-static size_t message_bytes(const tam_wire *wire, size_t count) {
+static size_t message_bytes(const tam_wire_type *wire, size_t count) {
     return count ? tam_wire_bytes(wire, count) + SEAL : 0;
 }
 
-static void pack(const tam_wire *wire, const float *values, size_t count, unsigned char *message,
-                 float *errors) {
+static void pack(const tam_wire_type *wire, const float *values, size_t count,
+                 unsigned char *message, float *errors) {
     size_t bytes = tam_wire_bytes(wire, count);
     tam_wire_encode(wire, values, count, message, errors);
     uint64_t hash = XXH3_64bits(message, bytes);
@@ -23,7 +23,7 @@ static void pack(const tam_wire *wire, const float *values, size_t count, unsign
 }
 
 /* @return NULL, or why the message is refused */
-static const char *unpack(const tam_wire *wire, const unsigned char *message, size_t count,
+static const char *unpack(const tam_wire_type *wire, const unsigned char *message, size_t count,
                           float *values) {
     size_t bytes = tam_wire_bytes(wire, count);
     uint64_t hash;

@@ -20,7 +20,7 @@
 #include "lib/base/transport.h"
 
 typedef struct tam_wire_sum {
-    const tam_wire *up, *down; /* of values, of sums */
+    const tam_wire_type *up, *down; /* of values, of sums */
     uint32_t nranks;
     uint32_t first, stride; /* rank i of the link is the communicator's first + i * stride */
     bool gathers;           /* everybody adds up everything */

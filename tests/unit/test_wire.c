@@ -23,7 +23,7 @@ enum { MOST = 3 * TAM_WIRE_BLOCK + 7 };
 /* -- golden ----------------------------------------------------------------------------------- */
 
 static void check_golden(const golden_wire *g) {
-    const tam_wire *wire = tam_wire_of(g->type);
+    const tam_wire_type *wire = tam_wire_of(g->type);
     unsigned char bytes[4 * GOLDEN_VALUES];
     float decoded[GOLDEN_VALUES], errors[GOLDEN_VALUES];
     assert_int_equal(tam_wire_bytes(wire, g->count), g->nbytes);
@@ -74,7 +74,7 @@ static float most_error(tamis_wire_type type, float value, float largest) {
 }
 
 static void check_rounding(tamis_wire_type type, const float *values, size_t count) {
-    const tam_wire *wire = tam_wire_of(type);
+    const tam_wire_type *wire = tam_wire_of(type);
     size_t size = tam_wire_bytes(wire, count);
     unsigned char *bytes = malloc(size + 1), *again = malloc(size + 1); /* unaligned */
     float decoded[MOST], errors[MOST], in_place[MOST];
@@ -138,7 +138,7 @@ static void test_what_is_not_finite_stays_so_and_spares_its_neighbours(void **st
     (void)state;
     for (tamis_wire_type type = TAMIS_WIRE_FLOAT32; type < TAMIS_WIRE_END; type++) {
         for (size_t b = 0; b < COUNT(bad); b++) {
-            const tam_wire *wire = tam_wire_of(type);
+            const tam_wire_type *wire = tam_wire_of(type);
             for (int i = 0; i < 40; i++)
                 values[i] = i == 11 ? bad[b] : (float)i;
             tam_wire_encode(wire, values, 40, bytes, errors);
