@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Times are compared on every rank, and ranks with different plans would wait for each other for
+ * ever. So: +, -, *, / and comparisons in binary64, no libm, in this order, compiled without
+ * contraction to fused multiply-adds (lib/base/numbers.h; cmake/flags.cmake).
+ */
+#include "lib/policy/plan.h"
+
+#include <stdio.h>
+
+enum {
+    USUAL = 8,  /* radix; and up to so many ranks all with all */
+    WIDEST = 32 /* of the radices that are tried */
+};
+
+#define INCAST_FREE 8.0 /* senders that a rank can hear at once */
+#define ENDLESS_S 1e300
+
+/* Ranks below it sit at the place of their own number. Even, but for one rank. */
+static uint32_t own_of(const tam_plan *plan) {
+    return 2 * plan->nranks - plan->nplaces;
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+/* What is not a number is not larger. */
+static double larger(double a, double b) {
+    return b > a ? b : a;
+}
+
+uint32_t tam_plan_places(uint32_t nranks) {
+    uint32_t places = 1;
+    while (places < nranks && places <= TAM_PLAN_RANKS_MAX)
+        places *= 2;
+    return places;
+}
+
+uint32_t tam_plan_place(const tam_plan *plan, uint32_t rank) {
+    return rank < own_of(plan) ? rank : 2 * rank - own_of(plan);
+}
+
+uint32_t tam_plan_rank(const tam_plan *plan, uint32_t place) {
+    return place < own_of(plan) ? place : (place + own_of(plan)) / 2;
+}
+
+bool tam_plan_seated(const tam_plan *plan, uint32_t place) {
+    return place < own_of(plan) || place % 2 == 0;
+}
+
+/* -- plans ------------------------------------------------------------------------------------ */
+
+static tam_plan plan_without_stages(uint32_t nranks) {
+    return (tam_plan){.nranks = nranks, .nplaces = tam_plan_places(nranks)};
+}
+
+/* Stages that multiply to `room`. */
+static void add_stages(tam_plan *plan, uint32_t room, uint32_t radix) {
+    while (room > 1 && plan->nstages < TAM_PLAN_STAGES) {
+        uint32_t next = smaller(radix, room);
+        plan->radix[plan->nstages++] = next;
+        room /= next;
+    }
+}
+
+tam_plan tam_plan_linear(uint32_t nranks) {
+    tam_plan plan = plan_without_stages(nranks);
+    add_stages(&plan, plan.nplaces, plan.nplaces);
+    return plan;
+}
+
+/* Places of a node: the places of 2^a ranks are a whole subtree if 2^a divides nranks. */
+static uint32_t places_inside(uint32_t nranks, uint32_t ranks_per_node) {
+    uint32_t g = ranks_per_node;
+    bool whole = g > 1 && (g & (g - 1)) == 0 && nranks % g == 0;
+    return whole ? g : 1;
+}
+
+tam_plan tam_plan_make(uint32_t nranks, uint32_t ranks_per_node, uint32_t radix) {
+    tam_plan plan = plan_without_stages(nranks);
+    uint32_t inside = places_inside(nranks, ranks_per_node);
+    add_stages(&plan, inside, radix);
+    add_stages(&plan, plan.nplaces / inside, radix);
+    return plan;
+}
+
+static tam_plan two_levels(uint32_t nranks, uint32_t ranks_per_node) {
+    tam_plan plan = plan_without_stages(nranks);
+    uint32_t inside = places_inside(nranks, ranks_per_node);
+    add_stages(&plan, inside, inside);
+    add_stages(&plan, plan.nplaces / inside, plan.nplaces / inside);
+    return plan;
+}
+
+tam_plan tam_plan_usual(uint32_t nranks, uint32_t ranks_per_node) {
+    return nranks <= USUAL ? tam_plan_linear(nranks) : tam_plan_make(nranks, ranks_per_node, USUAL);
+}
+
+bool tam_plan_valid(const tam_plan *plan, uint32_t nranks) {
+    uint32_t room = tam_plan_places(nranks);
+    if (nranks < 1 || nranks > TAM_PLAN_RANKS_MAX || plan->nranks != nranks ||
+        plan->nplaces != room || plan->nstages > TAM_PLAN_STAGES)
+        return false;
+    for (uint32_t i = 0; i < plan->nstages; i++) {
+        uint32_t radix = plan->radix[i];
+        if (radix < 2 || (radix & (radix - 1)) != 0)
+            return false;
+        room /= radix; /* 0 if they are too many */
+    }
+    for (uint32_t i = plan->nstages; i < TAM_PLAN_STAGES; i++)
+        if (plan->radix[i] != 0)
+            return false;
+    return room == 1;
+}
+
+const char *tam_plan_text(const tam_plan *plan, char *text, size_t size) {
+    size_t at = 0;
+    if (size > 0)
+        snprintf(text, size, "1");
+    for (uint32_t i = 0; i < plan->nstages && at < size; i++) {
+        int wrote = snprintf(text + at, size - at, i > 0 ? "x%u" : "%u", plan->radix[i]);
+        at += wrote > 0 ? (size_t)wrote : 0;
+    }
+    return text;
+}
+
+/* -- messages --------------------------------------------------------------------------------- */
+
+/* Ranks to which the rank that sits at a place sends in a stage. Both places of a rank are in one
+ * group of the first stage, and ranks ascend with places. Later a rank with two places has a second
+ * peer wherever the places that it meets belong to two ranks: those below own_of. */
+static uint32_t count_peers(const tam_plan *plan, uint32_t stride, uint32_t radix, uint32_t place) {
+    uint32_t own = own_of(plan), first = place - place / stride % radix * stride;
+    if (stride == 1)
+        return tam_plan_rank(plan, first + radix - 1) - tam_plan_rank(plan, first);
+    uint32_t pairs = place >= own && first < own ? (own - first + stride - 1) / stride : 0;
+    return radix - 1 + pairs;
+}
+
+/* The most of any rank. In the first stage that is a rank of the first group; later one with two
+ * places, as many of its peers' places below own_of as there can be. */
+static uint32_t count_most_peers(const tam_plan *plan, uint32_t stride, uint32_t radix) {
+    uint32_t below = own_of(plan) % (stride * radix);
+    if (stride == 1)
+        return tam_plan_rank(plan, radix - 1);
+    return radix - 1 + smaller((below + stride - 1) / stride, radix - 1);
+}
+
+/* 65536 ranks of 16 stages take milliseconds, and the most of each stage need not be one rank's. */
+uint32_t tam_plan_messages(const tam_plan *plan) {
+    uint32_t most = 0;
+    for (uint32_t rank = 0; rank < plan->nranks; rank++) {
+        uint32_t sent = 0, stride = 1;
+        for (uint32_t i = 0; i < plan->nstages; i++) {
+            sent += count_peers(plan, stride, plan->radix[i], tam_plan_place(plan, rank));
+            stride *= plan->radix[i];
+        }
+        most = sent > most ? sent : most;
+    }
+    return most;
+}
+
+/* -- time ------------------------------------------------------------------------------------- */
+
+static uint32_t stride_of(const tam_plan *plan, uint32_t stage) {
+    uint32_t stride = 1;
+    for (uint32_t i = 0; i < stage; i++)
+        stride *= plan->radix[i];
+    return stride;
+}
+
+/* Aligned runs of so many places lie in one node, also where nodes are no power of two: the largest
+ * that divides both numbers. */
+static uint32_t node_places(const tam_net *net, const tam_plan *plan) {
+    uint32_t both = net->ranks_per_node | plan->nranks;
+    if (net->ranks_per_node >= plan->nranks)
+        return plan->nplaces;
+    return net->ranks_per_node > 0 ? both & (~both + 1) : 1;
+}
+
+double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes) {
+    uint32_t stride = stride_of(plan, stage), radix = plan->radix[stage];
+    uint32_t room = node_places(net, plan), messages = count_most_peers(plan, stride, radix);
+    uint32_t inside = stride < room ? smaller(radix, room / stride) - 1 : 0;
+    uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
+    double left = across * bytes;
+    double busy_s = messages * net->message_s;
+    busy_s = larger(busy_s, inside * bytes * net->near_s_per_byte);
+    busy_s = larger(busy_s, left * net->far_s_per_byte);
+    busy_s = larger(busy_s, net->ranks_per_node * left * net->cable_s_per_byte);
+    busy_s += (radix - 1) * bytes * net->copy_s_per_byte;
+    if (far > INCAST_FREE)
+        busy_s += (far - INCAST_FREE) * net->incast_s;
+    return (across > 0 ? net->far_s : net->near_s) + busy_s;
+}
+
+/* Ranks whose bytes are in one message of a gather, on average. A rank plays nplaces / nranks
+ * places, and all that later stages bring it is for them; the first stage brings the rest. */
+static double ranks_in_message(const tam_plan *plan, uint32_t stage) {
+    uint32_t radix = plan->radix[stage], behind = plan->nplaces / (stride_of(plan, stage) * radix);
+    return stage > 0 ? behind : (double)(plan->nranks - behind) / (radix - 1);
+}
+
+double tam_plan_gather_s(const tam_net *net, const tam_plan *plan, double bytes_each) {
+    double seconds = 0.0;
+    for (uint32_t i = 0; i < plan->nstages; i++)
+        seconds += tam_plan_stage_s(net, plan, i, bytes_each * ranks_in_message(plan, i));
+    return seconds;
+}
+
+/* Slices to their owners are the messages of a gather backwards, with a slice for each rank. */
+double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes) {
+    return 2.0 * tam_plan_gather_s(net, plan, bytes / plan->nranks);
+}
+
+double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c) {
+    double seconds = 0.0;
+    if (c->gathered > 0.0)
+        seconds += tam_plan_gather_s(net, plan, c->gathered);
+    if (c->summed > 0.0)
+        seconds += tam_plan_sum_s(net, plan, c->summed);
+    return seconds;
+}
+
+/* -- choice ----------------------------------------------------------------------------------- */
+
+typedef struct choice {
+    const tam_net *net;
+    const tam_plan_case *c;
+    tam_plan plan;
+    double seconds;
+} choice;
+
+/* Of equal ones with as many stages the first stays; no comparison holds for a NaN. */
+static void consider(choice *best, tam_plan plan) {
+    double seconds = tam_plan_step_s(best->net, &plan, best->c);
+    if (seconds < best->seconds ||
+        (seconds == best->seconds && plan.nstages < best->plan.nstages)) {
+        best->plan = plan;
+        best->seconds = seconds;
+    }
+}
+
+tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c) {
+    uint32_t nranks = c->nranks, node = net->ranks_per_node;
+    tam_plan usual = tam_plan_usual(nranks, node);
+    choice best = {net, c, usual, ENDLESS_S};
+    consider(&best, tam_plan_linear(nranks));
+    consider(&best, two_levels(nranks, node));
+    for (uint32_t radix = 2; radix <= WIDEST; radix *= 2)
+        consider(&best, tam_plan_make(nranks, node, radix));
+    return best.seconds > 0.0 ? best.plan : usual;
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * In which stages the ranks exchange what all need: a list of radices, near to far. With P ranks
+ * there are F = 2^ceil(log2 P) places; radices are powers of two whose product is F.
+ *
+ *     (8, 8, 64)   place = d0 + 8 d1 + 64 d2
+ *
+ * In a stage, places that differ in its digit alone send each other their parts: radix - 1 messages
+ * each. Sums go near to far, so that ranks of a node have shared out the vector before anything
+ * crosses the network; gathers go far to near. (F) alone is the linear exchange of all with all,
+ * (2, 2, ...) is recursive halving and doubling, (G, N) has two levels: none is a case of its own.
+ *
+ * Ranks below 2P - F sit at the place of their own number, the others at every second place behind,
+ * and play the empty place after their own too. All sums are added along the perfect binary tree
+ * over the places, missing ones skipped (lib/base/tree.h), so all plans give the same bits.
+ *
+ * Place v owns the slice whose number is v with its bits reversed: whatever the plan, what a stage
+ * sends to one place is then one run of memory.
+ */
+#ifndef TAM_POLICY_PLAN_H
+#define TAM_POLICY_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    TAM_PLAN_RANKS_MAX = 65536,
+    TAM_PLAN_STAGES = 16 /* of radix 2 for so many ranks */
+};
+
+typedef struct tam_plan {
+    uint32_t nranks, nplaces;
+    uint32_t nstages; /* 0: one rank */
+    uint32_t radix[TAM_PLAN_STAGES];
+} tam_plan;
+
+/** 2^ceil(log2 nranks). Here and below nranks is 1 to TAM_PLAN_RANKS_MAX. */
+uint32_t tam_plan_places(uint32_t nranks);
+
+/** The place where a rank sits, and the rank that plays a place. */
+uint32_t tam_plan_place(const tam_plan *plan, uint32_t rank);
+uint32_t tam_plan_rank(const tam_plan *plan, uint32_t place);
+
+/** Whether a rank sits at the place: one that is only played has nothing to add to a sum. */
+bool tam_plan_seated(const tam_plan *plan, uint32_t place);
+
+/** All with all. */
+tam_plan tam_plan_linear(uint32_t nranks);
+
+/** Stages of at most `radix`, a power of two from 2 on: first inside nodes of ranks_per_node ranks
+ * if that is a power of two that divides nranks and is less, then across. */
+tam_plan tam_plan_make(uint32_t nranks, uint32_t ranks_per_node, uint32_t radix);
+
+/** Whether it is a plan for so many ranks: what arrived from elsewhere may be anything. Radices
+ * behind the last stage are 0, so equal plans are equal bytes. */
+bool tam_plan_valid(const tam_plan *plan, uint32_t nranks);
+
+/** The plan as text, "8x8x64"; "1" for one rank. @return text */
+const char *tam_plan_text(const tam_plan *plan, char *text, size_t size);
+
+/** Messages that a rank sends in one gather or scatter: the most of any rank. What goes to one rank
+ * in one stage is one message; one without content counts too. Ranks with two places have up to
+ * 2 (radix - 1) peers in stages after the first. */
+uint32_t tam_plan_messages(const tam_plan *plan);
+
+/* -- time ------------------------------------------------------------------------------------- */
+
+/** A network: ranks in nodes, numbered node after node. LogGP by stage. */
+typedef struct tam_net {
+    uint32_t ranks_per_node;
+    double near_s, near_s_per_byte; /* inside a node: latency, and of one rank's messages */
+    double far_s, far_s_per_byte;   /* between nodes */
+    double cable_s_per_byte; /* of all that leaves a node; 0: ranks have cables of their own */
+    double message_s;        /* of a processor, to send one message and receive another */
+    double copy_s_per_byte;  /* of a processor, to pack and unpack */
+    double incast_s; /* added for each sender beyond the 8th that a rank hears from other nodes at
+                        once: TCP loses packets then */
+} tam_net;
+
+/** Seconds of one stage, in which each place sends radix - 1 messages of so many bytes: latency,
+ * then the longest of what processor, rank and cable do at once, then copies. message_s and
+ * incast_s count the peers of the busiest rank, for the others wait for it: radix - 1 where nranks
+ * is a power of two. Nodes that are no power of two, or do not divide nranks, count as nodes of the
+ * largest power of two that divides both numbers; cables as the nodes are. */
+double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes);
+
+/** An all-gather of so many bytes from each rank: in all stages together the average rank receives
+ * (nranks - 1) * bytes_each. A sum, by owners, of so many bytes of floats: as long as two gathers
+ * of bytes / nranks. */
+double tam_plan_gather_s(const tam_net *net, const tam_plan *plan, double bytes_each);
+double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes);
+
+/** What a step exchanges. */
+typedef struct tam_plan_case {
+    uint32_t nranks;
+    double gathered; /* bytes that each rank gives to an all-gather; 0: there is none */
+    double summed;   /* bytes of floats that are summed; 0: none */
+} tam_plan_case;
+
+double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c);
+
+/** The plan that takes the least time: by +, *, / and comparisons alone on numbers that all ranks
+ * share, so that all choose alike. Candidates: linear, two levels, and radices 2 to 32 inside nodes
+ * and across. Where two take the same time, the one with fewer stages; then the first in the order
+ * of this list. tam_plan_usual where no time, or not even the least, is a finite number above 0:
+ * nothing is exchanged, or the numbers are of no network. */
+tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c);
+
+/** Where nothing is known of the network: linear up to 8 ranks, else radix 8. */
+tam_plan tam_plan_usual(uint32_t nranks, uint32_t ranks_per_node);
+
+#endif

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How long plans take by the model, and which is chosen.
+ */
+#include "lib/policy/plan.h"
+#include "tests/support/places.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LARGE = 65536, SOME = 300 };
+
+#define LENGTH(array) (sizeof(array) / sizeof(array)[0])
+
+static const uint32_t radices[] = {2, 4, 8, 16, 32};
+static const uint32_t nodes[] = {0, 1, 2, 3, 4, 8, 12, 64, 70000};
+static const uint32_t sizes[] = {1, 2, 3, 5, 8, 9, 16, 24, 64, 100, 256, 1000, 1024, 4096, LARGE};
+
+static void same_text(const tam_plan *plan, const char *expected) {
+    char text[64];
+    assert_string_equal(tam_plan_text(plan, text, sizeof text), expected);
+}
+
+#define GBIT 8e-9 /* seconds to send a byte at 1 Gbit/s */
+
+/* InfiniBand with 8 ranks a node, with a card each or one for all; TCP with a rank a host. */
+static const tam_net nets[] = {
+    {8, 1e-6, GBIT / 1600, 3e-6, GBIT / 400, GBIT / 3200, 0.4e-6, 5e-11, 0.0},
+    {8, 1e-6, GBIT / 1600, 3e-6, GBIT / 400, GBIT / 400, 0.4e-6, 5e-11, 0.0},
+    {1, 0.0, 0.0, 20e-6, GBIT / 25, GBIT / 25, 5e-6, 1e-10, 0.0},
+};
+
+enum { IB, ONE_CARD, TCP };
+
+static void near_to(double got, double expected) {
+    if (!(fabs(got - expected) <= 1e-9 * fabs(expected)))
+        fail_msg("%.17g, not %.17g", got, expected);
+}
+
+/* Expected values are of another program (Python), written before this one for the design of the
+ * stages. It counts: a stage takes its latency (far if any message leaves the node), then the
+ * longest of (radix - 1) message_s, the bytes inside and those across by their own bandwidths, and
+ * those across of all ranks of a node by the cable's; then copies of all bytes. In a gather a stage
+ * with places `stride` apart sends messages of bytes_each * P / (stride * radix), in the two halves
+ * of a sum bytes / (stride * radix). Here 250,000 indices and as many floats of 4 bytes, and 16
+ * bytes more from each rank. */
+static void times_are_those_of_the_model(void **state) {
+    (void)state;
+    static const struct {
+        int net;
+        uint32_t nranks, radix; /* 0: linear */
+        double gather_us, sum_us;
+    } cases[] = {
+        {IB, 4, 0, 42.25264000000001, 84.5},
+        {IB, 4, 2, 43.25264, 86.5},
+        {IB, 4, 8, 42.25264000000001, 84.5},
+        {IB, 64, 0, 77.46915000000001, 154.8375},
+        {IB, 64, 2, 67.92555000000002, 135.73749999999998},
+        {IB, 64, 8, 60.44863, 120.78750000000001},
+        {IB, 1024, 0, 462.969571875, 924.3023437500001},
+        {IB, 1024, 2, 83.121971875, 164.40234374999997},
+        {IB, 1024, 8, 71.216251875, 140.65234375000003},
+        {IB, 4096, 0, 1694.2637929687498, 3381.9755859374995},
+        {IB, 4096, 2, 92.72339296874999, 178.07558593749997},
+        {IB, 4096, 8, 76.32551296875, 145.5255859375},
+        {ONE_CARD, 4, 0, 42.25264000000001, 84.5},
+        {ONE_CARD, 4, 2, 43.25264, 86.5},
+        {ONE_CARD, 4, 8, 42.25264000000001, 84.5},
+        {ONE_CARD, 64, 0, 192.41251, 384.4375},
+        {ONE_CARD, 64, 2, 83.16655, 166.1875},
+        {ONE_CARD, 64, 8, 75.16655000000002, 150.18750000000003},
+        {ONE_CARD, 1024, 0, 462.969571875, 924.3023437500001},
+        {ONE_CARD, 1024, 2, 99.708691875, 197.00234375},
+        {ONE_CARD, 1024, 8, 86.202971875, 170.05234375000003},
+        {ONE_CARD, 4096, 0, 1694.2637929687498, 3381.9755859374995},
+        {ONE_CARD, 4096, 2, 110.17027296874998, 210.6755859375},
+        {ONE_CARD, 4096, 8, 92.17239296875002, 174.92558593750002},
+        {TCP, 4, 0, 335.02016000000003, 670.0},
+        {TCP, 4, 2, 355.0201600000001, 710.0},
+        {TCP, 4, 8, 335.02016000000003, 670.0},
+        {TCP, 64, 0, 433.86086, 866.875},
+        {TCP, 64, 2, 533.86086, 1066.8750000000002},
+        {TCP, 64, 8, 453.86086, 906.8750000000001},
+        {TCP, 1024, 0, 5236.539143750001, 10469.8046875},
+        {TCP, 1024, 2, 641.7001037499999, 1269.8046875000002},
+        {TCP, 1024, 8, 541.7001037500002, 1069.8046875000002},
+        {TCP, 4096, 0, 20601.527585937496, 41189.95117187499},
+        {TCP, 4096, 2, 712.1714259375001, 1369.9511718750002},
+        {TCP, 4096, 8, 592.1714259375001, 1129.951171875},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        uint32_t nranks = cases[i].nranks;
+        const tam_net *net = &nets[cases[i].net];
+        tam_plan plan = cases[i].radix ? tam_plan_make(nranks, net->ranks_per_node, cases[i].radix)
+                                       : tam_plan_linear(nranks);
+        tam_plan_case c = {nranks, 16.0 + 1e6 / nranks, 1e6};
+        near_to(1e6 * tam_plan_gather_s(net, &plan, c.gathered), cases[i].gather_us);
+        near_to(1e6 * tam_plan_sum_s(net, &plan, c.summed), cases[i].sum_us);
+        near_to(1e6 * tam_plan_step_s(net, &plan, &c), cases[i].gather_us + cases[i].sum_us);
+        c.gathered = 0.0;
+        near_to(1e6 * tam_plan_step_s(net, &plan, &c), cases[i].sum_us);
+        c.summed = 0.0;
+        assert_true(tam_plan_step_s(net, &plan, &c) == 0.0);
+    }
+}
+
+/* P = 96 in nodes of 8: 8x16, 128 places, 64 of them with ranks of their own. */
+static void a_stage_takes_the_longest_of_its_resources(void **state) {
+    const tam_plan plan = tam_plan_make(96, 8, 16), linear = tam_plan_linear(96);
+    const double bytes = 1000.0;
+    const tam_net unit[] = {
+        {.ranks_per_node = 8, .near_s = 1.0},
+        {.ranks_per_node = 8, .far_s = 1.0},
+        {.ranks_per_node = 8, .near_s_per_byte = 1.0},
+        {.ranks_per_node = 8, .far_s_per_byte = 1.0},
+        {.ranks_per_node = 8, .cable_s_per_byte = 1.0},
+        {.ranks_per_node = 8, .message_s = 1.0},
+        {.ranks_per_node = 8, .copy_s_per_byte = 1.0},
+        {.ranks_per_node = 8, .incast_s = 1.0},
+    };
+    /* inside; across, where a rank with two places has 15 + 8 peers; all with all */
+    static const double expected[][3] = {
+        {1, 0, 0},           {0, 1, 1},   {7000, 0, 7000},       {0, 15000, 120000},
+        {0, 120000, 960000}, {7, 23, 95}, {7000, 15000, 127000}, {0, 15, 80},
+    };
+    (void)state;
+    same_text(&plan, "8x16");
+    for (size_t i = 0; i < LENGTH(unit); i++) {
+        assert_true(tam_plan_stage_s(&unit[i], &plan, 0, bytes) == expected[i][0]);
+        assert_true(tam_plan_stage_s(&unit[i], &plan, 1, bytes) == expected[i][1]);
+        assert_true(tam_plan_stage_s(&unit[i], &linear, 0, bytes) == expected[i][2]);
+    }
+    const tam_net all = {8, 1.0, 2.0, 16.0, 1.0, 0.5, 2000.0, 0.25, 4.0};
+    near_to(tam_plan_stage_s(&all, &plan, 0, bytes), 1.0 + 14000.0 + 1750.0);
+    near_to(tam_plan_stage_s(&all, &plan, 1, bytes), 16.0 + 60000.0 + 3750.0 + 15.0 * 4.0);
+    near_to(tam_plan_stage_s(&all, &plan, 1, 1.0), 16.0 + 46000.0 + 3.75 + 15.0 * 4.0);
+}
+
+/* Ranks in one node have no network: whatever its numbers are, nothing goes over it. */
+static void what_is_not_used_costs_nothing(void **state) {
+    const tam_plan plan = tam_plan_make(8, 8, 8);
+    (void)state;
+    for (uint32_t node = 8; node < 20; node++) {
+        tam_net net = {.ranks_per_node = node, .near_s = 1.0, .near_s_per_byte = 0.5, .far_s = NAN};
+        net.far_s_per_byte = net.cable_s_per_byte = net.incast_s = INFINITY;
+        assert_true(tam_plan_gather_s(&net, &plan, 2.0) == 1.0 + 7.0);
+    }
+}
+
+/* Each product and sum rounds by itself, or ranks of other compilers choose otherwise. */
+static void nothing_is_fused(void **state) {
+    const tam_plan plan = tam_plan_make(64, 8, 8);
+    (void)state;
+    for (int i = 1; i <= 1000; i++) {
+        tam_net net = {.ranks_per_node = 8,
+                       .far_s = 1.0 / i,
+                       .far_s_per_byte = 1.0 / (i + 7),
+                       .copy_s_per_byte = 1.0 / (i + 3)};
+        volatile double bytes = i / 3.0, sent = 7.0 * bytes, wire_s = sent * net.far_s_per_byte;
+        volatile double copy_s = sent * net.copy_s_per_byte, busy_s = wire_s + copy_s;
+        volatile double expected = net.far_s + busy_s;
+        assert_true(tam_plan_stage_s(&net, &plan, 1, bytes) == expected);
+    }
+}
+
+/* Bytes that a rank receives in the last stage of a gather, in its node, counted by places: from
+ * the other ranks in its group all that their places have by then. And in all stages: what all
+ * others gave. */
+static void all_bytes_arrive_once(void **state) {
+    static uint32_t who[LARGE];
+    static bool seated[LARGE];
+    const tam_net inside = {.ranks_per_node = 8, .near_s_per_byte = 1.0};
+    const tam_net anywhere = {.ranks_per_node = 1, .far_s_per_byte = 1.0};
+    (void)state;
+    for (uint32_t nranks = 16; nranks <= SOME; nranks += 8) {
+        tam_plan plan = tam_plan_make(nranks, 8, 8);
+        uint32_t places = places_list(nranks, who, seated), held[8] = {0};
+        double received = 0.0;
+        for (uint32_t v = 0; v < places; v++)
+            held[v % 8] += seated[v];
+        for (uint32_t v = 0; v < places; v++)
+            for (uint32_t u = v - v % 8; seated[v] && u < v - v % 8 + 8; u++)
+                received += who[u] != who[v] ? held[u % 8] : 0;
+        near_to(tam_plan_gather_s(&inside, &plan, 1.0), received / nranks);
+    }
+    for (uint32_t i = 2; i <= SOME + LENGTH(sizes); i++)
+        for (size_t r = 0; r <= LENGTH(radices); r++) {
+            uint32_t nranks = i <= SOME ? i : sizes[i - SOME - 1];
+            tam_plan plan = r < LENGTH(radices) ? tam_plan_make(nranks, 8, radices[r])
+                                                : tam_plan_linear(nranks);
+            near_to(tam_plan_gather_s(&anywhere, &plan, 10.0), 10.0 * (nranks - 1.0));
+            near_to(tam_plan_sum_s(&anywhere, &plan, 10.0), 20.0 * (nranks - 1.0) / nranks);
+        }
+}
+
+/* Stages that count as inside nodes are: for nodes of any size. */
+static void what_counts_as_near_stays_in_its_node(void **state) {
+    static uint32_t who[LARGE];
+    static bool seated[LARGE];
+    uint32_t stages = 0;
+    (void)state;
+    for (uint32_t nranks = 2; nranks <= 64; nranks++)
+        for (uint32_t node = 0; node <= nranks + 1; node++) {
+            const tam_net net = {.ranks_per_node = node, .far_s = 1.0};
+            tam_plan plan = tam_plan_make(nranks, node, 2);
+            uint32_t places = places_list(nranks, who, seated), size = node > 0 ? node : 1;
+            bool power = (size & (size - 1)) == 0 && nranks % size == 0 && size < nranks;
+            for (uint32_t s = 0, stride = 1; s < plan.nstages; s++, stride *= 2) {
+                bool far = tam_plan_stage_s(&net, &plan, s, 1.0) != 0.0;
+                for (uint32_t v = 0; v < places && !far; v++)
+                    assert_int_equal(who[v] / size, who[v ^ stride] / size);
+                if (power || node >= nranks)
+                    assert_int_equal(far, power && stride >= size);
+                stages += !far;
+            }
+        }
+    assert_true(stages > 0);
+}
+
+/* -- choice ----------------------------------------------------------------------------------- */
+
+static const double amounts[][2] = {{16.0, 1e4}, {1e3, 0.0}, {0.0, 4e8}, {1e6, 1e6}, {300.0, 1e6}};
+
+static tam_net net_of(size_t i, uint32_t ranks_per_node, double incast_s) {
+    tam_net net = nets[i];
+    net.ranks_per_node = ranks_per_node;
+    net.near_s = 1e-6;
+    net.incast_s = incast_s;
+    return net;
+}
+
+static void no_candidate_is_better(const tam_net *net, const tam_plan_case *c) {
+    tam_plan best = tam_plan_choose(net, c), again, other[LENGTH(radices) + 2];
+    double best_s = tam_plan_step_s(net, &best, c);
+    uint32_t node = net->ranks_per_node;
+    size_t n = 0, found = 0;
+    assert_true(tam_plan_valid(&best, c->nranks));
+    other[n++] = tam_plan_linear(c->nranks);
+    for (size_t r = 0; r < LENGTH(radices); r++)
+        other[n++] = tam_plan_make(c->nranks, node, radices[r]);
+    if (node > 1 && node < c->nranks && (node & (node - 1)) == 0 && c->nranks % node == 0) {
+        uint32_t places = tam_plan_places(c->nranks);
+        other[n++] = (tam_plan){c->nranks, places, 2, {node, places / node}};
+    }
+    for (size_t i = 0; i < n; i++) {
+        double s = tam_plan_step_s(net, &other[i], c);
+        assert_true(tam_plan_valid(&other[i], c->nranks));
+        assert_true(best_s <= s);
+        assert_true(best_s < s || best.nstages <= other[i].nstages);
+        found += memcmp(&other[i], &best, sizeof best) == 0;
+    }
+    assert_true(found > 0);
+    again = tam_plan_choose(net, c);
+    assert_memory_equal(&again, &best, sizeof best);
+}
+
+static void the_choice_is_the_best_candidate(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LENGTH(nets); i++)
+        for (size_t n = 0; n < LENGTH(nodes); n++)
+            for (size_t s = 0; s < LENGTH(sizes); s++)
+                for (size_t a = 0; a < LENGTH(amounts); a++) {
+                    tam_net net = net_of(i, nodes[n], a % 2 ? 1e-6 : 0.0);
+                    tam_plan_case c = {sizes[s], amounts[a][0], amounts[a][1]};
+                    no_candidate_is_better(&net, &c);
+                }
+}
+
+/* From the same program as the times, where the far stages of a sum are two. 16 bytes a rank. */
+static void the_choice_is_that_of_the_model(void **state) {
+    (void)state;
+    static const struct {
+        int net;
+        uint32_t nranks;
+        double picks;
+        const char *text;
+    } cases[] = {
+        {IB, 4, 250000, "4"},
+        {IB, 4, 25000, "4"},
+        {IB, 64, 250000, "8x8"},
+        {IB, 64, 25000, "8x8"},
+        {IB, 1024, 250000, "8x16x8"},
+        {IB, 1024, 25000, "8x16x8"},
+        {IB, 4096, 250000, "8x8x8x8"},
+        {IB, 4096, 25000, "8x8x8x8"},
+        {ONE_CARD, 4, 250000, "4"},
+        {ONE_CARD, 4, 25000, "4"},
+        {ONE_CARD, 64, 250000, "8x8"},
+        {ONE_CARD, 64, 25000, "8x8"},
+        {ONE_CARD, 1024, 250000, "8x32x4"},
+        {ONE_CARD, 1024, 25000, "8x16x8"},
+        {ONE_CARD, 4096, 250000, "8x32x16"},
+        {ONE_CARD, 4096, 25000, "8x8x8x8"},
+        {TCP, 4, 250000, "4"},
+        {TCP, 4, 25000, "4"},
+        {TCP, 64, 250000, "64"},
+        {TCP, 64, 25000, "8x8"},
+        {TCP, 1024, 250000, "8x8x8x2"},
+        {TCP, 1024, 25000, "4x4x4x4x4"},
+        {TCP, 4096, 250000, "8x8x8x8"},
+        {TCP, 4096, 25000, "8x8x8x8"},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        double bytes = 4.0 * cases[i].picks;
+        tam_plan_case c = {cases[i].nranks, 16.0 + bytes / cases[i].nranks, bytes};
+        tam_plan plan = tam_plan_choose(&nets[cases[i].net], &c);
+        same_text(&plan, cases[i].text);
+    }
+}
+
+/* A clock that ticks twice as fast, and the same bytes gathered in place of summed: all times are
+ * those before times a power of two, exactly. */
+static void the_same_question_has_the_same_answer(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LENGTH(nets); i++)
+        for (size_t s = 0; s < LENGTH(sizes); s++) {
+            tam_net net = net_of(i, 8, 1e-6), fast = net;
+            double *fields[] = {&fast.near_s,          &fast.near_s_per_byte,  &fast.far_s,
+                                &fast.far_s_per_byte,  &fast.cable_s_per_byte, &fast.message_s,
+                                &fast.copy_s_per_byte, &fast.incast_s};
+            for (size_t f = 0; f < LENGTH(fields); f++)
+                *fields[f] *= 2.0;
+            tam_plan_case c = {sizes[s], 1e4, 0.0}, sum = {sizes[s], 0.0, 1e4 * sizes[s]};
+            tam_plan plan = tam_plan_choose(&net, &c);
+            tam_plan other[] = {tam_plan_choose(&fast, &c), tam_plan_choose(&net, &sum)};
+            assert_memory_equal(&other[0], &plan, sizeof plan);
+            assert_memory_equal(&other[1], &plan, sizeof plan);
+        }
+}
+
+/* Where only bytes count all plans between equal hosts take the same time, and so do all that end a
+ * stage with the node. Where nothing costs anything, nothing is known. */
+static void ties_go_to_fewer_stages(void **state) {
+    const tam_net hosts = {.ranks_per_node = 1, .far_s_per_byte = 1.0};
+    const tam_net cables = {.ranks_per_node = 8, .cable_s_per_byte = 1.0}, nothing = {0};
+    const tam_plan_case c = {4096, 1.0, 1.0};
+    const tam_plan eight = tam_plan_make(4096, 8, 8), two = {4096, 4096, 2, {8, 512}};
+    (void)state;
+    assert_true(tam_plan_step_s(&cables, &eight, &c) == tam_plan_step_s(&cables, &two, &c));
+    tam_plan plan = tam_plan_choose(&hosts, &c), usual = tam_plan_usual(4096, 0);
+    same_text(&plan, "4096");
+    plan = tam_plan_choose(&cables, &c);
+    same_text(&plan, "8x512");
+    plan = tam_plan_choose(&nothing, &c);
+    assert_memory_equal(&plan, &usual, sizeof plan);
+}
+
+static void no_number_of_a_network_does_harm(void **state) {
+    static const double odd[] = {0.0,    -0.0, -1.0, -1e-9,    1e308,
+                                 5e-324, NAN,  -NAN, INFINITY, -INFINITY};
+    (void)state;
+    for (size_t s = 0; s < LENGTH(sizes); s++)
+        for (size_t o = 0; o < LENGTH(odd); o++) {
+            tam_plan_case c = {sizes[s], 1e3, 1e6}, odd_case = {sizes[s], odd[o], odd[o]};
+            tam_plan plan, usual = tam_plan_usual(sizes[s], 8);
+            for (size_t f = 0; f <= 8; f++) { /* one number after the other, then all at once */
+                tam_net net = net_of(IB, 8, 1e-6);
+                double *fields[] = {&net.near_s,          &net.near_s_per_byte,  &net.far_s,
+                                    &net.far_s_per_byte,  &net.cable_s_per_byte, &net.message_s,
+                                    &net.copy_s_per_byte, &net.incast_s};
+                for (size_t g = 0; g < LENGTH(fields); g++)
+                    *fields[g] = g == f || f == LENGTH(fields) ? odd[o] : *fields[g];
+                plan = tam_plan_choose(&net, &c);
+                assert_true(tam_plan_valid(&plan, sizes[s]));
+            }
+            if (!(odd[o] > 0.0 && odd[o] < 1e300))
+                assert_memory_equal(&plan, &usual, sizeof plan);
+            plan = tam_plan_choose(&nets[IB], &odd_case);
+            assert_true(tam_plan_valid(&plan, sizes[s]));
+            if (!(odd[o] > 0.0))
+                assert_memory_equal(&plan, &usual, sizeof plan);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(times_are_those_of_the_model),
+        cmocka_unit_test(a_stage_takes_the_longest_of_its_resources),
+        cmocka_unit_test(what_is_not_used_costs_nothing),
+        cmocka_unit_test(nothing_is_fused),
+        cmocka_unit_test(all_bytes_arrive_once),
+        cmocka_unit_test(what_counts_as_near_stays_in_its_node),
+        cmocka_unit_test(the_choice_is_the_best_candidate),
+        cmocka_unit_test(the_choice_is_that_of_the_model),
+        cmocka_unit_test(the_same_question_has_the_same_answer),
+        cmocka_unit_test(ties_go_to_fewer_stages),
+        cmocka_unit_test(no_number_of_a_network_does_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
