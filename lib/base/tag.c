@@ -22,8 +22,7 @@ static tamis_status refuse_place(const tam_tag *a, const tam_tag *b) {
                     (unsigned long long)b->count, (unsigned long long)b->begin);
 }
 
-tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs) {
-    const tam_tag *mine = call->tag;
+tamis_status tam_tag_compare(const tam_tag *mine, uint32_t from, const tam_tag *theirs) {
     unsigned long long own = mine->rank, other = from;
     if (theirs->check != hash_of(theirs) || theirs->rank != from)
         return tam_fail(
@@ -43,6 +42,11 @@ tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs) 
             own, (unsigned long long)mine->step, other, (unsigned long long)theirs->step);
     if (theirs->begin != mine->begin || theirs->count != mine->count)
         return refuse_place(mine, theirs);
+    return TAMIS_OK;
+}
+
+tamis_status tam_tag_hear(tam_call *call, uint32_t from, const tam_tag *theirs) {
+    TAM_TRY(tam_tag_compare(call->tag, from, theirs));
     call->notes += theirs->note;
     return TAMIS_OK;
 }

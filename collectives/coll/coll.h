@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Collectives over a wire, as state machines: begin one, then advance it until it is done. Nothing
+ * here waits, so that thousands of ranks can run in one thread (collectives/transport/simulated.h); a rank on
+ * a real wire waits in collectives/coll/staged.c.
+ *
+ * A collective is a list of steps. In a step a rank exchanges streams of bytes with the ranks of
+ * its group, chunk by chunk:
+ *
+ *     all-gather   stages of the plan, far to near    what was gathered so far
+ *     sum          stages near to far                 parts of the slices that the other will sum
+ *                  stages far to near                 what was summed so far
+ *     all-to-all   one step with all ranks            a run
+ *
+ * Memory: 6.3 MB whatever P is, and with P 4 bytes a place and 112 a peer of the largest group.
+ */
+#ifndef TAM_COLL_COLL_H
+#define TAM_COLL_COLL_H
+
+#include "collectives/coll/envelope.h"
+#include "lib/base/transport.h"
+#include "lib/base/wire.h"
+#include "lib/policy/plan.h"
+
+enum {
+    TAM_COLL_COMING = 18, /* buffers that receive: more than partial sums of a chunk can hold */
+    TAM_COLL_GOING = 6,   /* and that send */
+    TAM_COLL_BUFFERS = TAM_COLL_COMING + TAM_COLL_GOING,
+    TAM_COLL_PARTS =
+        3, /* messages of a buffer: a head, and two streams that travel by themselves */
+    TAM_COLL_TICKETS = TAM_COLL_PARTS * TAM_COLL_BUFFERS,
+    TAM_COLL_HEAD = 128,      /* room for an envelope and a tag */
+    TAM_COLL_CHUNK = 1 << 18, /* bytes of streams in a message, a multiple of 128 */
+    TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
+};
+
+typedef enum tam_phase {
+    TAM_PHASE_GATHER,
+    TAM_PHASE_SCATTER,
+    TAM_PHASE_SPREAD,
+    TAM_PHASE_RUNS
+} tam_phase;
+
+/** A set of items: those whose places are `place` modulo the places that a step tells apart. */
+typedef struct tam_stream {
+    uint32_t place; /* all-to-all: rank */
+    bool direct;    /* longer than a chunk and one run of memory: it travels from and to there */
+    uint64_t bytes;
+} tam_stream;
+
+/** A rank of the group. Two streams each way where places of two are played by one rank. */
+typedef struct tam_peer {
+    uint32_t rank;
+    uint32_t digit; /* of its place */
+    uint32_t nout, nin;
+    tam_stream out[2], in[2];
+} tam_peer;
+
+/** Which message comes next: chunk by chunk, and of each chunk peer by peer, from `first` on. */
+typedef struct tam_turn {
+    bool sends;
+    uint32_t chunk, nth, first;
+} tam_turn;
+
+/** Partial sums of a chunk, a binary counter whose carries are additions (lib/base/tree.h). */
+typedef struct tam_counter {
+    uint32_t depth;
+    bool own_added;
+    struct {
+        uint32_t level;
+        int32_t buffer; /* that holds the values; -1: the vector itself */
+        float *values;
+    } stack[TAM_COLL_LEVELS];
+} tam_counter;
+
+typedef struct tam_coll {
+    const tam_wire *wire;
+    void *self;
+    uint32_t rank;
+    tam_plan plan;
+    uint32_t place[2], nplaces; /* this rank's */
+    uint32_t *weights;          /* [plan.nplaces + 1] of the slices before each (slices.c) */
+    size_t chunk;               /* bytes of a stream in a message */
+    bool empty; /* set after open: only sizes matter, and no memory of a collective is touched */
+
+    /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p; buffers below TAM_COLL_COMING receive. */
+    unsigned char *memory;
+    size_t room;                          /* bytes of a buffer */
+    uint32_t in_flight[TAM_COLL_BUFFERS]; /* messages of the buffer */
+    uint32_t holders[TAM_COLL_BUFFERS];   /* what still needs its content; 0: the buffer is free */
+    size_t came_bytes[TAM_COLL_COMING];   /* of the head */
+    uint32_t queue[TAM_COLL_COMING], first, waiting; /* receives, in the order of posting */
+    uint32_t nsending;                               /* buffers */
+    struct {
+        const void *memory;
+        size_t bytes;
+        uint64_t hash;
+    } known; /* a part that was sent before, perhaps to another rank */
+
+    /* The collective under way. */
+    uint64_t number, call;
+    tam_phase kind; /* GATHER, SCATTER: a sum, RUNS */
+    const tam_tag *tag;
+    uint64_t note,
+        heard; /* of the tags of all ranks whose parts were added before this step, in it */
+    const unsigned char *send;
+    unsigned char *recv;
+    size_t bytes; /* that each rank gives, all-gather; floats that are summed */
+    const size_t *send_at, *recv_at;
+    uint32_t step, nsteps;
+
+    /* The step. */
+    tam_phase phase;
+    uint32_t stage, stride, radix; /* its places are `stride` apart */
+    uint32_t nchunks;
+    tam_peer *peers;
+    uint32_t npeers, last[2];     /* the last that adds to the sums of each of this rank's places */
+    tam_turn posted, taken, sent; /* the next receive, message to take, send */
+    tam_counter counters[2];
+
+    uint64_t messages, wire_bytes; /* sent since open; a head and its streams are one message */
+} tam_coll;
+
+/** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128 */
+tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+                           const tam_plan *plan, size_t chunk);
+/** @param  lingers  the wire may still use buffers: they stay */
+void tam_coll_close(tam_coll *coll, bool lingers);
+
+/** As the entries of tam_transport. The memory must stay until the collective is done. */
+void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void *recv);
+void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_tag *tag);
+void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at, void *recv,
+                         const size_t *recv_at);
+
+/** Do what can be done now.
+ * @param  moved  [out]  whether something was done */
+tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done);
+
+/** Withdraw all messages in flight, after a failure. */
+void tam_coll_cancel(tam_coll *coll);
+
+/** The ranks from which messages are missing, " 3 5", for a sentence. @return text */
+const char *tam_coll_missing(const tam_coll *coll, char *text, size_t size);
+
+/* -- inside ----------------------------------------------------------------------------------- */
+
+/** meet.c: set the step's phase and stage, its peers, their streams, and the number of chunks. */
+void tam_coll_meet(tam_coll *coll);
+
+/** streams.c: a stream; where its byte `at` lies; `bytes` of it, from `at` on, into a message or out
+ * of one. */
+tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends);
+void tam_coll_pack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
+                   unsigned char *to);
+unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_t at, bool sends);
+void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
+                     const unsigned char *from);
+
+/** slices.c: a stream of slices is one run of the vector. @return its first element */
+size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length);
+tamis_status tam_coll_weigh(tam_coll *coll);
+
+/** sum.c: add to the sums for this rank's place number `which` what came from the place at `digit`;
+ * `last`: no more comes for this chunk. The buffer is held while its values are in the counter. */
+void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
+                  float *values);
+void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk);
+
+/** Bytes of a stream that chunk number `chunk` of it has. */
+static inline size_t tam_coll_part(const tam_coll *coll, const tam_stream *s, uint32_t chunk) {
+    uint64_t at = (uint64_t)chunk * coll->chunk;
+    uint64_t left = s->bytes > at ? s->bytes - at : 0;
+    return (size_t)(left < coll->chunk ? left : coll->chunk);
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The head of every message of a collective. Each hop is checked: that both ranks are in the same
+ * call and agree on all that describes it, and that nothing was damaged. What is equal along all
+ * edges of a plan is equal on all ranks.
+ *
+ *     +-- 56 bytes ---+- 56 bytes, or nothing -+- bytes ------------------+
+ *     | tam_envelope  | tam_tag                | one or two streams       |
+ *     +---------------+------------------------+--------------------------+
+ *
+ * A tag follows in the first message of a sum of floats that has one. Streams that are longer than
+ * a chunk travel in messages of their own, from and to where they lie; the check is over all.
+ */
+#ifndef TAM_COLL_ENVELOPE_H
+#define TAM_COLL_ENVELOPE_H
+
+#include "lib/base/base.h"
+
+#define TAM_ENVELOPE_MAGIC UINT64_C(0x5d1c7be24a93f06b) /* changes with the format */
+
+typedef struct tam_envelope {
+    uint64_t magic;
+    uint64_t check;  /* hash of the rest of the message */
+    uint64_t call;   /* hash of what describes the collective: kind, sizes, plan, tag */
+    uint64_t note;   /* of a sum: the notes of the ranks whose parts were added, added up */
+    uint64_t number; /* collectives that the communicator made before */
+    uint32_t rank;   /* the sender */
+    uint32_t chunk;
+    uint32_t bytes; /* that follow */
+    uint8_t step;   /* of the collective */
+    uint8_t status; /* not 0: the sender gave up, and nothing follows */
+    uint16_t tagged;
+} tam_envelope;
+
+/** What the receiver expects. */
+typedef struct tam_envelope_due {
+    uint64_t call, number;
+    uint32_t rank, chunk, bytes, step;
+} tam_envelope_due;
+
+/** Set magic, check and bytes.
+ * @param  bytes  behind the envelope
+ * @param  also   hash of what travels by itself; 0: nothing */
+void tam_envelope_seal(tam_envelope *e, size_t bytes, uint64_t also);
+
+/** That the message is what its sender sent. PROTOCOL and a sentence that names both ranks.
+ * @param  came  bytes of the whole message
+ * @param  self  the receiver's rank */
+tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint64_t also, uint32_t from,
+                               uint32_t self);
+
+/** That it is what is due; likewise. */
+tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due *due,
+                                  uint32_t self);
+
+#endif

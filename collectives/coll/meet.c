@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Whom a rank meets in a step, and what they send each other. In a stage the places of a group
+ * differ in one digit:
+ *
+ *     6 ranks, plan 2x4:   place   0 1 2 3 4 5 6 7
+ *                          rank    0 1 2 3 4 - 5 -        - played by the rank on its left
+ *     stage 0, groups      {0 1} {2 3} {4 5} {6 7}
+ *     stage 1, groups      {0 2 4 6} {1 3 5 7}
+ *
+ * Rank 4 meets nobody in stage 0, and in stage 1 ranks 0 and 2 at place 4, ranks 1 and 3 at place
+ * 5, and rank 5 at both. What two ranks send each other for two places is one message.
+ */
+#include "collectives/coll/coll.h"
+
+static uint32_t digit_of(const tam_coll *coll, uint32_t place) {
+    return place / coll->stride % coll->radix;
+}
+
+static bool same_group(const tam_coll *coll, uint32_t v, uint32_t u) {
+    uint32_t span = coll->stride * coll->radix;
+    return v / span == u / span && v % coll->stride == u % coll->stride;
+}
+
+/* Before the first stage only ranks at their own place have something to add. */
+static bool adds(const tam_coll *coll, uint32_t place) {
+    return coll->stage > 0 || tam_plan_seated(&coll->plan, place);
+}
+
+static uint32_t places_of(const tam_plan *plan, uint32_t rank, uint32_t places[2]) {
+    places[0] = tam_plan_place(plan, rank);
+    places[1] = places[0] + 1;
+    return places[0] < 2 * plan->nranks - plan->nplaces ? 1 : 2;
+}
+
+/* Streams from `theirs` places to `mine`, or the other way round. A part of a sum is named after
+ * the place that sums it, and what was gathered after the place that has it. */
+static uint32_t list_streams(const tam_coll *coll, const uint32_t *from, uint32_t nfrom,
+                             const uint32_t *to, uint32_t nto, bool sends, tam_stream out[2]) {
+    bool scatters = coll->phase == TAM_PHASE_SCATTER;
+    uint32_t count = 0, n = scatters ? nto : nfrom, m = scatters ? nfrom : nto;
+    const uint32_t *named = scatters ? to : from, *other = scatters ? from : to;
+    for (uint32_t i = 0; i < n; i++) {
+        bool any = false;
+        for (uint32_t j = 0; j < m; j++)
+            any = any ||
+                  (same_group(coll, named[i], other[j]) && (!scatters || adds(coll, other[j])));
+        if (any)
+            out[count++] = tam_coll_stream(coll, named[i], sends);
+    }
+    return count;
+}
+
+static void add_peer(tam_coll *coll, uint32_t rank, uint32_t digit) {
+    uint32_t theirs[2], ntheirs = places_of(&coll->plan, rank, theirs);
+    tam_peer *p = &coll->peers[coll->npeers++];
+    *p = (tam_peer){.rank = rank, .digit = digit};
+    p->nout = list_streams(coll, coll->place, coll->nplaces, theirs, ntheirs, true, p->out);
+    p->nin = list_streams(coll, theirs, ntheirs, coll->place, coll->nplaces, false, p->in);
+    for (uint32_t i = 0; i < p->nin; i++)
+        coll->last[p->in[i].place != coll->place[0]] = coll->npeers - 1;
+}
+
+/* In the order of digits: the order in which sums are added. */
+static void meet_group(tam_coll *coll) {
+    uint32_t before = UINT32_MAX, own = digit_of(coll, coll->place[0]);
+    for (uint32_t e = 0; e < coll->radix; e++) {
+        for (uint32_t i = 0; i < coll->nplaces; i++) {
+            uint32_t place = coll->place[i] + (e - digit_of(coll, coll->place[i])) * coll->stride;
+            uint32_t rank = tam_plan_rank(&coll->plan, place);
+            if (rank == coll->rank || rank == before)
+                continue;
+            add_peer(coll, rank, digit_of(coll, tam_plan_place(&coll->plan, rank)));
+            before = rank;
+        }
+        if (e == own)
+            coll->sent.first = coll->npeers;
+    }
+}
+
+static void meet_all(tam_coll *coll) {
+    for (uint32_t r = 0; r < coll->plan.nranks; r++) {
+        if (r == coll->rank) {
+            coll->sent.first = coll->npeers;
+            continue;
+        }
+        tam_peer *p = &coll->peers[coll->npeers++];
+        *p = (tam_peer){.rank = r, .digit = r, .nout = 1, .nin = 1};
+        p->out[0] = tam_coll_stream(coll, r, true);
+        p->in[0] = tam_coll_stream(coll, r, false);
+    }
+}
+
+static void count_chunks(tam_coll *coll) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < coll->npeers; i++) {
+        const tam_peer *p = &coll->peers[i];
+        for (uint32_t s = 0; s < p->nout; s++)
+            most = p->out[s].bytes > most ? p->out[s].bytes : most;
+        for (uint32_t s = 0; s < p->nin; s++)
+            most = p->in[s].bytes > most ? p->in[s].bytes : most;
+    }
+    coll->nchunks = (uint32_t)((most + coll->chunk - 1) / coll->chunk);
+    if (coll->nchunks == 0 && coll->phase != TAM_PHASE_RUNS)
+        coll->nchunks = 1; /* the ranks of a group always hear from each other */
+}
+
+static void find_stage(tam_coll *coll) {
+    uint32_t last = coll->plan.nstages - 1, step = coll->step;
+    coll->phase = coll->kind;
+    coll->stage = last - step;
+    if (coll->kind == TAM_PHASE_SCATTER) {
+        coll->phase = step <= last ? TAM_PHASE_SCATTER : TAM_PHASE_SPREAD;
+        coll->stage = step <= last ? step : 2 * last + 1 - step;
+    }
+    coll->stride = 1;
+    for (uint32_t i = 0; i < coll->stage; i++)
+        coll->stride *= coll->plan.radix[i];
+    coll->radix = coll->plan.radix[coll->stage];
+}
+
+void tam_coll_meet(tam_coll *coll) {
+    coll->npeers = 0;
+    coll->sent = (tam_turn){.sends = true};
+    coll->posted = coll->taken = (tam_turn){0};
+    memset(coll->counters, 0, sizeof coll->counters);
+    coll->known.memory = NULL;
+    if (coll->kind == TAM_PHASE_RUNS) {
+        coll->phase = TAM_PHASE_RUNS;
+        meet_all(coll);
+    } else {
+        find_stage(coll);
+        meet_group(coll);
+    }
+    count_chunks(coll);
+    if (coll->sent.first == coll->npeers)
+        coll->sent.first = 0;
+}

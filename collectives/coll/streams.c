@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a stream holds: of an all-gather, what the ranks gave that sit at places equal to its place
+ * modulo those that the step tells apart, in the order of places; of a sum, a run of the vector; of
+ * an all-to-all, a run for one rank.
+ */
+#include "collectives/coll/coll.h"
+
+/* Ranks at places equal to this one. At odd places those of the lowest numbers only. */
+static uint32_t seated(const tam_coll *coll, uint32_t place) {
+    uint32_t modulus = coll->stride * coll->radix, own = 2 * coll->plan.nranks - coll->plan.nplaces;
+    uint32_t first = place % modulus;
+    if (first % 2 == 0)
+        return coll->plan.nplaces / modulus;
+    return own > first ? (own - first + modulus - 1) / modulus : 0;
+}
+
+static uint64_t run_bytes(const tam_coll *coll, uint32_t rank, bool sends) {
+    const size_t *at = sends ? coll->send_at : coll->recv_at;
+    return at[rank + 1] - at[rank];
+}
+
+static uint64_t bytes_of(const tam_coll *coll, uint32_t place, bool sends) {
+    size_t length;
+    if (coll->phase == TAM_PHASE_RUNS)
+        return run_bytes(coll, place, sends);
+    if (coll->phase == TAM_PHASE_GATHER)
+        return (uint64_t)seated(coll, place) * coll->bytes;
+    tam_coll_slices(coll, place, &length);
+    return length * sizeof(float);
+}
+
+tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends) {
+    uint64_t bytes = bytes_of(coll, place, sends);
+    bool one_run = coll->phase != TAM_PHASE_GATHER || bytes == coll->bytes;
+    return (tam_stream){place, one_run && bytes > coll->chunk && !coll->empty, bytes};
+}
+
+/* Where byte `at` of what was gathered lies, and how many follow there. */
+static unsigned char *find(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t *run) {
+    uint32_t modulus = coll->stride * coll->radix;
+    uint64_t item = at / coll->bytes, behind = at % coll->bytes;
+    uint32_t place = s->place % modulus + (uint32_t)item * modulus;
+    *run = coll->bytes - (size_t)behind;
+    return coll->recv + (size_t)tam_plan_rank(&coll->plan, place) * coll->bytes + behind;
+}
+
+static void copy_gathered(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
+                          unsigned char *to, const unsigned char *from) {
+    for (size_t done = 0, run; done < bytes; done += run) {
+        unsigned char *memory = find(coll, s, at + done, &run);
+        run = run < bytes - done ? run : bytes - done;
+        memcpy(to ? to + done : memory, from ? from + done : memory, run);
+    }
+}
+
+unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_t at, bool sends) {
+    size_t length;
+    if (coll->phase == TAM_PHASE_GATHER)
+        return find(coll, s, at, &length);
+    if (coll->phase != TAM_PHASE_RUNS)
+        return coll->recv + tam_coll_slices(coll, s->place, &length) * sizeof(float) + at;
+    if (sends) /* never written through this */
+        return (unsigned char *)(uintptr_t)coll->send + coll->send_at[s->place] + at;
+    return coll->recv + coll->recv_at[s->place] + at;
+}
+
+void tam_coll_pack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
+                   unsigned char *to) {
+    if (coll->phase == TAM_PHASE_GATHER)
+        copy_gathered(coll, s, at, bytes, to, NULL);
+    else
+        memcpy(to, tam_coll_place(coll, s, at, true), bytes);
+}
+
+void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
+                     const unsigned char *from) {
+    if (coll->phase == TAM_PHASE_GATHER)
+        copy_gathered(coll, s, at, bytes, NULL, from);
+    else
+        memcpy(tam_coll_place(coll, s, at, false), from, bytes);
+}

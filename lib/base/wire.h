@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The wire contract: messages between two ranks, from and to host memory. What all ranks do
+ * together is made of them by collectives/coll.
+ *
+ * A wire knows nothing of collectives. The caller numbers its messages in flight by tickets below
+ * `window` and never uses one twice at a time. Messages from one rank to another arrive in the
+ * order in which they were posted, if the receives were posted in that order too. All calls come
+ * from one thread at a time and return at once; only the caller waits.
+ */
+#ifndef TAM_BASE_WIRE_H
+#define TAM_BASE_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+/** A message to send or to receive. Its memory must stay until it is complete or, where a wire
+ * lingers (TAM_CAP_LINGERS), for ever after a failure. */
+typedef struct tam_message {
+    uint32_t peer;
+    bool sends;
+    void *memory;
+    size_t bytes; /* of a receive: the most that may come */
+} tam_message;
+
+typedef struct tam_done {
+    uint32_t ticket;
+    size_t bytes; /* that came */
+} tam_done;
+
+typedef struct tam_wire {
+    const char *name;
+
+    tamis_status (*post)(void *self, uint32_t ticket, const tam_message *message);
+
+    /** Which messages have become complete since the last call.
+     * @param  done  [out]  [window of the wire], `count` of them */
+    tamis_status (*test)(void *self, tam_done *done, uint32_t *count);
+
+    /** A message that has not become complete: withdraw it if possible. */
+    void (*cancel)(void *self, uint32_t ticket);
+
+    /** Wake up calls that block elsewhere. Any thread. */
+    void (*abort)(void *self);
+
+    /** Free everything. `clean` is 0 after a failure: do not free what may still be in use. */
+    void (*close)(void *self, int clean);
+} tam_wire;
+
+#endif

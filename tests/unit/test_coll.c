@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Staged collectives of all plans on a simulated network: what arrives, the bits of sums, messages.
+ */
+#include "collectives/coll/coll.h"
+#include "collectives/transport/simulated.h"
+#include "lib/base/tag.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const tam_net net = {.ranks_per_node = 8,
+                            .near_s = 1e-6,
+                            .near_s_per_byte = 5e-12,
+                            .far_s = 3e-6,
+                            .far_s_per_byte = 2e-11,
+                            .message_s = 4e-7,
+                            .copy_s_per_byte = 5e-11};
+
+/* -- ranks on a simulated network ------------------------------------------------------------- */
+
+typedef struct job {
+    uint32_t nranks;
+    tam_coll *colls;
+    tam_sim *sim;
+} job;
+
+static tamis_status advance(void *context, uint32_t rank, bool *done) {
+    bool moved;
+    return tam_coll_advance(&((job *)context)->colls[rank], &moved, done);
+}
+
+static job open_job(const tam_plan *plan, size_t chunk, uint64_t flip) {
+    const tam_sim_config config = {
+        .nranks = plan->nranks, .net = net, .jitter = 0.5, .seed = 7, .flip = flip};
+    job j = {.nranks = plan->nranks, .colls = calloc(plan->nranks, sizeof(tam_coll))};
+    assert_int_equal(tam_sim_open(&config, &j.sim), TAMIS_OK);
+    for (uint32_t r = 0; r < plan->nranks; r++)
+        assert_int_equal(
+            tam_coll_open(&j.colls[r], &tam_sim_wire, tam_sim_end(j.sim, r), r, plan, chunk),
+            TAMIS_OK);
+    return j;
+}
+
+static void close_job(job *j) {
+    for (uint32_t r = 0; r < j->nranks; r++)
+        tam_coll_close(&j->colls[r], false);
+    tam_sim_close(j->sim);
+    free(j->colls);
+}
+
+static tamis_status run(job *j) {
+    double seconds;
+    return tam_sim_run(j->sim, advance, j, &seconds);
+}
+
+/* -- the definitions -------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+/* Of very different sizes, so that another order gives other bits. */
+static float value_of(uint32_t rank, size_t i) {
+    uint64_t h = mix(rank * UINT64_C(0x10001) + i * UINT64_C(0x9e3779b97f4a7c15) + 1);
+    return ldexpf((float)(int32_t)(h & 0xffffff) - 8388607.5f, (int)(h >> 60) - 30);
+}
+
+/* The sum over `count` places from `place` on; places without ranks are skipped. */
+static bool tree(uint32_t nranks, uint32_t nplaces, uint32_t place, uint32_t count, size_t i,
+                 float *out) {
+    if (count == 1) {
+        uint32_t own = 2 * nranks - nplaces;
+        if (place >= own && place % 2 == 1)
+            return false;
+        *out = value_of(place < own ? place : (place + own) / 2, i);
+        return true;
+    }
+    float right;
+    bool has_left = tree(nranks, nplaces, place, count / 2, i, out);
+    bool has_right = tree(nranks, nplaces, place + count / 2, count / 2, i, &right);
+    if (has_right)
+        *out = has_left ? *out + right : right;
+    return has_left || has_right;
+}
+
+/* -- cases ------------------------------------------------------------------------------------ */
+
+static void sums_have_the_bits_of_the_tree(const tam_plan *plan, size_t count, size_t chunk) {
+    job j = open_job(plan, chunk, 0);
+    uint32_t n = plan->nranks;
+    float *values = calloc(n * count + 1, sizeof *values);
+    for (uint32_t r = 0; r < n; r++) {
+        for (size_t i = 0; i < count; i++)
+            values[r * count + i] = value_of(r, i);
+        tam_coll_begin_sum(&j.colls[r], values + r * count, count, NULL);
+    }
+    assert_int_equal(run(&j), TAMIS_OK);
+    for (size_t i = 0; i < count; i++) {
+        float sum;
+        tree(n, plan->nplaces, 0, plan->nplaces, i, &sum);
+        for (uint32_t r = 0; r < n; r++) {
+            if (memcmp(&values[r * count + i], &sum, sizeof sum) != 0)
+                fail_msg("P %u, %u stages: rank %u, element %zu: %a, not %a", n, plan->nstages, r,
+                         i, (double)values[r * count + i], (double)sum);
+        }
+    }
+    free(values);
+    close_job(&j);
+}
+
+static void gathers_bring_all_to_all(const tam_plan *plan, size_t bytes, size_t chunk) {
+    job j = open_job(plan, chunk, 0);
+    uint32_t n = plan->nranks;
+    unsigned char *sent = calloc(n, bytes + 1), *came = calloc((size_t)n * n, bytes + 1);
+    for (size_t i = 0; i < n * bytes; i++)
+        sent[i] = (unsigned char)mix(i);
+    for (uint32_t r = 0; r < n; r++)
+        tam_coll_begin_gather(&j.colls[r], sent + r * bytes, bytes, came + r * n * bytes);
+    assert_int_equal(run(&j), TAMIS_OK);
+    for (uint32_t r = 0; r < n; r++)
+        assert_memory_equal(came + r * n * bytes, sent, n * bytes);
+    free(sent);
+    free(came);
+    close_job(&j);
+}
+
+static size_t run_length(uint32_t from, uint32_t to) {
+    return (from * 7 + to * 3) % 5 * 37;
+}
+
+static void runs_reach_whom_they_are_for(const tam_plan *plan, size_t chunk) {
+    job j = open_job(plan, chunk, 0);
+    uint32_t n = plan->nranks;
+    enum { MOST = 160 };
+    size_t *at = calloc(2 * n * (n + 1), sizeof *at);
+    unsigned char *memory = calloc(2 * (size_t)n * n, MOST);
+    for (uint32_t r = 0; r < n; r++) {
+        size_t *send_at = at + 2 * r * (n + 1), *recv_at = send_at + n + 1;
+        unsigned char *send = memory + 2 * (size_t)r * n * MOST, *recv = send + n * MOST;
+        for (uint32_t q = 0; q < n; q++) {
+            send_at[q + 1] = send_at[q] + run_length(r, q);
+            recv_at[q + 1] = recv_at[q] + run_length(q, r);
+            memset(send + send_at[q], (int)(r * 16 + q), run_length(r, q));
+        }
+        tam_coll_begin_runs(&j.colls[r], send, send_at, recv, recv_at);
+    }
+    assert_int_equal(run(&j), TAMIS_OK);
+    for (uint32_t r = 0; r < n; r++) {
+        const size_t *recv_at = at + 2 * r * (n + 1) + n + 1;
+        const unsigned char *recv = memory + (2 * (size_t)r + 1) * n * MOST;
+        for (uint32_t q = 0; q < n; q++) {
+            for (size_t i = recv_at[q]; i < recv_at[q + 1]; i++)
+                assert_int_equal(recv[i], (unsigned char)(q * 16 + r));
+        }
+    }
+    free(at);
+    free(memory);
+    close_job(&j);
+}
+
+static void all_plans(uint32_t nranks, void (*body)(const tam_plan *plan)) {
+    static const uint32_t radices[] = {2, 4, 8, 32};
+    tam_plan plan = tam_plan_linear(nranks);
+    body(&plan);
+    for (size_t i = 0; i < sizeof radices / sizeof radices[0]; i++) {
+        plan = tam_plan_make(nranks, 1, radices[i]);
+        body(&plan);
+        plan = tam_plan_make(nranks, 4, radices[i]);
+        body(&plan);
+    }
+}
+
+static void try_all(const tam_plan *plan) {
+    uint32_t n = plan->nranks;
+    sums_have_the_bits_of_the_tree(plan, 40 * n + 3, 128); /* several chunks */
+    sums_have_the_bits_of_the_tree(plan, 1, 128);          /* most slices are empty */
+    gathers_bring_all_to_all(plan, 24, 128);
+    gathers_bring_all_to_all(plan, 300, 128); /* longer than a chunk */
+    gathers_bring_all_to_all(plan, 0, 128);
+}
+
+static void every_plan_gives_the_bits_of_the_tree(void **state) {
+    (void)state;
+    for (uint32_t p = 1; p <= 40; p++)
+        all_plans(p, try_all);
+    for (uint32_t p = 41; p <= 130; p += p < 64 ? 1 : 11) {
+        tam_plan plan = tam_plan_make(p, 1, 8);
+        try_all(&plan);
+    }
+}
+
+static void runs_arrive(void **state) {
+    (void)state;
+    for (uint32_t p = 1; p <= 33; p++) {
+        tam_plan plan = tam_plan_make(p, 1, 8);
+        runs_reach_whom_they_are_for(&plan, 128);
+        runs_reach_whom_they_are_for(&plan, 1 << 12);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
+        cmocka_unit_test(runs_arrive),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
