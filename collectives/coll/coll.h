@@ -34,6 +34,8 @@ enum {
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
 
+_Static_assert((int)TAM_COLL_TICKETS <= (int)TAM_WIRE_TICKETS, "wires have so many tickets");
+
 typedef enum tam_phase {
     TAM_PHASE_GATHER,
     TAM_PHASE_SCATTER,
@@ -62,6 +64,9 @@ typedef struct tam_turn {
     uint32_t chunk, nth, first;
 } tam_turn;
 
+/** Heads and what is inline come on lane 0, long streams on lane 1 once their head was found good. */
+enum { TAM_LANE_HEADS, TAM_LANE_STREAMS };
+
 /** Partial sums of a chunk, a binary counter whose carries are additions (lib/base/tree.h). */
 typedef struct tam_counter {
     uint32_t depth;
@@ -88,8 +93,9 @@ typedef struct tam_coll {
     size_t room;                          /* bytes of a buffer */
     uint32_t in_flight[TAM_COLL_BUFFERS]; /* messages of the buffer */
     uint32_t holders[TAM_COLL_BUFFERS];   /* what still needs its content; 0: the buffer is free */
-    size_t came_bytes[TAM_COLL_COMING];   /* of the head */
-    uint32_t queue[TAM_COLL_COMING], first, waiting; /* receives, in the order of posting */
+    size_t came_bytes[TAM_COLL_COMING];   /* of the head; 0: not yet */
+    uint32_t queue[TAM_COLL_COMING], first, waiting; /* receives, in the order of posting, */
+    uint32_t headed;                                 /* of which the heads of so many are good */
     uint32_t nsending;                               /* buffers */
     struct {
         const void *memory;
@@ -114,9 +120,15 @@ typedef struct tam_coll {
     uint32_t stage, stride, radix; /* its places are `stride` apart */
     uint32_t nchunks;
     tam_peer *peers;
-    uint32_t npeers, last[2];     /* the last that adds to the sums of each of this rank's places */
-    tam_turn posted, taken, sent; /* the next receive, message to take, send */
+    uint32_t npeers, last[2]; /* the last that adds to the sums of each of this rank's places */
+    tam_turn posted, heading, taken, sent; /* the next receive, head, message to take, send */
     tam_counter counters[2];
+
+    /* After a failure. */
+    tamis_status failed;
+    uint32_t blamed, failed_step;
+    tam_envelope farewell;
+    uint32_t farewell_nth; /* peers of the step that have been told */
 
     uint64_t messages, wire_bytes; /* sent since open; a head and its streams are one message */
 } tam_coll;
@@ -137,11 +149,16 @@ void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at
  * @param  moved  [out]  whether something was done */
 tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done);
 
-/** Withdraw all messages in flight, after a failure. */
-void tam_coll_cancel(tam_coll *coll);
+/** farewell.c: give up. Receives are withdrawn; all ranks that still wait for this one in this
+ * collective are told the status, and the rank to blame, and tell others. Advance from here on only
+ * sends these messages, and is done when they have left. */
+void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed);
 
-/** The ranks from which messages are missing, " 3 5", for a sentence. @return text */
-const char *tam_coll_missing(const tam_coll *coll, char *text, size_t size);
+/** The first rank from which a message is missing; this one: none. All of them as text, " 3 5". */
+uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size);
+
+/** Withdraw all messages in flight. */
+void tam_coll_cancel(tam_coll *coll);
 
 /* -- inside ----------------------------------------------------------------------------------- */
 
@@ -166,6 +183,23 @@ tamis_status tam_coll_weigh(tam_coll *coll);
 void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
                   float *values);
 void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk);
+
+/** turns.c: the peer of a turn, the bytes of its streams, and whether its message begins with a tag.
+ * settle: go to the first turn from this one on that has a message. @return false: there is none */
+const tam_peer *tam_turn_peer(const tam_coll *coll, const tam_turn *t);
+size_t tam_turn_bytes(const tam_coll *coll, const tam_turn *t);
+bool tam_turn_tagged(const tam_coll *coll, const tam_turn *t);
+bool tam_turn_settle(const tam_coll *coll, tam_turn *t);
+
+/** messages.c: post the next send or receive into a free buffer; check the next head, which came, and
+ * post receives for the streams that it announces; take the next message, all of which came. */
+tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer);
+tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer);
+tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer);
+tamis_status tam_coll_take(tam_coll *coll);
+
+/** farewell.c: tell the next peers, as long as there are tickets. @return whether all were told */
+tamis_status tam_coll_tell(tam_coll *coll, bool *all);
 
 /** Bytes of a stream that chunk number `chunk` of it has. */
 static inline size_t tam_coll_part(const tam_coll *coll, const tam_stream *s, uint32_t chunk) {

@@ -5,30 +5,31 @@
 
 _Static_assert(sizeof(tam_envelope) == 56, "the envelope is wire format");
 
-static uint64_t hash_of(const tam_envelope *e, size_t bytes, uint64_t also) {
-    enum { SKIP = offsetof(tam_envelope, call) };
-    return tam_hash((const char *)e + SKIP, sizeof *e - SKIP + bytes) ^ also;
+static uint64_t hash_of(const tam_envelope *e, size_t bytes) {
+    enum { SKIP = offsetof(tam_envelope, streams) };
+    return tam_hash((const char *)e + SKIP, sizeof *e - SKIP + bytes) + e->number;
 }
 
-void tam_envelope_seal(tam_envelope *e, size_t bytes, uint64_t also) {
+void tam_envelope_seal(tam_envelope *e, size_t bytes) {
     e->magic = TAM_ENVELOPE_MAGIC;
     e->bytes = (uint32_t)bytes;
-    e->check = hash_of(e, bytes, also);
+    e->check = hash_of(e, bytes);
 }
+
+static const char damaged[] = "its checksum is wrong, so it was damaged on the way";
 
 static tamis_status refuse(uint32_t from, uint32_t self, const char *why) {
     return tam_fail(TAMIS_E_PROTOCOL, "a message from rank %u to rank %u was refused: %s", from,
                     self, why);
 }
 
-tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint64_t also, uint32_t from,
-                               uint32_t self) {
+tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint32_t from, uint32_t self) {
     if (came < sizeof *e || e->magic != TAM_ENVELOPE_MAGIC)
         return refuse(from, self, "it does not begin as one of this version");
     if (e->bytes != came - sizeof *e)
         return refuse(from, self, "it was cut short, or its head was damaged on the way");
-    if (e->check != hash_of(e, e->bytes, also))
-        return refuse(from, self, "its checksum is wrong, so it was damaged on the way");
+    if (e->check != hash_of(e, e->bytes))
+        return refuse(from, self, damaged);
     return e->rank == from ? TAMIS_OK : refuse(from, self, "it names another sender");
 }
 
@@ -43,4 +44,11 @@ tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due 
     if (e->bytes != due->bytes)
         return refuse(due->rank, self, "it is longer or shorter than announced");
     return TAMIS_OK;
+}
+
+tamis_status tam_envelope_check(const tam_envelope *e, uint64_t streams, uint32_t self) {
+    return e->streams == streams
+               ? TAMIS_OK
+               : refuse(e->rank, self,
+                        "its streams were damaged on the way: their checksum is wrong");
 }

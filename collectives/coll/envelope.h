@@ -16,15 +16,17 @@
 
 #include "lib/base/base.h"
 
-#define TAM_ENVELOPE_MAGIC UINT64_C(0x5d1c7be24a93f06b) /* changes with the format */
+#define TAM_ENVELOPE_MAGIC 0x5d1c7be2u /* changes with the format */
 
 typedef struct tam_envelope {
-    uint64_t magic;
-    uint64_t check;  /* hash of the rest of the message */
-    uint64_t call;   /* hash of what describes the collective: kind, sizes, plan, tag */
-    uint64_t note;   /* of a sum: the notes of the ranks whose parts were added, added up */
-    uint64_t number; /* collectives that the communicator made before */
-    uint32_t rank;   /* the sender */
+    uint32_t magic;
+    uint32_t number;  /* collectives that the communicator made before; its lower half */
+    uint64_t check;   /* hash of the rest of the message */
+    uint64_t streams; /* hash of the streams that travel by themselves; 0: none do */
+    uint64_t call;    /* hash of what describes the collective: kind, sizes, plan, tag */
+    uint64_t note; /* of a sum: the notes of the ranks whose parts were added, added up; of a sender
+                      that gave up: the rank to blame */
+    uint32_t rank; /* the sender */
     uint32_t chunk;
     uint32_t bytes; /* that follow */
     uint8_t step;   /* of the collective */
@@ -34,23 +36,21 @@ typedef struct tam_envelope {
 
 /** What the receiver expects. */
 typedef struct tam_envelope_due {
-    uint64_t call, number;
-    uint32_t rank, chunk, bytes, step;
+    uint64_t call;
+    uint32_t number, rank, chunk, bytes, step;
 } tam_envelope_due;
 
-/** Set magic, check and bytes.
- * @param  bytes  behind the envelope
- * @param  also   hash of what travels by itself; 0: nothing */
-void tam_envelope_seal(tam_envelope *e, size_t bytes, uint64_t also);
+/** Set magic, check and bytes. @param  bytes  behind the envelope */
+void tam_envelope_seal(tam_envelope *e, size_t bytes);
 
 /** That the message is what its sender sent. PROTOCOL and a sentence that names both ranks.
  * @param  came  bytes of the whole message
  * @param  self  the receiver's rank */
-tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint64_t also, uint32_t from,
-                               uint32_t self);
+tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint32_t from, uint32_t self);
 
-/** That it is what is due; likewise. */
+/** That it is what is due; that its streams are as they were sent; likewise. */
 tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due *due,
                                   uint32_t self);
+tamis_status tam_envelope_check(const tam_envelope *e, uint64_t streams, uint32_t self);
 
 #endif

@@ -122,7 +122,7 @@ static void find_stage(tam_coll *coll) {
 void tam_coll_meet(tam_coll *coll) {
     coll->npeers = 0;
     coll->sent = (tam_turn){.sends = true};
-    coll->posted = coll->taken = (tam_turn){0};
+    coll->posted = coll->heading = coll->taken = (tam_turn){0};
     memset(coll->counters, 0, sizeof coll->counters);
     coll->known.memory = NULL;
     if (coll->kind == TAM_PHASE_RUNS) {

@@ -3,6 +3,8 @@
 
 #include "collectives/transport/wait.h"
 
+#include <stdio.h>
+
 /* Tests make it small. */
 #ifndef TAM_STAGED_CHUNK
 #define TAM_STAGED_CHUNK TAM_COLL_CHUNK
@@ -25,21 +27,45 @@ tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, co
     return status;
 }
 
-static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why) {
-    char missing[128];
-    tam_coll_missing(coll, missing, sizeof missing);
+/* Tell the others, as long as there is time. The sentence stays that of the failure. */
+static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
+    enum { LEAST_NS = 2000000 };
+    char sentence[512];
+    snprintf(sentence, sizeof sentence, "%s", tamis_last_error());
+    uint64_t until_ns = tam_clock_ns() + LEAST_NS;
+    until_ns = until_ns > call->deadline_ns ? until_ns : call->deadline_ns;
+    bool hushed = tam_hush(true), moved, done = false;
+    for (unsigned tries = 0; !done && tam_clock_ns() < until_ns; tries++) {
+        if (tam_coll_advance(coll, &moved, &done) != TAMIS_OK)
+            break;
+        tam_relax(tries);
+    }
+    tam_hush(hushed);
     tam_coll_cancel(coll);
-    if (missing[0] == '\0')
-        return tam_fail(status, "rank %u%s until its messages were taken", coll->rank, why);
-    return tam_fail(status, "rank %u%s for rank(s)%s", coll->rank, why, missing);
+    return tam_pass(status, sentence);
 }
 
-/* A failure found while it advances: messages that are under way must not come into later calls. */
-static tamis_status advance(tam_coll *coll, bool *moved, bool *done) {
-    tamis_status status = tam_coll_advance(coll, moved, done);
-    if (status != TAMIS_OK)
-        tam_coll_cancel(coll);
-    return status;
+static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why,
+                            const tam_call *call) {
+    char missing[128];
+    uint32_t first = tam_coll_missing(coll, missing, sizeof missing);
+    if (missing[0] == '\0')
+        tam_fail(status, "rank %u%s until its messages were taken", coll->rank, why);
+    else
+        tam_fail(status, "rank %u%s for rank(s)%s", coll->rank, why, missing);
+    tam_coll_fail(coll, status, first);
+    return part(coll, status, call);
+}
+
+/* The earlier the step, the earlier its deadline: who waits for a dead rank itself gives up first,
+ * and the others hear from it in time which rank that is. */
+static uint64_t deadline_of(const tam_coll *coll, const tam_call *call) {
+    enum { HOP_NS = 50000000 };
+    if (coll->step >= coll->nsteps || call->deadline_ns <= call->begin_ns)
+        return call->deadline_ns;
+    uint64_t share_ns = (call->deadline_ns - call->begin_ns) / (4u * coll->nsteps);
+    uint64_t hop_ns = share_ns < HOP_NS ? share_ns : HOP_NS;
+    return call->deadline_ns - hop_ns * (coll->nsteps - 1 - coll->step);
 }
 
 static tamis_status wait_for(tam_coll *coll, tam_call *call) {
@@ -47,14 +73,16 @@ static tamis_status wait_for(tam_coll *coll, tam_call *call) {
     char late[TAM_LATE_TEXT];
     bool moved, done;
     for (unsigned tries = 0;; tries++) {
-        TAM_TRY(advance(coll, &moved, &done));
+        tamis_status status = tam_coll_advance(coll, &moved, &done);
+        if (status != TAMIS_OK)
+            return part(coll, status, call);
         if (done)
             break;
-        tamis_status poison = (tamis_status)atomic_load(call->poison);
-        if (poison != TAMIS_OK)
-            return give_up(coll, poison, " stopped waiting");
-        if (tries % 16 == 15 && tam_clock_ns() > call->deadline_ns)
-            return give_up(coll, TAMIS_E_TIMEOUT, tam_wait_late(call, late));
+        status = (tamis_status)atomic_load(call->poison);
+        if (status != TAMIS_OK)
+            return give_up(coll, status, " stopped waiting", call);
+        if (tries % 16 == 15 && tam_clock_ns() > deadline_of(coll, call))
+            return give_up(coll, TAMIS_E_TIMEOUT, tam_wait_late(call, late), call);
         if (moved)
             wait = tam_wait_begin(call);
         else

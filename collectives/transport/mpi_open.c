@@ -5,32 +5,27 @@
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/comm.h"
 
-enum { BATCHES = 5 };
+static const tam_transport on_the_callers_threads = {
+    .name = "mpi",
+    .unthreaded = "MPI was initialised without MPI_THREAD_MULTIPLE; initialise it with "
+                  "MPI_Init_thread(MPI_THREAD_MULTIPLE)",
+    .capabilities = TAM_CAP_LINGERS,
+    .allgather = tam_staged_allgather,
+    .allreduce_sum = tam_staged_sum,
+    .alltoall = tam_staged_alltoall,
+    .abort = tam_staged_abort,
+    .close = tam_staged_close,
+};
 
-/* tags | pieces 0 | pieces 1 | requests of the batches | statuses | peers */
-static tamis_status open_buffers(tam_mpi *self) {
-    size_t ranks = (size_t)self->nranks, most = 2 * ranks;
-    size_t tags = ranks * sizeof self->tags[0], pieces = ranks * TAM_MPI_PIECE * sizeof(float);
-    size_t requests = most * sizeof(MPI_Request), peers = most * sizeof(int);
-    size_t statuses = most * sizeof(MPI_Status);
-    char *at = tam_alloc(tags + 2 * pieces + BATCHES * (requests + statuses + peers));
-    if (!at)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %d ranks", self->nranks);
-    self->memory = at;
-    tam_mpi_batch *batches[BATCHES] = {&self->gather[0], &self->gather[1], &self->scatter[0],
-                                       &self->scatter[1], &self->meeting};
-    self->tags = (tam_tag *)(void *)at;
-    at += tags;
-    for (int i = 0; i < 2; i++, at += pieces)
-        self->pieces[i] = at;
-    for (int i = 0; i < BATCHES; i++, at += requests)
-        batches[i]->requests = (MPI_Request *)(void *)at;
-    for (int i = 0; i < BATCHES; i++, at += statuses)
-        batches[i]->statuses = (MPI_Status *)(void *)at;
-    for (int i = 0; i < BATCHES; i++, at += peers)
-        batches[i]->peers = (int *)(void *)at;
-    return TAMIS_OK;
-}
+static const tam_transport threaded = {
+    .name = "mpi",
+    .capabilities = TAM_CAP_LINGERS | TAM_CAP_THREADED,
+    .allgather = tam_staged_allgather,
+    .allreduce_sum = tam_staged_sum,
+    .alltoall = tam_staged_alltoall,
+    .abort = tam_staged_abort,
+    .close = tam_staged_close,
+};
 
 static tamis_status check_mpi(int *level) {
     int initialized = 0, finalized = 0;
@@ -77,6 +72,16 @@ static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t timeout_n
     return status;
 }
 
+static tamis_status open_staged(tam_mpi *self, bool multiple, const tamis_comm_config *config,
+                                tamis_comm **out) {
+    uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
+    tam_plan plan = tam_plan_usual(nranks, 1);
+    tam_staged *staged;
+    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, &plan, &staged));
+    return tam_comm_open(multiple ? &threaded : &on_the_callers_threads, staged, rank, nranks,
+                         config, out);
+}
+
 tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
                                    tamis_comm **out) {
     int level = MPI_THREAD_SINGLE;
@@ -99,21 +104,14 @@ tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *con
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     MPI_Comm_rank(parent, &self->rank);
     MPI_Comm_size(parent, &self->nranks);
-    tamis_status status = open_buffers(self);
-    if (status != TAMIS_OK)
-        goto err_free;
-    status = duplicate(self, parent, timeout_ns);
+    for (int i = 0; i < TAM_WIRE_TICKETS; i++)
+        self->requests[i] = MPI_REQUEST_NULL;
+    tamis_status status = duplicate(self, parent, timeout_ns);
     if (status == TAMIS_E_TIMEOUT)
         return status; /* MPI may still write into `self` */
-    if (status != TAMIS_OK)
-        goto err_buffers;
-    bool threaded = level == MPI_THREAD_MULTIPLE;
-    return tam_comm_open(threaded ? &tam_mpi_threaded : &tam_mpi_inline, self, (uint32_t)self->rank,
-                         (uint32_t)self->nranks, config, out);
-
-err_buffers:
-    tam_free(self->memory);
-err_free:
-    tam_free(self);
-    return status;
+    if (status != TAMIS_OK) {
+        tam_free(self);
+        return status;
+    }
+    return open_staged(self, level == MPI_THREAD_MULTIPLE, config, out);
 }

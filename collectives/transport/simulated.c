@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/simulated.h"
 
-#include "collectives/coll/coll.h"
+#include <math.h>
 
 enum { CALM = 8 }; /* senders at once that no link minds */
 
 typedef struct parcel {
     double at;      /* when it reaches its receiver's link */
     uint64_t order; /* of posting: breaks ties */
-    uint32_t from, to;
+    uint32_t from, to, lane;
     size_t bytes, held;
     unsigned char *memory;
     struct parcel *next; /* of those that nobody expects yet */
@@ -28,9 +28,9 @@ typedef struct end {
         bool posted;
         uint64_t order;
         tam_message message;
-    } receives[TAM_COLL_TICKETS];
+    } receives[TAM_WIRE_TICKETS];
     uint64_t nposted;
-    tam_done done[TAM_COLL_TICKETS];
+    tam_done done[TAM_WIRE_TICKETS];
     uint32_t ndone;
     parcel *early, **early_end;
     bool finished;
@@ -178,7 +178,8 @@ static tamis_status send_parcel(end *e, uint32_t ticket, const tam_message *m) {
     if (!p)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a simulated message");
     handle(s, e, m->bytes);
-    *p = (parcel){.order = ++s->order, .from = e->rank, .to = m->peer, .bytes = m->bytes};
+    *p = (parcel){
+        .order = ++s->order, .from = e->rank, .to = m->peer, .lane = m->lane, .bytes = m->bytes};
     p->held = s->config.held && s->config.held < m->bytes ? s->config.held : m->bytes;
     p->memory = tam_alloc(p->held);
     p->at = leave(s, e, m->bytes, far) + travel_s(s, far);
@@ -206,12 +207,12 @@ static void deliver(end *e, uint32_t ticket, parcel *p) {
     free_parcel(p);
 }
 
-/* The ticket of the first receive posted for this sender. */
-static bool expected(const end *e, uint32_t from, uint32_t *ticket) {
+/* The ticket of the first receive posted for this sender and lane. */
+static bool expected(const end *e, const parcel *p, uint32_t *ticket) {
     uint64_t first = UINT64_MAX;
-    for (uint32_t t = 0; t < TAM_COLL_TICKETS; t++) {
-        if (e->receives[t].posted && e->receives[t].message.peer == from &&
-            e->receives[t].order < first) {
+    for (uint32_t t = 0; t < TAM_WIRE_TICKETS; t++) {
+        if (e->receives[t].posted && e->receives[t].message.peer == p->from &&
+            e->receives[t].message.lane == p->lane && e->receives[t].order < first) {
             first = e->receives[t].order;
             *ticket = t;
         }
@@ -225,7 +226,7 @@ static tamis_status receive_parcel(end *e, uint32_t ticket, const tam_message *m
     e->receives[ticket].message = *m;
     for (parcel **p = &e->early; *p; p = &(*p)->next) {
         parcel *found = *p;
-        if (found->from != m->peer)
+        if (found->from != m->peer || found->lane != m->lane)
             continue;
         *p = found->next;
         if (!*p)
@@ -249,7 +250,7 @@ static bool arrive(tam_sim *s, parcel *p) {
     e->in_free = at;
     e->clock = latest(e->clock, at);
     handle(s, e, p->bytes);
-    if (expected(e, p->from, &ticket)) {
+    if (expected(e, p, &ticket)) {
         deliver(e, ticket, p);
         return true;
     }

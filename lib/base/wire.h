@@ -4,8 +4,8 @@
  * together is made of them by collectives/coll.
  *
  * A wire knows nothing of collectives. The caller numbers its messages in flight by tickets below
- * `window` and never uses one twice at a time. Messages from one rank to another arrive in the
- * order in which they were posted, if the receives were posted in that order too. All calls come
+ * TAM_WIRE_TICKETS and never uses one twice at a time. Messages from one rank to another on the same
+ * lane match receives in the order in which both were posted. All calls come
  * from one thread at a time and return at once; only the caller waits.
  */
 #ifndef TAM_BASE_WIRE_H
@@ -16,10 +16,12 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
+enum { TAM_WIRE_TICKETS = 72, TAM_WIRE_LANES = 2 };
+
 /** A message to send or to receive. Its memory must stay until it is complete or, where a wire
  * lingers (TAM_CAP_LINGERS), for ever after a failure. */
 typedef struct tam_message {
-    uint32_t peer;
+    uint32_t peer, lane;
     bool sends;
     void *memory;
     size_t bytes; /* of a receive: the most that may come */
@@ -36,7 +38,7 @@ typedef struct tam_wire {
     tamis_status (*post)(void *self, uint32_t ticket, const tam_message *message);
 
     /** Which messages have become complete since the last call.
-     * @param  done  [out]  [window of the wire], `count` of them */
+     * @param  done  [out]  [TAM_WIRE_TICKETS], `count` of them */
     tamis_status (*test)(void *self, tam_done *done, uint32_t *count);
 
     /** A message that has not become complete: withdraw it if possible. */

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Messages of a step: an envelope, perhaps a tag, then its streams, or those that are long by
+ * themselves.
+ */
+#include "collectives/coll/coll.h"
+
+#include "lib/base/hash.h"
+#include "lib/base/tag.h"
+
+/* -- buffers ---------------------------------------------------------------------------------- */
+
+static unsigned char *buffer_of(const tam_coll *coll, uint32_t b) {
+    return coll->memory + b * coll->room;
+}
+
+static tamis_status post(tam_coll *coll, uint32_t buffer, uint32_t part, const tam_message *m) {
+    TAM_TRY(coll->wire->post(coll->self, TAM_COLL_PARTS * buffer + part, m));
+    coll->in_flight[buffer]++;
+    coll->wire_bytes += m->sends ? m->bytes : 0;
+    return TAMIS_OK;
+}
+
+/* Where a direct stream of a message lies. Parts of sums come into the buffer, to be added. */
+static unsigned char *direct_place(const tam_coll *coll, const tam_turn *t, uint32_t i,
+                                   uint32_t buffer) {
+    const tam_peer *p = tam_turn_peer(coll, t);
+    if (!t->sends && coll->phase == TAM_PHASE_SCATTER)
+        return buffer_of(coll, buffer) + TAM_COLL_HEAD + i * coll->chunk;
+    return tam_coll_place(coll, t->sends ? &p->out[i] : &p->in[i], (uint64_t)t->chunk * coll->chunk,
+                          t->sends);
+}
+
+static tamis_status post_direct(tam_coll *coll, const tam_turn *t, uint32_t buffer) {
+    const tam_peer *p = tam_turn_peer(coll, t);
+    const tam_stream *s = t->sends ? p->out : p->in;
+    for (uint32_t i = 0; i < (t->sends ? p->nout : p->nin); i++) {
+        size_t bytes = tam_coll_part(coll, &s[i], t->chunk);
+        if (!s[i].direct || bytes == 0)
+            continue;
+        const tam_message m = {p->rank, TAM_LANE_STREAMS, t->sends,
+                               direct_place(coll, t, i, buffer), bytes};
+        TAM_TRY(post(coll, buffer, 1 + i, &m));
+    }
+    return TAMIS_OK;
+}
+
+/* Over all direct streams of a message; 0: there are none. */
+static uint64_t hash_direct(tam_coll *coll, const tam_turn *t, uint32_t buffer) {
+    const tam_peer *p = tam_turn_peer(coll, t);
+    const tam_stream *s = t->sends ? p->out : p->in;
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < (t->sends ? p->nout : p->nin); i++) {
+        size_t bytes = tam_coll_part(coll, &s[i], t->chunk);
+        if (!s[i].direct || bytes == 0)
+            continue;
+        const void *memory = direct_place(coll, t, i, buffer);
+        bool known = t->sends && coll->known.memory == memory && coll->known.bytes == bytes;
+        uint64_t own = known ? coll->known.hash : tam_hash(memory, bytes);
+        if (t->sends) {
+            coll->known.memory = memory;
+            coll->known.bytes = bytes;
+            coll->known.hash = own;
+        }
+        hash = (hash ^ own) * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    }
+    return hash;
+}
+
+/* -- send and receive ------------------------------------------------------------------------- */
+
+/* -> bytes behind the envelope. */
+static size_t fill(tam_coll *coll, const tam_turn *t, unsigned char *message) {
+    const tam_peer *p = tam_turn_peer(coll, t);
+    unsigned char *begin = message + sizeof(tam_envelope), *at = begin;
+    if (tam_turn_tagged(coll, t)) {
+        memcpy(at, coll->tag, sizeof *coll->tag);
+        at += sizeof *coll->tag;
+    }
+    for (uint32_t i = 0; i < p->nout && !coll->empty; i++) {
+        size_t bytes = p->out[i].direct ? 0 : tam_coll_part(coll, &p->out[i], t->chunk);
+        if (bytes > 0)
+            tam_coll_pack(coll, &p->out[i], (uint64_t)t->chunk * coll->chunk, bytes, at);
+        at += bytes;
+    }
+    return (size_t)(at - begin);
+}
+
+tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
+    const tam_turn *t = &coll->sent;
+    unsigned char *message = buffer_of(coll, buffer);
+    tam_envelope *e = (tam_envelope *)(void *)message;
+    size_t bytes = fill(coll, t, message);
+    *e = (tam_envelope){.call = coll->call,
+                        .note = coll->note,
+                        .streams = hash_direct(coll, t, buffer),
+                        .number = (uint32_t)coll->number,
+                        .rank = coll->rank,
+                        .chunk = t->chunk,
+                        .step = (uint8_t)coll->step,
+                        .tagged = tam_turn_tagged(coll, t)};
+    tam_envelope_seal(e, bytes);
+    bytes = coll->empty ? tam_turn_bytes(coll, t) : bytes;
+    const tam_message head = {tam_turn_peer(coll, t)->rank, TAM_LANE_HEADS, true, message,
+                              sizeof *e + bytes};
+    coll->holders[buffer] = 1;
+    coll->nsending++;
+    coll->messages++;
+    TAM_TRY(post(coll, buffer, 0, &head));
+    TAM_TRY(post_direct(coll, t, buffer));
+    coll->sent.nth++;
+    return TAMIS_OK;
+}
+
+tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
+    const tam_message head = {tam_turn_peer(coll, &coll->posted)->rank, TAM_LANE_HEADS, false,
+                              buffer_of(coll, buffer), coll->room};
+    coll->holders[buffer] = 1;
+    coll->came_bytes[buffer] = 0;
+    coll->queue[(coll->first + coll->waiting++) % TAM_COLL_COMING] = buffer;
+    TAM_TRY(post(coll, buffer, 0, &head));
+    coll->posted.nth++;
+    return TAMIS_OK;
+}
+
+/* -- take what came --------------------------------------------------------------------------- */
+
+/* Of a message behind its envelope. */
+static size_t inline_bytes(const tam_coll *coll, const tam_turn *t) {
+    const tam_peer *p = tam_turn_peer(coll, t);
+    size_t bytes = tam_turn_tagged(coll, t) ? sizeof(tam_tag) : 0;
+    for (uint32_t i = 0; i < p->nin && !coll->empty; i++)
+        bytes += p->in[i].direct ? 0 : tam_coll_part(coll, &p->in[i], t->chunk);
+    return bytes;
+}
+
+/* The sender gave up: its reason becomes this rank's. */
+static tamis_status pass_on(tam_coll *coll, const tam_envelope *e, uint32_t from) {
+    tamis_status status = (tamis_status)e->status;
+    tam_coll_fail(coll, status, (uint32_t)e->note);
+    if (status == TAMIS_E_TIMEOUT)
+        return tam_fail(status, "rank %u heard from rank %u that rank(s) %u did not answer in time",
+                        coll->rank, from, coll->blamed);
+    return tam_fail(status, "rank %u heard from rank %u that the exchange failed (%s) at rank %u",
+                    coll->rank, from, tamis_status_name(status), coll->blamed);
+}
+
+tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer) {
+    const tam_turn *t = &coll->heading;
+    const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
+    tam_turn_settle(coll, &coll->heading);
+    const tam_envelope_due due = {.call = coll->call,
+                                  .number = (uint32_t)coll->number,
+                                  .rank = tam_turn_peer(coll, t)->rank,
+                                  .chunk = t->chunk,
+                                  .step = coll->step,
+                                  .bytes = (uint32_t)inline_bytes(coll, t)};
+    TAM_TRY(tam_envelope_open(e, coll->came_bytes[buffer], due.rank, coll->rank));
+    if (e->status != 0)
+        return pass_on(coll, e, due.rank);
+    if (tam_turn_tagged(coll, t) && e->tagged && e->bytes >= sizeof *coll->tag)
+        TAM_TRY(tam_tag_compare(coll->tag, due.rank, (const tam_tag *)(const void *)(e + 1)));
+    TAM_TRY(tam_envelope_compare(e, &due, coll->rank));
+    TAM_TRY(post_direct(coll, t, buffer));
+    coll->headed++;
+    coll->heading.nth++;
+    return TAMIS_OK;
+}
+
+static void add_part(tam_coll *coll, uint32_t buffer, const tam_stream *s, unsigned char *from) {
+    uint32_t which = s->place == coll->place[0] ? 0 : 1, chunk = coll->taken.chunk;
+    tam_coll_add(coll, which, tam_turn_peer(coll, &coll->taken)->digit, chunk, (int32_t)buffer,
+                 (float *)(void *)from);
+    if (coll->taken.nth == coll->last[which])
+        tam_coll_add_up(coll, which, chunk);
+}
+
+static void take_streams(tam_coll *coll, uint32_t buffer) {
+    const tam_turn *t = &coll->taken;
+    const tam_peer *p = tam_turn_peer(coll, t);
+    unsigned char *from = buffer_of(coll, buffer) + sizeof(tam_envelope);
+    from += tam_turn_tagged(coll, t) ? sizeof(tam_tag) : 0;
+    for (uint32_t i = 0; i < p->nin; i++) {
+        const tam_stream *s = &p->in[i];
+        size_t bytes = tam_coll_part(coll, s, t->chunk);
+        if (bytes > 0 && coll->phase == TAM_PHASE_SCATTER)
+            add_part(coll, buffer, s, s->direct ? direct_place(coll, t, i, buffer) : from);
+        else if (bytes > 0 && !s->direct && !coll->empty)
+            tam_coll_unpack(coll, s, (uint64_t)t->chunk * coll->chunk, bytes, from);
+        from += s->direct || coll->empty ? 0 : bytes;
+    }
+}
+
+tamis_status tam_coll_take(tam_coll *coll) {
+    uint32_t buffer = coll->queue[coll->first];
+    const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
+    tam_turn_settle(coll, &coll->taken);
+    TAM_TRY(tam_envelope_check(e, hash_direct(coll, &coll->taken, buffer), coll->rank));
+    const tam_peer *p = tam_turn_peer(coll, &coll->taken);
+    bool counts = coll->phase == TAM_PHASE_SCATTER && coll->taken.chunk == 0;
+    if (counts && p->nin > 0 && p->in[0].place == coll->place[0]) /* the other place hears it too */
+        coll->heard += e->note;
+    take_streams(coll, buffer);
+    coll->holders[buffer]--;
+    coll->first = (coll->first + 1) % TAM_COLL_COMING;
+    coll->waiting--;
+    coll->headed--;
+    coll->taken.nth++;
+    return TAMIS_OK;
+}
