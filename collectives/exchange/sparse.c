@@ -69,10 +69,9 @@ tamis_status tam_sparse_open(tam_sparse *s) {
     s->came = tam_alloc_array(came, sizeof s->came[0]);
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
-    s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
     if (!s->indices || !s->values || !s->scratch || (s->rounds && !s->errors) || !s->came ||
-        !s->ranges || !s->owners || !s->cursors || !s->lists)
+        !s->ranges || !s->owners || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
     s->slots.ranges = s->ranges;
     v->format = s->slots.format;
@@ -93,7 +92,6 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
     tam_free(s->came);
     tam_free(s->ranges);
     tam_free(s->owners);
-    tam_free(s->cursors);
     tam_free(s->lists);
 }
 
@@ -261,7 +259,7 @@ tamis_status tam_sparse_unite(tam_sparse *s, size_t *count) {
         return tam_merge_shared(&s->slots, grid->n, s->lists, s->scratch, s->indices, count);
     for (uint32_t p = 0; p < v->nranks; p++)
         s->owners[p] = tam_owner_of(v->division, v->step, p);
-    return tam_merge_exclusive(&s->slots, grid, s->owners, s->cursors, s->indices, count);
+    return tam_merge_exclusive(&s->slots, grid, s->owners, s->lists, s->indices, count);
 }
 
 /* -- the end ---------------------------------------------------------------------------------- */

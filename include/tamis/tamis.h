@@ -640,8 +640,8 @@ typedef struct tamis_reducer_config {
     tamis_op op;               /* mean */
     tamis_nonfinite nonfinite; /* error */
     uint32_t block;            /* unit of cyclic and balanced ownership, elements: multiple of 32,
-                                  <= 65536; 0: the largest power of two <= 4096 that leaves 64
-                                  blocks a rank; balanced: 1024 blocks, as published */
+                                  <= 65536; 0: a power of two, 32 to 4096, by length and ranks
+                                  (docs/algorithm.md); balanced: 1024 blocks, as published */
     double overselect;         /* predict: candidates aimed at, in units of k; 1.1 to 8; 0: 1.5 */
     double capacity;           /* step, fixed, sage: slot size in units of k / ranks (ownership
                                   `all`, `leader`: of k; reuse: of k); what does not fit stays in
