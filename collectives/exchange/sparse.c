@@ -202,11 +202,14 @@ static tamis_status compare_results(const tam_sparse *s) {
 /* Thresholds of the next step, and shares of k, follow from these. @return the sum of norms */
 static double average_sums(const tam_heads *heads, double *means) {
     double norm = 0.0;
+    memset(means, 0, heads->nsums * sizeof means[0]);
+    for (uint32_t i = 0; i < heads->nranks; i++) { /* head by head, as they lie in memory */
+        const float *sums = tam_head_sums(heads, i);
+        for (uint32_t g = 0; g < heads->nsums; g++)
+            means[g] += sums[g];
+    }
     for (uint32_t g = 0; g < heads->nsums; g++) {
-        double sum = 0.0;
-        for (uint32_t i = 0; i < heads->nranks; i++)
-            sum += tam_head_sums(heads, i)[g];
-        means[g] = sum / heads->nranks;
+        means[g] /= heads->nranks;
         norm += sqrt(means[g]);
     }
     return norm;
