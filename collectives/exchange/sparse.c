@@ -57,10 +57,22 @@ size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
+/* The union, its values, what it is merged in, and what the exchange adds to that. A union of at
+ * most n entries does not grow with the number of ranks, and is not counted. */
+static uint64_t bytes_beside(const tam_sparse *s, bool shared) {
+    if (s->most <= s->view->division->grid.n)
+        return s->slots.beside;
+    uint32_t arrays = 2 + (shared ? 1 : 0) + (s->rounds ? 1 : 0);
+    unsigned __int128 bytes = (unsigned __int128)s->most * (arrays * sizeof s->values[0]);
+    bytes += s->slots.beside;
+    return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
+}
+
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
-    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL;
+    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL && !s->slots.heads_only;
     size_t came = s->slots.with_values ? s->slots.capacity : 0;
+    s->slots.beside = bytes_beside(s, shared);
     TAM_TRY(tam_slots_open(&s->slots));
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
