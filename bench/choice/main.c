@@ -157,7 +157,7 @@ int main(int argc, char **argv) {
         {"gbit", 0, BENCH_REAL, &s.gbit, "GBIT", 0, 1e6, "of the link; 0: measured by auto"},
         {"transport", 0, BENCH_CHOICE, &s.transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
-        {"ranks", 0, BENCH_COUNT, &s.ranks, "P", 1, 1024, "ranks of transport local (default 1)"},
+        {"ranks", 0, BENCH_COUNT, &s.ranks, "P", 1, 4096, "ranks of transport local (default 1)"},
         {"json", 0, BENCH_FILE, &s.json, "FILE", 0, 0, "write records to FILE"},
     };
     bench_options_parse("tamis_choice", "Time dense, tamis and auto side by side.", options,

@@ -17,7 +17,7 @@ static bool is_local(const bench_group *group) {
 
 /* Give the first rank's meter to all ranks of this process. */
 static void share_meter(bench_group *group, tamis_energy **meter) {
-    tamis_energy *all[1024];
+    tamis_energy *all[4096];
     bench_allgather(group, meter, sizeof all[0], all);
     *meter = all[0];
 }

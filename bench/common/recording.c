@@ -15,7 +15,7 @@
 
 static const char magic[8] = "TAMGRD2";
 
-enum { MAX_SEGMENTS = 1 << 20, MAX_RANKS = 1024 };
+enum { MAX_SEGMENTS = 1 << 20, MAX_RANKS = 4096 };
 
 static size_t begin_of(const bench_recording_header *h) {
     size_t bytes = sizeof *h + h->nsegments * sizeof(bench_recording_segment);

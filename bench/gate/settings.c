@@ -26,7 +26,7 @@ void gate_settings_read(int argc, char **argv, gate_settings *out) {
         {"warmup_rounds", 'w', BENCH_COUNT, &out->warmup, "N", 0, 1e6, "rounds before them"},
         {"transport", 't', BENCH_CHOICE, &out->transport, "local|mpi", 0, 0,
          "default: mpi under mpirun"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "N", 2, 1024, "ranks of transport local"},
+        {"ranks", 0, BENCH_COUNT, &out->ranks, "N", 2, 4096, "ranks of transport local"},
         {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
          "write records to FILE; -: stdout, and the table goes to stderr"},
     };

@@ -121,7 +121,7 @@ void perf_settings_read(int argc, char **argv, perf_settings *out) {
          "other options of the scheme's reducer, as in docs/options.md"},
         {"transport", 0, BENCH_CHOICE, &out->transport, BENCH_TRANSPORTS, 0, 0,
          "default: mpi under mpirun, else local"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024,
+        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 4096,
          "ranks of transport local (default 1)"},
         {"seed", 0, BENCH_COUNT, &out->seed, "N", 0, 1e18, "seed of the synthetic gradients"},
         {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,

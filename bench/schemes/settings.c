@@ -36,7 +36,7 @@ static void print_list(void) {
 
 static void read_ranks(schemes_settings *s) {
     double ranks[SCHEMES_RANKS];
-    s->nranks = bench_parse_counts("ranks", s->rank_list, 1024, SCHEMES_RANKS, ranks);
+    s->nranks = bench_parse_counts("ranks", s->rank_list, 4096, SCHEMES_RANKS, ranks);
     for (size_t i = 0; i < s->nranks; i++)
         s->ranks[i] = (uint32_t)ranks[i];
 }

@@ -323,7 +323,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "micro-batches per batch"},
         {"balance-every", 0, BENCH_COUNT, &out->balance_every, "N", 0, 1e12,
          "steps between rebalancing the budget over the stages; 0: never"},
-        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 1024,
+        {"ranks", 0, BENCH_COUNT, &out->ranks, "P", 1, 4096,
          "ranks of transport local (default 1)"},
         {"eval-every", 0, BENCH_COUNT, &out->eval_every, "N", 1, 1e12,
          "steps between validations (default: an epoch; lm: 100)"},

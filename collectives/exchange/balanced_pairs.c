@@ -39,7 +39,10 @@ static tamis_status open_balanced(tam_bucket_view *view, void **out) {
         return tam_fail(TAMIS_E_NOMEM, "no memory for an exchange");
     b->sparse.view = view;
     b->sparse.slots = choose_slots(view);
-    b->sparse.most = tam_sparse_union(view, &b->sparse.slots);
+    b->sparse.most =
+        tam_regions_most(view->nranks, view->division->grid.n, b->sparse.slots.capacity);
+    b->sparse.slots.beside =
+        tam_regions_bytes(view->nranks, view->division->grid.n, b->sparse.slots.capacity);
     tamis_status status = tam_sparse_open(&b->sparse);
     if (status == TAMIS_OK)
         status = tam_regions_open(view->rank, view->nranks, view->division->grid.n,
@@ -86,8 +89,8 @@ static tamis_status run_balanced(void *self, tam_link *link) {
     TAM_TRY(tam_sparse_gather(s, link, &stops));
     if (stops)
         return TAMIS_OK;
-    TAM_TRY(tam_regions_exchange(&b->regions, &s->slots, v->k, link, s->scratch, s->indices,
-                                 s->values, &count));
+    TAM_TRY(
+        tam_regions_exchange(&b->regions, &s->slots, v->k, link, s->indices, s->values, &count));
     size_t given =
         tam_regions_given(s->indices, count, own, values, tam_slot_own_head(&s->slots)->count);
     v->out.given_sum = tam_sparse_squares(values, given);

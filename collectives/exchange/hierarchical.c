@@ -34,7 +34,7 @@ typedef struct hierarchical {
     tam_slots slots;     /* results of the slices. Words: picks of each rank of the column, rescans,
                            the first node whose sum was not finite */
     uint32_t *owners;    /* [G] 0, 1, 2, ... */
-    size_t *cursors;     /* [G] */
+    tam_list *lists;     /* [G] */
     tam_strided *ranges; /* [G] */
     uint32_t *indices;   /* [whole_k_max] the result, elements of the bucket */
     float *values, *came; /* of the result; of one rank */
@@ -46,12 +46,12 @@ static tamis_status open_result(hierarchical *h) {
     const tam_slice *slice = h->view->slice;
     size_t most = (size_t)h->view->whole_k_max;
     h->owners = tam_alloc_array(slice->nlocal, sizeof h->owners[0]);
-    h->cursors = tam_alloc_array(slice->nlocal, sizeof h->cursors[0]);
+    h->lists = tam_alloc_array(slice->nlocal, sizeof h->lists[0]);
     h->ranges = tam_alloc_array(slice->nlocal, sizeof h->ranges[0]);
     h->indices = tam_alloc_array(most, sizeof h->indices[0]);
     h->values = tam_alloc_array(most, sizeof h->values[0]);
     h->came = tam_alloc_array(most, sizeof h->came[0]);
-    if (!h->owners || !h->cursors || !h->ranges || !h->indices || !h->values || !h->came)
+    if (!h->owners || !h->lists || !h->ranges || !h->indices || !h->values || !h->came)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a result of %zu entries", most);
     for (uint32_t g = 0; g < slice->nlocal; g++) {
         h->owners[g] = g;
@@ -134,7 +134,7 @@ static void close_hierarchical(void *self, bool lingers) {
         h->view->device->close(h->view->gradient_kernels);
     h->view->gradient_kernels = h->view->kernels;
     tam_free(h->owners);
-    tam_free(h->cursors);
+    tam_free(h->lists);
     tam_free(h->ranges);
     tam_free(h->indices);
     tam_free(h->values);
@@ -257,7 +257,7 @@ static tamis_status share(hierarchical *h, tam_link *link) {
                        tam_slot_own_indices(&h->slots));
     memcpy(tam_slot_own_values(&h->slots), held->values, held->count * sizeof held->values[0]);
     TAM_TRY(tam_slots_exchange(&h->slots, link));
-    TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->cursors,
+    TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->lists,
                                 h->indices, &count));
     TAM_TRY(tam_merge_sum_pairs(&h->slots, h->indices, count, h->came, h->values));
     out->result = (tam_entries){h->indices, h->values, count};

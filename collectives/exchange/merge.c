@@ -14,11 +14,17 @@ static size_t take_whole(const tam_tile *tile, uint32_t *out) {
     return tile->length;
 }
 
+static tam_list list_of(const tam_slots *slots, uint32_t r) {
+    return (tam_list){tam_slot_indices_of(slots, r), tam_slot_head_of(slots, r)->count};
+}
+
+/* The lists shrink from the front as they are taken. */
 tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
-                                 const uint32_t *owner_of_part, size_t *cursors, uint32_t *indices,
+                                 const uint32_t *owner_of_part, tam_list *lists, uint32_t *indices,
                                  size_t *count) {
     size_t total = 0;
-    memset(cursors, 0, slots->nranks * sizeof cursors[0]);
+    for (uint32_t r = 0; r < slots->nranks; r++)
+        lists[r] = list_of(slots, r);
     for (uint32_t t = 0; t < grid->ntiles; t++) {
         const tam_tile *tile = &grid->tiles[t];
         if (tile->part == TAM_PART_COMMON) {
@@ -26,8 +32,8 @@ tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
             continue;
         }
         uint32_t r = owner_of_part[tile->part], end = tile->begin + tile->length;
-        const uint32_t *list = tam_slot_indices_of(slots, r);
-        size_t at = cursors[r], length = tam_slot_head_of(slots, r)->count;
+        const uint32_t *list = lists[r].indices;
+        size_t at = 0, length = lists[r].count;
         uint32_t least = tile->begin;
         for (; at < length && list[at] < end; at++) {
             if (list[at] < least)
@@ -35,11 +41,11 @@ tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
             least = list[at] + 1;
             indices[total++] = list[at];
         }
-        cursors[r] = at;
+        lists[r] = (tam_list){list + at, length - at};
     }
     for (uint32_t r = 0; r < slots->nranks; r++) {
-        if (cursors[r] != tam_slot_head_of(slots, r)->count)
-            return refuse(slots, r, tam_slot_indices_of(slots, r)[cursors[r]]);
+        if (lists[r].count > 0)
+            return refuse(slots, r, lists[r].indices[0]);
     }
     *count = total;
     return TAMIS_OK;
@@ -86,7 +92,7 @@ tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *list
                               uint32_t *scratch, uint32_t *indices, size_t *count) {
     for (uint32_t r = 0; r < slots->nranks; r++) {
         TAM_TRY(check_ascending(slots, r, n));
-        lists[r] = (tam_list){tam_slot_indices_of(slots, r), tam_slot_head_of(slots, r)->count};
+        lists[r] = list_of(slots, r);
     }
     *count = tam_merge_lists(lists, slots->nranks, scratch, indices);
     return TAMIS_OK;

@@ -23,11 +23,13 @@ size_t tam_merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch
  *
  * Tiles of TAM_PART_COMMON are taken whole. `owner_of_part` maps parts to ranks at this step.
  *
+ * @param  lists    [scratch]  [nranks]
+ *
  * Cost:    O(count + tiles)        Errors:  PROTOCOL if a sender may not select one of its indices,
  *                                           or they do not ascend
  */
 tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
-                                 const uint32_t *owner_of_part, size_t *cursors, uint32_t *indices,
+                                 const uint32_t *owner_of_part, tam_list *lists, uint32_t *indices,
                                  size_t *count);
 
 /**

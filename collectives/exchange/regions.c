@@ -18,30 +18,45 @@ static uint32_t begin_of(const tam_regions *g, uint32_t region) {
     return region > 0 ? end_of(g, region - 1) : 0;
 }
 
-static size_t room_for_all(const tam_regions *g) {
-    return g->nranks * (g->capacity + 1 + tam_regions_slack(g->capacity + 1));
+/* Survivors of all ranks in shares of equal length, the longest that is not evened out. */
+static uint64_t room_for_all(uint32_t nranks, uint64_t most) {
+    uint64_t even = (most + nranks - 1) / nranks;
+    return nranks * (even + tam_regions_slack((size_t)even));
+}
+
+/* All picks of all ranks may lie in one region: borders follow the picks of the step before. */
+static uint64_t room_for_received(uint32_t nranks, size_t capacity) {
+    return nranks * ((uint64_t)capacity + 1);
+}
+
+uint64_t tam_regions_bytes(uint32_t nranks, uint64_t n, size_t capacity) {
+    uint64_t all = room_for_all(nranks, tam_regions_most(nranks, n, capacity));
+    unsigned __int128 bytes = (unsigned __int128)nranks * (capacity + (uint64_t)1) + all;
+    bytes *= sizeof(tam_region_pair);
+    bytes += (uint64_t)nranks * (TAM_REGIONS_COUNTS_BYTES + TAM_REGIONS_HEAD_BYTES);
+    return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
 }
 
 tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t capacity,
                               tam_regions *out) {
     tam_regions g = {.rank = rank, .nranks = nranks, .n = n, .capacity = capacity};
-    size_t most = nranks * capacity;
+    size_t received = room_for_received(nranks, capacity);
+    g.most = tam_regions_most(nranks, n, capacity);
     g.state = tam_alloc_array(tam_regions_words(nranks), sizeof g.state[0]);
     g.send = tam_alloc_array(capacity + nranks, sizeof g.send[0]);
-    g.recv = tam_alloc_array(most + nranks, sizeof g.recv[0]);
-    g.all = tam_alloc_array(room_for_all(&g), sizeof g.all[0]);
+    g.recv = tam_alloc_array(received, sizeof g.recv[0]);
+    g.all = tam_alloc_array(room_for_all(nranks, g.most), sizeof g.all[0]);
     g.send_at = tam_alloc_array(2 * ((size_t)nranks + 1), sizeof g.send_at[0]);
     g.recv_at = g.send_at + nranks + 1;
-    g.picks = tam_alloc_array(most, sizeof g.picks[0]);
-    g.lists = tam_alloc_array(nranks, sizeof g.lists[0]);
+    g.marks = tam_alloc_array(n / 64 + 1, sizeof g.marks[0]);
     g.counts = tam_alloc(TAM_REGIONS_COUNTS_BYTES);
     g.all_counts = tam_alloc_array(nranks, TAM_REGIONS_COUNTS_BYTES);
     g.head = tam_alloc(TAM_REGIONS_HEAD_BYTES);
     g.heads = tam_alloc_array(nranks, TAM_REGIONS_HEAD_BYTES);
-    if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.picks || !g.lists ||
-        !g.counts || !g.all_counts || !g.head || !g.heads) {
+    if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.marks || !g.counts ||
+        !g.all_counts || !g.head || !g.heads) {
         tam_regions_close(&g);
-        return tam_fail(TAMIS_E_NOMEM, "no memory for regions of %zu pairs", most);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for regions of %zu pairs", received);
     }
     for (uint32_t r = 0; r < nranks; r++)
         g.state[TAM_REGIONS_ENDS + r] = n * (r + 1) / nranks;
@@ -55,8 +70,7 @@ void tam_regions_close(tam_regions *g) {
     tam_free(g->recv);
     tam_free(g->all);
     tam_free(g->send_at);
-    tam_free(g->picks);
-    tam_free(g->lists);
+    tam_free(g->marks);
     tam_free(g->counts);
     tam_free(g->all_counts);
     tam_free(g->head);
@@ -149,10 +163,11 @@ static void expect_messages(tam_regions *g, const tam_slots *slots) {
                                                 sizeof(tam_region_pair);
 }
 
-/* Whether the checksum is right and indices ascend within this rank's region. */
-static bool read_message(const tam_regions *g, const tam_region_pair *pairs, uint32_t count,
-                         uint64_t seed, uint32_t *indices) {
-    uint64_t sum, least = begin_of(g, g->rank);
+/* Marks what was picked. @return whether the checksum is right and indices ascend within this
+ * rank's region */
+static bool read_message(tam_regions *g, const tam_region_pair *pairs, uint32_t count,
+                         uint64_t seed) {
+    uint64_t sum, begin = begin_of(g, g->rank), least = begin;
     if (count == 0)
         return true;
     memcpy(&sum, pairs - 1, sizeof sum);
@@ -162,7 +177,8 @@ static bool read_message(const tam_regions *g, const tam_region_pair *pairs, uin
         if (pairs[i].index < least || pairs[i].index >= end_of(g, g->rank))
             return false;
         least = (uint64_t)pairs[i].index + 1;
-        indices[i] = pairs[i].index;
+        uint64_t at = pairs[i].index - begin;
+        g->marks[at / 64] |= UINT64_C(1) << at % 64;
     }
     return true;
 }
@@ -173,23 +189,35 @@ static const tam_region_pair *message_of(const tam_regions *g, uint32_t r) {
 
 /* @return  1 + the rank whose list is wrong, or 0 */
 static uint32_t read_messages(tam_regions *g, const tam_slots *slots, uint64_t seed) {
-    uint32_t *at = g->picks, refused = 0;
+    uint32_t refused = 0;
     for (uint32_t r = 0; r < g->nranks; r++) {
         uint32_t count = tam_slot_words_of(slots, r)[g->rank];
-        if (!read_message(g, message_of(g, r), count, seed + r, at))
+        if (!read_message(g, message_of(g, r), count, seed + r))
             refused = r + 1;
-        g->lists[r] = (tam_list){at, count};
-        at += count;
     }
     return refused;
 }
 
+/* Lists what is marked, ascending, and clears the marks. */
+static size_t take_marks(tam_regions *g, uint32_t *indices) {
+    uint32_t begin = begin_of(g, g->rank);
+    size_t count = 0, words = (end_of(g, g->rank) - begin + (size_t)63) / 64;
+    for (size_t w = 0; w < words; w++) {
+        for (uint64_t left = g->marks[w]; left; left &= left - 1)
+            indices[count++] = begin + (uint32_t)(64 * w) + (uint32_t)__builtin_ctzll(left);
+        g->marks[w] = 0;
+    }
+    return count;
+}
+
 /* In rank order. */
-static void add_up(const tam_regions *g, const uint32_t *indices, size_t count, float *sums) {
+static void add_up(const tam_regions *g, const tam_slots *slots, const uint32_t *indices,
+                   size_t count, float *sums) {
     memset(sums, 0, count * sizeof sums[0]);
     for (uint32_t r = 0; r < g->nranks; r++) {
         const tam_region_pair *pairs = message_of(g, r);
-        for (size_t i = 0, j = 0; j < g->lists[r].count; i++, j++) {
+        uint32_t length = tam_slot_words_of(slots, r)[g->rank];
+        for (size_t i = 0, j = 0; j < length; i++, j++) {
             while (indices[i] != pairs[j].index)
                 i++;
             sums[i] += pairs[j].value;
@@ -198,8 +226,7 @@ static void add_up(const tam_regions *g, const uint32_t *indices, size_t count, 
 }
 
 tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, tam_link *link,
-                                  uint32_t *scratch, uint32_t *indices, float *values,
-                                  size_t *count) {
+                                  uint32_t *indices, float *values, size_t *count) {
     uint64_t seed = slots->config + tam_slot_own_head(slots)->step * g->nranks;
     for (uint32_t r = 0; r < g->nranks; r++)
         TAM_TRY(check_words(g, slots, r));
@@ -208,9 +235,11 @@ tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, 
     TAM_TRY(link->transport->alltoall(link->self, g->send, g->send_at, g->recv, g->recv_at,
                                       &link->call));
     uint32_t refused = read_messages(g, slots, seed);
-    *count = refused ? 0 : tam_merge_lists(g->lists, g->nranks, scratch, indices);
+    *count = take_marks(g, indices);
     if (!refused)
-        add_up(g, indices, *count, values);
+        add_up(g, slots, indices, *count, values);
+    else
+        *count = 0;
     return tam_regions_survive(g, seed, k, refused, link, indices, values, count);
 }
 

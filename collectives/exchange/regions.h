@@ -35,7 +35,6 @@
 #define TAM_EXCHANGE_REGIONS_H
 
 #include "collectives/exchange/slot.h"
-#include "collectives/exchange/merge.h"
 
 /** Words of a state, the same on all ranks. */
 enum {
@@ -59,6 +58,7 @@ typedef struct tam_regions {
     uint32_t rank, nranks;
     uint64_t n;
     size_t capacity; /* most picks of a rank */
+    size_t most;     /* most sums and survivors */
     uint64_t *state; /* [tam_regions_words(nranks)] as at the begin of the step */
     uint32_t cut;    /* of the step under way: magnitude bits that sums must reach */
 
@@ -66,8 +66,7 @@ typedef struct tam_regions {
     tam_region_pair *recv; /* [nranks * (capacity + 1)] received; then this region's survivors */
     tam_region_pair *all;  /* survivors of all ranks */
     size_t *send_at, *recv_at;              /* [nranks + 1] */
-    uint32_t *picks;                        /* [nranks * capacity] received indices */
-    tam_list *lists;                        /* [nranks] of them, by sender */
+    uint64_t *marks;                        /* [n / 64 + 1] a bit for each element of the region */
     tam_region_counts *counts, *all_counts; /* [1], [nranks] */
     tam_region_head *head, *heads;          /* [1], [nranks] */
 } tam_regions;
@@ -87,6 +86,15 @@ static inline uint32_t tam_regions_words(uint32_t nranks) {
     return TAM_REGIONS_ENDS + nranks;
 }
 
+/** Most entries of which there can be a sum. */
+static inline size_t tam_regions_most(uint32_t nranks, uint64_t n, size_t capacity) {
+    uint64_t sent = (uint64_t)nranks * capacity;
+    return (size_t)(sent < n ? sent : n);
+}
+
+/** Bytes that regions take and that grow with the number of ranks; UINT64_MAX: or more. */
+uint64_t tam_regions_bytes(uint32_t nranks, uint64_t n, size_t capacity);
+
 /** Takes all memory; regions of equal length, no threshold. */
 tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t capacity,
                               tam_regions *out);
@@ -102,14 +110,12 @@ void tam_regions_divide(const tam_regions *regions, const uint32_t *indices, siz
 /**
  * After the heads: own picks (from the slots) to their owners, sums, survivors to all.
  *
- * @param  scratch          [scratch]  [nranks * capacity], as
- * @param  indices, values  [out]      the survivors, ascending
+ * @param  indices, values  [out]  [tam_regions_most] the survivors, ascending
  *
  * Errors:  PROTOCOL, on all ranks, names the rank whose list or counts were refused
  */
 tamis_status tam_regions_exchange(tam_regions *regions, tam_slots *slots, uint64_t k,
-                                  tam_link *link, uint32_t *scratch, uint32_t *indices,
-                                  float *values, size_t *count);
+                                  tam_link *link, uint32_t *indices, float *values, size_t *count);
 
 /** Its second half, once this region's sums are made. survivors.c
  * @param  sums, count  [in,out]  by ascending index; then the survivors of all ranks

@@ -23,11 +23,46 @@ static size_t piece_of(const tam_slots *s, size_t payload) {
     return tam_head_round((payload + s->nranks - 1) / s->nranks);
 }
 
+/* This rank's slot; led: its payload is as long as P pieces. */
+static size_t own_room(const tam_slots *s) {
+    size_t payload = index_room(s, s->capacity) + value_room(s, s->capacity);
+    return s->head_bytes + (s->led ? s->nranks * piece_of(s, payload) : payload);
+}
+
+/* What one rank sends to all. */
+static size_t message_room(const tam_slots *s) {
+    size_t payload = own_room(s) - s->head_bytes;
+    return s->head_bytes + (s->heads_only ? 0 : s->led ? payload / s->nranks : payload);
+}
+
+/* Decoded lists; led: there is only one. */
+static size_t nlists(const tam_slots *s) {
+    return in_place(s) ? 0 : s->led ? 1 : s->nranks;
+}
+
+static uint32_t *list_of(const tam_slots *s, uint32_t r) {
+    return s->lists + (s->led ? 0 : r * s->capacity);
+}
+
+/* All of it is touched, so a size that nobody meant would fill the machine before it fails. */
+static tamis_status check_bytes(const tam_slots *s) {
+    const uint32_t limit = tam_setting_number(TAM_SETTING_MESSAGE_GIB);
+    unsigned __int128 bytes = (unsigned __int128)s->nranks * message_room(s) + s->beside;
+    bytes += (unsigned __int128)nlists(s) * s->capacity * sizeof s->lists[0];
+    bytes += own_room(s) + (s->led ? own_room(s) + message_room(s) : 0);
+    if (bytes <= (unsigned __int128)limit << 30)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_UNSUPPORTED,
+                    "the messages of a bucket would take %.1f GiB on each of %u ranks, with room "
+                    "for %zu entries of each rank; the limit is %u GiB (TAMIS_MESSAGE_GIB). Lower "
+                    "the density, set tamis_reducer_config.capacity, use smaller buckets, or a "
+                    "scheme whose ranks share k, as tamis",
+                    (double)bytes / (1 << 30), s->nranks, s->capacity, limit);
+}
+
 /* own head and payload | relay | heads, each with a piece | the payload */
 static tamis_status open_led_memory(tam_slots *s) {
-    size_t piece = piece_of(s, index_room(s, s->capacity) + value_room(s, s->capacity));
-    size_t message = s->head_bytes + piece, payload = s->nranks * piece;
-    size_t own = s->head_bytes + payload;
+    size_t message = message_room(s), own = own_room(s), payload = own - s->head_bytes;
     s->send_at = tam_alloc_array(2 * ((size_t)s->nranks + 1), sizeof s->send_at[0]);
     s->memory = tam_alloc(own + message + s->nranks * message + payload);
     if (!s->send_at || !s->memory)
@@ -40,15 +75,11 @@ static tamis_status open_led_memory(tam_slots *s) {
 }
 
 static tamis_status open_memory(tam_slots *s) {
-    size_t slot = s->head_bytes + index_room(s, s->capacity) + value_room(s, s->capacity);
-    size_t bytes;
-    if (__builtin_mul_overflow(slot, (size_t)s->nranks + 1, &bytes))
-        return tam_fail(TAMIS_E_NOMEM, "slots of %zu indices on %u ranks exceed the address space",
-                        s->capacity, s->nranks);
+    size_t own = own_room(s), bytes = own + s->nranks * message_room(s);
     s->memory = tam_alloc(bytes);
     if (!s->memory)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %zu bytes of slots", bytes);
-    s->heads = s->memory + slot;
+    s->heads = s->memory + own;
     return TAMIS_OK;
 }
 
@@ -56,15 +87,16 @@ static tamis_status open_lists(tam_slots *s) {
     if (in_place(s))
         return TAMIS_OK;
     s->own = tam_alloc_array(s->capacity, sizeof s->own[0]);
-    s->lists = tam_alloc_array(s->capacity, s->nranks * sizeof s->lists[0]);
+    s->lists = tam_alloc_array(s->capacity, nlists(s) * sizeof s->lists[0]);
     if (!s->own || !s->lists)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for lists of %zu indices of %u ranks",
-                        s->capacity, s->nranks);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu lists of %zu indices", nlists(s),
+                        s->capacity);
     return TAMIS_OK;
 }
 
 tamis_status tam_slots_open(tam_slots *s) {
     s->head_bytes = tam_head_bytes((size_t)s->nstats + s->nwords);
+    TAM_TRY(check_bytes(s));
     TAM_TRY(s->led ? open_led_memory(s) : open_memory(s));
     s->send = s->memory;
     tam_slots_limit(s, s->capacity);
@@ -146,8 +178,7 @@ static const unsigned char *payload_of(const tam_slots *s, uint32_t r) {
 }
 
 const uint32_t *tam_slot_indices_of(const tam_slots *s, uint32_t r) {
-    return in_place(s) ? (const uint32_t *)(const void *)payload_of(s, r)
-                       : s->lists + r * s->capacity;
+    return in_place(s) ? (const uint32_t *)(const void *)payload_of(s, r) : list_of(s, r);
 }
 
 const void *tam_slot_values_of(const tam_slots *s, uint32_t r) {
@@ -173,9 +204,9 @@ static bool has_payload(const tam_slots *s, uint32_t r) {
 
 /* Uses this rank's own place in the received lists for its positions. */
 static size_t encode(tam_slots *s, size_t count) {
-    uint32_t *positions = s->lists + s->rank * s->capacity;
     if (in_place(s) || !has_payload(s, s->rank))
         return 4 * count;
+    uint32_t *positions = list_of(s, s->rank);
     tam_strided_number(&s->ranges[s->rank], s->own, count, positions);
     return tam_codec_of(s->format)->encode(positions, count, s->span, own_payload(s));
 }
@@ -230,7 +261,7 @@ static tamis_status check_payload(const tam_slots *s, uint32_t r) {
 
 static tamis_status decode(tam_slots *s, uint32_t r) {
     const tam_head *h = tam_slot_head_of(s, r);
-    uint32_t *list = s->lists + r * s->capacity;
+    uint32_t *list = list_of(s, r);
     const tam_codec *codec = tam_codec_of(s->format);
     if (r == s->rank) { /* its checksum has just been found right */
         memcpy(list, s->own, h->count * sizeof list[0]);

@@ -44,6 +44,7 @@ typedef struct tam_slots {
     uint32_t first, stride; /* rank r is `first + r * stride` of the comm; 0, 0: r */
     uint32_t nwords;        /* further words of a head */
     bool heads_only; /* `growing` slots without a payload: lists are sent otherwise (regions.h) */
+    uint64_t beside; /* bytes that grow with the ranks, beside the slots: for the limit */
     size_t capacity; /* most indices a rank may ever send */
     size_t limit;    /* in this step, known to all ranks; at most the capacity */
     bool growing, with_values;
@@ -64,10 +65,15 @@ typedef struct tam_slots {
     size_t *send_at, *recv_at;       /* led: [nranks + 1] */
     unsigned char *memory;
     uint32_t *own;   /* [capacity] this rank's picks; NULL for u32: in the message itself */
-    uint32_t *lists; /* [nranks * capacity] received, decoded; NULL for u32: in the messages */
+    uint32_t *lists; /* [nranks * capacity] received, decoded; led: [capacity]; NULL for u32: in the
+                        messages */
 } tam_slots;
 
-/** Takes all memory that exchanges will ever need, for the choices set in `slots`. */
+/**
+ * Takes all memory that exchanges will ever need, for the choices set in `slots`.
+ *
+ * Errors:  UNSUPPORTED if that and `beside` are more than the setting TAMIS_MESSAGE_GIB, NOMEM
+ */
 tamis_status tam_slots_open(tam_slots *slots);
 void tam_slots_close(tam_slots *slots);
 

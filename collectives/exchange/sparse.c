@@ -57,10 +57,22 @@ size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
+/* The union, its values, what it is merged in, and what the exchange adds to that. A union of at
+ * most n entries does not grow with the number of ranks, and is not counted. */
+static uint64_t bytes_beside(const tam_sparse *s, bool shared) {
+    if (s->most <= s->view->division->grid.n)
+        return s->slots.beside;
+    uint32_t arrays = 2 + (shared ? 1 : 0) + (s->rounds ? 1 : 0);
+    unsigned __int128 bytes = (unsigned __int128)s->most * (arrays * sizeof s->values[0]);
+    bytes += s->slots.beside;
+    return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
+}
+
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
-    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL;
+    bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL && !s->slots.heads_only;
     size_t came = s->slots.with_values ? s->slots.capacity : 0;
+    s->slots.beside = bytes_beside(s, shared);
     TAM_TRY(tam_slots_open(&s->slots));
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
@@ -69,10 +81,9 @@ tamis_status tam_sparse_open(tam_sparse *s) {
     s->came = tam_alloc_array(came, sizeof s->came[0]);
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
-    s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
     if (!s->indices || !s->values || !s->scratch || (s->rounds && !s->errors) || !s->came ||
-        !s->ranges || !s->owners || !s->cursors || !s->lists)
+        !s->ranges || !s->owners || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
     s->slots.ranges = s->ranges;
     v->format = s->slots.format;
@@ -93,7 +104,6 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
     tam_free(s->came);
     tam_free(s->ranges);
     tam_free(s->owners);
-    tam_free(s->cursors);
     tam_free(s->lists);
 }
 
@@ -204,11 +214,14 @@ static tamis_status compare_results(const tam_sparse *s) {
 /* Thresholds of the next step, and shares of k, follow from these. @return the sum of norms */
 static double average_sums(const tam_heads *heads, double *means) {
     double norm = 0.0;
+    memset(means, 0, heads->nsums * sizeof means[0]);
+    for (uint32_t i = 0; i < heads->nranks; i++) { /* head by head, as they lie in memory */
+        const float *sums = tam_head_sums(heads, i);
+        for (uint32_t g = 0; g < heads->nsums; g++)
+            means[g] += sums[g];
+    }
     for (uint32_t g = 0; g < heads->nsums; g++) {
-        double sum = 0.0;
-        for (uint32_t i = 0; i < heads->nranks; i++)
-            sum += tam_head_sums(heads, i)[g];
-        means[g] = sum / heads->nranks;
+        means[g] /= heads->nranks;
         norm += sqrt(means[g]);
     }
     return norm;
@@ -261,7 +274,7 @@ tamis_status tam_sparse_unite(tam_sparse *s, size_t *count) {
         return tam_merge_shared(&s->slots, grid->n, s->lists, s->scratch, s->indices, count);
     for (uint32_t p = 0; p < v->nranks; p++)
         s->owners[p] = tam_owner_of(v->division, v->step, p);
-    return tam_merge_exclusive(&s->slots, grid, s->owners, s->cursors, s->indices, count);
+    return tam_merge_exclusive(&s->slots, grid, s->owners, s->lists, s->indices, count);
 }
 
 /* -- the end ---------------------------------------------------------------------------------- */

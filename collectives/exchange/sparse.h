@@ -18,7 +18,6 @@ typedef struct tam_sparse {
     tam_packing packing;
     tam_strided *ranges; /* [nranks] where each rank selects at this step */
     uint32_t *owners;    /* [nranks] rank of each part at this step */
-    size_t *cursors;     /* [nranks] */
     tam_list *lists;     /* [nranks] */
     size_t most;         /* entries of a result */
     bool rounds;         /* the way in which values travel takes something of them */

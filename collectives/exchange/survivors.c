@@ -117,10 +117,15 @@ static uint64_t checksum(const tam_region_pair *pairs, uint64_t count) {
     return XXH3_64bits(pairs, (size_t)count * sizeof pairs[0]);
 }
 
+static uint64_t length_of(const tam_regions *g, uint32_t r) {
+    const uint64_t *ends = g->state + TAM_REGIONS_ENDS;
+    return ends[r] - (r > 0 ? ends[r - 1] : 0);
+}
+
 static tamis_status check_head(const tam_regions *g, uint32_t r) {
     const tam_region_head *h = &g->heads[r];
-    if (h->seal != seal_of(h) || h->config != g->head->config ||
-        h->count > g->nranks * (uint64_t)g->capacity || h->refused > g->nranks)
+    if (h->seal != seal_of(h) || h->config != g->head->config || h->count > length_of(g, r) ||
+        h->refused > g->nranks)
         return tam_fail(TAMIS_E_PROTOCOL,
                         "the survivors in the region of rank %u were refused: their header is "
                         "damaged or belongs to another step",
@@ -240,6 +245,10 @@ tamis_status tam_regions_survive(tam_regions *g, uint64_t config, uint64_t k, ui
     TAM_TRY(exchange_heads(g, config, keep_above_cut(g, indices, sums, *count), refused, link));
     for (uint32_t r = 0; r < g->nranks; r++)
         total += g->heads[r].count;
+    if (total > g->most)
+        return tam_fail(TAMIS_E_PROTOCOL,
+                        "%llu survivors were announced, more than the %zu that %u ranks can pick",
+                        (unsigned long long)total, g->most, g->nranks);
     TAM_TRY(gather(g, total, link));
     *count = (size_t)total;
     return take(g, indices, sums);

@@ -18,7 +18,7 @@
 #include <time.h>
 
 enum {
-    RANKS_MAX = 1024,
+    RANKS_MAX = 4096,
     SUMS = 512 /* values summed at a time, few enough to stay in cache */
 };
 

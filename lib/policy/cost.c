@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "lib/policy/cost.h"
 
+#include "lib/policy/grid.h"
+
 #define PASS_S 0.25e-9 /* per element, if the link is given and nothing is measured */
 #define START_S 10e-6  /* to begin a step of either kind and wait for it */
 #define STEP_S 5e-6    /* control, headers: a fixed cost */
 #define TILE_S 0.1e-6  /* passes go tile by tile */
-#define TILES 64.0     /* least number per rank, if they can have 32 elements (policy/grid.c) */
 #define DIVIDE 0.5     /* passes: reads and writes one of two */
 #define ENTRY 50.0     /* elements of a pass: cut, gather, apply and clear, at random places */
 #define WORTH 0.9
@@ -76,8 +77,8 @@ double tam_curve_at(const tam_curve *curve, double size) {
 
 double tam_cost_union(const tam_costs *costs, const tam_cost_case *c) {
     double n = (double)c->n, k = (double)c->k, pass_s = tam_curve_at(&costs->pass, n);
-    double least = TILES * c->nranks < n / 32.0 ? TILES * c->nranks : n / 32.0;
-    return START_S + STEP_S + TILE_S * least + pass_s * (1.0 + ENTRY * k / n) + c->lists_s +
+    double blocks = (double)tam_blocks_wished(c->n, c->nranks);
+    return START_S + STEP_S + TILE_S * blocks + pass_s * (1.0 + ENTRY * k / n) + c->lists_s +
            tam_curve_at(&costs->sum, c->sums);
 }
 

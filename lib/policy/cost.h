@@ -15,8 +15,8 @@
  *
  * Own work is counted in passes: pass(n) is the time in which a rank adds n floats to n others and
  * clears them, while all other ranks do the same. An entry, somewhere in n elements, costs as much
- * as 50 elements of a pass: both grow with the memory's latency. Tiles: the least number of them,
- * at 0.1 us each. Constants are medians on one machine (docs/exchange.md).
+ * as 50 elements of a pass: both grow with the memory's latency. Tiles: the blocks that a division
+ * has at least (grid.h), at 0.1 us each. Constants are medians on one machine (docs/exchange.md).
  */
 #ifndef TAM_POLICY_COST_H
 #define TAM_POLICY_COST_H

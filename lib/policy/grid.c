@@ -3,16 +3,34 @@
 
 #include "lib/policy/rules.h"
 
-enum { BLOCK_MIN = 32, BLOCK_MAX = 4096, BLOCKS_PER_RANK = 64 };
+enum {
+    BLOCK_MIN = 32,
+    BLOCK_FAST = 512, /* tiles of this length or more take as long as their elements do */
+    BLOCK_MAX = 4096,
+    MANY = 64, /* blocks a rank, while they are long, */
+    FEW = 8    /* and while they are short */
+};
 
-/* Many blocks per rank make the parts, and so the picks, even; large blocks make long runs. */
-static uint32_t choose_block(uint64_t n, uint32_t nranks, tam_ownership ownership) {
+static uint64_t lesser(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+uint64_t tam_blocks_wished(uint64_t n, uint32_t nranks) {
+    uint64_t fast = lesser((uint64_t)MANY * nranks, n / BLOCK_FAST);
+    uint64_t slow = lesser((uint64_t)FEW * nranks, n / BLOCK_MIN);
+    uint64_t wished = fast > slow ? fast : slow;
+    return wished > 0 ? wished : 1;
+}
+
+uint32_t tam_block_of(uint64_t n, uint32_t nranks) {
     uint32_t block = BLOCK_MAX;
-    if (ownership != TAM_OWN_CYCLIC)
-        return block;
-    while (block > BLOCK_MIN && n / block < (uint64_t)BLOCKS_PER_RANK * nranks)
+    while (block > BLOCK_MIN && n / block < tam_blocks_wished(n, nranks))
         block /= 2;
     return block;
+}
+
+static uint32_t choose_block(uint64_t n, uint32_t nranks, tam_ownership ownership) {
+    return ownership == TAM_OWN_CYCLIC ? tam_block_of(n, nranks) : BLOCK_MAX;
 }
 
 /* DEFT, section 4(a) of its algorithm: a tensor with more than n/P elements is cut into P pieces,

@@ -31,6 +31,18 @@ typedef struct tam_division {
     tam_topology topology; /* balanced: determines tam_tile.part; else empty */
 } tam_division;
 
+/**
+ * Blocks of cyclic ownership that the division of n elements has at least: 64 a rank where these
+ * have 512 elements or more; else as many of 512 as there are, but 8 a rank, of 32 or more.
+ *
+ * Many blocks make the parts of the ranks even, also where neighbouring segments differ; blocks
+ * below 512 elements cost more time than their elements do (docs/algorithm.md).
+ */
+uint64_t tam_blocks_wished(uint64_t n, uint32_t nranks);
+
+/** The block of cyclic ownership: the largest power of two, 32 to 4096, that gives so many. */
+uint32_t tam_block_of(uint64_t n, uint32_t nranks);
+
 /** @param  block  0: chosen here */
 tamis_status tam_division_open(const tamis_layout *layout, tam_scheme scheme, uint32_t nranks,
                                uint32_t block, tam_division *out);

@@ -5,6 +5,8 @@
  */
 #include "tests/multi/arguments_case.h"
 
+#include "lib/base/base.h"
+
 /* -- NULL ------------------------------------------------------------------------------------- */
 
 static void test_null_is_refused_everywhere(void **state) {
@@ -79,7 +81,10 @@ static void test_communicators_check_their_arguments(void **state) {
     tamis_comm *out[1] = {NULL};
     (void)state;
     EXPECT(TAMIS_E_ARGUMENT, "rank", tamis_comm_create_local(0, NULL, out));
-    EXPECT(TAMIS_E_ARGUMENT, "100000", tamis_comm_create_local(100000, NULL, out));
+    EXPECT(TAMIS_E_ARGUMENT, "4097 ranks, not 1 to 4096", tamis_comm_create_local(4097, NULL, out));
+    tam_alloc_budget(9); /* as many ranks as there may be, but not their gigabytes */
+    EXPECT(TAMIS_E_NOMEM, "no memory", tamis_comm_create_local(4096, NULL, out));
+    tam_alloc_budget(-1);
     config.size = 0;
     EXPECT(TAMIS_E_ARGUMENT, "size", tamis_comm_create_local(1, &config, out));
     config.size = SIZE_MAX;

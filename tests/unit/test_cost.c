@@ -3,6 +3,8 @@
  * The model by which exchange auto chooses.
  */
 #include "lib/policy/cost.h"
+#include "lib/policy/grid.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,6 +86,17 @@ static void one_rank_needs_no_lists(void **state) {
     assert_true(tam_cost_prefers_dense(&costs, &c));
 }
 
+/* Nothing else costs anything here. */
+static void a_union_costs_a_tenth_of_a_microsecond_for_each_block_of_the_division(void **state) {
+    const tam_costs none = {0};
+    (void)state;
+    for (uint32_t nranks = 2; nranks <= 4096; nranks *= 2)
+        for (uint64_t n = 1000; n < 1000000000; n *= 10) {
+            tam_cost_case c = {n, 1, nranks, 0.0, 1.0};
+            near(tam_cost_union(&none, &c), 15e-6 + 1e-7 * (double)tam_blocks_wished(n, nranks));
+        }
+}
+
 static void what_does_not_grow_is_not_believed(void **state) {
     tam_costs costs = {0}, usual;
     const tam_link_model memory = {5e-6, 0.1e-9};
@@ -106,6 +119,7 @@ int main(void) {
         cmocka_unit_test(a_given_link_costs_what_its_formulas_say),
         cmocka_unit_test(the_denser_the_rather_dense),
         cmocka_unit_test(one_rank_needs_no_lists),
+        cmocka_unit_test(a_union_costs_a_tenth_of_a_microsecond_for_each_block_of_the_division),
         cmocka_unit_test(what_does_not_grow_is_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,6 +255,71 @@ static void deft_cuts_large_tensors_into_one_piece_per_rank(void **state) {
     tamis_layout_destroy(layout);
 }
 
+/* As docs/algorithm.md says it: 64 blocks a rank, and below 512 elements 8. */
+static uint32_t block_in_words(uint64_t n, uint32_t nranks) {
+    uint32_t block = 4096;
+    while (block > 512 && n / block < 64 * (uint64_t)nranks)
+        block /= 2;
+    while (block > 32 && block <= 512 && n / block < 8 * (uint64_t)nranks)
+        block /= 2;
+    return block;
+}
+
+static const uint32_t numbers_of_ranks[] = {1, 2, 3, 8, 64, 95, 96, 1000, 1024, 4096, 65536};
+
+static void blocks_are_long_and_many_and_where_they_are_few_at_least_eight(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t n;
+        uint32_t nranks, block;
+    } cases[] = {
+        {1, 4, 32},
+        {1000, 1, 64},
+        {8192, 2, 512},
+        {8191, 2, 256},
+        {25000000, 4, 4096},
+        {25000000, 95, 4096},
+        {25000000, 96, 2048},
+        {25000000, 1024, 512},
+        {25000000, 4096, 512},
+        {16777216, 4096, 512},
+        {16777215, 4096, 256},
+        {1000000, 4096, 32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(tam_block_of(cases[i].n, cases[i].nranks), cases[i].block);
+    for (size_t i = 0; i < sizeof numbers_of_ranks / sizeof numbers_of_ranks[0]; i++) {
+        uint32_t nranks = numbers_of_ranks[i];
+        uint64_t before = 1;
+        for (uint64_t n = 1; n <= UINT32_MAX; n += 1 + n / 97) {
+            uint64_t wished = tam_blocks_wished(n, nranks);
+            uint32_t block = tam_block_of(n, nranks);
+            assert_int_equal(block, block_in_words(n, nranks));
+            assert_true(wished >= before); /* or a longer vector might seem to cost less */
+            assert_true((n + block - 1) / block >= wished);
+            before = wished;
+        }
+    }
+}
+
+static void a_division_has_the_blocks_of_the_rule_unless_others_are_asked_for(void **state) {
+    (void)state;
+    tamis_layout *layout = make_layout((uint64_t[]){100000}, 1);
+    tam_scheme scheme;
+    tam_division d;
+    assert_int_equal(tam_scheme_parse("tamis", &scheme), TAMIS_OK);
+    for (uint32_t nranks = 1; nranks <= 4096; nranks *= 8) {
+        assert_int_equal(tam_division_open(layout, scheme, nranks, 0, &d), TAMIS_OK);
+        assert_int_equal(d.block, block_in_words(100000, nranks));
+        assert_int_equal(d.grid.ntiles, (100000 + d.block - 1) / d.block);
+        tam_division_close(&d);
+        assert_int_equal(tam_division_open(layout, scheme, nranks, 96, &d), TAMIS_OK);
+        assert_int_equal(d.block, 96);
+        tam_division_close(&d);
+    }
+    tamis_layout_destroy(layout);
+}
+
 /* -- budgets ---------------------------------------------------------------------------------- */
 
 typedef struct budget_case {
@@ -458,6 +523,8 @@ int main(void) {
         cmocka_unit_test(shares_sum_to_k_and_never_exceed_what_is_owned),
         cmocka_unit_test(the_leader_of_step_t_is_rank_t_mod_p_and_takes_all_of_k),
         cmocka_unit_test(deft_cuts_large_tensors_into_one_piece_per_rank),
+        cmocka_unit_test(blocks_are_long_and_many_and_where_they_are_few_at_least_eight),
+        cmocka_unit_test(a_division_has_the_blocks_of_the_rule_unless_others_are_asked_for),
         cmocka_unit_test(budgets_follow_norms_and_surplus_flows_on),
         cmocka_unit_test(budgets_are_at_least_one_even_without_norms),
         cmocka_unit_test(bins_take_the_costliest_into_the_lightest),

@@ -3,9 +3,12 @@
  * Regions: where picks divide, what damage is refused and in whose name, what a state may hold.
  */
 #include "collectives/exchange/regions.h"
+#include "collectives/exchange/table.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/faulty.h"
+#include "lib/policy/grid.h"
 #include "lib/policy/rules.h"
+#include "lib/policy/slice.h"
 #include "tests/support/ranks.h"
 #include <math.h>
 #include <setjmp.h>
@@ -47,7 +50,6 @@ static tamis_status open_slots(uint32_t rank, size_t capacity, uint64_t n, tam_s
 
 static tamis_status exchange(test_rank *self, const float given[2], uint64_t step, tam_slots *s,
                              tam_regions *g, uint32_t *indices, float *values, size_t *count) {
-    uint32_t scratch[RANKS * CAPACITY];
     tam_link link = {
         self->comm->transport,
         self->comm->self,
@@ -59,7 +61,7 @@ static tamis_status exchange(test_rank *self, const float given[2], uint64_t ste
     memcpy(tam_slot_own_values(s), given, sizeof valued[0]);
     tam_regions_divide(g, picked[self->id], 2, tam_slot_own_words(s));
     TAM_TRY(tam_slots_exchange(s, &link));
-    return tam_regions_exchange(g, s, K, &link, scratch, indices, values, count);
+    return tam_regions_exchange(g, s, K, &link, indices, values, count);
 }
 
 static void check_result(test_rank *self, tam_slots *s, tam_regions *g, const uint32_t *indices,
@@ -185,7 +187,7 @@ enum { MANY = 40, LONG_N = 3 * MANY, LONG_K = MANY };
 
 /* All ranks pick all of region 0 and nothing else; rank 2 of 3 adds the larger part. */
 static void run_crowd(test_rank *self) {
-    uint32_t indices[RANKS * MANY], scratch[RANKS * MANY];
+    uint32_t indices[RANKS * MANY];
     float values[RANKS * MANY];
     const regions_case *c = self->shared;
     size_t count = 0;
@@ -211,7 +213,7 @@ static void run_crowd(test_rank *self) {
     tam_regions_divide(&g, tam_slot_own_indices(&s), MANY, tam_slot_own_words(&s));
     tamis_status status = tam_slots_exchange(&s, &link);
     if (status == TAMIS_OK)
-        status = tam_regions_exchange(&g, &s, LONG_K, &link, scratch, indices, values, &count);
+        status = tam_regions_exchange(&g, &s, LONG_K, &link, indices, values, &count);
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++)
         wrong += indices[i] != i || values[i] != -2.0f * (float)(i + 1);
@@ -316,6 +318,104 @@ static void a_state_with_wrong_borders_is_not_valid(void **state) {
     }
 }
 
+/* Each rank claims five sums of its region of 20; three ranks that pick four cannot have 15. */
+static void run_more_sums_than_picks(test_rank *self) {
+    uint32_t indices[5 * RANKS];
+    float sums[5 * RANKS];
+    size_t count = 5;
+    tam_regions g;
+    tam_link link = {
+        self->comm->transport,
+        self->comm->self,
+        self->id,
+        RANKS,
+        {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
+    RANK_OK(self, tam_regions_open(self->id, RANKS, 20 * RANKS, CAPACITY, &g));
+    for (uint32_t i = 0; i < count; i++) {
+        indices[i] = 20 * self->id + i;
+        sums[i] = 1.0f; /* all reach the threshold */
+    }
+    tamis_status status = tam_regions_survive(&g, 1, K, 0, &link, indices, sums, &count);
+    tam_regions_close(&g);
+    RANK_CHECK(self, status == TAMIS_E_PROTOCOL && strstr(tamis_last_error(), "15 survivors"),
+               "%s: %s", tamis_status_name(status), tamis_last_error());
+}
+
+static void more_survivors_than_picks_are_refused_by_all(void **state) {
+    (void)state;
+    test_context("15 survivors of 12 picks");
+    ranks_run(RANKS, 0, run_more_sums_than_picks, NULL);
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+static void the_bytes_of_regions_are_those_of_their_arrays(void **state) {
+    (void)state;
+    /* three ranks, 4 picks each of 12: 3 * 5 received, 3 shares of 4 and a slack of 8 */
+    assert_int_equal(tam_regions_bytes(3, 12, 4), 8 * (3 * 5 + 3 * (4 + 8)) + 3 * (1032 + 40));
+    /* 30 of 10 elements can have no more than 10 sums: shares of 4 */
+    assert_int_equal(tam_regions_bytes(3, 10, 10), 8 * (3 * 11 + 3 * (4 + 8)) + 3 * (1032 + 40));
+    assert_true(tam_regions_bytes(4096, 25000000, 1000000) > UINT64_C(30) << 30);
+    assert_int_equal(tam_regions_bytes(UINT32_MAX, UINT32_MAX, UINT32_MAX), UINT64_MAX);
+}
+
+/* Opens a scheme's exchange for one of so many ranks, 25M elements, k = 250,000. */
+static tamis_status open_exchange(const char *name, uint32_t nranks) {
+    static const tamis_segment segment = {"all", 25000000};
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout;
+    tam_division division;
+    tam_scheme scheme;
+    tam_slice slice;
+    void *opened = NULL;
+    assert_int_equal(tamis_layout_create(&segment, 1, &layout), TAMIS_OK);
+    assert_int_equal(tam_scheme_parse(name, &scheme), TAMIS_OK);
+    assert_int_equal(tam_division_open(layout, scheme, nranks, 0, &division), TAMIS_OK);
+    assert_int_equal(tam_slice_open(layout, 0, 1, &slice), TAMIS_OK);
+    tam_bucket_view view = {.config = &config,
+                            .layout = layout,
+                            .slice = &slice,
+                            .division = &division,
+                            .comm_nranks = nranks,
+                            .nranks = nranks,
+                            .k_max = 250000,
+                            .k = 250000,
+                            .format = TAMIS_INDEX_U32};
+    const tam_exchange *exchange = tam_exchange_flat(scheme.exchange);
+    tamis_status status = exchange->open(&view, &opened);
+    exchange->close(opened, false);
+    tam_slice_close(&slice);
+    tam_division_close(&division);
+    tamis_layout_destroy(layout);
+    return status;
+}
+
+static void ranks_whose_messages_would_fill_the_memory_are_refused(void **state) {
+    static const struct {
+        const char *scheme;
+        uint32_t nranks;
+        const char *words; /* NULL: all is well */
+    } cases[] = {
+        {"oktopk", 8, NULL},
+        {"oktopk", 4096, "30.8 GiB on each of 4096 ranks, with room for 1000000 entries"},
+        {"topk", 8, NULL},
+        {"topk", 4096, "15.3 GiB on each of 4096 ranks, with room for 250000 entries"},
+        {"all+global+exact+pairs", 4096, "on each of 4096 ranks"},
+        {"tamis", 4096, NULL},
+        {"cltk", 4096, NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t live = tam_alloc_live();
+        test_context("%s, %u ranks", cases[i].scheme, cases[i].nranks);
+        tamis_status status = open_exchange(cases[i].scheme, cases[i].nranks);
+        assert_int_equal(status, cases[i].words ? TAMIS_E_UNSUPPORTED : TAMIS_OK);
+        if (cases[i].words && !strstr(tamis_last_error(), cases[i].words))
+            fail_msg("%s: said: %s", cases[i].scheme, tamis_last_error());
+        assert_int_equal(tam_alloc_live(), live);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_comes_out_as_drawn),
@@ -325,6 +425,9 @@ int main(void) {
         cmocka_unit_test(the_threshold_of_the_sums_is_adapted),
         cmocka_unit_test(thresholds_are_found_every_32nd_step_and_adapted_after_all),
         cmocka_unit_test(a_state_with_wrong_borders_is_not_valid),
+        cmocka_unit_test(more_survivors_than_picks_are_refused_by_all),
+        cmocka_unit_test(the_bytes_of_regions_are_those_of_their_arrays),
+        cmocka_unit_test(ranks_whose_messages_would_fill_the_memory_are_refused),
     };
     return cmocka_run_group_tests_name("regions", tests, NULL, NULL);
 }

@@ -137,12 +137,63 @@ static void test_counts_and_lengths_beyond_the_slot_are_refused(void **state) {
           TAMIS_E_PROTOCOL); /* most that 20 can take: 21 */
 }
 
+/* -- memory ----------------------------------------------------------------------------------- */
+
+#define GIB (UINT64_C(1) << 30)
+
+static void check_memory(tam_slots s, tamis_status expected) {
+    uint64_t made = tam_alloc_made();
+    assert_int_equal(tam_slots_open(&s), expected);
+    if (expected == TAMIS_OK) {
+        tam_slots_close(&s);
+        return;
+    }
+    assert_int_equal(tam_alloc_made(), made); /* before anything was taken */
+    assert_non_null(strstr(tamis_last_error(), "the limit is 4 GiB (TAMIS_MESSAGE_GIB)"));
+}
+
+/* 88 bytes and 20 indices of this rank and of both as they come: 168 each. */
+static void test_slots_may_take_as_much_as_the_limit_and_not_a_byte_more(void **state) {
+    tam_slots s = {.nranks = 2, .capacity = LIMIT, .format = TAMIS_INDEX_U32, .span = HALF};
+    (void)state;
+    s.beside = 4 * GIB - 3 * 168;
+    check_memory(s, TAMIS_OK);
+    s.beside++;
+    check_memory(s, TAMIS_E_UNSUPPORTED);
+    s.beside = UINT64_MAX;
+    check_memory(s, TAMIS_E_UNSUPPORTED);
+}
+
+static void test_what_thousands_of_ranks_may_send_is_refused_before_it_is_taken(void **state) {
+    const tam_slots u32 = {
+        .nranks = 4096, .capacity = 300000, .format = TAMIS_INDEX_U32, .span = UINT32_MAX};
+    tam_slots s = u32;
+    (void)state;
+    check_memory(s, TAMIS_E_UNSUPPORTED); /* 4.6 GiB */
+    assert_non_null(strstr(tamis_last_error(), "4.6 GiB on each of 4096 ranks, with room for "
+                                               "300000 entries of each"));
+    s.growing = true;
+    check_memory(s, TAMIS_E_UNSUPPORTED);
+    s.heads_only = true; /* lists are sent otherwise */
+    check_memory(s, TAMIS_OK);
+    s = u32, s.led = true; /* one rank sends, in pieces */
+    check_memory(s, TAMIS_OK);
+    s.format = TAMIS_INDEX_GAP8;
+    check_memory(s, TAMIS_OK);
+    s.led = false; /* shorter on the wire, but decoded lists */
+    check_memory(s, TAMIS_E_UNSUPPORTED);
+    s = u32, s.nranks = UINT32_MAX, s.capacity = UINT32_MAX, s.beside = UINT64_MAX;
+    check_memory(s, TAMIS_E_UNSUPPORTED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_a_codec_reads_is_where_its_sender_may_pick),
         cmocka_unit_test(test_sealed_indices_that_no_list_has_are_refused),
         cmocka_unit_test(test_positions_beyond_the_part_of_their_sender_are_refused),
         cmocka_unit_test(test_counts_and_lengths_beyond_the_slot_are_refused),
+        cmocka_unit_test(test_slots_may_take_as_much_as_the_limit_and_not_a_byte_more),
+        cmocka_unit_test(test_what_thousands_of_ranks_may_send_is_refused_before_it_is_taken),
     };
     return cmocka_run_group_tests_name("slot", tests, NULL, NULL);
 }
