@@ -22,7 +22,7 @@ static bool has_buffers(const tam_plan *plan) {
 }
 
 tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
-                           const tam_plan *plan, size_t chunk) {
+                           const tam_plan *plan, size_t chunk, bool empty) {
     uint32_t place = tam_plan_place(plan, rank), alone = 2 * plan->nranks - plan->nplaces;
     uint32_t streams = plan->nplaces == plan->nranks ? 1 : 2; /* of a message, each way, at most */
     char text[64];
@@ -33,7 +33,8 @@ tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uin
                        .place = {place, place + 1},
                        .nplaces = place < alone ? 1 : 2,
                        .chunk = chunk / streams,
-                       .room = TAM_COLL_HEAD + chunk};
+                       .room = TAM_COLL_HEAD + (empty ? 0 : chunk),
+                       .empty = empty};
     if (!has_buffers(plan))
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/coll/staged.h"
 
-#include "collectives/transport/wait.h"
+#include "lib/base/wait.h"
 
 #include <stdio.h>
 
@@ -13,8 +13,9 @@
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, const tam_plan *plan,
                              tam_staged **out) {
     tam_staged *s = tam_alloc(sizeof *s);
-    tamis_status status = s ? tam_coll_open(&s->coll, wire, self, rank, plan, TAM_STAGED_CHUNK)
-                            : tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
+    tamis_status status =
+        s ? tam_coll_open(&s->coll, wire, self, rank, plan, TAM_STAGED_CHUNK, false)
+          : tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     if (status == TAMIS_OK) {
         s->self = self;
         *out = s;

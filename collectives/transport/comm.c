@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/comm.h"
 
-#include "collectives/transport/wait.h"
+#include "lib/base/wait.h"
 #include "lib/base/fenv.h"
 
 #include <stdio.h>

@@ -11,7 +11,7 @@
 #include "collectives/transport/comm.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/tag.h"
-#include "collectives/transport/wait.h"
+#include "lib/base/wait.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -20,7 +20,7 @@
 #include "collectives/transport/nccl_comm.h"
 
 #include "collectives/transport/sum.h"
-#include "collectives/transport/wait.h"
+#include "lib/base/wait.h"
 
 /* -- collectives on device memory ------------------------------------------------------------- */
 

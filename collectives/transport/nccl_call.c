@@ -4,7 +4,7 @@
  */
 #include "collectives/transport/nccl_comm.h"
 
-#include "collectives/transport/wait.h"
+#include "lib/base/wait.h"
 
 /* -- words ------------------------------------------------------------------------------------ */
 

@@ -34,16 +34,23 @@ static tamis_status advance(void *context, uint32_t rank, bool *done) {
     return tam_coll_advance(&((job *)context)->colls[rank], &moved, done);
 }
 
-static job open_job(const tam_plan *plan, size_t chunk, uint64_t flip) {
-    const tam_sim_config config = {
-        .nranks = plan->nranks, .net = net, .jitter = 0.5, .seed = 7, .flip = flip};
+static job open_job_of(const tam_plan *plan, size_t chunk, const tam_sim_config *wanted) {
+    tam_sim_config config = *wanted;
+    config.nranks = plan->nranks;
+    config.net = net;
+    config.jitter = 0.5;
+    config.seed = 7;
     job j = {.nranks = plan->nranks, .colls = calloc(plan->nranks, sizeof(tam_coll))};
     assert_int_equal(tam_sim_open(&config, &j.sim), TAMIS_OK);
     for (uint32_t r = 0; r < plan->nranks; r++)
-        assert_int_equal(
-            tam_coll_open(&j.colls[r], &tam_sim_wire, tam_sim_end(j.sim, r), r, plan, chunk),
-            TAMIS_OK);
+        assert_int_equal(tam_coll_open(&j.colls[r], &tam_sim_wire, tam_sim_end(j.sim, r), r, plan,
+                                       chunk, config.held > 0),
+                         TAMIS_OK);
     return j;
+}
+
+static job open_job(const tam_plan *plan, size_t chunk, uint64_t flip) {
+    return open_job_of(plan, chunk, &(tam_sim_config){.flip = flip});
 }
 
 static void close_job(job *j) {
@@ -205,10 +212,168 @@ static void runs_arrive(void **state) {
     }
 }
 
+/* -- large jobs ------------------------------------------------------------------------------- */
+
+static void sums_of_large_jobs_have_the_same_bits(void **state) {
+    (void)state;
+    static const uint32_t sizes[] = {192, 255, 256, 257, 1000, 1024, 4096};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        tam_plan plan = tam_plan_make(sizes[i], 8, 8);
+        sums_have_the_bits_of_the_tree(&plan, 5000, 512);
+    }
+}
+
+typedef struct count {
+    uint64_t messages, bytes; /* of the rank that sends most */
+    double seconds;
+} count;
+
+/* An all-gather and a sum, of which no byte is read or written. */
+static count count_step(uint32_t nranks, size_t gathered, size_t summed) {
+    tam_plan plan = tam_plan_make(nranks, 8, 8);
+    job j = open_job_of(&plan, TAM_COLL_CHUNK, &(tam_sim_config){.held = sizeof(tam_envelope)});
+    count c = {0};
+    double seconds;
+    for (int part = 0; part < 2; part++) {
+        for (uint32_t r = 0; r < nranks; r++) {
+            if (part == 0)
+                tam_coll_begin_gather(&j.colls[r], NULL, gathered, NULL);
+            else
+                tam_coll_begin_sum(&j.colls[r], NULL, summed, NULL);
+        }
+        assert_int_equal(tam_sim_run(j.sim, advance, &j, &seconds), TAMIS_OK);
+    }
+    c.seconds = seconds;
+    for (uint32_t r = 0; r < nranks; r++) {
+        const tam_coll *coll = &j.colls[r];
+        c.messages = coll->messages > c.messages ? coll->messages : c.messages;
+        c.bytes = coll->wire_bytes > c.bytes ? coll->wire_bytes : c.bytes;
+    }
+    close_job(&j);
+    return c;
+}
+
+/* Three phases, of which each stage sends radix - 1 messages. All-gather and sum of so many bytes
+ * reach all others once, or twice: plus an envelope a message. */
+static void few_messages_are_sent(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t nranks, most;
+    } cases[] = {{64, 42}, {256, 51}, {1024, 66}, {4096, 84}};
+    enum { K = 4096 * 16 };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t p = cases[i].nranks;
+        count c = count_step(p, 40, K);
+        uint64_t content = 40 * (p - 1) + 2 * (K * sizeof(float) / p) * (p - 1);
+        assert_int_equal(c.messages, cases[i].most);
+        assert_int_equal(c.bytes, content + c.messages * sizeof(tam_envelope));
+    }
+}
+
+/* -- faults ----------------------------------------------------------------------------------- */
+
+/* A flipped bit of any message is found by its receiver, and by nobody else. */
+static void a_flipped_bit_is_found_at_its_hop(void **state) {
+    (void)state;
+    enum { P = 11, COUNT = 300 };
+    tam_plan plan = tam_plan_make(P, 1, 4);
+    static float values[P][COUNT];
+    uint64_t found = 0, flip = 0;
+    bool hushed = tam_hush(true);
+    for (bool hit = true; hit; found += hit) {
+        job j = open_job(&plan, 256, ++flip);
+        for (uint32_t r = 0; r < P; r++)
+            tam_coll_begin_sum(&j.colls[r], values[r], COUNT, NULL);
+        hit = run(&j) != TAMIS_OK;
+        assert_true(!hit || strstr(tamis_last_error(), "damaged") ||
+                    strstr(tamis_last_error(), "begin as one"));
+        assert_int_equal(hit, flip <= tam_sim_counted(j.sim).messages || hit);
+        close_job(&j);
+    }
+    tam_hush(hushed);
+    assert_true(found > 100);
+}
+
+/* As the driver does at deadlines, which come first to those in the earliest step. */
+static void fail_the_earliest(job *j, uint32_t dead, tamis_status *statuses) {
+    uint32_t least = UINT32_MAX;
+    for (uint32_t r = 0; r < j->nranks; r++) {
+        if (r != dead && statuses[r] == TAMIS_OK && j->colls[r].step < least)
+            least = j->colls[r].step;
+    }
+    for (uint32_t r = 0; r < j->nranks; r++) {
+        char text[64];
+        if (r == dead || statuses[r] != TAMIS_OK || j->colls[r].step != least)
+            continue;
+        statuses[r] = TAMIS_E_TIMEOUT;
+        tam_coll_fail(&j->colls[r], TAMIS_E_TIMEOUT,
+                      tam_coll_missing(&j->colls[r], text, sizeof text));
+    }
+}
+
+typedef struct wake {
+    job *job;
+    tamis_status *statuses;
+} wake;
+
+static tamis_status advance_noting(void *context, uint32_t rank, bool *done) {
+    wake *w = context;
+    bool moved;
+    tamis_status status = tam_coll_advance(&w->job->colls[rank], &moved, done);
+    if (status != TAMIS_OK)
+        w->statuses[rank] = status;
+    if (status != TAMIS_OK) /* says farewell */
+        status = tam_coll_advance(&w->job->colls[rank], &moved, done);
+    return status;
+}
+
+static void name_the_dead(uint32_t nranks, uint32_t dead) {
+    tam_plan plan = tam_plan_make(nranks, 1, 4);
+    job j = open_job_of(&plan, 512, &(tam_sim_config){.has_dead = true, .dead = dead});
+    tamis_status *statuses = calloc(nranks, sizeof *statuses);
+    float *values = calloc(nranks, 40 * sizeof *values);
+    wake w = {&j, statuses};
+    double seconds;
+    for (uint32_t r = 0; r < nranks; r++)
+        tam_coll_begin_sum(&j.colls[r], values + r * 40, 40, NULL);
+    assert_int_equal(tam_sim_run(j.sim, advance_noting, &w, &seconds), TAMIS_E_STATE);
+    tamis_status status = TAMIS_E_STATE;
+    for (uint32_t i = 0; i < j.colls[0].nsteps && status != TAMIS_OK; i++) {
+        fail_the_earliest(&j, dead, statuses);
+        status = tam_sim_run(j.sim, advance_noting, &w, &seconds);
+    }
+    assert_int_equal(status, TAMIS_OK);
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (r == dead)
+            continue;
+        assert_int_equal(statuses[r], TAMIS_E_TIMEOUT);
+        assert_int_equal(j.colls[r].blamed, dead);
+    }
+    free(statuses);
+    free(values);
+    close_job(&j);
+}
+
+static void all_ranks_name_the_dead_one(void **state) {
+    (void)state;
+    bool hushed = tam_hush(true);
+    for (uint32_t p = 2; p < 40; p++) {
+        for (uint32_t dead = 0; dead < p; dead += 1 + p / 8)
+            name_the_dead(p, dead);
+    }
+    name_the_dead(256, 77);
+    name_the_dead(1000, 999);
+    tam_hush(hushed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
         cmocka_unit_test(runs_arrive),
+        cmocka_unit_test(sums_of_large_jobs_have_the_same_bits),
+        cmocka_unit_test(few_messages_are_sent),
+        cmocka_unit_test(a_flipped_bit_is_found_at_its_hop),
+        cmocka_unit_test(all_ranks_name_the_dead_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

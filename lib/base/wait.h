@@ -2,8 +2,8 @@
  *
  * How a thread waits while it polls for other ranks.
  */
-#ifndef TAM_TRANSPORT_WAIT_H
-#define TAM_TRANSPORT_WAIT_H
+#ifndef TAM_BASE_WAIT_H
+#define TAM_BASE_WAIT_H
 
 #include "lib/base/base.h"
 #include "lib/base/transport.h"

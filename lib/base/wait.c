@@ -9,7 +9,7 @@
  * The length of quiet comes from the last steps (arrive.c); it is 0 if their waits differed too
  * much. If the rank arrives during quiet, it is noticed at most one long nap too late.
  */
-#include "collectives/transport/wait.h"
+#include "lib/base/wait.h"
 
 #include <inttypes.h>
 #include <sched.h>
