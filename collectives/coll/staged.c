@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/coll/staged.h"
 
+#include "lib/base/host.h"
 #include "lib/base/wait.h"
 
 #include <stdio.h>
@@ -9,24 +10,6 @@
 #ifndef TAM_STAGED_CHUNK
 #define TAM_STAGED_CHUNK TAM_COLL_CHUNK
 #endif
-
-tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, const tam_plan *plan,
-                             tam_staged **out) {
-    tam_staged *s = tam_alloc(sizeof *s);
-    tamis_status status =
-        s ? tam_coll_open(&s->coll, wire, self, rank, plan, TAM_STAGED_CHUNK, false)
-          : tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
-    if (status == TAMIS_OK) {
-        s->self = self;
-        *out = s;
-        return TAMIS_OK;
-    }
-    if (s)
-        tam_coll_close(&s->coll, false);
-    tam_free(s);
-    wire->close(self, 1);
-    return status;
-}
 
 /* Tell the others, as long as there is time. The sentence stays that of the failure. */
 static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
@@ -132,4 +115,64 @@ void tam_staged_close(void *arg, int clean) {
     s->coll.wire->close(s->self, clean);
     tam_coll_close(&s->coll, !clean);
     tam_free(s);
+}
+
+/* -- creation --------------------------------------------------------------------------------- */
+
+/* The same on all ranks, as it follows from what was gathered. */
+static tam_plan place_ranks(tam_staged *s, const uint64_t *hosts) {
+    const tam_coll *coll = &s->coll;
+    bool scattered;
+    s->ranks_per_node = tam_plan_nodes(hosts, coll->plan.nranks, &scattered);
+    if (scattered && coll->rank == 0)
+        tam_log(TAM_WARN, "ranks that share a host are not numbered one after the other: exchanges "
+                          "inside hosts first are not possible; map ranks by slot, not by node");
+    return tam_plan_usual(coll->plan.nranks, s->ranks_per_node);
+}
+
+static tamis_status find_nodes(tam_staged *s, uint64_t timeout_ns) {
+    uint32_t nranks = s->coll.plan.nranks, rank = s->coll.rank;
+    uint64_t own = tam_host_id(), now_ns = tam_clock_ns(), *hosts;
+    atomic_int calm = 0;
+    tam_call call = {.deadline_ns = now_ns + timeout_ns,
+                     .begin_ns = now_ns,
+                     .poison = &calm,
+                     .purpose = "the creation of a communicator"};
+    hosts = tam_alloc_array(nranks, sizeof hosts[0]);
+    if (!hosts)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the hosts of %u ranks", nranks);
+    tamis_status status = tam_staged_allgather(s, &own, sizeof own, hosts, &call);
+    tam_plan plan = s->coll.plan;
+    if (status == TAMIS_OK)
+        plan = place_ranks(s, hosts);
+    tam_free(hosts);
+    if (status != TAMIS_OK || memcmp(&plan, &s->coll.plan, sizeof plan) == 0)
+        return status;
+    tam_coll_close(&s->coll, false);
+    return tam_coll_open(&s->coll, s->coll.wire, s->self, rank, &plan, TAM_STAGED_CHUNK, false);
+}
+
+tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
+                             uint64_t timeout_ns, tam_staged **out) {
+    enum { FEW = 8 }; /* all exchange with all, whatever the nodes */
+    tam_plan plan = tam_plan_usual(nranks, 1);
+    tam_staged *s = tam_alloc(sizeof *s);
+    bool clean = true;
+    if (!s) {
+        wire->close(self, 1);
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
+    }
+    s->self = self;
+    s->ranks_per_node = 1;
+    tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK, false);
+    if (status == TAMIS_OK && nranks > FEW) {
+        status = find_nodes(s, timeout_ns);
+        clean = status == TAMIS_OK || status == TAMIS_E_NOMEM;
+    }
+    if (status != TAMIS_OK) {
+        tam_staged_close(s, clean);
+        return status;
+    }
+    *out = s;
+    return TAMIS_OK;
 }

@@ -240,6 +240,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->self = self;
     comm->rank = rank;
     comm->nranks = nranks;
+    snprintf(comm->plan, sizeof comm->plan, "%u", nranks);
     atomic_init(&comm->waiting, (int)tam_setting_number(TAM_SETTING_WAIT));
     comm->records = tam_alloc_array(nranks, TAM_RECORD_BYTES);
     comm->job_memory = tam_alloc(TAM_JOB_BYTES);
@@ -272,6 +273,10 @@ uint32_t tamis_comm_rank(const tamis_comm *comm) {
 
 uint32_t tamis_comm_nranks(const tamis_comm *comm) {
     return comm ? comm->nranks : 0;
+}
+
+const char *tamis_comm_plan(const tamis_comm *comm) {
+    return comm ? comm->plan : "";
 }
 
 const char *tamis_comm_transport(const tamis_comm *comm) {

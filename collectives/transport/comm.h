@@ -47,6 +47,7 @@ struct tamis_comm {
     const tam_transport *transport;
     void *self;
     uint32_t rank, nranks;
+    char plan[64]; /* its stages, as text */
     uint64_t timeout_ns;
     unsigned char
         *records; /* [nranks * TAM_RECORD_BYTES] for agreements, which must not allocate */

@@ -72,14 +72,18 @@ static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t timeout_n
     return status;
 }
 
-static tamis_status open_staged(tam_mpi *self, bool multiple, const tamis_comm_config *config,
-                                tamis_comm **out) {
+static tamis_status open_staged(tam_mpi *self, bool multiple, uint64_t timeout_ns,
+                                const tamis_comm_config *config, tamis_comm **out) {
     uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
-    tam_plan plan = tam_plan_usual(nranks, 1);
-    tam_staged *staged;
-    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, &plan, &staged));
-    return tam_comm_open(multiple ? &threaded : &on_the_callers_threads, staged, rank, nranks,
-                         config, out);
+    tam_staged *staged = NULL;
+    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, timeout_ns, &staged));
+    const tam_plan plan = staged->coll.plan;
+    TAM_TRY(tam_comm_open(multiple ? &threaded : &on_the_callers_threads, staged, rank, nranks,
+                          config, out));
+    tam_plan_text(&plan, (*out)->plan, sizeof(*out)->plan);
+    tam_log(TAM_INFO, "communicator: rank %u of %u exchanges in stages %s, %u ranks a node", rank,
+            nranks, (*out)->plan, staged->ranks_per_node);
+    return TAMIS_OK;
 }
 
 tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
@@ -113,5 +117,5 @@ tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *con
         tam_free(self);
         return status;
     }
-    return open_staged(self, level == MPI_THREAD_MULTIPLE, config, out);
+    return open_staged(self, level == MPI_THREAD_MULTIPLE, timeout_ns, config, out);
 }

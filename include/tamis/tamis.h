@@ -251,6 +251,10 @@ TAMIS_API uint32_t tamis_comm_nranks(const tamis_comm *comm);
 /** Name of the transport: "local", "mpi", "callback", "nccl"; "" for NULL. */
 TAMIS_API const char *tamis_comm_transport(const tamis_comm *comm);
 
+/** In which stages its ranks exchange what all need: radices, near to far, as "8x8x4"
+ * (docs/exchange.md). A single number: all with all. Over MPI, more than 8 ranks exchange in stages. */
+TAMIS_API const char *tamis_comm_plan(const tamis_comm *comm);
+
 /** TAMIS_OK, or the status that poisoned the communicator. Any thread. */
 TAMIS_CHECKED tamis_status tamis_comm_status(const tamis_comm *comm);
 

@@ -252,3 +252,29 @@ tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c) {
         consider(&best, tam_plan_make(nranks, node, radix));
     return best.seconds > 0.0 ? best.plan : usual;
 }
+
+/* -- nodes ------------------------------------------------------------------------------------ */
+
+/* O(P) for ranks in nodes, O(P^2) where the ranks of hosts are mixed. */
+static bool returns(const uint64_t *hosts, uint32_t nranks, uint32_t from, uint64_t host) {
+    for (uint32_t r = from; r < nranks; r++) {
+        if (hosts[r] == host)
+            return true;
+    }
+    return false;
+}
+
+uint32_t tam_plan_nodes(const uint64_t *hosts, uint32_t nranks, bool *scattered) {
+    uint32_t each = 0, begin = 0;
+    bool even = true;
+    *scattered = false;
+    for (uint32_t r = 1; r <= nranks; r++) {
+        if (r < nranks && hosts[r] == hosts[begin])
+            continue;
+        each = each ? each : r - begin;
+        even = even && r - begin == each;
+        *scattered = *scattered || returns(hosts, nranks, r, hosts[begin]);
+        begin = r;
+    }
+    return even && !*scattered && each > 0 ? each : 1;
+}

@@ -52,6 +52,11 @@ tam_plan tam_plan_linear(uint32_t nranks);
  * if that is a power of two that divides nranks and is less, then across. */
 tam_plan tam_plan_make(uint32_t nranks, uint32_t ranks_per_node, uint32_t radix);
 
+/** Ranks of a node, from a number of the host of each rank: if every host has as many ranks, one
+ * after the other; else 1.
+ * @param  scattered  [out]  whether some host's ranks are not one after the other */
+uint32_t tam_plan_nodes(const uint64_t *hosts, uint32_t nranks, bool *scattered);
+
 /** Whether it is a plan for so many ranks: what arrived from elsewhere may be anything. Radices
  * behind the last stage are 0, so equal plans are equal bytes. */
 bool tam_plan_valid(const tam_plan *plan, uint32_t nranks);
