@@ -34,12 +34,14 @@ tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t
     g.recv_at = g.send_at + nranks + 1;
     g.picks = tam_alloc_array(most, sizeof g.picks[0]);
     g.lists = tam_alloc_array(nranks, sizeof g.lists[0]);
+    g.cursors = tam_alloc_array(nranks, sizeof g.cursors[0]);
+    g.came = tam_alloc_array((size_t)nranks * TAM_MERGE_BLOCK, sizeof g.came[0]);
     g.counts = tam_alloc(TAM_REGIONS_COUNTS_BYTES);
     g.all_counts = tam_alloc_array(nranks, TAM_REGIONS_COUNTS_BYTES);
     g.head = tam_alloc(TAM_REGIONS_HEAD_BYTES);
     g.heads = tam_alloc_array(nranks, TAM_REGIONS_HEAD_BYTES);
     if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.picks || !g.lists ||
-        !g.counts || !g.all_counts || !g.head || !g.heads) {
+        !g.cursors || !g.came || !g.counts || !g.all_counts || !g.head || !g.heads) {
         tam_regions_close(&g);
         return tam_fail(TAMIS_E_NOMEM, "no memory for regions of %zu pairs", most);
     }
@@ -57,6 +59,8 @@ void tam_regions_close(tam_regions *g) {
     tam_free(g->send_at);
     tam_free(g->picks);
     tam_free(g->lists);
+    tam_free(g->cursors);
+    tam_free(g->came);
     tam_free(g->counts);
     tam_free(g->all_counts);
     tam_free(g->head);
@@ -184,17 +188,11 @@ static uint32_t read_messages(tam_regions *g, const tam_slots *slots, uint64_t s
     return refused;
 }
 
-/* In rank order. */
-static void add_up(const tam_regions *g, const uint32_t *indices, size_t count, float *sums) {
-    memset(sums, 0, count * sizeof sums[0]);
-    for (uint32_t r = 0; r < g->nranks; r++) {
-        const tam_region_pair *pairs = message_of(g, r);
-        for (size_t i = 0, j = 0; j < g->lists[r].count; i++, j++) {
-            while (indices[i] != pairs[j].index)
-                i++;
-            sums[i] += pairs[j].value;
-        }
-    }
+static bool take_values(const void *self, uint32_t r, size_t at, size_t count, float *out) {
+    const tam_region_pair *pairs = message_of(self, r) + at;
+    for (size_t i = 0; i < count; i++)
+        out[i] = pairs[i].value;
+    return true;
 }
 
 tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, tam_link *link,
@@ -210,7 +208,8 @@ tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, 
     uint32_t refused = read_messages(g, slots, seed);
     *count = refused ? 0 : tam_merge_lists(g->lists, g->nranks, scratch, indices);
     if (!refused)
-        add_up(g, indices, *count, values);
+        tam_merge_add_up(&(tam_addends){g->lists, g->nranks, take_values, g, g->cursors, g->came},
+                         indices, *count, values);
     return tam_regions_survive(g, seed, k, refused, link, indices, values, count);
 }
 

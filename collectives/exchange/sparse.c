@@ -60,7 +60,7 @@ size_t tam_sparse_union(const tam_bucket_view *v, const tam_slots *slots) {
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL;
-    size_t came = s->slots.with_values ? s->slots.capacity : 0;
+    size_t came = s->slots.with_values ? (size_t)v->nranks * TAM_MERGE_BLOCK : 0;
     TAM_TRY(tam_slots_open(&s->slots));
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);

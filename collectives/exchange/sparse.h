@@ -26,7 +26,7 @@ typedef struct tam_sparse {
     float *values;       /* [most] */
     uint32_t *scratch;   /* [most], ownership `all` only */
     float *errors;       /* [most] rounding errors of what is given; NULL: nothing is rounded */
-    float *came;         /* pairs: [capacity] values of one rank */
+    float *came;         /* pairs: [nranks * TAM_MERGE_BLOCK] */
 } tam_sparse;
 
 /** A bucket's slots with all choices made, ready to be opened. */

@@ -10,9 +10,9 @@
  * All-to-all: the same, with a run for each rank. MPI refuses (truncated) messages that are longer
  * than expected; the receiver's checksums find those that are shorter.
  *
- * Sum: rank r owns slice r and adds it up in rank order, whatever order the parts arrive in, so
- * that every rank gets the same bits. Slices are sent in pieces; piece j is gathered while piece
- * j+1 is in flight. Three ranks, one piece, x.y = slice y of rank x:
+ * Sum: rank r owns slice r and adds it up in the order of lib/base/tree.h, whatever order the parts
+ * arrive in, so that every rank gets the same bits. Slices are sent in pieces; piece j is gathered
+ * while piece j+1 is in flight. Three ranks, one piece, x.y = slice y of rank x:
  *
  *     rank 0   gets 1.0 2.0   sums S0 = 0.0 + 1.0 + 2.0   sends S0 to 1, 2   gets S1 S2
  *     rank 1   gets 0.1 2.1   sums S1 = 0.1 + 1.1 + 2.1   sends S1 to 0, 2   gets S0 S2
@@ -24,6 +24,7 @@
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/tag.h"
+#include "lib/base/tree.h"
 #include "collectives/transport/wait.h"
 
 #include <stdio.h>
@@ -256,17 +257,12 @@ static tamis_status post_gather(tam_mpi *self, const vector *s, size_t j, tam_ca
     return TAMIS_OK;
 }
 
-/* Sum this rank's piece in rank order: 0, 1, ..., P - 1. */
+/* Sum this rank's piece. */
 static void add_up(const tam_mpi *self, const vector *s, size_t j) {
     size_t length, begin = piece_begin(self, s, self->rank, j, &length);
     float *mine = s->values + begin;
     memcpy(part(self, self->rank, j), mine, length * sizeof mine[0]);
-    memcpy(mine, part(self, 0, j), length * sizeof mine[0]);
-    for (int r = 1; r < self->nranks; r++) {
-        const float *theirs = part(self, r, j);
-        for (size_t i = 0; i < length; i++)
-            mine[i] += theirs[i];
-    }
+    tam_tree_add_up(part(self, 0, j), PIECE, (uint32_t)self->nranks, length, mine);
 }
 
 /* -- tags ------------------------------------------------------------------------------------- */
