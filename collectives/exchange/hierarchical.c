@@ -4,7 +4,7 @@
  * rank g of node a. First each node sums its gradients, slice by slice. Then the N ranks of a
  * column do the rest of the step on their slice, as if there were no other ranks:
  *
- *     collect  all-to-all in the node: slice g of every gradient to rank g, added in rank order
+ *     collect  all-to-all in the node: slice g of every gradient to rank g, added (lib/base/tree.h)
  *     run      the other exchange in the column: N ranks, n / G elements; then
  *              slots in the node: indices and sums of every slice; all ranks hold the whole result
  *
@@ -34,10 +34,12 @@ typedef struct hierarchical {
     tam_slots slots;     /* results of the slices. Words: picks of each rank of the column, rescans,
                            the first node whose sum was not finite */
     uint32_t *owners;    /* [G] 0, 1, 2, ... */
+    size_t *cursors;     /* [G] */
     tam_list *lists;     /* [G] */
     tam_strided *ranges; /* [G] */
     uint32_t *indices;   /* [whole_k_max] the result, elements of the bucket */
-    float *values, *came; /* of the result; of one rank */
+    float *values;       /* of the result */
+    float *came;         /* [G * TAM_MERGE_BLOCK] */
 } hierarchical;
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -50,8 +52,10 @@ static tamis_status open_result(hierarchical *h) {
     h->ranges = tam_alloc_array(slice->nlocal, sizeof h->ranges[0]);
     h->indices = tam_alloc_array(most, sizeof h->indices[0]);
     h->values = tam_alloc_array(most, sizeof h->values[0]);
-    h->came = tam_alloc_array(most, sizeof h->came[0]);
-    if (!h->owners || !h->lists || !h->ranges || !h->indices || !h->values || !h->came)
+    h->came = tam_alloc_array((size_t)slice->nlocal * TAM_MERGE_BLOCK, sizeof h->came[0]);
+    h->cursors = tam_alloc_array(slice->nlocal, sizeof h->cursors[0]);
+    if (!h->owners || !h->lists || !h->cursors || !h->ranges || !h->indices || !h->values ||
+        !h->came)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a result of %zu entries", most);
     for (uint32_t g = 0; g < slice->nlocal; g++) {
         h->owners[g] = g;
@@ -139,6 +143,7 @@ static void close_hierarchical(void *self, bool lingers) {
     tam_free(h->indices);
     tam_free(h->values);
     tam_free(h->came);
+    tam_free(h->cursors);
     tam_free(h);
 }
 
@@ -259,7 +264,8 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     TAM_TRY(tam_slots_exchange(&h->slots, link));
     TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->lists,
                                 h->indices, &count));
-    TAM_TRY(tam_merge_sum_pairs(&h->slots, h->indices, count, h->came, h->values));
+    TAM_TRY(tam_merge_sum_pairs(&h->slots, h->indices, count, h->lists, h->cursors, h->came,
+                                h->values));
     out->result = (tam_entries){h->indices, h->values, count};
     add_up_columns(h);
     return TAMIS_OK;

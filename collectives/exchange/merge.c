@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/merge.h"
 
+#include "lib/base/tree.h"
+
 static tamis_status refuse(const tam_slots *slots, uint32_t r, uint32_t index) {
     return tam_fail(
         TAMIS_E_PROTOCOL,
@@ -98,26 +100,64 @@ tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *list
     return TAMIS_OK;
 }
 
-static void add_list(const uint32_t *list, size_t length, const float *sent,
-                     const uint32_t *indices, float *values) {
-    for (size_t i = 0, j = 0; j < length; j++, i++) {
-        while (indices[i] != list[j])
+/* -- sums ------------------------------------------------------------------------------------- */
+
+enum { SUMS = 128 }; /* made at a time, few enough to stay in cache */
+
+/* Add the values of one list for some of the indices, which begin where the cursor is. */
+static bool add_list(const tam_addends *from, uint32_t r, const uint32_t *indices, size_t count,
+                     tam_tree_sum *sums) {
+    const tam_list *list = &from->lists[r];
+    uint32_t place = tam_tree_place(r, tam_tree_own(from->nranks));
+    float *came = from->came + (size_t)r * TAM_MERGE_BLOCK;
+    size_t j = from->cursors[r];
+    for (size_t i = 0; j < list->count && list->indices[j] <= indices[count - 1]; i++, j++) {
+        size_t rest = list->count - j;
+        if (j % TAM_MERGE_BLOCK == 0 &&
+            !from->take(from->self, r, j, rest < TAM_MERGE_BLOCK ? rest : TAM_MERGE_BLOCK, came))
+            return false;
+        while (indices[i] != list->indices[j])
             i++;
-        values[i] += sent[j];
+        tam_tree_add(&sums[i], place, came[j % TAM_MERGE_BLOCK]);
     }
+    from->cursors[r] = j;
+    return true;
+}
+
+uint32_t tam_merge_add_up(const tam_addends *from, const uint32_t *indices, size_t count,
+                          float *values) {
+    tam_tree_sum sums[SUMS];
+    for (size_t i = 0; i < SUMS; i++)
+        sums[i].count = sums[i].place = 0;
+    memset(from->cursors, 0, from->nranks * sizeof from->cursors[0]);
+    for (size_t at = 0; at < count; at += SUMS) {
+        size_t length = count - at < SUMS ? count - at : SUMS;
+        for (uint32_t r = 0; r < from->nranks; r++) {
+            if (!add_list(from, r, indices + at, length, sums))
+                return r + 1;
+        }
+        for (size_t i = 0; i < length; i++)
+            values[at + i] = tam_tree_end(&sums[i]);
+    }
+    return 0;
+}
+
+static bool take_slot(const void *self, uint32_t r, size_t at, size_t count, float *out) {
+    const tam_slots *slots = self;
+    const unsigned char *values = tam_slot_values_of(slots, r);
+    return tam_wire_decode(slots->wire, values + tam_wire_bytes(slots->wire, at), count, out);
 }
 
 tamis_status tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
-                                 float *came, float *values) {
-    memset(values, 0, count * sizeof values[0]);
-    for (uint32_t r = 0; r < slots->nranks; r++) {
-        size_t length = tam_slot_head_of(slots, r)->count;
-        if (!tam_wire_decode(slots->wire, tam_slot_values_of(slots, r), length, came))
-            return tam_fail(TAMIS_E_PROTOCOL,
-                            "the slot of rank %u was refused: a scale of its %s values is negative "
-                            "or not finite",
-                            tam_slot_rank(slots, r), slots->wire->name);
-        add_list(tam_slot_indices_of(slots, r), length, came, indices, values);
-    }
-    return TAMIS_OK;
+                                 tam_list *lists, size_t *cursors, float *came, float *values) {
+    for (uint32_t r = 0; r < slots->nranks; r++)
+        lists[r] = (tam_list){tam_slot_indices_of(slots, r), tam_slot_head_of(slots, r)->count};
+    const tam_addends from = {lists, slots->nranks, take_slot, slots, cursors, came};
+    uint32_t refused = tam_merge_add_up(&from, indices, count, values);
+    if (refused == 0)
+        return TAMIS_OK;
+    return tam_fail(TAMIS_E_PROTOCOL,
+                    "the slot of rank %u was refused: a scale of its %s values is negative or not "
+                    "finite",
+                    tam_slot_rank(slots, refused - 1), slots->wire->name);
 }

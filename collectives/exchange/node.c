@@ -2,6 +2,7 @@
 #include "collectives/exchange/node.h"
 
 #include "lib/base/half.h"
+#include "lib/base/tree.h"
 
 #include <xxhash.h>
 
@@ -93,16 +94,6 @@ static uint64_t hash_run(const float *values, const size_t *at, uint32_t g, uint
     return XXH3_64bits_withSeed((const char *)values + at[g], at[g + 1] - at[g], before);
 }
 
-/* In rank order. */
-static void add_up(const float *parts, uint32_t nparts, size_t count, float *sums) {
-    memcpy(sums, parts, count * sizeof sums[0]);
-    for (uint32_t g = 1; g < nparts; g++) {
-        const float *theirs = parts + g * count;
-        for (size_t i = 0; i < count; i++)
-            sums[i] += theirs[i];
-    }
-}
-
 static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t count,
                               float **sums) {
     uint32_t nlocal = o->view->slice->nlocal;
@@ -114,7 +105,7 @@ static tamis_status sum_chunk(tam_node *o, tam_link *link, uint64_t at, size_t c
                                       &link->call));
     for (uint32_t g = 0; g < nlocal; g++)
         o->heard[g] = hash_run(o->parts, o->recv_at, g, o->heard[g]);
-    add_up(o->parts, nlocal, own, *sums);
+    tam_tree_add_up(o->parts, own, nlocal, own, *sums);
     *sums += own;
     return TAMIS_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The sum of a node: each of its G ranks receives its own slice of all their gradients by
- * all-to-alls, chunk by chunk (lib/policy/slice.h), and adds them up in rank order.
+ * all-to-alls, chunk by chunk (lib/policy/slice.h), and adds them up as lib/base/tree.h says.
  */
 #ifndef TAM_EXCHANGE_NODE_H
 #define TAM_EXCHANGE_NODE_H

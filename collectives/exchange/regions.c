@@ -4,6 +4,7 @@
  */
 #include "collectives/exchange/regions.h"
 
+#include "lib/base/tree.h"
 #include "lib/policy/rules.h"
 
 #include <xxhash.h>
@@ -49,12 +50,13 @@ tamis_status tam_regions_open(uint32_t rank, uint32_t nranks, uint64_t n, size_t
     g.send_at = tam_alloc_array(2 * ((size_t)nranks + 1), sizeof g.send_at[0]);
     g.recv_at = g.send_at + nranks + 1;
     g.marks = tam_alloc_array(n / 64 + 1, sizeof g.marks[0]);
+    g.cursors = tam_alloc_array(nranks, sizeof g.cursors[0]);
     g.counts = tam_alloc(TAM_REGIONS_COUNTS_BYTES);
     g.all_counts = tam_alloc_array(nranks, TAM_REGIONS_COUNTS_BYTES);
     g.head = tam_alloc(TAM_REGIONS_HEAD_BYTES);
     g.heads = tam_alloc_array(nranks, TAM_REGIONS_HEAD_BYTES);
-    if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.marks || !g.counts ||
-        !g.all_counts || !g.head || !g.heads) {
+    if (!g.state || !g.send || !g.recv || !g.all || !g.send_at || !g.marks || !g.cursors ||
+        !g.counts || !g.all_counts || !g.head || !g.heads) {
         tam_regions_close(&g);
         return tam_fail(TAMIS_E_NOMEM, "no memory for regions of %zu pairs", received);
     }
@@ -71,6 +73,7 @@ void tam_regions_close(tam_regions *g) {
     tam_free(g->all);
     tam_free(g->send_at);
     tam_free(g->marks);
+    tam_free(g->cursors);
     tam_free(g->counts);
     tam_free(g->all_counts);
     tam_free(g->head);
@@ -210,18 +213,36 @@ static size_t take_marks(tam_regions *g, uint32_t *indices) {
     return count;
 }
 
-/* In rank order. */
-static void add_up(const tam_regions *g, const tam_slots *slots, const uint32_t *indices,
-                   size_t count, float *sums) {
-    memset(sums, 0, count * sizeof sums[0]);
-    for (uint32_t r = 0; r < g->nranks; r++) {
-        const tam_region_pair *pairs = message_of(g, r);
-        uint32_t length = tam_slot_words_of(slots, r)[g->rank];
-        for (size_t i = 0, j = 0; j < length; i++, j++) {
-            while (indices[i] != pairs[j].index)
-                i++;
-            sums[i] += pairs[j].value;
-        }
+enum { SUMS = 128 }; /* made at a time, few enough to stay in cache */
+
+/* What one rank sent for some of the indices, which begin where its cursor is. */
+static void add_message(tam_regions *g, const tam_slots *slots, uint32_t r,
+                        const uint32_t *indices, size_t length, tam_tree_sum *sums) {
+    const tam_region_pair *pairs = message_of(g, r);
+    uint32_t count = tam_slot_words_of(slots, r)[g->rank];
+    uint32_t place = tam_tree_place(r, tam_tree_own(g->nranks));
+    size_t j = g->cursors[r];
+    for (size_t i = 0; j < count && pairs[j].index <= indices[length - 1]; i++, j++) {
+        while (indices[i] != pairs[j].index)
+            i++;
+        tam_tree_add(&sums[i], place, pairs[j].value);
+    }
+    g->cursors[r] = j;
+}
+
+/* In the order of lib/base/tree.h. */
+static void add_up(tam_regions *g, const tam_slots *slots, const uint32_t *indices, size_t count,
+                   float *values) {
+    tam_tree_sum sums[SUMS];
+    for (size_t i = 0; i < SUMS; i++)
+        sums[i].count = sums[i].place = 0;
+    memset(g->cursors, 0, g->nranks * sizeof g->cursors[0]);
+    for (size_t at = 0; at < count; at += SUMS) {
+        size_t length = count - at < SUMS ? count - at : SUMS;
+        for (uint32_t r = 0; r < g->nranks; r++)
+            add_message(g, slots, r, indices + at, length, sums);
+        for (size_t i = 0; i < length; i++)
+            values[at + i] = tam_tree_end(&sums[i]);
     }
 }
 

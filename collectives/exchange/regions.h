@@ -4,7 +4,7 @@
  * regions, one per rank, with borders that divide the picks of all ranks evenly.
  *
  *     heads      counts of picks by region, and the borders that each rank proposes
- *     pairs      (index, value) to the owner of the region, which adds them up in rank order
+ *     pairs      (index, value) to the owner of the region, which adds them up (lib/base/tree.h)
  *     cut        owners keep the sums that reach a common threshold, that of the k largest
  *     gather     the survivors to all ranks, in shares of equal length
  *
@@ -67,6 +67,7 @@ typedef struct tam_regions {
     tam_region_pair *all;  /* survivors of all ranks */
     size_t *send_at, *recv_at;              /* [nranks + 1] */
     uint64_t *marks;                        /* [n / 64 + 1] a bit for each element of the region */
+    size_t *cursors;                        /* [nranks] */
     tam_region_counts *counts, *all_counts; /* [1], [nranks] */
     tam_region_head *head, *heads;          /* [1], [nranks] */
 } tam_regions;

@@ -16,9 +16,9 @@
  *     reduce     every rank gives all rows of the union     8 U L (P - 1) / P     same rows touched
  *     gather     every rank sends its own rows to all       4 c L (P - 1)         others touched
  *
- * Gather adds them up in rank order, so both give the same bits: a rank that has not touched a row
- * would add +0, and the residual, 0 + x, holds no -0. Gather is chosen if c P < 2 U and all that it
- * needs fits the memory of the sums:
+ * Both add in the order of lib/base/tree.h. Gather skips ranks that have not touched a row, and
+ * both give the same bits: such a rank would add +0, and the residual, 0 + x, holds no -0. Gather
+ * is chosen if c P < 2 U and all that it needs fits the memory of the sums:
  *
  *     values     | sums: U L | own rows: c L | rows of all ranks: P c L |    at most rows * L
  *
@@ -27,6 +27,8 @@
  */
 #include "collectives/exchange/sparse.h"
 #include "collectives/exchange/table.h"
+
+#include "lib/base/tree.h"
 
 typedef struct rows {
     tam_sparse sparse;      /* first */
@@ -96,9 +98,10 @@ static tamis_status open_memory(rows *w) {
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
     s->values = tam_alloc_array(s->most, sizeof s->values[0]);
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
+    s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     w->marks = tam_alloc_array(w->count, sizeof w->marks[0]);
     w->united = tam_alloc_array(w->count, sizeof w->united[0]);
-    if (!s->indices || !s->values || !s->ranges || !w->marks || !w->united)
+    if (!s->indices || !s->values || !s->ranges || !s->cursors || !w->marks || !w->united)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u rows of %u elements", w->count, w->length);
     for (uint32_t i = 0; i < v->nranks; i++)
         s->ranges[i] = (tam_strided){0, w->count, w->count, w->count};
@@ -212,15 +215,29 @@ static bool gather_pays(const rows *w, uint64_t longest) {
     return longest * nranks < 2 * nunited && nunited + (nranks + 1) * longest <= w->count;
 }
 
-static void add_rows(const rows *w, uint32_t rank, const float *came, float *sums) {
-    const uint32_t *list = tam_slot_indices_of(&w->sparse.slots, rank);
-    size_t length = w->length, count = tam_slot_head_of(&w->sparse.slots, rank)->count;
-    for (size_t i = 0, u = 0; i < count; i++, u++) {
-        while (w->united[u] != list[i])
-            u++;
-        for (size_t j = 0; j < length; j++)
-            sums[u * length + j] += came[i * length + j];
+/* Whether the next row of a rank's list is this one. */
+static bool lists_row(const rows *w, uint32_t rank, uint32_t row) {
+    size_t next = w->sparse.cursors[rank];
+    return next < tam_slot_head_of(&w->sparse.slots, rank)->count &&
+           tam_slot_indices_of(&w->sparse.slots, rank)[next] == row;
+}
+
+/* Sum one row over the ranks that list it. @param came  rows of all ranks, `room` values apart */
+static void add_row(rows *w, uint32_t row, const float *came, size_t room, float *sums) {
+    uint32_t nranks = w->sparse.view->nranks, own = tam_tree_own(nranks);
+    tam_tree_block block;
+    tam_tree_begin(&block);
+    for (size_t at = 0; at < w->length; at += TAM_TREE_BLOCK) {
+        size_t length = w->length - at < TAM_TREE_BLOCK ? w->length - at : TAM_TREE_BLOCK;
+        for (uint32_t r = 0; r < nranks; r++) {
+            const float *theirs = came + r * room + w->sparse.cursors[r] * w->length + at;
+            if (lists_row(w, r, row))
+                tam_tree_add_block(&block, tam_tree_place(r, own), theirs, length);
+        }
+        tam_tree_end_block(&block, length, sums + at);
     }
+    for (uint32_t r = 0; r < nranks; r++)
+        w->sparse.cursors[r] += lists_row(w, r, row);
 }
 
 /* Writes the elements of the union's rows to `indices`, their sums to `values`. */
@@ -234,9 +251,9 @@ static tamis_status gather(rows *w, tam_link *link, size_t longest) {
     TAM_TRY(v->device->gather(v->kernels, v->acc, w->sparse.indices, count, sent));
     memset(sent + count, 0, (room - count) * sizeof sent[0]);
     TAM_TRY(link->transport->allgather(link->self, sent, room * sizeof sent[0], came, &link->call));
-    memset(sums, 0, (size_t)(sent - sums) * sizeof sums[0]);
-    for (uint32_t i = 0; i < v->nranks; i++)
-        add_rows(w, i, came + i * room, sums);
+    memset(w->sparse.cursors, 0, v->nranks * sizeof w->sparse.cursors[0]);
+    for (size_t u = 0; u < w->nunited; u++)
+        add_row(w, w->united[u], came, room, sums + u * w->length);
     expand(w, w->united, w->nunited);
     return TAMIS_OK;
 }

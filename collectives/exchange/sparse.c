@@ -71,7 +71,7 @@ static uint64_t bytes_beside(const tam_sparse *s, bool shared) {
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL && !s->slots.heads_only;
-    size_t came = s->slots.with_values ? s->slots.capacity : 0;
+    size_t came = s->slots.with_values ? (size_t)v->nranks * TAM_MERGE_BLOCK : 0;
     s->slots.beside = bytes_beside(s, shared);
     TAM_TRY(tam_slots_open(&s->slots));
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
@@ -81,9 +81,10 @@ tamis_status tam_sparse_open(tam_sparse *s) {
     s->came = tam_alloc_array(came, sizeof s->came[0]);
     s->ranges = tam_alloc_array(v->nranks, sizeof s->ranges[0]);
     s->owners = tam_alloc_array(v->nranks, sizeof s->owners[0]);
+    s->cursors = tam_alloc_array(v->nranks, sizeof s->cursors[0]);
     s->lists = tam_alloc_array(v->nranks, sizeof s->lists[0]);
     if (!s->indices || !s->values || !s->scratch || (s->rounds && !s->errors) || !s->came ||
-        !s->ranges || !s->owners || !s->lists)
+        !s->ranges || !s->owners || !s->cursors || !s->lists)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a union of %zu entries", s->most);
     s->slots.ranges = s->ranges;
     v->format = s->slots.format;
@@ -104,6 +105,7 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
     tam_free(s->came);
     tam_free(s->ranges);
     tam_free(s->owners);
+    tam_free(s->cursors);
     tam_free(s->lists);
 }
 

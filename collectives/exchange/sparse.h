@@ -18,6 +18,7 @@ typedef struct tam_sparse {
     tam_packing packing;
     tam_strided *ranges; /* [nranks] where each rank selects at this step */
     uint32_t *owners;    /* [nranks] rank of each part at this step */
+    size_t *cursors;     /* [nranks] */
     tam_list *lists;     /* [nranks] */
     size_t most;         /* entries of a result */
     bool rounds;         /* the way in which values travel takes something of them */
@@ -25,7 +26,7 @@ typedef struct tam_sparse {
     float *values;       /* [most] */
     uint32_t *scratch;   /* [most], ownership `all` only */
     float *errors;       /* [most] rounding errors of what is given; NULL: nothing is rounded */
-    float *came;         /* pairs: [capacity] values of one rank */
+    float *came;         /* pairs: [nranks * TAM_MERGE_BLOCK] */
 } tam_sparse;
 
 /** A bucket's slots with all choices made, ready to be opened. */

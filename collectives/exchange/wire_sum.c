@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/wire_sum.h"
 
+#include "lib/base/tree.h"
+
 #include <float.h>
 #include <xxhash.h>
 
@@ -22,17 +24,25 @@ static void pack(const tam_wire_type *wire, const float *values, size_t count,
         memcpy(message + bytes, &hash, SEAL);
 }
 
+static const char bad_scale[] = "a scale is negative or infinite";
+
 /* @return NULL, or why the message is refused */
-static const char *unpack(const tam_wire_type *wire, const unsigned char *message, size_t count,
-                          float *values) {
+static const char *check_seal(const tam_wire_type *wire, const unsigned char *message,
+                              size_t count) {
     size_t bytes = tam_wire_bytes(wire, count);
     uint64_t hash;
     if (count == 0)
         return NULL;
     memcpy(&hash, message + bytes, SEAL);
-    if (hash != XXH3_64bits(message, bytes))
-        return "their checksum is wrong";
-    return tam_wire_decode(wire, message, count, values) ? NULL : "a scale is negative or infinite";
+    return hash == XXH3_64bits(message, bytes) ? NULL : "their checksum is wrong";
+}
+
+static const char *unpack(const tam_wire_type *wire, const unsigned char *message, size_t count,
+                          float *values) {
+    const char *why = check_seal(wire, message, count);
+    if (why)
+        return why;
+    return tam_wire_decode(wire, message, count, values) ? NULL : bad_scale;
 }
 
 /* -- memory ----------------------------------------------------------------------------------- */
@@ -54,7 +64,7 @@ tamis_status tam_wire_sum_open(tam_wire_sum *s, size_t most) {
     s->send_at = tam_alloc_array(ranks + 1, sizeof s->send_at[0]);
     s->recv_at = tam_alloc_array(ranks + 1, sizeof s->recv_at[0]);
     s->sums = tam_alloc_array(s->piece, sizeof s->sums[0]);
-    s->came = tam_alloc_array(s->piece, sizeof s->came[0]);
+    s->came = tam_alloc_array(ranks * TAM_WIRE_BLOCK, sizeof s->came[0]);
     if (s->send && s->recv && s->send_at && s->recv_at && s->sums && s->came)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_NOMEM, "no memory to sum %zu values of %zu bytes at a time", s->piece,
@@ -116,16 +126,30 @@ static tamis_status refuse(const step *s, uint32_t r, const char *why) {
                     name_of(s, r), name_of(s, s->link->rank), why);
 }
 
-/* The piece of one slice from all ranks, `stride` bytes apart, in rank order. */
+/* A block of all ranks, `stride` bytes apart. */
+static tamis_status add_block(const step *s, const unsigned char *from, size_t stride,
+                              size_t length, float *sums) {
+    tam_wire_sum *w = s->sum;
+    for (uint32_t r = 0; r < w->nranks; r++) {
+        if (!tam_wire_decode(w->up, from + r * stride, length, w->came + r * TAM_WIRE_BLOCK))
+            return refuse(s, r, bad_scale);
+    }
+    tam_tree_add_up(w->came, TAM_WIRE_BLOCK, w->nranks, length, sums);
+    return TAMIS_OK;
+}
+
+/* The piece of one slice from all ranks, `stride` bytes apart. */
 static tamis_status add_up(const step *s, const unsigned char *from, size_t stride, size_t length) {
     tam_wire_sum *w = s->sum;
-    for (uint32_t r = 0; r < s->link->nranks; r++) {
-        float *to = r == 0 ? w->sums : w->came;
-        const char *why = unpack(w->up, from + r * stride, length, to);
+    for (uint32_t r = 0; r < w->nranks; r++) {
+        const char *why = check_seal(w->up, from + r * stride, length);
         if (why)
             return refuse(s, r, why);
-        for (size_t i = 0; r > 0 && i < length; i++)
-            w->sums[i] += w->came[i];
+    }
+    for (size_t at = 0; at < length; at += TAM_WIRE_BLOCK) {
+        size_t rest = length - at;
+        TAM_TRY(add_block(s, from + tam_wire_bytes(w->up, at), stride,
+                          rest < TAM_WIRE_BLOCK ? rest : TAM_WIRE_BLOCK, w->sums + at));
     }
     return TAMIS_OK;
 }

@@ -8,10 +8,10 @@
  *     rank 2   sends Q(v2), keeps v2 - Q(v2)                 result R(S)
  *
  * so that the result and what is kept sum to v0 + v1 + v2. (Of fp2, what would be kept beyond
- * float32 becomes its largest number.) Sums are added in rank order in float32; Q and R are of
- * wire.h. Blocks are counted from the begin of a slice, so the bits are the same whether slices are
- * summed by their owners or, where an all-to-all would send as much as an all-gather does,
- * everything by everybody. Eight bytes of checksum follow the values of a slice.
+ * float32 becomes its largest number.) Sums are added in float32, in the order of lib/base/tree.h;
+ * Q and R are of wire.h. Blocks are counted from the begin of a slice, so the bits are the same
+ * whether slices are summed by their owners or, where an all-to-all would send as much as an
+ * all-gather does, everything by everybody. Eight bytes of checksum follow the values of a slice.
  */
 #ifndef TAM_EXCHANGE_WIRE_SUM_H
 #define TAM_EXCHANGE_WIRE_SUM_H
@@ -29,7 +29,8 @@ typedef struct tam_wire_sum {
     size_t most;            /* of a slice */
     unsigned char *send, *recv;
     size_t *send_at, *recv_at; /* [nranks + 1] */
-    float *sums, *came;        /* [piece] */
+    float *sums;               /* [piece] */
+    float *came;               /* [nranks] blocks */
 } tam_wire_sum;
 
 /** Takes all memory that sums of at most `most` values need. Set all but pieces and memory before;

@@ -11,16 +11,14 @@
 #include "collectives/transport/comm.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/tag.h"
+#include "lib/base/tree.h"
 #include "lib/base/wait.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <time.h>
 
-enum {
-    RANKS_MAX = 4096,
-    SUMS = 512 /* values summed at a time, few enough to stay in cache */
-};
+enum { RANKS_MAX = 4096 };
 
 /* What a rank posts for an operation. */
 typedef struct posting {
@@ -163,20 +161,19 @@ static tamis_status allgather_local(void *arg, const void *send, size_t bytes, v
     return barrier(self, false, call);
 }
 
-/* Sum this rank's slice over all ranks, in rank order. Only this rank writes its part of it, and no
- * other rank reads that meanwhile. */
+/* Sum this rank's slice over all ranks. Only this rank writes its part of it, and no other rank
+ * reads that meanwhile. */
 static void sum_slice(const local *self, float *values, size_t begin, size_t end) {
     const posting *all = self->hub->posted;
-    float sums[SUMS];
-    for (size_t at = begin; at < end; at += SUMS) {
-        size_t length = end - at < SUMS ? end - at : SUMS;
-        memcpy(sums, (const float *)all[0].memory + at, length * sizeof sums[0]);
-        for (uint32_t r = 1; r < self->hub->nranks; r++) {
-            const float *theirs = (const float *)all[r].memory + at;
-            for (size_t i = 0; i < length; i++)
-                sums[i] += theirs[i];
-        }
-        memcpy(values + at, sums, length * sizeof sums[0]);
+    uint32_t nranks = self->hub->nranks, own = tam_tree_own(nranks);
+    tam_tree_block block;
+    tam_tree_begin(&block);
+    for (size_t at = begin; at < end; at += TAM_TREE_BLOCK) {
+        size_t length = end - at < TAM_TREE_BLOCK ? end - at : TAM_TREE_BLOCK;
+        for (uint32_t r = 0; r < nranks; r++)
+            tam_tree_add_block(&block, tam_tree_place(r, own), (const float *)all[r].memory + at,
+                               length);
+        tam_tree_end_block(&block, length, values + at);
     }
 }
 

@@ -2,15 +2,7 @@
 #include "collectives/transport/sum.h"
 
 #include "lib/base/tag.h"
-
-static void add_up(const float *gathered, uint32_t nranks, size_t length, float *values) {
-    for (size_t i = 0; i < length; i++) {
-        float sum = gathered[i];
-        for (uint32_t r = 1; r < nranks; r++)
-            sum += gathered[r * length + i];
-        values[i] = sum;
-    }
-}
+#include "lib/base/tree.h"
 
 /* In a gather of their own, whose length is the same whatever the ranks sum. */
 static tamis_status gather_tags(tam_gather_chunk gather, void *self, uint32_t nranks,
@@ -30,7 +22,7 @@ tamis_status tam_sum_by_gather(tam_gather_chunk gather, void *self, uint32_t nra
         size_t length = count - at < chunk ? count - at : chunk;
         const void *gathered;
         TAM_TRY(gather(self, values + at, length * sizeof values[0], &gathered, call));
-        add_up(gathered, nranks, length, values + at);
+        tam_tree_add_up(gathered, length, nranks, length, values + at);
     }
     return TAMIS_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the sums of several transports share, and for transports that only gather: an all-to-all,
- * and a sum that gathers chunk by chunk and adds on every rank in rank order. That sum costs
+ * and a sum that gathers chunk by chunk and adds on every rank (lib/base/tree.h). That sum costs
  * nranks / 2 times the bytes of one whose slices have owners.
  */
 #ifndef TAM_TRANSPORT_SUM_H

@@ -2,6 +2,7 @@
 #include "collectives/transport/team.h"
 
 #include "collectives/transport/sum.h"
+#include "lib/base/tree.h"
 
 #include <xxhash.h>
 
@@ -84,20 +85,12 @@ static size_t slice_length(const tam_team *t, const sum *s, uint32_t i) {
     return tam_slice_begin(s->count, i + 1, t->count) - tam_slice_begin(s->count, i, t->count);
 }
 
-/* Sum the parts of this rank's slice in rank order. */
+/* Sum the parts of this rank's slice. */
 static tamis_status add_up(const tam_team *t, sum *s) {
-    float *sums = s->values + s->begin;
-    for (uint32_t i = 0; i < t->count; i++) {
-        const char *message = s->in + s->recv_at[i];
-        TAM_TRY(check_seal(t, i, message, s->length));
-        if (i == 0)
-            memcpy(sums, message, s->length * sizeof sums[0]);
-        for (size_t e = 0; i > 0 && e < s->length; e++) {
-            float theirs;
-            memcpy(&theirs, message + e * sizeof theirs, sizeof theirs);
-            sums[e] += theirs;
-        }
-    }
+    for (uint32_t i = 0; i < t->count; i++)
+        TAM_TRY(check_seal(t, i, s->in + s->recv_at[i], s->length));
+    tam_tree_add_up((const float *)(const void *)s->in, s->length + SEAL / sizeof(float), t->count,
+                    s->length, s->values + s->begin);
     return TAMIS_OK;
 }
 

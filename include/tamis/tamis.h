@@ -65,8 +65,9 @@
  * Memory       On TAMIS_DEVICE_CPU every pointer is to host memory. On TAMIS_DEVICE_CUDA
  *              gradients, residual and results are device memory.
  * Numbers      Residuals are IEEE binary32, gradients binary32, binary16 or bfloat16. Sums over
- *              ranks are made in rank order: all ranks, all runs, all transports and all devices
- *              give the same bits.
+ *              ranks are added by one binary tree over ranks, ((0 + 1) + (2 + 3)) + (4 + 5) of 6
+ *              (docs/exchange.md, "Order of sums"): all ranks, all runs, all transports and all
+ *              devices give the same bits.
  *              This holds even if a rank uses another rounding mode or flushes denormals
  *              (fesetround, torch.set_flush_denormal, a library linked with -ffast-math): the
  *              library computes in the default floating-point environment and restores the

@@ -13,7 +13,7 @@
  *     enqueue  ... all-gather of the slots ...
  *              unite    check the slots, union, my values there
  *              ... all-to-all of shares of the values ...
- *              add      sum the shares in rank order
+ *              add      sum the shares
  *              ... all-gather of the sums ...
  *     survey   are the sums complete and finite
  *
@@ -222,7 +222,7 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
  *                       check
  *     for every piece:  widen    values = scale * gradient
  *                                ... all-to-all of shares of the values ...
- *                       add      sum the shares in rank order
+ *                       add      sum the shares
  *                                ... all-gather of the sums ...
  *                       narrow   gradient = sum / divisor
  *     for all buckets:  settle   verdict; zeros if the step is skipped

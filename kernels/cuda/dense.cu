@@ -7,9 +7,9 @@
  *                     \                     /
  *     values           | 0 .. share - 1 | .. 2 share - 1 | .. 0 0 |     one share for every rank
  *
- * In between the shares are exchanged and added in rank order (settle.cu). Values that did not
- * arrive are TAM_CUDA_ABSENT; their entries of the gradient stay unchanged, so an abandoned step
- * leaves it partly reduced, as tamis.h documents for scheme dense.
+ * In between the shares are exchanged and added up (settle.cu). Values that did not arrive are
+ * TAM_CUDA_ABSENT; their entries of the gradient stay unchanged, so an abandoned step leaves it
+ * partly reduced, as tamis.h documents for scheme dense.
  */
 #include "kernels/cuda/slots.cuh"
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * From the values of all ranks to the result: sums in rank order, the last verdict, then gradient
- * and residual, and a report for the host.
+ * From the values of all ranks to the result: sums in the order of lib/base/tree.h, the last
+ * verdict, then gradient and residual, and a report for the host.
  */
 #include "kernels/cuda/slots.cuh"
 
 #include "kernels/cuda/gradient.cuh"
+#include "lib/base/tree.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
 
@@ -20,18 +21,54 @@ static __device__ __forceinline__ float add(float sum, float x) {
     return absent(sum) || absent(x) ? __uint_as_float(TAM_CUDA_ABSENT) : __fadd_rn(sum, x);
 }
 
-/* Four entries of the own share. */
-static __device__ __forceinline__ float4 add_ranks(const tam_cuda_exchange &x, uint64_t at) {
-    const float4 *shares = reinterpret_cast<const float4 *>(x.shares);
-    float4 sum = shares[at];
-    for (uint32_t r = 1; r < x.slots.nranks; r++) {
-        float4 other = shares[r * (x.share / 4) + at];
-        sum.x = add(sum.x, other.x);
-        sum.y = add(sum.y, other.y);
-        sum.z = add(sum.z, other.z);
-        sum.w = add(sum.w, other.w);
+static __device__ __forceinline__ float4 add(float4 a, float4 b) {
+    return make_float4(add(a.x, b.x), add(a.y, b.y), add(a.z, b.z), add(a.w, b.w));
+}
+
+/* What the ranks gave for the own share, four entries at a time. */
+struct given {
+    const float4 *first; /* of rank 0; those of the others lie `share` apart */
+    uint64_t share;
+    uint32_t nranks, own; /* own: tam_tree_own(nranks) */
+};
+
+/* The sum of a subtree of 2^LEVEL places, in registers. Of two neighbours only the second can be a
+ * place without a rank, so no larger subtree is empty. */
+template <uint32_t LEVEL>
+static __device__ __forceinline__ float4 add_subtree(const given &g, uint64_t at, uint32_t place) {
+    if constexpr (LEVEL == 0) {
+        uint32_t rank = place < g.own ? place : (place + g.own) / 2;
+        return g.first[rank * g.share + at];
+    } else {
+        float4 sum = add_subtree<LEVEL - 1>(g, at, place);
+        if (LEVEL == 1 && place >= g.own)
+            return sum;
+        return add(sum, add_subtree<LEVEL - 1>(g, at, place + (1u << (LEVEL - 1))));
     }
-    return sum;
+}
+
+/* Subtrees of eight places, from a stack of partial sums: where a binary counter of them carries,
+ * two are added. */
+static __device__ float4 add_many(const given &g, uint64_t at) {
+    float4 parts[TAM_TREE_PARTS];
+    uint32_t places = 2 * g.nranks - g.own, count = 0;
+    for (uint32_t eighth = 0; eighth < places / 8; eighth++) {
+        float4 sum = add_subtree<3>(g, at, 8 * eighth);
+        for (uint32_t carry = eighth; carry % 2 == 1; carry /= 2)
+            sum = add(parts[--count], sum);
+        parts[count++] = sum;
+    }
+    return parts[0];
+}
+
+static __device__ __forceinline__ float4 add_ranks(const given &g, uint64_t at) {
+    if (g.nranks == 1)
+        return add_subtree<0>(g, at, 0);
+    if (g.nranks == 2)
+        return add_subtree<1>(g, at, 0);
+    if (g.nranks <= 4)
+        return add_subtree<2>(g, at, 0);
+    return g.nranks <= 8 ? add_subtree<3>(g, at, 0) : add_many(g, at);
 }
 
 /* Write the sums to their place among the values, which have been sent by now, and mark the rest
@@ -40,9 +77,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) add_shares(const tam
     float4 *values = reinterpret_cast<float4 *>(x.values);
     float a = __uint_as_float(TAM_CUDA_ABSENT);
     uint64_t share = x.share / 4, mine = x.slots.rank * share;
+    given g = {reinterpret_cast<const float4 *>(x.shares), share, x.slots.nranks,
+               tam_tree_own(x.slots.nranks)};
     for (uint64_t i = tam_thread_of_grid(); i < share * x.slots.nranks; i += tam_threads_of_grid())
         values[i] =
-            i >= mine && i < mine + share ? add_ranks(x, i - mine) : make_float4(a, a, a, a);
+            i >= mine && i < mine + share ? add_ranks(g, i - mine) : make_float4(a, a, a, a);
 }
 
 /* -- decide: for all buckets ------------------------------------------------------------------ */

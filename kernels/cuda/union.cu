@@ -8,6 +8,8 @@
  */
 #include "kernels/cuda/slots.cuh"
 
+#include "lib/base/tree.h"
+
 enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each thread */
 
 /* -- one range -------------------------------------------------------------------------------- */
@@ -120,45 +122,51 @@ gather_range(const tam_cuda_exchange &x, const uint32_t *indices, uint32_t entri
     return squares;
 }
 
-/* pairs: add the values that were sent in rank order, one rank at a time; entries of one rank have
- * different places. @param starts  entries before the words of every thread */
-static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range, uint32_t entries,
-                                 const uint32_t bits[TAM_RANGE_WORDS],
-                                 const uint32_t starts[TAM_BLOCK_THREADS], float *values) {
-    const uint32_t *runs = x.ranges.runs + (uint64_t)range * x.slots.nranks;
-    for (uint32_t i = threadIdx.x; i < entries; i += TAM_BLOCK_THREADS)
-        values[i] = 0.0f;
-    for (uint32_t r = 0; r < x.slots.nranks; r++) {
-        const uint32_t *list = tam_indices_of(x.slots, r);
-        const float *sent = tam_values_of(x.slots, r);
-        uint32_t end = runs[x.slots.nranks + r];
-        if (runs[r] == end) /* all threads alike */
-            continue;
-        __syncthreads();
-        for (uint32_t i = runs[r] + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
-            uint32_t word = list[i] % TAM_RANGE / 32, owner = word / WORDS, at = starts[owner];
-            for (uint32_t w = owner * WORDS; w < word; w++)
-                at += __popc(bits[w]);
-            at += __popc(bits[word] & ((1u << list[i] % 32) - 1));
-            values[at] = __fadd_rn(values[at], sent[i]);
+/* The first entry of a list, from `at` on and before `end`, that is not below `index`; or `end`. */
+static __device__ __forceinline__ uint32_t find_from(const uint32_t *list, uint32_t at,
+                                                     uint32_t end, uint32_t index) {
+    while (at < end) {
+        uint32_t middle = at + (end - at) / 2;
+        if (list[middle] < index)
+            at = middle + 1;
+        else
+            end = middle;
+    }
+    return at;
+}
+
+/* pairs: add up what the ranks sent for each entry. A thread looks it up in all lists: neighbours
+ * in the union are neighbours there, so threads of a warp read the same few words. */
+static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range,
+                                 const uint32_t *indices, uint32_t entries, float *values) {
+    uint32_t nranks = x.slots.nranks, own = tam_tree_own(nranks);
+    const uint32_t *runs = x.ranges.runs + (uint64_t)range * nranks;
+    for (uint32_t i = threadIdx.x; i < entries; i += TAM_BLOCK_THREADS) {
+        tam_tree_sum sum;
+        sum.count = sum.place = 0;
+        for (uint32_t r = 0; r < nranks; r++) {
+            const uint32_t *list = tam_indices_of(x.slots, r);
+            uint32_t end = runs[nranks + r], at = find_from(list, runs[r], end, indices[i]);
+            if (at < end && list[at] == indices[i])
+                tam_tree_add(&sum, tam_tree_place(r, own), tam_values_of(x.slots, r)[at]);
         }
+        values[i] = tam_tree_end(&sum);
     }
 }
 
 static __device__ void unite_range(const tam_cuda_exchange &x, uint32_t range) {
     typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
     __shared__ typename scan::TempStorage space;
-    __shared__ uint32_t bits[TAM_RANGE_WORDS], starts[TAM_BLOCK_THREADS];
+    __shared__ uint32_t bits[TAM_RANGE_WORDS];
     uint32_t offset = x.ranges.offsets[range], entries = x.ranges.entries[range], at;
     double squares = 0.0;
     if (entries > 0) { /* all threads alike */
         set_bits(x, range, bits);
         scan(space).ExclusiveSum(own_bits(bits), at);
-        starts[threadIdx.x] = at;
         write_indices(range, at, bits, x.indices + offset);
         __syncthreads();
         if (x.slots.with_values)
-            add_pairs(x, range, entries, bits, starts, x.values + offset);
+            add_pairs(x, range, x.indices + offset, entries, x.values + offset);
         else
             squares = gather_range(x, x.indices + offset, entries, x.values + offset);
     }

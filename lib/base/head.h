@@ -16,7 +16,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define TAM_HEAD_MAGIC UINT64_C(0x35746f6c73d1a734) /* changes with the format */
+/* Changes with the format, and with the order of sums. */
+#define TAM_HEAD_MAGIC UINT64_C(0xe013be8a5b6da52c)
 
 enum {
     TAM_HEAD_RESCANNED = 1,

@@ -83,8 +83,8 @@ typedef struct tam_transport {
     tamis_status (*allgather)(void *self, const void *send, size_t bytes, void *recv,
                               tam_call *call);
 
-    /** values[i] = sum over ranks, in rank order, of values[i]; the same bits on all ranks. With a
-     * tag: PROTOCOL if another rank's differs; nothing has been summed then. */
+    /** values[i] = sum over ranks of values[i], in the order of lib/base/tree.h; the same bits on
+     * all ranks. With a tag: PROTOCOL if another rank's differs; nothing has been summed then. */
     tamis_status (*allreduce_sum)(void *self, float *values, size_t count, tam_call *call);
 
     /** Run b of send, from byte send_at[b] to send_at[b + 1], goes to rank b; run a of recv came

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Kernels on the CPU and host path on a fake runtime: an exchange on the device that meets numbers
- * that are not finite, and the ways in which its steps are enqueued. What it refuses is
- * test_refusal.c's, whole steps in good health are test_whole_step.c's.
+ * Kernels on the CPU and host path on a fake runtime: sums over many ranks, an exchange on the
+ * device that meets numbers that are not finite, and the ways in which its steps are enqueued. What
+ * it refuses is test_refusal.c's, whole steps in good health are test_whole_step.c's.
  */
 #include "tests/cuda/exchange_world.h"
 #include "tests/cuda/fake.h"
@@ -15,6 +15,30 @@
 #include <cmocka.h>
 
 #define PAIRS "all+global+exact+pairs"
+
+/* -- the order of sums ------------------------------------------------------------------------ */
+
+static void go_on(exchange_seat *s) {
+    exchange_go_on(s, 2);
+}
+
+/* Some in registers, some from a stack; with places that have no rank, and without. */
+static void test_sums_over_many_ranks_have_the_bits_of_the_cpu(void **state) {
+    static const uint32_t nranks[] = {5, 8, 13, 16};
+    exchange_trial t = exchange_usual();
+    (void)state;
+    fake_cuda_devices(16);
+    t.n = 900;
+    t.real = true;
+    for (size_t i = 0; i < 8; i++) {
+        t.scheme = i % 2 ? PAIRS : "tamis";
+        t.nranks = nranks[i / 2];
+        t.density = i % 2 ? 0.3 : 0.1; /* so that lists overlap */
+        test_context("%u ranks, %s", t.nranks, t.scheme);
+        exchange_run(&t, go_on);
+    }
+    fake_cuda_reset();
+}
 
 /* -- numbers that are not finite -------------------------------------------------------------- */
 
@@ -171,6 +195,7 @@ static void test_calls_out_of_order_are_named_and_do_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums_over_many_ranks_have_the_bits_of_the_cpu),
         cmocka_unit_test(test_bad_numbers_are_met_as_on_the_cpu),
         cmocka_unit_test(test_one_graph_serves_every_buffer),
         cmocka_unit_test(test_steps_of_the_host_and_of_a_graph_of_the_caller_mix),

@@ -7,6 +7,7 @@
 #include "lib/base/base.h"
 #include "lib/base/half.h"
 #include "tests/support/data.h"
+#include "tests/support/rank_tree.h"
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
 #include "tests/support/scratch.h"
@@ -107,21 +108,21 @@ static touch touch_at(const rows_case *c, uint32_t step) {
     return c->which == TOUCHES ? (touch)(step % TOUCHES) : c->which;
 }
 
-/* What a dense sum in rank order gives. */
+/* What a dense sum gives. */
 static void sum_of_all(const rows_case *c, uint32_t nranks, uint32_t step, float *sums) {
-    float *grad = malloc(N * sizeof *grad), *wide = malloc(N * sizeof *wide);
-    memset(sums, 0, N * sizeof *sums);
+    float *grads = malloc(nranks * N * sizeof *grads), *wide = malloc(N * sizeof *wide);
     for (uint32_t r = 0; r < nranks; r++) {
+        float *grad = grads + (size_t)r * N;
         fill(touch_at(c, step), r, nranks, step, grad);
         tam_narrow(grad, N, c->type, wide);
         tam_widen(c->type, wide, N, grad);
-        for (size_t i = 0; i < N; i++)
-            sums[i] += grad[i];
     }
+    for (size_t i = 0; i < N; i++)
+        sums[i] = 0.0f + rank_tree_sum(grads + i, N, nranks); /* residuals hold no -0 */
     for (size_t i = 0; i < N && c->op == TAMIS_OP_MEAN; i++)
         sums[i] /= (float)nranks;
     free(wide);
-    free(grad);
+    free(grads);
 }
 
 /* The result as floats, from the gradient or the sparse view. */

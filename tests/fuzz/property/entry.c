@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * An entry of a step, and the moments. A rank either keeps what it has accumulated at an entry or
- * sends it; the result is the sum of what was sent, in rank order, divided once.
+ * sends it; the result is the sum of what was sent, in the order of lib/base/tree.h, divided once.
  */
 #include "tests/fuzz/property/look.h"
+#include "tests/support/rank_tree.h"
 
 #include "lib/base/half.h"
 
@@ -70,14 +71,18 @@ static bool compare(look *l, uint64_t i, float sum) {
                      (unsigned long long)i, (double)got, (double)expected, (double)sum);
 }
 
+static float sum_of_all(const look *l, uint64_t i) {
+    float values[MOST_RANKS];
+    for (uint32_t v = 0; v < l->m.nranks; v++)
+        values[v] = l->m.acc[v][i];
+    return rank_tree_sum(values, 1, l->m.nranks);
+}
+
 static bool check_everything(look *l, uint64_t i) {
-    float sum = l->m.acc[0][i];
-    for (uint32_t v = 1; v < l->m.nranks; v++)
-        sum += l->m.acc[v][i];
     if (!all_cleared(l, i))
         return look_fail(l, "entry %llu: everything travels, and something stays",
                          (unsigned long long)i);
-    return compare(l, i, sum);
+    return compare(l, i, sum_of_all(l, i));
 }
 
 static bool check_row_entry(look *l, const tamis_bucket *b, uint64_t i) {
@@ -107,18 +112,17 @@ static bool look_at_rank(const look *l, uint32_t v, uint64_t i, float *given) {
 }
 
 static bool check_pairs(look *l, uint64_t i) {
-    float sum = 0.0f, given;
+    float given[MOST_RANKS];
     for (uint32_t v = 0; v < l->m.nranks; v++) {
-        if (!look_at_rank(l, v, i, &given))
+        if (!look_at_rank(l, v, i, &given[v]))
             return look_fail(l, "entry %llu: rank %u had %.9g and keeps %.9g",
                              (unsigned long long)i, v, (double)l->m.acc[v][i],
                              (double)l->after[v][i]);
-        if (given != 0.0f && !l->member[i])
+        if (given[v] != 0.0f && !l->member[i])
             return look_fail(l, "entry %llu: rank %u gave %.9g, and it is not in the result",
-                             (unsigned long long)i, v, (double)given);
-        sum += given;
+                             (unsigned long long)i, v, (double)given[v]);
     }
-    return compare(l, i, sum);
+    return compare(l, i, rank_tree_sum(given, 1, l->m.nranks)); /* what is not given counts as 0 */
 }
 
 static bool check_kept(look *l, uint64_t i) {
@@ -133,12 +137,11 @@ static bool check_kept(look *l, uint64_t i) {
 
 /* bfloat16: the rank that rounded the sum also keeps the rounding error. */
 static bool check_rounded_union(look *l, uint64_t i) {
-    float sum = 0.0f, sent[MOST_RANKS];
+    float sent[MOST_RANKS];
     uint32_t rounders = 0;
-    for (uint32_t v = 0; v < l->m.nranks; v++) {
+    for (uint32_t v = 0; v < l->m.nranks; v++)
         sent[v] = tam_bfloat16_widen(tam_bfloat16_clamp(l->m.acc[v][i]));
-        sum = v ? sum + sent[v] : sent[v];
-    }
+    float sum = rank_tree_sum(sent, 1, l->m.nranks);
     float result = tam_bfloat16_widen(tam_bfloat16_clamp(sum));
     for (uint32_t v = 0; v < l->m.nranks; v++) {
         float rest = l->m.acc[v][i] - sent[v], after = l->after[v][i];
@@ -153,15 +156,12 @@ static bool check_rounded_union(look *l, uint64_t i) {
 }
 
 static bool check_union(look *l, uint64_t i) {
-    float sum = l->m.acc[0][i];
     if (is_bfloat16(l))
         return check_rounded_union(l, i);
-    for (uint32_t v = 1; v < l->m.nranks; v++)
-        sum += l->m.acc[v][i];
     if (!all_cleared(l, i))
         return look_fail(l, "entry %llu is in the result, and a rank keeps something of it",
                          (unsigned long long)i);
-    return compare(l, i, sum);
+    return compare(l, i, sum_of_all(l, i));
 }
 
 /* What a scale makes of an entry follows from its neighbours too, which this does not model: what

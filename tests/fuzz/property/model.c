@@ -2,14 +2,15 @@
  *
  * What each rank has accumulated when a step is exchanged, from its residual before the step and
  * its gradients, by the formulas of tamis.h in binary32, every operation rounded. With nodes the
- * same for each node: its members' gradients are summed in rank order, and its residual joins all
- * their slices.
+ * same for each node: its members' gradients are summed in the order of lib/base/tree.h, and its
+ * residual joins all their slices.
  *
  *     sparse, rows   acc = decay * residual + scale * gradient     rows do not decay
  *     update         acc = decay * residual + u
  *     dense          the summand: scale * gradient, plus the residual
  */
 #include "tests/fuzz/property/property.h"
+#include "tests/support/rank_tree.h"
 
 #include <math.h>
 #include <string.h>
@@ -158,15 +159,17 @@ static void take_rank(const record *r, uint32_t step, uint32_t rank, model *out)
 
 /* For a node: sum its gradients, then accumulate as one rank would. */
 static void take_node(const record *r, uint32_t step, uint32_t node, model *out) {
-    static float sum[MOST_LENGTH], grad[MOST_LENGTH];
+    static float sum[MOST_LENGTH], grads[MOST_RANKS][MOST_LENGTH];
     const fuzz_case *c = r->fuzz;
     uint32_t size = c->config.ranks_per_node, number = c->steps[step].micros;
     for (uint32_t g = 0; g < size; g++) {
         float scale = fuzz_scale(c, step, node * size + g, number);
-        fuzz_gradient(c, step, node * size + g, number, grad);
+        fuzz_gradient(c, step, node * size + g, number, grads[g]);
         for (uint64_t i = 0; i < fuzz_length(c); i++)
-            sum[i] = g ? sum[i] + scale * grad[i] : scale * grad[i];
+            grads[g][i] *= scale;
     }
+    for (uint64_t i = 0; i < fuzz_length(c); i++)
+        sum[i] = rank_tree_sum(&grads[0][i], MOST_LENGTH, size);
     take_in(r, step, node, sum, 1.0f, true, true, out);
 }
 
