@@ -36,9 +36,10 @@ tamis_status tam_envelope_open(const tam_envelope *e, size_t came, uint32_t from
 tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due *due,
                                   uint32_t self) {
     if (e->number != due->number || e->call != due->call)
-        return refuse(due->rank, self,
-                      "it belongs to another collective; all ranks must use the same options, and "
-                      "the reducers of a communicator in the same order");
+        return refuse(
+            due->rank, self,
+            "it belongs to another call: all ranks must make the same calls with the same "
+            "options, and use the reducers of a communicator in the same order");
     if (e->step != due->step || e->chunk != due->chunk)
         return refuse(due->rank, self, "it belongs to another stage");
     if (e->bytes != due->bytes)
@@ -47,8 +48,5 @@ tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due 
 }
 
 tamis_status tam_envelope_check(const tam_envelope *e, uint64_t streams, uint32_t self) {
-    return e->streams == streams
-               ? TAMIS_OK
-               : refuse(e->rank, self,
-                        "its streams were damaged on the way: their checksum is wrong");
+    return e->streams == streams ? TAMIS_OK : refuse(e->rank, self, damaged);
 }

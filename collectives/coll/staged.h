@@ -13,8 +13,8 @@ typedef struct tam_staged {
     uint32_t ranks_per_node; /* that were found */
 } tam_staged;
 
-/** Takes ownership of `self`, even on failure. With more than 8 ranks, all find out together which of
- * them share hosts, and take a plan that exchanges inside nodes first. */
+/** Takes ownership of `self`, even on failure. With more than 8 ranks, all find out together which
+ * of them share hosts, and take a plan that exchanges inside nodes first. */
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
                              uint64_t timeout_ns, tam_staged **out);
 
