@@ -64,16 +64,23 @@ static bool find_free(const tam_coll *coll, uint32_t from, uint32_t to, uint32_t
     return false;
 }
 
+/* After a failure. Of messages that were withdrawn the end may come late. */
+static tamis_status ignore(tam_coll *coll, uint32_t ticket) {
+    return ticket % TAM_COLL_DRAINED < coll->ndrained ? tam_coll_drain(coll, ticket) : TAMIS_OK;
+}
+
 static tamis_status test(tam_coll *coll) {
     tam_done done[TAM_COLL_TICKETS];
     uint32_t count = 0;
-    if (coll->waiting + coll->nsending == 0)
+    if (coll->waiting + coll->nsending + coll->ndrained == 0)
         return TAMIS_OK;
     TAM_TRY(coll->wire->test(coll->self, done, &count));
     for (uint32_t i = 0; i < count; i++) {
         uint32_t buffer = done[i].ticket / TAM_COLL_PARTS;
-        if (buffer < TAM_COLL_COMING && coll->failed != TAMIS_OK)
-            continue; /* it was withdrawn */
+        if (buffer < TAM_COLL_COMING && coll->failed != TAMIS_OK) {
+            TAM_TRY(ignore(coll, done[i].ticket));
+            continue;
+        }
         coll->in_flight[buffer]--;
         if (buffer < TAM_COLL_COMING && done[i].ticket % TAM_COLL_PARTS == 0)
             coll->came_bytes[buffer] = done[i].bytes;
@@ -152,9 +159,10 @@ tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done) {
         tamis_status status = advance(coll, moved);
         if (status != TAMIS_OK)
             return give_up(coll, status);
-    } else {
+    }
+    for (bool told = coll->failed != TAMIS_OK; told;) {
         TAM_TRY(test(coll));
-        TAM_TRY(tam_coll_tell(coll, &all));
+        TAM_TRY(tam_coll_tell(coll, &told, &all));
     }
     *done = all && coll->step == coll->nsteps && coll->nsending == 0;
     return TAMIS_OK;

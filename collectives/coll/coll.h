@@ -29,6 +29,7 @@ enum {
     TAM_COLL_PARTS =
         3, /* messages of a buffer: a head, and two streams that travel by themselves */
     TAM_COLL_TICKETS = TAM_COLL_PARTS * TAM_COLL_BUFFERS,
+    TAM_COLL_DRAINED = TAM_COLL_PARTS * TAM_COLL_COMING / 2,
     TAM_COLL_HEAD = 128,      /* room for an envelope and a tag */
     TAM_COLL_CHUNK = 1 << 18, /* bytes of streams in a message, a multiple of 128 */
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
@@ -126,9 +127,11 @@ typedef struct tam_coll {
 
     /* After a failure. */
     tamis_status failed;
-    uint32_t blamed, failed_step;
+    uint32_t blamed;
+    bool told_waiting; /* those that wait in the step of the failure */
     tam_envelope farewell;
-    uint32_t farewell_nth; /* peers of the step that have been told */
+    uint32_t farewell_nth;                        /* peers of the step that have been told */
+    uint32_t drained[TAM_COLL_DRAINED], ndrained; /* peers whose messages are taken and ignored */
 
     uint64_t messages, wire_bytes; /* sent since open; a head and its streams are one message */
 } tam_coll;
@@ -151,8 +154,8 @@ void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at
  * @param  moved  [out]  whether something was done */
 tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done);
 
-/** farewell.c: give up. Receives are withdrawn; all ranks that still wait for this one in this
- * collective are told the status, and the rank to blame, and tell others. Advance from here on only
+/** farewell.c: give up. Receives are withdrawn; its peers of all
+ * stages are told the status and the rank to blame, and tell theirs. Advance from here on only
  * sends these messages, and is done when they have left. */
 void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed);
 
@@ -200,8 +203,11 @@ tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_take(tam_coll *coll);
 
-/** farewell.c: tell the next peers, as long as there are tickets. @return whether all were told */
-tamis_status tam_coll_tell(tam_coll *coll, bool *all);
+/** farewell.c: tell the next peers, as long as there are tickets.
+ * @param  told  [out]  some were; `all`: none is left */
+tamis_status tam_coll_tell(tam_coll *coll, bool *told, bool *all);
+/** A message came that nobody needs: take the next of that peer. */
+tamis_status tam_coll_drain(tam_coll *coll, uint32_t ticket);
 
 /** Bytes of a stream that chunk number `chunk` of it has. */
 static inline size_t tam_coll_part(const tam_coll *coll, const tam_stream *s, uint32_t chunk) {

@@ -11,7 +11,10 @@
 #define TAM_STAGED_CHUNK TAM_COLL_CHUNK
 #endif
 
-/* Tell the others, as long as there is time. The sentence stays that of the failure. */
+enum { HOP_NS = 50000000 };
+
+/* Tell the others, and take for a moment what they still send. The sentence stays that of the
+ * failure. */
 static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
     enum { LEAST_NS = 2000000 };
     char sentence[512];
@@ -19,9 +22,12 @@ static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *ca
     uint64_t until_ns = tam_clock_ns() + LEAST_NS;
     until_ns = until_ns > call->deadline_ns ? until_ns : call->deadline_ns;
     bool hushed = tam_hush(true), moved, done = false;
-    for (unsigned tries = 0; !done && tam_clock_ns() < until_ns; tries++) {
+    for (unsigned tries = 0; tam_clock_ns() < until_ns; tries++) {
+        bool before = done;
         if (tam_coll_advance(coll, &moved, &done) != TAMIS_OK)
             break;
+        if (done && !before && until_ns > tam_clock_ns() + HOP_NS)
+            until_ns = tam_clock_ns() + HOP_NS;
         tam_relax(tries);
     }
     tam_hush(hushed);
@@ -44,7 +50,6 @@ static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why
 /* The earlier the step, the earlier its deadline: who waits for a dead rank itself gives up first,
  * and the others hear from it in time which rank that is. */
 static uint64_t deadline_of(const tam_coll *coll, const tam_call *call) {
-    enum { HOP_NS = 50000000 };
     if (coll->step >= coll->nsteps || call->deadline_ns <= call->begin_ns)
         return call->deadline_ns;
     uint64_t share_ns = (call->deadline_ns - call->begin_ns) / (4u * coll->nsteps);
@@ -165,7 +170,7 @@ tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, ui
     s->self = self;
     s->ranks_per_node = 1;
     tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK, false);
-    if (status == TAMIS_OK && nranks > FEW) {
+    if (status == TAMIS_OK && nranks > FEW && timeout_ns > 0) {
         status = find_nodes(s, timeout_ns);
         clean = status == TAMIS_OK || status == TAMIS_E_NOMEM;
     }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The caller's own all-gather. Sums are gathered chunk by chunk.
+ * The caller's own network: an all-gather, of which sums are made chunk by chunk, or messages, of
+ * which coll makes all.
  */
 #include "lib/base/base.h"
+#include "collectives/coll/staged.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/sum.h"
 
@@ -14,6 +16,15 @@ typedef struct callback {
     tam_alltoall_scratch runs;
 } callback;
 
+static tamis_status judge(const callback *self, tamis_status status, const char *what) {
+    bool passes = (int)status >= TAMIS_E_TIMEOUT && (int)status <= TAMIS_E_DEVICE;
+    if (status == TAMIS_OK)
+        return TAMIS_OK;
+    return tam_fail(passes ? status : TAMIS_E_TRANSPORT,
+                    "rank %u: the %s callback returned %d (%s)", self->user.rank, what, (int)status,
+                    tamis_status_name(status));
+}
+
 static tamis_status allgather_callback(void *arg, const void *send, size_t bytes, void *recv,
                                        tam_call *call) {
     callback *self = arg;
@@ -22,12 +33,7 @@ static tamis_status allgather_callback(void *arg, const void *send, size_t bytes
         return tam_fail(poison, "rank %u: the communicator was abandoned", self->user.rank);
     tamis_status status = self->user.allgather(self->user.context, send, recv, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->user.nranks - 1);
-    if (status == TAMIS_OK)
-        return TAMIS_OK;
-    bool passes = (int)status >= TAMIS_E_TIMEOUT && (int)status <= TAMIS_E_DEVICE;
-    return tam_fail(passes ? status : TAMIS_E_TRANSPORT,
-                    "rank %u: the all-gather callback returned %d (%s)", self->user.rank,
-                    (int)status, tamis_status_name(status));
+    return judge(self, status, "all-gather");
 }
 
 static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, const void **out,
@@ -71,8 +77,71 @@ static const tam_transport transport = {
     .close = close_callback,
 };
 
+/* -- messages --------------------------------------------------------------------------------- */
+
+_Static_assert((int)TAMIS_TICKETS == (int)TAM_WIRE_TICKETS, "callers have room for all tickets");
+
+static tamis_status post_callback(void *arg, uint32_t ticket, const tam_message *m) {
+    callback *self = arg;
+    const tamis_message message = {ticket, m->peer, m->lane, m->sends, m->memory, m->bytes};
+    return judge(self, self->user.post(self->user.context, &message), "post");
+}
+
+static tamis_status test_callback(void *arg, tam_done *done, uint32_t *count) {
+    callback *self = arg;
+    uint32_t tickets[TAMIS_TICKETS], n = 0;
+    size_t bytes[TAMIS_TICKETS];
+    TAM_TRY(judge(self, self->user.test(self->user.context, tickets, bytes, &n), "test"));
+    *count = 0;
+    for (uint32_t i = 0; i < n && i < TAMIS_TICKETS; i++) {
+        if (tickets[i] >= TAMIS_TICKETS)
+            return tam_fail(TAMIS_E_TRANSPORT, "rank %u: the test callback names ticket %u of %d",
+                            self->user.rank, tickets[i], TAMIS_TICKETS);
+        done[(*count)++] = (tam_done){tickets[i], bytes[i]};
+    }
+    return TAMIS_OK;
+}
+
+static void cancel_callback(void *arg, uint32_t ticket) {
+    callback *self = arg;
+    self->user.cancel(self->user.context, ticket);
+}
+
+static const tam_wire wire = {
+    .name = "callback",
+    .post = post_callback,
+    .test = test_callback,
+    .cancel = cancel_callback,
+    .abort = abort_callback,
+    .close = close_callback,
+};
+
+static const tam_transport staged = {
+    .name = "callback",
+    .capabilities = TAM_CAP_LINGERS,
+    .allgather = tam_staged_allgather,
+    .allreduce_sum = tam_staged_sum,
+    .alltoall = tam_staged_alltoall,
+    .abort = tam_staged_abort,
+    .close = tam_staged_close,
+};
+
+/* Nothing is sent before the first step, so ranks need not call at the same time. */
+static tamis_status open_staged(callback *self, const tamis_comm_config *config, tamis_comm **out) {
+    uint32_t rank = self->user.rank, nranks = self->user.nranks;
+    tam_staged *made = NULL;
+    TAM_TRY(tam_staged_open(&wire, self, rank, nranks, 0, &made));
+    return tam_comm_open_staged(&staged, made, rank, nranks, config, out);
+}
+
+/* -- creation --------------------------------------------------------------------------------- */
+
 static tamis_status check(const tamis_callbacks *user) {
-    if (!user->allgather)
+    int messages = (user->post != NULL) + (user->test != NULL) + (user->cancel != NULL);
+    if (messages > 0 && messages < 3)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_callbacks: post, test and cancel go together, and one is NULL");
+    if (!user->allgather && messages == 0)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks.allgather is NULL");
     if (user->nranks == 0 || user->nranks > 65536 || user->rank >= user->nranks)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_callbacks: rank %u is out of range: nranks is %u",
@@ -82,17 +151,20 @@ static tamis_status check(const tamis_callbacks *user) {
 
 tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
                                         const tamis_comm_config *config, tamis_comm **out) {
+    enum { FIRST_VERSION = offsetof(tamis_callbacks, post) };
     tamis_callbacks user = TAMIS_CALLBACKS_INIT;
     uint64_t timeout_ns;
     if (!callbacks || !out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_callback: callbacks or out is NULL");
-    TAM_TRY(tam_struct_copy("tamis_callbacks", &user, sizeof user, sizeof user, callbacks));
+    TAM_TRY(tam_struct_copy("tamis_callbacks", &user, sizeof user, FIRST_VERSION, callbacks));
     TAM_TRY(check(&user));
     TAM_TRY(tam_comm_timeout(config, &timeout_ns));
     callback *self = tam_alloc(sizeof *self);
     if (!self)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     self->user = user;
+    if (user.post)
+        return open_staged(self, config, out);
     self->gathered = tam_alloc_array((size_t)CHUNK * user.nranks, sizeof self->gathered[0]);
     if (!tam_alltoall_scratch_open(user.nranks, CHUNK * sizeof self->gathered[0], &self->runs) ||
         !self->gathered) {

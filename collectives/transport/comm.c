@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/comm.h"
 
+#include "collectives/coll/staged.h"
+
 #include "lib/base/wait.h"
 #include "lib/base/fenv.h"
 
@@ -265,6 +267,18 @@ err_free:
 err_close:
     transport->close(self, 1);
     return tam_fail(TAMIS_E_NOMEM, "no memory or no thread for a communicator");
+}
+
+tamis_status tam_comm_open_staged(const tam_transport *transport, tam_staged *self, uint32_t rank,
+                                  uint32_t nranks, const tamis_comm_config *config,
+                                  tamis_comm **out) {
+    const tam_plan plan = self->coll.plan;
+    uint32_t ranks_per_node = self->ranks_per_node;
+    TAM_TRY(tam_comm_open(transport, self, rank, nranks, config, out));
+    tam_plan_text(&plan, (*out)->plan, sizeof(*out)->plan);
+    tam_log(TAM_INFO, "communicator: rank %u of %u exchanges in stages %s, %u ranks a node", rank,
+            nranks, (*out)->plan, ranks_per_node);
+    return TAMIS_OK;
 }
 
 uint32_t tamis_comm_rank(const tamis_comm *comm) {

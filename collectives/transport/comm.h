@@ -79,6 +79,12 @@ struct tamis_comm {
 tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t rank,
                            uint32_t nranks, const tamis_comm_config *config, tamis_comm **out);
 
+/** The same over a wire, whose stages it tells. */
+struct tam_staged;
+tamis_status tam_comm_open_staged(const tam_transport *transport, struct tam_staged *self,
+                                  uint32_t rank, uint32_t nranks, const tamis_comm_config *config,
+                                  tamis_comm **out);
+
 /** Timeout of a configuration, in ns. */
 tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns);
 

@@ -77,13 +77,8 @@ static tamis_status open_staged(tam_mpi *self, bool multiple, uint64_t timeout_n
     uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
     tam_staged *staged = NULL;
     TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, timeout_ns, &staged));
-    const tam_plan plan = staged->coll.plan;
-    TAM_TRY(tam_comm_open(multiple ? &threaded : &on_the_callers_threads, staged, rank, nranks,
-                          config, out));
-    tam_plan_text(&plan, (*out)->plan, sizeof(*out)->plan);
-    tam_log(TAM_INFO, "communicator: rank %u of %u exchanges in stages %s, %u ranks a node", rank,
-            nranks, (*out)->plan, staged->ranks_per_node);
-    return TAMIS_OK;
+    return tam_comm_open_staged(multiple ? &threaded : &on_the_callers_threads, staged, rank,
+                                nranks, config, out);
 }
 
 tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
