@@ -21,12 +21,14 @@ static tamis_status post(tam_coll *coll, uint32_t buffer, uint32_t part, const t
     return TAMIS_OK;
 }
 
-/* Where a direct stream of a message lies. Parts of sums come into the buffer, to be added. */
+/* Where a direct stream of a message lies. Parts of sums come into the buffer, to be added: behind
+ * the other stream if that one is not longer than a chunk, and so came with the head. */
 static unsigned char *direct_place(const tam_coll *coll, const tam_turn *t, uint32_t i,
                                    uint32_t buffer) {
     const tam_peer *p = tam_turn_peer(coll, t);
     if (!t->sends && coll->phase == TAM_PHASE_SCATTER)
-        return buffer_of(coll, buffer) + TAM_COLL_HEAD + i * coll->chunk;
+        return buffer_of(coll, buffer) + TAM_COLL_HEAD +
+               (p->nin > 1 && !p->in[1].direct ? 1 : i) * coll->chunk;
     return tam_coll_place(coll, t->sends ? &p->out[i] : &p->in[i], (uint64_t)t->chunk * coll->chunk,
                           t->sends);
 }

@@ -203,6 +203,20 @@ static void every_plan_gives_the_bits_of_the_tree(void **state) {
     }
 }
 
+/* A rank that sums for two places hears of one in a message by itself, of the other in the head. */
+static void slices_may_end_at_a_chunk(void **state) {
+    (void)state;
+    enum { CHUNK = 512, FLOATS = CHUNK / 2 / sizeof(float) }; /* of each of two streams */
+    static const uint32_t sizes[] = {3, 6, 11, 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        tam_plan plans[] = {tam_plan_linear(sizes[i]), tam_plan_make(sizes[i], 1, 4)};
+        uint32_t slices = 2 * sizes[i]; /* of one length, but for a rank at its own place */
+        for (size_t p = 0; p < 2; p++)
+            for (uint32_t more = 0; more < slices; more++)
+                sums_have_the_bits_of_the_tree(&plans[p], slices * FLOATS + more, CHUNK);
+    }
+}
+
 static void runs_arrive(void **state) {
     (void)state;
     for (uint32_t p = 1; p <= 33; p++) {
@@ -369,6 +383,7 @@ static void all_ranks_name_the_dead_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
+        cmocka_unit_test(slices_may_end_at_a_chunk),
         cmocka_unit_test(runs_arrive),
         cmocka_unit_test(sums_of_large_jobs_have_the_same_bits),
         cmocka_unit_test(few_messages_are_sent),
