@@ -5,9 +5,11 @@
  *     stage 0   4 waits for 5 in vain, and comes first to its deadline
  *     stage 1   4 tells 0, 2 and 6 that 5 is missing; 1, 3 and 7 wait for 5 themselves
  *
- * Whoever is told gives up and tells those of the steps to come. So in as many hops as there are
- * steps all ranks have given up, and name the same rank: of two names the one holds that was found
- * in the earlier step.
+ * Whoever is told gives up and tells those of all steps: also of the steps before, for they may have
+ * all that they need, and wait for this rank in the next collective. So in as many hops as there
+ * are steps all ranks have given up, and name the same rank: of two names the one holds that was
+ * found in the earlier step. Farewells have tickets of their own, as the messages before may be to
+ * ranks that will not take them.
  */
 #include "collectives/coll/coll.h"
 
@@ -15,16 +17,19 @@
 
 uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size) {
     tam_turn t = coll->taken;
-    uint32_t first = coll->rank, before = coll->rank;
+    uint32_t first = coll->rank, listed[TAM_COLL_COMING], nlisted = 0;
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t i = 0; i < coll->waiting && tam_turn_settle(coll, &t); i++, t.nth++) {
         uint32_t from = tam_turn_peer(coll, &t)->rank;
         bool here = coll->in_flight[coll->queue[(coll->first + i) % TAM_COLL_COMING]] == 0;
-        if (here || from == before)
+        bool again = false; /* for another chunk */
+        for (uint32_t k = 0; k < nlisted; k++)
+            again = again || listed[k] == from;
+        if (here || again)
             continue;
-        first = first == coll->rank ? from : first;
-        before = from;
+        listed[nlisted++] = from;
+        first = listed[0];
         if (used + 16 <= size)
             used += (size_t)snprintf(text + used, size - used, " %u", from);
     }
@@ -32,9 +37,13 @@ uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size) {
 }
 
 void tam_coll_cancel(tam_coll *coll) {
-    for (uint32_t t = 0; t < TAM_COLL_TICKETS; t++) {
+    for (uint32_t t = 0; t < TAM_COLL_FIRST_FAREWELL; t++) {
         if (coll->in_flight[t / TAM_COLL_PARTS] > 0)
             coll->wire->cancel(coll->self, t);
+    }
+    for (uint32_t i = 0; i < TAM_COLL_FAREWELLS; i++) {
+        if (coll->leaving[i])
+            coll->wire->cancel(coll->self, TAM_COLL_FIRST_FAREWELL + i);
     }
 }
 
@@ -52,7 +61,6 @@ void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed) {
         return;
     coll->failed = status;
     coll->blamed = blamed;
-    coll->failed_step = coll->step;
     withdraw_receives(coll);
     coll->farewell = (tam_envelope){.call = coll->call,
                                     .number = (uint32_t)coll->number,
@@ -61,53 +69,49 @@ void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed) {
                                     .step = (uint8_t)coll->step,
                                     .status = (uint8_t)status};
     tam_envelope_seal(&coll->farewell, 0);
-    coll->farewell_nth = 0;
+    coll->step = coll->farewell_nth = 0;
+    if (coll->nsteps > 0)
+        tam_coll_meet(coll);
 }
 
-static bool find_ticket(const tam_coll *coll, uint32_t *buffer) {
-    for (uint32_t b = TAM_COLL_COMING; b < TAM_COLL_BUFFERS; b++) {
-        *buffer = b;
-        if (coll->in_flight[b] == 0)
+bool tam_coll_leaving(const tam_coll *coll) {
+    bool any = false;
+    for (uint32_t i = 0; i < TAM_COLL_FAREWELLS; i++)
+        any = any || coll->leaving[i];
+    return any;
+}
+
+static bool find_ticket(const tam_coll *coll, uint32_t *nth) {
+    for (*nth = 0; *nth < TAM_COLL_FAREWELLS; ++*nth) {
+        if (!coll->leaving[*nth])
             return true;
     }
     return false;
 }
 
-/* A peer that has all of this step does not wait for more. */
-static bool waits(const tam_coll *coll, uint32_t nth) {
-    for (tam_turn t = coll->sent; tam_turn_settle(coll, &t); t.nth++) {
-        if (tam_turn_peer(coll, &t)->rank == coll->peers[nth].rank)
-            return true;
-    }
-    return false;
-}
-
+/* The steps of a sum back to all ranks meet the same peers once more. */
 static bool next_to_tell(tam_coll *coll) {
-    for (; coll->step < coll->nsteps;) {
-        for (; coll->farewell_nth < coll->npeers; coll->farewell_nth++) {
-            if (coll->step > coll->failed_step || waits(coll, coll->farewell_nth))
-                return true;
-        }
+    uint32_t nsteps = coll->kind == TAM_PHASE_SCATTER ? coll->nsteps / 2 : coll->nsteps;
+    while (coll->step < nsteps && coll->farewell_nth == coll->npeers) {
         coll->farewell_nth = 0;
-        if (++coll->step < coll->nsteps)
+        if (++coll->step < nsteps)
             tam_coll_meet(coll);
     }
-    return false;
+    return coll->step < nsteps;
 }
 
 tamis_status tam_coll_tell(tam_coll *coll, bool *all) {
-    uint32_t buffer;
+    uint32_t nth;
     *all = false;
     while (next_to_tell(coll)) {
-        if (!find_ticket(coll, &buffer))
+        if (!find_ticket(coll, &nth))
             return TAMIS_OK;
         const tam_message m = {coll->peers[coll->farewell_nth].rank, TAM_LANE_HEADS, true,
                                &coll->farewell, sizeof coll->farewell};
-        TAM_TRY(coll->wire->post(coll->self, TAM_COLL_PARTS * buffer, &m));
-        coll->in_flight[buffer]++;
-        coll->nsending += coll->holders[buffer] == 0;
-        coll->holders[buffer] = 1;
+        TAM_TRY(coll->wire->post(coll->self, TAM_COLL_FIRST_FAREWELL + nth, &m));
+        coll->leaving[nth] = true;
         coll->farewell_nth++;
+        coll->told++;
     }
     *all = true;
     return TAMIS_OK;

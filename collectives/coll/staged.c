@@ -11,13 +11,15 @@
 #define TAM_STAGED_CHUNK TAM_COLL_CHUNK
 #endif
 
-/* Tell the others, as long as there is time. The sentence stays that of the failure. */
+/* Tell the others, as long as there is time; messages to ranks that do not take them any more never
+ * leave. The sentence stays that of the failure. */
 static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
-    enum { LEAST_NS = 2000000 };
+    enum { LEAST_NS = 2000000, MOST_NS = 300000000 };
     char sentence[512];
     snprintf(sentence, sizeof sentence, "%s", tamis_last_error());
-    uint64_t until_ns = tam_clock_ns() + LEAST_NS;
+    uint64_t now_ns = tam_clock_ns(), until_ns = now_ns + LEAST_NS;
     until_ns = until_ns > call->deadline_ns ? until_ns : call->deadline_ns;
+    until_ns = until_ns < now_ns + MOST_NS ? until_ns : now_ns + MOST_NS;
     bool hushed = tam_hush(true), moved, done = false;
     for (unsigned tries = 0; !done && tam_clock_ns() < until_ns; tries++) {
         if (tam_coll_advance(coll, &moved, &done) != TAMIS_OK)
@@ -37,7 +39,7 @@ static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why
         tam_fail(status, "rank %u%s until its messages were taken", coll->rank, why);
     else
         tam_fail(status, "rank %u%s for rank(s)%s", coll->rank, why, missing);
-    tam_coll_fail(coll, status, first);
+    tam_coll_fail(coll, status, status == TAMIS_E_TIMEOUT ? first : coll->rank);
     return part(coll, status, call);
 }
 
@@ -114,7 +116,8 @@ void tam_staged_close(void *arg, int clean) {
     tam_staged *s = arg;
     s->coll.wire->close(s->self, clean);
     tam_coll_close(&s->coll, !clean);
-    tam_free(s);
+    if (clean) /* the wire may still send the farewell that lies in it */
+        tam_free(s);
 }
 
 /* -- creation --------------------------------------------------------------------------------- */
