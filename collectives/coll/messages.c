@@ -88,13 +88,21 @@ static size_t fill(tam_coll *coll, const tam_turn *t, unsigned char *message) {
     return (size_t)(at - begin);
 }
 
+/* Of an all-to-all, the bytes of the run, on which the two ranks may not agree. */
+static uint64_t note_of(const tam_coll *coll, const tam_turn *t) {
+    const tam_peer *p = tam_turn_peer(coll, t);
+    if (coll->phase == TAM_PHASE_RUNS)
+        return t->sends ? p->out[0].bytes : p->in[0].bytes;
+    return coll->note;
+}
+
 tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
     const tam_turn *t = &coll->sent;
     unsigned char *message = buffer_of(coll, buffer);
     tam_envelope *e = (tam_envelope *)(void *)message;
     size_t bytes = fill(coll, t, message);
     *e = (tam_envelope){.call = coll->call,
-                        .note = coll->note,
+                        .note = note_of(coll, t),
                         .streams = hash_direct(coll, t, buffer),
                         .number = (uint32_t)coll->number,
                         .rank = coll->rank,
@@ -164,7 +172,9 @@ static tamis_status check_head(tam_coll *coll, uint32_t buffer) {
                                   .rank = tam_turn_peer(coll, t)->rank,
                                   .chunk = t->chunk,
                                   .step = coll->step,
-                                  .bytes = (uint32_t)inline_bytes(coll, t)};
+                                  .bytes = (uint32_t)inline_bytes(coll, t),
+                                  .has_note = coll->phase == TAM_PHASE_RUNS,
+                                  .note = note_of(coll, t)};
     TAM_TRY(tam_envelope_open(e, coll->came_bytes[buffer], due.rank, coll->rank));
     if (e->status != 0)
         return pass_on(coll, e, due.rank);

@@ -133,12 +133,12 @@ static tam_plan place_ranks(tam_staged *s, const uint64_t *hosts) {
     return tam_plan_usual(coll->plan.nranks, s->ranks_per_node);
 }
 
-static tamis_status find_nodes(tam_staged *s, uint64_t timeout_ns) {
+static tamis_status find_nodes(tam_staged *s, uint64_t deadline_ns) {
     uint32_t nranks = s->coll.plan.nranks, rank = s->coll.rank;
-    uint64_t own = tam_host_id(), now_ns = tam_clock_ns(), *hosts;
+    uint64_t own = tam_host_id(), *hosts;
     atomic_int calm = 0;
-    tam_call call = {.deadline_ns = now_ns + timeout_ns,
-                     .begin_ns = now_ns,
+    tam_call call = {.deadline_ns = deadline_ns,
+                     .begin_ns = tam_clock_ns(),
                      .poison = &calm,
                      .purpose = "the creation of a communicator"};
     hosts = tam_alloc_array(nranks, sizeof hosts[0]);
@@ -156,7 +156,7 @@ static tamis_status find_nodes(tam_staged *s, uint64_t timeout_ns) {
 }
 
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
-                             uint64_t timeout_ns, tam_staged **out) {
+                             uint64_t deadline_ns, tam_staged **out) {
     enum { FEW = 8 }; /* all exchange with all, whatever the nodes */
     tam_plan plan = tam_plan_usual(nranks, 1);
     tam_staged *s = tam_alloc(sizeof *s);
@@ -169,7 +169,7 @@ tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, ui
     s->ranks_per_node = 1;
     tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK, false);
     if (status == TAMIS_OK && nranks > FEW) {
-        status = find_nodes(s, timeout_ns);
+        status = find_nodes(s, deadline_ns);
         clean = status == TAMIS_OK || status == TAMIS_E_NOMEM;
     }
     if (status != TAMIS_OK) {
