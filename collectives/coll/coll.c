@@ -72,11 +72,15 @@ static tamis_status ignore(tam_coll *coll, uint32_t ticket) {
 static tamis_status test(tam_coll *coll) {
     tam_done done[TAM_COLL_TICKETS];
     uint32_t count = 0;
-    if (coll->waiting + coll->nsending + coll->ndrained == 0)
+    if (coll->waiting + coll->nsending + coll->ndrained == 0 && !tam_coll_leaving(coll))
         return TAMIS_OK;
     TAM_TRY(coll->wire->test(coll->self, done, &count));
     for (uint32_t i = 0; i < count; i++) {
         uint32_t buffer = done[i].ticket / TAM_COLL_PARTS;
+        if (done[i].ticket >= TAM_COLL_FIRST_FAREWELL) {
+            coll->leaving[done[i].ticket - TAM_COLL_FIRST_FAREWELL] = false;
+            continue;
+        }
         if (buffer < TAM_COLL_COMING && coll->failed != TAMIS_OK) {
             TAM_TRY(ignore(coll, done[i].ticket));
             continue;
@@ -98,7 +102,8 @@ static uint32_t queued(const tam_coll *coll, uint32_t nth) {
 
 static tamis_status work(tam_coll *coll, bool *moved) {
     uint32_t buffer;
-    while (coll->headed < coll->waiting && coll->came_bytes[queued(coll, coll->headed)] > 0) {
+    while (coll->headed < coll->waiting &&
+           coll->came_bytes[queued(coll, coll->headed)] != SIZE_MAX) {
         TAM_TRY(tam_coll_hear_head(coll, queued(coll, coll->headed)));
         *moved = true;
     }
@@ -145,11 +150,15 @@ static tamis_status advance(tam_coll *coll, bool *moved) {
     return TAMIS_OK;
 }
 
-/* A failure that a message showed blames its sender, unless that blames another rank. */
-static tamis_status give_up(tam_coll *coll, tamis_status status) {
-    bool shown = coll->headed < coll->waiting && tam_turn_settle(coll, &coll->heading);
-    tam_coll_fail(coll, status, shown ? tam_turn_peer(coll, &coll->heading)->rank : coll->rank);
-    return status;
+/* As long as messages leave at once: nothing may come that would wake this rank again. */
+static tamis_status say_farewell(tam_coll *coll, bool *all) {
+    uint64_t before;
+    do {
+        before = coll->told;
+        TAM_TRY(test(coll));
+        TAM_TRY(tam_coll_tell(coll, all));
+    } while (!*all && coll->told != before);
+    return test(coll);
 }
 
 tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done) {
@@ -157,14 +166,15 @@ tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done) {
     *moved = false;
     if (coll->failed == TAMIS_OK) {
         tamis_status status = advance(coll, moved);
-        if (status != TAMIS_OK)
-            return give_up(coll, status);
+        if (status != TAMIS_OK) {
+            tam_coll_fail(coll, status, coll->rank); /* no message has shown whose fault it is */
+            return status;
+        }
+        all = coll->step == coll->nsteps;
+    } else {
+        TAM_TRY(say_farewell(coll, &all));
     }
-    for (bool told = coll->failed != TAMIS_OK; told;) {
-        TAM_TRY(test(coll));
-        TAM_TRY(tam_coll_tell(coll, &told, &all));
-    }
-    *done = all && coll->step == coll->nsteps && coll->nsending == 0;
+    *done = all && coll->nsending == 0 && !tam_coll_leaving(coll);
     return TAMIS_OK;
 }
 

@@ -28,7 +28,9 @@ enum {
     TAM_COLL_BUFFERS = TAM_COLL_COMING + TAM_COLL_GOING,
     TAM_COLL_PARTS =
         3, /* messages of a buffer: a head, and two streams that travel by themselves */
-    TAM_COLL_TICKETS = TAM_COLL_PARTS * TAM_COLL_BUFFERS,
+    TAM_COLL_FAREWELLS = 8, /* in flight at once, whatever else is stuck */
+    TAM_COLL_FIRST_FAREWELL = TAM_COLL_PARTS * TAM_COLL_BUFFERS, /* their tickets */
+    TAM_COLL_TICKETS = TAM_COLL_FIRST_FAREWELL + TAM_COLL_FAREWELLS,
     TAM_COLL_DRAINED = TAM_COLL_PARTS * TAM_COLL_COMING / 2,
     TAM_COLL_HEAD = 128,      /* room for an envelope and a tag */
     TAM_COLL_CHUNK = 1 << 18, /* bytes of streams in a message, a multiple of 128 */
@@ -94,7 +96,7 @@ typedef struct tam_coll {
     size_t room;                          /* bytes of a buffer */
     uint32_t in_flight[TAM_COLL_BUFFERS]; /* messages of the buffer */
     uint32_t holders[TAM_COLL_BUFFERS];   /* what still needs its content; 0: the buffer is free */
-    size_t came_bytes[TAM_COLL_COMING];   /* of the head; 0: not yet */
+    size_t came_bytes[TAM_COLL_COMING];   /* of the head; SIZE_MAX: not yet */
     uint32_t queue[TAM_COLL_COMING], first, waiting; /* receives, in the order of posting, */
     uint32_t headed;                                 /* of which the heads of so many are good */
     uint32_t nsending;                               /* buffers */
@@ -128,10 +130,12 @@ typedef struct tam_coll {
     /* After a failure. */
     tamis_status failed;
     uint32_t blamed;
-    bool told_waiting; /* those that wait in the step of the failure */
     tam_envelope farewell;
-    uint32_t farewell_nth;                        /* peers of the step that have been told */
-    uint32_t drained[TAM_COLL_DRAINED], ndrained; /* peers whose messages are taken and ignored */
+    bool leaving[TAM_COLL_FAREWELLS]; /* in flight */
+    uint32_t farewell_nth;            /* peers of the step that have been told */
+    uint64_t told;
+    uint32_t drained[TAM_COLL_DRAINED]; /* [ndrained] peers whose messages are taken and ignored */
+    uint32_t ndrained;
 
     uint64_t messages, wire_bytes; /* sent since open; a head and its streams are one message */
 } tam_coll;
@@ -154,9 +158,9 @@ void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at
  * @param  moved  [out]  whether something was done */
 tamis_status tam_coll_advance(tam_coll *coll, bool *moved, bool *done);
 
-/** farewell.c: give up. Receives are withdrawn; its peers of all
- * stages are told the status and the rank to blame, and tell theirs. Advance from here on only
- * sends these messages, and is done when they have left. */
+/** farewell.c: give up. Receives are withdrawn; all ranks that this one meets in the collective are
+ * told the status, and the rank to blame, and tell others. Advance from here on only sends these
+ * messages and drains what comes, and is done when all messages have left. */
 void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed);
 
 /** The first rank from which a message is missing; this one: none. All of them as text, " 3 5". */
@@ -203,9 +207,9 @@ tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_take(tam_coll *coll);
 
-/** farewell.c: tell the next peers, as long as there are tickets.
- * @param  told  [out]  some were; `all`: none is left */
-tamis_status tam_coll_tell(tam_coll *coll, bool *told, bool *all);
+/** farewell.c: tell the next peers, as long as there are tickets. @return whether all were told */
+tamis_status tam_coll_tell(tam_coll *coll, bool *all);
+bool tam_coll_leaving(const tam_coll *coll);
 /** A message came that nobody needs: take the next of that peer. */
 tamis_status tam_coll_drain(tam_coll *coll, uint32_t ticket);
 

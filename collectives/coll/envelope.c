@@ -42,7 +42,7 @@ tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due 
             "options, and use the reducers of a communicator in the same order");
     if (e->step != due->step || e->chunk != due->chunk)
         return refuse(due->rank, self, "it belongs to another stage");
-    if (e->bytes != due->bytes)
+    if (e->bytes != due->bytes || (due->has_note && e->note != due->note))
         return refuse(due->rank, self, "it is longer or shorter than announced");
     return TAMIS_OK;
 }

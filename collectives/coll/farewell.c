@@ -5,8 +5,11 @@
  *     stage 0   4 waits for 5 in vain, and comes first to its deadline
  *     stage 1   4 tells 0, 2 and 6 that 5 is missing; 1, 3 and 7 wait for 5 themselves
  *
- * Whoever is told gives up and tells its peers of all stages, of which some may be in the next call
- * already. So in as many hops as there are stages all ranks have given up and name the same rank.
+ * Whoever is told gives up and tells those of all steps: also of the steps before, for they may have
+ * all that they need, and wait for this rank in the next collective. So in as many hops as there
+ * are steps all ranks have given up, and name the same rank: of two names the one holds that was
+ * found in the earlier step. Farewells have tickets of their own, as the messages before may be to
+ * ranks that will not take them.
  */
 #include "collectives/coll/coll.h"
 
@@ -14,16 +17,19 @@
 
 uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size) {
     tam_turn t = coll->taken;
-    uint32_t first = coll->rank, before = coll->rank;
+    uint32_t first = coll->rank, listed[TAM_COLL_COMING], nlisted = 0;
     size_t used = 0;
     text[0] = '\0';
     for (uint32_t i = 0; i < coll->waiting && tam_turn_settle(coll, &t); i++, t.nth++) {
         uint32_t from = tam_turn_peer(coll, &t)->rank;
         bool here = coll->in_flight[coll->queue[(coll->first + i) % TAM_COLL_COMING]] == 0;
-        if (here || from == before)
+        bool again = false; /* for another chunk */
+        for (uint32_t k = 0; k < nlisted; k++)
+            again = again || listed[k] == from;
+        if (here || again)
             continue;
-        first = first == coll->rank ? from : first;
-        before = from;
+        listed[nlisted++] = from;
+        first = listed[0];
         if (used + 16 <= size)
             used += (size_t)snprintf(text + used, size - used, " %u", from);
     }
@@ -33,9 +39,13 @@ uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size) {
 void tam_coll_cancel(tam_coll *coll) {
     for (uint32_t i = 0; i < 2 * coll->ndrained; i++)
         coll->wire->cancel(coll->self, i / 2 + i % 2 * TAM_COLL_DRAINED);
-    for (uint32_t t = 0; t < TAM_COLL_TICKETS; t++) {
+    for (uint32_t t = 0; t < TAM_COLL_FIRST_FAREWELL; t++) {
         if (coll->in_flight[t / TAM_COLL_PARTS] > 0)
             coll->wire->cancel(coll->self, t);
+    }
+    for (uint32_t i = 0; i < TAM_COLL_FAREWELLS; i++) {
+        if (coll->leaving[i])
+            coll->wire->cancel(coll->self, TAM_COLL_FIRST_FAREWELL + i);
     }
 }
 
@@ -61,55 +71,35 @@ void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed) {
                                     .step = (uint8_t)coll->step,
                                     .status = (uint8_t)status};
     tam_envelope_seal(&coll->farewell, 0);
-    coll->farewell_nth = 0;
-    coll->told_waiting = coll->step == coll->nsteps;
-    if (coll->told_waiting) { /* it has left all steps, and waits for its sends */
-        coll->kind = TAM_PHASE_GATHER;
-        coll->step = 0;
-        coll->nsteps = coll->plan.nranks > 1 ? coll->plan.nstages : 0;
-        if (coll->nsteps > 0)
-            tam_coll_meet(coll);
-    }
+    coll->step = coll->farewell_nth = 0;
+    if (coll->nsteps > 0)
+        tam_coll_meet(coll);
 }
 
-static bool find_ticket(const tam_coll *coll, uint32_t *buffer) {
-    for (uint32_t b = TAM_COLL_COMING; b < TAM_COLL_BUFFERS; b++) {
-        *buffer = b;
-        if (coll->in_flight[b] == 0)
+bool tam_coll_leaving(const tam_coll *coll) {
+    bool any = false;
+    for (uint32_t i = 0; i < TAM_COLL_FAREWELLS; i++)
+        any = any || coll->leaving[i];
+    return any;
+}
+
+static bool find_ticket(const tam_coll *coll, uint32_t *nth) {
+    for (*nth = 0; *nth < TAM_COLL_FAREWELLS; ++*nth) {
+        if (!coll->leaving[*nth])
             return true;
     }
     return false;
 }
 
-/* A peer that has all of this step does not wait for more. */
-static bool waits(const tam_coll *coll, uint32_t nth) {
-    for (tam_turn t = coll->sent; tam_turn_settle(coll, &t); t.nth++) {
-        if (tam_turn_peer(coll, &t)->rank == coll->peers[nth].rank)
-            return true;
-    }
-    return false;
-}
-
-/* First those that wait in this step, then the peers of all stages: some may be in the next call
- * already. Whoever is told twice has given up by then. */
+/* The steps of a sum back to all ranks meet the same peers once more. */
 static bool next_to_tell(tam_coll *coll) {
-    while (coll->step < coll->nsteps) {
-        for (; coll->farewell_nth < coll->npeers; coll->farewell_nth++) {
-            if (coll->told_waiting || waits(coll, coll->farewell_nth))
-                return true;
-        }
+    uint32_t nsteps = coll->kind == TAM_PHASE_SCATTER ? coll->nsteps / 2 : coll->nsteps;
+    while (coll->step < nsteps && coll->farewell_nth == coll->npeers) {
         coll->farewell_nth = 0;
-        coll->step++;
-        if (!coll->told_waiting) {
-            coll->told_waiting = true;
-            coll->kind = TAM_PHASE_GATHER;
-            coll->step = 0;
-            coll->nsteps = coll->plan.nstages;
-        }
-        if (coll->step < coll->nsteps)
+        if (++coll->step < nsteps)
             tam_coll_meet(coll);
     }
-    return false;
+    return coll->step < nsteps;
 }
 
 /* Into memory that all such messages share. */
@@ -119,7 +109,7 @@ tamis_status tam_coll_drain(tam_coll *coll, uint32_t ticket) {
     return coll->wire->post(coll->self, ticket, &m);
 }
 
-/* A peer that has all it needs of this call still waits for its sends to be taken. */
+/* A peer that has all it needs of this call still waits for its messages to be taken. */
 static tamis_status begin_to_drain(tam_coll *coll, uint32_t rank) {
     for (uint32_t i = 0; i < coll->ndrained; i++) {
         if (coll->drained[i] == rank)
@@ -132,21 +122,19 @@ static tamis_status begin_to_drain(tam_coll *coll, uint32_t rank) {
     return tam_coll_drain(coll, TAM_COLL_DRAINED + coll->ndrained++);
 }
 
-tamis_status tam_coll_tell(tam_coll *coll, bool *told, bool *all) {
-    uint32_t buffer;
-    *told = *all = false;
+tamis_status tam_coll_tell(tam_coll *coll, bool *all) {
+    uint32_t nth;
+    *all = false;
     while (next_to_tell(coll)) {
-        uint32_t rank = coll->peers[coll->farewell_nth].rank;
-        const tam_message m = {rank, TAM_LANE_HEADS, true, &coll->farewell, sizeof coll->farewell};
-        if (!find_ticket(coll, &buffer))
+        if (!find_ticket(coll, &nth))
             return TAMIS_OK;
-        TAM_TRY(begin_to_drain(coll, rank));
-        TAM_TRY(coll->wire->post(coll->self, TAM_COLL_PARTS * buffer, &m));
-        coll->in_flight[buffer]++;
-        coll->nsending += coll->holders[buffer] == 0;
-        coll->holders[buffer] = 1;
+        const tam_message m = {coll->peers[coll->farewell_nth].rank, TAM_LANE_HEADS, true,
+                               &coll->farewell, sizeof coll->farewell};
+        TAM_TRY(begin_to_drain(coll, m.peer));
+        TAM_TRY(coll->wire->post(coll->self, TAM_COLL_FIRST_FAREWELL + nth, &m));
+        coll->leaving[nth] = true;
         coll->farewell_nth++;
-        *told = true;
+        coll->told++;
     }
     *all = true;
     return TAMIS_OK;

@@ -21,12 +21,14 @@ static tamis_status post(tam_coll *coll, uint32_t buffer, uint32_t part, const t
     return TAMIS_OK;
 }
 
-/* Where a direct stream of a message lies. Parts of sums come into the buffer, to be added. */
+/* Where a direct stream of a message lies. Parts of sums come into the buffer, to be added: behind
+ * the other stream if that one is not longer than a chunk, and so came with the head. */
 static unsigned char *direct_place(const tam_coll *coll, const tam_turn *t, uint32_t i,
                                    uint32_t buffer) {
     const tam_peer *p = tam_turn_peer(coll, t);
     if (!t->sends && coll->phase == TAM_PHASE_SCATTER)
-        return buffer_of(coll, buffer) + TAM_COLL_HEAD + i * coll->chunk;
+        return buffer_of(coll, buffer) + TAM_COLL_HEAD +
+               (p->nin > 1 && !p->in[1].direct ? 1 : i) * coll->chunk;
     return tam_coll_place(coll, t->sends ? &p->out[i] : &p->in[i], (uint64_t)t->chunk * coll->chunk,
                           t->sends);
 }
@@ -86,13 +88,21 @@ static size_t fill(tam_coll *coll, const tam_turn *t, unsigned char *message) {
     return (size_t)(at - begin);
 }
 
+/* Of an all-to-all, the bytes of the run, on which the two ranks may not agree. */
+static uint64_t note_of(const tam_coll *coll, const tam_turn *t) {
+    const tam_peer *p = tam_turn_peer(coll, t);
+    if (coll->phase == TAM_PHASE_RUNS)
+        return t->sends ? p->out[0].bytes : p->in[0].bytes;
+    return coll->note;
+}
+
 tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
     const tam_turn *t = &coll->sent;
     unsigned char *message = buffer_of(coll, buffer);
     tam_envelope *e = (tam_envelope *)(void *)message;
     size_t bytes = fill(coll, t, message);
     *e = (tam_envelope){.call = coll->call,
-                        .note = coll->note,
+                        .note = note_of(coll, t),
                         .streams = hash_direct(coll, t, buffer),
                         .number = (uint32_t)coll->number,
                         .rank = coll->rank,
@@ -116,7 +126,7 @@ tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer) {
     const tam_message head = {tam_turn_peer(coll, &coll->posted)->rank, TAM_LANE_HEADS, false,
                               buffer_of(coll, buffer), coll->room};
     coll->holders[buffer] = 1;
-    coll->came_bytes[buffer] = 0;
+    coll->came_bytes[buffer] = SIZE_MAX;
     coll->queue[(coll->first + coll->waiting++) % TAM_COLL_COMING] = buffer;
     TAM_TRY(post(coll, buffer, 0, &head));
     coll->posted.nth++;
@@ -134,10 +144,19 @@ static size_t inline_bytes(const tam_coll *coll, const tam_turn *t) {
     return bytes;
 }
 
-/* The sender gave up: its reason becomes this rank's. */
+static tamis_status blame(tam_coll *coll, uint32_t rank, tamis_status status) {
+    if (status != TAMIS_OK)
+        tam_coll_fail(coll, status, rank);
+    return status;
+}
+
+/* The sender gave up: its reason becomes this rank's. A status that does not lose the communicator
+ * would let the next collective begin. */
 static tamis_status pass_on(tam_coll *coll, const tam_envelope *e, uint32_t from) {
     tamis_status status = (tamis_status)e->status;
-    tam_coll_fail(coll, status, (uint32_t)e->note);
+    if (tamis_status_loss(status) != TAMIS_LOST_COMM)
+        status = TAMIS_E_PROTOCOL;
+    blame(coll, e->note < coll->plan.nranks ? (uint32_t)e->note : from, status);
     if (status == TAMIS_E_TIMEOUT)
         return tam_fail(status, "rank %u heard from rank %u that rank(s) %u did not answer in time",
                         coll->rank, from, coll->blamed);
@@ -145,23 +164,30 @@ static tamis_status pass_on(tam_coll *coll, const tam_envelope *e, uint32_t from
                     coll->rank, from, tamis_status_name(status), coll->blamed);
 }
 
-tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer) {
+static tamis_status check_head(tam_coll *coll, uint32_t buffer) {
     const tam_turn *t = &coll->heading;
     const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
-    tam_turn_settle(coll, &coll->heading);
     const tam_envelope_due due = {.call = coll->call,
                                   .number = (uint32_t)coll->number,
                                   .rank = tam_turn_peer(coll, t)->rank,
                                   .chunk = t->chunk,
                                   .step = coll->step,
-                                  .bytes = (uint32_t)inline_bytes(coll, t)};
+                                  .bytes = (uint32_t)inline_bytes(coll, t),
+                                  .has_note = coll->phase == TAM_PHASE_RUNS,
+                                  .note = note_of(coll, t)};
     TAM_TRY(tam_envelope_open(e, coll->came_bytes[buffer], due.rank, coll->rank));
     if (e->status != 0)
         return pass_on(coll, e, due.rank);
     if (tam_turn_tagged(coll, t) && e->tagged && e->bytes >= sizeof *coll->tag)
         TAM_TRY(tam_tag_compare(coll->tag, due.rank, (const tam_tag *)(const void *)(e + 1)));
-    TAM_TRY(tam_envelope_compare(e, &due, coll->rank));
-    TAM_TRY(post_direct(coll, t, buffer));
+    return tam_envelope_compare(e, &due, coll->rank);
+}
+
+tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer) {
+    tam_turn_settle(coll, &coll->heading);
+    uint32_t from = tam_turn_peer(coll, &coll->heading)->rank;
+    TAM_TRY(blame(coll, from, check_head(coll, buffer)));
+    TAM_TRY(post_direct(coll, &coll->heading, buffer));
     coll->headed++;
     coll->heading.nth++;
     return TAMIS_OK;
@@ -195,8 +221,9 @@ tamis_status tam_coll_take(tam_coll *coll) {
     uint32_t buffer = coll->queue[coll->first];
     const tam_envelope *e = (const tam_envelope *)(const void *)buffer_of(coll, buffer);
     tam_turn_settle(coll, &coll->taken);
-    TAM_TRY(tam_envelope_check(e, hash_direct(coll, &coll->taken, buffer), coll->rank));
     const tam_peer *p = tam_turn_peer(coll, &coll->taken);
+    uint64_t streams = hash_direct(coll, &coll->taken, buffer);
+    TAM_TRY(blame(coll, p->rank, tam_envelope_check(e, streams, coll->rank)));
     bool counts = coll->phase == TAM_PHASE_SCATTER && coll->taken.chunk == 0;
     if (counts && p->nin > 0 && p->in[0].place == coll->place[0]) /* the other place hears it too */
         coll->heard += e->note;

@@ -13,14 +13,15 @@
 
 enum { HOP_NS = 50000000 };
 
-/* Tell the others, and take for a moment what they still send. The sentence stays that of the
- * failure. */
+/* Tell the others, as long as there is time, and take for a moment what they still send; messages to
+ * ranks that do not take them any more never leave. The sentence stays that of the failure. */
 static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
-    enum { LEAST_NS = 2000000 };
+    enum { LEAST_NS = 2000000, MOST_NS = 300000000 };
     char sentence[512];
     snprintf(sentence, sizeof sentence, "%s", tamis_last_error());
-    uint64_t until_ns = tam_clock_ns() + LEAST_NS;
+    uint64_t now_ns = tam_clock_ns(), until_ns = now_ns + LEAST_NS;
     until_ns = until_ns > call->deadline_ns ? until_ns : call->deadline_ns;
+    until_ns = until_ns < now_ns + MOST_NS ? until_ns : now_ns + MOST_NS;
     bool hushed = tam_hush(true), moved, done = false;
     for (unsigned tries = 0; tam_clock_ns() < until_ns; tries++) {
         bool before = done;
@@ -43,7 +44,7 @@ static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why
         tam_fail(status, "rank %u%s until its messages were taken", coll->rank, why);
     else
         tam_fail(status, "rank %u%s for rank(s)%s", coll->rank, why, missing);
-    tam_coll_fail(coll, status, first);
+    tam_coll_fail(coll, status, status == TAMIS_E_TIMEOUT ? first : coll->rank);
     return part(coll, status, call);
 }
 
@@ -119,7 +120,8 @@ void tam_staged_close(void *arg, int clean) {
     tam_staged *s = arg;
     s->coll.wire->close(s->self, clean);
     tam_coll_close(&s->coll, !clean);
-    tam_free(s);
+    if (clean) /* the wire may still send the farewell that lies in it */
+        tam_free(s);
 }
 
 /* -- creation --------------------------------------------------------------------------------- */
@@ -135,12 +137,12 @@ static tam_plan place_ranks(tam_staged *s, const uint64_t *hosts) {
     return tam_plan_usual(coll->plan.nranks, s->ranks_per_node);
 }
 
-static tamis_status find_nodes(tam_staged *s, uint64_t timeout_ns) {
+static tamis_status find_nodes(tam_staged *s, uint64_t deadline_ns) {
     uint32_t nranks = s->coll.plan.nranks, rank = s->coll.rank;
-    uint64_t own = tam_host_id(), now_ns = tam_clock_ns(), *hosts;
+    uint64_t own = tam_host_id(), *hosts;
     atomic_int calm = 0;
-    tam_call call = {.deadline_ns = now_ns + timeout_ns,
-                     .begin_ns = now_ns,
+    tam_call call = {.deadline_ns = deadline_ns,
+                     .begin_ns = tam_clock_ns(),
                      .poison = &calm,
                      .purpose = "the creation of a communicator"};
     hosts = tam_alloc_array(nranks, sizeof hosts[0]);
@@ -158,7 +160,7 @@ static tamis_status find_nodes(tam_staged *s, uint64_t timeout_ns) {
 }
 
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
-                             uint64_t timeout_ns, tam_staged **out) {
+                             uint64_t deadline_ns, tam_staged **out) {
     enum { FEW = 8 }; /* all exchange with all, whatever the nodes */
     tam_plan plan = tam_plan_usual(nranks, 1);
     tam_staged *s = tam_alloc(sizeof *s);
@@ -170,8 +172,8 @@ tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, ui
     s->self = self;
     s->ranks_per_node = 1;
     tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK, false);
-    if (status == TAMIS_OK && nranks > FEW && timeout_ns > 0) {
-        status = find_nodes(s, timeout_ns);
+    if (status == TAMIS_OK && nranks > FEW && deadline_ns > 0) {
+        status = find_nodes(s, deadline_ns);
         clean = status == TAMIS_OK || status == TAMIS_E_NOMEM;
     }
     if (status != TAMIS_OK) {

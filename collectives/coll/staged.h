@@ -15,9 +15,9 @@ typedef struct tam_staged {
 
 /** Takes ownership of `self`, even on failure. With more than 8 ranks, all find out together which
  * of them share hosts, and take a plan that exchanges inside nodes first.
- * @param  timeout_ns  for that; 0: they do not look */
+ * @param  deadline_ns  for that; 0: they do not look */
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
-                             uint64_t timeout_ns, tam_staged **out);
+                             uint64_t deadline_ns, tam_staged **out);
 
 /* Entries of a tam_transport whose `self` is a tam_staged. */
 tamis_status tam_staged_allgather(void *arg, const void *send, size_t bytes, void *recv,

@@ -68,11 +68,14 @@ static tamis_status test_mpi(void *arg, tam_done *done, uint32_t *count) {
 /* Works for receives that did not begin. */
 static void cancel_mpi(void *arg, uint32_t ticket) {
     tam_mpi *self = arg;
+    MPI_Request *request = &self->requests[ticket];
     int done = 1;
-    if (self->requests[ticket] == MPI_REQUEST_NULL)
+    if (*request == MPI_REQUEST_NULL)
         return;
-    if (MPI_Test(&self->requests[ticket], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
-        MPI_Cancel(&self->requests[ticket]);
+    if (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+        MPI_Cancel(request);
+    if (!done && !self->sends[ticket])
+        MPI_Request_free(request); /* the ticket may be used again */
 }
 
 static void abort_mpi(void *arg) {

@@ -40,15 +40,16 @@ static tamis_status check_mpi(int *level) {
 }
 
 static tamis_status await_duplicate(const tam_mpi *self, MPI_Request *request,
-                                    uint64_t timeout_ns) {
-    uint64_t deadline_ns = tam_clock_ns() + timeout_ns;
+                                    uint64_t deadline_ns) {
+    uint64_t begin_ns = tam_clock_ns();
     int done = 0;
     for (unsigned tries = 0; !done; tries++) {
         TAM_TRY(tam_mpi_check(self, MPI_Test(request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup"));
         if (!done && tam_clock_ns() > deadline_ns)
             return tam_fail(TAMIS_E_TIMEOUT,
                             "rank %d waited %llu ms for all ranks to call tamis_comm_create_mpi",
-                            self->rank, (unsigned long long)(timeout_ns / 1000000u));
+                            self->rank,
+                            (unsigned long long)((tam_clock_ns() - begin_ns) / 1000000u));
         tam_relax(tries);
     }
     return TAMIS_OK;
@@ -56,7 +57,7 @@ static tamis_status await_duplicate(const tam_mpi *self, MPI_Request *request,
 
 /* A communicator of our own. Errors return instead of ending the process, whatever handler the
  * caller has set; the caller's is restored afterwards. */
-static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t timeout_ns) {
+static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t deadline_ns) {
     MPI_Errhandler before;
     MPI_Request request;
     MPI_Comm_get_errhandler(parent, &before);
@@ -64,7 +65,7 @@ static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t timeout_n
     tamis_status status =
         tam_mpi_check(self, MPI_Comm_idup(parent, &self->comm, &request), "MPI_Comm_idup");
     if (status == TAMIS_OK)
-        status = await_duplicate(self, &request, timeout_ns);
+        status = await_duplicate(self, &request, deadline_ns);
     MPI_Comm_set_errhandler(parent, before);
     MPI_Errhandler_free(&before);
     if (status == TAMIS_OK)
@@ -72,13 +73,13 @@ static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t timeout_n
     return status;
 }
 
-static tamis_status open_staged(tam_mpi *self, bool multiple, uint64_t timeout_ns,
+static tamis_status open_staged(tam_mpi *self, bool multiple, uint64_t deadline_ns,
                                 const tamis_comm_config *config, tamis_comm **out) {
     uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
     tam_staged *staged = NULL;
-    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, timeout_ns, &staged));
-    return tam_comm_open_staged(multiple ? &threaded : &on_the_callers_threads, staged, rank,
-                                nranks, config, out);
+    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, deadline_ns, &staged));
+    return tam_comm_open_staged(multiple ? &threaded : &on_the_callers_threads, staged, rank, nranks,
+                                config, out);
 }
 
 tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
@@ -105,12 +106,13 @@ tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *con
     MPI_Comm_size(parent, &self->nranks);
     for (int i = 0; i < TAM_WIRE_TICKETS; i++)
         self->requests[i] = MPI_REQUEST_NULL;
-    tamis_status status = duplicate(self, parent, timeout_ns);
+    uint64_t deadline_ns = tam_clock_ns() + timeout_ns; /* of both exchanges */
+    tamis_status status = duplicate(self, parent, deadline_ns);
     if (status == TAMIS_E_TIMEOUT)
         return status; /* MPI may still write into `self` */
     if (status != TAMIS_OK) {
         tam_free(self);
         return status;
     }
-    return open_staged(self, level == MPI_THREAD_MULTIPLE, timeout_ns, config, out);
+    return open_staged(self, level == MPI_THREAD_MULTIPLE, deadline_ns, config, out);
 }

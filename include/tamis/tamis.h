@@ -216,7 +216,7 @@ typedef struct tamis_comm_config {
 TAMIS_CHECKED tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
                                                    tamis_comm **comms);
 
-enum { TAMIS_TICKETS = 72 }; /* messages of a rank in flight, at most */
+enum { TAMIS_TICKETS = 80 }; /* messages of a rank in flight, at most */
 
 /** A message to another rank or from it. */
 typedef struct tamis_message {

@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <tamis/tamis.h>
 
-enum { TAM_WIRE_TICKETS = 72, TAM_WIRE_LANES = 2 };
+enum { TAM_WIRE_TICKETS = 80, TAM_WIRE_LANES = 2 };
 
 /** A message to send or to receive. Its memory must stay until it is complete or, where a wire
  * lingers (TAM_CAP_LINGERS), for ever after a failure. */

@@ -44,6 +44,31 @@ static void check_forms(tamis_comm *comm) {
     tamis_reducer_destroy(reducer);
 }
 
+/* Although no rank takes the long messages that are in flight. */
+static void check_soon(uint64_t start_ms) {
+    uint64_t took_ms = now_ms() - start_ms;
+    MPI_CHECK(took_ms < TIMEOUT_MS / 2, "it took %llu ms", (unsigned long long)took_ms);
+}
+
+/* The last rank does not come. */
+static void check_abort(void) {
+    tamis_comm *comm = mpi_comm(TIMEOUT_MS);
+    tamis_reducer *reducer = make(comm, SEGMENTS);
+    tamis_step step = TAMIS_STEP_INIT;
+    step.grad = gradient;
+    if (mpi_rank < mpi_nranks - 1) {
+        uint64_t start_ms = now_ms();
+        MPI_OK(tamis_reducer_start(reducer, &step));
+        sleep_ms(50);
+        MPI_OK(tamis_comm_abort(comm));
+        MPI_STATUS(TAMIS_E_ABORTED, tamis_reducer_wait(reducer));
+        check_soon(start_ms);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    tamis_reducer_destroy(reducer);
+    tamis_comm_destroy(comm);
+}
+
 /* Rank 1 begins with the second of two reducers, whose vector has `nsegments`. */
 static void check_order(uint32_t nsegments) {
     tamis_comm *comm = mpi_comm(TIMEOUT_MS);
@@ -53,9 +78,11 @@ static void check_order(uint32_t nsegments) {
     for (size_t i = 0; i < N; i++)
         gradient[i] = 1.0f;
     step.grad = gradient;
+    uint64_t start_ms = now_ms();
     MPI_OK(tamis_reducer_start(pair[mpi_rank == 1], &step));
     MPI_STATUS(TAMIS_E_PROTOCOL, tamis_reducer_wait(pair[mpi_rank == 1]));
     MPI_CHECK(has_word(tamis_last_error(), "for reducer"), "it says: %s", tamis_last_error());
+    check_soon(start_ms);
     for (size_t i = 0; i < N; i++)
         summed += gradient[i] != 1.0f;
     MPI_CHECK(summed == 0, "%zu elements were summed", summed);
@@ -71,5 +98,6 @@ int main(int argc, char **argv) {
     tamis_comm_destroy(comm);
     check_order(SEGMENTS);
     check_order(2);
+    check_abort();
     mpi_leave();
 }

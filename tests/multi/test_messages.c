@@ -105,7 +105,7 @@ static void a_damaged_message_never_passes(void **state) {
     (void)state;
     run_case good = {.scheme = "tamis"};
     uint64_t count = run_over_mail(P, 0, &good);
-    uint64_t stride = 1 + count / (test_stride(2) > 1 ? 20 : 100);
+    uint64_t stride = 1 + count / (test_stride(2) > 1 ? 6 : 12);
     for (uint64_t flip = 1; flip <= count; flip += stride) {
         run_case bad = {.scheme = "tamis"};
         bool failed = false;

@@ -203,6 +203,20 @@ static void every_plan_gives_the_bits_of_the_tree(void **state) {
     }
 }
 
+/* A rank that sums for two places hears of one in a message by itself, of the other in the head. */
+static void slices_may_end_at_a_chunk(void **state) {
+    (void)state;
+    enum { CHUNK = 512, FLOATS = CHUNK / 2 / sizeof(float) }; /* of each of two streams */
+    static const uint32_t sizes[] = {3, 6, 11, 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        tam_plan plans[] = {tam_plan_linear(sizes[i]), tam_plan_make(sizes[i], 1, 4)};
+        uint32_t slices = 2 * sizes[i]; /* of one length, but for a rank at its own place */
+        for (size_t p = 0; p < 2; p++)
+            for (uint32_t more = 0; more < slices; more++)
+                sums_have_the_bits_of_the_tree(&plans[p], slices * FLOATS + more, CHUNK);
+    }
+}
+
 static void runs_arrive(void **state) {
     (void)state;
     for (uint32_t p = 1; p <= 33; p++) {
@@ -294,6 +308,108 @@ static void a_flipped_bit_is_found_at_its_hop(void **state) {
     assert_true(found > 100);
 }
 
+/* -- of two collectives, the first fails at one rank ------------------------------------------ */
+
+typedef struct pair {
+    job *job;
+    tamis_status *statuses;
+    bool *second; /* whether a rank is in the second one */
+    unsigned char *memory;
+    size_t bytes;
+    uint32_t from, to; /* of the message that was refused first */
+} pair;
+
+static void begin_one(pair *p, uint32_t rank) {
+    size_t n = p->job->nranks, own = rank * (n + 1) * p->bytes;
+    tam_coll_begin_gather(&p->job->colls[rank], p->memory + own, p->bytes,
+                          p->memory + own + p->bytes);
+}
+
+static tamis_status advance_pair(void *context, uint32_t rank, bool *done) {
+    pair *p = context;
+    tam_coll *coll = &p->job->colls[rank];
+    bool moved;
+    tamis_status status = tam_coll_advance(coll, &moved, done);
+    if (status != TAMIS_OK) {
+        p->statuses[rank] = status;
+        if (p->to == p->job->nranks)
+            assert_int_equal(
+                sscanf(tamis_last_error(), "a message from rank %u to rank %u", &p->from, &p->to),
+                2);
+        return tam_coll_advance(coll, &moved, done);
+    }
+    if (*done && coll->failed == TAMIS_OK && !p->second[rank]) {
+        p->second[rank] = true;
+        begin_one(p, rank);
+        return advance_pair(context, rank, done);
+    }
+    return TAMIS_OK;
+}
+
+/* @return whether there was such a message, and it was refused */
+static bool refuse_message(const tam_plan *plan, size_t bytes, uint64_t flip) {
+    uint32_t n = plan->nranks;
+    job j = open_job(plan, 128, flip);
+    pair p = {&j,
+              calloc(n, sizeof(tamis_status)),
+              calloc(n, sizeof(bool)),
+              calloc(n * (n + 1), bytes),
+              bytes,
+              n,
+              n};
+    double seconds;
+    for (uint32_t r = 0; r < n; r++)
+        begin_one(&p, r);
+    if (tam_sim_run(j.sim, advance_pair, &p, &seconds) != TAMIS_OK)
+        fail_msg("P %u, message %d: %s", n, (int)flip, tamis_last_error());
+    for (uint32_t r = 0; p.to < n && r < n; r++) {
+        assert_int_equal(p.statuses[r], TAMIS_E_PROTOCOL);
+        assert_int_equal(j.colls[r].blamed, p.from);
+    }
+    free(p.statuses);
+    free(p.second);
+    free(p.memory);
+    close_job(&j);
+    return p.to < n;
+}
+
+/* Also those that have all of the first collective, and wait in the second. */
+static void all_ranks_hear_of_a_refused_message(void **state) {
+    (void)state;
+    static const uint32_t sizes[] = {2, 5, 8};
+    bool hushed = tam_hush(true);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        tam_plan plan = tam_plan_linear(sizes[i]);
+        for (size_t bytes = 20; bytes <= 300; bytes += 280) {
+            uint64_t first = sizes[i] * (sizes[i] - 1); /* messages, or heads, of the first */
+            for (uint64_t flip = 1; flip <= first; flip++)
+                assert_true(refuse_message(&plan, bytes, flip));
+        }
+    }
+    tam_hush(hushed);
+}
+
+/* A run of many chunks that its receiver expects to be a little longer or shorter. */
+static void runs_of_other_lengths_are_refused_as_such(void **state) {
+    (void)state;
+    tam_plan plan = tam_plan_linear(2);
+    static unsigned char memory[4][1200];
+    bool hushed = tam_hush(true);
+    for (size_t bytes = 20; bytes <= 1000; bytes += 7) {
+        job j = open_job(&plan, 128, 0);
+        const size_t send_at[2][3] = {{0, 0, 200}, {0, 20, 20}};
+        const size_t recv_at[2][3] = {{0, 0, 20}, {0, bytes, bytes}};
+        for (uint32_t r = 0; r < 2; r++)
+            tam_coll_begin_runs(&j.colls[r], memory[2 * r], send_at[r], memory[2 * r + 1],
+                                recv_at[r]);
+        tamis_status status = run(&j);
+        assert_int_equal(status, bytes == 200 ? TAMIS_OK : TAMIS_E_PROTOCOL);
+        assert_true(bytes == 200 || strstr(tamis_last_error(), "longer or shorter"));
+        close_job(&j);
+    }
+    tam_hush(hushed);
+}
+
 /* As the driver does at deadlines, which come first to those in the earliest step. */
 static void fail_the_earliest(job *j, uint32_t dead, tamis_status *statuses) {
     uint32_t least = UINT32_MAX;
@@ -369,10 +485,13 @@ static void all_ranks_name_the_dead_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
+        cmocka_unit_test(slices_may_end_at_a_chunk),
         cmocka_unit_test(runs_arrive),
         cmocka_unit_test(sums_of_large_jobs_have_the_same_bits),
         cmocka_unit_test(few_messages_are_sent),
         cmocka_unit_test(a_flipped_bit_is_found_at_its_hop),
+        cmocka_unit_test(all_ranks_hear_of_a_refused_message),
+        cmocka_unit_test(runs_of_other_lengths_are_refused_as_such),
         cmocka_unit_test(all_ranks_name_the_dead_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
