@@ -86,7 +86,7 @@ typedef struct tam_coll {
     uint32_t place[2], nplaces; /* this rank's */
     uint32_t *weights;          /* [plan.nplaces + 1] of the slices before each (slices.c) */
     size_t chunk;               /* bytes of a stream in a message */
-    bool empty; /* set after open: only sizes matter, and no memory of a collective is touched */
+    bool empty; /* only sizes matter: streams do not travel, and no memory of theirs is touched */
 
     /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p; buffers below TAM_COLL_COMING receive. */
     unsigned char *memory;
@@ -136,6 +136,10 @@ typedef struct tam_coll {
 /** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128 */
 tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
                            const tam_plan *plan, size_t chunk);
+/** One that is empty, for a wire that carries heads alone (tam_sim_config.held): its memory is a few
+ * KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
+tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+                                 const tam_plan *plan, size_t chunk);
 /** @param  lingers  the wire may still use buffers: they stay */
 void tam_coll_close(tam_coll *coll, bool lingers);
 

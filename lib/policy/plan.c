@@ -242,13 +242,21 @@ static void consider(choice *best, tam_plan plan) {
     }
 }
 
+void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
+                         tam_plan out[TAM_PLAN_CANDIDATES]) {
+    *out++ = tam_plan_linear(nranks);
+    *out++ = two_levels(nranks, ranks_per_node);
+    for (uint32_t radix = 2; radix <= WIDEST; radix *= 2)
+        *out++ = tam_plan_make(nranks, ranks_per_node, radix);
+}
+
 tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c) {
     uint32_t nranks = c->nranks, node = net->ranks_per_node;
     tam_plan usual = tam_plan_usual(nranks, node);
     choice best = {net, c, usual, ENDLESS_S};
-    consider(&best, tam_plan_linear(nranks));
-    consider(&best, two_levels(nranks, node));
-    for (uint32_t radix = 2; radix <= WIDEST; radix *= 2)
-        consider(&best, tam_plan_make(nranks, node, radix));
+    tam_plan candidates[TAM_PLAN_CANDIDATES];
+    tam_plan_candidates(nranks, node, candidates);
+    for (uint32_t i = 0; i < TAM_PLAN_CANDIDATES; i++)
+        consider(&best, candidates[i]);
     return best.seconds > 0.0 ? best.plan : usual;
 }

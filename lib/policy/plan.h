@@ -26,7 +26,8 @@
 
 enum {
     TAM_PLAN_RANKS_MAX = 65536,
-    TAM_PLAN_STAGES = 16 /* of radix 2 for so many ranks */
+    TAM_PLAN_STAGES = 16, /* of radix 2 for so many ranks */
+    TAM_PLAN_CANDIDATES = 7
 };
 
 typedef struct tam_plan {
@@ -100,10 +101,13 @@ typedef struct tam_plan_case {
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c);
 
-/** The plan that takes the least time: by +, *, / and comparisons alone on numbers that all ranks
- * share, so that all choose alike. Candidates: linear, two levels, and radices 2 to 32 inside nodes
- * and across. Where two take the same time, the one with fewer stages; then the first in the order
- * of this list. tam_plan_usual where no time, or not even the least, is a finite number above 0:
+/** Linear, two levels, and radices 2 to 32 inside nodes and across. */
+void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
+                         tam_plan out[TAM_PLAN_CANDIDATES]);
+
+/** The candidate that takes the least time: by +, *, / and comparisons alone on numbers that all ranks
+ * share, so that all choose alike. Where two take the same time, the one with fewer stages; then the
+ * first in the order of that list. tam_plan_usual where no time, or not even the least, is a finite number above 0:
  * nothing is exchanged, or the numbers are of no network. */
 tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c);
 
