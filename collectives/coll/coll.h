@@ -29,8 +29,8 @@ enum {
     TAM_COLL_PARTS =
         3, /* messages of a buffer: a head, and two streams that travel by themselves */
     TAM_COLL_TICKETS = TAM_COLL_PARTS * TAM_COLL_BUFFERS,
-    TAM_COLL_HEAD = 128,      /* room for an envelope and a tag */
-    TAM_COLL_CHUNK = 1 << 18, /* bytes of streams in a message, a multiple of 128 */
+    TAM_COLL_HEAD = 128,             /* room for an envelope and a tag */
+    TAM_COLL_CHUNK = TAM_PLAN_PIECE, /* bytes of streams in a message, a multiple of 128 */
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
 

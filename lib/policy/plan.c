@@ -179,20 +179,40 @@ static uint32_t node_places(const tam_net *net, const tam_plan *plan) {
     return net->ranks_per_node > 0 ? both & (~both + 1) : 1;
 }
 
+/* Messages longer than this are sent in pieces. */
+static double pieces_of(double bytes) {
+    bool many = bytes > TAM_PLAN_PIECE && bytes < ENDLESS_S;
+    double whole = many ? bytes / TAM_PLAN_PIECE : 1.0;
+    return whole < 1e15 && whole > (double)(uint64_t)whole ? (double)((uint64_t)whole + 1) : whole;
+}
+
+/* One message after the other passes its sender's processor, wires and its receiver's processor, as
+ * in a pipeline. Of half_s, what a processor does for all that it sends (as much as for all that it
+ * receives), and wire_s of all, piece_s and hop_s are for one piece. */
+static double pipeline_s(double latency_s, double half_s, double piece_s, double wire_s,
+                         double hop_s) {
+    double first_s = piece_s + hop_s + latency_s;
+    double last_s = latency_s + piece_s + larger(wire_s, half_s - piece_s + hop_s);
+    return larger(last_s + piece_s, larger(first_s, half_s) + half_s);
+}
+
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes) {
     uint32_t stride = stride_of(plan, stage), radix = plan->radix[stage];
     uint32_t room = node_places(net, plan), messages = count_most_peers(plan, stride, radix);
     uint32_t inside = stride < room ? smaller(radix, room / stride) - 1 : 0;
     uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
-    double left = across * bytes;
-    double busy_s = messages * net->message_s;
-    busy_s = larger(busy_s, inside * bytes * net->near_s_per_byte);
-    busy_s = larger(busy_s, left * net->far_s_per_byte);
-    busy_s = larger(busy_s, net->ranks_per_node * left * net->cable_s_per_byte);
-    busy_s += (radix - 1) * bytes * net->copy_s_per_byte;
+    double pieces = pieces_of(bytes), left = across * bytes;
+    double half_s = messages * pieces * net->message_s;
+    half_s += (radix - 1) * bytes * net->copy_s_per_byte;
+    half_s *= 0.5;
+    double wire_s = larger(inside * bytes * net->near_s_per_byte, left * net->far_s_per_byte);
+    wire_s = larger(wire_s, net->ranks_per_node * left * net->cable_s_per_byte);
+    double hop_s = bytes / pieces * (across > 0 ? net->far_s_per_byte : net->near_s_per_byte);
+    double seconds = pipeline_s(across > 0 ? net->far_s : net->near_s, half_s,
+                                half_s / (messages * pieces), wire_s, hop_s);
     if (far > INCAST_FREE)
-        busy_s += (far - INCAST_FREE) * net->incast_s;
-    return (across > 0 ? net->far_s : net->near_s) + busy_s;
+        seconds += (far - INCAST_FREE) * net->incast_s;
+    return seconds;
 }
 
 /* Ranks whose bytes are in one message of a gather, on average. A rank plays nplaces / nranks

@@ -27,7 +27,8 @@
 enum {
     TAM_PLAN_RANKS_MAX = 65536,
     TAM_PLAN_STAGES = 16, /* of radix 2 for so many ranks */
-    TAM_PLAN_CANDIDATES = 7
+    TAM_PLAN_CANDIDATES = 7,
+    TAM_PLAN_PIECE = 1 << 18 /* bytes; longer messages are sent in pieces */
 };
 
 typedef struct tam_plan {
@@ -79,11 +80,14 @@ typedef struct tam_net {
                         once: TCP loses packets then */
 } tam_net;
 
-/** Seconds of one stage, in which each place sends radix - 1 messages of so many bytes: latency,
- * then the longest of what processor, rank and cable do at once, then copies. message_s and
- * incast_s count the peers of the busiest rank, for the others wait for it: radix - 1 where nranks
- * is a power of two. Nodes that are no power of two, or do not divide nranks, count as nodes of the
- * largest power of two that divides both numbers; cables as the nodes are. */
+/** Seconds of one stage, in which each place sends radix - 1 messages of so many bytes. A message
+ * costs its sender and its receiver half of message_s and of the copies. One after the other they
+ * pass the sender, its wire or the cable, and the receiver, as in a pipeline: the stage ends when
+ * the last has passed, but no processor can do less than all its sends, then, from the first arrival
+ * on, all its receives. message_s and incast_s count the peers of the busiest rank, for the others
+ * wait for it: radix - 1 where nranks is a power of two. Nodes that are no power of two, or do not
+ * divide nranks, count as nodes of the largest power of two that divides both numbers; cables as the
+ * nodes are. */
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes);
 
 /** An all-gather of so many bytes from each rank: in all stages together the average rank receives
