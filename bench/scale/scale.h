@@ -19,7 +19,6 @@ typedef struct scale_case {
     uint32_t nranks;
     uint64_t elements, picks; /* n, k */
     size_t slot_bytes;        /* of each rank: head and indices */
-    bool tagged;              /* sums carry a tag, as those of a reducer do */
 } scale_case;
 
 /** Bytes of a slot of ceil(k / P) indices, with sums of squares of so many groups in its head. */

@@ -24,6 +24,9 @@ static void check_settings(scale_settings *s) {
     s->net.net.incast_s = 1e-6 * s->incast_us;
     s->weather.resend_s = 1e-6 * s->resend_us;
     s->nranks = bench_parse_counts("ranks", s->ranks_text, 16384, SCALE_RANKS, s->ranks);
+    for (size_t i = 0; i < s->nranks; i++)
+        if (s->ranks[i] < 2.0)
+            bench_usage("--ranks %s: one rank exchanges nothing; 2 are the fewest", s->ranks_text);
     if (s->density <= 0.0)
         bench_usage("--density %g is out of range: it must be above 0", s->density);
     if (s->index_bytes <= 0.0)
@@ -91,7 +94,7 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
 
 scale_case scale_case_of(const scale_settings *s, uint32_t nranks) {
     double picks = s->density * (double)s->elements;
-    scale_case c = {.nranks = nranks, .elements = s->elements, .tagged = true};
+    scale_case c = {.nranks = nranks, .elements = s->elements};
     c.net = scale_net_of(&s->net, nranks, s->ranks_per_node);
     c.picks = picks >= 1.0 ? (uint64_t)picks : 1;
     c.slot_bytes = scale_slot_bytes(c.picks, nranks, s->index_bytes, s->groups);

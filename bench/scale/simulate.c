@@ -32,10 +32,7 @@ static void count_messages(tam_coll *coll, const scale_case *c, tally *t) {
     for (; coll->step < coll->nsteps; coll->step++) {
         tam_coll_meet(coll);
         for (; tam_turn_settle(coll, &coll->sent); coll->sent.nth++) {
-            bool tagged = c->tagged && coll->kind == TAM_PHASE_SCATTER && coll->step == 0 &&
-                          coll->sent.chunk == 0;
             size_t bytes = sizeof(tam_envelope) + tam_turn_bytes(coll, &coll->sent);
-            bytes += tagged ? sizeof(tam_tag) : 0;
             t->messages++;
             t->bytes += bytes;
             if (is_far(&c->net, coll->rank, tam_turn_peer(coll, &coll->sent)->rank))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Collectives over a wire, as state machines: begin one, then advance it until it is done. Nothing
- * here waits, so that thousands of ranks can run in one thread (collectives/transport/simulated.h); a rank on
- * a real wire waits in collectives/coll/staged.c.
+ * here waits, so that thousands of ranks can run in one thread (collectives/transport/simulated.h);
+ * a rank on a real wire waits in collectives/coll/staged.c.
  *
  * A collective is a list of steps. In a step a rank exchanges streams of bytes with the ranks of
  * its group, chunk by chunk:
@@ -64,7 +64,7 @@ typedef struct tam_turn {
     uint32_t chunk, nth, first;
 } tam_turn;
 
-/** Heads and what is inline come on lane 0, long streams on lane 1 once their head was found good. */
+/** Heads and what is inline come on lane 0, long streams on lane 1 once their head is good. */
 enum { TAM_LANE_HEADS, TAM_LANE_STREAMS };
 
 /** Partial sums of a chunk, a binary counter whose carries are additions (lib/base/tree.h). */
@@ -88,7 +88,7 @@ typedef struct tam_coll {
     size_t chunk;               /* bytes of a stream in a message */
     bool empty; /* only sizes matter: streams do not travel, and no memory of theirs is touched */
 
-    /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p; buffers below TAM_COLL_COMING receive. */
+    /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p; those below TAM_COLL_COMING receive. */
     unsigned char *memory;
     size_t room;                          /* bytes of a buffer */
     uint32_t in_flight[TAM_COLL_BUFFERS]; /* messages of the buffer */
@@ -136,8 +136,8 @@ typedef struct tam_coll {
 /** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128 */
 tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
                            const tam_plan *plan, size_t chunk);
-/** One that is empty, for a wire that carries heads alone (tam_sim_config.held): its memory is a few
- * KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
+/** One that is empty, for a wire that carries heads alone (tam_sim_config.held): its memory is a
+ * few KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
 tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
                                  const tam_plan *plan, size_t chunk);
 /** @param  lingers  the wire may still use buffers: they stay */
@@ -169,8 +169,8 @@ void tam_coll_cancel(tam_coll *coll);
 /** meet.c: set the step's phase and stage, its peers, their streams, and the number of chunks. */
 void tam_coll_meet(tam_coll *coll);
 
-/** streams.c: a stream; where its byte `at` lies; `bytes` of it, from `at` on, into a message or out
- * of one. */
+/** streams.c: a stream; where its byte `at` lies; `bytes` of it, from `at` on, into a message or
+ * out of one. */
 tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends);
 void tam_coll_pack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                    unsigned char *to);
@@ -188,15 +188,16 @@ void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk
                   float *values);
 void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk);
 
-/** turns.c: the peer of a turn, the bytes of its streams, and whether its message begins with a tag.
- * settle: go to the first turn from this one on that has a message. @return false: there is none */
+/** turns.c: the peer of a turn, the bytes of its streams, and whether its message begins with a
+ * tag. settle: go to the first turn from this one on that has a message. @return false: there is
+ * none */
 const tam_peer *tam_turn_peer(const tam_coll *coll, const tam_turn *t);
 size_t tam_turn_bytes(const tam_coll *coll, const tam_turn *t);
 bool tam_turn_tagged(const tam_coll *coll, const tam_turn *t);
 bool tam_turn_settle(const tam_coll *coll, tam_turn *t);
 
-/** messages.c: post the next send or receive into a free buffer; check the next head, which came, and
- * post receives for the streams that it announces; take the next message, all of which came. */
+/** messages.c: post the next send or receive into a free buffer; check the next head, which came,
+ * and post receives for the streams that it announces; take the next message, all of which came. */
 tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_post_receive(tam_coll *coll, uint32_t buffer);
 tamis_status tam_coll_hear_head(tam_coll *coll, uint32_t buffer);

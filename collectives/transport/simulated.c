@@ -128,8 +128,8 @@ static double travel_s(tam_sim *s, bool far) {
     return latency_s;
 }
 
-/* When it has left the cable of its node, at which it arrives at p->at: cables are taken in the order
- * of time, not in that in which ranks happen to be advanced. */
+/* When it has left the cable of its node, at which it arrives at p->at: cables are taken in the
+ * order of time, not in that in which ranks happen to be advanced. */
 static double leave_cable(tam_sim *s, const parcel *p) {
     const tam_net *net = &s->config.net;
     double *cable = &s->cable_free[p->from / (net->ranks_per_node ? net->ranks_per_node : 1)];

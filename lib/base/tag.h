@@ -12,7 +12,7 @@
 /** Set the hash of a tag that is otherwise complete. */
 void tam_tag_seal(tam_tag *tag);
 
-/** Check the tag of rank `from`. PROTOCOL and a sentence if it was damaged or differs from `mine`. */
+/** Check the tag of rank `from`. PROTOCOL and a sentence if damaged or not equal to `mine`. */
 tamis_status tam_tag_compare(const tam_tag *mine, uint32_t from, const tam_tag *theirs);
 
 /** Check the tag of rank `from`, which may be this one, and add its note to call->notes. PROTOCOL

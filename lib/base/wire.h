@@ -4,9 +4,9 @@
  * together is made of them by collectives/coll.
  *
  * A wire knows nothing of collectives. The caller numbers its messages in flight by tickets below
- * TAM_WIRE_TICKETS and never uses one twice at a time. Messages from one rank to another on the same
- * lane match receives in the order in which both were posted. All calls come
- * from one thread at a time and return at once; only the caller waits.
+ * TAM_WIRE_TICKETS and never uses one twice at a time. Messages from one rank to another on the
+ * same lane match receives in the order in which both were posted. All calls come from one thread
+ * at a time and return at once; only the caller waits.
  */
 #ifndef TAM_BASE_WIRE_H
 #define TAM_BASE_WIRE_H

@@ -83,11 +83,11 @@ typedef struct tam_net {
 /** Seconds of one stage, in which each place sends radix - 1 messages of so many bytes. A message
  * costs its sender and its receiver half of message_s and of the copies. One after the other they
  * pass the sender, its wire or the cable, and the receiver, as in a pipeline: the stage ends when
- * the last has passed, but no processor can do less than all its sends, then, from the first arrival
- * on, all its receives. message_s and incast_s count the peers of the busiest rank, for the others
- * wait for it: radix - 1 where nranks is a power of two. Nodes that are no power of two, or do not
- * divide nranks, count as nodes of the largest power of two that divides both numbers; cables as the
- * nodes are. */
+ * the last has passed, but no processor can do less than all its sends, then, from the first
+ * arrival on, all its receives. message_s and incast_s count the peers of the busiest rank, for the
+ * others wait for it: radix - 1 where nranks is a power of two. Nodes that are no power of two, or
+ * do not divide nranks, count as nodes of the largest power of two that divides both numbers;
+ * cables as the nodes are. */
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes);
 
 /** An all-gather of so many bytes from each rank: in all stages together the average rank receives
@@ -109,10 +109,10 @@ double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_
 void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
                          tam_plan out[TAM_PLAN_CANDIDATES]);
 
-/** The candidate that takes the least time: by +, *, / and comparisons alone on numbers that all ranks
- * share, so that all choose alike. Where two take the same time, the one with fewer stages; then the
- * first in the order of that list. tam_plan_usual where no time, or not even the least, is a finite number above 0:
- * nothing is exchanged, or the numbers are of no network. */
+/** The candidate that takes the least time: by +, *, / and comparisons alone on numbers that all
+ * ranks share, so that all choose alike. Where two take the same time, the one with fewer stages;
+ * then the first in the order of that list. tam_plan_usual where no time, or not even the least, is
+ * a finite number above 0: nothing is exchanged, or the numbers are of no network. */
 tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c);
 
 /** Where nothing is known of the network: linear up to 8 ranks, else radix 8. */

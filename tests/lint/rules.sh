@@ -60,7 +60,8 @@ done
 may_include lib/energy/cluster/ 'lib/(base|energy/(source|cluster))/'
 may_include lib/energy/meter/ 'lib/(base|energy)/'
 may_include kernels/ '(lib|kernels)/'
-may_include collectives/transport/ '(lib|collectives/transport)/'
+may_include collectives/transport/ '(lib/|collectives/(transport/|coll/staged\.h))'
+may_include collectives/coll/ '(lib|collectives/coll)/|collectives/transport/wait\.h'
 may_include collectives/exchange/ "(lib|collectives/exchange)/|collectives/transport/team\.h"
 may_include collectives/reducer/ '(lib|kernels|collectives/(transport|exchange|reducer))/'
 may_include collectives/state/ '(lib|collectives/(transport|reducer|state))/'
@@ -88,7 +89,8 @@ known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
     'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|python/src/nccl_module\.c|bench/|examples/|tests/'
 known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
 known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
-known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests|bench/scale)/|python/src/(mpi_|nccl_)?module\.c'
+known_in 'lib/|<(lib|kernels|collectives)/' \
+    '(lib|kernels|collectives|tests|bench/scale)/|python/src/(mpi_|nccl_)?module\.c'
 
 # Calls that end the process or write to stdout. A member may have such a name, a function may not.
 calls='(printf|puts|putchar|vprintf|exit|_exit|_Exit|quick_exit|abort|raise|assert)'

@@ -44,12 +44,12 @@ static void near_to(double got, double expected) {
 
 /* Expected values are of another program (Python), which counts so: of radix - 1 messages each in
  * pieces of 256 KiB, a processor spends half of message_s and of the copies to send (`half` in all,
- * `piece` for one piece) and as much to receive; `wire` is the longest of the bytes inside and those
- * across by their own bandwidths, and those across of all ranks of a node by the cable's; `hop` one
- * piece on the wire. first = latency + piece + hop; last = latency + piece + max(wire, half - piece
- * + hop). A stage takes max(last + piece, max(first, half) + half), with the latency far if any
- * message leaves the node. In a gather a stage with places `stride` apart sends messages of
- * bytes_each * P / (stride * radix), in the two halves of a sum bytes / (stride * radix). Here
+ * `piece` for one piece) and as much to receive; `wire` is the longest of the bytes inside and
+ * those across by their own bandwidths, and those across of all ranks of a node by the cable's;
+ * `hop` one piece on the wire. first = latency + piece + hop; last = latency + piece + max(wire,
+ * half - piece + hop). A stage takes max(last + piece, max(first, half) + half), with the latency
+ * far if any message leaves the node. In a gather a stage with places `stride` apart sends messages
+ * of bytes_each * P / (stride * radix), in the two halves of a sum bytes / (stride * radix). Here
  * 250,000 indices and as many floats of 4 bytes, and 16 bytes more from each rank. */
 static void times_are_those_of_the_model(void **state) {
     (void)state;
