@@ -31,10 +31,11 @@ static tamis_status simulate_candidates(const scale_settings *s, scale_row *r) {
 }
 
 static tamis_status fill_row(const scale_settings *s, scale_row *r) {
-    tam_plan linear = tam_plan_linear(r->c.nranks);
+    tam_plan linear = tam_plan_linear(r->c.nranks), usual = tam_plan_usual(r->c.nranks, 1);
     r->plan = scale_choose(&r->c);
     r->formula_s = scale_formula_s(&r->c, &r->plan);
     r->linear_s = scale_formula_s(&r->c, &linear);
+    r->usual_s = scale_formula_s(&r->c, &usual);
     r->dense_s = scale_dense_s(&r->c.net, r->c.nranks, r->c.elements);
     r->break_even = scale_break_even(&r->c, s->index_bytes, s->groups);
     r->memory = scale_memory_of(&r->c, &r->plan, s->index_bytes, s->groups);

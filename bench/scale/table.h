@@ -13,7 +13,7 @@ typedef struct scale_row {
     scale_counts counts;
     scale_memory memory;
     double formula_s, simulated_s; /* not simulated: -1 */
-    double linear_s, dense_s;
+    double linear_s, usual_s, dense_s;
     double break_even;
     tam_plan best;
     double best_s; /* simulated, of all candidates; -1: not asked for */

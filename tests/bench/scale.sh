@@ -29,13 +29,15 @@ END
 
 all=4,8,16,32,64,128,256,512,1024,2048,4096
 records ib --net ib -n 25000000 -d 0.01 --ranks $all
-# Dense: of a model in Python that was made for the design. Where all radices are 8 a rank sends 84.
+# Dense: of a model in Python that was made for the design. 8x16x8 has 87 messages; 8x8x8x2, with 66, takes
+# 0.2 % longer.
 check ib '
 assert r[1024]["simulated_us"] <= 250 and r[4096]["simulated_us"] <= 260
 assert r[1024]["messages"] <= 87 and r[4096]["messages"] <= 84, (r[1024], r[4096])
 assert r[4096]["plan"] == "8x8x8x8" and r[4096]["rounds"] == 12 and r[4096]["peers"] == 28
 for p, us in ((4, 758.4), (64, 938.6), (256, 1045.7), (1024, 1114.0), (4096, 1182.3)):
     assert abs(r[p]["dense_us"] / us - 1) < 0.01, (p, r[p]["dense_us"])
+assert r[1024]["usual_us"] <= 250 and r[4096]["usual_us"] <= 260
 assert r[4096]["linear_us"] > 3000 > r[4096]["dense_us"] # what stages are for
 assert r[4096]["memory_grows"] <= 8e6 and r[64]["memory_fixed"] < 16e6
 # Every rank gets the slots of all others, and sends and gets its share of values twice; more only heads.
@@ -53,7 +55,6 @@ for p in r:
     done
 done
 
-# The plan of radix 8 has fewer messages than the one that is fastest here: 8x8x8x2.
 records tcp1024 --net tcp -n 25000000 -d 0.001 --ranks 1024
 check tcp1024 '
 assert r[1024]["plan"] == "8x8x8x2" and r[1024]["messages"] <= 66, r[1024]
