@@ -10,6 +10,17 @@
 
 #include <string.h>
 
+/* Messages of a gather that take seconds to simulate; beyond it the formula must do. */
+enum { MESSAGES_MOST = 1 << 18 };
+
+static tamis_status simulate(const scale_settings *s, const scale_case *c, const tam_plan *plan,
+                             double *seconds) {
+    if ((uint64_t)tam_plan_messages(plan) * c->nranks <= MESSAGES_MOST)
+        return scale_simulate(c, plan, &s->weather, seconds);
+    *seconds = scale_formula_s(c, plan);
+    return TAMIS_OK;
+}
+
 static tamis_status simulate_candidates(const scale_settings *s, scale_row *r) {
     tam_plan plans[TAM_PLAN_CANDIDATES];
     tam_plan_candidates(r->c.nranks, r->c.net.ranks_per_node, plans);
@@ -19,7 +30,7 @@ static tamis_status simulate_candidates(const scale_settings *s, scale_row *r) {
         double seconds;
         if (memcmp(&plans[i], &r->plan, sizeof r->plan) == 0)
             continue;
-        tamis_status status = scale_simulate(&r->c, &plans[i], &s->weather, &seconds);
+        tamis_status status = simulate(s, &r->c, &plans[i], &seconds);
         if (status != TAMIS_OK)
             return status;
         if (seconds < r->best_s) {
@@ -42,7 +53,7 @@ static tamis_status fill_row(const scale_settings *s, scale_row *r) {
     r->simulated_s = r->best_s = -1.0;
     tamis_status status = scale_count(&r->c, &r->plan, &r->counts);
     if (status == TAMIS_OK && (s->simulate || s->candidates))
-        status = scale_simulate(&r->c, &r->plan, &s->weather, &r->simulated_s);
+        status = simulate(s, &r->c, &r->plan, &r->simulated_s);
     if (status == TAMIS_OK && s->candidates)
         status = simulate_candidates(s, r);
     return status;

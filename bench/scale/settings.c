@@ -68,7 +68,9 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
         {"groups", 0, BENCH_COUNT, &out->groups, "L", 0, 1e6,
          "groups whose sums of squares are in each head: those of budget norm; 0: budget global"},
         {"simulate", 0, BENCH_COUNT, &out->simulate, "0|1", 0, 1,
-         "run the state machines of the chosen plan on the simulated wire"},
+         "run the state machines of the chosen plan on the simulated wire, if it has at most "
+         "262,144 "
+         "messages a gather"},
         {"jitter", 0, BENCH_REAL, &out->weather.jitter, "J", 0, 100,
          "simulated: latencies are longer by a random part, J on average"},
         {"loss", 0, BENCH_REAL, &out->weather.loss, "L", 0, 1,
@@ -78,7 +80,8 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
          "for each sender beyond 8 that a rank hears at once from other nodes"},
         {"seed", 0, BENCH_COUNT, &out->weather.seed, "N", 0, 1e18, "of jitter and loss"},
         {"candidates", 0, BENCH_FLAG, &out->candidates, "", 0, 0,
-         "simulate all candidate plans, and compare the chosen one with the best"},
+         "simulate all candidate plans, and compare the chosen one with the best; those of more "
+         "than 262,144 messages a gather by formula"},
         {"verify", 0, BENCH_FLAG, &out->verify, "", 0, 0,
          "under mpirun: run steps, compare the bytes sent with those predicted; ignores --ranks"},
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 2, 1e6, "of --verify"},

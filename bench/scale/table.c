@@ -10,7 +10,8 @@
  *     memory_grows, memory_fixed      bytes of a rank: simulate.c says which are counted
  *     formula_us, simulated_us, linear_us, usual_us, dense_us     a step: by the formula; on the
  *                      simulated wire, null if not asked for; of the linear plan, of the one where
- *                      nothing is known of the network, and of the best dense all-reduce, by formula
+ *                      nothing is known of the network, and of the best dense all-reduce, by
+ *                      formula
  *     speedup          dense_us / simulated_us, or / formula_us
  *     break_even       density up to which a step of the chosen plan is faster than dense, by
  *                      formula; null: none is

@@ -196,16 +196,32 @@ static double pipeline_s(double latency_s, double half_s, double piece_s, double
     return larger(last_s + piece_s, larger(first_s, half_s) + half_s);
 }
 
+/* Of the radix - 1 messages of a place, how many leave their node, on average: exact where nodes
+ * are whole subtrees. Else of ranks that are d apart the part d / ranks_per_node sits in two nodes.
+ * */
+static double leaving(const tam_net *net, const tam_plan *plan, uint32_t stride, uint32_t radix,
+                      uint32_t across) {
+    uint32_t node = net->ranks_per_node;
+    double sum = 0.0, apart = (double)stride * plan->nranks / plan->nplaces;
+    if (node <= 1 || node >= plan->nranks || node == node_places(net, plan))
+        return across;
+    for (uint32_t d = 1; d < radix; d++)
+        sum += d * apart < node ? d * apart / node : 1.0;
+    return sum < across ? sum : across;
+}
+
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes) {
     uint32_t stride = stride_of(plan, stage), radix = plan->radix[stage];
     uint32_t room = node_places(net, plan), messages = count_most_peers(plan, stride, radix);
     uint32_t inside = stride < room ? smaller(radix, room / stride) - 1 : 0;
     uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
-    double pieces = pieces_of(bytes), left = across * bytes;
+    double left = leaving(net, plan, stride, radix, across) * bytes, near = (radix - 1) * bytes;
+    double pieces = pieces_of(bytes);
+    near -= left;
     double half_s = messages * pieces * net->message_s;
     half_s += (radix - 1) * bytes * net->copy_s_per_byte;
     half_s *= 0.5;
-    double wire_s = larger(inside * bytes * net->near_s_per_byte, left * net->far_s_per_byte);
+    double wire_s = larger(near * net->near_s_per_byte, left * net->far_s_per_byte);
     wire_s = larger(wire_s, net->ranks_per_node * left * net->cable_s_per_byte);
     double hop_s = bytes / pieces * (across > 0 ? net->far_s_per_byte : net->near_s_per_byte);
     double seconds = pipeline_s(across > 0 ? net->far_s : net->near_s, half_s,

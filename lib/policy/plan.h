@@ -85,9 +85,9 @@ typedef struct tam_net {
  * pass the sender, its wire or the cable, and the receiver, as in a pipeline: the stage ends when
  * the last has passed, but no processor can do less than all its sends, then, from the first
  * arrival on, all its receives. message_s and incast_s count the peers of the busiest rank, for the
- * others wait for it: radix - 1 where nranks is a power of two. Nodes that are no power of two, or
- * do not divide nranks, count as nodes of the largest power of two that divides both numbers;
- * cables as the nodes are. */
+ * others wait for it: radix - 1 where nranks is a power of two. Where nodes are no power of two, or
+ * do not divide nranks, a stage is near only inside the largest power of two that divides both
+ * numbers; bytes that cross are those of the average rank. */
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes);
 
 /** An all-gather of so many bytes from each rank: in all stages together the average rank receives

@@ -161,6 +161,22 @@ static void long_messages_travel_in_pieces(void **state) {
     assert_true(tam_plan_stage_s(&messages, &plan, 0, 9.5 * piece) == 10.0);
 }
 
+/* Nodes of 6 of 16 ranks: of ranks 1, 2, 4 apart a sixth, a third, two thirds sit in two nodes. */
+static void nodes_of_any_size_count_what_crosses(void **state) {
+    const tam_plan plan = tam_plan_make(16, 6, 2), four = tam_plan_make(16, 6, 4);
+    const tam_net cable = {.ranks_per_node = 6, .cable_s_per_byte = 1.0};
+    const tam_net inside = {.ranks_per_node = 6, .near_s_per_byte = 1.0};
+    static const double crossing[] = {1.0, 2.0, 4.0, 6.0};
+    (void)state;
+    for (uint32_t s = 0; s < LENGTH(crossing); s++) {
+        near_to(tam_plan_stage_s(&cable, &plan, s, 100.0), 100.0 * crossing[s]);
+        near_to(1.0 + tam_plan_stage_s(&inside, &plan, s, 100.0),
+                1.0 + 100.0 * (1.0 - crossing[s] / 6.0));
+    }
+    near_to(tam_plan_stage_s(&cable, &four, 0, 100.0), 100.0 * (1.0 + 2.0 + 3.0));
+    near_to(tam_plan_stage_s(&cable, &four, 1, 100.0), 100.0 * (4.0 + 6.0 + 6.0));
+}
+
 /* Ranks in one node have no network: whatever its numbers are, nothing goes over it. */
 static void what_is_not_used_costs_nothing(void **state) {
     const tam_plan plan = tam_plan_make(8, 8, 8);
@@ -408,6 +424,7 @@ int main(void) {
         cmocka_unit_test(times_are_those_of_the_model),
         cmocka_unit_test(a_stage_takes_the_longest_of_its_resources),
         cmocka_unit_test(long_messages_travel_in_pieces),
+        cmocka_unit_test(nodes_of_any_size_count_what_crosses),
         cmocka_unit_test(what_is_not_used_costs_nothing),
         cmocka_unit_test(nothing_is_fused),
         cmocka_unit_test(all_bytes_arrive_once),
