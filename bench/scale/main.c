@@ -13,9 +13,13 @@
 /* Messages of a gather that take seconds to simulate; beyond it the formula must do. */
 enum { MESSAGES_MOST = 1 << 18 };
 
+static bool is_small(const tam_plan *plan) {
+    return (uint64_t)tam_plan_messages(plan) * plan->nranks <= MESSAGES_MOST;
+}
+
 static tamis_status simulate(const scale_settings *s, const scale_case *c, const tam_plan *plan,
                              double *seconds) {
-    if ((uint64_t)tam_plan_messages(plan) * c->nranks <= MESSAGES_MOST)
+    if (is_small(plan))
         return scale_simulate(c, plan, &s->weather, seconds);
     *seconds = scale_formula_s(c, plan);
     return TAMIS_OK;
@@ -52,9 +56,10 @@ static tamis_status fill_row(const scale_settings *s, scale_row *r) {
     r->memory = scale_memory_of(&r->c, &r->plan, s->index_bytes, s->groups);
     r->simulated_s = r->best_s = -1.0;
     tamis_status status = scale_count(&r->c, &r->plan, &r->counts);
-    if (status == TAMIS_OK && (s->simulate || s->candidates))
+    bool simulated = (s->simulate || s->candidates) && is_small(&r->plan);
+    if (status == TAMIS_OK && simulated)
         status = simulate(s, &r->c, &r->plan, &r->simulated_s);
-    if (status == TAMIS_OK && s->candidates)
+    if (status == TAMIS_OK && simulated && s->candidates)
         status = simulate_candidates(s, r);
     return status;
 }

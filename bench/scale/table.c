@@ -9,7 +9,7 @@
  *     node_bytes       that leave the node that sends most
  *     memory_grows, memory_fixed      bytes of a rank: simulate.c says which are counted
  *     formula_us, simulated_us, linear_us, usual_us, dense_us     a step: by the formula; on the
- *                      simulated wire, null if not asked for; of the linear plan, of the one where
+ *                      simulated wire, null if not run; of the linear plan, of the one where
  *                      nothing is known of the network, and of the best dense all-reduce, by
  *                      formula
  *     speedup          dense_us / simulated_us, or / formula_us

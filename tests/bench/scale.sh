@@ -78,6 +78,10 @@ assert lossy['formula_us'] == calm['formula_us']"
 records formula --net ib --ranks 4096 --simulate 0
 check formula 'assert r[4096]["simulated_us"] is None and r[4096]["local_step_us"] == r[4096]["formula_us"]'
 
+# Without latency of the processor all with all is the best, and too much to simulate.
+records linear --net 1000,0,100 --ranks 1024
+check linear 'assert r[1024]["plan"] == "1024" and r[1024]["simulated_us"] is None'
+
 for net in lan 1,2 1,2,0 1,2,3,4 1,2,3,4,0 1,x,3 1,2,3, 1,2,nan -1,2,3 1,2,3,4,5,6,7,8 ""; do
     expect 2 "^tamis_scale: --net $net is no network: needs ib|.*FAR_US" "$scale" --net "$net"
 done
