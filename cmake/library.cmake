@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
-# The library `tamis` and, of the same objects, the archive through which tests reach internals.
+# The library `tamis` and, of the same objects, the archive through which tests and
+# tamis_scale reach internals.
 include(GNUInstallDirs)
 
 get_property(objects GLOBAL PROPERTY TAM_OBJECTS)
@@ -39,7 +40,7 @@ if(BUILD_SHARED_LIBS)
     set_property(TARGET tamis PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/tamis.map)
 endif()
 
-if(TAM_HAVE_TESTS)
+if(TAM_HAVE_TESTS OR TAM_HAVE_BENCH)
     add_library(tamis_static STATIC)
     tam_library(tamis_static)
 endif()

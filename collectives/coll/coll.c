@@ -21,28 +21,53 @@ static bool has_buffers(const tam_plan *plan) {
     return true;
 }
 
-tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
-                           const tam_plan *plan, size_t chunk, bool empty) {
-    uint32_t place = tam_plan_place(plan, rank), alone = 2 * plan->nranks - plan->nplaces;
-    uint32_t streams = plan->nplaces == plan->nranks ? 1 : 2; /* of a message, each way, at most */
+/* Of the largest group: ranks with two places have up to two peers a digit. */
+static uint32_t most_peers(const tam_plan *plan) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < plan->nstages; i++)
+        most = plan->radix[i] > most ? plan->radix[i] : most;
+    return 2 * most < plan->nranks ? 2 * most : plan->nranks;
+}
+
+static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
+    const tam_plan *plan = &coll->plan;
     char text[64];
-    *coll = (tam_coll){.wire = wire,
-                       .self = self,
-                       .rank = rank,
-                       .plan = *plan,
-                       .place = {place, place + 1},
-                       .nplaces = place < alone ? 1 : 2,
-                       .chunk = chunk / streams,
-                       .room = TAM_COLL_HEAD + (empty ? 0 : chunk),
-                       .empty = empty};
     if (!has_buffers(plan))
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);
     coll->memory = tam_alloc_array(TAM_COLL_BUFFERS, coll->room);
-    coll->peers = tam_alloc_array(plan->nranks, sizeof coll->peers[0]); /* of an all-to-all */
+    coll->peers = tam_alloc_array(npeers, sizeof coll->peers[0]);
     if (!coll->memory || !coll->peers)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %u ranks", plan->nranks);
     return tam_coll_weigh(coll);
+}
+
+static tam_coll coll_of(const tam_wire *wire, void *self, uint32_t rank, const tam_plan *plan,
+                        size_t chunk) {
+    uint32_t place = tam_plan_place(plan, rank), alone = 2 * plan->nranks - plan->nplaces;
+    uint32_t streams = plan->nplaces == plan->nranks ? 1 : 2; /* of a message, each way, at most */
+    return (tam_coll){.wire = wire,
+                      .self = self,
+                      .rank = rank,
+                      .plan = *plan,
+                      .place = {place, place + 1},
+                      .nplaces = place < alone ? 1 : 2,
+                      .chunk = chunk / streams,
+                      .room = TAM_COLL_HEAD + chunk};
+}
+
+tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+                           const tam_plan *plan, size_t chunk) {
+    *coll = coll_of(wire, self, rank, plan, chunk);
+    return open_coll(coll, plan->nranks); /* of an all-to-all */
+}
+
+tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+                                 const tam_plan *plan, size_t chunk) {
+    *coll = coll_of(wire, self, rank, plan, chunk);
+    coll->empty = true;
+    coll->room = TAM_COLL_HEAD;
+    return open_coll(coll, most_peers(plan));
 }
 
 void tam_coll_close(tam_coll *coll, bool lingers) {

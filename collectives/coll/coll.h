@@ -32,8 +32,8 @@ enum {
     TAM_COLL_FIRST_FAREWELL = TAM_COLL_PARTS * TAM_COLL_BUFFERS, /* their tickets */
     TAM_COLL_TICKETS = TAM_COLL_FIRST_FAREWELL + TAM_COLL_FAREWELLS,
     TAM_COLL_DRAINED = TAM_COLL_PARTS * TAM_COLL_COMING / 2,
-    TAM_COLL_HEAD = 128,      /* room for an envelope and a tag */
-    TAM_COLL_CHUNK = 1 << 18, /* bytes of streams in a message, a multiple of 128 */
+    TAM_COLL_HEAD = 128,             /* room for an envelope and a tag */
+    TAM_COLL_CHUNK = TAM_PLAN_PIECE, /* bytes of streams in a message, a multiple of 128 */
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
 
@@ -89,7 +89,7 @@ typedef struct tam_coll {
     uint32_t place[2], nplaces; /* this rank's */
     uint32_t *weights;          /* [plan.nplaces + 1] of the slices before each (slices.c) */
     size_t chunk;               /* bytes of a stream in a message */
-    bool empty;
+    bool empty; /* only sizes matter: streams do not travel, and no memory of theirs is touched */
 
     /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p. Those below TAM_COLL_COMING receive. */
     unsigned char *memory;
@@ -140,11 +140,13 @@ typedef struct tam_coll {
     uint64_t messages, wire_bytes; /* sent since open; a head and its streams are one message */
 } tam_coll;
 
-/** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128
- * @param  empty  only sizes matter: messages hold an envelope, and no memory of a collective is
- *                touched, which may be NULL */
+/** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128 */
 tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
-                           const tam_plan *plan, size_t chunk, bool empty);
+                           const tam_plan *plan, size_t chunk);
+/** One that is empty, for a wire that carries heads alone (tam_sim_config.held): its memory is a
+ * few KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
+tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
+                                 const tam_plan *plan, size_t chunk);
 /** @param  lingers  the wire may still use buffers: they stay */
 void tam_coll_close(tam_coll *coll, bool lingers);
 

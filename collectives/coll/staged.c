@@ -13,8 +13,8 @@
 
 enum { HOP_NS = 50000000 };
 
-/* Tell the others, as long as there is time, and take for a moment what they still send; messages to
- * ranks that do not take them any more never leave. The sentence stays that of the failure. */
+/* Tell the others, as long as there is time, and take for a moment what they still send; messages
+ * to ranks that do not take them any more never leave. The sentence stays that of the failure. */
 static tamis_status part(tam_coll *coll, tamis_status status, const tam_call *call) {
     enum { LEAST_NS = 2000000, MOST_NS = 300000000 };
     char sentence[512];
@@ -156,7 +156,7 @@ static tamis_status find_nodes(tam_staged *s, uint64_t deadline_ns) {
     if (status != TAMIS_OK || memcmp(&plan, &s->coll.plan, sizeof plan) == 0)
         return status;
     tam_coll_close(&s->coll, false);
-    return tam_coll_open(&s->coll, s->coll.wire, s->self, rank, &plan, TAM_STAGED_CHUNK, false);
+    return tam_coll_open(&s->coll, s->coll.wire, s->self, rank, &plan, TAM_STAGED_CHUNK);
 }
 
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
@@ -171,7 +171,7 @@ tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, ui
     }
     s->self = self;
     s->ranks_per_node = 1;
-    tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK, false);
+    tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK);
     if (status == TAMIS_OK && nranks > FEW && deadline_ns > 0) {
         status = find_nodes(s, deadline_ns);
         clean = status == TAMIS_OK || status == TAMIS_E_NOMEM;

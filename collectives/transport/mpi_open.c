@@ -78,8 +78,8 @@ static tamis_status open_staged(tam_mpi *self, bool multiple, uint64_t deadline_
     uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
     tam_staged *staged = NULL;
     TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, deadline_ns, &staged));
-    return tam_comm_open_staged(multiple ? &threaded : &on_the_callers_threads, staged, rank, nranks,
-                                config, out);
+    const tam_transport *transport = multiple ? &threaded : &on_the_callers_threads;
+    return tam_comm_open_staged(transport, staged, rank, nranks, config, out);
 }
 
 tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,

@@ -6,7 +6,9 @@
 enum { CALM = 8 }; /* senders at once that no link minds */
 
 typedef struct parcel {
-    double at;      /* when it reaches its receiver's link */
+    double at;   /* when it reaches its receiver's link; first, if it uses one, its node's cable */
+    double left; /* when it has left its sender's link */
+    bool on_cable;
     uint64_t order; /* of posting: breaks ties */
     uint32_t from, to, lane;
     size_t bytes, held;
@@ -17,8 +19,9 @@ typedef struct parcel {
 typedef struct end {
     tam_sim *sim;
     uint32_t rank;
-    double clock, near_free, far_free, in_free;
-    uint32_t coming; /* messages from other nodes in flight to it */
+    double clock, near_free, far_free; /* free: links that send, */
+    double near_in, far_in;            /* and that receive */
+    uint32_t coming;                   /* messages from other nodes in flight to it */
     struct last {
         uint32_t to;
         double at;
@@ -114,19 +117,6 @@ static double latest(double a, double b) {
     return a > b ? a : b;
 }
 
-/* When it has left its sender's link, and its node's. */
-static double leave(tam_sim *s, end *from, size_t bytes, bool far) {
-    const tam_net *net = &s->config.net;
-    double *link = far ? &from->far_free : &from->near_free;
-    double start = latest(from->clock, *link);
-    *link = start + (double)bytes * (far ? net->far_s_per_byte : net->near_s_per_byte);
-    if (!far || net->cable_s_per_byte <= 0.0)
-        return *link;
-    double *cable = &s->cable_free[from->rank / (net->ranks_per_node ? net->ranks_per_node : 1)];
-    *cable = latest(start, *cable) + (double)bytes * net->cable_s_per_byte;
-    return latest(*link, *cable);
-}
-
 static double travel_s(tam_sim *s, bool far) {
     double latency_s = far ? s->config.net.far_s : s->config.net.near_s;
     if (s->config.jitter > 0.0)
@@ -136,6 +126,15 @@ static double travel_s(tam_sim *s, bool far) {
             latency_s += s->config.resend_s;
     }
     return latency_s;
+}
+
+/* When it has left the cable of its node, at which it arrives at p->at: cables are taken in the
+ * order of time, not in that in which ranks happen to be advanced. */
+static double leave_cable(tam_sim *s, const parcel *p) {
+    const tam_net *net = &s->config.net;
+    double *cable = &s->cable_free[p->from / (net->ranks_per_node ? net->ranks_per_node : 1)];
+    *cable = latest(p->at, *cable) + (double)p->bytes * net->cable_s_per_byte;
+    return latest(p->left, *cable);
 }
 
 static bool keep_order(end *from, parcel *p) {
@@ -171,6 +170,31 @@ static void handle(tam_sim *s, end *e, size_t bytes) {
     e->clock += 0.5 * (s->config.net.message_s + s->config.net.copy_s_per_byte * (double)bytes);
 }
 
+/* Onto its way to the receiver, from p->left on. */
+static tamis_status launch(tam_sim *s, parcel *p) {
+    p->at = p->left + travel_s(s, is_far(s, p->from, p->to));
+    if (keep_order(&s->ends[p->from], p) && push_parcel(s, p))
+        return TAMIS_OK;
+    free_parcel(p);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for a simulated message");
+}
+
+/* Through its sender's link, and to the cable if there is one. */
+static tamis_status depart(end *e, parcel *p, bool far) {
+    const tam_net *net = &e->sim->config.net;
+    double *link = far ? &e->far_free : &e->near_free;
+    p->at = latest(e->clock, *link);
+    *link = p->at + (double)p->bytes * (far ? net->far_s_per_byte : net->near_s_per_byte);
+    p->left = *link;
+    p->on_cable = far && net->cable_s_per_byte > 0.0;
+    if (!p->on_cable)
+        return launch(e->sim, p);
+    if (push_parcel(e->sim, p))
+        return TAMIS_OK;
+    free_parcel(p);
+    return tam_fail(TAMIS_E_NOMEM, "no memory for a simulated message");
+}
+
 static tamis_status send_parcel(end *e, uint32_t ticket, const tam_message *m) {
     tam_sim *s = e->sim;
     bool far = is_far(s, e->rank, m->peer);
@@ -182,8 +206,7 @@ static tamis_status send_parcel(end *e, uint32_t ticket, const tam_message *m) {
         .order = ++s->order, .from = e->rank, .to = m->peer, .lane = m->lane, .bytes = m->bytes};
     p->held = s->config.held && s->config.held < m->bytes ? s->config.held : m->bytes;
     p->memory = tam_alloc(p->held);
-    p->at = leave(s, e, m->bytes, far) + travel_s(s, far);
-    if (!p->memory || !keep_order(e, p) || !push_parcel(s, p)) {
+    if (!p->memory) {
         free_parcel(p);
         return tam_fail(TAMIS_E_NOMEM, "no memory for a simulated message");
     }
@@ -193,7 +216,7 @@ static tamis_status send_parcel(end *e, uint32_t ticket, const tam_message *m) {
     s->ends[m->peer].coming += far;
     count(s, m->bytes, far);
     e->done[e->ndone++] = (tam_done){ticket, m->bytes};
-    return TAMIS_OK;
+    return depart(e, p, far);
 }
 
 /* -- receiving -------------------------------------------------------------------------------- */
@@ -244,10 +267,11 @@ static bool arrive(tam_sim *s, parcel *p) {
     bool far = is_far(s, p->from, p->to);
     uint32_t ticket;
     double carry_s = (double)p->bytes * (far ? net->far_s_per_byte : net->near_s_per_byte);
-    double at = latest(p->at, e->in_free + carry_s);
+    double *link = far ? &e->far_in : &e->near_in;
+    double at = latest(p->at, *link + carry_s);
     if (far && e->coming-- > CALM)
         at += net->incast_s;
-    e->in_free = at;
+    *link = at;
     e->clock = latest(e->clock, at);
     handle(s, e, p->bytes);
     if (expected(e, p, &ticket)) {
@@ -368,7 +392,11 @@ tamis_status tam_sim_run(tam_sim *s, tam_sim_advance advance, void *context, dou
     while (s->count > 0) {
         parcel *p = pop_parcel(s);
         uint32_t to = p->to;
-        if (arrive(s, p))
+        if (p->on_cable) {
+            p->on_cable = false;
+            p->left = leave_cable(s, p);
+            TAM_TRY(launch(s, p));
+        } else if (arrive(s, p))
             TAM_TRY(step(s, to, advance, context, &left));
     }
     *seconds = 0.0;

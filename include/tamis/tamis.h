@@ -228,8 +228,8 @@ typedef struct tamis_message {
 } tamis_message;
 
 /**
- * The caller's own network: an all-gather, or messages between two ranks, with which the library can
- * run on any launcher. All functions are called from the thread that calls into the library.
+ * The caller's own network: an all-gather, or messages between two ranks, with which the library
+ * can run on any launcher. All functions are called from the thread that calls into the library.
  *
  * `allgather` takes `bytes` bytes of `send` from every rank and leaves nranks * bytes bytes in
  * `recv`, rank after rank. It may block (its own deadline is the caller's duty), and returns

@@ -179,20 +179,56 @@ static uint32_t node_places(const tam_net *net, const tam_plan *plan) {
     return net->ranks_per_node > 0 ? both & (~both + 1) : 1;
 }
 
+/* Messages longer than this are sent in pieces. */
+static double pieces_of(double bytes) {
+    bool many = bytes > TAM_PLAN_PIECE && bytes < ENDLESS_S;
+    double whole = many ? bytes / TAM_PLAN_PIECE : 1.0;
+    return whole < 1e15 && whole > (double)(uint64_t)whole ? (double)((uint64_t)whole + 1) : whole;
+}
+
+/* One message after the other passes its sender's processor, wires and its receiver's processor, as
+ * in a pipeline. Of half_s, what a processor does for all that it sends (as much as for all that it
+ * receives), and wire_s of all, piece_s and hop_s are for one piece. */
+static double pipeline_s(double latency_s, double half_s, double piece_s, double wire_s,
+                         double hop_s) {
+    double first_s = piece_s + hop_s + latency_s;
+    double last_s = latency_s + piece_s + larger(wire_s, half_s - piece_s + hop_s);
+    return larger(last_s + piece_s, larger(first_s, half_s) + half_s);
+}
+
+/* Of the radix - 1 messages of a place, how many leave their node, on average: exact where nodes
+ * are whole subtrees. Else of ranks that are d apart the part d / ranks_per_node sits in two nodes.
+ * */
+static double leaving(const tam_net *net, const tam_plan *plan, uint32_t stride, uint32_t radix,
+                      uint32_t across) {
+    uint32_t node = net->ranks_per_node;
+    double sum = 0.0, apart = (double)stride * plan->nranks / plan->nplaces;
+    if (node <= 1 || node >= plan->nranks || node == node_places(net, plan))
+        return across;
+    for (uint32_t d = 1; d < radix; d++)
+        sum += d * apart < node ? d * apart / node : 1.0;
+    return sum < across ? sum : across;
+}
+
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes) {
     uint32_t stride = stride_of(plan, stage), radix = plan->radix[stage];
     uint32_t room = node_places(net, plan), messages = count_most_peers(plan, stride, radix);
     uint32_t inside = stride < room ? smaller(radix, room / stride) - 1 : 0;
     uint32_t across = radix - 1 - inside, far = across > 0 ? messages - inside : 0;
-    double left = across * bytes;
-    double busy_s = messages * net->message_s;
-    busy_s = larger(busy_s, inside * bytes * net->near_s_per_byte);
-    busy_s = larger(busy_s, left * net->far_s_per_byte);
-    busy_s = larger(busy_s, net->ranks_per_node * left * net->cable_s_per_byte);
-    busy_s += (radix - 1) * bytes * net->copy_s_per_byte;
+    double left = leaving(net, plan, stride, radix, across) * bytes, near = (radix - 1) * bytes;
+    double pieces = pieces_of(bytes);
+    near -= left;
+    double half_s = messages * pieces * net->message_s;
+    half_s += (radix - 1) * bytes * net->copy_s_per_byte;
+    half_s *= 0.5;
+    double wire_s = larger(near * net->near_s_per_byte, left * net->far_s_per_byte);
+    wire_s = larger(wire_s, net->ranks_per_node * left * net->cable_s_per_byte);
+    double hop_s = bytes / pieces * (across > 0 ? net->far_s_per_byte : net->near_s_per_byte);
+    double seconds = pipeline_s(across > 0 ? net->far_s : net->near_s, half_s,
+                                half_s / (messages * pieces), wire_s, hop_s);
     if (far > INCAST_FREE)
-        busy_s += (far - INCAST_FREE) * net->incast_s;
-    return (across > 0 ? net->far_s : net->near_s) + busy_s;
+        seconds += (far - INCAST_FREE) * net->incast_s;
+    return seconds;
 }
 
 /* Ranks whose bytes are in one message of a gather, on average. A rank plays nplaces / nranks
@@ -242,14 +278,22 @@ static void consider(choice *best, tam_plan plan) {
     }
 }
 
+void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
+                         tam_plan out[TAM_PLAN_CANDIDATES]) {
+    *out++ = tam_plan_linear(nranks);
+    *out++ = two_levels(nranks, ranks_per_node);
+    for (uint32_t radix = 2; radix <= WIDEST; radix *= 2)
+        *out++ = tam_plan_make(nranks, ranks_per_node, radix);
+}
+
 tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c) {
     uint32_t nranks = c->nranks, node = net->ranks_per_node;
     tam_plan usual = tam_plan_usual(nranks, node);
     choice best = {net, c, usual, ENDLESS_S};
-    consider(&best, tam_plan_linear(nranks));
-    consider(&best, two_levels(nranks, node));
-    for (uint32_t radix = 2; radix <= WIDEST; radix *= 2)
-        consider(&best, tam_plan_make(nranks, node, radix));
+    tam_plan candidates[TAM_PLAN_CANDIDATES];
+    tam_plan_candidates(nranks, node, candidates);
+    for (uint32_t i = 0; i < TAM_PLAN_CANDIDATES; i++)
+        consider(&best, candidates[i]);
     return best.seconds > 0.0 ? best.plan : usual;
 }
 

@@ -26,7 +26,9 @@
 
 enum {
     TAM_PLAN_RANKS_MAX = 65536,
-    TAM_PLAN_STAGES = 16 /* of radix 2 for so many ranks */
+    TAM_PLAN_STAGES = 16, /* of radix 2 for so many ranks */
+    TAM_PLAN_CANDIDATES = 7,
+    TAM_PLAN_PIECE = 1 << 18 /* bytes; longer messages are sent in pieces */
 };
 
 typedef struct tam_plan {
@@ -83,11 +85,14 @@ typedef struct tam_net {
                         once: TCP loses packets then */
 } tam_net;
 
-/** Seconds of one stage, in which each place sends radix - 1 messages of so many bytes: latency,
- * then the longest of what processor, rank and cable do at once, then copies. message_s and
- * incast_s count the peers of the busiest rank, for the others wait for it: radix - 1 where nranks
- * is a power of two. Nodes that are no power of two, or do not divide nranks, count as nodes of the
- * largest power of two that divides both numbers; cables as the nodes are. */
+/** Seconds of one stage, in which each place sends radix - 1 messages of so many bytes. A message
+ * costs its sender and its receiver half of message_s and of the copies. One after the other they
+ * pass the sender, its wire or the cable, and the receiver, as in a pipeline: the stage ends when
+ * the last has passed, but no processor can do less than all its sends, then, from the first
+ * arrival on, all its receives. message_s and incast_s count the peers of the busiest rank, for the
+ * others wait for it: radix - 1 where nranks is a power of two. Where nodes are no power of two, or
+ * do not divide nranks, a stage is near only inside the largest power of two that divides both
+ * numbers; bytes that cross are those of the average rank. */
 double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage, double bytes);
 
 /** An all-gather of so many bytes from each rank: in all stages together the average rank receives
@@ -105,11 +110,14 @@ typedef struct tam_plan_case {
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c);
 
-/** The plan that takes the least time: by +, *, / and comparisons alone on numbers that all ranks
- * share, so that all choose alike. Candidates: linear, two levels, and radices 2 to 32 inside nodes
- * and across. Where two take the same time, the one with fewer stages; then the first in the order
- * of this list. tam_plan_usual where no time, or not even the least, is a finite number above 0:
- * nothing is exchanged, or the numbers are of no network. */
+/** Linear, two levels, and radices 2 to 32 inside nodes and across. */
+void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
+                         tam_plan out[TAM_PLAN_CANDIDATES]);
+
+/** The candidate that takes the least time: by +, *, / and comparisons alone on numbers that all
+ * ranks share, so that all choose alike. Where two take the same time, the one with fewer stages;
+ * then the first in the order of that list. tam_plan_usual where no time, or not even the least, is
+ * a finite number above 0: nothing is exchanged, or the numbers are of no network. */
 tam_plan tam_plan_choose(const tam_net *net, const tam_plan_case *c);
 
 /** Where nothing is known of the network: linear up to 8 ranks, else radix 8. */

@@ -15,9 +15,11 @@ done
 
 # A number, and the share of entries, of each.
 declare -A number=([tamis_train]=lr [tamis_perf]=beta1 [tamis_choice]=seconds [tamis_gate]=late-ms
-    [tamis_energy]=seconds [tamis_replay]=hours [tamis_schemes]=steps [tamis_overlap]=lr)
+    [tamis_energy]=seconds [tamis_replay]=hours [tamis_schemes]=steps [tamis_overlap]=lr
+    [tamis_scale]=jitter)
 declare -A density=([tamis_train]=density [tamis_perf]=density [tamis_choice]=density
-    [tamis_gate]=density [tamis_replay]=density-max [tamis_schemes]=density [tamis_overlap]=density)
+    [tamis_gate]=density [tamis_replay]=density-max [tamis_schemes]=density [tamis_overlap]=density
+    [tamis_scale]=density)
 
 for program in "$@"; do
     name=$(basename "$program")
@@ -44,7 +46,7 @@ for program in "$@"; do
         expect 2 "^$name: --set density: the program sets this option itself" "$program" --set density=1
         ;;
     esac
-    [ $name != tamis_replay ] || continue # which has no ranks
+    case $name in tamis_replay | tamis_scale) continue ;; esac # which have no ranks
 
     # Under each of these P processes would be P runs of one rank.
     case $name in

@@ -48,7 +48,7 @@ includes=$(grep -E '^[^:]*:[0-9]+:[ \t]*#[ \t]*include' <<<"$all")
 
 # Quoted includes: relative to the top folder, and only of these folders.
 may_include() { # folder, pattern of what it may include
-    grep "^$1" <<<"$includes" | grep '"' | grep -vE "include[ \t]*\"$2" |
+    grep -P "^$1" <<<"$includes" | grep '"' | grep -vE "include[ \t]*\"$2" |
         refuse "$1 may include only \"$2"
 }
 may_include include/ '$'
@@ -69,7 +69,8 @@ may_include collectives/local/ '(lib|collectives/(transport|reducer|local))/'
 may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
 may_include collectives/energy/ '(lib|collectives/(transport|energy))/'
 may_include python/src/ '([^/"]+"|lib/base/base\.h)'
-may_include bench/ '(bench/|[^/"]+")'
+may_include 'bench/(?!scale/)' '(bench/|[^/"]+")'
+may_include bench/scale/ '(bench|lib|collectives)/'
 may_include examples/ '[^/"]+"'
 
 # Vendors' headers: where each may be known.
@@ -88,7 +89,8 @@ known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
     'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|python/src/nccl_module\.c|bench/|examples/|tests/'
 known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
 known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
-known_in 'lib/|<(lib|kernels|collectives)/' '(lib|kernels|collectives|tests)/|python/src/(mpi_|nccl_)?module\.c'
+known_in 'lib/|<(lib|kernels|collectives)/' \
+    '(lib|kernels|collectives|tests|bench/scale)/|python/src/(mpi_|nccl_)?module\.c'
 
 # Calls that end the process or write to stdout. A member may have such a name, a function may not.
 calls='(printf|puts|putchar|vprintf|exit|_exit|_Exit|quick_exit|abort|raise|assert)'

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The state machines of all ranks: what they would send, and how long it takes on the simulated
+ * wire. They are empty: messages have their sizes, but only heads hold anything.
+ */
+#include "bench/scale/scale.h"
+
+#include "collectives/coll/coll.h"
+#include "collectives/exchange/slot.h"
+#include "collectives/transport/comm.h"
+#include "collectives/transport/simulated.h"
+
+#include <stdlib.h>
+
+/* What collectives work on: only its address is looked at. */
+static float nowhere[1];
+
+/* -- counted ---------------------------------------------------------------------------------- */
+
+typedef struct tally {
+    uint64_t messages, bytes, far_bytes;
+    uint32_t peers;
+} tally;
+
+static bool is_far(const tam_net *net, uint32_t a, uint32_t b) {
+    uint32_t g = net->ranks_per_node ? net->ranks_per_node : 1;
+    return a / g != b / g;
+}
+
+/* Ask a collective that has begun for all its messages, step by step. */
+static void count_messages(tam_coll *coll, const scale_case *c, tally *t) {
+    for (; coll->step < coll->nsteps; coll->step++) {
+        tam_coll_meet(coll);
+        for (; tam_turn_settle(coll, &coll->sent); coll->sent.nth++) {
+            size_t bytes = sizeof(tam_envelope) + tam_turn_bytes(coll, &coll->sent);
+            t->messages++;
+            t->bytes += bytes;
+            if (is_far(&c->net, coll->rank, tam_turn_peer(coll, &coll->sent)->rank))
+                t->far_bytes += bytes;
+        }
+        t->peers += coll->kind == TAM_PHASE_GATHER ? coll->npeers : 0;
+    }
+}
+
+static tamis_status count_rank(const scale_case *c, const tam_plan *plan, uint32_t rank, tally *t) {
+    tam_coll coll;
+    tamis_status status = tam_coll_open_empty(&coll, NULL, NULL, rank, plan, TAM_COLL_CHUNK);
+    if (status == TAMIS_OK) {
+        tam_coll_begin_gather(&coll, NULL, c->slot_bytes, nowhere);
+        count_messages(&coll, c, t);
+        tam_coll_begin_sum(&coll, nowhere, c->picks, NULL);
+        count_messages(&coll, c, t);
+    }
+    tam_coll_close(&coll, false);
+    return status;
+}
+
+static uint64_t more(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+tamis_status scale_count(const scale_case *c, const tam_plan *plan, scale_counts *out) {
+    uint64_t node_bytes = 0, node = UINT64_MAX;
+    *out = (scale_counts){0};
+    for (uint32_t rank = 0; rank < c->nranks; rank++) {
+        tally t = {0};
+        TAM_TRY(count_rank(c, plan, rank, &t));
+        uint32_t g = c->net.ranks_per_node ? c->net.ranks_per_node : 1;
+        node_bytes = (rank / g == node ? node_bytes : 0) + t.far_bytes;
+        node = rank / g;
+        out->messages = more(out->messages, t.messages);
+        out->bytes = more(out->bytes, t.bytes);
+        out->node_bytes = more(out->node_bytes, node_bytes);
+        out->peers = t.peers > out->peers ? t.peers : out->peers;
+    }
+    return TAMIS_OK;
+}
+
+tamis_status scale_count_rank(const scale_case *c, const tam_plan *plan, uint32_t rank,
+                              uint64_t *bytes) {
+    tally t = {0};
+    TAM_TRY(count_rank(c, plan, rank, &t));
+    *bytes = t.bytes;
+    return TAMIS_OK;
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+/* Grows: slices before each place and peers (coll.h), records of agreements (comm.h), heads of the
+ * slots. Fixed: buffers of messages, own and all indices, decoded lists, union and its values. */
+scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double index_bytes,
+                             uint64_t groups) {
+    uint64_t p = c->nranks, head = tam_head_bytes((size_t)groups), payload = c->slot_bytes - head;
+    uint64_t each = (c->picks + p - 1) / p;
+    scale_memory m = {0};
+    m.grows = 4 * ((uint64_t)plan->nplaces + 1) + p * sizeof(tam_peer);
+    m.grows += p * TAM_RECORD_BYTES + p * head;
+    m.fixed = sizeof(tam_coll) + TAM_COLL_BUFFERS * (uint64_t)(TAM_COLL_HEAD + TAM_COLL_CHUNK);
+    m.fixed += head + payload + p * payload;
+    m.fixed += index_bytes == 4.0 ? 0 : (p + 1) * each * sizeof(uint32_t);
+    m.fixed += 8 * c->picks;
+    return m;
+}
+
+/* -- simulated -------------------------------------------------------------------------------- */
+
+typedef struct job {
+    const scale_case *c;
+    uint32_t nopened;
+    tam_coll *colls;
+    bool *sums;
+    tam_sim *sim;
+} job;
+
+/* The sum follows as soon as the rank has all slots. */
+static tamis_status advance(void *context, uint32_t rank, bool *done) {
+    job *j = context;
+    bool moved;
+    TAM_TRY(tam_coll_advance(&j->colls[rank], &moved, done));
+    if (!*done || j->sums[rank])
+        return TAMIS_OK;
+    j->sums[rank] = true;
+    tam_coll_begin_sum(&j->colls[rank], nowhere, j->c->picks, NULL);
+    return tam_coll_advance(&j->colls[rank], &moved, done);
+}
+
+static void close_job(job *j) {
+    for (uint32_t r = 0; r < j->nopened; r++)
+        tam_coll_close(&j->colls[r], false);
+    if (j->sim)
+        tam_sim_close(j->sim);
+    free(j->colls);
+    free(j->sums);
+}
+
+static tamis_status open_job(job *j, const tam_plan *plan, const scale_weather *w) {
+    const scale_case *c = j->c;
+    const tam_sim_config config = {.nranks = c->nranks,
+                                   .net = c->net,
+                                   .held = sizeof(tam_envelope),
+                                   .jitter = w->jitter,
+                                   .loss = w->loss,
+                                   .resend_s = w->resend_s,
+                                   .seed = w->seed};
+    j->colls = calloc(c->nranks, sizeof *j->colls);
+    j->sums = calloc(c->nranks, sizeof *j->sums);
+    if (!j->colls || !j->sums)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %u simulated ranks", c->nranks);
+    TAM_TRY(tam_sim_open(&config, &j->sim));
+    for (uint32_t r = 0; r < c->nranks; r++) {
+        tam_coll *coll = &j->colls[r];
+        j->nopened = r + 1;
+        TAM_TRY(tam_coll_open_empty(coll, &tam_sim_wire, tam_sim_end(j->sim, r), r, plan,
+                                    TAM_COLL_CHUNK));
+        tam_coll_begin_gather(coll, NULL, c->slot_bytes, nowhere);
+    }
+    return TAMIS_OK;
+}
+
+tamis_status scale_simulate(const scale_case *c, const tam_plan *plan, const scale_weather *w,
+                            double *seconds) {
+    job j = {.c = c};
+    tamis_status status = open_job(&j, plan, w);
+    if (status == TAMIS_OK)
+        status = tam_sim_run(j.sim, advance, &j, seconds);
+    close_job(&j);
+    return status;
+}
