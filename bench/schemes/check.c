@@ -4,7 +4,8 @@
  * left_r = acc_r - residual of rank r after it:
  *
  *     left_r[i] is 0 or acc_r[i]
- *     result[i] = (sum over ranks, in their order, of left_r[i]) / P: zero where nothing left
+ *     result[i] = (sum over ranks of left_r[i]) / P, added by a binary tree over ranks
+ *                 (docs/exchange.md, Order of sums): zero where nothing left
  *     indices ascend; their values are those of the dense result, which is zero elsewhere
  *     exact counts: k entries
  *
@@ -41,20 +42,39 @@ static void close_views(scheme_check *check, view *all) {
     free(all);
 }
 
+/* The sum over so many places, a power of two, of which ranks below `own` have one and the others
+ * two. */
+static float add_places(const float *left, uint32_t own, uint32_t first, uint32_t places) {
+    if (places == 1)
+        return left[first < own ? first : (first + own) / 2];
+    if (places == 2 && first >= own)
+        return left[(first + own) / 2];
+    return add_places(left, own, first, places / 2) +
+           add_places(left, own, first + places / 2, places / 2);
+}
+
+static float add_ranks(const float *left, uint32_t ranks) {
+    uint32_t places = 1;
+    while (places < ranks)
+        places *= 2;
+    return add_places(left, 2 * ranks - places, 0, places);
+}
+
 /* Wrong entries in this rank's share. */
 static double wrong_values(const scheme_check *check, const view *all, const float *result) {
     uint32_t ranks = check->group->nranks, rank = check->group->rank;
     size_t n = check->c->source->n, end = n * (rank + 1) / ranks;
+    float *left = bench_alloc(ranks, sizeof *left);
     double wrong = 0;
     for (size_t i = n * rank / ranks; i < end; i++) {
-        float sum = 0.0f;
         for (uint32_t r = 0; r < ranks; r++) {
             float held = all[r].residual ? all[r].residual[i] : 0.0f;
             wrong += held != 0.0f && held != all[r].acc[i];
-            sum += all[r].acc[i] - held;
+            left[r] = all[r].acc[i] - held;
         }
-        wrong += result[i] != sum / (float)ranks;
+        wrong += result[i] != add_ranks(left, ranks) / (float)ranks;
     }
+    free(left);
     return wrong;
 }
 

@@ -6,10 +6,10 @@
  *     stage 1   4 tells 0, 2 and 6 that 5 is missing; 1, 3 and 7 wait for 5 themselves
  *
  * Whoever is told gives up and tells those of all steps: also of the steps before, for they may
- * have all that they need, and wait for this rank in the next collective. So in as many hops as there
- * are steps all ranks have given up, and name the same rank: of two names the one holds that was
- * found in the earlier step. Farewells have tickets of their own, as the messages before may be to
- * ranks that will not take them.
+ * have all that they need, and wait for this rank in the next collective. So in as many hops as
+ * there are steps all ranks have given up, and name the same rank: of two names the one holds that
+ * was found in the earlier step. Farewells have tickets of their own, as the messages before may be
+ * to ranks that will not take them.
  */
 #include "collectives/coll/coll.h"
 
