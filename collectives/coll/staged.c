@@ -118,9 +118,12 @@ void tam_staged_abort(void *arg) {
 
 void tam_staged_close(void *arg, int clean) {
     tam_staged *s = arg;
+    bool lingers = !clean && s->coll.wire->lingers;
+    if (!lingers)
+        tam_coll_cancel(&s->coll);
     s->coll.wire->close(s->self, clean);
-    tam_coll_close(&s->coll, !clean);
-    if (clean) /* the wire may still send the farewell that lies in it */
+    tam_coll_close(&s->coll, lingers);
+    if (!lingers) /* else the wire may still send the farewell that lies in it */
         tam_free(s);
 }
 

@@ -118,7 +118,6 @@ static const tam_wire wire = {
 
 static const tam_transport staged = {
     .name = "callback",
-    .capabilities = TAM_CAP_LINGERS,
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,

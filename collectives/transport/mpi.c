@@ -97,6 +97,7 @@ static void close_mpi(void *arg, int clean) {
 
 const tam_wire tam_mpi_wire = {
     .name = "mpi",
+    .lingers = true,
     .post = post_mpi,
     .test = test_mpi,
     .cancel = cancel_mpi,

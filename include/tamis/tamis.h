@@ -223,7 +223,7 @@ typedef struct tamis_message {
     uint32_t ticket;     /* below TAMIS_TICKETS; no two messages in flight have the same */
     uint32_t peer, lane; /* lane: 0 or 1 */
     int sends;
-    void *memory; /* stays until the message is complete, and for ever after a failure */
+    void *memory; /* stays until the message is complete or withdrawn */
     size_t bytes; /* of a receive: the most that may come */
 } tamis_message;
 
@@ -239,8 +239,8 @@ typedef struct tamis_message {
  * `post`, `test` and `cancel`, all or none, come in place of it, and return at once. Sends match
  * receives of the same two ranks and lane in the order in which both were posted. `test` lists
  * messages that became complete since the last call: their tickets, and the bytes that came.
- * `cancel` withdraws a message if it can. Statuses as above. The library waits, by its deadline,
- * and more than 8 ranks exchange in stages.
+ * `cancel` withdraws a message, whose memory is not used any more when it returns. Statuses as
+ * above. The library waits, by its deadline, and more than 8 ranks exchange in stages.
  */
 typedef struct tamis_callbacks {
     size_t size;

@@ -18,8 +18,8 @@
 
 enum { TAM_WIRE_TICKETS = 80, TAM_WIRE_LANES = 2 };
 
-/** A message to send or to receive. Its memory must stay until it is complete or, where a wire
- * lingers (TAM_CAP_LINGERS), for ever after a failure. */
+/** A message to send or to receive. Its memory must stay until it is complete or was withdrawn or,
+ * where a wire lingers, for ever after a failure. */
 typedef struct tam_message {
     uint32_t peer, lane;
     bool sends;
@@ -34,6 +34,7 @@ typedef struct tam_done {
 
 typedef struct tam_wire {
     const char *name;
+    bool lingers; /* it may use the memory of messages that were withdrawn (TAM_CAP_LINGERS) */
 
     tamis_status (*post)(void *self, uint32_t ticket, const tam_message *message);
 
