@@ -92,8 +92,10 @@ static void stages_give_the_bits_of_shared_memory(void **state) {
     scheme_case scheme;
     (void)state;
     for (size_t p = 0; p < sizeof sizes / sizeof sizes[0]; p++) {
-        for (size_t s = 0; scheme_preset(s, &scheme); s++)
-            compare_with_local(scheme.name, TAMIS_WIRE_AUTO, sizes[p]);
+        for (size_t s = 0; scheme_preset(s, &scheme); s++) {
+            if (test_drawn(7))
+                compare_with_local(scheme.name, TAMIS_WIRE_AUTO, sizes[p]);
+        }
         compare_with_local("tamis", TAMIS_WIRE_FP4, sizes[p]);
         compare_with_local("tamis", TAMIS_WIRE_BFLOAT16, sizes[p]);
     }
