@@ -44,16 +44,15 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
 
 static tam_coll coll_of(const tam_wire *wire, void *self, uint32_t rank, const tam_plan *plan,
                         size_t chunk) {
-    uint32_t place = tam_plan_place(plan, rank), alone = 2 * plan->nranks - plan->nplaces;
     uint32_t streams = plan->nplaces == plan->nranks ? 1 : 2; /* of a message, each way, at most */
-    return (tam_coll){.wire = wire,
-                      .self = self,
-                      .rank = rank,
-                      .plan = *plan,
-                      .place = {place, place + 1},
-                      .nplaces = place < alone ? 1 : 2,
-                      .chunk = chunk / streams,
-                      .room = TAM_COLL_HEAD + chunk};
+    tam_coll coll = {.wire = wire,
+                     .self = self,
+                     .rank = rank,
+                     .plan = *plan,
+                     .chunk = chunk / streams,
+                     .room = TAM_COLL_HEAD + chunk};
+    coll.nplaces = tam_plan_played(plan, rank, coll.place);
+    return coll;
 }
 
 tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,

@@ -110,8 +110,8 @@ typedef struct tam_coll {
     uint64_t number, call;
     tam_phase kind; /* GATHER, SCATTER: a sum, RUNS */
     const tam_tag *tag;
-    uint64_t note,
-        heard; /* of the tags of all ranks whose parts were added before this step, in it */
+    uint64_t note;  /* of the tags of all ranks whose parts were added before this step, */
+    uint64_t heard; /* and in it */
     const unsigned char *send;
     unsigned char *recv;
     size_t bytes; /* that each rank gives, all-gather; floats that are summed */
@@ -189,8 +189,9 @@ void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, siz
 size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length);
 tamis_status tam_coll_weigh(tam_coll *coll);
 
-/** sum.c: add to the sums for this rank's place number `which` what came from the place at `digit`;
- * `last`: no more comes for this chunk. The buffer is held while its values are in the counter. */
+/** sum.c: add to the sums for this rank's place number `which` what came from the place at `digit`,
+ * in the order of digits. The buffer is held while its values are in the counter. add_up: no more
+ * comes for this chunk. */
 void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
                   float *values);
 void tam_coll_add_up(tam_coll *coll, uint32_t which, uint32_t chunk);

@@ -27,12 +27,6 @@ static bool adds(const tam_coll *coll, uint32_t place) {
     return coll->stage > 0 || tam_plan_seated(&coll->plan, place);
 }
 
-static uint32_t places_of(const tam_plan *plan, uint32_t rank, uint32_t places[2]) {
-    places[0] = tam_plan_place(plan, rank);
-    places[1] = places[0] + 1;
-    return places[0] < 2 * plan->nranks - plan->nplaces ? 1 : 2;
-}
-
 /* Streams from `theirs` places to `mine`, or the other way round. A part of a sum is named after
  * the place that sums it, and what was gathered after the place that has it. */
 static uint32_t list_streams(const tam_coll *coll, const uint32_t *from, uint32_t nfrom,
@@ -52,7 +46,7 @@ static uint32_t list_streams(const tam_coll *coll, const uint32_t *from, uint32_
 }
 
 static void add_peer(tam_coll *coll, uint32_t rank, uint32_t digit) {
-    uint32_t theirs[2], ntheirs = places_of(&coll->plan, rank, theirs);
+    uint32_t theirs[2], ntheirs = tam_plan_played(&coll->plan, rank, theirs);
     tam_peer *p = &coll->peers[coll->npeers++];
     *p = (tam_peer){.rank = rank, .digit = digit};
     p->nout = list_streams(coll, coll->place, coll->nplaces, theirs, ntheirs, true, p->out);

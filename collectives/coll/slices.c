@@ -18,18 +18,14 @@ static uint32_t reverse(uint32_t place, uint32_t nplaces) {
     return out;
 }
 
-/* Ranks below this number have one place. */
-static uint32_t alone(const tam_plan *plan) {
-    return 2 * plan->nranks - plan->nplaces;
-}
-
 tamis_status tam_coll_weigh(tam_coll *coll) {
     uint32_t places = coll->plan.nplaces;
     coll->weights = tam_alloc_array((size_t)places + 1, sizeof coll->weights[0]);
     if (!coll->weights)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the slices of %u ranks", coll->plan.nranks);
     for (uint32_t s = 0; s < places; s++)
-        coll->weights[s + 1] = coll->weights[s] + (reverse(s, places) < alone(&coll->plan) ? 2 : 1);
+        coll->weights[s + 1] =
+            coll->weights[s] + (reverse(s, places) < tam_plan_own(&coll->plan) ? 2 : 1);
     return TAMIS_OK;
 }
 

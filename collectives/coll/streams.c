@@ -8,7 +8,7 @@
 
 /* Ranks at places equal to this one. At odd places those of the lowest numbers only. */
 static uint32_t seated(const tam_coll *coll, uint32_t place) {
-    uint32_t modulus = coll->stride * coll->radix, own = 2 * coll->plan.nranks - coll->plan.nplaces;
+    uint32_t modulus = coll->stride * coll->radix, own = tam_plan_own(&coll->plan);
     uint32_t first = place % modulus;
     if (first % 2 == 0)
         return coll->plan.nplaces / modulus;

@@ -48,20 +48,23 @@ static void push(tam_coll *coll, tam_counter *c, uint32_t level, int32_t buffer,
         merge_top(coll, c, count);
 }
 
+static uint32_t own_digit(const tam_coll *coll) {
+    return coll->place[0] / coll->stride % coll->radix;
+}
+
 /* A rank that sits alone on two places enters one level higher. */
 static uint32_t level_of(const tam_coll *coll, uint32_t digit) {
     uint32_t span = coll->stride * coll->radix;
     uint32_t place = coll->place[0] / span * span + digit;
-    return coll->stage == 0 && place >= 2 * coll->plan.nranks - coll->plan.nplaces;
+    return coll->stage == 0 && place >= tam_plan_own(&coll->plan);
 }
 
 static void push_own(tam_coll *coll, uint32_t which, uint32_t chunk) {
     tam_counter *c = &coll->counters[which];
     size_t count;
     float *own = vector_of(coll, which, chunk, &count);
-    uint32_t digit = coll->place[0] / coll->stride % coll->radix;
     c->own_added = true;
-    push(coll, c, level_of(coll, digit), -1, own, count);
+    push(coll, c, level_of(coll, own_digit(coll)), -1, own, count);
 }
 
 void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk, int32_t buffer,
@@ -69,7 +72,7 @@ void tam_coll_add(tam_coll *coll, uint32_t which, uint32_t digit, uint32_t chunk
     tam_counter *c = &coll->counters[which];
     size_t count;
     vector_of(coll, which, chunk, &count);
-    if (!c->own_added && digit > coll->place[0] / coll->stride % coll->radix)
+    if (!c->own_added && digit > own_digit(coll))
         push_own(coll, which, chunk);
     coll->holders[buffer]++;
     push(coll, c, level_of(coll, digit), buffer, values, count);

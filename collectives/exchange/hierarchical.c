@@ -264,8 +264,7 @@ static tamis_status share(hierarchical *h, tam_link *link) {
     TAM_TRY(tam_slots_exchange(&h->slots, link));
     TAM_TRY(tam_merge_exclusive(&h->slots, &v->slice->division.grid, h->owners, h->lists,
                                 h->indices, &count));
-    TAM_TRY(tam_merge_sum_pairs(&h->slots, h->indices, count, h->lists, h->cursors, h->came,
-                                h->values));
+    TAM_TRY(tam_merge_sum_pairs(&h->slots, h->indices, count, h->cursors, h->came, h->values));
     out->result = (tam_entries){h->indices, h->values, count};
     add_up_columns(h);
     return TAMIS_OK;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/merge.h"
 
-#include "lib/base/tree.h"
-
 static tamis_status refuse(const tam_slots *slots, uint32_t r, uint32_t index) {
     return tam_fail(
         TAMIS_E_PROTOCOL,
@@ -104,36 +102,15 @@ tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *list
 
 enum { SUMS = 128 }; /* made at a time, few enough to stay in cache */
 
-/* Add the values of one list for some of the indices, which begin where the cursor is. */
-static bool add_list(const tam_addends *from, uint32_t r, const uint32_t *indices, size_t count,
-                     tam_tree_sum *sums) {
-    const tam_list *list = &from->lists[r];
-    uint32_t place = tam_tree_place(r, tam_tree_own(from->nranks));
-    float *came = from->came + (size_t)r * TAM_MERGE_BLOCK;
-    size_t j = from->cursors[r];
-    for (size_t i = 0; j < list->count && list->indices[j] <= indices[count - 1]; i++, j++) {
-        size_t rest = list->count - j;
-        if (j % TAM_MERGE_BLOCK == 0 &&
-            !from->take(from->self, r, j, rest < TAM_MERGE_BLOCK ? rest : TAM_MERGE_BLOCK, came))
-            return false;
-        while (indices[i] != list->indices[j])
-            i++;
-        tam_tree_add(&sums[i], place, came[j % TAM_MERGE_BLOCK]);
-    }
-    from->cursors[r] = j;
-    return true;
-}
-
-uint32_t tam_merge_add_up(const tam_addends *from, const uint32_t *indices, size_t count,
-                          float *values) {
+uint32_t tam_merge_add_up(tam_add_list add, void *self, uint32_t nranks, const uint32_t *indices,
+                          size_t count, float *values) {
     tam_tree_sum sums[SUMS];
     for (size_t i = 0; i < SUMS; i++)
         sums[i].count = sums[i].place = 0;
-    memset(from->cursors, 0, from->nranks * sizeof from->cursors[0]);
     for (size_t at = 0; at < count; at += SUMS) {
         size_t length = count - at < SUMS ? count - at : SUMS;
-        for (uint32_t r = 0; r < from->nranks; r++) {
-            if (!add_list(from, r, indices + at, length, sums))
+        for (uint32_t r = 0; r < nranks; r++) {
+            if (!add(self, r, indices + at, length, sums))
                 return r + 1;
         }
         for (size_t i = 0; i < length; i++)
@@ -142,18 +119,42 @@ uint32_t tam_merge_add_up(const tam_addends *from, const uint32_t *indices, size
     return 0;
 }
 
-static bool take_slot(const void *self, uint32_t r, size_t at, size_t count, float *out) {
-    const tam_slots *slots = self;
+/* Values of slots, decoded block by block. */
+typedef struct slot_values {
+    const tam_slots *slots;
+    size_t *cursors;
+    float *came;
+} slot_values;
+
+static bool decode_block(const tam_slots *slots, uint32_t r, size_t at, size_t rest, float *out) {
     const unsigned char *values = tam_slot_values_of(slots, r);
+    size_t count = rest < TAM_MERGE_BLOCK ? rest : TAM_MERGE_BLOCK;
     return tam_wire_decode(slots->wire, values + tam_wire_bytes(slots->wire, at), count, out);
 }
 
+static bool add_slot(void *self, uint32_t r, const uint32_t *indices, size_t count,
+                     tam_tree_sum *sums) {
+    const slot_values *from = self;
+    const tam_list list = list_of(from->slots, r);
+    uint32_t place = tam_tree_place(r, tam_tree_own(from->slots->nranks));
+    float *came = from->came + (size_t)r * TAM_MERGE_BLOCK;
+    size_t j = from->cursors[r];
+    for (size_t i = 0; j < list.count && list.indices[j] <= indices[count - 1]; i++, j++) {
+        if (j % TAM_MERGE_BLOCK == 0 && !decode_block(from->slots, r, j, list.count - j, came))
+            return false;
+        while (indices[i] != list.indices[j])
+            i++;
+        tam_tree_add(&sums[i], place, came[j % TAM_MERGE_BLOCK]);
+    }
+    from->cursors[r] = j;
+    return true;
+}
+
 tamis_status tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
-                                 tam_list *lists, size_t *cursors, float *came, float *values) {
-    for (uint32_t r = 0; r < slots->nranks; r++)
-        lists[r] = (tam_list){tam_slot_indices_of(slots, r), tam_slot_head_of(slots, r)->count};
-    const tam_addends from = {lists, slots->nranks, take_slot, slots, cursors, came};
-    uint32_t refused = tam_merge_add_up(&from, indices, count, values);
+                                 size_t *cursors, float *came, float *values) {
+    slot_values from = {slots, cursors, came};
+    memset(cursors, 0, slots->nranks * sizeof cursors[0]);
+    uint32_t refused = tam_merge_add_up(add_slot, &from, slots->nranks, indices, count, values);
     if (refused == 0)
         return TAMIS_OK;
     return tam_fail(TAMIS_E_PROTOCOL,

@@ -7,6 +7,7 @@
 
 #include "collectives/exchange/slot.h"
 #include "lib/base/device.h"
+#include "lib/base/tree.h"
 
 /** Ascending indices. */
 typedef struct tam_list {
@@ -43,30 +44,24 @@ tamis_status tam_merge_exclusive(const tam_slots *slots, const tam_grid *grid,
 tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *lists,
                               uint32_t *scratch, uint32_t *indices, size_t *count);
 
-enum { TAM_MERGE_BLOCK = TAM_WIRE_BLOCK }; /* values of a list that are taken at a time */
-
-/** Values of the lists of several ranks, to be added up. */
-typedef struct tam_addends {
-    const tam_list *lists; /* [nranks] */
-    uint32_t nranks;
-    /** Values at, at + 1, ..., at + count - 1 of the list of rank r; `at` is a multiple of
-     * TAM_MERGE_BLOCK, and count not more. @return false: they are refused */
-    bool (*take)(const void *self, uint32_t r, size_t at, size_t count, float *out);
-    const void *self;
-    size_t *cursors; /* [scratch]  [nranks] */
-    float *came;     /* [scratch]  [nranks * TAM_MERGE_BLOCK] */
-} tam_addends;
+/** Add what rank r has for some of the indices, which follow those of the call before, to their
+ * sums (tam_tree_add). @return false: its values are refused */
+typedef bool (*tam_add_list)(void *self, uint32_t r, const uint32_t *indices, size_t count,
+                             tam_tree_sum *sums);
 
 /** values[i] = sum of the values for indices[i], in the order of lib/base/tree.h, where ranks
  * without a value are skipped. @param  indices  the union of the lists
  * @return  1 + the rank whose values are refused, or 0 */
-uint32_t tam_merge_add_up(const tam_addends *from, const uint32_t *indices, size_t count,
-                          float *values);
+uint32_t tam_merge_add_up(tam_add_list add, void *self, uint32_t nranks, const uint32_t *indices,
+                          size_t count, float *values);
+
+enum { TAM_MERGE_BLOCK = TAM_WIRE_BLOCK }; /* values of a list that are decoded at a time */
 
 /** pairs: the same of the values in slots.
- * @param  lists, cursors, came  [scratch]  as in tam_addends
+ * @param  cursors  [scratch]  [nranks]
+ * @param  came     [scratch]  [nranks * TAM_MERGE_BLOCK]
  * Errors:  PROTOCOL where the values of a rank are none of their type */
 tamis_status tam_merge_sum_pairs(const tam_slots *slots, const uint32_t *indices, size_t count,
-                                 tam_list *lists, size_t *cursors, float *came, float *values);
+                                 size_t *cursors, float *came, float *values);
 
 #endif

@@ -45,8 +45,7 @@ static tamis_status run_pairs(void *self, tam_link *link) {
     if (stops)
         return TAMIS_OK;
     TAM_TRY(tam_sparse_unite(s, &count));
-    TAM_TRY(tam_merge_sum_pairs(&s->slots, s->indices, count, s->lists, s->cursors, s->came,
-                                s->values));
+    TAM_TRY(tam_merge_sum_pairs(&s->slots, s->indices, count, s->cursors, s->came, s->values));
     tam_sparse_tell(s, count, given);
     return TAMIS_OK;
 }

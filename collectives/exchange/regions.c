@@ -4,7 +4,7 @@
  */
 #include "collectives/exchange/regions.h"
 
-#include "lib/base/tree.h"
+#include "collectives/exchange/merge.h"
 #include "lib/policy/rules.h"
 
 #include <xxhash.h>
@@ -213,13 +213,18 @@ static size_t take_marks(tam_regions *g, uint32_t *indices) {
     return count;
 }
 
-enum { SUMS = 128 }; /* made at a time, few enough to stay in cache */
+typedef struct messages {
+    tam_regions *regions;
+    const tam_slots *slots;
+} messages;
 
 /* What one rank sent for some of the indices, which begin where its cursor is. */
-static void add_message(tam_regions *g, const tam_slots *slots, uint32_t r,
-                        const uint32_t *indices, size_t length, tam_tree_sum *sums) {
+static bool add_message(void *self, uint32_t r, const uint32_t *indices, size_t length,
+                        tam_tree_sum *sums) {
+    const messages *m = self;
+    tam_regions *g = m->regions;
     const tam_region_pair *pairs = message_of(g, r);
-    uint32_t count = tam_slot_words_of(slots, r)[g->rank];
+    uint32_t count = tam_slot_words_of(m->slots, r)[g->rank];
     uint32_t place = tam_tree_place(r, tam_tree_own(g->nranks));
     size_t j = g->cursors[r];
     for (size_t i = 0; j < count && pairs[j].index <= indices[length - 1]; i++, j++) {
@@ -228,22 +233,7 @@ static void add_message(tam_regions *g, const tam_slots *slots, uint32_t r,
         tam_tree_add(&sums[i], place, pairs[j].value);
     }
     g->cursors[r] = j;
-}
-
-/* In the order of lib/base/tree.h. */
-static void add_up(tam_regions *g, const tam_slots *slots, const uint32_t *indices, size_t count,
-                   float *values) {
-    tam_tree_sum sums[SUMS];
-    for (size_t i = 0; i < SUMS; i++)
-        sums[i].count = sums[i].place = 0;
-    memset(g->cursors, 0, g->nranks * sizeof g->cursors[0]);
-    for (size_t at = 0; at < count; at += SUMS) {
-        size_t length = count - at < SUMS ? count - at : SUMS;
-        for (uint32_t r = 0; r < g->nranks; r++)
-            add_message(g, slots, r, indices + at, length, sums);
-        for (size_t i = 0; i < length; i++)
-            values[at + i] = tam_tree_end(&sums[i]);
-    }
+    return true;
 }
 
 tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, tam_link *link,
@@ -257,10 +247,9 @@ tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, 
                                       &link->call));
     uint32_t refused = read_messages(g, slots, seed);
     *count = take_marks(g, indices);
-    if (!refused)
-        add_up(g, slots, indices, *count, values);
-    else
-        *count = 0;
+    *count = refused ? 0 : *count;
+    memset(g->cursors, 0, g->nranks * sizeof g->cursors[0]);
+    tam_merge_add_up(add_message, &(messages){g, slots}, g->nranks, indices, *count, values);
     return tam_regions_survive(g, seed, k, refused, link, indices, values, count);
 }
 

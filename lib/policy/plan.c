@@ -6,6 +6,8 @@
  */
 #include "lib/policy/plan.h"
 
+#include "lib/base/tree.h"
+
 #include <stdio.h>
 
 enum {
@@ -15,11 +17,6 @@ enum {
 
 #define INCAST_FREE 8.0 /* senders that a rank can hear at once */
 #define ENDLESS_S 1e300
-
-/* Ranks below it sit at the place of their own number. Even, but for one rank. */
-static uint32_t own_of(const tam_plan *plan) {
-    return 2 * plan->nranks - plan->nplaces;
-}
 
 static uint32_t smaller(uint32_t a, uint32_t b) {
     return a < b ? a : b;
@@ -38,15 +35,21 @@ uint32_t tam_plan_places(uint32_t nranks) {
 }
 
 uint32_t tam_plan_place(const tam_plan *plan, uint32_t rank) {
-    return rank < own_of(plan) ? rank : 2 * rank - own_of(plan);
+    return tam_tree_place(rank, tam_plan_own(plan));
 }
 
 uint32_t tam_plan_rank(const tam_plan *plan, uint32_t place) {
-    return place < own_of(plan) ? place : (place + own_of(plan)) / 2;
+    return place < tam_plan_own(plan) ? place : (place + tam_plan_own(plan)) / 2;
+}
+
+uint32_t tam_plan_played(const tam_plan *plan, uint32_t rank, uint32_t places[2]) {
+    places[0] = tam_plan_place(plan, rank);
+    places[1] = places[0] + 1;
+    return rank < tam_plan_own(plan) ? 1 : 2;
 }
 
 bool tam_plan_seated(const tam_plan *plan, uint32_t place) {
-    return place < own_of(plan) || place % 2 == 0;
+    return place < tam_plan_own(plan) || place % 2 == 0;
 }
 
 /* -- plans ------------------------------------------------------------------------------------ */
@@ -131,7 +134,7 @@ const char *tam_plan_text(const tam_plan *plan, char *text, size_t size) {
  * group of the first stage, and ranks ascend with places. Later a rank with two places has a second
  * peer wherever the places that it meets belong to two ranks: those below own_of. */
 static uint32_t count_peers(const tam_plan *plan, uint32_t stride, uint32_t radix, uint32_t place) {
-    uint32_t own = own_of(plan), first = place - place / stride % radix * stride;
+    uint32_t own = tam_plan_own(plan), first = place - place / stride % radix * stride;
     if (stride == 1)
         return tam_plan_rank(plan, first + radix - 1) - tam_plan_rank(plan, first);
     uint32_t pairs = place >= own && first < own ? (own - first + stride - 1) / stride : 0;
@@ -141,7 +144,7 @@ static uint32_t count_peers(const tam_plan *plan, uint32_t stride, uint32_t radi
 /* The most of any rank. In the first stage that is a rank of the first group; later one with two
  * places, as many of its peers' places below own_of as there can be. */
 static uint32_t count_most_peers(const tam_plan *plan, uint32_t stride, uint32_t radix) {
-    uint32_t below = own_of(plan) % (stride * radix);
+    uint32_t below = tam_plan_own(plan) % (stride * radix);
     if (stride == 1)
         return tam_plan_rank(plan, radix - 1);
     return radix - 1 + smaller((below + stride - 1) / stride, radix - 1);

@@ -40,9 +40,17 @@ typedef struct tam_plan {
 /** 2^ceil(log2 nranks). Here and below nranks is 1 to TAM_PLAN_RANKS_MAX. */
 uint32_t tam_plan_places(uint32_t nranks);
 
+/** Ranks below this one sit at their own number, and play no other place: tam_tree_own. */
+static inline uint32_t tam_plan_own(const tam_plan *plan) {
+    return 2 * plan->nranks - plan->nplaces;
+}
+
 /** The place where a rank sits, and the rank that plays a place. */
 uint32_t tam_plan_place(const tam_plan *plan, uint32_t rank);
 uint32_t tam_plan_rank(const tam_plan *plan, uint32_t place);
+
+/** The places that a rank plays: its own first. @return 1 or 2 */
+uint32_t tam_plan_played(const tam_plan *plan, uint32_t rank, uint32_t places[2]);
 
 /** Whether a rank sits at the place: one that is only played has nothing to add to a sum. */
 bool tam_plan_seated(const tam_plan *plan, uint32_t place);
