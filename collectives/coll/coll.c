@@ -32,6 +32,9 @@ static uint32_t most_peers(const tam_plan *plan) {
 static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
     const tam_plan *plan = &coll->plan;
     char text[64];
+    if (!tam_plan_valid(plan, plan->nranks))
+        return tam_fail(TAMIS_E_UNSUPPORTED, "no plan of %u ranks: stages are for 1 to %d",
+                        plan->nranks, TAM_PLAN_RANKS_MAX);
     if (!has_buffers(plan))
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);

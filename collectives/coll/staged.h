@@ -19,7 +19,8 @@ typedef struct tam_staged {
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
                              uint64_t deadline_ns, tam_staged **out);
 
-/* Entries of a tam_transport whose `self` is a tam_staged. */
+/* Entries of a tam_transport whose `self` is a tam_staged. An empty run is no message: a run where
+ * its receiver expects none is refused in their next call, as one of another call. */
 tamis_status tam_staged_allgather(void *arg, const void *send, size_t bytes, void *recv,
                                   tam_call *call);
 tamis_status tam_staged_sum(void *arg, float *values, size_t count, tam_call *call);

@@ -76,15 +76,17 @@ static size_t merge(const uint32_t *a, size_t na, const uint32_t *b, size_t nb, 
     return count + nb - j;
 }
 
-/* Merges each half of the lists, then the two halves. */
-size_t tam_merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out) {
+/* Merges each half of the lists, then the two halves; equal indices become one. `scratch` and `out`
+ * are as long as all lists together. @return the length of the result */
+static size_t merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch,
+                          uint32_t *out) {
     if (nlists == 1) {
         memcpy(out, lists[0].indices, lists[0].count * sizeof out[0]);
         return lists[0].count;
     }
     uint32_t half = nlists / 2;
-    size_t left = tam_merge_lists(lists, half, out, scratch);
-    size_t right = tam_merge_lists(lists + half, nlists - half, out + left, scratch + left);
+    size_t left = merge_lists(lists, half, out, scratch);
+    size_t right = merge_lists(lists + half, nlists - half, out + left, scratch + left);
     return merge(scratch, left, scratch + left, right, out);
 }
 
@@ -94,7 +96,7 @@ tamis_status tam_merge_shared(const tam_slots *slots, uint64_t n, tam_list *list
         TAM_TRY(check_ascending(slots, r, n));
         lists[r] = list_of(slots, r);
     }
-    *count = tam_merge_lists(lists, slots->nranks, scratch, indices);
+    *count = merge_lists(lists, slots->nranks, scratch, indices);
     return TAMIS_OK;
 }
 

@@ -15,10 +15,6 @@ typedef struct tam_list {
     size_t count;
 } tam_list;
 
-/** Merge lists; equal indices become one. @param scratch, out  as long as all lists together
- * @return the length of the result */
-size_t tam_merge_lists(const tam_list *lists, uint32_t nlists, uint32_t *scratch, uint32_t *out);
-
 /**
  * Exclusive ownership: interleave the lists tile by tile; each index lies in a tile of its sender.
  *

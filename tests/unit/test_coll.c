@@ -482,6 +482,23 @@ static void all_ranks_name_the_dead_one(void **state) {
     tam_hush(hushed);
 }
 
+/* No stage is too large for the buffers unnoticed, and no number of ranks either. */
+static void what_is_no_plan_is_refused(void **state) {
+    (void)state;
+    bool hushed = tam_hush(true);
+    tam_plan bad[] = {tam_plan_usual(TAM_PLAN_RANKS_MAX + 1, 1), tam_plan_make(64, 1, 8),
+                      tam_plan_linear(0)};
+    bad[1].radix[0] = 16; /* 16x8 of 64 places */
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        tam_coll coll;
+        assert_int_equal(tam_coll_open(&coll, &tam_sim_wire, NULL, 0, &bad[i], 128),
+                         TAMIS_E_UNSUPPORTED);
+        assert_non_null(strstr(tamis_last_error(), "no plan of"));
+        tam_coll_close(&coll, false);
+    }
+    tam_hush(hushed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
@@ -493,6 +510,7 @@ int main(void) {
         cmocka_unit_test(all_ranks_hear_of_a_refused_message),
         cmocka_unit_test(runs_of_other_lengths_are_refused_as_such),
         cmocka_unit_test(all_ranks_name_the_dead_one),
+        cmocka_unit_test(what_is_no_plan_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,8 +276,31 @@ static void the_busiest_rank_sends_at_most_1_75_times_as_many(void **state) {
     assert_true(worst_ratio(32767, 32767, &nranks) == 62.0 / 35.0);
 }
 
+/* Ranks of hosts, as letters; the ranks of a node that are found, and whether hosts are mixed. */
+static void nodes_are_found_where_hosts_follow_each_other(void **state) {
+    (void)state;
+    static const struct {
+        const char *hosts;
+        uint32_t each;
+        bool scattered;
+    } cases[] = {{"a", 1, false},        {"aaaa", 4, false},      {"abcd", 1, false},
+                 {"aabb", 2, false},     {"aaabbbccc", 3, false}, {"aaabb", 1, false},
+                 {"abab", 1, true},      {"aabbaa", 1, true},     {"abba", 1, true},
+                 {"aabbccdda", 1, true}, {"abbb", 1, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t hosts[16];
+        uint32_t nranks = (uint32_t)strlen(cases[i].hosts);
+        bool scattered = !cases[i].scattered;
+        for (uint32_t r = 0; r < nranks; r++)
+            hosts[r] = (uint64_t)cases[i].hosts[r];
+        assert_int_equal(tam_plan_nodes(hosts, nranks, &scattered), cases[i].each);
+        assert_int_equal(scattered, cases[i].scattered);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nodes_are_found_where_hosts_follow_each_other),
         cmocka_unit_test(places_and_ranks_are_inverse),
         cmocka_unit_test(plans_are_as_expected),
         cmocka_unit_test(radices_multiply_to_the_places),

@@ -48,14 +48,18 @@ static tamis_status open_slots(uint32_t rank, size_t capacity, uint64_t n, tam_s
     return tam_slots_open(s);
 }
 
+static tam_link link_of(const test_rank *self) {
+    tamis_comm *comm = self->comm;
+    return (tam_link){comm->transport,
+                      comm->self,
+                      self->id,
+                      RANKS,
+                      {.deadline_ns = tam_clock_ns() + comm->timeout_ns, .poison = &comm->poison}};
+}
+
 static tamis_status exchange(test_rank *self, const float given[2], uint64_t step, tam_slots *s,
                              tam_regions *g, uint32_t *indices, float *values, size_t *count) {
-    tam_link link = {
-        self->comm->transport,
-        self->comm->self,
-        self->id,
-        RANKS,
-        {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
+    tam_link link = link_of(self);
     *tam_slot_own_head(s) = (tam_head){.count = 2, .step = step};
     memcpy(tam_slot_own_indices(s), picked[self->id], sizeof picked[0]);
     memcpy(tam_slot_own_values(s), given, sizeof valued[0]);
@@ -193,16 +197,9 @@ static void run_crowd(test_rank *self) {
     size_t count = 0;
     tam_slots s;
     tam_regions g;
-    tam_link link = {
-        self->comm->transport,
-        self->comm->self,
-        self->id,
-        RANKS,
-        {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
     if (self->id == c->bad_rank)
         RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, c->bad_op, c->bit));
-    link.transport = self->comm->transport;
-    link.self = self->comm->self;
+    tam_link link = link_of(self);
     RANK_OK(self, open_slots(self->id, MANY, LONG_N, &s));
     RANK_OK(self, tam_regions_open(self->id, RANKS, LONG_N, MANY, &g));
     *tam_slot_own_head(&s) = (tam_head){.count = MANY};
@@ -324,12 +321,7 @@ static void run_more_sums_than_picks(test_rank *self) {
     float sums[5 * RANKS];
     size_t count = 5;
     tam_regions g;
-    tam_link link = {
-        self->comm->transport,
-        self->comm->self,
-        self->id,
-        RANKS,
-        {.deadline_ns = tam_clock_ns() + self->comm->timeout_ns, .poison = &self->comm->poison}};
+    tam_link link = link_of(self);
     RANK_OK(self, tam_regions_open(self->id, RANKS, 20 * RANKS, CAPACITY, &g));
     for (uint32_t i = 0; i < count; i++) {
         indices[i] = 20 * self->id + i;
