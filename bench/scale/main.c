@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * tamis_scale: what a step costs at P ranks, for many P, without a cluster. With --verify it runs
- * steps over MPI and compares.
+ * steps over MPI and compares; with --passes it times one rank's own work.
  */
 #include "bench/common/report.h"
 #include "bench/common/start.h"
+#include "bench/scale/passes.h"
 #include "bench/scale/table.h"
 #include "bench/scale/verify.h"
 
@@ -80,9 +81,11 @@ static int print_table(const scale_settings *s) {
 int main(int argc, char **argv) {
     static scale_settings settings;
     scale_settings_read(argc, argv, &settings);
-    int status = settings.verify
-                     ? bench_launch(BENCH_MPI, TAMIS_DEVICE_CPU, (uint32_t)settings.mpi_ranks,
-                                    scale_verify, &settings)
-                     : print_table(&settings);
+    int status;
+    if (settings.verify)
+        status = bench_launch(BENCH_MPI, TAMIS_DEVICE_CPU, (uint32_t)settings.mpi_ranks,
+                              scale_verify, &settings);
+    else
+        status = settings.passes ? scale_passes(&settings) : print_table(&settings);
     return bench_report_close(settings.report, status);
 }

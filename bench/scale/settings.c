@@ -10,7 +10,7 @@
 static const char *const purpose =
     "What a step of the sparse exchange costs as ranks become more: counted from the library's\n"
     "state machines, by its formula, and run on a simulated wire; beside the best dense\n"
-    "all-reduce by formula. Nothing here is measured, except with --verify under mpirun.\n\n"
+    "all-reduce by formula. Nothing here is measured, except with --passes or --verify.\n\n"
     "Networks: ib  8 ranks a node with a card each: inside 1 us, 1600 Gbit/s; between nodes 3 us,\n"
     "              400 Gbit/s a rank; 0.4 us of processor a message pair; copies 5e-11 s a byte\n"
     "          ib1   the same with one card of 400 Gbit/s a node\n"
@@ -85,6 +85,9 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
         {"verify", 0, BENCH_FLAG, &out->verify, "", 0, 0,
          "under mpirun: run steps, compare the bytes sent with those predicted; ignores --ranks"},
         {"steps", 0, BENCH_COUNT, &out->steps, "N", 2, 1e6, "of --verify"},
+        {"passes", 0, BENCH_FLAG, &out->passes, "", 0, 0,
+         "time one rank's own passes instead, in the divisions of so many ranks: accumulate over "
+         "all elements, unite the picks of all ranks"},
         {"json", 0, BENCH_FILE, &out->json, "FILE", 0, 0,
          "write records to FILE; -: stdout, and the table goes to stderr"},
     };

@@ -17,7 +17,7 @@ typedef struct scale_settings {
     uint64_t elements, ranks_per_node, local_steps, groups, simulate, steps, mpi_ranks;
     double density, index_bytes, incast_us, resend_us;
     scale_weather weather;
-    bool candidates, verify;
+    bool candidates, verify, passes;
     int transport;
     FILE *report;
 } scale_settings;

@@ -21,7 +21,7 @@ import json, sys
 r = {}
 for line in open(sys.argv[1]):
     record = json.loads(line)
-    assert record["record"] == "scale"
+    assert record["record"] in ("scale", "scale_passes")
     r[record["ranks"]] = record
 $2
 END
@@ -81,6 +81,13 @@ check formula 'assert r[4096]["simulated_us"] is None and r[4096]["local_step_us
 # Without latency of the processor all with all is the best, and too much to simulate.
 records linear --net 1000,0,100 --ranks 1024
 check linear 'assert r[1024]["plan"] == "1024" and r[1024]["simulated_us"] is None'
+
+# One rank's own passes, in the divisions of so many ranks: 512 elements are the least block while a
+# rank has 8 of them, and no rank adds tiles in proportion.
+records passes --passes --ranks 4,64 -n 1000000
+check passes 'assert r[4]["block"] == 2048 and r[64]["block"] == 512, r
+assert 1e6 / 512 <= r[64]["tiles"] < 1e6 / 512 + 300
+assert all(r[p][t] > 0 for p in (4, 64) for t in ("accumulate_min_ms", "unite_min_ms"))'
 
 for net in lan 1,2 1,2,0 1,2,3,4 1,2,3,4,0 1,x,3 1,2,3, 1,2,nan -1,2,3 1,2,3,4,5,6,7,8 ""; do
     expect 2 "^tamis_scale: --net $net is no network: needs ib|.*FAR_US" "$scale" --net "$net"

@@ -70,7 +70,7 @@ may_include collectives/pipeline/ '(lib|collectives/(transport|pipeline))/'
 may_include collectives/energy/ '(lib|collectives/(transport|energy))/'
 may_include python/src/ '([^/"]+"|lib/base/base\.h)'
 may_include 'bench/(?!scale/)' '(bench/|[^/"]+")'
-may_include bench/scale/ '(bench|lib|collectives)/'
+may_include bench/scale/ '(bench|lib|kernels/cpu|collectives)/'
 may_include examples/ '[^/"]+"'
 
 # Vendors' headers: where each may be known.
