@@ -8,13 +8,15 @@
 
 #include <math.h>
 
-size_t scale_slot_bytes(uint64_t picks, uint32_t nranks, double index_bytes, uint64_t groups) {
-    double each = ceil((double)picks / nranks);
-    return tam_head_bytes((size_t)groups) + tam_head_round((size_t)ceil(each * index_bytes));
+void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups) {
+    double each = ceil((double)picks / c->nranks);
+    c->picks = picks;
+    c->summed = picks + TAM_TALLIES + groups;
+    c->slot_bytes = tam_head_bytes(0) + tam_head_round((size_t)ceil(each * index_bytes));
 }
 
 static tam_plan_case exchanged(const scale_case *c) {
-    return (tam_plan_case){c->nranks, (double)c->slot_bytes, 4.0 * (double)c->picks};
+    return (tam_plan_case){c->nranks, (double)c->slot_bytes, 4.0 * (double)c->summed};
 }
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan) {
@@ -67,8 +69,8 @@ double scale_dense_s(const tam_net *net, uint32_t nranks, uint64_t elements) {
 static bool pays(const scale_case *c, double density, double dense_s, double index_bytes,
                  uint64_t groups) {
     scale_case at = *c;
-    at.picks = (uint64_t)greater(1.0, density * (double)c->elements);
-    at.slot_bytes = scale_slot_bytes(at.picks, c->nranks, index_bytes, groups);
+    uint64_t picks = (uint64_t)greater(1.0, density * (double)c->elements);
+    scale_fill_case(&at, picks, index_bytes, groups);
     tam_plan plan = scale_choose(&at);
     return scale_formula_s(&at, &plan) < dense_s;
 }

@@ -18,11 +18,13 @@ typedef struct scale_case {
     tam_net net;
     uint32_t nranks;
     uint64_t elements, picks; /* n, k */
+    uint64_t summed;          /* floats: values, and tallies of all ranks */
     size_t slot_bytes;        /* of each rank: head and indices */
 } scale_case;
 
-/** Bytes of a slot of ceil(k / P) indices, with sums of squares of so many groups in its head. */
-size_t scale_slot_bytes(uint64_t picks, uint32_t nranks, double index_bytes, uint64_t groups);
+/** Set what a step of so many picks exchanges: slots of ceil(k / P) indices; with the values, shares
+ * of means of so many groups. */
+void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups);
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan);
 
@@ -57,8 +59,7 @@ typedef struct scale_memory {
     uint64_t grows, fixed;
 } scale_memory;
 
-scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double index_bytes,
-                             uint64_t groups);
+scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double index_bytes);
 
 /* -- simulated -------------------------------------------------------------------------------- */
 

@@ -66,7 +66,7 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
         {"index-bytes", 0, BENCH_REAL, &out->index_bytes, "B", 0, 8,
          "of an index on the wire (docs/exchange.md)"},
         {"groups", 0, BENCH_COUNT, &out->groups, "L", 0, 1e6,
-         "groups whose sums of squares are in each head: those of budget norm; 0: budget global"},
+         "groups whose norms travel with the values: those of budget norm; 0: budget global"},
         {"simulate", 0, BENCH_COUNT, &out->simulate, "0|1", 0, 1,
          "run the state machines of the chosen plan on the simulated wire, if it has at most "
          "262,144 "
@@ -102,7 +102,6 @@ scale_case scale_case_of(const scale_settings *s, uint32_t nranks) {
     double picks = s->density * (double)s->elements;
     scale_case c = {.nranks = nranks, .elements = s->elements};
     c.net = scale_net_of(&s->net, nranks, s->ranks_per_node);
-    c.picks = picks >= 1.0 ? (uint64_t)picks : 1;
-    c.slot_bytes = scale_slot_bytes(c.picks, nranks, s->index_bytes, s->groups);
+    scale_fill_case(&c, picks >= 1.0 ? (uint64_t)picks : 1, s->index_bytes, s->groups);
     return c;
 }

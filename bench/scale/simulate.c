@@ -48,7 +48,7 @@ static tamis_status count_rank(const scale_case *c, const tam_plan *plan, uint32
     if (status == TAMIS_OK) {
         tam_coll_begin_gather(&coll, NULL, c->slot_bytes, nowhere);
         count_messages(&coll, c, t);
-        tam_coll_begin_sum(&coll, nowhere, c->picks, NULL);
+        tam_coll_begin_sum(&coll, nowhere, c->summed, NULL);
         count_messages(&coll, c, t);
     }
     tam_coll_close(&coll, false);
@@ -88,9 +88,8 @@ tamis_status scale_count_rank(const scale_case *c, const tam_plan *plan, uint32_
 
 /* Grows: slices before each place and peers (coll.h), records of agreements (comm.h), heads of the
  * slots. Fixed: buffers of messages, own and all indices, decoded lists, union and its values. */
-scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double index_bytes,
-                             uint64_t groups) {
-    uint64_t p = c->nranks, head = tam_head_bytes((size_t)groups), payload = c->slot_bytes - head;
+scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double index_bytes) {
+    uint64_t p = c->nranks, head = tam_head_bytes(0), payload = c->slot_bytes - head;
     uint64_t each = (c->picks + p - 1) / p;
     scale_memory m = {0};
     m.grows = 4 * ((uint64_t)plan->nplaces + 1) + p * sizeof(tam_peer);
@@ -98,7 +97,7 @@ scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double i
     m.fixed = sizeof(tam_coll) + TAM_COLL_BUFFERS * (uint64_t)(TAM_COLL_HEAD + TAM_COLL_CHUNK);
     m.fixed += head + payload + p * payload;
     m.fixed += index_bytes == 4.0 ? 0 : (p + 1) * each * sizeof(uint32_t);
-    m.fixed += 8 * c->picks;
+    m.fixed += 4 * (c->picks + c->summed);
     return m;
 }
 
@@ -120,7 +119,7 @@ static tamis_status advance(void *context, uint32_t rank, bool *done) {
     if (!*done || j->sums[rank])
         return TAMIS_OK;
     j->sums[rank] = true;
-    tam_coll_begin_sum(&j->colls[rank], nowhere, j->c->picks, NULL);
+    tam_coll_begin_sum(&j->colls[rank], nowhere, j->c->summed, NULL);
     return tam_coll_advance(&j->colls[rank], &moved, done);
 }
 

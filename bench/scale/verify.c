@@ -81,7 +81,7 @@ static size_t slot_of(bench_group *group, const scale_settings *s, const measure
             continue;
         const tam_codec *codec = tam_codec_of((tamis_index_format)i);
         size_t bytes = (size_t)codec->bytes((s->elements + p - 1) / p, each);
-        return tam_head_bytes(1) + tam_head_round(bytes);
+        return tam_head_bytes(0) + tam_head_round(bytes);
     }
     bench_fail(group, "index format %s is not known to this program", m->bucket.index_format);
 }
@@ -123,6 +123,7 @@ int scale_verify(bench_group *group, void *context) {
     scale_case c = scale_case_of(s, group->nranks);
     uint64_t predicted = 0;
     c.picks = m.stats.selected;
+    c.summed = c.picks + TAM_TALLIES + 1; /* of one segment */
     c.slot_bytes = slot_of(group, s, &m);
     bench_try(group, scale_count_rank(&c, &plan, group->rank, &predicted), "cannot count");
     double bytes[2] = {(double)m.stats.wire_bytes, (double)predicted};

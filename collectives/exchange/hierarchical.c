@@ -31,8 +31,9 @@ typedef struct hierarchical {
     void *inner;             /* and its state */
     tam_team node, column;
     tam_node sums;
-    tam_slots slots;     /* results of the slices. Words: picks of each rank of the column, rescans,
-                           the first node whose sum was not finite */
+    tam_slots slots; /* results of the slices. Tallies: of the column, and its norm; words: picks
+                            of each of its ranks, the first node whose sum was not finite */
+    float tallies[TAM_TALLIES + 1];
     uint32_t *owners;    /* [G] 0, 1, 2, ... */
     size_t *cursors;     /* [G] */
     tam_list *lists;     /* [G] */
@@ -74,8 +75,8 @@ static tamis_status open_slots(hierarchical *h) {
         .nranks = slice->nlocal,
         .first = v->comm_rank - slice->local,
         .stride = 1,
-        .nstats = 1,
-        .nwords = v->nranks + 2,
+        .ntallies = TAM_TALLIES + 1,
+        .nwords = v->nranks + 1,
         .capacity = tam_share_max(&slice->division, v->whole_k_max),
         .with_values = true,
         .wire = tam_wire_of(TAMIS_WIRE_FLOAT32), /* results are the same on all ranks already */
@@ -199,50 +200,43 @@ static tamis_status pick(void *self) {
 
 /* -- behind it -------------------------------------------------------------------------------- */
 
-/* Words after the picks of the column's ranks. */
-enum { RESCANS, BAD_NODE };
-
-static uint32_t word_of(const hierarchical *h, uint32_t g, int word) {
-    return tam_slot_words_of(&h->slots, g)[h->column.count + (uint32_t)word];
-}
-
-/* Head and words: what the column knows of its own step. */
+/* Head, tallies and words: what the column knows of its own step. */
 static void fill_head(hierarchical *h) {
     const tam_bucket_view *v = h->view;
     const tam_outcome *out = &v->out;
-    tam_head *head = tam_slot_own_head(&h->slots);
-    uint32_t *words = tam_slot_own_words(&h->slots), *more = words + h->column.count;
-    head->step = v->step;
-    head->last_result = v->last_result;
-    head->count = (uint32_t)out->held.count;
-    head->deferred = (uint32_t)out->deferred;
-    head->candidates = (uint32_t)out->candidates;
-    head->nonfinite = out->nonfinite < UINT32_MAX ? (uint32_t)out->nonfinite : UINT32_MAX;
-    tam_slot_own_stats(&h->slots)[0] = (float)out->norm;
-    more[RESCANS] = (uint32_t)out->rescans;
-    more[BAD_NODE] = out->bad_first;
+    float *tallies = tam_slot_own_tallies(&h->slots);
+    uint32_t *words = tam_slot_own_words(&h->slots);
+    h->slots.step = v->step;
+    h->slots.last_result = v->last_result;
+    tam_slot_begin(&h->slots)->count = (uint32_t)out->held.count;
+    tam_tally_count(tallies, TAM_TALLY_DEFERRED, (uint32_t)out->deferred);
+    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, (uint32_t)out->candidates);
+    tam_tally_count(tallies, TAM_TALLY_NONFINITE,
+                    out->nonfinite < UINT32_MAX ? (uint32_t)out->nonfinite : UINT32_MAX);
+    tallies[TAM_TALLY_UNKNOWN] = 0.0f;
+    tallies[TAM_TALLY_RESCANS] = (float)out->rescans;
+    tallies[TAM_TALLIES] = (float)out->norm;
     for (uint32_t a = 0; a < out->heads.nranks; a++)
         words[a] = tam_head_at(&out->heads, a)->count;
+    words[v->nranks] = out->bad_first;
 }
 
-/* Add up the heads of all columns. */
+/* Add up what all columns say. */
 static void add_up_columns(hierarchical *h) {
     tam_bucket_view *v = h->view;
     tam_outcome *out = &v->out;
     uint32_t nlocal = v->slice->nlocal, bad_node = v->nranks;
-    out->deferred = out->candidates = out->nonfinite = out->rescans = 0;
-    out->norm = 0.0;
+    tam_slots_total(&h->slots, h->tallies);
+    out->deferred = tam_tally_counted(h->tallies, TAM_TALLY_DEFERRED);
+    out->candidates = tam_tally_counted(h->tallies, TAM_TALLY_CANDIDATES);
+    out->nonfinite = tam_tally_counted(h->tallies, TAM_TALLY_NONFINITE);
+    out->rescans = (uint64_t)h->tallies[TAM_TALLY_RESCANS];
+    out->norm = h->tallies[TAM_TALLIES];
     for (uint32_t g = 0; g < nlocal; g++) {
-        const tam_head *head = tam_slot_head_of(&h->slots, g);
-        uint32_t bad = word_of(h, g, BAD_NODE);
-        out->deferred += head->deferred;
-        out->candidates += head->candidates;
-        out->nonfinite += head->nonfinite;
-        out->rescans += word_of(h, g, RESCANS);
-        out->norm += tam_slot_stats_of(&h->slots, g)[0];
-        bad_node = bad < bad_node ? bad : bad_node;
+        const uint32_t *words = tam_slot_words_of(&h->slots, g);
+        bad_node = words[v->nranks] < bad_node ? words[v->nranks] : bad_node;
         for (uint32_t a = 0; a < v->nranks; a++)
-            out->picked[a * nlocal + g] = tam_slot_words_of(&h->slots, g)[a];
+            out->picked[a * nlocal + g] = words[a];
     }
     out->bad_first = bad_node * nlocal;
     out->bad_ranks = nlocal;

@@ -13,7 +13,6 @@ static tam_slots choose_slots(const tam_bucket_view *v) {
     return (tam_slots){
         .rank = v->rank,
         .nranks = v->nranks,
-        .nstats = tam_pick_sums(v),
         .format = TAMIS_INDEX_U32, /* of empty lists */
         .config = v->config_hash,
     };

@@ -238,7 +238,7 @@ static bool add_message(void *self, uint32_t r, const uint32_t *indices, size_t 
 
 tamis_status tam_regions_exchange(tam_regions *g, tam_slots *slots, uint64_t k, tam_link *link,
                                   uint32_t *indices, float *values, size_t *count) {
-    uint64_t seed = slots->config + tam_slot_own_head(slots)->step * g->nranks;
+    uint64_t seed = slots->config + slots->step * g->nranks;
     for (uint32_t r = 0; r < g->nranks; r++)
         TAM_TRY(check_words(g, slots, r));
     write_messages(g, slots, seed + g->rank);
@@ -295,6 +295,6 @@ static void learn_borders(tam_regions *g, const tam_slots *slots) {
 }
 
 void tam_regions_learn(tam_regions *g, const tam_slots *slots, uint64_t k, uint64_t survived) {
-    learn_cut(g, tam_slot_head_of(slots, g->rank)->step, k, survived);
+    learn_cut(g, slots->step, k, survived);
     learn_borders(g, slots);
 }

@@ -28,7 +28,7 @@
  * counts, says so in the head of its survivors, and then all ranks refuse.
  *
  * Bytes sent by a rank, p picks, S survivors:
- *     (P - 1) (88 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
+ *     (P - 1) (28 + 56 + 8 P) + (P - 1) / P * 8 p + 8 (P - 1) + (P - 1) 40 + (P - 1) / P * 8 S
  *     and (P - 1) 4128 where the threshold is found, 8 for each survivor that moves to even shares
  */
 #ifndef TAM_EXCHANGE_REGIONS_H

@@ -93,6 +93,7 @@ static tam_slots choose_slots(const rows *w) {
 static tamis_status open_memory(rows *w) {
     tam_sparse *s = &w->sparse;
     tam_bucket_view *v = s->view;
+    TAM_TRY(tam_sparse_open_tallies(s));
     TAM_TRY(tam_slots_open(&s->slots));
     s->most = (size_t)v->layout->length;
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
@@ -153,7 +154,7 @@ static tamis_status pick(void *self) {
     bool all = found > w->most;
     result.count = all ? 0 : found;
     tam_sparse_fill_head(&w->sparse, &result);
-    tam_slot_own_head(slots)->flags |= all ? TAM_HEAD_ALL_ROWS : 0;
+    tam_head_flag(tam_slot_own_head(slots), all ? TAM_HEAD_ALL_ROWS : 0);
     return TAMIS_OK;
 }
 
@@ -170,7 +171,7 @@ static tamis_status mark_list(rows *w, uint32_t rank) {
                 rank, list[i], w->count);
         w->marks[list[i]] = 1;
     }
-    if (h->flags & TAM_HEAD_ALL_ROWS)
+    if (tam_head_flags(h) & TAM_HEAD_ALL_ROWS)
         memset(w->marks, 1, w->count);
     return TAMIS_OK;
 }
@@ -204,7 +205,7 @@ static uint32_t longest_list(const rows *w) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < w->sparse.view->nranks; i++) {
         const tam_head *h = tam_slot_head_of(&w->sparse.slots, i);
-        uint32_t count = h->flags & TAM_HEAD_ALL_ROWS ? w->count : h->count;
+        uint32_t count = tam_head_flags(h) & TAM_HEAD_ALL_ROWS ? w->count : h->count;
         most = count > most ? count : most;
     }
     return most;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/slot.h"
 
-_Static_assert(sizeof(tam_head) == 88, "the head is wire format");
+#include "lib/base/tree.h"
+
+_Static_assert(sizeof(tam_head) == 28, "the head is wire format");
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
@@ -48,6 +50,11 @@ static uint32_t *list_of(const tam_slots *s, uint32_t r) {
 static tamis_status check_bytes(const tam_slots *s) {
     const uint32_t limit = tam_setting_number(TAM_SETTING_MESSAGE_GIB);
     unsigned __int128 bytes = (unsigned __int128)s->nranks * message_room(s) + s->beside;
+    if (index_room(s, s->capacity) > UINT32_MAX)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "the indices of a bucket with room for %zu entries of "
+                        "each rank would exceed 4 GiB; lower the density or use smaller buckets",
+                        s->capacity);
     bytes += (unsigned __int128)nlists(s) * s->capacity * sizeof s->lists[0];
     bytes += own_room(s) + (s->led ? own_room(s) + message_room(s) : 0);
     if (bytes <= (unsigned __int128)limit << 30)
@@ -95,7 +102,7 @@ static tamis_status open_lists(tam_slots *s) {
 }
 
 tamis_status tam_slots_open(tam_slots *s) {
-    s->head_bytes = tam_head_bytes((size_t)s->nstats + s->nwords);
+    s->head_bytes = tam_head_bytes((size_t)s->ntallies + s->nwords);
     TAM_TRY(check_bytes(s));
     TAM_TRY(s->led ? open_led_memory(s) : open_memory(s));
     s->send = s->memory;
@@ -136,7 +143,13 @@ tam_head *tam_slot_own_head(tam_slots *s) {
     return (tam_head *)(void *)s->send;
 }
 
-float *tam_slot_own_stats(tam_slots *s) {
+tam_head *tam_slot_begin(tam_slots *s) {
+    tam_head *h = tam_slot_own_head(s);
+    *h = (tam_head){0};
+    return h;
+}
+
+float *tam_slot_own_tallies(tam_slots *s) {
     return (float *)(void *)(s->send + sizeof(tam_head));
 }
 
@@ -154,23 +167,24 @@ void *tam_slot_own_values(tam_slots *s) {
 }
 
 uint32_t *tam_slot_own_words(tam_slots *s) {
-    return (uint32_t *)(void *)(tam_slot_own_stats(s) + s->nstats);
+    return (uint32_t *)(void *)(tam_slot_own_tallies(s) + s->ntallies);
 }
 
 const tam_head *tam_slot_head_of(const tam_slots *s, uint32_t r) {
     return (const tam_head *)(const void *)(s->heads + r * s->head_step);
 }
 
-const float *tam_slot_stats_of(const tam_slots *s, uint32_t r) {
-    return (const float *)(const void *)(tam_slot_head_of(s, r) + 1);
+const uint32_t *tam_slot_words_of(const tam_slots *s, uint32_t r) {
+    return (const uint32_t *)(const void *)(tam_slot_head_of(s, r) + 1) + s->ntallies;
 }
 
-const uint32_t *tam_slot_words_of(const tam_slots *s, uint32_t r) {
-    return (const uint32_t *)(const void *)(tam_slot_stats_of(s, r) + s->nstats);
+void tam_slots_total(const tam_slots *s, float *totals) {
+    const float *first = (const float *)(const void *)(tam_slot_head_of(s, 0) + 1);
+    tam_tree_add_up(first, s->head_step / sizeof first[0], s->nranks, s->ntallies, totals);
 }
 
 tam_heads tam_slot_heads(const tam_slots *s) {
-    return (tam_heads){s->heads, s->head_step, s->rank, s->nranks, s->nstats};
+    return (tam_heads){s->heads, s->head_step, s->rank, s->nranks, s->ntallies};
 }
 
 static const unsigned char *payload_of(const tam_slots *s, uint32_t r) {
@@ -187,14 +201,19 @@ const void *tam_slot_values_of(const tam_slots *s, uint32_t r) {
 
 /* -- send ------------------------------------------------------------------------------------- */
 
-static uint64_t checksum(const tam_slots *s, const tam_head *head, const void *indices,
+static tam_head_due due_of(const tam_slots *s, uint32_t r) {
+    return (tam_head_due){s->config, s->step, s->last_result, r, (uint32_t)s->limit};
+}
+
+static uint32_t check_of(const tam_slots *s, uint32_t r, const tam_head *head, const void *indices,
                          const void *values) {
-    uint64_t sum = tam_sum_head(head, s->head_bytes);
+    const tam_head_due due = due_of(s, r);
+    uint64_t sums = tam_sum_head(head, s->head_bytes);
     if (!s->heads_only)
-        sum += tam_sum_bytes(TAM_SUM_INDICES, indices, (size_t)head->index_bytes);
+        sums += tam_sum_bytes(TAM_SUM_INDICES, indices, head->index_bytes);
     if (!s->heads_only && s->with_values)
-        sum += tam_sum_bytes(TAM_SUM_VALUES, values, tam_wire_bytes(s->wire, head->count));
-    return sum;
+        sums += tam_sum_bytes(TAM_SUM_VALUES, values, tam_wire_bytes(s->wire, head->count));
+    return tam_head_check_of(&due, sums);
 }
 
 /* Led: the other ranks do not even send the encoding of an empty list. */
@@ -212,12 +231,11 @@ static size_t encode(tam_slots *s, size_t count) {
 }
 
 static void seal(tam_slots *s) {
+    const tam_head_due due = due_of(s, s->rank);
     tam_head *h = tam_slot_own_head(s);
-    h->magic = TAM_HEAD_MAGIC;
-    h->config = s->config;
-    h->rank = s->rank;
-    h->index_bytes = encode(s, h->count);
-    h->checksum = checksum(s, h, own_payload(s), tam_slot_own_values(s));
+    tam_head_address(h, &due);
+    h->index_bytes = (uint32_t)encode(s, h->count);
+    h->check = check_of(s, s->rank, h, own_payload(s), tam_slot_own_values(s));
 }
 
 /* -- check ------------------------------------------------------------------------------------ */
@@ -227,21 +245,36 @@ static tamis_status refuse(const tam_slots *s, uint32_t r, tam_refusal why) {
                     tam_refusal_words(why));
 }
 
-static tamis_status refuse_step(const tam_slots *s, uint32_t r, uint64_t step) {
+/* A head holds the step modulo TAM_HEAD_STEPS: the nearest is meant. */
+static tamis_status refuse_step(const tam_slots *s, uint32_t r) {
+    int ahead = tam_slot_head_of(s, r)->turn % TAM_HEAD_STEPS - (int)(s->step % TAM_HEAD_STEPS);
+    ahead += ahead < -TAM_HEAD_STEPS / 2  ? TAM_HEAD_STEPS
+             : ahead > TAM_HEAD_STEPS / 2 ? -TAM_HEAD_STEPS
+                                          : 0;
     return tam_fail(TAMIS_E_PROTOCOL,
-                    "rank %u is at step %llu, this rank at step %llu; after loading, "
+                    "rank %u is at step %lld, this rank at step %lld; after loading, "
                     "tamis_reducer_align realigns ranks that are one step apart",
-                    tam_slot_rank(s, r), (unsigned long long)tam_slot_head_of(s, r)->step,
-                    (unsigned long long)step);
+                    tam_slot_rank(s, r), (long long)s->step + ahead, (long long)s->step);
+}
+
+/* Without this check, one damaged value would let the replicas drift apart unnoticed. */
+static tamis_status refuse_result(const tam_slots *s, uint32_t r) {
+    return tam_fail(TAMIS_E_PROTOCOL,
+                    "the results of step %llu differ between rank %u and rank %u: values were "
+                    "damaged in transit; load an older state",
+                    (unsigned long long)(s->step - 1), tam_slot_rank(s, s->rank),
+                    tam_slot_rank(s, r));
 }
 
 /* What must hold before the payload is read. */
 static tamis_status check_head(const tam_slots *s, uint32_t r) {
-    const tam_head *h = tam_slot_head_of(s, r), *own = (const tam_head *)(const void *)s->send;
-    const tam_head_due due = {s->config, own->step, r, (uint32_t)s->limit};
+    const tam_head *h = tam_slot_head_of(s, r);
+    const tam_head_due due = due_of(s, r);
     tam_refusal why = tam_head_check(h, &due);
     if (why == TAM_REFUSED_STEP)
-        return refuse_step(s, r, own->step);
+        return refuse_step(s, r);
+    if (why == TAM_REFUSED_RESULT)
+        return refuse_result(s, r);
     if (why != TAM_REFUSED_NOTHING)
         return refuse(s, r, why);
     if (!has_payload(s, r) && (h->count > 0 || h->index_bytes > 0))
@@ -254,7 +287,7 @@ static tamis_status check_head(const tam_slots *s, uint32_t r) {
 
 static tamis_status check_payload(const tam_slots *s, uint32_t r) {
     const tam_head *h = tam_slot_head_of(s, r);
-    if (h->checksum != checksum(s, h, payload_of(s, r), tam_slot_values_of(s, r)))
+    if (h->check != check_of(s, r, h, payload_of(s, r), tam_slot_values_of(s, r)))
         return refuse(s, r, TAM_REFUSED_CHECKSUM);
     return TAMIS_OK;
 }
@@ -267,7 +300,7 @@ static tamis_status decode(tam_slots *s, uint32_t r) {
         memcpy(list, s->own, h->count * sizeof list[0]);
         return TAMIS_OK;
     }
-    if (!codec->decode(payload_of(s, r), (size_t)h->index_bytes, s->span, h->count, list))
+    if (!codec->decode(payload_of(s, r), h->index_bytes, s->span, h->count, list))
         return refuse(s, r, TAM_REFUSED_CODE);
     if (h->count > 0 && list[h->count - 1] >= s->ranges[r].length)
         return refuse(s, r, TAM_REFUSED_OWNER);
@@ -315,7 +348,7 @@ static tamis_status exchange_growing(tam_slots *s, tam_link *link) {
     for (uint32_t r = 0; r < s->nranks; r++) {
         const tam_head *h = tam_slot_head_of(s, r);
         most = h->count > most ? h->count : most;
-        bytes = h->index_bytes > bytes ? (size_t)h->index_bytes : bytes;
+        bytes = h->index_bytes > bytes ? h->index_bytes : bytes;
     }
     s->index_step = tam_head_round(bytes);
     s->value_step = value_room(s, most);

@@ -2,10 +2,10 @@
  *
  * Slots: the message in which every rank sends what it picked.
  *
- *     +------ 88 bytes ------+-- nstats floats --+---- index_step -----+---- value_step ----+
- *     | header               | sums of squares   | indices (codec.h)   | values (pairs)     |
- *     +----------------------+-------------------+---------------------+--------------------+
- *      <----------------- head ------------------> <--------------- payload ----------------->
+ *     +------ 28 bytes ------+-- ntallies floats -+---- index_step -----+---- value_step ----+
+ *     | tam_head             | tallies, words     | indices (codec.h)   | values (pairs)     |
+ *     +----------------------+--------------------+---------------------+--------------------+
+ *      <----------------- head -------------------> <--------------- payload ----------------->
  *
  * Fixed slots: room for any indices up to the limit of the step; head and payload are sent in one
  * all-gather. Growing slots (schemes whose counts are unknown beforehand): heads are gathered
@@ -26,9 +26,8 @@
  *     rank 2 sends   | h | 12 20 |
  *
  * Nothing received is trusted: counts are bounded by the limit, indices must ascend and lie where
- * their sender may select, and a checksum covers header, stats and payload. The values that are
- * summed afterwards carry no checksum. If damage gives ranks different results, the next step finds
- * it: its headers carry a hash of the last result.
+ * their sender may select, and a check covers head and payload, the configuration, the step and the
+ * last result: ranks that a damaged sum drove apart refuse each other's slots in the next step.
  */
 #ifndef TAM_EXCHANGE_SLOT_H
 #define TAM_EXCHANGE_SLOT_H
@@ -40,7 +39,7 @@
 #include "lib/policy/strided.h"
 
 typedef struct tam_slots {
-    uint32_t rank, nranks, nstats;
+    uint32_t rank, nranks, ntallies;
     uint32_t first, stride; /* rank r is `first + r * stride` of the comm; 0, 0: r */
     uint32_t nwords;        /* further words of a head */
     bool heads_only; /* `growing` slots without a payload: lists are sent otherwise (regions.h) */
@@ -54,10 +53,10 @@ typedef struct tam_slots {
     tamis_index_format format; /* not AUTO */
     uint64_t span;             /* most elements that one rank may select from */
     const tam_strided *ranges; /* [nranks] where each may select in this step; unused for u32 */
-    uint64_t config;
+    uint64_t config, step, last_result; /* what all ranks must have (head.h) */
 
-    size_t head_bytes;             /* header, stats and words, a multiple of 8 */
-    size_t index_step, value_step; /* room in a payload of this step, multiples of 8 */
+    size_t head_bytes;             /* with tallies and words, a multiple of 4 */
+    size_t index_step, value_step; /* room in a payload of this step, multiples of 4 */
     unsigned char *send;
     unsigned char *heads, *payloads; /* of all ranks, as received */
     size_t head_step, payload_step;  /* bytes from one rank's to the next */
@@ -82,9 +81,10 @@ static inline uint32_t tam_slot_rank(const tam_slots *slots, uint32_t r) {
     return slots->stride ? slots->first + r * slots->stride : r;
 }
 
-/** Where this rank writes, before tam_slots_exchange. */
+/** Where this rank writes, before tam_slots_exchange. begin: an empty head. */
+tam_head *tam_slot_begin(tam_slots *slots);
 tam_head *tam_slot_own_head(tam_slots *slots);
-float *tam_slot_own_stats(tam_slots *slots);
+float *tam_slot_own_tallies(tam_slots *slots);
 uint32_t *tam_slot_own_words(tam_slots *slots);
 uint32_t *tam_slot_own_indices(tam_slots *slots); /* room for limit */
 void *tam_slot_own_values(tam_slots *slots);      /* pairs: room for limit values, encoded */
@@ -93,8 +93,9 @@ void *tam_slot_own_values(tam_slots *slots);      /* pairs: room for limit value
 void tam_slots_limit(tam_slots *slots, size_t limit);
 
 /**
- * Seal this rank's slot (step, count, ... are set; magic, rank, config and checksum are filled in
- * here), all-gather, and check what arrives: TAMIS_E_PROTOCOL names the rank and the field.
+ * Seal this rank's slot (count, key, flags, times, tallies and words are set, and in `slots` step
+ * and last_result), all-gather, and check what arrives: TAMIS_E_PROTOCOL names the rank and what is
+ * wrong.
  *
  * Bytes:  fixed    (P - 1) * (head + most that limit indices of the span take)    sent per rank
  *         led      (P - 1) * head + (P - 1) / P * payload, the leader twice that
@@ -105,7 +106,8 @@ tamis_status tam_slots_exchange(tam_slots *slots, tam_link *link);
 
 /** What rank `r` sent, after tam_slots_exchange. */
 const tam_head *tam_slot_head_of(const tam_slots *slots, uint32_t r);
-const float *tam_slot_stats_of(const tam_slots *slots, uint32_t r);
+/** The tallies of all ranks, added up. @param  totals  [ntallies] */
+void tam_slots_total(const tam_slots *slots, float *totals);
 tam_heads tam_slot_heads(const tam_slots *slots);
 const uint32_t *tam_slot_words_of(const tam_slots *slots, uint32_t r);
 const uint32_t *tam_slot_indices_of(const tam_slots *slots, uint32_t r);

@@ -33,7 +33,7 @@ tam_slots tam_sparse_slots(const tam_bucket_view *v) {
         .nranks = v->nranks,
         .first = v->slice->local,
         .stride = v->slice->nlocal,
-        .nstats = tam_pick_sums(v),
+        .nwords = tam_pick_scheme(v).ownership == TAM_OWN_BALANCED, /* picks that did not fit */
         .capacity = tam_pick_most(v, v->k_max),
         .growing = !tam_pick_bounded(v),
         .led = is_led(v),
@@ -68,14 +68,22 @@ static uint64_t bytes_beside(const tam_sparse *s, bool shared) {
     return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
 }
 
+tamis_status tam_sparse_open_tallies(tam_sparse *s) {
+    s->ntallies = TAM_TALLIES + tam_pick_sums(s->view);
+    s->slots.ntallies = s->way == TAM_TALLIES_IN_HEADS ? s->ntallies : 0;
+    s->tallies = tam_alloc_array(s->ntallies, sizeof s->tallies[0]);
+    return s->tallies ? TAMIS_OK : tam_fail(TAMIS_E_NOMEM, "no memory for %u tallies", s->ntallies);
+}
+
 tamis_status tam_sparse_open(tam_sparse *s) {
     tam_bucket_view *v = s->view;
     bool shared = tam_pick_scheme(v).ownership == TAM_OWN_ALL && !s->slots.heads_only;
     size_t came = s->slots.with_values ? (size_t)v->nranks * TAM_MERGE_BLOCK : 0;
     s->slots.beside = bytes_beside(s, shared);
+    TAM_TRY(tam_sparse_open_tallies(s));
     TAM_TRY(tam_slots_open(&s->slots));
     s->indices = tam_alloc_array(s->most, sizeof s->indices[0]);
-    s->values = tam_alloc_array(s->most, sizeof s->values[0]);
+    s->values = tam_alloc_array(s->most + s->ntallies, sizeof s->values[0]);
     s->scratch = tam_alloc_array(shared ? s->most : 0, sizeof s->scratch[0]);
     s->errors = s->rounds ? tam_alloc_array(s->most, sizeof s->errors[0]) : NULL;
     s->came = tam_alloc_array(came, sizeof s->came[0]);
@@ -97,6 +105,7 @@ void tam_sparse_close(tam_sparse *s, bool lingers) {
     if (!lingers) {
         tam_slots_close(&s->slots);
         tam_free(s->values);
+        tam_free(s->tallies);
     }
     tam_packing_close(&s->packing, lingers);
     tam_free(s->indices);
@@ -137,27 +146,38 @@ static uint32_t at_most_32_bits(uint64_t count) {
     return (uint32_t)(count < UINT32_MAX ? count : UINT32_MAX);
 }
 
-void tam_sparse_fill_head(tam_sparse *s, const tam_cut_result *result) {
+static void fill_tallies(tam_sparse *s, const tam_cut_result *result) {
     const tam_bucket_view *v = s->view;
     const tam_candidates *seen = &v->accumulated.candidates;
-    tam_head *h = tam_slot_own_head(&s->slots);
     bool listed = tam_rule_listed(tam_pick_scheme(v).threshold, &v->control->state);
-    h->step = v->step;
-    h->last_result = v->last_result;
+    bool known = listed && seen->complete;
+    float *shares = s->tallies + TAM_TALLIES;
+    tam_tally_count(s->tallies, TAM_TALLY_DEFERRED, (uint32_t)result->deferred);
+    tam_tally_count(s->tallies, TAM_TALLY_CANDIDATES, known ? (uint32_t)seen->count : 0);
+    tam_tally_count(s->tallies, TAM_TALLY_NONFINITE,
+                    at_most_32_bits(v->accumulated.nonfinite + v->early_nonfinite));
+    s->tallies[TAM_TALLY_UNKNOWN] = known ? 0.0f : 1.0f;
+    s->tallies[TAM_TALLY_RESCANS] = result->rescanned ? 1.0f : 0.0f;
+    for (uint32_t g = 0; g < s->ntallies - TAM_TALLIES; g++)
+        shares[g] = tam_tally_share(v->accumulated.group_sums[g], v->nranks);
+}
+
+void tam_sparse_fill_head(tam_sparse *s, const tam_cut_result *result) {
+    tam_bucket_view *v = s->view;
+    tam_head *h = tam_slot_begin(&s->slots);
+    bool has_key = result->count > 0 && result->key > 0.0f && isfinite(result->key);
+    bool bad = v->accumulated.nonfinite + v->early_nonfinite > 0;
+    s->slots.step = v->step;
+    s->slots.last_result = v->last_result;
     h->count = (uint32_t)result->count;
-    h->deferred = (uint32_t)result->deferred;
-    h->candidates = listed && seen->complete ? (uint32_t)seen->count : UINT32_MAX;
-    h->nonfinite = at_most_32_bits(v->accumulated.nonfinite + v->early_nonfinite);
     h->busy_us = v->busy_us;
     h->key = result->key;
-    h->flags = result->rescanned ? TAM_HEAD_RESCANNED : 0;
-    if (result->count > 0 && result->key > 0.0f && isfinite(result->key))
-        h->flags |= TAM_HEAD_HAS_KEY;
-    float *sums = tam_slot_own_stats(&s->slots);
-    for (uint32_t g = 0; g < s->slots.nstats; g++) {
-        double sum = v->accumulated.group_sums[g];
-        sums[g] = sum < 3e38 ? (float)sum : 3e38f;
-    }
+    tam_head_flag(h, (has_key ? TAM_HEAD_HAS_KEY : 0) | (bad ? TAM_HEAD_NONFINITE : 0));
+    v->out.own_found = (uint64_t)result->count + result->deferred;
+    fill_tallies(s, result);
+    memcpy(tam_slot_own_tallies(&s->slots), s->tallies, s->slots.ntallies * sizeof s->tallies[0]);
+    if (tam_pick_scheme(v).ownership == TAM_OWN_BALANCED)
+        tam_slot_own_words(&s->slots)[0] = (uint32_t)result->deferred;
 }
 
 tamis_status tam_sparse_pick(void *self) {
@@ -199,55 +219,37 @@ tamis_status tam_sparse_pick_values(tam_sparse *s) {
 
 /* -- what all ranks picked -------------------------------------------------------------------- */
 
-/* Without this check, one damaged value would let the replicas drift apart unnoticed. */
-static tamis_status compare_results(const tam_sparse *s) {
-    const tam_bucket_view *v = s->view;
-    for (uint32_t i = 0; i < v->nranks; i++) {
-        if (tam_slot_head_of(&s->slots, i)->last_result != v->last_result)
-            return tam_fail(TAMIS_E_PROTOCOL,
-                            "the results of step %llu differ between rank %u and rank %u: values "
-                            "were damaged in transit; load an older state",
-                            (unsigned long long)(v->step - 1), v->comm_rank,
-                            tam_slot_rank(&s->slots, i));
-    }
-    return TAMIS_OK;
-}
-
-/* Thresholds of the next step, and shares of k, follow from these. @return the sum of norms */
-static double average_sums(const tam_heads *heads, double *means) {
-    double norm = 0.0;
-    memset(means, 0, heads->nsums * sizeof means[0]);
-    for (uint32_t i = 0; i < heads->nranks; i++) { /* head by head, as they lie in memory */
-        const float *sums = tam_head_sums(heads, i);
-        for (uint32_t g = 0; g < heads->nsums; g++)
-            means[g] += sums[g];
-    }
-    for (uint32_t g = 0; g < heads->nsums; g++) {
-        means[g] /= heads->nranks;
-        norm += sqrt(means[g]);
-    }
-    return norm;
-}
-
 static void add_up_heads(tam_sparse *s) {
     tam_outcome *out = &s->view->out;
-    bool known = true;
     out->bad_first = s->view->nranks;
     out->bad_ranks = 1;
+    out->found = 0;
+    out->heads = tam_slot_heads(&s->slots);
     for (uint32_t i = s->view->nranks; i-- > 0;) {
         const tam_head *h = tam_slot_head_of(&s->slots, i);
         out->picked[tam_slot_rank(&s->slots, i)] = h->count;
-        out->deferred += h->deferred;
-        out->rescans += h->flags & TAM_HEAD_RESCANNED ? 1 : 0;
-        out->nonfinite += h->nonfinite;
-        out->bad_first = h->nonfinite > 0 ? i : out->bad_first;
-        out->candidates += h->candidates;
-        known = known && h->candidates != UINT32_MAX;
+        out->found += h->count;
+        out->bad_first = tam_head_flags(h) & TAM_HEAD_NONFINITE ? i : out->bad_first;
     }
-    if (!known)
-        out->candidates = 0;
-    out->heads = tam_slot_heads(&s->slots);
-    out->norm = average_sums(&out->heads, out->means);
+}
+
+/* Thresholds of the next step, and shares of k, follow from the means. */
+void tam_sparse_tell_tallies(tam_sparse *s) {
+    tam_outcome *out = &s->view->out;
+    const float *all = s->tallies;
+    out->deferred = tam_tally_counted(all, TAM_TALLY_DEFERRED);
+    out->nonfinite = tam_tally_counted(all, TAM_TALLY_NONFINITE);
+    out->rescans = (uint64_t)all[TAM_TALLY_RESCANS];
+    out->candidates =
+        all[TAM_TALLY_UNKNOWN] > 0.0f ? 0 : tam_tally_counted(all, TAM_TALLY_CANDIDATES);
+    out->seen = out->candidates;
+    out->found += out->deferred;
+    out->nmeans = s->ntallies - TAM_TALLIES;
+    out->norm = 0.0;
+    for (uint32_t g = 0; g < out->nmeans; g++) {
+        out->means[g] = all[TAM_TALLIES + g];
+        out->norm += sqrt(out->means[g]);
+    }
 }
 
 void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given) {
@@ -256,17 +258,28 @@ void tam_sparse_tell(tam_sparse *s, size_t count, tam_entries given) {
     out->given = given;
 }
 
+/* Where values follow, they take tallies with them, unless they will not come. */
+static tamis_status add_up_tallies(tam_sparse *s, tam_link *link, bool stops) {
+    if (s->way == TAM_TALLIES_WITH_VALUES && !stops)
+        return TAMIS_OK;
+    if (s->way == TAM_TALLIES_IN_HEADS)
+        tam_slots_total(&s->slots, s->tallies);
+    else
+        TAM_TRY(link->transport->allreduce_sum(link->self, s->tallies, s->ntallies, &link->call));
+    tam_sparse_tell_tallies(s);
+    return TAMIS_OK;
+}
+
 tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops) {
     tam_bucket_view *v = s->view;
     tam_slot_own_head(&s->slots)->began_us = v->began_us;
     TAM_TRY(tam_slots_exchange(&s->slots, link));
-    TAM_TRY(compare_results(s));
     add_up_heads(s);
     tam_sparse_tell(s, 0, (tam_entries){0});
-    bool drops = v->config->nonfinite == TAMIS_NONFINITE_DROP;
-    v->skipped = v->skipped || (v->decides && v->out.nonfinite > 0 && !drops);
+    bool bad = v->out.bad_first < v->nranks, drops = v->config->nonfinite == TAMIS_NONFINITE_DROP;
+    v->skipped = v->skipped || (v->decides && bad && !drops);
     *stops = v->decides && v->skipped;
-    return TAMIS_OK;
+    return add_up_tallies(s, link, *stops);
 }
 
 tamis_status tam_sparse_unite(tam_sparse *s, size_t *count) {
@@ -319,6 +332,16 @@ static tamis_status leave(const tam_bucket_view *v) {
     return v->device->put(v->kernels, v->masked, given->indices, given->count, NULL);
 }
 
+/* Of what was summed, and could differ between ranks without a word: values, and tallies that were
+ * not in heads. */
+static uint64_t hash_result(const tam_sparse *s) {
+    const tam_entries *all = &s->view->out.result;
+    uint64_t sum = tam_sum_bytes(TAM_SUM_RESULT, all->values, all->count * sizeof all->values[0]);
+    if (s->way != TAM_TALLIES_IN_HEADS)
+        sum += tam_sum_bytes(TAM_SUM_TALLIES, s->tallies, s->ntallies * sizeof s->tallies[0]);
+    return sum;
+}
+
 tamis_status tam_sparse_apply(void *self) {
     tam_bucket_view *v = ((tam_sparse *)self)->view;
     const tam_entries *all = &v->out.result;
@@ -329,6 +352,6 @@ tamis_status tam_sparse_apply(void *self) {
     }
     TAM_TRY(v->device->apply(v->gradient_kernels, &target, all->indices, all->count, v->divisor,
                              all->values));
-    v->last_result = tam_sum_bytes(TAM_SUM_RESULT, all->values, all->count * sizeof all->values[0]);
+    v->last_result = hash_result(self);
     return leave(v);
 }

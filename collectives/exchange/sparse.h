@@ -12,9 +12,22 @@
 #include "collectives/exchange/slot.h"
 #include "lib/base/exchange.h"
 
+/** How tallies travel (lib/base/head.h): behind heads each rank gets those of all others, which is
+ * as fast as can be of few; else one sum is made of them. */
+typedef enum tam_tallies {
+    TAM_TALLIES_IN_HEADS,
+    TAM_TALLIES_WITH_VALUES, /* behind the values, in the same sum */
+    TAM_TALLIES_ALONE        /* in a sum of their own: values are rounded, or nobody sums them */
+} tam_tallies;
+
+enum { TAM_TALLIES_FEW = 8 }; /* ranks up to which a sum of their own does not pay */
+
 typedef struct tam_sparse {
     tam_bucket_view *view;
     tam_slots slots;
+    tam_tallies way;
+    uint32_t ntallies;
+    float *tallies; /* [ntallies] of this rank; once they were added up, of all */
     tam_packing packing;
     tam_strided *ranges; /* [nranks] where each rank selects at this step */
     uint32_t *owners;    /* [nranks] rank of each part at this step */
@@ -47,12 +60,19 @@ tamis_status tam_sparse_pick(void *self);
 uint64_t tam_sparse_drop(void *self);
 tamis_status tam_sparse_apply(void *self);
 
-/** Fill this rank's head from the result of the cut. */
+/** What tallies need, before the slots are opened. The way is set. */
+tamis_status tam_sparse_open_tallies(tam_sparse *s);
+
+/** Fill this rank's head and tallies from the result of the cut. */
 void tam_sparse_fill_head(tam_sparse *s, const tam_cut_result *result);
 
-/** Exchange slots, compare heads, and add them up in view->out.
+/** Exchange slots, and add up in view->out what they say. Tallies that travel with values follow
+ * when these were summed, unless the step stops.
  * @param  stops  [out]  the step will be skipped, as all ranks know */
 tamis_status tam_sparse_gather(tam_sparse *s, tam_link *link, bool *stops);
+
+/** Tell in view->out what tallies of all ranks say. */
+void tam_sparse_tell_tallies(tam_sparse *s);
 
 /** The union of all lists. */
 tamis_status tam_sparse_unite(tam_sparse *s, size_t *count);

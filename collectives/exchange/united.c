@@ -24,6 +24,15 @@ static tam_wire_sum choose_sum(const tam_bucket_view *v) {
                           .steady = column};
 }
 
+/* A column's sums have no room for more than its values. */
+static tam_tallies choose_way(const tam_bucket_view *v, bool rounds) {
+    if (v->slice->nlocal > 1)
+        return TAM_TALLIES_IN_HEADS;
+    if (!rounds)
+        return TAM_TALLIES_WITH_VALUES;
+    return v->nranks > TAM_TALLIES_FEW ? TAM_TALLIES_ALONE : TAM_TALLIES_IN_HEADS;
+}
+
 tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size_t most,
                              tam_united **out) {
     tam_united *u = tam_alloc(sizeof *u);
@@ -34,6 +43,7 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size
     u->sparse.slots = *slots;
     u->sparse.most = most;
     u->sparse.rounds = tam_wire_sum_rounds(&u->sum);
+    u->sparse.way = choose_way(view, u->sparse.rounds);
     tamis_status status = tam_sparse_open(&u->sparse);
     if (status == TAMIS_OK)
         status = tam_wire_sum_open(&u->sum, most);
@@ -47,12 +57,26 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size
     return TAMIS_OK;
 }
 
+/* The tallies are summed as if they were more values. */
+static tamis_status sum(tam_united *u, tam_link *link, size_t count) {
+    tam_sparse *s = &u->sparse;
+    float *behind = s->values + count;
+    size_t bytes = s->ntallies * sizeof behind[0];
+    if (s->way != TAM_TALLIES_WITH_VALUES)
+        return tam_wire_sum_run(&u->sum, link, s->values, count, s->errors);
+    memcpy(behind, s->tallies, bytes);
+    TAM_TRY(tam_wire_sum_run(&u->sum, link, s->values, count + s->ntallies, NULL));
+    memcpy(s->tallies, behind, bytes);
+    tam_sparse_tell_tallies(s);
+    return TAMIS_OK;
+}
+
 tamis_status tam_united_sum(tam_united *u, tam_link *link, size_t count) {
     tam_sparse *s = &u->sparse;
     tam_bucket_view *v = s->view;
     TAM_TRY(v->device->gather(v->kernels, v->acc, s->indices, count, s->values));
     v->out.given_sum = tam_sparse_squares(s->values, count);
-    TAM_TRY(tam_wire_sum_run(&u->sum, link, s->values, count, s->errors));
+    TAM_TRY(sum(u, link, count));
     if (s->errors)
         v->out.given_sum -= tam_sparse_squares(s->errors, count);
     tam_sparse_tell(s, count, (tam_entries){s->indices, s->errors, count});

@@ -118,9 +118,9 @@ static void balance(tam_bucket *b, uint64_t found) {
     const tamis_reducer *r = b->reducer;
     const tam_heads *heads = &b->view.out.heads;
     for (uint32_t i = 0; i < heads->nranks; i++) {
-        const tam_head *h = tam_head_at(heads, i);
+        uint64_t deferred = tam_head_words(heads, i)[0];
         uint32_t part = tam_part_of(&b->division, r->step, i);
-        b->division.topology.loads[part] = (uint64_t)h->count + h->deferred;
+        b->division.topology.loads[part] = tam_head_at(heads, i)->count + deferred;
     }
     tam_division_balance(&b->division, found);
 }
@@ -128,7 +128,9 @@ static void balance(tam_bucket *b, uint64_t found) {
 static void control(tam_bucket *b) {
     const tam_outcome *out = &b->view.out;
     tam_observed seen = {
-        .candidates = out->candidates,
+        .picked = out->found,
+        .found = out->own_found,
+        .candidates = out->seen,
         .cuts = b->cuts,
         .group_sums = out->means,
         .group_picked = b->group_picked,
@@ -136,10 +138,7 @@ static void control(tam_bucket *b) {
     };
     for (uint32_t i = 0; i < out->heads.nranks; i++) {
         const tam_head *h = tam_head_at(&out->heads, i);
-        uint64_t found = (uint64_t)h->count + h->deferred;
-        seen.picked += found;
-        seen.found = i == out->heads.own ? found : seen.found;
-        if (h->flags & TAM_HEAD_HAS_KEY)
+        if (tam_head_flags(h) & TAM_HEAD_HAS_KEY)
             b->cuts[seen.ncuts++] = tam_log2(h->key);
     }
     count_groups(b);
@@ -210,7 +209,7 @@ static void control_all(tamis_reducer *r) {
             continue;
         r->norms[i] = b->view.out.norm;
         control(b);
-        r->has_norms = r->has_norms || b->view.out.heads.nsums > 0;
+        r->has_norms = r->has_norms || b->view.out.nmeans > 0;
     }
     tam_buckets_share(r);
 }

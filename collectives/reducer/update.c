@@ -38,7 +38,7 @@ static double own_square(const tamis_reducer *r) {
     double sum = 0.0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_outcome *out = &r->buckets[i].view.out;
-        for (uint32_t g = 0; g < out->heads.nsums; g++)
+        for (uint32_t g = 0; g < out->nmeans; g++)
             sum += out->means[g];
     }
     return sum;

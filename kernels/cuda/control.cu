@@ -19,6 +19,7 @@
  */
 #include "kernels/cuda/slots.cuh"
 
+#include "lib/base/tree.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
 
@@ -39,7 +40,7 @@ struct shared_state {
 static __device__ void read_cuts(const tam_cuda_control &job) {
     for (uint32_t r = threadIdx.x; r < job.slots.nranks; r += TAM_BLOCK_THREADS) {
         const tam_head *h = tam_header_of(job.slots, r);
-        bool cut = h->flags & TAM_HEAD_HAS_KEY;
+        bool cut = tam_head_flags(h) & TAM_HEAD_HAS_KEY;
         job.cuts[r] = cut ? tam_log2(h->key) : NO_CUT;
     }
 }
@@ -67,13 +68,15 @@ static __device__ void find_groups(const tam_cuda_control &job) {
 }
 
 static __device__ double mean_sum(const tam_cuda_slots &slots, uint32_t g) {
-    double sum = 0.0;
+    uint32_t own = tam_tree_own(slots.nranks);
+    tam_tree_sum mean;
+    mean.count = mean.place = 0;
     for (uint32_t r = 0; r < slots.nranks; r++)
-        sum += tam_stats_of(slots, r)[g];
-    return sum / slots.nranks;
+        tam_tree_add(&mean, tam_tree_place(r, own), tam_tallies_of(slots, r)[TAM_TALLIES + g]);
+    return tam_tree_end(&mean);
 }
 
-/* Only if the slots carry sums. */
+/* Only if the slots carry them. */
 static __device__ void measure_groups(const tam_cuda_control &job) {
     for (uint32_t g = threadIdx.x; g < job.slots.nstats; g += TAM_BLOCK_THREADS) {
         double mean = mean_sum(job.slots, g);

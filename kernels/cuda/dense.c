@@ -72,7 +72,7 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
     uint64_t n = longest(plan), share = share_of(s, most < n ? most : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
-        .slots = {.bytes = tam_head_bytes(0) + tam_head_round(sizeof(uint32_t)),
+        .slots = {.bytes = tam_head_bytes(TAM_TALLIES) + tam_head_round(sizeof(uint32_t)),
                   .rank = plan->rank,
                   .nranks = plan->nranks,
                   .capacity = 1}, /* never used */

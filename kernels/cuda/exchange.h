@@ -3,7 +3,7 @@
  * The exchange on the device: slots in device memory, the verdict that all ranks draw from them,
  * and the launchers between two collectives. A slot, see lib/base/head.h:
  *
- *     | tam_head | nstats floats | capacity indices, ascending | capacity floats (pairs) |
+ *     | tam_head | tallies, nstats shares of means | indices, ascending | floats (pairs) |
  *
  * The slots of all ranks follow each other.
  *
@@ -21,8 +21,8 @@
  *     tam_launch_report   figures into pinned memory, of all
  *
  * The host does not check between two of these, and an abandoned collective leaves its buffers half
- * written. So nothing received is trusted: the magic numbers of the previous step's slots are
- * cleared, checksums reveal damaged slots, and the target of a collective of floats is filled with
+ * written. So nothing received is trusted: the seals of the previous step's slots are cleared,
+ * checksums reveal damaged slots, and the target of a collective of floats is filled with
  * TAM_CUDA_ABSENT before.
  * A rank that refuses the slots gives TAM_CUDA_ABSENT instead of its values, so that all ranks
  * refuse the step together.

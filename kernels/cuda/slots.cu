@@ -28,24 +28,37 @@ static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, 
     }
 }
 
-static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_head *h) {
+static __device__ __forceinline__ tam_head_due due_of(const tam_cuda_exchange &x, uint32_t r) {
+    tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, x.slots.capacity};
+    return due;
+}
+
+static __device__ __forceinline__ uint32_t at_most_32_bits(uint64_t count) {
+    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
+}
+
+static __device__ __forceinline__ void fill_tallies(const tam_cuda_exchange &x, float *tallies) {
     const tam_cuda_picked *picked = x.picked;
     bool known = x.turn->listed && x.found->complete;
+    tam_tally_count(tallies, TAM_TALLY_DEFERRED, picked->deferred);
+    tam_tally_count(tallies, TAM_TALLY_CANDIDATES, known ? (uint32_t)x.found->total : 0);
+    tam_tally_count(tallies, TAM_TALLY_NONFINITE,
+                    at_most_32_bits(x.found->nonfinite + x.ledger->early.nonfinite));
+    tallies[TAM_TALLY_UNKNOWN] = known ? 0.0f : 1.0f;
+    tallies[TAM_TALLY_RESCANS] = picked->rescanned ? 1.0f : 0.0f;
+}
+
+static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, tam_head *h) {
+    const tam_cuda_picked *picked = x.picked;
+    const tam_head_due due = due_of(x, x.slots.rank);
     bool key = picked->count > 0 && picked->key > 0 && picked->key < TAM_INFINITE_BITS;
-    uint64_t nonfinite = x.found->nonfinite + x.ledger->early.nonfinite;
+    bool bad = x.found->nonfinite + x.ledger->early.nonfinite > 0;
     tam_head own = {};
-    own.magic = TAM_HEAD_MAGIC;
-    own.step = x.turn->step;
-    own.config = x.ledger->config;
-    own.last_result = x.ledger->last_result;
-    own.index_bytes = picked->count * sizeof(uint32_t);
-    own.rank = x.slots.rank;
     own.count = picked->count;
-    own.deferred = picked->deferred;
-    own.candidates = known ? (uint32_t)x.found->total : UINT32_MAX;
-    own.nonfinite = nonfinite < UINT32_MAX ? (uint32_t)nonfinite : UINT32_MAX;
-    own.flags = (picked->rescanned ? TAM_HEAD_RESCANNED : 0u) | (key ? TAM_HEAD_HAS_KEY : 0u);
+    own.index_bytes = picked->count * (uint32_t)sizeof(uint32_t);
     own.key = __uint_as_float(picked->key);
+    tam_head_flag(&own, (key ? TAM_HEAD_HAS_KEY : 0u) | (bad ? TAM_HEAD_NONFINITE : 0u));
+    tam_head_address(&own, &due);
     *h = own;
 }
 
@@ -54,7 +67,7 @@ static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, t
 static __device__ __forceinline__ void forget_slots(const tam_cuda_exchange &x) {
     for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
         if (r != x.slots.rank)
-            tam_header_of(x.slots, r)->magic = 0;
+            tam_header_of(x.slots, r)->turn = 0; /* not sealed */
     }
 }
 
@@ -79,20 +92,21 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
         return;
     forget_slots(x);
     tam_head *h = tam_header_of(x.slots, x.slots.rank);
-    float *stats = tam_stats_of(x.slots, x.slots.rank);
-    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS) {
-        double sum = x.group_sums[g];
-        stats[g] = sum < 3e38 ? (float)sum : 3e38f;
-    }
+    float *tallies = tam_tallies_of(x.slots, x.slots.rank);
+    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS)
+        tallies[TAM_TALLIES + g] = tam_tally_share(x.group_sums[g], x.slots.nranks);
     double squares = tam_block_fold_list(x.piece_sums, pieces);
     if (threadIdx.x == 0) {
         fill_header(x, h);
+        fill_tallies(x, tallies);
         open_verdict(x, squares);
     }
     __syncthreads();
     uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
-    if (threadIdx.x == 0)
-        h->checksum = head + x.picked->checksum + x.scratch->sent;
+    if (threadIdx.x == 0) {
+        const tam_head_due due = due_of(x, x.slots.rank);
+        h->check = tam_head_check_of(&due, head + x.picked->checksum + x.scratch->sent);
+    }
 }
 
 /* -- check: lists ----------------------------------------------------------------------------- */
@@ -162,16 +176,14 @@ static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint3
 static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
     const tam_head *h = tam_header_of(x.slots, r);
     const tam_cuda_tally *tally = &x.tallies[r];
-    const tam_head_due due = {x.ledger->config, x.turn->step, r, x.slots.capacity};
+    const tam_head_due due = due_of(x, r);
     tam_refusal why = tam_head_check(h, &due);
     if (why != TAM_REFUSED_NOTHING)
         return why;
     if (h->index_bytes != h->count * sizeof(uint32_t))
         return TAM_REFUSED_BYTES;
-    if (h->checksum != tally->checksum)
+    if (h->check != tam_head_check_of(&due, tally->checksum))
         return TAM_REFUSED_CHECKSUM;
-    if (h->last_result != x.ledger->last_result)
-        return TAM_REFUSED_RESULT;
     if (tally->faults & 1u << TAM_REFUSED_ORDER)
         return TAM_REFUSED_ORDER;
     return tally->faults ? TAM_REFUSED_OWNER : TAM_REFUSED_NOTHING;
@@ -187,18 +199,21 @@ struct totals {
 
 static __device__ void add_header(const tam_cuda_exchange &x, uint32_t r, totals *all) {
     const tam_head *h = tam_header_of(x.slots, r);
+    const float *tallies = tam_tallies_of(x.slots, r);
+    unsigned long long deferred = tam_tally_counted(tallies, TAM_TALLY_DEFERRED);
     if (refuse(x, r))
         atomicMin(&all->refused, r);
-    if (h->nonfinite)
+    if (tam_head_flags(h) & TAM_HEAD_NONFINITE)
         atomicMin(&all->met_nonfinite, r);
-    if (h->candidates == UINT32_MAX)
+    if (tallies[TAM_TALLY_UNKNOWN] > 0.0f)
         atomicOr(&all->unknown, 1u);
-    if (h->flags & TAM_HEAD_RESCANNED)
+    if (tallies[TAM_TALLY_RESCANS] > 0.0f)
         atomicAdd(&all->rescans, 1u);
-    atomicAdd(&all->picked, (unsigned long long)h->count + h->deferred);
-    atomicAdd(&all->deferred, (unsigned long long)h->deferred);
-    atomicAdd(&all->candidates, (unsigned long long)h->candidates);
-    atomicAdd(&all->nonfinite, (unsigned long long)h->nonfinite);
+    atomicAdd(&all->picked, h->count + deferred);
+    atomicAdd(&all->deferred, deferred);
+    atomicAdd(&all->candidates,
+              (unsigned long long)tam_tally_counted(tallies, TAM_TALLY_CANDIDATES));
+    atomicAdd(&all->nonfinite, (unsigned long long)tam_tally_counted(tallies, TAM_TALLY_NONFINITE));
 }
 
 static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
@@ -213,7 +228,7 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
         verdict->status = TAMIS_E_PROTOCOL;
         verdict->refused = refuse(x, all.refused);
         verdict->rank = all.refused;
-    } else if (all.nonfinite > 0 && x.nonfinite != TAMIS_NONFINITE_DROP) {
+    } else if (all.met_nonfinite < x.slots.nranks && x.nonfinite != TAMIS_NONFINITE_DROP) {
         verdict->status = TAMIS_E_NONFINITE;
         verdict->rank = all.met_nonfinite;
     }

@@ -15,16 +15,21 @@ static __device__ __forceinline__ tam_head *tam_header_of(const tam_cuda_slots &
     return reinterpret_cast<tam_head *>(s.memory + r * s.bytes);
 }
 
-static __device__ __forceinline__ float *tam_stats_of(const tam_cuda_slots &s, uint32_t r) {
+/** Tallies, and behind them the shares of means. */
+static __device__ __forceinline__ float *tam_tallies_of(const tam_cuda_slots &s, uint32_t r) {
     return reinterpret_cast<float *>(tam_header_of(s, r) + 1);
 }
 
+static __device__ __forceinline__ size_t tam_slot_head_bytes(const tam_cuda_slots &s) {
+    return tam_head_bytes(TAM_TALLIES + s.nstats);
+}
+
 static __device__ __forceinline__ uint32_t *tam_indices_of(const tam_cuda_slots &s, uint32_t r) {
-    return reinterpret_cast<uint32_t *>(s.memory + r * s.bytes + tam_head_bytes(s.nstats));
+    return reinterpret_cast<uint32_t *>(s.memory + r * s.bytes + tam_slot_head_bytes(s));
 }
 
 static __device__ __forceinline__ float *tam_values_of(const tam_cuda_slots &s, uint32_t r) {
-    return reinterpret_cast<float *>(s.memory + r * s.bytes + tam_head_bytes(s.nstats) +
+    return reinterpret_cast<float *>(s.memory + r * s.bytes + tam_slot_head_bytes(s) +
                                      tam_head_round(s.capacity * sizeof(uint32_t)));
 }
 
@@ -37,11 +42,11 @@ static __device__ __forceinline__ uint32_t tam_count_of(const tam_cuda_slots &s,
 /** This thread's part of the sum tam_sum_head. */
 static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slots &s, uint32_t r) {
     const uint32_t *words = reinterpret_cast<const uint32_t *>(tam_header_of(s, r));
-    uint32_t nwords = (uint32_t)(tam_head_bytes(s.nstats) / sizeof words[0]);
-    uint32_t hole = offsetof(tam_head, checksum) / 4;
+    uint32_t nwords = (uint32_t)(tam_slot_head_bytes(s) / sizeof words[0]);
+    uint32_t hole = offsetof(tam_head, check) / 4;
     uint64_t sum = 0;
     for (uint32_t i = threadIdx.x; i < nwords; i += TAM_BLOCK_THREADS)
-        sum += tam_sum_word(TAM_SUM_HEAD, i, i / 2 == hole / 2 ? 0 : words[i]);
+        sum += tam_sum_word(TAM_SUM_HEAD, i, i == hole ? 0 : words[i]);
     return sum;
 }
 

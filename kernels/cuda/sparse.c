@@ -22,7 +22,7 @@ static tamis_status check(const tam_cuda_plan *plan) {
 static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
     size_t list = tam_head_round(plan->slot_capacity * sizeof(uint32_t));
     return (tam_cuda_slots){
-        .bytes = tam_head_bytes(plan->nstats) + list * (plan->with_values ? 2 : 1),
+        .bytes = tam_head_bytes(TAM_TALLIES + plan->nstats) + list * (plan->with_values ? 2 : 1),
         .rank = plan->rank,
         .nranks = plan->nranks,
         .nstats = plan->nstats,
@@ -195,7 +195,7 @@ static tamis_status begin(tam_cuda_step *s) {
         .found = d->found,
         .select = d->select,
         .indices = (uint32_t *)(void *)(s->mail.slots + s->plan.rank * s->mail.slot_bytes +
-                                        tam_head_bytes(s->plan.nstats)),
+                                        tam_head_bytes(TAM_TALLIES + s->plan.nstats)),
         .picked = d->picked,
     };
     TAM_TRY(tam_cuda_step_clear(s));

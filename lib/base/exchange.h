@@ -52,12 +52,17 @@ typedef struct tam_outcome {
     tam_entries held;   /* the part of it in what this rank holds */
     tam_entries given;  /* what leaves this rank's residual; values: what stays, NULL: nothing */
     double given_sum;   /* reduction of the residual's sum of squares by that */
-    tam_heads heads;    /* of the ranks that picked among themselves */
     uint32_t *picked;   /* [comm_nranks] entries that each rank of the communicator picked */
     uint64_t deferred, candidates, rescans, nonfinite; /* as in tamis_stats, of all ranks */
     uint32_t bad_first, bad_ranks; /* first rank with a bad entry; ranks that its sum is over */
-    double *means;                 /* [sums in a head] of the sums of squares, over the heads */
-    double norm;                   /* sum of their roots, of all that was picked among */
+    double norm;                   /* sum of the roots of means, of all that was picked among */
+
+    /* Of the ranks that picked among themselves: what the control learns from. */
+    tam_heads heads;
+    uint64_t found, own_found; /* picked and deferred, of all and of this rank */
+    uint64_t seen;             /* candidates; 0: unknown */
+    uint32_t nmeans;
+    double *means; /* [nmeans] of the groups' sums of squares, over the ranks */
 } tam_outcome;
 
 /** A bucket, as its exchange sees it. */

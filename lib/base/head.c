@@ -45,29 +45,26 @@ uint64_t tam_sum_bytes(uint32_t area, const void *memory, size_t bytes) {
 }
 
 uint64_t tam_sum_head(const tam_head *head, size_t head_bytes) {
-    enum { HOLE = offsetof(tam_head, checksum) / sizeof(uint32_t) };
-    uint32_t hole[2];
-    memcpy(hole, &head->checksum, sizeof hole);
+    enum { HOLE = offsetof(tam_head, check) / sizeof(uint32_t) };
     return tam_sum_bytes(TAM_SUM_HEAD, head, head_bytes) -
-           tam_sum_word(TAM_SUM_HEAD, HOLE, hole[0]) -
-           tam_sum_word(TAM_SUM_HEAD, HOLE + 1, hole[1]);
+           tam_sum_word(TAM_SUM_HEAD, HOLE, head->check);
 }
 
 const char *tam_refusal_words(uint32_t refusal) {
     static const char *const words[TAM_REFUSALS] = {
         [TAM_REFUSED_NOTHING] = "no error",
-        [TAM_REFUSED_MAGIC] = "it did not arrive, or belongs to another call (magic number)",
-        [TAM_REFUSED_RANK] = "it names another rank",
+        [TAM_REFUSED_MISSING] = "it did not arrive",
         [TAM_REFUSED_CONFIG] = "it comes from another reducer, configuration, density or packing; "
                                "use reducers in the same order on all ranks",
         [TAM_REFUSED_STEP] = "it belongs to another step",
+        [TAM_REFUSED_RESULT] = "its result of the previous step differs: values were damaged in "
+                               "transit; load an older state",
         [TAM_REFUSED_COUNT] = "its count exceeds the size of the slot",
         [TAM_REFUSED_LEADER] = "it holds picks, but another rank leads this step",
         [TAM_REFUSED_BYTES] = "its indices take an impossible number of bytes",
-        [TAM_REFUSED_CHECKSUM] = "its checksum is wrong",
+        [TAM_REFUSED_CHECKSUM] = "its checksum is wrong: it was damaged, or comes from another "
+                                 "configuration, density or packing",
         [TAM_REFUSED_CODE] = "its indices cannot be decoded",
-        [TAM_REFUSED_RESULT] = "its result of the previous step differs: values were damaged in "
-                               "transit; load an older state",
         [TAM_REFUSED_ORDER] = "its indices are not ascending or lie past the end",
         [TAM_REFUSED_OWNER] = "it holds an index that its rank does not own",
         [TAM_REFUSED_ABSENT] =

@@ -4,9 +4,13 @@
  * (collectives/exchange/slot.c) and a device (kernels/cuda/slots.cu) write and check it by the
  * rules of this file, which both compile.
  *
- *     +---- 88 bytes ----+-- 4 bytes each --+- to a multiple of 8 -+- to a multiple of 8 -+
- *     | tam_head         | sums, words      | indices              | values               |
+ *     +---- 28 bytes ----+-- 4 bytes each --+- to a multiple of 4 -+- to a multiple of 4 -+
+ *     | tam_head         | tallies, words   | indices              | values               |
  *     +------------------+------------------+----------------------+----------------------+
+ *
+ * With P ranks each gets P - 1 of them, so a head holds only what all must know of each rank. What
+ * is added up over the ranks are its tallies: behind the head, or where values are summed with
+ * these, so that a rank sends them once (collectives/exchange/sparse.h).
  */
 #ifndef TAM_BASE_HEAD_H
 #define TAM_BASE_HEAD_H
@@ -17,59 +21,92 @@
 #include <stddef.h>
 
 /* Changes with the format, and with the order of sums. */
-#define TAM_HEAD_MAGIC UINT64_C(0xe013be8a5b6da52c)
+#define TAM_HEAD_MAGIC UINT64_C(0x71c5d2a94be8036f)
 
 enum {
-    TAM_HEAD_RESCANNED = 1,
-    TAM_HEAD_HAS_KEY = 2,
-    TAM_HEAD_ALL_ROWS = 4 /* a segment with rows: no list, it would be too long */
+    TAM_HEAD_HAS_KEY = 1,
+    TAM_HEAD_ALL_ROWS = 2,  /* a segment with rows: no list, it would be too long */
+    TAM_HEAD_NONFINITE = 4, /* the gradient has entries that are NaN or Inf */
+    TAM_HEAD_SEALED = 8,    /* always: what did not arrive is 0 */
+    TAM_HEAD_STEPS = 4096   /* steps that a head tells apart */
 };
 
 typedef struct tam_head {
-    uint64_t magic;
-    uint64_t step;
-    uint64_t config; /* hash of what all ranks agreed on: descriptor, k and packing of the step */
-    uint64_t checksum;
-    uint64_t last_result; /* sum of the previous step's values: shows ranks that drifted apart */
-    uint64_t index_bytes; /* size of the indices */
-    uint32_t rank;
-    uint32_t count;      /* indices that follow */
-    uint32_t deferred;   /* picks that did not fit */
-    uint32_t candidates; /* entries over the threshold; UINT32_MAX: unknown */
-    uint32_t nonfinite;
-    uint32_t flags;
-    float key; /* smallest key picked */
+    uint32_t check;         /* of the rest of the slot, and of all that ranks must agree on */
+    uint8_t config, result; /* a byte of their hashes: they only tell what differs, */
+    uint16_t turn;          /* as does the step, modulo TAM_HEAD_STEPS; flags above */
+    uint32_t count;         /* indices that follow */
+    uint32_t index_bytes;   /* and their size */
+    float key;              /* smallest key picked */
 
     /* Times since an exchange, which ends at about the same time on all ranks; 0: unknown. So the
      * ranks need no common clock. */
     uint32_t
         busy_us; /* last bucket: from the end of the step before until its gradient was ready */
     uint32_t began_us; /* from the previous exchange until this one began */
-    uint32_t zero;
 } tam_head;
 
-/** Bytes of a part of a slot, rounded up to 8; of a head with so many sums and other words. */
+/** Bytes of a part of a slot, rounded up to 4; of a head with so many tallies and other words. */
 TAM_SHARED size_t tam_head_round(size_t bytes) {
-    return (bytes + 7) / 8 * 8;
+    return (bytes + 3) / 4 * 4;
 }
 
 TAM_SHARED size_t tam_head_bytes(size_t nwords) {
-    return sizeof(tam_head) + tam_head_round(nwords * sizeof(uint32_t));
+    return sizeof(tam_head) + nwords * sizeof(uint32_t);
 }
 
-/** Heads that arrived, one from each rank, each followed by its sums. */
+TAM_SHARED uint32_t tam_head_flags(const tam_head *h) {
+    return h->turn / TAM_HEAD_STEPS;
+}
+
+TAM_SHARED void tam_head_flag(tam_head *h, uint32_t flags) {
+    h->turn = (uint16_t)(h->turn | flags * TAM_HEAD_STEPS);
+}
+
+/** Heads that arrived, one from each rank, each followed by its tallies and words. */
 typedef struct tam_heads {
     const unsigned char *memory;
     size_t step; /* bytes from one to the next */
-    uint32_t own, nranks, nsums;
+    uint32_t own, nranks, ntallies;
 } tam_heads;
 
 static inline const tam_head *tam_head_at(const tam_heads *heads, uint32_t rank) {
     return (const tam_head *)(const void *)(heads->memory + rank * heads->step);
 }
 
-static inline const float *tam_head_sums(const tam_heads *heads, uint32_t rank) {
-    return (const float *)(const void *)(tam_head_at(heads, rank) + 1);
+static inline const uint32_t *tam_head_words(const tam_heads *heads, uint32_t rank) {
+    return (const uint32_t *)(const void *)(tam_head_at(heads, rank) + 1) + heads->ntallies;
+}
+
+/* -- tallies ---------------------------------------------------------------------------------- */
+
+/** What is only added up over the ranks, in the order of lib/base/tree.h. Floats, for values are. A
+ * count is four digits of 8 bits, whose sums over 65,536 ranks are exact. */
+enum {
+    TAM_TALLY_DEFERRED = 0,   /* a count: picks that did not fit */
+    TAM_TALLY_CANDIDATES = 4, /* a count: entries over the threshold; 0 where unknown */
+    TAM_TALLY_NONFINITE = 8,  /* a count */
+    TAM_TALLY_UNKNOWN = 12,   /* ranks that do not know their candidates */
+    TAM_TALLY_RESCANS = 13,   /* ranks that searched their part again */
+    TAM_TALLIES = 14          /* shares of means of the groups' sums of squares follow */
+};
+
+/** A rank's share of a mean over ranks: the sum of shares does not overflow. */
+TAM_SHARED float tam_tally_share(double value, uint32_t nranks) {
+    return (float)((value < 3e38 ? value : 3e38) / nranks);
+}
+
+TAM_SHARED void tam_tally_count(float *tallies, uint32_t which, uint32_t count) {
+    for (uint32_t i = 0; i < 4; i++)
+        tallies[which + i] = (float)(count >> 8 * i & 0xff);
+}
+
+/** Of one rank, or of the sums of many. */
+TAM_SHARED uint64_t tam_tally_counted(const float *tallies, uint32_t which) {
+    uint64_t count = 0;
+    for (uint32_t i = 4; i-- > 0;)
+        count = (count << 8) + (uint64_t)tallies[which + i];
+    return count;
 }
 
 /* -- checksums -------------------------------------------------------------------------------- */
@@ -79,6 +116,8 @@ static inline const float *tam_head_sums(const tam_heads *heads, uint32_t rank) 
 #define TAM_SUM_INDICES 0x85a308d3u
 #define TAM_SUM_VALUES 0x13198a2eu
 #define TAM_SUM_RESULT 0x03707344u
+#define TAM_SUM_AGREED 0xa4093822u
+#define TAM_SUM_TALLIES 0x299f31d0u
 
 /**
  * A multilinear hash (Carter and Wegman, 1979): the sum of words times odd keys, modulo 2^64.
@@ -93,24 +132,56 @@ TAM_SHARED uint64_t tam_sum_word(uint32_t area, uint64_t position, uint32_t word
 /** The sum of memory; an incomplete last word is filled with zeros. head.c */
 uint64_t tam_sum_bytes(uint32_t area, const void *memory, size_t bytes);
 
-/** The sum of a head with its sums and words, as if its checksum were 0. head.c */
+/** The sum of a head with its tallies and words, without its check. head.c */
 uint64_t tam_sum_head(const tam_head *head, size_t head_bytes);
+
+/** What a head must say. */
+typedef struct tam_head_due {
+    uint64_t config; /* hash of what all ranks agreed on: descriptor, k, packing of the step */
+    uint64_t step;
+    uint64_t last_result; /* sum of what the previous step summed: shows ranks that drifted apart */
+    uint32_t rank, limit; /* limit: most indices */
+} tam_head_due;
+
+TAM_SHARED uint64_t tam_sum_word64(uint64_t position, uint64_t word) {
+    return tam_sum_word(TAM_SUM_AGREED, 2 * position, (uint32_t)word) +
+           tam_sum_word(TAM_SUM_AGREED, 2 * position + 1, (uint32_t)(word >> 32));
+}
+
+/** The check of a slot. @param  sums  of its head, indices and values */
+TAM_SHARED uint32_t tam_head_check_of(const tam_head_due *due, uint64_t sums) {
+    sums += tam_sum_word64(0, TAM_HEAD_MAGIC ^ due->rank) + tam_sum_word64(1, due->config);
+    sums += tam_sum_word64(2, due->step) + tam_sum_word64(3, due->last_result);
+    return (uint32_t)((sums ^ sums >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 32);
+}
+
+/** A byte of a hash, never that of a similar one. */
+TAM_SHARED uint8_t tam_head_byte(uint64_t hash) {
+    return (uint8_t)((hash ^ hash >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 56);
+}
+
+/** Write what tells heads apart; flags stay. The check follows when the slot is complete. */
+TAM_SHARED void tam_head_address(tam_head *h, const tam_head_due *due) {
+    h->config = tam_head_byte(due->config);
+    h->result = tam_head_byte(due->last_result);
+    h->turn = (uint16_t)(h->turn / TAM_HEAD_STEPS * TAM_HEAD_STEPS + due->step % TAM_HEAD_STEPS);
+    tam_head_flag(h, TAM_HEAD_SEALED);
+}
 
 /* -- refusals --------------------------------------------------------------------------------- */
 
 /** Why a slot is refused, in the order of the checks. */
 typedef enum tam_refusal {
     TAM_REFUSED_NOTHING,
-    TAM_REFUSED_MAGIC,
-    TAM_REFUSED_RANK,
+    TAM_REFUSED_MISSING,
     TAM_REFUSED_CONFIG,
     TAM_REFUSED_STEP,
+    TAM_REFUSED_RESULT,
     TAM_REFUSED_COUNT,
     TAM_REFUSED_LEADER,
     TAM_REFUSED_BYTES,
     TAM_REFUSED_CHECKSUM,
     TAM_REFUSED_CODE,
-    TAM_REFUSED_RESULT,
     TAM_REFUSED_ORDER,
     TAM_REFUSED_OWNER,
     TAM_REFUSED_ABSENT, /* sums are missing: a rank refused, or a collective was abandoned */
@@ -120,22 +191,17 @@ typedef enum tam_refusal {
 /** The words after "the slot of rank 3 was refused: ". head.c */
 const char *tam_refusal_words(uint32_t refusal);
 
-/** What a head must say. */
-typedef struct tam_head_due {
-    uint64_t config, step;
-    uint32_t rank, limit; /* most indices */
-} tam_head_due;
-
-/** Check a head before anything behind it is read. */
+/** Check a head before anything behind it is read. What bytes of hashes do not tell, its check
+ * does. */
 TAM_SHARED tam_refusal tam_head_check(const tam_head *h, const tam_head_due *due) {
-    if (h->magic != TAM_HEAD_MAGIC)
-        return TAM_REFUSED_MAGIC;
-    if (h->rank != due->rank)
-        return TAM_REFUSED_RANK;
-    if (h->config != due->config)
+    if (!(tam_head_flags(h) & TAM_HEAD_SEALED))
+        return TAM_REFUSED_MISSING;
+    if (h->config != tam_head_byte(due->config))
         return TAM_REFUSED_CONFIG;
-    if (h->step != due->step)
+    if (h->turn % TAM_HEAD_STEPS != due->step % TAM_HEAD_STEPS)
         return TAM_REFUSED_STEP;
+    if (h->result != tam_head_byte(due->last_result))
+        return TAM_REFUSED_RESULT;
     return h->count > due->limit ? TAM_REFUSED_COUNT : TAM_REFUSED_NOTHING;
 }
 

@@ -3,6 +3,7 @@
  * The collectives of an exchange between ranks of one process: in stream order, with damage.
  */
 #include "tests/cuda/exchange_world.h"
+#include "kernels/cuda/step.h"
 #include "tests/cuda/fake.h"
 #include <string.h>
 
@@ -37,7 +38,7 @@ tam_head *exchange_header(const exchange_seat *s, uint32_t rank) {
     return (tam_head *)(void *)(s->mail->slots + rank * s->mail->slot_bytes);
 }
 
-float *exchange_stats(const exchange_seat *s, uint32_t rank) {
+float *exchange_tallies(const exchange_seat *s, uint32_t rank) {
     return (float *)(void *)(exchange_header(s, rank) + 1);
 }
 
@@ -45,8 +46,12 @@ static uint32_t nstats_of(const exchange_seat *s) {
     return tam_scheme_weighted(s->scheme) ? s->division.grid.ngroups : 0;
 }
 
+static size_t head_bytes_of(const exchange_seat *s) {
+    return tam_head_bytes(TAM_TALLIES + nstats_of(s));
+}
+
 uint32_t *exchange_list(const exchange_seat *s, uint32_t rank) {
-    return (uint32_t *)(void *)((char *)exchange_header(s, rank) + tam_head_bytes(nstats_of(s)));
+    return (uint32_t *)(void *)((char *)exchange_header(s, rank) + head_bytes_of(s));
 }
 
 void exchange_reseal(const exchange_seat *s, uint32_t rank) {
@@ -55,10 +60,13 @@ void exchange_reseal(const exchange_seat *s, uint32_t rank) {
     uint32_t count = h->count < capacity ? h->count : capacity;
     const uint32_t *list = exchange_list(s, rank);
     const char *values = (const char *)list + tam_head_round(capacity * sizeof list[0]);
-    h->checksum = tam_sum_head(h, tam_head_bytes(nstats_of(s))) +
-                  tam_sum_bytes(TAM_SUM_INDICES, list, count * sizeof list[0]);
+    const tam_cuda_exchange *x = &s->step->exchange;
+    const tam_head_due due = {x->ledger->config, x->turn->step, x->ledger->last_result, rank, 0};
+    uint64_t sums = tam_sum_head(h, head_bytes_of(s)) +
+                    tam_sum_bytes(TAM_SUM_INDICES, list, count * sizeof list[0]);
     if (s->scheme.exchange == TAM_EXCHANGE_PAIRS)
-        h->checksum += tam_sum_bytes(TAM_SUM_VALUES, values, count * sizeof(float));
+        sums += tam_sum_bytes(TAM_SUM_VALUES, values, count * sizeof(float));
+    h->check = tam_head_check_of(&due, sums);
 }
 
 /* -- collectives ------------------------------------------------------------------------------ */

@@ -113,7 +113,7 @@ void exchange_leave(exchange_group *group);
 /* Parts of a slot in the mail of a seat. */
 tam_head *exchange_header(const exchange_seat *seat, uint32_t rank);
 uint32_t *exchange_list(const exchange_seat *seat, uint32_t rank);
-float *exchange_stats(const exchange_seat *seat, uint32_t rank);
+float *exchange_tallies(const exchange_seat *seat, uint32_t rank);
 
 /** Correct the checksum after a change: what a rank would send that is wrong, not what was damaged
  * on its way. */

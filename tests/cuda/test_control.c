@@ -4,6 +4,7 @@
  * Every word of state, levels, thresholds, weights, budgets and turn must agree.
  */
 #include "kernels/cuda/exchange.h"
+#include "lib/base/tree.h"
 #include "lib/policy/grid.h"
 #include "tests/support/data.h"
 
@@ -76,7 +77,7 @@ static void open_job(twins *t, uint32_t rank, uint32_t nranks) {
         spans[r].upto = spans[r].before + below(t, (uint32_t)grid->n - spans[r].before + 1);
     }
     t->k = t->host.k;
-    size_t bytes = tam_head_bytes(nstats);
+    size_t bytes = tam_head_bytes(TAM_TALLIES + nstats);
     t->job = (tam_cuda_control){
         .grid = {.n = grid->n, .ngroups = grid->ngroups, .groups = grid->groups},
         .scheme = t->division.scheme,
@@ -166,6 +167,10 @@ static tam_head *header_of(twins *t, uint32_t rank) {
     return (tam_head *)(void *)(t->job.slots.memory + rank * t->job.slots.bytes);
 }
 
+static float *tallies_of(twins *t, uint32_t rank) {
+    return (float *)(void *)(header_of(t, rank) + 1);
+}
+
 /* Mostly near the level, as a run has it; at times far away, at times a sudden jump of all. */
 static float some_key(twins *t, double jump) {
     bool absolute = t->host.scheme.budget == TAM_BUDGET_GLOBAL;
@@ -181,16 +186,12 @@ static void fill_headers(twins *t) {
     t->verdict = (tam_cuda_verdict){.known = below(t, 5) > 0};
     for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
         float key = some_key(t, jump);
+        uint32_t count = below(t, 1 + (uint32_t)(2 * t->host.k / t->job.slots.nranks));
         tam_head *h = header_of(t, r);
-        *h = (tam_head){.rank = r};
-        h->count = below(t, 1 + (uint32_t)(2 * t->host.k / t->job.slots.nranks));
-        h->deferred = below(t, 4) ? 0 : below(t, 50);
-        h->candidates = h->count + below(t, 2 * h->count + 10);
-        h->flags = (below(t, 2) ? TAM_HEAD_RESCANNED : 0);
-        h->flags |= !silent && below(t, 8) ? TAM_HEAD_HAS_KEY : 0;
-        h->key = key;
-        t->verdict.picked += h->count + h->deferred;
-        t->verdict.candidates += h->candidates;
+        *h = (tam_head){.count = count, .key = key};
+        tam_head_flag(h, !silent && below(t, 8) ? TAM_HEAD_HAS_KEY : 0);
+        t->verdict.picked += count + (below(t, 4) ? 0 : below(t, 50));
+        t->verdict.candidates += count + below(t, 2 * count + 10);
     }
 }
 
@@ -201,8 +202,8 @@ static void fill_sums(twins *t) {
         uint32_t kind = below(t, 12);
         float middle = (float)tam_exp2(uniform(t, -30.0, 10.0));
         for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
-            float *sums = (float *)(void *)(header_of(t, r) + 1);
-            sums[g] = kind < 6 ? special[kind] : middle * (float)uniform(t, 0.5, 2.0);
+            double sum = kind < 6 ? special[kind] : middle * (float)uniform(t, 0.5, 2.0);
+            tallies_of(t, r)[TAM_TALLIES + g] = tam_tally_share(sum, t->job.slots.nranks);
         }
     }
 }
@@ -224,20 +225,20 @@ static void fill_union(twins *t) {
 static void observe(twins *t) {
     const tam_grid *grid = &t->division.grid;
     t->seen = (tam_observed){.cuts = t->cuts,
+                             .picked = t->verdict.picked,
                              .candidates = t->verdict.known ? t->verdict.candidates : 0,
                              .group_sums = t->means,
                              .group_picked = t->group_picked};
     for (uint32_t r = 0; r < t->job.slots.nranks; r++) {
         const tam_head *h = header_of(t, r);
-        t->seen.picked += h->count + h->deferred;
-        if (h->flags & TAM_HEAD_HAS_KEY)
+        if (tam_head_flags(h) & TAM_HEAD_HAS_KEY)
             t->cuts[t->seen.ncuts++] = tam_log2(h->key);
     }
     for (uint32_t g = 0; g < t->job.slots.nstats; g++) {
-        double sum = 0.0;
-        for (uint32_t r = 0; r < t->job.slots.nranks; r++)
-            sum += ((float *)(void *)(header_of(t, r) + 1))[g];
-        t->means[g] = sum / t->job.slots.nranks;
+        float mean;
+        tam_tree_add_up(tallies_of(t, 0) + TAM_TALLIES + g, t->job.slots.bytes / sizeof mean,
+                        t->job.slots.nranks, 1, &mean);
+        t->means[g] = mean;
     }
     for (uint32_t g = 0, i = 0; g < grid->ngroups; g++) {
         uint32_t first = i, end = grid->groups[g].begin + grid->groups[g].length;

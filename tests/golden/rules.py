@@ -27,6 +27,25 @@ def added(numbers):
     return total
 
 
+def added_by_tree(numbers):
+    """Float32 sums of ranks: halves of a row of places, of which the last have every second alone."""
+    places = 1 << (len(numbers) - 1).bit_length()
+    own = 2 * len(numbers) - places
+    row = [None] * places
+    for rank, x in enumerate(numbers):
+        row[rank if rank < own else 2 * rank - own] = x
+    while len(row) > 1:
+        row = [b if a is None else a if b is None else np.float32(a + b)
+               for a, b in zip(row[::2], row[1::2])]
+    return row[0]
+
+
+def mean_by_tree(numbers):
+    """The mean over ranks of numbers that are far below the largest float32."""
+    numbers = list(numbers)
+    return float(added_by_tree([np.float32(x / len(numbers)) for x in numbers]))
+
+
 def budgets_by_norm(k, norms, lengths):
     """DEFT: by descending norm, floor(K norm / N), at least 1, at most all."""
     left, rest, out = float(k), added(norms), [0] * len(norms)

@@ -6,7 +6,7 @@ import numpy as np
 
 from public import ExDyna, MiCRO, OkTopk, SAGE
 from rules import (Scheme, added, budgets_by_norm, contiguous, exact_sum_of_squares, largest,
-                   reaching, smallest)
+                   mean_by_tree, reaching, smallest)
 
 class TopK(Scheme):
     """Every rank the k largest of its own."""
@@ -175,7 +175,7 @@ class Tamis(Scheme):
         return 0.0
 
     def set_levels(self, shift, acc, union):
-        means = [added(exact_sum_of_squares(a[b:e]) for a in acc) / self.P for b, e in self.groups]
+        means = [mean_by_tree(exact_sum_of_squares(a[b:e]) for a in acc) for b, e in self.groups]
         budgets = budgets_by_norm(self.k, [math.sqrt(m) for m in means], self.lengths)
         picked = np.bincount(self.group_of[union], minlength=len(self.groups))
         share = self.k / len(union)

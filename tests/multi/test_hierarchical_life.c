@@ -363,23 +363,19 @@ typedef struct bytes_case {
     double model; /* of a rank */
 } bytes_case;
 
-static double round_up(double bytes) {
-    return 8 * ceil(bytes / 8);
-}
-
 /* docs/exchange.md, with u32; one segment. */
 static double model_of(const bytes_case *c) {
     double k = floor(c->density * (double)c->n), nodes = c->nranks / c->size, size = c->size;
-    double picks = ceil(k / c->nranks), share = ceil(k / size);
+    double picks = ceil(k / c->nranks), share = ceil(k / size), head = 28 + 56; /* tallies */
     double inside = 4 * (double)c->n * (size - 1) / size + 32 * (size - 1) +
-                    (size - 1) * (88 + round_up(4 * (nodes + 3)) + 8 * share);
+                    (size - 1) * (head + 4 * (nodes + 2) + 8 * share);
     double up = 4 * share, down = 4 * share;
     if (c->packed) {
         up = share * (0.5 + 2.0 / 256);
         down = share * (1 + 2.0 / 256);
     }
     double between =
-        (nodes - 1) * (96 + 4 * picks) + (up + down) * (nodes - 1) / nodes + 16 * (nodes - 1);
+        (nodes - 1) * (head + 4 + 4 * picks) + (up + down) * (nodes - 1) / nodes + 16 * (nodes - 1);
     return inside + between;
 }
 

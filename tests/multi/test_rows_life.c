@@ -236,7 +236,7 @@ static void damage(damage_case c) {
  * touches 9 rows in the first step. */
 static void test_damage_to_lists_of_rows_is_refused(void **state) {
     (void)state;
-    for (uint32_t byte = 0; byte < 88; byte++)
+    for (uint32_t byte = 0; byte < 28 + 56; byte++)
         damage((damage_case){TAM_FAULT_SPOIL, 0, 8 * byte + byte % 8, {TAMIS_E_PROTOCOL}});
     for (uint32_t byte = 0; byte < 4 * 9; byte++)
         damage((damage_case){TAM_FAULT_SPOIL, 1, 8 * byte + byte % 8, {TAMIS_E_PROTOCOL}});

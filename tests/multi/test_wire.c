@@ -83,7 +83,7 @@ typedef struct size_case {
     tamis_index_format format;
     tamis_wire_type wire, sums;
     const char *name;
-    uint64_t index_bytes; /* of a slot, before it is rounded up to 8 */
+    uint64_t index_bytes; /* of a slot, before it is rounded up to 4 */
 } size_case;
 
 enum { LONG = 131072 * 2, LONG_K = 2621 }; /* two ranks own 131072 each */
@@ -98,11 +98,12 @@ static const uint64_t list_bytes[TAMIS_WIRE_END][2] = {
 };
 
 /* The other's half out, the own sums, with room for the longer half, and two checksums; float32
- * goes another way. */
+ * goes another way, and takes the tallies with it. */
 static uint64_t bytes_of_values(const size_case *c, uint32_t rank) {
+    enum { TALLIES = 14 };
     if (c->wire == TAMIS_WIRE_FLOAT32)
-        return 4 * LONG_K;
-    return list_bytes[c->wire][1 - rank] + list_bytes[c->sums][1] + 16;
+        return 4 * (LONG_K + TALLIES);
+    return 4 * TALLIES + list_bytes[c->wire][1 - rank] + list_bytes[c->sums][1] + 16;
 }
 
 static void run_size(test_rank *self) {
@@ -124,7 +125,7 @@ static void run_size(test_rank *self) {
     RANK_OK(self, tamis_reducer_start(reducer, &step));
     RANK_OK(self, tamis_reducer_wait(reducer));
     RANK_OK(self, tamis_reducer_stats(reducer, &stats));
-    uint64_t expected = 88 + (c->index_bytes + 7) / 8 * 8 + bytes_of_values(c, self->id);
+    uint64_t expected = 28 + (c->index_bytes + 3) / 4 * 4 + bytes_of_values(c, self->id);
     RANK_CHECK(self, stats.wire_bytes == expected, "%s: %llu bytes, not %llu", c->name,
                (unsigned long long)stats.wire_bytes, (unsigned long long)expected);
     tamis_reducer_destroy(reducer);
@@ -264,6 +265,7 @@ static void test_states_do_not_depend_on_how_things_travel(void **state) {
 /* -- damage ----------------------------------------------------------------------------------- */
 
 enum { SHORT = 96, RANKS = 3, BAD_RANK = 1 }; /* blocks of 32: a third each */
+enum { HEAD = 28, TALLIES = 56 };                /* bytes */
 
 typedef struct spoil_case {
     trial what;
@@ -354,7 +356,7 @@ static void spoil_led(const trial *what) {
     uint64_t most = tam_codec_of(what->format)->bytes(SHORT, good.npicks);
     size_t piece = tam_head_round((tam_head_round((size_t)most) + RANKS - 1) / RANKS);
     size_t used = list_of(what->format, &good), end = (BAD_RANK + 1) * piece;
-    spoil_all(what, 1, 88, 88 + piece, used < end - piece ? piece : used < end ? end - used : 0);
+    spoil_all(what, 1, HEAD, HEAD + piece, used < end - piece ? piece : used < end ? end - used : 0);
 }
 
 static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
@@ -364,9 +366,9 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
             trial what = trial_usual("cyclic+global+exact+pairs", RANKS, SHORT, 0.25);
             what.format = f;
             what.wire = wire ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
-            spoil_all(&what, 0, 88, 0, 14); /* rounding up to 8 leaves 7 bytes free, twice */
+            spoil_all(&what, 0, HEAD + TALLIES, 0, 6); /* rounding up to 4 leaves 3 bytes free, twice */
             what.scheme = "rotate+global+step+union";
-            spoil_all(&what, 0, 88, 88, 0); /* growing: the heads travel alone, */
+            spoil_all(&what, 0, HEAD, HEAD, 0); /* growing: the heads travel alone, */
             spoil_all(&what, 1, 0, 4, 0);   /* then the payload */
             what.scheme = "cltk";           /* led by rank 0 */
             spoil_led(&what);

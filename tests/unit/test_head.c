@@ -4,6 +4,10 @@
  */
 #include "lib/base/head.h"
 
+#include "lib/base/base.h"
+#include "lib/base/tree.h"
+
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -67,37 +71,120 @@ static void a_sum_is_that_of_its_words(void **state) {
     assert_true(tam_sum_bytes(TAM_SUM_RESULT, NULL, 0) == 0);
 }
 
-static void the_checksum_of_a_head_is_without_itself(void **state) {
-    struct {
-        tam_head head;
-        uint32_t words[2];
-    } slot = {.head = {.magic = TAM_HEAD_MAGIC, .step = 7, .count = 3}, .words = {8, 9}};
+typedef struct slot {
+    tam_head head;
+    uint32_t words[2];
+} slot;
+
+static const tam_head_due due = {
+    .config = 5, .step = 3 * TAM_HEAD_STEPS + 6, .last_result = 77, .rank = 1, .limit = 10};
+
+static slot some_slot(void) {
+    slot s = {.head = {.count = 3, .index_bytes = 12, .key = 0.5f}, .words = {8, 9}};
+    tam_head_flag(&s.head, TAM_HEAD_HAS_KEY);
+    tam_head_address(&s.head, &due);
+    s.head.check = tam_head_check_of(&due, tam_sum_head(&s.head, sizeof s));
+    return s;
+}
+
+static bool holds(const slot *s, const tam_head_due *expected) {
+    return s->head.check == tam_head_check_of(expected, tam_sum_head(&s->head, sizeof *s));
+}
+
+static void the_check_of_a_head_is_without_itself(void **state) {
+    slot s = some_slot();
     (void)state;
-    assert_int_equal(tam_head_bytes(2), sizeof slot);
-    assert_int_equal(tam_head_bytes(1), sizeof slot);
-    uint64_t sum = tam_sum_head(&slot.head, sizeof slot);
-    assert_true(sum == tam_sum_bytes(TAM_SUM_HEAD, &slot, sizeof slot));
-    slot.head.checksum = UINT64_C(0x0123456789abcdef);
-    assert_true(tam_sum_head(&slot.head, sizeof slot) == sum);
-    slot.words[1]++;
-    assert_true(tam_sum_head(&slot.head, sizeof slot) != sum);
+    assert_int_equal(tam_head_bytes(2), sizeof s);
+    uint64_t sum = tam_sum_head(&s.head, sizeof s);
+    s.head.check = 0;
+    assert_true(tam_sum_head(&s.head, sizeof s) == sum);
+    assert_true(sum == tam_sum_bytes(TAM_SUM_HEAD, &s, sizeof s));
+}
+
+static void a_bit_of_a_head_that_was_damaged_shows(void **state) {
+    (void)state;
+    for (size_t bit = 0; bit < 8 * sizeof(slot); bit++) {
+        slot s = some_slot();
+        ((unsigned char *)&s)[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_false(holds(&s, &due));
+    }
+    slot s = some_slot();
+    assert_true(holds(&s, &due));
+}
+
+/* Also where bytes and the step's remainder in the head are equal by chance. */
+static void what_ranks_must_agree_on_is_part_of_the_check(void **state) {
+    slot s = some_slot();
+    (void)state;
+    for (uint64_t by = 1; by < 5000; by++) {
+        tam_head_due other[4] = {due, due, due, due};
+        other[0].config += by;
+        other[1].step += by * TAM_HEAD_STEPS;
+        other[2].last_result += by << 20;
+        other[3].rank += (uint32_t)by;
+        for (int i = 0; i < 4; i++)
+            assert_false(holds(&s, &other[i]));
+    }
+}
+
+static void flags_and_step_share_a_word(void **state) {
+    slot s = some_slot();
+    (void)state;
+    assert_int_equal(tam_head_flags(&s.head), TAM_HEAD_HAS_KEY | TAM_HEAD_SEALED);
+    assert_int_equal(s.head.turn % TAM_HEAD_STEPS, 6);
 }
 
 static void heads_are_refused_in_one_order(void **state) {
-    const tam_head_due due = {.config = 5, .step = 6, .rank = 1, .limit = 10};
-    tam_head h = {.magic = 0, .rank = 2, .config = 6, .step = 7, .count = 11};
+    const tam_head_due others[] = {
+        {.config = 6, .step = 7, .last_result = 78, .rank = 1, .limit = 2},
+        {.config = 5, .step = 7, .last_result = 78, .rank = 1, .limit = 2},
+        {.config = 5, .step = 6, .last_result = 78, .rank = 1, .limit = 2},
+        {.config = 5, .step = 6, .last_result = 77, .rank = 1, .limit = 2},
+        {.config = 5, .step = 6, .last_result = 77, .rank = 1, .limit = 3}};
+    const tam_refusal expected[] = {TAM_REFUSED_CONFIG, TAM_REFUSED_STEP, TAM_REFUSED_RESULT,
+                                    TAM_REFUSED_COUNT, TAM_REFUSED_NOTHING};
+    slot s = some_slot();
     (void)state;
-    assert_int_equal(tam_head_check(&h, &due), TAM_REFUSED_MAGIC);
-    h.magic = TAM_HEAD_MAGIC;
-    assert_int_equal(tam_head_check(&h, &due), TAM_REFUSED_RANK);
-    h.rank = 1;
-    assert_int_equal(tam_head_check(&h, &due), TAM_REFUSED_CONFIG);
-    h.config = 5;
-    assert_int_equal(tam_head_check(&h, &due), TAM_REFUSED_STEP);
-    h.step = 6;
-    assert_int_equal(tam_head_check(&h, &due), TAM_REFUSED_COUNT);
-    h.count = 10;
-    assert_int_equal(tam_head_check(&h, &due), TAM_REFUSED_NOTHING);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(tam_head_check(&s.head, &others[i]), expected[i]);
+    s.head = (tam_head){0};
+    assert_int_equal(tam_head_check(&s.head, &others[4]), TAM_REFUSED_MISSING);
+}
+
+/* -- tallies ---------------------------------------------------------------------------------- */
+
+/* As many ranks as there may be, in the order of the tree: no digit's sum is rounded. */
+static void counts_of_all_ranks_add_up_exactly(void **state) {
+    enum { RANKS = 65536 };
+    const uint32_t counts[] = {0, 1, 255, 256, 0x01020304, 0x00ffff00, UINT32_MAX - 1, UINT32_MAX};
+    float *all = tam_alloc_array(RANKS, TAM_TALLIES * sizeof *all), sums[TAM_TALLIES];
+    uint64_t expected = 0;
+    (void)state;
+    for (uint32_t which = 0; which < 2; which++) {
+        expected = 0;
+        for (uint32_t r = 0; r < RANKS; r++) {
+            uint32_t count = which ? UINT32_MAX : counts[tam_random(3, r) % 8];
+            float *own = all + (size_t)r * TAM_TALLIES;
+            tam_tally_count(own, TAM_TALLY_CANDIDATES, count);
+            assert_true(tam_tally_counted(own, TAM_TALLY_CANDIDATES) == count);
+            expected += count;
+        }
+        tam_tree_add_up(all, TAM_TALLIES, RANKS, TAM_TALLIES, sums);
+        assert_true(tam_tally_counted(sums, TAM_TALLY_CANDIDATES) == expected);
+        assert_true(tam_tally_counted(sums, TAM_TALLY_DEFERRED) == 0);
+    }
+    tam_free(all);
+}
+
+static void means_of_all_that_float32_holds_are_finite(void **state) {
+    enum { RANKS = 4097 };
+    static float all[RANKS];
+    float mean;
+    (void)state;
+    for (uint32_t r = 0; r < RANKS; r++)
+        all[r] = tam_tally_share(r % 3 ? 1e308 * 10 : r % 2 ? NAN : 3e38, RANKS);
+    tam_tree_add_up(all, 1, RANKS, 1, &mean);
+    assert_true(mean > 2.99e38f && mean < 3.01e38f);
 }
 
 int main(void) {
@@ -105,8 +192,13 @@ int main(void) {
         cmocka_unit_test(one_damaged_word_always_shows),
         cmocka_unit_test(words_that_change_places_show),
         cmocka_unit_test(a_sum_is_that_of_its_words),
-        cmocka_unit_test(the_checksum_of_a_head_is_without_itself),
+        cmocka_unit_test(the_check_of_a_head_is_without_itself),
+        cmocka_unit_test(a_bit_of_a_head_that_was_damaged_shows),
+        cmocka_unit_test(what_ranks_must_agree_on_is_part_of_the_check),
+        cmocka_unit_test(flags_and_step_share_a_word),
         cmocka_unit_test(heads_are_refused_in_one_order),
+        cmocka_unit_test(counts_of_all_ranks_add_up_exactly),
+        cmocka_unit_test(means_of_all_that_float32_holds_are_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,7 +60,8 @@ static tam_link link_of(const test_rank *self) {
 static tamis_status exchange(test_rank *self, const float given[2], uint64_t step, tam_slots *s,
                              tam_regions *g, uint32_t *indices, float *values, size_t *count) {
     tam_link link = link_of(self);
-    *tam_slot_own_head(s) = (tam_head){.count = 2, .step = step};
+    tam_slot_begin(s)->count = 2;
+    s->step = step;
     memcpy(tam_slot_own_indices(s), picked[self->id], sizeof picked[0]);
     memcpy(tam_slot_own_values(s), given, sizeof valued[0]);
     tam_regions_divide(g, picked[self->id], 2, tam_slot_own_words(s));
@@ -202,7 +203,7 @@ static void run_crowd(test_rank *self) {
     tam_link link = link_of(self);
     RANK_OK(self, open_slots(self->id, MANY, LONG_N, &s));
     RANK_OK(self, tam_regions_open(self->id, RANKS, LONG_N, MANY, &g));
-    *tam_slot_own_head(&s) = (tam_head){.count = MANY};
+    tam_slot_begin(&s)->count = MANY;
     for (uint32_t i = 0; i < MANY; i++) {
         tam_slot_own_indices(&s)[i] = i;
         ((float *)tam_slot_own_values(&s))[i] = (float)(i + 1) * (self->id == 2 ? -4 : 1);

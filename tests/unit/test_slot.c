@@ -45,13 +45,15 @@ static tam_slots open_slots(tamis_index_format format, bool growing) {
 
 /* Make rank 0's slot with these bytes for indices, as rank 1's. */
 static void forge(tam_slots *s, wire *w, uint32_t count, const void *indices, size_t bytes) {
-    tam_head *h = tam_slot_own_head(s);
+    const tam_head_due due = due_of(s, 1);
+    tam_head *h = tam_slot_begin(s);
     memset(w, 0, sizeof *w);
     w->slots = s;
-    *h = (tam_head){.magic = TAM_HEAD_MAGIC, .config = s->config, .rank = 1, .count = count};
-    h->index_bytes = bytes;
+    tam_head_address(h, &due);
+    h->count = count;
+    h->index_bytes = (uint32_t)bytes;
     memcpy(w->forged + s->head_bytes, indices, bytes);
-    h->checksum = checksum(s, h, w->forged + s->head_bytes, NULL);
+    h->check = check_of(s, 1, h, w->forged + s->head_bytes, NULL);
     memcpy(w->forged, s->send, s->head_bytes);
     h->count = 0; /* of rank 0 */
 }
@@ -152,11 +154,11 @@ static void check_memory(tam_slots s, tamis_status expected) {
     assert_non_null(strstr(tamis_last_error(), "the limit is 4 GiB (TAMIS_MESSAGE_GIB)"));
 }
 
-/* 88 bytes and 20 indices of this rank and of both as they come: 168 each. */
+/* 28 bytes and 20 indices of this rank and of both as they come: 108 each. */
 static void test_slots_may_take_as_much_as_the_limit_and_not_a_byte_more(void **state) {
     tam_slots s = {.nranks = 2, .capacity = LIMIT, .format = TAMIS_INDEX_U32, .span = HALF};
     (void)state;
-    s.beside = 4 * GIB - 3 * 168;
+    s.beside = 4 * GIB - 3 * 108;
     check_memory(s, TAMIS_OK);
     s.beside++;
     check_memory(s, TAMIS_E_UNSUPPORTED);
@@ -182,8 +184,11 @@ static void test_what_thousands_of_ranks_may_send_is_refused_before_it_is_taken(
     check_memory(s, TAMIS_OK);
     s.led = false; /* shorter on the wire, but decoded lists */
     check_memory(s, TAMIS_E_UNSUPPORTED);
-    s = u32, s.nranks = UINT32_MAX, s.capacity = UINT32_MAX, s.beside = UINT64_MAX;
+    s = u32, s.nranks = UINT32_MAX, s.capacity = UINT32_MAX / 4, s.beside = UINT64_MAX;
     check_memory(s, TAMIS_E_UNSUPPORTED);
+    s = u32, s.nranks = 1, s.capacity = UINT32_MAX / 4 + 1; /* a head says how many bytes */
+    assert_int_equal(tam_slots_open(&s), TAMIS_E_UNSUPPORTED);
+    assert_non_null(strstr(tamis_last_error(), "would exceed 4 GiB"));
 }
 
 int main(void) {
