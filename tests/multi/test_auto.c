@@ -160,12 +160,17 @@ static tamis_status open_wide(tamis_comm *comm, tamis_reducer_config *config, ta
     return status;
 }
 
+static void set_costs(tamis_comm *comm, const tam_link_model *link) {
+    const tam_net net = tam_net_of_link(link, RANKS, 1);
+    tam_costs_of_net(&net, &comm->stages, &comm->costs);
+}
+
 static void run_forced(test_rank *self) {
     const forced *f = self->shared;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     tamis_reducer *r = NULL;
     self->comm->measured = true;
-    tam_costs_of_link(&f->links[self->id != 1], RANKS, &self->comm->costs);
+    set_costs(self->comm, &f->links[self->id != 1]);
     RANK_STATUS(self, TAMIS_E_MISMATCH, open_wide(self->comm, &config, &r));
     RANK_CHECK(self, r == NULL && strstr(tamis_last_error(), f->words), "it says: %s",
                tamis_last_error());
@@ -380,9 +385,9 @@ static void run_other_choice(test_rank *self) {
     config.link_gbit = 0.0; /* measured, then overridden: both states have the same fields */
     self->comm->measured = true;
     tam_link_model slow = {1e-9, 1.0}, late = {1.0, 1e-15};
-    tam_costs_of_link(&slow, RANKS, &self->comm->costs);
+    set_costs(self->comm, &slow);
     RANK_OK(self, open_mixed(self->comm, &config, &r));
-    tam_costs_of_link(&late, RANKS, &self->comm->costs);
+    set_costs(self->comm, &late);
     RANK_OK(self, open_mixed(self->comm, &config, &other));
     RANK_CHECK(self, count_dense(r) == 0 && count_dense(other) == 4, "%u and %u buckets are dense",
                count_dense(r), count_dense(other));
