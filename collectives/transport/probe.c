@@ -227,8 +227,8 @@ static tam_costs costs_of(const tam_probe *m, const tam_link_model *link) {
     return costs;
 }
 
-/* Sums and gathers have a link each, because a transport may make one of several of the other. Where
- * the rate of one is not known it is that of the other. */
+/* Sums and gathers have a link each, because a transport may make one of several of the other.
+ * Where the rate of one is not known it is that of the other. */
 static tam_costs fit_costs(tam_probe *m) {
     const tamis_comm *comm = m->comm;
     tam_timing of_sum = timing_of(m, SUM), of_gather = timing_of(m, GATHER);

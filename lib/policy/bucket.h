@@ -36,7 +36,7 @@ typedef struct tam_bucket_range {
  *
  * Over a wire of beta seconds per byte transfer is 12 density n_b (P - 1) / P beta, dense 8 of n_b.
  * There is one bucket if nothing travels or the link has no speed (one rank, NaN). There are never
- * more buckets than TAM_BUCKETS_MAX, nor than entries of a step; the least length grows accordingly.
+ * more buckets than TAM_BUCKETS_MAX, nor than entries of a step; the least length grows with that.
  *
  * The first segments, exchanged last, may make a shorter bucket: kept apart it costs at most one
  * latency; joined, its neighbour's whole transfer would begin only when backward has ended.
