@@ -13,10 +13,10 @@
 #include <xxhash.h>
 
 static tam_costs costs_of(const tamis_reducer *r) {
-    tam_link_model link = tam_reducer_link(r);
+    const tam_net net = tam_reducer_net(r);
     tam_costs costs = r->comm->costs;
     if (!tam_reducer_measures(r))
-        tam_costs_of_link(&link, r->comm->nranks, &costs);
+        tam_costs_of_net(&net, &r->comm->modelled, &costs);
     return costs;
 }
 

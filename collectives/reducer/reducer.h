@@ -219,6 +219,12 @@ static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
                             8.0 / ((gbit != 0.0 ? gbit : 1.0) * 1e9)};
 }
 
+/** The network that it makes of the communicator. */
+static inline tam_net tam_reducer_net(const tamis_reducer *r) {
+    tam_link_model link = tam_reducer_link(r);
+    return tam_net_of_link(&link, r->comm->nranks, r->comm->ranks_per_node);
+}
+
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {
     return &r->buckets[r->nbuckets - 1];
 }

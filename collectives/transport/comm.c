@@ -242,6 +242,8 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->self = self;
     comm->rank = rank;
     comm->nranks = nranks;
+    comm->stages = comm->modelled = tam_plan_linear(nranks);
+    comm->ranks_per_node = 1;
     snprintf(comm->plan, sizeof comm->plan, "%u", nranks);
     atomic_init(&comm->waiting, (int)tam_setting_number(TAM_SETTING_WAIT));
     comm->records = tam_alloc_array(nranks, TAM_RECORD_BYTES);
@@ -275,6 +277,9 @@ tamis_status tam_comm_open_staged(const tam_transport *transport, tam_staged *se
     const tam_plan plan = self->coll.plan;
     uint32_t ranks_per_node = self->ranks_per_node;
     TAM_TRY(tam_comm_open(transport, self, rank, nranks, config, out));
+    (*out)->stages = plan;
+    (*out)->modelled = tam_plan_usual(nranks, ranks_per_node);
+    (*out)->ranks_per_node = ranks_per_node;
     tam_plan_text(&plan, (*out)->plan, sizeof(*out)->plan);
     tam_log(TAM_INFO, "communicator: rank %u of %u exchanges in stages %s, %u ranks a node", rank,
             nranks, (*out)->plan, ranks_per_node);

@@ -304,7 +304,9 @@ static tamis_status open_rank(hub *h, uint32_t rank, const tamis_comm_config *co
         return tam_fail(TAMIS_E_NOMEM, "no memory for rank %u of a local communicator", rank);
     *self = (local){h, rank, false};
     h->users++;
-    return tam_comm_open(&transport, self, rank, h->nranks, config, out);
+    TAM_TRY(tam_comm_open(&transport, self, rank, h->nranks, config, out));
+    (*out)->ranks_per_node = h->nranks;
+    return TAMIS_OK;
 }
 
 tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,

@@ -22,7 +22,7 @@
 enum {
     TRUSTED = 3
 }; /* least repetitions of the first size: with fewer, noise of the machine hides the link */
-enum { LARGEST = 1 << 22, GATHERED = 1 << 17, ROUNDS = 5, TURNS = 7, REPEATS = ROUNDS * TURNS };
+enum { LARGEST = 1 << 22, ROUNDS = 5, TURNS = 7, REPEATS = ROUNDS * TURNS };
 #define BUDGET_S 0.08
 
 typedef enum what { SUM, GATHER, PASS } what;
@@ -30,17 +30,19 @@ typedef enum what { SUM, GATHER, PASS } what;
 /* In a round, small sizes take several turns, large ones only the last. No size follows itself. So
  * a disturbance of some milliseconds hits one repetition of each size, not all of one, and small
  * sizes find the caches as large ones leave them. */
-static const struct point {
+typedef struct point {
     what kind;
-    size_t size;
+    size_t size;    /* of a gather: which of tam_probe_gathers */
     uint32_t turns; /* in a round */
-} points[] = {
-    {PASS, 0, 7},      {SUM, 32, 7},          {GATHER, 128, 7},  {SUM, 1 << 10, 7},
-    {GATHER, 4096, 7}, {PASS, 1 << 14, 5},    {SUM, 1 << 13, 5}, {PASS, 1 << 16, 4},
-    {SUM, 1 << 15, 4}, {GATHER, GATHERED, 4}, {SUM, 1 << 17, 3}, {PASS, 1 << 18, 3},
-    {SUM, 1 << 20, 2}, {PASS, 1 << 20, 2},    {SUM, LARGEST, 1}, {PASS, LARGEST, 1},
+} point;
+
+static const point usual_points[] = {
+    {PASS, 0, 7},      {SUM, 32, 7},       {GATHER, 0, 7},    {SUM, 1 << 10, 7},
+    {GATHER, 1, 7},    {PASS, 1 << 14, 5}, {SUM, 1 << 13, 5}, {PASS, 1 << 16, 4},
+    {SUM, 1 << 15, 4}, {GATHER, 2, 4},     {SUM, 1 << 17, 3}, {PASS, 1 << 18, 3},
+    {SUM, 1 << 20, 2}, {PASS, 1 << 20, 2}, {SUM, LARGEST, 1}, {PASS, LARGEST, 1},
 };
-enum { POINTS = sizeof points / sizeof points[0] };
+enum { POINTS = sizeof usual_points / sizeof usual_points[0] };
 
 /* The slowest rank's time of each repetition. */
 typedef struct samples {
@@ -57,8 +59,10 @@ typedef struct shown {
 struct tam_probe {
     tam_job job;
     const tamis_comm *comm;
+    point points[POINTS];
+    size_t gathers[TAM_PROBE_GATHERS];
     float *grad, *acc;   /* [LARGEST] */
-    unsigned char *recv; /* [nranks * GATHERED] */
+    unsigned char *recv; /* [nranks * the largest gather] */
     shown own, *all;     /* [nranks] */
     uint64_t begin_ns, nshown;
     double spent_s; /* since then, on the slowest rank; like the samples, the same on all ranks */
@@ -66,7 +70,27 @@ struct tam_probe {
     double took_s;  /* how long that took this rank */
     samples samples[POINTS];
     tam_costs costs;
+    bool rate_unknown; /* costs assume one */
 };
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+void tam_probe_gathers(uint32_t nranks, size_t sizes[TAM_PROBE_GATHERS]) {
+    sizes[2] = smaller(1 << 17, TAM_PROBE_GATHERED_MOST / nranks);
+    sizes[1] = smaller(1 << 12, sizes[2] / 4);
+    sizes[0] = smaller(1 << 7, sizes[1] / 4);
+}
+
+static void set_points(tam_probe *m) {
+    tam_probe_gathers(m->comm->nranks, m->gathers);
+    for (size_t p = 0; p < POINTS; p++) {
+        m->points[p] = usual_points[p];
+        if (m->points[p].kind == GATHER)
+            m->points[p].size = m->gathers[usual_points[p].size];
+    }
+}
 
 /* A pass as in a step: add the gradient to the residual, and clear it. */
 static void pass(float *restrict acc, float *restrict grad, size_t count) {
@@ -113,7 +137,7 @@ static tamis_status share_times(tam_probe *m, tam_link *link) {
 }
 
 /* With a tag, as for a bucket that is summed whole. */
-static tamis_status sum(tam_probe *m, const struct point *p, tam_link *link) {
+static tamis_status sum(tam_probe *m, const point *p, tam_link *link) {
     tam_tag tag = {.rank = link->rank, .count = p->size};
     tam_tag_seal(&tag);
     link->call.tag = &tag;
@@ -122,7 +146,7 @@ static tamis_status sum(tam_probe *m, const struct point *p, tam_link *link) {
     return status;
 }
 
-static tamis_status run_once(tam_probe *m, const struct point *p, tam_link *link) {
+static tamis_status run_once(tam_probe *m, const point *p, tam_link *link) {
     const tam_transport *t = link->transport;
     if (p->kind == SUM)
         return sum(m, p, link);
@@ -134,9 +158,10 @@ static tamis_status run_once(tam_probe *m, const struct point *p, tam_link *link
 
 /* The gradient has just been written, as when a step begins. */
 static tamis_status measure(tam_probe *m, size_t p, tam_link *link) {
-    memset(m->grad, 0, points[p].kind == GATHER ? points[p].size : points[p].size * sizeof(float));
+    const point *now = &m->points[p];
+    memset(m->grad, 0, now->kind == GATHER ? now->size : now->size * sizeof(float));
     uint64_t begin_ns = tam_clock_ns();
-    TAM_TRY(run_once(m, &points[p], link));
+    TAM_TRY(run_once(m, now, link));
     TAM_TRY(share_times(m, link));
     m->took_s = 1e-9 * (double)(tam_clock_ns() - begin_ns);
     m->last = p;
@@ -148,10 +173,10 @@ static void draw(const tam_probe *m, what kind, tam_curve *out) {
     double empty_s = m->samples[0].count > 0 ? median(&m->samples[0]) : 0.0;
     *out = (tam_curve){0};
     for (size_t p = 0; p < POINTS; p++) {
-        if (points[p].kind != kind || m->samples[p].count == 0)
+        if (m->points[p].kind != kind || m->samples[p].count == 0)
             continue;
         double seconds = median(&m->samples[p]) - empty_s;
-        tam_curve_add(out, (double)points[p].size, seconds > 0.0 ? seconds : 0.0);
+        tam_curve_add(out, (double)m->points[p].size, seconds > 0.0 ? seconds : 0.0);
     }
 }
 
@@ -162,15 +187,76 @@ static bool affordable(const tam_probe *m, size_t p) {
     tam_curve curve;
     if (m->samples[p].count > 0)
         return median(&m->samples[p]) <= left_s;
-    draw(m, points[p].kind, &curve);
-    return curve.count < 2 || tam_curve_at(&curve, (double)points[p].size) <= 0.25 * left_s;
+    draw(m, m->points[p].kind, &curve);
+    return curve.count < 2 || tam_curve_at(&curve, (double)m->points[p].size) <= 0.25 * left_s;
 }
 
 static tamis_status run_turn(tam_probe *m, uint32_t turn, tam_link *link) {
     for (size_t p = 0; p < POINTS; p++)
-        if (turn <= points[p].turns && affordable(m, p))
+        if (turn <= m->points[p].turns && affordable(m, p))
             TAM_TRY(measure(m, p, link));
     return TAMIS_OK;
+}
+
+/* -- curves of a link, where measured ones do not serve --------------------------------------- */
+
+/* The smallest and the largest size of a kind; two of each were measured. To show each other times
+ * is a part of each repetition. It is an all-gather itself, of little, so the rest is at least half
+ * of the smallest: one disturbance of the empty repetition leaves no time too short. */
+static tam_timing timing_of(const tam_probe *m, what kind) {
+    tam_timing timing = {.sums = kind == SUM};
+    double shown_s = median(&m->samples[0]);
+    size_t count = 0;
+    for (size_t p = 0; p < POINTS; p++) {
+        if (m->points[p].kind != kind || m->samples[p].count == 0)
+            continue;
+        double seconds = median(&m->samples[p]);
+        shown_s = count == 0 && shown_s > 0.5 * seconds ? 0.5 * seconds : shown_s;
+        timing.bytes[count > 0] = (double)m->points[p].size * (kind == SUM ? sizeof(float) : 1.0);
+        timing.seconds[count > 0] = seconds - shown_s;
+        count++;
+    }
+    return timing;
+}
+
+static tam_costs costs_of(const tam_probe *m, const tam_link_model *link) {
+    const tamis_comm *comm = m->comm;
+    tam_net net = tam_net_of_link(link, comm->nranks, comm->ranks_per_node);
+    tam_costs costs;
+    tam_costs_of_net(&net, &comm->stages, &costs);
+    return costs;
+}
+
+/* Sums and gathers have a link each, because a transport may make one of several of the other.
+ * Where the rate of one is not known it is that of the other. */
+static tam_costs fit_costs(tam_probe *m) {
+    const tamis_comm *comm = m->comm;
+    tam_timing of_sum = timing_of(m, SUM), of_gather = timing_of(m, GATHER);
+    tam_link_model sums, gathers;
+    tam_link_model usual = tam_link_usual(comm->ranks_per_node >= comm->nranks);
+    bool one = tam_link_fit(&of_sum, &comm->stages, comm->ranks_per_node, &sums);
+    bool other = tam_link_fit(&of_gather, &comm->stages, comm->ranks_per_node, &gathers);
+    m->rate_unknown = !one && !other && comm->nranks > 1;
+    if (!one)
+        sums.seconds_per_byte = other ? gathers.seconds_per_byte : usual.seconds_per_byte;
+    if (!other)
+        gathers.seconds_per_byte = sums.seconds_per_byte;
+    tam_costs costs = costs_of(m, &gathers);
+    costs.sum = costs_of(m, &sums).sum;
+    return costs;
+}
+
+/* Few repetitions were a few milliseconds each on a slow network, or on a busy machine. */
+static void conclude(tam_probe *m) {
+    const tam_curve *sum = &m->costs.sum, *gather = &m->costs.gather;
+    if (m->samples[0].count >= TRUSTED) {
+        draw(m, PASS, &m->costs.pass);
+        draw(m, SUM, &m->costs.sum);
+        draw(m, GATHER, &m->costs.gather);
+    }
+    tam_costs usual = fit_costs(m);
+    m->rate_unknown = m->rate_unknown && !(tam_curve_grows(sum) && tam_curve_grows(gather));
+    tam_costs_complete(&m->costs, &usual);
 }
 
 static tamis_status run(tam_job *job, tam_link *link) {
@@ -184,12 +270,7 @@ static tamis_status run(tam_job *job, tam_link *link) {
         for (uint32_t turn = TURNS; turn > 0; turn--)
             TAM_TRY(run_turn(m, turn, link));
     TAM_TRY(share_times(m, link)); /* the time of the last repetition */
-    if (m->samples[0].count >= TRUSTED) {
-        draw(m, PASS, &m->costs.pass);
-        draw(m, SUM, &m->costs.sum);
-        draw(m, GATHER, &m->costs.gather);
-    }
-    tam_costs_complete(&m->costs, link->nranks);
+    conclude(m);
     return TAMIS_OK;
 }
 
@@ -200,9 +281,10 @@ tamis_status tam_probe_open(const tamis_comm *comm, tam_probe **out) {
         m->job.run = run;
         m->job.purpose = "tamis_reducer_create";
         m->comm = comm;
+        set_points(m);
         m->grad = tam_alloc_array(LARGEST, sizeof m->grad[0]);
         m->acc = tam_alloc_array(LARGEST, sizeof m->acc[0]);
-        m->recv = tam_alloc_array(comm->nranks, GATHERED);
+        m->recv = tam_alloc_array(comm->nranks, m->gathers[TAM_PROBE_GATHERS - 1]);
         m->all = tam_alloc_array(comm->nranks, sizeof m->all[0]);
     }
     if (m && m->grad && m->acc && m->recv && m->all)
@@ -241,6 +323,11 @@ tamis_status tam_probe_run(tam_probe *m, tamis_comm *comm) {
     if (comm->rank > 0)
         return TAMIS_OK;
     tam_log(TAM_INFO, "measured a link of %u ranks in %.0f ms", comm->nranks, 1e3 * m->spent_s);
+    if (m->rate_unknown)
+        tam_log(TAM_WARN,
+                "the rate of a link of %u ranks could not be measured in %.0f ms, and exchange "
+                "auto assumes one: give it the link, link_latency_us and link_gbit",
+                comm->nranks, 1e3 * m->spent_s);
     log_curve("sum of floats", &m->costs.sum);
     log_curve("all-gather of bytes", &m->costs.gather);
     log_curve("pass over elements", &m->costs.pass);

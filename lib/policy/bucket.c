@@ -3,28 +3,28 @@
 
 #define TIMES_LATENCY 4.0 /* least transfer time in latencies; then latency is a fifth at most */
 
-static uint32_t ceil_log2(uint32_t x) {
-    uint32_t bits = 0;
-    while (bits < 32 && UINT64_C(1) << bits < x)
-        bits++;
-    return bits;
+#define LONG 1073741824.0 /* bytes: whatever overlaps with a message's latency is long over */
+
+/* A step that gathers so many bytes of each rank and sums so many. */
+static double step_s(const tam_net *net, const tam_plan *plan, bool dense, double bytes) {
+    double gather_s = dense ? 0.0 : tam_plan_gather_s(net, plan, bytes / plan->nranks);
+    return gather_s + tam_plan_sum_s(net, plan, bytes);
 }
 
-static double planned_length(double density, uint32_t nranks, bool dense,
-                             const tam_link_model *link) {
-    double rounds = (dense ? 2.0 : 3.0) * ceil_log2(nranks);
-    double bytes = (dense ? 8.0 : 12.0 * density) * (nranks - 1) / nranks;
-    return TIMES_LATENCY * rounds * link->latency_s / (bytes * link->seconds_per_byte);
+static double planned_length(double density, bool dense, const tam_net *net, const tam_plan *plan) {
+    double long_s = step_s(net, plan, dense, LONG), longer_s = step_s(net, plan, dense, 2.0 * LONG);
+    double byte_s = (longer_s - long_s) / LONG, bytes = dense ? 4.0 : 4.0 * density;
+    return TIMES_LATENCY * step_s(net, plan, dense, 0.0) / (bytes * byte_s);
 }
 
 static double least_length(double n, uint32_t most_buckets, uint64_t bucket_length, double density,
-                           uint32_t nranks, bool dense, const tam_link_model *link) {
+                           bool dense, const tam_net *net, const tam_plan *plan) {
     double entries = dense ? n : density * n;
     bool planned = bucket_length == TAMIS_BUCKETS_PLANNED;
     /* One bucket: asked for, the only possible one, with one entry, or planned for one rank. */
-    if (bucket_length == 0 || most_buckets == 0 || entries < 1.0 || (planned && nranks == 1))
+    if (bucket_length == 0 || most_buckets == 0 || entries < 1.0 || (planned && plan->nranks == 1))
         return n;
-    double least = planned ? planned_length(density, nranks, dense, link) : (double)bucket_length;
+    double least = planned ? planned_length(density, dense, net, plan) : (double)bucket_length;
     if (!(least < n)) /* also NaN */
         return n;
     double most = entries >= most_buckets ? most_buckets
@@ -42,13 +42,13 @@ static uint32_t count_runs(const tamis_layout *layout) {
 }
 
 uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
-                         uint32_t nranks, bool dense, const tam_link_model *link,
+                         bool dense, const tam_net *net, const tam_plan *plan,
                          tam_bucket_range *out) {
     uint32_t count = 0, end = layout->nsegments, runs = layout->nrowed ? count_runs(layout) : 0;
     if ((uint64_t)layout->nrowed + runs > TAM_BUCKETS_MAX)
         return 0;
     double least = least_length((double)layout->ordinary, TAM_BUCKETS_MAX - layout->nrowed - runs,
-                                bucket_length, density, nranks, dense, link);
+                                bucket_length, density, dense, net, plan);
     for (uint32_t s = end; s-- > 0;) {
         bool first = s == 0 || tam_segment_rowed(layout, s) || tam_segment_rowed(layout, s - 1);
         if ((double)(layout->begins[end] - layout->begins[s]) < least && !first)

@@ -13,6 +13,7 @@
 #define TAM_POLICY_BUCKET_H
 
 #include "lib/policy/layout.h"
+#include "lib/policy/plan.h"
 
 enum { TAM_BUCKETS_MAX = 64 };
 
@@ -22,24 +23,20 @@ typedef struct tam_bucket_range {
     uint32_t first_segment, nsegments;
 } tam_bucket_range;
 
-typedef struct tam_link_model {
-    double latency_s; /* of an empty message */
-    double seconds_per_byte;
-} tam_link_model;
-
 /**
  * Join segments, from the last to the first, until a bucket has at least bucket_length elements.
  *
- * TAMIS_BUCKETS_PLANNED chooses a length at which transfer >= 4 * latency, with
+ * TAMIS_BUCKETS_PLANNED chooses a length at which transfer >= 4 * latency. Times are those of the
+ * stages in which the ranks exchange (plan.h), of d = 4 density n_b bytes of indices and as many of
+ * values, or of 4 n_b bytes with scheme dense:
  *
- *              latency                               transfer, n_b elements
- *     sparse   3 ceil(log2 P) alpha                  12 density n_b (P - 1) / P bytes
- *     dense    2 ceil(log2 P) alpha                   8 n_b (P - 1) / P bytes
+ *              latency                         transfer: what long messages take, each byte more
+ *     sparse   gather_s(0) + sum_s(0)          gather_s(d / P) + sum_s(d)
+ *     dense    sum_s(0)                        sum_s(4 n_b)
  *
- * Rounds: all-gather of indices, values to the ranks that sum them, sums to all. The P - 1 direct
- * messages of a round overlap, so it counts like a tree. There is one bucket if nothing travels or
- * the link has no speed (one rank, NaN). There are never more buckets than TAM_BUCKETS_MAX, nor
- * than entries of a step; the least length grows accordingly.
+ * Over a wire of beta seconds per byte transfer is 12 density n_b (P - 1) / P beta, dense 8 of n_b.
+ * There is one bucket if nothing travels or the link has no speed (one rank, NaN). There are never
+ * more buckets than TAM_BUCKETS_MAX, nor than entries of a step; the least length grows with that.
  *
  * The first segments, exchanged last, may make a shorter bucket: kept apart it costs at most one
  * latency; joined, its neighbour's whole transfer would begin only when backward has ended.
@@ -49,13 +46,13 @@ typedef struct tam_link_model {
  *
  * @param  bucket_length  [in]   as in tamis_reducer_config
  * @param  dense          [in]   scheme dense: density does not matter
- * @param  link           [in]   read for TAMIS_BUCKETS_PLANNED only
+ * @param  net, plan      [in]   read for TAMIS_BUCKETS_PLANNED only
  * @param  out            [out]  tam_bucket_range[min(nsegments, TAM_BUCKETS_MAX)], in the order of
  *                               the exchange
  * @return                       their number; 0: too many segments have rows
  */
 uint32_t tam_bucket_plan(const tamis_layout *layout, uint64_t bucket_length, double density,
-                         uint32_t nranks, bool dense, const tam_link_model *link,
+                         bool dense, const tam_net *net, const tam_plan *plan,
                          tam_bucket_range *out);
 
 /** Most entries that a bucket of `length` of n elements gets for k and for every smaller k. */

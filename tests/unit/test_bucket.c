@@ -25,15 +25,23 @@ static tamis_layout *make_layout(const uint64_t *lengths, size_t count) {
     return layout;
 }
 
-/* 50 us and 1 Gbit/s. */
-static const tam_link_model usual_link = {50e-6, 8e-9};
+/* 50 us and 1 Gbit/s, 5 us of processor for a message. */
+static const tam_net usual_net = {
+    .ranks_per_node = 1, .far_s = 50e-6, .far_s_per_byte = 8e-9, .message_s = 5e-6};
+
+/* All with all. */
+static uint32_t plan_buckets(const tamis_layout *layout, uint64_t bucket_length, double density,
+                             uint32_t nranks, bool dense, const tam_net *net,
+                             tam_bucket_range *out) {
+    const tam_plan plan = tam_plan_linear(nranks);
+    return tam_bucket_plan(layout, bucket_length, density, dense, net, &plan, out);
+}
 
 static void check_plan(const uint64_t *lengths, size_t count, uint64_t bucket_length,
                        double density, uint32_t nranks, const char *expected) {
     tam_bucket_range ranges[SEGMENTS_MOST];
     tamis_layout *layout = make_layout(lengths, count);
-    uint32_t n =
-        tam_bucket_plan(layout, bucket_length, density, nranks, false, &usual_link, ranges);
+    uint32_t n = plan_buckets(layout, bucket_length, density, nranks, false, &usual_net, ranges);
     char got[256] = "";
     for (uint32_t b = 0; b < n; b++)
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u+%u", b ? " " : "",
@@ -63,7 +71,7 @@ static void check_rows(const uint32_t *rows, size_t nrows, uint64_t bucket_lengt
     char got[256] = "";
     for (size_t i = 0; i < nrows; i++)
         assert_int_equal(tamis_layout_set_rows(layout, rows[i], 5), TAMIS_OK);
-    uint32_t n = tam_bucket_plan(layout, bucket_length, 1.0, 4, false, &usual_link, ranges);
+    uint32_t n = plan_buckets(layout, bucket_length, 1.0, 4, false, &usual_net, ranges);
     for (uint32_t b = 0; b < n; b++)
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u+%u", b ? " " : "",
                  ranges[b].first_segment, ranges[b].nsegments);
@@ -91,7 +99,7 @@ static void segments_with_rows_count_among_the_buckets(void **state) {
     for (size_t s = 0; s < SEGMENTS_MOST; s += 15)
         assert_int_equal(tamis_layout_set_rows(layout, s, 10), TAMIS_OK);
     for (uint64_t least = 1; least <= 100000; least *= 10) {
-        uint32_t n = tam_bucket_plan(layout, least, 1.0, 4, false, NULL, ranges), end = 300;
+        uint32_t n = plan_buckets(layout, least, 1.0, 4, false, NULL, ranges), end = 300;
         assert_true(n >= 40 && n <= TAM_BUCKETS_MAX);
         for (uint32_t b = 0; b < n; b++) {
             assert_int_equal(ranges[b].first_segment + ranges[b].nsegments, end);
@@ -103,28 +111,29 @@ static void segments_with_rows_count_among_the_buckets(void **state) {
     }
     for (size_t s = 1; s < SEGMENTS_MOST; s += 5)
         assert_int_equal(tamis_layout_set_rows(layout, s, 10), TAMIS_OK);
-    assert_int_equal(tam_bucket_plan(layout, 0, 1.0, 4, false, NULL, ranges), 0);
+    assert_int_equal(plan_buckets(layout, 0, 1.0, 4, false, NULL, ranges), 0);
     tamis_layout_destroy(layout);
 }
 
-/* P = 4: latency 3 * 2 * 50 us = 300 us. An element at density 0.01: 12 * 0.01 * 3/4 = 0.09 bytes,
- * 0.72 ns. Four times the latency is 1.2 ms: 1,666,667 elements. */
+/* P = 4: a gather of nothing takes 50 us, 2.5 us to send the first message and 3 times 2.5 us to
+ * receive: 60 us; with the sum, which takes two gathers, 180 us. An element at density 0.01: 12 *
+ * 0.01 * 3/4 = 0.09 bytes, 0.72 ns. Four times the latency is 0.72 ms: 1,000,000 elements. */
 static void a_planned_bucket_pays_for_its_latency(void **state) {
     (void)state;
-    static const uint64_t lengths[] = {1000, 1666666, 1, 1666666, 1666667};
-    check_plan(lengths, 5, TAMIS_BUCKETS_PLANNED, 0.01, 4, "4+1 2+2 0+2");
-    static const uint64_t small[] = {1666666, 1000};
+    static const uint64_t lengths[] = {1000, 999998, 1, 999998, 1000002};
+    check_plan(lengths, 5, TAMIS_BUCKETS_PLANNED, 0.01, 4, "4+1 1+3 0+1");
+    static const uint64_t small[] = {999998, 1000};
     check_plan(small, 2, TAMIS_BUCKETS_PLANNED, 0.01, 4, "0+2");
     check_plan(lengths, 5, TAMIS_BUCKETS_PLANNED, 0.01, 1, "0+5");
 }
 
-/* P = 2: latency 2 * 1 * 50 us, an element 8 * 1/2 * 8 ns = 32 ns: 12,500 elements. */
+/* P = 2: a sum of nothing takes 2 * 55 us, an element 8 * 1/2 * 8 ns = 32 ns: 13,750 elements. */
 static void scheme_dense_has_rounds_and_bytes_of_its_own(void **state) {
     (void)state;
-    static const uint64_t lengths[] = {12499, 12500, 1, 12499};
+    static const uint64_t lengths[] = {13748, 13750, 3, 13748};
     tam_bucket_range ranges[4];
     tamis_layout *layout = make_layout(lengths, 4);
-    uint32_t n = tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, 1e-9, 2, true, &usual_link, ranges);
+    uint32_t n = plan_buckets(layout, TAMIS_BUCKETS_PLANNED, 1e-9, 2, true, &usual_net, ranges);
     assert_int_equal(n, 3);
     assert_int_equal(ranges[0].first_segment, 2);
     assert_int_equal(ranges[1].first_segment, 1);
@@ -135,19 +144,68 @@ static void scheme_dense_has_rounds_and_bytes_of_its_own(void **state) {
 static void a_link_without_speed_gives_one_bucket(void **state) {
     (void)state;
     static const uint64_t lengths[] = {1000000, 1000000, 1000000, 1000000};
-    static const tam_link_model links[] = {
-        {50e-6, 0.0}, {NAN, 8e-9}, {50e-6, NAN}, {INFINITY, 8e-9}, {0.0, 0.0}};
+    static const double links[][2] = {{50e-6, 0.0},     {NAN, 8e-9}, {50e-6, NAN},
+                                      {INFINITY, 8e-9}, {0.0, 0.0},  {0.0, 8e-9}};
     tam_bucket_range ranges[4];
     tamis_layout *layout = make_layout(lengths, 4);
-    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++)
-        assert_int_equal(
-            tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, 0.01, 4, false, &links[i], ranges), 1);
-    const tam_link_model instant = {0.0, 8e-9};
-    assert_int_equal(
-        tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, 0.01, 4, false, &instant, ranges), 4);
-    assert_int_equal(
-        tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, NAN, 4, false, &usual_link, ranges), 1);
+    for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+        const tam_net net = {.ranks_per_node = 1,
+                             .far_s = links[i][0],
+                             .far_s_per_byte = links[i][1],
+                             .message_s = 0.1 * links[i][0]};
+        bool instant = links[i][0] == 0.0 && links[i][1] > 0.0;
+        assert_int_equal(plan_buckets(layout, TAMIS_BUCKETS_PLANNED, 0.01, 4, false, &net, ranges),
+                         instant ? 4 : 1);
+    }
+    assert_int_equal(plan_buckets(layout, TAMIS_BUCKETS_PLANNED, NAN, 4, false, &usual_net, ranges),
+                     1);
     tamis_layout_destroy(layout);
+}
+
+/* Whether the transfer of so many elements takes four times the latency: what they add to messages
+ * that are already long. */
+static bool pays(const tam_net *net, const tam_plan *plan, double density, double length) {
+    const double far = 1e9, bytes = 4.0 * density * length;
+    double latency_s = tam_plan_gather_s(net, plan, 0.0) + tam_plan_sum_s(net, plan, 0.0);
+    double transfer_s = tam_plan_gather_s(net, plan, (far + bytes) / plan->nranks) -
+                        tam_plan_gather_s(net, plan, far / plan->nranks) +
+                        tam_plan_sum_s(net, plan, far + bytes) - tam_plan_sum_s(net, plan, far);
+    return transfer_s >= 4.0 * latency_s;
+}
+
+/* 64 segments of 4,000,000 at 1 %, 10 Gbit/s. */
+static uint32_t count_of_many(const tam_plan *plan) {
+    enum { LENGTH = 4000000 };
+    uint64_t lengths[64];
+    tam_bucket_range ranges[TAM_BUCKETS_MAX];
+    tam_net net = usual_net;
+    net.far_s_per_byte = 8e-10;
+    for (int i = 0; i < 64; i++)
+        lengths[i] = LENGTH;
+    tamis_layout *layout = make_layout(lengths, 64);
+    uint32_t count =
+        tam_bucket_plan(layout, TAMIS_BUCKETS_PLANNED, 0.01, false, &net, plan, ranges);
+    double length = (double)ranges[0].nsegments * LENGTH;
+    assert_true(count == 1 || pays(&net, plan, 0.01, 1.01 * length));
+    assert_false(pays(&net, plan, 0.01, 0.99 * length - LENGTH));
+    tamis_layout_destroy(layout);
+    return count;
+}
+
+static void the_more_ranks_send_to_all_the_fewer_are_the_buckets(void **state) {
+    uint32_t linear[4], staged[4];
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t nranks = (uint32_t[]){2, 64, 1024, 4096}[i];
+        const tam_plan all = tam_plan_linear(nranks), stages = tam_plan_make(nranks, 1, 8);
+        linear[i] = count_of_many(&all);
+        staged[i] = count_of_many(&stages);
+        assert_true(i == 0 || (linear[i] <= linear[i - 1] && staged[i] <= staged[i - 1]));
+    }
+    assert_int_equal(linear[0], staged[0]);
+    assert_true(linear[0] > 10 && linear[1] < linear[0] && linear[1] > 1 && staged[3] > 4);
+    assert_int_equal(linear[2], 1);
+    assert_int_equal(linear[3], 1);
 }
 
 static void buckets_cover_every_segment_once_from_last_to_first(void **state) {
@@ -162,7 +220,7 @@ static void buckets_cover_every_segment_once_from_last_to_first(void **state) {
         tamis_layout *layout = make_layout(lengths, count);
         uint64_t least = data_mix(seed + 77) % (seed % 2 ? 20 : 20000);
         double density = densities[seed % 4];
-        uint32_t n = tam_bucket_plan(layout, least, density, 3, false, &usual_link, ranges);
+        uint32_t n = plan_buckets(layout, least, density, 3, false, &usual_net, ranges);
         uint32_t end = layout->nsegments;
         assert_true(n >= 1 && n <= TAM_BUCKETS_MAX);
         assert_true(n == 1 || n <= density * (double)layout->length);
@@ -185,10 +243,10 @@ static void many_segments_make_64_buckets(void **state) {
         lengths[i] = 1000;
     tam_bucket_range ranges[TAM_BUCKETS_MAX];
     tamis_layout *layout = make_layout(lengths, 256);
-    assert_int_equal(tam_bucket_plan(layout, 1, 0.1, 4, false, NULL, ranges), 64);
+    assert_int_equal(plan_buckets(layout, 1, 0.1, 4, false, NULL, ranges), 64);
     /* k = 25, so 10,240 elements at least: 23 buckets of 11 segments, and 3 are left */
-    assert_int_equal(tam_bucket_plan(layout, 1, 1e-4, 4, false, NULL, ranges), 24);
-    assert_int_equal(tam_bucket_plan(layout, 1, 1e-9, 4, false, NULL, ranges), 1);
+    assert_int_equal(plan_buckets(layout, 1, 1e-4, 4, false, NULL, ranges), 24);
+    assert_int_equal(plan_buckets(layout, 1, 1e-9, 4, false, NULL, ranges), 1);
     tamis_layout_destroy(layout);
 }
 
@@ -437,6 +495,7 @@ int main(void) {
         cmocka_unit_test(a_planned_bucket_pays_for_its_latency),
         cmocka_unit_test(scheme_dense_has_rounds_and_bytes_of_its_own),
         cmocka_unit_test(a_link_without_speed_gives_one_bucket),
+        cmocka_unit_test(the_more_ranks_send_to_all_the_fewer_are_the_buckets),
         cmocka_unit_test(buckets_cover_every_segment_once_from_last_to_first),
         cmocka_unit_test(many_segments_make_64_buckets),
         cmocka_unit_test(parts_are_exact_beyond_64_bits),
