@@ -22,8 +22,8 @@ typedef struct scale_case {
     size_t slot_bytes;        /* of each rank: head and indices */
 } scale_case;
 
-/** Set what a step of so many picks exchanges: slots of ceil(k / P) indices; with the values, shares
- * of means of so many groups. */
+/** Set what a step of so many picks exchanges: slots of ceil(k / P) indices, and with the values as
+ * many floats as there are groups. */
 void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups);
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan);

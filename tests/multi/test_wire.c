@@ -366,7 +366,7 @@ static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {
             trial what = trial_usual("cyclic+global+exact+pairs", RANKS, SHORT, 0.25);
             what.format = f;
             what.wire = wire ? TAMIS_WIRE_BFLOAT16 : TAMIS_WIRE_FLOAT32;
-            spoil_all(&what, 0, HEAD + TALLIES, 0, 6); /* rounding up to 4 leaves 3 bytes free, twice */
+            spoil_all(&what, 0, HEAD + TALLIES, 0, 6); /* rounding up to 4 leaves 3 free, twice */
             what.scheme = "rotate+global+step+union";
             spoil_all(&what, 0, HEAD, HEAD, 0); /* growing: the heads travel alone, */
             spoil_all(&what, 1, 0, 4, 0);   /* then the payload */
