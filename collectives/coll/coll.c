@@ -38,7 +38,7 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
     if (!has_buffers(plan))
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);
-    coll->memory = tam_alloc_array(TAM_COLL_BUFFERS, coll->room);
+    coll->memory = tam_alloc_array(TAM_COLL_BUFFERS + 1, coll->room);
     coll->peers = tam_alloc_array(npeers, sizeof coll->peers[0]);
     if (!coll->memory || !coll->peers)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %u ranks", plan->nranks);
@@ -211,9 +211,9 @@ static void describe(tam_coll *coll, uint64_t size) {
     const tam_tag *tag = coll->tag;
     struct {
         uint64_t kind, size, reducer, step, begin;
-        uint32_t radix[TAM_PLAN_STAGES];
+        uint32_t radix[TAM_PLAN_STAGES], fused_bytes, zero;
     } all = {(uint64_t)coll->kind, size, tag ? tag->reducer : 0, tag ? tag->step : 0,
-             tag ? tag->begin : 0, {0}};
+             tag ? tag->begin : 0, {0},  coll->plan.fused_bytes, 0};
     memcpy(all.radix, coll->plan.radix, sizeof all.radix);
     coll->call = XXH3_64bits_withSeed(&all, sizeof all, coll->plan.nranks);
 }
@@ -239,12 +239,18 @@ void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void 
     begin(coll, TAM_PHASE_GATHER, bytes, coll->plan.nstages);
 }
 
+/* A part of which some rank's half is longer than a chunk could not be copied. */
+static bool fuses(const tam_coll *coll, uint64_t bytes) {
+    return tam_plan_fuses(&coll->plan, bytes) && coll->plan.fused_bytes <= coll->chunk / 4;
+}
+
 void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_tag *tag) {
     coll->recv = (unsigned char *)(void *)values;
     coll->bytes = count;
     coll->tag = tag;
     coll->note = tag ? tag->note : 0;
-    begin(coll, TAM_PHASE_SCATTER, count, 2 * coll->plan.nstages);
+    coll->fuses = fuses(coll, count * sizeof(float));
+    begin(coll, TAM_PHASE_SCATTER, count, 2 * coll->plan.nstages - coll->fuses);
 }
 
 void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at, void *recv,

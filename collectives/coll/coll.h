@@ -10,6 +10,7 @@
  *     all-gather   stages of the plan, far to near    what was gathered so far
  *     sum          stages near to far                 parts of the slices that the other will sum
  *                  stages far to near                 what was summed so far
+ *       fused      the last stage once                all parts that its places have
  *     all-to-all   one step with all ranks            a run
  *
  * Memory: 6.3 MB whatever P is, and with P 4 bytes a place and 112 a peer of the largest group.
@@ -25,7 +26,7 @@
 enum {
     TAM_COLL_COMING = 18, /* buffers that receive: more than partial sums of a chunk can hold */
     TAM_COLL_GOING = 6,   /* and that send */
-    TAM_COLL_BUFFERS = TAM_COLL_COMING + TAM_COLL_GOING,
+    TAM_COLL_BUFFERS = TAM_COLL_COMING + TAM_COLL_GOING, /* and one that is not sent: own parts */
     TAM_COLL_PARTS =
         3, /* messages of a buffer: a head, and two streams that travel by themselves */
     TAM_COLL_FAREWELLS = 8, /* in flight at once, whatever else is stuck */
@@ -117,10 +118,12 @@ typedef struct tam_coll {
     size_t bytes; /* that each rank gives, all-gather; floats that are summed */
     const size_t *send_at, *recv_at;
     uint32_t step, nsteps;
+    bool fuses; /* the sum's last stage */
 
     /* The step. */
     tam_phase phase;
     uint32_t stage, stride, radix; /* its places are `stride` apart */
+    bool fused;                    /* all of a group add up all: own parts are sent from a copy */
     uint32_t nchunks;
     tam_peer *peers;
     uint32_t npeers, last[2]; /* the last that adds to the sums of each of this rank's places */
@@ -181,11 +184,13 @@ void tam_coll_meet(tam_coll *coll);
 tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends);
 void tam_coll_pack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                    unsigned char *to);
+void tam_coll_copy_own(tam_coll *coll);
 unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_t at, bool sends);
 void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                      const unsigned char *from);
 
-/** slices.c: a stream of slices is one run of the vector. @return its first element */
+/** slices.c: a stream of slices is one run of the vector. In a fused step it is the same one for all
+ * places of the group. @return its first element */
 size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length);
 tamis_status tam_coll_weigh(tam_coll *coll);
 

@@ -103,9 +103,11 @@ static void find_stage(tam_coll *coll) {
     uint32_t last = coll->plan.nstages - 1, step = coll->step;
     coll->phase = coll->kind;
     coll->stage = last - step;
+    coll->fused = false;
     if (coll->kind == TAM_PHASE_SCATTER) {
         coll->phase = step <= last ? TAM_PHASE_SCATTER : TAM_PHASE_SPREAD;
-        coll->stage = step <= last ? step : 2 * last + 1 - step;
+        coll->stage = step <= last ? step : 2 * last + (coll->fuses ? 0 : 1) - step;
+        coll->fused = coll->fuses && step == last;
     }
     coll->stride = 1;
     for (uint32_t i = 0; i < coll->stage; i++)
@@ -121,10 +123,13 @@ void tam_coll_meet(tam_coll *coll) {
     coll->known.memory = NULL;
     if (coll->kind == TAM_PHASE_RUNS) {
         coll->phase = TAM_PHASE_RUNS;
+        coll->fused = false;
         meet_all(coll);
     } else {
         find_stage(coll);
         meet_group(coll);
+        if (coll->fused)
+            tam_coll_copy_own(coll);
     }
     count_chunks(coll);
     if (coll->sent.first == coll->npeers)

@@ -35,7 +35,8 @@ static size_t begin_of(const tam_coll *coll, uint32_t slice) {
 }
 
 size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length) {
-    uint32_t modulus = coll->stride * coll->radix, each = coll->plan.nplaces / modulus;
+    uint32_t modulus = coll->fused ? coll->stride : coll->stride * coll->radix;
+    uint32_t each = coll->plan.nplaces / modulus;
     uint32_t first = reverse(place % modulus, modulus) * each;
     size_t begin = begin_of(coll, first);
     *length = begin_of(coll, first + each) - begin;

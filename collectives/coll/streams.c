@@ -54,10 +54,24 @@ static void copy_gathered(const tam_coll *coll, const tam_stream *s, uint64_t at
     }
 }
 
+/* The copies of this rank's parts, one for each of its places. */
+static unsigned char *copy_of(const tam_coll *coll, uint32_t which) {
+    return coll->memory + TAM_COLL_BUFFERS * coll->room + which * coll->chunk;
+}
+
+void tam_coll_copy_own(tam_coll *coll) {
+    for (uint32_t i = 0; i < coll->nplaces && !coll->empty; i++) {
+        size_t length, begin = tam_coll_slices(coll, coll->place[i], &length);
+        memcpy(copy_of(coll, i), coll->recv + begin * sizeof(float), length * sizeof(float));
+    }
+}
+
 unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_t at, bool sends) {
     size_t length;
     if (coll->phase == TAM_PHASE_GATHER)
         return find(coll, s, at, &length);
+    if (coll->fused && sends)
+        return copy_of(coll, s->place % coll->stride != coll->place[0] % coll->stride) + at;
     if (coll->phase != TAM_PHASE_RUNS)
         return coll->recv + tam_coll_slices(coll, s->place, &length) * sizeof(float) + at;
     if (sends) /* never written through this */

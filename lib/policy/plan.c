@@ -11,8 +11,11 @@
 #include <stdio.h>
 
 enum {
-    USUAL = 8,  /* radix; and up to so many ranks all with all */
-    WIDEST = 32 /* of the radices that are tried */
+    USUAL = 8,   /* radix; and up to so many ranks all with all */
+    WIDEST = 32, /* of the radices that are tried */
+    FUSED =
+        1024, /* bytes that cost less than a latency on any network: 5 us at 1 Gbit/s, radix 8 */
+    FUSED_MOST = TAM_PLAN_PIECE / 8
 };
 
 #define INCAST_FREE 8.0 /* senders that a rank can hear at once */
@@ -97,7 +100,9 @@ static tam_plan two_levels(uint32_t nranks, uint32_t ranks_per_node) {
 }
 
 tam_plan tam_plan_usual(uint32_t nranks, uint32_t ranks_per_node) {
-    return nranks <= USUAL ? tam_plan_linear(nranks) : tam_plan_make(nranks, ranks_per_node, USUAL);
+    tam_plan plan = tam_plan_make(nranks, ranks_per_node, USUAL);
+    plan.fused_bytes = FUSED;
+    return nranks <= USUAL ? tam_plan_linear(nranks) : plan;
 }
 
 bool tam_plan_valid(const tam_plan *plan, uint32_t nranks) {
@@ -248,9 +253,26 @@ double tam_plan_gather_s(const tam_net *net, const tam_plan *plan, double bytes_
     return seconds;
 }
 
+static uint32_t last_stride(const tam_plan *plan) {
+    return plan->nplaces / plan->radix[plan->nstages - 1];
+}
+
+/* The part that a place has in the last stage. One stage alone has no parts yet: two would then
+ * play the same place. */
+bool tam_plan_fuses(const tam_plan *plan, uint64_t bytes) {
+    return plan->nstages > 1 && plan->fused_bytes > 0 &&
+           bytes / last_stride(plan) <= plan->fused_bytes;
+}
+
 /* Slices to their owners are the messages of a gather backwards, with a slice for each rank. */
 double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes) {
-    return 2.0 * tam_plan_gather_s(net, plan, bytes / plan->nranks);
+    double each = bytes / plan->nranks, seconds = 2.0 * tam_plan_gather_s(net, plan, each);
+    if (!(bytes >= 0.0 && bytes < 1e18) || !tam_plan_fuses(plan, (uint64_t)bytes))
+        return seconds;
+    uint32_t last = plan->nstages - 1;
+    each *= ranks_in_message(plan, last);
+    return seconds - 2.0 * tam_plan_stage_s(net, plan, last, each) +
+           tam_plan_stage_s(net, plan, last, each * plan->radix[last]);
 }
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c) {
@@ -271,8 +293,21 @@ typedef struct choice {
     double seconds;
 } choice;
 
+/* The longest part, of those of 2^i bytes, that gains by it. */
+static uint32_t find_fused(const tam_net *net, const tam_plan *plan) {
+    uint32_t last = plan->nstages - 1, bytes = FUSED_MOST;
+    if (plan->nstages < 2)
+        return 0;
+    while (bytes > 0 &&
+           !(tam_plan_stage_s(net, plan, last, bytes) <
+             2.0 * tam_plan_stage_s(net, plan, last, (double)bytes / plan->radix[last])))
+        bytes /= 2;
+    return bytes;
+}
+
 /* Of equal ones with as many stages the first stays; no comparison holds for a NaN. */
 static void consider(choice *best, tam_plan plan) {
+    plan.fused_bytes = find_fused(best->net, &plan);
     double seconds = tam_plan_step_s(best->net, &plan, best->c);
     if (seconds < best->seconds ||
         (seconds == best->seconds && plan.nstages < best->plan.nstages)) {

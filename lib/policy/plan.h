@@ -7,7 +7,9 @@
  *
  * In a stage, places that differ in its digit alone send each other their parts: radix - 1 messages
  * each. Sums go near to far, so that ranks of a node have shared out the vector before anything
- * crosses the network; gathers go far to near. (F) alone is the linear exchange of all with all,
+ * crosses the network; gathers go far to near. Where the parts of the last stage are small, its
+ * places send each other all of them, and each adds up all: that takes r / 2 times the bytes of
+ * scattering and gathering them, in one latency and not two. (F) alone is the linear exchange of all with all,
  * (2, 2, ...) is recursive halving and doubling, (G, N) has two levels: none is a case of its own.
  *
  * Ranks below 2P - F sit at the place of their own number, the others at every second place behind,
@@ -35,6 +37,8 @@ typedef struct tam_plan {
     uint32_t nranks, nplaces;
     uint32_t nstages; /* 0: one rank */
     uint32_t radix[TAM_PLAN_STAGES];
+    uint32_t
+        fused_bytes; /* a part of a sum up to so long crosses the last of several stages once */
 } tam_plan;
 
 /** 2^ceil(log2 nranks). Here and below nranks is 1 to TAM_PLAN_RANKS_MAX. */
@@ -62,6 +66,9 @@ tam_plan tam_plan_linear(uint32_t nranks);
  * if that is a power of two that divides nranks and is less, then across. */
 tam_plan tam_plan_make(uint32_t nranks, uint32_t ranks_per_node, uint32_t radix);
 
+/** Whether so many bytes of floats, as a sum, cross the last stage once. */
+bool tam_plan_fuses(const tam_plan *plan, uint64_t bytes);
+
 /** Ranks of a node, from a number of the host of each rank: if every host has as many ranks, one
  * after the other; else 1.
  * @param  scattered  [out]  whether some host's ranks are not one after the other */
@@ -74,7 +81,8 @@ bool tam_plan_valid(const tam_plan *plan, uint32_t nranks);
 /** The plan as text, "8x8x64"; "1" for one rank. @return text */
 const char *tam_plan_text(const tam_plan *plan, char *text, size_t size);
 
-/** Messages that a rank sends in one gather or scatter: the most of any rank. What goes to one rank
+/** Messages that a rank sends in one gather or scatter: the most of any rank. A sum has two of them,
+ * but of its last stage only one where it is fused. What goes to one rank
  * in one stage is one message; one without content counts too. Ranks with two places have up to
  * 2 (radix - 1) peers in stages after the first. */
 uint32_t tam_plan_messages(const tam_plan *plan);
@@ -105,7 +113,7 @@ double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage
 
 /** An all-gather of so many bytes from each rank: in all stages together the average rank receives
  * (nranks - 1) * bytes_each. A sum, by owners, of so many bytes of floats: as long as two gathers
- * of bytes / nranks. */
+ * of bytes / nranks, if no stage is fused. */
 double tam_plan_gather_s(const tam_net *net, const tam_plan *plan, double bytes_each);
 double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes);
 

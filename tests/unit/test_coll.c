@@ -127,6 +127,10 @@ static void try_all(const tam_plan *plan) {
     uint32_t n = plan->nranks;
     sums_have_the_bits_of_the_tree(plan, 40 * n + 3, 128); /* several chunks */
     sums_have_the_bits_of_the_tree(plan, 1, 128);          /* most slices are empty */
+    tam_plan fused = *plan;
+    fused.fused_bytes = 1024;
+    sums_have_the_bits_of_the_tree(&fused, 40 * n + 3, 1 << 14);
+    sums_have_the_bits_of_the_tree(&fused, 1, 1 << 14);
     gathers_bring_all_to_all(plan, 24, 128);
     gathers_bring_all_to_all(plan, 300, 128); /* longer than a chunk */
     gathers_bring_all_to_all(plan, 0, 128);
@@ -173,6 +177,8 @@ static void sums_of_large_jobs_have_the_same_bits(void **state) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         tam_plan plan = tam_plan_make(sizes[i], 8, 8);
         sums_have_the_bits_of_the_tree(&plan, 1500, 512);
+        plan.fused_bytes = 64;
+        sums_have_the_bits_of_the_tree(&plan, 1500, 512);
     }
 }
 
@@ -182,9 +188,9 @@ typedef struct count {
 } count;
 
 /* An all-gather and a sum, of which no byte is read or written. */
-static count count_step(uint32_t nranks, size_t gathered, size_t summed) {
-    tam_plan plan = tam_plan_make(nranks, 8, 8);
-    job j = open_job_of(&plan, TAM_COLL_CHUNK, &(tam_sim_config){.held = sizeof(tam_envelope)});
+static count count_step(const tam_plan *plan, size_t gathered, size_t summed) {
+    uint32_t nranks = plan->nranks;
+    job j = open_job_of(plan, TAM_COLL_CHUNK, &(tam_sim_config){.held = sizeof(tam_envelope)});
     count c = {0};
     double seconds;
     for (int part = 0; part < 2; part++) {
@@ -216,11 +222,24 @@ static void few_messages_are_sent(void **state) {
     enum { K = 4096 * 16 };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint32_t p = cases[i].nranks;
-        count c = count_step(p, 40, K);
+        tam_plan plan = tam_plan_make(p, 8, 8);
+        count c = count_step(&plan, 40, K);
         uint64_t content = 40 * (p - 1) + 2 * (K * sizeof(float) / p) * (p - 1);
         assert_int_equal(c.messages, cases[i].most);
         assert_int_equal(c.bytes, content + c.messages * sizeof(tam_envelope));
     }
+}
+
+/* The last stage has one message a peer where it had two, each of the part that all share. */
+static void small_sums_cross_the_last_stage_once(void **state) {
+    (void)state;
+    enum { P = 512, RADIX = 8, EACH = 4 * RADIX, K = P * EACH }; /* parts of the last: 1 KiB */
+    tam_plan plan = tam_plan_usual(P, 8);
+    count fused = count_step(&plan, 40, K), not = count_step(&plan, 40, K + P / RADIX);
+    uint64_t each = EACH * sizeof(float);
+    assert_int_equal(fused.messages + RADIX - 1, not .messages);
+    uint64_t content = 40 * (P - 1) + 2 * each * (P - RADIX) + each * RADIX * (RADIX - 1);
+    assert_int_equal(fused.bytes, content + fused.messages * sizeof(tam_envelope));
 }
 
 int main(void) {
@@ -230,6 +249,7 @@ int main(void) {
         cmocka_unit_test(runs_arrive),
         cmocka_unit_test(sums_of_large_jobs_have_the_same_bits),
         cmocka_unit_test(few_messages_are_sent),
+        cmocka_unit_test(small_sums_cross_the_last_stage_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -287,13 +287,14 @@ static void no_candidate_is_better(const tam_net *net, const tam_plan_case *c) {
         other[n++] = tam_plan_make(c->nranks, node, radices[r]);
     if (node > 1 && node < c->nranks && (node & (node - 1)) == 0 && c->nranks % node == 0) {
         uint32_t places = tam_plan_places(c->nranks);
-        other[n++] = (tam_plan){c->nranks, places, 2, {node, places / node}};
+        other[n++] = (tam_plan){c->nranks, places, 2, {node, places / node}, 0};
     }
     for (size_t i = 0; i < n; i++) {
         double s = tam_plan_step_s(net, &other[i], c);
         assert_true(tam_plan_valid(&other[i], c->nranks));
         assert_true(best_s <= s);
         assert_true(best_s < s || best.nstages <= other[i].nstages);
+        other[i].fused_bytes = best.fused_bytes;
         found += memcmp(&other[i], &best, sizeof best) == 0;
     }
     assert_true(found > 0);
@@ -355,8 +356,8 @@ static void the_choice_is_that_of_the_model(void **state) {
     }
 }
 
-/* A clock that ticks twice as fast, and the same bytes gathered in place of summed: all times are
- * those before times a power of two, exactly. */
+/* A clock that ticks twice as fast: all times are those before times two, exactly. A sum whose
+ * stages are apart takes as long as two gathers. */
 static void the_same_question_has_the_same_answer(void **state) {
     (void)state;
     for (size_t i = 0; i < LENGTH(nets); i++)
@@ -367,11 +368,12 @@ static void the_same_question_has_the_same_answer(void **state) {
                                 &fast.copy_s_per_byte, &fast.incast_s};
             for (size_t f = 0; f < LENGTH(fields); f++)
                 *fields[f] *= 2.0;
-            tam_plan_case c = {sizes[s], 1e4, 0.0}, sum = {sizes[s], 0.0, 1e4 * sizes[s]};
-            tam_plan plan = tam_plan_choose(&net, &c);
-            tam_plan other[] = {tam_plan_choose(&fast, &c), tam_plan_choose(&net, &sum)};
-            assert_memory_equal(&other[0], &plan, sizeof plan);
-            assert_memory_equal(&other[1], &plan, sizeof plan);
+            tam_plan_case c = {sizes[s], 1e4, 1e5};
+            tam_plan plan = tam_plan_choose(&net, &c), other = tam_plan_choose(&fast, &c);
+            assert_memory_equal(&other, &plan, sizeof plan);
+            plan.fused_bytes = 0;
+            assert_true(tam_plan_sum_s(&net, &plan, 1e4 * sizes[s]) ==
+                        2.0 * tam_plan_gather_s(&net, &plan, 1e4));
         }
 }
 
@@ -381,7 +383,7 @@ static void ties_go_to_fewer_stages(void **state) {
     const tam_net hosts = {.ranks_per_node = 1, .far_s_per_byte = 1.0};
     const tam_net cables = {.ranks_per_node = 8, .cable_s_per_byte = 1.0}, nothing = {0};
     const tam_plan_case c = {4096, 1.0, 1.0};
-    const tam_plan eight = tam_plan_make(4096, 8, 8), two = {4096, 4096, 2, {8, 512}};
+    const tam_plan eight = tam_plan_make(4096, 8, 8), two = {4096, 4096, 2, {8, 512}, 0};
     (void)state;
     assert_true(tam_plan_step_s(&cables, &eight, &c) == tam_plan_step_s(&cables, &two, &c));
     tam_plan plan = tam_plan_choose(&hosts, &c), usual = tam_plan_usual(4096, 0);
@@ -390,6 +392,36 @@ static void ties_go_to_fewer_stages(void **state) {
     same_text(&plan, "8x512");
     plan = tam_plan_choose(&nothing, &c);
     assert_memory_equal(&plan, &usual, sizeof plan);
+}
+
+/* The last stage by itself, once with whole parts and twice with the shares of them. */
+static void a_stage_is_fused_where_that_takes_less(void **state) {
+    uint32_t fused = 0, apart = 0;
+    (void)state;
+    for (size_t i = 0; i < LENGTH(nets); i++)
+        for (uint32_t nranks = 16; nranks <= 4096; nranks *= 4)
+            for (double bytes = 1e3; bytes < 1e9; bytes *= 10.0) {
+                tam_plan_case c = {nranks, 0.0, bytes};
+                tam_plan plan = tam_plan_choose(&nets[i], &c), other = plan;
+                bool fuses = tam_plan_fuses(&plan, (uint64_t)bytes);
+                other.fused_bytes = fuses ? 0 : UINT32_MAX;
+                if (plan.nstages < 2)
+                    continue;
+                uint32_t radix = plan.radix[plan.nstages - 1], last = plan.nstages - 1;
+                double part = bytes * radix / nranks;
+                double once_s = tam_plan_stage_s(&nets[i], &plan, last, part);
+                double twice_s = 2.0 * tam_plan_stage_s(&nets[i], &plan, last, part / radix);
+                near_to(tam_plan_sum_s(&nets[i], &plan, bytes) - (fuses ? once_s : twice_s),
+                        tam_plan_sum_s(&nets[i], &other, bytes) - (fuses ? twice_s : once_s));
+                if (fuses)
+                    assert_true(once_s < twice_s);
+                else /* or part is longer than half of the longest that is tried */
+                    assert_true(twice_s <= once_s || part > TAM_PLAN_PIECE / 16.0 ||
+                                2.0 * part > plan.fused_bytes);
+                fused += fuses;
+                apart += !fuses;
+            }
+    assert_true(fused > 5 && apart > 5);
 }
 
 static void no_number_of_a_network_does_harm(void **state) {
@@ -433,6 +465,7 @@ int main(void) {
         cmocka_unit_test(the_choice_is_that_of_the_model),
         cmocka_unit_test(the_same_question_has_the_same_answer),
         cmocka_unit_test(ties_go_to_fewer_stages),
+        cmocka_unit_test(a_stage_is_fused_where_that_takes_less),
         cmocka_unit_test(no_number_of_a_network_does_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
