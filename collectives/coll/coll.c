@@ -8,19 +8,6 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Partial sums of a chunk, in buffers: one for each level of the tree that a stage spans. A rank
- * that plays two places has them twice, but in its first stage both in the same buffers. */
-static bool has_buffers(const tam_plan *plan) {
-    for (uint32_t i = 0; i < plan->nstages; i++) {
-        uint32_t levels = 1;
-        for (uint32_t radix = plan->radix[i]; radix > 1; radix /= 2)
-            levels++;
-        if (levels * (i > 0 && plan->nplaces != plan->nranks ? 2 : 1) >= TAM_COLL_COMING)
-            return false;
-    }
-    return true;
-}
-
 /* Of the largest group: ranks with two places have up to two peers a digit. */
 static uint32_t most_peers(const tam_plan *plan) {
     uint32_t most = 0;
@@ -35,7 +22,7 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
     if (!tam_plan_valid(plan, plan->nranks))
         return tam_fail(TAMIS_E_UNSUPPORTED, "no plan of %u ranks: stages are for 1 to %d",
                         plan->nranks, TAM_PLAN_RANKS_MAX);
-    if (!has_buffers(plan))
+    if (!tam_plan_fits(plan))
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);
     coll->memory = tam_alloc_array(TAM_COLL_BUFFERS, coll->room);

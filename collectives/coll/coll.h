@@ -37,6 +37,9 @@ enum {
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
 
+/* Of one level each; and one to hear the next message. A rank that plays two places has them twice,
+ * but in its first stage both in the same buffers. */
+_Static_assert((int)TAM_PLAN_SUMS < (int)TAM_COLL_COMING, "partial sums have buffers");
 _Static_assert((int)TAM_COLL_TICKETS <= (int)TAM_WIRE_TICKETS, "wires have so many tickets");
 
 typedef enum tam_phase {

@@ -28,6 +28,7 @@ enum {
     TAM_PLAN_RANKS_MAX = 65536,
     TAM_PLAN_STAGES = 16, /* of radix 2 for so many ranks */
     TAM_PLAN_CANDIDATES = 7,
+    TAM_PLAN_SUMS = 17,      /* partial sums of a chunk that a rank can hold (collectives/coll) */
     TAM_PLAN_PIECE = 1 << 18 /* bytes; longer messages are sent in pieces */
 };
 
@@ -70,6 +71,14 @@ uint32_t tam_plan_nodes(const uint64_t *hosts, uint32_t nranks, bool *scattered)
 /** Whether it is a plan for so many ranks: what arrived from elsewhere may be anything. Radices
  * behind the last stage are 0, so equal plans are equal bytes. */
 bool tam_plan_valid(const tam_plan *plan, uint32_t nranks);
+
+/** Whether a rank can hold the partial sums of every stage: up to log2(radix) + 1 of them, and in
+ * stages after the first twice as many where some ranks play two places, so radix 128 at most. */
+bool tam_plan_fits(const tam_plan *plan);
+
+/** The plan that a text names: "usual", "linear", or radices, "8x8x64".
+ * @return false: the text names none, or none of so many ranks that fits */
+bool tam_plan_parse(const char *text, uint32_t nranks, uint32_t ranks_per_node, tam_plan *out);
 
 /** The plan as text, "8x8x64"; "1" for one rank. @return text */
 const char *tam_plan_text(const tam_plan *plan, char *text, size_t size);
@@ -118,7 +127,7 @@ typedef struct tam_plan_case {
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c);
 
-/** Linear, two levels, and radices 2 to 32 inside nodes and across. */
+/** Linear, two levels if they fit, and radices 2 to 32 inside nodes and across. */
 void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
                          tam_plan out[TAM_PLAN_CANDIDATES]);
 
