@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-#define TRIALS_S 0.08 /* in about this time, and */
-#define STEP_S 0.006  /* one step of a trial, if it can be */
-#define CLEARLY 0.9   /* of the usual plan's time */
+#define TRIALS_S 0.08  /* in about this time, and */
+#define STEP_S 0.006   /* one step of a trial, if it can be */
+#define PROMISING 0.95 /* of the usual plan's time, by the model */
+#define CLEARLY 0.9    /* of the usual plan's time */
 #define LEAST_TIMES 0.95
 
 /* No processor sends and receives a message in less (0.4 us in shared memory, bench/scale/nets.c),
@@ -124,7 +125,7 @@ uint32_t tam_tune_propose(const tam_net *net, uint32_t nranks, tam_plan out[TAM_
     for (uint32_t i = 0; i < TAM_PLAN_CANDIDATES; i++) {
         const tam_plan *plan = &candidates[i];
         double part = weigh(net, plan, &usual);
-        if (part < CLEARLY && tam_plan_messages(plan) <= TAM_TUNE_MESSAGES &&
+        if (part < PROMISING && tam_plan_messages(plan) <= TAM_TUNE_MESSAGES &&
             !holds(candidates, i, plan))
             count = insert(out, parts, count, *plan, part);
     }
