@@ -275,7 +275,8 @@ TAMIS_API uint32_t tamis_comm_nranks(const tamis_comm *comm);
 TAMIS_API const char *tamis_comm_transport(const tamis_comm *comm);
 
 /** In which stages its ranks exchange what all need: radices, near to far, as "8x8x4"
- * (docs/exchange.md). A single number: all with all, as over MPI up to 8 ranks. */
+ * (docs/exchange.md). A single number: all with all. Over MPI it is measured which plan suits the
+ * network when the communicator is created; the environment variable TAMIS_PLAN fixes it. */
 TAMIS_API const char *tamis_comm_plan(const tamis_comm *comm);
 
 /** TAMIS_OK, or the status that poisoned the communicator. Any thread. */
