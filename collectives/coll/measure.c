@@ -2,11 +2,13 @@
 #include "collectives/coll/measure.h"
 
 enum {
-    EXCHANGES_NS = 5000000, /* of all rounds after the first two */
+    EXCHANGES_NS = 5000000,    /* of all rounds after the first two */
+    LEFT_NS = 1000000000,      /* until the deadline, or there is no time for more */
+    LEFT = TAM_TUNE_EXCHANGES, /* column of the table */
     WIDTH = TAM_TUNE_PLANS * TAM_TUNE_STEPS
 };
 
-_Static_assert((int)TAM_TUNE_EXCHANGES <= (int)WIDTH, "a rank's numbers have room");
+_Static_assert((int)LEFT < (int)WIDTH, "a rank's numbers have room");
 
 typedef struct measure {
     tam_staged *s;
@@ -108,7 +110,18 @@ static tamis_status agree_on_exchanges(measure *m, const times of[TAM_TUNE_EXCHA
     memset(ns, 0, WIDTH * sizeof ns[0]);
     for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
         ns[i] = median_of(of[i]);
+    uint64_t now_ns = tam_clock_ns();
+    ns[LEFT] = m->call->deadline_ns > now_ns ? m->call->deadline_ns - now_ns : 0;
     return agree(m, ns);
+}
+
+/* All ranks find the same. */
+static bool has_time(const measure *m) {
+    for (uint32_t r = 0; r < m->nranks; r++) {
+        if (m->table[(size_t)r * WIDTH + LEFT] < LEFT_NS)
+            return false;
+    }
+    return true;
 }
 
 /* The first round makes connections; the second tells for how many more there is time. */
@@ -120,7 +133,7 @@ static tamis_status measure_net(measure *m) {
     TAM_TRY(agree_on_exchanges(m, more, ns));
     for (uint32_t i = 0; i < TAM_TUNE_EXCHANGES; i++)
         round_ns += ns[i];
-    uint64_t rounds = EXCHANGES_NS / round_ns;
+    uint64_t rounds = has_time(m) ? EXCHANGES_NS / round_ns : 0;
     if (rounds > 0) {
         rounds = rounds < TAM_TUNE_ROUNDS ? rounds : TAM_TUNE_ROUNDS - 1;
         TAM_TRY(exchange_all(m, (uint32_t)rounds, more));
@@ -273,7 +286,7 @@ tamis_status tam_measure(tam_staged *s, tam_call *call, tam_plan *plan) {
     tamis_status status = open_measure(s, call, &m);
     if (status == TAMIS_OK)
         status = measure_net(&m);
-    if (status == TAMIS_OK)
+    if (status == TAMIS_OK && has_time(&m))
         s->ntried = tam_tune_propose(&s->net, m.nranks, s->tried);
     if (status == TAMIS_OK && s->ntried > 0)
         status = try_plans(&m, plan);

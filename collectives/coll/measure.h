@@ -9,7 +9,8 @@
  *
  * Every rank gives its own times, and all decide by the medians over ranks. Two ranks exchange at
  * most 128 KiB at a time, and how often follows from the first times: a few ms for few ranks on one
- * host, a few round trips where those are long.
+ * host, a few round trips where those are long. With less than a second until the deadline of any
+ * rank nothing is tried.
  */
 #ifndef TAM_COLL_MEASURE_H
 #define TAM_COLL_MEASURE_H
