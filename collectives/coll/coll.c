@@ -25,7 +25,8 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
     if (!tam_plan_fits(plan))
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);
-    coll->memory = tam_alloc_array(TAM_COLL_BUFFERS, coll->room);
+    if (!coll->memory)
+        coll->memory = tam_alloc_array(TAM_COLL_BUFFERS, coll->room);
     coll->peers = tam_alloc_array(npeers, sizeof coll->peers[0]);
     if (!coll->memory || !coll->peers)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %u ranks", plan->nranks);
@@ -49,6 +50,12 @@ tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uin
                            const tam_plan *plan, size_t chunk) {
     *coll = coll_of(wire, self, rank, plan, chunk);
     return open_coll(coll, plan->nranks); /* of an all-to-all */
+}
+
+tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan) {
+    *coll = coll_of(other->wire, other->self, other->rank, plan, other->room - TAM_COLL_HEAD);
+    coll->memory = other->memory;
+    return open_coll(coll, plan->nranks);
 }
 
 tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,

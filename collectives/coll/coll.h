@@ -146,11 +146,15 @@ typedef struct tam_coll {
 /** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128 */
 tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
                            const tam_plan *plan, size_t chunk);
+/** Another plan over the same wire, in the same memory: only one of both has a collective under way
+ * at a time. The memory is freed with the one that is closed last: close the other as if it
+ * lingered. */
+tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan);
 /** One that is empty, for a wire that carries heads alone (tam_sim_config.held): its memory is a
  * few KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
 tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
                                  const tam_plan *plan, size_t chunk);
-/** @param  lingers  the wire may still use buffers: they stay */
+/** @param  lingers  the wire, or another coll, may still use buffers: they stay */
 void tam_coll_close(tam_coll *coll, bool lingers);
 
 /** As the entries of tam_transport. The memory must stay until the collective is done. */

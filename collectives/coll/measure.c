@@ -172,15 +172,15 @@ static tamis_status time_step(measure *m, trial *t, uint32_t plan, uint32_t whic
     return TAMIS_OK;
 }
 
-/* In turn, each time from another plan on. */
+/* In turn, each time from another plan on. A first step by each makes its connections. */
 static tamis_status time_rounds(measure *m, trial *t, uint32_t rounds) {
-    for (uint32_t n = 0; n <= rounds; n++) {
+    for (uint32_t plan = 0; plan < t->nplans; plan++)
+        TAM_TRY(time_step(m, t, plan, 0));
+    memset(t->of, 0, sizeof t->of);
+    for (uint32_t n = 0; n < rounds; n++)
         for (uint32_t which = 0; which < 2; which++)
             for (uint32_t i = 0; i < t->nplans; i++)
                 TAM_TRY(time_step(m, t, (i + n) % t->nplans, which));
-        if (n == 0)
-            memset(t->of, 0, sizeof t->of); /* that made connections */
-    }
     return TAMIS_OK;
 }
 
@@ -222,8 +222,7 @@ static tamis_status open_trial(measure *m, trial *t) {
     *t = (trial){.nplans = 1, .colls = {&s->coll}, .floats = {TAM_TUNE_FEW, many}};
     for (uint32_t i = 0; i < s->ntried; i++) {
         t->colls[t->nplans++] = &t->others[i];
-        TAM_TRY(tam_coll_open(&t->others[i], s->coll.wire, s->self, m->rank, &s->tried[i],
-                              TAM_STAGED_CHUNK));
+        TAM_TRY(tam_coll_open_beside(&t->others[i], &s->coll, &s->tried[i]));
     }
     t->values = tam_alloc_array(many, sizeof t->values[0]);
     t->gathered = tam_alloc_array(m->nranks, slot_bytes(m, many));
@@ -234,7 +233,7 @@ static tamis_status open_trial(measure *m, trial *t) {
 
 static void close_trial(trial *t, bool frees) {
     for (uint32_t i = 0; i < TAM_TUNE_OTHERS; i++)
-        tam_coll_close(&t->others[i], !frees);
+        tam_coll_close(&t->others[i], true);
     if (frees) {
         tam_free(t->values);
         tam_free(t->gathered);

@@ -8,6 +8,11 @@
 
 #include <stdio.h>
 
+/* Tests make it small. */
+#ifndef TAM_STAGED_CHUNK
+#define TAM_STAGED_CHUNK TAM_COLL_CHUNK
+#endif
+
 enum { HOP_NS = 50000000 };
 
 /* Tell the others, as long as there is time, and take for a moment what they still send; messages
@@ -133,12 +138,14 @@ typedef struct greeting {
 } greeting;
 
 static tamis_status reopen(tam_staged *s, const tam_plan *plan) {
-    const tam_wire *wire = s->coll.wire;
-    uint32_t rank = s->coll.rank;
+    tam_coll made;
     if (memcmp(plan, &s->coll.plan, sizeof *plan) == 0)
         return TAMIS_OK;
-    tam_coll_close(&s->coll, false);
-    return tam_coll_open(&s->coll, wire, s->self, rank, plan, TAM_STAGED_CHUNK);
+    tamis_status status = tam_coll_open_beside(&made, &s->coll, plan);
+    tam_coll_close(status == TAMIS_OK ? &s->coll : &made, true);
+    if (status == TAMIS_OK)
+        s->coll = made;
+    return status;
 }
 
 static tam_plan plan_of(const char *wanted, uint32_t rank, uint32_t nranks,

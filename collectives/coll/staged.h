@@ -8,11 +8,6 @@
 #include "collectives/coll/coll.h"
 #include "lib/policy/tune.h"
 
-/* Tests make it small. */
-#ifndef TAM_STAGED_CHUNK
-#define TAM_STAGED_CHUNK TAM_COLL_CHUNK
-#endif
-
 typedef struct tam_staged {
     tam_coll coll;
     void *self;      /* of the wire */
