@@ -172,12 +172,15 @@ static tamis_status time_step(measure *m, trial *t, uint32_t plan, uint32_t whic
     return TAMIS_OK;
 }
 
-/* In turn, each time from another plan on. A first step by each makes its connections. */
+/* In turn, each time from another plan on, and the usual one last in the first round: whoever is
+ * first pays for what no plan has used yet. Steps before make connections; long messages may need
+ * more of them, and are sent too where there is time. */
 static tamis_status time_rounds(measure *m, trial *t, uint32_t rounds) {
-    for (uint32_t plan = 0; plan < t->nplans; plan++)
-        TAM_TRY(time_step(m, t, plan, 0));
+    for (uint32_t which = 0; which < (rounds > 1 ? 2 : 1); which++)
+        for (uint32_t plan = 0; plan < t->nplans; plan++)
+            TAM_TRY(time_step(m, t, plan, which));
     memset(t->of, 0, sizeof t->of);
-    for (uint32_t n = 0; n < rounds; n++)
+    for (uint32_t n = 1; n <= rounds; n++)
         for (uint32_t which = 0; which < 2; which++)
             for (uint32_t i = 0; i < t->nplans; i++)
                 TAM_TRY(time_step(m, t, (i + n) % t->nplans, which));
