@@ -119,7 +119,9 @@ int scale_verify(bench_group *group, void *context) {
     const scale_settings *s = context;
     measured m = {.stats = TAMIS_STATS_INIT, .bucket = TAMIS_BUCKET_INIT};
     run_steps(group, s, &m);
-    tam_plan plan = tam_plan_usual(group->nranks, 1); /* as transport mpi */
+    tam_plan plan;
+    if (!tam_plan_parse(tamis_comm_plan(group->comm), group->nranks, 1, &plan))
+        bench_fail(group, "stages %s are no plan", tamis_comm_plan(group->comm));
     scale_case c = scale_case_of(s, group->nranks);
     uint64_t predicted = 0;
     c.picks = m.stats.selected;

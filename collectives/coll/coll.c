@@ -8,19 +8,6 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Partial sums of a chunk, in buffers: one for each level of the tree that a stage spans. A rank
- * that plays two places has them twice, but in its first stage both in the same buffers. */
-static bool has_buffers(const tam_plan *plan) {
-    for (uint32_t i = 0; i < plan->nstages; i++) {
-        uint32_t levels = 1;
-        for (uint32_t radix = plan->radix[i]; radix > 1; radix /= 2)
-            levels++;
-        if (levels * (i > 0 && plan->nplaces != plan->nranks ? 2 : 1) >= TAM_COLL_COMING)
-            return false;
-    }
-    return true;
-}
-
 /* Of the largest group: ranks with two places have up to two peers a digit. */
 static uint32_t most_peers(const tam_plan *plan) {
     uint32_t most = 0;
@@ -35,10 +22,11 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
     if (!tam_plan_valid(plan, plan->nranks))
         return tam_fail(TAMIS_E_UNSUPPORTED, "no plan of %u ranks: stages are for 1 to %d",
                         plan->nranks, TAM_PLAN_RANKS_MAX);
-    if (!has_buffers(plan))
+    if (!tam_plan_fits(plan))
         return tam_fail(TAMIS_E_UNSUPPORTED, "the stages %s of %u ranks are too large",
                         tam_plan_text(plan, text, sizeof text), plan->nranks);
-    coll->memory = tam_alloc_array(TAM_COLL_BUFFERS + 1, coll->room);
+    if (!coll->memory)
+        coll->memory = tam_alloc_array(TAM_COLL_BUFFERS + 1, coll->room);
     coll->peers = tam_alloc_array(npeers, sizeof coll->peers[0]);
     if (!coll->memory || !coll->peers)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %u ranks", plan->nranks);
@@ -62,6 +50,12 @@ tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uin
                            const tam_plan *plan, size_t chunk) {
     *coll = coll_of(wire, self, rank, plan, chunk);
     return open_coll(coll, plan->nranks); /* of an all-to-all */
+}
+
+tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan) {
+    *coll = coll_of(other->wire, other->self, other->rank, plan, other->room - TAM_COLL_HEAD);
+    coll->memory = other->memory;
+    return open_coll(coll, plan->nranks);
 }
 
 tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,

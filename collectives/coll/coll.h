@@ -38,6 +38,9 @@ enum {
     TAM_COLL_LEVELS = TAM_PLAN_STAGES + 1
 };
 
+/* Of one level each; and one to hear the next message. A rank that plays two places has them twice,
+ * but in its first stage both in the same buffers. */
+_Static_assert((int)TAM_PLAN_SUMS < (int)TAM_COLL_COMING, "partial sums have buffers");
 _Static_assert((int)TAM_COLL_TICKETS <= (int)TAM_WIRE_TICKETS, "wires have so many tickets");
 
 typedef enum tam_phase {
@@ -146,11 +149,15 @@ typedef struct tam_coll {
 /** @param  chunk  bytes of streams in a message: at most TAM_COLL_CHUNK, a multiple of 128 */
 tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
                            const tam_plan *plan, size_t chunk);
+/** Another plan over the same wire, in the same memory: only one of both has a collective under way
+ * at a time. The memory is freed with the one that is closed last: close the other as if it
+ * lingered. */
+tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan);
 /** One that is empty, for a wire that carries heads alone (tam_sim_config.held): its memory is a
  * few KB, so that thousands of ranks fit into one process. No all-to-all, and no tags. */
 tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *self, uint32_t rank,
                                  const tam_plan *plan, size_t chunk);
-/** @param  lingers  the wire may still use buffers: they stay */
+/** @param  lingers  the wire, or another coll, may still use buffers: they stay */
 void tam_coll_close(tam_coll *coll, bool lingers);
 
 /** As the entries of tam_transport. The memory must stay until the collective is done. */
@@ -189,8 +196,8 @@ unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_
 void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                      const unsigned char *from);
 
-/** slices.c: a stream of slices is one run of the vector. In a fused step it is the same one for all
- * places of the group. @return its first element */
+/** slices.c: a stream of slices is one run of the vector. In a fused step it is the same one for
+ * all places of the group. @return its first element */
 size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length);
 tamis_status tam_coll_weigh(tam_coll *coll);
 

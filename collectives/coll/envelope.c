@@ -39,7 +39,7 @@ tamis_status tam_envelope_compare(const tam_envelope *e, const tam_envelope_due 
         return refuse(
             due->rank, self,
             "it belongs to another call: all ranks must make the same calls with the same "
-            "options, and use the reducers of a communicator in the same order");
+            "options and TAMIS_PLAN, and use the reducers of a communicator in the same order");
     if (e->step != due->step || e->chunk != due->chunk)
         return refuse(due->rank, self, "it belongs to another stage");
     if (e->bytes != due->bytes || (due->has_note && e->note != due->note))

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/coll/staged.h"
 
+#include "collectives/coll/measure.h"
+
 #include "lib/base/host.h"
 #include "lib/base/wait.h"
 
@@ -82,10 +84,10 @@ static tamis_status wait_for(tam_coll *coll, tam_call *call) {
     return TAMIS_OK;
 }
 
-static tamis_status run(tam_staged *s, tam_call *call) {
-    uint64_t before = s->coll.wire_bytes;
-    tamis_status status = wait_for(&s->coll, call);
-    call->wire_bytes += s->coll.wire_bytes - before;
+tamis_status tam_staged_run(tam_coll *coll, tam_call *call) {
+    uint64_t before = coll->wire_bytes;
+    tamis_status status = wait_for(coll, call);
+    call->wire_bytes += coll->wire_bytes - before;
     return status;
 }
 
@@ -93,13 +95,13 @@ tamis_status tam_staged_allgather(void *arg, const void *send, size_t bytes, voi
                                   tam_call *call) {
     tam_staged *s = arg;
     tam_coll_begin_gather(&s->coll, send, bytes, recv);
-    return run(s, call);
+    return tam_staged_run(&s->coll, call);
 }
 
 tamis_status tam_staged_sum(void *arg, float *values, size_t count, tam_call *call) {
     tam_staged *s = arg;
     tam_coll_begin_sum(&s->coll, values, count, call->tag);
-    TAM_TRY(run(s, call));
+    TAM_TRY(tam_staged_run(&s->coll, call));
     call->notes += s->coll.note;
     return TAMIS_OK;
 }
@@ -108,7 +110,7 @@ tamis_status tam_staged_alltoall(void *arg, const void *send, const size_t *send
                                  const size_t *recv_at, tam_call *call) {
     tam_staged *s = arg;
     tam_coll_begin_runs(&s->coll, send, send_at, recv, recv_at);
-    return run(s, call);
+    return tam_staged_run(&s->coll, call);
 }
 
 void tam_staged_abort(void *arg) {
@@ -129,42 +131,102 @@ void tam_staged_close(void *arg, int clean) {
 
 /* -- creation --------------------------------------------------------------------------------- */
 
-/* The same on all ranks, as it follows from what was gathered. */
-static tam_plan place_ranks(tam_staged *s, const uint64_t *hosts) {
-    const tam_coll *coll = &s->coll;
-    bool scattered;
-    s->ranks_per_node = tam_plan_nodes(hosts, coll->plan.nranks, &scattered);
-    if (scattered && coll->rank == 0)
-        tam_log(TAM_WARN, "ranks that share a host are not numbered one after the other: exchanges "
-                          "inside hosts first are not possible; map ranks by slot, not by node");
-    return tam_plan_usual(coll->plan.nranks, s->ranks_per_node);
+/* What a rank tells the others. Texts of plans are shorter. */
+typedef struct greeting {
+    uint64_t host;
+    char wanted[56];
+} greeting;
+
+static tamis_status reopen(tam_staged *s, const tam_plan *plan) {
+    tam_coll made;
+    if (memcmp(plan, &s->coll.plan, sizeof *plan) == 0)
+        return TAMIS_OK;
+    tamis_status status = tam_coll_open_beside(&made, &s->coll, plan);
+    tam_coll_close(status == TAMIS_OK ? &s->coll : &made, true);
+    if (status == TAMIS_OK)
+        s->coll = made;
+    return status;
 }
 
-static tamis_status find_nodes(tam_staged *s, uint64_t deadline_ns) {
-    uint32_t nranks = s->coll.plan.nranks, rank = s->coll.rank;
-    uint64_t own = tam_host_id(), *hosts;
+static tam_plan plan_of(const char *wanted, uint32_t rank, uint32_t nranks,
+                        uint32_t ranks_per_node) {
+    tam_plan plan = tam_plan_usual(nranks, ranks_per_node);
+    char text[64];
+    if (strcmp(wanted, "auto") != 0 && !tam_plan_parse(wanted, nranks, ranks_per_node, &plan) &&
+        rank == 0)
+        tam_log(TAM_WARN,
+                "TAMIS_PLAN=%.55s is no plan of %u ranks: it needs auto, usual, linear, or radices "
+                "(powers of two, as 8x8x2) whose product is %u, and radix 128 at most in stages "
+                "after the first where that is not %u; the usual plan %s is taken",
+                wanted, nranks, tam_plan_places(nranks), nranks,
+                tam_plan_text(&plan, text, sizeof text));
+    return plan;
+}
+
+static tamis_status compare_wanted(const greeting *all, uint32_t nranks) {
+    for (uint32_t r = 1; r < nranks; r++) {
+        if (memcmp(all[r].wanted, all[0].wanted, sizeof all[0].wanted) != 0)
+            return tam_fail(TAMIS_E_MISMATCH,
+                            "TAMIS_PLAN differs: rank 0 has \"%.55s\", rank %u has \"%.55s\"; give "
+                            "all ranks the same",
+                            all[0].wanted, r, all[r].wanted);
+    }
+    return TAMIS_OK;
+}
+
+/* The same on all ranks, as it follows from what was gathered. */
+static tamis_status find_nodes(tam_staged *s, const greeting *all) {
+    uint32_t nranks = s->coll.plan.nranks;
+    bool scattered;
+    uint64_t *hosts = tam_alloc_array(nranks, sizeof hosts[0]);
+    if (!hosts)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the hosts of %u ranks", nranks);
+    for (uint32_t r = 0; r < nranks; r++)
+        hosts[r] = all[r].host;
+    s->net.ranks_per_node = tam_plan_nodes(hosts, nranks, &scattered);
+    tam_free(hosts);
+    if (scattered && s->coll.rank == 0)
+        tam_log(TAM_WARN, "ranks that share a host are not numbered one after the other: exchanges "
+                          "inside hosts first are not possible; map ranks by slot, not by node");
+    return TAMIS_OK;
+}
+
+static tamis_status greet(tam_staged *s, const char *wanted, tam_call *call) {
+    uint32_t nranks = s->coll.plan.nranks;
+    greeting own = {.host = tam_host_id()}, *all = tam_alloc_array(nranks, sizeof *all);
+    if (!all)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for the hosts of %u ranks", nranks);
+    snprintf(own.wanted, sizeof own.wanted, "%s", wanted);
+    tamis_status status = tam_staged_allgather(s, &own, sizeof own, all, call);
+    if (status == TAMIS_OK)
+        status = compare_wanted(all, nranks);
+    if (status == TAMIS_OK)
+        status = find_nodes(s, all);
+    tam_free(all);
+    return status;
+}
+
+static tamis_status settle(tam_staged *s, const char *wanted, uint64_t deadline_ns) {
+    uint32_t rank = s->coll.rank, nranks = s->coll.plan.nranks;
     atomic_int calm = 0;
     tam_call call = {.deadline_ns = deadline_ns,
                      .begin_ns = tam_clock_ns(),
                      .poison = &calm,
-                     .purpose = "the creation of a communicator"};
-    hosts = tam_alloc_array(nranks, sizeof hosts[0]);
-    if (!hosts)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for the hosts of %u ranks", nranks);
-    tamis_status status = tam_staged_allgather(s, &own, sizeof own, hosts, &call);
-    tam_plan plan = s->coll.plan;
-    if (status == TAMIS_OK)
-        plan = place_ranks(s, hosts);
-    tam_free(hosts);
-    if (status != TAMIS_OK || memcmp(&plan, &s->coll.plan, sizeof plan) == 0)
-        return status;
-    tam_coll_close(&s->coll, false);
-    return tam_coll_open(&s->coll, s->coll.wire, s->self, rank, &plan, TAM_STAGED_CHUNK);
+                     .purpose = "the creation of a communicator",
+                     .waiting = (tamis_waiting)tam_setting_number(TAM_SETTING_WAIT)};
+    if (nranks > 2 && deadline_ns > 0)
+        TAM_TRY(greet(s, wanted, &call));
+    tam_plan plan = plan_of(wanted, rank, nranks, s->net.ranks_per_node);
+    TAM_TRY(reopen(s, &plan));
+    if (nranks > 2 && deadline_ns > 0 && strcmp(wanted, "auto") == 0) {
+        TAM_TRY(tam_measure(s, &call, &plan));
+        TAM_TRY(reopen(s, &plan));
+    }
+    return TAMIS_OK;
 }
 
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
-                             uint64_t deadline_ns, tam_staged **out) {
-    enum { FEW = 8 }; /* all exchange with all, whatever the nodes */
+                             const char *wanted, uint64_t deadline_ns, tam_staged **out) {
     tam_plan plan = tam_plan_usual(nranks, 1);
     tam_staged *s = tam_alloc(sizeof *s);
     bool clean = true;
@@ -173,11 +235,11 @@ tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, ui
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
     }
     s->self = self;
-    s->ranks_per_node = 1;
+    s->net.ranks_per_node = 1;
     tamis_status status = tam_coll_open(&s->coll, wire, self, rank, &plan, TAM_STAGED_CHUNK);
-    if (status == TAMIS_OK && nranks > FEW && deadline_ns > 0) {
-        status = find_nodes(s, deadline_ns);
-        clean = status == TAMIS_OK || status == TAMIS_E_NOMEM;
+    if (status == TAMIS_OK) {
+        status = settle(s, wanted, deadline_ns);
+        clean = tamis_status_loss(status) != TAMIS_LOST_COMM;
     }
     if (status != TAMIS_OK) {
         tam_staged_close(s, clean);

@@ -6,18 +6,31 @@
 #define TAM_COLL_STAGED_H
 
 #include "collectives/coll/coll.h"
+#include "lib/policy/tune.h"
 
 typedef struct tam_staged {
     tam_coll coll;
-    void *self;              /* of the wire */
-    uint32_t ranks_per_node; /* that were found */
+    void *self;      /* of the wire */
+    bool measured;   /* the network was: */
+    tam_net net;     /* else zeros beside ranks_per_node, as found */
+    uint32_t ntried; /* plans that were timed beside the usual one; */
+    tam_plan tried[TAM_TUNE_OTHERS];
+    double gain[TAM_TUNE_OTHERS]; /* part of the time that each saved; below 0: it took longer */
 } tam_staged;
 
-/** Takes ownership of `self`, even on failure. With more than 8 ranks, all find out together which
- * of them share hosts, and take a plan that exchanges inside nodes first.
- * @param  deadline_ns  for that; 0: they do not look */
+/** Takes ownership of `self`, even on failure. More than 2 ranks find out together which of them
+ * share hosts, compare what plan is wanted, and measure the network where it is "auto"
+ * (measure.h).
+ * @param  wanted       as the setting TAMIS_PLAN; of one that is no plan of so many ranks rank 0
+ *                      warns, and the usual one is taken
+ * @param  deadline_ns  for all that; 0: nothing is exchanged, and "auto" is "usual". MISMATCH on
+ *                      all ranks if they want different plans; without a deadline they find out in
+ *                      their first collective, with PROTOCOL */
 tamis_status tam_staged_open(const tam_wire *wire, void *self, uint32_t rank, uint32_t nranks,
-                             uint64_t deadline_ns, tam_staged **out);
+                             const char *wanted, uint64_t deadline_ns, tam_staged **out);
+
+/** Wait until the collective that was begun is done. call->wire_bytes grows by what was sent. */
+tamis_status tam_staged_run(tam_coll *coll, tam_call *call);
 
 /* Entries of a tam_transport whose `self` is a tam_staged. An empty run is no message: a run where
  * its receiver expects none is refused in their next call, as one of another call. */

@@ -129,7 +129,8 @@ static const tam_transport staged = {
 static tamis_status open_staged(callback *self, const tamis_comm_config *config, tamis_comm **out) {
     uint32_t rank = self->user.rank, nranks = self->user.nranks;
     tam_staged *made = NULL;
-    TAM_TRY(tam_staged_open(&wire, self, rank, nranks, 0, &made));
+    const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
+    TAM_TRY(tam_staged_open(&wire, self, rank, nranks, wanted, 0, &made));
     return tam_comm_open_staged(&staged, made, rank, nranks, config, out);
 }
 

@@ -13,6 +13,7 @@
 #include "lib/base/sync.h"
 #include "lib/base/transport.h"
 #include "lib/policy/cost.h"
+#include "lib/policy/plan.h"
 
 #include <stdatomic.h>
 
@@ -47,10 +48,12 @@ struct tamis_comm {
     const tam_transport *transport;
     void *self;
     uint32_t rank, nranks;
-    char plan[64];     /* its stages, as text */
+    char plan[64];     /* its stages, as text, */
     tam_plan stages;   /* how its collectives go */
     tam_plan modelled; /* what costs assume: the same in each run, as buckets follow from it */
     uint32_t ranks_per_node; /* found; 1: unknown */
+    bool net_measured;       /* at creation; */
+    tam_net net;             /* else all is 0 but ranks_per_node. 0: there are no stages */
     uint64_t timeout_ns;
     unsigned char
         *records; /* [nranks * TAM_RECORD_BYTES] for agreements, which must not allocate */

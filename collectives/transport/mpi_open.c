@@ -77,7 +77,8 @@ static tamis_status open_staged(tam_mpi *self, bool multiple, uint64_t deadline_
                                 const tamis_comm_config *config, tamis_comm **out) {
     uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
     tam_staged *staged = NULL;
-    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, deadline_ns, &staged));
+    const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
+    TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, wanted, deadline_ns, &staged));
     const tam_transport *transport = multiple ? &threaded : &on_the_callers_threads;
     return tam_comm_open_staged(transport, staged, rank, nranks, config, out);
 }

@@ -20,14 +20,17 @@ extern "C" {
  * MPI_THREAD_MULTIPLE, a library thread drives the exchange while the caller computes. With a
  * lower thread level, the exchange runs inside tamis_reducer_wait, on the caller's thread.
  *
+ * More than 2 ranks measure their network here and choose the stages in which they exchange
+ * (tamis_comm_plan): results are the same for all stages. TAMIS_PLAN fixes them.
+ *
  * Initialise MPI first, and do not finalise it before tamis_comm_destroy. After the communicator
  * is lost (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: end the process
  * with MPI_Abort or _exit, and keep gradient buffers allocated until then.
  *
  * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate
  * Threads:    the calling thread must be one that may call MPI
- * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, TRANSPORT, TIMEOUT (a rank did not
- *             join): no communicator is made
+ * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, MISMATCH (TAMIS_PLAN differs),
+ *             TRANSPORT, PROTOCOL, TIMEOUT (a rank did not join): no communicator is made
  */
 TAMIS_CHECKED tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
                                                  tamis_comm **out);

@@ -274,8 +274,10 @@ TAMIS_API uint32_t tamis_comm_nranks(const tamis_comm *comm);
 /** Name of the transport: "local", "mpi", "callback", "nccl"; "" for NULL. */
 TAMIS_API const char *tamis_comm_transport(const tamis_comm *comm);
 
-/** In which stages its ranks exchange what all need: radices, near to far, as "8x8x4"
- * (docs/exchange.md). A single number: all with all, as over MPI up to 8 ranks. */
+/** In which stages its ranks exchange what all need: radices, near to far, as "8x8x4", and behind a
+ * slash the bytes up to which a part of a sum crosses the last stage once, as "8x8x4/1024"
+ * (docs/exchange.md). A single number: all with all. Over MPI it is measured which plan suits the
+ * network when the communicator is created; the environment variable TAMIS_PLAN fixes it. */
 TAMIS_API const char *tamis_comm_plan(const tamis_comm *comm);
 
 /** TAMIS_OK, or the status that poisoned the communicator. Any thread. */

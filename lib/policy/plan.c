@@ -9,6 +9,7 @@
 #include "lib/base/tree.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum {
     USUAL = 8,   /* radix; and up to so many ranks all with all */
@@ -122,6 +123,68 @@ bool tam_plan_valid(const tam_plan *plan, uint32_t nranks) {
     return room == 1;
 }
 
+bool tam_plan_fits(const tam_plan *plan) {
+    for (uint32_t i = 0; i < plan->nstages; i++) {
+        uint32_t levels = 1;
+        for (uint32_t radix = plan->radix[i]; radix > 1; radix /= 2)
+            levels++;
+        if (levels * (i > 0 && plan->nplaces != plan->nranks ? 2 : 1) > TAM_PLAN_SUMS)
+            return false;
+    }
+    return true;
+}
+
+/* A number without leading zeros, up to TAM_PLAN_RANKS_MAX. @return what follows; NULL: none */
+static const char *read_radix(const char *at, uint32_t *radix) {
+    *radix = 0;
+    if (*at == '0')
+        return NULL;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        *radix = 10 * *radix + (uint32_t)(*at - '0');
+        if (*radix > TAM_PLAN_RANKS_MAX)
+            return NULL;
+    }
+    return *radix > 0 ? at : NULL;
+}
+
+static bool parse_fused(const char *at, tam_plan *plan) {
+    uint32_t bytes = 0;
+    if (*at == '\0')
+        return false;
+    for (; *at >= '0' && *at <= '9' && bytes <= FUSED_MOST; at++)
+        bytes = 10 * bytes + (uint32_t)(*at - '0');
+    plan->fused_bytes = bytes;
+    return *at == '\0' && bytes <= FUSED_MOST;
+}
+
+static bool parse_radices(const char *at, tam_plan *plan) {
+    if (plan->nranks == 1)
+        return strcmp(at, "1") == 0;
+    while ((at = read_radix(at, &plan->radix[plan->nstages++])) != NULL) {
+        if (*at == '\0')
+            return true;
+        if (*at == '/')
+            return parse_fused(at + 1, plan);
+        if (*at++ != 'x' || plan->nstages == TAM_PLAN_STAGES)
+            return false;
+    }
+    return false;
+}
+
+bool tam_plan_parse(const char *text, uint32_t nranks, uint32_t ranks_per_node, tam_plan *out) {
+    tam_plan plan = plan_without_stages(nranks);
+    if (strcmp(text, "usual") == 0)
+        plan = tam_plan_usual(nranks, ranks_per_node);
+    else if (strcmp(text, "linear") == 0)
+        plan = tam_plan_linear(nranks);
+    else if (!parse_radices(text, &plan))
+        return false;
+    if (!tam_plan_valid(&plan, nranks) || !tam_plan_fits(&plan))
+        return false;
+    *out = plan;
+    return true;
+}
+
 const char *tam_plan_text(const tam_plan *plan, char *text, size_t size) {
     size_t at = 0;
     if (size > 0)
@@ -130,6 +193,14 @@ const char *tam_plan_text(const tam_plan *plan, char *text, size_t size) {
         int wrote = snprintf(text + at, size - at, i > 0 ? "x%u" : "%u", plan->radix[i]);
         at += wrote > 0 ? (size_t)wrote : 0;
     }
+    return text;
+}
+
+const char *tam_plan_whole_text(const tam_plan *plan, char *text, size_t size) {
+    tam_plan_text(plan, text, size);
+    size_t at = strlen(text);
+    if (plan->nstages > 1 && plan->fused_bytes > 0)
+        snprintf(text + at, size - at, "/%u", plan->fused_bytes);
     return text;
 }
 
@@ -293,8 +364,7 @@ typedef struct choice {
     double seconds;
 } choice;
 
-/* The longest part, of those of 2^i bytes, that gains by it. */
-static uint32_t find_fused(const tam_net *net, const tam_plan *plan) {
+uint32_t tam_plan_fused(const tam_net *net, const tam_plan *plan) {
     uint32_t last = plan->nstages - 1, bytes = FUSED_MOST;
     if (plan->nstages < 2)
         return 0;
@@ -307,7 +377,7 @@ static uint32_t find_fused(const tam_net *net, const tam_plan *plan) {
 
 /* Of equal ones with as many stages the first stays; no comparison holds for a NaN. */
 static void consider(choice *best, tam_plan plan) {
-    plan.fused_bytes = find_fused(best->net, &plan);
+    plan.fused_bytes = tam_plan_fused(best->net, &plan);
     double seconds = tam_plan_step_s(best->net, &plan, best->c);
     if (seconds < best->seconds ||
         (seconds == best->seconds && plan.nstages < best->plan.nstages)) {
@@ -318,8 +388,9 @@ static void consider(choice *best, tam_plan plan) {
 
 void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
                          tam_plan out[TAM_PLAN_CANDIDATES]) {
-    *out++ = tam_plan_linear(nranks);
-    *out++ = two_levels(nranks, ranks_per_node);
+    tam_plan linear = tam_plan_linear(nranks), levels = two_levels(nranks, ranks_per_node);
+    *out++ = linear;
+    *out++ = tam_plan_fits(&levels) ? levels : linear;
     for (uint32_t radix = 2; radix <= WIDEST; radix *= 2)
         *out++ = tam_plan_make(nranks, ranks_per_node, radix);
 }

@@ -9,8 +9,9 @@
  * each. Sums go near to far, so that ranks of a node have shared out the vector before anything
  * crosses the network; gathers go far to near. Where the parts of the last stage are small, its
  * places send each other all of them, and each adds up all: that takes r / 2 times the bytes of
- * scattering and gathering them, in one latency and not two. (F) alone is the linear exchange of all with all,
- * (2, 2, ...) is recursive halving and doubling, (G, N) has two levels: none is a case of its own.
+ * scattering and gathering them, in one latency and not two. (F) alone is the linear exchange of
+ * all with all, (2, 2, ...) is recursive halving and doubling, (G, N) has two levels: none is a
+ * case of its own.
  *
  * Ranks below 2P - F sit at the place of their own number, the others at every second place behind,
  * and play the empty place after their own too. All sums are added along the perfect binary tree
@@ -30,6 +31,7 @@ enum {
     TAM_PLAN_RANKS_MAX = 65536,
     TAM_PLAN_STAGES = 16, /* of radix 2 for so many ranks */
     TAM_PLAN_CANDIDATES = 7,
+    TAM_PLAN_SUMS = 17,      /* partial sums of a chunk that a rank can hold (collectives/coll) */
     TAM_PLAN_PIECE = 1 << 18 /* bytes; longer messages are sent in pieces */
 };
 
@@ -78,13 +80,24 @@ uint32_t tam_plan_nodes(const uint64_t *hosts, uint32_t nranks, bool *scattered)
  * behind the last stage are 0, so equal plans are equal bytes. */
 bool tam_plan_valid(const tam_plan *plan, uint32_t nranks);
 
+/** Whether a rank can hold the partial sums of every stage: up to log2(radix) + 1 of them, and in
+ * stages after the first twice as many where some ranks play two places, so radix 128 at most. */
+bool tam_plan_fits(const tam_plan *plan);
+
+/** The plan that a text names: "usual", "linear", or radices, "8x8x64", perhaps with fused bytes.
+ * @return false: the text names none, or none of so many ranks that fits */
+bool tam_plan_parse(const char *text, uint32_t nranks, uint32_t ranks_per_node, tam_plan *out);
+
 /** The plan as text, "8x8x64"; "1" for one rank. @return text */
 const char *tam_plan_text(const tam_plan *plan, char *text, size_t size);
 
-/** Messages that a rank sends in one gather or scatter: the most of any rank. A sum has two of them,
- * but of its last stage only one where it is fused. What goes to one rank
- * in one stage is one message; one without content counts too. Ranks with two places have up to
- * 2 (radix - 1) peers in stages after the first. */
+/** Also with fused bytes, "8x8x64/1024"; none are not shown. */
+const char *tam_plan_whole_text(const tam_plan *plan, char *text, size_t size);
+
+/** Messages that a rank sends in one gather or scatter: the most of any rank. A sum has two of
+ * them, but of its last stage only one where it is fused. What goes to one rank in one stage is one
+ * message; one without content counts too. Ranks with two places have up to 2 (radix - 1) peers in
+ * stages after the first. */
 uint32_t tam_plan_messages(const tam_plan *plan);
 
 /* -- time ------------------------------------------------------------------------------------- */
@@ -126,9 +139,12 @@ typedef struct tam_plan_case {
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c);
 
-/** Linear, two levels, and radices 2 to 32 inside nodes and across. */
+/** Linear, two levels if they fit, and radices 2 to 32 inside nodes and across. */
 void tam_plan_candidates(uint32_t nranks, uint32_t ranks_per_node,
                          tam_plan out[TAM_PLAN_CANDIDATES]);
+
+/** The longest part of the last stage, of those of 2^i bytes, that gains by crossing it once. */
+uint32_t tam_plan_fused(const tam_net *net, const tam_plan *plan);
 
 /** The candidate that takes the least time: by +, *, / and comparisons alone on numbers that all
  * ranks share, so that all choose alike. Where two take the same time, the one with fewer stages;

@@ -104,6 +104,40 @@ static void cancel(void *context, uint32_t ticket) {
     pthread_mutex_unlock(&own->mail->lock);
 }
 
+static tamis_status post_wire(void *self, uint32_t ticket, const tam_message *m) {
+    const tamis_message message = {ticket, m->peer, m->lane, m->sends, m->memory, m->bytes};
+    return post(self, &message);
+}
+
+static tamis_status test_wire(void *self, tam_done *done, uint32_t *count) {
+    uint32_t tickets[TAMIS_TICKETS];
+    size_t bytes[TAMIS_TICKETS];
+    tamis_status status = test(self, tickets, bytes, count);
+    for (uint32_t i = 0; i < *count; i++)
+        done[i] = (tam_done){tickets[i], bytes[i]};
+    return status;
+}
+
+static void abort_wire(void *self) {
+    (void)self;
+}
+
+static void close_wire(void *self, int clean) {
+    (void)self;
+    (void)clean;
+}
+
+const tam_wire mail_wire = {.name = "mail",
+                            .post = post_wire,
+                            .test = test_wire,
+                            .cancel = cancel,
+                            .abort = abort_wire,
+                            .close = close_wire};
+
+void *mail_end(mail *m, uint32_t rank) {
+    return &m->boxes[rank];
+}
+
 mail *mail_create(uint32_t nranks, uint64_t flip) {
     mail *m = calloc(1, sizeof *m + nranks * sizeof m->boxes[0]);
     assert_non_null(m);

@@ -6,6 +6,8 @@
 #ifndef TEST_MAIL_H
 #define TEST_MAIL_H
 
+#include "lib/base/wire.h"
+
 #include <stdint.h>
 #include <tamis/tamis.h>
 
@@ -17,6 +19,10 @@ void mail_destroy(mail *m);
 
 /** Communicators of all ranks. */
 void mail_comms(mail *m, tamis_comm **comms);
+
+/** The same as a wire, and a rank's end of it: its `self`, which no close frees. */
+extern const tam_wire mail_wire;
+void *mail_end(mail *m, uint32_t rank);
 
 /** Messages that came so far, and bytes. */
 uint64_t mail_count(mail *m, uint64_t *bytes);

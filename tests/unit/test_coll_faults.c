@@ -218,8 +218,37 @@ static void what_is_no_plan_is_refused(void **state) {
     tam_hush(hushed);
 }
 
+/* Whatever is chosen can be opened: of 2400 ranks in nodes of 8, of which some play two places, two
+ * levels would be 8x512, which is refused. */
+static void all_candidates_can_be_opened(void **state) {
+    static const uint32_t nodes[] = {1, 2, 4, 8, 16};
+    uint32_t levels = 0;
+    (void)state;
+    for (uint32_t nranks = 2; nranks <= 5000; nranks += nranks < 40 ? 1 : 8)
+        for (size_t n = 0; n < sizeof nodes / sizeof nodes[0]; n++) {
+            tam_plan plans[TAM_PLAN_CANDIDATES];
+            tam_plan_candidates(nranks, nodes[n], plans);
+            for (uint32_t i = 0; i < TAM_PLAN_CANDIDATES; i++) {
+                tam_coll coll;
+                if (tam_coll_open_empty(&coll, &tam_sim_wire, NULL, 0, &plans[i], 128) != TAMIS_OK)
+                    fail_msg("%u ranks, candidate %u: %s", nranks, i, tamis_last_error());
+                tam_coll_close(&coll, false);
+            }
+            levels += plans[1].nstages == 2;
+        }
+    assert_true(levels > 100);
+    bool hushed = tam_hush(true);
+    const tam_plan wide = {2400, 4096, 2, {8, 512}, 0};
+    tam_coll coll;
+    assert_int_equal(tam_coll_open_empty(&coll, &tam_sim_wire, NULL, 0, &wide, 128),
+                     TAMIS_E_UNSUPPORTED);
+    tam_coll_close(&coll, false);
+    tam_hush(hushed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_candidates_can_be_opened),
         cmocka_unit_test(a_flipped_bit_is_found_at_its_hop),
         cmocka_unit_test(all_ranks_hear_of_a_refused_message),
         cmocka_unit_test(runs_of_other_lengths_are_refused_as_such),

@@ -121,6 +121,68 @@ static void radices_multiply_to_the_places(void **state) {
             }
 }
 
+/* What a text names, and texts that name no plan of so many ranks. */
+static void texts_name_plans(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t nranks;
+        const char *plan; /* NULL: none */
+    } cases[] = {
+        {"usual", 5, "8"},
+        {"usual", 16, "4x4"},
+        {"usual", 12, "4x4"},
+        {"linear", 64, "64"},
+        {"8x8", 64, "8x8"},
+        {"2x2x2", 5, "2x2x2"},
+        {"1", 1, "1"},
+        {"linear", 1, "1"},
+        {"2", 2, "2"},
+        {"4x256", 1024, "4x256"},
+        {"256x4", 1000, "256x4"},
+        {"8x128", 1000, "8x128"},
+        {"4x256", 1000, NULL}, /* too many partial sums for ranks with two places */
+        {"8x4", 64, NULL},
+        {"8x8x2", 64, NULL},
+        {"8", 9, NULL},
+        {"", 4, NULL},
+        {"4", 1, NULL},
+        {"1", 2, NULL},
+        {"3x2", 6, NULL},
+        {"02x2", 4, NULL},
+        {"2x", 2, NULL},
+        {"x2", 2, NULL},
+        {"2 x2", 4, NULL},
+        {"2x2 ", 4, NULL},
+        {"2X2", 4, NULL},
+        {"-2x2", 4, NULL},
+        {"4294967298", 2, NULL},
+        {"auto", 4, NULL},
+        {"0", 4, NULL},
+        {"1x4", 4, NULL},
+        {"2x2x2x2x2x2x2x2x2x2x2x2x2x2x2x2x2", 65536, NULL},
+    };
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        const tam_plan none = {0};
+        tam_plan plan = none;
+        bool named = tam_plan_parse(cases[i].text, cases[i].nranks, 4, &plan);
+        if (named != (cases[i].plan != NULL))
+            fail_msg("\"%s\" of %u ranks: %d", cases[i].text, cases[i].nranks, named);
+        if (named)
+            same_text(&plan, cases[i].plan);
+        else
+            assert_memory_equal(&plan, &none, sizeof plan);
+    }
+    for (uint32_t i = 1; i <= RANKS_LAST; i++)
+        for (size_t r = 0; r < LENGTH(radices); r++) {
+            tam_plan plan = tam_plan_make(ranks_at(i), 4, radices[r]), again;
+            char text[64];
+            assert_true(
+                tam_plan_parse(tam_plan_text(&plan, text, sizeof text), ranks_at(i), 1, &again));
+            assert_memory_equal(&again, &plan, sizeof plan);
+        }
+}
+
 static void a_short_text_is_cut(void **state) {
     tam_plan plan = tam_plan_make(LARGE, 1, 8);
     char whole[64], text[64];
@@ -305,6 +367,7 @@ int main(void) {
         cmocka_unit_test(places_and_ranks_are_inverse),
         cmocka_unit_test(plans_are_as_expected),
         cmocka_unit_test(radices_multiply_to_the_places),
+        cmocka_unit_test(texts_name_plans),
         cmocka_unit_test(a_short_text_is_cut),
         cmocka_unit_test(damaged_plans_are_refused),
         cmocka_unit_test(messages_are_those_counted_one_by_one),

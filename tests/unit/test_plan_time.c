@@ -287,7 +287,9 @@ static void no_candidate_is_better(const tam_net *net, const tam_plan_case *c) {
         other[n++] = tam_plan_make(c->nranks, node, radices[r]);
     if (node > 1 && node < c->nranks && (node & (node - 1)) == 0 && c->nranks % node == 0) {
         uint32_t places = tam_plan_places(c->nranks);
-        other[n++] = (tam_plan){c->nranks, places, 2, {node, places / node}, 0};
+        tam_plan levels = {c->nranks, places, 2, {node, places / node}, 0};
+        if (places == c->nranks || places / node <= 128) /* else coll refuses it */
+            other[n++] = levels;
     }
     for (size_t i = 0; i < n; i++) {
         double s = tam_plan_step_s(net, &other[i], c);

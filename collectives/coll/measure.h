@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Measures the network of a communicator that is being created, and finds its plan
+ * (lib/policy/tune.h has the reasons and the rules).
+ *
+ *     1. exchanges of one to seven messages a rank, timed;   gathered: numbers of the network
+ *     2. the model proposes a plan; the usual one: the end
+ *     3. steps by both plans in turn, timed;                 gathered: which is taken
+ *
+ * Every rank gives its own times, and all decide by the medians over ranks. Two ranks exchange at
+ * most 128 KiB at a time, and how often follows from the first times: a few ms for few ranks on one
+ * host, a few round trips where those are long. With less than a second until the deadline of any
+ * rank nothing is tried.
+ */
+#ifndef TAM_COLL_MEASURE_H
+#define TAM_COLL_MEASURE_H
+
+#include "collectives/coll/staged.h"
+
+/** At least 3 ranks, which work by the usual plan. Fills s->net, measured and gain. After a failure
+ * the communicator is lost; memory that the wire may still use stays allocated.
+ * @param  plan  [out]  that all ranks shall take */
+tamis_status tam_measure(tam_staged *s, tam_call *call, tam_plan *plan);
+
+#endif
