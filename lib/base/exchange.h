@@ -98,7 +98,7 @@ typedef struct tam_bucket_view {
     uint64_t whole_k, k;      /* entries to send: of the bucket, of what this rank holds */
     uint64_t early_nonfinite; /* entries dropped from the residual before the step */
     bool pending;             /* the residual may hold what was accumulated before the step */
-    uint64_t last_result;     /* sum of the values of the step before */
+    uint64_t last_result;     /* sum of what the step before summed: values, tallies */
 
     /* Of the step under way. */
     uint64_t step;
