@@ -245,8 +245,8 @@ static tamis_status refuse(const tam_slots *s, uint32_t r, tam_refusal why) {
                     tam_refusal_words(why));
 }
 
-/* A head holds the step modulo TAM_HEAD_STEPS: the nearest that there is. A rank that has not loaded
- * its state may be farther away. */
+/* A head holds the step modulo TAM_HEAD_STEPS: the nearest that there is. A rank that has not
+ * loaded its state may be farther away. */
 static tamis_status refuse_step(const tam_slots *s, uint32_t r) {
     int ahead = tam_slot_head_of(s, r)->turn % TAM_HEAD_STEPS - (int)(s->step % TAM_HEAD_STEPS);
     ahead += ahead < -TAM_HEAD_STEPS / 2  ? TAM_HEAD_STEPS

@@ -27,7 +27,7 @@ typedef struct run_case {
     bool told[P];
 } run_case;
 
-/* 20,000 elements at least where 32 ranks send to all, 14,194 in stages of 8 and 4 (test_auto.c). */
+/* 20,000 elements at least where 32 ranks send to all, in stages of 8 and 4 14,194 (test_auto.c) */
 static tamis_status make(tamis_comm *comm, tamis_reducer **out) {
     static const tamis_segment segments[] = {{"a", 15000}, {"b", 6000}, {"c", 15000}};
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;

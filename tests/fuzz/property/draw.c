@@ -264,8 +264,8 @@ void fuzz_draw(uint64_t seed, uint64_t number, fuzz_case *out) {
     out->messages = chance(d, 50);
 }
 
-/* The model of the link, by which buckets are planned and exchange auto chooses, knows the stages in
- * which more than 8 ranks exchange. */
+/* The model of the link, by which buckets are planned and exchange auto chooses, knows the stages
+ * in which more than 8 ranks exchange. */
 static bool follows_stages(const fuzz_case *c) {
     return c->nranks > 8 &&
            (c->config.bucket_length == TAMIS_BUCKETS_PLANNED || fuzz_is(c, 3, "auto"));

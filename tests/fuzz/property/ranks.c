@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Threads for ranks, and an all-gather or messages between them. A case takes about a millisecond, so the
- * threads stay from case to case and wait for the next one.
+ * Threads for ranks, and an all-gather or messages between them. A case takes about a millisecond,
+ * so the threads stay from case to case and wait for the next one.
  */
 #include "tests/fuzz/property/property.h"
 #include "tests/support/mail.h"
