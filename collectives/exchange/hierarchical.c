@@ -230,7 +230,7 @@ static void add_up_columns(hierarchical *h) {
     out->deferred = tam_tally_counted(h->tallies, TAM_TALLY_DEFERRED);
     out->candidates = tam_tally_counted(h->tallies, TAM_TALLY_CANDIDATES);
     out->nonfinite = tam_tally_counted(h->tallies, TAM_TALLY_NONFINITE);
-    out->rescans = (uint64_t)h->tallies[TAM_TALLY_RESCANS];
+    out->rescans = tam_tally_whole(h->tallies[TAM_TALLY_RESCANS]);
     out->norm = h->tallies[TAM_TALLIES];
     for (uint32_t g = 0; g < nlocal; g++) {
         const uint32_t *words = tam_slot_words_of(&h->slots, g);

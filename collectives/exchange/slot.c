@@ -245,16 +245,20 @@ static tamis_status refuse(const tam_slots *s, uint32_t r, tam_refusal why) {
                     tam_refusal_words(why));
 }
 
-/* A head holds the step modulo TAM_HEAD_STEPS: the nearest is meant. */
+/* A head holds the step modulo TAM_HEAD_STEPS: the nearest that there is. A rank that has not
+ * loaded its state may be farther away. */
 static tamis_status refuse_step(const tam_slots *s, uint32_t r) {
     int ahead = tam_slot_head_of(s, r)->turn % TAM_HEAD_STEPS - (int)(s->step % TAM_HEAD_STEPS);
     ahead += ahead < -TAM_HEAD_STEPS / 2  ? TAM_HEAD_STEPS
              : ahead > TAM_HEAD_STEPS / 2 ? -TAM_HEAD_STEPS
                                           : 0;
+    long long own = (long long)s->step, other = own + ahead;
+    other += other < 0 ? TAM_HEAD_STEPS : 0;
     return tam_fail(TAMIS_E_PROTOCOL,
-                    "rank %u is at step %lld, this rank at step %lld; after loading, "
-                    "tamis_reducer_align realigns ranks that are one step apart",
-                    tam_slot_rank(s, r), (long long)s->step + ahead, (long long)s->step);
+                    "rank %u is at step %lld, or a multiple of %d away from it, this rank at step "
+                    "%lld; after loading, tamis_reducer_align realigns ranks that are one step "
+                    "apart",
+                    tam_slot_rank(s, r), other, TAM_HEAD_STEPS, own);
 }
 
 /* Without this check, one damaged value would let the replicas drift apart unnoticed. */

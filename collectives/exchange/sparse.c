@@ -239,7 +239,7 @@ void tam_sparse_tell_tallies(tam_sparse *s) {
     const float *all = s->tallies;
     out->deferred = tam_tally_counted(all, TAM_TALLY_DEFERRED);
     out->nonfinite = tam_tally_counted(all, TAM_TALLY_NONFINITE);
-    out->rescans = (uint64_t)all[TAM_TALLY_RESCANS];
+    out->rescans = tam_tally_whole(all[TAM_TALLY_RESCANS]);
     out->candidates =
         all[TAM_TALLY_UNKNOWN] > 0.0f ? 0 : tam_tally_counted(all, TAM_TALLY_CANDIDATES);
     out->seen = out->candidates;

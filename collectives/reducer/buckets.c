@@ -163,9 +163,9 @@ static void close_bucket(tam_bucket *b) {
 
 static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
     const tamis_reducer_config *c = &r->config;
-    const tam_net net = tam_reducer_net(r);
+    const tam_model model = tam_reducer_model(r);
     return tam_bucket_plan(r->layout, c->bucket_length, c->density, tam_scheme_whole(r->scheme),
-                           &net, &r->comm->modelled, ranges);
+                           &model.net, &model.plan, ranges);
 }
 
 /* Arrays that have one entry per bucket or segment. */

@@ -13,10 +13,10 @@
 #include <xxhash.h>
 
 static tam_costs costs_of(const tamis_reducer *r) {
-    const tam_net net = tam_reducer_net(r);
+    const tam_model model = tam_reducer_model(r);
     tam_costs costs = r->comm->costs;
     if (!tam_reducer_measures(r))
-        tam_costs_of_net(&net, &r->comm->modelled, &costs);
+        tam_costs_of_net(&model.net, &model.plan, &costs);
     return costs;
 }
 

@@ -219,10 +219,17 @@ static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
                             8.0 / ((gbit != 0.0 ? gbit : 1.0) * 1e9)};
 }
 
-/** The network that it makes of the communicator. */
-static inline tam_net tam_reducer_net(const tamis_reducer *r) {
+/** What planned buckets and costs of a given link assume. It follows from the number of ranks and
+ * the link alone: bits depend on buckets, and shall not on transport, nodes or measurements. */
+typedef struct tam_model {
+    tam_net net;
+    tam_plan plan;
+} tam_model;
+
+static inline tam_model tam_reducer_model(const tamis_reducer *r) {
     tam_link_model link = tam_reducer_link(r);
-    return tam_net_of_link(&link, r->comm->nranks, r->comm->ranks_per_node);
+    uint32_t nranks = r->comm->nranks;
+    return (tam_model){tam_net_of_link(&link, nranks, 1), tam_plan_usual(nranks, 1)};
 }
 
 static inline const tam_bucket *tam_last_bucket(const tamis_reducer *r) {

@@ -3,7 +3,7 @@
 
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1d657461747453) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1d657461747454) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 /* The snapshot `now` of a state. */
@@ -92,6 +92,13 @@ static uint64_t hash_parts(const void *control, size_t bytes) {
     return XXH3_64bits(now_in(control), bytes - sizeof(tam_state_header));
 }
 
+static uint64_t hash_borders(const tamis_reducer *r) {
+    uint64_t hash = r->nbuckets;
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        hash = XXH3_64bits_withSeed(&r->buckets[i].first_segment, sizeof(uint32_t), hash);
+    return hash;
+}
+
 void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
                     void *control) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
@@ -112,6 +119,7 @@ void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t mom
     h->rank = r->comm->rank;
     h->nranks = r->comm->nranks;
     h->nbuckets = r->nbuckets;
+    h->borders = hash_borders(r);
     h->ngroups = sizes.ngroups;
     h->passes = r->passes;
     h->parts_hash = hash_parts(control, sizes.control);
@@ -165,6 +173,10 @@ tamis_status tam_state_check_header(const tamis_reducer *r, const tam_state_head
     if (h->header_hash != hash_header(h))
         return tam_state_refuse(where, "the header is damaged (checksum)");
     TAM_TRY(check_owner(r, h, alone, where));
+    if (h->borders != hash_borders(r))
+        return tam_state_refuse(
+            where, "its buckets begin elsewhere than this reducer's: planned ones follow the "
+                   "number of ranks and the link; with a number for bucket_length they do not");
     if (!same_sizes(r, h))
         return tam_state_refuse(where, "its parts differ in size from this reducer's");
     return TAMIS_OK;

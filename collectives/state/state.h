@@ -28,6 +28,7 @@ typedef struct tam_state_header {
     uint64_t status;             /* always 0 */
     uint64_t fields[TAM_FIELDS]; /* of the agreement */
     uint64_t rank, nranks, nbuckets, ngroups;
+    uint64_t borders;    /* hash of where buckets begin: lists of groups are in their order */
     uint64_t passes;     /* of update mode */
     uint64_t parts_hash; /* of the control part after the header */
     uint64_t residual_hash;

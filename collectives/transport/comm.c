@@ -242,7 +242,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     comm->self = self;
     comm->rank = rank;
     comm->nranks = nranks;
-    comm->stages = comm->modelled = tam_plan_linear(nranks);
+    comm->stages = tam_plan_linear(nranks);
     comm->ranks_per_node = 1;
     snprintf(comm->plan, sizeof comm->plan, "%u", nranks);
     atomic_init(&comm->waiting, (int)tam_setting_number(TAM_SETTING_WAIT));
@@ -300,7 +300,6 @@ tamis_status tam_comm_open_staged(const tam_transport *transport, tam_staged *se
     TAM_TRY(tam_comm_open(transport, self, rank, nranks, config, out));
     tamis_comm *comm = *out;
     comm->stages = made.coll.plan;
-    comm->modelled = tam_plan_usual(nranks, made.net.ranks_per_node);
     comm->ranks_per_node = made.net.ranks_per_node;
     comm->net = made.net;
     comm->net_measured = made.measured;

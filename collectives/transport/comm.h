@@ -50,7 +50,6 @@ struct tamis_comm {
     uint32_t rank, nranks;
     char plan[64];     /* its stages, as text, */
     tam_plan stages;   /* how its collectives go */
-    tam_plan modelled; /* what costs assume: the same in each run, as buckets follow from it */
     uint32_t ranks_per_node; /* found; 1: unknown */
     bool net_measured;       /* at creation; */
     tam_net net;             /* else all is 0 but ranks_per_node. 0: there are no stages */

@@ -683,7 +683,8 @@ typedef struct tamis_reducer_config {
     tamis_device device;       /* cpu */
     tamis_dtype grad_dtype;    /* float32 */
     uint64_t bucket_length;    /* elements of a bucket (section 7). 0: all segments are one bucket;
-                                  TAMIS_BUCKETS_PLANNED: as the link below suggests; else segments
+                                  TAMIS_BUCKETS_PLANNED: as the link below and the number of
+                                  ranks suggest; else segments
                                   are joined until they have so many. At most 64 or k buckets */
     tamis_share share;         /* norm */
     tamis_worker worker;       /* caller */
@@ -1111,9 +1112,10 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_residual(tamis_reducer *reducer, f
  *
  * So a run of Q ranks can continue with P, in two calls. First the control part alone, which may
  * come from any rank of another number of ranks; what is divided among ranks (ownership balanced,
- * exchange balanced-pairs) stays as it is here. Then the residual: waiting entries must give the
- * same result, so the new residuals must sum to what the old ones did (TAMIS_OP_SUM), or to P / Q
- * times that (TAMIS_OP_MEAN), e.g.
+ * exchange balanced-pairs) stays as it is here. Buckets must begin at the same segments, which
+ * planned ones of another number of ranks may not. Then the residual: waiting
+ * entries must give the same result, so the new residuals must sum to what the old ones did
+ * (TAMIS_OP_SUM), or to P / Q times that (TAMIS_OP_MEAN), e.g.
  *
  *     4 ranks a b c d -> 2 ranks   (a + c) / 2   (b + d) / 2
  *     2 ranks a b     -> 4 ranks   a   b   a   b              or 2a  2b  0  0

@@ -86,7 +86,7 @@ typedef struct tam_bucket_view {
     uint64_t reducer;            /* number of the reducer on its communicator */
     uint64_t config_hash;        /* of what all ranks agreed on, and of this bucket alone */
     uint64_t k_max, whole_k_max; /* largest k and whole_k */
-    bool norms;                  /* heads carry norms, to share k among buckets */
+    bool norms;                  /* tallies carry norms, to share k among buckets */
     bool gathers;                /* TAM_CAP_GATHERS */
     tamis_index_format format;   /* [in] as asked for; [out] as chosen */
     size_t result_max;           /* [out] most entries of a result; 0: it is no list */
@@ -98,7 +98,7 @@ typedef struct tam_bucket_view {
     uint64_t whole_k, k;      /* entries to send: of the bucket, of what this rank holds */
     uint64_t early_nonfinite; /* entries dropped from the residual before the step */
     bool pending;             /* the residual may hold what was accumulated before the step */
-    uint64_t last_result;     /* sum of the values of the step before */
+    uint64_t last_result;     /* sum of what the step before summed: values, tallies */
 
     /* Of the step under way. */
     uint64_t step;

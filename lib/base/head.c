@@ -63,7 +63,7 @@ const char *tam_refusal_words(uint32_t refusal) {
         [TAM_REFUSED_LEADER] = "it holds picks, but another rank leads this step",
         [TAM_REFUSED_BYTES] = "its indices take an impossible number of bytes",
         [TAM_REFUSED_CHECKSUM] = "its checksum is wrong: it was damaged, or comes from another "
-                                 "configuration, density or packing",
+                                 "step, result, configuration, density or packing",
         [TAM_REFUSED_CODE] = "its indices cannot be decoded",
         [TAM_REFUSED_ORDER] = "its indices are not ascending or lie past the end",
         [TAM_REFUSED_OWNER] = "it holds an index that its rank does not own",

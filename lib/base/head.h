@@ -101,11 +101,18 @@ TAM_SHARED void tam_tally_count(float *tallies, uint32_t which, uint32_t count) 
         tallies[which + i] = (float)(count >> 8 * i & 0xff);
 }
 
+/** A tally that counts ranks or a digit. Sums over ranks carry no checksum here: one that was
+ * damaged, or is NaN, is 0 or the most that there can be. */
+TAM_SHARED uint64_t tam_tally_whole(float tally) {
+    const float most = 16777216.0f; /* 2^24 */
+    return tally >= most ? (uint64_t)most : tally > 0.0f ? (uint64_t)tally : 0;
+}
+
 /** Of one rank, or of the sums of many. */
 TAM_SHARED uint64_t tam_tally_counted(const float *tallies, uint32_t which) {
     uint64_t count = 0;
     for (uint32_t i = 4; i-- > 0;)
-        count = (count << 8) + (uint64_t)tallies[which + i];
+        count = (count << 8) + tam_tally_whole(tallies[which + i]);
     return count;
 }
 
@@ -148,7 +155,8 @@ TAM_SHARED uint64_t tam_sum_word64(uint64_t position, uint64_t word) {
            tam_sum_word(TAM_SUM_AGREED, 2 * position + 1, (uint32_t)(word >> 32));
 }
 
-/** The check of a slot. @param  sums  of its head, indices and values */
+/** The check of a slot: 32 bits of a mix, so one of 2^32 damaged slots passes.
+ * @param  sums  of its head, indices and values */
 TAM_SHARED uint32_t tam_head_check_of(const tam_head_due *due, uint64_t sums) {
     sums += tam_sum_word64(0, TAM_HEAD_MAGIC ^ due->rank) + tam_sum_word64(1, due->config);
     sums += tam_sum_word64(2, due->step) + tam_sum_word64(3, due->last_result);

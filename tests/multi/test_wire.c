@@ -356,10 +356,8 @@ static void spoil_led(const trial *what) {
     uint64_t most = tam_codec_of(what->format)->bytes(SHORT, good.npicks);
     size_t piece = tam_head_round((tam_head_round((size_t)most) + RANKS - 1) / RANKS);
     size_t used = list_of(what->format, &good), end = (BAD_RANK + 1) * piece;
-    spoil_all(what, 1, HEAD, HEAD + piece,
-              used < end - piece ? piece
-              : used < end       ? end - used
-                                 : 0);
+    size_t free_bytes = used < end - piece ? piece : used < end ? end - used : 0;
+    spoil_all(what, 1, HEAD, HEAD + piece, free_bytes);
 }
 
 static void test_damage_to_any_byte_is_refused_by_all_ranks(void **state) {

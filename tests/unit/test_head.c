@@ -176,6 +176,19 @@ static void counts_of_all_ranks_add_up_exactly(void **state) {
     tam_free(all);
 }
 
+/* Converting such a float is undefined in C. */
+static void a_damaged_tally_is_a_number(void **state) {
+    const float damaged[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38f, -3e38f, -1.0f, -0.0f, 1e-40f};
+    (void)state;
+    for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
+        uint64_t expected = damaged[i] > 1.0f ? 1 << 24 : 0;
+        float tallies[TAM_TALLIES] = {0};
+        tallies[TAM_TALLY_NONFINITE + 1] = damaged[i];
+        assert_int_equal(tam_tally_whole(damaged[i]), expected);
+        assert_int_equal(tam_tally_counted(tallies, TAM_TALLY_NONFINITE), expected << 8);
+    }
+}
+
 static void means_of_all_that_float32_holds_are_finite(void **state) {
     enum { RANKS = 4097 };
     static float all[RANKS];
@@ -198,6 +211,7 @@ int main(void) {
         cmocka_unit_test(flags_and_step_share_a_word),
         cmocka_unit_test(heads_are_refused_in_one_order),
         cmocka_unit_test(counts_of_all_ranks_add_up_exactly),
+        cmocka_unit_test(a_damaged_tally_is_a_number),
         cmocka_unit_test(means_of_all_that_float32_holds_are_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,8 +191,34 @@ static void test_what_thousands_of_ranks_may_send_is_refused_before_it_is_taken(
     assert_non_null(strstr(tamis_last_error(), "would exceed 4 GiB"));
 }
 
+/* A head tells steps apart modulo 4096. */
+static void test_a_rank_at_another_step_is_named_with_a_step_that_there_is(void **state) {
+    static const struct {
+        uint64_t own, other;
+        const char *words;
+    } cases[] = {
+        {6, 7, "rank 1 is at step 7,"},          {7, 6, "rank 1 is at step 6,"},
+        {4096, 4095, "rank 1 is at step 4095,"}, {0, 3000, "rank 1 is at step 3000,"},
+        {0, 4095, "rank 1 is at step 4095,"},    {9000, 10000, "rank 1 is at step 10000,"},
+        {0, 10000, "a multiple of 4096 away"},   {5, 5 + 4096, "comes from another step"},
+    };
+    static wire w;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tam_slots s = open_slots(TAMIS_INDEX_GAP8, false);
+        s.step = cases[i].other;
+        forge(&s, &w, 0, "", 0);
+        s.step = cases[i].own;
+        assert_int_equal(exchange(&s, &w), TAMIS_E_PROTOCOL);
+        if (!strstr(tamis_last_error(), cases[i].words))
+            fail_msg("%s", tamis_last_error());
+        tam_slots_close(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rank_at_another_step_is_named_with_a_step_that_there_is),
         cmocka_unit_test(test_what_a_codec_reads_is_where_its_sender_may_pick),
         cmocka_unit_test(test_sealed_indices_that_no_list_has_are_refused),
         cmocka_unit_test(test_positions_beyond_the_part_of_their_sender_are_refused),

@@ -41,7 +41,7 @@ static double spread(dice *d, double low, double high) {
 
 static uint32_t draw_ranks(dice *d) {
     static const uint32_t usual[] = {1, 2, 2, 2, 3, 3, 4, 4, 5};
-    return chance(d, 88) ? usual[roll(d, 9)] : 6 + roll(d, MOST_RANKS - 5);
+    return chance(d, 86) ? usual[roll(d, 9)] : 6 + roll(d, MOST_RANKS - 5);
 }
 
 static uint32_t draw_length(dice *d, uint32_t most) {
@@ -261,6 +261,14 @@ void fuzz_draw(uint64_t seed, uint64_t number, fuzz_case *out) {
     out->order_seed = next(d);
     out->ordered = chance(d, 30);
     out->callback = chance(d, 15);
+    out->messages = chance(d, 50);
+}
+
+/* The model of the link, by which buckets are planned and exchange auto chooses, knows the stages
+ * in which more than 8 ranks exchange. */
+static bool follows_stages(const fuzz_case *c) {
+    return c->nranks > 8 &&
+           (c->config.bucket_length == TAMIS_BUCKETS_PLANNED || fuzz_is(c, 3, "auto"));
 }
 
 void fuzz_twin(const fuzz_case *of, fuzz_case *out) {
@@ -274,8 +282,10 @@ void fuzz_twin(const fuzz_case *of, fuzz_case *out) {
         out->config.worker = (tamis_worker)roll(d, 2);
     if (chance(d, 60) && !fuzz_is(of, 3, "balanced-pairs"))
         out->config.index_format = (tamis_index_format)roll(d, TAMIS_INDEX_END);
-    if (chance(d, 25))
-        out->callback = !of->callback;
+    if (chance(d, 25) && !follows_stages(of)) {
+        out->messages = chance(d, 50);
+        out->callback = !of->callback || out->messages != of->messages;
+    }
     out->uninterrupted = chance(d, 50);
 }
 

@@ -90,7 +90,8 @@ typedef struct fuzz_case {
     /* What must not change the results: */
     uint64_t order_seed; /* forms of the gradient, order of readiness */
     bool ordered;        /* all segments at once, as one vector */
-    bool callback;       /* over the caller's all-gather */
+    bool callback;       /* over the caller's all-gather, or */
+    bool messages;       /* over the caller's messages, in stages */
     bool uninterrupted;  /* leave out events that must have no effect */
 } fuzz_case;
 
@@ -135,9 +136,10 @@ void ranks_do(uint32_t nranks, void (*body)(void *context, uint32_t rank), void 
 
 extern uint32_t fuzz_timeout_ms; /* of communicators */
 
-/** Communicators over an all-gather between the threads, or over local. @return false: none */
+/** Communicators over an all-gather or messages between the threads, or over local. @return false:
+ * none */
 typedef struct fuzz_board fuzz_board;
-bool ranks_connect(uint32_t nranks, bool callback, fuzz_board **board, tamis_comm **comms);
+bool ranks_connect(const fuzz_case *c, fuzz_board **board, tamis_comm **comms);
 
 /** Abandon a communicator, so that no rank waits for this one. */
 void ranks_leave(fuzz_board *board, tamis_comm *comm);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Threads for ranks, and an all-gather between them. A case takes about a millisecond, so the
- * threads stay from case to case and wait for the next one.
+ * Threads for ranks, and an all-gather or messages between them. A case takes about a millisecond,
+ * so the threads stay from case to case and wait for the next one.
  */
 #include "tests/fuzz/property/property.h"
+#include "tests/support/mail.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -87,6 +88,7 @@ struct fuzz_board {
     uint32_t nranks, waiting;
     uint64_t round;
     bool broken;
+    mail *letters; /* NULL: all-gathers */
     seat seats[MOST_RANKS];
 };
 
@@ -144,20 +146,24 @@ static bool connect_board(fuzz_board *b, const tamis_comm_config *config, tamis_
     return true;
 }
 
-bool ranks_connect(uint32_t nranks, bool callback, fuzz_board **board, tamis_comm **comms) {
+bool ranks_connect(const fuzz_case *c, fuzz_board **board, tamis_comm **comms) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = fuzz_timeout_ms;
     *board = NULL;
-    if (!callback)
-        return tamis_comm_create_local(nranks, &config, comms) == TAMIS_OK;
+    if (!c->callback)
+        return tamis_comm_create_local(c->nranks, &config, comms) == TAMIS_OK;
     fuzz_board *b = calloc(1, sizeof *b);
     if (!b)
         return false;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
-    b->nranks = nranks;
+    b->nranks = c->nranks;
     *board = b;
-    return connect_board(b, &config, comms);
+    if (!c->messages)
+        return connect_board(b, &config, comms);
+    b->letters = mail_create(c->nranks, 0);
+    mail_comms(b->letters, comms);
+    return true;
 }
 
 void ranks_leave(fuzz_board *board, tamis_comm *comm) {
@@ -171,6 +177,8 @@ void ranks_part(uint32_t nranks, fuzz_board *board, tamis_comm **comms) {
         tamis_comm_destroy(comms[r]);
     if (!board)
         return;
+    if (board->letters)
+        mail_destroy(board->letters);
     pthread_cond_destroy(&board->changed);
     pthread_mutex_destroy(&board->lock);
     free(board);

@@ -284,7 +284,7 @@ bool fuzz_run(const fuzz_case *c, int memory, record *out, char failure[SENTENCE
         snprintf(failure, SENTENCE, "no memory for a record");
         return false;
     }
-    if (!ranks_connect(c->nranks, c->callback, &own.board, own.comms)) {
+    if (!ranks_connect(c, &own.board, own.comms)) {
         snprintf(failure, SENTENCE, "no communicators: %s", tamis_last_error());
         return false;
     }

@@ -73,7 +73,8 @@ static void describe_config(page *p, const fuzz_case *c) {
 void fuzz_describe(const fuzz_case *c, char *text, size_t size) {
     static const char *const kinds[] = {"whole", "real", "hard"};
     page p = {text, size, 0};
-    say(&p, "%s, ranks=%u%s, segments", c->scheme, c->nranks, c->callback ? " (callback)" : "");
+    say(&p, "%s, ranks=%u%s, segments", c->scheme, c->nranks,
+        c->callback ? c->messages ? " (messages)" : " (callback)" : "");
     for (uint32_t s = 0; s < c->nsegments; s++) {
         if (c->rows[s])
             say(&p, " %ux%u", c->lengths[s] / c->rows[s], c->rows[s]);
