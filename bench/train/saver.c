@@ -34,9 +34,10 @@ static void note_newest(const saver *s) {
     char newest[1200], note[1400];
     describe_newest(s, newest, sizeof newest);
     snprintf(note, sizeof note,
-             "the run saves its state after this step and ends with status %d, another signal "
+             "rank %u: a signal arrived: the run saves its state after this step and ends with "
+             "status %d, another signal "
              "ends it at once; %s",
-             STOP_STATUS, newest);
+             s->group->rank, STOP_STATUS, newest);
     if (s->group->rank == 0 || (s->group->rank == 1 && s->group->transport == BENCH_MPI))
         stop_note(note); /* two, as one may be what died; local ranks share one */
 }
@@ -241,9 +242,7 @@ static bool is_due(const saver *s) {
     return s->folder && ((every && step % every == 0) || s->heard[SAVER_DUE]);
 }
 
-bool saver_step(saver *s) {
-    if (!s->talks)
-        return false;
+static bool step(saver *s) {
     hear_news(s);
     if (s->heard[SAVER_STOP])
         return true;
@@ -255,6 +254,15 @@ bool saver_step(saver *s) {
     if (s->phase != SAVER_HASHES && s->trainer->step % s->distance == 0)
         send_news(s);
     return false;
+}
+
+bool saver_step(saver *s) {
+    if (!s->talks)
+        return false;
+    double begin = bench_now_s();
+    bool stop = step(s);
+    s->step_s += bench_now_s() - begin;
+    return stop;
 }
 
 int saver_signal(const saver *s) {

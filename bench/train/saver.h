@@ -61,7 +61,7 @@ typedef struct saver {
     bench_message message;
     bool posted;                                /* news are under way */
     uint64_t saved, failed, in_a_row, left_out; /* sets */
-    double copy_s;                              /* in all */
+    double copy_s, step_s;                      /* of copies, and of all that the steps wait for */
 } saver;
 
 void saver_open(trainer *t, saver *out);

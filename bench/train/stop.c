@@ -64,6 +64,6 @@ int stop_signal(void) {
 
 void stop_note(const char *text) {
     unsigned next = (atomic_load(&current) + 1) % 4;
-    snprintf(notes[next], NOTE_BYTES, "a signal arrived: %s\n", text);
+    snprintf(notes[next], NOTE_BYTES, "%s\n", text);
     atomic_store(&current, next);
 }

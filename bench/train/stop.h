@@ -19,7 +19,7 @@ void stop_install(bool speak);
 /** The signal that has arrived; 0: none. */
 int stop_signal(void);
 
-/** What the handler says after "a signal arrived"; copied. For the thread that trains. */
+/** What the handler says; copied. For the thread that trains. */
 void stop_note(const char *text);
 
 #endif

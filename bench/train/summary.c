@@ -25,7 +25,8 @@
  *     data_hash    of all samples and of what decides their order; model_hash: of the parameters,
  *                  with stages of the first one's
  *     sets         of states that --states has saved, that failed, and that were due while another
- *                  was being written; seconds of this rank's copies; absent without --states
+ *                  was being written; copy_s: seconds of this rank's copies; step_s: of all that its
+ *                  steps waited for, copies included; absent without --states
  *     a figure that is NaN or infinite is null
  *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
  *     validation_loss, train_loss   in nats per sample or character; train_loss is the mean over
@@ -224,9 +225,9 @@ static void add_sets(const saver *s, json_t *record) {
     if (!s->folder)
         return;
     json_object_set_new(record, "sets",
-                        json_pack("{sI sI sI sf}", "saved", (json_int_t)s->saved, "failed",
+                        json_pack("{sI sI sI sf sf}", "saved", (json_int_t)s->saved, "failed",
                                   (json_int_t)s->failed, "left_out", (json_int_t)s->left_out,
-                                  "copy_s", s->copy_s));
+                                  "copy_s", s->copy_s, "step_s", s->step_s));
 }
 
 /* Collective: every rank builds the record, the first one writes it. */
