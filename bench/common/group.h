@@ -91,8 +91,8 @@ void bench_message_cancel(bench_message *message);
 bool bench_message_wait_for(bench_message *message, double seconds);
 
 /** Numbers of all ranks that travel while the ranks go on: the largest of each, and as
- * bench_allgather. Collective; all must be begun in the same order on all ranks. Between local ranks
- * they have ended at once. What is given must live until the message has ended. */
+ * bench_allgather. Collective; all must be begun in the same order on all ranks. Between local
+ * ranks they have ended at once. What is given must live until the message has ended. */
 void bench_share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
                      bench_message *message);
 void bench_share_all(bench_group *group, const void *send, size_t bytes, void *recv,

@@ -195,6 +195,7 @@ static void send_news(saver *s) {
     s->said[SAVER_FAILED] = working && done && !s->job.ok ? s->group->rank + 1 : 0;
     bench_share_max(s->group, s->said, SAVER_NEWS, s->heard, &s->message);
     s->posted = true;
+    s->next_news = s->trainer->step + s->distance;
 }
 
 static void begin_hashes(saver *s) {
@@ -251,7 +252,7 @@ static bool step(saver *s) {
     else if (is_due(s))
         s->left_out++;
     s->heard[SAVER_DUE] = 0;
-    if (s->phase != SAVER_HASHES && s->trainer->step % s->distance == 0)
+    if (s->phase != SAVER_HASHES && s->trainer->step >= s->next_news)
         send_news(s);
     return false;
 }

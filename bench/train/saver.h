@@ -48,6 +48,7 @@ typedef struct saver {
     const char *folder; /* of sets; NULL: none are written */
     bool talks;         /* signals are obeyed or sets are written */
     uint64_t distance;  /* steps from one exchange of news to the next */
+    uint64_t next_news; /* step */
     double timeout_s;
     saver_phase phase;
     state state; /* the copy */

@@ -5,7 +5,7 @@
  *
  *     step000000000120.rank0.state    as in state.h
  *     step000000000120.rank1.state
- *     step000000000120.set            the manifest: bytes and hash of each, and a checksum of itself
+ *     step000000000120.set            the manifest: bytes and hash of each, its own checksum
  */
 #ifndef TAMIS_TRAIN_SETS_H
 #define TAMIS_TRAIN_SETS_H

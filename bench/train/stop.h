@@ -2,8 +2,8 @@
  *
  * Signals that ask a run to end: SIGTERM, SIGINT and SIGUSR1 (which mpirun forwards without ending
  * the job itself). The first one is noted, and the run ends between two steps; another one, half a
- * second later or more, ends the process at once. Earlier ones are taken for the same: launchers and
- * the system often send one each.
+ * second later or more, ends the process at once. Earlier ones are taken for the same: launchers
+ * and the system often send one each.
  */
 #ifndef TAMIS_TRAIN_STOP_H
 #define TAMIS_TRAIN_STOP_H

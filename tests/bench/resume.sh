@@ -45,8 +45,8 @@ again "${cnn[@]}" --optimizer sgd
 expect 1 "its --workload differs" "$train" "${mlp[@]}" --ranks 2 --load "$dir/once" --steps 20
 sed 's/sieve/SIEVE/g' "$dir/text" >"$dir/other"
 again "${lm[@]}"
-expect 1 "it belongs to other data: to .text. with data_hash [0-9a-f]*, but --data is .other. with" "$train" "${lm[@]}" --data "$dir/other" \
-    --ranks 2 --load "$dir/once" --steps 20
+expect 1 "it belongs to other data: to .text. with data_hash [0-9a-f]*, but --data is .other. with" \
+    "$train" "${lm[@]}" --data "$dir/other" --ranks 2 --load "$dir/once" --steps 20
 expect 1 "other dense segments, or" "$train" "${lm[@]}" --dense-segments block0 --ranks 2 \
     --load "$dir/once" --steps 20
 expect 1 "keep other vectors" "$train" "${lm[@]}" --scheme dense --ranks 2 --load "$dir/once" --steps 20

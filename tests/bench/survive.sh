@@ -78,7 +78,8 @@ export TAMIS_TIMEOUT_MS=3000
 begin --save-seconds 0.2
 kill -STOP "$(pid_of 1)"
 ends "1 134 137 143" "TAMIS_E_TIMEOUT\|did not answer within"
-grep -q "^rank [023]: the last complete set is that of step [1-9][0-9]*; resume with" "$dir/out" || fail "$(cat "$dir/out")"
+grep -q "^rank [023]: the last complete set is that of step [1-9][0-9]*; resume with" "$dir/out" ||
+    fail "$(cat "$dir/out")"
 kill -KILL "$(pid_of 1)" 2>/dev/null || :
 unset TAMIS_TIMEOUT_MS
 goes_on "rank 1 hung"

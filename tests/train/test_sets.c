@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sets of states in a folder: a manifest says what was written, and no other bytes pass for one; files
- * are whole or not there; what is older goes, and nothing else does.
+ * Sets of states in a folder: a manifest says what was written, and no other bytes pass for one;
+ * files are whole or not there; what is older goes, and nothing else does.
  */
 #include <setjmp.h>
 #include <stdarg.h>
