@@ -6,6 +6,7 @@
 
 #include <sched.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -92,16 +93,15 @@ bool bench_message_wait_for(bench_message *message, double seconds) {
     return !message->pending;
 }
 
-static void (*last_words)(const bench_group *group);
+static void (*_Atomic last_words)(const bench_group *group);
 
 void bench_at_fail(void (*say)(const bench_group *group)) {
-    last_words = say;
+    atomic_store(&last_words, say);
 }
 
 /* End the whole job: the other ranks wait for this one and would hang. */
 static _Noreturn void end_process(const bench_group *group) {
-    void (*say)(const bench_group *) = last_words;
-    last_words = NULL;
+    void (*say)(const bench_group *) = atomic_exchange(&last_words, NULL);
     if (say)
         say(group);
     fflush(NULL);

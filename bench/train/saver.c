@@ -17,7 +17,7 @@
 /* -- what a user is told ---------------------------------------------------------------------- */
 
 /* Of this process, for bench_fail: local ranks share it. */
-static saver *watched;
+static saver *_Atomic watched;
 
 static void describe_newest(const saver *s, char *out, size_t size) {
     if (!s->folder)
@@ -49,7 +49,7 @@ static void nap(void) {
 
 /* All states of a set may be on disk already, so let its manifest be written to the end. */
 static void say_last(const bench_group *group) {
-    saver *s = watched;
+    saver *s = atomic_load(&watched);
     char newest[1200];
     double begin = bench_now_s();
     if (!s)
@@ -356,8 +356,8 @@ void saver_open(trainer *t, saver *out) {
 }
 
 void saver_close(saver *s) {
-    if (watched == s)
-        watched = NULL;
+    saver *self = s;
+    atomic_compare_exchange_strong(&watched, &self, NULL);
     state_close(&s->state);
     free(s->set.entries);
 }
@@ -425,7 +425,8 @@ void saver_load(saver *s) {
         trainer_load(s->trainer, load);
     if (s->talks)
         note_newest(s);
-    if (s->folder && (s->group->rank == 0 || s->group->transport == BENCH_MPI))
-        watched = s;
+    if (!s->folder || (s->group->rank > 0 && s->group->transport != BENCH_MPI))
+        return;
+    atomic_store(&watched, s);
     bench_at_fail(say_last);
 }

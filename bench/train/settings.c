@@ -71,7 +71,7 @@ static void check_pipeline(const train_settings *s) {
         bench_usage("--stages %llu must divide the number of ranks, which is %u",
                     (unsigned long long)s->stages, ranks);
     if (s->save || s->load || s->states)
-        bench_usage("--save, --states and --load need --stages 1: a file holds the whole model");
+        bench_usage("--states, --save and --load need --stages 1: a file holds the whole model");
 }
 
 static void check_states(const train_settings *s) {
