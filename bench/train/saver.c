@@ -12,68 +12,8 @@
 #include <unistd.h>
 
 #include "bench/common/measure.h"
+#include "bench/train/saver_say.h"
 #include "bench/train/stop.h"
-
-/* -- what a user is told ---------------------------------------------------------------------- */
-
-/* Of this process, for bench_fail: local ranks share it. */
-static saver *_Atomic watched;
-
-static void describe_newest(const saver *s, char *out, size_t size) {
-    if (!s->folder)
-        snprintf(out, size, "no sets of states are written (--states)");
-    else if (s->newest == SETS_NONE)
-        snprintf(out, size, "there is no complete set of states in %.1000s yet", s->folder);
-    else
-        snprintf(out, size,
-                 "the last complete set is that of step %" PRIu64 "; resume with --load %.1000s",
-                 s->newest, s->folder);
-}
-
-static void note_newest(const saver *s) {
-    char newest[1200], note[1400];
-    describe_newest(s, newest, sizeof newest);
-    snprintf(note, sizeof note,
-             "rank %u: a signal arrived: the run saves its state after this step and ends with "
-             "status %d, another signal "
-             "ends it at once; %s",
-             s->group->rank, STOP_STATUS, newest);
-    if (s->group->rank == 0 || (s->group->rank == 1 && s->group->transport == BENCH_MPI))
-        stop_note(note); /* two, as one may be what died; local ranks share one */
-}
-
-static void nap(void) {
-    const struct timespec millisecond = {0, 1000000};
-    nanosleep(&millisecond, NULL);
-}
-
-/* All states of a set may be on disk already, so let its manifest be written to the end. */
-static void say_last(const bench_group *group) {
-    saver *s = atomic_load(&watched);
-    char newest[1200];
-    double begin = bench_now_s();
-    if (!s)
-        return;
-    while (s->phase == SAVER_MANIFEST && s->job.running && !atomic_load(&s->job.done) &&
-           bench_now_s() - begin < 5.0)
-        nap();
-    if (s->phase == SAVER_MANIFEST && s->job.running && atomic_load(&s->job.done) && s->job.ok)
-        s->newest = s->set.step;
-    describe_newest(s, newest, sizeof newest);
-    fprintf(stderr, "rank %u: %s\n", group->kind->whole_rank(group), newest);
-}
-
-/* The first failures in a row, then fewer and fewer. */
-static void tell_failure(const saver *s) {
-    char newest[1200];
-    if (s->in_a_row & (s->in_a_row - 1))
-        return;
-    describe_newest(s, newest, sizeof newest);
-    fprintf(stderr,
-            "rank %u: the set of states of step %" PRIu64 " is not saved: %s; the run goes on and "
-            "tries again with the next set: make room in the folder, or make it writable; %s\n",
-            s->group->rank, s->set.step, s->job.why.text, newest);
-}
 
 /* -- threads ---------------------------------------------------------------------------------- */
 
@@ -157,7 +97,7 @@ static void give_up_set(saver *s) {
     s->in_a_row++;
     s->phase = SAVER_IDLE;
     if (s->heard[SAVER_FAILED] == s->group->rank + 1)
-        tell_failure(s);
+        saver_say_failure(s);
 }
 
 static void complete_set(saver *s) {
@@ -165,7 +105,7 @@ static void complete_set(saver *s) {
     s->in_a_row = 0;
     s->newest = s->set.step;
     s->phase = SAVER_IDLE;
-    note_newest(s);
+    saver_say_note(s);
 }
 
 /* -- news ------------------------------------------------------------------------------------- */
@@ -270,6 +210,11 @@ int saver_signal(const saver *s) {
     return (int)(s->heard[SAVER_STOP] >> 32);
 }
 
+static void nap(void) {
+    const struct timespec millisecond = {0, 1000000};
+    nanosleep(&millisecond, NULL);
+}
+
 static void settle(saver *s) {
     uint64_t stop = s->heard[SAVER_STOP];
     hear_news(s);
@@ -285,24 +230,6 @@ static void settle(saver *s) {
 
 /* -- the run ---------------------------------------------------------------------------------- */
 
-static void report(const saver *s) {
-    char newest[1200];
-    describe_newest(s, newest, sizeof newest);
-    if (s->group->rank > 0)
-        return;
-    if (s->failed)
-        fprintf(stderr,
-                "rank 0: %" PRIu64 " of %" PRIu64 " sets of states could not be saved%s; "
-                "%s\n",
-                s->failed, s->failed + s->saved, s->in_a_row ? ", nor could the last one" : "",
-                newest);
-    if (saver_signal(s))
-        fprintf(stderr,
-                "rank 0: signal %d, which rank %u got, ended the run after step %" PRIu64 "; %s\n",
-                saver_signal(s), (unsigned)(s->heard[SAVER_STOP] & UINT32_MAX) - 1,
-                s->trainer->step, newest);
-}
-
 bool saver_finish(saver *s) {
     if (!s->talks)
         return true;
@@ -311,7 +238,7 @@ bool saver_finish(saver *s) {
         begin_set(s);
         settle(s);
     }
-    report(s);
+    saver_say_end(s);
     return !s->folder || s->newest == s->trainer->step;
 }
 
@@ -347,7 +274,7 @@ void saver_open(trainer *t, saver *out) {
     out->begun_s = bench_now_s();
     if (!out->talks)
         return;
-    note_newest(out);
+    saver_say_note(out);
     if (!out->folder)
         return;
     out->set.entries = bench_alloc(out->group->nranks, sizeof *out->set.entries);
@@ -356,77 +283,7 @@ void saver_open(trainer *t, saver *out) {
 }
 
 void saver_close(saver *s) {
-    saver *self = s;
-    atomic_compare_exchange_strong(&watched, &self, NULL);
+    saver_say_unwatch(s);
     state_close(&s->state);
     free(s->set.entries);
-}
-
-/* -- load ------------------------------------------------------------------------------------- */
-
-static bool is_folder(bench_group *group, const char *path) {
-    struct stat about;
-    bool mine = group->rank == 0 && stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-    return bench_max(group, mine) > 0.0;
-}
-
-static bool same_folder(const char *a, const char *b) {
-    struct stat x, y;
-    return a && b && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
-}
-
-/* The same command begins a run and goes on with it: a folder for both that has no set yet. */
-static void load_set(saver *s, const char *folder) {
-    char prefix[SETS_PATH];
-    bool own = same_folder(folder, s->folder);
-    uint64_t step = sets_choose(s->group, folder);
-    bool empty = bench_max(s->group, sets_newest(folder) != SETS_NONE) == 0.0;
-    if (step == SETS_NONE && !(own && empty))
-        bench_fail(s->group, "--load %s: there is no complete set of states in this folder",
-                   folder);
-    if (step == SETS_NONE) {
-        if (s->group->rank == 0)
-            fprintf(stderr, "rank 0: %s has no complete set yet: the run begins at step 0\n",
-                    folder);
-        return;
-    }
-    if (!sets_prefix(folder, step, prefix))
-        bench_fail(s->group, "the path %.300s is too long", folder);
-    trainer_load(s->trainer, prefix);
-    if (own)
-        s->newest = step;
-    if (s->group->rank == 0 && !s->trainer->settings->quiet)
-        fprintf(stderr, "rank 0: resumes from the set of step %" PRIu64 " in %s\n", step, folder);
-}
-
-/* Sets of two runs in one folder could not be told apart. */
-static void refuse_foreign(saver *s) {
-    const char *load = s->trainer->settings->load;
-    if (!s->folder || (load && same_folder(load, s->folder)))
-        return;
-    uint64_t step = sets_newest(s->folder);
-    bool any = bench_max(s->group, step != SETS_NONE) > 0.0; /* before any rank writes one */
-    if (any && s->group->rank == 0)
-        bench_fail(s->group,
-                   "--states %.300s has the set of step %" PRIu64
-                   " of an earlier run: go on from it "
-                   "with --load %.300s, or give another folder",
-                   s->folder, step, s->folder);
-    bench_barrier(s->group);
-}
-
-void saver_load(saver *s) {
-    const char *load = s->trainer->settings->load;
-    refuse_foreign(s);
-    if (load && is_folder(s->group, load))
-        load_set(s, load);
-    else if (load)
-        trainer_load(s->trainer, load);
-    if (s->talks)
-        note_newest(s);
-    if (!s->folder || (s->group->rank > 0 && s->group->transport != BENCH_MPI))
-        return;
-    atomic_store(&watched, s);
-    bench_at_fail(say_last);
 }

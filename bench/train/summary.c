@@ -26,7 +26,8 @@
  *                  with stages of the first one's
  *     sets         of states that --states has saved, that failed, and that were due while another
  *                  was being written; copy_s: seconds of this rank's copies; step_s: of all
- *                  that its steps waited for, copies included; absent without --states
+ *                  that was done between its steps, copies there included; absent without
+ *                  --states
  *     a figure that is NaN or infinite is null
  *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
  *     validation_loss, train_loss   in nats per sample or character; train_loss is the mean over
