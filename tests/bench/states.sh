@@ -140,6 +140,7 @@ if mount -t tmpfs -o size=$((bytes * 3)) tmpfs "$dir/disk" 2>/dev/null; then
         "${small[@]}" --steps 20 --states "$dir/disk/sets" --load "$dir/disk/sets" --save-every 5
     grep -q "the last complete set is that of step 5; resume with --load" "$dir/out" || fail "$(cat "$dir/out")"
     [ "$(sets "$dir/disk/sets")" = "5 " ] || fail "sets of $(sets "$dir/disk/sets"), not of 5"
+    [ "$(find "$dir/disk/sets" -type f | wc -l)" = 3 ] || fail "a part of a set is left: $(ls "$dir/disk/sets")"
     expect 0 "" "${small[@]}" --steps 20 --load "$dir/disk/sets"
 else
     echo "not tried: a full disk, as nothing can be mounted here"
