@@ -130,10 +130,10 @@ expect 1 "the set of states of step 5 is not saved: cannot write .*: File too la
 grep -q "replicas identical" "$dir/out" || fail "the run did not go on: $(cat "$dir/out")"
 [ -z "$(ls "$dir/limited")" ] || fail "a part of a set is left: $(ls "$dir/limited")"
 
-# A disk with room for one set: it stays, and can be gone on from.
+# A disk with room for a set and a half: the first one stays, and can be gone on from.
 mkdir "$dir/disk"
 bytes=$(stat -c %s "$(state_of "$dir/kept" 30 0)")
-if mount -t tmpfs -o size=$((bytes * 3)) tmpfs "$dir/disk" 2>/dev/null; then
+if mount -t tmpfs -o size=$((bytes * 7 / 2)) tmpfs "$dir/disk" 2>/dev/null; then
     mounted=$dir/disk
     expect 0 "" "${small[@]}" --steps 20 --stop 5 --states "$dir/disk/sets"
     expect 1 "the set of states of step [0-9]* is not saved: cannot write .*: No space left on device" \
