@@ -119,9 +119,13 @@ bool bench_energy_peek(bench_energy *e, int64_t *out_uj) {
 }
 
 void bench_energy_totals(bench_energy *e, tamis_energy_totals *out) {
-    *out = (tamis_energy_totals)TAMIS_ENERGY_TOTALS_INIT;
     if (e->group->rank == 0 || !is_local(e->group))
         settle(e);
+    bench_energy_totals_now(e, out);
+}
+
+void bench_energy_totals_now(bench_energy *e, tamis_energy_totals *out) {
+    *out = (tamis_energy_totals)TAMIS_ENERGY_TOTALS_INIT;
     if (!is_local(e->group)) {
         bench_try(e->group, tamis_energy_report(e->meter, e->group->comm, out), "joules of all");
         return;

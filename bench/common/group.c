@@ -4,12 +4,16 @@
  */
 #include "bench/common/group.h"
 
+#include <sched.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench/common/launcher.h"
+#include "bench/common/measure.h"
 
 uint32_t bench_machine_rank(const bench_group *group) {
     uint32_t rank;
@@ -65,8 +69,41 @@ bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t cou
     return group->kind->sum(group, send, out, count);
 }
 
+void bench_share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
+                     bench_message *message) {
+    group->kind->share_max(group, mine, count, out, message);
+}
+
+void bench_share_all(bench_group *group, const void *send, size_t bytes, void *recv,
+                     bench_message *message) {
+    group->kind->share_all(group, send, bytes, recv, message);
+}
+
+/* Yield first, as most have ended or end within microseconds; then nap. */
+bool bench_message_wait_for(bench_message *message, double seconds) {
+    const struct timespec nap = {0, 100000};
+    double begin = bench_now_s(), now = begin;
+    while (!bench_message_test(message) && now - begin < seconds) {
+        if (now - begin < 1e-3)
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
+        now = bench_now_s();
+    }
+    return !message->pending;
+}
+
+static void (*_Atomic last_words)(const bench_group *group);
+
+void bench_at_fail(void (*say)(const bench_group *group)) {
+    atomic_store(&last_words, say);
+}
+
 /* End the whole job: the other ranks wait for this one and would hang. */
 static _Noreturn void end_process(const bench_group *group) {
+    void (*say)(const bench_group *) = atomic_exchange(&last_words, NULL);
+    if (say)
+        say(group);
     fflush(NULL);
     group->kind->end_all();
     _exit(1);

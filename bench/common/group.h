@@ -17,12 +17,17 @@ typedef enum bench_transport { BENCH_LOCAL = 0, BENCH_MPI = 1, BENCH_NCCL = 2 } 
 #define BENCH_TRANSPORTS "local|mpi|nccl" /* in the order of bench_transport */
 
 typedef struct bench_group bench_group;
+typedef struct bench_message bench_message;
 
 /** What the two kinds do differently. */
 typedef struct bench_group_kind {
     void (*barrier)(bench_group *group);
     void (*allgather)(bench_group *group, const void *send, size_t bytes, void *recv);
     bool (*sum)(bench_group *group, const float *send, float *out, size_t count); /* false: none */
+    void (*share_max)(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
+                      bench_message *message);
+    void (*share_all)(bench_group *group, const void *send, size_t bytes, void *recv,
+                      bench_message *message);
     uint32_t (*whole_rank)(const bench_group *group); /* among all ranks of the run */
     void (*end_all)(void);                            /* those of other processes */
 } bench_group_kind;
@@ -65,10 +70,10 @@ bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t cou
 
 /** A message between two ranks of an MPI group. It owns its data until it has ended. Messages from
  * one rank to another arrive in the order in which they were sent. */
-typedef struct bench_message {
+struct bench_message {
     bool pending;  /* false: there is none, or it has ended */
     void *request; /* MPI's */
-} bench_message;
+};
 
 /** Begin a message and return at once. */
 void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
@@ -81,6 +86,20 @@ void bench_message_wait(bench_message *message);
 
 /** Cancel the receipt of a message that no rank will send. */
 void bench_message_cancel(bench_message *message);
+
+/** Wait for at most so long. @return whether it has ended */
+bool bench_message_wait_for(bench_message *message, double seconds);
+
+/** Numbers of all ranks that travel while the ranks go on: the largest of each, and as
+ * bench_allgather. Collective; all must be begun in the same order on all ranks. Between local
+ * ranks they have ended at once. What is given must live until the message has ended. */
+void bench_share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
+                     bench_message *message);
+void bench_share_all(bench_group *group, const void *send, size_t bytes, void *recv,
+                     bench_message *message);
+
+/** Have `say` called, once, before bench_fail ends all ranks: what a user should know then. */
+void bench_at_fail(void (*say)(const bench_group *group));
 
 /** Return if `status` is TAMIS_OK; else print rank, `what` and tamis_last_error(), and end all
  * ranks with status 1. */

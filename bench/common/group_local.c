@@ -50,6 +50,26 @@ static bool no_sum(bench_group *group, const float *send, float *out, size_t cou
     return false;
 }
 
+static void share_all(bench_group *group, const void *send, size_t bytes, void *recv,
+                      bench_message *message) {
+    message->pending = false;
+    local_allgather(group, send, bytes, recv);
+}
+
+static void share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
+                      bench_message *message) {
+    message->pending = false;
+    group->shared->sends[group->rank] = mine;
+    local_barrier(group);
+    memset(out, 0, count * sizeof *out);
+    for (uint32_t r = 0; r < group->nranks; r++) {
+        const uint64_t *theirs = group->shared->sends[r];
+        for (size_t i = 0; i < count; i++)
+            out[i] = theirs[i] > out[i] ? theirs[i] : out[i];
+    }
+    local_barrier(group);
+}
+
 static uint32_t own_rank(const bench_group *group) {
     return group->rank;
 }
@@ -57,7 +77,8 @@ static uint32_t own_rank(const bench_group *group) {
 /* Nothing to do: all ranks are threads of this process, which ends. */
 static void end_all(void) {}
 
-static const bench_group_kind local = {local_barrier, local_allgather, no_sum, own_rank, end_all};
+static const bench_group_kind local = {local_barrier, local_allgather, no_sum, share_max,
+                                       share_all,     own_rank,        end_all};
 
 static void *local_thread(void *argument) {
     local_rank *self = argument;

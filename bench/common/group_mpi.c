@@ -40,6 +40,28 @@ static bool sum(bench_group *group, const float *send, float *out, size_t count)
     return true;
 }
 
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request must fit bench_message");
+
+static void keep(MPI_Request request, bench_message *out) {
+    out->pending = true;
+    memcpy(&out->request, &request, sizeof request);
+}
+
+static void share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
+                      bench_message *message) {
+    MPI_Request request;
+    MPI_Iallreduce(mine, out, (int)count, MPI_UINT64_T, MPI_MAX, comm_of(group), &request);
+    keep(request, message);
+}
+
+static void share_all(bench_group *group, const void *send, size_t bytes, void *recv,
+                      bench_message *message) {
+    MPI_Request request;
+    MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, comm_of(group),
+                   &request);
+    keep(request, message);
+}
+
 static uint32_t whole_rank(const bench_group *group) {
     (void)group;
     int rank;
@@ -51,7 +73,8 @@ static void end_all(void) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-static const bench_group_kind kind = {barrier, allgather, sum, whole_rank, end_all};
+static const bench_group_kind kind = {barrier,   allgather,  sum,    share_max,
+                                      share_all, whole_rank, end_all};
 
 bool bench_mpi_built(void) {
     return true;
@@ -108,17 +131,10 @@ void bench_split_close(bench_group *part) {
 
 /* -- messages --------------------------------------------------------------------------------- */
 
-_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request must fit bench_message");
-
 static int count_of(bench_group *group, size_t bytes) {
     if (bytes > INT_MAX)
         bench_fail(group, "a message of %zu bytes exceeds the limit of MPI (%d)", bytes, INT_MAX);
     return (int)bytes;
-}
-
-static void keep(MPI_Request request, bench_message *out) {
-    out->pending = true;
-    memcpy(&out->request, &request, sizeof request);
 }
 
 static MPI_Request request_of(const bench_message *message) {

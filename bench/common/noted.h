@@ -7,7 +7,7 @@
 
 #include "bench/common/options.h"
 
-enum { BENCH_NOTED_LINES = 64 };
+enum { BENCH_NOTED_LINES = 128 }; /* as many as options.c takes */
 
 typedef struct bench_noted_line {
     char name[24];

@@ -320,6 +320,7 @@ const workload_kind workload_cnn = {
     .batch = 32,
     .load = images_load,
     .unload = images_unload,
+    .hash = images_hash,
     .open = open_model,
     .close = close_model,
     .describe = describe,

@@ -2,6 +2,7 @@
 #include "bench/train/images.h"
 
 #include <stdlib.h>
+#include <xxhash.h>
 
 #include "bench/common/measure.h"
 
@@ -30,4 +31,14 @@ void images_unload(workload_data *data) {
 
 const idx_set *images_set(const workload_data *data, workload_set set) {
     return (const idx_set *)data->content + set;
+}
+
+uint64_t images_hash(const workload_data *data) {
+    uint64_t sum = 0;
+    for (int i = WORKLOAD_TRAIN; i <= WORKLOAD_VALIDATE; i++) {
+        const idx_set *set = images_set(data, (workload_set)i);
+        sum = XXH3_64bits_withSeed(set->images, set->count * IDX_PIXELS, sum);
+        sum = XXH3_64bits_withSeed(set->labels, set->count, sum);
+    }
+    return sum;
 }

@@ -13,6 +13,7 @@
 /** As workload_kind.load and .unload. */
 bool images_load(const train_settings *settings, workload_data *out, char *error, size_t size);
 void images_unload(workload_data *data);
+uint64_t images_hash(const workload_data *data);
 
 const idx_set *images_set(const workload_data *data, workload_set set);
 

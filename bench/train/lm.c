@@ -376,6 +376,7 @@ const workload_kind workload_lm = {
     .check = check,
     .load = passages_load,
     .unload = passages_unload,
+    .hash = passages_hash,
     .open = open_model,
     .close = close_model,
     .describe = describe,

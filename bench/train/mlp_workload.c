@@ -103,6 +103,7 @@ const workload_kind workload_mlp = {
     .check = check,
     .load = images_load,
     .unload = images_unload,
+    .hash = images_hash,
     .layers = layers,
     .open = open_model,
     .close = close_model,

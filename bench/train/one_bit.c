@@ -18,8 +18,8 @@ void one_bit_check(const train_settings *s) {
     if (s->stages > 1 || s->micro_batches > 1 || s->overlap || s->device != TAMIS_DEVICE_CPU)
         bench_usage(
             "--one-bit needs --stages 1, --micro-batches 1, --overlap off and --device cpu");
-    if (s->local_steps > 0 || s->save || s->load)
-        bench_usage("--one-bit has no --local-steps, --save and --load");
+    if (s->local_steps > 0 || s->save || s->load || s->states)
+        bench_usage("--one-bit has no --local-steps, --save, --states and --load");
 }
 
 /* Signs of a segment, and a magnitude from and to everybody; what a rank owns itself stays. */

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 #include "bench/common/measure.h"
 
@@ -39,4 +40,10 @@ void passages_unload(workload_data *data) {
     passages *p = data->content;
     text_free(&p->text);
     free(p);
+}
+
+/* Tokens are numbers of characters, so both. */
+uint64_t passages_hash(const workload_data *data) {
+    const text *t = &((const passages *)data->content)->text;
+    return XXH3_64bits_withSeed(t->characters, t->vocabulary, XXH3_64bits(t->tokens, t->length));
 }

@@ -26,6 +26,7 @@ typedef struct passages {
 /** As workload_kind.load and .unload. */
 bool passages_load(const train_settings *settings, workload_data *out, char *error, size_t size);
 void passages_unload(workload_data *data);
+uint64_t passages_hash(const workload_data *data);
 
 /** The tokens of a window, context + 1. */
 static inline const uint8_t *passages_window(const passages *p, workload_set set, size_t sample) {

@@ -70,8 +70,15 @@ static void check_pipeline(const train_settings *s) {
     if (ranks % s->stages)
         bench_usage("--stages %llu must divide the number of ranks, which is %u",
                     (unsigned long long)s->stages, ranks);
-    if (s->save || s->load)
-        bench_usage("--save and --load need --stages 1: a file holds the whole model");
+    if (s->save || s->load || s->states)
+        bench_usage("--states, --save and --load need --stages 1: a file holds the whole model");
+}
+
+static void check_states(const train_settings *s) {
+    if (!s->states && (s->save_every || s->save_seconds > 0))
+        bench_usage("--save-every and --save-seconds need --states FOLDER");
+    if (s->states && s->states[0] == '\0')
+        bench_usage("--states needs a folder");
 }
 
 static void check_record(const train_settings *s) {
@@ -331,8 +338,16 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
          "steps between comparisons of the replicas' parameters (default: only first and last)"},
         {"save", 0, BENCH_FILE, &out->save, "PREFIX", 0, 0,
          "write PREFIX.rankR.state at the end of the run"},
-        {"load", 0, BENCH_FILE, &out->load, "PREFIX", 0, 0,
-         "resume from such files, also with another number of ranks"},
+        {"states", 0, BENCH_FILE, &out->states, "FOLDER", 0, 0,
+         "keep the two newest sets of states of all ranks there: when due, at the end, and on "
+         "SIGTERM, SIGINT or SIGUSR1"},
+        {"save-every", 0, BENCH_COUNT, &out->save_every, "N", 0, 1e12,
+         "steps from one set of --states to the next"},
+        {"save-seconds", 0, BENCH_REAL, &out->save_seconds, "T", 0, 1e9,
+         "seconds from one set of --states to the next"},
+        {"load", 0, BENCH_FILE, &out->load, "PATH", 0, 0,
+         "resume: files of --save by their PREFIX, or the newest complete set in a FOLDER; also "
+         "with another number of ranks"},
         {"record", 0, BENCH_FILE, &out->record, "FILE", 0, 0,
          "write the gradients of all ranks, for tamis_schemes --input"},
         {"record-every", 0, BENCH_COUNT, &out->record_every, "N", 1, 1e12,
@@ -386,6 +401,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     bench_launch_check(&out->transport, &out->ranks);
     check_pipeline(out);
     check_record(out);
+    check_states(out);
     bench_device_check(out->device, out->transport);
     bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)

@@ -26,6 +26,7 @@ enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 
 typedef struct train_settings {
     const char *data, *scheme, *json, *trace, *save, *load, *record;
+    const char *states; /* folder of sets; NULL: none */
     const char *energy_log, *intensity, *decisions;
     const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;
@@ -59,6 +60,8 @@ typedef struct train_settings {
     double outer_lr, outer_momentum;
     uint64_t one_bit;                       /* 0: not used; else dense steps before it */
     uint64_t low_rank;                      /* 0: not used */
+    uint64_t save_every;                    /* steps between sets; 0: by time alone */
+    double save_seconds;                    /* between sets; 0: by steps alone */
     uint64_t record_every;                  /* with `record`: steps */
     uint64_t govern_every;                  /* steps between decisions */
     double budget_w, pace_max, density_min; /* budget_w 0: no budget */

@@ -22,6 +22,12 @@
  *                  stage
  *     wire_bytes_per_step   sent by the rank that sent most, mean over steps
  *     dense_bytes_per_step  of a ring or halving all-reduce: 2 * 4 n (P - 1) / P; the largest stage
+ *     data_hash    of all samples and of what decides their order; model_hash: of the parameters,
+ *                  with stages of the first one's
+ *     sets         of states that --states has saved, that failed, and that were due while another
+ *                  was being written; copy_s: seconds of this rank's copies; step_s: of all
+ *                  that was done between its steps, copies there included; absent without
+ *                  --states
  *     a figure that is NaN or infinite is null
  *     metric       test_accuracy of classes, or validation_loss; metric_value: after the last step
  *     validation_loss, train_loss   in nats per sample or character; train_loss is the mean over
@@ -41,7 +47,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
-#include "bench/train/trainer.h"
+#include "bench/train/saver.h"
 
 static double mean(trainer *t, double value) {
     return bench_sum(t->world, value) / t->world->nranks;
@@ -205,8 +211,28 @@ static void add_energy(trainer *t, json_t *record) {
     bench_energy_add(&t->energy, &totals, (double)t->tally.steps, TRAIN_EVALUATE, names, record);
 }
 
+static void add_hash(json_t *record, const char *name, uint64_t hash) {
+    char text[17];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    json_object_set_new(record, name, json_string(text));
+}
+
+static void add_hashes(const trainer *t, json_t *record) {
+    add_hash(record, "data_hash", trainer_data_hash(t));
+    add_hash(record, "model_hash", trainer_model_hash(t));
+}
+
+static void add_sets(const saver *s, json_t *record) {
+    if (!s->folder)
+        return;
+    json_object_set_new(record, "sets",
+                        json_pack("{sI sI sI sf sf}", "saved", (json_int_t)s->saved, "failed",
+                                  (json_int_t)s->failed, "left_out", (json_int_t)s->left_out,
+                                  "copy_s", s->copy_s, "step_s", s->step_s));
+}
+
 /* Collective: every rank builds the record, the first one writes it. */
-static json_t *summary(trainer *t) {
+static json_t *summary(trainer *t, const saver *sets) {
     const train_tally *a = &t->tally;
     double exchanges = a->exchanges ? (double)a->exchanges : 1.0;
     double steps = a->steps ? (double)a->steps : 1.0, p = t->group->nranks;
@@ -236,6 +262,8 @@ static json_t *summary(trainer *t) {
     json_object_update(record, more);
     json_decref(more);
     add_straggler(t, record);
+    add_hashes(t, record);
+    add_sets(sets, record);
     add_energy(t, record);
     return record;
 }
@@ -259,8 +287,16 @@ static void print_text(const char *metric, const json_t *record) {
                                 : "NOT identical");
 }
 
-bool trainer_report_summary(trainer *t) {
-    json_t *record = summary(t);
+void trainer_report_stopped(trainer *t, int signal) {
+    json_t *record = bench_report_new("stopped");
+    json_object_set_new(record, "step", json_integer((json_int_t)t->step));
+    json_object_set_new(record, "signal", json_integer(signal));
+    add_hashes(t, record);
+    bench_report_write(t->world->rank == 0 ? t->settings->report : NULL, record);
+}
+
+bool trainer_report_summary(trainer *t, const saver *sets) {
+    json_t *record = summary(t, sets);
     if (t->world->rank == 0 && !t->settings->report)
         print_text(t->work.kind->metric_text, record);
     bool identical = json_is_true(json_object_get(record, "replicas_identical"));

@@ -86,12 +86,13 @@ static void record(trainer *t) {
  * steps. */
 static void check_data(trainer *t) {
     const uint64_t mine[] = {t->data->count[WORKLOAD_TRAIN], t->data->count[WORKLOAD_VALIDATE],
-                             t->work.identity};
+                             t->work.identity, t->data->hash};
     if (!bench_same(t->world, XXH3_64bits(mine, sizeof mine)))
         bench_fail(t->world,
                    "the ranks were given different data: this rank has %llu training and %llu "
-                   "validation samples; give the same --data everywhere",
-                   (unsigned long long)mine[0], (unsigned long long)mine[1]);
+                   "validation samples, with hash %016llx; give the same --data everywhere",
+                   (unsigned long long)mine[0], (unsigned long long)mine[1],
+                   (unsigned long long)mine[3]);
 }
 
 void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,
@@ -395,6 +396,16 @@ double trainer_loss(trainer *t) {
 
 const float *trainer_model(const trainer *t) {
     return t->local.handle ? local_steps_base(&t->local) : t->params;
+}
+
+uint64_t trainer_model_hash(const trainer *t) {
+    return XXH3_64bits(trainer_model(t), t->work.length * sizeof(float));
+}
+
+/* The order of samples follows from the seed and the samples of a step. */
+uint64_t trainer_data_hash(const trainer *t) {
+    const uint64_t order[] = {t->settings->seed, t->group->nranks * t->settings->batch};
+    return XXH3_64bits_withSeed(order, sizeof order, t->data->hash);
 }
 
 bool trainer_replicas_identical(trainer *t) {

@@ -88,6 +88,11 @@ double trainer_loss(trainer *t);
 /** The parameters that all ranks have in common: with local steps the base. */
 const float *trainer_model(const trainer *t);
 
+/** XXH3 of these, and of what the run is told of the data: samples and their order. With stages the
+ * model is that of this stage. */
+uint64_t trainer_model_hash(const trainer *t);
+uint64_t trainer_data_hash(const trainer *t);
+
 /** Whether the model has the same bits on all ranks; collective. Prints it if not. */
 bool trainer_replicas_identical(trainer *t);
 
@@ -99,8 +104,12 @@ void trainer_save(trainer *t, const char *prefix);
 void trainer_save_check(trainer *t, const char *prefix); /* whether it could be written */
 void trainer_load(trainer *t, const char *prefix);
 
+struct saver;
+
 /* summary.c */
 void trainer_report_step(trainer *t, const workload_score *validation);
-bool trainer_report_summary(trainer *t); /* @return whether the replicas are identical */
+/** @return whether the replicas are identical */
+bool trainer_report_summary(trainer *t, const struct saver *sets);
+void trainer_report_stopped(trainer *t, int signal);
 
 #endif

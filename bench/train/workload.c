@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench/common/measure.h"
 #include "bench/train/kinds.h"
@@ -13,6 +14,29 @@ static const workload_kind *const kinds[] = {&workload_mlp, &workload_cnn, &work
 
 const workload_kind *workload_find(int index) {
     return kinds[index];
+}
+
+/* What follows the last slash; a long one loses its beginning. */
+static void name_data(const char *path, char out[WORKLOAD_NAME]) {
+    size_t length = path ? strlen(path) : 0;
+    while (length > 0 && path[length - 1] == '/')
+        length--;
+    size_t begin = length;
+    while (begin > 0 && path[begin - 1] != '/' && length - begin < WORKLOAD_NAME - 1)
+        begin--;
+    memset(out, 0, WORKLOAD_NAME);
+    snprintf(out, WORKLOAD_NAME, "%.*s", (int)(length - begin), path ? path + begin : "");
+    if (!path)
+        snprintf(out, WORKLOAD_NAME, "the default text");
+}
+
+bool workload_load(const workload_kind *kind, const train_settings *settings, workload_data *out,
+                   char *error, size_t size) {
+    if (!kind->load(settings, out, error, size))
+        return false;
+    out->hash = kind->hash(out);
+    name_data(settings->data, out->name);
+    return true;
 }
 
 void workload_open(const workload_kind *kind, const train_settings *settings,

@@ -29,10 +29,14 @@ typedef struct workload_kind workload_kind;
 
 typedef enum workload_set { WORKLOAD_TRAIN = 0, WORKLOAD_VALIDATE = 1 } workload_set;
 
+enum { WORKLOAD_NAME = 48 };
+
 /** Samples; a process reads them once, and its ranks share them. */
 typedef struct workload_data {
-    size_t count[2]; /* of each set */
-    void *content;   /* depends on the kind */
+    size_t count[2];          /* of each set */
+    uint64_t hash;            /* of all samples */
+    char name[WORKLOAD_NAME]; /* the last of --data's path, for sentences */
+    void *content;            /* depends on the kind */
 } workload_data;
 
 /** Layers first .. first + count - 1, and what a rank needs to work on them. */
@@ -83,6 +87,9 @@ struct workload_kind {
     bool (*load)(const train_settings *settings, workload_data *out, char *error, size_t size);
     void (*unload)(workload_data *data);
 
+    /** XXH3 of all samples, of both sets. */
+    uint64_t (*hash)(const workload_data *data);
+
     /** Lengths of the layers that a pipeline can divide among stages. @return how many. NULL: the
      * workload cannot be divided, and `open` gets first 0, count 1. */
     uint32_t (*layers)(const train_settings *settings, uint64_t *lengths);
@@ -128,6 +135,10 @@ struct workload_kind {
 
 /** The kind that --workload names by its index in TRAIN_WORKLOADS. */
 const workload_kind *workload_find(int index);
+
+/** Read the data, hash and name them. On failure `error` holds a message. */
+bool workload_load(const workload_kind *kind, const train_settings *settings, workload_data *out,
+                   char *error, size_t size);
 
 void workload_open(const workload_kind *kind, const train_settings *settings,
                    const workload_data *data, const workload_part *part, workload *out);

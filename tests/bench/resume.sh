@@ -45,8 +45,8 @@ again "${cnn[@]}" --optimizer sgd
 expect 1 "its --workload differs" "$train" "${mlp[@]}" --ranks 2 --load "$dir/once" --steps 20
 sed 's/sieve/SIEVE/g' "$dir/text" >"$dir/other"
 again "${lm[@]}"
-expect 1 "another shape, .*or was trained on other data" "$train" "${lm[@]}" --data "$dir/other" \
-    --ranks 2 --load "$dir/once" --steps 20
+expect 1 "it belongs to other data: to .text. with data_hash [0-9a-f]*, but --data is .other. with" \
+    "$train" "${lm[@]}" --data "$dir/other" --ranks 2 --load "$dir/once" --steps 20
 expect 1 "other dense segments, or" "$train" "${lm[@]}" --dense-segments block0 --ranks 2 \
     --load "$dir/once" --steps 20
 expect 1 "keep other vectors" "$train" "${lm[@]}" --scheme dense --ranks 2 --load "$dir/once" --steps 20
@@ -163,6 +163,8 @@ expect 1 "rank3.state: it is truncated" load 2 --batch 6 --load "$dir/four"
 { head -c -1 "$dir/kept" && printf x; } >"$dir/four.rank3.state"
 expect 1 "rank3.state: it is damaged" load 2 --batch 6 --load "$dir/four"
 { printf TAMTRN4 && tail -c +8 "$dir/kept"; } >"$dir/four.rank3.state"
+expect 1 "rank3.state: it was written by another version" load 2 --batch 6 --load "$dir/four"
+{ printf TEXTRN7 && tail -c +8 "$dir/kept"; } >"$dir/four.rank3.state"
 expect 1 "rank3.state: it is not the state of a run" load 2 --batch 6 --load "$dir/four"
 cp "$dir/four.rank2.state" "$dir/four.rank3.state"
 expect 1 "rank3.state: it is of rank 2 of 4" load 2 --batch 6 --load "$dir/four"
