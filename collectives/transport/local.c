@@ -49,13 +49,22 @@ typedef struct local {
     bool reading;
 } local;
 
+/* As many as there is room for, and how many more. */
 static void list_missing(const hub *h, char *text, size_t size) {
+    enum { REST = 24 };
     size_t used = 0;
+    uint32_t more = 0;
     text[0] = '\0';
-    for (uint32_t r = 0; r < h->nranks && used + 16 < size; r++) {
-        if (!h->here[r])
+    for (uint32_t r = 0; r < h->nranks; r++) {
+        if (h->here[r])
+            continue;
+        if (used + REST >= size)
+            more++;
+        else
             used += (size_t)snprintf(text + used, size - used, " %u", r);
     }
+    if (more > 0)
+        snprintf(text + used, size - used, " and %u more", more);
 }
 
 /* With the lock held. */
