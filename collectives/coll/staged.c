@@ -42,10 +42,12 @@ static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why
                             const tam_call *call) {
     char missing[128];
     uint32_t first = tam_coll_missing(coll, missing, sizeof missing);
-    if (missing[0] == '\0')
-        tam_fail(status, "rank %u%s until its messages were taken", coll->rank, why);
-    else
+    if (missing[0] == '\0') {
+        first = tam_coll_untaken(coll);
+        tam_fail(status, "rank %u%s for rank(s) %u to take its messages", coll->rank, why, first);
+    } else {
         tam_fail(status, "rank %u%s for rank(s)%s", coll->rank, why, missing);
+    }
     tam_coll_fail(coll, status, status == TAMIS_E_TIMEOUT ? first : coll->rank);
     return part(coll, status, call);
 }
