@@ -99,8 +99,7 @@ static bool find_ticket(const tam_coll *coll, uint32_t *nth) {
     return false;
 }
 
-/* The steps of a sum back to all ranks meet the same peers once more; those of a fused stage are met
- * once only. */
+/* The steps of a sum back to all ranks meet the same peers once more, but for a fused stage. */
 static bool next_to_tell(tam_coll *coll) {
     uint32_t nsteps = coll->kind == TAM_PHASE_SCATTER ? (coll->nsteps + 1) / 2 : coll->nsteps;
     while (coll->step < nsteps && coll->farewell_nth == coll->npeers) {

@@ -303,8 +303,8 @@ static void measuring_leaves_time(void **state) {
     }
 }
 
-/* A rank that goes silent, in whatever part of it: the others give up in time, and name a rank, also
- * if it is one that takes no messages. */
+/* A rank that goes silent, in whatever part of it: the others give up in time, and name a rank,
+ * also if it is one that takes no messages. */
 static void a_rank_that_stops_is_left_in_time(void **state) {
     enum { P = 9 };
     static const uint64_t at[] = {13, 300};
