@@ -103,7 +103,8 @@ typedef struct tam_coll {
     size_t came_bytes[TAM_COLL_COMING];   /* of the head; SIZE_MAX: not yet */
     uint32_t queue[TAM_COLL_COMING], first, waiting; /* receives, in the order of posting, */
     uint32_t headed;                                 /* of which the heads of so many are good */
-    uint32_t nsending;                               /* buffers */
+    uint32_t nsending;                               /* buffers, */
+    uint32_t going_to[TAM_COLL_GOING];               /* each to this rank */
     struct {
         const void *memory;
         size_t bytes;
@@ -177,6 +178,9 @@ void tam_coll_fail(tam_coll *coll, tamis_status status, uint32_t blamed);
 
 /** The first rank from which a message is missing; this one: none. All of them as text, " 3 5". */
 uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size);
+
+/** The first rank that has not taken a message of this one; this one: none. */
+uint32_t tam_coll_untaken(const tam_coll *coll);
 
 /** Withdraw all messages in flight. */
 void tam_coll_cancel(tam_coll *coll);

@@ -36,6 +36,14 @@ uint32_t tam_coll_missing(const tam_coll *coll, char *text, size_t size) {
     return first;
 }
 
+uint32_t tam_coll_untaken(const tam_coll *coll) {
+    for (uint32_t i = 0; i < TAM_COLL_GOING; i++) {
+        if (coll->in_flight[TAM_COLL_COMING + i] > 0)
+            return coll->going_to[i];
+    }
+    return coll->rank;
+}
+
 void tam_coll_cancel(tam_coll *coll) {
     for (uint32_t i = 0; i < 2 * coll->ndrained; i++)
         coll->wire->cancel(coll->self, i / 2 + i % 2 * TAM_COLL_DRAINED);
@@ -91,9 +99,9 @@ static bool find_ticket(const tam_coll *coll, uint32_t *nth) {
     return false;
 }
 
-/* The steps of a sum back to all ranks meet the same peers once more. */
+/* The steps of a sum back to all ranks meet the same peers once more, but for a fused stage. */
 static bool next_to_tell(tam_coll *coll) {
-    uint32_t nsteps = coll->kind == TAM_PHASE_SCATTER ? coll->nsteps / 2 : coll->nsteps;
+    uint32_t nsteps = coll->kind == TAM_PHASE_SCATTER ? (coll->nsteps + 1) / 2 : coll->nsteps;
     while (coll->step < nsteps && coll->farewell_nth == coll->npeers) {
         coll->farewell_nth = 0;
         if (++coll->step < nsteps)

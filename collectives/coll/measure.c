@@ -3,7 +3,6 @@
 
 enum {
     EXCHANGES_NS = 5000000,    /* of all rounds after the first two */
-    LEFT_NS = 1000000000,      /* until the deadline, or there is no time for more */
     LEFT = TAM_TUNE_EXCHANGES, /* column of the table */
     WIDTH = TAM_TUNE_PLANS * TAM_TUNE_STEPS
 };
@@ -115,13 +114,26 @@ static tamis_status agree_on_exchanges(measure *m, const times of[TAM_TUNE_EXCHA
     return agree(m, ns);
 }
 
-/* All ranks find the same. */
-static bool has_time(const measure *m) {
-    for (uint32_t r = 0; r < m->nranks; r++) {
-        if (m->table[(size_t)r * WIDTH + LEFT] < LEFT_NS)
-            return false;
+/* Of all ranks, the same on all. */
+static uint64_t least_left_ns(const measure *m) {
+    uint64_t least = m->table[LEFT];
+    for (uint32_t r = 1; r < m->nranks; r++) {
+        uint64_t left = m->table[(size_t)r * WIDTH + LEFT];
+        least = left < least ? left : least;
     }
-    return true;
+    return least;
+}
+
+static bool has_time(const measure *m) {
+    return least_left_ns(m) >= TAM_MEASURE_LEFT_NS;
+}
+
+/* By a model that may be wrong, so in half of the time. */
+static bool has_time_to_try(const measure *m) {
+    const tam_net *net = &m->s->net;
+    uint32_t floats = tam_tune_floats(net, m->nranks);
+    return has_time(m) && 2e9 * tam_tune_trial_s(net, m->nranks, floats, TAM_TUNE_PLANS) <
+                              (double)least_left_ns(m);
 }
 
 /* The first round makes connections; the second tells for how many more there is time. */
@@ -234,12 +246,14 @@ static tamis_status open_trial(measure *m, trial *t) {
     return TAMIS_OK;
 }
 
+/* Also a farewell that is still to be sent lies in the trial. */
 static void close_trial(trial *t, bool frees) {
     for (uint32_t i = 0; i < TAM_TUNE_OTHERS; i++)
         tam_coll_close(&t->others[i], true);
     if (frees) {
         tam_free(t->values);
         tam_free(t->gathered);
+        tam_free(t);
     }
 }
 
@@ -249,11 +263,13 @@ static bool may_free(const measure *m, tamis_status status) {
 }
 
 static tamis_status try_plans(measure *m, tam_plan *best) {
-    trial t;
-    tamis_status status = open_trial(m, &t);
+    trial *t = tam_alloc(sizeof *t);
+    if (!t)
+        return tam_fail(TAMIS_E_NOMEM, "no memory to try the plans of %u ranks", m->nranks);
+    tamis_status status = open_trial(m, t);
     if (status == TAMIS_OK)
-        status = time_plans(m, &t, best);
-    close_trial(&t, may_free(m, status));
+        status = time_plans(m, t, best);
+    close_trial(t, may_free(m, status));
     return status;
 }
 
@@ -288,7 +304,7 @@ tamis_status tam_measure(tam_staged *s, tam_call *call, tam_plan *plan) {
     tamis_status status = open_measure(s, call, &m);
     if (status == TAMIS_OK)
         status = measure_net(&m);
-    if (status == TAMIS_OK && has_time(&m))
+    if (status == TAMIS_OK && has_time_to_try(&m))
         s->ntried = tam_tune_propose(&s->net, m.nranks, s->tried);
     if (status == TAMIS_OK && s->ntried > 0)
         status = try_plans(&m, plan);

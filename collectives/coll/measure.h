@@ -9,13 +9,16 @@
  *
  * Every rank gives its own times, and all decide by the medians over ranks. Two ranks exchange at
  * most 128 KiB at a time, and how often follows from the first times: a few ms for few ranks on one
- * host, a few round trips where those are long. With less than a second until the deadline of any
- * rank nothing is tried.
+ * host, a few round trips where those are long. Nothing is measured, or no more, where there is
+ * less than a second until the deadline of any rank; and nothing tried that by the model takes more
+ * than half of that time.
  */
 #ifndef TAM_COLL_MEASURE_H
 #define TAM_COLL_MEASURE_H
 
 #include "collectives/coll/staged.h"
+
+enum { TAM_MEASURE_LEFT_NS = 1000000000 };
 
 /** At least 3 ranks, which work by the usual plan. Fills s->net, measured and gain. After a failure
  * the communicator is lost; memory that the wire may still use stays allocated.

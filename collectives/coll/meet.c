@@ -128,7 +128,7 @@ void tam_coll_meet(tam_coll *coll) {
     } else {
         find_stage(coll);
         meet_group(coll);
-        if (coll->fused)
+        if (coll->fused && coll->failed == TAMIS_OK)
             tam_coll_copy_own(coll);
     }
     count_chunks(coll);

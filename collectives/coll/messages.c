@@ -115,6 +115,7 @@ tamis_status tam_coll_post_send(tam_coll *coll, uint32_t buffer) {
                               sizeof *e + bytes};
     coll->holders[buffer] = 1;
     coll->nsending++;
+    coll->going_to[buffer - TAM_COLL_COMING] = head.peer;
     coll->messages++;
     TAM_TRY(post(coll, buffer, 0, &head));
     TAM_TRY(post_direct(coll, t, buffer));

@@ -42,10 +42,12 @@ static tamis_status give_up(tam_coll *coll, tamis_status status, const char *why
                             const tam_call *call) {
     char missing[128];
     uint32_t first = tam_coll_missing(coll, missing, sizeof missing);
-    if (missing[0] == '\0')
-        tam_fail(status, "rank %u%s until its messages were taken", coll->rank, why);
-    else
+    if (missing[0] == '\0') {
+        first = tam_coll_untaken(coll);
+        tam_fail(status, "rank %u%s for rank(s) %u to take its messages", coll->rank, why, first);
+    } else {
         tam_fail(status, "rank %u%s for rank(s)%s", coll->rank, why, missing);
+    }
     tam_coll_fail(coll, status, status == TAMIS_E_TIMEOUT ? first : coll->rank);
     return part(coll, status, call);
 }
@@ -133,7 +135,7 @@ void tam_staged_close(void *arg, int clean) {
 
 /* What a rank tells the others. Texts of plans are shorter. */
 typedef struct greeting {
-    uint64_t host;
+    uint64_t host, left_ns; /* until its deadline */
     char wanted[56];
 } greeting;
 
@@ -191,17 +193,23 @@ static tamis_status find_nodes(tam_staged *s, const greeting *all) {
     return TAMIS_OK;
 }
 
-static tamis_status greet(tam_staged *s, const char *wanted, tam_call *call) {
+/* @param  has_time  [out]  to measure: the same on all ranks */
+static tamis_status greet(tam_staged *s, const char *wanted, tam_call *call, bool *has_time) {
     uint32_t nranks = s->coll.plan.nranks;
+    uint64_t now_ns = tam_clock_ns();
     greeting own = {.host = tam_host_id()}, *all = tam_alloc_array(nranks, sizeof *all);
     if (!all)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the hosts of %u ranks", nranks);
+    own.left_ns = call->deadline_ns > now_ns ? call->deadline_ns - now_ns : 0;
     snprintf(own.wanted, sizeof own.wanted, "%s", wanted);
     tamis_status status = tam_staged_allgather(s, &own, sizeof own, all, call);
     if (status == TAMIS_OK)
         status = compare_wanted(all, nranks);
     if (status == TAMIS_OK)
         status = find_nodes(s, all);
+    *has_time = true;
+    for (uint32_t r = 0; r < nranks; r++)
+        *has_time = *has_time && all[r].left_ns >= TAM_MEASURE_LEFT_NS;
     tam_free(all);
     return status;
 }
@@ -214,11 +222,12 @@ static tamis_status settle(tam_staged *s, const char *wanted, uint64_t deadline_
                      .poison = &calm,
                      .purpose = "the creation of a communicator",
                      .waiting = (tamis_waiting)tam_setting_number(TAM_SETTING_WAIT)};
+    bool has_time = false;
     if (nranks > 2 && deadline_ns > 0)
-        TAM_TRY(greet(s, wanted, &call));
+        TAM_TRY(greet(s, wanted, &call, &has_time));
     tam_plan plan = plan_of(wanted, rank, nranks, s->net.ranks_per_node);
     TAM_TRY(reopen(s, &plan));
-    if (nranks > 2 && deadline_ns > 0 && strcmp(wanted, "auto") == 0) {
+    if (has_time && strcmp(wanted, "auto") == 0) {
         TAM_TRY(tam_measure(s, &call, &plan));
         TAM_TRY(reopen(s, &plan));
     }

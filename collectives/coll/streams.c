@@ -62,7 +62,8 @@ static unsigned char *copy_of(const tam_coll *coll, uint32_t which) {
 void tam_coll_copy_own(tam_coll *coll) {
     for (uint32_t i = 0; i < coll->nplaces && !coll->empty; i++) {
         size_t length, begin = tam_coll_slices(coll, coll->place[i], &length);
-        memcpy(copy_of(coll, i), coll->recv + begin * sizeof(float), length * sizeof(float));
+        if (length > 0) /* the vector of none may be NULL */
+            memcpy(copy_of(coll, i), coll->recv + begin * sizeof(float), length * sizeof(float));
     }
 }
 

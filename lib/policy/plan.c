@@ -149,7 +149,7 @@ static const char *read_radix(const char *at, uint32_t *radix) {
 
 static bool parse_fused(const char *at, tam_plan *plan) {
     uint32_t bytes = 0;
-    if (*at == '\0')
+    if (*at == '\0' || (*at == '0' && at[1] != '\0')) /* texts that are compared are short */
         return false;
     for (; *at >= '0' && *at <= '9' && bytes <= FUSED_MOST; at++)
         bytes = 10 * bytes + (uint32_t)(*at - '0');

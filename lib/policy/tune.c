@@ -144,13 +144,23 @@ uint32_t tam_tune_floats(const tam_net *net, uint32_t nranks) {
     return floats;
 }
 
-uint32_t tam_tune_rounds(const tam_net *net, uint32_t nranks, uint32_t floats, uint32_t nplans) {
+/* One round, as if all plans took as long as the usual one. */
+static double round_s(const tam_net *net, uint32_t nranks, uint32_t floats, uint32_t nplans) {
     tam_plan usual = tam_plan_usual(nranks, net->ranks_per_node);
-    double all_s = nplans * (step_s(net, &usual, floats) + step_s(net, &usual, TAM_TUNE_FEW));
+    return nplans * (step_s(net, &usual, floats) + step_s(net, &usual, TAM_TUNE_FEW));
+}
+
+uint32_t tam_tune_rounds(const tam_net *net, uint32_t nranks, uint32_t floats, uint32_t nplans) {
+    double all_s = round_s(net, nranks, floats, nplans);
     uint32_t rounds = 1;
     while (rounds < TAM_TUNE_ROUNDS && (rounds + 1) * all_s <= TRIALS_S)
         rounds++;
     return rounds;
+}
+
+double tam_tune_trial_s(const tam_net *net, uint32_t nranks, uint32_t floats, uint32_t nplans) {
+    return (1 + tam_tune_rounds(net, nranks, floats, nplans)) *
+           round_s(net, nranks, floats, nplans);
 }
 
 static bool is_better(const uint64_t *usual, const uint64_t *other, double *gain) {

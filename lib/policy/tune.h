@@ -73,6 +73,9 @@ uint32_t tam_tune_floats(const tam_net *net, uint32_t nranks);
 /** Rounds of nplans plans, after a first one that makes connections, in about 80 ms; at least 1. */
 uint32_t tam_tune_rounds(const tam_net *net, uint32_t nranks, uint32_t floats, uint32_t nplans);
 
+/** Seconds of all rounds, by the model. */
+double tam_tune_trial_s(const tam_net *net, uint32_t nranks, uint32_t floats, uint32_t nplans);
+
 /** Which plan to take: of those that are clearly better than the first, the usual one, that with
  * the least medians; else 0. Clearly better: medians less than 0.9 of the usual ones in the
  * mean of both steps, least times less than 0.95, and neither median larger. Other programs disturb

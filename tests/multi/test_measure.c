@@ -28,6 +28,10 @@ typedef struct rank_case {
     uint64_t timeout_ns;     /* of the creation; 0: no deadline */
     uint64_t sum_timeout_ns; /* of a sum behind it */
     uint64_t slow_ns;        /* that it sleeps now and then while it looks for messages */
+    uint64_t stops_at;       /* number of the look at which it stops for good; 0: it goes on */
+    uint32_t ntried;
+    uint64_t took_ns;  /* the creation */
+    uint64_t on_stack; /* messages that it sent from there, or received */
     tamis_status status;
     tam_plan plan;
     bool measured;
@@ -35,11 +39,21 @@ typedef struct rank_case {
     char sentence[512];
 } rank_case;
 
-static _Thread_local uint64_t slow_ns, looks;
+static _Thread_local uint64_t slow_ns, looks, stops_at, stop_ns, on_stack;
+static _Thread_local const char *stack;
+
+/* Of a wire that lingers, messages may be sent when all functions have returned. */
+static tamis_status post_from_heap(void *self, uint32_t ticket, const tam_message *m) {
+    const char *memory = m->memory;
+    on_stack += memory < stack && stack - memory < (1 << 20);
+    return mail_wire.post(self, ticket, m);
+}
 
 static tamis_status test_slowly(void *self, tam_done *done, uint32_t *count) {
     if (slow_ns > 0 && looks++ % 4 == 0)
         tam_sleep(slow_ns);
+    if (stops_at > 0 && looks++ == stops_at)
+        tam_sleep(stop_ns);
     return mail_wire.test(self, done, count);
 }
 
@@ -60,18 +74,28 @@ static void *create(void *context) {
     rank_case *c = context;
     tam_wire wire = mail_wire;
     tam_staged *s = NULL;
+    char here = 0;
     wire.test = test_slowly;
+    wire.post = post_from_heap;
+    stack = &here;
     slow_ns = c->slow_ns;
+    stops_at = c->stops_at;
+    stop_ns = c->timeout_ns + c->timeout_ns / 2;
+    looks = on_stack = 0;
+    uint64_t begin_ns = tam_clock_ns();
     uint64_t deadline_ns = c->timeout_ns > 0 ? tam_clock_ns() + c->timeout_ns : 0;
     bool hushed = tam_hush(true);
     c->status = tam_staged_open(&wire, mail_end(c->m, c->rank), c->rank, c->nranks, c->wanted,
                                 deadline_ns, &s);
-    slow_ns = 0;
+    slow_ns = stops_at = 0;
+    c->took_ns = tam_clock_ns() - begin_ns;
     if (c->status == TAMIS_OK) {
+        c->ntried = s->ntried;
         c->plan = s->coll.plan;
         c->measured = s->measured;
         c->status = add(s, c->sum_timeout_ns, &c->sum);
     }
+    c->on_stack = on_stack;
     snprintf(c->sentence, sizeof c->sentence, "%s", tamis_last_error());
     if (s)
         tam_staged_close(s, c->status == TAMIS_OK);
@@ -238,6 +262,66 @@ static void an_absent_rank_is_named(void **state) {
     }
 }
 
+static void want_slow(rank_case *all, uint32_t nranks, uint64_t timeout_ns, uint64_t slow) {
+    want(all, nranks, "auto", timeout_ns);
+    for (uint32_t r = 0; r < nranks; r++)
+        all[r].slow_ns = slow;
+}
+
+/* Also farewells of a trial that fails, which a wire that lingers may send when it is over. */
+static void no_message_lies_on_a_stack(void **state) {
+    enum { P = 9, SLOW_NS = 1000000 };
+    rank_case all[MOST];
+    (void)state;
+    want_slow(all, P, long_ns(), SLOW_NS);
+    uint64_t count = create_all(all, P, 0, P);
+    assert_true(all[0].ntried > 0);
+    for (uint64_t tenth = 5; tenth < 9; tenth++) {
+        want_slow(all, P, short_ns(), SLOW_NS);
+        create_all(all, P, tenth * count / 10, P);
+        for (uint32_t r = 0; r < P; r++)
+            assert_int_equal(all[r].on_stack, 0);
+    }
+}
+
+/* Where all takes long, what could be learnt is not worth the creation. */
+static void measuring_leaves_time(void **state) {
+    enum { P = 9 };
+    static const uint64_t slow_ms[] = {20, 50, 80};
+    rank_case all[MOST];
+    (void)state;
+    for (size_t i = 0; i < sizeof slow_ms / sizeof slow_ms[0]; i++) {
+        want_slow(all, P, short_ns(), slow_ms[i] * 1000000);
+        create_all(all, P, 0, P);
+        all_took(all, P, NULL);
+    }
+    want(all, P, "auto", short_ns() / 2);
+    if (test_load() == 1) {
+        create_all(all, P, 0, P);
+        all_took(all, P, NULL);
+        assert_false(all[0].measured);
+    }
+}
+
+/* A rank that goes silent, in whatever part of it: the others give up in time, and name a rank,
+ * also if it is one that takes no messages. */
+static void a_rank_that_stops_is_left_in_time(void **state) {
+    enum { P = 9 };
+    static const uint64_t at[] = {13, 300};
+    rank_case all[MOST];
+    (void)state;
+    for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
+        want(all, P, "auto", short_ns());
+        all[4].stops_at = at[i];
+        create_all(all, P, 0, P);
+        for (uint32_t r = 0; r < P; r++) {
+            assert_int_equal(all[r].status, TAMIS_E_TIMEOUT);
+            assert_true(r == 4 || all[r].took_ns < short_ns() + short_ns() / 4);
+            assert_non_null(strstr(all[r].sentence, "rank(s)"));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_measure_other_times_agree),
@@ -245,6 +329,9 @@ int main(void) {
         cmocka_unit_test(ranks_that_want_different_plans_are_told),
         cmocka_unit_test(damage_parts_nobody),
         cmocka_unit_test(an_absent_rank_is_named),
+        cmocka_unit_test(no_message_lies_on_a_stack),
+        cmocka_unit_test(measuring_leaves_time),
+        cmocka_unit_test(a_rank_that_stops_is_left_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

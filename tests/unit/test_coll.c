@@ -148,6 +148,63 @@ static void every_plan_gives_the_bits_of_the_tree(void **state) {
     }
 }
 
+/* -- fused at the border ---------------------------------------------------------------------- */
+
+static void seal_tag(tam_tag *tag, uint32_t rank, uint64_t step, uint64_t note) {
+    *tag = (tam_tag){.rank = rank, .step = step, .note = note};
+    tam_tag_seal(tag);
+}
+
+/* Sums one after the other over the same ranks, of which each adds a note. */
+static void tagged_sums_in_turn(const tam_plan *plan, size_t chunk, size_t least, size_t most) {
+    job j = open_job(plan, chunk, 0);
+    uint32_t n = plan->nranks;
+    float *values = calloc(n * most + 1, sizeof *values);
+    tam_tag *tags = calloc(n, sizeof *tags);
+    for (size_t count = least; count <= most; count++) {
+        uint64_t notes = 0;
+        for (uint32_t r = 0; r < n; r++) {
+            for (size_t i = 0; i < count; i++)
+                values[r * count + i] = value_of(r, i);
+            seal_tag(&tags[r], r, count, 1 + r * r);
+            notes += 1 + r * r;
+            tam_coll_begin_sum(&j.colls[r], count > 0 ? values + r * count : NULL, count, &tags[r]);
+        }
+        assert_int_equal(run(&j), TAMIS_OK);
+        for (uint32_t r = 0; r < n; r++)
+            assert_int_equal(j.colls[r].note, notes);
+        for (size_t i = 0; i < count; i++) {
+            float sum;
+            tree(n, plan->nplaces, 0, plan->nplaces, i, &sum);
+            for (uint32_t r = 0; r < n; r++)
+                assert_memory_equal(&values[r * count + i], &sum, sizeof sum);
+        }
+    }
+    free(tags);
+    free(values);
+    close_job(&j);
+}
+
+/* Around the longest sum whose last stage is fused, with the longest parts that a chunk allows; and
+ * of fewer values than ranks, or of none. */
+static void tagged_sums_at_the_border(void **state) {
+    enum { CHUNK = 512 };
+    (void)state;
+    for (uint32_t p = 3; p <= 36; p += p < 20 ? 1 : 5)
+        for (uint32_t radix = 2; radix <= 8; radix *= 2) {
+            tam_plan plan = tam_plan_make(p, 1, radix);
+            if (plan.nstages < 2)
+                continue;
+            plan.fused_bytes = CHUNK / 4 / (plan.nplaces == p ? 1 : 2);
+            uint32_t stride = plan.nplaces / plan.radix[plan.nstages - 1];
+            size_t border = ((plan.fused_bytes + 1) * stride - 1) / sizeof(float);
+            assert_true(tam_plan_fuses(&plan, border * sizeof(float)));
+            assert_false(tam_plan_fuses(&plan, (border + 1) * sizeof(float)));
+            tagged_sums_in_turn(&plan, CHUNK, 0, 9);
+            tagged_sums_in_turn(&plan, CHUNK, border - 2, border + 2);
+        }
+}
+
 /* A rank that sums for two places hears of one in a message by itself, of the other in the head. */
 static void slices_may_end_at_a_chunk(void **state) {
     (void)state;
@@ -247,6 +304,7 @@ static void small_sums_cross_the_last_stage_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
+        cmocka_unit_test(tagged_sums_at_the_border),
         cmocka_unit_test(slices_may_end_at_a_chunk),
         cmocka_unit_test(runs_arrive),
         cmocka_unit_test(sums_of_large_jobs_have_the_same_bits),

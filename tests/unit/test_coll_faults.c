@@ -162,8 +162,9 @@ static tamis_status advance_noting(void *context, uint32_t rank, bool *done) {
     return status;
 }
 
-static void name_the_dead(uint32_t nranks, uint32_t dead) {
+static void name_the_dead(uint32_t nranks, uint32_t dead, uint32_t fused_bytes) {
     tam_plan plan = tam_plan_make(nranks, 1, 4);
+    plan.fused_bytes = fused_bytes;
     job j = open_job_of(&plan, 512, &(tam_sim_config){.has_dead = true, .dead = dead});
     tamis_status *statuses = calloc(nranks, sizeof *statuses);
     float *values = calloc(nranks, 40 * sizeof *values);
@@ -189,15 +190,20 @@ static void name_the_dead(uint32_t nranks, uint32_t dead) {
     close_job(&j);
 }
 
+/* Also where the last stage is fused, and so is met in one step alone. */
 static void all_ranks_name_the_dead_one(void **state) {
+    enum { FUSED = 64 };
     (void)state;
     bool hushed = tam_hush(true);
     for (uint32_t p = 2; p < 40; p++) {
-        for (uint32_t dead = 0; dead < p; dead += 1 + p / 8)
-            name_the_dead(p, dead);
+        for (uint32_t dead = 0; dead < p; dead += 1 + p / 8) {
+            name_the_dead(p, dead, 0);
+            name_the_dead(p, dead, FUSED);
+        }
     }
-    name_the_dead(256, 77);
-    name_the_dead(1000, 999);
+    name_the_dead(256, 77, 0);
+    name_the_dead(256, 77, FUSED);
+    name_the_dead(1000, 999, 0);
     tam_hush(hushed);
 }
 
