@@ -195,6 +195,7 @@ void tam_coll_meet(tam_coll *coll);
 tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends);
 void tam_coll_pack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                    unsigned char *to);
+/** Copy this rank's parts, which a fused step sends while sums are written over them. */
 void tam_coll_copy_own(tam_coll *coll);
 unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_t at, bool sends);
 void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,

@@ -20,8 +20,7 @@ static tamis_status open_pairs(tam_bucket_view *view, void **out) {
     s->slots = tam_sparse_slots(view);
     s->slots.with_values = true;
     s->rounds = tam_wire_rounds(s->slots.wire);
-    if (view->nranks > TAM_TALLIES_FEW && view->slice->nlocal == 1)
-        s->way = TAM_TALLIES_ALONE;
+    s->way = tam_sparse_way(view, false);
     s->most = tam_sparse_union(view, &s->slots);
     tamis_status status = tam_sparse_open(s);
     if (status != TAMIS_OK) {

@@ -68,6 +68,16 @@ static uint64_t bytes_beside(const tam_sparse *s, bool shared) {
     return bytes < UINT64_MAX ? (uint64_t)bytes : UINT64_MAX;
 }
 
+/* A column's sums have no room for more than its values. */
+tam_tallies tam_sparse_way(const tam_bucket_view *v, bool summed) {
+    enum { FEW = 8 }; /* up to so many ranks a sum of their own does not pay */
+    if (v->slice->nlocal > 1)
+        return TAM_TALLIES_IN_HEADS;
+    if (summed)
+        return TAM_TALLIES_WITH_VALUES;
+    return v->nranks > FEW ? TAM_TALLIES_ALONE : TAM_TALLIES_IN_HEADS;
+}
+
 tamis_status tam_sparse_open_tallies(tam_sparse *s) {
     s->ntallies = TAM_TALLIES + tam_pick_sums(s->view);
     s->slots.ntallies = s->way == TAM_TALLIES_IN_HEADS ? s->ntallies : 0;

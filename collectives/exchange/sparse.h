@@ -20,8 +20,6 @@ typedef enum tam_tallies {
     TAM_TALLIES_ALONE        /* in a sum of their own: values are rounded, or nobody sums them */
 } tam_tallies;
 
-enum { TAM_TALLIES_FEW = 8 }; /* ranks up to which a sum of their own does not pay */
-
 typedef struct tam_sparse {
     tam_bucket_view *view;
     tam_slots slots;
@@ -59,6 +57,9 @@ tamis_status tam_sparse_plan(void *self, tam_link *link);
 tamis_status tam_sparse_pick(void *self);
 uint64_t tam_sparse_drop(void *self);
 tamis_status tam_sparse_apply(void *self);
+
+/** @param  summed  values are summed as float32, so tallies can travel with them */
+tam_tallies tam_sparse_way(const tam_bucket_view *view, bool summed);
 
 /** What tallies need, before the slots are opened. The way is set. */
 tamis_status tam_sparse_open_tallies(tam_sparse *s);

@@ -24,15 +24,6 @@ static tam_wire_sum choose_sum(const tam_bucket_view *v) {
                           .steady = column};
 }
 
-/* A column's sums have no room for more than its values. */
-static tam_tallies choose_way(const tam_bucket_view *v, bool rounds) {
-    if (v->slice->nlocal > 1)
-        return TAM_TALLIES_IN_HEADS;
-    if (!rounds)
-        return TAM_TALLIES_WITH_VALUES;
-    return v->nranks > TAM_TALLIES_FEW ? TAM_TALLIES_ALONE : TAM_TALLIES_IN_HEADS;
-}
-
 tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size_t most,
                              tam_united **out) {
     tam_united *u = tam_alloc(sizeof *u);
@@ -43,7 +34,7 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size
     u->sparse.slots = *slots;
     u->sparse.most = most;
     u->sparse.rounds = tam_wire_sum_rounds(&u->sum);
-    u->sparse.way = choose_way(view, u->sparse.rounds);
+    u->sparse.way = tam_sparse_way(view, !u->sparse.rounds);
     tamis_status status = tam_sparse_open(&u->sparse);
     if (status == TAMIS_OK)
         status = tam_wire_sum_open(&u->sum, most);

@@ -215,8 +215,9 @@ static inline bool tam_reducer_measures(const tamis_reducer *r) {
 /** The configured link, else the default one that buckets are planned for. */
 static inline tam_link_model tam_reducer_link(const tamis_reducer *r) {
     double latency_us = r->config.link_latency_us, gbit = r->config.link_gbit;
-    return (tam_link_model){(latency_us != 0.0 ? latency_us : 50.0) * 1e-6,
-                            8.0 / ((gbit != 0.0 ? gbit : 1.0) * 1e9)};
+    const tam_link_model usual = tam_link_usual(false);
+    return (tam_link_model){latency_us != 0.0 ? latency_us * 1e-6 : usual.latency_s,
+                            gbit != 0.0 ? 8.0 / (gbit * 1e9) : usual.seconds_per_byte};
 }
 
 /** What planned buckets and costs of a given link assume. It follows from the number of ranks and

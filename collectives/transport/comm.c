@@ -301,8 +301,6 @@ tamis_status tam_comm_open_staged(const tam_transport *transport, tam_staged *se
     tamis_comm *comm = *out;
     comm->stages = made.coll.plan;
     comm->ranks_per_node = made.net.ranks_per_node;
-    comm->net = made.net;
-    comm->net_measured = made.measured;
     tam_plan_whole_text(&comm->stages, comm->plan, sizeof comm->plan);
     tam_log(TAM_INFO, "communicator: rank %u of %u exchanges in stages %s, %u ranks a node", rank,
             nranks, comm->plan, made.net.ranks_per_node);

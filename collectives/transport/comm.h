@@ -48,11 +48,9 @@ struct tamis_comm {
     const tam_transport *transport;
     void *self;
     uint32_t rank, nranks;
-    char plan[64];     /* its stages, as text, */
-    tam_plan stages;   /* how its collectives go */
+    char plan[64];           /* its stages, as text */
+    tam_plan stages;         /* how its collectives go */
     uint32_t ranks_per_node; /* found; 1: unknown */
-    bool net_measured;       /* at creation; */
-    tam_net net;             /* else all is 0 but ranks_per_node. 0: there are no stages */
     uint64_t timeout_ns;
     unsigned char
         *records; /* [nranks * TAM_RECORD_BYTES] for agreements, which must not allocate */
