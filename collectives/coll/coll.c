@@ -30,18 +30,19 @@ static tamis_status open_coll(tam_coll *coll, uint32_t npeers) {
     coll->peers = tam_alloc_array(npeers, sizeof coll->peers[0]);
     if (!coll->memory || !coll->peers)
         return tam_fail(TAMIS_E_NOMEM, "no memory for the messages of %u ranks", plan->nranks);
-    return tam_coll_weigh(coll);
+    return TAMIS_OK;
 }
+
+/* A block that comes in a few bytes becomes floats. */
+enum { LEAST_SLOT = TAM_WIRE_BLOCK * sizeof(float) };
 
 static tam_coll coll_of(const tam_wire *wire, void *self, uint32_t rank, const tam_plan *plan,
                         size_t chunk) {
     uint32_t streams = plan->nplaces == plan->nranks ? 1 : 2; /* of a message, each way, at most */
-    tam_coll coll = {.wire = wire,
-                     .self = self,
-                     .rank = rank,
-                     .plan = *plan,
-                     .chunk = chunk / streams,
-                     .room = TAM_COLL_HEAD + chunk};
+    tam_coll coll = {
+        .wire = wire, .self = self, .rank = rank, .plan = *plan, .chunk = chunk / streams};
+    coll.slot = coll.chunk > LEAST_SLOT ? coll.chunk : LEAST_SLOT;
+    coll.room = TAM_COLL_HEAD + streams * coll.slot;
     coll.nplaces = tam_plan_played(plan, rank, coll.place);
     return coll;
 }
@@ -53,7 +54,8 @@ tamis_status tam_coll_open(tam_coll *coll, const tam_wire *wire, void *self, uin
 }
 
 tamis_status tam_coll_open_beside(tam_coll *coll, const tam_coll *other, const tam_plan *plan) {
-    *coll = coll_of(other->wire, other->self, other->rank, plan, other->room - TAM_COLL_HEAD);
+    size_t streams = plan->nplaces == plan->nranks ? 1 : 2;
+    *coll = coll_of(other->wire, other->self, other->rank, plan, streams * other->chunk);
     coll->memory = other->memory;
     return open_coll(coll, plan->nranks);
 }
@@ -67,7 +69,6 @@ tamis_status tam_coll_open_empty(tam_coll *coll, const tam_wire *wire, void *sel
 }
 
 void tam_coll_close(tam_coll *coll, bool lingers) {
-    tam_free(coll->weights);
     tam_free(coll->peers);
     if (!lingers)
         tam_free(coll->memory);
@@ -205,9 +206,9 @@ static void describe(tam_coll *coll, uint64_t size) {
     const tam_tag *tag = coll->tag;
     struct {
         uint64_t kind, size, reducer, step, begin;
-        uint32_t radix[TAM_PLAN_STAGES], fused_bytes, zero;
+        uint32_t radix[TAM_PLAN_STAGES], fused_bytes, bits;
     } all = {(uint64_t)coll->kind, size, tag ? tag->reducer : 0, tag ? tag->step : 0,
-             tag ? tag->begin : 0, {0},  coll->plan.fused_bytes, 0};
+             tag ? tag->begin : 0, {0},  coll->plan.fused_bytes, coll->type ? coll->type->bits : 0};
     memcpy(all.radix, coll->plan.radix, sizeof all.radix);
     coll->call = XXH3_64bits_withSeed(&all, sizeof all, coll->plan.nranks);
 }
@@ -226,6 +227,7 @@ static void begin(tam_coll *coll, tam_phase kind, uint64_t size, uint32_t nsteps
 void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void *recv) {
     coll->recv = recv;
     coll->bytes = bytes;
+    coll->type = NULL;
     coll->tag = NULL;
     coll->note = 0;
     if (!coll->empty && bytes > 0)
@@ -241,10 +243,32 @@ static bool fuses(const tam_coll *coll, uint64_t bytes) {
 void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_tag *tag) {
     coll->recv = (unsigned char *)(void *)values;
     coll->bytes = count;
+    coll->type = NULL;
     coll->tag = tag;
     coll->note = tag ? tag->note : 0;
     coll->fuses = fuses(coll, count * sizeof(float));
     begin(coll, TAM_PHASE_SCATTER, count, 2 * coll->plan.nstages - coll->fuses);
+}
+
+void tam_coll_begin_scatter(tam_coll *coll, const tam_wire_type *type, const void *coded,
+                            float *values, size_t count, const tam_tag *tag) {
+    coll->recv = (unsigned char *)(void *)values;
+    coll->coded = (unsigned char *)(uintptr_t)coded; /* never written through this */
+    coll->bytes = count;
+    coll->type = type;
+    coll->tag = tag;
+    coll->note = tag ? tag->note : 0;
+    coll->fuses = false;
+    begin(coll, TAM_PHASE_SCATTER, count, coll->plan.nstages);
+}
+
+void tam_coll_begin_spread(tam_coll *coll, const tam_wire_type *type, void *coded, size_t count) {
+    coll->coded = coded;
+    coll->bytes = count;
+    coll->type = type;
+    coll->tag = NULL;
+    coll->note = 0;
+    begin(coll, TAM_PHASE_SPREAD, count, coll->plan.nstages);
 }
 
 void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at, void *recv,
@@ -254,6 +278,7 @@ void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at
     coll->recv = recv;
     coll->send_at = send_at;
     coll->recv_at = recv_at;
+    coll->type = NULL;
     coll->tag = NULL;
     coll->note = 0;
     if (!coll->empty && send_at[own + 1] > send_at[own])

@@ -11,9 +11,11 @@
  *     sum          stages near to far                 parts of the slices that the other will sum
  *                  stages far to near                 what was summed so far
  *       fused      the last stage once                all parts that its places have
+ *     scatter      as the first half of a sum         first coded values, then sums as floats
+ *     spread       as the second half                 coded sums
  *     all-to-all   one step with all ranks            a run
  *
- * Memory: 6.3 MB whatever P is, and with P 4 bytes a place and 112 a peer of the largest group.
+ * Memory: 6.3 MB whatever P is, and with P 112 bytes a peer of the largest group.
  */
 #ifndef TAM_COLL_COLL_H
 #define TAM_COLL_COLL_H
@@ -21,6 +23,7 @@
 #include "collectives/coll/envelope.h"
 #include "lib/base/transport.h"
 #include "lib/base/wire.h"
+#include "lib/base/wire_type.h"
 #include "lib/policy/plan.h"
 
 enum {
@@ -91,8 +94,8 @@ typedef struct tam_coll {
     uint32_t rank;
     tam_plan plan;
     uint32_t place[2], nplaces; /* this rank's */
-    uint32_t *weights;          /* [plan.nplaces + 1] of the slices before each (slices.c) */
     size_t chunk;               /* bytes of a stream in a message */
+    size_t slot;                /* room for them in a buffer: at least a block of floats */
     bool empty; /* only sizes matter: streams do not travel, and no memory of theirs is touched */
 
     /* Part p of buffer b has ticket TAM_COLL_PARTS * b + p. Those below TAM_COLL_COMING receive. */
@@ -119,7 +122,9 @@ typedef struct tam_coll {
     uint64_t heard; /* and in it */
     const unsigned char *send;
     unsigned char *recv;
-    size_t bytes; /* that each rank gives, all-gather; floats that are summed */
+    size_t bytes;              /* that each rank gives, all-gather; floats that are summed */
+    const tam_wire_type *type; /* of values that are summed in another form; NULL: floats */
+    unsigned char *coded;      /* all of them in that form, or their sums */
     const size_t *send_at, *recv_at;
     uint32_t step, nsteps;
     bool fuses; /* the sum's last stage */
@@ -128,6 +133,8 @@ typedef struct tam_coll {
     tam_phase phase;
     uint32_t stage, stride, radix; /* its places are `stride` apart */
     bool fused;                    /* all of a group add up all: own parts are sent from a copy */
+    bool packed;                   /* streams are of coded values, */
+    size_t part;                   /* of which so many bytes are in a message: else a chunk */
     uint32_t nchunks;
     tam_peer *peers;
     uint32_t npeers, last[2]; /* the last that adds to the sums of each of this rank's places */
@@ -164,6 +171,13 @@ void tam_coll_close(tam_coll *coll, bool lingers);
 /** As the entries of tam_transport. The memory must stay until the collective is done. */
 void tam_coll_begin_gather(tam_coll *coll, const void *send, size_t bytes, void *recv);
 void tam_coll_begin_sum(tam_coll *coll, float *values, size_t count, const tam_tag *tag);
+/** The halves of a sum of values that travel in another form, a list of them (wire_type.h): slices
+ * end where blocks do. Scatter: `values` are what this rank's coded ones decode to; at the slices
+ * that it owns (lib/policy/slices.h) they become sums, elsewhere they are undefined. Spread: of all
+ * sums in their form the rank has those, and then all. */
+void tam_coll_begin_scatter(tam_coll *coll, const tam_wire_type *type, const void *coded,
+                            float *values, size_t count, const tam_tag *tag);
+void tam_coll_begin_spread(tam_coll *coll, const tam_wire_type *type, void *coded, size_t count);
 void tam_coll_begin_runs(tam_coll *coll, const void *send, const size_t *send_at, void *recv,
                          const size_t *recv_at);
 
@@ -201,10 +215,12 @@ unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_
 void tam_coll_unpack(const tam_coll *coll, const tam_stream *s, uint64_t at, size_t bytes,
                      const unsigned char *from);
 
-/** slices.c: a stream of slices is one run of the vector. In a fused step it is the same one for
- * all places of the group. @return its first element */
+/** A stream of slices is one run of the vector; in a fused step the same one for all places of the
+ * group. @return its first element */
 size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length);
-tamis_status tam_coll_weigh(tam_coll *coll);
+
+/** The elements of part `chunk` of a stream of slices that a place sums. @return the first one */
+size_t tam_coll_elements(const tam_coll *coll, uint32_t place, uint32_t chunk, size_t *count);
 
 /** sum.c: add to the sums for this rank's place number `which` what came from the place at `digit`,
  * in the order of digits. The buffer is held while its values are in the counter. add_up: no more
@@ -235,9 +251,9 @@ tamis_status tam_coll_drain(tam_coll *coll, uint32_t ticket);
 
 /** Bytes of a stream that chunk number `chunk` of it has. */
 static inline size_t tam_coll_part(const tam_coll *coll, const tam_stream *s, uint32_t chunk) {
-    uint64_t at = (uint64_t)chunk * coll->chunk;
+    uint64_t at = (uint64_t)chunk * coll->part;
     uint64_t left = s->bytes > at ? s->bytes - at : 0;
-    return (size_t)(left < coll->chunk ? left : coll->chunk);
+    return (size_t)(left < coll->part ? left : coll->part);
 }
 
 #endif

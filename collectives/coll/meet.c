@@ -94,7 +94,7 @@ static void count_chunks(tam_coll *coll) {
         for (uint32_t s = 0; s < p->nin; s++)
             most = p->in[s].bytes > most ? p->in[s].bytes : most;
     }
-    coll->nchunks = (uint32_t)((most + coll->chunk - 1) / coll->chunk);
+    coll->nchunks = (uint32_t)((most + coll->part - 1) / coll->part);
     if (coll->nchunks == 0 && coll->phase != TAM_PHASE_RUNS)
         coll->nchunks = 1; /* the ranks of a group always hear from each other */
 }
@@ -115,6 +115,16 @@ static void find_stage(tam_coll *coll) {
     coll->radix = coll->plan.radix[coll->stage];
 }
 
+/* Of coded values that are summed as many are in a message as of floats: whole blocks. */
+static void find_part(tam_coll *coll) {
+    bool spread = coll->phase == TAM_PHASE_SPREAD;
+    size_t blocks = coll->chunk / (TAM_WIRE_BLOCK * sizeof(float));
+    coll->packed = coll->type && (spread || coll->stage == 0);
+    coll->part = coll->chunk;
+    if (coll->packed && !spread)
+        coll->part = (blocks > 0 ? blocks : 1) * tam_wire_bytes(coll->type, TAM_WIRE_BLOCK);
+}
+
 void tam_coll_meet(tam_coll *coll) {
     coll->npeers = 0;
     coll->sent = (tam_turn){.sends = true};
@@ -124,9 +134,11 @@ void tam_coll_meet(tam_coll *coll) {
     if (coll->kind == TAM_PHASE_RUNS) {
         coll->phase = TAM_PHASE_RUNS;
         coll->fused = false;
+        find_part(coll);
         meet_all(coll);
     } else {
         find_stage(coll);
+        find_part(coll);
         meet_group(coll);
         if (coll->fused && coll->failed == TAMIS_OK)
             tam_coll_copy_own(coll);

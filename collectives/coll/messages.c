@@ -28,8 +28,8 @@ static unsigned char *direct_place(const tam_coll *coll, const tam_turn *t, uint
     const tam_peer *p = tam_turn_peer(coll, t);
     if (!t->sends && coll->phase == TAM_PHASE_SCATTER)
         return buffer_of(coll, buffer) + TAM_COLL_HEAD +
-               (p->nin > 1 && !p->in[1].direct ? 1 : i) * coll->chunk;
-    return tam_coll_place(coll, t->sends ? &p->out[i] : &p->in[i], (uint64_t)t->chunk * coll->chunk,
+               (p->nin > 1 && !p->in[1].direct ? 1 : i) * coll->slot;
+    return tam_coll_place(coll, t->sends ? &p->out[i] : &p->in[i], (uint64_t)t->chunk * coll->part,
                           t->sends);
 }
 
@@ -82,7 +82,7 @@ static size_t fill(tam_coll *coll, const tam_turn *t, unsigned char *message) {
     for (uint32_t i = 0; i < p->nout && !coll->empty; i++) {
         size_t bytes = p->out[i].direct ? 0 : tam_coll_part(coll, &p->out[i], t->chunk);
         if (bytes > 0)
-            tam_coll_pack(coll, &p->out[i], (uint64_t)t->chunk * coll->chunk, bytes, at);
+            tam_coll_pack(coll, &p->out[i], (uint64_t)t->chunk * coll->part, bytes, at);
         at += bytes;
     }
     return (size_t)(at - begin);
@@ -202,20 +202,59 @@ static void add_part(tam_coll *coll, uint32_t buffer, const tam_stream *s, unsig
         tam_coll_add_up(coll, which, chunk);
 }
 
-static void take_streams(tam_coll *coll, uint32_t buffer) {
+/* Where stream i of a message lies that came with its head, or by itself; `at`: of the next that
+ * came with the head. */
+static unsigned char *came(tam_coll *coll, uint32_t buffer, uint32_t i, unsigned char **at) {
+    const tam_turn *t = &coll->taken;
+    const tam_stream *s = &tam_turn_peer(coll, t)->in[i];
+    unsigned char *here = *at;
+    if (s->direct)
+        return direct_place(coll, t, i, buffer);
+    *at += coll->empty ? 0 : tam_coll_part(coll, s, t->chunk);
+    return here;
+}
+
+/* Coded values become floats in the buffer in which they came, whose streams are moved away first.
+ * No sum that begins with coded values is fused, so the room for own parts is free. */
+static tamis_status decode_streams(tam_coll *coll, uint32_t buffer, unsigned char *at) {
+    const tam_peer *p = tam_turn_peer(coll, &coll->taken);
+    unsigned char *aside = buffer_of(coll, TAM_COLL_BUFFERS);
+    for (uint32_t i = 0; i < p->nin && !coll->empty; i++)
+        memcpy(aside + i * coll->slot, came(coll, buffer, i, &at),
+               tam_coll_part(coll, &p->in[i], coll->taken.chunk));
+    for (uint32_t i = 0; i < p->nin; i++) {
+        unsigned char *to = buffer_of(coll, buffer) + TAM_COLL_HEAD + i * coll->slot;
+        size_t count;
+        tam_coll_elements(coll, p->in[i].place, coll->taken.chunk, &count);
+        if (!coll->empty &&
+            !tam_wire_decode(coll->type, aside + i * coll->slot, count, (float *)(void *)to))
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "values of rank %u, as received by rank %u, were refused: a scale is "
+                            "negative or infinite",
+                            p->rank, coll->rank);
+        if (count > 0)
+            add_part(coll, buffer, &p->in[i], to);
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status take_streams(tam_coll *coll, uint32_t buffer) {
     const tam_turn *t = &coll->taken;
     const tam_peer *p = tam_turn_peer(coll, t);
-    unsigned char *from = buffer_of(coll, buffer) + sizeof(tam_envelope);
-    from += tam_turn_tagged(coll, t) ? sizeof(tam_tag) : 0;
+    unsigned char *at = buffer_of(coll, buffer) + sizeof(tam_envelope);
+    at += tam_turn_tagged(coll, t) ? sizeof(tam_tag) : 0;
+    if (coll->packed && coll->phase == TAM_PHASE_SCATTER)
+        return decode_streams(coll, buffer, at);
     for (uint32_t i = 0; i < p->nin; i++) {
         const tam_stream *s = &p->in[i];
         size_t bytes = tam_coll_part(coll, s, t->chunk);
+        unsigned char *from = came(coll, buffer, i, &at);
         if (bytes > 0 && coll->phase == TAM_PHASE_SCATTER)
-            add_part(coll, buffer, s, s->direct ? direct_place(coll, t, i, buffer) : from);
+            add_part(coll, buffer, s, from);
         else if (bytes > 0 && !s->direct && !coll->empty)
-            tam_coll_unpack(coll, s, (uint64_t)t->chunk * coll->chunk, bytes, from);
-        from += s->direct || coll->empty ? 0 : bytes;
+            tam_coll_unpack(coll, s, (uint64_t)t->chunk * coll->part, bytes, from);
     }
+    return TAMIS_OK;
 }
 
 tamis_status tam_coll_take(tam_coll *coll) {
@@ -228,7 +267,7 @@ tamis_status tam_coll_take(tam_coll *coll) {
     bool counts = coll->phase == TAM_PHASE_SCATTER && coll->taken.chunk == 0;
     if (counts && p->nin > 0 && p->in[0].place == coll->place[0]) /* the other place hears it too */
         coll->heard += e->note;
-    take_streams(coll, buffer);
+    TAM_TRY(blame(coll, p->rank, take_streams(coll, buffer)));
     coll->holders[buffer]--;
     coll->first = (coll->first + 1) % TAM_COLL_COMING;
     coll->waiting--;

@@ -115,6 +115,24 @@ tamis_status tam_staged_alltoall(void *arg, const void *send, const size_t *send
     return tam_staged_run(&s->coll, call);
 }
 
+static tamis_status scatter(void *arg, const tam_wire_type *type, const void *list, float *values,
+                            size_t count, tam_call *call) {
+    tam_staged *s = arg;
+    tam_coll_begin_scatter(&s->coll, type, list, values, count, call->tag);
+    TAM_TRY(tam_staged_run(&s->coll, call));
+    call->notes += s->coll.note;
+    return TAMIS_OK;
+}
+
+static tamis_status spread(void *arg, const tam_wire_type *type, void *list, size_t count,
+                           tam_call *call) {
+    tam_staged *s = arg;
+    tam_coll_begin_spread(&s->coll, type, list, count);
+    return tam_staged_run(&s->coll, call);
+}
+
+const tam_list_transport tam_staged_lists = {scatter, spread};
+
 void tam_staged_abort(void *arg) {
     tam_staged *s = arg;
     s->coll.wire->abort(s->self);

@@ -39,6 +39,7 @@ tamis_status tam_staged_allgather(void *arg, const void *send, size_t bytes, voi
 tamis_status tam_staged_sum(void *arg, float *values, size_t count, tam_call *call);
 tamis_status tam_staged_alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
                                  const size_t *recv_at, tam_call *call);
+extern const tam_list_transport tam_staged_lists;
 void tam_staged_abort(void *arg);
 void tam_staged_close(void *arg, int clean);
 

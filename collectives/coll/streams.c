@@ -6,6 +6,8 @@
  */
 #include "collectives/coll/coll.h"
 
+#include "lib/policy/slices.h"
+
 /* Ranks at places equal to this one. At odd places those of the lowest numbers only. */
 static uint32_t seated(const tam_coll *coll, uint32_t place) {
     uint32_t modulus = coll->stride * coll->radix, own = tam_plan_own(&coll->plan);
@@ -13,6 +15,32 @@ static uint32_t seated(const tam_coll *coll, uint32_t place) {
     if (first % 2 == 0)
         return coll->plan.nplaces / modulus;
     return own > first ? (own - first + modulus - 1) / modulus : 0;
+}
+
+static size_t begin_of(const tam_coll *coll, uint32_t slice) {
+    size_t block = coll->type ? TAM_WIRE_BLOCK : 1;
+    size_t units = coll->bytes / block + (coll->bytes % block > 0);
+    size_t begin = block * tam_slices_begin(units, coll->plan.nranks, slice);
+    return begin < coll->bytes ? begin : coll->bytes;
+}
+
+size_t tam_coll_slices(const tam_coll *coll, uint32_t place, size_t *length) {
+    uint32_t modulus = coll->fused ? coll->stride : coll->stride * coll->radix;
+    uint32_t each = coll->plan.nplaces / modulus;
+    uint32_t first = tam_slices_reverse(place % modulus, modulus) * each;
+    size_t begin = begin_of(coll, first);
+    *length = begin_of(coll, first + each) - begin;
+    return begin;
+}
+
+size_t tam_coll_elements(const tam_coll *coll, uint32_t place, uint32_t chunk, size_t *count) {
+    size_t length, begin = tam_coll_slices(coll, place, &length);
+    size_t each = coll->packed
+                      ? coll->part / tam_wire_bytes(coll->type, TAM_WIRE_BLOCK) * TAM_WIRE_BLOCK
+                      : coll->part / sizeof(float);
+    size_t at = chunk * each < length ? chunk * each : length;
+    *count = length - at < each ? length - at : each;
+    return begin + at;
 }
 
 static uint64_t run_bytes(const tam_coll *coll, uint32_t rank, bool sends) {
@@ -27,13 +55,13 @@ static uint64_t bytes_of(const tam_coll *coll, uint32_t place, bool sends) {
     if (coll->phase == TAM_PHASE_GATHER)
         return (uint64_t)seated(coll, place) * coll->bytes;
     tam_coll_slices(coll, place, &length);
-    return length * sizeof(float);
+    return coll->packed ? tam_wire_bytes(coll->type, length) : length * sizeof(float);
 }
 
 tam_stream tam_coll_stream(const tam_coll *coll, uint32_t place, bool sends) {
     uint64_t bytes = bytes_of(coll, place, sends);
     bool one_run = coll->phase != TAM_PHASE_GATHER || bytes == coll->bytes;
-    return (tam_stream){place, one_run && bytes > coll->chunk && !coll->empty, bytes};
+    return (tam_stream){place, one_run && bytes > coll->part && !coll->empty, bytes};
 }
 
 /* Where byte `at` of what was gathered lies, and how many follow there. */
@@ -71,6 +99,9 @@ unsigned char *tam_coll_place(const tam_coll *coll, const tam_stream *s, uint64_
     size_t length;
     if (coll->phase == TAM_PHASE_GATHER)
         return find(coll, s, at, &length);
+    if (coll->packed)
+        return coll->coded + tam_wire_bytes(coll->type, tam_coll_slices(coll, s->place, &length)) +
+               at;
     if (coll->fused && sends)
         return copy_of(coll, s->place % coll->stride != coll->place[0] % coll->stride) + at;
     if (coll->phase != TAM_PHASE_RUNS)

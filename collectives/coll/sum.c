@@ -17,11 +17,8 @@ static void add_floats(const float *a, const float *b, size_t count, float *sum)
 }
 
 static float *vector_of(const tam_coll *coll, uint32_t which, uint32_t chunk, size_t *count) {
-    size_t length, begin = tam_coll_slices(coll, coll->place[which], &length);
-    size_t at = (size_t)chunk * (coll->chunk / sizeof(float));
-    tam_stream s = {.bytes = length * sizeof(float)};
-    *count = tam_coll_part(coll, &s, chunk) / sizeof(float);
-    return (float *)(void *)coll->recv + begin + at;
+    size_t begin = tam_coll_elements(coll, coll->place[which], chunk, count);
+    return (float *)(void *)coll->recv + begin;
 }
 
 static void release(tam_coll *coll, int32_t buffer) {

@@ -10,7 +10,6 @@ void tam_united_close(void *self, bool lingers) {
     tam_free(u);
 }
 
-/* A column's calls are those of all columns, which may have other counts. */
 static tam_wire_sum choose_sum(const tam_bucket_view *v) {
     bool column = v->slice->nlocal > 1;
     tamis_wire_type up = tam_wire_resolve(v->config->wire_type);
@@ -20,8 +19,9 @@ static tam_wire_sum choose_sum(const tam_bucket_view *v) {
                           .nranks = v->nranks,
                           .first = v->slice->local,
                           .stride = v->slice->nlocal,
-                          .gathers = v->gathers && !column,
-                          .steady = column};
+                          .way = v->lists && !column     ? TAM_SUM_STAGED
+                                 : v->gathers && !column ? TAM_SUM_BY_ALL
+                                                         : TAM_SUM_BY_OWNERS};
 }
 
 tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size_t most,
@@ -42,7 +42,7 @@ tamis_status tam_united_open(tam_bucket_view *view, const tam_slots *slots, size
         tam_united_close(u, false);
         return status;
     }
-    size_t gathers = tam_wire_sum_gathers(&u->sum);
+    size_t gathers = u->sum.gathers;
     view->gather_max = gathers > view->gather_max ? gathers : view->gather_max;
     *out = u;
     return TAMIS_OK;

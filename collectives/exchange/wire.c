@@ -52,14 +52,3 @@ void tam_wire_encode(const tam_wire_type *wire, const float *values, size_t coun
         to += tam_wire_bytes(wire, length);
     }
 }
-
-bool tam_wire_decode(const tam_wire_type *wire, const void *in, size_t count, float *values) {
-    const unsigned char *from = in;
-    for (size_t at = 0; at < count; at += TAM_WIRE_BLOCK) {
-        size_t length = block_at(at, count);
-        if (!wire->decode(from, length, values + at))
-            return false;
-        from += tam_wire_bytes(wire, length);
-    }
-    return true;
-}

@@ -22,24 +22,7 @@
 #define TAM_EXCHANGE_WIRE_H
 
 #include "lib/base/base.h"
-
-enum { TAM_WIRE_BLOCK = 256 };
-
-typedef struct tam_wire_type {
-    const char *name;     /* as in TAMIS_WIRE_TYPES */
-    uint32_t bits;        /* of a value; float32 alone has 32, all others round */
-    uint32_t scale_bytes; /* before the codes of a block */
-
-    /** A block of 1 to TAM_WIRE_BLOCK values. `out` need not be aligned. Writes all of its
-     * tam_wire_bytes, zeros in the bits behind the last code, and the same bytes on every machine:
-     * IEEE operations in a fixed order, nothing of libm that rounds. Finite values raise no
-     * floating-point exception but inexact and underflow. */
-    void (*encode)(const float *values, size_t count, unsigned char *out);
-    /** Bears any bytes. What encode wrote comes back finite where the value was, NaN where it was
-     * not; what it differs by (tam_wire_encode's errors) is finite, too, even for FLT_MAX.
-     * @return false: a scale was refused, `values` are undefined */
-    bool (*decode)(const unsigned char *in, size_t count, float *values);
-} tam_wire_type;
+#include "lib/base/wire_type.h"
 
 /** @param  type  not AUTO */
 const tam_wire_type *tam_wire_of(tamis_wire_type type);
@@ -48,24 +31,10 @@ const tam_wire_type *tam_wire_of(tamis_wire_type type);
 tamis_wire_type tam_wire_resolve(tamis_wire_type type);
 tamis_wire_type tam_wire_resolve_sum(tamis_wire_type sum, tamis_wire_type type);
 
-/** Whether anything is lost on the way. */
-static inline bool tam_wire_rounds(const tam_wire_type *wire) {
-    return wire->bits < 32;
-}
-
-/** Bytes of a list, which are the same whatever its values are. */
-static inline size_t tam_wire_bytes(const tam_wire_type *wire, size_t count) {
-    size_t blocks = count / TAM_WIRE_BLOCK, rest = count % TAM_WIRE_BLOCK;
-    return blocks * (wire->scale_bytes + TAM_WIRE_BLOCK * wire->bits / 8) +
-           (rest ? wire->scale_bytes + (rest * wire->bits + 7) / 8 : 0);
-}
-
 /** @param  errors  [out]  value - decoded; the value where NaN arrives in its place, 0 where it is
  *                         not finite itself. May be `values`, and NULL if nobody asks */
 void tam_wire_encode(const tam_wire_type *wire, const float *values, size_t count, void *out,
                      float *errors);
-/** @return false: these are not bytes of this type */
-bool tam_wire_decode(const tam_wire_type *wire, const void *in, size_t count, float *values);
 
 /* -- what rows share -------------------------------------------------------------------------- */
 

@@ -2,156 +2,125 @@
 #include "collectives/exchange/wire_sum.h"
 
 #include "lib/base/tree.h"
+#include "lib/policy/slices.h"
 
 #include <float.h>
 #include <xxhash.h>
 
 enum { PIECE_MOST = 1 << 16, SEAL = 8 };
 
-/* -- messages --------------------------------------------------------------------------------- */
+static const char bad_scale[] = "a scale is negative or infinite";
+
+/* -- seals ------------------------------------------------------------------------------------ */
 
 /* Nothing is sent of no values. */
-static size_t message_bytes(const tam_wire_type *wire, size_t count) {
-    return count ? tam_wire_bytes(wire, count) + SEAL : 0;
+static size_t sealed(size_t bytes) {
+    return bytes > 0 ? bytes + SEAL : 0;
 }
 
-static void pack(const tam_wire_type *wire, const float *values, size_t count,
-                 unsigned char *message, float *errors) {
-    size_t bytes = tam_wire_bytes(wire, count);
-    tam_wire_encode(wire, values, count, message, errors);
+static void seal(unsigned char *message, size_t bytes) {
     uint64_t hash = XXH3_64bits(message, bytes);
-    if (count > 0)
+    if (bytes > 0)
         memcpy(message + bytes, &hash, SEAL);
 }
 
-static const char bad_scale[] = "a scale is negative or infinite";
-
 /* @return NULL, or why the message is refused */
-static const char *check_seal(const tam_wire_type *wire, const unsigned char *message,
-                              size_t count) {
-    size_t bytes = tam_wire_bytes(wire, count);
+static const char *check_seal(const unsigned char *message, size_t bytes) {
     uint64_t hash;
-    if (count == 0)
+    if (bytes == 0)
         return NULL;
     memcpy(&hash, message + bytes, SEAL);
     return hash == XXH3_64bits(message, bytes) ? NULL : "their checksum is wrong";
 }
 
-static const char *unpack(const tam_wire_type *wire, const unsigned char *message, size_t count,
-                          float *values) {
-    const char *why = check_seal(wire, message, count);
-    if (why)
-        return why;
-    return tam_wire_decode(wire, message, count, values) ? NULL : bad_scale;
-}
-
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static size_t whole_blocks(size_t count) {
-    return (count + TAM_WIRE_BLOCK - 1) / TAM_WIRE_BLOCK * TAM_WIRE_BLOCK;
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* The most bytes that a rank's slices, of so many values together, take, with seal: two slices, of
+ * which each may have a block more than its share. A rank has 2 shares of 2 nranks at most. */
+static size_t slices_most(const tam_wire_sum *s, const tam_wire_type *type, size_t most) {
+    size_t units = most / TAM_WIRE_BLOCK + 1, share = (units + s->nranks - 1) / s->nranks;
+    return sealed(least(2 * share + 2, units) * tam_wire_bytes(type, TAM_WIRE_BLOCK));
+}
+
+static void measure_owners(const tam_wire_sum *s, size_t most, size_t *send, size_t *recv) {
+    size_t up = slices_most(s, s->up, most), down = slices_most(s, s->down, most);
+    *send = larger(tam_wire_bytes(s->up, most) + s->nranks * SEAL, down);
+    *recv = s->nranks * larger(up, down);
+}
+
+static tamis_status open_messages(tam_wire_sum *s, size_t most) {
+    size_t send, recv, bytes;
+    if (s->way == TAM_SUM_BY_OWNERS) {
+        measure_owners(s, most, &send, &recv);
+        s->gathers = slices_most(s, s->down, most);
+    } else {
+        s->piece = least(PIECE_MOST, (most / TAM_WIRE_BLOCK + 1) * TAM_WIRE_BLOCK);
+        bytes = larger(tam_wire_bytes(s->up, s->piece), tam_wire_bytes(s->down, s->piece));
+        send = s->gathers = sealed(bytes);
+        recv = s->nranks * send;
+    }
+    s->send = tam_alloc(send);
+    s->recv = tam_alloc(recv);
+    s->send_at = tam_alloc_array((size_t)s->nranks + 1, sizeof s->send_at[0]);
+    s->recv_at = tam_alloc_array((size_t)s->nranks + 1, sizeof s->recv_at[0]);
+    s->came = tam_alloc_array((size_t)s->nranks * TAM_WIRE_BLOCK, sizeof s->came[0]);
+    bool all = s->send && s->recv && s->send_at && s->recv_at && s->came;
+    return all ? TAMIS_OK
+               : tam_fail(TAMIS_E_NOMEM, "no memory for messages of %zu bytes", send + recv);
 }
 
 tamis_status tam_wire_sum_open(tam_wire_sum *s, size_t most) {
-    size_t slice = whole_blocks(most / s->nranks + 1), ranks = s->nranks;
+    size_t bytes = larger(tam_wire_bytes(s->up, most), tam_wire_bytes(s->down, most));
     if (!tam_wire_sum_rounds(s))
         return TAMIS_OK;
-    s->most = most / s->nranks + (most % s->nranks > 0);
-    s->piece = slice < PIECE_MOST ? slice : PIECE_MOST;
-    size_t up = message_bytes(s->up, s->piece), down = message_bytes(s->down, s->piece);
-    size_t message = ranks * (up > down ? up : down);
-    s->send = tam_alloc(message);
-    s->recv = tam_alloc_array(message, s->gathers ? ranks : 1);
-    s->send_at = tam_alloc_array(ranks + 1, sizeof s->send_at[0]);
-    s->recv_at = tam_alloc_array(ranks + 1, sizeof s->recv_at[0]);
-    s->sums = tam_alloc_array(s->piece, sizeof s->sums[0]);
-    s->came = tam_alloc_array(ranks * TAM_WIRE_BLOCK, sizeof s->came[0]);
-    if (s->send && s->recv && s->send_at && s->recv_at && s->sums && s->came)
-        return TAMIS_OK;
-    return tam_fail(TAMIS_E_NOMEM, "no memory to sum %zu values of %zu bytes at a time", s->piece,
-                    message);
-}
-
-size_t tam_wire_sum_gathers(const tam_wire_sum *s) {
-    if (!tam_wire_sum_rounds(s))
-        return 0;
-    return s->gathers ? s->nranks * message_bytes(s->up, s->piece)
-                      : message_bytes(s->down, s->piece);
+    s->list = tam_alloc(larger(bytes, 1));
+    if (!s->list)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for %zu values as %s", most, s->up->name);
+    return s->way == TAM_SUM_STAGED ? TAMIS_OK : open_messages(s, most);
 }
 
 void tam_wire_sum_close(tam_wire_sum *s, bool lingers) {
     if (!lingers) {
+        tam_free(s->list);
         tam_free(s->send);
         tam_free(s->recv);
         tam_free(s->send_at);
         tam_free(s->recv_at);
     }
-    tam_free(s->sums);
     tam_free(s->came);
 }
 
-/* -- a piece of every slice ------------------------------------------------------------------- */
+/* -- a sum ------------------------------------------------------------------------------------ */
 
-typedef struct step {
+typedef struct job {
     tam_wire_sum *sum;
     tam_link *link;
     float *values, *errors;
-    size_t count, at; /* the pieces begin `at` values behind the begins of their slices */
-} step;
+    size_t count;
+    tam_owned own[2]; /* this rank's slices */
+    uint32_t nown;
+} job;
 
-/* Where the piece of slice r begins. */
-static size_t piece_of(const step *s, uint32_t r, size_t *length) {
-    size_t begin = tam_slice_begin(s->count, r, s->link->nranks) + s->at;
-    size_t end = tam_slice_begin(s->count, r + 1, s->link->nranks);
-    *length = begin < end ? end - begin : 0;
-    *length = *length < s->sum->piece ? *length : s->sum->piece;
-    return begin;
-}
-
-static void encode_all(const step *s) {
-    tam_wire_sum *w = s->sum;
-    w->send_at[0] = 0;
-    for (uint32_t r = 0; r < s->link->nranks; r++) {
-        size_t length, begin = piece_of(s, r, &length);
-        pack(w->up, s->values + begin, length, w->send + w->send_at[r], s->errors + begin);
-        w->send_at[r + 1] = w->send_at[r] + message_bytes(w->up, length);
-    }
-}
-
-static uint32_t name_of(const step *s, uint32_t r) {
-    return s->sum->first + r * s->sum->stride;
-}
-
-static tamis_status refuse(const step *s, uint32_t r, const char *why) {
+static tamis_status refuse(const job *j, uint32_t r, const char *why) {
+    const tam_wire_sum *w = j->sum;
     return tam_fail(TAMIS_E_PROTOCOL, "values of rank %u, as received by rank %u, were refused: %s",
-                    name_of(s, r), name_of(s, s->link->rank), why);
+                    w->first + r * w->stride, w->first + j->link->rank * w->stride, why);
 }
 
-/* A block of all ranks, `stride` bytes apart. */
-static tamis_status add_block(const step *s, const unsigned char *from, size_t stride,
-                              size_t length, float *sums) {
-    tam_wire_sum *w = s->sum;
-    for (uint32_t r = 0; r < w->nranks; r++) {
-        if (!tam_wire_decode(w->up, from + r * stride, length, w->came + r * TAM_WIRE_BLOCK))
-            return refuse(s, r, bad_scale);
-    }
-    tam_tree_add_up(w->came, TAM_WIRE_BLOCK, w->nranks, length, sums);
-    return TAMIS_OK;
-}
-
-/* The piece of one slice from all ranks, `stride` bytes apart. */
-static tamis_status add_up(const step *s, const unsigned char *from, size_t stride, size_t length) {
-    tam_wire_sum *w = s->sum;
-    for (uint32_t r = 0; r < w->nranks; r++) {
-        const char *why = check_seal(w->up, from + r * stride, length);
-        if (why)
-            return refuse(s, r, why);
-    }
-    for (size_t at = 0; at < length; at += TAM_WIRE_BLOCK) {
-        size_t rest = length - at;
-        TAM_TRY(add_block(s, from + tam_wire_bytes(w->up, at), stride,
-                          rest < TAM_WIRE_BLOCK ? rest : TAM_WIRE_BLOCK, w->sums + at));
-    }
-    return TAMIS_OK;
+/* Values become what all others see of them. */
+static tamis_status encode_values(const job *j) {
+    tam_wire_sum *w = j->sum;
+    tam_wire_encode(w->up, j->values, j->count, w->list, j->errors);
+    bool good = tam_wire_decode(w->up, w->list, j->count, j->values);
+    return good ? TAMIS_OK : refuse(j, j->link->rank, bad_scale);
 }
 
 /* Of fp2, whose errors are as large as the values, two may exceed float32: an Inf would never leave
@@ -161,73 +130,199 @@ static float add_errors(float a, float b) {
     return sum > FLT_MAX ? FLT_MAX : sum < -FLT_MAX ? -FLT_MAX : sum;
 }
 
-/* What rounding takes from the sums of a slice its owner keeps. */
-static void encode_sums(const step *s, uint32_t owner, unsigned char *to) {
-    tam_wire_sum *w = s->sum;
-    size_t length, begin = piece_of(s, owner, &length);
-    bool own = owner == s->link->rank;
-    pack(w->down, w->sums, length, to, own ? w->sums : NULL);
-    for (size_t i = 0; own && i < length; i++)
-        s->errors[begin + i] = add_errors(s->errors[begin + i], w->sums[i]);
+/* Sums, whose owner keeps what rounding takes from them. The values are not needed any more. */
+static void encode_own(const job *j, const tam_owned *own) {
+    tam_wire_sum *w = j->sum;
+    float *sums = j->values + own->begin;
+    if (own->length == 0)
+        return;
+    tam_wire_encode(w->down, sums, own->length, w->list + tam_wire_bytes(w->down, own->begin),
+                    sums);
+    for (size_t i = 0; i < own->length; i++)
+        j->errors[own->begin + i] = add_errors(j->errors[own->begin + i], sums[i]);
 }
 
-static tamis_status decode_sums(const step *s, uint32_t owner, const unsigned char *from) {
-    size_t length, begin = piece_of(s, owner, &length);
-    const char *why = unpack(s->sum->down, from, length, s->values + begin);
-    return why ? refuse(s, owner, why) : TAMIS_OK;
+static tamis_status decode_sums(const job *j) {
+    bool good = tam_wire_decode(j->sum->down, j->sum->list, j->count, j->values);
+    return good ? TAMIS_OK : refuse(j, j->link->rank, bad_scale);
 }
 
-/* By everybody. */
-static tamis_status sum_everything(const step *s) {
-    tam_wire_sum *w = s->sum;
-    tam_link *link = s->link;
-    size_t bytes = w->send_at[link->nranks], length;
-    TAM_TRY(link->transport->allgather(link->self, w->send, bytes, w->recv, &link->call));
-    for (uint32_t r = 0; r < link->nranks; r++) {
-        piece_of(s, r, &length);
-        TAM_TRY(add_up(s, w->recv + w->send_at[r], bytes, length));
-        encode_sums(s, r, w->send);
-        TAM_TRY(decode_sums(s, r, w->send));
+static tamis_status sum_staged(const job *j) {
+    tam_wire_sum *w = j->sum;
+    tam_link *link = j->link;
+    const tam_list_transport *lists = link->transport->lists;
+    TAM_TRY(lists->scatter(link->self, w->up, w->list, j->values, j->count, &link->call));
+    for (uint32_t i = 0; i < j->nown; i++)
+        encode_own(j, &j->own[i]);
+    TAM_TRY(lists->spread(link->self, w->down, w->list, j->count, &link->call));
+    return decode_sums(j);
+}
+
+/* -- by adding up the lists of all ranks ------------------------------------------------------ */
+
+/* A block of all ranks, `stride` bytes apart. */
+static tamis_status add_block(const job *j, const unsigned char *from, size_t stride, size_t length,
+                              float *sums) {
+    tam_wire_sum *w = j->sum;
+    for (uint32_t r = 0; r < w->nranks; r++) {
+        if (!tam_wire_decode(w->up, from + r * stride, length, w->came + r * TAM_WIRE_BLOCK))
+            return refuse(j, r, bad_scale);
+    }
+    tam_tree_add_up(w->came, TAM_WIRE_BLOCK, w->nranks, length, sums);
+    return TAMIS_OK;
+}
+
+static tamis_status add_up(const job *j, const unsigned char *from, size_t stride, size_t length,
+                           float *sums) {
+    tam_wire_sum *w = j->sum;
+    for (size_t at = 0; at < length; at += TAM_WIRE_BLOCK)
+        TAM_TRY(add_block(j, from + tam_wire_bytes(w->up, at), stride,
+                          least(length - at, TAM_WIRE_BLOCK), sums + at));
+    return TAMIS_OK;
+}
+
+static tamis_status check_seals(const job *j, const unsigned char *from, size_t stride,
+                                size_t bytes) {
+    for (uint32_t r = 0; r < j->sum->nranks; r++) {
+        const char *why = check_seal(from + r * stride, bytes);
+        if (why)
+            return refuse(j, r, why);
     }
     return TAMIS_OK;
 }
 
-/* By the owners of slices. */
-static tamis_status sum_own(const step *s) {
-    tam_wire_sum *w = s->sum;
-    tam_link *link = s->link;
-    size_t own, longest = 0, length;
-    piece_of(s, link->rank, &own);
-    size_t bytes = message_bytes(w->up, own);
-    for (uint32_t r = 0; r < link->nranks; r++) {
-        piece_of(s, r, &length);
-        longest = length > longest ? length : longest;
-        w->recv_at[r + 1] = (r + 1) * bytes;
+/* -- by owners -------------------------------------------------------------------------------- */
+
+/* The slices of a rank, out of a list or, with `to_list`, into it, and seal.
+ * @return bytes without seal */
+static size_t copy_slices(const job *j, uint32_t r, const tam_wire_type *type,
+                          unsigned char *message, bool to_list) {
+    tam_owned owned[2];
+    uint32_t n = tam_slices_of(j->count, TAM_WIRE_BLOCK, j->link->nranks, r, owned);
+    size_t at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        unsigned char *here = j->sum->list + tam_wire_bytes(type, owned[i].begin);
+        size_t bytes = tam_wire_bytes(type, owned[i].length);
+        memcpy(to_list ? here : message + at, to_list ? message + at : here, bytes);
+        at += bytes;
     }
-    size_t down = message_bytes(w->down, longest);
-    TAM_TRY(link->transport->alltoall(link->self, w->send, w->send_at, w->recv, w->recv_at,
-                                      &link->call));
-    tamis_status came = add_up(s, w->recv, bytes, own);
-    memset(w->send, 0, down);
-    encode_sums(s, link->rank, w->send);
-    if (came != TAMIS_OK && own > 0) /* only this rank knows: so all refuse its sums */
-        w->send[message_bytes(w->down, own) - 1] ^= 1;
-    TAM_TRY(link->transport->allgather(link->self, w->send, down, w->recv, &link->call));
+    return at;
+}
+
+static size_t slices_bytes(const job *j, uint32_t r, const tam_wire_type *type) {
+    tam_owned owned[2];
+    uint32_t n = tam_slices_of(j->count, TAM_WIRE_BLOCK, j->link->nranks, r, owned);
+    return tam_wire_bytes(type, owned[0].length) +
+           (n > 1 ? tam_wire_bytes(type, owned[1].length) : 0);
+}
+
+static tamis_status bring_to_owners(const job *j, size_t own_bytes) {
+    tam_wire_sum *w = j->sum;
+    tam_link *link = j->link;
+    for (uint32_t r = 0; r < link->nranks; r++) {
+        unsigned char *message = w->send + w->send_at[r];
+        size_t bytes = copy_slices(j, r, w->up, message, false);
+        seal(message, bytes);
+        w->send_at[r + 1] = w->send_at[r] + sealed(bytes);
+        w->recv_at[r + 1] = (r + 1) * sealed(own_bytes);
+    }
+    return link->transport->alltoall(link->self, w->send, w->send_at, w->recv, w->recv_at,
+                                     &link->call);
+}
+
+static tamis_status sum_own(const job *j, size_t own_bytes) {
+    size_t at = 0;
+    TAM_TRY(check_seals(j, j->sum->recv, sealed(own_bytes), own_bytes));
+    for (uint32_t i = 0; i < j->nown; i++) {
+        const tam_owned *own = &j->own[i];
+        TAM_TRY(
+            add_up(j, j->sum->recv + at, sealed(own_bytes), own->length, j->values + own->begin));
+        at += tam_wire_bytes(j->sum->up, own->length);
+    }
+    return TAMIS_OK;
+}
+
+/* @param  good  else only this rank knows that it has no sums: so all refuse them */
+static tamis_status bring_from_owners(const job *j, bool good, size_t longest) {
+    tam_wire_sum *w = j->sum;
+    tam_link *link = j->link;
+    memset(w->send, 0, longest);
+    size_t bytes = copy_slices(j, link->rank, w->down, w->send, false);
+    seal(w->send, bytes);
+    if (!good)
+        w->send[sealed(bytes) - 1] ^= 1;
+    return link->transport->allgather(link->self, w->send, longest, w->recv, &link->call);
+}
+
+static tamis_status take_sums(const job *j, size_t longest) {
+    tam_wire_sum *w = j->sum;
+    for (uint32_t r = 0; r < w->nranks; r++) {
+        const char *why = check_seal(w->recv + r * longest, slices_bytes(j, r, w->down));
+        if (why)
+            return refuse(j, r, why);
+        copy_slices(j, r, w->down, w->recv + r * longest, true);
+    }
+    return decode_sums(j);
+}
+
+static tamis_status sum_by_owners(const job *j) {
+    tam_wire_sum *w = j->sum;
+    size_t own_bytes = slices_bytes(j, j->link->rank, w->up), longest = 0;
+    for (uint32_t r = 0; r < w->nranks; r++)
+        longest = larger(longest, sealed(slices_bytes(j, r, w->down)));
+    TAM_TRY(bring_to_owners(j, own_bytes));
+    tamis_status came = sum_own(j, own_bytes);
+    for (uint32_t i = 0; i < j->nown; i++)
+        encode_own(j, &j->own[i]);
+    TAM_TRY(bring_from_owners(j, came == TAMIS_OK, longest));
     TAM_TRY(came);
-    for (uint32_t r = 0; r < link->nranks; r++)
-        TAM_TRY(decode_sums(s, r, w->recv + r * down));
-    return TAMIS_OK;
+    return take_sums(j, longest);
+}
+
+/* -- by all ----------------------------------------------------------------------------------- */
+
+/* Everybody rounds the sums from `begin` on, and who owns them keeps what it takes. */
+static void round_sums(const job *j, size_t begin, size_t length) {
+    tam_wire_sum *w = j->sum;
+    float *sums = j->values + begin;
+    tam_wire_encode(w->down, sums, length, w->list + tam_wire_bytes(w->down, begin), sums);
+    for (uint32_t i = 0; i < j->nown; i++) {
+        size_t from = larger(begin, j->own[i].begin);
+        size_t to = least(begin + length, j->own[i].begin + j->own[i].length);
+        for (size_t at = from; at < to; at++)
+            j->errors[at] = add_errors(j->errors[at], j->values[at]);
+    }
+}
+
+static tamis_status sum_piece(const job *j, size_t begin, size_t length) {
+    tam_wire_sum *w = j->sum;
+    tam_link *link = j->link;
+    size_t bytes = tam_wire_bytes(w->up, length), message = sealed(bytes);
+    memcpy(w->send, w->list + tam_wire_bytes(w->up, begin), bytes);
+    seal(w->send, bytes);
+    TAM_TRY(link->transport->allgather(link->self, w->send, message, w->recv, &link->call));
+    TAM_TRY(check_seals(j, w->recv, message, bytes));
+    return add_up(j, w->recv, message, length, j->values + begin);
+}
+
+/* The list of values is needed until the last piece has left, and so are its sums until then. */
+static tamis_status sum_by_all(const job *j) {
+    size_t piece = j->sum->piece;
+    for (size_t at = 0; at < j->count; at += piece)
+        TAM_TRY(sum_piece(j, at, least(piece, j->count - at)));
+    for (size_t at = 0; at < j->count; at += piece)
+        round_sums(j, at, least(piece, j->count - at));
+    return decode_sums(j);
 }
 
 tamis_status tam_wire_sum_run(tam_wire_sum *w, tam_link *link, float *values, size_t count,
                               float *errors) {
-    size_t longest = w->steady ? w->most : count / link->nranks + (count % link->nranks > 0);
+    job j = {w, link, values, errors, count, {{0, 0}}, 0};
     if (!tam_wire_sum_rounds(w))
         return link->transport->allreduce_sum(link->self, values, count, &link->call);
-    for (size_t at = 0; at < longest; at += w->piece) {
-        step s = {w, link, values, errors, count, at};
-        encode_all(&s);
-        TAM_TRY(w->gathers ? sum_everything(&s) : sum_own(&s));
-    }
-    return TAMIS_OK;
+    j.nown = tam_slices_of(count, TAM_WIRE_BLOCK, link->nranks, link->rank, j.own);
+    TAM_TRY(encode_values(&j));
+    return w->way == TAM_SUM_STAGED      ? sum_staged(&j)
+           : w->way == TAM_SUM_BY_OWNERS ? sum_by_owners(&j)
+                                         : sum_by_all(&j);
 }

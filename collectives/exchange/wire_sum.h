@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sums over ranks of values that travel in a wire type, and whose sums come back in another: made
- * of the all-to-all and the all-gather of any transport. Of 3 ranks, whose slice 1 rank 1 sums:
+ * Sums over ranks of values that travel in a wire type, and whose sums come back in another. Of 3
+ * ranks, of which rank 1 owns a slice:
  *
  *     rank 0   sends Q(v0), keeps v0 - Q(v0)
  *     rank 1   sends Q(v1), keeps v1 - Q(v1) + (S - R(S)),   S = Q(v0) + Q(v1) + Q(v2)
@@ -9,9 +9,15 @@
  *
  * so that the result and what is kept sum to v0 + v1 + v2. (Of fp2, what would be kept beyond
  * float32 becomes its largest number.) Sums are added in float32, in the order of lib/base/tree.h;
- * Q and R are of wire.h. Blocks are counted from the begin of a slice, so the bits are the same
- * whether slices are summed by their owners or, where an all-to-all would send as much as an
- * all-gather does, everything by everybody. Eight bytes of checksum follow the values of a slice.
+ * Q and R are of wire.h. Blocks are counted over all values, and slices, which end where blocks do,
+ * are those of lib/policy/slices.h: so the bits are the same in all ways.
+ *
+ *     staged      partial sums travel as float32, and are rounded once, by the owner
+ *     by owners   an all-to-all brings them all lists of their slice, an all-gather their sums
+ *     by all      an all-gather brings all lists to all, who add up everything: where an all-to-all
+ *                 would send as much
+ *
+ * Eight bytes of checksum follow what a rank sends, but for stages, whose messages have one.
  */
 #ifndef TAM_EXCHANGE_WIRE_SUM_H
 #define TAM_EXCHANGE_WIRE_SUM_H
@@ -19,28 +25,26 @@
 #include "collectives/exchange/wire.h"
 #include "lib/base/transport.h"
 
+typedef enum tam_sum_way { TAM_SUM_STAGED, TAM_SUM_BY_OWNERS, TAM_SUM_BY_ALL } tam_sum_way;
+
 typedef struct tam_wire_sum {
     const tam_wire_type *up, *down; /* of values, of sums */
     uint32_t nranks;
     uint32_t first, stride; /* rank i of the link is the communicator's first + i * stride */
-    bool gathers;           /* everybody adds up everything */
-    bool steady;            /* each sum makes as many calls, however many values it has */
-    size_t piece;           /* values of a slice that travel at a time, a multiple of a block */
-    size_t most;            /* of a slice */
-    unsigned char *send, *recv;
-    size_t *send_at, *recv_at; /* [nranks + 1] */
-    float *sums;               /* [piece] */
-    float *came;               /* [nranks] blocks */
+    tam_sum_way way;
+    unsigned char *list;        /* of all values, then of all sums */
+    unsigned char *send, *recv; /* but for stages */
+    size_t *send_at, *recv_at;  /* by owners, [nranks + 1] */
+    size_t piece;               /* by all: values that travel at a time, a multiple of a block */
+    size_t gathers;             /* the most bytes that a rank gives to one all-gather */
+    float *came;                /* [nranks] blocks */
 } tam_wire_sum;
 
-/** Takes all memory that sums of at most `most` values need. Set all but pieces and memory before;
- * close it in any case. */
+/** Takes all memory that sums of at most `most` values need. Set all down to `way` before; close it
+ * in any case. */
 tamis_status tam_wire_sum_open(tam_wire_sum *sum, size_t most);
 /** @param  lingers  the transport may still use what it was given, which stays */
 void tam_wire_sum_close(tam_wire_sum *sum, bool lingers);
-
-/** The most bytes that a rank gives to one all-gather. */
-size_t tam_wire_sum_gathers(const tam_wire_sum *sum);
 
 /** Whether values or sums are rounded: else nobody needs `errors`. */
 static inline bool tam_wire_sum_rounds(const tam_wire_sum *sum) {
@@ -52,8 +56,9 @@ static inline bool tam_wire_sum_rounds(const tam_wire_sum *sum) {
  *
  * @param  errors  [out]  what this rank keeps; may be NULL where nothing is rounded
  *
- * Bytes:  about (P - 1) / P * (bytes of the values + bytes of the sums); float32 both ways: as the
- *         transport's own sum
+ * Bytes:  by owners (P - 1) / P * (bytes of the values + bytes of the sums); stages add those of
+ *         partial sums, 4 bytes a value and 1 / r - 1 / P of them, r the first radix. float32 both
+ *         ways: as the transport's own sum
  * Errors: PROTOCOL where what came was damaged
  */
 tamis_status tam_wire_sum_run(tam_wire_sum *sum, tam_link *link, float *values, size_t count,

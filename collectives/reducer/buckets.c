@@ -100,6 +100,7 @@ static void fill_view(tam_bucket *b) {
     v->config_hash = hash_config(b);
     v->norms = tam_buckets_by_norm(r) || (r->config.update && r->update.match > 0.0);
     v->gathers = r->comm->transport->capabilities & TAM_CAP_GATHERS;
+    v->lists = r->comm->transport->lists != NULL;
     v->decides = true;
 }
 

@@ -121,6 +121,7 @@ static const tam_transport staged = {
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
+    .lists = &tam_staged_lists,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };

@@ -13,6 +13,7 @@ static const tam_transport on_the_callers_threads = {
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
+    .lists = &tam_staged_lists,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };
@@ -23,6 +24,7 @@ static const tam_transport threaded = {
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
+    .lists = &tam_staged_lists,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };

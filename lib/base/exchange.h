@@ -88,6 +88,7 @@ typedef struct tam_bucket_view {
     uint64_t k_max, whole_k_max; /* largest k and whole_k */
     bool norms;                  /* tallies carry norms, to share k among buckets */
     bool gathers;                /* TAM_CAP_GATHERS */
+    bool lists;                  /* the transport has a tam_list_transport */
     tamis_index_format format;   /* [in] as asked for; [out] as chosen */
     size_t result_max;           /* [out] most entries of a result; 0: it is no list */
     size_t gather_max;           /* [out] most bytes that a rank gives to one all-gather */

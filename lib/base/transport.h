@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The transport contract: how ranks exchange bytes. Six entries and capability bits; a transport
- * that can work on device memory in stream order has a second table of three.
+ * that can work on device memory in stream order has a second table of three, and one that sums in
+ * stages has a table of two for values in another form.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
  * has nothing to do does nothing, so callers never test a pointer. All ranks make the calls in the
@@ -10,6 +11,8 @@
  */
 #ifndef TAM_BASE_TRANSPORT_H
 #define TAM_BASE_TRANSPORT_H
+
+#include "lib/base/wire_type.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -71,10 +74,27 @@ typedef struct tam_stream_transport {
     tamis_status (*poll)(void *self);
 } tam_stream_transport;
 
+/** The halves of a sum of values that travel in another form, as lists of a wire type. Slices, and
+ * who owns them, are those of lib/policy/slices.h, cut between blocks. */
+typedef struct tam_list_transport {
+    /** Sums of what the lists of all ranks hold, at the slices that this rank owns, in the order of
+     * lib/base/tree.h.
+     * @param  list    [in]      all values of this rank
+     * @param  values  [in,out]  [count] what they decode to; elsewhere undefined afterwards */
+    tamis_status (*scatter)(void *self, const tam_wire_type *type, const void *list, float *values,
+                            size_t count, tam_call *call);
+
+    /** All sums to all ranks.
+     * @param  list  [in,out]  where a list of `count` has this rank's slices; then all of it */
+    tamis_status (*spread)(void *self, const tam_wire_type *type, void *list, size_t count,
+                           tam_call *call);
+} tam_list_transport;
+
 typedef struct tam_transport {
     const char *name;
     uint32_t capabilities;
     const tam_stream_transport *stream; /* NULL: host memory only */
+    const tam_list_transport *lists;    /* NULL: the all-to-all and the all-gather do */
     const char *unthreaded; /* why it is not TAM_CAP_THREADED although it could be, and what to do;
                                NULL: it could not */
 

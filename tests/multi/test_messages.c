@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Over the caller's own messages, in stages: the same bits as over shared memory, for every preset
- * and other options; the bytes that statistics tell; and no damaged message passes.
+ * Over the caller's own messages, in stages, and over an all-gather alone: the same bits as over
+ * shared memory, for every preset and other options, of results and residuals; the bytes that
+ * statistics tell; and no damaged message passes.
  */
 #include "tests/support/data.h"
+#include "tests/support/gather.h"
 #include "tests/support/mail.h"
 #include "tests/support/ranks.h"
 #include "tests/support/schemes.h"
@@ -14,7 +16,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { N = 700, STEPS = 2 };
+enum { N = 1700, STEPS = 2 };
 
 typedef struct run_case {
     const char *scheme;
@@ -40,7 +42,11 @@ static tamis_status run_steps(test_rank *self, tamis_reducer *reducer) {
         run->hash[self->id] = data_hash(run->hash[self->id], gradient, sizeof gradient);
         run->wire_bytes[self->id] += stats.wire_bytes;
     }
-    return TAMIS_OK;
+    const float *residual = NULL;
+    tamis_status status = tamis_reducer_residual(reducer, &residual);
+    if (residual) /* dense has none */
+        run->hash[self->id] = data_hash(run->hash[self->id], residual, sizeof gradient);
+    return status;
 }
 
 static void run_rank(test_rank *self) {
@@ -72,19 +78,37 @@ static uint64_t run_over_mail(uint32_t nranks, uint64_t flip, run_case *run) {
     return count;
 }
 
+static void run_over_gathers(uint32_t nranks, run_case *run) {
+    tamis_comm *comms[RANKS_MOST];
+    gather *board = gather_create(nranks, 60000, NULL, NULL);
+    gather_comms(board, comms);
+    ranks_run_on(comms, nranks, run_rank, run);
+    for (uint32_t r = 0; r < nranks; r++)
+        tamis_comm_destroy(comms[r]);
+    gather_destroy(board);
+}
+
+static void compare(const run_case *local, const run_case *other, const char *over,
+                    uint32_t nranks) {
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (other->status[r] != local->status[r] || other->hash[r] != local->hash[r])
+            fail_msg("[%s] rank %u: over %s %s, %016llx; over shared memory %s, %016llx",
+                     test_context_text(), r, over, tamis_status_name(other->status[r]),
+                     (unsigned long long)other->hash[r], tamis_status_name(local->status[r]),
+                     (unsigned long long)local->hash[r]);
+    }
+}
+
 static void compare_with_local(const char *scheme, tamis_wire_type type, uint32_t nranks) {
-    run_case local = {.scheme = scheme, .wire_type = type};
-    run_case staged = {.scheme = scheme, .wire_type = type};
+    run_case local = {.scheme = scheme, .wire_type = type}, staged = local, gathered = local;
     test_context("%s, wire type %d, P=%u", scheme, (int)type, nranks);
     ranks_run(nranks, 0, run_rank, &local);
     run_over_mail(nranks, 0, &staged);
-    for (uint32_t r = 0; r < nranks; r++) {
-        if (staged.status[r] != local.status[r] || staged.hash[r] != local.hash[r])
-            fail_msg("[%s] rank %u: %s, %016llx; over shared memory %s, %016llx",
-                     test_context_text(), r, tamis_status_name(staged.status[r]),
-                     (unsigned long long)staged.hash[r], tamis_status_name(local.status[r]),
-                     (unsigned long long)local.hash[r]);
-    }
+    compare(&local, &staged, "messages", nranks);
+    if (nranks > 9)
+        return;
+    run_over_gathers(nranks, &gathered);
+    compare(&local, &gathered, "all-gathers", nranks);
 }
 
 static void stages_give_the_bits_of_shared_memory(void **state) {
@@ -98,6 +122,7 @@ static void stages_give_the_bits_of_shared_memory(void **state) {
         }
         compare_with_local("tamis", TAMIS_WIRE_FP4, sizes[p]);
         compare_with_local("tamis", TAMIS_WIRE_BFLOAT16, sizes[p]);
+        compare_with_local("quantized", TAMIS_WIRE_FP2, sizes[p]);
     }
 }
 

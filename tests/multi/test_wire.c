@@ -88,16 +88,16 @@ typedef struct size_case {
 
 enum { LONG = 131072 * 2, LONG_K = 2621 }; /* two ranks own 131072 each */
 
-/* Of 1310 values, which rank 0 sums, and of 1311, which rank 1 does: 5 blocks and a short one. */
+/* Of 1280 values, which rank 0 sums, and of 1341, which rank 1 does: 5 blocks; and one of 61. */
 static const uint64_t list_bytes[TAMIS_WIRE_END][2] = {
-    [TAMIS_WIRE_FLOAT32] = {5240, 5244},
-    [TAMIS_WIRE_BFLOAT16] = {2620, 2622},
-    [TAMIS_WIRE_INT8] = {5 * 258 + 2 + 30, 5 * 258 + 2 + 31},
-    [TAMIS_WIRE_FP4] = {5 * 130 + 2 + 15, 5 * 130 + 2 + 16},
-    [TAMIS_WIRE_FP2] = {5 * 68 + 4 + 8, 5 * 68 + 4 + 8},
+    [TAMIS_WIRE_FLOAT32] = {5120, 5364},
+    [TAMIS_WIRE_BFLOAT16] = {2560, 2682},
+    [TAMIS_WIRE_INT8] = {5 * 258, 5 * 258 + 2 + 61},
+    [TAMIS_WIRE_FP4] = {5 * 130, 5 * 130 + 2 + 31},
+    [TAMIS_WIRE_FP2] = {5 * 68, 5 * 68 + 4 + 16},
 };
 
-/* The other's half out, the own sums, with room for the longer half, and two checksums; float32
+/* The other's half out, the own sums, with room for the longer part, and two checksums; float32
  * goes another way, and takes the tallies with it. */
 static uint64_t bytes_of_values(const size_case *c, uint32_t rank) {
     enum { TALLIES = 14 };
@@ -132,7 +132,7 @@ static void run_size(test_rank *self) {
     free(grad);
 }
 
-/* Two ranks: each sends the other a slot, the other's half of the values, and its own half of the
+/* Two ranks: each sends the other a slot, the other's part of the values, and its own part of the
  * sums. The slot holds the larger share of k, 1311. */
 static void test_a_step_sends_the_bytes_that_its_formats_take(void **state) {
     static size_case sizes[] = {

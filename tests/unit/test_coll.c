@@ -4,6 +4,10 @@
  */
 #include "tests/unit/coll_job.h"
 
+#include "collectives/exchange/wire.h"
+#include "lib/base/tree.h"
+#include "lib/policy/slices.h"
+
 /* -- the definitions -------------------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t x) {
@@ -228,6 +232,113 @@ static void runs_arrive(void **state) {
     }
 }
 
+/* -- values in another form ------------------------------------------------------------------- */
+
+typedef struct lists {
+    size_t count, up_bytes, down_bytes;
+    float *values;       /* [ranks][count] */
+    unsigned char *up;   /* [ranks] lists of values */
+    unsigned char *down; /* [ranks] lists of sums: own slices, then all */
+    unsigned char *all;  /* the list of all sums */
+} lists;
+
+/* Lists of values, and the list of their sums by the definition. */
+static lists make_lists(const tam_plan *plan, const tam_wire_type *up, const tam_wire_type *down,
+                        size_t count) {
+    uint32_t n = plan->nranks;
+    lists l = {.count = count,
+               .up_bytes = tam_wire_bytes(up, count),
+               .down_bytes = tam_wire_bytes(down, count)};
+    float *sums = calloc(count + 1, sizeof *sums), *given = calloc(count + 1, sizeof *given);
+    l.values = calloc(n * count + 1, sizeof *l.values);
+    l.up = calloc(n, l.up_bytes + 1);
+    l.down = calloc(n, l.down_bytes + 1);
+    l.all = calloc(1, l.down_bytes + 1);
+    for (uint32_t r = 0; r < n; r++) {
+        for (size_t i = 0; i < count; i++)
+            given[i] = value_of(r, i);
+        tam_wire_encode(up, given, count, l.up + r * l.up_bytes, NULL);
+        assert_true(tam_wire_decode(up, l.up + r * l.up_bytes, count, l.values + r * count));
+    }
+    tam_tree_add_up(l.values, count, n, count, sums);
+    tam_wire_encode(down, sums, count, l.all, NULL);
+    free(given);
+    free(sums);
+    return l;
+}
+
+static void free_lists(lists *l) {
+    free(l->values);
+    free(l->up);
+    free(l->down);
+    free(l->all);
+}
+
+/* The owners' slices of all ranks cover the vector once. */
+static void encode_own(lists *l, uint32_t nranks, uint32_t rank, const tam_wire_type *down,
+                       unsigned *owners) {
+    tam_owned own[2];
+    uint32_t nown = tam_slices_of(l->count, TAM_WIRE_BLOCK, nranks, rank, own);
+    for (uint32_t i = 0; i < nown; i++) {
+        unsigned char *to = l->down + rank * l->down_bytes + tam_wire_bytes(down, own[i].begin);
+        tam_wire_encode(down, l->values + rank * l->count + own[i].begin, own[i].length, to, NULL);
+        for (size_t at = own[i].begin; at < own[i].begin + own[i].length; at++)
+            owners[at]++;
+    }
+}
+
+static void lists_are_summed(const tam_plan *plan, tamis_wire_type up, tamis_wire_type down,
+                             size_t count, size_t chunk) {
+    const tam_wire_type *u = tam_wire_of(up), *d = tam_wire_of(down);
+    uint32_t n = plan->nranks;
+    job j = open_job(plan, chunk, 0);
+    lists l = make_lists(plan, u, d, count);
+    unsigned *owners = calloc(count + 1, sizeof *owners);
+    for (uint32_t r = 0; r < n; r++)
+        tam_coll_begin_scatter(&j.colls[r], u, l.up + r * l.up_bytes, l.values + r * count, count,
+                               NULL);
+    assert_int_equal(run(&j), TAMIS_OK);
+    for (uint32_t r = 0; r < n; r++)
+        encode_own(&l, n, r, d, owners);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(owners[i], 1);
+    for (uint32_t r = 0; r < n; r++)
+        tam_coll_begin_spread(&j.colls[r], d, l.down + r * l.down_bytes, count);
+    assert_int_equal(run(&j), TAMIS_OK);
+    for (uint32_t r = 0; r < n; r++) {
+        if (memcmp(l.down + r * l.down_bytes, l.all, l.down_bytes) != 0)
+            fail_msg("P %u, %u stages, %s to %s: rank %u has other sums", n, plan->nstages, u->name,
+                     d->name, r);
+    }
+    free(owners);
+    free_lists(&l);
+    close_job(&j);
+}
+
+static void try_lists(const tam_plan *plan) {
+    uint32_t n = plan->nranks;
+    lists_are_summed(plan, TAMIS_WIRE_FP4, TAMIS_WIRE_INT8, 256 * n + 77, 128);
+    lists_are_summed(plan, TAMIS_WIRE_FP2, TAMIS_WIRE_FP4, 100, 512);
+}
+
+static void every_plan_sums_values_in_another_form(void **state) {
+    static const uint32_t large[] = {64, 100, 255, 257};
+    (void)state;
+    for (uint32_t p = 1; p <= 20; p++)
+        all_plans(p, try_lists);
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        tam_plan plan = tam_plan_make(large[i], 8, 8);
+        try_lists(&plan);
+    }
+    for (tamis_wire_type t = TAMIS_WIRE_FLOAT32; t < TAMIS_WIRE_END; t++)
+        for (uint32_t p = 5; p <= 8; p += 3) {
+            tam_plan plan = tam_plan_make(p, 1, 4);
+            lists_are_summed(&plan, t, TAMIS_WIRE_BFLOAT16, 20000, 2048); /* several chunks */
+            lists_are_summed(&plan, TAMIS_WIRE_INT8, t, 20000, 8192);     /* by themselves */
+            lists_are_summed(&plan, t, t, 0, 2048);
+        }
+}
+
 /* -- large jobs ------------------------------------------------------------------------------- */
 
 static void sums_of_large_jobs_have_the_same_bits(void **state) {
@@ -306,6 +417,7 @@ int main(void) {
         cmocka_unit_test(every_plan_gives_the_bits_of_the_tree),
         cmocka_unit_test(tagged_sums_at_the_border),
         cmocka_unit_test(slices_may_end_at_a_chunk),
+        cmocka_unit_test(every_plan_sums_values_in_another_form),
         cmocka_unit_test(runs_arrive),
         cmocka_unit_test(sums_of_large_jobs_have_the_same_bits),
         cmocka_unit_test(few_messages_are_sent),
