@@ -54,7 +54,7 @@ static tamis_status fill_row(const scale_settings *s, scale_row *r) {
     r->usual_s = scale_formula_s(&r->c, &usual);
     r->dense_s = scale_dense_s(&r->c.net, r->c.nranks, r->c.elements);
     r->break_even = scale_break_even(&r->c, s->index_bytes, s->groups);
-    r->memory = scale_memory_of(&r->c, &r->plan, s->index_bytes);
+    r->memory = scale_memory_of(&r->c, s->index_bytes);
     r->simulated_s = r->best_s = -1.0;
     tamis_status status = scale_count(&r->c, &r->plan, &r->counts);
     bool simulated = (s->simulate || s->candidates) && is_small(&r->plan);

@@ -10,13 +10,19 @@
 
 void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups) {
     double each = ceil((double)picks / c->nranks);
+    bool rounds = tam_wire_rounds(c->up) || tam_wire_rounds(c->down);
     c->picks = picks;
-    c->summed = picks + TAM_TALLIES + groups;
+    c->listed = rounds ? picks : 0;
+    c->summed = picks - c->listed + TAM_TALLIES + groups;
     c->slot_bytes = tam_head_bytes(0) + tam_head_round((size_t)ceil(each * index_bytes));
 }
 
 static tam_plan_case exchanged(const scale_case *c) {
-    return (tam_plan_case){c->nranks, (double)c->slot_bytes, 4.0 * (double)c->summed};
+    return (tam_plan_case){c->nranks,
+                           (double)c->slot_bytes,
+                           4.0 * (double)c->summed,
+                           {(double)tam_wire_bytes(c->up, c->listed), 4.0 * (double)c->listed,
+                            (double)tam_wire_bytes(c->down, c->listed)}};
 }
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan) {

@@ -7,23 +7,27 @@
 #define TAMIS_BENCH_SCALE_H
 
 #include "bench/scale/nets.h"
+#include "lib/base/wire_type.h"
 #include "lib/policy/plan.h"
 
 #include <tamis/tamis.h>
 
 enum { SCALE_RANKS = 32 }; /* most numbers of ranks */
 
-/** A step: slots of all ranks to all, then the sum of k floats. */
+/** A step: slots of all ranks to all, then the sum of k floats; or of k values in wire types that
+ * round, and of the tallies. */
 typedef struct scale_case {
     tam_net net;
     uint32_t nranks;
     uint64_t elements, picks; /* n, k */
-    uint64_t summed;          /* floats: values, and tallies of all ranks */
-    size_t slot_bytes;        /* of each rank: head and indices */
+    uint64_t summed;          /* floats: values if none are listed, and tallies of all ranks */
+    uint64_t listed;          /* values in wire types */
+    const tam_wire_type *up, *down; /* of values, of their sums */
+    size_t slot_bytes;              /* of each rank: head and indices */
 } scale_case;
 
-/** Set what a step of so many picks exchanges: slots of ceil(k / P) indices, and with the values as
- * many floats as there are groups. */
+/** Set what a step of so many picks exchanges: slots of ceil(k / P) indices, and beside the values
+ * as many floats as there are groups. up and down are set before. */
 void scale_fill_case(scale_case *c, uint64_t picks, double index_bytes, uint64_t groups);
 
 double scale_formula_s(const scale_case *c, const tam_plan *plan);
@@ -46,6 +50,7 @@ typedef struct scale_counts {
     uint64_t messages, bytes; /* of the rank that sends most */
     uint64_t node_bytes;      /* that leave the node that sends most */
     uint32_t peers;           /* of the rank that has most */
+    uint32_t rounds;          /* steps of all collectives */
 } scale_counts;
 
 tamis_status scale_count(const scale_case *c, const tam_plan *plan, scale_counts *out);
@@ -59,7 +64,7 @@ typedef struct scale_memory {
     uint64_t grows, fixed;
 } scale_memory;
 
-scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double index_bytes);
+scale_memory scale_memory_of(const scale_case *c, double index_bytes);
 
 /* -- simulated -------------------------------------------------------------------------------- */
 

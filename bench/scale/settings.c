@@ -2,10 +2,12 @@
 #include "bench/scale/settings.h"
 
 #include "bench/common/group.h"
+#include "bench/common/half.h"
 #include "bench/common/launcher.h"
 #include "bench/common/options.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
+#include "collectives/exchange/wire.h"
 
 static const char *const purpose =
     "What a step of the sparse exchange costs as ranks become more: counted from the library's\n"
@@ -33,6 +35,9 @@ static void check_settings(scale_settings *s) {
         bench_usage("--index-bytes %g is out of range: it must be above 0", s->index_bytes);
     if (s->weather.loss >= 1.0)
         bench_usage("--loss %g is out of range: nothing would arrive", s->weather.loss);
+    tamis_wire_type up = tam_wire_resolve((tamis_wire_type)s->values);
+    s->up = tam_wire_of(up);
+    s->down = tam_wire_of(tam_wire_resolve_sum((tamis_wire_type)s->sum_values, up));
     if (!s->verify)
         return;
     s->transport = -1;
@@ -65,6 +70,9 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
          "steps that share one exchange"},
         {"index-bytes", 0, BENCH_REAL, &out->index_bytes, "B", 0, 8,
          "of an index on the wire (docs/exchange.md)"},
+        {"values", 0, BENCH_CHOICE, &out->values, BENCH_VALUES, 0, 0, "how values travel"},
+        {"sum-values", 0, BENCH_CHOICE, &out->sum_values, BENCH_VALUES, 0, 0,
+         "how their sums travel"},
         {"groups", 0, BENCH_COUNT, &out->groups, "L", 0, 1e6,
          "groups whose norms travel with the values: those of budget norm; 0: budget global"},
         {"simulate", 0, BENCH_COUNT, &out->simulate, "0|1", 0, 1,
@@ -101,6 +109,8 @@ void scale_settings_read(int argc, char **argv, scale_settings *out) {
 scale_case scale_case_of(const scale_settings *s, uint32_t nranks) {
     double picks = s->density * (double)s->elements;
     scale_case c = {.nranks = nranks, .elements = s->elements};
+    c.up = s->up;
+    c.down = s->down;
     c.net = scale_net_of(&s->net, nranks, s->ranks_per_node);
     scale_fill_case(&c, picks >= 1.0 ? (uint64_t)picks : 1, s->index_bytes, s->groups);
     return c;

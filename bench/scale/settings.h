@@ -18,7 +18,8 @@ typedef struct scale_settings {
     double density, index_bytes, incast_us, resend_us;
     scale_weather weather;
     bool candidates, verify, passes;
-    int transport;
+    int transport, values, sum_values; /* tamis_wire_type */
+    const tam_wire_type *up, *down;
     FILE *report;
 } scale_settings;
 

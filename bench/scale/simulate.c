@@ -19,7 +19,7 @@ static float nowhere[1];
 
 typedef struct tally {
     uint64_t messages, bytes, far_bytes;
-    uint32_t peers;
+    uint32_t peers, rounds;
 } tally;
 
 static bool is_far(const tam_net *net, uint32_t a, uint32_t b) {
@@ -27,8 +27,32 @@ static bool is_far(const tam_net *net, uint32_t a, uint32_t b) {
     return a / g != b / g;
 }
 
+/* The collectives of a step, in this order. @return false: there are no more */
+static bool begin(tam_coll *coll, const scale_case *c, uint32_t nth) {
+    unsigned char *lists = (unsigned char *)nowhere;
+    if (c->listed == 0 && nth > 0)
+        nth += 2;
+    switch (nth) {
+    case 0:
+        tam_coll_begin_gather(coll, NULL, c->slot_bytes, nowhere);
+        return true;
+    case 1:
+        tam_coll_begin_scatter(coll, c->up, lists, nowhere, c->listed, NULL);
+        return true;
+    case 2:
+        tam_coll_begin_spread(coll, c->down, lists, c->listed);
+        return true;
+    case 3:
+        tam_coll_begin_sum(coll, nowhere, c->summed, NULL);
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Ask a collective that has begun for all its messages, step by step. */
 static void count_messages(tam_coll *coll, const scale_case *c, tally *t) {
+    t->rounds += coll->nsteps;
     for (; coll->step < coll->nsteps; coll->step++) {
         tam_coll_meet(coll);
         for (; tam_turn_settle(coll, &coll->sent); coll->sent.nth++) {
@@ -45,12 +69,8 @@ static void count_messages(tam_coll *coll, const scale_case *c, tally *t) {
 static tamis_status count_rank(const scale_case *c, const tam_plan *plan, uint32_t rank, tally *t) {
     tam_coll coll;
     tamis_status status = tam_coll_open_empty(&coll, NULL, NULL, rank, plan, TAM_COLL_CHUNK);
-    if (status == TAMIS_OK) {
-        tam_coll_begin_gather(&coll, NULL, c->slot_bytes, nowhere);
+    for (uint32_t nth = 0; status == TAMIS_OK && begin(&coll, c, nth); nth++)
         count_messages(&coll, c, t);
-        tam_coll_begin_sum(&coll, nowhere, c->summed, NULL);
-        count_messages(&coll, c, t);
-    }
     tam_coll_close(&coll, false);
     return status;
 }
@@ -72,6 +92,7 @@ tamis_status scale_count(const scale_case *c, const tam_plan *plan, scale_counts
         out->bytes = more(out->bytes, t.bytes);
         out->node_bytes = more(out->node_bytes, node_bytes);
         out->peers = t.peers > out->peers ? t.peers : out->peers;
+        out->rounds = t.rounds;
     }
     return TAMIS_OK;
 }
@@ -86,18 +107,19 @@ tamis_status scale_count_rank(const scale_case *c, const tam_plan *plan, uint32_
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* Grows: slices before each place and peers (coll.h), records of agreements (comm.h), heads of the
- * slots. Fixed: buffers of messages, own and all indices, decoded lists, union and its values. */
-scale_memory scale_memory_of(const scale_case *c, const tam_plan *plan, double index_bytes) {
+/* Grows: peers (coll.h), records of agreements (comm.h), heads of the slots. Fixed: buffers of
+ * messages, own and all indices, decoded lists, union, its values and their lists. */
+scale_memory scale_memory_of(const scale_case *c, double index_bytes) {
     uint64_t p = c->nranks, head = tam_head_bytes(0), payload = c->slot_bytes - head;
     uint64_t each = (c->picks + p - 1) / p;
     scale_memory m = {0};
-    m.grows = 4 * ((uint64_t)plan->nplaces + 1) + p * sizeof(tam_peer);
+    m.grows = p * sizeof(tam_peer);
     m.grows += p * TAM_RECORD_BYTES + p * head;
     m.fixed = sizeof(tam_coll) + TAM_COLL_BUFFERS * (uint64_t)(TAM_COLL_HEAD + TAM_COLL_CHUNK);
     m.fixed += head + payload + p * payload;
     m.fixed += index_bytes == 4.0 ? 0 : (p + 1) * each * sizeof(uint32_t);
-    m.fixed += 4 * (c->picks + c->summed);
+    m.fixed += 4 * (c->picks + c->summed + c->listed);
+    m.fixed += more(tam_wire_bytes(c->up, c->listed), tam_wire_bytes(c->down, c->listed));
     return m;
 }
 
@@ -107,20 +129,20 @@ typedef struct job {
     const scale_case *c;
     uint32_t nopened;
     tam_coll *colls;
-    bool *sums;
+    uint32_t *nth; /* which collective a rank is in */
     tam_sim *sim;
 } job;
 
-/* The sum follows as soon as the rank has all slots. */
+/* The next collective follows as soon as the rank has done with one. */
 static tamis_status advance(void *context, uint32_t rank, bool *done) {
     job *j = context;
     bool moved;
     TAM_TRY(tam_coll_advance(&j->colls[rank], &moved, done));
-    if (!*done || j->sums[rank])
-        return TAMIS_OK;
-    j->sums[rank] = true;
-    tam_coll_begin_sum(&j->colls[rank], nowhere, j->c->summed, NULL);
-    return tam_coll_advance(&j->colls[rank], &moved, done);
+    while (*done && begin(&j->colls[rank], j->c, j->nth[rank] + 1)) {
+        j->nth[rank]++;
+        TAM_TRY(tam_coll_advance(&j->colls[rank], &moved, done));
+    }
+    return TAMIS_OK;
 }
 
 static void close_job(job *j) {
@@ -129,7 +151,7 @@ static void close_job(job *j) {
     if (j->sim)
         tam_sim_close(j->sim);
     free(j->colls);
-    free(j->sums);
+    free(j->nth);
 }
 
 static tamis_status open_job(job *j, const tam_plan *plan, const scale_weather *w) {
@@ -142,8 +164,8 @@ static tamis_status open_job(job *j, const tam_plan *plan, const scale_weather *
                                    .resend_s = w->resend_s,
                                    .seed = w->seed};
     j->colls = calloc(c->nranks, sizeof *j->colls);
-    j->sums = calloc(c->nranks, sizeof *j->sums);
-    if (!j->colls || !j->sums)
+    j->nth = calloc(c->nranks, sizeof *j->nth);
+    if (!j->colls || !j->nth)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u simulated ranks", c->nranks);
     TAM_TRY(tam_sim_open(&config, &j->sim));
     for (uint32_t r = 0; r < c->nranks; r++) {
@@ -151,7 +173,7 @@ static tamis_status open_job(job *j, const tam_plan *plan, const scale_weather *
         j->nopened = r + 1;
         TAM_TRY(tam_coll_open_empty(coll, &tam_sim_wire, tam_sim_end(j->sim, r), r, plan,
                                     TAM_COLL_CHUNK));
-        tam_coll_begin_gather(coll, NULL, c->slot_bytes, nowhere);
+        begin(coll, c, 0);
     }
     return TAMIS_OK;
 }

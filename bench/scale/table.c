@@ -3,8 +3,8 @@
  * A record of each row. Its fields:
  *
  *     net, net_text, elements, density, picks, ranks, ranks_per_node, local_steps, index_bytes,
- *     groups, jitter, loss, incast_us, seed    what was asked for
- *     plan, rounds     the chosen plan; stages of the gather and of both halves of the sum
+ *     groups, values, sum_values, jitter, loss, incast_us, seed    what was asked for
+ *     plan, rounds     the chosen plan; stages of the gather and of both halves of the sums
  *     messages, peers, rank_bytes     of a step, of the rank that has most
  *     node_bytes       that leave the node that sends most
  *     memory_grows, memory_fixed      bytes of a rank: simulate.c says which are counted
@@ -35,18 +35,21 @@ static const char *const legend =
     "#   the network is not known, as transport mpi has it (radix 8), and dense: the best of "
     "ring,\n"
     "#   ring and tree of nodes, and staged halving, by formula\n"
-    "#   rounds: stages of the gather and of both halves of the sum; msgs, peers, bytes: of the\n"
+    "#   rounds: stages of the gather and of both halves of the sums; msgs, peers, bytes: of the\n"
     "#   rank that has most; node: bytes that leave a node; even: density up to which this is\n"
     "#   faster than dense; local: us of one of H local steps that share an exchange\n"
-    "#   grows: KB of a rank that grow with P (slices, peers, records of agreements, heads of\n"
+    "#   grows: KB of a rank that grow with P (peers, records of agreements, heads of\n"
     "#   slots); fixed: MB that do not (buffers of messages, indices, union, values)\n";
 
 void scale_table_header(const scale_settings *s) {
     char text[512];
     FILE *out = table_of(s);
-    fprintf(out, "# tamis_scale %s: n %llu, density %g, %g bytes an index, %llu groups, H %llu\n",
+    fprintf(out,
+            "# tamis_scale %s: n %llu, density %g, %g bytes an index, values %s, sums %s, %llu "
+            "groups, H %llu\n",
             bench_version(), (unsigned long long)s->elements, s->density, s->index_bytes,
-            (unsigned long long)s->groups, (unsigned long long)s->local_steps);
+            s->up->name, s->down->name, (unsigned long long)s->groups,
+            (unsigned long long)s->local_steps);
     fprintf(out, "# %s\n%s", scale_net_text(&s->net, text, sizeof text), legend);
     fprintf(out,
             "#%5s %5s %14s %6s %5s %5s %10s %10s %8s %7s %10s %10s %10s %10s %10s %7s %8s %10s\n",
@@ -73,8 +76,8 @@ static void print_row(const scale_settings *s, const scale_row *r) {
     fprintf(out,
             "%6u %5u %14s %6u %5llu %5u %10llu %10llu %8.1f %7.2f %10.1f %10s %10.1f %10.1f %10.1f "
             "%7.2f %8s %10.1f\n",
-            r->c.nranks, node_of(r), tam_plan_text(&r->plan, text, sizeof text),
-            3 * r->plan.nstages, (unsigned long long)r->counts.messages, r->counts.peers,
+            r->c.nranks, node_of(r), tam_plan_text(&r->plan, text, sizeof text), r->counts.rounds,
+            (unsigned long long)r->counts.messages, r->counts.peers,
             (unsigned long long)r->counts.bytes, (unsigned long long)r->counts.node_bytes,
             1e-3 * (double)r->memory.grows, 1e-6 * (double)r->memory.fixed, 1e6 * r->formula_s,
             simulated, 1e6 * r->linear_s, 1e6 * r->usual_s, 1e6 * r->dense_s,
@@ -107,6 +110,7 @@ static json_t *asked(const scale_settings *s, const scale_row *r) {
                   (json_int_t)r->c.nranks, "ranks_per_node", (json_int_t)node_of(r), "local_steps",
                   (json_int_t)s->local_steps, "index_bytes", s->index_bytes, "groups",
                   (json_int_t)s->groups));
+    add(record, json_pack("{ss ss}", "values", s->up->name, "sum_values", s->down->name));
     add(record, json_pack("{sf sf sf sI}", "jitter", s->weather.jitter, "loss", s->weather.loss,
                           "incast_us", s->incast_us, "seed", (json_int_t)s->weather.seed));
     return record;
@@ -119,7 +123,7 @@ static void write_record(const scale_settings *s, const scale_row *r) {
     json_t *record = asked(s, r);
     add(record,
         json_pack("{ss si sI sI sI sI sI sI}", "plan", tam_plan_text(&r->plan, plan, sizeof plan),
-                  "rounds", 3 * (int)r->plan.nstages, "messages", (json_int_t)r->counts.messages,
+                  "rounds", (int)r->counts.rounds, "messages", (json_int_t)r->counts.messages,
                   "peers", (json_int_t)r->counts.peers, "rank_bytes", (json_int_t)r->counts.bytes,
                   "node_bytes", (json_int_t)r->counts.node_bytes, "memory_grows",
                   (json_int_t)r->memory.grows, "memory_fixed", (json_int_t)r->memory.fixed));

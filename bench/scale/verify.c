@@ -30,6 +30,8 @@ static tamis_reducer *open_reducer(bench_group *group, const scale_settings *s) 
     tamis_layout *layout;
     tamis_reducer *reducer;
     config.density = s->density;
+    config.wire_type = (tamis_wire_type)s->values;
+    config.wire_type_sum = (tamis_wire_type)s->sum_values;
     config.index_format = s->index_bytes == 4.0 ? TAMIS_INDEX_U32 : TAMIS_INDEX_AUTO;
     bench_try(group, tamis_layout_create(&all, 1, &layout), "cannot create a layout");
     bench_try(group, tamis_reducer_create(group->comm, layout, &config, &reducer),
@@ -124,8 +126,7 @@ int scale_verify(bench_group *group, void *context) {
         bench_fail(group, "stages %s are no plan", tamis_comm_plan(group->comm));
     scale_case c = scale_case_of(s, group->nranks);
     uint64_t predicted = 0;
-    c.picks = m.stats.selected;
-    c.summed = c.picks + TAM_TALLIES + 1; /* of one segment */
+    scale_fill_case(&c, m.stats.selected, s->index_bytes, 1); /* of one segment */
     c.slot_bytes = slot_of(group, s, &m);
     bench_try(group, scale_count_rank(&c, &plan, group->rank, &predicted), "cannot count");
     double bytes[2] = {(double)m.stats.wire_bytes, (double)predicted};

@@ -45,13 +45,17 @@ static tamis_index_format fastest(const lists *l, const tam_costs *costs) {
     return best;
 }
 
-/* Bytes of a value and of its sum as they travel, of two floats. */
-static double share_of_float(const tamis_reducer_config *c) {
+/* Bytes of a value and of its sum as they travel, of two floats. In stages partial sums are floats.
+ */
+static double share_of_float(const tamis_reducer *r) {
+    const tamis_reducer_config *c = &r->config;
     tamis_wire_type up = tam_wire_resolve(c->wire_type);
     tamis_wire_type down = tam_wire_resolve_sum(c->wire_type_sum, up);
     size_t many = 64 * TAM_WIRE_BLOCK; /* so that scales count */
-    size_t bytes = tam_wire_bytes(tam_wire_of(up), many) + tam_wire_bytes(tam_wire_of(down), many);
-    return (double)bytes / (8.0 * (double)many);
+    double values = (double)tam_wire_bytes(tam_wire_of(up), many) / (4.0 * (double)many);
+    double sums = (double)tam_wire_bytes(tam_wire_of(down), many) / (4.0 * (double)many);
+    double partial = r->comm->transport->lists ? tam_plan_lists_partial(&r->comm->stages) : 0.0;
+    return 0.5 * (values * (1.0 - partial) + partial + sums);
 }
 
 /* The configured format must change no result, so it does not affect which buckets are dense. */
@@ -63,7 +67,7 @@ static void choose(tam_bucket *b, uint64_t n, const tam_costs *costs) {
     lists all = lists_of(r, n, k);
     tamis_index_format asked = r->config.index_format, usual = fastest(&all, costs);
     tam_cost_case c = {n, entries, r->comm->nranks, lists_s(&all, usual, costs),
-                       (double)entries * share_of_float(&r->config)};
+                       (double)entries * share_of_float(r)};
     bool dense = tam_cost_prefers_dense(costs, &c);
     b->view.format = asked == TAMIS_INDEX_AUTO ? usual : asked;
     c.lists_s = lists_s(&all, b->view.format, costs);

@@ -31,8 +31,9 @@ enum {
     TAM_PLAN_RANKS_MAX = 65536,
     TAM_PLAN_STAGES = 16, /* of radix 2 for so many ranks */
     TAM_PLAN_CANDIDATES = 7,
-    TAM_PLAN_SUMS = 17,      /* partial sums of a chunk that a rank can hold (collectives/coll) */
-    TAM_PLAN_PIECE = 1 << 18 /* bytes; longer messages are sent in pieces */
+    TAM_PLAN_SUMS = 17,       /* partial sums of a chunk that a rank can hold (collectives/coll) */
+    TAM_PLAN_PIECE = 1 << 18, /* bytes; longer messages are sent in pieces */
+    TAM_PLAN_FUSED_MOST = TAM_PLAN_PIECE / 8
 };
 
 typedef struct tam_plan {
@@ -100,7 +101,7 @@ const char *tam_plan_whole_text(const tam_plan *plan, char *text, size_t size);
  * stages after the first. */
 uint32_t tam_plan_messages(const tam_plan *plan);
 
-/* -- time ------------------------------------------------------------------------------------- */
+/* -- time (plan_time.c) ----------------------------------------------------------------------- */
 
 /** A network: ranks in nodes, numbered node after node. LogGP by stage. */
 typedef struct tam_net {
@@ -130,11 +131,23 @@ double tam_plan_stage_s(const tam_net *net, const tam_plan *plan, uint32_t stage
 double tam_plan_gather_s(const tam_net *net, const tam_plan *plan, double bytes_each);
 double tam_plan_sum_s(const tam_net *net, const tam_plan *plan, double bytes);
 
+/** A sum of values that travel in another form, in bytes of all of them: from the second stage on
+ * they are partial sums, as floats. */
+typedef struct tam_plan_lists {
+    double values, floats, sums;
+} tam_plan_lists;
+
+double tam_plan_lists_s(const tam_net *net, const tam_plan *plan, const tam_plan_lists *lists);
+
+/** The part of what a rank sends towards the owners of slices that are partial sums. */
+double tam_plan_lists_partial(const tam_plan *plan);
+
 /** What a step exchanges. */
 typedef struct tam_plan_case {
     uint32_t nranks;
-    double gathered; /* bytes that each rank gives to an all-gather; 0: there is none */
-    double summed;   /* bytes of floats that are summed; 0: none */
+    double gathered;      /* bytes that each rank gives to an all-gather; 0: there is none */
+    double summed;        /* bytes of floats that are summed; 0: none */
+    tam_plan_lists lists; /* 0 floats: none */
 } tam_plan_case;
 
 double tam_plan_step_s(const tam_net *net, const tam_plan *plan, const tam_plan_case *c);

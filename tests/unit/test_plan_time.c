@@ -100,7 +100,7 @@ static void times_are_those_of_the_model(void **state) {
         const tam_net *net = &nets[cases[i].net];
         tam_plan plan = cases[i].radix ? tam_plan_make(nranks, net->ranks_per_node, cases[i].radix)
                                        : tam_plan_linear(nranks);
-        tam_plan_case c = {nranks, 16.0 + 1e6 / nranks, 1e6};
+        tam_plan_case c = {nranks, 16.0 + 1e6 / nranks, 1e6, {0, 0, 0}};
         near_to(1e6 * tam_plan_gather_s(net, &plan, c.gathered), cases[i].gather_us);
         near_to(1e6 * tam_plan_sum_s(net, &plan, c.summed), cases[i].sum_us);
         near_to(1e6 * tam_plan_step_s(net, &plan, &c), cases[i].gather_us + cases[i].sum_us);
@@ -311,7 +311,7 @@ static void the_choice_is_the_best_candidate(void **state) {
             for (size_t s = 0; s < LENGTH(sizes); s++)
                 for (size_t a = 0; a < LENGTH(amounts); a++) {
                     tam_net net = net_of(i, nodes[n], a % 2 ? 1e-6 : 0.0);
-                    tam_plan_case c = {sizes[s], amounts[a][0], amounts[a][1]};
+                    tam_plan_case c = {sizes[s], amounts[a][0], amounts[a][1], {0, 0, 0}};
                     no_candidate_is_better(&net, &c);
                 }
 }
@@ -352,7 +352,7 @@ static void the_choice_is_that_of_the_model(void **state) {
     };
     for (size_t i = 0; i < LENGTH(cases); i++) {
         double bytes = 4.0 * cases[i].picks;
-        tam_plan_case c = {cases[i].nranks, 16.0 + bytes / cases[i].nranks, bytes};
+        tam_plan_case c = {cases[i].nranks, 16.0 + bytes / cases[i].nranks, bytes, {0, 0, 0}};
         tam_plan plan = tam_plan_choose(&nets[cases[i].net], &c);
         same_text(&plan, cases[i].text);
     }
@@ -370,7 +370,7 @@ static void the_same_question_has_the_same_answer(void **state) {
                                 &fast.copy_s_per_byte, &fast.incast_s};
             for (size_t f = 0; f < LENGTH(fields); f++)
                 *fields[f] *= 2.0;
-            tam_plan_case c = {sizes[s], 1e4, 1e5};
+            tam_plan_case c = {sizes[s], 1e4, 1e5, {0, 0, 0}};
             tam_plan plan = tam_plan_choose(&net, &c), other = tam_plan_choose(&fast, &c);
             assert_memory_equal(&other, &plan, sizeof plan);
             plan.fused_bytes = 0;
@@ -384,7 +384,7 @@ static void the_same_question_has_the_same_answer(void **state) {
 static void ties_go_to_fewer_stages(void **state) {
     const tam_net hosts = {.ranks_per_node = 1, .far_s_per_byte = 1.0};
     const tam_net cables = {.ranks_per_node = 8, .cable_s_per_byte = 1.0}, nothing = {0};
-    const tam_plan_case c = {4096, 1.0, 1.0};
+    const tam_plan_case c = {4096, 1.0, 1.0, {0, 0, 0}};
     const tam_plan eight = tam_plan_make(4096, 8, 8), two = {4096, 4096, 2, {8, 512}, 0};
     (void)state;
     assert_true(tam_plan_step_s(&cables, &eight, &c) == tam_plan_step_s(&cables, &two, &c));
@@ -403,7 +403,7 @@ static void a_stage_is_fused_where_that_takes_less(void **state) {
     for (size_t i = 0; i < LENGTH(nets); i++)
         for (uint32_t nranks = 16; nranks <= 4096; nranks *= 4)
             for (double bytes = 1e3; bytes < 1e9; bytes *= 10.0) {
-                tam_plan_case c = {nranks, 0.0, bytes};
+                tam_plan_case c = {nranks, 0.0, bytes, {0, 0, 0}};
                 tam_plan plan = tam_plan_choose(&nets[i], &c), other = plan;
                 bool fuses = tam_plan_fuses(&plan, (uint64_t)bytes);
                 other.fused_bytes = fuses ? 0 : UINT32_MAX;
@@ -432,7 +432,8 @@ static void no_number_of_a_network_does_harm(void **state) {
     (void)state;
     for (size_t s = 0; s < LENGTH(sizes); s++)
         for (size_t o = 0; o < LENGTH(odd); o++) {
-            tam_plan_case c = {sizes[s], 1e3, 1e6}, odd_case = {sizes[s], odd[o], odd[o]};
+            tam_plan_case c = {sizes[s], 1e3, 1e6, {0, 0, 0}};
+            tam_plan_case odd_case = {sizes[s], odd[o], odd[o], {0, 0, 0}};
             tam_plan plan, usual = tam_plan_usual(sizes[s], 8);
             for (size_t f = 0; f <= 8; f++) { /* one number after the other, then all at once */
                 tam_net net = net_of(IB, 8, 1e-6);
