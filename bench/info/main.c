@@ -11,6 +11,7 @@
 
 #include "bench/common/options.h"
 #include "bench/common/report.h"
+#include "bench/info/flight.h"
 #include <string.h>
 
 static const char *loss_text(tamis_status status) {
@@ -192,14 +193,24 @@ static void print_options(void) {
 
 int main(int argc, char **argv) {
     bool json = false;
+    const char *folder = "", *trace = "";
     int markdown = -1;
     const bench_option options[] = {
         {"json", 0, BENCH_FLAG, &json, "", 0, 0, "print one JSON object instead of text"},
         {"markdown", 0, BENCH_CHOICE, &markdown, "errors|environment|options", 0, 0,
          "print docs/errors.md, docs/environment.md or docs/options.md"},
+        {"flight", 0, BENCH_TEXT, &folder, "DIR", 0, 0,
+         "merge the flight recorders that ranks left in a folder (TAMIS_FLIGHT), and say who is "
+         "behind"},
+        {"trace", 0, BENCH_TEXT, &trace, "FILE", 0, 0,
+         "with --flight: also write a trace that ui.perfetto.dev shows"},
     };
-    bench_options_parse("tamis_info", "Show what this build of libtamis contains.", options, 2,
-                        argc, argv);
+    bench_options_parse("tamis_info", "Show what this build of libtamis contains.", options,
+                        sizeof options / sizeof options[0], argc, argv);
+    if (trace[0] && !folder[0])
+        bench_usage("--trace %s: there is nothing to show without --flight", trace);
+    if (folder[0])
+        return bench_report_close(NULL, info_flight(folder, trace));
     if (markdown == 0)
         print_errors();
     else if (markdown == 1)

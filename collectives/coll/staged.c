@@ -62,6 +62,16 @@ static uint64_t deadline_of(const tam_coll *coll, const tam_call *call) {
     return call->deadline_ns - hop_ns * (coll->nsteps - 1 - coll->step);
 }
 
+static void tell_late(tam_coll *coll, tam_call *call) {
+    char missing[128];
+    uint32_t first = tam_coll_missing(coll, missing, sizeof missing);
+    if (missing[0] == '\0') {
+        first = tam_coll_untaken(coll);
+        snprintf(missing, sizeof missing, " %u to take its messages", first);
+    }
+    tam_wait_tell_late(call, coll->rank, missing, first);
+}
+
 static tamis_status wait_for(tam_coll *coll, tam_call *call) {
     tam_wait wait = tam_wait_begin(call);
     char late[TAM_LATE_TEXT];
@@ -75,7 +85,10 @@ static tamis_status wait_for(tam_coll *coll, tam_call *call) {
         status = (tamis_status)atomic_load(call->poison);
         if (status != TAMIS_OK)
             return give_up(coll, status, " stopped waiting", call);
-        if (tries % 16 == 15 && tam_clock_ns() > deadline_of(coll, call))
+        uint64_t now_ns = tries % 16 == 15 ? tam_clock_ns() : 0;
+        if (now_ns > tam_wait_late_ns(call))
+            tell_late(coll, call);
+        if (now_ns > deadline_of(coll, call))
             return give_up(coll, TAMIS_E_TIMEOUT, tam_wait_late(call, late), call);
         if (moved)
             wait = tam_wait_begin(call);

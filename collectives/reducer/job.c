@@ -108,6 +108,7 @@ static tamis_status exchange_whole(tam_bucket *b, tam_link *link) {
 tamis_status tam_step_exchange(tam_job *job, tam_link *link) {
     tam_bucket *b = (tam_bucket *)(void *)job;
     tamis_reducer *r = b->reducer;
+    link->call.bucket = b->view.index + 1;
     b->view.skipped = r->now.skipped;
     TAM_TRY(has(b, TAM_TRAIT_PICKS) ? exchange_picks(b, link) : exchange_whole(b, link));
     r->now.skipped = b->view.skipped;

@@ -184,6 +184,7 @@ static void begin(tamis_reducer *r, const tamis_step *step) {
     r->has_result = false;
     r->all_ready = false;
     r->started = true;
+    tam_comm_note(r->comm, TAM_FLIGHT_START, r->step, TAMIS_OK);
 }
 
 static void mark(tamis_reducer *r, uint32_t segment) {

@@ -20,6 +20,45 @@ tamis_status tam_comm_timeout(const tamis_comm_config *config, uint64_t *out_ns)
     return TAMIS_OK;
 }
 
+/* -- flight recorder -------------------------------------------------------------------------- */
+
+void tam_comm_note(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status) {
+    const tam_event e = {.kind = kind, .step = step + 1, .status = status};
+    tam_flight_note(comm->recorded.flight, &e);
+}
+
+static tamis_status write_to(const tamis_comm *comm, const char *folder) {
+    int error = tam_flight_write(comm->recorded.flight, folder);
+    return error == 0 ? TAMIS_OK
+                      : tam_fail(TAMIS_E_IO, "rank %u cannot write its flight recorder to %s: %s",
+                                 comm->rank, folder, strerror(error));
+}
+
+/* The communicator was lost by the failure that is this thread's last one. */
+static void write_flight(const tamis_comm *comm, tamis_status status) {
+    const tam_event e = {.kind = TAM_FLIGHT_LOST, .status = status};
+    const char *folder = tam_setting_text(TAM_SETTING_FLIGHT);
+    tam_flight_note(comm->recorded.flight, &e);
+    if (folder[0] == '\0')
+        return;
+    int error = tam_flight_write(comm->recorded.flight, folder);
+    if (error != 0)
+        tam_log(TAM_WARN, "rank %u cannot write its flight recorder to %s: %s", comm->rank, folder,
+                strerror(error));
+}
+
+tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder) {
+    if (!comm)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_write_flight: comm is NULL");
+    const char *to = folder ? folder : tam_setting_text(TAM_SETTING_FLIGHT);
+    if (to[0] == '\0')
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_comm_write_flight: folder is NULL and TAMIS_FLIGHT is not set");
+    return write_to(comm, to);
+}
+
+/* -- poison ----------------------------------------------------------------------------------- */
+
 /* @param told  `cause` has been logged */
 static void poison(tamis_comm *comm, tamis_status status, const char *cause, bool told) {
     int none = TAMIS_OK;
@@ -30,6 +69,8 @@ static void poison(tamis_comm *comm, tamis_status status, const char *cause, boo
     }
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
+    if (none == TAMIS_OK)
+        write_flight(comm, status);
 }
 
 tamis_status tam_comm_check(tamis_comm *comm) {
@@ -82,9 +123,10 @@ static void run_job(tamis_comm *comm, tam_job *job, uint64_t latest_ns) {
         leave_exchange(comm, exchange);
         return;
     }
+    tam_recorded_wrap(&comm->recorded, comm->transport, comm->self);
     tam_link link = {
-        .transport = comm->transport,
-        .self = comm->self,
+        .transport = &comm->recorded.row,
+        .self = &comm->recorded,
         .rank = comm->rank,
         .nranks = comm->nranks,
         .call = {.deadline_ns = earlier(deadline_ns, latest_ns),
@@ -248,10 +290,13 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
     atomic_init(&comm->waiting, (int)tam_setting_number(TAM_SETTING_WAIT));
     comm->records = tam_alloc_array(nranks, TAM_RECORD_BYTES);
     comm->job_memory = tam_alloc(TAM_JOB_BYTES);
-    if (!comm->records || !comm->job_memory ||
+    comm->recorded.flight = tam_flight_open(rank, nranks);
+    if (!comm->records || !comm->job_memory || !comm->recorded.flight ||
         tam_comm_timeout(config, &comm->timeout_ns) != TAMIS_OK ||
         !tam_lock_open(&comm->lock, &comm->changed))
         goto err_free;
+    comm->recorded.flight->transport = transport->name;
+    comm->recorded.flight->plan = comm->plan;
     comm->threaded = transport->capabilities & TAM_CAP_THREADED;
     if (comm->threaded && !tam_thread_start(&comm->thread, drive, comm))
         goto err_lock;
@@ -263,6 +308,7 @@ tamis_status tam_comm_open(const tam_transport *transport, void *self, uint32_t 
 err_lock:
     tam_lock_close(&comm->lock, &comm->changed);
 err_free:
+    tam_flight_close(comm->recorded.flight);
     tam_free(comm->job_memory);
     tam_free(comm->records);
     tam_free(comm);
@@ -382,5 +428,6 @@ void tamis_comm_destroy(tamis_comm *comm) {
     }
     comm->transport->close(comm->self, clean);
     tam_lock_close(&comm->lock, &comm->changed);
+    tam_flight_close(comm->recorded.flight);
     tam_free(comm);
 }

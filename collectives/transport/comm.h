@@ -10,6 +10,7 @@
 #ifndef TAM_TRANSPORT_COMM_H
 #define TAM_TRANSPORT_COMM_H
 
+#include "collectives/transport/recorded.h"
 #include "lib/base/sync.h"
 #include "lib/base/transport.h"
 #include "lib/policy/cost.h"
@@ -52,6 +53,7 @@ struct tamis_comm {
     tam_plan stages;         /* how its collectives go */
     uint32_t ranks_per_node; /* found; 1: unknown */
     uint64_t timeout_ns;
+    tam_recorded recorded;   /* what jobs see of the transport; under the comm's order of jobs */
     unsigned char
         *records; /* [nranks * TAM_RECORD_BYTES] for agreements, which must not allocate */
     unsigned char
@@ -96,6 +98,9 @@ tamis_status tam_comm_check(tamis_comm *comm);
 
 /** Poison the communicator with `status`, whose sentence is tamis_last_error; wakes waiters. */
 void tam_comm_lose(tamis_comm *comm, tamis_status status);
+
+/** Record an event of a step, counted from 0, of the caller's. */
+void tam_comm_note(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status);
 
 /** Begin a job. It must stay allocated until it is done. */
 void tam_comm_submit(tamis_comm *comm, tam_job *job);

@@ -84,13 +84,35 @@ static void break_by_deadline(hub *h, uint32_t rank, const tam_call *call) {
     break_hub(h, TAMIS_E_TIMEOUT, cause);
 }
 
-static void await_round(local *self, uint64_t round, const tam_call *call) {
+static uint32_t first_missing(const hub *h) {
+    uint32_t r = 0;
+    while (r + 1 < h->nranks && h->here[r])
+        r++;
+    return r;
+}
+
+static void tell_late(const hub *h, uint32_t rank, tam_call *call) {
+    char missing[128];
+    list_missing(h, missing, sizeof missing);
+    tam_wait_tell_late(call, rank, missing, first_missing(h));
+}
+
+static struct timespec time_of(uint64_t ns) {
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+}
+
+static void await_round(local *self, uint64_t round, tam_call *call) {
     hub *h = self->hub;
-    struct timespec until = {.tv_sec = (time_t)(call->deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(call->deadline_ns % 1000000000u)};
     while (h->round == round && h->broken == TAMIS_OK) {
+        uint64_t late_ns = tam_wait_late_ns(call);
+        struct timespec until = time_of(late_ns < call->deadline_ns ? late_ns : call->deadline_ns);
         int rc = pthread_cond_timedwait(&h->changed, &h->lock, &until);
-        if (rc == ETIMEDOUT && h->round == round && h->broken == TAMIS_OK)
+        if (rc != ETIMEDOUT || h->round != round || h->broken != TAMIS_OK)
+            continue;
+        if (late_ns < call->deadline_ns)
+            tell_late(h, self->rank, call);
+        else
             break_by_deadline(h, self->rank, call);
     }
 }
@@ -103,7 +125,7 @@ static void stop_reading(local *self) {
 
 /* No rank leaves the barrier before all have arrived. With `reads`, ranks then read what the others
  * posted. A rank that fails at a later barrier stays until all have read, as its memory may go. */
-static tamis_status barrier(local *self, bool reads, const tam_call *call) {
+static tamis_status barrier(local *self, bool reads, tam_call *call) {
     hub *h = self->hub;
     pthread_mutex_lock(&h->lock);
     stop_reading(self);
@@ -341,6 +363,8 @@ tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *c
         status = open_rank(h, count, config, &made[count]);
         count += status == TAMIS_OK;
     }
+    for (uint32_t r = 1; r < count; r++)
+        made[r]->recorded.flight->group = made[0]->recorded.flight->group;
     if (status == TAMIS_OK)
         memcpy(comms, made, nranks * sizeof made[0]);
     for (uint32_t r = 0; status != TAMIS_OK && r < count; r++)

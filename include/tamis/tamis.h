@@ -290,6 +290,19 @@ TAMIS_CHECKED tamis_status tamis_comm_status(const tamis_comm *comm);
  */
 TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
 
+/**
+ * Write the flight recorder of this rank: its last 1024 events, steps and collectives, as JSON
+ * Lines, for tamis_info --flight (docs/flight.md). With TAMIS_FLIGHT a rank that loses its
+ * communicator does so by itself.
+ *
+ * @param  folder  for its file, which is named after communicator, rank and process; NULL: that of
+ *                 TAMIS_FLIGHT
+ * Threads:    any, also while a step is under way, and in a signal handler: open, write and close
+ *             are all it calls, unless it fails
+ * Errors:     ARGUMENT, IO; nothing is lost
+ */
+TAMIS_API tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder);
+
 /** How threads wait for other ranks. It changes times and energy, never results. */
 typedef enum tamis_waiting {
     TAMIS_WAITING_AUTO = 0, /* poll for a moment, then nap for an eighth of the time waited so far,

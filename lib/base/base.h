@@ -51,6 +51,7 @@ void tam_log(tam_log_level level, const char *format, ...) __attribute__((format
 typedef enum tam_setting_id {
     TAM_SETTING_CPU,
     TAM_SETTING_ENERGY,
+    TAM_SETTING_FLIGHT,
     TAM_SETTING_GRAPHS,
     TAM_SETTING_LOG,
     TAM_SETTING_LOG_FILE,

@@ -50,6 +50,11 @@ typedef struct tam_call {
     uint64_t number;          /* of the step, counted from 1; 0: it belongs to none */
     uint64_t begin_ns;        /* on tam_clock_ns */
 
+    uint32_t bucket;           /* counted from 1; 0: none */
+    uint32_t collective;       /* number of the one under way, from 1; 0: unknown */
+    struct tam_flight *flight; /* what records it; NULL: nothing does */
+    bool warned;               /* that a rank is late */
+
     const tam_tag *tag; /* of a sum of floats; NULL: what is summed was compared before */
     uint64_t notes;     /* [in,out] those of the tags of all ranks, added up */
 

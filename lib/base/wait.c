@@ -11,6 +11,8 @@
  */
 #include "lib/base/wait.h"
 
+#include "lib/base/flight.h"
+
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
@@ -21,6 +23,7 @@ enum {
     QUIET_MAX_NS = 5000000, /* an abort is noticed by then */
     SPIN_NS = 15000,        /* processor time that a nap costs */
     SPIN_ALONE_NS = 50000,
+    LATE_NS = 1000000000,
     YIELD_NS = 400000 /* naps of the caller's threads end 50 us late (thread.c): an eighth of it */
 };
 
@@ -38,6 +41,28 @@ const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]) {
     size_t length = strlen(tam_wait_place(call, text));
     snprintf(text + length, TAM_LATE_TEXT - length, ": waited %.1f s", waited_s);
     return text;
+}
+
+uint64_t tam_wait_late_ns(const tam_call *call) {
+    if (call->warned || call->begin_ns == 0 || call->deadline_ns <= call->begin_ns)
+        return UINT64_MAX;
+    uint64_t tenth_ns = (call->deadline_ns - call->begin_ns) / 10;
+    return call->begin_ns + (tenth_ns > LATE_NS ? tenth_ns : LATE_NS);
+}
+
+void tam_wait_tell_late(tam_call *call, uint32_t rank, const char *missing, uint32_t first) {
+    uint64_t now_ns = tam_clock_ns(), waited_ns = now_ns - call->begin_ns;
+    char place[TAM_LATE_TEXT];
+    const tam_event e = {.kind = TAM_FLIGHT_LATE,
+                         .step = call->number,
+                         .number = call->collective,
+                         .other = first,
+                         .bytes = waited_ns};
+    call->warned = true;
+    tam_flight_note(call->flight, &e);
+    tam_log(TAM_WARN, "rank %u%s: has waited %.1f s for rank(s)%s, and gives up in %.1f s", rank,
+            tam_wait_place(call, place), 1e-9 * (double)waited_ns, missing,
+            1e-9 * (double)(call->deadline_ns > now_ns ? call->deadline_ns - now_ns : 0));
 }
 
 tam_wait tam_wait_begin(tam_call *call) {

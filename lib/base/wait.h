@@ -27,6 +27,14 @@ const char *tam_wait_place(const tam_call *call, char text[TAM_LATE_TEXT]);
  * @return text */
 const char *tam_wait_late(const tam_call *call, char text[TAM_LATE_TEXT]);
 
+/** When the call will have waited for a tenth of its time, and at least a second, which is worth a
+ * warning; never, if that was given. */
+uint64_t tam_wait_late_ns(const tam_call *call);
+
+/** Give it, at level warn, and record it.
+ * @param  missing  the ranks it waits for, as " 3 5"; the first of them */
+void tam_wait_tell_late(tam_call *call, uint32_t rank, const char *missing, uint32_t first);
+
 /** All ranks have arrived: later waits of the call are only for messages in flight. */
 void tam_wait_end(const tam_wait *wait);
 

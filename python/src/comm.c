@@ -193,6 +193,17 @@ static PyObject *comm_abort(PyObject *object, PyObject *none) {
     Py_RETURN_NONE;
 }
 
+static PyObject *comm_write_flight(PyObject *object, PyObject *args) {
+    tam_py_comm *self = (tam_py_comm *)object;
+    const char *folder = NULL;
+    if (!is_open(self, "Comm.write_flight") || !PyArg_ParseTuple(args, "|z", &folder))
+        return NULL;
+    tamis_status status = tamis_comm_write_flight(self->handle, folder);
+    if (status != TAMIS_OK)
+        return tam_py_raise(status);
+    Py_RETURN_NONE;
+}
+
 static void close_handle(tam_py_comm *self) {
     tamis_comm *handle = self->handle;
     self->last = tamis_comm_status(handle);
@@ -279,6 +290,9 @@ static PyMethodDef methods[] = {
      "\"nap\"."},
     {"abort", comm_abort, METH_NOARGS,
      "abort()\n--\n\nAbort it, from any thread: calls in progress raise Error soon."},
+    {"write_flight", comm_write_flight, METH_VARARGS,
+     "write_flight(folder=None)\n--\n\nWrite this rank's last 1024 events, for tamis_info "
+     "--flight; None: to the folder of TAMIS_FLIGHT."},
     {"close", comm_close, METH_NOARGS,
      "close()\n--\n\nClose it. Error (STATE) while it has reducers or a call is in progress."},
     {NULL, NULL, 0, NULL},

@@ -57,6 +57,7 @@ class Comm:
     def set_waiting(self, waiting: str) -> None:
         """"auto", "spin" or "nap"."""
     def abort(self) -> None: ...
+    def write_flight(self, folder: Optional[str] = None, /) -> None: ...
     def close(self) -> None:
         """Error (STATE) while it has reducers or another thread is inside one of its calls."""
 

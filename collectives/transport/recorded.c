@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+#include "collectives/transport/recorded.h"
+
+static tam_event begin(tam_recorded *t, tam_flight_call call, size_t bytes, tam_call *c) {
+    tam_event e = {TAM_FLIGHT_BEGIN, call, TAMIS_OK, c->number, ++t->number, c->bucket, bytes};
+    c->flight = t->flight;
+    c->collective = t->number;
+    tam_flight_note(t->flight, &e);
+    return e;
+}
+
+static tamis_status end(tam_recorded *t, tam_event e, tamis_status status) {
+    e.kind = TAM_FLIGHT_END;
+    e.status = status;
+    tam_flight_note(t->flight, &e);
+    return status;
+}
+
+static tamis_status allgather(void *arg, const void *send, size_t bytes, void *recv,
+                              tam_call *call) {
+    tam_recorded *t = arg;
+    tam_event e = begin(t, TAM_FLIGHT_GATHER, bytes, call);
+    return end(t, e, t->inner->allgather(t->self, send, bytes, recv, call));
+}
+
+static tamis_status allreduce_sum(void *arg, float *values, size_t count, tam_call *call) {
+    tam_recorded *t = arg;
+    tam_event e = begin(t, TAM_FLIGHT_SUM, count * sizeof values[0], call);
+    return end(t, e, t->inner->allreduce_sum(t->self, values, count, call));
+}
+
+/* Ranks may give different amounts. */
+static tamis_status alltoall(void *arg, const void *send, const size_t *send_at, void *recv,
+                             const size_t *recv_at, tam_call *call) {
+    tam_recorded *t = arg;
+    tam_event e = begin(t, TAM_FLIGHT_RUNS, 0, call);
+    return end(t, e, t->inner->alltoall(t->self, send, send_at, recv, recv_at, call));
+}
+
+static tamis_status scatter(void *arg, const tam_wire_type *type, const void *list, float *values,
+                            size_t count, tam_call *call) {
+    tam_recorded *t = arg;
+    tam_event e = begin(t, TAM_FLIGHT_SCATTER, tam_wire_bytes(type, count), call);
+    return end(t, e, t->inner->lists->scatter(t->self, type, list, values, count, call));
+}
+
+static tamis_status spread(void *arg, const tam_wire_type *type, void *list, size_t count,
+                           tam_call *call) {
+    tam_recorded *t = arg;
+    tam_event e = begin(t, TAM_FLIGHT_SPREAD, tam_wire_bytes(type, count), call);
+    return end(t, e, t->inner->lists->spread(t->self, type, list, count, call));
+}
+
+/* In stream order: when they begin and end is not known here. */
+static tamis_status stream_allgather(void *arg, const void *send, size_t bytes, void *recv,
+                                     void *stream) {
+    tam_recorded *t = arg;
+    return t->inner->stream->allgather(t->self, send, bytes, recv, stream);
+}
+
+static tamis_status stream_alltoall(void *arg, const void *send, size_t bytes, void *recv,
+                                    void *stream) {
+    tam_recorded *t = arg;
+    return t->inner->stream->alltoall(t->self, send, bytes, recv, stream);
+}
+
+static tamis_status poll(void *arg) {
+    tam_recorded *t = arg;
+    return t->inner->stream->poll(t->self);
+}
+
+static void abort_inner(void *arg) {
+    tam_recorded *t = arg;
+    t->inner->abort(t->self);
+}
+
+/* The communicator closes its own. */
+static void close_nothing(void *arg, int clean) {
+    (void)arg;
+    (void)clean;
+}
+
+void tam_recorded_wrap(tam_recorded *t, const tam_transport *inner, void *self) {
+    static const tam_list_transport lists = {scatter, spread};
+    static const tam_stream_transport streams = {stream_allgather, stream_alltoall, poll};
+    t->inner = inner;
+    t->self = self;
+    t->row = *inner;
+    t->row.stream = inner->stream ? &streams : NULL;
+    t->row.lists = inner->lists ? &lists : NULL;
+    t->row.allgather = allgather;
+    t->row.allreduce_sum = allreduce_sum;
+    t->row.alltoall = alltoall;
+    t->row.abort = abort_inner;
+    t->row.close = close_nothing;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+#include "lib/base/flight.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+tam_flight *tam_flight_open(uint32_t rank, uint32_t nranks) {
+    static atomic_uint made;
+    tam_flight *f = tam_alloc(sizeof *f);
+    if (!f)
+        return NULL;
+    f->rank = rank;
+    f->nranks = nranks;
+    f->group = atomic_fetch_add(&made, 1);
+    f->transport = f->plan = "";
+    return f;
+}
+
+void tam_flight_close(tam_flight *f) {
+    tam_free(f);
+}
+
+/* -- events ----------------------------------------------------------------------------------- */
+
+static void put(atomic_uint_fast64_t *word, uint64_t value) {
+    atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+static uint64_t get(const atomic_uint_fast64_t *word) {
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+void tam_flight_note(tam_flight *f, const tam_event *e) {
+    if (!f)
+        return;
+    uint64_t nth = atomic_fetch_add_explicit(&f->next, 1, memory_order_relaxed);
+    atomic_uint_fast64_t *w = f->words[nth % TAM_FLIGHT_EVENTS];
+    put(&w[0], tam_clock_ns());
+    put(&w[1], e->bytes);
+    put(&w[2], e->step);
+    put(&w[3], (uint64_t)e->number << 32 | e->other);
+    put(&w[4], (uint64_t)e->kind | (uint64_t)e->call << 8 | (uint64_t)(uint32_t)e->status << 32);
+}
+
+/* -- text ------------------------------------------------------------------------------------- */
+
+/* What snprintf would do, which must not be called in a signal handler. */
+typedef struct sink {
+    int fd, error;
+    size_t length;
+    char bytes[4096];
+} sink;
+
+static void flush(sink *s) {
+    for (size_t at = 0; at < s->length && s->error == 0;) {
+        ssize_t wrote = write(s->fd, s->bytes + at, s->length - at);
+        if (wrote > 0)
+            at += (size_t)wrote;
+        else if (errno != EINTR)
+            s->error = wrote == 0 ? EIO : errno;
+    }
+    s->length = 0;
+}
+
+static void add_text(sink *s, const char *text) {
+    for (; *text; text++) {
+        if (s->length == sizeof s->bytes)
+            flush(s);
+        s->bytes[s->length++] = *text;
+    }
+}
+
+static void add_digits(sink *s, uint64_t value) {
+    char digits[24];
+    size_t at = sizeof digits - 1;
+    digits[at] = '\0';
+    do
+        digits[--at] = (char)('0' + value % 10);
+    while ((value /= 10) > 0);
+    add_text(s, digits + at);
+}
+
+static void add_number(sink *s, const char *key, uint64_t value) {
+    add_text(s, ",\"");
+    add_text(s, key);
+    add_text(s, "\":");
+    add_digits(s, value);
+}
+
+static void add_name(sink *s, const char *key, const char *value) {
+    add_text(s, ",\"");
+    add_text(s, key);
+    add_text(s, "\":\"");
+    add_text(s, value);
+    add_text(s, "\"");
+}
+
+static uint64_t clock_of(clockid_t id) {
+    struct timespec now;
+    clock_gettime(id, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Both clocks, so that files of several hosts can be laid side by side. */
+static void add_head(sink *s, const tam_flight *f, uint64_t events) {
+    add_text(s, "{\"record\":\"flight\"");
+    add_number(s, "version", (uint64_t)tamis_version());
+    add_number(s, "communicator", f->group);
+    add_number(s, "rank", f->rank);
+    add_number(s, "ranks", f->nranks);
+    add_name(s, "transport", f->transport);
+    add_name(s, "plan", f->plan);
+    add_number(s, "clock_ns", tam_clock_ns());
+    add_number(s, "unix_ns", clock_of(CLOCK_REALTIME));
+    add_number(s, "events", events);
+    add_text(s, "}\n");
+}
+
+static const char *const kinds[TAM_FLIGHT_KINDS] = {"start", "wait", "done", "begin",
+                                                    "end",   "late", "lost"};
+static const char *const calls[TAM_FLIGHT_CALLS] = {"none",       "all-gather", "sum",
+                                                    "all-to-all", "scatter",    "spread"};
+
+static void add_event(sink *s, const uint64_t w[TAM_FLIGHT_WORDS]) {
+    uint32_t kind = w[4] & 0xff, call = w[4] >> 8 & 0xff, other = (uint32_t)w[3];
+    if (kind >= TAM_FLIGHT_KINDS || call >= TAM_FLIGHT_CALLS)
+        return;
+    add_text(s, "{\"record\":\"event\"");
+    add_number(s, "at_ns", w[0]);
+    add_name(s, "event", kinds[kind]);
+    if (w[2] > 0)
+        add_number(s, "step", w[2] - 1);
+    if (w[3] >> 32 > 0) {
+        add_number(s, "collective", w[3] >> 32);
+        add_name(s, "call", calls[call]);
+    }
+    if (kind == TAM_FLIGHT_BEGIN && other > 0)
+        add_number(s, "bucket", other - 1);
+    if (kind == TAM_FLIGHT_BEGIN)
+        add_number(s, "bytes", w[1]);
+    if (kind == TAM_FLIGHT_LATE) {
+        add_number(s, "waits_for", other);
+        add_number(s, "waited_ns", w[1]);
+    }
+    if (kind == TAM_FLIGHT_END || kind == TAM_FLIGHT_DONE || kind == TAM_FLIGHT_LOST)
+        add_name(s, "status", tamis_status_name((tamis_status)(int32_t)(w[4] >> 32)));
+    add_text(s, "}\n");
+}
+
+/* Events that others record meanwhile overwrite the oldest, which are then left out. */
+static void add_events(sink *s, const tam_flight *f, uint64_t next) {
+    uint64_t first = next > TAM_FLIGHT_EVENTS ? next - TAM_FLIGHT_EVENTS : 0;
+    for (uint64_t nth = first; nth < next; nth++) {
+        uint64_t w[TAM_FLIGHT_WORDS];
+        for (uint32_t i = 0; i < TAM_FLIGHT_WORDS; i++)
+            w[i] = get(&f->words[nth % TAM_FLIGHT_EVENTS][i]);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load(&f->next) <= nth + TAM_FLIGHT_EVENTS)
+            add_event(s, w);
+    }
+}
+
+/* @return false: too long */
+static bool name_file(const tam_flight *f, const char *folder, sink *s) {
+    if (strlen(folder) > sizeof s->bytes / 2)
+        return false;
+    add_text(s, folder);
+    add_text(s, "/flight-");
+    add_digits(s, f->group);
+    add_text(s, "-");
+    add_digits(s, f->rank);
+    add_text(s, "-");
+    add_digits(s, (uint64_t)getpid());
+    add_text(s, ".jsonl");
+    s->bytes[s->length] = '\0';
+    s->length = 0;
+    return true;
+}
+
+int tam_flight_write(const tam_flight *f, const char *folder) {
+    sink s = {0};
+    if (!name_file(f, folder, &s))
+        return ENAMETOOLONG;
+    s.fd = open(s.bytes, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (s.fd < 0)
+        return errno;
+    uint64_t next = atomic_load(&f->next);
+    add_head(&s, f, next);
+    add_events(&s, f, next);
+    flush(&s);
+    if (close(s.fd) != 0 && s.error == 0)
+        s.error = errno;
+    return s.error;
+}
