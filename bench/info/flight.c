@@ -225,49 +225,53 @@ static void list_behind(const left *files, size_t count, int64_t most, char *out
     }
 }
 
-/* The rank for which most others wait; -1: nobody said. */
-static int64_t accused(const left *files, size_t count) {
-    int64_t most = -1;
-    size_t votes = 0;
+/* A rank that waits for the rank for which most others wait, and how many they are; NULL: nobody
+ * said for whom. */
+static const left *accuser(const left *files, size_t count, size_t *votes) {
+    const left *one = NULL;
+    *votes = 0;
     for (size_t r = 0; r < count; r++) {
         size_t own = 0;
         for (size_t q = 0; q < count && files[r].waits_for >= 0; q++)
             own += files[q].waits_for == files[r].waits_for;
-        if (own > votes) {
-            votes = own;
-            most = files[r].waits_for;
+        if (own > *votes) {
+            *votes = own;
+            one = &files[r];
         }
     }
-    return most;
+    return one;
 }
 
+/* What the ranks themselves said before their deadline counts more than how far each has come: one
+ * that was held up may go on while the others give up. */
 static void conclude(const left *files, size_t count) {
     char absent[512], behind[512], what[160] = "none that is left";
-    const left *ahead = &files[0];
+    size_t votes;
+    const left *ahead = &files[0], *one = accuser(files, count, &votes);
     for (size_t r = 1; r < count; r++)
         ahead = files[r].begun > ahead->begun ? &files[r] : ahead;
     if (find_difference(files, count))
         return;
     list_absent(files, count, absent, sizeof absent);
     list_behind(files, count, ahead->begun, behind, sizeof behind);
-    const json_t *begin = begin_of(ahead, ahead->begun);
+    int64_t collective = one ? one->begun : ahead->begun;
+    const json_t *begin = begin_of(one ? one : ahead, collective);
     if (begin)
         describe(begin, what, sizeof what);
-    int64_t blamed = accused(files, count);
     printf("=> ");
     if (absent[0])
         printf("rank(s)%s left no file: dead, or not given the folder; ", absent);
-    if (behind[0])
+    if (one)
+        printf("%zu rank(s) waited for rank %" PRId64 " in collective %" PRId64 ", %s\n", votes,
+               one->waits_for, collective, what);
+    else if (behind[0])
         printf("rank(s)%s are behind: the others have begun collective %" PRId64 ", %s\n", behind,
-               ahead->begun, what);
-    else if (ahead->ended < ahead->begun && blamed >= 0)
-        printf("all wait for rank %" PRId64 " in collective %" PRId64 ", %s\n", blamed,
-               ahead->begun, what);
+               collective, what);
     else if (ahead->ended < ahead->begun)
-        printf("all are in collective %" PRId64 ", %s\n", ahead->begun, what);
+        printf("all are in collective %" PRId64 ", %s\n", collective, what);
     else
         printf("all ranks have ended collective %" PRId64 ", %s: they are outside of the library\n",
-               ahead->begun, what);
+               collective, what);
 }
 
 static void print_rank(const left *l, double end_s) {

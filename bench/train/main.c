@@ -82,6 +82,7 @@ static int train(bench_group *group, void *context) {
     run *r = context;
     saver sets;
     trainer t;
+    stop_watch(group->rank, group->comm);
     trainer_open(group, &r->settings, &r->data, &t);
     begin(&t, &sets);
     bool whole = run_steps(&t, &sets);
@@ -95,6 +96,7 @@ static int train(bench_group *group, void *context) {
         trainer_report_stopped(&t, saver_signal(&sets));
     saver_close(&sets);
     trainer_close(&t);
+    stop_watch(group->rank, NULL);
     return !identical || !saved ? 1 : whole ? 0 : STOP_STATUS;
 }
 

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -47,6 +48,34 @@ static void handle(int number) {
     }
     errno = kept;
 }
+
+/* -- flight recorders ------------------------------------------------------------------------- */
+
+enum { WATCHED = 4096 };
+static const tamis_comm *_Atomic watched[WATCHED];
+
+static void write_flights(int number) {
+    int kept = errno;
+    (void)number;
+    for (uint32_t r = 0; r < WATCHED; r++) {
+        const tamis_comm *comm = atomic_load(&watched[r]);
+        if (comm)
+            tamis_comm_write_flight(comm, NULL);
+    }
+    errno = kept;
+}
+
+void stop_watch(uint32_t rank, const tamis_comm *comm) {
+    struct sigaction action = {.sa_handler = write_flights, .sa_flags = SA_RESTART};
+    const char *folder = getenv("TAMIS_FLIGHT");
+    if (!folder || !folder[0] || rank >= WATCHED)
+        return;
+    atomic_store(&watched[rank], comm);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGUSR2, &action, NULL);
+}
+
+/* -- the end of a run ------------------------------------------------------------------------- */
 
 void stop_install(bool speak) {
     static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};

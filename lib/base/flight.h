@@ -9,7 +9,7 @@
  *     late                  a collective has waited for a rank for a tenth of its deadline
  *     lost                  the communicator was poisoned
  *
- * Written as JSON Lines, a file a rank (docs/errors.md), which tamis_info --flight reads. Ranks of
+ * Written as JSON Lines, a file a rank (docs/flight.md), which tamis_info --flight reads. Ranks of
  * disjoint groups may have the same numbers, so a file is named after the process, too.
  */
 #ifndef TAM_BASE_FLIGHT_H

@@ -35,7 +35,7 @@ static const setting_row rows[TAM_SETTINGS] = {
      0, 0, "auto", "Energy counters that a meter reads if the configuration names none."},
     {"TAMIS_FLIGHT", TEXT, "a folder", 0, 0, "",
      "Folder in which a rank that loses its communicator leaves its last 1024 events, for "
-     "tamis_info --flight (docs/errors.md); empty: none."},
+     "tamis_info --flight (docs/flight.md); empty: none."},
     {"TAMIS_GRAPHS", CHOICE, "off|on", 0, 0, "on",
      "Whether steps that a CUDA device runs by itself are launched as one graph; must be the same "
      "on all ranks."},

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# survive.sh TRAIN PYTHON MPIRUN: of four processes one is killed, hangs, or gets a signal. The run ends
+# survive.sh TRAIN PYTHON MPIRUN INFO: of four processes one is killed, hangs, or gets a signal. The run ends
 # by itself, names the set to go on from, and goes on from there with the bits of a run without a stop.
 set -euo pipefail
 
-train=$1 python=$2 mpirun=$3
+train=$1 python=$2 mpirun=$3 info=$4
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -73,15 +73,34 @@ ends "1 137 143" "the last complete set is that of step [1-9][0-9]*; resume with
 has_sets 2 || fail "a set was lost with a rank"
 goes_on "rank 2 was killed"
 
-# A rank that hangs.
-export TAMIS_TIMEOUT_MS=3000
+# A rank that hangs. The others say so before their deadline, leave their flight recorders when they are
+# asked and when they give up, and these name it.
+mkdir "$dir/flight"
+export TAMIS_TIMEOUT_MS=6000 TAMIS_FLIGHT=$dir/flight
 begin --save-seconds 0.2
 kill -STOP "$(pid_of 1)"
+await 200 grep -q "rank [023], .*: has waited 1.0 s for rank(s) 1, and gives up in" "$dir/out"
+left() { # files
+    [ "$(find "$dir/flight" -name 'flight-*.jsonl' | wc -l)" -ge "$1" ]
+}
+for rank in 0 2 3; do kill -USR2 "$(pid_of $rank)"; done
+await 200 left 3
+named="[123] rank(s) waited for rank 1 in collective [0-9]*, "
+"$info" --flight "$dir/flight" --trace "$dir/trace.json" >"$dir/flights"
+grep -q "=> rank(s) 1 left no file: dead, or not given the folder; $named" "$dir/flights" ||
+    fail "asked: $(cat "$dir/flights")"
+"$python" -c 'import json, sys; spans = json.load(open(sys.argv[1]))["traceEvents"]
+assert {0, 2, 3} == {s["tid"] for s in spans}
+assert any(s["args"]["status"] == "did not end" for s in spans if s["ph"] == "X")
+' "$dir/trace.json"
 ends "1 134 137 143" "TAMIS_E_TIMEOUT\|did not answer within"
 grep -q "^rank [023]: the last complete set is that of step [1-9][0-9]*; resume with" "$dir/out" ||
     fail "$(cat "$dir/out")"
 kill -KILL "$(pid_of 1)" 2>/dev/null || :
-unset TAMIS_TIMEOUT_MS
+"$info" --flight "$dir/flight" >"$dir/flights"
+grep -q "$named" "$dir/flights" || fail "given up: $(cat "$dir/flights")"
+grep -q "TAMIS_E_TIMEOUT" "$dir/flights" || fail "not lost: $(cat "$dir/flights")"
+unset TAMIS_TIMEOUT_MS TAMIS_FLIGHT
 goes_on "rank 1 hung"
 
 # One rank gets a signal; all end after the same step, with a set of it.

@@ -22,7 +22,7 @@ static char folder[] = "/tmp/tamis-flight-XXXXXX";
 
 /* -- files ------------------------------------------------------------------------------------ */
 
-/* The file of a rank, whose name ends with the process; NULL: there is none. Freed by the caller. */
+/* The file of a rank, whose name ends with the process; NULL: there is none. To be freed. */
 static char *read_rank(uint32_t rank) {
     char path[600], middle[32], *text = NULL;
     DIR *dir = opendir(folder);
@@ -179,7 +179,7 @@ static void bad_folders_are_refused(void **state) {
     tamis_comm_destroy(comm);
 }
 
-/* A figure for docs/measured; ten times what is promised fails, on a machine that does other work. */
+/* A figure for docs/measured. On a machine that does other work ten times what is promised fails. */
 static void an_event_costs_little(void **state) {
     enum { EVENTS = 200000, TRIES = 20 };
     tam_flight *f = tam_flight_open(0, 1);

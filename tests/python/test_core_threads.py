@@ -2,6 +2,7 @@
 """tamis._core: several threads, lifetimes, time."""
 
 import gc
+import json
 import subprocess
 import sys
 import threading
@@ -119,6 +120,22 @@ def test_a_rank_that_does_not_come_is_a_timeout():
     error = caught.value
     assert (error.status, error.lost) == ("TAMIS_E_TIMEOUT", "comm")
     assert error.remedy in str(error) and "check the rank" in error.remedy
+
+
+def test_a_flight_recorder_is_written(tmp_path):
+    comm = Comm.local(1)[0]
+    reducer = Reducer(comm, Layout(SEGMENTS))
+    reducer.start(gradient())
+    reducer.wait()
+    comm.write_flight(str(tmp_path))
+    (file,) = tmp_path.glob("flight-*-0-*.jsonl")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert records[0]["record"] == "flight" and records[0]["ranks"] == 1
+    assert [r["event"] for r in records[1:] if "collective" not in r] == ["start", "wait", "done"]
+    with pytest.raises(Error, match="TAMIS_FLIGHT is not set"):
+        comm.write_flight()
+    with pytest.raises(Error, match="none-such"):
+        comm.write_flight("/none-such")
 
 
 # -- lifetimes -------------------------------------------------------------------------------------
