@@ -179,7 +179,7 @@ static void bad_folders_are_refused(void **state) {
     tamis_comm_destroy(comm);
 }
 
-/* A figure for docs/measured. On a machine that does other work ten times what is promised fails. */
+/* A figure for docs/measured. Ten times what is promised fails: the machine may do other work. */
 static void an_event_costs_little(void **state) {
     enum { EVENTS = 200000, TRIES = 20 };
     tam_flight *f = tam_flight_open(0, 1);
