@@ -93,8 +93,9 @@ static tamis_status ignore(tam_coll *coll, uint32_t ticket) {
 static tamis_status test(tam_coll *coll) {
     tam_done done[TAM_COLL_TICKETS];
     uint32_t count = 0;
-    if (coll->waiting + coll->nsending + coll->ndrained == 0 && !tam_coll_leaving(coll))
-        return TAMIS_OK;
+    bool idle = coll->waiting + coll->nsending + coll->ndrained == 0 && !tam_coll_leaving(coll);
+    if (idle && coll->failed == TAMIS_OK)
+        return TAMIS_OK; /* after a failure withdrawn messages end before their tickets serve anew */
     TAM_TRY(coll->wire->test(coll->self, done, &count));
     for (uint32_t i = 0; i < count; i++) {
         uint32_t buffer = done[i].ticket / TAM_COLL_PARTS;
