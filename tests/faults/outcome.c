@@ -56,6 +56,8 @@ static void run_attempt(test_rank *self) {
     attempt_clear(a, o->config, self->id, self->nranks);
     self->where = "an attempt";
     attempt_run(a, self->comm);
+    if (a->status != TAMIS_OK && o->tells)
+        tamis_comm_abort(self->comm);
     if (!a->reducer)
         return;
     snprintf(name, sizeof name, "rank%u", self->id);
@@ -71,9 +73,14 @@ static void run_on(test_rank *self) {
 
 /* -- judging ---------------------------------------------------------------------------------- */
 
+/* The last step has no next one. */
+static bool is_excused(const outcome *o, const attempt *a, uint32_t t) {
+    return o->late && t + 1 == a->done && (a->status != TAMIS_OK || a->done == ATTEMPT_STEPS);
+}
+
 static void judge(const outcome *o, const reference *ref, const attempt *a) {
     for (uint32_t t = 0; t < a->done; t++) {
-        if (a->hash[t] != ref->hash[t])
+        if (a->hash[t] != ref->hash[t] && !is_excused(o, a, t))
             fail_msg("[%s] rank %u, step %u: a wrong result; in the end %s", test_context_text(),
                      a->rank, t, tamis_status_name(a->status));
     }
@@ -83,7 +90,9 @@ static void judge(const outcome *o, const reference *ref, const attempt *a) {
         fail_msg("[%s] rank %u: a call took %.1f s", test_context_text(), a->rank, a->slowest_s);
     if (a->status == TAMIS_OK)
         return;
-    if (tamis_status_loss(a->status) != TAMIS_LOST_COMM || !has_word(a->sentence, "rank"))
+    /* In a creation, damage may look as if the ranks had been configured differently. */
+    bool loses = tamis_status_loss(a->status) == TAMIS_LOST_COMM || strcmp(a->at, "reducer") == 0;
+    if (!loses || !has_word(a->sentence, "rank|injected"))
         fail_msg("[%s] rank %u: %s: \"%s\"", test_context_text(), a->rank,
                  tamis_status_name(a->status), a->sentence);
 }
@@ -119,10 +128,10 @@ void outcome_try(outcome *o, tamis_comm *const *comms) {
         o->failed = o->failed || o->ranks[r].status != TAMIS_OK;
         states = states && o->ranks[r].reducer;
     }
-    if (o->failed && states) {
-        ranks_run(o->nranks, 0, run_on, o);
-        add_up(o);
-    }
+    if (!o->failed || !states || o->late) /* ranks that differ may be told to load older states */
+        return;
+    ranks_run(o->nranks, 0, run_on, o);
+    add_up(o);
 }
 
 void outcome_free(outcome *o) {

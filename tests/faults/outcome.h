@@ -11,6 +11,8 @@
 typedef struct outcome {
     const fault_config *config;
     uint32_t nranks, timeout_ms;
+    bool late;      /* a wrong result may be noticed by the next step only */
+    bool tells;     /* a rank that fails abandons its communicator, so that others need not wait */
     bool file;      /* states are saved to files */
     bool failed;    /* [out] some rank */
     attempt *ranks; /* [nranks], by outcome_try; see outcome_free */
@@ -20,7 +22,7 @@ typedef struct outcome {
 const reference *outcome_reference(const fault_config *config, uint32_t nranks);
 
 /** Attempts over communicators of the caller, which stay; then from the saved states over new ones
- * in shared memory. A rank that fails tells nobody: the transport must. */
+ * in shared memory. */
 void outcome_try(outcome *o, tamis_comm *const *comms);
 
 /** Reducers, before their communicators, and the rest. */
