@@ -39,8 +39,8 @@ static tamis_status call_allgather(const callback *self, const void *send, size_
     return judge(self, status, "all-gather");
 }
 
-/* All travels with a hash: values that were damaged on their way would make sums that are wrong, but
- * the same on all ranks. What came is then moved together. */
+/* All travels with a hash: values that were damaged on their way would make sums that are wrong,
+ * but the same on all ranks. What came is then moved together. */
 static tamis_status unseal(const callback *self, size_t bytes) {
     for (uint32_t r = 0; r < self->user.nranks; r++) {
         const char *came = self->gathered + r * (bytes + SEAL);

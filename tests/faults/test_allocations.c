@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Memory that is short once reducers exist: no step notices, not even one that fails; states are
- * saved, loaded and aligned or say NOMEM and change nothing, each allocation in turn, and also after
+ * saved, loaded and aligned or say NOMEM and change nothing, each allocation in turn, also after
  * the communicator was lost.
  */
 #include "lib/base/base.h"
