@@ -12,16 +12,17 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-static bool all_asked;
+static uint64_t asked; /* cases of each kind; 0: not asked */
 static unsigned long injected, errors, missed;
 
 void outcome_arguments(int argc, char **argv) {
-    all_asked = argc > 1 && strcmp(argv[1], "all") == 0;
+    if (argc > 1)
+        asked = strcmp(argv[1], "all") == 0 ? UINT64_MAX : strtoull(argv[1], NULL, 10);
 }
 
 uint64_t outcome_stride(uint64_t most) {
-    uint64_t cases = test_stride(2) > 1 ? 1 : 2;
-    return all_asked || most <= cases ? 1 : most / cases;
+    uint64_t cases = asked ? asked : test_stride(2) > 1 ? 1 : 2;
+    return most <= cases ? 1 : most / cases;
 }
 
 void outcome_count(bool fired, bool failed) {
@@ -68,6 +69,7 @@ static void run_on(test_rank *self) {
     outcome *o = self->shared;
     self->where = "a recovery";
     attempt_recover(&o->ranks[self->id], self->comm);
+    attempt_free(&o->ranks[self->id]); /* before the communicator goes */
     RANK_CHECK(self, o->ranks[self->id].broken[0] == '\0', "%s", o->ranks[self->id].broken);
 }
 

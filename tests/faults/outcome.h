@@ -28,8 +28,8 @@ void outcome_try(outcome *o, tamis_comm *const *comms);
 /** Reducers, before their communicators, and the rest. */
 void outcome_free(outcome *o);
 
-/** Cases to try of each kind: 2; fewer in a quick run; all of `most` if the program was called with
- * the argument "all". */
+/** Of `most` cases of a kind 2 are tried, in a quick run 1; or as many as the program's argument
+ * says, a number or "all". */
 uint64_t outcome_stride(uint64_t most);
 void outcome_arguments(int argc, char **argv);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The caller's own messages (tamis_callbacks) go wrong: every kind of fault in calls of post and
- * test, all with all and in stages. test_messages [all]
+ * test, all with all and in stages. test_messages [CASES | all]
  */
 #include "tests/faults/outcome.h"
 #include "tests/support/data.h"
