@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: MIT
 """One fault in one MPI call of one rank, many times over: what may come of it, and what may not.
 
-    sweep.py [--full | --cases N] [--seed N] [--jobs N] FOLDER MPIRUN
+    sweep.py [--full | --cases N] [--singles N] [--seed N] [--jobs N] FOLDER MPIRUN
     sweep.py --repeat "PROGRAM PLAN CONFIG FAULT" FOLDER MPIRUN
 
 FOLDER holds the programs of tests/faults, MPIRUN is tests/support/mpirun.sh. Faults are those of
 shim.h, configs those of configs.c; the plan is TAMIS_PLAN. Cases are drawn by a fixed seed, every
-action and call equally often; --full makes all there are, which takes hours.
+action and call equally often.
 
 Faults after which MPI goes on are tried many in a job, each over a communicator of its own, and all
-ranks then go on from their saved states. A rank that is killed or stopped ends its job.
+ranks then go on from their saved states: --cases of them, or with --full all there are, which takes
+hours. A rank that is killed or stopped, or late by more than the deadline, ends its job: --singles.
 
 A case is right if every rank that is left returned by the deadline and one second, every failure has
 a sentence that names a rank, no rank that reported success has a wrong result, what was not sent is
@@ -334,7 +335,7 @@ def main():
             return 1 if judge(case, lines)[0].isupper() else 0
         sweep.count()
         cases = sweep.draw(ACTIONS, None if asked.full else asked.cases)
-        cases += sweep.draw(SINGLE, None if asked.full else asked.singles)
+        cases += sweep.draw(SINGLE, asked.singles)
         print(f"{len(cases)} cases", flush=True)
         sweep.run(cases)
         fine = sweep.show()
