@@ -13,10 +13,10 @@ Faults after which MPI goes on are tried many in a job, each over a communicator
 ranks then go on from their saved states: --cases of them, or with --full all there are, which takes
 hours. A rank that is killed or stopped, or late by more than the deadline, ends its job: --singles.
 
-A case is right if every rank that is left returned by the deadline and one second, every failure has
-a sentence that names a rank, no rank that reported success has a wrong result, what was not sent is
-still there, and the state could be saved, loaded and gone on from. Everything else is printed with
-the command that repeats it. The last line is "N passed, N failed".
+A case is right if every rank that is left returned by the deadline and one second, every failure
+has a sentence that names a rank, no rank that reported success has a wrong result, what was not
+sent is still there, and the state could be saved, loaded and gone on from. Everything else is
+printed with the command that repeats it. The last line is "N passed, N failed".
 """
 import argparse
 import collections
@@ -134,8 +134,9 @@ def judge(case, lines):
     if gone and faulty and not faulty["fired"]: # a stopped rank may be continued to be ended
         return "not reached", ""
     if None in left:
-        cut = case.action == "kill" and any(left)
-        return "cut off" if cut else "NO WORD", f"of rank(s) {[i for i, x in enumerate(lines) if not x]}"
+        cut = case.action == "kill" and any(left) # by the launcher, before its deadline
+        silent = [rank for rank, line in enumerate(lines) if not line]
+        return "cut off" if cut else "NO WORD", f"of rank(s) {silent}"
     if not gone and not faulty["fired"]:
         return "not reached", ""
     return judge_lines(case, left)
@@ -301,8 +302,8 @@ class Sweep:
               "that has it")
         bad = len(self.failures)
         for case, verdict, why in self.failures:
-            print(f"{verdict}: {why}\n    python3 tests/faults/sweep.py --repeat \"{repeat(case)}\" "
-                  f"{self.runner.folder} {self.runner.mpirun}")
+            print(f"{verdict}: {why}\n    python3 tests/faults/sweep.py --repeat "
+                  f"\"{repeat(case)}\" {self.runner.folder} {self.runner.mpirun}")
         print(f"in {time.monotonic() - self.begin_s:.0f} s")
         print(f"{sum(total.values()) - bad - total['not reached']} passed, {bad} failed")
         return bad == 0
