@@ -7,7 +7,8 @@
 #     bash tests/full.sh [PART...]
 #
 #     fresh        both commands of the README on a machine that has nothing (tests/fresh.sh)
-#     slow         the tests labelled `slow`, in release and dev (tests/run.sh --slow)
+#     slow         the tests labelled `slow`, in release and dev (tests/run.sh --slow); among them
+#                  faults.sweep, faults in the MPI calls of ranks
 #     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
 set -u
 

@@ -94,7 +94,9 @@ static tamis_status ignore(tam_coll *coll, uint32_t ticket) {
 static tamis_status test(tam_coll *coll) {
     tam_done done[TAM_COLL_TICKETS];
     uint32_t count = 0;
-    if (coll->waiting + coll->nsending + coll->ndrained == 0 && !tam_coll_leaving(coll))
+    bool idle = coll->waiting + coll->nsending + coll->ndrained == 0 && !tam_coll_leaving(coll);
+    if (idle &&
+        coll->failed == TAMIS_OK) /* withdrawn messages end before their tickets serve anew */
         return TAMIS_OK;
     TAM_TRY(coll->wire->test(coll->self, done, &count));
     for (uint32_t i = 0; i < count; i++) {

@@ -7,12 +7,16 @@
 #include "collectives/coll/staged.h"
 #include "collectives/transport/comm.h"
 #include "collectives/transport/sum.h"
+#include "lib/base/hash.h"
 
-enum { CHUNK = 65536 }; /* floats per rank and round */
+enum { CHUNK = 65536, SEAL = sizeof(uint64_t) }; /* floats per rank and round; bytes of a hash */
+
+#define SEALED_CHUNK (CHUNK * sizeof(float) + SEAL)
 
 typedef struct callback {
     tamis_callbacks user;
-    float *gathered; /* [nranks * CHUNK] */
+    char *sealed;   /* [SEALED_CHUNK] */
+    char *gathered; /* [nranks * SEALED_CHUNK] */
     tam_alltoall_scratch runs;
 } callback;
 
@@ -25,9 +29,8 @@ static tamis_status judge(const callback *self, tamis_status status, const char 
                     tamis_status_name(status));
 }
 
-static tamis_status allgather_callback(void *arg, const void *send, size_t bytes, void *recv,
-                                       tam_call *call) {
-    callback *self = arg;
+static tamis_status call_allgather(const callback *self, const void *send, size_t bytes, void *recv,
+                                   tam_call *call) {
     tamis_status poison = (tamis_status)atomic_load(call->poison);
     if (poison != TAMIS_OK)
         return tam_fail(poison, "rank %u: the communicator was abandoned", self->user.rank);
@@ -36,11 +39,46 @@ static tamis_status allgather_callback(void *arg, const void *send, size_t bytes
     return judge(self, status, "all-gather");
 }
 
+/* All travels with a hash: values that were damaged on their way would make sums that are wrong,
+ * but the same on all ranks. What came is then moved together. */
+static tamis_status unseal(const callback *self, size_t bytes) {
+    for (uint32_t r = 0; r < self->user.nranks; r++) {
+        const char *came = self->gathered + r * (bytes + SEAL);
+        uint64_t hash = tam_hash(came, bytes);
+        if (memcmp(came + bytes, &hash, SEAL) != 0)
+            return tam_fail(TAMIS_E_PROTOCOL,
+                            "rank %u: what the all-gather callback brought from rank %u was "
+                            "damaged on the way (checksum)",
+                            self->user.rank, r);
+        memmove(self->gathered + r * bytes, came, bytes);
+    }
+    return TAMIS_OK;
+}
+
 static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, const void **out,
                                  tam_call *call) {
     callback *self = arg;
+    uint64_t hash = tam_hash(send, bytes);
     *out = self->gathered;
-    return allgather_callback(arg, send, bytes, self->gathered, call);
+    memcpy(self->sealed, send, bytes);
+    memcpy(self->sealed + bytes, &hash, SEAL);
+    TAM_TRY(call_allgather(self, self->sealed, bytes + SEAL, self->gathered, call));
+    return unseal(self, bytes);
+}
+
+static tamis_status allgather_callback(void *arg, const void *send, size_t bytes, void *recv,
+                                       tam_call *call) {
+    const callback *self = arg;
+    const void *came;
+    size_t at = 0;
+    do {
+        size_t most = CHUNK * sizeof(float), length = bytes - at < most ? bytes - at : most;
+        TAM_TRY(gather_chunk(arg, (const char *)send + at, length, &came, call));
+        for (uint32_t r = 0; r < self->user.nranks; r++)
+            memcpy((char *)recv + r * bytes + at, (const char *)came + r * length, length);
+        at += length;
+    } while (at < bytes);
+    return TAMIS_OK;
 }
 
 static tamis_status allreduce_sum_callback(void *arg, float *values, size_t count, tam_call *call) {
@@ -63,6 +101,7 @@ static void close_callback(void *arg, int clean) {
     callback *self = arg;
     (void)clean;
     tam_free(self->gathered);
+    tam_free(self->sealed);
     tam_alltoall_scratch_close(&self->runs);
     tam_free(self);
 }
@@ -166,9 +205,10 @@ tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
     self->user = user;
     if (user.post)
         return open_staged(self, config, out);
-    self->gathered = tam_alloc_array((size_t)CHUNK * user.nranks, sizeof self->gathered[0]);
-    if (!tam_alltoall_scratch_open(user.nranks, CHUNK * sizeof self->gathered[0], &self->runs) ||
-        !self->gathered) {
+    self->sealed = tam_alloc(SEALED_CHUNK);
+    self->gathered = tam_alloc_array(user.nranks, SEALED_CHUNK);
+    if (!tam_alltoall_scratch_open(user.nranks, CHUNK * sizeof(float), &self->runs) ||
+        !self->gathered || !self->sealed) {
         close_callback(self, 0);
         return tam_fail(TAMIS_E_NOMEM, "no memory for the sums of %u ranks", user.nranks);
     }

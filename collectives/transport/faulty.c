@@ -121,3 +121,8 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
     comm->self = f;
     return TAMIS_OK;
 }
+
+bool tam_faulty_fired(const tamis_comm *comm) {
+    const faulty *f = comm->self;
+    return f->count > f->nth;
+}

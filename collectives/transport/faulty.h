@@ -21,4 +21,7 @@ typedef enum tam_fault {
  * all-gathers, all-reduces and all-to-alls from now on. */
 tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth, uint32_t argument);
 
+/** Whether it has happened, to a communicator that was wrapped. */
+bool tam_faulty_fired(const tamis_comm *comm);
+
 #endif
