@@ -4,6 +4,7 @@
  */
 #include "collectives/transport/mpi_comm.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/shrink.h"
 
 static const tam_transport on_the_callers_threads = {
     .name = "mpi",
@@ -13,6 +14,7 @@ static const tam_transport on_the_callers_threads = {
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
+    .shrink = tam_shrink_refuse,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };
@@ -23,6 +25,7 @@ static const tam_transport threaded = {
     .allgather = tam_staged_allgather,
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
+    .shrink = tam_shrink_refuse,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };
