@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 enum { N = 600, ROWED = 200, ROW = 5, BEFORE = 3, AFTER = 20, LIVES = 2, OPERATIONS_MOST = 40 };
-enum { SOON_MS = 150 };
+enum { SOON_MS = 60 };
 
 /* When a rank dies. */
 typedef enum phase { AT_REST, STARTED, SILENT, APPLIED } phase;
