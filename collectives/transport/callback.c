@@ -204,7 +204,7 @@ static tamis_status shrink_callback(void *arg, const tam_left *left, tamis_comm 
     TAM_TRY(check_place(left));
     TAM_TRY(tamis_comm_create_callback(left->callbacks, left->config, &made));
     tam_comm_revoke(left->comm);
-    tamis_status status = tam_shrink_compare(made, left, left->ranks);
+    tamis_status status = tam_shrink_compare(made, left, TAMIS_OK);
     if (status != TAMIS_OK) {
         tamis_comm_destroy(made);
         return status;

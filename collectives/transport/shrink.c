@@ -63,11 +63,12 @@ static tamis_status judge(const unsigned char *records, uint32_t nranks) {
     return TAMIS_OK;
 }
 
-tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, const uint32_t *ranks) {
-    const standing mine = {.head = {TAMIS_OK, "tamis_comm_shrink"},
+tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_status own) {
+    size_t bytes = left->nranks * sizeof left->ranks[0];
+    const standing mine = {.head = {(uint64_t)own, "tamis_comm_shrink"},
                            .rank = left->comm->rank,
                            .nranks = left->comm->nranks,
-                           .list = XXH3_64bits(ranks, comm->nranks * sizeof ranks[0])};
+                           .list = left->ranks ? XXH3_64bits(left->ranks, bytes) : 0};
     return tam_consensus_run(comm, &mine, sizeof mine, judge, left->deadline_ns);
 }
 
