@@ -337,8 +337,7 @@ TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waitin
  */
 TAMIS_CHECKED tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t bytes);
 
-/** Who is left, for tamis_comm_shrink. Set by TAMIS_SHRINK_INIT, everything is optional over local
- * and MPI. */
+/** Who is left, for tamis_comm_shrink. */
 typedef struct tamis_shrink {
     size_t size;
     const uint32_t *ranks; /* [nranks] of the old communicator, ascending, this rank among them.
@@ -1232,6 +1231,8 @@ typedef struct tamis_moved {
  * others applied the step meet at the earlier step, as by tamis_reducer_align and with its limits:
  * where that is needed, `reducer` itself goes back. Otherwise it stays as it is, and must be
  * destroyed by the caller, before its communicator; after an error it can be moved again.
+ * Parameters, optimizer state and position in the data must be those of report->step: a rank that
+ * had made one step more is ahead with them.
  *
  * What the ranks that are gone held in their residuals and moments is lost, and nothing can replace
  * it: rank 0 logs how many they were, and an estimate of their share.
