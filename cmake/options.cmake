@@ -64,6 +64,23 @@ if(TAMIS_MPI)
     find_package(MPI QUIET COMPONENTS C)
 endif()
 tam_decide(MPI "${MPI_C_FOUND}" "no MPI was found (Debian: apt-get install libopenmpi-dev).")
+# Whether it can go on after a rank has died (User Level Failure Mitigation, as in Open MPI 5).
+if(TAM_HAVE_MPI)
+    include(CheckCSourceCompiles)
+    set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
+    check_c_source_compiles("
+        #include <mpi.h>
+        #include <mpi-ext.h>
+        int main(void) {
+            MPI_Comm left;
+            MPI_Request request;
+            int flag = MPIX_FT;
+            MPIX_Comm_iagree(MPI_COMM_WORLD, &flag, &request);
+            MPIX_Comm_revoke(MPI_COMM_WORLD);
+            return MPIX_Comm_shrink(MPI_COMM_WORLD, &left);
+        }" TAM_HAVE_ULFM)
+    unset(CMAKE_REQUIRED_LIBRARIES)
+endif()
 
 if(TAMIS_OPENMP)
     find_package(OpenMP QUIET COMPONENTS C)

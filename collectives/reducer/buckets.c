@@ -162,8 +162,14 @@ static void close_bucket(tam_bucket *b) {
 
 /* -- all of them ------------------------------------------------------------------------------ */
 
-static uint32_t plan(const tamis_reducer *r, tam_bucket_range *ranges) {
+/* @param like  NULL: as the options say */
+static uint32_t plan(const tamis_reducer *r, const tamis_reducer *like, tam_bucket_range *ranges) {
     const tamis_reducer_config *c = &r->config;
+    for (uint32_t i = 0; like && i < like->nbuckets; i++)
+        ranges[i] =
+            (tam_bucket_range){like->buckets[i].first_segment, like->buckets[i].layout->nsegments};
+    if (like)
+        return like->nbuckets;
     const tam_model model = tam_reducer_model(r);
     return tam_bucket_plan(r->layout, c->bucket_length, c->density, tam_scheme_whole(r->scheme),
                            &model.net, &model.plan, ranges);
@@ -237,9 +243,9 @@ static tamis_status open_staging(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-tamis_status tam_buckets_open(tamis_reducer *r) {
+tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
     tam_bucket_range ranges[TAM_BUCKETS_MAX];
-    r->nbuckets = plan(r, ranges);
+    r->nbuckets = plan(r, like, ranges);
     if (r->nbuckets == 0)
         return tam_fail(TAMIS_E_UNSUPPORTED,
                         "the layout has %u segments with rows, each of them a bucket, but there "

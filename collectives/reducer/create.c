@@ -71,6 +71,15 @@ static tamis_status read_config(tamis_reducer *r, const tamis_reducer_config *th
     return TAMIS_OK;
 }
 
+/* The options of another reducer, with its defaults filled in. */
+static void inherit_config(tamis_reducer *r, const tamis_reducer *like) {
+    r->config = like->config;
+    r->update = like->update;
+    r->config.update = like->config.update ? &r->update : NULL;
+    r->scheme = like->scheme;
+    r->scale_follows = like->scale_follows;
+}
+
 /* Set the rank and number of ranks among which picks are exchanged. */
 static tamis_status place_among_nodes(tamis_reducer *r) {
     uint32_t size = r->config.ranks_per_node, nranks = r->comm->nranks;
@@ -88,12 +97,15 @@ static tamis_status place_among_nodes(tamis_reducer *r) {
     return TAMIS_OK;
 }
 
-static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
-                          const tamis_reducer_config *config, tamis_reducer **out) {
-    if (!layout || !out)
+static tamis_status check(tamis_reducer *r, const tam_recipe *recipe) {
+    const tamis_layout *layout = recipe->layout;
+    if (!layout || !recipe->out)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: %s is NULL",
                         layout ? "out" : "layout");
-    TAM_TRY(read_config(r, config));
+    if (recipe->like)
+        inherit_config(r, recipe->like);
+    else
+        TAM_TRY(read_config(r, recipe->config));
     TAM_TRY(tam_layout_part(layout, 0, layout->nsegments, &r->layout));
     TAM_TRY(tam_refuse(r, "tamis_reducer_create"));
     if (r->config.update)
@@ -107,12 +119,12 @@ static tamis_status check(tamis_reducer *r, const tamis_layout *layout,
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-static tamis_status open_all(tamis_reducer *r, const tamis_layout *layout) {
+static tamis_status open_all(tamis_reducer *r, const tam_recipe *recipe) {
     bool whole = tam_scheme_whole(r->scheme);
-    uint64_t n = layout->ordinary;
+    uint64_t n = recipe->layout->ordinary;
     tam_reducer_set_k(r, whole ? n : tam_reducer_entries(r->config.density, n));
     r->k_max = whole ? n : tam_reducer_entries(r->config.density_max, n);
-    return tam_buckets_open(r);
+    return tam_buckets_open(r, recipe->like);
 }
 
 static void release(tamis_reducer *r) {
@@ -133,16 +145,18 @@ static tamis_status agree_on(tamis_reducer *r, tamis_comm *comm, const tamis_lay
     return tam_agree(comm, mine, layout, deadline_ns);
 }
 
-static tamis_status open_agreed(tamis_reducer *r, const tamis_layout *layout,
-                                const tamis_reducer_config *config, tamis_reducer **out) {
-    uint64_t deadline_ns = tam_clock_ns() + r->comm->timeout_ns;
-    tamis_status status = check(r, layout, config, out);
+static tamis_status open_agreed(tamis_reducer *r, const tam_recipe *recipe) {
+    const tamis_layout *layout = recipe->layout;
+    uint64_t deadline_ns = recipe->deadline_ns;
+    tamis_status status = recipe->status;
+    if (status == TAMIS_OK)
+        status = check(r, recipe);
     if (status == TAMIS_OK)
         tam_agreement_fill(r, layout);
     TAM_TRY(agree_on(r, r->comm, layout, status, deadline_ns));
     if (r->probe)
         TAM_TRY(tam_probe_run(r->probe, r->comm));
-    TAM_TRY(agree_on(r, r->comm, layout, open_all(r, layout), deadline_ns));
+    TAM_TRY(agree_on(r, r->comm, layout, open_all(r, recipe), deadline_ns));
     return agree_on(r, r->comm, layout, r->driver->arm(r), deadline_ns);
 }
 
@@ -158,12 +172,8 @@ static void warn_of_no_overlap(const tamis_reducer *r) {
                 r->comm->rank, asked, why);
 }
 
-tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
-                                  const tamis_reducer_config *config, tamis_reducer **out) {
-    TAM_FENV_HELD();
-    if (!comm)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: comm is NULL");
-    TAM_TRY(tam_comm_check(comm));
+tamis_status tam_reducer_make(tamis_comm *comm, const tam_recipe *recipe) {
+    const tamis_layout *layout = recipe->layout;
     tamis_reducer *r = tam_alloc(sizeof *r);
     if (!r || !tam_lock_open(&r->lock, &r->progress)) {
         tam_free(r);
@@ -171,9 +181,10 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
     }
     r->comm = comm;
     r->serial = comm->reducers + 1;
+    r->origin = recipe->like ? recipe->like->origin : r->serial;
     r->stats = (tamis_stats)TAMIS_STATS_INIT;
     r->stats.straggler = UINT32_MAX;
-    tamis_status status = open_agreed(r, layout, config, out);
+    tamis_status status = open_agreed(r, recipe);
     if (status != TAMIS_OK) {
         release(r);
         return status;
@@ -186,8 +197,19 @@ tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
             comm->rank, r->device->name, r->driver->name, (unsigned long long)layout->length,
             (unsigned long long)r->k, r->nbuckets);
     warn_of_no_overlap(r);
-    *out = r;
+    *recipe->out = r;
     return TAMIS_OK;
+}
+
+tamis_status tamis_reducer_create(tamis_comm *comm, const tamis_layout *layout,
+                                  const tamis_reducer_config *config, tamis_reducer **out) {
+    TAM_FENV_HELD();
+    if (!comm)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_reducer_create: comm is NULL");
+    TAM_TRY(tam_comm_check(comm));
+    const tam_recipe recipe = {
+        .layout = layout, .config = config, .deadline_ns = tam_comm_deadline(comm), .out = out};
+    return tam_reducer_make(comm, &recipe);
 }
 
 void tamis_reducer_destroy(tamis_reducer *r) {

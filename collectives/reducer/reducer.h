@@ -125,6 +125,7 @@ extern const tam_driver tam_driver_stream; /* stream.c, with CUDA */
 struct tamis_reducer {
     tamis_comm *comm;
     uint64_t serial; /* among the reducers of the communicator, from 1 */
+    uint64_t origin; /* that of the reducer that it was moved from, or its own */
     tamis_layout *layout;
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;
@@ -284,8 +285,22 @@ bool tam_buckets_by_norm(const tamis_reducer *r);
 void tam_buckets_share(tamis_reducer *r);
 void tam_buckets_share_first(tamis_reducer *r);
 
-/** buckets.c: division of the layout, and all that one bucket needs. */
-tamis_status tam_buckets_open(tamis_reducer *r);
+/** What a reducer is made from. */
+typedef struct tam_recipe {
+    const tamis_layout *layout;
+    const tamis_reducer_config *config; /* or, in place of it, */
+    const tamis_reducer *like;          /* a reducer with these options and buckets */
+    tamis_status status; /* of this rank so far: the others must learn of a failure */
+    uint64_t deadline_ns;
+    tamis_reducer **out;
+} tam_recipe;
+
+/** create.c: make a reducer. Collective. */
+tamis_status tam_reducer_make(tamis_comm *comm, const tam_recipe *recipe);
+
+/** buckets.c: division of the layout, and all that one bucket needs. @param like  NULL, or a
+ * reducer whose buckets begin at the same segments */
+tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like);
 void tam_buckets_close(tamis_reducer *r);
 /** choose.c: give every bucket its scheme and exchange. Exchange auto chooses the exchange and the
  * index format that should be fastest, by the model of cost.h from numbers that all ranks share. */

@@ -110,6 +110,7 @@ static bool has_driver(const tamis_reducer *r) {
 static const char create[] = "tamis_reducer_create";
 static const char accumulate[] = "tamis_reducer_accumulate";
 static const char local[] = "tamis_local_create";
+static const char move[] = "tamis_reducer_move";
 static const char set_density[] = "tamis_reducer_set_density";
 
 static const struct row {
@@ -175,6 +176,9 @@ static const struct row {
      has_rows},
     {{0, local, "local steps", "ranks_per_node",
       "use a communicator of one rank of each node; the ranks of a node train as one"},
+     by_nodes},
+    {{0, move, "fewer ranks", "ranks_per_node",
+      "the slices of a node whose rank is gone are lost for all; start again from saved states"},
      by_nodes},
     {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},
      whole},

@@ -7,17 +7,10 @@
  *     rank 1   ... 6 applied   7 failed           state: step 7   stays
  *     rank 2   ... 6 applied   7 applied   8 ...  state: step 8   goes back to 7
  */
-#include "collectives/state/state.h"
-#include "collectives/transport/consensus.h"
+#include "collectives/state/align.h"
 #include "lib/base/fenv.h"
 
-typedef struct standing {
-    tam_consensus_head head;
-    uint64_t who; /* the reducer that the call is made for */
-    uint64_t step, way;
-} standing;
-
-_Static_assert(sizeof(standing) <= TAM_RECORD_BYTES, "a standing fits the records");
+_Static_assert(sizeof(tam_standing) <= TAM_RECORD_BYTES, "a standing fits the records");
 
 static const char *const why_not[] = {
     [TAM_WAY_NONE] = "it holds no record of that step: a device ran it, or its control or residual "
@@ -28,16 +21,16 @@ static const char *const why_not[] = {
     [TAM_WAY_TAKEN] = "it went back already",
 };
 
-static const standing *of(const unsigned char *records, uint32_t rank) {
+static const tam_standing *of(const unsigned char *records, uint32_t rank) {
     return tam_consensus_record(records, rank);
 }
 
 static tamis_status check_same_reducer(const unsigned char *records, uint32_t nranks) {
     for (uint32_t r = 1; r < nranks; r++) {
         if (of(records, r)->who != of(records, 0)->who)
-            return tam_fail(
-                TAMIS_E_MISMATCH,
-                "tamis_reducer_align: rank %u calls it for another reducer than rank 0", r);
+            return tam_fail(TAMIS_E_MISMATCH,
+                            "%s: rank %u calls it for another reducer than rank 0",
+                            of(records, 0)->head.call, r);
     }
     return TAMIS_OK;
 }
@@ -52,26 +45,44 @@ static uint32_t find(const unsigned char *records, uint32_t nranks, bool least) 
     return found;
 }
 
-static tamis_status judge(const unsigned char *records, uint32_t nranks) {
-    TAM_TRY(tam_consensus_failure(records, nranks, "align its reducer"));
+tamis_status tam_align_judge(const unsigned char *records, uint32_t nranks) {
+    const char *call = of(records, 0)->head.call;
     TAM_TRY(check_same_reducer(records, nranks));
     uint32_t low = find(records, nranks, true), high = find(records, nranks, false);
     uint64_t least = of(records, low)->step, most = of(records, high)->step;
     if (most - least > 1)
         return tam_fail(TAMIS_E_MISMATCH,
-                        "tamis_reducer_align: rank %u is at step %llu and rank %u at step %llu, "
-                        "more than one apart; load states that were saved together",
-                        low, (unsigned long long)least, high, (unsigned long long)most);
+                        "%s: rank %u is at step %llu and rank %u at step %llu, more than one "
+                        "apart; load states that were saved together",
+                        call, low, (unsigned long long)least, high, (unsigned long long)most);
     for (uint32_t r = 0; r < nranks; r++) {
         if (of(records, r)->step > least && of(records, r)->way != TAM_WAY_BACK)
             return tam_fail(
                 TAMIS_E_UNSUPPORTED,
-                "tamis_reducer_align: rank %u is at step %llu, but rank %u at step %llu cannot go "
-                "back one step: %s; load older states",
-                low, (unsigned long long)least, r, (unsigned long long)of(records, r)->step,
+                "%s: rank %u is at step %llu, but rank %u at step %llu cannot go back one step: "
+                "%s; load older states",
+                call, low, (unsigned long long)least, r, (unsigned long long)of(records, r)->step,
                 of(records, r)->way < TAM_WAYS ? why_not[of(records, r)->way] : "");
     }
     return TAMIS_OK;
+}
+
+static tamis_status judge(const unsigned char *records, uint32_t nranks) {
+    TAM_TRY(tam_consensus_failure(records, nranks, "align its reducer"));
+    return tam_align_judge(records, nranks);
+}
+
+uint64_t tam_align_least(const tamis_comm *comm) {
+    return of(comm->records, find(comm->records, comm->nranks, true))->step;
+}
+
+tamis_status tam_align_go_back(tamis_reducer *r, uint64_t least, float *scratch) {
+    if (r->step == least)
+        return TAMIS_OK;
+    tam_log(TAM_WARN,
+            "rank %u goes back from step %llu to step %llu, which another rank has not applied",
+            r->comm->rank, (unsigned long long)r->step, (unsigned long long)least);
+    return tam_undo_go_back(r, scratch);
 }
 
 static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scratch) {
@@ -87,18 +98,12 @@ static tamis_status prepare(tamis_reducer *r, const uint64_t *step, float **scra
 
 static tamis_status agree_on_step(tamis_reducer *r, tamis_status own, float *scratch) {
     tamis_comm *comm = r->comm;
-    const standing mine = {.head = {(uint64_t)own, "tamis_reducer_align"},
-                           .who = r->buckets[0].view.config_hash, /* unique to a reducer */
-                           .step = r->step,
-                           .way = tam_undo_way(r)};
+    const tam_standing mine = {.head = {(uint64_t)own, "tamis_reducer_align"},
+                               .who = r->buckets[0].view.config_hash, /* unique to a reducer */
+                               .step = r->step,
+                               .way = tam_undo_way(r)};
     TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, tam_clock_ns() + comm->timeout_ns));
-    uint64_t least = of(comm->records, find(comm->records, comm->nranks, true))->step;
-    if (r->step == least)
-        return TAMIS_OK;
-    tam_log(TAM_WARN,
-            "rank %u goes back from step %llu to step %llu, which another rank has not applied",
-            comm->rank, (unsigned long long)r->step, (unsigned long long)least);
-    return tam_undo_go_back(r, scratch);
+    return tam_align_go_back(r, tam_align_least(comm), scratch);
 }
 
 tamis_status tamis_reducer_align(tamis_reducer *r, uint64_t *step) {

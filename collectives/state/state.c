@@ -99,13 +99,16 @@ static uint64_t hash_borders(const tamis_reducer *r) {
     return hash;
 }
 
+void tam_state_warn_unused(const tamis_reducer *r) {
+    if (r->stats.steps == 0)
+        tam_log(TAM_WARN, "rank %u: the saved state has seen 0 steps: was the reducer used?",
+                r->comm->rank);
+}
+
 void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
                     void *control) {
     tam_state_sizes sizes = tam_state_sizes_of(r);
     tam_state_header *h = control;
-    if (r->stats.steps == 0)
-        tam_log(TAM_WARN, "rank %u: the saved state has seen 0 steps: was the reducer used?",
-                r->comm->rank);
     memset(control, 0, sizes.control);
     tam_snapshot_pack(r, true, now_in(control));
     memcpy((char *)now_in(control) + sizes.snapshot, r->undo, sizes.undo);

@@ -62,6 +62,9 @@ tamis_status tam_state_vector(const tamis_reducer *r, const float *vector, tam_s
 /** Copy a vector to host memory. */
 tamis_status tam_state_copy(const tamis_reducer *r, const float *vector, float *out);
 
+/** To be called where a state is saved. */
+void tam_state_warn_unused(const tamis_reducer *r);
+
 /** @param control  [out]  sizes.control bytes, 8-byte aligned */
 void tam_state_pack(const tamis_reducer *r, uint64_t residual_hash, uint64_t moments_hash,
                     void *control);

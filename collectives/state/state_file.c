@@ -79,6 +79,7 @@ static tamis_status write_state(const tamis_reducer *r, const state_file *file) 
     void *control = tam_alloc(bytes);
     if (!control)
         return tam_fail(TAMIS_E_NOMEM, "no memory to save to %s", file->path);
+    tam_state_warn_unused(r);
     tam_state_pack(r, hash, tam_state_join_hashes(first, second), control);
     tamis_status status = write_at(file, 0, control, bytes);
     tam_free(control);

@@ -6,10 +6,12 @@
 #include "lib/base/base.h"
 #include "collectives/coll/staged.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/hash.h"
 
 enum { CHUNK = 65536, SEAL = sizeof(uint64_t) }; /* floats per rank and round; bytes of a hash */
+enum { FIRST_VERSION = offsetof(tamis_callbacks, post) };
 
 #define SEALED_CHUNK (CHUNK * sizeof(float) + SEAL)
 
@@ -106,12 +108,15 @@ static void close_callback(void *arg, int clean) {
     tam_free(self);
 }
 
+static tamis_status shrink_callback(void *arg, const tam_left *left, tamis_comm **out);
+
 static const tam_transport transport = {
     .name = "callback",
     .capabilities = TAM_CAP_GATHERS,
     .allgather = allgather_callback,
     .allreduce_sum = allreduce_sum_callback,
     .alltoall = alltoall_callback,
+    .shrink = shrink_callback,
     .abort = abort_callback,
     .close = close_callback,
 };
@@ -161,6 +166,7 @@ static const tam_transport staged = {
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
     .lists = &tam_staged_lists,
+    .shrink = shrink_callback,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };
@@ -191,7 +197,6 @@ static tamis_status check(const tamis_callbacks *user) {
 
 tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
                                         const tamis_comm_config *config, tamis_comm **out) {
-    enum { FIRST_VERSION = offsetof(tamis_callbacks, post) };
     tamis_callbacks user = TAMIS_CALLBACKS_INIT;
     uint64_t timeout_ns;
     if (!callbacks || !out)
@@ -213,4 +218,38 @@ tamis_status tamis_comm_create_callback(const tamis_callbacks *callbacks,
         return tam_fail(TAMIS_E_NOMEM, "no memory for the sums of %u ranks", user.nranks);
     }
     return tam_comm_open(&transport, self, user.rank, user.nranks, config, out);
+}
+
+/* -- with the ranks that are left -------------------------------------------------------------- */
+
+static tamis_status check_place(const tam_left *left) {
+    tamis_callbacks user = TAMIS_CALLBACKS_INIT;
+    if (!left->ranks || !left->callbacks)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_shrink.%s is NULL: over callback the caller says who is left and "
+                        "gives a network of these ranks",
+                        left->ranks ? "callbacks" : "ranks");
+    TAM_TRY(tam_struct_copy("tamis_callbacks", &user, sizeof user, FIRST_VERSION, left->callbacks));
+    if (user.nranks != left->nranks || user.rank >= user.nranks ||
+        left->ranks[user.rank] != left->comm->rank)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_shrink.callbacks: rank %u of %u is not the place of rank %u in the "
+                        "list of %u ranks that are left",
+                        user.rank, user.nranks, left->comm->rank, left->nranks);
+    return TAMIS_OK;
+}
+
+static tamis_status shrink_callback(void *arg, const tam_left *left, tamis_comm **out) {
+    tamis_comm *made = NULL;
+    (void)arg; /* nothing of the old network is used */
+    TAM_TRY(check_place(left));
+    TAM_TRY(tamis_comm_create_callback(left->callbacks, left->config, &made));
+    tam_comm_revoke(left->comm);
+    tamis_status status = tam_shrink_compare(made, left, TAMIS_OK);
+    if (status != TAMIS_OK) {
+        tamis_comm_destroy(made);
+        return status;
+    }
+    *out = made;
+    return tam_comm_note_before(out, left->ranks);
 }

@@ -363,6 +363,12 @@ uint32_t tamis_comm_nranks(const tamis_comm *comm) {
     return comm ? comm->nranks : 0;
 }
 
+uint32_t tamis_comm_rank_before(const tamis_comm *comm, uint32_t rank) {
+    if (!comm || rank >= comm->nranks)
+        return 0;
+    return comm->before ? comm->before[rank] : rank;
+}
+
 const char *tamis_comm_plan(const tamis_comm *comm) {
     return comm ? comm->plan : "";
 }
@@ -387,6 +393,11 @@ tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waiting waiting) {
 
 void tam_comm_lose(tamis_comm *comm, tamis_status status) {
     poison(comm, status, tamis_last_error(), true);
+    comm->transport->abort(comm->self);
+}
+
+void tam_comm_revoke(tamis_comm *comm) {
+    poison(comm, TAMIS_E_ABORTED, "tamis_comm_shrink was called on this rank", true);
     comm->transport->abort(comm->self);
 }
 
@@ -427,6 +438,7 @@ void tamis_comm_destroy(tamis_comm *comm) {
         tam_free(comm->records);
     }
     comm->transport->close(comm->self, clean);
+    tam_free(comm->before);
     tam_lock_close(&comm->lock, &comm->changed);
     tam_flight_close(comm->recorded.flight);
     tam_free(comm);

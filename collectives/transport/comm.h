@@ -49,6 +49,7 @@ struct tamis_comm {
     const tam_transport *transport;
     void *self;
     uint32_t rank, nranks;
+    uint32_t *before;        /* [nranks] in the communicator that was shrunk; NULL: none was */
     char plan[64];           /* its stages, as text */
     tam_plan stages;         /* how its collectives go */
     uint32_t ranks_per_node; /* found; 1: unknown */
@@ -101,6 +102,9 @@ void tam_comm_lose(tamis_comm *comm, tamis_status status);
 
 /** Record an event of a step, counted from 0, of the caller's. */
 void tam_comm_note(tamis_comm *comm, tam_flight_kind kind, uint64_t step, tamis_status status);
+
+/** Lose it because this rank goes on with fewer; tells other ranks where the transport can. */
+void tam_comm_revoke(tamis_comm *comm);
 
 /** Begin a job. It must stay allocated until it is done. */
 void tam_comm_submit(tamis_comm *comm, tam_job *job);

@@ -90,6 +90,11 @@ static void abort_faulty(void *arg) {
     f->inner->abort(f->self);
 }
 
+static tamis_status shrink_faulty(void *arg, const tam_left *left, tamis_comm **out) {
+    faulty *f = arg;
+    return f->inner->shrink(f->self, left, out);
+}
+
 static void close_faulty(void *arg, int clean) {
     faulty *f = arg;
     f->inner->close(f->self, clean);
@@ -108,6 +113,7 @@ tamis_status tam_faulty_install(tamis_comm *comm, tam_fault fault, uint64_t nth,
                 .allgather = allgather_faulty,
                 .allreduce_sum = allreduce_sum_faulty,
                 .alltoall = alltoall_faulty,
+                .shrink = shrink_faulty,
                 .abort = abort_faulty,
                 .close = close_faulty},
         .inner = comm->transport,

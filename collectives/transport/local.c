@@ -8,9 +8,8 @@
  *     rank 2   post c   |         | copies a b c |         |
  */
 #include "lib/base/base.h"
-#include "collectives/transport/comm.h"
+#include "collectives/transport/local_hub.h"
 #include "collectives/transport/sum.h"
-#include "lib/base/tag.h"
 #include "lib/base/tree.h"
 #include "lib/base/wait.h"
 
@@ -18,45 +17,14 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { RANKS_MAX = 4096 };
-
-/* What a rank posts for an operation. */
-typedef struct posting {
-    const char *call;   /* its name; the same pointer on all ranks */
-    const void *memory; /* for the others to read, */
-    size_t bytes;       /* the same on all ranks; all-to-all: 0 */
-    const size_t *at;   /* all-to-all: where its runs begin */
-    bool tagged;
-    tam_tag tag;
-} posting;
-
-typedef struct hub {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    uint32_t nranks, users;
-    uint32_t arrived;
-    uint32_t reading; /* ranks that still read what others have posted */
-    uint64_t round;   /* barriers passed */
-    tamis_status broken;
-    char cause[256];
-    posting *posted; /* [nranks] */
-    bool *here;      /* [nranks] arrived at the current barrier */
-} hub;
-
-typedef struct local {
-    hub *hub;
-    uint32_t rank;
-    bool reading;
-} local;
-
-/* As many as there is room for, and how many more. */
-static void list_missing(const hub *h, char *text, size_t size) {
+const char *tam_hub_list(const tam_hub *h, const bool *marks, bool wanted, char *text,
+                         size_t size) {
     enum { REST = 24 };
     size_t used = 0;
     uint32_t more = 0;
     text[0] = '\0';
     for (uint32_t r = 0; r < h->nranks; r++) {
-        if (h->here[r])
+        if (marks[r] != wanted)
             continue;
         if (used + REST >= size)
             more++;
@@ -65,10 +33,10 @@ static void list_missing(const hub *h, char *text, size_t size) {
     }
     if (more > 0)
         snprintf(text + used, size - used, " and %u more", more);
+    return text;
 }
 
-/* With the lock held. */
-static void break_hub(hub *h, tamis_status status, const char *cause) {
+void tam_hub_break(tam_hub *h, tamis_status status, const char *cause) {
     if (h->broken == TAMIS_OK) {
         h->broken = status;
         snprintf(h->cause, sizeof h->cause, "%s", cause);
@@ -76,24 +44,23 @@ static void break_hub(hub *h, tamis_status status, const char *cause) {
     pthread_cond_broadcast(&h->changed);
 }
 
-static void break_by_deadline(hub *h, uint32_t rank, const tam_call *call) {
+static void break_by_deadline(tam_hub *h, uint32_t rank, const tam_call *call) {
     char missing[128], late[TAM_LATE_TEXT], cause[256];
-    list_missing(h, missing, sizeof missing);
     snprintf(cause, sizeof cause, "rank %u%s for rank(s)%s", rank, tam_wait_late(call, late),
-             missing);
-    break_hub(h, TAMIS_E_TIMEOUT, cause);
+             tam_hub_list(h, h->here, false, missing, sizeof missing));
+    tam_hub_break(h, TAMIS_E_TIMEOUT, cause);
 }
 
-static uint32_t first_missing(const hub *h) {
+static uint32_t first_missing(const tam_hub *h) {
     uint32_t r = 0;
     while (r + 1 < h->nranks && h->here[r])
         r++;
     return r;
 }
 
-static void tell_late(const hub *h, uint32_t rank, tam_call *call) {
+static void tell_late(const tam_hub *h, uint32_t rank, tam_call *call) {
     char missing[128];
-    list_missing(h, missing, sizeof missing);
+    tam_hub_list(h, h->here, false, missing, sizeof missing);
     tam_wait_tell_late(call, rank, missing, first_missing(h));
 }
 
@@ -102,8 +69,8 @@ static struct timespec time_of(uint64_t ns) {
                              .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-static void await_round(local *self, uint64_t round, tam_call *call) {
-    hub *h = self->hub;
+static void await_round(tam_local *self, uint64_t round, tam_call *call) {
+    tam_hub *h = self->hub;
     while (h->round == round && h->broken == TAMIS_OK) {
         uint64_t late_ns = tam_wait_late_ns(call);
         struct timespec until = time_of(late_ns < call->deadline_ns ? late_ns : call->deadline_ns);
@@ -117,7 +84,7 @@ static void await_round(local *self, uint64_t round, tam_call *call) {
     }
 }
 
-static void stop_reading(local *self) {
+static void stop_reading(tam_local *self) {
     if (self->reading && --self->hub->reading == 0)
         pthread_cond_broadcast(&self->hub->changed);
     self->reading = false;
@@ -125,8 +92,8 @@ static void stop_reading(local *self) {
 
 /* No rank leaves the barrier before all have arrived. With `reads`, ranks then read what the others
  * posted. A rank that fails at a later barrier stays until all have read, as its memory may go. */
-static tamis_status barrier(local *self, bool reads, tam_call *call) {
-    hub *h = self->hub;
+static tamis_status barrier(tam_local *self, bool reads, tam_call *call) {
+    tam_hub *h = self->hub;
     pthread_mutex_lock(&h->lock);
     stop_reading(self);
     uint64_t round = h->round;
@@ -150,8 +117,8 @@ static tamis_status barrier(local *self, bool reads, tam_call *call) {
     return status == TAMIS_OK ? TAMIS_OK : tam_fail(status, "rank %u: %s", self->rank, cause);
 }
 
-static tamis_status compare(const local *self, uint32_t r, tam_call *call) {
-    const posting *mine = &self->hub->posted[self->rank], *theirs = &self->hub->posted[r];
+static tamis_status compare(const tam_local *self, uint32_t r, tam_call *call) {
+    const tam_posting *mine = &self->hub->posted[self->rank], *theirs = &self->hub->posted[r];
     if (mine->tagged && theirs->tagged)
         TAM_TRY(tam_tag_hear(call, r, &theirs->tag));
     if (mine->call == theirs->call && mine->bytes == theirs->bytes &&
@@ -165,7 +132,7 @@ static tamis_status compare(const local *self, uint32_t r, tam_call *call) {
 }
 
 /* If postings differ, all ranks find that, and none has read another's memory. */
-static tamis_status post(local *self, posting mine, tam_call *call) {
+static tamis_status post(tam_local *self, tam_posting mine, tam_call *call) {
     tamis_status status = TAMIS_OK;
     mine.tagged = call->tag != NULL;
     if (mine.tagged)
@@ -184,8 +151,9 @@ static tamis_status post(local *self, posting mine, tam_call *call) {
 
 static tamis_status allgather_local(void *arg, const void *send, size_t bytes, void *recv,
                                     tam_call *call) {
-    local *self = arg;
-    TAM_TRY(post(self, (posting){.call = "an all-gather", .memory = send, .bytes = bytes}, call));
+    tam_local *self = arg;
+    TAM_TRY(
+        post(self, (tam_posting){.call = "an all-gather", .memory = send, .bytes = bytes}, call));
     for (uint32_t r = 0; r < self->hub->nranks; r++)
         memcpy((char *)recv + r * bytes, self->hub->posted[r].memory, bytes);
     call->wire_bytes += (uint64_t)bytes * (self->hub->nranks - 1);
@@ -194,8 +162,8 @@ static tamis_status allgather_local(void *arg, const void *send, size_t bytes, v
 
 /* Sum this rank's slice over all ranks. Only this rank writes its part of it, and no other rank
  * reads that meanwhile. */
-static void sum_slice(const local *self, float *values, size_t begin, size_t end) {
-    const posting *all = self->hub->posted;
+static void sum_slice(const tam_local *self, float *values, size_t begin, size_t end) {
+    const tam_posting *all = self->hub->posted;
     uint32_t nranks = self->hub->nranks, own = tam_tree_own(nranks);
     tam_tree_block block;
     tam_tree_begin(&block);
@@ -209,8 +177,8 @@ static void sum_slice(const local *self, float *values, size_t begin, size_t end
 }
 
 /* Take the summed slices of the other ranks. */
-static tamis_status take_slices(local *self, float *values, size_t count, tam_call *call) {
-    const hub *h = self->hub;
+static tamis_status take_slices(tam_local *self, float *values, size_t count, tam_call *call) {
+    const tam_hub *h = self->hub;
     size_t own = tam_slice_begin(count, self->rank + 1, h->nranks) -
                  tam_slice_begin(count, self->rank, h->nranks);
     TAM_TRY(barrier(self, true, call));
@@ -227,9 +195,9 @@ static tamis_status take_slices(local *self, float *values, size_t count, tam_ca
 }
 
 static tamis_status allreduce_sum_local(void *arg, float *values, size_t count, tam_call *call) {
-    local *self = arg;
+    tam_local *self = arg;
     uint32_t nranks = self->hub->nranks;
-    posting mine = {.call = "a sum", .memory = values, .bytes = count * sizeof values[0]};
+    tam_posting mine = {.call = "a sum", .memory = values, .bytes = count * sizeof values[0]};
     TAM_TRY(post(self, mine, call));
     sum_slice(self, values, tam_slice_begin(count, self->rank, nranks),
               tam_slice_begin(count, self->rank + 1, nranks));
@@ -238,11 +206,12 @@ static tamis_status allreduce_sum_local(void *arg, float *values, size_t count, 
 
 static tamis_status alltoall_local(void *arg, const void *send, const size_t *send_at, void *recv,
                                    const size_t *recv_at, tam_call *call) {
-    local *self = arg;
+    tam_local *self = arg;
     uint32_t rank = self->rank, nranks = self->hub->nranks, odd = nranks;
-    TAM_TRY(post(self, (posting){.call = "an all-to-all", .memory = send, .at = send_at}, call));
+    TAM_TRY(
+        post(self, (tam_posting){.call = "an all-to-all", .memory = send, .at = send_at}, call));
     for (uint32_t r = 0; r < nranks; r++) {
-        const posting *theirs = &self->hub->posted[r];
+        const tam_posting *theirs = &self->hub->posted[r];
         size_t length = theirs->at[rank + 1] - theirs->at[rank];
         if (length == recv_at[r + 1] - recv_at[r])
             memcpy((char *)recv + recv_at[r], (const char *)theirs->memory + theirs->at[rank],
@@ -259,119 +228,20 @@ static tamis_status alltoall_local(void *arg, const void *send, const size_t *se
 }
 
 static void abort_hub(void *arg) {
-    local *self = arg;
+    tam_local *self = arg;
     char cause[64];
     snprintf(cause, sizeof cause, "rank %u aborted the communicator", self->rank);
     pthread_mutex_lock(&self->hub->lock);
-    break_hub(self->hub, TAMIS_E_ABORTED, cause);
+    tam_hub_break(self->hub, TAMIS_E_ABORTED, cause);
     pthread_mutex_unlock(&self->hub->lock);
 }
 
-static void free_hub(hub *h) {
-    pthread_cond_destroy(&h->changed);
-    pthread_mutex_destroy(&h->lock);
-    tam_free(h->posted);
-    tam_free(h->here);
-    tam_free(h);
-}
-
-static void close_local(void *arg, int clean) {
-    local *self = arg;
-    hub *h = self->hub;
-    (void)clean; /* no rank touches another's memory outside a call */
-    pthread_mutex_lock(&h->lock);
-    /* The other ranks learn now, not at their deadline, that this one has gone. */
-    break_hub(h, TAMIS_E_ABORTED, "a rank destroyed its communicator");
-    bool last = --h->users == 0;
-    pthread_mutex_unlock(&h->lock);
-    if (last)
-        free_hub(h);
-    tam_free(self);
-}
-
-static const tam_transport transport = {
+const tam_transport tam_local_transport = {
     .name = "local",
     .allgather = allgather_local,
     .allreduce_sum = allreduce_sum_local,
     .alltoall = alltoall_local,
+    .shrink = tam_local_shrink,
     .abort = abort_hub,
-    .close = close_local,
+    .close = tam_local_close,
 };
-
-static tamis_status open_hub(uint32_t nranks, hub **out) {
-    pthread_condattr_t monotonic;
-    hub *h = tam_alloc(sizeof *h);
-    if (!h)
-        goto err;
-    h->nranks = nranks;
-    h->posted = tam_alloc_array(nranks, sizeof h->posted[0]);
-    h->here = tam_alloc_array(nranks, sizeof h->here[0]);
-    if (!h->posted || !h->here || pthread_mutex_init(&h->lock, NULL) != 0)
-        goto err_free;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    int failed = pthread_cond_init(&h->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    if (failed)
-        goto err_mutex;
-    *out = h;
-    return TAMIS_OK;
-
-err_mutex:
-    pthread_mutex_destroy(&h->lock);
-err_free:
-    tam_free(h->posted);
-    tam_free(h->here);
-    tam_free(h);
-err:
-    return tam_fail(TAMIS_E_NOMEM, "no memory for a local communicator of %u ranks", nranks);
-}
-
-/* One rank's end of the hub, which counts as a user of it until closed. */
-static tamis_status open_rank(hub *h, uint32_t rank, const tamis_comm_config *config,
-                              tamis_comm **out) {
-    local *self = tam_alloc(sizeof *self);
-    if (!self)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for rank %u of a local communicator", rank);
-    *self = (local){h, rank, false};
-    h->users++;
-    TAM_TRY(tam_comm_open(&transport, self, rank, h->nranks, config, out));
-    (*out)->ranks_per_node = h->nranks;
-    return TAMIS_OK;
-}
-
-tamis_status tamis_comm_create_local(uint32_t nranks, const tamis_comm_config *config,
-                                     tamis_comm **comms) {
-    uint64_t timeout_ns;
-    if (!comms)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_local: comms is NULL");
-    if (nranks == 0 || nranks > RANKS_MAX)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_local: %u ranks, not 1 to %d", nranks,
-                        RANKS_MAX);
-    TAM_TRY(tam_comm_timeout(config, &timeout_ns));
-
-    tamis_comm **made = tam_alloc_array(nranks, sizeof made[0]);
-    hub *h = NULL;
-    if (!made)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for %u ranks", nranks);
-    tamis_status status = open_hub(nranks, &h);
-    if (status != TAMIS_OK)
-        goto out_free;
-    h->users = 1; /* this function */
-    uint32_t count = 0;
-    while (count < nranks && status == TAMIS_OK) {
-        status = open_rank(h, count, config, &made[count]);
-        count += status == TAMIS_OK;
-    }
-    for (uint32_t r = 1; r < count; r++)
-        made[r]->recorded.flight->group = made[0]->recorded.flight->group;
-    if (status == TAMIS_OK)
-        memcpy(comms, made, nranks * sizeof made[0]);
-    for (uint32_t r = 0; status != TAMIS_OK && r < count; r++)
-        tamis_comm_destroy(made[r]);
-    if (--h->users == 0)
-        free_hub(h);
-out_free:
-    tam_free(made);
-    return status;
-}

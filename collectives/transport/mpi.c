@@ -5,6 +5,10 @@
  */
 #include "collectives/transport/mpi_comm.h"
 
+#ifdef TAM_HAVE_ULFM
+#include <mpi-ext.h>
+#endif
+
 tamis_status tam_mpi_check(const tam_mpi *self, int code, const char *what) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
@@ -30,6 +34,18 @@ static tamis_status post_mpi(void *arg, uint32_t ticket, const tam_message *m) {
                          "MPI_Irecv");
 }
 
+/* Or that another rank has found one. */
+static bool is_death(int code) {
+#ifdef TAM_HAVE_ULFM
+    int class = MPI_SUCCESS;
+    MPI_Error_class(code, &class);
+    return class == MPIX_ERR_PROC_FAILED || class == MPIX_ERR_REVOKED;
+#else
+    (void)code;
+    return false;
+#endif
+}
+
 /* For example a message longer than its buffer: its sender is in another call. */
 static tamis_status explain(const tam_mpi *self, int count) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -37,6 +53,11 @@ static tamis_status explain(const tam_mpi *self, int count) {
     while (i < count - 1 && self->statuses[i].MPI_ERROR == MPI_SUCCESS)
         i++;
     MPI_Error_string(self->statuses[i].MPI_ERROR, text, &length);
+    if (is_death(self->statuses[i].MPI_ERROR))
+        return tam_fail(TAMIS_E_TRANSPORT,
+                        "rank %d: a process has died, seen in a message from or to rank %d (%s); "
+                        "tamis_comm_shrink goes on with the ranks that are left",
+                        self->rank, self->peers[self->done[i]], text);
     return tam_fail(TAMIS_E_TRANSPORT,
                     "rank %d: a message from or to rank %d failed (%s); all ranks must make the "
                     "same calls with the same options",

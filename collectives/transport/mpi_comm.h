@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Inside a communicator over MPI: mpi.c has the wire, mpi_open.c creates it.
+ * Inside a communicator over MPI: mpi.c has the wire, mpi_open.c creates it, mpi_shrink.c makes one
+ * of the ranks that are left.
  */
 #ifndef TAM_TRANSPORT_MPI_COMM_H
 #define TAM_TRANSPORT_MPI_COMM_H
 
 #include "collectives/coll/staged.h"
+#include "collectives/transport/comm.h"
 #include "lib/base/base.h"
 
 #include <tamis/mpi.h>
@@ -18,7 +20,16 @@ typedef struct tam_mpi {
     bool sends[TAM_WIRE_TICKETS];
     MPI_Status statuses[TAM_WIRE_TICKETS];
     int done[TAM_WIRE_TICKETS];
+    bool threaded;                   /* MPI_THREAD_MULTIPLE */
+    struct tam_mpi_parting *parting; /* NULL until ranks are left behind; then it stays */
 } tam_mpi;
+
+/** Take over a communicator of our own, whose errors return. Collective: may measure the network.
+ * Frees it on failure, if that can be done. */
+tamis_status tam_mpi_open(MPI_Comm own, bool threaded, uint64_t deadline_ns,
+                          const tamis_comm_config *config, tamis_comm **out);
+
+tamis_status tam_mpi_shrink(void *arg, const tam_left *left, tamis_comm **out);
 
 extern const tam_wire tam_mpi_wire;
 

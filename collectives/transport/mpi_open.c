@@ -3,7 +3,6 @@
  * A communicator over MPI: checks, memory, and a duplicate of the caller's communicator.
  */
 #include "collectives/transport/mpi_comm.h"
-#include "collectives/transport/comm.h"
 
 static const tam_transport on_the_callers_threads = {
     .name = "mpi",
@@ -14,6 +13,7 @@ static const tam_transport on_the_callers_threads = {
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
     .lists = &tam_staged_lists,
+    .shrink = tam_mpi_shrink,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };
@@ -25,6 +25,7 @@ static const tam_transport threaded = {
     .allreduce_sum = tam_staged_sum,
     .alltoall = tam_staged_alltoall,
     .lists = &tam_staged_lists,
+    .shrink = tam_mpi_shrink,
     .abort = tam_staged_abort,
     .close = tam_staged_close,
 };
@@ -75,14 +76,35 @@ static tamis_status duplicate(tam_mpi *self, MPI_Comm parent, uint64_t deadline_
     return status;
 }
 
-static tamis_status open_staged(tam_mpi *self, bool multiple, uint64_t deadline_ns,
+static tam_mpi *new_mpi(MPI_Comm comm, bool multiple) {
+    tam_mpi *self = tam_alloc(sizeof *self);
+    if (!self)
+        return NULL;
+    self->threaded = multiple;
+    MPI_Comm_rank(comm, &self->rank);
+    MPI_Comm_size(comm, &self->nranks);
+    for (int i = 0; i < TAM_WIRE_TICKETS; i++)
+        self->requests[i] = MPI_REQUEST_NULL;
+    return self;
+}
+
+static tamis_status open_staged(tam_mpi *self, uint64_t deadline_ns,
                                 const tamis_comm_config *config, tamis_comm **out) {
     uint32_t rank = (uint32_t)self->rank, nranks = (uint32_t)self->nranks;
     tam_staged *staged = NULL;
     const char *wanted = tam_setting_text(TAM_SETTING_PLAN);
+    const tam_transport *transport = self->threaded ? &threaded : &on_the_callers_threads;
     TAM_TRY(tam_staged_open(&tam_mpi_wire, self, rank, nranks, wanted, deadline_ns, &staged));
-    const tam_transport *transport = multiple ? &threaded : &on_the_callers_threads;
     return tam_comm_open_staged(transport, staged, rank, nranks, config, out);
+}
+
+tamis_status tam_mpi_open(MPI_Comm own, bool multiple, uint64_t deadline_ns,
+                          const tamis_comm_config *config, tamis_comm **out) {
+    tam_mpi *self = new_mpi(own, multiple);
+    if (!self)
+        return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
+    self->comm = own;
+    return open_staged(self, deadline_ns, config, out);
 }
 
 tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
@@ -102,13 +124,9 @@ tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *con
                                           "groups; merge them first");
     TAM_TRY(tam_comm_timeout(config, &timeout_ns));
 
-    tam_mpi *self = tam_alloc(sizeof *self);
+    tam_mpi *self = new_mpi(parent, level == MPI_THREAD_MULTIPLE);
     if (!self)
         return tam_fail(TAMIS_E_NOMEM, "no memory for a communicator");
-    MPI_Comm_rank(parent, &self->rank);
-    MPI_Comm_size(parent, &self->nranks);
-    for (int i = 0; i < TAM_WIRE_TICKETS; i++)
-        self->requests[i] = MPI_REQUEST_NULL;
     uint64_t deadline_ns = tam_clock_ns() + timeout_ns; /* of both exchanges */
     tamis_status status = duplicate(self, parent, deadline_ns);
     if (status == TAMIS_E_TIMEOUT)
@@ -117,5 +135,5 @@ tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *con
         tam_free(self);
         return status;
     }
-    return open_staged(self, level == MPI_THREAD_MULTIPLE, deadline_ns, config, out);
+    return open_staged(self, deadline_ns, config, out);
 }

@@ -19,6 +19,7 @@
  */
 #include "collectives/transport/nccl_comm.h"
 
+#include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/wait.h"
 
@@ -193,6 +194,7 @@ const tam_transport tam_nccl_transport = {
     .allgather = allgather_nccl,
     .allreduce_sum = allreduce_sum_nccl,
     .alltoall = alltoall_nccl,
+    .shrink = tam_shrink_refuse,
     .abort = tam_nccl_abort,
     .close = tam_nccl_close,
 };

@@ -69,6 +69,11 @@ static tamis_status poll(void *arg) {
     return t->inner->stream->poll(t->self);
 }
 
+static tamis_status shrink(void *arg, const tam_left *left, tamis_comm **out) {
+    tam_recorded *t = arg;
+    return t->inner->shrink(t->self, left, out);
+}
+
 static void abort_inner(void *arg) {
     tam_recorded *t = arg;
     t->inner->abort(t->self);
@@ -91,6 +96,7 @@ void tam_recorded_wrap(tam_recorded *t, const tam_transport *inner, void *self) 
     t->row.allgather = allgather;
     t->row.allreduce_sum = allreduce_sum;
     t->row.alltoall = alltoall;
+    t->row.shrink = shrink;
     t->row.abort = abort_inner;
     t->row.close = close_nothing;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/transport/team.h"
 
+#include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/tree.h"
 
@@ -154,6 +155,7 @@ static const tam_transport row = {
     .allgather = allgather_team,
     .allreduce_sum = allreduce_sum_team,
     .alltoall = alltoall_team,
+    .shrink = tam_shrink_refuse,
     .abort = abort_whole,
     .close = leave_whole,
 };

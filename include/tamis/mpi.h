@@ -27,6 +27,14 @@ extern "C" {
  * is lost (TAMIS_E_TIMEOUT and worse) do not call MPI_Finalize, which may hang: end the process
  * with MPI_Abort or _exit, and keep gradient buffers allocated until then.
  *
+ * Where MPI tolerates faults (ULFM: Open MPI 5, started by mpirun --with-ft ulfm; found when the
+ * library is configured), a process that dies is noticed at once, as TRANSPORT, and
+ * tamis_comm_shrink goes on with those that live. It waits for all that live: one that has stopped
+ * must be ended first, else TIMEOUT; the call may then be repeated, and continues where it was. A
+ * list of ranks is only compared with what MPI finds. Set an error handler other than the fatal
+ * default for communicators of your own (MPI_ERRORS_RETURN). MPI_Finalize works afterwards, but
+ * Open MPI 5.0 was seen to wait there forever after a second death: end such processes by _exit.
+ *
  * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate
  * Threads:    the calling thread must be one that may call MPI
  * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, MISMATCH (TAMIS_PLAN differs),

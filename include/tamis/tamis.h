@@ -149,7 +149,8 @@ typedef enum tamis_status {
     TAMIS_E_NONFINITE = 32, /* NaN or Inf in the gradient of at least one rank; on all ranks */
 
     /* The communicator is lost: every later call on it returns the same status. Save the state
-     * of the reducers (no communication is needed) and leave. */
+     * of the reducers (no communication is needed) and leave, or go on with the ranks that are
+     * left: tamis_comm_shrink. */
     TAMIS_E_TIMEOUT = 64,   /* a rank did not answer before the deadline */
     TAMIS_E_TRANSPORT = 65, /* the transport below (MPI, NCCL, a callback) reported an error */
     TAMIS_E_PROTOCOL = 66,  /* a message was refused (wrong step, wrong hash, damaged), or the
@@ -348,6 +349,51 @@ TAMIS_CHECKED tamis_status tamis_comm_set_waiting(tamis_comm *comm, tamis_waitin
  *             Other errors lose the comm
  */
 TAMIS_CHECKED tamis_status tamis_comm_check_equal(tamis_comm *comm, const void *data, size_t bytes);
+
+/** Who is left, for tamis_comm_shrink. */
+typedef struct tamis_shrink {
+    size_t size;
+    const uint32_t *ranks; /* [nranks] of the old communicator, ascending, this rank among them.
+                              NULL: the transport finds out who is left */
+    uint32_t nranks;
+    const tamis_callbacks *callbacks; /* callback only, where it must be given: the network of the
+                                         ranks that are left */
+} tamis_shrink;
+
+#define TAMIS_SHRINK_INIT TAMIS_INIT(tamis_shrink, )
+
+/**
+ * A rank is gone: make a communicator of those that are left, in their old order.
+ *
+ * Works on a lost communicator, and on a healthy one, which is lost by it (ABORTED): over local and
+ * MPI all its ranks notice. Then move the reducers (tamis_reducer_move), destroy the old ones, and
+ * destroy the old communicator. Timeout and waiting (tamis_comm_set_waiting) stay as they were.
+ *
+ *     local      without a list: waits for all, and whoever has not come by the deadline, counted
+ *                from the first call, is dead; ranks that have destroyed their communicator are not
+ *                waited for. With a list: waits for these alone, and all of them must come. Ranks
+ *                that come later get TIMEOUT and never join
+ *     callback   `ranks` and `callbacks` must be given; the new rank is the place in the list. All
+ *                ranks of the new network compare their lists over it
+ *     mpi        needs an MPI with ULFM (Open MPI 5, mpirun --with-ft ulfm); see mpi.h
+ *     nccl       UNSUPPORTED
+ *
+ * After an error nothing was made, and the call may be repeated, unless the others have gone on
+ * without this rank. Ranks that die afterwards: shrink the smaller communicator in turn.
+ *
+ * @param  how  [in]  NULL: the transport finds out
+ *
+ * Collective: yes, of the ranks that are left; no call on the old communicator is under way
+ * Errors:     ARGUMENT, UNSUPPORTED: no effect. MISMATCH, on all: they do not name the same ranks.
+ *             TIMEOUT: a rank of the list did not come, or this rank came too late. NOMEM,
+ *             TRANSPORT, PROTOCOL, ABORTED. Of all these the old communicator is lost
+ */
+TAMIS_CHECKED tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how,
+                                             tamis_comm **smaller);
+
+/** Which rank of the communicator that was shrunk has become `rank` of this one; `rank` itself if
+ * this one was not made by tamis_comm_shrink. 0 for NULL or a rank that does not exist. */
+TAMIS_API uint32_t tamis_comm_rank_before(const tamis_comm *comm, uint32_t rank);
 
 /**
  * Destroy a communicator. Its reducers must be gone. NULL is fine.
@@ -1174,6 +1220,49 @@ TAMIS_CHECKED tamis_status tamis_reducer_save_moments(tamis_reducer *reducer, fl
  */
 TAMIS_CHECKED tamis_status tamis_reducer_load_moments(tamis_reducer *reducer, const float *first,
                                                       const float *second, uint64_t passes);
+
+/** What tamis_reducer_move found. */
+typedef struct tamis_moved {
+    size_t size;
+    uint64_t step; /* number of the next step, from 0: the same on all ranks */
+    uint32_t gone; /* ranks that did not come along: their residuals are lost */
+
+    /* Squared L2 norms of residuals: the sum over the ranks that are here, and an ESTIMATE of what
+     * was lost, as if each rank that is gone had held the mean of those. The share of the residual
+     * that is lost is lost / (kept + lost), the same as gone / (ranks before). */
+    double kept_square, lost_square;
+} tamis_moved;
+
+#define TAMIS_MOVED_INIT TAMIS_INIT(tamis_moved, )
+
+/**
+ * Go on with fewer ranks: make a reducer on the smaller communicator that continues this one.
+ *
+ * It has the same options, buckets, residual, moments, step number, density and, where the groups
+ * are the same, thresholds; what is divided among ranks is divided anew. Exchange auto chooses
+ * anew. The mean is then that of the ranks that are left. Ranks whose last exchange failed while
+ * others applied the step meet at the earlier step, as by tamis_reducer_align and with its limits:
+ * where that is needed, `reducer` itself goes back. Otherwise it stays as it is, and must be
+ * destroyed by the caller, before its communicator; after an error it can be moved again.
+ * Parameters, optimizer state and position in the data must be those of report->step: a rank that
+ * had made one step more is ahead with them.
+ *
+ * What the ranks that are gone held in their residuals and moments is lost, and nothing can replace
+ * it: rank 0 logs how many they were, and an estimate of their share.
+ *
+ * @param  reducer  [in]   between steps: after a failure, call tamis_reducer_wait first
+ * @param  smaller  [in]   from tamis_comm_shrink, with at most as many ranks as before. Several
+ *                         reducers move in the same order on all ranks
+ * @param  report   [out]  set by TAMIS_MOVED_INIT; NULL: not wanted
+ *
+ * Collective: yes, on the smaller communicator
+ * Cost:       that of tamis_reducer_create, and float32[n] of host memory for the time of the call
+ * Errors:     STATE, UNSUPPORTED (ranks_per_node; no way back), MISMATCH (more than one step apart,
+ *             another reducer), NOMEM: on all ranks, nothing is lost; TIMEOUT, TRANSPORT, PROTOCOL,
+ *             ABORTED: the smaller comm; DEVICE
+ */
+TAMIS_CHECKED tamis_status tamis_reducer_move(tamis_reducer *reducer, tamis_comm *smaller,
+                                              tamis_moved *report, tamis_reducer **moved);
 
 /* ------------------------------------------------------------------------------------------- */
 /* 10. Settings                                                                                 */

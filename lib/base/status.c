@@ -38,8 +38,9 @@ static const status_row rows[] = {
      "Find the cause (learning rate, loss scale, input); training can continue with the next "
      "step."},
     {TAMIS_E_TIMEOUT, "TAMIS_E_TIMEOUT", "A rank did not answer before the deadline.",
-     "Save the state and exit; check the rank that most error messages name; raise "
-     "TAMIS_TIMEOUT_MS if ranks are merely slow."},
+     "Save the state and exit, or go on with the ranks that are left (tamis_comm_shrink); check "
+     "the "
+     "rank that most error messages name; raise TAMIS_TIMEOUT_MS if ranks are merely slow."},
     {TAMIS_E_TRANSPORT, "TAMIS_E_TRANSPORT",
      "The underlying transport (MPI, NCCL, the caller's callback) reported an error.",
      "Save the state and exit; the error message includes that of the transport."},

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The transport contract: how ranks exchange bytes. Six entries and capability bits; a transport
+ * The transport contract: how ranks exchange bytes. Seven entries and capability bits; a transport
  * that can work on device memory in stream order has a second table of three, and one that sums in
  * stages has a table of two for values in another form.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
  * has nothing to do does nothing, so callers never test a pointer. All ranks make the calls in the
  * same order, one at a time. A call returns by its deadline; after a failure the caller poisons the
- * communicator, and the transport is only closed.
+ * communicator, and the transport is only shrunk or closed.
  */
 #ifndef TAM_BASE_TRANSPORT_H
 #define TAM_BASE_TRANSPORT_H
@@ -64,6 +64,16 @@ typedef struct tam_call {
     uint64_t quiet_until_ns;   /* on tam_clock_ns; the last rank is not expected before */
 } tam_call;
 
+/** Who is left of a communicator, for the transport to go on with (tamis_comm_shrink). */
+typedef struct tam_left {
+    tamis_comm *comm;      /* the old one, for tam_comm_revoke: it is lost from then on */
+    const uint32_t *ranks; /* [nranks] its ranks, ascending, this one among them; NULL: unknown */
+    uint32_t nranks;
+    const tamis_callbacks *callbacks; /* NULL: not given */
+    uint64_t deadline_ns;             /* on tam_clock_ns */
+    const tamis_comm_config *config;  /* of the new one */
+} tam_left;
+
 /**
  * Collectives on device memory. They run in the order of `stream` and return at once; a captured
  * stream captures them. All ranks make the calls in the same order, even across streams.
@@ -118,6 +128,11 @@ typedef struct tam_transport {
      * @param  send_at, recv_at  [in]  [nranks + 1], ascending from 0 */
     tamis_status (*alltoall)(void *self, const void *send, const size_t *send_at, void *recv,
                              const size_t *recv_at, tam_call *call);
+
+    /** Make a communicator of the ranks that are left: tam_comm_revoke the old one once nothing but
+     * a failure of the network can be in the way, and note the old ranks (tam_comm_note_before). No
+     * other call is under way. Before the revocation ARGUMENT, UNSUPPORTED: no effect. */
+    tamis_status (*shrink)(void *self, const tam_left *left, tamis_comm **out);
 
     /** Wake up calls that block, here and, where possible, on other ranks. Any thread. */
     void (*abort)(void *self);

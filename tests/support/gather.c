@@ -111,15 +111,20 @@ static tamis_status allgather(void *context, const void *send, void *recv, size_
                        : TAMIS_OK;
 }
 
+tamis_callbacks gather_callbacks(gather *board, uint32_t rank) {
+    tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
+    callbacks.rank = rank;
+    callbacks.nranks = board->nranks;
+    callbacks.allgather = allgather;
+    callbacks.context = &board->seats[rank];
+    return callbacks;
+}
+
 void gather_comms(gather *board, tamis_comm **comms) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = test_long_ms();
     for (uint32_t r = 0; r < board->nranks; r++) {
-        tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
-        callbacks.rank = r;
-        callbacks.nranks = board->nranks;
-        callbacks.allgather = allgather;
-        callbacks.context = &board->seats[r];
+        const tamis_callbacks callbacks = gather_callbacks(board, r);
         if (tamis_comm_create_callback(&callbacks, &config, &comms[r]) != TAMIS_OK)
             fail_msg("tamis_comm_create_callback: %s", tamis_last_error());
     }

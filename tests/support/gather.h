@@ -21,6 +21,9 @@ typedef tamis_status (*gather_hook)(void *context, uint32_t rank, uint64_t op, v
 gather *gather_create(uint32_t nranks, uint32_t limit_ms, gather_hook hook, void *context);
 void gather_destroy(gather *board);
 
+/** What `rank` of the board gives to tamis_comm_create_callback. */
+tamis_callbacks gather_callbacks(gather *board, uint32_t rank);
+
 /** Communicators over the board; fails the test if they cannot be made. Main thread. */
 void gather_comms(gather *board, tamis_comm **comms);
 

@@ -156,17 +156,22 @@ void mail_destroy(mail *m) {
     free(m);
 }
 
+tamis_callbacks mail_callbacks(mail *m, uint32_t rank) {
+    tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
+    callbacks.rank = rank;
+    callbacks.nranks = m->nranks;
+    callbacks.post = post;
+    callbacks.test = test;
+    callbacks.cancel = cancel;
+    callbacks.context = &m->boxes[rank];
+    return callbacks;
+}
+
 void mail_comms(mail *m, tamis_comm **comms) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = test_long_ms();
     for (uint32_t r = 0; r < m->nranks; r++) {
-        tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
-        callbacks.rank = r;
-        callbacks.nranks = m->nranks;
-        callbacks.post = post;
-        callbacks.test = test;
-        callbacks.cancel = cancel;
-        callbacks.context = &m->boxes[r];
+        const tamis_callbacks callbacks = mail_callbacks(m, r);
         if (tamis_comm_create_callback(&callbacks, &config, &comms[r]) != TAMIS_OK)
             fail_msg("tamis_comm_create_callback: %s", tamis_last_error());
     }

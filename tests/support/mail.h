@@ -17,6 +17,9 @@ typedef struct mail mail;
 mail *mail_create(uint32_t nranks, uint64_t flip);
 void mail_destroy(mail *m);
 
+/** What `rank` gives to tamis_comm_create_callback. */
+tamis_callbacks mail_callbacks(mail *m, uint32_t rank);
+
 /** Communicators of all ranks. */
 void mail_comms(mail *m, tamis_comm **comms);
 
