@@ -54,7 +54,7 @@ struct tamis_comm {
     tam_plan stages;         /* how its collectives go */
     uint32_t ranks_per_node; /* found; 1: unknown */
     uint64_t timeout_ns;
-    tam_recorded recorded;   /* what jobs see of the transport; under the comm's order of jobs */
+    tam_recorded recorded; /* what jobs see of the transport; under the comm's order of jobs */
     unsigned char
         *records; /* [nranks * TAM_RECORD_BYTES] for agreements, which must not allocate */
     unsigned char

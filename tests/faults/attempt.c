@@ -167,6 +167,8 @@ void attempt_save(attempt *a, const char *path) {
         return;
     }
     status = path ? TIMED(a, tamis_reducer_load(a->reducer, path)) : load_memory(a);
+    if (status == TAMIS_E_STATE && strstr(tamis_last_error(), "never ended"))
+        return; /* a call of MPI still runs: only a new reducer can load */
     if (status != TAMIS_OK)
         complain(a, tamis_last_error());
     read_residual(a, after);
