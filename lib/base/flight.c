@@ -28,8 +28,9 @@ static void put(atomic_uint_fast64_t *word, uint64_t value) {
     atomic_store_explicit(word, value, memory_order_relaxed);
 }
 
+/* Before what is read next. */
 static uint64_t get(const atomic_uint_fast64_t *word) {
-    return atomic_load_explicit(word, memory_order_relaxed);
+    return atomic_load_explicit(word, memory_order_acquire);
 }
 
 void tam_flight_note(tam_flight *f, const tam_event *e) {
@@ -156,7 +157,6 @@ static void add_events(sink *s, const tam_flight *f, uint64_t next) {
         uint64_t w[TAM_FLIGHT_WORDS];
         for (uint32_t i = 0; i < TAM_FLIGHT_WORDS; i++)
             w[i] = get(&f->words[nth % TAM_FLIGHT_EVENTS][i]);
-        atomic_thread_fence(memory_order_acquire);
         if (atomic_load(&f->next) <= nth + TAM_FLIGHT_EVENTS)
             add_event(s, w);
     }
