@@ -63,7 +63,7 @@ static const char *say(const tam_left *left, char text[TEXT]) {
 
 static void differ(const tam_local *self, const tam_left *left) {
     const tam_meeting *m = &self->hub->meeting;
-    char theirs[TEXT], ours[TEXT], cause[256];
+    char theirs[TEXT], ours[TEXT], cause[128 + 2 * TEXT];
     tam_hub_list(self->hub, m->left, true, theirs, sizeof theirs);
     snprintf(cause, sizeof cause,
              "the lists of ranks that are left differ: rank %u%s, rank %u%s; all must give the "
