@@ -25,12 +25,13 @@ tamis_status tam_shrink_refuse(void *self, const tam_left *left, tamis_comm **ou
 
 tamis_status tam_comm_note_before(tamis_comm **comm, const uint32_t *ranks) {
     tamis_comm *c = *comm;
-    c->before = tam_alloc_array(c->nranks, sizeof ranks[0]);
+    uint32_t nranks = c->nranks;
+    c->before = tam_alloc_array(nranks, sizeof ranks[0]);
     if (!c->before) {
         tamis_comm_destroy(c);
-        return tam_fail(TAMIS_E_NOMEM, "%s: no memory to list %u ranks", call, c->nranks);
+        return tam_fail(TAMIS_E_NOMEM, "%s: no memory to list %u ranks", call, nranks);
     }
-    memcpy(c->before, ranks, c->nranks * sizeof ranks[0]);
+    memcpy(c->before, ranks, nranks * sizeof ranks[0]);
     return TAMIS_OK;
 }
 

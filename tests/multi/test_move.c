@@ -300,8 +300,11 @@ static void live(test_rank *self) {
     t->step[self->id] = l.r->step;
 out:
     tamis_reducer_destroy(l.r);
-    if (l.comm != self->comm)
-        tamis_comm_destroy(l.comm);
+    if (l.comm == self->comm)
+        return;
+    tamis_reducer_destroy(t->abandoned[self->id]); /* before its communicator */
+    t->abandoned[self->id] = NULL;
+    tamis_comm_destroy(l.comm);
 }
 
 /* -- what must hold afterwards ----------------------------------------------------------------- */
