@@ -63,11 +63,10 @@ typedef struct twins {
 
 /* The slow and obvious way: all parts of the state in memory, another reducer. */
 static void restore(test_rank *self, tamis_reducer *from, tamis_reducer *to) {
-    static const options *o;
+    const options *o = &((twins *)self->shared)->o;
     size_t bytes = 0;
     float residual[N], first[N], second[N];
     uint64_t passes = 0;
-    o = &((twins *)self->shared)->o;
     RANK_OK(self, tamis_reducer_control_bytes(from, &bytes));
     void *control = malloc(bytes);
     RANK_OK(self, tamis_reducer_save_control(from, control, bytes));
