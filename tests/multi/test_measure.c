@@ -273,9 +273,12 @@ static void no_message_lies_on_a_stack(void **state) {
     enum { P = 9, SLOW_NS = 1000000 };
     rank_case all[MOST];
     (void)state;
-    want_slow(all, P, long_ns(), SLOW_NS);
-    uint64_t count = create_all(all, P, 0, P);
-    assert_true(all[0].ntried > 0);
+    uint64_t count = 0;
+    for (int tries = 0; tries == 0 || (all[0].ntried == 0 && tries < 20); tries++) {
+        want_slow(all, P, long_ns(), SLOW_NS);
+        count = create_all(all, P, 0, P);
+    }
+    assert_true(all[0].ntried > 0); /* else other work kept the machine busy in each */
     for (uint64_t tenth = 5; tenth < 9; tenth++) {
         want_slow(all, P, short_ns(), SLOW_NS);
         create_all(all, P, tenth * count / 10, P);

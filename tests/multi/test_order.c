@@ -155,6 +155,7 @@ static void test_what_an_endless_exchange_leaves_can_be_saved(void **state) {
         assert_true(residual[i] == 1.0f);
     tamis_reducer_destroy(reducer); /* leaves its memory: the exchange was abandoned */
     tamis_comm_destroy(comm);       /* closes the transport of `plain`, too */
+    tam_flight_close(plain->recorded.flight);
     tam_free(plain->job_memory);
     tam_free(plain->records);
     tam_free(plain);
