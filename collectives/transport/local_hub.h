@@ -26,7 +26,7 @@ typedef struct tam_hub tam_hub;
 typedef struct tam_meeting {
     uint32_t failed;      /* attempts, so far */
     tamis_status verdict; /* of the last of them */
-    char cause[256];
+    char cause[320];
     uint32_t ncame;    /* to the present attempt; the first of them says */
     uint32_t first;    /* who it is, */
     bool listed;       /* whether there is a list, */

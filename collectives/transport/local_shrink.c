@@ -40,9 +40,10 @@ static void be_first(const tam_local *self, const tam_left *left) {
         m->left[left->ranks[i]] = true;
 }
 
+/* No list is another than any list, which names at least its rank. */
 static bool says_the_same(const tam_meeting *m, const tam_left *left, uint32_t nranks) {
     uint32_t i = 0;
-    bool same = m->listed == (left->ranks != NULL);
+    bool same = true;
     for (uint32_t r = 0; r < nranks && same; r++) {
         bool in = i < left->nranks && left->ranks[i] == r;
         i += in;

@@ -54,7 +54,8 @@ typedef struct trial {
     bool went_back[RANKS_MOST], whole[RANKS_MOST];
     uint64_t hash[RANKS_MOST], step[RANKS_MOST];
     tamis_moved moved[RANKS_MOST];
-    tamis_reducer *abandoned[RANKS_MOST]; /* of the dead: to destroy one would end its step */
+    tamis_reducer *abandoned[RANKS_MOST]; /* of the dead: to destroy one would end its step; */
+    tamis_comm *deserted[RANKS_MOST];     /* and theirs, if it is not the first */
 } trial;
 
 static const tamis_update adam = {
@@ -285,9 +286,10 @@ static void live(test_rank *self) {
             notice(&l, d);
         if (in(d->dead, self->id)) {
             t->abandoned[self->id] = l.r;
-            l.r = NULL;
+            t->deserted[self->id] = l.comm != self->comm ? l.comm : NULL;
+            return;
         }
-        if (self->failure[0] || !l.r)
+        if (self->failure[0])
             goto out;
         move(&l, n, all, d);
         if (self->failure[0])
@@ -385,6 +387,17 @@ static void close_networks(trial *t, tamis_comm **comms) {
     }
 }
 
+/* The dead make no step any more, and what the others gave to their networks is gone. */
+static void bury(trial *t, tamis_comm *const *comms) {
+    for (uint32_t r = 0; r < t->c.nranks; r++) {
+        if (!t->abandoned[r])
+            continue;
+        assert_int_equal(tamis_comm_abort(t->deserted[r] ? t->deserted[r] : comms[r]), TAMIS_OK);
+        tamis_reducer_destroy(t->abandoned[r]);
+        tamis_comm_destroy(t->deserted[r]);
+    }
+}
+
 /* @return the trial, to be freed */
 static trial *run(const move_case *c) {
     trial *t = calloc(1, sizeof *t);
@@ -399,8 +412,7 @@ static trial *run(const move_case *c) {
                  c->deaths[1].dead);
     open_networks(t, comms);
     ranks_run_on(comms, c->nranks, live, t);
-    for (uint32_t r = 0; r < c->nranks; r++)
-        tamis_reducer_destroy(t->abandoned[r]);
+    bury(t, comms);
     close_networks(t, comms);
     check_replicas(t);
     if (!c->update && strcmp(c->scheme, "dense") != 0 && c->gbit == 0.0)

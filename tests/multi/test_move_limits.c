@@ -3,7 +3,7 @@
  * Moving a reducer to fewer ranks: it goes on as one that was made anew from saved states would,
  * what is lost is told, what cannot be is refused on all ranks, and nothing is harmed by that.
  */
-#include "collectives/transport/comm.h"
+#include "collectives/transport/faulty.h"
 #include "lib/base/base.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
@@ -84,7 +84,12 @@ static void restore(test_rank *self, tamis_reducer *from, tamis_reducer *to) {
 
 static void compare_steps(test_rank *self, tamis_reducer *a, tamis_reducer *b) {
     float one[N], other[N];
+    const twins *t = self->shared;
     for (uint32_t n = 0; n < AFTER; n++) {
+        if (n == AFTER / 2 && t->o.density > 0.0) {
+            RANK_OK(self, tamis_reducer_set_density(a, 0.03));
+            RANK_OK(self, tamis_reducer_set_density(b, 0.03));
+        }
         RANK_OK(self, one_step(a, self->id, 100 + n, one));
         RANK_OK(self, one_step(b, self->id, 100 + n, other));
         RANK_CHECK(self, memcmp(one, other, sizeof one) == 0, "step %u gives other bits", n);
@@ -167,6 +172,122 @@ static void it_goes_on_as_from_saved_states(void **state) {
         }
 }
 
+/* -- a move that fails -----------------------------------------------------------------------*/
+
+typedef struct halfway {
+    uint64_t nth; /* operation of the move that fails on rank 2, when the others have made it */
+    tamis_status status[3];
+    uint64_t hash[3];
+} halfway;
+
+/* Some ranks may have moved and others not; all shrink again, and move what they have. */
+static void move_twice(test_rank *self) {
+    halfway *h = self->shared;
+    const options o = {"tamis", &adam, TAMIS_WIRE_AUTO, 0.0};
+    tamis_comm *first = NULL, *second = NULL;
+    tamis_reducer *early = NULL, *r = NULL, *moved = NULL;
+    float grad[N], before[N], after[N];
+    RANK_OK(self, make(self->comm, &o, &early)); /* so that numbers differ on the next one */
+    RANK_OK(self, make(self->comm, &o, &r));
+    tamis_reducer_destroy(early);
+    for (uint32_t n = 0; n < BEFORE; n++)
+        RANK_OK(self, one_step(r, self->id, n, grad));
+    RANK_OK(self, tamis_reducer_save_residual(r, before));
+    RANK_OK(self, shrink_without(self->comm, 99, &first));
+    if (self->id == 2)
+        RANK_OK(self, tam_faulty_install(first, TAM_FAULT_LATE, h->nth, 5));
+    h->status[self->id] = tamis_reducer_move(r, first, NULL, &moved);
+    RANK_CHECK(self, !moved == (h->status[self->id] != TAMIS_OK), "written after a failure");
+    if (moved) {
+        tamis_reducer_destroy(r);
+        r = moved;
+        moved = NULL;
+    }
+    RANK_OK(self, shrink_without(first, 99, &second));
+    RANK_OK(self, tamis_reducer_move(r, second, NULL, &moved));
+    RANK_OK(self, tamis_reducer_save_residual(moved, after));
+    RANK_CHECK(self, memcmp(before, after, sizeof after) == 0, "another residual");
+    for (uint32_t n = 0; n < AFTER; n++) {
+        RANK_OK(self, one_step(moved, self->id, 100 + n, grad));
+        h->hash[self->id] = data_hash(h->hash[self->id], grad, sizeof grad);
+    }
+    tamis_reducer_destroy(moved);
+    tamis_reducer_destroy(r);
+    tamis_comm_destroy(second);
+    tamis_comm_destroy(first);
+}
+
+static void a_move_that_failed_on_some_ranks_is_made_again(void **state) {
+    uint32_t halves = 0, failed = 1;
+    uint64_t hash = 0;
+    (void)state;
+    for (uint64_t nth = 0; failed > 0; nth++) {
+        halfway h = {.nth = nth};
+        assert_true(nth < 40);
+        test_context("the move fails at operation %llu", (unsigned long long)nth);
+        ranks_run(3, 0, move_twice, &h);
+        failed = 0;
+        for (int r = 0; r < 3; r++) {
+            failed += h.status[r] != TAMIS_OK;
+            hash = nth == 0 && r == 0 ? h.hash[0] : hash;
+            assert_int_equal(h.hash[r], hash);
+        }
+        halves += failed > 0 && failed < 3;
+    }
+    assert_true(halves > 0);
+}
+
+/* Planned buckets follow the number of ranks; those of a reducer that moves stay. */
+static tamis_status make_planned(tamis_comm *comm, double latency_us, tamis_reducer **out) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.density = 0.2;
+    config.bucket_length = TAMIS_BUCKETS_PLANNED;
+    config.link_latency_us = latency_us;
+    config.link_gbit = 1.0;
+    return data_even_reducer(comm, 24, N / 24, &config, out);
+}
+
+typedef struct planned {
+    double latency_us;
+    atomic_uint differ;
+} planned;
+
+static void keep_buckets(test_rank *self) {
+    planned *p = self->shared;
+    tamis_comm *smaller = NULL;
+    tamis_reducer *r = NULL, *fresh = NULL, *moved = NULL;
+    float grad[N];
+    RANK_OK(self, make_planned(self->comm, p->latency_us, &r));
+    RANK_OK(self, one_step(r, self->id, 0, grad));
+    if (!rank_barrier(self) || self->id + 1 == self->nranks) {
+        tamis_reducer_destroy(r);
+        return;
+    }
+    RANK_OK(self, shrink_without(self->comm, self->nranks - 1, &smaller));
+    RANK_OK(self, make_planned(smaller, p->latency_us, &fresh));
+    RANK_OK(self, tamis_reducer_move(r, smaller, NULL, &moved));
+    RANK_CHECK(self, tamis_reducer_nbuckets(moved) == tamis_reducer_nbuckets(r), "%u buckets",
+               tamis_reducer_nbuckets(moved));
+    atomic_fetch_add(&p->differ, tamis_reducer_nbuckets(fresh) != tamis_reducer_nbuckets(r));
+    RANK_OK(self, one_step(moved, self->id, 1, grad));
+    RANK_OK(self, tamis_comm_check_equal(smaller, grad, sizeof grad));
+    tamis_reducer_destroy(fresh);
+    tamis_reducer_destroy(moved);
+    tamis_reducer_destroy(r);
+    tamis_comm_destroy(smaller);
+}
+
+/* A rank alone plans one bucket. */
+static void planned_buckets_stay(void **state) {
+    planned p = {.latency_us = 0.1};
+    (void)state;
+    for (uint32_t nranks = 2; nranks <= 5; nranks += 3) {
+        test_context("planned for %u ranks", nranks);
+        ranks_run(nranks, 0, keep_buckets, &p);
+    }
+    assert_true(p.differ > 0);
+}
+
 /* -- what is refused --------------------------------------------------------------------------- */
 
 typedef enum wrong { IN_A_STEP, NO_OUTPUT, NO_SIZE, OTHER_REDUCER, FAR_APART, WRONGS } wrong;
@@ -197,6 +318,9 @@ static void refuse_and_retry(test_rank *self) {
                                      : TAMIS_E_ARGUMENT,
                 status);
     RANK_CHECK(self, !moved, "moved was written");
+    if (w == OTHER_REDUCER)
+        RANK_CHECK(self, has_word(tamis_last_error(), "another reducer"), "\"%s\"",
+                   tamis_last_error());
     if (w == IN_A_STEP && odd)
         RANK_STATUS(self, TAMIS_E_ABORTED, tamis_reducer_wait(r));
     report = (tamis_moved)TAMIS_MOVED_INIT;
@@ -335,6 +459,8 @@ static void memory_may_be_short(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_goes_on_as_from_saved_states),
+        cmocka_unit_test(a_move_that_failed_on_some_ranks_is_made_again),
+        cmocka_unit_test(planned_buckets_stay),
         cmocka_unit_test(mistakes_are_told_to_all_and_harm_nothing),
         cmocka_unit_test(ranks_too_far_apart_do_not_meet),
         cmocka_unit_test(memory_may_be_short),

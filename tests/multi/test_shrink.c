@@ -85,12 +85,15 @@ static void go_on(test_rank *self) {
     if (!c->first)
         notice(self);
     test_deadline(self->comm, c->listed || c->leave ? test_long_ms() : SOON_MS);
+    RANK_OK(self, tamis_comm_set_waiting(self->comm, TAMIS_WAITING_NAP));
     uint64_t begin_ms = now_ms();
     RANK_OK(self, shrink(self->comm, c->left, c->listed, &smaller));
     uint64_t took_ms = now_ms() - begin_ms;
     RANK_CHECK(self, took_ms <= (c->listed || c->leave ? test_long_ms() / 4 : SOON_MS + SLACK_MS),
                "took %llu ms", (unsigned long long)took_ms);
     RANK_CHECK(self, tamis_comm_status(self->comm) != TAMIS_OK, "the old one is not lost");
+    RANK_CHECK(self, smaller->timeout_ns == self->comm->timeout_ns, "another timeout");
+    RANK_CHECK(self, atomic_load(&smaller->waiting) == TAMIS_WAITING_NAP, "it waits otherwise");
     test_deadline(smaller, test_long_ms());
     check_smaller(self, smaller, c->left, self->id);
     tamis_comm_destroy(smaller);
@@ -320,6 +323,66 @@ static void wrong_arguments_have_no_effect(void **state) {
     ranks_run(2, 0, wake, NULL);
 }
 
+/* -- over the caller's network ----------------------------------------------------------------- */
+
+/* Ranks 0 and 2 of three go on, and something is wrong. */
+typedef enum wrong {
+    NO_LIST,
+    NO_CALLBACKS,
+    OTHER_PLACE,
+    OTHER_COUNT,
+    OTHER_LIST,
+    CROSSED,
+    WRONGS
+} wrong;
+
+typedef struct network {
+    wrong wrong;
+    gather *board;
+} network;
+
+static void call_over_callback(test_rank *self) {
+    static const uint32_t both[] = {0, 2}, other[] = {1, 2};
+    const network *n = self->shared;
+    wrong w = n->wrong;
+    tamis_comm *smaller = NULL;
+    tamis_shrink how = TAMIS_SHRINK_INIT;
+    if (self->id == 1)
+        return;
+    uint32_t place = self->id / 2;
+    tamis_callbacks callbacks = gather_callbacks(n->board, w == CROSSED ? 1 - place : place);
+    callbacks.rank = w == OTHER_PLACE ? 1 - place : place;
+    callbacks.nranks = w == OTHER_COUNT ? 3 : 2;
+    how.ranks = w == NO_LIST ? NULL : w == OTHER_LIST && place == 1 ? other : both;
+    how.nranks = w == NO_LIST ? 0 : 2;
+    how.callbacks = w == NO_CALLBACKS ? NULL : &callbacks;
+    RANK_STATUS(self, w < OTHER_LIST ? TAMIS_E_ARGUMENT : TAMIS_E_MISMATCH,
+                tamis_comm_shrink(self->comm, &how, &smaller));
+    RANK_CHECK(self,
+               !smaller && has_word(tamis_last_error(), w == CROSSED      ? "order"
+                                                        : w == OTHER_LIST ? "list"
+                                                                          : "tamis_shrink"),
+               "\"%s\"", tamis_last_error());
+    RANK_CHECK(self, (tamis_comm_status(self->comm) == TAMIS_OK) == (w < OTHER_LIST),
+               "the old communicator: %s", tamis_status_name(tamis_comm_status(self->comm)));
+}
+
+static void what_a_caller_says_is_checked(void **state) {
+    tamis_comm *comms[3];
+    (void)state;
+    for (wrong w = NO_LIST; w < WRONGS; w++) {
+        gather *before = gather_create(3, test_long_ms(), NULL, NULL);
+        network n = {w, gather_create(2, test_long_ms(), NULL, NULL)};
+        test_context("over callback, mistake %d", (int)w);
+        gather_comms(before, comms);
+        ranks_run_on(comms, 3, call_over_callback, &n);
+        for (int r = 0; r < 3; r++)
+            tamis_comm_destroy(comms[r]);
+        gather_destroy(before);
+        gather_destroy(n.board);
+    }
+}
+
 /* A communicator of one rank shrinks to itself; every allocation fails in turn. */
 static void memory_may_be_short(void **state) {
     uint64_t live = tam_alloc_live();
@@ -348,6 +411,7 @@ int main(void) {
         cmocka_unit_test(lists_that_differ_are_told_to_all),
         cmocka_unit_test(who_is_listed_must_come),
         cmocka_unit_test(wrong_arguments_have_no_effect),
+        cmocka_unit_test(what_a_caller_says_is_checked),
         cmocka_unit_test(memory_may_be_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
