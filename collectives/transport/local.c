@@ -48,6 +48,8 @@ static void break_by_deadline(tam_hub *h, uint32_t rank, const tam_call *call) {
     char missing[128], late[TAM_LATE_TEXT], cause[256];
     snprintf(cause, sizeof cause, "rank %u%s for rank(s)%s", rank, tam_wait_late(call, late),
              tam_hub_list(h, h->here, false, missing, sizeof missing));
+    for (uint32_t r = 0; r < h->nranks; r++)
+        h->missed[r] = !h->here[r];
     tam_hub_break(h, TAMIS_E_TIMEOUT, cause);
 }
 

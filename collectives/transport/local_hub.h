@@ -31,7 +31,8 @@ typedef struct tam_meeting {
     uint32_t first;    /* who it is, */
     bool listed;       /* whether there is a list, */
     bool *left;        /* [nranks] what is in it, */
-    uint64_t until_ns; /* and how long the others have */
+    uint64_t until_ns; /* how long the others have, */
+    uint64_t brief_ns; /* and those that have already let a deadline pass */
     bool *came;        /* [nranks] */
     bool agreed;       /* came is who is left, in */
     tam_hub *next;     /* which none of the others may touch: it may be gone */
@@ -49,6 +50,7 @@ struct tam_hub {
     tam_posting *posted; /* [nranks] */
     bool *here;          /* [nranks] arrived at the current barrier */
     bool *gone;          /* [nranks] has destroyed its communicator */
+    bool *missed;        /* [nranks] was waited for in vain, by the deadline that broke the hub */
     bool grouped;        /* flight recorders of all ranks have one number: */
     uint32_t group;
     tam_meeting meeting;

@@ -12,6 +12,7 @@ static void free_hub(tam_hub *h) {
     pthread_mutex_destroy(&h->lock);
     tam_free(h->meeting.came);
     tam_free(h->meeting.left);
+    tam_free(h->missed);
     tam_free(h->gone);
     tam_free(h->posted);
     tam_free(h->here);
@@ -61,9 +62,11 @@ tamis_status tam_hub_open(uint32_t nranks, uint32_t users, tam_hub **out) {
     h->posted = tam_alloc_array(nranks, sizeof h->posted[0]);
     h->here = tam_alloc_array(nranks, sizeof h->here[0]);
     h->gone = tam_alloc_array(nranks, sizeof h->gone[0]);
+    h->missed = tam_alloc_array(nranks, sizeof h->missed[0]);
     h->meeting.came = tam_alloc_array(nranks, sizeof h->meeting.came[0]);
     h->meeting.left = tam_alloc_array(nranks, sizeof h->meeting.left[0]);
-    if (!h->posted || !h->here || !h->gone || !h->meeting.came || !h->meeting.left || !open_lock(h))
+    if (!h->posted || !h->here || !h->gone || !h->missed || !h->meeting.came || !h->meeting.left ||
+        !open_lock(h))
         goto err_free;
     *out = h;
     return TAMIS_OK;
@@ -71,6 +74,7 @@ tamis_status tam_hub_open(uint32_t nranks, uint32_t users, tam_hub **out) {
 err_free:
     tam_free(h->meeting.left);
     tam_free(h->meeting.came);
+    tam_free(h->missed);
     tam_free(h->gone);
     tam_free(h->posted);
     tam_free(h->here);

@@ -7,6 +7,9 @@
  *     rank 1   (dead)                            | the deadline |
  *     rank 2             comes . . . . . waits . | of the first |  rank 1 of the next hub
  *     rank 3                                                          comes: too late
+ *
+ * Those for whom the others have already waited in vain have less time than the deadline, so that
+ * two deadlines do not pass before the others go on.
  */
 #include "lib/base/base.h"
 #include "collectives/transport/local_hub.h"
@@ -16,6 +19,9 @@
 #include <time.h>
 
 enum { TEXT = 96 };
+
+/* Who let one deadline pass gets a tenth of another, and at least this, to show that it lives. */
+#define BRIEF_NS UINT64_C(1000000000)
 
 /* -- what the ranks say; all with the lock held ----------------------------------------------- */
 
@@ -29,12 +35,17 @@ static void fail_attempt(tam_hub *h, tamis_status status, const char *cause) {
     pthread_cond_broadcast(&h->changed);
 }
 
+static uint64_t brief_of(uint64_t timeout_ns) {
+    return timeout_ns / 10 > BRIEF_NS ? timeout_ns / 10 : BRIEF_NS;
+}
+
 static void be_first(const tam_local *self, const tam_left *left) {
     tam_hub *h = self->hub;
     tam_meeting *m = &h->meeting;
     m->first = self->rank;
     m->listed = left->ranks != NULL;
     m->until_ns = left->deadline_ns;
+    m->brief_ns = tam_clock_ns() + brief_of(left->comm->timeout_ns);
     memset(m->left, 0, h->nranks * sizeof m->left[0]);
     for (uint32_t i = 0; i < left->nranks; i++)
         m->left[left->ranks[i]] = true;
@@ -75,15 +86,21 @@ static void differ(const tam_local *self, const tam_left *left) {
 
 /* -- the end of an attempt -------------------------------------------------------------------- */
 
+/* Without a list. */
+static bool is_awaited(const tam_hub *h, uint32_t rank, uint64_t now_ns) {
+    bool missed = h->missed[rank] && now_ns >= h->meeting.brief_ns;
+    return !h->gone[rank] && !missed;
+}
+
 /* Whether all have come that can; `gone`: one of the list never will. */
-static bool is_complete(const tam_hub *h, bool *gone) {
+static bool is_complete(const tam_hub *h, uint64_t now_ns, bool *gone) {
     const tam_meeting *m = &h->meeting;
     bool complete = true;
     *gone = false;
     for (uint32_t r = 0; r < h->nranks; r++) {
         bool missing = !m->came[r];
         *gone = *gone || (missing && m->listed && m->left[r] && h->gone[r]);
-        complete = complete && !(missing && (m->listed ? m->left[r] : !h->gone[r]));
+        complete = complete && !(missing && (m->listed ? m->left[r] : is_awaited(h, r, now_ns)));
     }
     return complete;
 }
@@ -114,22 +131,31 @@ static void refuse_incomplete(tam_hub *h, tamis_status status, const char *why) 
     fail_attempt(h, status, cause);
 }
 
+/* Until something changes, or one of the two times has come. */
+static void await_change(tam_hub *h, uint64_t now_ns) {
+    const tam_meeting *m = &h->meeting;
+    bool brief = now_ns < m->brief_ns && m->brief_ns < m->until_ns;
+    uint64_t until_ns = brief ? m->brief_ns : m->until_ns;
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                   .tv_nsec = (long)(until_ns % 1000000000u)};
+    pthread_cond_timedwait(&h->changed, &h->lock, &until);
+}
+
 static void await_end(tam_local *self, uint32_t failed) {
     tam_hub *h = self->hub;
     tam_meeting *m = &h->meeting;
-    bool late = false, gone;
+    bool gone;
     while (m->failed == failed && !m->agreed) {
-        const struct timespec until = {.tv_sec = (time_t)(m->until_ns / 1000000000u),
-                                       .tv_nsec = (long)(m->until_ns % 1000000000u)};
-        if (is_complete(h, &gone) || (late && !m->listed))
+        uint64_t now_ns = tam_clock_ns();
+        bool late = now_ns >= m->until_ns;
+        if (is_complete(h, now_ns, &gone) || (late && !m->listed))
             agree(h);
         else if (gone)
             refuse_incomplete(h, TAMIS_E_ABORTED, "destroyed the communicator");
         else if (late)
             refuse_incomplete(h, TAMIS_E_TIMEOUT, "did not come by the deadline");
         else
-            late = pthread_cond_timedwait(&h->changed, &h->lock, &until) != 0 &&
-                   tam_clock_ns() >= m->until_ns;
+            await_change(h, now_ns);
     }
 }
 

@@ -370,9 +370,10 @@ typedef struct tamis_shrink {
  * destroy the old communicator. Timeout and waiting (tamis_comm_set_waiting) stay as they were.
  *
  *     local      without a list: waits for all, and whoever has not come by the deadline, counted
- *                from the first call, is dead; ranks that have destroyed their communicator are not
- *                waited for. With a list: waits for these alone, and all of them must come. Ranks
- *                that come later get TIMEOUT and never join
+ *                from the first call, is dead. A rank for which the others have already waited in
+ *                vain (TIMEOUT) has a tenth of it, and at least a second; ranks that have destroyed
+ *                their communicator are not waited for. With a list: waits for these alone, and all
+ *                of them must come. Ranks that come later get TIMEOUT and never join
  *     callback   `ranks` and `callbacks` must be given; the new rank is the place in the list. All
  *                ranks of the new network compare their lists over it
  *     mpi        needs an MPI with ULFM (Open MPI 5, mpirun --with-ft ulfm); see mpi.h

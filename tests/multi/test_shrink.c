@@ -16,6 +16,9 @@
 
 enum { SOON_MS = 1500, SLACK_MS = 1000 };
 
+/* A deadline of which ranks that let another one pass have a tenth only. */
+enum { MISSED_MS = 15000 };
+
 typedef struct shrink_case {
     uint32_t nranks;
     uint64_t left; /* a bit for each rank that is */
@@ -71,6 +74,17 @@ static void notice(test_rank *self) {
     RANK_CHECK(self, tamis_comm_check_equal(self->comm, "x", 1) != TAMIS_OK, "nobody is missing");
 }
 
+/* How long ranks wait for those that are dead, and when they must have gone on. */
+static uint32_t patience_ms(const shrink_case *c) {
+    return c->listed || c->leave ? test_long_ms() : c->first ? SOON_MS : MISSED_MS;
+}
+
+static uint32_t at_most_ms(const shrink_case *c) {
+    return c->listed || c->leave ? test_long_ms() / 4
+           : c->first            ? SOON_MS + SLACK_MS
+                                 : MISSED_MS / 2;
+}
+
 static void go_on(test_rank *self) {
     shrink_case *c = self->shared;
     tamis_comm *smaller = NULL;
@@ -84,13 +98,12 @@ static void go_on(test_rank *self) {
         sleep_ms(1);
     if (!c->first)
         notice(self);
-    test_deadline(self->comm, c->listed || c->leave ? test_long_ms() : SOON_MS);
+    test_deadline(self->comm, patience_ms(c));
     RANK_OK(self, tamis_comm_set_waiting(self->comm, TAMIS_WAITING_NAP));
     uint64_t begin_ms = now_ms();
     RANK_OK(self, shrink(self->comm, c->left, c->listed, &smaller));
     uint64_t took_ms = now_ms() - begin_ms;
-    RANK_CHECK(self, took_ms <= (c->listed || c->leave ? test_long_ms() / 4 : SOON_MS + SLACK_MS),
-               "took %llu ms", (unsigned long long)took_ms);
+    RANK_CHECK(self, took_ms <= at_most_ms(c), "took %llu ms", (unsigned long long)took_ms);
     RANK_CHECK(self, tamis_comm_status(self->comm) != TAMIS_OK, "the old one is not lost");
     RANK_CHECK(self, smaller->timeout_ns == self->comm->timeout_ns, "another timeout");
     RANK_CHECK(self, atomic_load(&smaller->waiting) == TAMIS_WAITING_NAP, "it waits otherwise");
