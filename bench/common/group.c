@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,11 +23,15 @@ uint32_t bench_machine_rank(const bench_group *group) {
 }
 
 void bench_barrier(bench_group *group) {
-    group->kind->barrier(group);
+    if (!group->lost)
+        group->kind->barrier(group);
 }
 
 void bench_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
-    group->kind->allgather(group, send, bytes, recv);
+    if (!group->lost)
+        group->kind->allgather(group, send, bytes, recv);
+    if (group->lost)
+        memset(recv, 0, group->nranks * bytes);
 }
 
 static double *gather_doubles(bench_group *group, double value) {
@@ -62,7 +67,7 @@ bool bench_same(bench_group *group, uint64_t value) {
     for (uint32_t r = 0; r < group->nranks; r++)
         same = same && all[r] == value;
     free(all);
-    return same;
+    return same || group->lost;
 }
 
 bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t count) {
@@ -71,12 +76,18 @@ bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t cou
 
 void bench_share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
                      bench_message *message) {
-    group->kind->share_max(group, mine, count, out, message);
+    message->pending = false;
+    memset(out, 0, count * sizeof out[0]);
+    if (!group->lost)
+        group->kind->share_max(group, mine, count, out, message);
 }
 
 void bench_share_all(bench_group *group, const void *send, size_t bytes, void *recv,
                      bench_message *message) {
-    group->kind->share_all(group, send, bytes, recv, message);
+    message->pending = false;
+    memset(recv, 0, group->nranks * bytes);
+    if (!group->lost)
+        group->kind->share_all(group, send, bytes, recv, message);
 }
 
 /* Yield first, as most have ended or end within microseconds; then nap. */
@@ -115,12 +126,47 @@ void bench_fail(bench_group *group, const char *format, ...) {
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
-    fprintf(stderr, "rank %u: %s\n", group->kind->whole_rank(group), sentence);
+    fprintf(stderr, "rank %u: %s\n", group->number, sentence);
     end_process(group);
 }
 
 void bench_try(bench_group *group, tamis_status status, const char *what) {
-    if (status == TAMIS_OK)
+    if (status == TAMIS_OK || group->lost)
         return;
-    bench_fail(group, "%s: %s: %s", what, tamis_status_name(status), tamis_last_error());
+    if (!group->survives || tamis_status_loss(status) < TAMIS_LOST_COMM)
+        bench_fail(group, "%s: %s: %s", what, tamis_status_name(status), tamis_last_error());
+    fprintf(stderr, "rank %u: %s: %s: %s\n", group->number, what, tamis_status_name(status),
+            tamis_last_error());
+    bench_lose(group);
+}
+
+/* -- going on with fewer ranks ---------------------------------------------------------------- */
+
+const char *bench_survive(bench_group *group) {
+    const char *why = group->kind->survive(group);
+    group->survives = !why;
+    return why;
+}
+
+void bench_lose(bench_group *group) {
+    group->lost = true;
+}
+
+bool bench_shrink(bench_group *group, tamis_comm *smaller) {
+    tamis_comm_destroy(group->comm);
+    group->comm = smaller;
+    group->rank = tamis_comm_rank(smaller);
+    group->nranks = tamis_comm_nranks(smaller);
+    group->lost = !group->kind->shrink(group);
+    return !group->lost;
+}
+
+void bench_die(bench_group *group) {
+    group->kind->die();
+}
+
+double bench_timeout_s(void) {
+    const char *text = getenv("TAMIS_TIMEOUT_MS");
+    unsigned long ms = text ? strtoul(text, NULL, 10) : 0;
+    return 1e-3 * (double)(ms ? ms : 300000);
 }

@@ -28,18 +28,23 @@ typedef struct bench_group_kind {
                       bench_message *message);
     void (*share_all)(bench_group *group, const void *send, size_t bytes, void *recv,
                       bench_message *message);
-    uint32_t (*whole_rank)(const bench_group *group); /* among all ranks of the run */
-    void (*end_all)(void);                            /* those of other processes */
+    void (*end_all)(void);                      /* those of other processes */
+    const char *(*survive)(bench_group *group); /* why it cannot; NULL: it can */
+    bool (*shrink)(bench_group *group);         /* false: another rank is gone */
+    void (*die)(void);                          /* this rank, without a word */
 } bench_group_kind;
 
 /** One rank's view. */
 struct bench_group {
     uint32_t rank, nranks;
+    uint32_t number;           /* among all ranks that the run began with, for sentences */
     bench_transport transport; /* of the group: local or MPI */
     const bench_group_kind *kind;
     tamis_comm *comm;            /* what the program asked for */
     struct bench_shared *shared; /* local only */
     struct bench_mpi *mpi;       /* MPI: the ranks of a part; NULL: all */
+    bool survives;               /* the death of a rank is no end; */
+    bool lost;                   /* one has died: nothing is exchanged until bench_shrink */
 };
 
 typedef int (*bench_main)(bench_group *group, void *context);
@@ -71,8 +76,9 @@ bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t cou
 /** A message between two ranks of an MPI group. It owns its data until it has ended. Messages from
  * one rank to another arrive in the order in which they were sent. */
 struct bench_message {
-    bool pending;  /* false: there is none, or it has ended */
-    void *request; /* MPI's */
+    bool pending;       /* false: there is none, or it has ended */
+    void *request;      /* MPI's */
+    bench_group *group; /* which a failed one loses */
 };
 
 /** Begin a message and return at once. */
@@ -102,8 +108,31 @@ void bench_share_all(bench_group *group, const void *send, size_t bytes, void *r
 void bench_at_fail(void (*say)(const bench_group *group));
 
 /** Return if `status` is TAMIS_OK; else print rank, `what` and tamis_last_error(), and end all
- * ranks with status 1. */
+ * ranks with status 1; or in a group that survives, if the communicator is lost: print and lose the
+ * group, once. */
 void bench_try(bench_group *group, tamis_status status, const char *what);
+
+/**
+ * From now on the death of a rank loses the group instead of ending the run: calls then return at
+ * once, with zeros, until bench_shrink. Of all ranks; local, or an MPI that tolerates faults.
+ *
+ * @return NULL, or why that is impossible
+ */
+const char *bench_survive(bench_group *group);
+
+/** Lose it, for a reason that was said, or for one that bench_try has not seen. */
+void bench_lose(bench_group *group);
+
+/** Go on with the ranks of a communicator that tamis_comm_shrink has made of group->comm, which
+ * is destroyed, and whose place it takes. Collective among them.
+ * @return false: another rank is gone, and the group is lost again */
+bool bench_shrink(bench_group *group, tamis_comm *smaller);
+
+/** This rank is gone: it makes no call any more. A process is killed, a thread only returns. */
+void bench_die(bench_group *group);
+
+/** After so long a rank that does not answer is given up: TAMIS_TIMEOUT_MS, as in the library. */
+double bench_timeout_s(void);
 
 /** Print the rank and a message, and end all ranks with status 1. */
 _Noreturn void bench_fail(bench_group *group, const char *format, ...)

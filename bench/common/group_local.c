@@ -17,6 +17,7 @@ typedef struct bench_shared {
     const void **sends; /* [nranks] */
     bench_main body;
     void *context;
+    struct bench_shared *_Atomic next; /* of the ranks that are left, once there are fewer */
 } bench_shared;
 
 typedef struct local_rank {
@@ -27,6 +28,10 @@ typedef struct local_rank {
 
 static void local_barrier(bench_group *group) {
     bench_shared *shared = group->shared;
+    if (group->survives) { /* the library has deadlines */
+        bench_try(group, tamis_comm_check_equal(group->comm, shared, 0), "another rank is gone");
+        return;
+    }
     unsigned round = atomic_load(&shared->round);
     if (atomic_fetch_add(&shared->arrived, 1) + 1 == group->nranks) {
         atomic_store(&shared->arrived, 0);
@@ -40,7 +45,7 @@ static void local_barrier(bench_group *group) {
 static void local_allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
     group->shared->sends[group->rank] = send;
     local_barrier(group);
-    for (uint32_t r = 0; r < group->nranks; r++)
+    for (uint32_t r = 0; r < group->nranks && !group->lost; r++)
         memcpy((char *)recv + r * bytes, group->shared->sends[r], bytes);
     local_barrier(group);
 }
@@ -62,7 +67,7 @@ static void share_max(bench_group *group, const uint64_t *mine, size_t count, ui
     group->shared->sends[group->rank] = mine;
     local_barrier(group);
     memset(out, 0, count * sizeof *out);
-    for (uint32_t r = 0; r < group->nranks; r++) {
+    for (uint32_t r = 0; r < group->nranks && !group->lost; r++) {
         const uint64_t *theirs = group->shared->sends[r];
         for (size_t i = 0; i < count; i++)
             out[i] = theirs[i] > out[i] ? theirs[i] : out[i];
@@ -70,15 +75,55 @@ static void share_max(bench_group *group, const uint64_t *mine, size_t count, ui
     local_barrier(group);
 }
 
-static uint32_t own_rank(const bench_group *group) {
-    return group->rank;
-}
-
 /* Nothing to do: all ranks are threads of this process, which ends. */
 static void end_all(void) {}
 
-static const bench_group_kind local = {local_barrier, local_allgather, no_sum, share_max,
-                                       share_all,     own_rank,        end_all};
+/* -- fewer ranks ------------------------------------------------------------------------------ */
+
+static const char *survive(bench_group *group) {
+    (void)group;
+    return NULL;
+}
+
+static bench_shared *make_shared(uint32_t ranks) {
+    bench_shared *shared = calloc(1, sizeof *shared);
+    if (shared)
+        shared->sends = calloc(ranks, sizeof *shared->sends);
+    if (shared && !shared->sends) {
+        free(shared);
+        shared = NULL;
+    }
+    return shared;
+}
+
+/* The first of the ranks that are left makes it; threads die only where the program lets them. */
+static bool shrink(bench_group *group) {
+    bench_shared *old = group->shared;
+    if (group->rank == 0) {
+        bench_shared *made = make_shared(group->nranks);
+        if (!made)
+            bench_fail(group, "no memory");
+        atomic_store(&old->next, made);
+    }
+    while (!atomic_load(&old->next))
+        sched_yield();
+    group->shared = atomic_load(&old->next);
+    return true;
+}
+
+static void free_shared(bench_shared *shared) {
+    while (shared) {
+        bench_shared *next = atomic_load(&shared->next);
+        free((void *)shared->sends);
+        free(shared);
+        shared = next;
+    }
+}
+
+static void die(void) {}
+
+static const bench_group_kind local = {local_barrier, local_allgather, no_sum, share_max, share_all,
+                                       end_all,       survive,         shrink, die};
 
 static void *local_thread(void *argument) {
     local_rank *self = argument;
@@ -89,22 +134,27 @@ static void *local_thread(void *argument) {
 int bench_local_launch(uint32_t ranks, bench_main body, void *context) {
     tamis_comm **comms = calloc(ranks, sizeof *comms);
     local_rank *all = calloc(ranks, sizeof *all);
-    bench_shared shared = {0};
+    bench_shared *shared = make_shared(ranks);
     int status = 1;
 
-    shared.body = body;
-    shared.context = context;
-    shared.sends = calloc(ranks, sizeof *shared.sends);
-    if (!comms || !all || !shared.sends) {
+    if (!comms || !all || !shared) {
         fprintf(stderr, "no memory for %u ranks\n", ranks);
         goto free_arrays;
     }
+    shared->body = body;
+    shared->context = context;
     if (tamis_comm_create_local(ranks, NULL, comms) != TAMIS_OK) {
         fprintf(stderr, "cannot create %u local ranks: %s\n", ranks, tamis_last_error());
         goto free_arrays;
     }
     for (uint32_t r = 0; r < ranks; r++) {
-        all[r].group = (bench_group){r, ranks, BENCH_LOCAL, &local, comms[r], &shared, NULL};
+        all[r].group = (bench_group){.rank = r,
+                                     .number = r,
+                                     .nranks = ranks,
+                                     .transport = BENCH_LOCAL,
+                                     .kind = &local,
+                                     .comm = comms[r],
+                                     .shared = shared};
         if (r && pthread_create(&all[r].thread, NULL, local_thread, &all[r]) != 0)
             bench_fail(&all[r].group, "the thread of this rank could not be started");
     }
@@ -115,10 +165,10 @@ int bench_local_launch(uint32_t ranks, bench_main body, void *context) {
         status = all[r].status > status ? all[r].status : status;
     }
     for (uint32_t r = 0; r < ranks; r++)
-        tamis_comm_destroy(comms[r]);
+        tamis_comm_destroy(all[r].group.comm);
 
 free_arrays:
-    free((void *)shared.sends);
+    free_shared(shared);
     free(all);
     free(comms);
     return status;

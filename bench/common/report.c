@@ -32,6 +32,14 @@ static void fail_report(const char *why) {
     report_failed = true;
 }
 
+FILE *bench_report_continue(const char *path) {
+    FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "a");
+    report_path = path;
+    if (!file)
+        fail_report(strerror(errno));
+    return file;
+}
+
 void bench_report_write(FILE *file, json_t *record) {
     if (file) {
         errno = 0;

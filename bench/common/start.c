@@ -75,8 +75,10 @@ static int run_rank(bench_group *group, void *context) {
         group->comm = nccl;
     }
     int status = l->body(group, l->context);
-    tamis_comm_destroy(nccl);
-    group->comm = outer;
+    if (nccl) {
+        tamis_comm_destroy(nccl);
+        group->comm = outer;
+    }
     return status;
 }
 

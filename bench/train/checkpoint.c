@@ -62,6 +62,8 @@ static const char *read_header(trainer *t, FILE *file, state_header *out) {
     state_header wanted = state_expected(t);
     if (fread(out, sizeof *out, 1, file) != 1)
         return "it is truncated";
+    if (t->settings->elastic)
+        wanted.samples = out->samples;
     const char *why = state_difference(out, &wanted);
     uint64_t bytes = out->bytes;
     for (int i = 0; i < STATE_PARTS; i++)
@@ -210,5 +212,8 @@ void trainer_load(trainer *t, const char *prefix) {
     give_state(t, &c);
     bench_energy_resume(&t->energy, &c.header.joules);
     t->step = c.header.step;
+    t->order.origin = c.header.origin;
+    if (c.header.samples != t->group->nranks * t->settings->batch)
+        order_regroup(&t->order, t->step, t->group->nranks * t->settings->batch);
     state_return(&c);
 }

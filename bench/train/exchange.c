@@ -170,6 +170,16 @@ void exchange_stats(exchange *x, tamis_stats *out) {
     add(out, &dense);
 }
 
+tamis_status exchange_move(exchange *x, tamis_comm *smaller, tamis_moved *out) {
+    tamis_reducer *moved = NULL;
+    tamis_status status = tamis_reducer_move(x->reducer, smaller, out, &moved);
+    if (status != TAMIS_OK)
+        return status;
+    tamis_reducer_destroy(x->reducer);
+    x->reducer = moved;
+    return TAMIS_OK;
+}
+
 uint32_t exchange_nbuckets(const exchange *x) {
     return tamis_reducer_nbuckets(x->reducer) + tamis_reducer_nbuckets(x->apart);
 }

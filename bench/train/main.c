@@ -11,6 +11,7 @@
 #include "bench/common/measure.h"
 #include "bench/common/report.h"
 #include "bench/common/start.h"
+#include "bench/train/elastic.h"
 #include "bench/train/room.h"
 #include "bench/train/saver.h"
 #include "bench/train/stop.h"
@@ -48,56 +49,86 @@ static void begin(trainer *t, saver *sets) {
     const train_settings *s = t->settings;
     if (s->save)
         trainer_save_check(t, s->save);
+    elastic_open(t);
     saver_open(t, sets);
     saver_load(sets);
     trainer_check_replicas(t);
     govern_start(&t->governor, &t->energy, t->step);
 }
 
-/* @return false: a signal has ended it before its last step */
-static bool run_steps(trainer *t, saver *sets) {
+typedef enum run_end { RUN_WHOLE, RUN_STOPPED, RUN_DIED } run_end;
+
+static void evaluate(trainer *t, double *metric) {
+    workload_score mean = trainer_validate(t);
+    *metric = trainer_metric(t, &mean);
+    if (!t->world->lost)
+        trainer_report_step(t, &mean);
+}
+
+static run_end run_steps(trainer *t, saver *sets, uint64_t every) {
     const train_settings *s = t->settings;
-    uint64_t every = s->eval_every ? s->eval_every : t->epoch_steps;
     uint64_t end = s->stop && s->stop < t->steps ? s->stop : t->steps;
     double metric = 0.0, last_line = bench_now_s();
     bool stopped = false;
-    while (t->step < end && !stopped) {
+    while (t->step < end && !stopped && !t->world->lost) {
+        if (elastic_dies(t))
+            return RUN_DIED;
         trainer_step(t);
+        if (t->world->lost)
+            break;
         stopped = saver_step(sets);
         if (!stopped && s->check_every && t->step % s->check_every == 0)
             trainer_check_replicas(t);
-        if (!stopped && t->step % every == 0) {
-            workload_score mean = trainer_validate(t);
-            metric = trainer_metric(t, &mean);
-            trainer_report_step(t, &mean);
-        }
+        if (!stopped && t->step % every == 0)
+            evaluate(t, &metric);
         show_progress(t, metric, &last_line);
     }
     end_progress(t);
-    return !stopped;
+    return stopped ? RUN_STOPPED : RUN_WHOLE;
 }
 
-/* After a signal there may be seconds left, so nothing is validated then. */
+/* After a signal there may be seconds left, so nothing is validated then. @return the status */
+static int finish(trainer *t, saver *sets, run_end end) {
+    bool saved = saver_finish(sets), identical = true;
+    if (t->settings->save && !t->world->lost)
+        trainer_save(t, t->settings->save);
+    if (t->world->lost)
+        return 1;
+    if (end == RUN_WHOLE)
+        identical = trainer_report_summary(t, sets);
+    else
+        trainer_report_stopped(t, saver_signal(sets));
+    return !identical || !saved ? 1 : end == RUN_WHOLE ? 0 : STOP_STATUS;
+}
+
+/* A rank that dies leaves everything as it is; so does one that cannot go on with the others. */
 static int train(bench_group *group, void *context) {
     run *r = context;
     saver sets;
     trainer t;
+    int status;
     stop_watch(group->rank, group->comm);
     trainer_open(group, &r->settings, &r->data, &t);
     begin(&t, &sets);
-    bool whole = run_steps(&t, &sets);
-    bool saved = saver_finish(&sets);
-    if (r->settings.save)
-        trainer_save(&t, r->settings.save);
-    bool identical = true;
-    if (whole)
-        identical = trainer_report_summary(&t, &sets);
-    else
-        trainer_report_stopped(&t, saver_signal(&sets));
+    uint64_t every = r->settings.eval_every ? r->settings.eval_every : order_epoch_steps(&t.order);
+    elastic_end elastic = ELASTIC_GOES_ON;
+    do {
+        if (group->lost)
+            elastic = elastic_recover(&t, &sets);
+        if (elastic == ELASTIC_ALONE)
+            return 1;
+        run_end end = elastic == ELASTIC_TOO_FEW ? RUN_STOPPED : run_steps(&t, &sets, every);
+        if (end == RUN_DIED) {
+            saver_interrupt(&sets);
+            bench_die(group);
+            return 0;
+        }
+        status = group->lost ? 1 : finish(&t, &sets, end);
+    } while (group->lost);
     saver_close(&sets);
     trainer_close(&t);
     stop_watch(group->rank, NULL);
-    return !identical || !saved ? 1 : whole ? 0 : STOP_STATUS;
+    return status;
 }
 
 int main(int argc, char **argv) {

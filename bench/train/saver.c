@@ -111,12 +111,16 @@ static void complete_set(saver *s) {
 /* -- news ------------------------------------------------------------------------------------- */
 
 static void wait_for_news(saver *s) {
-    if (!bench_message_wait_for(&s->message, s->timeout_s))
+    if (bench_message_wait_for(&s->message, bench_timeout_s()))
+        return;
+    if (s->group->survives)
+        bench_lose(s->group);
+    else
         bench_fail(s->group,
                    "after step %" PRIu64
                    " another rank did not answer within %.0f s: it is gone or "
                    "stuck; look for the first failure of a rank, or raise TAMIS_TIMEOUT_MS",
-                   s->trainer->step, s->timeout_s);
+                   s->trainer->step, bench_timeout_s());
 }
 
 static bool clock_says_due(const saver *s) {
@@ -168,11 +172,14 @@ static void advance(saver *s) {
 
 /* Hashes travel in place of news, never beside them. */
 static void hear_news(saver *s) {
+    if (s->phase != SAVER_HASHES && !s->posted)
+        return;
+    wait_for_news(s);
+    if (s->group->lost)
+        return;
     if (s->phase == SAVER_HASHES) {
-        wait_for_news(s);
         begin_manifest(s);
-    } else if (s->posted) {
-        wait_for_news(s);
+    } else {
         s->posted = false;
         advance(s);
     }
@@ -185,7 +192,7 @@ static bool is_due(const saver *s) {
 
 static bool step(saver *s) {
     hear_news(s);
-    if (s->heard[SAVER_STOP])
+    if (s->group->lost || s->heard[SAVER_STOP])
         return true;
     if (is_due(s) && s->phase == SAVER_IDLE)
         begin_set(s);
@@ -203,7 +210,7 @@ bool saver_step(saver *s) {
     double begin = bench_now_s();
     bool stop = step(s);
     s->step_s += bench_now_s() - begin;
-    return stop;
+    return stop && !s->group->lost;
 }
 
 int saver_signal(const saver *s) {
@@ -218,7 +225,7 @@ static void nap(void) {
 static void settle(saver *s) {
     uint64_t stop = s->heard[SAVER_STOP];
     hear_news(s);
-    while (s->phase != SAVER_IDLE) {
+    while (s->phase != SAVER_IDLE && !s->group->lost) {
         if (s->phase != SAVER_HASHES)
             send_news(s);
         hear_news(s);
@@ -226,6 +233,37 @@ static void settle(saver *s) {
             nap();
     }
     s->heard[SAVER_STOP] = stop;
+}
+
+/* -- fewer ranks ------------------------------------------------------------------------------ */
+
+/* A message of a group that is lost ends by itself, with an error. A manifest can only be there if
+ * this rank has sent its hash. */
+void saver_interrupt(saver *s) {
+    char path[SETS_PATH];
+    if (!s->talks)
+        return;
+    end_job(s);
+    if (s->phase == SAVER_HASHES || s->posted)
+        bench_message_wait_for(&s->message, 1.0);
+    if (s->phase == SAVER_FILES && sets_file(s->folder, s->set.step, s->group->rank, path))
+        unlink(path);
+    if (s->phase == SAVER_MANIFEST && s->group->rank == 0 && s->job.ok)
+        s->newest = s->set.step;
+    s->phase = SAVER_IDLE;
+    s->posted = false;
+}
+
+/* Not all ranks have heard that a set is complete. */
+void saver_regroup(saver *s) {
+    if (!s->talks)
+        return;
+    memset(s->heard, 0, sizeof s->heard);
+    s->next_news = s->trainer->step;
+    s->begun_s = bench_now_s();
+    double newest = bench_max(s->group, s->newest == SETS_NONE ? -1.0 : (double)s->newest);
+    s->newest = newest < 0.0 ? SETS_NONE : (uint64_t)newest;
+    saver_say_note(s);
 }
 
 /* -- the run ---------------------------------------------------------------------------------- */
@@ -240,12 +278,6 @@ bool saver_finish(saver *s) {
     }
     saver_say_end(s);
     return !s->folder || s->newest == s->trainer->step;
-}
-
-static double timeout_s(void) {
-    const char *text = getenv("TAMIS_TIMEOUT_MS");
-    unsigned long ms = text ? strtoul(text, NULL, 10) : 0;
-    return 1e-3 * (double)(ms ? ms : 300000);
 }
 
 /* Before the first step, so that somebody may still be looking. */
@@ -270,7 +302,6 @@ void saver_open(trainer *t, saver *out) {
     *out = (saver){.trainer = t, .group = t->world, .folder = s->states, .newest = SETS_NONE};
     out->talks = s->states || s->save;
     out->distance = local ? local : 1; /* else ranks would wait for each other in every step */
-    out->timeout_s = timeout_s();
     out->begun_s = bench_now_s();
     if (!out->talks)
         return;

@@ -49,7 +49,6 @@ typedef struct saver {
     bool talks;         /* signals are obeyed or sets are written */
     uint64_t distance;  /* steps from one exchange of news to the next */
     uint64_t next_news; /* step */
-    double timeout_s;
     saver_phase phase;
     state state; /* the copy */
     bool has_memory;
@@ -77,6 +76,12 @@ bool saver_step(saver *s);
 /** Write what is under way to its end, and a set of this step if there is none. Collective.
  * @return whether the state is on disk, or no sets are wanted */
 bool saver_finish(saver *s);
+
+/** The group is lost: stop what its ranks were doing together. */
+void saver_interrupt(saver *s);
+
+/** There are fewer ranks: begin anew with these. The set that was under way is left out. Collective. */
+void saver_regroup(saver *s);
 
 /** The signal that ended the run, 0: none. */
 int saver_signal(const saver *s);

@@ -53,7 +53,7 @@ static void say_last(const bench_group *group) {
     if (s->phase == SAVER_MANIFEST && s->job.running && atomic_load(&s->job.done) && s->job.ok)
         s->newest = s->set.step;
     describe_newest(s, newest, sizeof newest);
-    fprintf(stderr, "rank %u: %s\n", group->kind->whole_rank(group), newest);
+    fprintf(stderr, "rank %u: %s\n", group->number, newest);
 }
 
 /* The first failures in a row, then fewer and fewer. */

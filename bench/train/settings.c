@@ -15,6 +15,7 @@
 #include "bench/common/start.h"
 #include "bench/common/trace.h"
 #include "bench/train/density.h"
+#include "bench/train/elastic.h"
 #include "bench/train/images.h"
 #include "bench/train/local_steps.h"
 #include "bench/train/low_rank.h"
@@ -348,6 +349,11 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
         {"load", 0, BENCH_FILE, &out->load, "PATH", 0, 0,
          "resume: files of --save by their PREFIX, or the newest complete set in a FOLDER; also "
          "with another number of ranks"},
+        {"elastic", 0, BENCH_COUNT, &out->elastic, "N", 0, 4096,
+         "when ranks die, go on with those that are left, at least N (mpi: --with-ft ulfm); resume "
+         "with any number of ranks; 0: no"},
+        {"lose", 0, BENCH_TEXT, &out->lose, "R@S[,R@S...]", 0, 0,
+         "a drill for --elastic: rank R dies before step S"},
         {"record", 0, BENCH_FILE, &out->record, "FILE", 0, 0,
          "write the gradients of all ranks, for tamis_schemes --input"},
         {"record-every", 0, BENCH_COUNT, &out->record_every, "N", 1, 1e12,
@@ -402,6 +408,7 @@ void train_settings_read(int argc, char **argv, train_settings *out) {
     check_pipeline(out);
     check_record(out);
     check_states(out);
+    elastic_check(out);
     bench_device_check(out->device, out->transport);
     bench_scheme_check(out->scheme, out->density);
     if (bench_launched_rank() == 0)

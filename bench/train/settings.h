@@ -27,6 +27,8 @@ enum { TRAIN_ONE = 0, TRAIN_PLANNED = 1 };
 typedef struct train_settings {
     const char *data, *scheme, *json, *trace, *save, *load, *record;
     const char *states; /* folder of sets; NULL: none */
+    const char *lose;   /* RANK@STEP,...: ranks that die, with `elastic`; NULL: none */
+    uint64_t elastic;   /* least number of ranks; 0: the run ends when one dies */
     const char *energy_log, *intensity, *decisions;
     const char *dense_segments; /* prefixes of names, or `vectors`; NULL: none */
     int workload, optimizer, decay, transport;

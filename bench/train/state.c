@@ -8,7 +8,7 @@
 
 #include "bench/common/measure.h"
 
-static const char magic[8] = "TAMTRN7";
+static const char magic[8] = "TAMTRN8";
 
 /* A hash of all that gives a parameter its meaning: segment lengths and names, identity. */
 static uint64_t model_of(const trainer *t) {
@@ -61,6 +61,7 @@ state_header state_expected(const trainer *t) {
     h.workload = XXH3_64bits(kind, strlen(kind));
     h.model = model_of(t);
     h.data = trainer_data_hash(t);
+    h.origin = t->order.origin;
     memcpy(h.data_name, t->data->name, sizeof h.data_name);
     size_parts(t, h.parts);
     return h;
@@ -79,7 +80,7 @@ static const char *other_samples(const state_header *found) {
     static _Thread_local char text[200];
     snprintf(text, sizeof text,
              "it was saved by %llu ranks with --batch %llu; ranks times --batch must stay %llu to "
-             "continue the order of samples",
+             "continue the order of samples, or give --elastic",
              (unsigned long long)found->nranks, (unsigned long long)found->batch,
              (unsigned long long)found->samples);
     return text;
@@ -103,7 +104,9 @@ const char *state_difference(const state_header *found, const state_header *want
     return found->workload != wanted->workload ? "its --workload differs"
            : found->seed != wanted->seed       ? "its --seed differs"
            : found->samples != wanted->samples ? other_samples(found)
-           : found->data != wanted->data       ? other_data(found, wanted)
+           : found->origin.together != found->samples || found->origin.step > found->step
+               ? "it is damaged"
+           : found->data != wanted->data ? other_data(found, wanted)
            : found->parts[STATE_PARAMS] != wanted->parts[STATE_PARAMS] ||
                    found->model != wanted->model
                ? "its model has another shape, or other dense segments, or other characters"

@@ -34,6 +34,7 @@ typedef struct state_header {
     uint64_t passes;               /* that made the moments */
     uint64_t parts[STATE_PARTS];   /* bytes */
     tamis_energy_totals joules;    /* of all ranks so far */
+    order_origin origin;           /* of the samples; together: as `samples` */
     uint64_t data;                 /* trainer_data_hash */
     char data_name[WORKLOAD_NAME]; /* for sentences */
     uint64_t checksum;             /* XXH3 of all else */

@@ -2,6 +2,7 @@
  *
  * Records of a run. The meaning of the fields:
  *
+ *     ranks        at the end; ranks_gone: that died on the way (--elastic)
  *     steps        of this run; epochs: since the first run, if this one was resumed
  *     time_s       the steps without evaluation and files, slowest rank
  *     phase_s      seconds in all steps, mean over ranks; compute is gradient and optimizer, the
@@ -33,6 +34,8 @@
  *     validation_loss, train_loss   in nats per sample or character; train_loss is the mean over
  *                  ranks and the last 100 steps
  *     update_scale   factor on the reduced updates in the last step; 1 for gradients
+ *     time_s       of a record "shrink": from the first error of this rank to the next step;
+ *                  residual_lost_share: of the squares, an estimate
  *     wire_bytes   of a record "step": sent since the run began, by the rank that sent most
  *     clipped_share   share of steps in which --clip shortened a rank's gradient; null without it
  *     energy_*     as bench/common/energy.h says, of all ranks; a step's joules leave out those of
@@ -114,10 +117,10 @@ static void add_settings(trainer *t, json_t *record) {
     const train_settings *s = t->settings;
     double parameters = sum_stages(t, (double)t->work.length);
     json_t *more = json_pack(
-        "{ss ss ss ss sI sI ss sI sI sI ss ss sI}", "workload", t->work.kind->name, "device",
+        "{ss ss ss ss sI sI sI ss sI sI sI ss ss sI}", "workload", t->work.kind->name, "device",
         bench_choice(BENCH_DEVICES, s->device), "scheme", s->scheme, "transport",
-        tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks,
-        "micro_batches", (json_int_t)s->micro_batches, "reduce",
+        tamis_comm_transport(t->world->comm), "ranks", (json_int_t)t->world->nranks, "ranks_gone",
+        (json_int_t)t->gone, "micro_batches", (json_int_t)s->micro_batches, "reduce",
         s->reduce == TRAIN_UPDATE ? "update" : "gradient", "batch", (json_int_t)s->batch, "seed",
         (json_int_t)s->seed, "parameters", (json_int_t)parameters, "overlap",
         s->overlap ? "on" : "off", "worker", s->worker == TAMIS_WORKER_THREAD ? "thread" : "caller",
@@ -141,19 +144,19 @@ void trainer_report_step(trainer *t, const workload_score *validation) {
     double sent = bench_max(t->world, (double)t->tally.wire_bytes);
     double value = trainer_metric(t, validation);
     const char *metric = t->work.kind->metric;
-    if (!t->settings->report || t->world->rank > 0) /* ranks that are threads share the file */
+    if (!t->report || t->world->rank > 0) /* ranks that are threads share the file */
         return;
     json_t *record = bench_report_new("step");
     json_t *more = json_pack(
         "{sI sf sf so so sf sf sI sf ss so so}", "step", (json_int_t)t->step, "epoch",
-        (double)t->step / (double)t->epoch_steps, "lr", trainer_rate(t, t->step), "train_loss",
+        order_epochs(&t->order, t->step), "lr", trainer_rate(t, t->step), "train_loss",
         bench_report_number(loss), "validation_loss", bench_report_number(validation->loss),
         "density", density, "update_scale", t->last.update_scale, "wire_bytes", (json_int_t)sent,
         "time_s", t->tally.time_s, "metric", metric, "metric_value", bench_report_number(value),
         metric, bench_report_number(value));
     json_object_update(record, more);
     json_decref(more);
-    bench_report_write(t->settings->report, record);
+    bench_report_write(t->report, record);
 }
 
 static json_t *phases(trainer *t) {
@@ -252,9 +255,9 @@ static json_t *summary(trainer *t, const saver *sets) {
     json_t *more = json_pack(
         "{sf sf sf sb sI sf sf so so sf sf sf ss so so so sb so sI sf}", "density_mean", density,
         "density_max", density_max, "density_min", density_min, "count_exact", exact > 0, "steps",
-        (json_int_t)a->steps, "epochs", (double)t->step / (double)t->epoch_steps, "time_s", time,
-        "phase_s", phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step",
-        wire, "dense_bytes_per_step", dense_wire, "metric", t->work.kind->metric, "metric_value",
+        (json_int_t)a->steps, "epochs", order_epochs(&t->order, t->step), "time_s", time, "phase_s",
+        phases(t), "stages", stages(t), "exposed_s", exposed, "wire_bytes_per_step", wire,
+        "dense_bytes_per_step", dense_wire, "metric", t->work.kind->metric, "metric_value",
         bench_report_number(trainer_metric(t, &validation)), "validation_loss",
         bench_report_number(validation.loss), "train_loss", bench_report_number(loss),
         "replicas_identical", identical, "residual_ratio", residual_ratio(t), "rescans",
@@ -292,14 +295,19 @@ void trainer_report_stopped(trainer *t, int signal) {
     json_object_set_new(record, "step", json_integer((json_int_t)t->step));
     json_object_set_new(record, "signal", json_integer(signal));
     add_hashes(t, record);
-    bench_report_write(t->world->rank == 0 ? t->settings->report : NULL, record);
+    bench_report_write(t->world->rank == 0 ? t->report : NULL, record);
 }
 
 bool trainer_report_summary(trainer *t, const saver *sets) {
     json_t *record = summary(t, sets);
-    if (t->world->rank == 0 && !t->settings->report)
+    bench_barrier(t->world);
+    if (t->world->lost) { /* there will be another one */
+        json_decref(record);
+        return true;
+    }
+    if (t->world->rank == 0 && !t->report)
         print_text(t->work.kind->metric_text, record);
     bool identical = json_is_true(json_object_get(record, "replicas_identical"));
-    bench_report_write(t->world->rank == 0 ? t->settings->report : NULL, record);
+    bench_report_write(t->world->rank == 0 ? t->report : NULL, record);
     return identical;
 }

@@ -1,9 +1,4 @@
-/* SPDX-License-Identifier: MIT
- *
- * The order of samples depends on seed and epoch alone; step s of an epoch takes the samples
- * s * G .. (s + 1) * G - 1 of it, G = ranks * batch, rank after rank. So all schemes see the same
- * samples in the same order, and so do all numbers of ranks with the same product ranks * batch.
- */
+/* SPDX-License-Identifier: MIT */
 #include "bench/train/trainer.h"
 
 #include <math.h>
@@ -14,8 +9,8 @@
 #include "bench/common/device.h"
 #include "bench/common/half.h"
 #include "bench/common/measure.h"
-#include "bench/common/random.h"
 #include "bench/common/reducer.h"
+#include "bench/common/report.h"
 #include "bench/train/density.h"
 
 static void report_phase(void *context, const tamis_phase_event *event) {
@@ -82,6 +77,43 @@ static void record(trainer *t) {
         bench_recording_put(t->group, &t->recording, t->step / every, t->grad);
 }
 
+/* -- the last step ---------------------------------------------------------------------------- */
+
+static void open_keep(trainer *t) {
+    if (!t->settings->elastic)
+        return;
+    t->before.params = bench_alloc(t->work.length, sizeof(float));
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        t->before.states[i] = bench_alloc(t->work.length, sizeof(float));
+}
+
+static void close_keep(trainer *t) {
+    free(t->before.params);
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        free(t->before.states[i]);
+}
+
+static void keep_last(trainer *t) {
+    size_t bytes = t->work.length * sizeof(float);
+    if (!t->before.params)
+        return;
+    t->before.step = t->step;
+    memcpy(t->before.params, t->params, bytes);
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        memcpy(t->before.states[i], t->optimizer.states[i], bytes);
+}
+
+void trainer_undo(trainer *t) {
+    size_t bytes = t->work.length * sizeof(float);
+    memcpy(t->params, t->before.params, bytes);
+    for (size_t i = 0; i < t->optimizer.nstates; i++)
+        memcpy(t->optimizer.states[i], t->before.states[i], bytes);
+    t->step = t->before.step;
+    t->tally.steps--;
+}
+
+/* -- the life of a trainer -------------------------------------------------------------------- */
+
 /* Files with the same name may differ. A rank with another number of samples would run other
  * steps. */
 static void check_data(trainer *t) {
@@ -99,9 +131,10 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
                   trainer *out) {
     size_t count = data->count[WORKLOAD_TRAIN];
     uint32_t ranks = world->nranks / (uint32_t)settings->stages;
+    uint64_t together = ranks * settings->batch;
     *out = (trainer){.settings = settings, .data = data, .world = world};
-    out->epoch_steps = count / (ranks * settings->batch);
-    if (out->epoch_steps == 0) /* fail before memory is allocated */
+    out->report = settings->report;
+    if (count < together) /* fail before memory is allocated */
         bench_fail(world, "%u ranks with batch %llu need more than the %zu samples available",
                    ranks, (unsigned long long)settings->batch, count);
     out->dense = train_is_dense(settings);
@@ -112,15 +145,17 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
 
     pipeline_open(world, settings, data, &out->work, &out->pipeline);
     out->group = out->pipeline.group;
-    out->steps = settings->steps ? settings->steps : settings->epochs * out->epoch_steps;
+    order_open(count, settings->seed, together, &out->order);
+    out->steps =
+        settings->steps ? settings->steps : settings->epochs * order_epoch_steps(&out->order);
 
     check_data(out);
     out->apart = exchange_choose(out->group, settings, &out->work);
     optimizer_open(settings, out->work.length, out->apart, &out->optimizer);
     out->params = bench_alloc(out->work.length, sizeof(float));
     out->grad = bench_alloc(out->work.length, sizeof(float));
-    out->order = bench_alloc(count, sizeof *out->order);
     out->work.kind->init(&out->work, settings->seed, out->params);
+    open_keep(out);
     open_device(out);
     out->trace = settings->trace ? bench_trace_open(world) : NULL;
     bench_energy_files files = {settings->energy_log, settings->intensity};
@@ -134,6 +169,8 @@ void trainer_open(bench_group *world, const train_settings *settings, const work
 }
 
 void trainer_close(trainer *t) {
+    if (t->report != t->settings->report)
+        bench_report_close(t->report, 0);
     if (t->settings->record)
         bench_recording_close(&t->recording);
     one_bit_close(&t->one_bit);
@@ -143,7 +180,8 @@ void trainer_close(trainer *t) {
     bench_energy_close(&t->energy);
     bench_trace_close(t->trace, t->settings->trace_file);
     close_device(t);
-    free(t->order);
+    close_keep(t);
+    order_close(&t->order);
     free(t->grad);
     free(t->params);
     optimizer_close(&t->optimizer);
@@ -151,26 +189,8 @@ void trainer_close(trainer *t) {
     pipeline_close(&t->pipeline);
 }
 
-/* Fisher and Yates. */
-static void shuffle(trainer *t, uint64_t epoch) {
-    uint64_t key = bench_key(t->settings->seed, 2, epoch);
-    uint32_t count = (uint32_t)t->data->count[WORKLOAD_TRAIN];
-    for (uint32_t i = 0; i < count; i++)
-        t->order[i] = i;
-    for (uint32_t i = count - 1; i > 0; i--) {
-        uint32_t j = (uint32_t)(((bench_random(key, i) >> 32) * (i + 1)) >> 32);
-        uint32_t swap = t->order[i];
-        t->order[i] = t->order[j];
-        t->order[j] = swap;
-    }
-    t->epoch = epoch + 1;
-}
-
 static const uint32_t *next_samples(trainer *t) {
-    uint64_t epoch = t->step / t->epoch_steps, place = t->step % t->epoch_steps;
-    if (t->epoch != epoch + 1)
-        shuffle(t, epoch);
-    return t->order + (place * t->group->nranks + t->group->rank) * t->settings->batch;
+    return order_of(&t->order, t->step) + t->group->rank * t->settings->batch;
 }
 
 double trainer_rate(const trainer *t, uint64_t step) {
@@ -353,6 +373,9 @@ void trainer_step(trainer *t) {
     at[1] = bench_now_s();
     reduce(t);
     at[2] = bench_now_s();
+    if (t->world->lost)
+        return;
+    keep_last(t);
     tamis_energy_begin(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
     update(t);
     tamis_energy_end(t->energy.meter, TAMIS_ENERGY_OPTIMIZER);
@@ -402,10 +425,9 @@ uint64_t trainer_model_hash(const trainer *t) {
     return XXH3_64bits(trainer_model(t), t->work.length * sizeof(float));
 }
 
-/* The order of samples follows from the seed and the samples of a step. */
+/* The order of samples follows from the seed. */
 uint64_t trainer_data_hash(const trainer *t) {
-    const uint64_t order[] = {t->settings->seed, t->group->nranks * t->settings->batch};
-    return XXH3_64bits_withSeed(order, sizeof order, t->data->hash);
+    return XXH3_64bits_withSeed(&t->settings->seed, sizeof t->settings->seed, t->data->hash);
 }
 
 bool trainer_replicas_identical(trainer *t) {

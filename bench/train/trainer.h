@@ -5,6 +5,8 @@
 #ifndef TAMIS_TRAIN_TRAINER_H
 #define TAMIS_TRAIN_TRAINER_H
 
+#include <stdio.h>
+
 #include "bench/common/energy.h"
 #include "bench/common/recording.h"
 #include "bench/common/trace.h"
@@ -13,6 +15,7 @@
 #include "bench/train/local_steps.h"
 #include "bench/train/one_bit.h"
 #include "bench/train/optimizer.h"
+#include "bench/train/order.h"
 #include "bench/train/pipeline.h"
 #include "bench/train/settings.h"
 #include "bench/train/workload.h"
@@ -34,6 +37,12 @@ typedef struct train_tally {
     bool count_exact; /* selected == k in every step */
 } train_tally;
 
+/** What the last step has changed, as it was before. */
+typedef struct keep {
+    uint64_t step;
+    float *params, *states[OPTIMIZER_STATES]; /* NULL: not kept */
+} keep;
+
 typedef struct trainer {
     const train_settings *settings;
     const workload_data *data;
@@ -51,28 +60,33 @@ typedef struct trainer {
     void *device_grad;   /* the gradient where the reducer works; CPU: grad itself */
     uint32_t *indices;   /* a sparse result in host memory; CUDA only */
     float *values;
-    uint32_t *order;      /* permutation of the samples in the current epoch */
-    uint64_t epoch;       /* epoch of `order`, plus 1 */
+    order order;          /* of the samples */
     uint64_t step, steps; /* done and wanted, counted since the first run */
-    uint64_t epoch_steps;
-    bool dense;         /* the scheme: no residual */
-    bool sparse;        /* plain SGD: only the chosen parameters are touched */
-    double ready_s;     /* inside tamis_reducer_ready and _accumulate, this step */
-    double message_s;   /* waiting for other stages, this step */
-    bench_trace *trace; /* NULL: none */
+    bool dense;           /* the scheme: no residual */
+    bool sparse;          /* plain SGD: only the chosen parameters are touched */
+    double ready_s;       /* inside tamis_reducer_ready and _accumulate, this step */
+    double message_s;     /* waiting for other stages, this step */
+    bench_trace *trace;   /* NULL: none */
     bench_energy energy;
     govern governor;
     bench_recording recording; /* with settings.record only */
     train_tally tally;
     tamis_stats last; /* of the last step */
+    keep before;      /* with settings.elastic only */
+    uint64_t gone;    /* ranks that died, with settings.elastic */
+    FILE *report;     /* NULL: the summary goes to stdout as text */
 } trainer;
 
 void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,
                   trainer *out);
 void trainer_close(trainer *t);
 
-/** One step: gradient, clipping, exchange, optimizer. */
+/** One step: gradient, clipping, exchange, optimizer. If the group is lost on the way, the model
+ * stays as it was, and the step is not counted. */
 void trainer_step(trainer *t);
+
+/** Undo the last step, which other ranks have not made. With settings.elastic only. */
+void trainer_undo(trainer *t);
 
 double trainer_rate(const trainer *t, uint64_t step);
 

@@ -32,7 +32,8 @@ extern "C" {
  * tamis_comm_shrink goes on with those that live. It waits for all that live: one that has stopped
  * must be ended first, else TIMEOUT; the call may then be repeated, and continues where it was. A
  * list of ranks is only compared with what MPI finds. Set an error handler other than the fatal
- * default for communicators of your own (MPI_ERRORS_RETURN). MPI_Finalize works afterwards, but
+ * default (MPI_ERRORS_RETURN) for MPI_COMM_WORLD, for MPI_COMM_SELF, where Open MPI reports errors
+ * of sends that nobody waits for any more, and for communicators of your own. MPI_Finalize works afterwards, but
  * Open MPI 5.0 was seen to wait there forever after a second death: end such processes by _exit.
  *
  * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate

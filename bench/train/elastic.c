@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/train/elastic.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "bench/common/half.h"
+#include "bench/common/measure.h"
+#include "bench/common/options.h"
+#include "bench/common/report.h"
+#include "bench/train/stop.h"
+
+enum { TRIES = 3 }; /* of a call that may be repeated */
+
+/* -- settings --------------------------------------------------------------------------------- */
+
+/* The next RANK@STEP of the list. @return what follows it; NULL: it is none */
+static const char *read_loss(const char *at, uint64_t *rank, uint64_t *step) {
+    char *end;
+    if (*at < '0' || *at > '9')
+        return NULL;
+    *rank = strtoull(at, &end, 10);
+    if (end[0] != '@' || end[1] < '0' || end[1] > '9')
+        return NULL;
+    *step = strtoull(end + 1, &end, 10);
+    return *end == ',' && end[1] ? end + 1 : *end == '\0' ? end : NULL;
+}
+
+static void check_losses(const char *list) {
+    uint64_t rank, step;
+    for (const char *at = list; at == list || *at;) {
+        at = read_loss(at, &rank, &step);
+        if (!at)
+            bench_usage("--lose %s is no list of RANK@STEP, as in 2@100,0@250", list);
+    }
+}
+
+void elastic_check(const train_settings *s) {
+    if (s->lose && !s->elastic)
+        bench_usage("--lose needs --elastic");
+    if (s->lose)
+        check_losses(s->lose);
+    if (!s->elastic)
+        return;
+    if (s->transport == BENCH_NCCL || s->stages > 1 || s->micro_batches > 1)
+        bench_usage("--elastic needs --transport local or mpi, --stages 1 and --micro-batches 1");
+    if (s->dense_segments || s->local_steps || s->low_rank || s->one_bit)
+        bench_usage("--elastic goes without --dense-segments, --local-steps, --low-rank and "
+                    "--one-bit: what these keep cannot move to fewer ranks");
+    if (s->record || s->trace || s->budget_w > 0)
+        bench_usage("--elastic goes without --record, --trace and --budget, which need all ranks");
+}
+
+/* -- the drill -------------------------------------------------------------------------------- */
+
+bool elastic_dies(const trainer *t) {
+    uint64_t rank = 0, step = 0;
+    for (const char *at = t->settings->lose; at && *at;) {
+        at = read_loss(at, &rank, &step);
+        if (rank == t->world->number && step == t->step)
+            return true;
+    }
+    return false;
+}
+
+/* -- fewer ranks ------------------------------------------------------------------------------ */
+
+void elastic_open(trainer *t) {
+    const char *why = t->settings->elastic ? bench_survive(t->world) : NULL;
+    if (why)
+        bench_fail(t->world, "--elastic: %s", why);
+}
+
+static void say(const trainer *t, const char *what) {
+    fprintf(stderr, "rank %u: %s: %s\n", t->world->number, what, tamis_last_error());
+}
+
+/* Over MPI a call that was late continues when it is repeated. */
+static bool shrink(const trainer *t, tamis_comm *lost, tamis_comm **smaller) {
+    tamis_status status = TAMIS_E_TIMEOUT;
+    for (int i = 0; i < TRIES && status != TAMIS_OK && status != TAMIS_E_UNSUPPORTED; i++)
+        status = tamis_comm_shrink(lost, NULL, smaller);
+    if (status != TAMIS_OK)
+        say(t, "cannot go on with fewer ranks");
+    return status == TAMIS_OK;
+}
+
+/* Another rank may die meanwhile. @return false: this rank cannot go on */
+static bool move(trainer *t, tamis_moved *out, tamis_comm **smaller) {
+    tamis_comm *lost = t->world->comm;
+    tamis_status status = TAMIS_E_ABORTED;
+    while (status != TAMIS_OK) {
+        if (!shrink(t, lost, smaller))
+            return false;
+        if (lost != t->world->comm)
+            tamis_comm_destroy(lost);
+        *out = (tamis_moved)TAMIS_MOVED_INIT;
+        status = exchange_move(&t->exchange, *smaller, out);
+        if (status != TAMIS_OK)
+            say(t, "the reducer cannot move to fewer ranks");
+        if (status != TAMIS_OK && tamis_status_loss(status) < TAMIS_LOST_COMM)
+            return false;
+        lost = *smaller;
+    }
+    return true;
+}
+
+/* Reports of a rank 0 that is gone go on in its file. */
+static void take_report(trainer *t) {
+    const train_settings *s = t->settings;
+    if (t->world->rank == 0 && s->json && !t->report)
+        t->report = bench_report_continue(s->json);
+}
+
+static void report(trainer *t, const tamis_moved *moved, double seconds) {
+    double mass = moved->kept_square + moved->lost_square;
+    double share = mass > 0 ? moved->lost_square / mass : 0.0;
+    t->gone += moved->gone;
+    if (t->world->rank > 0)
+        return;
+    fprintf(stderr,
+            "rank %u: %u rank(s) are gone; %u go on from step %" PRIu64
+            " after %.2f s, without some %.0f %% of the residual\n",
+            t->world->number, moved->gone, t->world->nranks, t->step, seconds, 100 * share);
+    json_t *record = bench_report_new("shrink");
+    json_t *more = json_pack("{sI sI sI sf sf}", "step", (json_int_t)t->step, "ranks",
+                             (json_int_t)t->world->nranks, "gone", (json_int_t)moved->gone,
+                             "residual_lost_share", share, "time_s", seconds);
+    json_object_update(record, more);
+    json_decref(more);
+    bench_report_write(t->report, record);
+}
+
+/* The place of the model is known by its own count, which moved with the reducer's. */
+static bool go_back(trainer *t, uint64_t step) {
+    if (t->step == step + 1 && t->before.step == step)
+        trainer_undo(t);
+    if (t->step == step)
+        return true;
+    fprintf(stderr,
+            "rank %u: its parameters are of step %" PRIu64 ", but the others go on from step "
+            "%" PRIu64 "\n",
+            t->world->number, t->step, step);
+    return false;
+}
+
+static bool is_enough(const trainer *t) {
+    const train_settings *s = t->settings;
+    if (t->world->nranks >= s->elastic)
+        return true;
+    if (t->world->rank == 0)
+        fprintf(stderr,
+                "rank %u: %u rank(s) are left, fewer than --elastic %llu: the run ends at step "
+                "%" PRIu64 "\n",
+                t->world->number, t->world->nranks, (unsigned long long)s->elastic, t->step);
+    return false;
+}
+
+elastic_end elastic_recover(trainer *t, saver *sets) {
+    double begin = bench_now_s();
+    saver_interrupt(sets);
+    while (t->world->lost) {
+        tamis_moved moved;
+        tamis_comm *smaller;
+        stop_watch(t->world->rank, NULL);
+        if (!move(t, &moved, &smaller) || !go_back(t, moved.step))
+            return ELASTIC_ALONE;
+        if (!bench_shrink(t->world, smaller))
+            continue;
+        order_regroup(&t->order, t->step, t->world->nranks * t->settings->batch);
+        stop_watch(t->world->rank, t->world->comm);
+        take_report(t);
+        report(t, &moved, bench_now_s() - begin);
+        saver_regroup(sets);
+        trainer_check_replicas(t);
+    }
+    return is_enough(t) ? ELASTIC_GOES_ON : ELASTIC_TOO_FEW;
+}
