@@ -13,7 +13,7 @@
 /** Open FILE for JSON Lines: NULL gives NULL, "-" stdout. Wrong paths are a usage error. */
 FILE *bench_report_open(const char *path);
 
-/** The same, adding to what another process has written. NULL: it cannot be opened, which is said. */
+/** The same, adding to what another process has written. NULL: that failed, and was said. */
 FILE *bench_report_continue(const char *path);
 
 /** Write one object on one line and release the reference. With a NULL file only release it. A

@@ -80,7 +80,7 @@ bool saver_finish(saver *s);
 /** The group is lost: stop what its ranks were doing together. */
 void saver_interrupt(saver *s);
 
-/** There are fewer ranks: begin anew with these. The set that was under way is left out. Collective. */
+/** There are fewer ranks: begin anew with these, without the set that was under way. Collective. */
 void saver_regroup(saver *s);
 
 /** The signal that ended the run, 0: none. */

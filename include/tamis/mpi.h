@@ -33,8 +33,9 @@ extern "C" {
  * must be ended first, else TIMEOUT; the call may then be repeated, and continues where it was. A
  * list of ranks is only compared with what MPI finds. Set an error handler other than the fatal
  * default (MPI_ERRORS_RETURN) for MPI_COMM_WORLD, for MPI_COMM_SELF, where Open MPI reports errors
- * of sends that nobody waits for any more, and for communicators of your own. MPI_Finalize works afterwards, but
- * Open MPI 5.0 was seen to wait there forever after a second death: end such processes by _exit.
+ * of sends that nobody waits for any more, and for communicators of your own. MPI_Finalize works
+ * afterwards, but Open MPI 5.0 was seen to wait there forever after a second death: end such
+ * processes by _exit.
  *
  * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate
  * Threads:    the calling thread must be one that may call MPI
