@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis.Comm. The all-gather of Comm.callback is in callback.c, the modules for MPI and NCCL are in
- * loader.c.
+ * tamis.Comm. The all-gather of Comm.callback is in callback.c, Comm.shrink in shrink.c, the modules
+ * for MPI and NCCL are in loader.c.
  */
 #include "core.h"
 
@@ -42,11 +42,16 @@ bool tam_py_comm_lingers(const tam_py_comm *self) {
 
 /* -- making ----------------------------------------------------------------------------------- */
 
-static tam_py_comm *alloc(void) {
-    return (tam_py_comm *)PyType_GenericAlloc(tam_py_comm_type, 0);
+tam_py_comm *tam_py_comm_alloc(PyObject *allgather) {
+    tam_py_comm *self = (tam_py_comm *)PyType_GenericAlloc(tam_py_comm_type, 0);
+    if (self)
+        Py_XINCREF(allgather);
+    if (self)
+        self->allgather = allgather;
+    return self;
 }
 
-static void adopt(tam_py_comm *self, tamis_comm *handle) {
+void tam_py_comm_adopt(tam_py_comm *self, tamis_comm *handle) {
     self->handle = handle;
     self->rank = tamis_comm_rank(handle);
     self->nranks = tamis_comm_nranks(handle);
@@ -60,9 +65,9 @@ static void destroy(tamis_comm *handle) {
 }
 
 tam_py_comm *tam_py_comm_wrap(tamis_comm *handle) {
-    tam_py_comm *self = alloc();
+    tam_py_comm *self = tam_py_comm_alloc(NULL);
     if (self)
-        adopt(self, handle);
+        tam_py_comm_adopt(self, handle);
     else
         destroy(handle);
     return self;
@@ -116,7 +121,7 @@ static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keyword
         return NULL;
     if (!PyCallable_Check(allgather))
         return PyErr_Format(PyExc_TypeError, "allgather is %R, which is not callable", allgather);
-    tam_py_comm *self = alloc();
+    tam_py_comm *self = tam_py_comm_alloc(allgather);
     if (!self)
         return NULL;
     callbacks.allgather = tam_py_callback;
@@ -126,9 +131,7 @@ static PyObject *comm_callback(PyObject *none, PyObject *args, PyObject *keyword
         Py_DECREF(self);
         return tam_py_raise(status);
     }
-    Py_INCREF(allgather);
-    self->allgather = allgather;
-    adopt(self, handle);
+    tam_py_comm_adopt(self, handle);
     return (PyObject *)self;
 }
 
@@ -290,6 +293,12 @@ static PyMethodDef methods[] = {
      "\"nap\"."},
     {"abort", comm_abort, METH_NOARGS,
      "abort()\n--\n\nAbort it, from any thread: calls in progress raise Error soon."},
+    {"shrink", (PyCFunction)(void (*)(void))tam_py_comm_shrink, METH_VARARGS | METH_KEYWORDS,
+     "shrink(ranks=None, callbacks=None)\n--\n\nA Comm of the ranks that are left, in their order. "
+     "Over callback both must be given."},
+    {"rank_before", tam_py_comm_rank_before, METH_O,
+     "rank_before(rank)\n--\n\nWhich rank of the communicator that was shrunk has become `rank` of "
+     "this one."},
     {"write_flight", comm_write_flight, METH_VARARGS,
      "write_flight(folder=None)\n--\n\nWrite this rank's last 1024 events, for tamis_info "
      "--flight; None: to the folder of TAMIS_FLIGHT."},

@@ -132,7 +132,16 @@ bool tam_py_comm_lingers(const tam_py_comm *self);
 /** Wrap a handle, which is destroyed on failure. */
 tam_py_comm *tam_py_comm_wrap(tamis_comm *handle);
 
+/** A Comm without a handle yet; `allgather` NULL: none. In its destructor nothing is destroyed. */
+tam_py_comm *tam_py_comm_alloc(PyObject *allgather);
+void tam_py_comm_adopt(tam_py_comm *self, tamis_comm *handle);
+
 bool tam_py_comm_type_open(PyObject *module);
+
+/* -- shrink.c --------------------------------------------------------------------------------- */
+
+PyObject *tam_py_comm_shrink(PyObject *comm, PyObject *args, PyObject *keywords);
+PyObject *tam_py_comm_rank_before(PyObject *comm, PyObject *rank);
 
 /* -- loader.c --------------------------------------------------------------------------------- */
 
@@ -140,6 +149,9 @@ PyObject *tam_py_loader_mpi(PyObject *type, PyObject *args, PyObject *keywords);
 PyObject *tam_py_loader_nccl(PyObject *type, PyObject *args, PyObject *keywords);
 PyObject *tam_py_loader_mpi_state(PyObject *module, PyObject *none);
 PyObject *tam_py_loader_mpi_finalize(PyObject *module, PyObject *none);
+
+/** Record that a communicator over MPI has been made by another way than tam_py_loader_mpi. */
+void tam_py_loader_mpi_opened(void);
 
 /** Record that a communicator over MPI has been destroyed. */
 void tam_py_loader_mpi_closed(tamis_status last);
@@ -185,7 +197,7 @@ PyObject *tam_py_plan_make(PyObject *reducer, PyObject *args, PyObject *keywords
 
 bool tam_py_plan_type_open(PyObject *module);
 
-/* -- reducer.c, step.c, state.c, moments.c ---------------------------------------------------- */
+/* -- reducer.c, step.c, state.c, moments.c, move.c -------------------------------------------- */
 
 /** What a call does, and so which calls may run at the same time. */
 typedef enum tam_py_call {
@@ -218,6 +230,7 @@ typedef struct tam_py_reducer {
     uint32_t nheld;
     PyObject *before; /* the same for the step before, see step.c */
     unsigned locals;  /* Local objects above it that are not closed */
+    bool moved;       /* another has taken its state over */
 } tam_py_reducer;
 
 extern PyTypeObject *tam_py_reducer_type;
@@ -235,6 +248,13 @@ void tam_py_reducer_release(tam_py_reducer *self);
 /** Borrow the gradient of a segment. */
 bool tam_py_gradient_borrow(const tam_py_reducer *self, PyObject *tensor, uint32_t segment,
                             PyObject **out_capsule, void **out_data);
+
+/** A reducer like another one, of a handle that is made later, with tensors of its own; the meter
+ * is the same. Counts as a user of `comm` and of the meter from tam_py_reducer_adopt on. */
+tam_py_reducer *tam_py_reducer_like(const tam_py_reducer *other, tam_py_comm *comm);
+void tam_py_reducer_adopt(tam_py_reducer *self, tamis_reducer *handle);
+
+PyObject *tam_py_reducer_move(PyObject *reducer, PyObject *comm);
 
 PyObject *tam_py_step_start(PyObject *reducer, PyObject *args, PyObject *keywords);
 PyObject *tam_py_step_ready(PyObject *reducer, PyObject *args, PyObject *keywords);

@@ -114,6 +114,10 @@ PyObject *tam_py_loader_mpi(PyObject *none, PyObject *args, PyObject *keywords) 
     return comm;
 }
 
+void tam_py_loader_mpi_opened(void) {
+    over_mpi.open++;
+}
+
 void tam_py_loader_mpi_closed(tamis_status last) {
     over_mpi.open--;
     over_mpi.lost = over_mpi.lost || tamis_status_loss(last) == TAMIS_LOST_COMM;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * tamis.Reducer: its life cycle, and which calls may overlap. Steps are in step.c, the state in
- * state.c.
+ * state.c, the way to fewer ranks in move.c.
  */
 #include "core.h"
 
@@ -75,6 +75,14 @@ static bool alloc_arrays(tam_py_reducer *self) {
     return false;
 }
 
+static void hold_meter(tam_py_reducer *self, tam_py_meter *meter) {
+    if (!meter)
+        return;
+    Py_INCREF((PyObject *)meter);
+    meter->reducers++;
+    self->meter = meter;
+}
+
 /* Send its phases to a meter, which then must stay open. */
 static bool join_meter(tam_py_reducer *self, PyObject *object, tamis_reducer_config *config) {
     tam_py_meter *meter = (tam_py_meter *)object;
@@ -84,9 +92,7 @@ static bool join_meter(tam_py_reducer *self, PyObject *object, tamis_reducer_con
         tam_py_raise_own(TAMIS_E_STATE, "Create a new one.", "Reducer(): this Meter was closed");
         return false;
     }
-    Py_INCREF(object);
-    meter->reducers++;
-    self->meter = meter;
+    hold_meter(self, meter);
     config->on_phase = tamis_energy_on_phase;
     config->on_phase_context = meter->handle;
     return true;
@@ -145,22 +151,51 @@ static bool keep_config(tam_py_reducer *self, const tamis_reducer_config *config
     return count_residual(self, config);
 }
 
-static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout,
-                            tam_py_options *options) {
+static tam_py_reducer *alloc(PyTypeObject *type, tam_py_comm *comm, tam_py_layout *layout) {
     static uint64_t serials;
-    tamis_reducer_config *config = &options->config;
     tam_py_reducer *self = (tam_py_reducer *)PyType_GenericAlloc(type, 0);
     if (!self)
         return NULL;
-    Py_INCREF(comm);
-    Py_INCREF(layout);
-    self->comm = (tam_py_comm *)comm;
-    self->layout = (tam_py_layout *)layout;
+    Py_INCREF((PyObject *)comm);
+    Py_INCREF((PyObject *)layout);
+    self->comm = comm;
+    self->layout = layout;
     self->serial = ++serials;
+    return self;
+}
+
+static tam_py_reducer *make(PyTypeObject *type, PyObject *comm, PyObject *layout,
+                            tam_py_options *options) {
+    tamis_reducer_config *config = &options->config;
+    tam_py_reducer *self = alloc(type, (tam_py_comm *)comm, (tam_py_layout *)layout);
+    if (!self)
+        return NULL;
     if (!alloc_arrays(self) || !join_meter(self, options->meter, config) || !create(self, config) ||
         !keep_config(self, config))
         Py_CLEAR(self);
     return self;
+}
+
+tam_py_reducer *tam_py_reducer_like(const tam_py_reducer *other, tam_py_comm *comm) {
+    tam_py_reducer *self = alloc(tam_py_reducer_type, comm, other->layout);
+    if (!self || !alloc_arrays(self)) {
+        Py_XDECREF((PyObject *)self);
+        return NULL;
+    }
+    self->device = other->device;
+    self->type = other->type;
+    self->writes = other->writes;
+    self->residual_decay = other->residual_decay;
+    self->updates = other->updates;
+    self->update = other->update;
+    self->residual_length = other->residual_length;
+    hold_meter(self, other->meter);
+    return self;
+}
+
+void tam_py_reducer_adopt(tam_py_reducer *self, tamis_reducer *handle) {
+    self->handle = handle;
+    self->comm->reducers++;
 }
 
 /* Moves comm and layout, if they were given by name, out of a copy of the keywords. */
@@ -360,6 +395,9 @@ static PyMethodDef methods[] = {
     {"align", tam_py_state_align, METH_NOARGS,
      "align()\n--\n\nAfter loading, on all ranks: ranks that are one step ahead undo it. Returns "
      "the next step."},
+    {"move", tam_py_reducer_move, METH_O,
+     "move(smaller)\n--\n\nGo on over a Comm from Comm.shrink. Returns the reducer that does, and "
+     "what was found, by name."},
     {"set_density", tam_py_state_set_density, METH_O,
      "set_density(density)\n--\n\nSet the density from the next step on, at most density_max."},
     {"stats", tam_py_state_stats, METH_NOARGS,

@@ -54,6 +54,23 @@ class Comm:
     @property
     def status(self) -> str:
         """"TAMIS_OK", or the status with which it was lost."""
+    def shrink(
+        self,
+        ranks: Optional[Sequence[int]] = None,
+        callbacks: Optional[Callable[[memoryview, memoryview], None]] = None,
+    ) -> "Comm":
+        """A rank is gone: a Comm of those that are left, in their order. tamis_comm_shrink in
+        tamis.h says how each transport finds them, and what errors leave.
+
+        ranks      of this Comm, ascending, with this one; None: the transport finds out
+        callbacks  over callback, where both must be given: the all-gather of the smaller network,
+                   as Comm.callback takes it, in which this rank has its place in the list
+
+        This one is lost by it (ABORTED). Then move the reducers, and close the old ones and this.
+        Collective: the ranks that are left, between steps."""
+    def rank_before(self, rank: int, /) -> int:
+        """Which rank of the Comm that was shrunk has become `rank` of this one; `rank` itself if
+        this one was not made by shrink."""
     def set_waiting(self, waiting: str) -> None:
         """"auto", "spin" or "nap"."""
     def abort(self) -> None: ...
@@ -167,6 +184,18 @@ class Reducer:
     def align(self) -> int:
         """Collective, after load or restore: ranks whose states are one step ahead undo that step.
         Returns the number of the next step; parameters must be of that one."""
+    def move(self, smaller: Comm, /) -> Tuple["Reducer", Dict[str, Union[int, float]]]:
+        """Go on over a Comm from Comm.shrink. Returns the Reducer that has the state of this one,
+        and what was found, as in tamis_moved: step (the next one, the same on all ranks), gone
+        (ranks whose residuals are lost), kept_square, lost_square (an estimate).
+
+        The new Reducer keeps its Comm alive. This one can still be read, makes no step, cannot
+        move again after it has moved, and is to be closed, before its Comm. Plans belong to one
+        Reducer: make new ones. Parameters must be those of report["step"]: a rank that has made one
+        step more is ahead with them.
+
+        Collective over `smaller`, between steps: after a failure call wait first. Several reducers
+        move in the same order on all ranks."""
     def set_density(self, density: float) -> None: ...
     def stats(self) -> Dict[str, Union[int, float]]:
         """Fields of tamis_stats by name."""
