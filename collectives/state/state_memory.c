@@ -38,8 +38,7 @@ tamis_status tamis_reducer_save_control(tamis_reducer *r, void *memory, size_t b
     if (!control)
         return tam_fail(TAMIS_E_NOMEM, "%s: no memory for %zu bytes", call, needed);
     tamis_status status = r->acc ? tam_state_vector(r, r->acc, pass_over, NULL, &hash) : TAMIS_OK;
-    if (status == TAMIS_OK) {
-        tam_state_warn_unused(r);
+    if (status == TAMIS_OK) { /* a copy to go back to may be made before the first step */
         tam_state_pack(r, hash, 0, control);
         memcpy(memory, control, needed);
     }

@@ -215,6 +215,7 @@ typedef struct tam_py_reducer {
     tam_py_meter *meter; /* NULL: none */
     tamis_device device;
     tamis_dtype type;
+    tamis_op op;
     bool writes;  /* dense output: gradients must be writable */
     bool updates; /* update mode, by `update` */
     tamis_update update;

@@ -143,6 +143,7 @@ static bool count_residual(tam_py_reducer *self, const tamis_reducer_config *con
 static bool keep_config(tam_py_reducer *self, const tamis_reducer_config *config) {
     self->device = config->device;
     self->type = config->grad_dtype;
+    self->op = config->op;
     self->writes = config->output == TAMIS_OUTPUT_DENSE;
     self->residual_decay = config->residual_decay;
     self->updates = config->update != NULL;
@@ -184,6 +185,7 @@ tam_py_reducer *tam_py_reducer_like(const tam_py_reducer *other, tam_py_comm *co
     }
     self->device = other->device;
     self->type = other->type;
+    self->op = other->op;
     self->writes = other->writes;
     self->residual_decay = other->residual_decay;
     self->updates = other->updates;
@@ -338,6 +340,11 @@ static PyObject *get_layout(PyObject *object, void *none) {
     return layout;
 }
 
+static PyObject *get_op(PyObject *object, void *none) {
+    (void)none;
+    return PyUnicode_FromString(((tam_py_reducer *)object)->op == TAMIS_OP_MEAN ? "mean" : "sum");
+}
+
 static PyObject *get_residual_decay(PyObject *object, void *none) {
     (void)none;
     return PyFloat_FromDouble(((tam_py_reducer *)object)->residual_decay);
@@ -412,6 +419,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getters[] = {
     {"comm", get_comm, NULL, "the ranks that take part", NULL},
     {"layout", get_layout, NULL, "the segments of the gradient", NULL},
+    {"op", get_op, NULL, "\"mean\" or \"sum\"", NULL},
     {"update", tam_py_moments_update, NULL, "the update, or None: residuals hold gradients", NULL},
     {"residual_decay", get_residual_decay, NULL, "factor on residuals in every step", NULL},
     {"residual_length", get_residual_length, NULL, "elements of the residual", NULL},

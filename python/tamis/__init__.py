@@ -21,12 +21,14 @@ except ImportError as error:
 
 from ._core import Comm, Error, Layout, Plan, Reducer
 from ._core import check_equal, features, schemes, settings, update_advise, version
+from .elastic import ElasticState, run_elastic
 from .group import init_process_group
 from .launch import comm, mpi_module, nccl_module
 from .launcher import local_rank
 
 __all__ = [
     "Comm",
+    "ElasticState",
     "Error",
     "Layout",
     "Plan",
@@ -38,6 +40,7 @@ __all__ = [
     "local_rank",
     "mpi_module",
     "nccl_module",
+    "run_elastic",
     "schemes",
     "settings",
     "update_advise",

@@ -138,6 +138,9 @@ class Reducer:
     comm: Comm
     layout: Layout
     @property
+    def op(self) -> str:
+        """"mean" or "sum"."""
+    @property
     def update(self) -> Optional[Dict[str, Any]]:
         """`update` as resolved: rule, beta1, beta2, epsilon, scale, match."""
     @property

@@ -112,7 +112,7 @@ def comm(transport: str = "auto", timeout_s: Optional[float] = None, device: str
         made = _open_nccl(timeout_s)
     else:
         made = _open(transport, timeout_s)
-    _remember(made)
+    remember(made)
     log.info("transport %s, rank %d of %d: %s", transport, made.rank, made.nranks, reason)
     return made
 
@@ -240,7 +240,8 @@ def _right_launcher(source: str, number: int, transport: str) -> str:
 _made: List["weakref.ref[Comm]"] = []  # in order, so that all ranks close in the same order
 
 
-def _remember(made: Comm) -> None:
+def remember(made: Comm) -> None:
+    """Close it at exit, if it is still open."""
     _made[:] = [reference for reference in _made if reference() is not None]
     _made.append(weakref.ref(made))
 

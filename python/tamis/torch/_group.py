@@ -202,6 +202,23 @@ class Group:
         except _core.Error:  # the communicator is lost, or no step is under way
             pass
 
+    def move(self, smaller: _core.Comm) -> Dict[str, Any]:
+        """Go on over a communicator of fewer ranks. Plans made before are void."""
+        first: Optional[Dict[str, Any]] = None
+        for name in ("sparse", "dense"):
+            old = getattr(self, name)
+            if old is None:
+                continue
+            moved, report = old.move(smaller)
+            setattr(self, name, moved)
+            if self.reducer is old:
+                self.reducer = moved
+            old.close()
+            first = first or report
+        self.comm = smaller
+        assert first is not None
+        return first
+
     def close(self) -> None:
         """Errors: `Error` while the waiting thread is inside a call."""
         if self.waiter is not None:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequ
 
 import torch
 
+from .._core import Comm
 from . import _update
 from ._group import Place
 from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp
@@ -338,6 +339,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tamis.load_state_dict(parts[0] if alone else parts)
         del saved["tamis"]
         self.optimizer.load_state_dict(saved)
+
+    def move(self, smaller: Union[Comm, Sequence[Comm]]) -> Dict[str, Any]:
+        """After a failure: go on with the ranks that are left, as SparseState.move."""
+        report = self.tamis.move(smaller)
+        self._clear()
+        self._synchronized = False
+        return report
 
     def add_param_group(self, param_group: Dict[str, Any]) -> NoReturn:
         raise RuntimeError(

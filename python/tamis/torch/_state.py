@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _parameters
+from . import _checkpoint, _comm, _guard, _move, _parameters
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
 
@@ -110,6 +110,7 @@ class SparseState:
         comms = _communicators(comm, len(families), transport, timeout_s, self.device)
         _check_ranks(parameters, comms)
         self._own_comms = comms if comm is None else []
+        self._ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
         host_waits = self.device.type == "cpu" or len(families) > 1 or scaler is not None
         common = f"check_every={check_every}, warmup={warmup}, scaler={scaler is not None}"
         try:
@@ -376,6 +377,27 @@ class SparseState:
             )
         self.steps -= min(was - now for was, now in zip(before, met))
         return self.steps
+
+    def settle(self) -> None:
+        """After a failure of the communicator: end the step under way, within the deadline."""
+        for group in self.groups:
+            group.settle(self._limit_s)
+
+    def move(self, smaller: Union[_core.Comm, Sequence[_core.Comm]]) -> Dict[str, Any]:
+        """After a failure: go on with the ranks that are left. Collective over them.
+
+        smaller  state.comm.shrink(), with several dtypes one for each of their communicators. The
+                 old one is closed if the state made it
+        @return  as tamis.Reducer.move; "step" counts finished steps of this state
+
+        Means are then those of the ranks that are left. Model and optimizer must be those of that
+        step, and a rank that has made one step more is ahead with them: tamis.run_elastic takes
+        care of that. Of a DistributedOptimizer call its own move().
+
+        Errors: as tamis.Reducer.move; RuntimeError with DistributedDataParallel, which has a
+                process group of its own
+        """
+        return _move.move(self, smaller)
 
     def close(self) -> None:
         """Free reducers, and communicators that the state made. A second call does nothing.

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""What an ElasticState holds: reducers of each kind behind one form, and named values."""
+
+import logging
+from typing import Any, Dict, List, Optional, Sequence
+
+from . import launcher
+from ._arrays import put, zeros, zeros_like
+from ._core import Comm, Error, Reducer
+
+log = logging.getLogger("tamis")
+
+
+def part_of(reducer: Any, number: int) -> Any:
+    """Errors: TypeError for what is no reducer"""
+    if isinstance(reducer, Reducer):
+        return PlainPart(reducer)
+    state = getattr(reducer, "tamis", reducer)  # of a DistributedOptimizer
+    if callable(getattr(reducer, "move", None)) and hasattr(state, "groups"):
+        return TorchPart(reducer, state)
+    raise TypeError(
+        f"reducers[{number}] is a {type(reducer).__name__}; a tamis.Reducer, SparseState or"
+        " DistributedOptimizer can go on with fewer ranks"
+    )
+
+
+class PlainPart:
+    """A tamis.Reducer."""
+
+    def __init__(self, reducer: Reducer) -> None:
+        self.object = reducer
+
+    @property
+    def comms(self) -> List[Comm]:
+        return [self.object.comm]
+
+    def settle(self) -> None:
+        """After a failure: end the step under way, if there is one."""
+        try:
+            self.object.wait()
+        except Error:
+            pass
+
+    def _moments(self) -> Dict[str, Any]:
+        update = self.object.update
+        found = {}
+        if update is not None and update["beta1"] > 0:
+            found["first"] = zeros(self.object.residual_length)
+        if update is not None and update["rule"] == "adam":
+            found["second"] = zeros(self.object.residual_length)
+        return found
+
+    def save(self) -> Dict[str, Any]:
+        saved: Dict[str, Any] = {"control": self.object.control(), "residual": None, "passes": 0}
+        residual = zeros(self.object.residual_length)
+        try:
+            self.object.residual(residual)
+            saved["residual"] = residual
+        except Error as error:
+            if error.status != "TAMIS_E_UNSUPPORTED":  # scheme dense has none
+                raise
+        moments = self._moments()
+        if self.object.update is not None:
+            saved["passes"] = self.object.moments(moments.get("first"), moments.get("second"))
+        return dict(saved, **moments)
+
+    def load(self, saved: Dict[str, Any]) -> None:
+        """What save gave, on this rank and with as many ranks."""
+        self.object.restore(saved["control"], saved["residual"])
+        self._load_moments(saved, saved)
+
+    def load_all(self, states: Sequence[Dict[str, Any]]) -> None:
+        """What save gave on all ranks of a run with another number of them.
+
+        Rank r takes the residuals of old ranks r, r + P', ..., so a rank that joins begins with
+        none; what is pending in the result stays. All take the mean of the moments.
+        """
+        comm, old = self.object.comm, len(states)
+        rank, nranks = comm.rank, comm.nranks
+        if self.object.residual_length != self.object.layout.length:
+            raise launcher.error(
+                f"Rank {rank}: a reducer with ranks_per_node cannot go on with {nranks} ranks in"
+                f" place of {old}.",
+                "Start as many as before.",
+                "TAMIS_E_UNSUPPORTED",
+            )
+        self._load_control(states[0]["control"])
+        if states[0]["residual"] is not None:
+            share = nranks / old if self.object.op == "mean" else 1.0
+            self.object.restore(None, _sum(states, "residual", range(rank, old, nranks), share))
+        means = {kind: _sum(states, kind, range(old), 1.0 / old) for kind in self._moments()}
+        self._load_moments(means, states[0])
+
+    def _load_control(self, control: bytes) -> None:
+        """Step number and thresholds, which may not fit another number of ranks; on all alike."""
+        try:
+            self.object.restore(control, None)
+        except Error as error:
+            if error.status != "TAMIS_E_FORMAT":
+                raise
+            log.warning("thresholds and the step number of a reducer begin anew: %s", error)
+
+    def _load_moments(self, moments: Dict[str, Any], saved: Dict[str, Any]) -> None:
+        if self.object.update is not None:
+            self.object.restore_moments(
+                moments.get("first"), moments.get("second"), saved["passes"]
+            )
+
+    def move(self, smaller: Comm) -> Dict[str, Any]:
+        old = self.object
+        self.object, report = old.move(smaller)
+        old.close()
+        return report
+
+
+def _sum(states: Sequence[Dict[str, Any]], kind: str, ranks: Sequence[int], factor: float) -> Any:
+    """In the order of the ranks, so that every process gets the same bits."""
+    sum_ = zeros_like(states[0][kind])
+    for rank in ranks:
+        sum_ += states[rank][kind]
+    sum_ *= factor
+    return sum_
+
+
+class TorchPart:
+    """A SparseState of tamis.torch, or a DistributedOptimizer above one."""
+
+    def __init__(self, object_: Any, state: Any) -> None:
+        self.object, self.state = object_, state
+
+    @property
+    def comms(self) -> List[Comm]:
+        return [group.comm for group in self.state.groups]
+
+    def settle(self) -> None:
+        self.state.settle()
+
+    def save(self) -> Dict[str, Any]:
+        return self.state.state_dict()
+
+    def load(self, saved: Dict[str, Any]) -> None:
+        self.state.load_state_dict(saved)
+
+    def load_all(self, states: List[Dict[str, Any]]) -> None:
+        self.state.load_state_dict(states)
+
+    def move(self, smaller: Comm) -> Dict[str, Any]:
+        return self.object.move(smaller)
+
+
+# --- named values
+
+
+def take(target: Any) -> Any:
+    """The value of an array, a tensor, or an object with state_dict()."""
+    return target.state_dict() if hasattr(target, "state_dict") else target
+
+
+def give(target: Any, value: Any, what: str) -> None:
+    if hasattr(target, "load_state_dict"):
+        target.load_state_dict(value)
+    else:
+        put(target, value, what)
+
+
+def check_target(target: Any, what: str) -> None:
+    """Errors: TypeError for what could not be put back"""
+    both = hasattr(target, "state_dict") and hasattr(target, "load_state_dict")
+    if not both and not (hasattr(target, "shape") and hasattr(target, "__dlpack__")):
+        raise TypeError(
+            f"{what} is a {type(target).__name__}: give an array of numpy, a tensor of torch, or an"
+            " object with state_dict() and load_state_dict()"
+        )
+
+
+def lost(error: Optional[BaseException]) -> bool:
+    """Whether ranks that are left can go on after it."""
+    statuses = ("TAMIS_E_TIMEOUT", "TAMIS_E_TRANSPORT", "TAMIS_E_ABORTED")
+    return isinstance(error, Error) and error.lost == "comm" and error.status in statuses

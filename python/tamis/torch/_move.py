@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""A SparseState goes on with the ranks that are left."""
+
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Union
+
+from .. import _core
+
+if TYPE_CHECKING:
+    from ._state import SparseState
+
+
+def move(
+    state: "SparseState", smaller: Union[_core.Comm, Sequence[_core.Comm]]
+) -> Dict[str, Any]:
+    comms = [smaller] if isinstance(smaller, _core.Comm) else list(smaller)
+    _check(state, comms)
+    state.settle()
+    before = [group.sparse.stats()["steps"] for group in state.groups]
+    reports = [group.move(comm) for group, comm in zip(state.groups, comms)]
+    met = [report["step"] for report in reports]
+    if min(met) != max(met):
+        raise RuntimeError(
+            f"rank {state.comm.rank}: the exchanges of {len(met)} dtypes stopped at steps {met}:"
+            " begin again from a checkpoint"
+        )
+    _rename(state, comms)
+    state.steps -= min(was - now for was, now in zip(before, met))
+    state._choose()
+    return {
+        "step": state.steps,
+        "gone": reports[0]["gone"],
+        "kept_square": sum(report["kept_square"] for report in reports),
+        "lost_square": sum(report["lost_square"] for report in reports),
+    }
+
+
+def _check(state: "SparseState", comms: List[_core.Comm]) -> None:
+    here = f"rank {state.comm.rank}: SparseState.move"
+    if state._ddp:
+        raise RuntimeError(
+            f"{here}: DistributedDataParallel has a process group of its own, which cannot lose a"
+            " rank: use DistributedOptimizer, or begin again from a checkpoint (tamis.run_elastic"
+            " under torchrun)"
+        )
+    if state._closed:
+        raise RuntimeError(f"{here}: this state was closed")
+    if len(comms) != len(state.groups):
+        raise ValueError(
+            f"{here}: {len(state.groups)} dtypes need a communicator each, but {len(comms)} came"
+        )
+
+
+def _rename(state: "SparseState", comms: List[_core.Comm]) -> None:
+    """What belonged to the old communicators: their own ones are closed, places are void."""
+    old, state._own_comms = state._own_comms, comms if state._own_comms else []
+    state.comm = comms[0]
+    state.error = None
+    state._cache.clear()
+    state._clear_step()
+    for comm in old:
+        comm.close()
