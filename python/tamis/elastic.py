@@ -110,6 +110,8 @@ class ElasticState:
         """Close reducers and communicator. Over local, ranks that are left wait for one that died
         without this, until the deadline."""
         for part in self._parts:
+            if self.comm.status != "TAMIS_OK":
+                part.settle()
             part.object.close()
         for comm in [*self._old, self.comm]:
             _close(comm)
