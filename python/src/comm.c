@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tamis.Comm. The all-gather of Comm.callback is in callback.c, Comm.shrink in shrink.c, the modules
- * for MPI and NCCL are in loader.c.
+ * tamis.Comm. The all-gather of Comm.callback is in callback.c, Comm.shrink in shrink.c; the
+ * modules for MPI and NCCL are in loader.c.
  */
 #include "core.h"
 

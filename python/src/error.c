@@ -13,7 +13,8 @@ static _Thread_local PyObject *kept; /* what a callback raised on this thread, o
 static const char doc[] =
     "A library call failed. str() is the library's message and what to do about it.\n\nstatus   "
     "\"TAMIS_E_TIMEOUT\" and the like\nlost     \"nothing\": correct the call and retry; \"step\": "
-    "continue with the next one;\n         \"comm\": save the state and exit\nremedy   what to do "
+    "continue with the next one;\n         \"comm\": save the state and exit, or go on with the "
+    "ranks that are left (Comm.shrink)\nremedy   what to do "
     "about it";
 
 bool tam_py_error_open(PyObject *module) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Arrays of whichever of numpy and torch there is: tamis needs neither, and its callers have one."""
+"""Arrays of whichever of numpy and torch there is: tamis needs neither, its callers have one."""
 
 import ctypes
 import sys
@@ -15,7 +15,9 @@ def torch_of(value: Any) -> Optional[Any]:
 def numpy_of(value: Any) -> Optional[Any]:
     """The module numpy, if `value` is an array or a scalar of it."""
     numpy = sys.modules.get("numpy")
-    return numpy if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) else None
+    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
+        return None
+    return numpy
 
 
 def zeros(length: int) -> Any:
@@ -32,8 +34,7 @@ def zeros(length: int) -> Any:
 
 def zeros_like(vector: Any) -> Any:
     """The same of the kind that `vector` is."""
-    torch = torch_of(vector)
-    return torch.zeros_like(vector) if torch else vector * 0
+    return (torch_of(vector) or numpy_of(vector)).zeros_like(vector)
 
 
 def tensor_bytes(tensor: Any) -> bytes:

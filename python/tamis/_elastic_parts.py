@@ -2,7 +2,7 @@
 """What an ElasticState holds: reducers of each kind behind one form, and named values."""
 
 import logging
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 from . import launcher
 from ._arrays import put, zeros, zeros_like
@@ -171,9 +171,3 @@ def check_target(target: Any, what: str) -> None:
             f"{what} is a {type(target).__name__}: give an array of numpy, a tensor of torch, or an"
             " object with state_dict() and load_state_dict()"
         )
-
-
-def lost(error: Optional[BaseException]) -> bool:
-    """Whether ranks that are left can go on after it."""
-    statuses = ("TAMIS_E_TIMEOUT", "TAMIS_E_TRANSPORT", "TAMIS_E_ABORTED")
-    return isinstance(error, Error) and error.lost == "comm" and error.status in statuses

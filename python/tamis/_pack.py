@@ -35,8 +35,9 @@ class _Writer:
             kind = "list" if isinstance(value, list) else "tuple"
             return [kind, *(self.node(one, f"{where}[{i}]") for i, one in enumerate(value))]
         if isinstance(value, dict):
-            rows = value.items()
-            return ["dict", *([self.node(k, where), self.node(v, f"{where}[{k!r}]")] for k, v in rows)]
+            keys = [self.node(key, where) for key in value]
+            found = [self.node(one, f"{where}[{key!r}]") for key, one in value.items()]
+            return ["dict", *zip(keys, found)]
         if isinstance(value, (bytes, bytearray)):
             return ["bytes", *self._store(bytes(value))]
         return self._array(value, where)
@@ -84,9 +85,8 @@ def _value(node: Any, rest: memoryview) -> Any:
     if kind == "bytes":
         return bytes(rest[parts[0] : parts[1]])
     dtype, shape, begin, end = parts
-    return _numpy(dtype, shape, rest[begin:end]) if kind == "numpy" else _torch(
-        dtype, shape, rest[begin:end]
-    )
+    make = _numpy if kind == "numpy" else _torch
+    return make(dtype, shape, rest[begin:end])
 
 
 def _numpy(dtype: str, shape: List[int], data: memoryview) -> Any:

@@ -4,8 +4,8 @@ step, and a manifest, written when all of them are on disk; without it the set i
 
     step000000000120.rank0.state
     step000000000120.rank1.state
-    step000000000120.set            JSON: step, ranks, bytes and hash of each, and a line with its own
-                                    hash
+    step000000000120.set            JSON: step, ranks, bytes and hash of each, and a line with its
+                                    own hash
 
 A file is written beside its name, flushed, renamed, and the folder flushed.
 """
@@ -92,14 +92,14 @@ class Sets:
             _write(path, data)
             return True
         except OSError as error:
-            log.warning("rank %d: %s cannot be written: %s; the run goes on", comm.rank, path, error)
+            log.warning("rank %d: the run goes on, but %s: %s", comm.rank, path, error)
             return False
 
     def _remove_old(self) -> None:
         """Keep the newest complete sets; manifests go first."""
         last = self.complete()[:KEPT][-1]
-        old = [(step, name) for step, names in self._names().items() if step < last for name in names]
-        for _, name in sorted(old, key=lambda row: not row[1].endswith(".set")):
+        old = [name for step, names in self._names().items() if step < last for name in names]
+        for name in sorted(old, key=lambda name: not name.endswith(".set")):
             try:
                 os.unlink(os.path.join(self.folder, name))
             except OSError as error:

@@ -14,25 +14,20 @@ rank holds two, and no parameters need travel: what a rank goes back to is its o
 import logging
 import os
 import struct
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence
 from typing import TypeVar, Union
 
-from . import _core, launch, launcher
+from . import _core, _limits, launch, launcher
 from ._core import Comm, Error
-from ._elastic_parts import check_target, give, lost, part_of, take
+from ._elastic_parts import check_target, give, part_of, take
 from ._gather import gather
+from ._limits import GaveUp, Limits, Regroup, lost, sentence
 from ._pack import decode, encode
 from ._sets import Sets
 
 log = logging.getLogger("tamis")
 
 Result = TypeVar("Result")
-AllGather = Callable[[memoryview, memoryview], None]
-Regroup = Callable[[Comm], Tuple[Sequence[int], AllGather]]
-
-
-class GaveUp(Error):
-    """Ends a run: the ranks that are left do not go on."""
 
 
 class Commit(NamedTuple):
@@ -114,7 +109,7 @@ class ElasticState:
                 part.settle()
             part.object.close()
         for comm in [*self._old, self.comm]:
-            _close(comm)
+            _limits.close(comm)
 
     # --- copies
 
@@ -156,7 +151,7 @@ class ElasticState:
                 if error.status != "TAMIS_E_MISMATCH":
                     raise
                 raise launcher.error(
-                    f"{when} {what} is not the same on all ranks ({_sentence(error)}).",
+                    f"{when} {what} is not the same on all ranks ({sentence(error)}).",
                     remedy,
                     error.status,
                 ) from error
@@ -209,7 +204,7 @@ class ElasticState:
 
     # --- recovery
 
-    def _recover(self, limits: "_Limits", cause: Error) -> None:
+    def _recover(self, limits: Limits, cause: Error) -> None:
         """Go on with the ranks that are left; again if more are lost meanwhile."""
         if self.comm.status == "TAMIS_OK":
             self.comm.abort()  # else a step under way would wait
@@ -225,18 +220,19 @@ class ElasticState:
                 self._move()
                 break
             except Error as error:
-                if isinstance(error, GaveUp) or not lost(error):
+                if not lost(error):
                     raise
                 log.warning("rank %d: the recovery failed: %s", self.comm.rank, error)
                 cause = error
         number, self._back_at = self._commits[-1].number, None
         self._commits = [self._copy(number)]
         for comm in self._old:
-            _close(comm)
+            _limits.close(comm)
         self._old = []
-        log.info("goes on as rank %d of %d from step %d", self.comm.rank, self.comm.nranks, self.step)
+        rank, nranks = self.comm.rank, self.comm.nranks
+        log.info("goes on as rank %d of %d from step %d", rank, nranks, self.step)
 
-    def _shrink(self, limits: "_Limits", cause: Error) -> None:
+    def _shrink(self, limits: Limits, cause: Error) -> None:
         old = self.comm
         if old.transport == "callback" and limits.regroup is None:
             self._give_up("over callback it must be given regroup, which says who is left", cause)
@@ -272,8 +268,8 @@ class ElasticState:
         oldest = max(oldest for oldest, _ in told)
         if oldest > number:
             raise launcher.error(
-                f"Rank {self.comm.rank}: no commit is held by all ranks that are left: the newest of"
-                f" one is number {number}, the oldest of another {oldest}.",
+                f"Rank {self.comm.rank}: no commit is held by all ranks that are left: the newest"
+                f" of one is number {number}, the oldest of another {oldest}.",
                 "Call commit() after the same steps on all ranks, and exchange between two.",
                 "TAMIS_E_MISMATCH",
             )
@@ -301,23 +297,12 @@ class ElasticState:
         step = self.newest_set()
         remedy = "Start again with the ranks that there are"
         remedy += "." if step is None else f", from the set of step {step} in {self._sets.folder}."
+        here = f"Rank {self.comm.rank} of {self.comm.nranks}, at step {self.step}"
         made = GaveUp(
-            f"Rank {self.comm.rank} of {self.comm.nranks}, at step {self.step}: run_elastic gives up:"
-            f" {why}. The cause: {_sentence(cause)}. {remedy}"
+            f"{here}: run_elastic gives up: {why}. The cause: {sentence(cause)}. {remedy}"
         )
         made.status, made.lost, made.remedy = cause.status, cause.lost, remedy
         raise made from cause
-
-
-def _sentence(error: Error) -> str:
-    """What an error says without its remedy."""
-    return str(error).replace(error.remedy, "").strip(". ")
-
-
-class _Limits(NamedTuple):
-    max_recoveries: int
-    min_ranks: int
-    regroup: Optional[Regroup]
 
 
 def run_elastic(
@@ -343,15 +328,15 @@ def run_elastic(
         state = tamis.ElasticState(comm, {"w": w}, reducers=[reducer])
         tamis.run_elastic(train, state, folder="sets")
 
-    An `Error` from `train` that loses the communicator (TIMEOUT, TRANSPORT, ABORTED) makes the ranks
-    that are left shrink it, go back to the newest commit() that all of them have, move the reducers,
-    check that `shared` is equal on all, and begin `train` anew. Residuals of the ranks that are
-    gone are lost.
+    An `Error` from `train` that loses the communicator (TIMEOUT, TRANSPORT, ABORTED) makes the
+    ranks that are left shrink it, go back to the newest commit() that all of them have, move the
+    reducers, check that `shared` is equal on all, and begin `train` anew. Residuals of the ranks
+    that are gone are lost.
 
     max_recoveries  in this process; 0: none, for launchers that start all ranks again
     min_ranks       with fewer it gives up
-    regroup         over callback: called with the lost communicator, returns what Comm.shrink takes:
-                    the ranks that are left, and the all-gather of their network
+    regroup         over callback: called with the lost communicator, returns what Comm.shrink
+                    takes: the ranks that are left, and the all-gather of their network
     folder          of sets, the same for all ranks: the newest complete one is loaded first, with
                     another number of ranks too, and commits write them. Two are kept
     save_every      commits from one set to the next
@@ -365,8 +350,8 @@ def run_elastic(
                 raises, after abandoning the communicator so that the others notice. The
                 reducers stay, so that their state can be saved; then close the state
     """
-    _check_limits(state, max_recoveries, min_ranks, save_every)
-    limits = _Limits(max_recoveries, min_ranks, regroup)
+    limits = Limits(max_recoveries, min_ranks, regroup)
+    _limits.check(limits, save_every, state.comm, state._parts)
     try:
         state._begin(folder, save_every)
         while True:
@@ -381,47 +366,5 @@ def run_elastic(
                 cause = error
             state._recover(limits, cause)
     except BaseException as error:
-        _leave(state, error)
+        _limits.leave(state.comm, state.step, error)
         raise
-
-
-def _check_limits(state: ElasticState, max_recoveries: int, min_ranks: int, every: int) -> None:
-    rows = (
-        ("max_recoveries", max_recoveries, 0),
-        ("min_ranks", min_ranks, 1),
-        ("save_every", every, 1),
-    )
-    for name, value, least in rows:
-        if value < least:
-            raise ValueError(f"{name} is {value}, not a number from {least} on")
-    if state.comm.transport == "nccl":
-        raise ValueError(
-            "an ElasticState over NCCL: give it a communicator of host memory"
-            " (tamis.torch.carrier()), and max_recoveries=0"
-        )
-    elsewhere = [i for i, part in enumerate(state._parts) if part.comms != [state.comm]]
-    if elsewhere and max_recoveries > 0:
-        raise ValueError(
-            f"reducers[{elsewhere[0]}] is over another communicator than the state, or over several:"
-            " it cannot move with it; give max_recoveries=0 and let a launcher start all ranks again"
-        )
-    if state.comm.nranks < min_ranks:
-        raise ValueError(f"min_ranks is {min_ranks}, but there are {state.comm.nranks} ranks")
-
-
-def _leave(state: ElasticState, error: BaseException) -> None:
-    """The others must not wait for this rank longer than they have to."""
-    comm = state.comm
-    log.error("rank %d of %d leaves at step %d: %r", comm.rank, comm.nranks, state.step, error)
-    try:
-        comm.abort()
-    except Error as closed:
-        log.debug("rank %d: %s", comm.rank, closed)
-
-
-def _close(comm: Comm) -> None:
-    """A reducer that train made itself may still use it; then it ends with that."""
-    try:
-        comm.close()
-    except Error as error:
-        log.debug("%s", error)

@@ -134,6 +134,29 @@ def run_local(nranks, steps, folder=None, timeout_ms=100000, **options):
     return out, runs
 
 
+def reference(nranks, stages):
+    """Weights of a run whose ranks become fewer: stages of (ranks of the one before, last step)."""
+    comms = tamis.Comm.local(nranks, 60000)
+    numbers = list(range(nranks))
+    runs = on_ranks(nranks, lambda rank: Run(comms[rank]))
+    for left, last in stages:
+        if len(left) < len(numbers):
+            numbers = [numbers[rank] for rank in left]
+
+        def work(place):
+            run = runs[numbers[place]]
+            if run.state.comm.nranks > len(left):
+                smaller = run.state.comm.shrink(left)
+                part = run.state._parts[0]
+                part.object, _ = part.object.move(smaller)
+                run.state.comm = smaller
+            while run.state.step < last:
+                run.step(run.state)
+
+        assert on_ranks(len(left), work) == [None] * len(left)
+    return runs[numbers[0]].w
+
+
 def kill_once(folder, step):
     """Before that step rank 1 kills its process, in its first life."""
 

@@ -133,10 +133,11 @@ def test_a_callback_network_of_the_ranks_that_are_left():
     wide, narrow = Table(3), Table(2)
     comms = [Comm.callback(r, 3, wide.of(r), 60000) for r in range(3)]
     made = make(comms, density=0.1)
-    out = {}
+    all_made, out = threading.Barrier(3, timeout=100), {}
 
     def work(rank):
         step(made[rank], rank)
+        all_made.wait()
         if rank == 1:
             wide.barrier.abort()
             return

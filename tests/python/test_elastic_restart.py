@@ -62,3 +62,44 @@ def test_without_a_launcher_that_restarts_the_rank_that_is_left_says_from_where_
     again = ranks.finish(ranks.start(command, 2, "env", 200), 200)
     assert [status for status, _ in again] == [0, 0], again
     assert np.load(tmp_path / "rank0.npz")["calls"].tolist() == [[6, 2]]
+
+
+def case_ddp(folder):
+    """attach and DistributedDataParallel: the steps of whole runs, and of one in two lives."""
+    import torch
+    import torch.distributed as dist
+
+    import tamis.torch
+
+    def run(steps, folder):
+        torch.manual_seed(1)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+        sparse = tamis.torch.attach(model, density=0.2)
+        state = tamis.ElasticState(
+            tamis.torch.carrier(), {"model": model, "optimizer": optimizer}, reducers=[sparse]
+        )
+
+        def train(state):
+            begin = state.step
+            while state.step < steps:
+                generator = torch.Generator().manual_seed(10 * state.step + dist.get_rank())
+                optimizer.zero_grad()
+                model(torch.randn(3, 8, generator=generator)).square().sum().backward()
+                optimizer.step()
+                state.step += 1
+                state.commit()
+            return begin, torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+
+        out = tamis.run_elastic(train, state, folder=folder, max_recoveries=0)
+        state.close()
+        return out
+
+    return run(6, None), run(3, folder), run(6, folder)
+
+
+def test_ddp_is_started_again(tmp_path):
+    found = ranks.values(ranks.run(__file__, ["case_ddp"], folder=str(tmp_path)), "case_ddp")
+    for whole, first, second in found:
+        assert (whole[0], first[0], second[0]) == (0, 0, 3)
+        assert second[1] == whole[1] == found[0][0][1] and first[1] != whole[1]

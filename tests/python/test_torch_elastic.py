@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tamis.torch and ranks that are lost: SparseState.move, DistributedOptimizer in tamis.run_elastic."""
+"""tamis.torch and ranks that are lost: SparseState.move, DistributedOptimizer in run_elastic."""
 
 import threading
 
@@ -207,7 +207,7 @@ def test_tensors_survive():
 
 
 def test_parameters_that_another_rank_changed_end_the_run():
-    """The check of the state itself, not of the elastic run: nothing is lost, and nobody goes on."""
+    """The check of the state itself, not of the elastic run: nothing is lost, nobody goes on."""
     comms = Comm.local(2, 60000)
 
     def work(rank):
