@@ -91,8 +91,8 @@ class ElasticState:
         """Copy the state: what a recovery goes back to. Between steps, on all ranks after the same
         ones. Every Nth writes a set, if run_elastic was given a folder.
 
-        Cost:   a copy of everything in host memory, of which two are held; with a set also a write
-                and a flush, and an exchange of some bytes
+        Cost:   a copy of everything in host memory, of which two are held, and three while it
+                is made; with a set also a write and a flush, and an exchange of some bytes
         Errors: `Error` of that exchange; the copy is then made. A set that cannot be written is
                 logged, and the run goes on
         """
@@ -260,10 +260,8 @@ class ElasticState:
 
     def _go_back(self) -> None:
         """To the newest commit that all ranks have. Reducers that have moved are there already."""
-        mine = [commit.number for commit in self._commits]
-        if self._back_at is not None:
-            mine = [self._back_at]
-        told = [struct.unpack("<QQ", one) for one in self._tell(mine)]
+        mine = struct.pack("<QQ", self._commits[0].number, self._commits[-1].number)
+        told = [struct.unpack("<QQ", one) for one in gather(self.comm, mine)]
         number = min(newest for _, newest in told)
         oldest = max(oldest for oldest, _ in told)
         if oldest > number:
@@ -280,9 +278,6 @@ class ElasticState:
         for part, data in zip(self._parts, commit.reducers):
             part.load(decode(data))
         self._commits, self._back_at = [commit], number
-
-    def _tell(self, mine: List[int]) -> List[bytes]:
-        return gather(self.comm, struct.pack("<QQ", mine[0], mine[-1]))
 
     def _move(self) -> None:
         for number, part in enumerate(self._parts):

@@ -89,16 +89,22 @@ def reference(kind, last, **options):
     return out[0]
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("where", ["before", "within"])
+@pytest.mark.parametrize(
+    "where, overlap",
+    [("before", True), ("before", False), ("within", True), ("within", False), ("check", False)],
+)
 @pytest.mark.parametrize("kind", ["gradient", "update"])
 def test_an_optimizer_goes_on_with_the_ranks_that_are_left(kind, where, overlap):
+    """The victim dies before a step, or between backward() and step(); "check": the others notice
+    there, too."""
     comms, trainers = Comm.local(3, 60000), [None] * 3
     death = Death(3, victim=1, step=4)
 
     def work(rank):
         one = trainers[rank] = Trainer(comms[rank], kind, overlap=overlap)
-        return elastic(one.train(8, **{where: death}), one.state)
+        check = lambda state: death(state) or tamis.check_equal(state.comm, b"here")
+        when = {"check": {"within": check}}.get(where) or {where: death}
+        return elastic(one.train(8, **when), one.state)
 
     out = on_ranks(3, work)
     assert isinstance(out[1], Dies), out

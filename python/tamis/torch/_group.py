@@ -203,7 +203,7 @@ class Group:
             pass
 
     def move(self, smaller: _core.Comm) -> Dict[str, Any]:
-        """Go on over a communicator of fewer ranks. Plans made before are void."""
+        """Go on over a communicator of fewer ranks, then choose(). Plans made before are void."""
         first: Optional[Dict[str, Any]] = None
         for name in ("sparse", "dense"):
             old = getattr(self, name)
@@ -211,8 +211,6 @@ class Group:
                 continue
             moved, report = old.move(smaller)
             setattr(self, name, moved)
-            if self.reducer is old:
-                self.reducer = moved
             old.close()
             first = first or report
         self.comm = smaller
