@@ -62,8 +62,12 @@ def check(limits: Limits, save_every: int, comm: Comm, parts: Sequence[Any]) -> 
 
 
 def leave(comm: Comm, step: int, error: BaseException) -> None:
-    """The others must not wait for this rank longer than they have to."""
+    """The others must not wait for this rank longer than they have to; but of what all of them get
+    they must hear, and not go on without it."""
+    everywhere = ("TAMIS_E_MISMATCH", "TAMIS_E_NONFINITE")
     log.error("rank %d of %d leaves at step %d: %r", comm.rank, comm.nranks, step, error)
+    if isinstance(error, Error) and error.status in everywhere:
+        return
     try:
         comm.abort()
     except Error as closed:

@@ -342,8 +342,9 @@ def run_elastic(
 
     Collective: all ranks call it at the same point, with the same arguments
     Errors:     `Error` that names the rank and the cause, when it gives up. What else `train`
-                raises, after abandoning the communicator so that the others notice. The
-                reducers stay, so that their state can be saved; then close the state
+                raises, after abandoning the communicator so that the others notice, unless they
+                get the same (MISMATCH, NONFINITE). The reducers stay, so that their state can be
+                saved; then close the state
     """
     limits = Limits(max_recoveries, min_ranks, regroup)
     _limits.check(limits, save_every, state.comm, state._parts)

@@ -88,8 +88,9 @@ def elastic(train, state, **options):
     """run_elastic on a rank that closes what it has when it dies."""
     try:
         return tamis.run_elastic(train, state, **options)
-    except BaseException:
-        state.close()
+    except BaseException as error:
+        if not isinstance(error, tamis.Error):  # else the others may still read what all get
+            state.close()
         raise
 
 

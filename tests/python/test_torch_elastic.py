@@ -224,7 +224,7 @@ def test_parameters_that_another_rank_changed_end_the_run():
                 with torch.no_grad():
                     one.model[0].weight[0, 0] += 1
 
-        return elastic(one.train(4, spoil), one.state)
+        return elastic(one.train(4, spoil), one.state, min_ranks=2)
 
     for error in on_ranks(2, work):
         assert isinstance(error, Error) and error.status in ("TAMIS_E_MISMATCH", "TAMIS_E_ABORTED")
