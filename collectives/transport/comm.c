@@ -6,6 +6,7 @@
 #include "lib/base/wait.h"
 #include "lib/base/fenv.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 /* How long after a job's deadline its caller abandons it. */
@@ -54,7 +55,10 @@ tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder)
     if (to[0] == '\0')
         return tam_fail(TAMIS_E_ARGUMENT,
                         "tamis_comm_write_flight: folder is NULL and TAMIS_FLIGHT is not set");
-    return write_to(comm, to);
+    int kept = errno; /* of what a signal interrupted */
+    tamis_status status = write_to(comm, to);
+    errno = kept;
+    return status;
 }
 
 /* -- poison ----------------------------------------------------------------------------------- */

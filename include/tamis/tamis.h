@@ -298,8 +298,9 @@ TAMIS_API tamis_status tamis_comm_abort(tamis_comm *comm);
  *
  * @param  folder  for its file, which is named after communicator, rank and process; NULL: that of
  *                 TAMIS_FLIGHT
- * Threads:    any, also while a step is under way, and in a signal handler: open, write and close
- *             are all it calls, unless it fails
+ * Threads:    any, also while a step is under way, and in a signal handler: open, write, close and
+ *             rename are all it calls, unless it fails, and errno stays. The file is always
+ *             complete
  * Errors:     ARGUMENT, IO; nothing is lost
  */
 TAMIS_API tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder);

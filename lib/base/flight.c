@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,15 +25,22 @@ void tam_flight_close(tam_flight *f) {
 
 /* -- events ----------------------------------------------------------------------------------- */
 
+/* After what was written before, */
 static void put(atomic_uint_fast64_t *word, uint64_t value) {
-    atomic_store_explicit(word, value, memory_order_relaxed);
+    atomic_store_explicit(word, value, memory_order_release);
 }
 
-/* Before what is read next. */
+/* and before what is read next. */
 static uint64_t get(const atomic_uint_fast64_t *word) {
     return atomic_load_explicit(word, memory_order_acquire);
 }
 
+/* Which time round the ring an event is of; 0: none was written. */
+static uint64_t round_of(uint64_t nth) {
+    return nth / TAM_FLIGHT_EVENTS % UINT16_MAX + 1;
+}
+
+/* The last word says that all are there. */
 void tam_flight_note(tam_flight *f, const tam_event *e) {
     if (!f)
         return;
@@ -42,7 +50,17 @@ void tam_flight_note(tam_flight *f, const tam_event *e) {
     put(&w[1], e->bytes);
     put(&w[2], e->step);
     put(&w[3], (uint64_t)e->number << 32 | e->other);
-    put(&w[4], (uint64_t)e->kind | (uint64_t)e->call << 8 | (uint64_t)(uint32_t)e->status << 32);
+    put(&w[4], (uint64_t)e->kind | (uint64_t)e->call << 8 | round_of(nth) << 16 |
+                   (uint64_t)(uint32_t)e->status << 32);
+}
+
+/* @return false: it is not complete yet, or not there any more */
+static bool take(const tam_flight *f, uint64_t nth, uint64_t w[TAM_FLIGHT_WORDS]) {
+    const atomic_uint_fast64_t *from = f->words[nth % TAM_FLIGHT_EVENTS];
+    for (uint32_t i = TAM_FLIGHT_WORDS; i-- > 0;)
+        w[i] = get(&from[i]);
+    return (w[4] >> 16 & UINT16_MAX) == round_of(nth) &&
+           atomic_load(&f->next) <= nth + TAM_FLIGHT_EVENTS;
 }
 
 /* -- text ------------------------------------------------------------------------------------- */
@@ -155,17 +173,14 @@ static void add_events(sink *s, const tam_flight *f, uint64_t next) {
     uint64_t first = next > TAM_FLIGHT_EVENTS ? next - TAM_FLIGHT_EVENTS : 0;
     for (uint64_t nth = first; nth < next; nth++) {
         uint64_t w[TAM_FLIGHT_WORDS];
-        for (uint32_t i = 0; i < TAM_FLIGHT_WORDS; i++)
-            w[i] = get(&f->words[nth % TAM_FLIGHT_EVENTS][i]);
-        if (atomic_load(&f->next) <= nth + TAM_FLIGHT_EVENTS)
+        if (take(f, nth, w))
             add_event(s, w);
     }
 }
 
-/* @return false: too long */
-static bool name_file(const tam_flight *f, const char *folder, sink *s) {
-    if (strlen(folder) > sizeof s->bytes / 2)
-        return false;
+/* Behind what the sink holds. @param  writer  of a file that is not complete; 0: it is */
+static const char *name_file(sink *s, const tam_flight *f, const char *folder, uint32_t writer) {
+    const char *name = s->bytes + s->length;
     add_text(s, folder);
     add_text(s, "/flight-");
     add_digits(s, f->group);
@@ -174,23 +189,44 @@ static bool name_file(const tam_flight *f, const char *folder, sink *s) {
     add_text(s, "-");
     add_digits(s, (uint64_t)getpid());
     add_text(s, ".jsonl");
-    s->bytes[s->length] = '\0';
-    s->length = 0;
-    return true;
+    if (writer > 0) {
+        add_text(s, ".");
+        add_digits(s, writer);
+    }
+    s->bytes[s->length++] = '\0';
+    return name;
 }
 
-int tam_flight_write(const tam_flight *f, const char *folder) {
-    sink s = {0};
-    if (!name_file(f, folder, &s))
-        return ENAMETOOLONG;
-    s.fd = open(s.bytes, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (s.fd < 0)
-        return errno;
+static void write_file(sink *s, const tam_flight *f, const char *name) {
+    s->fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    s->length = 0;
+    if (s->fd < 0) {
+        s->error = errno;
+        return;
+    }
     uint64_t next = atomic_load(&f->next);
-    add_head(&s, f, next);
-    add_events(&s, f, next);
-    flush(&s);
-    if (close(s.fd) != 0 && s.error == 0)
+    add_head(s, f, next);
+    add_events(s, f, next);
+    flush(s);
+    if (close(s->fd) != 0 && s->error == 0)
+        s->error = errno;
+}
+
+/* Others may write the same file at the same time, a signal handler in the midst of this one, and
+ * the process may be killed: so it gets its name when it is complete. */
+int tam_flight_write(const tam_flight *f, const char *folder) {
+    enum { NAME = 128 };
+    static atomic_uint writers;
+    uint32_t writer = atomic_fetch_add(&writers, 1) % UINT16_MAX + 1;
+    sink s = {0}; /* of a signal handler's stack it takes the most */
+    if (strlen(folder) > sizeof s.bytes / 2 - NAME)
+        return ENAMETOOLONG;
+    write_file(&s, f, name_file(&s, f, folder, writer));
+    s.length = 0;
+    const char *part = name_file(&s, f, folder, writer), *name = name_file(&s, f, folder, 0);
+    if (s.error == 0 && rename(part, name) != 0)
         s.error = errno;
+    if (s.error != 0)
+        unlink(part);
     return s.error;
 }

@@ -66,8 +66,8 @@ void tam_flight_close(tam_flight *flight);
 /** @param flight  NULL: nothing is recorded */
 void tam_flight_note(tam_flight *flight, const tam_event *event);
 
-/** Write FOLDER/flight-GROUP-RANK-PID.jsonl anew. Async-signal-safe: allocates nothing, and formats
- * by itself. @return 0; errno */
+/** Write FOLDER/flight-GROUP-RANK-PID.jsonl anew; it is always complete. Async-signal-safe:
+ * allocates nothing, and formats by itself. @return 0; errno */
 int tam_flight_write(const tam_flight *flight, const char *folder);
 
 #endif

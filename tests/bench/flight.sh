@@ -63,10 +63,55 @@ says "all ranks have ended collective 4"
 cp "$dir/flight-0-1-1.jsonl" "$dir/flight-0-1-77.jsonl"
 says "flight-0-1-1.jsonl and flight-0-1-77.jsonl do not belong together"
 rm "$dir/flight-0-1-77.jsonl"
-echo 'not json' >>"$dir/flight-0-1-1.jsonl"
-expect 0 "flight-0-1-1.jsonl, line 6 is no record of kind event; the rest is ignored" "$info" --flight "$dir"
+
+# Of the last collective some have the end, and others never will.
+ranks "4 1" "5 0" "5 0"
+says "rank(s) 0 are in collective 5, sum of 400 bytes in step 2, bucket 0, which the others have ended"
+
+# A rank that was late once, in a collective that ended well, is not what the others wait for.
+late() { # collective, rank
+    printf '{"record":"event","at_ns":8000000000,"event":"late","collective":%d,"waits_for":%d}\n' "$1" "$2"
+}
+ranks "4 0" "4 0" "4 0"
+rank 0 3 1 >"$dir/flight-0-0-1.jsonl"
+late 4 1 >>"$dir/flight-0-0-1.jsonl"
+event end 4 sum 400 2 >>"$dir/flight-0-0-1.jsonl"
+says "all ranks have ended collective 4"
+
+# Damaged files: what they say is not relied on, and their ranks are not dead.
+ranks "4 1" "4 0" "4 1"
+damaged="the file(s) of rank(s) 0 are damaged; rank(s) 1 are behind: the others have begun collective 5"
+echo 'not json' >>"$dir/flight-0-0-1.jsonl"
+expect 0 "flight-0-0-1.jsonl, line 11 is no record of kind event, and is ignored" "$info" --flight "$dir"
+says "$damaged"
+for bytes in 400 700 1200; do
+    rank 0 4 1 | head -c $bytes >"$dir/flight-0-0-1.jsonl"
+    says "$damaged"
+done
+rank 0 4 1 | sed 's/"collective":3,/"collective":7,/' >"$dir/flight-0-0-1.jsonl"
+says "$damaged"
+rank 0 4 1 | tr '\n' '\0' | sed 's/\x0/\n/' >"$dir/flight-0-0-1.jsonl" # lines that end with a zero byte
+says "$damaged"
+rank 0 4 1 | sed '1 s/"rank":0/"rank":8/' >"$dir/flight-0-0-1.jsonl"
+expect 0 "flight-0-0-1.jsonl is ignored: its head says rank 8 of 3 ranks" "$info" --flight "$dir"
+: >"$dir/flight-0-0-1.jsonl"
+expect 0 "flight-0-0-1.jsonl is empty, and is ignored" "$info" --flight "$dir"
 echo 'not json' >"$dir/flight-0-1-1.jsonl"
-says "rank(s) 1 left no file"
+says "rank(s) 0 1 left no file"
+ranks "4 1" "4 1" "4 1"
+for r in 0 1 2; do echo 'not json' >>"$dir/flight-0-$r-1.jsonl"; done
+says "the file(s) of rank(s) 0 1 2 are damaged; nothing is known"
+long=$(printf 'x%.0s' {1..3000})
+for r in 0 1 2; do { head_of $r 3; event begin 1 "$long" 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
+says "all are in collective 1, x* of 4 bytes in step 1"
+
+# Of very many ranks not all are named, and it is said how many are not.
+rm "$dir"/*.jsonl
+for r in 0 1; do { head_of $r 3000000000; event begin 1 sum 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
+says "rank(s) 2 3 4 [0-9 ]* and 29999998[0-9]* more left no file"
+rm "$dir"/*.jsonl
+for r in {0..199}; do { head_of $r 200; [ $r -gt 2 ] || event begin 1 sum 4 1; } >"$dir/flight-0-$r-1.jsonl"; done
+says "rank(s) 3 4 5 [0-9 ]* and [0-9]* more are behind"
 rm "$dir"/*.jsonl
 expect 1 "no flight-\*.jsonl in $dir can be read" "$info" --flight "$dir"
 expect 1 "cannot read the folder $dir/none" "$info" --flight "$dir/none"

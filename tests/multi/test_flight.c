@@ -3,15 +3,18 @@
  * The flight recorder: what a run leaves, what a rank that stops or differs leaves, warnings before
  * the deadline, and what an event costs.
  */
-#include "lib/base/flight.h"
+#include "collectives/transport/comm.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
 #include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
@@ -22,23 +25,34 @@ static char folder[] = "/tmp/tamis-flight-XXXXXX";
 
 /* -- files ------------------------------------------------------------------------------------ */
 
-/* The file of a rank, whose name ends with the process; NULL: there is none. To be freed. */
-static char *read_rank(uint32_t rank) {
-    char path[600], middle[32], *text = NULL;
+/* The file of a rank, whose name ends with the process. @return false: there is none */
+static bool find_rank(uint32_t rank, char path[600]) {
+    char middle[32];
+    bool found = false;
     DIR *dir = opendir(folder);
     snprintf(middle, sizeof middle, "-%u-%d.jsonl", rank, (int)getpid());
-    for (struct dirent *e; (e = readdir(dir));) {
+    for (struct dirent *e; !found && (e = readdir(dir));) {
         size_t length = strlen(e->d_name), tail = strlen(middle);
-        if (length < tail || strcmp(e->d_name + length - tail, middle) != 0)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        FILE *file = fopen(path, "r");
-        text = calloc(1, 1 << 20);
-        assert_true(fread(text, 1, (1 << 20) - 1, file) > 0);
-        fclose(file);
+        found = length >= tail && strcmp(e->d_name + length - tail, middle) == 0;
+        snprintf(path, 600, "%s/%s", folder, e->d_name);
     }
     closedir(dir);
+    return found;
+}
+
+/* To be freed. */
+static char *read_path(const char *path) {
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(file);
+    assert_true(fread(text, 1, (1 << 20) - 1, file) > 0);
+    fclose(file);
     return text;
+}
+
+static char *read_rank(uint32_t rank) {
+    char path[600];
+    return find_rank(rank, path) ? read_path(path) : NULL;
 }
 
 static void empty_folder(void) {
@@ -139,6 +153,74 @@ static void only_the_last_events_stay(void **state) {
     tam_flight_close(f);
 }
 
+/* Another thread, or what a signal interrupted, has begun an event and not yet written it: what
+ * lies there is zeros, or an event of 1024 before. */
+static void an_event_that_is_not_complete_is_left_out(void **state) {
+    (void)state;
+    for (uint32_t before = 0; before <= TAM_FLIGHT_EVENTS; before += TAM_FLIGHT_EVENTS) {
+        tam_flight *f = tam_flight_open(3, 9);
+        empty_folder();
+        for (uint32_t i = 0; i < before; i++)
+            tam_flight_note(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN, .number = i + 1});
+        atomic_fetch_add(&f->next, 1);
+        tam_flight_note(f, &(tam_event){.kind = TAM_FLIGHT_BEGIN, .number = before + 2});
+        assert_int_equal(tam_flight_write(f, folder), 0);
+        char *text = read_rank(3);
+        assert_int_equal(count(text, "\"event\":"), before > 0 ? before - 1 : 1);
+        assert_int_equal(count(text, "\"collective\":1,"), 0);
+        assert_int_equal(count(text, "\"collective\":2,"), before == 0);
+        free(text);
+        tam_flight_close(f);
+    }
+}
+
+typedef struct writing {
+    const tamis_comm *comm;
+    atomic_bool enough;
+    atomic_uint wrote, failed;
+} writing;
+
+static void *write_on(void *arg) {
+    writing *w = arg;
+    while (!atomic_load(&w->enough)) {
+        atomic_fetch_add(&w->failed, tamis_comm_write_flight(w->comm, folder) != TAMIS_OK);
+        atomic_fetch_add(&w->wrote, 1);
+    }
+    return NULL;
+}
+
+/* As a rank that is asked while it loses its communicator; and whoever reads need not wait. */
+static void files_are_always_complete(void **state) {
+    enum { THREADS = 3, READS = 100 };
+    tamis_comm *comm;
+    pthread_t threads[THREADS];
+    char path[600];
+    (void)state;
+    empty_folder();
+    assert_int_equal(tamis_comm_create_local(1, NULL, &comm), TAMIS_OK);
+    for (uint32_t i = 0; i < TAM_FLIGHT_EVENTS; i++)
+        tam_comm_note(comm, TAM_FLIGHT_START, i, TAMIS_OK);
+    assert_int_equal(tamis_comm_write_flight(comm, folder), TAMIS_OK);
+    assert_true(find_rank(0, path));
+    writing w = {.comm = comm};
+    for (int t = 0; t < THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, write_on, &w), 0);
+    for (int i = 0; i < READS || atomic_load(&w.wrote) < READS; i++) {
+        char *text = read_path(path);
+        if (count(text, "\n") != TAM_FLIGHT_EVENTS + 1 || text[strlen(text) - 1] != '\n')
+            fail_msg("of %zu bytes and %zu lines", strlen(text), count(text, "\n"));
+        free(text);
+    }
+    atomic_store(&w.enough, true);
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    assert_int_equal(atomic_load(&w.failed), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* nothing else is left */
+    assert_int_equal(mkdir(folder, 0700), 0);
+    tamis_comm_destroy(comm);
+}
+
 static void a_rank_that_stops_is_named_before_the_deadline(void **state) {
     enum { P = 4 };
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
@@ -176,6 +258,10 @@ static void bad_folders_are_refused(void **state) {
     longest[sizeof longest - 1] = '\0';
     assert_int_equal(tamis_comm_write_flight(comm, longest), TAMIS_E_IO);
     assert_int_equal(tamis_comm_write_flight(comm, "/dev/full"), TAMIS_E_IO);
+    errno = EDOM; /* a signal handler must leave it alone */
+    assert_int_equal(tamis_comm_write_flight(comm, "/nowhere/at/all"), TAMIS_E_IO);
+    assert_int_equal(tamis_comm_write_flight(comm, folder), TAMIS_OK);
+    assert_int_equal(errno, EDOM);
     tamis_comm_destroy(comm);
 }
 
@@ -203,6 +289,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_leave_the_same_collectives),
         cmocka_unit_test(only_the_last_events_stay),
+        cmocka_unit_test(an_event_that_is_not_complete_is_left_out),
+        cmocka_unit_test(files_are_always_complete),
         cmocka_unit_test(a_rank_that_stops_is_named_before_the_deadline),
         cmocka_unit_test(bad_folders_are_refused),
         cmocka_unit_test(an_event_costs_little),
