@@ -181,7 +181,8 @@ tamis_status tam_reducer_make(tamis_comm *comm, const tam_recipe *recipe) {
     }
     r->comm = comm;
     r->serial = comm->reducers + 1;
-    r->origin = recipe->like ? recipe->like->origin : r->serial;
+    r->origin = recipe->like ? recipe->like->origin
+                             : (uint64_t)comm->generation << 32 | (uint32_t)r->serial;
     r->stats = (tamis_stats)TAMIS_STATS_INIT;
     r->stats.straggler = UINT32_MAX;
     tamis_status status = open_agreed(r, recipe);

@@ -125,7 +125,8 @@ extern const tam_driver tam_driver_stream; /* stream.c, with CUDA */
 struct tamis_reducer {
     tamis_comm *comm;
     uint64_t serial; /* among the reducers of the communicator, from 1 */
-    uint64_t origin; /* that of the reducer that it was moved from, or its own */
+    uint64_t
+        origin; /* that of the reducer that it was moved from; or its own, which no other has */
     tamis_layout *layout;
     tamis_reducer_config config; /* defaults resolved */
     tam_scheme scheme;

@@ -60,7 +60,8 @@ struct tamis_comm {
     unsigned char
         *job_memory; /* [TAM_JOB_BYTES] the job of an agreement: it may outlive its call */
 
-    uint64_t reducers; /* made so far, the same on all ranks: gives each its serial */
+    uint64_t reducers;   /* made so far, the same on all ranks: gives each its serial */
+    uint32_t generation; /* communicators that were shrunk before this one */
 
     bool measured; /* costs, by the first reducer that chooses (probe.h) */
     tam_costs costs;

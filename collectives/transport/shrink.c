@@ -78,8 +78,12 @@ tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_st
 static tamis_status check_list(const tamis_comm *comm, const tamis_shrink *how) {
     bool own = false;
     if (!how->ranks != (how->nranks == 0))
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_shrink: ranks is %s NULL, but nranks is %u",
-                        how->ranks ? "not" : "", how->nranks);
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_shrink: ranks is %sNULL, but nranks is %u",
+                        how->ranks ? "not " : "", how->nranks);
+    if (how->nranks > comm->nranks)
+        return tam_fail(TAMIS_E_ARGUMENT,
+                        "tamis_shrink.nranks is %u, but the communicator has %u ranks", how->nranks,
+                        comm->nranks);
     for (uint32_t i = 0; i < how->nranks; i++) {
         uint32_t r = how->ranks[i];
         if (r >= comm->nranks || (i > 0 && how->ranks[i - 1] >= r))
@@ -130,6 +134,7 @@ tamis_status tamis_comm_shrink(tamis_comm *comm, const tamis_shrink *how, tamis_
                            .deadline_ns = tam_comm_deadline(comm),
                            .config = &config};
     TAM_TRY(comm->transport->shrink(comm->self, &left, &made));
+    made->generation = comm->generation + 1;
     atomic_store(&made->waiting, atomic_load(&comm->waiting));
     tell(comm, made);
     *smaller = made;

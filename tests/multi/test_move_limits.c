@@ -423,6 +423,34 @@ static void ranks_too_far_apart_do_not_meet(void **state) {
     ranks_run(2, 0, far_apart, NULL);
 }
 
+/* One reducer was made on the first communicator, the other on the second, each as its first. The
+ * ranks take them along to the third in another order. */
+static void swap_reducers(test_rank *self) {
+    const options o = {"tamis", NULL, TAMIS_WIRE_AUTO, 0.0};
+    tamis_comm *second = NULL, *third = NULL;
+    tamis_reducer *before = NULL, *one = NULL, *other = NULL, *moved = NULL;
+    RANK_OK(self, make(self->comm, &o, &before));
+    RANK_OK(self, shrink_without(self->comm, 99, &second));
+    RANK_OK(self, make(second, &o, &other));
+    RANK_OK(self, tamis_reducer_move(before, second, NULL, &one));
+    tamis_reducer_destroy(before);
+    RANK_OK(self, shrink_without(second, 99, &third));
+    RANK_STATUS(self, TAMIS_E_MISMATCH,
+                tamis_reducer_move(self->id == 1 ? one : other, third, NULL, &moved));
+    RANK_CHECK(self, has_word(tamis_last_error(), "another reducer"), "\"%s\"", tamis_last_error());
+    RANK_OK(self, tamis_reducer_move(other, third, NULL, &moved));
+    tamis_reducer_destroy(moved);
+    tamis_reducer_destroy(one);
+    tamis_reducer_destroy(other);
+    tamis_comm_destroy(third);
+    tamis_comm_destroy(second);
+}
+
+static void reducers_of_two_communicators_are_told_apart(void **state) {
+    (void)state;
+    ranks_run(2, 0, swap_reducers, NULL);
+}
+
 /* -- no memory --------------------------------------------------------------------------------- */
 
 /* Alone, and every allocation fails in turn: the old one can be moved again. */
@@ -463,6 +491,7 @@ int main(void) {
         cmocka_unit_test(planned_buckets_stay),
         cmocka_unit_test(mistakes_are_told_to_all_and_harm_nothing),
         cmocka_unit_test(ranks_too_far_apart_do_not_meet),
+        cmocka_unit_test(reducers_of_two_communicators_are_told_apart),
         cmocka_unit_test(memory_may_be_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

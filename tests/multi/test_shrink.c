@@ -304,6 +304,10 @@ static void misuse(test_rank *self) {
             how.nranks = lists[i].nranks;
             RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_shrink(self->comm, &how, &smaller));
         }
+        how.ranks = own;
+        how.nranks = 3; /* more than there are: not all may be read */
+        RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_shrink(self->comm, &how, &smaller));
+        RANK_CHECK(self, has_word(tamis_last_error(), "nranks is 3"), "\"%s\"", tamis_last_error());
         how.size = 0;
         RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_shrink(self->comm, &how, &smaller));
         RANK_CHECK(self, !smaller, "written");
