@@ -53,8 +53,8 @@ tamis_status tamis_comm_write_flight(const tamis_comm *comm, const char *folder)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_write_flight: comm is NULL");
     const char *to = folder ? folder : tam_setting_text(TAM_SETTING_FLIGHT);
     if (to[0] == '\0')
-        return tam_fail(TAMIS_E_ARGUMENT,
-                        "tamis_comm_write_flight: folder is NULL and TAMIS_FLIGHT is not set");
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_write_flight: %s",
+                        folder ? "folder is empty" : "folder is NULL and TAMIS_FLIGHT is not set");
     int kept = errno; /* of what a signal interrupted */
     tamis_status status = write_to(comm, to);
     errno = kept;

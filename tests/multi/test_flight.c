@@ -252,6 +252,8 @@ static void bad_folders_are_refused(void **state) {
     (void)state;
     assert_int_equal(tamis_comm_create_local(1, NULL, &comm), TAMIS_OK);
     assert_int_equal(tamis_comm_write_flight(NULL, folder), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_comm_write_flight(comm, ""), TAMIS_E_ARGUMENT);
+    assert_non_null(strstr(tamis_last_error(), "empty"));
     assert_int_equal(tamis_comm_write_flight(comm, "/nowhere/at/all"), TAMIS_E_IO);
     assert_non_null(strstr(tamis_last_error(), "/nowhere/at/all"));
     memset(longest, 'x', sizeof longest);
