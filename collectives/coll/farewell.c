@@ -99,9 +99,11 @@ static bool find_ticket(const tam_coll *coll, uint32_t *nth) {
     return false;
 }
 
-/* The steps of a sum back to all ranks meet the same peers once more, but for a fused stage. */
+/* The steps of a sum of floats back to all ranks meet the same peers once more, but for a fused
+ * stage. Of values in another form they are a call of their own. */
 static bool next_to_tell(tam_coll *coll) {
-    uint32_t nsteps = coll->kind == TAM_PHASE_SCATTER ? (coll->nsteps + 1) / 2 : coll->nsteps;
+    bool returns = coll->kind == TAM_PHASE_SCATTER && !coll->type;
+    uint32_t nsteps = returns ? (coll->nsteps + 1) / 2 : coll->nsteps;
     while (coll->step < nsteps && coll->farewell_nth == coll->npeers) {
         coll->farewell_nth = 0;
         if (++coll->step < nsteps)

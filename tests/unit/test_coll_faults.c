@@ -5,6 +5,8 @@
  */
 #include "tests/unit/coll_job.h"
 
+#include "collectives/exchange/wire.h"
+
 /* A flipped bit of any message is found by its receiver, and by nobody else. */
 static void a_flipped_bit_is_found_at_its_hop(void **state) {
     (void)state;
@@ -162,16 +164,32 @@ static tamis_status advance_noting(void *context, uint32_t rank, bool *done) {
     return status;
 }
 
-static void name_the_dead(uint32_t nranks, uint32_t dead, uint32_t fused_bytes) {
+typedef enum call { SUM, FUSED_SUM, SCATTER, SPREAD, CALLS } call;
+
+enum { FEW = 40 }; /* values, and bytes in which they travel: zeros */
+
+static void begin_call(call which, tam_coll *coll, float *values, unsigned char *list) {
+    const tam_wire_type *type = tam_wire_of(TAMIS_WIRE_INT8);
+    if (which == SCATTER)
+        tam_coll_begin_scatter(coll, type, list, values, FEW, NULL);
+    else if (which == SPREAD)
+        tam_coll_begin_spread(coll, type, list, FEW);
+    else
+        tam_coll_begin_sum(coll, values, FEW, NULL);
+}
+
+static void name_the_dead(uint32_t nranks, uint32_t dead, call which) {
+    enum { FUSED = 64 };
     tam_plan plan = tam_plan_make(nranks, 1, 4);
-    plan.fused_bytes = fused_bytes;
+    plan.fused_bytes = which == FUSED_SUM ? FUSED : 0;
     job j = open_job_of(&plan, 512, &(tam_sim_config){.has_dead = true, .dead = dead});
     tamis_status *statuses = calloc(nranks, sizeof *statuses);
-    float *values = calloc(nranks, 40 * sizeof *values);
+    float *values = calloc(nranks, FEW * sizeof *values);
+    unsigned char *lists = calloc(nranks, 2 * FEW);
     wake w = {&j, statuses};
     double seconds;
     for (uint32_t r = 0; r < nranks; r++)
-        tam_coll_begin_sum(&j.colls[r], values + r * 40, 40, NULL);
+        begin_call(which, &j.colls[r], values + r * FEW, lists + r * 2 * FEW);
     assert_int_equal(tam_sim_run(j.sim, advance_noting, &w, &seconds), TAMIS_E_STATE);
     tamis_status status = TAMIS_E_STATE;
     for (uint32_t i = 0; i < j.colls[0].nsteps && status != TAMIS_OK; i++) {
@@ -187,23 +205,22 @@ static void name_the_dead(uint32_t nranks, uint32_t dead, uint32_t fused_bytes) 
     }
     free(statuses);
     free(values);
+    free(lists);
     close_job(&j);
 }
 
-/* Also where the last stage is fused, and so is met in one step alone. */
+/* Also where the last stage is fused, and so is met in one step alone; and in the halves of a sum
+ * whose values travel in another form, which meet each stage once. */
 static void all_ranks_name_the_dead_one(void **state) {
-    enum { FUSED = 64 };
     (void)state;
     bool hushed = tam_hush(true);
-    for (uint32_t p = 2; p < 40; p++) {
-        for (uint32_t dead = 0; dead < p; dead += 1 + p / 8) {
-            name_the_dead(p, dead, 0);
-            name_the_dead(p, dead, FUSED);
-        }
+    for (call which = SUM; which < CALLS; which++) {
+        for (uint32_t p = 2; p < 40; p++)
+            for (uint32_t dead = 0; dead < p; dead += 1 + p / 8)
+                name_the_dead(p, dead, which);
+        name_the_dead(256, 77, which);
+        name_the_dead(1000, 999, which);
     }
-    name_the_dead(256, 77, 0);
-    name_the_dead(256, 77, FUSED);
-    name_the_dead(1000, 999, 0);
     tam_hush(hushed);
 }
 
