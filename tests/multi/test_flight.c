@@ -281,7 +281,7 @@ static void an_event_costs_little(void **state) {
         best_ns = each_ns < best_ns ? each_ns : best_ns;
     }
     printf("an event: %.1f ns\n", best_ns);
-    assert_true(best_ns < 500);
+    assert_true(best_ns < 500 || TEST_SANITIZED);
     tam_flight_close(f);
 }
 
