@@ -64,10 +64,14 @@ static bool says_the_same(const tam_meeting *m, const tam_left *left, uint32_t n
 }
 
 static const char *say(const tam_left *left, char text[TEXT]) {
+    enum { REST = 24 };
     size_t used = 0;
+    uint32_t i = 0;
     text[0] = '\0';
-    for (uint32_t i = 0; i < left->nranks && used + 8 < TEXT; i++)
+    for (; i < left->nranks && used + REST < TEXT; i++)
         used += (size_t)snprintf(text + used, TEXT - used, " %u", left->ranks[i]);
+    if (i < left->nranks)
+        snprintf(text + used, TEXT - used, " and %u more", left->nranks - i);
     if (!left->ranks)
         snprintf(text, TEXT, " gives no list");
     return text;
@@ -117,17 +121,14 @@ static void agree(tam_hub *h) {
     pthread_cond_broadcast(&h->changed);
 }
 
+/* The next attempt begins with a list of its own. */
 static void refuse_incomplete(tam_hub *h, tamis_status status, const char *why) {
-    const tam_meeting *m = &h->meeting;
+    tam_meeting *m = &h->meeting;
     char missing[TEXT], cause[256];
-    size_t used = 0;
-    missing[0] = '\0';
-    for (uint32_t r = 0; r < h->nranks && used + 8 < sizeof missing; r++) {
-        if (m->left[r] && !m->came[r])
-            used += (size_t)snprintf(missing + used, sizeof missing - used, " %u", r);
-    }
+    for (uint32_t r = 0; r < h->nranks; r++)
+        m->left[r] = m->left[r] && !m->came[r];
     snprintf(cause, sizeof cause, "of the ranks that are left, rank(s)%s %s; shrink without them",
-             missing, why);
+             tam_hub_list(h, m->left, true, missing, sizeof missing), why);
     fail_attempt(h, status, cause);
 }
 

@@ -101,16 +101,21 @@ static tamis_status check_list(const tamis_comm *comm, const tamis_shrink *how) 
 }
 
 static void tell(const tamis_comm *old, const tamis_comm *comm) {
+    enum { REST = 24 };
     char gone[128];
     size_t used = 0;
-    uint32_t next = 0;
+    uint32_t next = 0, more = 0;
     gone[0] = '\0';
-    for (uint32_t r = 0; r < old->nranks && used + 8 < sizeof gone; r++) {
+    for (uint32_t r = 0; r < old->nranks; r++) {
         if (next < comm->nranks && comm->before[next] == r)
             next++;
-        else
+        else if (used + REST < sizeof gone)
             used += (size_t)snprintf(gone + used, sizeof gone - used, " %u", r);
+        else
+            more++;
     }
+    if (more > 0)
+        snprintf(gone + used, sizeof gone - used, " and %u more", more);
     tam_log(comm->rank == 0 ? TAM_WARN : TAM_INFO,
             "communicator: rank %u of %u goes on as rank %u of %u; gone:%s", old->rank, old->nranks,
             comm->rank, comm->nranks, used > 0 ? gone : " none");

@@ -400,6 +400,29 @@ static void what_a_caller_says_is_checked(void **state) {
     }
 }
 
+/* Not all of them fit the sentence, which says so. */
+static void many_may_be_missing(void **state) {
+    enum { P = 100 };
+    tamis_comm *comms[P], *smaller = NULL;
+    uint32_t list[P];
+    tamis_shrink how = TAMIS_SHRINK_INIT;
+    (void)state;
+    assert_int_equal(tamis_comm_create_local(P, NULL, comms), TAMIS_OK);
+    for (uint32_t r = 0; r < P; r++)
+        list[r] = r;
+    for (uint32_t r = 1; r < P; r++)
+        tamis_comm_destroy(comms[r]);
+    how.ranks = list;
+    how.nranks = P;
+    assert_int_equal(tamis_comm_shrink(comms[0], &how, &smaller), TAMIS_E_ABORTED);
+    if (!strstr(tamis_last_error(), " 1 2 3 ") || !strstr(tamis_last_error(), " more destroyed"))
+        fail_msg("%s", tamis_last_error());
+    assert_int_equal(tamis_comm_shrink(comms[0], NULL, &smaller), TAMIS_OK);
+    assert_int_equal(tamis_comm_nranks(smaller), 1);
+    tamis_comm_destroy(smaller);
+    tamis_comm_destroy(comms[0]);
+}
+
 /* A communicator of one rank shrinks to itself; every allocation fails in turn. */
 static void memory_may_be_short(void **state) {
     uint64_t live = tam_alloc_live();
@@ -429,6 +452,7 @@ int main(void) {
         cmocka_unit_test(who_is_listed_must_come),
         cmocka_unit_test(wrong_arguments_have_no_effect),
         cmocka_unit_test(what_a_caller_says_is_checked),
+        cmocka_unit_test(many_may_be_missing),
         cmocka_unit_test(memory_may_be_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
