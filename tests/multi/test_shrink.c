@@ -14,7 +14,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { SOON_MS = 1500, SLACK_MS = 1000 };
+enum { SOON_MS = 1500 };
 
 /* A deadline of which ranks that let another one pass have a tenth only. */
 enum { MISSED_MS = 15000 };
@@ -76,13 +76,15 @@ static void notice(test_rank *self) {
 
 /* How long ranks wait for those that are dead, and when they must have gone on. */
 static uint32_t patience_ms(const shrink_case *c) {
-    return c->listed || c->leave ? test_long_ms() : c->first ? SOON_MS : MISSED_MS;
+    return c->listed || c->leave ? test_long_ms()
+           : c->first            ? test_stretch_ms(SOON_MS)
+                                 : test_stretch_ms(MISSED_MS);
 }
 
 static uint32_t at_most_ms(const shrink_case *c) {
-    return c->listed || c->leave ? test_long_ms() / 4
-           : c->first            ? SOON_MS + SLACK_MS
-                                 : MISSED_MS / 2;
+    return c->listed || c->leave ? test_long_ms() / 2
+           : c->first            ? test_stretch_ms(SOON_MS) + test_grace_ms()
+                                 : test_stretch_ms(MISSED_MS) / 2;
 }
 
 static void go_on(test_rank *self) {
