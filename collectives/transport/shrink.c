@@ -38,6 +38,7 @@ tamis_status tam_comm_note_before(tamis_comm **comm, const uint32_t *ranks) {
 typedef struct standing {
     tam_consensus_head head;
     uint64_t rank, nranks, list; /* of the old communicator; a hash of who is left */
+    uint64_t group;              /* of the new flight recorder */
 } standing;
 
 _Static_assert(sizeof(standing) <= TAM_RECORD_BYTES, "a standing fits the records");
@@ -64,13 +65,26 @@ static tamis_status judge(const unsigned char *records, uint32_t nranks) {
     return TAMIS_OK;
 }
 
+/* A rank that has tried it more often has counted more communicators. */
+static void join_recorders(tamis_comm *comm) {
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        const standing *one = tam_consensus_record(comm->records, r);
+        most = one->group > most ? one->group : most;
+    }
+    tam_flight_join(comm->recorded.flight, (uint32_t)most);
+}
+
 tamis_status tam_shrink_compare(tamis_comm *comm, const tam_left *left, tamis_status own) {
     size_t bytes = left->nranks * sizeof left->ranks[0];
     const standing mine = {.head = {(uint64_t)own, "tamis_comm_shrink"},
                            .rank = left->comm->rank,
                            .nranks = left->comm->nranks,
-                           .list = left->ranks ? XXH3_64bits(left->ranks, bytes) : 0};
-    return tam_consensus_run(comm, &mine, sizeof mine, judge, left->deadline_ns);
+                           .list = left->ranks ? XXH3_64bits(left->ranks, bytes) : 0,
+                           .group = comm->recorded.flight->group};
+    TAM_TRY(tam_consensus_run(comm, &mine, sizeof mine, judge, left->deadline_ns));
+    join_recorders(comm);
+    return TAMIS_OK;
 }
 
 /* -- public ----------------------------------------------------------------------------------- */

@@ -7,8 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
+static atomic_uint made;
+
 tam_flight *tam_flight_open(uint32_t rank, uint32_t nranks) {
-    static atomic_uint made;
     tam_flight *f = tam_alloc(sizeof *f);
     if (!f)
         return NULL;
@@ -17,6 +18,13 @@ tam_flight *tam_flight_open(uint32_t rank, uint32_t nranks) {
     f->group = atomic_fetch_add(&made, 1);
     f->transport = f->plan = "";
     return f;
+}
+
+void tam_flight_join(tam_flight *f, uint32_t group) {
+    unsigned now = atomic_load(&made);
+    f->group = group;
+    while (now <= group && !atomic_compare_exchange_weak(&made, &now, group + 1))
+        ;
 }
 
 void tam_flight_close(tam_flight *f) {

@@ -63,6 +63,10 @@ typedef struct tam_flight {
 tam_flight *tam_flight_open(uint32_t rank, uint32_t nranks);
 void tam_flight_close(tam_flight *flight);
 
+/** Give it the number that its communicator has on other ranks, whose processes may have made more.
+ * Later ones of this process get larger numbers. While nobody else knows the communicator. */
+void tam_flight_join(tam_flight *flight, uint32_t group);
+
 /** @param flight  NULL: nothing is recorded */
 void tam_flight_note(tam_flight *flight, const tam_event *event);
 

@@ -402,6 +402,46 @@ static void what_a_caller_says_is_checked(void **state) {
     }
 }
 
+/* Who is left over the caller's network has one communicator, also for tamis_info --flight. */
+typedef struct left_two {
+    gather *board;
+    uint32_t groups[3];
+} left_two;
+
+static void go_on_over_callback(test_rank *self) {
+    static const uint32_t both[] = {0, 2};
+    left_two *l = self->shared;
+    tamis_comm *smaller = NULL;
+    tamis_shrink how = TAMIS_SHRINK_INIT;
+    if (self->id == 1)
+        return;
+    const tamis_callbacks callbacks = gather_callbacks(l->board, self->id / 2);
+    how.ranks = both;
+    how.nranks = 2;
+    how.callbacks = &callbacks;
+    RANK_OK(self, tamis_comm_shrink(self->comm, &how, &smaller));
+    check_smaller(self, smaller, 0x5, self->id);
+    l->groups[self->id] = smaller->recorded.flight->group;
+    tamis_comm_destroy(smaller);
+}
+
+static void recorders_of_one_communicator_have_one_number(void **state) {
+    tamis_comm *comms[3], *later;
+    gather *before = gather_create(3, test_long_ms(), NULL, NULL);
+    left_two l = {.board = gather_create(2, test_long_ms(), NULL, NULL)};
+    (void)state;
+    gather_comms(before, comms);
+    ranks_run_on(comms, 3, go_on_over_callback, &l);
+    assert_int_equal(l.groups[0], l.groups[2]);
+    assert_int_equal(tamis_comm_create_local(1, NULL, &later), TAMIS_OK);
+    assert_true(later->recorded.flight->group > l.groups[0]);
+    tamis_comm_destroy(later);
+    for (int r = 0; r < 3; r++)
+        tamis_comm_destroy(comms[r]);
+    gather_destroy(before);
+    gather_destroy(l.board);
+}
+
 /* Not all of them fit the sentence, which says so. */
 static void many_may_be_missing(void **state) {
     enum { P = 100 };
@@ -454,6 +494,7 @@ int main(void) {
         cmocka_unit_test(who_is_listed_must_come),
         cmocka_unit_test(wrong_arguments_have_no_effect),
         cmocka_unit_test(what_a_caller_says_is_checked),
+        cmocka_unit_test(recorders_of_one_communicator_have_one_number),
         cmocka_unit_test(many_may_be_missing),
         cmocka_unit_test(memory_may_be_short),
     };
