@@ -247,13 +247,15 @@ uint64_t tam_comm_deadline(const tamis_comm *comm) {
     return tam_clock_ns() + comm->timeout_ns;
 }
 
-/* The job's thread may be anywhere, so the rank that it waits for is unknown. */
+/* The job's thread may be anywhere, so the rank that it waits for is unknown; and it may have no
+ * time to release the streams. */
 static void give_up(tamis_comm *comm, const tam_job *job, uint64_t begin_ns) {
     const tam_call call = {.purpose = job->purpose, .number = job->number, .begin_ns = begin_ns};
     char place[TAM_LATE_TEXT], text[TAM_LATE_TEXT + 96];
     snprintf(text, sizeof text, "rank %u%s, and the transport did not return by its deadline",
              comm->rank, tam_wait_late(&call, place));
     poison(comm, TAMIS_E_TIMEOUT, text, false);
+    release_streams(comm);
 }
 
 tamis_status tam_comm_finish(tamis_comm *comm, tam_job *job, uint64_t until_ns) {
