@@ -267,9 +267,10 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         return;
     if (x.bucket == x.nbuckets - 1)
         conclude(x, refused, skipped);
-    turn->step++;
-    if (refused)
+    if (refused) /* not applied, so not counted */
         turn->broken = TAMIS_E_PROTOCOL;
+    else
+        turn->step++;
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */
