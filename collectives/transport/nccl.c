@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The transport over NCCL; only nccl*.[ch] call NCCL. Here are its collectives; nccl_open.c creates
- * a communicator, nccl_end.c ends it, nccl_call.c has what all calls need.
+ * a communicator, nccl_end.c ends it, nccl_shrink.c goes on with fewer ranks, nccl_call.c has what
+ * all calls need.
  *
  * The communicator is nonblocking: a call returns at once and is then polled until NCCL reports
  * that it is enqueued, so no call can hold us beyond its deadline. Exchanges of device memory run
@@ -19,7 +20,6 @@
  */
 #include "collectives/transport/nccl_comm.h"
 
-#include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/wait.h"
 
@@ -77,6 +77,14 @@ static tamis_status exchange_on(tam_nccl *self, const char *send, size_t bytes, 
 
 static const atomic_int no_poison;
 
+/* Before the call: an abort meanwhile must know. An error means a capture, too. */
+static void note_capture(tam_nccl *self, cudaStream_t stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (!atomic_load(&self->captured) && (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
+                                          status != cudaStreamCaptureStatusNone))
+        atomic_store(&self->captured, true);
+}
+
 static tam_call limit_now(const tam_nccl *self) {
     uint64_t now_ns = tam_clock_ns();
     return (tam_call){
@@ -87,6 +95,7 @@ static tamis_status stream_allgather(void *arg, const void *send, size_t bytes, 
                                      void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
+    note_capture(self, stream);
     return bytes == 0 ? TAMIS_OK : gather_on(self, send, bytes, recv, stream, &call);
 }
 
@@ -94,6 +103,7 @@ static tamis_status stream_alltoall(void *arg, const void *send, size_t bytes, v
                                     void *stream) {
     tam_nccl *self = arg;
     tam_call call = limit_now(self);
+    note_capture(self, stream);
     return bytes == 0 ? TAMIS_OK : exchange_on(self, send, bytes, recv, stream, &call);
 }
 
@@ -194,7 +204,7 @@ const tam_transport tam_nccl_transport = {
     .allgather = allgather_nccl,
     .allreduce_sum = allreduce_sum_nccl,
     .alltoall = alltoall_nccl,
-    .shrink = tam_shrink_refuse,
+    .shrink = tam_nccl_shrink,
     .abort = tam_nccl_abort,
     .close = tam_nccl_close,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Inside a communicator over NCCL: nccl.c has the collectives, nccl_call.c what all calls need;
- * nccl_open.c creates it and nccl_end.c ends it.
+ * nccl_open.c creates it, nccl_end.c ends it and nccl_shrink.c goes on with fewer ranks.
  */
 #ifndef TAM_TRANSPORT_NCCL_COMM_H
 #define TAM_TRANSPORT_NCCL_COMM_H
@@ -15,9 +15,28 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* What only a thread that may hang can do: the helper. */
+typedef enum tam_nccl_errand {
+    TAM_NCCL_FINALIZE, /* end it */
+    TAM_NCCL_ABORT,    /* end it, and what is under way */
+    TAM_NCCL_REVOKE,   /* end what is under way; it can be shrunk, and still must be aborted */
+    TAM_NCCL_PART      /* make one of the ranks that are left */
+} tam_nccl_errand;
+
+/* Of TAM_NCCL_PART. */
+typedef struct tam_nccl_parting {
+    int *excluded; /* [nexcluded] ranks that are gone */
+    int nexcluded;
+    uint64_t deadline_ns;
+    ncclComm_t child;  /* NCCL's threads write it; NULL: none was made */
+    ncclResult_t code; /* ncclInProgress: it was not made by the deadline */
+    char words[128];   /* NCCL's */
+    bool done;         /* once, and not again */
+} tam_nccl_parting;
+
 typedef struct tam_nccl {
     uint32_t rank, nranks;
-    int device;
+    int device, version; /* of NCCL */
     uint64_t timeout_ns;
     cudaStream_t stream; /* for exchanges from host memory */
     size_t piece;        /* bytes that a rank gives at a time */
@@ -27,11 +46,15 @@ typedef struct tam_nccl {
 
     pthread_mutex_t lock; /* of comm while not `ending`: abort may come from any thread */
     ncclComm_t comm;      /* NCCL's threads write it too, until its creation has ended */
-    bool ending;
-    bool clean;       /* end by finalizing */
+    bool ending;          /* only the helper may touch comm */
+    atomic_bool captured; /* work of it is in graphs, which may be replayed at any time */
+
+    tam_nccl_errand errand;
     pthread_t helper; /* if `helped` */
     bool helped;
-    atomic_bool ended;
+    atomic_bool ended; /* the errand */
+    bool quiet;        /* the helper's: revoked, but not yet aborted */
+    tam_nccl_parting parting;
 } tam_nccl;
 
 /* The thread's device and capture mode: our calls must not break the caller's stream capture. */
@@ -80,8 +103,37 @@ extern const tam_transport tam_nccl_transport;
 /** The first use of a new communicator. */
 tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call);
 
-/* nccl_end.c: of the row */
+/* nccl_open.c */
+
+/** What a communicator needs before NCCL makes it, on the device of this thread. @param out  [out]
+ * to be closed, even after a failure, unless it is NULL */
+tamis_status tam_nccl_take(uint32_t rank, uint32_t nranks, uint64_t timeout_ns, tam_nccl **out);
+
+/* nccl_end.c */
+
+/** Begin an errand, which follows another that has been awaited. @return false: no thread */
+bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand errand);
+
+/** Wait for the errand. @return false: it has not ended by then */
+bool tam_nccl_await_helper(tam_nccl *self, uint64_t until_ns);
+
+/** Poll until `code`, of a call on comm, is no longer ncclInProgress, or that deadline. Helper. */
+ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns);
+
+/** Of the row. */
 void tam_nccl_abort(void *arg);
 void tam_nccl_close(void *arg, int clean);
+
+/* nccl_shrink.c */
+
+/** Whether this NCCL can revoke and shrink. */
+bool tam_nccl_shrinks(const tam_nccl *self);
+
+/** The errands. Where they fail they abort comm, and `quiet` is false. */
+void tam_nccl_revoke(tam_nccl *self);
+void tam_nccl_part(tam_nccl *self);
+
+/** Of the row. */
+tamis_status tam_nccl_shrink(void *arg, const tam_left *left, tamis_comm **out);
 
 #endif

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a communicator over NCCL ends. ncclCommAbort ends kernels that wait for other ranks. It joins
- * threads and may hang, so a helper thread calls it, and close waits for that thread no longer than
- * END_NS. Once it has begun, no other thread may touch the communicator: the lock ensures that.
+ * How a communicator over NCCL ends. ncclCommAbort and ncclCommRevoke end kernels that wait for
+ * other ranks. They join threads and may hang, so a helper thread calls them, and close waits for
+ * that thread no longer than END_NS. Once it has begun, no other thread may touch the communicator:
+ * the lock ensures that.
+ *
+ *     a failure, tamis_comm_abort    revoke it, where it can be shrunk; else abort it
+ *     tamis_comm_shrink              revoke it, make the smaller one of it (nccl_shrink.c)
+ *     tamis_comm_destroy             finalize and destroy it; after a failure abort it
  */
 #include "collectives/transport/nccl_comm.h"
 
@@ -11,29 +16,65 @@
 #define HOLD_NS UINT64_C(500000000)
 #define END_NS UINT64_C(5000000000) /* for an abort, and for a stream to run dry after it */
 
-/* Wait until no operation is in flight on any rank. */
-static bool finalize(tam_nccl *self) {
-    uint64_t deadline_ns = tam_clock_ns() + self->timeout_ns;
-    ncclResult_t code = ncclCommFinalize(self->comm), state = code;
+/* -- the helper ------------------------------------------------------------------------------- */
+
+ncclResult_t tam_nccl_settled(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns) {
+    ncclResult_t state = code;
     for (unsigned tries = 0; code == ncclSuccess || code == ncclInProgress; tries++) {
-        code = ncclCommGetAsyncError(self->comm, &state);
+        code = ncclCommGetAsyncError(comm, &state);
         if (code != ncclSuccess || state != ncclInProgress || tam_clock_ns() > deadline_ns)
             break;
         tam_relax(tries);
     }
-    return code == ncclSuccess && state == ncclSuccess;
+    return code == ncclSuccess ? state : code;
 }
 
-static void *end(void *arg) {
+/* Wait until no operation is in flight on any rank. */
+static bool finalize(tam_nccl *self) {
+    uint64_t deadline_ns = tam_clock_ns() + self->timeout_ns;
+    ncclResult_t code = ncclCommFinalize(self->comm);
+    return tam_nccl_settled(self->comm, code, deadline_ns) == ncclSuccess;
+}
+
+static void *run_errand(void *arg) {
     tam_nccl *self = arg;
     cudaSetDevice(self->device);
-    if (self->clean && finalize(self))
+    if (self->errand == TAM_NCCL_REVOKE)
+        tam_nccl_revoke(self);
+    else if (self->errand == TAM_NCCL_PART)
+        tam_nccl_part(self);
+    else if (self->errand == TAM_NCCL_FINALIZE && finalize(self))
         ncclCommDestroy(self->comm);
     else
         ncclCommAbort(self->comm);
     atomic_store(&self->ended, true);
     return NULL;
 }
+
+bool tam_nccl_send_helper(tam_nccl *self, tam_nccl_errand errand) {
+    sigset_t all, before;
+    self->errand = errand;
+    atomic_store(&self->ended, false);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the caller's threads */
+    self->helped = pthread_create(&self->helper, NULL, run_errand, self) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return self->helped;
+}
+
+bool tam_nccl_await_helper(tam_nccl *self, uint64_t until_ns) {
+    for (unsigned tries = 0; self->helped && !atomic_load(&self->ended); tries++) {
+        if (tam_clock_ns() > until_ns)
+            return false;
+        tam_relax(tries);
+    }
+    if (self->helped)
+        pthread_join(self->helper, NULL);
+    self->helped = false;
+    return atomic_load(&self->ended);
+}
+
+/* -- abort and close -------------------------------------------------------------------------- */
 
 /* Lock the communicator, unless it is already being ended. Gives up after HOLD_NS, as an abort must
  * not wait for a call that does not return. */
@@ -54,42 +95,45 @@ static bool hold_soon(tam_nccl *self) {
 }
 
 /* Hand the communicator to a thread that ends it, unless one already does. */
-static void begin_end(tam_nccl *self, bool clean) {
-    sigset_t all, before;
+static void begin_end(tam_nccl *self, tam_nccl_errand errand) {
     if (!hold_soon(self))
         return;
     self->ending = true;
-    self->clean = clean;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the caller's threads */
-    self->helped = pthread_create(&self->helper, NULL, end, self) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    tam_nccl_send_helper(self, errand);
     pthread_mutex_unlock(&self->lock);
 }
 
+/* Revoking ends what has been launched. A graph may launch more afterwards, which would wait for
+ * ever: only an abort ends that. */
 void tam_nccl_abort(void *arg) {
-    begin_end(arg, false);
+    tam_nccl *self = arg;
+    bool revoke = tam_nccl_shrinks(self) && !atomic_load(&self->captured);
+    begin_end(self, revoke ? TAM_NCCL_REVOKE : TAM_NCCL_ABORT);
 }
 
-static bool await_end(tam_nccl *self) {
-    uint64_t until_ns = tam_clock_ns() + END_NS + (self->clean ? self->timeout_ns : 0);
-    if (!self->helped)
-        return false;
-    for (unsigned tries = 0; !atomic_load(&self->ended); tries++) {
-        if (tam_clock_ns() > until_ns) {
-            pthread_detach(self->helper);
-            return false;
-        }
-        tam_relax(tries);
-    }
-    pthread_join(self->helper, NULL);
-    until_ns = tam_clock_ns() + END_NS;
+static bool await_dry_stream(const tam_nccl *self) {
+    uint64_t until_ns = tam_clock_ns() + END_NS;
     for (unsigned tries = 0; tam_nccl_query(self) == cudaErrorNotReady; tries++) {
         if (tam_clock_ns() > until_ns)
             return false;
         tam_relax(tries);
     }
     return true;
+}
+
+/* @return whether NCCL holds nothing of ours any more */
+static bool await_end(tam_nccl *self, int clean) {
+    bool ended =
+        tam_nccl_await_helper(self, tam_clock_ns() + END_NS + (clean ? self->timeout_ns : 0));
+    if (ended && self->quiet) {
+        tam_nccl_send_helper(self, TAM_NCCL_ABORT);
+        ended = tam_nccl_await_helper(self, tam_clock_ns() + END_NS);
+    }
+    if (ended)
+        return await_dry_stream(self);
+    if (self->helped)
+        pthread_detach(self->helper);
+    return false;
 }
 
 static void free_all(tam_nccl *self) {
@@ -101,6 +145,7 @@ static void free_all(tam_nccl *self) {
         cudaFreeHost(self->pinned);
     pthread_mutex_destroy(&self->lock);
     tam_alltoall_scratch_close(&self->runs);
+    tam_free(self->parting.excluded);
     tam_free(self);
 }
 
@@ -109,8 +154,8 @@ void tam_nccl_close(void *arg, int clean) {
     tam_nccl_mode before;
     bool entered = tam_nccl_enter(self, &before) == cudaSuccess;
     if (self->comm)
-        begin_end(self, clean);
-    if (!self->comm || await_end(self))
+        begin_end(self, clean ? TAM_NCCL_FINALIZE : TAM_NCCL_ABORT);
+    if (!self->comm || await_end(self, clean))
         free_all(self);
     else
         tam_log(TAM_WARN,

@@ -52,32 +52,36 @@ static tamis_status take_buffers(tam_nccl *self) {
 
 _Static_assert(sizeof(ncclUniqueId) == TAM_TOKEN_BYTES, "NCCL's name for the group is the token");
 
+tamis_status tam_nccl_take(uint32_t rank, uint32_t nranks, uint64_t timeout_ns, tam_nccl **out) {
+    int version = 0;
+    if (ncclGetVersion(&version) != ncclSuccess || version < VERSION_MIN)
+        return tam_fail(TAMIS_E_UNSUPPORTED, "rank %u: NCCL %d is older than %d (2.18)", rank,
+                        version, VERSION_MIN);
+    tam_nccl *self = tam_alloc(sizeof *self);
+    if (!self)
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for a communicator", rank);
+    self->rank = rank;
+    self->nranks = nranks;
+    self->version = version;
+    self->timeout_ns = timeout_ns;
+    if (pthread_mutex_init(&self->lock, NULL) != 0) {
+        tam_free(self);
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: cannot create a lock for a communicator", rank);
+    }
+    *out = self;
+    return take_buffers(self);
+}
+
 /* What this rank can do without the others. */
 static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config *config,
                             ncclUniqueId *id, tam_nccl **out) {
     uint64_t timeout_ns;
-    int version = 0;
     tamis_status status = tam_comm_timeout(config, &timeout_ns);
     if (status != TAMIS_OK)
         return tam_fail(status, "rank %u: its tamis_comm_config is not valid", bootstrap->rank);
-    if (ncclGetVersion(&version) != ncclSuccess || version < VERSION_MIN)
-        return tam_fail(TAMIS_E_UNSUPPORTED, "rank %u: NCCL %d is older than %d (2.18)",
-                        bootstrap->rank, version, VERSION_MIN);
-    tam_nccl *self = tam_alloc(sizeof *self);
-    if (!self)
-        return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for a communicator", bootstrap->rank);
-    self->rank = bootstrap->rank;
-    self->nranks = bootstrap->nranks;
-    self->timeout_ns = timeout_ns;
-    if (pthread_mutex_init(&self->lock, NULL) != 0) {
-        tam_free(self);
-        return tam_fail(TAMIS_E_NOMEM, "rank %u: cannot create a lock for a communicator",
-                        bootstrap->rank);
-    }
-    *out = self; /* from here on the caller's to close */
-    TAM_TRY(take_buffers(self));
-    ncclResult_t code = self->rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
-    return code == ncclSuccess ? TAMIS_OK : tam_nccl_failed(self, code, "ncclGetUniqueId");
+    TAM_TRY(tam_nccl_take(bootstrap->rank, bootstrap->nranks, timeout_ns, out));
+    ncclResult_t code = bootstrap->rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
+    return code == ncclSuccess ? TAMIS_OK : tam_nccl_failed(*out, code, "ncclGetUniqueId");
 }
 
 /* Takes half of the timeout; the rest is for exchanging the outcome. */

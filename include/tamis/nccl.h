@@ -29,6 +29,18 @@ extern "C" {
  * more seconds the library abandons it, with its memory, and logs a warning; then end the process
  * with _exit. The other ranks learn of an abort at their deadline, or when NCCL notices.
  *
+ * To go on when a rank is gone, keep `bootstrap`: it finds out who is left.
+ *
+ *     tamis_comm_shrink(bootstrap, NULL, &smaller);                 over mpi: with ULFM
+ *     tamis_comm_create_nccl(smaller, NULL, &next);
+ *     tamis_reducer_move(reducer, next, NULL, &moved);
+ *
+ * Who knows the ranks that are left by other means needs no bootstrap: tamis_comm_shrink of the
+ * communicator itself, with a list. NCCL must then be able to revoke it (ncclCommRevoke, 2.28):
+ * that ends what has been launched, but not what a graph launches later. So where steps were
+ * captured, by the library (TAMIS_GRAPHS, on by default) or by the caller, work is aborted instead,
+ * and tamis_comm_shrink answers UNSUPPORTED.
+ *
  * @param  bootstrap  [in]  carries some 250 bytes a rank, twice; may be destroyed afterwards
  * @param  config     [in]  NULL: the defaults. NCCL gets half of the timeout to find all ranks
  *

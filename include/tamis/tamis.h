@@ -378,10 +378,13 @@ typedef struct tamis_shrink {
  *     callback   `ranks` and `callbacks` must be given; the new rank is the place in the list. All
  *                ranks of the new network compare their lists over it
  *     mpi        needs an MPI with ULFM (Open MPI 5, mpirun --with-ft ulfm); see mpi.h
- *     nccl       UNSUPPORTED
+ *     nccl       `ranks` must be given, and all of them must come; lists that differ give TIMEOUT,
+ *                and NCCL has no second try. Needs NCCL 2.28, and steps that were not captured as
+ *                graphs (TAMIS_GRAPHS=off). Without these conditions: see nccl.h
  *
- * After an error nothing was made, and the call may be repeated, unless the others have gone on
- * without this rank. Ranks that die afterwards: shrink the smaller communicator in turn.
+ * After an error nothing was made, and the call may be repeated (not over nccl), unless the others
+ * have gone on without this rank. Ranks that die afterwards: shrink the smaller communicator in
+ * turn.
  *
  * @param  how  [in]  NULL: the transport finds out
  *
@@ -1253,8 +1256,9 @@ typedef struct tamis_moved {
  * it: rank 0 logs how many they were, and an estimate of their share.
  *
  * @param  reducer  [in]   between steps: after a failure, call tamis_reducer_wait first
- * @param  smaller  [in]   from tamis_comm_shrink, with at most as many ranks as before. Several
- *                         reducers move in the same order on all ranks
+ * @param  smaller  [in]   from tamis_comm_shrink, or made over such a one (nccl.h), with at most as
+ *                         many ranks as before. Several reducers move in the same order on all
+ *                         ranks
  * @param  report   [out]  set by TAMIS_MOVED_INIT; NULL: not wanted
  *
  * Collective: yes, on the smaller communicator

@@ -70,7 +70,7 @@ void fake_cuda_delay_us(unsigned us);
 /** 1: no operation begins; 0: they go on. */
 void fake_cuda_hold(int on);
 
-/** ncclCommAbort does not return while on. */
+/** ncclCommAbort and ncclCommRevoke do not return while on. */
 void fake_nccl_hang_abort(int on);
 
 /** What ncclGetVersion says. */

@@ -111,25 +111,22 @@ bool carry_out(const meeting &m, int nranks) {
 struct ticket {
     std::shared_ptr<member> who;
     std::shared_ptr<operation> what;
+    bool launched; /* else captured: a graph launches it */
 };
 
 bool gives_up(const member &self) {
-    return self.aborted || fake_cuda_is_broken(self.device);
+    return self.aborted || self.stopping || fake_cuda_is_broken(self.device);
 }
 
-/* On the thread of a stream. */
-void run_ticket(void *context) {
-    auto *t = static_cast<ticket *>(context);
-    member &self = *t->who;
+void meet(member &self, const operation *what, guard &held) {
     circle &c = *self.of;
-    guard held(nccl.lock);
     if (gives_up(self))
         return;
     uint64_t number = self.next++;
     self.under_way++;
     meeting &m = c.meetings[number];
     m.brought.resize(static_cast<size_t>(c.nranks));
-    m.brought[static_cast<size_t>(self.rank)] = t->what.get();
+    m.brought[static_cast<size_t>(self.rank)] = what;
     if (++m.came == c.nranks) {
         m.done = carry_out(m, c.nranks);
         if (!m.done)
@@ -146,7 +143,21 @@ void run_ticket(void *context) {
     if (++m.left == c.nranks)
         c.meetings.erase(number);
     self.under_way--;
-    c.changed.notify_all();
+}
+
+/* On the thread of a stream. */
+void run_ticket(void *context) {
+    auto *t = static_cast<ticket *>(context);
+    guard held(nccl.lock);
+    meet(*t->who, t->what.get(), held);
+    t->who->launched -= t->launched;
+    t->who->of->changed.notify_all();
+}
+
+bool captures(cudaStream_t stream) {
+    CUstream_st *s = stream_of(stream);
+    guard held(world.lock);
+    return s->in != nullptr;
 }
 
 void drop_ticket(void *context) {
@@ -157,9 +168,17 @@ void drop_ticket(void *context) {
 
 ncclResult_t start_operation(const std::shared_ptr<member> &who,
                              const std::shared_ptr<operation> &what, cudaStream_t stream) {
-    auto *t = new ticket{who, what};
+    auto *t = new ticket{who, what, !captures(stream)};
+    unsigned one = t->launched;
+    guard held(nccl.lock);
+    who->launched += one;
+    held.unlock();
     int error = fake_cuda_enqueue(stream, "nccl", run_ticket, t, drop_ticket);
-    return error == 0 ? ncclSuccess : refuse(ncclUnhandledCudaError, "the stream refused it");
+    if (error == 0)
+        return ncclSuccess;
+    held.lock();
+    who->launched -= one;
+    return refuse(ncclUnhandledCudaError, "the stream refused it");
 }
 
 /* Without the lock. A nonblocking communicator keeps it until it has been asked for. */
@@ -188,6 +207,8 @@ static ncclResult_t add(ncclComm_t comm, cudaStream_t stream, const call &one) {
         return refuse(ncclInvalidArgument, "no such communicator");
     if (self->error != ncclSuccess)
         return self->error;
+    if (self->revoked)
+        return refuse(ncclInvalidUsage, "the communicator was revoked");
     held.unlock();
     if (size_of(one.type) == 0 || one.peer < 0 || one.peer >= self->of->nranks)
         return refuse(ncclInvalidArgument, "no such type or rank");

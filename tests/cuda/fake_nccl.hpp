@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the files of the fake NCCL share: fake_nccl.cpp has the collectives, fake_nccl_comm.cpp the
- * communicators. One lock guards everything; streams run their operations with it.
+ * communicators, fake_nccl_child.cpp those made of others. One lock guards everything; streams run
+ * their operations with it.
  */
 #ifndef TEST_CUDA_FAKE_NCCL_HPP
 #define TEST_CUDA_FAKE_NCCL_HPP
@@ -35,6 +36,7 @@ struct member; /* a rank */
 /** What the ranks of one communicator share. */
 struct circle {
     int nranks;
+    uint64_t id;
     std::vector<std::shared_ptr<member>> members;
     std::map<uint64_t, meeting> meetings;
     std::condition_variable changed;
@@ -51,12 +53,18 @@ struct member {
     cudaStream_t pending_stream = nullptr;
     uint64_t next = 0; /* number of the next operation */
     unsigned under_way = 0;
+    unsigned launched = 0; /* not yet run; what a graph launches is not counted */
+    bool stopping = false; /* operations end at once, until none is launched */
+    bool revoked = false;
+    std::shared_ptr<member> child; /* being made */
+    ncclComm_t *child_out = nullptr;
 };
 
 /* One lock, and never destroyed: threads of streams use them to the end. */
 struct nccl_world {
     std::mutex lock;
     std::map<uint64_t, std::weak_ptr<circle>> circles;
+    std::map<std::vector<int64_t>, std::weak_ptr<circle>> children; /* that wait for ranks */
     std::vector<ncclComm *> comms;
     uint64_t ids = 0;
     int version = NCCL_VERSION_CODE;
@@ -75,6 +83,18 @@ std::shared_ptr<member> member_of(ncclComm_t comm);
 
 /** A number of polls to answer "in progress" to. With the lock held. */
 unsigned few();
+
+/** Whether all ranks have come. */
+bool all_came(const circle &c);
+
+/** No longer of its circle. */
+void leave(const std::shared_ptr<member> &self);
+
+/** Whether a revocation, or the making of a child, is still under way. With the lock held. */
+bool busy_with_child(const member &self);
+
+/** It is not any more. @param error  of the child that could not be made, which then exists */
+void settle_child(member &self, ncclResult_t error);
 
 /** Remember the words for ncclGetLastError. @return the error */
 ncclResult_t refuse(ncclResult_t error, const char *words);

@@ -67,13 +67,14 @@ static std::shared_ptr<circle> circle_of(const ncclUniqueId &id, int nranks) {
     if (!found) {
         found = std::make_shared<circle>();
         found->nranks = nranks;
+        found->id = ++nccl.ids;
         found->members.resize(static_cast<size_t>(nranks));
         nccl.circles[number] = found;
     }
     return found;
 }
 
-static bool all_came(const circle &c) {
+bool all_came(const circle &c) {
     return std::find(c.members.begin(), c.members.end(), nullptr) == c.members.end();
 }
 
@@ -114,7 +115,7 @@ static void forget(ncclComm_t comm) {
 }
 
 /* The circle holds its members and they hold it: cut when the last of them has gone. */
-static void leave(const std::shared_ptr<member> &self) {
+void leave(const std::shared_ptr<member> &self) {
     self->aborted = true;
     circle &c = *self->of;
     c.changed.notify_all();
@@ -134,6 +135,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (!self)
         return refuse(ncclInvalidArgument, "no such communicator");
     std::shared_ptr<circle> c = self->of; /* outlives its members */
+    if (self->child)
+        settle_child(*self, ncclInternalError);
     leave(self);
     while (self->under_way > 0)
         pause_for(c->changed, held, PAUSE_MS);
@@ -147,6 +150,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     std::shared_ptr<member> self = member_of(comm);
     if (!self || self->waiting)
         return refuse(ncclInvalidArgument, "no such communicator, or a call is in progress");
+    if (self->revoked)
+        return refuse(ncclInvalidUsage, "the communicator was revoked");
     self->finalizing = true;
     while (self->blocking && self->under_way > 0)
         pause_for(self->of->changed, held, PAUSE_MS);
@@ -185,7 +190,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out) {
     if (self->error != ncclSuccess || !self->waiting)
         return ncclSuccess;
     *out = ncclInProgress;
-    bool busy = self->finalizing ? self->under_way > 0 : !all_came(*self->of);
+    bool busy = self->finalizing ? self->under_way > 0
+                : self->revoked  ? busy_with_child(*self)
+                                 : busy_with_child(*self) || !all_came(*self->of);
     if (busy || self->polls > 0) {
         self->polls -= self->polls > 0;
         return ncclSuccess;
@@ -193,6 +200,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out) {
     std::shared_ptr<operation> pending = std::move(self->pending);
     self->waiting = false;
     *out = ncclSuccess;
+    settle_child(*self, ncclSuccess);
     cudaStream_t stream = self->pending_stream;
     held.unlock();
     if (pending)

@@ -3,7 +3,8 @@
 #
 # symbols.sh LIBRARY HOST VENDOR: compiled code of a build with CUDA. Of the object files only those
 # listed in VENDOR may call cudart, the driver or NCCL, those in HOST may not; the shared library
-# needs libcudart and libnccl and no other library of the vendor's, nor that of C++.
+# needs libcudart and libnccl and no other library of the vendor's, nor that of C++; calls that older
+# versions of NCCL lack are weak.
 set -u
 library=$1 host=$2 vendor=$3
 foreign='^ *U (cuda|nccl|cu[A-Z]|__cuda)'
@@ -16,6 +17,11 @@ if ! xargs nm -u <"$vendor" | grep -E "$foreign" >/dev/null; then
     echo "no call of the vendor's library at all: does this test still look for the right names?"
     bad=1
 fi
+
+# What came after NCCL 2.18 must not be needed to load the library.
+for name in ncclCommRevoke ncclCommShrink; do
+    nm -D "$library" | grep -E "^ *w $name" >/dev/null || { echo "$name is not weak"; bad=1; }
+done
 
 needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 for name in libcudart libnccl; do

@@ -180,20 +180,6 @@ static void test_no_allocation_no_wait(void **state) {
     over_nccl(4, 0, count_calls);
 }
 
-/* The way by saved states is told, and the communicator stays as it was. */
-static void shrink(test_rank *self) {
-    tamis_comm *smaller = NULL;
-    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_comm_shrink(self->comm, NULL, &smaller));
-    RANK_CHECK(self, !smaller && has_word(tamis_last_error(), "start again"), "\"%s\"",
-               tamis_last_error());
-    RANK_OK(self, tamis_comm_check_equal(self->comm, "unharmed", 8));
-}
-
-static void test_cannot_shrink(void **state) {
-    (void)state;
-    over_nccl(2, 0, shrink);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_as_local),
@@ -201,7 +187,6 @@ int main(void) {
         cmocka_unit_test(test_capture),
         cmocka_unit_test(test_beside_a_capture),
         cmocka_unit_test(test_no_allocation_no_wait),
-        cmocka_unit_test(test_cannot_shrink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
