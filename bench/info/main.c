@@ -175,7 +175,18 @@ static void print_survival(void) {
         "  they were; `lost_square` is an estimate, as if each had held the mean of the others.\n"
         "- The library does not divide the data anew; `tamis_comm_rank_before` tells which ranks\n"
         "  are left.\n"
-        "- With `ranks_per_node` a reducer cannot move: start again from saved states.");
+        "- With `ranks_per_node` a reducer cannot move: start again from saved states.\n\n"
+        "## More ranks\n\n"
+        "Ranks join between two steps, in the same processes or in a job that is started again:\n"
+        "make a communicator of all (over MPI that of `MPI_Comm_spawn` and\n"
+        "`MPI_Intercomm_merge`), create reducers, and load into each the control part of any old\n"
+        "rank and a residual, separately (`tamis_reducer_load_memory`). With the mean over ranks\n"
+        "the residuals of Q old ranks must sum to P / Q times as much for P new ones; the "
+        "simplest\n"
+        "is P / Q times its own on an old rank, and zeros on a rank that joins. Parameters and\n"
+        "step come from any old rank; `tamis_comm_check_equal` compares them. `tamis_train\n"
+        "--load` with `--elastic` ([training.md](training.md#surviving)) and Python's\n"
+        "`run_elastic` ([python.md](python.md)) do that from saved sets.");
 }
 
 static void print_environment(void) {

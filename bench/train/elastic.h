@@ -7,8 +7,8 @@
  *     rank 2   step 7 | step 8 . . . . . lost | shrink, move | step 8 | step 9      rank 1 of 2
  *
  * A step in which a rank died has been made by all that are left, or by none: whoever was ahead
- * goes back. The batch of a rank stays, so a step takes fewer samples. Ranks join again when the job is
- * started anew with --load, with as many as there are then: their residuals are divided anew.
+ * goes back. The batch of a rank stays, so a step takes fewer samples. Ranks join again when the
+ * job is started anew with --load, with as many as there are then: residuals are divided anew.
  */
 #ifndef TAMIS_TRAIN_ELASTIC_H
 #define TAMIS_TRAIN_ELASTIC_H

