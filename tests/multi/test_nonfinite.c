@@ -167,6 +167,39 @@ static void test_drop_loses_only_the_bad_entries(void **state) {
     check_policy(TAMIS_NONFINITE_DROP);
 }
 
+/* -- several ranks ---------------------------------------------------------------------------- */
+
+static void run_two_bad(test_rank *self) {
+    const char *const *scheme = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_step step = TAMIS_STEP_INIT;
+    tamis_reducer *reducer = NULL;
+    tamis_layout *layout = data_layout(N);
+    float gradient[N];
+    config.scheme = *scheme;
+    config.density = 0.05;
+    step.grad = gradient;
+    data_fill(DATA_HEAVY, self->id, 0, N, gradient);
+    if (self->id == 1 || self->id == 3)
+        spoil(gradient);
+    RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_STATUS(self, TAMIS_E_NONFINITE, tamis_reducer_wait(reducer));
+    RANK_CHECK(self, strstr(tamis_last_error(), "first on rank 1)"), "it says: %s",
+               tamis_last_error());
+    tamis_reducer_destroy(reducer);
+    tamis_layout_destroy(layout);
+}
+
+static void test_of_several_ranks_the_first_is_named(void **state) {
+    const char *schemes[] = {"tamis", "topk", "oktopk", "deft"};
+    (void)state;
+    for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++) {
+        test_context("%s, two ranks", schemes[s]);
+        ranks_run(5, 0, run_two_bad, &schemes[s]);
+    }
+}
+
 /* -- finite gradients whose accumulation overflows -------------------------------------------- */
 
 static void run_overflow(test_rank *self) {
@@ -214,6 +247,7 @@ int main(void) {
         cmocka_unit_test(test_error_applies_nothing_on_any_rank),
         cmocka_unit_test(test_skip_applies_nothing_and_succeeds),
         cmocka_unit_test(test_drop_loses_only_the_bad_entries),
+        cmocka_unit_test(test_of_several_ranks_the_first_is_named),
         cmocka_unit_test(test_overflow_does_not_reach_the_residual),
     };
     return cmocka_run_group_tests_name("nonfinite", tests, NULL, NULL);

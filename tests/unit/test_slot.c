@@ -43,9 +43,10 @@ static tam_slots open_slots(tamis_index_format format, bool growing) {
     return s;
 }
 
-/* Make rank 0's slot with these bytes for indices, as rank 1's. */
-static void forge(tam_slots *s, wire *w, uint32_t count, const void *indices, size_t bytes) {
-    const tam_head_due due = due_of(s, 1);
+/* Make a slot of a rank with these bytes for indices, which comes as rank 1's. */
+static void forge_as(tam_slots *s, wire *w, uint32_t rank, uint32_t count, const void *indices,
+                     size_t bytes) {
+    const tam_head_due due = due_of(s, rank);
     tam_head *h = tam_slot_begin(s);
     memset(w, 0, sizeof *w);
     w->slots = s;
@@ -53,9 +54,14 @@ static void forge(tam_slots *s, wire *w, uint32_t count, const void *indices, si
     h->count = count;
     h->index_bytes = (uint32_t)bytes;
     memcpy(w->forged + s->head_bytes, indices, bytes);
-    h->check = check_of(s, 1, h, w->forged + s->head_bytes, NULL);
+    h->check =
+        check_of(s, rank, h, w->forged + s->head_bytes, w->forged + s->head_bytes + s->index_step);
     memcpy(w->forged, s->send, s->head_bytes);
     h->count = 0; /* of rank 0 */
+}
+
+static void forge(tam_slots *s, wire *w, uint32_t count, const void *indices, size_t bytes) {
+    forge_as(s, w, 1, count, indices, bytes);
 }
 
 static tamis_status exchange(tam_slots *s, wire *w) {
@@ -108,6 +114,42 @@ static void test_sealed_indices_that_no_list_has_are_refused(void **state) {
     check(TAMIS_INDEX_BITMAP, 2, map, sizeof map, TAMIS_E_PROTOCOL);
     map[37] = 0x10; /* position 300 of 300 */
     check(TAMIS_INDEX_BITMAP, 2, map, sizeof map, TAMIS_E_PROTOCOL);
+}
+
+/* A message that went astray: whole and sealed, but of another rank. */
+static void test_the_slot_of_another_rank_is_refused(void **state) {
+    static const uint32_t list[] = {53, 598};
+    static wire w;
+    (void)state;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        tam_slots s = open_slots(TAMIS_INDEX_U32, false);
+        forge_as(&s, &w, rank, 2, list, sizeof list);
+        assert_int_equal(exchange(&s, &w), rank == 1 ? TAMIS_OK : TAMIS_E_PROTOCOL);
+        tam_slots_close(&s);
+    }
+}
+
+static void test_a_damaged_value_is_refused(void **state) {
+    static const uint32_t list[] = {53, 598};
+    static wire w;
+    (void)state;
+    for (int damaged = 0; damaged < 2; damaged++) {
+        tam_slots s = {.nranks = 2,
+                       .capacity = LIMIT,
+                       .with_values = true,
+                       .wire = tam_wire_of(TAMIS_WIRE_FLOAT32),
+                       .format = TAMIS_INDEX_U32,
+                       .span = HALF,
+                       .ranges = ranges,
+                       .config = 7};
+        assert_int_equal(tam_slots_open(&s), TAMIS_OK);
+        forge(&s, &w, 2, list, sizeof list);
+        w.forged[s.head_bytes + s.index_step + 6] ^= (unsigned char)(damaged << 4);
+        assert_int_equal(exchange(&s, &w), damaged ? TAMIS_E_PROTOCOL : TAMIS_OK);
+        if (damaged)
+            assert_non_null(strstr(tamis_last_error(), "its checksum is wrong"));
+        tam_slots_close(&s);
+    }
 }
 
 /* A shorter part than the longest: the last block of a vector. */
@@ -221,6 +263,8 @@ int main(void) {
         cmocka_unit_test(test_a_rank_at_another_step_is_named_with_a_step_that_there_is),
         cmocka_unit_test(test_what_a_codec_reads_is_where_its_sender_may_pick),
         cmocka_unit_test(test_sealed_indices_that_no_list_has_are_refused),
+        cmocka_unit_test(test_the_slot_of_another_rank_is_refused),
+        cmocka_unit_test(test_a_damaged_value_is_refused),
         cmocka_unit_test(test_positions_beyond_the_part_of_their_sender_are_refused),
         cmocka_unit_test(test_counts_and_lengths_beyond_the_slot_are_refused),
         cmocka_unit_test(test_slots_may_take_as_much_as_the_limit_and_not_a_byte_more),
