@@ -357,6 +357,22 @@ static void fill(uint32_t rank, uint32_t step, float *out) {
     data_fill(DATA_HEAVY, rank, step, N, out);
 }
 
+/* What waited is lost with a skipped step: the next one has its own micro-batch alone. */
+static void step_again(test_rank *self, tamis_reducer *r) {
+    float grad[N];
+    tamis_step step = data_step(grad);
+    for (size_t i = 0; i < N; i++)
+        grad[i] = 2.0f;
+    RANK_OK(self, tamis_reducer_accumulate(r, &step));
+    for (size_t i = 0; i < N; i++)
+        grad[i] = 4.0f;
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
+    for (size_t i = 0; i < N; i++)
+        RANK_CHECK(self, is_large(i) || grad[i] == 6.0f * RANKS, "then entry %zu is %g", i,
+                   (double)grad[i]);
+}
+
 /* Two micro-batches, then the step. */
 static void run_micro_batches(test_rank *self) {
     mixed_run *run = self->shared;
@@ -386,6 +402,8 @@ static void run_micro_batches(test_rank *self) {
     RANK_OK(self, tamis_reducer_residual(r, &residual));
     for (size_t i = 0; i < N && run->bad == N; i++)
         RANK_CHECK(self, is_large(i) || residual[i] == 0.0f, "residual[%zu] is %g", i, residual[i]);
+    if (stats.skipped)
+        step_again(self, r);
     tamis_reducer_destroy(r);
 }
 
@@ -527,6 +545,42 @@ static void test_what_waits_for_a_dense_bucket_decays(void **state) {
     ranks_run(RANKS, 0, wait_and_decay, NULL);
 }
 
+/* -- what is dropped from what waits counts once ---------------------------------------------- */
+
+/* Two segments that are too long to be summed together. */
+static void drop_early(test_rank *self) {
+    enum { LONG = 700000 };
+    float *grad = calloc(2 * LONG, sizeof *grad);
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_stats stats = TAMIS_STATS_INIT;
+    tamis_reducer *r = NULL;
+    config.scheme = "auto";
+    config.density = 0.5;
+    config.link_latency_us = 1e5;
+    config.link_gbit = 1e6;
+    config.nonfinite = TAMIS_NONFINITE_DROP;
+    RANK_CHECK(self, grad, "no memory");
+    RANK_OK(self, data_even_reducer(self->comm, 2, LONG, &config, &r));
+    RANK_CHECK(self, count_dense(r) == 1, "%u buckets are dense", count_dense(r));
+    tamis_step step = data_step(grad);
+    grad[7] = self->id == 1 ? NAN : 0.0f;
+    RANK_OK(self, tamis_reducer_accumulate(r, &step));
+    grad[7] = 0.0f;
+    RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_OK(self, tamis_reducer_wait(r));
+    RANK_OK(self, tamis_reducer_stats(r, &stats));
+    RANK_CHECK(self, stats.nonfinite == 1, "%llu entries were dropped",
+               (unsigned long long)stats.nonfinite);
+    tamis_reducer_destroy(r);
+    free(grad);
+}
+
+static void what_is_dropped_early_counts_once(void **state) {
+    (void)state;
+    test_context("dropped early");
+    ranks_run(RANKS, 0, drop_early, NULL);
+}
+
 /* -- micro-batches that leave zeros are micro-batches ----------------------------------------- */
 
 /* A micro-batch of zeros, perhaps a new reducer with that state, then a gradient of -0. */
@@ -572,6 +626,7 @@ static void micro_batches_of_zeros_survive_a_state(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_waits_for_a_dense_bucket_decays),
+        cmocka_unit_test(what_is_dropped_early_counts_once),
         cmocka_unit_test(small_buckets_are_dense_and_large_ones_are_not),
         cmocka_unit_test(nothing_is_dense_where_the_result_is_sparse),
         cmocka_unit_test(ranks_that_do_not_all_measure_are_told),

@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
@@ -239,12 +240,48 @@ static void test_a_rank_that_stays_away_is_a_timeout_and_its_nodes_gradients_sta
     assert_memory_equal(all.gradient[2], gradient, sizeof gradient);
 }
 
+/* -- a rank at another step ------------------------------------------------------------------- */
+
+/* Rank 1 loads what it saved a step before: its node refuses to sum what belongs to other steps. */
+static void run_behind(test_rank *self) {
+    tamis_reducer *reducer = NULL;
+    float saved[N];
+    size_t bytes = 0;
+    RANK_OK(self, create(self, &reducer));
+    RANK_OK(self, step_once(self, reducer, 0));
+    RANK_OK(self, tamis_reducer_control_bytes(reducer, &bytes));
+    void *control = malloc(bytes);
+    RANK_CHECK(self, control, "no memory");
+    RANK_OK(self, tamis_reducer_save_control(reducer, control, bytes));
+    RANK_OK(self, tamis_reducer_save_residual(reducer, saved));
+    RANK_OK(self, step_once(self, reducer, 1));
+    if (self->id == 1)
+        RANK_OK(self, tamis_reducer_load_memory(reducer, control, bytes, saved));
+    free(control);
+    tamis_status status = step_once(self, reducer, 2);
+    RANK_CHECK(self, status != TAMIS_OK, "a step of ranks at different steps succeeded");
+    RANK_CHECK(
+        self, self->id > 1 || strstr(tamis_last_error(), "was refused: it belongs to another step"),
+        "it says: %s", tamis_last_error());
+    tamis_comm_abort(self->comm);
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_gradients_of_another_step_are_refused_in_their_node(void **state) {
+    static injection all;
+    (void)state;
+    test_context("rank 1 is a step behind");
+    all = (injection){0};
+    ranks_run(NRANKS, 0, run_behind, &all);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_error_in_any_operation_loses_nothing),
         cmocka_unit_test(test_silence_in_any_operation_is_a_timeout),
         cmocka_unit_test(test_a_damaged_bit_is_never_a_wrong_result),
         cmocka_unit_test(test_a_rank_that_stays_away_is_a_timeout_and_its_nodes_gradients_stay),
+        cmocka_unit_test(test_gradients_of_another_step_are_refused_in_their_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

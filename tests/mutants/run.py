@@ -9,8 +9,8 @@ Works in a copy of the tree, made of the files that git knows: in FOLDER, which 
 upon by the next run, or in a temporary one. First everything is built there and the tests run
 without a fault, as otherwise no failure would show anything (--skip-baseline leaves that out). Then
 for each mutant: build, test, put back. The tests run in three stages, each of which builds only the
-programs that it needs: those near the fault; all of units, ranks as threads, faults, and the
-protocol; all others that are not slow and look at what the library does, not at its text. Of many
+programs that it needs: those near the fault; all of units, ranks as threads, faults, the
+protocol and random cases; all others that are not slow and look at what the library does, not at its text. Of many
 alike cases the tests try few (TEST_FEW).
 
 The last line is "N mutants, K killed, S survived"; ends with 0 if at least 95 % are killed.
@@ -32,7 +32,7 @@ import table  # noqa: E402
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 OPTIONS = ["-DTAMIS_CUDA=OFF", "-DTAMIS_NCCL=OFF", "-DTAMIS_PYTHON=OFF", "-DTAMIS_TESTS=ON"]
-KINDS = ("unit", "multi", "faults", "explore")
+KINDS = ("unit", "multi", "faults", "explore", "fuzz")
 NOT_OF_THE_LIBRARY = "^(slow|lint|headers|install|readme|python|mutants|energy|train|cluster)$"
 STAGES = 3
 ENOUGH = 0.95
