@@ -83,6 +83,31 @@ static void test_reducers_that_are_mixed_up_are_noticed(void **state) {
     ranks_run(2, 0, mix_up, NULL);
 }
 
+/* A bitmap has the same length whatever k is. */
+static void differ_in_density(test_rank *self) {
+    tamis_layout *layout = NULL;
+    tamis_reducer *reducer = NULL;
+    float gradient[N];
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    config.density = 0.5;
+    config.index_format = TAMIS_INDEX_BITMAP;
+    RANK_OK(self, tamis_layout_create(&(tamis_segment){"all", N}, 1, &layout));
+    RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
+    tamis_layout_destroy(layout);
+    RANK_OK(self, tamis_reducer_set_density(reducer, self->id == 0 ? 0.25 : 0.5));
+    RANK_OK(self, begin(reducer, gradient, 1.0f));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(reducer));
+    RANK_CHECK(self, strstr(tamis_last_error(), "configuration, density or packing"), "it says: %s",
+               tamis_last_error());
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_ranks_of_different_densities_are_told(void **state) {
+    (void)state;
+    test_context("rank 0 sends half as many entries");
+    ranks_run(2, 0, differ_in_density, NULL);
+}
+
 static void overflow(test_rank *self) {
     const tamis_nonfinite policy = *(const tamis_nonfinite *)self->shared;
     tamis_reducer *reducer = NULL;
@@ -165,6 +190,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchanges_follow_the_order_of_starts),
         cmocka_unit_test(test_reducers_that_are_mixed_up_are_noticed),
+        cmocka_unit_test(test_ranks_of_different_densities_are_told),
         cmocka_unit_test(test_sums_that_overflow_are_never_applied),
         cmocka_unit_test(test_what_an_endless_exchange_leaves_can_be_saved),
     };
