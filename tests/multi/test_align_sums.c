@@ -18,7 +18,8 @@ typedef struct align_case {
     const char *scheme;
     tamis_nonfinite nonfinite;
     tamis_wire_type wire;
-    bool fills; /* what comes since leaves no room for what is taken back */
+    float decay; /* of the residual; then two micro-batches come since; 0: 1, and one */
+    bool fills;  /* what comes since leaves no room for what is taken back */
 } align_case;
 
 static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **out) {
@@ -29,6 +30,7 @@ static tamis_status make(tamis_comm *comm, const align_case *c, tamis_reducer **
     config.density = 0.25;
     config.nonfinite = c->nonfinite;
     config.wire_type = c->wire;
+    config.residual_decay = c->decay > 0.0f ? (double)c->decay : 1.0;
     tamis_status status = tamis_layout_create(&segment, 1, &layout);
     if (status == TAMIS_OK)
         status = tamis_reducer_create(comm, layout, &config, out);
@@ -48,9 +50,9 @@ static tamis_status one_step(tamis_reducer *r, float *grad) {
     return status == TAMIS_OK ? tamis_reducer_wait(r) : status;
 }
 
-static void add(const float *grad, float *sums) {
+static void add(float decay, const float *grad, float *sums) {
     for (size_t i = 0; i < N; i++)
-        sums[i] += grad[i];
+        sums[i] = (decay > 0.0f ? decay : 1.0f) * sums[i] + grad[i];
 }
 
 /* Run the step that will be undone. @param sums  [in,out]  the residual as if it had not been
@@ -63,7 +65,7 @@ static void run_bad_step(test_rank *self, tamis_reducer *r, float *sums) {
     grad[BAD] = 3e38f;
     if (c->fills)
         grad[FULL] = self->id == 0 ? 3e38f : 0.0f;
-    add(grad, sums);
+    add(c->decay, grad, sums);
     RANK_STATUS(self, told ? TAMIS_E_NONFINITE : TAMIS_OK, one_step(r, grad));
 }
 
@@ -76,7 +78,13 @@ static void go_on(test_rank *self, tamis_reducer *r, float *sums) {
     grad[BAD] = 0.0f;
     grad[FULL] = c->fills ? 3e38f : grad[FULL];
     sums[FULL] = c->fills ? 0.0f : sums[FULL];
-    add(grad, sums);
+    add(c->decay, grad, sums);
+    RANK_OK(self, tamis_reducer_accumulate(r, &step));
+    if (c->decay == 0.0f)
+        return;
+    fill(4, grad);
+    grad[BAD] = 0.0f;
+    add(1.0f, grad, sums);
     RANK_OK(self, tamis_reducer_accumulate(r, &step));
 }
 
@@ -125,6 +133,37 @@ static void go_back(test_rank *self) {
     tamis_reducer_destroy(r);
 }
 
+/* Where each rank gives only its own picks, it does not have what was dropped from the others'. */
+static void refuse_to_go_back(test_rank *self) {
+    tamis_reducer *r = NULL;
+    float grad[N], saved[N], sums[N] = {0};
+    size_t bytes = 0;
+    uint64_t met = 0;
+    RANK_OK(self, make(self->comm, self->shared, &r));
+    RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
+    void *control = malloc(bytes);
+    fill(0, grad);
+    RANK_OK(self, one_step(r, grad));
+    RANK_OK(self, tamis_reducer_save_control(r, control, bytes));
+    RANK_OK(self, tamis_reducer_save_residual(r, saved));
+    run_bad_step(self, r, sums);
+    if (self->id == 1)
+        RANK_OK(self, tamis_reducer_load_memory(r, control, bytes, saved));
+    free(control);
+    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_align(r, &met));
+    RANK_CHECK(self, strstr(tamis_last_error(), "dropped sums that were not finite"), "it says: %s",
+               tamis_last_error());
+    tamis_reducer_destroy(r);
+}
+
+static void what_was_dropped_from_others_cannot_be_given_back(void **state) {
+    align_case c = {"all+global+exact+pairs", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, 0.0f,
+                    false};
+    (void)state;
+    test_context("one sum dropped");
+    ranks_run(2, 0, refuse_to_go_back, &c);
+}
+
 static void run(const align_case *c) {
     align_case own = *c; /* for a void pointer */
     test_context("%s, nonfinite %d, values %d", c->scheme, (int)c->nonfinite, (int)c->wire);
@@ -136,11 +175,17 @@ static void what_is_given_back_is_what_was_given(void **state) {
     static const tamis_wire_type wires[] = {TAMIS_WIRE_FLOAT32, TAMIS_WIRE_BFLOAT16};
     (void)state;
     for (size_t i = 0; i < 4 * 3 * 2; i++)
-        run(&(align_case){schemes[i / 6], (tamis_nonfinite)(i / 2 % 3), wires[i % 2], false});
+        run(&(align_case){schemes[i / 6], (tamis_nonfinite)(i / 2 % 3), wires[i % 2], 0.0f, false});
+}
+
+static void what_is_given_back_has_decayed_once(void **state) {
+    (void)state;
+    run(&(align_case){"tamis", TAMIS_NONFINITE_ERROR, TAMIS_WIRE_FLOAT32, 0.5f, false});
+    run(&(align_case){"tamis", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, 0.5f, false});
 }
 
 static void what_has_no_room_is_counted(void **state) {
-    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, true};
+    const align_case c = {"tamis", TAMIS_NONFINITE_DROP, TAMIS_WIRE_FLOAT32, 0.0f, true};
     (void)state;
     run(&c);
 }
@@ -148,6 +193,8 @@ static void what_has_no_room_is_counted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_given_back_is_what_was_given),
+        cmocka_unit_test(what_is_given_back_has_decayed_once),
+        cmocka_unit_test(what_was_dropped_from_others_cannot_be_given_back),
         cmocka_unit_test(what_has_no_room_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,6 +20,7 @@ typedef struct match_case {
     double density;
     uint64_t bucket_length;
     tamis_wire_type wire;
+    bool keeps;            /* the residual, and drops what is not finite */
     bool resumes;          /* in another reducer, after HALT steps */
     bool agrees;           /* from HALT on ranks have the same gradient: their mean is larger */
     double squares[RANKS]; /* of what a rank picked from in this step */
@@ -35,7 +36,8 @@ static void open_reducer(test_rank *self, const match_case *c, tamis_reducer **o
     update.scale = c->most;
     update.match = c->match;
     config.density = c->density;
-    config.residual_decay = 0.0;
+    config.residual_decay = c->keeps ? 1.0 : 0.0;
+    config.nonfinite = c->keeps ? TAMIS_NONFINITE_DROP : TAMIS_NONFINITE_ERROR;
     config.bucket_length = c->bucket_length;
     config.wire_type = c->wire;
     config.update = &update;
@@ -217,12 +219,45 @@ static void test_momentum_has_no_match(void **state) {
         assert_int_equal(hashes[r], hashes[0]);
 }
 
+/* A sum that is infinite is dropped, and its square is none to learn from. */
+static void run_dropped(test_rank *self) {
+    enum { BAD = 5, LAST = 7, WHERE = 9 };
+    match_case c = {.match = 50.0, .density = 0.5, .keeps = true};
+    float gradient[N], *residual = calloc(N, sizeof *residual);
+    tamis_reducer *reducer = NULL;
+    const tamis_step step = data_step(gradient);
+    open_reducer(self, &c, &reducer);
+    for (uint32_t t = 0; t < LAST; t++) {
+        tamis_stats stats = TAMIS_STATS_INIT;
+        residual[WHERE] = t == BAD ? 3e38f : 0.0f;
+        if (t >= BAD)
+            RANK_OK(self, tamis_reducer_load_memory(reducer, NULL, 0, residual));
+        data_fill_real(self->id, t, N, gradient);
+        RANK_OK(self, tamis_reducer_start(reducer, &step));
+        RANK_OK(self, tamis_reducer_wait(reducer));
+        RANK_OK(self, tamis_reducer_stats(reducer, &stats));
+        RANK_CHECK(self, stats.nonfinite == (t == BAD), "step %u: dropped %llu", t,
+                   (unsigned long long)stats.nonfinite);
+        RANK_CHECK(self, stats.update_scale > 1.0 && isfinite(stats.update_scale),
+                   "step %u: scale %g", t, stats.update_scale);
+    }
+    tamis_reducer_destroy(reducer);
+    free(residual);
+}
+
+static void test_an_infinite_sum_teaches_nothing(void **state) {
+    (void)state;
+    test_context("an infinite sum");
+    ranks_run(RANKS, 0, run_dropped, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_scale_is_that_of_the_rule),
         cmocka_unit_test(test_no_step_is_larger_than_the_rule),
         cmocka_unit_test(test_a_given_scale_is_the_most),
         cmocka_unit_test(test_a_resumed_run_has_the_same_bits),
+        cmocka_unit_test(test_an_infinite_sum_teaches_nothing),
         cmocka_unit_test(test_momentum_has_no_match),
     };
     return cmocka_run_group_tests_name("update_match", tests, NULL, NULL);

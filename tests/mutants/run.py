@@ -9,9 +9,9 @@ Works in a copy of the tree, made of the files that git knows: in FOLDER, which 
 upon by the next run, or in a temporary one. First everything is built there and the tests run
 without a fault, as otherwise no failure would show anything (--skip-baseline leaves that out). Then
 for each mutant: build, test, put back. The tests run in three stages, each of which builds only the
-programs that it needs: those near the fault; all of units, ranks as threads, faults, the
-protocol and random cases; all others that are not slow and look at what the library does, not at its text. Of many
-alike cases the tests try few (TEST_FEW).
+programs that it needs: those near the fault; all of units, ranks as threads, faults, the protocol
+and random cases; all others that are not slow and look at what the library does, not at its text.
+After the first stage the tests try few of many alike cases (TEST_FEW).
 
 The last line is "N mutants, K killed, S survived"; ends with 0 if at least 95 % are killed.
 """
@@ -67,7 +67,6 @@ def copy_tree(tree, work):
 class Copy:
     def __init__(self, work, jobs, limit):
         self.work, self.jobs, self.limit = work, jobs, limit
-        self.environment = dict(os.environ, TEST_FEW="1") # tests/support/ranks.c
         self.build_folder = work / "build" / "release"
         self.tests = {}
 
@@ -111,12 +110,12 @@ class Copy:
                 if not any(barred.match(label) for label in labels) and
                 (kinds is None or name.split(".")[0] in kinds)]
 
-    def test(self, names):
-        """-> names of tests that failed, with how."""
+    def test(self, names, few):
+        """@few: of many alike cases (tests/support/ranks.c). -> names of tests that failed, with how."""
         pattern = "^(" + "|".join(re.escape(n) for n in names) + ")$"
         done = run(["ctest", "--test-dir", str(self.build_folder), "-R", pattern,
                     "-j", str(2 * self.jobs), "--stop-on-failure", "--timeout", str(self.limit)],
-                   cwd=self.work, env=self.environment)
+                   cwd=self.work, env=dict(os.environ, **({"TEST_FEW": "1"} if few else {})))
         failed = failed_tests(done.stdout)
         if done.returncode and not failed:
             sys.exit(f"{done.stdout}\nctest failed, but names no test.")
@@ -143,9 +142,9 @@ def stages(copy, near):
 
 def judge(copy, near, nstages):
     """-> (killed, by what)."""
-    for stage in itertools.islice(stages(copy, near), nstages):
+    for number, stage in enumerate(itertools.islice(stages(copy, near), nstages)):
         copy.build(sorted(set().union(*(copy.tests[n][1] for n in stage))))
-        failed = copy.test(stage)
+        failed = copy.test(stage, few=number > 0)
         if failed:
             return True, ", ".join(f"{n} ({how})" if how != "Failed" else n
                                    for n, how in sorted(failed.items()))
@@ -192,7 +191,7 @@ def prepare(arguments, work):
     except NotBuilt as error:
         sys.exit(f"{error}\nThe tree does not build without a mutant.")
     copy.read_tests()
-    failed = {} if arguments.skip_baseline else copy.test(copy.select())
+    failed = {} if arguments.skip_baseline else copy.test(copy.select(), few=True)
     if failed:
         sys.exit(f"Without a mutant these tests fail: {', '.join(failed)}")
     return copy
