@@ -263,6 +263,9 @@ static void overlap(test_rank *self) {
     grads[3] = memory + 3 * LENGTH + 1;
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 3, &step));
     RANK_CHECK(self, has_word(tamis_last_error(), "three and four"), "%s", tamis_last_error());
+    grads[3] = memory + 3 * LENGTH - 1;
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 3, &step));
+    RANK_CHECK(self, has_word(tamis_last_error(), "two and three"), "%s", tamis_last_error());
     grads[3] = NULL;
     RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_reducer_ready(r, 3, &step));
     grads[3] = memory + 2 * LENGTH;
