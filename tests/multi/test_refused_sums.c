@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Values that come to the owner of a slice damaged: only the owner sees it, and all ranks refuse
+ * the sums, in the same step and without anybody's abort.
+ */
+#include "collectives/transport/faulty.h"
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+/* cmocka.h wants the headers above it */
+#include <cmocka.h>
+
+enum { N = 4000, RANKS = 3, BAD = 1, TO_OWNERS = 1, BIT = 77 }; /* after the slots */
+
+static void refuse(test_rank *self) {
+    const tamis_wire_type *wire = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    float gradient[N];
+    const tamis_step step = data_step(gradient);
+    config.scheme = "cyclic+global+exact+union";
+    config.density = 0.5;
+    config.wire_type = *wire;
+    RANK_OK(self, data_reducer(self->comm, N, &config, &reducer));
+    if (self->id == BAD)
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_FLIP, TO_OWNERS, BIT));
+    data_fill(DATA_HEAVY, self->id, 0, N, gradient);
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(reducer));
+    RANK_CHECK(self,
+               strstr(tamis_last_error(), self->id == BAD ? "as received by rank 1, were refused"
+                                                          : "values of rank 1, as received by"),
+               "it says: %s", tamis_last_error());
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_what_one_owner_refuses_all_refuse(void **state) {
+    static tamis_wire_type wires[] = {TAMIS_WIRE_BFLOAT16, TAMIS_WIRE_INT8, TAMIS_WIRE_FP4};
+    (void)state;
+    for (size_t w = 0; w < sizeof wires / sizeof wires[0]; w++) {
+        test_context("wire %d", (int)wires[w]);
+        ranks_run(RANKS, 0, refuse, &wires[w]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_one_owner_refuses_all_refuse),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
