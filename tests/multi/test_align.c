@@ -233,6 +233,7 @@ static void what_was_added_since_stays(void **state) {
         {.scheme = "tamis", .nranks = 3, .onward = true},
         {.scheme = "tamis", .nranks = 3, .onward = true, .bucket_length = 100},
         {.scheme = "all+global+exact+pairs", .nranks = 3, .onward = true},
+        {.scheme = "topk", .nranks = 3, .onward = true},
         {.scheme = "oktopk", .nranks = 2, .onward = true},
         {.scheme = "tamis", .nranks = 3, .onward = true, .rows = true},
     };

@@ -11,7 +11,7 @@ without a fault, as otherwise no failure would show anything (--skip-baseline le
 for each mutant: build, test, put back. The tests run in three stages, each of which builds only the
 programs that it needs: those near the fault; all of units, ranks as threads, faults, the protocol
 and random cases; all others that are not slow and look at what the library does, not at its text.
-After the first stage the tests try few of many alike cases (TEST_FEW).
+Of many alike cases the tests try few (TEST_FEW). After the first stage a failure must come twice.
 
 The last line is "N mutants, K killed, S survived"; ends with 0 if at least 95 % are killed.
 """
@@ -80,29 +80,41 @@ class Copy:
             sys.exit(f"{done.stdout}\nThe copy in {self.work} could not be configured.")
 
     def build(self, targets):
-        command = ["cmake", "--build", str(self.build_folder), "-j", str(self.jobs)]
-        done = run(command + (["--target", *targets] if targets else []), cwd=self.work)
+        done = run(["cmake", "--build", str(self.build_folder), "-j", str(self.jobs), "--target",
+                    *targets], cwd=self.work) if targets else run(["true"])
         if done.returncode:
             raise NotBuilt(done.stdout[-3000:])
 
     def read_tests(self):
-        """Name -> labels and programs; everything must be built."""
+        """Name -> labels and programs, which need not be built."""
         text = run(["ctest", "--test-dir", str(self.build_folder), "--show-only=json-v1"],
                    check=True).stdout
+        commands = self.read_commands()
+        made = run(["ninja", "-C", str(self.build_folder), "-t", "targets", "all"],
+                   check=True).stdout
+        made = re.findall(r"^(\S+): \S+_EXECUTABLE_LINKER", made, re.MULTILINE)
         for test in json.loads(text)["tests"]:
             labels = [p["value"] for p in test.get("properties", []) if p["name"] == "LABELS"]
-            self.tests[test["name"]] = (labels[0] if labels else [], self.programs(test))
+            self.tests[test["name"]] = (labels[0] if labels else [],
+                                        self.programs(commands[test["name"]], made))
 
-    def programs(self, test):
-        found = set()
-        for word in test.get("command", []):
-            path = pathlib.Path(word)
-            if not path.is_absolute() or self.build_folder not in path.parents:
-                continue
-            inside = path.iterdir() if path.is_dir() else [path]
-            found |= {str(p.relative_to(self.build_folder)) for p in inside
-                      if p.is_file() and os.access(p, os.X_OK)}
-        return found
+    def read_commands(self):
+        """Of tests, also those whose programs there are not yet, which ctest leaves out."""
+        commands = {}
+        for path in self.build_folder.rglob("CTestTestfile.cmake"):
+            for name, command in re.findall(r"^add_test\((?:\[=\[)?([\w.]+)(?:\]=\])? (.*)\)$",
+                                            path.read_text(), re.MULTILINE):
+                commands[name] = re.findall(r'"([^"]*)"', command)
+        return commands
+
+    def programs(self, command, made):
+        """Those that the words of a command name, or the folders that they are in."""
+        words = {os.path.relpath(word, self.build_folder) for word in command
+                 if word.startswith(str(self.build_folder))}
+        return {p for p in made if p in words or os.path.dirname(p) in words}
+
+    def build_for(self, names):
+        self.build(sorted(set().union(*(self.tests[n][1] for n in names))))
 
     def select(self, kinds=None):
         barred = re.compile(NOT_OF_THE_LIBRARY)
@@ -110,16 +122,14 @@ class Copy:
                 if not any(barred.match(label) for label in labels) and
                 (kinds is None or name.split(".")[0] in kinds)]
 
-    def test(self, names, few):
-        """-> names of tests that failed, with how. @few: of many alike cases
-        (tests/support/ranks.c), and who fails must do so twice, however busy the machine is."""
+    def test(self, names, twice):
+        """-> names of tests that failed, with how; @twice: twice, however busy the machine is."""
         pattern = "^(" + "|".join(re.escape(n) for n in names) + ")$"
         command = ["ctest", "--test-dir", str(self.build_folder), "-R", pattern,
                    "-j", str(2 * self.jobs), "--stop-on-failure", "--timeout", str(self.limit)]
-        if few:
+        if twice:
             command += ["--repeat", "until-pass:2"]
-        done = run(command, cwd=self.work,
-                   env=dict(os.environ, **({"TEST_FEW": "1"} if few else {})))
+        done = run(command, cwd=self.work, env=dict(os.environ, TEST_FEW="1"))
         failed = failed_tests(done.stdout)
         if done.returncode and not failed:
             sys.exit(f"{done.stdout}\nctest failed, but names no test.")
@@ -147,8 +157,8 @@ def stages(copy, near):
 def judge(copy, near, nstages):
     """-> (killed, by what)."""
     for number, stage in enumerate(itertools.islice(stages(copy, near), nstages)):
-        copy.build(sorted(set().union(*(copy.tests[n][1] for n in stage))))
-        failed = copy.test(stage, few=number > 0)
+        copy.build_for(stage)
+        failed = copy.test(stage, twice=number > 0)
         if failed:
             return True, ", ".join(f"{n} ({how})" if how != "Failed" else n
                                    for n, how in sorted(failed.items()))
@@ -190,12 +200,14 @@ def prepare(arguments, work):
     copy = Copy(work, arguments.jobs, arguments.limit)
     copy_tree(TREE, work)
     copy.configure()
+    copy.read_tests()
+    if arguments.skip_baseline:
+        return copy
     try:
-        copy.build([])
+        copy.build_for(copy.select())
     except NotBuilt as error:
         sys.exit(f"{error}\nThe tree does not build without a mutant.")
-    copy.read_tests()
-    failed = {} if arguments.skip_baseline else copy.test(copy.select(), few=True)
+    failed = copy.test(copy.select(), twice=True)
     if failed:
         sys.exit(f"Without a mutant these tests fail: {', '.join(failed)}")
     return copy
