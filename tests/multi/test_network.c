@@ -115,12 +115,15 @@ static void drop_early(test_rank *self) {
     for (uint32_t i = 0; i <= self->id; i++)
         grad[i] = NAN;
     RANK_OK(self, tamis_reducer_accumulate(r, &step));
-    memset(grad, 0, sizeof grad);
+    for (uint32_t i = 0; i < N; i++)
+        grad[i] = (float)(self->id + 1);
     RANK_OK(self, tamis_reducer_start(r, &step));
     RANK_OK(self, tamis_reducer_wait(r));
     RANK_OK(self, tamis_reducer_stats(r, &stats));
     RANK_CHECK(self, stats.nonfinite == RANKS * (RANKS + 1) / 2, "%llu entries were dropped",
                (unsigned long long)stats.nonfinite);
+    for (uint32_t i = 0; i < N; i++)
+        RANK_CHECK(self, grad[i] == 3.0f, "the mean of 1 to 5 is %g", (double)grad[i]);
     tamis_reducer_destroy(r);
 }
 
