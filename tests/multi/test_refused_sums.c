@@ -45,9 +45,44 @@ static void test_what_one_owner_refuses_all_refuse(void **state) {
     }
 }
 
+/* -- a packing ------------------------------------------------------------------------------- */
+
+/* Rank 0 packs for all in the first step, and gives its largest group to rank 0: a bit makes that
+ * 2, of two ranks. */
+static void pack_for_nobody(test_rank *self) {
+    static const tamis_segment segments[] = {{"a", 100}, {"b", 60}, {"c", 40}};
+    enum { BIT_OF_2 = 1 };
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_layout *layout = NULL;
+    tamis_reducer *reducer = NULL;
+    float gradient[200];
+    const tamis_step step = data_step(gradient);
+    config.scheme = "deft";
+    config.density = 0.1;
+    RANK_OK(self, tamis_layout_create(segments, 3, &layout));
+    RANK_OK(self, tamis_reducer_create(self->comm, layout, &config, &reducer));
+    tamis_layout_destroy(layout);
+    if (self->id == 0)
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, 0, BIT_OF_2));
+    for (size_t i = 0; i < 200; i++)
+        gradient[i] = 1.0f;
+    RANK_OK(self, tamis_reducer_start(reducer, &step));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_reducer_wait(reducer));
+    RANK_CHECK(self, strstr(tamis_last_error(), "part 2 is out of range"), "it says: %s",
+               tamis_last_error());
+    tamis_reducer_destroy(reducer);
+}
+
+static void test_a_packing_for_a_rank_that_there_is_not_is_refused(void **state) {
+    (void)state;
+    test_context("a packing for rank 2 of 2");
+    ranks_run(2, 0, pack_for_nobody, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_one_owner_refuses_all_refuse),
+        cmocka_unit_test(test_a_packing_for_a_rank_that_there_is_not_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
