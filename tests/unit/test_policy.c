@@ -5,6 +5,7 @@
 #include "lib/policy/budget.h"
 #include "lib/policy/control.h"
 #include "lib/policy/grid.h"
+#include "lib/policy/rules.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -418,6 +419,27 @@ static void a_fixed_threshold_stays(void **state) {
     tam_control_close(&control);
 }
 
+/* Ok-Topk: found in step 0 for 31 more steps, but not for another k. */
+static void a_reused_threshold_is_of_one_k(void **state) {
+    (void)state;
+    budget_case c;
+    tam_control control;
+    tam_scheme scheme;
+    make_groups(&c, (uint32_t[]){10000}, 1);
+    assert_int_equal(tam_scheme_parse("oktopk", &scheme), TAMIS_OK);
+    assert_int_equal(tam_control_open(scheme, &c.grid, 100, 2.0, 0.0, &control), TAMIS_OK);
+    control.reused = 0.25;
+    tam_control_update(&control, &(tam_observed){.found = 100});
+    assert_int_equal(control.state.primed, TAM_REUSE_STEPS - 1);
+    assert_int_equal(control.thresholds[0], tam_bits(0.25f) + 1);
+    tam_control_aim(&control, 100);
+    assert_int_equal(control.state.primed, TAM_REUSE_STEPS - 1);
+    tam_control_aim(&control, 50);
+    assert_int_equal(control.state.primed, 0);
+    assert_int_equal(control.thresholds[0], TAM_INFINITE_BITS);
+    tam_control_close(&control);
+}
+
 /* Count of entries over x of a power-law tail: k (x / level)^-slope. */
 static void prediction_finds_level_and_slope_of_a_steady_tail(void **state) {
     (void)state;
@@ -530,6 +552,7 @@ int main(void) {
         cmocka_unit_test(bins_take_the_costliest_into_the_lightest),
         cmocka_unit_test(micro_threshold_moves_by_the_published_factors),
         cmocka_unit_test(a_fixed_threshold_stays),
+        cmocka_unit_test(a_reused_threshold_is_of_one_k),
         cmocka_unit_test(prediction_finds_level_and_slope_of_a_steady_tail),
         cmocka_unit_test(prediction_ends_a_history_with_these_bits),
         cmocka_unit_test(a_new_beginning_forgets_the_floor),
