@@ -331,7 +331,9 @@ static void wake(test_rank *self) {
         return;
     }
     sleep_ms(50);
+    RANK_OK(self, tamis_comm_set_waiting(self->comm, TAMIS_WAITING_NAP));
     RANK_OK(self, shrink(self->comm, 0x1, true, &smaller));
+    RANK_CHECK(self, atomic_load(&smaller->waiting) == TAMIS_WAITING_NAP, "it waits otherwise");
     RANK_CHECK(self, tamis_comm_status(self->comm) == TAMIS_E_ABORTED, "not lost");
     tamis_comm_destroy(smaller);
 }
