@@ -39,6 +39,32 @@ static void test_two_slow_buckets_have_one_deadline(void **state) {
     ranks_run(2, 0, be_slow_twice, NULL);
 }
 
+/* Rank 0 never marks its second segment ready and gives up; rank 1 waits for its values and has all
+ * the time that there is. */
+static void give_up(test_rank *self) {
+    tamis_reducer_config config = data_even_config(LENGTH);
+    tamis_reducer *r = NULL;
+    float grad[N];
+    const tamis_step step = data_step(grad);
+    RANK_OK(self, data_even_reducer(self->comm, 2, LENGTH, &config, &r));
+    data_fill(DATA_HEAVY, self->id, 0, N, grad);
+    test_deadline(self->comm, self->id == 0 ? 100 : test_long_ms());
+    uint64_t begin_ms = now_ms();
+    if (self->id == 0)
+        RANK_OK(self, tamis_reducer_ready(r, 0, &step));
+    else
+        RANK_OK(self, tamis_reducer_start(r, &step));
+    RANK_STATUS(self, self->id == 0 ? TAMIS_E_TIMEOUT : TAMIS_E_ABORTED, tamis_reducer_wait(r));
+    RANK_CHECK(self, now_ms() - begin_ms < test_long_ms() / 2, "rank 1 was not woken");
+    tamis_reducer_destroy(r);
+}
+
+static void test_a_rank_that_gives_up_wakes_the_others(void **state) {
+    (void)state;
+    test_context("rank 0 gives up");
+    ranks_run(2, 0, give_up, NULL);
+}
+
 static void test_what_was_abandoned_never_commits(void **state) {
     static const int states[] = {TAM_JOB_IDLE, TAM_JOB_QUEUED, TAM_JOB_ABANDONED, TAM_JOB_DONE};
     (void)state;
@@ -57,6 +83,7 @@ static void test_what_was_abandoned_never_commits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_slow_buckets_have_one_deadline),
+        cmocka_unit_test(test_a_rank_that_gives_up_wakes_the_others),
         cmocka_unit_test(test_what_was_abandoned_never_commits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
