@@ -4,12 +4,14 @@
  * that can only gather, whose chunks are shorter than the longest run here.
  */
 #include "collectives/transport/comm.h"
+#include "collectives/transport/sum.h"
 #include "lib/base/base.h"
 #include "tests/support/gather.h"
 #include "tests/support/ranks.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
@@ -97,10 +99,34 @@ static void test_a_run_of_another_length_than_said_is_refused(void **state) {
     ranks_run(3, 0, send_runs, &c);
 }
 
+/* Rank 1 of two sends rank 0 five bytes, of which four are expected. */
+static tamis_status lie(void *self, const void *send, size_t bytes, const void **out,
+                        tam_call *call) {
+    static size_t tables[2][3] = {{0}, {0, 5, 9}};
+    (void)self, (void)call;
+    memcpy(tables[0], send, bytes);
+    *out = tables;
+    return TAMIS_OK;
+}
+
+static void test_a_table_of_other_lengths_than_said_is_refused(void **state) {
+    const size_t send_at[] = {0, 0, 4}, recv_at[] = {0, 0, 4};
+    unsigned char send[4] = {0}, recv[8];
+    tam_alltoall_scratch scratch;
+    tam_call call = {0};
+    (void)state;
+    assert_true(tam_alltoall_scratch_open(2, 1024, &scratch));
+    assert_int_equal(
+        tam_alltoall_by_gather(lie, NULL, 0, 2, &scratch, send, send_at, recv, recv_at, &call),
+        TAMIS_E_PROTOCOL);
+    tam_alltoall_scratch_close(&scratch);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_run_arrives_where_it_is_meant_to),
         cmocka_unit_test(test_a_run_of_another_length_than_said_is_refused),
+        cmocka_unit_test(test_a_table_of_other_lengths_than_said_is_refused),
     };
     return cmocka_run_group_tests_name("alltoall", tests, NULL, NULL);
 }

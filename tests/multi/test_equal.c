@@ -3,6 +3,7 @@
  * tamis_comm_check_equal: ranks that differ are named on all ranks, nothing is lost, and it is not
  * confused with other collective calls.
  */
+#include "collectives/transport/faulty.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
 #include <setjmp.h>
@@ -149,11 +150,42 @@ static void a_rank_that_does_not_come_is_waited_for_until_the_deadline(void **st
     ranks_run(3, test_short_ms(), run_late, NULL);
 }
 
+static void run_why(test_rank *self) {
+    const bool own = self->id == 1;
+    RANK_STATUS(self, TAMIS_E_ARGUMENT, tamis_comm_check_equal(self->comm, own ? NULL : "data", 4));
+    RANK_CHECK(self, !own == !strstr(tamis_last_error(), "gives NULL"), "\"%s\"",
+               tamis_last_error());
+}
+
+static void who_fails_says_why_and_the_others_who(void **state) {
+    (void)state;
+    test_context("rank 1 gives NULL");
+    ranks_run(3, 0, run_why, NULL);
+}
+
+/* What a rank in a step has sent may be anything, and need not end. */
+static void run_garbage(test_rank *self) {
+    enum { NAME_AT = 8 * 8 }; /* bits: behind the status */
+    if (self->id == 1)
+        RANK_OK(self, tam_faulty_install(self->comm, TAM_FAULT_SPOIL, 0, NAME_AT));
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, tamis_comm_check_equal(self->comm, "x", 1));
+    RANK_CHECK(self, strstr(tamis_last_error(), "rank 1 makes another call (a step?)"), "\"%s\"",
+               tamis_last_error());
+}
+
+static void a_record_that_is_none_is_a_step(void **state) {
+    (void)state;
+    test_context("rank 1 shows something else");
+    ranks_run(3, 0, run_garbage, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_differ_are_named),
         cmocka_unit_test(null_is_nothing_or_wrong_on_all_ranks),
         cmocka_unit_test(another_collective_call_is_named),
+        cmocka_unit_test(who_fails_says_why_and_the_others_who),
+        cmocka_unit_test(a_record_that_is_none_is_a_step),
         cmocka_unit_test(a_lost_communicator_says_so),
         cmocka_unit_test(a_rank_that_does_not_come_is_waited_for_until_the_deadline),
     };

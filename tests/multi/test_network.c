@@ -76,6 +76,28 @@ static void test_a_ticket_that_there_is_not_is_refused(void **state) {
     check((network){.count = 1, .ticket = UINT32_MAX}, TAMIS_E_TRANSPORT, "names ticket");
 }
 
+/* What rank 1 gives is what rank 0 gives, with a bit of it flipped. */
+static tamis_status gather_damaged(void *context, const void *send, void *recv, size_t bytes) {
+    (void)context;
+    memcpy(recv, send, bytes);
+    memcpy((char *)recv + bytes, send, bytes);
+    ((unsigned char *)recv)[bytes + bytes / 2] ^= 4;
+    return TAMIS_OK;
+}
+
+static void test_a_damaged_all_gather_is_refused(void **state) {
+    tamis_callbacks callbacks = TAMIS_CALLBACKS_INIT;
+    tamis_comm *comm = NULL;
+    int data = 7;
+    (void)state;
+    callbacks.nranks = 2;
+    callbacks.allgather = gather_damaged;
+    assert_int_equal(tamis_comm_create_callback(&callbacks, NULL, &comm), TAMIS_OK);
+    assert_int_equal(tamis_comm_check_equal(comm, &data, sizeof data), TAMIS_E_PROTOCOL);
+    assert_non_null(strstr(tamis_last_error(), "brought from rank 1 was damaged on the way"));
+    tamis_comm_destroy(comm);
+}
+
 static void *abort_soon(void *comm) {
     sleep_ms(100);
     return tamis_comm_abort(comm) == TAMIS_OK ? comm : NULL;
@@ -145,6 +167,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_status_of_no_network_is_a_failure_of_the_transport),
         cmocka_unit_test(test_a_ticket_that_there_is_not_is_refused),
+        cmocka_unit_test(test_a_damaged_all_gather_is_refused),
         cmocka_unit_test(test_an_abort_ends_a_wait_before_its_deadline),
         cmocka_unit_test(test_what_all_ranks_dropped_is_counted_once),
     };
