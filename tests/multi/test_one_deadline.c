@@ -14,7 +14,7 @@
 
 enum { LENGTH = 100, N = 2 * LENGTH, TIMEOUT_MS = 400, SECOND = 2 }; /* operations of a bucket */
 
-/* Each bucket takes most of the time, one because of rank 0, one because of rank 1: not both fit. */
+/* Each bucket takes most of the time, one because of rank 0, one because of rank 1. */
 static void be_slow_twice(test_rank *self) {
     tamis_reducer_config config = data_even_config(LENGTH);
     tamis_reducer *r = NULL;
