@@ -149,7 +149,26 @@ const char *bench_survive(bench_group *group) {
 }
 
 void bench_lose(bench_group *group) {
+    if (!group->lost && group->survives)
+        group->kind->wake(group);
     group->lost = true;
+}
+
+bool bench_end(bench_group *group) {
+    if (!group->survives)
+        bench_barrier(group);
+    if (group->lost || !group->survives)
+        return !group->lost;
+    group->agreed = true;
+    if (!group->kind->agree(group, true))
+        bench_lose(group);
+    return !group->lost;
+}
+
+void bench_regroup(bench_group *group) {
+    if (!group->agreed)
+        group->kind->agree(group, false);
+    group->agreed = true;
 }
 
 bool bench_shrink(bench_group *group, tamis_comm *smaller) {
@@ -157,11 +176,14 @@ bool bench_shrink(bench_group *group, tamis_comm *smaller) {
     group->comm = smaller;
     group->rank = tamis_comm_rank(smaller);
     group->nranks = tamis_comm_nranks(smaller);
-    group->lost = !group->kind->shrink(group);
+    group->agreed = group->lost = false;
+    if (!group->kind->shrink(group))
+        bench_lose(group);
     return !group->lost;
 }
 
 void bench_die(bench_group *group) {
+    group->dead = true;
     group->kind->die();
 }
 

@@ -28,10 +28,12 @@ typedef struct bench_group_kind {
                       bench_message *message);
     void (*share_all)(bench_group *group, const void *send, size_t bytes, void *recv,
                       bench_message *message);
-    void (*end_all)(void);                      /* those of other processes */
-    const char *(*survive)(bench_group *group); /* why it cannot; NULL: it can */
-    bool (*shrink)(bench_group *group);         /* false: another rank is gone */
-    void (*die)(void);                          /* this rank, without a word */
+    void (*end_all)(void);                       /* those of other processes */
+    const char *(*survive)(bench_group *group);  /* why it cannot; NULL: it can */
+    void (*wake)(bench_group *group);            /* whoever waits there: it is lost */
+    bool (*agree)(bench_group *group, bool yes); /* all that live get the same: all, and yes */
+    bool (*shrink)(bench_group *group);          /* false: another rank is gone */
+    void (*die)(void);                           /* this rank, without a word */
 } bench_group_kind;
 
 /** One rank's view. */
@@ -45,6 +47,8 @@ struct bench_group {
     struct bench_mpi *mpi;       /* MPI: the ranks of a part; NULL: all */
     bool survives;               /* the death of a rank is no end; */
     bool lost;                   /* one has died: nothing is exchanged until bench_shrink */
+    bool dead;                   /* this rank itself */
+    bool agreed;                 /* with the others, on whether this is so */
 };
 
 typedef int (*bench_main)(bench_group *group, void *context);
@@ -76,9 +80,10 @@ bool bench_mpi_sum(bench_group *group, const float *send, float *out, size_t cou
 /** A message between two ranks of an MPI group. It owns its data until it has ended. Messages from
  * one rank to another arrive in the order in which they were sent. */
 struct bench_message {
-    bool pending;       /* false: there is none, or it has ended */
-    void *request;      /* MPI's */
-    bench_group *group; /* which a failed one loses */
+    bool pending;                /* false: there is none, or it has ended */
+    void *request;               /* MPI's, or */
+    struct bench_spread *spread; /* of a group that survives */
+    bench_group *group;          /* which a failed one loses */
 };
 
 /** Begin a message and return at once. */
@@ -120,8 +125,16 @@ void bench_try(bench_group *group, tamis_status status, const char *what);
  */
 const char *bench_survive(bench_group *group);
 
-/** Lose it, for a reason that was said, or for one that bench_try has not seen. */
+/** Lose it, for a reason that was said, or for one that bench_try has not seen. The others hear of
+ * it: they may wait for this rank, and not for the one that has died. */
 void bench_lose(bench_group *group);
+
+/** Whether all ranks have come here and live: then all may leave, as nobody will wait for them.
+ * Else the group is lost on all of them. Collective. */
+bool bench_end(bench_group *group);
+
+/** Tell those that are in bench_end that the group is lost. Before tamis_comm_shrink. */
+void bench_regroup(bench_group *group);
 
 /** Go on with the ranks of a communicator that tamis_comm_shrink has made of group->comm, which
  * is destroyed, and whose place it takes. Collective among them.

@@ -85,6 +85,17 @@ static const char *survive(bench_group *group) {
     return NULL;
 }
 
+/* Waiting for each other is the library's, and so are its errors. */
+static void wake(bench_group *group) {
+    (void)group;
+}
+
+static bool agree(bench_group *group, bool yes) {
+    if (yes)
+        local_barrier(group);
+    return yes && !group->lost;
+}
+
 static bench_shared *make_shared(uint32_t ranks) {
     bench_shared *shared = calloc(1, sizeof *shared);
     if (shared)
@@ -122,8 +133,9 @@ static void free_shared(bench_shared *shared) {
 
 static void die(void) {}
 
-static const bench_group_kind local = {local_barrier, local_allgather, no_sum, share_max, share_all,
-                                       end_all,       survive,         shrink, die};
+static const bench_group_kind local = {local_barrier, local_allgather, no_sum,  share_max,
+                                       share_all,     end_all,         survive, wake,
+                                       agree,         shrink,          die};
 
 static void *local_thread(void *argument) {
     local_rank *self = argument;
@@ -160,9 +172,15 @@ int bench_local_launch(uint32_t ranks, bench_main body, void *context) {
     }
     local_thread(&all[0]);
     status = all[0].status;
+    bool left = !all[0].group.dead;
     for (uint32_t r = 1; r < ranks; r++) {
         pthread_join(all[r].thread, NULL);
         status = all[r].status > status ? all[r].status : status;
+        left = left || !all[r].group.dead;
+    }
+    if (!left) {
+        fprintf(stderr, "all %u ranks have died: nobody has ended the run\n", ranks);
+        status = 1;
     }
     for (uint32_t r = 0; r < ranks; r++)
         tamis_comm_destroy(all[r].group.comm);

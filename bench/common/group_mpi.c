@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Ranks as MPI processes. MPI's default error handler ends the job, so its calls need no checks; in
- * a group that survives each is awaited, with a deadline, and what fails loses the group.
+ * a group that survives the ranks use group_spread.h, with a deadline, and what fails loses the
+ * group.
  */
 #include "bench/common/group_mpi.h"
 
@@ -19,101 +20,92 @@
 #include <tamis/mpi.h>
 #include <unistd.h>
 
+#include "bench/common/group_spread.h"
 #include "bench/common/measure.h"
 
 #ifdef TAMIS_BENCH_ULFM
 #include <mpi-ext.h>
 #endif
 
-struct bench_mpi {
-    MPI_Comm comm;
-    bool fewer; /* than MPI_COMM_WORLD */
-};
+/* -- groups that survive ---------------------------------------------------------------------- */
 
-static MPI_Comm comm_of(const bench_group *group) {
-    return group->mpi ? group->mpi->comm : MPI_COMM_WORLD;
+static bench_spread *begin(bench_group *group, const void *mine, size_t bytes,
+                           bench_spread_out out) {
+    enum { TAGS = 16384 }; /* messages of the pipeline, which does not survive, have 0 */
+    int tag = 1 + (int)(group->mpi->spreads++ % TAGS);
+    bench_spread *s = bench_spread_begin(group->mpi->comm, tag, mine, bytes, out);
+    if (!s)
+        bench_lose(group);
+    return s;
 }
 
-#ifdef TAMIS_BENCH_ULFM
-
-/* Whoever waits there wakes up. */
-static void wake(bench_group *group) {
-    MPIX_Comm_revoke(comm_of(group));
-}
-
-#else
-
-static void wake(bench_group *group) {
-    (void)group; /* without faults tolerated no group survives */
-}
-
-#endif
-
-/* The end of what `code` says has begun. What a lost group leaves behind ends by this. */
-static void finish(bench_group *group, int code, MPI_Request *request) {
-    double begin = bench_now_s();
-    int ended = 0;
-    while (code == MPI_SUCCESS && !ended && bench_now_s() - begin < bench_timeout_s()) {
-        code = group->survives ? MPI_Test(request, &ended, MPI_STATUS_IGNORE)
-                               : MPI_Wait(request, MPI_STATUS_IGNORE);
-        ended = ended || !group->survives;
-        if (!ended)
+static void spread(bench_group *group, const void *mine, size_t bytes, void *all) {
+    bench_spread *s = begin(group, mine, bytes, (bench_spread_out){.all = all});
+    double since = bench_now_s();
+    bool ended = false;
+    while (!ended && !group->lost) {
+        if (!bench_spread_test(s, &ended) || bench_now_s() - since > bench_timeout_s())
+            bench_lose(group);
+        else if (!ended)
             sched_yield();
     }
-    if (code == MPI_SUCCESS && ended)
-        return;
-    bench_lose(group);
-    wake(group);
-    if (code == MPI_SUCCESS)
-        MPI_Wait(request, MPI_STATUS_IGNORE);
 }
 
+static void share(bench_group *group, const void *mine, size_t bytes, bench_spread_out out,
+                  bench_message *message) {
+    message->group = group;
+    message->spread = begin(group, mine, bytes, out);
+    message->pending = message->spread != NULL;
+}
+
+/* -- all ranks -------------------------------------------------------------------------------- */
+
 static void barrier(bench_group *group) {
-    MPI_Request request;
-    int code = MPI_Ibarrier(comm_of(group), &request);
-    finish(group, code, &request);
+    if (group->survives)
+        spread(group, NULL, 0, NULL);
+    else
+        MPI_Barrier(bench_mpi_comm(group));
 }
 
 static void allgather(bench_group *group, const void *send, size_t bytes, void *recv) {
-    MPI_Request request;
-    int code = MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
-                              comm_of(group), &request);
-    finish(group, code, &request);
+    if (group->survives)
+        spread(group, send, bytes, recv);
+    else
+        MPI_Allgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
+                      bench_mpi_comm(group));
 }
 
 static bool sum(bench_group *group, const float *send, float *out, size_t count) {
     for (size_t done = 0; done < count;) {
         size_t part = count - done < INT_MAX ? count - done : INT_MAX;
-        MPI_Allreduce(send + done, out + done, (int)part, MPI_FLOAT, MPI_SUM, comm_of(group));
+        MPI_Allreduce(send + done, out + done, (int)part, MPI_FLOAT, MPI_SUM,
+                      bench_mpi_comm(group));
         done += part;
     }
     return true;
 }
 
-_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request must fit bench_message");
-
-static void keep(bench_group *group, int code, MPI_Request request, bench_message *out) {
-    out->group = group;
-    out->pending = code == MPI_SUCCESS;
-    memcpy(&out->request, &request, sizeof request);
-    if (code != MPI_SUCCESS)
-        bench_lose(group);
-}
-
 static void share_max(bench_group *group, const uint64_t *mine, size_t count, uint64_t *out,
                       bench_message *message) {
     MPI_Request request;
-    int code =
-        MPI_Iallreduce(mine, out, (int)count, MPI_UINT64_T, MPI_MAX, comm_of(group), &request);
-    keep(group, code, request, message);
+    if (group->survives) {
+        share(group, mine, count * sizeof *mine, (bench_spread_out){.max = out}, message);
+        return;
+    }
+    MPI_Iallreduce(mine, out, (int)count, MPI_UINT64_T, MPI_MAX, bench_mpi_comm(group), &request);
+    bench_mpi_keep(group, request, message);
 }
 
 static void share_all(bench_group *group, const void *send, size_t bytes, void *recv,
                       bench_message *message) {
     MPI_Request request;
-    int code = MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE,
-                              comm_of(group), &request);
-    keep(group, code, request, message);
+    if (group->survives) {
+        share(group, send, bytes, (bench_spread_out){.all = recv}, message);
+        return;
+    }
+    MPI_Iallgather(send, (int)bytes, MPI_BYTE, recv, (int)bytes, MPI_BYTE, bench_mpi_comm(group),
+                   &request);
+    bench_mpi_keep(group, request, message);
 }
 
 static void end_all(void) {
@@ -134,7 +126,7 @@ static const char *survive(bench_group *group) {
     struct bench_mpi *mpi = calloc(1, sizeof *mpi);
     if (!mpi)
         bench_fail(group, "no memory");
-    MPI_Comm_dup(comm_of(group), &mpi->comm);
+    MPI_Comm_dup(bench_mpi_comm(group), &mpi->comm);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
@@ -142,18 +134,43 @@ static const char *survive(bench_group *group) {
     return NULL;
 }
 
+static void wake(bench_group *group) {
+    MPIX_Comm_revoke(bench_mpi_comm(group));
+}
+
+/* Works on a revoked communicator, too. A rank whose deadline passes leaves its flag to MPI. */
+static bool agree(bench_group *group, bool yes) {
+    MPI_Request request;
+    double begin = bench_now_s();
+    int *flag = malloc(sizeof *flag), ended = 0;
+    if (!flag)
+        bench_fail(group, "no memory");
+    *flag = yes;
+    int code = MPIX_Comm_iagree(bench_mpi_comm(group), flag, &request);
+    while (code == MPI_SUCCESS && !ended && bench_now_s() - begin < bench_timeout_s()) {
+        code = MPI_Test(&request, &ended, MPI_STATUS_IGNORE);
+        if (!ended)
+            sched_yield();
+    }
+    if (code == MPI_SUCCESS && !ended)
+        return false;
+    bool all = code == MPI_SUCCESS && *flag;
+    free(flag);
+    return all;
+}
+
 /* All that are left are here, for the library has just counted them. The old communicator is not
  * freed, as that would be collective. */
 static bool shrink(bench_group *group) {
     int nranks = 0;
     MPI_Comm left;
-    wake(group);
     if (MPIX_Comm_shrink(group->mpi->comm, &left) != MPI_SUCCESS)
         return false;
     MPI_Comm_set_errhandler(left, MPI_ERRORS_RETURN);
     MPI_Comm_size(left, &nranks);
     group->mpi->comm = left;
     group->mpi->fewer = true;
+    group->mpi->spreads = 0;
     return nranks == (int)group->nranks;
 }
 
@@ -163,6 +180,15 @@ static const char *survive(bench_group *group) {
     (void)group;
     return "the MPI of this build cannot go on after a rank has died (no ULFM, as in Open MPI 5): "
            "save sets of states (--states) and resume from them";
+}
+
+static void wake(bench_group *group) {
+    (void)group; /* no group survives */
+}
+
+static bool agree(bench_group *group, bool yes) {
+    (void)group, (void)yes;
+    return false;
 }
 
 static bool shrink(bench_group *group) {
@@ -176,8 +202,8 @@ static void die(void) {
     raise(SIGKILL);
 }
 
-static const bench_group_kind kind = {barrier, allgather, sum,    share_max, share_all,
-                                      end_all, survive,   shrink, die};
+static const bench_group_kind kind = {barrier, allgather, sum,   share_max, share_all, end_all,
+                                      survive, wake,      agree, shrink,    die};
 
 bool bench_mpi_built(void) {
     return true;
@@ -231,7 +257,7 @@ void bench_split(bench_group *group, uint32_t part, bench_group *out) {
     int rank, nranks;
     if (!mpi)
         bench_fail(group, "no memory");
-    MPI_Comm_split(comm_of(group), (int)part, (int)group->rank, &mpi->comm);
+    MPI_Comm_split(bench_mpi_comm(group), (int)part, (int)group->rank, &mpi->comm);
     MPI_Comm_rank(mpi->comm, &rank);
     MPI_Comm_size(mpi->comm, &nranks);
     *out = (bench_group){.rank = (uint32_t)rank,
@@ -250,77 +276,10 @@ void bench_split_close(bench_group *part) {
     free(part->mpi);
 }
 
-/* -- messages --------------------------------------------------------------------------------- */
-
-static int count_of(bench_group *group, size_t bytes) {
-    if (bytes > INT_MAX)
-        bench_fail(group, "a message of %zu bytes exceeds the limit of MPI (%d)", bytes, INT_MAX);
-    return (int)bytes;
-}
-
-static MPI_Request request_of(const bench_message *message) {
-    MPI_Request request;
-    memcpy(&request, &message->request, sizeof request);
-    return request;
-}
-
-void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
-                bench_message *out) {
-    MPI_Request request;
-    int code =
-        MPI_Isend(data, count_of(group, bytes), MPI_BYTE, (int)to, 0, comm_of(group), &request);
-    keep(group, code, request, out);
-}
-
-void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from,
-                   bench_message *out) {
-    MPI_Request request;
-    int code =
-        MPI_Irecv(data, count_of(group, bytes), MPI_BYTE, (int)from, 0, comm_of(group), &request);
-    keep(group, code, request, out);
-}
-
-bool bench_message_test(bench_message *message) {
-    int ended = 1;
-    if (message->pending) {
-        MPI_Request request = request_of(message);
-        if (MPI_Test(&request, &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
-            bench_lose(message->group);
-            ended = 1;
-        }
-    }
-    message->pending = !ended;
-    return ended;
-}
-
-void bench_message_wait(bench_message *message) {
-    if (message->pending) {
-        MPI_Request request = request_of(message);
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
-    }
-    message->pending = false;
-}
-
-void bench_message_cancel(bench_message *message) {
-    if (message->pending) {
-        MPI_Request request = request_of(message);
-        MPI_Cancel(&request);
-    }
-    bench_message_wait(message);
-}
-
 #else
 
 bool bench_mpi_built(void) {
     return false;
-}
-
-/* MPI_Finalize of Open MPI 5.0 was seen to wait forever after a second death. */
-static void end_survivor(bench_group *group, int status) {
-    if (!group->lost && !(group->mpi && group->mpi->fewer))
-        return;
-    fflush(NULL);
-    _exit(status);
 }
 
 int bench_mpi_launch(bench_main body, void *context) {
@@ -338,32 +297,6 @@ void bench_split(bench_group *group, uint32_t part, bench_group *out) {
 
 void bench_split_close(bench_group *part) {
     (void)part;
-}
-
-void bench_send(bench_group *group, const void *data, size_t bytes, uint32_t to,
-                bench_message *out) {
-    (void)data;
-    (void)bytes;
-    (void)to;
-    (void)out;
-    bench_fail(group, "this build has no MPI");
-}
-
-void bench_receive(bench_group *group, void *data, size_t bytes, uint32_t from,
-                   bench_message *out) {
-    bench_send(group, data, bytes, from, out);
-}
-
-bool bench_message_test(bench_message *message) {
-    return !message->pending;
-}
-
-void bench_message_wait(bench_message *message) {
-    (void)message;
-}
-
-void bench_message_cancel(bench_message *message) {
-    (void)message;
 }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench/common/half.h"
 #include "bench/common/measure.h"
@@ -65,10 +66,27 @@ bool elastic_dies(const trainer *t) {
 
 /* -- fewer ranks ------------------------------------------------------------------------------ */
 
+/* A drill that cannot take place would seem to have passed. */
+static void check_lost_ranks(const trainer *t) {
+    uint64_t rank = 0, step = 0;
+    for (const char *at = t->settings->lose; at && *at;) {
+        at = read_loss(at, &rank, &step);
+        if (rank >= t->world->nranks)
+            bench_fail(t->world, "--lose %s: there is no rank %" PRIu64 " of %u", t->settings->lose,
+                       rank, t->world->nranks);
+    }
+}
+
 void elastic_open(trainer *t) {
-    const char *why = t->settings->elastic ? bench_survive(t->world) : NULL;
+    const train_settings *s = t->settings;
+    if (s->elastic > t->world->nranks)
+        bench_fail(t->world, "--elastic %llu: the run begins with %u ranks, fewer than it may have",
+                   (unsigned long long)s->elastic, t->world->nranks);
+    check_lost_ranks(t);
+    const char *why = s->elastic ? bench_survive(t->world) : NULL;
     if (why)
         bench_fail(t->world, "--elastic: %s", why);
+    t->reported = t->step;
 }
 
 static void say(const trainer *t, const char *what) {
@@ -105,17 +123,31 @@ static bool move(trainer *t, tamis_moved *out, tamis_comm **smaller) {
     return true;
 }
 
-/* Reports of a rank 0 that is gone go on in its file. */
+/* Reports of a rank 0 that is gone go on in its file, which says how far they were. */
 static void take_report(trainer *t) {
     const train_settings *s = t->settings;
-    if (t->world->rank == 0 && s->json && !t->report)
-        t->report = bench_report_continue(s->json);
+    json_t *last = NULL;
+    if (t->world->rank > 0 || !s->json || t->report)
+        return;
+    t->report = bench_report_continue(s->json, &last);
+    const char *kind = json_string_value(json_object_get(last, "record"));
+    uint64_t step = (uint64_t)json_integer_value(json_object_get(last, "step"));
+    if (last && (!kind || step != t->step))
+        t->reported = UINT64_MAX; /* it died before it could write what all had given it */
+    else if (kind && strcmp(kind, "step") == 0)
+        t->reported = step;
+    json_decref(last);
+}
+
+/* A validation that the death of a rank has ended is made again, if its record was not written. */
+static void look_for_report(trainer *t) {
+    bool missed = t->world->rank == 0 && t->tally.steps > 0 && t->reported != t->step;
+    t->missed = bench_max(t->world, missed) > 0.0;
 }
 
 static void report(trainer *t, const tamis_moved *moved, double seconds) {
     double mass = moved->kept_square + moved->lost_square;
     double share = mass > 0 ? moved->lost_square / mass : 0.0;
-    t->gone += moved->gone;
     if (t->world->rank > 0)
         return;
     fprintf(stderr,
@@ -162,9 +194,11 @@ elastic_end elastic_recover(trainer *t, saver *sets) {
     while (t->world->lost) {
         tamis_moved moved;
         tamis_comm *smaller;
+        bench_regroup(t->world);
         stop_watch(t->world->rank, NULL);
         if (!move(t, &moved, &smaller) || !go_back(t, moved.step))
             return ELASTIC_ALONE;
+        t->gone += moved.gone;
         if (!bench_shrink(t->world, smaller))
             continue;
         order_regroup(&t->order, t->step, t->world->nranks * t->settings->batch);
@@ -172,6 +206,7 @@ elastic_end elastic_recover(trainer *t, saver *sets) {
         take_report(t);
         report(t, &moved, bench_now_s() - begin);
         saver_regroup(sets);
+        look_for_report(t);
         trainer_check_replicas(t);
     }
     return is_enough(t) ? ELASTIC_GOES_ON : ELASTIC_TOO_FEW;

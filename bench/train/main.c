@@ -49,9 +49,9 @@ static void begin(trainer *t, saver *sets) {
     const train_settings *s = t->settings;
     if (s->save)
         trainer_save_check(t, s->save);
-    elastic_open(t);
     saver_open(t, sets);
     saver_load(sets);
+    elastic_open(t); /* what only some ranks have loaded could not be gone on from */
     trainer_check_replicas(t);
     govern_start(&t->governor, &t->energy, t->step);
 }
@@ -61,8 +61,7 @@ typedef enum run_end { RUN_WHOLE, RUN_STOPPED, RUN_DIED } run_end;
 static void evaluate(trainer *t, double *metric) {
     workload_score mean = trainer_validate(t);
     *metric = trainer_metric(t, &mean);
-    if (!t->world->lost)
-        trainer_report_step(t, &mean);
+    trainer_report_step(t, &mean);
 }
 
 static run_end run_steps(trainer *t, saver *sets, uint64_t every) {
@@ -70,6 +69,9 @@ static run_end run_steps(trainer *t, saver *sets, uint64_t every) {
     uint64_t end = s->stop && s->stop < t->steps ? s->stop : t->steps;
     double metric = 0.0, last_line = bench_now_s();
     bool stopped = false;
+    if (t->missed && t->step % every == 0)
+        evaluate(t, &metric);
+    t->missed = false;
     while (t->step < end && !stopped && !t->world->lost) {
         if (elastic_dies(t))
             return RUN_DIED;

@@ -262,6 +262,8 @@ void saver_regroup(saver *s) {
     s->next_news = s->trainer->step;
     s->begun_s = bench_now_s();
     double newest = bench_max(s->group, s->newest == SETS_NONE ? -1.0 : (double)s->newest);
+    if (s->group->lost)
+        return;
     s->newest = newest < 0.0 ? SETS_NONE : (uint64_t)newest;
     saver_say_note(s);
 }

@@ -144,6 +144,9 @@ void trainer_report_step(trainer *t, const workload_score *validation) {
     double sent = bench_max(t->world, (double)t->tally.wire_bytes);
     double value = trainer_metric(t, validation);
     const char *metric = t->work.kind->metric;
+    if (t->world->lost) /* and the sums with it */
+        return;
+    t->reported = t->step;
     if (!t->report || t->world->rank > 0) /* ranks that are threads share the file */
         return;
     json_t *record = bench_report_new("step");
@@ -291,6 +294,8 @@ static void print_text(const char *metric, const json_t *record) {
 }
 
 void trainer_report_stopped(trainer *t, int signal) {
+    if (!bench_end(t->world))
+        return;
     json_t *record = bench_report_new("stopped");
     json_object_set_new(record, "step", json_integer((json_int_t)t->step));
     json_object_set_new(record, "signal", json_integer(signal));
@@ -300,8 +305,7 @@ void trainer_report_stopped(trainer *t, int signal) {
 
 bool trainer_report_summary(trainer *t, const saver *sets) {
     json_t *record = summary(t, sets);
-    bench_barrier(t->world);
-    if (t->world->lost) { /* there will be another one */
+    if (!bench_end(t->world)) { /* there will be another one */
         json_decref(record);
         return true;
     }

@@ -71,10 +71,12 @@ typedef struct trainer {
     govern governor;
     bench_recording recording; /* with settings.record only */
     train_tally tally;
-    tamis_stats last; /* of the last step */
-    keep before;      /* with settings.elastic only */
-    uint64_t gone;    /* ranks that died, with settings.elastic */
-    FILE *report;     /* NULL: the summary goes to stdout as text */
+    tamis_stats last;  /* of the last step */
+    keep before;       /* with settings.elastic only */
+    uint64_t gone;     /* ranks that died, with settings.elastic */
+    uint64_t reported; /* step of the last validation whose record rank 0 has written */
+    bool missed;       /* the one of this step, as a rank died */
+    FILE *report;      /* NULL: the summary goes to stdout as text */
 } trainer;
 
 void trainer_open(bench_group *world, const train_settings *settings, const workload_data *data,

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# elastic.sh TRAIN PYTHON [MPIRUN ulfm|plain]: ranks die, and the others go on: as many as are left,
+# elastic.sh TRAIN PYTHON [MPIRUN ulfm|plain [DIE_AT]]: ranks die, and the others go on: as many as are left,
 # with equal parameters, on samples that are nobody else's, and the same bits in every run and over
 # every transport. What they save can be gone on from, with as many ranks or more.
 set -euo pipefail
 
-train=$1 python=$2 mpirun=${3:-} faults=${4:-plain}
+train=$1 python=$2 mpirun=${3:-} faults=${4:-plain} die_at=${5:-}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -55,6 +55,31 @@ survive "${lm[@]}" --reduce update
 survive "${mlp[@]}" --optimizer adamw --scheme dense
 survive "${mlp[@]}" --overlap on --bucket-length 1000 --optimizer momentum --values bfloat16
 
+# -- between the steps -------------------------------------------------------------------------------
+# A rank dies while all look at each other: in the first check, a validation, or the summary. Nothing
+# that is reported is missing, twice there, or cut off.
+die_between() { # rank:call
+    rm -f "$dir/mpi.json"
+    DIE_AT=$1 bash "$mpirun" $ranks 200 --with-ft ulfm -x DIE_AT -x LD_PRELOAD="$die_at" "$train" "${mlp[@]}" \
+        --quiet --json "$dir/mpi.json" --steps 4 --eval-every 2 --elastic 1 >"$dir/out" 2>&1 || :
+    grep -q "dies in call" "$dir/out" || fail "nobody died: $1"
+    "$python" - "$dir/mpi.json" <<'END_OF_CHECK' || fail "death at $1: $(tail -n 5 "$dir/out")"
+import json, sys
+records = [json.loads(line) for line in open(sys.argv[1])]
+steps = [r["step"] for r in records if r["record"] == "step"]
+summaries = [r for r in records if r["record"] == "summary"]
+assert steps == [2, 4] and all(r["train_loss"] > 0 for r in records if r["record"] == "step"), steps
+assert len(summaries) == 1 and records[-1] == summaries[0], "summaries: %d" % len(summaries)
+told = {name: summaries[0][name] for name in ("ranks", "ranks_gone", "steps", "replicas_identical")}
+assert told == {"ranks": 3, "ranks_gone": 1, "steps": 4, "replicas_identical": True}, told
+END_OF_CHECK
+}
+if [ -n "$die_at" ]; then
+    for at in 0:3 2:6 1:9 0:13 3:20 2:24 0:31 1:44; do
+        die_between $at
+    done
+fi
+
 # -- what they save ----------------------------------------------------------------------------------
 # The set of step 10 is of three ranks. Whoever goes on from it with three takes the samples that come
 # next there, and ends with the bits of those that went on without a stop.
@@ -81,6 +106,9 @@ grep -q . "$sets/step000000000009.set" || fail "the state of the last two is not
 expect 0 '"record":"shrink".*"ranks":1,' \
     "$train" "${mlp[@]}" --transport local --ranks 2 --quiet --elastic 1 --lose 0@3 --steps 9 --json -
 
+expect 1 "all 2 ranks have died" \
+    "$train" "${mlp[@]}" --transport local --ranks 2 --quiet --elastic 1 --lose 0@3,1@3 --steps 9
+
 # -- wrong usage -------------------------------------------------------------------------------------
 refuse() { # what is said, options
     expect 2 "$1" "$train" "${mlp[@]}" --transport local --ranks 2 --quiet --steps 2 "${@:2}"
@@ -89,6 +117,10 @@ refuse "lose needs --elastic" --lose 1@1
 for list in 1 1@ @1 1@1, 1@1,,0@2 x@1 1@-1; do
     refuse "is no list of RANK@STEP" --elastic 1 --lose "$list"
 done
+expect 1 "there is no rank 2 of 2" \
+    "$train" "${mlp[@]}" --transport local --ranks 2 --quiet --steps 2 --elastic 1 --lose 2@1
+expect 1 "the run begins with 2 ranks, fewer than it may have" \
+    "$train" "${mlp[@]}" --transport local --ranks 2 --quiet --steps 2 --elastic 3
 refuse "goes without --dense-segments, --local-steps" --elastic 1 --local-steps 2
 refuse "goes without --record, --trace and --budget" --elastic 1 --trace "$dir/trace"
 if [ -n "$mpirun" ] && [ "$faults" = plain ]; then
