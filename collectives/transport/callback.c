@@ -6,14 +6,14 @@
 #include "lib/base/base.h"
 #include "collectives/coll/staged.h"
 #include "collectives/transport/comm.h"
+#include "collectives/transport/seal.h"
 #include "collectives/transport/shrink.h"
 #include "collectives/transport/sum.h"
-#include "lib/base/hash.h"
 
-enum { CHUNK = 65536, SEAL = sizeof(uint64_t) }; /* floats per rank and round; bytes of a hash */
+enum { CHUNK = 65536 }; /* floats per rank and round */
 enum { FIRST_VERSION = offsetof(tamis_callbacks, post) };
 
-#define SEALED_CHUNK (CHUNK * sizeof(float) + SEAL)
+#define SEALED_CHUNK (CHUNK * sizeof(float) + TAM_SEAL)
 
 typedef struct callback {
     tamis_callbacks user;
@@ -41,31 +41,14 @@ static tamis_status call_allgather(const callback *self, const void *send, size_
     return judge(self, status, "all-gather");
 }
 
-/* All travels with a hash: values that were damaged on their way would make sums that are wrong,
- * but the same on all ranks. What came is then moved together. */
-static tamis_status unseal(const callback *self, size_t bytes) {
-    for (uint32_t r = 0; r < self->user.nranks; r++) {
-        const char *came = self->gathered + r * (bytes + SEAL);
-        uint64_t hash = tam_hash(came, bytes);
-        if (memcmp(came + bytes, &hash, SEAL) != 0)
-            return tam_fail(TAMIS_E_PROTOCOL,
-                            "rank %u: what the all-gather callback brought from rank %u was "
-                            "damaged on the way (checksum)",
-                            self->user.rank, r);
-        memmove(self->gathered + r * bytes, came, bytes);
-    }
-    return TAMIS_OK;
-}
-
 static tamis_status gather_chunk(void *arg, const void *send, size_t bytes, const void **out,
                                  tam_call *call) {
     callback *self = arg;
-    uint64_t hash = tam_hash(send, bytes);
     *out = self->gathered;
-    memcpy(self->sealed, send, bytes);
-    memcpy(self->sealed + bytes, &hash, SEAL);
-    TAM_TRY(call_allgather(self, self->sealed, bytes + SEAL, self->gathered, call));
-    return unseal(self, bytes);
+    tam_seal(send, bytes, self->sealed);
+    TAM_TRY(call_allgather(self, self->sealed, bytes + TAM_SEAL, self->gathered, call));
+    return tam_unseal(self->user.rank, self->user.nranks, bytes, "the all-gather callback",
+                      self->gathered);
 }
 
 static tamis_status allgather_callback(void *arg, const void *send, size_t bytes, void *recv,

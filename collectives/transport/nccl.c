@@ -13,13 +13,15 @@
  *                |                            ^   ^      stream: copy, all-gather in place, copy
  *     device       | a |   |  --------->  | a | b |
  *
- * So NCCL holds memory of the caller's only for work on the caller's streams.
+ * A hash goes with each piece all the way (seal.h). NCCL holds memory of the caller's only for work
+ * on the caller's streams.
  *
  * NCCL does not compare sizes between ranks: different sizes hang (the deadline ends that) or give
  * wrong bytes, which the headers and checksums of the exchanges find.
  */
 #include "collectives/transport/nccl_comm.h"
 
+#include "collectives/transport/seal.h"
 #include "collectives/transport/sum.h"
 #include "lib/base/wait.h"
 
@@ -120,7 +122,7 @@ static const tam_stream_transport stream_row = {
 
 /* -- from and to host memory ------------------------------------------------------------------ */
 
-/* All-gather `bytes` of every rank, at most a piece, within pinned memory. */
+/* All-gather `bytes` of every rank, at most `room`, within pinned memory. */
 static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *call) {
     char *own = self->memory + self->rank * bytes;
     cudaError_t code =
@@ -128,7 +130,7 @@ static tamis_status send_piece(tam_nccl *self, size_t bytes, const tam_call *cal
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "copying to the device");
     TAM_TRY(gather_on(self, own, bytes, self->memory, self->stream, call));
-    code = cudaMemcpyAsync(self->pinned + self->piece, self->memory, self->nranks * bytes,
+    code = cudaMemcpyAsync(self->pinned + self->room, self->memory, self->nranks * bytes,
                            cudaMemcpyDeviceToHost, self->stream);
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "copying from the device");
@@ -145,14 +147,16 @@ static tamis_status gather_piece(void *arg, const void *send, size_t bytes, cons
     cudaError_t code = tam_nccl_enter(self, &before);
     if (code != cudaSuccess)
         return tam_nccl_cuda_failed(self, code, "choosing the device");
-    memcpy(self->pinned, send, bytes);
-    tamis_status status = send_piece(self, bytes, call);
+    tam_seal(send, bytes, self->pinned);
+    tamis_status status = send_piece(self, bytes + TAM_SEAL, call);
     tam_nccl_leave(&before);
     if (status != TAMIS_OK)
         tam_nccl_abort(self);
-    call->wire_bytes += (uint64_t)bytes * (self->nranks - 1);
-    *out = self->pinned + self->piece;
-    return status;
+    call->wire_bytes += (uint64_t)(bytes + TAM_SEAL) * (self->nranks - 1);
+    TAM_TRY(status);
+    char *came = self->pinned + self->room;
+    *out = came;
+    return tam_unseal(self->rank, self->nranks, bytes, "ncclAllGather", came);
 }
 
 static tamis_status allgather_nccl(void *arg, const void *send, size_t bytes, void *recv,
@@ -189,8 +193,8 @@ tamis_status tam_nccl_warm_up(tam_nccl *self, tam_call *call) {
     const void *came;
     size_t half = self->piece / 2;
     char *to = self->memory + self->nranks * half;
-    TAM_TRY(gather_piece(self, self->pinned + self->piece, 1, &came, call));
-    TAM_TRY(gather_piece(self, self->pinned + self->piece, self->piece, &came, call));
+    TAM_TRY(gather_piece(self, self->pinned + self->room, 1, &came, call));
+    TAM_TRY(gather_piece(self, self->pinned + self->room, self->piece, &came, call));
     TAM_TRY(exchange_on(self, self->memory, half, to, self->stream, call));
     return tam_nccl_await_stream(self, "the first exchange", call);
 }

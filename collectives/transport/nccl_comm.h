@@ -39,9 +39,9 @@ typedef struct tam_nccl {
     int device, version; /* of NCCL */
     uint64_t timeout_ns;
     cudaStream_t stream; /* for exchanges from host memory */
-    size_t piece;        /* bytes that a rank gives at a time */
-    char *pinned;        /* [(1 + nranks) * piece] sent | received */
-    char *memory;        /* [nranks * piece] on the device */
+    size_t piece, room;  /* bytes that a rank gives at a time; the same with its hash */
+    char *pinned;        /* [(1 + nranks) * room] sent | received */
+    char *memory;        /* [nranks * room] on the device */
     tam_alltoall_scratch runs;
 
     pthread_mutex_t lock; /* of comm while not `ending`: abort may come from any thread */

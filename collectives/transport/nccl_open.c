@@ -5,6 +5,7 @@
 #include "collectives/transport/nccl_comm.h"
 
 #include "collectives/transport/bootstrap.h"
+#include "collectives/transport/seal.h"
 
 #include <tamis/nccl.h>
 
@@ -32,7 +33,8 @@ static tamis_status cuda_refused(const tam_nccl *self, cudaError_t code, const c
 
 static tamis_status take_buffers(tam_nccl *self) {
     self->piece = choose_piece(self->nranks);
-    size_t bytes = self->nranks * self->piece;
+    self->room = self->piece + TAM_SEAL;
+    size_t bytes = self->nranks * self->room;
     if (!tam_alltoall_scratch_open(self->nranks, self->piece, &self->runs))
         return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for %zu bytes", self->rank, self->piece);
     cudaError_t code = cudaGetDevice(&self->device);
@@ -41,7 +43,7 @@ static tamis_status take_buffers(tam_nccl *self) {
     code = cudaMalloc((void **)&self->memory, bytes);
     if (code != cudaSuccess)
         return cuda_refused(self, code, "cudaMalloc");
-    code = cudaMallocHost((void **)&self->pinned, bytes + self->piece);
+    code = cudaMallocHost((void **)&self->pinned, bytes + self->room);
     if (code != cudaSuccess)
         return cuda_refused(self, code, "cudaMallocHost");
     code = cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking);

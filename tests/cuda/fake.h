@@ -73,6 +73,10 @@ void fake_cuda_hold(int on);
 /** ncclCommAbort and ncclCommRevoke do not return while on. */
 void fake_nccl_hang_abort(int on);
 
+/** The next all-gather of two ranks or more flips a bit, number `bit` modulo the size, of what rank
+ * `to` gets from rank `from`; -1: of what all get from it. */
+void fake_nccl_flip(int from, int to, size_t bit);
+
 /** What ncclGetVersion says. */
 void fake_nccl_version(int version);
 

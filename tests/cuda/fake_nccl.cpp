@@ -39,6 +39,13 @@ void gather(const std::vector<const call *> &calls) {
     for (const call *to : calls)
         for (size_t r = 0; r < calls.size(); r++)
             memmove(to->recv + r * bytes, calls[r]->send, bytes);
+    if (!nccl.flips || calls.size() < 2 || bytes == 0)
+        return;
+    size_t at = static_cast<size_t>(nccl.flip_from) * bytes + nccl.flip_bit / 8 % bytes;
+    for (size_t r = 0; r < calls.size(); r++)
+        if (nccl.flip_to < 0 || static_cast<size_t>(nccl.flip_to) == r)
+            calls[r]->recv[at] = static_cast<char>(calls[r]->recv[at] ^ 1 << nccl.flip_bit % 8);
+    nccl.flips = false;
 }
 
 /* The nth call of this kind to, or from, this peer. */

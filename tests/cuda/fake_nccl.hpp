@@ -69,6 +69,9 @@ struct nccl_world {
     uint64_t ids = 0;
     int version = NCCL_VERSION_CODE;
     bool hang = false;
+    bool flips = false; /* once, in the next all-gather */
+    int flip_from = 0, flip_to = 0;
+    size_t flip_bit = 0;
     std::condition_variable unhang;
     uint64_t random = 88172645463325252ull;
 };

@@ -216,6 +216,14 @@ void fake_nccl_hang_abort(int on) {
     nccl.unhang.notify_all();
 }
 
+void fake_nccl_flip(int from, int to, size_t bit) {
+    guard held(nccl.lock);
+    nccl.flips = true;
+    nccl.flip_from = from;
+    nccl.flip_to = to;
+    nccl.flip_bit = bit;
+}
+
 void fake_nccl_version(int version) {
     guard held(nccl.lock);
     nccl.version = version ? version : NCCL_VERSION_CODE;

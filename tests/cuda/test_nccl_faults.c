@@ -106,6 +106,49 @@ static void test_sizes_that_differ(void **state) {
     over_nccl_crowds(2, 10 * over_short_ms(), disagree);
 }
 
+/* -- a bit that is flipped on the way --------------------------------------------------------- */
+
+enum { FLIPPED = 300, FLIPPER = 1, HIT = 0 }; /* floats; from this rank; only to that one */
+
+typedef struct flip {
+    bool sums, all; /* else a gather; to all ranks, else to HIT */
+    size_t bit;
+} flip;
+
+static flip flipped;
+
+/* The operation cannot begin without rank 0, which arms the fault. */
+static void get_damaged(test_rank *self) {
+    float values[FLIPPED], came[8 * FLIPPED];
+    uint64_t wire;
+    for (size_t i = 0; i < FLIPPED; i++)
+        values[i] = (float)(i + self->id);
+    if (self->id == 0)
+        fake_nccl_flip(FLIPPER, flipped.all ? -1 : HIT, flipped.bit);
+    tamis_status status = flipped.sums
+                              ? over_sum(self->comm, values, FLIPPED)
+                              : over_gather(self->comm, values, sizeof values, came, &wire);
+    if (!flipped.all && self->id != HIT) {
+        RANK_OK(self, status);
+        return;
+    }
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, status);
+    RANK_SAYS(self, "from rank 1 was damaged on the way");
+    RANK_STATUS(self, TAMIS_E_PROTOCOL, over_touch(self->comm)); /* it is lost */
+}
+
+/* Of the first, a middle and the last value, and of the hash. */
+static void test_flipped_bit(void **state) {
+    const size_t after = FLIPPED * sizeof(float) * 8;
+    const size_t bits[] = {0, 31, 150 * 32 + 3, after - 1, after, after + 29, after + 63};
+    (void)state;
+    for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++)
+        for (int how = 0; how < 4; how++) {
+            flipped = (flip){.sums = how & 1, .all = how & 2, .bit = bits[i]};
+            over_nccl(i % 2 ? 2 : 3, 0, get_damaged);
+        }
+}
+
 /* A call that the vendor refuses on one rank; the others meet their deadline. */
 static void be_refused(test_rank *self) {
     RANK_MEET(self);
@@ -268,10 +311,15 @@ static void test_abort_that_hangs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_silent_rank),      cmocka_unit_test(test_abort_frees_streams),
-        cmocka_unit_test(test_abort_wakes),      cmocka_unit_test(test_sizes_that_differ),
-        cmocka_unit_test(test_refused_call),     cmocka_unit_test(test_creation_fails_on_one_rank),
-        cmocka_unit_test(test_creation_refused), cmocka_unit_test(test_broken_device),
+        cmocka_unit_test(test_silent_rank),
+        cmocka_unit_test(test_abort_frees_streams),
+        cmocka_unit_test(test_abort_wakes),
+        cmocka_unit_test(test_sizes_that_differ),
+        cmocka_unit_test(test_flipped_bit),
+        cmocka_unit_test(test_refused_call),
+        cmocka_unit_test(test_creation_fails_on_one_rank),
+        cmocka_unit_test(test_creation_refused),
+        cmocka_unit_test(test_broken_device),
         cmocka_unit_test(test_abort_that_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
