@@ -63,7 +63,7 @@ typedef struct life {
     uint32_t nsaved; /* ranks of the state that it begins with; 0: none */
     float saved[RANKS][N];
     void *control[RANKS];
-    size_t control_bytes;
+    size_t control_bytes[RANKS];
     remains ranks[RANKS];
     pthread_mutex_t lock;
     recovery recoveries[4 * EVENTS];
@@ -157,7 +157,7 @@ static void load(self *s) {
     for (uint32_t r = s->rank->nranks; me == 0 && r < l->nsaved; r++)
         for (size_t i = 0; i < N; i++)
             residual[i] += l->saved[r][i];
-    RANK_OK(s->rank, tamis_reducer_load_memory(s->reducer, l->control[from], l->control_bytes,
+    RANK_OK(s->rank, tamis_reducer_load_memory(s->reducer, l->control[from], l->control_bytes[from],
                                                whole ? residual : NULL));
     if (!whole)
         RANK_OK(s->rank, tamis_reducer_load_memory(s->reducer, NULL, 0, residual));
@@ -168,10 +168,10 @@ static void save(self *s) {
     life *l = s->l;
     const float *residual;
     uint32_t me = s->rank->id;
-    RANK_OK(s->rank, tamis_reducer_control_bytes(s->reducer, &l->control_bytes));
+    RANK_OK(s->rank, tamis_reducer_control_bytes(s->reducer, &l->control_bytes[me]));
     free(l->control[me]);
-    l->control[me] = malloc(l->control_bytes);
-    RANK_OK(s->rank, tamis_reducer_save_control(s->reducer, l->control[me], l->control_bytes));
+    l->control[me] = malloc(l->control_bytes[me]);
+    RANK_OK(s->rank, tamis_reducer_save_control(s->reducer, l->control[me], l->control_bytes[me]));
     RANK_OK(s->rank, tamis_reducer_residual(s->reducer, &residual));
     memcpy(l->saved[me], residual, sizeof l->saved[me]);
 }
@@ -360,6 +360,7 @@ static void close_up(life *l, figures *f) {
         memmove(l->saved[l->nsaved], l->saved[r], sizeof l->saved[r]);
         l->control[l->nsaved] = l->control[r];
         l->control[r] = l->nsaved == r ? l->control[r] : control;
+        l->control_bytes[l->nsaved] = l->control_bytes[r];
         l->nsaved++;
     }
 }
