@@ -229,12 +229,12 @@ static void damage_parts_nobody(void **state) {
     (void)state;
     want(all, P, "auto", long_ns());
     uint64_t count = create_all(all, P, 0, P);
-    for (uint64_t flip = 1; flip < count; flip += 1 + count / 16, tried++) {
+    for (uint64_t flip = 1; flip < count; flip += 1 + count / 16) {
         const rank_case *one = NULL;
         want(all, P, "auto", short_ns());
         for (uint32_t r = 0; r < P; r++)
             all[r].sum_timeout_ns = short_ns();
-        create_all(all, P, flip, P);
+        tried += create_all(all, P, flip, P) > flip; /* on a busy machine fewer are sent */
         bool bad = false;
         for (uint32_t r = 0; r < P; r++) {
             bad = bad || all[r].status != TAMIS_OK;
@@ -246,7 +246,7 @@ static void damage_parts_nobody(void **state) {
         }
         failed += bad;
     }
-    assert_true(failed > tried / 2); /* the number of messages is not always the same */
+    assert_true(failed > tried / 2);
 }
 
 static void an_absent_rank_is_named(void **state) {
