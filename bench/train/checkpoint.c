@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "bench/common/measure.h"
 #include "bench/train/shares.h"
@@ -207,8 +208,11 @@ void trainer_load(trainer *t, const char *prefix) {
     file_name(t, prefix, 0, "", path);
     fclose(open_file(t, path, &first));
     collect(t, prefix, &first, &c);
-    if (!bench_same(t->group, first.step))
-        bench_fail(t->group, "files of %s are of different steps", prefix);
+    const uint64_t place[] = {c.header.step, c.header.origin.step, c.header.origin.epoch,
+                              c.header.origin.sample, c.header.origin.together};
+    if (!bench_same(t->group, XXH3_64bits(place, sizeof place)))
+        bench_fail(t->group,
+                   "files of %s are of different steps, or of other places in the samples", prefix);
     give_state(t, &c);
     bench_energy_resume(&t->energy, &c.header.joules);
     t->step = c.header.step;

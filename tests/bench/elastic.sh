@@ -27,6 +27,7 @@ went_on() { # record file, shrinks, what for
     [ "$(shrinks "$1")" = "$2 " ] || fail "$3: shrank at $(shrinks "$1"), not $2"
     [ "$(last "$1" ranks)" = "${2##*:}" ] || fail "$3: ended with $(last "$1" ranks) ranks"
     [ "$(last "$1" replicas_identical)" = true ] || fail "$3: replicas differ"
+    grep '"record":"shrink"' "$1" | field time_s >>"$dir/times.$(last "$1" transport)"
 }
 
 # -- threads: two deaths, the second of rank 0 -------------------------------------------------------
@@ -127,4 +128,9 @@ if [ -n "$mpirun" ] && [ "$faults" = plain ]; then
     expect 1 "rank [01]: --elastic: .*MPI" \
         bash "$mpirun" 2 100 "$train" "${mlp[@]}" --quiet --steps 2 --elastic 1
 fi
+for times in "$dir"/times.*; do
+    sort -g "$times" | awk -v name="${times##*.}" '{ all[NR] = $1 } END {
+        printf "%s: %d recoveries, s from the first error to the next step: median %.2f, largest %.2f\n",
+               name, NR, all[int((NR + 1) / 2)], all[NR] }'
+done
 echo "elastic: ok"

@@ -3,6 +3,7 @@
  * Undoing a step whose sums were not finite: it applied nothing, or left some entries out. Two
  * ranks; rank 1 did not complete the step, rank 0 did, and has added to its residual since.
  */
+#include "lib/base/base.h"
 #include "tests/support/data.h"
 #include "tests/support/ranks.h"
 #include <setjmp.h>
@@ -107,28 +108,44 @@ static void check_next_step(test_rank *self, tamis_reducer *r) {
                (unsigned long long)stats.nonfinite);
 }
 
+typedef struct saved {
+    void *control; /* to be freed */
+    size_t bytes;
+    float residual[N];
+} saved;
+
+/* A reducer, and its state after one step. */
+static tamis_status save_first_step(test_rank *self, tamis_reducer **r, saved *out) {
+    float grad[N];
+    TAM_TRY(make(self->comm, self->shared, r));
+    TAM_TRY(tamis_reducer_control_bytes(*r, &out->bytes));
+    out->control = malloc(out->bytes);
+    fill(0, grad);
+    TAM_TRY(one_step(*r, grad));
+    TAM_TRY(tamis_reducer_save_control(*r, out->control, out->bytes));
+    return tamis_reducer_save_residual(*r, out->residual);
+}
+
+static tamis_status load(tamis_reducer *r, const saved *s) {
+    return tamis_reducer_load_memory(r, s->control, s->bytes, s->residual);
+}
+
 static void go_back(test_rank *self) {
     tamis_reducer *r = NULL;
-    float grad[N], saved[N], sums[N];
-    size_t bytes = 0;
+    saved first = {0};
+    float sums[N];
     uint64_t met = 0;
-    RANK_OK(self, make(self->comm, self->shared, &r));
-    RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
-    void *control = malloc(bytes);
-    fill(0, grad);
-    RANK_OK(self, one_step(r, grad));
-    RANK_OK(self, tamis_reducer_save_control(r, control, bytes));
-    RANK_OK(self, tamis_reducer_save_residual(r, saved));
-    memcpy(sums, saved, sizeof sums);
+    RANK_OK(self, save_first_step(self, &r, &first));
+    memcpy(sums, first.residual, sizeof sums);
     run_bad_step(self, r, sums);
     if (self->id == 0)
         go_on(self, r, sums);
     else
-        RANK_OK(self, tamis_reducer_load_memory(r, control, bytes, saved));
-    free(control);
+        RANK_OK(self, load(r, &first));
+    free(first.control);
     RANK_OK(self, tamis_reducer_align(r, &met));
     RANK_CHECK(self, met == 1, "they met at step %llu", (unsigned long long)met);
-    check_residual(self, r, self->id == 0 ? sums : saved);
+    check_residual(self, r, self->id == 0 ? sums : first.residual);
     check_next_step(self, r);
     tamis_reducer_destroy(r);
 }
@@ -136,20 +153,14 @@ static void go_back(test_rank *self) {
 /* Where each rank gives only its own picks, it does not have what was dropped from the others'. */
 static void refuse_to_go_back(test_rank *self) {
     tamis_reducer *r = NULL;
-    float grad[N], saved[N], sums[N] = {0};
-    size_t bytes = 0;
+    saved first = {0};
+    float sums[N] = {0};
     uint64_t met = 0;
-    RANK_OK(self, make(self->comm, self->shared, &r));
-    RANK_OK(self, tamis_reducer_control_bytes(r, &bytes));
-    void *control = malloc(bytes);
-    fill(0, grad);
-    RANK_OK(self, one_step(r, grad));
-    RANK_OK(self, tamis_reducer_save_control(r, control, bytes));
-    RANK_OK(self, tamis_reducer_save_residual(r, saved));
+    RANK_OK(self, save_first_step(self, &r, &first));
     run_bad_step(self, r, sums);
     if (self->id == 1)
-        RANK_OK(self, tamis_reducer_load_memory(r, control, bytes, saved));
-    free(control);
+        RANK_OK(self, load(r, &first));
+    free(first.control);
     RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_align(r, &met));
     RANK_CHECK(self, strstr(tamis_last_error(), "dropped sums that were not finite"), "it says: %s",
                tamis_last_error());

@@ -9,7 +9,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
@@ -179,6 +181,61 @@ static void a_record_that_is_none_is_a_step(void **state) {
     ranks_run(3, 0, run_garbage, NULL);
 }
 
+/* -- what it costs ----------------------------------------------------------------------------- */
+
+enum { COST_N = 1000000, COST_STEPS = 10, COST_EVERY = 100 };
+
+typedef struct costs {
+    double step_s, check_s; /* of processor time, the least of all */
+} costs;
+
+static double processor_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void run_costs(test_rank *self) {
+    costs *c = self->shared;
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *r = NULL;
+    float *grad = malloc(COST_N * sizeof *grad);
+    RANK_CHECK(self, grad, "no memory");
+    RANK_OK(self, data_reducer(self->comm, COST_N, &config, &r));
+    for (uint32_t i = 0; i < COST_STEPS; i++) {
+        data_fill_real(self->id, i, COST_N, grad);
+        const tamis_step step = data_step(grad);
+        double at = processor_s();
+        RANK_OK(self, tamis_reducer_start(r, &step));
+        RANK_OK(self, tamis_reducer_wait(r));
+        double step_s = processor_s() - at;
+        at = processor_s();
+        RANK_OK(self, tamis_comm_check_equal(self->comm, grad, COST_N * sizeof *grad));
+        double check_s = processor_s() - at;
+        if (self->id == 0) {
+            c->step_s = i == 0 || step_s < c->step_s ? step_s : c->step_s;
+            c->check_s = i == 0 || check_s < c->check_s ? check_s : c->check_s;
+        }
+    }
+    tamis_reducer_destroy(r);
+    free(grad);
+}
+
+/* Of parameters every hundred steps: less than a hundredth of the exchanges alone. */
+static void a_check_now_and_then_is_cheap(void **state) {
+    costs c = {0};
+    (void)state;
+    test_context("the cost of a check");
+    ranks_run(4, 0, run_costs, &c);
+    double share = c.check_s / c.step_s / COST_EVERY;
+    printf(
+        "%d elements: a step %.2f ms of processor time, a check %.2f ms, %.2f %% of the steps if "
+        "made every %d\n",
+        COST_N, 1e3 * c.step_s, 1e3 * c.check_s, 1e2 * share, COST_EVERY);
+    if (!TEST_SANITIZED)
+        assert_true(share < 0.01);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_differ_are_named),
@@ -188,6 +245,7 @@ int main(void) {
         cmocka_unit_test(a_record_that_is_none_is_a_step),
         cmocka_unit_test(a_lost_communicator_says_so),
         cmocka_unit_test(a_rank_that_does_not_come_is_waited_for_until_the_deadline),
+        cmocka_unit_test(a_check_now_and_then_is_cheap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@ import threading
 import numpy as np
 
 import tamis
+from core_support import ranks
 
 SEGMENTS = [("first", 96), ("second", 32)]
 N = 128
@@ -104,18 +105,13 @@ def on_ranks(count, work, timeout_s=100):
     """What work(rank) returned, or raised, on `count` threads."""
     out = [None] * count
 
-    def guarded(rank):
+    def keep(rank):
         try:
             out[rank] = work(rank)
         except BaseException as error:
             out[rank] = error
 
-    threads = [threading.Thread(target=guarded, args=(r,), daemon=True) for r in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout_s)
-        assert not thread.is_alive(), "a rank hangs"
+    ranks(count, keep, timeout_s)
     return out
 
 

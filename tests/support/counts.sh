@@ -16,6 +16,19 @@ finish() {
     exit
 }
 
+# count_tests REPORT STATUS: adds what a JUnit report of ctest counts. A test whose program is missing
+# is reported as "notrun" too: that is a failure.
+count_tests() {
+    local report=$1 status=$2 away bad
+    [ -f "$report" ] || : >"$report"
+    away=$(grep -c '<skipped message="SKIP_' "$report")
+    bad=$(($(grep -c ' status="fail"' "$report") + $(grep -c ' status="notrun"' "$report") - away))
+    [ "$status" -eq 0 ] || [ $bad -gt 0 ] || bad=1
+    passed=$((passed + $(grep -c ' status="run"' "$report")))
+    failed=$((failed + bad))
+    skipped=$((skipped + away + $(grep -c ' status="disabled"' "$report")))
+}
+
 # part NAME COMMAND...: runs a script that ends with such a line, and adds its counts. A script fails
 # if it lacks the line, or if its status is bad though the line counts no failure.
 part() {

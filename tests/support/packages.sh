@@ -6,6 +6,8 @@
 # find_nvcc [--no-install] FOLDER: see that there is a compiler for CUDA, putting one of the Python
 # package index into FOLDER if there is none; sets CUDA_HOME and NCCL_HOME then. Tests go on without.
 #
+# install_wheels FOLDER PACKAGE...: put packages of the Python package index into an environment.
+#
 # To be sourced.
 
 missing_packages() {
@@ -43,6 +45,14 @@ need_packages() {
             --no-install-recommends $missing </dev/null >/dev/null
 }
 
+# Without pip of its own: Debian has what puts that there in another package.
+install_wheels() { # folder, package...
+    [ ! -e "$1/complete" ] || return 0
+    { python3 -m venv --without-pip "$1" &&
+        timeout 300 python3 -m pip --python "$1/bin/python" install -q "${@:2}" &&
+        touch "$1/complete"; } </dev/null >/dev/null 2>&1
+}
+
 # Pinned to one toolkit: by default nvcc would pull in the newest of the other parts.
 nvcc_packages="nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.*
     nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.* nvidia-nccl-cu13==2.28.*"
@@ -59,9 +69,7 @@ find_nvcc() {
     fi
     if [ $install = yes ] && [ ! -e "$folder/complete" ]; then
         echo "Installing nvcc from the Python package index into $folder"
-        { python3 -m venv --without-pip "$folder" && # Debian has what puts it there in another package
-            timeout 300 python3 -m pip --python "$folder/bin/python" install -q $nvcc_packages &&
-            touch "$folder/complete"; } </dev/null >/dev/null 2>&1
+        install_wheels "$folder" $nvcc_packages
     fi
     for home in "$folder"/lib/python3*/site-packages/nvidia; do
         if [ -e "$folder/complete" ] && [ -x "$home/cu13/bin/nvcc" ]; then
