@@ -85,7 +85,8 @@ echo 'not json' >>"$dir/flight-0-0-1.jsonl"
 expect 0 "flight-0-0-1.jsonl, line 11 is no record of kind event, and is ignored" "$info" --flight "$dir"
 says "$damaged"
 for bytes in 400 700 1200; do
-    rank 0 4 1 | head -c $bytes >"$dir/flight-0-0-1.jsonl"
+    whole=$(rank 0 4 1)
+    printf %s "${whole:0:bytes}" >"$dir/flight-0-0-1.jsonl"
     says "$damaged"
 done
 rank 0 4 1 | sed 's/"collective":3,/"collective":7,/' >"$dir/flight-0-0-1.jsonl"
