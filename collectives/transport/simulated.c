@@ -3,7 +3,10 @@
 
 #include <math.h>
 
-enum { CALM = 8 }; /* senders at once that no link minds */
+enum {
+    CALM = 8,    /* senders at once that no link minds */
+    SHELVES = 32 /* lists of messages that came early, by sender: of many ranks they are many */
+};
 
 typedef struct parcel {
     double at;   /* when it reaches its receiver's link; first, if it uses one, its node's cable */
@@ -15,6 +18,10 @@ typedef struct parcel {
     unsigned char *memory;
     struct parcel *next; /* of those that nobody expects yet */
 } parcel;
+
+typedef struct shelf {
+    parcel *first, **end;
+} shelf;
 
 typedef struct end {
     tam_sim *sim;
@@ -35,7 +42,7 @@ typedef struct end {
     uint64_t nposted;
     tam_done done[TAM_WIRE_TICKETS];
     uint32_t ndone;
-    parcel *early, **early_end;
+    shelf early[SHELVES];
     bool finished;
 } end;
 
@@ -104,6 +111,13 @@ static parcel *pop_parcel(tam_sim *s) {
 static void free_parcel(parcel *p) {
     tam_free(p->memory);
     tam_free(p);
+}
+
+static void free_parcels(parcel *p) {
+    for (parcel *next; p; p = next) {
+        next = p->next;
+        free_parcel(p);
+    }
 }
 
 /* -- sending ---------------------------------------------------------------------------------- */
@@ -247,13 +261,14 @@ static tamis_status receive_parcel(end *e, uint32_t ticket, const tam_message *m
     e->receives[ticket].posted = true;
     e->receives[ticket].order = e->nposted++;
     e->receives[ticket].message = *m;
-    for (parcel **p = &e->early; *p; p = &(*p)->next) {
+    shelf *early = &e->early[m->peer % SHELVES];
+    for (parcel **p = &early->first; *p; p = &(*p)->next) {
         parcel *found = *p;
         if (found->from != m->peer || found->lane != m->lane)
             continue;
         *p = found->next;
         if (!*p)
-            e->early_end = p;
+            early->end = p;
         deliver(e, ticket, found);
         break;
     }
@@ -278,8 +293,9 @@ static bool arrive(tam_sim *s, parcel *p) {
         deliver(e, ticket, p);
         return true;
     }
-    *e->early_end = p;
-    e->early_end = &p->next;
+    shelf *early = &e->early[p->from % SHELVES];
+    *early->end = p;
+    early->end = &p->next;
     return false;
 }
 
@@ -346,7 +362,8 @@ tamis_status tam_sim_open(const tam_sim_config *config, tam_sim **out) {
     for (uint32_t r = 0; r < config->nranks; r++) {
         s->ends[r].sim = s;
         s->ends[r].rank = r;
-        s->ends[r].early_end = &s->ends[r].early;
+        for (int i = 0; i < SHELVES; i++)
+            s->ends[r].early[i].end = &s->ends[r].early[i].first;
     }
     *out = s;
     return TAMIS_OK;
@@ -356,10 +373,8 @@ void tam_sim_close(tam_sim *s) {
     for (size_t i = 0; i < s->count; i++)
         free_parcel(s->heap[i]);
     for (uint32_t r = 0; s->ends && r < s->config.nranks; r++) {
-        for (parcel *p = s->ends[r].early, *next; p; p = next) {
-            next = p->next;
-            free_parcel(p);
-        }
+        for (int i = 0; i < SHELVES; i++)
+            free_parcels(s->ends[r].early[i].first);
         tam_free(s->ends[r].lasts);
     }
     tam_free(s->heap);
