@@ -29,11 +29,9 @@ install(FILES ${PROJECT_BINARY_DIR}/tamis-config.cmake
 # For pkg-config, what a static link needs besides: other packages, and the rest by name.
 set(TAM_PC_REQUIRES libxxhash)
 set(TAM_PC_LIBS "-lm -pthread")
-if(TAM_HAVE_MPI)
-    pkg_search_module(TAM_MPI QUIET ompi-c mpich)
-    if(TAM_MPI_FOUND)
-        string(APPEND TAM_PC_REQUIRES " ${TAM_MPI_MODULE_NAME}")
-    endif()
+if(TAM_HAVE_MPI) # by its files: a module of pkg-config may be another MPI's
+    list(JOIN MPI_C_LIBRARIES " " libraries)
+    string(APPEND TAM_PC_LIBS " ${libraries}")
 endif()
 if(TAM_HAVE_OPENMP)
     string(APPEND TAM_PC_LIBS " ${OpenMP_C_FLAGS}")

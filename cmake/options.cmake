@@ -61,9 +61,18 @@ if(NOT XXHASH_FOUND)
 endif()
 
 if(TAMIS_MPI)
+    if(NOT CMAKE_CROSSCOMPILING)
+        set(MPI_DETERMINE_LIBRARY_VERSION ON) # runs a program of it
+    endif()
     find_package(MPI QUIET COMPONENTS C)
 endif()
 tam_decide(MPI "${MPI_C_FOUND}" "no MPI was found (Debian: apt-get install libopenmpi-dev).")
+# Which one it is, in a few words: machines often have several.
+string(REGEX MATCH "^[A-Za-z() ]+[ :vV]*[0-9][^, \n]*" TAM_MPI_VERSION "${MPI_C_LIBRARY_VERSION_STRING}")
+string(REGEX REPLACE "[: \t]+" " " TAM_MPI_VERSION "${TAM_MPI_VERSION}")
+if(TAM_HAVE_MPI)
+    message(STATUS "MPI: ${TAM_MPI_VERSION}, ${MPI_C_COMPILER} (MPI_C_COMPILER chooses another)")
+endif()
 # Whether it can go on after a rank has died (User Level Failure Mitigation, as in Open MPI 5).
 if(TAM_HAVE_MPI)
     include(CheckCSourceCompiles)

@@ -10,9 +10,13 @@
 #include "kernels/cuda/cuda.h"
 #endif
 
+#ifndef TAM_MPI_VERSION
+#define TAM_MPI_VERSION "MPI" /* of another machine, where it could not be asked */
+#endif
+
 static tamis_feature mpi_feature(void) {
 #ifdef TAM_HAVE_MPI
-    return (tamis_feature){sizeof(tamis_feature), "mpi", 1, "built with MPI"};
+    return (tamis_feature){sizeof(tamis_feature), "mpi", 1, "built with " TAM_MPI_VERSION};
 #else
     return (tamis_feature){sizeof(tamis_feature), "mpi", 0, "built without MPI (TAMIS_MPI)"};
 #endif

@@ -31,6 +31,16 @@ tamis_status tam_mpi_open(MPI_Comm own, bool threaded, uint64_t deadline_ns,
 
 tamis_status tam_mpi_shrink(void *arg, const tam_left *left, tamis_comm **out);
 
+/** UNSUPPORTED where the program, of which `built_with` is TAMIS_MPI_BUILT_WITH, this library and
+ * the MPI that runs are not of one kind. Before a handle of the program is looked at. */
+tamis_status tam_mpi_meant(const char *built_with);
+
+/** STATE where MPI cannot be called, else its thread level. */
+tamis_status tam_mpi_ready(int *level);
+
+/** Log a warning where this process is alone in MPI_COMM_WORLD, and its launcher says otherwise. */
+void tam_mpi_warn_of_one(void);
+
 extern const tam_wire tam_mpi_wire;
 
 /** Fail with "rank <r>: <what>: <MPI's text for the code>" if the code is an error. */

@@ -30,18 +30,6 @@ static const tam_transport threaded = {
     .close = tam_staged_close,
 };
 
-static tamis_status check_mpi(int *level) {
-    int initialized = 0, finalized = 0;
-    MPI_Initialized(&initialized);
-    if (initialized)
-        MPI_Finalized(&finalized);
-    if (!initialized || finalized)
-        return tam_fail(TAMIS_E_STATE, "tamis_comm_create_mpi: MPI is %s",
-                        finalized ? "already finalised" : "not initialised; call MPI_Init_thread");
-    MPI_Query_thread(level);
-    return TAMIS_OK;
-}
-
 static tamis_status await_duplicate(const tam_mpi *self, MPI_Request *request,
                                     uint64_t deadline_ns) {
     uint64_t begin_ns = tam_clock_ns();
@@ -107,13 +95,17 @@ tamis_status tam_mpi_open(MPI_Comm own, bool multiple, uint64_t deadline_ns,
     return open_staged(self, deadline_ns, config, out);
 }
 
-tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
-                                   tamis_comm **out) {
+tamis_status tamis_comm_create_mpi_of(const char *built_with, const void *handle,
+                                      const tamis_comm_config *config, tamis_comm **out) {
     int level = MPI_THREAD_SINGLE;
     uint64_t timeout_ns;
-    if (!out)
-        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: out is NULL");
-    TAM_TRY(check_mpi(&level));
+    MPI_Comm parent;
+    if (!out || !handle || !built_with)
+        return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: %s is NULL",
+                        !out ? "out" : "the communicator");
+    TAM_TRY(tam_mpi_meant(built_with));
+    TAM_TRY(tam_mpi_ready(&level));
+    memcpy(&parent, handle, sizeof parent);
     if (parent == MPI_COMM_NULL)
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: the communicator is "
                                           "MPI_COMM_NULL");
@@ -123,6 +115,7 @@ tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *con
         return tam_fail(TAMIS_E_ARGUMENT, "tamis_comm_create_mpi: an intercommunicator has two "
                                           "groups; merge them first");
     TAM_TRY(tam_comm_timeout(config, &timeout_ns));
+    tam_mpi_warn_of_one();
 
     tam_mpi *self = new_mpi(parent, level == MPI_THREAD_MULTIPLE);
     if (!self)

@@ -13,6 +13,23 @@
 extern "C" {
 #endif
 
+/* The MPI of the mpi.h above. MPIs of one name share their handles: programs and a library that are
+ * built with different ones of them work together. */
+#if defined(OPEN_MPI)
+#define TAMIS_MPI_BUILT_WITH "Open MPI"
+#elif defined(MPI_ABI_VERSION)
+#define TAMIS_MPI_BUILT_WITH "MPI's standard ABI"
+#elif defined(MPICH_NAME) || defined(MPICH_VERSION) || defined(MPICH_NUMVERSION)
+#define TAMIS_MPI_BUILT_WITH "MPICH"
+#else
+#define TAMIS_MPI_BUILT_WITH "" /* not compared */
+#endif
+
+/** Not to be called: tamis_comm_create_mpi, with the name of the MPI of its caller. */
+TAMIS_CHECKED tamis_status tamis_comm_create_mpi_of(const char *built_with, const void *parent,
+                                                    const tamis_comm_config *config,
+                                                    tamis_comm **out);
+
 /**
  * Make a communicator of the ranks of an MPI communicator.
  *
@@ -37,13 +54,19 @@ extern "C" {
  * afterwards, but Open MPI 5.0 was seen to wait there forever after a second death: end such
  * processes by _exit.
  *
+ * A program that was built or runs with another MPI than the library (Open MPI, or MPICH and its
+ * relatives) gets UNSUPPORTED: their handles mean nothing to each other. A process that is alone in MPI_COMM_WORLD while its launcher announces several (an mpirun of
+ * another MPI, a plain srun, torchrun) would train alone: that is logged as a warning.
+ *
  * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate
  * Threads:    the calling thread must be one that may call MPI
- * Errors:     ARGUMENT, STATE (MPI not initialised), NOMEM, MISMATCH (TAMIS_PLAN differs),
- *             TRANSPORT, PROTOCOL, TIMEOUT (a rank did not join): no communicator is made
+ * Errors:     ARGUMENT, STATE (MPI not initialised), UNSUPPORTED, NOMEM, MISMATCH (TAMIS_PLAN
+ *             differs), TRANSPORT, PROTOCOL, TIMEOUT (a rank did not join): no communicator is made
  */
-TAMIS_CHECKED tamis_status tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config,
-                                                 tamis_comm **out);
+TAMIS_NODISCARD static inline tamis_status
+tamis_comm_create_mpi(MPI_Comm parent, const tamis_comm_config *config, tamis_comm **out) {
+    return tamis_comm_create_mpi_of(TAMIS_MPI_BUILT_WITH, &parent, config, out);
+}
 
 #ifdef __cplusplus
 }

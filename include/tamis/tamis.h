@@ -97,12 +97,13 @@ extern "C" {
 /* A function whose status must be checked: compilers that can, warn of calls that ignore it. */
 #if (defined(__cplusplus) && __cplusplus >= 201703L) ||                                            \
     (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
-#define TAMIS_CHECKED [[nodiscard]] TAMIS_API
+#define TAMIS_NODISCARD [[nodiscard]]
 #elif defined(__GNUC__)
-#define TAMIS_CHECKED TAMIS_API __attribute__((warn_unused_result))
+#define TAMIS_NODISCARD __attribute__((warn_unused_result))
 #else
-#define TAMIS_CHECKED TAMIS_API
+#define TAMIS_NODISCARD
 #endif
+#define TAMIS_CHECKED TAMIS_NODISCARD TAMIS_API
 
 /* An _INIT macro sets the size of its struct and the fields whose default is not 0. C uses
  * designated initialisers; C++ has none before C++20, so there the fields are assigned. */
