@@ -7,7 +7,7 @@
 #
 #     bash tests/run.sh [--quick | --slow] [--no-install]
 #
-#     --quick        release only, without code for a GPU, and few of what are many alike cases
+#     --quick        release only, without code for a GPU
 #     --slow         the long tests, in release and dev: a part of tests/full.sh
 #     --no-install   do not install missing Debian packages, name them and stop; nor nvcc
 #
@@ -18,8 +18,14 @@
 # nvcc, too. Both are put into build/nvcc where the machine has none and the Python package index can
 # be reached.
 #
+# Of many alike cases few are tried, each day others; TEST_DRAW, a number that is printed, chooses them
+# again. A test by itself tries all.
+#
 # TAMIS_WERROR=ON makes compiler warnings errors in release too. ccache is used where there is one.
 set -u
+
+# Of many alike cases each day tries others (tests/support/ranks.h).
+export TEST_FEW=1 TEST_DRAW=${TEST_DRAW-$(date +%-j)}
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top" || exit 1
@@ -28,7 +34,7 @@ exec </dev/null
 . tests/support/counts.sh
 
 builds="release dev tsan"
-select=(--label-exclude '^slow$')
+select=(--label-exclude '^(slow|long)$')
 gpu=AUTO
 install=()
 for argument in "$@"; do
@@ -36,7 +42,6 @@ for argument in "$@"; do
         --quick)
             builds=release
             gpu=OFF
-            export TEST_FEW=1 # read by tests/support/ranks.c
             ;;
         --slow)
             builds="release dev" # ThreadSanitizer has no use for them, see tests/CMakeLists.txt
@@ -86,6 +91,7 @@ parts() { # build
 steady=
 setarch -R true 2>/dev/null && steady="setarch -R"
 
+echo "TEST_DRAW=$TEST_DRAW"
 for build in $builds; do
     echo "== $build"
     log=$TMPDIR/$build.log

@@ -75,7 +75,12 @@ uint32_t test_stride(uint32_t few) {
 }
 
 bool test_drawn(uint32_t few) {
+    static bool begun;
     static uint32_t next;
+    const char *draw = getenv("TEST_DRAW");
+    if (!begun && draw)
+        next = (uint32_t)strtoul(draw, NULL, 10);
+    begun = true;
     return next++ % test_stride(few) == 0;
 }
 

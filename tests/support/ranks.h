@@ -86,12 +86,13 @@ void sleep_ms(uint32_t ms);
  * source frees its memory when it returns, and on a busy machine any source may be abandoned. */
 bool test_freed(uint64_t live);
 
-/** Stride over many similar cases: 1, or `few` if TEST_FEW is set (tests/run.sh --quick) or under a
+/** Stride over many similar cases: 1, or `few` if TEST_FEW is set (tests/run.sh) or under a
  * sanitizer, which checks the use of memory and threads, not results. */
 uint32_t test_stride(uint32_t few);
 
 /** Whether to run the next case of a grid: like test_stride, for several axes. If `few` shares no
- * factor with their lengths, each value of each axis occurs. */
+ * factor with their lengths, each value of each axis occurs. TEST_DRAW, a number, is how many cases
+ * came before the first: another one draws others. */
 bool test_drawn(uint32_t few);
 
 #endif
