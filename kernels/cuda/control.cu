@@ -85,13 +85,14 @@ static __device__ void measure_groups(const tam_cuda_control &job) {
     }
 }
 
-/* Thread 0: the norm of the bucket. */
+/* Thread 0: the norm of the bucket. All buckets have them, or none: one block says so for all. */
 static __device__ void add_norms(const tam_cuda_control &job) {
     double sum = 0.0;
     for (uint32_t g = 0; g < job.slots.nstats; g++)
         sum += job.norms[g];
     *job.norm = sum;
-    job.common->has_norms = job.slots.nstats > 0;
+    if (blockIdx.x == 0)
+        job.common->has_norms = job.slots.nstats > 0;
 }
 
 static __device__ void count_picks(const tam_cuda_control &job) {

@@ -435,6 +435,10 @@ void emulate_order(int64_t order) {
     __atomic_store_n(&the_order, order, __ATOMIC_RELAXED);
 }
 
+int64_t emulate_current_order(void) {
+    return __atomic_load_n(&the_order, __ATOMIC_RELAXED);
+}
+
 emulate_figures emulate_count(void) {
     std::unique_lock<std::mutex> lock(pool.lock);
     return figures;

@@ -55,6 +55,15 @@ emulate_figures emulate_count(void);
 /** Run a kernel to its end: body(context) once per thread. */
 void emulate_run(const char *text, unsigned blocks, void (*body)(void *), void *context);
 
+/** Run what nvcc made of it instead, if EMULATE_PTX is set (ptx/machine.hpp).
+ * @param function   the kernel, which names it
+ * @param arguments  pointers to its arguments
+ * @return whether it has run */
+int emulate_compiled(const void *function, unsigned blocks, const void *const *arguments,
+                     int64_t order);
+/** What emulate_order or the environment has set. */
+int64_t emulate_current_order(void);
+
 /** Wait for the other lanes. @return what the 32 lanes gave; valid until the call after next */
 const uint64_t *emulate_meet_warp(const char *what, int line, uint64_t mask, uint64_t mine);
 /** The same, as bits: whose value was not zero. */
@@ -88,7 +97,13 @@ template <typename... Parameters> struct emulate_launch {
     }
     static void run(void *self) {
         auto *launch = static_cast<emulate_launch *>(self);
-        emulate_run(launch->text, launch->blocks, body, self);
+        auto compiled = [&](auto &...argument) {
+            const void *all[] = {&argument...};
+            return emulate_compiled(reinterpret_cast<const void *>(launch->kernel),
+                                    launch->blocks, all, emulate_current_order());
+        };
+        if (!std::apply(compiled, launch->arguments))
+            emulate_run(launch->text, launch->blocks, body, self);
     }
     static void drop(void *self) {
         delete static_cast<emulate_launch *>(self);

@@ -97,6 +97,9 @@ int fake_cuda_enter(const char *function);
 /** Whether a run of memory is known and of one allocation. */
 int fake_cuda_owns(const void *memory, size_t bytes);
 
+/** The allocation that holds an address. @return 0: none does */
+int fake_cuda_extent(const void *memory, uintptr_t *begin, size_t *bytes);
+
 /** Communicators that exist. */
 unsigned fake_nccl_comms(void);
 

@@ -20,6 +20,16 @@ int fake_cuda_owns(const void *memory, size_t bytes) {
     return find(memory, bytes) != nullptr;
 }
 
+int fake_cuda_extent(const void *memory, uintptr_t *begin, size_t *bytes) {
+    guard held(world.lock);
+    const allocation *a = find(memory, 1);
+    if (!a)
+        return 0;
+    *begin = std::prev(world.memory.upper_bound(reinterpret_cast<uintptr_t>(memory)))->first;
+    *bytes = a->bytes;
+    return 1;
+}
+
 static cudaError_t take(void **out, size_t bytes, memory_kind kind) {
     guard held(world.lock);
     if (current_device >= world.devices)
