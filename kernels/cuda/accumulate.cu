@@ -274,11 +274,11 @@ struct tally {
 
 template <typename TYPE, tam_form FORM, bool CLEAR, bool UPDATE>
 static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t number,
-                                  const tam_cuda_chunk &chunk, bool own, uint32_t threshold,
-                                  typename TYPE::element *grad, tally *t) {
+                                  const tam_cuda_chunk &chunk, const tam_cuda_source &source,
+                                  bool own, uint32_t threshold, typename TYPE::element *grad,
+                                  tally *t) {
     uint32_t lane = threadIdx.x % 32, hits = 0, count = 0, offset = 0;
-    float s[16], g[16], scale = *const_cast<const volatile float *>(&job.source->scale);
-    float decay = *const_cast<const volatile float *>(&job.source->decay);
+    float s[16], g[16], scale = source.scale, decay = source.decay;
     float *acc = job.acc + chunk.begin;
     tam_load_chunk<FORM>(acc, chunk.length, s);
     load_gradient<TYPE, FORM>(grad, chunk.length, g);
@@ -321,16 +321,13 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t numbe
 
 /* -- the kernel ------------------------------------------------------------------------------- */
 
-/* Reads the pointers again for every chunk: registers are scarce. */
 template <typename ELEMENT>
 static __device__ ELEMENT *gradient_of(const tam_cuda_accumulate &job,
-                                       const tam_cuda_chunk &chunk) {
-    void *flat = *const_cast<void *const volatile *>(&job.source->grad);
-    if (flat)
-        return static_cast<ELEMENT *>(flat) + chunk.begin;
+                                       const tam_cuda_source &source, const tam_cuda_chunk &chunk) {
+    if (source.grad)
+        return static_cast<ELEMENT *>(source.grad) + chunk.begin;
     uint32_t segment = job.grid.groups[chunk.group].segment;
-    return static_cast<ELEMENT *>(job.source->grads[segment]) +
-           (chunk.begin - job.seg_begin[segment]);
+    return static_cast<ELEMENT *>(source.grads[segment]) + (chunk.begin - job.seg_begin[segment]);
 }
 
 /* Add up what the warps of the block found. */
@@ -361,6 +358,10 @@ template <typename TYPE, bool CLEAR, bool UPDATE>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
     accumulate(const tam_cuda_accumulate job) {
     using element = typename TYPE::element;
+    __shared__ tam_cuda_source source; /* read for every chunk: registers are scarce */
+    if (threadIdx.x == 0)
+        source = *job.source;
+    __syncthreads();
     tam_run run = tam_run_of(0, job.grid.nchunks, blockIdx.x, gridDim.x);
     uint32_t mine = job.turn->mine, i = run.first + threadIdx.x / 32;
     tally t = {};
@@ -370,18 +371,21 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
         next = tam_chunk_of(job.grid, i + TAM_BLOCK_WARPS < run.end ? i + TAM_BLOCK_WARPS : i);
         bool own = tam_owns_part(mine, chunk.part);
         uint32_t threshold = own ? __ldg(job.thresholds + chunk.group) : TAM_INFINITE_BITS;
-        element *grad = gradient_of<element>(job, chunk);
+        element *grad = gradient_of<element>(job, source, chunk);
         bool aligned =
             tam_aligned(job.acc + chunk.begin, 16) && tam_aligned(grad, sizeof(typename TYPE::row));
         if (UPDATE)
             aligned = aligned && tam_aligned(job.optimizer.first + chunk.begin, 16) &&
                       tam_aligned(job.optimizer.second + chunk.begin, 16);
         if (chunk.length < TAM_CHUNK)
-            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, i, chunk, own, threshold, grad, &t);
+            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, i, chunk, source, own, threshold, grad,
+                                                      &t);
         else if (aligned)
-            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, i, chunk, own, threshold, grad, &t);
+            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, i, chunk, source, own, threshold, grad,
+                                                        &t);
         else
-            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, i, chunk, own, threshold, grad, &t);
+            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, i, chunk, source, own, threshold, grad,
+                                                       &t);
     }
     report(job, t);
 }

@@ -15,6 +15,10 @@ __global__ void quads(const float4 *from, float4 *to) {
     __stcs(to + threadIdx.x, __ldcs(from + threadIdx.x));
 }
 
+__global__ void strong(const float *from, float *to) {
+    to[threadIdx.x] = *(const volatile float *)(from + threadIdx.x);
+}
+
 /* An array with a moving index cannot lie in registers. */
 __global__ void spilled(const float *from, float *to, int n) {
     float x[64];

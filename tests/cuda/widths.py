@@ -6,7 +6,8 @@
     widths.py NVCC TREE all    all kernels compile for all processors and spill nothing
 
 A cubin is an ELF file with a section .text.NAME for each kernel. From sm_70 on an instruction has
-16 bytes: the operation in bits 0 to 11, the width of a memory access in bits 73 to 75. That is not
+16 bytes: the operation in bits 0 to 11, the width of a memory access in bits 73 to 75, and in bits 78
+to 80 of a load how far it must be coherent (5, STRONG: the whole system, a volatile one). That is not
 documented, so widths.cu, where it is known what must come out, is compiled and counted first.
 """
 import collections
@@ -21,7 +22,7 @@ OPERATIONS = {0x981: "LDG", 0x986: "STG", 0x983: "LDL", 0x387: "STL"}
 BITS = {0: 8, 1: 8, 2: 16, 3: 16, 4: 32, 5: 64, 6: 128}
 
 CONTROL = {"words": {"LDG.32", "STG.32"}, "pairs": {"LDG.64", "STG.64"},
-           "quads": {"LDG.128", "STG.128"}}
+           "quads": {"LDG.128", "STG.128"}, "strong": {"LDG.32.STRONG", "STG.32"}}
 
 # Kernel -> what a warp needs to take a chunk of 512 elements, 16 in each lane, in the fewest
 # accesses: residual in and out, gradient in and, in the first `Lb1` ones, zeros out; in the second, of
@@ -63,7 +64,8 @@ def count_accesses(code):
     for low, high in struct.iter_unpack("<QQ", code):
         operation = OPERATIONS.get(low & 0xFFF)
         if operation:
-            counts[f"{operation}.{BITS.get(high >> 9 & 7, '?')}"] += 1
+            strong = ".STRONG" if operation == "LDG" and high >> 14 & 7 == 5 else ""
+            counts[f"{operation}.{BITS.get(high >> 9 & 7, '?')}{strong}"] += 1
     return counts
 
 
@@ -128,6 +130,8 @@ def check_hot(nvcc, tree, folder):
                        f"{pattern} has {counts[access]} {access}, not {number}")
             demand(not any(a[:3] in ("LDL", "STL") for a in counts),
                    f"{pattern} uses local memory")
+            demand(not any(a.endswith("STRONG") for a in counts),
+                   f"{pattern} has strong loads: a round trip to the L2 for every chunk")
 
 
 def check_all(nvcc, tree, folder):

@@ -14,7 +14,7 @@ namespace ptx {
 namespace {
 
 struct warp {
-    uint32_t number, at[LANES]; /* of the next instruction */
+    uint32_t number, at[LANES];    /* of the next instruction */
     uint32_t ready, waiting, left; /* lanes, as bits */
     std::vector<uint8_t> registers;
 };
@@ -46,8 +46,9 @@ uint32_t turn_of(uint32_t count) {
 
 lanes lanes_of(warp *w, uint32_t mask) {
     size_t local = m.program->local_bytes, first = w->number * LANES;
-    return {w->registers.data(), m.shared.data(), m.local.data() + first * local,
-            m.program->shared_bytes, local, mask, static_cast<uint32_t>(first), turn_of(LANES), 0};
+    return {w->registers.data(),          m.shared.data(), m.local.data() + first * local,
+            m.program->shared_bytes,      local,           mask,
+            static_cast<uint32_t>(first), turn_of(LANES),  0};
 }
 
 uint32_t holds(const warp *w, uint32_t mask, const instruction &i) {

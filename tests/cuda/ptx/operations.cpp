@@ -209,8 +209,8 @@ double upward(double a) {
 
 /* Operands: base, its bits, offset, values. */
 uint64_t address(const lanes &g, const instruction &i, unsigned l) {
-    uint64_t base = i.operand[1] == 64 ? get<uint64_t>(g, i.operand[0], l)
-                                       : get<uint32_t>(g, i.operand[0], l);
+    uint64_t base =
+        i.operand[1] == 64 ? get<uint64_t>(g, i.operand[0], l) : get<uint32_t>(g, i.operand[0], l);
     return base + static_cast<uint64_t>(i.operand[2]);
 }
 
@@ -242,8 +242,7 @@ template <space S> uint8_t *locate(lanes &g, uint64_t at, size_t bytes, how what
 template <space S, typename M, typename R, how HOW> void load(lanes &g, const instruction &i) {
     size_t count = i.operand.size() - 3;
     each(g, [&](unsigned l) {
-        const uint8_t *from =
-            locate<S>(g, address(g, i, l), count * sizeof(M), HOW, l);
+        const uint8_t *from = locate<S>(g, address(g, i, l), count * sizeof(M), HOW, l);
         for (size_t n = 0; n < count; n++) {
             M value;
             memcpy(&value, from + n * sizeof value, sizeof value);
@@ -315,8 +314,8 @@ template <way W> void shuffle(lanes &g, const instruction &i) {
         uint32_t by = get<uint32_t>(g, i.operand[3], l) & 31;
         uint32_t bounds = get<uint32_t>(g, i.operand[4], l);
         uint32_t part = bounds >> 8 & 31, clamp = bounds & 31, least_lane = l & part;
-        int from = W == UP     ? static_cast<int>(l - by)
-                   : W == DOWN ? static_cast<int>(l + by)
+        int from = W == UP      ? static_cast<int>(l - by)
+                   : W == DOWN  ? static_cast<int>(l + by)
                    : W == INDEX ? static_cast<int>(least_lane | (by & ~part))
                                 : static_cast<int>(l ^ by);
         int limit = static_cast<int>(least_lane | (clamp & ~part));
@@ -359,16 +358,17 @@ struct entry {
 #define INTEGERS(name, function)                                                                   \
     TYPED(name, function, b16) TYPED(name, function, b32) TYPED(name, function, b64)
 #define SIGNED(name, function)                                                                     \
-    TYPED(name, function, u16) TYPED(name, function, u32) TYPED(name, function, u64)               \
-    TYPED(name, function, s16) TYPED(name, function, s32) TYPED(name, function, s64)
+    TYPED(name, function, u16)                                                                     \
+    TYPED(name, function, u32) TYPED(name, function, u64) TYPED(name, function, s16)               \
+        TYPED(name, function, s32) TYPED(name, function, s64)
 #define FLOATS(name, function) TYPED(name, function, f32) TYPED(name, function, f64)
 #define COMPARE(name) SIGNED(setp.name, name) FLOATS(setp.name, name) INTEGERS(setp.name, name)
 #define UNLESS(name, function, type)                                                               \
     {"setp." #name "." #type, {plain<unless<function<type>, type>>::run, PLAIN}},
 #define CONVERT(to, from) {"cvt." #to "." #from, {plain<convert<to, from>>::run, PLAIN}},
 #define CONVERT_TO(to)                                                                             \
-    CONVERT(to, u16) CONVERT(to, u32) CONVERT(to, u64) CONVERT(to, s16) CONVERT(to, s32)           \
-        CONVERT(to, s64)
+    CONVERT(to, u16)                                                                               \
+    CONVERT(to, u32) CONVERT(to, u64) CONVERT(to, s16) CONVERT(to, s32) CONVERT(to, s64)
 #define TRUNCATE(to, from) {"cvt.rzi." #to "." #from, {plain<truncate<to, from>>::run, PLAIN}},
 #define MEMORY(space, where, how_read, how_write)                                                  \
     {"ld." #space ".8", {load<where, u8, u16, how_read>, PLAIN}},                                  \
@@ -386,47 +386,54 @@ struct entry {
 
 const std::unordered_map<std::string, entry> table = {
     INTEGERS(add, add) INTEGERS(sub, sub) INTEGERS(mul, mul) FLOATS(add, add) FLOATS(sub, sub)
-    FLOATS(mul, mul) FLOATS(div, div) FLOATS(sqrt, root) FLOATS(neg, negative)
-    SIGNED(div, quotient) SIGNED(rem, rest) SIGNED(min, least) SIGNED(max, most)
-    FLOATS(min, least) FLOATS(max, most) SIGNED(neg, negative)
-    INTEGERS(and, both) INTEGERS(or, either) INTEGERS(xor, differ) INTEGERS(not, inverse)
-    TYPED(and, both, pred) TYPED(or, either, pred) TYPED(xor, differ, pred)
-    {"not.pred", {plain<opposite>::run, PLAIN}},
-    INTEGERS(mad, mad) INTEGERS(shl, left) SIGNED(shr, right)
-    INTEGERS(selp, choose) INTEGERS(mov, copy) TYPED(mov, copy, pred)
-    {"mov.b8", {plain<copy<u8>>::run, PLAIN}},
+        FLOATS(mul, mul) FLOATS(div, div) FLOATS(sqrt, root) FLOATS(neg, negative)
+            SIGNED(div, quotient) SIGNED(rem, rest) SIGNED(min, least) SIGNED(max, most)
+                FLOATS(min, least) FLOATS(max, most) SIGNED(neg, negative) INTEGERS(and, both)
+                    INTEGERS(or, either) INTEGERS(xor, differ) INTEGERS(not, inverse)
+                        TYPED(and, both, pred) TYPED(or, either, pred)
+                            TYPED(xor, differ, pred){"not.pred", {plain<opposite>::run, PLAIN}},
+    INTEGERS(mad, mad) INTEGERS(shl, left) SIGNED(shr, right) INTEGERS(selp, choose)
+        INTEGERS(mov, copy) TYPED(mov, copy, pred){"mov.b8", {plain<copy<u8>>::run, PLAIN}},
     {"mul.wide.u16", {plain<wide<u16, u32>>::run, PLAIN}},
     {"mul.wide.u32", {plain<wide<u32, u64>>::run, PLAIN}},
     {"mul.wide.s32", {plain<wide<s32, s64>>::run, PLAIN}},
     {"mul.wide.s16", {plain<wide<s16, s32>>::run, PLAIN}},
-    TYPED(popc, ones, b32) TYPED(popc, ones, b64)
-    {"brev.b32", {plain<reversed>::run, PLAIN}}, {"bfind.u32", {plain<leading>::run, PLAIN}},
-    {"prmt.b32", {plain<permute>::run, PLAIN}}, TYPED(bfi, insert, b32) TYPED(bfi, insert, b64)
-    {"pack.b32", {plain<pack<u16, u32>>::run, PLAIN}},
-    {"pack.b64", {plain<pack<u32, u64>>::run, PLAIN}}, {"unpack.b64", {unpack, PLAIN}},
-    COMPARE(eq) COMPARE(ne) COMPARE(lt) COMPARE(le) COMPARE(gt) COMPARE(ge)
-    UNLESS(ltu, ge, f32) UNLESS(ltu, ge, f64) UNLESS(leu, gt, f32) UNLESS(leu, gt, f64)
-    UNLESS(gtu, le, f32) UNLESS(gtu, le, f64) UNLESS(geu, lt, f32) UNLESS(geu, lt, f64)
-    UNLESS(neu, eq, f32) UNLESS(neu, eq, f64) UNLESS(equ, ne, f32) UNLESS(equ, ne, f64)
-    CONVERT_TO(u16) CONVERT_TO(u32) CONVERT_TO(u64) CONVERT_TO(s16) CONVERT_TO(s32)
-    CONVERT_TO(s64) CONVERT_TO(f32) CONVERT_TO(f64) CONVERT(f32, f64) CONVERT(f64, f32)
-    TRUNCATE(u32, f32) TRUNCATE(u64, f32) TRUNCATE(s32, f32) TRUNCATE(s64, f32)
-    TRUNCATE(u32, f64) TRUNCATE(u64, f64) TRUNCATE(s32, f64) TRUNCATE(s64, f64)
-    {"cvt.rpi.f64.f64", {plain<upward>::run, PLAIN}},
+    TYPED(popc, ones, b32) TYPED(popc, ones, b64){"brev.b32", {plain<reversed>::run, PLAIN}},
+    {"bfind.u32", {plain<leading>::run, PLAIN}},
+    {"prmt.b32", {plain<permute>::run, PLAIN}},
+    TYPED(bfi, insert, b32)
+        TYPED(bfi, insert, b64){"pack.b32", {plain<pack<u16, u32>>::run, PLAIN}},
+    {"pack.b64", {plain<pack<u32, u64>>::run, PLAIN}},
+    {"unpack.b64", {unpack, PLAIN}},
+    COMPARE(eq) COMPARE(ne) COMPARE(lt) COMPARE(le) COMPARE(gt) COMPARE(ge) UNLESS(ltu, ge, f32)
+        UNLESS(ltu, ge, f64) UNLESS(leu, gt, f32) UNLESS(leu, gt, f64) UNLESS(gtu, le, f32) UNLESS(
+            gtu, le, f64) UNLESS(geu, lt, f32) UNLESS(geu, lt, f64) UNLESS(neu, eq, f32)
+            UNLESS(neu, eq, f64) UNLESS(equ, ne, f32) UNLESS(equ, ne, f64) CONVERT_TO(u16)
+                CONVERT_TO(u32) CONVERT_TO(u64) CONVERT_TO(s16) CONVERT_TO(s32) CONVERT_TO(s64)
+                    CONVERT_TO(f32) CONVERT_TO(f64) CONVERT(f32, f64) CONVERT(f64, f32)
+                        TRUNCATE(u32, f32) TRUNCATE(u64, f32) TRUNCATE(s32, f32) TRUNCATE(s64, f32)
+                            TRUNCATE(u32, f64) TRUNCATE(u64, f64) TRUNCATE(s32, f64)
+                                TRUNCATE(s64, f64){"cvt.rpi.f64.f64", {plain<upward>::run, PLAIN}},
     MEMORY(global, GLOBAL, READ, WRITE) MEMORY(shared, SHARED, READ, WRITE)
-    MEMORY(local, LOCAL, READ, WRITE) MEMORY(param, PARAM, READ, WRITE)
-    MEMORY(volatile, GLOBAL, STRONG_READ, STRONG_WRITE)
-    MEMORY(constant, GLOBAL, CONSTANT_READ, WRITE)
-    ATOMICS(global, GLOBAL, u32) ATOMICS(global, GLOBAL, u64)
-    ATOMICS(shared, SHARED, u32) ATOMICS(shared, SHARED, u64)
-    {"atom.global.or.b32", {atomic<GLOBAL, u32, either<u32>>, PLAIN}},
+        MEMORY(local, LOCAL, READ, WRITE) MEMORY(param, PARAM, READ, WRITE)
+            MEMORY(volatile, GLOBAL, STRONG_READ, STRONG_WRITE)
+                MEMORY(constant, GLOBAL, CONSTANT_READ, WRITE) ATOMICS(global, GLOBAL, u32)
+                    ATOMICS(global, GLOBAL, u64) ATOMICS(shared, SHARED, u32)
+                        ATOMICS(shared, SHARED, u64){"atom.global.or.b32",
+                                                     {atomic<GLOBAL, u32, either<u32>>, PLAIN}},
     {"atom.shared.or.b32", {atomic<SHARED, u32, either<u32>>, PLAIN}},
-    {"fence", {fence, PLAIN}}, {"bra", {nullptr, BRANCH}}, {"ret", {nullptr, LEAVE}},
-    {"vote.ballot", {ballot, AT_WARP}}, {"redux.add.u32", {reduce_add, AT_WARP}},
+    {"fence", {fence, PLAIN}},
+    {"bra", {nullptr, BRANCH}},
+    {"ret", {nullptr, LEAVE}},
+    {"vote.ballot", {ballot, AT_WARP}},
+    {"redux.add.u32", {reduce_add, AT_WARP}},
     {"redux.add.s32", {reduce_add, AT_WARP}},
-    {"shfl.up", {shuffle<UP>, AT_WARP}}, {"shfl.down", {shuffle<DOWN>, AT_WARP}},
-    {"shfl.idx", {shuffle<INDEX>, AT_WARP}}, {"shfl.bfly", {shuffle<BUTTERFLY>, AT_WARP}},
-    {"bar.sync", {arrive, AT_BLOCK}}, {"bar.popc", {count_votes, AT_BLOCK}},
+    {"shfl.up", {shuffle<UP>, AT_WARP}},
+    {"shfl.down", {shuffle<DOWN>, AT_WARP}},
+    {"shfl.idx", {shuffle<INDEX>, AT_WARP}},
+    {"shfl.bfly", {shuffle<BUTTERFLY>, AT_WARP}},
+    {"bar.sync", {arrive, AT_BLOCK}},
+    {"bar.popc", {count_votes, AT_BLOCK}},
 };
 
 } // namespace

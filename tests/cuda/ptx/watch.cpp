@@ -19,7 +19,6 @@
 #include <memory>
 #include <unordered_map>
 
-
 namespace ptx {
 namespace {
 
@@ -66,7 +65,7 @@ std::vector<word> shared;
 std::map<uint32_t, ordering> orderings; /* of the block's threads */
 knowledge known;                        /* to all of the block */
 std::unordered_map<uint64_t, knowledge> given;
-bool bounded; /* kernels work on memory of the fake runtime */
+bool bounded;                                   /* kernels work on memory of the fake runtime */
 uint64_t own_begin, own_end, last_page = ~0ull; /* the allocation last looked up */
 word *last_words;
 
