@@ -133,7 +133,7 @@ class Kernel:
         base, kind = words[0], words[-1]
         bits = BITS[kind]
         rest = [w for w in words[1:-1] if w not in MEANINGLESS]
-        if kind in ("f32", "f64") and base in ("add", "mul", "div", "sqrt", "sub") and "rn" not in words:
+        if kind[0] == "f" and base in ("add", "sub", "mul", "div", "sqrt") and "rn" not in words:
             raise Refused(".".join(words) + ": rounded otherwise than to nearest")
         if base == "cvta":
             base, rest = "mov", [w for w in rest if w != "global"]

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs a kernel of a program: blocks one after another, in each the warps in turn, in each the lanes
- * that are at one place together. Where lanes part, the ones that are furthest behind go on, so that
- * they meet again; in reverse order those ahead, as far as they can; shuffled, now these, now those.
+ * Runs a kernel of a program: blocks one after another, in each the warps in turn, in each the
+ * lanes that are at one place together. Where lanes part, the ones that are furthest behind go on,
+ * so that they meet again; in reverse order those ahead, as far as they can; shuffled, now these,
+ * now those.
  */
 #include "tests/cuda/ptx/machine.hpp"
 #include "tests/cuda/emulate.hpp"

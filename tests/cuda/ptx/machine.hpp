@@ -11,7 +11,8 @@
  * EMULATE_PTX names the program; without it the sources run. The order of blocks, warps and
  * lanes is that of TAMIS_EMULATE_ORDER. Whatever a kernel may not do ends the process with the
  * line of the PTX: misaligned or foreign memory, `.sync` that some lanes do not reach, a barrier
- * that some threads do not reach, shared memory that nobody wrote, two accesses that nothing orders.
+ * that some threads do not reach, shared memory that nobody wrote, two accesses that nothing
+ * orders.
  * Registers hold what an earlier warp left, 0xC3 at first; shared memory begins as 0xA7.
  */
 #ifndef TEST_CUDA_PTX_MACHINE_HPP

@@ -5,8 +5,8 @@
     run.py NVCC TREE PROGRAMS [--arch compute_90] [--keep FOLDER] [NAME:ORDER...]
 
 PROGRAMS is the folder of the tests of tests/cuda. NAME is one of them without `test_`; ORDER, in
-which blocks, warps and lanes run: forward, reverse or a number, the seed of a shuffle. Without names
-those of SUITE run. machine.hpp says what is found. Ends with how many kernels ran, how often.
+which blocks, warps and lanes run: forward, reverse or a number, the seed of a shuffle. Without
+names those of SUITE run. machine.hpp says what is found. Ends with how many kernels ran, how often.
 """
 import argparse
 import collections
@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 
-# The long ones are left to a run by hand: every order of each takes a quarter of an hour.
+# Others (device, whole_step, wire, refusal) run the same kernels for longer: by hand, with compute_80
+# and the other orders.
 SUITE = ["exchange:1", "types:reverse", "update:forward", "buckets:2", "dense:reverse",
-         "control:3", "rows:forward", "micro_batches:reverse", "wire:forward"]
+         "control:3", "rows:forward", "micro_batches:reverse"]
 JOBS = 2
 LIMIT_S = 600  # of a program; the machine may be busy
 

@@ -3,8 +3,8 @@
  * Who touched a word when. Each barrier, fence and block begins a new moment. Of every word of four
  * bytes is kept who wrote it last and who read it last in this launch, and at which moment.
  *
- *     one block        two accesses of different threads, one of them a write, need a barrier between;
- *                      atomics need none among themselves
+ *     one block        two accesses of different threads, one of them a write, need a barrier
+ *                      between; atomics need none among themselves
  *     several blocks   what one wrote is read, or written again, by another only if it is known:
  *                      writer: write, barrier unless it is the same thread, fence, atomic
  *                      reader: atomic at the same word, fence, barrier unless it is the same thread
@@ -128,7 +128,7 @@ const char *check(word *w, const touch &mine, how what, uint32_t thread) {
     return nullptr;
 }
 
-/* By threads: all bytes of the words [at, at + bytes). */
+/* The words of [at, at + bytes), which find(address) gives. */
 template <typename FIND>
 const char *check_words(uint64_t at, size_t bytes, how what, uint32_t thread, uint64_t stamp,
                         FIND find) {
