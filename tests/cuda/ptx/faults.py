@@ -5,8 +5,9 @@
     faults.py NVCC TREE PROGRAMS FOLDER
 
 By hand: minutes. The table is one of tests/mutants/table.py; its last line names what to compile
-again, and a test with its order. FOLDER keeps the PTX of the kernels without faults. The last line
-is "N faults, K found".
+again, and a test with its order. FOLDER holds the PTX of the kernels
+without faults, as `run.py --keep FOLDER` leaves it. Ends with "N faults, K found"; one of ten may
+survive.
 """
 import os
 import pathlib
