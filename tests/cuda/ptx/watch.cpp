@@ -19,6 +19,12 @@
 #include <memory>
 #include <unordered_map>
 
+/* Weak: a program without the fake runtime must not get it through this. */
+extern "C" {
+int fake_cuda_extent(const void *, uintptr_t *, size_t *) __attribute__((weak));
+fake_cuda_objects fake_cuda_alive(void) __attribute__((weak));
+}
+
 namespace ptx {
 namespace {
 
@@ -174,7 +180,7 @@ bool is_foreign(uint64_t at, size_t bytes) {
 
 void watch_launch() {
     launch_stamp = ++now;
-    bounded = fake_cuda_alive().allocations > 0;
+    bounded = fake_cuda_extent && fake_cuda_alive().allocations > 0;
     own_begin = own_end = 0;
     given.clear();
 }
