@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * processes CASES OUT DEADLINE_MS [single]
+ * processes CASES OUT DEADLINE_MS [single|resume]
  *
  * Ranks under mpirun make the attempts that CASES lists, one a line, "ID CONFIG FAULT" with FAULT
  * as shim.h says or "-", each over a communicator of its own. After one that failed they go on from
@@ -9,7 +9,8 @@
  * No rank waits for another longer than the deadline inside of the library, whatever happens, and
  * not much longer outside: a watchdog writes "hang" and the name of the call, and ends the process.
  * With `single` there is one case after which a rank may be gone: nothing is recovered, and a rank
- * leaves when it has written its line and the others had time to write theirs.
+ * leaves when it has written its line and the others had time to write theirs. Before each step it
+ * saves a state, and with `resume` all go on from the newest step of which each of them has one.
  */
 #include "tests/faults/attempt.h"
 #include "tests/faults/shim.h"
@@ -29,12 +30,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONFIGS = 32, LINE = 256, GRACE_S = 10, RECOVERY_MS = 20000 };
+enum { CONFIGS = 32, LINE = 256, GRACE_S = 10, RECOVERY_MS = 60000 };
 
 static struct {
     int rank, nranks;
     uint32_t deadline_ms;
-    bool single;
+    bool single, resumes;
     const char *out;
     FILE *file;
     char id[32];
@@ -109,16 +110,17 @@ static const reference *reference_for(const fault_config *config) {
 static tamis_status create(attempt *a, uint32_t timeout_ms, tamis_comm **comm) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = timeout_ms;
-    double begin_s = attempt_now_s();
+    double begin_s = attempt_now_s(), starved_s = attempt_starved_s();
     enter("tamis_comm_create_mpi", 1e-3 * timeout_ms + GRACE_S);
     tamis_status status = tamis_comm_create_mpi(MPI_COMM_WORLD, &config, comm);
     job.where = NULL;
-    double took_s = attempt_now_s() - begin_s;
+    double took_s = attempt_now_s() - begin_s - (attempt_starved_s() - starved_s);
     a->slowest_s = took_s > a->slowest_s ? took_s : a->slowest_s;
     return status;
 }
 
-static void run(attempt *a, tamis_comm **comm) {
+/* From what the earliest rank has: a step that another had made since is made again. */
+static void run(attempt *a, tamis_comm **comm, int from) {
     a->at = "communicator";
     a->status = create(a, job.deadline_ms, comm);
     if (a->status != TAMIS_OK) {
@@ -127,14 +129,17 @@ static void run(attempt *a, tamis_comm **comm) {
     }
     job.current = a;
     a->at = "reducer";
-    attempt_run(a, *comm);
+    if (from < 0)
+        attempt_run(a, *comm);
+    else
+        attempt_resume(a, *comm, (uint32_t)from);
     job.current = NULL;
 }
 
 /* Steps whose result is not that of a run without a fault. */
-static uint32_t count_wrong(const attempt *a, const reference *ref) {
+static uint32_t count_wrong(const attempt *a, const reference *ref, uint32_t from) {
     uint32_t wrong = 0;
-    for (uint32_t t = 0; t < a->done; t++)
+    for (uint32_t t = from; t < a->done; t++)
         wrong += a->hash[t] != ref->hash[t];
     return wrong;
 }
@@ -182,7 +187,8 @@ static void save(attempt *a) {
 
 static int all_of(int mine, MPI_Op op) {
     int all = mine;
-    enter("a rank is waited for after an attempt", 3.0 * GRACE_S + 4e-3 * job.deadline_ms);
+    enter("a rank is waited for after an attempt",
+          3.0 * GRACE_S + 4e-3 * job.deadline_ms + 1e-3 * RECOVERY_MS);
     PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, op, MPI_COMM_WORLD);
     job.where = NULL;
     return all;
@@ -243,7 +249,7 @@ static const char *begin_anew(attempt *a, const reference *ref) {
     if (!comm)
         return "failed";
     attempt_run(&fresh, comm);
-    bool right = fresh.status == TAMIS_OK && count_wrong(&fresh, ref) == 0;
+    bool right = fresh.status == TAMIS_OK && count_wrong(&fresh, ref, 0) == 0;
     right = all_of(right, MPI_MIN) != 0;
     attempt_free(&fresh);
     tamis_comm_destroy(comm);
@@ -283,6 +289,8 @@ static void leave_alone(void) {
 
 static void make(const char *config_name, const char *fault) {
     static attempt a;
+    char states[512];
+    int from = -1;
     tam_text outcome;
     tamis_comm *comm = NULL;
     const fault_config *config = fault_config_find(config_name);
@@ -290,12 +298,14 @@ static void make(const char *config_name, const char *fault) {
     if (!ref)
         _exit(7);
     attempt_clear(&a, config, (uint32_t)job.rank, (uint32_t)job.nranks);
-    all_of(0, MPI_MAX);
+    snprintf(states, sizeof states, "%s.%d.before", job.out, job.rank);
+    a.states = job.single || job.resumes ? states : NULL;
+    from = all_of(job.resumes ? attempt_newest(&a) : -1, MPI_MIN);
     setenv("FAULT", strcmp(fault, "-") == 0 ? "" : fault, 1);
     if (!shim_arm())
         _exit(7);
-    run(&a, &comm);
-    put_outcome(&outcome, &a, count_wrong(&a, ref));
+    run(&a, &comm, from);
+    put_outcome(&outcome, &a, count_wrong(&a, ref, from < 0 ? 0 : (uint32_t)from));
     if (a.reducer)
         save(&a);
     report(&outcome, &a, job.single ? "-" : go_on(&a, comm, ref));
@@ -314,6 +324,7 @@ int main(int argc, char **argv) {
     job.out = argv[2];
     job.deadline_ms = (uint32_t)strtoul(argv[3], NULL, 10);
     job.single = argc > 4 && strcmp(argv[4], "single") == 0;
+    job.resumes = argc > 4 && strcmp(argv[4], "resume") == 0;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &job.nranks);
