@@ -21,6 +21,7 @@ second that time does not count in which a rank could run but had no core (attem
 import argparse
 import collections
 import glob
+import itertools
 import os
 import random
 import signal
@@ -35,7 +36,10 @@ HOSTS = sweep.RANKS
 PATIENT_MS = 60000  # of jobs in which packets are lost, but none for ever
 WEATHER = {"1 % lost": "1 0", "5 % lost": "5 0", "100 ms late": "0 100"}
 BLINKS_MS = [300, sweep.DEADLINE_MS + 500]
-CALLS = ["Isend", "Irecv", "Testsome", "Test"]
+CALLS = ["Isend", "Irecv", "Testsome"]
+# Four ranks that poll sockets and yield, on two cores that others want too, starve all kernel threads
+# of a Linux 6.18 for a minute (rcu_preempt, workqueues): the whole machine stands still.
+NO_YIELD = ["--mca", "mpi_yield_when_idle", "0"]
 PERFECT = "all from 0 0\nall to 0 0\n"
 
 
@@ -70,7 +74,7 @@ class Hosts(sweep.Runner):
         wait for ever: such a job ends when each rank has said its word."""
         settings = dict(settings, CABLES=self.control, TMPDIR=self.scratch)
         single = command[-1] == "single"
-        job = subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=said,
+        job = subprocess.Popen(command[:4] + NO_YIELD + command[4:], env=settings, stdin=subprocess.DEVNULL, stdout=said,
                                stderr=said, start_new_session=True)
         told = False
         while job.poll() is None:
@@ -95,7 +99,8 @@ class Links:
 
     def tally(self, kind, what, verdict, why, lines):
         self.table[kind][verdict] += 1
-        self.slowest_s = max([self.slowest_s] + [x.get("slowest_s", 0) for x in lines if x])
+        if kind not in WEATHER:
+            self.slowest_s = max([self.slowest_s] + [x.get("slowest_s", 0) for x in lines if x])
         if verdict.isupper():
             self.bad += 1
             print(f"{verdict}: {kind}: {what}: {why}\n{self.hosts.said}", flush=True)
@@ -112,55 +117,63 @@ class Links:
     def draw(self, action, argument):
         config = self.random.choice(list(self.calls))
         call = self.random.choice(CALLS)
-        nth = self.random.randint(1, self.calls[config][call])
+        most = self.calls[config][call]
+        # Open MPI never repeats a connection that fails as it is made: those are there in the second
+        # half, and a job whose cable comes back can go on.
+        nth = self.random.randint(most // 2 + 1 if argument else 1, most)
         return sweep.Case("usual", "linear", config, call, self.random.randrange(HOSTS), nth,
                           action, argument)
 
-    def lossy(self, name, configs):
+    def settle(self, kind, what, attempt):
+        """Deadlines take no account of a machine that stands still: such a case is tried again."""
+        for _ in range(3):
+            verdict, why, lines = attempt()
+            stalled = [x for x in lines if not x or x["stalled_s"] > 0.5]
+            if not verdict.isupper() or verdict == "WRONG" or not stalled:
+                break
+            print(f"again, for the machine stood still: {verdict}: {kind}: {what}", flush=True)
+        self.tally(kind, what, verdict, why, lines)
+
+    def lossy(self, name, config):
         self.hosts.weather = f"all from {WEATHER[name]}\n"
-        found = self.hosts.run("usual", "linear", [f"{c} -" for c in configs], PATIENT_MS)
+        lines = self.hosts.run("usual", "linear", [f"{config} -"], PATIENT_MS)[0]
         self.hosts.weather = PERFECT
-        for config, lines in zip(configs, found):
-            if None in lines:
-                verdict, why = "NO WORD", str(lines)
-            elif any("hang" in x for x in lines):
-                verdict, why = "HANG", str(lines)
-            else:
-                verdict, why = sweep.judge_lines(None, lines, PATIENT_MS)
-            self.tally(name, config, verdict, why, lines)
+        if None in lines:
+            return "NO WORD", str(lines), lines
+        if any("hang" in x for x in lines):
+            return "HANG", str(lines), lines
+        return *sweep.judge_lines(None, lines, PATIENT_MS), lines
 
-    def blinks(self, number):
-        cases = [self.draw(action, ms) for ms in BLINKS_MS for action in ("down", "mute", "deaf")
-                 for _ in range(number)]
-        texts = [f"{c.config} {sweep.fault_of(c)}" for c in cases]
-        for case, lines in zip(cases, self.hosts.run("usual", "linear", texts)):
-            verdict, why = sweep.judge(case, lines)
-            self.tally(f"{case.action} {case.argument / 1000} s", sweep.repeat(case), verdict, why,
-                       lines)
+    def blinks(self, case):
+        text = f"{case.config} {sweep.fault_of(case)}"
+        lines = self.hosts.run("usual", "linear", [text])[0]
+        return *sweep.judge(case, lines), lines
 
-    def stays(self, action):
+    def stays(self, case):
         """A job that ends, and one that goes on from its files."""
-        case = self.draw(action, 0)
         out = os.path.join(self.hosts.scratch, f"stays{next(self.hosts.numbers)}")
         lines = self.hosts.run("usual", "linear", [f"{case.config} {sweep.fault_of(case)}"],
                                mode="single", out=out)[0]
         verdict, why = sweep.judge(case, lines)
-        if not verdict.isupper():
-            after = self.hosts.run("usual", "linear", [f"{case.config} -"], PATIENT_MS,
-                                   mode="resume", out=out)[0]
-            if None in after or any(x.get("status") != "TAMIS_OK" or x["wrong"] or x["broken"]
-                                    for x in after):
-                verdict, why = "NOT GONE ON", str(after)
-        self.tally(action, sweep.repeat(case), verdict, why, lines)
+        if verdict.isupper():
+            return verdict, why, lines
+        after = self.hosts.run("usual", "linear", [f"{case.config} -"], PATIENT_MS, mode="resume",
+                               out=out)[0]
+        if None in after or any(x.get("status") != "TAMIS_OK" or x["wrong"] or x["broken"]
+                                for x in after):
+            return "NOT GONE ON", str(after), after
+        return verdict, why, lines
 
     def run(self):
         configs = sweep.CONFIGS if self.full else ["tamis", "dense", "oktopk"]
         self.count(configs)
-        for name in WEATHER:
-            self.lossy(name, configs)
-        self.blinks(5 if self.full else 1)
-        for action in ["down", "mute", "deaf"] * (10 if self.full else 1):
-            self.stays(action)
+        for name, config in itertools.product(WEATHER, configs):
+            self.settle(name, config, lambda: self.lossy(name, config))
+        number = 5 if self.full else 1
+        for action, ms in itertools.product(["down", "mute", "deaf"] * number, BLINKS_MS + [0]):
+            case = self.draw(action, ms)
+            self.settle(f"{action} {ms / 1000} s" if ms else action, sweep.repeat(case),
+                        lambda: self.blinks(case) if case.argument else self.stays(case))
         self.show()
         return 1 if self.bad else 0
 
@@ -170,7 +183,7 @@ class Links:
         for kind, row in self.table.items():
             print(f"{kind:>14}" + "".join(f"{row[v]:>12}" for v in verdicts))
         done = sum(sum(row.values()) for row in self.table.values())
-        print(f"slowest call {self.slowest_s:.2f} s; in {time.monotonic() - self.begin_s:.0f} s")
+        print(f"slowest call at a deadline of {sweep.DEADLINE_MS / 1000} s: {self.slowest_s:.2f} s; in {time.monotonic() - self.begin_s:.0f} s")
         print(f"{done - self.bad} passed, {self.bad} failed")
 
 

@@ -42,6 +42,7 @@ static struct {
     pthread_mutex_t writing;
     const char *_Atomic where; /* outside of an attempt */
     _Atomic double since_s, limit_s;
+    _Atomic double stalled_s; /* time in which nobody ran: a machine that is busy, or halted */
     attempt *_Atomic current;
 } job = {.writing = PTHREAD_MUTEX_INITIALIZER};
 
@@ -70,22 +71,40 @@ static void give_up(const char *where, double since_s) {
     tam_json_count(&t, "rank", (uint64_t)job.rank);
     tam_json_text(&t, "hang", where);
     tam_json_number(&t, "after_s", attempt_now_s() - since_s);
+    tam_json_number(&t, "stalled_s", job.stalled_s);
     tam_text_put(&t, "}\n");
     put_line(&t);
     _exit(9);
 }
 
+/* A call under way, and how long this process could work at it. */
+typedef struct patience {
+    double since_s, waited_s;
+} patience;
+
+static bool is_over(patience *p, const char *where, double since_s, double more_s, double limit_s) {
+    if (!where || p->since_s != since_s)
+        *p = (patience){.since_s = since_s};
+    else
+        p->waited_s += more_s;
+    return p->waited_s > limit_s;
+}
+
 static void *watch(void *unused) {
-    for (;;) {
-        nap(0.05);
-        double now_s = attempt_now_s(), since_s = job.since_s;
+    static const double tick_s = 0.05, most_s = 0.25;
+    patience outside = {0}, inside = {0};
+    for (double before_s = attempt_now_s(), now_s; true; before_s = now_s) {
+        nap(tick_s);
+        now_s = attempt_now_s();
+        double more_s = fmin(now_s - before_s, most_s), since_s = job.since_s;
+        job.stalled_s = job.stalled_s + (now_s - before_s - more_s);
         const char *where = job.where;
-        if (where && now_s > since_s + job.limit_s)
+        if (is_over(&outside, where, since_s, more_s, job.limit_s))
             give_up(where, since_s);
         attempt *a = job.current;
         where = a ? a->where : NULL;
         since_s = a ? a->since_s : now_s;
-        if (where && now_s > since_s + 1e-3 * job.deadline_ms + GRACE_S)
+        if (is_over(&inside, where, since_s, more_s, 1e-3 * job.deadline_ms + GRACE_S))
             give_up(where, since_s);
     }
     return unused;
@@ -167,6 +186,7 @@ static void put_outcome(tam_text *out, const attempt *a, uint32_t wrong) {
 static void report(tam_text *t, const attempt *a, const char *recovery) {
     tam_json_text(t, "broken", a->broken);
     tam_json_text(t, "recovery", recovery);
+    tam_json_number(t, "stalled_s", job.stalled_s);
     tam_text_put(t, "}\n");
     pthread_mutex_lock(&job.writing);
     put_line(t);
@@ -301,6 +321,7 @@ static void make(const char *config_name, const char *fault) {
     snprintf(states, sizeof states, "%s.%d.before", job.out, job.rank);
     a.states = job.single || job.resumes ? states : NULL;
     from = all_of(job.resumes ? attempt_newest(&a) : -1, MPI_MIN);
+    job.stalled_s = 0;
     setenv("FAULT", strcmp(fault, "-") == 0 ? "" : fault, 1);
     if (!shim_arm())
         _exit(7);
