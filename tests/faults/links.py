@@ -37,8 +37,8 @@ PATIENT_MS = 60000  # of jobs in which packets are lost, but none for ever
 WEATHER = {"1 % lost": "1 0", "5 % lost": "5 0", "100 ms late": "0 100"}
 BLINKS_MS = [300, sweep.DEADLINE_MS + 500]
 CALLS = ["Isend", "Irecv", "Testsome"]
-# Four ranks that poll sockets and yield, on two cores that others want too, starve all kernel threads
-# of a Linux 6.18 for a minute (rcu_preempt, workqueues): the whole machine stands still.
+# Four ranks that poll sockets and yield, on two cores that others want too, starve all threads of a
+# Linux 6.18 kernel for a minute (rcu_preempt, workqueues): the whole machine stands still.
 NO_YIELD = ["--mca", "mpi_yield_when_idle", "0"]
 PERFECT = "all from 0 0\nall to 0 0\n"
 
@@ -74,8 +74,8 @@ class Hosts(sweep.Runner):
         wait for ever: such a job ends when each rank has said its word."""
         settings = dict(settings, CABLES=self.control, TMPDIR=self.scratch)
         single = command[-1] == "single"
-        job = subprocess.Popen(command[:4] + NO_YIELD + command[4:], env=settings, stdin=subprocess.DEVNULL, stdout=said,
-                               stderr=said, start_new_session=True)
+        job = subprocess.Popen(command[:4] + NO_YIELD + command[4:], env=settings, stdout=said,
+                               stdin=subprocess.DEVNULL, stderr=said, start_new_session=True)
         told = False
         while job.poll() is None:
             files = [f"{out}.{rank}" for rank in range(HOSTS)]
@@ -118,7 +118,7 @@ class Links:
         config = self.random.choice(list(self.calls))
         call = self.random.choice(CALLS)
         most = self.calls[config][call]
-        # Open MPI never repeats a connection that fails as it is made: those are there in the second
+        # Open MPI never repeats a connection that fails as it is made: they are there in the second
         # half, and a job whose cable comes back can go on.
         nth = self.random.randint(most // 2 + 1 if argument else 1, most)
         return sweep.Case("usual", "linear", config, call, self.random.randrange(HOSTS), nth,
@@ -183,7 +183,8 @@ class Links:
         for kind, row in self.table.items():
             print(f"{kind:>14}" + "".join(f"{row[v]:>12}" for v in verdicts))
         done = sum(sum(row.values()) for row in self.table.values())
-        print(f"slowest call at a deadline of {sweep.DEADLINE_MS / 1000} s: {self.slowest_s:.2f} s; in {time.monotonic() - self.begin_s:.0f} s")
+        print(f"slowest call at a deadline of {sweep.DEADLINE_MS / 1000} s: {self.slowest_s:.2f} s; "
+              f"in {time.monotonic() - self.begin_s:.0f} s")
         print(f"{done - self.bad} passed, {self.bad} failed")
 
 
