@@ -11,6 +11,7 @@
 #     cluster.sh run RANKS SECONDS PROGRAM...   MPI over the hosts; mpirun's options may come first
 #     cluster.sh exec HOST COMMAND...           on host 0, 1, ...
 #     cluster.sh rate RATE                      of every cable from now on
+#     cluster.sh cables PROGRAM CONTROL         frames pass through PROGRAM (cable.c), until it ends
 #     cluster.sh status                         name, address, CPUs and rate of each host
 #
 #     COMMAND            node0        node1        node2        own network, name, IPC, /dev/shm
@@ -104,6 +105,23 @@ set_rate() {
         limit "$1" eth0 on "${hosts[i]}"
         limit "$1" "port$i" env
     done
+}
+
+# Cables with a program in the middle, which gets the names of both their ends.
+#
+#     eth0 - port0 [PROGRAM] near0 - join0 - switch
+#
+# Neither end of PROGRAM's may answer for an address of this machine.
+relay_cables() { # program, control
+    local i ends=()
+    for i in "${!hosts[@]}"; do
+        ip link add "near$i" arp off type veth peer name "join$i"
+        ip link set dev "port$i" nomaster arp off
+        ip link set dev "near$i" up
+        ip link set dev "join$i" master switch up
+        ends+=("port$i" "near$i")
+    done
+    exec "$1" "$2" "${ends[@]}"
 }
 
 show_hosts() {
@@ -293,6 +311,11 @@ case $command in
         is_rate "$1" || usage "RATE is a number and kbit, mbit or gbit, or none; not \"$1\""
         find_hosts
         set_rate "$1"
+        ;;
+    cables)
+        [ $# -eq 2 ] || usage
+        find_hosts
+        relay_cables "$@"
         ;;
     status)
         [ $# -eq 0 ] || usage

@@ -133,7 +133,7 @@ static void send_news(saver *s) {
     int number = stop_signal();
     bool working = s->phase == SAVER_FILES || s->phase == SAVER_MANIFEST;
     bool done = atomic_load(&s->job.done);
-    s->said[SAVER_STOP] = number ? (uint64_t)number << 32 | (s->group->rank + 1) : 0;
+    s->said[SAVER_STOP] = number ? (uint64_t)number << 32 | (s->group->number + 1) : 0;
     s->said[SAVER_DUE] = clock_says_due(s);
     s->said[SAVER_BUSY] = working && !done;
     s->said[SAVER_FAILED] = working && done && !s->job.ok ? s->group->rank + 1 : 0;

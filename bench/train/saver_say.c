@@ -30,7 +30,7 @@ void saver_say_note(const saver *s) {
              "rank %u: a signal arrived: the run saves its state after this step and ends with "
              "status %d, another signal "
              "ends it at once; %s",
-             s->group->rank, STOP_STATUS, newest);
+             s->group->number, STOP_STATUS, newest);
     if (s->group->rank == 0 || (s->group->rank == 1 && s->group->transport == BENCH_MPI))
         stop_note(note); /* two, as one may be what died; local ranks share one */
 }
@@ -65,7 +65,7 @@ void saver_say_failure(const saver *s) {
     fprintf(stderr,
             "rank %u: the set of states of step %" PRIu64 " is not saved: %s; the run goes on and "
             "tries again with the next set: make room in the folder, or make it writable; %s\n",
-            s->group->rank, s->set.step, s->job.why.text, newest);
+            s->group->number, s->set.step, s->job.why.text, newest);
 }
 
 void saver_say_end(const saver *s) {
@@ -75,15 +75,15 @@ void saver_say_end(const saver *s) {
         return;
     if (s->failed)
         fprintf(stderr,
-                "rank 0: %" PRIu64 " of %" PRIu64 " sets of states could not be saved%s; "
+                "rank %u: %" PRIu64 " of %" PRIu64 " sets of states could not be saved%s; "
                 "%s\n",
-                s->failed, s->failed + s->saved, s->in_a_row ? ", nor could the last one" : "",
-                newest);
+                s->group->number, s->failed, s->failed + s->saved,
+                s->in_a_row ? ", nor could the last one" : "", newest);
     if (saver_signal(s))
         fprintf(stderr,
-                "rank 0: signal %d, which rank %u got, ended the run after step %" PRIu64 "; %s\n",
-                saver_signal(s), (unsigned)(s->heard[SAVER_STOP] & UINT32_MAX) - 1,
-                s->trainer->step, newest);
+                "rank %u: signal %d, which rank %u got, ended the run after step %" PRIu64 "; %s\n",
+                s->group->number, saver_signal(s),
+                (unsigned)(s->heard[SAVER_STOP] & UINT32_MAX) - 1, s->trainer->step, newest);
 }
 
 void saver_say_watch(saver *s) {

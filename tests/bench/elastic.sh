@@ -99,6 +99,22 @@ run "$dir/more.json" "${mlp[@]}" --steps 30 --load "$sets" --elastic 1
 [ "$(last "$dir/more.json" steps)" = 20 ] && [ "$(last "$dir/more.json" ranks)" = 4 ] ||
     fail "four ranks do not go on from the set of three"
 
+# A signal while they wait for one that is gone: they go on without it, and end with a set. Ranks are
+# named by the numbers that they began with; threads all get it, and the last one is named.
+rm -rf "$sets"
+"$train" "${mlp[@]}" --transport local --ranks 4 --quiet --elastic 2 --lose 0@5 --steps 1000000000 \
+    --states "$sets" 2>"$dir/said" & job=$!
+until grep -q "has waited" "$dir/said"; do
+    kill -0 $job 2>/dev/null || fail "ended before the signal: $(cat "$dir/said")"
+    sleep 0.05
+done
+kill -TERM $job
+status=0
+wait $job || status=$?
+[ $status = 3 ] || fail "a signal during a recovery: status $status: $(cat "$dir/said")"
+grep -q "^rank 1: signal 15, which rank 3 got, ended the run after step" "$dir/said" || fail "$(cat "$dir/said")"
+grep -q . "$sets"/*.set || fail "a signal during a recovery leaves no set"
+
 # -- too few, and alone ------------------------------------------------------------------------------
 rm -rf "$sets"
 expect 3 "rank 0: 2 rank(s) are left, fewer than --elastic 3: the run ends at step 9" \

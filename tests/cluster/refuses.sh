@@ -31,6 +31,8 @@ done
 wrong run 2 10 true
 wrong exec 0 true
 wrong rate 1gbit
+wrong cables
+wrong cables true /dev/null
 wrong status
 
 refused() { # words of the sentence, command before cluster.sh...

@@ -7,11 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 double attempt_now_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double attempt_starved_s(void) {
+    double ran_ns, waited_ns = 0;
+    FILE *file = fopen("/proc/thread-self/schedstat", "re");
+    if (file && fscanf(file, "%lf %lf", &ran_ns, &waited_ns) != 2)
+        waited_ns = 0;
+    if (file)
+        fclose(file);
+    return 1e-9 * waited_ns;
 }
 
 void attempt_clear(attempt *a, const fault_config *config, uint32_t rank, uint32_t nranks) {
@@ -30,13 +41,14 @@ void attempt_free(attempt *a) {
 }
 
 static void enter(attempt *a, const char *call) {
+    a->starved_s = attempt_starved_s();
     a->since_s = attempt_now_s();
     a->where = call;
 }
 
 /* @return status */
 static tamis_status leave(attempt *a, tamis_status status) {
-    double took_s = attempt_now_s() - a->since_s;
+    double took_s = attempt_now_s() - a->since_s - (attempt_starved_s() - a->starved_s);
     a->where = NULL;
     if (took_s > a->slowest_s)
         a->slowest_s = took_s;
@@ -125,18 +137,58 @@ static bool make_step(attempt *a, uint32_t number, uint32_t at) {
     return true;
 }
 
-void attempt_run(attempt *a, tamis_comm *comm) {
-    a->status = create(a, comm);
-    if (a->status != TAMIS_OK) {
-        snprintf(a->sentence, sizeof a->sentence, "%s", tamis_last_error());
-        return;
+/* -- states of all steps, in files ------------------------------------------------------------ */
+
+static void name_state(const attempt *a, uint32_t step, char path[ATTEMPT_TEXT]) {
+    snprintf(path, ATTEMPT_TEXT, "%s.%u", a->states, step);
+}
+
+int attempt_newest(const attempt *a) {
+    char path[ATTEMPT_TEXT];
+    int newest = ATTEMPT_STEPS - 1;
+    for (; newest >= 0; newest--) {
+        name_state(a, (uint32_t)newest, path);
+        if (access(path, R_OK) == 0)
+            break;
     }
+    return newest;
+}
+
+static void make_steps(attempt *a, uint32_t from) {
+    char path[ATTEMPT_TEXT];
     a->at = "step";
-    for (a->step = 0; a->step < ATTEMPT_STEPS; a->step++) {
+    a->done = from;
+    for (a->step = from; a->step < ATTEMPT_STEPS; a->step++) {
+        name_state(a, a->step, path);
+        if (a->states && tamis_reducer_save(a->reducer, path) != TAMIS_OK)
+            complain(a, tamis_last_error());
         if (!make_step(a, a->step, a->step))
             return;
         a->hash[a->done++] = data_hash(0, a->gradient, sizeof a->gradient);
     }
+}
+
+static bool begin(attempt *a, tamis_comm *comm) {
+    a->status = create(a, comm);
+    if (a->status != TAMIS_OK)
+        snprintf(a->sentence, sizeof a->sentence, "%s", tamis_last_error());
+    return a->status == TAMIS_OK;
+}
+
+void attempt_run(attempt *a, tamis_comm *comm) {
+    if (begin(a, comm))
+        make_steps(a, 0);
+}
+
+void attempt_resume(attempt *a, tamis_comm *comm, uint32_t from) {
+    char path[ATTEMPT_TEXT];
+    if (!begin(a, comm))
+        return;
+    name_state(a, from, path);
+    if (tamis_reducer_load(a->reducer, path) != TAMIS_OK)
+        complain(a, tamis_last_error());
+    else
+        make_steps(a, from);
 }
 
 /* -- states ----------------------------------------------------------------------------------- */

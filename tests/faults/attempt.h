@@ -51,6 +51,7 @@ typedef struct attempt {
     const fault_config *config;
     uint32_t rank, nranks;
     tamis_reducer *reducer;
+    const char *states; /* before each step a state is saved to STATES.STEP; NULL: none */
 
     /* What came of it: of the call that failed, or of the last one. */
     tamis_status status;
@@ -59,11 +60,12 @@ typedef struct attempt {
     char sentence[ATTEMPT_TEXT];
     uint32_t done; /* steps that returned OK */
     uint64_t hash[ATTEMPT_STEPS];
-    double slowest_s; /* of all calls */
+    double slowest_s; /* of all calls, without the time in which it could run but had no core */
 
     /* For a watchdog: the call under way, and when it began. */
     const char *_Atomic where; /* NULL: none */
     _Atomic double since_s;
+    double starved_s; /* before it began */
 
     /* params[t]: what the first t steps applied. given: what this rank added up */
     float params[ATTEMPT_STEPS + ATTEMPT_AFTER + 1][ATTEMPT_N];
@@ -78,11 +80,21 @@ typedef struct attempt {
 
 double attempt_now_s(void);
 
+/** How long the kernel has let this thread wait for a core: on a busy machine a call is late by as
+ * much, which is no fault of the library's. 0 where the kernel does not say. */
+double attempt_starved_s(void);
+
 /** All zero, with what is known before. */
 void attempt_clear(attempt *a, const fault_config *config, uint32_t rank, uint32_t nranks);
 
 /** Create a reducer and make the steps, until one fails. */
 void attempt_run(attempt *a, tamis_comm *comm);
+
+/** The newest step of which there is a state; -1: none. */
+int attempt_newest(const attempt *a);
+
+/** The same from the state of step `from` on, in another process. */
+void attempt_resume(attempt *a, tamis_comm *comm, uint32_t from);
 
 /** After a failure, or not: what the residual must hold; save, load, compare.
  * @param  path  of a file to save to; NULL: in memory */

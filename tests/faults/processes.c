@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * processes CASES OUT DEADLINE_MS [single]
+ * processes CASES OUT DEADLINE_MS [single|resume]
  *
  * Ranks under mpirun make the attempts that CASES lists, one a line, "ID CONFIG FAULT" with FAULT
  * as shim.h says or "-", each over a communicator of its own. After one that failed they go on from
@@ -9,7 +9,8 @@
  * No rank waits for another longer than the deadline inside of the library, whatever happens, and
  * not much longer outside: a watchdog writes "hang" and the name of the call, and ends the process.
  * With `single` there is one case after which a rank may be gone: nothing is recovered, and a rank
- * leaves when it has written its line and the others had time to write theirs.
+ * leaves when it has written its line and the others had time to write theirs. Before each step it
+ * saves a state, and with `resume` all go on from the newest step of which each of them has one.
  */
 #include "tests/faults/attempt.h"
 #include "tests/faults/shim.h"
@@ -29,18 +30,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONFIGS = 32, LINE = 256, GRACE_S = 10, RECOVERY_MS = 20000 };
+enum { CONFIGS = 32, LINE = 256, GRACE_S = 10, RECOVERY_MS = 60000 };
 
 static struct {
     int rank, nranks;
     uint32_t deadline_ms;
-    bool single;
+    bool single, resumes;
     const char *out;
     FILE *file;
     char id[32];
     pthread_mutex_t writing;
     const char *_Atomic where; /* outside of an attempt */
     _Atomic double since_s, limit_s;
+    _Atomic double stalled_s; /* time in which nobody ran: a machine that is busy, or halted */
     attempt *_Atomic current;
 } job = {.writing = PTHREAD_MUTEX_INITIALIZER};
 
@@ -69,22 +71,40 @@ static void give_up(const char *where, double since_s) {
     tam_json_count(&t, "rank", (uint64_t)job.rank);
     tam_json_text(&t, "hang", where);
     tam_json_number(&t, "after_s", attempt_now_s() - since_s);
+    tam_json_number(&t, "stalled_s", job.stalled_s);
     tam_text_put(&t, "}\n");
     put_line(&t);
     _exit(9);
 }
 
+/* A call under way, and how long this process could work at it. */
+typedef struct patience {
+    double since_s, waited_s;
+} patience;
+
+static bool is_over(patience *p, const char *where, double since_s, double more_s, double limit_s) {
+    if (!where || p->since_s != since_s)
+        *p = (patience){.since_s = since_s};
+    else
+        p->waited_s += more_s;
+    return p->waited_s > limit_s;
+}
+
 static void *watch(void *unused) {
-    for (;;) {
-        nap(0.05);
-        double now_s = attempt_now_s(), since_s = job.since_s;
+    static const double tick_s = 0.05, most_s = 0.25;
+    patience outside = {0}, inside = {0};
+    for (double before_s = attempt_now_s(), now_s; true; before_s = now_s) {
+        nap(tick_s);
+        now_s = attempt_now_s();
+        double more_s = fmin(now_s - before_s, most_s), since_s = job.since_s;
+        job.stalled_s = job.stalled_s + (now_s - before_s - more_s);
         const char *where = job.where;
-        if (where && now_s > since_s + job.limit_s)
+        if (is_over(&outside, where, since_s, more_s, job.limit_s))
             give_up(where, since_s);
         attempt *a = job.current;
         where = a ? a->where : NULL;
         since_s = a ? a->since_s : now_s;
-        if (where && now_s > since_s + 1e-3 * job.deadline_ms + GRACE_S)
+        if (is_over(&inside, where, since_s, more_s, 1e-3 * job.deadline_ms + GRACE_S))
             give_up(where, since_s);
     }
     return unused;
@@ -109,16 +129,17 @@ static const reference *reference_for(const fault_config *config) {
 static tamis_status create(attempt *a, uint32_t timeout_ms, tamis_comm **comm) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     config.timeout_ms = timeout_ms;
-    double begin_s = attempt_now_s();
+    double begin_s = attempt_now_s(), starved_s = attempt_starved_s();
     enter("tamis_comm_create_mpi", 1e-3 * timeout_ms + GRACE_S);
     tamis_status status = tamis_comm_create_mpi(MPI_COMM_WORLD, &config, comm);
     job.where = NULL;
-    double took_s = attempt_now_s() - begin_s;
+    double took_s = attempt_now_s() - begin_s - (attempt_starved_s() - starved_s);
     a->slowest_s = took_s > a->slowest_s ? took_s : a->slowest_s;
     return status;
 }
 
-static void run(attempt *a, tamis_comm **comm) {
+/* From what the earliest rank has: a step that another had made since is made again. */
+static void run(attempt *a, tamis_comm **comm, int from) {
     a->at = "communicator";
     a->status = create(a, job.deadline_ms, comm);
     if (a->status != TAMIS_OK) {
@@ -127,14 +148,17 @@ static void run(attempt *a, tamis_comm **comm) {
     }
     job.current = a;
     a->at = "reducer";
-    attempt_run(a, *comm);
+    if (from < 0)
+        attempt_run(a, *comm);
+    else
+        attempt_resume(a, *comm, (uint32_t)from);
     job.current = NULL;
 }
 
 /* Steps whose result is not that of a run without a fault. */
-static uint32_t count_wrong(const attempt *a, const reference *ref) {
+static uint32_t count_wrong(const attempt *a, const reference *ref, uint32_t from) {
     uint32_t wrong = 0;
-    for (uint32_t t = 0; t < a->done; t++)
+    for (uint32_t t = from; t < a->done; t++)
         wrong += a->hash[t] != ref->hash[t];
     return wrong;
 }
@@ -162,6 +186,7 @@ static void put_outcome(tam_text *out, const attempt *a, uint32_t wrong) {
 static void report(tam_text *t, const attempt *a, const char *recovery) {
     tam_json_text(t, "broken", a->broken);
     tam_json_text(t, "recovery", recovery);
+    tam_json_number(t, "stalled_s", job.stalled_s);
     tam_text_put(t, "}\n");
     pthread_mutex_lock(&job.writing);
     put_line(t);
@@ -182,7 +207,8 @@ static void save(attempt *a) {
 
 static int all_of(int mine, MPI_Op op) {
     int all = mine;
-    enter("a rank is waited for after an attempt", 3.0 * GRACE_S + 4e-3 * job.deadline_ms);
+    enter("a rank is waited for after an attempt",
+          3.0 * GRACE_S + 4e-3 * job.deadline_ms + 1e-3 * RECOVERY_MS);
     PMPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, op, MPI_COMM_WORLD);
     job.where = NULL;
     return all;
@@ -243,7 +269,7 @@ static const char *begin_anew(attempt *a, const reference *ref) {
     if (!comm)
         return "failed";
     attempt_run(&fresh, comm);
-    bool right = fresh.status == TAMIS_OK && count_wrong(&fresh, ref) == 0;
+    bool right = fresh.status == TAMIS_OK && count_wrong(&fresh, ref, 0) == 0;
     right = all_of(right, MPI_MIN) != 0;
     attempt_free(&fresh);
     tamis_comm_destroy(comm);
@@ -283,6 +309,8 @@ static void leave_alone(void) {
 
 static void make(const char *config_name, const char *fault) {
     static attempt a;
+    char states[512];
+    int from = -1;
     tam_text outcome;
     tamis_comm *comm = NULL;
     const fault_config *config = fault_config_find(config_name);
@@ -290,12 +318,15 @@ static void make(const char *config_name, const char *fault) {
     if (!ref)
         _exit(7);
     attempt_clear(&a, config, (uint32_t)job.rank, (uint32_t)job.nranks);
-    all_of(0, MPI_MAX);
+    snprintf(states, sizeof states, "%s.%d.before", job.out, job.rank);
+    a.states = job.single || job.resumes ? states : NULL;
+    from = all_of(job.resumes ? attempt_newest(&a) : -1, MPI_MIN);
+    job.stalled_s = 0;
     setenv("FAULT", strcmp(fault, "-") == 0 ? "" : fault, 1);
     if (!shim_arm())
         _exit(7);
-    run(&a, &comm);
-    put_outcome(&outcome, &a, count_wrong(&a, ref));
+    run(&a, &comm, from);
+    put_outcome(&outcome, &a, count_wrong(&a, ref, from < 0 ? 0 : (uint32_t)from));
     if (a.reducer)
         save(&a);
     report(&outcome, &a, job.single ? "-" : go_on(&a, comm, ref));
@@ -314,6 +345,7 @@ int main(int argc, char **argv) {
     job.out = argv[2];
     job.deadline_ms = (uint32_t)strtoul(argv[3], NULL, 10);
     job.single = argc > 4 && strcmp(argv[4], "single") == 0;
+    job.resumes = argc > 4 && strcmp(argv[4], "resume") == 0;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &job.nranks);

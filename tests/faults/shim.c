@@ -20,17 +20,21 @@ typedef enum action {
     CUT,
     LONGER,
     DROP,
-    DOUBLE
+    DOUBLE,
+    DOWN,
+    MUTE,
+    DEAF
 } action;
 
-static const char *const actions[] = {"none", "delay", "error",  "status", "kill",  "stop",
-                                      "flip", "cut",   "longer", "drop",   "double"};
+static const char *const actions[] = {"none", "delay",  "error", "status", "kill", "stop", "flip",
+                                      "cut",  "longer", "drop",  "double", "down", "mute", "deaf"};
 const char *const shim_calls[SHIM_CALLS] = {"Isend",     "Irecv",     "Testsome",
                                             "Get_count", "Comm_idup", "Test"};
 
 static struct {
     action action;
     int call;
+    int rank;
     uint64_t nth, argument;
 } fault;
 static atomic_ullong counts[SHIM_CALLS];
@@ -53,6 +57,7 @@ static bool parse(const char *text) {
     int which = find(shim_calls, SHIM_CALLS, call), what = find(actions, ACTIONS, word);
     PMPI_Comm_rank(MPI_COMM_WORLD, &own);
     fault.call = which;
+    fault.rank = rank;
     fault.nth = nth;
     fault.argument = argument;
     fault.action = own == rank && what < ACTIONS ? (action)what : NONE;
@@ -81,6 +86,19 @@ bool shim_fired(void) {
     return atomic_load(&fired);
 }
 
+/* Of the host with the rank's number, at once: a short line in a pipe is written whole. */
+static void break_cable(void) {
+    const char *path = getenv("CABLES");
+    FILE *control = path ? fopen(path, "we") : NULL;
+    if (!control)
+        abort();
+    if (fault.action != DEAF)
+        fprintf(control, "%d from 100 0 %llu\n", fault.rank, (unsigned long long)fault.argument);
+    if (fault.action != MUTE)
+        fprintf(control, "%d to 100 0 %llu\n", fault.rank, (unsigned long long)fault.argument);
+    fclose(control);
+}
+
 /* Counts a call. @return what the caller has to do about it; the rest was done here */
 static action meet(int call) {
     if (!atomic_load(&armed))
@@ -95,6 +113,8 @@ static action meet(int call) {
         nanosleep(&(struct timespec){(time_t)(fault.argument / 1000),
                                      (long)(fault.argument % 1000) * 1000000},
                   NULL);
+    if (fault.action >= DOWN)
+        break_cable();
     return fault.action;
 }
 

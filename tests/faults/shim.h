@@ -13,6 +13,8 @@
  *     cut      Isend: the message is shorter by ARGUMENT bytes, at most by all
  *     longer   Isend: the message has ARGUMENT more bytes at its end
  *     drop     Isend: the message is never sent; double: it is sent twice
+ *     down     the cable of this rank's host passes nothing for ARGUMENT ms, 0: any more; mute:
+ *              nothing that it sends; deaf: nothing that it receives. CABLES: cluster_cable's FIFO
  *
  * The buffers of the caller stay as they are: what is damaged is a copy.
  */

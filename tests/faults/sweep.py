@@ -33,7 +33,6 @@ import time
 
 RANKS = 4
 DEADLINE_MS = 1000
-LATE_S = DEADLINE_MS / 1000 + 1
 BATCH = 40  # a lost communicator keeps its memory
 PROGRAMS = ["usual", "small"]
 PLANS = ["linear", "2x2"]
@@ -98,18 +97,21 @@ class Runner:
         self.folder, self.mpirun, self.scratch = folder, mpirun, scratch
         self.numbers = itertools.count()
 
-    def run(self, program, plan, texts, deadline_ms=DEADLINE_MS, single=False):
+    def launch(self, command, settings, said, out):
+        subprocess.run(command, env=settings, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                       check=False)
+
+    def run(self, program, plan, texts, deadline_ms=DEADLINE_MS, mode="", out=None):
         """Cases "CONFIG FAULT" in one job. -> by case, by rank: its line or None"""
-        out = os.path.join(self.scratch, f"job{next(self.numbers)}")
+        out = out or os.path.join(self.scratch, f"job{next(self.numbers)}")
         with open(f"{out}.cases", "w", encoding="utf-8") as cases:
             cases.writelines(f"{i} {text}\n" for i, text in enumerate(texts))
-        command = ["sh", self.mpirun, str(RANKS), str(60 + 5 * len(texts)),
+        command = [*self.mpirun, str(RANKS), str(60 + 5 * len(texts)),
                    os.path.join(self.folder, f"processes_{program}"), f"{out}.cases", out,
-                   str(deadline_ms)] + (["single"] if single else [])
+                   str(deadline_ms)] + ([mode] if mode else [])
         settings = dict(os.environ, TAMIS_PLAN=plan, TAMIS_LOG="off")
         with open(f"{out}.said", "wb") as said:
-            subprocess.run(command, env=settings, stdin=subprocess.DEVNULL, stdout=said,
-                           stderr=said, check=False)
+            self.launch(command, settings, said, out)
         with open(f"{out}.said", encoding="utf-8", errors="replace") as said:
             self.said = said.read()
         found = [[None] * RANKS for _ in texts]
@@ -142,7 +144,7 @@ def judge(case, lines):
     return judge_lines(case, left)
 
 
-def judge_lines(case, left):
+def judge_lines(case, left, deadline_ms=DEADLINE_MS):
     failed = [line for line in left if line["status"] != "TAMIS_OK"]
     for line in left:
         name = f"rank {line['rank']}, {line['status']} in {line['at']} {line['step']}: "
@@ -156,9 +158,9 @@ def judge_lines(case, left):
         if not re.search(r"rank(\(s\))? \d", line["sentence"]):
             return "NO RANK", f"rank {line['rank']}: \"{line['sentence']}\""
     late = max(line["slowest_s"] for line in left)
-    if late > LATE_S:
+    if late > deadline_ms / 1000 + 1:
         return "LATE", f"{late:.2f} s"
-    if failed and case.action == "delay":
+    if failed and case and case.action == "delay":
         return "HARMED", f"by a delay: {failed[0]['sentence']}"
     return ("error" if failed else "unharmed"), ""
 
@@ -238,9 +240,9 @@ class Sweep:
             print(f"{verdict}: {repeat(case)}: {why}", flush=True)
 
     def once(self, case):
-        single = is_single(case)
+        mode = "single" if is_single(case) else ""
         text = f"{case.config} {fault_of(case)}"
-        return self.runner.run(case.program, case.plan, [text], single=single)[0]
+        return self.runner.run(case.program, case.plan, [text], mode=mode)[0]
 
     def settle(self, case, lines):
         """A busy machine is late, and ends ranks early: such a case is tried again by itself."""
@@ -303,7 +305,7 @@ class Sweep:
         bad = len(self.failures)
         for case, verdict, why in self.failures:
             print(f"{verdict}: {why}\n    python3 tests/faults/sweep.py --repeat "
-                  f"\"{repeat(case)}\" {self.runner.folder} {self.runner.mpirun}")
+                  f"\"{repeat(case)}\" {self.runner.folder} {self.runner.mpirun[-1]}")
         print(f"in {time.monotonic() - self.begin_s:.0f} s")
         print(f"{sum(total.values()) - bad - total['not reached']} passed, {bad} failed")
         return bad == 0
@@ -326,7 +328,7 @@ def main():
     options.add_argument("--repeat")
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        runner = Runner(asked.folder, asked.mpirun, scratch)
+        runner = Runner(asked.folder, ["sh", asked.mpirun], scratch)
         sweep = Sweep(runner, asked.jobs, asked.seed)
         if asked.repeat:
             case = parse(asked.repeat)

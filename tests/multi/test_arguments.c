@@ -17,6 +17,7 @@ static void test_null_is_refused_everywhere(void **state) {
     tamis_reducer *none = NULL;
     tamis_result result = TAMIS_RESULT_INIT;
     tamis_stats stats = TAMIS_STATS_INIT;
+    tamis_bucket bucket = TAMIS_BUCKET_INIT;
     const float *residual;
     (void)state;
     EXPECT(TAMIS_E_ARGUMENT, "comms", tamis_comm_create_local(1, NULL, NULL));
@@ -41,6 +42,12 @@ static void test_null_is_refused_everywhere(void **state) {
     EXPECT(TAMIS_E_ARGUMENT, "path", tamis_reducer_save(reducer, NULL));
     EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_load(NULL, "state"));
     EXPECT(TAMIS_E_ARGUMENT, "path", tamis_reducer_load(reducer, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_set_density(NULL, 0.1));
+    EXPECT(TAMIS_E_ARGUMENT, "step", tamis_reducer_align(reducer, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_save_moments(NULL, NULL, NULL, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "reducer", tamis_reducer_bucket_at(NULL, 0, &bucket));
+    EXPECT(TAMIS_E_ARGUMENT, "out", tamis_reducer_bucket_at(reducer, 0, NULL));
+    EXPECT(TAMIS_E_ARGUMENT, "out of range", tamis_reducer_bucket_at(reducer, UINT32_MAX, &bucket));
     assert_null(none);
     assert_null(no_layout);
     expect_usable();
