@@ -383,10 +383,10 @@ def test_what_is_pending_stays_with_another_number_of_ranks(old, new, op):
     )
 
 
-def test_attach_says_that_a_hook_sees_no_optimizer():
+def test_attach_says_that_it_needs_the_optimizer():
     class Net(torch.nn.parallel.DistributedDataParallel):
         def __init__(self):
             pass
 
     words = told(TypeError, lambda: tamis.torch.attach(Net(), reduce="update"))
-    assert "does not see the optimizer" in words and 'update="adam"' in words
+    assert "need the optimizer" in words and "attach(ddp, optimizer=optimizer)" in words

@@ -4,6 +4,7 @@
 import ctypes
 import datetime
 import hashlib
+import inspect
 import os
 import weakref
 from typing import Any, Iterable, List, Optional, Union
@@ -103,6 +104,28 @@ def carrier(group: Optional[Any] = None, timeout_s: Optional[float] = None) -> _
     )
     _gathers[comm] = gather
     return comm
+
+
+def carriers_of(group: Any, number: int, timeout_s: Optional[float]) -> List[_core.Comm]:
+    """Communicators over the ranks of a group, which is not all ranks. Collective over the group."""
+    ranks_of = getattr(dist, "get_process_group_ranks", None)
+    options = inspect.signature(dist.new_group).parameters
+    if ranks_of is None or "use_local_synchronization" not in options:
+        raise RuntimeError(
+            "DistributedDataParallel has a process group that is not all ranks, for which this torch"
+            " (before 2.1) makes no other that the members alone could ask for. On all ranks of the"
+            ' job call group = torch.distributed.new_group(ranks, backend="gloo") for each such'
+            " group, and then tamis.torch.attach(ddp, comm=tamis.torch.carrier(group)) on its members"
+        )
+    limit = datetime.timedelta(seconds=seconds(timeout_s))
+    made = []
+    for _ in range(number):
+        own = dist.new_group(
+            ranks_of(group), timeout=limit, backend="gloo", use_local_synchronization=True
+        )
+        made.append(carrier(own, timeout_s))
+        _gathers[made[-1]].own = True
+    return made
 
 
 # ------------------------------------------------------------------------- once before training

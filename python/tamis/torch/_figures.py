@@ -17,6 +17,7 @@ class Figures:
         self.wire_bytes = self.dense_bytes = 0
         self.seconds = dict.fromkeys(PHASES + ("exposed",), 0.0)
         self.last: Dict[str, Any] = {}
+        self.gradient_norm: Optional[float] = None  # of the whole gradient of this rank
 
     def add(
         self, groups: List[Group], rows: List[Dict[str, Any]], exposed_s: float, lost: bool
@@ -30,6 +31,8 @@ class Figures:
             "seconds": {phase: sum(row[phase + "_s"] for row in rows) for phase in PHASES},
         }
         last["seconds"]["exposed"] = exposed_s
+        if self.gradient_norm is not None:
+            last["gradient_norm"] = self.gradient_norm
         self.last = last
         self.steps += 1
         self.lost += lost
@@ -42,20 +45,31 @@ class Figures:
         last = dict(self.last, seconds=dict(self.last["seconds"])) if self.last else {}
         if last:
             last["density"] = last["selected"] / last["length"]
+            last.update(_ratios(last))
+        total = {
+            "steps": self.steps,
+            "lost_steps": self.lost,
+            "wire_bytes": self.wire_bytes,
+            "dense_bytes": self.dense_bytes,
+            "seconds": dict(self.seconds),
+        }
         return {
             "step": last,
-            "total": {
-                "steps": self.steps,
-                "lost_steps": self.lost,
-                "wire_bytes": self.wire_bytes,
-                "dense_bytes": self.dense_bytes,
-                "seconds": dict(self.seconds),
-            },
+            "total": dict(total, **_ratios(total)),
             "groups": [
                 dict(group.reducer.stats(), dtype=str(group.dtype).split(".")[1])
                 for group in groups
             ],
         }
+
+
+def _ratios(row: Dict[str, Any]) -> Dict[str, Optional[float]]:
+    phases = sum(row["seconds"][phase] for phase in PHASES)
+    sent = row["wire_bytes"]
+    return {
+        "compression": row["dense_bytes"] / sent if sent else None,
+        "hidden": max(0.0, 1.0 - row["seconds"]["exposed"] / phases) if phases else 0.0,
+    }
 
 
 def merged(rows: List[Dict[str, Any]], lost: bool) -> Dict[str, Any]:

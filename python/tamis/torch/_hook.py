@@ -4,7 +4,7 @@
 DDP compares the annotations of a hook as objects, so this file must not turn them into strings.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ._group import Place
 from ._parameters import flat
 from ._state import SparseState
+from ._takeover import Attached, check_groups, innermost, take_over
 
 
 def sparse_hook(
@@ -38,45 +39,102 @@ def sparse_hook(
             place = _locate(state, bucket, buffer)
         if index == 0:
             _refuse_half_a_step(state)
+            if state._attached is not None:
+                state._attached.begin()
         state._mark(place)
         if bucket.is_last():
             state._finish()
             _complete(state)
+            _tell_attached(state, lost=False)
     except BaseException as error:
         state._fail(error)
         _complete(state)
+        _tell_attached(state, lost=True)
         _raise_after_backward(state, error)
     return future
 
 
-def attach(ddp: DistributedDataParallel, density: float = 0.01, **options: Any) -> SparseState:
+def attach(
+    ddp: DistributedDataParallel,
+    density: float = 0.01,
+    optimizer: Optional[torch.optim.Optimizer] = None,
+    reduce: Optional[str] = None,
+    scale: Optional[float] = None,
+    match: Optional[float] = None,
+    **options: Any,
+) -> SparseState:
     """Let a DistributedDataParallel exchange sparsely: make its state, register the hook.
 
-    options  those of SparseState, among them meter=tamis.energy.Meter(...)
+        state = tamis.torch.attach(ddp, density=0.03, optimizer=adamw)
+        ...                                  # the rest of the script stays as it is
 
-    no_sync(), gradient_as_bucket_view, static_graph and Join work. With find_unused_parameters, if
-    no rank used a parameter in a step, DDP leaves its gradient unchanged, so what the residual gave
-    for it in that step is not applied.
+    optimizer  the one that steps, before its first step. AdamW, Adam, and SGD with momentum become
+               update mode: the library makes their step from each rank's own gradient, the largest
+               entries of it travel, and optimizer.step() applies them, with its learning rates and
+               weight decay. Plain SGD stays as it is. Others are refused. param_groups, schedulers
+               and step(closure) stay the user's
+    reduce     "gradient": whatever the optimizer is, it gets sparse means; None: what suits it
+    scale, match   as of DistributedOptimizer, in update mode
+    options    those of SparseState, among them clip_norm=1.0, scaler=, meter=
 
-    With update="adam" the gradients hold Adam's step, and the optimizer is torch.optim.SGD(params,
-    lr, weight_decay=wd), with the lr and wd of AdamW and no momentum.
+    Without `optimizer` the gradients are sparse means, which harm adaptive optimizers: the first
+    step warns if the parameters belong to one. With update="adam" and no `optimizer` the gradients
+    hold Adam's step, and torch.optim.SGD(params, lr, weight_decay=wd) applies it, with the lr and
+    wd of AdamW and no momentum.
 
-    Collective: yes              Errors: as SparseState; TypeError if `ddp` is not a DDP
+    In update mode gradients are steps from backward() to step(): clip_grad_norm_, a GradScaler that
+    was not given as `scaler`, and a second backward pass outside ddp.no_sync() raise RuntimeError.
+
+    no_sync(), gradient_as_bucket_view, static_graph and Join work; under Join not in update mode,
+    where a rank without inputs makes no step. With find_unused_parameters, if no rank used a
+    parameter in a step, DDP leaves its gradient unchanged, so what the residual gave for it in that
+    step is not applied.
+
+    Collective: yes, over the process group of `ddp`
+    Errors:     as SparseState; TypeError if `ddp` is not a DDP, or the optimizer's rule is unknown
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             f"attach takes a DistributedDataParallel, not a {type(ddp).__name__}: for a plain loop"
             " use tamis.torch.DistributedOptimizer"
         )
-    if "reduce" in options:
+    taken = None
+    if optimizer is not None:
+        optimizer = innermost(optimizer)
+        if reduce is None and options.get("update") is None and not _is_plain(optimizer):
+            reduce = "update"
+        taken = take_over(optimizer, reduce, dict(scale=scale, match=match), options)
+    elif reduce == "update" or scale is not None or match is not None:
         raise TypeError(
-            "a hook does not see the optimizer, so it cannot take over its rule: pass the rule"
-            ' itself, update="adam", and step by torch.optim.SGD, whose weight_decay is then that'
-            " of AdamW; or use DistributedOptimizer in place of DistributedDataParallel"
+            'reduce="update", scale and match need the optimizer whose rule is taken over: write'
+            " tamis.torch.attach(ddp, optimizer=optimizer)"
         )
     state = SparseState(ddp, density, **options)
+    state._tell_adaptive = optimizer is None and reduce is None
+    if taken is not None:
+        check_groups(taken.optimizer, frozenset(state._index))
+        state._taken, state._attached = taken, Attached(taken, state)
     ddp.register_comm_hook(state, sparse_hook)
     return state
+
+
+def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a sum of gradients that arrives late is only a step made late."""
+    return type(optimizer) is torch.optim.SGD and not any(
+        group["momentum"] for group in optimizer.param_groups
+    )
+
+
+def _tell_attached(state: SparseState, lost: bool) -> None:
+    """Tell it when DDP has ended the step, and put results into the parameters' gradients."""
+    if state._attached is None:
+        return
+    attached = state._attached
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    try:
+        queue(lambda: queue(lambda: attached.ended(lost)))  # as in _raise_after_backward
+    except RuntimeError:
+        attached.ended(lost)
 
 
 def _device_future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]":

@@ -11,6 +11,7 @@ from . import _update
 from ._group import Place
 from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp
 from ._state import SparseState
+from ._takeover import check_groups, take_over
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -24,7 +25,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             opt.step()                            # waits for the result, then steps
 
     parameters  a module, or pairs of name and parameter, as in SparseState
-    reduce      "gradient", or "update": each rank computes the optimizer's step from its own
+    reduce      "gradient" (None is the same, with a warning where the optimizer is adaptive), or
+                "update": each rank computes the optimizer's step from its own
                 gradient, and the largest entries are exchanged (docs/fidelity.md). For AdamW, Adam,
                 and SGD with momentum; the library takes over betas, eps or momentum. Give betas of
                 (0.0, 0.99); for about a thousand steps at 2 % and above give (0.9, 0.99). lr and
@@ -63,7 +65,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         optimizer: torch.optim.Optimizer,
         parameters: Parameters,
         density: float = 0.01,
-        reduce: str = "gradient",
+        reduce: Optional[str] = None,
         scale: Optional[float] = None,
         match: Optional[float] = None,
         **options: Any,
@@ -74,25 +76,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if holds_ddp(parameters):
             raise TypeError(WRAPPED)
         self.optimizer = optimizer
-        self._rule = self._take_over(reduce, dict(scale=scale, match=match), options)
+        taken = take_over(optimizer, reduce, dict(scale=scale, match=match), options)
+        self._rule = taken and taken.rule
         self.tamis = SparseState(parameters, density, **options)
+        self.tamis._taken = taken
+        self.tamis._tell_adaptive = False
         self._targets = [
             (group, segment, parameter)
             for group in self.tamis.groups
             for segment, parameter in enumerate(group.parameters)
         ]
         self._known = frozenset(id(parameter) for _, _, parameter in self._targets)
-        self._check_groups()
-        self._number = {
-            id(parameter): number
-            for number, group in enumerate(optimizer.param_groups)
-            for parameter in group["params"]
-        }
+        check_groups(self.optimizer, self._known)
         self._clear()
         self._syncing = True
         self._synchronized = False
         self._handles = [self._watch(index) for index in range(len(self._targets))]
-        # A DDP that is made later is detected by its changes to the gradients.
+        # A DDP that is made later, as by Trainer, is detected by its changes to the gradients.
         for ddp in ddps_of(self._known):
             self._handles.append(ddp.register_forward_pre_hook(self._refuse_forward))
 
@@ -100,53 +100,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if name == "optimizer":
             raise AttributeError(name)
         return getattr(self.optimizer, name)
-
-    def _take_over(
-        self, reduce: str, factor: Dict[str, Optional[float]], options: Dict[str, Any]
-    ) -> Optional[Dict[str, Any]]:
-        """The optimizer's rule, which becomes an option of the state; None: the optimizer steps."""
-        factor = {name: value for name, value in factor.items() if value is not None}
-        if reduce not in ("gradient", "update"):
-            raise ValueError(f'reduce is {reduce!r}, not "gradient" or "update"')
-        if options.get("update") is not None or (factor and reduce == "gradient"):
-            raise TypeError(
-                'update, scale and match belong to reduce="update", which makes the update'
-            )
-        if reduce == "gradient":
-            return None
-        rule = _update.rule(self.optimizer, self.optimizer.param_groups)
-        if self.optimizer.state:
-            raise ValueError(
-                "the optimizer has already made steps, and its moments would be lost: wrap it with"
-                ' reduce="update" before its first step'
-            )
-        options["update"] = dict(rule, **factor)
-        return rule
-
-    def _check_rule(self) -> None:
-        """Some schedulers change more than the learning rate."""
-        now = _update.rule(self.optimizer, self.optimizer.param_groups)
-        if now != self._rule:
-            raise RuntimeError(
-                f"the param_groups now say {now}, but the library was given {self._rule}: with"
-                ' reduce="update" these stay; a scheduler may change lr alone (OneCycleLR,'
-                " CyclicLR: cycle_momentum=False)"
-            )
-
-    def _check_groups(self) -> None:
-        """Every parameter that the optimizer changes must be exchanged, or replicas drift apart."""
-        for number, group in enumerate(self.optimizer.param_groups):
-            for parameter in group["params"]:
-                if id(parameter) in self._known:
-                    continue
-                if parameter.requires_grad and parameter.numel():
-                    raise ValueError(
-                        f"param_groups[{number}] has a parameter of shape {tuple(parameter.shape)}"
-                        " that was not named, or required no gradient, when the optimizer was"
-                        " wrapped: it is not exchanged, and replicas would drift apart; pass all"
-                        " parameters that the optimizer changes, and make a new"
-                        " DistributedOptimizer where some come later"
-                    )
 
     # ------------------------------------------------------------------------------ gradients
 
@@ -181,16 +134,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise
 
     def _mark(self, index: int) -> None:
-        group, segment, parameter = self._targets[index]
+        group, _, parameter = self._targets[index]
         gradient = parameter.grad
         place = self.tamis._cache.get(index)
         if place is None or place.tensors[0].data_ptr() != gradient.data_ptr():
             place = self._locate(index)
-        number = self._number.get(id(parameter))
-        if self._rule is not None and number is not None:
-            scaler = self.tamis.scaler
-            scale = scaler.get_scale() if scaler is not None else 1.0
-            _update.decay_gradient(self.optimizer, self.param_groups[number], parameter, scale)
         # The last gradient of each dtype leaves in synchronize(). No result is applied without it,
         # so none is ever written into gradients that the caller may still change.
         self._left[group] -= 1
@@ -267,7 +215,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         try:
             self._check_untouched()
-            self._check_groups()
+            check_groups(self.optimizer, self._known)
             for index, (_, _, parameter) in enumerate(self._targets):
                 if self._given[index] is None:
                     if parameter.grad is None:
@@ -289,12 +237,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         self.synchronize()
         self._synchronized = False
-        if self._rule is None:
+        if self.tamis._taken is None:
             self.optimizer.step()
             return
-        self._check_rule()
-        _update.step(self.optimizer)
-        _update.count(self.optimizer)
+        self.tamis._taken.step()
+        hidden = _update.Hidden(self.optimizer)
+        try:
+            self.optimizer.step()
+        finally:
+            hidden.restore()
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As the wrapped optimizer's, but by default gradients keep their memory."""

@@ -96,8 +96,9 @@ def _check_devices(rows: List[Tuple[str, torch.Tensor]]) -> None:
 
 WRAPPED = (
     "DistributedDataParallel wraps the same parameters and exchanges their gradients itself (as"
-    " in the Trainer of transformers): use tamis.torch.attach(ddp) and the optimizer as it is, or"
-    " leave DistributedDataParallel out"
+    " in the Trainer of transformers): write state ="
+    " tamis.torch.attach(ddp, optimizer=optimizer), for Trainers callbacks=[SparseCallback()] of"
+    " tamis.transformers or tamis.lightning, or leave DistributedDataParallel out"
 )
 
 

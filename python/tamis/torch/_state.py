@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _move, _parameters
+from . import _checkpoint, _comm, _guard, _move, _parameters, _takeover, _update
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
 
@@ -43,6 +43,8 @@ class SparseState:
     timeout_s      deadline of every wait; None: TAMIS_TIMEOUT_MS, else 300 s
     comm           a communicator to use instead of a transport; with parameters of several dtypes
                    one for each dtype, in the order in which they first appear
+    clip_norm      clip each rank's own gradient to this L2 norm before it is exchanged (and before
+                   Adam sees it). All gradients then leave at the end of backward, without overlap
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
     options        what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
 
@@ -76,6 +78,7 @@ class SparseState:
         timeout_s: Optional[float] = None,
         comm: Union[_core.Comm, Sequence[_core.Comm], None] = None,
         meter: Optional[energy.Meter] = None,
+        clip_norm: Optional[float] = None,
         **options: Any,
     ) -> None:
         rows = _parameters.collect(parameters)
@@ -89,6 +92,8 @@ class SparseState:
             )
         if check_every is not None and check_every < 0:
             raise ValueError(f"check_every is {check_every}, not a number of steps, or 0 for never")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm is {clip_norm}, not a norm above 0, or None")
         if scheme is None:
             scheme = "tamis-update" if _is_adam(options.get("update")) else "tamis"
         self.device = rows[0][1].device
@@ -107,12 +112,27 @@ class SparseState:
             meter=meter,
         )
         self.meter = meter
-        comms = _communicators(comm, len(families), transport, timeout_s, self.device)
+        self.clip_norm = None if clip_norm is None else float(clip_norm)
+        self._taken: Optional[_update.Taken] = None
+        self._attached: Optional[_takeover.Attached] = None
+        self._tell_adaptive = True
+        if comm is None and _is_subgroup(parameters):
+            if transport not in ("auto", "torch"):
+                raise ValueError(
+                    "DistributedDataParallel has a process group that is not all ranks, but transport"
+                    f" {transport!r} is of all ranks: leave the transport out, or give comm="
+                )
+            comms = _comm.carriers_of(parameters.process_group, len(families), timeout_s)
+        else:
+            comms = _communicators(comm, len(families), transport, timeout_s, self.device)
         _check_ranks(parameters, comms)
         self._own_comms = comms if comm is None else []
         self._ddp = isinstance(parameters, torch.nn.parallel.DistributedDataParallel)
         host_waits = self.device.type == "cpu" or len(families) > 1 or scaler is not None
-        common = f"check_every={check_every}, warmup={warmup}, scaler={scaler is not None}"
+        common = (
+            f"check_every={check_every}, warmup={warmup}, scaler={scaler is not None},"
+            f" clip_norm={clip_norm}"
+        )
         try:
             _guard.check_options(comms[0], common)
             self.groups = [
@@ -167,10 +187,26 @@ class SparseState:
             self._begin()
         self._marked += len(place.segments)
         self._places.append(place)
-        if self.overlap and not hold:
-            place.group.ready(place.plan, self._scale, self._stream)
+        if self.overlap and not hold and self.clip_norm is None:
+            self._leave(place)
         else:
             self._held.append(place)
+
+    def _leave(self, place: Place) -> None:
+        with torch.profiler.record_function("tamis: start"):
+            if self._taken is not None:
+                self._taken.decay(place, 1.0 / self._scale)
+            place.group.ready(place.plan, self._scale, self._stream)
+
+    @torch.no_grad()
+    def _clip(self) -> None:
+        """Clip this rank's gradient, all of which is held. What is not finite stays so."""
+        norms = [place.whole.float().norm() for place in self._held]
+        norm = torch.stack(norms).norm().item() * self._scale
+        self.figures.gradient_norm = norm
+        if norm > self.clip_norm and norm < float("inf"):
+            for place in self._held:
+                place.whole.mul_(self.clip_norm / norm)
 
     def _begin(self) -> None:
         self.check()
@@ -189,11 +225,17 @@ class SparseState:
 
     def _finish(self) -> None:
         """Put the results of all groups, or of none, into the gradients."""
+        with torch.profiler.record_function("tamis: finish"):
+            self._finish_all()
+
+    def _finish_all(self) -> None:
         begin = time.perf_counter()
         if self._marked != len(self._index):
             raise RuntimeError(self._missing())
+        if self.clip_norm is not None:
+            self._clip()
         for place in self._held:
-            place.group.ready(place.plan, self._scale, self._stream)
+            self._leave(place)
         failure = None
         for group in self.groups:
             try:
@@ -214,6 +256,9 @@ class SparseState:
             self.meter.step(merged(rows, lost))
         self._clear_step()
         self._choose()
+        if self._tell_adaptive:
+            self._tell_adaptive = False
+            _takeover.warn_of_others(self)
         if failure is not None:
             raise failure
 
@@ -299,8 +344,10 @@ class SparseState:
 
         "density_asked"; "step": the last step, "total": all steps since the state was made, both
         merged over dtypes: "wire_bytes" (sent by this rank), "dense_bytes" (what a ring all-reduce
-        would send), "seconds" by phase, with "exposed" for the time that the step had to wait, and,
-        per step, "density" (actual) and "selected"; "groups": tamis_stats of each dtype. With a
+        would send), "compression" (their ratio; None where nothing was sent), "seconds" by phase,
+        with "exposed" for the time that the step had to wait, "hidden" (the share of the phases'
+        time beside backward) and, per step, "density" (actual), "selected" and, with clip_norm,
+        "gradient_norm" (of this rank's whole gradient); "groups": tamis_stats of each dtype. With a
         meter "energy": its joules by phase, from this host's counters; None if nothing is known;
         meter.read() then says why.
         """
@@ -308,6 +355,17 @@ class SparseState:
         if self.meter is not None:
             figures["energy"] = joules(self.meter)
         return figures
+
+    def scalars(self) -> Dict[str, float]:
+        """The figures of the last step as flat numbers, for loggers (TensorBoard's add_scalar,
+        logging): "tamis/density", "tamis/wire_bytes", "tamis/compression", "tamis/hidden",
+        "tamis/exposed_s", with clip_norm "tamis/gradient_norm". Empty before the first step."""
+        last = self.stats()["step"]
+        if not last:
+            return {}
+        last["exposed_s"] = last["seconds"]["exposed"]
+        names = ("density", "wire_bytes", "compression", "hidden", "exposed_s", "gradient_norm")
+        return {"tamis/" + n: float(last[n]) for n in names if last.get(n) is not None}
 
     def residual_norm(self) -> float:
         """L2 norm of this rank's residual."""
@@ -408,6 +466,8 @@ class SparseState:
             return
         self._unused()
         self._settle()
+        if self._attached is not None:
+            self._attached.close()
         self._cache.clear()
         for group in self.groups:
             group.close()
@@ -415,6 +475,21 @@ class SparseState:
         for comm in self._own_comms:
             comm.close()
         self._leave_comms()
+
+    def __repr__(self) -> str:
+        figures = self.stats()
+        total, last = figures["total"], figures["step"]
+        rule = f", update={self.update['rule']!r}" if self.update else ""
+        text = (
+            f"SparseState({self.scheme!r}, density={self.density}{rule}, {self.comm.transport},"
+            f" rank {self.comm.rank} of {self.comm.nranks}, {total['steps']} steps"
+        )
+        if last and total["compression"]:
+            text += (
+                f", {last['density']:.2%} of the entries in {last['wire_bytes']:,} bytes a step,"
+                f" 1/{total['compression']:.1f} of dense, {last['hidden']:.0%} hidden"
+            )
+        return text + (f", ended by: {self.error})" if self.error else ")")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -443,6 +518,14 @@ def _need_cuda(device: torch.device) -> None:
             f"the parameters are on {device}, but this tamis has no CUDA ({feature['reason']}):"
             " build it with CUDA, or train on the CPU"
         )
+
+
+def _is_subgroup(parameters: _parameters.Parameters) -> bool:
+    """Whether a DDP works over some ranks only."""
+    if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
+        return False
+    group, every = parameters.process_group, torch.distributed.get_world_size()
+    return torch.distributed.get_world_size(group) != every
 
 
 def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Update mode of DistributedOptimizer: the optimizer's rule, and the step that it still makes.
+"""Update mode: an optimizer's rule, which the library takes over, and the step that it still makes.
 
     w   a parameter    lr, wd   as they stand in its param_group now
     g = gradient + wd w                                   Adam, SGD: weight decay is in the gradient
@@ -8,9 +8,12 @@
     w = w - lr x
 """
 
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List
 
 import torch
+
+if TYPE_CHECKING:
+    from ._group import Place
 
 # Other options of an optimizer that change the gradient or the step.
 UNKNOWN = ("amsgrad", "maximize", "nesterov", "dampening", "differentiable")
@@ -32,7 +35,8 @@ def rule(optimizer: torch.optim.Optimizer, groups: List[Dict[str, Any]]) -> Dict
     if names is None:
         raise TypeError(
             'reduce="update" knows the rules of torch.optim.AdamW, Adam, and SGD with momentum, not'
-            f" that of {type(optimizer).__name__}{_nearest(optimizer)}"
+            f" that of {type(optimizer).__name__}{_nearest(optimizer)}. With reduce=\"gradient\" it"
+            " steps itself, from sparse means"
         )
     for number, group in enumerate(groups):
         _check(f"param_groups[{number}]", group, groups[0], names)
@@ -45,8 +49,16 @@ def rule(optimizer: torch.optim.Optimizer, groups: List[Dict[str, Any]]) -> Dict
 
 
 def _nearest(optimizer: torch.optim.Optimizer) -> str:
-    """RMSprop is Adam without a first moment and without bias correction. Its step t is
-    1 / sqrt(1 - alpha^t) times as long: with alpha 0.99 10 times at first, the same later."""
+    """What to write instead.
+
+    RMSprop is Adam without a first moment and without bias correction. Its step t is
+    1 / sqrt(1 - alpha^t) times as long: with alpha 0.99 10 times at first, the same later.
+    """
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        return (
+            ", which divides moments among the ranks: in update mode each rank's are its own. Use"
+            " the optimizer that it was given"
+        )
     group = optimizer.param_groups[0]
     if type(optimizer) is not torch.optim.RMSprop or group["momentum"] or group["centered"]:
         return ""
@@ -81,18 +93,6 @@ def _decoupled(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> bool:
     return type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay", False)
 
 
-def decay_gradient(
-    optimizer: torch.optim.Optimizer,
-    group: Dict[str, Any],
-    parameter: torch.Tensor,
-    scale: float,
-) -> None:
-    """Add the gradient of weight decay to that of the loss, which is scaled by `scale`."""
-    if group["weight_decay"] and not _decoupled(optimizer, group):
-        with torch.no_grad():
-            parameter.grad.add_(parameter, alpha=scale * group["weight_decay"])
-
-
 @torch.no_grad()
 def step(optimizer: torch.optim.Optimizer) -> None:
     """Apply the updates, which are in the gradients."""
@@ -107,14 +107,61 @@ def step(optimizer: torch.optim.Optimizer) -> None:
             parameter.add_(parameter.grad, alpha=-rate)
 
 
-def count(optimizer: torch.optim.Optimizer) -> None:
-    """Let the optimizer step without gradients: nothing moves, but schedulers count it."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [parameter.grad for parameter in parameters]
-    try:
-        for parameter in parameters:
+class Hidden:
+    """Takes the gradients away while the optimizer steps: nothing moves, but schedulers count it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._rows = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+        for parameter, _ in self._rows:
             parameter.grad = None
-        optimizer.step()
-    finally:
-        for parameter, gradient in zip(parameters, gradients):
+
+    def restore(self) -> None:
+        for parameter, gradient in self._rows:
             parameter.grad = gradient
+
+
+class Taken:
+    """An optimizer whose rule the library has taken over."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.rule = rule(optimizer, optimizer.param_groups)
+        if optimizer.state:
+            raise ValueError(
+                "the optimizer has already made steps, and its moments would be lost: hand it over"
+                " for update mode before its first step"
+            )
+        self._number = {
+            id(parameter): number
+            for number, group in enumerate(optimizer.param_groups)
+            for parameter in group["params"]
+        }
+
+    def check(self) -> None:
+        """Some schedulers change more than the learning rate."""
+        now = rule(self.optimizer, self.optimizer.param_groups)
+        if now != self.rule:
+            raise RuntimeError(
+                f"the param_groups now say {now}, but the library was given {self.rule}: in update"
+                " mode these stay; a scheduler may change lr alone (OneCycleLR, CyclicLR:"
+                " cycle_momentum=False)"
+            )
+
+    @torch.no_grad()
+    def decay(self, place: "Place", scale: float) -> None:
+        """Add the gradient of weight decay to that of the loss, which is multiplied by `scale`."""
+        for segment, tensor in zip(place.segments, place.tensors):
+            parameter = place.group.parameters[segment]
+            number = self._number.get(id(parameter))
+            if number is None:
+                continue
+            group = self.optimizer.param_groups[number]
+            if group["weight_decay"] and not _decoupled(self.optimizer, group):
+                # A tensor of another shape is a flat view of the gradient of the parameter.
+                gradient = tensor if tensor.shape == parameter.shape else parameter.grad
+                gradient.add_(parameter, alpha=scale * group["weight_decay"])
+
+    def step(self) -> None:
+        """Apply the updates, which are in the gradients."""
+        self.check()
+        step(self.optimizer)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""Trains by the Trainers of others, as a user would; test_torch_frameworks.py starts the ranks.
+
+    frameworks.py transformers|accelerate|lightning [wrapper]
+
+The last line says how many steps tamis made, and whether the replicas are identical.
+"""
+
+import sys
+import tempfile
+
+import torch
+
+# What Lightning asks of torch's version, Debian's 1.13.0a0 is, but does not say.
+if torch.__version__.startswith("1.13.0a0"):
+    torch.__version__ = "1.13.1"
+
+import tamis
+import tamis.torch
+
+STEPS = 50
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(20, 96), torch.nn.GELU(), torch.nn.Linear(96, 5)
+        )
+
+    def forward(self, x, labels=None):
+        found = self.layers(x)
+        if labels is None:
+            return found
+        return {"loss": torch.nn.functional.cross_entropy(found, labels), "logits": found}
+
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self):
+        self.x = torch.randn(16 * 2 * STEPS, 20, generator=torch.Generator().manual_seed(2))
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return {"x": self.x[index], "labels": self.x[index, :5].argmax()}
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.003, betas=(0.0, 0.99))
+
+
+def by_transformers(wrapper, folder):
+    import transformers
+
+    from tamis.transformers import SparseCallback
+
+    cpu = "use_cpu" if hasattr(transformers.TrainingArguments, "use_cpu") else "no_cuda"
+    args = transformers.TrainingArguments(
+        folder, max_steps=STEPS, per_device_train_batch_size=16, report_to=[], save_steps=25,
+        logging_steps=25, disable_tqdm=True, ddp_backend="gloo", **{cpu: True},
+    )  # fmt: skip
+    model, callbacks = Model(), [SparseCallback(density=0.03)]
+    optimizer = adamw(model)
+    if wrapper:
+        callbacks = []
+        optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="update")
+    trainer = transformers.Trainer(
+        model, args, train_dataset=Data(), callbacks=callbacks, optimizers=(optimizer, None)
+    )
+    trainer.train()
+    return model, callbacks[0].state
+
+
+def by_accelerate(wrapper, folder):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = Model()
+    optimizer = adamw(model)
+    if wrapper:
+        optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="update")
+    ddp, prepared, loader = accelerator.prepare(
+        model, optimizer, torch.utils.data.DataLoader(Data(), 16)
+    )
+    state = None if wrapper else tamis.torch.attach(ddp, density=0.03, optimizer=prepared)
+    for batch in loader:
+        prepared.zero_grad()
+        accelerator.backward(ddp(**batch)["loss"])
+        prepared.step()
+    return model, state
+
+
+def by_lightning(wrapper, folder):
+    import lightning.pytorch as lightning
+
+    from tamis.lightning import SparseCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch, _):
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self):
+            optimizer = adamw(self.model)
+            if wrapper:
+                return tamis.torch.DistributedOptimizer(optimizer, self.model, reduce="update")
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    module, callbacks = Module(), [] if wrapper else [SparseCallback(density=0.03)]
+    trainer = lightning.Trainer(
+        strategy="ddp", accelerator="cpu", devices=2, max_steps=STEPS, callbacks=callbacks,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, gradient_clip_val=None if wrapper else 1.0,
+        default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(Data(), 16))
+    return module.model, callbacks[0].state
+
+
+def main():
+    train = globals()["by_" + sys.argv[1]]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            model, state = train("wrapper" in sys.argv, folder)
+        except (tamis.Error, RuntimeError, TypeError, ValueError) as error:
+            print(f"\nrefused: {type(error).__name__}: {error}", flush=True)
+            raise
+        same = tamis.torch.replicas_identical(model)
+        print(f"\n{state.steps} steps, identical: {same}, {sorted(state.scalars())}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
