@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Trains by the Trainers of others, as a user would; test_torch_frameworks.py starts the ranks.
 
-    frameworks.py transformers|accelerate|lightning [wrapper]
+    frameworks.py transformers|accelerate|lightning[:wrapper]...
 
-The last line says how many steps tamis made, and whether the replicas are identical.
+A line for each says how many steps tamis made and whether the replicas are identical, or with which
+words it was refused. `wrapper`: a DistributedOptimizer, on a model that is put into a DDP.
 """
 
 import sys
@@ -123,15 +124,16 @@ def by_lightning(wrapper, folder):
 
 
 def main():
-    train = globals()["by_" + sys.argv[1]]
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            model, state = train("wrapper" in sys.argv, folder)
-        except (tamis.Error, RuntimeError, TypeError, ValueError) as error:
-            print(f"\nrefused: {type(error).__name__}: {error}", flush=True)
-            raise
+    for case in sys.argv[1:]:
+        name, _, wrapper = case.partition(":")
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                model, state = globals()["by_" + name](wrapper, folder)
+            except (tamis.Error, RuntimeError, TypeError, ValueError) as error:
+                print(f"\n{case}: refused: {error}", flush=True)
+                continue
         same = tamis.torch.replicas_identical(model)
-        print(f"\n{state.steps} steps, identical: {same}, {sorted(state.scalars())}", flush=True)
+        print(f"\n{case}: {state.steps} steps, identical: {same}", flush=True)
 
 
 if __name__ == "__main__":

@@ -107,15 +107,16 @@ def carrier(group: Optional[Any] = None, timeout_s: Optional[float] = None) -> _
 
 
 def carriers_of(group: Any, number: int, timeout_s: Optional[float]) -> List[_core.Comm]:
-    """Communicators over the ranks of a group, which is not all ranks. Collective over the group."""
+    """Communicators over a group that is not all ranks. Collective over the group."""
     ranks_of = getattr(dist, "get_process_group_ranks", None)
     options = inspect.signature(dist.new_group).parameters
     if ranks_of is None or "use_local_synchronization" not in options:
         raise RuntimeError(
-            "DistributedDataParallel has a process group that is not all ranks, for which this torch"
-            " (before 2.1) makes no other that the members alone could ask for. On all ranks of the"
-            ' job call group = torch.distributed.new_group(ranks, backend="gloo") for each such'
-            " group, and then tamis.torch.attach(ddp, comm=tamis.torch.carrier(group)) on its members"
+            "DistributedDataParallel has a process group that is not all ranks, for which this"
+            " torch (before 2.1) makes no other that the members alone could ask for. On all ranks"
+            ' of the job call group = torch.distributed.new_group(ranks, backend="gloo") for each'
+            " such group, then on its members tamis.torch.attach(ddp,"
+            " comm=tamis.torch.carrier(group))"
         )
     limit = datetime.timedelta(seconds=seconds(timeout_s))
     made = []

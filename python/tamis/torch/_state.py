@@ -119,8 +119,8 @@ class SparseState:
         if comm is None and _is_subgroup(parameters):
             if transport not in ("auto", "torch"):
                 raise ValueError(
-                    "DistributedDataParallel has a process group that is not all ranks, but transport"
-                    f" {transport!r} is of all ranks: leave the transport out, or give comm="
+                    "DistributedDataParallel has a process group that is not all ranks, but"
+                    f" transport {transport!r} is of all: leave the transport out, or give comm="
                 )
             comms = _comm.carriers_of(parameters.process_group, len(families), timeout_s)
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The optimizer behind an exchange: taken over for update mode, or found to be one that it harms."""
+"""The optimizer behind an exchange: taken over for update mode, or one that sparse means harm."""
 
 import gc
 import types
@@ -56,7 +56,7 @@ def take_over(
     factor: Dict[str, Optional[float]],
     options: Dict[str, Any],
 ) -> Optional[_update.Taken]:
-    """Take over the rule, which becomes an option of the state; None: the optimizer steps itself."""
+    """Take over the rule, which becomes an option of the state; None: it steps by itself."""
     factor = {name: value for name, value in factor.items() if value is not None}
     if reduce not in (None, "gradient", "update"):
         raise ValueError(f'reduce is {reduce!r}, not "gradient" or "update"')
@@ -92,7 +92,7 @@ def check_groups(optimizer: torch.optim.Optimizer, known: AbstractSet[int]) -> N
                 )
 
 
-# ------------------------------------------------------------------- optimizers that were not given
+# ----------------------------------------------------------------- optimizers that were not given
 
 
 def is_adaptive(optimizer: torch.optim.Optimizer) -> bool:
@@ -130,7 +130,7 @@ def _param_groups_of(parameter: torch.Tensor) -> List[Dict[str, Any]]:
     return [row for row in found if type(row) is dict and id(row.get("params")) in known]
 
 
-# ------------------------------------------------------------ the optimizer that attach was given
+# ------------------------------------------------------------- the optimizer that attach was given
 
 
 class Attached:
@@ -144,8 +144,8 @@ class Attached:
         self._taken, self._state = taken, weakref.proxy(state)
         self._known = frozenset(state._index)
         self._exchanged = False  # step() has something to apply
-        # By parameter: the address of its gradient, and what shows a change, torch's count of them or the sum of
-        # the values. The sum costs a pass, for callers that multiply by 1 to learn the norm.
+        # By parameter: the address of its gradient, and what shows a change, torch's count of them
+        # or the sum of values. The sum costs a pass, for callers that multiply by 1 to log a norm.
         self._rows: Dict[int, Tuple[int, float]] = {}
         # The smallest parameter and its gradient, held: one made anew may have the address of old.
         self._witness: Optional[Tuple[torch.Tensor, torch.Tensor]] = None
