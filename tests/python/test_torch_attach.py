@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """attach(ddp, optimizer=...): the script as it is written makes the right steps, or is refused."""
 
+import pathlib
 import warnings
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.optim.lr_scheduler import StepLR
 
+import jobs
 import ranks
+from jobs import needs_mpi
 from ranks import told
 from torch_models import batch, bits, ddp, network, train
 from torch_updates import flat, inner, wrap
@@ -236,3 +239,10 @@ def test_optimizers_whose_rule_is_unknown(kind, words):
     with pytest.raises(TypeError, match="knows the rules") as caught:
         tamis.torch.attach(Net(), optimizer=made(parameters, lr=0.1))
     assert words in str(caught.value)
+
+
+@needs_mpi
+def test_each_combination_works_or_is_refused():
+    job = jobs.mpirun(2, pathlib.Path(__file__).with_name("cases.py"))
+    assert job.status == 0 and "31 passed, 0 failed" in job.out, job
+    assert job.out.count("; warns: ") == 3 and job.out.count("| refused: ") == 8, job
