@@ -6,7 +6,7 @@
 Lightning's own ddp_comm_hook and ddp_comm_state are registered on CUDA devices only.
 """
 
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,6 +16,11 @@ try:
     from lightning.pytorch import Callback
 except ImportError:
     from pytorch_lightning import Callback
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .torch._options import StateOptions
 
 
 class SparseCallback(Callback):
@@ -28,8 +33,9 @@ class SparseCallback(Callback):
     every rank saves state.state_dict() itself.
     """
 
-    def __init__(self, density: float = 0.01, **options: Any) -> None:
-        self.density, self.options = density, options
+    def __init__(self, density: float = 0.01, **options: "Unpack[StateOptions]") -> None:
+        self.density = density
+        self.options: Dict[str, Any] = dict(options)
         self.state: Optional[SparseState] = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

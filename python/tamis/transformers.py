@@ -5,13 +5,18 @@
 """
 
 import pathlib
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import torch
 from transformers import TrainerCallback
 
 from .torch import SparseState, attach
 from .torch._parameters import ddps_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .torch._options import StateOptions
 
 
 class SparseCallback(TrainerCallback):
@@ -24,8 +29,9 @@ class SparseCallback(TrainerCallback):
     and a run that is resumed from one takes it from there.
     """
 
-    def __init__(self, density: float = 0.01, **options: Any) -> None:
-        self.density, self.options = density, options
+    def __init__(self, density: float = 0.01, **options: "Unpack[StateOptions]") -> None:
+        self.density = density
+        self.options: Dict[str, Any] = dict(options)
         self.state: Optional[SparseState] = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:

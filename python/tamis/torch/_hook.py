@@ -4,7 +4,7 @@
 DDP compares the annotations of a hook as objects, so this file must not turn them into strings.
 """
 
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,11 @@ from ._group import Place
 from ._parameters import flat
 from ._state import SparseState
 from ._takeover import Attached, check_groups, innermost, take_over
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import StateOptions
 
 
 def sparse_hook(
@@ -61,7 +66,7 @@ def attach(
     reduce: Optional[str] = None,
     scale: Optional[float] = None,
     match: Optional[float] = None,
-    **options: Any,
+    **more: "Unpack[StateOptions]",
 ) -> SparseState:
     """Let a DistributedDataParallel exchange sparsely: make its state, register the hook.
 
@@ -75,7 +80,7 @@ def attach(
                and step(closure) stay the user's
     reduce     "gradient": whatever the optimizer is, it gets sparse means; None: what suits it
     scale, match   as of DistributedOptimizer, in update mode
-    options    those of SparseState, among them clip_norm=1.0, scaler=, meter=
+    more       those of SparseState, among them clip_norm=1.0, scaler=, meter=
 
     Without `optimizer` the gradients are sparse means, which harm adaptive optimizers: the first
     step warns if the parameters belong to one. With update="adam" and no `optimizer` the gradients
@@ -98,6 +103,7 @@ def attach(
             f"attach takes a DistributedDataParallel, not a {type(ddp).__name__}: for a plain loop"
             " use tamis.torch.DistributedOptimizer"
         )
+    options: Dict[str, Any] = dict(more)
     taken = None
     if optimizer is not None:
         optimizer = innermost(optimizer)

@@ -2,7 +2,7 @@
 """An optimizer that exchanges gradients sparsely, for loops without DistributedDataParallel."""
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -12,6 +12,11 @@ from ._group import Place
 from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp
 from ._state import SparseState
 from ._takeover import check_groups, take_over
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import StateOptions
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -35,7 +40,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 momentum 1
     match       with "update" of Adam: the factor follows from norms instead, as tamis_update.match
                 says, and `scale` bounds it. 2 was tried (docs/fidelity.md)
-    options     those of SparseState, among them meter=tamis.energy.Meter(...); the state is the
+    more        those of SparseState, among them meter=tamis.energy.Meter(...); the state is the
                 attribute `tamis`
 
     To clip, or to use a torch.amp.GradScaler, call synchronize() first: it waits and leaves the
@@ -68,8 +73,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         reduce: Optional[str] = None,
         scale: Optional[float] = None,
         match: Optional[float] = None,
-        **options: Any,
+        **more: "Unpack[StateOptions]",
     ) -> None:
+        options: Dict[str, Any] = dict(more)
         # No Optimizer.__init__: groups and state are the wrapped optimizer's (__getattr__).
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"a {type(optimizer).__name__} is not a torch.optim.Optimizer")

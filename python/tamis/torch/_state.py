@@ -3,7 +3,7 @@
 
 import time
 import weakref
-from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -11,6 +11,11 @@ from .. import _core, energy, launch
 from . import _checkpoint, _comm, _guard, _move, _parameters, _takeover, _update
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._options import ReducerOptions
 
 
 class SparseState:
@@ -46,7 +51,7 @@ class SparseState:
     clip_norm      clip each rank's own gradient to this L2 norm before it is exchanged (and before
                    Adam sees it). All gradients then leave at the end of backward, without overlap
     meter          a tamis.energy.Meter, which learns phases and steps; close the state first
-    options        what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
+    more           what else tamis.Reducer takes: wire_type, density_max, threads, link_gbit, ...
 
     Collective: yes, and so are the steps: every rank makes the state at the same point.
 
@@ -79,8 +84,9 @@ class SparseState:
         comm: Union[_core.Comm, Sequence[_core.Comm], None] = None,
         meter: Optional[energy.Meter] = None,
         clip_norm: Optional[float] = None,
-        **options: Any,
+        **more: "Unpack[ReducerOptions]",
     ) -> None:
+        options: Dict[str, Any] = dict(more)
         rows = _parameters.collect(parameters)
         families = list(_parameters.by_dtype(rows).values())
         if warmup < 0:
