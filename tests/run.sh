@@ -80,6 +80,7 @@ parts() { # build
         release)
             demanded+=" PYTHON"
             printf -- "-DTAMIS_%s=$gpu " CUDA NCCL # also where the last run said something else
+            printf -- '-DCMAKE_CUDA_ARCHITECTURES=90-real ' # one: nvcc is half of the build
             ;;
         tsan) demanded=TESTS ;;
     esac
