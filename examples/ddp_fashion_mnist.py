@@ -66,11 +66,11 @@ def parse():
 
 
 def make_optimizer(options, parameters):
-    """With AdamW and tamis, the library makes the steps; plain SGD applies them and the decay."""
+    """AdamW without a first moment: below 5 % of the entries the residual is the momentum."""
     if options.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum)
-    kind = torch.optim.AdamW if options.dense else torch.optim.SGD
-    return kind(parameters, lr=options.lr, weight_decay=0.01)
+    betas = (0.9, 0.999) if options.dense else (0.0, 0.99)
+    return torch.optim.AdamW(parameters, lr=options.lr, betas=betas, weight_decay=0.01)
 
 
 def read_idx(folder, name):
@@ -128,7 +128,7 @@ class Run:
                 scheme=options.scheme,
                 transport=options.transport,
                 overlap=options.overlap == "on",
-                update="adam" if options.optimizer == "adamw" else None,
+                optimizer=self.optimizer,
             )
 
     def train_epoch(self):
