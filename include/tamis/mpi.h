@@ -55,8 +55,9 @@ TAMIS_CHECKED tamis_status tamis_comm_create_mpi_of(const char *built_with, cons
  * processes by _exit.
  *
  * A program that was built or runs with another MPI than the library (Open MPI, or MPICH and its
- * relatives) gets UNSUPPORTED: their handles mean nothing to each other. A process that is alone in MPI_COMM_WORLD while its launcher announces several (an mpirun of
- * another MPI, a plain srun, torchrun) would train alone: that is logged as a warning.
+ * relatives) gets UNSUPPORTED: their handles mean nothing to each other. A process that is alone in
+ * MPI_COMM_WORLD while its launcher announces several (an mpirun of another MPI, a plain srun,
+ * torchrun) would train alone: that is logged as a warning.
  *
  * Collective: yes, over `parent`; so is tamis_comm_destroy, which frees the duplicate
  * Threads:    the calling thread must be one that may call MPI
