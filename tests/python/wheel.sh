@@ -45,7 +45,7 @@ sources >before
     cat log
     exit 1
 }
-said=$(grep -A 4 '^ *tamis [0-9.]*, built in [0-9]* s:$' log) || fail "pip -v does not say what was built"
+said=$(grep -A 5 '^ *tamis [0-9.]*, built in [0-9]* s:$' log) || fail "pip -v does not say what was built"
 echo "$said"
 [ "$(grep -cE '^ +(MPI|OPENMP|CUDA|NCCL): (on|off)' <<<"$said")" -eq 4 ] || fail "^ not all parts are named"
 grep -q 'CUDA: off (TAMIS_CUDA=OFF)' <<<"$said" || fail "^ CUDA is looked for unless it is asked for"
