@@ -115,6 +115,7 @@ static void show(tamis_reducer *r, const tam_cuda_report *report) {
     s.skipped = report->status == TAMIS_E_NONFINITE;
     s.density = (double)report->selected / (double)r->layout->length;
     s.threshold = report->key;
+    s.update_scale = report->update_scale;
     s.acc_norm = sqrt(report->acc_sum);
     s.residual_norm = left > 0.0 ? sqrt(left) : 0.0;
     s.wire_bytes = r->inflight->wire_bytes;

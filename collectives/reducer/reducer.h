@@ -257,6 +257,7 @@ void tam_update_aim(tam_bucket *b);
  * that follows. Without it that of the update, or 1. */
 tam_match tam_update_learn(const tamis_reducer *r);
 double tam_update_scale(const tamis_reducer *r, const tam_match *match);
+double tam_update_scale_most(const tamis_reducer *r);
 
 /** agree.c: fill in what this reducer compares, except what its buckets choose. */
 void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout);
@@ -318,7 +319,9 @@ tamis_status tam_step_finish(tamis_reducer *r, tam_job *job);
 
 /** OK if the caller still waits: from here on the job may change what the caller sees. */
 tamis_status tam_step_commit(const tamis_reducer *r, tam_job *job);
+/** What sums are divided by, with the scale of updates, and without. */
 float tam_divisor(const tamis_reducer *r);
+double tam_divisor_of_sums(const tamis_reducer *r);
 /** NONFINITE with a sentence, or OK if the configuration says to skip such steps. */
 tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad,
                              const char *where);

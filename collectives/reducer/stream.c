@@ -124,6 +124,8 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
         TAM_TRY(line_up(r));
     TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller, enqueue_of(b),
                               r->comm, &serial));
+    if (r->config.update)
+        r->passes = b->pass; /* the same for all buckets of a step */
     s->captured = serial == 0;
     if (s->captured)
         return TAMIS_OK;
@@ -196,6 +198,7 @@ static tamis_status settle_bucket(tam_bucket *b) {
     b->view.whole_k = b->view.k = b->control.k;
     r->norms[b->view.index] = past.norm;
     r->has_norms = past.has_norms;
+    r->match = past.match;
     return TAMIS_OK;
 }
 
@@ -216,6 +219,7 @@ static tamis_status reload_bucket(const tam_bucket *b) {
         .early_nonfinite = b->view.early_nonfinite,
         .norm = r->norms[b->view.index],
         .has_norms = r->has_norms,
+        .match = r->match,
     };
     return tam_cuda_step_load(r->inflight->steps[b->view.index], b->view.config_hash, &past);
 }
@@ -257,6 +261,22 @@ static tam_cuda_whole whole_of(const tamis_reducer *r) {
     };
 }
 
+static bool matches(const tamis_reducer *r) {
+    return r->config.update && r->update.match > 0.0;
+}
+
+static tam_cuda_update update_of(const tam_bucket *b) {
+    const tamis_reducer *r = b->reducer;
+    return (tam_cuda_update){
+        .moments = r->first || r->second,
+        .corrects = r->second != NULL,
+        .masked = b->view.masked,
+        .scale = tam_update_scale(r, &r->match),
+        .match = matches(r) ? r->update.match : 0.0,
+        .scale_most = tam_update_scale_most(r),
+    };
+}
+
 /* What does not depend on the kind of the step. */
 static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
     const tamis_reducer *r = b->reducer;
@@ -269,7 +289,8 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .rank = r->comm->rank,
         .nranks = r->comm->nranks,
         .type = r->config.grad_dtype,
-        .divisor = tam_divisor(r),
+        .divisor = matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
+        .update = update_of(b),
         .nonfinite = r->config.nonfinite,
         .timeout_ns = r->comm->timeout_ns,
     };

@@ -5,6 +5,7 @@
  */
 #include "collectives/reducer/reducer.h"
 
+#include "lib/base/fold.h"
 #include "lib/policy/advise.h"
 #include "lib/policy/optimizer.h"
 
@@ -33,23 +34,21 @@ void tam_update_aim(tam_bucket *b) {
 
 /* -- a scale that follows norms --------------------------------------------------------------- */
 
-/* The same bits on all ranks: what heads say, and the result. */
+/* The same bits on all ranks: what heads say, and the result. A device adds in the same order. */
 static double own_square(const tamis_reducer *r) {
     double sum = 0.0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_outcome *out = &r->buckets[i].view.out;
-        for (uint32_t g = 0; g < out->nmeans; g++)
-            sum += out->means[g];
+        sum += tam_fold_list(out->means, out->nmeans);
     }
     return sum;
 }
 
 static double applied_square(const tamis_reducer *r) {
-    double ranks = r->config.op == TAMIS_OP_MEAN ? r->comm->nranks : 1.0, sum = 0.0;
+    double ranks = tam_divisor_of_sums(r), sum = 0.0;
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         const tam_entries *all = &r->buckets[i].view.out.result;
-        for (size_t j = 0; j < all->count; j++)
-            sum += (double)all->values[j] * (double)all->values[j];
+        sum += tam_fold_squares(all->values, all->count);
     }
     return sum / (ranks * ranks);
 }
@@ -62,7 +61,11 @@ double tam_update_scale(const tamis_reducer *r, const tam_match *match) {
     const tamis_update *u = r->config.update;
     if (!u || u->match == 0.0)
         return u ? u->scale : 1.0;
-    return tam_match_scale(*match, u->match, r->scale_follows ? TAM_MATCH_MOST : u->scale);
+    return tam_match_scale(*match, u->match, tam_update_scale_most(r));
+}
+
+double tam_update_scale_most(const tamis_reducer *r) {
+    return r->scale_follows ? TAM_MATCH_MOST : r->update.scale;
 }
 
 /* -- defaults --------------------------------------------------------------------------------- */

@@ -290,7 +290,7 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t numbe
         g[r] = __fmul_rn(scale, g[r]);
     }
     if (UPDATE)
-        make_updates<FORM>(job.optimizer, chunk, g);
+        make_updates<FORM>(source.optimizer, chunk, g);
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
         float x = __fadd_rn(s[r], g[r]);
@@ -375,8 +375,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
         bool aligned =
             tam_aligned(job.acc + chunk.begin, 16) && tam_aligned(grad, sizeof(typename TYPE::row));
         if (UPDATE)
-            aligned = aligned && tam_aligned(job.optimizer.first + chunk.begin, 16) &&
-                      tam_aligned(job.optimizer.second + chunk.begin, 16);
+            aligned = aligned && tam_aligned(source.optimizer.first + chunk.begin, 16) &&
+                      tam_aligned(source.optimizer.second + chunk.begin, 16);
         if (chunk.length < TAM_CHUNK)
             take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, i, chunk, source, own, threshold, grad,
                                                       &t);

@@ -19,7 +19,6 @@
  */
 #include "kernels/cuda/slots.cuh"
 
-#include "lib/base/tree.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/rules.h"
 
@@ -67,19 +66,10 @@ static __device__ void find_groups(const tam_cuda_control &job) {
     }
 }
 
-static __device__ double mean_sum(const tam_cuda_slots &slots, uint32_t g) {
-    uint32_t own = tam_tree_own(slots.nranks);
-    tam_tree_sum mean;
-    mean.count = mean.place = 0;
-    for (uint32_t r = 0; r < slots.nranks; r++)
-        tam_tree_add(&mean, tam_tree_place(r, own), tam_tallies_of(slots, r)[TAM_TALLIES + g]);
-    return tam_tree_end(&mean);
-}
-
 /* Only if the slots carry them. */
 static __device__ void measure_groups(const tam_cuda_control &job) {
     for (uint32_t g = threadIdx.x; g < job.slots.nstats; g += TAM_BLOCK_THREADS) {
-        double mean = mean_sum(job.slots, g);
+        double mean = tam_mean_of(job.slots, g);
         job.means[g] = mean;
         job.norms[g] = sqrt(mean);
     }

@@ -49,6 +49,7 @@
 #include "lib/base/device.h"
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
+#include "lib/policy/match.h"
 
 extern const tam_device tam_device_cuda; /* open takes the current CUDA device */
 
@@ -81,6 +82,16 @@ typedef struct tam_cuda_whole {
     const uint64_t *lengths; /* [nbuckets] elements */
 } tam_cuda_whole;
 
+/** Update mode (tamis_update). All zero: gradients are accumulated. */
+typedef struct tam_cuda_update {
+    bool moments;      /* targets have an optimizer */
+    bool corrects;     /* whose numbers are others in every pass */
+    float *masked;     /* moments that are cleared where the residual is; or NULL */
+    double scale;      /* which the divisor includes; with a match: of the step before */
+    double match;      /* tamis_update.match: the scale follows from norms; needs nstats */
+    double scale_most; /* of such a scale */
+} tam_cuda_update;
+
 /** Parameters of a step; fixed for its life. Copied, except `grid` and `control`. */
 typedef struct tam_cuda_plan {
     const tam_cuda_whole *whole; /* NULL: there is one bucket */
@@ -96,7 +107,8 @@ typedef struct tam_cuda_plan {
     bool with_values; /* exchange `pairs` */
     bool dense_output;
     tamis_dtype type; /* of gradients */
-    float divisor;
+    float divisor;    /* of sums; with update.match: before its scale */
+    tam_cuda_update update;
     tamis_nonfinite nonfinite;
     uint64_t timeout_ns;  /* of every wait; 0: TAMIS_TIMEOUT_MS */
     tam_control *control; /* thresholds and k; read at load, written at save */
@@ -125,9 +137,10 @@ typedef struct tam_cuda_report {
     uint32_t picked, picked_max, selected;
     uint32_t rescans;
     uint64_t deferred, candidates, nonfinite;
-    float key;                         /* smallest this rank sent */
-    double acc_sum;                    /* of squares of acc */
-    double picked_sum;                 /* of squares of what was given */
+    float key;         /* smallest this rank sent */
+    double acc_sum;    /* of squares of acc */
+    double picked_sum; /* of squares of what was given */
+    double update_scale;
     double margin, slope;              /* of the first bucket, for the log */
     uint32_t targets[TAM_BUCKETS_MAX]; /* entries of each bucket in the next step; dense: 0 */
 } tam_cuda_report;
@@ -141,8 +154,9 @@ void tam_cuda_step_close(tam_cuda_step *step);
 typedef struct tam_cuda_past {
     uint64_t number; /* of the next step */
     uint64_t last_result, early_nonfinite;
-    double norm;    /* of the bucket in the last step */
-    bool has_norms; /* of all buckets */
+    double norm;     /* of the bucket in the last step */
+    bool has_norms;  /* of all buckets */
+    tam_match match; /* as well */
 } tam_cuda_past;
 
 /** Start from `past` and the state in plan.control: for every bucket, before the first step, while

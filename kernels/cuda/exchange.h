@@ -32,6 +32,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/view.h"
+#include "lib/base/fold.h"
 #include "lib/base/head.h"
 #include "lib/policy/control.h"
 
@@ -66,6 +67,8 @@ typedef struct tam_cuda_verdict {
     uint64_t candidates, nonfinite;
     uint64_t result;   /* TAM_SUM_RESULT over the values applied */
     double picked_sum; /* of squares of what this rank gave */
+    double own_sum;    /* match: of squares of what a rank picked from, as a mean over ranks */
+    double all_sum;    /* match: of squares of the sums */
     uint64_t step;     /* of the slots */
 } tam_cuda_verdict;
 
@@ -74,7 +77,7 @@ typedef struct tam_cuda_verdict {
 enum {
     TAM_RANGE = 32768, /* elements whose union one block builds at a time */
     TAM_RANGE_WORDS = TAM_RANGE / 32,
-    TAM_PIECE = 2048 /* entries of a list that one block takes at a time */
+    TAM_PIECE = TAM_FOLD_PIECE /* entries of a list that one block takes at a time */
 };
 
 /** The checks of one slot, added up piece by piece. */
@@ -109,6 +112,10 @@ typedef struct tam_cuda_common {
     uint32_t refused, rank; /* of the refusal that broke the exchange */
     uint32_t has_norms;     /* of a step: tam_cuda_shares.norms */
     uint32_t learned;       /* ticket of the control */
+    float divisor;          /* of the sums of a step, once its last bucket has been exchanged */
+    uint32_t zero;
+    double scale; /* of updates, which the divisor includes */
+    tam_match match;
 } tam_cuda_common;
 
 /**
@@ -133,8 +140,10 @@ typedef struct tam_cuda_exchange {
     tam_cuda_slots slots;
     tam_cuda_ranges ranges;
     tam_scheme scheme;
-    uint32_t nonfinite; /* a tamis_nonfinite */
-    float divisor;
+    uint32_t nonfinite;       /* a tamis_nonfinite */
+    float divisor;            /* with a match: before its scale */
+    double match, scale_most; /* tam_cuda_update */
+    float *masked;
     uint32_t blocks; /* CUDA blocks of every launch, at most */
 
     const tam_cuda_turn *turn;
@@ -150,6 +159,7 @@ typedef struct tam_cuda_exchange {
 
     tam_cuda_tally *tallies; /* [nranks], cleared when a step begins */
     double *piece_sums;      /* pairs: [pieces of the own list] of squares */
+    double *value_sums;      /* match: [pieces of `values`] of squares */
     tam_cuda_scratch *scratch;
     tam_cuda_ledger *ledger;
 

@@ -72,6 +72,7 @@ static tam_cuda_accumulate target_of(const tam_cuda_step *s, uint32_t by) {
         .found = d->found,
         .chunk_sums = d->chunk_sums,
         .group_sums = d->group_sums,
+        .update = s->plan.update.moments,
     };
 }
 
@@ -82,6 +83,7 @@ static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t
         .grads = target->grad ? NULL : s->grads[by],
         .scale = target->scale,
         .decay = target->decay,
+        .optimizer = tam_cuda_optimizer(target),
     };
     if (!target->grad)
         TAM_TRY(renew_pointers(s, target->grads, by));
@@ -259,6 +261,11 @@ static tamis_status run(tam_cuda_step *s, const tam_accumulate *target, void *st
     tam_cuda_round *r = s->round;
     bool captured;
     TAM_TRY(find_capture(stream, &captured));
+    if (captured && s->plan.update.corrects)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "rank %u: a graph of the caller cannot hold a pass of Adam, whose bias "
+                        "corrections are others in every pass; start the step outside of it",
+                        s->plan.rank);
     if (r->begun > 0 && captured != (r->by == TAM_CUDA_BY_CALLER))
         return tam_fail(TAMIS_E_STATE, "rank %u: all buckets of a step must be captured, or none",
                         s->plan.rank);

@@ -93,7 +93,7 @@ struct council {
     uint32_t refused;       /* the first bucket whose slots or sums are refused, or nbuckets */
     uint32_t met_nonfinite; /* the first rank whose gradient was not finite, or nranks */
     uint32_t counts[TAM_BUCKETS_MAX];
-    double squares[TAM_BUCKETS_MAX];
+    double squares[TAM_BUCKETS_MAX], own[TAM_BUCKETS_MAX], sums[TAM_BUCKETS_MAX];
 };
 
 static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, council *all) {
@@ -111,6 +111,8 @@ static __device__ void add_verdict(const tam_cuda_exchange &x, uint32_t b, counc
     atomicAdd(&all->rescans, v->rescans);
     all->counts[b] = v->count;
     all->squares[b] = v->picked_sum;
+    all->own[b] = v->own_sum;
+    all->sums[b] = v->all_sum;
 }
 
 /* Entries that rank r sent in all buckets. Arbitrary if its slots are refused. */
@@ -119,6 +121,19 @@ static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t r) {
     for (uint32_t b = 0; b < x.nbuckets; b++)
         count += tam_count_of(x.all[b].slots, r);
     return count;
+}
+
+/* match: the scale of this step includes what it taught (collectives/reducer/finish.c). */
+static __device__ void learn_scale(const tam_cuda_exchange &x, const council &all) {
+    tam_cuda_common *common = x.common;
+    double own = 0.0, applied = 0.0, divisor = x.divisor;
+    for (uint32_t b = 0; b < x.nbuckets; b++) {
+        own += all.own[b];
+        applied += all.sums[b];
+    }
+    common->match = tam_match_learn(common->match, own, applied / (divisor * divisor));
+    common->scale = tam_match_scale(common->match, x.match, x.scale_most);
+    common->divisor = (float)(divisor / common->scale);
 }
 
 /* All ranks have the same headers and sums, so they reach the same verdict. If the headers end the
@@ -155,6 +170,8 @@ static __device__ void conclude(const tam_cuda_exchange &x, const council &all) 
         verdict->count += all.counts[b];
         verdict->picked_sum += all.squares[b];
     }
+    if (x.match > 0.0)
+        learn_scale(x, all);
 }
 
 /* The last bucket holds the first elements: its result comes first. */
@@ -182,21 +199,64 @@ static __device__ void decide(const tam_cuda_exchange &x) {
 
 /* -- survey ----------------------------------------------------------------------------------- */
 
+/* What would be applied is finite. With a match the scale is not known yet, and need not be: it
+ * makes no step longer than the ranks' own times a constant. */
+static __device__ __forceinline__ bool stays_finite(float sum, float divisor) {
+    return tam_magnitude_of(__fdiv_rn(sum, divisor)) < TAM_INFINITE_BITS;
+}
+
+/* What a thread saw of the sums. */
+struct witness {
+    uint64_t bad;
+    bool incomplete;
+};
+
+static __device__ void survey_piece(const tam_cuda_exchange &x, uint64_t piece, uint64_t count,
+                                    witness *seen) {
+    uint64_t begin = piece * TAM_PIECE, end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
+    double squares = 0.0;
+    for (uint64_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
+        float sum = x.values[i];
+        seen->bad += !stays_finite(sum, x.divisor);
+        seen->incomplete = seen->incomplete || absent(sum);
+        squares += (double)sum * sum;
+    }
+    if (x.match == 0.0) /* all threads alike */
+        return;
+    squares = tam_block_fold(squares);
+    if (threadIdx.x == 0)
+        x.value_sums[piece] = squares;
+}
+
+/* The last block: what the scale follows from. */
+static __device__ void add_squares(const tam_cuda_exchange &x, uint32_t pieces,
+                                   tam_cuda_verdict *verdict) {
+    double own = 0.0;
+    for (uint32_t g = threadIdx.x; g < x.slots.nstats; g += TAM_BLOCK_THREADS)
+        own += tam_mean_of(x.slots, g);
+    own = tam_block_fold(own);
+    double all = tam_block_fold_list(x.value_sums, pieces);
+    if (threadIdx.x > 0)
+        return;
+    verdict->own_sum = own;
+    verdict->all_sum = all;
+}
+
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cuda_exchange x) {
     tam_cuda_verdict *verdict = &x.scratch->verdict;
-    uint64_t bad = 0, count = verdict->status == TAMIS_OK ? verdict->count : 0;
-    bool incomplete = false;
-    for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
-        float sum = x.values[i];
-        bad += tam_magnitude_of(sum) >= TAM_INFINITE_BITS;
-        incomplete = incomplete || absent(sum);
-    }
-    if (bad > 0)
-        tam_add64(&x.scratch->bad, bad);
-    if (incomplete)
+    uint64_t count = verdict->status == TAMIS_OK ? verdict->count : 0;
+    uint32_t pieces = (uint32_t)((count + TAM_PIECE - 1) / TAM_PIECE);
+    witness seen = {};
+    for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
+        survey_piece(x, piece, count, &seen);
+    if (seen.bad > 0)
+        tam_add64(&x.scratch->bad, seen.bad);
+    if (seen.incomplete)
         atomicOr(&x.scratch->absent, 1u);
     if (!tam_last_block(&x.scratch->surveyed))
         return;
+    if (x.match > 0.0)
+        add_squares(x, pieces, verdict);
     if (threadIdx.x == 0 && x.scratch->absent) {
         verdict->status = TAMIS_E_PROTOCOL;
         verdict->refused = TAM_REFUSED_ABSENT;
@@ -209,11 +269,18 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
 
 /* -- settle ----------------------------------------------------------------------------------- */
 
+/* Nothing is left of an entry of the residual, nor of its momentum where that counts twice. */
+static __device__ __forceinline__ void clear(const tam_cuda_exchange &x, uint32_t index) {
+    x.acc[index] = 0.0f;
+    if (x.masked)
+        x.masked[index] = 0.0f;
+}
+
 /* Clear the entries of the own list: this rank has given them. */
 static __device__ void clear_picks(const tam_cuda_exchange &x) {
     const uint32_t *indices = tam_indices_of(x.slots, x.slots.rank);
     for (uint64_t i = tam_thread_of_grid(); i < x.picked->count; i += tam_threads_of_grid())
-        x.acc[indices[i]] = 0.0f;
+        clear(x, indices[i]);
 }
 
 /* A sum that is not finite is dropped, and its entries are removed from the residual, even if the
@@ -222,15 +289,16 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
                                       bool applied) {
     const tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint64_t hash = 0, count = verdict->count;
+    float divisor = applied ? x.common->divisor : x.divisor;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = x.indices[i];
         float value = x.values[i];
-        bool finite = tam_magnitude_of(value) < TAM_INFINITE_BITS;
+        bool finite = stays_finite(value, divisor);
         if (!finite || (applied && !x.slots.with_values))
-            x.acc[index] = 0.0f;
+            clear(x, index);
         if (!applied)
             continue;
-        value = __fdiv_rn(finite ? value : 0.0f, x.divisor);
+        value = __fdiv_rn(finite ? value : 0.0f, divisor);
         x.values[i] = value;
         if (x.all_indices) {
             x.all_indices[verdict->offset + i] = index + x.begin;
@@ -313,8 +381,9 @@ static __device__ void describe_own(const own_figures &own, uint32_t nbuckets,
 }
 
 /* All but the serial. */
-static __device__ void describe(const tam_cuda_verdict *verdict, const tam_control_state *state,
+static __device__ void describe(const tam_cuda_common *common, const tam_control_state *state,
                                 double acc_sum, tam_cuda_report *out) {
+    const tam_cuda_verdict *verdict = &common->verdict;
     out->step = verdict->step;
     out->status = verdict->status;
     out->refused = verdict->refused;
@@ -327,6 +396,7 @@ static __device__ void describe(const tam_cuda_verdict *verdict, const tam_contr
     out->candidates = verdict->candidates;
     out->nonfinite = verdict->nonfinite;
     out->picked_sum = verdict->picked_sum;
+    out->update_scale = common->scale;
     out->margin = state->margin;
     out->slope = tam_rule_slope(state);
     out->acc_sum = acc_sum;
@@ -366,7 +436,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     tam_cuda_report *to = &ring[serial % TAM_CUDA_STEPS];
     remember_refusal(x.common);
     publish(&to->serial, 0); /* invalid while it is being overwritten */
-    describe(&x.common->verdict, state, acc_sum, to);
+    describe(x.common, state, acc_sum, to);
     describe_own(own, x.nbuckets, to);
     publish(&to->serial, serial);
 }
@@ -385,7 +455,8 @@ extern "C" int tam_launch_add(const tam_cuda_exchange *job, void *stream) {
 }
 
 extern "C" int tam_launch_survey(const tam_cuda_exchange *job, void *stream) {
-    return tam_launch(survey, blocks_for(job, job->room), stream, *job);
+    uint64_t pieces = job->room / TAM_PIECE + 1;
+    return tam_launch(survey, pieces < job->blocks ? (unsigned)pieces : job->blocks, stream, *job);
 }
 
 extern "C" int tam_launch_settle(const tam_cuda_exchange *job, const tam_cuda_accumulate *target,

@@ -8,6 +8,7 @@
 #include "kernels/cuda/kernel.cuh"
 
 #include "kernels/cuda/exchange.h"
+#include "lib/base/tree.h"
 
 /* -- slots ------------------------------------------------------------------------------------ */
 
@@ -31,6 +32,16 @@ static __device__ __forceinline__ uint32_t *tam_indices_of(const tam_cuda_slots 
 static __device__ __forceinline__ float *tam_values_of(const tam_cuda_slots &s, uint32_t r) {
     return reinterpret_cast<float *>(s.memory + r * s.bytes + tam_slot_head_bytes(s) +
                                      tam_head_round(s.capacity * sizeof(uint32_t)));
+}
+
+/** Of a group: the sum of squares, as a mean over ranks. */
+static __device__ __forceinline__ double tam_mean_of(const tam_cuda_slots &s, uint32_t group) {
+    uint32_t own = tam_tree_own(s.nranks);
+    tam_tree_sum mean;
+    mean.count = mean.place = 0;
+    for (uint32_t r = 0; r < s.nranks; r++)
+        tam_tree_add(&mean, tam_tree_place(r, own), tam_tallies_of(s, r)[TAM_TALLIES + group]);
+    return tam_tree_end(&mean);
 }
 
 /** Entries of a list, limited to the capacity: a damaged slot may claim more. */
@@ -66,7 +77,9 @@ static __device__ __forceinline__ uint64_t tam_block_sum(uint64_t mine) {
     return sum;
 }
 
-/** Sum over the block, in all threads, in a fixed order: halves fold. */
+static_assert((int)TAM_BLOCK_THREADS == (int)TAM_FOLD_LANES, "a lane is a thread");
+
+/** Sum over the block, in all threads, in the order of lib/base/fold.h. */
 static __device__ __forceinline__ double tam_block_fold(double mine) {
     __shared__ double warps[TAM_BLOCK_WARPS];
     for (int by = 16; by > 0; by /= 2)

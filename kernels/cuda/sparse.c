@@ -44,6 +44,9 @@ static void describe(tam_cuda_step *s, float *acc) {
         .scheme = plan->control->scheme,
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
+        .match = plan->update.match,
+        .scale_most = plan->update.scale_most,
+        .masked = plan->update.masked,
         .blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
         .found = d->found,
         .picked = d->picked,
@@ -76,6 +79,8 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     x->values = tam_cuda_take(arena, x->room, sizeof(float));
     x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
     x->piece_sums = tam_cuda_take(arena, x->slots.with_values ? pieces : 1, sizeof(double));
+    if (x->match > 0.0)
+        x->value_sums = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof(double));
 }
 
 static void take_control(tam_cuda_step *s, tam_cuda_arena *arena) {

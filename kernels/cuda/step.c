@@ -132,7 +132,13 @@ void tam_cuda_step_close(tam_cuda_step *s) {
 
 /* Clear what broke the exchange; the serials, which keep counting, are left alone. */
 static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *past) {
-    tam_cuda_common common = {.has_norms = past->has_norms};
+    const tam_cuda_update *u = &s->plan.update;
+    tam_cuda_common common = {
+        .has_norms = past->has_norms,
+        .divisor = s->exchange.divisor,
+        .scale = u->scale,
+        .match = past->match,
+    };
     size_t first = offsetof(tam_cuda_common, refused);
     return tam_cuda_lane_write(&s->round->lane, (const char *)&common + first,
                                sizeof common - first, (char *)s->round->common + first);
@@ -173,6 +179,7 @@ static tamis_status save(tam_cuda_step *s, tam_cuda_past *past) {
     past->last_result = ledger.last_result;
     past->early_nonfinite = ledger.early.nonfinite;
     past->has_norms = common.has_norms != 0;
+    past->match = common.match;
     TAM_TRY(tam_cuda_lane_read(lane, s->control.norm, sizeof past->norm, &past->norm));
     return s->kind->save(s);
 }

@@ -39,12 +39,13 @@ tamis_status tam_cuda_target(tam_cuda_row *row, const tam_accumulate *job,
         .chunk_sums = d->chunk_sums,
         .group_sums = d->group_sums,
         .update = job->optimizer != NULL,
-        .optimizer = job->optimizer ? *job->optimizer : (tam_optimizer){0},
     };
     if (!out->source)
         return TAMIS_OK;
-    *row->host.source =
-        (tam_cuda_source){.grad = job->grad, .scale = job->scale, .decay = job->decay};
+    *row->host.source = (tam_cuda_source){.grad = job->grad,
+                                          .scale = job->scale,
+                                          .decay = job->decay,
+                                          .optimizer = tam_cuda_optimizer(job)};
     if (!job->grad) {
         size_t bytes = d->nsegments * sizeof job->grads[0];
         memcpy(row->host.grads, job->grads, bytes);

@@ -88,12 +88,13 @@ typedef struct tam_cuda_found {
     uint32_t zero;
 } tam_cuda_found;
 
-/** Address and scale of a step's gradient. In device memory, written in stream order: a captured
- * step can be replayed with another gradient. */
+/** Address and scale of a step's gradient, and what an optimizer needs in this pass. In device
+ * memory, written in stream order: a captured step can be replayed with another gradient. */
 typedef struct tam_cuda_source {
     void *grad;         /* flat, or NULL */
     void *const *grads; /* device array of one pointer per segment, or NULL */
     float scale, decay;
+    tam_optimizer optimizer; /* if tam_cuda_accumulate.update */
 } tam_cuda_source;
 
 typedef struct tam_cuda_accumulate {
@@ -109,9 +110,13 @@ typedef struct tam_cuda_accumulate {
     tam_cuda_found *found;
     float *chunk_sums;  /* [nchunks] */
     double *group_sums; /* [ngroups] by collect */
-    bool update;        /* the gradient is added as `optimizer` makes it */
-    tam_optimizer optimizer;
+    bool update;        /* the gradient is added as source->optimizer makes it */
 } tam_cuda_accumulate;
+
+static inline tam_optimizer tam_cuda_optimizer(const tam_accumulate *job) {
+    tam_optimizer none = {};
+    return job->optimizer ? *job->optimizer : none;
+}
 
 /** Result of a cut, in device memory. */
 typedef struct tam_cuda_picked {

@@ -23,6 +23,7 @@ tamis_reducer_config pair_config(const pair_order *order) {
     config.output = order->output;
     config.nonfinite = order->nonfinite;
     config.grad_dtype = order->type;
+    config.update = order->update;
     return config;
 }
 
@@ -204,6 +205,8 @@ static void compare_stats(pair *p) {
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
         RANK_CHECK(p->self, pairs[i][0] == pairs[i][1], "figure %zu is %llu, not %llu", i,
                    (unsigned long long)pairs[i][0], (unsigned long long)pairs[i][1]);
+    RANK_CHECK(p->self, cpu.skipped || cuda.update_scale == cpu.update_scale, "scale %g, not %g",
+               cuda.update_scale, cpu.update_scale);
     RANK_CHECK(p->self, cuda.threshold == cpu.threshold, "threshold %g, not %g", cuda.threshold,
                cpu.threshold);
     RANK_CHECK(p->self, cuda.acc_norm == cpu.acc_norm, "norm %g, not %g", cuda.acc_norm,

@@ -21,6 +21,7 @@ typedef struct pair_order {
     tamis_output output;
     tamis_nonfinite nonfinite;
     tamis_dtype type;
+    const tamis_update *update; /* NULL: gradients */
     bool by_segment; /* a pointer per segment: into two halves that do not follow each other */
     bool real;       /* data_fill_real; else whole numbers */
     uint32_t timeout_ms;

@@ -22,6 +22,19 @@ enum { STEPS = 7, BAD = 3, BUCKETS = 5 /* of the usual order */ };
 
 static const uint64_t lengths[] = {PAIR_N / 2, PAIR_N / 3, PAIR_N / 5, PAIR_N / 7};
 
+static tamis_update adam(double match) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    update.beta1 = 0.9;
+    update.match = match;
+    return update;
+}
+
+static tamis_update momentum(void) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    update.rule = TAMIS_UPDATE_MOMENTUM;
+    return update;
+}
+
 /* -- bits ------------------------------------------------------------------------------------- */
 
 static void run_steps(test_rank *self) {
@@ -84,6 +97,20 @@ static void test_options_give_the_bits_of_the_cpu(void **state) {
     ranks_run(3, 0, run_steps, &order);
 }
 
+static void test_updates_give_the_bits_of_the_cpu(void **state) {
+    const tamis_update rules[] = {adam(0.0), adam(2.0), momentum()};
+    static const char *const schemes[] = {"tamis", "topk", PAIRS, "tamis-update"};
+    (void)state;
+    for (uint32_t i = 0; i < 12; i += test_stride(3)) {
+        pair_order order = pair_usual();
+        order.update = &rules[i % 3];
+        order.scheme = schemes[i % 4];
+        order.by_segment = i % 2;
+        test_context("update %u, %s", i % 3, order.scheme);
+        ranks_run(1 + i % 3, 0, run_steps, &order);
+    }
+}
+
 /* -- numbers that are not finite -------------------------------------------------------------- */
 
 /* In the first segments, which the last bucket holds. */
@@ -130,13 +157,18 @@ static void meet_bad_numbers(test_rank *self) {
 static void test_bad_numbers_in_one_bucket_are_met_in_all(void **state) {
     static void (*const touches[])(uint32_t, uint32_t, float *) = {put_nan, put_large, put_both};
     static const char *const schemes[] = {"tamis", PAIRS};
+    const tamis_update update = adam(2.0), masked = momentum();
+    const tamis_update *const updates[] = {NULL, &update, NULL, &masked};
     (void)state;
-    for (uint32_t i = 0; i < 9; i += test_stride(2)) {
+    for (uint32_t i = 0; i < 36; i += test_stride(5)) {
         pair_order order = pair_usual();
+        order.update = updates[i / 9];
+        if (order.update && i / 3 % 3 == 2) /* there the step after is another matter */
+            continue;
         order.nonfinite = (tamis_nonfinite)(i % 3);
-        order.touch = touches[i / 3];
+        order.touch = touches[i / 3 % 3];
         order.scheme = schemes[i % 2];
-        test_context("policy %u, kind %u, %s", i % 3, i / 3, order.scheme);
+        test_context("policy %u, kind %u, %s, updates %u", i % 3, i / 3 % 3, order.scheme, i / 9);
         ranks_run(2, 0, meet_bad_numbers, &order);
     }
 }
@@ -180,13 +212,15 @@ static void move_state(test_rank *self) {
 }
 
 static void test_a_state_moves_between_devices(void **state) {
-    static const char *const schemes[] = {"tamis", "topk", "micro", "dense"};
+    static const char *const schemes[] = {"tamis", "topk", "micro", "dense", "tamis", "topk"};
+    const tamis_update matched = adam(2.0), masked = momentum();
     char path[SCRATCH_PATH];
     (void)state;
     scratch_path("buckets", path);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         pair_order order = pair_usual();
         order.scheme = schemes[i];
+        order.update = i == 4 ? &matched : i == 5 ? &masked : NULL;
         order.capacity = i == 2 ? 1.5 : 0.0;
         order.share = i == 1 ? TAMIS_SHARE_LENGTH : TAMIS_SHARE_NORM;
         test_context("%s", order.scheme);
@@ -299,11 +333,13 @@ static void run_ahead(test_rank *self) {
 }
 
 static void test_joined_steps_run_without_the_host(void **state) {
-    static const char *const schemes[] = {"tamis", "dense"};
+    static const char *const schemes[] = {"tamis", "dense", "tamis-update"};
+    const tamis_update update = adam(2.0);
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         pair_order order = pair_usual();
         order.scheme = schemes[i];
+        order.update = i == 2 ? &update : NULL;
         test_context("%s", order.scheme);
         ranks_run(2, 0, run_ahead, &order);
     }
@@ -373,9 +409,41 @@ static void replay_captured(test_rank *self) {
 }
 
 static void test_captured_steps_replay_with_the_bits_of_the_cpu(void **state) {
+    const tamis_update update = momentum(); /* the numbers of all its passes are the same */
     pair_order order = pair_usual();
     (void)state;
     ranks_run(2, 0, replay_captured, &order);
+    order.update = &update;
+    ranks_run(2, 0, replay_captured, &order);
+}
+
+/* What it refuses is not done, and the next step is as ever. */
+static void capture_in_vain(test_rank *self) {
+    tamis_step step = TAMIS_STEP_INIT;
+    cudaGraph_t graph = NULL;
+    pair p;
+    if (!pair_open(self, self->shared, &p))
+        return;
+    pair_step(&p, 0, PAIR_START, TAMIS_OK);
+    step.grad = p.grad;
+    step.stream = p.stream;
+    RANK_CUDA(self, cudaStreamBeginCapture(p.stream, cudaStreamCaptureModeThreadLocal));
+    RANK_STATUS(self, TAMIS_E_UNSUPPORTED, tamis_reducer_start(p.cuda, &step));
+    RANK_SAYS(self, "Adam");
+    (void)cudaStreamEndCapture(p.stream, &graph);
+    if (graph)
+        cudaGraphDestroy(graph);
+    for (uint32_t i = 1; i < 3 && !self->failure[0]; i++)
+        pair_step(&p, i, PAIR_START, TAMIS_OK);
+    pair_close(&p);
+}
+
+static void test_a_pass_of_adam_is_not_captured(void **state) {
+    const tamis_update update = adam(0.0);
+    pair_order order = pair_usual();
+    (void)state;
+    order.update = &update;
+    ranks_run(2, 0, capture_in_vain, &order);
 }
 
 /* -- phases ----------------------------------------------------------------------------------- */
@@ -421,12 +489,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_scheme_gives_the_bits_of_the_cpu),
         cmocka_unit_test(test_options_give_the_bits_of_the_cpu),
+        cmocka_unit_test(test_updates_give_the_bits_of_the_cpu),
         cmocka_unit_test(test_bad_numbers_in_one_bucket_are_met_in_all),
         cmocka_unit_test(test_dense_clears_all_buckets_for_one),
         cmocka_unit_test(test_a_state_moves_between_devices),
         cmocka_unit_test(test_a_loaded_state_is_saved_as_it_was),
         cmocka_unit_test(test_joined_steps_run_without_the_host),
         cmocka_unit_test(test_captured_steps_replay_with_the_bits_of_the_cpu),
+        cmocka_unit_test(test_a_pass_of_adam_is_not_captured),
         cmocka_unit_test(test_every_bucket_of_a_step_is_told_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

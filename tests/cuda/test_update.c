@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Kernels on the CPU and host path on a fake runtime: update mode, which the host drives over every
- * communicator, and residuals that decay, also where the device runs the steps, give the bits of
- * the CPU.
+ * Kernels on the CPU and host path on a fake runtime: update mode and residuals that decay give the
+ * bits of the CPU, whether the host drives the steps or the device runs them by itself.
  */
 #include "tests/cuda/place.h"
 
@@ -21,6 +20,11 @@ static void compare(trial what, const trial_place *place) {
     assert_true(trial_run(&what, &cuda));
     check_alike(&cuda);
     check_same(&cpu, &cuda);
+    assert_int_equal(cuda.result_memory,
+                     place == &place_stream ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU);
+    for (uint32_t s = 0; s < what.steps; s++)
+        assert_true(record_moment(&cpu, s, 0)->stats.update_scale ==
+                    record_moment(&cuda, s, 0)->stats.update_scale);
     record_free(&cpu);
     record_free(&cuda);
 }
@@ -65,10 +69,37 @@ static void test_updates_have_the_bits_of_the_cpu(void **state) {
     compare_shapes(&update);
 }
 
+static void test_a_scale_that_follows_norms_has_the_bits_of_the_cpu(void **state) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    (void)state;
+    update.beta1 = 0.9;
+    update.match = 2.0;
+    compare_shapes(&update);
+    update.scale = 1.5; /* at most */
+    compare_shapes(&update);
+}
+
+/* Several pieces of lib/base/fold.h, some of them in other blocks. */
+static void test_many_values_are_added_in_the_order_of_the_cpu(void **state) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    (void)state;
+    update.match = 2.0;
+    trial what = usual(&update);
+    what.n = 9000;
+    what.density = 0.8;
+    what.steps = 2;
+    compare(what, &place_stream);
+    what.scheme = "topk"; /* pairs */
+    what.nranks = 3;
+    compare(what, &place_stream);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_residual_that_decays_has_the_bits_of_the_cpu),
         cmocka_unit_test(test_updates_have_the_bits_of_the_cpu),
+        cmocka_unit_test(test_a_scale_that_follows_norms_has_the_bits_of_the_cpu),
+        cmocka_unit_test(test_many_values_are_added_in_the_order_of_the_cpu),
     };
     return cmocka_run_group_tests_name("cuda update", tests, NULL, NULL);
 }

@@ -130,6 +130,7 @@ static void keep_result(trial_record *record, uint32_t step, const tamis_result 
     size_t n = record->trial.n;
     float *dense = record_result(record, step);
     record->has_indices = result->indices != NULL;
+    record->result_memory = result->memory;
     if (result->indices) {
         memcpy(record->indices + step * n, result->indices, result->count * sizeof(uint32_t));
         memcpy(record->values + step * n, result->values, result->count * sizeof(float));

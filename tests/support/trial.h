@@ -72,6 +72,7 @@ typedef struct trial_record {
     uint32_t *indices; /* [step][n] of rank 0; not set for a scheme without */
     float *values;     /* [step][n] of rank 0 */
     bool has_residual, has_indices;
+    tamis_device result_memory; /* of rank 0 */
 } trial_record;
 
 /** Run and record. Fails the test only if a step or the setup fails; a refused create is recorded.
