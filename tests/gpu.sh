@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Everything that needs a GPU, in one command and under 8 minutes: parity with the CPU, checkers,
-# several NCCL ranks on one device, replayed graphs, speed and baselines. Records go to
-# bench/results/<gpu>-<date>.jsonl, a summary to stdout; the last line is
-# "N passed, N failed, N skipped".
+# Everything that needs a GPU, in one command: parity with the CPU, speed and baselines, replayed
+# graphs, checkers, several NCCL ranks on one device; after the build under 6 minutes, the most
+# important first. Records go to bench/results/<gpu>-<date>.jsonl, a summary to stdout; the last line
+# is "N passed, N failed, N skipped".
 #
-#     bash tests/gpu.sh [--build-only]
+#     bash tests/gpu.sh [--build-only | --bundle FOLDER | --run-only]
 #
-#     --build-only   build what the rest needs, and stop; needs no GPU
+#     --build-only      build what the rest needs, and stop; needs no GPU
+#     --bundle FOLDER   the same, and put all that --run-only needs there, libraries included, for a
+#                       machine that has only a driver: cd FOLDER && bash tests/gpu.sh --run-only
+#     --run-only        build nothing
 #
-# Needs bash, cmake, ninja or make, nvcc, pkg-config and xxhash. NCCL, jansson (for tamis_perf),
-# cmocka (for one parity test), compute-sanitizer and PyTorch are optional: what needs them is
-# skipped, with a count. No network, no MPI. Without a GPU it builds, says so and ends with 77.
+# To build, it needs bash, cmake, ninja or make, nvcc, pkg-config and xxhash. NCCL, jansson (for
+# tamis_perf), cmocka (for one parity test), compute-sanitizer, Python and PyTorch are optional: what
+# needs them is skipped, with a count. No network, no MPI. Without a GPU it builds, says so and ends
+# with 77.
+#
+# What a step has found is kept when a later one hangs: with OUT=FOLDER also there, in three files.
 #
 #     TAMIS_DEPS=DIR     unpacked Debian packages that hold what the system does not
 #     TAMIS_COMMIT       what to call a tree without git
@@ -24,20 +30,22 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top" || exit 1
 exec </dev/null
 
-build_only=
-case "$*" in
-    "") ;;
-    --build-only) build_only=yes ;;
-    *) echo "usage: bash tests/gpu.sh [--build-only]" >&2; exit 2 ;;
+mode=all bundle=
+case "$#:${1:-}" in
+    0:) ;;
+    1:--build-only | 1:--run-only) mode=${1#--} ;;
+    2:--bundle) mode=build-only bundle=$2 ;;
+    *) echo "usage: bash tests/gpu.sh [--build-only | --bundle FOLDER | --run-only]" >&2; exit 2 ;;
 esac
 
-TOTAL_S=470 # of it all, the build included
+BUILD_S=360 # of the build
+RUN_S=350   # of all that follows
 build=${TAMIS_GPU_BUILD:-build/gpu}
 mkdir -p "$build/logs" || exit 1
 build=$(cd "$build" && pwd)
 logs=$build/logs
-results=$logs/results.jsonl
-: >"$results"
+results=$logs/results.jsonl summary=$logs/summary.txt all=$logs/logs.txt
+: >"$results" && : >"$summary" && : >"$all" || exit 1
 
 # -- what the machine has ----------------------------------------------------------------------
 
@@ -55,7 +63,7 @@ fi
 export PATH
 case $(nvidia-smi -L 2>/dev/null) in
     GPU*) gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1) architecture=${TAMIS_GPU_ARCH:-native} ;;
-    *) gpu= architecture=${TAMIS_GPU_ARCH:-90-real} ;;
+    *) gpu='' architecture=${TAMIS_GPU_ARCH:-90-real} ;;
 esac
 cores=$(nproc)
 commit=${TAMIS_COMMIT:-unknown}
@@ -65,10 +73,19 @@ unset TAMIS_DEPS TAMIS_GPU_BUILD TAMIS_GPU_ARCH TAMIS_COMMIT
 # -- steps -------------------------------------------------------------------------------------
 
 passed=0 failed=0 skipped=0
-SECONDS=0
+SECONDS=0 total_s=$BUILD_S
+
+keep() {
+    [ -z "${OUT:-}" ] || cp "$results" "$summary" "$all" "$OUT/"
+}
+
+tell() { # format, words...
+    # shellcheck disable=SC2059
+    printf "$@" | tee -a "$summary"
+}
 
 skip() { # name, reason
-    printf 'SKIP  %-28s %s\n' "$1" "$2"
+    tell 'SKIP  %-28s %s\n' "$1" "$2"
     skipped=$((skipped + 1))
 }
 
@@ -76,33 +93,35 @@ skip() { # name, reason
 step() {
     local name=$1 limit=$2 log=$logs/$1.log begin=$SECONDS status left
     shift 2
-    left=$((TOTAL_S - SECONDS))
+    left=$((total_s - SECONDS))
     if [ $left -lt 5 ]; then
-        skip "$name" "no time is left of $TOTAL_S s"
+        skip "$name" "no time is left of $total_s s"
         return 1
     fi
     [ $left -lt "$limit" ] && limit=$left
     timeout -k 5 "$limit" "$@" >"$log" 2>&1
     status=$?
     grep '^{"record"' "$log" | grep -v '^{"record":"syncs"' >>"$results"
+    { echo "== $name: status $status"; tail -c 100000 "$log"; } >>"$all"
     case $status in
         0)
-            printf 'PASS  %-28s %s s\n' "$name" $((SECONDS - begin))
-            passed=$((passed + 1))
-            return 0 ;;
+            tell 'PASS  %-28s %s s\n' "$name" $((SECONDS - begin))
+            passed=$((passed + 1)) ;;
         77)
             skip "$name" "$(tail -n 1 "$log")" ;;
         *)
-            printf 'FAIL  %-28s %s s, status %s%s\n' "$name" $((SECONDS - begin)) $status \
+            tell 'FAIL  %-28s %s s, status %s%s\n' "$name" $((SECONDS - begin)) $status \
                 "$([ $status -eq 124 ] && echo " (over its limit)")"
-            tail -n 15 "$log" | sed 's/^/      /'
+            tail -n 15 "$log" | sed 's/^/      /' | tee -a "$summary"
             failed=$((failed + 1)) ;;
     esac
-    return 1
+    keep
+    return $status
 }
 
 finish() {
-    echo "$passed passed, $failed failed, $skipped skipped"
+    tell '%s passed, %s failed, %s skipped\n' $passed $failed $skipped
+    keep
     [ $failed -eq 0 ] || exit 1
     exit "${1:-0}"
 }
@@ -128,22 +147,35 @@ build_programs() {
     cmake --build "$build" -j "$cores" --target "${wanted[@]}"
 }
 
-export build architecture cores
-export -f configure build_programs
-step configure 90 bash -c configure || finish 1
-step build 270 bash -c build_programs || finish 1
-grep -E '^-- (CUDA|NCCL|BENCH|TESTS):' "$logs/configure.log"
-[ -n "$build_only" ] && finish
-
-if [ -z "$gpu" ]; then
-    echo "There is no GPU here (nvidia-smi finds none): nothing was run, only built."
-    finish 77
+if [ $mode != run-only ]; then
+    export build architecture cores
+    export -f configure build_programs
+    step configure 90 bash -c configure || finish 1
+    step build 270 bash -c build_programs || finish 1
+    grep -E '^-- (CUDA|NCCL|BENCH|TESTS):' "$logs/configure.log"
 fi
+if [ -n "$bundle" ]; then
+    step bundle 120 bash tests/gpu/bundle.sh "$build" "$bundle"
+    cat "$logs/bundle.log"
+fi
+[ $mode = build-only ] && finish
+total_s=$((SECONDS + RUN_S))
 
 program() { # file name -> path; empty if it was not built
     find "$build" -name "$1" -type f -perm -u+x | head -n 1
 }
+[ -d "$build/lib" ] && . tests/gpu/bundled.sh # of a bundle: sets the path of libraries
 info=$(program tamis_info) perf=$(program tamis_perf) cub=$(program tamis_cub)
+if [ -z "$info$perf$cub" ]; then
+    echo "There are no programs in $build: bash tests/gpu.sh --build-only makes them." >&2
+    exit 1
+fi
+if [ -z "$gpu" ]; then
+    [ -z "$info" ] || step info 30 "$info"
+    grep -i cuda "$logs/info.log" 2>/dev/null
+    echo "There is no GPU here (nvidia-smi finds none): nothing else was run."
+    finish 77
+fi
 test_device=$(find "$build/tests/gpu" -name test_device -type f 2>/dev/null)
 test_step=$(program gpu_test_step) nccl_ranks=$(program gpu_nccl_ranks) pass=$(program gpu_pass)
 syncs=$(find "$build" -name 'libtamis_syncs.so' | head -n 1)
@@ -175,28 +207,10 @@ run() {
     step "$name" "$limit" "$@"
 }
 
-[ -n "$info" ] && "$info" >"$logs/info.log" 2>&1
+run info "$info" 30 "$info"
 run device "$cub" 30 "$cub" device
 run parity_kernels "$test_device" 60 "$test_device"
-for ranks in 1 2 3; do
-    run parity_step_$ranks "$test_step" 60 "$test_step" $ranks
-done
-
-# -- several NCCL ranks on one device: correctness only, never timed -------------------------------
-
-# Ranks pass for machines, joined by sockets over the loopback; every other path, and what would
-# start more threads, is off. Few blocks, for the ranks' kernels must run at the same time.
-nccl_one_gpu=(env NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo
-    NCCL_SOCKET_FAMILY=AF_INET NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0
-    NCCL_NVLS_ENABLE=0 NCCL_GIN_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0
-    NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple CUDA_DEVICE_MAX_CONNECTIONS=8
-    CUDA_MODULE_LOADING=EAGER)
-for ranks in 1 2 3; do
-    run nccl_$ranks "$nccl_ranks" 90 "${nccl_one_gpu[@]}" "$nccl_ranks" $ranks small
-done
-# As users run it, kernels loaded when they are first needed.
-run nccl_lazy "$nccl_ranks" 90 "${nccl_one_gpu[@]}" CUDA_MODULE_LOADING=LAZY "$nccl_ranks" 2 small
-run nccl_dead "$nccl_ranks" 60 "${nccl_one_gpu[@]}" "$nccl_ranks" 3 dead
+run parity_step_1 "$test_step" 60 "$test_step" 1
 
 # -- speed -------------------------------------------------------------------------------------
 
@@ -228,7 +242,26 @@ for n in 25000000 138000000; do
     done
 done
 
-# -- checkers: slow, so last -------------------------------------------------------------------
+run goals "$(command -v python3)" 20 python3 tests/gpu/goals.py "$results"
+cat "$logs/goals.log" 2>/dev/null
+
+# -- more ranks, over pinned memory ------------------------------------------------------------
+
+for ranks in 2 3; do
+    run parity_step_$ranks "$test_step" 60 "$test_step" $ranks
+done
+
+# -- several NCCL ranks on one device: correctness only, never timed ---------------------------
+
+# Ranks pass for machines, joined by sockets over the loopback; every other path, and what would
+# start more threads, is off. Few blocks, for the ranks' kernels must run at the same time.
+nccl_one_gpu=(env NCCL_NET=Socket NCCL_NET_PLUGIN=none NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=lo
+    NCCL_SOCKET_FAMILY=AF_INET NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0
+    NCCL_NVLS_ENABLE=0 NCCL_GIN_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_CUMEM_HOST_ENABLE=0
+    NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple CUDA_DEVICE_MAX_CONNECTIONS=8
+    CUDA_MODULE_LOADING=EAGER)
+
+# Checkers, which are slow.
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for tool in memcheck racecheck; do
@@ -243,11 +276,18 @@ for tool in memcheck racecheck; do
     fi
 done
 
+# What may hang comes last.
+for ranks in 1 2 3; do
+    run nccl_$ranks "$nccl_ranks" 90 "${nccl_one_gpu[@]}" "$nccl_ranks" $ranks small
+done
+# As users run it, kernels loaded when they are first needed.
+run nccl_lazy "$nccl_ranks" 90 "${nccl_one_gpu[@]}" CUDA_MODULE_LOADING=LAZY "$nccl_ranks" 2 small
+run nccl_dead "$nccl_ranks" 60 "${nccl_one_gpu[@]}" "$nccl_ranks" 3 dead
+
 # -- results -----------------------------------------------------------------------------------
 
-run goals "$(command -v python3)" 20 python3 tests/gpu/goals.py "$results"
-cat "$logs/goals.log" 2>/dev/null
 name=$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
+mkdir -p bench/results
 out=bench/results/$name-$(date -u +%F).jsonl
 cp "$results" "$out" && echo "Records: $out; logs: $logs"
 finish
