@@ -78,6 +78,20 @@ static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
     return !picks(b) ? enqueue_dense : enqueue;
 }
 
+/* The collectives of a step with nothing between them, on buffers that hold zeros. */
+static tamis_status rehearse(void *context, tam_cuda_step *step) {
+    const tamis_comm *comm = context;
+    const tam_stream_transport *t = comm->transport->stream;
+    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
+    size_t bytes = mail->share * sizeof(float);
+    TAM_TRY(t->allgather(comm->self, mail->slots + comm->rank * mail->slot_bytes, mail->slot_bytes,
+                         mail->slots, mail->stream));
+    if (mail->share == 0)
+        return TAMIS_OK;
+    TAM_TRY(t->alltoall(comm->self, mail->values, bytes, mail->shares, mail->stream));
+    return t->allgather(comm->self, mail->sums, bytes, mail->values, mail->stream);
+}
+
 /* Bytes that this rank sends in a step, or for a piece of it: always the same. */
 static uint64_t count_wire_bytes(const tam_cuda_mail *mail, uint32_t nranks) {
     return (nranks - 1) * (mail->slot_bytes + 2 * mail->share * sizeof(float));
@@ -360,8 +374,11 @@ static tamis_status stream_open(tam_bucket *b) {
     return !picks(b) ? open_dense(b) : open_sparse(b);
 }
 
-/* Either all ranks capture their collectives, or none does. */
+/* NCCL connects ranks when a size of message first wants it, which must not happen in a capture,
+ * ours or the caller's. Then either all ranks capture their collectives, or none does. */
 static tamis_status stream_arm(tamis_reducer *r) {
+    for (uint32_t i = 0; i < r->nbuckets && picks(&r->buckets[i]); i++)
+        TAM_TRY(tam_cuda_step_rehearse(r->inflight->steps[i], rehearse, r->comm));
     if (tam_setting_number(TAM_SETTING_GRAPHS) == 0)
         return TAMIS_OK;
     for (uint32_t i = 0; i < r->nbuckets; i++)

@@ -38,7 +38,9 @@ static bool finalize(tam_nccl *self) {
 
 static void *run_errand(void *arg) {
     tam_nccl *self = arg;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* of this thread */
     cudaSetDevice(self->device);
+    cudaThreadExchangeStreamCaptureMode(&mode);
     if (self->errand == TAM_NCCL_REVOKE)
         tam_nccl_revoke(self);
     else if (self->errand == TAM_NCCL_PART)

@@ -31,16 +31,8 @@ static tamis_status cuda_refused(const tam_nccl *self, cudaError_t code, const c
                                                : status;
 }
 
-static tamis_status take_buffers(tam_nccl *self) {
-    self->piece = choose_piece(self->nranks);
-    self->room = self->piece + TAM_SEAL;
-    size_t bytes = self->nranks * self->room;
-    if (!tam_alltoall_scratch_open(self->nranks, self->piece, &self->runs))
-        return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for %zu bytes", self->rank, self->piece);
-    cudaError_t code = cudaGetDevice(&self->device);
-    if (code != cudaSuccess)
-        return cuda_refused(self, code, "no CUDA device");
-    code = cudaMalloc((void **)&self->memory, bytes);
+static tamis_status take_device_memory(tam_nccl *self, size_t bytes) {
+    cudaError_t code = cudaMalloc((void **)&self->memory, bytes);
     if (code != cudaSuccess)
         return cuda_refused(self, code, "cudaMalloc");
     code = cudaMallocHost((void **)&self->pinned, bytes + self->room);
@@ -50,6 +42,25 @@ static tamis_status take_buffers(tam_nccl *self) {
     if (code != cudaSuccess)
         return cuda_refused(self, code, "cudaStreamCreateWithFlags");
     return TAMIS_OK;
+}
+
+/* Another thread of the caller may be capturing, which an allocation would end. */
+static tamis_status take_buffers(tam_nccl *self) {
+    tam_nccl_mode before;
+    self->piece = choose_piece(self->nranks);
+    self->room = self->piece + TAM_SEAL;
+    size_t bytes = self->nranks * self->room;
+    if (!tam_alltoall_scratch_open(self->nranks, self->piece, &self->runs))
+        return tam_fail(TAMIS_E_NOMEM, "rank %u: no memory for %zu bytes", self->rank, self->piece);
+    cudaError_t code = cudaGetDevice(&self->device);
+    if (code != cudaSuccess)
+        return cuda_refused(self, code, "no CUDA device");
+    code = tam_nccl_enter(self, &before);
+    if (code != cudaSuccess)
+        return cuda_refused(self, code, "entering the CUDA device");
+    tamis_status status = take_device_memory(self, bytes);
+    tam_nccl_leave(&before);
+    return status;
 }
 
 _Static_assert(sizeof(ncclUniqueId) == TAM_TOKEN_BYTES, "NCCL's name for the group is the token");
@@ -87,7 +98,8 @@ static tamis_status prepare(const tamis_comm *bootstrap, const tamis_comm_config
 }
 
 /* Takes half of the timeout; the rest is for exchanging the outcome. */
-static tamis_status join(tam_nccl *self, const tamis_comm *bootstrap, const ncclUniqueId *id) {
+static tamis_status join_group(tam_nccl *self, const tamis_comm *bootstrap,
+                               const ncclUniqueId *id) {
     uint64_t timeout_ns =
         self->timeout_ns < bootstrap->timeout_ns ? self->timeout_ns : bootstrap->timeout_ns;
     uint64_t now_ns = tam_clock_ns();
@@ -101,6 +113,16 @@ static tamis_status join(tam_nccl *self, const tamis_comm *bootstrap, const nccl
         ncclCommInitRankConfig(&self->comm, (int)self->nranks, *id, (int)self->rank, &config);
     TAM_TRY(tam_nccl_complete(self, code, "ncclCommInitRankConfig", &call));
     return tam_nccl_warm_up(self, &call);
+}
+
+static tamis_status join(tam_nccl *self, const tamis_comm *bootstrap, const ncclUniqueId *id) {
+    tam_nccl_mode before;
+    cudaError_t code = tam_nccl_enter(self, &before);
+    if (code != cudaSuccess)
+        return cuda_refused(self, code, "entering the CUDA device");
+    tamis_status status = join_group(self, bootstrap, id);
+    tam_nccl_leave(&before);
+    return status;
 }
 
 tamis_status tamis_comm_create_nccl(tamis_comm *bootstrap, const tamis_comm_config *config,

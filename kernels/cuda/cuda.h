@@ -170,6 +170,9 @@ tamis_status tam_cuda_step_save(tam_cuda_step *step, tam_cuda_past *past);
 /** Enqueues the collectives and the phases between them: the reducer's. */
 typedef tamis_status (*tam_cuda_enqueue)(void *context, tam_cuda_step *step);
 
+/** Run collectives before the first step and wait for them, by the deadline of the plan. */
+tamis_status tam_cuda_step_rehearse(tam_cuda_step *step, tam_cuda_enqueue enqueue, void *context);
+
 /**
  * Capture begin to settle, with the collectives between them, as graphs that every later run
  * launches. Kernels read the gradient's address and scale from device memory, so the graphs serve

@@ -153,6 +153,20 @@ static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, voi
     return launch_traced(s, 1, enqueue, context, by);
 }
 
+static tamis_status rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+    TAM_TRY(enqueue(context, s));
+    TAM_TRY(tam_cuda_round_gather(s->round));
+    return tam_cuda_lane_wait(&s->round->lane, "the first exchange of a reducer");
+}
+
+tamis_status tam_cuda_step_rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+    tam_cuda_guard guard;
+    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
+    tamis_status status = rehearse(s, enqueue, context);
+    tam_cuda_leave(&guard);
+    return status;
+}
+
 /* -- graphs ----------------------------------------------------------------------------------- */
 
 /* @return a cudaError_t; *status is that of `enqueue` */
