@@ -25,6 +25,7 @@ static const struct {
     [TAM_FACT_SCHEME] = {"scheme", SCHEME, TAM_SCOPE_STATE},
     [TAM_FACT_UPDATE] = {"update (0: none)", WHOLE, TAM_SCOPE_STATE},
     [TAM_FACT_GRAPHS] = {"TAMIS_GRAPHS", WHOLE, TAM_SCOPE_RANKS},
+    [TAM_FACT_DRIVER] = {"steps run by a device (1: yes)", WHOLE, TAM_SCOPE_RANKS},
     [TAM_FACT_DENSE_BUCKETS] = {"buckets that are dense", HEX, TAM_SCOPE_RANKS},
     [TAM_FACT_BUCKET_FORMATS] = {"index formats of the buckets", HEX, TAM_SCOPE_RANKS},
 };

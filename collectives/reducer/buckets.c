@@ -256,6 +256,7 @@ tamis_status tam_buckets_open(tamis_reducer *r, const tamis_reducer *like) {
     tam_buckets_share_first(r);
     tam_buckets_choose(r);
     r->driver = tam_driver_find(r);
+    r->agreement.fields[TAM_FACT_DRIVER] = !r->driver->by_host;
     for (uint32_t i = r->nbuckets; i-- > 0;) /* the last one holds the first elements */
         TAM_TRY(place_bucket(&r->buckets[i], &ranges[i]));
     for (uint32_t i = 0; i < r->nbuckets; i++)

@@ -69,7 +69,7 @@ typedef struct tam_option {
         "ranks per node of the hierarchical exchange; 0: flat exchange") \
     row(residual_decay, REAL, STATE, 0, 1, -1, "0 to 1 or -1 (as advised)", \
         "factor on the residual in every step") \
-    row(device, WORD, RANKS, 0, 1, NAN, "cpu|cuda", "memory that holds the gradients") \
+    row(device, WORD, RANK, 0, 1, NAN, "cpu|cuda", "memory that holds the gradients") \
     row(grad_dtype, WORD, RANKS, 0, 2, NAN, "float32|float16|bfloat16", \
         "element type of gradients") \
     row(index_format, WORD, RANKS, 0, TAMIS_INDEX_END - 1, NAN, \

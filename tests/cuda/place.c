@@ -27,6 +27,19 @@ static tamis_comm *connect_nccl(uint32_t rank, tamis_comm *local) {
     return tamis_comm_create_nccl(local, NULL, &comm) == TAMIS_OK ? comm : NULL;
 }
 
-const trial_place place_host_driven = {"cuda, host-driven", TAMIS_DEVICE_CUDA, take, give_back,
-                                       stay};
-const trial_place place_stream = {"cuda, stream", TAMIS_DEVICE_CUDA, take, give_back, connect_nccl};
+const trial_place place_host_driven = {.name = "cuda, host-driven",
+                                       .device = TAMIS_DEVICE_CUDA,
+                                       .alloc = take,
+                                       .release = give_back,
+                                       .connect = stay};
+const trial_place place_mixed = {.name = "cuda, host-driven, beside CPUs",
+                                 .device = TAMIS_DEVICE_CUDA,
+                                 .alloc = take,
+                                 .release = give_back,
+                                 .connect = stay,
+                                 .odd = true};
+const trial_place place_stream = {.name = "cuda, stream",
+                                  .device = TAMIS_DEVICE_CUDA,
+                                  .alloc = take,
+                                  .release = give_back,
+                                  .connect = connect_nccl};

@@ -9,6 +9,7 @@
 #include "tests/support/trial.h"
 
 extern const trial_place place_host_driven; /* local */
+extern const trial_place place_mixed;       /* the same, beside ranks on CPUs */
 extern const trial_place place_stream;      /* nccl */
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "tests/cuda/fake.h"
 #include "tests/cuda/over_nccl.h"
+#include "tests/support/data.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -181,6 +182,23 @@ static void test_no_allocation_no_wait(void **state) {
     over_nccl(4, 0, count_calls);
 }
 
+/* -- steps of the host beside steps of a device ----------------------------------------------- */
+
+/* Their collectives would not fit, so this is found before the first. */
+static void mix_drivers(test_rank *self) {
+    tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
+    tamis_reducer *reducer = NULL;
+    config.device = self->id == 0 ? TAMIS_DEVICE_CPU : TAMIS_DEVICE_CUDA;
+    RANK_STATUS(self, TAMIS_E_MISMATCH, data_reducer(self->comm, 2000, &config, &reducer));
+    RANK_SAYS(self, "steps run by a device (1: yes) differs: rank 0 has 0, rank 1 has 1");
+    RANK_CHECK(self, !reducer, "there is a reducer");
+}
+
+static void test_ranks_that_would_step_otherwise_are_refused(void **state) {
+    (void)state;
+    over_nccl(2, 0, mix_drivers);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_as_local),
@@ -188,6 +206,7 @@ int main(void) {
         cmocka_unit_test(test_capture),
         cmocka_unit_test(test_beside_a_capture),
         cmocka_unit_test(test_no_allocation_no_wait),
+        cmocka_unit_test(test_ranks_that_would_step_otherwise_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

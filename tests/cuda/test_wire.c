@@ -48,6 +48,58 @@ static void test_every_way_to_travel_gives_the_bits_of_the_cpu(void **state) {
         }
 }
 
+/* -- CPUs and devices in one job -------------------------------------------------------------- */
+
+static void compare_mixed(trial what) {
+    trial_record cpu = run(&what);
+    what.place = &place_mixed;
+    trial_record mixed = run(&what);
+    check_same(&cpu, &mixed);
+    for (uint32_t s = 0; s < what.steps; s++)
+        for (uint32_t r = 0; r < what.nranks; r++)
+            assert_int_equal(record_moment(&mixed, s, r)->stats.wire_bytes,
+                             record_moment(&cpu, s, r)->stats.wire_bytes);
+    record_free(&cpu);
+    record_free(&mixed);
+}
+
+static trial mixed(const char *scheme) {
+    trial what = trial_usual(scheme, 3, 1601, 0.05);
+    what.steps = 3;
+    what.real = true;
+    return what;
+}
+
+static void test_cpus_and_devices_send_each_other_the_same_bytes(void **state) {
+    static const char *const schemes[] = {"tamis", "topk", "micro", "cyclic+norm+predict+pairs"};
+    uint32_t wire = 0;
+    scheme_case preset;
+    (void)state;
+    for (int s = 0; s < 4; s++)
+        for (tamis_index_format f = TAMIS_INDEX_AUTO; f < TAMIS_INDEX_END; f++, wire++) {
+            trial what = mixed(schemes[s]);
+            what.format = f;
+            what.wire = (tamis_wire_type)(TAMIS_WIRE_FLOAT32 + wire % 5);
+            what.bucket_length = f % 2 ? 400 : 0;
+            compare_mixed(what);
+        }
+    for (size_t i = 0; scheme_preset(i, &preset); i++)
+        compare_mixed(mixed(preset.name));
+}
+
+static void test_cpus_and_devices_update_alike(void **state) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    (void)state;
+    update.match = 2.0;
+    trial what = mixed("tamis-update");
+    what.update = &update;
+    what.wire = TAMIS_WIRE_FP4;
+    compare_mixed(what);
+    update = (tamis_update)TAMIS_UPDATE_INIT;
+    update.rule = TAMIS_UPDATE_MOMENTUM;
+    compare_mixed(what);
+}
+
 /* A step that the device drives by itself has no time of its own on the host. */
 static void check_driver(tamis_index_format format, tamis_wire_type wire, bool host) {
     trial what = trial_usual("tamis", 2, 1601, 0.05);
@@ -71,6 +123,8 @@ static void test_the_host_drives_what_kernels_cannot_send(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_way_to_travel_gives_the_bits_of_the_cpu),
+        cmocka_unit_test(test_cpus_and_devices_send_each_other_the_same_bytes),
+        cmocka_unit_test(test_cpus_and_devices_update_alike),
         cmocka_unit_test(test_the_host_drives_what_kernels_cannot_send),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,39 +70,46 @@ typedef struct trial_gradient {
     void *narrow;  /* flat as 16 bits; NULL: as floats, or in pieces */
     void **pieces; /* NULL: flat */
     const shared_trial *shared;
+    const trial_place *place;
 } trial_gradient;
 
-static void *take(const trial *what, size_t bytes) {
-    return what->place ? what->place->alloc(bytes) : calloc(bytes, 1);
+/* Where a rank is; NULL: on the CPU. */
+static const trial_place *place_of(const trial *what, uint32_t rank) {
+    return what->place && (!what->place->odd || rank % 2 == 1) ? what->place : NULL;
 }
 
-static void give_back(const trial *what, void *memory) {
-    if (what->place)
-        what->place->release(memory);
+static void *take(const trial_place *place, size_t bytes) {
+    return place ? place->alloc(bytes) : calloc(bytes, 1);
+}
+
+static void give_back(const trial_place *place, void *memory) {
+    if (place)
+        place->release(memory);
     else
         free(memory);
 }
 
 static void gradient_close(trial_gradient *g) {
     for (size_t s = 0; g->pieces && s < g->shared->nsegments; s++)
-        give_back(g->shared->trial, g->pieces[s]);
+        give_back(g->place, g->pieces[s]);
     free(g->pieces);
-    give_back(g->shared->trial, g->narrow);
-    give_back(g->shared->trial, g->flat);
+    give_back(g->place, g->narrow);
+    give_back(g->place, g->flat);
 }
 
-static bool gradient_open(const shared_trial *shared, trial_gradient *out) {
-    *out = (trial_gradient){.shared = shared};
-    out->flat = take(shared->trial, shared->trial->n * sizeof(float));
+static bool gradient_open(const shared_trial *shared, uint32_t rank, trial_gradient *out) {
+    const trial_place *place = place_of(shared->trial, rank);
+    *out = (trial_gradient){.shared = shared, .place = place};
+    out->flat = take(place, shared->trial->n * sizeof(float));
     if (shared->trial->type != TAMIS_DTYPE_FLOAT32 &&
-        !(out->narrow = take(shared->trial, shared->trial->n * sizeof(uint16_t))))
+        !(out->narrow = take(place, shared->trial->n * sizeof(uint16_t))))
         return false;
     if (!out->flat || !shared->trial->by_segment)
         return out->flat != NULL;
     out->pieces = calloc(shared->nsegments, sizeof(void *));
     size_t bytes = tam_type_bytes(shared->trial->type);
     for (size_t s = 0; out->pieces && s < shared->nsegments; s++)
-        if (!(out->pieces[s] = take(shared->trial, shared->segments[s].length * bytes)))
+        if (!(out->pieces[s] = take(place, shared->segments[s].length * bytes)))
             return false;
     return out->pieces != NULL;
 }
@@ -222,6 +229,7 @@ static void run_step(test_rank *self, tamis_reducer *reducer, uint32_t number, t
 
 static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_reducer **out) {
     const shared_trial *shared = self->shared;
+    const trial_place *place = place_of(shared->trial, self->id);
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
     config.scheme = shared->trial->scheme;
     config.density = shared->trial->density;
@@ -241,7 +249,7 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.link_latency_us = shared->trial->latency_us;
     config.link_gbit = shared->trial->gbit;
     config.ranks_per_node = shared->trial->ranks_per_node;
-    config.device = shared->trial->place ? shared->trial->place->device : TAMIS_DEVICE_CPU;
+    config.device = place ? place->device : TAMIS_DEVICE_CPU;
     self->where = "tamis_reducer_create";
     tamis_layout *layout = data_layout(shared->trial->n);
     tamis_status status = tamis_reducer_create(comm, layout, &config, out);
@@ -259,7 +267,7 @@ static void run_steps(test_rank *self, tamis_comm *comm) {
         snprintf(record->sentence[self->id], sizeof record->sentence[0], "%s", tamis_last_error());
         return;
     }
-    if (!gradient_open(shared, &g))
+    if (!gradient_open(shared, self->id, &g))
         rank_fail(self, __FILE__, __LINE__, "no memory for a gradient");
     for (uint32_t step = 0; step < shared->trial->steps && !self->failure[0]; step++)
         run_step(self, reducer, step, &g);
@@ -268,7 +276,7 @@ static void run_steps(test_rank *self, tamis_comm *comm) {
 }
 
 static void run_rank_trial(test_rank *self) {
-    const trial_place *place = ((const shared_trial *)self->shared)->trial->place;
+    const trial_place *place = place_of(((const shared_trial *)self->shared)->trial, self->id);
     self->where = "connect";
     tamis_comm *comm = place ? place->connect(self->id, self->comm) : self->comm;
     RANK_CHECK(self, comm, "no communicator: %s", tamis_last_error());

@@ -19,6 +19,7 @@ typedef struct trial_place {
     /* Makes the calling thread ready and gives the communicator to use: one made over `local`,
      * which the trial destroys, or `local` itself. NULL: tamis_last_error says why. */
     tamis_comm *(*connect)(uint32_t rank, tamis_comm *local);
+    bool odd; /* only ranks of an odd number are there; the others on the CPU */
 } trial_place;
 
 typedef struct trial {
