@@ -17,7 +17,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { WIDTH = 8, VECTORS = 8, BLOCK = WIDTH * VECTORS };
+enum {
+    WIDTH = 8,
+    VECTORS = 8,
+    BLOCK = WIDTH * VECTORS,
+    LINE = 16,  /* floats of a cache line */
+    AHEAD = 768 /* floats: 3 KiB */
+};
 
 INLINE __m256i magnitude(__m256 x) {
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
@@ -124,12 +130,21 @@ INLINE __m256 made(const tam_optimizer *p, uint32_t at, __m256 g) {
     return _mm256_blendv_ps(u, _mm256_set1_ps(INFINITY), bad);
 }
 
+/* The block AHEAD. So much is computed between two loads that few of them are under way at a time,
+ * and the processor's own prefetching ends with each page. May lie past the end of the memory. */
+INLINE void prefetch(const float *block) {
+    for (uintptr_t v = 0; v < BLOCK / LINE; v++)
+        __builtin_prefetch((const void *)((uintptr_t)(block + v * LINE) + AHEAD * sizeof *block));
+}
+
 /* One block. @param s  [out]  the new acc */
 INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
                              bool clear, tam_tile_out *out, __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
     const __m256 scale = _mm256_set1_ps(job->scale), decay = _mm256_set1_ps(job->decay);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
+    prefetch(acc);
+    prefetch(grad);
     for (int v = 0; v < VECTORS; v++) {
         __m256 g = _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH));
         if (rule)
