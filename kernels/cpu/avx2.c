@@ -5,12 +5,7 @@
  * writes a whole vector at the cursor, so the lists need slack at their end. With smaller blocks
  * the test would be mispredicted half the time when a few per cent are candidates.
  */
-#include "kernels/cpu/tile.h"
-
-#include "lib/base/base.h"
-#include "lib/base/device.h"
-#include "lib/base/half.h"
-#include "lib/base/optimizer.h"
+#include "kernels/cpu/tail.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -90,15 +85,6 @@ INLINE void append(const __m256 s[VECTORS], __m256i under, uint32_t base, tam_ti
     out->count = count;
 }
 
-static void append_one(float x, uint32_t index, uint32_t threshold, tam_tile_out *out) {
-    uint32_t m = tam_magnitude(x);
-    if (m < threshold || threshold >= TAM_INFINITE_BITS)
-        return;
-    out->index[out->count] = index;
-    out->magnitude[out->count] = m;
-    out->count++;
-}
-
 /* All ones in lanes that are Inf or NaN. */
 INLINE __m256 bad_of(__m256 x) {
     return _mm256_castsi256_ps(
@@ -164,21 +150,6 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
     }
 }
 
-/* The last entries of a tile, fewer than a block. */
-static void accumulate_tail(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
-                            tam_tile_out *out) {
-    for (; at < job->length; at++) {
-        float g = job->scale * job->grad[at], kept = job->decay * job->acc[at];
-        float s = kept + (rule ? tam_optimizer_take(rule, at, g) : g);
-        bool finite = tam_magnitude(s) < TAM_INFINITE_BITS;
-        job->acc[at] = finite ? s : kept;
-        out->nonfinite += !finite;
-        if (job->clear)
-            job->grad[at] = 0.0f;
-        append_one(job->acc[at], job->base + at, job->threshold, out);
-    }
-}
-
 /* Add the squares of a block, which is half a row of its chunk. u stays in the cache: 16 registers
  * cannot hold it. */
 INLINE void square(const __m256 s[VECTORS], bool first_row, __m256 u[VECTORS]) {
@@ -239,7 +210,7 @@ INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, tam_t
         __m256 s[VECTORS];
         accumulate_block(job, rule, at, clear, out, s);
     }
-    accumulate_tail(job, rule, at, out);
+    tam_tail_accumulate(job, rule, at, out);
     out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
 }
 
@@ -255,8 +226,7 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
         if (reaches(s, under))
             append(s, under, job->base + at, out);
     }
-    for (; at < job->length; at++)
-        append_one(job->acc[at], job->base + at, job->threshold, out);
+    tam_tail_search(job, at, out);
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {
