@@ -108,28 +108,13 @@ const char *bench_version(void) {
     return text;
 }
 
-static bool has_feature(const char *name) {
+const char *bench_cpu_level(void) {
     tamis_feature feature = TAMIS_FEATURE_INIT;
     for (size_t i = 0; tamis_feature_list(i, &feature); i++) {
-        if (strcmp(feature.name, name) == 0)
-            return feature.available;
+        if (strcmp(feature.reason, "in use") == 0)
+            return feature.name;
     }
-    return false;
-}
-
-const char *bench_cpu_level(void) {
-    const char *levels[] = {"avx512", "avx2", "portable"};
-    tamis_setting setting = TAMIS_SETTING_INIT;
-    size_t first = 0;
-    for (size_t i = 0; tamis_setting_list(i, &setting); i++) {
-        for (size_t l = 0; strcmp(setting.name, "TAMIS_CPU") == 0 && l < 3; l++) {
-            if (strcmp(setting.value, levels[l]) == 0)
-                first = l;
-        }
-    }
-    while (first < 2 && !has_feature(levels[first]))
-        first++;
-    return levels[first];
+    return "unknown";
 }
 
 bool bench_scheme_find(const char *name, bench_scheme *out) {

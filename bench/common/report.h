@@ -34,7 +34,7 @@ json_t *bench_report_new(const char *kind);
 /** Version of the linked library, "0.1.0". */
 const char *bench_version(void);
 
-/** Level of the CPU kernels in use: "portable", "avx2" or "avx512". */
+/** Level of the CPU kernels in use: "portable", "avx2", "avx512" or "neon". */
 const char *bench_cpu_level(void);
 
 /** Policies of a scheme or preset; false if it is neither a preset nor four words. */

@@ -1322,7 +1322,7 @@ typedef struct tamis_refusal {
 TAMIS_API int tamis_refusal_list(size_t index, tamis_refusal *out);
 
 /** A part of the library that may be missing: "mpi", "openmp", "cuda", "nccl", "portable", "avx2",
- * "avx512". */
+ * "avx512", "neon"; of kernels those for this kind of processor. */
 typedef struct tamis_feature {
     size_t size;
     const char *name;

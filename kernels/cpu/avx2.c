@@ -5,19 +5,20 @@
  * writes a whole vector at the cursor, so the lists need slack at their end. With smaller blocks
  * the test would be mispredicted half the time when a few per cent are candidates.
  */
-#include "kernels/cpu/tile.h"
-
-#include "lib/base/base.h"
-#include "lib/base/device.h"
-#include "lib/base/half.h"
-#include "lib/base/optimizer.h"
+#include "kernels/cpu/tail.h"
 
 #include <immintrin.h>
 #include <math.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { WIDTH = 8, VECTORS = 8, BLOCK = WIDTH * VECTORS };
+enum {
+    WIDTH = 8,
+    VECTORS = 8,
+    BLOCK = WIDTH * VECTORS,
+    LINE = 16,  /* floats of a cache line */
+    AHEAD = 768 /* floats: 3 KiB */
+};
 
 INLINE __m256i magnitude(__m256 x) {
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
@@ -84,15 +85,6 @@ INLINE void append(const __m256 s[VECTORS], __m256i under, uint32_t base, tam_ti
     out->count = count;
 }
 
-static void append_one(float x, uint32_t index, uint32_t threshold, tam_tile_out *out) {
-    uint32_t m = tam_magnitude(x);
-    if (m < threshold || threshold >= TAM_INFINITE_BITS)
-        return;
-    out->index[out->count] = index;
-    out->magnitude[out->count] = m;
-    out->count++;
-}
-
 /* All ones in lanes that are Inf or NaN. */
 INLINE __m256 bad_of(__m256 x) {
     return _mm256_castsi256_ps(
@@ -124,12 +116,21 @@ INLINE __m256 made(const tam_optimizer *p, uint32_t at, __m256 g) {
     return _mm256_blendv_ps(u, _mm256_set1_ps(INFINITY), bad);
 }
 
+/* The block AHEAD. So much is computed between two loads that few of them are under way at a time,
+ * and the processor's own prefetching ends with each page. May lie past the end of the memory. */
+INLINE void prefetch(const float *block) {
+    for (uintptr_t v = 0; v < BLOCK / LINE; v++)
+        __builtin_prefetch((const void *)((uintptr_t)(block + v * LINE) + AHEAD * sizeof *block));
+}
+
 /* One block. @param s  [out]  the new acc */
 INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
                              bool clear, tam_tile_out *out, __m256 s[VECTORS]) {
     float *acc = job->acc + at, *grad = job->grad + at;
     const __m256 scale = _mm256_set1_ps(job->scale), decay = _mm256_set1_ps(job->decay);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
+    prefetch(acc);
+    prefetch(grad);
     for (int v = 0; v < VECTORS; v++) {
         __m256 g = _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH));
         if (rule)
@@ -146,21 +147,6 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
         _mm256_storeu_ps(acc + v * WIDTH, s[v]);
         if (clear)
             _mm256_storeu_ps(grad + v * WIDTH, _mm256_setzero_ps());
-    }
-}
-
-/* The last entries of a tile, fewer than a block. */
-static void accumulate_tail(const tam_tile_job *job, const tam_optimizer *rule, uint32_t at,
-                            tam_tile_out *out) {
-    for (; at < job->length; at++) {
-        float g = job->scale * job->grad[at], kept = job->decay * job->acc[at];
-        float s = kept + (rule ? tam_optimizer_take(rule, at, g) : g);
-        bool finite = tam_magnitude(s) < TAM_INFINITE_BITS;
-        job->acc[at] = finite ? s : kept;
-        out->nonfinite += !finite;
-        if (job->clear)
-            job->grad[at] = 0.0f;
-        append_one(job->acc[at], job->base + at, job->threshold, out);
     }
 }
 
@@ -224,7 +210,7 @@ INLINE void accumulate(const tam_tile_job *job, const tam_optimizer *rule, tam_t
         __m256 s[VECTORS];
         accumulate_block(job, rule, at, clear, out, s);
     }
-    accumulate_tail(job, rule, at, out);
+    tam_tail_accumulate(job, rule, at, out);
     out->sum += (double)sum_tail(job->acc + begin, job->length - begin);
 }
 
@@ -240,8 +226,7 @@ static void search(const tam_tile_job *job, tam_tile_out *out) {
         if (reaches(s, under))
             append(s, under, job->base + at, out);
     }
-    for (; at < job->length; at++)
-        append_one(job->acc[at], job->base + at, job->threshold, out);
+    tam_tail_search(job, at, out);
 }
 
 static void accumulate_keep(const tam_tile_job *job, tam_tile_out *out) {

@@ -30,6 +30,9 @@ const tam_tile_level tam_tile_levels[] = {
     {"avx2", tam_tile_avx2, tam_widen_avx2, have_avx2, "AVX2"},
     {"avx512", tam_tile_avx512, tam_widen_avx512, have_avx512, "AVX-512 F, DQ, BW and VL, and BMI"},
 #endif
+#ifdef TAM_HAVE_NEON_KERNELS
+    {"neon", tam_tile_neon, tam_widen_neon, always, "64-bit Arm"},
+#endif
     {NULL, NULL, NULL, NULL, NULL},
 };
 

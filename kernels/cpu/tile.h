@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tile kernel: one pass over a run of at most 2^16 elements. Three versions (portable C, AVX2,
- * AVX-512) give the same bits; the portable one is the reference.
+ * The tile kernel: one pass over a run of at most 2^16 elements. Four versions (portable C, AVX2,
+ * AVX-512, NEON) give the same bits; the portable one is the reference.
  *
  *     a = decay * acc[i]                    multiply, then add, each rounded to nearest
  *     s = a + scale * grad[i]         or a + the optimizer's step, see optimizer.h
@@ -73,7 +73,7 @@ typedef void (*tam_tile_widen)(tamis_dtype type, const void *from, size_t count,
 
 /** One instruction set level. */
 typedef struct tam_tile_level {
-    const char *name; /* "portable", "avx2", "avx512" */
+    const char *name; /* "portable", "avx2", "avx512", "neon" */
     tam_tile_kernel run;
     tam_tile_widen widen;
     bool (*available)(void);
@@ -89,8 +89,10 @@ const tam_tile_level *tam_tile_best(void);
 void tam_tile_portable(const tam_tile_job *job, tam_tile_out *out);
 void tam_tile_avx2(const tam_tile_job *job, tam_tile_out *out);
 void tam_tile_avx512(const tam_tile_job *job, tam_tile_out *out);
+void tam_tile_neon(const tam_tile_job *job, tam_tile_out *out);
 void tam_widen_portable(tamis_dtype type, const void *from, size_t count, float *to);
 void tam_widen_avx2(tamis_dtype type, const void *from, size_t count, float *to);
 void tam_widen_avx512(tamis_dtype type, const void *from, size_t count, float *to);
+void tam_widen_neon(tamis_dtype type, const void *from, size_t count, float *to);
 
 #endif

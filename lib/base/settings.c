@@ -29,7 +29,7 @@ typedef struct setting_row {
 
 /* In the order of tam_setting_id. */
 static const setting_row rows[TAM_SETTINGS] = {
-    {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512", 0, 0, "auto",
+    {"TAMIS_CPU", CHOICE, "auto|portable|avx2|avx512|neon", 0, 0, "auto",
      "Instruction set of the CPU kernels; all give the same bits."},
     {"TAMIS_ENERGY", TEXT, "auto, none" TAMIS_ENERGY_SOURCES(COMMA_AND) "; several joined by ','",
      0, 0, "auto", "Energy counters that a meter reads if the configuration names none."},

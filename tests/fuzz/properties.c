@@ -16,7 +16,9 @@
  * must give the same bits.
  *
  * Cases run in worker processes, which are replaced when one crashes. A failing case is printed
- * with its description and the command that repeats it. The last line is "N passed, N failed".
+ * with its description and the command that repeats it. At the end there is a digest of all that
+ * the ranks got, which is the same with all kernels (TAMIS_CPU) and on all processors. The last
+ * line is "N passed, N failed".
  * Floating-point traps are enabled in every call of the library.
  */
 #include "tests/fuzz/property/property.h"
@@ -48,7 +50,7 @@ typedef struct options {
 
 /* What the processes share. */
 typedef struct board {
-    _Atomic uint64_t next, passed, failed, refused, twins;
+    _Atomic uint64_t next, passed, failed, refused, twins, digest;
     struct {
         _Atomic uint64_t number, since_s;
         atomic_bool busy;
@@ -73,6 +75,7 @@ static bool try_case(const fuzz_case *c, char failure[SENTENCE]) {
     static fuzz_case twin;
     if (!fuzz_run(c, 0, &one, failure) || !fuzz_check(&one, failure))
         return false;
+    shared->digest += fuzz_digest(&one);
     shared->refused += one.refused;
     if (one.refused || fuzz_mix(c->number) % 3 == 0)
         return true;
@@ -237,6 +240,16 @@ static uint32_t collect(const options *o, double until_s, uint32_t left) {
     return left;
 }
 
+static const char *kernels_in_use(void) {
+    static tamis_feature part;
+    part.size = sizeof part;
+    for (size_t i = 0; tamis_feature_list(i, &part) > 0; i++) {
+        if (strcmp(part.reason, "in use") == 0)
+            return part.name;
+    }
+    return "unknown";
+}
+
 static int run_many(const options *o) {
     double begin_s = now_s(), until_s = begin_s + o->seconds;
     uint32_t left = 0;
@@ -253,6 +266,7 @@ static int run_many(const options *o) {
     printf("seed %llu: %llu cases in %.1f s, %.0f a second; %llu ran twice, %llu were refused\n",
            (unsigned long long)o->seed, (unsigned long long)done, took_s, (double)done / took_s,
            (unsigned long long)shared->twins, (unsigned long long)shared->refused);
+    printf("digest %016llx, kernels %s\n", (unsigned long long)shared->digest, kernels_in_use());
     printf("%llu passed, %llu failed\n", (unsigned long long)shared->passed,
            (unsigned long long)shared->failed);
     return shared->failed > 0 || shared->passed == 0;

@@ -88,7 +88,7 @@ known_in "$cuda" \
 known_in '(tamis/)?nccl[a-z0-9_]*\.h' \
     'collectives/transport/nccl[a-z_]*\.[ch]|include/tamis/nccl\.h|python/src/nccl_module\.c|bench/|examples/|tests/'
 known_in '([a-z0-9_/]*/)?nvml[a-z0-9_]*\.h' 'nothing'
-known_in '[a-z0-9]*intrin\.h' 'kernels/cpu/avx[a-z0-9_]*\.c'
+known_in '([a-z0-9]*intrin|arm_neon)\.h' 'kernels/cpu/(avx[a-z0-9_]*|neon)\.c'
 known_in 'lib/|<(lib|kernels|collectives)/' \
     '(lib|kernels|collectives|tests|bench/scale)/|python/src/(mpi_|nccl_)?module\.c'
 

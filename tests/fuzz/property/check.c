@@ -158,8 +158,10 @@ static void open_look(look *l, uint32_t step) {
     fuzz_model(l->r, step, &l->m);
     l->largest = 0.0;
     for (uint32_t v = 0; v < l->m.nranks; v++) {
-        for (uint64_t i = 0; i < l->n; i++)
-            l->largest = fmax(l->largest, fabs((double)l->m.acc[v][i]));
+        for (uint64_t i = 0; i < l->n; i++) {
+            double size = fabs((double)l->m.acc[v][i]);
+            l->largest = size > l->largest ? size : l->largest; /* fmax: GCC 12 for arm64 stops */
+        }
     }
     for (uint32_t v = 0; v < l->m.nranks; v++) {
         l->after[v] = l->r->moments[step][v].residual;

@@ -262,3 +262,29 @@ bool fuzz_check_twin(const record *a, const record *b, char failure[SENTENCE]) {
     }
     return true;
 }
+
+static uint64_t stir(uint64_t digest, uint64_t word) {
+    return fuzz_mix(digest ^ word) + word;
+}
+
+static uint64_t stir_moment(uint64_t digest, const moment *m) {
+    const double norms[] = {m->stats.acc_norm, m->stats.residual_norm};
+    const uint64_t words[] = {(uint64_t)m->status, m->count,         m->result_hash,
+                              m->gradient_hash,    m->residual_hash, m->moments_hash};
+    uint64_t bits[2];
+    memcpy(bits, norms, sizeof bits);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        digest = stir(digest, words[i]);
+    return stir(stir(digest, bits[0]), bits[1]);
+}
+
+uint64_t fuzz_digest(const record *r) {
+    uint64_t digest = r->fuzz->number;
+    for (uint32_t rank = 0; rank < r->fuzz->nranks; rank++)
+        digest = stir(digest, (uint64_t)r->created[rank]);
+    for (uint32_t step = 0; step < r->nsteps; step++) {
+        for (uint32_t rank = 0; rank < r->fuzz->nranks; rank++)
+            digest = stir_moment(digest, &r->moments[step][rank]);
+    }
+    return digest;
+}

@@ -208,4 +208,7 @@ bool fuzz_check(const record *r, char failure[SENTENCE]);
 bool fuzz_check_figures(const record *r, uint32_t step, const model *m, char failure[SENTENCE]);
 bool fuzz_check_twin(const record *a, const record *b, char failure[SENTENCE]);
 
+/** Of the bits of all that the ranks got: the same with all kernels and on all processors. */
+uint64_t fuzz_digest(const record *r);
+
 #endif
