@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # wheel.sh TREE PYTHON: builds a source archive and, of it alone, the wheel, without a network, with
-# PYTHON's setuptools; looks into both, and runs smoke.py (and torch_smoke.py) from it in every CPython from 3.9 on that is found: in PATH,
+# PYTHON's setuptools; looks into both, and runs smoke.py (and torch_smoke.py) from the wheel in every
+# CPython from 3.9 on that is found: in PATH,
 # in /usr/bin, of pyenv, and those that TAMIS_TEST_PYTHONS names besides (paths, separated by spaces).
 # Prints a line per interpreter. Exit 77: PYTHON cannot build wheels, or has no headers.
 set -u
