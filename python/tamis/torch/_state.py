@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The state of sparse training: reducers, residuals, and the step that is under way."""
 
+import os
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence,
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _move, _parameters, _takeover, _update
+from . import _checkpoint, _comm, _guard, _move, _parameters, _plot, _takeover, _update
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
 
@@ -372,6 +373,20 @@ class SparseState:
         last["exposed_s"] = last["seconds"]["exposed"]
         names = ("density", "wire_bytes", "compression", "hidden", "exposed_s", "gradient_norm")
         return {"tamis/" + n: float(last[n]) for n in names if last.get(n) is not None}
+
+    def plot(
+        self, path: Union[str, "os.PathLike[str]"], losses: Optional[Sequence[float]] = None
+    ) -> None:
+        """Draw this rank's steps into a file (PNG, SVG, PDF): bytes beside those of a dense ring,
+        and the times of a step, of waiting, and of phases hidden beside backward.
+
+        losses  one for each step, or at even distances, to be drawn above them
+
+        Long runs are drawn as means over steps. Needs matplotlib, and no display.
+        Errors: ImportError without matplotlib; ValueError before the first step
+        """
+        title = f"{self.scheme}, density {self.density}, rank {self.comm.rank} of {self.comm.nranks}"
+        _plot.draw(self.figures.history, losses, title).savefig(path, dpi=100)
 
     def residual_norm(self) -> float:
         """L2 norm of this rank's residual."""
