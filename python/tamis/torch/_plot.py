@@ -59,7 +59,7 @@ def draw(history: History, losses: Optional[Sequence[float]], title: str) -> Any
     figure.suptitle(title, fontsize="medium")
     if losses is not None:
         each = steps[-1] / max(1, len(losses))
-        axes[0].plot([each * (i + 1) for i in range(len(losses))], list(losses), label="loss")
+        axes[0].plot([each * (i + 1) for i in range(len(losses))], list(losses), label="loss", linewidth=0.8)
         axes[0].set_ylabel("loss")
     axes[-2].plot(steps, rows["dense_bytes"], "--", color="gray", label="dense, a ring")
     sent, dense = sum(rows["wire_bytes"]), sum(rows["dense_bytes"])
@@ -69,10 +69,11 @@ def draw(history: History, losses: Optional[Sequence[float]], title: str) -> Any
     if sent:
         axes[-2].set_yscale("log")
     for name, label in (("step_s", "step"), ("exposed_s", "waited"), ("hidden_s", "hidden")):
-        axes[-1].plot(steps, [1e3 * value for value in rows[name]], label=label)
+        axes[-1].plot(steps, [1e3 * value for value in rows[name]], label=label, linewidth=0.8)
     axes[-1].set_ylabel("ms")
+    axes[-1].set_yscale("log")
     axes[-1].set_xlabel("step")
     for one in axes:
-        one.legend(loc="upper right", fontsize="small")
+        one.legend(loc="best", fontsize="small")
         one.grid(alpha=0.3)
     return figure

@@ -123,13 +123,14 @@ class SparseState:
         self._taken: Optional[_update.Taken] = None
         self._attached: Optional[_takeover.Attached] = None
         self._tell_adaptive = True
-        if comm is None and _is_subgroup(parameters):
+        group = _subgroup_of(parameters)
+        if comm is None and group is not None:
             if transport not in ("auto", "torch"):
                 raise ValueError(
                     "DistributedDataParallel has a process group that is not all ranks, but"
                     f" transport {transport!r} is of all: leave the transport out, or give comm="
                 )
-            comms = _comm.carriers_of(parameters.process_group, len(families), timeout_s)
+            comms = _comm.carriers_of(group, len(families), timeout_s)
         else:
             comms = _communicators(comm, len(families), transport, timeout_s, self.device)
         _check_ranks(parameters, comms)
@@ -277,7 +278,7 @@ class SparseState:
     def _take_back(self, applied: List[Group]) -> None:
         """Another group lost the step, so no group applies it: return results to the residual."""
         for group in applied:
-            views = {}
+            views: Dict[int, torch.Tensor] = {}
             for place in self._places:
                 if place.group is group:
                     views.update(zip(place.segments, place.tensors))
@@ -299,7 +300,7 @@ class SparseState:
 
     def _follow_density(self) -> None:
         """Adapt the scale: the reducers' own belongs to the density they were made with."""
-        if self._advised:
+        if self._advised and self.update is not None:
             scale, _ = _core.update_advise(self.density, self.update["beta1"])
             self._factor = scale / self.update["scale"]
 
@@ -394,7 +395,7 @@ class SparseState:
             return 0.0
         self._settle()
         squares = [group.residual().double().square().sum().item() for group in self.groups]
-        return sum(squares) ** 0.5
+        return float(sum(squares) ** 0.5)
 
     def set_density(self, density: float) -> None:
         """Set the density from the next step on, at most density_max. All ranks call it between
@@ -541,12 +542,12 @@ def _need_cuda(device: torch.device) -> None:
         )
 
 
-def _is_subgroup(parameters: _parameters.Parameters) -> bool:
-    """Whether a DDP works over some ranks only."""
+def _subgroup_of(parameters: _parameters.Parameters) -> Optional[Any]:
+    """The process group of a DDP that works over some ranks only; else None."""
     if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-        return False
+        return None
     group, every = parameters.process_group, torch.distributed.get_world_size()
-    return torch.distributed.get_world_size(group) != every
+    return group if torch.distributed.get_world_size(group) != every else None
 
 
 def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:
