@@ -22,6 +22,7 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,7 @@ import tamis
 import tamis.torch
 
 
-def parse():
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,21 +60,22 @@ def parse():
     files.add_argument("--resume", metavar="FOLDER", help="go on from what --save wrote")
     files.add_argument("--stop-after", type=int, metavar="EPOCHS", help="end early, as if stopped")
     files.add_argument("--json", metavar="FILE", help="append one line of results")
+    files.add_argument("--plot", metavar="FILE", help="picture of rank 0's steps (matplotlib)")
     options = parser.parse_args()
     if options.lr is None:
         options.lr = 0.2 if options.optimizer == "sgd" else 0.001
     return options
 
 
-def make_optimizer(options, parameters):
+def make_optimizer(options: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
     """AdamW without a first moment: below 5 % of the entries the residual is the momentum."""
     if options.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=options.lr, momentum=options.momentum)
+        return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)
     betas = (0.9, 0.999) if options.dense else (0.0, 0.99)
-    return torch.optim.AdamW(parameters, lr=options.lr, betas=betas, weight_decay=0.01)
+    return torch.optim.AdamW(model.parameters(), lr=options.lr, betas=betas, weight_decay=0.01)
 
 
-def read_idx(folder, name):
+def read_idx(folder: str, name: str) -> torch.Tensor:
     """Images (n, 28, 28) or labels (n), uint8, from an IDX file."""
     with gzip.open(pathlib.Path(folder) / f"{name}.gz") as file:
         data = bytearray(file.read())
@@ -82,14 +84,16 @@ def read_idx(folder, name):
     return torch.frombuffer(data, dtype=torch.uint8, offset=4 + 4 * ndim).view(shape)
 
 
-def load(folder, part, limit=None):
+def load(
+    folder: str, part: str, limit: Optional[int] = None
+) -> Tuple[torch.Tensor, torch.Tensor]:
     images = read_idx(folder, f"{part}-images-idx3-ubyte")[:limit]
     labels = read_idx(folder, f"{part}-labels-idx1-ubyte")[:limit]
     images = images.float().div_(255).sub_(0.2860).div_(0.3530)  # mean 0, deviation 1
     return images.unsqueeze(1), labels.long()
 
 
-def make_model(name):
+def make_model(name: str) -> nn.Module:
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
     return nn.Sequential(
@@ -102,7 +106,7 @@ def make_model(name):
 class Run:
     """Everything that a step needs, and that a checkpoint holds."""
 
-    def __init__(self, options):
+    def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.rank, self.nranks = dist.get_rank(), dist.get_world_size()
         self.device = pick_device()
@@ -114,12 +118,13 @@ class Run:
 
         torch.manual_seed(options.seed)
         self.model = DistributedDataParallel(make_model(options.model).to(self.device))
-        self.optimizer = make_optimizer(options, self.model.parameters())
+        self.optimizer = make_optimizer(options, self.model)
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
             self.optimizer, options.epochs * self.steps_per_epoch
         )
         self.epoch = 0
-        self.state = None
+        self.losses: List[torch.Tensor] = []
+        self.state: Optional[tamis.torch.SparseState] = None
         if not options.dense:
             # The only lines that sparse training adds.
             self.state = tamis.torch.attach(
@@ -131,7 +136,7 @@ class Run:
                 optimizer=self.optimizer,
             )
 
-    def train_epoch(self):
+    def train_epoch(self) -> float:
         """One pass over the data; rank r takes every nranks-th sample of a common order."""
         order = torch.randperm(
             len(self.labels),
@@ -142,14 +147,16 @@ class Run:
         for step in range(self.steps_per_epoch):
             rows = mine[step * batch : (step + 1) * batch]
             self.optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(self.model(self.images[rows]), self.labels[rows])
+            guesses = self.model(self.images[rows])
+            loss: Any = nn.functional.cross_entropy(guesses, self.labels[rows])
             loss.backward()
             self.optimizer.step()
             self.schedule.step()
+            self.losses.append(loss.detach())
         self.epoch += 1
-        return loss.item()
+        return float(loss)
 
-    def save(self, folder):
+    def save(self, folder: str) -> None:
         """The residual differs from rank to rank, so each rank writes its own file."""
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         path = pathlib.Path(folder) / f"rank{self.rank}.pt"
@@ -166,7 +173,7 @@ class Run:
         )
         os.replace(part, path)
 
-    def resume(self, folder):
+    def resume(self, folder: str) -> None:
         saved = torch.load(
             pathlib.Path(folder) / f"rank{self.rank}.pt", map_location=self.device
         )
@@ -177,30 +184,30 @@ class Run:
         if self.state:
             self.state.load_state_dict(saved["tamis"])
 
-    def accuracy(self):
+    def accuracy(self) -> float:
         """Percent of all test images. One rank suffices, for the replicas are the same."""
         images, labels = load(self.options.data, "t10k")
         with torch.no_grad():
             guesses = self.model.module(images.to(self.device)).argmax(1).cpu()
-        return 100 * (guesses == labels).float().mean().item()
+        return float(100 * (guesses == labels).float().mean())
 
 
-def pick_device():
+def pick_device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(tamis.local_rank())
     return torch.device("cuda", tamis.local_rank())
 
 
-def report(run, seconds, identical):
+def report(run: Run, seconds: float, identical: bool) -> Dict[str, Any]:
     """What rank 0 reports, as a dictionary."""
     options = run.options
     told = {
         "ranks": run.nranks,
         "model": options.model,
-        "exchange": "dense" if options.dense else run.state.scheme,
+        "exchange": run.state.scheme if run.state else "dense",
         "density": 1.0 if options.dense else options.density,
-        "transport": dist.get_backend() if options.dense else run.state.comm.transport,
+        "transport": run.state.comm.transport if run.state else dist.get_backend(),
         "seed": options.seed,
         "epochs": run.epoch,
         "optimizer": options.optimizer,
@@ -218,7 +225,7 @@ def report(run, seconds, identical):
     return told
 
 
-def hash_of(model):
+def hash_of(model: nn.Module) -> str:
     """A hash of all parameters' bits, to compare runs."""
     digest = hashlib.blake2b(digest_size=8)
     for parameter in model.parameters():
@@ -227,7 +234,7 @@ def hash_of(model):
     return digest.hexdigest()
 
 
-def main():
+def main() -> int:
     options = parse()
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
@@ -251,6 +258,8 @@ def main():
     if run.rank == 0:
         told = report(run, seconds, identical)
         print(" ".join(f"{name}={value}" for name, value in told.items()))
+        if options.plot and run.state:
+            run.state.plot(options.plot, [loss.item() for loss in run.losses])
         if options.json:
             with open(options.json, "a") as file:
                 file.write(json.dumps(told) + "\n")

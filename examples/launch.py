@@ -17,9 +17,12 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any, List, NoReturn, Optional
+
+Processes = List["subprocess.Popen[bytes]"]
 
 
-def free_port():
+def free_port() -> int:
     """A port that was free a moment ago. Rank 0 binds it again, and fails if it was taken since.
 
     It lies below the range that the system gives to outgoing connections, which may be many.
@@ -34,7 +37,9 @@ def free_port():
     sys.exit("launch.py: none of 100 ports is free")
 
 
-def start(rank, nranks, port, command):
+def start(
+    rank: int, nranks: int, port: int, command: List[str]
+) -> "subprocess.Popen[bytes]":
     environment = dict(
         os.environ,
         RANK=str(rank),
@@ -48,7 +53,7 @@ def start(rank, nranks, port, command):
     return subprocess.Popen(command, env=environment)
 
 
-def wait(processes, timeout):
+def wait(processes: Processes, timeout: Optional[float]) -> int:
     """Exit status of the job: 0, or that of the first process seen to have failed."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
@@ -66,7 +71,7 @@ def wait(processes, timeout):
         time.sleep(0.05)
 
 
-def end(processes, grace_s=5):
+def end(processes: Processes, grace_s: float = 5) -> None:
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -79,12 +84,12 @@ def end(processes, grace_s=5):
             process.wait()
 
 
-def interrupt(number, frame):
+def interrupt(number: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-n", "--nranks", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--timeout", type=float, metavar="S", help="end the job after S seconds")
     parser.add_argument("script", help="Python script, run by the Python that runs this one")
@@ -96,7 +101,7 @@ def main():
     signal.signal(signal.SIGTERM, interrupt)
     command = [sys.executable, options.script, *options.arguments]
     port = free_port()
-    processes = []
+    processes: Processes = []
     try:
         for rank in range(options.nranks):
             processes.append(start(rank, options.nranks, port, command))

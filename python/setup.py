@@ -5,6 +5,7 @@
     pip install --no-build-isolation ./python               # with those of the system
     CMAKE_ARGS="-DTAMIS_MPI=OFF" pip install ./python       # options of CMake, see cmake/options.cmake
     CMAKE_ARGS="-DTAMIS_CUDA=ON" pip install ./python       # for CUDA, which is left out unless asked for
+    python3 -m build --sdist ./python                       # a source archive; wheel.sh makes all
 
 Everything that is made lies in a temporary folder, nothing in the source tree. What is built is said
 last; pip shows it with -v, and where the build fails.
@@ -26,7 +27,13 @@ from setuptools.command.develop import develop
 from setuptools.command.editable_wheel import editable_wheel
 from setuptools.command.sdist import sdist
 
-TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.join(HERE, "source")  # in a source archive, which has the files beside this one on top
+if not os.path.exists(TOP):
+    TOP = os.path.dirname(HERE)
+# What CMake needs for the package.
+SOURCES = ["CMakeLists.txt", "LICENSE", "cmake", "include", "lib", "kernels", "collectives"]
+SOURCES += ["python/" + part for part in ("CMakeLists.txt", "core.map.in", "module.map", "src", "tamis")]
 HEADER = os.path.join(TOP, "include", "tamis", "tamis.h")
 
 
@@ -34,8 +41,8 @@ def version():
     """The version that the public header names."""
     if not os.path.exists(HEADER):
         raise SystemExit(
-            f"tamis: {HEADER} is missing. The package is built from a whole checkout of libtamis,"
-            " in place: pip 21.3 or later, and pip install ./python."
+            f"tamis: {HEADER} is missing. The package is built from a source archive or from a whole"
+            " checkout of libtamis, in place: pip 21.3 or later, and pip install ./python."
         )
     with open(HEADER, encoding="utf-8") as header:
         text = header.read()
@@ -94,6 +101,18 @@ class build_with_cmake(build_ext):
             print(f"    {part[1]}", flush=True)
 
 
+class sdist_with_library(sdist):
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, [file for file in files if not os.path.isabs(file)])
+        for name in SOURCES:
+            source, target = os.path.join(TOP, name), os.path.join(base_dir, "source", name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            if os.path.isdir(source):
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(source, target)
+
+
 def refused(command, sentence):
     """A command of setuptools that cannot be had."""
 
@@ -104,10 +123,6 @@ def refused(command, sentence):
 
 
 NO_EDITABLE = "there is no editable install. Build with CMake; PYTHONPATH=<build>/python."
-NO_SOURCE = (
-    "there is no source distribution: its folder would lack the C sources above it. Build a wheel:"
-    " pip wheel ./python, or python -m build --wheel."
-)
 scratch = tempfile.mkdtemp(prefix="tamis-python-")
 atexit.register(shutil.rmtree, scratch, ignore_errors=True)
 
@@ -121,7 +136,7 @@ setup(
         "build_ext": build_with_cmake,
         "develop": refused(develop, NO_EDITABLE),
         "editable_wheel": refused(editable_wheel, NO_EDITABLE),
-        "sdist": refused(sdist, NO_SOURCE),
+        "sdist": sdist_with_library,
     },
     options={
         "bdist_wheel": {"py_limited_api": "cp39"},

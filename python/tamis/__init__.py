@@ -11,6 +11,9 @@ written in place. For PyTorch see `tamis.torch`, which must be imported by name;
 torch. docs/python.md is the manual; include/tamis/tamis.h says what each option means.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any, List
+
 try:
     from . import _core
 except ImportError as error:
@@ -21,10 +24,12 @@ except ImportError as error:
 
 from ._core import Comm, Error, Layout, Plan, Reducer
 from ._core import check_equal, features, schemes, settings, update_advise, version
-from .elastic import ElasticState, run_elastic
-from .group import init_process_group
 from .launch import comm, mpi_module, nccl_module
 from .launcher import local_rank
+
+if TYPE_CHECKING:
+    from .elastic import ElasticState, run_elastic
+    from .group import init_process_group
 
 __all__ = [
     "Comm",
@@ -46,4 +51,27 @@ __all__ = [
     "update_advise",
     "version",
 ]
+# Loaded when they are first asked for, with what they import: half of the time of `import tamis`.
+_LATER = {
+    "ElasticState": "elastic",
+    "elastic": "elastic",
+    "group": "group",
+    "init_process_group": "group",
+    "run_elastic": "elastic",
+}
 __version__ = ".".join(str(part) for part in version())
+
+
+def _later(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f".{_LATER[name]}", __name__)
+    return getattr(module, name, module)
+
+
+if not TYPE_CHECKING:  # to a type checker it would mean that every name is there
+    __getattr__ = _later
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *_LATER})

@@ -34,7 +34,8 @@ def zeros(length: int) -> Any:
 
 def zeros_like(vector: Any) -> Any:
     """The same of the kind that `vector` is."""
-    return (torch_of(vector) or numpy_of(vector)).zeros_like(vector)
+    kind: Any = torch_of(vector) or numpy_of(vector)
+    return kind.zeros_like(vector)
 
 
 def tensor_bytes(tensor: Any) -> bytes:

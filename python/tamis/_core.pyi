@@ -6,7 +6,7 @@ exceptions, as in tamis.h: `Comm.abort` from any thread, `Reducer.ready` from on
 another is inside `Reducer.wait`. Any other concurrent call raises `Error` and does no harm.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 # An object with __dlpack__ and __dlpack_device__: a torch tensor, an array of numpy >= 1.22, ...
 Tensor = Any
@@ -200,9 +200,9 @@ class Reducer:
         Collective over `smaller`, between steps: after a failure call wait first. Several reducers
         move in the same order on all ranks."""
     def set_density(self, density: float) -> None: ...
-    def stats(self) -> Dict[str, Union[int, float]]:
+    def stats(self) -> Dict[str, Any]:
         """Fields of tamis_stats by name."""
-    def buckets(self) -> List[Dict[str, Union[int, float, str]]]:
+    def buckets(self) -> List[Dict[str, Any]]:
         """Fields of tamis_bucket by name, one dict per bucket in the order of the exchange. With
         scheme "auto": `exchange` and `index_format` are its choices, `predicted_us` its estimate."""
     def close(self) -> None:
@@ -240,12 +240,14 @@ class Local:
     def stats(self) -> Dict[str, Any]: ...
     def close(self) -> None: ...
 
+_Meter = TypeVar("_Meter", bound="Meter")
+
 class Meter:
     """Joules by phase; tamis.energy.Meter wraps it and says what each call does. A reducer keeps
     its Meter alive."""
 
     def __new__(
-        cls,
+        cls: Type[_Meter],
         *,
         sources: Optional[str] = ...,
         sysfs_root: Optional[str] = ...,
@@ -261,7 +263,7 @@ class Meter:
         g_per_kwh: float = ...,
         rank: int = ...,
         nranks: int = ...,
-    ) -> "Meter": ...
+    ) -> _Meter: ...
     def begin(self, phase: str) -> None: ...
     def end(self, phase: str) -> None: ...
     def step(self, stats: Dict[str, Any]) -> None: ...

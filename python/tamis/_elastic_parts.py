@@ -136,7 +136,8 @@ class TorchPart:
         self.state.settle()
 
     def save(self) -> Dict[str, Any]:
-        return self.state.state_dict()
+        saved: Dict[str, Any] = self.state.state_dict()
+        return saved
 
     def load(self, saved: Dict[str, Any]) -> None:
         self.state.load_state_dict(saved)
@@ -145,7 +146,8 @@ class TorchPart:
         self.state.load_state_dict(states)
 
     def move(self, smaller: Comm) -> Dict[str, Any]:
-        return self.object.move(smaller)
+        report: Dict[str, Any] = self.object.move(smaller)
+        return report
 
 
 # --- named values

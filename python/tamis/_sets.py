@@ -113,7 +113,8 @@ class Sets:
             text, _, line = file.read().rpartition(b"\n")
         if line.decode("ascii", "replace") != hash_of(text).hex():
             raise ValueError(f"its manifest {self.manifest(step)} is damaged")
-        return json.loads(text)
+        manifest: Dict[str, Any] = json.loads(text)
+        return manifest
 
     def read(self, step: int, rank: int) -> bytes:
         """The state of an old rank. Errors: ValueError, OSError"""

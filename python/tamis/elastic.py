@@ -291,7 +291,9 @@ class ElasticState:
     def _give_up(self, why: str, cause: Error) -> NoReturn:
         step = self.newest_set()
         remedy = "Start again with the ranks that there are"
-        remedy += "." if step is None else f", from the set of step {step} in {self._sets.folder}."
+        if step is not None and self._sets is not None:
+            remedy += f", from the set of step {step} in {self._sets.folder}"
+        remedy += "."
         here = f"Rank {self.comm.rank} of {self.comm.nranks}, at step {self.step}"
         made = GaveUp(
             f"{here}: run_elastic gives up: {why}. The cause: {sentence(cause)}. {remedy}"

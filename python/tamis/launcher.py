@@ -97,7 +97,8 @@ def torch_initialised() -> bool:
 
 def torch_world() -> Optional[int]:
     """Number of ranks of torch.distributed; None if it is not initialised."""
-    return torch_distributed().get_world_size() if torch_initialised() else None
+    dist = torch_distributed() if torch_initialised() else None
+    return None if dist is None else int(dist.get_world_size())
 
 
 def local_rank() -> int:

@@ -15,7 +15,7 @@ from .torch import SparseState, attach
 try:
     from lightning.pytorch import Callback
 except ImportError:
-    from pytorch_lightning import Callback
+    from pytorch_lightning import Callback  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

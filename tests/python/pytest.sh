@@ -9,6 +9,7 @@ python=$1 file=$2
 needed="pytest numpy"
 ! grep -qE '^ *(import|from) (torch|tamis\.torch)|importorskip\("torch"\)' "$file" ||
     needed+=" torch"
+! grep -q 'importorskip("mypy' "$file" || needed+=" mypy"
 for name in $needed; do
     if ! "$python" -c "import $name" 2>/dev/null; then
         echo "skipped: $python has no $name (Debian: apt-get install python3-$name)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""_mpi.so and the library in _core: one instance, of one version."""
+"""What `import tamis` loads; _mpi.so and the library in _core: one instance, of one version."""
 
 import os
 import pathlib
@@ -37,6 +37,27 @@ else:
     raise AssertionError("a communicator over an MPI that is finalised")
 print(numpy.count_nonzero(gradient), len(loaded))
 """
+
+
+# Half of the time of an import; sets and recoveries of elastic runs alone need them.
+IMPORT = """
+import sys
+before = set(sys.modules)
+import tamis
+heavy = {"torch", "numpy", "ctypes", "json", "hashlib", "socket", "tamis.elastic", "tamis.group"}
+print(sorted(heavy & (set(sys.modules) - before)))
+names = {}
+exec("from tamis import *", names)
+missing = [name for name in tamis.__all__ if name not in names or name not in dir(tamis)]
+import tamis.elastic
+same = tamis.run_elastic is tamis.elastic.run_elastic
+print(missing, same, hasattr(tamis, "elastics"), tamis.group.__name__)
+"""
+
+
+def test_import_leaves_what_is_heavy_for_later():
+    job = jobs.alone(IMPORT)
+    assert (job.status, job.lines) == (0, ["[]", "[] True False tamis.group"]), job
 
 
 def test_a_feature_is_there_where_its_module_is():

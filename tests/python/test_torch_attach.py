@@ -100,6 +100,29 @@ def case_accumulate():
     return (found[0] - found[1]).abs().max().item(), float(value), state.steps, bits(net)
 
 
+def case_raised():
+    """step() raises after it has hidden the gradients: they come back, and training goes on."""
+    net = ddp(network())
+    optimizer = inner("AdamW", net.parameters())
+    due = [True]
+
+    def fail(*_):
+        if due and due.pop():
+            raise KeyError("from within step()")
+
+    if hasattr(optimizer, "register_step_post_hook"):
+        optimizer.register_step_post_hook(fail)
+    else:
+        own = optimizer.step
+        optimizer.step = lambda: (own(), fail())
+    tamis.torch.attach(net, DENSITY, optimizer=optimizer)
+    loss(net, 0).backward()
+    said = told(optimizer.step)
+    left = [p.grad is not None for p in net.parameters()]
+    train(net, optimizer, range(1, 3))
+    return said[0], all(left), bits(net)
+
+
 def case_refused():
     net, optimizer, _ = made()
     optimizer.zero_grad()
@@ -197,6 +220,12 @@ def test_what_changes_steps_is_refused(results):
         ):
             assert kind == "RuntimeError" and "rank " in sentence and line in sentence, said
     assert found[0][1] == found[1][1]
+
+
+def test_gradients_are_back_when_step_raises(results):
+    found = ranks.values(results, "case_raised")
+    assert all(row[:2] == ("KeyError", True) for row in found), found
+    assert found[0][2] == found[1][2]
 
 
 def test_clip_norm_clips_before_the_exchange(results):

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# wheel.sh TREE PYTHON: builds the wheel without a network, with PYTHON's setuptools, looks into it,
-# and runs smoke.py (and torch_smoke.py) from it in every CPython from 3.9 on that is found: in PATH,
+# wheel.sh TREE PYTHON: builds a source archive and, of it alone, the wheel, without a network, with
+# PYTHON's setuptools; looks into both, and runs smoke.py (and torch_smoke.py) from the wheel in every
+# CPython from 3.9 on that is found: in PATH,
 # in /usr/bin, of pyenv, and those that TAMIS_TEST_PYTHONS names besides (paths, separated by spaces).
 # Prints a line per interpreter. Exit 77: PYTHON cannot build wheels, or has no headers.
 set -u
@@ -40,11 +41,15 @@ sources() {
     (cd "$tree" && find . -maxdepth 1 && find python -not -name '*.pyc' -not -name __pycache__) | sort
 }
 sources >before
-"$python" -m pip wheel -v --no-build-isolation --no-deps -w "$work/wheel" "$tree/python" \
-    >log 2>&1 </dev/null || {
+{
+    (cd "$tree/python" && "$python" setup.py sdist -d "$work/archive") &&
+        "$python" -m pip wheel -v --no-build-isolation --no-deps -w "$work/wheel" archive/*.tar.gz
+} >log 2>&1 </dev/null || {
     cat log
     exit 1
 }
+tar -xzf archive/*.tar.gz
+cmp "$tree/LICENSE" tamis-*/LICENSE || fail "^ the archive has another licence"
 said=$(grep -A 5 '^ *tamis [0-9.]*, built in [0-9]* s:$' log) || fail "pip -v does not say what was built"
 echo "$said"
 [ "$(grep -cE '^ +(MPI|OPENMP|CUDA|NCCL): (on|off)' <<<"$said")" -eq 4 ] || fail "^ not all parts are named"
@@ -63,6 +68,9 @@ case $wheel in
 esac
 
 "$python" -m zipfile -e "$wheel" content
+find content/tamis-*.dist-info -name LICENSE -exec cmp "$tree/LICENSE" {} + | grep . &&
+    fail "^ the wheel has another licence"
+[ -n "$(find content/tamis-*.dist-info -name LICENSE)" ] || fail "the wheel's dist-info has no LICENSE"
 {
     (cd "$tree/python" && find tamis -name '*.py' -o -name '*.pyi' -o -name py.typed)
     printf 'tamis/%s\n' LICENSE _core.abi3.so

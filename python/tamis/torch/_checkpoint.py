@@ -63,13 +63,14 @@ def save(state: "SparseState") -> Dict[str, Any]:
 
 def load(
     state: "SparseState",
-    saved: Union[Dict[str, Any], Sequence[Dict[str, Any]]],
+    given: Union[Dict[str, Any], Sequence[Dict[str, Any]]],
     strict: bool,
 ) -> List[str]:
-    if isinstance(saved, (list, tuple)):
-        for one in saved:
+    saved: Any = given
+    if isinstance(given, (list, tuple)):
+        for one in given:
             _check_format(one)
-        saved = _regroup(saved, state.comm.rank, state.comm.nranks)
+        saved = _regroup(given, state.comm.rank, state.comm.nranks)
     _check_format(saved)
     if strict:
         _compare(state, saved)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Figures of the last step, and totals since the state was made."""
 
+import time
 from typing import Any, Dict, List, Optional
 
 from ..energy import Meter
 from ._group import Group
+from ._plot import History
 
 PHASES = ("accumulate", "cut", "exchange", "apply")
 
@@ -18,6 +20,8 @@ class Figures:
         self.seconds = dict.fromkeys(PHASES + ("exposed",), 0.0)
         self.last: Dict[str, Any] = {}
         self.gradient_norm: Optional[float] = None  # of the whole gradient of this rank
+        self.history = History()
+        self._ended = float("nan")  # when the last step ended: seconds of perf_counter
 
     def add(
         self, groups: List[Group], rows: List[Dict[str, Any]], exposed_s: float, lost: bool
@@ -40,6 +44,12 @@ class Figures:
         self.dense_bytes += last["dense_bytes"]
         for phase, value in last["seconds"].items():
             self.seconds[phase] += value
+        now = time.perf_counter()
+        hidden_s = max(0.0, sum(last["seconds"][phase] for phase in PHASES) - exposed_s)
+        self.history.add(
+            last["wire_bytes"], last["dense_bytes"], now - self._ended, hidden_s, exposed_s
+        )
+        self._ended = now
 
     def read(self, groups: List[Group]) -> Dict[str, Any]:
         last = dict(self.last, seconds=dict(self.last["seconds"])) if self.last else {}

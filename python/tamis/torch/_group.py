@@ -189,7 +189,7 @@ class Group:
 
     def pieces(self, whole: torch.Tensor) -> Dict[str, torch.Tensor]:
         """The runs of `whole` that belong to the parameters, in their shapes. Views."""
-        runs = whole.split([p.numel() for p in self.parameters])
+        runs = torch.split(whole, [p.numel() for p in self.parameters])
         rows = zip(self.names, runs, self.parameters)
         return {name: shaped(run, parameter) for name, run, parameter in rows}
 

@@ -7,7 +7,7 @@ DDP compares the annotations of a hook as objects, so this file must not turn th
 from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from ._group import Place
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def sparse_hook(
-    state: SparseState, bucket: dist.GradBucket
+    state: SparseState, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Exchange the gradients of a bucket: ddp.register_comm_hook(state, sparse_hook).
 
@@ -147,7 +147,7 @@ def _device_future(buffer: torch.Tensor) -> "torch.futures.Future[torch.Tensor]"
     return torch.futures.Future(devices=[buffer.device])
 
 
-def _locate(state: SparseState, bucket: dist.GradBucket, buffer: torch.Tensor) -> Place:
+def _locate(state: SparseState, bucket: GradBucket, buffer: torch.Tensor) -> Place:
     """Make the Place of a new bucket: the first step, or DDP has rebuilt its buckets."""
     state.check()
     if buffer.is_sparse:

@@ -78,7 +78,7 @@ class LocalSGD(torch.optim.Optimizer):
         self._runs = self._flat()
         if density is None:
             density = 1.0 if scheme in ("dense", "quantized") else 0.01
-        rounds = dict(
+        rounds: Dict[str, Any] = dict(
             steps=steps,
             steps_max=steps_max,
             delay=delay,
@@ -180,7 +180,7 @@ class LocalSGD(torch.optim.Optimizer):
     def _fill(self) -> None:
         whole = torch.empty(sum(run.numel() for run in self._runs))
         self.local.base(whole)
-        for run, piece in zip(self._runs, whole.split([run.numel() for run in self._runs])):
+        for run, piece in zip(self._runs, torch.split(whole, [r.numel() for r in self._runs])):
             run.copy_(piece)
 
     def stats(self) -> Dict[str, Any]:

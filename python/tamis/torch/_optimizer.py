@@ -111,7 +111,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _watch(self, index: int) -> Any:
         """Have _arrived called when backward has accumulated the gradient of a parameter."""
-        parameter = self._targets[index][2]
+        parameter: Any = self._targets[index][2]
         if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
             return parameter.register_post_accumulate_grad_hook(lambda _: self._arrived(index))
         # The node lives only while something holds it.
@@ -141,7 +141,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _mark(self, index: int) -> None:
         group, _, parameter = self._targets[index]
-        gradient = parameter.grad
+        gradient: Any = parameter.grad
         place = self.tamis._cache.get(index)
         if place is None or place.tensors[0].data_ptr() != gradient.data_ptr():
             place = self._locate(index)
@@ -153,7 +153,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _locate(self, index: int) -> Place:
         group, segment, parameter = self._targets[index]
-        gradient, name = parameter.grad, group.names[segment]
+        gradient: Any = parameter.grad
+        name = group.names[segment]
         if gradient.is_sparse:
             raise TypeError(
                 f"the gradient of {name!r} is sparse, which is not supported: make the embedding"
@@ -234,7 +235,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._end_step(None)
         self._synchronized = True
 
-    def step(self, closure: Optional[Callable[[], float]] = None) -> None:
+    def step(self, closure: Optional[Callable[[], float]] = None) -> Any:
         """Exchange, unless synchronize() did, and let the wrapped optimizer step."""
         if closure is not None:
             raise ValueError(
@@ -281,13 +282,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Load what state_dict gave on this rank, or a list of what it gave on all ranks of a run
         with another number of them (SparseState.load_state_dict)."""
         alone = not isinstance(state_dict, (list, tuple))
-        every = [state_dict] if alone else list(state_dict)
+        every: List[Any] = [state_dict] if alone else list(state_dict)
         if not every or any("tamis" not in one for one in every):
             raise ValueError(
                 "no residual was saved (no key 'tamis'): to begin with none, load the state of the"
                 " optimizer into the wrapped one, by optimizer.optimizer.load_state_dict"
             )
-        saved = dict(every[0])
+        saved: Dict[str, Any] = dict(every[0])
         if self._rule is not None:
             theirs = _update.rule(self.optimizer, saved["param_groups"])
             if theirs != self._rule:

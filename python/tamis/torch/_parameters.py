@@ -112,7 +112,7 @@ def holds_ddp(source: Parameters) -> bool:
     return isinstance(source, torch.nn.Module) and any(map(_is_ddp, source.modules()))
 
 
-def ddps_of(parameters: AbstractSet[int]) -> List[torch.nn.Module]:
+def ddps_of(parameters: AbstractSet[int]) -> List[torch.nn.parallel.DistributedDataParallel]:
     """Every DistributedDataParallel of this process that has one of the parameters (ids)."""
     found = [item for item in gc.get_objects() if _is_ddp(item)]
     return [ddp for ddp in found if any(id(p) in parameters for p in ddp.parameters())]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The state of sparse training: reducers, residuals, and the step that is under way."""
 
+import os
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence,
 import torch
 
 from .. import _core, energy, launch
-from . import _checkpoint, _comm, _guard, _move, _parameters, _takeover, _update
+from . import _checkpoint, _comm, _guard, _move, _parameters, _plot, _takeover, _update
 from ._figures import Figures, joules, merged
 from ._group import Group, Place
 
@@ -122,13 +123,14 @@ class SparseState:
         self._taken: Optional[_update.Taken] = None
         self._attached: Optional[_takeover.Attached] = None
         self._tell_adaptive = True
-        if comm is None and _is_subgroup(parameters):
+        group = _subgroup_of(parameters)
+        if comm is None and group is not None:
             if transport not in ("auto", "torch"):
                 raise ValueError(
                     "DistributedDataParallel has a process group that is not all ranks, but"
                     f" transport {transport!r} is of all: leave the transport out, or give comm="
                 )
-            comms = _comm.carriers_of(parameters.process_group, len(families), timeout_s)
+            comms = _comm.carriers_of(group, len(families), timeout_s)
         else:
             comms = _communicators(comm, len(families), transport, timeout_s, self.device)
         _check_ranks(parameters, comms)
@@ -276,7 +278,7 @@ class SparseState:
     def _take_back(self, applied: List[Group]) -> None:
         """Another group lost the step, so no group applies it: return results to the residual."""
         for group in applied:
-            views = {}
+            views: Dict[int, torch.Tensor] = {}
             for place in self._places:
                 if place.group is group:
                     views.update(zip(place.segments, place.tensors))
@@ -298,7 +300,7 @@ class SparseState:
 
     def _follow_density(self) -> None:
         """Adapt the scale: the reducers' own belongs to the density they were made with."""
-        if self._advised:
+        if self._advised and self.update is not None:
             scale, _ = _core.update_advise(self.density, self.update["beta1"])
             self._factor = scale / self.update["scale"]
 
@@ -373,13 +375,27 @@ class SparseState:
         names = ("density", "wire_bytes", "compression", "hidden", "exposed_s", "gradient_norm")
         return {"tamis/" + n: float(last[n]) for n in names if last.get(n) is not None}
 
+    def plot(
+        self, path: Union[str, "os.PathLike[str]"], losses: Optional[Sequence[float]] = None
+    ) -> None:
+        """Draw this rank's steps into a file (PNG, SVG, PDF): bytes beside those of a dense ring,
+        and the times of a step, of waiting, and of phases hidden beside backward.
+
+        losses  one for each step, or at even distances, to be drawn above them
+
+        Long runs are drawn as means over steps. Needs matplotlib, and no display.
+        Errors: ImportError without matplotlib; ValueError before the first step
+        """
+        title = f"{self.scheme}, density {self.density}, rank {self.comm.rank} of {self.comm.nranks}"
+        _plot.draw(self.figures.history, losses, title).savefig(path, dpi=100)
+
     def residual_norm(self) -> float:
         """L2 norm of this rank's residual."""
         if self.scheme == "dense":
             return 0.0
         self._settle()
         squares = [group.residual().double().square().sum().item() for group in self.groups]
-        return sum(squares) ** 0.5
+        return float(sum(squares) ** 0.5)
 
     def set_density(self, density: float) -> None:
         """Set the density from the next step on, at most density_max. All ranks call it between
@@ -526,12 +542,12 @@ def _need_cuda(device: torch.device) -> None:
         )
 
 
-def _is_subgroup(parameters: _parameters.Parameters) -> bool:
-    """Whether a DDP works over some ranks only."""
+def _subgroup_of(parameters: _parameters.Parameters) -> Optional[Any]:
+    """The process group of a DDP that works over some ranks only; else None."""
     if not isinstance(parameters, torch.nn.parallel.DistributedDataParallel):
-        return False
+        return None
     group, every = parameters.process_group, torch.distributed.get_world_size()
-    return torch.distributed.get_world_size(group) != every
+    return group if torch.distributed.get_world_size(group) != every else None
 
 
 def _check_ranks(parameters: _parameters.Parameters, comms: List[_core.Comm]) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The optimizer behind an exchange: taken over for update mode, or one that sparse means harm."""
 
+import functools
 import gc
 import types
 import warnings
@@ -251,20 +252,21 @@ def _run_closure(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Call:
 
 
 def around(optimizer: torch.optim.Optimizer, before: Any, after: Any) -> None:
-    """Have step() call before(optimizer, args, kwargs), which may change these, and after()."""
-    if hasattr(optimizer, "register_step_pre_hook"):  # torch 2
+    """Have step() call before(optimizer, args, kwargs), which may change these, and then after(),
+    also where it raises: hooks of torch are then not called."""
+    hooks = hasattr(optimizer, "register_step_pre_hook")  # torch 2
+    if hooks:
         optimizer.register_step_pre_hook(before)
-        optimizer.register_step_post_hook(after)
-        return
-    inner = optimizer.step  # a scheduler may have counted itself in
+        optimizer.register_step_post_hook(after)  # accelerate may put back the step of before
+    inner = optimizer.step
 
+    @functools.wraps(inner)  # a scheduler may have counted itself in
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        changed = before(self, (self, *args), kwargs)
-        args, kwargs = changed if changed is not None else ((self, *args), kwargs)
+        changed = None if hooks else before(self, (self, *args), kwargs)
+        args, kwargs = (args, kwargs) if changed is None else (changed[0][1:], changed[1])
         try:
-            return inner(*args[1:], **kwargs)
+            return inner(*args, **kwargs)
         finally:
             after()
 
-    step._with_counter = getattr(inner, "_with_counter", False)  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]

@@ -159,6 +159,7 @@ class Taken:
             if group["weight_decay"] and not _decoupled(self.optimizer, group):
                 # A tensor of another shape is a flat view of the gradient of the parameter.
                 gradient = tensor if tensor.shape == parameter.shape else parameter.grad
+                assert gradient is not None
                 gradient.add_(parameter, alpha=scale * group["weight_decay"])
 
     def step(self) -> None:
