@@ -52,19 +52,21 @@ foreach(part MPI OPENMP CUDA NCCL X86_KERNELS NEON_KERNELS)
     endif()
 endforeach()
 
-# tam_objects(<target> <source>...): an object target of the library.
-function(tam_objects target)
+# tam_objects(<name> <source>...): an object target of the library, tam_<name>: a project that includes
+# this one may have a target <name>.
+function(tam_objects name)
+    set(target tam_${name})
     add_library(${target} OBJECT ${ARGN})
     target_link_libraries(${target} PRIVATE tam_internal)
     set_property(GLOBAL APPEND PROPERTY TAM_OBJECTS $<TARGET_OBJECTS:${target}>)
 endfunction()
 
-# tam_folder(<target> <folder> [EXCEPT <file>...]): all sources of a folder as one object target.
-function(tam_folder target folder)
+# tam_folder(<name> <folder> [EXCEPT <file>...]): all sources of a folder as one object target.
+function(tam_folder name folder)
     cmake_parse_arguments(PARSE_ARGV 2 arg "" "" EXCEPT)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.c
                                         ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cu)
     list(TRANSFORM arg_EXCEPT PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/)
     list(REMOVE_ITEM sources ${arg_EXCEPT})
-    tam_objects(${target} ${sources})
+    tam_objects(${name} ${sources})
 endfunction()

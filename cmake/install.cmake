@@ -17,6 +17,10 @@ if(TAM_HAVE_NCCL)
 endif()
 install(TARGETS tamis EXPORT tamis-targets)
 
+set(TAM_ARCHIVE ON)
+if(BUILD_SHARED_LIBS)
+    set(TAM_ARCHIVE OFF)
+endif()
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tamis)
 install(EXPORT tamis-targets NAMESPACE tamis:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/tamis-config.cmake.in

@@ -6,17 +6,19 @@ if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYP
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
 endif()
 
-option(BUILD_SHARED_LIBS "Build libtamis as a shared library" ON)
-option(TAMIS_WERROR "Treat compiler warnings as errors" OFF)
-
-# Tests and programs are for who works on this project, not for one that includes it.
+# A project that includes this one (add_subdirectory, FetchContent) chooses the kind of its libraries
+# itself, and gets the library alone: the rest is for who works on this project or installs it.
 set(own_default OFF)
 if(PROJECT_IS_TOP_LEVEL)
     set(own_default AUTO)
+    option(BUILD_SHARED_LIBS "Build libtamis as a shared library" ON)
 endif()
-foreach(part MPI OPENMP CUDA NCCL PYTHON)
+option(TAMIS_WERROR "Treat compiler warnings as errors" OFF)
+option(TAMIS_INSTALL "Install libtamis, its headers and packages" ${PROJECT_IS_TOP_LEVEL})
+foreach(part MPI OPENMP CUDA NCCL)
     set(TAMIS_${part} AUTO CACHE STRING "AUTO, ON or OFF")
 endforeach()
+set(TAMIS_PYTHON ${own_default} CACHE STRING "The Python package: AUTO, ON or OFF")
 set(TAMIS_BENCH ${own_default} CACHE STRING "tamis_train, tamis_perf, ...: AUTO, ON or OFF")
 set(TAMIS_TESTS ${own_default} CACHE STRING "The tests: AUTO, ON or OFF")
 

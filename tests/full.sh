@@ -10,6 +10,7 @@
 #     slow         the tests labelled `slow`, in release and dev (tests/run.sh --slow); among them
 #                  faults.sweep, faults in the MPI calls of ranks
 #     mpis         what goes over MPI, with other MPIs than Debian's (tests/mpis.sh)
+#     packages     packages built and used where nothing else is (tests/packages.sh)
 #     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
 set -u
 
@@ -18,14 +19,16 @@ exec </dev/null
 . tests/support/counts.sh
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(fresh slow mpis properties)
+[ $# -gt 0 ] || parts=(fresh slow mpis packages properties)
 for name in "${parts[@]}"; do
     case $name in
         fresh) part fresh bash tests/fresh.sh ;;
         slow) part slow bash tests/run.sh --slow ;;
         mpis) part mpis bash tests/mpis.sh ;;
+        packages) part packages bash tests/packages.sh ;;
         properties) part properties bash tests/fuzz/properties.sh 60 ;;
-        *) echo "usage: bash tests/full.sh [fresh] [slow] [mpis] [properties]" >&2; exit 2 ;;
+        *) echo "usage: bash tests/full.sh [fresh] [slow] [mpis] [packages] [properties]" >&2
+            exit 2 ;;
     esac
 done
 finish

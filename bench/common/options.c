@@ -62,7 +62,7 @@ static void default_text(const bench_option *option, char *out, size_t size) {
 
 static void print_help(const char *program, const char *purpose, const bench_option *options,
                        size_t count) {
-    printf("usage: %s [options]\n%s\n\n", program, purpose);
+    printf("Usage: %s [options]\n\n%s\n\n", program, purpose);
     for (size_t i = 0; i < count; i++) {
         const bench_option *option = &options[i];
         char letter[8] = "   ", name[80], fallback[128];
@@ -71,7 +71,10 @@ static void print_help(const char *program, const char *purpose, const bench_opt
         snprintf(name, sizeof name, "%s --%s %s", letter, option->name,
                  option->kind == BENCH_FLAG ? "" : option->values);
         default_text(option, fallback, sizeof fallback);
-        printf("  %-38s %s%s\n", name, option->help, fallback);
+        printf("  %-38s", name);
+        if (strlen(name) >= 38) /* help2man would take the help for more of the name */
+            printf("\n%40s", "");
+        printf(" %s%s\n", option->help, fallback);
     }
     printf("      --%-32s %s\n", "help", "print this help");
 }

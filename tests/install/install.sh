@@ -48,6 +48,17 @@ if [ -x "$work/prefix/bin/tamis_energy" ] && command -v python3 >/dev/null; then
     done
 fi
 
+if [ -d "$work/prefix/share/man" ]; then
+    echo "== man: a page for each program, with each of its options"
+    for program in "$work"/prefix/bin/*; do
+        page=$work/prefix/share/man/man1/$(basename "$program").1
+        sed 's/\\-/-/g; s/\\fB//g; s/\\fR//g' "$page" >"$work/page"
+        for option in $("$program" --help | grep -oE -- '^ +(-[a-z], )?--[a-z-]+' | grep -oE -- '--.*'); do
+            grep -qe "$option" "$work/page" || { echo "$page has no $option"; exit 1; }
+        done
+    done
+fi
+
 if [ -n "$(find "$work/prefix" -name mpi.h)" ] && command -v mpicc >/dev/null; then
     echo "== the C examples, by the lines that they give"
     cp "$examples"/*.[ch] "$work"
