@@ -21,17 +21,25 @@ static __device__ uint32_t shift_of(uint32_t digit) {
 
 /* -- histograms ------------------------------------------------------------------------------- */
 
-static __device__ void clear_bins(uint32_t *bins) {
-    for (uint32_t i = threadIdx.x; i < TAM_DIGITS; i += TAM_BLOCK_THREADS)
+/* Most magnitudes of a gradient share a few exponents, so most lanes of a warp would add to the same
+ * few words, one after another. Of each bin there are copies, side by side, for lanes to share. */
+enum { COPIES = 4 };
+
+template <uint32_t EACH> static __device__ void clear_bins(uint32_t *bins) {
+    for (uint32_t i = threadIdx.x; i < EACH * TAM_DIGITS; i += TAM_BLOCK_THREADS)
         bins[i] = 0;
     __syncthreads();
 }
 
+template <uint32_t EACH>
 static __device__ void add_bins(const uint32_t *bins, uint32_t *histogram) {
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < TAM_DIGITS; i += TAM_BLOCK_THREADS) {
-        if (bins[i] > 0)
-            atomicAdd(histogram + i, bins[i]);
+        uint32_t sum = 0;
+        for (uint32_t copy = 0; copy < EACH; copy++)
+            sum += bins[i * EACH + copy];
+        if (sum > 0)
+            atomicAdd(histogram + i, sum);
     }
 }
 
@@ -101,12 +109,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_list(const tam
     bool serves = turn.listed && job.found->complete;
     if (serves) {
         uint32_t mine = 0;
-        clear_bins(bins);
+        clear_bins<1>(bins);
         tam_walk_list(job, [&](uint32_t key) {
             atomicAdd(&bins[key >> shift_of(0)], 1u);
             mine += key >= turn.floor;
         });
-        add_bins(bins, job.select.histogram);
+        add_bins<1>(bins, job.select.histogram);
         if (threadIdx.x == 0)
             reach = 0;
         __syncthreads();
@@ -121,19 +129,21 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_list(const tam
         begin_search(job, TAM_FROM_LIST, job.found->count);
         return;
     }
-    clear_bins(job.select.histogram);
+    clear_bins<1>(job.select.histogram);
     if (threadIdx.x == 0)
         search->source = TAM_FROM_CHUNKS;
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count_chunks(const tam_cuda_cut job) {
-    __shared__ uint32_t bins[TAM_DIGITS];
+    __shared__ uint32_t bins[COPIES * TAM_DIGITS];
     if (job.select.search->source != TAM_FROM_CHUNKS)
         return;
-    clear_bins(bins);
+    clear_bins<COPIES>(bins);
+    uint32_t *mine = bins + threadIdx.x % COPIES;
     tam_walk_chunks(
-        job, [&](uint32_t key) { atomicAdd(&bins[key >> shift_of(0)], 1u); }, [](uint32_t) {});
-    add_bins(bins, job.select.histogram);
+        job, [&](uint32_t key) { atomicAdd(&mine[(key >> shift_of(0)) * COPIES], 1u); },
+        [](uint32_t) {});
+    add_bins<COPIES>(bins, job.select.histogram);
     if (tam_last_block(&job.select.search->ticket[1]))
         begin_search(job, TAM_FROM_CHUNKS, sum_bins(job.select.histogram));
 }
@@ -150,12 +160,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         if (key >> above == prefix)
             atomicAdd(&bins[key >> shift & ((1u << (above - shift)) - 1)], 1u);
     };
-    clear_bins(bins);
+    clear_bins<1>(bins);
     if (source == TAM_FROM_LIST)
         tam_walk_list(job, visit);
     else
         tam_walk_chunks(job, visit, [](uint32_t) {});
-    add_bins(bins, histogram);
+    add_bins<1>(bins, histogram);
     if (!tam_last_block(&search->ticket[1 + digit]))
         return;
     find_digit(histogram, digit, search);
