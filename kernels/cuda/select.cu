@@ -21,8 +21,9 @@ static __device__ uint32_t shift_of(uint32_t digit) {
 
 /* -- histograms ------------------------------------------------------------------------------- */
 
-/* Most magnitudes of a gradient share a few exponents, so most lanes of a warp would add to the same
- * few words, one after another. Of each bin there are copies, side by side, for lanes to share. */
+/* Most magnitudes of a gradient share a few exponents, so most lanes of a warp would add to the
+ * same few words, one after another. Of each bin there are copies, side by side, for lanes to
+ * share. */
 enum { COPIES = 4 };
 
 template <uint32_t EACH> static __device__ void clear_bins(uint32_t *bins) {
