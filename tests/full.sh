@@ -10,6 +10,7 @@
 #     slow         the tests labelled `slow`, in release and dev (tests/run.sh --slow); among them
 #                  faults.sweep, faults in the MPI calls of ranks
 #     mpis         what goes over MPI, with other MPIs than Debian's (tests/mpis.sh)
+#     arm64        tests for 64-bit Arm under qemu; the same bits from all kernels (tests/arm64.sh)
 #     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
 set -u
 
@@ -18,14 +19,15 @@ exec </dev/null
 . tests/support/counts.sh
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(fresh slow mpis properties)
+[ $# -gt 0 ] || parts=(fresh slow mpis arm64 properties)
 for name in "${parts[@]}"; do
     case $name in
         fresh) part fresh bash tests/fresh.sh ;;
         slow) part slow bash tests/run.sh --slow ;;
         mpis) part mpis bash tests/mpis.sh ;;
+        arm64) part arm64 bash tests/arm64.sh ;;
         properties) part properties bash tests/fuzz/properties.sh 60 ;;
-        *) echo "usage: bash tests/full.sh [fresh] [slow] [mpis] [properties]" >&2; exit 2 ;;
+        *) echo "usage: bash tests/full.sh [fresh] [slow] [mpis] [arm64] [properties]" >&2; exit 2 ;;
     esac
 done
 finish
