@@ -12,4 +12,4 @@ set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++) # need not be there: without it th
 set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu $ENV{PKG_CONFIG_SYSROOT_DIR})
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static;-L;/usr/aarch64-linux-gnu)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64;-L;/usr/aarch64-linux-gnu)

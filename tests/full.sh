@@ -11,6 +11,7 @@
 #                  faults.sweep, faults in the MPI calls of ranks
 #     mpis         what goes over MPI, with other MPIs than Debian's (tests/mpis.sh)
 #     packages     packages built and used where nothing else is (tests/packages.sh)
+#     arm64        tests for 64-bit Arm under qemu; the same bits from all kernels (tests/arm64.sh)
 #     properties   random cases of everything, for 60 s (tests/fuzz/properties.sh)
 set -u
 
@@ -18,17 +19,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 exec </dev/null
 . tests/support/counts.sh
 
-parts=("$@")
-[ $# -gt 0 ] || parts=(fresh slow mpis packages properties)
-for name in "${parts[@]}"; do
+parts=(fresh slow mpis packages arm64 properties)
+for name in "${@:-${parts[@]}}"; do
     case $name in
         fresh) part fresh bash tests/fresh.sh ;;
         slow) part slow bash tests/run.sh --slow ;;
         mpis) part mpis bash tests/mpis.sh ;;
         packages) part packages bash tests/packages.sh ;;
+        arm64) part arm64 bash tests/arm64.sh ;;
         properties) part properties bash tests/fuzz/properties.sh 60 ;;
-        *) echo "usage: bash tests/full.sh [fresh] [slow] [mpis] [packages] [properties]" >&2
-            exit 2 ;;
+        *) echo "usage: bash tests/full.sh [${parts[*]}]" >&2; exit 2 ;;
     esac
 done
 finish

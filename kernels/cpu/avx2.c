@@ -129,8 +129,10 @@ INLINE void accumulate_block(const tam_tile_job *job, const tam_optimizer *rule,
     float *acc = job->acc + at, *grad = job->grad + at;
     const __m256 scale = _mm256_set1_ps(job->scale), decay = _mm256_set1_ps(job->decay);
     const __m256i under = _mm256_set1_epi32((int)job->threshold - 1);
-    prefetch(acc);
-    prefetch(grad);
+    if (!rule) { /* an update computes rather than waits */
+        prefetch(acc);
+        prefetch(grad);
+    }
     for (int v = 0; v < VECTORS; v++) {
         __m256 g = _mm256_mul_ps(scale, _mm256_loadu_ps(grad + v * WIDTH));
         if (rule)

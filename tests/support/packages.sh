@@ -8,6 +8,9 @@
 #
 # install_wheels FOLDER PACKAGE...: put packages of the Python package index into an environment.
 #
+# unpack_foreign ARCHITECTURE FOLDER PACKAGE...: unpack Debian packages for another architecture, by
+# lists of its own, so that the machine is not told of that architecture.
+#
 # To be sourced.
 
 missing_packages() {
@@ -79,4 +82,18 @@ find_nvcc() {
     done
     echo "No nvcc: tests of compiled CUDA code are skipped."
     return 1
+}
+
+unpack_foreign() { # architecture, folder, package...
+    local apt=$2/apt options package
+    [ ! -e "$2/complete" ] || return 0
+    options=(-qq -o APT::Architecture="$1" -o APT::Architectures="$1" -o Dir::State="$apt"
+        -o Dir::State::status="$apt/status" -o Dir::Cache="$apt")
+    { mkdir -p "$apt/lists/partial" "$apt/archives/partial" && : >"$apt/status" || return 1
+      apt-get "${options[@]}" update # some of the machine's sources may not have it
+      (cd "$apt/archives" && apt-get "${options[@]}" download "${@:3}") || return 1
+      for package in "$apt"/archives/*.deb; do
+          dpkg-deb -x "$package" "$2" || return 1
+      done
+      rm -r "$apt" && touch "$2/complete"; } </dev/null >/dev/null 2>&1
 }
