@@ -110,14 +110,26 @@ static PyObject *raise_error(tamis_status status, PyObject *sentence, const char
     return NULL;
 }
 
+/* The library's sentence, and the words of what a callback raised, if any has. */
+static PyObject *last_sentence(PyObject *cause) {
+    const char *text = tamis_last_error();
+    PyObject *own = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    if (!own || !cause)
+        return own;
+    PyObject *whole = PyUnicode_FromFormat("%U: %S", own, cause);
+    if (!whole) { /* its own text raises */
+        PyErr_Clear();
+        return own;
+    }
+    Py_DECREF(own);
+    return whole;
+}
+
 PyObject *tam_py_raise(tamis_status status) {
-    const char *sentence = tamis_last_error();
     bool lost = tamis_status_loss(status) == TAMIS_LOST_COMM; /* as after a failed callback */
     PyObject *cause = lost ? kept : NULL;
     kept = lost ? NULL : kept;
-    return raise_error(status,
-                       PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace"),
-                       tamis_status_remedy(status), cause);
+    return raise_error(status, last_sentence(cause), tamis_status_remedy(status), cause);
 }
 
 PyObject *tam_py_raise_own(tamis_status status, const char *remedy, const char *format, ...) {

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Trains by the Trainers of others, as a user would; test_torch_frameworks.py starts the ranks.
 
-    frameworks.py transformers|accelerate|lightning[:wrapper]...
+    frameworks.py transformers|resumed|accelerate|lightning|hsdp[:wrapper]...
 
 A line for each says how many steps tamis made and whether the replicas are identical, or with which
 words it was refused. `wrapper`: a DistributedOptimizer, on a model that is put into a DDP.
 """
 
+import os
 import sys
 import tempfile
 
@@ -52,26 +53,46 @@ def adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=0.003, betas=(0.0, 0.99))
 
 
-def by_transformers(wrapper, folder):
+def trainer_of(model, optimizer, callbacks, folder):
     import transformers
-
-    from tamis.transformers import SparseCallback
 
     cpu = "use_cpu" if hasattr(transformers.TrainingArguments, "use_cpu") else "no_cuda"
     args = transformers.TrainingArguments(
         folder, max_steps=STEPS, per_device_train_batch_size=16, report_to=[], save_steps=25,
         logging_steps=25, disable_tqdm=True, ddp_backend="gloo", **{cpu: True},
     )  # fmt: skip
+    return transformers.Trainer(
+        model, args, train_dataset=Data(), callbacks=callbacks, optimizers=(optimizer, None)
+    )
+
+
+def by_transformers(wrapper, folder):
+    from tamis.transformers import SparseCallback
+
     model, callbacks = Model(), [SparseCallback(density=0.03)]
     optimizer = adamw(model)
     if wrapper:
         callbacks = []
         optimizer = tamis.torch.DistributedOptimizer(optimizer, model, reduce="update")
-    trainer = transformers.Trainer(
-        model, args, train_dataset=Data(), callbacks=callbacks, optimizers=(optimizer, None)
-    )
-    trainer.train()
+    trainer_of(model, optimizer, callbacks, folder).train()
     return model, callbacks[0].state
+
+
+def by_resumed(wrapper, folder):
+    """Twice: whole, and from the checkpoint of half of its steps, with the same bits."""
+    from tamis.transformers import SparseCallback
+
+    folder = os.path.join(tempfile.gettempdir(), "tamis-run-" + os.environ["MASTER_PORT"])
+    models = []
+    for checkpoint in (None, folder + "/checkpoint-25"):
+        callback = SparseCallback(density=0.03)
+        models.append(Model())
+        trainer = trainer_of(models[-1], adamw(models[-1]), [callback], folder)
+        trainer.train(resume_from_checkpoint=checkpoint)
+    for one, other in zip(models[0].parameters(), models[1].parameters()):
+        if not torch.equal(one, other):
+            raise RuntimeError("the resumed run has other bits")
+    return models[1], callback.state
 
 
 def by_accelerate(wrapper, folder):
@@ -91,6 +112,41 @@ def by_accelerate(wrapper, folder):
         accelerator.backward(ddp(**batch)["loss"])
         prepared.step()
     return model, state
+
+
+def by_hsdp(wrapper, folder):
+    """The recipe of docs/python.md: FSDP inside a node, of one rank here, and tamis across nodes."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("across", "inside"))
+    group, made = mesh["across"].get_group(), []
+
+    def sparse_across(density):
+        def hook(shard):
+            if not made:
+                layout = tamis.Layout([("shard", shard.numel())])
+                made.append(tamis.Reducer(tamis.torch.carrier(group), layout, density=density))
+            made[0].start(shard)
+            made[0].wait()
+
+        return hook
+
+    model = Model()
+    fully_shard(model, mesh=mesh["inside"])
+    model.set_all_reduce_hook(sparse_across(0.03))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data = Data()
+    for step in range(STEPS):
+        batch = [data[2 * (16 * step + i) + dist.get_rank()] for i in range(16)]
+        x, labels = torch.stack([row["x"] for row in batch]), [row["labels"] for row in batch]
+        optimizer.zero_grad()
+        model(x, torch.stack(labels))["loss"].backward()
+        optimizer.step()
+    model.steps = made[0].stats()["steps"]
+    whole = [parameter.full_tensor() for parameter in model.parameters()]
+    return whole, model
 
 
 def by_lightning(wrapper, folder):

@@ -58,6 +58,7 @@ def test_what_a_callback_raises_is_the_cause():
     assert error.status == "TAMIS_E_TRANSPORT" == comm.status
     assert isinstance(error.__cause__, ValueError) and "network" in str(error.__cause__)
     assert error.__cause__.__traceback__ is not None
+    assert "all-gather callback returned" in str(error) and "the network is gone" in str(error)
     with pytest.raises(Error) as caught:
         reducer.start(gradient())
     assert caught.value.lost == "comm" and caught.value.__cause__ is None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Launchers and torch: env://, torch's transport under mpirun, and process groups."""
 
+import sys
 import time
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("torch")
 from tamis import launch, launcher
 
 import jobs
+import ranks
 from jobs import needs_mpi, say, say_error
 
 
@@ -99,3 +101,40 @@ def test_a_backward_that_fails_on_one_rank_ends_the_job_under_env_init(tmp_path)
 def test_a_backward_that_fails_on_one_rank_ends_the_job_under_mpirun():
     begin = time.monotonic()
     ends_soon(jobs.mpirun(2, FAIL), begin)
+
+
+LOST = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+import tamis, tamis.torch
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+reducer = tamis.Reducer(
+    tamis.torch.carrier(timeout_s=2), tamis.Layout([("w", 1000)]), density=0.1)
+for step in range(100):
+    if step == 3 and rank == 1:
+        if sys.argv[1] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(10)
+        os._exit(0)
+    try:
+        reducer.start(torch.ones(1000))
+        reducer.wait()
+    except tamis.Error as error:
+        print(error.status, error, flush=True)
+        os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "how, status, words",
+    [("kill", "TAMIS_E_TRANSPORT", "127.0.0.1"), ("hang", "TAMIS_E_TIMEOUT", "Timed out")],
+)
+def test_the_words_of_gloo_are_in_the_sentence(how, status, words):
+    command = [sys.executable, "-c", LOST, how]
+    ended = ranks.finish(ranks.start(command, 3, "env", 100), 100)
+    for rank in (0, 2):
+        said = ended[rank][1].splitlines()[-1]
+        start = f"{status} rank {rank}: the all-gather callback returned"
+        assert said.startswith(start) and "torch's group of 3 ranks: " in said, ended
+        assert words in said and ".cc:" not in said, ended

@@ -177,6 +177,35 @@ def case_warned():
     return said
 
 
+def case_scaler():
+    """A scaler that attach knows makes the steps of none, also of a fused optimizer; one that it
+    does not know is refused, and so is one in the midst of a wrapper's exchange."""
+    found = []
+    for scaler, fused in ((False, False), (True, False), (True, True)):
+        net = ddp(network())
+        options = dict(lr=1e-2, betas=(0.0, 0.99), weight_decay=0.1)
+        optimizer = torch.optim.AdamW(net.parameters(), fused=fused, **options)
+        # Scaling by powers of two changes no bits.
+        amp = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2, enabled=scaler)
+        more = dict(scaler=amp) if scaler else {}
+        tamis.torch.attach(net, DENSITY, optimizer=optimizer, **more)
+        for step in range(5):
+            optimizer.zero_grad()
+            amp.scale(loss(net, step)).backward()
+            amp.step(optimizer)
+            amp.update()
+        found.append(bits(net))
+    net, optimizer, _ = made()
+    amp = torch.amp.GradScaler("cpu")
+    amp.scale(loss(net, 0)).backward()
+    first = told(lambda: amp.step(optimizer))
+    model = network()
+    wrapper = wrap(model, "SGD", density=DENSITY)
+    amp = torch.amp.GradScaler("cpu")
+    amp.scale(loss(model, 0)).backward()
+    return found, first, told(lambda: amp.step(wrapper))
+
+
 def case_subgroup():
     """A group of one rank of two: works, or is refused at once, and works over a carrier."""
     groups = [dist.new_group([rank], backend="gloo") for rank in range(2)]
@@ -192,6 +221,11 @@ def case_subgroup():
 # ------------------------------------------------------------------------------------- the tests
 
 CASES = [name for name in dir() if name.startswith("case_")]
+needs_scaler = pytest.mark.skipif(
+    not hasattr(torch.amp, "GradScaler"), reason="this torch scales on CUDA devices only"
+)
+if not hasattr(torch.amp, "GradScaler"):
+    CASES.remove("case_scaler")
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +260,14 @@ def test_gradients_are_back_when_step_raises(results):
     found = ranks.values(results, "case_raised")
     assert all(row[:2] == ("KeyError", True) for row in found), found
     assert found[0][2] == found[1][2]
+
+
+@needs_scaler
+def test_a_scaler_is_known_or_refused(results):
+    for bits_, first, second in ranks.values(results, "case_scaler"):
+        assert bits_[0] == bits_[1] == bits_[2]
+        assert first[0] == "RuntimeError" and "attach(..., scaler=scaler)" in first[1], first
+        assert second[0] == "RuntimeError" and "synchronize()" in second[1], second
 
 
 def test_clip_norm_clips_before_the_exchange(results):

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import inspect
 import os
+import re
 import weakref
 from typing import Any, Iterable, List, Optional, Union
 
@@ -41,6 +42,12 @@ class _Gather:
         self.flat = getattr(dist, "all_gather_into_tensor", None)
 
     def __call__(self, send: memoryview, recv: memoryview) -> None:
+        try:
+            self._gather(send, recv)
+        except RuntimeError as error:
+            raise _reworded(error, self.nranks) from error
+
+    def _gather(self, send: memoryview, recv: memoryview) -> None:
         group = self.group
         if group is None:
             raise RuntimeError("this rank abandoned the process group")
@@ -61,6 +68,14 @@ class _Gather:
         group, self.group = self.group, None
         if self.own and group is not None and distributed():
             dist.destroy_process_group(group)
+
+
+def _reworded(error: RuntimeError, nranks: int) -> Exception:
+    """gloo's words without its file names and advice. It tells the address of the peer that it lost,
+    not the rank; what ran into its deadline is a TimeoutError."""
+    words = re.sub(r"^\[[^\]]*:\d+\] ", "", str(error)).split(". This is typically")[0]
+    late = "timed out" in words.lower()
+    return (TimeoutError if late else RuntimeError)(f"torch's group of {nranks} ranks: {words}")
 
 
 # A Comm cannot name the process group that carries it.

@@ -11,7 +11,7 @@ from . import _update
 from ._group import Place
 from ._parameters import WRAPPED, Parameters, ddps_of, flat, holds_ddp
 from ._state import SparseState
-from ._takeover import check_groups, take_over
+from ._takeover import check_groups, scaled, take_over
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,9 +61,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Errors:     as SparseState; backward, synchronize and step raise what an exchange raises, and
                 RuntimeError for what would let replicas drift apart. The state then ends
     """
-
-    # Makes a GradScaler unscale by itself instead of leaving that to a fused optimizer.
-    _step_supports_amp_scaling = False
 
     def __init__(
         self,
@@ -172,6 +169,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tamis._cache[index] = place
         return place
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a GradScaler asks for. False has it unscale gradients, also for a fused optimizer.
+        True, while they are being exchanged, has it leave them and give itself away, for torch does
+        not count what it changes."""
+        return self._in_flight()
+
+    def _in_flight(self) -> bool:
+        return any(given is not None for given in self._given)
+
     def _end_step(self, error: Optional[BaseException]) -> None:
         if error is not None:
             self.tamis._fail(error)
@@ -184,6 +191,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _check_untouched(self) -> None:
         """A gradient that was changed during its exchange would differ from rank to rank."""
+        if self._in_flight() and scaled(self, {}):
+            raise RuntimeError(
+                f"rank {self.tamis.comm.rank}: a GradScaler steps while gradients are being"
+                " exchanged: call synchronize() of this optimizer before scaler.step() and"
+                " scaler.unscale_(), and give scaler= when it is made"
+            )
         for given, (group, segment, parameter) in zip(self._given, self._targets):
             if given is None:
                 continue
@@ -256,7 +269,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As the wrapped optimizer's, but by default gradients keep their memory."""
-        if any(given is not None for given in self._given):
+        if self._in_flight():
             raise RuntimeError(
                 "zero_grad() was called between backward() and step(), during the exchange"
             )

@@ -71,7 +71,9 @@ def draw(history: History, losses: Optional[Sequence[float]], title: str) -> Any
     for name, label in (("step_s", "step"), ("exposed_s", "waited"), ("hidden_s", "hidden")):
         axes[-1].plot(steps, [1e3 * value for value in rows[name]], label=label, linewidth=0.8)
     axes[-1].set_ylabel("ms")
-    axes[-1].set_yscale("log")
+    slow = sorted(value for value in rows["step_s"] if value == value)  # the first one is NaN
+    if slow:
+        axes[-1].set_ylim(0, 1.5e3 * slow[int(0.99 * (len(slow) - 1))])  # a hiccup hides no curve
     axes[-1].set_xlabel("step")
     for one in axes:
         one.legend(loc="best", fontsize="small")

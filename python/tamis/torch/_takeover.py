@@ -28,6 +28,7 @@ TWICE = (
     " torch.optim.SGD without momentum, or write state = tamis.torch.attach(ddp,"
     " optimizer=optimizer) in place of update="
 )
+SUPPORTS = "_step_supports_amp_scaling"  # an attribute of optimizers that a GradScaler asks for
 ATTACH = "tamis.torch.attach(ddp, optimizer=optimizer), before the first step"
 WRAP = 'tamis.torch.DistributedOptimizer(optimizer, model, reduce="update")'
 SLOW = (
@@ -155,9 +156,14 @@ class Attached:
         self._hidden: Optional[_update.Hidden] = None
         self._open = True
         around(taken.optimizer, self._before, self._after)
+        # Torch does not count what a GradScaler changes. True has one leave gradients as they are
+        # and give itself away; False has one unscale them, also for a fused optimizer.
+        self._unscales = getattr(taken.optimizer, SUPPORTS, False)
+        setattr(taken.optimizer, SUPPORTS, state.scaler is None)
 
     def close(self) -> None:
         self._open = False
+        setattr(self._taken.optimizer, SUPPORTS, self._unscales)
 
     # -- told by the hook
 
@@ -184,6 +190,11 @@ class Attached:
         if not self._open:
             return None
         self._state.check()
+        if self._state.scaler is None and scaled(optimizer, kwargs):
+            raise RuntimeError(
+                f"{self._here()}a GradScaler steps the optimizer, which tamis was not told of, and"
+                " would divide steps by its scale: write attach(..., scaler=scaler)"
+            )
         args, kwargs = _run_closure(args, dict(kwargs))
         exchanged, self._exchanged = self._exchanged, False
         rows, self._rows = self._rows, {}
@@ -249,6 +260,11 @@ def _run_closure(args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Call:
         loss = closure()
     kwargs["closure"] = lambda: loss
     return args[:1], kwargs
+
+
+def scaled(optimizer: Any, kwargs: Dict[str, Any]) -> bool:
+    """Whether a GradScaler steps an optimizer for which SUPPORTS is True."""
+    return "grad_scaler" in kwargs or vars(optimizer).get("found_inf") is not None
 
 
 def around(optimizer: torch.optim.Optimizer, before: Any, after: Any) -> None:
