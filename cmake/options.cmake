@@ -70,7 +70,7 @@ if(TAMIS_MPI)
 endif()
 tam_decide(MPI "${MPI_C_FOUND}" "no MPI was found (Debian: apt-get install libopenmpi-dev).")
 # Which one it is, in a few words: machines often have several.
-string(REGEX MATCH "^[A-Za-z() ]+[ :vV]*[0-9][^, \n]*" TAM_MPI_VERSION "${MPI_C_LIBRARY_VERSION_STRING}")
+string(REGEX MATCH "^[A-Za-z() ]+[ \t:vV]*[0-9][^, \n]*" TAM_MPI_VERSION "${MPI_C_LIBRARY_VERSION_STRING}")
 string(REGEX REPLACE "[: \t]+" " " TAM_MPI_VERSION "${TAM_MPI_VERSION}")
 if(TAM_HAVE_MPI)
     message(STATUS "MPI: ${TAM_MPI_VERSION}, ${MPI_C_COMPILER} (MPI_C_COMPILER chooses another)")

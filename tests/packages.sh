@@ -7,6 +7,8 @@
 #     bash tests/packages.sh [PART...]
 #
 #     debian   Debian packages, built, checked by lintian, and used in a bare Debian
+#     abi      may programs that were built with the last release use this library (abidiff)
+#     site     the documents as a site, without a warning
 set -u
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -14,9 +16,9 @@ exec </dev/null
 . tests/support/counts.sh
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(debian)
+[ $# -gt 0 ] || parts=(debian abi site)
 for name in "${parts[@]}"; do
-    [ -e "tests/packages/$name.sh" ] || { echo "usage: bash tests/packages.sh [debian]" >&2; exit 2; }
+    [ -e "tests/packages/$name.sh" ] || { echo "usage: bash tests/packages.sh [debian] [abi] [site]" >&2; exit 2; }
     begin=$SECONDS
     bash "tests/packages/$name.sh"
     case $? in

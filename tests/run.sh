@@ -36,7 +36,7 @@ exec </dev/null
 builds="release dev tsan"
 select=(--label-exclude '^(slow|long)$')
 gpu=AUTO
-install=()
+install=() slow_packages=''
 for argument in "$@"; do
     case $argument in
         --quick)
@@ -46,6 +46,7 @@ for argument in "$@"; do
         --slow)
             builds="release dev" # ThreadSanitizer has no use for them, see tests/CMakeLists.txt
             select=(--label-regex '^slow$')
+            slow_packages="munge slurm-wlm"
             ;;
         --no-install) install=(--no-install) ;;
         *) echo "usage: bash tests/run.sh [--quick | --slow] [--no-install]" >&2; exit 2 ;;
@@ -56,7 +57,7 @@ need_packages "${install[@]}" cmake ninja-build gcc g++ libc6-dev pkg-config lib
     openmpi-bin libopenblas-dev libcmocka-dev libjansson-dev zlib1g-dev libxxhash-dev \
     dataset-fashion-mnist iproute2 python3-dev python3-numpy python3-torch python3-mpi4py \
     python3-pytest python3-pip python3-setuptools python3-wheel \
-    clang libclang-rt-14-dev || exit 1
+    clang libclang-rt-14-dev $slow_packages || exit 1
 find_nvcc "${install[@]}" "$top/build/nvcc"
 
 TMPDIR=$(mktemp -d) || exit 1

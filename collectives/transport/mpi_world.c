@@ -18,8 +18,12 @@ static const struct {
     {"MVAPICH", "MPICH"},     {"ParaStation", "MPICH"},
 };
 
+/* MPI_MAX_LIBRARY_VERSION_STRING is that of the mpi.h here, 256 in Open MPI's, where the MPI that
+ * runs may be MPICH, which writes up to 8192. */
+enum { VERSION_BYTES = 16384 };
+
 static const char *running(void) {
-    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    char version[VERSION_BYTES] = "";
     int length;
     MPI_Get_library_version(version, &length);
     for (size_t i = 0; i < sizeof libraries / sizeof libraries[0]; i++)

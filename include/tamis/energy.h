@@ -248,9 +248,10 @@ TAMIS_CHECKED tamis_status tamis_energy_read(tamis_energy *energy, tamis_energy_
  * Joules between two moments: begin and end take the time and return. The result is known when the
  * counters have moved past the end, a tick later.
  *
- * @param name     [in]   of its line in the file; NULL: it has none
- * @param wait_ms  [in]   for the counters, at most; 0: do not wait
- * @param out      [out]  NULL: give the window up
+ * @param name  [in]  of its line in the file; NULL: it has none
+ *
+ * wait_ms      for the counters, at most; 0: do not wait
+ * out          NULL: give the window up
  *
  * At most 16 windows are open at a time; result closes one. Phases that are under way when a window
  * ends must have been begun by then; spans that end later are told too late for it.

@@ -15,4 +15,5 @@ names CHANGELOG.md " $version " "$(grep -m 1 '^## ' CHANGELOG.md) "
 names cmake/tamis.map "TAMIS_${version%%.*} {" "$(grep '^TAMIS_' cmake/tamis.map)"
 names tests/install/CMakeLists.txt "tamis ${version%.*} " "$(grep 'find_package(tamis' tests/install/CMakeLists.txt)"
 names debian/changelog "($version)" "$(head -n 1 debian/changelog)"
+names packaging/spack/package.py "\"$version\"" "$(grep ' version(' packaging/spack/package.py)"
 exit $bad
