@@ -15,22 +15,25 @@ enum { SEGMENTS = 5, DIRECT_STEPS = 2 };
 static const struct {
     const char *scheme;
     double capacity;
+    compare_update update;
 } schemes[] = {
-    {"tamis", 0},
-    {"topk", 0},
-    {"deft", 0},
-    {"micro", 0},
-    {"micro", 1.5},
-    {"cltk", 0},
-    {"threshold", 0},
-    {"threshold", 1.5},
-    {"sage", 0},
-    {"exdyna", 0},
-    {"oktopk", 0},
-    {"dense", 0},
-    {"all+global+exact+pairs", 0},
-    {"cyclic+global+predict+union", 0},
-    {"rotate+global+exact+union", 0},
+    {"tamis", 0, COMPARE_GRADIENTS},
+    {"topk", 0, COMPARE_GRADIENTS},
+    {"deft", 0, COMPARE_GRADIENTS},
+    {"micro", 0, COMPARE_GRADIENTS},
+    {"micro", 1.5, COMPARE_GRADIENTS},
+    {"cltk", 0, COMPARE_GRADIENTS},
+    {"threshold", 0, COMPARE_GRADIENTS},
+    {"threshold", 1.5, COMPARE_GRADIENTS},
+    {"sage", 0, COMPARE_GRADIENTS},
+    {"exdyna", 0, COMPARE_GRADIENTS},
+    {"oktopk", 0, COMPARE_GRADIENTS},
+    {"dense", 0, COMPARE_GRADIENTS},
+    {"all+global+exact+pairs", 0, COMPARE_GRADIENTS},
+    {"cyclic+global+predict+union", 0, COMPARE_GRADIENTS},
+    {"rotate+global+exact+union", 0, COMPARE_GRADIENTS},
+    {"tamis-update", 0, COMPARE_ADAM},
+    {"topk", 0, COMPARE_MOMENTUM},
 };
 
 enum { SCHEMES = sizeof schemes / sizeof schemes[0], VARIANTS = 6 };
@@ -43,6 +46,7 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
     *out = (compare_case){
         .scheme = schemes[index % SCHEMES].scheme,
         .capacity = schemes[index % SCHEMES].capacity,
+        .update = schemes[index % SCHEMES].update,
         .density = variant % 2 ? 0.001 : 0.01,
         .type = (tamis_dtype)(variant % 3),
         .output = variant / 3 ? TAMIS_OUTPUT_SPARSE : TAMIS_OUTPUT_DENSE,
@@ -56,15 +60,22 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
     out->bucket_length = index % 2 ? out->n / 4 : 0;
     if (strcmp(out->scheme, "dense") == 0)
         out->output = TAMIS_OUTPUT_DENSE;
+    if (out->update == COMPARE_ADAM && out->mode == COMPARE_CAPTURE) /* which is refused */
+        out->mode = COMPARE_JOIN;
     return true;
+}
+
+bool compare_brief(unsigned index) {
+    return index / SCHEMES == index % SCHEMES % VARIANTS;
 }
 
 const char *compare_name(const compare_case *c) {
     static const char *const modes[] = {"wait", "join", "capture"};
+    static const char *const updates[] = {"", " adam", " momentum"};
     static char text[160];
     snprintf(text, sizeof text,
-             "%s capacity %g density %g type %d output %d n %llu, buckets of %llu%s%s, %s",
-             c->scheme, c->capacity, c->density, (int)c->type, (int)c->output,
+             "%s%s capacity %g density %g type %d output %d n %llu, buckets of %llu%s%s, %s",
+             c->scheme, updates[c->update], c->capacity, c->density, (int)c->type, (int)c->output,
              (unsigned long long)c->n, (unsigned long long)c->bucket_length,
              c->by_segment ? " by segment" : "", c->poison ? " with NaN" : "", modes[c->mode]);
     return text;
@@ -119,8 +130,20 @@ static bool cuda_failed(cudaError_t error, const char *what) {
     return error != cudaSuccess;
 }
 
+/* Adam with a scale that follows norms. */
+static tamis_update update_of(const compare_case *c) {
+    tamis_update update = TAMIS_UPDATE_INIT;
+    update.beta1 = 0.9;
+    if (c->update == COMPARE_ADAM)
+        update.match = 2.0;
+    else
+        update.rule = TAMIS_UPDATE_MOMENTUM;
+    return update;
+}
+
 static bool make_reducer(side *s) {
     const compare_case *c = s->c;
+    const tamis_update update = update_of(c);
     tamis_segment segments[SEGMENTS] = {{0}};
     tamis_layout *layout = NULL;
     tamis_reducer_config config = TAMIS_REDUCER_CONFIG_INIT;
@@ -133,6 +156,7 @@ static bool make_reducer(side *s) {
     config.bucket_length = c->bucket_length;
     config.nonfinite = c->nonfinite;
     config.grad_dtype = c->type;
+    config.update = c->update != COMPARE_GRADIENTS ? &update : NULL;
     config.device = s->cuda ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU;
     if (failed(s, tamis_layout_create(segments, SEGMENTS, &layout), "layout"))
         return false;

@@ -17,9 +17,17 @@ typedef enum compare_mode {
     COMPARE_CAPTURE /* the step is part of a graph of the caller's, replayed */
 } compare_mode;
 
+/** What is accumulated. */
+typedef enum compare_update {
+    COMPARE_GRADIENTS,
+    COMPARE_ADAM,    /* with a scale that follows norms */
+    COMPARE_MOMENTUM /* masked where it was sent */
+} compare_update;
+
 typedef struct compare_case {
     const char *scheme;
     double density, capacity;
+    compare_update update;
     tamis_dtype type;
     tamis_output output;
     tamis_nonfinite nonfinite;
@@ -34,6 +42,9 @@ typedef struct compare_case {
 /** The index-th case of the list that every test goes through; `small` for slow devices: an
  * emulated one, or one under a checker. @return false past its end */
 bool compare_list(unsigned index, bool small, compare_case *out);
+
+/** Whether the case belongs to a short list that has every scheme once. */
+bool compare_brief(unsigned index);
 
 /** Words for a case, valid until the next call. */
 const char *compare_name(const compare_case *c);

@@ -5,6 +5,7 @@
  * anything. tests/gpu.sh sets the environment that this needs.
  *
  *     (nothing)  steps over NCCL against the CPU, bit for bit: waited for, joined, captured
+ *     small      a few of them, each scheme once
  *     dead       the last rank ends in the middle; the others must come back with an error in time
  *                and save their state
  */
@@ -41,7 +42,10 @@ static tamis_comm *make_nccl(process *self) {
 static int compare_all(process *self, tamis_comm *nccl, bool small) {
     compare_case c;
     unsigned ran = 0, bad = 0;
-    for (unsigned i = 0; compare_list(i, small, &c); i++, ran++) {
+    for (unsigned i = 0; compare_list(i, small, &c); i++) {
+        if (small && !compare_brief(i))
+            continue;
+        ran++;
         uint64_t wrong = compare_run(nccl, self->comm, &c);
         if (wrong == 0)
             continue;
