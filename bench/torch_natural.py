@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: MIT
 """The natural script, attach(ddp, optimizer=AdamW(...)), beside dense DDP and torch's own hooks.
 
-    torchrun --nproc-per-node 2 bench/torch_natural.py TEXT [--steps 600] [--seeds 3]
+    torchrun --nproc-per-node 2 bench/torch_natural.py TEXT [--steps 600] [--seeds 3] [--only RE]
 
 TEXT is any long text. Two models, each with the same AdamW, rate and batches for all rows: `lm`, a
 transformer over characters, and `rnn`, a GRU. Loss on text that was not trained on, mean over
 seeds, and bytes that a rank sends in a step (of torch's hooks by their formulas, in a ring).
+`--only 'rnn (dense$|PowerSGD)'` takes the rows whose model and name the expression finds.
 Prints a table in Markdown; the hooks need a torch whose gloo sums bfloat16 (2.5 and later).
 """
 
 import argparse
+import re
 import warnings
 
 import torch
@@ -134,6 +136,7 @@ def main():
     parser.add_argument("text")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", type=re.compile, default="")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -145,7 +148,8 @@ def main():
     say("| model | | loss | over dense | spread | bytes a step | of dense |\n|---|---|---|---|---|---|---|")
     for name in MODELS:
         dense = None
-        for title, betas, how in ROWS:
+        rows = [row for row in ROWS if re.search(options.only, f"{name} {row[0]}")]
+        for title, betas, how in rows:
             runs = [
                 run(name, betas, how, text, len(known), seed, options.steps)
                 for seed in range(1, options.seeds + 1)
