@@ -164,7 +164,7 @@ total_s=$((SECONDS + RUN_S))
 program() { # file name -> path; empty if it was not built
     find "$build" -name "$1" -type f -perm -u+x | head -n 1
 }
-[ -d "$build/lib" ] && . tests/gpu/bundled.sh # of a bundle: sets the path of libraries
+[ -d "$build/programs" ] && . tests/gpu/bundled.sh # of a bundle: sets the path of libraries
 info=$(program tamis_info) perf=$(program tamis_perf) cub=$(program tamis_cub)
 if [ -z "$info$perf$cub" ]; then
     echo "There are no programs in $build: bash tests/gpu.sh --build-only makes them." >&2

@@ -25,6 +25,7 @@ static const struct {
     [TAM_FACT_SCHEME] = {"scheme", SCHEME, TAM_SCOPE_STATE},
     [TAM_FACT_UPDATE] = {"update (0: none)", WHOLE, TAM_SCOPE_STATE},
     [TAM_FACT_GRAPHS] = {"TAMIS_GRAPHS", WHOLE, TAM_SCOPE_RANKS},
+    [TAM_FACT_CUDA] = {"device cuda (1), dense or auto", WHOLE, TAM_SCOPE_RANKS},
     [TAM_FACT_DRIVER] = {"steps run by a device (1: yes)", WHOLE, TAM_SCOPE_RANKS},
     [TAM_FACT_DENSE_BUCKETS] = {"buckets that are dense", HEX, TAM_SCOPE_RANKS},
     [TAM_FACT_BUCKET_FORMATS] = {"index formats of the buckets", HEX, TAM_SCOPE_RANKS},
@@ -91,6 +92,8 @@ void tam_agreement_fill(tamis_reducer *r, const tamis_layout *layout) {
     f[TAM_FACT_SCHEME] = tam_scheme_code(r->scheme);
     f[TAM_FACT_UPDATE] = r->config.update != NULL;
     f[TAM_FACT_GRAPHS] = tam_setting_number(TAM_SETTING_GRAPHS);
+    if (tam_scheme_dense(r->scheme) || tam_scheme_auto(r->scheme))
+        f[TAM_FACT_CUDA] = r->config.device == TAMIS_DEVICE_CUDA;
     fill_options(tam_config_options, TAM_CONFIG_COUNT, &r->config, f + TAM_FIELDS_OF_CONFIG);
     if (r->config.update)
         fill_update(r, f + TAM_FIELDS_OF_UPDATE);

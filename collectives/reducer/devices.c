@@ -50,6 +50,8 @@ static bool runs_by_itself(const tamis_reducer *r) {
         return false;
     if (!(r->traits & TAM_TRAIT_PICKS))
         return true;
+    if (r->config.density_max > r->config.density) /* the caller means to change it */
+        return false;
     if (tam_scheme_exact_count(s))
         return plain_messages(&r->config);
     return tam_scheme_by_threshold(s) && s.threshold != TAM_THRESHOLD_SAGE &&

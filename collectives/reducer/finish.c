@@ -48,6 +48,7 @@ tamis_status tam_say_skipped(const tamis_reducer *r, uint64_t step, uint64_t bad
 static tamis_status skip(tamis_reducer *r, const char *where) {
     r->count = 0;
     r->now.skipped = 1;
+    r->now.update_scale = tam_update_scale(r, &r->match);
     for (uint32_t i = 0; i < r->nbuckets; i++) {
         tam_bucket *b = &r->buckets[i];
         tam_outcome *out = &b->view.out;

@@ -191,6 +191,8 @@ void tam_inflight_poll_replays(tamis_reducer *r) {
         report.serial <= s->replay)
         return;
     note(r, &report, report.serial - s->replay);
+    if (r->config.update)
+        r->passes += report.serial - s->replay;
     s->replay = report.serial;
     tamis_status status = explain_report(r, &report);
     if (tamis_status_loss(status) == TAMIS_LOST_COMM)

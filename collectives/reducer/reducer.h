@@ -33,6 +33,7 @@ typedef enum tam_fact {
     TAM_FACT_UPDATE, /* whether there is one */
     TAM_FACT_GRAPHS,
     TAM_FACT_DRIVER,
+    TAM_FACT_CUDA, /* of dense and auto: what they do in a step depends on the device */
     TAM_FACT_DENSE_BUCKETS,  /* a bit for each; what exchange auto chose */
     TAM_FACT_BUCKET_FORMATS, /* a hash; what exchange auto chose */
     TAM_FACTS

@@ -183,7 +183,7 @@ static const struct row {
     {{0, set_density, "another density", "scheme dense or quantized", "it sends everything"},
      whole},
     {{0, set_density, "another density", "steps that a device runs by itself",
-      "the sizes of their messages are fixed; create another reducer"},
+      "the sizes of their messages are fixed; create it with density_max above density"},
      has_driver},
 };
 

@@ -79,17 +79,28 @@ static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
 }
 
 /* The collectives of a step with nothing between them, on buffers that hold zeros. */
-static tamis_status rehearse(void *context, tam_cuda_step *step) {
-    const tamis_comm *comm = context;
+static tamis_status carry(const tamis_comm *comm, const tam_cuda_mail *mail) {
     const tam_stream_transport *t = comm->transport->stream;
-    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
     size_t bytes = mail->share * sizeof(float);
-    TAM_TRY(t->allgather(comm->self, mail->slots + comm->rank * mail->slot_bytes, mail->slot_bytes,
-                         mail->slots, mail->stream));
+    if (mail->slot_bytes > 0)
+        TAM_TRY(t->allgather(comm->self, mail->slots + comm->rank * mail->slot_bytes,
+                             mail->slot_bytes, mail->slots, mail->stream));
     if (mail->share == 0)
         return TAMIS_OK;
     TAM_TRY(t->alltoall(comm->self, mail->values, bytes, mail->shares, mail->stream));
     return t->allgather(comm->self, mail->sums, bytes, mail->values, mail->stream);
+}
+
+static tamis_status rehearse(void *context, tam_cuda_step *step) {
+    return carry(context, tam_cuda_step_mail(step));
+}
+
+/* All pieces but the last have the size of the first. */
+static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
+    tam_cuda_mail first = tam_cuda_dense_mail(step, 0);
+    tam_cuda_mail last = tam_cuda_dense_mail(step, tam_cuda_dense_pieces(step) - 1);
+    TAM_TRY(carry(context, &first));
+    return last.share == first.share ? TAMIS_OK : carry(context, &last);
 }
 
 /* Bytes that this rank sends in a step, or for a piece of it: always the same. */
@@ -138,11 +149,11 @@ static tamis_status stream_launch(tam_bucket *b, void *caller) {
         TAM_TRY(line_up(r));
     TAM_TRY(tam_cuda_step_run(s->steps[b->view.index], &b->view.target, caller, enqueue_of(b),
                               r->comm, &serial));
-    if (r->config.update)
-        r->passes = b->pass; /* the same for all buckets of a step */
     s->captured = serial == 0;
     if (s->captured)
         return TAMIS_OK;
+    if (r->config.update)
+        r->passes = b->pass; /* the same for all buckets of a step */
     if (is_first(b))
         take_off(r, serial, begin_ns);
     tam_inflight_of(s, serial)->begin_ns[b->view.index] = begin_ns;
@@ -375,10 +386,24 @@ static tamis_status stream_open(tam_bucket *b) {
 }
 
 /* NCCL connects ranks when a size of message first wants it, which must not happen in a capture,
- * ours or the caller's. Then either all ranks capture their collectives, or none does. */
+ * ours or the caller's. */
+static tamis_status rehearse_bucket(const tam_bucket *b) {
+    tamis_comm *comm = b->reducer->comm;
+    tam_cuda_step *step = b->reducer->inflight->steps[b->view.index];
+    tamis_status status = tam_cuda_step_rehearse(step, picks(b) ? rehearse : rehearse_dense, comm);
+    if (status == TAMIS_OK)
+        return TAMIS_OK;
+    TAM_TRY(comm->transport->stream->poll(comm->self)); /* which knows more, if it has failed */
+    return tam_fail(status,
+                    "rank %u: the first exchange of a reducer did not end; a rank is missing, or "
+                    "the device is busy or hangs",
+                    comm->rank);
+}
+
+/* Either all ranks capture their collectives, or none does. */
 static tamis_status stream_arm(tamis_reducer *r) {
-    for (uint32_t i = 0; i < r->nbuckets && picks(&r->buckets[i]); i++)
-        TAM_TRY(tam_cuda_step_rehearse(r->inflight->steps[i], rehearse, r->comm));
+    for (uint32_t i = 0; i < r->nbuckets; i++)
+        TAM_TRY(rehearse_bucket(&r->buckets[i]));
     if (tam_setting_number(TAM_SETTING_GRAPHS) == 0)
         return TAMIS_OK;
     for (uint32_t i = 0; i < r->nbuckets; i++)

@@ -680,15 +680,15 @@ TAMIS_CHECKED tamis_status tamis_update_advise(double density, tamis_update *upd
 #define TAMIS_BUCKETS_PLANNED UINT64_MAX
 
 /**
- * Options of a reducer. All ranks must give the same values, except for `threads`, `worker` and
- * `on_phase`.
+ * Options of a reducer. All ranks must give the same values, except for `threads`, `worker`,
+ * `on_phase` and, where the host drives the steps, `device` (not with scheme dense or auto).
  *
  * TAMIS_DEVICE_CUDA works over every communicator. Over nccl a step runs on the device alone, with
- * no host synchronisation, if its messages have a fixed size and no segment has rows. Messages have
- * a fixed size with every preset with an exact count (tamis, topk, cltk), dense, `step` and `fixed`
- * with `capacity` (not with ownership `balanced`, whose parts move, nor with exchange
- * `balanced-pairs`). In all other cases the host drives the step and moves k entries (dense: the
- * gradient; rows: those that were touched) through pinned memory.
+ * no host synchronisation, if its messages have a fixed size, no segment has rows, and density_max
+ * is not above density. Messages have a fixed size with every preset with an exact count (tamis,
+ * topk, cltk), dense, `step` and `fixed` with `capacity` (not with ownership `balanced`, whose
+ * parts move, nor with exchange `balanced-pairs`). In all other cases the host drives the step and
+ * moves k entries (dense: the gradient; rows: those that were touched) through pinned memory.
  *
  * A scheme is four policies, joined by '+': ownership (who selects where), budget (how many per
  * segment), threshold (how the cut is found), exchange (how the picks travel):
@@ -851,9 +851,9 @@ typedef struct tamis_step {
  *                                      waits for the pass, whose input `stream` produced
  * Cost:       one pass, 12 bytes per element (16 with dense output; 2 and 4 less for 16-bit
  *             gradients); no allocation
- * Errors:     ARGUMENT, STATE, UNSUPPORTED (a captured stream where the host must drive): no
- *             effect; the comm's status if it is poisoned: no effect; DEVICE, TRANSPORT, TIMEOUT:
- *             the comm
+ * Errors:     ARGUMENT, STATE, UNSUPPORTED (a captured stream where the host must drive, or with
+ *             updates of rule adam): no effect; the comm's status if it is poisoned: no effect;
+ *             DEVICE, TRANSPORT, TIMEOUT: the comm
  * Source:     error feedback as in Deep Gradient Compression (arXiv 1712.01887) without momentum
  *             correction; zeroing at the union after the exchange as in MiCRO (arXiv 2310.00967)
  */
@@ -884,8 +884,9 @@ TAMIS_CHECKED tamis_status tamis_reducer_wait(tamis_reducer *reducer);
  * the host must drive the step (see start), join waits for it, as tamis_reducer_wait does.
  *
  * When `stream` is being captured, so is the step: start and join become part of the caller's
- * graph, on all ranks or on none. Replays are not supervised: they have no deadline, and the next
- * tamis_reducer_stats or tamis_reducer_save reports a failure.
+ * graph, on all ranks or on none; not in update mode with rule adam, whose bias corrections are
+ * others in every pass (UNSUPPORTED). Replays are not supervised: they have no deadline, and the
+ * next tamis_reducer_stats or tamis_reducer_save reports a failure.
  *
  * @param  stream  [in]  cudaStream_t; NULL: the default stream. Ignored on TAMIS_DEVICE_CPU
  *

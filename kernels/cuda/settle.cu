@@ -123,6 +123,12 @@ static __device__ uint32_t count_of(const tam_cuda_exchange &x, uint32_t r) {
     return count;
 }
 
+static __device__ void use_scale(const tam_cuda_exchange &x) {
+    tam_cuda_common *common = x.common;
+    common->scale = tam_match_scale(common->match, x.match, x.scale_most);
+    common->divisor = (float)(x.divisor / common->scale);
+}
+
 /* match: the scale of this step includes what it taught (collectives/reducer/finish.c). */
 static __device__ void learn_scale(const tam_cuda_exchange &x, const council &all) {
     tam_cuda_common *common = x.common;
@@ -132,8 +138,7 @@ static __device__ void learn_scale(const tam_cuda_exchange &x, const council &al
         applied += all.sums[b];
     }
     common->match = tam_match_learn(common->match, own, applied / (divisor * divisor));
-    common->scale = tam_match_scale(common->match, x.match, x.scale_most);
-    common->divisor = (float)(divisor / common->scale);
+    use_scale(x);
 }
 
 /* All ranks have the same headers and sums, so they reach the same verdict. If the headers end the
@@ -161,6 +166,8 @@ static __device__ void conclude(const tam_cuda_exchange &x, const council &all) 
         return;
     }
     verdict->nonfinite += all.bad;
+    if (x.match > 0.0) /* if nothing is learned: as after the step before */
+        use_scale(x);
     if (all.bad > 0 && x.nonfinite != TAMIS_NONFINITE_DROP) {
         verdict->status = TAMIS_E_NONFINITE;
         verdict->in_sums = 1;
@@ -289,7 +296,7 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
                                       bool applied) {
     const tam_cuda_verdict *verdict = &x.scratch->verdict;
     uint64_t hash = 0, count = verdict->count;
-    float divisor = applied ? x.common->divisor : x.divisor;
+    float divisor = x.common->divisor;
     for (uint64_t i = tam_thread_of_grid(); i < count; i += tam_threads_of_grid()) {
         uint32_t index = x.indices[i];
         float value = x.values[i];

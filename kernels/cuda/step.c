@@ -136,7 +136,7 @@ static tamis_status load_common(const tam_cuda_step *s, const tam_cuda_past *pas
     tam_cuda_common common = {
         .has_norms = past->has_norms,
         .divisor = s->exchange.divisor,
-        .scale = u->scale,
+        .scale = u->match > 0.0 ? tam_match_scale(past->match, u->match, u->scale_most) : u->scale,
         .match = past->match,
     };
     size_t first = offsetof(tam_cuda_common, refused);

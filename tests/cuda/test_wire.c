@@ -83,8 +83,25 @@ static void test_cpus_and_devices_send_each_other_the_same_bytes(void **state) {
             what.bucket_length = f % 2 ? 400 : 0;
             compare_mixed(what);
         }
-    for (size_t i = 0; scheme_preset(i, &preset); i++)
-        compare_mixed(mixed(preset.name));
+    for (size_t i = 0; scheme_preset(i, &preset); i++) {
+        if (strcmp(preset.name, "dense") != 0)
+            compare_mixed(mixed(preset.name));
+    }
+}
+
+/* A device sums other runs of a gradient, and chooses no dense buckets. */
+static void test_dense_and_auto_want_the_same_everywhere(void **state) {
+    static const char *const schemes[] = {"dense", "auto"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        trial what = mixed(schemes[i]);
+        trial_record record;
+        what.place = &place_mixed;
+        assert_false(trial_run(&what, &record));
+        assert_int_equal(record.created[0], TAMIS_E_MISMATCH);
+        assert_non_null(strstr(record.sentence[0], "device cuda (1), dense or auto differs"));
+        record_free(&record);
+    }
 }
 
 static void test_cpus_and_devices_update_alike(void **state) {
@@ -124,6 +141,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_way_to_travel_gives_the_bits_of_the_cpu),
         cmocka_unit_test(test_cpus_and_devices_send_each_other_the_same_bytes),
+        cmocka_unit_test(test_dense_and_auto_want_the_same_everywhere),
         cmocka_unit_test(test_cpus_and_devices_update_alike),
         cmocka_unit_test(test_the_host_drives_what_kernels_cannot_send),
     };
