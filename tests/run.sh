@@ -89,8 +89,8 @@ parts() { # build
     printf -- '-DTAMIS_%s=ON ' $demanded
 }
 
-# Tests that this run leaves out: of those whose names match, one in SHARE has its day. What races was
-# found by many tests of the same threads; what sanitizers see in kernels, and torch in hooks, likewise.
+# Tests that this run leaves out: of those whose names match, one in SHARE runs today. The others go
+# through the same threads, kernels and hooks.
 for_another_day() { # build -> names
     local pattern share=2
     case $builds:$1 in

@@ -232,8 +232,7 @@ static tamis_status apply_all(tamis_reducer *r) {
 
 /* The scale of this step includes what it taught; a skipped step teaches nothing. */
 static tam_match scale_result(tamis_reducer *r) {
-    const tamis_update *u = r->config.update;
-    tam_match match = u && u->match > 0.0 ? tam_update_learn(r) : r->match;
+    tam_match match = tam_update_matches(r) ? tam_update_learn(r) : r->match;
     r->now.update_scale = tam_update_scale(r, &match);
     for (uint32_t i = 0; i < r->nbuckets; i++)
         r->buckets[i].view.divisor = divisor(r, r->now.update_scale);

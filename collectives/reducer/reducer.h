@@ -255,6 +255,8 @@ bool tam_update_masks(const tamis_reducer *r);
 /** Update mode: set what the rule needs in the next pass, and this bucket's moments, in the
  * bucket's target, which is otherwise complete. */
 void tam_update_aim(tam_bucket *b);
+/** Whether there is an update.match. */
+bool tam_update_matches(const tamis_reducer *r);
 /** update.match: what the norms of this step, whose sums are there, make of r->match; and the scale
  * that follows. Without it that of the update, or 1. */
 tam_match tam_update_learn(const tamis_reducer *r);

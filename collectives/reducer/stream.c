@@ -37,34 +37,44 @@ static tam_cuda_step *leader(const tamis_reducer *r) {
 
 /* -- enqueue ---------------------------------------------------------------------------------- */
 
+static tamis_status gather_slots(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allgather(comm->self,
+                                              mail->slots + comm->rank * mail->slot_bytes,
+                                              mail->slot_bytes, mail->slots, mail->stream);
+}
+
+static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->alltoall(comm->self, mail->values, mail->share * sizeof(float),
+                                             mail->shares, mail->stream);
+}
+
+static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allgather(comm->self, mail->sums, mail->share * sizeof(float),
+                                              mail->values, mail->stream);
+}
+
 static tamis_status enqueue(void *context, tam_cuda_step *step) {
     const tamis_comm *comm = context;
-    const tam_stream_transport *t = comm->transport->stream;
     const tam_cuda_mail *mail = tam_cuda_step_mail(step);
-    size_t bytes = mail->share * sizeof(float);
-    TAM_TRY(t->allgather(comm->self, mail->slots + comm->rank * mail->slot_bytes, mail->slot_bytes,
-                         mail->slots, mail->stream));
+    TAM_TRY(gather_slots(comm, mail));
     TAM_TRY(tam_cuda_step_unite(step));
     if (mail->share == 0)
         return TAMIS_OK;
-    TAM_TRY(t->alltoall(comm->self, mail->values, bytes, mail->shares, mail->stream));
+    TAM_TRY(bring_values(comm, mail));
     TAM_TRY(tam_cuda_step_add(step));
-    return t->allgather(comm->self, mail->sums, bytes, mail->values, mail->stream);
+    return gather_sums(comm, mail);
 }
 
 static tamis_status enqueue_piece(const tamis_comm *comm, tam_cuda_step *step, uint32_t piece) {
-    const tam_stream_transport *t = comm->transport->stream;
     tam_cuda_mail mail = tam_cuda_dense_mail(step, piece);
-    size_t bytes = mail.share * sizeof(float);
     if (mail.slot_bytes > 0) {
-        TAM_TRY(t->allgather(comm->self, mail.slots + comm->rank * mail.slot_bytes, mail.slot_bytes,
-                             mail.slots, mail.stream));
+        TAM_TRY(gather_slots(comm, &mail));
         TAM_TRY(tam_cuda_dense_check(step));
     }
     TAM_TRY(tam_cuda_dense_widen(step, piece));
-    TAM_TRY(t->alltoall(comm->self, mail.values, bytes, mail.shares, mail.stream));
+    TAM_TRY(bring_values(comm, &mail));
     TAM_TRY(tam_cuda_dense_add(step, piece));
-    TAM_TRY(t->allgather(comm->self, mail.sums, bytes, mail.values, mail.stream));
+    TAM_TRY(gather_sums(comm, &mail));
     return tam_cuda_dense_narrow(step, piece);
 }
 
@@ -80,15 +90,12 @@ static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
 
 /* The collectives of a step with nothing between them, on buffers that hold zeros. */
 static tamis_status carry(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    const tam_stream_transport *t = comm->transport->stream;
-    size_t bytes = mail->share * sizeof(float);
     if (mail->slot_bytes > 0)
-        TAM_TRY(t->allgather(comm->self, mail->slots + comm->rank * mail->slot_bytes,
-                             mail->slot_bytes, mail->slots, mail->stream));
+        TAM_TRY(gather_slots(comm, mail));
     if (mail->share == 0)
         return TAMIS_OK;
-    TAM_TRY(t->alltoall(comm->self, mail->values, bytes, mail->shares, mail->stream));
-    return t->allgather(comm->self, mail->sums, bytes, mail->values, mail->stream);
+    TAM_TRY(bring_values(comm, mail));
+    return gather_sums(comm, mail);
 }
 
 static tamis_status rehearse(void *context, tam_cuda_step *step) {
@@ -286,10 +293,6 @@ static tam_cuda_whole whole_of(const tamis_reducer *r) {
     };
 }
 
-static bool matches(const tamis_reducer *r) {
-    return r->config.update && r->update.match > 0.0;
-}
-
 static tam_cuda_update update_of(const tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     return (tam_cuda_update){
@@ -297,7 +300,7 @@ static tam_cuda_update update_of(const tam_bucket *b) {
         .corrects = r->second != NULL,
         .masked = b->view.masked,
         .scale = tam_update_scale(r, &r->match),
-        .match = matches(r) ? r->update.match : 0.0,
+        .match = tam_update_matches(r) ? r->update.match : 0.0,
         .scale_most = tam_update_scale_most(r),
     };
 }
@@ -314,7 +317,7 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .rank = r->comm->rank,
         .nranks = r->comm->nranks,
         .type = r->config.grad_dtype,
-        .divisor = matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
+        .divisor = tam_update_matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
         .update = update_of(b),
         .nonfinite = r->config.nonfinite,
         .timeout_ns = r->comm->timeout_ns,

@@ -53,13 +53,17 @@ static double applied_square(const tamis_reducer *r) {
     return sum / (ranks * ranks);
 }
 
+bool tam_update_matches(const tamis_reducer *r) {
+    return r->config.update && r->update.match > 0.0;
+}
+
 tam_match tam_update_learn(const tamis_reducer *r) {
     return tam_match_learn(r->match, own_square(r), applied_square(r));
 }
 
 double tam_update_scale(const tamis_reducer *r, const tam_match *match) {
     const tamis_update *u = r->config.update;
-    if (!u || u->match == 0.0)
+    if (!tam_update_matches(r))
         return u ? u->scale : 1.0;
     return tam_match_scale(*match, u->match, tam_update_scale_most(r));
 }

@@ -153,6 +153,16 @@ static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, voi
     return launch_traced(s, 1, enqueue, context, by);
 }
 
+/* Before the first step. */
+static tamis_status on_device(tamis_status (*work)(tam_cuda_step *, tam_cuda_enqueue, void *),
+                              tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
+    tam_cuda_guard guard;
+    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
+    tamis_status status = work(s, enqueue, context);
+    tam_cuda_leave(&guard);
+    return status;
+}
+
 static tamis_status rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
     TAM_TRY(enqueue(context, s));
     TAM_TRY(tam_cuda_round_gather(s->round));
@@ -160,11 +170,7 @@ static tamis_status rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *c
 }
 
 tamis_status tam_cuda_step_rehearse(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = rehearse(s, enqueue, context);
-    tam_cuda_leave(&guard);
-    return status;
+    return on_device(rehearse, s, enqueue, context);
 }
 
 /* -- graphs ----------------------------------------------------------------------------------- */
@@ -210,11 +216,7 @@ static tamis_status capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *co
 }
 
 tamis_status tam_cuda_step_capture(tam_cuda_step *s, tam_cuda_enqueue enqueue, void *context) {
-    tam_cuda_guard guard;
-    TAM_TRY(tam_cuda_enter(s->device->device, &guard));
-    tamis_status status = capture(s, enqueue, context);
-    tam_cuda_leave(&guard);
-    return status;
+    return on_device(capture, s, enqueue, context);
 }
 
 /* -- run -------------------------------------------------------------------------------------- */

@@ -27,19 +27,8 @@ static tamis_comm *connect_nccl(uint32_t rank, tamis_comm *local) {
     return tamis_comm_create_nccl(local, NULL, &comm) == TAMIS_OK ? comm : NULL;
 }
 
-const trial_place place_host_driven = {.name = "cuda, host-driven",
-                                       .device = TAMIS_DEVICE_CUDA,
-                                       .alloc = take,
-                                       .release = give_back,
-                                       .connect = stay};
-const trial_place place_mixed = {.name = "cuda, host-driven, beside CPUs",
-                                 .device = TAMIS_DEVICE_CUDA,
-                                 .alloc = take,
-                                 .release = give_back,
-                                 .connect = stay,
-                                 .odd = true};
-const trial_place place_stream = {.name = "cuda, stream",
-                                  .device = TAMIS_DEVICE_CUDA,
-                                  .alloc = take,
-                                  .release = give_back,
-                                  .connect = connect_nccl};
+#define DEVICE .device = TAMIS_DEVICE_CUDA, .alloc = take, .release = give_back
+const trial_place place_host_driven = {.name = "cuda, host-driven", DEVICE, .connect = stay};
+const trial_place place_mixed = {
+    .name = "cuda, host-driven, beside CPUs", DEVICE, .connect = stay, .odd = true};
+const trial_place place_stream = {.name = "cuda, stream", DEVICE, .connect = connect_nccl};
