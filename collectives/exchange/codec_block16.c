@@ -11,11 +11,7 @@
  */
 #include "collectives/exchange/codec.h"
 
-enum { BLOCK_BITS = 16, BLOCK = 1 << BLOCK_BITS, MORE = 0x80 };
-
-static uint64_t blocks_of(uint64_t span) {
-    return (span + BLOCK - 1) >> BLOCK_BITS;
-}
+#include "lib/base/index_code.h"
 
 static uint64_t lesser(uint64_t a, uint64_t b) {
     return a < b ? a : b;
@@ -23,13 +19,13 @@ static uint64_t lesser(uint64_t a, uint64_t b) {
 
 /* Counts from 128 on need a second byte, from 16384 on a third: that bounds how many blocks do. */
 static uint64_t block16_bytes(uint64_t span, uint64_t count) {
-    uint64_t blocks = blocks_of(span), picked = lesser(count, span);
+    uint64_t blocks = tam_block16_blocks(span), picked = lesser(count, span);
     return 2 * picked + blocks + lesser(blocks, picked >> 7) + lesser(blocks, picked >> 14);
 }
 
 static unsigned char *write_count(size_t count, unsigned char *out) {
-    for (; count >= MORE; count >>= 7)
-        *out++ = (unsigned char)(count | MORE);
+    for (; count >= TAM_BLOCK16_MORE; count >>= 7)
+        *out++ = (unsigned char)(count | TAM_BLOCK16_MORE);
     *out++ = (unsigned char)count;
     return out;
 }
@@ -40,8 +36,8 @@ static const unsigned char *read_count(const unsigned char *in, const unsigned c
     *count = 0;
     for (unsigned shift = 0; shift < 21 && in < end; shift += 7) {
         unsigned char byte = *in++;
-        *count |= (size_t)(byte & (MORE - 1)) << shift;
-        if (!(byte & MORE))
+        *count |= (size_t)(byte & (TAM_BLOCK16_MORE - 1)) << shift;
+        if (!(byte & TAM_BLOCK16_MORE))
             return byte || shift == 0 ? in : NULL;
     }
     return NULL;
@@ -51,9 +47,9 @@ static size_t block16_encode(const uint32_t *positions, size_t count, uint64_t s
                              unsigned char *out) {
     unsigned char *at = out;
     size_t done = 0;
-    for (uint64_t b = 0, blocks = blocks_of(span); b < blocks; b++) {
+    for (uint64_t b = 0, blocks = tam_block16_blocks(span); b < blocks; b++) {
         size_t before = done;
-        while (done < count && positions[done] >> BLOCK_BITS == b)
+        while (done < count && positions[done] >> TAM_BLOCK16_BITS == b)
             done++;
         at = write_count(done - before, at);
     }
@@ -83,12 +79,12 @@ static bool block16_decode(const unsigned char *in, size_t bytes, uint64_t span,
         return false;
     const unsigned char *lows = in + (bytes - 2 * count);
     size_t done = 0, here;
-    for (uint64_t b = 0, blocks = blocks_of(span); b < blocks; b++) {
+    for (uint64_t b = 0, blocks = tam_block16_blocks(span); b < blocks; b++) {
         in = read_count(in, lows, &here);
         if (!in || here > count - done)
             return false;
         const unsigned char *from = lows + 2 * done;
-        if (!widen(from, here, (uint32_t)(b << BLOCK_BITS), positions + done))
+        if (!widen(from, here, (uint32_t)(b << TAM_BLOCK16_BITS), positions + done))
             return false;
         done += here;
     }

@@ -4,11 +4,11 @@
  */
 #include "collectives/exchange/codec.h"
 
-enum { ON = 255 };
+#include "lib/base/index_code.h"
 
 static uint64_t gap8_bytes(uint64_t span, uint64_t count) {
     uint64_t picked = count < span ? count : span;
-    return picked + (span - picked) / ON;
+    return picked + (span - picked) / TAM_GAP8_ON;
 }
 
 static size_t gap8_encode(const uint32_t *positions, size_t count, uint64_t span,
@@ -18,8 +18,8 @@ static size_t gap8_encode(const uint32_t *positions, size_t count, uint64_t span
     (void)span;
     for (size_t i = 0; i < count; i++) {
         uint32_t gap = positions[i] - next;
-        for (; gap >= ON; gap -= ON)
-            *at++ = ON;
+        for (; gap >= TAM_GAP8_ON; gap -= TAM_GAP8_ON)
+            *at++ = TAM_GAP8_ON;
         *at++ = (unsigned char)gap;
         next = positions[i] + 1;
     }
@@ -37,8 +37,8 @@ static bool gap8_decode(const unsigned char *in, size_t bytes, uint64_t span, si
         if (done == count)
             return false;
         positions[done] = (uint32_t)(next + in[i]);
-        next += in[i] + (in[i] != ON);
-        done += in[i] != ON;
+        next += in[i] + (in[i] != TAM_GAP8_ON);
+        done += in[i] != TAM_GAP8_ON;
     }
     return done == count && next <= span;
 }

@@ -11,23 +11,11 @@
  */
 #include "collectives/exchange/codec.h"
 
-enum { LOW_BITS_MAX = 31 };
-
-static uint64_t most_bits(uint64_t span, uint64_t count, uint32_t low) {
-    return count * (low + 1) + ((span - count) >> low);
-}
-
-/* More low bits cost more at each pick and less at each gap: the sum falls, then rises. */
-static uint32_t low_bits(uint64_t span, uint64_t count) {
-    uint32_t low = 0;
-    while (low < LOW_BITS_MAX && most_bits(span, count, low + 1) < most_bits(span, count, low))
-        low++;
-    return low;
-}
+#include "lib/base/index_code.h"
 
 static uint64_t rice_bytes(uint64_t span, uint64_t count) {
     uint64_t picked = count < span ? count : span;
-    return (most_bits(span, picked, low_bits(span, picked)) + 7) / 8;
+    return (tam_rice_most_bits(span, picked, tam_rice_low(span, picked)) + 7) / 8;
 }
 
 /* -- out -------------------------------------------------------------------------------------- */
@@ -67,7 +55,7 @@ static void put_gap(writer *w, uint32_t gap, uint32_t low) {
 
 static size_t rice_encode(const uint32_t *positions, size_t count, uint64_t span,
                           unsigned char *out) {
-    uint32_t low = low_bits(span, count), next = 0;
+    uint32_t low = tam_rice_low(span, count), next = 0;
     writer w = {.at = out};
     for (size_t i = 0; i < count; i++) {
         put_gap(&w, positions[i] - next, low);
@@ -110,7 +98,7 @@ static bool get_gap(reader *r, uint32_t low, uint64_t *out) {
     }
     uint32_t run = (uint32_t)__builtin_ctzll(bits);
     r->at += run + 1;
-    bits = run < WINDOW - LOW_BITS_MAX ? bits >> (run + 1) : window(r);
+    bits = run < WINDOW - TAM_RICE_LOW_MOST ? bits >> (run + 1) : window(r);
     *out = (zeros + run) << low | (bits & ((UINT64_C(1) << low) - 1));
     r->at += low;
     return (r->at + 7) / 8 <= r->bytes;
@@ -118,7 +106,7 @@ static bool get_gap(reader *r, uint32_t low, uint64_t *out) {
 
 static bool rice_decode(const unsigned char *in, size_t bytes, uint64_t span, size_t count,
                         uint32_t *positions) {
-    uint32_t low = low_bits(span, count < span ? count : span);
+    uint32_t low = tam_rice_low(span, count < span ? count : span);
     reader r = {.in = in, .bytes = bytes};
     uint64_t next = 0, gap;
     for (size_t i = 0; i < count; i++) {

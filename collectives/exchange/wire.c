@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "collectives/exchange/wire.h"
 
-#include "lib/base/half.h"
-
 #define ROW(NAME, name, number) [number] = &tam_wire_##name,
 static const tam_wire_type *const rows[TAMIS_WIRE_END] = {TAMIS_WIRE_TYPES(ROW)};
 
@@ -33,11 +31,8 @@ static void keep_errors(const tam_wire_type *wire, const unsigned char *sent, co
                         size_t count, float *errors) {
     float came[TAM_WIRE_BLOCK], left[TAM_WIRE_BLOCK];
     wire->decode(sent, count, came);
-    for (size_t i = 0; i < count; i++) {
-        uint32_t value = tam_bits(values[i]), bits = tam_bits(came[i]);
-        float arrives = tam_float(bits & tam_wire_finite(bits));
-        left[i] = tam_float(tam_bits(values[i] - arrives) & tam_wire_finite(value));
-    }
+    for (size_t i = 0; i < count; i++)
+        left[i] = tam_wire_error(values[i], came[i]);
     memcpy(errors, left, count * sizeof left[0]);
 }
 

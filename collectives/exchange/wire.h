@@ -23,6 +23,7 @@
 
 #include "lib/base/base.h"
 #include "lib/base/wire_type.h"
+#include "lib/base/wire_value.h"
 
 /** @param  type  not AUTO */
 const tam_wire_type *tam_wire_of(tamis_wire_type type);
@@ -38,19 +39,8 @@ void tam_wire_encode(const tam_wire_type *wire, const float *values, size_t coun
 
 /* -- what rows share -------------------------------------------------------------------------- */
 
-/** All bits where a value is finite, none where it is not. Without branches and compared as signed
- * numbers, so that loops over it are vectorised. */
-static inline uint32_t tam_wire_finite(uint32_t bits) {
-    return 0u - (uint32_t)((int32_t)(bits & 0x7fffffffu) < 0x7f800000);
-}
-
 /** Largest magnitude among the finite values. */
 float tam_wire_largest(const float *values, size_t count);
-
-/** The least bfloat16 that is not below x, a finite magnitude; its largest one for what exceeds it.
- * For what is divided by it 1 stands for 0. */
-uint16_t tam_wire_scale(float x);
-float tam_wire_divisor(uint16_t scale);
 
 void tam_wire_put_scale(unsigned char *out, uint16_t scale);
 /** @return false: it is negative or not finite */

@@ -4,8 +4,6 @@
  */
 #include "collectives/exchange/wire.h"
 
-#include "lib/base/half.h"
-
 static void encode_bfloat16(const float *values, size_t count, unsigned char *out) {
     uint16_t halves[TAM_WIRE_BLOCK];
     for (size_t i = 0; i < count; i++)

@@ -6,11 +6,9 @@
  */
 #include "collectives/exchange/wire.h"
 
-#include "lib/base/half.h"
-
 #include <math.h>
 
-enum { NAN_SCALE = 0x7fc0, LANES = 8 };
+enum { LANES = 8 };
 
 /* A block, with zeros behind it up to a whole number of lanes. */
 typedef struct magnitudes {
@@ -59,7 +57,7 @@ static void split(float border, magnitudes *m) {
 }
 
 static uint16_t mean_of(const float *values, size_t padded, size_t count) {
-    return count ? tam_bfloat16_clamp((float)(sum_of(values, padded) / (double)count)) : 0;
+    return tam_fp2_mean(sum_of(values, padded), (uint32_t)count);
 }
 
 static void encode_fp2(const float *values, size_t count, unsigned char *out) {
@@ -67,7 +65,7 @@ static void encode_fp2(const float *values, size_t count, unsigned char *out) {
     bool finite = take_magnitudes(values, &m);
     split(finite ? (float)(sum_of(m.all, m.padded) / (double)count) : INFINITY, &m);
     tam_wire_put_scale(out, mean_of(m.low, m.padded, count - m.nhigh));
-    tam_wire_put_scale(out + 2, finite ? mean_of(m.high, m.padded, m.nhigh) : NAN_SCALE);
+    tam_wire_put_scale(out + 2, finite ? mean_of(m.high, m.padded, m.nhigh) : TAM_FP2_NAN_SCALE);
     unsigned char *codes = m.is_high;
     for (size_t i = 0; i < count; i++)
         codes[i] = (unsigned char)(codes[i] | tam_bits(values[i]) >> 31 << 1);
@@ -82,16 +80,14 @@ static bool decode_fp2(const unsigned char *in, size_t count, float *values) {
     unsigned char codes[TAM_WIRE_BLOCK];
     float low, high;
     if (!tam_wire_get_scale(in, &low) ||
-        (!tam_wire_get_scale(in + 2, &high) && tam_bits(high) != (uint32_t)NAN_SCALE << 16))
+        (!tam_wire_get_scale(in + 2, &high) && !tam_fp2_scale_valid(tam_bits(high) >> 16)))
         return false;
     for (size_t i = 0; i < (count + 3) / 4; i++) {
         for (size_t j = 0; j < 4; j++)
             codes[4 * i + j] = in[4 + i] >> 2 * j & 3u;
     }
-    for (size_t i = 0; i < count; i++) {
-        uint32_t is_high = 0u - (codes[i] & 1u), minus = (uint32_t)codes[i] >> 1 << 31;
-        values[i] = tam_float((tam_bits(high) & is_high) | (tam_bits(low) & ~is_high) | minus);
-    }
+    for (size_t i = 0; i < count; i++)
+        values[i] = tam_fp2_value(codes[i], low, high);
     return true;
 }
 

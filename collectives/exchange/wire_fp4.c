@@ -10,44 +10,17 @@
  */
 #include "collectives/exchange/wire.h"
 
-#include "lib/base/half.h"
-
-enum { SIGN = 8, NAN_CODE = 8 };
-
-/* Half of the mantissa's range, added, carries into the exponent what is 3/4 of the next power of
- * two or more. Signed numbers, which are compared and chosen between without branches. */
-static int32_t magnitude_of(uint32_t bits) {
-    int32_t exponent = (int32_t)((bits + 0x400000u) >> 23);
-    int32_t least = (int32_t)bits >= 0x3c000000; /* 2^-7 */
-    int32_t m = exponent > 120 ? exponent - 120 : least;
-    return m < 7 ? m : 7;
-}
-
-static uint32_t code_of(float value, float scale) {
-    uint32_t bits = tam_bits(value), finite = tam_wire_finite(bits);
-    int32_t m = magnitude_of(tam_bits(value / scale) & 0x7fffffffu);
-    uint32_t sign = m > 0 ? bits >> 31 : 0u;
-    return (((uint32_t)m | sign * SIGN) & finite) | (NAN_CODE & ~finite);
-}
-
 static void encode_fp4(const float *values, size_t count, unsigned char *out) {
     unsigned char codes[TAM_WIRE_BLOCK];
     uint16_t scale = tam_wire_scale(tam_wire_largest(values, count));
     float divisor = tam_wire_divisor(scale);
     tam_wire_put_scale(out, scale);
     for (size_t i = 0; i < count; i++)
-        codes[i] = (unsigned char)code_of(values[i], divisor);
+        codes[i] = (unsigned char)tam_fp4_code(values[i], divisor);
     if (count % 2)
         codes[count] = 0;
     for (size_t i = 0; i < (count + 1) / 2; i++)
         out[2 + i] = (unsigned char)(codes[2 * i] | codes[2 * i + 1] << 4);
-}
-
-static float value_of(uint32_t code, float scale) {
-    uint32_t m = code & 7u, sign = code >> 3 << 31;
-    float level = tam_float(m ? (m + 120u) << 23 : 0u);
-    uint32_t nan = code == NAN_CODE ? 0x7fc00000u : 0u;
-    return tam_float(tam_bits(level * scale) | sign | nan);
 }
 
 static bool decode_fp4(const unsigned char *in, size_t count, float *values) {
@@ -60,7 +33,7 @@ static bool decode_fp4(const unsigned char *in, size_t count, float *values) {
         codes[2 * i + 1] = in[2 + i] >> 4;
     }
     for (size_t i = 0; i < count; i++)
-        values[i] = value_of(codes[i], scale);
+        values[i] = tam_fp4_value(codes[i], scale);
     return true;
 }
 

@@ -4,7 +4,6 @@
 #include "lib/base/tree.h"
 #include "lib/policy/slices.h"
 
-#include <float.h>
 #include <xxhash.h>
 
 enum { PIECE_MOST = 1 << 16, SEAL = 8 };
@@ -43,11 +42,10 @@ static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-/* The most bytes that a rank's slices, of so many values together, take, with seal: two slices, of
- * which each may have a block more than its share. A rank has 2 shares of 2 nranks at most. */
+/* The most bytes that a rank's slices, of so many values together, take, with seal. */
 static size_t slices_most(const tam_wire_sum *s, const tam_wire_type *type, size_t most) {
-    size_t units = most / TAM_WIRE_BLOCK + 1, share = (units + s->nranks - 1) / s->nranks;
-    return sealed(least(2 * share + 2, units) * tam_wire_bytes(type, TAM_WIRE_BLOCK));
+    size_t blocks = tam_slices_most(most / TAM_WIRE_BLOCK + 1, s->nranks);
+    return sealed(blocks * tam_wire_bytes(type, TAM_WIRE_BLOCK));
 }
 
 static void measure_owners(const tam_wire_sum *s, size_t most, size_t *send, size_t *recv) {
@@ -123,13 +121,6 @@ static tamis_status encode_values(const job *j) {
     return good ? TAMIS_OK : refuse(j, j->link->rank, bad_scale);
 }
 
-/* Of fp2, whose errors are as large as the values, two may exceed float32: an Inf would never leave
- * the residual again. */
-static float add_errors(float a, float b) {
-    float sum = a + b;
-    return sum > FLT_MAX ? FLT_MAX : sum < -FLT_MAX ? -FLT_MAX : sum;
-}
-
 /* Sums, whose owner keeps what rounding takes from them. The values are not needed any more. */
 static void encode_own(const job *j, const tam_owned *own) {
     tam_wire_sum *w = j->sum;
@@ -139,7 +130,7 @@ static void encode_own(const job *j, const tam_owned *own) {
     tam_wire_encode(w->down, sums, own->length, w->list + tam_wire_bytes(w->down, own->begin),
                     sums);
     for (size_t i = 0; i < own->length; i++)
-        j->errors[own->begin + i] = add_errors(j->errors[own->begin + i], sums[i]);
+        j->errors[own->begin + i] = tam_wire_add_errors(j->errors[own->begin + i], sums[i]);
 }
 
 static tamis_status decode_sums(const job *j) {
@@ -290,7 +281,7 @@ static void round_sums(const job *j, size_t begin, size_t length) {
         size_t from = larger(begin, j->own[i].begin);
         size_t to = least(begin + length, j->own[i].begin + j->own[i].length);
         for (size_t at = from; at < to; at++)
-            j->errors[at] = add_errors(j->errors[at], j->values[at]);
+            j->errors[at] = tam_wire_add_errors(j->errors[at], j->values[at]);
     }
 }
 

@@ -36,12 +36,6 @@ tamis_status tam_device_find(tamis_device device, const tam_device **out) {
 }
 
 #ifdef TAM_HAVE_CUDA
-/* Whether messages are of the one kind that kernels write and read. */
-static bool plain_messages(const tamis_reducer_config *c) {
-    return c->wire_type <= TAMIS_WIRE_FLOAT32 && c->wire_type_sum <= TAMIS_WIRE_FLOAT32 &&
-           (c->index_format == TAMIS_INDEX_AUTO || c->index_format == TAMIS_INDEX_U32);
-}
-
 /* Whether steps need nothing from the host: messages have a fixed size, ranks agree on no plan in a
  * step, the threshold is known before the pass, and parts never change. */
 static bool runs_by_itself(const tamis_reducer *r) {
@@ -53,10 +47,10 @@ static bool runs_by_itself(const tamis_reducer *r) {
     if (r->config.density_max > r->config.density) /* the caller means to change it */
         return false;
     if (tam_scheme_exact_count(s))
-        return plain_messages(&r->config);
+        return true;
     return tam_scheme_by_threshold(s) && s.threshold != TAM_THRESHOLD_SAGE &&
            s.threshold != TAM_THRESHOLD_REUSE && s.ownership != TAM_OWN_BALANCED &&
-           r->config.capacity > 0.0 && plain_messages(&r->config);
+           r->config.capacity > 0.0;
 }
 #endif
 

@@ -19,7 +19,7 @@
 #include "collectives/reducer/inflight.h"
 #include "collectives/reducer/undo.h"
 
-#include "collectives/exchange/pick.h"
+#include "collectives/exchange/sparse.h"
 
 /* If not, the gradient itself is summed. */
 static bool picks(const tam_bucket *b) {
@@ -44,13 +44,13 @@ static tamis_status gather_slots(const tamis_comm *comm, const tam_cuda_mail *ma
 }
 
 static tamis_status bring_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->alltoall(comm->self, mail->values, mail->share * sizeof(float),
+    return comm->transport->stream->alltoall(comm->self, mail->values, mail->share_bytes,
                                              mail->shares, mail->stream);
 }
 
 static tamis_status gather_sums(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    return comm->transport->stream->allgather(comm->self, mail->sums, mail->share * sizeof(float),
-                                              mail->values, mail->stream);
+    return comm->transport->stream->allgather(comm->self, mail->sums + comm->rank * mail->sum_bytes,
+                                              mail->sum_bytes, mail->sums, mail->stream);
 }
 
 static tamis_status enqueue(void *context, tam_cuda_step *step) {
@@ -58,7 +58,7 @@ static tamis_status enqueue(void *context, tam_cuda_step *step) {
     const tam_cuda_mail *mail = tam_cuda_step_mail(step);
     TAM_TRY(gather_slots(comm, mail));
     TAM_TRY(tam_cuda_step_unite(step));
-    if (mail->share == 0)
+    if (mail->share_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(bring_values(comm, mail));
     TAM_TRY(tam_cuda_step_add(step));
@@ -92,7 +92,7 @@ static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
 static tamis_status carry(const tamis_comm *comm, const tam_cuda_mail *mail) {
     if (mail->slot_bytes > 0)
         TAM_TRY(gather_slots(comm, mail));
-    if (mail->share == 0)
+    if (mail->share_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(bring_values(comm, mail));
     return gather_sums(comm, mail);
@@ -107,12 +107,12 @@ static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
     tam_cuda_mail first = tam_cuda_dense_mail(step, 0);
     tam_cuda_mail last = tam_cuda_dense_mail(step, tam_cuda_dense_pieces(step) - 1);
     TAM_TRY(carry(context, &first));
-    return last.share == first.share ? TAMIS_OK : carry(context, &last);
+    return last.share_bytes == first.share_bytes ? TAMIS_OK : carry(context, &last);
 }
 
 /* Bytes that this rank sends in a step, or for a piece of it: always the same. */
 static uint64_t count_wire_bytes(const tam_cuda_mail *mail, uint32_t nranks) {
-    return (nranks - 1) * (mail->slot_bytes + 2 * mail->share * sizeof(float));
+    return (nranks - 1) * (mail->slot_bytes + mail->share_bytes + mail->sum_bytes);
 }
 
 /* -- start, wait, join ------------------------------------------------------------------------ */
@@ -330,13 +330,38 @@ static uint32_t union_max(const tam_bucket *b, uint64_t capacity) {
     return (uint32_t)(sent < n ? sent : n);
 }
 
-static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
+static tam_cuda_wire wire_of(tamis_wire_type type) {
+    const tam_wire_type *row = tam_wire_of(type);
+    return (tam_cuda_wire){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
+}
+
+/* As where the host drives: the same bytes in slots, the same blocks of values. */
+static tam_cuda_format format_of(const tam_bucket *b, const tam_strided *parts) {
+    const tamis_reducer_config *c = &b->reducer->config;
+    const tam_slots slots = tam_sparse_slots(&b->view);
+    tamis_wire_type up = tam_wire_resolve(c->wire_type);
+    uint64_t bytes = tam_codec_of(slots.format)->bytes(slots.span, slots.capacity);
+    return (tam_cuda_format){
+        .index = slots.format,
+        .index_bytes = (uint32_t)tam_head_round((size_t)bytes),
+        .span = slots.span,
+        .parts = parts,
+        .up = wire_of(up),
+        .down = wire_of(tam_wire_resolve_sum(c->wire_type_sum, up)),
+    };
+}
+
+static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans, tam_strided *parts) {
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     bool exact = tam_scheme_exact_count(b->scheme);
     const tam_cuda_whole whole = whole_of(r);
     tam_cuda_plan plan = plan_of(b, &whole);
     fill_spans(b, spans);
+    for (uint32_t part = 0; part < plan.nranks; part++)
+        parts[part] = tam_strided_of(&b->division, part);
+    plan.format = format_of(b, parts);
+    b->view.format = plan.format.index;
     plan.kind = exact ? TAM_CUT_TOTAL : TAM_CUT_ALL;
     plan.weighted = tam_scheme_weighted(b->scheme);
     plan.quota.spans = spans;
@@ -357,10 +382,13 @@ static tamis_status open_step(tam_bucket *b, tam_cuda_span *spans) {
 static tamis_status open_sparse(tam_bucket *b) {
     const tamis_reducer *r = b->reducer;
     tam_cuda_span *spans = tam_alloc_array(r->comm->nranks, sizeof spans[0]);
-    if (!spans)
-        return tam_fail(TAMIS_E_NOMEM, "no memory for steps of %u ranks", r->comm->nranks);
-    tamis_status status = open_step(b, spans);
+    tam_strided *parts = tam_alloc_array(r->comm->nranks, sizeof parts[0]);
+    tamis_status status =
+        spans && parts
+            ? open_step(b, spans, parts)
+            : tam_fail(TAMIS_E_NOMEM, "no memory for steps of %u ranks", r->comm->nranks);
     tam_free(spans);
+    tam_free(parts);
     return status;
 }
 
@@ -384,7 +412,6 @@ static tamis_status stream_open(tam_bucket *b) {
         r->inflight = tam_alloc(sizeof *r->inflight);
     if (!r->inflight)
         return tam_fail(TAMIS_E_NOMEM, "no memory for steps under way");
-    b->view.format = TAMIS_INDEX_U32; /* the only one that kernels read and write */
     return !picks(b) ? open_dense(b) : open_sparse(b);
 }
 

@@ -533,8 +533,7 @@ typedef enum tamis_worker {
 /** How indices are encoded (docs/exchange.md). The results are the same. AUTO chooses for each
  * bucket, from the counts known at creation, a format that takes few bytes (gap8 only if it takes a
  * third less than the others, since it is slower to read). With exchange auto, which knows the
- * link, it is the format expected to take the least time; where a CUDA device runs the steps, u32.
- */
+ * link, it is the format expected to take the least time. */
 #define TAMIS_INDEX_ENUMERATOR(NAME, name, number) TAMIS_INDEX_##NAME = number,
 typedef enum tamis_index_format {
     TAMIS_INDEX_AUTO = 0,

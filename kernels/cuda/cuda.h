@@ -50,6 +50,7 @@
 #include "lib/policy/bucket.h"
 #include "lib/policy/control.h"
 #include "lib/policy/match.h"
+#include "lib/policy/strided.h"
 
 extern const tam_device tam_device_cuda; /* open takes the current CUDA device */
 
@@ -92,6 +93,21 @@ typedef struct tam_cuda_update {
     double scale_most; /* of such a scale */
 } tam_cuda_update;
 
+/** A wire type (lib/base/wire_type.h), as kernels know it. All zero: float32. */
+typedef struct tam_cuda_wire {
+    uint32_t type; /* a tamis_wire_type */
+    uint32_t bits, scale_bytes;
+} tam_cuda_wire;
+
+/** How picks travel. All zero: indices as u32, values as float32. */
+typedef struct tam_cuda_format {
+    tamis_index_format index;
+    uint64_t index_bytes;     /* of a slot: room for its indices, a multiple of 4 */
+    uint64_t span;            /* of the codec */
+    const tam_strided *parts; /* [nranks] copied; positions count elements of a part */
+    tam_cuda_wire up, down;   /* of values, of sums */
+} tam_cuda_format;
+
 /** Parameters of a step; fixed for its life. Copied, except `grid` and `control`. */
 typedef struct tam_cuda_plan {
     const tam_cuda_whole *whole; /* NULL: there is one bucket */
@@ -105,6 +121,7 @@ typedef struct tam_cuda_plan {
     uint32_t slot_capacity, union_max;
     uint32_t nstats;  /* ngroups if the slot carries sums of squares; else 0 */
     bool with_values; /* exchange `pairs` */
+    tam_cuda_format format;
     bool dense_output;
     tamis_dtype type; /* of gradients */
     float divisor;    /* of sums; with update.match: before its scale */
@@ -119,10 +136,11 @@ typedef struct tam_cuda_mail {
     void *stream;
     unsigned char *slots; /* [nranks * slot_bytes]; the own one, sealed, is at its place */
     size_t slot_bytes;
-    float *values; /* [nranks * share] at the union, padded with zeros */
-    float *shares; /* [nranks * share] received */
-    float *sums;   /* [share] at their place in values */
-    size_t share;  /* floats; 0 for pairs, whose values are in the slots */
+    size_t share_bytes, sum_bytes; /* of a share of the values, and of its sums; 0 for pairs, whose
+                                      values are in the slots */
+    unsigned char *values;         /* [nranks * share_bytes] to each rank */
+    unsigned char *shares;         /* [nranks * share_bytes] received */
+    unsigned char *sums;           /* [nranks * sum_bytes]; the own ones are at their place */
 } tam_cuda_mail;
 
 /** Figures of a finished step of all buckets, which the device writes to pinned memory. */

@@ -174,15 +174,11 @@ uint32_t tam_cuda_dense_pieces(const tam_cuda_step *s) {
 
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
-    return (tam_cuda_mail){
-        .stream = tam_cuda_travel(s),
-        .slots = x.slots.memory,
-        .slot_bytes = piece == 0 ? x.slots.bytes : 0,
-        .values = x.values,
-        .shares = x.shares,
-        .sums = x.values + s->plan.rank * x.share,
-        .share = (size_t)x.share,
-    };
+    tam_cuda_mail mail;
+    tam_cuda_step_describe_mail(s, &x, &mail);
+    if (piece > 0)
+        mail.slot_bytes = 0;
+    return mail;
 }
 
 /* -- open ------------------------------------------------------------------------------------- */

@@ -3,18 +3,23 @@
  * The exchange on the device: slots in device memory, the verdict that all ranks draw from them,
  * and the launchers between two collectives. A slot, see lib/base/head.h:
  *
- *     | tam_head | tallies, nstats shares of means | indices, ascending | floats (pairs) |
+ *     | tam_head | tallies, nstats shares of means | indices, ascending | values (pairs) |
  *
- * The slots of all ranks follow each other.
+ * The slots of all ranks follow each other. Lists that are packed (pack.cu) lie in memory of their
+ * own, and their codes in the slots.
  *
+ *     tam_launch_pack     packed: the codes of the own list
  *     tam_launch_seal     header and checksum of the own slot
  *                         ... all-gather of the slots ...
+ *     tam_launch_unpack   packed: the lists of the other ranks
  *     tam_launch_check    every slot, every index; the first verdict
  *     tam_launch_count    entries of the union in every range
  *     tam_launch_unite    the union, the values there
+ *     tam_launch_give     rounded: what each rank gets of them
  *                         ... all-to-all of the values ...
  *     tam_launch_add      sums, in the order of lib/base/tree.h
  *                         ... all-gather of the sums ...
+ *     tam_launch_take     rounded: all sums
  *     tam_launch_survey   are the sums complete and finite; last bucket: the verdict for all
  *                         ... when all buckets have been surveyed ...
  *     tam_launch_settle   gradient, residual, hash of the result; bucket by bucket
@@ -25,7 +30,8 @@
  * checksums reveal damaged slots, and the target of a collective of floats is filled with
  * TAM_CUDA_ABSENT before.
  * A rank that refuses the slots gives TAM_CUDA_ABSENT instead of its values, so that all ranks
- * refuse the step together.
+ * refuse the step together. Rounded values have no such number: their shares and sums end in a
+ * check, which a rank that refuses gives wrong.
  */
 #ifndef TAM_CUDA_EXCHANGE_H
 #define TAM_CUDA_EXCHANGE_H
@@ -43,11 +49,23 @@ extern "C" {
 /* A NaN that no arithmetic produces. Values that ranks give are finite, so none is equal to it. */
 #define TAM_CUDA_ABSENT 0xffa51edfu
 
+/** Lists whose indices do not travel as u32. */
+typedef struct tam_cuda_packed {
+    uint32_t format; /* a tamis_index_format; AUTO: u32 */
+    uint64_t span;
+    const tam_strided *parts; /* [nranks] */
+    uint32_t *lists;          /* [nranks * capacity] elements */
+    uint32_t *offsets;        /* block16: [nranks * (blocks + 1)] entries before each block */
+} tam_cuda_packed;
+
 typedef struct tam_cuda_slots {
     unsigned char *memory; /* [nranks * bytes] */
     size_t bytes;          /* of a slot */
     uint32_t rank, nranks, nstats, capacity;
+    uint32_t index_bytes; /* room for indices */
     uint32_t with_values;
+    tam_cuda_wire wire; /* of these */
+    tam_cuda_packed packed;
 } tam_cuda_slots;
 
 /** The outcome, the same on all ranks unless `status` is PROTOCOL: one for each bucket, cleared at
@@ -91,12 +109,31 @@ typedef struct tam_cuda_tally {
  * finished; the last block completes the work. */
 typedef struct tam_cuda_scratch {
     tam_cuda_verdict verdict;
-    uint64_t sent; /* checksum of the values in the own slot */
-    uint64_t bad;  /* sums that are not finite */
+    uint64_t sent;       /* checksum of the codes and values in the own slot */
+    uint64_t bad;        /* sums that are not finite */
+    uint32_t code_bytes; /* of the own list, packed */
     uint32_t absent;
-    uint32_t sealed, checked, counted, united, surveyed, applied; /* tickets */
-    uint32_t zero;
+    uint32_t damaged; /* a share that came */
+    uint32_t sealed, checked, counted, united, given, added, taken, surveyed, applied; /* tickets */
 } tam_cuda_scratch;
+
+/** Blocks of 256 values whose sums a rank makes: two runs. */
+typedef struct tam_cuda_slice {
+    uint32_t begin[2], count[2];
+} tam_cuda_slice;
+
+/** Values, or sums, that are rounded on their way (collectives/exchange/wire_sum.h). A share has
+ * the blocks that its owner adds, one after another, then 4 bytes that check it. */
+typedef struct tam_cuda_rounded {
+    tam_cuda_wire up, down;
+    uint32_t blocks;        /* of a share, at most; 0: nothing is rounded */
+    tam_cuda_slice *slices; /* [nranks] of this step */
+    unsigned char *sent;    /* [nranks * share_bytes]; then the sums, [nranks * sum_bytes] */
+    unsigned char *came;    /* [nranks * share_bytes] */
+    size_t share_bytes, sum_bytes;
+    uint64_t *checks[3]; /* [nranks] of shares given, of shares that came, of sums; cleared */
+    double *squares;     /* [pieces of the union] of errors */
+} tam_cuda_rounded;
 
 /** State of a bucket between steps. */
 typedef struct tam_cuda_ledger {
@@ -156,6 +193,8 @@ typedef struct tam_cuda_exchange {
     uint64_t room;  /* floats that `values` has: nranks * share, or the largest union */
     uint32_t *indices;
     float *values, *shares;
+    tam_cuda_rounded rounded;
+    float *errors; /* what rounding takes: of `values`; pairs: of the own list. NULL: nothing */
 
     tam_cuda_tally *tallies; /* [nranks], cleared when a step begins */
     double *piece_sums;      /* pairs: [pieces of the own list] of squares */
@@ -170,11 +209,16 @@ typedef struct tam_cuda_exchange {
     float *all_values;
 } tam_cuda_exchange;
 
+int tam_launch_pack(const tam_cuda_exchange *job, void *stream);
+int tam_launch_unpack(const tam_cuda_exchange *job, void *stream);
+int tam_launch_give(const tam_cuda_exchange *job, void *stream);
+int tam_launch_take(const tam_cuda_exchange *job, void *stream);
 int tam_launch_seal(const tam_cuda_exchange *job, void *stream);
 int tam_launch_check(const tam_cuda_exchange *job, void *stream);
 int tam_launch_count(const tam_cuda_exchange *job, void *stream);
 int tam_launch_unite(const tam_cuda_exchange *job, void *stream);
 int tam_launch_add(const tam_cuda_exchange *job, void *stream);
+int tam_launch_add_rounded(const tam_cuda_exchange *job, void *stream); /* by tam_launch_add */
 int tam_launch_survey(const tam_cuda_exchange *job, void *stream);
 
 /** @param target  gradient (device pointers), or none: only the result is computed */

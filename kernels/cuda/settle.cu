@@ -218,21 +218,28 @@ struct witness {
     bool incomplete;
 };
 
+static __device__ void put_sum(double mine, double *to) {
+    double sum = tam_block_fold(mine);
+    if (threadIdx.x == 0)
+        *to = sum;
+}
+
 static __device__ void survey_piece(const tam_cuda_exchange &x, uint64_t piece, uint64_t count,
                                     witness *seen) {
     uint64_t begin = piece * TAM_PIECE, end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
-    double squares = 0.0;
+    double squares = 0.0, kept = 0.0;
     for (uint64_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
         float sum = x.values[i];
         seen->bad += !stays_finite(sum, x.divisor);
         seen->incomplete = seen->incomplete || absent(sum);
         squares += (double)sum * sum;
+        float error = x.rounded.blocks > 0 ? x.errors[i] : 0.0f;
+        kept += (double)error * error;
     }
-    if (x.match == 0.0) /* all threads alike */
-        return;
-    squares = tam_block_fold(squares);
-    if (threadIdx.x == 0)
-        x.value_sums[piece] = squares;
+    if (x.match > 0.0) /* all threads alike */
+        put_sum(squares, &x.value_sums[piece]);
+    if (x.rounded.blocks > 0)
+        put_sum(kept, &x.rounded.squares[piece]);
 }
 
 /* The last block: what the scale follows from. */
@@ -264,6 +271,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
         return;
     if (x.match > 0.0)
         add_squares(x, pieces, verdict);
+    if (x.rounded.blocks > 0) {
+        double kept = tam_block_fold_list(x.rounded.squares, pieces);
+        if (threadIdx.x == 0)
+            verdict->picked_sum -= kept;
+    }
     if (threadIdx.x == 0 && x.scratch->absent) {
         verdict->status = TAMIS_E_PROTOCOL;
         verdict->refused = TAM_REFUSED_ABSENT;
@@ -276,18 +288,27 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) survey(const tam_cud
 
 /* -- settle ----------------------------------------------------------------------------------- */
 
-/* Nothing is left of an entry of the residual, nor of its momentum where that counts twice. */
-static __device__ __forceinline__ void clear(const tam_cuda_exchange &x, uint32_t index) {
-    x.acc[index] = 0.0f;
+/* What is left of an entry of the residual that this rank has given; of its momentum, where that
+ * counts twice, nothing. */
+static __device__ __forceinline__ void leave(const tam_cuda_exchange &x, uint32_t index,
+                                             float error) {
+    x.acc[index] = error;
     if (x.masked)
         x.masked[index] = 0.0f;
 }
 
-/* Clear the entries of the own list: this rank has given them. */
-static __device__ void clear_picks(const tam_cuda_exchange &x) {
-    const uint32_t *indices = tam_indices_of(x.slots, x.slots.rank);
-    for (uint64_t i = tam_thread_of_grid(); i < x.picked->count; i += tam_threads_of_grid())
-        clear(x, indices[i]);
+/* Entry i of the result leaves the residual if this rank has given it: at the union always, of
+ * pairs if it is in the own list. */
+static __device__ void leave_given(const tam_cuda_exchange &x, uint32_t i, uint32_t index,
+                                   bool finite) {
+    const uint32_t *list = tam_indices_of(x.slots, x.slots.rank);
+    uint32_t at = i, count = x.picked->count;
+    if (x.slots.with_values) {
+        at = tam_entries_before(list, count, index);
+        if (at == count || list[at] != index)
+            return;
+    }
+    leave(x, index, finite && x.errors ? x.errors[at] : 0.0f);
 }
 
 /* A sum that is not finite is dropped, and its entries are removed from the residual, even if the
@@ -301,10 +322,11 @@ static __device__ uint64_t settle_all(const tam_cuda_exchange &x, const tam_cuda
         uint32_t index = x.indices[i];
         float value = x.values[i];
         bool finite = stays_finite(value, divisor);
-        if (!finite || (applied && !x.slots.with_values))
-            clear(x, index);
+        if (!finite)
+            leave(x, index, 0.0f);
         if (!applied)
             continue;
+        leave_given(x, (uint32_t)i, index, finite);
         value = __fdiv_rn(finite ? value : 0.0f, divisor);
         x.values[i] = value;
         if (x.all_indices) {
@@ -325,8 +347,6 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     bool applied = all->status == TAMIS_OK;
     if (applied || all->in_sums) {
         uint64_t hash = tam_block_sum(settle_all(x, target, applied));
-        if (applied && x.slots.with_values)
-            clear_picks(x);
         if (threadIdx.x == 0)
             tam_add64(&verdict->result, hash);
     }
@@ -458,6 +478,8 @@ static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t entries) {
 }
 
 extern "C" int tam_launch_add(const tam_cuda_exchange *job, void *stream) {
+    if (job->rounded.blocks > 0)
+        return tam_launch_add_rounded(job, stream);
     return tam_launch(add_shares, blocks_for(job, job->room / 4), stream, *job);
 }
 

@@ -3,29 +3,58 @@
  * The messages of a step: seal the own slot, and check those of all ranks before they are used. The
  * last block of a check writes the verdict, the same on all ranks.
  */
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/wire.cuh"
 
 /* -- seal ------------------------------------------------------------------------------------- */
 
-/* pairs: the values of one piece of the own list, their checksum and their squares. */
-static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, uint32_t piece) {
+/* pairs: gather one piece of the own list and encode it. @return this thread's sum of squares of
+ * what is given */
+static __device__ double give_piece(const tam_cuda_exchange &x, uint32_t first, uint32_t end,
+                                    unsigned char *values) {
     const uint32_t *indices = tam_indices_of(x.slots, x.slots.rank);
-    float *values = tam_values_of(x.slots, x.slots.rank);
-    uint64_t end = (uint64_t)(piece + 1) * TAM_PIECE, sum = 0;
-    double squares = 0.0;
-    end = end < x.picked->count ? end : x.picked->count;
-    for (uint64_t i = (uint64_t)piece * TAM_PIECE + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
-        float value = x.acc[indices[i]];
-        values[i] = value;
-        sum += tam_sum_word(TAM_SUM_VALUES, i, tam_bits_of(value));
+    const tam_cuda_wire &wire = x.slots.wire;
+    double squares = 0.0, kept = 0.0;
+    for (uint32_t at = first; at < end; at += TAM_WIRE_BLOCK) { /* all threads alike */
+        uint32_t i = at + threadIdx.x,
+                 count = end - at < TAM_WIRE_BLOCK ? end - at : TAM_WIRE_BLOCK;
+        float value = threadIdx.x < count ? x.acc[indices[i]] : 0.0f;
+        uint64_t block = (uint64_t)(at / TAM_WIRE_BLOCK) * tam_wire_block_bytes(wire);
+        float error = tam_wire_error(value, tam_wire_round(wire, value, count, values + block));
+        if (threadIdx.x >= count) /* fp2 makes something of nothing */
+            continue;
         squares += (double)value * value;
+        kept += (double)error * error;
+        if (x.errors)
+            x.errors[i] = error;
     }
-    sum = tam_block_sum(sum);
+    return squares - kept;
+}
+
+/* The same, with checksum and squares. Pieces of any wire type are whole words. */
+static __device__ __forceinline__ void gather_piece(const tam_cuda_exchange &x, uint32_t piece) {
+    unsigned char *values = tam_values_of(x.slots, x.slots.rank);
+    uint32_t first = piece * TAM_PIECE, left = x.picked->count - first;
+    uint32_t end = first + (left < TAM_PIECE ? left : TAM_PIECE);
+    double squares = give_piece(x, first, end, values);
+    __syncthreads(); /* the codes are written */
+    uint32_t begin = tam_wire_list_bytes(x.slots.wire, first);
+    uint32_t bytes = tam_wire_list_bytes(x.slots.wire, end);
+    uint64_t sum = tam_block_sum(
+        tam_share_of_bytes(TAM_SUM_VALUES, values, bytes, begin / 4, (bytes + 3) / 4));
     squares = tam_block_fold(squares);
     if (threadIdx.x == 0) {
         tam_add64(&x.scratch->sent, sum);
         x.piece_sums[piece] = squares;
     }
+}
+
+/* packed: the checksum of one piece of the codes. */
+static __device__ __forceinline__ void sum_codes(const tam_cuda_exchange &x, uint32_t piece) {
+    uint64_t sum = tam_block_sum(
+        tam_share_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.slots, x.slots.rank),
+                           x.scratch->code_bytes, piece * TAM_PIECE, (piece + 1) * TAM_PIECE));
+    if (threadIdx.x == 0)
+        tam_add64(&x.scratch->sent, sum);
 }
 
 static __device__ __forceinline__ tam_head_due due_of(const tam_cuda_exchange &x, uint32_t r) {
@@ -55,7 +84,8 @@ static __device__ __forceinline__ void fill_header(const tam_cuda_exchange &x, t
     bool bad = x.found->nonfinite + x.ledger->early.nonfinite > 0;
     tam_head own = {};
     own.count = picked->count;
-    own.index_bytes = picked->count * (uint32_t)sizeof(uint32_t);
+    own.index_bytes =
+        tam_is_packed(x.slots) ? x.scratch->code_bytes : picked->count * (uint32_t)sizeof(uint32_t);
     own.key = __uint_as_float(picked->key);
     tam_head_flag(&own, (key ? TAM_HEAD_HAS_KEY : 0u) | (bad ? TAM_HEAD_NONFINITE : 0u));
     tam_head_address(&own, &due);
@@ -84,10 +114,12 @@ static __device__ __forceinline__ void open_verdict(const tam_cuda_exchange &x, 
 }
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_exchange x) {
-    uint32_t count = x.slots.with_values ? x.picked->count : 0;
-    uint32_t pieces = (uint32_t)(((uint64_t)count + TAM_PIECE - 1) / TAM_PIECE);
+    uint32_t pieces = tam_pieces_of(x.slots.with_values ? x.picked->count : 0);
+    uint32_t codes = tam_pieces_of(tam_is_packed(x.slots) ? (x.scratch->code_bytes + 3) / 4 : 0);
     for (uint32_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
         gather_piece(x, piece);
+    for (uint32_t piece = blockIdx.x; piece < codes; piece += gridDim.x)
+        sum_codes(x, piece);
     if (!tam_last_block(&x.scratch->sealed))
         return;
     forget_slots(x);
@@ -105,7 +137,8 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
     uint64_t head = tam_block_sum(tam_share_of_head(x.slots, x.slots.rank));
     if (threadIdx.x == 0) {
         const tam_head_due due = due_of(x, x.slots.rank);
-        h->check = tam_head_check_of(&due, head + x.picked->checksum + x.scratch->sent);
+        uint64_t list = tam_is_packed(x.slots) ? 0 : x.picked->checksum;
+        h->check = tam_head_check_of(&due, head + list + x.scratch->sent);
     }
 }
 
@@ -146,24 +179,42 @@ static __device__ uint32_t fault_of(const tam_cuda_exchange &x, uint32_t part, c
     return 0;
 }
 
+/* This thread's part of the checksum of a piece of the indices, or of their codes. */
+static __device__ uint64_t share_of_indices(const tam_cuda_exchange &x, uint32_t r,
+                                            uint32_t piece) {
+    uint32_t bytes =
+        tam_is_packed(x.slots) ? tam_code_bytes_of(x.slots, r) : tam_count_of(x.slots, r) * 4;
+    return tam_share_of_bytes(TAM_SUM_INDICES, tam_codes_of(x.slots, r), bytes, piece * TAM_PIECE,
+                              (piece + 1) * TAM_PIECE);
+}
+
+/* pairs: of the values from entry `first` on, before `end`. @param faults  [in,out] */
+static __device__ uint64_t share_of_values(const tam_cuda_exchange &x, uint32_t r, uint32_t first,
+                                           uint32_t end, uint32_t *faults) {
+    const tam_cuda_wire &wire = x.slots.wire;
+    const unsigned char *values = tam_values_of(x.slots, r);
+    uint32_t block = first / TAM_WIRE_BLOCK + threadIdx.x;
+    if (block * TAM_WIRE_BLOCK < end &&
+        !tam_wire_valid(wire, values + (uint64_t)block * tam_wire_block_bytes(wire)))
+        *faults |= 1u << TAM_REFUSED_CODE;
+    uint32_t begin = tam_wire_list_bytes(wire, first), bytes = tam_wire_list_bytes(wire, end);
+    return tam_share_of_bytes(TAM_SUM_VALUES, values, bytes, begin / 4, (bytes + 3) / 4);
+}
+
 /* Check one piece of the list of rank r; the first piece includes the head. */
 static __device__ void check_piece(const tam_cuda_exchange &x, uint32_t r, uint32_t piece) {
     const uint32_t *list = tam_indices_of(x.slots, r);
-    const float *values = tam_values_of(x.slots, r);
-    uint64_t count = tam_count_of(x.slots, r), begin = (uint64_t)piece * TAM_PIECE;
-    uint64_t end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
-    uint64_t sum = 0;
-    uint32_t faults = 0, part = tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
-    if (piece > 0 && begin >= count) /* all threads alike */
+    uint32_t count = tam_count_of(x.slots, r), begin = piece * TAM_PIECE, faults = 0;
+    uint32_t end = begin + TAM_PIECE < count ? begin + TAM_PIECE : count;
+    uint32_t part = tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
+    if (piece > 0 && begin >= count && !tam_is_packed(x.slots)) /* all threads alike */
         return;
-    if (piece == 0)
-        sum = tam_share_of_head(x.slots, r);
-    for (uint64_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
-        sum += tam_sum_word(TAM_SUM_INDICES, i, list[i]);
-        if (x.slots.with_values)
-            sum += tam_sum_word(TAM_SUM_VALUES, i, tam_bits_of(values[i]));
-        faults |= fault_of(x, part, list, (uint32_t)i);
-    }
+    uint64_t sum = piece == 0 ? tam_share_of_head(x.slots, r) : 0;
+    sum += share_of_indices(x, r, piece);
+    if (x.slots.with_values && begin < end)
+        sum += share_of_values(x, r, begin, end, &faults);
+    for (uint32_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS)
+        faults |= fault_of(x, part, list, i);
     sum = tam_block_sum(sum);
     if (threadIdx.x == 0)
         tam_add64(&x.tallies[r].checksum, sum);
@@ -180,10 +231,13 @@ static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
     tam_refusal why = tam_head_check(h, &due);
     if (why != TAM_REFUSED_NOTHING)
         return why;
-    if (h->index_bytes != h->count * sizeof(uint32_t))
+    if (tam_is_packed(x.slots) ? h->index_bytes > x.slots.index_bytes
+                               : h->index_bytes != h->count * sizeof(uint32_t))
         return TAM_REFUSED_BYTES;
     if (h->check != tam_head_check_of(&due, tally->checksum))
         return TAM_REFUSED_CHECKSUM;
+    if (tally->faults & 1u << TAM_REFUSED_CODE)
+        return TAM_REFUSED_CODE;
     if (tally->faults & 1u << TAM_REFUSED_ORDER)
         return TAM_REFUSED_ORDER;
     return tally->faults ? TAM_REFUSED_OWNER : TAM_REFUSED_NOTHING;
@@ -236,10 +290,9 @@ static __device__ void conclude(const tam_cuda_exchange &x, const totals &all) {
         verdict->picked_sum = 0.0;
 }
 
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) check(const tam_cuda_exchange x) {
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_cuda_exchange x) {
     __shared__ totals all;
-    uint32_t capacity = x.slots.capacity;
-    uint32_t pieces = (uint32_t)(((uint64_t)capacity + TAM_PIECE - 1) / TAM_PIECE);
+    uint32_t pieces = tam_pieces_of(tam_slot_words(x.slots));
     if (x.turn->broken)
         return;
     for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.slots.nranks; i += gridDim.x)
@@ -261,19 +314,13 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) check(const tam_cuda
 
 /* -- launch ----------------------------------------------------------------------------------- */
 
-/* One block for each of `count` tasks, up to job->blocks. */
-static unsigned blocks_for(const tam_cuda_exchange *job, uint64_t count) {
-    if (count > job->blocks)
-        count = job->blocks;
-    return count > 0 ? (unsigned)count : 1;
-}
-
 extern "C" int tam_launch_seal(const tam_cuda_exchange *job, void *stream) {
-    uint64_t pieces = ((uint64_t)job->slots.capacity + TAM_PIECE - 1) / TAM_PIECE;
-    return tam_launch(seal, blocks_for(job, job->slots.with_values ? pieces : 1), stream, *job);
+    bool pieces = job->slots.with_values || tam_is_packed(job->slots);
+    uint64_t count = pieces ? tam_pieces_of(tam_slot_words(job->slots)) : 1;
+    return tam_launch(seal, tam_blocks_for(job, count), stream, *job);
 }
 
 extern "C" int tam_launch_check(const tam_cuda_exchange *job, void *stream) {
-    uint64_t pieces = ((uint64_t)job->slots.capacity + TAM_PIECE - 1) / TAM_PIECE;
-    return tam_launch(check, blocks_for(job, pieces * job->slots.nranks), stream, *job);
+    uint64_t pieces = tam_pieces_of(tam_slot_words(job->slots));
+    return tam_launch(check, tam_blocks_for(job, pieces * job->slots.nranks), stream, *job);
 }

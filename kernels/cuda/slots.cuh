@@ -25,13 +25,28 @@ static __device__ __forceinline__ size_t tam_slot_head_bytes(const tam_cuda_slot
     return tam_head_bytes(TAM_TALLIES + s.nstats);
 }
 
-static __device__ __forceinline__ uint32_t *tam_indices_of(const tam_cuda_slots &s, uint32_t r) {
+TAM_SHARED bool tam_is_packed(const tam_cuda_slots &s) {
+    return s.packed.format != TAMIS_INDEX_AUTO;
+}
+
+/** What a slot holds behind its head: indices, or their codes. */
+static __device__ __forceinline__ uint32_t *tam_codes_of(const tam_cuda_slots &s, uint32_t r) {
     return reinterpret_cast<uint32_t *>(s.memory + r * s.bytes + tam_slot_head_bytes(s));
 }
 
-static __device__ __forceinline__ float *tam_values_of(const tam_cuda_slots &s, uint32_t r) {
-    return reinterpret_cast<float *>(s.memory + r * s.bytes + tam_slot_head_bytes(s) +
-                                     tam_head_round(s.capacity * sizeof(uint32_t)));
+static __device__ __forceinline__ uint32_t *tam_indices_of(const tam_cuda_slots &s, uint32_t r) {
+    return tam_is_packed(s) ? s.packed.lists + (uint64_t)r * s.capacity : tam_codes_of(s, r);
+}
+
+/** Entries of a list, or words of its codes, at most. */
+TAM_SHARED uint32_t tam_slot_words(const tam_cuda_slots &s) {
+    return s.index_bytes / 4 > s.capacity ? s.index_bytes / 4 : s.capacity;
+}
+
+/** pairs: in their wire type. */
+static __device__ __forceinline__ unsigned char *tam_values_of(const tam_cuda_slots &s,
+                                                               uint32_t r) {
+    return reinterpret_cast<unsigned char *>(tam_codes_of(s, r)) + s.index_bytes;
 }
 
 /** Of a group: the sum of squares, as a mean over ranks. */
@@ -50,6 +65,28 @@ static __device__ __forceinline__ uint32_t tam_count_of(const tam_cuda_slots &s,
     return count < s.capacity ? count : s.capacity;
 }
 
+/** The same of the bytes of packed indices. */
+static __device__ __forceinline__ uint32_t tam_code_bytes_of(const tam_cuda_slots &s, uint32_t r) {
+    uint32_t bytes = tam_header_of(s, r)->index_bytes;
+    return bytes < s.index_bytes ? bytes : s.index_bytes;
+}
+
+/** This thread's part of the sum tam_sum_bytes of so many bytes, of their words from `begin` to
+ * `end`. The last word may be incomplete. */
+static __device__ __forceinline__ uint64_t tam_share_of_bytes(uint32_t area, const void *memory,
+                                                              uint32_t bytes, uint32_t begin,
+                                                              uint32_t end) {
+    const uint32_t *words = static_cast<const uint32_t *>(memory);
+    uint32_t nwords = bytes / 4 + (bytes % 4 > 0);
+    uint64_t sum = 0;
+    end = end < nwords ? end : nwords;
+    for (uint32_t i = begin + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
+        uint32_t known = i < bytes / 4 ? UINT32_MAX : (1u << bytes % 4 * 8) - 1;
+        sum += tam_sum_word(area, i, words[i] & known);
+    }
+    return sum;
+}
+
 /** This thread's part of the sum tam_sum_head. */
 static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slots &s, uint32_t r) {
     const uint32_t *words = reinterpret_cast<const uint32_t *>(tam_header_of(s, r));
@@ -59,6 +96,18 @@ static __device__ __forceinline__ uint64_t tam_share_of_head(const tam_cuda_slot
     for (uint32_t i = threadIdx.x; i < nwords; i += TAM_BLOCK_THREADS)
         sum += tam_sum_word(TAM_SUM_HEAD, i, i == hole ? 0 : words[i]);
     return sum;
+}
+
+/** Host: one block for each of `count` tasks, up to job->blocks. */
+static inline unsigned tam_blocks_for(const tam_cuda_exchange *job, uint64_t count) {
+    if (count > job->blocks)
+        count = job->blocks;
+    return count > 0 ? (unsigned)count : 1;
+}
+
+/** Pieces of a list. */
+TAM_SHARED uint32_t tam_pieces_of(uint64_t count) {
+    return (uint32_t)((count + TAM_PIECE - 1) / TAM_PIECE);
 }
 
 /* -- the whole block -------------------------------------------------------------------------- */

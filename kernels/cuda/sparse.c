@@ -5,30 +5,92 @@
 #include "kernels/cuda/step.h"
 
 #include "lib/base/base.h"
+#include "lib/base/index_code.h"
+#include "lib/base/wire_type.h"
+#include "lib/policy/slices.h"
 
 /* -- memory ----------------------------------------------------------------------------------- */
+
+/* Bytes for the indices of a slot. */
+static uint64_t index_room(const tam_cuda_plan *plan) {
+    bool packed = plan->format.index > TAMIS_INDEX_U32;
+    return packed ? plan->format.index_bytes : sizeof(uint32_t) * (uint64_t)plan->slot_capacity;
+}
 
 static tamis_status check(const tam_cuda_plan *plan) {
     uint64_t n = plan->grid->n, sent = (uint64_t)plan->slot_capacity * plan->nranks;
     if (plan->slot_capacity == 0 || plan->rank >= plan->nranks)
         return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send slots of %u indices",
                         plan->rank, plan->nranks, plan->slot_capacity);
+    if (index_room(plan) > UINT32_MAX)
+        return tam_fail(TAMIS_E_UNSUPPORTED,
+                        "the indices of a slot with room for %u entries would exceed 4 GiB; lower "
+                        "the density or use smaller buckets",
+                        plan->slot_capacity);
     if (plan->union_max < (sent < n ? sent : n))
         return tam_fail(TAMIS_E_ARGUMENT, "a union of %u entries cannot hold %u slots of %u",
                         plan->union_max, plan->nranks, plan->slot_capacity);
     return TAMIS_OK;
 }
 
+static tam_cuda_wire wire_of(tam_cuda_wire wire) {
+    return wire.bits > 0 ? wire : (tam_cuda_wire){.type = TAMIS_WIRE_FLOAT32, .bits = 32};
+}
+
+/* Bytes of a block of values. */
+static size_t block_bytes(tam_cuda_wire wire) {
+    return wire.scale_bytes + TAM_WIRE_BLOCK * wire.bits / 8;
+}
+
+/* Bytes of a list: tam_wire_bytes. */
+static size_t list_bytes(tam_cuda_wire wire, uint32_t count) {
+    size_t rest = count % TAM_WIRE_BLOCK;
+    return count / TAM_WIRE_BLOCK * block_bytes(wire) +
+           (rest ? wire.scale_bytes + (rest * wire.bits + 7) / 8 : 0);
+}
+
+static bool is_packed(const tam_cuda_plan *plan) {
+    return plan->format.index > TAMIS_INDEX_U32;
+}
+
+/* What rounds: of values that are summed, or of those in the slots. */
+static bool rounds(const tam_cuda_plan *plan) {
+    bool up = wire_of(plan->format.up).bits < 32, down = wire_of(plan->format.down).bits < 32;
+    return up || (down && !plan->with_values);
+}
+
 static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
-    size_t list = tam_head_round(plan->slot_capacity * sizeof(uint32_t));
+    tam_cuda_wire wire = wire_of(plan->format.up);
+    uint32_t room = (uint32_t)index_room(plan);
+    size_t values = plan->with_values ? list_bytes(wire, plan->slot_capacity) : 0;
     return (tam_cuda_slots){
-        .bytes = tam_head_bytes(TAM_TALLIES + plan->nstats) + list * (plan->with_values ? 2 : 1),
+        .bytes = tam_head_bytes(TAM_TALLIES + plan->nstats) + room + tam_head_round(values),
         .rank = plan->rank,
         .nranks = plan->nranks,
         .nstats = plan->nstats,
         .capacity = plan->slot_capacity,
+        .index_bytes = room,
         .with_values = plan->with_values,
+        .wire = wire,
+        .packed = {.format = is_packed(plan) ? plan->format.index : TAMIS_INDEX_AUTO,
+                   .span = plan->format.span},
     };
+}
+
+/* A share, as bytes: its blocks and its check. */
+static size_t share_bytes(tam_cuda_wire wire, uint32_t blocks) {
+    return blocks * tam_head_round(block_bytes(wire)) + sizeof(uint32_t);
+}
+
+static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {
+    tam_cuda_rounded q = {.up = wire_of(plan->format.up), .down = wire_of(plan->format.down)};
+    uint64_t blocks = ((uint64_t)plan->union_max + TAM_WIRE_BLOCK - 1) / TAM_WIRE_BLOCK;
+    if (plan->with_values || !rounds(plan))
+        return q;
+    q.blocks = (uint32_t)tam_slices_most(blocks, plan->nranks);
+    q.share_bytes = share_bytes(q.up, q.blocks);
+    q.sum_bytes = share_bytes(q.down, q.blocks);
+    return q;
 }
 
 static void describe(tam_cuda_step *s, float *acc) {
@@ -36,7 +98,8 @@ static void describe(tam_cuda_step *s, float *acc) {
     const tam_cuda_plan *plan = &s->plan;
     const tam_cuda_device *d = s->device;
     uint64_t share = tam_cuda_round_up((plan->union_max + plan->nranks - 1) / plan->nranks, 4);
-    share = plan->with_values ? 0 : share;
+    const tam_cuda_rounded rounded = describe_rounded(plan);
+    share = plan->with_values || rounded.blocks > 0 ? 0 : share;
     s->exchange = (tam_cuda_exchange){
         .grid = d->grid,
         .slots = describe_slots(plan),
@@ -53,7 +116,8 @@ static void describe(tam_cuda_step *s, float *acc) {
         .group_sums = d->group_sums,
         .acc = acc,
         .share = share,
-        .room = plan->with_values ? plan->union_max : share * plan->nranks,
+        .room = share > 0 ? share * plan->nranks : plan->union_max,
+        .rounded = rounded,
     };
     s->control = (tam_cuda_control){
         .grid = d->grid,
@@ -61,6 +125,35 @@ static void describe(tam_cuda_step *s, float *acc) {
         .over = plan->control->over,
         .quota = plan->quota,
     };
+}
+
+/* Lists beside the slots, which hold their codes. */
+static void take_packed(tam_cuda_step *s, tam_cuda_arena *arena) {
+    tam_cuda_packed *packed = &s->exchange.slots.packed;
+    size_t nranks = s->plan.nranks, blocks = (size_t)tam_block16_blocks(packed->span);
+    if (packed->format == TAMIS_INDEX_AUTO)
+        return;
+    packed->parts = s->parts = tam_cuda_take(arena, nranks, sizeof s->parts[0]);
+    packed->lists = tam_cuda_take(arena, nranks * s->plan.slot_capacity, sizeof packed->lists[0]);
+    if (packed->format == TAMIS_INDEX_BLOCK16)
+        packed->offsets = tam_cuda_take(arena, nranks * (blocks + 1), sizeof packed->offsets[0]);
+}
+
+/* Sums travel in the memory of the values, which have left by then. */
+static void take_rounded(tam_cuda_step *s, tam_cuda_arena *arena) {
+    tam_cuda_exchange *x = &s->exchange;
+    tam_cuda_rounded *q = &x->rounded;
+    size_t nranks = s->plan.nranks;
+    if (rounds(&s->plan))
+        x->errors = tam_cuda_take(arena, x->slots.with_values ? s->plan.slot_capacity : x->room,
+                                  sizeof x->errors[0]);
+    if (q->blocks == 0)
+        return;
+    q->slices = tam_cuda_take(arena, nranks, sizeof q->slices[0]);
+    q->sent =
+        tam_cuda_take(arena, nranks, q->share_bytes > q->sum_bytes ? q->share_bytes : q->sum_bytes);
+    q->came = tam_cuda_take(arena, nranks, q->share_bytes);
+    q->squares = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof q->squares[0]);
 }
 
 /* Includes the buffers of messages: the transport may use them until the stream is idle. */
@@ -79,6 +172,8 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     x->values = tam_cuda_take(arena, x->room, sizeof(float));
     x->shares = tam_cuda_take(arena, x->share * nranks, sizeof(float));
     x->piece_sums = tam_cuda_take(arena, x->slots.with_values ? pieces : 1, sizeof(double));
+    take_packed(s, arena);
+    take_rounded(s, arena);
     if (x->match > 0.0)
         x->value_sums = tam_cuda_take(arena, x->room / TAM_PIECE + 1, sizeof(double));
 }
@@ -129,21 +224,23 @@ static tamis_status upload(tam_cuda_step *s) {
                             ((size_t)nranges + 1) * sizeof first_chunk[0], s->first_chunk);
     tam_free(first_chunk);
     TAM_TRY(status);
+    if (s->parts)
+        TAM_TRY(tam_cuda_lane_write(&s->round->lane, s->plan.format.parts,
+                                    s->plan.nranks * sizeof s->parts[0], s->parts));
     return tam_cuda_lane_write(&s->round->lane, s->plan.quota.spans,
                                s->plan.nranks * sizeof s->spans[0], s->spans);
 }
 
 static void describe_mail(tam_cuda_step *s) {
     const tam_cuda_exchange *x = &s->exchange;
-    s->mail = (tam_cuda_mail){
-        .stream = tam_cuda_travel(s),
-        .slots = x->slots.memory,
-        .slot_bytes = x->slots.bytes,
-        .values = x->values,
-        .shares = x->shares,
-        .sums = x->values + x->slots.rank * x->share,
-        .share = (size_t)x->share,
-    };
+    const tam_cuda_rounded *q = &x->rounded;
+    tam_cuda_step_describe_mail(s, x, &s->mail);
+    if (q->blocks == 0)
+        return;
+    s->mail.share_bytes = q->share_bytes;
+    s->mail.sum_bytes = q->sum_bytes;
+    s->mail.values = s->mail.sums = q->sent;
+    s->mail.shares = q->came;
 }
 
 static tamis_status fill(tam_cuda_step *s) {
@@ -185,6 +282,15 @@ static tamis_status save(tam_cuda_step *s) {
 
 /* -- phases ----------------------------------------------------------------------------------- */
 
+/* Where the cut writes the own list. */
+static uint32_t *own_list(const tam_cuda_step *s) {
+    const tam_cuda_slots *slots = &s->exchange.slots;
+    unsigned char *own = slots->memory + slots->rank * slots->bytes;
+    if (is_packed(&s->plan))
+        return slots->packed.lists + (size_t)slots->rank * slots->capacity;
+    return (uint32_t *)(void *)(own + tam_head_bytes(TAM_TALLIES + slots->nstats));
+}
+
 static tamis_status begin(tam_cuda_step *s) {
     const tam_cuda_device *d = s->device;
     void *stream = s->round->lane.stream;
@@ -199,8 +305,7 @@ static tamis_status begin(tam_cuda_step *s) {
         .candidates = d->candidates,
         .found = d->found,
         .select = d->select,
-        .indices = (uint32_t *)(void *)(s->mail.slots + s->plan.rank * s->mail.slot_bytes +
-                                        tam_head_bytes(TAM_TALLIES + s->plan.nstats)),
+        .indices = own_list(s),
         .picked = d->picked,
     };
     TAM_TRY(tam_cuda_step_clear(s));
@@ -208,14 +313,20 @@ static tamis_status begin(tam_cuda_step *s) {
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&s->target, stream));
     TAM_CUDA_LAUNCH(tam_launch_collect(&s->target, stream));
     TAM_CUDA_LAUNCH(tam_launch_cut(&cut, stream));
+    if (is_packed(&s->plan))
+        TAM_CUDA_LAUNCH(tam_launch_pack(&s->exchange, stream));
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, stream));
     return TAMIS_OK;
 }
 
 tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
+    if (is_packed(&s->plan))
+        TAM_CUDA_LAUNCH(tam_launch_unpack(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_unite(&s->exchange, tam_cuda_travel(s)));
+    if (s->exchange.rounded.blocks > 0)
+        TAM_CUDA_LAUNCH(tam_launch_give(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
@@ -226,6 +337,8 @@ tamis_status tam_cuda_step_add(tam_cuda_step *s) {
 }
 
 static tamis_status survey(tam_cuda_step *s) {
+    if (s->exchange.rounded.blocks > 0)
+        TAM_CUDA_LAUNCH(tam_launch_take(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_survey(&s->exchange, tam_cuda_travel(s)));
     return TAMIS_OK;
 }

@@ -11,14 +11,19 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
+/* The scratch, tallies, and checks of values that are rounded: what is cleared together. */
 static size_t scratch_bytes(const tam_cuda_step *s) {
-    return sizeof(tam_cuda_scratch) + s->plan.nranks * sizeof(tam_cuda_tally);
+    size_t checks = s->exchange.rounded.blocks > 0 ? 3 * sizeof(uint64_t) : 0;
+    return sizeof(tam_cuda_scratch) + s->plan.nranks * (sizeof(tam_cuda_tally) + checks);
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     tam_cuda_exchange *x = &s->exchange;
     x->scratch = tam_cuda_take(arena, 1, scratch_bytes(s));
     x->tallies = x->scratch ? (tam_cuda_tally *)(x->scratch + 1) : NULL;
+    uint64_t *checks = x->tallies ? (uint64_t *)(x->tallies + s->plan.nranks) : NULL;
+    for (uint32_t i = 0; checks && i < 3; i++)
+        x->rounded.checks[i] = checks + i * s->plan.nranks;
     x->ledger = tam_cuda_take(arena, 1, sizeof(tam_cuda_ledger));
     s->control.turn = tam_cuda_take(arena, 1, sizeof(tam_cuda_turn));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
@@ -193,6 +198,21 @@ tamis_status tam_cuda_step_save(tam_cuda_step *s, tam_cuda_past *past) {
     if (status == TAMIS_OK)
         *past = own;
     return status;
+}
+
+void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange *x,
+                                 tam_cuda_mail *out) {
+    size_t bytes = (size_t)x->share * sizeof(float);
+    *out = (tam_cuda_mail){
+        .stream = tam_cuda_travel(s),
+        .slots = x->slots.memory,
+        .slot_bytes = x->slots.bytes,
+        .share_bytes = bytes,
+        .sum_bytes = bytes,
+        .values = (unsigned char *)x->values,
+        .shares = (unsigned char *)x->shares,
+        .sums = (unsigned char *)x->values,
+    };
 }
 
 tamis_status tam_cuda_step_clear(tam_cuda_step *s) {

@@ -76,6 +76,7 @@ struct tam_cuda_step {
     tam_cuda_span *spans;     /* sparse: control.quota.spans */
     tam_cuda_turn *nobody;    /* sparse: a turn in which no rank selects any element */
     uint32_t *first_chunk;    /* sparse: exchange.ranges.first_chunk */
+    tam_strided *parts;       /* packed lists: exchange.slots.packed.parts */
     tam_cuda_source
         *sources; /* [TAM_CUDA_LANES] the gradient's address, for each launcher's steps */
     void **grads[TAM_CUDA_LANES]; /* [nsegments] for each launcher */
@@ -96,6 +97,10 @@ tamis_status tam_cuda_step_make(tam_cuda_step *step, tam_cuda_step **out);
 
 /** Clear the scratch of a step that begins. */
 tamis_status tam_cuda_step_clear(tam_cuda_step *step);
+
+/** The messages of an exchange whose values are floats in equal shares. */
+void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
+                                 tam_cuda_mail *out);
 
 /** The stream of collectives. */
 static inline cudaStream_t tam_cuda_travel(const tam_cuda_step *step) {

@@ -6,9 +6,10 @@
  * the bits, read in order, are the union. Any number of ranks, any overlap. `count` counts the
  * entries of each range, so that `unite` knows where to write them.
  */
-#include "kernels/cuda/slots.cuh"
+#include "kernels/cuda/wire.cuh"
 
 #include "lib/base/tree.h"
+#include "lib/policy/slices.h"
 
 enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each thread */
 
@@ -87,6 +88,20 @@ static __device__ void place_ranges(const tam_cuda_exchange &x) {
     }
 }
 
+/* Rounded: who adds up which blocks of the union. */
+static __device__ void cut_slices(const tam_cuda_exchange &x) {
+    uint32_t count = x.scratch->verdict.count, nranks = x.slots.nranks;
+    for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
+        tam_owned own[2];
+        tam_slices_of(tam_blocks_of(count), 1, nranks, r, own);
+        tam_cuda_slice *slice = &x.rounded.slices[r];
+        for (uint32_t i = 0; i < 2; i++) {
+            slice->begin[i] = (uint32_t)own[i].begin;
+            slice->count[i] = (uint32_t)own[i].length;
+        }
+    }
+}
+
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda_exchange x) {
     if (x.scratch->verdict.status != TAMIS_OK)
         return;
@@ -94,8 +109,12 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda
         count_exclusive(x);
     else
         count_shared(x);
-    if (tam_last_block(&x.scratch->counted))
-        place_ranges(x);
+    if (!tam_last_block(&x.scratch->counted))
+        return;
+    place_ranges(x);
+    __syncthreads();
+    if (x.rounded.blocks > 0)
+        cut_slices(x);
 }
 
 /* -- unite ------------------------------------------------------------------------------------ */
@@ -148,7 +167,8 @@ static __device__ void add_pairs(const tam_cuda_exchange &x, uint32_t range,
             const uint32_t *list = tam_indices_of(x.slots, r);
             uint32_t end = runs[nranks + r], at = find_from(list, runs[r], end, indices[i]);
             if (at < end && list[at] == indices[i])
-                tam_tree_add(&sum, tam_tree_place(r, own), tam_values_of(x.slots, r)[at]);
+                tam_tree_add(&sum, tam_tree_place(r, own),
+                             tam_wire_at(x.slots.wire, tam_values_of(x.slots, r), at));
         }
         values[i] = tam_tree_end(&sum);
     }

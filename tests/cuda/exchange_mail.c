@@ -62,8 +62,8 @@ void exchange_reseal(const exchange_seat *s, uint32_t rank) {
     const char *values = (const char *)list + tam_head_round(capacity * sizeof list[0]);
     const tam_cuda_exchange *x = &s->step->exchange;
     const tam_head_due due = {x->ledger->config, x->turn->step, x->ledger->last_result, rank, 0};
-    uint64_t sums = tam_sum_head(h, head_bytes_of(s)) +
-                    tam_sum_bytes(TAM_SUM_INDICES, list, count * sizeof list[0]);
+    size_t bytes = s->trial->format == TAMIS_INDEX_AUTO ? count * sizeof list[0] : h->index_bytes;
+    uint64_t sums = tam_sum_head(h, head_bytes_of(s)) + tam_sum_bytes(TAM_SUM_INDICES, list, bytes);
     if (s->scheme.exchange == TAM_EXCHANGE_PAIRS)
         sums += tam_sum_bytes(TAM_SUM_VALUES, values, count * sizeof(float));
     h->check = tam_head_check_of(&due, sums);
@@ -76,13 +76,13 @@ static void copy(exchange_seat *me, exchange_leg leg) {
     uint32_t rank = me->self->id;
     for (uint32_t q = 0; q < me->trial->nranks; q++) {
         const tam_cuda_mail *from = me->group->seats[q].mail;
-        size_t slot = q * to->slot_bytes, share = q * to->share;
+        size_t slot = q * to->slot_bytes, share = q * to->share_bytes, sum = q * to->sum_bytes;
         if (leg == LEG_SLOTS && q != rank)
             memcpy(to->slots + slot, from->slots + slot, to->slot_bytes);
         if (leg == LEG_VALUES)
-            memcpy(to->shares + share, from->values + rank * to->share, to->share * sizeof(float));
+            memcpy(to->shares + share, from->values + rank * to->share_bytes, to->share_bytes);
         if (leg == LEG_SUMS && q != rank)
-            memcpy(to->values + share, from->values + share, to->share * sizeof(float));
+            memcpy(to->sums + sum, from->sums + sum, to->sum_bytes);
     }
 }
 
@@ -113,7 +113,7 @@ tamis_status exchange_enqueue(void *context, tam_cuda_step *step) {
     exchange_seat *me = context;
     TAM_TRY(collect(me, LEG_SLOTS));
     TAM_TRY(tam_cuda_step_unite(step));
-    if (me->mail->share == 0)
+    if (me->mail->share_bytes == 0)
         return TAMIS_OK;
     TAM_TRY(collect(me, LEG_VALUES));
     TAM_TRY(tam_cuda_step_add(step));

@@ -3,6 +3,8 @@
  * Ranks that exchange on the device: their memory, one step, and what must be true after it.
  */
 #include "tests/cuda/exchange_world.h"
+#include "collectives/exchange/codec.h"
+#include "collectives/exchange/wire.h"
 #include "tests/cuda/fake.h"
 #include "tests/cuda/rank.h"
 #include <math.h>
@@ -32,7 +34,32 @@ static void open_cpu(exchange_seat *s) {
     config.density = s->trial->density;
     config.output = s->trial->output;
     config.nonfinite = s->trial->policy;
+    config.index_format = s->trial->format;
+    config.wire_type = s->trial->wire;
     RANK_OK(s->self, tamis_reducer_create(s->self->comm, s->layout, &config, &s->cpu));
+}
+
+static tam_cuda_wire wire_of(tamis_wire_type type) {
+    const tam_wire_type *row = tam_wire_of(type);
+    return (tam_cuda_wire){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
+}
+
+static tam_cuda_format format_of(exchange_seat *s, uint32_t capacity) {
+    const exchange_trial *t = s->trial;
+    tam_cuda_format f = {0};
+    if (t->wire != TAMIS_WIRE_AUTO) {
+        f.up = wire_of(t->wire);
+        f.down = wire_of(tam_wire_resolve_sum(TAMIS_WIRE_AUTO, t->wire));
+    }
+    if (t->format == TAMIS_INDEX_AUTO)
+        return f;
+    for (uint32_t i = 0; i < t->nranks; i++)
+        s->parts[i] = tam_strided_of(&s->division, i);
+    f.index = t->format;
+    f.span = tam_own_max(&s->division);
+    f.parts = s->parts;
+    f.index_bytes = tam_head_round((size_t)tam_codec_of(t->format)->bytes(f.span, capacity));
+    return f;
 }
 
 static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
@@ -55,6 +82,7 @@ static tam_cuda_plan plan_of(exchange_seat *s, uint64_t k) {
         .union_max = (uint32_t)(sent < t->n ? sent : t->n),
         .nstats = tam_scheme_weighted(s->scheme) ? s->division.grid.ngroups : 0,
         .with_values = s->scheme.exchange == TAM_EXCHANGE_PAIRS,
+        .format = format_of(s, capacity),
         .dense_output = t->output == TAMIS_OUTPUT_DENSE,
         .divisor = (float)nranks,
         .nonfinite = t->policy,

@@ -31,7 +31,9 @@ typedef struct exchange_trial {
     uint32_t nranks;
     size_t n;
     double density;
-    bool real; /* data_fill_real; else whole numbers, whose sums are exact */
+    tamis_index_format format; /* AUTO: u32 */
+    tamis_wire_type wire;      /* AUTO: float32 */
+    bool real;                 /* data_fill_real; else whole numbers, whose sums are exact */
     tamis_output output;
     tamis_nonfinite policy;
     bool by_segment;
@@ -62,6 +64,7 @@ struct exchange_seat {
     tam_division division;
     tam_control control;
     tam_cuda_span spans[RANKS_MOST];
+    tam_strided parts[RANKS_MOST];
 
     void *device;
     float *acc;

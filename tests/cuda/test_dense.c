@@ -164,10 +164,11 @@ static tamis_status exchange(const seat *s, const tam_cuda_mail *mine, leg which
     bool lost = !s->over && piece == s->trial->lost_piece && which == s->trial->lost && own == 1;
     for (uint32_t r = 0; r < RANKS && !lost; r++) {
         if (which == SHARES)
-            memcpy(mine->shares + r * mine->share, mails[r].values + own * mine->share,
-                   mine->share * sizeof(float));
+            memcpy(mine->shares + r * mine->share_bytes, mails[r].values + own * mine->share_bytes,
+                   mine->share_bytes);
         else if (r != own)
-            memcpy(mine->values + r * mine->share, mails[r].sums, mine->share * sizeof(float));
+            memcpy(mine->sums + r * mine->sum_bytes, mails[r].sums + r * mine->sum_bytes,
+                   mine->sum_bytes);
     }
     return meet(s, mine->stream);
 }

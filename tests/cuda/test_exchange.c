@@ -88,7 +88,9 @@ static void test_bad_numbers_are_met_as_on_the_cpu(void **state) {
             t.scheme = schemes[i % 2];
             t.policy = (tamis_nonfinite)policy;
             t.touch = i < 2 ? put_nan : put_large;
-            test_context("%s, policy %d, %s", t.scheme, policy, i < 2 ? "NaN" : "large sums");
+            t.wire = (tamis_wire_type)(TAMIS_WIRE_AUTO + (i + 4 * policy) % TAMIS_WIRE_END);
+            test_context("%s, policy %d, %s, wire %d", t.scheme, policy,
+                         i < 2 ? "NaN" : "large sums", t.wire);
             exchange_run(&t, meet_bad_numbers);
         }
 }

@@ -133,7 +133,26 @@ static void take_from_others(exchange_seat *at) {
 
 /* A sum that others do not see so: what no checksum covers. */
 static void change_sum(exchange_seat *at) {
-    at->mail->values[SENDER * at->mail->share] += 1.0f;
+    *(float *)(void *)(at->mail->values + SENDER * at->mail->share_bytes) += 1.0f;
+}
+
+/* Codes of a packed list, and a value that is rounded. */
+static void flip_code(exchange_seat *at) {
+    exchange_list(at, SENDER)[0] ^= 1;
+}
+
+static void add_entry_to_bitmap(exchange_seat *at) {
+    unsigned char *bits = (unsigned char *)exchange_list(at, SENDER);
+    *bits = (unsigned char)(*bits == 0xff ? 0xfe : 0xff);
+    exchange_reseal(at, SENDER);
+}
+
+static void flip_share(exchange_seat *at) {
+    at->mail->shares[SENDER * at->mail->share_bytes] ^= 4;
+}
+
+static void flip_rounded_sum(exchange_seat *at) {
+    at->mail->sums[SENDER * at->mail->sum_bytes] ^= 4;
 }
 
 /* -- faults that all ranks learn of in the same step ------------------------------------------ */
@@ -193,8 +212,14 @@ static const fault faults[] = {
 
 static const fault *now; /* set by the main thread between runs */
 
+/* How picks travel. */
+static tamis_index_format format;
+static tamis_wire_type wire;
+
 static exchange_trial trial_of(const fault *f, uint32_t step) {
     exchange_trial t = exchange_usual();
+    t.format = format;
+    t.wire = wire;
     t.scheme = f->scheme;
     t.n = f->n > 0 ? f->n : t.n;
     t.damage = f->damage;
@@ -256,6 +281,63 @@ static void test_a_fault_is_refused_by_all_and_costs_nothing(void **state) {
         if (i % 3 != 0 || test_stride(2) == 1)
             run_fault(REPLAYED);
     }
+}
+
+typedef struct travel_fault {
+    fault what;
+    tamis_index_format format;
+    tamis_wire_type wire;
+} travel_fault;
+
+static void travel_as(tamis_index_format f, tamis_wire_type w) {
+    format = f;
+    wire = w;
+}
+
+static void test_a_fault_in_what_is_packed_or_rounded_is_refused_by_all(void **state) {
+    static const travel_fault all[] = {
+        {{"slots given up, packed", "tamis", NULL, LEG_SLOTS, ALL, TAM_REFUSED_MISSING,
+          "did not arrive", 0},
+         TAMIS_INDEX_BLOCK16,
+         TAMIS_WIRE_AUTO},
+        {{"a code", "tamis", flip_code, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+         TAMIS_INDEX_BLOCK16,
+         TAMIS_WIRE_AUTO},
+        {{"a code, rice", "topk", flip_code, LEG_SLOTS, ONE, TAM_REFUSED_CHECKSUM, "checksum", 0},
+         TAMIS_INDEX_RICE,
+         TAMIS_WIRE_FP2},
+        {{"codes of other lists", "topk", add_entry_to_bitmap, LEG_SLOTS, NOT_SENDER,
+          TAM_REFUSED_CODE, "cannot be decoded", 0},
+         TAMIS_INDEX_BITMAP,
+         TAMIS_WIRE_AUTO},
+        {{"far too many entries", "topk", raise_count_to_nonsense, LEG_SLOTS, ONE,
+          TAM_REFUSED_COUNT, "exceeds the size of the slot", 0},
+         TAMIS_INDEX_GAP8,
+         TAMIS_WIRE_AUTO},
+        {{"values given up, rounded", "tamis", NULL, LEG_VALUES, ALL, TAM_REFUSED_ABSENT,
+          WORDS_ABSENT, 0},
+         TAMIS_INDEX_AUTO,
+         TAMIS_WIRE_BFLOAT16},
+        {{"values given up on one rank, rounded", "topk", NULL, LEG_VALUES, ONE, TAM_REFUSED_ABSENT,
+          WORDS_ABSENT, 5000},
+         TAMIS_INDEX_AUTO,
+         TAMIS_WIRE_FP4},
+        {{"a value, rounded", "topk", flip_share, LEG_VALUES, ONE, TAM_REFUSED_ABSENT, WORDS_ABSENT,
+          9000},
+         TAMIS_INDEX_AUTO,
+         TAMIS_WIRE_INT8},
+        {{"sums given up, rounded", "topk", NULL, LEG_SUMS, ALL, TAM_REFUSED_ABSENT, WORDS_ABSENT,
+          0},
+         TAMIS_INDEX_AUTO,
+         TAMIS_WIRE_FP2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        now = &all[i].what;
+        travel_as(all[i].format, all[i].wire);
+        run_fault(i % 2 ? DIRECT : REPLAYED);
+    }
+    travel_as(TAMIS_INDEX_AUTO, TAMIS_WIRE_AUTO);
 }
 
 static void meet_fault_in_graph(exchange_seat *s) {
@@ -321,12 +403,20 @@ static void test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later(voi
         {"sums given up on one rank", "tamis", NULL, LEG_SUMS, ONE, TAM_REFUSED_ABSENT,
          WORDS_ABSENT, 0},
     };
+    static const fault sum = {"a sum, rounded", "topk", flip_rounded_sum,
+                              LEG_SUMS,         ONE,    TAM_REFUSED_ABSENT,
+                              WORDS_ABSENT,     9000};
     (void)state;
     for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
         now = &late[i];
         exchange_trial t = trial_of(now, i % 2 ? DIRECT : REPLAYED);
         exchange_run(&t, meet_late);
     }
+    travel_as(TAMIS_INDEX_AUTO, TAMIS_WIRE_BFLOAT16);
+    now = &sum;
+    exchange_trial t = trial_of(now, REPLAYED);
+    exchange_run(&t, meet_late);
+    travel_as(TAMIS_INDEX_AUTO, TAMIS_WIRE_AUTO);
 }
 
 static void check_result_refused(exchange_seat *s) {
@@ -384,7 +474,8 @@ static void test_ranks_that_loaded_differently_refuse_each_other(void **state) {
 
 static void test_every_refusal_has_its_case_and_its_words(void **state) {
     uint32_t met = 1u << TAM_REFUSED_NOTHING | 1u << TAM_REFUSED_RESULT; /* see above */
-    met |= 1u << TAM_REFUSED_LEADER | 1u << TAM_REFUSED_CODE;            /* the host's alone */
+    met |= 1u << TAM_REFUSED_LEADER;                                     /* the host's alone */
+    met |= 1u << TAM_REFUSED_CODE;                                       /* of packed lists */
     (void)state;
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         met |= 1u << faults[i].refused;
@@ -398,6 +489,7 @@ static void test_every_refusal_has_its_case_and_its_words(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_fault_is_refused_by_all_and_costs_nothing),
+        cmocka_unit_test(test_a_fault_in_what_is_packed_or_rounded_is_refused_by_all),
         cmocka_unit_test(test_a_fault_in_a_graph_of_the_caller_is_refused_by_all),
         cmocka_unit_test(test_a_fault_that_one_rank_sees_is_refused_by_all_one_step_later),
         cmocka_unit_test(test_results_that_differ_are_refused_in_the_next_step),

@@ -244,6 +244,7 @@ static tamis_status create_reducer(test_rank *self, tamis_comm *comm, tamis_redu
     config.grad_dtype = shared->trial->type;
     config.index_format = shared->trial->format;
     config.wire_type = shared->trial->wire ? shared->trial->wire : TAMIS_WIRE_FLOAT32;
+    config.wire_type_sum = shared->trial->wire_sum;
     config.update = shared->trial->update;
     config.residual_decay = 1.0 - shared->trial->forgets;
     config.link_latency_us = shared->trial->latency_us;

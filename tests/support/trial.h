@@ -44,7 +44,7 @@ typedef struct trial {
                           a new order on every rank in every step, and start perhaps the rest */
     const trial_place *place; /* NULL: host memory, local communicators */
     tamis_index_format format;
-    tamis_wire_type wire;
+    tamis_wire_type wire, wire_sum;
     const tamis_update *update; /* NULL: gradients */
     double forgets;             /* 1 - residual_decay */
     double latency_us, gbit;    /* the link by which exchange auto chooses */

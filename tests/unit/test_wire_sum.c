@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * What rounding takes from a value and from its sum goes to one residual. The function is not
- * public, so this is wire_sum.c once more.
+ * What rounding takes from a value and from its sum goes to one residual.
  */
-#include "collectives/exchange/wire_sum.c"
+#include "lib/base/wire_value.h"
 
+#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 /* cmocka.h wants the headers above it */
@@ -19,7 +19,7 @@ static void test_two_errors_never_make_an_infinite_residual(void **state) {
                                       {FLT_MAX, 1.0f, FLT_MAX}};
     (void)state;
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
-        assert_true(add_errors(errors[i][0], errors[i][1]) == errors[i][2]);
+        assert_true(tam_wire_add_errors(errors[i][0], errors[i][1]) == errors[i][2]);
 }
 
 int main(void) {

@@ -165,8 +165,22 @@ class Kernel:
     def take_cvt(self, words, operands):
         to, source = words[-2:]
         rest = [w for w in words[1:-2] if w != "rn"]
+        if BITS[source] == 8:  # of a wider register the lowest byte
+            return self.take_byte(to, source, operands)
         self.emit(".".join(["cvt", *rest, to, source]), self.place(operands[0], BITS[to]),
                   self.place(operands[1], BITS[source]))
+
+    def take_byte(self, to, source, operands):
+        """There are no registers of 8 bits: shifts carry on its sign."""
+        bits = self.bits_of(operands[1])
+        place, word = self.place(operands[1], bits), self.new_place(32)
+        if bits != 32:
+            self.emit(f"cvt.u32.u{bits}", word, place)
+            place = word
+        self.emit("shl.b32", word, place, self.constant(24, 32))
+        self.emit(f"shr.{source[0]}32", word, word, self.constant(24, 32))
+        self.emit("mov.b32" if BITS[to] == 32 and to[0] != "f" else f"cvt.{to}.{source[0]}32",
+                  self.place(operands[0], BITS[to]), word)
 
     def address(self, text):
         """-> place and bits of a register, and what is added to it."""
@@ -196,8 +210,12 @@ class Kernel:
         for value, place in others if store else ():  # the lower part of a wider register
             self.emit(f"cvt.u{bits}.u{self.bits_of(value)}", place, self.places[value][0])
         self.emit(f"{words[0]}.{how}.{BITS[kind]}", *address, *places)
+        for place in places if kind == "s8" and not store else ():  # loads do not carry on the sign
+            self.emit("shl.b16", place, place, self.constant(8, 32))
+            self.emit("shr.s16", place, place, self.constant(8, 32))
         for value, place in () if store else others:
-            self.emit(f"cvt.{kind[0]}{self.bits_of(value)}.{kind}", self.places[value][0], place)
+            self.emit(f"cvt.{kind[0]}{self.bits_of(value)}.{kind[0]}{bits}",
+                      self.places[value][0], place)
 
     def take_st(self, words, operands):
         self.take_ld(words, operands, store=True)

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Lists that travel packed: from elements to positions in a part to codes, and back. The bytes, and
+ * what is refused, are those of the host (collectives/exchange/codec.h, codec_*.c).
+ *
+ *     pack      the own list, which the cut has written to packed.lists
+ *     unpack    those of the other ranks, checked: a code that no encoder writes is a fault
+ *
+ * block16, the usual one, is read and written by many blocks; of the others one block takes a list,
+ * 256 threads at a time, with what the threads before found carried along.
+ */
+#include "kernels/cuda/slots.cuh"
+
+#include "lib/base/index_code.h"
+
+/* -- a list ----------------------------------------------------------------------------------- */
+
+/* A list and its codes. */
+struct packing {
+    tam_strided part;
+    uint64_t span;
+    uint32_t *list; /* elements */
+    unsigned char *codes;
+    uint32_t count, bytes, capacity;
+    uint32_t room; /* bytes, a multiple of 4 */
+};
+
+static __device__ __forceinline__ packing packing_of(const tam_cuda_exchange &x, uint32_t r) {
+    uint32_t part = tam_scheme_part(x.scheme, x.turn->step, r, x.slots.nranks);
+    packing p = {};
+    p.part = x.slots.packed.parts[part];
+    p.span = x.slots.packed.span;
+    p.list = tam_indices_of(x.slots, r);
+    p.codes = reinterpret_cast<unsigned char *>(tam_codes_of(x.slots, r));
+    p.capacity = x.slots.capacity;
+    p.room = x.slots.index_bytes;
+    return p;
+}
+
+/* What this rank sends. */
+static __device__ __forceinline__ packing own_packing(const tam_cuda_exchange &x) {
+    packing p = packing_of(x, x.slots.rank);
+    p.count = x.picked->count;
+    return p;
+}
+
+/* What came. */
+static __device__ __forceinline__ packing packing_from(const tam_cuda_exchange &x, uint32_t r) {
+    packing p = packing_of(x, r);
+    p.count = tam_count_of(x.slots, r);
+    p.bytes = tam_code_bytes_of(x.slots, r);
+    return p;
+}
+
+static __device__ __forceinline__ uint64_t position_of(const packing &p, uint32_t i) {
+    return tam_strided_position(&p.part, p.list[i]);
+}
+
+/* Positions skipped before entry i. */
+static __device__ __forceinline__ uint32_t gap_before(const packing &p, uint32_t i) {
+    uint64_t next = i > 0 ? position_of(p, i - 1) + 1 : 0;
+    return (uint32_t)(position_of(p, i) - next);
+}
+
+/* Entries at positions below `end`. */
+static __device__ __forceinline__ uint32_t entries_below(const packing &p, uint64_t end) {
+    return tam_entries_before(p.list, p.count, tam_strided_element(&p.part, end));
+}
+
+/* Write entry i. What damaged codes say may be anything. @return bits of faults */
+static __device__ __forceinline__ uint32_t put(const packing &p, uint64_t i, uint64_t position) {
+    if (i >= p.count)
+        return 1u << TAM_REFUSED_CODE;
+    p.list[i] = (uint32_t)tam_strided_element(&p.part, position);
+    if (position >= p.span)
+        return 1u << TAM_REFUSED_CODE;
+    return position < p.part.length ? 0 : 1u << TAM_REFUSED_OWNER;
+}
+
+static __device__ __forceinline__ void blame(const tam_cuda_exchange &x, uint32_t r,
+                                             uint32_t faults) {
+    if (faults)
+        atomicOr(&x.tallies[r].faults, faults);
+}
+
+/* Sums over the threads before, and over the block, of two numbers: `low` sums below 2^40 in a
+ * block, `high` below 2^24. */
+struct pair_sum {
+    uint64_t before, all;
+};
+
+enum { PAIR = 40 };
+
+static __device__ __forceinline__ pair_sum scan_pair(uint64_t high, uint64_t low) {
+    typedef cub::BlockScan<uint64_t, TAM_BLOCK_THREADS> scan;
+    __shared__ typename scan::TempStorage space;
+    pair_sum sum;
+    scan(space).ExclusiveSum(high << PAIR | low, sum.before, sum.all);
+    __syncthreads(); /* space is reused */
+    return sum;
+}
+
+static __device__ __forceinline__ uint32_t high_of(uint64_t pair) {
+    return (uint32_t)(pair >> PAIR);
+}
+
+static __device__ __forceinline__ uint64_t low_of(uint64_t pair) {
+    return pair & ((UINT64_C(1) << PAIR) - 1);
+}
+
+/* Word w of the codes; bytes past their end are 0. */
+static __device__ __forceinline__ uint32_t word_of(const packing &p, uint32_t w) {
+    uint32_t from = 4 * w, left = from < p.bytes ? p.bytes - from : 0;
+    if (left == 0)
+        return 0;
+    uint32_t word = reinterpret_cast<const uint32_t *>(p.codes)[w];
+    return left < 4 ? word & ((1u << 8 * left) - 1) : word;
+}
+
+/* -- block16 ---------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ uint32_t count_bytes(uint32_t count) {
+    return 1 + (count >> 7 > 0) + (count >> 14 > 0);
+}
+
+static __device__ __forceinline__ void put_count(uint32_t count, unsigned char *out) {
+    for (; count >= TAM_BLOCK16_MORE; count >>= 7)
+        *out++ = (unsigned char)(count | TAM_BLOCK16_MORE);
+    *out = (unsigned char)count;
+}
+
+/* The counts; every CUDA block must know how long they are, the first one writes them. */
+static __device__ __forceinline__ uint32_t pack_counts(const packing &p, bool writes) {
+    uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), done = 0;
+    for (uint32_t at = 0; at < blocks; at += TAM_BLOCK_THREADS) {
+        uint32_t b = at + threadIdx.x, count = 0, bytes = 0;
+        if (b < blocks) {
+            uint64_t begin = (uint64_t)b << TAM_BLOCK16_BITS;
+            count = entries_below(p, begin + (1u << TAM_BLOCK16_BITS)) - entries_below(p, begin);
+            bytes = count_bytes(count);
+        }
+        pair_sum sum = scan_pair(0, bytes);
+        if (bytes > 0 && writes)
+            put_count(count, p.codes + done + low_of(sum.before));
+        done += (uint32_t)low_of(sum.all);
+    }
+    return done;
+}
+
+static __device__ __forceinline__ void pack_block16(const tam_cuda_exchange &x) {
+    packing p = own_packing(x);
+    uint32_t counts = pack_counts(p, blockIdx.x == 0);
+    for (uint64_t i = tam_thread_of_grid(); i < p.count; i += tam_threads_of_grid()) {
+        uint32_t low = (uint32_t)position_of(p, (uint32_t)i);
+        unsigned char *out = p.codes + counts + 2 * i; /* of any alignment */
+        out[0] = (unsigned char)low;
+        out[1] = (unsigned char)(low >> 8);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        x.scratch->code_bytes = counts + 2 * p.count;
+}
+
+/* The bytes of a count end with one that says so. */
+struct count_end {
+    uint32_t count;
+    bool ends, valid;
+};
+
+static __device__ count_end read_count(const packing &p, uint32_t at) {
+    uint32_t byte = p.codes[at];
+    count_end end = {byte & 0x7fu, (byte & TAM_BLOCK16_MORE) == 0, true};
+    uint32_t more = 0;
+    if (!end.ends)
+        return end;
+    for (; more < 3 && more < at && (p.codes[at - more - 1] & TAM_BLOCK16_MORE); more++)
+        end.count = end.count << 7 | (p.codes[at - more - 1] & 0x7fu);
+    end.valid = more < 3 && (more == 0 || byte > 0);
+    return end;
+}
+
+/* offsets[b]: entries before block b of a list, or UINT32_MAX behind the last if the counts are
+ * refused. One block. */
+static __device__ void read_counts(const tam_cuda_exchange &x, uint32_t r) {
+    packing p = packing_from(x, r);
+    uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), seen = 0, bad = 0;
+    uint32_t *offsets = x.slots.packed.offsets + (uint64_t)r * (blocks + 1);
+    uint32_t bytes = p.count <= p.bytes / 2 ? p.bytes - 2 * p.count : 0;
+    uint64_t done = 0;
+    for (uint32_t at = 0; at < bytes; at += TAM_BLOCK_THREADS) { /* all threads alike */
+        count_end end = {};
+        if (at + threadIdx.x < bytes) {
+            end = read_count(p, at + threadIdx.x);
+            bad |= !end.valid || (at + threadIdx.x == bytes - 1 && !end.ends);
+        }
+        pair_sum sum = scan_pair(end.ends, end.ends ? end.count : 0);
+        uint32_t b = seen + high_of(sum.before);
+        if (end.ends && b < blocks)
+            offsets[b] = (uint32_t)(done + low_of(sum.before));
+        seen += high_of(sum.all);
+        done += low_of(sum.all);
+    }
+    bool good = __syncthreads_count(bad != 0) == 0 && seen == blocks && done == p.count;
+    if (threadIdx.x > 0)
+        return;
+    offsets[blocks] = good ? p.count : UINT32_MAX;
+    blame(x, r, good ? 0 : 1u << TAM_REFUSED_CODE);
+}
+
+static __device__ __forceinline__ uint32_t low_bits_of(const unsigned char *lows, uint32_t i) {
+    return lows[2 * (uint64_t)i] | (uint32_t)lows[2 * (uint64_t)i + 1] << 8;
+}
+
+/* Entries of a list from `first` on, before `end`. */
+static __device__ void unpack_lows(const tam_cuda_exchange &x, uint32_t r, uint32_t first,
+                                   uint32_t end) {
+    packing p = packing_from(x, r);
+    uint32_t blocks = (uint32_t)tam_block16_blocks(p.span), faults = 0;
+    const uint32_t *offsets = x.slots.packed.offsets + (uint64_t)r * (blocks + 1);
+    const unsigned char *lows = p.codes + (p.bytes - 2 * p.count);
+    if (offsets[blocks] != p.count) /* refused */
+        return;
+    end = end < p.count ? end : p.count;
+    for (uint32_t i = first + threadIdx.x; i < end; i += TAM_BLOCK_THREADS) {
+        uint32_t b = tam_entries_before(offsets, blocks, (uint64_t)i + 1) - 1;
+        uint32_t low = low_bits_of(lows, i);
+        if (i > offsets[b] && low <= low_bits_of(lows, i - 1))
+            faults |= 1u << TAM_REFUSED_CODE;
+        faults |= put(p, i, (uint64_t)b << TAM_BLOCK16_BITS | low);
+    }
+    blame(x, r, faults);
+}
+
+/* -- gap8: one block -------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ uint32_t pack_gap8(const packing &p) {
+    uint32_t done = 0;
+    for (uint32_t at = 0; at < p.count; at += TAM_BLOCK_THREADS) {
+        uint32_t i = at + threadIdx.x, gap = i < p.count ? gap_before(p, i) : 0;
+        uint32_t bytes = i < p.count ? 1 + gap / TAM_GAP8_ON : 0;
+        pair_sum sum = scan_pair(0, bytes);
+        unsigned char *out = p.codes + done + low_of(sum.before);
+        for (; gap >= TAM_GAP8_ON; gap -= TAM_GAP8_ON)
+            *out++ = TAM_GAP8_ON;
+        if (bytes > 0)
+            *out = (unsigned char)gap;
+        done += (uint32_t)low_of(sum.all);
+    }
+    return done;
+}
+
+/* Every byte moves on; those that end a gap are entries. */
+static __device__ __forceinline__ uint32_t unpack_gap8(const packing &p) {
+    uint32_t done = 0, faults = 0;
+    uint64_t next = 0;
+    for (uint32_t at = 0; at < p.bytes; at += 4 * TAM_BLOCK_THREADS) {
+        uint32_t w = at / 4 + threadIdx.x, word = word_of(p, w), entries = 0, moves = 0;
+        uint32_t length = 4 * w < p.bytes ? p.bytes - 4 * w : 0;
+        length = length < 4 ? length : 4;
+        for (uint32_t i = 0; i < length; i++) {
+            uint32_t byte = word >> 8 * i & 255u;
+            entries += byte != TAM_GAP8_ON;
+            moves += byte + (byte != TAM_GAP8_ON);
+        }
+        pair_sum sum = scan_pair(entries, moves);
+        uint64_t place = next + low_of(sum.before);
+        uint32_t entry = done + high_of(sum.before);
+        for (uint32_t i = 0; i < length; i++) {
+            uint32_t byte = word >> 8 * i & 255u;
+            if (byte != TAM_GAP8_ON)
+                faults |= put(p, entry++, place + byte);
+            place += byte + (byte != TAM_GAP8_ON);
+        }
+        done += high_of(sum.all);
+        next += low_of(sum.all);
+    }
+    bool ends = p.bytes == 0 || p.codes[p.bytes - 1] != TAM_GAP8_ON;
+    return faults | (ends && done == p.count && next <= p.span ? 0 : 1u << TAM_REFUSED_CODE);
+}
+
+/* -- bitmap: a word for each thread, one block ------------------------------------------------ */
+
+static __device__ __forceinline__ uint32_t bitmap_bytes(uint64_t span) {
+    return (uint32_t)((span + 7) / 8);
+}
+
+static __device__ __forceinline__ uint32_t pack_bitmap(const packing &p) {
+    uint32_t bytes = bitmap_bytes(p.span), words = bytes / 4 + (bytes % 4 > 0);
+    for (uint32_t w = threadIdx.x; w < words; w += TAM_BLOCK_THREADS) {
+        uint32_t word = 0;
+        uint64_t begin = 32 * (uint64_t)w, position;
+        for (uint32_t i = entries_below(p, begin); i < p.count; i++) {
+            position = position_of(p, i);
+            if (position >= begin + 32)
+                break;
+            word |= 1u << (position - begin);
+        }
+        reinterpret_cast<uint32_t *>(p.codes)[w] = word; /* the room is whole words */
+    }
+    return bytes;
+}
+
+static __device__ __forceinline__ uint32_t unpack_bitmap(const packing &p) {
+    uint32_t done = 0, faults = 0;
+    for (uint32_t at = 0; at < p.bytes; at += 4 * TAM_BLOCK_THREADS) {
+        uint32_t w = at / 4 + threadIdx.x, word = word_of(p, w);
+        pair_sum sum = scan_pair((uint32_t)__popc(word), 0);
+        uint32_t entry = done + high_of(sum.before);
+        for (uint32_t rest = word; rest; rest &= rest - 1)
+            faults |= put(p, entry++, 32 * (uint64_t)w + (uint32_t)__ffs((int)rest) - 1);
+        done += high_of(sum.all);
+    }
+    bool good = p.bytes == bitmap_bytes(p.span) && done == p.count;
+    return faults | (good ? 0 : 1u << TAM_REFUSED_CODE);
+}
+
+/* -- rice: one block -------------------------------------------------------------------------- */
+
+/* Bits of a code: zeros, a one, `low` bits of the gap. */
+static __device__ __forceinline__ void or_bits(const packing &p, uint64_t at, uint64_t bits) {
+    uint32_t *words = reinterpret_cast<uint32_t *>(p.codes) + at / 32;
+    bits <<= at % 32; /* 32 bits at most, so they reach two words */
+    atomicOr(&words[0], (uint32_t)bits);
+    if (bits >> 32)
+        atomicOr(&words[1], (uint32_t)(bits >> 32));
+}
+
+static __device__ __forceinline__ uint32_t pack_rice(const packing &p) {
+    uint32_t low = tam_rice_low(p.span, p.count);
+    uint64_t done = 0, mask = (UINT64_C(1) << low) - 1;
+    for (uint32_t w = threadIdx.x; w < p.room / 4; w += TAM_BLOCK_THREADS)
+        reinterpret_cast<uint32_t *>(p.codes)[w] = 0;
+    __syncthreads();
+    for (uint32_t at = 0; at < p.count; at += TAM_BLOCK_THREADS) {
+        uint32_t i = at + threadIdx.x, gap = i < p.count ? gap_before(p, i) : 0;
+        uint64_t bits = i < p.count ? (uint64_t)(gap >> low) + 1 + low : 0;
+        pair_sum sum = scan_pair(0, bits);
+        if (bits > 0)
+            or_bits(p, done + low_of(sum.before) + (gap >> low), 1 | (gap & mask) << 1);
+        done += low_of(sum.all);
+    }
+    return (uint32_t)((done + 7) / 8);
+}
+
+/*
+ * Where a code begins depends on all codes before it, so a list cannot simply be cut. But what a
+ * word needs to know of them is little: how many of its first bits are low bits of a code that
+ * ended its zeros before, at most 31. A word is thus a function from 32 numbers to 32 numbers: what
+ * the word behind it must skip. Functions are joined by looking up one in the other, so warps join
+ * their 32 words for all 32 numbers at once, a lane each, then 8 warps follow one another, and then
+ * every word knows its own number (Ladner and Fischer, 1980: any finite automaton is a scan).
+ */
+struct skips {
+    unsigned char word[TAM_BLOCK_THREADS][32]; /* of each word */
+    unsigned char warp[TAM_BLOCK_WARPS][32];   /* of 32 words */
+};
+
+/* From the last bit to the first. If no code ends in the word, zeros go on behind it. */
+static __device__ void find_skips(uint32_t word, uint32_t low, unsigned char skip[32]) {
+    for (uint32_t bit = 32; bit-- > 0;) {
+        uint32_t next = word >> bit & 1 ? bit + 1 + low : bit + 1;
+        skip[bit] = (unsigned char)(next < 32 ? skip[next] : next - 32);
+    }
+}
+
+/* @param  first  what the first word of the block skips; then, what the word behind the block does
+ * @return        what this thread's word skips */
+static __device__ uint32_t skip_of(uint32_t word, uint32_t low, uint32_t *first) {
+    __shared__ skips s;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, skip = lane, own = 0;
+    find_skips(word, low, s.word[threadIdx.x]);
+    __syncthreads();
+    for (uint32_t w = 0; w < 32; w++)
+        skip = s.word[32 * warp + w][skip];
+    s.warp[warp][lane] = (unsigned char)skip;
+    __syncthreads();
+    skip = *first;
+    for (uint32_t w = 0; w < TAM_BLOCK_WARPS; w++) {
+        own = w == warp ? skip : own;
+        skip = s.warp[w][skip];
+    }
+    *first = skip;
+    for (uint32_t w = 0; w < lane; w++)
+        own = s.word[32 * warp + w][own];
+    __syncthreads(); /* s is reused */
+    return own;
+}
+
+/* The low bits behind a one at bit `at` of the list. */
+static __device__ __forceinline__ uint32_t rice_low_bits(const packing &p, uint64_t at,
+                                                         uint32_t low) {
+    uint32_t w = (uint32_t)((at + 1) / 32);
+    uint64_t bits = word_of(p, w) | (uint64_t)word_of(p, w + 1) << 32;
+    return (uint32_t)(bits >> (at + 1) % 32) & (uint32_t)((UINT64_C(1) << low) - 1);
+}
+
+/* Visit the ends of zeros in a word: visit(bit). */
+template <typename VISIT>
+static __device__ __forceinline__ void visit_codes(uint32_t word, uint32_t skip, uint32_t low,
+                                                   VISIT visit) {
+    for (uint32_t bit = skip; bit < 32 && word >> bit;) {
+        bit += (uint32_t)__ffs((int)(word >> bit)) - 1;
+        visit(bit);
+        bit += 1 + low;
+    }
+}
+
+/* Of the codes before the one with number i whose one is bit `at`, i (1 + low) bits are not zeros
+ * of a gap. So its position follows from `at`, i and the sum of all low bits up to its own. */
+static __device__ __forceinline__ uint32_t unpack_rice(const packing &p) {
+    uint32_t low = tam_rice_low(p.span, p.count < p.span ? p.count : (uint32_t)p.span);
+    uint32_t done = 0, first = 0, faults = 0, end = 0; /* end: bits of the list, as far as read */
+    uint64_t lows = 0;
+    for (uint32_t at = 0; at < p.bytes; at += 4 * TAM_BLOCK_THREADS) {
+        uint32_t w = at / 4 + threadIdx.x, word = word_of(p, w), entries = 0;
+        uint32_t skip = skip_of(word, low, &first);
+        uint64_t sums = 0;
+        visit_codes(word, skip, low, [&](uint32_t bit) {
+            entries++;
+            sums += rice_low_bits(p, 32 * (uint64_t)w + bit, low);
+        });
+        pair_sum sum = scan_pair(entries, sums);
+        uint32_t entry = done + high_of(sum.before);
+        uint64_t before = lows + low_of(sum.before);
+        visit_codes(word, skip, low, [&](uint32_t bit) {
+            uint64_t one = 32 * (uint64_t)w + bit;
+            before += rice_low_bits(p, one, low);
+            faults |= put(p, entry, ((one - (uint64_t)entry * (1 + low)) << low) + before + entry);
+            entry++;
+            if (entry == p.count)
+                end = (uint32_t)((one + 1 + low + 7) / 8);
+        });
+        done += high_of(sum.all);
+        lows += low_of(sum.all);
+    }
+    bool ends = __syncthreads_count(end == p.bytes && end > 0) == (p.count > 0);
+    bool good = done == p.count && ends && (p.count > 0 || p.bytes == 0);
+    return faults | (good ? 0 : 1u << TAM_REFUSED_CODE);
+}
+
+/* -- the kernels ------------------------------------------------------------------------------ */
+
+static __device__ __forceinline__ uint32_t pack_list(uint32_t format, const packing &p) {
+    switch (format) {
+    case TAMIS_INDEX_GAP8:
+        return pack_gap8(p);
+    case TAMIS_INDEX_BITMAP:
+        return pack_bitmap(p);
+    default:
+        return pack_rice(p);
+    }
+}
+
+static __device__ __forceinline__ uint32_t unpack_list(uint32_t format, const packing &p) {
+    switch (format) {
+    case TAMIS_INDEX_GAP8:
+        return unpack_gap8(p);
+    case TAMIS_INDEX_BITMAP:
+        return unpack_bitmap(p);
+    default:
+        return unpack_rice(p);
+    }
+}
+
+/* Two blocks of a multiprocessor at least: with fewer registers there are spills. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) pack(const tam_cuda_exchange x) {
+    if (x.slots.packed.format == TAMIS_INDEX_BLOCK16) {
+        pack_block16(x);
+        return;
+    }
+    uint32_t bytes = pack_list(x.slots.packed.format, own_packing(x));
+    if (threadIdx.x == 0)
+        x.scratch->code_bytes = bytes;
+}
+
+/* The own list is where it was. A block takes a rank. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack(const tam_cuda_exchange x) {
+    if (x.turn->broken)
+        return;
+    for (uint32_t r = blockIdx.x; r < x.slots.nranks; r += gridDim.x) {
+        if (r == x.slots.rank)
+            continue;
+        if (x.slots.packed.format == TAMIS_INDEX_BLOCK16)
+            read_counts(x, r);
+        else
+            blame(x, r, unpack_list(x.slots.packed.format, packing_from(x, r)));
+    }
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) unpack16(const tam_cuda_exchange x) {
+    uint32_t pieces = tam_pieces_of(x.slots.capacity);
+    if (x.turn->broken)
+        return;
+    for (uint64_t i = blockIdx.x; i < (uint64_t)pieces * x.slots.nranks; i += gridDim.x) {
+        uint32_t r = (uint32_t)(i / pieces), first = (uint32_t)(i % pieces) * TAM_PIECE;
+        if (r != x.slots.rank)
+            unpack_lows(x, r, first, first + TAM_PIECE);
+    }
+}
+
+extern "C" int tam_launch_pack(const tam_cuda_exchange *job, void *stream) {
+    bool many = job->slots.packed.format == TAMIS_INDEX_BLOCK16;
+    uint64_t pieces = tam_pieces_of(job->slots.capacity);
+    return tam_launch(pack, many ? tam_blocks_for(job, pieces) : 1, stream, *job);
+}
+
+extern "C" int tam_launch_unpack(const tam_cuda_exchange *job, void *stream) {
+    uint64_t pieces = tam_pieces_of(job->slots.capacity);
+    int error = tam_launch(unpack, tam_blocks_for(job, job->slots.nranks), stream, *job);
+    if (error || job->slots.packed.format != TAMIS_INDEX_BLOCK16)
+        return error;
+    return tam_launch(unpack16, tam_blocks_for(job, pieces * job->slots.nranks), stream, *job);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Values that are rounded on their way to the ranks that add them up, and sums on their way back.
+ * What is rounded how, and who keeps which error, is that of the host
+ * (collectives/exchange/wire_sum.h), so the bits are the same.
+ *
+ *     give    the values of the union, encoded, for the owners of their blocks; errors
+ *     add     decode those of all ranks, add them up, encode the sums; their errors
+ *     take    decode all sums into `values`
+ *
+ * A block of threads takes a block of 256 values. Messages have a fixed size: a share has room for
+ * the most blocks that an owner can get, and how many it has in this step follows from the length
+ * of the union (lib/policy/slices.h). Its last 4 bytes check what it holds, the step and the
+ * configuration, so what is left of an earlier step is refused, too.
+ */
+#include "kernels/cuda/wire.cuh"
+
+#include "lib/base/tree.h"
+
+enum { GIVEN, CAME, SUMS }; /* tam_cuda_rounded.checks */
+
+/* -- blocks and shares ------------------------------------------------------------------------ */
+
+/* One block of a share: `count` values from `first` on, 0 if the share has no such block. */
+struct part {
+    uint32_t first, count;
+};
+
+static __device__ __forceinline__ part part_of(const tam_cuda_exchange &x, uint32_t owner,
+                                               uint32_t place) {
+    const tam_cuda_slice slice = x.rounded.slices[owner];
+    bool second = place >= slice.count[0];
+    uint32_t at = place - (second ? slice.count[0] : 0);
+    part p = {};
+    if (at >= slice.count[second])
+        return p;
+    p.first = (slice.begin[second] + at) * TAM_WIRE_BLOCK;
+    p.count = x.scratch->verdict.count - p.first;
+    p.count = p.count < TAM_WIRE_BLOCK ? p.count : TAM_WIRE_BLOCK;
+    return p;
+}
+
+static __device__ __forceinline__ uint32_t check_of(const tam_cuda_exchange &x, uint32_t r,
+                                                    uint64_t sum) {
+    const tam_head_due due = {x.ledger->config, x.turn->step, x.ledger->last_result, r, 0};
+    return tam_head_check_of(&due, sum);
+}
+
+static __device__ __forceinline__ uint32_t *check_in(unsigned char *share, size_t bytes) {
+    return reinterpret_cast<uint32_t *>(share + bytes) - 1;
+}
+
+/* Add a block of a share to its check. All threads call it, when the block is written. */
+static __device__ __forceinline__ void add_check(const tam_cuda_exchange &x, uint32_t which,
+                                                 uint32_t r, uint32_t place,
+                                                 const tam_cuda_wire &wire, uint32_t count,
+                                                 const unsigned char *block) {
+    uint32_t bytes = tam_wire_part_bytes(wire, count), words = tam_wire_stride(wire) / 4;
+    const uint32_t *from = reinterpret_cast<const uint32_t *>(block);
+    uint64_t sum = 0;
+    for (uint32_t i = threadIdx.x; i < (bytes + 3) / 4; i += TAM_BLOCK_THREADS) {
+        uint32_t known = i < bytes / 4 ? UINT32_MAX : (1u << bytes % 4 * 8) - 1;
+        sum += tam_sum_word(TAM_SUM_VALUES, (uint64_t)place * words + i, from[i] & known);
+    }
+    sum = tam_block_sum(sum);
+    if (threadIdx.x == 0)
+        tam_add64(&x.rounded.checks[which][r], sum);
+}
+
+/* -- give ------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void give_block(const tam_cuda_exchange &x, uint32_t owner,
+                                                  uint32_t place) {
+    const tam_cuda_rounded &q = x.rounded;
+    part p = part_of(x, owner, place);
+    if (p.count == 0) /* all threads alike */
+        return;
+    unsigned char *block = q.sent + owner * q.share_bytes + (size_t)place * tam_wire_stride(q.up);
+    uint32_t i = p.first + threadIdx.x;
+    bool inside = threadIdx.x < p.count;
+    float value = inside ? x.values[i] : 0.0f;
+    float error = tam_wire_error(value, tam_wire_round(q.up, value, p.count, block));
+    if (inside)
+        x.errors[i] = error;
+    __syncthreads(); /* the block is written */
+    add_check(x, GIVEN, owner, place, q.up, p.count, block);
+}
+
+/* A rank that refuses the slots gives wrong checks. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) give(const tam_cuda_exchange x) {
+    const tam_cuda_rounded &q = x.rounded;
+    uint32_t nranks = x.slots.nranks, refuses = x.scratch->verdict.status != TAMIS_OK;
+    uint32_t tasks = refuses ? 0 : nranks * q.blocks;
+    for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x)
+        give_block(x, task / q.blocks, task % q.blocks);
+    if (!tam_last_block(&x.scratch->given))
+        return;
+    for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS)
+        *check_in(q.sent + r * q.share_bytes, q.share_bytes) =
+            check_of(x, x.slots.rank, q.checks[GIVEN][r]) ^ refuses;
+}
+
+/* -- add -------------------------------------------------------------------------------------- */
+
+/* What all ranks gave for a block, one value in each thread. */
+static __device__ __forceinline__ float add_up(const tam_cuda_exchange &x, const part &p,
+                                               uint32_t place) {
+    const tam_cuda_rounded &q = x.rounded;
+    uint32_t nranks = x.slots.nranks, own = tam_tree_own(nranks);
+    tam_tree_sum sum;
+    sum.count = sum.place = 0;
+    for (uint32_t r = 0; r < nranks; r++) {
+        const unsigned char *block =
+            q.came + r * q.share_bytes + (size_t)place * tam_wire_stride(q.up);
+        add_check(x, CAME, r, place, q.up, p.count, block);
+        if (!tam_wire_valid(q.up, block) && threadIdx.x == 0)
+            atomicOr(&x.scratch->damaged, 1u);
+        if (threadIdx.x < p.count)
+            tam_tree_add(&sum, tam_tree_place(r, own), tam_wire_value(q.up, block, threadIdx.x));
+    }
+    return tam_tree_end(&sum);
+}
+
+static __device__ __forceinline__ void add_block(const tam_cuda_exchange &x, uint32_t place) {
+    const tam_cuda_rounded &q = x.rounded;
+    part p = part_of(x, x.slots.rank, place);
+    if (p.count == 0)
+        return;
+    unsigned char *block =
+        q.sent + x.slots.rank * q.sum_bytes + (size_t)place * tam_wire_stride(q.down);
+    uint32_t i = p.first + threadIdx.x;
+    float sum = add_up(x, p, place);
+    float error = tam_wire_error(sum, tam_wire_round(q.down, sum, p.count, block));
+    if (threadIdx.x < p.count)
+        x.errors[i] = tam_wire_add_errors(x.errors[i], error);
+    __syncthreads();
+    add_check(x, SUMS, x.slots.rank, place, q.down, p.count, block);
+}
+
+/* The shares that came are those that were given, or this rank's sums get a wrong check. Two blocks
+ * of a multiprocessor at least: with fewer registers there are spills. */
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
+    add_rounded(const tam_cuda_exchange x) {
+    const tam_cuda_rounded &q = x.rounded;
+    uint32_t refuses = x.scratch->verdict.status != TAMIS_OK;
+    for (uint32_t place = blockIdx.x; place < q.blocks && !refuses; place += gridDim.x)
+        add_block(x, place);
+    if (!tam_last_block(&x.scratch->added))
+        return;
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+        if (check_of(x, r, q.checks[CAME][r]) !=
+            *check_in(q.came + r * q.share_bytes, q.share_bytes))
+            atomicOr(&x.scratch->damaged, 1u);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *check_in(q.sent + x.slots.rank * q.sum_bytes, q.sum_bytes) =
+            check_of(x, x.slots.rank, q.checks[SUMS][x.slots.rank]) ^
+            (refuses | x.scratch->damaged);
+}
+
+/* -- take ------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void take_block(const tam_cuda_exchange &x, uint32_t owner,
+                                                  uint32_t place) {
+    const tam_cuda_rounded &q = x.rounded;
+    part p = part_of(x, owner, place);
+    if (p.count == 0)
+        return;
+    const unsigned char *block =
+        q.sent + owner * q.sum_bytes + (size_t)place * tam_wire_stride(q.down);
+    if (!tam_wire_valid(q.down, block) && threadIdx.x == 0)
+        atomicOr(&x.scratch->absent, 1u);
+    if (threadIdx.x < p.count)
+        x.values[p.first + threadIdx.x] = tam_wire_value(q.down, block, threadIdx.x);
+    if (owner != x.slots.rank)
+        add_check(x, SUMS, owner, place, q.down, p.count, block);
+}
+
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) take(const tam_cuda_exchange x) {
+    const tam_cuda_rounded &q = x.rounded;
+    if (x.scratch->verdict.status != TAMIS_OK)
+        return;
+    uint32_t tasks = x.slots.nranks * q.blocks;
+    for (uint32_t task = blockIdx.x; task < tasks; task += gridDim.x)
+        take_block(x, task / q.blocks, task % q.blocks);
+    if (!tam_last_block(&x.scratch->taken))
+        return;
+    for (uint32_t r = threadIdx.x; r < x.slots.nranks; r += TAM_BLOCK_THREADS) {
+        if (check_of(x, r, q.checks[SUMS][r]) != *check_in(q.sent + r * q.sum_bytes, q.sum_bytes))
+            atomicOr(&x.scratch->absent, 1u);
+    }
+}
+
+/* -- launch ----------------------------------------------------------------------------------- */
+
+extern "C" int tam_launch_give(const tam_cuda_exchange *job, void *stream) {
+    uint64_t tasks = (uint64_t)job->slots.nranks * job->rounded.blocks;
+    return tam_launch(give, tam_blocks_for(job, tasks), stream, *job);
+}
+
+extern "C" int tam_launch_add_rounded(const tam_cuda_exchange *job, void *stream) {
+    return tam_launch(add_rounded, tam_blocks_for(job, job->rounded.blocks), stream, *job);
+}
+
+extern "C" int tam_launch_take(const tam_cuda_exchange *job, void *stream) {
+    uint64_t tasks = (uint64_t)job->slots.nranks * job->rounded.blocks;
+    return tam_launch(take, tam_blocks_for(job, tasks), stream, *job);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Kernels on the CPU: packed lists, beside the host's codecs. What a kernel packs has the bytes of
+ * the host; what it unpacks, the elements; and of damaged bytes it refuses just those that the host
+ * refuses.
+ */
+#include "collectives/exchange/codec.h"
+#include "kernels/cuda/exchange.h"
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+
+#include <cuda_runtime_api.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { OWN, OTHER, RANKS };
+
+/** Two ranks that may pick from the same part: what the one packs the other unpacks. */
+typedef struct desk {
+    tam_cuda_exchange x;
+    tam_cuda_scratch scratch;
+    tam_cuda_tally tallies[RANKS];
+    tam_cuda_turn turn;
+    tam_cuda_picked picked;
+    tam_strided parts[RANKS];
+    const tam_codec *codec;
+    uint32_t *positions, *back; /* [count], [capacity] */
+    unsigned char *codes;       /* of the host */
+    size_t bytes;
+    uint32_t count;
+    uint64_t random;
+} desk;
+
+static uint64_t below(desk *d, uint64_t limit) {
+    return data_mix(d->random++) % limit;
+}
+
+static void *take(size_t count, size_t size) {
+    void *memory = tam_alloc_array(count + 1, size);
+    assert_non_null(memory);
+    return memory;
+}
+
+/* -- a list ----------------------------------------------------------------------------------- */
+
+/* Every position with the same chance, but a run of all and a long gap now and then. */
+static void fill_positions(desk *d, uint32_t span, uint32_t wanted) {
+    uint32_t left = wanted;
+    d->count = 0;
+    for (uint32_t p = 0; p < span && left > 0; p++) {
+        bool run = p >> 9 & 1 && wanted > span / 4;
+        if (run || span - p <= left || below(d, span - p) < left) {
+            d->positions[d->count++] = p;
+            left--;
+        }
+    }
+}
+
+static tam_strided part_of(desk *d, uint32_t span) {
+    uint64_t run = 1 + below(d, span), stride = run + below(d, 3 * run);
+    return (tam_strided){below(d, 1000), run, stride, span};
+}
+
+static void open_desk(desk *d, tamis_index_format format, uint32_t span, uint32_t wanted,
+                      uint64_t seed) {
+    *d = (desk){.codec = tam_codec_of(format), .random = seed * 1000003};
+    uint32_t capacity = wanted + (uint32_t)below(d, 20) + 1;
+    size_t room = tam_head_round((size_t)d->codec->bytes(span, capacity));
+    size_t slot = tam_head_bytes(TAM_TALLIES) + room;
+    d->parts[OWN] = d->parts[OTHER] = part_of(d, span);
+    d->positions = take(wanted, sizeof d->positions[0]);
+    d->back = take(capacity, sizeof d->back[0]);
+    d->codes = take(room, 1);
+    d->x = (tam_cuda_exchange){
+        .slots = {.memory = take(slot, RANKS),
+                  .bytes = slot,
+                  .rank = OWN,
+                  .nranks = RANKS,
+                  .capacity = capacity,
+                  .index_bytes = (uint32_t)room,
+                  .packed = {.format = format,
+                             .span = span,
+                             .parts = d->parts,
+                             .lists = take((size_t)RANKS * capacity, sizeof(uint32_t)),
+                             .offsets = take(RANKS * (span / 65536 + 2), sizeof(uint32_t))}},
+        .scheme.ownership = TAM_OWN_CYCLIC,
+        .blocks = 1 + (uint32_t)below(d, 9),
+        .turn = &d->turn,
+        .picked = &d->picked,
+        .tallies = d->tallies,
+        .scratch = &d->scratch,
+    };
+    fill_positions(d, span, wanted);
+}
+
+static void close_desk(desk *d) {
+    tam_free(d->x.slots.memory);
+    tam_free(d->x.slots.packed.lists);
+    tam_free(d->x.slots.packed.offsets);
+    tam_free(d->positions);
+    tam_free(d->back);
+    tam_free(d->codes);
+}
+
+static tam_head *head_of(const desk *d, uint32_t rank) {
+    return (tam_head *)(void *)(d->x.slots.memory + rank * d->x.slots.bytes);
+}
+
+static unsigned char *codes_of(const desk *d, uint32_t rank) {
+    return (unsigned char *)head_of(d, rank) + tam_head_bytes(TAM_TALLIES);
+}
+
+static uint32_t *list_of(const desk *d, uint32_t rank) {
+    return d->x.slots.packed.lists + (size_t)rank * d->x.slots.capacity;
+}
+
+static void finish(int error) {
+    assert_int_equal(error, cudaSuccess);
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+/* -- both ways -------------------------------------------------------------------------------- */
+
+static void pack(desk *d) {
+    d->picked.count = d->count;
+    tam_strided_locate(&d->parts[OWN], d->positions, d->count, list_of(d, OWN));
+    d->bytes = d->codec->encode(d->positions, d->count, d->x.slots.packed.span, d->codes);
+    memset(codes_of(d, OWN), 0xa5, d->x.slots.index_bytes);
+    finish(tam_launch_pack(&d->x, NULL));
+    assert_int_equal(d->scratch.code_bytes, d->bytes);
+    assert_memory_equal(codes_of(d, OWN), d->codes, d->bytes);
+}
+
+/* @return whether the device takes d->codes for `count` entries, and as what the host does */
+static bool unpack(desk *d, uint32_t count, size_t bytes) {
+    tam_head *head = head_of(d, OTHER);
+    uint32_t *list = list_of(d, OTHER);
+    head->count = count;
+    head->index_bytes = (uint32_t)bytes;
+    memcpy(codes_of(d, OTHER), d->codes, d->x.slots.index_bytes);
+    memset(list, 0xee, d->x.slots.capacity * sizeof list[0]);
+    d->tallies[OTHER].faults = 0;
+    finish(tam_launch_unpack(&d->x, NULL));
+    bool good = d->codec->decode(d->codes, bytes, d->x.slots.packed.span, count, d->back);
+    if (d->tallies[OTHER].faults != (good ? 0 : 1u << TAM_REFUSED_CODE))
+        fail_msg("[%s] %u entries in %zu bytes: faults %x, but the host %s them",
+                 test_context_text(), count, bytes, d->tallies[OTHER].faults,
+                 good ? "takes" : "refuses");
+    if (good) {
+        tam_strided_locate(&d->parts[OTHER], d->back, count, d->back);
+        assert_memory_equal(list, d->back, count * sizeof list[0]);
+    }
+    return good;
+}
+
+static void try_list(tamis_index_format format, uint32_t span, uint32_t count, uint64_t seed) {
+    desk d;
+    test_context("%s, %u of %u, seed %llu", tam_codec_of(format)->name, count, span,
+                 (unsigned long long)seed);
+    open_desk(&d, format, span, count, seed);
+    pack(&d);
+    assert_true(unpack(&d, d.count, d.bytes));
+    close_desk(&d);
+}
+
+static void test_lists_have_the_bytes_of_the_host(void **state) {
+    static const uint32_t cases[][2] = {
+        {1, 0},      {1, 1},       {7, 7},         {70, 3},       {255, 1},      {256, 256},
+        {300, 299},  {5000, 700},  {65536, 300},   {65537, 129},  {70000, 30},   {131072, 40000},
+        {200000, 1}, {90000, 256}, {300000, 3000}, {200000, 255}, {140000, 257}, {1000000, 40},
+    };
+    (void)state;
+    for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f < TAMIS_INDEX_END; f++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+            try_list(f, cases[i][0], cases[i][1], i);
+}
+
+/* -- damage ----------------------------------------------------------------------------------- */
+
+/* Something of it may be as good as before. */
+static void damage(desk *d, uint32_t *count, size_t *bytes) {
+    switch (below(d, 6)) {
+    case 0:
+        *count += (uint32_t)below(d, 3) - 1;
+        break;
+    case 1:
+        *bytes += below(d, 5);
+        *bytes -= *bytes < 2 ? 0 : 2;
+        break;
+    case 2:
+        d->codes[below(d, d->bytes + 1)] = 0;
+        break;
+    case 3:
+        d->codes[below(d, d->bytes + 1)] = (unsigned char)below(d, 256);
+        break;
+    default:
+        d->codes[below(d, d->bytes + 1)] ^= (unsigned char)(1u << below(d, 8));
+    }
+    *count = *count < d->x.slots.capacity ? *count : d->x.slots.capacity;
+    *bytes = *bytes < d->x.slots.index_bytes ? *bytes : d->x.slots.index_bytes;
+}
+
+/* @return how often it was refused */
+static uint32_t try_damage(tamis_index_format format, uint64_t seed) {
+    static const uint32_t spans[] = {1, 40, 700, 3000, 66000, 140000};
+    desk d;
+    uint32_t span = spans[seed % 6], refused = 0;
+    test_context("%s, damaged, seed %llu", tam_codec_of(format)->name, (unsigned long long)seed);
+    open_desk(&d, format, span, (uint32_t)(data_mix(seed) % (span < 600 ? span + 1 : 600)), seed);
+    pack(&d);
+    for (int i = 0; i < 12; i++) {
+        uint32_t count = d.count;
+        size_t bytes = d.codec->encode(d.positions, d.count, span, d.codes);
+        for (uint64_t n = 1 + below(&d, 2); n > 0; n--)
+            damage(&d, &count, &bytes);
+        refused += !unpack(&d, count, bytes);
+    }
+    close_desk(&d);
+    return refused;
+}
+
+static void test_damage_is_refused_where_the_host_refuses(void **state) {
+    (void)state;
+    for (tamis_index_format f = TAMIS_INDEX_BLOCK16; f < TAMIS_INDEX_END; f++) {
+        uint32_t refused = 0;
+        for (uint64_t seed = 1; seed <= 120; seed++)
+            refused += try_damage(f, seed);
+        assert_in_range(refused, 200, 12 * 120 - 200); /* some are taken, some are not */
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lists_have_the_bytes_of_the_host),
+        cmocka_unit_test(test_damage_is_refused_where_the_host_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
