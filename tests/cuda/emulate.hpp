@@ -213,6 +213,13 @@ EMULATE_ATOMICS(unsigned)
 EMULATE_ATOMICS(unsigned long long)
 #undef EMULATE_ATOMICS
 
+inline unsigned atomicInc(unsigned *at, unsigned most) {
+    unsigned old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+    for (unsigned seen; (seen = atomicCAS(at, old, old >= most ? 0 : old + 1)) != old;)
+        old = seen;
+    return old;
+}
+
 /* Every atomic is a fence already, and ThreadSanitizer knows no others. */
 inline void __threadfence() {}
 inline void __threadfence_system() {}
