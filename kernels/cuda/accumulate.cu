@@ -285,6 +285,10 @@ static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job
     w->next = tam_chunk_of(job.grid, number < w->end ? number : w->number);
 }
 
+/* The compiler moves no load past the barrier: so all of them are under way before one is waited
+ * for, and what they do not need is read behind it. Left alone, it waits after 6 of 8 vectors, or
+ * after 14 of 32 words and then for every pair: registers are scarce. Too scarce for a chunk that
+ * also tests every place: there it may do as it likes. */
 template <typename TYPE, tam_form FORM, bool CLEAR, bool UPDATE>
 static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda_chunk &chunk,
                                   bool own, uint32_t threshold, typename TYPE::element *grad,
@@ -294,6 +298,8 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
     float *acc = job.acc + chunk.begin;
     tam_load_chunk<FORM>(acc, chunk.length, s);
     load_gradient<TYPE, FORM>(grad, chunk.length, g);
+    if (FORM != TAM_PART)
+        __syncwarp();
     look_ahead(job, w);
     float scale = all->source.scale, decay = all->source.decay;
 #pragma unroll

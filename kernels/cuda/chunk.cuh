@@ -68,7 +68,7 @@ static __device__ __forceinline__ void tam_load_chunk(const float *from, uint32_
 #pragma unroll
         for (uint32_t r = 0; r < 16; r++) {
             uint32_t i = tam_place<FORM>(lane, r);
-            x[r] = tam_inside<FORM>(i, length) ? from[i] : 0.0f;
+            x[r] = tam_inside<FORM>(i, length) ? __ldcs(from + i) : 0.0f;
         }
     }
 }

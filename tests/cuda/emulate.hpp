@@ -140,6 +140,10 @@ inline int __syncthreads_count(int mine, int line = __builtin_LINE()) {
     return static_cast<int>(met);
 }
 
+inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
+    emulate_meet_warp("__syncwarp", line, mask, 0);
+}
+
 inline unsigned __ballot_sync(unsigned mask, int mine, int line = __builtin_LINE()) {
     return emulate_ballot("__ballot_sync", line, mask, mine != 0);
 }

@@ -297,6 +297,11 @@ void ballot(lanes &g, const instruction &i) {
     each(g, [&](unsigned l) { set(g, i.operand[0], l, votes); });
 }
 
+/* Orders no memory here, so that more is found. */
+void meet(lanes &g, const instruction &i) {
+    demand_all(g, i.operand[0]);
+}
+
 void reduce_add(lanes &g, const instruction &i) {
     uint32_t sum = 0;
     demand_all(g, i.operand[2]);
@@ -430,6 +435,7 @@ const std::unordered_map<std::string, entry> table = {
     {"bra", {nullptr, BRANCH}},
     {"ret", {nullptr, LEAVE}},
     {"vote.ballot", {ballot, AT_WARP}},
+    {"bar.warp", {meet, AT_WARP}},
     {"redux.add.u32", {reduce_add, AT_WARP}},
     {"redux.add.s32", {reduce_add, AT_WARP}},
     {"shfl.up", {shuffle<UP>, AT_WARP}},
