@@ -171,48 +171,51 @@ static __device__ void clear_gradient(typename TYPE::element *to, uint32_t lengt
     }
 }
 
-/* Moments of four neighbours; zeros if `from` is NULL. */
-static __device__ void load_moments(const float *from, float to[4]) {
-    float4 x = {};
-    if (from)
-        x = __ldcs(reinterpret_cast<const float4 *>(from));
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-}
-
-static __device__ void store_moments(const float from[4], float *to) {
-    if (to)
-        __stcs(reinterpret_cast<float4 *>(to), make_float4(from[0], from[1], from[2], from[3]));
-}
-
-static __device__ void make_row(const tam_optimizer &rule, uint32_t i, float g[4]) {
-    float *first = rule.first ? rule.first + i : nullptr, m[4], v[4];
-    float *second = rule.second ? rule.second + i : nullptr;
-    load_moments(first, m);
-    load_moments(second, v);
+/* Moments lie like the residual. Zeros where there are none. */
+static __device__ void load_moments(const float *from, uint32_t begin, float x[16]) {
+    uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (uint32_t c = 0; c < 4; c++) { /* no pointers chosen at run time: m, v stay in registers */
-        if (!second)
-            g[c] = tam_optimizer_momentum(&rule, g[c], &m[c]);
-        else if (first)
-            g[c] = tam_optimizer_adam(&rule, g[c], &m[c], &v[c]);
-        else
-            g[c] = tam_optimizer_adam(&rule, g[c], nullptr, &v[c]);
+    for (uint32_t j = 0; j < 4; j++) {
+        float4 row = {};
+        if (from)
+            row = __ldcs(reinterpret_cast<const float4 *>(from + begin) + 32 * j + lane);
+        float32::widen(row, x + 4 * j);
     }
-    store_moments(m, first);
-    store_moments(v, second);
 }
 
-/* Replace g by what the rule makes of it; moments are laid out like the residual. */
+static __device__ void store_moments(float *to, uint32_t begin, const float x[16]) {
+    uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++)
+        if (to)
+            __stcs(reinterpret_cast<float4 *>(to + begin) + 32 * j + lane,
+                   make_float4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]));
+}
+
+/* Replace g by what the rule makes of it. */
+static __device__ void make_updates(const tam_optimizer &rule, uint32_t begin, float g[16],
+                                    float m[16], float v[16]) {
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r++) { /* no pointers chosen at run time: m, v stay in registers */
+        if (!rule.second)
+            g[r] = tam_optimizer_momentum(&rule, g[r], &m[r]);
+        else if (rule.first)
+            g[r] = tam_optimizer_adam(&rule, g[r], &m[r], &v[r]);
+        else
+            g[r] = tam_optimizer_adam(&rule, g[r], nullptr, &v[r]);
+    }
+    store_moments(rule.first, begin, m);
+    store_moments(rule.second, begin, v);
+}
+
+/* The same for chunks that are no vectors, in memory. */
 template <tam_form FORM>
 static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_chunk &chunk,
                                     float g[16]) {
-    uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (uint32_t r = 0; r < 16; r += FORM == TAM_VECTOR ? 4 : 1) {
-        uint32_t i = tam_place<FORM>(lane, r);
-        if (FORM == TAM_VECTOR)
-            make_row(rule, chunk.begin + i, g + r);
-        else if (tam_inside<FORM>(i, chunk.length))
+    for (uint32_t r = 0; r < 16; r++) {
+        uint32_t i = tam_place<FORM>(threadIdx.x % 32, r);
+        if (tam_inside<FORM>(i, chunk.length))
             g[r] = tam_optimizer_take(&rule, chunk.begin + i, g[r]);
     }
 }
@@ -294,10 +297,16 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
                                   bool own, uint32_t threshold, typename TYPE::element *grad,
                                   team *all, walker *w) {
     uint32_t lane = threadIdx.x % 32, hits = 0, bad = 0, count = 0, offset = 0;
-    float s[16], g[16];
+    const tam_optimizer &rule = all->source.optimizer;
+    const bool moments = UPDATE && FORM == TAM_VECTOR; /* in registers */
+    float s[16], g[16], m[16], v[16];
     float *acc = job.acc + chunk.begin;
     tam_load_chunk<FORM>(acc, chunk.length, s);
     load_gradient<TYPE, FORM>(grad, chunk.length, g);
+    if (moments) {
+        load_moments(rule.first, chunk.begin, m);
+        load_moments(rule.second, chunk.begin, v);
+    }
     if (FORM != TAM_PART)
         __syncwarp();
     look_ahead(job, w);
@@ -307,8 +316,10 @@ static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda
         s[r] = __fmul_rn(decay, s[r]);
         g[r] = __fmul_rn(scale, g[r]);
     }
-    if (UPDATE)
-        make_updates<FORM>(all->source.optimizer, chunk, g);
+    if (moments)
+        make_updates(rule, chunk.begin, g, m, v);
+    else if (UPDATE)
+        make_updates<FORM>(rule, chunk, g);
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
         float x = __fadd_rn(s[r], g[r]);

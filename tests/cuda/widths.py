@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 OPERATIONS = {0x981: "LDG", 0x986: "STG", 0x983: "LDL", 0x387: "STL"}
+COMPARISONS = {0x00B, 0x00C}  # FSETP, ISETP in all forms: they read two registers
 BITS = {0: 8, 1: 8, 2: 16, 3: 16, 4: 32, 5: 64, 6: 128}
 
 EVICT_FIRST = 0  # __ldcs: residual, gradient and moments are read so, and nothing else
@@ -40,9 +41,9 @@ HOT = {r"accumulateI7float32Lb0ELb0E": {"LDG.128": 8, "STG.128": 4},
        r"accumulateI7float32Lb1ELb1E": {"LDG.128": 16, "STG.128": 16},
        r"accumulateI6bits16.*Lb0ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4},
        r"accumulateI6bits16.*Lb1ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4, "STG.64": 4}}
-# Streamed loads of a chunk that are issued before the first use of one, in vectors and, where residual or
-# gradient are not aligned, element by element. Moments follow later.
-AHEAD = {(64, 128): 8, (16, 32): 32}
+# How many streamed loads of a chunk are issued before the first use of one: vectors; elements of residual
+# and gradient where one of them is not aligned.
+AHEAD = {"Lb[01]ELb0E": {(64, 128): 8, (16, 32): 32}, "Lb[01]ELb1E": {(64, 128): 16, (16, 32): 32}}
 # So that four blocks of 256 threads fit a multiprocessor, or two where updates are made.
 MOST_REGISTERS = {"": 64, "Lb[01]ELb1E": 128}
 
@@ -89,7 +90,8 @@ def count_ahead(code, widths):
     lengths, loaded = [0], set()
     for low, high in struct.iter_unpack("<QQ", code):
         load = OPERATIONS.get(low & 0xFFF) == "LDG"
-        read = {low >> 24 & 255} if load else {low >> 24 & 255, low >> 32 & 255, high & 255}
+        read = {low >> 24 & 255} | (set() if load else {low >> 32 & 255})
+        read |= set() if load or low & 0x1FF in COMPARISONS else {high & 255}
         if read & loaded:
             lengths, loaded = lengths + [0], set()
         width = BITS.get(high >> 9 & 7)
@@ -141,6 +143,15 @@ def check_control(nvcc, tree, arch, folder):
     demand({"LDL", "STL"} <= local, f"the table does not hold on {arch}: spilled has {local}")
 
 
+def check_ahead(cubin, pattern, widths, least):
+    found = {name: lengths for name, lengths in kernels_of(cubin, count_ahead, widths).items()
+             if re.search(pattern, name)}
+    demand(found, f"no kernel is called {pattern}")
+    for name, lengths in found.items():
+        demand(max(lengths, default=0) >= least,
+               f"{name} uses what it loads after {lengths} loads of {widths}, not {least}")
+
+
 def check_hot(nvcc, tree, folder):
     arch = "sm_90"
     check_control(nvcc, tree, arch, folder)
@@ -149,10 +160,9 @@ def check_hot(nvcc, tree, folder):
         return
     check_spills("accumulate.cu", arch, built[1], MOST_REGISTERS)
     found = kernels_of(built[0])
-    for widths, least in AHEAD.items():
-        for name, lengths in kernels_of(built[0], count_ahead, widths).items():
-            demand(max(lengths, default=0) >= least,
-                   f"{name} uses what it loads after {lengths} loads of {widths}, not {least}")
+    for pattern, leasts in AHEAD.items():
+        for widths, least in leasts.items():
+            check_ahead(built[0], pattern, widths, least)
     for pattern, least in HOT.items():
         matching = [name for name in found if re.search(pattern, name)]
         demand(matching, f"no kernel is called {pattern}")
