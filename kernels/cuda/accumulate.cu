@@ -10,7 +10,7 @@
  *
  * Either way a lane first adds the squares of j = 0..3, in the order of tile.h, and every load of
  * the warp is one run of memory. TAM_VECTOR loads 4 elements at a time; it needs a whole chunk
- * aligned to 4 elements.
+ * aligned to 4 elements. Others are not shifted into place: docs/cuda.md has the costs.
  */
 #include "kernels/cuda/kernel.cuh"
 
