@@ -10,7 +10,7 @@
  *
  * Either way a lane first adds the squares of j = 0..3, in the order of tile.h, and every load of
  * the warp is one run of memory. TAM_VECTOR loads 4 elements at a time; it needs a whole chunk
- * aligned to 4 elements.
+ * aligned to 4 elements. Others are not shifted into place: docs/cuda.md has the costs.
  */
 #include "kernels/cuda/kernel.cuh"
 
@@ -59,24 +59,22 @@ using bfloat16 = bits16<tam_bfloat16_widen>;
 
 /* -- where candidates go ---------------------------------------------------------------------- */
 
-/* The rest of the warp's batch of the pool. The same in all lanes. */
-struct cursor {
-    uint32_t at, left;
-    bool full; /* the pool is used up: only count, write nothing */
-};
+/* A warp takes batches of the pool; its cursor is where the next candidate goes. Batches begin at
+ * multiples of their length, so the cursor says how much of one is left: at a multiple, nothing. */
+static const uint32_t FULL = UINT32_MAX; /* the pool is used up: only count, write nothing */
 
-/* Reserve `count` contiguous entries. After the pool is full a warp does not add to its cursor
- * again, so the cursor cannot wrap. */
-static __device__ bool make_room(const tam_cuda_accumulate &job, uint32_t count, cursor *c) {
-    if (count > c->left && !c->full) {
-        uint32_t at = 0;
+/* Make `count` entries from *at on the warp's. The same in all lanes. After the pool is full a warp
+ * takes no more of it, so the pool's cursor cannot wrap. */
+static __device__ bool make_room(const tam_cuda_accumulate &job, uint32_t count, uint32_t *at) {
+    uint32_t left = (0u - *at) % TAM_BATCH;
+    if (count > left && *at != FULL) {
+        uint32_t batch = 0;
         if (threadIdx.x % 32 == 0)
-            at = atomicAdd(&job.found->pool_used, (uint32_t)TAM_BATCH);
-        c->at = __shfl_sync(TAM_WARP, at, 0);
-        c->left = TAM_BATCH;
-        c->full = c->at + TAM_BATCH > job.candidates.pool_capacity;
+            batch = atomicAdd(&job.found->pool_used, (uint32_t)TAM_BATCH);
+        batch = __shfl_sync(TAM_WARP, batch, 0);
+        *at = batch + TAM_BATCH <= job.candidates.pool_capacity ? batch : FULL;
     }
-    return !c->full;
+    return *at != FULL;
 }
 
 /* For TAM_VECTOR: byte j of the result is the number of hits of row j in lower lanes; byte j of
@@ -102,37 +100,37 @@ static __device__ void put(const tam_cuda_accumulate &job, uint32_t at, uint32_t
 
 /* Write the hits (bit r: register r) in the order of their elements. @return their number */
 static __device__ uint32_t append_rows(const tam_cuda_accumulate &job, uint32_t begin,
-                                       uint32_t hits, cursor *c) {
+                                       uint32_t hits, uint32_t *cursor) {
     uint32_t lane = threadIdx.x % 32, all, before = count_before(hits, &all);
     uint32_t count = (all & 255u) + (all >> 8 & 255u) + (all >> 16 & 255u) + (all >> 24);
-    if (!make_room(job, count, c))
+    if (!make_room(job, count, cursor))
         return count;
     for (uint32_t left = hits; left != 0; left &= left - 1) {
-        uint32_t r = (uint32_t)__ffs((int)left) - 1, j = r / 4, at = c->at;
+        uint32_t r = (uint32_t)__ffs((int)left) - 1, j = r / 4, at = *cursor;
         for (uint32_t row = 0; row < j; row++)
             at += all >> 8 * row & 255u;
         at += (before >> 8 * j & 255u) + (uint32_t)__popc(hits >> 4 * j & ((1u << r % 4) - 1));
         put(job, at, begin + tam_place<TAM_VECTOR>(lane, r));
     }
+    *cursor += count;
     return count;
 }
 
 /* The same for the other mapping, where lanes' elements of one register are neighbours. */
 static __device__ uint32_t append_columns(const tam_cuda_accumulate &job, uint32_t begin,
-                                          uint32_t hits, cursor *c) {
+                                          uint32_t hits, uint32_t *cursor) {
     uint32_t lane = threadIdx.x % 32, count = 0;
     for (uint32_t r = 0; r < 16; r++)
         count += (uint32_t)__popc(__ballot_sync(TAM_WARP, hits >> r & 1));
-    if (!make_room(job, count, c))
+    if (!make_room(job, count, cursor))
         return count;
-    uint32_t at = c->at;
 #pragma unroll 1
     for (uint32_t r = 0; r < 16; r++) {
         uint32_t column = __ballot_sync(TAM_WARP, hits >> r & 1);
         if (hits >> r & 1)
-            put(job, at + (uint32_t)__popc(column & ((1u << lane) - 1)),
+            put(job, *cursor + (uint32_t)__popc(column & ((1u << lane) - 1)),
                 begin + tam_place<TAM_PART>(lane, r));
-        at += (uint32_t)__popc(column);
+        *cursor += (uint32_t)__popc(column);
     }
     return count;
 }
@@ -173,48 +171,51 @@ static __device__ void clear_gradient(typename TYPE::element *to, uint32_t lengt
     }
 }
 
-/* Moments of four neighbours; zeros if `from` is NULL. */
-static __device__ void load_moments(const float *from, float to[4]) {
-    float4 x = {};
-    if (from)
-        x = __ldcs(reinterpret_cast<const float4 *>(from));
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-}
-
-static __device__ void store_moments(const float from[4], float *to) {
-    if (to)
-        __stcs(reinterpret_cast<float4 *>(to), make_float4(from[0], from[1], from[2], from[3]));
-}
-
-static __device__ void make_row(const tam_optimizer &rule, uint32_t i, float g[4]) {
-    float *first = rule.first ? rule.first + i : nullptr, m[4], v[4];
-    float *second = rule.second ? rule.second + i : nullptr;
-    load_moments(first, m);
-    load_moments(second, v);
+/* Moments lie like the residual. Zeros where there are none. */
+static __device__ void load_moments(const float *from, uint32_t begin, float x[16]) {
+    uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (uint32_t c = 0; c < 4; c++) { /* no pointers chosen at run time: m, v stay in registers */
-        if (!second)
-            g[c] = tam_optimizer_momentum(&rule, g[c], &m[c]);
-        else if (first)
-            g[c] = tam_optimizer_adam(&rule, g[c], &m[c], &v[c]);
-        else
-            g[c] = tam_optimizer_adam(&rule, g[c], nullptr, &v[c]);
+    for (uint32_t j = 0; j < 4; j++) {
+        float4 row = {};
+        if (from)
+            row = __ldcs(reinterpret_cast<const float4 *>(from + begin) + 32 * j + lane);
+        float32::widen(row, x + 4 * j);
     }
-    store_moments(m, first);
-    store_moments(v, second);
 }
 
-/* Replace g by what the rule makes of it; moments are laid out like the residual. */
+static __device__ void store_moments(float *to, uint32_t begin, const float x[16]) {
+    uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++)
+        if (to)
+            __stcs(reinterpret_cast<float4 *>(to + begin) + 32 * j + lane,
+                   make_float4(x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]));
+}
+
+/* Replace g by what the rule makes of it. */
+static __device__ void make_updates(const tam_optimizer &rule, uint32_t begin, float g[16],
+                                    float m[16], float v[16]) {
+#pragma unroll
+    for (uint32_t r = 0; r < 16; r++) { /* no pointers chosen at run time: m, v stay in registers */
+        if (!rule.second)
+            g[r] = tam_optimizer_momentum(&rule, g[r], &m[r]);
+        else if (rule.first)
+            g[r] = tam_optimizer_adam(&rule, g[r], &m[r], &v[r]);
+        else
+            g[r] = tam_optimizer_adam(&rule, g[r], nullptr, &v[r]);
+    }
+    store_moments(rule.first, begin, m);
+    store_moments(rule.second, begin, v);
+}
+
+/* The same for chunks that are no vectors, in memory. */
 template <tam_form FORM>
 static __device__ void make_updates(const tam_optimizer &rule, const tam_cuda_chunk &chunk,
                                     float g[16]) {
-    uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (uint32_t r = 0; r < 16; r += FORM == TAM_VECTOR ? 4 : 1) {
-        uint32_t i = tam_place<FORM>(lane, r);
-        if (FORM == TAM_VECTOR)
-            make_row(rule, chunk.begin + i, g + r);
-        else if (tam_inside<FORM>(i, chunk.length))
+    for (uint32_t r = 0; r < 16; r++) {
+        uint32_t i = tam_place<FORM>(threadIdx.x % 32, r);
+        if (tam_inside<FORM>(i, chunk.length))
             g[r] = tam_optimizer_take(&rule, chunk.begin + i, g[r]);
     }
 }
@@ -265,56 +266,87 @@ template <tam_form FORM> static __device__ float sum_squares(const float s[16]) 
     return sum;
 }
 
-/* What a warp has found. */
-struct tally {
-    uint32_t total;
-    uint32_t nonfinite; /* of this lane */
-    cursor pool;
+/* What the warps of a block share: registers are scarce. */
+struct team {
+    tam_cuda_source source;
+    uint32_t mine;
+    uint32_t nonfinite;
+    uint32_t run, next; /* numbers of runs */
+    uint32_t found;     /* candidates in this run */
 };
 
+/* A warp on its way through a run. */
+struct walker {
+    uint32_t number, end; /* of its chunk; of the run's chunks */
+    tam_cuda_chunk next;
+    uint32_t cursor; /* of the pool */
+};
+
+/* Read what the chunk after this one is, so that it is there when it is needed. */
+static __device__ __forceinline__ void look_ahead(const tam_cuda_accumulate &job, walker *w) {
+    uint32_t number = w->number + TAM_BLOCK_WARPS;
+    w->next = tam_chunk_of(job.grid, number < w->end ? number : w->number);
+}
+
+/* The compiler moves no load past the barrier: so all of them are under way before one is waited
+ * for, and what they do not need is read behind it. Left alone, it waits after 6 of 8 vectors, or
+ * after 14 of 32 words and then for every pair: registers are scarce. Too scarce for a chunk that
+ * also tests every place: there it may do as it likes. */
 template <typename TYPE, tam_form FORM, bool CLEAR, bool UPDATE>
-static __device__ void take_chunk(const tam_cuda_accumulate &job, uint32_t number,
-                                  const tam_cuda_chunk &chunk, const tam_cuda_source &source,
+static __device__ void take_chunk(const tam_cuda_accumulate &job, const tam_cuda_chunk &chunk,
                                   bool own, uint32_t threshold, typename TYPE::element *grad,
-                                  tally *t) {
-    uint32_t lane = threadIdx.x % 32, hits = 0, count = 0, offset = 0;
-    float s[16], g[16], scale = source.scale, decay = source.decay;
+                                  team *all, walker *w) {
+    uint32_t lane = threadIdx.x % 32, hits = 0, bad = 0, count = 0, offset = 0;
+    const tam_optimizer &rule = all->source.optimizer;
+    const bool moments = UPDATE && FORM == TAM_VECTOR; /* in registers */
+    float s[16], g[16], m[16], v[16];
     float *acc = job.acc + chunk.begin;
     tam_load_chunk<FORM>(acc, chunk.length, s);
     load_gradient<TYPE, FORM>(grad, chunk.length, g);
-    if (CLEAR)
-        clear_gradient<TYPE, FORM>(grad, chunk.length);
+    if (moments) {
+        load_moments(rule.first, chunk.begin, m);
+        load_moments(rule.second, chunk.begin, v);
+    }
+    if (FORM != TAM_PART)
+        __syncwarp();
+    look_ahead(job, w);
+    float scale = all->source.scale, decay = all->source.decay;
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
         s[r] = __fmul_rn(decay, s[r]);
         g[r] = __fmul_rn(scale, g[r]);
     }
-    if (UPDATE)
-        make_updates<FORM>(source.optimizer, chunk, g);
+    if (moments)
+        make_updates(rule, chunk.begin, g, m, v);
+    else if (UPDATE)
+        make_updates<FORM>(rule, chunk, g);
 #pragma unroll
     for (uint32_t r = 0; r < 16; r++) {
         float x = __fadd_rn(s[r], g[r]);
         bool inside = tam_inside<FORM>(tam_place<FORM>(lane, r), chunk.length);
         bool finite = tam_magnitude_of(x) < TAM_INFINITE_BITS;
         s[r] = inside && finite ? x : s[r];
-        t->nonfinite += inside && !finite;
+        bad |= (uint32_t)(inside && !finite) << r;
         hits |= (uint32_t)(inside && tam_magnitude_of(s[r]) >= threshold) << r;
     }
     store<FORM>(acc, chunk.length, own, s);
+    if (CLEAR)
+        clear_gradient<TYPE, FORM>(grad, chunk.length);
     float sum = sum_squares<FORM>(s);
+    if (bad != 0)
+        atomicAdd(&all->nonfinite, (uint32_t)__popc(bad));
     if (threshold < TAM_INFINITE_BITS && __ballot_sync(TAM_WARP, hits != 0) != 0) {
-        count = FORM == TAM_VECTOR ? append_rows(job, chunk.begin, hits, &t->pool)
-                                   : append_columns(job, chunk.begin, hits, &t->pool);
-        t->total += count;
-        offset = t->pool.at;
-        t->pool.at += count;
-        t->pool.left -= count;
+        count = FORM == TAM_VECTOR ? append_rows(job, chunk.begin, hits, &w->cursor)
+                                   : append_columns(job, chunk.begin, hits, &w->cursor);
+        offset = w->cursor - count;
+        if (lane == 0)
+            atomicAdd(&all->found, count);
     }
     if (lane == 0) {
-        job.chunk_sums[number] = sum;
+        job.chunk_sums[w->number] = sum;
         if (own) {
-            job.candidates.chunk_offset[number] = offset;
-            job.candidates.chunk_count[number] = count;
+            job.candidates.chunk_offset[w->number] = offset;
+            job.candidates.chunk_count[w->number] = count;
         }
     }
 }
@@ -330,64 +362,71 @@ static __device__ ELEMENT *gradient_of(const tam_cuda_accumulate &job,
     return static_cast<ELEMENT *>(source.grads[segment]) + (chunk.begin - job.seg_begin[segment]);
 }
 
-/* Add up what the warps of the block found. */
-static __device__ void report(const tam_cuda_accumulate &job, const tally &t) {
-    __shared__ uint64_t total[TAM_BLOCK_WARPS], nonfinite[TAM_BLOCK_WARPS];
-    uint32_t warp = threadIdx.x / 32, bad = t.nonfinite;
-    for (uint32_t step = 16; step > 0; step /= 2)
-        bad += __shfl_down_sync(TAM_WARP, bad, step);
-    if (threadIdx.x % 32 == 0) {
-        total[warp] = t.total;
-        nonfinite[warp] = bad;
-    }
-    __syncthreads();
-    if (threadIdx.x > 0)
-        return;
-    for (warp = 1; warp < TAM_BLOCK_WARPS; warp++) {
-        total[0] += total[warp];
-        nonfinite[0] += nonfinite[warp];
-    }
-    job.candidates.block_count[blockIdx.x] = (uint32_t)total[0];
-    if (total[0] > 0)
-        atomicAdd(reinterpret_cast<unsigned long long *>(&job.found->total), total[0]);
-    if (nonfinite[0] > 0)
-        atomicAdd(reinterpret_cast<unsigned long long *>(&job.found->nonfinite), nonfinite[0]);
+static __device__ void add(uint64_t *to, uint32_t count) {
+    atomicAdd(reinterpret_cast<unsigned long long *>(to), (unsigned long long)count);
 }
 
+/* The chunks of a run; warps take them in turn. */
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
-    accumulate(const tam_cuda_accumulate job) {
-    using element = typename TYPE::element;
-    __shared__ tam_cuda_source source; /* read for every chunk: registers are scarce */
-    if (threadIdx.x == 0)
-        source = *job.source;
-    __syncthreads();
-    tam_run run = tam_run_of(0, job.grid.nchunks, blockIdx.x, gridDim.x);
-    uint32_t mine = job.turn->mine, i = run.first + threadIdx.x / 32;
-    tally t = {};
-    tam_cuda_chunk next = tam_chunk_of(job.grid, i < run.end ? i : 0);
-    for (; i < run.end; i += TAM_BLOCK_WARPS) {
-        tam_cuda_chunk chunk = next;
-        next = tam_chunk_of(job.grid, i + TAM_BLOCK_WARPS < run.end ? i + TAM_BLOCK_WARPS : i);
-        bool own = tam_owns_part(mine, chunk.part);
+static __device__ void walk(const tam_cuda_accumulate &job, team *all, walker *w) {
+    const tam_cuda_source &source = all->source;
+    tam_run chunks = tam_chunks_of(job.grid, {all->run, all->run + 1});
+    w->number = chunks.first + threadIdx.x / 32;
+    w->end = chunks.end;
+    if (w->number < w->end)
+        w->next = tam_chunk_of(job.grid, w->number);
+    for (; w->number < w->end; w->number += TAM_BLOCK_WARPS) {
+        tam_cuda_chunk chunk = w->next;
+        bool own = tam_owns_part(all->mine, chunk.part);
         uint32_t threshold = own ? __ldg(job.thresholds + chunk.group) : TAM_INFINITE_BITS;
-        element *grad = gradient_of<element>(job, source, chunk);
+        auto *grad = gradient_of<typename TYPE::element>(job, source, chunk);
         bool aligned =
             tam_aligned(job.acc + chunk.begin, 16) && tam_aligned(grad, sizeof(typename TYPE::row));
         if (UPDATE)
             aligned = aligned && tam_aligned(source.optimizer.first + chunk.begin, 16) &&
                       tam_aligned(source.optimizer.second + chunk.begin, 16);
         if (chunk.length < TAM_CHUNK)
-            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, i, chunk, source, own, threshold, grad,
-                                                      &t);
+            take_chunk<TYPE, TAM_PART, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
         else if (aligned)
-            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, i, chunk, source, own, threshold, grad,
-                                                        &t);
+            take_chunk<TYPE, TAM_VECTOR, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
         else
-            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, i, chunk, source, own, threshold, grad,
-                                                       &t);
+            take_chunk<TYPE, TAM_WHOLE, CLEAR, UPDATE>(job, chunk, own, threshold, grad, all, w);
     }
-    report(job, t);
+}
+
+/* Count what was found in this run, and go to the next. */
+static __device__ void close_run(const tam_cuda_accumulate &job, team *all) {
+    job.candidates.run_count[all->run] = all->found;
+    if (all->found > 0)
+        add(&job.found->total, all->found);
+    all->found = 0;
+    all->run = all->next;
+}
+
+/* Block b begins with run b; what is left of the runs goes to whoever asks first. Beside NCCL or
+ * backward not all blocks fit at once, and a fixed share would then make the pass twice as long:
+ * so late blocks find one run each. More blocks instead, of one run each, would need as much more
+ * of the pool, of which every warp holds a batch. Each run that is done asks once: nruns times, and
+ * the counter is 0 again, also where nothing resets it (micro-batches). */
+template <typename TYPE, bool CLEAR, bool UPDATE>
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
+    accumulate(const tam_cuda_accumulate job) {
+    __shared__ team all;
+    walker w = {};
+    if (threadIdx.x == 0)
+        all = {*job.source, job.turn->mine, 0, blockIdx.x, 0, 0};
+    __syncthreads();
+    while (all.run < job.grid.nruns) {
+        if (threadIdx.x == 0) /* early: only this warp waits for the answer */
+            all.next = gridDim.x + atomicInc(&job.found->taken, job.grid.nruns - 1);
+        walk<TYPE, CLEAR, UPDATE>(job, &all, &w);
+        __syncthreads();
+        if (threadIdx.x == 0)
+            close_run(job, &all);
+        __syncthreads();
+    }
+    if (threadIdx.x == 0 && all.nonfinite > 0)
+        add(&job.found->nonfinite, all.nonfinite);
 }
 
 template <typename TYPE, bool UPDATE>

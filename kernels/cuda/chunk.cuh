@@ -20,6 +20,11 @@ static __device__ __forceinline__ tam_run tam_run_of(uint32_t first, uint32_t en
     return {first + (uint32_t)(count * b / blocks), first + (uint32_t)(count * (b + 1) / blocks)};
 }
 
+/** The chunks of the pass's runs `runs.first` to `runs.end` - 1; runs.first < grid.nruns. */
+static __device__ __forceinline__ tam_run tam_chunks_of(const tam_cuda_grid &grid, tam_run runs) {
+    return {runs.first * grid.run, runs.end < grid.nruns ? runs.end * grid.run : grid.nchunks};
+}
+
 /** One load of 16 bytes. */
 static __device__ __forceinline__ tam_cuda_chunk tam_chunk_of(const tam_cuda_grid &grid,
                                                               uint32_t number) {
@@ -63,7 +68,7 @@ static __device__ __forceinline__ void tam_load_chunk(const float *from, uint32_
 #pragma unroll
         for (uint32_t r = 0; r < 16; r++) {
             uint32_t i = tam_place<FORM>(lane, r);
-            x[r] = tam_inside<FORM>(i, length) ? from[i] : 0.0f;
+            x[r] = tam_inside<FORM>(i, length) ? __ldcs(from + i) : 0.0f;
         }
     }
 }

@@ -104,14 +104,15 @@ static __device__ uint32_t fill_batch(const tam_cuda_accumulate &job, uint32_t f
     return all;
 }
 
-/* Block b of `blocks` copies the candidates of its run of chunks. */
-static __device__ void list_run(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks) {
+/* Block b of `blocks` copies the candidates of its runs of the pass. */
+static __device__ void list_runs(const tam_cuda_accumulate &job, uint32_t b, uint32_t blocks) {
     __shared__ batch now;
     const tam_cuda_candidates &list = job.candidates;
-    tam_run run = tam_run_of(0, job.grid.nchunks, b, blocks);
-    uint32_t to = tam_sum_before(list.block_count, b);
-    for (uint32_t i = run.first; i < run.end; i += TAM_BLOCK_THREADS) {
-        uint32_t all = fill_batch(job, i, run.end, &now);
+    tam_run runs = tam_run_of(0, job.grid.nruns, b, blocks);
+    tam_run chunks = tam_chunks_of(job.grid, runs);
+    uint32_t to = tam_sum_before(list.run_count, runs.first);
+    for (uint32_t i = chunks.first; i < chunks.end; i += TAM_BLOCK_THREADS) {
+        uint32_t all = fill_batch(job, i, chunks.end, &now);
         for (uint32_t entry = threadIdx.x; entry < all; entry += TAM_BLOCK_THREADS) {
             uint32_t chunk = chunk_with(now, entry);
             uint32_t from = now.offset[chunk] + (entry - now.before[chunk]);
@@ -140,7 +141,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
         job.found->count = complete ? (uint32_t)total : 0;
     }
     if (complete)
-        list_run(job, blockIdx.x - summing, gridDim.x - summing);
+        list_runs(job, blockIdx.x - summing, gridDim.x - summing);
 }
 
 extern "C" int tam_launch_collect(const tam_cuda_accumulate *job, void *stream) {

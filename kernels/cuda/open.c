@@ -5,7 +5,12 @@
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
 
-enum { BLOCKS_PER_MULTIPROCESSOR = 4 }; /* as many as the registers of accumulate allow */
+enum {
+    BLOCKS_PER_MULTIPROCESSOR = 4, /* as many as the registers of accumulate allow */
+    /* Fewer: the last one to end keeps the others waiting longer. More: chunks of one warp, and
+     * more for collect to add up. */
+    RUNS_PER_MULTIPROCESSOR = 32
+};
 static const uint64_t POOL_MIN = 1 << 20;
 static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
 
@@ -41,13 +46,24 @@ static tamis_status copy_grid(tam_cuda_row *row, const tam_grid *grid) {
     return TAMIS_OK;
 }
 
-/* Set the number of blocks, and sizes of lists that hold what the walk may write; see view.h. */
+static uint32_t divide_up(uint32_t x, uint32_t by) {
+    return x / by + (x % by > 0);
+}
+
+/* Blocks and their runs, in which every warp has equally many chunks. */
+static void choose_blocks(tam_cuda_grid *grid, uint32_t multiprocessors) {
+    uint32_t turns = divide_up(grid->nchunks, TAM_BLOCK_WARPS);
+    uint32_t each = divide_up(turns, multiprocessors * RUNS_PER_MULTIPROCESSOR);
+    grid->run = TAM_BLOCK_WARPS * each;
+    grid->nruns = divide_up(grid->nchunks, grid->run);
+    grid->blocks = multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+    if (grid->blocks > grid->nruns)
+        grid->blocks = grid->nruns;
+}
+
+/* Sizes of lists that hold what the walk may write; see view.h. */
 static void choose_sizes(tam_cuda_device *d, size_t capacity) {
-    tam_cuda_grid *grid = &d->grid;
-    uint32_t most = (grid->nchunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
-    grid->blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
-    if (grid->blocks > most)
-        grid->blocks = most;
+    const tam_cuda_grid *grid = &d->grid;
     uint64_t batches = (uint64_t)TAM_BATCH * ((uint64_t)grid->blocks * TAM_BLOCK_WARPS + 1);
     uint64_t pool = 2 * (uint64_t)capacity + batches;
     uint64_t enough = (uint64_t)TAM_CHUNK * grid->nchunks + grid->n;
@@ -84,7 +100,7 @@ static void place_candidates(const tam_cuda_grid *grid, tam_cuda_arena *a, tam_c
     c->pool_magnitude = tam_cuda_take(a, c->pool_capacity, sizeof c->pool_magnitude[0]);
     c->chunk_offset = tam_cuda_take(a, grid->nchunks, sizeof c->chunk_offset[0]);
     c->chunk_count = tam_cuda_take(a, grid->nchunks, sizeof c->chunk_count[0]);
-    c->block_count = tam_cuda_take(a, grid->blocks, sizeof c->block_count[0]);
+    c->run_count = tam_cuda_take(a, grid->nruns, sizeof c->run_count[0]);
     c->index = tam_cuda_take(a, c->capacity, sizeof c->index[0]);
     c->magnitude = tam_cuda_take(a, c->capacity, sizeof c->magnitude[0]);
     c->group = tam_cuda_take(a, c->capacity, sizeof c->group[0]);
@@ -184,6 +200,7 @@ tamis_status tam_cuda_row_open(tam_cuda_row *row, const tam_grid *grid, size_t c
     d->source = grid;
     d->nsegments = grid->groups[grid->ngroups - 1].segment + 1;
     TAM_TRY(copy_grid(row, grid));
+    choose_blocks(&d->grid, d->multiprocessors);
     choose_sizes(d, capacity);
     TAM_TRY(allocate(row));
     return upload(row, grid);

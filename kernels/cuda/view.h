@@ -45,10 +45,12 @@ typedef struct tam_cuda_grid {
     const uint32_t *tile_chunks; /* [ntiles + 1] first chunk of each tile */
     const tam_group *groups;     /* [ngroups] */
     uint32_t blocks;             /* CUDA blocks of every kernel that walks the chunks */
+    uint32_t run, nruns;         /* run r of the pass: chunks [run * r, run * (r + 1)) */
 } tam_cuda_grid;
 
-/** Block b of the walk takes chunks [nchunks * b / blocks, nchunks * (b + 1) / blocks); so runs
- * ascend with b, and lists joined by block ascend. */
+/** Blocks of the pass take runs as they come; each run is counted by itself, so lists joined by run
+ * ascend, whichever block took it. Block b of any other walk takes chunks [nchunks * b / blocks,
+ * nchunks * (b + 1) / blocks): these ascend with b. nruns >= blocks. */
 
 /** Parameters that change from step to step. In device memory; the control kernel writes them, or
  * the host in stream order. */
@@ -71,7 +73,7 @@ typedef struct tam_cuda_candidates {
     uint32_t *pool_magnitude; /* [pool_capacity] */
     uint32_t *chunk_offset;   /* [nchunks] where a chunk's candidates begin in the pool */
     uint32_t *chunk_count;    /* [nchunks] written for own chunks only */
-    uint32_t *block_count;    /* [blocks] */
+    uint32_t *run_count;      /* [nruns] */
     uint32_t *index;          /* [capacity] the list, ascending */
     uint32_t *magnitude;      /* [capacity] */
     uint32_t *group;          /* [capacity] */
@@ -85,7 +87,7 @@ typedef struct tam_cuda_found {
     uint32_t pool_used; /* cursor */
     uint32_t complete;  /* set by collect: total <= capacity, and the pool held them */
     uint32_t count;     /* set by collect: entries in the list, 0 if incomplete */
-    uint32_t zero;
+    uint32_t taken;     /* runs of the pass, while it runs; else 0 */
 } tam_cuda_found;
 
 /** Address and scale of a step's gradient, and what an optimizer needs in this pass. In device

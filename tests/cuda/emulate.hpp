@@ -140,6 +140,10 @@ inline int __syncthreads_count(int mine, int line = __builtin_LINE()) {
     return static_cast<int>(met);
 }
 
+inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
+    emulate_meet_warp("__syncwarp", line, mask, 0);
+}
+
 inline unsigned __ballot_sync(unsigned mask, int mine, int line = __builtin_LINE()) {
     return emulate_ballot("__ballot_sync", line, mask, mine != 0);
 }
@@ -212,6 +216,13 @@ EMULATE_ATOMICS(int)
 EMULATE_ATOMICS(unsigned)
 EMULATE_ATOMICS(unsigned long long)
 #undef EMULATE_ATOMICS
+
+inline unsigned atomicInc(unsigned *at, unsigned most) {
+    unsigned old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+    for (unsigned seen; (seen = atomicCAS(at, old, old >= most ? 0 : old + 1)) != old;)
+        old = seen;
+    return old;
+}
 
 /* Every atomic is a fence already, and ThreadSanitizer knows no others. */
 inline void __threadfence() {}

@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: MIT
 """Compiled code: what nvcc makes of the kernels, on a machine without a GPU or a disassembler.
 
-    widths.py NVCC TREE hot    the accumulate kernels move 128 bits at a time and spill nothing
+    widths.py NVCC TREE hot    the accumulate kernels move 128 bits at a time, have all loads of a
+                               chunk under way before they use one, and spill nothing
     widths.py NVCC TREE all    all kernels compile for all processors and spill nothing
 
 A cubin is an ELF file with a section .text.NAME for each kernel. From sm_70 on an instruction has
-16 bytes: the operation in bits 0 to 11, the width of a memory access in bits 73 to 75, and in bits 78
-to 80 of a load how far it must be coherent (5, STRONG: the whole system, a volatile one). That is not
-documented, so widths.cu, where it is known what must come out, is compiled and counted first.
+16 bytes: the operation in bits 0 to 11, its result's register in 16 to 23, those that it reads in 24
+to 31, 32 to 39 and 64 to 71. Of a memory access the width is in bits 73 to 75; of a load bits 78 to 80
+say how far it must be coherent (5, STRONG: the whole system, a volatile one), 84 to 86 how it is cached
+(0: evict first). That is not documented, so widths.cu, where it is known what must come out, is compiled
+and counted first.
 """
 import collections
 import pathlib
@@ -19,10 +22,15 @@ import sys
 import tempfile
 
 OPERATIONS = {0x981: "LDG", 0x986: "STG", 0x983: "LDL", 0x387: "STL"}
+COMPARISONS = {0x00B, 0x00C}  # FSETP, ISETP in all forms: they read two registers
 BITS = {0: 8, 1: 8, 2: 16, 3: 16, 4: 32, 5: 64, 6: 128}
 
+EVICT_FIRST = 0  # __ldcs: residual, gradient and moments are read so, and nothing else
+
 CONTROL = {"words": {"LDG.32", "STG.32"}, "pairs": {"LDG.64", "STG.64"},
-           "quads": {"LDG.128", "STG.128"}, "strong": {"LDG.32.STRONG", "STG.32"}}
+           "quads": {"LDG.128", "STG.128"}, "together": {"LDG.128", "STG.128"},
+           "apart": {"LDG.128", "STG.128"}, "strong": {"LDG.32.STRONG", "STG.32"}}
+CONTROL_AHEAD = {"quads": [1], "together": [4], "apart": [2, 2]}
 
 # Kernel -> what a warp needs to take a chunk of 512 elements, 16 in each lane, in the fewest
 # accesses: residual in and out, gradient in and, in the first `Lb1` ones, zeros out; in the second, of
@@ -33,6 +41,9 @@ HOT = {r"accumulateI7float32Lb0ELb0E": {"LDG.128": 8, "STG.128": 4},
        r"accumulateI7float32Lb1ELb1E": {"LDG.128": 16, "STG.128": 16},
        r"accumulateI6bits16.*Lb0ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4},
        r"accumulateI6bits16.*Lb1ELb0E": {"LDG.128": 4, "LDG.64": 4, "STG.128": 4, "STG.64": 4}}
+# How many streamed loads of a chunk are issued before the first use of one: vectors; elements of residual
+# and gradient where one of them is not aligned.
+AHEAD = {"Lb[01]ELb0E": {(64, 128): 8, (16, 32): 32}, "Lb[01]ELb1E": {(64, 128): 16, (16, 32): 32}}
 # So that four blocks of 256 threads fit a multiprocessor, or two where updates are made.
 MOST_REGISTERS = {"": 64, "Lb[01]ELb1E": 128}
 
@@ -69,9 +80,26 @@ def count_accesses(code):
     return counts
 
 
-def kernels_of(cubin):
-    return {name[6:]: count_accesses(code) for name, code in sections(cubin)
+def kernels_of(cubin, count=count_accesses, *how):
+    return {name[6:]: count(code, *how) for name, code in sections(cubin)
             if name.startswith(".text.")}
+
+
+def count_ahead(code, widths):
+    """Streamed loads of these widths in each stretch of code that uses none of them."""
+    lengths, loaded = [0], set()
+    for low, high in struct.iter_unpack("<QQ", code):
+        load = OPERATIONS.get(low & 0xFFF) == "LDG"
+        read = {low >> 24 & 255} | (set() if load else {low >> 32 & 255})
+        read |= set() if load or low & 0x1FF in COMPARISONS else {high & 255}
+        if read & loaded:
+            lengths, loaded = lengths + [0], set()
+        width = BITS.get(high >> 9 & 7)
+        if load and width in widths and high >> 20 & 7 == EVICT_FIRST:
+            first = low >> 16 & 255
+            loaded |= set(range(first, first + (width + 31) // 32))
+            lengths[-1] += 1
+    return [n for n in lengths if n]
 
 
 def build(nvcc, tree, source, arch, folder):
@@ -107,8 +135,21 @@ def check_control(nvcc, tree, arch, folder):
     for name, expected in CONTROL.items():
         demand(found.get(name) == expected,
                f"the table does not hold on {arch}: {name} has {found.get(name)}")
+    ahead = kernels_of(built[0], count_ahead, (128,))
+    for name, expected in CONTROL_AHEAD.items():
+        lengths = [v for k, v in ahead.items() if re.search(rf"^_Z\d+{name}P", k)]
+        demand(lengths == [expected], f"the table does not hold on {arch}: {name} has {lengths}")
     local = {access[:3] for access in found.get("spilled", ())}
     demand({"LDL", "STL"} <= local, f"the table does not hold on {arch}: spilled has {local}")
+
+
+def check_ahead(cubin, pattern, widths, least):
+    found = {name: lengths for name, lengths in kernels_of(cubin, count_ahead, widths).items()
+             if re.search(pattern, name)}
+    demand(found, f"no kernel is called {pattern}")
+    for name, lengths in found.items():
+        demand(max(lengths, default=0) >= least,
+               f"{name} uses what it loads after {lengths} loads of {widths}, not {least}")
 
 
 def check_hot(nvcc, tree, folder):
@@ -119,6 +160,9 @@ def check_hot(nvcc, tree, folder):
         return
     check_spills("accumulate.cu", arch, built[1], MOST_REGISTERS)
     found = kernels_of(built[0])
+    for pattern, leasts in AHEAD.items():
+        for widths, least in leasts.items():
+            check_ahead(built[0], pattern, widths, least)
     for pattern, least in HOT.items():
         matching = [name for name in found if re.search(pattern, name)]
         demand(matching, f"no kernel is called {pattern}")

@@ -18,6 +18,7 @@ int device_body(const tam_device *row, uint32_t longest);
 int device_cuts(void);
 int device_passes(void);
 int device_types(void);
+int device_divisions(void); /* in device_types.c */
 int device_updates(void);
 
 #endif

@@ -333,5 +333,5 @@ int device_passes(void) {
 
 int device_body(const tam_device *row, uint32_t longest) {
     world_use(row, longest);
-    return device_cuts() + device_passes() + device_types() + device_updates();
+    return device_cuts() + device_passes() + device_types() + device_divisions() + device_updates();
 }

@@ -5,6 +5,7 @@
  */
 #include "kernels/cpu/cpu.h"
 #include "lib/base/half.h"
+#include "tests/support/data.h"
 #include "tests/support/device_body.h"
 #include "tests/support/world.h"
 
@@ -255,6 +256,22 @@ static void test_long_tiles_and_threads_give_the_same_bits(void **state) {
     check_types((twin_case){.n = n, .block = 5001, .by_segment = true});
 }
 
+/* Mostly tiles shorter than chunks, so that there are many chunks; segments begin anywhere. */
+static void test_any_division_and_place_gives_the_same_bits(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 6; i++) {
+        uint64_t random = data_mix(4711 + i);
+        check_twins(&(twin_case){.type = (tamis_dtype)(i % 3),
+                                 .by_segment = i != 4,
+                                 .clear = random & 1,
+                                 .shift = random >> 1 & 7,
+                                 .parts = (int)(random >> 4 & 0xff) % PART_RULES,
+                                 .n = world_length(1000 + (random >> 12 & 0xfff)),
+                                 .block = 1 + (random >> 24 & (i == 5 ? 0x7ff : 0x1f)),
+                                 .threads = 1 + i % 3});
+    }
+}
+
 /* Ties of both types in either direction, overflow and underflow, as half.h rounds them. */
 static void test_results_are_rounded_to_the_type_of_the_gradient(void **state) {
     (void)state;
@@ -282,6 +299,13 @@ static void test_results_are_rounded_to_the_type_of_the_gradient(void **state) {
         gradient_close(&g);
     }
     world_close(&w);
+}
+
+int device_divisions(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_division_and_place_gives_the_same_bits),
+    };
+    return cmocka_run_group_tests_name("divisions", tests, NULL, NULL);
 }
 
 int device_types(void) {

@@ -241,6 +241,8 @@ class Kernel:
             self.emit("bar." + words[2], self.place(operands[0], 32), self.place(operands[2], 8))
         elif words[1] == "sync" and operands == ["0"]:
             self.emit("bar.sync")
+        elif words[1:] == ["warp", "sync"]:
+            self.emit("bar.warp", self.place(operands[0], 32))
         else:
             raise Refused(".".join(words) + " " + ", ".join(operands))
 

@@ -93,6 +93,9 @@ template <typename T> T most(T a, T b) {
         return std::fmax(a, b);
     return std::max(a, b);
 }
+uint32_t next_or_zero(uint32_t a, uint32_t last) {
+    return a >= last ? 0 : a + 1;
+}
 template <typename T> T mad(T a, T b, T c) {
     return a * b + c;
 }
@@ -294,6 +297,11 @@ void ballot(lanes &g, const instruction &i) {
     each(g, [&](unsigned l) { set(g, i.operand[0], l, votes); });
 }
 
+/* Orders no memory here, so that more is found. */
+void meet(lanes &g, const instruction &i) {
+    demand_all(g, i.operand[0]);
+}
+
 void reduce_add(lanes &g, const instruction &i) {
     uint32_t sum = 0;
     demand_all(g, i.operand[2]);
@@ -421,11 +429,13 @@ const std::unordered_map<std::string, entry> table = {
                     ATOMICS(global, GLOBAL, u64) ATOMICS(shared, SHARED, u32)
                         ATOMICS(shared, SHARED, u64){"atom.global.or.b32",
                                                      {atomic<GLOBAL, u32, either<u32>>, PLAIN}},
+    {"atom.global.inc.u32", {atomic<GLOBAL, u32, next_or_zero>, PLAIN}},
     {"atom.shared.or.b32", {atomic<SHARED, u32, either<u32>>, PLAIN}},
     {"fence", {fence, PLAIN}},
     {"bra", {nullptr, BRANCH}},
     {"ret", {nullptr, LEAVE}},
     {"vote.ballot", {ballot, AT_WARP}},
+    {"bar.warp", {meet, AT_WARP}},
     {"redux.add.u32", {reduce_add, AT_WARP}},
     {"redux.add.s32", {reduce_add, AT_WARP}},
     {"shfl.up", {shuffle<UP>, AT_WARP}},
