@@ -12,7 +12,7 @@
  *     tam_launch_seal     header and checksum of the own slot
  *                         ... all-gather of the slots ...
  *     tam_launch_unpack   packed: the lists of the other ranks
- *     tam_launch_check    every slot, every index; the first verdict
+ *     tam_launch_check    every slot, every index; the first verdict; exclusive: what count does
  *     tam_launch_count    entries of the union in every range
  *     tam_launch_unite    the union, the values there
  *     tam_launch_give     rounded: what each rank gets of them

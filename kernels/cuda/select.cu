@@ -178,8 +178,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 /* -- launch ----------------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
-    reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked) {
+    reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked,
+          tam_cuda_words scratch) {
     uint32_t i = blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
+    for (uint32_t w = i; w < scratch.count; w += gridDim.x * TAM_BLOCK_THREADS)
+        scratch.words[w] = 0;
     if (i < DIGITS * TAM_DIGITS)
         select.histogram[i] = 0;
     if (i > 0)
@@ -191,9 +194,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
 }
 
 extern "C" int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select,
-                                tam_cuda_picked *picked, void *stream) {
-    return tam_launch(reset, DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS, stream, found, select,
-                      picked);
+                                tam_cuda_picked *picked, tam_cuda_words scratch, void *stream) {
+    return tam_launch(reset, DIGITS * TAM_DIGITS / TAM_BLOCK_THREADS, stream, found, select, picked,
+                      scratch);
 }
 
 extern "C" int tam_launch_cut(const tam_cuda_cut *job, void *stream) {

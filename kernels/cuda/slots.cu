@@ -3,7 +3,7 @@
  * The messages of a step: seal the own slot, and check those of all ranks before they are used. The
  * last block of a check writes the verdict, the same on all ranks.
  */
-#include "kernels/cuda/wire.cuh"
+#include "kernels/cuda/ranges.cuh"
 
 /* -- seal ------------------------------------------------------------------------------------- */
 
@@ -144,14 +144,32 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) seal(const tam_cuda_
 
 /* -- check: lists ----------------------------------------------------------------------------- */
 
+/* Whether the lists of ranks cannot overlap: then a range has as many entries as its runs. */
+static __device__ __forceinline__ bool is_exclusive(const tam_cuda_exchange &x) {
+    return x.scheme.ownership != TAM_OWN_ALL;
+}
+
+/* The border below `range` is at entry `at` of some list: what is before it lies in the range
+ * below. Sums modulo 2^32, which start at 0. */
+static __device__ __forceinline__ void count_at_border(const tam_cuda_exchange &x, uint64_t range,
+                                                       uint32_t at) {
+    if (range > 0)
+        atomicAdd(&x.ranges.entries[range - 1], at);
+    if (range < x.ranges.count)
+        atomicAdd(&x.ranges.entries[range], 0u - at);
+}
+
 /* Find where every list enters every range. Searched here, while other warps wait for memory. */
 static __device__ void search_runs(const tam_cuda_exchange &x) {
     uint64_t tasks = (uint64_t)(x.ranges.count + 1) * x.slots.nranks;
     for (uint64_t task = tam_thread_of_grid(); task < tasks; task += tam_threads_of_grid()) {
         uint32_t r = (uint32_t)(task % x.slots.nranks);
         uint64_t range = task / x.slots.nranks;
-        x.ranges.runs[task] = tam_entries_before(tam_indices_of(x.slots, r),
-                                                 tam_count_of(x.slots, r), range * TAM_RANGE);
+        uint32_t at = tam_entries_before(tam_indices_of(x.slots, r), tam_count_of(x.slots, r),
+                                         range * TAM_RANGE);
+        x.ranges.runs[task] = at;
+        if (is_exclusive(x))
+            count_at_border(x, range, at);
     }
 }
 
@@ -310,6 +328,9 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2) check(const tam_c
     __syncthreads();
     if (threadIdx.x == 0)
         conclude(x, all);
+    __syncthreads();
+    if (is_exclusive(x) && x.scratch->verdict.status == TAMIS_OK)
+        tam_begin_union(x);
 }
 
 /* -- launch ----------------------------------------------------------------------------------- */

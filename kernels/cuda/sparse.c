@@ -165,7 +165,6 @@ static void take_exchange(tam_cuda_step *s, tam_cuda_arena *arena) {
     s->first_chunk = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
     x->ranges.first_chunk = s->first_chunk;
     x->ranges.runs = tam_cuda_take(arena, (ranges + 1) * nranks, sizeof(uint32_t));
-    x->ranges.entries = tam_cuda_take(arena, ranges, sizeof(uint32_t));
     x->ranges.offsets = tam_cuda_take(arena, ranges + 1, sizeof(uint32_t));
     x->ranges.sums = tam_cuda_take(arena, ranges, sizeof(double));
     x->indices = tam_cuda_take(arena, s->plan.union_max, sizeof(uint32_t));
@@ -308,8 +307,8 @@ static tamis_status begin(tam_cuda_step *s) {
         .indices = own_list(s),
         .picked = d->picked,
     };
-    TAM_TRY(tam_cuda_step_clear(s));
-    TAM_CUDA_LAUNCH(tam_launch_reset(d->found, d->select, d->picked, stream));
+    TAM_CUDA_LAUNCH(
+        tam_launch_reset(d->found, d->select, d->picked, tam_cuda_step_scratch(s), stream));
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&s->target, stream));
     TAM_CUDA_LAUNCH(tam_launch_collect(&s->target, stream));
     TAM_CUDA_LAUNCH(tam_launch_cut(&cut, stream));
@@ -323,7 +322,8 @@ tamis_status tam_cuda_step_unite(tam_cuda_step *s) {
     if (is_packed(&s->plan))
         TAM_CUDA_LAUNCH(tam_launch_unpack(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
-    TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_travel(s)));
+    if (s->exchange.scheme.ownership == TAM_OWN_ALL)
+        TAM_CUDA_LAUNCH(tam_launch_count(&s->exchange, tam_cuda_travel(s)));
     TAM_CUDA_LAUNCH(tam_launch_unite(&s->exchange, tam_cuda_travel(s)));
     if (s->exchange.rounded.blocks > 0)
         TAM_CUDA_LAUNCH(tam_launch_give(&s->exchange, tam_cuda_travel(s)));

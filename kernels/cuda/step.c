@@ -11,10 +11,12 @@
 
 /* -- memory ----------------------------------------------------------------------------------- */
 
-/* The scratch, tallies, and checks of values that are rounded: what is cleared together. */
+/* What is cleared together: the scratch, tallies, checks of values that are rounded, and the
+ * entries of ranges. */
 static size_t scratch_bytes(const tam_cuda_step *s) {
     size_t checks = s->exchange.rounded.blocks > 0 ? 3 * sizeof(uint64_t) : 0;
-    return sizeof(tam_cuda_scratch) + s->plan.nranks * (sizeof(tam_cuda_tally) + checks);
+    return sizeof(tam_cuda_scratch) + s->plan.nranks * (sizeof(tam_cuda_tally) + checks) +
+           s->exchange.ranges.count * sizeof(uint32_t);
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
@@ -24,6 +26,8 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
     uint64_t *checks = x->tallies ? (uint64_t *)(x->tallies + s->plan.nranks) : NULL;
     for (uint32_t i = 0; checks && i < 3; i++)
         x->rounded.checks[i] = checks + i * s->plan.nranks;
+    if (checks) /* the last of the scratch */
+        x->ranges.entries = (uint32_t *)((char *)x->scratch + scratch_bytes(s)) - x->ranges.count;
     x->ledger = tam_cuda_take(arena, 1, sizeof(tam_cuda_ledger));
     s->control.turn = tam_cuda_take(arena, 1, sizeof(tam_cuda_turn));
     s->control.state = tam_cuda_take(arena, 1, sizeof(tam_control_state));
@@ -215,8 +219,7 @@ void tam_cuda_step_describe_mail(const tam_cuda_step *s, const tam_cuda_exchange
     };
 }
 
-tamis_status tam_cuda_step_clear(tam_cuda_step *s) {
-    TAM_CUDA_TRY(cudaMemsetAsync(s->exchange.scratch, 0, scratch_bytes(s), s->round->lane.stream),
-                 "clearing the scratch of a step");
-    return TAMIS_OK;
+tam_cuda_words tam_cuda_step_scratch(const tam_cuda_step *s) {
+    return (tam_cuda_words){(uint32_t *)(void *)s->exchange.scratch,
+                            (uint32_t)(scratch_bytes(s) / sizeof(uint32_t))};
 }

@@ -3,13 +3,13 @@
  * From the lists of all ranks to one ascending list without duplicates, and the values there.
  *
  * One block builds one range of the union: the lists' entries in it set bits in shared memory, and
- * the bits, read in order, are the union. Any number of ranks, any overlap. `count` counts the
- * entries of each range, so that `unite` knows where to write them.
+ * the bits, read in order, are the union. Any number of ranks, any overlap. `unite` knows where to
+ * write them, because `count`, or for exclusive owners the check of the slots, has counted the
+ * entries of each range.
  */
-#include "kernels/cuda/wire.cuh"
+#include "kernels/cuda/ranges.cuh"
 
 #include "lib/base/tree.h"
-#include "lib/policy/slices.h"
 
 enum { WORDS = TAM_RANGE_WORDS / TAM_BLOCK_THREADS }; /* of a range, for each thread */
 
@@ -44,19 +44,6 @@ static __device__ __forceinline__ uint32_t own_bits(const uint32_t bits[TAM_RANG
 
 /* -- count ------------------------------------------------------------------------------------ */
 
-/* Lists of exclusive owners cannot overlap. */
-static __device__ void count_exclusive(const tam_cuda_exchange &x) {
-    uint32_t nranks = x.slots.nranks;
-    uint32_t range = blockIdx.x * TAM_BLOCK_THREADS + threadIdx.x;
-    for (; range < x.ranges.count; range += gridDim.x * TAM_BLOCK_THREADS) {
-        const uint32_t *runs = x.ranges.runs + (uint64_t)range * nranks;
-        uint32_t entries = 0;
-        for (uint32_t r = 0; r < nranks; r++)
-            entries += runs[nranks + r] - runs[r];
-        x.ranges.entries[range] = entries;
-    }
-}
-
 static __device__ void count_shared(const tam_cuda_exchange &x) {
     __shared__ uint32_t bits[TAM_RANGE_WORDS];
     for (uint32_t range = blockIdx.x; range < x.ranges.count; range += gridDim.x) {
@@ -67,54 +54,12 @@ static __device__ void count_shared(const tam_cuda_exchange &x) {
     }
 }
 
-/* In the last block: the offsets of the ranges. Every thread takes a run of ranges. */
-static __device__ void place_ranges(const tam_cuda_exchange &x) {
-    typedef cub::BlockScan<uint32_t, TAM_BLOCK_THREADS> scan;
-    __shared__ typename scan::TempStorage space;
-    uint64_t ranges = x.ranges.count;
-    uint32_t first = (uint32_t)(ranges * threadIdx.x / TAM_BLOCK_THREADS);
-    uint32_t end = (uint32_t)(ranges * (threadIdx.x + 1) / TAM_BLOCK_THREADS);
-    uint32_t entries = 0, offset, all;
-    for (uint32_t range = first; range < end; range++)
-        entries += x.ranges.entries[range];
-    scan(space).ExclusiveSum(entries, offset, all);
-    for (uint32_t range = first; range < end; range++) {
-        x.ranges.offsets[range] = offset;
-        offset += x.ranges.entries[range];
-    }
-    if (threadIdx.x == 0) {
-        x.ranges.offsets[ranges] = all;
-        x.scratch->verdict.count = all;
-    }
-}
-
-/* Rounded: who adds up which blocks of the union. */
-static __device__ void cut_slices(const tam_cuda_exchange &x) {
-    uint32_t count = x.scratch->verdict.count, nranks = x.slots.nranks;
-    for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
-        tam_owned own[2];
-        tam_slices_of(tam_blocks_of(count), 1, nranks, r, own);
-        tam_cuda_slice *slice = &x.rounded.slices[r];
-        for (uint32_t i = 0; i < 2; i++) {
-            slice->begin[i] = (uint32_t)own[i].begin;
-            slice->count[i] = (uint32_t)own[i].length;
-        }
-    }
-}
-
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) count(const tam_cuda_exchange x) {
     if (x.scratch->verdict.status != TAMIS_OK)
         return;
-    if (x.scheme.ownership != TAM_OWN_ALL)
-        count_exclusive(x);
-    else
-        count_shared(x);
-    if (!tam_last_block(&x.scratch->counted))
-        return;
-    place_ranges(x);
-    __syncthreads();
-    if (x.rounded.blocks > 0)
-        cut_slices(x);
+    count_shared(x);
+    if (tam_last_block(&x.scratch->counted))
+        tam_begin_union(x);
 }
 
 /* -- unite ------------------------------------------------------------------------------------ */

@@ -167,10 +167,16 @@ typedef struct tam_cuda_cut {
     tam_cuda_picked *picked;
 } tam_cuda_cut;
 
-/** Clears found (unless NULL), histograms, search and picked: the first node of a step; also needed
- * before every other cut. */
+/** Memory that a step begins with as zeros. */
+typedef struct tam_cuda_words {
+    uint32_t *words;
+    uint32_t count;
+} tam_cuda_words;
+
+/** Clears found (unless NULL), histograms, search, picked and scratch: the first node of a step;
+ * also needed before every other cut. */
 int tam_launch_reset(tam_cuda_found *found, tam_cuda_select select, tam_cuda_picked *picked,
-                     void *stream);
+                     tam_cuda_words scratch, void *stream);
 int tam_launch_accumulate(const tam_cuda_accumulate *job, void *stream);
 int tam_launch_collect(const tam_cuda_accumulate *job, void *stream);
 int tam_launch_cut(const tam_cuda_cut *job, void *stream);

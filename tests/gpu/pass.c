@@ -159,7 +159,9 @@ typedef struct rounds {
 static void enqueue(const rounds *r, int b) {
     tam_cuda_accumulate job = r->job;
     job.source = &r->sources[b];
-    try_cuda(tam_launch_reset(job.found, r->cut.select, r->cut.picked, r->stream), "reset");
+    try_cuda(
+        tam_launch_reset(job.found, r->cut.select, r->cut.picked, (tam_cuda_words){0}, r->stream),
+        "reset");
     try_cuda(tam_launch_accumulate(&job, r->stream), "accumulate");
     if (r->phases >= COLLECT)
         try_cuda(tam_launch_collect(&job, r->stream), "collect");
