@@ -65,23 +65,14 @@ static tamis_status enqueue(void *context, tam_cuda_step *step) {
     return gather_sums(comm, mail);
 }
 
-static tamis_status enqueue_piece(const tamis_comm *comm, tam_cuda_step *step, uint32_t piece) {
-    tam_cuda_mail mail = tam_cuda_dense_mail(step, piece);
-    if (mail.slot_bytes > 0) {
-        TAM_TRY(gather_slots(comm, &mail));
-        TAM_TRY(tam_cuda_dense_check(step));
-    }
-    TAM_TRY(tam_cuda_dense_widen(step, piece));
-    TAM_TRY(bring_values(comm, &mail));
-    TAM_TRY(tam_cuda_dense_add(step, piece));
-    TAM_TRY(gather_sums(comm, &mail));
-    return tam_cuda_dense_narrow(step, piece);
+static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
+    if (leg == TAM_CUDA_SLOTS)
+        return gather_slots(context, mail);
+    return leg == TAM_CUDA_SHARES ? bring_values(context, mail) : gather_sums(context, mail);
 }
 
 static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
-    for (uint32_t p = 0; p < tam_cuda_dense_pieces(step); p++)
-        TAM_TRY(enqueue_piece(context, step, p));
-    return TAMIS_OK;
+    return tam_cuda_dense_reduce(step, carry_leg, context);
 }
 
 static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
@@ -102,7 +93,7 @@ static tamis_status rehearse(void *context, tam_cuda_step *step) {
     return carry(context, tam_cuda_step_mail(step));
 }
 
-/* All pieces but the last have the size of the first. */
+/* All pieces but the last are sent as long as the first. */
 static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
     tam_cuda_mail first = tam_cuda_dense_mail(step, 0);
     tam_cuda_mail last = tam_cuda_dense_mail(step, tam_cuda_dense_pieces(step) - 1);
@@ -365,7 +356,7 @@ static tamis_status open_sparse(tam_bucket *b) {
 }
 
 static tamis_status open_dense(tam_bucket *b) {
-    enum { PIECE = 1 << 22 }; /* elements: two buffers of 16 MiB */
+    enum { PIECE = 1 << 22 }; /* elements: four buffers of 16 MiB, or two if there is one piece */
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     const tam_cuda_whole whole = whole_of(r);

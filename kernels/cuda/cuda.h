@@ -244,6 +244,9 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
  *                       narrow   gradient = sum / divisor
  *     for all buckets:  settle   verdict; zeros if the step is skipped
  *
+ * Two pieces of a bucket are under way at a time: the kernels of one beside the collectives of the
+ * other, which have a stream of their own (dense.c).
+ *
  * A collective that is abandoned midway is detected (verdict PROTOCOL), but the pieces before it
  * are already reduced.
  *
@@ -255,10 +258,15 @@ tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
 /** @return slot_bytes is 0 except for the first piece */
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
-tamis_status tam_cuda_dense_check(tam_cuda_step *step);
-tamis_status tam_cuda_dense_widen(tam_cuda_step *step, uint32_t piece);
-tamis_status tam_cuda_dense_add(tam_cuda_step *step, uint32_t piece);
-tamis_status tam_cuda_dense_narrow(tam_cuda_step *step, uint32_t piece);
+
+/** One collective of a step. */
+typedef enum tam_cuda_leg { TAM_CUDA_SLOTS, TAM_CUDA_SHARES, TAM_CUDA_SUMS } tam_cuda_leg;
+
+/** Enqueues one collective on mail->stream: the reducer's. */
+typedef tamis_status (*tam_cuda_carry)(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg);
+
+/** All that `enqueue` does: check to narrow, of all pieces. */
+tamis_status tam_cuda_dense_reduce(tam_cuda_step *step, tam_cuda_carry carry, void *context);
 
 /** Result of a sparse step of all buckets, in device memory: indices[*count], values[*count]. */
 typedef struct tam_cuda_result {

@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
  * A whole step of scheme dense, of one bucket: its memory, its phases. A piece is a run of whole
- * chunks. All buckets use one pair of buffers, which fit the largest piece:
+ * chunks. It has two buffers of the same size:
  *
  *     values, shares   | share | share | share |      share * nranks >= elements of the piece
  *
- * All of it runs on the stream of the collectives: a piece begins when the previous one has left
- * the buffers. Before the first piece the ranks exchange slots without picks, to check that they
- * sum the same.
+ * There are two such pairs, which the pieces of all buckets take in turn: while one pair is on the
+ * wire, the kernels work on the other.
+ *
+ *     wire     slots  .        shares 0  shares 1  sums 0   sums 1     shares 2   shares 3  sums 2
+ *     travel          check,   widen 1   add 0     add 1    narrow 0,  narrow 1,  add 2     add 3
+ *                     widen 0                               widen 2    widen 3
+ *
+ * A collective follows the kernels enqueued before it, and a kernel the collective before it on its
+ * buffers (`arrived`). So a buffer is free again when its piece was narrowed, in the order of
+ * `travel` alone, and a bucket leaves nothing behind on the wire. Before the first piece the ranks
+ * exchange slots without picks, to check that they sum the same.
  */
 #include "kernels/cuda/step.h"
 
@@ -44,9 +52,14 @@ static uint64_t share_of(const tam_cuda_step *s, uint64_t count) {
     return tam_cuda_round_up((size_t)(count + s->plan.nranks - 1) / s->plan.nranks, 4);
 }
 
+/* All pieces but the last are sent as long as the longest can be, whatever the chunks that they
+ * hold: then a rehearsal covers all sizes. */
 static tam_cuda_exchange exchange_of(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = s->exchange;
-    x.share = share_of(s, s->pieces[piece].count);
+    x.values += piece % 2 * s->exchange.room;
+    x.shares += piece % 2 * s->exchange.room;
+    if (piece + 1 == s->npieces)
+        x.share = share_of(s, s->pieces[piece].count);
     x.room = x.share * s->plan.nranks;
     return x;
 }
@@ -61,15 +74,15 @@ static uint64_t longest(const tam_cuda_plan *plan) {
     return most;
 }
 
-static tamis_status describe(tam_cuda_step *s, uint32_t most) {
+static tamis_status describe(tam_cuda_step *s) {
     enum { BLOCKS_PER_MULTIPROCESSOR = 8 };
     const tam_cuda_plan *plan = &s->plan;
-    s->npieces = cut_pieces(plan->grid, most, NULL);
+    s->npieces = cut_pieces(plan->grid, s->piece, NULL);
     s->pieces = tam_alloc_array(s->npieces, sizeof s->pieces[0]);
     if (!s->pieces)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u pieces of the gradient", s->npieces);
-    cut_pieces(plan->grid, most, s->pieces);
-    uint64_t n = longest(plan), share = share_of(s, most < n ? most : n);
+    cut_pieces(plan->grid, s->piece, s->pieces);
+    uint64_t n = longest(plan), share = share_of(s, s->piece < n ? s->piece : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
         .slots = {.bytes = tam_head_bytes(TAM_TALLIES) + tam_head_round(sizeof(uint32_t)),
@@ -89,7 +102,7 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
-    uint32_t nranks = s->plan.nranks;
+    uint32_t nranks = s->plan.nranks, pairs = longest(&s->plan) > s->piece ? 2 : 1;
     s->exchange.slots.memory = tam_cuda_take(arena, nranks, s->exchange.slots.bytes);
     s->exchange.ranges.runs = tam_cuda_take(arena, nranks, sizeof(uint32_t)); /* of no range */
     if (s->plan.first) {
@@ -97,13 +110,18 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
         s->exchange.shares = s->plan.first->exchange.shares;
         return;
     }
-    s->exchange.values = tam_cuda_take(arena, s->exchange.room, sizeof(float));
-    s->exchange.shares = tam_cuda_take(arena, s->exchange.room, sizeof(float));
+    s->exchange.values = tam_cuda_take(arena, pairs * s->exchange.room, sizeof(float));
+    s->exchange.shares = tam_cuda_take(arena, pairs * s->exchange.room, sizeof(float));
 }
 
 static tamis_status fill(tam_cuda_step *s) {
-    (void)s; /* the sizes of messages are known piece by piece */
-    return TAMIS_OK;
+    tam_cuda_round *r = s->round;
+    if (s->plan.first)
+        return TAMIS_OK;
+    TAM_TRY(tam_cuda_stream_open(TAM_CUDA_URGENT, &r->wire));
+    TAM_TRY(tam_cuda_event_open(&r->handed));
+    TAM_TRY(tam_cuda_event_open(&r->arrived[0]));
+    return tam_cuda_event_open(&r->arrived[1]);
 }
 
 /* -- state: the number of the step ------------------------------------------------------------ */
@@ -126,24 +144,19 @@ static tamis_status begin(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_dense_check(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
-    return TAMIS_OK;
-}
-
-tamis_status tam_cuda_dense_widen(tam_cuda_step *s, uint32_t piece) {
+static tamis_status widen(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_dense_add(tam_cuda_step *s, uint32_t piece) {
+static tamis_status add(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
-tamis_status tam_cuda_dense_narrow(tam_cuda_step *s, uint32_t piece) {
+static tamis_status narrow(tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
     return TAMIS_OK;
@@ -168,6 +181,77 @@ static tamis_status finish(tam_cuda_step *first, uint32_t by) {
     return TAMIS_OK;
 }
 
+/* -- pieces take turns ------------------------------------------------------------------------ */
+
+/* Which of the events tells when the buffers of a piece are back. */
+static cudaEvent_t arrival_of(const tam_cuda_step *s, uint32_t piece) {
+    return s->round->arrived[piece % 2];
+}
+
+/* A collective on the wire, behind the kernels enqueued so far. */
+static tamis_status send(tam_cuda_step *s, uint32_t piece, tam_cuda_leg leg, tam_cuda_carry carry,
+                         void *context) {
+    const tam_cuda_round *r = s->round;
+    tam_cuda_mail mail = tam_cuda_dense_mail(s, piece);
+    TAM_TRY(tam_cuda_follow(r->wire, r->travel, r->handed));
+    TAM_TRY(carry(context, &mail, leg));
+    TAM_CUDA_TRY(cudaEventRecord(arrival_of(s, piece), r->wire), "sending a piece");
+    return TAMIS_OK;
+}
+
+/* Later kernels follow the last collective on the buffers of this piece. */
+static tamis_status receive(tam_cuda_step *s, uint32_t piece) {
+    TAM_CUDA_TRY(cudaStreamWaitEvent(s->round->travel, arrival_of(s, piece), 0),
+                 "receiving a piece");
+    return TAMIS_OK;
+}
+
+static tamis_status send_values(tam_cuda_step *s, uint32_t piece, tam_cuda_carry carry,
+                                void *context) {
+    if (piece >= s->npieces)
+        return TAMIS_OK;
+    TAM_TRY(widen(s, piece));
+    return send(s, piece, TAM_CUDA_SHARES, carry, context);
+}
+
+static tamis_status send_sums(tam_cuda_step *s, uint32_t piece, tam_cuda_carry carry,
+                              void *context) {
+    if (piece >= s->npieces)
+        return TAMIS_OK;
+    TAM_TRY(receive(s, piece));
+    TAM_TRY(add(s, piece));
+    return send(s, piece, TAM_CUDA_SUMS, carry, context);
+}
+
+static tamis_status end(tam_cuda_step *s, uint32_t piece) {
+    if (piece >= s->npieces)
+        return TAMIS_OK;
+    TAM_TRY(receive(s, piece));
+    return narrow(s, piece);
+}
+
+static tamis_status check_slots(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    TAM_TRY(send(s, 0, TAM_CUDA_SLOTS, carry, context));
+    TAM_TRY(receive(s, 0));
+    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+/* Two at a time, and a last turn that ends what is under way. */
+tamis_status tam_cuda_dense_reduce(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    TAM_TRY(check_slots(s, carry, context));
+    for (uint32_t first = 0; first < s->npieces + 2; first += 2) {
+        for (uint32_t p = first; p < first + 2; p++) {
+            if (first > 0)
+                TAM_TRY(end(s, p - 2));
+            TAM_TRY(send_values(s, p, carry, context));
+        }
+        for (uint32_t p = first; p < first + 2; p++)
+            TAM_TRY(send_sums(s, p, carry, context));
+    }
+    return TAMIS_OK;
+}
+
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *s) {
     return s->npieces;
 }
@@ -175,7 +259,7 @@ uint32_t tam_cuda_dense_pieces(const tam_cuda_step *s) {
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     return (tam_cuda_mail){
-        .stream = tam_cuda_travel(s),
+        .stream = s->round->wire,
         .slots = x.slots.memory,
         .slot_bytes = piece == 0 ? x.slots.bytes : 0,
         .values = x.values,
@@ -188,6 +272,7 @@ tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
 /* -- open ------------------------------------------------------------------------------------- */
 
 static const tam_cuda_kind dense = {
+    .urgency = TAM_CUDA_BRISK, /* the messages beside its kernels go first */
     .take = take,
     .fill = fill,
     .load = load,
@@ -209,7 +294,8 @@ tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32
     s->kind = &dense;
     s->device = device;
     s->plan = *plan;
-    tamis_status status = describe(s, piece);
+    s->piece = piece;
+    tamis_status status = describe(s);
     if (status == TAMIS_OK)
         return tam_cuda_step_make(s, out);
     tam_free(s);
