@@ -65,10 +65,19 @@ static tamis_status enqueue(void *context, tam_cuda_step *step) {
     return gather_sums(comm, mail);
 }
 
+static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allreduce(comm->self, mail->values, comm->nranks * mail->share,
+                                              mail->shares, mail->stream);
+}
+
 static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
-    if (leg == TAM_CUDA_SLOTS)
-        return gather_slots(context, mail);
-    return leg == TAM_CUDA_SHARES ? bring_values(context, mail) : gather_sums(context, mail);
+    static tamis_status (*const legs[TAM_CUDA_LEGS])(const tamis_comm *, const tam_cuda_mail *) = {
+        [TAM_CUDA_SLOTS] = gather_slots,
+        [TAM_CUDA_SHARES] = bring_values,
+        [TAM_CUDA_SUMS] = gather_sums,
+        [TAM_CUDA_VALUES] = sum_values,
+    };
+    return legs[leg](context, mail);
 }
 
 static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
@@ -80,28 +89,21 @@ static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
 }
 
 /* The collectives of a step with nothing between them, on buffers that hold zeros. */
-static tamis_status carry(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    if (mail->slot_bytes > 0)
-        TAM_TRY(gather_slots(comm, mail));
+static tamis_status rehearse(void *context, tam_cuda_step *step) {
+    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
+    TAM_TRY(gather_slots(context, mail));
     if (mail->share == 0)
         return TAMIS_OK;
-    TAM_TRY(bring_values(comm, mail));
-    return gather_sums(comm, mail);
+    TAM_TRY(bring_values(context, mail));
+    return gather_sums(context, mail);
 }
 
-static tamis_status rehearse(void *context, tam_cuda_step *step) {
-    return carry(context, tam_cuda_step_mail(step));
-}
-
-/* All pieces but the last are sent as long as the first. */
 static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
-    tam_cuda_mail first = tam_cuda_dense_mail(step, 0);
-    tam_cuda_mail last = tam_cuda_dense_mail(step, tam_cuda_dense_pieces(step) - 1);
-    TAM_TRY(carry(context, &first));
-    return last.share == first.share ? TAMIS_OK : carry(context, &last);
+    return tam_cuda_dense_rehearse(step, carry_leg, context);
 }
 
-/* Bytes that this rank sends in a step, or for a piece of it: always the same. */
+/* Bytes that this rank sends in a step, or for a piece of it: always the same. What a sum of the
+ * transport's own sends is not known; this is what a ring would. */
 static uint64_t count_wire_bytes(const tam_cuda_mail *mail, uint32_t nranks) {
     return (nranks - 1) * (mail->slot_bytes + 2 * mail->share * sizeof(float));
 }
@@ -311,6 +313,7 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .divisor = tam_update_matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
         .update = update_of(b),
         .nonfinite = r->config.nonfinite,
+        .sum_order = r->config.sum_order,
         .timeout_ns = r->comm->timeout_ns,
     };
 }

@@ -36,7 +36,7 @@ static uint32_t cut_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *
                     pieces[count] = piece;
                 count++;
                 piece = (tam_cuda_piece){piece.end_chunk, piece.end_chunk,
-                                         piece.begin + piece.count, 0};
+                                         piece.begin + piece.count, 0, 0};
             }
             piece.count += length;
             piece.end_chunk++;
@@ -47,9 +47,14 @@ static uint32_t cut_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *
     return count + 1;
 }
 
+static bool flags(const tam_cuda_step *s) {
+    return s->plan.sum_order == TAMIS_SUM_ORDER_TRANSPORT;
+}
+
 /* A multiple of 4 floats, so that every share is aligned. */
 static uint64_t share_of(const tam_cuda_step *s, uint64_t count) {
-    return tam_cuda_round_up((size_t)(count + s->plan.nranks - 1) / s->plan.nranks, 4);
+    uint64_t sent = count + flags(s);
+    return tam_cuda_round_up((size_t)(sent + s->plan.nranks - 1) / s->plan.nranks, 4);
 }
 
 /* All pieces but the last are sent as long as the longest can be, whatever the chunks that they
@@ -82,6 +87,8 @@ static tamis_status describe(tam_cuda_step *s) {
     if (!s->pieces)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u pieces of the gradient", s->npieces);
     cut_pieces(plan->grid, s->piece, s->pieces);
+    for (uint32_t p = 0; p < s->npieces; p++)
+        s->pieces[p].flagged = flags(s);
     uint64_t n = longest(plan), share = share_of(s, s->piece < n ? s->piece : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
@@ -144,24 +151,6 @@ static tamis_status begin(tam_cuda_step *s) {
     return TAMIS_OK;
 }
 
-static tamis_status widen(tam_cuda_step *s, uint32_t piece) {
-    tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
-    return TAMIS_OK;
-}
-
-static tamis_status add(tam_cuda_step *s, uint32_t piece) {
-    tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_travel(s)));
-    return TAMIS_OK;
-}
-
-static tamis_status narrow(tam_cuda_step *s, uint32_t piece) {
-    tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
-    return TAMIS_OK;
-}
-
 /* Nothing to do: narrow has already checked the sums. */
 static tamis_status survey(tam_cuda_step *s) {
     (void)s;
@@ -179,6 +168,23 @@ static tamis_status finish(tam_cuda_step *first, uint32_t by) {
     TAM_CUDA_LAUNCH(tam_launch_report(&first->exchange, first->control.state, NULL, by,
                                       r->reports[by], r->travel));
     return TAMIS_OK;
+}
+
+uint32_t tam_cuda_dense_pieces(const tam_cuda_step *s) {
+    return s->npieces;
+}
+
+tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
+    tam_cuda_exchange x = exchange_of(s, piece);
+    return (tam_cuda_mail){
+        .stream = s->round->wire,
+        .slots = x.slots.memory,
+        .slot_bytes = piece == 0 ? x.slots.bytes : 0,
+        .values = x.values,
+        .shares = x.shares,
+        .sums = x.values + s->plan.rank * x.share,
+        .share = (size_t)x.share,
+    };
 }
 
 /* -- pieces take turns ------------------------------------------------------------------------ */
@@ -200,34 +206,61 @@ static tamis_status send(tam_cuda_step *s, uint32_t piece, tam_cuda_leg leg, tam
 }
 
 /* Later kernels follow the last collective on the buffers of this piece. */
-static tamis_status receive(tam_cuda_step *s, uint32_t piece) {
+static tamis_status receive(const tam_cuda_step *s, uint32_t piece) {
     TAM_CUDA_TRY(cudaStreamWaitEvent(s->round->travel, arrival_of(s, piece), 0),
                  "receiving a piece");
     return TAMIS_OK;
 }
 
-static tamis_status send_values(tam_cuda_step *s, uint32_t piece, tam_cuda_carry carry,
-                                void *context) {
-    if (piece >= s->npieces)
-        return TAMIS_OK;
-    TAM_TRY(widen(s, piece));
-    return send(s, piece, TAM_CUDA_SHARES, carry, context);
+static tamis_status widen(tam_cuda_step *s, uint32_t piece) {
+    tam_cuda_exchange x = exchange_of(s, piece);
+    TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
+    return TAMIS_OK;
 }
 
-static tamis_status send_sums(tam_cuda_step *s, uint32_t piece, tam_cuda_carry carry,
-                              void *context) {
-    if (piece >= s->npieces)
-        return TAMIS_OK;
+static tamis_status add(tam_cuda_step *s, uint32_t piece) {
+    tam_cuda_exchange x = exchange_of(s, piece);
     TAM_TRY(receive(s, piece));
-    TAM_TRY(add(s, piece));
-    return send(s, piece, TAM_CUDA_SUMS, carry, context);
+    TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_travel(s)));
+    return TAMIS_OK;
 }
 
-static tamis_status end(tam_cuda_step *s, uint32_t piece) {
+static tamis_status narrow(tam_cuda_step *s, uint32_t piece) {
+    tam_cuda_exchange x = exchange_of(s, piece);
+    if (flags(s))
+        x.values = x.shares;
+    TAM_TRY(receive(s, piece));
+    TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+/* What a piece goes through before it is narrowed: kernels, and a collective after each. */
+typedef struct route {
+    uint32_t count;
+    struct {
+        tamis_status (*prepare)(tam_cuda_step *step, uint32_t piece);
+        tam_cuda_leg leg;
+    } stages[2];
+} route;
+
+static const route *route_of(const tam_cuda_step *s) {
+    static const route routes[] = {
+        [TAMIS_SUM_ORDER_TREE] = {2, {{widen, TAM_CUDA_SHARES}, {add, TAM_CUDA_SUMS}}},
+        [TAMIS_SUM_ORDER_TRANSPORT] = {1, {{widen, TAM_CUDA_VALUES}}},
+    };
+    return &routes[s->plan.sum_order];
+}
+
+/* The piece that had the buffers before is narrowed first. */
+static tamis_status advance(tam_cuda_step *s, uint32_t piece, uint32_t stage, tam_cuda_carry carry,
+                            void *context) {
+    const route *way = route_of(s);
+    if (stage == 0 && piece >= 2 && piece - 2 < s->npieces)
+        TAM_TRY(narrow(s, piece - 2));
     if (piece >= s->npieces)
         return TAMIS_OK;
-    TAM_TRY(receive(s, piece));
-    return narrow(s, piece);
+    TAM_TRY(way->stages[stage].prepare(s, piece));
+    return send(s, piece, way->stages[stage].leg, carry, context);
 }
 
 static tamis_status check_slots(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
@@ -237,36 +270,32 @@ static tamis_status check_slots(tam_cuda_step *s, tam_cuda_carry carry, void *co
     return TAMIS_OK;
 }
 
-/* Two at a time, and a last turn that ends what is under way. */
+/* Two at a time; two places beyond the last piece, for what is then still under way. */
 tamis_status tam_cuda_dense_reduce(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
     TAM_TRY(check_slots(s, carry, context));
     for (uint32_t first = 0; first < s->npieces + 2; first += 2) {
-        for (uint32_t p = first; p < first + 2; p++) {
-            if (first > 0)
-                TAM_TRY(end(s, p - 2));
-            TAM_TRY(send_values(s, p, carry, context));
+        for (uint32_t stage = 0; stage < route_of(s)->count; stage++) {
+            TAM_TRY(advance(s, first, stage, carry, context));
+            TAM_TRY(advance(s, first + 1, stage, carry, context));
         }
-        for (uint32_t p = first; p < first + 2; p++)
-            TAM_TRY(send_sums(s, p, carry, context));
     }
     return TAMIS_OK;
 }
 
-uint32_t tam_cuda_dense_pieces(const tam_cuda_step *s) {
-    return s->npieces;
+static tamis_status rehearse(tam_cuda_step *s, uint32_t piece, tam_cuda_carry carry,
+                             void *context) {
+    const route *way = route_of(s);
+    tam_cuda_mail mail = tam_cuda_dense_mail(s, piece);
+    for (uint32_t i = 0; i < way->count; i++)
+        TAM_TRY(carry(context, &mail, way->stages[i].leg));
+    return TAMIS_OK;
 }
 
-tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
-    tam_cuda_exchange x = exchange_of(s, piece);
-    return (tam_cuda_mail){
-        .stream = s->round->wire,
-        .slots = x.slots.memory,
-        .slot_bytes = piece == 0 ? x.slots.bytes : 0,
-        .values = x.values,
-        .shares = x.shares,
-        .sums = x.values + s->plan.rank * x.share,
-        .share = (size_t)x.share,
-    };
+tamis_status tam_cuda_dense_rehearse(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    tam_cuda_mail mail = tam_cuda_dense_mail(s, 0);
+    TAM_TRY(carry(context, &mail, TAM_CUDA_SLOTS));
+    TAM_TRY(rehearse(s, 0, carry, context));
+    return s->npieces > 1 ? rehearse(s, s->npieces - 1, carry, context) : TAMIS_OK;
 }
 
 /* -- open ------------------------------------------------------------------------------------- */
