@@ -35,6 +35,20 @@ static bool dense_and_rounding(const tamis_reducer *r) {
     return dense(r) && rounds(r);
 }
 
+static bool sums_otherwise(const tamis_reducer *r) {
+    return r->config.sum_order != TAMIS_SUM_ORDER_TREE;
+}
+
+static bool sparse_and_order(const tamis_reducer *r) {
+    return sums_otherwise(r) && !dense(r);
+}
+
+/* Who drives is settled later, by the same conditions (devices.c). */
+static bool host_and_order(const tamis_reducer *r) {
+    return sums_otherwise(r) && (r->config.device == TAMIS_DEVICE_CPU ||
+                                 !r->comm->transport->stream || r->layout->nrowed > 0);
+}
+
 static bool sums_of_pairs(const tamis_reducer *r) {
     return r->scheme.exchange == TAM_EXCHANGE_PAIRS && r->config.wire_type_sum != TAMIS_WIRE_AUTO;
 }
@@ -124,6 +138,14 @@ static const struct row {
     {{0, create, "a wire_type that rounds", "scheme dense",
       "it has no residual to keep rounding errors; use scheme quantized"},
      dense_and_rounding},
+    {{0, create, "sum_order transport", "a scheme other than dense",
+      "picks are added by the tree over ranks; use sum_order tree"},
+     sparse_and_order},
+    {{0, create, "sum_order transport", "steps that the host drives",
+      "only a CUDA device over nccl, without segments with rows, calls ncclAllReduce; use "
+      "sum_order "
+      "tree"},
+     host_and_order},
     {{0, create, "residual_decay", "scheme dense", "it has no residual; use 1"}, dense_and_decay},
     {{0, create, "a wire_type that rounds", "exchange balanced-pairs",
       "pairs are a 32-bit index and a float32; use float32"},

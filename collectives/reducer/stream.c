@@ -65,23 +65,24 @@ static tamis_status enqueue(void *context, tam_cuda_step *step) {
     return gather_sums(comm, mail);
 }
 
-static tamis_status enqueue_piece(const tamis_comm *comm, tam_cuda_step *step, uint32_t piece) {
-    tam_cuda_mail mail = tam_cuda_dense_mail(step, piece);
-    if (mail.slot_bytes > 0) {
-        TAM_TRY(gather_slots(comm, &mail));
-        TAM_TRY(tam_cuda_dense_check(step));
-    }
-    TAM_TRY(tam_cuda_dense_widen(step, piece));
-    TAM_TRY(bring_values(comm, &mail));
-    TAM_TRY(tam_cuda_dense_add(step, piece));
-    TAM_TRY(gather_sums(comm, &mail));
-    return tam_cuda_dense_narrow(step, piece);
+static tamis_status sum_values(const tamis_comm *comm, const tam_cuda_mail *mail) {
+    return comm->transport->stream->allreduce(comm->self, (const float *)(const void *)mail->values,
+                                              comm->nranks * mail->share_bytes / sizeof(float),
+                                              (float *)(void *)mail->shares, mail->stream);
+}
+
+static tamis_status carry_leg(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
+    static tamis_status (*const legs[TAM_CUDA_LEGS])(const tamis_comm *, const tam_cuda_mail *) = {
+        [TAM_CUDA_SLOTS] = gather_slots,
+        [TAM_CUDA_SHARES] = bring_values,
+        [TAM_CUDA_SUMS] = gather_sums,
+        [TAM_CUDA_VALUES] = sum_values,
+    };
+    return legs[leg](context, mail);
 }
 
 static tamis_status enqueue_dense(void *context, tam_cuda_step *step) {
-    for (uint32_t p = 0; p < tam_cuda_dense_pieces(step); p++)
-        TAM_TRY(enqueue_piece(context, step, p));
-    return TAMIS_OK;
+    return tam_cuda_dense_reduce(step, carry_leg, context);
 }
 
 static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
@@ -89,28 +90,21 @@ static tam_cuda_enqueue enqueue_of(const tam_bucket *b) {
 }
 
 /* The collectives of a step with nothing between them, on buffers that hold zeros. */
-static tamis_status carry(const tamis_comm *comm, const tam_cuda_mail *mail) {
-    if (mail->slot_bytes > 0)
-        TAM_TRY(gather_slots(comm, mail));
+static tamis_status rehearse(void *context, tam_cuda_step *step) {
+    const tam_cuda_mail *mail = tam_cuda_step_mail(step);
+    TAM_TRY(gather_slots(context, mail));
     if (mail->share_bytes == 0)
         return TAMIS_OK;
-    TAM_TRY(bring_values(comm, mail));
-    return gather_sums(comm, mail);
+    TAM_TRY(bring_values(context, mail));
+    return gather_sums(context, mail);
 }
 
-static tamis_status rehearse(void *context, tam_cuda_step *step) {
-    return carry(context, tam_cuda_step_mail(step));
-}
-
-/* All pieces but the last have the size of the first. */
 static tamis_status rehearse_dense(void *context, tam_cuda_step *step) {
-    tam_cuda_mail first = tam_cuda_dense_mail(step, 0);
-    tam_cuda_mail last = tam_cuda_dense_mail(step, tam_cuda_dense_pieces(step) - 1);
-    TAM_TRY(carry(context, &first));
-    return last.share_bytes == first.share_bytes ? TAMIS_OK : carry(context, &last);
+    return tam_cuda_dense_rehearse(step, carry_leg, context);
 }
 
-/* Bytes that this rank sends in a step, or for a piece of it: always the same. */
+/* Bytes that this rank sends in a step, or for a piece of it: always the same. What a sum of the
+ * transport's own sends is not known; this is what a ring would. */
 static uint64_t count_wire_bytes(const tam_cuda_mail *mail, uint32_t nranks) {
     return (nranks - 1) * (mail->slot_bytes + mail->share_bytes + mail->sum_bytes);
 }
@@ -320,6 +314,7 @@ static tam_cuda_plan plan_of(const tam_bucket *b, const tam_cuda_whole *whole) {
         .divisor = tam_update_matches(r) ? (float)tam_divisor_of_sums(r) : tam_divisor(r),
         .update = update_of(b),
         .nonfinite = r->config.nonfinite,
+        .sum_order = r->config.sum_order,
         .timeout_ns = r->comm->timeout_ns,
     };
 }
@@ -393,7 +388,7 @@ static tamis_status open_sparse(tam_bucket *b) {
 }
 
 static tamis_status open_dense(tam_bucket *b) {
-    enum { PIECE = 1 << 22 }; /* elements: two buffers of 16 MiB */
+    enum { PIECE = 1 << 22 }; /* elements: four buffers of 16 MiB, or two if there is one piece */
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     const tam_cuda_whole whole = whole_of(r);

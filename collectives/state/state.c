@@ -3,7 +3,7 @@
 
 #include <xxhash.h>
 
-#define MAGIC UINT64_C(0x0b1d657461747454) /* changes with the format; odd bytes on purpose */
+#define MAGIC UINT64_C(0x0b1e657461747454) /* changes with the format; odd bytes on purpose */
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
 /* The snapshot `now` of a state. */

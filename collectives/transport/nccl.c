@@ -36,6 +36,15 @@ static tamis_status gather_on(tam_nccl *self, const void *send, size_t bytes, vo
     return tam_nccl_complete(self, code, "ncclAllGather", call);
 }
 
+static tamis_status reduce_on(tam_nccl *self, const float *send, size_t count, float *recv,
+                              cudaStream_t stream, const tam_call *call) {
+    if (!tam_nccl_hold(self))
+        return tam_nccl_over(self);
+    ncclResult_t code = ncclAllReduce(send, recv, count, ncclFloat32, ncclSum, self->comm, stream);
+    tam_nccl_let_go(self);
+    return tam_nccl_complete(self, code, "ncclAllReduce", call);
+}
+
 static bool accepted(ncclResult_t code) {
     return code == ncclSuccess || code == ncclInProgress;
 }
@@ -109,6 +118,14 @@ static tamis_status stream_alltoall(void *arg, const void *send, size_t bytes, v
     return bytes == 0 ? TAMIS_OK : exchange_on(self, send, bytes, recv, stream, &call);
 }
 
+static tamis_status stream_allreduce(void *arg, const float *send, size_t count, float *recv,
+                                     void *stream) {
+    tam_nccl *self = arg;
+    tam_call call = limit_now(self);
+    note_capture(self, stream);
+    return count == 0 ? TAMIS_OK : reduce_on(self, send, count, recv, stream, &call);
+}
+
 static tamis_status poll_nccl(void *arg) {
     bool busy;
     return tam_nccl_look(arg, "work on a stream", &busy);
@@ -117,6 +134,7 @@ static tamis_status poll_nccl(void *arg) {
 static const tam_stream_transport stream_row = {
     .allgather = stream_allgather,
     .alltoall = stream_alltoall,
+    .allreduce = stream_allreduce,
     .poll = poll_nccl,
 };
 

@@ -64,6 +64,12 @@ static tamis_status stream_alltoall(void *arg, const void *send, size_t bytes, v
     return t->inner->stream->alltoall(t->self, send, bytes, recv, stream);
 }
 
+static tamis_status stream_allreduce(void *arg, const float *send, size_t count, float *recv,
+                                     void *stream) {
+    tam_recorded *t = arg;
+    return t->inner->stream->allreduce(t->self, send, count, recv, stream);
+}
+
 static tamis_status poll(void *arg) {
     tam_recorded *t = arg;
     return t->inner->stream->poll(t->self);
@@ -87,7 +93,8 @@ static void close_nothing(void *arg, int clean) {
 
 void tam_recorded_wrap(tam_recorded *t, const tam_transport *inner, void *self) {
     static const tam_list_transport lists = {scatter, spread};
-    static const tam_stream_transport streams = {stream_allgather, stream_alltoall, poll};
+    static const tam_stream_transport streams = {stream_allgather, stream_alltoall,
+                                                 stream_allreduce, poll};
     t->inner = inner;
     t->self = self;
     t->row = *inner;

@@ -503,6 +503,19 @@ typedef enum tamis_nonfinite {
     TAMIS_NONFINITE_DROP = 2   /* drop the bad entries and continue */
 } tamis_nonfinite;
 
+/** The order in which scheme "dense" adds values over ranks.
+ *
+ *     TREE       by one binary tree over ranks: the same bits in every run, over every transport,
+ *                on every device
+ *     TRANSPORT  that of ncclAllReduce, which promises none: the same bits on all ranks, but
+ *                perhaps others when the same step is run again. Only for steps that a CUDA device
+ *                runs by itself over nccl (docs/cuda.md)
+ */
+typedef enum tamis_sum_order {
+    TAMIS_SUM_ORDER_TREE = 0,
+    TAMIS_SUM_ORDER_TRANSPORT = 1
+} tamis_sum_order;
+
 /** How the k entries of a step are divided among several buckets (section 7). */
 typedef enum tamis_share {
     TAMIS_SHARE_NORM = 0,  /* by the norms of the layers in the previous step; a bucket gets between
@@ -773,6 +786,7 @@ typedef struct tamis_reducer_config {
                                 so that mass is no longer conserved. Not for scheme dense. -1: 1;
                                 with an update as tamis_update_advise says */
     const tamis_update *update; /* NULL: residuals accumulate gradients. Copied */
+    tamis_sum_order sum_order;  /* tree */
 } tamis_reducer_config;
 
 /** Fields not named are 0, NULL, or the first of their enum. */

@@ -127,8 +127,9 @@ typedef struct tam_cuda_plan {
     float divisor;    /* of sums; with update.match: before its scale */
     tam_cuda_update update;
     tamis_nonfinite nonfinite;
-    uint64_t timeout_ns;  /* of every wait; 0: TAMIS_TIMEOUT_MS */
-    tam_control *control; /* thresholds and k; read at load, written at save */
+    tamis_sum_order sum_order; /* dense */
+    uint64_t timeout_ns;       /* of every wait; 0: TAMIS_TIMEOUT_MS */
+    tam_control *control;      /* thresholds and k; read at load, written at save */
 } tam_cuda_plan;
 
 /** Buffers of the collectives of a step. All pointers are device memory. */
@@ -262,6 +263,12 @@ tamis_status tam_cuda_step_join(tam_cuda_step *step, void *stream);
  *                       narrow   gradient = sum / divisor
  *     for all buckets:  settle   verdict; zeros if the step is skipped
  *
+ * With sum_order transport it adds up the values itself, from the buffer of values to that of
+ * shares, and there is no phase add.
+ *
+ * Two pieces of a bucket are under way at a time: the kernels of one beside the collectives of the
+ * other, which have a stream of their own (dense.c).
+ *
  * A collective that is abandoned midway is detected (verdict PROTOCOL), but the pieces before it
  * are already reduced.
  *
@@ -273,10 +280,24 @@ tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32
 uint32_t tam_cuda_dense_pieces(const tam_cuda_step *step);
 /** @return slot_bytes is 0 except for the first piece */
 tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *step, uint32_t piece);
-tamis_status tam_cuda_dense_check(tam_cuda_step *step);
-tamis_status tam_cuda_dense_widen(tam_cuda_step *step, uint32_t piece);
-tamis_status tam_cuda_dense_add(tam_cuda_step *step, uint32_t piece);
-tamis_status tam_cuda_dense_narrow(tam_cuda_step *step, uint32_t piece);
+
+/** One collective of a step. */
+typedef enum tam_cuda_leg {
+    TAM_CUDA_SLOTS,
+    TAM_CUDA_SHARES,
+    TAM_CUDA_SUMS,
+    TAM_CUDA_VALUES, /* sum_order transport, in place of the two: sums of `values` to `shares` */
+    TAM_CUDA_LEGS
+} tam_cuda_leg;
+
+/** Enqueues one collective on mail->stream: the reducer's. */
+typedef tamis_status (*tam_cuda_carry)(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg);
+
+/** All that `enqueue` does: check to narrow, of all pieces. */
+tamis_status tam_cuda_dense_reduce(tam_cuda_step *step, tam_cuda_carry carry, void *context);
+
+/** Its collectives alone, one of each size. */
+tamis_status tam_cuda_dense_rehearse(tam_cuda_step *step, tam_cuda_carry carry, void *context);
 
 /** Result of a sparse step of all buckets, in device memory: indices[*count], values[*count]. */
 typedef struct tam_cuda_result {

@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
  * A whole step of scheme dense, of one bucket: its memory, its phases. A piece is a run of whole
- * chunks. All buckets use one pair of buffers, which fit the largest piece:
+ * chunks. It has two buffers of the same size:
  *
  *     values, shares   | share | share | share |      share * nranks >= elements of the piece
  *
- * All of it runs on the stream of the collectives: a piece begins when the previous one has left
- * the buffers. Before the first piece the ranks exchange slots without picks, to check that they
- * sum the same.
+ * There are two such pairs, which the pieces of all buckets take in turn: while one pair is on the
+ * wire, the kernels work on the other.
+ *
+ *     wire     slots  .        shares 0  shares 1  sums 0   sums 1     shares 2   shares 3  sums 2
+ *     travel          check,   widen 1   add 0     add 1    narrow 0,  narrow 1,  add 2     add 3
+ *                     widen 0                               widen 2    widen 3
+ *
+ * A collective follows the kernels enqueued before it, and a kernel the collective before it on its
+ * buffers (`arrived`). So a buffer is free again when its piece was narrowed, in the order of
+ * `travel` alone, and a bucket leaves nothing behind on the wire. Before the first piece the ranks
+ * exchange slots without picks, to check that they sum the same.
  */
 #include "kernels/cuda/step.h"
 
@@ -28,7 +36,7 @@ static uint32_t cut_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *
                     pieces[count] = piece;
                 count++;
                 piece = (tam_cuda_piece){piece.end_chunk, piece.end_chunk,
-                                         piece.begin + piece.count, 0};
+                                         piece.begin + piece.count, 0, 0};
             }
             piece.count += length;
             piece.end_chunk++;
@@ -39,14 +47,24 @@ static uint32_t cut_pieces(const tam_grid *grid, uint64_t most, tam_cuda_piece *
     return count + 1;
 }
 
-/* A multiple of 4 floats, so that every share is aligned. */
-static uint64_t share_of(const tam_cuda_step *s, uint64_t count) {
-    return tam_cuda_round_up((size_t)(count + s->plan.nranks - 1) / s->plan.nranks, 4);
+static bool flags(const tam_cuda_step *s) {
+    return s->plan.sum_order == TAMIS_SUM_ORDER_TRANSPORT;
 }
 
+/* A multiple of 4 floats, so that every share is aligned. */
+static uint64_t share_of(const tam_cuda_step *s, uint64_t count) {
+    uint64_t sent = count + flags(s);
+    return tam_cuda_round_up((size_t)(sent + s->plan.nranks - 1) / s->plan.nranks, 4);
+}
+
+/* All pieces but the last are sent as long as the longest can be, whatever the chunks that they
+ * hold: then a rehearsal covers all sizes. */
 static tam_cuda_exchange exchange_of(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = s->exchange;
-    x.share = share_of(s, s->pieces[piece].count);
+    x.values += piece % 2 * s->exchange.room;
+    x.shares += piece % 2 * s->exchange.room;
+    if (piece + 1 == s->npieces)
+        x.share = share_of(s, s->pieces[piece].count);
     x.room = x.share * s->plan.nranks;
     return x;
 }
@@ -61,15 +79,17 @@ static uint64_t longest(const tam_cuda_plan *plan) {
     return most;
 }
 
-static tamis_status describe(tam_cuda_step *s, uint32_t most) {
+static tamis_status describe(tam_cuda_step *s) {
     enum { BLOCKS_PER_MULTIPROCESSOR = 8 };
     const tam_cuda_plan *plan = &s->plan;
-    s->npieces = cut_pieces(plan->grid, most, NULL);
+    s->npieces = cut_pieces(plan->grid, s->piece, NULL);
     s->pieces = tam_alloc_array(s->npieces, sizeof s->pieces[0]);
     if (!s->pieces)
         return tam_fail(TAMIS_E_NOMEM, "no memory for %u pieces of the gradient", s->npieces);
-    cut_pieces(plan->grid, most, s->pieces);
-    uint64_t n = longest(plan), share = share_of(s, most < n ? most : n);
+    cut_pieces(plan->grid, s->piece, s->pieces);
+    for (uint32_t p = 0; p < s->npieces; p++)
+        s->pieces[p].flagged = flags(s);
+    uint64_t n = longest(plan), share = share_of(s, s->piece < n ? s->piece : n);
     s->exchange = (tam_cuda_exchange){
         .grid.n = plan->grid->n, /* no groups: norms are not needed */
         .slots = {.bytes = tam_head_bytes(TAM_TALLIES) + tam_head_round(sizeof(uint32_t)),
@@ -89,7 +109,7 @@ static tamis_status describe(tam_cuda_step *s, uint32_t most) {
 }
 
 static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
-    uint32_t nranks = s->plan.nranks;
+    uint32_t nranks = s->plan.nranks, pairs = longest(&s->plan) > s->piece ? 2 : 1;
     s->exchange.slots.memory = tam_cuda_take(arena, nranks, s->exchange.slots.bytes);
     s->exchange.ranges.runs = tam_cuda_take(arena, nranks, sizeof(uint32_t)); /* of no range */
     if (s->plan.first) {
@@ -97,13 +117,18 @@ static void take(tam_cuda_step *s, tam_cuda_arena *arena) {
         s->exchange.shares = s->plan.first->exchange.shares;
         return;
     }
-    s->exchange.values = tam_cuda_take(arena, s->exchange.room, sizeof(float));
-    s->exchange.shares = tam_cuda_take(arena, s->exchange.room, sizeof(float));
+    s->exchange.values = tam_cuda_take(arena, pairs * s->exchange.room, sizeof(float));
+    s->exchange.shares = tam_cuda_take(arena, pairs * s->exchange.room, sizeof(float));
 }
 
 static tamis_status fill(tam_cuda_step *s) {
-    (void)s; /* the sizes of messages are known piece by piece */
-    return TAMIS_OK;
+    tam_cuda_round *r = s->round;
+    if (s->plan.first)
+        return TAMIS_OK;
+    TAM_TRY(tam_cuda_stream_open(TAM_CUDA_URGENT, &r->wire));
+    TAM_TRY(tam_cuda_event_open(&r->handed));
+    TAM_TRY(tam_cuda_event_open(&r->arrived[0]));
+    return tam_cuda_event_open(&r->arrived[1]);
 }
 
 /* -- state: the number of the step ------------------------------------------------------------ */
@@ -126,29 +151,6 @@ static tamis_status begin(tam_cuda_step *s) {
                                  s->round->lane.stream),
                  "clearing the scratch of a step");
     TAM_CUDA_LAUNCH(tam_launch_seal(&s->exchange, s->round->lane.stream));
-    return TAMIS_OK;
-}
-
-tamis_status tam_cuda_dense_check(tam_cuda_step *s) {
-    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
-    return TAMIS_OK;
-}
-
-tamis_status tam_cuda_dense_widen(tam_cuda_step *s, uint32_t piece) {
-    tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
-    return TAMIS_OK;
-}
-
-tamis_status tam_cuda_dense_add(tam_cuda_step *s, uint32_t piece) {
-    tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_travel(s)));
-    return TAMIS_OK;
-}
-
-tamis_status tam_cuda_dense_narrow(tam_cuda_step *s, uint32_t piece) {
-    tam_cuda_exchange x = exchange_of(s, piece);
-    TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
     return TAMIS_OK;
 }
 
@@ -179,14 +181,127 @@ tam_cuda_mail tam_cuda_dense_mail(const tam_cuda_step *s, uint32_t piece) {
     tam_cuda_exchange x = exchange_of(s, piece);
     tam_cuda_mail mail;
     tam_cuda_step_describe_mail(s, &x, &mail);
+    mail.stream = s->round->wire;
     if (piece > 0)
         mail.slot_bytes = 0;
     return mail;
 }
 
+/* -- pieces take turns ------------------------------------------------------------------------ */
+
+/* Which of the events tells when the buffers of a piece are back. */
+static cudaEvent_t arrival_of(const tam_cuda_step *s, uint32_t piece) {
+    return s->round->arrived[piece % 2];
+}
+
+/* A collective on the wire, behind the kernels enqueued so far. */
+static tamis_status send(tam_cuda_step *s, uint32_t piece, tam_cuda_leg leg, tam_cuda_carry carry,
+                         void *context) {
+    const tam_cuda_round *r = s->round;
+    tam_cuda_mail mail = tam_cuda_dense_mail(s, piece);
+    TAM_TRY(tam_cuda_follow(r->wire, r->travel, r->handed));
+    TAM_TRY(carry(context, &mail, leg));
+    TAM_CUDA_TRY(cudaEventRecord(arrival_of(s, piece), r->wire), "sending a piece");
+    return TAMIS_OK;
+}
+
+/* Later kernels follow the last collective on the buffers of this piece. */
+static tamis_status receive(const tam_cuda_step *s, uint32_t piece) {
+    TAM_CUDA_TRY(cudaStreamWaitEvent(s->round->travel, arrival_of(s, piece), 0),
+                 "receiving a piece");
+    return TAMIS_OK;
+}
+
+static tamis_status widen(tam_cuda_step *s, uint32_t piece) {
+    tam_cuda_exchange x = exchange_of(s, piece);
+    TAM_CUDA_LAUNCH(tam_launch_dense_widen(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+static tamis_status add(tam_cuda_step *s, uint32_t piece) {
+    tam_cuda_exchange x = exchange_of(s, piece);
+    TAM_TRY(receive(s, piece));
+    TAM_CUDA_LAUNCH(tam_launch_add(&x, tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+static tamis_status narrow(tam_cuda_step *s, uint32_t piece) {
+    tam_cuda_exchange x = exchange_of(s, piece);
+    if (flags(s))
+        x.values = x.shares;
+    TAM_TRY(receive(s, piece));
+    TAM_CUDA_LAUNCH(tam_launch_dense_narrow(&x, &s->target, &s->pieces[piece], tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+/* What a piece goes through before it is narrowed: kernels, and a collective after each. */
+typedef struct route {
+    uint32_t count;
+    struct {
+        tamis_status (*prepare)(tam_cuda_step *step, uint32_t piece);
+        tam_cuda_leg leg;
+    } stages[2];
+} route;
+
+static const route *route_of(const tam_cuda_step *s) {
+    static const route routes[] = {
+        [TAMIS_SUM_ORDER_TREE] = {2, {{widen, TAM_CUDA_SHARES}, {add, TAM_CUDA_SUMS}}},
+        [TAMIS_SUM_ORDER_TRANSPORT] = {1, {{widen, TAM_CUDA_VALUES}}},
+    };
+    return &routes[s->plan.sum_order];
+}
+
+/* The piece that had the buffers before is narrowed first. */
+static tamis_status advance(tam_cuda_step *s, uint32_t piece, uint32_t stage, tam_cuda_carry carry,
+                            void *context) {
+    const route *way = route_of(s);
+    if (stage == 0 && piece >= 2 && piece - 2 < s->npieces)
+        TAM_TRY(narrow(s, piece - 2));
+    if (piece >= s->npieces)
+        return TAMIS_OK;
+    TAM_TRY(way->stages[stage].prepare(s, piece));
+    return send(s, piece, way->stages[stage].leg, carry, context);
+}
+
+static tamis_status check_slots(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    TAM_TRY(send(s, 0, TAM_CUDA_SLOTS, carry, context));
+    TAM_TRY(receive(s, 0));
+    TAM_CUDA_LAUNCH(tam_launch_check(&s->exchange, tam_cuda_travel(s)));
+    return TAMIS_OK;
+}
+
+/* Two at a time; two places beyond the last piece, for what is then still under way. */
+tamis_status tam_cuda_dense_reduce(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    TAM_TRY(check_slots(s, carry, context));
+    for (uint32_t first = 0; first < s->npieces + 2; first += 2) {
+        for (uint32_t stage = 0; stage < route_of(s)->count; stage++) {
+            TAM_TRY(advance(s, first, stage, carry, context));
+            TAM_TRY(advance(s, first + 1, stage, carry, context));
+        }
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status rehearse(tam_cuda_step *s, uint32_t piece, tam_cuda_carry carry,
+                             void *context) {
+    const route *way = route_of(s);
+    tam_cuda_mail mail = tam_cuda_dense_mail(s, piece);
+    for (uint32_t i = 0; i < way->count; i++)
+        TAM_TRY(carry(context, &mail, way->stages[i].leg));
+    return TAMIS_OK;
+}
+
+tamis_status tam_cuda_dense_rehearse(tam_cuda_step *s, tam_cuda_carry carry, void *context) {
+    tam_cuda_mail mail = tam_cuda_dense_mail(s, 0);
+    TAM_TRY(carry(context, &mail, TAM_CUDA_SLOTS));
+    TAM_TRY(rehearse(s, 0, carry, context));
+    return s->npieces > 1 ? rehearse(s, s->npieces - 1, carry, context) : TAMIS_OK;
+}
+
 /* -- open ------------------------------------------------------------------------------------- */
 
 static const tam_cuda_kind dense = {
+    .urgency = TAM_CUDA_BRISK, /* the messages beside its kernels go first */
     .take = take,
     .fill = fill,
     .load = load,
@@ -208,7 +323,8 @@ tamis_status tam_cuda_dense_open(void *device, const tam_cuda_plan *plan, uint32
     s->kind = &dense;
     s->device = device;
     s->plan = *plan;
-    tamis_status status = describe(s, piece);
+    s->piece = piece;
+    tamis_status status = describe(s);
     if (status == TAMIS_OK)
         return tam_cuda_step_make(s, out);
     tam_free(s);

@@ -113,12 +113,14 @@ static __device__ void widen_chunk(const typename TYPE::element *from, uint32_t 
         to[i] = give(TYPE::widen(__ldcs(from + i)), scale, broken);
 }
 
-/* Zeros behind the piece, so that shares are whole; mark all shares as not arrived. */
-static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_piece &piece) {
+/* Zeros behind the piece, so that shares are whole; of a rank whose exchange is broken the first is
+ * 1. Mark all shares as not arrived. */
+static __device__ void prepare_mail(const tam_cuda_exchange &x, const tam_cuda_piece &piece,
+                                    bool broken) {
     uint64_t thread = tam_thread_of_grid(), threads = tam_threads_of_grid();
     float a = __uint_as_float(TAM_CUDA_ABSENT);
     for (uint64_t i = piece.count + thread; i < x.room; i += threads)
-        x.values[i] = 0.0f;
+        x.values[i] = broken && i == piece.count ? 1.0f : 0.0f;
     for (uint64_t i = thread; i < x.room / 4; i += threads)
         reinterpret_cast<float4 *>(x.shares)[i] = make_float4(a, a, a, a);
 }
@@ -128,7 +130,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     widen(const tam_cuda_exchange x, const tam_cuda_accumulate target, const tam_cuda_piece piece) {
     bool broken = x.turn->broken != 0 || x.scratch->verdict.status != TAMIS_OK;
     float scale = target.source->scale;
-    prepare_mail(x, piece);
+    prepare_mail(x, piece, broken);
     for (uint32_t c = piece.first_chunk + warp_of_grid(); c < piece.end_chunk;
          c += warps_of_grid()) {
         tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
@@ -188,13 +190,21 @@ static __device__ void narrow_chunk(const float *from, uint32_t length, float di
     }
 }
 
+/* A transport that adds up makes other NaNs of TAM_CUDA_ABSENT, so a rank that refuses is counted
+ * instead. A NaN is not 0 either: the count did not arrive. */
+static __device__ __forceinline__ bool refused(const tam_cuda_exchange &x,
+                                               const tam_cuda_piece &piece) {
+    return piece.flagged && !(x.values[piece.count] == 0.0f);
+}
+
 template <typename TYPE>
 static __global__ void __launch_bounds__(TAM_BLOCK_THREADS)
     narrow(const tam_cuda_exchange x, const tam_cuda_accumulate target,
            const tam_cuda_piece piece) {
     witness seen = {};
-    for (uint32_t c = piece.first_chunk + warp_of_grid(); c < piece.end_chunk;
-         c += warps_of_grid()) {
+    seen.absent = refused(x, piece);
+    uint32_t end = seen.absent ? 0 : piece.end_chunk;
+    for (uint32_t c = piece.first_chunk + warp_of_grid(); c < end; c += warps_of_grid()) {
         tam_cuda_chunk chunk = tam_chunk_of(target.grid, c);
         narrow_chunk<TYPE>(x.values + (chunk.begin - piece.begin), chunk.length, x.divisor, &seen,
                            gradient_of<typename TYPE::element>(target, chunk));

@@ -238,6 +238,7 @@ int tam_launch_report(const tam_cuda_exchange *job, const tam_control_state *sta
 typedef struct tam_cuda_piece {
     uint32_t first_chunk, end_chunk;
     uint32_t begin, count; /* elements */
+    uint32_t flagged;      /* the sum behind those of the elements says whether a rank refuses */
 } tam_cuda_piece;
 
 /** values = scale * gradient, padded with zeros; shares are marked absent. Then follow the

@@ -18,12 +18,12 @@ static const tam_cuda_whole *whole_of(const tam_cuda_step *first) {
 /* Priorities. While backward computes the gradients of later buckets, we should not delay it:
  * compression takes what is left. Messages must not wait behind the blocks of backward, since every
  * other rank waits for them; they are few blocks and hardly delay anything. */
-static tamis_status open_streams(tam_cuda_round *r) {
+static tamis_status open_streams(tam_cuda_round *r, tam_cuda_urgency urgency) {
     cudaEvent_t *events[] = {&r->given, &r->sealed, &r->ready, &r->done, &r->fork, &r->merge};
     TAM_TRY(tam_cuda_lane_open(&r->lane));
     r->travel = r->lane.stream;
     if (r->nbuckets > 1)
-        TAM_TRY(tam_cuda_stream_open(TAM_CUDA_URGENT, &r->travel));
+        TAM_TRY(tam_cuda_stream_open(urgency, &r->travel));
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         TAM_TRY(tam_cuda_event_open(events[i]));
     return TAMIS_OK;
@@ -69,7 +69,7 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first) {
     r->shares.nbuckets = r->nbuckets;
     r->shares.by_norm = whole->by_norm;
     r->shares.k = whole->k;
-    TAM_TRY(open_streams(r));
+    TAM_TRY(open_streams(r, first->kind->urgency));
     r->lane.timeout_ns = first->plan.timeout_ns;
     TAM_TRY(take_memory(r));
     if (r->nbuckets == 1)
@@ -112,15 +112,23 @@ tamis_status tam_cuda_round_join(tam_cuda_step *s) {
     return tam_cuda_is_last(s) ? complete(s->round) : TAMIS_OK;
 }
 
-/* -- close ------------------------------------------------------------------------------------ */
+/* -- order ------------------------------------------------------------------------------------ */
 
-tamis_status tam_cuda_round_gather(tam_cuda_round *r) {
-    if (r->travel == r->lane.stream)
-        return TAMIS_OK;
-    TAM_CUDA_TRY(cudaEventRecord(r->sealed, r->travel), "gathering streams");
-    TAM_CUDA_TRY(cudaStreamWaitEvent(r->lane.stream, r->sealed, 0), "gathering streams");
+tamis_status tam_cuda_follow(cudaStream_t behind, cudaStream_t stream, cudaEvent_t event) {
+    TAM_CUDA_TRY(cudaEventRecord(event, stream), "following a stream");
+    TAM_CUDA_TRY(cudaStreamWaitEvent(behind, event, 0), "following a stream");
     return TAMIS_OK;
 }
+
+tamis_status tam_cuda_round_gather(tam_cuda_round *r) {
+    if (r->wire)
+        TAM_TRY(tam_cuda_follow(r->lane.stream, r->wire, r->handed));
+    if (r->travel == r->lane.stream)
+        return TAMIS_OK;
+    return tam_cuda_follow(r->lane.stream, r->travel, r->sealed);
+}
+
+/* -- close ------------------------------------------------------------------------------------ */
 
 bool tam_cuda_round_idle(tam_cuda_round *r, uint32_t rank) {
     if (r->hangs)
@@ -134,12 +142,16 @@ bool tam_cuda_round_idle(tam_cuda_round *r, uint32_t rank) {
 }
 
 void tam_cuda_round_close(tam_cuda_round *r) {
+    for (int i = 0; i < 2; i++)
+        tam_cuda_event_close(r->arrived[i]);
+    tam_cuda_event_close(r->handed);
     tam_cuda_event_close(r->merge);
     tam_cuda_event_close(r->fork);
     tam_cuda_event_close(r->done);
     tam_cuda_event_close(r->ready);
     tam_cuda_event_close(r->sealed);
     tam_cuda_event_close(r->given);
+    tam_cuda_stream_close(r->wire);
     if (r->travel != r->lane.stream)
         tam_cuda_stream_close(r->travel);
     tam_cuda_lane_close(&r->lane);

@@ -94,13 +94,6 @@ static tamis_status aim(tam_cuda_step *s, const tam_accumulate *target, uint32_t
 
 /* -- what a step enqueues --------------------------------------------------------------------- */
 
-/* Later work on `behind` runs after what `stream` holds now. */
-static tamis_status follow(cudaStream_t behind, cudaStream_t stream, cudaEvent_t event) {
-    TAM_CUDA_TRY(cudaEventRecord(event, stream), "following a stream");
-    TAM_CUDA_TRY(cudaStreamWaitEvent(behind, event, 0), "following a stream");
-    return TAMIS_OK;
-}
-
 /* Nothing is applied before every bucket has been exchanged: then all buckets, or none. */
 static tamis_status settle(tam_cuda_round *r) {
     for (uint32_t b = 0; b < r->nbuckets; b++)
@@ -149,7 +142,7 @@ static tamis_status launch_parts(tam_cuda_step *s, tam_cuda_enqueue enqueue, voi
     TAM_TRY(launch_traced(s, 0, enqueue, context, by));
     if (!is_several(s))
         return TAMIS_OK;
-    TAM_TRY(follow(r->travel, r->lane.stream, r->sealed));
+    TAM_TRY(tam_cuda_follow(r->travel, r->lane.stream, r->sealed));
     return launch_traced(s, 1, enqueue, context, by);
 }
 
@@ -232,7 +225,7 @@ static tamis_status await_step_before(tam_cuda_step *s) {
 static tamis_status run_directly(tam_cuda_step *s, const tam_accumulate *target, void *stream,
                                  tam_cuda_enqueue enqueue, void *context) {
     tam_cuda_round *r = s->round;
-    TAM_TRY(follow(r->lane.stream, stream, r->given));
+    TAM_TRY(tam_cuda_follow(r->lane.stream, stream, r->given));
     TAM_TRY(await_step_before(s));
     TAM_TRY(aim(s, target, TAM_CUDA_BY_HOST));
     TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_HOST));
@@ -262,7 +255,7 @@ static tamis_status run_captured(tam_cuda_step *s, const tam_accumulate *target,
                                  tam_cuda_enqueue enqueue, void *context) {
     tam_cuda_round *r = s->round;
     TAM_TRY(leave_to_caller(s));
-    TAM_TRY(follow(r->lane.stream, stream, r->fork));
+    TAM_TRY(tam_cuda_follow(r->lane.stream, stream, r->fork));
     TAM_TRY(aim(s, target, TAM_CUDA_BY_CALLER));
     TAM_TRY(launch_parts(s, enqueue, context, TAM_CUDA_BY_CALLER));
     if (!tam_cuda_is_last(s))
@@ -313,7 +306,7 @@ bool tam_cuda_step_halfway(const tam_cuda_step *first) {
 static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *stream, uint32_t by,
                         cudaEvent_t there, cudaEvent_t read) {
     cudaStream_t lane = s->round->lane.stream;
-    TAM_TRY(follow(lane, stream, there));
+    TAM_TRY(tam_cuda_follow(lane, stream, there));
     if (by == TAM_CUDA_BY_HOST)
         TAM_TRY(await_step_before(s));
     TAM_TRY(aim(s, target, by));
@@ -321,7 +314,7 @@ static tamis_status add(tam_cuda_step *s, const tam_accumulate *target, void *st
     job.turn = s->nobody;
     job.found = &s->exchange.ledger->early;
     TAM_CUDA_LAUNCH(tam_launch_accumulate(&job, lane));
-    return follow(stream, lane, read);
+    return tam_cuda_follow(stream, lane, read);
 }
 
 static tamis_status accumulate(tam_cuda_step *s, const tam_accumulate *target, void *stream) {

@@ -127,9 +127,9 @@ void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size) {
 tamis_status tam_cuda_stream_open(tam_cuda_urgency urgency, cudaStream_t *out) {
     int least = 0, greatest = 0;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    int priority = least + (greatest - least) * (int)urgency / TAM_CUDA_URGENT;
     if (error == cudaSuccess)
-        error = cudaStreamCreateWithPriority(out, cudaStreamNonBlocking,
-                                             urgency == TAM_CUDA_URGENT ? greatest : least);
+        error = cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, priority);
     return error ? tam_cuda_refused((int)error, "creating a CUDA stream") : TAMIS_OK;
 }
 

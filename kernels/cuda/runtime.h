@@ -63,8 +63,13 @@ void *tam_cuda_take(tam_cuda_arena *arena, size_t count, size_t size);
 
 /* -- streams, events, waiting ----------------------------------------------------------------- */
 
-/** Priority of a stream: the blocks of an urgent one are scheduled first. */
-typedef enum tam_cuda_urgency { TAM_CUDA_PATIENT, TAM_CUDA_URGENT } tam_cuda_urgency;
+/** Priority of a stream: the blocks of the most urgent one are scheduled first. A device with two
+ * priorities treats a brisk one as patient. */
+typedef enum tam_cuda_urgency {
+    TAM_CUDA_PATIENT,
+    TAM_CUDA_BRISK,
+    TAM_CUDA_URGENT
+} tam_cuda_urgency;
 
 /** A stream that does not wait for the legacy one. */
 tamis_status tam_cuda_stream_open(tam_cuda_urgency urgency, cudaStream_t *out);

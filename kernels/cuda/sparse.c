@@ -362,6 +362,7 @@ static tamis_status finish(tam_cuda_step *first, uint32_t by) {
 /* -- open ------------------------------------------------------------------------------------- */
 
 static const tam_cuda_kind sparse = {
+    .urgency = TAM_CUDA_URGENT,
     .take = take,
     .fill = fill,
     .load = load,

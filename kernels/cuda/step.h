@@ -15,6 +15,7 @@ enum { TAM_CUDA_BY_HOST, TAM_CUDA_BY_CALLER, TAM_CUDA_LANES }; /* who launches: 
 
 /** What differs between the kinds of step. */
 typedef struct tam_cuda_kind {
+    tam_cuda_urgency urgency; /* of `travel`, with several buckets */
     /** Take its part of the device memory; called twice, see tam_cuda_arena. */
     void (*take)(tam_cuda_step *step, tam_cuda_arena *arena);
     /** Set pointers into the memory, and what never changes. */
@@ -38,11 +39,14 @@ typedef struct tam_cuda_round {
 
     tam_cuda_lane lane;      /* compresses; with one bucket: does everything */
     cudaStream_t travel;     /* collectives and all that follows; with one bucket: lane.stream */
+    cudaStream_t wire;       /* dense: its collectives, beside its kernels on `travel`; or NULL */
     cudaEvent_t given;       /* recorded by the caller's stream: the gradient is ready */
     cudaEvent_t sealed;      /* the slot of a bucket can be sent */
     cudaEvent_t ready;       /* the result is complete */
     cudaEvent_t done;        /* the report is complete, too */
     cudaEvent_t fork, merge; /* inside a graph of the caller, in place of given and done */
+    cudaEvent_t handed;      /* dense: buffers can be sent */
+    cudaEvent_t arrived[2];  /* dense, of each pair of buffers: their collective is over */
     bool hangs;              /* enqueued work never ended */
 
     unsigned char *memory; /* device: all that follows */
@@ -81,8 +85,8 @@ struct tam_cuda_step {
         *sources; /* [TAM_CUDA_LANES] the gradient's address, for each launcher's steps */
     void **grads[TAM_CUDA_LANES]; /* [nsegments] for each launcher */
 
-    tam_cuda_piece *pieces; /* dense, host: [npieces] */
-    uint32_t npieces;
+    tam_cuda_piece *pieces;  /* dense, host: [npieces] */
+    uint32_t npieces, piece; /* dense: most elements of a piece */
     void **grads_now; /* host: [nsegments] copy of grads[TAM_CUDA_BY_HOST] after the last send */
 
     tam_cuda_accumulate target; /* of the step that is being enqueued */
@@ -102,7 +106,7 @@ tam_cuda_words tam_cuda_step_scratch(const tam_cuda_step *step);
 void tam_cuda_step_describe_mail(const tam_cuda_step *step, const tam_cuda_exchange *exchange,
                                  tam_cuda_mail *out);
 
-/** The stream of collectives. */
+/** The stream of the phases between begin and finish; sparse: also of the collectives. */
 static inline cudaStream_t tam_cuda_travel(const tam_cuda_step *step) {
     return step->round->travel;
 }
@@ -119,7 +123,10 @@ tamis_status tam_cuda_round_open(tam_cuda_step *first);
 /** Add a step that has its memory to its round; the last one completes the round. */
 tamis_status tam_cuda_round_join(tam_cuda_step *step);
 
-/** Later work on the lane runs after all work that is now on `travel`. */
+/** Later work on `behind` runs after what `stream` holds now. */
+tamis_status tam_cuda_follow(cudaStream_t behind, cudaStream_t stream, cudaEvent_t event);
+
+/** Later work on the lane runs after all work that is now on the other streams. */
 tamis_status tam_cuda_round_gather(tam_cuda_round *round);
 
 /** Wait until nothing is under way. @return false: it never ended */

@@ -80,6 +80,8 @@ typedef struct tam_option {
     row(wire_type_sum, WORD, RANKS, 0, TAMIS_WIRE_END - 1, NAN, \
         "auto" TAMIS_WIRE_TYPES(TAM_OPTION_WORD_OF), \
         "encoding of sums of values on the wire") \
+    row(sum_order, WORD, RANKS, 0, 1, NAN, "tree|transport", \
+        "order in which scheme dense adds over ranks; transport: that of ncclAllReduce") \
     row(threads, U32, RANK, 0, 256, NAN, "0 to 256", \
         "threads of the CPU kernels; 0: TAMIS_THREADS") \
     row(worker, WORD, RANK, 0, 1, NAN, "caller|thread", \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The transport contract: how ranks exchange bytes. Seven entries and capability bits; a transport
- * that can work on device memory in stream order has a second table of three, and one that sums in
+ * that can work on device memory in stream order has a second table of four, and one that sums in
  * stages has a table of two for values in another form.
  *
  * A transport knows nothing of gradients, slots or kernels. Every row is complete: an entry that
@@ -84,6 +84,10 @@ typedef struct tam_stream_transport {
 
     /** send[r * bytes] goes to rank r, recv[r * bytes] came from it. No overlap. */
     tamis_status (*alltoall)(void *self, const void *send, size_t bytes, void *recv, void *stream);
+
+    /** recv[i] = sum over ranks of send[i], in any order; the same bits on all. No overlap. */
+    tamis_status (*allreduce)(void *self, const float *send, size_t count, float *recv,
+                              void *stream);
 
     /** The status of enqueued work: an error found since. Any thread. */
     tamis_status (*poll)(void *self);

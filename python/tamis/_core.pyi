@@ -127,6 +127,7 @@ class Reducer:
         index_format: str = "auto",  # docs/options.md has the others
         wire_type: str = "auto",  # likewise
         wire_type_sum: str = "auto",
+        sum_order: str = "tree",  # "transport"
         ranks_per_node: int = 0,
         residual_decay: Optional[float] = None,  # 1; with update "adam" from update_advise
         update: Union[None, str, Dict[str, Any]] = None,

@@ -7,7 +7,8 @@
  * What differs becomes an asynchronous error of all and keeps their streams busy until they abort;
  * so does a rank that never comes, without an error, as with the vendor's. Stricter than his: sends
  * and receives are matched by all ranks; operations of one communicator must also begin in the same
- * order where ranks use several streams. Of the collectives there are those that the library uses.
+ * order where ranks use several streams. Of the collectives there are those that the library uses;
+ * sums are of float32, and begin with the last rank, as no order is promised.
  */
 #include "tests/cuda/fake_nccl.hpp"
 
@@ -48,6 +49,17 @@ void gather(const std::vector<const call *> &calls) {
     nccl.flips = false;
 }
 
+void reduce(const std::vector<const call *> &calls) {
+    std::vector<float> sums(calls[0]->count);
+    for (size_t i = 0; i < sums.size(); i++) {
+        sums[i] = reinterpret_cast<const float *>(calls.back()->send)[i];
+        for (size_t r = calls.size() - 1; r-- > 0;)
+            sums[i] += reinterpret_cast<const float *>(calls[r]->send)[i];
+    }
+    for (const call *to : calls)
+        memcpy(to->recv, sums.data(), sums.size() * sizeof(float));
+}
+
 /* The nth call of this kind to, or from, this peer. */
 const call *find(const operation &in, kind what, int peer, size_t nth) {
     for (const call &c : in)
@@ -78,13 +90,14 @@ bool match_pairs(const meeting &m, int nranks, bool really) {
     return true;
 }
 
-/* The nth all-gather of every rank; empty when there are no more. @return whether they agree */
-bool line_up(const meeting &m, size_t nth, std::vector<const call *> *out) {
+/* The nth call of this kind of every rank; empty when there are no more. @return whether they agree
+ */
+bool line_up(const meeting &m, kind what, size_t nth, std::vector<const call *> *out) {
     out->clear();
     for (const operation *one : m.brought) {
         size_t left = nth;
         for (const call &c : *one)
-            if (c.what == ALL_GATHER && left-- == 0)
+            if (c.what == what && left-- == 0)
                 out->push_back(&c);
     }
     if (out->empty())
@@ -96,19 +109,29 @@ bool line_up(const meeting &m, size_t nth, std::vector<const call *> *out) {
     return same;
 }
 
-/* @return whether the ranks agree */
-bool carry_out(const meeting &m, int nranks) {
+bool all_line_up(const meeting &m, kind what) {
     std::vector<const call *> calls;
     for (size_t nth = 0;; nth++) {
-        if (!line_up(m, nth, &calls))
+        if (!line_up(m, what, nth, &calls))
             return false;
         if (calls.empty())
-            break;
+            return true;
     }
-    if (!match_pairs(m, nranks, false))
+}
+
+void carry_out_all(const meeting &m, kind what, void (*work)(const std::vector<const call *> &)) {
+    std::vector<const call *> calls;
+    for (size_t nth = 0; line_up(m, what, nth, &calls) && !calls.empty(); nth++)
+        work(calls);
+}
+
+/* @return whether the ranks agree */
+bool carry_out(const meeting &m, int nranks) {
+    if (!all_line_up(m, ALL_GATHER) || !all_line_up(m, ALL_REDUCE) ||
+        !match_pairs(m, nranks, false))
         return false;
-    for (size_t nth = 0; line_up(m, nth, &calls) && !calls.empty(); nth++)
-        gather(calls);
+    carry_out_all(m, ALL_GATHER, gather);
+    carry_out_all(m, ALL_REDUCE, reduce);
     return match_pairs(m, nranks, true);
 }
 
@@ -280,6 +303,20 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
     return noted(add(
         comm, stream,
         {ALL_GATHER, static_cast<const char *>(send), static_cast<char *>(recv), count, type, 0}));
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    NCCL_ENTER();
+    size_t bytes = count * size_of(type);
+    if (type != ncclFloat32 || op != ncclSum)
+        return noted(refuse(ncclInvalidArgument, "the fake only adds up float32"));
+    if (!known(send, bytes) || !known(recv, bytes) ||
+        (send != recv && overlap(send, bytes, recv, bytes)))
+        return noted(refuse(ncclInvalidArgument, "memory is no device's, too short, or overlaps"));
+    return noted(add(
+        comm, stream,
+        {ALL_REDUCE, static_cast<const char *>(send), static_cast<char *>(recv), count, type, 0}));
 }
 
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <nccl.h>
 
-enum kind { ALL_GATHER, SEND, RECV };
+enum kind { ALL_GATHER, ALL_REDUCE, SEND, RECV };
 
 struct call {
     kind what;

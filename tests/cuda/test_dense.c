@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * Kernels on the CPU and host path on a fake runtime: scheme dense on the device, in many small
- * pieces and below the reducer. Collectives are copies between ranks that are threads, so that one
- * of them can be left out. Also what the reducer must keep of a step number alone: graphs of the
- * caller, states.
+ * pieces and below the reducer. Collectives are copies between ranks that are threads, in stream
+ * order, so that one of them can be left out or held up. Also what the reducer must keep of a step
+ * number alone: graphs of the caller, states.
  */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/step.h"
 #include "kernels/cuda/view.h"
 #include "lib/base/half.h"
 #include "lib/policy/grid.h"
@@ -16,6 +17,7 @@
 #include <cuda_runtime_api.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,18 +29,21 @@ enum { N = 5203, RANKS = 3, PIECE = 700, NOWHERE = -1 };
 
 #define SCALE 0.37f
 
-typedef enum leg { SHARES, SUMS } leg;
+/* How the host launches a step. */
+typedef enum launch { DIRECTLY, AS_GRAPH, IN_GRAPH_OF_CALLER, LAUNCHES } launch;
 
 /* One trial, the same for all ranks. */
 typedef struct trial {
+    launch how;
+    tamis_sum_order order;
     tamis_dtype type;
     bool by_segment;
     uint32_t shift; /* of every gradient, in elements: misaligned */
     float scale;
     tamis_nonfinite policy;
     int lost_piece; /* its collective `lost` brings nothing to rank 1; NOWHERE: all is well */
-    leg lost;
-    tam_cuda_mail mails[RANKS]; /* of the piece that travels */
+    tam_cuda_leg lost;
+    bool held; /* the second piece stays on the wire until the first one was added */
 } trial;
 
 typedef struct seat {
@@ -51,9 +56,16 @@ typedef struct seat {
     cudaStream_t stream;
     char *memory; /* device: segments one after another, each `shift` after a multiple of 16 */
     void *grads[DATA_SEGMENTS_MOST];
-    char *expected; /* [N] in the gradient's type */
-    bool over;      /* nothing is lost any more */
+    char *expected;          /* [N] in the gradient's type */
+    cudaGraphExec_t graph;   /* IN_GRAPH_OF_CALLER: the step; NULL: not yet */
+    int sent[TAM_CUDA_LEGS]; /* collectives of each kind that were enqueued for the step */
+    tam_cuda_mail mail;      /* of the piece that travels */
+    atomic_bool over;        /* nothing is lost any more */
+    atomic_bool added;       /* the first piece, in the step */
+    atomic_bool alone;       /* nothing ran beside a collective that was held */
 } seat;
+
+static seat seats[RANKS]; /* streams of a rank that failed may still use its own */
 
 /* -- a seat ----------------------------------------------------------------------------------- */
 
@@ -114,10 +126,108 @@ static void fill_gradients(seat *s, uint32_t step, char *flat) {
     free(values);
 }
 
-static void sit_down(test_rank *self, seat *s) {
+/* -- collectives ------------------------------------------------------------------------------ */
+
+typedef struct ticket {
+    seat *seat;
+    tam_cuda_mail mail;
+    tam_cuda_leg leg;
+    int piece;
+} ticket;
+
+static float value_of(const seat *s, size_t i) {
+    return ((const float *)(const void *)s->mail.values)[i];
+}
+
+/* In the order of the tree over three ranks, so that the bits are those of the CPU. */
+static void add_up(const tam_cuda_mail *mine) {
+    float *sums = (float *)(void *)mine->shares;
+    for (size_t i = 0; i < RANKS * mine->share_bytes / sizeof sums[0]; i++)
+        sums[i] = value_of(&seats[0], i) + value_of(&seats[1], i) + value_of(&seats[2], i);
+}
+
+static void copy(const seat *s, tam_cuda_leg leg) {
+    const tam_cuda_mail *mine = &s->mail;
+    uint32_t own = s->self->id;
+    if (leg == TAM_CUDA_VALUES)
+        add_up(mine);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        const tam_cuda_mail *from = &seats[r].mail;
+        size_t bytes = mine->share_bytes, slot = r * mine->slot_bytes;
+        if (leg == TAM_CUDA_SHARES)
+            memcpy(mine->shares + r * bytes, from->values + own * bytes, bytes);
+        else if (leg == TAM_CUDA_SUMS && r != own)
+            memcpy(mine->sums + r * bytes, from->sums + r * bytes, bytes);
+        else if (leg == TAM_CUDA_SLOTS && r != own)
+            memcpy(mine->slots + slot, from->slots + slot, mine->slot_bytes);
+    }
+}
+
+static bool is_lost(const seat *s, const ticket *t) {
+    return !atomic_load(&s->over) && t->piece == s->trial->lost_piece && t->leg == s->trial->lost &&
+           s->self->id == 1;
+}
+
+/* Until kernels of the first piece have run, beside this collective of the second. */
+static void await_kernels(seat *s) {
+    uint64_t end = now_ms() + test_long_ms() / 2;
+    while (!atomic_load(&s->added) && now_ms() < end)
+        sleep_ms(1);
+    atomic_store(&s->alone, !atomic_load(&s->added));
+}
+
+/* On the thread of a stream. */
+static void travel(void *context) {
+    const ticket *t = context;
+    seat *s = t->seat;
+    s->mail = t->mail;
+    if (s->trial->held && t->leg == TAM_CUDA_SHARES && t->piece == 1)
+        await_kernels(s);
+    if (!rank_barrier(s->self))
+        return;
+    if (!is_lost(s, t))
+        copy(s, t->leg);
+    (void)rank_barrier(s->self);
+}
+
+static void note_added(void *context) {
+    seat *s = context;
+    atomic_store(&s->added, true);
+}
+
+static tamis_status carry(void *context, const tam_cuda_mail *mail, tam_cuda_leg leg) {
+    seat *s = context;
+    ticket *t = malloc(sizeof *t);
+    int piece = s->sent[leg]++;
+    if (!t)
+        return TAMIS_E_NOMEM;
+    *t = (ticket){s, *mail, leg, piece};
+    if (fake_cuda_enqueue(mail->stream, "collective", travel, t, free))
+        return TAMIS_E_TRANSPORT;
+    if (leg != TAM_CUDA_SUMS || piece > 0)
+        return TAMIS_OK;
+    return fake_cuda_enqueue(s->step->round->travel, "note", note_added, s, NULL)
+               ? TAMIS_E_TRANSPORT
+               : TAMIS_OK;
+}
+
+static tamis_status enqueue(void *context, tam_cuda_step *step) {
+    seat *s = context;
+    memset(s->sent, 0, sizeof s->sent);
+    return tam_cuda_dense_reduce(step, carry, s);
+}
+
+/* -- life of a seat --------------------------------------------------------------------------- */
+
+static void sit_down(test_rank *self, seat **out) {
     trial *what = self->shared;
     tam_scheme scheme;
-    *s = (seat){.self = self, .trial = what, .layout = data_layout(N), .expected = malloc(N * 4)};
+    seat *s = *out = &seats[self->id];
+    memset(s, 0, sizeof *s);
+    s->self = self;
+    s->trial = what;
+    s->layout = data_layout(N);
+    s->expected = malloc(N * 4);
     RANK_CHECK(self, s->layout && s->expected, "no memory");
     RANK_CUDA(self, cudaSetDevice((int)self->id));
     RANK_OK(self, tam_scheme_parse("dense", &scheme));
@@ -132,13 +242,18 @@ static void sit_down(test_rank *self, seat *s) {
         .type = what->type,
         .divisor = RANKS,
         .nonfinite = what->policy,
+        .sum_order = what->order,
     };
     RANK_OK(self, tam_cuda_dense_open(s->device, &plan, PIECE, &s->step));
     RANK_OK(self, tam_cuda_step_load(s->step, 0, &(tam_cuda_past){.number = 7}));
+    if (what->how == AS_GRAPH)
+        RANK_OK(self, tam_cuda_step_capture(s->step, enqueue, s));
     place_gradients(s);
 }
 
 static void stand_up(seat *s) {
+    if (s->graph)
+        cudaGraphExecDestroy(s->graph);
     tam_cuda_step_close(s->step);
     cudaFree(s->memory);
     cudaStreamDestroy(s->stream);
@@ -148,56 +263,45 @@ static void stand_up(seat *s) {
     free(s->expected);
 }
 
-/* -- collectives ------------------------------------------------------------------------------ */
-
-/* All ranks have come as far, and nothing runs. */
-static tamis_status meet(const seat *s, void *stream) {
-    return cudaStreamSynchronize(stream) == cudaSuccess && rank_barrier(s->self) ? TAMIS_OK
-                                                                                 : TAMIS_E_ABORTED;
-}
-
-static tamis_status exchange(const seat *s, const tam_cuda_mail *mine, leg which, int piece) {
-    tam_cuda_mail *mails = s->trial->mails;
-    uint32_t own = s->self->id;
-    mails[own] = *mine;
-    TAM_TRY(meet(s, mine->stream));
-    bool lost = !s->over && piece == s->trial->lost_piece && which == s->trial->lost && own == 1;
-    for (uint32_t r = 0; r < RANKS && !lost; r++) {
-        if (which == SHARES)
-            memcpy(mine->shares + r * mine->share_bytes, mails[r].values + own * mine->share_bytes,
-                   mine->share_bytes);
-        else if (r != own)
-            memcpy(mine->sums + r * mine->sum_bytes, mails[r].sums + r * mine->sum_bytes,
-                   mine->sum_bytes);
-    }
-    return meet(s, mine->stream);
-}
-
-static tamis_status enqueue(void *context, tam_cuda_step *step) {
-    const seat *s = context;
-    for (uint32_t p = 0; p < tam_cuda_dense_pieces(step); p++) {
-        tam_cuda_mail mail = tam_cuda_dense_mail(step, p);
-        TAM_TRY(tam_cuda_dense_widen(step, p));
-        TAM_TRY(exchange(s, &mail, SHARES, (int)p));
-        TAM_TRY(tam_cuda_dense_add(step, p));
-        TAM_TRY(exchange(s, &mail, SUMS, (int)p));
-        TAM_TRY(tam_cuda_dense_narrow(step, p));
-    }
-    return TAMIS_OK;
-}
-
 /* -- a step ----------------------------------------------------------------------------------- */
 
-static tamis_status run(seat *s, float scale, tam_cuda_report *out) {
-    bool done = false;
-    uint64_t serial = 0, since = now_ms();
+static tamis_status start(seat *s, float scale, uint64_t *serial) {
     tam_accumulate target = {
         .grad = s->trial->by_segment ? NULL : s->grads[0],
         .grads = s->grads,
         .type = s->trial->type,
         .scale = scale,
     };
-    TAM_TRY(tam_cuda_step_run(s->step, &target, s->stream, enqueue, s, &serial));
+    TAM_TRY(tam_cuda_step_run(s->step, &target, s->stream, enqueue, s, serial));
+    return tam_cuda_step_join(s->step, s->stream);
+}
+
+/* The scale stays that of the first step. */
+static tamis_status launch_graph(seat *s, float scale, uint64_t *serial) {
+    cudaGraph_t graph;
+    if (!s->graph) {
+        if (cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+            return TAMIS_E_DEVICE;
+        TAM_TRY(start(s, scale, serial));
+        if (cudaStreamEndCapture(s->stream, &graph) != cudaSuccess ||
+            cudaGraphInstantiate(&s->graph, graph, 0) != cudaSuccess)
+            return TAMIS_E_DEVICE;
+        cudaGraphDestroy(graph);
+    }
+    if (cudaGraphLaunch(s->graph, s->stream) != cudaSuccess ||
+        cudaStreamSynchronize(s->stream) != cudaSuccess)
+        return TAMIS_E_DEVICE;
+    return TAMIS_OK;
+}
+
+static tamis_status run(seat *s, float scale, tam_cuda_report *out) {
+    bool done = false;
+    uint64_t serial = 0, since = now_ms();
+    atomic_store(&s->added, false);
+    if (s->trial->how == IN_GRAPH_OF_CALLER)
+        TAM_TRY(launch_graph(s, scale, &serial));
+    else
+        TAM_TRY(start(s, scale, &serial));
     while (!done && now_ms() - since < test_long_ms())
         TAM_TRY(tam_cuda_step_poll(s->step, serial, &done, out));
     return done ? TAMIS_OK : TAMIS_E_TIMEOUT;
@@ -231,21 +335,25 @@ static void compare(seat *s) {
 }
 
 static void reduce(test_rank *self) {
-    seat s;
+    seat *s;
     tam_cuda_report report;
     sit_down(self, &s);
     if (self->failure[0])
         return;
-    RANK_CHECK(self, tam_cuda_dense_pieces(s.step) > N / PIECE, "too few pieces");
-    fill_gradients(&s, 0, s.expected);
-    RANK_OK(self, run(&s, s.trial->scale, &report));
-    RANK_CHECK(self, report.status == TAMIS_OK && report.selected == N && report.step == 7,
-               "status %u, %u entries, step %u", report.status, report.selected,
-               (unsigned)report.step);
-    reduce_on_cpu(&s);
-    if (!self->failure[0])
-        compare(&s);
-    stand_up(&s);
+    RANK_CHECK(self, tam_cuda_dense_pieces(s->step) > N / PIECE, "too few pieces");
+    for (uint32_t step = 0; step < 2 && !self->failure[0]; step++) {
+        fill_gradients(s, step, s->expected);
+        RANK_OK(self, run(s, s->trial->scale, &report));
+        RANK_CHECK(self,
+                   report.status == TAMIS_OK && report.selected == N && report.step == 7 + step,
+                   "status %u, %u entries, step %u", report.status, report.selected,
+                   (unsigned)report.step);
+        RANK_CHECK(self, !s->alone, "no kernel ran while a piece was on the wire");
+        reduce_on_cpu(s);
+        if (!self->failure[0])
+            compare(s);
+    }
+    stand_up(s);
 }
 
 static trial usual(void) {
@@ -263,9 +371,18 @@ static void test_pieces_of_every_type_give_the_bits_of_the_cpu(void **state) {
             what.by_segment = shape & 1;
             what.shift = shape / 2;
             what.scale = shape == 3 ? 1.0f : SCALE;
+            what.how = (launch)((shape + (uint32_t)type) % LAUNCHES);
+            what.order = shape % 3 == 1 ? TAMIS_SUM_ORDER_TRANSPORT : TAMIS_SUM_ORDER_TREE;
             ranks_run(RANKS, 0, reduce, &what);
         }
     }
+}
+
+static void test_kernels_of_a_piece_run_beside_collectives_of_another(void **state) {
+    trial what = usual();
+    (void)state;
+    what.held = true;
+    ranks_run(RANKS, 0, reduce, &what);
 }
 
 /* -- not finite ------------------------------------------------------------------------------- */
@@ -280,25 +397,25 @@ static void put(seat *s, size_t index, uint32_t bits) {
 static void meet_bad(test_rank *self) {
     static const uint32_t one[] = {0xffa51edfu, 0x7c00, 0x7f80},
                           all[] = {0x7f000000u, 0x7c00, 0x7f00};
-    seat s;
+    seat *s;
     tam_cuda_report report;
     sit_down(self, &s);
     if (self->failure[0])
         return;
-    bool drop = s.trial->policy == TAMIS_NONFINITE_DROP;
-    fill_gradients(&s, 0, s.expected);
+    bool drop = s->trial->policy == TAMIS_NONFINITE_DROP;
+    fill_gradients(s, 0, s->expected);
     if (self->id == 2)
-        put(&s, 40, one[s.trial->type]);
-    put(&s, N - 1, all[s.trial->type]);
-    RANK_OK(self, run(&s, s.trial->scale, &report));
+        put(s, 40, one[s->trial->type]);
+    put(s, N - 1, all[s->trial->type]);
+    RANK_OK(self, run(s, s->trial->scale, &report));
     RANK_CHECK(self, report.nonfinite == 2, "%u bad entries", (unsigned)report.nonfinite);
     RANK_CHECK(self, report.status == (drop ? TAMIS_OK : TAMIS_E_NONFINITE), "status %u",
                report.status);
     RANK_CHECK(self, report.selected == (drop ? N : 0), "%u entries", report.selected);
-    reduce_on_cpu(&s);
+    reduce_on_cpu(s);
     if (!self->failure[0])
-        compare(&s);
-    stand_up(&s);
+        compare(s);
+    stand_up(s);
 }
 
 static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state) {
@@ -313,6 +430,8 @@ static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state
         what.type = (tamis_dtype)(i % 3);
         what.by_segment = i % 2;
         what.scale = 1.0f;
+        what.how = (launch)(i / 3);
+        what.order = (tamis_sum_order)(i % 2);
         ranks_run(RANKS, 0, meet_bad, &what);
     }
 }
@@ -322,35 +441,51 @@ static void test_sums_that_are_not_finite_are_treated_as_on_the_cpu(void **state
 /* Rank 1 must refuse; whoever needs its sums too. Then nobody reduces anything any more. What was
  * refused is not counted. */
 static void lose_one(test_rank *self) {
-    seat s;
+    seat *s;
     tam_cuda_report report;
     sit_down(self, &s);
     if (self->failure[0])
         return;
-    bool meets = self->id == 1 || s.trial->lost == SHARES;
-    fill_gradients(&s, 0, s.expected);
-    RANK_OK(self, run(&s, s.trial->scale, &report));
+    bool meets = self->id == 1 || s->trial->lost < TAM_CUDA_SUMS;
+    fill_gradients(s, 0, s->expected);
+    RANK_OK(self, run(s, s->trial->scale, &report));
     RANK_CHECK(self, report.status == (meets ? TAMIS_E_PROTOCOL : TAMIS_OK), "status %u",
                report.status);
     RANK_CHECK(self, !meets || report.selected == 0, "%u entries", report.selected);
-    fill_gradients(&s, 1, s.expected);
-    s.over = true;
-    RANK_OK(self, run(&s, 2.0f, &report));
+    fill_gradients(s, 1, s->expected);
+    s->over = true;
+    RANK_OK(self, run(s, 2.0f, &report));
     RANK_CHECK(self, report.status == TAMIS_E_PROTOCOL && report.step == (meets ? 7 : 8),
                "status %u, step %u", report.status, (unsigned)report.step);
-    compare(&s);
-    stand_up(&s);
+    compare(s);
+    stand_up(s);
 }
 
+/* Entries that are dropped must not hide it. */
 static void test_a_collective_that_is_given_up_is_noticed(void **state) {
+    static const struct {
+        tam_cuda_leg lost;
+        int piece;
+        tamis_sum_order order;
+    } cases[] = {
+        {TAM_CUDA_SLOTS, 0, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_SLOTS, 0, TAMIS_SUM_ORDER_TRANSPORT},
+        {TAM_CUDA_SHARES, 0, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_SHARES, 7, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_SUMS, 0, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_SUMS, 7, TAMIS_SUM_ORDER_TREE},
+        {TAM_CUDA_VALUES, 0, TAMIS_SUM_ORDER_TRANSPORT},
+        {TAM_CUDA_VALUES, 7, TAMIS_SUM_ORDER_TRANSPORT},
+    };
     (void)state;
-    for (int piece = 0; piece < 8; piece += 7) {
-        for (int which = SHARES; which <= SUMS; which++) {
-            trial what = usual();
-            what.lost_piece = piece;
-            what.lost = (leg)which;
-            ranks_run(RANKS, 0, lose_one, &what);
-        }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        trial what = usual();
+        what.how = (launch)(i % LAUNCHES);
+        what.order = cases[i].order;
+        what.policy = TAMIS_NONFINITE_DROP;
+        what.lost_piece = cases[i].piece;
+        what.lost = cases[i].lost;
+        ranks_run(RANKS, 0, lose_one, &what);
     }
 }
 
@@ -524,6 +659,7 @@ static void test_ranks_that_sum_different_things_are_found(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pieces_of_every_type_give_the_bits_of_the_cpu),
+        cmocka_unit_test(test_kernels_of_a_piece_run_beside_collectives_of_another),
         cmocka_unit_test(test_sums_that_are_not_finite_are_treated_as_on_the_cpu),
         cmocka_unit_test(test_a_collective_that_is_given_up_is_noticed),
         cmocka_unit_test(test_graphs_of_the_caller_and_states_count_steps),

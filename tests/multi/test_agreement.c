@@ -167,6 +167,10 @@ static void change_wire_type_sum(struct wish *wish) {
     wish->config.wire_type_sum = TAMIS_WIRE_INT8;
 }
 
+static void change_sum_order(struct wish *wish) {
+    wish->config.sum_order = TAMIS_SUM_ORDER_TRANSPORT;
+}
+
 static void change_to_no_wire_type(struct wish *wish) {
     wish->config.wire_type = TAMIS_WIRE_END;
 }
@@ -197,6 +201,10 @@ static const struct difference refusals[] = {
     {"bad size", "size|rank 0|rank 2", "tamis", change_bad_size, TAMIS_E_ARGUMENT},
     {"no wire type", "wire_type|rank 0|rank 2", "tamis", change_to_no_wire_type, TAMIS_E_ARGUMENT},
     {"dense in 16 bits", "residual|rank 0|rank 2", "dense", change_wire_type, TAMIS_E_UNSUPPORTED},
+    {"order of sparse sums", "other than dense|rank 0|rank 2", "tamis", change_sum_order,
+     TAMIS_E_UNSUPPORTED},
+    {"order of a host's sums", "the host drives|rank 0|rank 2", "dense", change_sum_order,
+     TAMIS_E_UNSUPPORTED},
 };
 
 static void check_difference(const struct difference *difference) {

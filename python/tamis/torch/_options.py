@@ -21,6 +21,7 @@ class ReducerOptions(TypedDict, total=False):
     index_format: str
     wire_type: str
     wire_type_sum: str
+    sum_order: str
     ranks_per_node: int
     residual_decay: Optional[float]
     update: Union[None, str, Dict[str, Any]]
