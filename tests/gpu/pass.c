@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * gpu_pass N: the fused pass of a step by itself, and with what follows it on the device, against
- * the copy rate of the same process. What no public call can time: a rank that owns 1 / parts of N
- * elements, without an exchange. One JSON line each:
+ * gpu_pass N [small]: the fused pass of a step by itself, and with what follows it on the device,
+ * against the copy rate of the same process. What no public call can time: a rank that owns
+ * 1 / parts of N elements, without an exchange. One JSON line each:
  *
  *     accumulate   acc += scale * g, sums of squares, candidates of the own part
  *     collect      and the ordered list, sums per group
@@ -10,7 +10,8 @@
  *
  * Four gradients rotate: g[b] = x[b] - x[b-1], so acc runs through x[0], x[1], ... and every pass
  * meets the same number of candidates, 1.5 k of them. Between rounds, outside of the time, acc is
- * set to x[3] again. Buffers hold 2^20 heavy-tailed numbers again and again.
+ * set to x[3] again. Buffers hold 2^20 heavy-tailed numbers again and again. `small`: one round,
+ * and a short copy, for a device that is emulated.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -23,11 +24,21 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/runtime.h"
 
-enum { BUFFERS = 4, GROUPS = 161, BLOCK = 4096, PERIOD = 1 << 20, WARMUP = 3, ROUNDS = 25 };
+enum { BUFFERS = 4, GROUPS = 161, BLOCK = 4096, PERIOD = 1 << 20, ROUNDS = 25 };
 
 #define OVER 1.5 /* candidates in units of k, as the library aims at */
 
 enum { SKIPPED = 77 };
+
+typedef struct effort {
+    int warmup, rounds; /* at most ROUNDS */
+    size_t copied;      /* elements of the yardstick */
+    double shortest;    /* N */
+} effort;
+
+static const effort full = {3, ROUNDS, (size_t)1 << 28, BLOCK *GROUPS};
+static const effort small = {0, 1, 1 << 16, 600 * GROUPS};
+static const effort *run = &full;
 
 static void try_cuda(int error, const char *what) {
     if (error == 0)
@@ -198,7 +209,7 @@ static double time_us(const rounds *r) {
     cudaGraphExec_t exec = capture(r);
     try_cuda(cudaEventCreate(&begin), "event");
     try_cuda(cudaEventCreate(&end), "event");
-    for (int i = -WARMUP; i < ROUNDS; i++) {
+    for (int i = -run->warmup; i < run->rounds; i++) {
         try_cuda(cudaMemcpyAsync(r->d->acc, r->d->start, r->d->n * sizeof(float),
                                  cudaMemcpyDeviceToDevice, r->stream),
                  "copy");
@@ -212,8 +223,8 @@ static double time_us(const rounds *r) {
     try_cuda(cudaEventDestroy(end), "event");
     try_cuda(cudaEventDestroy(begin), "event");
     try_cuda(cudaGraphExecDestroy(exec), "graph");
-    qsort(ms, ROUNDS, sizeof ms[0], ascending);
-    return 1e3 * ms[ROUNDS / 2] / BUFFERS;
+    qsort(ms, (size_t)run->rounds, sizeof ms[0], ascending);
+    return 1e3 * ms[run->rounds / 2] / BUFFERS;
 }
 
 /* -- cases ------------------------------------------------------------------------------------ */
@@ -222,6 +233,7 @@ static void report(const rounds *r, double density, uint32_t parts, double copy_
     tam_cuda_found found;
     tam_cuda_picked picked;
     double us = time_us(r);
+    uint32_t k = (uint32_t)(density * (double)r->d->n / parts);
     double bytes = (8.0 + (double)bench_type_bytes(r->d->type)) * (double)r->d->n;
     try_cuda(cudaMemcpy(&found, r->job.found, sizeof found, cudaMemcpyDeviceToHost), "read");
     try_cuda(cudaMemcpy(&picked, r->cut.picked, sizeof picked, cudaMemcpyDeviceToHost), "read");
@@ -232,6 +244,10 @@ static void report(const rounds *r, double density, uint32_t parts, double copy_
         r->d->n, r->d->type == TAMIS_DTYPE_FLOAT32 ? "fp32" : "bf16", parts, density,
         phase_names[r->phases], (unsigned long long)found.total, picked.count, picked.rescanned,
         bytes, copy_gb_s, 1e-3 * bytes / copy_gb_s / us, us);
+    if (r->phases == CUT && picked.count != k) {
+        fprintf(stderr, "gpu_pass: %u entries were cut, not %u\n", picked.count, k);
+        exit(1);
+    }
 }
 
 static void run_density(const data *d, const tam_cuda_device *device, double density,
@@ -306,18 +322,20 @@ static double copy_gb_s(const data *d) {
     return 2e-3 * (double)(d->n * bench_type_bytes(d->type)) / us;
 }
 
-/* The yardstick: copies of 1 GiB, of binary32. */
+/* The yardstick: copies of 1 GiB, of binary32, unless small. */
 static double measure_copy(void) {
-    data d = make_data((size_t)1 << 28, TAMIS_DTYPE_FLOAT32);
+    data d = make_data(run->copied, TAMIS_DTYPE_FLOAT32);
     double gb_s = copy_gb_s(&d);
     free_data(&d);
     return gb_s;
 }
 
 int main(int argc, char **argv) {
-    double n = argc == 2 ? atof(argv[1]) : 0;
-    if (!(n >= BLOCK * GROUPS && n < 4e9)) {
-        fprintf(stderr, "usage: gpu_pass N, N from %d\n", BLOCK * GROUPS);
+    if (argc == 3 && strcmp(argv[2], "small") == 0)
+        run = &small;
+    double n = argc == 2 || run == &small ? atof(argv[1]) : 0;
+    if (!(n >= run->shortest && n < 4e9)) {
+        fprintf(stderr, "usage: gpu_pass N [small], N from %.0f\n", run->shortest);
         return 2;
     }
     if (tam_cuda_reason()) {
