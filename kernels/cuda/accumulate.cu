@@ -355,7 +355,7 @@ static __device__ void report(const tam_cuda_accumulate &job, const tally &t) {
 }
 
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_PASS_RESIDENT / (UPDATE ? 2 : 1))
     accumulate(const tam_cuda_accumulate job) {
     using element = typename TYPE::element;
     __shared__ tam_cuda_source source; /* read for every chunk: registers are scarce */

@@ -5,7 +5,6 @@
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
 
-enum { BLOCKS_PER_MULTIPROCESSOR = 4 }; /* as many as the registers of accumulate allow */
 static const uint64_t POOL_MIN = 1 << 20;
 static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
 
@@ -45,7 +44,7 @@ static tamis_status copy_grid(tam_cuda_row *row, const tam_grid *grid) {
 static void choose_sizes(tam_cuda_device *d, size_t capacity) {
     tam_cuda_grid *grid = &d->grid;
     uint32_t most = (grid->nchunks + TAM_BLOCK_WARPS - 1) / TAM_BLOCK_WARPS;
-    grid->blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+    grid->blocks = d->multiprocessors * TAM_PASS_BLOCKS;
     if (grid->blocks > most)
         grid->blocks = most;
     uint64_t batches = (uint64_t)TAM_BATCH * ((uint64_t)grid->blocks * TAM_BLOCK_WARPS + 1);
