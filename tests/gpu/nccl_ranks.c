@@ -31,7 +31,7 @@ typedef struct arguments {
 static tamis_comm *make_nccl(process *self, const arguments *a) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     tamis_comm *nccl = NULL;
-    config.timeout_ms = a->dead && a->small ? 1000 : 10000;
+    config.timeout_ms = a->dead && a->small ? 4000 : 10000;
     if (tamis_comm_create_nccl(self->comm, &config, &nccl) != TAMIS_OK)
         fprintf(stderr, "rank %u: %s\n", self->rank, tamis_last_error());
     return nccl;

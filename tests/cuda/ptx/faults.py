@@ -8,10 +8,11 @@
     emulation  the source of the kernels, every CUDA thread a fiber: the programs of EMULATED
     code       what nvcc's machine code must be (widths.py)
 
-By hand: six minutes of CPU time. The table is one of tests/mutants/table.py; the last line of a fault names
-what to compile again, and the test and its order for the PTX. PROGRAMS is the folder of the tests of
-tests/cuda in a build by ninja, with all of EMULATED built. FOLDER holds the PTX of the kernels without
-faults, as `run.py --keep FOLDER` leaves it. Prints a table; ends with 0 if the PTX finds all.
+By hand: six minutes of CPU time. The table is one of tests/mutants/table.py; the last line of a
+fault names what to compile again, and the test and its order for the PTX. PROGRAMS is the folder of
+the tests of tests/cuda in a build by ninja, with all of EMULATED built. FOLDER holds the PTX of the
+kernels without faults, as `run.py --keep FOLDER` leaves it. Prints a table; ends with 0 if the PTX
+finds all.
 """
 import argparse
 import contextlib
