@@ -5,13 +5,11 @@
 include(GNUInstallDirs)
 
 get_property(objects GLOBAL PROPERTY TAM_OBJECTS)
+set(map ${PROJECT_SOURCE_DIR}/cmake/tamis.map)
 
-function(tam_library target)
-    target_sources(${target} PRIVATE ${objects})
+# What the library needs, and what a shared one exports.
+function(tam_library_links target)
     set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
-    target_include_directories(${target} PUBLIC
-        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     target_link_libraries(${target} PRIVATE Threads::Threads PkgConfig::XXHASH m ${CMAKE_DL_LIBS})
     if(TAM_HAVE_MPI)
         target_link_libraries(${target} PRIVATE MPI::MPI_C)
@@ -25,6 +23,19 @@ function(tam_library target)
     if(TAM_HAVE_NCCL)
         target_link_libraries(${target} PRIVATE NCCL::nccl)
     endif()
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL SHARED_LIBRARY)
+        target_link_options(${target} PRIVATE LINKER:--version-script=${map})
+        set_property(TARGET ${target} PROPERTY LINK_DEPENDS ${map})
+    endif()
+endfunction()
+
+function(tam_library target)
+    target_sources(${target} PRIVATE ${objects})
+    target_include_directories(${target} PUBLIC
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    tam_library_links(${target})
 endfunction()
 
 add_library(tamis)
@@ -35,10 +46,6 @@ foreach(library IN ITEMS ${TAM_CUDART_LIBRARY} ${TAM_NCCL_LIBRARY})
     cmake_path(GET library PARENT_PATH folder) # seldom one where the loader looks by itself
     set_property(TARGET tamis APPEND PROPERTY INSTALL_RPATH ${folder})
 endforeach()
-if(BUILD_SHARED_LIBS)
-    target_link_options(tamis PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/tamis.map)
-    set_property(TARGET tamis PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/tamis.map)
-endif()
 
 if(TAM_HAVE_TESTS OR TAM_HAVE_BENCH)
     add_library(tamis_static STATIC)

@@ -6,12 +6,15 @@
 # important first. Records go to bench/results/<gpu>-<date>.jsonl, a summary to stdout; the last line
 # is "N passed, N failed, N skipped".
 #
-#     bash tests/gpu.sh [--build-only | --bundle FOLDER | --run-only]
+#     bash tests/gpu.sh [--sweep] [--build-only | --bundle FOLDER | --run-only]
 #
 #     --build-only      build what the rest needs, and stop; needs no GPU
 #     --bundle FOLDER   the same, and put all that --run-only needs there, libraries included, for a
 #                       machine that has only a driver: cd FOLDER && bash tests/gpu.sh --run-only
 #     --run-only        build nothing
+#     --sweep           in place of all that: other values of the parameters in tests/gpu/sweep.txt,
+#                       each compiled into a library and timed against the present one, and what to
+#                       change; under 4 minutes. A bundle made with --sweep is for both
 #
 # To build, it needs bash, cmake, ninja or make, nvcc, pkg-config and xxhash. NCCL, jansson (for
 # tamis_perf), cmocka (for one parity test), compute-sanitizer, Python and PyTorch are optional: what
@@ -30,16 +33,21 @@ top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$top" || exit 1
 exec </dev/null
 
-mode=all bundle=
+mode=all bundle='' sweep=''
+if [ "${1:-}" = --sweep ]; then
+    sweep=--sweep
+    shift
+fi
 case "$#:${1:-}" in
     0:) ;;
     1:--build-only | 1:--run-only) mode=${1#--} ;;
     2:--bundle) mode=build-only bundle=$2 ;;
-    *) echo "usage: bash tests/gpu.sh [--build-only | --bundle FOLDER | --run-only]" >&2; exit 2 ;;
+    *) echo "usage: bash tests/gpu.sh [--sweep] [--build-only | --bundle FOLDER | --run-only]" >&2; exit 2 ;;
 esac
 
 BUILD_S=360 # of the build
 RUN_S=350   # of all that follows
+[ -z "$sweep" ] || { BUILD_S=1500 RUN_S=235; } # the kernels several times
 build=${TAMIS_GPU_BUILD:-build/gpu}
 mkdir -p "$build/logs" || exit 1
 build=$(cd "$build" && pwd)
@@ -119,6 +127,14 @@ step() {
     return $status
 }
 
+file_records() { # what, behind the date
+    local name out
+    name=$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
+    mkdir -p bench/results
+    out=bench/results/$name-$(date -u +%F)$1.jsonl
+    cp "$results" "$out" && echo "Records: $out; logs: $logs"
+}
+
 finish() {
     tell '%s passed, %s failed, %s skipped\n' $passed $failed $skipped
     keep
@@ -132,7 +148,8 @@ configure() {
     local generator=()
     command -v ninja >/dev/null && generator=(-G Ninja)
     cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DTAMIS_MPI=OFF \
-        -DTAMIS_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$architecture
+        -DTAMIS_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$architecture \
+        -DCMAKE_CUDA_FLAGS=-Xfatbin=-compress-all # else most of a bundle is the numbers of lines
 }
 
 # Not everything: the suite of the CPU is for tests/run.sh.
@@ -140,7 +157,7 @@ build_programs() {
     local wanted=(tamis) have target
     have=$(cmake --build "$build" --target help) || return 1
     for target in tamis_info tamis_perf tamis_syncs tamis_cub gpu_test_step gpu_nccl_ranks gpu_pass \
-        test_gpu_device; do
+        test_gpu_device ${sweep:+gpu_sweep}; do
         grep -qw "$target" <<<"$have" && wanted+=("$target")
     done
     echo "Targets: ${wanted[*]}"
@@ -148,14 +165,14 @@ build_programs() {
 }
 
 if [ $mode != run-only ]; then
-    export build architecture cores
+    export build architecture cores sweep
     export -f configure build_programs
     step configure 90 bash -c configure || finish 1
-    step build 270 bash -c build_programs || finish 1
+    step build $((BUILD_S - 90)) bash -c build_programs || finish 1
     grep -E '^-- (CUDA|NCCL|BENCH|TESTS):' "$logs/configure.log"
 fi
 if [ -n "$bundle" ]; then
-    step bundle 120 bash tests/gpu/bundle.sh "$build" "$bundle"
+    step bundle 120 bash tests/gpu/bundle.sh $sweep "$build" "$bundle"
     cat "$logs/bundle.log"
 fi
 [ $mode = build-only ] && finish
@@ -208,6 +225,11 @@ run() {
 }
 
 run info "$info" 30 "$info"
+if [ -n "$sweep" ]; then
+    . tests/gpu/sweep.sh
+    file_records -sweep
+    finish
+fi
 run device "$cub" 30 "$cub" device
 run parity_kernels "$test_device" 60 "$test_device"
 run parity_step_1 "$test_step" 60 "$test_step" 1
@@ -286,8 +308,5 @@ run nccl_dead "$nccl_ranks" 60 "${nccl_one_gpu[@]}" "$nccl_ranks" 3 dead
 
 # -- results -----------------------------------------------------------------------------------
 
-name=$(tr -cs 'A-Za-z0-9\n' '-' <<<"$gpu" | tr 'A-Z' 'a-z')
-mkdir -p bench/results
-out=bench/results/$name-$(date -u +%F).jsonl
-cp "$results" "$out" && echo "Records: $out; logs: $logs"
+file_records ''
 finish

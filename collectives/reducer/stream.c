@@ -20,6 +20,7 @@
 #include "collectives/reducer/undo.h"
 
 #include "collectives/exchange/sparse.h"
+#include "kernels/cuda/parameters.h"
 
 /* If not, the gradient itself is summed. */
 static bool picks(const tam_bucket *b) {
@@ -388,12 +389,11 @@ static tamis_status open_sparse(tam_bucket *b) {
 }
 
 static tamis_status open_dense(tam_bucket *b) {
-    enum { PIECE = 1 << 22 }; /* elements: four buffers of 16 MiB, or two if there is one piece */
     tamis_reducer *r = b->reducer;
     tam_cuda_step **step = &r->inflight->steps[b->view.index];
     const tam_cuda_whole whole = whole_of(r);
     const tam_cuda_plan plan = plan_of(b, &whole);
-    TAM_TRY(tam_cuda_dense_open(b->view.kernels, &plan, PIECE, step));
+    TAM_TRY(tam_cuda_dense_open(b->view.kernels, &plan, TAM_DENSE_PIECE, step));
     for (uint32_t p = 0; p < tam_cuda_dense_pieces(*step); p++) {
         tam_cuda_mail mail = tam_cuda_dense_mail(*step, p);
         r->inflight->wire_bytes += count_wire_bytes(&mail, plan.nranks);

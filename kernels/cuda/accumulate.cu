@@ -409,7 +409,7 @@ static __device__ void close_run(const tam_cuda_accumulate &job, team *all) {
  * of the pool, of which every warp holds a batch. Each run that is done asks once: nruns times, and
  * the counter is 0 again, also where nothing resets it (micro-batches). */
 template <typename TYPE, bool CLEAR, bool UPDATE>
-static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, UPDATE ? 2 : 4)
+static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, TAM_PASS_RESIDENT / (UPDATE ? 2 : 1))
     accumulate(const tam_cuda_accumulate job) {
     __shared__ team all;
     walker w = {};

@@ -80,7 +80,6 @@ static uint64_t longest(const tam_cuda_plan *plan) {
 }
 
 static tamis_status describe(tam_cuda_step *s) {
-    enum { BLOCKS_PER_MULTIPROCESSOR = 8 };
     const tam_cuda_plan *plan = &s->plan;
     s->npieces = cut_pieces(plan->grid, s->piece, NULL);
     s->pieces = tam_alloc_array(s->npieces, sizeof s->pieces[0]);
@@ -98,7 +97,7 @@ static tamis_status describe(tam_cuda_step *s) {
                   .capacity = 1}, /* never used */
         .nonfinite = plan->nonfinite,
         .divisor = plan->divisor,
-        .blocks = s->device->multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
+        .blocks = s->device->multiprocessors * TAM_EXCHANGE_BLOCKS,
         .found = s->device->found,
         .picked = s->device->picked,
         .group_sums = s->device->group_sums,

@@ -93,7 +93,6 @@ typedef struct tam_cuda_verdict {
 /* -- from the slots to the result ------------------------------------------------------------- */
 
 enum {
-    TAM_RANGE = 32768, /* elements whose union one block builds at a time */
     TAM_RANGE_WORDS = TAM_RANGE / 32,
     TAM_PIECE = TAM_FOLD_PIECE /* entries of a list that one block takes at a time */
 };

@@ -5,12 +5,9 @@
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
 
-enum {
-    BLOCKS_PER_MULTIPROCESSOR = 4, /* as many as the registers of accumulate allow */
-    /* Fewer: the last one to end keeps the others waiting longer. More: chunks of one warp, and
-     * more for collect to add up. */
-    RUNS_PER_MULTIPROCESSOR = 32
-};
+/* Runs of the pass per multiprocessor. Fewer: the last one to end keeps the others waiting longer.
+ * More: chunks of one warp, and more for collect to add up. */
+enum { RUNS_PER_MULTIPROCESSOR = 32 };
 static const uint64_t POOL_MIN = 1 << 20;
 static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
 
@@ -56,7 +53,7 @@ static void choose_blocks(tam_cuda_grid *grid, uint32_t multiprocessors) {
     uint32_t each = divide_up(turns, multiprocessors * RUNS_PER_MULTIPROCESSOR);
     grid->run = TAM_BLOCK_WARPS * each;
     grid->nruns = divide_up(grid->nchunks, grid->run);
-    grid->blocks = multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+    grid->blocks = multiprocessors * TAM_PASS_BLOCKS;
     if (grid->blocks > grid->nruns)
         grid->blocks = grid->nruns;
 }

@@ -94,7 +94,6 @@ static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {
 }
 
 static void describe(tam_cuda_step *s, float *acc) {
-    enum { BLOCKS_PER_MULTIPROCESSOR = 8 };
     const tam_cuda_plan *plan = &s->plan;
     const tam_cuda_device *d = s->device;
     uint64_t share = tam_cuda_round_up((plan->union_max + plan->nranks - 1) / plan->nranks, 4);
@@ -110,7 +109,7 @@ static void describe(tam_cuda_step *s, float *acc) {
         .match = plan->update.match,
         .scale_most = plan->update.scale_most,
         .masked = plan->update.masked,
-        .blocks = d->multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
+        .blocks = d->multiprocessors * TAM_EXCHANGE_BLOCKS,
         .found = d->found,
         .picked = d->picked,
         .group_sums = d->group_sums,

@@ -16,6 +16,7 @@
 #ifndef TAM_CUDA_VIEW_H
 #define TAM_CUDA_VIEW_H
 
+#include "kernels/cuda/parameters.h"
 #include "lib/base/device.h"
 
 #ifdef __cplusplus

@@ -4,14 +4,20 @@
 # Put what `tests/gpu.sh --run-only` needs into one folder: programs, the libraries that they load
 # (but for the C library's), the scripts. A machine with a driver can then run it.
 #
-#     bash tests/gpu/bundle.sh BUILD FOLDER [SM]
+#     bash tests/gpu/bundle.sh [--sweep] BUILD FOLDER [SM]
 #
+#     --sweep   and what `tests/gpu.sh --sweep --run-only` needs
 #     SM   architecture whose code NCCL keeps (90)
 #
 # The last line is the size. A bundle of more than 64 MiB is a failure.
 set -eu
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+sweep=''
+if [ "$1" = --sweep ]; then
+    sweep=yes
+    shift
+fi
 build=$(cd "$1" && pwd) sm=${3:-90}
 LIMIT_MIB=64
 if [ -e "$2" ] && [ -n "$(ls -A "$2")" ]; then
@@ -29,6 +35,10 @@ for name in tamis_info tamis_perf tamis_cub gpu_test_step gpu_nccl_ranks gpu_pas
     file=$(find "$build" -name "$name" -type f -perm -u+x | head -n 1)
     [ -z "$file" ] || files+=("$file")
 done
+if [ -n "$sweep" ]; then
+    mapfile -t -O ${#files[@]} files < <(find "$build" -type f -name gpu_sweep
+        find "$build" -type f -name 'libsweep_*.so')
+fi
 [ ${#files[@]} -gt 0 ] || { echo "There are no programs in $build." >&2; exit 1; }
 cp "${files[@]}" "$to/programs/"
 device=$(find "$build/tests/gpu" -name test_device -type f 2>/dev/null | head -n 1)
@@ -48,7 +58,8 @@ for library in $(libraries); do
 done
 
 cp "$top/tests/gpu.sh" "$out/tests/"
-cp "$top/tests/gpu/goals.py" "$top/tests/gpu/bundled.sh" "$out/tests/gpu/"
+cp "$top/tests/gpu/goals.py" "$top/tests/gpu/bundled.sh" "$top"/tests/gpu/sweep.{sh,py,txt} \
+    "$out/tests/gpu/"
 cp "$top/bench/gpu/torch_topk.py" "$out/bench/gpu/"
 git -C "$top" describe --always --dirty --abbrev=40 --exclude '*' >"$out/COMMIT" 2>/dev/null ||
     echo unknown >"$out/COMMIT"

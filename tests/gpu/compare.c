@@ -72,7 +72,7 @@ bool compare_brief(unsigned index) {
 const char *compare_name(const compare_case *c) {
     static const char *const modes[] = {"wait", "join", "capture"};
     static const char *const updates[] = {"", " adam", " momentum"};
-    static char text[160];
+    static _Thread_local char text[160];
     snprintf(text, sizeof text,
              "%s%s capacity %g density %g type %d output %d n %llu, buckets of %llu%s%s, %s",
              c->scheme, updates[c->update], c->capacity, c->density, (int)c->type, (int)c->output,
@@ -88,7 +88,7 @@ bool compare_device(void) {
             continue;
         if (!feature.available)
             printf("no CUDA here: %s\n", feature.reason);
-        return feature.available && cudaSetDevice(0) == cudaSuccess;
+        return feature.available;
     }
     printf("no CUDA here: the library does not know it\n");
     return false;
@@ -128,6 +128,10 @@ static bool cuda_failed(cudaError_t error, const char *what) {
     if (error != cudaSuccess)
         fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
     return error != cudaSuccess;
+}
+
+bool compare_choose(int device) {
+    return !cuda_failed(cudaSetDevice(device), "cudaSetDevice");
 }
 
 /* Adam with a scale that follows norms. */

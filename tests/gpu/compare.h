@@ -49,8 +49,11 @@ bool compare_brief(unsigned index);
 /** Words for a case, valid until the next call. */
 const char *compare_name(const compare_case *c);
 
-/** A CUDA device that can be used; chosen for this thread. Else a reason is printed. */
+/** Whether there is a CUDA device that can be used. Else a reason is printed. */
 bool compare_device(void);
+
+/** Choose the device of this thread. @return false if it cannot be; the error is printed */
+bool compare_choose(int device);
 
 /**
  * Run a case.

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * nccl_ranks [P] [small|dead]: several NCCL ranks on one device, for correctness only: the ranks
+ * nccl_ranks [P] [small] [dead]: several NCCL ranks on one device, for correctness only: the ranks
  * are processes that NCCL takes for machines and joins by sockets, so no time made here means
  * anything. tests/gpu.sh sets the environment that this needs.
  *
  *     (nothing)  steps over NCCL against the CPU, bit for bit: waited for, joined, captured
  *     small      a few of them, each scheme once
  *     dead       the last rank ends in the middle; the others must come back with an error in time
- *                and save their state
+ *                and save their state; `small`: with a short deadline
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,17 +21,17 @@
 #include "tests/gpu/compare.h"
 #include "tests/gpu/processes.h"
 
-enum { SKIPPED = 77, PATIENCE_S = 150, DEADLINE_MS = 10000, LATE_S = 20, ALIVE = 3, N = 100000 };
+enum { SKIPPED = 77, PATIENCE_S = 150, LATE_S = 20, ALIVE = 3, N = 100000 };
 
 typedef struct arguments {
     uint32_t nranks;
     bool small, dead;
 } arguments;
 
-static tamis_comm *make_nccl(process *self) {
+static tamis_comm *make_nccl(process *self, const arguments *a) {
     tamis_comm_config config = TAMIS_COMM_CONFIG_INIT;
     tamis_comm *nccl = NULL;
-    config.timeout_ms = DEADLINE_MS;
+    config.timeout_ms = a->dead && a->small ? 4000 : 10000;
     if (tamis_comm_create_nccl(self->comm, &config, &nccl) != TAMIS_OK)
         fprintf(stderr, "rank %u: %s\n", self->rank, tamis_last_error());
     return nccl;
@@ -111,7 +111,7 @@ static int lose_a_rank(process *self, tamis_comm *nccl) {
         }
     }
     if (self->rank + 1 == self->nranks)
-        _exit(PROCESSES_DIES);
+        processes_die(self);
     bad = survive(self, reducer, grad);
 
 destroy_reducer:
@@ -124,7 +124,7 @@ destroy_reducer:
 static int run(process *self, void *context) {
     const arguments *a = context;
     tamis_comm *nccl;
-    if (!compare_device() || !(nccl = make_nccl(self)))
+    if (!compare_choose(self->device) || !(nccl = make_nccl(self, a)))
         return 1;
     int bad = a->dead ? lose_a_rank(self, nccl) : compare_all(self, nccl, a->small);
     tamis_comm_destroy(nccl);
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
             a.nranks = (uint32_t)atoi(argv[i]);
     }
     if (a.nranks < 1 || a.nranks > PROCESSES_MOST) {
-        fprintf(stderr, "usage: nccl_ranks [P] [small|dead], P from 1 to %d\n", PROCESSES_MOST);
+        fprintf(stderr, "usage: nccl_ranks [P] [small] [dead], P from 1 to %d\n", PROCESSES_MOST);
         return 2;
     }
     if (!processes_ask(compare_device))

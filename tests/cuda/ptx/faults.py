@@ -1,73 +1,178 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Put the faults of faults.txt into the kernels, one at a time: does the run of the PTX find them?
+"""Put the faults of faults.txt into the kernels, one at a time: which kind of test finds them?
 
-    faults.py NVCC TREE PROGRAMS FOLDER
+    faults.py NVCC TREE PROGRAMS FOLDER [--only 3,7]
 
-By hand: minutes. The table is one of tests/mutants/table.py; its last line names what to compile
-again, and a test with its order. FOLDER holds the PTX of the kernels
-without faults, as `run.py --keep FOLDER` leaves it. Ends with "N faults, K found"; one of ten may
-survive.
+    PTX        what nvcc made of the kernels, on a machine on the CPU (run.py)
+    emulation  the source of the kernels, every CUDA thread a fiber: the programs of EMULATED
+    code       what nvcc's machine code must be (widths.py)
+
+By hand: six minutes of CPU time. The table is one of tests/mutants/table.py; the last line of a
+fault names what to compile again, and the test and its order for the PTX. PROGRAMS is the folder of
+the tests of tests/cuda in a build by ninja, with all of EMULATED built. FOLDER holds the PTX of the
+kernels without faults, as `run.py --keep FOLDER` leaves it. Prints a table; ends with 0 if the PTX
+finds all.
 """
+import argparse
+import contextlib
+import io
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "mutants")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "mutants")]
 import run  # noqa: E402
 import table  # noqa: E402
+import widths  # noqa: E402
+
+EMULATED = [f"{name}:{order}" for name in ("chunks", "exchange", "types", "control")
+            for order in ("forward", "reverse", "1")]
+LIMIT_S = 120  # of a program in the emulation: with a fault it may hang
+IN_ACCUMULATE = ("kernel.cuh", "chunk.cuh", "gradient.cuh")
 
 
 def copy_sources(tree, to):
-    for folder in "kernels", "lib", "include":
+    for folder in "kernels", "lib", "include", "tests/cuda":
         shutil.copytree(tree / folder, to / folder)
 
 
-def take(fault, nvcc, tree, programs, good):
-    """-> what found it, or nothing."""
+def run_program(path, order, limit, **environment):
+    """-> what it says of the fault, or nothing if it passes"""
+    try:
+        done = subprocess.run([path], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=limit, check=False,
+                              env=dict(os.environ, TAMIS_EMULATE_ORDER=order, **environment))
+    except subprocess.TimeoutExpired:
+        return f"not done in {limit} s"
+    if done.returncode == 0:
+        return None
+    said = [line for line in done.stdout.splitlines() if line.startswith("emulate: ")] or \
+        [line for line in done.stdout.splitlines() if "ERROR" in line]
+    return said[0] if said else f"status {done.returncode}"
+
+
+# -- PTX --------------------------------------------------------------------------------------
+
+def try_ptx(units, tests, nvcc, folder, programs, good):
+    ptx = folder / "ptx"
+    shutil.copytree(good, ptx, ignore=lambda _, names: [
+        n for n in names if n == "program" or n.replace(".ptx", ".cu") in units])
+    for unit in units:
+        run.compile_ptx(nvcc, folder, folder / "kernels/cuda" / unit, "compute_90", ptx)
+    program = ptx / "program"
+    with program.open("w") as out:
+        subprocess.run([sys.executable, HERE / "assemble.py", *sorted(ptx.glob("*.ptx"))],
+                       stdout=out, check=True)
+    for test in tests:
+        name, order = test.split(":")
+        said = run_program(programs / f"test_{name}", order, run.LIMIT_S, EMULATE_PTX=str(program))
+        if said:
+            return said
+    return None
+
+
+# -- emulation --------------------------------------------------------------------------------
+
+def commands(build, target):
+    done = subprocess.run(["ninja", "-C", build, "-t", "commands", target], text=True,
+                          stdout=subprocess.PIPE, check=True)
+    return done.stdout.splitlines()
+
+
+def compile_emulated(unit, tree, folder, build):
+    """As the build compiles it, but from the sources in folder. -> the object"""
+    source, out = f"{tree}/kernels/cuda/{unit}", folder / f"{unit}.o"
+    line, = [c for c in commands(build, "tests/cuda/libtamis_emulated.a")
+             if c.endswith(f"-c {source}")]
+    words = [w.replace(f"-I{tree}", f"-I{folder}") for w in shlex.split(line)]
+    words[words.index("-MF") + 1] = str(out) + ".d"
+    words[words.index("-o") + 1] = str(out)
+    words[-1] = f"{folder}/kernels/cuda/{unit}"
+    subprocess.run(words, cwd=build, check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def link_emulated(name, objects, folder, build):
+    """The objects come before the library, which then does not give those of the same names."""
+    target, out = f"tests/cuda/test_{name}", folder / f"test_{name}"
+    line = commands(build, target)[-1]
+    line = line.replace(f" -o {target} ", f" {' '.join(map(str, objects))} -o {out} ")
+    subprocess.run(line, shell=True, cwd=build, check=True)
+    return out
+
+
+def try_emulation(units, tree, folder, build):
+    objects = [compile_emulated(unit, tree, folder, build) for unit in units]
+    linked = {}
+    for test in EMULATED:
+        name, order = test.split(":")
+        if name not in linked:
+            linked[name] = link_emulated(name, objects, folder, build)
+        said = run_program(linked[name], order, LIMIT_S)
+        if said:
+            return f"{test}: {said}"
+    return None
+
+
+# -- machine code -----------------------------------------------------------------------------
+
+def try_code(fault, units, nvcc, folder):
+    widths.failures.clear()
+    with contextlib.redirect_stdout(io.StringIO()):
+        for unit in units:
+            built = widths.build(nvcc, folder, folder / "kernels/cuda" / unit, "sm_90", folder)
+            if built:
+                widths.check_spills(unit, "sm_90", built[1])
+        if fault.file.endswith(IN_ACCUMULATE):
+            widths.check_hot(nvcc, folder, folder)
+    return widths.failures[0] if widths.failures else None
+
+
+# -- all --------------------------------------------------------------------------------------
+
+def take(fault, args, tree):
+    """-> what found it, of each kind"""
     units = [n for n in fault.near if n.endswith(".cu")]
     tests = [n for n in fault.near if not n.endswith(".cu")]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         copy_sources(tree, folder)
         fault.apply(folder)
-        ptx = folder / "ptx"
-        shutil.copytree(good, ptx, ignore=lambda _, names: [
-            n for n in names if n == "program" or n.replace(".ptx", ".cu") in units])
-        for unit in units:
-            run.compile_ptx(nvcc, folder, folder / "kernels/cuda" / unit, "compute_90", ptx)
-        program = ptx / "program"
-        with program.open("w") as out:
-            subprocess.run([sys.executable, HERE / "assemble.py", *sorted(ptx.glob("*.ptx"))],
-                           stdout=out, check=True)
-        for test in tests:
-            program_name, order = test.split(":")
-            done = subprocess.run(
-                [programs / f"test_{program_name}"], text=True, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, timeout=run.LIMIT_S,
-                env=dict(os.environ, EMULATE_PTX=str(program), TAMIS_EMULATE_ORDER=order))
-            if done.returncode:
-                said = [line for line in done.stdout.splitlines()
-                        if line.startswith("emulate: ") or "ERROR" in line]
-                return said[0] if said else f"status {done.returncode}"
-    return None
+        return (try_ptx(units, tests, args.nvcc, folder, args.programs, args.folder),
+                try_emulation(units, tree, folder, args.programs.parents[1]),
+                try_code(fault, units, args.nvcc, folder))
 
 
 def main():
-    if len(sys.argv) != 5:
-        sys.exit(__doc__)
-    nvcc, tree, programs, good = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
-    found, faults = 0, table.read(HERE)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("nvcc")
+    for name in "tree", "programs", "folder":
+        parser.add_argument(name, type=pathlib.Path)
+    parser.add_argument("--only", help="numbers, from 1, with commas between")
+    args = parser.parse_args()
+    tree, args.programs = args.tree.resolve(), args.programs.resolve()
+    faults = table.read(HERE)
+    if args.only:
+        faults = [faults[int(n) - 1] for n in args.only.split(",")]
+    counts = [0, 0, 0]
+    print("| fault | PTX | emulation | code |\n|---|---|---|---|", flush=True)
     for fault in faults:
-        how = take(fault, nvcc, tree, programs, good)
-        found += how is not None
-        print("found   " if how else "SURVIVED", fault.file, fault.what, "|", how, flush=True)
-    print(f"{len(faults)} faults, {found} found")
-    sys.exit(found < 0.9 * len(faults))
+        found = take(fault, args, tree)
+        counts = [n + (how is not None) for n, how in zip(counts, found)]
+        print(f"| {fault.what} |", " | ".join("found" if how else "-" for how in found), "|")
+        for kind, how in zip(("PTX", "emulation", "code"), found):
+            if how:
+                print(f"    {kind}: {how}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+    print(f"{len(faults)} faults; found by " + ", ".join(
+        f"{kind} {n}" for kind, n in zip(("the PTX", "the emulation", "machine code"), counts)))
+    sys.exit(counts[0] < len(faults))
 
 
 if __name__ == "__main__":
