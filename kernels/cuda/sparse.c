@@ -77,9 +77,11 @@ static tam_cuda_slots describe_slots(const tam_cuda_plan *plan) {
     };
 }
 
-/* A share, as bytes: its blocks and its check. */
+/* A share, as bytes: its blocks and, last, its check. NCCL copies what is aligned faster. */
 static size_t share_bytes(tam_cuda_wire wire, uint32_t blocks) {
-    return blocks * tam_head_round(block_bytes(wire)) + sizeof(uint32_t);
+    enum { ALIGNED = 16 };
+    return tam_cuda_round_up(blocks * tam_head_round(block_bytes(wire)) + sizeof(uint32_t),
+                             ALIGNED);
 }
 
 static tam_cuda_rounded describe_rounded(const tam_cuda_plan *plan) {

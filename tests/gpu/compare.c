@@ -38,6 +38,11 @@ static const struct {
 
 enum { SCHEMES = sizeof schemes / sizeof schemes[0], VARIANTS = 6 };
 
+/* Whether picks travel, in any format. */
+static bool is_packed(const char *scheme) {
+    return strcmp(scheme, "dense") != 0 && strcmp(scheme, "oktopk") != 0;
+}
+
 bool compare_list(unsigned index, bool small, compare_case *out) {
     static const uint64_t lengths[2][3] = {{40009, 1000003, 262144}, {1009, 6007, 4096}};
     unsigned variant = index / SCHEMES;
@@ -58,6 +63,10 @@ bool compare_list(unsigned index, bool small, compare_case *out) {
         .mode = (compare_mode)((index + variant) % 3),
     };
     out->bucket_length = index % 2 ? out->n / 4 : 0;
+    if (is_packed(out->scheme)) {
+        out->format = (tamis_index_format)((index + variant) % TAMIS_INDEX_END);
+        out->wire = (tamis_wire_type)((index + 2 * variant) % TAMIS_WIRE_END);
+    }
     if (strcmp(out->scheme, "dense") == 0)
         out->output = TAMIS_OUTPUT_DENSE;
     if (out->update == COMPARE_ADAM && out->mode == COMPARE_CAPTURE) /* which is refused */
@@ -72,12 +81,14 @@ bool compare_brief(unsigned index) {
 const char *compare_name(const compare_case *c) {
     static const char *const modes[] = {"wait", "join", "capture"};
     static const char *const updates[] = {"", " adam", " momentum"};
-    static _Thread_local char text[160];
+    static _Thread_local char text[192];
     snprintf(text, sizeof text,
-             "%s%s capacity %g density %g type %d output %d n %llu, buckets of %llu%s%s, %s",
-             c->scheme, updates[c->update], c->capacity, c->density, (int)c->type, (int)c->output,
-             (unsigned long long)c->n, (unsigned long long)c->bucket_length,
-             c->by_segment ? " by segment" : "", c->poison ? " with NaN" : "", modes[c->mode]);
+             "%s%s capacity %g density %g type %d indices %d wire %d output %d n %llu, buckets of "
+             "%llu%s%s, %s",
+             c->scheme, updates[c->update], c->capacity, c->density, (int)c->type, (int)c->format,
+             (int)c->wire, (int)c->output, (unsigned long long)c->n,
+             (unsigned long long)c->bucket_length, c->by_segment ? " by segment" : "",
+             c->poison ? " with NaN" : "", modes[c->mode]);
     return text;
 }
 
@@ -160,6 +171,8 @@ static bool make_reducer(side *s) {
     config.bucket_length = c->bucket_length;
     config.nonfinite = c->nonfinite;
     config.grad_dtype = c->type;
+    config.index_format = c->format;
+    config.wire_type = c->wire;
     config.update = c->update != COMPARE_GRADIENTS ? &update : NULL;
     config.device = s->cuda ? TAMIS_DEVICE_CUDA : TAMIS_DEVICE_CPU;
     if (failed(s, tamis_layout_create(segments, SEGMENTS, &layout), "layout"))

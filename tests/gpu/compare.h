@@ -29,6 +29,8 @@ typedef struct compare_case {
     double density, capacity;
     compare_update update;
     tamis_dtype type;
+    tamis_index_format format; /* as in the configuration, also the next */
+    tamis_wire_type wire;
     tamis_output output;
     tamis_nonfinite nonfinite;
     uint64_t n;
