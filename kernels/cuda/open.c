@@ -5,9 +5,6 @@
 #include "kernels/cuda/row.h"
 #include "lib/base/base.h"
 
-/* Runs of the pass per multiprocessor. Fewer: the last one to end keeps the others waiting longer.
- * More: chunks of one warp, and more for collect to add up. */
-enum { RUNS_PER_MULTIPROCESSOR = 32 };
 static const uint64_t POOL_MIN = 1 << 20;
 static const uint64_t GRACE_NS = 500000000; /* at close, for work that a failure left behind */
 
@@ -50,10 +47,10 @@ static uint32_t divide_up(uint32_t x, uint32_t by) {
 /* Blocks and their runs, in which every warp has equally many chunks. */
 static void choose_blocks(tam_cuda_grid *grid, uint32_t multiprocessors) {
     uint32_t turns = divide_up(grid->nchunks, TAM_BLOCK_WARPS);
-    uint32_t each = divide_up(turns, multiprocessors * RUNS_PER_MULTIPROCESSOR);
+    uint32_t each = divide_up(turns, multiprocessors * TAM_PASS_RUNS);
     grid->run = TAM_BLOCK_WARPS * each;
     grid->nruns = divide_up(grid->nchunks, grid->run);
-    grid->blocks = multiprocessors * TAM_PASS_BLOCKS;
+    grid->blocks = multiprocessors * TAM_PASS_RESIDENT;
     if (grid->blocks > grid->nruns)
         grid->blocks = grid->nruns;
 }

@@ -7,14 +7,17 @@
 #ifndef TAM_CUDA_PARAMETERS_H
 #define TAM_CUDA_PARAMETERS_H
 
-/* Blocks of accumulate whose registers a multiprocessor must hold (updates: half of it). */
+/* Blocks of accumulate for each multiprocessor, which must hold their registers (updates: half of
+ * them); and of every other kernel that walks the chunks. */
 #ifndef TAM_PASS_RESIDENT
 #define TAM_PASS_RESIDENT 4
 #endif
 
-/* Blocks per multiprocessor of every kernel that walks the chunks. */
-#ifndef TAM_PASS_BLOCKS
-#define TAM_PASS_BLOCKS TAM_PASS_RESIDENT
+/* Runs of the pass for each multiprocessor, at most; not under TAM_PASS_RESIDENT. Fewer: the last
+ * to end keeps the others waiting longer. More: chunks of one warp, and more for collect to add
+ * up. */
+#ifndef TAM_PASS_RUNS
+#define TAM_PASS_RUNS 32
 #endif
 
 /* Blocks per multiprocessor of the kernels of the exchange, at most. */

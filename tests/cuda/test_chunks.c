@@ -14,7 +14,7 @@
 /* cmocka.h wants the headers above it */
 #include <cmocka.h>
 
-enum { LENGTH = 32, CHUNKS = TAM_PASS_BLOCKS * (TAM_BLOCK_THREADS + 44) };
+enum { LENGTH = 32, CHUNKS = TAM_PASS_RESIDENT * (TAM_BLOCK_THREADS + 44) };
 
 /* @param rescans  ranks that take no list of candidates in the last step: they read chunks again */
 static void compare(const char *scheme, const trial_place *place, uint64_t rescans) {
