@@ -331,15 +331,27 @@ static tam_cuda_wire wire_of(tamis_wire_type type) {
     return (tam_cuda_wire){.type = type, .bits = row->bits, .scale_bytes = row->scale_bytes};
 }
 
-/* As where the host drives: the same bytes in slots, the same blocks of values. */
+/* As where the host drives, but for lists that one block of threads packs, which is slow: they are
+ * for whoever asks for them, or sends few bits and so pays for bytes. */
+static tamis_index_format choose_format(const tam_bucket *b, const tam_slots *slots) {
+    bool slow = slots->format == TAMIS_INDEX_GAP8 || slots->format == TAMIS_INDEX_BITMAP;
+    if (b->view.format != TAMIS_INDEX_AUTO || !slow)
+        return slots->format;
+    uint64_t words = tam_codec_of(TAMIS_INDEX_U32)->bytes(slots->span, slots->capacity);
+    uint64_t bytes = tam_codec_of(TAMIS_INDEX_BLOCK16)->bytes(slots->span, slots->capacity);
+    return bytes < words ? TAMIS_INDEX_BLOCK16 : TAMIS_INDEX_U32;
+}
+
+/* The same bytes in slots as where the host drives, and the same blocks of values. */
 static tam_cuda_format format_of(const tam_bucket *b, const tam_strided *parts) {
     const tamis_reducer_config *c = &b->reducer->config;
     const tam_slots slots = tam_sparse_slots(&b->view);
     tamis_wire_type up = tam_wire_resolve(c->wire_type);
-    uint64_t bytes = tam_codec_of(slots.format)->bytes(slots.span, slots.capacity);
+    tamis_index_format index = choose_format(b, &slots);
     return (tam_cuda_format){
-        .index = slots.format,
-        .index_bytes = (uint32_t)tam_head_round((size_t)bytes),
+        .index = index,
+        .index_bytes =
+            tam_head_round((size_t)tam_codec_of(index)->bytes(slots.span, slots.capacity)),
         .span = slots.span,
         .parts = parts,
         .up = wire_of(up),

@@ -546,7 +546,8 @@ typedef enum tamis_worker {
 /** How indices are encoded (docs/exchange.md). The results are the same. AUTO chooses for each
  * bucket, from the counts known at creation, a format that takes few bytes (gap8 only if it takes a
  * third less than the others, since it is slower to read). With exchange auto, which knows the
- * link, it is the format expected to take the least time. */
+ * link, it is the format expected to take the least time. Where a CUDA device runs the steps it is
+ * u32 or block16, and rice with values of 8 bits or fewer. */
 #define TAMIS_INDEX_ENUMERATOR(NAME, name, number) TAMIS_INDEX_##NAME = number,
 typedef enum tamis_index_format {
     TAMIS_INDEX_AUTO = 0,
@@ -635,8 +636,7 @@ typedef enum tamis_update_rule {
  * Memory:      m and v on the device, 4 bytes per element each (beta1 = 0: no m; momentum: no v)
  * Cost:        one pass, 28 bytes per element (32 with dense output, 8 less without m or v)
  * Unsupported: scheme dense, segments with rows, tamis_reducer_accumulate: add micro-batches up in
- *              the gradient. With exchange auto all buckets are union. On a CUDA device the host
- *              drives the steps
+ *              the gradient. With exchange auto all buckets are union
  * Source:      Adam: arXiv 1412.6980; momentum: arXiv 1712.01887
  */
 typedef struct tamis_update {

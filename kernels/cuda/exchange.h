@@ -100,7 +100,7 @@ enum {
 /** The checks of one slot, added up piece by piece. */
 typedef struct tam_cuda_tally {
     uint64_t checksum;
-    uint32_t faults; /* bits: 1 << TAM_REFUSED_ORDER, 1 << TAM_REFUSED_OWNER */
+    uint32_t faults; /* bits: 1 << TAM_REFUSED_CODE, _ORDER, _OWNER */
     uint32_t zero;
 } tam_cuda_tally;
 

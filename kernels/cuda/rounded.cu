@@ -11,7 +11,8 @@
  * A block of threads takes a block of 256 values. Messages have a fixed size: a share has room for
  * the most blocks that an owner can get, and how many it has in this step follows from the length
  * of the union (lib/policy/slices.h). Its last 4 bytes check what it holds, the step and the
- * configuration, so what is left of an earlier step is refused, too.
+ * configuration. A step may run again after a state was loaded, so the checks of what is to be
+ * received are cleared before: what a collective that was given up did not bring is refused.
  */
 #include "kernels/cuda/wire.cuh"
 
@@ -95,9 +96,11 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS) give(const tam_cuda_
         give_block(x, task / q.blocks, task % q.blocks);
     if (!tam_last_block(&x.scratch->given))
         return;
-    for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS)
+    for (uint32_t r = threadIdx.x; r < nranks; r += TAM_BLOCK_THREADS) {
         *check_in(q.sent + r * q.share_bytes, q.share_bytes) =
             check_of(x, x.slots.rank, q.checks[GIVEN][r]) ^ refuses;
+        *check_in(q.came + r * q.share_bytes, q.share_bytes) = 0;
+    }
 }
 
 /* -- add -------------------------------------------------------------------------------------- */
@@ -151,6 +154,7 @@ static __global__ void __launch_bounds__(TAM_BLOCK_THREADS, 2)
         if (check_of(x, r, q.checks[CAME][r]) !=
             *check_in(q.came + r * q.share_bytes, q.share_bytes))
             atomicOr(&x.scratch->damaged, 1u);
+        *check_in(q.sent + r * q.sum_bytes, q.sum_bytes) = 0;
     }
     __syncthreads();
     if (threadIdx.x == 0)

@@ -256,6 +256,8 @@ static __device__ tam_refusal refuse(const tam_cuda_exchange &x, uint32_t r) {
         return TAM_REFUSED_CHECKSUM;
     if (tally->faults & 1u << TAM_REFUSED_CODE)
         return TAM_REFUSED_CODE;
+    if (tam_is_packed(x.slots) && tally->faults) /* codes ascend */
+        return TAM_REFUSED_OWNER;
     if (tally->faults & 1u << TAM_REFUSED_ORDER)
         return TAM_REFUSED_ORDER;
     return tally->faults ? TAM_REFUSED_OWNER : TAM_REFUSED_NOTHING;

@@ -22,9 +22,9 @@ static tamis_status check(const tam_cuda_plan *plan) {
     if (plan->slot_capacity == 0 || plan->rank >= plan->nranks)
         return tam_fail(TAMIS_E_ARGUMENT, "rank %u of %u cannot send slots of %u indices",
                         plan->rank, plan->nranks, plan->slot_capacity);
-    if (index_room(plan) > UINT32_MAX)
+    if (index_room(plan) > UINT32_MAX || plan->slot_capacity > UINT32_MAX / sizeof(uint32_t))
         return tam_fail(TAMIS_E_UNSUPPORTED,
-                        "the indices of a slot with room for %u entries would exceed 4 GiB; lower "
+                        "the lists of a slot with room for %u entries would exceed 4 GiB; lower "
                         "the density or use smaller buckets",
                         plan->slot_capacity);
     if (plan->union_max < (sent < n ? sent : n))

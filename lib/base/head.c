@@ -64,11 +64,12 @@ const char *tam_refusal_words(uint32_t refusal) {
         [TAM_REFUSED_BYTES] = "its indices take an impossible number of bytes",
         [TAM_REFUSED_CHECKSUM] = "its checksum is wrong: it was damaged, or comes from another "
                                  "step, result, configuration, density or packing",
-        [TAM_REFUSED_CODE] = "its indices cannot be decoded",
+        [TAM_REFUSED_CODE] = "its indices or values cannot be decoded",
         [TAM_REFUSED_ORDER] = "its indices are not ascending or lie past the end",
         [TAM_REFUSED_OWNER] = "it holds an index that its rank does not own",
         [TAM_REFUSED_ABSENT] =
-            "sums are missing: a rank refused a slot, or the exchange was abandoned",
+            "sums are missing: a rank refused a slot or damaged values, or the exchange was "
+            "abandoned",
     };
     return refusal < TAM_REFUSALS ? words[refusal] : "unknown reason";
 }

@@ -44,7 +44,8 @@ static const setting_row rows[TAM_SETTINGS] = {
     {"TAMIS_LOG_FILE", TEXT, "a path", 0, 0, "",
      "File to which messages are appended; empty: stderr."},
     {"TAMIS_MESSAGE_GIB", NUMBER, "1 to 65536", 1, 65536, "4",
-     "GiB that one bucket's messages may take on a rank; a reducer that needs more is refused."},
+     "GiB that one bucket's messages may take on a rank where the host drives steps; a reducer "
+     "that needs more is refused."},
     {"TAMIS_NVML_PATH", TEXT, "a path", 0, 0, "",
      "Path of NVIDIA's management library; empty: libnvidia-ml.so.1 from the loader's search "
      "path."},

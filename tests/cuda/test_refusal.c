@@ -247,7 +247,7 @@ static void check_refused(exchange_seat *s) {
 /* All that was kept goes into the next step. The graph is still the old one; the configuration is
  * read from memory. */
 static void start_again(exchange_seat *s) {
-    exchange_reload(s, EXCHANGE_CONFIG + 1);
+    exchange_reload(s, EXCHANGE_CONFIG + (wire == TAMIS_WIRE_AUTO));
     if (exchange_failed(s))
         return;
     exchange_step(s, s->self->id == 0);
